@@ -22,7 +22,7 @@ use crate::control::journal::Journal;
 use crate::control::socket::{Connection, FromControl, Owner, Server, Wake};
 use crate::files::transfers::Files;
 use crate::membership::authority::Authority;
-use crate::membership::circuits::Circuits;
+use crate::membership::circuits::{Circuits, Met};
 use crate::membership::renewal;
 use crate::net::lookups::Lookups;
 use crate::net::ports::Ports;
@@ -140,6 +140,8 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     let (commands, control) = sync_channel(COMMANDS);
     let mut server = open_control(&setup.config, commands, &waker, &options, user.as_ref())?;
     let contact = renewal_contact(&setup, &options, user.as_ref())?;
+    // The user may not look into the folder: nobody is called in the clear for that.
+    let met = Met::read(&setup.config, &mut warnings)?;
     user.as_ref().map(privileges::become_user).transpose()?;
     if options.daemon {
         warnings.extend(seal(interface.as_ref()).context("can't give up rights")?);
@@ -147,7 +149,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     serve(&mut server, &setup, contact, (&mut ports, &waker))?;
     answer_names(responder, interface.as_mut())?;
     let (clock, mut authority) = (setup.clock, setup.authority.take());
-    let (circuits, known) = Circuits::start(&setup.config, &setup.hosts, &mut warnings)?;
+    let (circuits, known) = Circuits::start(&setup.config, &setup.hosts, met, &mut warnings)?;
     log_warnings(&warnings, authority.as_ref(), clock);
     let seed = os_random().context("the system gives no random bytes")?;
     let percent = setup.config.session.handshake_cpu_percent;

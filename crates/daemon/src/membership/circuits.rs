@@ -208,20 +208,20 @@ pub struct Circuits {
 }
 
 impl Circuits {
-    /// Reads the files of the guard and of hosts that were met, which it returns, too, the one that
-    /// was met first at the front; and starts the threads that write the files, on a host. What is
-    /// wrong with the files or the configuration is added to `warnings`.
+    /// Reads the file of the guard, which it returns with the keys of hosts that were met, the one
+    /// that was met first at the front; and starts the threads that write both files, on a host.
+    /// What is wrong with the file or the configuration is added to `warnings`.
     ///
     /// # Errors
-    /// As [`Guard::read`] and [`Met::read`]; or a thread can't be started.
+    /// As [`Guard::read`]; or a thread can't be started.
     pub fn start(
         config: &Config,
         hosts: &Hosts,
+        met: Met,
         warnings: &mut Vec<String>,
     ) -> Result<(Circuits, (Kept, Vec<PublicKey>))> {
         warnings.extend(without_effect(config));
         let kept = Guard::read(config, hosts, warnings)?;
-        let met = Met::read(config, warnings)?;
         let start = |(name, file, lost)| {
             let keeper = Keeper::start(name, config.path(file), lost);
             keeper.context("can't start the thread that writes a file of circuits")
