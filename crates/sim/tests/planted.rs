@@ -148,7 +148,7 @@ fn and_of_relays_that_mix() {
 #[test]
 fn and_of_nodes_whose_links_are_covered() {
     notices(&OF_COVER, of_cover);
-    notices(&OF_COVER[..3], |plant| Options { cover_poisson: true, ..of_cover(plant) });
+    notices(&OF_COVER, |plant| Options { cover_poisson: true, ..of_cover(plant) });
 }
 
 #[test]
