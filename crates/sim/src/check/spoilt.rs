@@ -119,6 +119,9 @@ impl Spoilt {
 
     /// Whether a link's plaintext is a cell that was spoilt before.
     pub(crate) fn is_known(&self, plaintext: &mut [u8]) -> bool {
+        if self.under_way.is_empty() {
+            return false;
+        }
         let Some((header, cell)) = leg(plaintext) else { return false };
         let cell = cell.first_chunk::<CELL_LEN>();
         cell.is_some_and(|cell| {
