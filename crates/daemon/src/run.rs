@@ -140,7 +140,6 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     let (commands, control) = sync_channel(COMMANDS);
     let mut server = open_control(&setup.config, commands, &waker, &options, user.as_ref())?;
     let contact = renewal_contact(&setup, &options, user.as_ref())?;
-    // The user may not look into the folder: nobody is called in the clear for that.
     let met = Met::read(&setup.config, &mut warnings)?;
     user.as_ref().map(privileges::become_user).transpose()?;
     if options.daemon {

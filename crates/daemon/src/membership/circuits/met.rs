@@ -42,7 +42,8 @@ pub struct Met {
 
 impl Met {
     /// Reads the file of `config`'s node, if it is a host; no hosts where there is no file. What is
-    /// wrong with its mode is added to `warnings`.
+    /// wrong with its mode is added to `warnings`. To be read before the node becomes its user, who
+    /// may not look into the folder.
     ///
     /// # Errors
     /// It can't be read, is damaged, or is something else: who went on would call hosts in the
