@@ -119,6 +119,9 @@ pub enum Verb {
     /// Become a member of a network by an invite, and start the node.
     #[command(after_help = UP_EXAMPLES, arg = options::json())]
     Up(crate::joining::Up),
+    /// Replace this machine's key by a new one, and stay the same member.
+    #[command(after_help = REKEY_EXAMPLES, arg = options::json())]
+    Rekey(crate::joining::Rekey),
     /// Be a member no more.
     #[command(after_help = "Example:\n  shoal leave", arg = options::json())]
     Leave(crate::joining::Leave),
@@ -143,6 +146,15 @@ pub enum Verb {
     #[command(hide = true, disable_help_flag = true, arg = options::json())]
     Sim(Moved),
 }
+
+const REKEY_EXAMPLES: &str = "\
+Example:
+  shoal rekey
+
+Name, addresses and groups stay; the registrar that let this machine in signs the new key, and the
+old one is refused everywhere from then on. What is interrupted goes on when the command is
+repeated. Where systemd knows the unit shoal it is restarted; elsewhere restart the node. Once a
+week at most.";
 
 const UP_EXAMPLES: &str = "\
 Examples:

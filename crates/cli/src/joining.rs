@@ -1,9 +1,10 @@
-//! Joining: `shoal network create`, `shoal up`, `shoal leave` (docs/joining.md).
+//! Joining: `shoal network create`, `shoal up`, `shoal rekey`, `shoal leave` (docs/joining.md).
 //!
 //! ```text
 //! network create: authority, router, registrar, first invite      place: which folders
 //! up: key --> ask the registrar --> files, checked --> start       files: what stands in them
 //! leave: ask --> files removed                                     start: unit, foreground, words
+//! rekey: new key beside the old one --> ask --> chain stored --> renamed
 //! ```
 //!
 //! Every file is made in a folder beside the others, checked there, and renamed; `node.toml` comes
@@ -14,9 +15,11 @@ mod files;
 mod leave;
 mod network;
 mod place;
+mod rekey;
 mod start;
 mod up;
 
 pub use leave::{Leave, leave};
 pub use network::{NetworkArgs, run as network};
+pub use rekey::{Rekey, rekey};
 pub use up::{Up, up};

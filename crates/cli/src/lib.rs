@@ -104,6 +104,7 @@ impl CommandLine for Args {
             Verb::Network(verb) => joining::network(common, &verb),
             Verb::Invite(verb) => invite::run(common, &verb),
             Verb::Up(verb) => joining::up(common, &verb),
+            Verb::Rekey(verb) => joining::rekey(common, &verb),
             Verb::Leave(verb) => joining::leave(common, &verb),
             Verb::Registrar(verb) => registrar::run(common, &verb),
             Verb::Completions(verb) => manual::completions::<Args>(&verb),

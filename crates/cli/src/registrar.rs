@@ -182,8 +182,8 @@ fn print_status(s: &RegistrarStatus) -> Result<()> {
     let has = s.node_has.map_or_else(|| "not reached".into(), |has| format!("has {has}"));
     line("supplements", format!("{} signed, the node here {has}", s.steps))?;
     line("invites", format!("{} open, {} wait for approval", s.invites, s.waiting))?;
-    let done = format!("{} joined, {} renewed, {} left", s.joined, s.renewed, s.left);
-    line("since start", format!("{done}, {} refused", s.refused))?;
+    let done = format!("{} joined, {} renewed, {} rekeyed", s.joined, s.renewed, s.rekeyed);
+    line("since start", format!("{done}, {} left, {} refused", s.left, s.refused))?;
     let dropped: u64 = s.drops.iter().map(|(_, n)| n).sum();
     let each = s.drops.iter().map(|(why, n)| format!("{why} {}", thousands(*n)));
     let each = each.collect::<Vec<_>>().join(", ");

@@ -14,6 +14,7 @@
 
 mod error;
 mod knocks;
+mod members;
 mod owner;
 mod places;
 mod visits;
@@ -40,6 +41,7 @@ use crate::tokens::{Ended, TokenHash, Tokens};
 use crate::words::Words;
 pub use error::DeskError;
 use knocks::Knocks;
+use members::Replaced;
 pub use owner::OwnerError;
 use visits::{Bundle, Visit, VisitId, Visits};
 use waiting::WaitingRoom;
@@ -108,6 +110,8 @@ pub struct DeskStats {
     pub joined: u64,
     /// Memberships renewed.
     pub renewed: u64,
+    /// Members that have another key.
+    pub rekeyed: u64,
     /// Members that left.
     pub left: u64,
     /// Requests that got a reason instead.
@@ -130,6 +134,7 @@ pub struct Desk<D> {
     tokens: Tokens,
     approved: BTreeSet<(TokenHash, PublicKey)>,
     denied: BTreeSet<(TokenHash, PublicKey)>,
+    replaced: Replaced,
     waiting: WaitingRoom,
     visits: Visits,
     knocks: Knocks,
@@ -170,6 +175,7 @@ impl<D: Disk> Desk<D> {
             tokens: Tokens::default(),
             approved: BTreeSet::new(),
             denied: BTreeSet::new(),
+            replaced: Replaced::default(),
             waiting: WaitingRoom::default(),
             visits: Visits::default(),
             knocks: Knocks::default(),
@@ -199,7 +205,7 @@ impl<D: Disk> Desk<D> {
             Record::Denied { token, key } => {
                 self.denied.insert((token, key));
             }
-            Record::Step { cause, supplement, .. } => {
+            Record::Step { cause, key, supplement } => {
                 if let Cause::Joined(token) = cause {
                     self.tokens.spend(&token);
                 }
@@ -207,6 +213,9 @@ impl<D: Disk> Desk<D> {
                 let number = Supplement::peek(&supplement).map_or(0, |(_, number)| number);
                 let wrong = |why: String| DeskError::Chain { number, why };
                 let step = step.map_err(|error| wrong(error.to_string()))?;
+                if cause == Cause::Rekeyed {
+                    self.replaced.note(key, step.step());
+                }
                 match self.directory.supplement(now, unix_s.max(step.step().issued_unix_s), &step) {
                     Ok(_) => self.remember(&step),
                     // Steps of a mandate before this one: its members are the authority's own.
@@ -300,7 +309,7 @@ impl<D: Disk> Desk<D> {
         &mut self,
         cause: Cause,
         key: PublicKey,
-        entry: Entry,
+        entries: Vec<Entry>,
         (now, unix_s): (Time, u64),
     ) -> Result<(), OwnerError> {
         let register = self.register().ok_or(OwnerError::NoMandate)?;
@@ -312,7 +321,7 @@ impl<D: Disk> Desk<D> {
             number: register.len() + 1,
             previous: register.head(),
             issued_unix_s,
-            entries: vec![entry],
+            entries,
         };
         let supplement = step.sign(&self.config.identity).map_err(|_| OwnerError::Descriptor)?;
         self.directory.check_supplement(now, unix_s, &supplement)?;
@@ -366,6 +375,7 @@ impl<D: Disk> Desk<D> {
         let visitor = self.door.read(lead, body)?;
         let (half, token) = (visitor.half, visitor.token.hash());
         let is_known = self.tokens.standing(unix_s, &token).is_some();
+        let is_known = is_known || self.replaced.has(&half);
         if !is_known && self.member_by_half(&half).is_none() {
             return Err(DropReason::UnknownPeer);
         }
@@ -411,6 +421,7 @@ impl<D: Disk> Desk<D> {
             Request::Part { offset } => return self.part(id, offset),
             Request::Renew => self.renew(at, id),
             Request::Leave => self.leave(at, id),
+            Request::Rekey { key, signatures } => self.rekey(at, id, key, &signatures),
         };
         done.unwrap_or_else(Answer::Refused)
     }
@@ -481,8 +492,8 @@ impl<D: Disk> Desk<D> {
             carrier: Carrier::default(),
             unknown: Vec::new(),
         };
-        let entry = Entry::Member(Box::new(self.newer(member)));
-        self.step(Cause::Joined(token), key, entry, (now, unix_s)).map_err(|e| e.refusal())?;
+        let entries = vec![Entry::Member(Box::new(self.newer(member)))];
+        self.step(Cause::Joined(token), key, entries, (now, unix_s)).map_err(|e| e.refusal())?;
         self.tokens.spend(&token);
         self.approved.remove(&(token, key));
         self.stats.joined += 1;
@@ -552,42 +563,6 @@ impl<D: Disk> Desk<D> {
             true => Answer::Refused(Refusal::Registrar),
             false => Answer::Part { offset, bytes },
         }
-    }
-
-    /// The visitor's membership lasts longer, unless more than half of it is left.
-    fn renew(&mut self, at: (Time, u64), id: VisitId) -> Result<Answer, Refusal> {
-        let half = self.visits.get_mut(id).ok_or(Refusal::Registrar)?.half;
-        let mandate = self.mandate_now(at.0, at.1)?;
-        let member = self.member_by_half(&half).ok_or(Refusal::Key)?.clone();
-        if self.is_removed(&member.key) {
-            return Err(Refusal::Key);
-        }
-        if self.is_adopted(&member.key) {
-            return Err(Refusal::Adopted);
-        }
-        let (key, expires_unix_s) = (member.key, self.expiry(&mandate, at.1));
-        let life = expires_unix_s.saturating_sub(at.1);
-        if member.expires_unix_s.saturating_sub(at.1) <= life / 2 {
-            let renewed = self.newer(Member { expires_unix_s, ..member });
-            let entry = Entry::Member(Box::new(renewed));
-            self.step(Cause::Renewed, key, entry, at).map_err(|e| e.refusal())?;
-            self.stats.renewed += 1;
-        }
-        self.granted(id, &key, at).ok_or(Refusal::Key)
-    }
-
-    /// The visitor is a member no more.
-    fn leave(&mut self, at: (Time, u64), id: VisitId) -> Result<Answer, Refusal> {
-        let half = self.visits.get_mut(id).ok_or(Refusal::Registrar)?.half;
-        if let Some(key) = self.member_by_half(&half).map(|member| member.key) {
-            if self.is_adopted(&key) {
-                return Err(Refusal::Adopted);
-            }
-            let entry = Entry::remove(&key);
-            self.step(Cause::Left, key, entry, at).map_err(|e| e.refusal())?;
-            self.stats.left += 1;
-        }
-        Ok(Answer::Left)
     }
 }
 

@@ -7,6 +7,8 @@
 //! 3 part   | offset 4
 //! 4 renew
 //! 5 leave
+//! 6 rekey   | new key 64 | signature 64 by the key so far | signature 64 by the new key:
+//!            Ed25519 over "shoal rekey 1", the handshake's binding and the new key
 //!
 //! 129 granted | time 8 | name's length 1, name | address 6 | expires 8 | bits 1: 1 IPv4 | [IPv4 4]
 //!             | network secret 32 | mandate 32 | length of the list 4 | length of the chain 4
@@ -21,7 +23,7 @@
 use core::fmt;
 use core::net::Ipv4Addr;
 
-use shoal_crypto::Secret;
+use shoal_crypto::{PublicKey, Secret};
 use shoal_directory::is_name;
 use shoal_wire::{Address, ParseError, Reader};
 
@@ -32,6 +34,8 @@ use crate::record::put_name;
 pub const PART_MAX: usize = 1_100;
 /// Ties the signatures of keys that join to this use and version.
 pub(crate) const JOIN_LABEL: &[u8] = b"shoal join 1";
+/// Ties the signatures of a key and of the one that replaces it to this use and version.
+const REKEY_LABEL: &[u8] = b"shoal rekey 1";
 
 const _: () = assert!(1 + 4 + 2 + PART_MAX <= MESSAGE_MAX);
 
@@ -40,6 +44,7 @@ const AWAIT: u8 = 2;
 const PART: u8 = 3;
 const RENEW: u8 = 4;
 const LEAVE: u8 = 5;
+const REKEY: u8 = 6;
 const GRANTED: u8 = 129;
 const WAITING: u8 = 130;
 const REFUSED: u8 = 131;
@@ -81,6 +86,18 @@ pub(crate) enum Request {
     Renew,
     /// To be a member no more.
     Leave,
+    /// To be the same member with another key.
+    Rekey {
+        /// The new key.
+        key: PublicKey,
+        /// By the key so far, and by the new one, over [`rekey_said`].
+        signatures: [[u8; 64]; 2],
+    },
+}
+
+/// What both keys sign when one replaces the other, over a channel with this binding.
+pub(crate) fn rekey_said(binding: &[u8; 32], key: &PublicKey) -> Vec<u8> {
+    [REKEY_LABEL, binding, &key.to_bytes()].concat()
 }
 
 /// Why a registrar that could answer says no.
@@ -107,10 +124,16 @@ pub enum Refusal {
     Registrar = 9,
     /// The authority has made the member its own, so a registrar changes nothing about it.
     Adopted = 10,
+    /// Another key took the key's place, and it is not the one that is asked for.
+    Replaced = 11,
+    /// The membership is over.
+    Ended = 12,
+    /// Its key was replaced a short time ago.
+    Soon = 13,
 }
 
 impl Refusal {
-    pub(crate) const ALL: [Refusal; 10] = [
+    pub(crate) const ALL: [Refusal; 13] = [
         Refusal::Spent,
         Refusal::Expired,
         Refusal::Withdrawn,
@@ -121,6 +144,9 @@ impl Refusal {
         Refusal::Key,
         Refusal::Registrar,
         Refusal::Adopted,
+        Refusal::Replaced,
+        Refusal::Ended,
+        Refusal::Soon,
     ];
 }
 
@@ -147,6 +173,17 @@ impl fmt::Display for Refusal {
                 "the authority has made this machine its own member: it alone makes that last \
                  longer (`shoal authority sign NAME --days N`), or ends it (`shoal authority \
                  revoke`)"
+            }
+            Refusal::Replaced => {
+                "this machine's key was replaced by another one: whoever has that is the member. \
+                 If this machine does not have it, ask the registrar's owner to remove that \
+                 member, and for another invite"
+            }
+            Refusal::Ended => "this machine's membership has ended: join anew, with another invite",
+            Refusal::Soon => {
+                "this machine's key was replaced less than a week ago, and each new key is one of \
+                 those that the mandate may ever admit: if this one is not safe, ask the \
+                 registrar's owner to remove this machine, and for another invite"
             }
         })
     }
@@ -205,6 +242,9 @@ impl Request {
             Request::Part { offset } => [&[PART], &offset.to_be_bytes()[..]].concat(),
             Request::Renew => vec![RENEW],
             Request::Leave => vec![LEAVE],
+            Request::Rekey { key, signatures } => {
+                [&[REKEY], &key.to_bytes()[..], signatures.as_flattened()].concat()
+            }
         }
     }
 
@@ -227,6 +267,11 @@ impl Request {
             PART => Request::Part { offset: reader.u32("offset")? },
             RENEW => Request::Renew,
             LEAVE => Request::Leave,
+            REKEY => {
+                let key = PublicKey::from_bytes(&reader.array("key")?);
+                let signatures = [reader.array("signature")?, reader.array("signature")?];
+                Request::Rekey { key, signatures }
+            }
             other => return Err(ParseError::Unknown { what: "request", value: other.into() }),
         };
         zeroes(&reader)?;
@@ -360,6 +405,10 @@ mod tests {
             Request::Part { offset: 7 },
             Request::Renew,
             Request::Leave,
+            Request::Rekey {
+                key: shoal_crypto::Identity::from_seed([9; 32]).public(),
+                signatures: [[3; 64], [4; 64]],
+            },
         ] {
             let mut bytes = request.encode();
             assert_eq!(Request::parse(&bytes), Ok(request.clone()));

@@ -1,5 +1,5 @@
-//! A machine that asks a registrar: to become a member, for a longer membership, to leave
-//! (docs/joining.md section 2).
+//! A machine that asks a registrar: to become a member, for a longer membership, for another key,
+//! to leave (docs/joining.md section 2).
 //!
 //! ```text
 //! knock, at all endpoints --> welcome --> request
@@ -26,7 +26,7 @@ use crate::door::Knock;
 use crate::frame::Channel;
 use crate::invite::{DoorSecret, Invite};
 use crate::joined::{Fault, Joined};
-use crate::messages::{Answer, Grant, JOIN_LABEL, PART_MAX, Refusal, Request, Wish};
+use crate::messages::{Answer, Grant, JOIN_LABEL, PART_MAX, Refusal, Request, Wish, rekey_said};
 use crate::tokens::Token;
 use crate::words::Words;
 
@@ -52,12 +52,15 @@ const PART_AGAIN: Duration = Duration::from_millis(400);
 const BUNDLE_MAX: usize = shoal_directory::SIZE_MAX + 65_536 * 1_026;
 
 /// What to ask for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Goal {
     /// To become a member.
     Join(Wish),
     /// A longer membership.
     Renew,
+    /// To be the same member with this key in the place of the one that asks. Asked for again, by
+    /// the same two keys, it is answered as the first time.
+    Rekey(Identity),
     /// To be a member no more.
     Leave,
 }
@@ -94,7 +97,7 @@ pub enum Event {
     Waiting(Words),
     /// So many bytes of the list and the chain are here, of so many.
     Fetched(usize, usize),
-    /// It is a member. The last event.
+    /// It is a member, after [`Goal::Rekey`] with the new key. The last event.
     Joined(Box<Joined>),
     /// It is a member no more. The last event.
     Left,
@@ -260,6 +263,12 @@ impl Newcomer {
         let request = match &self.goal {
             Goal::Renew => Request::Renew,
             Goal::Leave => Request::Leave,
+            Goal::Rekey(new) => {
+                let Some((_, channel)) = &self.channel else { return };
+                let said = rekey_said(channel.binding(), &new.public());
+                let signatures = [self.own.sign(&said), new.sign(&said)];
+                Request::Rekey { key: new.public(), signatures }
+            }
             Goal::Join(wish) => {
                 let Some((_, channel)) = &self.channel else { return };
                 let said = [JOIN_LABEL, channel.binding()].concat();
@@ -310,7 +319,9 @@ impl Newcomer {
                 self.begin_again(now);
             }
             (Answer::Refused(why), _) => self.end(Event::Refused(why)),
-            (Answer::Left, State::Asking(_)) if self.goal == Goal::Leave => self.end(Event::Left),
+            (Answer::Left, State::Asking(_)) if matches!(self.goal, Goal::Leave) => {
+                self.end(Event::Left);
+            }
             (Answer::Waiting, State::Asking(_) | State::Waiting(_)) => {
                 self.state = State::Waiting(0);
                 self.next = now + AWAIT_EVERY;
@@ -358,7 +369,8 @@ impl Newcomer {
         let State::Fetching(fetch) = &mut self.state else { return };
         if fetch.have == fetch.whole {
             let whole: Vec<u8> = fetch.parts.values().flatten().copied().collect();
-            let joined = Joined::check(&self.own, &self.contact, &fetch.grant, &whole, unix_s);
+            let own = if let Goal::Rekey(new) = &self.goal { new } else { &self.own };
+            let joined = Joined::check(own, &self.contact, &fetch.grant, &whole, unix_s);
             let event = joined.map_or_else(Event::Failed, |joined| Event::Joined(Box::new(joined)));
             return self.end(event);
         }

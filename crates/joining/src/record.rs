@@ -35,7 +35,7 @@ pub enum Cause {
     Renewed,
     /// A member left.
     Left,
-    /// A member has another key.
+    /// A member has another key in the place of the one that the record names.
     Rekeyed,
     /// The registrar's owner removed a member.
     Removed,
@@ -59,7 +59,7 @@ pub enum Record {
     Step {
         /// Why.
         cause: Cause,
-        /// Of the member that it is about.
+        /// Of the member that it is about; of one that has another key now, the one before.
         key: PublicKey,
         /// Its bytes.
         supplement: Vec<u8>,

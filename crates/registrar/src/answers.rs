@@ -194,6 +194,7 @@ impl Now<'_> {
             welcomed: stats.welcomed,
             joined: stats.joined,
             renewed: stats.renewed,
+            rekeyed: stats.rekeyed,
             left: stats.left,
             refused: stats.refused,
             bytes_out: self.bytes_out,

@@ -13,6 +13,7 @@ use shoal_joining::{Event, Goal};
 
 use super::files::{sync, wrong};
 use super::place::Place;
+use super::rekey::forget;
 use super::start::{Service, disable, has_units};
 use super::up::not_done;
 use crate::failure::{self, Failure};
@@ -87,6 +88,7 @@ fn remove(config: &Config) -> Result<()> {
         files.splice(0..0, authority.list_file.iter().cloned().chain(state));
     }
     files.splice(0..0, [config.circuits.guard_file.clone(), config.circuits.met_file()]);
+    forget(&config.path(&config.node.key_file))?;
     if let Some(door) = config.registrar.as_ref().and_then(|section| section.door_file.clone()) {
         files.insert(0, door);
     }

@@ -127,6 +127,11 @@ fn give(path: &Path, user: &User) -> Result<()> {
     chown(path, Some(user.uid), Some(user.gid)).map_err(|e| wrong(path, e))
 }
 
+/// Has systemd start a service anew if it runs; whether it did.
+pub fn restart(service: Service) -> bool {
+    systemctl(&["is-active", service.unit()]) && systemctl(&["restart", service.unit()])
+}
+
 /// Has systemd stop a service, now and for good.
 pub fn disable(service: Service) -> bool {
     systemctl(&["disable", "--now", service.unit()])

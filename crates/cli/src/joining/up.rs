@@ -198,7 +198,7 @@ fn own_key(staging: &Staging) -> Result<Identity> {
 }
 
 /// Where the node listens, if the port that follows from its key is taken here.
-fn free_port(identity: &Identity) -> Result<Option<SocketAddr>> {
+pub fn free_port(identity: &Identity) -> Result<Option<SocketAddr>> {
     let any = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
     let is_free = |at: &SocketAddr| UdpSocket::bind(at).is_ok();
     if is_free(&any(keys::own_port(identity))) {

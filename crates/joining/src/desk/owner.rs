@@ -91,7 +91,7 @@ impl<D: Disk> Desk<D> {
         if self.is_adopted(&key) {
             return Err(OwnerError::Adopted);
         }
-        self.step(Cause::Removed, key, Entry::remove(&key), at)
+        self.step(Cause::Removed, key, vec![Entry::remove(&key)], at)
     }
 
     /// Takes in how many steps of a mandate the node beside the registrar has. While those are more

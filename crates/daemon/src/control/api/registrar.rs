@@ -136,6 +136,9 @@ pub struct RegistrarStatus {
     pub joined: u64,
     /// Memberships renewed.
     pub renewed: u64,
+    /// Members that have another key.
+    #[serde(default)]
+    pub rekeyed: u64,
     /// Members that left.
     pub left: u64,
     /// Requests that got a reason instead.

@@ -1,0 +1,162 @@
+//! What members ask of the desk: a longer membership, another key, to leave.
+
+use std::collections::BTreeMap;
+
+use shoal_crypto::PublicKey;
+use shoal_directory::{Entry, Member, Step};
+use shoal_wire::Time;
+
+use super::visits::VisitId;
+use super::{Desk, Disk};
+use crate::messages::{Answer, Refusal, rekey_said};
+use crate::record::Cause;
+
+/// Least time between two keys of one member, in seconds: each is one of those that the mandate may
+/// ever admit, so a member could else use the mandate up.
+const REKEY_EVERY_S: u64 = 7 * 86_400;
+
+/// Keys that were replaced: at most as many as there are steps.
+#[derive(Default)]
+pub(super) struct Replaced {
+    /// By the old key's first half: both keys.
+    pairs: BTreeMap<[u8; 32], (PublicKey, PublicKey)>,
+    /// By the new key's first half: when the step was signed, in seconds since 1970.
+    since: BTreeMap<[u8; 32], u64>,
+}
+
+impl Replaced {
+    /// Notes a step that replaced this key.
+    pub(super) fn note(&mut self, before: PublicKey, step: &Step) {
+        for entry in &step.entries {
+            if let Entry::Member(member) = entry {
+                self.pairs.insert(before.dh, (before, member.key));
+                self.since.insert(member.key.dh, step.issued_unix_s);
+            }
+        }
+    }
+
+    /// Whether the key with this first half was replaced.
+    pub(super) fn has(&self, half: &[u8; 32]) -> bool {
+        self.pairs.contains_key(half)
+    }
+
+    /// Whether the key with this first half is a new one.
+    fn is_recent(&self, half: &[u8; 32], unix_s: u64) -> bool {
+        self.since.get(half).is_some_and(|since| unix_s < since.saturating_add(REKEY_EVERY_S))
+    }
+}
+
+impl<D: Disk> Desk<D> {
+    /// The visitor's membership lasts longer, unless more than half of it is left.
+    pub(super) fn renew(&mut self, at: (Time, u64), id: VisitId) -> Result<Answer, Refusal> {
+        let half = self.visits.get_mut(id).ok_or(Refusal::Registrar)?.half;
+        let mandate = self.mandate_now(at.0, at.1)?;
+        let gone = self.gone(&half);
+        let member = self.member_by_half(&half).ok_or(gone)?.clone();
+        if self.is_removed(&member.key) {
+            return Err(Refusal::Key);
+        }
+        if self.is_adopted(&member.key) {
+            return Err(Refusal::Adopted);
+        }
+        let (key, expires_unix_s) = (member.key, self.expiry(&mandate, at.1));
+        let life = expires_unix_s.saturating_sub(at.1);
+        if member.expires_unix_s.saturating_sub(at.1) <= life / 2 {
+            let renewed = self.newer(Member { expires_unix_s, ..member });
+            let entries = vec![Entry::Member(Box::new(renewed))];
+            self.step(Cause::Renewed, key, entries, at).map_err(|e| e.refusal())?;
+            self.stats.renewed += 1;
+        }
+        self.granted(id, &key, at).ok_or(Refusal::Key)
+    }
+
+    /// The visitor is a member no more.
+    pub(super) fn leave(&mut self, at: (Time, u64), id: VisitId) -> Result<Answer, Refusal> {
+        let half = self.visits.get_mut(id).ok_or(Refusal::Registrar)?.half;
+        if let Some(key) = self.member_by_half(&half).map(|member| member.key) {
+            if self.is_adopted(&key) {
+                return Err(Refusal::Adopted);
+            }
+            let entries = vec![Entry::remove(&key)];
+            self.step(Cause::Left, key, entries, at).map_err(|e| e.refusal())?;
+            self.stats.left += 1;
+        } else if self.replaced.has(&half) {
+            return Err(Refusal::Replaced);
+        }
+        Ok(Answer::Left)
+    }
+    /// Why a key that is no member's is refused.
+    fn gone(&self, half: &[u8; 32]) -> Refusal {
+        if self.replaced.has(half) { Refusal::Replaced } else { Refusal::Key }
+    }
+
+    /// The visitor is the same member with another key. One step ends the old key and begins the
+    /// new one, so no node has both, or neither.
+    pub(super) fn rekey(
+        &mut self,
+        at: (Time, u64),
+        id: VisitId,
+        key: PublicKey,
+        [by_old, by_new]: &[[u8; 64]; 2],
+    ) -> Result<Answer, Refusal> {
+        let visit = self.visits.get_mut(id).ok_or(Refusal::Registrar)?;
+        let (half, said) = (visit.half, rekey_said(visit.channel.binding(), &key));
+        self.mandate_now(at.0, at.1)?;
+        let member = self.member_by_half(&half).cloned();
+        let replaced = self.replaced.pairs.get(&half).copied();
+        let before = member.as_ref().map(|member| member.key).or(replaced.map(|(old, _)| old));
+        let before = before.ok_or(Refusal::Key)?;
+        let signed = before.verify(&said, by_old) && key.verify(&said, by_new);
+        if key.is_weak() || !signed {
+            return Err(Refusal::Key);
+        }
+        let Some(member) = member else {
+            // Its answer was lost; or a third key asks for what another one has.
+            let answer = match replaced {
+                Some((_, after)) if after == key => self.granted(id, &key, at),
+                _ => None,
+            };
+            return answer.ok_or(Refusal::Replaced);
+        };
+        self.may_replace(&member, &key, at)?;
+        let fresh = Member { key, ..member };
+        let entries = vec![Entry::remove(&before), Entry::Member(Box::new(self.newer(fresh)))];
+        self.step(Cause::Rekeyed, before, entries, at).map_err(|e| e.refusal())?;
+        let last = self.register().and_then(|r| r.step(r.len())).map(|last| last.step().clone());
+        if let Some(last) = last {
+            self.replaced.note(before, &last);
+        }
+        self.stats.rekeyed += 1;
+        self.granted(id, &key, at).ok_or(Refusal::Registrar)
+    }
+
+    /// Whether a member may have this key in the place of its own.
+    fn may_replace(
+        &self,
+        member: &Member,
+        key: &PublicKey,
+        (now, unix_s): (Time, u64),
+    ) -> Result<(), Refusal> {
+        if self.is_removed(&member.key) || self.is_removed(key) {
+            return Err(Refusal::Key);
+        }
+        if self.is_adopted(&member.key) {
+            return Err(Refusal::Adopted);
+        }
+        if !self.directory.members(now, unix_s).any(|other| other.key == member.key) {
+            return Err(Refusal::Ended);
+        }
+        if self.replaced.is_recent(&member.key.dh, unix_s) {
+            return Err(Refusal::Soon);
+        }
+        // Sessions know a peer by the first half of its key.
+        let has = |other: &Member| other.key.dh == key.dh || other.key.sign == key.sign;
+        let register = self.register().into_iter().flat_map(|register| register.members());
+        let is_taken = self.directory.listed().chain(register).any(has);
+        if is_taken { Err(Refusal::Key) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+#[path = "members_tests.rs"]
+mod tests;

@@ -1,0 +1,144 @@
+use std::time::Duration;
+
+use shoal_crypto::{Identity, Rng, Secret, SigningKey};
+use shoal_directory::{Content, List, Mandate};
+use shoal_wire::Time;
+
+use super::*;
+use crate::desk::{DeskConfig, Output};
+use crate::door::Knock;
+use crate::frame::Channel;
+use crate::invite::DoorSecret;
+use crate::ledger::Ledger;
+use crate::messages::{JOIN_LABEL, Request, Wish};
+use crate::tokens::{Terms, Token};
+
+const START: u64 = 1_790_000_000;
+const AT: (Time, u64) = (Time::ZERO, START);
+
+struct Nowhere;
+
+impl Disk for Nowhere {
+    fn append(&mut self, _: &[u8]) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn key(seed: u8) -> Identity {
+    Identity::from_seed([seed; 32])
+}
+
+fn list(authority: &SigningKey) -> List {
+    let mandate = Mandate {
+        name: "desk".into(),
+        serial: 1,
+        key: key(7).public(),
+        groups: vec!["staff".into()],
+        hosts: vec!["1.100-1.199".parse().unwrap()],
+        ipv4: None,
+        most: 9,
+        longest_s: 86_400,
+        until_unix_s: START + 900_000,
+    };
+    let content =
+        Content { version: 1, issued_unix_s: START, mandates: vec![mandate], ..Content::default() };
+    content.sign(authority).unwrap()
+}
+
+fn desk() -> Desk<Nowhere> {
+    let authority = SigningKey::from_seed([42; 32]);
+    let config = DeskConfig {
+        identity: key(7),
+        door: DoorSecret::new([1; 16]),
+        authority: authority.public(),
+        network_secret: Secret::new([5; 32]),
+        endpoints: vec!["192.0.2.1:7500".parse().unwrap()],
+        membership: Duration::from_secs(86_400),
+        staleness_max: Duration::from_secs(86_400),
+    };
+    let ledger = Ledger::read(&[]).unwrap();
+    Desk::open(config, list(&authority), ledger, Nowhere, [3; 32], AT).unwrap()
+}
+
+/// Knocks with a key; the channel.
+fn visit(desk: &mut Desk<Nowhere>, own: &Identity, token: &Token, rng: &mut Rng) -> Channel {
+    let (registrar, door) = (key(7).public(), DoorSecret::new([1; 16]));
+    let knock = Knock::new(own, &registrar, &door, token, rng).unwrap();
+    let from = "198.51.100.1:4000".parse().unwrap();
+    desk.handle_datagram(AT, from, &mut knock.frame.clone()).unwrap();
+    let Some(Output::Send(_, welcome)) = desk.poll_output() else { panic!("no welcome") };
+    knock.welcomed(&welcome).unwrap().0
+}
+
+/// Asks, and reads the answer.
+fn ask(
+    desk: &mut Desk<Nowhere>,
+    channel: &mut Channel,
+    request: &Request,
+    rng: &mut Rng,
+) -> Answer {
+    let mut frame = channel.seal(rng.array(), &request.encode()).unwrap();
+    let from = "198.51.100.1:4000".parse().unwrap();
+    desk.handle_datagram(AT, from, &mut frame).unwrap();
+    loop {
+        match desk.poll_output() {
+            Some(Output::Send(_, bytes)) => {
+                return Answer::parse(&channel.open(&bytes).unwrap()).unwrap();
+            }
+            Some(Output::Publish(_)) => {}
+            None => panic!("no answer"),
+        }
+    }
+}
+
+#[test]
+fn both_keys_sign_and_for_this_handshake_alone() {
+    let (mut desk, mut rng) = (desk(), Rng::new([8; 32]));
+    let terms = Terms {
+        uses: 1,
+        expires_unix_s: START + 60,
+        name: None,
+        groups: Vec::new(),
+        approve: false,
+    };
+    let (text, _) = desk.invite(terms, START).unwrap();
+    let token = text.parse::<crate::Invite>().unwrap().token;
+    let (old, new, thief) = (key(9), key(10), key(11));
+    let mut first = visit(&mut desk, &old, &token, &mut rng);
+    let said = [JOIN_LABEL, first.binding()].concat();
+    let (sign, signature) = (old.public().sign, old.sign(&said));
+    let join = Request::Join { wish: Wish::default(), sign, signature };
+    assert!(matches!(ask(&mut desk, &mut first, &join, &mut rng), Answer::Granted(_)));
+    let mut channel = visit(&mut desk, &old, &Token::new([0; 16]), &mut rng);
+    let said = rekey_said(channel.binding(), &new.public());
+    let elsewhere = rekey_said(first.binding(), &new.public());
+    let other = rekey_said(channel.binding(), &thief.public());
+    let weak = PublicKey { dh: [0; 32], ..new.public() };
+    let weakly = rekey_said(channel.binding(), &weak);
+    for (key, signatures) in [
+        (new.public(), [thief.sign(&said), new.sign(&said)]),
+        (new.public(), [old.sign(&said), old.sign(&said)]),
+        (new.public(), [old.sign(&elsewhere), new.sign(&elsewhere)]),
+        (new.public(), [old.sign(&other), new.sign(&said)]),
+        (thief.public(), [old.sign(&said), thief.sign(&other)]),
+        (weak, [old.sign(&weakly), new.sign(&weakly)]),
+    ] {
+        let request = Request::Rekey { key, signatures };
+        let answer = ask(&mut desk, &mut channel, &request, &mut rng);
+        assert_eq!(answer, Answer::Refused(Refusal::Key));
+    }
+    assert_eq!(desk.register().unwrap().len(), 1, "nothing was signed");
+    let right =
+        Request::Rekey { key: new.public(), signatures: [old.sign(&said), new.sign(&said)] };
+    for _ in 0..2 {
+        let answer = ask(&mut desk, &mut channel, &right, &mut rng);
+        assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+    }
+    // A third key is not told what the second one has, even with the old one's signature.
+    let said = rekey_said(channel.binding(), &thief.public());
+    let signatures = [old.sign(&said), thief.sign(&said)];
+    let request = Request::Rekey { key: thief.public(), signatures };
+    let answer = ask(&mut desk, &mut channel, &request, &mut rng);
+    assert_eq!(answer, Answer::Refused(Refusal::Replaced));
+    assert_eq!(desk.register().unwrap().len(), 2);
+}
