@@ -118,8 +118,12 @@ fn what_was_broken_off_goes_on_with_the_same_new_key() {
         fs::copy(before.join(file), world.path("alice").join(file)).unwrap();
     }
     rekeys(&world, "alice");
+    // The node knows of its new key, and does not have it.
     fs::copy(before.join("node.key"), world.path("alice/node.key")).unwrap();
     fs::copy(before.join("node.key.next"), world.path("alice/node.key.next")).unwrap();
+    let check = shoal(&["check", "-c"]).arg(world.path("alice/node.toml")).output().unwrap();
+    let said = text(&check).1;
+    assert!(!check.status.success() && said.contains("`shoal rekey` was broken off"), "{said}");
     rekeys(&world, "alice");
     assert_eq!(key(&world, "alice"), waiting);
     let status = world.ask(&["registrar", "status"]).unwrap();

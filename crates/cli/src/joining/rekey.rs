@@ -27,6 +27,7 @@ use shoal_daemon::control::api::{Command, Reply};
 use shoal_daemon::control::socket::{ConnectError, Connection};
 use shoal_daemon::membership::chains::{ChainFile, STEPS_MAX, chain_file};
 use shoal_daemon::membership::{asking, renewal};
+use shoal_daemon::privileges::find_user;
 use shoal_directory::{List, Supplement};
 use shoal_joining::{Contact, Event, Goal, Joined, Refusal};
 
@@ -68,13 +69,17 @@ pub fn rekey(common: &Common, args: &Rekey) -> Result<()> {
         return Err(Failure::of(failure::CONFIG, BY_AUTHORITY));
     }
     let is_unit = has_units(&[(Service::Node, &place)]);
-    let user = if is_unit { Some(unit_user(Service::Node)?.uid.as_raw()) } else { None };
+    let user = match &config.node.user {
+        _ if is_unit => Some(unit_user(Service::Node)?.uid.as_raw()),
+        Some(name) => Some(find_user(name)?.uid.as_raw()),
+        None => None,
+    };
     let contact = renewal::contact(&config, user);
     let contact = contact.map_err(|why| Failure::of(failure::CONFIG, why))?;
     let key = KeyFiles::open(&config, user)?;
     let new = key.next(config.node.listen.is_none())?;
     let joined = ask(key.old.clone(), contact, new.clone())?;
-    let stored = store(&config, &joined, key.owner)?;
+    let stored = store(&config, &joined)?;
     key.swap()?;
     let restarted = is_unit && restart(Service::Node);
     say(common, &place, &new, (stored, restarted))
@@ -123,13 +128,12 @@ impl KeyFiles {
         let lock = File::open(&folder).map_err(|e| wrong(&folder, e))?;
         let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock)
             .map_err(|_| wrong(&folder, "another command replaces the key here"))?;
-        let meta = fs::metadata(&file).map_err(|e| wrong(&file, e))?;
-        let old = load(&file, user)?;
-        Ok(KeyFiles { file, old, owner: (meta.uid(), meta.gid()), user, _lock: lock })
+        let (old, owner) = (load(&file, user)?, owner(&file)?);
+        Ok(KeyFiles { file, old, owner, user, _lock: lock })
     }
 
     fn waiting(&self) -> PathBuf {
-        beside(&self.file, ".next")
+        keys::next_key_file(&self.file)
     }
 
     /// The new key: that of a command that was broken off, or one that is made now. With
@@ -176,12 +180,17 @@ fn beside(file: &Path, more: &str) -> PathBuf {
     name.into()
 }
 
+/// User and group of a file, or of its folder as long as there is none.
+fn owner(file: &Path) -> Result<(u32, u32)> {
+    let meta = fs::metadata(file).or_else(|_| fs::metadata(folder(file)));
+    meta.map(|meta| (meta.uid(), meta.gid())).map_err(|e| wrong(file, e))
+}
+
 /// Puts `bytes` in the place of `file`, whole or not at all, for its owner alone.
 fn put(file: &Path, bytes: &[u8], owner: (u32, u32)) -> Result<()> {
     let part = beside(file, ".part");
     write(&part, bytes)?;
-    let meta = fs::metadata(&part).map_err(|e| wrong(&part, e))?;
-    if (meta.uid(), meta.gid()) != owner {
+    if self::owner(&part)? != owner {
         let (user, group) = (Uid::from_raw(owner.0), Gid::from_raw(owner.1));
         chown(&part, Some(user), Some(group)).map_err(|e| wrong(&part, e))?;
     }
@@ -205,19 +214,19 @@ fn ask(old: Identity, contact: Contact, new: Identity) -> Result<Joined> {
 
 /// Stores the list and what the registrar signed where the node finds it at its next start: through
 /// the node if it runs, since it writes its files itself. Whether it runs.
-fn store(config: &Config, joined: &Joined, owner: (u32, u32)) -> Result<bool> {
+fn store(config: &Config, joined: &Joined) -> Result<bool> {
     // `renewal::contact` found both.
     let authority = config.authority.as_ref().context("no [authority]")?;
     let list = authority.list_file.as_ref().context("no [authority] list_file")?;
     let files = [config.path(list), config.path(&authority.kept_file())];
     let version = |file: &PathBuf| version(file, &joined.authority);
     if files.iter().filter_map(version).max() < version_of(&joined.list, &joined.authority) {
-        put(&files[0], &joined.list, owner)?;
+        put(&files[0], &joined.list, owner(&files[0])?)?;
     }
     let chains = config.path(&authority.chains_file());
     let given = match Connection::connect(&config.control_socket()) {
         Err(ConnectError::NotRunning(_)) => {
-            put(&chains, &merged(&chains, &joined.chain), owner)?;
+            put(&chains, &merged(&chains, &joined.chain), owner(&chains)?)?;
             return Ok(false);
         }
         Err(error) => Err(error.to_string()),
@@ -297,7 +306,7 @@ fn kept(file: &Path, chain: &[Supplement]) -> Result<(), String> {
 
 /// Removes a new key that waits for a registrar's answer.
 pub fn forget(key_file: &Path) -> Result<()> {
-    match fs::remove_file(beside(key_file, ".next")) {
+    match fs::remove_file(keys::next_key_file(key_file)) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(wrong(key_file, e)),
         _ => Ok(()),
     }

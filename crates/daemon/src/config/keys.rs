@@ -111,6 +111,13 @@ pub fn own_port(identity: &Identity) -> u16 {
     OWN_PORTS.0 + number % OWN_PORTS.1
 }
 
+/// Where the key waits that takes the place of the one in `file`.
+pub fn next_key_file(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".next");
+    name.into()
+}
+
 /// Writes `text` into a new file that only its owner can read; an existing file is left alone.
 pub fn create(file: &Path, text: &str) -> Result<(), KeyFileError> {
     let fail = |message: String| KeyFileError { file: file.to_path_buf(), message };

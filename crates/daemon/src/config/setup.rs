@@ -240,6 +240,14 @@ fn join(
         Some(m) => format!("calls it {:?}", m.name),
         None => "does not have it".into(),
     };
+    if keys::next_key_file(&config.path(&config.node.key_file)).exists() {
+        faults.push(format!(
+            "{}: node.name: {name:?} is no member: {file} {why}, and `shoal rekey` was broken off \
+             here: repeat it",
+            config.file.display()
+        ));
+        return None;
+    }
     faults.push(format!(
         "{}: node.name: {name:?} is no member: {file} {why}; expected `shoal authority sign \
          {name} --key {key} --address {}`, or, if that was done, the newest list here",
