@@ -213,7 +213,7 @@ fn serve(
     (ports, waker): (&mut Ports, &Arc<Waker>),
 ) -> anyhow::Result<()> {
     server.start().context("can't serve the control socket")?;
-    if direct::maps_ports(&setup.config) {
+    if direct::maps_ports(&setup.config, &setup.hosts) {
         ports.keep_open(waker)?;
     }
     let Some((section, contact)) = setup.config.registrar.as_ref().zip(contact) else {

@@ -323,7 +323,17 @@ impl<C: Ciphers> Relay<C> {
         }
         let now_s = self.unix_s(now);
         let answer = self.mirrors.answer(now, now_s, from.remote, frame);
+        // A covered host asks nobody: the answer would be somebody else's, beside the schedule.
+        if answer.is_ok() && self.is_of_covered(from) {
+            return Some(Err(DropReason::NotAllowed));
+        }
         Some(answer.map(|answer| self.send_stray(from, &answer, sink)))
+    }
+
+    /// Whether a covered neighbour is there.
+    fn is_of_covered(&self, from: Endpoints) -> bool {
+        let mut covered = self.neighbours.iter().filter(|(_, near)| near.is_covered());
+        covered.any(|(_, near)| near.endpoint.is_some_and(|ends| ends.remote == from.remote))
     }
 
     fn unix_s(&self, now: Time) -> u32 {

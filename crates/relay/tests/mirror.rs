@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use proptest::prelude::*;
 use shoal_relay::Traffic;
-use shoal_wire::{Address, DropReason, Mapping, SizeClass};
+use shoal_wire::{Address, CoverKind, CoverTier, DropReason, Mapping, SizeClass};
 use support::{Net, Watch, identity, socket};
 
 const H1: usize = 0;
@@ -139,6 +139,32 @@ fn copies_and_changed_requests_draw_no_byte() {
     late.iter().for_each(|frame| net.deliver(R3, socket(70), &mut frame.clone()));
     assert_eq!(net.nodes[R3].relay.counters().traffic.handshakes_out, before);
     assert_eq!(dropped(&net, R3, DropReason::WrongClock), 3);
+}
+
+#[test]
+fn nothing_is_answered_beside_the_schedule_of_a_covered_link() {
+    let mut net = net();
+    let frames = requests(&mut net, R2);
+    let tier = CoverTier::new(2, CoverKind::Constant).expect("a tier");
+    let relay = &mut net.nodes[R2].relay;
+    let link = relay.links().find(|link| link.address == Address::new(1, 0)).expect("linked").link;
+    relay.set_cover(net.now, link, Some(tier));
+    let mut answers = |frames: &[Vec<u8>], from: usize| {
+        let before = net.nodes[R2].relay.counters().traffic.frames_out;
+        frames.iter().for_each(|frame| net.deliver(R2, socket(from), &mut frame.clone()));
+        let after = net.nodes[R2].relay.counters().traffic.frames_out;
+        (after - before, dropped(&net, R2, DropReason::NotAllowed))
+    };
+    let (out, refused) = answers(&frames, R1);
+    assert!(out == 0 && refused >= 3, "somebody in a neighbour's name: {out} {refused}");
+    assert_eq!(answers(&frames, 70).0, 0, "copies of what was refused");
+    let frames = requests(&mut net, R2);
+    let mut sent = |frame: &Vec<u8>| {
+        let before = net.nodes[R2].relay.counters().traffic.frames_out;
+        net.deliver(R2, socket(70), &mut frame.clone());
+        net.nodes[R2].relay.counters().traffic.frames_out - before
+    };
+    assert!(frames.iter().map(&mut sent).sum::<u64>() > 0, "somebody elsewhere");
 }
 
 #[test]

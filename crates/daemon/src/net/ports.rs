@@ -99,6 +99,11 @@ impl Ports {
         Ok(())
     }
 
+    /// Has no port kept open any more.
+    pub(crate) fn give_back(&mut self) {
+        self.mapping = None;
+    }
+
     /// What keeps a port open.
     pub(crate) fn mapping(&mut self) -> Option<&mut PortMapping> {
         self.mapping.as_mut()

@@ -10,6 +10,7 @@ use shoal_wire::{LinkId, Time};
 
 use crate::config::{Config, DirectMode};
 use crate::control::api;
+use crate::membership::cover;
 use crate::membership::hosts::Hosts;
 use crate::membership::levels;
 use crate::net::mapping::PortMapping;
@@ -53,10 +54,11 @@ pub fn servers(config: &Config) -> Vec<SocketAddr> {
     if wanted { config.direct.stun() } else { Vec::new() }
 }
 
-/// Whether a translator is to keep a port open for this node.
-pub fn maps_ports(config: &Config) -> bool {
+/// Whether a translator is to keep a port open for this node: not for a covered host, whose link
+/// would carry what it asks beside its schedule.
+pub fn maps_ports(config: &Config, hosts: &Hosts) -> bool {
     let wanted = config.direct.mode != DirectMode::Off && !config.is_router();
-    wanted && config.direct.map_ports
+    wanted && config.direct.map_ports && cover::own(config, hosts).is_none()
 }
 
 /// Endpoints of this machine at which the sockets take datagrams. The network's own interface is
@@ -83,7 +85,10 @@ fn locals(bound: impl Iterator<Item = SocketAddr>, own: Option<&str>) -> Vec<Soc
 impl Worker {
     /// Looks which addresses this machine has, for direct links.
     pub(crate) fn look_at_reach(&mut self) {
-        let Parts { node, ports, interface, .. } = &mut self.parts;
+        let Parts { node, ports, interface, config, names, .. } = &mut self.parts;
+        if cover::own(config, names.hosts()).is_some() {
+            ports.give_back();
+        }
         if node.edge.direct_stats().is_some() {
             let own = interface.as_ref().map(Interface::name);
             node.set_locals(locals(ports.views().map(|port| port.local), own));

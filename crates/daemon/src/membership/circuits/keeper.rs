@@ -1,10 +1,14 @@
 //! A thread that writes one file, so that the worker never waits for a disk.
 
 use std::path::PathBuf;
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::membership::seen;
+
+/// When a text that could not be written is tried again: a disk that was full may have room.
+const AGAIN: Duration = Duration::from_secs(10);
 
 /// A file that is replaced as a whole, readable for this node's user only.
 pub struct Keeper {
@@ -22,14 +26,23 @@ impl Keeper {
         let fault = Arc::new(Mutex::new(None));
         let theirs = fault.clone();
         let write = move || {
-            for text in asked {
+            let mut unwritten: Option<String> = None;
+            loop {
+                let text = match (asked.recv_timeout(AGAIN), unwritten.take()) {
+                    (Ok(newer), _) => newer,
+                    (Err(RecvTimeoutError::Timeout), Some(older)) => older,
+                    (Err(RecvTimeoutError::Timeout), None) => continue,
+                    (Err(RecvTimeoutError::Disconnected), _) => return,
+                };
                 let wrong = seen::replace(&file, text.as_bytes()).err();
                 let wrong =
                     wrong.map(|e| format!("{}: can't be written ({e}): {lost}", file.display()));
-                if let Some(why) = &wrong {
+                let mut told = theirs.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(why) = wrong.as_ref().filter(|_| told.is_none()) {
                     tracing::error!("{why}");
                 }
-                *theirs.lock().unwrap_or_else(PoisonError::into_inner) = wrong;
+                unwritten = wrong.is_some().then_some(text);
+                *told = wrong;
             }
         };
         std::thread::Builder::new().name(name.into()).spawn(write)?;

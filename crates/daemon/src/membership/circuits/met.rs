@@ -3,7 +3,7 @@
 //! restart.
 //!
 //! ```text
-//! shoal-met-1
+//! shoal-met-1 <how many hosts>
 //! <public key of a host>         the one that was met first stands first
 //! ```
 
@@ -23,7 +23,9 @@ const HOSTS_MAX: usize = 4_096;
 /// A key in base64, and the end of its line.
 const LINE_LEN: usize = 89;
 /// Longest file that is read, in bytes.
-const FILE_MAX: usize = LABEL.len() + 1 + HOSTS_MAX * LINE_LEN;
+const FILE_MAX: usize = LABEL.len() + 1 + COUNT_LEN + 1 + HOSTS_MAX * LINE_LEN;
+/// Digits of a count.
+const COUNT_LEN: usize = 4;
 
 /// What follows from a file that can't be written, and what to do.
 pub(super) const LOST: &str = "after a restart this host calls hosts in the clear that speak with \
@@ -56,7 +58,10 @@ impl Met {
         let name = file.display();
         let bytes = match reading::read(&file, FILE_MAX as u64) {
             Ok(bytes) => bytes,
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Met::default()),
+            // A link to what is not there is a place that is away, not a file that is not.
+            Err(e) if e.kind() == ErrorKind::NotFound && file.symlink_metadata().is_err() => {
+                return Ok(Met::default());
+            }
             Err(e) => bail!(
                 "{name}: can't be read ({e}): {UNKNOWN}; mend that, or set [circuits] met_file to \
                  another"
@@ -96,7 +101,7 @@ impl Met {
     /// As the file has them.
     pub fn text(&self) -> String {
         let lines = self.keys.iter().map(|key| format!("{key}\n"));
-        std::iter::once(format!("{LABEL}\n")).chain(lines).collect()
+        std::iter::once(format!("{LABEL} {}\n", self.keys.len())).chain(lines).collect()
     }
 
     /// That hosts were forgotten, in words.
@@ -114,13 +119,19 @@ impl Met {
 
 fn parse(bytes: &[u8]) -> Result<Vec<PublicKey>, String> {
     let text = std::str::from_utf8(bytes).ok();
-    let lines = text.and_then(|text| text.strip_prefix(LABEL)?.strip_prefix('\n'));
-    let Some(lines) = lines else { return Err("is no file of hosts that were met".into()) };
+    let parts = text.and_then(|text| text.strip_prefix(LABEL)?.strip_prefix(' ')?.split_once('\n'));
+    let Some((count, lines)) = parts else {
+        return Err("is no file of hosts that were met".into());
+    };
     let key = |(at, line): (usize, &str)| {
         // The text of the error has nothing of the line: the log must not name hosts.
         line.parse().map_err(|e| format!("line {}: {e}", at + 2))
     };
-    lines.lines().enumerate().map(key).collect()
+    let keys = lines.lines().enumerate().map(key).collect::<Result<Vec<PublicKey>, String>>()?;
+    match count.parse() == Ok(keys.len()) {
+        true => Ok(keys),
+        false => Err(format!("is cut off, or longer than it says: {} hosts", keys.len())),
+    }
 }
 
 fn mode_warning(file: &Path) -> Option<String> {
@@ -170,8 +181,7 @@ mod tests {
             let met = Met::read(&config, &mut warnings);
             (met.map_or_else(|e| e.to_string(), |met| met.text()), warnings)
         };
-        let none = format!("{LABEL}\n");
-        assert_eq!(read(), (none.clone(), Vec::new()), "none yet");
+        assert_eq!(read(), (format!("{LABEL} 0\n"), Vec::new()), "none yet");
         fs::create_dir(folder.path().join("state")).unwrap();
         let mut met = Met::default();
         assert!(met.note(key(1), |_| true) && met.note(key(2), |_| true));
@@ -184,7 +194,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(read(), (format!("{none}{}\n{}\n", key(1), key(2)), Vec::new()));
+        assert_eq!(read(), (format!("{LABEL} 2\n{}\n{}\n", key(1), key(2)), Vec::new()));
         let write = |text: &[u8], mode| {
             fs::write(&file, text).unwrap();
             fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
@@ -201,6 +211,7 @@ mod tests {
             (b"shoal-node-key:AAAA\n", "is no file of hosts that were met"),
             (&[0xff; 20], "is no file of hosts that were met"),
             (&whole.as_bytes()[..whole.len() - 9], "line 3: expected a public key"),
+            (&whole.as_bytes()[..whole.len() - LINE_LEN], "is cut off"),
             (&[b'\n'; FILE_MAX + 1], "longer than"),
         ] {
             let (said, warnings) = write(bad, 0o600);
@@ -208,6 +219,9 @@ mod tests {
             assert!(warnings.is_empty() && !said.contains(&whole[20..60]), "{said}");
             assert_eq!(fs::read(&file).unwrap(), bad, "nothing is lost");
         }
+        fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink("away", &file).unwrap();
+        assert!(read().0.contains("can't be read"), "a place that is away");
     }
 
     #[test]
