@@ -37,8 +37,10 @@ const TRIES: u32 = 8;
 const PAUSE: Duration = Duration::from_secs(10);
 /// ... doubled so often at most.
 const DOUBLINGS_MAX: u32 = 6;
-/// Schedules kept: the newest, the one before, and those of addresses in use.
-const SCHEDULES_MAX: usize = 5;
+/// Schedules kept: the newest, the one before, those of addresses in use, ...
+const SCHEDULES_MAX: usize = 8;
+/// ... and so many that the neighbour may still use, whose last steps got lost.
+const RECENT_MAX: usize = 3;
 
 /// Addresses: of which schedule, and of which epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,15 +184,21 @@ impl Hop {
         self.forget_runs(now);
     }
 
-    /// Forgets schedules of which no address is in use, but for the newest two.
+    /// Forgets schedules of which no address is in use, but for the newest two, and those that were
+    /// replaced so lately that the neighbour may be at one of their addresses.
     fn forget_runs(&mut self, now: Time) {
         let before = self.before.filter(|(_, until)| now < *until).map(|(spot, _)| spot);
         let next = self.next.as_ref().map(|next| next.to);
         let used = [self.at, before, next].map(|spot| spot.map(|spot| spot.tag));
-        let mut place = 0;
+        let lasts = self.interval() * 2;
+        let (mut place, mut recent, mut replaced) = (0, 0, now);
         self.runs.retain(|run| {
             place += 1;
-            place <= 2 || used.contains(&Some(run.schedule.tag()))
+            let is_recent = now < replaced + lasts && recent < RECENT_MAX;
+            replaced = run.since;
+            let is_used = place <= 2 || used.contains(&Some(run.schedule.tag()));
+            recent += usize::from(is_recent && !is_used);
+            is_used || is_recent
         });
         debug_assert!(self.runs.len() <= SCHEDULES_MAX);
     }
@@ -243,8 +251,7 @@ impl Hop {
     fn spots(&self, now: Time) -> impl Iterator<Item = Spot> + '_ {
         let before = self.before.filter(|(_, until)| now < *until).map(|(spot, _)| spot);
         let next = self.next.as_ref().map(|next| next.to);
-        let near = self.runs.iter().take(2).chain(self.at.and_then(|at| self.run(at.tag)));
-        let near = near.flat_map(move |run| {
+        let near = self.runs.iter().flat_map(move |run| {
             let (tag, epoch) = (run.schedule.tag(), self.epoch(now, run));
             let about = epoch.saturating_sub(1)..=epoch.saturating_add(1);
             about.map(move |epoch| Spot { tag, epoch })
