@@ -116,7 +116,7 @@ times() {
     local run busy good=0 all=0 way bytes
     # Half of what the slots carry meanwhile.
     bytes=$(awk -v m="$slow" -v s="$span" 'BEGIN{printf "%d", m * s / 8 / 2 * 1e6}')
-    inside h2 iperf3 -s -D >/dev/null
+    spawn h2 iperf3 -s >/dev/null 2>&1
     for run in $(seq "$runs"); do
         for busy in 0 1; do
             # The transfer begins after the capture does, and ends before it.
@@ -147,7 +147,7 @@ times() {
 fold() {
     pair f "$slow"
     local n way dump
-    inside h2 iperf3 -s -D >/dev/null
+    spawn h2 iperf3 -s >/dev/null 2>&1
     # Its own process: who kills a shell around it leaves it running.
     (exec ip netns exec "$prefix-h1" tcpdump -i to_r1 -nn -tt -q --time-stamp-precision=nano udp 2>/dev/null >"$dir/seen") &
     dump=$!

@@ -40,6 +40,10 @@ impl Scenario {
     }
 
     /// As JSON for a file.
+    ///
+    /// # Panics
+    ///
+    /// When nodes did wrong on purpose (`Plant::Node`): what is noticed of that is no failure.
     pub fn to_json(&self) -> String {
         let text = serde_json::to_string_pretty(self).expect("numbers and names are JSON");
         text + "\n"

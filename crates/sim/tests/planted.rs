@@ -1,6 +1,8 @@
 //! A checker that can't fail proves nothing: each fault planted here must be noticed, and by the
 //! checker whose rule it breaks.
 
+use shoal_crypto::Flaw;
+use shoal_sim::Plant::Node;
 use shoal_sim::{Faults, Options, Plant, Topology, run};
 
 /// What is planted, and a piece of what the report must say. What a checker is shown, or what lies
@@ -40,38 +42,38 @@ const PLANTED: [(Plant, &str); 28] = [
 
 /// Faults of the nodes themselves, where hosts speak over circuits.
 const OF_CIRCUITS: [(Plant, &str); 10] = [
-    (Plant::LayerUnverified, "spoilt cells came to node"),
-    (Plant::LayerReplayed, "what was spoilt on the way dies"),
-    (Plant::BackReplayed, "a counter seals once"),
-    (Plant::NumberTwice, "a counter seals once"),
-    (Plant::LayerOpen, "equal bytes"),
-    (Plant::NoFiller, "equal bytes"),
-    (Plant::CircuitKept, "circuits whose time is over"),
-    (Plant::LegShort, "a leg cell of"),
-    (Plant::PastCircuit, "no cell names two hosts that are hidden"),
+    (Node(Flaw::LayerUnverified), "spoilt cells came to node"),
+    (Node(Flaw::LayerReplayed), "what was spoilt on the way dies"),
+    (Node(Flaw::BackReplayed), "a counter seals once"),
+    (Node(Flaw::NumberTwice), "a counter seals once"),
+    (Node(Flaw::LayerOpen), "equal bytes"),
+    (Node(Flaw::NoFiller), "equal bytes"),
+    (Node(Flaw::CircuitKept), "circuits whose time is over"),
+    (Node(Flaw::LegShort), "a leg cell of"),
+    (Node(Flaw::PastCircuit), "no cell names two hosts that are hidden"),
     (Plant::OneRelay, "stands between"),
 ];
 
 /// The same where relays mix.
 const OF_MIXES: [(Plant, &str); 10] = [
-    (Plant::ControlUnmixed, "cell left"),
-    (Plant::MixHasty, "from the law"),
-    (Plant::MixEarly, "early"),
-    (Plant::MixLate, "250\u{b5}s late"),
-    (Plant::MixInOrder, "too few pairs are inverted"),
-    (Plant::MixMoves, "leave in a random order"),
-    (Plant::MixOverflows, "early"),
-    (Plant::MixNoShare, "cells of one node in a mix"),
+    (Node(Flaw::ControlUnmixed), "cell left"),
+    (Node(Flaw::MixHasty), "from the law"),
+    (Node(Flaw::MixEarly), "early"),
+    (Node(Flaw::MixLate), "250\u{b5}s late"),
+    (Node(Flaw::MixInOrder), "too few pairs are inverted"),
+    (Node(Flaw::MixMoves), "leave in a random order"),
+    (Node(Flaw::MixOverflows), "early"),
+    (Node(Flaw::MixNoShare), "cells of one node in a mix"),
     (Plant::ShortHold, "behind mixes arrive in order"),
     (Plant::LongHold, "waited for"),
 ];
 
 /// The same where the links of hosts are covered.
 const OF_COVER: [(Plant, &str); 4] = [
-    (Plant::CoverPauses, "uses each slot once"),
-    (Plant::CoverPassesGaps, "uses each slot once"),
-    (Plant::CoverExtra, "uses each slot once"),
-    (Plant::CoverReports, "shorter frames"),
+    (Node(Flaw::CoverPauses), "uses each slot once"),
+    (Node(Flaw::CoverPassesGaps), "uses each slot once"),
+    (Node(Flaw::CoverExtra), "uses each slot once"),
+    (Node(Flaw::CoverReports), "shorter frames"),
 ];
 
 fn options(plant: Plant) -> Options {
@@ -88,10 +90,12 @@ fn of_circuits(plant: Plant) -> Options {
     // Where cells are changed and repeated, who lets them pass is seen; where some are lost,
     // circuits stay half open.
     let spoilt_ppm = match plant {
-        Plant::LayerUnverified | Plant::LayerReplayed | Plant::BackReplayed => 50_000,
+        Node(Flaw::LayerUnverified) | Node(Flaw::LayerReplayed) | Node(Flaw::BackReplayed) => {
+            50_000
+        }
         _ => 0,
     };
-    let loss_ppm = if plant == Plant::CircuitKept { 100_000 } else { 0 };
+    let loss_ppm = if plant == Node(Flaw::CircuitKept) { 100_000 } else { 0 };
     let faults = Faults { loss_ppm, ..options.faults };
     let trouble_ms = if spoilt_ppm + loss_ppm > 0 { 6_000 } else { options.trouble_ms };
     Options { spoilt_ppm, faults, trouble_ms, ..options }
@@ -106,7 +110,7 @@ fn of_mixes(plant: Plant) -> Options {
         _ => (0, options.trouble_ms),
     };
     let mix_cells = match plant {
-        Plant::MixOverflows | Plant::MixNoShare => 40,
+        Node(Flaw::MixOverflows) | Node(Flaw::MixNoShare) => 40,
         _ => 0,
     };
     let faults = Faults { loss_ppm, ..options.faults };
@@ -153,8 +157,8 @@ fn and_of_nodes_whose_links_are_covered() {
 
 #[test]
 fn the_same_networks_without_a_planted_fault_pass() {
-    let circuits = [Plant::LayerUnverified, Plant::CircuitKept].map(of_circuits);
-    let mixes = [Plant::MixEarly, Plant::LongHold].map(of_mixes);
+    let circuits = [Node(Flaw::LayerUnverified), Node(Flaw::CircuitKept)].map(of_circuits);
+    let mixes = [Node(Flaw::MixEarly), Plant::LongHold].map(of_mixes);
     for options in circuits.into_iter().chain(mixes).chain([options(Plant::Busy)]) {
         let outcome = run(Options { plant: None, ..options });
         assert!(outcome.is_ok(), "{outcome}");

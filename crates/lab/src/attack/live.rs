@@ -36,7 +36,6 @@ struct Deed {
     at_s: f64,
     link: usize,
     node: usize,
-    mark: LiveMark,
     begins: bool,
 }
 
@@ -102,10 +101,9 @@ impl Watch {
     /// Plans what is done to what a host sends.
     fn plan(&mut self, from_s: f64, number: usize, link: usize, node: usize) {
         let Some(code) = self.description.code(number) else { return };
-        let Some(Marked { kind: mark, .. }) = self.description.mark else { return };
         for (from, to) in code.holes() {
             for (at, begins) in [(from, true), (to, false)] {
-                self.deeds.push(Deed { at_s: from_s + at as f64 / 1e9, link, node, mark, begins });
+                self.deeds.push(Deed { at_s: from_s + at as f64 / 1e9, link, node, begins });
             }
         }
     }
@@ -116,9 +114,10 @@ impl Watch {
     /// On a link that is not emulated.
     pub fn act(&mut self, network: &Network, now: f64) -> Result<()> {
         while let Some(deed) = self.deeds.get(self.next).filter(|deed| deed.at_s <= now) {
-            match deed.mark {
-                LiveMark::Drops => network.lose_from(deed.link, deed.node, deed.begins)?,
-                LiveMark::Gaps => network.keep_from(deed.link, deed.node, deed.begins)?,
+            match self.description.mark.map(|mark| mark.kind) {
+                Some(LiveMark::Drops) => network.lose_from(deed.link, deed.node, deed.begins)?,
+                Some(LiveMark::Gaps) => network.keep_from(deed.link, deed.node, deed.begins)?,
+                None => {}
             }
             self.next += 1;
         }

@@ -292,15 +292,11 @@ impl Mixes {
         if *due != cell.due {
             let group = core::mem::take(group);
             *due = cell.due;
-            self.close(&group);
+            self.turns.note(&group);
         }
         if let Some((_, group)) = self.together.get_mut(&(node, link)) {
             group.push(cell.count);
         }
-    }
-
-    fn close(&mut self, group: &[u64]) {
-        self.turns.note(group);
     }
 
     /// Forgets what a relay had that crashed.
@@ -327,7 +323,7 @@ impl Mixes {
     /// Looks at all that left in the run.
     pub(crate) fn check_end(&mut self) -> Result<(), (&'static str, String)> {
         for (_, group) in core::mem::take(&mut self.together).into_values() {
-            self.close(&group);
+            self.turns.note(&group);
         }
         for (strategy, samples) in &self.samples {
             uniform(samples).map_err(|seen| (LAW, format!("{strategy}: {seen}")))?;
