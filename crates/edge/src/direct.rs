@@ -388,13 +388,13 @@ impl Direct {
         }
         self.say(host, DirectKind::Yes);
         let terms = self.terms_with(host, said);
-        self.levels.claim(host, said);
         let entry = self.entries.get_mut(&host).filter(|entry| entry.terms.0 == terms.0);
         match (phase, entry) {
             // The other end missed the answer, or has restarted, and calls again. The message may
             // give another reason for the same level.
             (Some(Phase::Up(_)), Some(entry)) => {
                 entry.terms = terms;
+                self.levels.claim(host, said);
                 self.meet_again(host, said);
             }
             // A host with an endpoint that is asked waits to be called.

@@ -2,7 +2,7 @@
 //! firewalls on its way allow, which forget what has been silent for too long.
 //!
 //! ```text
-//! answered after a silence of most of the period, 6 times in a row --> 5/4 of the period
+//! answered after half of the period or more, 6 times in a row --> 5/4 of the period
 //! unanswered after a silence, and so the link goes down ------------> 3/4 of that silence
 //! ```
 //!

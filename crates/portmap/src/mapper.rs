@@ -25,7 +25,7 @@ const REST: Duration = Duration::from_secs(300);
 const REST_MAX: Duration = Duration::from_secs(1_800);
 /// Shortest time between two requests for more time, as the end comes nearer.
 const RENEW_MIN: Duration = Duration::from_secs(4);
-/// PCP's codes (RFC 6887 section 7.4) and NAT-PMP's (RFC 6886 section 3.5) that are told apart.
+/// PCP's code (RFC 6887 section 7.4) for "I know no PCP of this version".
 const PCP_UNSUPPORTED_VERSION: u8 = 1;
 
 /// By which protocol a port was opened.

@@ -84,13 +84,14 @@ impl<C: Ciphers> Relay<C> {
     /// Takes answers of such servers out of a batch: they have none of the sizes of frames. None
     /// if there are no such answers, as in nearly every batch.
     pub(crate) fn take_stun(&mut self, buf: &[u8], incoming: &[Incoming]) -> Option<Vec<Incoming>> {
-        if self.mirrors.stun.asks.is_empty() {
+        let of = |one: &Incoming| &buf[one.offset as usize..(one.offset + one.len) as usize];
+        let may_be = |one: &Incoming| stun_id(of(one)).is_some();
+        if self.mirrors.stun.asks.is_empty() || !incoming.iter().any(may_be) {
             return None;
         }
         let mut rest = Vec::with_capacity(incoming.len());
         for one in incoming {
-            let datagram = &buf[one.offset as usize..(one.offset + one.len) as usize];
-            match self.mirrors.stun.take(one.from.remote, datagram) {
+            match self.mirrors.stun.take(one.from.remote, of(one)) {
                 None => rest.push(*one),
                 Some(Ok(())) => self.event(Event::Seen),
                 Some(Err(reason)) => self.own.counters.drop_in(reason, 1),

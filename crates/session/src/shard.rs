@@ -348,8 +348,9 @@ impl<C: Ciphers> SessionShard<C> {
             return out.extend(refused(Opening::Drop(DropReason::CircuitRequired)));
         }
         let (peer, suite, serial) = (part.peer, part.suite, part.serial);
-        let number = lane % part.encrypted().max(1);
         let Some(rx) = part.lanes[usize::from(lane)].rx.as_mut() else {
+            // A twin has the holder of its lane.
+            let number = lane % part.encrypted().max(1);
             return out.extend(refused(Opening::Worker(opener(number, workers))));
         };
         let first = out.len();

@@ -196,7 +196,7 @@ impl NodeToml<'_> {
 pub struct RegistrarToml<'a> {
     /// The authority's public key.
     pub authority: String,
-    /// Where its list and ledger are.
+    /// The authority's list.
     pub list_file: PathBuf,
     /// The ledger.
     pub ledger_file: PathBuf,
@@ -210,8 +210,6 @@ pub struct RegistrarToml<'a> {
     pub node_socket: &'a Path,
     /// Its own.
     pub socket: PathBuf,
-    /// The group that may ask for invites.
-    pub control_group: Option<&'a str>,
     /// Where the authority's folder was made.
     pub authority_folder: &'a Path,
 }
@@ -235,9 +233,6 @@ impl RegistrarToml<'_> {
         line("max_staleness_s", self.max_staleness_s.to_string());
         line("node_socket", quoted(self.node_socket.display()));
         line("control_socket", quoted(self.socket.display()));
-        if let Some(group) = self.control_group {
-            line("control_group", quoted(group));
-        }
         line("authority_folder", quoted(self.authority_folder.display()));
         out
     }
@@ -318,7 +313,6 @@ mod tests {
             max_staleness_s: 9,
             node_socket: Path::new("/run/shoal/control.sock"),
             socket: "control.sock".into(),
-            control_group: None,
             authority_folder: Path::new("/srv/net"),
         };
         let folder = tempfile::tempdir().unwrap();

@@ -309,7 +309,6 @@ impl<'a> Plan<'a> {
             max_staleness_s: self.args.max_staleness,
             node_socket: &self.node.socket,
             socket: place.socket_named(),
-            control_group: None,
             authority_folder: &self.authority,
         };
         staging.write("registrar.key", keys::identity_text(&self.registrar_key).as_bytes())?;

@@ -41,8 +41,6 @@ use crate::output;
 
 /// Keys that are tried until the port that follows from one is free here.
 const KEYS_TRIED: usize = 64;
-/// Longest list that is read.
-const LIST_MAX: u64 = shoal_directory::SIZE_MAX as u64;
 /// How long the node may take to keep what it was given.
 const KEEP: Duration = Duration::from_secs(10);
 /// How often its file is looked at meanwhile.
@@ -244,8 +242,8 @@ fn store(config: &Config, joined: &Joined) -> Result<bool> {
 }
 
 fn version(file: &Path, authority: &VerifyKey) -> Option<u64> {
-    let is_short = fs::metadata(file).is_ok_and(|meta| meta.len() <= LIST_MAX);
-    is_short.then(|| fs::read(file).ok()).flatten().and_then(|bytes| version_of(&bytes, authority))
+    let list = crate::authority::folder::read(file, authority).ok()?;
+    Some(list.content().version)
 }
 
 fn version_of(list: &[u8], authority: &VerifyKey) -> Option<u64> {

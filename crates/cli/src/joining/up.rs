@@ -284,14 +284,15 @@ fn say(common: &Common, place: &Place, joined: &Joined) -> Result<()> {
 
 fn start(args: &Up, place: &Place) -> Result<()> {
     let words = Service::Node.words(place).join(" ");
-    if args.no_start && has_units(&[(Service::Node, place)]) {
+    let is_unit = has_units(&[(Service::Node, place)]);
+    if args.no_start && is_unit {
         hand_over(Service::Node, place)?;
         return Ok(output::line("start the node with: systemctl enable --now shoal")?);
     }
     if args.no_start {
         return Ok(output::line(&format!("start the node with: shoal {words}"))?);
     }
-    if has_units(&[(Service::Node, place)]) {
+    if is_unit {
         enable(Service::Node, place)?;
         return Ok(output::line("the unit shoal runs, and starts with the machine")?);
     }

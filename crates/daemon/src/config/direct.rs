@@ -146,10 +146,7 @@ impl Direct {
     }
 
     fn check_stun(&self, config: &Config) -> Result<(), String> {
-        let usable = |text: &String| {
-            let at = text.parse().map(|at: SocketAddr| (at.ip(), at.port()));
-            at.is_ok_and(|(ip, port)| port != 0 && !ip.is_unspecified() && !ip.is_multicast())
-        };
+        let usable = |text: &String| text.parse().is_ok_and(super::text::can_be_called);
         if self.stun.len() > STUN_MAX {
             return Err(format!("expected at most {STUN_MAX} servers"));
         }

@@ -53,7 +53,7 @@ pub fn view(parts: &Parts, now: Time, open: u64) -> Circuits {
         |name: &str| parts.names.host_id(name).is_some_and(|id| parts.node.edge.is_hidden(id));
     // Hosts that were met over circuits, too, whatever policy says.
     let required: BTreeSet<String> =
-        listed.iter().map(|host| host.name.clone()).filter(|name| is_hidden(name)).collect();
+        listed.iter().filter(|host| is_hidden(&host.name)).map(|host| host.name.clone()).collect();
     let mut hosts: Vec<CircuitsTo> =
         pool.views(now).iter().map(|view| to(parts, view, &required)).collect();
     let is_shown = |name: &str| hosts.iter().any(|to| to.host == name);

@@ -34,9 +34,14 @@ pub fn config(config: &Config, hosts: &Hosts) -> Option<DirectConfig> {
     })
 }
 
+/// Whether this node may have direct links, as far as its file says.
+fn are_wanted(config: &Config) -> bool {
+    config.direct.mode != DirectMode::Off && !config.is_router()
+}
+
 /// Routers that may be asked where they see this host; none where it wants no direct links.
 pub fn mirrors(config: &Config, hosts: &Hosts) -> Vec<(PublicKey, SocketAddr)> {
-    if config.direct.mode == DirectMode::Off || config.is_router() {
+    if !are_wanted(config) {
         return Vec::new();
     }
     let routers = hosts.iter().filter(|host| host.address.is_router());
@@ -50,15 +55,13 @@ pub fn mirrors(config: &Config, hosts: &Hosts) -> Vec<(PublicKey, SocketAddr)> {
 
 /// Public servers that are asked the same; none where this node wants no direct links.
 pub fn servers(config: &Config) -> Vec<SocketAddr> {
-    let wanted = config.direct.mode != DirectMode::Off && !config.is_router();
-    if wanted { config.direct.stun() } else { Vec::new() }
+    if are_wanted(config) { config.direct.stun() } else { Vec::new() }
 }
 
 /// Whether a translator is to keep a port open for this node: not for a covered host, whose link
 /// would carry what it asks beside its schedule.
 pub fn maps_ports(config: &Config, hosts: &Hosts) -> bool {
-    let wanted = config.direct.mode != DirectMode::Off && !config.is_router();
-    wanted && config.direct.map_ports && cover::own(config, hosts).is_none()
+    are_wanted(config) && config.direct.map_ports && cover::own(config, hosts).is_none()
 }
 
 /// Endpoints of this machine at which the sockets take datagrams. The network's own interface is

@@ -85,6 +85,7 @@ impl<D: Disk> Desk<D> {
         }
         Ok(Answer::Left)
     }
+
     /// Why a key that is no member's is refused.
     fn gone(&self, half: &[u8; 32]) -> Refusal {
         if self.replaced.has(half) { Refusal::Replaced } else { Refusal::Key }

@@ -69,11 +69,11 @@ impl<C: Ciphers> Onion<C> {
     /// idle for too long, or that nobody used since they were set up.
     pub fn overdue(&self, now: Time) -> usize {
         let over = |entry: &Entry<C::Aead>| {
-            let (used, until, wait) = match entry {
+            let (used, until, is_used) = match entry {
                 Entry::Origin(circuit) => (circuit.used, circuit.until, circuit.is_built()),
                 Entry::Hop(hop) => (hop.used, hop.until, hop.confirmed),
             };
-            let idle = if wait { IDLE } else { HALF_OPEN };
+            let idle = if is_used { IDLE } else { HALF_OPEN };
             until.min(used + idle) + 2 * SWEEP < now
         };
         self.slots.iter().filter(|(_, entry)| over(entry)).count()
