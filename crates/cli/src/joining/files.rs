@@ -100,7 +100,8 @@ pub fn write(file: &Path, bytes: &[u8]) -> Result<()> {
     let written = (|| {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);
-        let mut out = options.custom_flags(libc::O_NONBLOCK).open(file)?;
+        // A link that another user put there must not be followed.
+        let mut out = options.custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(file)?;
         out.set_permissions(Permissions::from_mode(0o600))?;
         out.write_all(bytes)?;
         out.sync_all()

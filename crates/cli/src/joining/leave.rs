@@ -13,7 +13,7 @@ use shoal_joining::{Event, Goal};
 
 use super::files::{sync, wrong};
 use super::place::Place;
-use super::rekey::forget;
+use super::rekey::{files_user, forget};
 use super::start::{Service, disable, has_units};
 use super::up::not_done;
 use crate::failure::{self, Failure};
@@ -37,8 +37,9 @@ pub fn leave(common: &Common, args: &Leave) -> Result<()> {
     let place = Place::of_node(args.dir.as_deref())?;
     let file = place.node_toml();
     let config = Config::load(&file).map_err(|e| Failure::of(failure::CONFIG, e.to_string()))?;
-    let told = tell(&config, args.force)?;
-    let stopped = has_units(&[(Service::Node, &place)]) && disable(Service::Node);
+    let is_unit = has_units(&[(Service::Node, &place)]);
+    let told = tell(&config, is_unit, args.force)?;
+    let stopped = is_unit && disable(Service::Node);
     remove(&config)?;
     let runs = !stopped && Connection::connect(&config.control_socket()).is_ok();
     if common.json {
@@ -53,10 +54,11 @@ pub fn leave(common: &Common, args: &Leave) -> Result<()> {
 }
 
 /// Tells the registrar; whether it said yes.
-fn tell(config: &Config, force: bool) -> Result<bool> {
-    let contact = renewal::contact(config, None);
+fn tell(config: &Config, is_unit: bool, force: bool) -> Result<bool> {
+    let user = files_user(config, is_unit)?;
+    let contact = renewal::contact(config, user);
     let contact = contact.map_err(|why| Failure::of(failure::CONFIG, why))?;
-    let identity = keys::load_identity(&config.path(&config.node.key_file))
+    let identity = keys::load_identity_for(&config.path(&config.node.key_file), user)
         .map_err(|e| Failure::of(failure::CONFIG, e.to_string()))?;
     let end = asking::ask(identity, contact, Goal::Leave, &mut |_| true);
     let error = match end.context("the registrar can't be asked") {
@@ -90,7 +92,8 @@ fn remove(config: &Config) -> Result<()> {
     files.splice(0..0, [config.circuits.guard_file.clone(), config.circuits.met_file()]);
     forget(&config.path(&config.node.key_file))?;
     if let Some(door) = config.registrar.as_ref().and_then(|section| section.door_file.clone()) {
-        files.insert(0, door);
+        // As long as the command may be repeated, the registrar can be asked.
+        files.insert(files.len() - 3, door);
     }
     for file in files.iter().map(|file| config.path(file)) {
         match fs::remove_file(&file) {

@@ -11,7 +11,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, lchown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,7 +20,6 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
 use nix::fcntl::{Flock, FlockArg};
-use nix::unistd::{Gid, Uid, chown};
 use shoal_crypto::{Identity, VerifyKey};
 use shoal_daemon::config::{Config, keys};
 use shoal_daemon::control::api::{Command, Reply};
@@ -67,11 +66,7 @@ pub fn rekey(common: &Common, args: &Rekey) -> Result<()> {
         return Err(Failure::of(failure::CONFIG, BY_AUTHORITY));
     }
     let is_unit = has_units(&[(Service::Node, &place)]);
-    let user = match &config.node.user {
-        _ if is_unit => Some(unit_user(Service::Node)?.uid.as_raw()),
-        Some(name) => Some(find_user(name)?.uid.as_raw()),
-        None => None,
-    };
+    let user = files_user(&config, is_unit)?;
     let contact = renewal::contact(&config, user);
     let contact = contact.map_err(|why| Failure::of(failure::CONFIG, why))?;
     let key = KeyFiles::open(&config, user)?;
@@ -81,6 +76,15 @@ pub fn rekey(common: &Common, args: &Rekey) -> Result<()> {
     key.swap()?;
     let restarted = is_unit && restart(Service::Node);
     say(common, &place, &new, (stored, restarted))
+}
+
+/// The user, besides root, whom a node's files may belong to.
+pub fn files_user(config: &Config, is_unit: bool) -> Result<Option<u32>> {
+    Ok(match &config.node.user {
+        _ if is_unit => Some(unit_user(Service::Node)?.uid.as_raw()),
+        Some(name) => Some(find_user(name)?.uid.as_raw()),
+        None => None,
+    })
 }
 
 fn say(
@@ -189,8 +193,7 @@ fn put(file: &Path, bytes: &[u8], owner: (u32, u32)) -> Result<()> {
     let part = beside(file, ".part");
     write(&part, bytes)?;
     if self::owner(&part)? != owner {
-        let (user, group) = (Uid::from_raw(owner.0), Gid::from_raw(owner.1));
-        chown(&part, Some(user), Some(group)).map_err(|e| wrong(&part, e))?;
+        lchown(&part, Some(owner.0), Some(owner.1)).map_err(|e| wrong(&part, e))?;
     }
     fs::rename(&part, file).map_err(|e| wrong(file, e))?;
     sync(&folder(file))

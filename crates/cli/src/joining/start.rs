@@ -1,5 +1,6 @@
 //! Starting what was set up: as units, in the foreground, or by words for a person.
 
+use std::os::unix::fs::lchown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Group, Pid, User, chown};
+use nix::unistd::{Group, Pid, User};
 
 use super::files::wrong;
 use super::place::Place;
@@ -119,12 +120,9 @@ pub fn enable(service: Service, place: &Place) -> Result<()> {
 }
 
 fn give(path: &Path, user: &User) -> Result<()> {
-    // A link would give away what it leads to.
-    let is_link = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink());
-    if is_link {
-        return Ok(());
-    }
-    chown(path, Some(user.uid), Some(user.gid)).map_err(|e| wrong(path, e))
+    // A link is given away itself, not what it leads to.
+    let (uid, gid) = (user.uid.as_raw(), user.gid.as_raw());
+    lchown(path, Some(uid), Some(gid)).map_err(|e| wrong(path, e))
 }
 
 /// Has systemd start a service anew if it runs; whether it did.

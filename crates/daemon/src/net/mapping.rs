@@ -85,6 +85,11 @@ impl PortMapping {
         let left = shown.ends.map(|ends| ends.since(self.clock.now()).as_secs());
         api::PortMapping { left_s: left, ..shown.view.clone() }
     }
+
+    /// Has the port given back, without waiting for that: packets must not.
+    pub(crate) fn let_go(mut self) {
+        drop(self.thread.take());
+    }
 }
 
 impl Drop for PortMapping {
@@ -116,13 +121,13 @@ struct Keeper {
 impl Keeper {
     fn run(mut self) {
         if let Err(error) = privileges::keep_capabilities(&CapsHashSet::new()) {
-            return self.fail(None, &format!("its thread can't give up rights: {error:#}"));
+            return self.fail(&format!("its thread can't give up rights: {error:#}"));
         }
         loop {
             let over = match Server::open(self.local) {
                 Ok(server) => self.ask(&server),
                 Err(why) => {
-                    self.fail(None, &why);
+                    self.fail(&why);
                     self.pause()
                 }
             };
@@ -137,10 +142,12 @@ impl Keeper {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn fail(&self, translator: Option<String>, why: &str) {
-        let view =
-            api::PortMapping { translator, fault: Some(why.into()), ..self.lock().view.clone() };
-        *self.lock() = Shown { view, ends: None };
+    fn fail(&self, why: &str) {
+        let mut shown = self.lock();
+        let api::PortMapping { asked, answered, dropped, .. } = shown.view;
+        let fault = Some(why.into());
+        let view = api::PortMapping { fault, asked, answered, dropped, ..Default::default() };
+        *shown = Shown { view, ends: None };
     }
 
     /// Waits until it is told to stop, or it is time to look again.

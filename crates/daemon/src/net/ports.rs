@@ -101,7 +101,7 @@ impl Ports {
 
     /// Has no port kept open any more.
     pub(crate) fn give_back(&mut self) {
-        self.mapping = None;
+        self.mapping.take().into_iter().for_each(PortMapping::let_go);
     }
 
     /// What keeps a port open.
