@@ -64,7 +64,7 @@ fn mixes_that_are_full_drop_and_let_nothing_go_early() {
         routers: 4,
         hosts: 6,
         files: 3,
-        flows: 8,
+        flows: 3,
         circuits: 3,
         mixes: 1,
         mix_cells: 40,
