@@ -52,6 +52,7 @@ impl Flow {
 
     /// A run comes, and until the next one comes cells leave.
     fn step(&mut self) {
+        self.delays.foresee(0, 0, self.number..self.number + RUN as u64);
         for cell in self.came.chunks_exact(FULL) {
             let n = self.number;
             self.number += 1;
@@ -97,6 +98,17 @@ fn law(criterion: &mut Criterion) {
             delays.due(Time(n), 0, 0, n)
         });
     });
+    group.throughput(Throughput::Elements(RUN as u64));
+    group.bench_function("due, a run that was foreseen", |bencher| {
+        bencher.iter(|| {
+            // As cells come behind another mix: each number of 1,024 in a row once.
+            let numbers = (n..n + RUN as u64).map(|n| n / 1_024 * 1_024 + n * 619 % 1_024);
+            n += RUN as u64;
+            delays.foresee(0, 0, numbers.clone());
+            numbers.map(|number| delays.due(Time(n), 0, 0, number).0).sum::<u64>()
+        });
+    });
+    group.throughput(Throughput::Elements(1));
     for (name, strategy) in [("3 x 5 ms", stop_and_go(5)), ("3 x 200 ms", stop_and_go(200))] {
         group.bench_function(format!("path of {name}"), |bencher| {
             bencher.iter(|| path([strategy; 3]))

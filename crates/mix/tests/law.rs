@@ -133,6 +133,12 @@ fn the_order_in_which_cells_come_changes_no_delay() {
     for _ in 0..COUNT {
         let (direction, lane) = (rng.below(4) as u8, rng.below(2) as u8);
         let number = (u64::MAX - 40).saturating_add(rng.below(60));
+        if rng.below(10) == 0 {
+            // More than are kept, some twice, and of them some that never come.
+            let (count, first) = (rng.below(200), rng.below(40));
+            let numbers = (0..count).map(|i| (u64::MAX - 40).saturating_add((first + i * 7) % 50));
+            delays.foresee(direction, rng.below(2) as u8, numbers);
+        }
         let due = delays.due(Time::ZERO, direction, lane, number);
         assert!(due.0.abs_diff(delays.delay(direction, lane, number).as_nanos() as u64) <= 125_000);
     }

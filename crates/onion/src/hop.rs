@@ -210,6 +210,7 @@ impl<A: Aead> Hop<A> {
         out: &mut Vec<Result<AtHop, DropReason>>,
     ) {
         let parts = self.layer.opened(lane);
+        self.layer.foresee(Direction::Forward, lane, numbers);
         for (&start, number) in offsets.iter().zip(numbers) {
             let cell = &mut buf[start as usize..start as usize + CELL_LEN];
             let went = number.and_then(|number| self.open(now, lane, number, cell));
@@ -270,6 +271,7 @@ impl<A: Aead> Hop<A> {
         out: &mut Vec<Result<AtHop, DropReason>>,
     ) {
         let parts = self.layer.unsealed(lane);
+        self.layer.foresee(Direction::Backward, lane, numbers);
         // What comes back on the control lane answers a request that passed here, and has its
         // number. One that is ahead would leave the answers of this hop behind the window.
         let end = match lane {

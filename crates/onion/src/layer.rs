@@ -139,6 +139,19 @@ impl<A: Aead> Layer<A> {
         holds.then(|| self.delays().due(now, direction as u8, lane as u8, number))
     }
 
+    /// Computes at once how long a run of cells waits for which [`Self::due`] is about to be asked.
+    pub(crate) fn foresee(
+        &mut self,
+        direction: Direction,
+        lane: Lane,
+        numbers: &[Result<u64, DropReason>],
+    ) {
+        if self.strategy.holds() {
+            let numbers = numbers.iter().flatten().copied();
+            self.delays().foresee(direction as u8, lane as u8, numbers);
+        }
+    }
+
     /// How long it waits there: what the origin and the hop agree on. None of a hop whose delays
     /// depend on its clock.
     pub(crate) fn delay(
