@@ -484,7 +484,7 @@ impl Pool {
         self.set_ups.built += 1;
         let relays = &building.path[..building.path.len() - 1];
         self.blame.note_heard(now, relays[0]);
-        self.blame.note_built(relays);
+        self.blame.note_built(now, relays);
         let (from, is_doubtful) = (self.config.address, building.is_doubtful);
         let built = path::Built { from, to, relays, unix_s, is_doubtful };
         let before = self.kept.text();

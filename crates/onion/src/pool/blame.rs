@@ -6,7 +6,7 @@
 //! - A relay that was on one failed leg is left out of the middle of paths, where others fit.
 //! - One that was on failed legs with two others failed: it is left out of the ends as well. It
 //!   explains these legs, and the others are no longer suspected for them.
-//! - One over which a circuit is built meanwhile is suspected of nothing.
+//! - One over which a circuit is built meanwhile is suspected of nothing that was seen before.
 //! - Where no middle is left that is not suspected, one that failed before takes its place: whether
 //!   it gets further tells the two suspects apart.
 //!
@@ -69,6 +69,8 @@ pub(super) struct Blame {
     own: Address,
     /// Each relay with each other that it was on a failed leg with, and until when that counts.
     legs: BTreeMap<(Address, Address), Time>,
+    /// When a circuit over a relay was last built.
+    worked: BTreeMap<Address, Time>,
     /// Relays that were silent as relay 1 while something else answered.
     firsts: Vec<Silent>,
     /// Relays that were silent as relay 1 since anything answered: the last one last.
@@ -84,6 +86,7 @@ impl Blame {
         Blame {
             own,
             legs: BTreeMap::new(),
+            worked: BTreeMap::new(),
             firsts: Vec::new(),
             doubted: Vec::new(),
             heard: None,
@@ -104,8 +107,13 @@ impl Blame {
     }
 
     /// All hops of a circuit over these relays are there.
-    pub(super) fn note_built(&mut self, relays: &[Address]) {
+    pub(super) fn note_built(&mut self, now: Time, relays: &[Address]) {
         self.legs.retain(|(at, _), _| !relays.contains(at));
+        for relay in relays {
+            if self.worked.len() < LEGS_MAX || self.worked.contains_key(relay) {
+                self.worked.insert(*relay, now);
+            }
+        }
     }
 
     /// Relay 1 of a set-up that began then did not answer.
@@ -142,10 +150,14 @@ impl Blame {
         self.note_silent(now, began, at);
     }
 
-    /// A circuit ended between these two relays.
-    pub(super) fn note_leg(&mut self, now: Time, a: Address, b: Address) {
-        self.note_end(now, (a, b));
-        self.note_end(now, (b, a));
+    /// A circuit whose hops were asked at `asked` ended between these two relays. One over which
+    /// another was built since then is not suspected.
+    pub(super) fn note_leg(&mut self, now: Time, asked: Time, a: Address, b: Address) {
+        for leg in [(a, b), (b, a)] {
+            if self.worked.get(&leg.0).is_none_or(|worked| *worked <= asked) {
+                self.note_end(now, leg);
+            }
+        }
     }
 
     fn note_end(&mut self, now: Time, leg: (Address, Address)) {
@@ -167,6 +179,7 @@ impl Blame {
     /// Forgets what counts no more.
     pub(super) fn forget_old(&mut self, now: Time) {
         self.legs.retain(|_, until| *until > now);
+        self.worked.retain(|_, at| *at + AVOID > now);
         self.firsts.retain(|silent| silent.last + AVOID > now);
         let legs = &self.legs;
         let failed: Vec<Address> = self.firsts.iter().map(|silent| silent.at).collect();
@@ -247,5 +260,27 @@ impl Blame {
             Avoided { relay, failed, needed, left: until.since(now) }
         });
         all.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relay_that_works_again_is_not_suspected_for_what_was_asked_before() {
+        let [own, first, middle, last] = [1, 2, 3, 4].map(|n| Address::new(n, 0));
+        let at = |s: u64| Time::from_millis(1_000 * s);
+        let mut blame = Blame::new(own);
+        blame.note_leg(at(10), at(9), first, middle);
+        assert_eq!(blame.doubtful(at(10)).collect::<Vec<_>>(), [first, middle]);
+        // A circuit over both was built after the hops of the old one were asked.
+        blame.note_built(at(12), &[first, middle, last]);
+        blame.note_leg(at(13), at(11), first, middle);
+        assert_eq!(blame.doubtful(at(13)).count(), 0);
+        blame.note_leg(at(15), at(14), first, middle);
+        assert_eq!(blame.doubtful(at(15)).collect::<Vec<_>>(), [first, middle]);
+        blame.forget_old(at(15) + AVOID);
+        assert!(blame.worked.is_empty() && blame.legs.is_empty());
     }
 }

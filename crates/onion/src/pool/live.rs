@@ -205,7 +205,7 @@ impl Live {
     pub(super) fn ask_hops(&self, now: Time, rng: &mut Rng) -> Probe {
         let asked = self.path.iter().map(|_| rng.u64().max(1)).collect();
         let over_at = now + LOCATE + self.rtt * 2 + self.waits();
-        Probe { asked, answered: 0, over_at }
+        Probe { asked, asked_at: now, answered: 0, over_at }
     }
 
     /// Has all its hops asked, to see soon which of them answer.
@@ -238,6 +238,7 @@ impl Live {
 pub(super) struct Probe {
     /// The number that each was asked for.
     pub(super) asked: Vec<u64>,
+    pub(super) asked_at: Time,
     /// Bit n: hop n answered.
     answered: u8,
     /// Who did not answer until then is silent.

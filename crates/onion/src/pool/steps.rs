@@ -147,12 +147,14 @@ impl Pool {
             && let Some(probe) = live.probe.take_if(|probe| probe.over_at <= now)
             && let Some((before, at)) = probe.broken(&live.path)
         {
-            self.blame.note_leg(now, before, at);
+            self.blame.note_leg(now, probe.asked_at, before, at);
         }
         let over = host.ending.extract_if(.., |ending| ending.close_at <= now);
         for Ending { id, path, probe, .. } in over.collect::<Vec<_>>() {
-            if let Some((before, at)) = probe.and_then(|probe| probe.broken(&path)) {
-                self.blame.note_leg(now, before, at);
+            if let Some(probe) = probe
+                && let Some((before, at)) = probe.broken(&path)
+            {
+                self.blame.note_leg(now, probe.asked_at, before, at);
             }
             self.close(id);
         }
@@ -275,7 +277,7 @@ impl Pool {
             }
             (_, Some((_, first)), None) => self.blame.note_wrong(now, building.began, first),
             (_, Some((_, next)), Some(before)) if next.is_router() => {
-                self.blame.note_leg(now, before, next);
+                self.blame.note_leg(now, building.began, before, next);
                 // Neither of two relays can be left out of a middle.
                 if path.len() == 3 {
                     host.at_last = Some((next, again(at_last)));

@@ -155,7 +155,9 @@ impl Pool {
                 self.blame.note_silent(now, building.began, first);
             }
             (Some((1, first)), _) => self.blame.note_wrong(now, building.began, first),
-            (Some((hop, at)), _) => self.blame.note_leg(now, relays[hop - 2], at),
+            (Some((hop, at)), _) => {
+                self.blame.note_leg(now, building.began, relays[hop - 2], at);
+            }
         }
     }
 
