@@ -181,3 +181,29 @@ fn commands_of_the_lab_say_which_program_has_them_now() {
     assert!(said.contains("shoal-lab demo --size 5M --json\n"), "{said}");
     assert_eq!((json["error"]["code"].as_u64(), output.status.code()), (Some(2), Some(2)));
 }
+
+/// What is wrong with a network to be made is said before any file of it is there, and what comes
+/// next is JSON where that was asked for.
+#[test]
+fn a_network_with_a_wrong_argument_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (files, authority) = (at("files"), at("authority"));
+    let create = |more: &[&str]| {
+        let words = ["network", "create", "home", "--no-start", "--no-interface"];
+        let places = ["--endpoint", "127.0.0.1", "--dir", &files, "--authority", &authority];
+        text(&shoal(&[&words[..], &places, more].concat()).output().unwrap())
+    };
+    for wrong in [["--ipv4", "10.9.0.0/31"], ["--ipv4", "fd00::/64"], ["--more-group", "no group!"]]
+    {
+        let (out, said) = create(&wrong);
+        assert!(out.is_empty() && !said.is_empty(), "{wrong:?}: {out}{said}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{wrong:?}: {said}");
+    }
+    let (out, said) = create(&["--json"]);
+    let made: serde_json::Value = serde_json::from_str(&out).expect(&said);
+    assert_eq!(made["network"]["name"], "home", "{out}");
+    let commands = made["network"]["start_with"].as_array().unwrap();
+    assert_eq!(commands.len(), 2, "{out}");
+    assert!(folder.path().join("authority").exists());
+}

@@ -9,10 +9,11 @@
 //!
 //! The owner of the links sends the probes; this file decides whether there is any use in them.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use shoal_wire::{
     Candidate, CandidateKind, DirectKind, DirectMessage, DropReason, Mapping, Meeting, MeetingId,
+    is_private,
 };
 
 use crate::book::HostId;
@@ -80,18 +81,6 @@ pub(crate) struct Meets {
     pub(crate) probed: bool,
     /// The other was asked again, while the link stands.
     pub(crate) again: bool,
-}
-
-/// Whether an address is one that many networks use each for themselves.
-fn is_private(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => {
-            let [a, b, ..] = ip.octets();
-            // RFC 6598: between a provider's translator and its customers.
-            ip.is_private() || ip.is_link_local() || (a == 100 && b & 0xc0 == 64)
-        }
-        IpAddr::V6(ip) => ip.is_unique_local() || ip.is_unicast_link_local(),
-    }
 }
 
 /// Those at which everybody is let in, whatever else a translator does.

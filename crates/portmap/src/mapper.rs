@@ -61,10 +61,7 @@ pub struct Mapped {
 impl Mapped {
     /// Whether the translator stands behind another one, so that this is no address for others.
     pub fn is_private(&self) -> bool {
-        let [a, b, ..] = self.at.ip().octets();
-        // RFC 6598: between a provider's translator and its customers.
-        let shared = a == 100 && b & 0xc0 == 64;
-        self.at.ip().is_private() || self.at.ip().is_link_local() || shared
+        shoal_wire::is_private((*self.at.ip()).into())
     }
 }
 

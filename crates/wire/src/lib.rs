@@ -69,7 +69,8 @@ pub use meeting::{
 };
 pub use mix::{MixTime, Mixing, Strategy};
 pub use place::{
-    MIRROR_LEN, Mapping, MirrorAnswer, MirrorRequest, PLACE_LEN, place_bytes, read_place,
+    MIRROR_LEN, Mapping, MirrorAnswer, MirrorRequest, PLACE_LEN, is_private, place_bytes,
+    read_place,
 };
 pub use routing::{
     Instances, METRIC_INFINITE, OriginProof, ROUTING_KINDS, RouteEntry, RouteUpdate,

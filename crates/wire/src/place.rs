@@ -35,6 +35,18 @@ impl Mapping {
     }
 }
 
+/// Whether an address is one that many networks use each for themselves (RFC 1918, 3927, 4193,
+/// 4291), or that a provider's translator gives its customers (RFC 6598).
+pub fn is_private(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => {
+            let [a, b, ..] = ip.octets();
+            ip.is_private() || ip.is_link_local() || (a == 100 && b & 0xc0 == 64)
+        }
+        IpAddr::V6(ip) => ip.is_unique_local() || ip.is_unicast_link_local(),
+    }
+}
+
 const TYPE_MIRROR_REQUEST: u8 = 5;
 const TYPE_MIRROR_ANSWER: u8 = 6;
 

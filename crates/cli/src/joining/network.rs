@@ -255,9 +255,6 @@ impl<'a> Plan<'a> {
     /// Makes the authority's folder, with a list that has the router and the registrar's mandate.
     fn make_authority(&self, key: &SigningKey) -> Result<List> {
         let (args, dir) = (self.args, &self.authority);
-        let overlay = crate::authority::drawn_overlay()?;
-        folder::create(dir, key, overlay)?;
-        let mut authority = Authority::open(dir)?;
         let first = args.ipv4.as_ref().and_then(first_ipv4);
         if args.ipv4.is_some() && first.is_none() {
             return Err(usage("--ipv4: expected a network such as 10.9.0.0/24"));
@@ -279,7 +276,7 @@ impl<'a> Plan<'a> {
             unknown: Vec::new(),
         };
         let failed = |e: shoal_directory::Error| usage(e.to_string());
-        authority.content.members.push(router.sign(key).map_err(failed)?);
+        let router = router.sign(key).map_err(failed)?;
         let all = HostRange { router: ROUTER.router, first: 1, last: u16::MAX };
         let mandate = Mandate {
             name: "registrar".into(),
@@ -292,7 +289,12 @@ impl<'a> Plan<'a> {
             longest_s: 90 * DAY_S as u32,
             until_unix_s: now_s() + 3_650 * DAY_S,
         };
-        authority.content.mandates.push(mandate.checked().map_err(failed)?);
+        let mandate = mandate.checked().map_err(failed)?;
+        // Nothing is made before all of it is known to be right.
+        folder::create(dir, key, crate::authority::drawn_overlay()?)?;
+        let mut authority = Authority::open(dir)?;
+        authority.content.members.push(router);
+        authority.content.mandates.push(mandate);
         authority.save()
     }
 
@@ -368,14 +370,13 @@ impl<'a> Plan<'a> {
         if self.args.no_start && self.unit {
             services.iter().try_for_each(|(service, place)| hand_over(*service, place))?;
             let units = services.map(|(service, _)| service.unit()).join(" ");
-            output::line(&format!("start it with: systemctl enable --now {units}"))?;
-            return Ok(output::line("and then make the first invite: shoal invite")?);
+            return self.say_next(common, &[format!("systemctl enable --now {units}")]);
         }
         if self.args.no_start {
-            for (service, place) in services {
-                output::line(&format!("start it with: shoal {}", service.words(place).join(" ")))?;
-            }
-            return Ok(output::line("and then make the first invite: shoal invite")?);
+            let words = |(service, place): (Service, &Place)| {
+                format!("shoal {}", service.words(place).join(" "))
+            };
+            return self.say_next(common, &services.map(words));
         }
         let (interrupt, mut children) = (Interrupt::catch()?, None);
         if self.unit {
@@ -393,6 +394,16 @@ impl<'a> Plan<'a> {
                 children.wait(&interrupt)
             }
         }
+    }
+
+    /// Says which commands come next.
+    fn say_next(&self, common: &Common, commands: &[String]) -> Result<()> {
+        if common.json {
+            let value = serde_json::json!({ "name": self.args.network, "start_with": commands });
+            return Ok(output::json("network", &value)?);
+        }
+        commands.iter().try_for_each(|words| output::line(&format!("start it with: {words}")))?;
+        Ok(output::line("and then make the first invite: shoal invite")?)
     }
 
     fn say(&self, list: &List) -> Result<()> {
@@ -421,11 +432,7 @@ fn said_guess() -> Result<IpAddr> {
     let ip = guess().ok_or_else(|| {
         usage("where do others call this machine? It has no route that says so: --endpoint IP")
     })?;
-    let is_private = match ip {
-        IpAddr::V4(ip) => ip.is_private() || ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_unique_local(),
-    };
-    let only = if is_private {
+    let only = if shoal_wire::is_private(ip) {
         "; that is a private address, which only machines beside this one reach"
     } else {
         ""

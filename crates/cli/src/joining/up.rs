@@ -74,7 +74,7 @@ pub fn up(common: &Common, args: &Up) -> Result<()> {
         })?;
         join(common, args, &place, invite)?;
     }
-    start(args, &place)
+    start(common, args, &place)
 }
 
 fn read_invite(words: &[String]) -> Result<Option<Invite>> {
@@ -282,19 +282,27 @@ fn say(common: &Common, place: &Place, joined: &Joined) -> Result<()> {
     Ok(())
 }
 
-fn start(args: &Up, place: &Place) -> Result<()> {
+fn start(common: &Common, args: &Up, place: &Place) -> Result<()> {
+    // Standard output holds nothing but JSON, where that was asked for.
+    let line = |text: &str| {
+        if common.json {
+            eprintln!("shoal: {text}");
+            return Ok(());
+        }
+        output::line(text)
+    };
     let words = Service::Node.words(place).join(" ");
     let is_unit = has_units(&[(Service::Node, place)]);
     if args.no_start && is_unit {
         hand_over(Service::Node, place)?;
-        return Ok(output::line("start the node with: systemctl enable --now shoal")?);
+        return Ok(line("start the node with: systemctl enable --now shoal")?);
     }
     if args.no_start {
-        return Ok(output::line(&format!("start the node with: shoal {words}"))?);
+        return Ok(line(&format!("start the node with: shoal {words}"))?);
     }
     if is_unit {
         enable(Service::Node, place)?;
-        return Ok(output::line("the unit shoal runs, and starts with the machine")?);
+        return Ok(line("the unit shoal runs, and starts with the machine")?);
     }
     eprintln!("shoal: the node runs in the foreground until Ctrl-C (later: shoal {words})");
     become_node(place)
