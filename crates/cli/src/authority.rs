@@ -6,6 +6,7 @@
 
 pub(crate) mod folder;
 mod mandates;
+mod rotate;
 mod show;
 mod verbs;
 
@@ -37,6 +38,7 @@ Examples:
   shoal authority policy --dir net policy.toml       who may reach whom
   shoal authority revoke --dir net bob
   shoal authority mandate --dir net desk --key KEY --hosts 1.100-1.999 --group staff
+  shoal authority rotate announce --dir net          another secret for the network
   shoal authority list net/network.list              what a node would read
   shoal authority renew --dir net                    the same again, before it is too old
 
@@ -70,6 +72,9 @@ enum Verb {
     #[command(after_help = ADOPT_EXAMPLES, args = [options::config(), options::socket()])]
     #[command(override_usage = "shoal authority adopt [OPTIONS] --dir <DIR> <NAME> [FILE]")]
     Adopt(Adopt),
+    /// Give the network another secret, in three lists, or say how far that is.
+    #[command(after_help = ROTATE_EXAMPLES)]
+    Rotate(RotateArgs),
     /// Show a list: members, revoked keys, policy.
     #[command(after_help = LIST_EXAMPLES, arg = options::config())]
     #[command(override_usage = "shoal authority list [OPTIONS] [FILE | --dir <DIR>]")]
@@ -153,6 +158,18 @@ Examples:
   shoal authority adopt --dir net desk --remove          and takes the mandate back
 
 Names, groups, addresses and ends stay as the registrar gave them.";
+
+const ROTATE_EXAMPLES: &str = "\
+Examples:
+  shoal authority rotate announce --dir net --secret network.key   the first time
+  shoal authority rotate announce --dir net     makes net/network.key.next: copy it to one node
+  shoal authority rotate switch --dir net       once `shoal status` of all nodes has the next one
+  shoal authority rotate retire --dir net       ends the old one before its time
+  shoal authority rotate --dir net              how far it is
+
+Each step is a list: copy it to one node. Revoke members before the first one, since members in
+force are given the next secret. A member who was away all the time joins again with a new invite,
+or gets network.key from another node.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -319,6 +336,34 @@ struct MandateArgs {
     remove: bool,
 }
 
+/// A step of a change of the network's secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum RotateStep {
+    /// Make the next secret, and name it: neighbours hand it on.
+    Announce,
+    /// Have handshakes begin with it; the old one is taken for a while.
+    Switch,
+    /// End the old one now.
+    Retire,
+    /// Take back what was announced.
+    Cancel,
+}
+
+#[derive(Args, Debug)]
+struct RotateArgs {
+    #[command(flatten)]
+    folder: Folder,
+    /// Which step; without it, how far it is.
+    step: Option<RotateStep>,
+    /// The network's present secret, a node's network.key: for the first announcement.
+    #[arg(long, value_name = "FILE")]
+    secret: Option<PathBuf>,
+    /// Days for which the old secret is taken after the switch.
+    #[arg(long, value_name = "DAYS", default_value_t = 7)]
+    #[arg(value_parser = clap::value_parser!(u64).range(0..=3_650))]
+    grace: u64,
+}
+
 #[derive(Args, Debug)]
 struct Adopt {
     #[command(flatten)]
@@ -357,6 +402,7 @@ pub fn run(common: &Common, args: &AuthorityArgs) -> Result<()> {
         Verb::Overlay(verb) => verbs::overlay(json, verb),
         Verb::Mandate(verb) => mandates::mandate(json, verb),
         Verb::Adopt(verb) => mandates::adopt(common, verb),
+        Verb::Rotate(verb) => rotate::rotate(json, verb),
         Verb::List(verb) => show::list(common, verb),
     }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use shoal_daemon::control::api::{
-    Command, HopPeer, Host, Mandate, Peer, Reply, Route, Status, WorkerTraffic,
+    Command, HopPeer, Host, Mandate, Peer, Reply, Route, Secret, Status, WorkerTraffic,
 };
 use shoal_daemon::control::hints;
 use shoal_daemon::membership::expiry;
@@ -10,7 +10,7 @@ use shoal_daemon::membership::expiry;
 use crate::options::Common;
 use crate::output::{self, Paint, Table, paint, plain};
 use crate::target::{ask, connect, unexpected};
-use crate::units::{Bytes, span_s, thousands};
+use crate::units::{Bytes, span_s, thousands, utc};
 use crate::{cover, failure};
 
 /// `shoal status`.
@@ -101,6 +101,9 @@ fn print_status(s: &Status) -> Result<()> {
         for mandate in &a.mandates {
             line("mandate", admitted(mandate))?;
         }
+        if let Some(secret) = &a.secret {
+            line("secret", rotation(secret))?;
+        }
         if let Some(why) = &a.refused {
             line("refused", paint(Paint::Bad, why))?;
         }
@@ -119,6 +122,24 @@ fn print_status(s: &Status) -> Result<()> {
         line("warning", paint(Paint::Bad, warning))?;
     }
     Ok(())
+}
+
+/// How far a change of the network's secret is, in one line.
+fn rotation(s: &Secret) -> String {
+    let Secret { neighbours_have: have, neighbours, .. } = s;
+    let here = |has: bool, which: &str| match has {
+        true => format!("this node has {which}, {have} of {neighbours} neighbours do"),
+        false => paint(Paint::Bad, &format!("this node does not have {which}")),
+    };
+    match s.state.as_str() {
+        "announced" => format!("another is announced: {}", here(s.has_newest, "it")),
+        "switched" => {
+            let until = utc(s.old_until_unix_s);
+            let here = here(s.has_current, "the new one");
+            format!("switched, the old one counts until {until}: {here}")
+        }
+        _ => format!("settled: {}", here(s.has_current, "it")),
+    }
 }
 
 /// A mandate in one line.

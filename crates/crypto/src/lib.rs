@@ -36,5 +36,5 @@ pub use identity::{Identity, KeyError, PublicKey};
 pub use kem::{BadKem, KEM_CIPHERTEXT_LEN, KEM_PUBLIC_LEN, KemSecret, kem_encapsulate};
 pub use mask::MaskKey;
 pub use rng::Rng;
-pub use secret::{NetworkSecret, Secret, ct_eq};
+pub use secret::{NetworkSecret, NetworkSecrets, Secret, ct_eq};
 pub use sign::{SigningKey, VerifyKey, VerifyKeyError};

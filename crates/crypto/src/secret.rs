@@ -44,6 +44,28 @@ impl fmt::Debug for NetworkSecret {
     }
 }
 
+impl NetworkSecret {
+    /// What the authority's list calls it by. Nobody can tell the secret from its name.
+    pub fn name(&self) -> [u8; 32] {
+        crate::kdf(&self.0, "shoal v1 network secret name", &[])
+    }
+}
+
+/// The secrets of a network while they change: handshakes sealed under either are taken.
+#[derive(Clone, Debug)]
+pub struct NetworkSecrets {
+    /// Handshakes begin with it.
+    pub first: NetworkSecret,
+    /// The one that comes, or the one that goes.
+    pub other: Option<NetworkSecret>,
+}
+
+impl From<NetworkSecret> for NetworkSecrets {
+    fn from(first: NetworkSecret) -> NetworkSecrets {
+        NetworkSecrets { first, other: None }
+    }
+}
+
 /// Compares in a time that depends on the lengths only; different lengths are unequal.
 pub fn ct_eq(a: &[u8], b: &[u8]) -> bool {
     aws_lc_rs::constant_time::verify_slices_are_equal(a, b).is_ok()

@@ -177,6 +177,9 @@ fn unkept(config: &Config, (has_circuits, may_meet): (bool, bool), found: &mut R
         files.extend(section.pass_on.then_some(kept));
         let then = "what registrars signed is gone until a neighbour tells it again";
         files.push(("[authority] chains_file", section.chains_file(), then));
+        let then = "a secret of the network that neighbours handed on is gone";
+        let kept = ("[authority] secrets_file", section.secrets_file(), then);
+        files.extend(section.pass_on.then_some(kept));
     }
     if has_circuits {
         let then = "this host chooses another guard";

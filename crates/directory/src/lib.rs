@@ -36,6 +36,7 @@ mod exchange;
 mod fetch;
 mod fields;
 mod firewall;
+mod handing;
 mod ledger;
 mod list;
 mod mandate;
@@ -46,6 +47,7 @@ mod prefix;
 mod recent;
 mod reckoning;
 mod register;
+mod secrets;
 mod supplement;
 
 pub use access::{Access, PortRange, Rights};
@@ -59,6 +61,7 @@ pub use error::{EntryError, Error, Refused};
 pub use exchange::{Arrived, Exchange, ExchangeStats, Outcome};
 pub use fields::{FIELDS_MAX, Field};
 pub use firewall::{Firewall, Limits, Opening, Segment, Tuple};
+pub use handing::Handing;
 pub use list::{
     Content, List, MEMBERS_MAX, POLICY_MAX, REVOKED_MAX, Revoked, SIZE_MAX, is_overlay,
 };
@@ -69,4 +72,5 @@ pub use policy::{Policy, PolicyError, RULES_MAX};
 pub use prefix::Prefix;
 pub use recent::Recent;
 pub use register::{Applied, BadMandate, Register, STEPS_MAX, Unapplied};
+pub use secrets::{SecretChange, SecretName, SecretNames};
 pub use supplement::{ENTRIES_MAX, Entry, SUPPLEMENT_LEN_MAX, Step, Supplement};

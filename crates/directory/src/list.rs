@@ -19,7 +19,8 @@ use shoal_wire::{ParseError, Reader};
 use crate::codec::{magic, name, put_name};
 use crate::fields::{self, Fields, Kind};
 use crate::mandate::{self, Mandate};
-use crate::{Error, Field, Member, Policy, Prefix, Signed};
+use crate::secrets::SECRETS;
+use crate::{Error, Field, Member, Policy, Prefix, SecretNames, Signed};
 
 /// Most members of a network.
 pub const MEMBERS_MAX: usize = 65_536;
@@ -70,6 +71,8 @@ pub struct Content {
     /// The first 48 bits of all hosts' IPv6 addresses; see [`is_overlay`]. Where the list does not
     /// say, they follow from the network's secret.
     pub overlay: Option<Prefix>,
+    /// Which of the network's secrets count; none if nothing was ever said of them.
+    pub secrets: Option<SecretNames>,
     /// Who may make members beside the authority; ascending by id.
     pub mandates: Vec<Mandate>,
     /// What newer versions say in the list's head; ascending by number.
@@ -150,6 +153,7 @@ impl Content {
         out.extend_from_slice(self.policy.as_bytes());
         let mut all = self.unknown.clone();
         all.extend(self.overlay.map(|prefix| OVERLAY.field(|out| put_overlay(out, &prefix))));
+        all.extend(self.secrets.map(|names| SECRETS.field(|out| names.put(out))));
         if !self.mandates.is_empty() {
             all.push(MANDATES.field(|out| mandate::put_all(out, &self.mandates)));
         }
@@ -177,6 +181,7 @@ impl Content {
         if self.overlay.is_some_and(|prefix| !is_overlay(&prefix)) {
             return Err(Error::Range("the hosts' prefix has 48 bits and lies in fd00::/8"));
         }
+        self.secrets.as_ref().map_or(Ok(()), SecretNames::check)?;
         mandate::check_all(&self.mandates)?;
         for mandate in &self.mandates {
             if self.is_revoked(&mandate.key) {
@@ -267,6 +272,7 @@ impl List {
         }
         let overlay = fields.take(&OVERLAY, overlay)?;
         let mandates = fields.take(&MANDATES, mandate::read_all)?.unwrap_or_default();
+        let secrets = fields.take(&SECRETS, SecretNames::read)?;
         let unknown = fields.unknown();
         // A critical field may change the meaning of what follows, so that nothing more is read.
         fields::refuse_critical(&unknown)?;
@@ -277,6 +283,7 @@ impl List {
             revoked,
             policy,
             overlay,
+            secrets,
             mandates,
             unknown,
             members,

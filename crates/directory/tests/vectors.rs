@@ -1,4 +1,4 @@
-//! Golden vectors (docs/authority.md section 8): made by this code from fixed seeds, kept so that
+//! Golden vectors (docs/authority.md section 9): made by this code from fixed seeds, kept so that
 //! no byte changes unnoticed.
 //!
 //! `SHOAL_WRITE_VECTORS=1 cargo test -p shoal-directory --test vectors` writes them anew; that is a

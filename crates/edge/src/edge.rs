@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
-use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Standard};
+use shoal_crypto::{Ciphers, Identity, NetworkSecret, NetworkSecrets, PublicKey, Rng, Standard};
 use shoal_session::{Done, Event as SessionEvent, Job, Sessions, Table, Via};
 use shoal_transfer::{PeerKey, Transfers};
 use shoal_wire::{Address, CircuitId, DropReason, SizeClass, Time, TrafficClass};
@@ -255,6 +255,11 @@ impl<C: Ciphers> Edge<C> {
     /// The file transfers: commands go there; call [`Self::drive`] afterwards.
     pub fn transfers(&mut self) -> &mut Transfers {
         &mut self.transfers
+    }
+
+    /// Has handshakes with hosts begin with the first of these secrets, and takes those under both.
+    pub fn set_secrets(&mut self, secrets: NetworkSecrets) {
+        self.sessions.set_secrets(secrets);
     }
 
     /// The sessions with other hosts.

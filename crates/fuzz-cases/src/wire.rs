@@ -51,6 +51,11 @@ pub fn control(data: &[u8]) {
                 message.encode(&mut again);
                 assert_eq!((message.kind(), again.as_slice()), (kind, body));
             }
+            Ok(Control::Secret(message)) => {
+                let mut again = Vec::new();
+                message.encode(&mut again);
+                assert_eq!((message.kind(), again.as_slice()), (kind, body));
+            }
             Ok(Control::Clock(unix_ms)) => assert_eq!(&unix_ms.to_be_bytes()[..], body),
             Ok(Control::Twin) => assert!(body.is_empty()),
             Ok(Control::Cover(ends)) => assert_eq!(&ends.to_be_bytes()[..], body),

@@ -27,8 +27,8 @@ use std::time::Duration;
 
 use shoal_crypto::{Identity, PublicKey, Rng, Secret, VerifyKey};
 use shoal_directory::{
-    Carrier, Directory, Entry, List, Mandate, MandateId, Member, Refused, Register, Standing, Step,
-    Supplement, Unapplied,
+    Carrier, Directory, Entry, List, Mandate, MandateId, Member, Refused, Register, SecretNames,
+    Standing, Step, Supplement, Unapplied,
 };
 use shoal_wire::{DropReason, Time};
 
@@ -250,6 +250,16 @@ impl<D: Disk> Desk<D> {
             steps.iter().for_each(|step| self.remember(step));
         }
         Ok(is_new)
+    }
+
+    /// What the list in force says of the network's secrets.
+    pub fn secret_names(&self) -> Option<SecretNames> {
+        self.directory.list()?.content().secrets
+    }
+
+    /// Has newcomers get this secret of the network.
+    pub fn set_network_secret(&mut self, secret: Secret<32>) {
+        self.config.network_secret = secret;
     }
 
     /// What happened since the start.

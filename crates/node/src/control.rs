@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use shoal_crypto::{Identity, NetworkSecret, PublicKey, Rng};
+use shoal_crypto::{Identity, NetworkSecret, NetworkSecrets, PublicKey, Rng};
 use shoal_directory::{Access, Rights as Right};
 use shoal_edge::{Cells, DirectEvent, Edge, Flow, HostId};
 use shoal_ip::{Gate, Packet, StreamKey};
@@ -238,6 +238,14 @@ impl<S: Shell> Control<S> {
     /// Whether a worker is gone, and with it the lanes that it held.
     pub fn is_broken(&self) -> bool {
         self.broken
+    }
+
+    /// Has handshakes of all kinds begin with the first of these secrets, and takes those under
+    /// both. Sessions and circuits go on.
+    pub fn set_secrets(&mut self, secrets: NetworkSecrets) {
+        self.relay.set_secrets(secrets.clone());
+        self.edge.set_secrets(secrets.clone());
+        self.circuits.onion.set_secrets(secrets);
     }
 
     /// Puts another gate in force, which says whose packets pass; nothing happens without a queue.

@@ -12,6 +12,8 @@ use shoal_wire::leg::{FIRST_LEN, Offer, SECOND_LEN, Shape};
 use shoal_wire::{Address, CircuitId, DropReason, Mixing};
 
 use crate::layer::LayerSecrets;
+use shoal_session::outer::Opener;
+
 use crate::setup::{self, Answer, Bond, Create};
 
 /// What all jobs of one machine share.
@@ -53,7 +55,7 @@ pub(crate) enum Work {
         next: Option<First>,
     },
     /// The answer to a create cell of this node.
-    Answer { from: Address, create: Create, bond: Bond, ephemeral: Secret<32> },
+    Answer { from: Address, opener: Opener, create: Create, bond: Bond, ephemeral: Secret<32> },
 }
 
 /// One piece of set-up work: 150 to 350 microseconds.
@@ -76,7 +78,7 @@ pub struct Done {
 pub(crate) enum Outcome {
     Begin { attempt: Attempt, made: Result<Begun, DropReason> },
     Extend { attempt: Attempt, made: Result<(LayerSecrets, Option<Begun>), DropReason> },
-    Answer { from: Address, made: Result<Box<Answer>, DropReason> },
+    Answer { from: Address, opener: Opener, made: Result<Box<Answer>, DropReason> },
 }
 
 impl Job {
@@ -111,10 +113,10 @@ impl Job {
                 });
                 Outcome::Extend { attempt, made }
             }
-            Work::Answer { from, create, bond, ephemeral } => {
+            Work::Answer { from, opener, create, bond, ephemeral } => {
                 let own = common.identity.dh();
                 let made = create.answer(own, bond, &common.suites, &ephemeral);
-                Outcome::Answer { from, made: made.map(Box::new) }
+                Outcome::Answer { from, opener, made: made.map(Box::new) }
             }
         };
         Done { outcome, age: self.age, fresh: self.fresh }

@@ -15,10 +15,12 @@ use std::collections::{BTreeMap, VecDeque};
 
 use places::Places;
 use queue::Queue;
-use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Secret, Suite};
+use shoal_crypto::{
+    Ciphers, Identity, NetworkSecret, NetworkSecrets, PublicKey, Rng, Secret, Suite,
+};
 use shoal_mix::Added;
 use shoal_session::cookie::Cookies;
-use shoal_session::outer::{Lead, OuterSeal};
+use shoal_session::outer::{Lead, OuterSeal, OuterSeals};
 use shoal_wire::leg::{CELL_LEN, FIRST_LEN, Refusal, Shape};
 use shoal_wire::{Address, CircuitId, DropReason, Mixing, Strategy, Time};
 pub use view::{Fill, Waits};
@@ -163,8 +165,10 @@ impl Waiting {
 /// All circuits of one node.
 pub struct Onion<C: Ciphers> {
     config: Config,
-    secret: NetworkSecret,
-    outer: OuterSeal,
+    /// Circuits are set up under the first.
+    secrets: NetworkSecrets,
+    own: PublicKey,
+    outer: OuterSeals,
     rng: Rng,
     /// Keys of the nodes that circuits may go through or to.
     nodes: BTreeMap<Address, PublicKey>,
@@ -216,7 +220,8 @@ impl<C: Ciphers> Onion<C> {
         unix_ms: u64,
     ) -> Self {
         let mut rng = Rng::new(seed);
-        let outer = OuterSeal::new(setup::ROLE, &secret, &identity.public());
+        let (own_key, secrets) = (identity.public(), NetworkSecrets::from(secret));
+        let outer = OuterSeals::new(setup::ROLE, &secrets, &own_key);
         let Limits { own, others, .. } = config.limits;
         let slots = Slots::new(Secret::new(rng.fork("leg keys")), own + others);
         let room = Room::new(config.limits);
@@ -225,7 +230,8 @@ impl<C: Ciphers> Onion<C> {
         let queue = Queue::new(Common { identity, suites: config.suites.clone() }, cookies);
         Onion {
             config,
-            secret,
+            secrets,
+            own: own_key,
             outer,
             rng,
             nodes: BTreeMap::new(),
@@ -252,6 +258,12 @@ impl<C: Ciphers> Onion<C> {
             at_hop: Vec::new(),
             at_origin: Vec::new(),
         }
+    }
+
+    /// Sets circuits up under the first of these secrets, and takes part in those under both.
+    pub fn set_secrets(&mut self, secrets: NetworkSecrets) {
+        self.outer = OuterSeals::new(setup::ROLE, &secrets, &self.own);
+        self.secrets = secrets;
     }
 
     /// Says through which nodes circuits may go, and to which hosts.

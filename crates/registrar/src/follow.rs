@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use shoal_crypto::VerifyKey;
-use shoal_daemon::control::api::{Command, Reply};
+use shoal_crypto::{NetworkSecret, VerifyKey};
+use shoal_daemon::control::api::{Command, Reply, secret_proof};
 use shoal_daemon::control::socket::{CallError, Connection};
 use shoal_daemon::worker::wake::Outlet;
 use shoal_directory::{List, MandateId, SIZE_MAX, Supplement};
+use zeroize::Zeroizing;
 
 /// How often the node is looked at, if nothing else happens.
 const EVERY: Duration = Duration::from_secs(1);
@@ -28,6 +29,14 @@ pub struct Looked {
     pub list: Option<Vec<u8>>,
     /// How many steps of the mandate it has; none where its list lacks the mandate.
     pub steps: Option<u64>,
+}
+
+/// What the node has that the registrar did not.
+pub enum News {
+    /// A list that the authority signed.
+    List(List),
+    /// A secret of the network; nothing about it is known.
+    Secret(NetworkSecret),
 }
 
 /// A node that the registrar follows.
@@ -45,6 +54,13 @@ pub trait Node: Send {
     ///
     /// As [`Node::look`]; or it refuses them.
     fn give(&mut self, steps: &[Supplement]) -> Result<(), String>;
+
+    /// The newest of the network's secrets; `known` is one that the registrar has.
+    ///
+    /// # Errors
+    ///
+    /// As [`Node::look`]; or it does not have it.
+    fn secret(&mut self, known: &NetworkSecret) -> Result<NetworkSecret, String>;
 }
 
 /// What the registrar has and the node may lack.
@@ -53,6 +69,8 @@ struct Have {
     version: u64,
     mandate: Option<MandateId>,
     steps: Arc<Vec<Supplement>>,
+    /// A secret of the network, if the list names a newer one that is not here.
+    asks: Option<NetworkSecret>,
     changed: bool,
     stopped: bool,
 }
@@ -87,7 +105,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Follower {
-    /// Starts it; newer lists that the authority signed go to `lists`.
+    /// Starts it; what the node has goes to `news`.
     ///
     /// # Errors
     ///
@@ -95,13 +113,14 @@ impl Follower {
     pub fn start(
         mut node: impl Node + 'static,
         authority: VerifyKey,
-        lists: Outlet<List>,
+        news: Outlet<News>,
     ) -> std::io::Result<Follower> {
         let shared = Arc::new(Shared::default());
         let ours = shared.clone();
         let body = move || {
-            while let Some((version, mandate, steps)) = shared.next() {
-                let done = turn(&mut node, &authority, (version, mandate), &steps, &lists);
+            while let Some((version, mandate, steps, asks)) = shared.next() {
+                let done = turn(&mut node, &authority, (version, mandate), &steps, &news);
+                let done = done.and_then(|has| ask(&mut node, asks.as_ref(), &news).map(|()| has));
                 let mut standing = lock(&shared.standing);
                 match done {
                     Ok(node_has) => {
@@ -116,11 +135,16 @@ impl Follower {
         Ok(Follower(ours))
     }
 
-    /// Says what the registrar has now.
-    pub fn set(&self, version: u64, mandate: Option<MandateId>, steps: Arc<Vec<Supplement>>) {
+    /// Says what the registrar has now. It `asks` for a newer secret with one that it knows.
+    pub fn set(
+        &self,
+        (version, mandate): (u64, Option<MandateId>),
+        steps: Arc<Vec<Supplement>>,
+        asks: Option<NetworkSecret>,
+    ) {
         let mut have = lock(&self.0.have);
         let stopped = have.stopped;
-        *have = Have { version, mandate, steps, changed: true, stopped };
+        *have = Have { version, mandate, steps, asks, changed: true, stopped };
         self.0.wake.notify_one();
     }
 
@@ -144,7 +168,7 @@ impl Drop for Follower {
     }
 }
 
-type What = (u64, Option<MandateId>, Arc<Vec<Supplement>>);
+type What = (u64, Option<MandateId>, Arc<Vec<Supplement>>, Option<NetworkSecret>);
 
 impl Shared {
     /// Waits until there is something new or it is time to look; none at the end.
@@ -154,7 +178,8 @@ impl Shared {
         let waited = self.wake.wait_timeout_while(have, EVERY, idle);
         let mut have = waited.unwrap_or_else(PoisonError::into_inner).0;
         have.changed = false;
-        (!have.stopped).then(|| (have.version, have.mandate, have.steps.clone()))
+        let asks = have.asks.clone();
+        (!have.stopped).then(|| (have.version, have.mandate, have.steps.clone(), asks))
     }
 }
 
@@ -164,13 +189,13 @@ fn turn(
     authority: &VerifyKey,
     (version, mandate): (u64, Option<MandateId>),
     steps: &[Supplement],
-    lists: &Outlet<List>,
+    news: &Outlet<News>,
 ) -> Result<Option<u64>, String> {
     let looked = node.look(version, mandate)?;
     if let Some(bytes) = looked.list {
         let list = List::open(authority, &bytes).map_err(|e| format!("the node's list: {e}"))?;
         // Without room the next look brings it again.
-        let _later = lists.try_send(list);
+        let _later = news.try_send(News::List(list));
     }
     let Some(mut has) = looked.steps else { return Ok(None) };
     while let Some(rest) = steps.get(has as usize..).filter(|rest| !rest.is_empty()) {
@@ -179,6 +204,21 @@ fn turn(
         has += some.len() as u64;
     }
     Ok(Some(has))
+}
+
+/// Gets the network's newest secret, if one is asked for.
+fn ask(
+    node: &mut impl Node,
+    asks: Option<&NetworkSecret>,
+    news: &Outlet<News>,
+) -> Result<(), String> {
+    let Some(known) = asks else { return Ok(()) };
+    let secret = node.secret(known).map_err(|why| {
+        format!("the network's newest secret, which newcomers need, is not here: {why}")
+    })?;
+    // Without room the next turn brings it again.
+    let _later = news.try_send(News::Secret(secret));
+    Ok(())
 }
 
 /// The node at a control socket.
@@ -259,6 +299,17 @@ impl Node for ByControl {
             _ => Err(ANOTHER.into()),
         }
     }
+
+    fn secret(&mut self, known: &NetworkSecret) -> Result<NetworkSecret, String> {
+        match self.call(Command::Secret { proof: secret_proof(known) })? {
+            Reply::Secret(secret) => {
+                let bytes = Zeroizing::new(STANDARD.decode(&secret.text).map_err(|_| ANOTHER)?);
+                let bytes = bytes.as_slice().try_into().map_err(|_| ANOTHER)?;
+                Ok(NetworkSecret(bytes))
+            }
+            _ => Err(ANOTHER.into()),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -293,6 +344,10 @@ mod tests {
                 self.has += 1;
             }
             Ok(())
+        }
+
+        fn secret(&mut self, _: &NetworkSecret) -> Result<NetworkSecret, String> {
+            Err("none".into())
         }
     }
 

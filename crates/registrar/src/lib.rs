@@ -23,6 +23,7 @@ mod config;
 mod follow;
 mod ledger;
 mod process;
+mod secrets;
 
 pub use config::Config;
 pub use process::run;

@@ -28,8 +28,9 @@ use shoal_wire::Time;
 
 use crate::answers::Now;
 use crate::config::Config;
-use crate::follow::{ByControl, Follower};
+use crate::follow::{ByControl, Follower, News};
 use crate::ledger::LedgerFile;
+use crate::secrets::Secrets;
 
 /// Questions of the owner that may wait.
 const COMMANDS: usize = 64;
@@ -69,11 +70,12 @@ struct Process {
     control: Receiver<FromControl>,
     _server: Server,
     signals: SignalFd,
-    lists: Inbox<List>,
+    news: Inbox<News>,
+    secrets: Secrets,
     follower: Follower,
     bytes_out: u64,
-    /// Steps and list that the follower was told of.
-    told: (u64, u64),
+    /// Steps and list that the follower was told of, and whether it asks for a secret.
+    told: (u64, u64, bool),
     /// The log says that the ledger is an older copy.
     is_behind: bool,
 }
@@ -93,15 +95,16 @@ impl Process {
         }
         warnings.extend(privileges::seal().context("can't give up rights")?);
         // Read as the user that it is from now on, so that what can't be read later is found now.
-        let (desk, public_key) = open_desk(&config, clock.now())?;
+        let (mut desk, public_key, mut secrets) = open_desk(&config, clock.now())?;
+        secrets.choose(&mut desk);
         server.start().context("can't serve the control socket")?;
-        let (outlet, lists) = channel(LISTS, &waker);
+        let (outlet, news) = channel(LISTS, &waker);
         let node = ByControl::new(&config.path(&config.node_socket));
         let follower = Follower::start(node, config.authority()?, outlet)?;
         warnings.extend(config.warnings());
         // A warning may name a folder; nothing else that names anybody is logged.
         warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-        let (bytes_out, told) = (0, (u64::MAX, 0));
+        let (bytes_out, told) = (0, (u64::MAX, 0, false));
         let mut process = Process {
             config,
             desk,
@@ -113,7 +116,8 @@ impl Process {
             control,
             _server: server,
             signals,
-            lists,
+            news,
+            secrets,
             follower,
             bytes_out,
             told,
@@ -145,8 +149,11 @@ impl Process {
                 while let Ok(message) = self.control.try_recv() {
                     self.answer(message);
                 }
-                while let Some(list) = self.lists.take() {
-                    self.take_list(list);
+                while let Some(news) = self.news.take() {
+                    match news {
+                        News::List(list) => self.take_list(list),
+                        News::Secret(secret) => self.secrets.take(secret, &mut self.desk),
+                    }
                 }
             }
         }
@@ -223,6 +230,7 @@ impl Process {
             Ok(false) => {}
             Ok(true) => {
                 tracing::info!(version, "the authority's list is in force");
+                self.secrets.choose(&mut self.desk);
                 if let Err(error) = replace(&self.config.path(&self.config.list_file), &bytes) {
                     tracing::warn!("the list can't be kept for the next start: {error}");
                 }
@@ -246,16 +254,17 @@ impl Process {
 
     fn tell_follower(&mut self) {
         let register = self.desk.register();
-        let now = (register.map_or(0, Register::len), self.desk.list_version());
+        let asks = self.secrets.asks(&self.desk);
+        let now = (register.map_or(0, Register::len), self.desk.list_version(), asks.is_some());
         if now != self.told {
             let steps = register.map(Register::steps).unwrap_or_default().to_vec();
-            self.follower.set(now.1, register.map(Register::id), Arc::new(steps));
+            self.follower.set((now.1, register.map(Register::id)), Arc::new(steps), asks);
             self.told = now;
         }
     }
 }
 
-fn open_desk(config: &Config, now: Time) -> anyhow::Result<(Desk<LedgerFile>, PublicKey)> {
+fn open_desk(config: &Config, now: Time) -> anyhow::Result<(Desk<LedgerFile>, PublicKey, Secrets)> {
     let identity = keys::load_identity(&config.path(&config.key_file))?;
     let authority = config.authority()?;
     let list_file = config.path(&config.list_file);
@@ -263,13 +272,10 @@ fn open_desk(config: &Config, now: Time) -> anyhow::Result<(Desk<LedgerFile>, Pu
     let list = reading::read(&list_file, SIZE_MAX as u64).with_context(at)?;
     let list = List::open(&authority, &list).with_context(at)?;
     let public = identity.public();
+    let secrets = Secrets::load(config)?;
     let desk = DeskConfig {
         door: keys::load_door(&config.path(&config.door_file), None)?,
-        network_secret: {
-            let secret =
-                keys::load_network_secret(&config.path(&config.network_secret_file), None)?;
-            shoal_crypto::Secret::new(secret.0)
-        },
+        network_secret: secrets.own(),
         authority,
         endpoints: config.endpoints.clone(),
         membership: config.membership(),
@@ -279,7 +285,7 @@ fn open_desk(config: &Config, now: Time) -> anyhow::Result<(Desk<LedgerFile>, Pu
     let (file, ledger) = LedgerFile::open(&config.path(&config.ledger_file))?;
     let seed = keys::os_random().context("the system gives no random bytes")?;
     let desk = Desk::open(desk, list, ledger, file, seed, (now, unix_ms() / 1_000))?;
-    Ok((desk, public))
+    Ok((desk, public, secrets))
 }
 
 fn open_sockets(listen: &[SocketAddr]) -> anyhow::Result<(Vec<UdpSocket>, Vec<SocketAddr>)> {

@@ -6,7 +6,7 @@ use shoal_routing::{LinkPolicy, RouteChange};
 use shoal_session::{Done, Endpoint, Endpoints, Event as SessionEvent, Job, PeerId};
 use shoal_wire::{
     CONTROL_GOODBYE, CONTROL_REPORT, ChainMessage, Control, ControlMessages, ControlWriter,
-    DropReason, LinkId, LinkKind, ListMessage, SizeClass, Time, link,
+    DropReason, LinkId, LinkKind, ListMessage, SecretMessage, SizeClass, Time, link,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -36,6 +36,7 @@ pub enum Event {
 pub(crate) struct Lists {
     waiting: VecDeque<(LinkId, ListMessage)>,
     chains: VecDeque<(LinkId, ChainMessage)>,
+    secrets: VecDeque<(LinkId, SecretMessage)>,
     /// How many of each may wait; 0 where nobody takes them.
     max: usize,
 }
@@ -71,6 +72,9 @@ impl<C: Ciphers> Relay<C> {
                 Ok(Control::Chain(message)) => {
                     push(&mut self.lists.chains, self.lists.max, (from, message))
                 }
+                Ok(Control::Secret(message)) => {
+                    push(&mut self.lists.secrets, self.lists.max, (from, message))
+                }
                 Ok(Control::Clock(unix_ms)) => self.hear_clock(now, from, unix_ms),
                 Ok(Control::Twin) => self.hear_of_twin(now, from),
                 Ok(Control::Seen(at)) => self.hear_seen(now, from, at),
@@ -88,8 +92,8 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
-    /// Has messages about the authority's list kept for [`Self::poll_list`], and those about
-    /// supplements for [`Self::poll_chain`], `max` at once of each; one more is dropped as
+    /// Has messages about the authority's list kept for [`Self::poll_list`], those about
+    /// supplements for [`Self::poll_chain`] and about the secret for [`Self::poll_secret`], `max` at once of each; one more is dropped as
     /// `list_budget`. At first `max` is 0: all are dropped as `not_allowed`.
     pub fn take_lists(&mut self, max: usize) {
         self.lists.max = max;
@@ -104,6 +108,11 @@ impl<C: Ciphers> Relay<C> {
     /// As [`Self::poll_list`], about registrars' supplements.
     pub fn poll_chain(&mut self) -> Option<(LinkId, ChainMessage)> {
         self.lists.chains.pop_front()
+    }
+
+    /// As [`Self::poll_list`], about the network's secret.
+    pub fn poll_secret(&mut self) -> Option<(LinkId, SecretMessage)> {
+        self.lists.secrets.pop_front()
     }
 
     /// One neighbour.
@@ -131,6 +140,20 @@ impl<C: Ciphers> Relay<C> {
         now: Time,
         to: LinkId,
         message: &ChainMessage,
+        sink: &mut impl Sink,
+    ) {
+        let mut body = Vec::new();
+        message.encode(&mut body);
+        self.send_control(now, to, &[(message.kind(), &body)], sink);
+        self.refresh();
+    }
+
+    /// Sends a neighbour a message about the network's secret.
+    pub fn send_secret(
+        &mut self,
+        now: Time,
+        to: LinkId,
+        message: &SecretMessage,
         sink: &mut impl Sink,
     ) {
         let mut body = Vec::new();

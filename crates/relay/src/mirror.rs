@@ -13,9 +13,9 @@ use core::time::Duration;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
-use shoal_crypto::{Ciphers, NetworkSecret, PublicKey, Rng};
+use shoal_crypto::{Ciphers, NetworkSecret, NetworkSecrets, PublicKey, Rng};
 use shoal_session::Endpoints;
-use shoal_session::outer::{Lead, OuterSeal};
+use shoal_session::outer::{Lead, OuterSeal, OuterSeals};
 use shoal_wire::{
     CONTROL_SEEN, DropReason, LinkId, MIRROR_LEN, Mapping, MirrorAnswer, MirrorRequest, ParseError,
     SizeClass, TAG_LEN, Time, place_bytes, shake,
@@ -51,9 +51,12 @@ struct Ask {
 
 /// Both sides of mirrors.
 pub(crate) struct Mirrors {
-    secret: NetworkSecret,
-    /// Under what requests to this node are sealed; none on hosts, which answer nobody.
-    own: Option<OuterSeal>,
+    /// Others are asked under the first.
+    secrets: NetworkSecrets,
+    /// This node's key; none on hosts, which answer nobody.
+    me: Option<PublicKey>,
+    /// Under what requests to this node are sealed.
+    own: Option<OuterSeals>,
     rng: Rng,
     /// The wall clock at this node's start: it may have answered what is older.
     started_s: u32,
@@ -90,10 +93,12 @@ impl Mirrors {
         unix_ms: u64,
     ) -> Mirrors {
         let mut rng = Rng::new(seed);
+        let secrets = NetworkSecrets::from(secret);
         Mirrors {
             stun: Stun::new(rng.array()),
-            own: me.map(|me| OuterSeal::new(ROLE, &secret, &me)),
-            secret,
+            own: me.map(|me| OuterSeals::new(ROLE, &secrets, &me)),
+            me,
+            secrets,
             rng,
             started_s: (unix_ms / 1_000) as u32,
             taken: BTreeSet::new(),
@@ -105,13 +110,19 @@ impl Mirrors {
         }
     }
 
+    /// Asks under the first of these secrets, and answers under both.
+    fn set_secrets(&mut self, secrets: NetworkSecrets) {
+        self.own = self.me.map(|me| OuterSeals::new(ROLE, &secrets, &me));
+        self.secrets = secrets;
+    }
+
     /// Asks anew, all but those that see this node's frames anyway.
     fn ask(&mut self, now: Time, neighbours: &[SocketAddr]) {
         self.views.clear();
         let others = self.known.iter().filter(|(_, at)| !neighbours.contains(at));
         let ask = |(key, at): &(PublicKey, SocketAddr)| Ask {
             at: *at,
-            seal: OuterSeal::new(ROLE, &self.secret, key),
+            seal: OuterSeal::new(ROLE, &self.secrets.first, key),
             leads: Vec::new(),
             due: now,
         };
@@ -157,7 +168,8 @@ impl Mirrors {
         frame: &mut [u8],
     ) -> Result<[u8; MIRROR_LEN], DropReason> {
         let own = self.own.as_ref().ok_or(DropReason::UnknownIndex)?;
-        let (lead, body) = own.open_request(frame).map_err(|_| DropReason::UnknownIndex)?;
+        let opened = own.open_request(frame).map_err(|_| DropReason::UnknownIndex);
+        let (lead, body, opener) = opened?;
         let request = MirrorRequest::parse(body).map_err(reason)?;
         let since_start = request.shown_s.wrapping_sub(self.started_s).cast_signed();
         let off = request.shown_s.wrapping_sub(now_s).cast_signed().unsigned_abs();
@@ -177,9 +189,7 @@ impl Mirrors {
         let mut out = [0; MIRROR_LEN];
         let salt = self.rng.array();
         put(&mut out[shake::REPLY_AT..], &MirrorAnswer { seen: from }.to_bytes());
-        if let Some(own) = &self.own {
-            own.seal_reply(&lead, &salt, None, &mut out);
-        }
+        opener.seal_reply(&lead, &salt, None, &mut out);
         Ok(out)
     }
 
@@ -219,6 +229,13 @@ impl<C: Ciphers> Relay<C> {
                 self.ask_mirrors(now);
             }
         }
+    }
+
+    /// Has handshakes, and questions to mirrors, begin with the first of these secrets, and takes
+    /// those under both. Links stay as they are.
+    pub fn set_secrets(&mut self, secrets: NetworkSecrets) {
+        self.sessions.set_secrets(secrets.clone());
+        self.mirrors.set_secrets(secrets);
     }
 
     fn ask_mirrors(&mut self, now: Time) {

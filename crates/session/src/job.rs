@@ -8,7 +8,7 @@ use core::fmt;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use shoal_crypto::{Identity, NetworkSecret, PublicKey, Secret, Suite};
+use shoal_crypto::{Identity, NetworkSecret, NetworkSecrets, PublicKey, Secret, Suite};
 use shoal_wire::{DropReason, FirstPayload, Level, Reply, Request, SecondPayload, TAG_LEN};
 use shoal_wire::{VERSION, shake};
 use zeroize::Zeroizing;
@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 use crate::config::{Config, Endpoint, PeerId, Role};
 use crate::cookie::Cookie;
 use crate::noise::{Initiator, Pattern, Responder, Split};
-use crate::outer::{Lead, OuterSeal};
+use crate::outer::{Lead, Opener, OuterSeal, OuterSeals};
 use crate::seen::Name;
 use crate::slots::{Index, LANES_MAX};
 
@@ -31,19 +31,19 @@ pub(crate) struct AttemptId {
 pub(crate) struct Common {
     pub(crate) role: Role,
     pub(crate) identity: Identity,
-    pub(crate) secret: NetworkSecret,
+    pub(crate) secrets: NetworkSecrets,
     /// Opens requests to this node.
-    outer: OuterSeal,
+    outer: OuterSeals,
     /// Opens those that come over circuits.
-    onion: OuterSeal,
+    onion: OuterSeals,
     pub(crate) suites: Vec<Suite>,
     lanes: u8,
 }
 
 impl Common {
-    pub(crate) fn new(config: &Config, identity: Identity, secret: NetworkSecret) -> Common {
+    pub(crate) fn new(config: &Config, identity: Identity, secrets: NetworkSecrets) -> Common {
         let own = identity.public();
-        let outer = |role: Role| OuterSeal::new(role.label(), &secret, &own);
+        let outer = |role: Role| OuterSeals::new(role.label(), &secrets, &own);
         Common {
             role: config.role,
             outer: outer(config.role),
@@ -51,13 +51,21 @@ impl Common {
             identity,
             suites: config.suites.clone(),
             lanes: config.lanes,
-            secret,
+            secrets,
         }
     }
 
     /// Opens requests for sessions of this use.
-    pub(crate) fn outer(&self, role: Role) -> &OuterSeal {
+    pub(crate) fn outer(&self, role: Role) -> &OuterSeals {
         if role == Role::Onion { &self.onion } else { &self.outer }
+    }
+
+    /// The secret for the request of this turn, counted from 1. While the network's secret changes
+    /// the peer may know but one of the two, and not the one that handshakes begin with: the third
+    /// and fourth of every four go under the other, so that each place of the peer's gets both.
+    pub(crate) fn secret_of_turn(&self, turn: u8) -> &NetworkSecret {
+        let other = self.secrets.other.as_ref().filter(|_| matches!(turn % 4, 3 | 0));
+        other.unwrap_or(&self.secrets.first)
     }
 
     /// Lanes to offer for a session. Over a circuit it is one: the first worker has all circuits.
@@ -77,6 +85,8 @@ pub(crate) struct Start {
     pub(crate) attempt: AttemptId,
     pub(crate) role: Role,
     pub(crate) responder: PublicKey,
+    /// Which request of the handshake it is.
+    pub(crate) turn: u8,
     pub(crate) grant: Grant,
     pub(crate) incarnation: u64,
     pub(crate) timestamp: u64,
@@ -107,6 +117,7 @@ pub(crate) struct Asked<E> {
 pub(crate) struct Answer<E> {
     pub(crate) asked: Asked<E>,
     pub(crate) lead: Lead,
+    pub(crate) opener: Opener,
     pub(crate) cookie: Cookie,
     pub(crate) shown_s: u32,
     pub(crate) noise: Box<[u8; shake::FIRST_LEN]>,
@@ -165,6 +176,8 @@ pub(crate) struct Answered {
     pub(crate) lanes: u8,
     pub(crate) split: Split,
     pub(crate) frame: Vec<u8>,
+    /// What the request was sealed under.
+    pub(crate) secret: NetworkSecret,
 }
 
 pub(crate) struct Finished {
@@ -209,7 +222,8 @@ fn prologue(role: Role, lead: &Lead, cookie: &Cookie) -> Vec<u8> {
 
 fn run_start(common: &Common, start: Start) -> Started {
     let Start { attempt, role, responder, grant, cookie, lead, ephemeral, .. } = start;
-    let outer = OuterSeal::new(role.label(), &common.secret, &responder);
+    let secret = common.secret_of_turn(start.turn);
+    let outer = OuterSeal::new(role.label(), secret, &responder);
     let said = FirstPayload {
         index: grant.index.raw(),
         mask_key: *grant.mask.expose(),
@@ -272,8 +286,9 @@ fn run_answer<E: Endpoint>(common: &Common, answer: &Answer<E>) -> Result<Answer
     let end = frame.len() - TAG_LEN;
     let noise = noise.as_slice().try_into().map_err(|_| bad)?;
     Reply::Response(noise).write(&mut frame[shake::REPLY_AT..end]).map_err(|_| bad)?;
-    common.outer(role).seal_reply(&answer.lead, &answer.salt, Some(&response_key), &mut frame);
-    Ok(Answered { peer, said, suite, level, lanes, split, frame })
+    answer.opener.seal_reply(&answer.lead, &answer.salt, Some(&response_key), &mut frame);
+    let secret = answer.opener.secret().clone();
+    Ok(Answered { peer, said, suite, level, lanes, split, frame, secret })
 }
 
 fn run_finish(common: &Common, finish: &Finish) -> Result<Finished, DropReason> {

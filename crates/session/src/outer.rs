@@ -11,11 +11,14 @@
 //! after the first Noise message. So another member can forge a cookie reply, but no response:
 //! however many it sends, none of them costs public-key work or keeps the true one out.
 
-use shoal_crypto::{AeadKey, NetworkSecret, PublicKey, Secret, Suite, kdf};
+use std::sync::Arc;
+
+use shoal_crypto::{AeadKey, NetworkSecret, NetworkSecrets, PublicKey, Secret, Suite, kdf};
 use shoal_wire::{DropReason, TAG_LEN, shake};
 
 /// What handshakes with one responder are sealed under, around their Noise messages.
 pub struct OuterSeal {
+    secret: NetworkSecret,
     request: Secret<32>,
     reply: Secret<32>,
     part: Secret<32>,
@@ -32,10 +35,16 @@ impl OuterSeal {
     pub fn new(role: &[u8], secret: &NetworkSecret, responder: &PublicKey) -> OuterSeal {
         let parts: [&[u8]; 2] = [role, &responder.to_bytes()];
         OuterSeal {
+            secret: secret.clone(),
             request: Secret::new(kdf(&secret.0, "shoal v1 handshake request", &parts)),
             reply: Secret::new(kdf(&secret.0, "shoal v1 handshake reply", &parts)),
             part: Secret::new(kdf(&secret.0, "shoal v1 handshake part", &parts)),
         }
+    }
+
+    /// The network's secret that its keys come from.
+    pub(crate) fn secret(&self) -> &NetworkSecret {
+        &self.secret
     }
 
     /// What the reply to the request `lead` starts with.
@@ -112,6 +121,51 @@ impl OuterSeal {
         let (head, sealed) =
             frame.split_at_mut_checked(shake::REPLY_AT).ok_or(DropReason::BadSize)?;
         open(&self.reply_key(lead, &head[shake::LEAD_LEN..], shared), sealed)
+    }
+}
+
+/// What requests to one responder may be sealed under: while the network's secret changes there are
+/// two.
+pub struct OuterSeals {
+    first: Arc<OuterSeal>,
+    other: Option<Arc<OuterSeal>>,
+}
+
+/// What opened a frame: its answer is sealed under the same.
+pub type Opener = Arc<OuterSeal>;
+
+impl OuterSeals {
+    /// As [`OuterSeal::new`].
+    pub fn new(role: &[u8], secrets: &NetworkSecrets, responder: &PublicKey) -> OuterSeals {
+        let seal = |secret| Arc::new(OuterSeal::new(role, secret, responder));
+        OuterSeals { first: seal(&secrets.first), other: secrets.other.as_ref().map(seal) }
+    }
+
+    /// Opens a request in place, as [`OuterSeal::open_request`], and says what opened it.
+    pub fn open_request<'a>(
+        &self,
+        frame: &'a mut [u8],
+    ) -> Result<(Lead, &'a [u8], Opener), DropReason> {
+        let opener = self.opener_of(frame);
+        let (lead, body) = opener.open_request(frame)?;
+        Ok((lead, body, opener))
+    }
+
+    /// What opens a request, or the first seal.
+    pub fn opener_of(&self, request: &[u8]) -> Opener {
+        self.opener(request, |seal, frame| seal.open_request(frame).is_ok())
+    }
+
+    /// Opens a part in place, as [`OuterSeal::open_part`].
+    pub fn open_part<'a>(&self, frame: &'a mut [u8]) -> Result<(Lead, &'a [u8]), DropReason> {
+        self.opener(frame, |seal, frame| seal.open_part(frame).is_ok()).open_part(frame)
+    }
+
+    /// The second seal if there is one and it opens the frame, else the first. A stranger's frame
+    /// costs two trials then. Opening in place destroys what it refuses, so a copy is tried.
+    fn opener(&self, frame: &[u8], opens: impl Fn(&OuterSeal, &mut [u8]) -> bool) -> Opener {
+        let other = self.other.as_ref().filter(|other| opens(other, &mut frame.to_vec()));
+        Arc::clone(other.unwrap_or(&self.first))
     }
 }
 

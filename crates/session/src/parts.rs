@@ -17,7 +17,7 @@ use shoal_crypto::Rng;
 use shoal_wire::{DropReason, HandshakePart, SizeClass, TAG_LEN, shake};
 
 use crate::config::{Endpoint, Role};
-use crate::outer::{Lead, OuterSeal};
+use crate::outer::{Lead, OuterSeal, OuterSeals};
 use crate::races::{COPIES_OF_PART, Races};
 use crate::seen::{self, Name, Seen};
 
@@ -111,7 +111,7 @@ pub(crate) fn cut(outer: &OuterSeal, rng: &mut Rng, frame: &[u8]) -> Vec<Vec<u8>
 
 /// Opens a part in place, and names it.
 pub(crate) fn open<'a>(
-    outer: &OuterSeal,
+    outer: &OuterSeals,
     frame: &'a mut [u8],
 ) -> Result<(Name, HandshakePart<'a>), DropReason> {
     let (lead, body) = outer.open_part(frame)?;
@@ -136,11 +136,13 @@ mod tests {
     #[test]
     fn parts_in_any_order_and_twice_make_the_frame_once() {
         let key = Identity::from_seed([1; 32]).public();
-        let outer = OuterSeal::new(Role::Link.label(), &NetworkSecret([2; 32]), &key);
+        let secret = NetworkSecret([2; 32]);
+        let seal = OuterSeal::new(Role::Link.label(), &secret, &key);
+        let outer = OuterSeals::new(Role::Link.label(), &secret.into(), &key);
         let mut rng = Rng::new([3; 32]);
         let mut frame = vec![0; shake::LINK_LEN];
         rng.fill(&mut frame);
-        let cut = cut(&outer, &mut rng, &frame);
+        let cut = cut(&seal, &mut rng, &frame);
         assert!(cut.len() == shake::PARTS && cut.iter().all(|p| p.len() == PART_FRAME));
         for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1]] {
             let mut parts = Parts::new();
@@ -153,7 +155,7 @@ mod tests {
             assert_eq!(whole, [frame.clone()]);
             assert_eq!(parts.len(), 0);
         }
-        let other = OuterSeal::new(Role::Link.label(), &NetworkSecret([9; 32]), &key);
+        let other = OuterSeals::new(Role::Link.label(), &NetworkSecret([9; 32]).into(), &key);
         let refused = open(&other, &mut cut[0].clone()).map(|_| ());
         assert_eq!(refused, Err(DropReason::BadHandshake));
     }

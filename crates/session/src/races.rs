@@ -16,7 +16,7 @@ use shoal_wire::{DropReason, Reply, TAG_LEN, Time, shake};
 use crate::config::Endpoint;
 use crate::cookie::Cookie;
 use crate::job::AttemptId;
-use crate::outer::Lead;
+use crate::outer::{Lead, OuterSeal};
 use crate::peer::Attempt;
 use crate::seen::Name;
 use crate::sessions::{Out, Sessions};
@@ -90,13 +90,13 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         &mut self,
         now: Time,
         from: E,
-        lead: &Lead,
+        (lead, opener): (&Lead, &OuterSeal),
         name: &Name,
     ) -> Result<(), DropReason> {
         if !self.races.may_be_true(now, name, from) {
             return Err(DropReason::ReplayedHandshake);
         }
-        self.send_cookie(now, from, lead)?;
+        self.send_cookie(now, from, lead, opener)?;
         Err(DropReason::CookieRequired)
     }
 
@@ -105,15 +105,21 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         &mut self,
         now: Time,
         from: E,
-        lead: &Lead,
+        (lead, opener): (&Lead, &OuterSeal),
         name: Name,
     ) -> Result<(), DropReason> {
-        self.send_cookie(now, from, lead)?;
+        self.send_cookie(now, from, lead, opener)?;
         self.turned_away.insert(name);
         Err(DropReason::CookieRequired)
     }
 
-    fn send_cookie(&mut self, now: Time, from: E, lead: &Lead) -> Result<(), DropReason> {
+    fn send_cookie(
+        &mut self,
+        now: Time,
+        from: E,
+        lead: &Lead,
+        opener: &OuterSeal,
+    ) -> Result<(), DropReason> {
         if self.out.len() >= COOKIES_OUT || !self.cookies.may_answer(now) {
             return Err(DropReason::HandshakeBudget);
         }
@@ -124,7 +130,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let body = &mut frame[shake::REPLY_AT..end];
         Reply::Cookie(cookie).write(body).map_err(crate::shake::parse_reason)?;
         let salt = self.rng.array();
-        self.common.outer(role).seal_reply(lead, &salt, None, &mut frame);
+        opener.seal_reply(lead, &salt, None, &mut frame);
         self.push_out(Out { peer: None, to: from, frame });
         self.stats.cookies_sent += 1;
         Ok(())

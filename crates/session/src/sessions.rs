@@ -4,7 +4,9 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey, Rng, Secret, Standard};
+use shoal_crypto::{
+    Ciphers, Identity, NetworkSecret, NetworkSecrets, PublicKey, Rng, Secret, Standard,
+};
 use shoal_wire::{DropReason, Level, Time};
 
 use crate::config::{Config, Endpoint, Event, PeerId, Role, Source, Stats, TableFull};
@@ -113,7 +115,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         config.lanes = config.lanes.clamp(1, LANES_MAX);
         config.workers = config.workers.clamp(1, LANES_MAX);
         let mut rng = Rng::new(seed);
-        let common = Common::new(&config, identity, secret);
+        let common = Common::new(&config, identity, secret.into());
         // A handed-out mask key can serve a handshake in flight and then a whole session.
         let keep = config.reject_after + config.reject_after;
         Sessions {
@@ -157,6 +159,13 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             config,
             rng,
         }
+    }
+
+    /// Has handshakes begin with the first of these secrets, and takes those under both. Sessions,
+    /// and handshakes under way, stay as they are.
+    pub fn set_secrets(&mut self, secrets: NetworkSecrets) {
+        let identity = self.common.identity.clone();
+        self.common = Arc::new(Common::new(&self.config, identity, secrets));
     }
 
     /// Allows sessions with the holder of `key`; a known key gives its peer.
@@ -386,15 +395,21 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         true
     }
 
-    /// Queues a handshake frame for a peer, in parts if its path is small.
-    pub(crate) fn push_handshake(&mut self, peer: PeerId, to: E, frame: Vec<u8>, small: bool) {
+    /// Queues a handshake frame for a peer, in parts under this secret if its path is small.
+    pub(crate) fn push_handshake(
+        &mut self,
+        peer: PeerId,
+        to: E,
+        frame: Vec<u8>,
+        small: Option<&NetworkSecret>,
+    ) {
         let role = self.config.role;
-        let key = self.peer(peer).map(|p| p.key).filter(|_| small && role == Role::Link);
-        let Some(key) = key else {
+        let small = small.filter(|_| role == Role::Link);
+        let Some((secret, key)) = small.zip(self.peer(peer).map(|p| p.key)) else {
             self.push_out(Out { peer: Some(peer), to, frame });
             return;
         };
-        let outer = OuterSeal::new(role.label(), &self.common.secret, &key);
+        let outer = OuterSeal::new(role.label(), secret, &key);
         for frame in parts::cut(&outer, &mut self.rng, &frame) {
             self.push_out(Out { peer: Some(peer), to, frame });
         }
@@ -418,8 +433,10 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     pub fn handle_too_long(&mut self, peer: PeerId, to: E, frame: &[u8]) {
         let Some(found) = self.peer_mut(peer) else { return };
         (found.small, found.refused) = (true, true);
+        let turn = found.dial.as_ref().map_or(1, |dial| dial.turn);
         if frame.len() == self.config.role.handshake_len() {
-            self.push_handshake(peer, to, frame.to_vec(), true);
+            let secret = self.common.secret_of_turn(turn).clone();
+            self.push_handshake(peer, to, frame.to_vec(), Some(&secret));
         }
     }
 

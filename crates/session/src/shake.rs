@@ -143,6 +143,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             attempt: AttemptId { peer, number },
             role,
             responder,
+            turn,
             grant,
             incarnation: self.incarnation,
             timestamp: self.timestamp(),
@@ -234,7 +235,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         small: bool,
     ) -> Result<(), DropReason> {
         let common = Arc::clone(&self.common);
-        let (lead, body) = common.outer(from.role(common.role)).open_request(frame)?;
+        let (lead, body, opener) = common.outer(from.role(common.role)).open_request(frame)?;
         let request = Request::parse(body).map_err(parse_reason)?;
         let shown_s = request.shown_s;
         let (off, dated_before) = self.date(shown_s);
@@ -245,7 +246,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         // Where a copy from elsewhere was turned away, the true request's cookie still holds.
         let holds = self.cookies.holds(now, &from, &request.cookie);
         if self.taken.contains(&name) || !holds && self.turned_away.contains(&name) {
-            return self.handle_copy(now, from, &lead, &name);
+            return self.handle_copy(now, from, (&lead, &opener), &name);
         }
         let queue = self.config.handshake_queue.max(4);
         // An earlier run of this node may have answered what is from before our start: it gets a
@@ -269,7 +270,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         // But an old request may have been pushed out of those remembered, and draws no cookie.
         let shows = request.cookie != Cookie::default() && recent;
         if (loaded || shows) && !holds {
-            return self.ask_for_cookie(now, from, &lead, name);
+            return self.ask_for_cookie(now, from, (&lead, &opener), name);
         }
         if loaded {
             let same = self.sources.get(&from.source()).copied().unwrap_or(0);
@@ -286,6 +287,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.answers.push_back(Answer {
             asked: Asked { from, name, small, dated_before, age: self.age },
             lead,
+            opener,
             cookie,
             shown_s,
             noise,
@@ -412,6 +414,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             dial.wait = (dial.wait * 2).min(retry_max);
         }
         let Started { lead, token, outer, cookie, .. } = started;
+        let secret = outer.secret().clone();
         let epoch = started.grant.epoch;
         let initiator = Arc::new(initiator);
         let replies = Vec::new();
@@ -439,7 +442,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.stats.requests_sent += 1;
         self.note_reached(peer, index, to);
         let small = self.peer(peer).is_some_and(|p| p.is_small(turn));
-        self.push_handshake(peer, to, frame, small);
+        self.push_handshake(peer, to, frame, small.then_some(&secret));
         self.refresh_timer(peer);
     }
 
@@ -477,7 +480,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         grant: Grant,
         answered: Answered,
     ) -> Result<(), DropReason> {
-        let Answered { said, suite, level, lanes, split, frame, .. } = answered;
+        let Answered { said, suite, level, lanes, split, frame, secret, .. } = answered;
         let peer = self.peer_by_dh(&answered.peer).ok_or(DropReason::UnknownPeer)?;
         if level > self.weakest(peer) {
             // The level was allowed when the request came, and is not any more.
@@ -525,7 +528,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         }
         self.note_reached(peer, grant.index, from);
         self.stats.responses_sent += 1;
-        self.push_handshake(peer, from, frame, small);
+        self.push_handshake(peer, from, frame, small.then_some(&secret));
         self.refresh_timer(peer);
         Ok(())
     }

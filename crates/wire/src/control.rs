@@ -12,7 +12,8 @@ use core::net::SocketAddr;
 
 use crate::place::read_some_place;
 use crate::{
-    ChainMessage, HopPlace, HopStep, ListMessage, ParseError, Reader, RoutingMessage, SizeClass,
+    ChainMessage, HopPlace, HopStep, ListMessage, ParseError, Reader, RoutingMessage,
+    SecretMessage, SizeClass,
 };
 
 /// Type byte that ends the sequence: all that follows is padding.
@@ -210,6 +211,8 @@ pub enum Control {
     List(ListMessage),
     /// For whoever holds the supplements of the list's mandates.
     Chain(ChainMessage),
+    /// About the network's secret, whose body [`SecretMessage`] reads.
+    Secret(SecretMessage),
     /// The sender's wall clock when this was sent, in milliseconds since 1970.
     Clock(u64),
     /// Tells the receiver that another node makes handshakes with the receiver's key.
@@ -245,6 +248,9 @@ impl Control {
             }
             kind if ChainMessage::KINDS.contains(&kind) => {
                 return ChainMessage::parse(kind, body).map(Control::Chain);
+            }
+            kind if SecretMessage::KINDS.contains(&kind) => {
+                return SecretMessage::parse(kind, body).map(Control::Secret);
             }
             _ => return RoutingMessage::parse(kind, body).map(Control::Routing),
         };

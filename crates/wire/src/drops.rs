@@ -127,6 +127,8 @@ drop_reasons! {
     BadList = "bad_list",
     /// A registrar's supplement that its mandate does not allow, or that it did not sign.
     BadMandate = "bad_mandate",
+    /// What a neighbour gave as the network's secret is not the one that the list names.
+    BadSecret = "bad_secret",
     /// More messages about the authority's list at once than a node takes in, or a neighbour that
     /// asks for more of it than it may.
     ListBudget = "list_budget",

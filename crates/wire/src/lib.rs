@@ -38,6 +38,7 @@ mod meeting;
 mod mix;
 mod place;
 mod routing;
+mod secrets;
 mod stun;
 mod time;
 pub mod transfer;
@@ -76,6 +77,7 @@ pub use routing::{
     Instances, METRIC_INFINITE, OriginProof, ROUTING_KINDS, RouteEntry, RouteUpdate,
     RoutingMessage, SIGNATURE_LEN, SeqnoRequest,
 };
+pub use secrets::{SecretHave, SecretMessage};
 pub use stun::{StunId, stun_answer, stun_id, stun_request};
 pub use time::Time;
 

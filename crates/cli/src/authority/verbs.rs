@@ -6,7 +6,9 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::json;
 use shoal_crypto::{PublicKey, SigningKey};
-use shoal_directory::{Carrier, List, Member, POLICY_MAX, Policy, Prefix, Revoked, is_overlay};
+use shoal_directory::{
+    Carrier, List, Member, POLICY_MAX, Policy, Prefix, Revoked, SecretChange, is_overlay,
+};
 use shoal_wire::Address;
 
 use super::folder::{self, Authority, KEY, now_s, wrong};
@@ -215,6 +217,14 @@ pub fn revoke(json: bool, args: &super::Revoke) -> Result<()> {
         }
     };
     authority.content.revoked.push(Revoked::new(&args.name, &key));
+    let names = authority.content.secrets;
+    if names.is_some_and(|names| matches!(names.change, SecretChange::Next(_))) {
+        eprintln!(
+            "shoal: warning: {} may have the secret that is announced: take it back with `shoal \
+             authority rotate cancel`, and announce another one",
+            args.name
+        );
+    }
     let list = authority.save()?;
     done(json, &args.folder.dir, &list, &format!("{}: revoked", args.name))
 }

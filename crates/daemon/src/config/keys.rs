@@ -63,6 +63,20 @@ pub fn load_network_secret(file: &Path, user: Option<u32>) -> Result<NetworkSecr
     Ok(NetworkSecret(*load(file, NETWORK_LABEL, user)?.expose()))
 }
 
+/// Reads secrets of one network, one a line; `user` as for [`load_identity_for`].
+pub fn load_network_secrets(
+    file: &Path,
+    user: Option<u32>,
+) -> Result<Vec<NetworkSecret>, KeyFileError> {
+    let text = load_text(file, NETWORK_LABEL, user)?;
+    let secrets = text.lines().map(|line| {
+        let secret = parse(line, NETWORK_LABEL)?;
+        Ok(NetworkSecret(*secret.expose()))
+    });
+    let fail = |message: String| KeyFileError { file: file.to_path_buf(), message };
+    secrets.collect::<Result<_, String>>().map_err(fail)
+}
+
 /// Reads an authority's key.
 pub fn load_authority(file: &Path) -> Result<SigningKey, KeyFileError> {
     Ok(SigningKey::from_seed(*load(file, AUTHORITY_LABEL, None)?.expose()))
@@ -151,6 +165,15 @@ fn load<const N: usize>(
     label: &str,
     user: Option<u32>,
 ) -> Result<Secret<N>, KeyFileError> {
+    let text = load_text(file, label, user)?;
+    parse(&text, label).map_err(|message| KeyFileError { file: file.to_path_buf(), message })
+}
+
+fn load_text(
+    file: &Path,
+    label: &str,
+    user: Option<u32>,
+) -> Result<Zeroizing<String>, KeyFileError> {
     let fail = |message: String| KeyFileError { file: file.to_path_buf(), message };
     let make = match label {
         NODE_LABEL => format!("shoal genkey -o {}", file.display()),
@@ -170,7 +193,7 @@ fn load<const N: usize>(
         .take(MAX_LEN)
         .read_to_string(&mut text)
         .map_err(|e| fail(format!("can't be read as text: {e}")))?;
-    parse(&text, label).map_err(fail)
+    Ok(text)
 }
 
 fn check_access(file: &Path, meta: &std::fs::Metadata, user: Option<u32>) -> Result<(), String> {

@@ -367,6 +367,10 @@ section! {
         /// when absent, network.chains in the folder of seen_file. Its user must be allowed to
         /// write there.
         chains_file: Option<PathBuf>, optional "network.chains".into(), reload no;
+        /// Where a secret of the network that neighbours handed on is kept for the next start
+        /// (docs/authority.md, another secret); when absent, network.secrets in the folder of
+        /// seen_file. Its user must be allowed to write there.
+        secrets_file: Option<PathBuf>, optional "network.secrets".into(), reload no;
         /// A list that was signed longer ago counts no more: nobody is a member then.
         #[on = serde(default = "default_max_staleness_s")]
         max_staleness_s: u64 = default_max_staleness_s(), in 1 ..= 315_360_000, reload no;
@@ -399,6 +403,12 @@ impl Authority {
     pub fn chains_file(&self) -> PathBuf {
         let beside = || self.seen_file.with_file_name("network.chains");
         self.chains_file.clone().unwrap_or_else(beside)
+    }
+
+    /// Where secrets of the network that neighbours handed on are kept.
+    pub fn secrets_file(&self) -> PathBuf {
+        let beside = || self.seen_file.with_file_name("network.secrets");
+        self.secrets_file.clone().unwrap_or_else(beside)
     }
 
     pub(super) fn check_given(&self, source: &Source<'_>) -> Result<(), ConfigError> {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use shoal_crypto::{Identity, NetworkSecret, PublicKey};
+use shoal_crypto::{Identity, NetworkSecret, NetworkSecrets, PublicKey};
 use shoal_directory::Carrier;
 use shoal_wire::Time;
 
@@ -28,8 +28,10 @@ pub struct Setup {
     pub linked: Option<Hosts>,
     /// This node's keys.
     pub identity: Identity,
-    /// The network's secret.
+    /// The secret of `network_secret_file`.
     pub secret: NetworkSecret,
+    /// The secrets that count: that one, unless the authority's list names others.
+    pub secrets: NetworkSecrets,
     /// The authority's list, if the configuration names one; `hosts` come from it then, and the
     /// configuration has only links to its members.
     pub authority: Option<Authority>,
@@ -112,9 +114,9 @@ impl Setup {
         let secret = keys::load_network_secret(&secret, user);
         let secret = keep(secret, &mut faults);
         let (mut authority, mut linked) = (None, None);
-        if let (Some(list), Some(identity)) = (list, &identity) {
-            let now = clock.now();
-            authority = join(&config, list, identity.public(), now, &mut faults);
+        if let (Some(list), Some(identity), Some(secret)) = (list, &identity, &secret) {
+            let (now, keys) = (clock.now(), (identity.public(), secret.clone()));
+            authority = join(&config, list, keys, now, &mut faults);
             hosts = authority.as_ref().map(|authority| authority.hosts(now));
             if let (Some(authority), Some(hosts)) = (&authority, &hosts) {
                 linked = authority.linked(now);
@@ -130,11 +132,14 @@ impl Setup {
             (Some(hosts), Some(identity), Some(secret)) if faults.is_empty() => {
                 let listen = Listen::new(&config, &identity);
                 let experiment = Experiment::default();
+                let secrets = authority.as_ref().map(Authority::secrets);
+                let secrets = secrets.unwrap_or_else(|| secret.clone().into());
                 Ok(Setup {
                     config,
                     hosts,
                     linked,
                     identity,
+                    secrets,
                     secret,
                     authority,
                     clock,
@@ -217,12 +222,12 @@ impl Setup {
 fn join(
     config: &Config,
     list: Reading,
-    key: PublicKey,
+    (key, secret): (PublicKey, NetworkSecret),
     now: Time,
     faults: &mut Vec<String>,
 ) -> Option<Authority> {
     let file = list.source().display().to_string();
-    let authority = Authority::new(config, key, list, now);
+    let authority = Authority::new(config, (key, secret), list, now);
     let authority = keep(authority.map_err(|refused| format!("{file}: {refused}")), faults)?;
     if authority.has_me() {
         return Some(authority);
@@ -358,7 +363,7 @@ pub fn reread(config: &Config, hosts: &Hosts) -> Result<Newer, SetupError> {
     }
 }
 
-fn user_number(name: &str) -> Option<u32> {
+pub(crate) fn user_number(name: &str) -> Option<u32> {
     nix::unistd::User::from_name(name).ok().flatten().map(|user| user.uid.as_raw())
 }
 
@@ -369,6 +374,12 @@ pub fn files(config: &Config) -> [PathBuf; 3] {
         config.path(&config.node.network_secret_file),
         config.path(&config.node.hosts_file),
     ]
+}
+
+/// The first address of the prefix that all hosts have where no list states one: it follows from the
+/// network's secret.
+pub fn overlay_of(secret: &NetworkSecret) -> Ipv6Addr {
+    shoal_ip::overlay_prefix(secret).address
 }
 
 fn keep<T, E: fmt::Display>(result: Result<T, E>, faults: &mut Vec<String>) -> Option<T> {

@@ -38,12 +38,14 @@ mod peer;
 mod refuse;
 mod registrar;
 
-pub use authority::{Authority, Mandate};
+pub use authority::{Authority, Mandate, Secret};
 pub use circuits::{
     Avoided, Circuit, CircuitTotals, Circuits, CircuitsTo, Hop, Hops, Loops, Order,
 };
 pub use cover::{Cover, CoverTier, Covered};
-pub use directory::{Directory, LIST_PART_MAX, ListPart, STEPS_REPLY_MAX, Steps};
+pub use directory::{
+    Directory, Hidden, LIST_PART_MAX, ListPart, STEPS_REPLY_MAX, Steps, secret_proof,
+};
 pub use host::{HOSTS_MAX, Host, Hosts};
 pub use interface::{Behind, Interface};
 pub use peer::{DirectLinks, DirectPeer, HopPeer, Netcheck, Peer, PortMapping, SeenBy};
@@ -222,6 +224,12 @@ pub enum Command {
         /// Supplements of one mandate in their order, as base64; 1 to 64.
         steps: Vec<String>,
     },
+    /// Asks for the newest of the network's secrets that the list names, which a program has that
+    /// knows an older one; answered by [`Reply::Secret`].
+    Secret {
+        /// `secret_proof` of a secret that the node knows, too, as base64.
+        proof: String,
+    },
     /// Asks a registrar, which is no node; answered by [`Reply::Registrar`].
     Registrar {
         /// What.
@@ -308,6 +316,8 @@ pub enum Reply {
         /// How many steps of the mandate's chain count now.
         steps: u64,
     },
+    /// To [`Command::Secret`].
+    Secret(Hidden),
     /// To [`Command::Registrar`].
     Registrar(Box<Given>),
 }

@@ -119,6 +119,7 @@ impl Worker {
             Command::Directory => directory::directory(&self.parts, now),
             Command::List { version, skip } => directory::list(&self.parts, *version, *skip),
             Command::Steps { mandate, first } => directory::steps(&self.parts, mandate, *first),
+            Command::Secret { proof } => directory::secret(&self.parts, proof),
             Command::Send { host, files: list } => match names.host_id(host) {
                 None => names.unknown(host),
                 Some(id)

@@ -6,7 +6,7 @@ use shoal_directory::{MandateId, SUPPLEMENT_LEN_MAX, Supplement};
 use shoal_wire::Time;
 
 use crate::control::api::{
-    Directory, ErrorCode, LIST_PART_MAX, ListPart, Reply, STEPS_REPLY_MAX, Steps,
+    Directory, ErrorCode, Hidden, LIST_PART_MAX, ListPart, Reply, STEPS_REPLY_MAX, Steps,
 };
 use crate::membership::chains::STEPS_MAX;
 use crate::membership::standing::hex;
@@ -64,6 +64,15 @@ pub(crate) fn steps(parts: &Parts, mandate: &str, first: u64) -> Reply {
     let steps = register.steps().iter().skip(skip).take(STEPS_REPLY_MAX);
     let steps = steps.map(Supplement::bytes).map(|bytes| STANDARD.encode(bytes)).collect();
     Reply::Steps(Steps { first: first.max(1), steps })
+}
+
+/// The newest secret of the network, for a program that knows another one.
+pub(crate) fn secret(parts: &Parts, proof: &str) -> Reply {
+    let Some(authority) = &parts.authority else { return none() };
+    match authority.secret_for(proof) {
+        Ok(secret) => Reply::Secret(Hidden { text: STANDARD.encode(secret.0) }),
+        Err(why) => Reply::error(ErrorCode::NoList, why),
+    }
 }
 
 /// The bytes of supplements that a program sent.

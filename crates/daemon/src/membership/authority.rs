@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use shoal_crypto::{PublicKey, VerifyKey};
+use shoal_crypto::{NetworkSecret, PublicKey, VerifyKey};
 use shoal_directory::{
     Access, Carrier, CircuitMode, Directory, Exchange, List, Mark, Member, Policy, Prefix, Refused,
     Rights as Right,
@@ -22,10 +22,11 @@ use shoal_directory::{
 use shoal_edge::HostId;
 use shoal_wire::Time;
 
-use crate::config::{Config, LinkPeer, Links};
+use crate::config::{Config, LinkPeer, Links, keys};
 use crate::control::journal;
 use crate::membership::chains::{ChainFile, Supplements};
 use crate::membership::hosts::{Host, Hosts};
+use crate::membership::secrets::{SecretFiles, Secrets};
 use crate::membership::seen::Seen;
 use crate::membership::staleness::{self, Age, Reminder};
 use crate::membership::watch::{self, Kept, News, Stamp, Watcher};
@@ -71,7 +72,11 @@ impl Reading {
         let stamp = Stamp::of(&file);
         let seen = Seen::new(config.path(&section.seen_file), key);
         let chains = ChainFile::new(config.path(&section.chains_file()));
-        let kept = Kept { seen, file: config.path(&section.kept_file()), chains };
+        let secrets = SecretFiles {
+            kept: config.path(&section.secrets_file()),
+            next: keys::next_key_file(&config.path(&config.node.network_secret_file)),
+        };
+        let kept = Kept { seen, file: config.path(&section.kept_file()), chains, secrets };
         let reading = kept.seen.read().and_then(|mark| {
             let list = watch::read(&file, &key)?;
             let (from_neighbour, fault) = (false, None);
@@ -157,6 +162,8 @@ pub struct Authority {
     pub(super) fault: Option<String>,
     /// What registrars signed, and how it passes on.
     pub(crate) supplements: Supplements,
+    /// The network's secrets.
+    pub(crate) secrets: Secrets,
     /// The thread that watches the list's file as long as this lives.
     pub(crate) watcher: Option<Watcher>,
 }
@@ -171,7 +178,7 @@ impl Authority {
     /// Errors: it is refused (see [`Directory::accept`]).
     pub fn new(
         config: &Config,
-        key: PublicKey,
+        (key, secret): (PublicKey, NetworkSecret),
         reading: Reading,
         now: Time,
     ) -> Result<Authority, Refused> {
@@ -182,6 +189,8 @@ impl Authority {
         let mut directory = Directory::resume(Duration::from_secs(max_staleness_s), mark);
         directory.accept(now, unix_s(), reading.list)?;
         let steps = (reading.steps, reading.steps_fault);
+        let user = config.node.user.as_deref().and_then(crate::config::user_number);
+        let secrets = Secrets::new(secret, reading.kept.secrets.read(user), pass_on);
         let supplements = Supplements::load(&mut directory, (now, unix_s()), steps, pass_on);
         let me = Host {
             name: config.node.name.clone(),
@@ -216,6 +225,7 @@ impl Authority {
             kept: reading.kept,
             fault: reading.fault,
             supplements,
+            secrets,
             watcher: None,
             directory,
         };
@@ -270,6 +280,14 @@ impl Authority {
                 self.take_steps(now, checked);
                 return self.is_apply_due(now);
             }
+            News::KeptSecret(secret) => {
+                self.take_kept_secret(now, secret);
+                return false;
+            }
+            News::NextSecret(read) => {
+                self.take_offered_secret(now, read);
+                return false;
+            }
         };
         let taken = read.and_then(|list| {
             let taken = self.directory.accept(now, unix_s(), list);
@@ -310,6 +328,7 @@ impl Authority {
         let version = self.directory.list().map_or(0, |list| list.content().version);
         let members = self.directory.members(now, unix_s).count();
         let in_force = (version, members, self.linked(now).map_or(0, |linked| linked.len()));
+        self.look_at_secrets(now);
         self.remind(now);
         let next = self.directory.next_change(now, unix_s).unwrap_or(LOOK_EVERY);
         // A deadline in whole seconds may be met a little early: then the next look finds it.

@@ -155,11 +155,11 @@ impl Supplements {
 }
 
 impl Authority {
-    /// When lists or supplements have something to do.
+    /// When lists, supplements or secrets have something to do.
     pub fn exchange_timeout(&self) -> Option<Time> {
         let lists = self.exchange.as_ref().and_then(|exchange| exchange.poll_timeout());
         let steps = self.supplements.poll_timeout();
-        [lists.map(|(at, _)| at), steps].into_iter().flatten().min()
+        [lists.map(|(at, _)| at), steps, self.secret_timeout()].into_iter().flatten().min()
     }
 
     /// What became of supplements between neighbours.

@@ -87,8 +87,14 @@ impl Worker {
     /// Notes that a neighbour hears us, or is lost.
     pub(crate) fn note_neighbour(&mut self, now: Time, event: &RelayEvent) {
         match *event {
-            RelayEvent::LinkUp(link) => self.note_chain(now, link, true),
-            RelayEvent::LinkDown(link) => self.note_chain(now, link, false),
+            RelayEvent::LinkUp(link) => {
+                self.note_chain(now, link, true);
+                self.note_secret(now, link, true);
+            }
+            RelayEvent::LinkDown(link) => {
+                self.note_chain(now, link, false);
+                self.note_secret(now, link, false);
+            }
             _ => {}
         }
         let Parts { node, authority, .. } = &mut self.parts;

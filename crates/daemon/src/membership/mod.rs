@@ -13,6 +13,7 @@ pub mod levels;
 pub(crate) mod lists;
 pub(crate) mod members;
 pub mod renewal;
+pub mod secrets;
 pub mod seen;
 pub(crate) mod staleness;
 pub(crate) mod standing;

@@ -38,6 +38,7 @@ impl Authority {
         let faults = self.watcher.iter().flat_map(|watcher| watcher.faults());
         let mut warnings: Vec<String> = faults.chain(self.fault.clone()).collect();
         warnings.extend(self.supplements.fault.clone());
+        warnings.extend(self.secret_warnings());
         if self.links.is_empty() && self.accept.accept == Accept::Configured {
             warnings.push(crate::config::NO_LINK.to_string());
         }
@@ -159,6 +160,7 @@ impl Authority {
             member_until_unix_s: own.map_or(0, |own| own.expires_unix_s),
             by_registrar: own.is_some_and(|own| self.registrar_of(own).is_some()),
             mandates: self.mandates(),
+            secret: self.secret_status(now),
         }
     }
 

@@ -10,10 +10,12 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use shoal_crypto::VerifyKey;
+use shoal_crypto::{NetworkSecret, VerifyKey};
 use shoal_directory::{Error, List, Mark, SIZE_MAX};
+use zeroize::Zeroizing;
 
 use crate::membership::chains::{ChainFile, Checked, Unchecked};
+use crate::membership::secrets::SecretFiles;
 use crate::membership::seen::{self, Seen};
 use crate::worker::wake::Outlet;
 
@@ -32,6 +34,10 @@ pub enum News {
     Neighbour(Result<List, Error>),
     /// What a registrar signed, or did not.
     Steps(Checked),
+    /// A secret of the network that is kept now.
+    KeptSecret(NetworkSecret),
+    /// What the operator put there as the next secret.
+    NextSecret(Result<NetworkSecret, String>),
 }
 
 /// What the worker asks for.
@@ -44,6 +50,8 @@ enum Work {
     CheckSteps(Box<Unchecked>),
     /// Keep supplements for after a restart: all of them, or those to be appended.
     KeepSteps { bytes: Vec<u8>, whole: bool },
+    /// Keep these secrets for after a restart, of which one is new.
+    KeepSecrets(Zeroizing<String>, Option<NetworkSecret>),
 }
 
 /// Files that outlast the node.
@@ -55,6 +63,8 @@ pub struct Kept {
     pub file: PathBuf,
     /// What registrars signed.
     pub chains: ChainFile,
+    /// The network's secrets.
+    pub secrets: SecretFiles,
 }
 
 impl Kept {
@@ -96,6 +106,26 @@ impl Stamp {
     }
 }
 
+/// What was seen of a file. It is read once it is the same at two looks.
+#[derive(Default)]
+struct Looks {
+    read: Option<Stamp>,
+    last: Option<Stamp>,
+}
+
+impl Looks {
+    /// Looks again; says whether the file is to be read.
+    fn has_changed(&mut self, file: &Path) -> bool {
+        let stamp = Stamp::of(file);
+        let still = std::mem::replace(&mut self.last, stamp) == stamp;
+        let changed = still && stamp != self.read;
+        if changed {
+            self.read = stamp;
+        }
+        changed
+    }
+}
+
 /// Ends its thread when it is dropped.
 pub struct Watcher {
     work: SyncSender<Work>,
@@ -107,6 +137,7 @@ pub struct Watcher {
 struct Faults {
     list: Option<String>,
     steps: Option<String>,
+    secrets: Option<String>,
 }
 
 impl Faults {
@@ -132,7 +163,8 @@ impl Watcher {
         let faults = Arc::<Mutex<Faults>>::default();
         let theirs = faults.clone();
         let watch = move || {
-            let (mut read, mut last) = (stamp, stamp);
+            let mut list = Looks { read: stamp, last: stamp };
+            let mut next = Looks::default();
             let noted = || theirs.lock().unwrap_or_else(PoisonError::into_inner);
             loop {
                 let news = match asked.recv_timeout(LOOK_EVERY) {
@@ -148,15 +180,23 @@ impl Watcher {
                         Faults::note(&mut noted().steps, written);
                         continue;
                     }
+                    Ok(Work::KeepSecrets(text, new)) => {
+                        let written = kept.secrets.write(&text);
+                        Faults::note(&mut noted().secrets, written);
+                        let Some(new) = new else { continue };
+                        News::KeptSecret(new)
+                    }
                     Err(RecvTimeoutError::Disconnected) => return,
                     Err(RecvTimeoutError::Timeout) => {
-                        let stamp = Stamp::of(&file);
-                        let still = stamp == last;
-                        last = stamp;
-                        if !still || stamp == read {
+                        if next.has_changed(&kept.secrets.next) {
+                            let news = News::NextSecret(kept.secrets.read_next());
+                            if outlet.send(news).is_err() {
+                                return;
+                            }
+                        }
+                        if !list.has_changed(&file) {
                             continue;
                         }
-                        read = stamp;
                         // A list that vanished is one that can't be read: the one in force stays.
                         News::File(self::read(&file, &key))
                     }
@@ -202,6 +242,12 @@ impl Watcher {
         self.work.try_send(Work::KeepSteps { bytes, whole }).is_ok()
     }
 
+    /// Keeps secrets for after a restart, in place of those that are kept; the new one comes back
+    /// as [`News`] then. False if the thread's queue is full: then ask again later.
+    pub(crate) fn keep_secrets(&self, text: Zeroizing<String>, new: Option<NetworkSecret>) -> bool {
+        self.work.try_send(Work::KeepSecrets(text, new)).is_ok()
+    }
+
     /// Whether the last supplements could not be kept, so that the file is not what it should be.
     pub(crate) fn lost_steps(&self) -> bool {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner).steps.is_some()
@@ -210,7 +256,7 @@ impl Watcher {
     /// Why the last mark, list or supplements could not be kept.
     pub fn faults(&self) -> Vec<String> {
         let faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        faults.list.into_iter().chain(faults.steps).collect()
+        faults.list.into_iter().chain(faults.steps).chain(faults.secrets).collect()
     }
 }
 
@@ -236,7 +282,7 @@ mod tests {
                 return match news {
                     News::File(read) => read,
                     News::Neighbour(read) => read.map_err(|e| e.to_string()),
-                    News::Steps(_) => panic!("nobody asked for steps"),
+                    _ => panic!("nobody asked for anything else"),
                 };
             }
             assert!(began.elapsed() < Duration::from_secs(10), "no news");
@@ -268,7 +314,9 @@ mod tests {
         let (outlet, mut inbox) = channel(4, &waker);
         let seen = Seen::new(folder.path().join("seen"), key.public());
         let chains = ChainFile::new(folder.path().join("chains"));
-        let kept = Kept { seen: seen.clone(), file: folder.path().join("kept"), chains };
+        let secrets =
+            SecretFiles { kept: folder.path().join("secrets"), next: folder.path().join("next") };
+        let kept = Kept { seen: seen.clone(), file: folder.path().join("kept"), chains, secrets };
         let watcher = Watcher::start(file.clone(), key.public(), None, kept, outlet).unwrap();
         let list = |version| Content { version, ..Content::default() }.sign(&key).unwrap();
         std::fs::write(&file, list(1).bytes()).unwrap();

@@ -94,8 +94,8 @@ pub fn build(
     clock: Clock,
 ) -> anyhow::Result<(Node, Names, Config)> {
     let (now, unix_ms) = (clock.now(), unix_ms());
-    let overlay = setup.overlay();
-    let Setup { config, hosts, linked, identity, secret, experiment, .. } = setup;
+    let (overlay, secrets) = (setup.overlay(), setup.secrets.clone());
+    let Setup { config, hosts, linked, identity, experiment, .. } = setup;
     let pool = shoal_onion::pool::Config {
         address: config.address(),
         relays: config.circuits.relays,
@@ -114,7 +114,9 @@ pub fn build(
     let node_config =
         shoal_node::Config { relay: relay_config(&config, &hosts), edge: edge_config };
     let queue = interface.as_mut().and_then(Interface::take_queue);
-    let mut node = Node::new(node_config, identity, secret, origins, queue, &seeds, now, unix_ms);
+    let first = secrets.first.clone();
+    let mut node = Node::new(node_config, identity, first, origins, queue, &seeds, now, unix_ms);
+    node.set_secrets(secrets);
     if !config.is_router() {
         let mut pool = Pool::new(pool, kept, pool_seed, now, unix_ms)?;
         experiment.circuit_life.into_iter().for_each(|life| pool.set_life(life));

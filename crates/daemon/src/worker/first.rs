@@ -271,6 +271,8 @@ impl Worker {
         self.pass_on_events(now);
         self.pass_lists_on(now);
         self.pass_steps_on(now);
+        self.pass_secret_on(now);
+        self.apply_secrets();
         self.keep_circuits();
         self.rest(now);
         self.hand_out_jobs();

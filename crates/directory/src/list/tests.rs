@@ -10,6 +10,7 @@ fn content() -> Content {
         revoked: vec![Revoked::new("eve", &member("eve", 66, &[]).key)],
         policy: "[[allow]]\nfrom = \"a\"\nto = \"b\"\nproto = \"tcp\"\nports = [22]\n".into(),
         overlay: Some("fd00:1:2::/48".parse().unwrap()),
+        secrets: None,
         mandates: vec![crate::mandate::tests::mandate("desk", 1)],
         unknown: vec![unknown(false), Field { number: 1_000, ..unknown(false) }],
         members: vec![sign(member("bob", 2, &["b"])), sign(member("alice", 1, &["a"]))],

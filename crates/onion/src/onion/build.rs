@@ -141,7 +141,7 @@ impl<C: Ciphers> Onion<C> {
             return Err(DropReason::CircuitLimit);
         }
         let key = self.nodes.get(&to).ok_or(DropReason::UnknownPeer)?;
-        let outer = OuterSeal::new(setup::ROLE, &self.secret, key);
+        let outer = OuterSeal::new(setup::ROLE, &self.secrets.first, key);
         let bond = self.bond(to)?;
         let (lead, until) = (self.rng.array(), now + HALF_OPEN);
         self.slots.grant(id, to);
@@ -200,7 +200,8 @@ impl<C: Ciphers> Onion<C> {
         cell: &mut [u8; CELL_LEN],
     ) -> Result<(), DropReason> {
         // Most of what comes here without a circuit's index is a cell of one that is gone.
-        let create = Create::open(&self.outer, cell).map_err(|reason| match reason {
+        let opener = self.outer.opener_of(&cell[..]);
+        let create = Create::open(&opener, cell).map_err(|reason| match reason {
             DropReason::BadHandshake => DropReason::UnknownCircuit,
             other => other,
         })?;
@@ -214,13 +215,13 @@ impl<C: Ciphers> Onion<C> {
         }
         let bond = self.bond(from)?;
         self.find_room(now, from, self.queue.answers())?;
-        self.check_proof(now, from, &create, &bond)?;
+        self.check_proof(now, from, (&create, &opener), &bond)?;
         if self.queue.answers() >= WAITING_MAX || !self.asked.take(now, from) {
             return Err(DropReason::HandshakeBudget);
         }
         self.seen.insert(name);
         let ephemeral = Secret::new(self.rng.array());
-        self.queue.add_answer(Work::Answer { from, create, bond, ephemeral });
+        self.queue.add_answer(Work::Answer { from, opener, create, bond, ephemeral });
         Ok(())
     }
 
@@ -230,7 +231,7 @@ impl<C: Ciphers> Onion<C> {
         &mut self,
         now: Time,
         from: Address,
-        create: &Create,
+        (create, opener): (&Create, &OuterSeal),
         bond: &Bond,
     ) -> Result<(), DropReason> {
         if !create.shows(bond, from, &Cookie::default()) {
@@ -246,7 +247,7 @@ impl<C: Ciphers> Onion<C> {
             return Err(DropReason::HandshakeBudget);
         }
         let cookie = cookies.issue(now, &from);
-        let seals = (&self.outer, bond);
+        let seals = (opener, bond);
         let cell = setup::write_cookie(seals, &create.lead, &cookie, &mut self.rng);
         self.transmit(from, cell, None)?;
         Err(DropReason::CookieRequired)
@@ -271,6 +272,7 @@ impl<C: Ciphers> Onion<C> {
         &mut self,
         now: Time,
         from: Address,
+        opener: &OuterSeal,
         answer: &Answer,
     ) -> Result<(), DropReason> {
         let mixing = self.agreed(answer.offer.mixing)?;
@@ -289,7 +291,7 @@ impl<C: Ciphers> Onion<C> {
         self.room.add(Tenant { id, from, born: now });
         self.room.open_half(from);
         let grant = self.slots.grant(id, from);
-        let cell = answer.write(&self.outer, &grant, &mut self.rng);
+        let cell = answer.write(opener, &grant, &mut self.rng);
         let wait = due.map(|due| Wait { due, from });
         self.transmit(from, cell, wait).inspect_err(|_| self.remove(id))?;
         if matches!(mixing, Mixing::Path { .. }) {

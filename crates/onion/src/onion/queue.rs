@@ -144,7 +144,7 @@ impl<C: Ciphers> Onion<C> {
         match done.outcome {
             Outcome::Begin { attempt, made } => self.begun(now, attempt, made),
             Outcome::Extend { attempt, made } => self.added(now, attempt, made),
-            Outcome::Answer { from, made } => self.answered(now, from, &*made?),
+            Outcome::Answer { from, opener, made } => self.answered(now, from, &opener, &*made?),
         }
     }
 

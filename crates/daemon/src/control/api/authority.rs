@@ -32,6 +32,27 @@ pub struct Authority {
     /// Who may make members beside the authority.
     #[serde(default)]
     pub mandates: Vec<Mandate>,
+    /// The network's secret, if the list says anything of it.
+    #[serde(default)]
+    pub secret: Option<Secret>,
+}
+
+/// How far a change of the network's secret is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Secret {
+    /// `settled`, `announced` (the next one is handed on), or `switched` (the old one is taken until
+    /// `old_until_unix_s`).
+    pub state: String,
+    /// This node has the one that handshakes begin with.
+    pub has_current: bool,
+    /// This node has the newest one that is named.
+    pub has_newest: bool,
+    /// When the old one is taken no more, in seconds since 1970; 0 if none is.
+    pub old_until_unix_s: u64,
+    /// Neighbours that have the newest one.
+    pub neighbours_have: u32,
+    /// Neighbours.
+    pub neighbours: u32,
 }
 
 /// A mandate of the list, and what this node has of its registrar's chain.

@@ -48,3 +48,29 @@ pub struct Steps {
     /// Their bytes, as base64; at most [`STEPS_REPLY_MAX`].
     pub steps: Vec<String>,
 }
+
+/// A secret as base64, which no log shows.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+pub struct Hidden {
+    /// The text.
+    pub text: String,
+}
+
+impl std::fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hidden")
+    }
+}
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        zeroize::Zeroize::zeroize(&mut self.text);
+    }
+}
+
+/// Shows that a program knows this secret of the network.
+pub fn secret_proof(secret: &shoal_crypto::NetworkSecret) -> String {
+    use base64::Engine;
+    let proof = shoal_crypto::kdf(&secret.0, "shoal v1 secret for a program", &[]);
+    base64::engine::general_purpose::STANDARD.encode(proof)
+}

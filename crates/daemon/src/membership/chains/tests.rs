@@ -9,6 +9,7 @@ use shoal_wire::Address;
 use super::*;
 use crate::config::Config;
 use crate::membership::authority::Reading;
+use crate::membership::secrets::SecretFiles;
 use crate::membership::seen::Seen;
 use crate::membership::watch::{Kept, News};
 use crate::worker::wake::{Inbox, Waker, channel};
@@ -94,7 +95,12 @@ fn authority(folder: &Path, address: &str, key: u8) -> Authority {
         file: folder.join("network.list"),
         stamp: None,
         list: list(1, vec![mandate()]),
-        kept: Kept { seen: Seen::new(folder.join("seen"), public), file: folder.join("k"), chains },
+        kept: Kept {
+            seen: Seen::new(folder.join("seen"), public),
+            file: folder.join("k"),
+            chains,
+            secrets: SecretFiles { kept: folder.join("secrets"), next: folder.join("next") },
+        },
         mark: None,
         from_neighbour: false,
         fault: None,
@@ -102,7 +108,8 @@ fn authority(folder: &Path, address: &str, key: u8) -> Authority {
         steps_fault,
     };
     let key = Identity::from_seed([key; 32]).public();
-    Authority::new(&config, key, reading, Time::from_millis(1)).unwrap()
+    let keys = (key, shoal_crypto::NetworkSecret([1; 32]));
+    Authority::new(&config, keys, reading, Time::from_millis(1)).unwrap()
 }
 
 fn watched(folder: &Path) -> (Authority, Inbox<News>) {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::membership::authority::{Reading, unix_s};
 use crate::membership::chains::ChainFile;
+use crate::membership::secrets::SecretFiles;
 use crate::membership::seen::Seen;
 use crate::membership::watch::{self, News};
 use shoal_crypto::{Identity, SigningKey};
@@ -117,6 +118,7 @@ fn authority(config: &Config, list: List, now: Time) -> Authority {
             seen: Seen::new(file("seen"), key),
             file: file("kept"),
             chains: ChainFile::new(file("chains")),
+            secrets: SecretFiles { kept: file("secrets"), next: file("next") },
         },
         mark: None,
         from_neighbour: false,
@@ -124,7 +126,8 @@ fn authority(config: &Config, list: List, now: Time) -> Authority {
         steps: Vec::new(),
         steps_fault: None,
     };
-    Authority::new(config, Identity::from_seed([1; 32]).public(), reading, now).unwrap()
+    let keys = (Identity::from_seed([1; 32]).public(), NetworkSecret([1; 32]));
+    Authority::new(config, keys, reading, now).unwrap()
 }
 
 const MIXES: &str = "[[mix]]\nname = \"slow\"\nkind = \"stop-and-go\"\nmean_ms = 5\n\

@@ -1,0 +1,187 @@
+//! `shoal authority rotate`: another secret for the network, in three lists (docs/authority.md
+//! section 7).
+
+use std::net::Ipv6Addr;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+use shoal_crypto::NetworkSecret;
+use shoal_daemon::config::keys;
+use shoal_directory::{Prefix, SecretChange, SecretNames};
+
+use super::folder::{Authority, now_s, wrong};
+use super::verbs::{DAY_S, done, usage};
+use super::{RotateArgs, RotateStep};
+use crate::failure::{self, Failure};
+use crate::output;
+use crate::units::utc;
+
+/// The network's present secret, where the authority has it.
+const SECRET: &str = "network.key";
+
+pub fn rotate(json: bool, args: &RotateArgs) -> Result<()> {
+    let authority = Authority::open(&args.folder.dir)?;
+    match args.step {
+        None => show(json, authority.content.secrets),
+        Some(RotateStep::Announce) => announce(json, args, authority),
+        Some(RotateStep::Switch) => switch(json, args, authority),
+        Some(RotateStep::Retire) => retire(json, args, authority),
+        Some(RotateStep::Cancel) => cancel(json, args, authority),
+    }
+}
+
+fn show(json: bool, names: Option<SecretNames>) -> Result<()> {
+    let (state, until) = match names.map(|names| names.change) {
+        None => ("fixed", None),
+        Some(SecretChange::Next(_)) => ("announced", None),
+        Some(SecretChange::Previous(_, until)) if now_s() < until => ("switched", Some(until)),
+        Some(SecretChange::Settled | SecretChange::Previous(..)) => ("settled", None),
+    };
+    if json {
+        return Ok(output::json(
+            "authority",
+            &json!({ "secret": { "state": state, "old_until_unix_s": until } }),
+        )?);
+    }
+    let text = match state {
+        "fixed" => "the list says nothing of the network's secret: it never changed".to_string(),
+        "announced" => {
+            "another secret is announced; once `shoal status` of all nodes says that they have it: \
+             shoal authority rotate switch"
+                .to_string()
+        }
+        "switched" => format!(
+            "nodes begin handshakes with the new secret, and take the old one until {}; then, or \
+             before: shoal authority rotate retire",
+            utc(until.unwrap_or_default())
+        ),
+        _ => "one secret counts; for another one: shoal authority rotate announce".to_string(),
+    };
+    Ok(output::line(&text)?)
+}
+
+fn load(file: &std::path::Path) -> Result<NetworkSecret> {
+    let loaded = keys::load_network_secret(file, None);
+    loaded.map_err(|e| Failure::of(failure::CONFIG, e.to_string()))
+}
+
+/// Where the next secret waits.
+fn next_file(args: &RotateArgs) -> PathBuf {
+    keys::next_key_file(&args.folder.dir.join(SECRET))
+}
+
+fn announce(json: bool, args: &RotateArgs, mut authority: Authority) -> Result<()> {
+    let dir = args.folder.dir.display();
+    match authority.content.secrets.map(|names| names.change) {
+        Some(SecretChange::Next(_)) => {
+            return Err(usage(format!(
+                "another secret is announced already: give nodes {}, or take it back with `shoal \
+                 authority rotate cancel --dir {dir}`",
+                next_file(args).display()
+            )));
+        }
+        Some(SecretChange::Previous(_, until)) if now_s() < until => {
+            return Err(usage(format!(
+                "the secret before is still taken until {}: wait, or end that with `shoal \
+                 authority rotate retire --dir {dir}`",
+                utc(until)
+            )));
+        }
+        _ => {}
+    }
+    let current = present(args, &mut authority)?;
+    let file = next_file(args);
+    // One that is there is from a command that was broken off.
+    if !file.exists() {
+        let random = keys::os_random().context("the operating system gave no randomness")?;
+        let text = keys::network_secret_text(&NetworkSecret(random));
+        keys::create(&file, &text).map_err(|e| Failure::of(failure::FAILED, e.to_string()))?;
+    }
+    let next = load(&file)?.name();
+    if next == current {
+        return Err(wrong(&file, "is the present secret: remove the file"));
+    }
+    authority.content.secrets = Some(SecretNames { current, change: SecretChange::Next(next) });
+    let list = authority.save()?;
+    done(json, &args.folder.dir, &list, "another secret of the network is announced")?;
+    if !json {
+        output::line(&format!(
+            "Copy the list and {} to one node, the latter beside its {SECRET} (readable for the \
+             node's user only):\nneighbours hand both on. When `shoal status` of all nodes says \
+             that they have the next secret:\nshoal authority rotate switch --dir {dir}",
+            file.display()
+        ))?;
+    }
+    Ok(())
+}
+
+/// The name of the present secret. The first time its file is needed, and the hosts' prefix, which
+/// may have followed from it, is stated.
+fn present(args: &RotateArgs, authority: &mut Authority) -> Result<[u8; 32]> {
+    let known = authority.content.secrets.map(|names| names.current);
+    let file = args.secret.clone().unwrap_or_else(|| args.folder.dir.join(SECRET));
+    if let (Some(known), None) = (known, &args.secret) {
+        return Ok(known);
+    }
+    if args.secret.is_none() && !file.exists() {
+        return Err(usage(format!(
+            "the list does not say which secret the network has: give a node's {SECRET} with \
+             --secret FILE, this first time"
+        )));
+    }
+    let secret = load(&file)?;
+    let name = secret.name();
+    if known.is_some_and(|known| known != name) {
+        return Err(wrong(&file, "is not the secret that the list names"));
+    }
+    if authority.content.overlay.is_none() {
+        let prefix: Ipv6Addr = shoal_daemon::config::overlay_of(&secret);
+        let stated = Prefix::around(prefix.into(), 48);
+        authority.content.overlay = Some(stated.context("48 bits are a prefix")?);
+    }
+    Ok(name)
+}
+
+fn switch(json: bool, args: &RotateArgs, mut authority: Authority) -> Result<()> {
+    let names = authority.content.secrets;
+    let Some(SecretNames { current, change: SecretChange::Next(next) }) = names else {
+        return Err(usage("no other secret is announced: `shoal authority rotate announce` first"));
+    };
+    let until = now_s() + args.grace * DAY_S;
+    let change = SecretChange::Previous(current, until);
+    authority.content.secrets = Some(SecretNames { current: next, change });
+    let list = authority.save()?;
+    let (from, to) = (next_file(args), args.folder.dir.join(SECRET));
+    if from.exists() {
+        std::fs::rename(&from, &to).map_err(|e| wrong(&from, e))?;
+    }
+    let until = utc(until);
+    let text = format!("handshakes begin with the new secret; the old one is taken until {until}");
+    done(json, &args.folder.dir, &list, &text)
+}
+
+fn retire(json: bool, args: &RotateArgs, mut authority: Authority) -> Result<()> {
+    let names = authority.content.secrets;
+    let Some(SecretNames { current, change: SecretChange::Previous(..) }) = names else {
+        return Err(usage("there is no old secret that is still taken"));
+    };
+    authority.content.secrets = Some(SecretNames { current, change: SecretChange::Settled });
+    let list = authority.save()?;
+    done(json, &args.folder.dir, &list, "the old secret is taken no more")
+}
+
+fn cancel(json: bool, args: &RotateArgs, mut authority: Authority) -> Result<()> {
+    let names = authority.content.secrets;
+    let Some(SecretNames { current, change: SecretChange::Next(_) }) = names else {
+        return Err(usage("no other secret is announced"));
+    };
+    authority.content.secrets = Some(SecretNames { current, change: SecretChange::Settled });
+    let list = authority.save()?;
+    let file = next_file(args);
+    if file.exists() {
+        // Who was given it may be no member any more: the next one is another.
+        std::fs::remove_file(&file).map_err(|e| wrong(&file, e))?;
+    }
+    done(json, &args.folder.dir, &list, "the other secret is taken back")
+}

@@ -1,0 +1,359 @@
+//! The network's secret while it changes: what the list says of it, what this node has, and how
+//! neighbours hand it on (docs/authority.md section 7).
+//!
+//! ```text
+//! network_secret_file, secrets_file, network.key.next, neighbours -> known secrets
+//! the list's names + known secrets -> under which handshakes begin, and which are taken
+//! ```
+//!
+//! Invariant: a secret counts only while the list names it. What comes from a neighbour is kept on
+//! the disk before neighbours are told that it is here.
+
+use std::path::PathBuf;
+
+use shoal_crypto::{NetworkSecret, NetworkSecrets, ct_eq};
+use shoal_directory::{Handing, SecretChange, SecretName, SecretNames};
+use shoal_wire::Time;
+use zeroize::Zeroizing;
+
+use crate::config::keys;
+use crate::control::api;
+use crate::membership::authority::{Authority, unix_s};
+use crate::membership::seen;
+use crate::worker::first::{Parts, Worker};
+
+/// Secrets that the file has at most: the list names no more than two.
+const KNOWN_MAX: usize = 2;
+
+/// The files of one node's secrets.
+#[derive(Clone, Debug)]
+pub struct SecretFiles {
+    /// What neighbours handed on, and what was found in `next`.
+    pub kept: PathBuf,
+    /// Where the operator puts the next secret.
+    pub next: PathBuf,
+}
+
+impl SecretFiles {
+    /// The secrets that were kept, and why they can't be read.
+    pub fn read(&self, user: Option<u32>) -> (Vec<NetworkSecret>, Option<String>) {
+        if !self.kept.exists() {
+            return (Vec::new(), None);
+        }
+        match keys::load_network_secrets(&self.kept, user) {
+            Ok(mut known) => {
+                known.truncate(KNOWN_MAX);
+                (known, None)
+            }
+            Err(e) => {
+                let lost = "a secret that neighbours handed on is missing until they do so again";
+                (Vec::new(), Some(format!("{e}: {lost}")))
+            }
+        }
+    }
+
+    /// Puts these secrets in the place of those that were kept.
+    ///
+    /// Errors: what to do about it.
+    pub fn write(&self, text: &str) -> Result<(), String> {
+        seen::replace(&self.kept, text.as_bytes()).map_err(|e| {
+            format!(
+                "{}: can't be written ({e}): the network's secret that neighbours handed on is \
+                 gone after a restart; set [authority] secrets_file to a place that this node's \
+                 user may write",
+                self.kept.display()
+            )
+        })
+    }
+
+    /// What the operator put there as the next secret.
+    ///
+    /// Errors: what to do about it.
+    pub(crate) fn read_next(&self) -> Result<NetworkSecret, String> {
+        keys::load_network_secret(&self.next, None).map_err(|e| {
+            format!(
+                "{e} (this node's user must own the file, since it is read while the node runs)"
+            )
+        })
+    }
+}
+
+/// What this node knows of the network's secrets.
+#[derive(Debug)]
+pub struct Secrets {
+    /// That of `network_secret_file`.
+    own: NetworkSecret,
+    /// Others that the list names, or named when the node started.
+    known: Vec<NetworkSecret>,
+    /// From the operator, and not named by the list yet.
+    offered: Option<NetworkSecret>,
+    /// Given to the thread that keeps it, or to be given to it.
+    keeping: Option<NetworkSecret>,
+    /// The thread has it.
+    is_given: bool,
+    /// Names of what the file has.
+    saved: Vec<SecretName>,
+    /// Under which handshakes begin, and which are taken beside it.
+    in_force: NetworkSecrets,
+    /// The node does not know of it yet.
+    is_new: bool,
+    handing: Option<Handing>,
+    /// Why what was kept, or offered, can't be read.
+    faults: [Option<String>; 2],
+}
+
+impl Secrets {
+    /// Without a list yet. `known` was kept, unless it can't be read for this `fault`.
+    pub(super) fn new(
+        own: NetworkSecret,
+        (known, fault): (Vec<NetworkSecret>, Option<String>),
+        pass_on: bool,
+    ) -> Secrets {
+        Secrets {
+            in_force: own.clone().into(),
+            own,
+            saved: known.iter().map(NetworkSecret::name).collect(),
+            known,
+            offered: None,
+            keeping: None,
+            is_given: false,
+            is_new: false,
+            handing: pass_on.then(Handing::new),
+            faults: [fault, None],
+        }
+    }
+
+    fn find(&self, name: SecretName) -> Option<&NetworkSecret> {
+        self.known.iter().chain([&self.own]).find(|secret| secret.name() == name)
+    }
+
+    /// Compares what is known with the names of the list at this time; `may_hand` where neighbours
+    /// are members in force.
+    fn look(&mut self, now: Time, names: Option<&SecretNames>, unix_s: u64, may_hand: bool) {
+        let counts = |secret: &NetworkSecret| {
+            let name = secret.name();
+            names.is_some_and(|all| name == all.current || all.other(unix_s) == Some(name))
+        };
+        self.known.retain(counts);
+        if let Some(offered) = self.offered.take_if(|offered| counts(offered))
+            && self.find(offered.name()).is_none()
+            && self.keeping.is_none()
+        {
+            (self.keeping, self.is_given) = (Some(offered), false);
+        }
+        let in_force = self.chosen(names, unix_s);
+        let same = |a: &NetworkSecrets, b: &NetworkSecrets| {
+            a.first.name() == b.first.name()
+                && a.other.as_ref().map(NetworkSecret::name)
+                    == b.other.as_ref().map(NetworkSecret::name)
+        };
+        if !same(&in_force, &self.in_force) {
+            (self.in_force, self.is_new) = (in_force, true);
+        }
+        let newest = names.filter(|_| may_hand).map(SecretNames::newest);
+        let here = newest.and_then(|name| self.find(name)).cloned();
+        if self.keeping.is_none()
+            && let Some(handing) = &mut self.handing
+        {
+            handing.set(now, newest, here);
+        }
+    }
+
+    /// What handshakes begin with, and what is taken beside it. Without any secret that the list
+    /// names the node keeps to its own.
+    fn chosen(&self, names: Option<&SecretNames>, unix_s: u64) -> NetworkSecrets {
+        let Some(names) = names else { return self.own.clone().into() };
+        let other = names.other(unix_s).and_then(|name| self.find(name)).cloned();
+        match (self.find(names.current).cloned(), other) {
+            (Some(first), other) => NetworkSecrets { first, other },
+            (None, Some(other)) => other.into(),
+            (None, None) => self.own.clone().into(),
+        }
+    }
+
+    /// The text of the file: all that is known beside the node's own, and what is to be kept.
+    fn text(&self) -> Zeroizing<String> {
+        let all = self.known.iter().chain(&self.keeping);
+        let lines: Vec<_> = all.map(keys::network_secret_text).collect();
+        Zeroizing::new(lines.iter().map(|line| line.as_str()).collect())
+    }
+
+    /// What the operator should know.
+    pub(super) fn warnings(&self, names: Option<&SecretNames>) -> Vec<String> {
+        let mut all: Vec<String> = self.faults.iter().flatten().cloned().collect();
+        let Some(names) = names else { return all };
+        if self.find(names.current).is_none() {
+            all.push(
+                "the network's secret changed, and this node does not have the new one: others \
+                 answer it no more once the old one is gone. Get it from another node's \
+                 network.key or secrets_file, as network.key here, or join again with a new invite"
+                    .to_string(),
+            );
+        } else if self.find(names.newest()).is_none() {
+            all.push(
+                "the network's next secret was announced, and no neighbour has given it to this \
+                 node yet: it reaches nobody once the present one is gone"
+                    .to_string(),
+            );
+        }
+        all
+    }
+}
+
+impl Authority {
+    fn secret_names(&self) -> Option<SecretNames> {
+        self.directory.list()?.content().secrets
+    }
+
+    /// The time by which the list's times count.
+    fn list_unix_s(&self, now: Time) -> u64 {
+        unix_s() + self.directory.behind_s(now, unix_s())
+    }
+
+    /// The secrets in force now.
+    pub fn secrets(&self) -> NetworkSecrets {
+        self.secrets.in_force.clone()
+    }
+
+    /// What the operator should know of the secrets.
+    pub(super) fn secret_warnings(&self) -> Vec<String> {
+        self.secrets.warnings(self.secret_names().as_ref())
+    }
+
+    /// Compares what is known with the list, and has the thread keep what it must.
+    pub(crate) fn look_at_secrets(&mut self, now: Time) {
+        let (names, unix_s) = (self.secret_names(), self.list_unix_s(now));
+        let may_hand = self.is_member(now);
+        self.secrets.look(now, names.as_ref(), unix_s, may_hand);
+        let Some(watcher) = &self.watcher else { return };
+        let secrets = &mut self.secrets;
+        let kept: Vec<SecretName> =
+            secrets.known.iter().chain(&secrets.keeping).map(NetworkSecret::name).collect();
+        let waits = secrets.keeping.is_some() && !secrets.is_given;
+        let is_due = secrets.saved != kept && (secrets.keeping.is_none() || waits);
+        if is_due && watcher.keep_secrets(secrets.text(), secrets.keeping.clone()) {
+            (secrets.saved, secrets.is_given) = (kept, true);
+        }
+    }
+
+    /// A secret is on the disk, or could not be written there, which the status says.
+    pub(crate) fn take_kept_secret(&mut self, now: Time, secret: NetworkSecret) {
+        let secrets = &mut self.secrets;
+        secrets.keeping = None;
+        if secrets.find(secret.name()).is_none() && secrets.known.len() < KNOWN_MAX {
+            secrets.known.push(secret);
+        }
+        self.look_at_secrets(now);
+    }
+
+    /// The operator put a secret beside the node's.
+    pub(crate) fn take_offered_secret(&mut self, now: Time, read: Result<NetworkSecret, String>) {
+        let (offered, fault) = match read {
+            Ok(secret) => (Some(secret), None),
+            Err(why) => (None, Some(why)),
+        };
+        (self.secrets.offered, self.secrets.faults[1]) = (offered, fault);
+        self.look_at_secrets(now);
+    }
+
+    /// How far the change of the secret is, for the status.
+    pub(super) fn secret_status(&self, now: Time) -> Option<api::Secret> {
+        let names = self.secret_names()?;
+        let (state, until_unix_s) = match names.change {
+            SecretChange::Settled => ("settled", 0),
+            SecretChange::Next(_) => ("announced", 0),
+            SecretChange::Previous(_, until) if self.list_unix_s(now) < until => {
+                ("switched", until)
+            }
+            SecretChange::Previous(..) => ("settled", 0),
+        };
+        let (have, neighbours) =
+            self.secrets.handing.as_ref().map(Handing::neighbours).unwrap_or_default();
+        Some(api::Secret {
+            state: state.to_string(),
+            has_current: self.secrets.find(names.current).is_some(),
+            has_newest: self.secrets.find(names.newest()).is_some(),
+            old_until_unix_s: until_unix_s,
+            neighbours_have: have as u32,
+            neighbours: neighbours as u32,
+        })
+    }
+
+    /// The newest secret that the list names, for a program that shows that it knows another one.
+    ///
+    /// Errors: why there is none for it.
+    pub(crate) fn secret_for(&self, proof: &str) -> Result<&NetworkSecret, &'static str> {
+        let names = self.secret_names();
+        let names = names.ok_or("the authority's list says nothing of the network's secret")?;
+        let secrets = &self.secrets;
+        let mut known = secrets.known.iter().chain([&secrets.own]);
+        if !known.any(|known| ct_eq(api::secret_proof(known).as_bytes(), proof.as_bytes())) {
+            return Err("that program's secret of the network is none that this node knows");
+        }
+        let newest = secrets.find(names.newest());
+        newest.ok_or("this node does not have the newest secret of the network yet")
+    }
+
+    /// When the secrets have something to do.
+    pub(super) fn secret_timeout(&self) -> Option<Time> {
+        self.secrets.handing.as_ref().and_then(Handing::poll_timeout)
+    }
+}
+
+impl Worker {
+    /// Has the node know which secrets count.
+    pub(crate) fn apply_secrets(&mut self) {
+        let Parts { node, authority, .. } = &mut self.parts;
+        let Some(authority) = authority else { return };
+        if std::mem::take(&mut authority.secrets.is_new) {
+            node.set_secrets(authority.secrets());
+            tracing::info!("other secrets of the network count");
+        }
+    }
+
+    /// Takes in what neighbours say about the network's secret, and says what is due.
+    pub(crate) fn pass_secret_on(&mut self, now: Time) {
+        let Parts { node, ports, authority, .. } = &mut self.parts;
+        let Some(authority) = authority else { return };
+        let mut learnt = false;
+        let Secrets { handing, keeping, is_given, .. } = &mut authority.secrets;
+        let Some(handing) = handing else { return };
+        while let Some((link, message)) = node.relay.poll_secret() {
+            if !handing.is_up(link)
+                && let Some(neighbour) = node.relay.view(link)
+            {
+                // Its message came before the event that the link is up.
+                handing.link_up(now, link, neighbour.address);
+            }
+            match handing.handle_message(now, link, message) {
+                Ok(None) => {}
+                // Another is being kept: a neighbour gives this one again.
+                Ok(Some(_)) if keeping.is_some() => {}
+                Ok(Some(secret)) => {
+                    (*keeping, *is_given, learnt) = (Some(secret), false, true);
+                }
+                Err(reason) => node.relay.count_drop(reason, 1),
+            }
+        }
+        while let Some((link, message)) = handing.poll_transmit(now) {
+            node.relay.send_secret(now, link, &message, ports.at(now));
+        }
+        if learnt {
+            authority.look_at_secrets(now);
+        }
+    }
+
+    /// Notes that a neighbour hears us, or is lost.
+    pub(crate) fn note_secret(&mut self, now: Time, link: shoal_wire::LinkId, up: bool) {
+        let Parts { node, authority, .. } = &mut self.parts;
+        let handing = authority.as_mut().and_then(|authority| authority.secrets.handing.as_mut());
+        let Some(handing) = handing else { return };
+        match node.relay.view(link) {
+            Some(neighbour) if up => handing.link_up(now, link, neighbour.address),
+            _ => handing.link_down(link),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,269 @@
+//! Handing the network's newest secret on from neighbour to neighbour (docs/authority.md section
+//! 7).
+//!
+//! ```text
+//! A, has it:  have(1) -->             give -->
+//! B:                      <-- have(0)          <-- have(1), once it is kept
+//! ```
+//!
+//! A node says of the newest secret that its list names whether it has it. To a neighbour that
+//! names the same one and does not have it, it gives the secret. Links lead to members in force
+//! only, and a node names a secret only once it has the list that does: so who was revoked in that
+//! list, or before, is given nothing by anybody who could give it.
+//!
+//! Invariant: this machine believes nothing that a neighbour says. What is given counts only if the
+//! list has its name.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+
+use shoal_crypto::NetworkSecret;
+use shoal_wire::{Address, DropReason, LinkId, SecretHave, SecretMessage, Time};
+
+use crate::SecretName;
+
+/// First gap between two words to a neighbour.
+const SAY_FIRST: Duration = Duration::from_millis(250);
+/// Longest such gap, for a neighbour that has another list.
+const SAY_MAX: Duration = Duration::from_secs(60);
+/// Least time between two answers to a neighbour that asks.
+const SAY_LEAST: Duration = Duration::from_millis(100);
+/// Copies that a neighbour may have at once, so that lost ones can be given again.
+const COPIES: u32 = 4;
+/// Time in which a neighbour earns one more.
+const COPY_EVERY: Duration = Duration::from_secs(30);
+/// Neighbours whose copies are counted: more than a list has members.
+const NEIGHBOURS_MAX: usize = 65_536;
+
+#[derive(Debug)]
+struct Peer {
+    neighbour: Address,
+    /// Its newest word.
+    heard: Option<SecretHave>,
+    /// When we say next what we have.
+    say_at: Option<Time>,
+    said: Option<Time>,
+    gap: Duration,
+    /// It is to be given the secret.
+    give: bool,
+    /// When it stands in `Handing::due`.
+    alarm: Option<Time>,
+}
+
+/// One node's part in handing the secret on.
+#[derive(Debug, Default)]
+pub struct Handing {
+    /// What the list calls the newest secret; none if it names none.
+    name: Option<SecretName>,
+    /// That secret, once it is here and kept.
+    secret: Option<NetworkSecret>,
+    /// A secret that fits was given to the caller, who keeps it.
+    keeping: bool,
+    peers: BTreeMap<LinkId, Peer>,
+    /// When a neighbour that had copies will have earned all of them anew.
+    copies: BTreeMap<Address, Time>,
+    due: BTreeSet<(Time, LinkId)>,
+    given: u64,
+}
+
+impl Peer {
+    fn new(now: Time, neighbour: Address) -> Peer {
+        Peer {
+            neighbour,
+            heard: None,
+            say_at: Some(now),
+            said: None,
+            gap: SAY_FIRST,
+            give: false,
+            alarm: None,
+        }
+    }
+
+    fn has(&self, name: SecretName) -> bool {
+        self.heard.is_some_and(|heard| heard.name == name && heard.has)
+    }
+
+    fn lacks(&self, name: SecretName) -> bool {
+        self.heard.is_some_and(|heard| heard.name == name && !heard.has)
+    }
+}
+
+impl Handing {
+    /// Without a list and without neighbours.
+    pub fn new() -> Handing {
+        Handing::default()
+    }
+
+    /// How many neighbours have the newest secret, and how many there are.
+    pub fn neighbours(&self) -> (usize, usize) {
+        let has = |name| self.peers.values().filter(|peer| peer.has(name)).count();
+        (self.name.map_or(0, has), self.peers.len())
+    }
+
+    /// Copies that were given away.
+    pub fn given(&self) -> u64 {
+        self.given
+    }
+
+    /// The list in force calls the newest secret this, and it is here, or is not. Neighbours are
+    /// told.
+    pub fn set(&mut self, now: Time, name: Option<SecretName>, secret: Option<NetworkSecret>) {
+        let same = self.name == name && self.secret.is_some() == secret.is_some();
+        if self.name != name {
+            self.copies.clear();
+        }
+        (self.name, self.secret, self.keeping) = (name, secret, false);
+        if same {
+            return;
+        }
+        let links: Vec<LinkId> = self.peers.keys().copied().collect();
+        for link in links {
+            self.change(link, |peer| {
+                (peer.say_at, peer.gap, peer.give) = (name.map(|_| now), SAY_FIRST, false);
+            });
+            let lacks = name.is_some_and(|name| self.peers[&link].lacks(name));
+            if lacks {
+                // One that had its copies asks again.
+                let _ = self.offer(now, link);
+            }
+        }
+    }
+
+    /// The neighbour with this address hears us. It is a member in force.
+    pub fn link_up(&mut self, now: Time, link: LinkId, neighbour: Address) {
+        self.link_down(link);
+        self.peers.insert(link, Peer::new(now, neighbour));
+        self.change(link, |_| {});
+    }
+
+    /// Whether a link is up.
+    pub fn is_up(&self, link: LinkId) -> bool {
+        self.peers.contains_key(&link)
+    }
+
+    /// A neighbour is lost.
+    pub fn link_down(&mut self, link: LinkId) {
+        if let Some(alarm) = self.peers.remove(&link).and_then(|peer| peer.alarm) {
+            self.due.remove(&(alarm, link));
+        }
+    }
+
+    /// Changes a neighbour's state, and when it is due.
+    fn change<T>(&mut self, link: LinkId, change: impl FnOnce(&mut Peer) -> T) -> Option<T> {
+        let peer = self.peers.get_mut(&link)?;
+        let out = change(peer);
+        let due = if peer.give { Some(Time::ZERO) } else { peer.say_at };
+        let old = core::mem::replace(&mut peer.alarm, due);
+        if old != due {
+            old.map(|at| self.due.remove(&(at, link)));
+            due.map(|at| self.due.insert((at, link)));
+        }
+        Some(out)
+    }
+
+    /// Takes in a message of a neighbour. A secret that the list names is given back: keep it, and
+    /// call [`Handing::set`].
+    ///
+    /// Errors: why it has no effect. `list_budget` to one who asks for the secret again and again,
+    /// `bad_secret` for one that the list does not name, `unknown_flow` where the link is not up or
+    /// nobody asked.
+    pub fn handle_message(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        message: SecretMessage,
+    ) -> Result<Option<NetworkSecret>, DropReason> {
+        let peer = self.peers.get(&link).ok_or(DropReason::UnknownFlow)?;
+        match message {
+            SecretMessage::Have(have) => self.hear(now, link, have).map(|()| None),
+            SecretMessage::Give(secret) => {
+                let secret = NetworkSecret(secret);
+                let asked = self.secret.is_none() && !self.keeping && peer.said.is_some();
+                let name = self.name.filter(|_| asked).ok_or(DropReason::UnknownFlow)?;
+                if secret.name() != name {
+                    return Err(DropReason::BadSecret);
+                }
+                self.keeping = true;
+                Ok(Some(secret))
+            }
+        }
+    }
+
+    fn hear(&mut self, now: Time, link: LinkId, have: SecretHave) -> Result<(), DropReason> {
+        let (name, here) = (self.name, self.secret.is_some());
+        let lacks = self.change(link, |peer| {
+            peer.heard = Some(have);
+            let Some(name) = name else { return false };
+            if have.ask {
+                // Answers are spaced out, whatever it asks.
+                let least = peer.said.map_or(now, |said| said + SAY_LEAST).max(now);
+                peer.say_at = Some(peer.say_at.map_or(least, |at| at.min(least)));
+            } else if here && peer.has(name) && peer.said.is_some() {
+                peer.say_at = None;
+            }
+            here && peer.lacks(name) && !peer.give
+        });
+        if lacks == Some(true) { self.offer(now, link) } else { Ok(()) }
+    }
+
+    /// Has a neighbour given the secret, if it did not have too many copies.
+    fn offer(&mut self, now: Time, link: LinkId) -> Result<(), DropReason> {
+        let Some(neighbour) = self.peers.get(&link).map(|peer| peer.neighbour) else {
+            return Ok(());
+        };
+        if self.secret.is_none() {
+            return Ok(());
+        }
+        if self.copies.len() >= NEIGHBOURS_MAX {
+            self.copies.retain(|_, whole_at| *whole_at > now);
+        }
+        let whole_at = self.copies.get(&neighbour).copied().unwrap_or(now).max(now) + COPY_EVERY;
+        if whole_at > now + COPY_EVERY * COPIES || self.copies.len() >= NEIGHBOURS_MAX {
+            return Err(DropReason::ListBudget);
+        }
+        self.copies.insert(neighbour, whole_at);
+        self.change(link, |peer| peer.give = true);
+        Ok(())
+    }
+
+    /// When a poll has something to do.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.due.first().map(|&(at, _)| at)
+    }
+
+    /// The next message to send, and to whom.
+    pub fn poll_transmit(&mut self, now: Time) -> Option<(LinkId, SecretMessage)> {
+        let (name, secret) = (self.name, self.secret.clone());
+        // Each turn without a message moves a neighbour behind `now`.
+        while let Some(&(at, link)) = self.due.first()
+            && at <= now
+        {
+            let here = secret.is_some();
+            let message = self.change(link, |peer| {
+                if core::mem::take(&mut peer.give) {
+                    return secret.as_ref().map(|secret| SecretMessage::Give(secret.0));
+                }
+                let Some(name) = name else {
+                    peer.say_at = None;
+                    return None;
+                };
+                Some(SecretMessage::Have(peer.say(now, name, here)))
+            });
+            if let Some(message) = message.flatten() {
+                self.given += u64::from(matches!(message, SecretMessage::Give(_)));
+                return Some((link, message));
+            }
+        }
+        None
+    }
+}
+
+impl Peer {
+    fn say(&mut self, now: Time, name: SecretName, here: bool) -> SecretHave {
+        let ask = !self.has(name);
+        self.said = Some(now);
+        self.say_at = (ask || !here).then(|| now + self.gap);
+        self.gap = (self.gap * 2).min(SAY_MAX);
+        SecretHave { ask, has: here, name }
+    }
+}

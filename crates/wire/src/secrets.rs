@@ -1,0 +1,95 @@
+//! Messages by which neighbours hand a network's next secret on (docs/authority.md section 7).
+//!
+//! Each is the body of one [`ControlMessages`](crate::ControlMessages) item; the type byte stands
+//! in its head.
+
+use core::fmt;
+
+use crate::{ParseError, Reader};
+
+const KIND_HAVE: u8 = 38;
+const KIND_GIVE: u8 = 39;
+
+/// Whether a node has the newest secret that its list names.
+///
+/// ```text
+///  0     1     2           34
+/// +-----+-----+-----------+
+/// | ask | has | name 32   |
+/// +-----+-----+-----------+
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SecretHave {
+    /// The sender has not heard yet that the receiver has it.
+    pub ask: bool,
+    /// The sender has it, and keeps it.
+    pub has: bool,
+    /// What the sender's list calls it.
+    pub name: [u8; 32],
+}
+
+/// What neighbours say to each other about the network's secret.
+#[derive(Clone, PartialEq, Eq)]
+pub enum SecretMessage {
+    /// Which one the sender's list names, and whether the sender has it.
+    Have(SecretHave),
+    /// The secret itself, to a neighbour that said that it does not have it.
+    Give([u8; 32]),
+}
+
+impl fmt::Debug for SecretMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SecretMessage::Have(have) => have.fmt(f),
+            SecretMessage::Give(_) => f.write_str("Give(hidden)"),
+        }
+    }
+}
+
+impl SecretMessage {
+    /// Type bytes of these messages.
+    pub const KINDS: core::ops::RangeInclusive<u8> = KIND_HAVE..=KIND_GIVE;
+
+    /// The type byte.
+    pub fn kind(&self) -> u8 {
+        match self {
+            SecretMessage::Have(_) => KIND_HAVE,
+            SecretMessage::Give(_) => KIND_GIVE,
+        }
+    }
+
+    /// Appends the body to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            SecretMessage::Have(SecretHave { ask, has, name }) => {
+                out.extend_from_slice(&[u8::from(*ask), u8::from(*has)]);
+                out.extend_from_slice(name);
+            }
+            SecretMessage::Give(secret) => out.extend_from_slice(secret),
+        }
+    }
+
+    /// Decodes the body of a message of type `kind`.
+    pub fn parse(kind: u8, body: &[u8]) -> Result<SecretMessage, ParseError> {
+        let mut r = Reader::new(body);
+        let message = match kind {
+            KIND_HAVE => SecretMessage::Have(SecretHave {
+                ask: flag(&mut r, "ask")?,
+                has: flag(&mut r, "has")?,
+                name: r.array("name of a secret")?,
+            }),
+            KIND_GIVE => SecretMessage::Give(r.array("secret")?),
+            _ => return Err(ParseError::Unknown { what: "control type", value: u32::from(kind) }),
+        };
+        r.finish("secret message")?;
+        Ok(message)
+    }
+}
+
+fn flag(r: &mut Reader<'_>, what: &'static str) -> Result<bool, ParseError> {
+    match r.u8(what)? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(ParseError::Invalid { what }),
+    }
+}
