@@ -168,8 +168,8 @@ Examples:
   shoal authority rotate --dir net              how far it is
 
 Each step is a list: copy it to one node. Revoke members before the first one, since members in
-force are given the next secret. A member who was away all the time joins again with a new invite,
-or gets network.key from another node.";
+force are given the next secret. A member who was away all the time gets
+net/network.key and the list by hand, or joins anew: `shoal leave`, and `shoal up` with an invite.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:

@@ -28,6 +28,8 @@ const SAY_FIRST: Duration = Duration::from_millis(250);
 const SAY_MAX: Duration = Duration::from_secs(60);
 /// Least time between two answers to a neighbour that asks.
 const SAY_LEAST: Duration = Duration::from_millis(100);
+/// A neighbour that asks again sooner has a copy on its way.
+const GIVE_LEAST: Duration = Duration::from_millis(200);
 /// Copies that a neighbour may have at once, so that lost ones can be given again.
 const COPIES: u32 = 4;
 /// Time in which a neighbour earns one more.
@@ -46,6 +48,7 @@ struct Peer {
     gap: Duration,
     /// It is to be given the secret.
     give: bool,
+    gave: Option<Time>,
     /// When it stands in `Handing::due`.
     alarm: Option<Time>,
 }
@@ -75,6 +78,7 @@ impl Peer {
             said: None,
             gap: SAY_FIRST,
             give: false,
+            gave: None,
             alarm: None,
         }
     }
@@ -184,6 +188,9 @@ impl Handing {
                     return Err(DropReason::BadSecret);
                 }
                 self.keeping = true;
+                // Who gives it has it.
+                let heard = SecretHave { ask: false, has: true, name };
+                self.change(link, |peer| peer.heard = Some(heard));
                 Ok(Some(secret))
             }
         }
@@ -201,7 +208,8 @@ impl Handing {
             } else if here && peer.has(name) && peer.said.is_some() {
                 peer.say_at = None;
             }
-            here && peer.lacks(name) && !peer.give
+            let waits = peer.gave.is_some_and(|at| now.since(at) < GIVE_LEAST);
+            here && peer.lacks(name) && !peer.give && !waits
         });
         if lacks == Some(true) { self.offer(now, link) } else { Ok(()) }
     }
@@ -241,6 +249,7 @@ impl Handing {
             let here = secret.is_some();
             let message = self.change(link, |peer| {
                 if core::mem::take(&mut peer.give) {
+                    peer.gave = Some(now);
                     return secret.as_ref().map(|secret| SecretMessage::Give(secret.0));
                 }
                 let Some(name) = name else {

@@ -27,7 +27,7 @@ struct Row {
 }
 
 fn link(n: u32) -> LinkId {
-    LinkId::new(n, 0)
+    LinkId::from_bits(n)
 }
 
 impl Row {

@@ -7,9 +7,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use shoal_crypto::{Identity, SigningKey};
+use shoal_crypto::{Identity, NetworkSecret, SigningKey};
 use shoal_directory::{
-    Carrier, Content, Entry, Field, List, Mandate, Member, Revoked, Signed, Step, Supplement,
+    Carrier, Content, Entry, Field, List, Mandate, Member, Revoked, SecretChange, SecretNames,
+    Signed, Step, Supplement,
 };
 use shoal_wire::{Address, CoverKind, CoverTier, MixTime, Strategy};
 
@@ -116,6 +117,20 @@ fn mandated() -> List {
         version: 16,
         issued_unix_s: 1_790_000_000,
         mandates: vec![mandate()],
+        ..Content::default()
+    };
+    content.sign(&authority()).unwrap()
+}
+
+/// A network whose secret was switched.
+fn switched() -> List {
+    let name = |n| NetworkSecret([n; 32]).name();
+    let secrets =
+        SecretNames { current: name(2), change: SecretChange::Previous(name(1), 1_790_604_800) };
+    let content = Content {
+        version: 17,
+        issued_unix_s: 1_790_000_000,
+        secrets: Some(secrets),
         ..Content::default()
     };
     content.sign(&authority()).unwrap()
@@ -229,6 +244,13 @@ fn a_list_with_addresses_keeps_its_bytes() {
 fn a_list_with_a_mandate_keeps_its_bytes() {
     let list = mandated();
     check("mandated.hex", list.bytes());
+    assert_eq!(List::open(&authority().public(), list.bytes()).unwrap(), list);
+}
+
+#[test]
+fn a_list_with_secrets_keeps_its_bytes() {
+    let list = switched();
+    check("secrets.hex", list.bytes());
     assert_eq!(List::open(&authority().public(), list.bytes()).unwrap(), list);
 }
 

@@ -8,6 +8,7 @@
 
 pub mod attribution;
 pub mod directory;
+pub mod handing;
 pub mod ip;
 pub mod machines;
 pub mod moving;
@@ -53,6 +54,7 @@ pub const CASES: &[Case] = &[
     ("directory_exchange", directory::exchange),
     ("directory_supplements", supplements::supplements),
     ("directory_chains", supplements::chains),
+    ("directory_secrets", handing::secrets),
     ("attribution_elements", attribution::elements),
     ("attribution_files", attribution::files),
     ("attribution_parts", attribution::parts),

@@ -35,6 +35,7 @@ fn encode(control: &Control) -> (u8, Vec<u8>) {
         }
         Control::List(message) => panic!("{message:?}: see lists.rs"),
         Control::Chain(message) => panic!("{message:?}: see chains.rs"),
+        Control::Secret(message) => panic!("{message:?}: see secrets.rs"),
         Control::Clock(unix_ms) => (CONTROL_CLOCK, unix_ms.to_be_bytes().to_vec()),
         Control::Twin => (CONTROL_TWIN, Vec::new()),
         Control::Cover(ends) => (CONTROL_COVER, ends.to_be_bytes().to_vec()),

@@ -86,7 +86,12 @@ fn remove(config: &Config) -> Result<()> {
         "node.toml".into(),
     ];
     if let Some(authority) = &config.authority {
-        let state = [authority.seen_file.clone(), authority.kept_file(), authority.chains_file()];
+        let state = [
+            authority.seen_file.clone(),
+            authority.kept_file(),
+            authority.chains_file(),
+            authority.secrets_file(),
+        ];
         files.splice(0..0, authority.list_file.iter().cloned().chain(state));
     }
     files.splice(0..0, [config.circuits.guard_file.clone(), config.circuits.met_file()]);

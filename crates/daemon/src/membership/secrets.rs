@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use shoal_crypto::{NetworkSecret, NetworkSecrets, ct_eq};
 use shoal_directory::{Handing, SecretChange, SecretName, SecretNames};
-use shoal_wire::Time;
+use shoal_wire::{Address, DropReason, SecretMessage, Time};
 use zeroize::Zeroizing;
 
 use crate::config::keys;
@@ -185,8 +185,9 @@ impl Secrets {
         if self.find(names.current).is_none() {
             all.push(
                 "the network's secret changed, and this node does not have the new one: others \
-                 answer it no more once the old one is gone. Get it from another node's \
-                 network.key or secrets_file, as network.key here, or join again with a new invite"
+                 answer it no more once the old one is gone. Put the authority's network.key in the \
+                 place of network.key here, or join anew: `shoal leave`, and `shoal up` with an \
+                 invite"
                     .to_string(),
             );
         } else if self.find(names.newest()).is_none() {
@@ -254,6 +255,11 @@ impl Authority {
         };
         (self.secrets.offered, self.secrets.faults[1]) = (offered, fault);
         self.look_at_secrets(now);
+    }
+
+    /// Whether a member in force is at this address.
+    fn has(&self, now: Time, address: Address) -> bool {
+        self.directory.members(now, unix_s()).any(|member| member.address == address)
     }
 
     /// How far the change of the secret is, for the status.
@@ -335,7 +341,17 @@ impl Worker {
                 Err(reason) => node.relay.count_drop(reason, 1),
             }
         }
+        let mut due = Vec::new();
         while let Some((link, message)) = handing.poll_transmit(now) {
+            due.push((link, message));
+        }
+        for (link, message) in due {
+            // Links of members that a moment ago were removed end within half a second.
+            let gives = matches!(message, SecretMessage::Give(_));
+            if gives && !node.relay.view(link).is_some_and(|to| authority.has(now, to.address)) {
+                node.relay.count_drop(DropReason::UnknownPeer, 1);
+                continue;
+            }
             node.relay.send_secret(now, link, &message, ports.at(now));
         }
         if learnt {

@@ -1,6 +1,6 @@
 use super::*;
-use crate::Member;
 use crate::member::tests::{authority, member, of_later, unknown};
+use crate::{Member, SecretChange};
 
 fn content() -> Content {
     let sign = |member: Member| member.sign(&authority()).unwrap();
@@ -233,4 +233,52 @@ fn a_list_states_one_prefix_and_each_ipv4_address_once() {
     let twice = Content { members: two([10, 9, 0, 1]), ..content() };
     let refused = twice.sign(&authority()).unwrap_err().to_string();
     assert!(refused.contains("address 10.9.0.1"), "{refused}");
+}
+
+#[test]
+fn a_list_names_secrets_of_which_two_count_at_most() {
+    let (a, b) = ([1; 32], [2; 32]);
+    let of = |current, change| {
+        let secrets = Some(SecretNames { current, change });
+        Content { secrets, ..content() }.sign(&authority())
+    };
+    for (change, newest, others) in [
+        (SecretChange::Settled, a, [None, None]),
+        (SecretChange::Next(b), b, [Some(b), Some(b)]),
+        (SecretChange::Previous(b, 1_000), a, [Some(b), None]),
+    ] {
+        let list = of(a, change).unwrap();
+        let read = List::open(&authority().public(), list.bytes()).unwrap();
+        assert_eq!(read, list);
+        let names = read.content().secrets.unwrap();
+        assert_eq!(names, SecretNames { current: a, change });
+        assert_eq!(names.newest(), newest);
+        assert_eq!([999, 1_000].map(|unix_s| names.other(unix_s)), others);
+    }
+    for change in [SecretChange::Next(a), SecretChange::Previous(a, 1)] {
+        let refused = of(a, change).unwrap_err().to_string();
+        assert_eq!(refused, "the secret that comes or goes is not the current one");
+    }
+}
+
+#[test]
+fn names_of_secrets_have_one_encoding() {
+    let read = |bytes: &[u8]| {
+        let mut reader = Reader::new(bytes);
+        let names = SecretNames::read(&mut reader)?;
+        reader.finish("secrets")?;
+        Ok::<_, Error>(names)
+    };
+    let name = [7; 32];
+    let whole = [&name[..], &[2], &[8; 32], &5u64.to_be_bytes()].concat();
+    let change = SecretChange::Previous([8; 32], 5);
+    assert_eq!(read(&whole), Ok(SecretNames { current: name, change }));
+    for len in 0..whole.len() {
+        assert!(read(&whole[..len]).is_err(), "{len} bytes");
+    }
+    assert!(read(&[&whole[..], &[0]].concat()).is_err());
+    for kind in 3..=255 {
+        let bytes = [&name[..], &[kind], &[8; 40]].concat();
+        assert_eq!(read(&bytes), Err(ParseError::Invalid { what: "secrets" }.into()));
+    }
 }

@@ -126,7 +126,7 @@ fn authority(config: &Config, list: List, now: Time) -> Authority {
         steps: Vec::new(),
         steps_fault: None,
     };
-    let keys = (Identity::from_seed([1; 32]).public(), NetworkSecret([1; 32]));
+    let keys = (Identity::from_seed([1; 32]).public(), shoal_crypto::NetworkSecret([1; 32]));
     Authority::new(config, keys, reading, now).unwrap()
 }
 
