@@ -101,9 +101,7 @@ fn print_status(s: &Status) -> Result<()> {
         for mandate in &a.mandates {
             line("mandate", admitted(mandate))?;
         }
-        if let Some(secret) = &a.secret {
-            line("secret", rotation(secret))?;
-        }
+        a.secret.iter().try_for_each(|secret| line("secret", rotation(secret)))?;
         if let Some(why) = &a.refused {
             line("refused", paint(Paint::Bad, why))?;
         }

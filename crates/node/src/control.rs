@@ -240,8 +240,7 @@ impl<S: Shell> Control<S> {
         self.broken
     }
 
-    /// Has handshakes of all kinds begin with the first of these secrets, and takes those under
-    /// both. Sessions and circuits go on.
+    /// As [`Relay::set_secrets`], for handshakes of all kinds. Sessions and circuits go on.
     pub fn set_secrets(&mut self, secrets: NetworkSecrets) {
         self.relay.set_secrets(secrets.clone());
         self.edge.set_secrets(secrets.clone());

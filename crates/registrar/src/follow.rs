@@ -34,7 +34,7 @@ pub struct Looked {
 /// What the node has that the registrar did not.
 pub enum News {
     /// A list that the authority signed.
-    List(List),
+    List(Box<List>),
     /// A secret of the network; nothing about it is known.
     Secret(NetworkSecret),
 }
@@ -195,7 +195,7 @@ fn turn(
     if let Some(bytes) = looked.list {
         let list = List::open(authority, &bytes).map_err(|e| format!("the node's list: {e}"))?;
         // Without room the next look brings it again.
-        let _later = news.try_send(News::List(list));
+        let _later = news.try_send(News::List(Box::new(list)));
     }
     let Some(mut has) = looked.steps else { return Ok(None) };
     while let Some(rest) = steps.get(has as usize..).filter(|rest| !rest.is_empty()) {

@@ -151,7 +151,7 @@ impl Process {
                 }
                 while let Some(news) = self.news.take() {
                     match news {
-                        News::List(list) => self.take_list(list),
+                        News::List(list) => self.take_list(*list),
                         News::Secret(secret) => self.secrets.take(secret, &mut self.desk),
                     }
                 }

@@ -5,10 +5,10 @@ use shoal_link::{Priority, Transition};
 use shoal_routing::{LinkPolicy, RouteChange};
 use shoal_session::{Done, Endpoint, Endpoints, Event as SessionEvent, Job, PeerId};
 use shoal_wire::{
-    CONTROL_GOODBYE, CONTROL_REPORT, ChainMessage, Control, ControlMessages, ControlWriter,
-    DropReason, LinkId, LinkKind, ListMessage, SecretMessage, SizeClass, Time, link,
+    CONTROL_GOODBYE, CONTROL_REPORT, Control, ControlMessages, ControlWriter, DropReason, LinkId,
+    LinkKind, SizeClass, Time, link,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use crate::batch::Run;
@@ -29,16 +29,6 @@ pub enum Event {
     Met(LinkId),
     /// A route changed.
     Route(RouteChange),
-}
-
-/// Messages about the authority's list and registrars' supplements that wait for the node's owner.
-#[derive(Debug, Default)]
-pub(crate) struct Lists {
-    waiting: VecDeque<(LinkId, ListMessage)>,
-    chains: VecDeque<(LinkId, ChainMessage)>,
-    secrets: VecDeque<(LinkId, SecretMessage)>,
-    /// How many of each may wait; 0 where nobody takes them.
-    max: usize,
 }
 
 /// Rounds of draining after one call. Each output can cause only few more (a link that comes up
@@ -66,15 +56,9 @@ impl<C: Ciphers> Relay<C> {
                     Ok(())
                 }
                 Ok(Control::Routing(message)) => self.handle_routing(now, from, message),
-                Ok(Control::List(message)) => {
-                    push(&mut self.lists.waiting, self.lists.max, (from, message))
-                }
-                Ok(Control::Chain(message)) => {
-                    push(&mut self.lists.chains, self.lists.max, (from, message))
-                }
-                Ok(Control::Secret(message)) => {
-                    push(&mut self.lists.secrets, self.lists.max, (from, message))
-                }
+                Ok(Control::List(message)) => self.lists.take_list(from, message),
+                Ok(Control::Chain(message)) => self.lists.take_chain(from, message),
+                Ok(Control::Secret(message)) => self.lists.take_secret(from, message),
                 Ok(Control::Clock(unix_ms)) => self.hear_clock(now, from, unix_ms),
                 Ok(Control::Twin) => self.hear_of_twin(now, from),
                 Ok(Control::Seen(at)) => self.hear_seen(now, from, at),
@@ -92,74 +76,9 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
-    /// Has messages about the authority's list kept for [`Self::poll_list`], those about
-    /// supplements for [`Self::poll_chain`] and about the secret for [`Self::poll_secret`], `max` at once of each; one more is dropped as
-    /// `list_budget`. At first `max` is 0: all are dropped as `not_allowed`.
-    pub fn take_lists(&mut self, max: usize) {
-        self.lists.max = max;
-    }
-
-    /// Takes the oldest message of a neighbour about the authority's list. To be called until there
-    /// is none, after whatever takes in frames.
-    pub fn poll_list(&mut self) -> Option<(LinkId, ListMessage)> {
-        self.lists.waiting.pop_front()
-    }
-
-    /// As [`Self::poll_list`], about registrars' supplements.
-    pub fn poll_chain(&mut self) -> Option<(LinkId, ChainMessage)> {
-        self.lists.chains.pop_front()
-    }
-
-    /// As [`Self::poll_list`], about the network's secret.
-    pub fn poll_secret(&mut self) -> Option<(LinkId, SecretMessage)> {
-        self.lists.secrets.pop_front()
-    }
-
     /// One neighbour.
     pub fn view(&self, link: LinkId) -> Option<LinkView> {
         self.neighbours.get(link).map(|neighbour| self.with_hop(neighbour.view(link)))
-    }
-
-    /// Sends a neighbour a message about the authority's list.
-    pub fn send_list(
-        &mut self,
-        now: Time,
-        to: LinkId,
-        message: &ListMessage,
-        sink: &mut impl Sink,
-    ) {
-        let mut body = Vec::new();
-        message.encode(&mut body);
-        self.send_control(now, to, &[(message.kind(), &body)], sink);
-        self.refresh();
-    }
-
-    /// Sends a neighbour a message about registrars' supplements.
-    pub fn send_chain(
-        &mut self,
-        now: Time,
-        to: LinkId,
-        message: &ChainMessage,
-        sink: &mut impl Sink,
-    ) {
-        let mut body = Vec::new();
-        message.encode(&mut body);
-        self.send_control(now, to, &[(message.kind(), &body)], sink);
-        self.refresh();
-    }
-
-    /// Sends a neighbour a message about the network's secret.
-    pub fn send_secret(
-        &mut self,
-        now: Time,
-        to: LinkId,
-        message: &SecretMessage,
-        sink: &mut impl Sink,
-    ) {
-        let mut body = Vec::new();
-        message.encode(&mut body);
-        self.send_control(now, to, &[(message.kind(), &body)], sink);
-        self.refresh();
     }
 
     fn handle_report(&mut self, now: Time, from: LinkId, report: &shoal_wire::Report) {
@@ -592,17 +511,5 @@ impl<C: Ciphers> Relay<C> {
             Run { buf: frame, offsets: &[0], class },
             sink,
         );
-    }
-}
-
-/// Has a message wait for the node's owner, if there is room.
-fn push<T>(waiting: &mut VecDeque<T>, max: usize, message: T) -> Result<(), DropReason> {
-    match max {
-        0 => Err(DropReason::NotAllowed),
-        max if waiting.len() >= max => Err(DropReason::ListBudget),
-        _ => {
-            waiting.push_back(message);
-            Ok(())
-        }
     }
 }

@@ -35,6 +35,7 @@ pub mod hop;
 mod hops;
 mod io;
 mod kept;
+mod lists;
 mod lists_only;
 mod mirror;
 mod neighbours;

@@ -25,10 +25,11 @@ use shoal_session::{Endpoints, PeerId, Sessions};
 use shoal_wire::{Address, DropReason, LinkId, LinkKind, Mark, SizeClass, TAG_LEN, Time, link};
 
 use crate::batch::{MARK_AT, Run, forget_flows};
-use crate::control::{Event, Lists};
+use crate::control::Event;
 use crate::cover::Slots;
 use crate::hops::Hops;
 use crate::kept::{Keeping, Kept, lend};
+use crate::lists::Lists;
 use crate::mirror::Mirrors;
 use crate::neighbours::{Neighbours, RETRY_AFTER};
 use crate::probe::Probes;

@@ -177,8 +177,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         frame: &mut [u8],
     ) -> Result<(), DropReason> {
         self.now = self.now.max(now);
-        let role = self.config.role;
-        if parts::may_be_part(role, frame.len()) {
+        if parts::may_be_part(self.config.role, frame.len()) {
             return self.handle_part(now, from, frame);
         }
         self.handle_whole(now, from, frame, false)
@@ -237,12 +236,11 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let common = Arc::clone(&self.common);
         let (lead, body, opener) = common.outer(from.role(common.role)).open_request(frame)?;
         let request = Request::parse(body).map_err(parse_reason)?;
-        let shown_s = request.shown_s;
+        let (shown_s, name) = (request.shown_s, seen::name(&lead, body));
         let (off, dated_before) = self.date(shown_s);
         if off > DATE_OFF {
             return Err(DropReason::WrongClock);
         }
-        let name = seen::name(&lead, body);
         // Where a copy from elsewhere was turned away, the true request's cookie still holds.
         let holds = self.cookies.holds(now, &from, &request.cookie);
         if self.taken.contains(&name) || !holds && self.turned_away.contains(&name) {

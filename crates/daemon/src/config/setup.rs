@@ -376,8 +376,8 @@ pub fn files(config: &Config) -> [PathBuf; 3] {
     ]
 }
 
-/// The first address of the prefix that all hosts have where no list states one: it follows from the
-/// network's secret.
+/// The first address of the prefix that all hosts have where no list states one: it follows from
+/// the network's secret.
 pub fn overlay_of(secret: &NetworkSecret) -> Ipv6Addr {
     shoal_ip::overlay_prefix(secret).address
 }

@@ -47,7 +47,7 @@ pub use directory::{
     Directory, Hidden, LIST_PART_MAX, ListPart, STEPS_REPLY_MAX, Steps, secret_proof,
 };
 pub use host::{HOSTS_MAX, Host, Hosts};
-pub use interface::{Behind, Interface};
+pub use interface::{Behind, Interface, Offloads};
 pub use peer::{DirectLinks, DirectPeer, HopPeer, Netcheck, Peer, PortMapping, SeenBy};
 pub use refuse::{CancelReason, RefuseReason};
 pub use registrar::{
@@ -433,21 +433,6 @@ pub struct Status {
     pub memory_bytes: u64,
     /// What this node can't do, and why (capabilities, limits).
     pub warnings: Vec<String>,
-}
-
-/// Offloads and buffers of the kernel that are in use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Offloads {
-    /// UDP segmentation: many frames leave with one call.
-    pub gso: bool,
-    /// UDP receive coalescing: many frames arrive with one call.
-    pub gro: bool,
-    /// AES instructions of the processor.
-    pub aes: bool,
-    /// Receive buffer of the sockets in bytes as granted.
-    pub receive_buffer: u64,
-    /// Send buffer of the sockets in bytes as granted.
-    pub send_buffer: u64,
 }
 
 /// Counters of frames and bytes, both directions.

@@ -185,9 +185,9 @@ impl Secrets {
         if self.find(names.current).is_none() {
             all.push(
                 "the network's secret changed, and this node does not have the new one: others \
-                 answer it no more once the old one is gone. Put the authority's network.key in the \
-                 place of network.key here, or join anew: `shoal leave`, and `shoal up` with an \
-                 invite"
+                 answer it no more once the old one is gone. Put the authority's network.key in \
+                 the place of network.key here, or join anew: `shoal leave`, and `shoal up` with \
+                 an invite"
                     .to_string(),
             );
         } else if self.find(names.newest()).is_none() {
@@ -307,8 +307,16 @@ impl Authority {
 }
 
 impl Worker {
+    /// Takes in what neighbours say about lists, supplements and the secret, and says what is due.
+    pub(crate) fn pass_all_on(&mut self, now: Time) {
+        self.pass_lists_on(now);
+        self.pass_steps_on(now);
+        self.pass_secret_on(now);
+        self.apply_secrets();
+    }
+
     /// Has the node know which secrets count.
-    pub(crate) fn apply_secrets(&mut self) {
+    fn apply_secrets(&mut self) {
         let Parts { node, authority, .. } = &mut self.parts;
         let Some(authority) = authority else { return };
         if std::mem::take(&mut authority.secrets.is_new) {
@@ -318,7 +326,7 @@ impl Worker {
     }
 
     /// Takes in what neighbours say about the network's secret, and says what is due.
-    pub(crate) fn pass_secret_on(&mut self, now: Time) {
+    fn pass_secret_on(&mut self, now: Time) {
         let Parts { node, ports, authority, .. } = &mut self.parts;
         let Some(authority) = authority else { return };
         let mut learnt = false;

@@ -269,10 +269,7 @@ impl Worker {
         self.parts.files.report(now, &mut self.parts.node.edge);
         self.drive(now);
         self.pass_on_events(now);
-        self.pass_lists_on(now);
-        self.pass_steps_on(now);
-        self.pass_secret_on(now);
-        self.apply_secrets();
+        self.pass_all_on(now);
         self.keep_circuits();
         self.rest(now);
         self.hand_out_jobs();

@@ -40,8 +40,8 @@ pub struct Authority {
 /// How far a change of the network's secret is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Secret {
-    /// `settled`, `announced` (the next one is handed on), or `switched` (the old one is taken until
-    /// `old_until_unix_s`).
+    /// `settled`, `announced` (the next one is handed on), or `switched` (the old one is taken
+    /// until `old_until_unix_s`).
     pub state: String,
     /// This node has the one that handshakes begin with.
     pub has_current: bool,
