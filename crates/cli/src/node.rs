@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 use shoal_daemon::control::api::{
-    Command, HopPeer, Host, Mandate, Peer, Reply, Route, Secret, Status, WorkerTraffic,
+    Command, HopPeer, HopStatus, Host, Mandate, Peer, Reply, Route, Secret, Status,
+    WorkerTraffic,
 };
 use shoal_daemon::control::hints;
 use shoal_daemon::membership::expiry;
@@ -114,6 +115,7 @@ fn print_status(s: &Status) -> Result<()> {
     for (nth, text) in s.cover.iter().flat_map(cover::lines).enumerate() {
         line(if nth == 0 { "cover" } else { "" }, text)?;
     }
+    s.hop.iter().try_for_each(|hop| line("hop", addresses(hop)))?;
     line("buffers", format!("{} receive, {} send", Bytes(o.receive_buffer), Bytes(o.send_buffer)))?;
     line("uses", format!("{:.1} s of CPU, {} of memory", s.cpu_s, Bytes(s.memory_bytes)))?;
     for warning in &s.warnings {
@@ -138,6 +140,16 @@ fn rotation(s: &Secret) -> String {
         }
         _ => format!("settled: {}", here(s.has_current, "it")),
     }
+}
+
+/// How many addresses that hop are in use, and what drops frames to others.
+fn addresses(hop: &HopStatus) -> String {
+    let filter = match hop.filter.as_str() {
+        "counting" => "the kernel drops and counts what comes to others",
+        "plain" => "the kernel drops what comes to others",
+        _ => "the node drops what comes to others",
+    };
+    format!("{} addresses in use, {filter}", hop.addresses)
 }
 
 /// A mandate in one line.

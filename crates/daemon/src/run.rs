@@ -26,16 +26,17 @@ use crate::membership::circuits::{Circuits, Met};
 use crate::membership::renewal;
 use crate::net::lookups::Lookups;
 use crate::net::ports::Ports;
+use crate::net::receive::Receiver;
 use crate::notify::notify;
 use crate::privileges;
 use crate::tun::dns;
-use crate::tun::hop_route::HopRoute;
 use crate::tun::interface::Interface;
 use crate::worker::budget::Budgeted;
 use crate::worker::build;
 use crate::worker::clock::Clock;
 use crate::worker::direct;
 use crate::worker::first::{Parts, Stopper, Worker};
+use crate::worker::hopping::Hopping;
 use crate::worker::rest;
 use crate::worker::wake::{Inbox, Waker, channel};
 use crate::worker::workers::WorkerPool;
@@ -134,7 +135,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     warnings.extend(taken);
     let more = build::open_more_ports(&setup.config, &ports)?;
     let mut interface = open_interface(&setup)?;
-    let hop_route = open_hop(&setup.config, &options)?;
+    let hopping = open_hop(&setup.config, &options, (&ports, &more))?;
     let responder = open_responder(&setup.config, interface.as_ref(), &mut warnings)?;
     let waker = Waker::new().context("can't make an event descriptor")?;
     let (commands, control) = sync_channel(COMMANDS);
@@ -153,7 +154,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     let seed = os_random().context("the system gives no random bytes")?;
     let percent = setup.config.session.handshake_cpu_percent;
     let (mut node, names, config) =
-        build::build(setup, known, &mut interface, (seed, hop_route.is_some()), clock)?;
+        build::build(setup, known, &mut interface, (seed, hopping.is_some()), clock)?;
     let (handshakes, done) = start_handshakes(percent, &waker)?;
     let (disk_outlet, disk) = channel(CHUNKS, &waker);
     let (lists_outlet, lists) = channel(LISTS, &waker);
@@ -166,7 +167,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
         node,
         ports,
         interface,
-        hop_route,
+        hopping,
         workers,
         receivers,
         names,
@@ -262,11 +263,14 @@ fn open_interface(setup: &Setup) -> anyhow::Result<Option<Interface>> {
     setup.config.interface.as_ref().map(open).transpose()
 }
 
-/// Makes the kernel's route for addresses that hop. A node that lives as long as one command leaves
-/// the prefix to the daemon.
-fn open_hop(config: &Config, options: &Options) -> anyhow::Result<Option<HopRoute>> {
-    let hop = config.hop.as_ref().filter(|_| options.daemon).zip(config.hop_prefix());
-    hop.map(|(hop, prefix)| HopRoute::open(hop, prefix)).transpose()
+/// Readies the kernel for addresses that hop. A node that lives as long as one command leaves the
+/// prefix to the daemon.
+fn open_hop(
+    config: &Config,
+    options: &Options,
+    ports: (&Ports, &[(Ports, Vec<Receiver>)]),
+) -> anyhow::Result<Option<Hopping>> {
+    if options.daemon { Hopping::open(config, ports) } else { Ok(None) }
 }
 
 /// Opens the responder for names, and tells the system of it; `warnings` gets what the operator

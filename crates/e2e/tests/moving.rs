@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use shoal_daemon::control::api::{Command as Ask, HopPeer, Reply};
+use shoal_daemon::control::api::{Command as Ask, HopPeer, Reply, Status};
 use shoal_lab::namespace::Namespace;
 use shoal_lab::network::Family;
 use shoal_lab::site::Site;
@@ -91,6 +91,41 @@ fn ping(site: &Site) -> (u32, u32) {
     (numbers.next().unwrap(), sent)
 }
 
+/// Has h1 send datagrams to an address of r1's that is not in use; says how many r1 counts as what.
+/// They never come to r1's sockets.
+fn flood(site: &Site, datagrams: u64) -> [u64; 2] {
+    let [h1, r1] = ["h1", "r1"].map(|name| site.network().topology().find(name).unwrap());
+    let status = || match site.ask(r1, Ask::Status) {
+        Ok(Reply::Status(status)) => *status,
+        other => panic!("{other:?}"),
+    };
+    let dropped = |status: &Status, reason: &str| {
+        status.drops.iter().find(|(known, _)| known == reason).map_or(0, |(_, n)| *n)
+    };
+    let before = status();
+    let hop = before.hop.clone().unwrap();
+    assert_eq!(hop.filter, "counting");
+    // Two links; each has three epochs of at least one schedule.
+    assert!((6..100).contains(&hop.addresses), "{hop:?}");
+    let port = site.network().listen(r1).port();
+    let to = prefix(r1).replace("::/64", &format!("::77]:{port}"));
+    let near = site.network().namespace(h1).unwrap();
+    near.enter(|| {
+        let socket = std::net::UdpSocket::bind("[::]:0")?;
+        for _ in 0..datagrams {
+            socket.send_to(&[7; 1_440], format!("[{to}"))?;
+        }
+        Ok(())
+    })
+    .unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    let after = status();
+    let came = after.traffic.bytes_in - before.traffic.bytes_in;
+    assert!(came < datagrams * 1_440 / 4, "{came} bytes came to the sockets");
+    ["stale_address", "receive_overflow"]
+        .map(|reason| dropped(&after, reason) - dropped(&before, reason))
+}
+
 #[test]
 fn addresses_hop_each_second_and_nothing_is_lost_or_left() {
     if !shoal_e2e::tun_possible() || !shoal_e2e::ipv6() {
@@ -119,6 +154,8 @@ fn addresses_hop_each_second_and_nothing_is_lost_or_left() {
     // Two links of r1, each with an address for each second.
     let addresses = seen.matches(OURS).count();
     assert!(addresses >= 10, "{addresses}: {seen}");
+
+    assert_eq!(flood(&site, 5_000), [5_000, 0], "the kernel drops and counts");
 
     site.kill(r2);
     let namespace = site.network().namespace(r2).unwrap();

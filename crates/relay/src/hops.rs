@@ -1,6 +1,7 @@
 //! Links whose addresses hop, among the others: which address a link's frames leave from, at which
 //! addresses frames may come, and what both ends tell each other (`hop/link.rs` decides).
 
+use core::fmt;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -24,14 +25,25 @@ const RETIRED_MAX: usize = 64;
 const STEPS_MAX: usize = 8;
 
 /// The addresses of this node's prefix at which frames may come.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Accepted {
+#[derive(Clone, PartialEq, Eq)]
+pub struct Accepted {
     prefix: [u8; 8],
     /// Sorted.
     identifiers: Vec<u64>,
 }
 
+impl fmt::Debug for Accepted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} addresses", self.identifiers.len())
+    }
+}
+
 impl Accepted {
+    /// Their interface identifiers, sorted.
+    pub fn identifiers(&self) -> &[u64] {
+        &self.identifiers
+    }
+
     /// Whether a frame that came to this address is looked at. The schedule says nothing of
     /// addresses outside of its prefix.
     pub(crate) fn takes(&self, local: Option<SocketAddr>) -> bool {
@@ -142,6 +154,12 @@ impl<C: Ciphers> Relay<C> {
         self.hops.own = place;
         self.hops.gather();
         self.refresh();
+    }
+
+    /// At which addresses of the prefix frames may come now; none while this node's don't hop.
+    /// Another value is another `Arc`.
+    pub fn accepted(&self) -> Option<&Arc<Accepted>> {
+        self.hops.accepted.as_ref()
     }
 
     /// Has a link's addresses hop, each used for `interval` or longer, if the neighbour's hop, too;

@@ -91,6 +91,8 @@ drop_reasons! {
     BadRoute = "bad_route",
     /// A datagram to an address of this node's that is not in use: of a hop that is over, or never.
     StaleAddress = "stale_address",
+    /// As `stale_address` or `receive_overflow`: the kernel's filter dropped it and can't count.
+    StaleOrOverflow = "stale_or_overflow",
     /// A step of a hop that the schedule does not have now, or that is not that end's to take.
     BadHop = "bad_hop",
     /// A routing message of an earlier instance of its link, or older than one already taken in.

@@ -7,13 +7,14 @@ use shoal_session::PeerId;
 use shoal_wire::{DropReason, Time};
 
 use crate::control::api::{
-    HopPeer, NextHop, Offloads, Peer, Route, Status, Traffic, WorkerTraffic,
+    HopPeer, HopStatus, NextHop, Offloads, Peer, Route, Status, Traffic, WorkerTraffic,
 };
 use crate::control::{circuits, cover};
 use crate::tun::interface::Interface;
 use crate::worker::clock::{process_cpu, unix_ms};
 use crate::worker::direct;
 use crate::worker::first::Parts;
+use crate::worker::hopping::Hopping;
 use crate::worker::notices;
 
 /// The node in short; `circuits` is their number as others may see it.
@@ -56,6 +57,7 @@ pub fn status(parts: &Parts, circuits: u64, now: Time) -> Status {
         direct: direct::status(parts),
         circuits: circuits::totals(parts, circuits),
         cover: cover::covered(parts),
+        hop: hop_status(parts),
         traffic: traffic(parts),
         workers: workers(parts),
         drops_recent: recent.map(|(reason, _)| label(*reason)).collect(),
@@ -73,8 +75,14 @@ pub fn status(parts: &Parts, circuits: u64, now: Time) -> Status {
             .chain(parts.circuits.faults())
             .chain(parts.circuits.warnings())
             .chain(cover::warnings(parts))
+            .chain(parts.hopping.iter().flat_map(Hopping::warnings))
             .collect(),
     }
+}
+
+fn hop_status(parts: &Parts) -> Option<HopStatus> {
+    let used = parts.node.relay.accepted().map_or(0, |accepted| accepted.identifiers().len());
+    parts.hopping.as_ref().map(|hopping| hopping.status(used))
 }
 
 fn traffic(parts: &Parts) -> Traffic {
@@ -136,14 +144,19 @@ fn resident_bytes() -> u64 {
 }
 
 /// Every reason with its count. The sessions count the drops that only a handshake's public-key
-/// work reveals; they are added here.
+/// work reveals, and the kernel those of its filter; they are added here.
 pub(crate) fn dropped(parts: &Parts) -> impl Iterator<Item = (DropReason, u64)> + '_ {
     let (relay, edge) = (&parts.node.relay, &parts.node.edge);
     let later = [relay.sessions().drops(), edge.sessions().drops()];
-    relay
-        .counters()
-        .drops()
-        .map(move |(reason, n)| (reason, n + later[0][reason as usize] + later[1][reason as usize]))
+    let kernel = parts.hopping.as_ref().map(|hopping| hopping.filter.dropped());
+    let of_kernel = move |reason| {
+        let found = kernel.iter().flatten().find(|(known, _)| *known == reason);
+        found.map_or(0, |(_, n)| *n)
+    };
+    relay.counters().drops().map(move |(reason, n)| {
+        let later = later[0][reason as usize] + later[1][reason as usize];
+        (reason, n + later + of_kernel(reason))
+    })
 }
 
 /// The node's neighbours, and the hosts with which it wants a direct link and has none.

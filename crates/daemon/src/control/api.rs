@@ -22,11 +22,7 @@
 //! registrar was asked for. The format carries
 //! [`PROTOCOL`]; a node answers a frame of another protocol with [`ErrorCode::Protocol`].
 
-mod worker;
-
 use serde::{Deserialize, Serialize};
-
-pub use worker::WorkerTraffic;
 
 mod authority;
 mod circuits;
@@ -37,6 +33,7 @@ mod interface;
 mod peer;
 mod refuse;
 mod registrar;
+mod worker;
 
 pub use authority::{Authority, Mandate, Secret};
 pub use circuits::{
@@ -47,13 +44,14 @@ pub use directory::{
     Directory, Hidden, LIST_PART_MAX, ListPart, STEPS_REPLY_MAX, Steps, secret_proof,
 };
 pub use host::{HOSTS_MAX, Host, Hosts};
-pub use interface::{Behind, Interface, Offloads};
-pub use peer::{DirectLinks, DirectPeer, HopPeer, Netcheck, Peer, PortMapping, SeenBy};
+pub use interface::{Behind, Interface};
+pub use peer::{DirectLinks, DirectPeer, HopPeer, HopStatus, Netcheck, Peer, PortMapping, SeenBy};
 pub use refuse::{CancelReason, RefuseReason};
 pub use registrar::{
     Asked, Given, InviteAsked, InviteMade, Joiner, PAGE, RegistrarMember, RegistrarStatus,
     TokenState,
 };
+pub use worker::{Offloads, WorkerTraffic};
 
 /// Version of this protocol and of every `--json` output that prints its types. It grows when a
 /// field changes its meaning or goes away; a new field alone doesn't change it.
@@ -417,6 +415,9 @@ pub struct Status {
     /// Links whose frames leave by a schedule, if there are any.
     #[serde(default)]
     pub cover: Option<Covered>,
+    /// Addresses that hop, where there may be any.
+    #[serde(default)]
+    pub hop: Option<HopStatus>,
     /// Frames and bytes since the start.
     pub traffic: Traffic,
     /// What each worker did, the first one first; empty where there is only one.

@@ -2,6 +2,7 @@
 //! Addresses, errors of the kernel and segmentation offload may live here, and nothing of what a
 //! datagram holds.
 
+pub(crate) mod filter;
 pub(crate) mod lookups;
 pub(crate) mod mapping;
 pub mod ports;

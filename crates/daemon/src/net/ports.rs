@@ -114,6 +114,12 @@ impl Ports {
         self.mapping.as_ref().map(PortMapping::view)
     }
 
+    /// Further handles of those at which addresses hop: bound to all IPv6 addresses.
+    pub(crate) fn hopping(&self) -> std::io::Result<Vec<Socket>> {
+        let all = |port: &&Port| port.local.is_ipv6() && port.local.ip().is_unspecified();
+        self.ports.iter().filter(all).map(|port| port.socket.try_clone()).collect()
+    }
+
     /// How many sockets there are.
     pub fn count(&self) -> usize {
         self.ports.len()

@@ -185,17 +185,25 @@ fn set_options(socket: &Socket, listen: SocketAddr, config: &SocketConfig) -> Of
 /// Bytes of the receive buffer in use, and of all of it, as the kernel counts them; None where it
 /// won't say.
 pub fn receive_fill(fd: RawFd) -> Option<(u64, u64)> {
-    // Order of SK_MEMINFO_* in linux/sock_diag.h: receive bytes allocated, receive limit, ...
+    let [used, limit, ..] = memory_info(fd)?;
+    (limit > 0).then(|| (used.into(), limit.into()))
+}
+
+/// Datagrams and aggregates that the kernel dropped at this socket, for lack of room or by its
+/// filter; begins anew after 2^32. None where it won't say.
+pub(crate) fn drops(fd: RawFd) -> Option<u32> {
+    memory_info(fd).map(|info| info[8])
+}
+
+/// SK_MEMINFO_* in linux/sock_diag.h: receive bytes allocated, receive limit, ..., drops.
+fn memory_info(fd: RawFd) -> Option<[u32; 9]> {
     let mut info = [0u32; 9];
     let mut len = size_of_val(&info) as libc::socklen_t;
     // SAFETY: `info` is valid for writes of `len` bytes, and `len` says exactly that.
     let got = unsafe {
         libc::getsockopt(fd, libc::SOL_SOCKET, SO_MEMINFO, info.as_mut_ptr().cast(), &mut len)
     };
-    if got != 0 || (len as usize) < 8 || info[1] == 0 {
-        return None;
-    }
-    Some((info[0].into(), info[1].into()))
+    (got == 0 && len as usize == size_of_val(&info)).then_some(info)
 }
 
 /// `SO_MEMINFO` of asm-generic/socket.h, which the libc crate lacks on some targets.
@@ -280,7 +288,7 @@ pub(crate) fn for_each_note(mut bytes: &[u8], mut read: impl FnMut(i32, i32, &[u
     }
 }
 
-fn set(fd: RawFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+pub(crate) fn set(fd: RawFd, level: i32, name: i32, value: i32) -> io::Result<()> {
     let len = size_of::<i32>() as libc::socklen_t;
     // SAFETY: the pointer is to a live i32 and the length is its size.
     let done = unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), len) };

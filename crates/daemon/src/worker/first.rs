@@ -48,12 +48,13 @@ use crate::membership::watch::News;
 use crate::net::lookups::Lookups;
 use crate::net::ports::Ports;
 use crate::net::receive::Receiver;
-use crate::tun::hop_route::HopRoute;
 use crate::tun::interface::Interface;
 use crate::tun::names::Names;
 use crate::worker::budget::Budgeted;
 use crate::worker::clock::{Clock, WallWatch, unix_ms};
+use crate::worker::hopping::Hopping;
 use crate::worker::notices;
+use crate::worker::ready::Ready;
 use crate::worker::rest::Rest;
 use crate::worker::shell::Node;
 use crate::worker::wake::{Inbox, Waker};
@@ -87,8 +88,8 @@ pub struct Parts {
     pub ports: Ports,
     /// The virtual interface, if there is one; the queues are the workers'.
     pub interface: Option<Interface>,
-    /// The kernel's route for addresses that hop, if there are any.
-    pub hop_route: Option<HopRoute>,
+    /// The kernel's side of addresses that hop, if there are any.
+    pub hopping: Option<Hopping>,
     /// The other workers, if there are several.
     pub workers: Option<WorkerPool>,
     /// Receive buffers, one per socket.
@@ -261,6 +262,7 @@ impl Worker {
                 self.stop(now);
             }
         }
+        self.let_hops_in();
         self.parts.node.handle_timeout(now, self.parts.ports.at(now));
         self.handle_members(now, None);
         self.keep_journal(now);
@@ -268,6 +270,7 @@ impl Worker {
         self.probes.handle_timeout(now, &mut self.parts);
         self.parts.files.report(now, &mut self.parts.node.edge);
         self.drive(now);
+        self.let_hops_in();
         self.pass_on_events(now);
         self.pass_all_on(now);
         self.keep_circuits();
@@ -556,44 +559,5 @@ impl Worker {
         files.shut_down(now, &mut node.edge);
         node.drive(now, ports.at(now));
         self.stopping = Some(now + FAREWELL);
-    }
-}
-
-/// What a wait found.
-#[derive(Default)]
-struct Ready {
-    readable: u32,
-    writable: u32,
-    errors: u32,
-    waker: bool,
-    interface: bool,
-    /// The interface was polled, and nothing waits there.
-    drained: bool,
-    signal: bool,
-}
-
-impl Ready {
-    fn read(fds: &[PollFd<'_>], ports: usize, interface: bool) -> Ready {
-        let has = |fd: &PollFd<'_>, flag| fd.revents().is_some_and(|found| found.intersects(flag));
-        let mut ready = Ready::default();
-        for (index, fd) in fds.iter().take(ports).enumerate() {
-            let bit = 1 << index;
-            if has(fd, PollFlags::POLLERR) {
-                ready.errors |= bit;
-            }
-            if has(fd, PollFlags::POLLIN | PollFlags::POLLERR) {
-                ready.readable |= bit;
-            }
-            if has(fd, PollFlags::POLLOUT) {
-                ready.writable |= bit;
-            }
-        }
-        ready.waker = fds.get(ports).is_some_and(|fd| has(fd, PollFlags::POLLIN));
-        ready.interface =
-            interface && fds.get(ports + 1).is_some_and(|fd| has(fd, PollFlags::POLLIN));
-        ready.signal = fds
-            .get(ports + 1 + usize::from(interface))
-            .is_some_and(|fd| has(fd, PollFlags::POLLIN));
-        ready
     }
 }

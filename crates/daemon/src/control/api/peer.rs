@@ -69,6 +69,17 @@ pub struct HopPeer {
     pub failed: u64,
 }
 
+/// The kernel's side of a node's addresses that hop.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HopStatus {
+    /// What drops datagrams to addresses that are not in use before they take room in a socket's
+    /// buffer: `counting` (a filter in the kernel), `plain` (one whose drops can't be told from
+    /// overflows), `off` (none: the node drops them itself).
+    pub filter: String,
+    /// How many addresses are in use.
+    pub addresses: u32,
+}
+
 /// How cells of a direct link are protected.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DirectPeer {

@@ -1,6 +1,21 @@
-//! One of several workers, as the status shows it.
+//! What the kernel helps with, and what one of several workers did, as the status shows it.
 
 use serde::{Deserialize, Serialize};
+
+/// Offloads and buffers of the kernel that are in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Offloads {
+    /// UDP segmentation: many frames leave with one call.
+    pub gso: bool,
+    /// UDP receive coalescing: many frames arrive with one call.
+    pub gro: bool,
+    /// AES instructions of the processor.
+    pub aes: bool,
+    /// Receive buffer of the sockets in bytes as granted.
+    pub receive_buffer: u64,
+    /// Send buffer of the sockets in bytes as granted.
+    pub send_buffer: u64,
+}
 
 /// What one of several workers did since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
