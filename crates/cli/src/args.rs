@@ -48,9 +48,9 @@ pub enum Verb {
     #[command(args = [options::config(), options::socket()])]
     Run,
     /// Check a configuration and all that it names; says every fault, starts nothing.
-    #[command(after_help = "Example:\n  shoal check -c node.toml && systemctl restart shoal")]
+    #[command(after_help = CHECK_EXAMPLES)]
     #[command(args = [options::config(), options::json()])]
-    Check,
+    Check(Check),
     /// Make a private key, or with --network a network's secret.
     #[command(after_help = GENKEY_EXAMPLES)]
     #[command(arg = options::json())]
@@ -172,6 +172,19 @@ Examples:
   shoal netcheck --json | jq -r .mapping
 
 The node asks nobody anew: it says what its routers and the routers that it asked have told it.";
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  shoal check -c node.toml && systemctl restart shoal
+  shoal check -c node.toml --hop-probe";
+
+#[derive(clap::Args, Debug)]
+pub struct Check {
+    /// Ask the running node whether addresses under [hop] prefix can be used with each neighbour
+    /// whose [[link]] has `hop`; some seconds. Exits with 1 where they can't.
+    #[arg(long)]
+    pub hop_probe: bool,
+}
 
 const HOSTS_EXAMPLES: &str = "\
 Examples:

@@ -2,6 +2,7 @@
 
 mod circuits;
 mod cover;
+mod hop;
 mod mixes;
 
 use std::collections::BTreeSet;
@@ -19,6 +20,7 @@ use shoal_daemon::preflight::{self, Refusals};
 use shoal_daemon::tun::subnets::Plan;
 use shoal_wire::Level;
 
+use crate::args::Check;
 use crate::failure::{self, Failure};
 use crate::options::Common;
 use crate::output;
@@ -86,9 +88,12 @@ struct Interface {
 }
 
 /// Reads everything that a start would read, and prints what it would mean.
-pub fn run(common: &Common) -> Result<()> {
+pub fn run(common: &Common, args: &Check) -> Result<()> {
     let file = needed_config(common)?;
     let setup = load(&file)?;
+    if args.hop_probe {
+        return hop::probe(common, &setup);
+    }
     let Refusals { faults, rights, warnings, unmet } = preflight::refusals(&setup);
     for (what, why) in [("would fail", faults), ("would not hide what it is to hide", unmet)] {
         if !why.is_empty() {

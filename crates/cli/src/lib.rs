@@ -83,7 +83,7 @@ impl CommandLine for Args {
     fn run(self, common: &Common) -> Result<()> {
         match self.verb.unwrap_or(Verb::Status) {
             Verb::Run => run::run(common, Experiment::default()),
-            Verb::Check => check::run(common),
+            Verb::Check(verb) => check::run(common, &verb),
             Verb::Genkey(verb) => keys::genkey(common, &verb),
             Verb::Pubkey(verb) => keys::pubkey(common, &verb),
             Verb::Status => node::status(common),

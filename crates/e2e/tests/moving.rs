@@ -126,6 +126,45 @@ fn flood(site: &Site, datagrams: u64) -> [u64; 2] {
         .map(|reason| dropped(&after, reason) - dropped(&before, reason))
 }
 
+/// What `shoal check --hop-probe` says on a node: its exit code, and its words.
+fn probe(site: &Site, node: usize) -> (Option<i32>, String) {
+    let mut command = Command::new(shoal_e2e::program());
+    command.args(["check", "--hop-probe", "-c"]).arg(site.folder(node).join("node.toml"));
+    let output = command.output().unwrap();
+    let (out, err) = shoal_e2e::text(&output);
+    (output.status.code(), format!("{out}{err}"))
+}
+
+/// Has r2's router stop to route r2's prefix, then drop what comes from it, and asks r2 each time
+/// what is wrong.
+fn probe_each(site: &Site) {
+    let [r1, r2] = ["r1", "r2"].map(|name| site.network().topology().find(name).unwrap());
+    let router = site.network().namespace(r1).unwrap();
+    let (code, said) = probe(site, r2);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains(&format!("ip -6 route add {}", prefix(r2))), "{said}");
+    assert!(said.contains("r1: in order") && said.contains("h2: in order"), "{said}");
+
+    let via = site.network().ip_of(r1, r2).unwrap().to_string();
+    run(router, &["ip", "-6", "route", "del", &prefix(r2), "via", &via]);
+    let (code, said) = probe(site, r2);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("r1: nothing comes to the prefix") && said.contains("h2: in order"));
+    run(router, &["ip", "-6", "route", "add", &prefix(r2), "via", &via]);
+
+    let bogon = format!(
+        "add chain ip6 watch bogon {{ type filter hook input priority -1; }}; \
+        add rule ip6 watch bogon ip6 saddr {} drop",
+        prefix(r2)
+    );
+    run(router, &["nft", &bogon]);
+    let (code, said) = probe(site, r2);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("r1: nothing that is sent from the prefix arrives"), "{said}");
+    run(router, &["nft", "delete chain ip6 watch bogon"]);
+    assert_eq!(probe(site, r2).0, Some(0));
+}
+
 #[test]
 fn addresses_hop_each_second_and_nothing_is_lost_or_left() {
     if !shoal_e2e::tun_possible() || !shoal_e2e::ipv6() {
@@ -156,6 +195,8 @@ fn addresses_hop_each_second_and_nothing_is_lost_or_left() {
     assert!(addresses >= 10, "{addresses}: {seen}");
 
     assert_eq!(flood(&site, 5_000), [5_000, 0], "the kernel drops and counts");
+
+    probe_each(&site);
 
     site.kill(r2);
     let namespace = site.network().namespace(r2).unwrap();

@@ -62,6 +62,7 @@ pub fn control(data: &[u8]) {
             Ok(Control::Seen(at)) => assert_eq!(&place_bytes(Some(at))[..], body),
             Ok(Control::HopPlace(place)) => assert_eq!(&HopPlace::to_bytes(place)[..], body),
             Ok(Control::HopStep(step)) => assert_eq!(&step.to_bytes()[..], body),
+            Ok(Control::HopProbe(probe)) => assert_eq!(&probe.to_bytes()[..], body),
             Err(_) => {}
         }
     }

@@ -68,6 +68,7 @@ impl<C: Ciphers> Relay<C> {
                     Ok(())
                 }
                 Ok(Control::HopStep(step)) => self.hear_hop_step(now, from, &step),
+                Ok(Control::HopProbe(probe)) => self.hear_hop_probe(now, from, &probe),
                 Err(_) => Err(DropReason::Malformed),
             };
             if let Err(reason) = outcome {

@@ -13,7 +13,7 @@ use shoal_wire::{
     CONTROL_HOP_PLACE, CONTROL_HOP_STEP, DropReason, HopPlace, HopStep, LinkId, Time,
 };
 
-use crate::hop::Hop;
+use crate::hop::{Asked, Hop, Probe};
 use crate::{LinkView, Relay, Sink};
 
 /// For how long frames may still come to addresses of a link that stops to hop: until the neighbour
@@ -55,8 +55,11 @@ impl Accepted {
 }
 
 /// A link whose addresses hop.
-struct Hopping {
-    hop: Hop,
+pub(crate) struct Hopping {
+    pub(crate) hop: Hop,
+    /// Whether its addresses can be used, if that was asked.
+    pub(crate) probe: Option<Probe>,
+    pub(crate) asked: Asked,
     /// Between which addresses the link's frames go by the schedule; none at the fixed endpoint.
     shown: Option<Endpoints>,
     /// Where they would go without one.
@@ -71,7 +74,9 @@ struct Hopping {
 pub(crate) struct Hops {
     /// Prefix and port of this node's addresses.
     own: Option<([u8; 8], u16)>,
-    links: BTreeMap<LinkId, Hopping>,
+    pub(crate) links: BTreeMap<LinkId, Hopping>,
+    /// Probes that were begun.
+    pub(crate) probed: u32,
     alarms: BTreeSet<(Time, LinkId)>,
     /// Links with something to be sent.
     listed: Vec<LinkId>,
@@ -102,7 +107,7 @@ impl Hops {
         self.alarms.extend(at.map(|at| (at, link)));
     }
 
-    fn list(&mut self, link: LinkId) {
+    pub(crate) fn list(&mut self, link: LinkId) {
         if !self.listed.contains(&link) {
             self.listed.push(link);
         }
@@ -181,8 +186,9 @@ impl<C: Ciphers> Relay<C> {
             if let Some((secret, since)) = self.sessions.hop_secret(peer) {
                 hop.session(now, secret.expose(), since);
             }
+            let (probe, asked) = (None, Asked::default());
             let (shown, fixed, alarm) = (None, None, None);
-            let known = Hopping { hop, shown, fixed, accepted: Vec::new(), alarm };
+            let known = Hopping { hop, probe, asked, shown, fixed, accepted: Vec::new(), alarm };
             self.hops.links.insert(link, known);
         }
         // The neighbour is told that they hop no more, too.
@@ -213,7 +219,7 @@ impl<C: Ciphers> Relay<C> {
     }
 
     /// Has a link's frames go where its schedule says, and takes note of what else changed.
-    fn follow_hop(&mut self, now: Time, link: LinkId) {
+    pub(crate) fn follow_hop(&mut self, now: Time, link: LinkId) {
         let Some(known) = self.hops.links.get_mut(&link) else { return };
         let place = known.hop.place();
         if place != known.shown
@@ -230,9 +236,13 @@ impl<C: Ciphers> Relay<C> {
         }
         let before = core::mem::take(&mut known.accepted);
         known.hop.accepted(now, &mut known.accepted);
+        known.accepted.extend(known.probe.as_ref().and_then(Probe::identifier));
         known.accepted.sort_unstable();
         known.accepted.dedup();
-        let (changed, due) = (known.accepted != before, known.hop.poll_timeout(now));
+        let changed = known.accepted != before;
+        let probe = known.probe.as_ref().and_then(Probe::poll_timeout);
+        let answers = known.asked.is_due().then_some(Time::ZERO);
+        let due = [known.hop.poll_timeout(now), probe, answers].into_iter().flatten().min();
         if changed {
             self.hops.gather();
         }
@@ -286,7 +296,9 @@ impl<C: Ciphers> Relay<C> {
     pub(crate) fn is_scheduled_source(&self, now: Time, link: LinkId, from: &Endpoints) -> bool {
         let Some(known) = self.hops.links.get(&link) else { return false };
         let fixed = known.fixed.filter(|_| known.shown.is_some());
-        fixed.is_some_and(|fixed| fixed.is_same_place(from)) || known.hop.knows(now, from.remote)
+        fixed.is_some_and(|fixed| fixed.is_same_place(from))
+            || known.hop.knows(now, from.remote)
+            || known.is_probed(now, from.remote)
     }
 
     /// The neighbour says where its addresses hop.
@@ -320,6 +332,9 @@ impl<C: Ciphers> Relay<C> {
         for link in due.map(|(_, link)| *link).collect::<Vec<_>>() {
             if let Some(known) = self.hops.links.get_mut(&link) {
                 known.hop.handle_timeout(now);
+                if known.probe.as_ref().and_then(Probe::poll_timeout).is_some_and(|at| at <= now) {
+                    self.hops.list(link);
+                }
                 self.follow_hop(now, link);
             }
         }
@@ -341,6 +356,7 @@ impl<C: Ciphers> Relay<C> {
                 let Some((ends, step)) = step.filter(|_| established) else { break };
                 self.send_beside(now, link, ends, (CONTROL_HOP_STEP, &step.to_bytes()), sink);
             }
+            self.send_probes(now, link, sink);
             self.follow_hop(now, link);
         }
         !listed.is_empty()

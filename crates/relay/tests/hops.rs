@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use shoal_relay::Path;
-use shoal_relay::hop::{HopView, Outcome};
+use shoal_relay::hop::{HopView, Outcome, ProbeView};
 use shoal_wire::{Address, DropReason, LinkId};
 use support::{FULL, Net, hop_prefix, hopper, socket};
 
@@ -151,4 +151,41 @@ fn a_link_stops_and_begins_to_hop_as_its_ends_are_told() {
     assert!(all_hop(&net));
     assert_eq!(view(&net, R1).interval, 2 * SECOND);
     traffic(&mut net, 5);
+}
+
+/// What a probe of the first router finds with the second.
+fn probe(net: &mut Net) -> ProbeView {
+    let link = LinkId::from_bits(0);
+    let relay = &mut net.nodes[R1].relay;
+    assert!(relay.probe_hop(net.now, link));
+    assert!(relay.hop_probe(link).is_some_and(|view| !view.over));
+    net.run(Duration::from_secs(3));
+    let view = net.nodes[R1].relay.hop_probe(link).unwrap();
+    assert!(view.over, "{view:?}");
+    view
+}
+
+#[test]
+fn a_probe_says_which_way_of_the_prefix_is_closed() {
+    let mut net = net(|_| {});
+    let found = |heard, came, left| ProbeView { over: true, heard, came, left };
+    let before = view(&net, R1);
+    assert_eq!(probe(&mut net), found(true, true, true));
+    let after = view(&net, R1);
+    assert!(after.hopping && after.failed == before.failed, "nothing else changed");
+    net.unrouted = [Some(R1), None];
+    assert_eq!(probe(&mut net), found(true, false, true));
+    net.unrouted = [None, Some(R1)];
+    assert_eq!(probe(&mut net), found(true, true, false));
+    // What is wrong with the neighbour's prefix says nothing of this one's.
+    net.unrouted = [Some(R2), Some(R2)];
+    assert_eq!(probe(&mut net), found(true, true, true));
+    net.unrouted = [None, None];
+    net.cut.push((R1, R2));
+    assert_eq!(probe(&mut net), found(false, false, false));
+    for node in [R1, R2] {
+        let counters = net.nodes[node].relay.counters();
+        assert_eq!(counters.dropped(DropReason::BadHop), 0);
+        assert_eq!(counters.dropped(DropReason::StaleAddress), 0);
+    }
 }

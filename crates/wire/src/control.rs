@@ -12,7 +12,7 @@ use core::net::SocketAddr;
 
 use crate::place::read_some_place;
 use crate::{
-    ChainMessage, HopPlace, HopStep, ListMessage, ParseError, Reader, RoutingMessage,
+    ChainMessage, HopPlace, HopProbe, HopStep, ListMessage, ParseError, Reader, RoutingMessage,
     SecretMessage, SizeClass,
 };
 
@@ -38,6 +38,8 @@ pub const CONTROL_SEEN: u8 = 8;
 pub const CONTROL_HOP_PLACE: u8 = 9;
 /// Type byte of a [`Control::HopStep`].
 pub const CONTROL_HOP_STEP: u8 = 10;
+/// Type byte of a [`Control::HopProbe`].
+pub const CONTROL_HOP_PROBE: u8 = 11;
 /// Bytes in front of each message: type and length.
 pub const CONTROL_HEAD_LEN: usize = 3;
 /// Longest body of one message, in bytes: it fills a full frame by itself.
@@ -225,6 +227,8 @@ pub enum Control {
     HopPlace(Option<HopPlace>),
     /// A step of a hop.
     HopStep(HopStep),
+    /// Asks whether addresses of a prefix can be used, or answers.
+    HopProbe(HopProbe),
 }
 
 impl Control {
@@ -243,6 +247,7 @@ impl Control {
             CONTROL_SEEN => ("seen", Control::Seen(read_some_place(&mut reader)?)),
             CONTROL_HOP_PLACE => return HopPlace::parse(body).map(Control::HopPlace),
             CONTROL_HOP_STEP => return HopStep::parse(body).map(Control::HopStep),
+            CONTROL_HOP_PROBE => return HopProbe::parse(body).map(Control::HopProbe),
             kind if ListMessage::KINDS.contains(&kind) => {
                 return ListMessage::parse(kind, body).map(Control::List);
             }

@@ -146,6 +146,75 @@ impl HopStep {
     }
 }
 
+/// What a message of a probe says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ProbeStage {
+    /// The sender asks to be sent `Come` at the address.
+    Ask = 1,
+    /// The receiver of `Ask` got it.
+    Heard = 2,
+    /// Sent to the address, from the fixed endpoint.
+    Come = 3,
+    /// Sent from the address, to the fixed endpoint.
+    Leave = 4,
+    /// The receiver of `Leave` got it.
+    Left = 5,
+}
+
+/// A message of a probe, by which a node finds out whether an address of its prefix can be used:
+/// control type 11.
+///
+/// ```text
+///  0       1            9
+/// +-------+------------+
+/// | stage | identifier |
+/// +-------+------------+
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct HopProbe {
+    /// What it says.
+    pub stage: ProbeStage,
+    /// The interface identifier of the address, under the asking node's prefix.
+    pub identifier: u64,
+}
+
+/// It names where a node is, which no log may.
+impl core::fmt::Debug for HopProbe {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("HopProbe").field("stage", &self.stage).finish_non_exhaustive()
+    }
+}
+
+impl HopProbe {
+    /// Length of the body in bytes.
+    pub const LEN: usize = 9;
+
+    /// Wire form.
+    pub fn to_bytes(self) -> [u8; HopProbe::LEN] {
+        let mut out = [0; HopProbe::LEN];
+        out[0] = self.stage as u8;
+        out[1..].copy_from_slice(&self.identifier.to_be_bytes());
+        out
+    }
+
+    /// From the wire form.
+    pub fn parse(body: &[u8]) -> Result<HopProbe, ParseError> {
+        let mut reader = Reader::new(body);
+        let stage = match reader.u8("probe stage")? {
+            1 => ProbeStage::Ask,
+            2 => ProbeStage::Heard,
+            3 => ProbeStage::Come,
+            4 => ProbeStage::Leave,
+            5 => ProbeStage::Left,
+            value => return Err(ParseError::Unknown { what: "probe stage", value: value.into() }),
+        };
+        let probe = HopProbe { stage, identifier: reader.u64("probe identifier")? };
+        reader.finish("hop probe")?;
+        Ok(probe)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

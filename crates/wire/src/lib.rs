@@ -50,9 +50,9 @@ pub use chains::{
 pub use class::SizeClass;
 pub use control::{
     CONTROL_BODY_MAX, CONTROL_CLOCK, CONTROL_COVER, CONTROL_END, CONTROL_GOODBYE, CONTROL_HEAD_LEN,
-    CONTROL_HOP_PLACE, CONTROL_HOP_STEP, CONTROL_PATH_CHALLENGE, CONTROL_PATH_RESPONSE,
-    CONTROL_REPORT, CONTROL_SEEN, CONTROL_TWIN, Control, ControlMessages, ControlWriter, PathToken,
-    Report,
+    CONTROL_HOP_PLACE, CONTROL_HOP_PROBE, CONTROL_HOP_STEP, CONTROL_PATH_CHALLENGE,
+    CONTROL_PATH_RESPONSE, CONTROL_REPORT, CONTROL_SEEN, CONTROL_TWIN, Control, ControlMessages,
+    ControlWriter, PathToken, Report,
 };
 pub use cover::{CoverKind, CoverTier};
 pub use direct::{DirectKind, DirectMessage, Level};
@@ -61,7 +61,7 @@ pub use error::{ParseError, Reader};
 pub use frame::{EdgeKind, LinkKind, edge, ip, link};
 pub use handshake::{FirstPayload, HandshakePart, Reply, Request, SecondPayload, shake};
 pub use header::{Mark, RoutedHeader, SessionHeader, TrafficClass};
-pub use hop::{HopPlace, HopStage, HopStep};
+pub use hop::{HopPlace, HopProbe, HopStage, HopStep, ProbeStage};
 pub use id::{CircuitId, IDS_MAX, Id, LinkId};
 pub use jitter::Jitter;
 pub use lists::{LIST_LEN_MAX, LIST_PART_LEN, ListHave, ListMessage};

@@ -5,10 +5,10 @@ mod vectors;
 use proptest::prelude::*;
 use shoal_wire::{
     CONTROL_BODY_MAX, CONTROL_CLOCK, CONTROL_COVER, CONTROL_GOODBYE, CONTROL_HOP_PLACE,
-    CONTROL_HOP_STEP, CONTROL_PATH_CHALLENGE, CONTROL_PATH_RESPONSE, CONTROL_REPORT, CONTROL_SEEN,
-    CONTROL_TWIN, Control, ControlMessages, ControlWriter, HopPlace, HopStage, HopStep, Instances,
-    METRIC_INFINITE, OriginProof, ParseError, Report, RouteEntry, RouteUpdate, RoutingMessage,
-    SeqnoRequest, SizeClass, place_bytes,
+    CONTROL_HOP_PROBE, CONTROL_HOP_STEP, CONTROL_PATH_CHALLENGE, CONTROL_PATH_RESPONSE,
+    CONTROL_REPORT, CONTROL_SEEN, CONTROL_TWIN, Control, ControlMessages, ControlWriter, HopPlace,
+    HopProbe, HopStage, HopStep, Instances, METRIC_INFINITE, OriginProof, ParseError, ProbeStage,
+    Report, RouteEntry, RouteUpdate, RoutingMessage, SeqnoRequest, SizeClass, place_bytes,
 };
 
 const INSTANCES: Instances = Instances { from: 0x0102_0304, to: 0xa0b0_c0d0 };
@@ -42,6 +42,7 @@ fn encode(control: &Control) -> (u8, Vec<u8>) {
         Control::Seen(at) => (CONTROL_SEEN, place_bytes(Some(*at)).to_vec()),
         Control::HopPlace(place) => (CONTROL_HOP_PLACE, HopPlace::to_bytes(*place).to_vec()),
         Control::HopStep(step) => (CONTROL_HOP_STEP, step.to_bytes().to_vec()),
+        Control::HopProbe(probe) => (CONTROL_HOP_PROBE, probe.to_bytes().to_vec()),
     }
 }
 
@@ -72,10 +73,12 @@ fn accepted() -> Vec<(&'static str, Vec<u8>, Control)> {
     let prefix = [0x20, 0x01, 0x0d, 0xb8, 0, 1, 0, 2];
     let place = HopPlace { prefix, port: 7_400, interval_ms: 10_000 };
     let step = HopStep { stage: HopStage::Answer, tag: [0xa1, 0xb2, 0xc3, 0xd4], epoch: 7 };
+    let probe = HopProbe { stage: ProbeStage::Come, identifier: 0x0102_0304_0506_0708 };
     vec![
         ("hop-place", vector("hop-place"), Control::HopPlace(Some(place))),
         ("hop-none", vector("hop-none"), Control::HopPlace(None)),
         ("hop-step", vector("hop-step"), Control::HopStep(step)),
+        ("hop-probe", vector("hop-probe"), Control::HopProbe(probe)),
         ("report", vector("report"), Control::Report(report)),
         ("challenge", vector("path-challenge"), Control::PathChallenge(token)),
         ("response", vector("path-response"), Control::PathResponse(token)),
@@ -142,6 +145,11 @@ fn golden_vectors_are_refused_with_the_reason() {
         ("hop interval", vector("bad-hop-interval"), ParseError::Invalid { what: "hop place" }),
         ("hop prefix", vector("bad-hop-prefix"), ParseError::Invalid { what: "hop place" }),
         ("hop stage", vector("bad-hop-stage"), ParseError::Unknown { what: "hop stage", value: 4 }),
+        (
+            "probe stage",
+            vector("bad-probe-stage"),
+            ParseError::Unknown { what: "probe stage", value: 6 },
+        ),
         ("cut proof", vector("bad-cut-proof"), short("proof signature", 64, 3)),
     ];
     for (name, bytes, expected) in cases {

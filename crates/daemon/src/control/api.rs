@@ -45,7 +45,9 @@ pub use directory::{
 };
 pub use host::{HOSTS_MAX, Host, Hosts};
 pub use interface::{Behind, Interface};
-pub use peer::{DirectLinks, DirectPeer, HopPeer, HopStatus, Netcheck, Peer, PortMapping, SeenBy};
+pub use peer::{
+    DirectLinks, DirectPeer, HopPeer, HopProbed, HopStatus, Netcheck, Peer, PortMapping, SeenBy,
+};
 pub use refuse::{CancelReason, RefuseReason};
 pub use registrar::{
     Asked, Given, InviteAsked, InviteMade, Joiner, PAGE, RegistrarMember, RegistrarStatus,
@@ -118,6 +120,9 @@ pub enum Command {
     Peers,
     /// Where this host is seen; answered by [`Reply::Netcheck`].
     Netcheck,
+    /// Finds out whether addresses of the prefix of addresses that hop can be used with each
+    /// neighbour; answered by [`Reply::HopProbes`].
+    HopProbe,
     /// Its routing table; answered by [`Reply::Routes`].
     Routes,
     /// Members of the network; answered by [`Reply::Hosts`].
@@ -274,6 +279,8 @@ pub enum Reply {
     Peers(Vec<Peer>),
     /// To [`Command::Netcheck`].
     Netcheck(Box<Netcheck>),
+    /// To [`Command::HopProbe`].
+    HopProbes(Vec<HopProbed>),
     /// To [`Command::Routes`].
     Routes(Vec<Route>),
     /// To [`Command::Hosts`].

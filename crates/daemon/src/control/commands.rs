@@ -23,6 +23,7 @@ impl Worker {
                 self.monitors.retain(|monitor| monitor.id() != client);
                 self.pings.client_closed(client);
                 self.probes.client_closed(client);
+                self.hop_probes.client_closed(client);
                 let Parts { node, files, .. } = &mut self.parts;
                 files.client_closed(now, &mut node.edge, client);
             }
@@ -46,6 +47,9 @@ impl Worker {
             Command::Hops { host, timeout_ms } => {
                 let (host, timeout_ms) = (host.clone(), *timeout_ms);
                 return self.ask_hops(now, request, &host, timeout_ms);
+            }
+            Command::HopProbe => {
+                return self.hop_probes.start(now, &mut self.parts, request.defer());
             }
             Command::Supplements { steps } => {
                 let steps = directory::decode(steps);
@@ -113,9 +117,8 @@ impl Worker {
                 Reply::Metrics(self.metrics.get(now, make))
             }
             Command::Monitor => self.monitor(request),
-            Command::Ping { .. } | Command::Hops { .. } | Command::Supplements { .. } => {
-                Reply::error(ErrorCode::Internal, "these are answered later")
-            }
+            Command::Ping { .. } | Command::Hops { .. } | Command::Supplements { .. } => later(),
+            Command::HopProbe => later(),
             Command::Directory => directory::directory(&self.parts, now),
             Command::List { version, skip } => directory::list(&self.parts, *version, *skip),
             Command::Steps { mandate, first } => directory::steps(&self.parts, mandate, *first),
@@ -227,6 +230,10 @@ fn reloaded(done: anyhow::Result<(Vec<String>, Vec<String>)>) -> Reply {
 fn no_registrar() -> Reply {
     let text = "this is a node, and the registrar is a process of its own: name its control socket";
     Reply::error(ErrorCode::BadRequest, text)
+}
+
+fn later() -> Reply {
+    Reply::error(ErrorCode::Internal, "this is answered later")
 }
 
 fn policy_denies() -> Reply {

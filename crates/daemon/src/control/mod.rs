@@ -9,6 +9,7 @@ pub(crate) mod commands;
 pub mod cover;
 mod directory;
 pub mod hints;
+pub(crate) mod hop_probes;
 pub(crate) mod hops;
 pub(crate) mod journal;
 pub(crate) mod known;

@@ -35,6 +35,7 @@ use shoal_wire::{DropReason, LinkId, Time};
 use crate::config::Config;
 use crate::config::keys::os_random;
 use crate::control::api::{Event, NextHop};
+use crate::control::hop_probes::HopProbes;
 use crate::control::hops::Probes;
 use crate::control::journal::{self, Journal};
 use crate::control::metrics;
@@ -150,6 +151,7 @@ pub struct Worker {
     pub(crate) parts: Parts,
     pub(crate) pings: Pings,
     pub(crate) probes: Probes,
+    pub(crate) hop_probes: HopProbes,
     pub(crate) monitors: Vec<Client>,
     pub(crate) stopping: Option<Time>,
     pub(crate) metrics: metrics::Kept,
@@ -174,6 +176,7 @@ impl Worker {
             parts,
             pings: Pings::default(),
             probes: Probes::default(),
+            hop_probes: HopProbes::default(),
             monitors: Vec::new(),
             stopping: None,
             metrics: metrics::Kept::default(),
@@ -268,6 +271,7 @@ impl Worker {
         self.keep_journal(now);
         self.pings.handle_timeout(now, &mut self.parts);
         self.probes.handle_timeout(now, &mut self.parts);
+        self.hop_probes.handle_timeout(now, &self.parts);
         self.parts.files.report(now, &mut self.parts.node.edge);
         self.drive(now);
         self.let_hops_in();
@@ -320,6 +324,7 @@ impl Worker {
             parts.node.poll_timeout().map(|(at, _)| at),
             self.pings.poll_timeout(),
             self.probes.poll_timeout(),
+            self.hop_probes.poll_timeout(),
             parts.files.poll_timeout(),
             parts.authority.as_ref().map(Authority::poll_timeout),
             parts.authority.as_ref().and_then(Authority::exchange_timeout),

@@ -42,6 +42,9 @@ const SCHEDULES_MAX: usize = 8;
 /// ... and so many that the neighbour may still use, whose last steps got lost.
 const RECENT_MAX: usize = 3;
 
+/// A lane that no link has.
+const SPARE_LANE: u8 = u8::MAX;
+
 /// Addresses: of which schedule, and of which epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Spot {
@@ -140,6 +143,18 @@ impl Hop {
     /// Where this end's addresses are, and how long it wants to use one.
     pub fn own(&self) -> HopPlace {
         self.own
+    }
+
+    /// Where the neighbour's addresses are, if they hop, too.
+    pub(crate) fn peer(&self) -> Option<HopPlace> {
+        self.peer
+    }
+
+    /// An identifier of this end's that no epoch has; another for each number. None before the
+    /// first session.
+    pub(crate) fn spare(&self, number: u32) -> Option<u64> {
+        let newest = self.runs.first()?;
+        Some(newest.schedule.identifier(self.end, number, SPARE_LANE))
     }
 
     fn interval(&self) -> Duration {

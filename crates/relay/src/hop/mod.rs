@@ -5,9 +5,12 @@
 //! link's data goes, at which addresses frames may come.
 
 mod link;
+mod probe;
 mod schedule;
 #[cfg(test)]
 mod tests;
 
 pub use link::{Hop, HopView, Outcome};
+pub use probe::ProbeView;
+pub(crate) use probe::{Asked, Probe};
 pub use schedule::{End, Schedule, is_reserved};

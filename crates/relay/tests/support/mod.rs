@@ -140,6 +140,8 @@ pub struct Net {
     pub local: Option<SocketAddr>,
     /// Pairs of nodes between which nothing passes.
     pub cut: Vec<(usize, usize)>,
+    /// What goes to the prefix of the first is lost, and what comes from that of the second.
+    pub unrouted: [Option<usize>; 2],
     /// From the first to the second node one of so many frames gets lost.
     pub lossy: Option<(usize, usize, u64)>,
     /// Says at which worker a datagram arrives.
@@ -270,6 +272,7 @@ impl Net {
             wire,
             local: None,
             cut: Vec::new(),
+            unrouted: [None; 2],
             lossy: None,
             spread,
             full_rings: false,
@@ -319,6 +322,10 @@ impl Net {
             }
             let (Some(a), Some(b)) = (self.node_at(from), self.node_at(to)) else { continue };
             if self.cut.contains(&(a, b)) || self.cut.contains(&(b, a)) {
+                continue;
+            }
+            let lost = |at, prefix: Option<usize>| prefix.is_some() && hopper(at) == prefix;
+            if lost(to, self.unrouted[0]) || lost(from, self.unrouted[1]) {
                 continue;
             }
             if let Some((_, _, one_of)) = self.lossy.filter(|&(x, y, _)| (x, y) == (a, b))

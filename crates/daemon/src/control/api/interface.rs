@@ -39,18 +39,3 @@ pub struct Behind {
     /// The host's name.
     pub host: String,
 }
-
-/// Offloads and buffers of the kernel that are in use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Offloads {
-    /// UDP segmentation: many frames leave with one call.
-    pub gso: bool,
-    /// UDP receive coalescing: many frames arrive with one call.
-    pub gro: bool,
-    /// AES instructions of the processor.
-    pub aes: bool,
-    /// Receive buffer of the sockets in bytes as granted.
-    pub receive_buffer: u64,
-    /// Send buffer of the sockets in bytes as granted.
-    pub send_buffer: u64,
-}

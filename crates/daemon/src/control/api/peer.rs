@@ -69,6 +69,18 @@ pub struct HopPeer {
     pub failed: u64,
 }
 
+/// Whether addresses of the prefix can be used with one neighbour.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HopProbed {
+    /// Its name.
+    pub peer: String,
+    /// `open` (what is sent from there and to there arrives), `not_routed` (what the neighbour
+    /// sends there does not come), `filtered` (what is sent from there does not arrive at the
+    /// neighbour), `closed` (both), `silent` (the neighbour answers nothing), `down` (there is no
+    /// session with it), `alone` (its addresses don't hop).
+    pub outcome: String,
+}
+
 /// The kernel's side of a node's addresses that hop.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HopStatus {

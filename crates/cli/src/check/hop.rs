@@ -1,0 +1,110 @@
+//! `shoal check --hop-probe`: what the network around a node must do for addresses that hop, and
+//! whether it does.
+
+use anyhow::Result;
+use serde::Serialize;
+use shoal_daemon::config::Setup;
+use shoal_daemon::control::api::{Command, HopProbed, Reply};
+
+use crate::failure::{self, Failure};
+use crate::options::Common;
+use crate::output;
+use crate::target::{ask, unexpected};
+
+/// What was found.
+#[derive(Serialize)]
+struct Probed {
+    prefix: String,
+    port: u16,
+    neighbours: Vec<HopProbed>,
+}
+
+/// Says what must be let through and asks the running node, which asks its neighbours.
+///
+/// Errors: with a neighbour the prefix can't be used, or the node doesn't run.
+pub fn probe(common: &Common, setup: &Setup) -> Result<()> {
+    let config = &setup.config;
+    let Some((prefix, port)) = config.hop_prefix().zip(config.hop_port()) else {
+        let text = "addresses of this node don't hop: its file has no [hop]";
+        return Err(Failure::of(failure::CONFIG, text));
+    };
+    let prefix = format!("{}/64", prefix.address());
+    let neighbours = match ask(common, Command::HopProbe)? {
+        Reply::HopProbes(found) => found,
+        other => return Err(unexpected(&other)),
+    };
+    let probed = Probed { prefix, port, neighbours };
+    if common.json {
+        output::json("hop_probe", &probed)?;
+    } else {
+        probed.lines().iter().try_for_each(|line| output::line(line))?;
+    }
+    let closed = probed.neighbours.iter().filter(|found| found.outcome != "open").count();
+    if closed == 0 {
+        return Ok(());
+    }
+    let text = format!("the prefix can't be used with {closed} neighbours");
+    Err(Failure::of(failure::FAILED, text))
+}
+
+impl Probed {
+    fn lines(&self) -> Vec<String> {
+        let Probed { prefix, port, neighbours } = self;
+        let mut lines = vec![
+            format!("addresses hop under {prefix}, UDP port {port}. What that needs:"),
+            format!(
+                "  the router before this node routes the prefix to it: `ip -6 route add {prefix} \
+                 via ADDRESS-OF-THE-NODE`"
+            ),
+            format!("  firewalls let UDP to and from port {port} of every address of it through"),
+            "  filters of sources (BCP 38, RA guard, clouds) let packets from it out".into(),
+        ];
+        if neighbours.is_empty() {
+            lines.push("no [[link]] of this node has `hop`: nobody could be asked".into());
+        }
+        lines.extend(neighbours.iter().map(|found| format!("{}: {}", found.peer, words(found))));
+        lines
+    }
+}
+
+fn words(found: &HopProbed) -> &'static str {
+    match found.outcome.as_str() {
+        "open" => "in order: what is sent to an address of the prefix comes, and from there leaves",
+        "not_routed" => {
+            "nothing comes to the prefix, though packets from it leave: the router before this \
+             node does not route it here, or a firewall drops what comes to other addresses than \
+             the node's own"
+        }
+        "filtered" => {
+            "nothing that is sent from the prefix arrives, though packets to it come: a filter of \
+             sources on the way out drops it"
+        }
+        "closed" => {
+            "nothing comes to the prefix, and nothing from it arrives: the router before this node \
+             does not know it, or filters and firewalls drop all of it"
+        }
+        "silent" => "the neighbour did not answer the probe: is it of an older version?",
+        "down" => "there is no session with it now: see `shoal peers`",
+        "alone" => "its addresses don't hop: it needs [hop], and `hop` in its [[link]]",
+        _ => "this program is older than the node, and does not know what it found",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_outcome_has_words_of_its_own() {
+        let outcomes = ["open", "not_routed", "filtered", "closed", "silent", "down", "alone", "?"];
+        let found = |outcome: &str| HopProbed { peer: "r2".into(), outcome: outcome.into() };
+        let words: std::collections::BTreeSet<_> =
+            outcomes.iter().map(|outcome| words(&found(outcome))).collect();
+        assert_eq!(words.len(), outcomes.len());
+        let neighbours = vec![found("not_routed")];
+        let probed = Probed { prefix: "2001:db8::/64".into(), port: 7_400, neighbours };
+        let lines = probed.lines();
+        assert!(lines[1].contains("ip -6 route add 2001:db8::/64"), "{lines:?}");
+        assert!(lines[4].starts_with("r2: nothing comes to the prefix"), "{lines:?}");
+    }
+}

@@ -1,0 +1,201 @@
+//! Whether an address of a node's prefix can be used: the node asks a neighbour through their fixed
+//! endpoints, and both try it.
+//!
+//! ```text
+//! asks                                    neighbour
+//!   Ask ------------------------------->             between the fixed endpoints
+//!       <------------------------------- Heard       the same way
+//!       <------------------------------- Come        to the address
+//!   Leave ------------------------------>            from the address
+//!       <------------------------------- Left        between the fixed endpoints
+//! ```
+//!
+//! Each is repeated, since frames get lost: what never came was not let through.
+
+use core::time::Duration;
+
+use shoal_wire::{DropReason, HopProbe, ProbeStage, Time};
+
+/// Between two tries.
+const AGAIN: Duration = Duration::from_millis(300);
+/// How often each message is sent.
+const TRIES: u32 = 6;
+/// How long the neighbour sends to, and knows, the address that it was asked for.
+const KEPT: Duration = Duration::from_secs(4);
+/// How many messages of one neighbour's probes are answered ...
+const ANSWERS_MAX: u32 = 32;
+/// ... in so long a time. What is more is `bad_hop`.
+const ANSWERS_IN: Duration = Duration::from_secs(10);
+
+/// What a probe has found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProbeView {
+    /// It has ended.
+    pub over: bool,
+    /// The neighbour answers.
+    pub heard: bool,
+    /// What it sent to the address came.
+    pub came: bool,
+    /// What was sent from the address came to it.
+    pub left: bool,
+}
+
+/// One that is under way, or was.
+#[derive(Debug)]
+pub(crate) struct Probe {
+    identifier: u64,
+    again: Time,
+    tries: u32,
+    view: ProbeView,
+}
+
+impl Probe {
+    pub(crate) fn new(now: Time, identifier: u64) -> Probe {
+        Probe { identifier, again: now, tries: 0, view: ProbeView::default() }
+    }
+
+    /// What it has found so far.
+    pub(crate) fn view(&self) -> ProbeView {
+        self.view
+    }
+
+    /// The address that is tried, while it is.
+    pub(crate) fn identifier(&self) -> Option<u64> {
+        (!self.view.over).then_some(self.identifier)
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        (!self.view.over).then_some(self.again)
+    }
+
+    /// Takes what is to be sent now; ends the probe when nothing more is.
+    pub(crate) fn poll(&mut self, now: Time) -> Vec<HopProbe> {
+        if self.view.over || now < self.again {
+            return Vec::new();
+        }
+        let ProbeView { heard, came, left, .. } = self.view;
+        if self.tries == TRIES || (came && left) {
+            self.view.over = true;
+            return Vec::new();
+        }
+        self.tries += 1;
+        self.again = now + AGAIN;
+        let stages = [(ProbeStage::Ask, !heard || !came), (ProbeStage::Leave, heard && !left)];
+        let due = stages.into_iter().filter(|(_, due)| *due);
+        due.map(|(stage, _)| HopProbe { stage, identifier: self.identifier }).collect()
+    }
+
+    /// Takes in what the neighbour says.
+    ///
+    /// Errors: `bad_hop` if nobody asked.
+    pub(crate) fn handle(&mut self, now: Time, said: &HopProbe) -> Result<(), DropReason> {
+        if self.identifier() != Some(said.identifier) {
+            return Err(DropReason::BadHop);
+        }
+        let ProbeView { heard, came, left, .. } = &mut self.view;
+        match said.stage {
+            ProbeStage::Heard if !*heard => {
+                *heard = true;
+                // The other direction is tried at once.
+                self.again = now;
+            }
+            ProbeStage::Heard => {}
+            ProbeStage::Come => *came = true,
+            ProbeStage::Left => *left = true,
+            ProbeStage::Ask | ProbeStage::Leave => return Err(DropReason::BadHop),
+        }
+        if self.view.came && self.view.left {
+            self.again = now;
+        }
+        Ok(())
+    }
+}
+
+/// What the neighbour's probes are answered with.
+#[derive(Debug, Default)]
+pub(crate) struct Asked {
+    /// The neighbour's address, and until when it is known.
+    at: Option<(u64, Time)>,
+    since: Time,
+    answered: u32,
+    answers: Vec<HopProbe>,
+}
+
+impl Asked {
+    /// Whether the neighbour asked about its address with this identifier.
+    pub(crate) fn knows(&self, now: Time, identifier: u64) -> bool {
+        self.at.is_some_and(|(at, until)| at == identifier && now < until)
+    }
+
+    /// Takes in what the neighbour asks.
+    ///
+    /// Errors: `bad_hop` if it asks too often, or sends from an address that it did not ask about.
+    pub(crate) fn handle(&mut self, now: Time, said: &HopProbe) -> Result<(), DropReason> {
+        if self.since + ANSWERS_IN <= now {
+            (self.since, self.answered) = (now, 0);
+        }
+        let answers: &[ProbeStage] = match said.stage {
+            ProbeStage::Ask => &[ProbeStage::Heard, ProbeStage::Come],
+            ProbeStage::Leave if self.knows(now, said.identifier) => &[ProbeStage::Left],
+            _ => return Err(DropReason::BadHop),
+        };
+        if self.answered >= ANSWERS_MAX {
+            return Err(DropReason::BadHop);
+        }
+        if said.stage == ProbeStage::Ask {
+            self.at = Some((said.identifier, now + KEPT));
+        }
+        self.answered += 1;
+        let answer = |stage: &ProbeStage| HopProbe { stage: *stage, identifier: said.identifier };
+        self.answers.extend(answers.iter().map(answer));
+        Ok(())
+    }
+
+    /// Takes the answers that are to be sent now.
+    pub(crate) fn take(&mut self) -> Vec<HopProbe> {
+        core::mem::take(&mut self.answers)
+    }
+
+    pub(crate) fn is_due(&self) -> bool {
+        !self.answers.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_that_nobody_answers_ends() {
+        let mut probe = Probe::new(Time::ZERO, 7);
+        let mut sent = 0;
+        let mut now = Time::ZERO;
+        while let Some(at) = probe.poll_timeout() {
+            now = at;
+            sent += probe.poll(now).len();
+        }
+        assert_eq!((sent, now), (TRIES as usize, Time::ZERO + AGAIN * TRIES));
+        assert_eq!(probe.view(), ProbeView { over: true, ..ProbeView::default() });
+        let late = HopProbe { stage: ProbeStage::Come, identifier: 7 };
+        assert_eq!(probe.handle(now, &late), Err(DropReason::BadHop));
+    }
+
+    #[test]
+    fn only_what_was_asked_is_answered_and_not_too_often() {
+        let mut asked = Asked::default();
+        let at = |ms| Time::from_millis(ms);
+        let said = |stage, identifier| HopProbe { stage, identifier };
+        let leave = said(ProbeStage::Leave, 7);
+        assert_eq!(asked.handle(at(0), &leave), Err(DropReason::BadHop));
+        assert_eq!(asked.handle(at(0), &said(ProbeStage::Come, 7)), Err(DropReason::BadHop));
+        for _ in 0..ANSWERS_MAX - 1 {
+            assert_eq!(asked.handle(at(1), &said(ProbeStage::Ask, 7)), Ok(()));
+        }
+        assert!(asked.knows(at(1), 7) && !asked.knows(at(1), 8) && !asked.knows(at(4_001), 7));
+        assert_eq!(asked.handle(at(2), &leave), Ok(()));
+        assert_eq!(asked.handle(at(3), &leave), Err(DropReason::BadHop), "too often");
+        assert_eq!(asked.take().last(), Some(&said(ProbeStage::Left, 7)));
+        assert!(!asked.is_due());
+        assert_eq!(asked.handle(at(10_000), &said(ProbeStage::Ask, 9)), Ok(()));
+    }
+}

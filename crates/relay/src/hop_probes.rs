@@ -1,0 +1,99 @@
+//! Probes of addresses that hop, on their links (`hop/probe.rs` decides).
+
+use std::net::SocketAddr;
+
+use shoal_crypto::Ciphers;
+use shoal_session::Endpoints;
+use shoal_wire::{CONTROL_HOP_PROBE, DropReason, HopProbe, LinkId, ProbeStage, Time};
+
+use crate::hop::{Probe, ProbeView};
+use crate::hops::Hopping;
+use crate::{Relay, Sink};
+
+impl Hopping {
+    /// Whether the neighbour asked whether this address of its prefix can be used.
+    pub(crate) fn is_probed(&self, now: Time, remote: SocketAddr) -> bool {
+        let (Some(peer), SocketAddr::V6(v6)) = (self.hop.peer(), remote) else { return false };
+        let octets = v6.ip().octets();
+        let [.., a, b, c, d, e, f, g, h] = octets;
+        octets.starts_with(&peer.prefix)
+            && peer.port == v6.port()
+            && self.asked.knows(now, u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+    }
+}
+
+impl<C: Ciphers> Relay<C> {
+    /// Begins to find out whether an address of this node's prefix can be used with a neighbour;
+    /// one that is under way goes on. False where there is no session, or both ends' don't hop.
+    pub fn probe_hop(&mut self, now: Time, link: LinkId) -> bool {
+        let established = self.neighbours.get(link).is_some_and(|n| n.established);
+        let Some(known) = self.hops.links.get_mut(&link).filter(|_| established) else {
+            return false;
+        };
+        let under_way = known.probe.as_ref().is_some_and(|probe| !probe.view().over);
+        let spare = known.hop.spare(self.hops.probed).filter(|_| known.hop.peer().is_some());
+        let Some(identifier) = spare else { return false };
+        if !under_way {
+            self.hops.probed = self.hops.probed.wrapping_add(1);
+            known.probe = Some(Probe::new(now, identifier));
+            self.hops.list(link);
+            self.follow_hop(now, link);
+            self.refresh();
+        }
+        true
+    }
+
+    /// What the last probe of a link has found.
+    pub fn hop_probe(&self, link: LinkId) -> Option<ProbeView> {
+        self.hops.links.get(&link)?.probe.as_ref().map(Probe::view)
+    }
+
+    /// The neighbour asks, or answers.
+    ///
+    /// Errors: `bad_hop`.
+    pub(crate) fn hear_hop_probe(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        said: &HopProbe,
+    ) -> Result<(), DropReason> {
+        let known = self.hops.links.get_mut(&link).ok_or(DropReason::BadHop)?;
+        let outcome = match said.stage {
+            ProbeStage::Ask | ProbeStage::Leave if known.hop.peer().is_none() => {
+                Err(DropReason::BadHop)
+            }
+            ProbeStage::Ask | ProbeStage::Leave => known.asked.handle(now, said),
+            ProbeStage::Heard | ProbeStage::Come | ProbeStage::Left => {
+                known.probe.as_mut().ok_or(DropReason::BadHop)?.handle(now, said)
+            }
+        };
+        self.follow_hop(now, link);
+        outcome
+    }
+
+    /// Sends what the probes of a link, this node's and the neighbour's, have to send.
+    pub(crate) fn send_probes(&mut self, now: Time, link: LinkId, sink: &mut impl Sink) {
+        let fixed = self.fixed_endpoint(link);
+        let Some(known) = self.hops.links.get_mut(&link) else { return };
+        let mut due = known.asked.take();
+        due.extend(known.probe.iter_mut().flat_map(|probe| probe.poll(now)));
+        let (own, peer) = (known.hop.own(), known.hop.peer());
+        for said in due {
+            let message = (CONTROL_HOP_PROBE, &said.to_bytes()[..]);
+            let beside = match (said.stage, fixed, peer) {
+                (ProbeStage::Come, Some(fixed), Some(peer)) => {
+                    Some(Endpoints { remote: peer.endpoint(said.identifier), ..fixed })
+                }
+                (ProbeStage::Leave, Some(fixed), _) => {
+                    Some(Endpoints { local: Some(own.endpoint(said.identifier)), ..fixed })
+                }
+                (ProbeStage::Come | ProbeStage::Leave, ..) => continue,
+                _ => None,
+            };
+            match beside {
+                Some(ends) => self.send_beside(now, link, ends, message, sink),
+                None => self.send_control(now, link, &[message], sink),
+            }
+        }
+    }
+}
