@@ -149,7 +149,8 @@ fn addresses(hop: &HopStatus) -> String {
         "plain" => "the kernel drops what comes to others",
         _ => "the node drops what comes to others",
     };
-    format!("{} addresses in use, {filter}", hop.addresses)
+    let place = hop.interface.as_ref().map_or(String::new(), |name| format!(" on {name}"));
+    format!("{}{place}, {} addresses in use, {filter}", hop.mode, hop.addresses)
 }
 
 /// A mandate in one line.

@@ -24,6 +24,7 @@ use crate::tun::device::{self, Asks};
 use crate::tun::dns::Responder;
 use crate::tun::interface;
 use crate::worker::build;
+use crate::worker::hopping::Hopping;
 
 /// Why a start would fail.
 #[derive(Debug, Default)]
@@ -107,8 +108,17 @@ pub fn refusals(setup: &Setup) -> Refusals {
 /// What the node could not have of virtual devices.
 fn devices(config: &Config, found: &mut Refusals) {
     let wanted = [("[interface]", config.interface.is_some()), ("[hop]", config.hop.is_some())];
+    let on_segment = match Hopping::is_on_segment(config) {
+        Ok(on_segment) => on_segment,
+        Err(e) => {
+            found.note(&e);
+            true
+        }
+    };
     for (section, _) in wanted.into_iter().filter(|(_, wanted)| *wanted) {
-        if let Err(e) = device::check_device(section) {
+        if !(section == "[hop]" && on_segment)
+            && let Err(e) = device::check_device(section)
+        {
             found.note(&e);
         }
         if !has(Capability::CAP_NET_ADMIN) {

@@ -2,8 +2,9 @@
 //!
 //! Order at the start: guard memory, read keys, open sockets and the control socket (with the
 //! rights that the process was started with), become the configured user, give up every right,
-//! start threads, say ready. A thread that starts earlier would keep its rights: there is one,
-//! which sets routes and gives up all others (`kernel_routes.rs`).
+//! start threads, say ready. A thread that starts earlier would keep its rights: there is one
+//! that sets routes and gives up all others (`kernel_routes.rs`), and one for addresses that hop on
+//! a segment (`hop_addresses.rs`).
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -144,7 +145,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     let met = Met::read(&setup.config, &mut warnings)?;
     user.as_ref().map(privileges::become_user).transpose()?;
     if options.daemon {
-        warnings.extend(seal(interface.as_ref()).context("can't give up rights")?);
+        warnings.extend(seal(&interface, &hopping).context("can't give up rights")?);
     }
     serve(&mut server, &setup, contact, (&mut ports, &waker))?;
     answer_names(responder, interface.as_mut())?;
@@ -154,7 +155,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     let seed = os_random().context("the system gives no random bytes")?;
     let percent = setup.config.session.handshake_cpu_percent;
     let (mut node, names, config) =
-        build::build(setup, known, &mut interface, (seed, hopping.is_some()), clock)?;
+        build::build(setup, known, &mut interface, (seed, hopping.as_ref()), clock)?;
     let (handshakes, done) = start_handshakes(percent, &waker)?;
     let (disk_outlet, disk) = channel(CHUNKS, &waker);
     let (lists_outlet, lists) = channel(LISTS, &waker);
@@ -246,9 +247,10 @@ fn agree_on_keys(mut job: HandshakeJob) -> HandshakeDone {
 }
 
 /// Gives up every right that a thread of this process has; says what the operator should know.
-fn seal(interface: Option<&Interface>) -> anyhow::Result<Vec<String>> {
+fn seal(interface: &Option<Interface>, hopping: &Option<Hopping>) -> anyhow::Result<Vec<String>> {
     let warnings = privileges::seal()?;
-    interface.map_or(Ok(()), Interface::seal)?;
+    interface.as_ref().map_or(Ok(()), Interface::seal)?;
+    hopping.as_ref().map_or(Ok(()), Hopping::seal)?;
     Ok(warnings)
 }
 

@@ -74,6 +74,8 @@ pub(crate) struct Hopping {
 pub(crate) struct Hops {
     /// Prefix and port of this node's addresses.
     own: Option<([u8; 8], u16)>,
+    /// Interface identifiers under the prefix that don't hop.
+    staying: Vec<u64>,
     pub(crate) links: BTreeMap<LinkId, Hopping>,
     /// Probes that were begun.
     pub(crate) probed: u32,
@@ -91,6 +93,7 @@ impl Hops {
         let retired = self.retired.iter().map(|(_, accepted)| accepted);
         let known = self.links.values().map(|known| &known.accepted);
         let mut all: Vec<u64> = known.chain(retired).flatten().copied().collect();
+        all.extend(&self.staying);
         all.sort_unstable();
         all.dedup();
         let now = Accepted { prefix, identifiers: all };
@@ -157,6 +160,14 @@ impl<C: Ciphers> Relay<C> {
     /// To be said before [`Relay::set_hop`].
     pub fn set_hop_place(&mut self, place: Option<([u8; 8], u16)>) {
         self.hops.own = place;
+        self.hops.gather();
+        self.refresh();
+    }
+
+    /// Says which interface identifiers under the prefix are this node's own and don't hop: frames
+    /// may come there, too.
+    pub fn set_staying(&mut self, identifiers: Vec<u64>) {
+        self.hops.staying = identifiers;
         self.hops.gather();
         self.refresh();
     }

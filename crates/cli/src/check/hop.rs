@@ -14,6 +14,8 @@ use crate::target::{ask, unexpected};
 /// What was found.
 #[derive(Serialize)]
 struct Probed {
+    /// `routed` or `segment`.
+    mode: String,
     prefix: String,
     port: u16,
     neighbours: Vec<HopProbed>,
@@ -29,11 +31,15 @@ pub fn probe(common: &Common, setup: &Setup) -> Result<()> {
         return Err(Failure::of(failure::CONFIG, text));
     };
     let prefix = format!("{}/64", prefix.address());
+    let mode = match ask(common, Command::Status)? {
+        Reply::Status(status) => status.hop.map(|hop| hop.mode).unwrap_or_default(),
+        other => return Err(unexpected(&other)),
+    };
     let neighbours = match ask(common, Command::HopProbe)? {
         Reply::HopProbes(found) => found,
         other => return Err(unexpected(&other)),
     };
-    let probed = Probed { prefix, port, neighbours };
+    let probed = Probed { mode, prefix, port, neighbours };
     if common.json {
         output::json("hop_probe", &probed)?;
     } else {
@@ -49,13 +55,20 @@ pub fn probe(common: &Common, setup: &Setup) -> Result<()> {
 
 impl Probed {
     fn lines(&self) -> Vec<String> {
-        let Probed { prefix, port, neighbours } = self;
-        let mut lines = vec![
-            format!("addresses hop under {prefix}, UDP port {port}. What that needs:"),
-            format!(
+        let Probed { mode, prefix, port, neighbours } = self;
+        let way = match mode.as_str() {
+            "segment" => "  machines of the segment have room for an entry per address in use \
+                 (net.ipv6.neigh.default.gc_thresh3), and its switches don't bind addresses to \
+                 ports"
+                .into(),
+            _ => format!(
                 "  the router before this node routes the prefix to it: `ip -6 route add {prefix} \
                  via ADDRESS-OF-THE-NODE`"
             ),
+        };
+        let mut lines = vec![
+            format!("addresses hop under {prefix}, UDP port {port}. What that needs:"),
+            way,
             format!("  firewalls let UDP to and from port {port} of every address of it through"),
             "  filters of sources (BCP 38, RA guard, clouds) let packets from it out".into(),
         ];
@@ -102,9 +115,12 @@ mod tests {
             outcomes.iter().map(|outcome| words(&found(outcome))).collect();
         assert_eq!(words.len(), outcomes.len());
         let neighbours = vec![found("not_routed")];
-        let probed = Probed { prefix: "2001:db8::/64".into(), port: 7_400, neighbours };
+        let (mode, prefix) = ("routed".into(), "2001:db8::/64".into());
+        let probed = Probed { mode, prefix, port: 7_400, neighbours };
         let lines = probed.lines();
         assert!(lines[1].contains("ip -6 route add 2001:db8::/64"), "{lines:?}");
+        let on_segment = Probed { mode: "segment".into(), ..probed };
+        assert!(on_segment.lines()[1].contains("gc_thresh3"));
         assert!(lines[4].starts_with("r2: nothing comes to the prefix"), "{lines:?}");
     }
 }

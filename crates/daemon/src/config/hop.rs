@@ -3,10 +3,11 @@
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
+use serde::Deserialize;
 use shoal_wire::HopPlace;
 
 use super::error::{ConfigError, Source};
-use super::section::section;
+use super::section::{Shown, section};
 use super::text::{InterfaceName, Spelt, Text};
 use super::{Config, ConfigError as Fault};
 
@@ -69,18 +70,41 @@ impl Spelt for HopPrefix {
     }
 }
 
+/// How addresses of the prefix come to this machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HopMode {
+    /// On the segment where an interface of this machine has an address of the prefix, else routed.
+    #[default]
+    Auto,
+    /// All of them, by a router.
+    Routed,
+    /// Those in use, as addresses of an interface.
+    Segment,
+}
+
+impl Shown for HopMode {
+    fn shown(&self) -> String {
+        format!("{:?}", format!("{self:?}").to_lowercase())
+    }
+}
+
 /// A prefix for documentation (RFC 3849).
 const EXAMPLE: HopPrefix = HopPrefix([0x20, 0x01, 0x0d, 0xb8, 0, 1, 0, 2]);
 
 section! {
     /// Addresses that hop, for links with the key `hop` (docs/moving-targets.md). Needs
-    /// /dev/net/tun and CAP_NET_ADMIN.
+    /// CAP_NET_ADMIN, and /dev/net/tun unless they do on a segment.
     #[on = serde(default)]
     pub struct Hop {
         /// The prefix under which this node's addresses hop, 64 bits long. Its router must route it
         /// to this machine, and nothing else may use it: every address of it is this machine's
         /// while the node runs, so that programs that listen at all addresses can be reached there.
         prefix: Option<Text<HopPrefix>>, optional Text(EXAMPLE), reload no;
+        /// How the addresses come here: "routed" (as above), or "segment": the prefix is that of a
+        /// network segment where other machines are, too, and an interface of this one gets the
+        /// addresses in use. "auto": on the segment if an interface has an address of the prefix.
+        mode: HopMode = HopMode::Auto, reload no;
         /// The device to which the kernel's route for the prefix is tied, so that it goes with the
         /// node, however the node ends. No packet passes through it.
         device: Text<InterfaceName> = default_device(), reload no;
@@ -93,7 +117,7 @@ fn default_device() -> Text<InterfaceName> {
 
 impl Default for Hop {
     fn default() -> Hop {
-        Hop { prefix: None, device: default_device() }
+        Hop { prefix: None, mode: HopMode::Auto, device: default_device() }
     }
 }
 

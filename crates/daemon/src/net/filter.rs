@@ -17,9 +17,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
 
-use shoal_relay::Accepted;
 use shoal_wire::DropReason;
 use socket2::{SockFilter, Socket};
 
@@ -69,7 +67,6 @@ pub struct HopFilter {
     program: Program,
     /// What the extended program's map has.
     used: BTreeSet<u64>,
-    accepted: Option<Arc<Accepted>>,
     is_on: bool,
     /// Why it is off.
     fault: Option<String>,
@@ -100,7 +97,6 @@ impl HopFilter {
             prefix,
             program,
             used: BTreeSet::new(),
-            accepted: None,
             is_on: false,
             fault: None,
             dropped: Cell::default(),
@@ -109,15 +105,8 @@ impl HopFilter {
         filter
     }
 
-    /// Lets in what comes to these addresses of the prefix, and nothing else of it.
-    pub fn follow(&mut self, accepted: &Arc<Accepted>) {
-        if self.accepted.as_ref().is_none_or(|known| !Arc::ptr_eq(known, accepted)) {
-            self.accepted = Some(Arc::clone(accepted));
-            self.let_in(accepted.identifiers());
-        }
-    }
-
-    fn let_in(&mut self, identifiers: &[u64]) {
+    /// Lets in what comes to these addresses of the prefix, given sorted, and nothing else of it.
+    pub fn let_in(&mut self, identifiers: &[u64]) {
         // What was dropped until now is the former program's.
         self.look();
         let before = self.fault.take();

@@ -1,7 +1,7 @@
 //! Routes of the kernel into the virtual interface: a thread that sets and withdraws them.
 //!
 //! Lists of hosts change while the node runs, and by then it has given up its privileges. So this
-//! thread keeps one of them, CAP_NET_ADMIN, and does nothing else; no other thread has any. The
+//! thread keeps one of them, CAP_NET_ADMIN, and does nothing else. The
 //! kernel removes the routes with the interface, however the process ends.
 
 use std::collections::BTreeSet;

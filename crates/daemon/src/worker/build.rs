@@ -25,6 +25,7 @@ use crate::tun::interface::Interface;
 use crate::tun::names::Names;
 use crate::worker::clock::{Clock, unix_ms};
 use crate::worker::direct;
+use crate::worker::hopping::Hopping;
 use crate::worker::links;
 use crate::worker::shell::Node;
 
@@ -85,12 +86,12 @@ fn hop_place(config: &Config) -> Option<([u8; 8], u16)> {
 
 /// Makes the node, with every neighbour and host that the files name, and with the relays that it
 /// stayed with and the hosts that it met over circuits before. Addresses hop only if `hops`:
-/// the kernel has a route for the prefix.
+/// the kernel is ready for them.
 pub fn build(
     setup: Setup,
     (kept, met): (Kept, Vec<PublicKey>),
     interface: &mut Option<Interface>,
-    (seed, hops): ([u8; 32], bool),
+    (seed, hops): ([u8; 32], Option<&Hopping>),
     clock: Clock,
 ) -> anyhow::Result<(Node, Names, Config)> {
     let (now, unix_ms) = (clock.now(), unix_ms());
@@ -130,7 +131,8 @@ pub fn build(
     add_hosts(now, &config, &mut node.edge, &mut names)?;
     set_interface_hosts(&config, &names, (&mut node, interface))?;
     node.relay.set_lists_only(now, linked.is_some());
-    node.relay.set_hop_place(hops.then(|| hop_place(&config)).flatten());
+    node.relay.set_hop_place(hops.and_then(|_| hop_place(&config)));
+    node.relay.set_staying(hops.map_or(Vec::new(), Hopping::staying));
     names.set_linked(linked);
     for link in &config.links {
         let wanted = links::wanted(&config.node.name, link, names.linked())?;

@@ -1,25 +1,64 @@
-//! The kernel's side of addresses that hop: the route by which they are this machine's, and the
-//! filter that drops what comes to those that are not in use.
+//! The kernel's side of addresses that hop: the route, or the addresses on a segment, by which they
+//! are this machine's, and the filter that drops what comes to those that are not in use.
+
+use std::sync::Arc;
 
 use anyhow::Context;
+use shoal_relay::Accepted;
 
-use crate::config::Config;
+use crate::config::{Config, Hop, HopMode, HopPrefix};
 use crate::control::api;
 use crate::net::filter::{FilterState, HopFilter};
 use crate::net::ports::Ports;
 use crate::net::receive::Receiver;
+use crate::tun::hop_addresses::{HopAddresses, Segment};
 use crate::tun::hop_route::HopRoute;
 use crate::worker::first::Worker;
 
+/// How the addresses come to this machine.
+enum Way {
+    Routed { _route: HopRoute },
+    Segment(Segment, HopAddresses),
+}
+
+/// The segment on which addresses are to hop; none if they are routed.
+fn segment(hop: &Hop, prefix: HopPrefix) -> anyhow::Result<Option<Segment>> {
+    let found = match hop.mode {
+        HopMode::Routed => return Ok(None),
+        HopMode::Auto | HopMode::Segment => Segment::find(prefix)?,
+    };
+    if found.is_none() && hop.mode == HopMode::Segment {
+        anyhow::bail!(
+            "[hop] mode: no interface of this machine has an address under {}/64: give one such an \
+             address, or have the prefix routed here and say mode = \"routed\"",
+            prefix.address()
+        );
+    }
+    Ok(found)
+}
+
+impl Way {
+    fn open(hop: &Hop, prefix: HopPrefix) -> anyhow::Result<Way> {
+        match segment(hop, prefix)? {
+            Some(segment) => {
+                let addresses = HopAddresses::start(&segment, prefix)?;
+                Ok(Way::Segment(segment, addresses))
+            }
+            None => Ok(Way::Routed { _route: HopRoute::open(hop, prefix)? }),
+        }
+    }
+}
+
 /// Held as long as addresses hop.
 pub struct Hopping {
-    _route: HopRoute,
+    way: Way,
     pub(crate) filter: HopFilter,
+    accepted: Option<Arc<Accepted>>,
 }
 
 impl Hopping {
-    /// Makes the route, and puts the filter before the sockets of all workers, with the rights of
-    /// the start.
+    /// Makes the route, or readies the segment's interface, and puts the filter before the sockets
+    /// of all workers, with the rights of the start.
     pub fn open(
         config: &Config,
         (first, more): (&Ports, &[(Ports, Vec<Receiver>)]),
@@ -27,12 +66,51 @@ impl Hopping {
         let Some((hop, prefix)) = config.hop.as_ref().zip(config.hop_prefix()) else {
             return Ok(None);
         };
-        let route = HopRoute::open(hop, prefix)?;
+        let way = Way::open(hop, prefix)?;
         let all = std::iter::once(first).chain(more.iter().map(|(ports, _)| ports));
         let sockets = all.map(Ports::hopping).collect::<Result<Vec<_>, _>>();
         let sockets = sockets.context("[hop]: can't keep a handle of the sockets")?;
         let filter = HopFilter::open(sockets.into_iter().flatten().collect(), prefix.0);
-        Ok(Some(Hopping { _route: route, filter }))
+        Ok(Some(Hopping { way, filter, accepted: None }))
+    }
+
+    /// Whether addresses would hop on a segment.
+    ///
+    /// Errors: they are to, and there is none; or there are two.
+    pub fn is_on_segment(config: &Config) -> anyhow::Result<bool> {
+        let Some((hop, prefix)) = config.hop.as_ref().zip(config.hop_prefix()) else {
+            return Ok(false);
+        };
+        segment(hop, prefix).map(|found| found.is_some())
+    }
+
+    /// Gives up all rights that are not needed any more.
+    pub fn seal(&self) -> anyhow::Result<()> {
+        match &self.way {
+            Way::Routed { .. } => Ok(()),
+            Way::Segment(_, addresses) => addresses.seal(),
+        }
+    }
+
+    /// Interface identifiers of this machine's addresses under the prefix that don't hop.
+    pub fn staying(&self) -> Vec<u64> {
+        match &self.way {
+            Way::Routed { .. } => Vec::new(),
+            Way::Segment(segment, _) => segment.own.clone(),
+        }
+    }
+
+    /// Has the kernel let in what comes to these addresses, and nothing else of the prefix.
+    fn follow(&mut self, accepted: &Arc<Accepted>) {
+        if self.accepted.as_ref().is_some_and(|known| Arc::ptr_eq(known, accepted)) {
+            return;
+        }
+        self.accepted = Some(Arc::clone(accepted));
+        self.filter.let_in(accepted.identifiers());
+        if let Way::Segment(segment, addresses) = &self.way {
+            let hop = accepted.identifiers().iter().filter(|id| !segment.own.contains(id));
+            addresses.set(hop.copied().collect());
+        }
     }
 
     /// For the status.
@@ -42,18 +120,30 @@ impl Hopping {
             FilterState::Plain => "plain",
             FilterState::Off => "off",
         };
-        api::HopStatus { filter: filter.into(), addresses: addresses as u32 }
+        let (mode, interface) = match &self.way {
+            Way::Routed { .. } => ("routed", None),
+            Way::Segment(segment, _) => ("segment", Some(segment.name.clone())),
+        };
+        let (mode, filter, addresses) = (mode.into(), filter.into(), addresses as u32);
+        api::HopStatus { mode, interface, filter, addresses }
     }
 
     /// What the operator should know.
     pub fn warnings(&self) -> impl Iterator<Item = String> + '_ {
-        let fault = self.filter.fault();
-        fault.into_iter().map(|why| {
+        let unfiltered = self.filter.fault().map(|why| {
             format!(
                 "[hop]: the kernel filters nothing for this node ({why}): what comes to addresses \
                  that are not in use takes room in the sockets' buffers"
             )
-        })
+        });
+        let missing = match &self.way {
+            Way::Routed { .. } => None,
+            Way::Segment(segment, addresses) => addresses.fault().map(|why| {
+                let name = &segment.name;
+                format!("[hop]: on {name} {why}: links that would use them stay where they are")
+            }),
+        };
+        unfiltered.into_iter().chain(missing)
     }
 }
 
@@ -63,7 +153,7 @@ impl Worker {
     pub(super) fn let_hops_in(&mut self) {
         let accepted = self.parts.node.relay.accepted();
         if let Some((hopping, accepted)) = self.parts.hopping.as_mut().zip(accepted) {
-            hopping.filter.follow(accepted);
+            hopping.follow(accepted);
         }
     }
 }

@@ -79,8 +79,8 @@ fn hop_fault(link: &LinkView, name: &str) -> Option<String> {
     (hop.last.1 == Outcome::Failed).then(|| {
         format!(
             "the addresses of the link with {name} don't hop: nothing came back from the new ones. \
-             Is each end's [hop] prefix routed to its machine, and do firewalls and filters of \
-             sources let all its addresses through?"
+             `shoal check --hop-probe` at either end finds out why; on a segment, a table of \
+             neighbours may be full (net.ipv6.neigh.default.gc_thresh3)"
         )
     })
 }

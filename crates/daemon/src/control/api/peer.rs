@@ -84,6 +84,13 @@ pub struct HopProbed {
 /// The kernel's side of a node's addresses that hop.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HopStatus {
+    /// `routed` (a router sends the whole prefix here) or `segment` (an interface has the addresses
+    /// in use).
+    #[serde(default)]
+    pub mode: String,
+    /// The segment's interface.
+    #[serde(default)]
+    pub interface: Option<String>,
     /// What drops datagrams to addresses that are not in use before they take room in a socket's
     /// buffer: `counting` (a filter in the kernel), `plain` (one whose drops can't be told from
     /// overflows), `off` (none: the node drops them itself).

@@ -1,0 +1,148 @@
+//! Addresses that hop on a segment: a bridge with a router and a host, whose interfaces get them.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use shoal_e2e::Net;
+use shoal_lab::namespace::Namespace;
+
+const PREFIX: &str = "fd42::/64";
+/// How long an address stays when nobody renews it, in seconds.
+const LIFETIME_S: u64 = 30;
+
+/// Runs something in a namespace; gives what it printed.
+fn run(namespace: &Namespace, words: &[&str]) -> String {
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]);
+    let output = namespace.enter(|| Ok(command.output()?)).unwrap();
+    let (out, err) = shoal_e2e::text(&output);
+    assert!(output.status.success(), "{words:?}: {out}{err}");
+    out
+}
+
+/// A bridge, and two machines at it with one address each.
+fn segment() -> (Namespace, [Namespace; 2]) {
+    let [bridge, r1, h1] = [0, 1, 2].map(|_| Namespace::new().unwrap());
+    run(&bridge, &["ip", "link", "add", "switch", "type", "bridge"]);
+    run(&bridge, &["ip", "link", "set", "switch", "up"]);
+    for (machine, port, at) in [(&r1, "to-r1", "fd42::1/64"), (&h1, "to-h1", "fd42::2/64")] {
+        let there = format!("/proc/{}/fd/{}", std::process::id(), machine.raw_fd());
+        let pair = ["ip", "link", "add", port, "type", "veth", "peer", "name", "wire"];
+        run(&bridge, &[&pair[..], &["netns", &there]].concat());
+        run(&bridge, &["ip", "link", "set", port, "master", "switch", "up"]);
+        run(machine, &["ip", "addr", "add", at, "dev", "wire", "nodad"]);
+        run(machine, &["ip", "link", "set", "wire", "up"]);
+    }
+    (bridge, [r1, h1])
+}
+
+/// Has a node of `net` use the segment.
+fn configure(net: &Net, name: &str, more: &str) {
+    let text = std::fs::read_to_string(net.config(name)).unwrap();
+    let lines = text.lines().map(|line| match line.split(' ').next() {
+        Some("listen") => "listen = [\"[::]:7400\"]".to_string(),
+        Some("endpoint") => "endpoint = \"[fd42::1]:7400\"".to_string(),
+        _ => line.replace("[[link]]", "[[link]]\nhop = \"1s\""),
+    });
+    let text = lines.collect::<Vec<_>>().join("\n");
+    let hop = format!("\n[hop]\nprefix = \"{PREFIX}\"\n{more}");
+    std::fs::write(net.config(name), text + &hop).unwrap();
+}
+
+fn start(net: &mut Net, namespace: &Namespace, name: &str) {
+    let log = std::fs::File::create(net.dir(name).join("log")).unwrap();
+    let config = net.config(name);
+    let mut command = shoal_e2e::shoal(&["run", "-c", config.to_str().unwrap()]);
+    command.stdout(Stdio::null()).stderr(log);
+    let child = namespace.enter(|| Ok(command.spawn()?)).unwrap();
+    net.adopt(name, child);
+    net.until(|net| net.ask(name, &["status"]).is_some());
+}
+
+fn hop(net: &Net, name: &str) -> Option<Value> {
+    let peers = net.ask(name, &["peers"])?;
+    peers["peers"].as_array()?.first().map(|peer| peer["hop"].clone())
+}
+
+fn wait_until_hopping(net: &Net) {
+    let hops = |name: &&str| hop(net, name).is_some_and(|hop| hop["state"] == "hopping");
+    net.until(|_| ["r1", "h1"].iter().all(hops));
+}
+
+/// Addresses of the prefix on the interface that are there for a while only, with their flags.
+fn passing(namespace: &Namespace) -> Vec<Value> {
+    let shown = run(namespace, &["ip", "-j", "-6", "addr", "show", "dev", "wire"]);
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    let all = shown[0]["addr_info"].as_array().unwrap();
+    let hops = |at: &&Value| {
+        at["local"].as_str().is_some_and(|ip| ip.starts_with("fd42:")) && at["prefixlen"] == 128
+    };
+    all.iter().filter(hops).cloned().collect()
+}
+
+#[test]
+fn addresses_on_a_segment_come_go_and_leave_nothing() {
+    if !shoal_e2e::namespaces() || !shoal_e2e::ipv6() {
+        return;
+    }
+    let (_bridge, [r1, h1]) = segment();
+    let mut net = Net::new(&["r1", "h1"]);
+    configure(&net, "r1", "");
+    configure(&net, "h1", "mode = \"segment\"\n");
+    start(&mut net, &r1, "r1");
+    start(&mut net, &h1, "h1");
+    wait_until_hopping(&net);
+    let status = net.ask("r1", &["status"]).unwrap();
+    let told = &status["status"]["hop"];
+    assert_eq!((&told["mode"], &told["interface"]), (&"segment".into(), &"wire".into()), "{told}");
+
+    let before = hop(&net, "r1").unwrap();
+    std::thread::sleep(Duration::from_secs(6));
+    let after = hop(&net, "r1").unwrap();
+    let made = |hop: &Value| hop["made"].as_u64().unwrap();
+    assert!(made(&after) >= made(&before) + 4, "{before} {after}");
+    assert_eq!(after["failed"], before["failed"]);
+    for machine in [&r1, &h1] {
+        let passing = passing(machine);
+        assert!((3..=12).contains(&passing.len()), "{passing:?}");
+        for at in passing {
+            assert!(at["valid_life_time"].as_u64().unwrap() <= LIFETIME_S, "{at}");
+            let flags = ["nodad", "noprefixroute", "deprecated"];
+            assert!(flags.iter().all(|flag| at[flag] == true), "{at}");
+        }
+    }
+    let (probed, said) = {
+        let output = net.command("r1", &["check", "--hop-probe"]).output().unwrap();
+        (output.status.code(), shoal_e2e::text(&output))
+    };
+    assert_eq!(probed, Some(0), "{said:?}");
+
+    assert_eq!(net.end("h1", "-TERM"), Some(0));
+    assert_eq!(passing(&h1), Vec::<Value>::new());
+    start(&mut net, &h1, "h1");
+    wait_until_hopping(&net);
+    net.end("h1", "-KILL");
+    let left = passing(&h1);
+    assert!(!left.is_empty());
+    // The kernel ends these.
+    let ends = |at: &Value| at["valid_life_time"].as_u64().is_some_and(|s| s <= LIFETIME_S);
+    assert!(left.iter().all(ends), "{left:?}");
+    start(&mut net, &h1, "h1");
+    wait_until_hopping(&net);
+}
+
+#[test]
+fn a_segment_that_is_not_there_is_an_error_that_says_what_to_do() {
+    if !shoal_e2e::namespaces() || !shoal_e2e::ipv6() {
+        return;
+    }
+    let net = Net::new(&["r1", "h1"]);
+    configure(&net, "h1", "mode = \"segment\"\n");
+    let output = net.command("h1", &["check"]).output().unwrap();
+    let (out, err) = shoal_e2e::text(&output);
+    assert_eq!(output.status.code(), Some(4), "{out}{err}");
+    assert!(err.contains("no interface of this machine has an address under fd42::/64"), "{err}");
+}
