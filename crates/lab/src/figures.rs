@@ -64,6 +64,8 @@ pub const KNOWN: &[(&str, &str, &str)] = &[
     ("attack_shuffled_low", "", "lower end of the 95% interval of that"),
     ("attack_shuffled_high", "", "its upper end"),
     ("attack_frames_per_s", "/s", "full frames on an access link, both directions"),
+    ("hops", "", "hops of all links' addresses that were made"),
+    ("hops_failed", "", "hops after which a link fell back to its fixed endpoint"),
     ("direct_share", "", "runs in which two hosts got a link of their own, of all"),
     (
         "timely_share",

@@ -17,6 +17,7 @@
 //!            a censor tells Shoal from other programs
 //! bench      other programs on the same links
 //! stages     experiments without a network: time per segment, ways to use files
+//! moving     addresses that hop: a paper's tests, what hops cost, and who links them again
 //! translators pairs of hosts behind translators of addresses: which get a link of their own
 //! record     the data of a report; html draws it
 //! needs      what a machine must have for all this
@@ -40,6 +41,7 @@ mod flood;
 mod follow;
 mod forward;
 pub mod gateways;
+mod hops;
 pub mod html;
 mod interrupt;
 mod meter;

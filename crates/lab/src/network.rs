@@ -1,8 +1,11 @@
 //! Builds a topology: places for nodes and the links between them, in one of two ways.
 
 mod family;
+mod middle;
 mod namespaces;
+mod routes;
 mod tap;
+mod tunnel;
 
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
@@ -21,6 +24,7 @@ use crate::shaping::{Rate, Taken};
 use crate::topology::{LinkSpec, Topology};
 pub use family::Family;
 use family::{Block, COUNT_MAX};
+pub use middle::Through;
 use namespaces::Namespaces;
 pub use tap::Tap;
 
@@ -39,6 +43,10 @@ pub struct Conditions {
     pub queue: Option<Duration>,
     /// Through the lab's emulator even where the kernel could do it: the queue is measured then.
     pub emulate: bool,
+    /// What is between its ends.
+    pub through: Through,
+    /// How often the addresses of the nodes at its ends change, if they do.
+    pub hop: Option<Duration>,
 }
 
 /// Losses of a link.
@@ -283,6 +291,26 @@ impl Network {
         Ok(self.family.address(link, self.end_of(link, to)))
     }
 
+    /// Has all that is between the ends of `link`, and its far end, send what is for `prefix` to
+    /// the node `to`, one of its ends.
+    ///
+    /// # Errors
+    /// Without namespaces.
+    pub fn route_to(&self, link: usize, to: usize, prefix: (IpAddr, u8)) -> Result<()> {
+        match &self.links {
+            Links::Namespaces(all) => all.route_to(&self.topology, link, to, prefix),
+            Links::Loopback { .. } => bail!("prefixes are routed in namespaces only: root"),
+        }
+    }
+
+    /// The namespace between the ends of `link` that is next to `node`, if there is one.
+    pub fn beside(&self, link: usize, node: usize) -> Option<&Namespace> {
+        match &self.links {
+            Links::Namespaces(all) => all.beside(link, self.end_of(link, node)),
+            Links::Loopback { .. } => None,
+        }
+    }
+
     /// Cuts `link` in both directions. Neither end is told.
     pub fn cut(&self, link: usize) -> Result<()> {
         match &self.links {
@@ -408,10 +436,15 @@ impl Network {
 
 fn loopback(topology: &Topology, family: Family, conditions: &[Conditions]) -> Result<Links> {
     let needs_root = |c: &Conditions| {
-        !c.delay.is_zero() || !c.jitter.is_zero() || c.loss.burst > 1.0 || c.emulate
+        let between = c.through != Through::Nothing || c.hop.is_some();
+        let late = !c.delay.is_zero() || !c.jitter.is_zero() || c.loss.burst > 1.0;
+        late || c.emulate || between
     };
     if conditions.iter().any(needs_root) {
-        bail!("delay, jitter, bursts and measured queues need namespaces: root");
+        bail!(
+            "delay, jitter, bursts, measured queues, machines between ends and addresses that hop \
+             need namespaces: root"
+        );
     }
 
     // Nobody assigns loopback addresses and ports: the first free block is taken. Where another run

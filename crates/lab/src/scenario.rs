@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer};
 use shoal_daemon::config::{ConfigError, Source, read_text};
 use shoal_wire::{CoverKind, CoverTier};
 
-use crate::network::{Conditions, Family, Loss};
+use crate::network::{Conditions, Family, Loss, Through};
 use crate::shaping::Rate;
 use crate::topology::Topology;
 pub use nat::{Cell, Input, Nat, PUBLIC, Ports};
@@ -216,6 +216,10 @@ pub struct Line {
     pub queue_ms: Option<f64>,
     /// Pass through the lab's emulator even where the kernel could do it: its queue is measured.
     pub emulate: Option<bool>,
+    /// What is between its ends.
+    pub through: Option<Through>,
+    /// How often the addresses of its ends change, in seconds; 0 for never.
+    pub hop_s: Option<u32>,
 }
 
 fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<Rate>>, D::Error> {
@@ -237,6 +241,8 @@ impl Line {
             burst: self.burst.or(base.burst),
             queue_ms: self.queue_ms.or(base.queue_ms),
             emulate: self.emulate.or(base.emulate),
+            through: self.through.or(base.through),
+            hop_s: self.hop_s.or(base.hop_s),
         }
     }
 
@@ -250,6 +256,8 @@ impl Line {
             loss: Loss { share: self.loss.unwrap_or(0.0), burst: self.burst.unwrap_or(1.0) },
             queue: self.queue_ms.map(|q| ms(Some(q))),
             emulate: self.emulate.unwrap_or(false),
+            through: self.through.unwrap_or_default(),
+            hop: self.hop_s.filter(|s| *s > 0).map(|s| Duration::from_secs(s.into())),
         }
     }
 }

@@ -8,6 +8,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use shoal_wire::SizeClass;
 
 use crate::needs::{self, Need};
+use crate::network::Through;
 use crate::shaping;
 use crate::wiretap::Wiretap;
 use crate::{Conditions, Family, Ground, Kind, Loss, Network, Rate, Topology};
@@ -352,5 +353,44 @@ fn kernels_route_between_links_and_by_default() {
             Family::Ipv6 => "[2001:db8::1]:9".parse().unwrap(),
         };
         socket(&network, h1).send_to(b"by the default route", nowhere).unwrap();
+    }
+}
+
+#[test]
+fn prefixes_are_reached_through_all_kinds_of_machines_between_ends() {
+    if !namespaces().iter().any(|ground| ground.family == Family::Ipv6) {
+        return;
+    }
+    for through in [Through::Nothing, Through::Switch, Through::Router, Through::Tunnel] {
+        if through == Through::Tunnel && !needs::met(&[Need::Tun], "SHOAL_REQUIRE_NETNS") {
+            continue;
+        }
+        let conditions = Conditions { through, ..Conditions::default() };
+        let ground = Kind::Namespaces.over(Family::Ipv6);
+        let network = Network::build(Topology::pairs(1), ground, conditions).unwrap();
+        let [near, far] = ["r1", "r2"].map(|name| network.topology().find(name).unwrap());
+        let link = network.topology().link_between(near, far).unwrap();
+        let prefix: std::net::IpAddr = "fd78:0:0:9::".parse().unwrap();
+        network.route_to(link, far, (prefix, 64)).unwrap();
+        let mut own = std::process::Command::new("ip");
+        own.args(["-6", "route", "add", "local", "fd78:0:0:9::/64", "dev", "lo"]);
+        let routed = network.namespace(far).unwrap().enter(|| Ok(own.status()?)).unwrap();
+        assert!(routed.success());
+        let (from, at) = (socket(&network, near), socket(&network, far));
+        let fixed = network.ip_of(near, far).unwrap();
+        let mut buffer = [0; 2_000];
+        for to in [fixed, "fd78:0:0:9:1:2:3:4".parse().unwrap()] {
+            let to = SocketAddr::from((to, network.listen(far).port()));
+            // A new interface may lose the first packet.
+            let found = (0..20).find_map(|_| {
+                from.send_to(&[7; 1_400], to).unwrap();
+                at.recv_from(&mut buffer).ok()
+            });
+            let (len, back) = found.unwrap_or_else(|| panic!("{through:?}: nothing came to {to}"));
+            assert_eq!(len, 1_400, "{through:?}");
+            at.send_to(b"back", back).unwrap();
+            assert_eq!(from.recv_from(&mut buffer).unwrap().0, 4, "{through:?}");
+        }
+        assert_eq!(network.beside(link, near).is_some(), through != Through::Nothing);
     }
 }

@@ -41,9 +41,14 @@ pub fn connect(a: End<'_>, b: End<'_>, aggregates: bool) -> Result<()> {
     Ok(())
 }
 
-/// Makes half of an emulated link: from `near` to an interface called `far` in the emulator's
-/// namespace, which has no address there. Every packet on it is one wire packet.
-pub fn connect_through(near: End<'_>, middle: &Namespace, far: &str) -> Result<()> {
+/// Makes half of an emulated or switched link: from `near` to an interface called `far` in another
+/// namespace, which has no address there.
+pub fn connect_through(
+    near: End<'_>,
+    middle: &Namespace,
+    far: &str,
+    aggregates: bool,
+) -> Result<()> {
     let peer = LinkUnspec::new_with_name(far).setns_by_fd(middle.raw_fd()).build();
     let pair = LinkMessageBuilder::<LinkUnspec>::new_with_info_kind(InfoKind::Veth)
         .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
@@ -52,7 +57,7 @@ pub fn connect_through(near: End<'_>, middle: &Namespace, far: &str) -> Result<(
     near.namespace
         .netlink(async |handle| handle.link().add(pair).execute().await)
         .with_context(|| format!("making half a link {} - {far}", near.interface))?;
-    // Only the emulator's packet sockets may send there: the kernel must not answer.
+    // Only the emulator's packet sockets, or a bridge, may send there: the kernel must not answer.
     let index = middle.enter(|| {
         let quiet = format!("/proc/sys/net/ipv6/conf/{far}/disable_ipv6");
         // A kernel without IPv6 is quiet already.
@@ -61,7 +66,7 @@ pub fn connect_through(near: End<'_>, middle: &Namespace, far: &str) -> Result<(
     })?;
     let up = LinkUnspec::new_with_index(index).up();
     middle.netlink(async |handle| handle.link().set(up.build()).execute().await)?;
-    bring_up(near, false).with_context(|| format!("setting up {}", near.interface))
+    bring_up(near, aggregates).with_context(|| format!("setting up {}", near.interface))
 }
 
 /// Readies a namespace for links with IPv6 addresses, before it has any: an address is good at

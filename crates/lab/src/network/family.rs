@@ -78,6 +78,16 @@ impl Family {
         }
     }
 
+    /// Where the router next to an end is reached, on a link that has one.
+    pub(super) fn router(self, link: usize, end: usize) -> IpAddr {
+        match self {
+            Family::Ipv4 => self.address(link, end),
+            Family::Ipv6 => {
+                Ipv6Addr::new(0xfd77, 0, 1 + end as u16, link as u16, 0, 0, 0, 0xfe).into()
+            }
+        }
+    }
+
     /// The address with which a link's prefix begins.
     pub fn prefix(self, link: usize) -> IpAddr {
         match self.address(link, 0) {

@@ -1,12 +1,13 @@
 //! Links between namespaces, made by the kernel's rules, by netem or by the lab's emulator.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
-use rtnetlink::RouteMessageBuilder;
 
+use super::middle::{Middle, Through};
+use super::routes::{self, Route, Way};
 use super::{Conditions, Family, Loss};
 use crate::emulator::{Counters, Emulator, Settings, Wire};
 use crate::namespace::Namespace;
@@ -28,6 +29,12 @@ enum Means {
     Own(usize),
 }
 
+impl Means {
+    fn is_own(&self) -> bool {
+        matches!(self, Means::Own(_))
+    }
+}
+
 /// The changeable state of a link.
 #[derive(Clone, Copy, Debug)]
 pub struct State {
@@ -45,6 +52,8 @@ pub struct Namespaces {
     family: Family,
     means: Vec<Means>,
     states: Mutex<Vec<State>>,
+    /// What is between the ends of each link.
+    middles: Vec<Middle>,
     /// Dropped before its namespace.
     emulator: Option<Emulator>,
     _middle: Option<Namespace>,
@@ -72,9 +81,9 @@ impl Namespaces {
             }
         }
         let means = means(conditions)?;
-        let own = means.iter().any(|m| matches!(m, Means::Own(_)));
+        let own = means.iter().any(Means::is_own);
         let middle = if own { Some(Namespace::new()?) } else { None };
-        let mut wires = Vec::new();
+        let (mut wires, mut middles) = (Vec::new(), Vec::new());
         for (link, (means, c)) in means.iter().zip(conditions).enumerate() {
             let l = topology.links[link];
             let names = [interface_to(topology, l.b), interface_to(topology, l.a)];
@@ -85,15 +94,19 @@ impl Namespaces {
                 prefix_len: family.prefix_len(),
             };
             let ends = [end(0, l.a), end(1, l.b)];
+            if means.is_own() && c.through != Through::Nothing {
+                bail!("a link with a machine between its ends can't be emulated as well");
+            }
             match (means, &middle) {
                 (Means::Own(number), Some(middle)) => {
+                    middles.push(Middle::default());
                     let far = [0, 1].map(|end| format!("e{number}_{end}"));
                     for (near, far) in ends.into_iter().zip(&far) {
-                        veth::connect_through(near, middle, far)?;
+                        veth::connect_through(near, middle, far, false)?;
                     }
                     wires.push(Wire { interfaces: far, settings: settings(c) });
                 }
-                _ => shaped(ends, *means, c)?,
+                _ => middles.push(shaped(ends, *means, c, link)?),
             }
         }
         let emulator = match &middle {
@@ -102,7 +115,7 @@ impl Namespaces {
         };
         let state = |c: &Conditions| State { cut: false, loss: c.loss };
         let states = Mutex::new(conditions.iter().map(state).collect());
-        Ok(Namespaces { nodes, family, means, states, emulator, _middle: middle })
+        Ok(Namespaces { nodes, family, means, states, middles, emulator, _middle: middle })
     }
 
     /// In words, for reports.
@@ -115,9 +128,10 @@ impl Namespaces {
         if has(|m| *m == Means::Netem) {
             parts.push("netem");
         }
-        if has(|m| matches!(m, Means::Own(_))) {
+        if has(Means::is_own) {
             parts.push("the lab's emulator");
         }
+        parts.extend(self.middles.iter().find_map(Middle::words));
         format!("namespaces and veth pairs; {}", parts.join(", "))
     }
 
@@ -207,10 +221,11 @@ impl Namespaces {
         if self.family == Family::Ipv4 {
             // IPv6 has no such filter.
             for which in ["all", &interface] {
-                set_option(space, &format!("net/ipv4/conf/{which}/rp_filter"), "0")?;
+                routes::set_option(space, &format!("net/ipv4/conf/{which}/rp_filter"), "0")?;
             }
         }
-        add_routes(space, &[Route { to: None, via: self.family.address(link, end) }])
+        let via = Way::By(self.family.address(link, end));
+        routes::add(space, &[Route { to: None, via }])
     }
 
     /// Splits all that leaves `node` for `neighbour` into wire packets.
@@ -232,11 +247,32 @@ impl Namespaces {
                 let Some(&(first, next)) = way.as_ref().and_then(|w| w.first()) else { continue };
                 let end = usize::from(topology.links[first].b == next);
                 let to = Some((self.family.prefix(link), self.family.prefix_len()));
-                routes.push(Route { to, via: self.family.address(first, end) });
+                routes.push(Route { to, via: Way::By(self.family.address(first, end)) });
             }
-            add_routes(namespace, &routes)?;
+            routes::add(namespace, &routes)?;
         }
         Ok(())
+    }
+
+    /// Sends what is for `prefix` to `to`, at all machines of `link`.
+    pub fn route_to(
+        &self,
+        topology: &Topology,
+        link: usize,
+        to: usize,
+        prefix: (IpAddr, u8),
+    ) -> Result<()> {
+        let l = topology.links[link];
+        let end = usize::from(l.b == to);
+        let middle = &self.middles[link];
+        middle.route_to(self.family, link, end, prefix)?;
+        let via = middle.next(self.family, link, 1 - end);
+        routes::add(&self.nodes[l.a + l.b - to], &[Route { to: Some(prefix), via: Way::By(via) }])
+    }
+
+    /// The machine between the ends of `link` next to one of them.
+    pub fn beside(&self, link: usize, end: usize) -> Option<&Namespace> {
+        self.middles[link].beside(end)
     }
 
     /// Lets the kernel of `node` pass on packets that are not its own.
@@ -245,48 +281,8 @@ impl Namespaces {
             Family::Ipv4 => "net/ipv4/ip_forward",
             Family::Ipv6 => "net/ipv6/conf/all/forwarding",
         };
-        set_option(&self.nodes[node], option, "1")
+        routes::set_option(&self.nodes[node], option, "1")
     }
-}
-
-/// A route: its destination and gateway.
-struct Route {
-    /// A prefix; none for all that has no other route.
-    to: Option<(IpAddr, u8)>,
-    via: IpAddr,
-}
-
-fn add_routes(space: &Namespace, routes: &[Route]) -> Result<()> {
-    space.netlink(async |handle| {
-        for Route { to, via } in routes {
-            let message = match (via, to) {
-                (IpAddr::V4(via), to) => {
-                    let route = RouteMessageBuilder::<Ipv4Addr>::new().gateway(*via);
-                    match to {
-                        Some((IpAddr::V4(to), len)) => route.destination_prefix(*to, *len),
-                        _ => route,
-                    }
-                    .build()
-                }
-                (IpAddr::V6(via), to) => {
-                    let route = RouteMessageBuilder::<Ipv6Addr>::new().gateway(*via);
-                    match to {
-                        Some((IpAddr::V6(to), len)) => route.destination_prefix(*to, *len),
-                        _ => route,
-                    }
-                    .build()
-                }
-            };
-            handle.route().add(message).execute().await?;
-        }
-        Ok(())
-    })
-}
-
-/// Sets an option of the kernel in one namespace.
-fn set_option(space: &Namespace, option: &str, value: &str) -> Result<()> {
-    let file = format!("/proc/sys/{option}");
-    space.enter(|| std::fs::write(&file, value).context(file))
 }
 
 /// The means of each link. Delays and bursts need netem or the emulator; a measured queue needs
@@ -321,11 +317,11 @@ fn settings(c: &Conditions) -> Settings {
     }
 }
 
-/// A link that the kernel makes.
-fn shaped(ends: [End<'_>; 2], means: Means, c: &Conditions) -> Result<()> {
+/// A link that the kernel makes, with what is between its ends.
+fn shaped(ends: [End<'_>; 2], means: Means, c: &Conditions, link: usize) -> Result<Middle> {
     // On an unshaped and lossless link aggregates pass as one packet, as in a fast network card.
     let aggregates = c.rate.is_none() && c.loss.share == 0.0 && means == Means::Rules;
-    veth::connect(ends[0], ends[1], aggregates)?;
+    let middle = Middle::connect(c.through, ends, link, aggregates)?;
     for end in ends {
         match (means, c.rate) {
             (Means::Netem, _) => shaping::netem(end.namespace, end.interface, c)?,
@@ -336,5 +332,5 @@ fn shaped(ends: [End<'_>; 2], means: Means, c: &Conditions) -> Result<()> {
         let share = if c.loss.burst > 1.0 { 0.0 } else { c.loss.share };
         shaping::set(end.namespace, end.interface, share, false)?;
     }
-    Ok(())
+    Ok(middle)
 }

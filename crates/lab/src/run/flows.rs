@@ -19,7 +19,7 @@ use crate::site::Site;
 use crate::tcp::{Counts, TcpFlow};
 use crate::topology::Topology;
 use crate::udp::UdpFlow;
-use crate::{circuits, files};
+use crate::{circuits, files, hops};
 
 /// File bytes in one full cell (docs/wire.md, segments), and in one of a circuit of three relays.
 const SEGMENT_BYTES: f64 = 1_366.0;
@@ -107,6 +107,7 @@ pub fn site(
     let executable = Executable::given_or_own(executable)?.with(circuits::arguments(case))?;
     Site::start_after(network, &executable, folder, &extra, |network, folder| {
         circuits::prepare(scenario, case, network, folder)?;
+        hops::prepare(network, conditions, folder)?;
         before(network)
     })
 }

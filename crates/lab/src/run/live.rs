@@ -14,6 +14,7 @@ use super::{Options, sum};
 use crate::attack::live::Watch;
 use crate::circuits::{self, Rotations};
 use crate::follow::Follower;
+use crate::hops;
 use crate::interrupt;
 use crate::meter::Meter;
 use crate::network::{Conditions, Loss, Network};
@@ -95,6 +96,7 @@ impl<'a> Live<'a> {
         let executable = &options.executable;
         let mut site = flows::site(scenario, case, conditions, executable, folder, before)?;
         site.wait_until_up(START_PATIENCE)?;
+        hops::wait(&mut site, conditions)?;
         let mut all = Vec::new();
         for spec in flows::of_case(scenario, case) {
             let same = |f: &&crate::scenario::Flow| f.to == spec.to;

@@ -10,6 +10,7 @@ use super::flows::{self, Active};
 use super::live::Live;
 use crate::emulator::WAIT_STEP;
 use crate::figures::{figure, jain};
+use crate::hops;
 use crate::record::Figure;
 use crate::scenario::{STARTUP_S, Traffic};
 use crate::site::Site;
@@ -32,6 +33,9 @@ pub fn up(live: &mut Live<'_>, gap: Option<Duration>, before: &Drops) -> Result<
         all.push(figure("links_lost", "", live.links_lost as f64));
     }
     all.extend(live.rotations.as_ref().map(|r| figure("rotations", "", r.count as f64)));
+    if let Some((made, failed)) = hops::counts(&live.site, live.conditions)? {
+        all.extend([figure("hops", "", made as f64), figure("hops_failed", "", failed as f64)]);
+    }
     together(live, &mut all);
     all.extend(tcp_sum(live));
     resent(live, &mut all)?;

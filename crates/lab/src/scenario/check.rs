@@ -117,7 +117,8 @@ fn line(
     check("burst", line.burst, 1.0, 1_000.0)?;
     check("delay_ms", line.delay_ms, 0.0, DELAY_MAX_MS)?;
     check("jitter_ms", line.jitter_ms, 0.0, DELAY_MAX_MS)?;
-    check("queue_ms", line.queue_ms, 0.1, DELAY_MAX_MS)
+    check("queue_ms", line.queue_ms, 0.1, DELAY_MAX_MS)?;
+    check("hop_s", line.hop_s.map(f64::from), 0.0, 3_600.0)
 }
 
 fn nodes(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {

@@ -42,6 +42,7 @@ pub const ALL: &[(&str, &str)] = &[
     shipped!("attack-cover"),
     shipped!("attack-active"),
     shipped!("hostile"),
+    shipped!("mt-all"),
     shipped!("ipv6"),
     shipped!("soak"),
 ];

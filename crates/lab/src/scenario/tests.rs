@@ -93,6 +93,23 @@ fn conditions_come_from_the_link_then_the_case_then_all_links() {
 }
 
 #[test]
+fn links_hop_in_the_cases_that_say_so_and_have_machines_between_their_ends() {
+    let case = "[[case]]\nname = \"c\"\nlinks = { hop_s = 10 }\n";
+    let link = "[[link]]\nbetween = [\"h1\", \"r1\"]\nhop_s = 0\nthrough = \"router\"\n";
+    let scenario = parse(&format!("{GOOD}{link}{case}")).unwrap();
+    let topology = scenario.network();
+    let plain = scenario.conditions(&topology, &Case::default());
+    assert!(plain.iter().all(|c| c.hop.is_none()));
+    let hopping = scenario.conditions(&topology, &scenario.cases[0]);
+    assert!(hopping.iter().all(|c| c.hop == Some(Duration::from_secs(10))));
+    let through: Vec<Through> = hopping.iter().map(|c| c.through).collect();
+    assert_eq!(through, [Through::Nothing, Through::Router, Through::Nothing]);
+    let slow = case.replace("10", "3601");
+    let said = parse(&format!("{GOOD}{slow}")).unwrap_err();
+    assert!(said.contains("hop_s: 3601: expected 0 to 3600"), "{said}");
+}
+
+#[test]
 fn mistakes_name_file_line_and_key() {
     let cases = [
         ("loss = 0.01", "loss = 1.5", "x.toml:9: link.loss: 1.5"),

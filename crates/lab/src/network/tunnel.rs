@@ -1,0 +1,132 @@
+//! IPv6 in IPv4 (RFC 4213) between two namespaces, for kernels without a device for it: at each end
+//! a TUN device, and a raw socket of protocol 41 to the other end.
+#![allow(unsafe_code)]
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rtnetlink::LinkUnspec;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use crate::namespace::Namespace;
+use crate::veth::{self, End};
+
+/// IANA's number for IPv6 in IPv4.
+const PROTOCOL: i32 = 41;
+/// What an IPv4 header takes of 1,500 bytes, and what is left for IPv6.
+const HEADER: usize = 20;
+const MTU: u32 = 1_480;
+/// Longest packet, and more.
+const PACKET_MAX: usize = 2_048;
+/// How long a thread waits for a packet before it looks whether it should end.
+const NAP_MS: u16 = 50;
+/// Buffers of the sockets, in bytes.
+const BUFFER: usize = 4 << 20;
+/// The interface over which the ends reach each other, and their addresses.
+const OUTSIDE: &str = "outside";
+const PLACES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 78, 0, 1), Ipv4Addr::new(10, 78, 0, 2)];
+
+/// A tunnel; ends when dropped.
+#[derive(Debug)]
+pub(super) struct Tunnel {
+    is_over: Arc<AtomicBool>,
+}
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        self.is_over.store(true, Relaxed);
+    }
+}
+
+/// Joins two namespaces by an IPv4 link and a tunnel over it; its interface has this name in both.
+///
+/// # Errors
+/// Without rights or /dev/net/tun.
+pub(super) fn start(spaces: [&Namespace; 2], interface: &str) -> Result<Tunnel> {
+    let end = |number: usize| {
+        let (namespace, address) = (spaces[number], IpAddr::from(PLACES[number]));
+        End { namespace, interface: OUTSIDE, address, prefix_len: 30 }
+    };
+    veth::connect(end(0), end(1), false)?;
+    let tunnel = Tunnel { is_over: Arc::default() };
+    for (number, space) in spaces.into_iter().enumerate() {
+        let (device, socket) = space.enter(|| Ok((open(interface)?, raw(PLACES[number])?)))?;
+        let index = space.enter(|| Ok(nix::net::if_::if_nametoindex(interface)?))?;
+        let up = LinkUnspec::new_with_index(index).mtu(MTU).up().build();
+        space.netlink(async |handle| handle.link().set(up).execute().await)?;
+        let far = SockAddr::from(SocketAddrV4::new(PLACES[1 - number], 0));
+        let (mut from, to) = (device.try_clone()?, socket.try_clone()?);
+        let is_over = tunnel.is_over.clone();
+        let wrap = move || wrap(&mut from, &to, &far, &is_over);
+        std::thread::Builder::new().name("tunnel out".into()).spawn(wrap)?;
+        let is_over = tunnel.is_over.clone();
+        let unwrap = move || unwrap(socket, device, &is_over);
+        std::thread::Builder::new().name("tunnel in".into()).spawn(unwrap)?;
+    }
+    Ok(tunnel)
+}
+
+fn raw(own: Ipv4Addr) -> Result<Socket> {
+    let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(PROTOCOL)))?;
+    socket.bind(&SocketAddrV4::new(own, 0).into()).context("the tunnel's socket")?;
+    socket.set_read_timeout(Some(Duration::from_millis(NAP_MS.into())))?;
+    // The kernel may give less.
+    let _ = socket.set_recv_buffer_size(BUFFER);
+    Ok(socket)
+}
+
+/// Makes the interface, in the calling thread's namespace. It goes with its last descriptor.
+fn open(name: &str) -> Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC);
+    let file = options.open("/dev/net/tun").context("/dev/net/tun (modprobe tun)")?;
+    // SAFETY: an ifreq is plain data, for which all zeroes is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1).zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
+    // SAFETY: TUNSETIFF reads and writes one ifreq, which lives until the call returns.
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &mut request) };
+    if done < 0 { Err(io::Error::last_os_error()).context("the tunnel's device") } else { Ok(file) }
+}
+
+/// Sends what the kernel routes into the interface to the other end.
+fn wrap(device: &mut File, socket: &Socket, far: &SockAddr, is_over: &AtomicBool) {
+    let mut packet = [0; PACKET_MAX];
+    while !is_over.load(Relaxed) {
+        match device.read(&mut packet) {
+            // One that the link does not take is lost, as on the Internet.
+            Ok(len) => drop(socket.send_to(&packet[..len], far)),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                let mut wait = [PollFd::new(std::os::fd::AsFd::as_fd(device), PollFlags::POLLIN)];
+                // An interruption is as good as a packet: the loop looks again.
+                let _ = poll(&mut wait, PollTimeout::from(NAP_MS));
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+/// Hands what comes from the other end to the kernel.
+fn unwrap(mut socket: Socket, mut device: File, is_over: &AtomicBool) {
+    let mut packet = [0; PACKET_MAX];
+    while !is_over.load(Relaxed) {
+        // An error is a timeout: no packet came.
+        let Ok(len) = socket.read(&mut packet) else { continue };
+        // A raw socket of IPv4 gives the header, too.
+        let head = usize::from(packet[0] & 0x0f) * 4;
+        if (HEADER..len).contains(&head) {
+            // The kernel drops what is no IPv6 packet.
+            let _ = device.write(&packet[head..len]);
+        }
+    }
+}
