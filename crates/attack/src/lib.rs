@@ -16,6 +16,7 @@
 //! experiment  chooses an attack on some seeds, and measures it on others
 //! scenarios   the experiments that come with it, and what must hold of them
 //!
+//! hops        an observer of links whose addresses hop, who links them again
 //! recognise   another attacker: a censor who asks which program some datagrams come from
 //! ```
 //!
@@ -31,6 +32,7 @@ mod delay;
 mod experiment;
 mod flow;
 mod fusion;
+pub mod hops;
 mod mark;
 mod matrix;
 mod metrics;

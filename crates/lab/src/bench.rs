@@ -92,6 +92,7 @@ fn table(bench: &Bench, seen: Vec<(String, Vec<f64>, String)>) -> Table {
         (name, vec![Some(middle), Some(low), Some(high)])
     };
     Table {
+        mixed: false,
         title: format!(
             "{} MB; links {}, {}% loss each; {} ms between the routers",
             bench.size_mb,

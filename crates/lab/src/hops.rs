@@ -1,11 +1,11 @@
 //! Addresses that hop in networks of the lab: files that ask for them, routes of their prefixes,
 //! and what nodes say of their hops.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use shoal_daemon::control::api::{self, HopPeer};
 
 use crate::network::{Conditions, Family, Network};
@@ -73,7 +73,7 @@ pub fn of(site: &Site, node: usize, neighbour: usize) -> Result<Option<HopPeer>>
 }
 
 /// Ends of links that hop: a node and its neighbour.
-fn ends(site: &Site, conditions: &[Conditions]) -> Vec<(usize, usize)> {
+pub fn ends(site: &Site, conditions: &[Conditions]) -> Vec<(usize, usize)> {
     let topology = site.network().topology();
     let all = (0..topology.nodes.len()).filter(|node| !topology.nodes[*node].plain);
     let of = |node| topology.neighbours_of(node).map(move |(link, peer)| (link, node, peer));
@@ -112,4 +112,39 @@ pub fn counts(site: &Site, conditions: &[Conditions]) -> Result<Option<(u64, u64
         (made, failed) = (made + hop.made, failed + hop.failed);
     }
     Ok(Some((made, failed)))
+}
+
+/// Addresses of `node` that the router before it has in its table of neighbours, but for those of a
+/// link alone.
+///
+/// # Errors
+/// Without a router there.
+pub fn neighbour_entries(network: &Network, link: usize, node: usize) -> Result<usize> {
+    let space = network.beside(link, node).context("no machine between the ends")?;
+    let interface = network.beside_interface(link, node);
+    let mut command = std::process::Command::new("ip");
+    command.args(["-6", "neigh", "show", "dev", &interface]);
+    let output = space.enter(|| command.output().context("ip (package iproute2)"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok(entries(&text))
+}
+
+/// Counts addresses in what `ip neigh show` printed that are not of a link alone.
+fn entries(text: &str) -> usize {
+    let addresses = text.lines().filter_map(|line| line.split_whitespace().next());
+    let of_link = |ip: &IpAddr| matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    addresses.filter_map(|word| word.parse().ok()).filter(|ip| !of_link(ip)).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_counted_without_those_of_a_link_alone() {
+        let text = "fd77::1 lladdr 02:00:00:00:00:01 REACHABLE\n\
+                    fe80::1 lladdr 02:00:00:00:00:01 STALE\n\
+                    fd78::5 FAILED\n";
+        assert_eq!((entries(text), entries("")), (2, 0));
+    }
 }

@@ -35,7 +35,8 @@ pub fn page(report: &Report) -> String {
         section(&mut body, "Network", &topology::draw(&report.drawing, "Network"));
     }
     for table in &report.tables {
-        section(&mut body, &table.title, &(plot::bars(table) + &table_of(table)));
+        let bars = if table.mixed { String::new() } else { plot::bars(table) };
+        section(&mut body, &table.title, &(bars + &table_of(table)));
     }
     if let Some(text) = loss_plot(report) {
         section(&mut body, "Loss and goodput", &text);

@@ -45,6 +45,7 @@ mod hops;
 pub mod html;
 mod interrupt;
 mod meter;
+mod moving;
 pub mod namespace;
 pub mod needs;
 pub mod network;

@@ -15,6 +15,7 @@ const PACKAGES: &[(&str, &str, &str)] = &[
     ("chromium", "chromium", "chromium"),
     ("dnsmasq", "dnsmasq-base", "dnsmasq"),
     ("ip", "iproute2", "iproute"),
+    ("iperf3", "iperf3", "iperf3"),
     ("miniupnpd", "miniupnpd-nftables", "miniupnpd"),
     ("nft", "nftables", "nftables"),
     ("ping", "iputils-ping", "iputils"),
@@ -27,6 +28,7 @@ const PACKAGES: &[(&str, &str, &str)] = &[
     ("tc", "iproute2", "iproute-tc"),
     ("turnserver", "coturn", "coturn"),
     ("unshare", "util-linux", "util-linux"),
+    ("wget", "wget", "wget"),
 ];
 
 /// A requirement on the machine.
@@ -125,7 +127,7 @@ mod tests {
         assert_eq!(missing(&nowhere).as_deref(), Some("`no-such-tool`, `nor-this`"));
         assert!(!met(&nowhere, "SHOAL_NOBODY_SETS_THIS"));
         for (tool, ..) in PACKAGES {
-            assert!(tool.chars().all(|c| c.is_ascii_lowercase() || c == '-'), "{tool}");
+            assert!(tool.chars().all(|c| c.is_ascii_lowercase() || c == '-' || c == '3'), "{tool}");
         }
     }
 }

@@ -303,12 +303,27 @@ impl Network {
         }
     }
 
+    /// Has `node` send what is for `prefix` over one of its interfaces.
+    ///
+    /// # Errors
+    /// Without namespaces, or without the interface.
+    pub fn route_by(&self, node: usize, interface: &str, prefix: (IpAddr, u8)) -> Result<()> {
+        let space = self.namespace(node).context("routes need namespaces: root")?;
+        let route = routes::Route { to: Some(prefix), via: routes::Way::On(interface) };
+        routes::add(space, &[route])
+    }
+
     /// The namespace between the ends of `link` that is next to `node`, if there is one.
     pub fn beside(&self, link: usize, node: usize) -> Option<&Namespace> {
         match &self.links {
             Links::Namespaces(all) => all.beside(link, self.end_of(link, node)),
             Links::Loopback { .. } => None,
         }
+    }
+
+    /// The interface of that machine towards `node`.
+    pub fn beside_interface(&self, link: usize, node: usize) -> String {
+        middle::towards(self.end_of(link, node))
     }
 
     /// Cuts `link` in both directions. Neither end is told.

@@ -4,16 +4,17 @@
 //! behind these, one after the other, and are found in the search path. Each case of the report is
 //! one workload.
 
+mod iperf;
 mod levels;
 mod profile;
-mod web;
+pub(crate) mod web;
 
 use std::net::IpAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::executable::Executable;
@@ -21,13 +22,13 @@ use crate::figures::{self, figure};
 use crate::gateways;
 use crate::network::{Kind, Network};
 use crate::pings;
-use crate::process::Process;
 use crate::record::{Case, Figure, NodeUse, Report, Run, Table};
 use crate::run::Options;
 use crate::scenario::Scenario;
 use crate::site::Site;
 use crate::stages;
 use crate::workspace::Workspace;
+pub(crate) use iperf::iperf;
 
 /// The node of the clients, or the gateway of their machine.
 const FROM: &str = "h1";
@@ -35,8 +36,6 @@ const FROM: &str = "h1";
 const TO: &str = "h2";
 /// How long the network may take to come up, and a program to begin or to end after its time.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Tries to reach a server that has just been started.
-const TRIES: u32 = 20;
 /// Seconds of each measurement, if the scenario does not say.
 const SECONDS: f64 = 3.0;
 /// Payload of UDP where no sizes are listed: a packet of nearly the MTU.
@@ -127,6 +126,7 @@ fn by_size(payloads: &[u16], cases: &[Case]) -> Table {
         Some((format!("{payload} bytes"), vec![rate, packets]))
     });
     Table {
+        mixed: false,
         title: "UDP by payload".into(),
         columns: ["payload", "Mbit/s", "thousand packets/s"].map(str::to_owned).into(),
         rows: rows.collect(),
@@ -274,36 +274,28 @@ impl Bench {
         })
     }
 
-    /// The result of an iperf3 client, with a server of its own.
     fn iperf(&self, words: &[&str], seconds: f64) -> Result<Value> {
-        let mut server = Command::new("iperf3");
-        server.args(["-s", "-1"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let namespace = self.site.network().namespace_fd(self.to);
-        let mut server = Process::start("iperf3", server, namespace)
-            .context("is iperf3 installed and in the search path?")?;
-        let (far, seconds) = (self.far.to_string(), seconds.to_string());
-        let fixed = ["-c", &far, "-t", &seconds, "-J", "--connect-timeout", "5000"];
-        let words = [&fixed, words].concat();
-        let mut error = String::new();
-        for _ in 0..TRIES {
-            let found: Value = serde_json::from_str(&self.run("iperf3", &words)?)
-                .context("iperf3 did not print JSON")?;
-            let Some(text) = found["error"].as_str() else { return Ok(found) };
-            error = text.to_owned();
-            if server.poll()?.is_some() {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        bail!("iperf3: {error}")
+        let seconds = seconds.to_string();
+        let words = [&["-t", &seconds], words].concat();
+        iperf(self.site.network(), (self.from, self.to), self.far, &words)
     }
 
     /// Runs a program in the namespace of the first end; returns its output.
     fn run(&self, program: &str, words: &[&str]) -> Result<String> {
-        let mut command = Command::new(program);
-        command.args(words).stdin(Stdio::null());
-        let namespace = self.site.network().namespace(self.from).context("no namespace")?;
-        let output = namespace.enter(|| command.output().with_context(|| program.to_owned()))?;
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        run_at(self.site.network(), self.from, program, words)
     }
+}
+
+/// Runs a program at a node's machine; returns its output.
+pub(crate) fn run_at(
+    network: &Network,
+    node: usize,
+    program: &str,
+    words: &[&str],
+) -> Result<String> {
+    let mut command = Command::new(program);
+    command.args(words).stdin(Stdio::null());
+    let namespace = network.namespace(node).context("no namespace")?;
+    let output = namespace.enter(|| command.output().with_context(|| program.to_owned()))?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -213,4 +213,7 @@ pub struct Table {
     pub rows: Vec<(String, Vec<Option<f64>>)>,
     /// What the values are.
     pub unit: String,
+    /// Rows have units of their own, so that bars would compare nothing.
+    #[serde(default)]
+    pub mixed: bool,
 }

@@ -72,6 +72,7 @@ pub fn run(name: &str, scenario: &Scenario, options: &Options) -> Result<Report>
         Kind::LatencyBreakup => crate::stages::latency(options, &mut report)?,
         Kind::ReadWriteMethods => crate::stages::methods(options, &mut report)?,
         Kind::Programs => crate::programs::run(scenario, options, &mut report)?,
+        Kind::Moving => crate::moving::run(scenario, options, &mut report)?,
         Kind::Translators => crate::translators::run(scenario, options, &mut report)?,
     }
     report.papers = figures::papers(scenario, &report.cases);

@@ -5,6 +5,7 @@
 
 mod check;
 pub mod library;
+mod moving;
 mod nat;
 mod plot;
 mod traffic;
@@ -21,6 +22,7 @@ use shoal_wire::{CoverKind, CoverTier};
 use crate::network::{Conditions, Family, Loss, Through};
 use crate::shaping::Rate;
 use crate::topology::Topology;
+pub use moving::{Moving, Tests};
 pub use nat::{Cell, Input, Nat, PUBLIC, Ports};
 pub use plot::{Plot, Points};
 pub use traffic::{
@@ -42,6 +44,8 @@ pub enum Kind {
     Programs,
     /// Pairs of hosts behind translators of addresses.
     Translators,
+    /// Links with addresses that hop, beside others.
+    Moving,
 }
 
 /// Everything that a run needs to know.
@@ -80,6 +84,8 @@ pub struct Scenario {
     /// Pairs of hosts behind them.
     #[serde(default, rename = "cell")]
     pub cells: Vec<Cell>,
+    /// Tests of addresses that hop.
+    pub moving: Option<Moving>,
     /// Routers that carry circuits; all, if none is named.
     #[serde(default)]
     pub relays: Vec<String>,
@@ -520,6 +526,7 @@ impl Scenario {
     pub fn case_names(&self) -> Vec<String> {
         match self.kind {
             Kind::Programs => crate::programs::case_names(self),
+            Kind::Moving => crate::moving::case_names(self),
             Kind::Translators => {
                 let cells = self.cells.iter().map(Cell::name);
                 cells.chain([crate::translators::ALL.to_owned()]).collect()

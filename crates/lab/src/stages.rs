@@ -53,6 +53,7 @@ pub fn latency(options: &Options, report: &mut Report) -> Result<()> {
         parts.iter().map(row).collect()
     };
     let table = |title: &str, parts: &[(&str, Option<f64>, Option<f64>)]| Table {
+        mixed: false,
         title: title.into(),
         columns: vec!["stage".into(), "Shoal".into(), "paper".into()],
         rows: rows(parts),

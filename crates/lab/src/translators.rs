@@ -129,6 +129,7 @@ fn table(cells: &[Cell], found: &[Vec<Found>]) -> Table {
     let columns =
         ["hosts", "direct", "runs", "set up", "bound", "first answer", "routed", "direct"];
     Table {
+        mixed: false,
         title: "Pairs of hosts".into(),
         columns: columns.map(str::to_owned).into(),
         rows: rows.collect(),

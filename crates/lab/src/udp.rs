@@ -27,6 +27,8 @@ pub const PATTERN: [u8; 16] = *b"In clear no more";
 const HEAD_LEN: usize = 8;
 /// Width of a step of delays, and how many there are; longer ones count as the last.
 const STEP_US: u32 = 100;
+/// Datagrams of which it is known one by one whether they came: ten minutes of 150 Mbit/s.
+const CAME_MAX: usize = 10_000_000;
 const STEPS: usize = 20_000;
 
 /// What has arrived.
@@ -45,20 +47,22 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Takes in a datagram, and says when it was sent; those of others are passed over.
-    fn take(&mut self, now: Instant, datagram: &[u8]) -> Option<u32> {
+    /// Takes in a datagram, and says its number and when it was sent; those of others are passed
+    /// over.
+    fn take(&mut self, now: Instant, datagram: &[u8]) -> Option<(u32, u32)> {
         let (head, rest) = datagram.split_first_chunk::<HEAD_LEN>()?;
         if !PATTERN.starts_with(&rest[..rest.len().min(PATTERN.len())]) {
             return None;
         }
         let [n0, n1, n2, n3, t0, t1, t2, t3] = *head;
-        let number = u64::from(u32::from_be_bytes([n0, n1, n2, n3]));
+        let counted = u32::from_be_bytes([n0, n1, n2, n3]);
+        let number = u64::from(counted);
         (self.count, self.bytes) = (self.count + 1, self.bytes + datagram.len() as u64);
         self.disordered += u64::from(number < self.next);
         self.next = self.next.max(number + 1);
         let silence = self.last.replace(now).map_or(Duration::ZERO, |last| now - last);
         self.gap = self.gap.max(silence);
-        Some(u32::from_be_bytes([t0, t1, t2, t3]))
+        Some((counted, u32::from_be_bytes([t0, t1, t2, t3])))
     }
 }
 
@@ -99,6 +103,27 @@ impl Delays {
     }
 }
 
+/// Which datagrams have come, by their numbers.
+#[derive(Clone, Debug, Default)]
+struct Came(Vec<u64>);
+
+impl Came {
+    fn take(&mut self, number: u32) {
+        let (word, bit) = (number as usize / 64, number % 64);
+        if word < CAME_MAX / 64 {
+            if word >= self.0.len() {
+                self.0.resize(word + 1, 0);
+            }
+            self.0[word] |= 1 << bit;
+        }
+    }
+
+    fn has(&self, number: u64) -> bool {
+        let word = self.0.get((number / 64) as usize).copied().unwrap_or(0);
+        word >> (number % 64) & 1 == 1
+    }
+}
+
 /// What became of a flow.
 #[derive(Clone, Debug)]
 pub struct Outcome {
@@ -110,12 +135,26 @@ pub struct Outcome {
     pub sent: u64,
     /// For how many seconds.
     pub seconds: f64,
+    /// When those that are missing were due to be sent, in seconds after `began`; of the first
+    /// millions only.
+    pub missing_s: Vec<f64>,
+    /// When it began.
+    pub began: Instant,
+}
+
+/// All that is known of what came.
+#[derive(Clone, Debug, Default)]
+struct Taken {
+    seen: Seen,
+    delays: Delays,
+    came: Came,
 }
 
 /// A flow; ends when dropped.
 #[derive(Debug)]
 pub struct UdpFlow {
-    seen: Arc<Mutex<(Seen, Delays)>>,
+    taken: Arc<Mutex<Taken>>,
+    per_s: f64,
     sent: Arc<AtomicU64>,
     is_over: Arc<AtomicBool>,
     is_unread: Arc<AtomicBool>,
@@ -149,15 +188,16 @@ impl UdpFlow {
         setsockopt(&input, sockopt::RcvBufForce, &BUFFER)?;
         setsockopt(&out, sockopt::SndBufForce, &BUFFER)?;
         let flow = UdpFlow {
-            seen: Arc::default(),
+            taken: Arc::default(),
+            per_s: mbit * 1e6 / 8.0 / f64::from(payload),
             sent: Arc::default(),
             is_over: Arc::default(),
             is_unread: Arc::default(),
             began: Instant::now(),
         };
-        let (began, seen, is_unread) = (flow.began, flow.seen.clone(), flow.is_unread.clone());
+        let (began, taken, is_unread) = (flow.began, flow.taken.clone(), flow.is_unread.clone());
         let thread = || std::thread::Builder::new();
-        thread().name("udp in".into()).spawn(move || take(&input, began, &seen, &is_unread))?;
+        thread().name("udp in".into()).spawn(move || take(&input, began, &taken, &is_unread))?;
         let (sent, is_over) = (flow.sent.clone(), flow.is_over.clone());
         thread()
             .name("udp out".into())
@@ -167,7 +207,7 @@ impl UdpFlow {
 
     /// What has arrived so far.
     pub fn seen(&self) -> Seen {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).0
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner).seen
     }
 
     /// Stops it, and waits for what is on the way.
@@ -175,8 +215,12 @@ impl UdpFlow {
         let seconds = self.began.elapsed().as_secs_f64();
         self.is_over.store(true, Relaxed);
         std::thread::sleep(LAST);
-        let (seen, delays) = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Outcome { seen, delays, sent: self.sent.load(Relaxed), seconds }
+        let Taken { seen, delays, came } =
+            self.taken.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let sent = self.sent.load(Relaxed);
+        let missing = (0..sent.min(CAME_MAX as u64)).filter(|number| !came.has(*number));
+        let missing_s = missing.map(|number| (number + 1) as f64 / self.per_s).collect();
+        Outcome { seen, delays, sent, seconds, missing_s, began: self.began }
     }
 }
 
@@ -187,15 +231,17 @@ impl Drop for UdpFlow {
     }
 }
 
-fn take(input: &UdpSocket, began: Instant, seen: &Mutex<(Seen, Delays)>, is_unread: &AtomicBool) {
+fn take(input: &UdpSocket, began: Instant, taken: &Mutex<Taken>, is_unread: &AtomicBool) {
     let mut datagram = [0; DATAGRAM_MAX];
     while !is_unread.load(Relaxed) {
         // An error is a timeout, or says that a sender is gone.
         let Ok(len) = input.recv(&mut datagram) else { continue };
         let now = Instant::now();
-        let (seen, delays) = &mut *seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(sent_us) = seen.take(now, &datagram[..len]) {
+        let Taken { seen, delays, came } =
+            &mut *taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((number, sent_us)) = seen.take(now, &datagram[..len]) {
             delays.take(micros(now - began).wrapping_sub(sent_us));
+            came.take(number);
         }
     }
 }
@@ -240,12 +286,23 @@ mod tests {
         let mut seen = Seen::default();
         let datagram = |number: u32| [&number.to_be_bytes()[..], &[0, 0, 0, 9], &PATTERN].concat();
         for (ms, number) in [(0, 0), (10, 2), (50, 1), (60, 3), (61, 7)] {
-            assert_eq!(seen.take(start + Duration::from_millis(ms), &datagram(number)), Some(9));
+            let taken = seen.take(start + Duration::from_millis(ms), &datagram(number));
+            assert_eq!(taken, Some((number, 9)));
         }
         let other = seen.take(start + Duration::from_secs(1), b"something of another program");
         assert_eq!(other, None);
         assert_eq!((seen.count, seen.disordered, seen.bytes), (5, 1, 5 * 24));
         assert_eq!(seen.gap, Duration::from_millis(40));
+    }
+
+    #[test]
+    fn those_that_came_are_known_by_their_numbers() {
+        let mut came = Came::default();
+        [0, 63, 64, 1_000].into_iter().for_each(|number| came.take(number));
+        let all: Vec<u64> = (0..2_000).filter(|number| came.has(*number)).collect();
+        assert_eq!(all, [0, 63, 64, 1_000]);
+        came.take(u32::MAX);
+        assert!(!came.has(u32::MAX.into()) && came.0.len() < 100);
     }
 
     #[test]

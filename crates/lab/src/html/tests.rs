@@ -53,6 +53,7 @@ pub fn full() -> Report {
                 .into(),
         }],
         tables: vec![Table {
+            mixed: false,
             title: "Stages".into(),
             columns: vec!["stage".into(), "ns".into()],
             rows: vec![("seal".into(), vec![Some(216.0)])],

@@ -51,7 +51,7 @@ pub(super) struct Middle {
 }
 
 /// The name of the interface towards an end.
-fn towards(end: usize) -> String {
+pub(super) fn towards(end: usize) -> String {
     format!("end{end}")
 }
 

@@ -37,6 +37,7 @@ pub fn table(figures: &[Figure], seconds: f64, (from, to): (&str, &str), alone: 
         (name.to_owned(), nodes.iter().map(|node| of(node).filter(|ns| ns.is_finite())).collect())
     };
     Table {
+        mixed: false,
         title: "Where the time goes, with one TCP stream".into(),
         columns: ["stage"].into_iter().chain(nodes.iter().copied()).map(str::to_owned).collect(),
         rows: vec![

@@ -30,6 +30,23 @@ pub fn listen(address: IpAddr) -> Result<TcpListener> {
 /// # Errors
 /// When nobody comes or asks, or the client goes before the end.
 pub fn serve(listener: &TcpListener, seconds: f64) -> Result<f64> {
+    let (bytes, time) = give(listener, |_, time| time.as_secs_f64() < seconds)?;
+    Ok(bytes as f64 / time.as_secs_f64())
+}
+
+/// Serves one client at least so many bytes; says how many it got, and how long that took.
+///
+/// # Errors
+/// As [`serve`].
+pub fn serve_bytes(listener: &TcpListener, wanted: usize) -> Result<(usize, Duration)> {
+    give(listener, |bytes, _| bytes < wanted)
+}
+
+/// Gives a client pieces while there are more, by the bytes and the time so far.
+fn give(
+    listener: &TcpListener,
+    more: impl Fn(usize, Duration) -> bool,
+) -> Result<(usize, Duration)> {
     let mut client = accept(listener)?;
     client.set_nonblocking(false)?;
     client.set_read_timeout(Some(PATIENCE))?;
@@ -39,14 +56,14 @@ pub fn serve(listener: &TcpListener, seconds: f64) -> Result<f64> {
     // Without a length the end of the connection is the end of the file (RFC 9112 section 6.3).
     client.write_all(b"HTTP/1.0 200 OK\r\nContent-Type: application/octet-stream\r\n\r\n")?;
     let mut bytes = 0;
-    while start.elapsed().as_secs_f64() < seconds {
+    while more(bytes, start.elapsed()) {
         client.write_all(&piece).context("the client went early")?;
         bytes += PIECE;
     }
     client.shutdown(std::net::Shutdown::Write)?;
     // The client closes once it has everything.
     let _closed = client.read(&mut [0]);
-    Ok(bytes as f64 / start.elapsed().as_secs_f64())
+    Ok((bytes, start.elapsed()))
 }
 
 fn accept(listener: &TcpListener) -> Result<TcpStream> {
@@ -97,6 +114,24 @@ mod tests {
             assert!(took > 0.19, "{took}");
             let seen = (answer.len() - end) as f64 / took;
             assert!((0.5..2.0).contains(&(rate / seen)), "{rate} {seen}");
+        });
+    }
+
+    #[test]
+    fn a_client_gets_as_many_bytes_as_were_asked_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        std::thread::scope(|scope| {
+            let served = scope.spawn(|| serve_bytes(&listener, PIECE + 1));
+            let mut client = TcpStream::connect(at).unwrap();
+            client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            let mut answer = Vec::new();
+            client.read_to_end(&mut answer).unwrap();
+            drop(client);
+            let (bytes, _) = served.join().unwrap().unwrap();
+            let end = answer.windows(4).position(|w| w == b"\r\n\r\n").unwrap() + 4;
+            assert_eq!((bytes, answer.len() - end), (2 * PIECE, 2 * PIECE));
         });
     }
 

@@ -359,7 +359,7 @@ impl Active {
             self.bytes_before += shaped.arrived();
         }
         if let Some(udp) = self.udp.take() {
-            let crate::udp::Outcome { seen, delays, sent, seconds } = udp.finish();
+            let crate::udp::Outcome { seen, delays, sent, seconds, .. } = udp.finish();
             self.bytes_before += seen.bytes;
             let missing = sent.saturating_sub(seen.count) as f64;
             self.figures.extend([

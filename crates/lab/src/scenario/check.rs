@@ -89,6 +89,7 @@ pub fn check(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
     }
     super::nat::check(s)
         .map_err(|(section, i, key, text)| source.wrong(section, Some(i), key, text))?;
+    super::moving::check(s).map_err(|(key, text)| source.wrong("moving", None, key, text))?;
     flows(s, source, &topology)?;
     attack(s).map_err(|(key, text)| source.wrong("attack", None, key, text))?;
     for (i, event) in s.events.iter().enumerate() {
@@ -413,7 +414,7 @@ fn holds(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
                 return bad(key, format!("there is no case {:?}", name.as_deref().unwrap_or("")));
             }
         }
-        if matches!(s.kind, Kind::Network | Kind::Translators)
+        if matches!(s.kind, Kind::Network | Kind::Translators | Kind::Moving)
             && !crate::figures::is_known(&hold.figure)
         {
             let text = format!("{:?}: expected one of {}", hold.figure, crate::figures::names());

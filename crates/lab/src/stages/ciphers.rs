@@ -84,6 +84,7 @@ pub fn table() -> Table {
         |name: &str, (forth, back): (f64, f64)| (name.to_owned(), vec![Some(forth), Some(back)]);
     let paper = |name: &str, forth: f64, back: f64| row(name, (forth, back));
     Table {
+        mixed: false,
         title: "Ciphers, for 1,024 bytes".into(),
         columns: vec!["cipher".into(), "encrypt".into(), "decrypt".into()],
         rows: vec![

@@ -86,6 +86,7 @@ pub fn tables(folder: &Path) -> Result<Vec<Table>> {
     add("mmap", median_s(|| mapped_sum(&file()?))?);
     add("pread, a chunk a call (Shoal)", median_s(|| by_pieces(file()?, CHUNK))?);
     let read = Table {
+        mixed: false,
         title: "Reading 500 MB".into(),
         columns: vec!["way".into(), "seconds".into()],
         rows,
@@ -109,6 +110,7 @@ pub fn tables(folder: &Path) -> Result<Vec<Table>> {
     add("mmap both", median_s(|| mapped_copy(&file()?, &target))?);
     add("pwrite + pread, a chunk a call (Shoal)", median_s(|| copy(Box::new(fresh()?), CHUNK))?);
     let write = Table {
+        mixed: false,
         title: "Reading and writing 500 MB".into(),
         columns: vec!["way".into(), "seconds".into()],
         rows,

@@ -1,0 +1,219 @@
+//! An observer of links whose addresses hop: which of the new addresses belong to a link whose old
+//! ones it knows?
+//!
+//! In: for each link of equal ones, the [`Stay`]s at a pair of addresses, in the order of time.
+//! Out: how often the observer names the right link, by addresses alone, or by times and volumes.
+
+use crate::capture::Datagram;
+use crate::random::Draws;
+
+/// A pair of addresses in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stay {
+    /// The interface identifiers of both ends, those of the first prefix first.
+    pub ends: [u64; 2],
+    /// When the first datagram passed between them, in nanoseconds since 1970.
+    pub first_ns: u64,
+    /// When the last one did.
+    pub last_ns: u64,
+    /// Payload of all of them, in bytes.
+    pub bytes: u64,
+}
+
+/// The stays of one link between two prefixes of 64 bits. Datagrams of other addresses are left
+/// out.
+pub fn stays(datagrams: &[Datagram<'_>], prefixes: [u64; 2]) -> Vec<Stay> {
+    let split = |ip| match ip {
+        std::net::IpAddr::V6(v6) => {
+            let bits = v6.to_bits();
+            Some(((bits >> 64) as u64, bits as u64))
+        }
+        std::net::IpAddr::V4(_) => None,
+    };
+    let mut all: Vec<Stay> = Vec::new();
+    for datagram in datagrams {
+        let (Some(from), Some(to)) = (split(datagram.from.0), split(datagram.to.0)) else {
+            continue;
+        };
+        let ends = match [from.0, to.0] {
+            found if found == prefixes => [from.1, to.1],
+            [b, a] if [a, b] == prefixes => [to.1, from.1],
+            _ => continue,
+        };
+        let bytes = datagram.len as u64;
+        // The newest come last, and are looked for most.
+        match all.iter_mut().rev().find(|stay| stay.ends == ends) {
+            Some(stay) => {
+                stay.last_ns = stay.last_ns.max(datagram.at_ns);
+                stay.bytes += bytes;
+            }
+            None => {
+                let at = datagram.at_ns;
+                all.push(Stay { ends, first_ns: at, last_ns: at, bytes });
+            }
+        }
+    }
+    all
+}
+
+/// What an observer compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// Addresses alone: how many of their bits differ. An end that keeps its own differs in none.
+    Addresses,
+    /// When old addresses fall silent and new ones begin, and how much they carry.
+    TimesAndVolumes,
+}
+
+/// How often the observer was right.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Linked {
+    /// Hops for which it named a link.
+    pub trials: usize,
+    /// How often that was the right one.
+    pub right: usize,
+    /// How often one that was drawn for it would have been.
+    pub shuffled: usize,
+    /// Links among which it chose.
+    pub links: usize,
+}
+
+impl Linked {
+    /// The share of right answers; NaN without any hop.
+    pub fn share(&self) -> f64 {
+        self.right as f64 / self.trials as f64
+    }
+
+    /// The share of those that were drawn.
+    pub fn shuffled_share(&self) -> f64 {
+        self.shuffled as f64 / self.trials as f64
+    }
+
+    /// What who guesses reaches, and three standard deviations more.
+    pub fn bound(&self) -> f64 {
+        let guess = 1.0 / self.links as f64;
+        guess + 3.0 * (guess * (1.0 - guess) / self.trials as f64).sqrt()
+    }
+}
+
+/// Has the observer name, for each hop of each link, the link to which new addresses belong. It
+/// chooses among those that links use half an interval later.
+pub fn link_again(links: &[Vec<Stay>], interval_ns: u64, by: By, seed: u64) -> Linked {
+    let mut draws = Draws::new(seed, "hops linked again", by as u64);
+    let mut found = Linked { links: links.len(), ..Linked::default() };
+    for (own, stays) in links.iter().enumerate() {
+        for (old, new) in stays.iter().zip(stays.iter().skip(1)) {
+            let then = new.first_ns + interval_ns / 2;
+            let used = |stays: &Vec<Stay>| {
+                let last = stays.iter().rev().find(|stay| stay.first_ns <= then);
+                last.filter(|stay| stay.last_ns + interval_ns >= then).copied()
+            };
+            let candidates: Option<Vec<Stay>> = links.iter().map(used).collect();
+            // At the ends of a capture not all links are there.
+            let Some(candidates) = candidates.filter(|all| all[own] == *new) else { continue };
+            found.trials += 1;
+            found.right += usize::from(choose(old, &candidates, by, &mut draws) == own);
+            found.shuffled += usize::from(draws.below(links.len()) == own);
+        }
+    }
+    found
+}
+
+/// The candidate that fits best; of those that fit equally well, one that is drawn.
+fn choose(old: &Stay, candidates: &[Stay], by: By, draws: &mut Draws) -> usize {
+    let distance = |new: &Stay| match by {
+        By::Addresses => {
+            let bits = [0, 1].map(|end| (old.ends[end] ^ new.ends[end]).count_ones());
+            // Ends are told apart by their prefixes; the nearer one says most.
+            f64::from(bits[0].min(bits[1])) + f64::from(bits[0] + bits[1]) / 1e3
+        }
+        By::TimesAndVolumes => {
+            let gap_ms = new.first_ns.abs_diff(old.last_ns) as f64 / 1e6;
+            let volume = (new.bytes.max(1) as f64 / old.bytes.max(1) as f64).ln().abs();
+            gap_ms + volume
+        }
+    };
+    let distances: Vec<f64> = candidates.iter().map(distance).collect();
+    let least = distances.iter().copied().fold(f64::INFINITY, f64::min);
+    let best: Vec<usize> = (0..distances.len()).filter(|at| distances[*at] <= least).collect();
+    best[draws.below(best.len())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Eight links that hop each second, each at a phase of its own.
+    fn links(address: impl Fn(u64, u64, u64) -> u64) -> Vec<Vec<Stay>> {
+        let stay = |link: u64, epoch: u64| Stay {
+            ends: [address(link, epoch, 0), address(link, epoch, 1)],
+            first_ns: 10 * SECOND + epoch * SECOND + link * SECOND / 8,
+            last_ns: 10 * SECOND + (epoch + 1) * SECOND + link * SECOND / 8,
+            bytes: 1_000,
+        };
+        (0..8).map(|link| (0..60).map(|epoch| stay(link, epoch)).collect()).collect()
+    }
+
+    fn random(link: u64, epoch: u64, end: u64) -> u64 {
+        let number = link * 1_000 + epoch * 2 + end;
+        let [a, b, c, d, e, f, g, h, ..] = Draws::new(1, "addresses", number).key();
+        u64::from_be_bytes([a, b, c, d, e, f, g, h])
+    }
+
+    fn share(links: &[Vec<Stay>], by: By) -> Linked {
+        link_again(links, SECOND, by, 7)
+    }
+
+    #[test]
+    fn random_addresses_say_nothing_and_times_say_all() {
+        let all = links(random);
+        let by_addresses = share(&all, By::Addresses);
+        assert!(by_addresses.trials > 400, "{by_addresses:?}");
+        assert!(by_addresses.share() <= by_addresses.bound(), "{by_addresses:?}");
+        assert!(by_addresses.shuffled_share() <= by_addresses.bound());
+        assert!(share(&all, By::TimesAndVolumes).share() > 0.99);
+    }
+
+    #[test]
+    fn addresses_that_are_alike_or_kept_by_one_end_are_linked_again() {
+        let counted = links(|link, epoch, end| random(link, 0, end) + epoch);
+        assert!(share(&counted, By::Addresses).share() > 0.99);
+        let kept = links(|link, epoch, end| random(link, epoch * (1 - end), end));
+        assert!(share(&kept, By::Addresses).share() > 0.99);
+        let told = links(|link, epoch, end| random(link, epoch, end) >> 3 | link << 61);
+        let told = share(&told, By::Addresses);
+        assert!(told.share() > told.bound(), "{told:?}");
+    }
+
+    #[test]
+    fn stays_are_found_in_both_directions_and_between_the_prefixes_only() {
+        let at = |prefix: u64, end: u64| {
+            let bits = u128::from(prefix) << 64 | u128::from(end);
+            (std::net::Ipv6Addr::from_bits(bits).into(), 7_400)
+        };
+        let datagram = |at_ns, from, to| Datagram {
+            at_ns,
+            from,
+            to,
+            len: 100,
+            payload: &[],
+            ecn: 0,
+            whole: true,
+            id: 0,
+        };
+        let seen = [
+            datagram(1, at(8, 1), at(9, 2)),
+            datagram(2, at(9, 2), at(8, 1)),
+            datagram(3, at(8, 1), at(7, 2)),
+            datagram(4, at(8, 3), at(9, 4)),
+        ];
+        let first = Stay { ends: [1, 2], first_ns: 1, last_ns: 2, bytes: 200 };
+        let second = Stay { ends: [3, 4], first_ns: 4, last_ns: 4, bytes: 100 };
+        assert_eq!(stays(&seen, [8, 9]), [first, second]);
+        assert_eq!(stays(&seen, [8, 6]), []);
+        let nothing = link_again(&[], SECOND, By::Addresses, 1);
+        assert!(nothing.share().is_nan());
+    }
+}

@@ -1,0 +1,232 @@
+//! What hops cost beside fixed addresses: throughput, round trips, batches, a relay's processor
+//! time, frames on the wire, a restart, and entries of a router's table.
+//!
+//! ```text
+//! a - r1 - (router) - r2 - (router) - r3 - b      r2 is the relay that is measured
+//! ```
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use shoal_daemon::control::api;
+
+use super::place::{Place, Way};
+use super::{Bench, case, programs, value};
+use crate::figures::{self, figure};
+use crate::hops;
+use crate::needs::{self, Need};
+use crate::record::{Case, Figure, Report, Run, Table};
+use crate::site::Site;
+
+/// Name of the relay.
+const RELAY: &str = "r2";
+/// How long idle links are watched each time.
+const IDLE: Duration = Duration::from_secs(20);
+/// How long a node that was killed may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Counters of a relay.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Counters {
+    frames_in: f64,
+    messages: f64,
+    frames_out: f64,
+    calls: f64,
+    cpu_s: f64,
+}
+
+impl Counters {
+    /// Reads the text of its metrics.
+    fn read(text: &str, cpu_s: f64) -> Counters {
+        let value = |name: &str| {
+            let of = |line: &str| line.strip_prefix(name)?.trim().parse().ok();
+            text.lines().find_map(of).unwrap_or(f64::NAN)
+        };
+        Counters {
+            frames_in: value("shoal_frames_received_total "),
+            messages: value("shoal_receive_messages_total "),
+            frames_out: value("shoal_frames_sent_total "),
+            calls: value("shoal_send_calls_total "),
+            cpu_s,
+        }
+    }
+
+    fn of(site: &Site) -> Result<Counters> {
+        let relay = find(site, RELAY)?;
+        let api::Reply::Metrics(text) = site.ask(relay, api::Command::Metrics)? else {
+            bail!("unexpected answer to a question for metrics");
+        };
+        let process = site.process(relay).context("the relay does not run")?;
+        Ok(Counters::read(&text, process.cpu_s()))
+    }
+
+    /// Figures of what was done since `before`.
+    fn since(&self, before: &Counters) -> Vec<Figure> {
+        let share = |of: fn(&Counters) -> f64, by: fn(&Counters) -> f64| {
+            (of(self) - of(before)) / (by(self) - by(before))
+        };
+        vec![
+            figure("frames_per_send", RELAY, share(|c| c.frames_out, |c| c.calls)),
+            figure("frames_per_message", RELAY, share(|c| c.frames_in, |c| c.messages)),
+            figure("relay_ns", RELAY, share(|c| c.cpu_s, |c| c.frames_out) * 1e9),
+        ]
+    }
+}
+
+fn find(site: &Site, name: &str) -> Result<usize> {
+    site.network().topology().find(name).with_context(|| format!("the network needs {name}"))
+}
+
+/// Runs all tests over all ways, in turn.
+///
+/// # Errors
+/// When a program is missing, or nothing gets through.
+pub fn run(bench: &Bench<'_>, folder: &Path, report: &mut Report) -> Result<()> {
+    if let Some(missing) = needs::missing(&["ping", "iperf3", "ip"].map(Need::Tool)) {
+        bail!("this scenario needs what is missing: {missing}");
+    }
+    let mut places = bench.places(folder, report)?;
+    report.links = places.first().map_or_else(String::new, |place| place.network().manner());
+    let mut runs: Vec<Vec<Run>> = places.iter().map(|_| Vec::new()).collect();
+    for turn in 1..=bench.repeat() {
+        let idle = idle(&places)?;
+        for ((place, runs), idle) in places.iter_mut().zip(&mut runs).zip(idle) {
+            crate::interrupt::check()?;
+            let mut found = under_load(place, bench)?;
+            found.extend(idle);
+            found.extend(restarted(place)?);
+            let words = found.iter().map(|f| format!("{} {}", f.name, figures::number(f.value)));
+            let words = words.collect::<Vec<_>>().join(", ");
+            bench.options.say(&format!("{turn}: {}: {words}", place.way.name()));
+            runs.push(Run { figures: found, ..Run::default() });
+        }
+    }
+    let ways: Vec<Way> = places.iter().map(|place| place.way).collect();
+    report.cases = ways.iter().zip(runs).map(|(way, runs)| case(*way, runs)).collect();
+    report.tables.push(table(&ways, &report.cases));
+    Ok(())
+}
+
+fn under_load(place: &Place, bench: &Bench<'_>) -> Result<Vec<Figure>> {
+    let m = bench.moving;
+    let site = place.site().context("no nodes")?;
+    let before = Counters::of(site)?;
+    let mut found = programs::tcp(place, m.seconds)?;
+    found.extend(Counters::of(site)?.since(&before));
+    found.extend(programs::calm(place, m.pings)?);
+    for mb in &m.udp_mb {
+        found.extend(programs::udp(place, *mb, m.udp_mbit)?);
+    }
+    Ok(found)
+}
+
+/// Frames and bytes that all nodes have sent, and hops of all links.
+fn sent(place: &Place) -> Result<[f64; 3]> {
+    let site = place.site().context("no nodes")?;
+    let (mut frames, mut bytes) = (0, 0);
+    let topology = site.network().topology();
+    for node in (0..topology.nodes.len()).filter(|node| !topology.nodes[*node].plain) {
+        let api::Reply::Status(status) = site.ask(node, api::Command::Status)? else {
+            bail!("unexpected answer to a question for the status");
+        };
+        frames += status.traffic.frames_out;
+        bytes += status.traffic.bytes_out;
+    }
+    let hops = hops::counts(site, &place.conditions)?.map_or(0, |(made, _)| made);
+    Ok([frames as f64, bytes as f64, hops as f64])
+}
+
+/// What idle links carry per hop more than those of fixed addresses in the same time, for each way.
+fn idle(places: &[Place]) -> Result<Vec<Vec<Figure>>> {
+    let all = || places.iter().map(sent).collect::<Result<Vec<_>>>();
+    let before = all()?;
+    std::thread::sleep(IDLE);
+    let each = all()?
+        .into_iter()
+        .zip(&before)
+        .map(|(after, before)| std::array::from_fn(|i| after[i] - before[i]));
+    let each: Vec<[f64; 3]> = each.collect();
+    let fixed = places.iter().position(|place| place.way == Way::Fixed);
+    let fixed = fixed.map(|at| each[at]);
+    let figures = |carried: &[f64; 3]| {
+        let Some(fixed) = fixed.filter(|_| carried[2] > 0.0) else { return Vec::new() };
+        let per_hop = |i: usize| (carried[i] - fixed[i]) / carried[2];
+        vec![figure("hop_frames", "", per_hop(0)), figure("hop_bytes", "", per_hop(1))]
+    };
+    Ok(each.iter().map(figures).collect())
+}
+
+/// Entries of the router before the first node, and how long the relay takes after it was killed.
+fn restarted(place: &mut Place) -> Result<Vec<Figure>> {
+    let (far, from) = (place.far.to_string(), place.from);
+    let site = place.site_mut().context("no nodes")?;
+    let (first, relay) = (find(site, "r1")?, find(site, RELAY)?);
+    let link = site.network().topology().link_between(first, relay).context("no link")?;
+    let entries = hops::neighbour_entries(site.network(), link, first)?;
+    site.kill(relay);
+    let began = Instant::now();
+    site.revive(relay)?;
+    let words = ["-q", "-c", "1", "-W", "0.05", &far];
+    loop {
+        crate::interrupt::check()?;
+        let said = crate::programs::run_at(site.network(), from, "ping", &words)?;
+        if crate::pings::mean_ms(&said).is_finite() {
+            break;
+        }
+        if began.elapsed() > PATIENCE {
+            bail!("no answer {} s after {RELAY} was started again", PATIENCE.as_secs());
+        }
+    }
+    let up_again = began.elapsed().as_secs_f64();
+    let conditions = place.conditions.clone();
+    let site = place.site_mut().context("no nodes")?;
+    site.wait_until_up(PATIENCE)?;
+    hops::wait(site, &conditions)?;
+    Ok(vec![figure("neighbours", "r1", entries as f64), figure("up_again_s", RELAY, up_again)])
+}
+
+/// All medians side by side.
+fn table(ways: &[Way], cases: &[Case]) -> Table {
+    let mut names: Vec<(&str, &str)> = Vec::new();
+    for figure in cases.iter().flat_map(|case| &case.figures) {
+        if !names.contains(&(&figure.name, &figure.of)) {
+            names.push((&figure.name, &figure.of));
+        }
+    }
+    let row = |(name, of): (&str, &str)| {
+        let what = format!("{name} {of} {}", figures::unit(name)).trim_end().to_owned();
+        (what, ways.iter().map(|way| value(cases, *way, name, of)).collect())
+    };
+    let columns = ["figure"].into_iter().chain(ways.iter().map(|way| way.name()));
+    Table {
+        mixed: true,
+        title: "What hops cost".into(),
+        columns: columns.map(str::to_owned).collect(),
+        rows: names.into_iter().map(row).collect(),
+        unit: "medians".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_are_read_from_metrics() {
+        let text = |n: u32| {
+            format!(
+                "# TYPE shoal_frames_received counter\nshoal_frames_received_total {}\n\
+                 shoal_receive_messages_total {n}\nshoal_frames_sent_total {}\n\
+                 shoal_send_calls_total {n}\n",
+                n * 40,
+                n * 20
+            )
+        };
+        let before = Counters::read(&text(10), 1.0);
+        let found = Counters::read(&text(110), 1.01).since(&before);
+        let values: Vec<f64> = found.iter().map(|figure| figure.value.round()).collect();
+        assert_eq!(values, [20.0, 40.0, 5_000.0]);
+        assert!(Counters::read("", 0.0).frames_in.is_nan());
+    }
+}

@@ -1,0 +1,163 @@
+//! Programs between a and b, and what they say.
+
+use std::net::IpAddr;
+
+use anyhow::{Context, Result, anyhow};
+
+use super::place::Place;
+use crate::figures::figure;
+use crate::programs::{self, web};
+use crate::record::Figure;
+
+/// Payload of pings: with the header of ICMP they have 64 bytes, as the paper's.
+const PING_PAYLOAD: &str = "56";
+/// Time between the pings of the calm test, in seconds.
+const PING_EVERY: &str = "0.005";
+/// Payload of UDP.
+const PAYLOAD: &str = "1200";
+
+/// What `ping` said.
+#[derive(Debug, PartialEq)]
+struct Echoes {
+    sent: f64,
+    came: f64,
+    min_ms: f64,
+    mean_ms: f64,
+    max_ms: f64,
+    /// Round trips of which each line spoke, in order of their length.
+    each_ms: Vec<f64>,
+}
+
+impl Echoes {
+    /// Reads it; none if it holds no summary.
+    fn read(text: &str) -> Option<Echoes> {
+        let counts = text.lines().find(|line| line.contains("transmitted"))?;
+        let mut numbers = counts.split(|c: char| !c.is_ascii_digit()).flat_map(str::parse);
+        let (sent, came) = (numbers.next()?, numbers.next()?);
+        // "rtt min/avg/max/mdev = 0.1/0.2/0.3/0.1 ms, pipe 2"
+        let times = text.split("mdev = ").nth(1).unwrap_or_default();
+        let mut times = times.split(['/', ' ']).map(|time| time.parse().unwrap_or(f64::NAN));
+        let mut time = || times.next().unwrap_or(f64::NAN);
+        let each = text.lines().filter_map(|line| line.split("time=").nth(1));
+        let each = each.filter_map(|rest| rest.split(' ').next()?.parse().ok());
+        let mut each_ms: Vec<f64> = each.collect();
+        each_ms.sort_by(f64::total_cmp);
+        Some(Echoes { sent, came, min_ms: time(), mean_ms: time(), max_ms: time(), each_ms })
+    }
+
+    fn figures(&self, of: &str) -> Vec<Figure> {
+        let lost = (self.sent - self.came) / self.sent.max(1.0);
+        let mut figures = vec![
+            figure("ping_min_ms", of, self.min_ms),
+            figure("ping_ms", of, self.mean_ms),
+            figure("ping_max_ms", of, self.max_ms),
+            figure("ping_lost", of, lost),
+        ];
+        // The last thousandth begins behind this place.
+        let place = (self.each_ms.len() * 999).div_ceil(1_000);
+        let p999 = place.checked_sub(1).and_then(|place| self.each_ms.get(place));
+        figures.extend(p999.map(|ms| figure("ping_p999_ms", of, *ms)));
+        figures
+    }
+}
+
+/// Pings, one each five milliseconds.
+pub fn calm(place: &Place, count: u32) -> Result<Vec<Figure>> {
+    let (count, far) = (count.to_string(), place.far.to_string());
+    let words = ["-i", PING_EVERY, "-s", PING_PAYLOAD, "-W", "1", "-c", &count, &far];
+    let echoes = Echoes::read(&place.run("ping", &words)?);
+    Ok(echoes.context("is ping installed and in the search path?")?.figures("calm"))
+}
+
+/// Pings as fast as answers come, or a hundred in a second.
+pub fn flood(place: &Place, count: u32) -> Result<Vec<Figure>> {
+    let (words, far) = (count.to_string(), place.far.to_string());
+    let words = ["-q", "-f", "-s", PING_PAYLOAD, "-W", "1", "-c", &words, &far];
+    let echoes = Echoes::read(&place.run("ping", &words)?);
+    let of = format!("flood of {count}");
+    Ok(echoes.context("is ping installed and in the search path?")?.figures(&of))
+}
+
+/// What the figures of a file of so many millions of bytes are called.
+pub fn size(mb: f64) -> String {
+    format!("{mb} MB")
+}
+
+/// A file by HTTP: what the client got, in Mbit/s, from its start to its end.
+pub fn wget(place: &Place, mb: f64) -> Result<Vec<Figure>> {
+    let space = place.network().namespace(place.to).context("no namespace")?;
+    let listener = space.enter(|| web::listen(place.far))?;
+    let host = match place.far {
+        IpAddr::V4(far) => far.to_string(),
+        IpAddr::V6(far) => format!("[{far}]"),
+    };
+    let url = format!("http://{host}:{}/zeroes", web::PORT);
+    let words = ["-q", "--tries=1", "--timeout=20", "--no-proxy", "-O", "/dev/null", &url];
+    let (bytes, time) = std::thread::scope(|scope| {
+        let served = scope.spawn(|| web::serve_bytes(&listener, (mb * 1e6) as usize));
+        let said = place.run("wget", &words);
+        let served = served.join().map_err(|_| anyhow!("the web server panicked"))?;
+        said.context("is wget installed and in the search path?")?;
+        served
+    })?;
+    let mbit = bytes as f64 * 8e-6 / time.as_secs_f64();
+    Ok(vec![figure("wget_mbit", size(mb), mbit)])
+}
+
+/// One TCP stream, cubic.
+pub fn tcp(place: &Place, seconds: f64) -> Result<Vec<Figure>> {
+    let seconds = seconds.to_string();
+    let found = iperf(place, &["-t", &seconds, "-C", "cubic"])?;
+    let rate = found["end"]["sum_received"]["bits_per_second"].as_f64();
+    Ok(vec![figure("tcp_mbit", "", rate.context("iperf3 reports no rate")? / 1e6)])
+}
+
+/// UDP of so many millions of bytes at a rate: jitter and loss.
+pub fn udp(place: &Place, mb: f64, mbit: f64) -> Result<Vec<Figure>> {
+    let (bytes, rate) = (((mb * 1e6) as u64).to_string(), format!("{mbit}M"));
+    let found = iperf(place, &["-u", "-w", "2M", "-l", PAYLOAD, "-b", &rate, "-n", &bytes])?;
+    let sum = &found["end"]["sum"];
+    let number = |name: &str| sum[name].as_f64().context("iperf3 reports no jitter");
+    let of = size(mb);
+    Ok(vec![
+        figure("udp_jitter_ms", &of, number("jitter_ms")?),
+        figure("udp_lost", &of, number("lost_percent")? / 100.0),
+    ])
+}
+
+fn iperf(place: &Place, words: &[&str]) -> Result<serde_json::Value> {
+    programs::iperf(place.network(), (place.from, place.to), place.far, words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pings_are_read_with_each_round_trip_and_without() {
+        let text = "64 bytes from ::1: icmp_seq=1 ttl=64 time=0.300 ms\n\
+                    64 bytes from ::1: icmp_seq=2 ttl=64 time=0.100 ms\n\n\
+                    --- ::1 ping statistics ---\n\
+                    4 packets transmitted, 2 received, 50% packet loss, time 12ms\n\
+                    rtt min/avg/max/mdev = 0.100/0.200/0.300/0.100 ms, pipe 2\n";
+        let echoes = Echoes::read(text).unwrap();
+        assert_eq!(echoes.each_ms, [0.1, 0.3]);
+        assert_eq!((echoes.min_ms, echoes.mean_ms, echoes.max_ms), (0.1, 0.2, 0.3));
+        let value = |name: &str| {
+            let figures = echoes.figures("x");
+            figures.into_iter().find(|figure| figure.name == name).map(|figure| figure.value)
+        };
+        assert_eq!((value("ping_lost"), value("ping_p999_ms")), (Some(0.5), Some(0.3)));
+        assert_eq!(Echoes::read("ping: unknown host"), None);
+        let quiet = Echoes::read("3 packets transmitted, 0 received, 100% packet loss").unwrap();
+        assert!(quiet.mean_ms.is_nan() && quiet.figures("x").len() == 4);
+    }
+
+    #[test]
+    fn the_last_thousandth_is_what_lies_above() {
+        let each_ms: Vec<f64> = (1..=2_000).map(f64::from).collect();
+        let echoes =
+            Echoes { sent: 2e3, came: 2e3, min_ms: 1.0, mean_ms: 1.0, max_ms: 2e3, each_ms };
+        assert_eq!(echoes.figures("x")[4].value, 1_998.0);
+    }
+}

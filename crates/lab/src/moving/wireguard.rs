@@ -1,0 +1,103 @@
+//! wireguard-go between two gateways.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rtnetlink::LinkUnspec;
+
+use crate::bench::peers;
+use crate::network::Network;
+use crate::process::Process;
+
+/// Where both ends listen.
+const PORT: u16 = 51_820;
+/// Length of its packets where links take those of 1,480 bytes: it adds 80.
+const MTU: u32 = 1_400;
+/// How long the program may take to make its interface.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A running pair.
+pub struct Wireguard {
+    processes: [Process; 2],
+}
+
+impl Wireguard {
+    /// Starts it at both gateways, for the networks of the machines behind them.
+    ///
+    /// # Errors
+    /// Where it or `wg` is not installed.
+    pub fn start(
+        network: &Network,
+        gateways: [usize; 2],
+        machines: [usize; 2],
+        folder: &Path,
+    ) -> Result<Wireguard> {
+        let program = peers::wireguard_go()?;
+        peers::program("wg", "apt-get install wireguard-tools")?;
+        // Its control socket is named by its interface, for the whole machine.
+        let names = [0, 1].map(|end| format!("m{}_{end}", std::process::id()));
+        let start = |end: usize| {
+            let mut command = Command::new(&program);
+            command.args(["-f", &names[end]]).env("WG_PROCESS_FOREGROUND", "1");
+            command.env("LOG_LEVEL", "error").stdin(Stdio::null());
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+            Process::start("wireguard-go", command, network.namespace_fd(gateways[end]))
+        };
+        let processes = [start(0)?, start(1)?];
+        let keys = [key(folder, 0)?, key(folder, 1)?];
+        for end in [0, 1] {
+            let space = network.namespace(gateways[end]).context("no namespace")?;
+            let until = Instant::now() + PATIENCE;
+            let exists = || space.enter(|| Ok(nix::net::if_::if_nametoindex(&*names[end])?));
+            while exists().is_err() {
+                ensure!(Instant::now() < until, "wireguard-go makes no interface");
+                std::thread::sleep(LOOK);
+            }
+            let (gateway, other) = (gateways[end], gateways[1 - end]);
+            let at = network.ip_of(gateway, other)?;
+            let behind = network.topology().link_between(machines[1 - end], other);
+            let behind = network.family().prefix(behind.context("no link")?);
+            let nets = format!("{behind}/{}", network.family().prefix_len());
+            let (port, endpoint) = (PORT.to_string(), format!("[{at}]:{PORT}"));
+            let name = names[end].as_str();
+            let own = ["set", name, "listen-port", &port, "private-key"];
+            wg(&own, Some(&keys[end].0))?;
+            let peer = ["set", name, "peer", &keys[1 - end].1, "endpoint", &endpoint];
+            wg(&[&peer[..], &["allowed-ips", &nets]].concat(), None)?;
+            let address = std::net::Ipv6Addr::new(0xfd79, 0, 0, 0, 0, 0, 0, 1 + end as u16);
+            crate::veth::address(space, name, address.into(), 128)?;
+            let index = space.enter(|| Ok(nix::net::if_::if_nametoindex(name)?))?;
+            let mtu = LinkUnspec::new_with_index(index).mtu(MTU).build();
+            space.netlink(async |handle| handle.link().set(mtu).execute().await)?;
+            network.route_by(gateway, name, (behind, network.family().prefix_len()))?;
+            network.forward_ip(gateway)?;
+            network.default_route(machines[end], gateway)?;
+        }
+        Ok(Wireguard { processes })
+    }
+
+    /// The process of the first gateway.
+    pub fn first(&self) -> &Process {
+        &self.processes[0]
+    }
+}
+
+/// A file with a private key, and the public one.
+fn key(folder: &Path, end: usize) -> Result<(PathBuf, String)> {
+    let key = Command::new("wg").arg("genkey").output()?.stdout;
+    let path = folder.join(format!("wg{end}.key"));
+    shoal_daemon::config::keys::create(&path, &String::from_utf8(key)?)?;
+    let file = std::fs::File::open(&path)?;
+    let public = Command::new("wg").arg("pubkey").stdin(file).output()?;
+    Ok((path, String::from_utf8(public.stdout)?.trim().to_owned()))
+}
+
+fn wg(words: &[&str], file: Option<&PathBuf>) -> Result<()> {
+    let output = Command::new("wg").args(words).args(file).output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "wg {}: {}", words.join(" "), said.trim());
+    Ok(())
+}
