@@ -90,11 +90,12 @@ pub fn run(bench: &Bench<'_>, folder: &Path, report: &mut Report) -> Result<()> 
     report.links = places.first().map_or_else(String::new, |place| place.network().manner());
     let mut runs: Vec<Vec<Run>> = places.iter().map(|_| Vec::new()).collect();
     for turn in 1..=bench.repeat() {
-        let idle = idle(&places)?;
-        for ((place, runs), idle) in places.iter_mut().zip(&mut runs).zip(idle) {
+        let (idle, beside) = (idle(&places)?, beside(&places, bench)?);
+        let others = idle.into_iter().zip(beside);
+        for ((place, runs), (idle, beside)) in places.iter_mut().zip(&mut runs).zip(others) {
             crate::interrupt::check()?;
-            let mut found = under_load(place, bench)?;
-            found.extend(idle);
+            let mut found = under_load(place, bench.moving.seconds)?;
+            found.extend(beside.into_iter().chain(idle));
             found.extend(restarted(place)?);
             let words = found.iter().map(|f| format!("{} {}", f.name, figures::number(f.value)));
             let words = words.collect::<Vec<_>>().join(", ");
@@ -108,17 +109,35 @@ pub fn run(bench: &Bench<'_>, folder: &Path, report: &mut Report) -> Result<()> 
     Ok(())
 }
 
-fn under_load(place: &Place, bench: &Bench<'_>) -> Result<Vec<Figure>> {
-    let m = bench.moving;
+/// One TCP stream, and what it cost the relay.
+fn under_load(place: &Place, seconds: f64) -> Result<Vec<Figure>> {
     let site = place.site().context("no nodes")?;
     let before = Counters::of(site)?;
-    let mut found = programs::tcp(place, m.seconds)?;
+    let mut found = programs::tcp(place, seconds)?;
     found.extend(Counters::of(site)?.since(&before));
-    found.extend(programs::calm(place, m.pings)?);
-    for mb in &m.udp_mb {
-        found.extend(programs::udp(place, *mb, m.udp_mbit)?);
-    }
     Ok(found)
+}
+
+/// Pings and UDP over all ways at once: they are light, and what else this machine does delays all
+/// of them alike.
+fn beside(places: &[Place], bench: &Bench<'_>) -> Result<Vec<Vec<Figure>>> {
+    let m = bench.moving;
+    std::thread::scope(|scope| {
+        let one = |place| {
+            scope.spawn(move || {
+                let mut found = programs::calm(place, m.pings)?;
+                for mb in &m.udp_mb {
+                    found.extend(programs::udp(place, *mb, m.udp_mbit)?);
+                }
+                Ok(found)
+            })
+        };
+        let threads: Vec<_> = places.iter().map(one).collect();
+        let end = |thread: std::thread::ScopedJoinHandle<'_, Result<_>>| {
+            thread.join().map_err(|_| anyhow::anyhow!("a thread of pings panicked"))?
+        };
+        threads.into_iter().map(end).collect()
+    })
 }
 
 /// Frames and bytes that all nodes have sent, and hops of all links.
