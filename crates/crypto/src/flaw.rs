@@ -51,4 +51,18 @@ pub enum Flaw {
     CoverExtra,
     /// Reports leave when they are due instead of in slots.
     CoverReports,
+    /// The addresses of all links hop by one secret.
+    HopOneSecret,
+    /// The addresses of a link hop by a secret of the link, anew with each session.
+    HopOfLink,
+    /// A node takes in frames at addresses of any epoch that was.
+    HopKept,
+    /// A node takes in frames at the addresses in use alone.
+    HopOnlyNow,
+    /// The end that leads moves when it calls.
+    HopAtCall,
+    /// The end that follows moves when it answers.
+    HopAtAnswer,
+    /// An end never goes back to the fixed endpoint by itself.
+    HopStays,
 }

@@ -223,6 +223,12 @@ impl Liveness {
         }
     }
 
+    /// `frames` frames left for another place than the link's, if that is where the neighbour is:
+    /// they show nothing of the link, and put off no keepalive.
+    pub fn sent_beside(&mut self, frames: u64) {
+        self.stats.sent += frames;
+    }
+
     /// `frames` frames were opened, the newest on this lane with this counter; `traffic` unless
     /// all of them were reports or keepalives.
     pub fn received(&mut self, now: Time, frames: u64, (lane, highest): (u8, u32), traffic: bool) {

@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use shoal_crypto::Ciphers;
+use shoal_crypto::{Aead, Ciphers, Flaw};
 use shoal_session::{Endpoint, Endpoints, PeerId};
 use shoal_wire::{
-    CONTROL_HOP_PLACE, CONTROL_HOP_STEP, DropReason, HopPlace, HopStep, LinkId, Time,
+    CONTROL_HOP_PLACE, CONTROL_HOP_STEP, DropReason, HopPlace, HopStage, HopStep, LinkId, Time,
 };
 
 use crate::hop::{Asked, Hop, Probe};
@@ -67,6 +67,14 @@ pub(crate) struct Hopping {
     /// Interface identifiers at which frames may come.
     accepted: Vec<u64>,
     alarm: Option<Time>,
+}
+
+impl Hopping {
+    /// Between which addresses the link's frames are to go by the schedule.
+    fn place<C: Ciphers>(&self) -> Option<Endpoints> {
+        let stays = C::Aead::flaw() == Some(Flaw::HopStays);
+        self.hop.place().or(self.shown.filter(|_| stays))
+    }
 }
 
 /// All of them.
@@ -193,19 +201,36 @@ impl<C: Ciphers> Relay<C> {
         self.hop_lost(now, link);
         self.hops.retire(now, link);
         if let Some(own) = own {
-            let mut hop = Hop::new(own, leads);
-            if let Some((secret, since)) = self.sessions.hop_secret(peer) {
-                hop.session(now, secret.expose(), since);
-            }
             let (probe, asked) = (None, Asked::default());
             let (shown, fixed, alarm) = (None, None, None);
+            let hop = Hop::new(own, leads);
             let known = Hopping { hop, probe, asked, shown, fixed, accepted: Vec::new(), alarm };
             self.hops.links.insert(link, known);
+            self.take_hop_secret(now, link);
         }
         // The neighbour is told that they hop no more, too.
         self.hops.list(link);
         self.follow_hop(now, link);
         self.refresh();
+    }
+
+    /// Takes in the secret of the session with a neighbour.
+    fn take_hop_secret(&mut self, now: Time, link: LinkId) {
+        let peer = PeerId::from(link);
+        let secret = self.sessions.hop_secret(peer);
+        let (Some((secret, since)), Some(known)) = (secret, self.hops.links.get_mut(&link)) else {
+            return;
+        };
+        match (C::Aead::flaw(), self.sessions.peer_key(peer)) {
+            (Some(Flaw::HopOneSecret), _) => known.hop.session(now, &[7; 32], since),
+            (Some(Flaw::HopOfLink), Some(far)) => {
+                let (near, far) = (self.sessions.own_key().dh, far.dh);
+                known.hop = Hop::new(known.hop.own(), near < far);
+                let both = core::array::from_fn(|at| near[at] ^ far[at]);
+                known.hop.session(now, &both, since);
+            }
+            _ => known.hop.session(now, secret.expose(), since),
+        }
     }
 
     /// Adds what people may know of a link's hops. Its endpoint is the fixed one: where the
@@ -232,7 +257,7 @@ impl<C: Ciphers> Relay<C> {
     /// Has a link's frames go where its schedule says, and takes note of what else changed.
     pub(crate) fn follow_hop(&mut self, now: Time, link: LinkId) {
         let Some(known) = self.hops.links.get_mut(&link) else { return };
-        let place = known.hop.place();
+        let place = known.place::<C>();
         if place != known.shown
             && let Some(neighbour) = self.neighbours.get_mut(link)
         {
@@ -247,6 +272,14 @@ impl<C: Ciphers> Relay<C> {
         }
         let before = core::mem::take(&mut known.accepted);
         known.hop.accepted(now, &mut known.accepted);
+        match C::Aead::flaw() {
+            Some(Flaw::HopKept) => known.accepted.extend(&before),
+            Some(Flaw::HopOnlyNow) if known.shown.is_some() => {
+                let (own, shown) = (known.hop.own(), known.shown.and_then(|ends| ends.local));
+                known.accepted.retain(|identifier| Some(own.endpoint(*identifier)) == shown);
+            }
+            _ => {}
+        }
         known.accepted.extend(known.probe.as_ref().and_then(Probe::identifier));
         known.accepted.sort_unstable();
         known.accepted.dedup();
@@ -283,13 +316,12 @@ impl<C: Ciphers> Relay<C> {
         let Some(known) = self.hops.links.get_mut(&link) else { return (to, false) };
         // A neighbour that started anew does not know the old schedule's addresses.
         let scheduled = to.is_some_and(|to| known.hop.knows(now, to.remote));
-        if let Some((secret, since)) = self.sessions.hop_secret(peer) {
-            known.hop.session(now, secret.expose(), since);
-        }
+        self.take_hop_secret(now, link);
+        let Some(known) = self.hops.links.get_mut(&link) else { return (to, false) };
         if !scheduled {
             known.hop.fall(now);
         }
-        let place = known.hop.place();
+        let place = known.place::<C>();
         let fixed = if known.shown.is_some() { known.fixed } else { to };
         known.fixed = if scheduled { fixed } else { to };
         known.shown = place;
@@ -365,11 +397,25 @@ impl<C: Ciphers> Relay<C> {
             for _ in 0..STEPS_MAX {
                 let step = self.hops.links.get_mut(&link).and_then(|known| known.hop.poll_step());
                 let Some((ends, step)) = step.filter(|_| established) else { break };
+                self.hop_too_soon(link, ends, step.stage);
                 self.send_beside(now, link, ends, (CONTROL_HOP_STEP, &step.to_bytes()), sink);
             }
             self.send_probes(now, link, sink);
             self.follow_hop(now, link);
         }
         !listed.is_empty()
+    }
+
+    /// Plants a fault: an end moves before it knows that frames pass both ways.
+    fn hop_too_soon(&mut self, link: LinkId, ends: Endpoints, stage: HopStage) {
+        let hasty = match C::Aead::flaw() {
+            Some(Flaw::HopAtCall) => stage == HopStage::Call,
+            Some(Flaw::HopAtAnswer) => stage == HopStage::Answer,
+            _ => false,
+        };
+        if let Some(neighbour) = self.neighbours.get_mut(link).filter(|_| hasty) {
+            neighbour.endpoint = Some(ends);
+            self.sessions.set_endpoint(PeerId::from(link), neighbour.endpoint);
+        }
     }
 }

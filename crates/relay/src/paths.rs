@@ -145,7 +145,9 @@ impl<C: Ciphers> Relay<C> {
             return self.own.counters.drop_out(reason, 1);
         }
         let outcome = self.own.transmit(sink, (link, to), run);
-        self.own.links.note(link).sent_quietly += outcome.sent as u64;
+        if let Some(neighbour) = self.neighbours.get_quietly(link) {
+            neighbour.liveness.sent_beside(outcome.sent as u64);
+        }
         self.settle(now);
         if outcome.sent == 0 {
             self.own.counters.drop_out(DropReason::SendFailed, 1);

@@ -123,6 +123,22 @@ fn old_addresses_and_guessed_ones_are_dropped_before_any_key() {
 }
 
 #[test]
+fn links_with_long_epochs_begin_to_hop_at_once() {
+    let mut net = net(|_| {});
+    let links = |net: &Net, node: usize| -> Vec<LinkId> {
+        net.nodes[node].relay.links().map(|link| link.link).collect()
+    };
+    for node in 0..3 {
+        for link in links(&net, node) {
+            net.nodes[node].relay.set_hop(net.now, link, Some(3_600 * SECOND));
+        }
+    }
+    net.run(3 * SECOND);
+    assert!(all_hop(&net));
+    traffic(&mut net, 3);
+}
+
+#[test]
 fn a_line_that_was_cut_hops_again() {
     let mut net = net(|_| {});
     net.cut.push((R1, R2));
@@ -188,4 +204,19 @@ fn a_probe_says_which_way_of_the_prefix_is_closed() {
         assert_eq!(counters.dropped(DropReason::BadHop), 0);
         assert_eq!(counters.dropped(DropReason::StaleAddress), 0);
     }
+}
+
+/// The calls of hops that fail are no signs of life, and put off none.
+#[test]
+fn an_idle_neighbour_that_is_gone_is_noticed_by_the_next_keepalive() {
+    let mut net = net(|config| config.liveness.keepalive = Some(Duration::from_secs(30)));
+    net.run(Duration::from_secs(20));
+    net.cut.push((H1, R1));
+    // Calls leave 12 s and 33 s later; a keepalive within five quarters of its period.
+    net.run(Duration::from_secs(39));
+    let is_up = |node: usize, far: Address| {
+        let link = net.nodes[node].relay.links().find(|link| link.address == far);
+        link.is_some_and(|link| link.up_since.is_some())
+    };
+    assert!(!is_up(H1, Address::new(1, 0)) && !is_up(R1, Address::new(1, 1)));
 }

@@ -1,6 +1,7 @@
 //! Runs seeds FIRST to LAST and prints what failed: `cargo run -p shoal-sim --example seeds 0 99`.
 //! With `circuits` behind them, half of all pairs of hosts are hidden; with `mixes`, relays mix,
-//! too; with `cover`, the links of hosts are covered.
+//! too; with `cover`, the links of hosts are covered; with `hops`, addresses hop, for an hour with
+//! `hour` and for 24 with `day`.
 
 use shoal_sim::Options;
 
@@ -12,6 +13,9 @@ fn main() -> std::process::ExitCode {
         Some("circuits") => Options::circuits,
         Some("mixes") => Options::mixes,
         Some("cover") => Options::cover,
+        Some("hops") => Options::hops,
+        Some("day") => |seed| Options::hopping(seed, 24),
+        Some("hour") => |seed| Options::hopping(seed, 1),
         _ => Options::from_seed,
     };
     let mut failed = 0u32;

@@ -1,5 +1,6 @@
 //! What must hold. One file per rule; the world tells each checker what it needs to see.
 
+pub(crate) mod addresses;
 pub(crate) mod bounds;
 pub(crate) mod cover;
 pub(crate) mod drops;
@@ -8,7 +9,9 @@ pub(crate) mod frames;
 pub(crate) mod legs;
 pub(crate) mod mixes;
 pub(crate) mod model;
+pub(crate) mod moves;
 pub(crate) mod order;
+pub(crate) mod outages;
 pub(crate) mod plaintext;
 pub(crate) mod routes;
 pub(crate) mod spoilt;

@@ -20,6 +20,7 @@ use shoal_wire::{Address, LinkKind, RoutedHeader, SizeClass, Time, link};
 
 use crate::check::legs::Legs;
 use crate::check::mixes::Mixes;
+use crate::check::moves::Moves;
 use crate::check::order::Order;
 use crate::check::spoilt::{self, Spoilt};
 
@@ -94,6 +95,8 @@ struct Seen {
     flaw: Cell<Option<Flaw>>,
     /// What is known of mixed cells, where relays mix.
     mixes: RefCell<Option<Mixes>>,
+    /// What is known of hops, where addresses hop.
+    moves: RefCell<Option<Moves>>,
 }
 
 thread_local! {
@@ -116,6 +119,7 @@ pub(crate) fn begin(ordered: bool, flaw: Option<Flaw>) {
         seen.spoilt.replace(None);
         seen.flaw.set(flaw);
         seen.mixes.replace(None);
+        seen.moves.replace(None);
         seen.order.replace(ordered.then(Order::default));
     });
 }
@@ -169,6 +173,16 @@ pub(crate) fn watch_mixes(mixes: Mixes) {
 /// Asks what is known of mixed cells, if they are watched.
 pub(crate) fn with_mixes<T>(ask: impl FnOnce(&mut Mixes) -> T) -> Option<T> {
     SEEN.with(|seen| seen.mixes.borrow_mut().as_mut().map(ask))
+}
+
+/// Has hops watched.
+pub(crate) fn watch_moves() {
+    SEEN.with(|seen| seen.moves.replace(Some(Moves::default())));
+}
+
+/// Asks what is known of hops, if they are watched.
+pub(crate) fn with_moves<T>(ask: impl FnOnce(&mut Moves) -> T) -> Option<T> {
+    SEEN.with(|seen| seen.moves.borrow_mut().as_mut().map(ask))
 }
 
 /// Nodes that have one key, though no key is of more than two: the ends of a link, two hosts, the
@@ -371,9 +385,13 @@ impl<A: Aead> Aead for Watched<A> {
                 with_spoilt(|spoilt| spoilt.leaves(called().0, body));
             }
         }
+        let step = with_moves(|_| Moves::read(body)).filter(|_| is_links);
         let before = spoilt::part(body);
         let (cell, len, is_hosts) = (cell(body), body.len(), is_hosts(body.len()));
         self.key.seal(counter, aad, body, tag_out);
+        if let Some(step) = step {
+            with_moves(|moves| moves.sealed(*tag_out, step));
+        }
         if !is_links && !is_hosts {
             self.work(counter, body);
             note_spoilt(before, body);

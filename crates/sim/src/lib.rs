@@ -31,6 +31,7 @@ mod circuits;
 mod clock;
 mod diagram;
 mod disk;
+mod hops;
 mod mixes;
 mod nat;
 mod node;

@@ -314,6 +314,7 @@ impl<C: Ciphers> Node<C> {
             }
             self.far.insert(far, link);
         }
+        self.configure_hops(now);
         for &other in &makings.knows[at] {
             let host = HostConfig { key: makings.keys[other], address: plan.nodes[other] };
             self.control.edge.add_host(&host).expect("fewer hosts than the table holds");
@@ -444,11 +445,14 @@ impl<C: Ciphers> Node<C> {
         }
         let worker = |run: &Incoming| match run.from.remote.ip() {
             IpAddr::V4(ip) => mix(seed ^ u64::from(ip.to_bits()) << 16 ^ self.at as u64) % all,
-            IpAddr::V6(_) => 0,
+            // Where addresses hop, each pair of them leads to any worker. Keys are drawn anew in
+            // each run, and so are addresses: what counts is the order of their first use.
+            IpAddr::V6(_) => mix(seed ^ wires.hop_number(run.from.local)) % all,
         };
+        let by: Vec<u64> = incoming.iter().map(worker).collect();
         for number in 0..all {
-            let mine: Vec<Incoming> =
-                incoming.iter().filter(|run| worker(run) == number).copied().collect();
+            let runs = incoming.iter().zip(&by).filter(|(_, by)| **by == number);
+            let mine: Vec<Incoming> = runs.map(|(run, _)| *run).collect();
             match (number as usize).checked_sub(1) {
                 _ if mine.is_empty() => {}
                 None => self.control.handle_datagrams(now, wires, buf, &mine),

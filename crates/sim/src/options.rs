@@ -113,6 +113,11 @@ pub struct Options {
     pub cover: u16,
     /// Slots of covered links come at random times.
     pub cover_poisson: bool,
+    /// For how many seconds an address of a link is used, by the link's number, again from the
+    /// first where the list is shorter; with none, addresses do not hop.
+    pub hop_s: Vec<u32>,
+    /// How often each host calls another all the time, in milliseconds; 0: never.
+    pub pulse_ms: u64,
     /// Leg cells that a router changes, repeats or puts in another's place as it sends them, per
     /// million.
     pub spoilt_ppm: u32,
@@ -148,6 +153,8 @@ pub struct Options {
     pub one_way_cuts: u32,
     /// Times that a part of the routers is cut off from the others.
     pub partitions: u32,
+    /// Times that a wire carries nothing between addresses that hop for a while.
+    pub filters: u32,
     /// Times that a wire delays everything by up to 300 ms more, for a while.
     pub spikes: u32,
     /// Nodes that crash and start again, with nothing but their disks.
@@ -202,6 +209,8 @@ impl Options {
             cover_poisson: false,
             mix_cells: 0,
             mix_ms: 0,
+            hop_s: Vec::new(),
+            pulse_ms: 0,
             spoilt_ppm: 0,
             direct_wires: 0,
             direct_level: 0,
@@ -217,6 +226,7 @@ impl Options {
             cuts: 0,
             one_way_cuts: 0,
             partitions: 0,
+            filters: 0,
             spikes: 0,
             crashes: 0,
             wipes: 0,
@@ -317,6 +327,43 @@ impl Options {
         let options = if seed.is_multiple_of(2) { Options::from_seed } else { Options::circuits };
         let (cover, cover_poisson) = (5 + rng.below(6) as u16, rng.below(3) == 0);
         Options { cover, cover_poisson, ..options(seed) }
+    }
+
+    /// A network and faults chosen by the seed, in which the addresses of all links hop.
+    pub fn hops(seed: u64) -> Options {
+        let mut rng = Rng::new(seed_bytes(seed, "hops"));
+        let options = if seed.is_multiple_of(3) { Options::circuits } else { Options::from_seed };
+        let mut some = |most: u64| 1 + rng.below(most) as u32;
+        let hop_s = (0..some(4)).map(|_| some(6)).collect();
+        Options { hop_s, filters: some(4) - 1, pulse_ms: 1_000, ..options(seed) }
+    }
+
+    /// Two routers and three hosts for `hours`, whose addresses hop: those of one link each second,
+    /// those of the others more slowly, down to once an hour. Clocks drift, and everything goes
+    /// wrong now and then.
+    pub fn hopping(seed: u64, hours: u32) -> Options {
+        let mut hop_s = vec![10, 1, 3_600, 90];
+        hop_s.rotate_left((seed % 4) as usize);
+        Options {
+            routers: 2,
+            hosts: 3,
+            hop_s,
+            pulse_ms: 30_000,
+            files: hours,
+            file_bytes_max: 50_000,
+            cuts: hours,
+            one_way_cuts: hours,
+            filters: hours,
+            spikes: hours,
+            crashes: hours,
+            pauses: hours.div_ceil(4),
+            drift_ppm: 100,
+            wall_off_s: 240,
+            trouble_ms: u64::from(hours) * 3_600_000,
+            calm_ms: 60_000,
+            faults: Faults { loss_ppm: 5_000, delay_us: 10_000, ..Faults::NONE },
+            ..Options::calm(seed)
+        }
     }
 
     /// The schedule of covered links.

@@ -129,6 +129,12 @@ pub struct Outcome {
     pub cells_marked: u64,
     /// Times that a node lost a neighbour.
     pub links_down: u64,
+    /// For how long links were down in all while nothing was wrong with them, where hosts call each
+    /// other all the time.
+    #[serde(rename = "down_ms", serialize_with = "as_ms")]
+    pub down: Duration,
+    /// Addresses between which frames went that hop.
+    pub addresses: u64,
     /// Calls of nodes.
     pub steps: u64,
     /// AEAD keys that were used or could have been.
@@ -205,6 +211,10 @@ impl fmt::Display for Outcome {
             self.pongs,
             self.pings,
         )?;
+        if self.addresses > 0 {
+            let (addresses, down) = (self.addresses, self.down.as_secs_f64());
+            writeln!(f, "  {addresses} addresses; links down without a cause for {down:.1} s")?;
+        }
         for file in &self.files {
             let end = match (&file.failure, file.finished) {
                 (_, true) => "arrived",

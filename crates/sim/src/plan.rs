@@ -16,6 +16,8 @@ pub(crate) const START: Time = Time::from_millis(10_000);
 pub(crate) const ATTEMPTS_MAX: u32 = 6;
 /// How long a user waits before trying again.
 pub(crate) const TRY_AGAIN: Duration = Duration::from_secs(2);
+/// The longest time of a filter, in milliseconds.
+const FILTER_MS: u64 = 60_000;
 /// The most that a spike adds to a frame's delay, in microseconds.
 const SPIKE_US: u64 = 300_000;
 
@@ -37,6 +39,9 @@ pub(crate) enum Fault {
     /// Wires that carry nothing any more: in both directions, or only one.
     Cut(Vec<(usize, Direction)>),
     Mend(Vec<(usize, Direction)>),
+    /// A wire that carries nothing between addresses that hop, or does so again.
+    Filter(usize, Direction),
+    Pass(usize, Direction),
     /// A wire on which everything takes that much longer.
     Slow(usize, Duration),
     Crash(usize, Keep),
@@ -180,6 +185,14 @@ impl Plan {
             let wires = self.wires.iter().enumerate().filter(|(_, wire)| apart(wire));
             let cut: Vec<_> = wires.map(|(wire, _)| (wire, Direction::Both)).collect();
             drawn.push([(from, Fault::Cut(cut.clone())), (until, Fault::Mend(cut))]);
+        }
+        for (from, until, pick) in kind("filters", options.filters, FILTER_MS) {
+            let direction = [Direction::Both, Direction::Forth, Direction::Back][pick as usize % 3];
+            let wire = ((pick >> 32) % self.links.max(1) as u64) as usize;
+            drawn.push([
+                (from, Fault::Filter(wire, direction)),
+                (until, Fault::Pass(wire, direction)),
+            ]);
         }
         for (from, until, pick) in kind("spikes", options.spikes, 3_000) {
             let (wire, more) = ((pick % wires.max(1)) as usize, (pick >> 32) % SPIKE_US);

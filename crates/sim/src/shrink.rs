@@ -77,7 +77,7 @@ impl Search {
 
     /// Whole kinds of trouble.
     fn drop_kinds(&mut self) {
-        let counts: [fn(&mut Options) -> &mut u32; 18] = [
+        let counts: [fn(&mut Options) -> &mut u32; 19] = [
             |o| &mut o.direct_wires,
             |o| &mut o.spoilt_ppm,
             |o| &mut o.mixes,
@@ -88,6 +88,7 @@ impl Search {
             |o| &mut o.one_way_cuts,
             |o| &mut o.partitions,
             |o| &mut o.spikes,
+            |o| &mut o.filters,
             |o| &mut o.drift_ppm,
             |o| &mut o.wall_off_s,
             |o| &mut o.faults.loss_ppm,
@@ -98,6 +99,7 @@ impl Search {
             |o| &mut o.faults.replay_ppm,
         ];
         self.attempt(|options| options.cover = 0);
+        self.attempt(|options| options.hop_s.clear());
         for count in counts {
             self.attempt(|options| *count(options) = 0);
         }

@@ -4,12 +4,16 @@
 //! Frames that reach a node in the same tick are one batch, as they are from a socket; a batch is
 //! written once, by the send, and read in place by the receiver.
 
+mod hops;
+
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::rc::Rc;
 
 use shoal_crypto::Rng;
 use shoal_relay::{Incoming, Path, SendOutcome, Sink, Stop};
+use shoal_session::Endpoints;
 use shoal_wire::{Level, LinkId, SizeClass, Time};
 
 use crate::check::cover::Covers;
@@ -17,6 +21,7 @@ use crate::check::plaintext::Payloads;
 use crate::check::{Violation, frames};
 use crate::ciphers::{self, mix};
 use crate::nat::{Nats, Next, Refused};
+use crate::node::Makings;
 use crate::options::{Faults, Options, seed_bytes};
 use crate::outcome::{Fate, Packet};
 use crate::plan::{Direction, Plan};
@@ -66,13 +71,15 @@ struct Wire {
 }
 
 /// The way of a frame: the node that gets it, the wire and its direction, the source that it shows
-/// there, and the outer side of the translator that it must pass.
+/// there, the address that it comes to if that hops, and the outer side of the translator that it
+/// must pass.
 #[derive(Clone, Copy)]
 struct Way {
     far: usize,
     wire: usize,
     direction: usize,
     from: SocketAddr,
+    local: Option<SocketAddr>,
     door: Option<(usize, u16)>,
 }
 
@@ -116,6 +123,8 @@ pub(crate) struct Wires {
     /// Frames that each node's sink took.
     pub(crate) taken: Vec<u64>,
     pub(crate) covers: Covers,
+    /// Where addresses hop.
+    pub(crate) hops: Option<hops::Hops>,
     pub(crate) nats: Nats,
     pub(crate) broken: Option<Violation>,
     pub(crate) packets: VecDeque<Packet>,
@@ -152,7 +161,8 @@ fn better(faults: &Faults, rng: &mut Rng) -> Faults {
 }
 
 impl Wires {
-    pub(crate) fn new(options: &Options, plan: &Plan) -> Wires {
+    pub(crate) fn new(makings: &Rc<Makings>) -> Wires {
+        let (options, plan) = (&makings.options, &makings.plan);
         let mut rng = Rng::new(seed_bytes(options.seed, "wires"));
         let mut beside = vec![Vec::new(); plan.nodes.len()];
         for (number, &(a, b)) in plan.wires.iter().enumerate() {
@@ -186,6 +196,7 @@ impl Wires {
             lost: 0,
             taken: vec![0; plan.nodes.len()],
             covers: Covers::new(options.tier()),
+            hops: (!options.hop_s.is_empty()).then(|| hops::Hops::new(makings)),
             nats: nats(options, plan),
             broken: None,
             packets: VecDeque::new(),
@@ -220,6 +231,7 @@ impl Wires {
     /// From now on wires only delay and limit.
     pub(crate) fn make_perfect(&mut self) {
         self.replay_ppm = 0;
+        self.hops.iter_mut().for_each(hops::Hops::end_filters);
         for wire in &mut self.wires {
             (wire.cut, wire.slower) = ([0; 2], Duration::ZERO);
             for faults in &mut wire.faults {
@@ -235,7 +247,11 @@ impl Wires {
 
     /// The way of a frame to an endpoint, if a wire leads there: translators on the side of the
     /// sender have passed it.
-    fn way_to(&mut self, to: SocketAddr) -> Option<Way> {
+    fn way_to(&mut self, ends: &Endpoints) -> Option<Way> {
+        let to = ends.remote;
+        if to.is_ipv6() {
+            return self.way_between(ends);
+        }
         let (from, next) = match self.nats.leave(self.now, self.node, to) {
             Ok(way) => way,
             Err(why) => {
@@ -254,11 +270,21 @@ impl Wires {
                 (far, Some((door, port)))
             }
         };
+        let (wire, direction) = self.wire_to(far)?;
+        Some(Way { far, wire, direction, from, local: None, door })
+    }
+
+    /// The wire to a node, and its direction.
+    fn wire_to(&self, far: usize) -> Option<(usize, usize)> {
         let beside = &self.beside[self.node];
         let at = beside.binary_search_by_key(&(far as u32), |entry| entry.0).ok()?;
         let wire = beside[at].1 as usize;
-        let direction = usize::from(self.wires[wire].ends.0 != self.node);
-        Some(Way { far, wire, direction, from, door })
+        Some((wire, usize::from(self.wires[wire].ends.0 != self.node)))
+    }
+
+    /// Whether a wire carries everything, and without delay.
+    pub(crate) fn is_whole(&self, wire: usize) -> bool {
+        self.wires[wire].cut == [0; 2] && self.wires[wire].slower.is_zero()
     }
 
     fn check(&mut self, to: SocketAddr, frame: &[u8]) {
@@ -348,7 +374,8 @@ impl Wires {
         let faults = self.wires[wire].faults[way];
         self.sent += 1;
         self.put += 1;
-        if self.wires[wire].cut[way] > 0 || self.happens(faults.loss_ppm) {
+        let blocked = self.wires[wire].cut[way] > 0 || self.is_filtered(&to);
+        if blocked || self.happens(faults.loss_ppm) {
             self.lost += 1;
             return self.note(Some(far), frame.len(), Fate::Lost);
         }
@@ -371,7 +398,7 @@ impl Wires {
     }
 
     fn fly(&mut self, at: Time, to: Way, frame: &[u8], flip: Option<usize>) {
-        let from = to.from.into();
+        let from = Endpoints { local: to.local, remote: to.from };
         let at = Time(at.0.div_ceil(TICK_NS) * TICK_NS);
         let batch = self.batch(at, to.far, frame.len());
         let (offset, len) = (batch.bytes.len() as u32, frame.len() as u32);
@@ -425,7 +452,7 @@ impl Wires {
                 let frame = &batch.bytes[at as usize..(at + source.stride) as usize];
                 copy.bytes.extend_from_slice(frame);
                 copy.incoming.push(Incoming {
-                    from: attacker().into(),
+                    from: Endpoints { local: source.from.local, remote: attacker() },
                     offset: 0,
                     len: source.stride,
                     stride: source.stride,
@@ -461,8 +488,8 @@ impl Wires {
 
 impl Sink for Wires {
     fn send(&mut self, path: Path, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
-        let (link, to) = (path.link, path.ends.remote);
-        let path = self.way_to(to);
+        let (link, ends, to) = (path.link, path.ends, path.ends.remote);
+        let path = self.way_to(&ends);
         self.trace.add(self.now.0);
         self.trace.add((self.node as u64) << 32 | (len as u64) << 16 | offsets.len() as u64);
         self.trace.add(path.map_or(u64::MAX, |path| path.far as u64));
@@ -497,6 +524,9 @@ impl Sink for Wires {
             }
             self.taken[self.node] += 1;
             self.see_cover(link, len, path.is_some());
+            if let Some(Way { far, local: Some(_), .. }) = path {
+                self.see_hop(&ends, far, frame);
+            }
             match path {
                 Some(path) => self.put(path, leaves, frame),
                 None => self.note(None, len, Fate::Lost),

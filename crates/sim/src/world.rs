@@ -8,6 +8,7 @@ mod checks;
 mod circuits;
 mod cover;
 mod faults;
+mod hops;
 mod mixes;
 mod packets;
 mod transfers;
@@ -41,6 +42,10 @@ const JOB_TIME: Duration = Duration::from_micros(300);
 const STEPS_AT_ONCE_MAX: u32 = 20_000;
 /// How often tables, queues and accounts are looked at.
 const AUDIT_EVERY: Duration = Duration::from_millis(250);
+/// The same in runs that are longer than ...
+const AUDIT_SELDOM: Duration = Duration::from_secs(1);
+/// ... this.
+const AUDIT_OFTEN: Duration = Duration::from_secs(3_600);
 /// When, before the end, every pair of hosts is tried.
 const PINGS_BEFORE_END: Duration = Duration::from_secs(15);
 /// When, before that, one host begins to call others, which do nothing but answer: a host that is
@@ -57,6 +62,10 @@ enum What {
     Fault(u32),
     /// The trouble is over: all is mended.
     Calm,
+    /// Hosts call each other, as they do all the time.
+    Pulse,
+    /// An attacker sends something to an address that hops.
+    Forge,
     /// Look whether files are due.
     Files,
     Pings,
@@ -128,6 +137,7 @@ pub(crate) struct World<C: Ciphers> {
     pairs: Vec<(usize, usize)>,
     /// Who called whom, and whether it was answered.
     pings: BTreeMap<(usize, HostId), bool>,
+    pulses: hops::Pulses,
     steps: u64,
 }
 
@@ -160,7 +170,7 @@ impl<C: Ciphers> World<C> {
         let (options, plan) = (&makings.options, &makings.plan);
         let mut world = World {
             now: START,
-            wires: Wires::new(options, plan),
+            wires: Wires::new(&makings),
             files: plan.files.iter().cloned().map(Watch::new).collect(),
             flows: packets::flows(&makings),
             streams: mixes::streams(&makings),
@@ -182,6 +192,7 @@ impl<C: Ciphers> World<C> {
             idle_checked: false,
             pairs,
             pings: BTreeMap::new(),
+            pulses: hops::Pulses::new(&makings, START),
             steps: 0,
         };
         for (a, b) in crate::circuits::hidden_pairs(&makings) {
@@ -199,6 +210,7 @@ impl<C: Ciphers> World<C> {
         world.push(plan.end - FIRST_PINGS_BEFORE_END, What::Pings);
         world.begin_programs();
         world.begin_lists();
+        world.begin_hops();
         world
     }
 
@@ -268,12 +280,16 @@ impl<C: Ciphers> World<C> {
             What::Fault(number) => self.fault(self.faults[number as usize].clone()),
             What::Calm => self.calm_down(),
             What::Files => self.send_files(),
+            What::Pulse => self.pulse(),
+            What::Forge => self.forge(),
             What::Pings => self.ping_everybody(),
             What::List(n) => self.take_list(n),
             What::Programs => self.write_packets(),
             What::Audit => {
                 self.audit();
-                self.push(self.now + AUDIT_EVERY, What::Audit);
+                let long = self.makings.options.trouble() > AUDIT_OFTEN;
+                let every = if long { AUDIT_SELDOM } else { AUDIT_EVERY };
+                self.push(self.now + every, What::Audit);
             }
             What::JobDone(n, run, done) => self.job_done(n, run, done),
             What::DiskDone(n, run, work) => self.disk_done(n, run, *work),
@@ -307,7 +323,7 @@ impl<C: Ciphers> World<C> {
                 batch.incoming.pop();
             }
             self.wires.sender(self.now, n);
-            self.nodes[n].receive(self.now, &mut batch.bytes, &batch.incoming, &mut self.wires);
+            self.receive(&mut batch);
             self.finish_step(n);
         } else {
             self.missed += batch.frames();
@@ -458,6 +474,8 @@ impl<C: Ciphers> World<C> {
             cells_held: self.nodes.iter().map(|node| node.cells[0]).sum(),
             cells_marked: self.nodes.iter().map(|node| node.cells[1]).sum(),
             links_down: self.links_down,
+            down: self.pulses.down(),
+            addresses: self.wires.hops.as_ref().map_or(0, |hops| hops.addresses.count()),
             cells_mixed: ciphers::with_mixes(|mixes| mixes.left).unwrap_or(0),
             mixed: ciphers::with_mixes(|mixes| mixes.mixed()).unwrap_or_default(),
             cells_spoilt: ciphers::with_spoilt(|spoilt| spoilt.arrived).unwrap_or(0),

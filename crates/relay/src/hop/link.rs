@@ -292,6 +292,18 @@ impl Hop {
         Some(lasts.unwrap_or((Spot { tag, epoch: self.epoch(now, newest) }, newest)))
     }
 
+    /// To where this end is to call the neighbour now, if it is to begin a hop.
+    fn wanted(&self, now: Time) -> Option<Spot> {
+        if self.end == End::Following || self.next.is_some() || now < self.paused {
+            return None;
+        }
+        let (to, run) = self.target(now).filter(|(to, _)| self.at != Some(*to))?;
+        // From the fixed endpoint a hop ends with the epoch that it leads to; else its deadline is
+        // that of the addresses in use.
+        let early = self.passed(now, run) < self.interval() / 2;
+        (self.at.is_some() || early).then_some(to)
+    }
+
     fn retry(&self) -> Duration {
         (self.interval() / 8).clamp(RETRY.0, RETRY.1)
     }
@@ -348,7 +360,9 @@ impl Hop {
     }
 
     fn arrive(&mut self, now: Time, spot: Spot) {
-        self.before = self.at.map(|at| (at, now + self.interval()));
+        // From the fixed endpoint, the neighbour may still use what this end left before.
+        let left = self.at.map(|at| (at, now + self.interval()));
+        self.before = left.or(self.before);
         (self.at, self.next, self.faults) = (Some(spot), None, 0);
         self.made += 1;
         self.last = (now, Outcome::Moved);
@@ -376,20 +390,15 @@ impl Hop {
     /// Does what time asks for.
     pub fn handle_timeout(&mut self, now: Time) {
         self.before.take_if(|(_, until)| *until <= now);
-        if self.deadline().is_some_and(|at| at <= now) {
+        let in_vain = |next: &Attempt| next.again <= now && next.tries == TRIES;
+        let late = self.deadline().is_some_and(|at| at <= now);
+        if late || self.next.as_ref().is_some_and(in_vain) {
             self.fail(now);
         }
-        let target = self.target(now);
-        // From the fixed endpoint a hop ends with the epoch that it leads to; else its deadline is
-        // that of the addresses in use.
-        let half = self.interval() / 2;
-        let early = target.is_some_and(|(_, run)| self.passed(now, run) < half);
-        let room = self.at.is_some() || early;
-        let target = target.map(|(spot, _)| spot);
+        let wanted = self.wanted(now);
         let retry = self.retry();
         let leads = self.end == End::Leading;
         match &mut self.next {
-            Some(next) if next.again <= now && next.tries == TRIES => self.fail(now),
             Some(next) if next.again <= now => {
                 next.tries += 1;
                 next.again = now + retry;
@@ -397,21 +406,23 @@ impl Hop {
                 self.push(to, stage);
             }
             Some(_) => {}
-            None if leads && self.paused <= now && room => {
-                if let Some(to) = target.filter(|to| self.at != Some(*to)) {
+            None => {
+                if let Some(to) = wanted {
                     self.next = Some(Attempt { to, again: now + retry, tries: 1 });
                     self.push(to, HopStage::Call);
                 }
             }
-            None => {}
         }
     }
 
-    /// When to call next: at steps to be repeated, deadlines, and whenever an epoch begins, since
-    /// other addresses are taken in from then on.
+    /// When to call next: at hops to be begun, steps to be repeated, deadlines, and whenever an
+    /// epoch begins, since other addresses are taken in from then on.
     pub fn poll_timeout(&self, now: Time) -> Option<Time> {
         if self.tells || !self.steps.is_empty() {
             return Some(Time::ZERO);
+        }
+        if self.wanted(now).is_some() {
+            return Some(now);
         }
         self.peer?;
         let begin =

@@ -169,6 +169,15 @@ fn both_ends_hop_with_each_epoch_and_lose_nothing() {
 }
 
 #[test]
+fn a_link_hops_as_soon_as_both_ends_know_how_and_not_with_the_next_epoch() {
+    let mut pair = Pair::new(3_600 * SECOND);
+    let due = pair.ends[0].poll_timeout(pair.now);
+    assert!(due.is_some_and(|at| at <= pair.now), "{due:?}");
+    pair.run(SECOND);
+    assert_eq!(pair.hopping(), [true; 2]);
+}
+
+#[test]
 fn steps_that_get_lost_are_repeated() {
     let mut pair = Pair::new(SECOND);
     pair.loses = 4;
@@ -250,6 +259,22 @@ fn an_end_that_starts_anew_is_met_at_the_fixed_endpoint_and_hops_again() {
         pair.run(4 * SECOND);
         assert_eq!((pair.hopping(), pair.missed), ([true; 2], 0), "{end}");
     }
+}
+
+/// One end loses the link and hops anew at once, while the other's data still goes where it went.
+#[test]
+fn an_end_that_fell_back_alone_takes_in_what_the_other_still_sends() {
+    let mut pair = Pair::new(3_600 * SECOND);
+    pair.run(SECOND);
+    for number in 2..12 {
+        pair.session(number, Duration::ZERO);
+        pair.run(120 * SECOND / 100);
+    }
+    assert_eq!(pair.hopping(), [true; 2]);
+    let now = pair.clock(0);
+    pair.ends[0].fall(now);
+    pair.run(SECOND);
+    assert_eq!((pair.hopping(), pair.missed), ([true; 2], 0));
 }
 
 #[test]

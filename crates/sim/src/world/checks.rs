@@ -11,6 +11,7 @@ use shoal_session::Role;
 use shoal_wire::DropReason;
 
 use super::World;
+use super::hops::PULSE_ID;
 use crate::check::bounds::{self, Bound};
 use crate::check::drops::{self, Account, Wired};
 use crate::check::files::{Stage, Watch};
@@ -56,6 +57,11 @@ impl<C: Ciphers> World<C> {
     pub(super) fn handle_edge(&mut self, n: usize, event: EdgeEvent) {
         match event {
             EdgeEvent::Transfer(event) => self.handle_file(n, event),
+            EdgeEvent::Echo { host, id: PULSE_ID, .. } => {
+                if self.makings.options.plant != Some(Plant::Deaf) {
+                    self.pulse_answered(n, host);
+                }
+            }
             EdgeEvent::Echo { host, .. } => {
                 if self.makings.options.plant != Some(Plant::Deaf) {
                     self.pings.insert((n, host), true);
@@ -123,6 +129,7 @@ impl<C: Ciphers> World<C> {
             }
         }
         self.check_wires();
+        self.check_links();
         self.check_ends();
         let routers = self.makings.plan.routers;
         let knows_all = |node: &Node<C>| {

@@ -20,9 +20,13 @@ impl<C: Ciphers> World<C> {
         let at = match fault {
             Fault::Crash(n, _) | Fault::Restart(n) | Fault::Pause(n) | Fault::Resume(n) => Some(n),
             Fault::Cut(_) | Fault::Mend(_) | Fault::Slow(..) => None,
+            Fault::Filter(..) | Fault::Pass(..) => None,
         };
         self.note(at, &format!("{fault:?}"));
+        self.note_trouble(&fault);
         match fault {
+            Fault::Filter(wire, ways) => self.wires.set_filter(wire, ways, true),
+            Fault::Pass(wire, ways) => self.wires.set_filter(wire, ways, false),
             Fault::Cut(wires) => self.wires.set_cut(&wires, true),
             Fault::Mend(wires) => self.wires.set_cut(&wires, false),
             Fault::Slow(wire, more) => self.wires.set_slower(wire, more),
@@ -82,6 +86,7 @@ impl<C: Ciphers> World<C> {
 
     pub(super) fn calm_down(&mut self) {
         self.wires.make_perfect();
+        (0..self.nodes.len()).for_each(|n| self.note_trouble(&Fault::Restart(n)));
         ciphers::with_spoilt(Spoilt::make_honest);
         for n in 0..self.nodes.len() {
             self.resume(n);

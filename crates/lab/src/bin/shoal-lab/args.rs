@@ -208,6 +208,11 @@ pub struct Sim {
     #[arg(long, conflicts_with_all = ["calm", "direct", "circuits", "mixes", "replay", "nodes",
           "hours", "speed"])]
     pub cover: bool,
+    /// The addresses of all links hop; with --hours those of two routers and three hosts, from once
+    /// a second to once an hour.
+    #[arg(long, conflicts_with_all = ["calm", "direct", "circuits", "mixes", "cover", "replay",
+          "nodes", "speed"])]
+    pub hop: bool,
     /// Workers of each node; without it the seed chooses.
     #[arg(long, conflicts_with = "replay", value_parser = clap::value_parser!(u32).range(1..=4))]
     pub workers: Option<u32>,

@@ -41,6 +41,7 @@ pub fn run(common: &Common, args: &Sim) -> Result<()> {
                 (args.circuits, " --circuits"),
                 (args.mixes, " --mixes"),
                 (args.cover, " --cover"),
+                (args.hop, " --hop"),
             ];
             let kind = kinds.iter().find(|(is_it, _)| *is_it).map_or("", |(_, kind)| kind);
             let workers = args.workers.map(|n| format!(" --workers {n}")).unwrap_or_default();
@@ -75,6 +76,8 @@ fn wanted(args: &Sim) -> Result<Vec<Options>> {
         (None, None) if args.circuits => Options::circuits(seed),
         (None, None) if args.mixes => Options::mixes(seed),
         (None, None) if args.cover => Options::cover(seed),
+        (None, None) if args.hop => Options::hops(seed),
+        (None, Some(hours)) if args.hop => Options::hopping(seed, hours),
         (None, None) => Options::from_seed(seed),
         (Some(routers), None) => Options::big(seed, routers, args.hosts),
         (None, Some(hours)) => Options::long(seed, hours),
