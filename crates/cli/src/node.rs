@@ -2,8 +2,7 @@
 
 use anyhow::Result;
 use shoal_daemon::control::api::{
-    Command, HopPeer, HopStatus, Host, Mandate, Peer, Reply, Route, Secret, Status,
-    WorkerTraffic,
+    Command, HopPeer, HopStatus, Host, Mandate, Peer, Reply, Route, Secret, Status, WorkerTraffic,
 };
 use shoal_daemon::control::hints;
 use shoal_daemon::membership::expiry;

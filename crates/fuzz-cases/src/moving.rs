@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use shoal_relay::hop::{Hop, Schedule, is_reserved};
+use shoal_relay::hop::{End, Hop, Schedule, is_reserved};
 use shoal_wire::{HopPlace, HopStage, HopStep, Time};
 
 /// Identifiers of five schedules with three epochs each, and of the addresses in use.
@@ -36,6 +36,22 @@ fn check(hop: &mut Hop, now: Time) {
     }
 }
 
+/// The neighbour is seen, and this end moves, under another prefix.
+fn roam(hop: &mut Hop, now: Time, [prefix, secret, epoch, own]: [u8; 4]) {
+    let under = |prefix: u8| [0x20, 1, 0x0d, 0xb8, 0, 0, 0, prefix];
+    let seen = HopPlace { prefix: under(prefix), ..hop.own() };
+    for end in [End::Leading, End::Following] {
+        let remote = seen.endpoint(Schedule::new(&[secret; 32]).identifier(end, epoch.into(), 0));
+        let known = hop.knows(now, remote);
+        if let Some(prefix) = hop.roamed(now, remote) {
+            assert!(!known && prefix == seen.prefix);
+            hop.roam(prefix);
+            assert!(hop.knows(now, remote) && hop.roamed(now, remote).is_none());
+        }
+    }
+    hop.move_to(under(own));
+}
+
 /// One byte says what comes next, and its bytes follow.
 pub fn moving(mut data: &[u8]) {
     let data = &mut data;
@@ -45,7 +61,7 @@ pub fn moving(mut data: &[u8]) {
     let mut hop = Hop::new(own, first & 1 == 0);
     let mut now = Time::from_millis(1_000);
     while let Some([what]) = take(data) {
-        let more = match what % 7 {
+        let more = match what % 8 {
             0 => take(data).map(|ms: [u8; 2]| {
                 now = now + Duration::from_millis(u16::from_be_bytes(ms).into());
             }),
@@ -70,6 +86,7 @@ pub fn moving(mut data: &[u8]) {
                 hop.fall(now);
                 Some(())
             }
+            7 => take(data).map(|bytes| roam(&mut hop, now, bytes)),
             _ => {
                 let place = HopPlace { prefix: [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 2], ..own };
                 hop.told(now, Some(place));

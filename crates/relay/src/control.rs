@@ -89,7 +89,7 @@ impl<C: Ciphers> Relay<C> {
         let rtt = neighbour.liveness.stats().rtt;
         let verdict = neighbour.trial.reported(now, report, rtt, progress);
         self.neighbours.reschedule(from);
-        self.follow(from, verdict);
+        self.follow(now, from, verdict);
         self.transition(now, from, change);
     }
 
@@ -130,7 +130,7 @@ impl<C: Ciphers> Relay<C> {
             let lost = neighbour.egress.clear();
             let verdict = neighbour.trial.lost(now);
             self.own.counters.drop_out(DropReason::NoRoute, lost as u64);
-            self.follow(link, verdict);
+            self.follow(now, link, verdict);
             // The neighbour may have lost its keys; a fresh handshake finds out. None is made where
             // the keys are just too old: a host that is idle or gone calls when it wants something.
             let called = self.neighbours.get(link).is_some_and(|neighbour| neighbour.called);

@@ -21,13 +21,16 @@ use crate::{LinkView, Relay, Sink};
 const RETIRED_KEPT: Duration = Duration::from_secs(2);
 /// Links that stopped so lately; of more, the addresses of the first are forgotten.
 const RETIRED_MAX: usize = 64;
+/// Prefixes that are remembered besides the one in use.
+const FORMER_MAX: usize = 4;
 /// Steps of one link that leave at once: more than wait at any time.
 const STEPS_MAX: usize = 8;
 
 /// The addresses of this node's prefix at which frames may come.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Accepted {
-    prefix: [u8; 8],
+    /// The one in use, and some before it.
+    prefixes: Vec<[u8; 8]>,
     /// Sorted.
     identifiers: Vec<u64>,
 }
@@ -49,7 +52,7 @@ impl Accepted {
     pub(crate) fn takes(&self, local: Option<SocketAddr>) -> bool {
         let Some(SocketAddr::V6(v6)) = local else { return true };
         let [a, b, c, d, e, f, g, h, identifier @ ..] = v6.ip().octets();
-        self.prefix != [a, b, c, d, e, f, g, h]
+        !self.prefixes.contains(&[a, b, c, d, e, f, g, h])
             || self.identifiers.binary_search(&u64::from_be_bytes(identifier)).is_ok()
     }
 }
@@ -82,6 +85,8 @@ impl Hopping {
 pub(crate) struct Hops {
     /// Prefix and port of this node's addresses.
     own: Option<([u8; 8], u16)>,
+    /// Prefixes before that one, which may still be routed here; the last at first.
+    former: Vec<[u8; 8]>,
     /// Interface identifiers under the prefix that don't hop.
     staying: Vec<u64>,
     pub(crate) links: BTreeMap<LinkId, Hopping>,
@@ -104,7 +109,8 @@ impl Hops {
         all.extend(&self.staying);
         all.sort_unstable();
         all.dedup();
-        let now = Accepted { prefix, identifiers: all };
+        let prefixes = core::iter::once(prefix).chain(self.former.iter().copied()).collect();
+        let now = Accepted { prefixes, identifiers: all };
         if self.accepted.as_deref() != Some(&now) {
             self.accepted = Some(Arc::new(now));
         }
@@ -184,6 +190,46 @@ impl<C: Ciphers> Relay<C> {
     /// Another value is another `Arc`.
     pub fn accepted(&self) -> Option<&Arc<Accepted>> {
         self.hops.accepted.as_ref()
+    }
+
+    /// This node's addresses are under another prefix from now on: all links that hop go on there
+    /// by their schedules, and neighbours follow.
+    pub fn move_hop_prefix(&mut self, now: Time, prefix: [u8; 8]) {
+        let Some((own, _)) = &mut self.hops.own else { return };
+        let former = core::mem::replace(own, prefix);
+        if former == prefix {
+            return;
+        }
+        self.hops.former.retain(|known| *known != prefix && *known != former);
+        self.hops.former.insert(0, former);
+        self.hops.former.truncate(FORMER_MAX);
+        self.hops.gather();
+        for link in self.hops.links.keys().copied().collect::<Vec<_>>() {
+            if let Some(known) = self.hops.links.get_mut(&link) {
+                known.hop.move_to(prefix);
+            }
+            self.follow_hop(now, link);
+        }
+        self.refresh();
+    }
+
+    /// A neighbour is reached at `at`, and answered there: if that is an address of its schedule
+    /// under another prefix, its prefix is that one. Says whether it is.
+    pub(crate) fn hop_roamed(&mut self, now: Time, link: LinkId, at: Endpoints) -> bool {
+        let Some(known) = self.hops.links.get_mut(&link) else { return false };
+        let Some(prefix) = known.hop.roamed(now, at.remote) else { return false };
+        known.hop.roam(prefix);
+        let place = known.hop.place();
+        if let Some(neighbour) = self.neighbours.get_mut(link) {
+            match place.filter(|_| known.shown.is_some()) {
+                // The move stays on trial.
+                Some(_) => neighbour.endpoint = place,
+                None => _ = neighbour.trial.end(),
+            }
+            known.shown = known.shown.and(place);
+            self.sessions.set_endpoint(PeerId::from(link), neighbour.endpoint);
+        }
+        true
     }
 
     /// Has a link's addresses hop, each used for `interval` or longer, if the neighbour's hop, too;
@@ -315,15 +361,21 @@ impl<C: Ciphers> Relay<C> {
         let peer = PeerId::from(link);
         let Some(known) = self.hops.links.get_mut(&link) else { return (to, false) };
         // A neighbour that started anew does not know the old schedule's addresses.
-        let scheduled = to.is_some_and(|to| known.hop.knows(now, to.remote));
+        let by_schedule = |to: Endpoints| {
+            known.hop.knows(now, to.remote) || known.hop.roamed(now, to.remote).is_some()
+        };
+        let scheduled = to.is_some_and(by_schedule);
+        let hops_there = to.is_some_and(|to| known.hop.is_under_prefix(to.remote));
         self.take_hop_secret(now, link);
+        let fixed = self.neighbours.get(link).and_then(|neighbour| neighbour.endpoint);
         let Some(known) = self.hops.links.get_mut(&link) else { return (to, false) };
         if !scheduled {
             known.hop.fall(now);
         }
         let place = known.place::<C>();
-        let fixed = if known.shown.is_some() { known.fixed } else { to };
-        known.fixed = if scheduled { fixed } else { to };
+        // An address of a schedule is no fixed endpoint, not even when its time is over.
+        let fixed = if known.shown.is_some() { known.fixed } else { fixed };
+        known.fixed = if scheduled || hops_there { fixed.or(to) } else { to };
         known.shown = place;
         let at = place.or(known.fixed);
         if let Some(neighbour) = self.neighbours.get_mut(link) {

@@ -39,11 +39,17 @@ impl<C: Ciphers> Relay<C> {
         if listed {
             self.list_path(link);
         }
-        self.follow(link, verdict);
+        self.follow(now, link, verdict);
     }
 
-    /// Moves a neighbour's endpoint as the verdict says.
-    pub(crate) fn follow(&mut self, link: LinkId, verdict: Verdict) {
+    /// Moves a neighbour's endpoint as the verdict says, or its prefix if it is where its schedule
+    /// leads under another one.
+    pub(crate) fn follow(&mut self, now: Time, link: LinkId, verdict: Verdict) {
+        if let Verdict::Go(at) = verdict
+            && self.hop_roamed(now, link, at)
+        {
+            return;
+        }
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         if let Verdict::Go(at) | Verdict::Fall(at) = verdict {
             neighbour.endpoint = Some(at);
@@ -78,7 +84,7 @@ impl<C: Ciphers> Relay<C> {
     ) -> Result<(), DropReason> {
         let neighbour = self.neighbours.get_mut(from).ok_or(DropReason::UnknownPeer)?;
         let verdict = neighbour.trial.answered(now, token).ok_or(DropReason::UnexpectedReply)?;
-        self.follow(from, verdict);
+        self.follow(now, from, verdict);
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use shoal_relay::Path;
 use shoal_relay::hop::{HopView, Outcome, ProbeView};
 use shoal_wire::{Address, DropReason, LinkId};
-use support::{FULL, Net, hop_prefix, hopper, socket};
+use support::{FULL, Net, hop_prefix, hopper, moved_prefix, socket, under};
 
 const R1: usize = 0;
 const R2: usize = 1;
@@ -203,6 +203,112 @@ fn a_probe_says_which_way_of_the_prefix_is_closed() {
         let counters = net.nodes[node].relay.counters();
         assert_eq!(counters.dropped(DropReason::BadHop), 0);
         assert_eq!(counters.dropped(DropReason::StaleAddress), 0);
+    }
+}
+
+/// Sends a cell each 20 ms from the host to the second router and back; says how many got lost.
+fn lost(net: &mut Net, seconds: u64) -> usize {
+    let before = [R2, H1].map(|node| net.nodes[node].cells.len());
+    for _ in 0..seconds * 50 {
+        net.send(H1, Address::new(2, 0), 1, 1);
+        net.send(R2, Address::new(1, 1), 1, 2);
+        net.run(Duration::from_millis(20));
+    }
+    net.run(Duration::from_millis(50));
+    let now = [R2, H1].map(|node| net.nodes[node].cells.len());
+    let cells = usize::try_from(seconds * 50).unwrap();
+    2 * cells - (now[0] - before[0]) - (now[1] - before[1])
+}
+
+/// What says that R1's neighbours followed it to its other prefix, and that nobody fell back.
+fn followed(net: &mut Net, failed: [u64; 3]) {
+    net.wire.paths = Some(Vec::new());
+    assert_eq!(lost(net, 5), 0);
+    let paths = net.wire.paths.take().unwrap_or_default();
+    let to_r1 = |path: &&Path| hopper(path.ends.remote) == Some(R1);
+    let moved = |path: &Path| under(moved_prefix(R1), path.ends.remote) == path.ends.remote;
+    assert!(paths.iter().filter(to_r1).count() > 100 && paths.iter().filter(to_r1).all(moved));
+    assert!(all_hop(net) && [R1, R2, H1].map(|node| view(net, node).failed) == failed);
+}
+
+#[test]
+fn neighbours_follow_a_node_to_another_prefix_with_its_schedule() {
+    let mut net = net(|_| {});
+    for _ in 0..3 {
+        lost(&mut net, 1);
+        let failed = [R1, R2, H1].map(|node| view(&net, node).failed);
+        net.routed[R1] = moved_prefix(R1);
+        net.nodes[R1].relay.move_hop_prefix(net.now, moved_prefix(R1));
+        // What is limited until the former place is known to be silent may get lost there.
+        let missed = lost(&mut net, 2);
+        assert!(missed < 12, "{missed}");
+        followed(&mut net, failed);
+        // And back.
+        net.routed[R1] = hop_prefix(R1);
+        net.nodes[R1].relay.move_hop_prefix(net.now, hop_prefix(R1));
+        let missed = lost(&mut net, 3);
+        assert!(missed < 12 && all_hop(&net), "{missed}");
+    }
+}
+
+/// A translator of prefixes (RFC 6296) that appears before a router, which knows nothing of it.
+#[test]
+fn neighbours_follow_a_node_whose_prefix_is_translated() {
+    let mut net = net(|_| {});
+    lost(&mut net, 1);
+    let failed = [R1, R2, H1].map(|node| view(&net, node).failed);
+    (net.routed[R1], net.translated) = (moved_prefix(R1), vec![R1]);
+    let missed = lost(&mut net, 2);
+    assert!(missed < 12, "{missed}");
+    followed(&mut net, failed);
+    // Also after a fall, and from the beginning.
+    net.cut.push((R1, R2));
+    net.run(Duration::from_secs(20));
+    net.cut.clear();
+    net.run(Duration::from_secs(40));
+    let failed = [R1, R2, H1].map(|node| view(&net, node).failed);
+    followed(&mut net, failed);
+}
+
+/// Nobody is led to another prefix by a frame whose source was changed on its way.
+#[test]
+fn a_raced_frame_from_another_prefix_turns_no_traffic_there() {
+    let mut net = net(|_| {});
+    lost(&mut net, 1);
+    net.wire.paths = Some(Vec::new());
+    net.translated = vec![R1];
+    for _ in 0..10 {
+        net.routed[R1] = moved_prefix(R1);
+        net.send(R1, Address::new(2, 0), 1, 1);
+        net.step();
+        net.routed[R1] = hop_prefix(R1);
+        net.run(Duration::from_millis(50));
+    }
+    let paths = net.wire.paths.take().unwrap_or_default();
+    let led = |path: &&Path| under(moved_prefix(R1), path.ends.remote) == path.ends.remote;
+    let led: Vec<_> = paths.iter().filter(led).collect();
+    assert!(!led.is_empty() && led.len() < 40, "challenges alone: {}", led.len());
+    net.translated.clear();
+    assert_eq!(lost(&mut net, 3), 0);
+}
+
+/// One end fell back and calls anew, from where its schedule leads or elsewhere: what it falls back
+/// to next time is the endpoint that stays.
+#[test]
+fn no_address_of_a_schedule_becomes_the_fixed_endpoint() {
+    let mut net = net(|config| config.session.rekey_after = Duration::from_secs(3));
+    for round in 0..20 {
+        net.cut.push((H1, R1));
+        for _ in 0..(10 + round) {
+            net.send(H1, Address::new(2, 0), 1, 1);
+            net.run(Duration::from_millis(100));
+        }
+        net.cut.clear();
+        net.run(Duration::from_millis(700 + 100 * round));
+        for node in 0..3 {
+            let endpoints = net.nodes[node].relay.links().filter_map(|link| link.endpoint);
+            assert!(endpoints.into_iter().all(|at| hopper(at).is_none()), "{round}: {node}");
+        }
     }
 }
 

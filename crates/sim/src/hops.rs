@@ -16,24 +16,32 @@ use crate::plan::Plan;
 /// What all prefixes begin with (RFC 3849).
 const BEGIN: [u8; 4] = [0x20, 0x01, 0x0d, 0xb8];
 
-/// The prefix that is routed to a node.
-pub(crate) fn prefix(node: usize) -> [u8; 8] {
+/// The prefix that is routed to a node that has moved so often.
+pub(crate) fn prefix(node: usize, moves: u8) -> [u8; 8] {
     let [a, b, c, d] = BEGIN;
-    let [e, f, g, h] = (node as u32).to_be_bytes();
-    [a, b, c, d, e, f, g, h]
+    let [_, f, g, h] = (node as u32).to_be_bytes();
+    [a, b, c, d, moves, f, g, h]
 }
 
-/// The node to which an address is routed, if it is one that hops.
-pub(crate) fn owner(at: SocketAddr) -> Option<usize> {
+/// The node that an address that hops is of, and how often that had moved.
+pub(crate) fn owner(at: SocketAddr) -> Option<(usize, u8)> {
     let SocketAddr::V6(v6) = at else { return None };
-    let [a, b, c, d, node @ ..] = v6.ip().octets();
-    let node = node.first_chunk().map(|node| u32::from_be_bytes(*node) as usize);
-    node.filter(|_| [a, b, c, d] == BEGIN && v6.port() == PORT)
+    let [a, b, c, d, moves, f, g, h, ..] = v6.ip().octets();
+    let node = u32::from_be_bytes([0, f, g, h]) as usize;
+    ([a, b, c, d] == BEGIN && v6.port() == PORT).then_some((node, moves))
 }
 
 /// An address of a node.
-pub(crate) fn address(node: usize, identifier: u64) -> SocketAddr {
-    HopPlace { prefix: prefix(node), port: PORT, interval_ms: 0 }.endpoint(identifier)
+pub(crate) fn address((node, moves): (usize, u8), identifier: u64) -> SocketAddr {
+    HopPlace { prefix: prefix(node, moves), port: PORT, interval_ms: 0 }.endpoint(identifier)
+}
+
+/// Its interface identifier, which it keeps under another prefix.
+pub(crate) fn identifier(at: SocketAddr) -> u64 {
+    match at {
+        SocketAddr::V6(v6) => u128::from(*v6.ip()) as u64,
+        SocketAddr::V4(_) => 0,
+    }
 }
 
 /// How often the addresses of the link between two nodes change, if they do.
@@ -52,10 +60,21 @@ impl<C: Ciphers> Node<C> {
         if options.hop_s.is_empty() {
             return;
         }
-        self.control.relay.set_hop_place(Some((prefix(self.at), PORT)));
+        self.control.relay.set_hop_place(Some((prefix(self.at, self.moves), PORT)));
         for (link, far) in self.links().to_vec() {
             let interval = interval(options, plan, self.at, far);
             self.control.relay.set_hop(now, link, interval);
+        }
+    }
+}
+
+impl<C: Ciphers> Node<C> {
+    /// Another prefix is routed to the node from now on, which knows it at once if it runs.
+    pub(crate) fn renumber(&mut self, now: Time, moves: u8) {
+        self.moves = moves;
+        if self.alive {
+            let now = self.read_clock(now);
+            self.control.relay.move_hop_prefix(now, prefix(self.at, moves));
         }
     }
 }
@@ -67,10 +86,12 @@ mod tests {
     #[test]
     fn an_address_is_routed_to_the_node_whose_prefix_it_has() {
         for node in [0, 1, 255, 70_000] {
-            assert_eq!(owner(address(node, 0xfeed_beef)), Some(node));
+            let at = (node, node as u8);
+            assert_eq!(owner(address(at, 0xfeed_beef)), Some(at));
+            assert_eq!(identifier(address(at, 0xfeed_beef)), 0xfeed_beef);
         }
         assert_eq!(owner(crate::nat::public(3)), None);
-        let mut other = address(1, 7);
+        let mut other = address((1, 0), 7);
         other.set_port(PORT + 1);
         assert_eq!(owner(other), None);
     }

@@ -122,6 +122,8 @@ pub(crate) struct Node<C: Ciphers> {
     pub(crate) direct_made: usize,
     direct_up_before: u64,
     pub(crate) at: usize,
+    /// How often its prefix changed.
+    pub(crate) moves: u8,
     pub(crate) makings: Rc<Makings>,
 }
 
@@ -256,6 +258,7 @@ impl<C: Ciphers> Node<C> {
             direct_made: 0,
             direct_up_before: 0,
             at,
+            moves: 0,
             makings: Rc::clone(makings),
         };
         node.configure(now);

@@ -155,6 +155,8 @@ pub struct Options {
     pub partitions: u32,
     /// Times that a wire carries nothing between addresses that hop for a while.
     pub filters: u32,
+    /// Times that a node gets another prefix for addresses that hop, and yet another a while later.
+    pub renumberings: u32,
     /// Times that a wire delays everything by up to 300 ms more, for a while.
     pub spikes: u32,
     /// Nodes that crash and start again, with nothing but their disks.
@@ -227,6 +229,7 @@ impl Options {
             one_way_cuts: 0,
             partitions: 0,
             filters: 0,
+            renumberings: 0,
             spikes: 0,
             crashes: 0,
             wipes: 0,
@@ -335,7 +338,8 @@ impl Options {
         let options = if seed.is_multiple_of(3) { Options::circuits } else { Options::from_seed };
         let mut some = |most: u64| 1 + rng.below(most) as u32;
         let hop_s = (0..some(4)).map(|_| some(6)).collect();
-        Options { hop_s, filters: some(4) - 1, pulse_ms: 1_000, ..options(seed) }
+        let (filters, renumberings) = (some(4) - 1, some(4) - 1);
+        Options { hop_s, filters, renumberings, pulse_ms: 1_000, ..options(seed) }
     }
 
     /// Two routers and three hosts for `hours`, whose addresses hop: those of one link each second,
@@ -354,6 +358,7 @@ impl Options {
             cuts: hours,
             one_way_cuts: hours,
             filters: hours,
+            renumberings: hours,
             spikes: hours,
             crashes: hours,
             pauses: hours.div_ceil(4),

@@ -42,6 +42,8 @@ pub(crate) enum Fault {
     /// A wire that carries nothing between addresses that hop, or does so again.
     Filter(usize, Direction),
     Pass(usize, Direction),
+    /// A node gets another prefix for its addresses that hop.
+    Renumber(usize),
     /// A wire on which everything takes that much longer.
     Slow(usize, Duration),
     Crash(usize, Keep),
@@ -150,16 +152,7 @@ impl Plan {
         // Each kind has a seed of its own, so that dropping one leaves the others as they were.
         let mut drawn: Vec<[(Time, Fault); 2]> = Vec::new();
         let (wires, nodes) = (self.wires.len() as u64, self.nodes.len() as u64);
-        let kind = |name: &str, times: u32, most_ms: u64| {
-            let mut rng = Rng::new(seed_bytes(options.seed, name));
-            let span = options.trouble().as_nanos() as u64;
-            let draws = (0..times).map(|_| {
-                let from = START + Duration::from_nanos(rng.below(span));
-                let until = from + Duration::from_nanos(rng.below(most_ms * 1_000_000));
-                (from, until.min(START + options.trouble()), rng.u64())
-            });
-            draws.collect::<Vec<_>>()
-        };
+        let kind = |name: &str, times, most_ms| times_of(options, name, times, most_ms);
         let backbone = if backbone == 0 { None } else { Some(backbone as u64) };
         for (from, until, pick) in kind("cuts", options.cuts, 4_000) {
             let Some(backbone) = backbone else { break };
@@ -186,14 +179,7 @@ impl Plan {
             let cut: Vec<_> = wires.map(|(wire, _)| (wire, Direction::Both)).collect();
             drawn.push([(from, Fault::Cut(cut.clone())), (until, Fault::Mend(cut))]);
         }
-        for (from, until, pick) in kind("filters", options.filters, FILTER_MS) {
-            let direction = [Direction::Both, Direction::Forth, Direction::Back][pick as usize % 3];
-            let wire = ((pick >> 32) % self.links.max(1) as u64) as usize;
-            drawn.push([
-                (from, Fault::Filter(wire, direction)),
-                (until, Fault::Pass(wire, direction)),
-            ]);
-        }
+        drawn.extend(self.hop_faults(options));
         for (from, until, pick) in kind("spikes", options.spikes, 3_000) {
             let (wire, more) = ((pick % wires.max(1)) as usize, (pick >> 32) % SPIKE_US);
             let slow = |us| Fault::Slow(wire, Duration::from_micros(us));
@@ -217,11 +203,38 @@ impl Plan {
         self.faults.sort_by_key(|(at, _)| *at);
     }
 
+    /// What goes wrong with addresses that hop.
+    fn hop_faults(&self, options: &Options) -> Vec<[(Time, Fault); 2]> {
+        let mut drawn = Vec::new();
+        for (from, until, pick) in times_of(options, "filters", options.filters, FILTER_MS) {
+            let ways = [Direction::Both, Direction::Forth, Direction::Back][(pick % 3) as usize];
+            let wire = ((pick >> 32) % self.links.max(1) as u64) as usize;
+            drawn.push([(from, Fault::Filter(wire, ways)), (until, Fault::Pass(wire, ways))]);
+        }
+        for (from, until, pick) in times_of(options, "moves", options.renumberings, FILTER_MS) {
+            let node = (pick % self.nodes.len() as u64) as usize;
+            drawn.push([(from, Fault::Renumber(node)), (until, Fault::Renumber(node))]);
+        }
+        drawn
+    }
+
     /// Whether anything happens to nodes, rather than to wires only.
     pub(crate) fn has_node_faults(&self) -> bool {
         let at_node = |fault: &Fault| matches!(fault, Fault::Crash(..) | Fault::Pause(_));
         self.faults.iter().any(|(_, fault)| at_node(fault))
     }
+}
+
+/// When faults of one kind begin and end, and a number that chooses among them.
+fn times_of(options: &Options, name: &str, times: u32, most_ms: u64) -> Vec<(Time, Time, u64)> {
+    let mut rng = Rng::new(seed_bytes(options.seed, name));
+    let span = options.trouble().as_nanos() as u64;
+    let draws = (0..times).map(|_| {
+        let from = START + Duration::from_nanos(rng.below(span));
+        let until = from + Duration::from_nanos(rng.below(most_ms * 1_000_000));
+        (from, until.min(START + options.trouble()), rng.u64())
+    });
+    draws.collect()
 }
 
 /// Wires between hosts, as far as there are pairs.

@@ -100,6 +100,10 @@ pub struct Hop {
     end: End,
     own: HopPlace,
     peer: Option<HopPlace>,
+    /// What the neighbour said last of itself.
+    said: Option<HopPlace>,
+    /// The same, if it said so while data went to its former prefix.
+    claims: Option<HopPlace>,
     /// The newest first.
     runs: Vec<Run>,
     /// Where data goes; none while that is the fixed endpoint.
@@ -126,6 +130,8 @@ impl Hop {
             end: if leads { End::Leading } else { End::Following },
             own,
             peer: None,
+            said: None,
+            claims: None,
             runs: Vec::new(),
             at: None,
             before: None,
@@ -218,12 +224,21 @@ impl Hop {
         debug_assert!(self.runs.len() <= SCHEDULES_MAX);
     }
 
-    /// The neighbour said where its addresses are; none if they don't hop (any more).
+    /// The neighbour said where its addresses are; none if they don't hop (any more). Data follows
+    /// it under another prefix when that is seen to lead there ([`Hop::roam`]), or is at the fixed
+    /// endpoint.
     pub fn told(&mut self, now: Time, place: Option<HopPlace>) {
-        if self.peer == place {
+        if self.said == place {
             return;
         }
-        self.peer = place;
+        let roams = |from: HopPlace, to: HopPlace| HopPlace { prefix: to.prefix, ..from } == to;
+        let only_roams = self.said.zip(place).is_some_and(|(from, to)| roams(from, to));
+        self.said = place;
+        if only_roams && self.at.is_some() {
+            self.claims = place;
+            return;
+        }
+        (self.peer, self.claims) = (place, None);
         // A neighbour that only now lets its addresses hop may not know this end's.
         self.tells = place.is_some();
         // Epochs count anew, and addresses may be elsewhere.
@@ -236,6 +251,7 @@ impl Hop {
         if let Some(at) = self.at.take() {
             self.before = Some((at, now + self.interval()));
         }
+        self.peer = self.claims.take().or(self.peer);
         self.next = None;
         self.steps.clear();
     }
@@ -254,6 +270,40 @@ impl Hop {
         peer.is_some_and(|peer| {
             peer.port == v6.port() && self.spots(now).any(|spot| self.is(spot, id))
         })
+    }
+
+    /// Whether an address is under the neighbour's prefix, of whatever epoch.
+    pub fn is_under_prefix(&self, remote: SocketAddr) -> bool {
+        let SocketAddr::V6(v6) = remote else { return false };
+        self.peer.is_some_and(|peer| v6.ip().octets().starts_with(&peer.prefix))
+    }
+
+    /// The prefix under which an address is the neighbour's by its schedule, if that is another
+    /// than the one in use.
+    pub fn roamed(&self, now: Time, remote: SocketAddr) -> Option<[u8; 8]> {
+        let SocketAddr::V6(v6) = remote else { return None };
+        let [a, b, c, d, e, f, g, h, id @ ..] = v6.ip().octets();
+        let (prefix, id) = ([a, b, c, d, e, f, g, h], u64::from_be_bytes(id));
+        let elsewhere = |peer: &HopPlace| peer.port == v6.port() && peer.prefix != prefix;
+        let is_its = self.peer.as_ref().is_some_and(elsewhere)
+            && HopPlace::is_usable(prefix)
+            && self.spots(now).any(|spot| self.is(spot, id));
+        is_its.then_some(prefix)
+    }
+
+    /// The neighbour's addresses are under this prefix: frames pass there and back. Its schedule
+    /// stays what it is.
+    pub fn roam(&mut self, prefix: [u8; 8]) {
+        self.claims = None;
+        if let Some(peer) = &mut self.peer {
+            peer.prefix = prefix;
+        }
+    }
+
+    /// This end's addresses are under this prefix from now on, and its schedule stays what it is.
+    pub fn move_to(&mut self, prefix: [u8; 8]) {
+        self.tells |= self.own.prefix != prefix;
+        self.own.prefix = prefix;
     }
 
     fn is(&self, spot: Spot, identifier: u64) -> bool {

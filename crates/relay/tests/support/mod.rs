@@ -1,5 +1,7 @@
 //! A few relays in memory, joined by perfect wires, under one clock.
 
+mod hops;
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
@@ -12,6 +14,9 @@ use shoal_relay::{
 use shoal_session::{Endpoints, SessionShard};
 use shoal_wire::{Address, LinkKind, RoutedHeader, SizeClass, Time, TrafficClass, link};
 use zerocopy::IntoBytes;
+
+#[allow(unused_imports, reason = "each test file uses its part")]
+pub use hops::{hop_prefix, hopper, moved_prefix, under};
 
 /// Length of a full frame.
 pub const FULL: usize = SizeClass::Full.frame_len();
@@ -142,6 +147,10 @@ pub struct Net {
     pub cut: Vec<(usize, usize)>,
     /// What goes to the prefix of the first is lost, and what comes from that of the second.
     pub unrouted: [Option<usize>; 2],
+    /// The prefix that is routed to each node, and nodes that know another one: a translator before
+    /// them puts the one in the other's place.
+    pub routed: Vec<[u8; 8]>,
+    pub translated: Vec<usize>,
     /// From the first to the second node one of so many frames gets lost.
     pub lossy: Option<(usize, usize, u64)>,
     /// Says at which worker a datagram arrives.
@@ -203,18 +212,6 @@ pub fn socket(node: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, node as u8 + 1], 7400))
 }
 
-/// The prefix under which a node's addresses hop: 2001:db8:0:N::/64 with its number, from 1 on.
-pub fn hop_prefix(node: usize) -> [u8; 8] {
-    [0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, node as u8 + 1]
-}
-
-/// Whose address this is, if it is under such a prefix.
-pub fn hopper(at: SocketAddr) -> Option<usize> {
-    let SocketAddr::V6(v6) = at else { return None };
-    let octets = v6.ip().octets();
-    (0..8).find(|node| octets.starts_with(&hop_prefix(*node)))
-}
-
 /// Key of a node.
 pub fn identity(node: usize) -> Identity {
     Identity::from_seed([node as u8 + 1; 32])
@@ -273,6 +270,8 @@ impl Net {
             local: None,
             cut: Vec::new(),
             unrouted: [None; 2],
+            routed: (0..addresses.len()).map(hop_prefix).collect(),
+            translated: Vec::new(),
             lossy: None,
             spread,
             full_rings: false,
@@ -334,6 +333,7 @@ impl Net {
                 continue;
             }
             let local = self.local;
+            let (from, Some(to)) = (self.leaves(from), self.comes(to)) else { continue };
             self.local = if hopper(to).is_some() { Some(to) } else { local };
             self.deliver(b, from, &mut frame);
             self.local = local;

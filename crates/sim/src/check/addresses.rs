@@ -133,14 +133,14 @@ mod tests {
     #[test]
     fn an_address_has_one_neighbour_and_one_epoch() {
         let (mut all, now) = (Addresses::new(3), Time::from_millis(10_000));
-        let own = address(0, 1);
+        let own = address((0, 0), 1);
         let rule = |result: Result<(), (&'static str, String)>| result.map_err(|seen| seen.0);
         let mut bears = |at, far| rule(all.bears(at, (own, 0), far, SECOND));
         assert_eq!([bears(now, 1), bears(now + 9 * SECOND, 1)], [Ok(()), Ok(())]);
         assert_eq!(bears(now + 11 * SECOND, 1), Err(ONCE));
         assert_eq!(bears(now, 2), Err(SHARED));
         assert!(!all.is_over(now + 11 * SECOND, own) && all.is_over(now + 12 * SECOND, own));
-        assert!(all.is_over(now, address(0, 2)), "it was never told");
+        assert!(all.is_over(now, address((0, 0), 2)), "it was never told");
         assert_eq!((all.pick(0, 5), all.pick(1, 5), all.count()), (Some(own), None, 1));
     }
 

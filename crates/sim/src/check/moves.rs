@@ -7,6 +7,8 @@ use std::net::SocketAddr;
 
 use shoal_wire::{Control, ControlMessages, HopStage, LinkKind};
 
+use crate::hops::identifier;
+
 pub(crate) const RULE: &str = "data moves when it is known that frames pass both ways";
 
 /// Frames that are remembered: more than are under way.
@@ -21,8 +23,9 @@ pub(crate) struct Moves {
     /// Whether it is a step of a hop, and which.
     sealed: BTreeMap<Tag, Option<HopStage>>,
     order: VecDeque<Tag>,
-    /// Addresses at which their nodes know that frames pass both ways.
-    known: BTreeSet<SocketAddr>,
+    /// Interface identifiers at which their nodes know that frames pass both ways. Under another
+    /// prefix that stays so: a neighbour that moved is followed when it answers from there.
+    known: BTreeSet<u64>,
 }
 
 /// The step in what a link seals, if it is one.
@@ -62,7 +65,9 @@ impl Moves {
     /// A frame leaves from an address that hops. Handshakes are none of a link's frames.
     pub(crate) fn leaves(&self, from: SocketAddr, tag: Tag) -> Result<(), String> {
         match self.sealed.get(&tag) {
-            Some(None) if !self.known.contains(&from) => Err(format!("from {from}, not yet")),
+            Some(None) if !self.known.contains(&identifier(from)) => {
+                Err(format!("from {from}, not yet"))
+            }
             _ => Ok(()),
         }
     }
@@ -70,7 +75,7 @@ impl Moves {
     /// A frame comes to an address that hops.
     pub(crate) fn comes(&mut self, at: SocketAddr, tag: Tag) {
         if let Some(Some(HopStage::Answer | HopStage::Done)) = self.sealed.get(&tag) {
-            self.known.insert(at);
+            self.known.insert(identifier(at));
         }
     }
 }
@@ -82,14 +87,14 @@ mod tests {
 
     #[test]
     fn only_an_answer_or_the_word_that_it_is_done_lets_data_move() {
-        let (mut moves, own) = (Moves::default(), address(0, 1));
+        let (mut moves, own) = (Moves::default(), address((0, 0), 1));
         let (data, call, answer) = ([1; 16], [2; 16], [3; 16]);
         moves.sealed(data, None);
         moves.sealed(call, Some(HopStage::Call));
         moves.sealed(answer, Some(HopStage::Answer));
         assert!(moves.leaves(own, call).is_ok() && moves.leaves(own, [9; 16]).is_ok());
         moves.comes(own, call);
-        moves.comes(address(0, 2), answer);
+        moves.comes(address((0, 0), 2), answer);
         assert!(moves.leaves(own, data).is_err());
         moves.comes(own, answer);
         assert!(moves.leaves(own, data).is_ok());

@@ -23,6 +23,8 @@ pub(crate) struct Hops {
     pub(crate) addresses: Addresses,
     /// Filters that hold now, per wire and direction.
     filters: Vec<[u32; 2]>,
+    /// How often each node had moved, as routes know.
+    moves: Vec<u8>,
     /// The last frame that came to an address of each node.
     last: Vec<Vec<u8>>,
 }
@@ -34,6 +36,7 @@ impl Hops {
             makings: Rc::clone(makings),
             addresses: Addresses::new(plan.nodes.len()),
             filters: vec![[0; 2]; plan.wires.len()],
+            moves: vec![0; plan.nodes.len()],
             last: vec![Vec::new(); plan.nodes.len()],
         }
     }
@@ -54,6 +57,20 @@ impl Wires {
         }
     }
 
+    /// Another prefix is routed to a node; what goes to the one before is lost.
+    pub(crate) fn renumber(&mut self, node: usize) -> u8 {
+        let moves = self.hops.as_mut().map(|hops| &mut hops.moves[node]);
+        moves.map_or(0, |moves| {
+            *moves = moves.wrapping_add(1);
+            *moves
+        })
+    }
+
+    /// The prefix that is routed to a node, as a number.
+    pub(crate) fn moves(&self, node: usize) -> u8 {
+        self.hops.as_ref().map_or(0, |hops| hops.moves[node])
+    }
+
     pub(super) fn is_filtered(&self, to: &Way) -> bool {
         let filters = self.hops.as_ref().map(|hops| hops.filters[to.wire][to.direction]);
         to.local.is_some() && filters.is_some_and(|count| count > 0)
@@ -61,8 +78,11 @@ impl Wires {
 
     /// The way of a frame between addresses that hop, if a wire leads there.
     pub(super) fn way_between(&self, ends: &Endpoints) -> Option<Way> {
-        let far = owner(ends.remote)?;
-        let from = ends.local.filter(|at| owner(*at) == Some(self.node))?;
+        let moves = &self.hops.as_ref()?.moves;
+        let routed = |(node, moved): &(usize, u8)| moves.get(*node) == Some(moved);
+        let (far, _) = owner(ends.remote).filter(routed)?;
+        let own = owner(ends.local?).filter(routed);
+        let from = ends.local.filter(|_| own.is_some_and(|own| own.0 == self.node))?;
         let (wire, direction) = self.wire_to(far)?;
         Some(Way { far, wire, direction, from, local: Some(ends.remote), door: None })
     }
@@ -121,7 +141,8 @@ impl Wires {
             return;
         }
         let identifier = self.rng.u64();
-        let near = self.beside[node].first().map(|entry| address(entry.0 as usize, identifier));
+        let near =
+            self.beside[node].first().map(|entry| address((entry.0 as usize, 0), identifier));
         let remote = near.filter(|_| identifier.is_multiple_of(2)).unwrap_or_else(attacker);
         self.put += 1;
         let number = self.new_batch(now + Duration::from_millis(1), node, Some(run));

@@ -21,12 +21,14 @@ impl<C: Ciphers> World<C> {
             Fault::Crash(n, _) | Fault::Restart(n) | Fault::Pause(n) | Fault::Resume(n) => Some(n),
             Fault::Cut(_) | Fault::Mend(_) | Fault::Slow(..) => None,
             Fault::Filter(..) | Fault::Pass(..) => None,
+            Fault::Renumber(n) => Some(n),
         };
         self.note(at, &format!("{fault:?}"));
         self.note_trouble(&fault);
         match fault {
             Fault::Filter(wire, ways) => self.wires.set_filter(wire, ways, true),
             Fault::Pass(wire, ways) => self.wires.set_filter(wire, ways, false),
+            Fault::Renumber(n) => self.renumber(n),
             Fault::Cut(wires) => self.wires.set_cut(&wires, true),
             Fault::Mend(wires) => self.wires.set_cut(&wires, false),
             Fault::Slow(wire, more) => self.wires.set_slower(wire, more),

@@ -2,6 +2,7 @@
 //! data flows.
 
 use core::time::Duration;
+use std::net::SocketAddr;
 
 use shoal_crypto::Ciphers;
 use shoal_edge::HostId;
@@ -11,7 +12,7 @@ use super::{What, World};
 use crate::check::addresses::{self, Taken};
 use crate::check::outages::{self, Outage};
 use crate::ciphers;
-use crate::hops::address;
+use crate::hops::{address, owner};
 use crate::plan::Fault;
 use crate::wires::Batch;
 
@@ -93,9 +94,19 @@ impl<C: Ciphers> World<C> {
                 wires(&mut [*wire].into_iter())
             }
             Fault::Crash(n, _) | Fault::Restart(n) | Fault::Pause(n) | Fault::Resume(n) => vec![*n],
+            Fault::Renumber(n) => vec![*n],
         };
         for node in nodes {
             self.pulses.troubled[node] = self.now;
+        }
+    }
+
+    /// Another prefix is routed to a node, which knows of it.
+    pub(super) fn renumber(&mut self, n: usize) {
+        let moves = self.wires.renumber(n);
+        self.nodes[n].renumber(self.now, moves);
+        if self.nodes[n].runs() {
+            self.finish_step(n);
         }
     }
 
@@ -180,8 +191,11 @@ impl<C: Ciphers> World<C> {
         let (guess, pick) = (self.programs_rng.u64(), self.programs_rng.u64());
         let Some(hops) = &self.wires.hops else { return };
         let known = hops.addresses.pick(node, pick).filter(|_| guess % 4 > 0);
-        let known = known.filter(|at| hops.addresses.is_over(self.now, *at));
-        let at = known.unwrap_or_else(|| address(node, guess));
+        // No route leads to a prefix that the node has left.
+        let here = (node, self.wires.moves(node));
+        let is_over = |at: &SocketAddr| hops.addresses.is_over(self.now, *at);
+        let known = known.filter(|at| is_over(at) && owner(*at) == Some(here));
+        let at = known.unwrap_or_else(|| address(here, guess));
         let run = self.nodes[node].run;
         self.wires.send_again(self.now, node, run, at);
         self.schedule();

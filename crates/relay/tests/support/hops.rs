@@ -1,0 +1,49 @@
+//! Addresses that hop: prefixes of the test network's nodes, and translators before them.
+
+use std::net::SocketAddr;
+
+use super::Net;
+
+/// The prefix under which a node's addresses hop: 2001:db8:0:N::/64 with its number, from 1 on.
+pub fn hop_prefix(node: usize) -> [u8; 8] {
+    [0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, node as u8 + 1]
+}
+
+/// Another prefix of the same node: 2001:db8:9:N::/64.
+pub fn moved_prefix(node: usize) -> [u8; 8] {
+    [0x20, 0x01, 0x0d, 0xb8, 0, 9, 0, node as u8 + 1]
+}
+
+/// The same identifier under another prefix.
+pub fn under(prefix: [u8; 8], at: SocketAddr) -> SocketAddr {
+    let SocketAddr::V6(mut v6) = at else { return at };
+    let mut octets = v6.ip().octets();
+    octets[..8].copy_from_slice(&prefix);
+    v6.set_ip(octets.into());
+    v6.into()
+}
+
+/// Whose address this is, if it is under such a prefix.
+pub fn hopper(at: SocketAddr) -> Option<usize> {
+    let SocketAddr::V6(v6) = at else { return None };
+    let octets = v6.ip().octets();
+    let is_its =
+        |node: usize| [hop_prefix(node), moved_prefix(node)].map(|p| octets.starts_with(&p));
+    (0..8).find(|node| is_its(*node).contains(&true))
+}
+
+impl Net {
+    /// The source of a datagram when it has left its node's network.
+    pub(super) fn leaves(&self, from: SocketAddr) -> SocketAddr {
+        let hides = hopper(from).filter(|node| self.translated.contains(node));
+        hides.map_or(from, |node| under(self.routed[node], from))
+    }
+
+    /// The destination of a datagram when it has come to its node, if a route leads there.
+    pub(super) fn comes(&self, to: SocketAddr) -> Option<SocketAddr> {
+        let Some(node) = hopper(to) else { return Some(to) };
+        let is_routed = under(self.routed[node], to) == to;
+        let inside = if self.translated.contains(&node) { under(hop_prefix(node), to) } else { to };
+        is_routed.then_some(inside)
+    }
+}
