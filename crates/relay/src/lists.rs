@@ -55,7 +55,8 @@ fn push<T>(waiting: &mut VecDeque<T>, max: usize, message: T) -> Result<(), Drop
 impl<C: Ciphers> Relay<C> {
     /// Has messages about the authority's list kept for [`Self::poll_list`], those about
     /// supplements for [`Self::poll_chain`] and about the secret for [`Self::poll_secret`], `max`
-    /// at once of each; one more is dropped as `list_budget`. At first `max` is 0: all are dropped as `not_allowed`.
+    /// at once of each; one more is dropped as `list_budget`. At first `max` is 0: all are dropped
+    /// as `not_allowed`.
     pub fn take_lists(&mut self, max: usize) {
         self.lists.max = max;
     }
