@@ -53,7 +53,7 @@ pub use registrar::{
     Asked, Given, InviteAsked, InviteMade, Joiner, PAGE, RegistrarMember, RegistrarStatus,
     TokenState,
 };
-pub use worker::{Offloads, WorkerTraffic};
+pub use worker::{Offloads, Traffic, WorkerTraffic};
 
 /// Version of this protocol and of every `--json` output that prints its types. It grows when a
 /// field changes its meaning or goes away; a new field alone doesn't change it.
@@ -441,19 +441,6 @@ pub struct Status {
     pub memory_bytes: u64,
     /// What this node can't do, and why (capabilities, limits).
     pub warnings: Vec<String>,
-}
-
-/// Counters of frames and bytes, both directions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Traffic {
-    /// Frames received and opened.
-    pub frames_in: u64,
-    /// Frames sent.
-    pub frames_out: u64,
-    /// Bytes of UDP payload received.
-    pub bytes_in: u64,
-    /// Bytes of UDP payload sent.
-    pub bytes_out: u64,
 }
 
 /// A row of the routing table.

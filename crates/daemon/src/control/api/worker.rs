@@ -33,3 +33,16 @@ pub struct WorkerTraffic {
     #[serde(default)]
     pub packets_written: u64,
 }
+
+/// Counters of frames and bytes, both directions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Frames received and opened.
+    pub frames_in: u64,
+    /// Frames sent.
+    pub frames_out: u64,
+    /// Bytes of UDP payload received.
+    pub bytes_in: u64,
+    /// Bytes of UDP payload sent.
+    pub bytes_out: u64,
+}
