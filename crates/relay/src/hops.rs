@@ -214,11 +214,15 @@ impl<C: Ciphers> Relay<C> {
     }
 
     /// A neighbour is reached at `at`, and answered there: if that is an address of its schedule
-    /// under another prefix, its prefix is that one. Says whether it is.
+    /// under another prefix, its prefix is that one. Says whether it is one of its schedule.
     pub(crate) fn hop_roamed(&mut self, now: Time, link: LinkId, at: Endpoints) -> bool {
         let Some(known) = self.hops.links.get_mut(&link) else { return false };
-        let Some(prefix) = known.hop.roamed(now, at.remote) else { return false };
-        known.hop.roam(prefix);
+        match known.hop.roamed(now, at.remote) {
+            Some(prefix) => known.hop.roam(prefix),
+            // Another answer of the same move: which of its addresses are used, steps decide.
+            None if known.hop.knows(now, at.remote) => {}
+            None => return false,
+        }
         let place = known.hop.place();
         if let Some(neighbour) = self.neighbours.get_mut(link) {
             match place.filter(|_| known.shown.is_some()) {

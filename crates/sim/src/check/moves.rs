@@ -28,7 +28,8 @@ pub(crate) struct Moves {
     known: BTreeSet<u64>,
 }
 
-/// The step in what a link seals, if it is one.
+/// The step in what a link seals, if it is one. A challenge goes to where the neighbour is seen for
+/// the first time, as a call does, and moves nothing either.
 fn step(plaintext: &[u8]) -> Option<HopStage> {
     let (kind, body) = plaintext.split_first()?;
     if *kind != LinkKind::Control as u8 {
@@ -40,6 +41,7 @@ fn step(plaintext: &[u8]) -> Option<HopStage> {
     };
     ControlMessages::new(body).find_map(|message| match parsed(message)? {
         Control::HopStep(step) => Some(step.stage),
+        Control::PathChallenge(_) => Some(HopStage::Call),
         _ => None,
     })
 }
