@@ -118,7 +118,7 @@ fn the_secret_changes_under_traffic_and_nothing_is_lost() {
     world.until(|world| {
         ["r1", "alice", "bob"].iter().all(|name| has_newest(world, name, "settled"))
     });
-    shoal_e2e::send_signal(&stream, "-INT");
+    shoal_e2e::send_signal(&stream, "-TERM");
     let (out, _) = text(&end_of(stream, "ping"));
     let answered = |(number, line): (usize, &str)| line.starts_with(&format!("bob {number}: "));
     assert!((1..).zip(out.lines()).all(answered) && out.lines().count() > 10, "{out}");
