@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use shoal_daemon::control::api::{self, HopPeer};
+use anyhow::{Context, Result, ensure};
+use shoal_daemon::control::api::HopPeer;
 
 use crate::network::{Conditions, Family, Network};
 use crate::site::{Site, insert};
@@ -65,9 +65,7 @@ pub fn prepare_at(
 /// # Errors
 /// When it does not answer.
 pub fn of(site: &Site, node: usize, neighbour: usize) -> Result<Option<HopPeer>> {
-    let api::Reply::Peers(peers) = site.ask(node, api::Command::Peers)? else {
-        bail!("unexpected answer to a question for the neighbours");
-    };
+    let peers = site.peers(node)?;
     let name = &site.network().topology().nodes[neighbour].name;
     Ok(peers.into_iter().find(|peer| peer.name == *name).and_then(|peer| peer.hop))
 }

@@ -199,12 +199,31 @@ impl Site {
         Ok(routes.into_iter().find(|r| r.router == router).and_then(|r| r.next_hop))
     }
 
+    /// What a node says of itself.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn status(&self, node: usize) -> Result<api::Status> {
+        match self.ask(node, api::Command::Status)? {
+            api::Reply::Status(status) => Ok(*status),
+            other => bail!("unexpected answer to a question for the status: {other:?}"),
+        }
+    }
+
+    /// What a node says of its neighbours.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn peers(&self, node: usize) -> Result<Vec<api::Peer>> {
+        match self.ask(node, api::Command::Peers)? {
+            api::Reply::Peers(peers) => Ok(peers),
+            other => bail!("unexpected answer to a question for the neighbours: {other:?}"),
+        }
+    }
+
     /// The address of a host's virtual interface.
     pub fn interface(&self, node: usize) -> Result<IpAddr> {
-        let api::Reply::Status(status) = self.ask(node, api::Command::Status)? else {
-            bail!("unexpected answer to a question for the status");
-        };
-        Ok(status.interface.context("the node has no interface")?.address.parse()?)
+        Ok(self.status(node)?.interface.context("the node has no interface")?.address.parse()?)
     }
 
     /// Fails with the end of its log when a node has ended.

@@ -79,9 +79,7 @@ fn wait_until_seen(site: &mut Site, ground: &Ground) -> Result<()> {
         let name = site.network().topology().nodes[host].name.clone();
         let what = format!("{name} to be seen");
         site.wait(&what, PATIENCE, |site| {
-            let api::Reply::Status(status) = site.ask(host, api::Command::Status)? else {
-                bail!("unexpected answer to a question for the status");
-            };
+            let status = site.status(host)?;
             let api::Reply::Netcheck(net) = site.ask(host, api::Command::Netcheck)? else {
                 bail!("unexpected answer to a question for what is seen");
             };

@@ -27,9 +27,9 @@ pub const PATTERN: [u8; 16] = *b"In clear no more";
 const HEAD_LEN: usize = 8;
 /// Width of a step of delays, and how many there are; longer ones count as the last.
 const STEP_US: u32 = 100;
+const STEPS: usize = 20_000;
 /// Datagrams of which it is known one by one whether they came: ten minutes of 150 Mbit/s.
 const CAME_MAX: usize = 10_000_000;
-const STEPS: usize = 20_000;
 
 /// What has arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

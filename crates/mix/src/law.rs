@@ -114,21 +114,18 @@ impl Delays {
 }
 
 impl Capped {
-    fn foresee(&mut self, direction: u8, lane: u8, mut numbers: impl Iterator<Item = u64>) {
+    fn foresee(&mut self, direction: u8, lane: u8, numbers: impl Iterator<Item = u64>) {
         let mut drawn = core::mem::take(&mut self.ahead.drawn);
         drawn.clear();
-        loop {
-            let (mut blocks, mut of) = ([[0; 16]; AT_ONCE], [0; AT_ONCE]);
-            let mut count = 0;
-            for number in numbers.by_ref().take(AT_ONCE) {
-                (blocks[count], of[count]) = (block(direction, lane, number), number);
-                count += 1;
+        drawn.extend(numbers.map(|number| (number, 0)));
+        for part in drawn.chunks_mut(AT_ONCE) {
+            let mut blocks = [[0; 16]; AT_ONCE];
+            for (drawn, (number, _)) in blocks.iter_mut().zip(&*part) {
+                *drawn = block(direction, lane, *number);
             }
-            self.key.mask_batch(&mut blocks[..count]);
-            let delays = of.iter().zip(&blocks[..count]);
-            drawn.extend(delays.map(|(&number, block)| (number, self.delay_ns(block))));
-            if count < AT_ONCE {
-                break;
+            self.key.mask_batch(&mut blocks[..part.len()]);
+            for ((_, ns), drawn) in part.iter_mut().zip(&blocks) {
+                *ns = self.delay_ns(drawn);
             }
         }
         self.ahead = Ahead { of: (direction, lane), drawn, gone: 0 };

@@ -160,6 +160,14 @@ fn better(faults: &Faults, rng: &mut Rng) -> Faults {
     }
 }
 
+/// Counts how often something holds one direction of a wire, or both.
+fn hold(held: &mut [u32; 2], direction: Direction, more: bool) {
+    let (forth, back) = (direction != Direction::Back, direction != Direction::Forth);
+    for (count, _) in held.iter_mut().zip([forth, back]).filter(|held| held.1) {
+        *count = if more { *count + 1 } else { count.saturating_sub(1) };
+    }
+}
+
 impl Wires {
     pub(crate) fn new(makings: &Rc<Makings>) -> Wires {
         let (options, plan) = (&makings.options, &makings.plan);
@@ -217,10 +225,7 @@ impl Wires {
 
     pub(crate) fn set_cut(&mut self, cuts: &[(usize, Direction)], cut: bool) {
         for &(wire, direction) in cuts {
-            let (forth, back) = (direction != Direction::Back, direction != Direction::Forth);
-            for (count, _) in self.wires[wire].cut.iter_mut().zip([forth, back]).filter(|c| c.1) {
-                *count = if cut { *count + 1 } else { count.saturating_sub(1) };
-            }
+            hold(&mut self.wires[wire].cut, direction, cut);
         }
     }
 

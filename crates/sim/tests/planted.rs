@@ -76,6 +76,18 @@ const OF_COVER: [(Plant, &str); 4] = [
     (Node(Flaw::CoverReports), "shorter frames"),
 ];
 
+/// The same where addresses hop, and one that changes what a checker is shown.
+const OF_HOPS: [(Plant, &str); 8] = [
+    (Node(Flaw::HopOneSecret), "two neighbours of a node never see"),
+    (Node(Flaw::HopOfLink), "is used for one epoch alone"),
+    (Node(Flaw::HopKept), "to an address that is over"),
+    (Node(Flaw::HopOnlyNow), "is taken in"),
+    (Node(Flaw::HopAtCall), "that frames pass both ways"),
+    (Node(Flaw::HopAtAnswer), "that frames pass both ways"),
+    (Node(Flaw::HopStays), "while nothing is wrong with it"),
+    (Plant::Deaf, "data flows while nothing is wrong"),
+];
+
 fn options(plant: Plant) -> Options {
     let workers = if matches!(plant, Plant::RingTwice | Plant::StaleOrder) { 3 } else { 1 };
     let (topology, flows) = (Topology::Ring, 8);
@@ -117,6 +129,24 @@ fn of_mixes(plant: Plant) -> Options {
     Options { faults, trouble_ms, mix_cells, ..options }
 }
 
+fn of_hops(plant: Plant) -> Options {
+    // Filters that let nothing pass between addresses that hop, for up to a minute. Where addresses
+    // live for longer than that, nothing else shows that an end stays there.
+    let (filters, hop_s) = if plant == Node(Flaw::HopStays) { (5, 600) } else { (0, 2) };
+    let faults = Faults { loss_ppm: 5_000, ..Faults::NONE };
+    Options {
+        filters,
+        pulse_ms: 5_000,
+        faults,
+        plant: Some(plant),
+        hop_s: vec![hop_s],
+        hosts: 3,
+        trouble_ms: 300_000,
+        calm_ms: 60_000,
+        ..Options::calm(7)
+    }
+}
+
 fn of_cover(plant: Plant) -> Options {
     Options { cover: 10, ..options(plant) }
 }
@@ -156,10 +186,17 @@ fn and_of_nodes_whose_links_are_covered() {
 }
 
 #[test]
+fn and_of_nodes_whose_addresses_hop() {
+    notices(&OF_HOPS, of_hops);
+}
+
+#[test]
 fn the_same_networks_without_a_planted_fault_pass() {
     let circuits = [Node(Flaw::LayerUnverified), Node(Flaw::CircuitKept)].map(of_circuits);
     let mixes = [Node(Flaw::MixEarly), Plant::LongHold].map(of_mixes);
-    for options in circuits.into_iter().chain(mixes).chain([options(Plant::Busy)]) {
+    let hops = [Node(Flaw::HopStays), Plant::Deaf].map(of_hops);
+    let all = circuits.into_iter().chain(mixes).chain(hops).chain([options(Plant::Busy)]);
+    for options in all {
         let outcome = run(Options { plant: None, ..options });
         assert!(outcome.is_ok(), "{outcome}");
     }

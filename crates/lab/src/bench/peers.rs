@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -178,23 +178,22 @@ impl<'a> Place<'a> {
         let names: Vec<String> = (0..4).map(|n| format!("w{}_{n}", std::process::id())).collect();
         let mut all = Vec::new();
         for (n, name) in names.iter().enumerate() {
-            let mut command = Command::new(&program_path);
-            command.args(["-f", name]).env("WG_PROCESS_FOREGROUND", "1").env("LOG_LEVEL", "error");
+            let command = wireguard_command(&program_path, name);
             all.push(self.start("wireguard", n, command)?);
         }
         std::thread::sleep(Duration::from_millis(1_500));
         let keys: Vec<(PathBuf, String)> =
-            (0..4).map(|n| self.wireguard_key(n)).collect::<Result<_>>()?;
+            (0..4).map(|n| wireguard_key(&self.folder, n)).collect::<Result<_>>()?;
         for (n, name) in names.iter().enumerate() {
             let port = 51_820.to_string();
-            self.wg(&["set", name, "listen-port", &port, "private-key"], Some(&keys[n].0))?;
+            wg(&["set", name, "listen-port", &port, "private-key"], Some(&keys[n].0))?;
             for (other, behind) in [(n.wrapping_sub(1), 0..n), (n + 1, n + 1..4)] {
                 let Some((_, public)) = keys.get(other) else { continue };
                 let at = self.site.network().ip_of(self.nodes[n], self.nodes[other])?;
                 let nets: Vec<String> = behind.map(|i| format!("10.99.0.{}/32", i + 1)).collect();
                 let (endpoint, nets) = (format!("{at}:51820"), nets.join(","));
                 let words = ["set", name, "peer", public, "endpoint", &endpoint];
-                self.wg(&[&words[..], &["allowed-ips", &nets]].concat(), None)?;
+                wg(&[&words[..], &["allowed-ips", &nets]].concat(), None)?;
             }
             let space = self.site.network().namespace(self.nodes[n]).context("no namespace")?;
             let at = Ipv4Addr::new(10, 99, 0, n as u8 + 1);
@@ -202,22 +201,31 @@ impl<'a> Place<'a> {
         }
         self.tcp_to(Ipv4Addr::new(10, 99, 0, 4).into(), "cubic")
     }
+}
 
-    fn wireguard_key(&self, n: usize) -> Result<(PathBuf, String)> {
-        let key = Command::new("wg").arg("genkey").output()?.stdout;
-        let path = self.folder.join(format!("wg{n}.key"));
-        let _ = fs::remove_file(&path);
-        shoal_daemon::config::keys::create(&path, &String::from_utf8(key)?)?;
-        let public = Command::new("wg").arg("pubkey").stdin(fs::File::open(&path)?).output()?;
-        Ok((path, String::from_utf8(public.stdout)?.trim().to_owned()))
-    }
+/// wireguard-go in the foreground, with an interface of this name.
+pub(crate) fn wireguard_command(program: &Path, interface: &str) -> Command {
+    let mut command = Command::new(program);
+    command.args(["-f", interface]).env("WG_PROCESS_FOREGROUND", "1").env("LOG_LEVEL", "error");
+    command
+}
 
-    fn wg(&self, words: &[&str], file: Option<&PathBuf>) -> Result<()> {
-        let output = Command::new("wg").args(words).args(file).output()?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        ensure!(output.status.success(), "wg {}: {}", words.join(" "), said.trim());
-        Ok(())
-    }
+/// A file with a new private key, and the public one.
+pub(crate) fn wireguard_key(folder: &Path, n: usize) -> Result<(PathBuf, String)> {
+    let key = Command::new("wg").arg("genkey").output()?.stdout;
+    let path = folder.join(format!("wg{n}.key"));
+    let _ = fs::remove_file(&path);
+    shoal_daemon::config::keys::create(&path, &String::from_utf8(key)?)?;
+    let public = Command::new("wg").arg("pubkey").stdin(fs::File::open(&path)?).output()?;
+    Ok((path, String::from_utf8(public.stdout)?.trim().to_owned()))
+}
+
+/// Runs wireguard's `wg`, with a file as its last word.
+pub(crate) fn wg(words: &[&str], file: Option<&PathBuf>) -> Result<()> {
+    let output = Command::new("wg").args(words).args(file).output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "wg {}: {}", words.join(" "), said.trim());
+    Ok(())
 }
 
 /// Where wireguard-go is, or how to get it.

@@ -146,9 +146,7 @@ fn sent(place: &Place) -> Result<[f64; 3]> {
     let (mut frames, mut bytes) = (0, 0);
     let topology = site.network().topology();
     for node in (0..topology.nodes.len()).filter(|node| !topology.nodes[*node].plain) {
-        let api::Reply::Status(status) = site.ask(node, api::Command::Status)? else {
-            bail!("unexpected answer to a question for the status");
-        };
+        let status = site.status(node)?;
         frames += status.traffic.frames_out;
         bytes += status.traffic.bytes_out;
     }

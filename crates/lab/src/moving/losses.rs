@@ -73,7 +73,7 @@ fn one(place: &Place, bench: &Bench<'_>) -> Result<Run> {
     let mark = |at_s: &f64| Mark { at_s: *at_s, text: "a datagram was lost".into() };
     // More would hide each other.
     let events = done.missing_s.iter().take(1_000).map(mark).collect();
-    Ok(Run { seconds: done.seconds, idle: 1.0, figures, events, ..Run::default() })
+    Ok(Run { seconds: done.seconds, figures, events, ..Run::default() })
 }
 
 /// When hops were made, as ends of links say.

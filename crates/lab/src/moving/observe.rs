@@ -13,7 +13,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use shoal_attack::capture;
 use shoal_attack::hops::{By, Stay, link_again, stays};
-use shoal_daemon::control::api;
 
 use super::place::Way;
 use super::{Bench, case};
@@ -127,7 +126,7 @@ fn one(site: &mut Site, conditions: &[Conditions], seconds: f64, folder: &Path) 
     let made = hops::counts(site, conditions)?.unwrap_or_default();
     figures.push(figure("hops_failed", "", made.1 as f64));
     figures.extend(scan(site, &pairs, &seen, &files)?);
-    Ok(Run { seconds, idle: 1.0, figures, ..Run::default() })
+    Ok(Run { seconds, figures, ..Run::default() })
 }
 
 fn read(file: &PathBuf) -> Result<Vec<Stay>> {
@@ -227,9 +226,7 @@ fn answered(space: &Namespace) -> Result<u64> {
 
 /// Frames that a node has dropped since they came to addresses that are over.
 fn dropped(site: &Site, node: usize) -> Result<u64> {
-    let api::Reply::Status(status) = site.ask(node, api::Command::Status)? else {
-        bail!("unexpected answer to a question for the status");
-    };
+    let status = site.status(node)?;
     let of = status.drops.iter().find(|(reason, _)| *reason == "stale_address");
     Ok(of.map_or(0, |(_, count)| *count))
 }

@@ -1,7 +1,7 @@
 //! wireguard-go between two gateways.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -40,14 +40,12 @@ impl Wireguard {
         // Its control socket is named by its interface, for the whole machine.
         let names = [0, 1].map(|end| format!("m{}_{end}", std::process::id()));
         let start = |end: usize| {
-            let mut command = Command::new(&program);
-            command.args(["-f", &names[end]]).env("WG_PROCESS_FOREGROUND", "1");
-            command.env("LOG_LEVEL", "error").stdin(Stdio::null());
-            command.stdout(Stdio::null()).stderr(Stdio::null());
+            let mut command = peers::wireguard_command(&program, &names[end]);
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             Process::start("wireguard-go", command, network.namespace_fd(gateways[end]))
         };
         let processes = [start(0)?, start(1)?];
-        let keys = [key(folder, 0)?, key(folder, 1)?];
+        let keys = [peers::wireguard_key(folder, 0)?, peers::wireguard_key(folder, 1)?];
         for end in [0, 1] {
             let space = network.namespace(gateways[end]).context("no namespace")?;
             let until = Instant::now() + PATIENCE;
@@ -64,9 +62,9 @@ impl Wireguard {
             let (port, endpoint) = (PORT.to_string(), format!("[{at}]:{PORT}"));
             let name = names[end].as_str();
             let own = ["set", name, "listen-port", &port, "private-key"];
-            wg(&own, Some(&keys[end].0))?;
+            peers::wg(&own, Some(&keys[end].0))?;
             let peer = ["set", name, "peer", &keys[1 - end].1, "endpoint", &endpoint];
-            wg(&[&peer[..], &["allowed-ips", &nets]].concat(), None)?;
+            peers::wg(&[&peer[..], &["allowed-ips", &nets]].concat(), None)?;
             let address = std::net::Ipv6Addr::new(0xfd79, 0, 0, 0, 0, 0, 0, 1 + end as u16);
             crate::veth::address(space, name, address.into(), 128)?;
             let index = space.enter(|| Ok(nix::net::if_::if_nametoindex(name)?))?;
@@ -83,21 +81,4 @@ impl Wireguard {
     pub fn first(&self) -> &Process {
         &self.processes[0]
     }
-}
-
-/// A file with a private key, and the public one.
-fn key(folder: &Path, end: usize) -> Result<(PathBuf, String)> {
-    let key = Command::new("wg").arg("genkey").output()?.stdout;
-    let path = folder.join(format!("wg{end}.key"));
-    shoal_daemon::config::keys::create(&path, &String::from_utf8(key)?)?;
-    let file = std::fs::File::open(&path)?;
-    let public = Command::new("wg").arg("pubkey").stdin(file).output()?;
-    Ok((path, String::from_utf8(public.stdout)?.trim().to_owned()))
-}
-
-fn wg(words: &[&str], file: Option<&PathBuf>) -> Result<()> {
-    let output = Command::new("wg").args(words).args(file).output()?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.success(), "wg {}: {}", words.join(" "), said.trim());
-    Ok(())
 }

@@ -1,9 +1,11 @@
 //! Routes and options of the kernel in a namespace.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use anyhow::{Context, Result};
+use nix::net::if_::if_nametoindex;
 use rtnetlink::RouteMessageBuilder;
+use rtnetlink::packet_route::route::RouteMessage;
 
 use crate::namespace::Namespace;
 
@@ -24,41 +26,30 @@ pub(super) enum Way<'a> {
     On(&'a str),
 }
 
-/// Adds routes to a namespace. Those over an interface are for IPv6 only.
+/// Adds routes to a namespace.
 pub(super) fn add(space: &Namespace, routes: &[Route<'_>]) -> Result<()> {
-    for Route { to, via } in routes {
-        let message = match (*via, *to) {
-            (Way::By(IpAddr::V4(via)), to) => {
-                let route = RouteMessageBuilder::<Ipv4Addr>::new().gateway(via);
-                match to {
-                    Some((IpAddr::V4(to), len)) => route.destination_prefix(to, len),
-                    _ => route,
-                }
-                .build()
-            }
-            (Way::By(IpAddr::V6(via)), to) => {
-                let route = RouteMessageBuilder::<Ipv6Addr>::new().gateway(via);
-                match to {
-                    Some((IpAddr::V6(to), len)) => route.destination_prefix(to, len),
-                    _ => route,
-                }
-                .build()
-            }
-            (Way::On(interface), to) => {
-                let index = space.enter(|| Ok(nix::net::if_::if_nametoindex(interface)?))?;
-                let route = RouteMessageBuilder::<Ipv6Addr>::new().output_interface(index);
-                match to {
-                    Some((IpAddr::V6(to), len)) => route.destination_prefix(to, len),
-                    _ => route,
-                }
-                .build()
+    let message = |Route { to, via }: &Route<'_>| -> Result<RouteMessage> {
+        let route = RouteMessageBuilder::<IpAddr>::new();
+        let route = match *to {
+            Some((to, len)) => route.destination_prefix(to, len)?,
+            None => route,
+        };
+        let route = match *via {
+            Way::By(via) => route.gateway(via)?,
+            Way::On(interface) => {
+                route.output_interface(space.enter(|| Ok(if_nametoindex(interface)?))?)
             }
         };
-        space
-            .netlink(async |handle| handle.route().add(message).execute().await)
-            .context("adding a route")?;
-    }
-    Ok(())
+        Ok(route.build())
+    };
+    let messages = routes.iter().map(message).collect::<Result<Vec<_>>>()?;
+    let add = async |handle: rtnetlink::Handle| {
+        for message in messages {
+            handle.route().add(message).execute().await?;
+        }
+        Ok(())
+    };
+    space.netlink(add).context("adding routes")
 }
 
 /// Sets an option of the kernel in one namespace.

@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Result, bail, ensure};
-use shoal_daemon::control::api;
+use anyhow::{Result, ensure};
 
 use super::{Bench, PATIENCE, SECONDS, Workload};
 use crate::executable::Executable;
@@ -60,16 +59,12 @@ pub fn run(
 /// Waits until a host has a direct link with another, if it makes any and the two have a wire;
 /// returns the level in force.
 pub fn wait_for_direct(site: &mut Site, node: usize, other: &str) -> Result<Option<String>> {
-    let api::Reply::Status(status) = site.ask(node, api::Command::Status)? else {
-        bail!("unexpected answer to a question for the status");
-    };
+    let status = site.status(node)?;
     if status.direct.is_none() || site.network().topology().direct_link_of(node).is_none() {
         return Ok(None);
     }
     let level = site.wait("a direct link", PATIENCE, |site| {
-        let api::Reply::Peers(peers) = site.ask(node, api::Command::Peers)? else {
-            bail!("unexpected answer to a question for the neighbours");
-        };
+        let peers = site.peers(node)?;
         let up = peers.into_iter().find(|peer| peer.name == other && peer.state == "up");
         Ok(up.and_then(|peer| peer.direct).map(|direct| direct.level))
     })?;

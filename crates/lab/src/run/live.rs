@@ -312,10 +312,7 @@ impl<'a> Live<'a> {
 
     /// Frames that `node` has sent since its start.
     pub fn frames_out(&self, node: usize) -> Result<u64> {
-        match self.site.ask(node, api::Command::Status)? {
-            api::Reply::Status(status) => Ok(status.traffic.frames_out),
-            other => bail!("unexpected answer {other:?}"),
-        }
+        Ok(self.site.status(node)?.traffic.frames_out)
     }
 
     fn meter(&self) -> Result<Option<Meter>> {

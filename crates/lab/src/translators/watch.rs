@@ -106,9 +106,7 @@ fn one(site: &Site, pair: &Pair) -> Result<Found> {
 
 /// Why routers relay between the two, if this is known.
 fn relayed(site: &Site, pair: &Pair) -> Result<Option<String>> {
-    let Reply::Peers(peers) = site.ask(pair.hosts[0], Command::Peers)? else {
-        bail!("unexpected answer to a question for the neighbours");
-    };
+    let peers = site.peers(pair.hosts[0])?;
     let of = peers.into_iter().find(|p| p.name == pair.names[1] && p.state == "relayed");
     Ok(of.and_then(|peer| peer.direct).map(|direct| direct.why))
 }

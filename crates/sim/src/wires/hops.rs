@@ -9,7 +9,7 @@ use shoal_relay::Incoming;
 use shoal_session::Endpoints;
 use shoal_wire::Time;
 
-use super::{Way, Wires, attacker};
+use super::{Way, Wires, attacker, hold};
 use crate::check::addresses::{Addresses, tag};
 use crate::check::{Violation, moves};
 use crate::ciphers;
@@ -51,10 +51,7 @@ impl Wires {
     /// Has filters drop what goes between addresses that hop, or no more.
     pub(crate) fn set_filter(&mut self, wire: usize, direction: Direction, drops: bool) {
         let Some(hops) = &mut self.hops else { return };
-        let (forth, back) = (direction != Direction::Back, direction != Direction::Forth);
-        for (count, _) in hops.filters[wire].iter_mut().zip([forth, back]).filter(|c| c.1) {
-            *count = if drops { *count + 1 } else { count.saturating_sub(1) };
-        }
+        hold(&mut hops.filters[wire], direction, drops);
     }
 
     /// Another prefix is routed to a node; what goes to the one before is lost.

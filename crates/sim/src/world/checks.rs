@@ -57,15 +57,10 @@ impl<C: Ciphers> World<C> {
     pub(super) fn handle_edge(&mut self, n: usize, event: EdgeEvent) {
         match event {
             EdgeEvent::Transfer(event) => self.handle_file(n, event),
-            EdgeEvent::Echo { host, id: PULSE_ID, .. } => {
-                if self.makings.options.plant != Some(Plant::Deaf) {
-                    self.pulse_answered(n, host);
-                }
-            }
+            EdgeEvent::Echo { .. } if self.makings.options.plant == Some(Plant::Deaf) => {}
+            EdgeEvent::Echo { host, id: PULSE_ID, .. } => self.pulse_answered(n, host),
             EdgeEvent::Echo { host, .. } => {
-                if self.makings.options.plant != Some(Plant::Deaf) {
-                    self.pings.insert((n, host), true);
-                }
+                self.pings.insert((n, host), true);
             }
             EdgeEvent::Established(host) => self.note(Some(n), &format!("host {host:?}")),
             EdgeEvent::Unreachable(host) => {

@@ -88,7 +88,7 @@ impl<C: Ciphers> World<C> {
 
     pub(super) fn calm_down(&mut self) {
         self.wires.make_perfect();
-        (0..self.nodes.len()).for_each(|n| self.note_trouble(&Fault::Restart(n)));
+        self.pulses.all_troubled(self.now);
         ciphers::with_spoilt(Spoilt::make_honest);
         for n in 0..self.nodes.len() {
             self.resume(n);

@@ -63,6 +63,11 @@ impl Pulses {
         Pulses { all, links, troubled: vec![now; plan.nodes.len()] }
     }
 
+    /// Something goes wrong or right again everywhere.
+    pub(super) fn all_troubled(&mut self, now: Time) {
+        self.troubled.fill(now);
+    }
+
     /// For how long links were down in all while nothing was wrong with them.
     pub(super) fn down(&self) -> Duration {
         self.links.iter().map(|link| link.total).sum()
