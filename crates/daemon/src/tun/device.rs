@@ -59,7 +59,8 @@ impl Tun {
             Some(files) => files,
             None => {
                 let file = open_device().map_err(|e| no_device(asks.section, &e))?;
-                attach(&file, name, libc::IFF_TUN_EXCL).map_err(|e| not_made(asks, &e))?;
+                attach(&file, name, libc::IFF_VNET_HDR | libc::IFF_TUN_EXCL)
+                    .map_err(|e| not_made(asks, &e))?;
                 vec![file]
             }
         };
@@ -112,10 +113,20 @@ fn attach_all(name: &str, queues: u8) -> Option<Vec<File>> {
     for queue in 0..queues {
         let file = open_device().ok()?;
         let first = if queue == 0 { libc::IFF_TUN_EXCL } else { 0 };
-        attach(&file, name, libc::IFF_MULTI_QUEUE | first).ok()?;
+        attach(&file, name, libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE | first).ok()?;
         files.push(file);
     }
     Some(files)
+}
+
+/// Makes an interface without offloads: a read is one packet. It goes with its last descriptor.
+///
+/// # Errors
+/// Those of the device, and of the kernel.
+pub fn open_plain(name: &str) -> io::Result<File> {
+    let file = open_device()?;
+    attach(&file, name, 0)?;
+    Ok(file)
 }
 
 fn attach(file: &File, name: &str, more: libc::c_int) -> io::Result<()> {
@@ -124,7 +135,7 @@ fn attach(file: &File, name: &str, more: libc::c_int) -> io::Result<()> {
     for (to, from) in request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1).zip(name.bytes()) {
         *to = from as libc::c_char;
     }
-    let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | more;
+    let flags = libc::IFF_TUN | libc::IFF_NO_PI | more;
     request.ifr_ifru.ifru_flags = flags as libc::c_short;
     // SAFETY: TUNSETIFF reads and writes one ifreq, which lives until the call returns.
     let done = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &mut request) };

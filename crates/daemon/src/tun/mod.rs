@@ -11,4 +11,4 @@ pub(crate) mod kernel_routes;
 pub(crate) mod names;
 pub mod subnets;
 
-pub use device::check_device;
+pub use device::{check_device, open_plain};

@@ -1,12 +1,10 @@
 //! IPv6 in IPv4 (RFC 4213) between two namespaces, for kernels without a device for it: at each end
 //! a TUN device, and a raw socket of protocol 41 to the other end.
-#![allow(unsafe_code)]
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -14,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rtnetlink::LinkUnspec;
+use shoal_daemon::tun::open_plain;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::namespace::Namespace;
@@ -58,7 +57,8 @@ pub(super) fn start(spaces: [&Namespace; 2], interface: &str) -> Result<Tunnel> 
     veth::connect(end(0), end(1), false)?;
     let tunnel = Tunnel { is_over: Arc::default() };
     for (number, space) in spaces.into_iter().enumerate() {
-        let (device, socket) = space.enter(|| Ok((open(interface)?, raw(PLACES[number])?)))?;
+        let open = || open_plain(interface).context("the tunnel's device");
+        let (device, socket) = space.enter(|| Ok((open()?, raw(PLACES[number])?)))?;
         let index = space.enter(|| Ok(nix::net::if_::if_nametoindex(interface)?))?;
         let up = LinkUnspec::new_with_index(index).mtu(MTU).up().build();
         space.netlink(async |handle| handle.link().set(up).execute().await)?;
@@ -83,22 +83,6 @@ fn raw(own: Ipv4Addr) -> Result<Socket> {
     Ok(socket)
 }
 
-/// Makes the interface, in the calling thread's namespace. It goes with its last descriptor.
-fn open(name: &str) -> Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC);
-    let file = options.open("/dev/net/tun").context("/dev/net/tun (modprobe tun)")?;
-    // SAFETY: an ifreq is plain data, for which all zeroes is a value.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1).zip(name.bytes()) {
-        *to = from as libc::c_char;
-    }
-    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
-    // SAFETY: TUNSETIFF reads and writes one ifreq, which lives until the call returns.
-    let done = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &mut request) };
-    if done < 0 { Err(io::Error::last_os_error()).context("the tunnel's device") } else { Ok(file) }
-}
-
 /// Sends what the kernel routes into the interface to the other end.
 fn wrap(device: &mut File, socket: &Socket, far: &SockAddr, is_over: &AtomicBool) {
     let mut packet = [0; PACKET_MAX];
@@ -107,7 +91,7 @@ fn wrap(device: &mut File, socket: &Socket, far: &SockAddr, is_over: &AtomicBool
             // One that the link does not take is lost, as on the Internet.
             Ok(len) => drop(socket.send_to(&packet[..len], far)),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                let mut wait = [PollFd::new(std::os::fd::AsFd::as_fd(device), PollFlags::POLLIN)];
+                let mut wait = [PollFd::new(device.as_fd(), PollFlags::POLLIN)];
                 // An interruption is as good as a packet: the loop looks again.
                 let _ = poll(&mut wait, PollTimeout::from(NAP_MS));
             }
