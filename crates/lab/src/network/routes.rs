@@ -1,6 +1,6 @@
 //! Routes and options of the kernel in a namespace.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::{Context, Result};
 use nix::net::if_::if_nametoindex;
@@ -29,11 +29,13 @@ pub(super) enum Way<'a> {
 /// Adds routes to a namespace.
 pub(super) fn add(space: &Namespace, routes: &[Route<'_>]) -> Result<()> {
     let message = |Route { to, via }: &Route<'_>| -> Result<RouteMessage> {
-        let route = RouteMessageBuilder::<IpAddr>::new();
-        let route = match *to {
-            Some((to, len)) => route.destination_prefix(to, len)?,
-            None => route,
+        let all = match *via {
+            Way::By(IpAddr::V4(_)) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+            Way::By(IpAddr::V6(_)) | Way::On(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
+        // The builder takes the family from the destination.
+        let (to, len) = to.unwrap_or((all, 0));
+        let route = RouteMessageBuilder::<IpAddr>::new().destination_prefix(to, len)?;
         let route = match *via {
             Way::By(via) => route.gateway(via)?,
             Way::On(interface) => {
