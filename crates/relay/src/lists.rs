@@ -85,9 +85,7 @@ impl<C: Ciphers> Relay<C> {
         message: &ListMessage,
         sink: &mut impl Sink,
     ) {
-        let mut body = Vec::new();
-        message.encode(&mut body);
-        self.send_passed(now, to, (message.kind(), &body), sink);
+        self.send_passed(now, to, (message.kind(), |body| message.encode(body)), sink);
     }
 
     /// Sends a neighbour a message about registrars' supplements.
@@ -98,9 +96,7 @@ impl<C: Ciphers> Relay<C> {
         message: &ChainMessage,
         sink: &mut impl Sink,
     ) {
-        let mut body = Vec::new();
-        message.encode(&mut body);
-        self.send_passed(now, to, (message.kind(), &body), sink);
+        self.send_passed(now, to, (message.kind(), |body| message.encode(body)), sink);
     }
 
     /// Sends a neighbour a message about the network's secret.
@@ -111,13 +107,20 @@ impl<C: Ciphers> Relay<C> {
         message: &SecretMessage,
         sink: &mut impl Sink,
     ) {
-        let mut body = Vec::new();
-        message.encode(&mut body);
-        self.send_passed(now, to, (message.kind(), &body), sink);
+        self.send_passed(now, to, (message.kind(), |body| message.encode(body)), sink);
     }
 
-    fn send_passed(&mut self, now: Time, to: LinkId, message: (u8, &[u8]), sink: &mut impl Sink) {
-        self.send_control(now, to, &[message], sink);
+    /// Sends a neighbour a message of a kind, which `encode` appends to its body.
+    fn send_passed(
+        &mut self,
+        now: Time,
+        to: LinkId,
+        (kind, encode): (u8, impl FnOnce(&mut Vec<u8>)),
+        sink: &mut impl Sink,
+    ) {
+        let mut body = Vec::new();
+        encode(&mut body);
+        self.send_control(now, to, &[(kind, &body)], sink);
         self.refresh();
     }
 }
