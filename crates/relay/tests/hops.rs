@@ -326,3 +326,57 @@ fn an_idle_neighbour_that_is_gone_is_noticed_by_the_next_keepalive() {
     };
     assert!(!is_up(H1, Address::new(1, 0)) && !is_up(R1, Address::new(1, 1)));
 }
+
+/// A neighbour tells its other prefix while it is asked at an address there, and answers then: the
+/// address is one of its schedule by now, and the answer makes it no fixed endpoint.
+#[test]
+fn an_answer_that_comes_after_the_prefix_was_told_moves_no_fixed_endpoint() {
+    let mut followed = 0;
+    for (node, other) in [(R1, R2), (R2, R1)] {
+        let mut net = net(|_| {});
+        net.unrouted = [Some(node); 2];
+        net.run(Duration::from_secs(5));
+        assert!(!view(&net, other).hopping);
+        // The end that leads begins a hop, in vain.
+        let calls = |path: &Path| {
+            let to = hopper(path.ends.remote);
+            path.ends.local.and_then(hopper) == Some(node) && to == Some(other)
+        };
+        let mut is_called = false;
+        for _ in 0..30_000 {
+            net.wire.paths = Some(Vec::new());
+            net.run(Duration::from_millis(1));
+            is_called = net.wire.paths.iter().flatten().any(calls);
+            if is_called {
+                break;
+            }
+        }
+        if !is_called {
+            continue;
+        }
+        // It calls from another prefix before what it tells of it arrives.
+        net.unrouted = [None; 2];
+        net.routed[node] = moved_prefix(node);
+        net.nodes[node].relay.move_hop_prefix(net.now, moved_prefix(node));
+        net.wire.paths = Some(Vec::new());
+        let (at, there) = (net.nodes[node].at, net.nodes[other].at);
+        let mut late = Vec::new();
+        for _ in 0..400 {
+            let held = net.step_between_hoppers();
+            late.extend(held.into_iter().filter(|(from, to, _)| (*from, *to) == (at, there)));
+            net.now = net.now + Duration::from_millis(1);
+        }
+        let asked = |path: &Path| under(moved_prefix(node), path.ends.remote) == path.ends.remote;
+        assert!(net.wire.paths.take().iter().flatten().any(asked), "it is asked there");
+        for (from, _, mut frame) in late {
+            net.deliver(other, from, &mut frame);
+            let endpoint = net.nodes[other].relay.view(LinkId::from_bits(0));
+            let endpoint = endpoint.and_then(|link| link.endpoint);
+            assert_eq!(endpoint, Some(at), "{node}");
+        }
+        followed += 1;
+        net.run(Duration::from_secs(100));
+        assert!(view(&net, other).hopping);
+    }
+    assert_eq!(followed, 1, "one end leads");
+}
