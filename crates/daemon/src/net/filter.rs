@@ -6,9 +6,10 @@
 //! classic    no right                       another program when addresses change; can't count
 //! ```
 //!
-//! A socket's own counter of drops has overflows and the filter's drops in one: overflows are what
-//! the extended program has not counted of it. With the classic one nobody can tell them apart, so
-//! that both count as `stale_or_overflow`.
+//! A socket's own counter of drops has overflows, datagrams with a wrong UDP checksum, and the
+//! filter's drops in one: what the extended program has not counted of it counts as an overflow,
+//! wrong checksums, too. With the classic one nobody can tell them apart, so that all count as
+//! `stale_or_overflow`.
 
 mod kernel;
 mod program;
