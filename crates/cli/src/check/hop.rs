@@ -75,14 +75,26 @@ impl Probed {
         if neighbours.is_empty() {
             lines.push("no [[link]] of this node has `hop`: nobody could be asked".into());
         }
-        lines.extend(neighbours.iter().map(|found| format!("{}: {}", found.peer, words(found))));
+        lines.extend(
+            neighbours
+                .iter()
+                .map(|found| format!("{}: {}", found.peer, words(found, mode == "segment"))),
+        );
         lines
     }
 }
 
-fn words(found: &HopProbed) -> &'static str {
+fn words(found: &HopProbed, on_segment: bool) -> &'static str {
     match found.outcome.as_str() {
         "open" => "in order: what is sent to an address of the prefix comes, and from there leaves",
+        "not_routed" if on_segment => {
+            "nothing comes to the address, though packets from it leave: the address isn't on the \
+             interface (see `shoal status`), or a neighbour table is full"
+        }
+        "closed" if on_segment => {
+            "nothing comes to the address, and nothing from it arrives: the address isn't on the \
+             interface (see `shoal status`), or a neighbour table is full"
+        }
         "not_routed" => {
             "nothing comes to the prefix, though packets from it leave: the router before this \
              node does not route it here, or a firewall drops what comes to other addresses than \
@@ -112,8 +124,14 @@ mod tests {
         let outcomes = ["open", "not_routed", "filtered", "closed", "silent", "down", "alone", "?"];
         let found = |outcome: &str| HopProbed { peer: "r2".into(), outcome: outcome.into() };
         let words: std::collections::BTreeSet<_> =
-            outcomes.iter().map(|outcome| words(&found(outcome))).collect();
+            outcomes.iter().map(|outcome| words(&found(outcome), false)).collect();
         assert_eq!(words.len(), outcomes.len());
+        let missing = "the address isn't on the interface (see `shoal status`), or a neighbour \
+                       table is full";
+        for outcome in outcomes {
+            let of_segment = super::words(&found(outcome), true).contains(missing);
+            assert_eq!(of_segment, ["not_routed", "closed"].contains(&outcome), "{outcome}");
+        }
         let neighbours = vec![found("not_routed")];
         let (mode, prefix) = ("routed".into(), "2001:db8::/64".into());
         let probed = Probed { mode, prefix, port: 7_400, neighbours };
@@ -121,6 +139,7 @@ mod tests {
         assert!(lines[1].contains("ip -6 route add 2001:db8::/64"), "{lines:?}");
         let on_segment = Probed { mode: "segment".into(), ..probed };
         assert!(on_segment.lines()[1].contains("gc_thresh3"));
+        assert!(on_segment.lines()[4].contains("neighbour table"), "{:?}", on_segment.lines());
         assert!(lines[4].starts_with("r2: nothing comes to the prefix"), "{lines:?}");
     }
 }
