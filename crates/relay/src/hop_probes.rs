@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use shoal_crypto::Ciphers;
 use shoal_session::Endpoints;
-use shoal_wire::{CONTROL_HOP_PROBE, DropReason, HopProbe, LinkId, ProbeStage, Time};
+use shoal_wire::{CONTROL_HOP_PROBE, DropReason, HopPlace, HopProbe, LinkId, ProbeStage, Time};
 
 use crate::hop::{Probe, ProbeView};
 use crate::hops::Hopping;
@@ -13,12 +13,9 @@ use crate::{Relay, Sink};
 impl Hopping {
     /// Whether the neighbour asked whether this address of its prefix can be used.
     pub(crate) fn is_probed(&self, now: Time, remote: SocketAddr) -> bool {
-        let (Some(peer), SocketAddr::V6(v6)) = (self.hop.peer(), remote) else { return false };
-        let octets = v6.ip().octets();
-        let [.., a, b, c, d, e, f, g, h] = octets;
-        octets.starts_with(&peer.prefix)
-            && peer.port == v6.port()
-            && self.asked.knows(now, u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+        let Some((prefix, identifier)) = HopPlace::split(remote) else { return false };
+        let is_there = |peer: HopPlace| peer.prefix == prefix && peer.port == remote.port();
+        self.hop.peer().is_some_and(is_there) && self.asked.knows(now, identifier)
     }
 }
 

@@ -50,10 +50,8 @@ impl Accepted {
     /// Whether a frame that came to this address is looked at. The schedule says nothing of
     /// addresses outside of its prefix.
     pub(crate) fn takes(&self, local: Option<SocketAddr>) -> bool {
-        let Some(SocketAddr::V6(v6)) = local else { return true };
-        let [a, b, c, d, e, f, g, h, identifier @ ..] = v6.ip().octets();
-        !self.prefixes.contains(&[a, b, c, d, e, f, g, h])
-            || self.identifiers.binary_search(&u64::from_be_bytes(identifier)).is_ok()
+        let Some((prefix, identifier)) = local.and_then(HopPlace::split) else { return true };
+        !self.prefixes.contains(&prefix) || self.identifiers.binary_search(&identifier).is_ok()
     }
 }
 

@@ -50,6 +50,13 @@ impl HopPlace {
         Duration::from_millis(self.interval_ms.into())
     }
 
+    /// The prefix and the interface identifier of an endpoint; none of one that is not IPv6.
+    pub fn split(at: SocketAddr) -> Option<([u8; 8], u64)> {
+        let SocketAddr::V6(v6) = at else { return None };
+        let [a, b, c, d, e, f, g, h, identifier @ ..] = v6.ip().octets();
+        Some(([a, b, c, d, e, f, g, h], u64::from_be_bytes(identifier)))
+    }
+
     /// The endpoint with this interface identifier.
     pub fn endpoint(&self, identifier: u64) -> SocketAddr {
         let mut octets = [0; 16];
@@ -228,7 +235,10 @@ mod tests {
         };
         assert_eq!(HopPlace::parse(&HopPlace::to_bytes(Some(good))), Ok(Some(good)));
         assert_eq!(HopPlace::parse(&HopPlace::to_bytes(None)), Ok(None));
-        assert_eq!(good.endpoint(0x0003_0004_0005_0006).to_string(), "[2001:db8:1:2:3:4:5:6]:7400");
+        let endpoint = good.endpoint(0x0003_0004_0005_0006);
+        assert_eq!(endpoint.to_string(), "[2001:db8:1:2:3:4:5:6]:7400");
+        assert_eq!(HopPlace::split(endpoint), Some((good.prefix, 0x0003_0004_0005_0006)));
+        assert_eq!(HopPlace::split("192.0.2.1:7400".parse().unwrap()), None);
         let prefixes = [[0; 8], [0xff; 8], [0xfe, 0x80, 0, 0, 0, 0, 0, 0]];
         let bad = prefixes.map(|prefix| HopPlace { prefix, ..good });
         let times = [0, 999, 3_600_001].map(|interval_ms| HopPlace { interval_ms, ..good });

@@ -263,28 +263,22 @@ impl Hop {
 
     /// Whether a datagram from there is the neighbour's by its schedule.
     pub fn knows(&self, now: Time, remote: SocketAddr) -> bool {
-        let SocketAddr::V6(v6) = remote else { return false };
-        let [a, b, c, d, e, f, g, h, id @ ..] = v6.ip().octets();
-        let peer = self.peer.filter(|peer| peer.prefix == [a, b, c, d, e, f, g, h]);
-        let id = u64::from_be_bytes(id);
-        peer.is_some_and(|peer| {
-            peer.port == v6.port() && self.spots(now).any(|spot| self.is(spot, id))
-        })
+        let Some((prefix, id)) = HopPlace::split(remote) else { return false };
+        let is_there = |peer: &HopPlace| peer.prefix == prefix && peer.port == remote.port();
+        self.peer.as_ref().is_some_and(is_there) && self.spots(now).any(|spot| self.is(spot, id))
     }
 
     /// Whether an address is under the neighbour's prefix, of whatever epoch.
     pub fn is_under_prefix(&self, remote: SocketAddr) -> bool {
-        let SocketAddr::V6(v6) = remote else { return false };
-        self.peer.is_some_and(|peer| v6.ip().octets().starts_with(&peer.prefix))
+        let prefix = HopPlace::split(remote).map(|(prefix, _)| prefix);
+        self.peer.is_some_and(|peer| prefix == Some(peer.prefix))
     }
 
     /// The prefix under which an address is the neighbour's by its schedule, if that is another
     /// than the one in use.
     pub fn roamed(&self, now: Time, remote: SocketAddr) -> Option<[u8; 8]> {
-        let SocketAddr::V6(v6) = remote else { return None };
-        let [a, b, c, d, e, f, g, h, id @ ..] = v6.ip().octets();
-        let (prefix, id) = ([a, b, c, d, e, f, g, h], u64::from_be_bytes(id));
-        let elsewhere = |peer: &HopPlace| peer.port == v6.port() && peer.prefix != prefix;
+        let (prefix, id) = HopPlace::split(remote)?;
+        let elsewhere = |peer: &HopPlace| peer.port == remote.port() && peer.prefix != prefix;
         let is_its = self.peer.as_ref().is_some_and(elsewhere)
             && HopPlace::is_usable(prefix)
             && self.spots(now).any(|spot| self.is(spot, id));
