@@ -157,7 +157,8 @@ impl HopStep {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ProbeStage {
-    /// The sender asks to be sent `Come` at the address.
+    /// The sender asks to be sent `Come` at the address. As all but `Come` and `Leave`, it goes by
+    /// the link, wherever that is now.
     Ask = 1,
     /// The receiver of `Ask` got it.
     Heard = 2,

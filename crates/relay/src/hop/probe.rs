@@ -1,16 +1,17 @@
-//! Whether an address of a node's prefix can be used: the node asks a neighbour through their fixed
-//! endpoints, and both try it.
+//! Whether an address of a node's prefix can be used: the node asks a neighbour by their link,
+//! wherever that is now, and both try it.
 //!
 //! ```text
 //! asks                                    neighbour
-//!   Ask ------------------------------->             between the fixed endpoints
-//!       <------------------------------- Heard       the same way
-//!       <------------------------------- Come        to the address
-//!   Leave ------------------------------>            from the address
-//!       <------------------------------- Left        between the fixed endpoints
+//!   Ask ------------------------------->             by the link
+//!       <------------------------------- Heard       by the link
+//!       <------------------------------- Come        from the fixed endpoint to the address
+//!   Leave ------------------------------>            from the address to the fixed endpoint
+//!       <------------------------------- Left        by the link
 //! ```
 //!
-//! Each is repeated, since frames get lost: what never came was not let through.
+//! Each is repeated, since frames get lost: what never came was not let through. The first answer
+//! begins the count anew, so that a long way there and back takes no try from the second direction.
 
 use core::time::Duration;
 
@@ -18,7 +19,8 @@ use shoal_wire::{DropReason, HopProbe, ProbeStage, Time};
 
 /// Between two tries.
 const AGAIN: Duration = Duration::from_millis(300);
-/// How often each message is sent.
+/// How often each message is sent before the neighbour's first answer, and after it: twelve times
+/// at most.
 const TRIES: u32 = 6;
 /// How long the neighbour sends to, and knows, the address that it was asked for.
 const KEPT: Duration = Duration::from_secs(4);
@@ -96,8 +98,8 @@ impl Probe {
         match said.stage {
             ProbeStage::Heard if !*heard => {
                 *heard = true;
-                // The other direction is tried at once.
-                self.again = now;
+                // The other direction is tried at once, and as often as this one.
+                (self.again, self.tries) = (now, 0);
             }
             ProbeStage::Heard => {}
             ProbeStage::Come => *came = true,
@@ -178,6 +180,36 @@ mod tests {
         assert_eq!(probe.view(), ProbeView { over: true, ..ProbeView::default() });
         let late = HopProbe { stage: ProbeStage::Come, identifier: 7 };
         assert_eq!(probe.handle(now, &late), Err(DropReason::BadHop));
+    }
+
+    /// An open path whose way there and back takes so long.
+    fn found_after(way: Duration) -> (ProbeView, Time) {
+        let mut probe = Probe::new(Time::ZERO, 7);
+        let mut asked = Asked::default();
+        let mut answers: Vec<(Time, HopProbe)> = Vec::new();
+        let mut now = Time::ZERO;
+        while let Some(due) = probe.poll_timeout() {
+            let next = answers.iter().map(|(at, _)| *at).min();
+            now = next.map_or(due, |at| at.min(due));
+            for (_, answer) in answers.extract_if(.., |(at, _)| *at <= now) {
+                let _late = probe.handle(now, &answer);
+            }
+            for sent in probe.poll(now) {
+                assert_eq!(asked.handle(now, &sent), Ok(()));
+                answers.extend(asked.take().into_iter().map(|answer| (now + way, answer)));
+            }
+        }
+        (probe.view(), now)
+    }
+
+    #[test]
+    fn a_long_way_is_not_taken_for_a_filter() {
+        let open = ProbeView { over: true, heard: true, came: true, left: true };
+        for way in [0, 20, 800, 1_200, 1_700] {
+            let way = Duration::from_millis(way);
+            assert_eq!(found_after(way).0, open, "{way:?}");
+            assert!(found_after(way).1 <= Time::ZERO + AGAIN * (2 * TRIES), "{way:?}");
+        }
     }
 
     #[test]
