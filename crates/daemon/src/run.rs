@@ -4,7 +4,7 @@
 //! rights that the process was started with), become the configured user, give up every right,
 //! start threads, say ready. A thread that starts earlier would keep its rights: there is one
 //! that sets routes and gives up all others (`kernel_routes.rs`), and one for addresses that hop on
-//! a segment (`hop_addresses.rs`).
+//! a segment (`hop_addresses.rs`); `privileged.rs` has what both do.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;

@@ -91,7 +91,8 @@ fn addresses_on_a_segment_come_go_and_leave_nothing() {
     let (_bridge, [r1, h1]) = segment();
     let mut net = Net::new(&["r1", "h1"]);
     configure(&net, "r1", "");
-    configure(&net, "h1", "mode = \"segment\"\n");
+    let direct = "[direct]\nmode = \"on-demand\"\n";
+    configure(&net, "h1", &format!("mode = \"segment\"\n{direct}"));
     start(&mut net, &r1, "r1");
     start(&mut net, &h1, "h1");
     wait_until_hopping(&net);
@@ -132,6 +133,43 @@ fn addresses_on_a_segment_come_go_and_leave_nothing() {
     assert!(left.iter().all(ends), "{left:?}");
     start(&mut net, &h1, "h1");
     wait_until_hopping(&net);
+    nothing_left_is_taken_for_its_own(&net, &h1, &left);
+    follows_addresses_that_stay(&net, &h1);
+}
+
+/// Addresses at which a node says that it can be called.
+fn told(net: &Net, name: &str) -> Vec<String> {
+    let seen = net.ask(name, &["netcheck"]).unwrap();
+    let locals = seen["netcheck"]["locals"].as_array().unwrap_or_else(|| panic!("{seen}"));
+    let told = locals.iter().filter_map(|at| at.as_str()).filter(|at| at.starts_with("[fd42:"));
+    told.map(str::to_string).collect()
+}
+
+/// A node that starts anew takes in nothing at what a killed one left, and tells nobody of it.
+fn nothing_left_is_taken_for_its_own(net: &Net, machine: &Namespace, left: &[Value]) {
+    let is_left = |at: &&Value| left.iter().any(|gone| gone["local"] == at["local"]);
+    assert!(passing(machine).iter().any(|at| is_left(&at)), "they are still there");
+    // Its one address that stays, and those that hop.
+    net.until(|net| {
+        let status = net.ask("h1", &["status"]).unwrap();
+        let now = passing(machine).iter().filter(|at| !is_left(at)).count();
+        status["status"]["hop"]["addresses"].as_u64() == Some(1 + now as u64)
+    });
+    assert_eq!(told(net, "h1"), ["[fd42::2]:7400"]);
+}
+
+/// An address that the machine gets while the node runs is one of its own soon, and one that it
+/// loses is not any more.
+fn follows_addresses_that_stay(net: &Net, machine: &Namespace) {
+    let with = ["[fd42::2]:7400", "[fd42::9]:7400"];
+    for (what, there) in [("add", &with[..]), ("del", &with[..1])] {
+        run(machine, &["ip", "addr", what, "fd42::9/64", "dev", "wire"]);
+        net.until(|net| {
+            let mut told = told(net, "h1");
+            told.sort();
+            told == there
+        });
+    }
 }
 
 #[test]

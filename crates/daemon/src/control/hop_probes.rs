@@ -12,7 +12,8 @@ use crate::worker::first::Parts;
 
 /// Programs that may wait at once.
 const WAITING_MAX: usize = 16;
-/// Longer than any probe, which sends twelve times at most, each 300 ms; one goes on for all who ask meanwhile.
+/// Longer than any probe, which tries twelve times at most, each 300 ms; one goes on for all who
+/// ask meanwhile.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// How soon to look whether the probes have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

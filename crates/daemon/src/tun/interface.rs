@@ -21,7 +21,7 @@ use crate::membership::hosts::Host;
 use crate::tun::device::{Asks, Tun};
 use crate::tun::dns;
 use crate::tun::firewall::SharedFlows;
-use crate::tun::kernel_routes::{KernelRoutes, Route};
+use crate::tun::kernel_routes::{self, KernelRoutes, Route};
 use crate::tun::names::Names;
 use crate::tun::subnets::{self, Ipv4Network, Plan, Surroundings};
 
@@ -75,7 +75,7 @@ impl Interface {
         let index = set_up(config.name.as_str(), &addresses, config.mtu)?;
         let routes = match config.accept_prefixes.is_empty() {
             true => None,
-            false => Some(KernelRoutes::start(index)?),
+            false => Some(kernel_routes::start(index)?),
         };
         let TunOffloads { tcp, udp } = offloads;
         tracing::info!(
@@ -149,7 +149,8 @@ impl Interface {
             ));
         }
         warnings.extend(subnets::not_forwarded(&self.plan.served));
-        warnings.extend(self.routes.iter().flat_map(KernelRoutes::faults));
+        let missing = self.routes.iter().flat_map(KernelRoutes::faults);
+        warnings.extend(missing.map(|fault| format!("[interface] accept_prefixes: {fault}")));
         warnings
     }
 

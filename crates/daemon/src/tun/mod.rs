@@ -9,6 +9,7 @@ pub(crate) mod hop_route;
 pub(crate) mod interface;
 pub(crate) mod kernel_routes;
 pub(crate) mod names;
+pub(crate) mod privileged;
 pub mod subnets;
 
 pub use device::{check_device, open_plain};

@@ -16,6 +16,7 @@ use crate::membership::levels;
 use crate::net::mapping::PortMapping;
 use crate::tun::interface::Interface;
 use crate::worker::first::{Parts, Worker};
+use crate::worker::hopping::Hopping;
 
 /// What the files say about direct links; none where there are to be none.
 pub fn config(config: &Config, hosts: &Hosts) -> Option<DirectConfig> {
@@ -65,8 +66,12 @@ pub fn maps_ports(config: &Config, hosts: &Hosts) -> bool {
 }
 
 /// Endpoints of this machine at which the sockets take datagrams. The network's own interface is
-/// not among them.
-fn locals(bound: impl Iterator<Item = SocketAddr>, own: Option<&str>) -> Vec<SocketAddr> {
+/// not among them, nor are addresses that hop.
+fn locals(
+    bound: impl Iterator<Item = SocketAddr>,
+    own: Option<&str>,
+    hopping: Option<&Hopping>,
+) -> Vec<SocketAddr> {
     let Ok(all) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
     let others = all.filter(|entry| own != Some(entry.interface_name.as_str()));
     let address = |entry: nix::ifaddrs::InterfaceAddress| -> Option<IpAddr> {
@@ -74,7 +79,9 @@ fn locals(bound: impl Iterator<Item = SocketAddr>, own: Option<&str>) -> Vec<Soc
         let four = address.as_sockaddr_in().map(|at| IpAddr::V4(at.ip()));
         four.or_else(|| address.as_sockaddr_in6().map(|at| IpAddr::V6(at.ip())))
     };
-    let here: Vec<IpAddr> = others.filter_map(address).filter(|ip| !ip.is_loopback()).collect();
+    let passes = |ip: IpAddr| hopping.is_some_and(|hopping| hopping.is_passing(ip));
+    let here = others.filter_map(address).filter(|ip| !ip.is_loopback() && !passes(*ip));
+    let here: Vec<IpAddr> = here.collect();
     let at = |bound: SocketAddr| match bound.ip().is_unspecified() {
         false => vec![bound],
         true => {
@@ -88,13 +95,14 @@ fn locals(bound: impl Iterator<Item = SocketAddr>, own: Option<&str>) -> Vec<Soc
 impl Worker {
     /// Looks which addresses this machine has, for direct links.
     pub(crate) fn look_at_reach(&mut self) {
-        let Parts { node, ports, interface, config, names, .. } = &mut self.parts;
+        let Parts { node, ports, interface, hopping, config, names, .. } = &mut self.parts;
         if cover::own(config, names.hosts()).is_some() {
             ports.give_back();
         }
         if node.edge.direct_stats().is_some() {
             let own = interface.as_ref().map(Interface::name);
-            node.set_locals(locals(ports.views().map(|port| port.local), own));
+            let bound = ports.views().map(|port| port.local);
+            node.set_locals(locals(bound, own, hopping.as_ref()));
         }
     }
 

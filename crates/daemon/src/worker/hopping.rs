@@ -1,10 +1,12 @@
 //! The kernel's side of addresses that hop: the route, or the addresses on a segment, by which they
 //! are this machine's, and the filter that drops what comes to those that are not in use.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::Context;
 use shoal_relay::Accepted;
+use shoal_wire::HopPlace;
 
 use crate::config::{Config, Hop, HopMode, HopPrefix};
 use crate::control::api;
@@ -52,6 +54,7 @@ impl Way {
 /// Held as long as addresses hop.
 pub struct Hopping {
     way: Way,
+    prefix: HopPrefix,
     pub(crate) filter: HopFilter,
     accepted: Option<Arc<Accepted>>,
 }
@@ -71,7 +74,7 @@ impl Hopping {
         let sockets = all.map(Ports::hopping).collect::<Result<Vec<_>, _>>();
         let sockets = sockets.context("[hop]: can't keep a handle of the sockets")?;
         let filter = HopFilter::open(sockets.into_iter().flatten().collect(), prefix.0);
-        Ok(Some(Hopping { way, filter, accepted: None }))
+        Ok(Some(Hopping { way, prefix, filter, accepted: None }))
     }
 
     /// Whether addresses would hop on a segment.
@@ -98,6 +101,25 @@ impl Hopping {
             Way::Routed { .. } => Vec::new(),
             Way::Segment(segment, _) => segment.own.clone(),
         }
+    }
+
+    /// Whether an address is under the prefix and is not one that stays: nobody may be told of it.
+    pub(super) fn is_passing(&self, ip: IpAddr) -> bool {
+        let Some((prefix, identifier)) = HopPlace::split(SocketAddr::new(ip, 0)) else {
+            return false;
+        };
+        let stays = match &self.way {
+            Way::Routed { .. } => false,
+            Way::Segment(segment, _) => segment.own.contains(&identifier),
+        };
+        prefix == self.prefix.0 && !stays
+    }
+
+    /// Takes the identifiers of addresses that stay, if the machine has others than before.
+    fn take_staying(&mut self) -> Option<Vec<u64>> {
+        let Way::Segment(segment, addresses) = &mut self.way else { return None };
+        segment.own = addresses.take_staying()?;
+        Some(segment.own.clone())
     }
 
     /// Has the kernel let in what comes to these addresses, and nothing else of the prefix.
@@ -149,8 +171,13 @@ impl Hopping {
 
 impl Worker {
     /// Has the kernel drop what comes to addresses that are not in use any more, before anything is
-    /// sent from new ones.
+    /// sent from new ones. On a segment the interface gets those a moment later: that is an epoch
+    /// before they are used, but for the first hop of a session, which begins at once.
     pub(super) fn let_hops_in(&mut self) {
+        if let Some(staying) = self.parts.hopping.as_mut().and_then(Hopping::take_staying) {
+            self.parts.node.relay.set_staying(staying);
+            self.look_at_reach();
+        }
         let accepted = self.parts.node.relay.accepted();
         if let Some((hopping, accepted)) = self.parts.hopping.as_mut().zip(accepted) {
             hopping.follow(accepted);
