@@ -8,12 +8,11 @@ use std::sync::Arc;
 
 use shoal_crypto::{Identity, Secret, Suite, kdf};
 use shoal_session::noise::Initiator;
+use shoal_session::outer::Opener;
 use shoal_wire::leg::{FIRST_LEN, Offer, SECOND_LEN, Shape};
 use shoal_wire::{Address, CircuitId, DropReason, Mixing};
 
 use crate::layer::LayerSecrets;
-use shoal_session::outer::Opener;
-
 use crate::setup::{self, Answer, Bond, Create};
 
 /// What all jobs of one machine share.

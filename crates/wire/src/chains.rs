@@ -131,11 +131,7 @@ impl ChainMessage {
 
 fn parse_have(r: &mut Reader<'_>) -> Result<ChainHave, ParseError> {
     let invalid = |what| Err(ParseError::Invalid { what });
-    let ask = match r.u8("ask")? {
-        0 => false,
-        1 => true,
-        _ => return invalid("ask"),
-    };
+    let ask = r.flag("ask")?;
     let count = usize::from(r.u8("count of chains")?);
     if count > CHAINS_MAX {
         return Err(ParseError::TooLong { what: "chains", max: CHAINS_MAX, have: count });

@@ -92,6 +92,15 @@ impl<'a> Reader<'a> {
         Ok(self.array::<1>(what)?[0])
     }
 
+    /// Reads one byte that is 0 or 1.
+    pub fn flag(&mut self, what: &'static str) -> Result<bool, ParseError> {
+        match self.u8(what)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(ParseError::Invalid { what }),
+        }
+    }
+
     /// Reads a big-endian `u16`.
     pub fn u16(&mut self, what: &'static str) -> Result<u16, ParseError> {
         Ok(u16::from_be_bytes(self.array(what)?))

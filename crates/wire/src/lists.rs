@@ -40,13 +40,8 @@ impl ListHave {
     pub const LEN: usize = 45;
 
     fn parse(r: &mut Reader<'_>) -> Result<ListHave, ParseError> {
-        let ask = match r.u8("ask")? {
-            0 => false,
-            1 => true,
-            _ => return Err(ParseError::Invalid { what: "ask" }),
-        };
         let have = ListHave {
-            ask,
+            ask: r.flag("ask")?,
             version: r.u64("list version")?,
             digest: r.array("list digest")?,
             len: r.u32("list length")?,

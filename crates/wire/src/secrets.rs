@@ -74,8 +74,8 @@ impl SecretMessage {
         let mut r = Reader::new(body);
         let message = match kind {
             KIND_HAVE => SecretMessage::Have(SecretHave {
-                ask: flag(&mut r, "ask")?,
-                has: flag(&mut r, "has")?,
+                ask: r.flag("ask")?,
+                has: r.flag("has")?,
                 name: r.array("name of a secret")?,
             }),
             KIND_GIVE => SecretMessage::Give(r.array("secret")?),
@@ -83,13 +83,5 @@ impl SecretMessage {
         };
         r.finish("secret message")?;
         Ok(message)
-    }
-}
-
-fn flag(r: &mut Reader<'_>, what: &'static str) -> Result<bool, ParseError> {
-    match r.u8(what)? {
-        0 => Ok(false),
-        1 => Ok(true),
-        _ => Err(ParseError::Invalid { what }),
     }
 }
