@@ -15,7 +15,7 @@
 
 use shoal_crypto::{AeadKey, DhSecret, Rng, Secret, Suite, ct_eq, kdf};
 use shoal_session::noise::{Initiator, Pattern, Responder};
-use shoal_session::outer::{Lead, OuterSeal};
+use shoal_session::outer::{Lead, Opener, OuterSeal, OuterSeals};
 use shoal_wire::leg::{CELL_LEN, FIRST_LEN, Grant, Offer, SECOND_LEN, Terms};
 use shoal_wire::{Address, DropReason, ParseError, Reader, TAG_LEN, shake};
 use zeroize::Zeroizing;
@@ -190,13 +190,16 @@ pub(crate) struct Create {
 }
 
 impl Create {
-    /// Opens a create cell for the node of `outer`.
+    /// Opens a create cell for the node of `outer`, and says what opened it.
     ///
     /// # Errors
     ///
     /// `bad_handshake`: it is none, or for another node. `bad_version`, `malformed`.
-    pub(crate) fn open(outer: &OuterSeal, cell: &mut [u8]) -> Result<Create, DropReason> {
-        let (lead, body) = outer.open_request(cell)?;
+    pub(crate) fn open(
+        outer: &OuterSeals,
+        cell: &mut [u8],
+    ) -> Result<(Create, Opener), DropReason> {
+        let (lead, body, opener) = outer.open_request(cell)?;
         let mut reader = Reader::new(body);
         if reader.u8("type").map_err(malformed)? != TYPE_CREATE {
             return Err(DropReason::Malformed);
@@ -212,7 +215,7 @@ impl Create {
         if reader.rest().iter().any(|&byte| byte != 0) {
             return Err(DropReason::Malformed);
         }
-        Ok(Create { lead, proof, shown_s, sealed, noise })
+        Ok((Create { lead, proof, shown_s, sealed, noise }, opener))
     }
 
     /// Whether `asker` made it, and shows this cookie in it.

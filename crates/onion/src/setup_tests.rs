@@ -1,7 +1,7 @@
 //! Set-up work on another thread, and what keeps a flood of it off.
 
 use shoal_crypto::Secret;
-use shoal_session::outer::OuterSeal;
+use shoal_session::outer::{OuterSeal, OuterSeals};
 
 use super::*;
 use crate::setup::{Bond, Cookie};
@@ -117,6 +117,11 @@ fn outer(responder: Address) -> OuterSeal {
     OuterSeal::new(setup::ROLE, &NetworkSecret([7; 32]), &identity(responder).public())
 }
 
+/// What that node opens create cells with.
+fn outers(responder: Address) -> OuterSeals {
+    OuterSeals::new(setup::ROLE, &NetworkSecret([7; 32]).into(), &identity(responder).public())
+}
+
 #[test]
 fn a_cookie_that_is_shown_must_be_the_right_one() {
     let mut world = World::new();
@@ -132,7 +137,8 @@ fn a_cookie_that_is_shown_must_be_the_right_one() {
     world.now = world.now + Duration::from_secs(5);
     let copy = Seen { from: relay(2), ..shows.clone() };
     assert_eq!(world.hand(&copy), Some(DropReason::BadHandshake));
-    let create = setup::Create::open(&outer(relay(1)), &mut shows.cell.clone()[..]).unwrap();
+    let opened = setup::Create::open(&outers(relay(1)), &mut shows.cell.clone()[..]);
+    let (create, _) = opened.unwrap();
     assert!(!create.shows(&bond(A, relay(1)), A, &Cookie::default()));
     assert!(!create.shows(&bond(A, relay(1)), A, &[7; 12]));
     assert_eq!(world.hand(&shows), None);
@@ -182,7 +188,8 @@ fn who_knows_the_leg_secret_reads_no_grant() {
     let shown = (relay(1), &Cookie::default(), 77);
     let create = setup::write_create(&sides, &lead, shown, &grant, &noise);
     let answer = |bond: Bond| {
-        let create = setup::Create::open(&outer, &mut create.clone()[..]).unwrap();
+        let opened = setup::Create::open(&outers(relay(2)), &mut create.clone()[..]);
+        let (create, _) = opened.unwrap();
         create.answer(responder.dh(), bond, &[Suite::Aes256Gcm], &ephemeral)
     };
     assert_eq!(answer(bond(A, relay(2))).err(), Some(DropReason::BadHandshake));

@@ -5,7 +5,7 @@ mod vectors;
 
 use shoal_crypto::{AeadKey, Identity, NetworkSecret, Rng, Secret, Suite};
 use shoal_session::noise::Split;
-use shoal_session::outer::OuterSeal;
+use shoal_session::outer::{OuterSeal, OuterSeals};
 use shoal_wire::leg::{CELL_LEN, Grant, Message, SECOND_LEN, Shape};
 use shoal_wire::{Address, DropReason};
 
@@ -91,9 +91,9 @@ fn bond(responder: &Identity) -> Bond {
 fn a_golden_create_cell_is_answered() {
     let identity = Identity::from_seed([2; 32]);
     let bond = bond(&identity);
-    let outer = OuterSeal::new(setup::ROLE, &NetworkSecret([1; 32]), &identity.public());
+    let outer = OuterSeals::new(setup::ROLE, &NetworkSecret([1; 32]).into(), &identity.public());
     let golden = vector("create");
-    let create = Create::open(&outer, &mut golden.clone()).unwrap();
+    let (create, _) = Create::open(&outer, &mut golden.clone()).unwrap();
     assert_eq!((create.lead, create.shown_s), ([6; 16], 77));
     assert!(create.shows(&bond, ASKER, &[9; 12]));
     assert!(!create.shows(&bond, ASKER, &Cookie::default()));
@@ -103,7 +103,7 @@ fn a_golden_create_cell_is_answered() {
     let offer = &answer.offer;
     assert_eq!((offer.leg, offer.suites, offer.place, offer.lifetime), ([21; 32], 5, 2, 60));
     assert_eq!((answer.back.index, answer.back.key), (INDEX, LEG_KEY));
-    let other = OuterSeal::new(b"link", &NetworkSecret([1; 32]), &identity.public());
+    let other = OuterSeals::new(b"link", &NetworkSecret([1; 32]).into(), &identity.public());
     assert!(Create::open(&other, &mut golden.clone()).is_err());
 }
 

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use shoal_crypto::{AeadKey, NetworkSecret, NetworkSecrets, PublicKey, Secret, Suite, kdf};
-use shoal_wire::{DropReason, TAG_LEN, shake};
+use shoal_wire::{DropReason, SizeClass, TAG_LEN, shake};
 
 /// What handshakes with one responder are sealed under, around their Noise messages.
 pub struct OuterSeal {
@@ -146,27 +146,41 @@ impl OuterSeals {
         &self,
         frame: &'a mut [u8],
     ) -> Result<(Lead, &'a [u8], Opener), DropReason> {
-        let opener = self.opener_of(frame);
-        let (lead, body) = opener.open_request(frame)?;
-        Ok((lead, body, opener))
-    }
-
-    /// What opens a request, or the first seal.
-    pub fn opener_of(&self, request: &[u8]) -> Opener {
-        self.opener(request, |seal, frame| seal.open_request(frame).is_ok())
+        let (lead, opener) =
+            self.open_with(frame, |seal, frame| seal.open_request(frame).map(|(lead, _)| lead))?;
+        Ok((lead, body(frame), Opener::clone(opener)))
     }
 
     /// Opens a part in place, as [`OuterSeal::open_part`].
     pub fn open_part<'a>(&self, frame: &'a mut [u8]) -> Result<(Lead, &'a [u8]), DropReason> {
-        self.opener(frame, |seal, frame| seal.open_part(frame).is_ok()).open_part(frame)
+        let (lead, _) =
+            self.open_with(frame, |seal, frame| seal.open_part(frame).map(|(lead, _)| lead))?;
+        Ok((lead, body(frame)))
     }
 
-    /// The second seal if there is one and it opens the frame, else the first. A stranger's frame
-    /// costs two trials then. Opening in place destroys what it refuses, so a copy is tried.
-    fn opener(&self, frame: &[u8], opens: impl Fn(&OuterSeal, &mut [u8]) -> bool) -> Opener {
-        let other = self.other.as_ref().filter(|other| opens(other, &mut frame.to_vec()));
-        Arc::clone(other.unwrap_or(&self.first))
+    /// Opens a frame under the first seal, or under the second if there is one and the first does
+    /// not open it; says which. A stranger's frame costs two trials then. A trial in place destroys
+    /// what it refuses, so while there are two a copy is kept for the second.
+    fn open_with(
+        &self,
+        frame: &mut [u8],
+        opens: impl Fn(&OuterSeal, &mut [u8]) -> Result<Lead, DropReason>,
+    ) -> Result<(Lead, &Opener), DropReason> {
+        let Some(other) = &self.other else { return Ok((opens(&self.first, frame)?, &self.first)) };
+        let mut space = [0; SizeClass::Full.frame_len()];
+        let copy = space.get_mut(..frame.len()).ok_or(DropReason::BadSize)?;
+        copy.copy_from_slice(frame);
+        if let Ok(lead) = opens(&self.first, frame) {
+            return Ok((lead, &self.first));
+        }
+        frame.copy_from_slice(copy);
+        Ok((opens(other, frame)?, other))
     }
+}
+
+/// The body of a request or a part that was opened.
+fn body(frame: &[u8]) -> &[u8] {
+    &frame[shake::REQUEST_AT..frame.len() - TAG_LEN]
 }
 
 /// Seals all but the last 16 bytes and writes the tag there. Each key seals one frame: nonce 0.
@@ -217,5 +231,39 @@ mod tests {
         }
         assert!(good.open_reply(&[9; 16], Some(&shared[0]), &mut reply).is_ok());
         assert!(good.open_request(&mut [0; 10]).is_err());
+    }
+
+    #[test]
+    fn a_frame_opens_in_place_under_either_secret_and_says_which() {
+        let key = Identity::from_seed([1; 32]).public();
+        let seal = |n| OuterSeal::new(Role::Link.label(), &NetworkSecret([n; 32]), &key);
+        let other = Some(NetworkSecret([2; 32]));
+        let secrets = NetworkSecrets { first: NetworkSecret([1; 32]), other };
+        let two = OuterSeals::new(Role::Link.label(), &secrets, &key);
+        let one = OuterSeals::new(Role::Link.label(), &secrets.first.into(), &key);
+        for len in [192, SizeClass::Full.frame_len()] {
+            for n in [1, 2] {
+                let mut request = vec![7; len];
+                seal(n).seal_request(&[9; 16], &mut request);
+                assert_eq!(one.open_request(&mut request.clone()).is_ok(), n == 1);
+                let (lead, body, opener) = two.open_request(&mut request).unwrap();
+                assert_eq!((lead, opener.secret().0), ([9; 16], [n; 32]));
+                assert!(body.len() == len - 32 && body.iter().all(|&byte| byte == 7));
+                let mut part = vec![8; len];
+                seal(n).seal_part(&[6; 16], &mut part);
+                assert_eq!(one.open_part(&mut part.clone()).is_ok(), n == 1);
+                let (lead, body) = two.open_part(&mut part).unwrap();
+                assert!(lead == [6; 16] && body.len() == len - 32);
+                assert!(body.iter().all(|&byte| byte == 8));
+            }
+            let mut strange = vec![7; len];
+            seal(3).seal_request(&[9; 16], &mut strange);
+            let refused = two.open_request(&mut strange).map(|_| ());
+            assert_eq!(refused, Err(DropReason::BadHandshake));
+        }
+        for len in [0, 16, 31, SizeClass::Full.frame_len() + 1] {
+            assert!(two.open_request(&mut vec![0; len]).is_err());
+            assert!(two.open_part(&mut vec![0; len]).is_err());
+        }
     }
 }

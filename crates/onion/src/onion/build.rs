@@ -200,8 +200,7 @@ impl<C: Ciphers> Onion<C> {
         cell: &mut [u8; CELL_LEN],
     ) -> Result<(), DropReason> {
         // Most of what comes here without a circuit's index is a cell of one that is gone.
-        let opener = self.outer.opener_of(&cell[..]);
-        let create = Create::open(&opener, cell).map_err(|reason| match reason {
+        let (create, opener) = Create::open(&self.outer, cell).map_err(|reason| match reason {
             DropReason::BadHandshake => DropReason::UnknownCircuit,
             other => other,
         })?;
