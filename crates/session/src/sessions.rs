@@ -429,7 +429,10 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         }
     }
 
-    /// Takes back a full handshake frame that was too long to be sent: it goes in parts.
+    /// Takes back a full handshake frame that was too long to be sent: it goes in parts, under the
+    /// secret of the newest request. The frame may be a response, of which nothing here says under
+    /// what its request came. While two secrets count its parts may then be under one that the peer
+    /// does not have; the peer asks again, and that is answered in parts under its own.
     pub fn handle_too_long(&mut self, peer: PeerId, to: E, frame: &[u8]) {
         let Some(found) = self.peer_mut(peer) else { return };
         (found.small, found.refused) = (true, true);
