@@ -241,6 +241,8 @@ impl Handing {
 
     /// The next message to send, and to whom.
     pub fn poll_transmit(&mut self, now: Time) -> Option<(LinkId, SecretMessage)> {
+        // No copy of the secret is made unless a message is due.
+        self.poll_timeout().filter(|at| *at <= now)?;
         let (name, secret) = (self.name, self.secret.clone());
         // Each turn without a message moves a neighbour behind `now`.
         while let Some(&(at, link)) = self.due.first()
