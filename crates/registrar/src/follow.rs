@@ -84,7 +84,7 @@ pub struct Standing {
     pub mandate: Option<MandateId>,
     /// Whether it was looked at, with whatever result.
     pub looked: bool,
-    /// Why it is not reached.
+    /// Why it is not reached, or does not give the network's newest secret.
     pub fault: Option<String>,
 }
 
@@ -120,11 +120,12 @@ impl Follower {
         let body = move || {
             while let Some((version, mandate, steps, asks)) = shared.next() {
                 let done = turn(&mut node, &authority, (version, mandate), &steps, &news);
-                let done = done.and_then(|has| ask(&mut node, asks.as_ref(), &news).map(|()| has));
+                // What the node has counts whether or not it gives the secret.
+                let done = done.map(|has| (has, ask(&mut node, asks.as_ref(), &news).err()));
                 let mut standing = lock(&shared.standing);
                 match done {
-                    Ok(node_has) => {
-                        *standing = Standing { node_has, mandate, looked: true, fault: None };
+                    Ok((node_has, fault)) => {
+                        *standing = Standing { node_has, mandate, looked: true, fault };
                     }
                     Err(fault) => (standing.looked, standing.fault) = (true, Some(fault)),
                 }
@@ -327,7 +328,7 @@ mod tests {
         calls: usize,
     }
 
-    impl Node for &mut Fake {
+    impl Node for Fake {
         fn look(&mut self, _: u64, _: Option<MandateId>) -> Result<Looked, String> {
             if self.away > 0 {
                 self.away -= 1;
@@ -372,7 +373,7 @@ mod tests {
         let (lists, _inbox) = channel(1, &waker);
         let all = steps(STEPS_AT_ONCE as u64 + 5);
         let turn = |node: &mut Fake, steps: &[Supplement]| {
-            super::turn(&mut &mut *node, &authority, (1, None), steps, &lists)
+            super::turn(node, &authority, (1, None), steps, &lists)
         };
         assert_eq!(turn(&mut node, &all[..3]), Err("away".into()));
         assert_eq!(turn(&mut node, &all[..3]), Ok(Some(3)));
@@ -383,5 +384,26 @@ mod tests {
         assert_eq!(turn(&mut node, &all), Ok(Some(all.len() as u64)));
         // It has more than the ledger: nothing is given.
         assert_eq!(turn(&mut node, &all[..9]), Ok(Some(all.len() as u64)));
+    }
+
+    #[test]
+    fn what_a_node_has_is_told_though_it_does_not_give_the_secret() {
+        let authority = shoal_crypto::SigningKey::from_seed([9; 32]).public();
+        let (outlet, _inbox) = channel(1, &Waker::new().unwrap());
+        let node = Fake { has: 7, ..Fake::default() };
+        let follower = Follower::start(node, authority, outlet).unwrap();
+        let mandate = Some(MandateId([2; 32]));
+        follower.set((1, mandate), Arc::new(steps(3)), Some(NetworkSecret([5; 32])));
+        let began = std::time::Instant::now();
+        let standing = loop {
+            let standing = follower.standing();
+            if standing.fault.is_some() {
+                break standing;
+            }
+            assert!(began.elapsed() < Duration::from_secs(10), "no fault is told");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        assert!(standing.fault.unwrap().ends_with("is not here: none"));
+        assert_eq!((standing.node_has, standing.mandate), (Some(7), mandate));
     }
 }
