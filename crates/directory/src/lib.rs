@@ -72,5 +72,5 @@ pub use policy::{Policy, PolicyError, RULES_MAX};
 pub use prefix::Prefix;
 pub use recent::Recent;
 pub use register::{Applied, BadMandate, Register, STEPS_MAX, Unapplied};
-pub use secrets::{SecretChange, SecretName, SecretNames};
+pub use secrets::{SecretChange, SecretName, SecretNames, Stage};
 pub use supplement::{ENTRIES_MAX, Entry, SUPPLEMENT_LEN_MAX, Step, Supplement};

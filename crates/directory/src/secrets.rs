@@ -43,7 +43,46 @@ pub enum SecretChange {
     Previous(SecretName, u64),
 }
 
+/// What a change of the secret has come to at some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// One secret counts.
+    Settled,
+    /// Another one comes.
+    Announced,
+    /// The one before is taken until then, in seconds since 1970.
+    Switched(u64),
+}
+
+impl Stage {
+    /// Its word in what people and programs read.
+    pub fn word(self) -> &'static str {
+        match self {
+            Stage::Settled => "settled",
+            Stage::Announced => "announced",
+            Stage::Switched(_) => "switched",
+        }
+    }
+
+    /// Until when the secret before is taken, in seconds since 1970; none unless there is one.
+    pub fn old_until_unix_s(self) -> Option<u64> {
+        match self {
+            Stage::Switched(until) => Some(until),
+            Stage::Settled | Stage::Announced => None,
+        }
+    }
+}
+
 impl SecretNames {
+    /// How far the change is at this time.
+    pub fn stage(&self, unix_s: u64) -> Stage {
+        match self.change {
+            SecretChange::Next(_) => Stage::Announced,
+            SecretChange::Previous(_, until) if unix_s < until => Stage::Switched(until),
+            SecretChange::Settled | SecretChange::Previous(..) => Stage::Settled,
+        }
+    }
+
     /// The newest secret that is named, which neighbours hand on.
     pub fn newest(&self) -> SecretName {
         match self.change {

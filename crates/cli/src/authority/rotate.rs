@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use serde_json::json;
 use shoal_crypto::NetworkSecret;
 use shoal_daemon::config::keys;
-use shoal_directory::{Prefix, SecretChange, SecretNames};
+use shoal_directory::{Prefix, SecretChange, SecretNames, Stage};
 
 use super::folder::{Authority, now_s, wrong};
 use super::verbs::{DAY_S, done, usage};
@@ -32,31 +32,30 @@ pub fn rotate(json: bool, args: &RotateArgs) -> Result<()> {
 }
 
 fn show(json: bool, names: Option<SecretNames>) -> Result<()> {
-    let (state, until) = match names.map(|names| names.change) {
-        None => ("fixed", None),
-        Some(SecretChange::Next(_)) => ("announced", None),
-        Some(SecretChange::Previous(_, until)) if now_s() < until => ("switched", Some(until)),
-        Some(SecretChange::Settled | SecretChange::Previous(..)) => ("settled", None),
-    };
+    let stage = names.map(|names| names.stage(now_s()));
+    let until = stage.and_then(Stage::old_until_unix_s);
     if json {
+        let state = stage.map_or("fixed", Stage::word);
         return Ok(output::json(
             "authority",
             &json!({ "secret": { "state": state, "old_until_unix_s": until } }),
         )?);
     }
-    let text = match state {
-        "fixed" => "the list says nothing of the network's secret: it never changed".to_string(),
-        "announced" => {
+    let text = match stage {
+        None => "the list says nothing of the network's secret: it never changed".to_string(),
+        Some(Stage::Announced) => {
             "another secret is announced; once `shoal status` of all nodes says that they have it: \
              shoal authority rotate switch"
                 .to_string()
         }
-        "switched" => format!(
+        Some(Stage::Switched(until)) => format!(
             "nodes begin handshakes with the new secret, and take the old one until {}; then, or \
              before: shoal authority rotate retire",
-            utc(until.unwrap_or_default())
+            utc(until)
         ),
-        _ => "one secret counts; for another one: shoal authority rotate announce".to_string(),
+        Some(Stage::Settled) => {
+            "one secret counts; for another one: shoal authority rotate announce".to_string()
+        }
     };
     Ok(output::line(&text)?)
 }
@@ -73,22 +72,22 @@ fn next_file(args: &RotateArgs) -> PathBuf {
 
 fn announce(json: bool, args: &RotateArgs, mut authority: Authority) -> Result<()> {
     let dir = args.folder.dir.display();
-    match authority.content.secrets.map(|names| names.change) {
-        Some(SecretChange::Next(_)) => {
+    match authority.content.secrets.map(|names| names.stage(now_s())) {
+        Some(Stage::Announced) => {
             return Err(usage(format!(
                 "another secret is announced already: give nodes {}, or take it back with `shoal \
                  authority rotate cancel --dir {dir}`",
                 next_file(args).display()
             )));
         }
-        Some(SecretChange::Previous(_, until)) if now_s() < until => {
+        Some(Stage::Switched(until)) => {
             return Err(usage(format!(
                 "the secret before is still taken until {}: wait, or end that with `shoal \
                  authority rotate retire --dir {dir}`",
                 utc(until)
             )));
         }
-        _ => {}
+        None | Some(Stage::Settled) => {}
     }
     let current = present(args, &mut authority)?;
     let file = next_file(args);

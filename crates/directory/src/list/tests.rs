@@ -1,6 +1,6 @@
 use super::*;
 use crate::member::tests::{authority, member, of_later, unknown};
-use crate::{Member, SecretChange};
+use crate::{Member, SecretChange, Stage};
 
 fn content() -> Content {
     let sign = |member: Member| member.sign(&authority()).unwrap();
@@ -242,10 +242,11 @@ fn a_list_names_secrets_of_which_two_count_at_most() {
         let secrets = Some(SecretNames { current, change });
         Content { secrets, ..content() }.sign(&authority())
     };
-    for (change, newest, others) in [
-        (SecretChange::Settled, a, [None, None]),
-        (SecretChange::Next(b), b, [Some(b), Some(b)]),
-        (SecretChange::Previous(b, 1_000), a, [Some(b), None]),
+    let switched = Stage::Switched(1_000);
+    for (change, newest, others, stages) in [
+        (SecretChange::Settled, a, [None, None], [Stage::Settled; 2]),
+        (SecretChange::Next(b), b, [Some(b), Some(b)], [Stage::Announced; 2]),
+        (SecretChange::Previous(b, 1_000), a, [Some(b), None], [switched, Stage::Settled]),
     ] {
         let list = of(a, change).unwrap();
         let read = List::open(&authority().public(), list.bytes()).unwrap();
@@ -254,6 +255,7 @@ fn a_list_names_secrets_of_which_two_count_at_most() {
         assert_eq!(names, SecretNames { current: a, change });
         assert_eq!(names.newest(), newest);
         assert_eq!([999, 1_000].map(|unix_s| names.other(unix_s)), others);
+        assert_eq!([999, 1_000].map(|unix_s| names.stage(unix_s)), stages);
     }
     for change in [SecretChange::Next(a), SecretChange::Previous(a, 1)] {
         let refused = of(a, change).unwrap_err().to_string();
