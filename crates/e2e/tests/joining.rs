@@ -32,14 +32,15 @@ fn machines_join_by_an_invite_and_leave() {
     world.end("registrar", "-KILL");
     world.start_registrar();
     assert_eq!(world.members(), ["alice", "carol"]);
-    // What circuits leave behind names other hosts and relays.
-    for name in ["circuits.guard", "circuits.met"] {
+    // What circuits leave behind names other hosts and relays, and the next secret is one.
+    for name in ["circuits.guard", "circuits.met", "network.key.next"] {
         std::fs::write(world.path("carol").join(name), "").unwrap();
     }
     let output = shoal(&["leave", "--dir"]).arg(world.path("carol")).output().unwrap();
     assert!(output.status.success(), "{:?}", text(&output));
     assert_eq!(world.members(), ["alice"]);
-    for name in ["node.toml", "node.key", "circuits.guard", "circuits.met"] {
+    let written = ["node.toml", "node.key", "circuits.guard", "circuits.met", "network.key.next"];
+    for name in written {
         assert!(!world.path("carol").join(name).exists(), "{name} stayed");
     }
     world.until(|world| !world.pings("carol", "r1") && !world.pings("alice", "carol"));

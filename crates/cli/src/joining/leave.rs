@@ -80,11 +80,9 @@ fn tell(config: &Config, is_unit: bool, force: bool) -> Result<bool> {
 
 /// Removes the node's files, its configuration last: until then the command can be repeated.
 fn remove(config: &Config) -> Result<()> {
-    let mut files = vec![
-        config.node.key_file.clone(),
-        config.node.network_secret_file.clone(),
-        "node.toml".into(),
-    ];
+    let secret = config.node.network_secret_file.clone();
+    let next_secret = keys::next_key_file(&secret);
+    let mut files = vec![next_secret, config.node.key_file.clone(), secret, "node.toml".into()];
     if let Some(authority) = &config.authority {
         let state = [
             authority.seen_file.clone(),
