@@ -3,9 +3,11 @@
 //! The registrar's own file has one. Where the list names newer ones, the node beside the registrar
 //! is asked for the newest, which is kept beside the ledger.
 
+use std::path::PathBuf;
+
 use shoal_crypto::{NetworkSecret, Secret};
 use shoal_daemon::config::keys;
-use shoal_daemon::membership::secrets::SecretFiles;
+use shoal_daemon::membership::secrets::{read_kept, write_kept};
 use shoal_directory::{SecretName, SecretNames};
 use shoal_joining::{Desk, Disk};
 
@@ -16,21 +18,20 @@ pub struct Secrets {
     own: NetworkSecret,
     /// Others that the list names; two at most.
     known: Vec<NetworkSecret>,
-    files: SecretFiles,
+    /// Keeps them.
+    file: PathBuf,
 }
 
 impl Secrets {
     /// Reads the files.
     pub fn load(config: &Config) -> anyhow::Result<Secrets> {
-        let file = config.path(&config.network_secret_file);
-        let own = keys::load_network_secret(&file, None)?;
-        let kept = config.path(&config.ledger_file).with_file_name("network.secrets");
-        let files = SecretFiles { kept, next: keys::next_key_file(&file) };
-        let (known, fault) = files.read(None);
+        let own = keys::load_network_secret(&config.path(&config.network_secret_file), None)?;
+        let file = config.path(&config.ledger_file).with_file_name("network.secrets");
+        let (known, fault) = read_kept(&file, None);
         if let Some(why) = fault {
             tracing::warn!("{why}");
         }
-        Ok(Secrets { own, known, files })
+        Ok(Secrets { own, known, file })
     }
 
     /// That of the registrar's own file.
@@ -80,8 +81,8 @@ impl Secrets {
         let lines: Vec<_> = self.known.iter().map(keys::network_secret_text).collect();
         let text = lines.iter().map(|line| line.as_str()).collect::<String>();
         let text = zeroize::Zeroizing::new(text);
-        if let Err(why) = self.files.write(&text) {
-            tracing::warn!("{why}");
+        if let Err(why) = write_kept(&self.file, &text) {
+            tracing::warn!("{why}; let this registrar's user write beside its ledger_file");
         }
     }
 }

@@ -167,7 +167,7 @@ fn of_node(common: &Common, key: Option<VerifyKey>) -> Result<List> {
     if let (Some(key), Some(file)) = (key, &section.list_file) {
         return folder::read(&config.path(file), &key);
     }
-    match Reading::load(&config) {
+    match Reading::load(&config, None) {
         Some(read) => Ok(read.map_err(|e| Failure::of(failure::CONFIG, e))?.list),
         None => Err(Failure::of(failure::USAGE, WHICH)),
     }

@@ -42,10 +42,10 @@ pub use sections::{
     Authority, Data, Egress, Expert, Interface, LinkPeer, Liveness, Log, LogLevel, Metrics, Names,
     Node, Routing, Session, Suite, Transfer,
 };
+pub(crate) use setup::misplaced;
 pub use setup::{
     Experiment, Listen, NO_LINK, Newer, Setup, SetupError, files, overlay_of, reread, warnings,
 };
-pub(crate) use setup::{misplaced, user_number};
 pub use text::{EncryptWith, PeerEndpoint, Text, can_be_called};
 
 /// Longest path of a Unix socket, in bytes.

@@ -102,12 +102,12 @@ impl Setup {
         let text = super::read_text(file).map_err(|e| one(ConfigError::unreadable(file, &e)))?;
         let mut config = Config::parse(file, &text).map_err(one)?;
         let mut faults = Vec::new();
-        let list = Reading::load(&config).and_then(|list| keep(list, &mut faults));
+        let user = config.node.user.as_deref().and_then(user_number);
+        let list = Reading::load(&config, user).and_then(|list| keep(list, &mut faults));
         let mut hosts = match config.authority {
             None => keep(Hosts::load(&config.path(&config.node.hosts_file)), &mut faults),
             Some(_) => None,
         };
-        let user = config.node.user.as_deref().and_then(user_number);
         let identity = keys::load_identity_for(&config.path(&config.node.key_file), user);
         let identity = keep(identity, &mut faults);
         let secret = config.path(&config.node.network_secret_file);
@@ -363,7 +363,7 @@ pub fn reread(config: &Config, hosts: &Hosts) -> Result<Newer, SetupError> {
     }
 }
 
-pub(crate) fn user_number(name: &str) -> Option<u32> {
+fn user_number(name: &str) -> Option<u32> {
     nix::unistd::User::from_name(name).ok().flatten().map(|user| user.uid.as_raw())
 }
 

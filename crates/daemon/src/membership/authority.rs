@@ -26,7 +26,7 @@ use crate::config::{Config, LinkPeer, Links, keys};
 use crate::control::journal;
 use crate::membership::chains::{ChainFile, Supplements};
 use crate::membership::hosts::{Host, Hosts};
-use crate::membership::secrets::{SecretFiles, Secrets};
+use crate::membership::secrets::{self, SecretFiles, Secrets};
 use crate::membership::seen::Seen;
 use crate::membership::staleness::{self, Age, Reminder};
 use crate::membership::watch::{self, Kept, News, Stamp, Watcher};
@@ -61,11 +61,14 @@ pub struct Reading {
     pub steps: Vec<Vec<u8>>,
     /// Why not all that was kept of them can be read.
     pub steps_fault: Option<String>,
+    /// Secrets of the network that were kept, and why they can't be read.
+    pub secrets: (Vec<NetworkSecret>, Option<String>),
 }
 
 impl Reading {
-    /// Reads the list that `config` names; none without an authority.
-    pub fn load(config: &Config) -> Option<Result<Reading, String>> {
+    /// Reads the list that `config` names; none without an authority. `user` as for
+    /// [`keys::load_identity_for`].
+    pub fn load(config: &Config, user: Option<u32>) -> Option<Result<Reading, String>> {
         let section = config.authority.as_ref()?;
         let (key, file) = (section.key?.0, section.list_file.as_ref()?);
         let file = config.path(file);
@@ -81,6 +84,7 @@ impl Reading {
             let list = watch::read(&file, &key)?;
             let (from_neighbour, fault) = (false, None);
             let (steps, steps_fault) = kept.chains.read();
+            let secrets = secrets::read_kept(&kept.secrets.kept, user);
             let reading = Reading {
                 key,
                 file,
@@ -92,6 +96,7 @@ impl Reading {
                 fault,
                 steps,
                 steps_fault,
+                secrets,
             };
             Ok(reading.or_kept())
         });
@@ -189,8 +194,7 @@ impl Authority {
         let mut directory = Directory::resume(Duration::from_secs(max_staleness_s), mark);
         directory.accept(now, unix_s(), reading.list)?;
         let steps = (reading.steps, reading.steps_fault);
-        let user = config.node.user.as_deref().and_then(crate::config::user_number);
-        let secrets = Secrets::new(secret, reading.kept.secrets.read(user), pass_on);
+        let secrets = Secrets::new(secret, reading.secrets, pass_on);
         let supplements = Supplements::load(&mut directory, (now, unix_s()), steps, pass_on);
         let me = Host {
             name: config.node.name.clone(),
@@ -280,8 +284,8 @@ impl Authority {
                 self.take_steps(now, checked);
                 return self.is_apply_due(now);
             }
-            News::KeptSecret(secret) => {
-                self.take_kept_secret(now, secret);
+            News::KeptSecrets { new, is_written } => {
+                self.take_kept_secret(now, new, is_written);
                 return false;
             }
             News::NextSecret(read) => {

@@ -6,13 +6,15 @@
 //! the list's names + known secrets -> under which handshakes begin, and which are taken
 //! ```
 //!
-//! Invariant: a secret counts only while the list names it. What comes from a neighbour is kept on
-//! the disk before neighbours are told that it is here.
+//! Invariant: a secret counts only while the list names it. What comes from a neighbour, or the
+//! operator, is written to the disk before it counts and neighbours are told that it is here. Where
+//! it can't be written it counts all the same, since without it the node would reach nobody; the
+//! status says so, and each look tries to write it again.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use shoal_crypto::{NetworkSecret, NetworkSecrets, ct_eq};
-use shoal_directory::{Handing, SecretChange, SecretName, SecretNames};
+use shoal_directory::{Handing, SecretName, SecretNames};
 use shoal_wire::{Address, DropReason, SecretMessage, Time};
 use zeroize::Zeroizing;
 
@@ -25,6 +27,34 @@ use crate::worker::first::{Parts, Worker};
 /// Secrets that the file has at most: the list names no more than two.
 const KNOWN_MAX: usize = 2;
 
+/// The secrets that a node or a registrar kept in this file, and why they can't be read.
+pub fn read_kept(file: &Path, user: Option<u32>) -> (Vec<NetworkSecret>, Option<String>) {
+    if !file.exists() {
+        return (Vec::new(), None);
+    }
+    match keys::load_network_secrets(file, user) {
+        Ok(mut known) => {
+            known.truncate(KNOWN_MAX);
+            (known, None)
+        }
+        Err(e) => {
+            let lost = "a secret that was handed on is missing until it comes again";
+            (Vec::new(), Some(format!("{e}: {lost}")))
+        }
+    }
+}
+
+/// Puts secrets in the place of those that were kept in this file.
+///
+/// Errors: what happened, without advice.
+pub fn write_kept(file: &Path, text: &str) -> Result<(), String> {
+    let kept = seen::replace(file, text.as_bytes());
+    kept.map_err(|e| {
+        let lost = "the network's secret that was handed on is gone after a restart";
+        format!("{}: can't be written ({e}): {lost}", file.display())
+    })
+}
+
 /// The files of one node's secrets.
 #[derive(Clone, Debug)]
 pub struct SecretFiles {
@@ -35,46 +65,28 @@ pub struct SecretFiles {
 }
 
 impl SecretFiles {
-    /// The secrets that were kept, and why they can't be read.
-    pub fn read(&self, user: Option<u32>) -> (Vec<NetworkSecret>, Option<String>) {
-        if !self.kept.exists() {
-            return (Vec::new(), None);
-        }
-        match keys::load_network_secrets(&self.kept, user) {
-            Ok(mut known) => {
-                known.truncate(KNOWN_MAX);
-                (known, None)
-            }
-            Err(e) => {
-                let lost = "a secret that neighbours handed on is missing until they do so again";
-                (Vec::new(), Some(format!("{e}: {lost}")))
-            }
-        }
-    }
-
     /// Puts these secrets in the place of those that were kept.
     ///
     /// Errors: what to do about it.
-    pub fn write(&self, text: &str) -> Result<(), String> {
-        seen::replace(&self.kept, text.as_bytes()).map_err(|e| {
+    pub(crate) fn write(&self, text: &str) -> Result<(), String> {
+        write_kept(&self.kept, text).map_err(|why| {
             format!(
-                "{}: can't be written ({e}): the network's secret that neighbours handed on is \
-                 gone after a restart; set [authority] secrets_file to a place that this node's \
-                 user may write",
-                self.kept.display()
+                "{why}; set [authority] secrets_file to a place that this node's user may write"
             )
         })
     }
 
-    /// What the operator put there as the next secret.
+    /// What the operator put there as the next secret; none once the file is gone.
     ///
     /// Errors: what to do about it.
-    pub(crate) fn read_next(&self) -> Result<NetworkSecret, String> {
-        keys::load_network_secret(&self.next, None).map_err(|e| {
-            format!(
+    pub(crate) fn read_next(&self) -> Result<Option<NetworkSecret>, String> {
+        match keys::load_network_secret(&self.next, None) {
+            Ok(secret) => Ok(Some(secret)),
+            Err(_) if matches!(self.next.try_exists(), Ok(false)) => Ok(None),
+            Err(e) => Err(format!(
                 "{e} (this node's user must own the file, since it is read while the node runs)"
-            )
-        })
+            )),
+        }
     }
 }
 
@@ -91,35 +103,38 @@ pub struct Secrets {
     keeping: Option<NetworkSecret>,
     /// The thread has it.
     is_given: bool,
-    /// Names of what the file has.
-    saved: Vec<SecretName>,
+    /// Names of what the file has; none if the last write failed.
+    saved: Option<Vec<SecretName>>,
     /// Under which handshakes begin, and which are taken beside it.
     in_force: NetworkSecrets,
     /// The node does not know of it yet.
     is_new: bool,
     handing: Option<Handing>,
-    /// Why what was kept, or offered, can't be read.
-    faults: [Option<String>; 2],
+    /// Why what was kept could not be read.
+    kept_fault: Option<String>,
+    /// Why what the operator offers can't be read.
+    offered_fault: Option<String>,
 }
 
 impl Secrets {
-    /// Without a list yet. `known` was kept, unless it can't be read for this `fault`.
+    /// Without a list yet. `known` was kept, unless it can't be read for this `kept_fault`.
     pub(super) fn new(
         own: NetworkSecret,
-        (known, fault): (Vec<NetworkSecret>, Option<String>),
+        (known, kept_fault): (Vec<NetworkSecret>, Option<String>),
         pass_on: bool,
     ) -> Secrets {
         Secrets {
             in_force: own.clone().into(),
             own,
-            saved: known.iter().map(NetworkSecret::name).collect(),
+            saved: Some(known.iter().map(NetworkSecret::name).collect()),
             known,
             offered: None,
             keeping: None,
             is_given: false,
             is_new: false,
             handing: pass_on.then(Handing::new),
-            faults: [fault, None],
+            kept_fault,
+            offered_fault: None,
         }
     }
 
@@ -135,9 +150,10 @@ impl Secrets {
             names.is_some_and(|all| name == all.current || all.other(unix_s) == Some(name))
         };
         self.known.retain(counts);
-        if let Some(offered) = self.offered.take_if(|offered| counts(offered))
+        // While another is being kept the offer waits.
+        if self.keeping.is_none()
+            && let Some(offered) = self.offered.take_if(|offered| counts(offered))
             && self.find(offered.name()).is_none()
-            && self.keeping.is_none()
         {
             (self.keeping, self.is_given) = (Some(offered), false);
         }
@@ -180,7 +196,8 @@ impl Secrets {
 
     /// What the operator should know.
     pub(super) fn warnings(&self, names: Option<&SecretNames>) -> Vec<String> {
-        let mut all: Vec<String> = self.faults.iter().flatten().cloned().collect();
+        let faults = [&self.kept_fault, &self.offered_fault];
+        let mut all: Vec<String> = faults.into_iter().flatten().cloned().collect();
         let Some(names) = names else { return all };
         if self.find(names.current).is_none() {
             all.push(
@@ -231,29 +248,45 @@ impl Authority {
         let kept: Vec<SecretName> =
             secrets.known.iter().chain(&secrets.keeping).map(NetworkSecret::name).collect();
         let waits = secrets.keeping.is_some() && !secrets.is_given;
-        let is_due = secrets.saved != kept && (secrets.keeping.is_none() || waits);
+        let is_other = secrets.saved.as_ref() != Some(&kept);
+        let is_due = waits || secrets.keeping.is_none() && is_other;
         if is_due && watcher.keep_secrets(secrets.text(), secrets.keeping.clone()) {
-            (secrets.saved, secrets.is_given) = (kept, true);
+            (secrets.saved, secrets.is_given) = (Some(kept), true);
         }
     }
 
-    /// A secret is on the disk, or could not be written there, which the status says.
-    pub(crate) fn take_kept_secret(&mut self, now: Time, secret: NetworkSecret) {
+    /// The secrets are on the disk, or could not be written there: the status says so then, and the
+    /// next look tries again. Which one was `new`, if any.
+    pub(crate) fn take_kept_secret(
+        &mut self,
+        now: Time,
+        new: Option<NetworkSecret>,
+        is_written: bool,
+    ) {
         let secrets = &mut self.secrets;
-        secrets.keeping = None;
+        if !is_written {
+            secrets.saved = None;
+        }
+        // No look without a new one: a disk that fails is asked once a look, not without end.
+        let Some(secret) = new else { return };
+        (secrets.keeping, secrets.kept_fault) = (None, None);
         if secrets.find(secret.name()).is_none() && secrets.known.len() < KNOWN_MAX {
             secrets.known.push(secret);
         }
         self.look_at_secrets(now);
     }
 
-    /// The operator put a secret beside the node's.
-    pub(crate) fn take_offered_secret(&mut self, now: Time, read: Result<NetworkSecret, String>) {
+    /// The operator put a secret beside the node's, or took it away.
+    pub(crate) fn take_offered_secret(
+        &mut self,
+        now: Time,
+        read: Result<Option<NetworkSecret>, String>,
+    ) {
         let (offered, fault) = match read {
-            Ok(secret) => (Some(secret), None),
+            Ok(offered) => (offered, None),
             Err(why) => (None, Some(why)),
         };
-        (self.secrets.offered, self.secrets.faults[1]) = (offered, fault);
+        (self.secrets.offered, self.secrets.offered_fault) = (offered, fault);
         self.look_at_secrets(now);
     }
 
@@ -265,21 +298,14 @@ impl Authority {
     /// How far the change of the secret is, for the status.
     pub(super) fn secret_status(&self, now: Time) -> Option<api::Secret> {
         let names = self.secret_names()?;
-        let (state, until_unix_s) = match names.change {
-            SecretChange::Settled => ("settled", 0),
-            SecretChange::Next(_) => ("announced", 0),
-            SecretChange::Previous(_, until) if self.list_unix_s(now) < until => {
-                ("switched", until)
-            }
-            SecretChange::Previous(..) => ("settled", 0),
-        };
+        let stage = names.stage(self.list_unix_s(now));
         let (have, neighbours) =
             self.secrets.handing.as_ref().map(Handing::neighbours).unwrap_or_default();
         Some(api::Secret {
-            state: state.to_string(),
+            state: stage.word().to_string(),
             has_current: self.secrets.find(names.current).is_some(),
             has_newest: self.secrets.find(names.newest()).is_some(),
-            old_until_unix_s: until_unix_s,
+            old_until_unix_s: stage.old_until_unix_s().unwrap_or(0),
             neighbours_have: have as u32,
             neighbours: neighbours as u32,
         })

@@ -34,10 +34,15 @@ pub enum News {
     Neighbour(Result<List, Error>),
     /// What a registrar signed, or did not.
     Steps(Checked),
-    /// A secret of the network that is kept now.
-    KeptSecret(NetworkSecret),
-    /// What the operator put there as the next secret.
-    NextSecret(Result<NetworkSecret, String>),
+    /// The network's secrets were written, or could not be.
+    KeptSecrets {
+        /// The one that was not kept before.
+        new: Option<NetworkSecret>,
+        /// They are on the disk.
+        is_written: bool,
+    },
+    /// What the operator put there as the next secret; none once it is gone.
+    NextSecret(Result<Option<NetworkSecret>, String>),
 }
 
 /// What the worker asks for.
@@ -182,9 +187,16 @@ impl Watcher {
                     }
                     Ok(Work::KeepSecrets(text, new)) => {
                         let written = kept.secrets.write(&text);
-                        Faults::note(&mut noted().secrets, written);
-                        let Some(new) = new else { continue };
-                        News::KeptSecret(new)
+                        let is_written = written.is_ok();
+                        // It is tried again and again: the same fault is logged once.
+                        let fault = &mut noted().secrets;
+                        if fault.as_ref() != written.as_ref().err() {
+                            Faults::note(fault, written);
+                        }
+                        if is_written && new.is_none() {
+                            continue;
+                        }
+                        News::KeptSecrets { new, is_written }
                     }
                     Err(RecvTimeoutError::Disconnected) => return,
                     Err(RecvTimeoutError::Timeout) => {
@@ -243,7 +255,8 @@ impl Watcher {
     }
 
     /// Keeps secrets for after a restart, in place of those that are kept; the new one comes back
-    /// as [`News`] then. False if the thread's queue is full: then ask again later.
+    /// as [`News`] then, and so does a failure. False if the thread's queue is full: then ask again
+    /// later.
     pub(crate) fn keep_secrets(&self, text: Zeroizing<String>, new: Option<NetworkSecret>) -> bool {
         self.work.try_send(Work::KeepSecrets(text, new)).is_ok()
     }

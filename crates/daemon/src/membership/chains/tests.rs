@@ -106,6 +106,7 @@ fn authority(folder: &Path, address: &str, key: u8) -> Authority {
         fault: None,
         steps,
         steps_fault,
+        secrets: (Vec::new(), None),
     };
     let key = Identity::from_seed([key; 32]).public();
     let keys = (key, shoal_crypto::NetworkSecret([1; 32]));

@@ -125,6 +125,7 @@ fn authority(config: &Config, list: List, now: Time) -> Authority {
         fault: None,
         steps: Vec::new(),
         steps_fault: None,
+        secrets: (Vec::new(), None),
     };
     let keys = (Identity::from_seed([1; 32]).public(), shoal_crypto::NetworkSecret([1; 32]));
     Authority::new(config, keys, reading, now).unwrap()

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use shoal_crypto::{Identity, SigningKey};
-use shoal_directory::{Carrier, Content, List, Member};
+use shoal_directory::{Carrier, Content, List, Member, SecretChange};
 use shoal_wire::Address;
 
 use super::*;
@@ -88,6 +88,7 @@ fn start(folder: &Path, list: List) -> (Authority, Inbox<News>) {
         fault: None,
         steps: Vec::new(),
         steps_fault: None,
+        secrets: read_kept(&folder.join("network.secrets"), None),
     };
     let keys = (Identity::from_seed([1; 32]).public(), secret(1));
     let mut authority = Authority::new(&config, keys, reading, NOW).unwrap();
@@ -238,6 +239,76 @@ fn files_that_are_damaged_or_open_to_others_are_named() {
     offer(folder, 2);
     until(&mut node, |node| counts(node) == (1, Some(2)));
     assert_eq!(kept(folder), [2]);
+    assert!(node.0.secret_warnings().is_empty(), "both faults are over");
+}
+
+#[test]
+fn an_offer_that_is_gone_again_is_no_fault() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let file = folder.join("network.key.next");
+    std::fs::write(&file, "x").unwrap();
+    let mut node = start(folder, list(1, Some(names(1, SecretChange::Settled))));
+    until(&mut node, |node| !node.secret_warnings().is_empty());
+    std::fs::remove_file(&file).unwrap();
+    until(&mut node, |node| node.secret_warnings().is_empty());
+    offer(folder, 2);
+    until(&mut node, |node| node.secrets.offered.is_some());
+    std::fs::remove_file(&file).unwrap();
+    until(&mut node, |node| node.secrets.offered.is_none());
+    node.0.take(NOW, News::File(Ok(list(2, Some(names(1, next(2)))))));
+    assert_eq!((counts(&node.0), node.0.secrets.offered_fault.as_ref()), ((1, None), None));
+}
+
+#[test]
+fn an_offer_waits_while_another_secret_is_kept() {
+    let mut secrets = Secrets::new(secret(1), (Vec::new(), None), false);
+    (secrets.keeping, secrets.is_given) = (Some(secret(3)), true);
+    secrets.offered = Some(secret(2));
+    let announced = names(1, next(2));
+    secrets.look(NOW, Some(&announced), 0, true);
+    assert!(secrets.offered.is_some() && secrets.is_given);
+    secrets.keeping = None;
+    secrets.look(NOW, Some(&announced), 0, true);
+    assert!(secrets.offered.is_none() && !secrets.is_given);
+    assert_eq!(secrets.keeping.map(|keeping| keeping.0), Some([2; 32]));
+}
+
+#[test]
+fn a_secret_that_waits_is_given_to_the_thread_whatever_the_file_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let mut node = start(folder, list(1, Some(names(1, next(2)))));
+    node.0.secrets.keeping = Some(secret(2));
+    node.0.secrets.saved = Some(vec![secret(2).name()]);
+    node.0.look_at_secrets(NOW);
+    until(&mut node, |node| counts(node) == (1, Some(2)));
+    assert!(node.0.secrets.keeping.is_none());
+    assert_eq!(kept(folder), [2]);
+}
+
+#[test]
+fn what_could_not_be_written_counts_and_is_written_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    // Nothing can be written where a folder stands in the place of the new file.
+    let barred = folder.join("network.secrets.new");
+    std::fs::create_dir(&barred).unwrap();
+    let mut node = start(folder, list(1, Some(names(1, next(2)))));
+    offer(folder, 2);
+    until(&mut node, |node| counts(node) == (1, Some(2)) && node.secrets.saved.is_none());
+    let faults = node.0.watcher.as_ref().unwrap().faults();
+    assert!(faults.iter().any(|why| why.contains("network.secrets: can't be written")));
+    std::fs::remove_dir(&barred).unwrap();
+    let began = std::time::Instant::now();
+    while kept(folder) != [2] {
+        // As at each look of the worker.
+        node.0.look_at_secrets(NOW);
+        until(&mut node, |_| true);
+        assert!(began.elapsed() < Duration::from_secs(10), "it is not tried again");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    until(&mut node, |node| node.watcher.as_ref().unwrap().faults().is_empty());
 }
 
 #[test]
