@@ -18,7 +18,6 @@ mod fetch;
 
 use core::cmp::Reverse;
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet};
 
 use shoal_wire::{
     Address, CHAIN_STEPS_MAX, CONTROL_BODY_MAX, ChainHave, ChainMark, ChainMessage, DropReason,
@@ -26,15 +25,10 @@ use shoal_wire::{
 };
 
 use crate::ledger::Ledger;
+use crate::peers::{self, Peers, Words};
 use crate::{Directory, MandateId, Register};
 use fetch::{Aim, Fetch, Took};
 
-/// First gap between two `have` messages to a neighbour that has less.
-const SAY_FIRST: Duration = Duration::from_millis(250);
-/// Longest such gap, for a neighbour that refuses the steps or has another list.
-const SAY_MAX: Duration = Duration::from_secs(60);
-/// Least time between two `have` messages: steps that come one by one are told together.
-const SAY_LEAST: Duration = Duration::from_millis(100);
 /// Between two messages with steps for one neighbour.
 const PACE: Duration = Duration::from_micros(500);
 /// Between two such messages for any neighbours.
@@ -97,15 +91,10 @@ struct Peer {
     neighbour: Address,
     /// Its newest `have`.
     heard: Option<ChainHave>,
-    /// When we say next what we have.
-    say_at: Option<Time>,
-    said: Option<Time>,
-    gap: Duration,
+    words: Words,
     serving: Option<Serving>,
     /// When the next steps may leave.
     steps_at: Time,
-    /// When it stands in `Chains::due`.
-    alarm: Option<Time>,
 }
 
 /// Asked for, and not answered yet by the caller.
@@ -120,10 +109,8 @@ struct Checking {
 /// each call is given.
 #[derive(Debug, Default)]
 pub struct Chains {
-    peers: BTreeMap<LinkId, Peer>,
+    peers: Peers<Peer>,
     ledger: Ledger,
-    /// When neighbours have something to be sent.
-    due: BTreeSet<(Time, LinkId)>,
     /// When the next steps may leave to anybody.
     paced: Time,
     fetch: Option<Fetch>,
@@ -152,11 +139,9 @@ impl Chains {
         {
             self.fetch = None;
         }
-        let links: Vec<LinkId> = self.peers.keys().copied().collect();
-        for link in links {
-            self.change(link, |peer| {
-                let least = peer.said.map_or(now, |said| said + SAY_LEAST).max(now);
-                (peer.say_at, peer.gap) = (Some(least), SAY_FIRST);
+        for link in self.peers.links() {
+            self.peers.change(link, |peer| {
+                peer.words.begin(Some(peer.words.earliest(now)));
             });
         }
         self.choose(now, directory);
@@ -166,20 +151,16 @@ impl Chains {
     pub fn link_up(&mut self, now: Time, link: LinkId, neighbour: Address, directory: &Directory) {
         self.link_down(now, link, directory);
         self.peers.insert(link, Peer::new(now, neighbour));
-        self.change(link, |_| {});
     }
 
     /// Whether a link is up.
     pub fn is_up(&self, link: LinkId) -> bool {
-        self.peers.contains_key(&link)
+        self.peers.is_up(link)
     }
 
     /// A neighbour is lost.
     pub fn link_down(&mut self, now: Time, link: LinkId, directory: &Directory) {
-        let Some(peer) = self.peers.remove(&link) else { return };
-        if let Some(alarm) = peer.alarm {
-            self.due.remove(&(alarm, link));
-        }
+        let Some(peer) = self.peers.remove(link) else { return };
         if self.fetch.as_ref().is_some_and(|fetch| fetch.link == link) {
             self.give_up(now, peer.neighbour, directory);
         }
@@ -193,19 +174,6 @@ impl Chains {
         self.choose(now, directory);
     }
 
-    /// Changes a neighbour's state, and when it is due.
-    fn change<T>(&mut self, link: LinkId, change: impl FnOnce(&mut Peer) -> T) -> Option<T> {
-        let peer = self.peers.get_mut(&link)?;
-        let out = change(peer);
-        let due = peer.due();
-        let old = core::mem::replace(&mut peer.alarm, due);
-        if old != due {
-            old.map(|at| self.due.remove(&(at, link)));
-            due.map(|at| self.due.insert((at, link)));
-        }
-        Some(out)
-    }
-
     /// Takes in a message of a neighbour.
     ///
     /// Errors: why it has no effect; nothing has changed then. `list_budget` to one who asks for
@@ -217,7 +185,7 @@ impl Chains {
         message: ChainMessage,
         directory: &Directory,
     ) -> Result<(), DropReason> {
-        let neighbour = self.peers.get(&link).ok_or(DropReason::UnknownFlow)?.neighbour;
+        let neighbour = self.peers.get(link).ok_or(DropReason::UnknownFlow)?.neighbour;
         match message {
             ChainMessage::Have(have) => {
                 self.hear(now, link, have, directory);
@@ -245,16 +213,15 @@ impl Chains {
     }
 
     fn hear(&mut self, now: Time, link: LinkId, have: ChainHave, directory: &Directory) {
-        self.change(link, |peer| {
+        self.peers.change(link, |peer| {
             if have.ask {
                 // Answers are spaced out, whatever it asks.
-                let least = peer.said.map_or(now, |said| said + SAY_LEAST).max(now);
-                peer.say_at = Some(peer.say_at.map_or(least, |at| at.min(least)));
+                peer.words.answer(now);
             }
             let asks = have.ask;
             peer.heard = Some(have);
-            if !asks && peer.said.is_some() && peer.has_all(directory) {
-                peer.say_at = None;
+            if !asks && peer.words.have_begun() && peer.has_all(directory) {
+                peer.words.end();
             }
         });
         self.choose(now, directory);
@@ -271,9 +238,8 @@ impl Chains {
         let register = register.filter(|register| first <= served(register));
         let Some(register) = register else {
             // It asks for what is not here, or not any more.
-            self.change(link, |peer| {
-                let least = peer.said.map_or(now, |said| said + SAY_LEAST);
-                peer.say_at = Some(peer.say_at.map_or(least, |at| at.min(least)).max(now));
+            self.peers.change(link, |peer| {
+                peer.words.answer(now);
             });
             return Ok(());
         };
@@ -282,7 +248,7 @@ impl Chains {
         }
         let last = (first + count - 1).min(served(register));
         let serving = Serving { mandate, next: first, other: false, last };
-        self.change(link, |peer| peer.serving = Some(serving));
+        self.peers.change(link, |peer| peer.serving = Some(serving));
         Ok(())
     }
 
@@ -318,7 +284,7 @@ impl Chains {
             return;
         }
         let offers = || {
-            self.peers.iter().flat_map(|(&link, peer)| {
+            self.peers.iter().flat_map(|(link, peer)| {
                 let conduct = self.ledger.conduct(peer.neighbour);
                 let marks = peer.heard.iter().flat_map(|have| &have.chains);
                 marks.filter_map(move |mark| {
@@ -338,7 +304,7 @@ impl Chains {
 
     /// How often the neighbour failed that a link leads to.
     fn failures(&self, link: LinkId) -> u32 {
-        self.peers.get(&link).map_or(0, |peer| self.ledger.conduct(peer.neighbour).failures)
+        self.peers.get(link).map_or(0, |peer| self.ledger.conduct(peer.neighbour).failures)
     }
 
     /// Does what time asks for.
@@ -349,7 +315,7 @@ impl Chains {
         let Some(fetch) = &self.fetch else { return };
         let link = fetch.link;
         if fetch.ends_at(self.failures(link)) <= now
-            && let Some(neighbour) = self.peers.get(&link).map(|peer| peer.neighbour)
+            && let Some(neighbour) = self.peers.get(link).map(|peer| peer.neighbour)
         {
             self.give_up(now, neighbour, directory);
         }
@@ -360,7 +326,7 @@ impl Chains {
         let fetch = self.fetch.as_ref();
         [
             self.arrived.as_ref().map(|_| Time::ZERO),
-            self.due.first().map(|&(at, _)| at),
+            self.peers.first_due(),
             self.retry_at,
             fetch.map(|fetch| fetch.ask_at.min(fetch.ends_at(self.failures(fetch.link)))),
         ]
@@ -389,9 +355,7 @@ impl Chains {
             return Some((fetch.link, message));
         }
         // Each turn without a message moves a neighbour behind `now`.
-        while let Some(&(at, link)) = self.due.first()
-            && at <= now
-        {
+        while let Some(link) = self.peers.next_due(now) {
             if let Some(message) = self.speak(now, link, directory) {
                 return Some((link, message));
             }
@@ -402,8 +366,8 @@ impl Chains {
     /// What is due for a neighbour, if it may leave now.
     fn speak(&mut self, now: Time, link: LinkId, directory: &Directory) -> Option<ChainMessage> {
         let paced = self.paced;
-        let sent = self.change(link, |peer| {
-            if peer.say_at.is_some_and(|at| at <= now) {
+        let sent = self.peers.change(link, |peer| {
+            if peer.words.is_due(now) {
                 return peer.say(now, directory);
             }
             let serving = peer.serving.as_mut()?;
@@ -422,7 +386,7 @@ impl Chains {
         if let ChainMessage::Steps(steps) = &message {
             self.stats.steps_sent += steps.len() as u64;
             self.paced = now + PACE_ALL;
-            if let Some(neighbour) = self.peers.get(&link).map(|peer| peer.neighbour) {
+            if let Some(neighbour) = self.peers.get(link).map(|peer| peer.neighbour) {
                 steps.iter().for_each(|_| self.ledger.spend(now, neighbour));
             }
         }
@@ -432,21 +396,7 @@ impl Chains {
 
 impl Peer {
     fn new(now: Time, neighbour: Address) -> Peer {
-        Peer {
-            neighbour,
-            heard: None,
-            say_at: Some(now),
-            said: None,
-            gap: SAY_FIRST,
-            serving: None,
-            steps_at: Time::ZERO,
-            alarm: None,
-        }
-    }
-
-    fn due(&self) -> Option<Time> {
-        let steps = self.serving.map(|_| self.steps_at);
-        [self.say_at, steps].into_iter().flatten().min()
+        Peer { neighbour, heard: None, words: Words::new(now), serving: None, steps_at: Time::ZERO }
     }
 
     /// Whether it is known to have what counts here.
@@ -466,14 +416,19 @@ impl Peer {
     fn say(&mut self, now: Time, directory: &Directory) -> Option<ChainMessage> {
         let chains: Vec<ChainMark> = directory.registers().map(mark_of).collect();
         if chains.is_empty() {
-            self.say_at = None;
+            self.words.end();
             return None;
         }
         let ask = !self.has_all(directory);
-        self.said = Some(now);
-        self.say_at = ask.then(|| now + self.gap);
-        self.gap = (self.gap * 2).min(SAY_MAX);
+        self.words.say(now, ask);
         Some(ChainMessage::Have(ChainHave { ask, chains }))
+    }
+}
+
+impl peers::Peer for Peer {
+    fn due(&self) -> Option<Time> {
+        let steps = self.serving.map(|_| self.steps_at);
+        [self.words.due(), steps].into_iter().flatten().min()
     }
 }
 

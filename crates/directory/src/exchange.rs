@@ -15,7 +15,6 @@
 
 use core::cmp::Reverse;
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use shoal_wire::{Address, DropReason, LIST_PART_LEN, LinkId, ListHave, ListMessage, Time};
@@ -23,13 +22,8 @@ use shoal_wire::{Address, DropReason, LIST_PART_LEN, LinkId, ListHave, ListMessa
 use crate::Mark;
 use crate::fetch::{Fetch, parts_of};
 use crate::ledger::{Conduct, Ledger};
+use crate::peers::{self, Peers, Words};
 
-/// First gap between two `have` messages to a neighbour that does not have the list.
-const SAY_FIRST: Duration = Duration::from_millis(250);
-/// Longest such gap, for a neighbour that refuses the list or has no authority.
-const SAY_MAX: Duration = Duration::from_secs(60);
-/// Least time between two answers to a neighbour that asks.
-const SAY_LEAST: Duration = Duration::from_millis(100);
 /// Between two parts for one neighbour: 23 Mbit/s.
 const PACE: Duration = Duration::from_micros(500);
 /// Between two parts for any neighbours: 290 Mbit/s.
@@ -90,25 +84,18 @@ struct Peer {
     neighbour: Address,
     /// Its newest `have`.
     heard: Option<ListHave>,
-    /// When we say next which list we have.
-    say_at: Option<Time>,
-    said: Option<Time>,
-    gap: Duration,
+    words: Words,
     serving: Option<Serving>,
     /// When the next part may leave.
     part_at: Time,
-    /// When it stands in `Exchange::due`.
-    alarm: Option<Time>,
 }
 
 /// One node's part in passing lists on.
 #[derive(Debug, Default)]
 pub struct Exchange {
     own: Option<(Mark, Arc<[u8]>)>,
-    peers: BTreeMap<LinkId, Peer>,
+    peers: Peers<Peer>,
     ledger: Ledger,
-    /// When neighbours have something to be sent.
-    due: BTreeSet<(Time, LinkId)>,
     /// When the next part may leave to anybody.
     paced: Time,
     fetch: Option<Fetch>,
@@ -123,28 +110,21 @@ pub struct Exchange {
 
 impl Peer {
     fn new(now: Time, neighbour: Address) -> Peer {
-        Peer {
-            neighbour,
-            heard: None,
-            say_at: Some(now),
-            said: None,
-            gap: SAY_FIRST,
-            serving: None,
-            part_at: Time::ZERO,
-            alarm: None,
-        }
+        Peer { neighbour, heard: None, words: Words::new(now), serving: None, part_at: Time::ZERO }
     }
 
     /// Whether it is known to have version `ours` or a newer one.
     fn has(&self, ours: u64) -> bool {
         self.heard.is_some_and(|heard| heard.version >= ours)
     }
+}
 
+impl peers::Peer for Peer {
     fn due(&self) -> Option<Time> {
         let parts = self.serving.map(|Serving { bits, .. }| {
             self.part_at + PACE * bits.count_ones().min(BURST).saturating_sub(1)
         });
-        [self.say_at, parts].into_iter().flatten().min()
+        [self.words.due(), parts].into_iter().flatten().min()
     }
 }
 
@@ -170,10 +150,10 @@ impl Exchange {
         if self.fetch.as_ref().is_some_and(|fetch| fetch.of.version <= mark.version) {
             self.fetch = None;
         }
-        let links: Vec<LinkId> = self.peers.keys().copied().collect();
-        for link in links {
-            self.change(link, |peer| {
-                (peer.say_at, peer.gap, peer.serving) = (Some(now), SAY_FIRST, None);
+        for link in self.peers.links() {
+            self.peers.change(link, |peer| {
+                peer.words.begin(Some(now));
+                peer.serving = None;
             });
         }
         self.choose(now);
@@ -183,20 +163,16 @@ impl Exchange {
     pub fn link_up(&mut self, now: Time, link: LinkId, neighbour: Address) {
         self.link_down(now, link);
         self.peers.insert(link, Peer::new(now, neighbour));
-        self.change(link, |_| {});
     }
 
     /// Whether a link is up.
     pub fn is_up(&self, link: LinkId) -> bool {
-        self.peers.contains_key(&link)
+        self.peers.is_up(link)
     }
 
     /// A neighbour is lost.
     pub fn link_down(&mut self, now: Time, link: LinkId) {
-        let Some(peer) = self.peers.remove(&link) else { return };
-        if let Some(alarm) = peer.alarm {
-            self.due.remove(&(alarm, link));
-        }
+        let Some(peer) = self.peers.remove(link) else { return };
         if self.fetch.as_ref().is_some_and(|fetch| fetch.link == link) {
             self.give_up(now, peer.neighbour);
         }
@@ -210,19 +186,6 @@ impl Exchange {
         self.choose(now);
     }
 
-    /// Changes a neighbour's state, and when it is due.
-    fn change<T>(&mut self, link: LinkId, change: impl FnOnce(&mut Peer) -> T) -> Option<T> {
-        let peer = self.peers.get_mut(&link)?;
-        let out = change(peer);
-        let due = peer.due();
-        let old = core::mem::replace(&mut peer.alarm, due);
-        if old != due {
-            old.map(|at| self.due.remove(&(at, link)));
-            due.map(|at| self.due.insert((at, link)));
-        }
-        Some(out)
-    }
-
     /// Takes in a message of a neighbour.
     ///
     /// Errors: why it has no effect; nothing has changed then. `list_budget` to one who asks for
@@ -233,7 +196,7 @@ impl Exchange {
         link: LinkId,
         message: ListMessage,
     ) -> Result<(), DropReason> {
-        let neighbour = self.peers.get(&link).ok_or(DropReason::UnknownFlow)?.neighbour;
+        let neighbour = self.peers.get(link).ok_or(DropReason::UnknownFlow)?.neighbour;
         match message {
             ListMessage::Have(have) => {
                 self.hear(now, link, have);
@@ -252,14 +215,13 @@ impl Exchange {
         let (ours, digest) =
             self.own.as_ref().map_or((0, [0; 32]), |(mark, _)| (mark.version, mark.digest));
         self.stats.twins += u64::from(have.version == ours && have.digest != digest);
-        self.change(link, |peer| {
+        self.peers.change(link, |peer| {
             peer.heard = Some(have);
             if have.ask {
                 // Answers are spaced out, whatever it asks.
-                let least = peer.said.map_or(now, |said| said + SAY_LEAST).max(now);
-                peer.say_at = Some(peer.say_at.map_or(least, |at| at.min(least)));
-            } else if have.version >= ours && peer.said.is_some() {
-                peer.say_at = None;
+                peer.words.answer(now);
+            } else if have.version >= ours && peer.words.have_begun() {
+                peer.words.end();
             }
         });
         if let Some(fetch) = &mut self.fetch
@@ -288,9 +250,8 @@ impl Exchange {
             self.own.as_ref().map_or((0, 0), |(mark, bytes)| (mark.version, parts_of(bytes.len())));
         if version != ours || count == 0 {
             // It asks for a list that is not ours, or not any more.
-            self.change(link, |peer| {
-                let least = peer.said.map_or(now, |said| said + SAY_LEAST);
-                peer.say_at = Some(peer.say_at.map_or(least, |at| at.min(least)).max(now));
+            self.peers.change(link, |peer| {
+                peer.words.answer(now);
             });
             return Ok(());
         }
@@ -303,7 +264,7 @@ impl Exchange {
         if !self.ledger.may_have(now, neighbour, count) {
             return Err(DropReason::ListBudget);
         }
-        self.change(link, |peer| peer.serving = Some(Serving { first, bits }));
+        self.peers.change(link, |peer| peer.serving = Some(Serving { first, bits }));
         Ok(())
     }
 
@@ -356,8 +317,8 @@ impl Exchange {
     ) -> (Option<(LinkId, ListHave)>, Option<Time>) {
         let ours = self.version();
         let newer = || {
-            let others = self.peers.iter().filter(|(link, _)| Some(**link) != but);
-            others.filter_map(|(&link, peer)| {
+            let others = self.peers.iter().filter(|(link, _)| Some(*link) != but);
+            others.filter_map(|(link, peer)| {
                 let heard = peer.heard.filter(|heard| heard.version > ours)?;
                 Some((link, self.ledger.conduct(peer.neighbour), heard))
             })
@@ -373,7 +334,7 @@ impl Exchange {
 
     /// How often the neighbour failed that a link leads to.
     fn failures(&self, link: LinkId) -> u32 {
-        self.peers.get(&link).map_or(0, |peer| self.ledger.conduct(peer.neighbour).failures)
+        self.peers.get(link).map_or(0, |peer| self.ledger.conduct(peer.neighbour).failures)
     }
 
     /// Begins a transfer, if none goes on and there is one to begin.
@@ -407,7 +368,7 @@ impl Exchange {
                 return;
             }
         }
-        if let Some(neighbour) = self.peers.get(&link).map(|peer| peer.neighbour) {
+        if let Some(neighbour) = self.peers.get(link).map(|peer| peer.neighbour) {
             self.give_up(now, neighbour);
         }
     }
@@ -417,7 +378,7 @@ impl Exchange {
         let fetch = self.fetch.as_ref().map(|fetch| fetch.due(self.failures(fetch.link)));
         [
             self.arrived.as_ref().map(|_| (Time::ZERO, "list arrived")),
-            self.due.first().map(|&(at, _)| (at, "word or part of the list due")),
+            self.peers.first_due().map(|at| (at, "word or part of the list due")),
             self.retry_at.map(|at| (at, "neighbour may be asked again")),
             fetch,
         ]
@@ -441,9 +402,7 @@ impl Exchange {
             return Some((fetch.link, message));
         }
         // Each turn without a message moves a neighbour behind `now`.
-        while let Some(&(at, link)) = self.due.first()
-            && at <= now
-        {
+        while let Some(link) = self.peers.next_due(now) {
             if let Some(message) = self.speak(now, link) {
                 return Some((link, message));
             }
@@ -455,9 +414,9 @@ impl Exchange {
     fn speak(&mut self, now: Time, link: LinkId) -> Option<ListMessage> {
         let (own, paced) = (self.own.clone(), self.paced);
         let (mark, bytes) = own.unzip();
-        let neighbour = self.peers.get(&link).map(|peer| peer.neighbour);
-        let sent = self.change(link, |peer| {
-            if peer.say_at.is_some_and(|at| at <= now) {
+        let neighbour = self.peers.get(link).map(|peer| peer.neighbour);
+        let sent = self.peers.change(link, |peer| {
+            if peer.words.is_due(now) {
                 return Some(peer.say(now, mark, bytes.as_deref().unwrap_or_default()));
             }
             let serving = peer.serving.as_mut()?;
@@ -495,9 +454,7 @@ impl Peer {
     fn say(&mut self, now: Time, mark: Option<Mark>, bytes: &[u8]) -> ListMessage {
         let ours = mark.map_or(0, |mark| mark.version);
         let ask = !self.has(ours);
-        self.said = Some(now);
-        self.say_at = ask.then(|| now + self.gap);
-        self.gap = (self.gap * 2).min(SAY_MAX);
+        self.words.say(now, ask);
         ListMessage::Have(mark.map_or(ListHave { ask, ..ListHave::default() }, |mark| ListHave {
             ask,
             version: mark.version,

@@ -15,19 +15,14 @@
 //! list has its name.
 
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use shoal_crypto::NetworkSecret;
 use shoal_wire::{Address, DropReason, LinkId, SecretHave, SecretMessage, Time};
 
 use crate::SecretName;
+use crate::peers::{self, Peers, Words};
 
-/// First gap between two words to a neighbour.
-const SAY_FIRST: Duration = Duration::from_millis(250);
-/// Longest such gap, for a neighbour that has another list.
-const SAY_MAX: Duration = Duration::from_secs(60);
-/// Least time between two answers to a neighbour that asks.
-const SAY_LEAST: Duration = Duration::from_millis(100);
 /// A neighbour that asks again sooner has a copy on its way.
 const GIVE_LEAST: Duration = Duration::from_millis(200);
 /// Copies that a neighbour may have at once, so that lost ones can be given again.
@@ -42,15 +37,10 @@ struct Peer {
     neighbour: Address,
     /// Its newest word.
     heard: Option<SecretHave>,
-    /// When we say next what we have.
-    say_at: Option<Time>,
-    said: Option<Time>,
-    gap: Duration,
+    words: Words,
     /// It is to be given the secret.
     give: bool,
     gave: Option<Time>,
-    /// When it stands in `Handing::due`.
-    alarm: Option<Time>,
 }
 
 /// One node's part in handing the secret on.
@@ -62,25 +52,15 @@ pub struct Handing {
     secret: Option<NetworkSecret>,
     /// A secret that fits was given to the caller, who keeps it.
     keeping: bool,
-    peers: BTreeMap<LinkId, Peer>,
+    peers: Peers<Peer>,
     /// When a neighbour that had copies will have earned all of them anew.
     copies: BTreeMap<Address, Time>,
-    due: BTreeSet<(Time, LinkId)>,
     given: u64,
 }
 
 impl Peer {
     fn new(now: Time, neighbour: Address) -> Peer {
-        Peer {
-            neighbour,
-            heard: None,
-            say_at: Some(now),
-            said: None,
-            gap: SAY_FIRST,
-            give: false,
-            gave: None,
-            alarm: None,
-        }
+        Peer { neighbour, heard: None, words: Words::new(now), give: false, gave: None }
     }
 
     fn has(&self, name: SecretName) -> bool {
@@ -92,6 +72,12 @@ impl Peer {
     }
 }
 
+impl peers::Peer for Peer {
+    fn due(&self) -> Option<Time> {
+        if self.give { Some(Time::ZERO) } else { self.words.due() }
+    }
+}
+
 impl Handing {
     /// Without a list and without neighbours.
     pub fn new() -> Handing {
@@ -100,7 +86,7 @@ impl Handing {
 
     /// How many neighbours have the newest secret, and how many there are.
     pub fn neighbours(&self) -> (usize, usize) {
-        let has = |name| self.peers.values().filter(|peer| peer.has(name)).count();
+        let has = |name| self.peers.iter().filter(|(_, peer)| peer.has(name)).count();
         (self.name.map_or(0, has), self.peers.len())
     }
 
@@ -120,12 +106,13 @@ impl Handing {
         if same {
             return;
         }
-        let links: Vec<LinkId> = self.peers.keys().copied().collect();
-        for link in links {
-            self.change(link, |peer| {
-                (peer.say_at, peer.gap, peer.give) = (name.map(|_| now), SAY_FIRST, false);
+        for link in self.peers.links() {
+            self.peers.change(link, |peer| {
+                peer.words.begin(name.map(|_| now));
+                peer.give = false;
             });
-            let lacks = name.is_some_and(|name| self.peers[&link].lacks(name));
+            let lacks =
+                name.is_some_and(|name| self.peers.get(link).is_some_and(|peer| peer.lacks(name)));
             if lacks {
                 // One that had its copies asks again.
                 let _ = self.offer(now, link);
@@ -137,32 +124,16 @@ impl Handing {
     pub fn link_up(&mut self, now: Time, link: LinkId, neighbour: Address) {
         self.link_down(link);
         self.peers.insert(link, Peer::new(now, neighbour));
-        self.change(link, |_| {});
     }
 
     /// Whether a link is up.
     pub fn is_up(&self, link: LinkId) -> bool {
-        self.peers.contains_key(&link)
+        self.peers.is_up(link)
     }
 
     /// A neighbour is lost.
     pub fn link_down(&mut self, link: LinkId) {
-        if let Some(alarm) = self.peers.remove(&link).and_then(|peer| peer.alarm) {
-            self.due.remove(&(alarm, link));
-        }
-    }
-
-    /// Changes a neighbour's state, and when it is due.
-    fn change<T>(&mut self, link: LinkId, change: impl FnOnce(&mut Peer) -> T) -> Option<T> {
-        let peer = self.peers.get_mut(&link)?;
-        let out = change(peer);
-        let due = if peer.give { Some(Time::ZERO) } else { peer.say_at };
-        let old = core::mem::replace(&mut peer.alarm, due);
-        if old != due {
-            old.map(|at| self.due.remove(&(at, link)));
-            due.map(|at| self.due.insert((at, link)));
-        }
-        Some(out)
+        self.peers.remove(link);
     }
 
     /// Takes in a message of a neighbour. A secret that the list names is given back: keep it, and
@@ -177,12 +148,12 @@ impl Handing {
         link: LinkId,
         message: SecretMessage,
     ) -> Result<Option<NetworkSecret>, DropReason> {
-        let peer = self.peers.get(&link).ok_or(DropReason::UnknownFlow)?;
+        let peer = self.peers.get(link).ok_or(DropReason::UnknownFlow)?;
         match message {
             SecretMessage::Have(have) => self.hear(now, link, have).map(|()| None),
             SecretMessage::Give(secret) => {
                 let secret = NetworkSecret(secret);
-                let asked = self.secret.is_none() && !self.keeping && peer.said.is_some();
+                let asked = self.secret.is_none() && !self.keeping && peer.words.have_begun();
                 let name = self.name.filter(|_| asked).ok_or(DropReason::UnknownFlow)?;
                 if secret.name() != name {
                     return Err(DropReason::BadSecret);
@@ -190,7 +161,7 @@ impl Handing {
                 self.keeping = true;
                 // Who gives it has it.
                 let heard = SecretHave { ask: false, has: true, name };
-                self.change(link, |peer| peer.heard = Some(heard));
+                self.peers.change(link, |peer| peer.heard = Some(heard));
                 Ok(Some(secret))
             }
         }
@@ -198,15 +169,14 @@ impl Handing {
 
     fn hear(&mut self, now: Time, link: LinkId, have: SecretHave) -> Result<(), DropReason> {
         let (name, here) = (self.name, self.secret.is_some());
-        let lacks = self.change(link, |peer| {
+        let lacks = self.peers.change(link, |peer| {
             peer.heard = Some(have);
             let Some(name) = name else { return false };
             if have.ask {
                 // Answers are spaced out, whatever it asks.
-                let least = peer.said.map_or(now, |said| said + SAY_LEAST).max(now);
-                peer.say_at = Some(peer.say_at.map_or(least, |at| at.min(least)));
-            } else if here && peer.has(name) && peer.said.is_some() {
-                peer.say_at = None;
+                peer.words.answer(now);
+            } else if here && peer.has(name) && peer.words.have_begun() {
+                peer.words.end();
             }
             let waits = peer.gave.is_some_and(|at| now.since(at) < GIVE_LEAST);
             here && peer.lacks(name) && !peer.give && !waits
@@ -216,7 +186,7 @@ impl Handing {
 
     /// Has a neighbour given the secret, if it did not have too many copies.
     fn offer(&mut self, now: Time, link: LinkId) -> Result<(), DropReason> {
-        let Some(neighbour) = self.peers.get(&link).map(|peer| peer.neighbour) else {
+        let Some(neighbour) = self.peers.get(link).map(|peer| peer.neighbour) else {
             return Ok(());
         };
         if self.secret.is_none() {
@@ -230,13 +200,13 @@ impl Handing {
             return Err(DropReason::ListBudget);
         }
         self.copies.insert(neighbour, whole_at);
-        self.change(link, |peer| peer.give = true);
+        self.peers.change(link, |peer| peer.give = true);
         Ok(())
     }
 
     /// When a poll has something to do.
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.due.first().map(|&(at, _)| at)
+        self.peers.first_due()
     }
 
     /// The next message to send, and to whom.
@@ -245,17 +215,15 @@ impl Handing {
         self.poll_timeout().filter(|at| *at <= now)?;
         let (name, secret) = (self.name, self.secret.clone());
         // Each turn without a message moves a neighbour behind `now`.
-        while let Some(&(at, link)) = self.due.first()
-            && at <= now
-        {
+        while let Some(link) = self.peers.next_due(now) {
             let here = secret.is_some();
-            let message = self.change(link, |peer| {
+            let message = self.peers.change(link, |peer| {
                 if core::mem::take(&mut peer.give) {
                     peer.gave = Some(now);
                     return secret.as_ref().map(|secret| SecretMessage::Give(secret.0));
                 }
                 let Some(name) = name else {
-                    peer.say_at = None;
+                    peer.words.end();
                     return None;
                 };
                 Some(SecretMessage::Have(peer.say(now, name, here)))
@@ -272,9 +240,7 @@ impl Handing {
 impl Peer {
     fn say(&mut self, now: Time, name: SecretName, here: bool) -> SecretHave {
         let ask = !self.has(name);
-        self.said = Some(now);
-        self.say_at = (ask || !here).then(|| now + self.gap);
-        self.gap = (self.gap * 2).min(SAY_MAX);
+        self.words.say(now, ask || !here);
         SecretHave { ask, has: here, name }
     }
 }

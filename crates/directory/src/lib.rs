@@ -42,6 +42,7 @@ mod list;
 mod mandate;
 mod member;
 mod mixes;
+mod peers;
 mod policy;
 mod prefix;
 mod recent;
