@@ -26,7 +26,8 @@ use crate::config::{Config, LinkPeer, Links, keys};
 use crate::control::journal;
 use crate::membership::chains::{ChainFile, Supplements};
 use crate::membership::hosts::{Host, Hosts};
-use crate::membership::secrets::{self, SecretFiles, Secrets};
+use crate::membership::known;
+use crate::membership::secrets::{SecretFiles, Secrets};
 use crate::membership::seen::Seen;
 use crate::membership::staleness::{self, Age, Reminder};
 use crate::membership::watch::{self, Kept, News, Stamp, Watcher};
@@ -84,7 +85,7 @@ impl Reading {
             let list = watch::read(&file, &key)?;
             let (from_neighbour, fault) = (false, None);
             let (steps, steps_fault) = kept.chains.read();
-            let secrets = secrets::read_kept(&kept.secrets.kept, user);
+            let secrets = known::read_kept(&kept.secrets.kept, user);
             let reading = Reading {
                 key,
                 file,

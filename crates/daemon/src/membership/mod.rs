@@ -9,6 +9,7 @@ pub mod circuits;
 pub mod cover;
 pub mod expiry;
 pub mod hosts;
+pub mod known;
 pub mod levels;
 pub(crate) mod lists;
 pub(crate) mod members;

@@ -11,7 +11,7 @@
 //! it can't be written it counts all the same, since without it the node would reach nobody; the
 //! status says so, and each look tries to write it again.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use shoal_crypto::{NetworkSecret, NetworkSecrets, ct_eq};
 use shoal_directory::{Handing, SecretName, SecretNames};
@@ -21,39 +21,8 @@ use zeroize::Zeroizing;
 use crate::config::keys;
 use crate::control::api;
 use crate::membership::authority::{Authority, unix_s};
-use crate::membership::seen;
+use crate::membership::known::{self, Known, counts};
 use crate::worker::first::{Parts, Worker};
-
-/// Secrets that the file has at most: the list names no more than two.
-const KNOWN_MAX: usize = 2;
-
-/// The secrets that a node or a registrar kept in this file, and why they can't be read.
-pub fn read_kept(file: &Path, user: Option<u32>) -> (Vec<NetworkSecret>, Option<String>) {
-    if !file.exists() {
-        return (Vec::new(), None);
-    }
-    match keys::load_network_secrets(file, user) {
-        Ok(mut known) => {
-            known.truncate(KNOWN_MAX);
-            (known, None)
-        }
-        Err(e) => {
-            let lost = "a secret that was handed on is missing until it comes again";
-            (Vec::new(), Some(format!("{e}: {lost}")))
-        }
-    }
-}
-
-/// Puts secrets in the place of those that were kept in this file.
-///
-/// Errors: what happened, without advice.
-pub fn write_kept(file: &Path, text: &str) -> Result<(), String> {
-    let kept = seen::replace(file, text.as_bytes());
-    kept.map_err(|e| {
-        let lost = "the network's secret that was handed on is gone after a restart";
-        format!("{}: can't be written ({e}): {lost}", file.display())
-    })
-}
 
 /// The files of one node's secrets.
 #[derive(Clone, Debug)]
@@ -69,7 +38,7 @@ impl SecretFiles {
     ///
     /// Errors: what to do about it.
     pub(crate) fn write(&self, text: &str) -> Result<(), String> {
-        write_kept(&self.kept, text).map_err(|why| {
+        known::write_kept(&self.kept, text).map_err(|why| {
             format!(
                 "{why}; set [authority] secrets_file to a place that this node's user may write"
             )
@@ -93,10 +62,9 @@ impl SecretFiles {
 /// What this node knows of the network's secrets.
 #[derive(Debug)]
 pub struct Secrets {
-    /// That of `network_secret_file`.
-    own: NetworkSecret,
-    /// Others that the list names, or named when the node started.
-    known: Vec<NetworkSecret>,
+    /// That of `network_secret_file`, and others that the list names, or named when the node
+    /// started.
+    known: Known,
     /// From the operator, and not named by the list yet.
     offered: Option<NetworkSecret>,
     /// Given to the thread that keeps it, or to be given to it.
@@ -117,17 +85,16 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// Without a list yet. `known` was kept, unless it can't be read for this `kept_fault`.
+    /// Without a list yet. `kept` can't be read where there is a `kept_fault`.
     pub(super) fn new(
         own: NetworkSecret,
-        (known, kept_fault): (Vec<NetworkSecret>, Option<String>),
+        (kept, kept_fault): (Vec<NetworkSecret>, Option<String>),
         pass_on: bool,
     ) -> Secrets {
         Secrets {
             in_force: own.clone().into(),
-            own,
-            saved: Some(known.iter().map(NetworkSecret::name).collect()),
-            known,
+            saved: Some(kept.iter().map(NetworkSecret::name).collect()),
+            known: Known::new(own, kept),
             offered: None,
             keeping: None,
             is_given: false,
@@ -138,26 +105,19 @@ impl Secrets {
         }
     }
 
-    fn find(&self, name: SecretName) -> Option<&NetworkSecret> {
-        self.known.iter().chain([&self.own]).find(|secret| secret.name() == name)
-    }
-
     /// Compares what is known with the names of the list at this time; `may_hand` where neighbours
     /// are members in force.
     fn look(&mut self, now: Time, names: Option<&SecretNames>, unix_s: u64, may_hand: bool) {
-        let counts = |secret: &NetworkSecret| {
-            let name = secret.name();
-            names.is_some_and(|all| name == all.current || all.other(unix_s) == Some(name))
-        };
-        self.known.retain(counts);
+        self.known.retain(names, unix_s);
         // While another is being kept the offer waits.
         if self.keeping.is_none()
-            && let Some(offered) = self.offered.take_if(|offered| counts(offered))
-            && self.find(offered.name()).is_none()
+            && let Some(offered) =
+                self.offered.take_if(|offered| counts(names, offered.name(), unix_s))
+            && self.known.find(offered.name()).is_none()
         {
             (self.keeping, self.is_given) = (Some(offered), false);
         }
-        let in_force = self.chosen(names, unix_s);
+        let in_force = self.known.chosen(names, unix_s);
         let same = |a: &NetworkSecrets, b: &NetworkSecrets| {
             a.first.name() == b.first.name()
                 && a.other.as_ref().map(NetworkSecret::name)
@@ -167,7 +127,7 @@ impl Secrets {
             (self.in_force, self.is_new) = (in_force, true);
         }
         let newest = names.filter(|_| may_hand).map(SecretNames::newest);
-        let here = newest.and_then(|name| self.find(name)).cloned();
+        let here = newest.and_then(|name| self.known.find(name)).cloned();
         if self.keeping.is_none()
             && let Some(handing) = &mut self.handing
         {
@@ -175,23 +135,9 @@ impl Secrets {
         }
     }
 
-    /// What handshakes begin with, and what is taken beside it. Without any secret that the list
-    /// names the node keeps to its own.
-    fn chosen(&self, names: Option<&SecretNames>, unix_s: u64) -> NetworkSecrets {
-        let Some(names) = names else { return self.own.clone().into() };
-        let other = names.other(unix_s).and_then(|name| self.find(name)).cloned();
-        match (self.find(names.current).cloned(), other) {
-            (Some(first), other) => NetworkSecrets { first, other },
-            (None, Some(other)) => other.into(),
-            (None, None) => self.own.clone().into(),
-        }
-    }
-
     /// The text of the file: all that is known beside the node's own, and what is to be kept.
     fn text(&self) -> Zeroizing<String> {
-        let all = self.known.iter().chain(&self.keeping);
-        let lines: Vec<_> = all.map(keys::network_secret_text).collect();
-        Zeroizing::new(lines.iter().map(|line| line.as_str()).collect())
+        known::text(self.known.kept().iter().chain(&self.keeping))
     }
 
     /// What the operator should know.
@@ -199,7 +145,7 @@ impl Secrets {
         let faults = [&self.kept_fault, &self.offered_fault];
         let mut all: Vec<String> = faults.into_iter().flatten().cloned().collect();
         let Some(names) = names else { return all };
-        if self.find(names.current).is_none() {
+        if self.known.find(names.current).is_none() {
             all.push(
                 "the network's secret changed, and this node does not have the new one: others \
                  answer it no more once the old one is gone. Put the authority's network.key in \
@@ -207,7 +153,7 @@ impl Secrets {
                  an invite"
                     .to_string(),
             );
-        } else if self.find(names.newest()).is_none() {
+        } else if self.known.find(names.newest()).is_none() {
             all.push(
                 "the network's next secret was announced, and no neighbour has given it to this \
                  node yet: it reaches nobody once the present one is gone"
@@ -246,7 +192,7 @@ impl Authority {
         let Some(watcher) = &self.watcher else { return };
         let secrets = &mut self.secrets;
         let kept: Vec<SecretName> =
-            secrets.known.iter().chain(&secrets.keeping).map(NetworkSecret::name).collect();
+            secrets.known.kept().iter().chain(&secrets.keeping).map(NetworkSecret::name).collect();
         let waits = secrets.keeping.is_some() && !secrets.is_given;
         let is_other = secrets.saved.as_ref() != Some(&kept);
         let is_due = waits || secrets.keeping.is_none() && is_other;
@@ -270,9 +216,7 @@ impl Authority {
         // No look without a new one: a disk that fails is asked once a look, not without end.
         let Some(secret) = new else { return };
         (secrets.keeping, secrets.kept_fault) = (None, None);
-        if secrets.find(secret.name()).is_none() && secrets.known.len() < KNOWN_MAX {
-            secrets.known.push(secret);
-        }
+        secrets.known.add(secret);
         self.look_at_secrets(now);
     }
 
@@ -303,8 +247,8 @@ impl Authority {
             self.secrets.handing.as_ref().map(Handing::neighbours).unwrap_or_default();
         Some(api::Secret {
             state: stage.word().to_string(),
-            has_current: self.secrets.find(names.current).is_some(),
-            has_newest: self.secrets.find(names.newest()).is_some(),
+            has_current: self.secrets.known.find(names.current).is_some(),
+            has_newest: self.secrets.known.find(names.newest()).is_some(),
             old_until_unix_s: stage.old_until_unix_s().unwrap_or(0),
             neighbours_have: have as u32,
             neighbours: neighbours as u32,
@@ -318,11 +262,14 @@ impl Authority {
         let names = self.secret_names();
         let names = names.ok_or("the authority's list says nothing of the network's secret")?;
         let secrets = &self.secrets;
-        let mut known = secrets.known.iter().chain([&secrets.own]);
-        if !known.any(|known| ct_eq(api::secret_proof(known).as_bytes(), proof.as_bytes())) {
+        if !secrets
+            .known
+            .all()
+            .any(|known| ct_eq(api::secret_proof(known).as_bytes(), proof.as_bytes()))
+        {
             return Err("that program's secret of the network is none that this node knows");
         }
-        let newest = secrets.find(names.newest());
+        let newest = secrets.known.find(names.newest());
         newest.ok_or("this node does not have the newest secret of the network yet")
     }
 

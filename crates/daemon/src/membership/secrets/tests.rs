@@ -88,7 +88,7 @@ fn start(folder: &Path, list: List) -> (Authority, Inbox<News>) {
         fault: None,
         steps: Vec::new(),
         steps_fault: None,
-        secrets: read_kept(&folder.join("network.secrets"), None),
+        secrets: known::read_kept(&folder.join("network.secrets"), None),
     };
     let keys = (Identity::from_seed([1; 32]).public(), secret(1));
     let mut authority = Authority::new(&config, keys, reading, NOW).unwrap();
