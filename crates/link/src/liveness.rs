@@ -89,7 +89,9 @@ pub struct Liveness {
     /// Frames sent when the last report left.
     sent_at_report: u64,
     /// The report that began the present sample of loss: frames received, highest counter, arrival.
-    loss_base: (u64, u32, Time),
+    /// None since the last session was agreed: what the neighbour still counts may be the frames
+    /// of the one before.
+    loss_base: Option<(u64, u32, Time)>,
     /// Since when reports show that almost nothing arrives.
     smothered_since: Option<Time>,
     /// The link is down because almost nothing arrives.
@@ -170,7 +172,7 @@ impl Liveness {
             next_report: None,
             last_report: None,
             sent_at_report: 0,
-            loss_base: (0, 0, now),
+            loss_base: None,
             smothered_since: None,
             smothered: false,
             echo: None,
@@ -206,7 +208,7 @@ impl Liveness {
         self.session = true;
         self.highest = [0; LANES];
         (self.smothered_since, self.smothered) = (None, false);
-        self.loss_base.1 = 0;
+        self.loss_base = None;
         self.note_traffic(now);
         self.next_report = Some(now);
         self.reconnect_at = (!self.up).then(|| now + RECONNECT_AFTER);
@@ -432,9 +434,12 @@ impl Liveness {
     }
 
     fn measure(&mut self, now: Time, report: &Report) {
-        let (base_received, base_highest, since) = self.loss_base;
+        let (base_received, base_highest, since) =
+            self.loss_base.unwrap_or((report.received, report.highest, now));
         // A new key or a restarted neighbour resets the counts; such a sample is useless.
-        let anew = report.highest < base_highest || report.received < base_received;
+        let anew = self.loss_base.is_none()
+            || report.highest < base_highest
+            || report.received < base_received;
         let sent = report.highest.wrapping_sub(base_highest);
         let waits = self.smothered && !anew && sent < SAMPLE_DOWN;
         if anew || (now.since(since) >= self.config.report_interval && !waits) {
@@ -446,7 +451,7 @@ impl Liveness {
             } else {
                 self.smothered_since = None;
             }
-            self.loss_base = (report.received, report.highest, now);
+            self.loss_base = Some((report.received, report.highest, now));
         }
         let now_us = now.as_micros();
         let spent = report.echoed_us.saturating_add(u64::from(report.hold_us));

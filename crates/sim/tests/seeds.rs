@@ -12,6 +12,13 @@ fn a_calm_network_moves_files_and_loses_nothing() {
 }
 
 #[test]
+fn idle_links_stay_up_when_they_get_other_keys() {
+    let faults = Faults { delay_us: 10_000, ..Faults::NONE };
+    let outcome = run(Options { trouble_ms: 900_000, faults, ..Options::calm(1) });
+    assert!(outcome.is_ok() && outcome.links_down == 0, "{}: {outcome}", outcome.links_down);
+}
+
+#[test]
 fn several_workers_lose_nothing_either() {
     for workers in 2..=4 {
         let outcome = run(Options { workers, ..Options::calm(1) });

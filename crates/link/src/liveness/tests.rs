@@ -161,6 +161,19 @@ fn without_a_session_only_a_neighbour_that_we_call_keeps_us_busy() {
 }
 
 #[test]
+fn an_idle_link_stays_up_when_its_neighbour_still_counts_the_frames_of_the_session_before() {
+    let mut link = up_at(ms(0));
+    for round in 1..=40 {
+        assert_eq!(link.handle_report(ms(round * 3_000), &report(1 + round, round as u32)), None);
+    }
+    link.session_established(ms(124_000));
+    // It left before the neighbour had the new keys; the next one is of the new session.
+    assert_eq!(link.handle_report(ms(124_010), &report(42, 41)), None);
+    assert_eq!(link.handle_report(ms(124_030), &report(43, 1)), None);
+    assert!(link.is_up());
+}
+
+#[test]
 fn loss_round_trip_and_clocks_come_from_the_reports() {
     let mut link = up_at(ms(0));
     for round in 1..40u64 {
