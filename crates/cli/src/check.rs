@@ -55,6 +55,26 @@ struct Link {
     peer: String,
     address: String,
     endpoint: Option<String>,
+    /// Where both ends meet, if at addresses that follow from the time: prefix and port.
+    rendezvous: Option<String>,
+}
+
+impl Link {
+    fn text(&self) -> String {
+        let Link { peer, address, .. } = self;
+        let at = match (&self.rendezvous, self.endpoint.as_deref()) {
+            (None, known) => format!("at {}", known.unwrap_or("wherever it calls from")),
+            (Some(at), None) => format!(
+                "where both meet under {at}, by the time of day: with clocks that differ by more \
+                 than ten minutes, slowly or not at all, as it has no endpoint"
+            ),
+            (Some(at), Some(known)) => format!(
+                "where both meet under {at}, by the time of day; if nobody answers there at {known}, \
+                 which an observer then sees"
+            ),
+        };
+        format!("link to {peer} ({address}) {at}")
+    }
 }
 
 /// Direct links.
@@ -119,8 +139,7 @@ pub fn run(common: &Common, args: &Check) -> Result<()> {
     output::line(&format!("  listens on {}{why}", summary.listen.join(", ")))?;
     output::line(&format!("  control socket {}", summary.control_socket))?;
     for link in &summary.links {
-        let endpoint = link.endpoint.as_deref().unwrap_or("wherever it calls from");
-        output::line(&format!("  link to {} ({}) at {endpoint}", link.peer, link.address))?;
+        output::line(&format!("  {}", link.text()))?;
     }
     if let Some(interface) = &summary.interface {
         interface.lines().into_iter().try_for_each(|line| output::line(&line))?;
@@ -171,12 +190,14 @@ fn summary(setup: &Setup) -> Summary {
     warnings.extend(of_cover);
     let links = config.links.iter().map(|link| {
         let host = setup.linked.as_ref().unwrap_or(&setup.hosts).by_name(&link.peer);
-        let known = link.endpoint().or(host.and_then(|h| h.endpoint));
+        let listed = host.and_then(|h| h.endpoint).filter(|_| link.rendezvous.is_none());
+        let known = link.endpoint().or(listed);
         let known = known.map(|e| e.to_string());
         Link {
             peer: link.peer.clone(),
             address: host.map(|h| h.address.to_string()).unwrap_or_default(),
             endpoint: link.place().map(|(name, port)| format!("{name}:{port}")).or(known),
+            rendezvous: link.rendezvous.as_deref().map(ToString::to_string),
         }
     });
     Summary {

@@ -215,11 +215,19 @@ fn print_peers(peers: &[Peer]) -> Result<()> {
     }
     table.print()?;
     for (state, hint) in [("connecting", CONNECTING), ("waiting", WAITING)] {
-        if peers.iter().any(|peer| peer.state == state) {
+        if peers.iter().any(|peer| peer.state == state && !meets(peer)) {
             output::line(hint)?;
         }
     }
+    if peers.iter().any(|peer| peer.state == "connecting" && meets(peer)) {
+        output::line(MEETING)?;
+    }
     Ok(())
+}
+
+/// Whether both ends of a link meet at addresses that follow from the time.
+fn meets(peer: &Peer) -> bool {
+    peer.hop.as_ref().is_some_and(|hop| hop.rendezvous)
 }
 
 /// Whether a link's addresses hop, and how the last hop ended; never which they are.
@@ -231,6 +239,7 @@ fn hop(hop: &HopPeer) -> String {
     };
     let failed = if hop.failed > 0 { format!(", {} failed", hop.failed) } else { String::new() };
     match hop.state.as_str() {
+        "alone" if hop.rendezvous && hop.made == 0 => "none yet: both ends have not met".into(),
         "alone" => "the neighbour's addresses don't hop".into(),
         "fixed" => format!("fixed for now (every {every} wanted{failed}{last})"),
         _ => format!("every {every}{failed}{last}"),
@@ -257,6 +266,11 @@ fn covered(peer: &Peer) -> Paint {
 const CONNECTING: &str = "\
 connecting: no answer. Does that node run, and do datagrams reach its address and port? Has it a
 [[link]] with this node, the same network secret, and each end the other's public key?";
+/// The same where both ends meet at addresses that follow from the time.
+const MEETING: &str = "\
+connecting: no answer where both ends are to meet. Those addresses follow from the time of day: are
+the clocks of both nodes right to within ten minutes? Does that node run, has it a [[link]] with
+this one's [hop] prefix and port as its `rendezvous`, and do routers bring both prefixes there?";
 const WAITING: &str = "\
 waiting: has no endpoint here, so that node must call this one. Does it run, with a [[link]] that
 has this node's endpoint?";

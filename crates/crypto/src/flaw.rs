@@ -65,4 +65,6 @@ pub enum Flaw {
     HopAtAnswer,
     /// An end never goes back to the fixed endpoint by itself.
     HopStays,
+    /// All pairs of neighbours meet at addresses of one secret.
+    MeetOneSecret,
 }

@@ -11,6 +11,7 @@ pub mod directory;
 pub mod handing;
 pub mod ip;
 pub mod machines;
+pub mod meeting;
 pub mod moving;
 pub mod node;
 pub mod nodes;
@@ -40,6 +41,7 @@ pub const CASES: &[Case] = &[
     ("machine_relay", nodes::relay),
     ("machine_edge", nodes::edge),
     ("machine_hop", onion::hop),
+    ("machine_meeting", meeting::meeting),
     ("machine_moving", moving::moving),
     ("machine_origin", onion::origin),
     ("machine_path", path::path),

@@ -123,6 +123,7 @@ impl<C: Ciphers> Relay<C> {
                 routing.link_down(now, link);
             }
         }
+        self.set_calls(now, link);
         if !is_up {
             self.hop_lost(now, link);
             let Some(neighbour) = self.neighbours.get_mut(link) else { return };
@@ -160,6 +161,7 @@ impl<C: Ciphers> Relay<C> {
         let change = neighbour.liveness.session_lost(now, neighbour.called);
         self.neighbours.reschedule(link);
         self.transition(now, link, change);
+        self.set_calls(now, link);
     }
 
     /// Tells every neighbour that this node stops. Nothing may be asked of the relay afterwards.
@@ -192,10 +194,13 @@ impl<C: Ciphers> Relay<C> {
     /// the neighbour to call. Only handshakes go to the new endpoint until one is answered: a link
     /// that is up stays where it is until then.
     pub fn set_endpoint(&mut self, now: Time, link: LinkId, endpoint: Option<SocketAddr>) {
+        let endpoint = endpoint.map(Endpoints::from);
+        if self.set_fallback(now, link, endpoint) {
+            return;
+        }
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         neighbour.called = endpoint.is_some() || neighbour.address.is_router();
         let peer = PeerId::from(link);
-        let endpoint = endpoint.map(Endpoints::from);
         self.sessions.set_home(peer, endpoint);
         match endpoint {
             Some(_) if self.sessions.is_live(now, peer) => {
@@ -345,6 +350,7 @@ impl<C: Ciphers> Relay<C> {
         if let Some(routing) = &mut self.routing {
             routing.set_unix_s(now, unix_ms / 1_000);
         }
+        self.set_meeting_clock(now);
     }
 
     /// Forgets the keys of all links and calls every neighbour anew: see

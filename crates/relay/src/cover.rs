@@ -540,7 +540,7 @@ impl<C: Ciphers> Relay<C> {
     }
 
     /// Milliseconds since 1970.
-    fn unix_ms(&self, now: Time) -> u64 {
+    pub(crate) fn unix_ms(&self, now: Time) -> u64 {
         let (at, unix_ms) = self.wall;
         unix_ms + now.since(at).as_millis() as u64
     }

@@ -13,7 +13,7 @@ use shoal_wire::{
     CONTROL_HOP_PLACE, CONTROL_HOP_STEP, DropReason, HopPlace, HopStage, HopStep, LinkId, Time,
 };
 
-use crate::hop::{Asked, Hop, Probe};
+use crate::hop::{Asked, Hop, HopView, Probe, Rendezvous};
 use crate::{LinkView, Relay, Sink};
 
 /// For how long frames may still come to addresses of a link that stops to hop: until the neighbour
@@ -61,10 +61,12 @@ pub(crate) struct Hopping {
     /// Whether its addresses can be used, if that was asked.
     pub(crate) probe: Option<Probe>,
     pub(crate) asked: Asked,
+    /// Where handshakes begin, if not at an endpoint that stays.
+    pub(crate) meet: Option<Rendezvous>,
     /// Between which addresses the link's frames go by the schedule; none at the fixed endpoint.
-    shown: Option<Endpoints>,
+    pub(crate) shown: Option<Endpoints>,
     /// Where they would go without one.
-    fixed: Option<Endpoints>,
+    pub(crate) fixed: Option<Endpoints>,
     /// Interface identifiers at which frames may come.
     accepted: Vec<u64>,
     alarm: Option<Time>,
@@ -82,7 +84,7 @@ impl Hopping {
 #[derive(Default)]
 pub(crate) struct Hops {
     /// Prefix and port of this node's addresses.
-    own: Option<([u8; 8], u16)>,
+    pub(crate) own: Option<([u8; 8], u16)>,
     /// Prefixes before that one, which may still be routed here; the last at first.
     former: Vec<[u8; 8]>,
     /// Interface identifiers under the prefix that don't hop.
@@ -114,7 +116,7 @@ impl Hops {
         }
     }
 
-    fn set_alarm(&mut self, link: LinkId, at: Option<Time>) {
+    pub(crate) fn set_alarm(&mut self, link: LinkId, at: Option<Time>) {
         let Some(known) = self.links.get_mut(&link) else { return };
         if let Some(old) = core::mem::replace(&mut known.alarm, at) {
             self.alarms.remove(&(old, link));
@@ -172,6 +174,7 @@ impl<C: Ciphers> Relay<C> {
     /// To be said before [`Relay::set_hop`].
     pub fn set_hop_place(&mut self, place: Option<([u8; 8], u16)>) {
         self.hops.own = place;
+        self.sessions.set_wide_prefix(place.map(|(prefix, _)| prefix));
         self.hops.gather();
         self.refresh();
     }
@@ -201,10 +204,12 @@ impl<C: Ciphers> Relay<C> {
         self.hops.former.retain(|known| *known != prefix && *known != former);
         self.hops.former.insert(0, former);
         self.hops.former.truncate(FORMER_MAX);
+        self.sessions.set_wide_prefix(Some(prefix));
         self.hops.gather();
         for link in self.hops.links.keys().copied().collect::<Vec<_>>() {
             if let Some(known) = self.hops.links.get_mut(&link) {
                 known.hop.move_to(prefix);
+                known.meet.iter_mut().for_each(|meet| meet.move_to(prefix));
             }
             self.follow_hop(now, link);
         }
@@ -247,12 +252,13 @@ impl<C: Ciphers> Relay<C> {
         let (true, Some(key)) = (known != own, self.sessions.peer_key(peer)) else { return };
         let leads = self.sessions.own_key().dh < key.dh;
         self.hop_lost(now, link);
+        let meet = self.take_meeting(now, link, own.is_some());
         self.hops.retire(now, link);
         if let Some(own) = own {
-            let (probe, asked) = (None, Asked::default());
+            let (probe, asked, accepted) = (None, Asked::default(), Vec::new());
             let (shown, fixed, alarm) = (None, None, None);
             let hop = Hop::new(own, leads);
-            let known = Hopping { hop, probe, asked, shown, fixed, accepted: Vec::new(), alarm };
+            let known = Hopping { hop, probe, asked, meet, shown, fixed, accepted, alarm };
             self.hops.links.insert(link, known);
             self.take_hop_secret(now, link);
         }
@@ -285,16 +291,16 @@ impl<C: Ciphers> Relay<C> {
     /// schedule leads is nobody's business.
     pub(crate) fn with_hop(&self, view: LinkView) -> LinkView {
         let Some(known) = self.hops.links.get(&view.link) else { return view };
-        let fixed = self.fixed_endpoint(view.link);
+        let told = self.told_endpoint(view.link);
         LinkView {
-            endpoint: fixed.map(|ends| ends.remote),
-            local: fixed.and_then(|ends| ends.local),
-            hop: Some(known.hop.view()),
+            endpoint: told.map(|ends| ends.remote),
+            local: told.and_then(|ends| ends.local),
+            hop: Some(HopView { meets: known.meet.is_some(), ..known.hop.view() }),
             ..view
         }
     }
 
-    /// Where a link's frames go besides its schedule: what others may be told of it.
+    /// Where a link's frames go besides its schedule.
     pub(crate) fn fixed_endpoint(&self, link: LinkId) -> Option<Endpoints> {
         match self.hops.links.get(&link).filter(|known| known.shown.is_some()) {
             Some(known) => known.fixed,
@@ -304,6 +310,7 @@ impl<C: Ciphers> Relay<C> {
 
     /// Has a link's frames go where its schedule says, and takes note of what else changed.
     pub(crate) fn follow_hop(&mut self, now: Time, link: LinkId) {
+        self.follow_meeting(now, link);
         let Some(known) = self.hops.links.get_mut(&link) else { return };
         let place = known.place::<C>();
         if place != known.shown
@@ -320,6 +327,7 @@ impl<C: Ciphers> Relay<C> {
         }
         let before = core::mem::take(&mut known.accepted);
         known.hop.accepted(now, &mut known.accepted);
+        known.meet.iter().for_each(|meet| meet.accepted(now, &mut known.accepted));
         match C::Aead::flaw() {
             Some(Flaw::HopKept) => known.accepted.extend(&before),
             Some(Flaw::HopOnlyNow) if known.shown.is_some() => {
@@ -334,7 +342,9 @@ impl<C: Ciphers> Relay<C> {
         let changed = known.accepted != before;
         let probe = known.probe.as_ref().and_then(Probe::poll_timeout);
         let answers = known.asked.is_due().then_some(Time::ZERO);
-        let due = [known.hop.poll_timeout(now), probe, answers].into_iter().flatten().min();
+        let meet = known.meet.as_ref().map(|meet| meet.poll_timeout(now));
+        let due = [known.hop.poll_timeout(now), probe, answers, meet].into_iter().flatten().min();
+        self.set_calls(now, link);
         if changed {
             self.hops.gather();
         }
@@ -353,7 +363,7 @@ impl<C: Ciphers> Relay<C> {
     }
 
     /// A session was agreed through `to`. Says where the link is now, and whether that follows from
-    /// its schedule.
+    /// one of its schedules.
     pub(crate) fn hop_session(
         &mut self,
         now: Time,
@@ -367,6 +377,7 @@ impl<C: Ciphers> Relay<C> {
             known.hop.knows(now, to.remote) || known.hop.roamed(now, to.remote).is_some()
         };
         let scheduled = to.is_some_and(by_schedule);
+        let met = !scheduled && known.meets(now, to);
         let hops_there = to.is_some_and(|to| known.hop.is_under_prefix(to.remote));
         self.take_hop_secret(now, link);
         let fixed = self.neighbours.get(link).and_then(|neighbour| neighbour.endpoint);
@@ -377,7 +388,7 @@ impl<C: Ciphers> Relay<C> {
         let place = known.place::<C>();
         // An address of a schedule is no fixed endpoint, not even when its time is over.
         let fixed = if known.shown.is_some() { known.fixed } else { fixed };
-        known.fixed = if scheduled || hops_there { fixed.or(to) } else { to };
+        known.fixed = if scheduled || hops_there && !met { fixed.or(to) } else { to };
         known.shown = place;
         let at = place.or(known.fixed);
         if let Some(neighbour) = self.neighbours.get_mut(link) {
@@ -385,7 +396,7 @@ impl<C: Ciphers> Relay<C> {
         }
         self.sessions.set_endpoint(peer, at);
         self.follow_hop(now, link);
-        (at, place.is_some())
+        (at, place.is_some() || met)
     }
 
     /// Whether frames from there say nothing new of where the neighbour is: they are its
@@ -395,6 +406,7 @@ impl<C: Ciphers> Relay<C> {
         let fixed = known.fixed.filter(|_| known.shown.is_some());
         fixed.is_some_and(|fixed| fixed.is_same_place(from))
             || known.hop.knows(now, from.remote)
+            || known.meet.as_ref().is_some_and(|meet| meet.knows(now, from.remote))
             || known.is_probed(now, from.remote)
     }
 

@@ -47,6 +47,7 @@ mod origin;
 mod paths;
 mod probe;
 pub mod relay;
+mod rendezvous;
 mod small;
 mod stun;
 mod trial;

@@ -236,11 +236,12 @@ impl<C: Ciphers> Relay<C> {
     pub fn set_secrets(&mut self, secrets: NetworkSecrets) {
         self.sessions.set_secrets(secrets.clone());
         self.mirrors.set_secrets(secrets);
+        self.renew_meetings();
     }
 
     fn ask_mirrors(&mut self, now: Time) {
         let there = self.neighbours.iter().filter(|(_, neighbour)| neighbour.address.is_router());
-        let there = there.filter_map(|(link, _)| self.fixed_endpoint(link));
+        let there = there.filter_map(|(link, _)| self.told_endpoint(link));
         let there: Vec<SocketAddr> = there.map(|ends| ends.remote).collect();
         self.mirrors.ask(now, &there);
         self.mirrors.stun.ask(now);
@@ -251,7 +252,7 @@ impl<C: Ciphers> Relay<C> {
         let routers = self
             .neighbours
             .iter()
-            .filter_map(|(link, known)| Some((self.fixed_endpoint(link)?.remote, known.seen?)));
+            .filter_map(|(link, known)| Some((self.told_endpoint(link)?.remote, known.seen?)));
         let asked = [&self.mirrors.views, &self.mirrors.stun.views].into_iter().flatten();
         routers.chain(asked.copied())
     }
@@ -287,7 +288,7 @@ impl<C: Ciphers> Relay<C> {
         let listed = core::mem::take(&mut self.seen_to_tell);
         for &link in &listed {
             let neighbour = self.neighbours.get(link).filter(|neighbour| neighbour.established);
-            if let Some(at) = neighbour.and_then(|_| self.fixed_endpoint(link)) {
+            if let Some(at) = neighbour.and_then(|_| self.told_endpoint(link)) {
                 let body = place_bytes(Some(at.remote));
                 self.send_control(now, link, &[(CONTROL_SEEN, &body)], sink);
             }

@@ -17,6 +17,17 @@ pub trait Endpoint: Copy + Eq + Ord + Debug {
     /// arrives. Who gets a cookie receives there and nowhere else.
     fn place(&self) -> Place;
 
+    /// As [`Endpoint::place`], with no more of an IPv6 address than its /64: for senders whose
+    /// addresses change. Who has one of a /64 has them all.
+    fn wide_place(&self) -> Place {
+        self.place()
+    }
+
+    /// Whether a datagram came to an address of this node's under `prefix`.
+    fn is_to(&self, _prefix: &[u8; 8]) -> bool {
+        false
+    }
+
     /// Whether both are where the same peer would be found.
     fn is_same_place(&self, other: &Self) -> bool {
         self == other

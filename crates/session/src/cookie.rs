@@ -26,6 +26,8 @@ pub struct Cookies {
     rng: Rng,
     /// When the next answer would be due if answers came evenly.
     answer_at: Time,
+    /// Under this prefix of the node's, cookies hold for a whole prefix of their holder's.
+    wide: Option<[u8; 8]>,
 }
 
 impl Cookies {
@@ -34,7 +36,12 @@ impl Cookies {
         let mut rng = Rng::new(seed);
         let current = Secret::new(rng.array());
         let previous = Secret::new(rng.array());
-        Cookies { current, previous, since: now, rng, answer_at: Time::ZERO }
+        Cookies { current, previous, since: now, rng, answer_at: Time::ZERO, wide: None }
+    }
+
+    /// With other secrets, from `seed`.
+    pub fn anew(&self, seed: [u8; 32], now: Time) -> Cookies {
+        Cookies { wide: self.wide, ..Cookies::new(seed, now) }
     }
 
     fn refresh(&mut self, now: Time) {
@@ -48,8 +55,14 @@ impl Cookies {
         }
     }
 
-    fn make<E: Endpoint>(secret: &Secret<32>, from: &E) -> Cookie {
-        let (bytes, len) = from.place();
+    /// Has cookies for requests to addresses under this prefix hold for all of their holder's /64.
+    pub fn set_wide_prefix(&mut self, prefix: Option<[u8; 8]>) {
+        self.wide = prefix;
+    }
+
+    fn make<E: Endpoint>(&self, secret: &Secret<32>, from: &E) -> Cookie {
+        let wide = self.wide.is_some_and(|prefix| from.is_to(&prefix));
+        let (bytes, len) = if wide { from.wide_place() } else { from.place() };
         let long = kdf(secret.expose(), "shoal v1 cookie", &[&bytes[..len]]);
         let mut cookie = [0; shake::COOKIE_LEN];
         cookie.copy_from_slice(&long[..shake::COOKIE_LEN]);
@@ -59,7 +72,7 @@ impl Cookies {
     /// The cookie for whoever receives at `from`.
     pub fn issue<E: Endpoint>(&mut self, now: Time, from: &E) -> Cookie {
         self.refresh(now);
-        Self::make(&self.current, from)
+        self.make(&self.current, from)
     }
 
     /// Whether a cookie may be given out now; counts it if so.
@@ -77,7 +90,7 @@ impl Cookies {
     /// What was issued to `from` lately, the newest first.
     pub fn issued<E: Endpoint>(&mut self, now: Time, from: &E) -> [Cookie; 2] {
         self.refresh(now);
-        [&self.current, &self.previous].map(|secret| Self::make(secret, from))
+        [&self.current, &self.previous].map(|secret| self.make(secret, from))
     }
 
     /// Whether `cookie` was issued to `from` lately.
@@ -94,6 +107,7 @@ impl Cookies {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Endpoints;
     use core::net::SocketAddr;
 
     #[test]
@@ -124,6 +138,13 @@ mod tests {
         assert!(cookies.holds(now, &at("[2001:db8::1]:5"), &six));
         assert!(!cookies.holds(now, &at("[2001:db8::1]:9"), &six));
         assert!(!cookies.holds(now, &at("[2001:db8::ffff]:5"), &six));
+        let ends = |local, remote| Endpoints { local: Some(at(local)), remote: at(remote) };
+        cookies.set_wide_prefix(Some([0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 9]));
+        for (local, holds) in [("[2001:db8:0:9::7]:5", true), ("[2001:db8:0:8::7]:5", false)] {
+            let wide = cookies.issue(now, &ends(local, "[2001:db8::1]:5"));
+            assert_eq!(cookies.holds(now, &ends(local, "[2001:db8::2]:5"), &wide), holds);
+            assert!(!cookies.holds(now, &ends(local, "[2001:db8:0:1::1]:5"), &wide));
+        }
         let mapped = cookies.issue(now, &at("[::ffff:192.0.2.1]:5"));
         assert!(cookies.holds(now, &at("192.0.2.1:5"), &mapped));
     }

@@ -33,6 +33,18 @@ impl Endpoint for Endpoints {
         self.remote.place()
     }
 
+    fn wide_place(&self) -> Place {
+        let (source, len) = self.remote.source();
+        let mut out = [0; 19];
+        out[..len].copy_from_slice(&source[..len]);
+        out[len..len + 2].copy_from_slice(&self.remote.port().to_be_bytes());
+        (out, len + 2)
+    }
+
+    fn is_to(&self, prefix: &[u8; 8]) -> bool {
+        matches!(self.local, Some(SocketAddr::V6(at)) if at.ip().octets().starts_with(prefix))
+    }
+
     fn is_same_place(&self, other: &Endpoints) -> bool {
         self.remote == other.remote
     }
@@ -50,5 +62,20 @@ mod tests {
         assert!(one != other && one.is_same_place(&other));
         assert_eq!((one.source(), one.place()), (other.source(), other.place()));
         assert!(!one.is_same_place(&b.into()));
+    }
+
+    #[test]
+    fn all_addresses_of_a_prefix_are_one_wide_place() {
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let from = |remote| Endpoints { local: Some(at("[2001:db8:1:2::7]:7400")), remote };
+        let one = from(at("[2001:db8:3:4::1]:7400"));
+        let same = from(at("[2001:db8:3:4:a:b:c:d]:7400"));
+        assert!(one.place() != same.place() && one.wide_place() == same.wide_place());
+        for other in ["[2001:db8:3:5::1]:7400", "[2001:db8:3:4::1]:7401", "10.0.0.1:7400"] {
+            assert_ne!(one.wide_place(), from(at(other)).wide_place(), "{other}");
+        }
+        assert!(one.is_to(&[0x20, 0x01, 0x0d, 0xb8, 0, 1, 0, 2]));
+        assert!(!one.is_to(&[0x20, 0x01, 0x0d, 0xb8, 0, 1, 0, 3]));
+        assert!(!Endpoints::from(one.remote).is_to(&[0x20, 0x01, 0x0d, 0xb8, 0, 3, 0, 4]));
     }
 }

@@ -10,7 +10,6 @@ use shoal_crypto::{Ciphers, Rng, Secret, kdf};
 use shoal_wire::Time;
 
 use crate::config::{Endpoint, Event, PeerId};
-use crate::cookie::Cookies;
 use crate::job::{Job, Work};
 use crate::sessions::Sessions;
 
@@ -55,7 +54,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.now = self.now.max(now);
         self.freshen(fresh);
         self.new_incarnation();
-        self.cookies = Cookies::new(self.rng.fork("cookies"), now);
+        self.cookies = self.cookies.anew(self.rng.fork("cookies"), now);
         self.masks.freshen(self.rng.fork("index masks"));
         self.age = self.age.wrapping_add(1);
         self.out.clear();

@@ -163,6 +163,9 @@ pub(crate) struct Peer<E> {
     pub(crate) hidden: bool,
     /// Where its owner says that it is: requests go there in turn, if the endpoint is another.
     pub(crate) home: Option<E>,
+    /// Where the requests of a handshake go, one after the other, whatever endpoint and home are;
+    /// none where these decide.
+    pub(crate) calls: Vec<E>,
     /// Through which addresses handshakes went whose sessions are not in use yet.
     reached: Vec<(Index, E)>,
     /// The session that seals.
@@ -200,6 +203,7 @@ impl<E: Copy> Peer<E> {
             endpoint: None,
             hidden: false,
             home: None,
+            calls: Vec::new(),
             reached: Vec::new(),
             current: None,
             old: Vec::new(),
@@ -254,8 +258,12 @@ impl<E: Copy> Peer<E> {
 
     /// Where the `n`-th request of a handshake goes. Of every four the second and the third go to
     /// the other of endpoint and home, so that each gets requests of both forms
-    /// ([`Self::is_small`]).
+    /// ([`Self::is_small`]). Where its owner says where each goes, they go there.
     pub(crate) fn target(&self, n: u8) -> Option<E> {
+        let at = usize::from(n).saturating_sub(1).checked_rem(self.calls.len());
+        if let Some(call) = at.and_then(|at| self.calls.get(at)) {
+            return Some(*call);
+        }
         let dial = self.dial.as_ref();
         let home_first = dial.is_some_and(|dial| dial.home_first);
         let stays = dial.is_some_and(|dial| dial.look);
@@ -343,6 +351,19 @@ mod tests {
         peer.next.push(Unconfirmed { index, since: at(100), timestamp: 50, name: [0; 16] });
         let first = peer.next[0].index;
         assert_eq!(peer.make_room(at(5_050), 1), (true, Some(first)));
+    }
+
+    #[test]
+    fn requests_go_where_the_owner_says_that_each_goes() {
+        let mut peer: Peer<u64> = Peer::new(Identity::from_seed([1; 32]).public());
+        (peer.endpoint, peer.home) = (Some(1), Some(2));
+        let all = |peer: &Peer<u64>| (1..=5).filter_map(|n| peer.target(n)).collect::<Vec<_>>();
+        assert_eq!(all(&peer), [1, 2, 2, 1, 1]);
+        peer.calls = vec![7, 8, 9];
+        assert_eq!(all(&peer), [7, 8, 9, 7, 8]);
+        assert_eq!(peer.target(0), Some(7));
+        peer.calls.clear();
+        assert_eq!(peer.target(2), Some(2));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Where a peer is called: where it was last, where its owner says that it is, and when it said
 //! that it stops.
 
-use shoal_crypto::Ciphers;
+use shoal_crypto::{Ciphers, NetworkSecret, Secret, kdf};
 use shoal_wire::Time;
 
 use crate::config::{Endpoint, PeerId, Role};
@@ -20,6 +20,34 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     /// Where the owner says that the peer is.
     pub fn home(&self, peer: PeerId) -> Option<E> {
         self.peer(peer)?.home
+    }
+
+    /// Sets where the requests of handshakes with the peer go, in turn, and over again if there are
+    /// more of them; with none, endpoint and home decide. While the network's secret changes, the
+    /// third and fourth of every four are under the other one.
+    pub fn set_calls(&mut self, peer: PeerId, calls: Vec<E>) {
+        if let Some(peer) = self.peer_mut(peer) {
+            peer.calls = calls;
+        }
+    }
+
+    /// What two neighbours share before they ever met, under each of the network's secrets: for
+    /// addresses at which they find each other. It is the same as long as their keys and the secret
+    /// are: who learns one of the keys knows it for all times. None without such a peer.
+    pub fn meeting_secrets(&self, peer: PeerId) -> Option<(Secret<32>, Option<Secret<32>>)> {
+        let shared = self.common.identity.dh().agree(&self.peer(peer)?.key.dh).ok()?;
+        let under = |secret: &NetworkSecret| {
+            let parts: [&[u8]; 2] = [self.config.role.label(), &secret.0];
+            Secret::new(kdf(shared.expose(), "shoal v1 rendezvous", &parts))
+        };
+        let secrets = &self.common.secrets;
+        Some((under(&secrets.first), secrets.other.as_ref().map(under)))
+    }
+
+    /// Has cookies of requests that come to an address under this prefix hold for all addresses of
+    /// their sender's /64, since both addresses change with time; with none they hold for one alone.
+    pub fn set_wide_prefix(&mut self, prefix: Option<[u8; 8]>) {
+        self.cookies.set_wide_prefix(prefix);
     }
 
     /// Begins a handshake whose first request goes to the home of the peer, whatever its endpoint

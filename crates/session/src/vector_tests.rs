@@ -3,7 +3,7 @@
 #[path = "../../wire/tests/vectors/mod.rs"]
 mod vectors;
 
-use shoal_crypto::{Identity, NetworkSecret, Secret, Suite};
+use shoal_crypto::{Identity, NetworkSecret, NetworkSecrets, Secret, Suite};
 use shoal_wire::{Address, DropReason, Level, Time};
 
 use crate::config::{Config, Opening, PeerId, Role};
@@ -165,4 +165,26 @@ fn the_secret_of_addresses_that_hop_is_that_of_the_document() {
     let made = crate::keys::hop_secret(Role::Link, &split).map(|secret| secret.expose().to_vec());
     assert_eq!(made, Some(vector_of("hop", "secret")));
     assert!(crate::keys::hop_secret(Role::Edge, &split).is_none());
+}
+
+#[test]
+fn what_two_neighbours_share_before_they_meet_is_that_of_the_document() {
+    let secrets = [1, 4].map(|n| NetworkSecret([n; 32]));
+    let [first, other] = secrets.clone();
+    for (own, far, secrets) in [
+        (2, 3, NetworkSecrets { first: secrets[0].clone(), other: Some(secrets[1].clone()) }),
+        (3, 2, NetworkSecrets { first, other: Some(other) }),
+    ] {
+        let mut machine = machine(Role::Link, own);
+        let far = Identity::from_seed([far; 32]).public();
+        let peer = machine.add_peer(far).unwrap();
+        machine.set_secrets(secrets);
+        let (first, other) = machine.meeting_secrets(peer).unwrap();
+        let both = [*first.expose(), *other.unwrap().expose()].concat();
+        assert_eq!(both, vector_of("hop", "meeting"));
+    }
+    let mut hosts = machine(Role::Edge, 2);
+    let peer = hosts.add_peer(Identity::from_seed([3; 32]).public()).unwrap();
+    let (first, other) = hosts.meeting_secrets(peer).unwrap();
+    assert!(other.is_none() && first.expose()[..] != vector_of("hop", "meeting")[..32]);
 }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use shoal_crypto::Ciphers;
 use shoal_wire::{HopPlace, Time};
 
-use crate::nat::PORT;
+use crate::nat::{self, PORT};
 use crate::node::Node;
 use crate::options::Options;
 use crate::plan::Plan;
@@ -64,7 +64,15 @@ impl<C: Ciphers> Node<C> {
         for (link, far) in self.links().to_vec() {
             let interval = interval(options, plan, self.at, far);
             self.control.relay.set_hop(now, link, interval);
+            // Another prefix is in nobody's file.
+            let place = (options.rendezvous > 0).then(|| (prefix(far, 0), PORT));
+            self.control.relay.set_rendezvous(now, link, place);
         }
+    }
+
+    /// Where a neighbour can be called that stays there.
+    pub(crate) fn endpoint_of(&self, far: usize) -> Option<SocketAddr> {
+        (self.makings.options.rendezvous != 1).then(|| nat::public(far))
     }
 }
 

@@ -24,7 +24,6 @@ use crate::ciphers::{self, mix};
 use crate::clock::Clock;
 use crate::disk::Disk;
 use crate::mixes::{self, List};
-use crate::nat;
 use crate::options::{Options, seed_bytes};
 use crate::plan::Plan;
 use crate::plant::Plant;
@@ -307,7 +306,7 @@ impl<C: Ciphers> Node<C> {
             let config = LinkConfig {
                 key: makings.keys[far],
                 address: plan.nodes[far],
-                endpoint: (caller == at).then(|| nat::public(far)),
+                endpoint: self.endpoint_of(far).filter(|_| caller == at),
             };
             let link = self.control.relay.add_link(now, &config);
             let link = link.expect("fewer links than the table holds");

@@ -116,6 +116,9 @@ pub struct Options {
     /// For how many seconds an address of a link is used, by the link's number, again from the
     /// first where the list is shorter; with none, addresses do not hop.
     pub hop_s: Vec<u32>,
+    /// Where the two ends of links whose addresses hop meet: 0: at an endpoint that stays; 1: at
+    /// addresses that follow from the time, and nowhere else; 2: there, or else at the endpoint.
+    pub rendezvous: u32,
     /// How often each host calls another all the time, in milliseconds; 0: never.
     pub pulse_ms: u64,
     /// Leg cells that a router changes, repeats or puts in another's place as it sends them, per
@@ -212,6 +215,7 @@ impl Options {
             mix_cells: 0,
             mix_ms: 0,
             hop_s: Vec::new(),
+            rendezvous: 0,
             pulse_ms: 0,
             spoilt_ppm: 0,
             direct_wires: 0,

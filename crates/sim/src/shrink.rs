@@ -100,6 +100,7 @@ impl Search {
             |o| &mut o.faults.replay_ppm,
         ];
         self.attempt(|options| options.cover = 0);
+        self.attempt(|options| options.rendezvous = 0);
         self.attempt(|options| options.hop_s.clear());
         for count in counts {
             self.attempt(|options| *count(options) = 0);

@@ -49,3 +49,36 @@ fn troubled_networks_of_all_kinds_hop() {
         assert!(outcome.is_ok() && outcome.addresses > 40, "{outcome}");
     }
 }
+
+/// The same day where no node has an endpoint that stays, and wall clocks differ by up to nine
+/// minutes.
+#[test]
+fn a_day_of_nodes_without_endpoints_keeps_the_rules() {
+    let outcome = run(meeting(0, 24));
+    assert!(outcome.is_ok(), "{outcome}");
+    assert!(outcome.addresses > 170_000, "{outcome}");
+}
+
+/// A network whose nodes meet at addresses that follow from the time.
+fn meeting(seed: u64, hours: u32) -> Options {
+    // A prefix that becomes another one is in nobody's file.
+    let options = Options::hopping(seed, hours);
+    Options { rendezvous: 1, wall_off_s: 270, renumberings: 0, ..options }
+}
+
+#[test]
+fn nodes_without_endpoints_whose_clocks_differ_by_nine_minutes_meet() {
+    for seed in 1..5 {
+        let outcome = run(meeting(seed, 1));
+        assert!(outcome.is_ok() && outcome.addresses > 40, "{outcome}");
+    }
+}
+
+#[test]
+fn clocks_that_differ_by_an_hour_meet_at_the_endpoint_that_stays() {
+    for seed in 1..4 {
+        let options = Options { rendezvous: 2, wall_off_s: 3_600, ..meeting(seed, 1) };
+        let outcome = run(options);
+        assert!(outcome.is_ok() && outcome.addresses > 40, "{outcome}");
+    }
+}

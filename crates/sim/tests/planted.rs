@@ -88,6 +88,10 @@ const OF_HOPS: [(Plant, &str); 8] = [
     (Plant::Deaf, "data flows while nothing is wrong"),
 ];
 
+/// The same where neighbours meet at addresses that follow from the time.
+const OF_MEETINGS: [(Plant, &str); 1] =
+    [(Node(Flaw::MeetOneSecret), "two neighbours of a node never see")];
+
 fn options(plant: Plant) -> Options {
     let workers = if matches!(plant, Plant::RingTwice | Plant::StaleOrder) { 3 } else { 1 };
     let (topology, flows) = (Topology::Ring, 8);
@@ -147,6 +151,10 @@ fn of_hops(plant: Plant) -> Options {
     }
 }
 
+fn of_meetings(plant: Plant) -> Options {
+    Options { rendezvous: 1, wall_off_s: 60, ..of_hops(plant) }
+}
+
 fn of_cover(plant: Plant) -> Options {
     Options { cover: 10, ..options(plant) }
 }
@@ -188,6 +196,7 @@ fn and_of_nodes_whose_links_are_covered() {
 #[test]
 fn and_of_nodes_whose_addresses_hop() {
     notices(&OF_HOPS, of_hops);
+    notices(&OF_MEETINGS, of_meetings);
 }
 
 #[test]
@@ -195,7 +204,9 @@ fn the_same_networks_without_a_planted_fault_pass() {
     let circuits = [Node(Flaw::LayerUnverified), Node(Flaw::CircuitKept)].map(of_circuits);
     let mixes = [Node(Flaw::MixEarly), Plant::LongHold].map(of_mixes);
     let hops = [Node(Flaw::HopStays), Plant::Deaf].map(of_hops);
-    let all = circuits.into_iter().chain(mixes).chain(hops).chain([options(Plant::Busy)]);
+    let meets = [of_meetings(Node(Flaw::MeetOneSecret))];
+    let all = circuits.into_iter().chain(mixes).chain(hops).chain(meets);
+    let all = all.chain([options(Plant::Busy)]);
     for options in all {
         let outcome = run(Options { plant: None, ..options });
         assert!(outcome.is_ok(), "{outcome}");

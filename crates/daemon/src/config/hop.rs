@@ -53,6 +53,12 @@ impl HopPrefix {
     }
 }
 
+impl std::fmt::Debug for HopPrefix {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.spell())
+    }
+}
+
 impl Spelt for HopPrefix {
     fn read(text: &str) -> Result<HopPrefix, String> {
         let wrong =
@@ -69,6 +75,45 @@ impl Spelt for HopPrefix {
         format!("{}/64", self.address())
     }
 }
+
+/// Where a neighbour's addresses are: their prefix, and its port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MeetingPlace {
+    /// The neighbour's `[hop] prefix`.
+    pub prefix: HopPrefix,
+    /// The port at which it listens.
+    pub port: u16,
+}
+
+impl Spelt for MeetingPlace {
+    fn read(text: &str) -> Result<MeetingPlace, String> {
+        let wrong = || {
+            format!(
+                "{text:?}: expected the neighbour's [hop] prefix and its port, such as \
+                 \"[2001:db8:2:2::/64]:23871\""
+            )
+        };
+        let inner = text.strip_prefix('[').and_then(|rest| rest.rsplit_once("]:"));
+        let (prefix, port) = inner.ok_or_else(wrong)?;
+        let prefix = HopPrefix::read(prefix).map_err(|_| wrong())?;
+        let port = port.parse().ok().filter(|port| *port != 0).ok_or_else(wrong)?;
+        Ok(MeetingPlace { prefix, port })
+    }
+
+    fn spell(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl std::fmt::Display for MeetingPlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "[{}]:{}", self.prefix.spell(), self.port)
+    }
+}
+
+/// The example of `rendezvous`.
+pub(super) const MEETING: MeetingPlace =
+    MeetingPlace { prefix: HopPrefix([0x20, 0x01, 0x0d, 0xb8, 0, 2, 0, 2]), port: 23_871 };
 
 /// How addresses of the prefix come to this machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -129,6 +174,11 @@ impl Config {
                 let text = "addresses hop under a prefix of this node: give it in [hop] prefix";
                 return Err(source.wrong("link", Some(i), "hop", text));
             }
+            if link.rendezvous.is_some() && link.hop.is_none() {
+                let text = "both ends meet at addresses that hop: add hop = \"10s\", say, to this \
+                            [[link]]";
+                return Err(source.wrong("link", Some(i), "rendezvous", text));
+            }
         }
         let Some(hop) = &self.hop else { return Ok(()) };
         let wrong =
@@ -181,9 +231,23 @@ mod tests {
         }
     }
 
-    impl std::fmt::Debug for HopPrefix {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str(&self.spell())
+    #[test]
+    fn places_to_meet_are_read_or_refused_with_a_reason() {
+        assert_eq!(MeetingPlace::read("[2001:db8:2:2::/64]:23871"), Ok(MEETING));
+        assert_eq!(MEETING.spell(), "[2001:db8:2:2::/64]:23871");
+        for bad in [
+            "",
+            "2001:db8:2:2::/64",
+            "[2001:db8:2:2::/64]",
+            "[2001:db8:2:2::]:23871",
+            "[2001:db8:2:2::/48]:23871",
+            "[2001:db8:2:2::/64]:0",
+            "[2001:db8:2:2::/64]:70000",
+            "[fe80::/64]:23871",
+            "2001:db8:2:2::/64:23871",
+            "[2001:db8:2:2::7]:23871",
+        ] {
+            assert!(MeetingPlace::read(bad).unwrap_err().contains("its port, such as"), "{bad}");
         }
     }
 
@@ -202,6 +266,10 @@ mod tests {
         let hop = "[hop]\nprefix = \"2001:db8:1:2::/64\"\n";
         assert_eq!(parse(all, &format!("{hop}{link}")), Ok(()));
         assert!(parse(all, link).unwrap_err().contains("[hop] prefix"));
+        let meets = "rendezvous = \"[2001:db8:2:2::/64]:7400\"\n";
+        assert_eq!(parse(all, &format!("{hop}{link}{meets}")), Ok(()));
+        let stays = format!("{hop}[[link]]\npeer = \"b\"\n{meets}");
+        assert!(parse(all, &stays).unwrap_err().contains("add hop = "));
         for listen in ["", "listen = [\"0.0.0.0:7400\"]", "listen = [\"[2001:db8::1]:7400\"]"] {
             assert!(parse(listen, hop).unwrap_err().contains("[::]:PORT"), "{listen}");
         }

@@ -63,6 +63,7 @@ impl LinkPeer {
             endpoint: None,
             mtu: None,
             hop: None,
+            rendezvous: None,
             default_cost: None,
             import: None,
             pin: Vec::new(),

@@ -34,7 +34,7 @@ pub use anonymity::{Anonymity, LoopPolicy, Preset};
 pub use circuits::{CircuitPolicy, Circuits};
 pub use direct::{Direct, DirectLevel, DirectMode};
 pub use error::{ConfigError, Source};
-pub use hop::{Hop, HopInterval, HopMode, HopPrefix};
+pub use hop::{Hop, HopInterval, HopMode, HopPrefix, MeetingPlace};
 pub use links::{Accept, Links};
 pub use registrar::Registrar;
 pub use section::{Key, Reload, Section};

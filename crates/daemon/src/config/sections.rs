@@ -11,7 +11,7 @@ use shoal_directory::{PREFIXES_MAX, Prefix};
 use shoal_wire::Address;
 
 use super::error::{ConfigError, Source};
-use super::hop::HopInterval;
+use super::hop::{HopInterval, MEETING, MeetingPlace};
 use super::section::{Shown, optional_section, section};
 use super::text::{
     Accepted, Domain, InterfaceName, ListenAt, Loopback, PeerEndpoint, Served, Text,
@@ -101,6 +101,11 @@ section! {
         /// ends must have the key, and the section `hop`; of two times the longer counts. When
         /// absent, the addresses stay.
         hop: Option<Text<HopInterval>>, optional Text(HopInterval(TEN_SECONDS)), reload yes;
+        /// Where both ends meet that have no session, at addresses that follow from the time of day
+        /// and are used for ten minutes: the neighbour's `[hop] prefix` and its port. Both ends need
+        /// it. An `endpoint` is called only when nobody answers there; without one the clocks of
+        /// both ends must agree to within ten minutes.
+        rendezvous: Option<Text<MeetingPlace>>, optional Text(MEETING), reload yes;
         /// Cost of this link when it loses nothing, in place of routing.default_cost.
         default_cost: Option<u32>, optional 100, reload yes;
         /// Routers that are believed to be reachable over this neighbour. When absent, all are.

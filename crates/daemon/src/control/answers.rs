@@ -171,6 +171,7 @@ fn peer(parts: &Parts, now: Time, link: &LinkView) -> Peer {
         (Some(_), _, _) => "up",
         (None, true, _) => "silent",
         (None, false, Some(_)) => "connecting",
+        (None, false, None) if link.hop.is_some_and(|hop| hop.meets) => "connecting",
         (None, false, None) => "waiting",
     };
     let stats = &link.stats;
@@ -220,6 +221,7 @@ fn hop(view: &HopView, now: Time) -> HopPeer {
         last_s: ended.then(|| now.since(at).as_secs_f64()),
         made: view.made,
         failed: view.failed,
+        rendezvous: view.meets,
     }
 }
 

@@ -236,6 +236,7 @@ mod tests {
             endpoint: Some(Text(PeerEndpoint::Named(format!("host-{n}.example.org"), 7_400))),
             mtu: None,
             hop: None,
+            rendezvous: None,
             default_cost: None,
             import: None,
             pin: Vec::new(),

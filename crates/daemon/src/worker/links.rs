@@ -23,21 +23,25 @@ pub struct Wanted {
     pub cover: Option<CoverTier>,
     /// How long each address of its ends is used, if they hop.
     pub hop: Option<Duration>,
+    /// The neighbour's prefix and port, if both ends meet at addresses that follow from the time.
+    pub rendezvous: Option<([u8; 8], u16)>,
 }
 
 /// What files say about a link of the node called `me`. The endpoint of its far end is the link's
-/// own, else the list's.
+/// own, else the list's; where both ends meet at addresses that follow from the time, there is none
+/// but its own.
 pub fn wanted(me: &str, link: &LinkPeer, hosts: &Hosts) -> anyhow::Result<Wanted> {
     let host = hosts.by_name(&link.peer);
     let host = host.with_context(|| format!("link to {:?}: unknown", link.peer))?;
     // A name's address is not known yet: `lookups` sets it.
-    let listed = host.endpoint.filter(|_| link.place().is_none());
+    let listed = host.endpoint.filter(|_| link.place().is_none() && link.rendezvous.is_none());
     let endpoint = link.endpoint().or(listed);
     Ok(Wanted {
         link: LinkConfig { key: host.key, address: host.address, endpoint },
         small: link.is_small(endpoint),
         cover: hosts.by_name(me).and_then(|me| hosts.cover_between(me, host)),
         hop: link.hop.map(|hop| hop.0.0),
+        rendezvous: link.rendezvous.map(|at| (at.0.prefix.0, at.0.port)),
     })
 }
 
@@ -56,6 +60,7 @@ pub fn add(
     node.relay.set_small_path(id, wanted.small);
     node.relay.set_cover(now, id, wanted.cover);
     node.relay.set_hop(now, id, wanted.hop);
+    node.relay.set_rendezvous(now, id, wanted.rendezvous);
     names.add_link(id, name);
     Ok(())
 }
@@ -125,13 +130,14 @@ impl Plan {
                     add(now, name, wanted, node, names)?;
                     format!("link {name} (added)")
                 }
-                Step::Change(what, Wanted { link, small, cover: _, hop }) => {
+                Step::Change(what, Wanted { link, small, cover: _, hop, rendezvous }) => {
                     if let Some(id) = names.link_id(name) {
                         if what.contains(&"endpoint") {
                             node.relay.set_endpoint(now, id, link.endpoint);
                         }
                         node.relay.set_small_path(id, *small);
                         node.relay.set_hop(now, id, *hop);
+                        node.relay.set_rendezvous(now, id, *rendezvous);
                     }
                     format!("link {name} ({})", what.join(", "))
                 }
@@ -187,6 +193,7 @@ fn steps(
                     ),
                     ("mtu", old.mtu != link.mtu),
                     ("hop", from.hop != to.hop),
+                    ("rendezvous", from.rendezvous != to.rendezvous),
                     ("cover", from.cover != to.cover),
                     ("default_cost", old.default_cost != link.default_cost),
                     ("import", old.import != link.import),

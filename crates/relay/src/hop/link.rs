@@ -93,6 +93,8 @@ pub struct HopView {
     pub failed: u64,
     /// When the last one ended, and how.
     pub last: (Time, Outcome),
+    /// Handshakes begin at addresses that follow from the time ([`super::Rendezvous`]).
+    pub meets: bool,
 }
 
 /// The hops of one link.
@@ -487,6 +489,7 @@ impl Hop {
             made: self.made,
             failed: self.failed,
             last: self.last,
+            meets: false,
         }
     }
 }

@@ -2,7 +2,8 @@
 //! see the same address of it, each is used for one epoch, and what comes to one that is over
 //! reaches no session.
 //!
-//! When an epoch begins nobody is told here: an address is known from the first frame that bears
+//! An address at which two neighbours meet is one that begins with a handshake; others begin with a
+//! step of a hop. When an epoch begins nobody is told here: an address is known from the first frame that bears
 //! it. Both ends leave an address before three quarters of the next epoch are over, and take frames
 //! in there for an epoch more.
 
@@ -10,6 +11,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use shoal_relay::hop::EPOCH;
 use shoal_wire::Time;
 
 use super::moves;
@@ -23,11 +25,17 @@ pub(crate) const MISSED: &str = "what a neighbour sends to an address that hops 
 /// way, and nodes that stand still for a moment, are late by less.
 const SLACK: Duration = Duration::from_secs(8);
 
+/// For how long an address at which two neighbours meet is used: an epoch by either clock, which
+/// differ by less than one, and what the requests of a handshake try beside it.
+const MEETING: Duration = EPOCH.saturating_mul(2);
+
 /// An address of a node.
 struct Use {
     /// The neighbour that sees it.
     far: usize,
     interval: Duration,
+    /// Both ends meet there.
+    meets: bool,
     first: Time,
     /// Which one it is, over all nodes, in the order in which they were seen.
     number: u64,
@@ -47,18 +55,20 @@ impl Addresses {
         Addresses { known: BTreeMap::new(), of: vec![Vec::new(); nodes] }
     }
 
-    /// A frame goes between this address of a node and one of another.
+    /// A frame goes between this address of a node and one of another: a link's, between whose two
+    /// ends an address is used for `interval`, or else a handshake's.
     pub(crate) fn bears(
         &mut self,
         now: Time,
         (at, owner): (SocketAddr, usize),
         far: usize,
-        interval: Duration,
+        interval: Option<Duration>,
     ) -> Result<(), (&'static str, String)> {
+        let (meets, interval) = (interval.is_none(), interval.unwrap_or(MEETING));
         let number = self.known.len() as u64;
         let known = self.known.entry(at).or_insert_with(|| {
             self.of[owner].push(at);
-            Use { far, interval, first: now, number }
+            Use { far, interval, meets, first: now, number }
         });
         if known.far != far {
             return Err((SHARED, format!("node {owner}: {} and {far} see {at}", known.far)));
@@ -69,6 +79,11 @@ impl Addresses {
             return Err((ONCE, seen));
         }
         Ok(())
+    }
+
+    /// Whether two neighbours met there, so that data may follow at once.
+    pub(crate) fn meets(&self, at: SocketAddr) -> bool {
+        self.known.get(&at).is_some_and(|known| known.meets)
     }
 
     /// Which of all addresses it is, in the order in which they were seen.
@@ -135,13 +150,18 @@ mod tests {
         let (mut all, now) = (Addresses::new(3), Time::from_millis(10_000));
         let own = address((0, 0), 1);
         let rule = |result: Result<(), (&'static str, String)>| result.map_err(|seen| seen.0);
-        let mut bears = |at, far| rule(all.bears(at, (own, 0), far, SECOND));
+        let mut bears = |at, far| rule(all.bears(at, (own, 0), far, Some(SECOND)));
         assert_eq!([bears(now, 1), bears(now + 9 * SECOND, 1)], [Ok(()), Ok(())]);
         assert_eq!(bears(now + 11 * SECOND, 1), Err(ONCE));
         assert_eq!(bears(now, 2), Err(SHARED));
         assert!(!all.is_over(now + 11 * SECOND, own) && all.is_over(now + 12 * SECOND, own));
         assert!(all.is_over(now, address((0, 0), 2)), "it was never told");
         assert_eq!((all.pick(0, 5), all.pick(1, 5), all.count()), (Some(own), None, 1));
+        let met = address((1, 0), 3);
+        let mut bears = |at, interval| rule(all.bears(at, (met, 1), 2, interval));
+        assert_eq!([bears(now, None), bears(now + 2 * MEETING, Some(SECOND))], [Ok(()), Ok(())]);
+        assert_eq!(bears(now + 3 * MEETING, None), Err(ONCE));
+        assert!(all.meets(met) && !all.meets(own));
     }
 
     #[test]

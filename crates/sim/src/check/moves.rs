@@ -64,6 +64,11 @@ impl Moves {
         }
     }
 
+    /// Whether a link sealed a frame that ends so: others are a handshake's.
+    pub(crate) fn is_links(&self, tag: Tag) -> bool {
+        self.sealed.contains_key(&tag)
+    }
+
     /// A frame leaves from an address that hops. Handshakes are none of a link's frames.
     pub(crate) fn leaves(&self, from: SocketAddr, tag: Tag) -> Result<(), String> {
         match self.sealed.get(&tag) {

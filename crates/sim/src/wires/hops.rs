@@ -90,11 +90,16 @@ impl Wires {
         let Some(hops) = &mut self.hops else { return };
         let (options, plan) = (&hops.makings.options, &hops.makings.plan);
         let Some(interval) = interval(options, plan, near, far) else { return };
+        let of_link = ciphers::with_moves(|moves| moves.is_links(tag(frame))) != Some(false);
+        // Without addresses to meet at, handshakes go where the link's frames do.
+        let hops_there = of_link || options.rendezvous == 0;
+        let interval = Some(interval).filter(|_| hops_there);
         let mut bears = |at, far| hops.addresses.bears(now, at, far, interval);
+        let result = bears((local, near), far).and_then(|()| bears((ends.remote, far), near));
+        let meets = hops.addresses.meets(local);
         let moved = || ciphers::with_moves(|moves| moves.leaves(local, tag(frame)));
-        let result = bears((local, near), far)
-            .and_then(|()| bears((ends.remote, far), near))
-            .and_then(|()| moved().unwrap_or(Ok(())).map_err(|seen| (moves::RULE, seen)));
+        let moved = moved().filter(|_| !meets).unwrap_or(Ok(()));
+        let result = result.and_then(|()| moved.map_err(|seen| (moves::RULE, seen)));
         if let Err((rule, seen)) = result {
             let seen = format!("node {near} to {far}: {seen}");
             self.broken.get_or_insert(Violation { rule, at_ns: now.0, seen });

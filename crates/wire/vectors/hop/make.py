@@ -38,3 +38,20 @@ write("schedule.hex", "Tag and interface identifiers of the hop secret 7*32.", l
 forth, back = bytes([14]) * 32, bytes([15]) * 32
 made = base.kdf(forth, "shoal v1 hop", b"link", back)
 write("secret.hex", "The hop secret of a link whose split keys are 14*32 and 15*32.", [(made, "secret")])
+
+# Where two neighbours meet: the identities of the seeds 2*32 and 3*32, the network secret 1*32.
+one, two = base.Identity(bytes([2]) * 32), base.Identity(bytes([3]) * 32)
+network, other = bytes([1]) * 32, bytes([4]) * 32
+shared = base.dh(one.dh, base.public(two.dh))
+assert shared == base.dh(two.dh, base.public(one.dh))
+meets = [base.kdf(shared, "shoal v1 rendezvous", b"link", secret) for secret in (network, other)]
+about = "network secret 1*32", "network secret 4*32"
+write("meeting.hex", "Rendezvous secrets of the identities with the seeds 2*32 and 3*32.", zip(meets, about))
+
+unix_s = 1_800_000_123
+lines = []
+for back in (-1, 0, 1):
+    for end, name in ((0, "leading"), (1, "following")):
+        epoch = unix_s // 600 + back
+        lines.append((identifier(meets[0], end, epoch, 0), f"{name} end, epoch {epoch}"))
+write("rendezvous.hex", f"Identifiers of the first secret of meeting.hex at Unix time {unix_s}.", lines)

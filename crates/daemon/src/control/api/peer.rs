@@ -56,8 +56,8 @@ pub struct Peer {
 pub struct HopPeer {
     /// How long each address is used, in seconds.
     pub interval_s: f64,
-    /// `hopping`; `fixed` (frames go between the fixed endpoints, as hops fail or none was made
-    /// yet); `alone` (the neighbour's addresses don't hop, so neither do these).
+    /// `hopping`; `fixed` (frames go between the fixed endpoints, or where both ends met, as hops
+    /// fail or none was made yet); `alone` (the neighbour's addresses don't hop, so neither do these).
     pub state: String,
     /// How the last hop ended: `none`, `moved` or `failed`.
     pub last: String,
@@ -65,8 +65,11 @@ pub struct HopPeer {
     pub last_s: Option<f64>,
     /// Hops that were made since the neighbour's section was read.
     pub made: u64,
-    /// Hops after which both ends fell back to the fixed endpoints.
+    /// Hops after which both ends fell back to where the last handshake was.
     pub failed: u64,
+    /// Both ends meet at addresses that follow from the time of day, not at fixed endpoints.
+    #[serde(default)]
+    pub rendezvous: bool,
 }
 
 /// Whether addresses of the prefix can be used with one neighbour.

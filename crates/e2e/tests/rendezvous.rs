@@ -1,0 +1,229 @@
+//! Nodes without a fixed endpoint, in namespaces: both ends of a link meet at addresses that follow
+//! from the time, when they start, when one was killed, and with clocks that are wrong.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use shoal_e2e::Net;
+use shoal_e2e::clock::Shift;
+use shoal_lab::namespace::Namespace;
+
+const PORT: u16 = 7_400;
+/// What a node that was killed may take until its link is up again.
+const AGAIN: Duration = Duration::from_millis(2_500);
+/// Long enough for a handshake to try everything that it tries.
+const IN_VAIN: Duration = Duration::from_secs(25);
+const NAMES: [&str; 2] = ["r1", "h1"];
+/// Where the machines are, and under which prefix their nodes' addresses are.
+const PLACES: [&str; 2] = ["fd99::1", "fd99::2"];
+const PREFIXES: [&str; 2] = ["fd42:a:0:1::/64", "fd42:a:0:2::/64"];
+
+/// Runs something in a namespace; gives what it printed.
+fn run(namespace: &Namespace, words: &[&str]) -> String {
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]);
+    let output = namespace.enter(|| Ok(command.output()?)).unwrap();
+    let (out, err) = shoal_e2e::text(&output);
+    assert!(output.status.success(), "{words:?}: {out}{err}");
+    out
+}
+
+/// Two machines with a line between them, to each of which its prefix is routed; what comes to a
+/// node from elsewhere, or to elsewhere, is counted.
+fn machines() -> [Namespace; 2] {
+    let both = [0, 1].map(|_| Namespace::new().unwrap());
+    let there = format!("/proc/{}/fd/{}", std::process::id(), both[1].raw_fd());
+    let pair = ["ip", "link", "add", "wire", "type", "veth", "peer", "name", "wire"];
+    run(&both[0], &[&pair[..], &["netns", &there]].concat());
+    for (n, machine) in both.iter().enumerate() {
+        let address = format!("{}/64", PLACES[n]);
+        run(machine, &["ip", "addr", "add", &address, "dev", "wire", "nodad"]);
+        run(machine, &["ip", "link", "set", "wire", "up"]);
+        run(machine, &["ip", "link", "set", "lo", "up"]);
+        let (prefix, via) = (PREFIXES[1 - n], PLACES[1 - n]);
+        run(machine, &["ip", "-6", "route", "add", prefix, "via", via]);
+        let watch = "add table ip6 watch; \
+            add chain ip6 watch in { type filter hook prerouting priority -300; }; \
+            add rule ip6 watch in iifname \"wire\" udp dport 7400 ip6 saddr != fd42:a::/32 counter; \
+            add rule ip6 watch in iifname \"wire\" udp dport 7400 ip6 daddr != fd42:a::/32 counter";
+        run(machine, &["nft", watch]);
+    }
+    both
+}
+
+/// A firewall that lets in what answers something, and nothing else.
+fn close(machine: &Namespace) {
+    let rules = "add table ip6 wall; \
+        add chain ip6 wall in { type filter hook input priority 0; policy drop; }; \
+        add rule ip6 wall in iifname != \"wire\" accept; \
+        add rule ip6 wall in meta l4proto ipv6-icmp accept; \
+        add rule ip6 wall in ct state established accept";
+    run(machine, &["nft", rules]);
+}
+
+/// Two nodes; the second calls the first at a fixed endpoint, too, if it has a `fallback`.
+fn configure(more: &str, fallback: bool) -> Net {
+    let net = Net::new(&NAMES);
+    for (n, name) in NAMES.iter().enumerate() {
+        let text = std::fs::read_to_string(net.config(name)).unwrap();
+        let meets =
+            format!("[[link]]\nhop = \"1s\"\nrendezvous = \"[{}]:{PORT}\"", PREFIXES[1 - n]);
+        let lines = text.lines().filter_map(|line| match line.split(' ').next() {
+            Some("listen") => Some(format!("listen = [\"[::]:{PORT}\"]")),
+            Some("endpoint") => fallback.then(|| format!("endpoint = \"[{}]:{PORT}\"", PLACES[0])),
+            _ => Some(line.replace("[[link]]", &meets)),
+        });
+        let text = lines.collect::<Vec<_>>().join("\n");
+        let hop = format!("\n[hop]\nprefix = \"{}\"\nmode = \"routed\"\n{more}", PREFIXES[n]);
+        std::fs::write(net.config(name), text + &hop).unwrap();
+    }
+    net
+}
+
+fn start(net: &mut Net, machine: &Namespace, name: &str, environment: &[(&str, &Path)]) {
+    let log = std::fs::File::create(net.dir(name).join("log")).unwrap();
+    let config = net.config(name);
+    let mut command = shoal_e2e::shoal(&["run", "-c", config.to_str().unwrap()]);
+    command.envs(environment.iter().copied()).stdout(Stdio::null()).stderr(log);
+    let child = machine.enter(|| Ok(command.spawn()?)).unwrap();
+    net.adopt(name, child);
+}
+
+fn peer(net: &Net, name: &str) -> Option<Value> {
+    net.ask(name, &["peers"])?["peers"].as_array()?.first().cloned()
+}
+
+fn is_up(net: &Net, name: &str) -> bool {
+    peer(net, name).is_some_and(|peer| peer["state"] == "up")
+}
+
+fn is_hopping(net: &Net, name: &str) -> bool {
+    peer(net, name).is_some_and(|peer| peer["hop"]["state"] == "hopping")
+}
+
+fn both_hop(net: &Net) -> bool {
+    NAMES.iter().all(|name| is_hopping(net, name))
+}
+
+/// What `shoal peers` prints.
+fn shown(net: &Net, name: &str) -> String {
+    shoal_e2e::text(&net.command(name, &["peers"]).output().unwrap()).0
+}
+
+/// Nothing came from an address outside of the prefixes, or to one.
+fn saw_no_other_address(machine: &Namespace) {
+    let seen = run(machine, &["nft", "list table ip6 watch"]);
+    assert_eq!(seen.matches("packets 0 bytes 0").count(), 2, "{seen}");
+}
+
+#[test]
+fn nodes_without_an_endpoint_meet_and_one_that_was_killed_is_back_soon() {
+    if !shoal_e2e::tun_possible() || !shoal_e2e::ipv6() {
+        return;
+    }
+    let machines = machines();
+    let mut net = configure("", false);
+    let check = |net: &Net| shoal_e2e::text(&net.command("h1", &["check"]).output().unwrap()).0;
+    assert!(
+        check(&net).contains("where both meet under [fd42:a:0:1::/64]:7400"),
+        "{}",
+        check(&net)
+    );
+    for (machine, name) in machines.iter().zip(NAMES) {
+        start(&mut net, machine, name, &[]);
+    }
+    net.until(both_hop);
+    for (killed, machine) in [("h1", &machines[1]), ("r1", &machines[0]), ("h1", &machines[1])] {
+        std::thread::sleep(Duration::from_secs(2));
+        net.end(killed, "-KILL");
+        let began = Instant::now();
+        start(&mut net, machine, killed, &[]);
+        net.until(|net| is_up(net, killed));
+        assert!(began.elapsed() <= AGAIN, "{killed}: {:?}", began.elapsed());
+        net.until(both_hop);
+    }
+    for (machine, name) in machines.iter().zip(NAMES) {
+        saw_no_other_address(machine);
+        let told = format!("{} {}", peer(&net, name).unwrap(), shown(&net, name));
+        assert!(!told.contains("fd42") && told.contains("\"rendezvous\":true"), "{told}");
+    }
+}
+
+#[test]
+fn a_clock_that_is_wrong_by_minutes_does_and_by_an_hour_needs_an_endpoint() {
+    if !shoal_e2e::tun_possible() || !shoal_e2e::ipv6() {
+        return;
+    }
+    let machines = machines();
+    for (wrong_s, fallback) in [(540, false), (-540, false), (3_600, true)] {
+        let mut net = configure("", fallback);
+        let Some(shift) = Shift::new(net.root()) else { return };
+        shift.set(wrong_s);
+        start(&mut net, &machines[0], "r1", &[]);
+        start(&mut net, &machines[1], "h1", &shift.env());
+        net.until(both_hop);
+        if !fallback {
+            machines.iter().for_each(saw_no_other_address);
+        }
+        // The clock is set while the link is up: it comes to nothing worse than new keys.
+        let began = Instant::now();
+        shift.set(wrong_s + 7_200);
+        std::thread::sleep(Duration::from_secs(1));
+        net.until(both_hop);
+        assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn without_an_endpoint_a_clock_that_is_wrong_by_an_hour_is_named_and_heals() {
+    if !shoal_e2e::tun_possible() || !shoal_e2e::ipv6() {
+        return;
+    }
+    let machines = machines();
+    let mut net = configure("", false);
+    let Some(shift) = Shift::new(net.root()) else { return };
+    shift.set(3_600);
+    start(&mut net, &machines[0], "r1", &[]);
+    start(&mut net, &machines[1], "h1", &shift.env());
+    let began = Instant::now();
+    while began.elapsed() < IN_VAIN {
+        assert!(!is_up(&net, "h1") && !is_up(&net, "r1"));
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    for name in NAMES {
+        let shown = shown(&net, name);
+        assert!(shown.contains("connecting: no answer where both ends are to meet"), "{shown}");
+    }
+    shift.set(0);
+    net.until(both_hop);
+    machines.iter().for_each(saw_no_other_address);
+}
+
+#[test]
+fn stateful_firewalls_on_both_sides_let_a_link_hop_without_loss() {
+    if !shoal_e2e::tun_possible() || !shoal_e2e::ipv6() {
+        return;
+    }
+    let machines = machines();
+    machines.iter().for_each(close);
+    let mut net = configure("[interface]\n", false);
+    for (machine, name) in machines.iter().zip(NAMES) {
+        start(&mut net, machine, name, &[]);
+    }
+    net.until(both_hop);
+    let before = peer(&net, "r1").unwrap()["hop"].clone();
+    let status = net.ask("h1", &["status"]).unwrap();
+    let far = status["status"]["interface"]["address"].as_str().unwrap().to_string();
+    let words = ["ping", "-q", "-i", "0.01", "-c", "3000", "-W", "2", &far];
+    let said = run(&machines[0], &words);
+    assert!(said.contains("3000 packets transmitted, 3000 received"), "{said}");
+    let after = peer(&net, "r1").unwrap()["hop"].clone();
+    let made = |hop: &Value| hop["made"].as_u64().unwrap();
+    assert!(made(&after) >= made(&before) + 25, "{before} {after}");
+    assert_eq!(after["failed"], before["failed"]);
+    machines.iter().for_each(saw_no_other_address);
+}

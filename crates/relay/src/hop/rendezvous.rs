@@ -1,0 +1,453 @@
+//! Where two neighbours meet that have no session: addresses that follow from their keys, the
+//! network's secret and the time of day, so that no endpoint has to stay.
+//!
+//! ```text
+//! epoch n - 1   |   epoch n   |   epoch n + 1      600 s each, by the wall clock
+//!     taken in      called at      taken in
+//! ```
+//!
+//! A handshake goes from the caller's address of an epoch to the neighbour's of the same one. Later
+//! requests go by the epochs beside it, so that clocks that differ by less than two epochs do.
+//! Where the last one was answered, the link's data goes as long as it does not hop: the *base*. It
+//! says which epoch the neighbour means, and from then on time is counted from there: a wall clock
+//! that is set moves no base.
+
+use core::time::Duration;
+use std::net::SocketAddr;
+
+use shoal_crypto::Secret;
+use shoal_session::Endpoints;
+use shoal_wire::{HopPlace, Time};
+
+use super::schedule::{End, Schedule};
+
+/// How long an epoch lasts.
+pub const EPOCH: Duration = Duration::from_secs(600);
+/// For how long frames may still come to a base that was left.
+const LEFT_KEPT: Duration = Duration::from_secs(15);
+/// Requests of one handshake, after which another begins.
+const TURNS: usize = 8;
+
+/// Which epoch it is, from one that was known on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Epochs {
+    known: u32,
+    /// When that one ends.
+    ends: Time,
+}
+
+impl Epochs {
+    /// By a wall clock that says `unix_ms` now.
+    fn of(now: Time, unix_ms: u64) -> Epochs {
+        let lasts = EPOCH.as_millis() as u64;
+        let left = Duration::from_millis(lasts - unix_ms % lasts);
+        Epochs { known: u32::try_from(unix_ms / lasts).unwrap_or(u32::MAX), ends: now + left }
+    }
+
+    /// How many have begun since.
+    fn more(&self, now: Time) -> u32 {
+        let Some(over) = now.0.checked_sub(self.ends.0) else { return 0 };
+        u32::try_from(u128::from(over) / EPOCH.as_nanos() + 1).unwrap_or(u32::MAX)
+    }
+
+    fn at(&self, now: Time) -> u32 {
+        self.known.saturating_add(self.more(now))
+    }
+
+    /// When the present one ends.
+    fn next(&self, now: Time) -> Time {
+        self.ends + EPOCH * self.more(now)
+    }
+}
+
+/// The epochs whose addresses are taken in.
+fn about(epoch: u32) -> impl Iterator<Item = u32> {
+    epoch.saturating_sub(1)..=epoch.saturating_add(1)
+}
+
+/// Where a link is that doesn't hop.
+struct Base {
+    epochs: Epochs,
+    /// The addresses of its last handshake, which data goes between until it hops.
+    ends: Endpoints,
+}
+
+/// The addresses at which one link's two ends meet.
+pub struct Rendezvous {
+    end: End,
+    own: HopPlace,
+    peer: HopPlace,
+    /// Under the network's secret, and under its other one while it changes.
+    first: Schedule,
+    other: Option<Schedule>,
+    wall: Epochs,
+    base: Option<Base>,
+    /// This end's identifier at the base before, and until when frames may come there.
+    left: Option<(u64, Time)>,
+    /// An endpoint that stays, to be called when nobody answers at those that follow from time.
+    pub(crate) fallback: Option<Endpoints>,
+}
+
+fn place((prefix, port): ([u8; 8], u16)) -> HopPlace {
+    HopPlace { prefix, port, interval_ms: 0 }
+}
+
+impl Rendezvous {
+    /// Between this end's addresses under `own` and the neighbour's under `peer`, by what both
+    /// share. The end with the smaller key leads; the wall clock says `unix_ms` now.
+    pub fn new(
+        leads: bool,
+        (own, peer): (([u8; 8], u16), ([u8; 8], u16)),
+        secrets: &(Secret<32>, Option<Secret<32>>),
+        now: Time,
+        unix_ms: u64,
+    ) -> Rendezvous {
+        let schedule = |secret: &Secret<32>| Schedule::new(secret.expose());
+        Rendezvous {
+            end: if leads { End::Leading } else { End::Following },
+            own: place(own),
+            peer: place(peer),
+            first: schedule(&secrets.0),
+            other: secrets.1.as_ref().map(schedule),
+            wall: Epochs::of(now, unix_ms),
+            base: None,
+            left: None,
+            fallback: None,
+        }
+    }
+
+    /// The network's secret changes, or has changed.
+    pub fn set_secrets(&mut self, secrets: &(Secret<32>, Option<Secret<32>>)) {
+        self.first = Schedule::new(secrets.0.expose());
+        self.other = secrets.1.as_ref().map(|secret| Schedule::new(secret.expose()));
+    }
+
+    /// This end's addresses are under this prefix from now on.
+    pub fn move_to(&mut self, prefix: [u8; 8]) {
+        self.own.prefix = prefix;
+    }
+
+    /// Says what the wall clock says; whether it was set since the last time.
+    pub fn set_clock(&mut self, now: Time, unix_ms: u64) -> bool {
+        let wall = Epochs::of(now, unix_ms);
+        let before = core::mem::replace(&mut self.wall, wall);
+        let (ended, ends) = (before.next(now), wall.ends);
+        // What a clock drifts is noticed when the epoch ends.
+        let apart = ended.since(ends).max(ends.since(ended));
+        before.at(now) != wall.known || apart > Duration::from_secs(1)
+    }
+
+    /// Where the neighbour's addresses are.
+    pub fn peer(&self) -> ([u8; 8], u16) {
+        (self.peer.prefix, self.peer.port)
+    }
+
+    fn ends(&self, schedule: &Schedule, epoch: u32) -> Endpoints {
+        let id = |end| schedule.identifier(end, epoch, 0);
+        let local = Some(self.own.endpoint(id(self.end)));
+        Endpoints { local, remote: self.peer.endpoint(id(self.end.other())) }
+    }
+
+    fn schedules(&self) -> impl Iterator<Item = &Schedule> {
+        core::iter::once(&self.first).chain(&self.other)
+    }
+
+    /// The epochs whose addresses count now; some may stand there twice.
+    fn epochs(&self, now: Time) -> impl Iterator<Item = u32> {
+        let base = self.base.as_ref().map(|base| base.epochs.at(now));
+        about(self.wall.at(now)).chain(base.into_iter().flat_map(about))
+    }
+
+    /// A handshake was answered between these addresses, by either end. If they are of this
+    /// schedule, they are the base now; says whether. If not, there is none.
+    pub fn met(&mut self, now: Time, at: &Endpoints) -> bool {
+        if self.base.as_ref().is_some_and(|base| base.ends == *at) {
+            return true;
+        }
+        let ends = self.wall.next(now);
+        let found = |known: u32| {
+            let mut all = self.schedules().map(|schedule| self.ends(schedule, known));
+            let there = all.find(|there| {
+                there.remote == at.remote && (at.local.is_none() || at.local == there.local)
+            });
+            Some(Base { epochs: Epochs { known, ends }, ends: there? })
+        };
+        let base = self.epochs(now).find_map(found);
+        self.set_base(now, base);
+        self.has_base()
+    }
+
+    fn set_base(&mut self, now: Time, base: Option<Base>) {
+        let before = self.base_identifier();
+        self.base = base;
+        if let Some(before) = before.filter(|before| self.base_identifier() != Some(*before)) {
+            self.left = Some((before, now + LEFT_KEPT));
+        }
+    }
+
+    fn base_identifier(&self) -> Option<u64> {
+        let local = self.base.as_ref()?.ends.local?;
+        HopPlace::split(local).map(|(_, identifier)| identifier)
+    }
+
+    /// Whether the last handshake was at addresses of this schedule.
+    pub fn has_base(&self) -> bool {
+        self.base.is_some()
+    }
+
+    /// Between which addresses data goes that does not hop: those of the last handshake, or, if the
+    /// link has hopped since, those of the present epoch. None if the last handshake was elsewhere.
+    pub fn base(&mut self, now: Time, hops: bool) -> Option<Endpoints> {
+        let present = self.ends(&self.first, self.base.as_ref()?.epochs.at(now));
+        if let Some(base) = self.base.as_mut().filter(|_| hops) {
+            base.ends = present;
+        }
+        Some(self.base.as_ref()?.ends)
+    }
+
+    /// Where the requests of a handshake go, one after the other. While `data` goes between the
+    /// base's addresses, which a firewall lets through, every other request goes there.
+    pub fn calls(&self, now: Time, data: Option<Endpoints>) -> Vec<Endpoints> {
+        let wall = self.wall.at(now);
+        let base = self.base.as_ref().map(|base| base.epochs.at(now));
+        let ends = |turn: usize, epoch: u32| {
+            // As the session's requests: the third and fourth of every four are under the other
+            // secret of the network.
+            let other = self.other.as_ref().filter(|_| turn % 4 >= 2);
+            self.ends(other.unwrap_or(&self.first), epoch)
+        };
+        if let Some(data) = data {
+            let beside = base.unwrap_or(wall);
+            let turn = |turn| if turn % 2 == 0 { ends(turn, beside) } else { data };
+            return (0..TURNS).map(turn).collect();
+        }
+        // The neighbour's clock differs as it did; else it is right, or wrong by an epoch.
+        let mut epochs: Vec<u32> = base.into_iter().collect();
+        for epoch in [wall, wall.saturating_add(1), wall.saturating_sub(1)] {
+            if !epochs.contains(&epoch) {
+                epochs.push(epoch);
+            }
+        }
+        // Each secret is tried with each epoch, by requests in one piece and in parts.
+        const ORDER: [usize; TURNS] = [0, 1, 0, 2, 2, 3, 1, 3];
+        let turn =
+            |(turn, place): (usize, &usize)| match self.fallback.filter(|_| turn >= TURNS / 2) {
+                Some(fallback) => fallback,
+                None => ends(turn, epochs[place % epochs.len()]),
+            };
+        ORDER.iter().enumerate().map(turn).collect()
+    }
+
+    /// Whether a datagram from there is the neighbour's by this schedule.
+    pub fn knows(&self, now: Time, remote: SocketAddr) -> bool {
+        let Some((prefix, identifier)) = HopPlace::split(remote) else { return false };
+        let is = |schedule: &Schedule, epoch| {
+            schedule.identifier(self.end.other(), epoch, 0) == identifier
+        };
+        prefix == self.peer.prefix
+            && remote.port() == self.peer.port
+            && self.epochs(now).any(|epoch| self.schedules().any(|schedule| is(schedule, epoch)))
+    }
+
+    /// Adds the interface identifiers of this end at which frames may come now.
+    pub fn accepted(&self, now: Time, out: &mut Vec<u64>) {
+        for schedule in self.schedules() {
+            out.extend(self.epochs(now).map(|epoch| schedule.identifier(self.end, epoch, 0)));
+        }
+        let left = self.left.filter(|(_, until)| now < *until);
+        out.extend(
+            self.base_identifier().into_iter().chain(left.map(|(identifier, _)| identifier)),
+        );
+    }
+
+    /// When other addresses are taken in than now.
+    pub fn poll_timeout(&self, now: Time) -> Time {
+        let base = self.base.as_ref().map(|base| base.epochs.next(now));
+        let left = self.left.map(|(_, until)| until).filter(|until| now < *until);
+        [base, left].into_iter().flatten().fold(self.wall.next(now), Time::min)
+    }
+}
+
+#[cfg(test)]
+#[path = "../../../wire/tests/vectors/mod.rs"]
+mod vectors;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const UNIX_MS: u64 = 1_800_000_123_000;
+    const PLACES: [([u8; 8], u16); 2] =
+        [([0x20, 1, 0x0d, 0xb8, 0, 0, 0, 1], 7_400), ([0x20, 1, 0x0d, 0xb8, 0, 0, 0, 2], 7_401)];
+    const NOW: Time = Time(77_000_000_000);
+
+    fn secret(at: usize) -> Secret<32> {
+        let all = vectors::vector("hop", "meeting");
+        Secret::new(all[at * 32..][..32].try_into().unwrap())
+    }
+
+    /// Both ends; the clock of the second is ahead.
+    fn pair(ahead_s: i64, other: bool) -> [Rendezvous; 2] {
+        let [a, b] = PLACES;
+        let secrets = || (secret(0), other.then(|| secret(1)));
+        let ahead = UNIX_MS.saturating_add_signed(ahead_s * 1_000);
+        [
+            Rendezvous::new(true, (a, b), &secrets(), NOW, UNIX_MS),
+            Rendezvous::new(false, (b, a), &secrets(), NOW, ahead),
+        ]
+    }
+
+    fn takes(end: &Rendezvous, now: Time, at: SocketAddr) -> bool {
+        let mut all = Vec::new();
+        end.accepted(now, &mut all);
+        HopPlace::split(at).is_some_and(|(_, identifier)| all.contains(&identifier))
+    }
+
+    /// Which request of the first end's arrives at the second, if one does, and through where.
+    fn meet(ends: &mut [Rendezvous; 2], now: Time) -> Option<(usize, Endpoints)> {
+        let calls = ends[0].calls(now, None);
+        let found = calls.into_iter().enumerate().find(|(_, to)| takes(&ends[1], now, to.remote));
+        let (turn, to) = found?;
+        let back = Endpoints { local: Some(to.remote), remote: to.local? };
+        assert!(takes(&ends[0], now, back.remote), "the answer is taken in");
+        assert!(ends[1].met(now, &back) && ends[0].met(now, &to));
+        Some((turn, to))
+    }
+
+    #[test]
+    fn identifiers_are_those_of_the_document() {
+        let ends = pair(0, false);
+        let mut made = Vec::new();
+        for epoch in about((UNIX_MS / 600_000) as u32) {
+            for end in [End::Leading, End::Following] {
+                made.extend(ends[0].first.identifier(end, epoch, 0).to_be_bytes());
+            }
+        }
+        assert_eq!(made, vectors::vector("hop", "rendezvous"));
+        let id = |at: usize| u64::from_be_bytes(made[at * 8..][..8].try_into().unwrap());
+        let mut all = Vec::new();
+        ends[0].accepted(NOW, &mut all);
+        assert_eq!(all, [id(0), id(2), id(4)]);
+        let call = ends[0].calls(NOW, None)[0];
+        let at = |(prefix, port), id| Some(place((prefix, port)).endpoint(id));
+        assert_eq!((call.local, Some(call.remote)), (at(PLACES[0], id(2)), at(PLACES[1], id(3))));
+    }
+
+    #[test]
+    fn clocks_that_differ_by_nine_minutes_meet_at_once_and_by_eighteen_soon() {
+        for (ahead_s, turns) in
+            [(0, 0..1), (540, 0..1), (-540, 0..1), (1_080, 0..2), (-1_080, 0..5)]
+        {
+            let met = meet(&mut pair(ahead_s, false), NOW).map(|(turn, _)| turn);
+            assert!(met.is_some_and(|turn| turns.contains(&turn)), "{ahead_s} s: {met:?}");
+        }
+        for ahead_s in [3_600, -3_600] {
+            assert_eq!(meet(&mut pair(ahead_s, false), NOW), None, "{ahead_s} s");
+        }
+    }
+
+    #[test]
+    fn a_known_endpoint_is_called_after_all_others() {
+        let [mut end, _] = pair(0, false);
+        let fallback = Endpoints::from("[2001:db8::9]:7400".parse::<SocketAddr>().unwrap());
+        end.fallback = Some(fallback);
+        let calls: Vec<bool> = end.calls(NOW, None).iter().map(|to| *to == fallback).collect();
+        assert_eq!(calls, [false, false, false, false, true, true, true, true]);
+        assert!(!end.met(NOW, &fallback) && !end.has_base());
+    }
+
+    #[test]
+    fn both_secrets_of_the_network_are_taken_in_and_called_under() {
+        let both = pair(0, true);
+        for (number, turns) in [(0, [true, true, false, false]), (1, [false, false, true, true])] {
+            let [a, b] = PLACES;
+            let one = Rendezvous::new(false, (b, a), &(secret(number), None), NOW, UNIX_MS);
+            let calls = both[0].calls(NOW, None);
+            let known: Vec<bool> = calls.iter().map(|to| takes(&one, NOW, to.remote)).collect();
+            assert_eq!(known, [turns, turns].concat());
+            let back = one.calls(NOW, None)[0];
+            assert!(takes(&both[0], NOW, back.remote) && both[0].knows(NOW, back.local.unwrap()));
+        }
+        let [mut end, _] = pair(0, true);
+        end.set_secrets(&(secret(1), None));
+        let gone = pair(0, false)[1].calls(NOW, None)[0];
+        assert!(!takes(&end, NOW, gone.remote), "the secret before does not count any more");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_leaves_the_base_and_later_calls_begin_there() {
+        let mut ends = pair(0, false);
+        let (_, to) = meet(&mut ends, NOW).unwrap();
+        assert!(ends[1].set_clock(NOW, UNIX_MS + 3_600_000));
+        let later = NOW + Duration::from_secs(700);
+        assert!(!ends[1].set_clock(later, UNIX_MS + 4_300_000), "it runs on");
+        // Data that waits for a hop stays; what hopped goes on by the former count.
+        assert_eq!(ends[0].base(later, false), Some(to));
+        assert!(takes(&ends[1], later, to.remote));
+        assert_ne!(ends[0].base(later, true), Some(to));
+        let (turn, _) = meet(&mut ends, later).unwrap();
+        assert_eq!(turn, 0);
+        ends.reverse();
+        assert_eq!(meet(&mut ends, later).map(|(turn, _)| turn), Some(0));
+    }
+
+    #[test]
+    fn requests_of_a_live_link_go_where_its_data_does_too() {
+        let mut ends = pair(0, false);
+        let (_, to) = meet(&mut ends, NOW).unwrap();
+        let later = NOW + EPOCH;
+        let calls = ends[0].calls(later, Some(to));
+        assert!(calls.iter().skip(1).step_by(2).all(|call| *call == to));
+        assert!(calls.iter().step_by(2).all(|call| takes(&ends[1], later, call.remote)));
+        let back = |to: &Endpoints| Endpoints { local: Some(to.remote), remote: to.local.unwrap() };
+        assert!(ends[1].met(later, &back(&calls[0])));
+        // What is under way to the base before still counts for a moment.
+        assert!(takes(&ends[1], later, to.remote));
+        assert!(!takes(&ends[1], later + 2 * EPOCH, to.remote));
+    }
+
+    #[test]
+    fn an_address_of_two_epochs_is_no_place_to_meet() {
+        let mut ends = pair(0, false);
+        let calls = ends[0].calls(NOW, None);
+        let mixed = Endpoints { local: calls[0].local, remote: calls[1].remote };
+        assert_ne!(calls[0], calls[1]);
+        assert!(!ends[0].met(NOW, &mixed) && ends[0].met(NOW, &calls[1]));
+        let mut elsewhere = calls[0].remote;
+        elsewhere.set_port(7_402);
+        assert!(ends[0].knows(NOW, calls[0].remote) && !ends[0].knows(NOW, elsewhere));
+    }
+
+    proptest! {
+        #[test]
+        fn epochs_follow_each_other_from_any_time(at: u32, unix_ms: u64, passed_s in 0..9_999_999u64) {
+            let (now, unix_ms) = (Time::from_millis(at.into()), unix_ms >> 20);
+            let epochs = Epochs::of(now, unix_ms);
+            let later = now + Duration::from_secs(passed_s);
+            let known = (unix_ms + passed_s * 1_000) / 600_000;
+            prop_assert_eq!(u64::from(epochs.at(later)), known.min(u32::MAX.into()));
+            let next = epochs.next(later);
+            prop_assert!(later < next && next <= later + EPOCH);
+            if known < u64::from(u32::MAX) - 1 {
+                prop_assert_eq!(epochs.at(next), epochs.at(later) + 1);
+            }
+            prop_assert_eq!(epochs.at(Time(next.0 - 1)), epochs.at(later));
+        }
+
+        /// Whatever the clocks, an end takes in no more than three epochs of each secret, and those
+        /// of the base.
+        #[test]
+        fn few_addresses_are_taken_in(ahead_s in -1_000..1_000i64, passed_s in 0..99_999u64) {
+            let mut ends = pair(ahead_s, true);
+            let met = meet(&mut ends, NOW).is_some();
+            let later = NOW + Duration::from_secs(passed_s);
+            for end in &ends {
+                let mut all = Vec::new();
+                end.accepted(later, &mut all);
+                prop_assert!(all.len() <= 14, "{}", all.len());
+            }
+            prop_assert!(met);
+        }
+    }
+}

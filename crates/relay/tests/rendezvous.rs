@@ -1,0 +1,225 @@
+//! Links whose two ends meet at addresses that follow from the time, between whole relays.
+
+#[allow(dead_code, reason = "each test file uses its part")]
+mod support;
+
+use core::time::Duration;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use shoal_crypto::{NetworkSecret, NetworkSecrets};
+use shoal_relay::LinkConfig;
+use shoal_wire::{Address, DropReason, LinkId, Time};
+use support::{Net, hop_prefix, hopper, identity, socket};
+
+const R1: usize = 0;
+const R2: usize = 1;
+const H1: usize = 2;
+const SECOND: Duration = Duration::from_secs(1);
+const UNIX_MS: u64 = 1_800_000_000_000;
+
+/// Two routers and a host of the first, whose addresses hop each `hop`; the clocks are ahead by so
+/// many seconds. One end of each link has an endpoint to call, if that is a `fallback`.
+fn net(hop: Duration, ahead_s: [i64; 3], fallback: bool) -> Net {
+    let addresses = [Address::new(1, 0), Address::new(2, 0), Address::new(1, 1)];
+    let mut net = Net::new(&addresses, &[]);
+    net.wire.paths = Some(Vec::new());
+    for node in 0..3 {
+        let (now, relay) = (net.now, &mut net.nodes[node].relay);
+        relay.set_hop_place(Some((hop_prefix(node), 7_400)));
+        relay.set_unix_time(now, UNIX_MS.saturating_add_signed(ahead_s[node] * 1_000));
+        let neighbours: &[usize] = if node == R1 { &[R2, H1] } else { &[R1] };
+        for &far in neighbours {
+            let endpoint = (fallback && far != H1).then(|| socket(far));
+            let config =
+                LinkConfig { key: identity(far).public(), address: addresses[far], endpoint };
+            let link = relay.add_link(now, &config).expect("room");
+            relay.set_hop(now, link, Some(hop));
+            relay.set_rendezvous(now, link, Some((hop_prefix(far), 7_400)));
+        }
+    }
+    net
+}
+
+/// Lets time pass in longer steps than those of the network.
+fn wait(net: &mut Net, span: Duration) {
+    let end = net.now + span;
+    while net.now < end {
+        net.step();
+        net.now = net.now + Duration::from_millis(20);
+    }
+}
+
+fn all_hop(net: &Net) -> bool {
+    let hops = |node: &support::Node| {
+        node.relay.links().all(|link| link.hop.is_some_and(|hop| hop.hopping && hop.meets))
+    };
+    net.nodes.iter().all(hops)
+}
+
+fn all_up(net: &Net) -> bool {
+    net.nodes.iter().all(|node| node.relay.links().all(|link| link.up_since.is_some()))
+}
+
+/// Sends cells from the host to the second router, and back; all arrive.
+fn traffic(net: &mut Net, span: Duration) {
+    let before = [R2, H1].map(|node| net.nodes[node].cells.len());
+    let rounds = span.as_millis() / 20;
+    for _ in 0..rounds {
+        net.send(H1, Address::new(2, 0), 3, 1);
+        net.send(R2, Address::new(1, 1), 2, 2);
+        net.run(Duration::from_millis(20));
+    }
+    net.run(Duration::from_millis(50));
+    let now = [R2, H1].map(|node| net.nodes[node].cells.len());
+    let cells = rounds as usize;
+    assert_eq!([now[0] - before[0], now[1] - before[1]], [3 * cells, 2 * cells]);
+}
+
+/// Whether all frames since the last call went between addresses of prefixes.
+fn hidden(net: &mut Net) -> bool {
+    let paths = net.wire.paths.replace(Vec::new()).unwrap_or_default();
+    let is_one = |at: Option<SocketAddr>| at.is_some_and(|at| hopper(at).is_some());
+    !paths.is_empty()
+        && paths.iter().all(|path| is_one(path.ends.local) && is_one(Some(path.ends.remote)))
+}
+
+#[test]
+fn ends_without_an_endpoint_meet_hop_and_show_no_address_that_stays() {
+    let mut net = net(SECOND, [0; 3], false);
+    net.run(SECOND);
+    assert!(all_up(&net));
+    net.run(7 * SECOND);
+    assert!(all_hop(&net));
+    traffic(&mut net, 5 * SECOND);
+    assert!(hidden(&mut net));
+    for node in &net.nodes {
+        assert_eq!(node.relay.counters().dropped(DropReason::StaleAddress), 0);
+        // Nobody is told where both meet, neither people nor neighbours.
+        assert!(node.relay.links().all(|link| link.endpoint.is_none() && link.local.is_none()));
+        assert_eq!(node.relay.seen().count(), 0);
+    }
+}
+
+#[test]
+fn clocks_wrong_by_nine_minutes_meet_within_a_second_and_by_an_hour_at_the_fallback() {
+    for ahead_s in [[0, 540, -540], [540, 0, -600], [1_100, 0, 0]] {
+        let mut net = net(SECOND, ahead_s, false);
+        net.run(5 * SECOND);
+        assert!(all_up(&net) && hidden(&mut net), "{ahead_s:?}");
+    }
+    let mut far = net(SECOND, [0, 3_600, -3_600], false);
+    wait(&mut far, 40 * SECOND);
+    assert!(far.nodes.iter().all(|node| node.relay.links().all(|link| link.up_since.is_none())));
+    assert!(hidden(&mut far));
+    let stale = |net: &Net| net.nodes[R1].relay.counters().dropped(DropReason::StaleAddress);
+    assert!(stale(&far) > 4, "{}", stale(&far));
+
+    let mut far = net(SECOND, [0, 3_600, -3_600], true);
+    far.run(SECOND);
+    assert!(!all_up(&far) && hidden(&mut far), "the fixed endpoint is the last that is tried");
+    far.run(9 * SECOND);
+    assert!(all_up(&far));
+    far.run(5 * SECOND);
+    assert!(all_hop(&far));
+    traffic(&mut far, 3 * SECOND);
+}
+
+#[test]
+fn a_clock_that_is_set_while_a_link_is_up_loses_nothing() {
+    let mut net = net(SECOND, [0; 3], false);
+    net.run(8 * SECOND);
+    let now = net.now;
+    net.nodes[R1].relay.set_unix_time(now, UNIX_MS + 7_200_000);
+    traffic(&mut net, 5 * SECOND);
+    assert!(all_hop(&net));
+    // All keys are forgotten, as the shell does when its clock jumps: both ends meet where they
+    // would have met without it.
+    net.rekey_all(R1);
+    net.run(SECOND);
+    assert!(all_up(&net) && hidden(&mut net));
+    net.run(5 * SECOND);
+    assert!(all_hop(&net));
+}
+
+/// Addresses of the node from which it sent, or to which was sent.
+fn used(net: &mut Net, node: usize) -> BTreeSet<SocketAddr> {
+    let paths = net.wire.paths.replace(Vec::new()).unwrap_or_default();
+    let ends = paths.iter().flat_map(|path| [path.ends.local, Some(path.ends.remote)]);
+    ends.flatten().filter(|at| hopper(*at) == Some(node)).collect()
+}
+
+#[test]
+fn a_link_whose_hops_fail_falls_back_to_where_both_meet_now() {
+    let mut net = net(3_600 * SECOND, [0; 3], false);
+    net.run(8 * SECOND);
+    assert!(all_hop(&net));
+    let first = used(&mut net, R2);
+    // A quarter of an hour later nothing passes for a while.
+    wait(&mut net, 900 * SECOND);
+    let _hopping = used(&mut net, R2);
+    net.cut = vec![(R1, R2)];
+    wait(&mut net, 30 * SECOND);
+    assert!(net.nodes[R2].relay.links().all(|link| link.up_since.is_none()));
+    net.cut.clear();
+    let _calls = used(&mut net, R2);
+    net.run(8 * SECOND);
+    assert!(all_up(&net) && all_hop(&net));
+    let again = used(&mut net, R2);
+    assert!(again.is_disjoint(&first), "where they met first is over");
+}
+
+#[test]
+fn ends_with_different_secrets_of_the_network_meet_while_one_is_replaced() {
+    let secrets = |first: u8, other: Option<u8>| NetworkSecrets {
+        first: NetworkSecret([first; 32]),
+        other: other.map(|other| NetworkSecret([other; 32])),
+    };
+    for (here, there) in [
+        (secrets(7, Some(8)), secrets(7, None)),
+        (secrets(8, Some(7)), secrets(7, None)),
+        (secrets(7, Some(8)), secrets(8, None)),
+    ] {
+        for (a, b) in [(R1, R2), (R2, R1)] {
+            let mut net = net(SECOND, [0; 3], false);
+            net.nodes[a].relay.set_secrets(here.clone());
+            net.nodes[b].relay.set_secrets(there.clone());
+            net.run(4 * SECOND);
+            let link = |net: &Net| net.nodes[R2].relay.links().next().map(|link| link.up_since);
+            assert!(link(&net).flatten().is_some(), "{a} calls {b}");
+            assert!(hidden(&mut net));
+        }
+    }
+}
+
+#[test]
+fn what_comes_where_nobody_meets_now_is_dropped_before_any_key() {
+    let mut net = net(SECOND, [0; 3], false);
+    net.run(SECOND);
+    let met = used(&mut net, R2).into_iter().next().expect("it was called");
+    wait(&mut net, 1_300 * SECOND);
+    let counted = |net: &Net| net.nodes[R2].relay.counters().dropped(DropReason::StaleAddress);
+    let before = counted(&net);
+    net.local = Some(met);
+    net.deliver(R2, socket(50), &mut [7; support::FULL]);
+    assert_eq!(counted(&net), before + 1);
+}
+
+#[test]
+fn an_endpoint_is_taken_up_and_left_by_a_change_of_files() {
+    let mut net = net(SECOND, [0, 3_600, 0], false);
+    net.run(5 * SECOND);
+    let up = |net: &Net| net.nodes[R2].relay.view(LinkId::from_bits(0)).unwrap().up_since;
+    assert!(up(&net).is_none());
+    let now = net.now;
+    net.nodes[R2].relay.set_endpoint(now, LinkId::from_bits(0), Some(socket(R1)));
+    wait(&mut net, 25 * SECOND);
+    assert!(up(&net).is_some_and(|since| since > Time::ZERO));
+    let now = net.now;
+    net.nodes[R2].relay.set_rendezvous(now, LinkId::from_bits(0), None);
+    net.run(5 * SECOND);
+    assert!(up(&net).is_some());
+    let view = net.nodes[R2].relay.view(LinkId::from_bits(0)).unwrap();
+    assert_eq!(view.endpoint, Some(socket(R1)));
+    assert!(view.hop.is_some_and(|hop| !hop.meets));
+}
