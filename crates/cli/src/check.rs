@@ -261,7 +261,7 @@ fn direct(setup: &Setup) -> Option<Direct> {
 
 impl Interface {
     fn lines(&self) -> Vec<String> {
-        let Interface { name, address, queues, addresses, serves, reaches, .. } = self;
+        let Interface { name, address, mtu, queues, addresses, serves, reaches } = self;
         let queues = match queues {
             1 => String::new(),
             n => format!(", a queue for each of {n} workers"),
@@ -269,6 +269,11 @@ impl Interface {
         let mut lines = vec![format!("  interface {name} has the address {address}{queues}")];
         lines.extend(addresses.iter().map(|(name, address)| format!("    {address} {name}")));
         lines.extend(serves.iter().map(|prefix| format!("    {prefix} behind this node")));
+        if !serves.is_empty() {
+            lines.push(format!(
+                "    machines there have an MTU of {mtu} to others: routers there may announce it"
+            ));
+        }
         lines.extend(reaches.iter().map(|(prefix, name)| format!("    {prefix} behind {name}")));
         lines
     }

@@ -24,7 +24,7 @@ use crate::tun::device::{self, Asks};
 use crate::tun::dns::Responder;
 use crate::tun::interface;
 use crate::worker::build;
-use crate::worker::hopping::Hopping;
+use crate::worker::hopping::{Hopping, check_inside};
 
 /// Why a start would fail.
 #[derive(Debug, Default)]
@@ -108,6 +108,9 @@ pub fn refusals(setup: &Setup) -> Refusals {
 /// What the node could not have of virtual devices.
 fn devices(config: &Config, found: &mut Refusals) {
     let wanted = [("[interface]", config.interface.is_some()), ("[hop]", config.hop.is_some())];
+    if let Err(e) = check_inside(config) {
+        found.note(&e);
+    }
     let on_segment = match Hopping::is_on_segment(config) {
         Ok(on_segment) => on_segment,
         Err(e) => {

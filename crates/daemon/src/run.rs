@@ -261,7 +261,8 @@ fn open_interface(setup: &Setup) -> anyhow::Result<Option<Interface>> {
         None => setup.hosts.by_key(&key).and_then(|own| own.ipv4),
     };
     let workers = setup.config.data.workers;
-    let open = |config| Interface::open(config, workers, setup.overlay(), &key, ipv4);
+    let and = (ipv4, setup.config.inside().is_some());
+    let open = |config| Interface::open(config, workers, setup.overlay(), &key, and);
     setup.config.interface.as_ref().map(open).transpose()
 }
 

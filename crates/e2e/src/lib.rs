@@ -9,6 +9,7 @@
 pub mod clock;
 pub mod icmp;
 pub mod joining;
+pub mod machines;
 mod programs;
 pub mod stalls;
 pub mod thread;

@@ -89,6 +89,8 @@ pub(crate) struct Hops {
     former: Vec<[u8; 8]>,
     /// Interface identifiers under the prefix that don't hop.
     staying: Vec<u64>,
+    /// Those that are machines' behind this node, sorted.
+    protected: Arc<[u64]>,
     pub(crate) links: BTreeMap<LinkId, Hopping>,
     /// Probes that were begun.
     pub(crate) probed: u32,
@@ -107,6 +109,7 @@ impl Hops {
         let known = self.links.values().map(|known| &known.accepted);
         let mut all: Vec<u64> = known.chain(retired).flatten().copied().collect();
         all.extend(&self.staying);
+        all.retain(|identifier| self.protected.binary_search(identifier).is_err());
         all.sort_unstable();
         all.dedup();
         let prefixes = core::iter::once(prefix).chain(self.former.iter().copied()).collect();
@@ -187,6 +190,18 @@ impl<C: Ciphers> Relay<C> {
         self.refresh();
     }
 
+    /// Says which interface identifiers under the prefix are those of machines behind this node: no
+    /// schedule may have this node use one, or take in what comes there.
+    pub fn set_protected(&mut self, mut identifiers: Vec<u64>) {
+        identifiers.sort_unstable();
+        self.hops.protected = identifiers.into();
+        for known in self.hops.links.values_mut() {
+            known.hop.leave_out(Arc::clone(&self.hops.protected));
+        }
+        self.hops.gather();
+        self.refresh();
+    }
+
     /// At which addresses of the prefix frames may come now; none while this node's don't hop.
     /// Another value is another `Arc`.
     pub fn accepted(&self) -> Option<&Arc<Accepted>> {
@@ -257,7 +272,8 @@ impl<C: Ciphers> Relay<C> {
         if let Some(own) = own {
             let (probe, asked, accepted) = (None, Asked::default(), Vec::new());
             let (shown, fixed, alarm) = (None, None, None);
-            let hop = Hop::new(own, leads);
+            let mut hop = Hop::new(own, leads);
+            hop.leave_out(Arc::clone(&self.hops.protected));
             let known = Hopping { hop, probe, asked, meet, shown, fixed, accepted, alarm };
             self.hops.links.insert(link, known);
             self.take_hop_secret(now, link);

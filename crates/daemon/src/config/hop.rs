@@ -1,9 +1,11 @@
 //! The section of addresses that hop, and how often those of a link do.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use serde::Deserialize;
+use shoal_directory::Prefix;
+use shoal_relay::hop::is_reserved;
 use shoal_wire::HopPlace;
 
 use super::error::{ConfigError, Source};
@@ -50,6 +52,45 @@ impl HopPrefix {
         let mut octets = [0; 16];
         octets[..8].copy_from_slice(&self.0);
         octets.into()
+    }
+
+    /// Whether an address lies under it.
+    pub fn holds(&self, ip: Ipv6Addr) -> bool {
+        ip.octets().starts_with(&self.0)
+    }
+
+    /// Whether all of another prefix lies under it.
+    pub fn covers(&self, other: &Prefix) -> bool {
+        let under = |ip| matches!(ip, IpAddr::V6(ip) if self.holds(ip));
+        other.bits() >= 64 && under(other.ip())
+    }
+}
+
+/// An address of a machine behind this node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Protected(pub Ipv6Addr);
+
+impl Protected {
+    /// It alone, as a prefix. There always is one.
+    pub fn prefix(&self) -> Option<Prefix> {
+        Prefix::new(self.0.into(), 128)
+    }
+
+    /// Its last 64 bits.
+    pub fn identifier(&self) -> u64 {
+        u128::from(self.0) as u64
+    }
+}
+
+impl Spelt for Protected {
+    fn read(text: &str) -> Result<Protected, String> {
+        let ip = text.strip_suffix("/128").unwrap_or(text).parse();
+        let wrong = "expected an IPv6 address of [hop] prefix, such as 2001:db8:1:2::10";
+        ip.map(Protected).map_err(|_| format!("{text:?}: {wrong}"))
+    }
+
+    fn spell(&self) -> String {
+        self.0.to_string()
     }
 }
 
@@ -135,6 +176,9 @@ impl Shown for HopMode {
 }
 
 /// A prefix for documentation (RFC 3849).
+/// Most machines behind a node with addresses of its prefix.
+pub const PROTECTED_MAX: usize = 256;
+
 const EXAMPLE: HopPrefix = HopPrefix([0x20, 0x01, 0x0d, 0xb8, 0, 1, 0, 2]);
 
 section! {
@@ -153,7 +197,20 @@ section! {
         /// The device to which the kernel's route for the prefix is tied, so that it goes with the
         /// node, however the node ends. No packet passes through it.
         device: Text<InterfaceName> = default_device(), reload no;
+        /// Addresses of the prefix that machines behind this node have, 256 at most, such as
+        /// ["2001:db8:1:2::10"]: they never hop, are in [interface] prefixes without being named
+        /// there, and must be in a prefix that the hosts file, or the authority, has for this node.
+        protect: Vec<Text<Protected>> = Vec::new(), reload yes;
+        /// The network interface behind which these machines are. The node routes their addresses
+        /// there, and answers there for machines with addresses of the prefix behind other nodes
+        /// (proxy NDP). Must be given with `protect`.
+        inside: Option<Text<InterfaceName>>, optional inner(), reload no;
     }
+}
+
+/// An example.
+fn inner() -> Text<InterfaceName> {
+    Text(InterfaceName("lan".into()))
 }
 
 fn default_device() -> Text<InterfaceName> {
@@ -162,7 +219,8 @@ fn default_device() -> Text<InterfaceName> {
 
 impl Default for Hop {
     fn default() -> Hop {
-        Hop { prefix: None, mode: HopMode::Auto, device: default_device() }
+        let (prefix, mode, device) = (None, HopMode::Auto, default_device());
+        Hop { prefix, mode, device, protect: Vec::new(), inside: None }
     }
 }
 
@@ -196,7 +254,62 @@ impl Config {
         if self.interface.as_ref().is_some_and(|interface| interface.name == hop.device) {
             return wrong("device", "this is what [interface] name calls the virtual interface");
         }
+        self.check_protected(hop).or_else(|(key, text)| wrong(key, &text))
+    }
+
+    /// Rules for machines behind this node. Errors: the key, and what is wrong with it.
+    fn check_protected(&self, hop: &Hop) -> Result<(), (&'static str, String)> {
+        let protect = |text: String| Err(("protect", text));
+        let found = hop.protect.len();
+        if found > PROTECTED_MAX {
+            return protect(format!("expected at most {PROTECTED_MAX} addresses, found {found}"));
+        }
+        if (found > 0 || hop.inside.is_some()) && self.interface.is_none() {
+            let text = "machines behind this node are reached over the virtual interface: add \
+                        [interface]";
+            return Err((if found > 0 { "protect" } else { "inside" }, text.into()));
+        }
+        if found > 0 && hop.inside.is_none() {
+            let text = "name the network interface behind which these machines are: [hop] inside";
+            return protect(text.into());
+        }
+        let devices = [Some(&hop.device), self.interface.as_ref().map(|known| &known.name)];
+        if hop.inside.is_some() && devices.contains(&hop.inside.as_ref()) {
+            let text = "expected a network interface with machines behind it, not one of this node";
+            return Err(("inside", text.into()));
+        }
+        for (i, machine) in hop.protect.iter().enumerate() {
+            let ip = machine.0.0;
+            if !hop.prefix.is_some_and(|prefix| prefix.holds(ip)) {
+                return protect(format!(
+                    "{ip} is not under [hop] prefix: networks of other prefixes stand in \
+                     [interface] prefixes"
+                ));
+            }
+            if hop.protect[..i].contains(machine) {
+                return protect(format!("{ip} is there twice"));
+            }
+            if is_reserved(machine.identifier()) {
+                return protect(format!("{ip} is reserved: no machine has it"));
+            }
+            let is_called = |link: &&super::LinkPeer| {
+                link.endpoint().is_some_and(|at| at.ip() == IpAddr::from(ip))
+            };
+            if let Some(link) = self.links.iter().find(is_called) {
+                return protect(format!("at {ip} this node calls {:?}", link.peer));
+            }
+        }
         Ok(())
+    }
+
+    /// Addresses of the prefix that machines behind this node have.
+    pub fn protected(&self) -> impl Iterator<Item = Protected> + '_ {
+        self.hop.iter().flat_map(|hop| hop.protect.iter().map(|machine| machine.0))
+    }
+
+    /// The network interface behind which they are.
+    pub fn inside(&self) -> Option<&str> {
+        self.hop.as_ref()?.inside.as_ref().map(|name| name.as_str())
     }
 
     /// The prefix under which this node's addresses hop, if any do.
@@ -275,5 +388,33 @@ mod tests {
         }
         let taken = format!("{hop}device = \"shoal0\"\n[interface]\n");
         assert!(parse(all, &taken).unwrap_err().contains("[interface] name"));
+
+        let behind = |more: &str| parse(all, &format!("{hop}{more}\n[interface]\n{link}"));
+        let protect = |ips: &str| behind(&format!("inside = \"lan\"\nprotect = [{ips}]"));
+        assert_eq!(protect("\"2001:db8:1:2::10\", \"2001:db8:1:2::11/128\""), Ok(()));
+        for (ips, says) in [
+            ("\"2001:db8:1:3::10\"", "not under [hop] prefix"),
+            ("\"2001:db8:1:2::10\", \"2001:db8:1:2:0::10\"", "there twice"),
+            ("\"2001:db8:1:2::\"", "reserved"),
+            ("\"192.0.2.1\"", "expected an IPv6 address"),
+            ("\"2001:db8:1:2::/64\"", "expected an IPv6 address"),
+        ] {
+            let said = protect(ips).unwrap_err();
+            assert!(said.contains(says) && said.contains("protect"), "{said}");
+        }
+        let many = |n: usize| {
+            let ips = (0..n).map(|i| format!("\"2001:db8:1:2::1:{i:x}\""));
+            protect(&ips.collect::<Vec<_>>().join(", "))
+        };
+        assert_eq!(many(256), Ok(()));
+        assert!(many(257).unwrap_err().contains("at most 256"));
+        let one = "protect = [\"2001:db8:1:2::10\"]";
+        assert!(behind(one).unwrap_err().contains("[hop] inside"));
+        assert!(behind("inside = \"shoal0\"").unwrap_err().contains("not one of this node"));
+        let alone = parse(all, &format!("{hop}{one}\ninside = \"lan\"\n")).unwrap_err();
+        assert!(alone.contains("add [interface]"), "{alone}");
+        let called = "\n[[link]]\npeer = \"c\"\nendpoint = \"[2001:db8:1:2::10]:7400\"\n";
+        let called = behind(&format!("inside = \"lan\"\n{one}\n{called}")).unwrap_err();
+        assert!(called.contains("this node calls \"c\""), "{called}");
     }
 }

@@ -34,7 +34,9 @@ pub use anonymity::{Anonymity, LoopPolicy, Preset};
 pub use circuits::{CircuitPolicy, Circuits};
 pub use direct::{Direct, DirectLevel, DirectMode};
 pub use error::{ConfigError, Source};
-pub use hop::{Hop, HopInterval, HopMode, HopPrefix, MeetingPlace};
+pub use hop::{
+    Hop, HopInterval, HopMode, HopPrefix, MeetingPlace, PROTECTED_MAX, Protected,
+};
 pub use links::{Accept, Links};
 pub use registrar::Registrar;
 pub use section::{Key, Reload, Section};
@@ -248,15 +250,24 @@ impl Config {
 
     /// This configuration with the values of `newer` where a reload applies them.
     pub fn reloaded(&self, newer: Config) -> Config {
-        let Config { links, accept, metrics, log, .. } = newer;
-        Config { links, accept, metrics, log, ..self.clone() }
+        let Config { links, accept, metrics, log, hop, .. } = newer;
+        let hop = match (self.hop.clone(), hop) {
+            (Some(old), Some(new)) if old.inside.is_some() => {
+                Some(Hop { protect: new.protect, ..old })
+            }
+            (old, _) => old,
+        };
+        Config { links, accept, metrics, log, hop, ..self.clone() }
     }
 
     /// Keys outside of links whose values differ from `newer`, split into those that a reload
     /// applies and those that need a restart; each as `section.key`.
     pub fn changes(&self, newer: &Config) -> (Vec<String>, Vec<String>) {
         let changed = self.all_changes(newer);
-        let (yes, no): (Vec<_>, Vec<_>) = changed.into_iter().partition(|c| c.1 == Reload::Yes);
+        // Without an interface for them, which waits for a restart, there is no way to machines.
+        let waits = |name: &str| name == "hop.protect" && self.inside().is_none();
+        let applied = |change: &(String, Reload)| change.1 == Reload::Yes && !waits(&change.0);
+        let (yes, no): (Vec<_>, Vec<_>) = changed.into_iter().partition(applied);
         (yes.into_iter().map(|c| c.0).collect(), no.into_iter().map(|c| c.0).collect())
     }
 }

@@ -324,6 +324,14 @@ impl Interface {
         })
     }
 
+    /// Whether the file itself names a network by more than the 64 bits that a segment has.
+    pub fn names_part_with(&self, prefix: &Prefix) -> bool {
+        self.accept_prefixes.iter().any(|accepted| match &**accepted {
+            Accepted::All => false,
+            Accepted::In(outer) => outer.bits() > 64 && outer.covers(prefix),
+        })
+    }
+
     pub(super) fn check_values(&self, source: &Source<'_>) -> Result<(), ConfigError> {
         let found = self.prefixes.len();
         if found > PREFIXES_MAX {

@@ -190,6 +190,8 @@ impl Setup {
         let name = &self.config.node.name;
         let mut plan = subnets::plan(section, name, &self.hosts, &overlay, &around);
         plan.warnings.extend(subnets::not_forwarded(&plan.served));
+        let inside = subnets::inside(&self.config, &plan);
+        plan.warnings.extend(inside.as_ref().and_then(subnets::not_proxied));
         plan.warnings.extend(subnets::ipv4_unreached(section, name, &self.hosts));
         plan
     }
@@ -484,6 +486,14 @@ fn compare_interface(
         if !granted.iter().any(|granted| granted.covers(&prefix)) {
             let text = format!("{list} does not have {prefix} among the prefixes of this node");
             fault("prefixes", text);
+        }
+    }
+    for machine in config.protected() {
+        let is_granted = |prefix| granted.iter().any(|granted| granted.covers(&prefix));
+        if !machine.prefix().is_some_and(is_granted) {
+            let text =
+                format!("{list} does not have {}/128 among the prefixes of this node", machine.0);
+            faults.push(source.wrong("hop", None, "protect", text).to_string());
         }
     }
 }

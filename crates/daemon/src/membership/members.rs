@@ -87,7 +87,12 @@ impl Worker {
         let outdated = config::warnings(config, names.linked());
         warnings.retain(|warning| !outdated.contains(warning));
         warnings.extend(config::warnings(&newer, of_links));
+        let protects = newer.hop.as_ref().map(|hop| &hop.protect);
+        let others_behind = protects != config.hop.as_ref().map(|hop| &hop.protect);
         *config = newer;
+        if others_behind {
+            node.relay.set_protected(config.protected().map(|at| at.identifier()).collect());
+        }
         let lists_only = linked.is_some();
         if lists_only {
             node.relay.set_lists_only(now, true);
@@ -100,7 +105,7 @@ impl Worker {
         names.set_linked(linked);
         let mut applied = Vec::new();
         let mut others = Ok(());
-        if hosts != *names.hosts() {
+        if hosts != *names.hosts() || others_behind {
             applied.extend(changed_hosts(&config.node.name, names.hosts(), &hosts));
             others = build::replace_hosts(now, config, hosts, (node, interface), names);
         }

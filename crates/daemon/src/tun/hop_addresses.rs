@@ -71,8 +71,9 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Finds it: the interface that has an address under the prefix, and is no loopback.
-    pub fn find(prefix: HopPrefix) -> anyhow::Result<Option<Segment>> {
+    /// Finds it: the interface that has an address under the prefix, is no loopback, and not the
+    /// one `inside`, behind which machines with addresses of the prefix are.
+    pub fn find(prefix: HopPrefix, inside: Option<&str>) -> anyhow::Result<Option<Segment>> {
         let all = nix::ifaddrs::getifaddrs().context("[hop]: can't list interfaces")?;
         let others = InterfaceFlags::IFF_LOOPBACK | InterfaceFlags::IFF_POINTOPOINT;
         let others = all.filter(|at| at.flags.intersects(others)).map(|at| at.interface_name);
@@ -83,7 +84,9 @@ impl Segment {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             list => list.context("[hop]: can't list addresses")?,
         };
-        for at in staying(&list, prefix).filter(|at| !others.contains(&at.name)) {
+        let is_outside =
+            |at: &Staying| !others.contains(&at.name) && inside != Some(at.name.as_str());
+        for at in staying(&list, prefix).filter(is_outside) {
             match &mut found {
                 Some(segment) if segment.index == at.index => segment.own.push(at.identifier),
                 Some(segment) => bail!(

@@ -11,9 +11,7 @@ use std::net::Ipv6Addr;
 
 use crate::config::{Hop, HopPrefix};
 use crate::tun::device::{Asks, Tun};
-
-/// The kernel's table of its own addresses (RT_TABLE_LOCAL).
-const TABLE_LOCAL: u32 = 255;
+use crate::tun::hop_inside::TABLE_LOCAL;
 
 /// Holds the route.
 pub struct HopRoute {

@@ -21,7 +21,8 @@ use crate::membership::hosts::Host;
 use crate::tun::device::{Asks, Tun};
 use crate::tun::dns;
 use crate::tun::firewall::SharedFlows;
-use crate::tun::kernel_routes::{self, KernelRoutes, Route};
+use crate::tun::hop_inside::Inside;
+use crate::tun::kernel_routes::{self, KernelRoutes, Route, Wanted};
 use crate::tun::names::Names;
 use crate::tun::subnets::{self, Ipv4Network, Plan, Surroundings};
 
@@ -47,6 +48,8 @@ pub struct Interface {
     ipv4: Option<Ipv4Network>,
     /// Networks behind this node and others.
     plan: Plan,
+    /// What machines behind this node need that have addresses of the prefix that hops.
+    inside: Option<Inside>,
     /// Sets the kernel's routes to those behind others; none where no such network is accepted.
     routes: Option<KernelRoutes>,
     /// With a responder: the names that it answers with.
@@ -55,7 +58,8 @@ pub struct Interface {
 
 impl Interface {
     /// Makes the interface, with a queue per worker, and sets it up, for the node with this key
-    /// in the network of this prefix and, if it has one, with this IPv4 address.
+    /// in the network of this prefix and, if it has one, with this IPv4 address. It is to have
+    /// machines `inside` the prefix that hops behind it, or not.
     ///
     /// Errors: what to do about it.
     pub fn open(
@@ -63,7 +67,7 @@ impl Interface {
         workers: u8,
         prefix: Prefix,
         key: &PublicKey,
-        ipv4: Option<Ipv4Addr>,
+        (ipv4, inside): (Option<Ipv4Addr>, bool),
     ) -> anyhow::Result<Interface> {
         check_ipv6()?;
         let address = overlay_address(&prefix, key);
@@ -73,7 +77,7 @@ impl Interface {
         let ipv4 = ipv4.map(|address| Ipv4Network { address, bits: config.ipv4_bits });
         addresses.extend(ipv4.map(|ipv4| (ipv4.address.into(), ipv4.bits)));
         let index = set_up(config.name.as_str(), &addresses, config.mtu)?;
-        let routes = match config.accept_prefixes.is_empty() {
+        let routes = match config.accept_prefixes.is_empty() && !inside {
             true => None,
             false => Some(kernel_routes::start(index)?),
         };
@@ -103,6 +107,7 @@ impl Interface {
             address,
             ipv4,
             plan: Plan::default(),
+            inside: None,
             routes,
             dns: None,
         })
@@ -150,7 +155,8 @@ impl Interface {
         }
         warnings.extend(subnets::not_forwarded(&self.plan.served));
         let missing = self.routes.iter().flat_map(KernelRoutes::faults);
-        warnings.extend(missing.map(|fault| format!("[interface] accept_prefixes: {fault}")));
+        warnings.extend(missing);
+        warnings.extend(self.inside.as_ref().and_then(subnets::not_proxied));
         warnings
     }
 
@@ -245,8 +251,11 @@ impl Interface {
             let route = |(prefix, _): &(shoal_directory::Prefix, String)| Route {
                 prefix: *prefix,
                 source: other.filter(|_| prefix.ip().is_ipv4()),
+                is_inside: around.is_inside(prefix),
             };
-            routes.set(plan.reached.iter().map(route).collect());
+            self.inside = subnets::inside(config, &plan);
+            let inside = self.inside.clone();
+            routes.set(Wanted { routes: plan.reached.iter().map(route).collect(), inside });
         }
         let new = plan.warnings.iter().filter(|text| !self.plan.warnings.contains(text));
         let faults: Vec<String> = new.cloned().collect();

@@ -5,6 +5,7 @@ pub(crate) mod device;
 pub(crate) mod dns;
 pub(crate) mod firewall;
 pub(crate) mod hop_addresses;
+pub(crate) mod hop_inside;
 pub(crate) mod hop_route;
 pub(crate) mod interface;
 pub(crate) mod kernel_routes;

@@ -8,8 +8,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use shoal_directory::Prefix;
 
-use crate::config::{Config, Interface};
+use crate::config::{Config, Interface, PROTECTED_MAX};
 use crate::membership::hosts::Hosts;
+use crate::tun::hop_inside::Inside;
 
 /// What is in force.
 #[derive(Debug, Default, PartialEq)]
@@ -29,6 +30,10 @@ pub struct Surroundings {
     pub connected: Vec<(Prefix, IpAddr)>,
     /// Configured endpoints of neighbours, to which frames go.
     pub endpoints: Vec<IpAddr>,
+    /// The prefix under which this node's addresses hop.
+    pub hop_prefix: Option<Prefix>,
+    /// Machines behind this node with addresses of that prefix.
+    pub protected: Vec<Prefix>,
 }
 
 impl Surroundings {
@@ -39,7 +44,22 @@ impl Surroundings {
             link.endpoint().or(listed).map(|endpoint| endpoint.ip())
         });
         let own = config.interface.as_ref().map_or("", |interface| interface.name.as_str());
-        Surroundings { connected: connected(own), endpoints: endpoints.collect() }
+        Surroundings {
+            connected: connected(own),
+            endpoints: endpoints.collect(),
+            hop_prefix: config.hop_prefix().and_then(|hop| Prefix::new(hop.address().into(), 64)),
+            protected: config.protected().filter_map(|machine| machine.prefix()).collect(),
+        }
+    }
+
+    /// Whether a prefix lies in the one that hops.
+    pub fn is_inside(&self, prefix: &Prefix) -> bool {
+        self.hop_prefix.is_some_and(|hop| hop.covers(prefix))
+    }
+
+    /// How many addresses of the prefix that hops it has.
+    fn addresses_inside(&self, prefix: &Prefix) -> usize {
+        if self.is_inside(prefix) { 1 << (128 - prefix.bits()).min(16) } else { 0 }
     }
 
     /// The source address of this machine's IPv4 packets into the network where its interface has
@@ -51,9 +71,26 @@ impl Surroundings {
         })
     }
 
-    /// Why there must be no route to `prefix`.
-    fn objection(&self, prefix: &Prefix) -> Option<String> {
-        let same = |net: &&(Prefix, IpAddr)| net.0.covers(prefix);
+    /// Why there must be no route to `prefix`, if this machine's own file `names` no more of the
+    /// prefix that hops.
+    fn objection(&self, prefix: &Prefix, names: bool) -> Option<String> {
+        let is_inside = self.is_inside(prefix);
+        if is_inside && !names {
+            return Some(
+                "it lies in [hop] prefix: name it in accept_prefixes, or a part of that prefix, \
+                 if a machine there is behind that host"
+                    .into(),
+            );
+        }
+        if is_inside && prefix.bits() < INSIDE_BITS_MIN {
+            return Some(format!("a part of [hop] prefix has at least {INSIDE_BITS_MIN} bits"));
+        }
+        let own = self.connected.iter().map(|(_, address)| *address);
+        let mut own = own.chain(self.protected.iter().map(Prefix::ip)).filter(|_| is_inside);
+        if let Some(address) = own.find(|address| prefix.holds(*address)) {
+            return Some(format!("{address} is this machine's, or behind it"));
+        }
+        let same = |net: &&(Prefix, IpAddr)| net.0.covers(prefix) && !is_inside;
         if let Some((net, address)) = self.connected.iter().find(same) {
             return Some(format!("it lies in {net}, where this machine itself is as {address}"));
         }
@@ -62,10 +99,16 @@ impl Surroundings {
             nets.map(|(net, _)| net.bits()).max().is_some_and(|bits| bits >= prefix.bits())
         };
         let inside = |at: &&IpAddr| prefix.holds(**at) && !longer(at);
-        let at = self.endpoints.iter().find(inside)?;
+        let at = self.endpoints.iter().find(|at| match is_inside {
+            true => prefix.holds(**at),
+            false => inside(at),
+        })?;
         Some(format!("a neighbour's endpoint, {at}, is in it: frames to it would go in a circle"))
     }
 }
+
+/// Fewest bits of a part of the prefix that hops: one has as many addresses as a node protects.
+const INSIDE_BITS_MIN: u8 = 120;
 
 /// The IPv4 network that the interface is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,16 +185,19 @@ pub fn plan(
 ) -> Plan {
     let mut plan = Plan::default();
     let granted = hosts.by_name(me).map_or(&[][..], |me| &me.prefixes);
-    for prefix in config.served() {
+    let mut wanted = config.served();
+    wanted.extend(&around.protected);
+    for prefix in wanted {
         if granted.iter().any(|granted| granted.covers(&prefix)) {
             plan.served.push(prefix);
         } else {
             plan.warnings.push(format!(
-                "[interface] prefixes: {prefix} was not granted to this node: nothing is forwarded \
-                 for it"
+                "{}: {prefix} was not granted to this node: nothing is forwarded for it",
+                if around.is_inside(&prefix) { "[hop] protect" } else { "[interface] prefixes" }
             ));
         }
     }
+    let mut room = PROTECTED_MAX;
     for host in hosts.iter().filter(|host| host.name != me) {
         for prefix in host.prefixes.iter().filter(|prefix| config.accepts(prefix)) {
             let objection = match prefix.misuse() {
@@ -159,8 +205,14 @@ pub fn plan(
                 None if overlaps(prefix, overlay) => {
                     Some("it overlaps the addresses of this network's own hosts".into())
                 }
-                None => around.objection(prefix),
+                None => around.objection(prefix, config.names_part_with(prefix)),
             };
+            let objection = objection.or_else(|| {
+                let left = room.checked_sub(around.addresses_inside(prefix));
+                room = left.unwrap_or(room);
+                let many = || format!("{PROTECTED_MAX} addresses of [hop] prefix are, at most");
+                left.is_none().then(many)
+            });
             match objection {
                 None => plan.reached.push((*prefix, host.name.clone())),
                 Some(why) => plan.warnings.push(format!(
@@ -193,6 +245,40 @@ pub fn not_forwarded(served: &[Prefix]) -> Vec<String> {
     };
     let keys = [(true, "net.ipv4.ip_forward"), (false, "net.ipv6.conf.all.forwarding")];
     keys.into_iter().filter_map(|(v4, key)| off(v4, key)).collect()
+}
+
+/// What machines behind this node need that have addresses of the prefix that hops, if the file
+/// says where they are.
+pub fn inside(config: &Config, plan: &Plan) -> Option<Inside> {
+    let (interface, prefix) = config.inside().zip(config.hop_prefix())?;
+    let granted = |ip: &Ipv6Addr| plan.served.iter().any(|served| served.holds((*ip).into()));
+    let near = config.protected().map(|machine| machine.0).filter(granted).collect();
+    let parts = plan.reached.iter().map(|(part, _)| part).filter(|part| prefix.covers(part));
+    let far = parts.filter_map(|part| match part.ip() {
+        IpAddr::V6(first) => Some((u128::from(first), 1 << (128 - part.bits()).min(8))),
+        IpAddr::V4(_) => None,
+    });
+    let far = far.flat_map(|(first, count): (u128, u128)| first..first + count);
+    let far = far.map(Ipv6Addr::from).collect();
+    Some(Inside { interface: interface.into(), prefix, near, far })
+}
+
+/// What the kernel must allow for machines with addresses of the prefix that hops, and does not:
+/// answers to solicitations for those behind other nodes.
+pub fn not_proxied(inside: &Inside) -> Option<String> {
+    let set = |interface: &str, key: &str| {
+        let file = format!("/proc/sys/net/ipv6/conf/{interface}/{key}");
+        std::fs::read_to_string(file).is_ok_and(|text| text.trim() != "0")
+    };
+    let name = &inside.interface;
+    let answers = set(name, "forwarding") && (set(name, "proxy_ndp") || set("all", "proxy_ndp"));
+    (!inside.far.is_empty() && !answers).then(|| {
+        format!(
+            "[hop] inside: the kernel answers no solicitations for machines behind other nodes: \
+             set net.ipv6.conf.all.forwarding = 1 and net.ipv6.conf.{name}.proxy_ndp = 1 with \
+             sysctl"
+        )
+    })
 }
 
 /// The form in which the gate knows a prefix.

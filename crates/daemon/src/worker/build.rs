@@ -133,6 +133,7 @@ pub fn build(
     node.relay.set_lists_only(now, linked.is_some());
     node.relay.set_hop_place(hops.and_then(|_| hop_place(&config)));
     node.relay.set_staying(hops.map_or(Vec::new(), Hopping::staying));
+    node.relay.set_protected(config.protected().map(|machine| machine.identifier()).collect());
     names.set_linked(linked);
     for link in &config.links {
         let wanted = links::wanted(&config.node.name, link, names.linked())?;

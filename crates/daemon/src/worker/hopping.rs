@@ -27,7 +27,9 @@ enum Way {
 fn segment(hop: &Hop, prefix: HopPrefix) -> anyhow::Result<Option<Segment>> {
     let found = match hop.mode {
         HopMode::Routed => return Ok(None),
-        HopMode::Auto | HopMode::Segment => Segment::find(prefix)?,
+        HopMode::Auto | HopMode::Segment => {
+            Segment::find(prefix, hop.inside.as_ref().map(|name| name.as_str()))?
+        }
     };
     if found.is_none() && hop.mode == HopMode::Segment {
         anyhow::bail!(
@@ -37,6 +39,28 @@ fn segment(hop: &Hop, prefix: HopPrefix) -> anyhow::Result<Option<Segment>> {
         );
     }
     Ok(found)
+}
+
+/// Whether machines behind this node can have the addresses that the file says.
+///
+/// Errors: there is no such interface, or an address is this machine's.
+pub fn check_inside(config: &Config) -> anyhow::Result<()> {
+    let Some(inside) = config.inside() else { return Ok(()) };
+    if nix::net::if_::if_nametoindex(inside).is_err() {
+        anyhow::bail!("[hop] inside: this machine has no interface {inside:?}");
+    }
+    let all = nix::ifaddrs::getifaddrs().context("[hop]: can't list interfaces")?;
+    for at in all {
+        let ip = at.address.and_then(|address| Some(address.as_sockaddr_in6()?.ip()));
+        if let Some(ip) = ip.filter(|ip| config.protected().any(|machine| machine.0 == *ip)) {
+            anyhow::bail!(
+                "[hop] protect: {ip} is this machine's own, on {}: expected addresses of machines \
+                 behind it",
+                at.interface_name
+            );
+        }
+    }
+    Ok(())
 }
 
 impl Way {
@@ -69,6 +93,7 @@ impl Hopping {
         let Some((hop, prefix)) = config.hop.as_ref().zip(config.hop_prefix()) else {
             return Ok(None);
         };
+        check_inside(config)?;
         let way = Way::open(hop, prefix)?;
         let all = std::iter::once(first).chain(more.iter().map(|(ports, _)| ports));
         let sockets = all.map(Ports::hopping).collect::<Result<Vec<_>, _>>();

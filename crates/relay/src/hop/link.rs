@@ -21,6 +21,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use shoal_session::Endpoints;
 use shoal_wire::{DropReason, HopPlace, HopStage, HopStep, Time};
@@ -122,6 +123,8 @@ pub struct Hop {
     last: (Time, Outcome),
     /// This end's place is to be told.
     tells: bool,
+    /// Identifiers that this end must not use, sorted.
+    left_out: Arc<[u64]>,
 }
 
 impl Hop {
@@ -145,7 +148,15 @@ impl Hop {
             failed: 0,
             last: (Time::ZERO, Outcome::None),
             tells: false,
+            left_out: Arc::default(),
         }
+    }
+
+    /// Says which identifiers this end must not use, given sorted: those of machines behind it. An
+    /// epoch that has one, of 2^64, is left out: the link falls back for so long, as after any hop
+    /// that fails.
+    pub fn leave_out(&mut self, identifiers: Arc<[u64]>) {
+        self.left_out = identifiers;
     }
 
     /// Where this end's addresses are, and how long it wants to use one.
@@ -186,7 +197,9 @@ impl Hop {
     fn ends(&self, spot: Spot) -> Option<Endpoints> {
         let (run, peer) = (self.run(spot.tag)?, self.peer?);
         let id = |end| run.schedule.identifier(end, spot.epoch, 0);
-        let local = Some(self.own.endpoint(id(self.end)));
+        let own = id(self.end);
+        let local = self.left_out.binary_search(&own).is_err().then(|| self.own.endpoint(own));
+        local?;
         Some(Endpoints { local, remote: peer.endpoint(id(self.end.other())) })
     }
 
@@ -324,7 +337,8 @@ impl Hop {
     pub fn accepted(&self, now: Time, out: &mut Vec<u64>) {
         let id =
             |spot: Spot| Some(self.run(spot.tag)?.schedule.identifier(self.end, spot.epoch, 0));
-        out.extend(self.spots(now).filter_map(id));
+        let may = |id: &u64| self.left_out.binary_search(id).is_err();
+        out.extend(self.spots(now).filter_map(id).filter(may));
     }
 
     /// Where the link should be: at the epoch's address of the schedule in use, and from its end on

@@ -9,6 +9,7 @@ use shoal_session::Endpoints;
 use shoal_wire::{DropReason, HopPlace, HopStage, HopStep, Time};
 
 use super::link::{Hop, Outcome};
+use super::schedule::{End, Schedule};
 
 const SECOND: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(5);
@@ -341,6 +342,27 @@ fn the_longer_interval_counts_and_a_neighbour_that_stops_is_met_at_the_fixed_end
     assert!((9..=11).contains(&pair.used[0].len()), "{}", pair.used[0].len());
     pair.ends[0].told(pair.now, None);
     assert!(pair.ends[0].place().is_none() && !pair.ends[0].view().agreed);
+}
+
+#[test]
+fn an_epoch_with_the_address_of_a_machine_behind_an_end_is_left_out() {
+    for (end, of) in [(0, End::Leading), (1, End::Following)] {
+        let mut pair = Pair::new(SECOND);
+        let machine = Schedule::new(&secret(1)).identifier(of, 3, 0);
+        pair.ends[end].leave_out([machine].into());
+        let (began, taken) = (pair.now, place(end as u8, SECOND).endpoint(machine));
+        while pair.now < began + SECOND * 20 {
+            pair.turn();
+            let mut accepted = Vec::new();
+            pair.ends[end].accepted(pair.clock(end), &mut accepted);
+            assert!(!accepted.contains(&machine));
+        }
+        assert!(pair.used[end].iter().all(|ends| ends.local != Some(taken)));
+        assert_eq!(pair.missed, 0);
+        let view = pair.ends[end].view();
+        assert!(view.failed >= 1 && view.hopping && view.last.1 == Outcome::Moved, "{view:?}");
+        assert!(pair.used[end].len() > 8, "{} addresses", pair.used[end].len());
+    }
 }
 
 proptest! {

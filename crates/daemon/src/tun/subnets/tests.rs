@@ -54,6 +54,7 @@ fn what_would_cut_this_machine_off_is_not_routed() {
     let around = Surroundings {
         connected: vec![(prefix("10.3.1.0/24"), "10.3.1.5".parse().unwrap())],
         endpoints: vec!["192.0.2.1".parse().unwrap(), "10.3.1.1".parse().unwrap()],
+        ..Surroundings::default()
     };
     let all = "accept_prefixes = [\"all\"]\n";
     let refused = |net: &str| {
@@ -78,9 +79,44 @@ fn a_gateway_without_an_address_in_the_network_sends_from_one_behind_it() {
             (prefix("192.0.2.0/24"), "192.0.2.9".parse().unwrap()),
             (prefix("10.1.0.0/16"), "10.1.0.1".parse().unwrap()),
         ],
-        endpoints: Vec::new(),
+        ..Surroundings::default()
     };
     let own = Some(Ipv4Addr::new(10, 1, 0, 1));
     assert_eq!(around.source(&[prefix("fd00::/8"), prefix("10.0.0.0/8")]), own);
     assert_eq!(around.source(&[prefix("10.2.0.0/16")]), None);
+}
+
+/// A part of the prefix that hops is another's only if this machine's own file says so.
+#[test]
+fn machines_with_addresses_of_the_prefix_that_hops_are_named_by_this_machine() {
+    let around = Surroundings {
+        connected: vec![(prefix("fd42::/64"), "fd42::a".parse().unwrap())],
+        endpoints: vec!["fd42::b".parse().unwrap()],
+        hop_prefix: Some(prefix("fd42::/64")),
+        protected: vec![prefix("fd42::10")],
+    };
+    let planned = |accepted: &str, theirs: &str| {
+        let list = ["[\"fd42::10\"]", &format!("[{theirs}]")];
+        planned(&format!("accept_prefixes = [\"{accepted}\"]\n"), &list, &around)
+    };
+    let reached = |accepted: &str, theirs: &str| {
+        let plan = planned(accepted, &format!("\"{theirs}\""));
+        assert_eq!(plan.served, [prefix("fd42::10")]);
+        assert_eq!(plan.reached.is_empty(), plan.warnings.len() == 1, "{plan:?}");
+        plan.warnings.first().cloned()
+    };
+    assert_eq!(reached("fd42::20", "fd42::20"), None);
+    assert_eq!(reached("fd42::/112", "fd42::100/120"), None);
+    for loose in ["all", "fd42::/64", "fd42::/16"] {
+        assert!(reached(loose, "fd42::20").unwrap().contains("name it in accept_prefixes"));
+    }
+    assert!(reached("fd42::/112", "fd42::/119").unwrap().contains("at least 120 bits"));
+    assert!(reached("fd42::/112", "fd42::a").unwrap().contains("fd42::a is this machine's"));
+    assert!(reached("fd42::/112", "fd42::/124").unwrap().contains("or behind it"));
+    assert!(reached("fd42::/112", "fd42::b").unwrap().contains("endpoint, fd42::b"));
+    // Not in it, as before.
+    assert_eq!(reached("all", "fd43::/64"), None);
+    let many = planned("fd42::/112", "\"fd42::100/120\", \"fd42::20\"");
+    assert_eq!((many.reached.len(), many.warnings.len()), (1, 1), "{many:?}");
+    assert!(many.warnings[0].contains("256 addresses"), "{many:?}");
 }

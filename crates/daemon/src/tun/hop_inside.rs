@@ -1,0 +1,269 @@
+//! Machines behind a gateway with addresses inside the prefix that hops, as the kernel is to know
+//! them: routes to those behind this node, and answers to solicitations for those behind others.
+//!
+//! ```text
+//!   near    behind this node     a route to the interface inside, before the one for all of the prefix
+//!   far     behind other nodes   proxy NDP on the interface inside: machines there take them for
+//!                                neighbours (their route leads into the virtual interface)
+//! ```
+//!
+//! Routes have a lifetime that is renewed, so that a node that is killed leaves none. Entries of
+//! proxies have none: they carry a number, by which the next start knows those that were left.
+//! Both are gone when the interface goes down for a moment, and are set again with the renewal.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::{Duration, Instant};
+
+use rtnetlink::packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
+use rtnetlink::packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage,
+};
+use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteProtocol};
+use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
+use rtnetlink::sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use rtnetlink::{Handle, RouteMessageBuilder};
+
+use crate::config::HopPrefix;
+
+/// The kernel's table of its own addresses (RT_TABLE_LOCAL), which is asked first: the route for
+/// all of the prefix is there, too.
+pub(crate) const TABLE_LOCAL: u32 = 255;
+/// By what entries of this program are known: the number of a routing protocol, of which the kernel
+/// takes no notice, and which is nobody else's in iproute2's list.
+const OURS: RouteProtocol = RouteProtocol::Other(115);
+/// How long a route stays when nobody renews it, in seconds, ...
+const LIFETIME_S: u32 = 30;
+/// ... and how often it is renewed.
+const RENEW_EVERY: Duration = Duration::from_secs(10);
+/// Entries of proxies that are looked at.
+const LISTED_MAX: usize = 65_536;
+
+/// What there should be.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Inside {
+    /// The interface's name.
+    pub interface: String,
+    /// The prefix that hops.
+    pub prefix: HopPrefix,
+    /// Machines behind this node.
+    pub near: BTreeSet<Ipv6Addr>,
+    /// Machines behind others.
+    pub far: BTreeSet<Ipv6Addr>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Entry {
+    Near(Ipv6Addr),
+    Far(Ipv6Addr),
+}
+
+/// Sets it, and takes it away.
+#[derive(Default)]
+pub(crate) struct InsideKeeper {
+    wanted: Option<Inside>,
+    /// The interface's number; entries of another one are gone with it.
+    index: u32,
+    held: BTreeSet<Entry>,
+    renewed: Option<Instant>,
+    /// Proxies that somebody else has set; none before they were looked at.
+    foreign: Option<BTreeSet<Ipv6Addr>>,
+}
+
+impl InsideKeeper {
+    /// Has the kernel have what is `wanted`; with none, what was wanted last. Says what could not
+    /// be done.
+    pub(crate) async fn keep(
+        &mut self,
+        kernel: &Handle,
+        wanted: Option<Option<Inside>>,
+    ) -> Vec<String> {
+        if let Some(wanted) = wanted {
+            self.wanted = wanted;
+        }
+        let Some(Inside { interface, prefix, near, far }) = self.wanted.clone() else {
+            self.end(kernel).await;
+            return Vec::new();
+        };
+        let Ok(index) = nix::net::if_::if_nametoindex(interface.as_str()) else {
+            self.held.clear();
+            self.renewed = Some(Instant::now());
+            return vec![format!("[hop] inside: this machine has no interface {interface:?}")];
+        };
+        if index != self.index {
+            self.held.clear();
+            self.index = index;
+        }
+        let mut faults = Vec::new();
+        if self.foreign.is_none() {
+            match sweep(kernel, (index, prefix), &far).await {
+                Ok(foreign) => self.foreign = Some(foreign),
+                Err(error) => {
+                    faults.push(format!("[hop] inside: proxies can't be listed: {error}"))
+                }
+            }
+        }
+        let foreign = self.foreign.clone().unwrap_or_default();
+        let far = far.difference(&foreign).copied().map(Entry::Far);
+        let all: BTreeSet<Entry> = near.into_iter().map(Entry::Near).chain(far).collect();
+        for gone in self.held.difference(&all).copied().collect::<Vec<_>>() {
+            remove(kernel, index, gone).await;
+            self.held.remove(&gone);
+        }
+        faults.extend(self.add_all(kernel, &all).await);
+        faults
+    }
+
+    /// Adds what is missing, and renews what is due.
+    async fn add_all(&mut self, kernel: &Handle, all: &BTreeSet<Entry>) -> Option<String> {
+        let renews = self.renewed.is_none_or(|at| at.elapsed() >= RENEW_EVERY);
+        if renews {
+            self.renewed = Some(Instant::now());
+        }
+        let (mut failed, mut first) = (0, None);
+        for &entry in all {
+            if self.held.contains(&entry) && !renews {
+                continue;
+            }
+            match add(kernel, self.index, entry).await {
+                Ok(()) => _ = self.held.insert(entry),
+                Err(error) => {
+                    self.held.remove(&entry);
+                    failed += 1;
+                    first.get_or_insert(error);
+                }
+            }
+        }
+        first.map(|error| {
+            format!(
+                "[hop] inside: the kernel does not take {failed} addresses of machines ({error}): \
+                 is the interface down, or IPv6 turned off there?"
+            )
+        })
+    }
+
+    /// When something is to be renewed.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.wanted.as_ref()?;
+        self.renewed.map(|at| at + RENEW_EVERY)
+    }
+
+    /// Takes everything away.
+    pub(crate) async fn end(&mut self, kernel: &Handle) {
+        for entry in std::mem::take(&mut self.held) {
+            remove(kernel, self.index, entry).await;
+        }
+    }
+}
+
+fn route(index: u32, to: Ipv6Addr) -> RouteMessage {
+    RouteMessageBuilder::<Ipv6Addr>::new()
+        .destination_prefix(to, 128)
+        .output_interface(index)
+        .table_id(TABLE_LOCAL)
+        .protocol(OURS)
+        .build()
+}
+
+async fn add(kernel: &Handle, index: u32, entry: Entry) -> Result<(), rtnetlink::Error> {
+    match entry {
+        Entry::Near(ip) => {
+            let mut message = route(index, ip);
+            message.attributes.push(RouteAttribute::Expires(LIFETIME_S));
+            kernel.route().add(message).replace().execute().await
+        }
+        Entry::Far(ip) => {
+            let mut request = kernel.neighbours().add(index, IpAddr::V6(ip));
+            request = request.flags(NeighbourFlags::Proxy);
+            request.message_mut().attributes.push(NeighbourAttribute::Protocol(OURS));
+            request.execute().await
+        }
+    }
+}
+
+/// What can't be removed is gone: with its time, with the interface, or by somebody else.
+async fn remove(kernel: &Handle, index: u32, entry: Entry) {
+    let gone = match entry {
+        Entry::Near(ip) => kernel.route().del(route(index, ip)).execute().await,
+        Entry::Far(ip) => kernel.neighbours().del(proxy(index, Some(ip))).execute().await,
+    };
+    if let Err(error) = gone {
+        tracing::debug!("what was inside was gone: {error}");
+    }
+}
+
+fn proxy(index: u32, ip: Option<Ipv6Addr>) -> NeighbourMessage {
+    let mut message = NeighbourMessage::default();
+    message.header.family = AddressFamily::Inet6;
+    message.header.ifindex = index;
+    message.header.flags = NeighbourFlags::Proxy;
+    let destination = |ip| NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip));
+    message.attributes.extend(ip.map(destination));
+    message
+}
+
+/// Removes what a node that was killed left on the interface, or anywhere under the prefix, and is
+/// not wanted. Gives what others have set on the interface.
+async fn sweep(
+    kernel: &Handle,
+    (index, prefix): (u32, HopPrefix),
+    wanted: &BTreeSet<Ipv6Addr>,
+) -> io::Result<BTreeSet<Ipv6Addr>> {
+    let mut foreign = BTreeSet::new();
+    for (at, ip, is_ours) in proxies()? {
+        let is_near = at == index || prefix.holds(ip);
+        match is_ours {
+            true if is_near && !(at == index && wanted.contains(&ip)) => {
+                remove(kernel, at, Entry::Far(ip)).await;
+            }
+            false if at == index => _ = foreign.insert(ip),
+            _ => {}
+        }
+    }
+    Ok(foreign)
+}
+
+/// All entries of proxies: on which interface, for whom, and whether this program set them.
+fn proxies() -> io::Result<Vec<(u32, Ipv6Addr, bool)>> {
+    let wrong = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    let mut ask = NetlinkMessage::from(RouteNetlinkMessage::GetNeighbour(proxy(0, None)));
+    ask.header.flags = NLM_F_REQUEST | NLM_F_DUMP;
+    ask.finalize();
+    let mut bytes = vec![0; ask.buffer_len()];
+    ask.serialize(&mut bytes);
+    socket.send(&bytes, 0)?;
+    let mut found = Vec::new();
+    while found.len() < LISTED_MAX {
+        let (bytes, _) = socket.recv_from_full()?;
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest);
+            let message = message.map_err(|error| wrong(&error))?;
+            // Each begins at a multiple of four bytes.
+            let len = (message.header.length as usize).next_multiple_of(4).max(4);
+            rest = rest.get(len..).unwrap_or_default();
+            match message.payload {
+                NetlinkPayload::Done(_) => return Ok(found),
+                NetlinkPayload::Error(error) => return Err(error.to_io()),
+                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(one)) => {
+                    found.extend(entry(&one));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn entry(message: &NeighbourMessage) -> Option<(u32, Ipv6Addr, bool)> {
+    let ip = message.attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip)) => Some(*ip),
+        _ => None,
+    })?;
+    let is_ours = message.attributes.contains(&NeighbourAttribute::Protocol(OURS));
+    Some((message.header.ifindex, ip, is_ours))
+}
