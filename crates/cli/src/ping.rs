@@ -68,7 +68,7 @@ fn echo(
 ) -> Result<Option<u64>> {
     let command = Command::Ping { host: args.host.clone(), timeout_ms };
     let rtt_us = match node.call(command, &[]) {
-        Ok(Reply::Pong { rtt_us }) => Some(rtt_us),
+        Ok(Reply::Pong { rtt_us, .. }) => Some(rtt_us),
         Ok(other) => return Err(unexpected(&other)),
         Err(CallError::Node(e)) if e.code == ErrorCode::TimedOut => None,
         Err(e) => return Err(failure::call(e)),

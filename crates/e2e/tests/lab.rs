@@ -186,6 +186,16 @@ fn shipped(name: &str, changes: &[(&str, &str)]) -> Report {
 
 #[test]
 fn hosts_behind_real_translators_meet_or_say_why_not() {
+    meet_or_say_why_not("nat", "");
+}
+
+/// What comes from outside of sessions arrives at any of their sockets.
+#[test]
+fn hosts_of_several_workers_meet_behind_translators_too() {
+    meet_or_say_why_not("nat-workers", "node_config = \"[data]\\nworkers = 3\"\n");
+}
+
+fn meet_or_say_why_not(mark: &str, config: &str) {
     if !shoal_e2e::namespaces() {
         return;
     }
@@ -194,9 +204,10 @@ fn hosts_behind_real_translators_meet_or_say_why_not() {
     let whole = shoal_lab::scenario::library::find("nat-matrix").unwrap();
     let (head, _) = whole.split_once("[[cell]]").unwrap();
     let folder = tempfile::tempdir().unwrap();
+    let head = head.replacen("needs_idle", &format!("{config}needs_idle"), 1);
     std::fs::write(folder.path().join("nat.toml"), format!("{head}{pairs}")).unwrap();
     let words = ["run", "nat.toml", "--repeat", "1", "--quiet"];
-    let output = lab(folder.path(), &words, "nat").output().unwrap();
+    let output = lab(folder.path(), &words, mark).output().unwrap();
     let json = std::fs::read_to_string(folder.path().join("lab-reports/nat/report.json"));
     let json = json.unwrap_or_else(|e| panic!("{e}: {}", text(&output)));
     let report: Report = serde_json::from_str(&json).unwrap();
@@ -210,7 +221,7 @@ fn hosts_behind_real_translators_meet_or_say_why_not() {
     let (direct, why) = share("hard - hard");
     assert_eq!(direct, Some(0.0));
     assert!(why[0].text.starts_with("both translators show a new endpoint"), "{why:?}");
-    assert_eq!(marked("nat"), 0, "processes are left");
+    assert_eq!(marked(mark), 0, "processes are left");
 }
 
 #[test]

@@ -67,5 +67,17 @@ fn coturn_says_where_a_host_is_seen() {
     assert_eq!(net.seen[1].by, format!("STUN {server}:3478"));
     assert_eq!(net.seen[1].at, net.seen[0].at, "as the router sees it");
     assert_eq!(net.mapping, "easy");
+    // With several workers the answer arrives at any of their sockets.
+    let file = folder.path().join("h1/node.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("{text}\n[data]\nworkers = 4\n")).unwrap();
+    for _ in 0..4 {
+        site.restart(H1).unwrap();
+        let net = site.wait("what coturn says", PATIENCE, |site| {
+            let Ok(Reply::Netcheck(net)) = site.ask(H1, Ask::Netcheck) else { return Ok(None) };
+            Ok((net.seen.len() == 2).then_some(net))
+        });
+        assert_eq!(net.unwrap_or_else(|e| panic!("{e:#}")).mapping, "easy");
+    }
     drop(coturn);
 }

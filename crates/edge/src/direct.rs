@@ -21,6 +21,8 @@ use shoal_wire::{DirectKind, DirectMessage, DropReason, Level, Meeting, MeetingI
 use crate::book::HostId;
 use crate::levels::{Levels, Why};
 use crate::meet::{Meets, Reach, Relayed};
+pub(crate) use again::Said;
+use again::Taken;
 
 /// How long an answer may take, a handshake with the host included.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
@@ -130,6 +132,13 @@ pub(crate) struct Entry {
     keep: bool,
     pub(crate) terms: (Level, Why),
     pub(crate) meets: Meets,
+    /// A request that nobody has answered yet.
+    asking: Option<Said>,
+    /// Private addresses that were told, and for which attempt.
+    pub(crate) nearing: Option<(Said, MeetingId)>,
+    /// The request and the answer that were taken last.
+    asked: Option<Taken>,
+    agreed: Option<Taken>,
     /// Why the last attempt gave no link.
     pub(crate) relayed: Option<Relayed>,
 }
@@ -244,9 +253,9 @@ impl Direct {
         let ours = self.rng.array();
         if let Some(entry) = self.entries.get_mut(&host) {
             entry.meets = Meets { ours, ..Meets::default() };
+            entry.agreed = None;
         }
-        self.stats.asked += 1;
-        self.say(host, DirectKind::Ask);
+        self.ask(now, host);
     }
 
     /// Lets a host wait for the next attempt, which may come at once.
@@ -262,9 +271,19 @@ impl Direct {
             keep: false,
             terms: (Level::Encrypt, Why::Both),
             meets: Meets::default(),
+            asking: None,
+            nearing: None,
+            asked: None,
+            agreed: None,
             relayed: None,
         });
         entry.phase = phase;
+        if !matches!(phase, Phase::Asked(_)) {
+            entry.asking = None;
+        }
+        if !matches!(phase, Phase::Making(_)) {
+            entry.nearing = None;
+        }
         let entry = *entry;
         self.look_at = [self.look_at, self.due(&entry)].into_iter().flatten().min();
     }
@@ -320,6 +339,12 @@ impl Direct {
         said: &DirectMessage,
         listed: Option<SocketAddr>,
     ) -> Result<(), DropReason> {
+        if self.is_repeated(now, host, said) {
+            if said.kind == DirectKind::Ask {
+                self.say(host, DirectKind::Yes);
+            }
+            return Ok(());
+        }
         let phase = self.entries.get(&host).map(|entry| entry.phase);
         let has_link = matches!(phase, Some(Phase::Making(_) | Phase::Up(_)));
         let again = said.kind == DirectKind::Yes && has_link;
@@ -350,14 +375,16 @@ impl Direct {
         said: &DirectMessage,
         listed: Option<SocketAddr>,
     ) -> Result<(), DropReason> {
+        let taken = Some(self.taken(now, host, said));
         let entry = self.entries.get_mut(&host).ok_or(DropReason::NotAllowed)?;
         let ours = entry.meets.ours;
         if said.meeting.as_ref().is_some_and(|theirs| theirs.id != ours) {
             return Err(DropReason::UnexpectedReply);
         }
         let again = core::mem::replace(&mut entry.meets.again, false);
+        (entry.asking, entry.agreed) = (None, taken);
         match entry.phase {
-            Phase::Up(_) if again => self.meet_again(host, said),
+            Phase::Up(_) if again => self.meet_again(now, host, said),
             Phase::Up(_) => return Err(DropReason::NotAllowed),
             _ => self.open(now, host, said, said.endpoint.or(listed)),
         }
@@ -378,11 +405,13 @@ impl Direct {
             return Err(DropReason::TableFull);
         }
         self.stats.agreed += 1;
-        if let Some(theirs) = &said.meeting {
-            if !self.entries.contains_key(&host) {
-                self.set(host, Phase::Waiting(now));
-            }
-            if let Some(entry) = self.entries.get_mut(&host) {
+        let taken = Some(self.taken(now, host, said));
+        if !self.entries.contains_key(&host) {
+            self.set(host, Phase::Waiting(now));
+        }
+        if let Some(entry) = self.entries.get_mut(&host) {
+            entry.asked = taken;
+            if let Some(theirs) = &said.meeting {
                 entry.meets.theirs = theirs.id;
             }
         }
@@ -395,7 +424,7 @@ impl Direct {
             (Some(Phase::Up(_)), Some(entry)) => {
                 entry.terms = terms;
                 self.levels.claim(host, said);
-                self.meet_again(host, said);
+                self.meet_again(now, host, said);
             }
             // A host with an endpoint that is asked waits to be called.
             _ if self.config.endpoint.is_some() => self.open(now, host, said, None),
@@ -439,7 +468,7 @@ impl Direct {
         }
         self.tell(DirectEvent::Open { host, endpoint, level, why });
         if let Some(places) = places {
-            self.meet(host, said, places);
+            self.meet(now, host, said, places);
         }
     }
 
@@ -469,6 +498,11 @@ impl Direct {
 
     /// When an entry has something to do.
     fn due(&self, entry: &Entry) -> Option<Time> {
+        [self.over_at(entry), entry.repeat_at()].into_iter().flatten().min()
+    }
+
+    /// When the phase of an entry is over.
+    fn over_at(&self, entry: &Entry) -> Option<Time> {
         match entry.phase {
             Phase::Waiting(at) => self.config.proactive.then_some(at),
             Phase::Asked(at) | Phase::Making(at) | Phase::Closing(at) => Some(at),
@@ -490,6 +524,10 @@ impl Direct {
         let due = self.entries.iter().filter(|(_, entry)| is_due(entry));
         let due: Vec<(HostId, Entry)> = due.map(|(host, entry)| (*host, *entry)).collect();
         for (host, entry) in due {
+            self.repeat(now, host);
+            if self.over_at(&entry).is_none_or(|at| at > now) {
+                continue;
+            }
             match entry.phase {
                 Phase::Waiting(_) => self.wanted(now, host),
                 Phase::Asked(_) => {

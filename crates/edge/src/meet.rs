@@ -13,11 +13,11 @@ use std::net::SocketAddr;
 
 use shoal_wire::{
     Candidate, CandidateKind, DirectKind, DirectMessage, DropReason, Mapping, Meeting, MeetingId,
-    is_private,
+    Time, is_private,
 };
 
 use crate::book::HostId;
-use crate::direct::{Direct, DirectEvent};
+use crate::direct::{Direct, DirectEvent, Said};
 
 /// Where this host can be reached, as far as is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -81,6 +81,8 @@ pub(crate) struct Meets {
     pub(crate) probed: bool,
     /// The other was asked again, while the link stands.
     pub(crate) again: bool,
+    /// The attempt for which it told private addresses.
+    pub(crate) told: Option<MeetingId>,
 }
 
 /// Those at which everybody is let in, whatever else a translator does.
@@ -155,7 +157,13 @@ impl Direct {
     }
 
     /// Has probes sent, and tells private addresses to a host that is seen at the same address.
-    pub(crate) fn meet(&mut self, host: HostId, said: &DirectMessage, places: Vec<SocketAddr>) {
+    pub(crate) fn meet(
+        &mut self,
+        now: Time,
+        host: HostId,
+        said: &DirectMessage,
+        places: Vec<SocketAddr>,
+    ) {
         let Some(theirs) = &said.meeting else { return };
         let (id, asker) = (theirs.id, said.kind == DirectKind::Yes);
         let near = self.is_near(theirs);
@@ -164,10 +172,21 @@ impl Direct {
             (entry.meets.near, entry.meets.hard, entry.meets.probed) = (near, hard, true);
         }
         self.tell(DirectEvent::Meet { host, id, asker, places });
+        if near {
+            if let Some(entry) = self.entries.get_mut(&host) {
+                entry.nearing = Some((Said::new(now), id));
+            }
+            self.look_soon(host);
+            self.say_near(host, id);
+        }
+    }
+
+    /// Tells private addresses of this host, if it has any.
+    pub(crate) fn say_near(&mut self, host: HostId, id: MeetingId) {
         let private = self.reach.private.iter().take(Meeting::CANDIDATES_MAX);
         let private = private.map(|&at| Candidate { kind: CandidateKind::Private, at });
         let candidates: Vec<Candidate> = private.collect();
-        if near && !candidates.is_empty() {
+        if !candidates.is_empty() {
             let meeting = Meeting { id, mapping: Mapping::Unknown, candidates };
             self.send(host, DirectKind::Near, Some(meeting));
         }
@@ -186,6 +205,13 @@ impl Direct {
         let known = asker || theirs.id == meets.theirs;
         if !meets.near || !known || !theirs.candidates.iter().all(private) {
             return Err(DropReason::NotAllowed);
+        }
+        // It tells them more than once, and the attempt may be over.
+        if meets.told == Some(theirs.id) {
+            return Ok(());
+        }
+        if let Some(entry) = self.entries.get_mut(&host) {
+            entry.meets.told = Some(theirs.id);
         }
         let places = theirs.candidates.iter().map(|one| one.at).collect();
         self.tell(DirectEvent::Meet { host, id: theirs.id, asker, places });

@@ -80,6 +80,87 @@ fn both_are_told_of_one_attempt_and_only_the_asker_calls() {
     }
 }
 
+/// Requests and answers that get lost are said again, for the same attempt, and what comes twice
+/// changes nothing.
+#[test]
+fn lost_requests_and_answers_cost_time_and_no_attempt() {
+    let seen = ["198.51.100.1:7400", "203.0.113.2:9999"];
+    let met = |end: &mut Direct| {
+        let events = std::iter::from_fn(|| end.poll_event());
+        events.filter(|event| matches!(event, DirectEvent::Meet { .. })).count()
+    };
+    for (lost_asks, lost_answers) in [(0, 0), (1, 0), (5, 0), (0, 5), (2, 3), (7, 0)] {
+        let mut ends = [1, 2].map(|n| host(reach(Mapping::Easy, seen[usize::from(n) - 1]), n));
+        let [one, other] = &mut ends;
+        one.wanted(NOW, HOST);
+        let (mut asks, mut answers) = (Vec::new(), 0);
+        for ms in 0..4_900 {
+            let now = NOW + Duration::from_millis(ms);
+            one.handle_timeout(now);
+            other.handle_timeout(now);
+            while let Some((_, said)) = one.poll_message() {
+                assert_eq!(said.kind, DirectKind::Ask);
+                asks.push(said.meeting.as_ref().expect("a meeting").id);
+                if asks.len() > lost_asks {
+                    assert_eq!(other.handle_message(now, HOST, &said, None), Ok(()));
+                }
+            }
+            while let Some((_, said)) = other.poll_message() {
+                answers += 1;
+                if answers > lost_answers {
+                    assert_eq!(one.handle_message(now, HOST, &said, None), Ok(()));
+                    // The network may copy it, too.
+                    assert_eq!(one.handle_message(now, HOST, &said, None), Ok(()));
+                }
+            }
+        }
+        asks.dedup();
+        let hears = lost_asks < 7;
+        let count = usize::from(hears);
+        assert_eq!((asks.len(), met(one), met(other)), (1, count, count));
+        assert_eq!(answers, if hears { lost_answers + 1 } else { 0 });
+        assert_eq!((one.stats().asked, other.stats().agreed), (1, u64::from(hears)));
+        assert!(one.poll_timeout().is_some_and(|(at, _)| at >= NOW + Duration::from_secs(5)));
+    }
+}
+
+/// Nobody answers private addresses: they are told three times while there is no link.
+#[test]
+fn private_addresses_are_told_again_and_looked_at_once() {
+    let seen = ["198.51.100.1:7400", "198.51.100.1:61000"];
+    for stands in [false, true] {
+        let mut ends = [1, 2].map(|n| host(reach(Mapping::Hard, seen[usize::from(n) - 1]), n));
+        ends[0].wanted(NOW, HOST);
+        let mut met = settle(&mut ends);
+        if stands {
+            ends.iter_mut().for_each(|end| end.link_changed(NOW, HOST, true));
+        }
+        let mut told = 0;
+        for ms in 0..3_000 {
+            let now = NOW + Duration::from_millis(ms);
+            ends.iter_mut().for_each(|end| end.handle_timeout(now));
+            while let Some((_, said)) = ends[0].poll_message() {
+                assert_eq!(said.kind, DirectKind::Near);
+                assert_eq!(ends[1].handle_message(now, HOST, &said, None), Ok(()));
+                told += 1;
+            }
+            for (end, met) in ends.iter_mut().zip(&mut met) {
+                while let Some(event) = end.poll_event() {
+                    if let DirectEvent::Meet { id, asker, places, .. } = event {
+                        met.push((id, asker, places));
+                    }
+                }
+            }
+        }
+        assert_eq!(told, if stands { 0 } else { 2 });
+        assert_eq!(
+            met.map(|met| met.len()),
+            [2, 2],
+            "places of the first message, and of one more"
+        );
+    }
+}
+
 #[test]
 fn two_that_ask_at_once_make_two_attempts() {
     let seen = ["198.51.100.1:7400", "203.0.113.2:9999"];

@@ -8,7 +8,7 @@
 mod ground;
 mod watch;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use shoal_daemon::control::api;
@@ -26,6 +26,9 @@ use watch::Found;
 
 /// How long hosts may take until routers have said where they are seen.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long they are waited for until a second one has, too, which may never come where packets
+/// are lost.
+const SECOND_VIEW: Duration = Duration::from_secs(8);
 /// Name of the case that sums up all cells that can be direct.
 pub const ALL: &str = "all that can be direct";
 
@@ -46,7 +49,8 @@ pub fn run(scenario: &Scenario, options: &Options, report: &mut Report) -> Resul
     report.links = format!("{}; translators by nftables", network.manner());
     let executable = Executable::given_or_own(&options.executable)?;
     let prepare = |network: &_, folder: &_| ground.prepare(network, folder);
-    let mut site = Site::start_after(network, &executable, workspace.path(), "", prepare)?;
+    let mut site =
+        Site::start_after(network, &executable, workspace.path(), &scenario.node_config, prepare)?;
     let mut found: Vec<Vec<Found>> = cells.iter().map(|_| Vec::new()).collect();
     let repeat = options.repeat.unwrap_or(scenario.repeat);
     for turn in 0..repeat {
@@ -75,6 +79,7 @@ pub fn run(scenario: &Scenario, options: &Options, report: &mut Report) -> Resul
 
 /// Waits until every host has its link and knows where it is seen.
 fn wait_until_seen(site: &mut Site, ground: &Ground) -> Result<()> {
+    let since = Instant::now();
     for host in ground.hosts() {
         let name = site.network().topology().nodes[host].name.clone();
         let what = format!("{name} to be seen");
@@ -83,7 +88,9 @@ fn wait_until_seen(site: &mut Site, ground: &Ground) -> Result<()> {
             let api::Reply::Netcheck(net) = site.ask(host, api::Command::Netcheck)? else {
                 bail!("unexpected answer to a question for what is seen");
             };
-            let seen = net.mapping != "unknown" || net.endpoint.is_some() || net.direct == "off";
+            let late = since.elapsed() >= SECOND_VIEW && !net.seen.is_empty();
+            let known = net.mapping != "unknown" || net.endpoint.is_some();
+            let seen = known || late || net.direct == "off";
             Ok((status.links_up >= 1 && seen).then_some(()))
         })
         .with_context(|| format!("its log ends:\n{}", site.log_end(host)))?;
@@ -96,42 +103,62 @@ fn case(name: String, all: &[Found]) -> Case {
     let each: Vec<&[Figure]> = runs.iter().map(|run| run.figures.as_slice()).collect();
     let mut figures = figures::medians(&each);
     let count = |is: fn(&Found) -> bool| all.iter().filter(|one| is(one)).count() as f64;
+    let share = |of: f64| of / all.len() as f64;
     let direct = count(|one| one.setup.is_some());
-    figures.push(figure("direct_share", "", direct / all.len() as f64));
+    figures.push(figure("direct_share", "", share(direct)));
+    figures.push(figure("soon_share", "", share(count(Found::is_soon))));
+    figures.push(figure("reached_share", "", share(count(|one| one.first_ms.is_some()))));
     if direct > 0.0 {
         figures.push(figure("timely_share", "", count(Found::is_timely) / direct));
     }
+    let most = |value: fn(&Found) -> Option<f64>| most(all.iter().filter_map(value).collect());
+    figures.extend(most(|one| one.setup).map(|ms| figure("setup_p95_ms", "", ms)));
+    figures.extend(most(|one| one.first_ms).map(|ms| figure("first_p95_ms", "", ms)));
     Case { name, runs, figures, ..Case::default() }
 }
 
 fn table(cells: &[Cell], found: &[Vec<Found>]) -> Table {
     let rows = cells.iter().zip(found).map(|(cell, all)| {
-        let direct: Vec<&Found> = all.iter().filter(|one| one.setup.is_some()).collect();
-        let of = |value: fn(&Found) -> Option<f64>| median(all.iter().filter_map(value).collect());
+        let count = |is: fn(&Found) -> bool| Some(all.iter().filter(|one| is(one)).count() as f64);
+        let values = |value: fn(&Found) -> Option<f64>| all.iter().filter_map(value).collect();
         let why = all.iter().find_map(|one| one.why.as_deref());
         let name = match why {
             Some(why) => format!("{}: routers, {why}", cell.name()),
             None => cell.name(),
         };
-        let values = vec![
-            Some(direct.len() as f64),
+        let row = vec![
+            count(|one| one.setup.is_some()),
             Some(all.len() as f64),
-            of(|one| one.setup),
-            of(Found::bound_ms),
-            of(|one| Some(one.first_ms)),
-            of(|one| Some(one.routed_ms)),
-            of(|one| one.direct_ms),
+            median(values(|one| one.setup)),
+            most(values(|one| one.setup)),
+            median(values(Found::bound_ms)),
+            count(Found::is_soon),
+            median(values(|one| one.first_ms)),
+            most(values(|one| one.first_ms)),
+            median(values(|one| one.routed_ms)),
+            median(values(|one| one.direct_ms)),
         ];
-        (name, values)
+        (name, row)
     });
-    let columns =
-        ["hosts", "direct", "runs", "set up", "bound", "first answer", "routed", "direct"];
+    let columns = [
+        "hosts",
+        "direct",
+        "runs",
+        "set up",
+        "95%",
+        "bound",
+        "in 1 s",
+        "first answer",
+        "95%",
+        "routed",
+        "direct",
+    ];
     Table {
         mixed: false,
         title: "Pairs of hosts".into(),
         columns: columns.map(str::to_owned).into(),
         rows: rows.collect(),
-        unit: "runs, and medians in ms".into(),
+        unit: "runs, and medians in ms, with what 95% of runs do not exceed".into(),
     }
 }
 
@@ -140,10 +167,17 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     values.get(values.len() / 2).copied()
 }
 
+/// What 95% of the values do not exceed.
+fn most(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get((values.len() * 19).div_ceil(20).checked_sub(1)?).copied()
+}
+
 impl Found {
     /// What is said of it.
     fn words(&self) -> String {
-        let (first, routed) = (number(self.first_ms), number(self.routed_ms));
+        let of = |ms: Option<f64>| number(ms.unwrap_or(f64::NAN));
+        let (first, routed) = (of(self.first_ms), of(self.routed_ms));
         let way = match (self.setup, &self.why) {
             (Some(setup), _) => {
                 let bound = self.bound_ms().unwrap_or(f64::NAN);
@@ -151,13 +185,15 @@ impl Found {
                 format!("direct after {} ms of {}{late}", number(setup), number(bound))
             }
             (None, Some(why)) => format!("relayed: {why}"),
+            (None, None) if self.first_ms.is_none() => "NOT REACHED".into(),
             (None, None) => "relayed".into(),
         };
         format!("{way}; first answer {first} ms, routed {routed} ms")
     }
 
     fn run(&self) -> Run {
-        let mut figures = vec![figure("first_ms", "", self.first_ms)];
+        let mut figures: Vec<Figure> = Vec::new();
+        figures.extend(self.first_ms.map(|ms| figure("first_ms", "", ms)));
         figures.extend(self.setup.map(|ms| figure("setup_ms", "", ms)));
         let events = self.why.iter().map(|why| Mark { at_s: 0.0, text: why.clone() });
         Run { figures, events: events.collect(), idle: 1.0, ..Run::default() }

@@ -233,7 +233,7 @@ impl Forwarder {
                     self.pass_on(shard, turn, buf, class, local.as_deref_mut());
                     self.sort_wide(shard, turn, buf, local.as_deref_mut());
                 }
-                None => self.counters.drop_in(DropReason::BadSize, equal.len() as u64),
+                None => self.hand_stun(shard.worker(), turn.hand, buf, equal, incoming),
             }
         }
         self.scratch.frames = frames;
@@ -582,7 +582,7 @@ fn is_leg(header: &RoutedHeader, class: SizeClass) -> bool {
 }
 
 /// Hands on a frame that came in. What is not taken is dropped.
-fn hand_on(
+pub(crate) fn hand_on(
     hand: &mut impl Handoff,
     what: Unfinished<'_>,
     frame: FrameAt<'_>,

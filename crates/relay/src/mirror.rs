@@ -37,8 +37,64 @@ const TAKEN_MAX: usize = (2 * DATE_OFF_S * ANSWERS_PER_S + ANSWERS_BURST) as usi
 /// Mirrors that are asked.
 const MIRRORS_MAX: usize = 2;
 /// When a mirror that does not answer is asked again, since it was asked last; then it is given up.
-const AGAIN: [Duration; 3] =
-    [Duration::from_millis(400), Duration::from_millis(1_200), Duration::from_millis(2_400)];
+const AGAIN: [Duration; 5] = [
+    Duration::from_millis(400),
+    Duration::from_millis(800),
+    Duration::from_millis(1_600),
+    Duration::from_millis(3_200),
+    Duration::from_millis(6_400),
+];
+/// When a host is told once more where it is seen, since it was told last: nobody answers that.
+const TELL_AGAIN: [Duration; 3] =
+    [Duration::from_millis(250), Duration::from_millis(750), Duration::from_millis(1_500)];
+/// Hosts that wait to be told once more, for each of these times. Others are told once.
+const TELL_AGAIN_MAX: usize = 4_096;
+
+/// Hosts that are told where they are seen.
+#[derive(Default)]
+pub(crate) struct SeenToTell {
+    /// Those that are told at once.
+    now: Vec<LinkId>,
+    /// Those that are told once more, by how often they were: each queue in the order of its times.
+    again: [VecDeque<(Time, LinkId)>; TELL_AGAIN.len()],
+}
+
+impl SeenToTell {
+    fn list(&mut self, link: LinkId) {
+        if !self.now.contains(&link) {
+            self.now.push(link);
+        }
+    }
+
+    /// Takes who is to be told now, and lists each to be told once more.
+    fn take(&mut self, now: Time) -> Vec<LinkId> {
+        let mut all = core::mem::take(&mut self.now);
+        for &link in &all {
+            self.tell_later(now, link, 0);
+        }
+        for number in 0..self.again.len() {
+            while let Some((_, link)) = self.again[number].pop_front_if(|(at, _)| *at <= now) {
+                self.tell_later(now, link, number + 1);
+                all.push(link);
+            }
+        }
+        all
+    }
+
+    fn tell_later(&mut self, now: Time, link: LinkId, number: usize) {
+        if let Some((queue, after)) = self.again.get_mut(number).zip(TELL_AGAIN.get(number))
+            && queue.len() < TELL_AGAIN_MAX
+        {
+            queue.push_back((now + *after, link));
+        }
+    }
+
+    fn next(&self) -> Option<Time> {
+        let first = (!self.now.is_empty()).then_some(Time::ZERO);
+        let again = self.again.iter().filter_map(|queue| Some(queue.front()?.0));
+        first.into_iter().chain(again).min()
+    }
+}
 
 /// A mirror that is asked.
 struct Ask {
@@ -278,14 +334,14 @@ impl<C: Ciphers> Relay<C> {
     /// Has a host told where it is seen.
     pub(crate) fn list_seen(&mut self, link: LinkId) {
         let host = self.neighbours.get(link).is_some_and(|n| !n.address.is_router());
-        if host && self.config.address.is_router() && !self.seen_to_tell.contains(&link) {
-            self.seen_to_tell.push(link);
+        if host && self.config.address.is_router() {
+            self.seen_to_tell.list(link);
         }
     }
 
     /// Tells hosts where they are seen; says whether there were any to be told.
     pub(crate) fn tell_seen(&mut self, now: Time, sink: &mut impl Sink) -> bool {
-        let listed = core::mem::take(&mut self.seen_to_tell);
+        let listed = self.seen_to_tell.take(now);
         for &link in &listed {
             let neighbour = self.neighbours.get(link).filter(|neighbour| neighbour.established);
             if let Some(at) = neighbour.and_then(|_| self.told_endpoint(link)) {
@@ -371,7 +427,7 @@ impl<C: Ciphers> Relay<C> {
     }
 
     pub(crate) fn mirrors_due(&self) -> Option<(Time, &'static str)> {
-        let told = (!self.seen_to_tell.is_empty()).then_some(Time::ZERO);
+        let told = self.seen_to_tell.next();
         let due = [self.mirrors.next(), self.mirrors.stun.next(), told].into_iter().flatten().min();
         due.map(|at| (at, "where it is seen"))
     }
@@ -386,5 +442,28 @@ impl<C: Ciphers> Relay<C> {
         if matches!(outcome.stop, Some(Stop::Full | Stop::Failed | Stop::TooLong)) {
             self.own.counters.drop(DropReason::SendFailed, 1);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_told_is_told_again_three_times_as_long_as_there_is_room() {
+        let (mut hosts, at) = (SeenToTell::default(), Time::from_millis);
+        let link = LinkId::from_bits(7);
+        assert_eq!(hosts.next(), None);
+        (0..2).for_each(|_| hosts.list(link));
+        assert_eq!((hosts.next(), hosts.take(at(5))), (Some(Time::ZERO), vec![link]));
+        for due in [255, 1_005, 2_505] {
+            assert_eq!((hosts.next(), hosts.take(at(due - 1))), (Some(at(due)), vec![]));
+            assert_eq!(hosts.take(at(due)), [link]);
+        }
+        assert_eq!((hosts.next(), hosts.take(at(60_000))), (None, vec![]));
+        let many = (0..TELL_AGAIN_MAX + 9).map(|n| LinkId::from_bits(n as u32));
+        many.for_each(|link| hosts.list(link));
+        assert_eq!(hosts.take(at(60_000)).len(), TELL_AGAIN_MAX + 9, "once, all of them");
+        assert_eq!(hosts.take(at(61_000)).len(), TELL_AGAIN_MAX);
     }
 }

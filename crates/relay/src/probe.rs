@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! both ends, to each place:   0, 50, 150, 350, 750, 1,550, 3,000 ms
-//! a probe comes in            the end that did not ask: answers it, once per source
+//! a probe comes in            the end that did not ask: answers it, 3 times per source, 7 in all
 //!                             the end that asked: calls where it came from
 //! ```
 //!
@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 
 use shoal_crypto::{AeadKey, Ciphers, Secret, Suite, kdf};
 use shoal_session::outer::Lead;
-use shoal_session::{Endpoint, Endpoints};
+use shoal_session::{Endpoint, Endpoints, PeerId};
 use shoal_wire::{
     DropReason, LinkId, Meeting, MeetingId, PROBE_BODY, PROBE_LEN, PROBES_MAX, TAG_LEN, Time, shake,
 };
@@ -35,12 +35,17 @@ const SCHEDULE: [Duration; 7] = [
 ];
 /// Places of one attempt.
 const PLACES_MAX: usize = Meeting::CANDIDATES_MAX;
+/// Answers to one source: an answer may be lost, and it may be the only way in.
+const ANSWERS_MAX: usize = 3;
 /// How long an attempt waits for probes.
 const KEPT: Duration = Duration::from_secs(5);
 /// Attempts at once.
 const ATTEMPTS_MAX: usize = 16;
 /// How soon the end that asked calls another place from which a probe came.
 const CALL_AGAIN: Duration = Duration::from_secs(1);
+/// First wait for an answer to that call: the way is short, and half of what it saves is lost when
+/// one frame is.
+const CALL_WAIT: Duration = Duration::from_millis(150);
 
 const _: () = assert!(PLACES_MAX * (SCHEDULE.len() + 1) == PROBES_MAX);
 const _: () = assert!(shake::LEAD_LEN + PROBE_BODY.len() + TAG_LEN <= PROBE_LEN);
@@ -56,7 +61,7 @@ struct Attempt {
     asker: bool,
     key: Secret<32>,
     places: Vec<Tried>,
-    /// Sources that were answered.
+    /// Sources that were answered, each as often as it was.
     answered: Vec<SocketAddr>,
     /// Number of the next probe.
     next: usize,
@@ -245,12 +250,14 @@ impl<C: Ciphers> Relay<C> {
             if !attempt.called.is_some_and(soon) {
                 attempt.called = Some((now, from.remote));
                 self.set_endpoint(now, link, Some(from.remote));
+                self.sessions.hurry(PeerId::from(link), CALL_WAIT);
                 self.event(Event::Met(link));
             }
             return Ok(());
         }
-        let new = !attempt.answered.iter().any(|known| from.is_same_place(&(*known).into()));
-        if new && attempt.answered.len() < PLACES_MAX {
+        let is_same = |known: &&SocketAddr| from.is_same_place(&(**known).into());
+        let before = attempt.answered.iter().filter(is_same).count();
+        if before < ANSWERS_MAX && attempt.answered.len() < PLACES_MAX {
             attempt.answered.push(from.remote);
             if let Some(answer) = attempt.probe() {
                 self.send_stray(from, &answer, sink);

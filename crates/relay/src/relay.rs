@@ -30,7 +30,7 @@ use crate::cover::Slots;
 use crate::hops::Hops;
 use crate::kept::{Keeping, Kept, lend};
 use crate::lists::Lists;
-use crate::mirror::Mirrors;
+use crate::mirror::{Mirrors, SeenToTell};
 use crate::neighbours::{Neighbours, RETRY_AFTER};
 use crate::probe::Probes;
 use crate::view::View;
@@ -103,7 +103,7 @@ pub struct Relay<C: Ciphers = Standard> {
     pub(crate) covers_to_tell: Vec<LinkId>,
     /// Where this node is seen, and hosts to be told where they are.
     pub(crate) mirrors: Mirrors,
-    pub(crate) seen_to_tell: Vec<LinkId>,
+    pub(crate) seen_to_tell: SeenToTell,
     /// Attempts to find a way to hosts that can't be called.
     pub(crate) probes: Probes,
     /// Links whose addresses hop.
@@ -181,7 +181,7 @@ impl<C: Ciphers> Relay<C> {
             slots: Slots::default(),
             covers_to_tell: Vec::new(),
             mirrors,
-            seen_to_tell: Vec::new(),
+            seen_to_tell: SeenToTell::default(),
             probes: Probes::default(),
             hops: Hops::default(),
             wall: (now, unix_ms),

@@ -7,8 +7,10 @@ use std::net::SocketAddr;
 use shoal_crypto::{Ciphers, Rng};
 use shoal_wire::{DropReason, StunId, Time, stun_answer, stun_id, stun_request};
 
+use crate::batch::frame_len;
+use crate::forward::hand_on;
 use crate::io::Incoming;
-use crate::{Event, Relay};
+use crate::{Event, Forwarder, FrameAt, Handoff, Relay, Unfinished};
 
 /// Servers that are asked.
 const SERVERS_MAX: usize = 2;
@@ -71,6 +73,31 @@ impl Stun {
             }
             Err(_) => Err(DropReason::Malformed),
         })
+    }
+}
+
+impl Forwarder {
+    /// Drops datagrams of this worker that have no size of a frame, but for what may be an answer:
+    /// the first worker asked, whoever takes it in.
+    pub(crate) fn hand_stun(
+        &mut self,
+        worker: u8,
+        hand: &mut impl Handoff,
+        buf: &[u8],
+        frames: &[(u32, u32)],
+        incoming: &[Incoming],
+    ) {
+        for frame in frames {
+            let from = &incoming[frame.1 as usize];
+            let at = FrameAt { buf, at: frame.0, len: frame_len(frame, incoming) };
+            let outcome = match worker != 0 && stun_id(at.bytes()).is_some() {
+                true => hand_on(hand, Unfinished::Unknown { from }, at),
+                false => Err(DropReason::BadSize),
+            };
+            if let Err(reason) = outcome {
+                self.counters.drop_in(reason, 1);
+            }
+        }
     }
 }
 

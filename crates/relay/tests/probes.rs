@@ -68,6 +68,19 @@ fn the_host_that_asked_calls_where_the_first_probe_comes_from() {
     }
 }
 
+/// The one that asked is behind a translator that lets in nothing but answers.
+#[test]
+fn a_lost_answer_is_no_end() {
+    let (mut net, links) = pair();
+    meet(&mut net, A, links[A], &[socket(B)]);
+    meet(&mut net, B, links[B], &[socket(90)]);
+    net.lossy = Some((B, A, 1));
+    net.run(Duration::from_millis(40));
+    net.lossy = None;
+    net.run(Duration::from_millis(200));
+    assert_eq!(up(&net), [true, true]);
+}
+
 #[test]
 fn the_wrong_meeting_is_no_way() {
     let (mut net, links) = pair();
@@ -126,7 +139,7 @@ fn a_probe_counts_once_from_wherever_it_comes() {
         probes.iter().for_each(|probe| net.deliver(B, attacker, &mut probe.clone()));
         net.run(Duration::from_millis(1));
     }
-    assert_eq!(seen(&mut net), [PROBE_LEN], "one answer for seven probes");
+    assert_eq!(seen(&mut net), [PROBE_LEN; 3], "three answers for seven probes");
     assert_eq!(dropped(&net, B, DropReason::UnknownIndex), 9 * 7);
     // Back at its sender it is nothing either.
     net.deliver(A, attacker, &mut probes[0].clone());

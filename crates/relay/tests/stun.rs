@@ -6,6 +6,7 @@ mod support;
 use core::time::Duration;
 use std::net::SocketAddr;
 
+use shoal_relay::Config;
 use shoal_wire::{Address, DropReason, Mapping, stun_id};
 use support::{Net, socket};
 
@@ -50,7 +51,20 @@ fn a_silent_server_is_asked_three_times_with_other_names() {
 
 #[test]
 fn an_answer_counts_once_and_only_from_the_server() {
-    let mut net = Net::new(&[Address::new(1, 1), Address::new(1, 0)], &[(H1, R1)]);
+    counts_once(1);
+}
+
+/// Whichever of them takes it in.
+#[test]
+fn an_answer_counts_once_with_any_number_of_workers() {
+    (2..=8).for_each(counts_once);
+}
+
+fn counts_once(workers: u8) {
+    let change = |config: &mut Config| {
+        (config.session.workers, config.session.lanes) = (workers, workers);
+    };
+    let mut net = Net::with(&[Address::new(1, 1), Address::new(1, 0)], &[(H1, R1)], change);
     net.nodes[H1].relay.set_stun(vec![socket(SERVER)]);
     net.wire.seen = Some(Vec::new());
     let mut request = None;

@@ -1,6 +1,8 @@
 //! Where a peer is called: where it was last, where its owner says that it is, and when it said
 //! that it stops.
 
+use core::time::Duration;
+
 use shoal_crypto::{Ciphers, NetworkSecret, Secret, kdf};
 use shoal_wire::Time;
 
@@ -56,6 +58,14 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.reconnect(now, peer);
         if let Some(dial) = self.peer_mut(peer).and_then(|p| p.dial.as_mut()) {
             dial.home_first |= dial.sent == 0;
+        }
+    }
+
+    /// Has the handshake that begins with a peer wait only so long for its first reply, if it has not
+    /// sent a request yet. Later waits double as ever.
+    pub fn hurry(&mut self, peer: PeerId, wait: Duration) {
+        if let Some(dial) = self.peer_mut(peer).and_then(|p| p.dial.as_mut()) {
+            dial.wait = if dial.sent == 0 { dial.wait.min(wait) } else { dial.wait };
         }
     }
 

@@ -145,7 +145,7 @@ impl Direct {
         self.stun.iter().filter_map(|text| text.parse().ok()).collect()
     }
 
-    fn check_stun(&self, config: &Config) -> Result<(), String> {
+    fn check_stun(&self) -> Result<(), String> {
         let usable = |text: &String| text.parse().is_ok_and(super::text::can_be_called);
         if self.stun.len() > STUN_MAX {
             return Err(format!("expected at most {STUN_MAX} servers"));
@@ -153,24 +153,15 @@ impl Direct {
         if let Some(text) = self.stun.iter().find(|text| !usable(text)) {
             return Err(format!("{text:?}: expected IP:PORT, such as 198.51.100.1:3478"));
         }
-        if !self.stun.is_empty() && config.data.workers > 1 {
-            return Err("expected none with several data.workers: whoever takes an answer in is \
-                        not the one that asked"
-                .into());
-        }
         Ok(())
     }
 
-    pub(super) fn check_values(
-        &self,
-        config: &Config,
-        source: &Source<'_>,
-    ) -> Result<(), ConfigError> {
+    pub(super) fn check_values(&self, source: &Source<'_>) -> Result<(), ConfigError> {
         let wrong = |key, text: String| Err(source.wrong("direct", None, key, text));
         if self.encrypt_with.len() > ENCRYPT_WITH_MAX {
             return wrong("encrypt_with", format!("expected at most {ENCRYPT_WITH_MAX} entries"));
         }
-        self.check_stun(config).or_else(|text| wrong("stun", text))?;
+        self.check_stun().or_else(|text| wrong("stun", text))?;
         let max = DirectMessage::GROUPS_MAX;
         if self.security_groups.len() > max {
             return wrong("security_groups", format!("expected at most {max} names"));

@@ -153,7 +153,7 @@ impl Config {
             registrar.check_given(source)?;
         }
         self.check_node(source)?;
-        self.direct.check_values(self, source)?;
+        self.direct.check_values(source)?;
         self.circuits.check_values(self, source)?;
         self.anonymity.check_values(self, source)?;
         self.check_hop(source)?;

@@ -293,6 +293,10 @@ pub enum Reply {
     Pong {
         /// Round trip in microseconds.
         rtt_us: u64,
+        /// Microseconds since the first request left: more than `rtt_us` where an earlier one was
+        /// lost.
+        #[serde(default)]
+        since_us: u64,
     },
     /// To [`Command::Hops`].
     Hops(Hops),

@@ -71,9 +71,11 @@ impl Pings {
     /// A host answered.
     pub fn answered(&mut self, now: Time, host: HostId, id: u32, seq: u32) {
         let Some(at) = self.all.iter().position(|p| p.id == id && p.host == host) else { return };
-        let Some(&sent) = self.all[at].sent.get(seq as usize) else { return };
-        let rtt_us = u64::try_from(now.since(sent).as_micros()).unwrap_or(u64::MAX);
-        self.all.swap_remove(at).pending.reply(Reply::Pong { rtt_us });
+        let sent = &self.all[at].sent;
+        let (Some(&first), Some(&sent)) = (sent.first(), sent.get(seq as usize)) else { return };
+        let [rtt_us, since_us] =
+            [sent, first].map(|at| u64::try_from(now.since(at).as_micros()).unwrap_or(u64::MAX));
+        self.all.swap_remove(at).pending.reply(Reply::Pong { rtt_us, since_us });
     }
 
     /// A session was agreed: requests that waited for it leave now, and their time counts from now.

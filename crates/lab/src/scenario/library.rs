@@ -28,6 +28,7 @@ pub const ALL: &[(&str, &str)] = &[
     shipped!("ip-gateway"),
     shipped!("ip-packet-size"),
     shipped!("nat-matrix"),
+    shipped!("nat-matrix-loss"),
     shipped!("onion-chain"),
     shipped!("onion-loss"),
     shipped!("onion-kill"),

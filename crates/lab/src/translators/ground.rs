@@ -61,6 +61,8 @@ pub struct Ground {
     /// One for each cell.
     pub pairs: Vec<Pair>,
     nats: Vec<Placed>,
+    /// What every node's configuration says besides.
+    extra: String,
 }
 
 impl Ground {
@@ -71,7 +73,8 @@ impl Ground {
     pub fn plan(scenario: &Scenario, cells: &[Cell]) -> Result<Ground> {
         let topology = Topology { nodes: Vec::new(), links: Vec::new() };
         let (conditions, pairs, nats) = (Vec::new(), Vec::new(), Vec::new());
-        let mut ground = Ground { topology, conditions, pairs, nats };
+        let extra = scenario.node_config.clone();
+        let mut ground = Ground { topology, conditions, pairs, nats, extra };
         ground.machine("net".into());
         for number in 1..=ROUTERS as u32 {
             let spec = NodeSpec::new(format!("r{number}"), Address::new(number, 0));
@@ -259,6 +262,7 @@ impl Ground {
                     let outer = self.address(network, self.nats[nat].node)?.ip();
                     writeln!(text, "endpoint = \"{outer}:{port}\"")?;
                 }
+                write!(text, "\n{}", self.extra)?;
                 std::fs::write(folder.join(name).join("node.toml"), text)?;
             }
         }

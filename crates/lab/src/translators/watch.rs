@@ -3,29 +3,32 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow, bail};
-use shoal_daemon::control::api::{Command, Event, Reply};
+use shoal_daemon::control::api::{Command, ErrorCode, Event, Reply};
+use shoal_daemon::control::socket::CallError;
 
 use super::ground::{Ground, Pair};
 use crate::site::Site;
 
 /// How long a pair may take: longer than an attempt, whose failure it waits for.
 const LIMIT: Duration = Duration::from_secs(14);
-/// How long a first answer may take.
-const PING_MS: u32 = 5_000;
+/// How long a first answer may take. Requests are repeated meanwhile.
+const PING_MS: u32 = 15_000;
 /// How long to wait for news before looking whether the pair is relayed.
 const LOOK: Duration = Duration::from_millis(250);
 /// How long a link is left alone before its round trip is measured.
 const SETTLE: Duration = Duration::from_millis(200);
 /// What the bound of a set-up has besides round trips.
 const SPARE_MS: f64 = 50.0;
+/// How soon a link is up that is soon up, also where packets are lost.
+const SOON_MS: f64 = 1_000.0;
 
 /// One run of a pair. All times in milliseconds.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Found {
-    /// From the first request for an echo to its answer.
-    pub first_ms: f64,
+    /// From the first request for an echo to the first answer, if one came.
+    pub first_ms: Option<f64>,
     /// A round trip through the routers.
-    pub routed_ms: f64,
+    pub routed_ms: Option<f64>,
     /// From the first cell to the link that is up.
     pub setup: Option<f64>,
     /// A round trip over that link.
@@ -37,12 +40,18 @@ pub struct Found {
 impl Found {
     /// How long the set-up may take: a round trip through the routers and three direct ones.
     pub fn bound_ms(&self) -> Option<f64> {
-        self.direct_ms.map(|direct| self.routed_ms + 3.0 * direct + SPARE_MS)
+        let (routed, direct) = self.routed_ms.zip(self.direct_ms)?;
+        Some(routed + 3.0 * direct + SPARE_MS)
     }
 
     /// Whether the link came up in that time.
     pub fn is_timely(&self) -> bool {
         self.setup.zip(self.bound_ms()).is_some_and(|(setup, bound)| setup <= bound)
+    }
+
+    /// Whether the link came up within a second.
+    pub fn is_soon(&self) -> bool {
+        self.setup.is_some_and(|setup| setup <= SOON_MS)
     }
 }
 
@@ -63,12 +72,30 @@ fn unix_ms() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64() * 1e3)
 }
 
-/// A round trip in milliseconds, and when the answer came.
-fn ping(site: &Site, pair: &Pair) -> Result<(f64, f64)> {
+/// An echo that was answered.
+struct Pong {
+    /// Its round trip, in milliseconds.
+    rtt_ms: f64,
+    /// When the first request left, in milliseconds since 1970.
+    asked: f64,
+    /// When the answer came.
+    answered: f64,
+}
+
+/// Asks for echoes until one comes; none if none does.
+fn ping(site: &Site, pair: &Pair) -> Result<Option<Pong>> {
     let command = Command::Ping { host: pair.names[1].clone(), timeout_ms: PING_MS };
-    match site.ask(pair.hosts[0], command)? {
-        Reply::Pong { rtt_us } => Ok((rtt_us as f64 / 1e3, unix_ms())),
-        other => bail!("unexpected answer {other:?}"),
+    let mut node = site.control(pair.hosts[0])?;
+    match node.call(command, &[]) {
+        Ok(Reply::Pong { rtt_us, since_us }) => {
+            let (answered, of) = (unix_ms(), |us: u64| us as f64 / 1e3);
+            // A node of an earlier version says the first only.
+            let asked = answered - of(since_us.max(rtt_us));
+            Ok(Some(Pong { rtt_ms: of(rtt_us), asked, answered }))
+        }
+        Ok(other) => bail!("unexpected answer {other:?}"),
+        Err(CallError::Node(e)) if e.code == ErrorCode::TimedOut => Ok(None),
+        Err(e) => Err(e.into()),
     }
 }
 
@@ -76,11 +103,11 @@ fn one(site: &Site, pair: &Pair) -> Result<Found> {
     let mut monitor = site.control(pair.hosts[0])?;
     monitor.call(Command::Monitor, &[])?;
     let began = unix_ms();
-    let (routed_ms, answered) = ping(site, pair)?;
-    // The request for a link left with the cell of the echo, once the hosts had a session.
-    let asked = answered - routed_ms;
-    let first_ms = answered - began;
-    let mut found = Found { first_ms, routed_ms, setup: None, direct_ms: None, why: None };
+    let mut found = Found::default();
+    let Some(first) = ping(site, pair)? else { return Ok(found) };
+    // The request for a link left with the first of those for an echo, once the hosts had a session.
+    let asked = first.asked;
+    (found.first_ms, found.routed_ms) = (Some(first.answered - began), Some(first.rtt_ms));
     let until = Instant::now() + LIMIT;
     while Instant::now() < until && found.setup.is_none() && found.why.is_none() {
         match monitor.event(Some(LOOK))? {
@@ -99,7 +126,8 @@ fn one(site: &Site, pair: &Pair) -> Result<Found> {
     if found.setup.is_some() {
         // The other end answers over the link when it has heard of this one's first frames.
         std::thread::sleep(SETTLE);
-        found.direct_ms = Some(ping(site, pair)?.0.min(ping(site, pair)?.0));
+        let both = [ping(site, pair)?, ping(site, pair)?];
+        found.direct_ms = both.into_iter().flatten().map(|pong| pong.rtt_ms).reduce(f64::min);
     }
     Ok(found)
 }

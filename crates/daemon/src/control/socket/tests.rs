@@ -125,9 +125,9 @@ fn an_unanswered_request_is_answered_all_the_same() {
         s.spawn(|| drop(rig.request()));
         let error = program.call(Command::Status, &[]).unwrap_err().to_string();
         assert_eq!(error, "the node gave no answer");
-        s.spawn(|| rig.request().defer().reply(Reply::Pong { rtt_us: 5 }));
+        s.spawn(|| rig.request().defer().reply(Reply::Pong { rtt_us: 5, since_us: 5 }));
         let ping = Command::Ping { host: "bob".into(), timeout_ms: 100 };
-        assert_eq!(program.call(ping, &[]).unwrap(), Reply::Pong { rtt_us: 5 });
+        assert_eq!(program.call(ping, &[]).unwrap(), Reply::Pong { rtt_us: 5, since_us: 5 });
     });
 }
 
