@@ -256,7 +256,8 @@ fn covered(peer: &Peer) -> Paint {
 /// What to check when a neighbour doesn't answer: nodes don't answer callers they don't know.
 const CONNECTING: &str = "\
 connecting: no answer. Does that node run, and do datagrams reach its address and port? Has it a
-[[link]] with this node, the same network secret, and each end the other's public key?";
+[[link]] with this node, the same network secret, and each end the other's public key? A member that
+was away while the network's secret changed gets the new one by `shoal network fetch`.";
 const WAITING: &str = "\
 waiting: has no endpoint here, so that node must call this one. Does it run, with a [[link]] that
 has this node's endpoint?";
