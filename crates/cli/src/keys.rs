@@ -12,13 +12,18 @@ use crate::failure::{self, Failure};
 use crate::options::Common;
 use crate::output;
 
+/// Bytes from the operating system, for keys and secrets.
+pub fn random() -> Result<[u8; 32]> {
+    keys::os_random().context("the operating system gave no randomness")
+}
+
 /// Makes a key.
 pub fn genkey(common: &Common, args: &Genkey) -> Result<()> {
     if common.json && args.output.is_none() {
         let text = "a secret is not printed as JSON: name a file with -o";
         return Err(Failure::of(failure::USAGE, text));
     }
-    let entropy = keys::os_random().context("the operating system gave no randomness")?;
+    let entropy = random()?;
     let (text, public) = if args.network {
         (keys::network_secret_text(&NetworkSecret(entropy)), None)
     } else {

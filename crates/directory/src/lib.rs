@@ -13,6 +13,7 @@
 //!                                --> CircuitMode: off, or required
 //!                                --> Mixes: what relays do with the cells of circuits
 //!                                --> Tiers: schedules of hosts' links with their routers
+//! the list's names of secrets + known secrets --> Rotation: which of them count
 //! ```
 //!
 //! A node trusts one public key, and whom that key gives a mandate. What is not signed by it, older
@@ -37,6 +38,7 @@ mod fetch;
 mod fields;
 mod firewall;
 mod handing;
+mod known;
 mod ledger;
 mod list;
 mod mandate;
@@ -48,6 +50,7 @@ mod prefix;
 mod recent;
 mod reckoning;
 mod register;
+mod rotation;
 mod secrets;
 mod supplement;
 
@@ -63,6 +66,7 @@ pub use exchange::{Arrived, Exchange, ExchangeStats, Outcome};
 pub use fields::{FIELDS_MAX, Field};
 pub use firewall::{Firewall, Limits, Opening, Segment, Tuple};
 pub use handing::Handing;
+pub use known::{Known, SECRETS_KEPT_MAX};
 pub use list::{
     Content, List, MEMBERS_MAX, POLICY_MAX, REVOKED_MAX, Revoked, SIZE_MAX, is_overlay,
 };
@@ -73,5 +77,6 @@ pub use policy::{Policy, PolicyError, RULES_MAX};
 pub use prefix::Prefix;
 pub use recent::Recent;
 pub use register::{Applied, BadMandate, Register, STEPS_MAX, Unapplied};
+pub use rotation::{Rotation, ToKeep};
 pub use secrets::{SecretChange, SecretName, SecretNames, Stage};
 pub use supplement::{ENTRIES_MAX, Entry, SUPPLEMENT_LEN_MAX, Step, Supplement};

@@ -39,6 +39,13 @@ impl fmt::Debug for MandateId {
     }
 }
 
+/// As programs are told of it: 64 letters and digits, as hex.
+impl fmt::Display for MandateId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
 /// Host numbers behind one router, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostRange {

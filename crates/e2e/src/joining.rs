@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use shoal_daemon::control::api::{Command, Reply, Status};
+use shoal_daemon::control::socket::Connection;
 
 use crate::{send_signal, shoal, text};
 
@@ -117,6 +119,118 @@ impl World {
     pub fn joins(&self, name: &str, invite: &str) {
         let (code, said) = self.up(name, invite, &[]);
         assert_eq!(code, Some(0), "{said}{}", self.logs());
+    }
+
+    /// Runs a command of the authority: its exit code and what was said.
+    pub fn authority(&self, words: &[&str]) -> (Option<i32>, String) {
+        let mut command = shoal(&["authority", words[0]]);
+        let output = command.arg("--dir").arg(self.path("authority")).args(&words[1..]).output();
+        let output = output.unwrap();
+        let (out, err) = text(&output);
+        (output.status.code(), out + &err)
+    }
+
+    /// Runs a command of the authority, which must succeed, and puts its list on one node.
+    #[track_caller]
+    pub fn publish(&self, words: &[&str], on: &str) {
+        let (code, said) = self.authority(words);
+        assert_eq!(code, Some(0), "{said}");
+        let list = self.path("authority/network.list");
+        fs::copy(list, self.path(on).join("network.list")).unwrap();
+    }
+
+    /// Announces another secret of the network, and gives list and secret to r1.
+    #[track_caller]
+    pub fn announce(&self) {
+        let secret = self.path("r1/network.key");
+        self.publish(&["rotate", "announce", "--secret", secret.to_str().unwrap()], "r1");
+        let next = self.path("authority/network.key.next");
+        fs::copy(next, self.path("r1/network.key.next")).unwrap();
+    }
+
+    /// Whether a node's list says that the change of the secret is that far, and the node has the
+    /// newest one.
+    #[track_caller]
+    pub fn is_rotated(&self, name: &str, state: &str) -> bool {
+        let secret = self.status(name).authority.and_then(|authority| authority.secret);
+        secret.is_some_and(|secret| secret.state == state && secret.has_newest)
+    }
+
+    /// Waits until all of these nodes are that far.
+    #[track_caller]
+    pub fn all_rotated(&self, names: &[&str], state: &str) {
+        self.until(|world| names.iter().all(|name| world.is_rotated(name, state)));
+    }
+
+    /// Makes the files of a node that the authority itself signs, with a link to `neighbour`, which
+    /// learns of it if it is a router. It starts no node, and no node gets the new list but this.
+    pub fn signs(&self, name: &str, address: &str, neighbour: &str) {
+        let dir = self.path(name);
+        fs::create_dir(&dir).unwrap();
+        let key = dir.join("node.key");
+        let made = shoal(&["genkey", "-o"]).arg(&key).output().unwrap();
+        assert!(made.status.success(), "{:?}", text(&made));
+        let public = text(&shoal(&["pubkey"]).arg(&key).output().unwrap()).0;
+        let (is_router, at) = (address.ends_with(".0"), self.endpoint_of(address));
+        let mut words = vec!["sign", name, "--key", public.trim(), "--address", address];
+        let called = ["--endpoint", &at, "--group", "members"];
+        words.extend(&called[if is_router { 0 } else { 2 }..]);
+        self.publish(&words, name);
+        let files = ["network.key", "node.toml"].map(|file| self.path("r1").join(file));
+        fs::copy(&files[0], dir.join("network.key")).unwrap();
+        let first = fs::read_to_string(&files[1]).unwrap();
+        let authority = first.lines().find(|line| line.starts_with("key = ")).unwrap();
+        let config = format!(
+            "[node]\nname = \"{name}\"\naddress = \"{address}\"\nkey_file = \"node.key\"\n\
+             network_secret_file = \"network.key\"\nlisten = [\"{at}\"]\n\
+             control_socket = \"control.sock\"\n[authority]\n{authority}\n\
+             list_file = \"network.list\"\n[links]\naccept = \"members\"\n"
+        );
+        fs::write(dir.join("node.toml"), config).unwrap();
+        if is_router {
+            self.configure(name, &format!("[[link]]\npeer = \"{neighbour}\"\n"));
+            self.configure(
+                neighbour,
+                &format!("\n[[link]]\npeer = \"{name}\"\nendpoint = \"{at}\"\n"),
+            );
+        }
+    }
+
+    /// Where the node at an overlay address listens, if the authority signs it.
+    fn endpoint_of(&self, address: &str) -> String {
+        let (router, host) = address.split_once('.').unwrap();
+        let [router, host]: [u16; 2] = [router, host].map(|number| number.parse().unwrap());
+        // Below the range that the kernel gives out.
+        format!("{}:{}", self.endpoint, 20_400 + 100 * router + host)
+    }
+
+    /// Adds to a node's configuration.
+    pub fn configure(&self, name: &str, more: &str) {
+        let file = self.path(name).join("node.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(file, text + more).unwrap();
+    }
+
+    /// Asks a node by its control socket; none if it does not answer.
+    pub fn call(&self, name: &str, command: Command) -> Option<Reply> {
+        let socket = self.path(name).join("control.sock");
+        Connection::connect(&socket).ok()?.call(command, &[]).ok()
+    }
+
+    /// What a node says of itself.
+    #[track_caller]
+    pub fn status(&self, name: &str) -> Status {
+        match self.call(name, Command::Status) {
+            Some(Reply::Status(status)) => *status,
+            other => panic!("{other:?}\n{}", self.logs()),
+        }
+    }
+
+    /// Datagrams and messages that a node dropped for this reason.
+    #[track_caller]
+    pub fn drops(&self, name: &str, reason: &str) -> u64 {
+        let drops = self.status(name).drops;
+        drops.iter().find(|(other, _)| other == reason).map_or(0, |(_, count)| *count)
     }
 
     /// Names of the registrar's members.

@@ -4,7 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{self, Child, Stdio};
 use std::time::{Duration, Instant};
 
 use shoal_daemon::control::api::{Command, Reply, Status};
@@ -163,4 +163,41 @@ impl Sending {
 pub fn configure(folder: &Path, name: &str, more: &str) {
     let file = folder.join(name).join("node.toml");
     OpenOptions::new().append(true).open(file).unwrap().write_all(more.as_bytes()).unwrap();
+}
+
+/// Runs a command of the authority in this folder, which must succeed; what it printed.
+#[track_caller]
+pub fn authority(folder: &Path, words: &[&str]) -> String {
+    let mut command = process::Command::new(crate::program());
+    command.arg("authority").arg(words[0]).arg("--dir").arg(folder.join("authority"));
+    let output = command.args(&words[1..]).output().unwrap();
+    assert!(output.status.success(), "{words:?}: {}", text(&output).1);
+    text(&output).0
+}
+
+/// Makes every node a member, each with a copy of the list of its own. The section `[authority]`
+/// gets `more`.
+pub fn found(folder: &Path, topology: &Topology, more: &str) {
+    let made = authority(folder, &["init"]);
+    let config = made.split("node.toml:\n").nth(1).unwrap();
+    let config = config.split("\n\n").find(|part| part.contains("[authority]")).unwrap();
+    for node in &topology.nodes {
+        let home = folder.join(&node.name);
+        let key = process::Command::new(crate::program())
+            .arg("pubkey")
+            .arg(home.join("node.key"))
+            .output()
+            .unwrap();
+        let key = text(&key).0;
+        let address = node.address.to_string();
+        let words = ["sign", &node.name, "--key", key.trim(), "--address", &address];
+        authority(folder, &words);
+        let file = home.join("node.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text + "\n" + config.trim_end() + "\n" + more).unwrap();
+    }
+    for node in &topology.nodes {
+        let to = folder.join(&node.name).join("network.list");
+        fs::copy(folder.join("authority/network.list"), to).unwrap();
+    }
 }

@@ -8,11 +8,12 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real programs")]
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use shoal_daemon::control::api::{Authority, Command as Ask, Reply, Status};
+use shoal_e2e::town::{authority, found};
 use shoal_e2e::{bytes, end_of, text};
 use shoal_lab::site::Site;
 use shoal_lab::{Conditions, Executable, Kind, LinkSpec, Loss, Network, NodeSpec, Topology};
@@ -96,41 +97,6 @@ impl Town {
     fn start(&self, name: &str, words: &[&str]) -> Child {
         let mut command = self.site.command(self.node(name), words);
         command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
-    }
-}
-
-fn authority(folder: &Path, words: &[&str]) -> String {
-    let mut command = Command::new(shoal_e2e::program());
-    command.arg("authority").arg(words[0]).arg("--dir").arg(folder.join("authority"));
-    let output = command.args(&words[1..]).output().unwrap();
-    assert!(output.status.success(), "{words:?}: {}", text(&output).1);
-    text(&output).0
-}
-
-/// Makes every node a member, each with a copy of the list of its own. The section `[authority]`
-/// gets `more`.
-fn found(folder: &Path, topology: &Topology, more: &str) {
-    let made = authority(folder, &["init"]);
-    let config = made.split("node.toml:\n").nth(1).unwrap();
-    let config = config.split("\n\n").find(|part| part.contains("[authority]")).unwrap();
-    for node in &topology.nodes {
-        let home = folder.join(&node.name);
-        let key = Command::new(shoal_e2e::program())
-            .arg("pubkey")
-            .arg(home.join("node.key"))
-            .output()
-            .unwrap();
-        let key = text(&key).0;
-        let address = node.address.to_string();
-        let words = ["sign", &node.name, "--key", key.trim(), "--address", &address];
-        authority(folder, &words);
-        let file = home.join("node.toml");
-        let text = std::fs::read_to_string(&file).unwrap();
-        std::fs::write(&file, text + "\n" + config.trim_end() + "\n" + more).unwrap();
-    }
-    for node in &topology.nodes {
-        let to = folder.join(&node.name).join("network.list");
-        std::fs::copy(folder.join("authority/network.list"), to).unwrap();
     }
 }
 

@@ -14,30 +14,6 @@ use shoal_e2e::{bytes, end_of, shoal, text};
 /// At 20 Mbit/s it takes 16 s.
 const FILE_LEN: usize = 40_000_000;
 
-/// Runs a command of the authority: its exit code and what was said.
-fn authority(world: &World, words: &[&str]) -> (Option<i32>, String) {
-    let mut command = shoal(&["authority", words[0]]);
-    let output = command.arg("--dir").arg(world.path("authority")).args(&words[1..]).output();
-    let output = output.unwrap();
-    let (out, err) = text(&output);
-    (output.status.code(), out + &err)
-}
-
-/// Runs a command of the authority, which must succeed, and puts its list on r1.
-#[track_caller]
-fn publish(world: &World, words: &[&str]) {
-    let (code, said) = authority(world, words);
-    assert_eq!(code, Some(0), "{said}");
-    fs::copy(world.path("authority/network.list"), world.path("r1/network.list")).unwrap();
-}
-
-/// Announces another secret, and gives it to r1.
-fn announce(world: &World) {
-    let secret = world.path("r1/network.key");
-    publish(world, &["rotate", "announce", "--secret", secret.to_str().unwrap()]);
-    fs::copy(world.path("authority/network.key.next"), world.path("r1/network.key.next")).unwrap();
-}
-
 /// What a node says of the secret.
 fn secret(world: &World, name: &str) -> Value {
     let config = world.path(name).join("node.toml");
@@ -45,11 +21,6 @@ fn secret(world: &World, name: &str) -> Value {
     let (out, _) = text(&output);
     let Some(last) = out.lines().last() else { return Value::Null };
     serde_json::from_str::<Value>(last).unwrap()["status"]["authority"]["secret"].take()
-}
-
-fn has_newest(world: &World, name: &str, state: &str) -> bool {
-    let secret = secret(world, name);
-    secret["state"] == state && secret["has_newest"] == true
 }
 
 /// Pings all the time, ten times a second, until it is told to stop.
@@ -99,9 +70,9 @@ fn the_secret_changes_under_traffic_and_nothing_is_lost() {
     assert!(carol.is_some(), "{}", world.logs());
     world.until(|world| !world.pings("carol", "bob"));
 
-    announce(&world);
+    world.announce();
     world.until(|world| {
-        ["r1", "alice", "bob"].iter().all(|name| has_newest(world, name, "announced"))
+        ["r1", "alice", "bob"].iter().all(|name| world.is_rotated(name, "announced"))
     });
     for name in ["alice", "bob"] {
         world.until(|world| world.path(name).join("network.secrets").exists());
@@ -110,13 +81,13 @@ fn the_secret_changes_under_traffic_and_nothing_is_lost() {
     }
     assert!(!world.path("carol/network.secrets").exists());
 
-    publish(&world, &["rotate", "switch"]);
+    world.publish(&["rotate", "switch"], "r1");
     world.until(|world| {
-        ["r1", "alice", "bob"].iter().all(|name| has_newest(world, name, "switched"))
+        ["r1", "alice", "bob"].iter().all(|name| world.is_rotated(name, "switched"))
     });
-    publish(&world, &["rotate", "retire"]);
+    world.publish(&["rotate", "retire"], "r1");
     world.until(|world| {
-        ["r1", "alice", "bob"].iter().all(|name| has_newest(world, name, "settled"))
+        ["r1", "alice", "bob"].iter().all(|name| world.is_rotated(name, "settled"))
     });
     shoal_e2e::send_signal(&stream, "-TERM");
     let (out, _) = text(&end_of(stream, "ping"));
@@ -158,28 +129,28 @@ fn every_step_survives_a_kill_and_who_was_away_is_told() {
     world.until(|world| world.pings("alice", "bob"));
     // Announced while bob is down, and r1 is killed as soon as it has the list.
     world.end("bob", "-KILL");
-    announce(&world);
+    world.announce();
     world.until(|world| secret(world, "r1")["state"] == "announced");
     restart(&mut world, "r1", "-KILL");
-    world.until(|world| has_newest(world, "alice", "announced"));
+    world.until(|world| world.is_rotated("alice", "announced"));
     restart(&mut world, "alice", "-KILL");
-    assert!(has_newest(&world, "alice", "announced"), "it was kept: {}", world.logs());
+    assert!(world.is_rotated("alice", "announced"), "it was kept: {}", world.logs());
     // A second announcement, or a step that does not fit, is refused with what to do.
-    let (code, said) = authority(&world, &["rotate", "announce"]);
+    let (code, said) = world.authority(&["rotate", "announce"]);
     assert!(code == Some(2) && said.contains("is announced already"), "{code:?} {said}");
-    let (code, said) = authority(&world, &["rotate", "retire"]);
+    let (code, said) = world.authority(&["rotate", "retire"]);
     assert!(code == Some(2) && said.contains("there is no old secret"), "{code:?} {said}");
     // Switched while bob is still down: he knows the old secret alone, which is taken.
-    publish(&world, &["rotate", "switch"]);
-    world.until(|world| has_newest(world, "alice", "switched"));
+    world.publish(&["rotate", "switch"], "r1");
+    world.until(|world| world.is_rotated("alice", "switched"));
     restart(&mut world, "r1", "-KILL");
     world.start("bob");
-    world.until(|world| has_newest(world, "bob", "switched"));
+    world.until(|world| world.is_rotated("bob", "switched"));
     world.until(|world| world.pings("alice", "bob") && world.pings("bob", "alice"));
     // Retired: who never was in touch is answered by nobody, and hears how to come back.
-    publish(&world, &["rotate", "retire"]);
+    world.publish(&["rotate", "retire"], "r1");
     world.until(|world| {
-        ["r1", "alice", "bob"].iter().all(|name| has_newest(world, name, "settled"))
+        ["r1", "alice", "bob"].iter().all(|name| world.is_rotated(name, "settled"))
     });
     restart(&mut world, "r1", "-KILL");
     world.until(|world| world.pings("alice", "bob"));
@@ -214,22 +185,22 @@ fn a_member_that_is_revoked_too_late_is_shut_out_by_another_announcement() {
         world.joins(name, &invite);
         world.start(name);
     }
-    announce(&world);
-    world.until(|world| has_newest(world, "eve", "announced"));
+    world.announce();
+    world.until(|world| world.is_rotated("eve", "announced"));
     let first = fs::read(world.path("authority/network.key.next")).unwrap();
     let key = shoal(&["pubkey"]).arg(world.path("eve/node.key")).output().unwrap();
     let key = text(&key).0.trim().to_owned();
-    let (code, said) = authority(&world, &["revoke", "eve", "--key", &key]);
+    let (code, said) = world.authority(&["revoke", "eve", "--key", &key]);
     assert!(code == Some(0) && said.contains("may have the secret that is announced"), "{said}");
-    publish(&world, &["rotate", "cancel"]);
-    world.until(|world| has_newest(world, "alice", "settled"));
+    world.publish(&["rotate", "cancel"], "r1");
+    world.until(|world| world.is_rotated("alice", "settled"));
     fs::remove_file(world.path("r1/network.key.next")).unwrap();
     assert!(!world.path("authority/network.key.next").exists());
-    announce(&world);
+    world.announce();
     assert_ne!(fs::read(world.path("authority/network.key.next")).unwrap(), first);
-    world.until(|world| has_newest(world, "alice", "announced"));
-    publish(&world, &["rotate", "switch", "--grace", "0"]);
-    world.until(|world| has_newest(world, "alice", "settled"));
+    world.until(|world| world.is_rotated("alice", "announced"));
+    world.publish(&["rotate", "switch", "--grace", "0"], "r1");
+    world.until(|world| world.is_rotated("alice", "settled"));
     assert_ne!(secret(&world, "eve")["state"], "settled");
     let kept = fs::read_to_string(world.path("eve/network.secrets")).unwrap_or_default();
     let newest = fs::read_to_string(world.path("authority/network.key")).unwrap();
@@ -237,4 +208,77 @@ fn a_member_that_is_revoked_too_late_is_shut_out_by_another_announcement() {
     assert!(!world.pings("eve", "alice"));
     restart(&mut world, "alice", "-TERM");
     world.until(|world| world.pings("alice", "r1"));
+}
+
+/// A file system in memory with room for little.
+struct Disk(tempfile::TempDir);
+
+impl Disk {
+    fn new() -> Disk {
+        let disk = Disk(tempfile::tempdir().unwrap());
+        let words = ["-t", "tmpfs", "-o", "size=32k,mode=0700", "none"];
+        let mut mount = std::process::Command::new("mount");
+        assert!(mount.args(words).arg(disk.0.path()).status().unwrap().success());
+        disk
+    }
+
+    /// Leaves no room for another byte.
+    fn fill(&self) {
+        let mut file = fs::File::create(self.0.path().join("filler")).unwrap();
+        while std::io::Write::write_all(&mut file, &[7; 1_024]).is_ok() {}
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn a_registrar_whose_disk_is_full_says_so_and_keeps_the_secret_once_there_is_room() {
+    if !shoal_e2e::namespaces() {
+        return;
+    }
+    // Named before the world, so that it goes after the processes.
+    let disk = Disk::new();
+    let mut world = World::create(&[]);
+    let config = world.registrar();
+    let text = fs::read_to_string(&config).unwrap();
+    let ledger = disk.0.path().join("ledger");
+    let with_disk = text.replace("\"ledger\"", &format!("\"{}\"", ledger.display()));
+    assert_ne!(text, with_disk);
+    fs::write(&config, with_disk).unwrap();
+    world.start("r1");
+    world.start_registrar();
+    let invite = world.invite(&[]);
+    disk.fill();
+    world.announce();
+    let warnings = |world: &World| {
+        world.ask(&["registrar", "status"]).unwrap()["registrar"]["warnings"].to_string()
+    };
+    world.until(|world| warnings(world).contains("network.secrets: can't be written"));
+    assert!(warnings(&world).contains("it tries again"), "{}", warnings(&world));
+    assert!(world.logs().contains("network.secrets: can't be written"), "{}", world.logs());
+    let kept = disk.0.path().join("network.secrets");
+    assert!(!kept.exists());
+    let lines = |world: &World| world.logs().matches("network.secrets: can't be written").count();
+    fs::remove_file(disk.0.path().join("filler")).unwrap();
+    world.until(|_| kept.exists());
+    assert_eq!(lines(&world), 1, "one line, however often it was tried: {}", world.logs());
+    world.until(|world| !warnings(world).contains("network.secrets"));
+    assert_eq!(fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o600);
+    // The registrar has it after a power failure, without the node: newcomers get it.
+    world.publish(&["rotate", "switch"], "r1");
+    world.until(|world| world.is_rotated("r1", "switched"));
+    let version = world.status("r1").authority.unwrap().list_version;
+    world.until(|world| {
+        world.ask(&["registrar", "status"]).unwrap()["registrar"]["list_version"] == version
+    });
+    world.end("registrar", "-KILL");
+    world.end("r1", "-KILL");
+    world.start_registrar();
+    world.joins("alice", &invite);
+    let newest = fs::read(world.path("authority/network.key")).unwrap();
+    assert_eq!(fs::read(world.path("alice/network.key")).unwrap(), newest);
 }

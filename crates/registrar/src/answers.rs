@@ -29,6 +29,8 @@ pub struct Now<'a> {
     pub listen: &'a [std::net::SocketAddr],
     /// How it stands with the node.
     pub node: Standing,
+    /// Why the network's secrets are not on its disk.
+    pub secrets_fault: Option<String>,
     /// Bytes sent to newcomers.
     pub bytes_out: u64,
     /// Its own key.
@@ -241,6 +243,7 @@ impl Now<'_> {
             )),
             Some(_) => {}
         }
+        all.extend(self.secrets_fault.clone());
         let node = self.node.fault.as_ref();
         all.extend(node.map(|why| format!("the node beside the registrar: {why}")));
         all

@@ -12,6 +12,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use shoal_crypto::{NetworkSecret, VerifyKey};
 use shoal_daemon::control::api::{Command, Reply, secret_proof};
+use shoal_daemon::control::directory::submission;
 use shoal_daemon::control::socket::{CallError, Connection};
 use shoal_daemon::worker::wake::Outlet;
 use shoal_directory::{List, MandateId, SIZE_MAX, Supplement};
@@ -269,16 +270,12 @@ impl ByControl {
 /// A node that answers something else.
 const ANOTHER: &str = "it gave an unexpected answer: use the `shoal` of the same release for both";
 
-fn hex(id: &MandateId) -> String {
-    id.0.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 impl Node for ByControl {
     fn look(&mut self, version: u64, mandate: Option<MandateId>) -> Result<Looked, String> {
         let Reply::Directory(has) = self.call(Command::Directory)? else {
             return Err(ANOTHER.into());
         };
-        let id = mandate.map(|id| hex(&id));
+        let id = mandate.map(|id| id.to_string());
         let found = has.mandates.iter().find(|mandate| Some(&mandate.id) == id.as_ref());
         if let Some(number) = found.and_then(|mandate| mandate.frozen_at) {
             return Err(format!(
@@ -294,8 +291,7 @@ impl Node for ByControl {
     }
 
     fn give(&mut self, steps: &[Supplement]) -> Result<(), String> {
-        let steps = steps.iter().map(|step| STANDARD.encode(step.bytes())).collect();
-        match self.call(Command::Supplements { steps })? {
+        match self.call(submission(steps))? {
             Reply::Supplements { .. } => Ok(()),
             _ => Err(ANOTHER.into()),
         }

@@ -96,7 +96,7 @@ impl Process {
         warnings.extend(privileges::seal().context("can't give up rights")?);
         // Read as the user that it is from now on, so that what can't be read later is found now.
         let (mut desk, public_key, mut secrets) = open_desk(&config, clock.now())?;
-        secrets.choose(&mut desk);
+        secrets.choose(&mut desk, clock.now());
         server.start().context("can't serve the control socket")?;
         let (outlet, news) = channel(LISTS, &waker);
         let node = ByControl::new(&config.path(&config.node_socket));
@@ -141,6 +141,7 @@ impl Process {
             if told_to_stop {
                 return Ok(());
             }
+            self.secrets.handle_timeout(self.clock.now());
             self.note_node();
             for (socket, _) in ready.iter().enumerate().filter(|(_, ready)| **ready) {
                 self.receive(socket);
@@ -152,7 +153,10 @@ impl Process {
                 while let Some(news) = self.news.take() {
                     match news {
                         News::List(list) => self.take_list(*list),
-                        News::Secret(secret) => self.secrets.take(secret, &mut self.desk),
+                        News::Secret(secret) => {
+                            let now = self.clock.now();
+                            self.secrets.take(secret, &mut self.desk, now);
+                        }
                     }
                 }
             }
@@ -166,7 +170,7 @@ impl Process {
         let mut fds: Vec<_> = self.sockets.iter().map(|s| watched(s.as_fd())).collect();
         fds.push(watched(self.signals.as_fd()));
         fds.push(watched(self.waker.fd()));
-        match poll(&mut fds, PollTimeout::NONE) {
+        match poll(&mut fds, self.patience()) {
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(e) => return Err(e).context("can't wait for datagrams"),
         }
@@ -176,6 +180,13 @@ impl Process {
         let stop =
             ready.pop().unwrap_or(false) && matches!(self.signals.read_signal(), Ok(Some(_)));
         Ok((ready, stop, woken))
+    }
+
+    /// How long to wait at most: until there is something to do without being woken.
+    fn patience(&self) -> PollTimeout {
+        let Some(next) = self.secrets.poll_timeout() else { return PollTimeout::NONE };
+        let ms = next.since(self.clock.now()).as_nanos().div_ceil(1_000_000);
+        PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)
     }
 
     fn receive(&mut self, socket: usize) {
@@ -208,12 +219,13 @@ impl Process {
     fn answer(&mut self, message: FromControl) {
         let FromControl::Request(request) = message else { return };
         let at = self.at();
-        let Process { desk, config, listen, follower, bytes_out, public_key, .. } = self;
+        let Process { desk, config, listen, follower, secrets, bytes_out, public_key, .. } = self;
         let now = Now {
             desk,
             config,
             listen,
             node: follower.standing(),
+            secrets_fault: secrets.fault().map(str::to_owned),
             bytes_out: *bytes_out,
             public_key: *public_key,
             at,
@@ -230,7 +242,7 @@ impl Process {
             Ok(false) => {}
             Ok(true) => {
                 tracing::info!(version, "the authority's list is in force");
-                self.secrets.choose(&mut self.desk);
+                self.secrets.choose(&mut self.desk, self.clock.now());
                 if let Err(error) = replace(&self.config.path(&self.config.list_file), &bytes) {
                     tracing::warn!("the list can't be kept for the next start: {error}");
                 }

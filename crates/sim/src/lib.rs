@@ -43,6 +43,7 @@ mod programs;
 mod reach;
 mod rings;
 mod scenario;
+mod secrets;
 mod shell;
 mod shrink;
 mod wires;

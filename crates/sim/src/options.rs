@@ -150,6 +150,8 @@ pub struct Options {
     pub host_hold_us: u64,
     /// All files go to one host.
     pub one_receiver: bool,
+    /// The network's secret changes, and the last host is removed before that.
+    pub rotation: bool,
     /// Wires between routers that are cut for a while.
     pub cuts: u32,
     /// Wires that are cut for a while in one direction only.
@@ -229,6 +231,7 @@ impl Options {
             hold_us: 0,
             host_hold_us: 0,
             one_receiver: false,
+            rotation: false,
             cuts: 0,
             one_way_cuts: 0,
             partitions: 0,
@@ -373,6 +376,14 @@ impl Options {
             faults: Faults { loss_ppm: 5_000, delay_us: 10_000, ..Faults::NONE },
             ..Options::calm(seed)
         }
+    }
+
+    /// A network and faults chosen by the seed, whose secret changes meanwhile.
+    pub fn rotation(seed: u64) -> Options {
+        let options = Options::from_seed(seed);
+        let (flows, hosts) = (0, options.hosts + 2);
+        let trouble_ms = options.trouble_ms + 10_000;
+        Options { rotation: true, flows, hosts, trouble_ms, calm_ms: 75_000, ..options }
     }
 
     /// The schedule of covered links.

@@ -124,7 +124,9 @@ impl Plan {
     }
 
     fn draw_files(&mut self, options: &Options, rng: &mut Rng) {
-        let (routers, hosts) = (self.routers, self.nodes.len() - self.routers);
+        // Nothing is asked of the host that is removed where the secret changes.
+        let hosts = self.nodes.len() - self.routers - usize::from(options.rotation);
+        let routers = self.routers;
         if hosts < 2 {
             return;
         }
@@ -180,6 +182,7 @@ impl Plan {
             drawn.push([(from, Fault::Cut(cut.clone())), (until, Fault::Mend(cut))]);
         }
         drawn.extend(self.hop_faults(options));
+        drawn.extend(crate::world::secrets::faults(self, options));
         for (from, until, pick) in kind("spikes", options.spikes, 3_000) {
             let (wire, more) = ((pick % wires.max(1)) as usize, (pick >> 32) % SPIKE_US);
             let slow = |us| Fault::Slow(wire, Duration::from_micros(us));

@@ -73,6 +73,13 @@ pub enum Plant {
     CrashLosesFile,
     /// Hosts build circuits of one relay, whatever they were asked for.
     OneRelay,
+    /// Nodes take handshakes under the old secret of the network no more as soon as there is a
+    /// newer one.
+    SecretDropped,
+    /// Nodes give the next secret to whoever asks, and keep links with a member that was removed.
+    SecretGiven,
+    /// Nodes keep no secret for their next start.
+    SecretForgotten,
     /// A node does this wrong itself. What is kept for a replay has none: a flaw that a checker
     /// notices is no failure.
     #[serde(skip)]

@@ -11,6 +11,7 @@ mod faults;
 mod hops;
 mod mixes;
 mod packets;
+pub(crate) mod secrets;
 mod transfers;
 
 use core::time::Duration;
@@ -34,6 +35,7 @@ use crate::outcome::{FileOutcome, Outcome, Step};
 use crate::plan::{Fault, START};
 use crate::plant::Plant;
 use crate::programs;
+use crate::secrets::Turn;
 use crate::wires::Wires;
 
 /// How long the handshake thread takes.
@@ -69,6 +71,8 @@ enum What {
     /// Look whether files are due.
     Files,
     Pings,
+    /// Nodes look at lists and secrets of the network.
+    Secrets,
     /// A node may have a newer list.
     List(usize),
     /// Programs write packets.
@@ -138,12 +142,16 @@ pub(crate) struct World<C: Ciphers> {
     /// Who called whom, and whether it was answered.
     pings: BTreeMap<(usize, HostId), bool>,
     pulses: hops::Pulses,
+    /// By node, where the network's secret changes.
+    turns: Vec<Turn>,
     steps: u64,
 }
 
 /// Pairs of hosts that are tried at the end: all, or as many as the options allow.
 fn pairs(options: &Options) -> Vec<(usize, usize)> {
-    let (routers, hosts) = (options.routers.max(1) as usize, options.hosts as usize);
+    // The last host is removed where the secret changes.
+    let hosts = options.hosts as usize - usize::from(options.rotation);
+    let routers = options.routers.max(1) as usize;
     let most = (options.pings_max as usize).max(1);
     if hosts < 2 {
         return Vec::new();
@@ -193,6 +201,7 @@ impl<C: Ciphers> World<C> {
             pairs,
             pings: BTreeMap::new(),
             pulses: hops::Pulses::new(&makings, START),
+            turns: Vec::new(),
             steps: 0,
         };
         for (a, b) in crate::circuits::hidden_pairs(&makings) {
@@ -211,6 +220,7 @@ impl<C: Ciphers> World<C> {
         world.begin_programs();
         world.begin_lists();
         world.begin_hops();
+        world.begin_secrets();
         world
     }
 
@@ -284,6 +294,7 @@ impl<C: Ciphers> World<C> {
             What::Forge => self.forge(),
             What::Pings => self.ping_everybody(),
             What::List(n) => self.take_list(n),
+            What::Secrets => self.pass_secrets(),
             What::Programs => self.write_packets(),
             What::Audit => {
                 self.audit();

@@ -107,7 +107,7 @@ pub fn rng() -> Result<Rng> {
 
 /// 32 bytes of the operating system's randomness.
 pub fn seed() -> Result<[u8; 32]> {
-    shoal_daemon::config::keys::os_random().context("the operating system gave no randomness")
+    crate::keys::random()
 }
 
 /// The issuer's notice of an epoch, still to be checked.

@@ -221,7 +221,7 @@ fn of_file(file: &Path, id: &MandateId) -> Result<Vec<Vec<u8>>> {
 /// The chain as a running node has it.
 fn of_node(common: &Common, id: &MandateId) -> Result<Vec<Vec<u8>>> {
     let mut connection = target::connect(common)?;
-    let mandate: String = id.0.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mandate = id.to_string();
     let mut all = Vec::new();
     loop {
         let first = all.len() as u64 + 1;

@@ -93,7 +93,7 @@ fn announce(json: bool, args: &RotateArgs, mut authority: Authority) -> Result<(
     let file = next_file(args);
     // One that is there is from a command that was broken off.
     if !file.exists() {
-        let random = keys::os_random().context("the operating system gave no randomness")?;
+        let random = crate::keys::random()?;
         let text = keys::network_secret_text(&NetworkSecret(random));
         keys::create(&file, &text).map_err(|e| Failure::of(failure::FAILED, e.to_string()))?;
     }

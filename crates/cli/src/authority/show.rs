@@ -60,7 +60,7 @@ impl Mandated {
     fn new(mandate: &Mandate) -> Mandated {
         Mandated {
             name: mandate.name.clone(),
-            id: mandate.id().0.iter().map(|byte| format!("{byte:02x}")).collect(),
+            id: mandate.id().to_string(),
             serial: mandate.serial,
             key: mandate.key.to_string(),
             groups: mandate.groups.clone(),

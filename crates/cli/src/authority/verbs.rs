@@ -13,6 +13,7 @@ use shoal_wire::Address;
 
 use super::folder::{self, Authority, KEY, now_s, wrong};
 use crate::failure::{self, Failure};
+use crate::keys::random;
 use crate::output;
 use crate::units::{counted, utc};
 
@@ -52,11 +53,6 @@ pub fn done(json: bool, dir: &Path, list: &List, text: &str) -> Result<()> {
     }
     output::line(&format!("{text}; the list is version {} now", content.version))?;
     deadline(dir, list)
-}
-
-fn random() -> Result<[u8; 32]> {
-    let entropy = shoal_daemon::config::keys::os_random();
-    entropy.context("the operating system gave no randomness")
 }
 
 /// A prefix for a new network: 40 random bits behind fd00::/8 (RFC 4193, section 3.2).

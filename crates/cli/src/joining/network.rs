@@ -14,6 +14,7 @@ use shoal_directory::{Carrier, HostRange, List, Mandate, Member, Prefix, is_name
 use shoal_joining::DoorSecret;
 use shoal_wire::Address;
 
+use super::fetch::{self, Fetch};
 use super::files::{NodeToml, RegistrarToml, Staging, make_folder, write};
 use super::place::{Place, own_name};
 use super::start::{Children, Service, enable, hand_over, has_units, unit_group, unit_user};
@@ -22,6 +23,7 @@ use crate::check;
 use crate::failure::{self, Failure};
 use crate::interrupt::Interrupt;
 use crate::invite::{self, TermArgs};
+use crate::keys::random;
 use crate::options::{self, Common};
 use crate::output;
 use crate::registrar::{another, ask_within};
@@ -46,6 +48,14 @@ This machine becomes the network's first router, which others call, and runs the
 lets machines in. The first invite is printed: `shoal up INVITE` on another machine. The authority's
 folder, which may do everything, belongs on a medium or machine without a network: move it there.";
 
+const FETCH_EXAMPLES: &str = "\
+Examples:
+  shoal network fetch
+  shoal network fetch --dir ~/shoal
+
+For a member that was away while the network's secret changed: no neighbour answers it any more, and
+the registrar does. A node that runs takes up what was fetched by itself.";
+
 /// The arguments of `shoal network`.
 #[derive(Args, Debug)]
 pub struct NetworkArgs {
@@ -58,6 +68,10 @@ enum Verb {
     /// Make a network, whose first router is this machine.
     #[command(after_help = EXAMPLES, arg = options::json())]
     Create(Box<Create>),
+    /// Get what this machine missed: the newest list, supplements and secret of the network, from
+    /// the registrar that let it in, by this machine's own key.
+    #[command(after_help = FETCH_EXAMPLES, arg = options::json())]
+    Fetch(Fetch),
 }
 
 #[derive(Args, Debug)]
@@ -123,6 +137,7 @@ fn endpoint(text: &str) -> Result<(IpAddr, Option<u16>), String> {
 pub fn run(common: &Common, args: &NetworkArgs) -> Result<()> {
     match &args.verb {
         Verb::Create(verb) => create(common, verb),
+        Verb::Fetch(verb) => fetch::fetch(common, verb),
     }
 }
 
@@ -149,10 +164,6 @@ fn create(common: &Common, args: &Create) -> Result<()> {
     plan.make_registrar(&key, &secret, &list)?;
     plan.make_node(&key, &secret, &list)?;
     plan.start(common, &list)
-}
-
-fn random() -> Result<[u8; 32]> {
-    keys::os_random().context("the operating system gave no randomness")
 }
 
 fn usage(text: impl Into<String>) -> anyhow::Error {

@@ -20,6 +20,7 @@ use super::place::{Place, own_name};
 use super::start::{Service, become_node, enable, hand_over, has_units};
 use crate::check;
 use crate::failure::{self, Failure};
+use crate::keys::random;
 use crate::options::Common;
 use crate::output;
 use crate::units::{lifetime, utc};
@@ -191,7 +192,7 @@ fn own_key(staging: &Staging) -> Result<Identity> {
         let loaded = keys::load_identity(&file);
         return loaded.map_err(|e| Failure::of(failure::CONFIG, e.to_string()));
     }
-    let entropy = keys::os_random().context("the operating system gave no randomness")?;
+    let entropy = random()?;
     let identity = Identity::generate(entropy);
     staging.write("node.key", keys::identity_text(&identity).as_bytes())?;
     Ok(identity)
@@ -206,7 +207,7 @@ pub fn free_port(identity: &Identity) -> Result<Option<SocketAddr>> {
     }
     for _ in 0..PORTS_TRIED {
         // A key of its own for each try: its port is as random as another.
-        let entropy = keys::os_random().context("the operating system gave no randomness")?;
+        let entropy = random()?;
         let at = any(keys::own_port(&Identity::generate(entropy)));
         if is_free(&at) {
             return Ok(Some(at));

@@ -6,7 +6,7 @@ use shoal_directory::{MandateId, SUPPLEMENT_LEN_MAX, Supplement};
 use shoal_wire::Time;
 
 use crate::control::api::{
-    Directory, ErrorCode, Hidden, LIST_PART_MAX, ListPart, Reply, STEPS_REPLY_MAX, Steps,
+    Command, Directory, ErrorCode, Hidden, LIST_PART_MAX, ListPart, Reply, STEPS_REPLY_MAX, Steps,
 };
 use crate::membership::chains::STEPS_MAX;
 use crate::membership::standing::hex;
@@ -88,6 +88,13 @@ pub(crate) fn decode(steps: &[String]) -> Result<Vec<Vec<u8>>, Reply> {
     }
     let decoded = steps.iter().map(|step| STANDARD.decode(step)).collect::<Result<_, _>>();
     decoded.map_err(|_| Reply::error(ErrorCode::BadRequest, "a supplement is no base64"))
+}
+
+/// The command by which a program hands over supplements, of which a node takes [`STEPS_MAX`] at
+/// once.
+pub fn submission(steps: &[Supplement]) -> Command {
+    let encode = |step: &Supplement| STANDARD.encode(step.bytes());
+    Command::Supplements { steps: steps.iter().map(encode).collect() }
 }
 
 fn id(hex: &str) -> Option<MandateId> {

@@ -164,9 +164,15 @@ impl Journal {
         (now >= since + PATIENCE && self.may_say(now, "calls")).then(|| {
             format!(
                 "{calling} of the neighbours that are called do not answer; is there another \
-                 network secret, or is this node's key not in their list? See `shoal peers`"
+                 network secret, or is this node's key not in their list? See `shoal peers`; what a \
+                 member missed while it was away it gets by `shoal network fetch`"
             )
         })
+    }
+
+    /// Whether neighbours have been called in vain for long.
+    pub fn is_in_vain(&self, now: Time) -> bool {
+        self.in_vain.is_some_and(|since| now >= since + PATIENCE)
     }
 
     /// Whether a line about the lasting fault `what` may be logged now.
@@ -296,9 +302,11 @@ mod tests {
         let mut journal = Journal::default();
         assert_eq!(journal.calls(at(0), 1), None);
         assert_eq!(journal.calls(at(29), 1), None);
+        assert!(!journal.is_in_vain(at(29)) && journal.is_in_vain(at(30)));
         assert!(journal.calls(at(30), 1).unwrap().contains("do not answer"));
         assert_eq!(journal.calls(at(31), 1), None);
         assert_eq!(journal.calls(at(40), 0), None);
+        assert!(!journal.is_in_vain(at(40)));
         assert_eq!(journal.calls(at(41), 2), None);
         assert!(journal.calls(at(71), 2).is_some());
     }

@@ -7,7 +7,7 @@ pub mod api;
 pub(crate) mod circuits;
 pub(crate) mod commands;
 pub mod cover;
-mod directory;
+pub mod directory;
 pub mod hints;
 pub(crate) mod hop_probes;
 pub(crate) mod hops;

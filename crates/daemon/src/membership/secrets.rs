@@ -14,14 +14,13 @@
 use std::path::PathBuf;
 
 use shoal_crypto::{NetworkSecret, NetworkSecrets, ct_eq};
-use shoal_directory::{Handing, SecretName, SecretNames};
-use shoal_wire::{Address, DropReason, SecretMessage, Time};
-use zeroize::Zeroizing;
+use shoal_directory::{Rotation, SecretNames, ToKeep};
+use shoal_wire::Time;
 
 use crate::config::keys;
 use crate::control::api;
 use crate::membership::authority::{Authority, unix_s};
-use crate::membership::known::{self, Known, counts};
+use crate::membership::known;
 use crate::worker::first::{Parts, Worker};
 
 /// The files of one node's secrets.
@@ -62,22 +61,7 @@ impl SecretFiles {
 /// What this node knows of the network's secrets.
 #[derive(Debug)]
 pub struct Secrets {
-    /// That of `network_secret_file`, and others that the list names, or named when the node
-    /// started.
-    known: Known,
-    /// From the operator, and not named by the list yet.
-    offered: Option<NetworkSecret>,
-    /// Given to the thread that keeps it, or to be given to it.
-    keeping: Option<NetworkSecret>,
-    /// The thread has it.
-    is_given: bool,
-    /// Names of what the file has; none if the last write failed.
-    saved: Option<Vec<SecretName>>,
-    /// Under which handshakes begin, and which are taken beside it.
-    in_force: NetworkSecrets,
-    /// The node does not know of it yet.
-    is_new: bool,
-    handing: Option<Handing>,
+    rotation: Rotation,
     /// Why what was kept could not be read.
     kept_fault: Option<String>,
     /// Why what the operator offers can't be read.
@@ -91,53 +75,8 @@ impl Secrets {
         (kept, kept_fault): (Vec<NetworkSecret>, Option<String>),
         pass_on: bool,
     ) -> Secrets {
-        Secrets {
-            in_force: own.clone().into(),
-            saved: Some(kept.iter().map(NetworkSecret::name).collect()),
-            known: Known::new(own, kept),
-            offered: None,
-            keeping: None,
-            is_given: false,
-            is_new: false,
-            handing: pass_on.then(Handing::new),
-            kept_fault,
-            offered_fault: None,
-        }
-    }
-
-    /// Compares what is known with the names of the list at this time; `may_hand` where neighbours
-    /// are members in force.
-    fn look(&mut self, now: Time, names: Option<&SecretNames>, unix_s: u64, may_hand: bool) {
-        self.known.retain(names, unix_s);
-        // While another is being kept the offer waits.
-        if self.keeping.is_none()
-            && let Some(offered) =
-                self.offered.take_if(|offered| counts(names, offered.name(), unix_s))
-            && self.known.find(offered.name()).is_none()
-        {
-            (self.keeping, self.is_given) = (Some(offered), false);
-        }
-        let in_force = self.known.chosen(names, unix_s);
-        let same = |a: &NetworkSecrets, b: &NetworkSecrets| {
-            a.first.name() == b.first.name()
-                && a.other.as_ref().map(NetworkSecret::name)
-                    == b.other.as_ref().map(NetworkSecret::name)
-        };
-        if !same(&in_force, &self.in_force) {
-            (self.in_force, self.is_new) = (in_force, true);
-        }
-        let newest = names.filter(|_| may_hand).map(SecretNames::newest);
-        let here = newest.and_then(|name| self.known.find(name)).cloned();
-        if self.keeping.is_none()
-            && let Some(handing) = &mut self.handing
-        {
-            handing.set(now, newest, here);
-        }
-    }
-
-    /// The text of the file: all that is known beside the node's own, and what is to be kept.
-    fn text(&self) -> Zeroizing<String> {
-        known::text(self.known.kept().iter().chain(&self.keeping))
+        let rotation = Rotation::new(own, kept, pass_on);
+        Secrets { rotation, kept_fault, offered_fault: None }
     }
 
     /// What the operator should know.
@@ -145,15 +84,15 @@ impl Secrets {
         let faults = [&self.kept_fault, &self.offered_fault];
         let mut all: Vec<String> = faults.into_iter().flatten().cloned().collect();
         let Some(names) = names else { return all };
-        if self.known.find(names.current).is_none() {
+        if self.rotation.known().find(names.current).is_none() {
             all.push(
                 "the network's secret changed, and this node does not have the new one: others \
-                 answer it no more once the old one is gone. Put the authority's network.key in \
-                 the place of network.key here, or join anew: `shoal leave`, and `shoal up` with \
-                 an invite"
+                 answer it no more once the old one is gone. `shoal network fetch` gets it from the \
+                 registrar; or put the authority's network.key beside network.key here, as \
+                 network.key.next"
                     .to_string(),
             );
-        } else if self.known.find(names.newest()).is_none() {
+        } else if self.rotation.known().find(names.newest()).is_none() {
             all.push(
                 "the network's next secret was announced, and no neighbour has given it to this \
                  node yet: it reaches nobody once the present one is gone"
@@ -176,7 +115,7 @@ impl Authority {
 
     /// The secrets in force now.
     pub fn secrets(&self) -> NetworkSecrets {
-        self.secrets.in_force.clone()
+        self.secrets.rotation.in_force().clone()
     }
 
     /// What the operator should know of the secrets.
@@ -188,16 +127,12 @@ impl Authority {
     pub(crate) fn look_at_secrets(&mut self, now: Time) {
         let (names, unix_s) = (self.secret_names(), self.list_unix_s(now));
         let may_hand = self.is_member(now);
-        self.secrets.look(now, names.as_ref(), unix_s, may_hand);
+        let rotation = &mut self.secrets.rotation;
+        rotation.look(now, names.as_ref(), unix_s, may_hand);
         let Some(watcher) = &self.watcher else { return };
-        let secrets = &mut self.secrets;
-        let kept: Vec<SecretName> =
-            secrets.known.kept().iter().chain(&secrets.keeping).map(NetworkSecret::name).collect();
-        let waits = secrets.keeping.is_some() && !secrets.is_given;
-        let is_other = secrets.saved.as_ref() != Some(&kept);
-        let is_due = waits || secrets.keeping.is_none() && is_other;
-        if is_due && watcher.keep_secrets(secrets.text(), secrets.keeping.clone()) {
-            (secrets.saved, secrets.is_given) = (Some(kept), true);
+        let Some(ToKeep { all, new }) = rotation.to_keep() else { return };
+        if watcher.keep_secrets(known::text(&all), new) {
+            rotation.note_given();
         }
     }
 
@@ -209,15 +144,13 @@ impl Authority {
         new: Option<NetworkSecret>,
         is_written: bool,
     ) {
-        let secrets = &mut self.secrets;
-        if !is_written {
-            secrets.saved = None;
-        }
+        let is_new = new.is_some();
+        self.secrets.rotation.kept(new, is_written);
         // No look without a new one: a disk that fails is asked once a look, not without end.
-        let Some(secret) = new else { return };
-        (secrets.keeping, secrets.kept_fault) = (None, None);
-        secrets.known.add(secret);
-        self.look_at_secrets(now);
+        if is_new {
+            self.secrets.kept_fault = None;
+            self.look_at_secrets(now);
+        }
     }
 
     /// The operator put a secret beside the node's, or took it away.
@@ -230,25 +163,20 @@ impl Authority {
             Ok(offered) => (offered, None),
             Err(why) => (None, Some(why)),
         };
-        (self.secrets.offered, self.secrets.offered_fault) = (offered, fault);
+        self.secrets.offered_fault = fault;
+        self.secrets.rotation.offer(offered);
         self.look_at_secrets(now);
-    }
-
-    /// Whether a member in force is at this address.
-    fn has(&self, now: Time, address: Address) -> bool {
-        self.directory.members(now, unix_s()).any(|member| member.address == address)
     }
 
     /// How far the change of the secret is, for the status.
     pub(super) fn secret_status(&self, now: Time) -> Option<api::Secret> {
         let names = self.secret_names()?;
         let stage = names.stage(self.list_unix_s(now));
-        let (have, neighbours) =
-            self.secrets.handing.as_ref().map(Handing::neighbours).unwrap_or_default();
+        let (have, neighbours) = self.secrets.rotation.neighbours();
         Some(api::Secret {
             state: stage.word().to_string(),
-            has_current: self.secrets.known.find(names.current).is_some(),
-            has_newest: self.secrets.known.find(names.newest()).is_some(),
+            has_current: self.secrets.rotation.known().find(names.current).is_some(),
+            has_newest: self.secrets.rotation.known().find(names.newest()).is_some(),
             old_until_unix_s: stage.old_until_unix_s().unwrap_or(0),
             neighbours_have: have as u32,
             neighbours: neighbours as u32,
@@ -263,19 +191,20 @@ impl Authority {
         let names = names.ok_or("the authority's list says nothing of the network's secret")?;
         let secrets = &self.secrets;
         if !secrets
-            .known
+            .rotation
+            .known()
             .all()
             .any(|known| ct_eq(api::secret_proof(known).as_bytes(), proof.as_bytes()))
         {
             return Err("that program's secret of the network is none that this node knows");
         }
-        let newest = secrets.known.find(names.newest());
+        let newest = secrets.rotation.known().find(names.newest());
         newest.ok_or("this node does not have the newest secret of the network yet")
     }
 
     /// When the secrets have something to do.
     pub(super) fn secret_timeout(&self) -> Option<Time> {
-        self.secrets.handing.as_ref().and_then(Handing::poll_timeout)
+        self.secrets.rotation.poll_timeout()
     }
 }
 
@@ -292,8 +221,8 @@ impl Worker {
     fn apply_secrets(&mut self) {
         let Parts { node, authority, .. } = &mut self.parts;
         let Some(authority) = authority else { return };
-        if std::mem::take(&mut authority.secrets.is_new) {
-            node.set_secrets(authority.secrets());
+        if let Some(secrets) = authority.secrets.rotation.take_new() {
+            node.set_secrets(secrets);
             tracing::info!("other secrets of the network count");
         }
     }
@@ -303,37 +232,32 @@ impl Worker {
         let Parts { node, ports, authority, .. } = &mut self.parts;
         let Some(authority) = authority else { return };
         let mut learnt = false;
-        let Secrets { handing, keeping, is_given, .. } = &mut authority.secrets;
-        let Some(handing) = handing else { return };
+        let rotation = &mut authority.secrets.rotation;
         while let Some((link, message)) = node.relay.poll_secret() {
-            if !handing.is_up(link)
+            if !rotation.is_up(link)
                 && let Some(neighbour) = node.relay.view(link)
             {
                 // Its message came before the event that the link is up.
-                handing.link_up(now, link, neighbour.address);
+                rotation.link_up(now, link, neighbour.address);
             }
-            match handing.handle_message(now, link, message) {
-                Ok(None) => {}
-                // Another is being kept: a neighbour gives this one again.
-                Ok(Some(_)) if keeping.is_some() => {}
-                Ok(Some(secret)) => {
-                    (*keeping, *is_given, learnt) = (Some(secret), false, true);
-                }
+            match rotation.handle_message(now, link, message) {
+                Ok(is_new) => learnt |= is_new,
                 Err(reason) => node.relay.count_drop(reason, 1),
             }
         }
-        let mut due = Vec::new();
-        while let Some((link, message)) = handing.poll_transmit(now) {
-            due.push((link, message));
-        }
-        for (link, message) in due {
-            // Links of members that a moment ago were removed end within half a second.
-            let gives = matches!(message, SecretMessage::Give(_));
-            if gives && !node.relay.view(link).is_some_and(|to| authority.has(now, to.address)) {
-                node.relay.count_drop(DropReason::UnknownPeer, 1);
-                continue;
+        let directory = &authority.directory;
+        loop {
+            let is_member = |link| {
+                let address = node.relay.view(link).map(|to| to.address);
+                directory.members(now, unix_s()).any(|member| Some(member.address) == address)
+            };
+            match rotation.poll_transmit(now, is_member) {
+                None => break,
+                Some(Err(reason)) => node.relay.count_drop(reason, 1),
+                Some(Ok((link, message))) => {
+                    node.relay.send_secret(now, link, &message, ports.at(now));
+                }
             }
-            node.relay.send_secret(now, link, &message, ports.at(now));
         }
         if learnt {
             authority.look_at_secrets(now);
@@ -343,11 +267,11 @@ impl Worker {
     /// Notes that a neighbour hears us, or is lost.
     pub(crate) fn note_secret(&mut self, now: Time, link: shoal_wire::LinkId, up: bool) {
         let Parts { node, authority, .. } = &mut self.parts;
-        let handing = authority.as_mut().and_then(|authority| authority.secrets.handing.as_mut());
-        let Some(handing) = handing else { return };
+        let Some(authority) = authority else { return };
+        let rotation = &mut authority.secrets.rotation;
         match node.relay.view(link) {
-            Some(neighbour) if up => handing.link_up(now, link, neighbour.address),
-            _ => handing.link_down(link),
+            Some(neighbour) if up => rotation.link_up(now, link, neighbour.address),
+            _ => rotation.link_down(link),
         }
     }
 }

@@ -92,9 +92,12 @@ pub(crate) fn replace(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     // Opening a pipe of that name must not block.
     options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let mut new = options.open(&name)?;
-    new.write_all(bytes)?;
-    new.sync_all()?;
-    std::fs::rename(&name, file)?;
+    let written = new.write_all(bytes).and_then(|()| new.sync_all());
+    if let Err(error) = written.and_then(|()| std::fs::rename(&name, file)) {
+        // On a full disk a part of a secret would stay there, and take room.
+        let _gone = std::fs::remove_file(&name);
+        return Err(error);
+    }
     File::open(folder)?.sync_all()
 }
 

@@ -170,7 +170,7 @@ impl Authority {
             let mandate = register.mandate();
             api::Mandate {
                 name: mandate.name.clone(),
-                id: hex(&register.id().0),
+                id: register.id().to_string(),
                 key: mandate.key.to_string(),
                 steps: register.len(),
                 head: hex(&register.head()),

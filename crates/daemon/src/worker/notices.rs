@@ -99,6 +99,10 @@ pub fn warnings(parts: &Parts, now: Time) -> Vec<String> {
     if relay.routing().is_some_and(|routing| routing.outrun() >= OUTRUN) {
         all.push(OUTRUN_WORDS.into());
     }
+    let is_up = |link: LinkView| link.up_since.is_some();
+    if parts.authority.is_some() && parts.journal.is_in_vain(now) && !relay.links().any(is_up) {
+        all.push(ALONE.into());
+    }
     all.extend(parts.lookups.faults());
     let waiting = &parts.journal.waiting;
     if !waiting.is_empty() {
@@ -106,6 +110,10 @@ pub fn warnings(parts: &Parts, now: Time) -> Vec<String> {
     }
     all
 }
+
+const ALONE: &str = "no neighbour answers: is the way to them open? If the network's secret changed \
+                     while this machine was away, `shoal network fetch` gets the new one from the \
+                     registrar";
 
 const OUTRUN_WORDS: &str = "another router announces itself with this one's address and key: stop \
                             one, or give it an address and a key of its own";

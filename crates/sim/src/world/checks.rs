@@ -285,6 +285,7 @@ impl<C: Ciphers> World<C> {
         }
         let result = model::check(&self.expected(), &self.found());
         self.hold("the disks hold what the model says", result);
+        self.check_secrets_end();
         self.check_pings("after the trouble every host reaches every other");
     }
 

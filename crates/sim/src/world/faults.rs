@@ -52,6 +52,7 @@ impl<C: Ciphers> World<C> {
         }
         if keep == Keep::Nothing {
             self.nodes[n].disk = Disk::default();
+            self.wipe_secrets(n);
             for watch in self.files.iter_mut().filter(|watch| watch.plan.to == n) {
                 watch.wiped = true;
             }
@@ -63,6 +64,7 @@ impl<C: Ciphers> World<C> {
             return;
         }
         self.nodes[n].restart(self.now, self.wires.taken[n]);
+        self.turn(n);
         let again = self.now + TRY_AGAIN;
         for watch in self.files.iter_mut().filter(|watch| watch.plan.from == n) {
             if watch.stage == Stage::Running {

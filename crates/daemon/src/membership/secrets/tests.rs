@@ -197,7 +197,7 @@ fn a_secret_that_the_list_does_not_name_changes_nothing() {
     let folder = folder.path();
     offer(folder, 9);
     let mut node = start(folder, list(1, Some(names(1, next(2)))));
-    until(&mut node, |node| node.secrets.offered.is_some());
+    until(&mut node, |node| node.secrets.rotation.is_offered());
     assert_eq!(counts(&node.0), (1, None));
     assert!(!folder.join("network.secrets").exists());
     // The list that names it comes later than the file.
@@ -253,38 +253,11 @@ fn an_offer_that_is_gone_again_is_no_fault() {
     std::fs::remove_file(&file).unwrap();
     until(&mut node, |node| node.secret_warnings().is_empty());
     offer(folder, 2);
-    until(&mut node, |node| node.secrets.offered.is_some());
+    until(&mut node, |node| node.secrets.rotation.is_offered());
     std::fs::remove_file(&file).unwrap();
-    until(&mut node, |node| node.secrets.offered.is_none());
+    until(&mut node, |node| !node.secrets.rotation.is_offered());
     node.0.take(NOW, News::File(Ok(list(2, Some(names(1, next(2)))))));
     assert_eq!((counts(&node.0), node.0.secrets.offered_fault.as_ref()), ((1, None), None));
-}
-
-#[test]
-fn an_offer_waits_while_another_secret_is_kept() {
-    let mut secrets = Secrets::new(secret(1), (Vec::new(), None), false);
-    (secrets.keeping, secrets.is_given) = (Some(secret(3)), true);
-    secrets.offered = Some(secret(2));
-    let announced = names(1, next(2));
-    secrets.look(NOW, Some(&announced), 0, true);
-    assert!(secrets.offered.is_some() && secrets.is_given);
-    secrets.keeping = None;
-    secrets.look(NOW, Some(&announced), 0, true);
-    assert!(secrets.offered.is_none() && !secrets.is_given);
-    assert_eq!(secrets.keeping.map(|keeping| keeping.0), Some([2; 32]));
-}
-
-#[test]
-fn a_secret_that_waits_is_given_to_the_thread_whatever_the_file_has() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let mut node = start(folder, list(1, Some(names(1, next(2)))));
-    node.0.secrets.keeping = Some(secret(2));
-    node.0.secrets.saved = Some(vec![secret(2).name()]);
-    node.0.look_at_secrets(NOW);
-    until(&mut node, |node| counts(node) == (1, Some(2)));
-    assert!(node.0.secrets.keeping.is_none());
-    assert_eq!(kept(folder), [2]);
 }
 
 #[test]
@@ -296,7 +269,9 @@ fn what_could_not_be_written_counts_and_is_written_later() {
     std::fs::create_dir(&barred).unwrap();
     let mut node = start(folder, list(1, Some(names(1, next(2)))));
     offer(folder, 2);
-    until(&mut node, |node| counts(node) == (1, Some(2)) && node.secrets.saved.is_none());
+    until(&mut node, |node| {
+        counts(node) == (1, Some(2)) && node.secrets.rotation.to_keep().is_some()
+    });
     let faults = node.0.watcher.as_ref().unwrap().faults();
     assert!(faults.iter().any(|why| why.contains("network.secrets: can't be written")));
     std::fs::remove_dir(&barred).unwrap();

@@ -1,0 +1,205 @@
+//! Puts what a registrar gave where this machine's node finds it: list, supplements, secret.
+//!
+//! A node that runs is given the supplements, since it writes its file of them itself; list and
+//! secret it takes from the files that are put there, without a restart.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, lchown};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use shoal_crypto::{NetworkSecret, VerifyKey};
+use shoal_daemon::config::{Config, keys};
+use shoal_daemon::control::api::{Command, Reply};
+use shoal_daemon::control::directory::submission;
+use shoal_daemon::control::socket::{ConnectError, Connection};
+use shoal_daemon::membership::chains::{ChainFile, STEPS_MAX, chain_file};
+use shoal_daemon::membership::known::read_kept;
+use shoal_directory::{List, Supplement};
+use shoal_joining::Joined;
+
+use super::files::{sync, write, wrong};
+
+/// How long the node may take to take in, or keep, what it was given.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is looked at meanwhile.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What was stored.
+pub struct Stored {
+    /// The list is newer than the node's.
+    pub list: bool,
+    /// The secret is one that the node did not know.
+    pub secret: bool,
+    /// The node runs, and has all of it.
+    pub runs: bool,
+}
+
+/// Stores the list and what the registrar signed where the node finds it.
+///
+/// # Errors
+///
+/// A file can't be written, or the node that runs does not take it: why.
+pub fn store(config: &Config, joined: &Joined) -> Result<Result<Stored, String>> {
+    // `renewal::contact` found both.
+    let authority = config.authority.as_ref().context("no [authority]")?;
+    let list = authority.list_file.as_ref().context("no [authority] list_file")?;
+    let files = [config.path(list), config.path(&authority.kept_file())];
+    let version = |file: &PathBuf| version(file, &joined.authority);
+    let here = files.iter().filter_map(version).max();
+    let given = version_of(&joined.list, &joined.authority);
+    let list = here < given;
+    if list {
+        put(&files[0], &joined.list, owner(&files[0])?)?;
+    }
+    let chains = config.path(&authority.chains_file());
+    let done = |runs| Stored { list, secret: false, runs };
+    let given = match Connection::connect(&config.control_socket()) {
+        Err(ConnectError::NotRunning(_)) => {
+            put(&chains, &merged(&chains, &joined.chain), owner(&chains)?)?;
+            return Ok(Ok(done(false)));
+        }
+        Err(error) => Err(error.to_string()),
+        Ok(mut node) => has_list(&mut node, given).and_then(|()| give(&mut node, &joined.chain)),
+    };
+    let given = given.and_then(|()| kept(&chains, &joined.chain));
+    Ok(given.map(|()| done(true)))
+}
+
+/// As [`store`], with the network's secret, if the node does not know it yet. It is put beside the
+/// node's own, as the operator puts the next one: the node keeps it once its list names it.
+pub fn store_all(
+    config: &Config,
+    joined: &Joined,
+    user: Option<u32>,
+) -> Result<Result<Stored, String>> {
+    let authority = config.authority.as_ref().context("no [authority]")?;
+    let secret = NetworkSecret(*joined.secret.expose());
+    let own = config.path(&config.node.network_secret_file);
+    let beside = keys::next_key_file(&own);
+    let kept = config.path(&authority.secrets_file());
+    let is_it = |known: &NetworkSecret| known.name() == secret.name();
+    let in_file = |file: &Path| keys::load_network_secret(file, user).is_ok_and(|s| is_it(&s));
+    let known = in_file(&own) || in_file(&beside) || read_kept(&kept, user).0.iter().any(is_it);
+    if !known {
+        put(&beside, keys::network_secret_text(&secret).as_bytes(), owner(&own)?)?;
+    }
+    let stored = store(config, joined)?;
+    Ok(stored.map(|stored| Stored { secret: !known, ..stored }))
+}
+
+/// The folder of a file.
+pub fn folder(file: &Path) -> PathBuf {
+    match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_path_buf(),
+        _ => ".".into(),
+    }
+}
+
+/// The file with more behind its name.
+fn beside(file: &Path, more: &str) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(more);
+    name.into()
+}
+
+/// User and group of a file, or of its folder as long as there is none.
+pub fn owner(file: &Path) -> Result<(u32, u32)> {
+    let meta = fs::metadata(file).or_else(|_| fs::metadata(folder(file)));
+    meta.map(|meta| (meta.uid(), meta.gid())).map_err(|e| wrong(file, e))
+}
+
+/// Puts `bytes` in the place of `file`, whole or not at all, for its owner alone.
+pub fn put(file: &Path, bytes: &[u8], owner: (u32, u32)) -> Result<()> {
+    let part = beside(file, ".part");
+    write(&part, bytes)?;
+    if self::owner(&part)? != owner {
+        lchown(&part, Some(owner.0), Some(owner.1)).map_err(|e| wrong(&part, e))?;
+    }
+    fs::rename(&part, file).map_err(|e| wrong(file, e))?;
+    sync(&folder(file))
+}
+
+fn version(file: &Path, authority: &VerifyKey) -> Option<u64> {
+    let list = crate::authority::folder::read(file, authority).ok()?;
+    Some(list.content().version)
+}
+
+fn version_of(list: &[u8], authority: &VerifyKey) -> Option<u64> {
+    List::open(authority, list).ok().map(|list| list.content().version)
+}
+
+/// The content of the node's file with this chain in the place of what it has of the mandate.
+fn merged(file: &Path, chain: &[Supplement]) -> Vec<u8> {
+    let mandate = chain.first().map(|step| step.step().mandate);
+    let (before, _) = ChainFile::new(file.to_path_buf()).read();
+    let mut out = chain_file(chain);
+    for step in before {
+        if Supplement::peek(&step).is_ok_and(|(other, _)| Some(other) != mandate) {
+            // Its length was read from two bytes.
+            out.extend_from_slice(&(step.len() as u16).to_be_bytes());
+            out.extend_from_slice(&step);
+        }
+    }
+    out
+}
+
+/// Looks again and again until `found`; whether it was in time.
+fn in_time(mut found: impl FnMut() -> Result<bool, String>) -> Result<bool, String> {
+    let mut waited = Duration::ZERO;
+    while !found()? {
+        if waited >= PATIENCE {
+            return Ok(false);
+        }
+        std::thread::sleep(LOOK);
+        waited += LOOK;
+    }
+    Ok(true)
+}
+
+const ANOTHER: &str = "it gave an unexpected answer: is it of another release?";
+
+fn directory(
+    node: &mut Connection,
+) -> Result<Box<shoal_daemon::control::api::Directory>, String> {
+    match node.call(Command::Directory, &[]).map_err(|e| e.to_string())? {
+        Reply::Directory(has) => Ok(has),
+        _ => Err(ANOTHER.into()),
+    }
+}
+
+/// Waits until the node has this list, or a newer one.
+fn has_list(node: &mut Connection, version: Option<u64>) -> Result<(), String> {
+    let Some(version) = version else { return Ok(()) };
+    if in_time(|| Ok(directory(node)?.version >= version))? {
+        return Ok(());
+    }
+    Err(format!("it does not take the list with version {version}; `shoal status` says why"))
+}
+
+/// Gives the node what it lacks of the chain.
+fn give(node: &mut Connection, chain: &[Supplement]) -> Result<(), String> {
+    let Some(first) = chain.first() else { return Ok(()) };
+    let (id, has) = (first.step().mandate.to_string(), directory(node)?);
+    let found = has.mandates.iter().find(|mandate| mandate.id == id);
+    let has = found.ok_or("its list has no such mandate")?.steps;
+    let lacks = usize::try_from(has).ok().and_then(|has| chain.get(has..)).unwrap_or_default();
+    for some in lacks.chunks(STEPS_MAX) {
+        match node.call(submission(some), &[]).map_err(|e| e.to_string())? {
+            Reply::Supplements { .. } => {}
+            _ => return Err(ANOTHER.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Waits until the node's file has the last step, so that it starts with it.
+fn kept(file: &Path, chain: &[Supplement]) -> Result<(), String> {
+    let Some(last) = chain.last() else { return Ok(()) };
+    let has = || {
+        let (steps, _) = ChainFile::new(file.to_path_buf()).read();
+        Ok(steps.iter().any(|step| step == last.bytes()))
+    };
+    if in_time(has)? { Ok(()) } else { Err(format!("{} does not have it", file.display())) }
+}
