@@ -69,8 +69,8 @@ impl Link {
                  than ten minutes, slowly or not at all, as it has no endpoint"
             ),
             (Some(at), Some(known)) => format!(
-                "where both meet under {at}, by the time of day; if nobody answers there at {known}, \
-                 which an observer then sees"
+                "where both meet under {at}, by the time of day; if nobody answers there at \
+                 {known}, which an observer then sees"
             ),
         };
         format!("link to {peer} ({address}) {at}")

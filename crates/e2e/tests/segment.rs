@@ -172,6 +172,31 @@ fn follows_addresses_that_stay(net: &Net, machine: &Namespace) {
     }
 }
 
+/// Both ends have no endpoint that stays: the interfaces get the addresses at which they meet, too.
+#[test]
+fn nodes_of_a_segment_meet_without_an_endpoint() {
+    if !shoal_e2e::namespaces() || !shoal_e2e::ipv6() {
+        return;
+    }
+    let (_bridge, machines) = segment();
+    let mut net = Net::new(&["r1", "h1"]);
+    let meets = format!("hop = \"1s\"\nrendezvous = \"[{PREFIX}]:7400\"");
+    for (name, machine) in ["r1", "h1"].iter().zip(&machines) {
+        configure(&net, name, "mode = \"segment\"\n");
+        let text = std::fs::read_to_string(net.config(name)).unwrap();
+        let lines = text.lines().filter(|line| !line.starts_with("endpoint"));
+        let text = lines.collect::<Vec<_>>().join("\n").replace("hop = \"1s\"", &meets);
+        std::fs::write(net.config(name), text).unwrap();
+        start(&mut net, machine, name);
+    }
+    wait_until_hopping(&net);
+    let status = net.ask("r1", &["status"]).unwrap();
+    assert_eq!(status["status"]["hop"]["mode"], "segment");
+    net.end("h1", "-KILL");
+    start(&mut net, &machines[1], "h1");
+    wait_until_hopping(&net);
+}
+
 #[test]
 fn a_segment_that_is_not_there_is_an_error_that_says_what_to_do() {
     if !shoal_e2e::namespaces() || !shoal_e2e::ipv6() {

@@ -421,7 +421,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn epochs_follow_each_other_from_any_time(at: u32, unix_ms: u64, passed_s in 0..9_999_999u64) {
+        fn epochs_follow_each_other_from_any_time(
+            at: u32, unix_ms: u64, passed_s in 0..9_999_999u64,
+        ) {
             let (now, unix_ms) = (Time::from_millis(at.into()), unix_ms >> 20);
             let epochs = Epochs::of(now, unix_ms);
             let later = now + Duration::from_secs(passed_s);
