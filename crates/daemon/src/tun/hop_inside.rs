@@ -2,7 +2,7 @@
 //! them: routes to those behind this node, and answers to solicitations for those behind others.
 //!
 //! ```text
-//!   near    behind this node     a route to the interface inside, before the one for all of the prefix
+//!   near    behind this node     a route to the interface inside, before that of all the prefix
 //!   far     behind other nodes   proxy NDP on the interface inside: machines there take them for
 //!                                neighbours (their route leads into the virtual interface)
 //! ```
