@@ -155,7 +155,7 @@ fn copies_and_changed_requests_draw_no_byte() {
     let before = net.nodes[R3].relay.counters().traffic.handshakes_out;
     late.iter().for_each(|frame| net.deliver(R3, socket(70), &mut frame.clone()));
     assert_eq!(net.nodes[R3].relay.counters().traffic.handshakes_out, before);
-    assert_eq!(dropped(&net, R3, DropReason::WrongClock), 3);
+    assert_eq!(dropped(&net, R3, DropReason::WrongClock), 4);
 }
 
 #[test]

@@ -61,8 +61,8 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         }
     }
 
-    /// Has the handshake that begins with a peer wait only so long for its first reply, if it has not
-    /// sent a request yet. Later waits double as ever.
+    /// Has the handshake that begins with a peer wait only so long for its first reply, if it has
+    /// sent no request yet. Later waits double as ever.
     pub fn hurry(&mut self, peer: PeerId, wait: Duration) {
         if let Some(dial) = self.peer_mut(peer).and_then(|p| p.dial.as_mut()) {
             dial.wait = if dial.sent == 0 { dial.wait.min(wait) } else { dial.wait };

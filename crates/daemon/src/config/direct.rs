@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use serde::Deserialize;
 use shoal_wire::{DirectMessage, Level};
 
-use super::Config;
 use super::error::{ConfigError, Source};
 use super::section::{Shown, section};
 use super::text::{CallAt, EncryptWith, Text};

@@ -105,7 +105,7 @@ fn one(site: &Site, pair: &Pair) -> Result<Found> {
     let began = unix_ms();
     let mut found = Found::default();
     let Some(first) = ping(site, pair)? else { return Ok(found) };
-    // The request for a link left with the first of those for an echo, once the hosts had a session.
+    // The request for a link left with the first one for an echo, once the hosts had a session.
     let asked = first.asked;
     (found.first_ms, found.routed_ms) = (Some(first.answered - began), Some(first.rtt_ms));
     let until = Instant::now() + LIMIT;
