@@ -57,7 +57,7 @@ mkdir -p /run/systemd/system
 const FIRST: &str = r#"
 ip link set lo up
 : >"$LOGS/pids"
-trap 'kill $(cat "$LOGS/pids")' EXIT
+trap 'kill $(cat "$LOGS/pids") 2>/dev/null || true' EXIT
 "$SHOAL" network create home --endpoint 127.0.0.1 --host r1 --no-interface \
     --authority "$LOGS/net" >"$LOGS/created"
 "$SHOAL" invite --json >"$LOGS/invite"
@@ -79,6 +79,9 @@ as_user pubkey /etc/shoal/node.key >"$HERE/old"
 waits || { echo "it is not in touch with the new key" >&2; exit 1; }
 as_user pubkey /etc/shoal/node.key >"$HERE/new"
 "$SHOAL" status --json >"$HERE/status"
+# A secret that this machine does not know.
+rm /etc/shoal/network.key
+as_user genkey --network -o /etc/shoal/network.key
 "$SHOAL" network fetch
 stat -c '%n %U %G %a' /etc/shoal /etc/shoal/* /etc/shoal/.[!.]* /var/lib/shoal/* 2>/dev/null || true
 as_user check -c /etc/shoal/node.toml >/dev/null
@@ -113,18 +116,22 @@ fn replaced_files_are_the_units_users_and_its_node_runs_with_them() {
     let logs = [read("first/shoal.log"), read("second/shoal.log")].concat();
     assert!(output.status.success(), "{out}\n{err}\n{logs}");
     assert!(out.contains("the unit shoal was restarted with it"), "{out}");
+    assert!(out.contains("fetched another secret"), "{out}");
     let (old, new) = (read("second/old"), read("second/new"));
     assert!(!new.is_empty() && old != new, "{out}");
     assert!(read("second/status").contains(new.trim()), "the unit runs with the new key");
     let files: Vec<_> = out.lines().filter(|line| line.starts_with('/')).collect();
-    for name in
-        ["/etc/shoal/node.key ", "/etc/shoal/network.list ", "/var/lib/shoal/network.chains "]
-    {
+    for name in [
+        "/etc/shoal/node.key ",
+        "/etc/shoal/network.list ",
+        "/var/lib/shoal/network.chains ",
+        "/etc/shoal/network.key.next ",
+    ] {
         assert!(files.iter().any(|file| file.starts_with(name)), "{name}: {out}");
     }
     for file in files {
         let mode = if file.starts_with("/etc/shoal ") { "700" } else { "600" };
         assert!(file.ends_with(&format!(" shoal shoal {mode}")), "{file}");
-        assert!(!file.contains(".part") && !file.contains("key.next"), "{file}");
+        assert!(!file.contains(".part") && !file.contains("node.key.next"), "{file}");
     }
 }

@@ -8,6 +8,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
+use shoal_e2e::clock::Shift;
 use shoal_e2e::joining::World;
 use shoal_e2e::{shoal, text};
 
@@ -191,6 +192,28 @@ fn a_router_that_was_off_is_told_how_to_come_back() {
     fs::copy(&list, world.path("r2/network.list")).unwrap();
     world.until(|world| world.pings("r2", "r1") && world.pings("r1", "r2"));
     assert!(world.is_rotated("r2", "settled"));
+}
+
+#[test]
+fn a_clock_that_is_a_year_ahead_keeps_its_node_out_until_it_is_right() {
+    let mut world = World::new();
+    let Some(shift) = Shift::new(&world.path("")) else { return };
+    world.joins("alice", &world.invite(&[]));
+    world.announce();
+    world.all_rotated(&["r1"], "announced");
+    world.publish(&["rotate", "switch"], "r1");
+    world.all_rotated(&["r1"], "switched");
+    shift.set(365 * 86_400);
+    world.start_with("alice", &shift.env());
+    let state = |world: &World| world.status("alice").authority.unwrap().state;
+    world.until(|world| state(world) == "stale");
+    let warnings = world.status("alice").warnings.join("\n");
+    assert!(warnings.contains("nothing passes"), "{warnings}");
+    assert!(!world.pings("alice", "r1"));
+    // By its clock the old secret is over; by all others' it is taken, and brings the new one.
+    shift.set(0);
+    world.all_rotated(&["alice"], "switched");
+    world.until(|world| world.pings("alice", "r1"));
 }
 
 /// Puts something in the place of a node's or registrar's kept secrets.
