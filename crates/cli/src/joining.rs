@@ -1,4 +1,5 @@
-//! Joining: `shoal network create` and `fetch`, `shoal up`, `shoal rekey`, `shoal leave` (docs/joining.md).
+//! Joining: `shoal network create` and `fetch`, `shoal up`, `shoal rekey`, `shoal leave`
+//! (docs/joining.md).
 //!
 //! ```text
 //! network create: authority, router, registrar, first invite      place: which folders

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
@@ -59,16 +59,26 @@ impl World {
 
     /// Starts `shoal` with these words, and keeps what it says in NAME.log.
     pub fn spawn(&mut self, name: &str, words: &[&str]) {
+        self.spawn_with(name, words, &[]);
+    }
+
+    fn spawn_with(&mut self, name: &str, words: &[&str], environment: &[(&str, &Path)]) {
         let log = fs::File::create(self.path(&format!("{name}.log"))).unwrap();
         let mut command = shoal(words);
         command.stdout(log.try_clone().unwrap()).stderr(log);
+        command.envs(environment.iter().copied());
         self.running.push((name.to_owned(), command.spawn().unwrap()));
     }
 
     /// Starts the node NAME, and waits until it answers.
     pub fn start(&mut self, name: &str) {
+        self.start_with(name, &[]);
+    }
+
+    /// As [`World::start`], with more environment variables.
+    pub fn start_with(&mut self, name: &str, environment: &[(&str, &Path)]) {
         let config = self.path(name).join("node.toml");
-        self.spawn(name, &["run", "-c", config.to_str().unwrap()]);
+        self.spawn_with(name, &["run", "-c", config.to_str().unwrap()], environment);
         self.until(|_| shoal(&["status", "-c"]).arg(&config).output().unwrap().status.success());
     }
 

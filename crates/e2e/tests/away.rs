@@ -84,7 +84,7 @@ fn a_member_that_was_away_for_the_whole_rotation_comes_back_by_one_command() {
     // Who was removed meanwhile is given nothing.
     let before = fs::read(world.path("eve/network.list")).unwrap();
     let (code, said) = fetch(&world, "eve");
-    assert!(code == Some(5) && said.contains("it was removed; join anew"), "{said}");
+    assert!(code == Some(3) && said.contains("who is no member any more: join anew"), "{said}");
     assert!(!world.path("eve/network.key.next").exists());
     assert_eq!(fs::read(world.path("eve/network.list")).unwrap(), before);
 }

@@ -20,7 +20,8 @@ start() {
     [ "$user" = shoal ] && set -- run -c /etc/shoal/node.toml
     [ "$user" = shoal ] || set -- registrar run -c /etc/shoal-registrar/registrar.toml
     install -d -m 0750 -o "$user" -g "$user" "/run/$user"
-    setpriv --reuid="$user" --regid="$user" --init-groups -- "$SHOAL" "$@" >>"$HERE/$user.log" 2>&1 &
+    setpriv --reuid="$user" --regid="$user" --init-groups -- \
+        "$SHOAL" "$@" >>"$HERE/$user.log" 2>&1 &
     echo $! >"/run/$user.pid"
     echo $! >>"$LOGS/pids"
     sleep 1
@@ -56,7 +57,7 @@ mkdir -p /run/systemd/system
 const FIRST: &str = r#"
 ip link set lo up
 : >"$LOGS/pids"
-trap 'kill $(cat "$LOGS/pids")' EXIT
+trap 'kill $(cat "$LOGS/pids") 2>/dev/null || true' EXIT
 "$SHOAL" network create home --endpoint 127.0.0.1 --host r1 --no-interface \
     --authority "$LOGS/net" >"$LOGS/created"
 "$SHOAL" invite --json >"$LOGS/invite"
@@ -65,20 +66,25 @@ HERE="$LOGS/second" unshare --mount sh -c "$MACHINE$SECOND" sh
 "#;
 
 const SECOND: &str = r#"
+as_user() { setpriv --reuid=shoal --regid=shoal --init-groups -- "$SHOAL" "$@"; }
 pings() { "$SHOAL" ping -n 1 -W 1 r1 >/dev/null 2>&1; }
-waits() { for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do pings && return 0; sleep 1; done; return 1; }
+waits() {
+    for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do pings && return 0; sleep 1; done
+    return 1
+}
 "$SHOAL" up "$INVITE" --no-interface --name alice
 waits || { echo "it never was in touch" >&2; exit 1; }
-"$SHOAL" pubkey /etc/shoal/node.key >"$HERE/old"
+as_user pubkey /etc/shoal/node.key >"$HERE/old"
 "$SHOAL" rekey
 waits || { echo "it is not in touch with the new key" >&2; exit 1; }
-"$SHOAL" pubkey /etc/shoal/node.key >"$HERE/new"
+as_user pubkey /etc/shoal/node.key >"$HERE/new"
 "$SHOAL" status --json >"$HERE/status"
-rm /var/lib/shoal/network.secrets 2>/dev/null || true
+# A secret that this machine does not know.
+rm /etc/shoal/network.key
+as_user genkey --network -o /etc/shoal/network.key
 "$SHOAL" network fetch
 stat -c '%n %U %G %a' /etc/shoal /etc/shoal/* /etc/shoal/.[!.]* /var/lib/shoal/* 2>/dev/null || true
-setpriv --reuid=shoal --regid=shoal --init-groups -- \
-    "$SHOAL" check -c /etc/shoal/node.toml >/dev/null
+as_user check -c /etc/shoal/node.toml >/dev/null
 "#;
 
 fn set_mode(path: &Path, mode: u32) {
@@ -110,16 +116,22 @@ fn replaced_files_are_the_units_users_and_its_node_runs_with_them() {
     let logs = [read("first/shoal.log"), read("second/shoal.log")].concat();
     assert!(output.status.success(), "{out}\n{err}\n{logs}");
     assert!(out.contains("the unit shoal was restarted with it"), "{out}");
+    assert!(out.contains("fetched another secret"), "{out}");
     let (old, new) = (read("second/old"), read("second/new"));
     assert!(!new.is_empty() && old != new, "{out}");
     assert!(read("second/status").contains(new.trim()), "the unit runs with the new key");
     let files: Vec<_> = out.lines().filter(|line| line.starts_with('/')).collect();
-    for name in ["/etc/shoal/node.key ", "/etc/shoal/network.list ", "/var/lib/shoal/network.chains "] {
+    for name in [
+        "/etc/shoal/node.key ",
+        "/etc/shoal/network.list ",
+        "/var/lib/shoal/network.chains ",
+        "/etc/shoal/network.key.next ",
+    ] {
         assert!(files.iter().any(|file| file.starts_with(name)), "{name}: {out}");
     }
     for file in files {
         let mode = if file.starts_with("/etc/shoal ") { "700" } else { "600" };
         assert!(file.ends_with(&format!(" shoal shoal {mode}")), "{file}");
-        assert!(!file.contains(".part") && !file.contains("key.next"), "{file}");
+        assert!(!file.contains(".part") && !file.contains("node.key.next"), "{file}");
     }
 }

@@ -91,7 +91,9 @@ fn is_rid(world: &World, name: &str) -> bool {
         "r1" | "carol" => 1,
         _ => 2,
     };
-    let Some(Reply::Hosts(hosts)) = world.call(name, Command::Hosts { skip: 0 }) else { return false };
+    let Some(Reply::Hosts(hosts)) = world.call(name, Command::Hosts { skip: 0 }) else {
+        return false;
+    };
     let known = hosts.hosts.iter().any(|host| ["alice", "bob"].contains(&host.name.as_str()));
     let status = world.status(name);
     !known && status.links == links && (name != "carol" || status.host_sessions == 0)

@@ -86,9 +86,8 @@ fn the_secret_changes_under_traffic_and_nothing_is_lost() {
         ["r1", "alice", "bob"].iter().all(|name| world.is_rotated(name, "switched"))
     });
     world.publish(&["rotate", "retire"], "r1");
-    world.until(|world| {
-        ["r1", "alice", "bob"].iter().all(|name| world.is_rotated(name, "settled"))
-    });
+    world
+        .until(|world| ["r1", "alice", "bob"].iter().all(|name| world.is_rotated(name, "settled")));
     shoal_e2e::send_signal(&stream, "-TERM");
     let (out, _) = text(&end_of(stream, "ping"));
     let answered = |(number, line): (usize, &str)| line.starts_with(&format!("bob {number}: "));
@@ -149,9 +148,8 @@ fn every_step_survives_a_kill_and_who_was_away_is_told() {
     world.until(|world| world.pings("alice", "bob") && world.pings("bob", "alice"));
     // Retired: who never was in touch is answered by nobody, and hears how to come back.
     world.publish(&["rotate", "retire"], "r1");
-    world.until(|world| {
-        ["r1", "alice", "bob"].iter().all(|name| world.is_rotated(name, "settled"))
-    });
+    world
+        .until(|world| ["r1", "alice", "bob"].iter().all(|name| world.is_rotated(name, "settled")));
     restart(&mut world, "r1", "-KILL");
     world.until(|world| world.pings("alice", "bob"));
     world.start("away");

@@ -8,6 +8,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
+use shoal_e2e::clock::Shift;
 use shoal_e2e::joining::World;
 use shoal_e2e::{shoal, text};
 
@@ -130,10 +131,23 @@ fn two_rotations_at_once_leave_everybody_in_touch_and_end_with_the_next_list() {
     let mut second = shoal(&["authority", "rotate", "announce", "--secret"]);
     let second = second.arg(&secret).arg("--dir").arg(&other).output().unwrap();
     assert!(second.status.success(), "{:?}", text(&second));
+    world.end("bob", "-TERM");
     world.announce();
+    world.all_rotated(&["r1", "alice"], "announced");
     fs::copy(other.join("network.list"), world.path("bob/network.list")).unwrap();
     fs::copy(other.join("network.key.next"), world.path("bob/network.key.next")).unwrap();
-    world.until(|world| world.is_rotated("r1", "announced") && world.is_rotated("bob", "announced"));
+    world.start("bob");
+    world.all_rotated(&["bob"], "announced");
+    // A node that has one of them refuses the other, and says what that means.
+    let of_r1 = fs::read(world.path("r1/network.list")).unwrap();
+    fs::copy(other.join("network.list"), world.path("r1/network.list")).unwrap();
+    let refused = |world: &World| world.status("r1").authority.and_then(|list| list.refused);
+    world.until(|world| refused(world).is_some_and(|why| why.contains("key in two places?")));
+    world.end("r1", "-KILL");
+    let (code, said) = refuses(&world, "r1");
+    assert!(code == Some(4) && said.contains("key in two places?"), "{code:?} {said}");
+    fs::write(world.path("r1/network.list"), of_r1).unwrap();
+    world.start("r1");
     // The current secret is one for all.
     for name in ["bob", "r1"] {
         world.end(name, "-KILL");
@@ -178,6 +192,28 @@ fn a_router_that_was_off_is_told_how_to_come_back() {
     fs::copy(&list, world.path("r2/network.list")).unwrap();
     world.until(|world| world.pings("r2", "r1") && world.pings("r1", "r2"));
     assert!(world.is_rotated("r2", "settled"));
+}
+
+#[test]
+fn a_clock_that_is_a_year_ahead_keeps_its_node_out_until_it_is_right() {
+    let mut world = World::new();
+    let Some(shift) = Shift::new(&world.path("")) else { return };
+    world.joins("alice", &world.invite(&[]));
+    world.announce();
+    world.all_rotated(&["r1"], "announced");
+    world.publish(&["rotate", "switch"], "r1");
+    world.all_rotated(&["r1"], "switched");
+    shift.set(365 * 86_400);
+    world.start_with("alice", &shift.env());
+    let state = |world: &World| world.status("alice").authority.unwrap().state;
+    world.until(|world| state(world) == "stale");
+    let warnings = world.status("alice").warnings.join("\n");
+    assert!(warnings.contains("nothing passes"), "{warnings}");
+    assert!(!world.pings("alice", "r1"));
+    // By its clock the old secret is over; by all others' it is taken, and brings the new one.
+    shift.set(0);
+    world.all_rotated(&["alice"], "switched");
+    world.until(|world| world.pings("alice", "r1"));
 }
 
 /// Puts something in the place of a node's or registrar's kept secrets.
@@ -229,7 +265,8 @@ fn kept_secrets_that_are_spoilt_are_named_and_come_again() {
         world.start_registrar();
         eprintln!("{how}: {:?}", world.status("alice").warnings);
         let logs = world.logs();
-        let is_named = logs.contains("network.secrets") || how == "foreign";
+        // Without a line it is the file of a node that keeps nothing.
+        let is_named = logs.contains("network.secrets") || ["empty", "foreign"].contains(&how);
         assert!(is_named, "{how}: {logs}");
         world.all_rotated(&["alice"], "announced");
         world.until(|world| world.pings("alice", "r1"));

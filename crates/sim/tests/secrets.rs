@@ -32,7 +32,7 @@ fn planted_faults_are_noticed() {
     for (plant, rule) in [
         (Plant::SecretDropped, "has the new one"),
         (Plant::SecretGiven, "is given no secret"),
-        (Plant::SecretForgotten, "has the new one"),
+        (Plant::SecretForgotten, "can be reached"),
     ] {
         let outcome = run(Options { plant: Some(plant), ..Options::rotation(5) });
         let report = outcome.to_string();

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use shoal_daemon::config::{Config, keys};
 use shoal_daemon::membership::{asking, renewal};
-use shoal_joining::{Event, Goal, Joined, Refusal};
+use shoal_joining::{Event, Fault, Goal, Joined, Refusal};
 
 use super::place::Place;
 use super::rekey::files_user;
@@ -67,8 +67,12 @@ fn ask(config: &Config, user: Option<u32>) -> Result<Joined> {
         Event::Joined(joined) => Ok(*joined),
         Event::Refused(Refusal::Adopted) => Err(Failure::of(failure::REFUSED, BY_HAND)),
         Event::Refused(Refusal::Key) => {
-            let text = format!("this machine is no member any more: it was removed; {ANEW}");
+            let text = format!("this machine is no member any more: {ANEW}");
             Err(Failure::of(failure::REFUSED, text))
+        }
+        Event::Failed(why @ Fault::Silent { welcomed: false }) => {
+            let text = format!("{why}. It is silent, too, to who is no member any more: {ANEW}");
+            Err(Failure::of(failure::UNREACHABLE, text))
         }
         other => Err(not_done(&other)),
     }

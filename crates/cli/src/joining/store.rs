@@ -160,9 +160,7 @@ fn in_time(mut found: impl FnMut() -> Result<bool, String>) -> Result<bool, Stri
 
 const ANOTHER: &str = "it gave an unexpected answer: is it of another release?";
 
-fn directory(
-    node: &mut Connection,
-) -> Result<Box<shoal_daemon::control::api::Directory>, String> {
+fn directory(node: &mut Connection) -> Result<Box<shoal_daemon::control::api::Directory>, String> {
     match node.call(Command::Directory, &[]).map_err(|e| e.to_string())? {
         Reply::Directory(has) => Ok(has),
         _ => Err(ANOTHER.into()),

@@ -164,8 +164,8 @@ impl Journal {
         (now >= since + PATIENCE && self.may_say(now, "calls")).then(|| {
             format!(
                 "{calling} of the neighbours that are called do not answer; is there another \
-                 network secret, or is this node's key not in their list? See `shoal peers`; what a \
-                 member missed while it was away it gets by `shoal network fetch`"
+                 network secret, or is this node's key not in their list? See `shoal peers`; what \
+                 a member missed while it was away it gets by `shoal network fetch`"
             )
         })
     }

@@ -87,8 +87,8 @@ impl Secrets {
         if self.rotation.known().find(names.current).is_none() {
             all.push(
                 "the network's secret changed, and this node does not have the new one: others \
-                 answer it no more once the old one is gone. `shoal network fetch` gets it from the \
-                 registrar; or put the authority's network.key beside network.key here, as \
+                 answer it no more once the old one is gone. `shoal network fetch` gets it from \
+                 the registrar; or put the authority's network.key beside network.key here, as \
                  network.key.next"
                     .to_string(),
             );

@@ -111,9 +111,9 @@ pub fn warnings(parts: &Parts, now: Time) -> Vec<String> {
     all
 }
 
-const ALONE: &str = "no neighbour answers: is the way to them open? If the network's secret changed \
-                     while this machine was away, `shoal network fetch` gets the new one from the \
-                     registrar";
+const ALONE: &str = "no neighbour answers: is the way to them open? If the network's secret \
+                     changed while this machine was away, `shoal network fetch` gets the new one \
+                     from the registrar";
 
 const OUTRUN_WORDS: &str = "another router announces itself with this one's address and key: stop \
                             one, or give it an address and a key of its own";

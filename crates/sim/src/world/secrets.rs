@@ -16,6 +16,7 @@ const EVERY: Duration = Duration::from_millis(50);
 const WAITING_MAX: usize = 64;
 const GIVEN: &str = "a member that was removed is given no secret";
 const SHUT_OUT: &str = "who was reachable while both secrets counted has the new one";
+const SETTLED: &str = "in the end every member calls and is called with the new secret alone";
 const STILL_IN: &str = "a member that was removed has no link";
 
 impl<C: Ciphers> World<C> {
@@ -33,6 +34,9 @@ impl<C: Ciphers> World<C> {
         let makings = self.makings.clone();
         let (options, plan) = (&makings.options, &makings.plan);
         let signed = times(options, plan).iter().filter(|at| **at <= self.now).count();
+        if signed == LISTS && self.turns[0].list() < LISTS {
+            self.check_overlap();
+        }
         self.hear_of(0, signed);
         if signed > 0 && self.nodes[0].runs() {
             // The operator leaves the file there until it is of no use any more.
@@ -56,6 +60,17 @@ impl<C: Ciphers> World<C> {
             }
         }
         self.push(self.now + EVERY, What::Secrets);
+    }
+
+    /// Before the old secret ends every member has the new one.
+    fn check_overlap(&mut self) {
+        let makings = self.makings.clone();
+        let out = removed(&makings.options, &makings.plan);
+        for n in (0..self.turns.len()).filter(|n| Some(*n) != out) {
+            if !self.turns[n].has_new(&makings.options) {
+                self.broken(SHUT_OUT, format!("node {n} has list {}", self.turns[n].list()));
+            }
+        }
     }
 
     fn hear_of(&mut self, n: usize, list: usize) {
@@ -145,9 +160,8 @@ impl<C: Ciphers> World<C> {
             return;
         }
         let links = node.links().to_vec();
-        let to_removed = |link: LinkId| {
-            links.iter().any(|(known, far)| *known == link && out == Some(*far))
-        };
+        let to_removed =
+            |link: LinkId| links.iter().any(|(known, far)| *known == link && out == Some(*far));
         let (all, none) = (turn.may_give(true), turn.may_give(false));
         let may = |link: LinkId| if to_removed(link) { all } else { none };
         let Some(rotation) = turn.rotation() else { return };
@@ -169,9 +183,8 @@ impl<C: Ciphers> World<C> {
         for n in 0..self.turns.len() {
             let turn = &self.turns[n];
             if n != out && (turn.list() != LISTS || !turn.is_settled(options)) {
-                let has = turn.has_new(options);
-                let seen = format!("node {n} has list {}, the new secret: {has}", turn.list());
-                self.broken(SHUT_OUT, seen);
+                let seen = format!("node {n} has list {}", turn.list());
+                self.broken(SETTLED, seen);
             }
         }
         if self.turns[out].has_new(options) {
@@ -201,7 +214,8 @@ pub(crate) fn faults(
     }
     let part = |percent: u32| START + options.trouble() * percent / 100;
     let away = plan.nodes.len() - 2;
-    let mut all = vec![[(part(5), Fault::Crash(away, Keep::Disk)), (part(85), Fault::Restart(away))]];
+    let mut all =
+        vec![[(part(5), Fault::Crash(away, Keep::Disk)), (part(85), Fault::Restart(away))]];
     let [.., settled] = times(options, plan);
     for n in 0..plan.nodes.len() {
         let at = settled + Duration::from_secs(4) + Duration::from_millis(300) * n as u32;
