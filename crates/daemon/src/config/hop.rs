@@ -189,7 +189,7 @@ section! {
         /// The prefix under which this node's addresses hop, 64 bits long. Its router must route it
         /// to this machine, and nothing else may use it: every address of it is this machine's
         /// while the node runs, so that programs that listen at all addresses can be reached there.
-        prefix: Option<Text<HopPrefix>>, optional Text(EXAMPLE), reload yes;
+        prefix: Option<Text<HopPrefix>>, optional Text(EXAMPLE), reload no;
         /// How the addresses come here: "routed" (as above), or "segment": the prefix is that of a
         /// network segment where other machines are, too, and an interface of this one gets the
         /// addresses in use. "auto": on the segment if an interface has an address of the prefix.
@@ -197,9 +197,9 @@ section! {
         /// The device to which the kernel's route for the prefix is tied, so that it goes with the
         /// node, however the node ends. No packet passes through it.
         device: Text<InterfaceName> = default_device(), reload no;
-        /// Addresses of the prefix that machines behind this node have, 256 at most, such as
-        /// ["2001:db8:1:2::10"]: they never hop, are in [interface] prefixes without being named
-        /// there, and must be in a prefix that the hosts file, or the authority, has for this node.
+        /// Addresses of the prefix that machines behind this node have, such as "2001:db8:1:2::10";
+        /// 256 at most. They never hop, are in [interface] prefixes without being named there, and
+        /// must be in a prefix that the hosts file, or the authority, has for this node.
         protect: Vec<Text<Protected>> = Vec::new(), reload yes;
         /// The network interface behind which these machines are. The node routes their addresses
         /// there, and answers there for machines with addresses of the prefix behind other nodes
