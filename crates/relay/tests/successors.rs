@@ -212,7 +212,8 @@ fn establish(net: &mut Net) {
     let key = identity(R).public();
     let config = LinkConfig { key, address: ADDRESSES[R], endpoint: Some(socket(R)) };
     net.nodes[NEW].relay.add_link(now, &config).expect("room");
-    net.run(Duration::from_secs(1));
+    // Until it was told for the last time where it is seen.
+    net.run(Duration::from_secs(3));
     assert!(link_with(net, NEW).up_since.is_some());
 }
 
