@@ -117,7 +117,7 @@ impl Turn {
         self.kept.list
     }
 
-    /// It runs, for the so manieth time, or does not.
+    /// Which start of the node runs; none while it does not.
     pub(crate) fn follow(&mut self, now: Time, options: &Options, run: Option<u32>) {
         if self.running.as_ref().map(|(known, _)| *known) == run {
             return;
