@@ -34,9 +34,7 @@ pub use anonymity::{Anonymity, LoopPolicy, Preset};
 pub use circuits::{CircuitPolicy, Circuits};
 pub use direct::{Direct, DirectLevel, DirectMode};
 pub use error::{ConfigError, Source};
-pub use hop::{
-    Hop, HopInterval, HopMode, HopPrefix, MeetingPlace, PROTECTED_MAX, Protected,
-};
+pub use hop::{Hop, HopInterval, HopMode, HopPrefix, MeetingPlace, PROTECTED_MAX, Protected};
 pub use links::{Accept, Links};
 pub use registrar::Registrar;
 pub use section::{Key, Reload, Section};
