@@ -109,6 +109,8 @@ fn clocks_wrong_by_nine_minutes_meet_within_a_second_and_by_an_hour_at_the_fallb
         let mut net = net(SECOND, ahead_s, false);
         net.run(5 * SECOND);
         assert!(all_up(&net) && hidden(&mut net), "{ahead_s:?}");
+        net.run(5 * SECOND);
+        assert!(all_hop(&net) && hidden(&mut net), "{ahead_s:?}");
     }
     let mut far = net(SECOND, [0, 3_600, -3_600], false);
     wait(&mut far, 40 * SECOND);

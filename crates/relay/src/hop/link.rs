@@ -14,6 +14,10 @@
 //! to the fixed endpoint, which the last handshake showed. The leading end tries again when the
 //! next epoch begins, and after a pause if that fails, too.
 //!
+//! A firewall that lets in only what answers keeps the first call from the following end. To which
+//! no call has come after an eighth of an epoch, calls the leading end itself: that opens its own
+//! firewall, as the leading end's call has opened the other.
+//!
 //! Two clocks tell the epoch, from the moment at which each end agreed on the session. They differ
 //! by a trip of the handshake's answer, so that each end takes in the epochs before and after its
 //! own.
@@ -34,6 +38,8 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 const STEPS_MAX: usize = 4;
 /// How often a step is sent.
 const TRIES: u32 = 8;
+/// How often the following end opens the way for a call.
+const OPENS: u32 = 3;
 /// How long no hop is tried after two that failed; twice as long after each further one, ...
 const PAUSE: Duration = Duration::from_secs(10);
 /// ... doubled so often at most.
@@ -114,6 +120,8 @@ pub struct Hop {
     /// Where data went before, and until when frames may come there.
     before: Option<(Spot, Time)>,
     next: Option<Attempt>,
+    /// Where the following end waits for a call, and called itself.
+    opened: Option<Attempt>,
     steps: VecDeque<(Spot, HopStage)>,
     /// Until then no hop is begun.
     paused: Time,
@@ -141,6 +149,7 @@ impl Hop {
             at: None,
             before: None,
             next: None,
+            opened: None,
             steps: VecDeque::new(),
             paused: Time::ZERO,
             faults: 0,
@@ -364,6 +373,31 @@ impl Hop {
         (self.at.is_some() || early).then_some(to)
     }
 
+    /// When the following end is to call, and to where, so that its own firewall lets the leading
+    /// end's call in.
+    fn opens(&self, now: Time) -> Option<(Time, Spot)> {
+        if self.end == End::Leading || self.next.is_some() || now < self.paused {
+            return None;
+        }
+        let (to, run) = self.target(now).filter(|(to, _)| self.at != Some(*to))?;
+        let began = run.since + self.interval() * to.epoch;
+        let due = match &self.opened {
+            Some(opened) if opened.to == to && opened.tries == OPENS => return None,
+            Some(opened) if opened.to == to => opened.again,
+            _ => began + self.retry(),
+        };
+        // From the fixed endpoint no hop begins later.
+        (self.at.is_some() || due < began + self.interval() / 2).then_some((due, to))
+    }
+
+    fn open(&mut self, now: Time) {
+        let Some((_, to)) = self.opens(now).filter(|(due, _)| *due <= now) else { return };
+        let before = self.opened.take().filter(|opened| opened.to == to);
+        let tries = before.map_or(0, |opened| opened.tries) + 1;
+        self.opened = Some(Attempt { to, again: now + self.retry(), tries });
+        self.push(to, HopStage::Call);
+    }
+
     fn retry(&self) -> Duration {
         (self.interval() / 8).clamp(RETRY.0, RETRY.1)
     }
@@ -398,6 +432,9 @@ impl Hop {
                     self.next = Some(Attempt { to: spot, again: now + self.retry(), tries: 1 });
                 }
             }
+            // The other end's firewall is open now; this end's call may have come too early.
+            (HopStage::Call, End::Leading) if is_next => self.push(spot, HopStage::Call),
+            (HopStage::Call, End::Leading) if self.may_follow(now, spot) => {}
             (HopStage::Answer, End::Leading) if is_next || self.at == Some(spot) => {
                 self.push(spot, HopStage::Done);
                 if is_next {
@@ -471,6 +508,7 @@ impl Hop {
                     self.next = Some(Attempt { to, again: now + retry, tries: 1 });
                     self.push(to, HopStage::Call);
                 }
+                self.open(now);
             }
         }
     }
@@ -491,7 +529,8 @@ impl Hop {
         let again = self.next.as_ref().map(|next| next.again);
         let paused = Some(self.paused).filter(|at| now < *at);
         let before = self.before.map(|(_, until)| until);
-        [begins, again, self.deadline(), paused, before].into_iter().flatten().min()
+        let opens = self.opens(now).map(|(due, _)| due);
+        [begins, again, self.deadline(), paused, before, opens].into_iter().flatten().min()
     }
 
     /// What is known of its hops.

@@ -43,6 +43,9 @@ struct Pair {
     delay: Duration,
     /// Nothing of this end passes between addresses that hop.
     blocked: [bool; 2],
+    /// Before each end is a firewall that lets in only what comes from where something left to.
+    walls: bool,
+    opened: BTreeSet<Endpoints>,
     /// Frames of data that arrived at an address that is not taken in, or with an unknown source.
     missed: u64,
     arrived: u64,
@@ -62,6 +65,8 @@ impl Pair {
             loses: 0,
             delay: Duration::from_millis(20),
             blocked: [false; 2],
+            walls: false,
+            opened: BTreeSet::new(),
             missed: 0,
             arrived: 0,
             sent: Vec::new(),
@@ -90,6 +95,7 @@ impl Pair {
 
     fn send(&mut self, by: usize, ends: Endpoints, step: Option<HopStep>) {
         // Steps get lost; data is what the test is about.
+        self.opened.insert(ends);
         let lost = self.loses > 0 && step.is_some() && self.rng.u64().is_multiple_of(self.loses);
         if !lost && !self.blocked[by] {
             self.sent.push(Sent { by, at: self.now + self.delay, ends, step });
@@ -131,6 +137,11 @@ impl Pair {
         self.ends[end].accepted(now, &mut accepted);
         let own = |id: &u64| place(end as u8, SECOND).endpoint(*id) == ends.remote;
         let source = ends.local.expect("each send names its source");
+        let back = Endpoints { local: Some(ends.remote), remote: source };
+        if self.walls && !self.opened.contains(&back) {
+            self.missed += u64::from(step.is_none());
+            return;
+        }
         let taken = accepted.iter().any(own) && self.ends[end].knows(now, source);
         match step {
             None if taken => self.arrived += 1,
@@ -184,6 +195,33 @@ fn steps_that_get_lost_are_repeated() {
     pair.loses = 4;
     pair.run(120 * SECOND);
     assert!(pair.missed == 0 && pair.ends[0].view().made > 100, "{}", pair.missed);
+}
+
+#[test]
+fn firewalls_that_let_in_only_answers_are_opened_from_both_sides() {
+    for (interval, loses) in [(SECOND, 0), (SECOND, 6), (60 * SECOND, 0)] {
+        let mut pair = Pair::new(interval);
+        (pair.walls, pair.loses) = (true, loses);
+        pair.run(120 * SECOND);
+        assert_eq!((pair.missed, pair.hopping()), (0, [true; 2]), "{interval:?} {loses}");
+        let view = pair.ends[0].view();
+        let hops = 120 / interval.as_secs();
+        assert!(view.made >= hops * 9 / 10 && (loses > 0 || view.failed == 0), "{view:?}");
+    }
+}
+
+#[test]
+fn an_end_that_gets_its_calls_makes_none() {
+    let mut pair = Pair::new(SECOND);
+    for _ in 0..60_000 / STEP.as_millis() {
+        let before = pair.sent.len();
+        pair.turn();
+        let new = pair.sent[before.min(pair.sent.len())..].iter();
+        assert!(!new.clone().any(|sent| {
+            sent.by == 1 && sent.step.is_some_and(|step| step.stage == HopStage::Call)
+        }));
+    }
+    assert!(pair.ends[0].view().made > 50);
 }
 
 #[test]
@@ -315,7 +353,8 @@ fn steps_that_are_not_the_neighbours_to_take_are_refused() {
     let step = |stage, tag, epoch| HopStep { stage, tag, epoch };
     let bad = Err(DropReason::BadHop);
     for (end, step) in [
-        (0, step(HopStage::Call, tag, 5)),
+        (0, step(HopStage::Call, tag, 8)),
+        (0, step(HopStage::Call, [0; 4], 5)),
         (0, step(HopStage::Done, tag, 5)),
         (0, step(HopStage::Answer, tag, 9)),
         (1, step(HopStage::Answer, tag, 5)),
