@@ -260,6 +260,8 @@ fn the_level_follows_both_ends_and_off_means_off() {
     assert_eq!((net.direct(H1).asked, net.direct(H1).links), (1, 0));
     assert!(net.status(H2).direct.is_none());
     let drops: std::collections::BTreeMap<_, _> = net.status(H2).drops.into_iter().collect();
-    assert_eq!(drops.get("not_allowed"), Some(&1), "{drops:?}");
+    // One question, which is repeated while no answer comes.
+    let asked = drops.get("not_allowed").copied();
+    assert!(asked.is_some_and(|asked| (1..=5).contains(&asked)), "{drops:?}");
     assert!(on_the_wire(&net) - before < 1_000, "the two can be seen to speak");
 }

@@ -24,52 +24,6 @@ fn set_mode(file: &Path, mode: u32) {
 }
 
 #[test]
-fn who_was_removed_and_has_all_files_of_that_time_stays_out() {
-    let mut world = World::new();
-    let invite = world.invite(&["--uses", "3"]);
-    for name in ["alice", "eve"] {
-        world.joins(name, &invite);
-        world.start(name);
-    }
-    world.until(|world| world.pings("eve", "alice"));
-    let old = fs::read(world.path("r1/network.list")).unwrap();
-    assert!(world.ask(&["registrar", "remove", "eve"]).is_some());
-    world.until(|world| !world.pings("eve", "alice"));
-    world.announce();
-    world.all_rotated(&["r1", "alice"], "announced");
-    world.publish(&["rotate", "switch"], "r1");
-    world.all_rotated(&["r1", "alice"], "switched");
-    // With the old secret, which is still taken, its call is opened and refused by name.
-    let before = world.drops("r1", "unknown_peer");
-    world.end("eve", "-KILL");
-    world.start("eve");
-    world.until(|world| world.drops("r1", "unknown_peer") > before);
-    world.publish(&["rotate", "retire"], "r1");
-    world.all_rotated(&["r1", "alice"], "settled");
-    let before = world.drops("r1", "bad_handshake");
-    world.until(|world| world.drops("r1", "bad_handshake") > before);
-    assert!(!world.pings("eve", "alice") && !world.pings("eve", "r1"));
-    assert!(!world.path("eve/network.secrets").exists());
-
-    // A node that starts anew is given the list in which eve is a member and the old secret counts.
-    let newest = fs::read(world.path("r1/network.list")).unwrap();
-    world.end("r1", "-KILL");
-    fs::write(world.path("r1/network.list"), &old).unwrap();
-    let (code, said) = refuses(&world, "r1");
-    assert!(code == Some(4) && said.contains("older"), "{code:?} {said}");
-    fs::write(world.path("r1/network.list"), &newest).unwrap();
-    world.start("r1");
-    // And one that runs refuses it, and says so.
-    fs::write(world.path("r1/network.list"), &old).unwrap();
-    world.until(|world| {
-        world.status("r1").authority.is_some_and(|authority| authority.refused.is_some())
-    });
-    assert!(world.is_rotated("r1", "settled"));
-    assert!(!world.pings("eve", "r1"));
-    world.until(|world| world.pings("alice", "r1"));
-}
-
-#[test]
 fn a_registrar_killed_at_each_step_gives_newcomers_the_right_secret() {
     let mut world = World::new();
     let invite = world.invite(&["--uses", "5"]);

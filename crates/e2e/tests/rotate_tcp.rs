@@ -36,7 +36,7 @@ fn all_are(town: &Town, state: &str) {
         let secret = town.status(name).authority.and_then(|authority| authority.secret);
         secret.is_some_and(|secret| secret.state == state && secret.has_newest)
     };
-    while !NODES.iter().all(|name| is(name)) {
+    while !NODES.iter().all(is) {
         assert!(began.elapsed() < PATIENCE, "not all nodes are {state}");
         std::thread::sleep(Duration::from_millis(50));
     }

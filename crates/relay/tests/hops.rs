@@ -378,5 +378,5 @@ fn an_answer_that_comes_after_the_prefix_was_told_moves_no_fixed_endpoint() {
         net.run(Duration::from_secs(100));
         assert!(view(&net, other).hopping);
     }
-    assert_eq!(followed, 1, "one end leads");
+    assert_eq!(followed, 2, "either end calls, the following one if no call comes");
 }

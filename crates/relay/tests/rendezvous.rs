@@ -24,10 +24,10 @@ fn net(hop: Duration, ahead_s: [i64; 3], fallback: bool) -> Net {
     let addresses = [Address::new(1, 0), Address::new(2, 0), Address::new(1, 1)];
     let mut net = Net::new(&addresses, &[]);
     net.wire.paths = Some(Vec::new());
-    for node in 0..3 {
+    for (node, ahead_s) in ahead_s.into_iter().enumerate() {
         let (now, relay) = (net.now, &mut net.nodes[node].relay);
         relay.set_hop_place(Some((hop_prefix(node), 7_400)));
-        relay.set_unix_time(now, UNIX_MS.saturating_add_signed(ahead_s[node] * 1_000));
+        relay.set_unix_time(now, UNIX_MS.saturating_add_signed(ahead_s * 1_000));
         let neighbours: &[usize] = if node == R1 { &[R2, H1] } else { &[R1] };
         for &far in neighbours {
             let endpoint = (fallback && far != H1).then(|| socket(far));

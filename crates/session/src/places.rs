@@ -47,7 +47,8 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     }
 
     /// Has cookies of requests that come to an address under this prefix hold for all addresses of
-    /// their sender's /64, since both addresses change with time; with none they hold for one alone.
+    /// their sender's /64, since both addresses change with time; with none they hold for one
+    /// alone.
     pub fn set_wide_prefix(&mut self, prefix: Option<[u8; 8]>) {
         self.cookies.set_wide_prefix(prefix);
     }

@@ -102,9 +102,9 @@ section! {
         /// absent, the addresses stay.
         hop: Option<Text<HopInterval>>, optional Text(HopInterval(TEN_SECONDS)), reload yes;
         /// Where both ends meet that have no session, at addresses that follow from the time of day
-        /// and are used for ten minutes: the neighbour's `[hop] prefix` and its port. Both ends need
-        /// it. An `endpoint` is called only when nobody answers there; without one the clocks of
-        /// both ends must agree to within ten minutes.
+        /// and are used for ten minutes: the neighbour's `[hop] prefix` and its port. Both ends
+        /// need it. An `endpoint` is called only when nobody answers there; without one the clocks
+        /// of both ends must agree to within ten minutes.
         rendezvous: Option<Text<MeetingPlace>>, optional Text(MEETING), reload yes;
         /// Cost of this link when it loses nothing, in place of routing.default_cost.
         default_cost: Option<u32>, optional 100, reload yes;

@@ -181,6 +181,7 @@ fn the_reference_file_parses_to_the_defaults() {
     assert!(all.links[0].endpoint.take().is_some());
     assert!(all.links[0].hop.take().is_some() && all.hop_prefix().is_some());
     all.hop = None;
+    assert!(all.links[0].rendezvous.take().is_some());
     assert!(all.links[0].default_cost.take().is_some());
     assert!(all.links[0].mtu.take().is_some());
     assert!(all.links[0].import.take().is_some());

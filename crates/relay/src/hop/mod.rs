@@ -1,8 +1,8 @@
 //! Addresses that hop: both ends of a link change theirs with each epoch
 //! (docs/decisions/moving-targets.md).
 //!
-//! In: secrets of sessions and of neighbours, the wall clock, the neighbour's place and steps, time. Out: steps to be sent, where the
-//! link's data goes, at which addresses frames may come.
+//! In: secrets of sessions and of neighbours, the wall clock, the neighbour's place and steps,
+//! time. Out: steps to be sent, where the link's data goes, at which addresses frames may come.
 
 mod link;
 mod probe;

@@ -269,10 +269,6 @@ impl Rendezvous {
 }
 
 #[cfg(test)]
-#[path = "../../../wire/tests/vectors/mod.rs"]
-mod vectors;
-
-#[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
@@ -283,7 +279,7 @@ mod tests {
     const NOW: Time = Time(77_000_000_000);
 
     fn secret(at: usize) -> Secret<32> {
-        let all = vectors::vector("hop", "meeting");
+        let all = super::super::schedule::vectors::vector("hop", "meeting");
         Secret::new(all[at * 32..][..32].try_into().unwrap())
     }
 
@@ -324,7 +320,7 @@ mod tests {
                 made.extend(ends[0].first.identifier(end, epoch, 0).to_be_bytes());
             }
         }
-        assert_eq!(made, vectors::vector("hop", "rendezvous"));
+        assert_eq!(made, super::super::schedule::vectors::vector("hop", "rendezvous"));
         let id = |at: usize| u64::from_be_bytes(made[at * 8..][..8].try_into().unwrap());
         let mut all = Vec::new();
         ends[0].accepted(NOW, &mut all);

@@ -80,7 +80,7 @@ pub fn epoch(since: Time, now: Time, interval: Duration) -> u32 {
 
 #[cfg(test)]
 #[path = "../../../wire/tests/vectors/mod.rs"]
-mod vectors;
+pub(super) mod vectors;
 
 #[cfg(test)]
 mod tests {

@@ -3,9 +3,9 @@
 //! reaches no session.
 //!
 //! An address at which two neighbours meet is one that begins with a handshake; others begin with a
-//! step of a hop. When an epoch begins nobody is told here: an address is known from the first frame that bears
-//! it. Both ends leave an address before three quarters of the next epoch are over, and take frames
-//! in there for an epoch more.
+//! step of a hop. When an epoch begins nobody is told here: an address is known from the first
+//! frame that bears it. Both ends leave an address before three quarters of the next epoch are
+//! over, and take frames in there for an epoch more.
 
 use core::time::Duration;
 use std::collections::BTreeMap;

@@ -57,7 +57,8 @@ pub struct HopPeer {
     /// How long each address is used, in seconds.
     pub interval_s: f64,
     /// `hopping`; `fixed` (frames go between the fixed endpoints, or where both ends met, as hops
-    /// fail or none was made yet); `alone` (the neighbour's addresses don't hop, so neither do these).
+    /// fail or none was made yet); `alone` (the neighbour's addresses don't hop, so neither do
+    /// these).
     pub state: String,
     /// How the last hop ended: `none`, `moved` or `failed`.
     pub last: String,
