@@ -198,8 +198,8 @@ section! {
         /// node, however the node ends. No packet passes through it.
         device: Text<InterfaceName> = default_device(), reload no;
         /// Addresses of the prefix that machines behind this node have, such as "2001:db8:1:2::10";
-        /// 256 at most. They never hop, are in [interface] prefixes without being named there, and
-        /// must be in a prefix that the hosts file, or the authority, has for this node.
+        /// 256 at most. They never hop, are in `[interface] prefixes` without being named there,
+        /// and must be in a prefix that the hosts file, or the authority, has for this node.
         protect: Vec<Text<Protected>> = Vec::new(), reload yes;
         /// The network interface behind which these machines are. The node routes their addresses
         /// there, and answers there for machines with addresses of the prefix behind other nodes
