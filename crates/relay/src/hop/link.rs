@@ -14,9 +14,9 @@
 //! to the fixed endpoint, which the last handshake showed. The leading end tries again when the
 //! next epoch begins, and after a pause if that fails, too.
 //!
-//! A firewall that lets in only what answers keeps the first call from the following end. To which
-//! no call has come after an eighth of an epoch, calls the leading end itself: that opens its own
-//! firewall, as the leading end's call has opened the other.
+//! A firewall that lets in only what answers keeps the first call from the following end. If no
+//! call has come after an eighth of an epoch, the following end sends one itself: that opens its
+//! own firewall, as the leading end's call has opened the other.
 //!
 //! Two clocks tell the epoch, from the moment at which each end agreed on the session. They differ
 //! by a trip of the handshake's answer, so that each end takes in the epochs before and after its
@@ -207,8 +207,10 @@ impl Hop {
         let (run, peer) = (self.run(spot.tag)?, self.peer?);
         let id = |end| run.schedule.identifier(end, spot.epoch, 0);
         let own = id(self.end);
-        let local = self.left_out.binary_search(&own).is_err().then(|| self.own.endpoint(own));
-        local?;
+        if self.left_out.binary_search(&own).is_ok() {
+            return None;
+        }
+        let local = Some(self.own.endpoint(own));
         Some(Endpoints { local, remote: peer.endpoint(id(self.end.other())) })
     }
 
