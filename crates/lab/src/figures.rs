@@ -43,7 +43,11 @@ pub const KNOWN: &[(&str, &str, &str)] = &[
     ("udp_disordered", "", "UDP datagrams that arrived there after a later one"),
     ("udp_delay_ms", "ms", "mean time of UDP datagrams from one interface to the other"),
     ("udp_delay_p99_ms", "ms", "what 99% of these times do not exceed"),
-    ("udp_jitter_ms", "ms", "jitter of UDP as iperf3 reckons it (RFC 3550)"),
+    (
+        "udp_jitter_ms",
+        "ms",
+        "mean of the jitters of UDP that iperf3 reckons each tenth of a second (RFC 3550)",
+    ),
     ("rotations", "", "how often the first flow moved to another circuit"),
     ("seen", "", "datagrams that observers of the wires kept"),
     ("odd_sizes", "", "of those, how many have none of the three sizes"),

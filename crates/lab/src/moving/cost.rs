@@ -21,6 +21,8 @@ use crate::site::Site;
 
 /// Name of the relay.
 const RELAY: &str = "r2";
+/// TCP streams over each way in a repetition.
+const STREAMS: u32 = 6;
 /// How long idle links are watched each time.
 const IDLE: Duration = Duration::from_secs(20);
 /// How long a node that was killed may take.
@@ -90,11 +92,13 @@ pub fn run(bench: &Bench<'_>, folder: &Path, report: &mut Report) -> Result<()> 
     report.links = places.first().map_or_else(String::new, |place| place.network().manner());
     let mut runs: Vec<Vec<Run>> = places.iter().map(|_| Vec::new()).collect();
     for turn in 1..=bench.repeat() {
-        let (idle, beside) = (idle(&places)?, beside(&places, bench)?);
-        let others = idle.into_iter().zip(beside);
-        for ((place, runs), (idle, beside)) in places.iter_mut().zip(&mut runs).zip(others) {
+        let (idle, beside) = (idle(&places)?, beside(&places, bench, turn as usize)?);
+        let loaded = under_load(&places, bench.moving.seconds)?;
+        let found = loaded.into_iter().zip(beside).zip(idle);
+        for ((place, runs), ((mut found, beside), idle)) in
+            places.iter_mut().zip(&mut runs).zip(found)
+        {
             crate::interrupt::check()?;
-            let mut found = under_load(place, bench.moving.seconds)?;
             found.extend(beside.into_iter().chain(idle));
             found.extend(restarted(place)?);
             let words = found.iter().map(|f| format!("{} {}", f.name, figures::number(f.value)));
@@ -109,35 +113,50 @@ pub fn run(bench: &Bench<'_>, folder: &Path, report: &mut Report) -> Result<()> 
     Ok(())
 }
 
-/// One TCP stream, and what it cost the relay.
-fn under_load(place: &Place, seconds: f64) -> Result<Vec<Figure>> {
-    let site = place.site().context("no nodes")?;
-    let before = Counters::of(site)?;
-    let mut found = programs::tcp(place, seconds)?;
-    found.extend(Counters::of(site)?.since(&before));
+/// TCP streams over all ways in turn, and what they cost the relays. The streams are short, and each
+/// second round goes the other way about: what this machine's speed does meanwhile meets all alike.
+fn under_load(places: &[Place], seconds: f64) -> Result<Vec<Vec<Figure>>> {
+    let counters = |place: &Place| Counters::of(place.site().context("no nodes")?);
+    let before = places.iter().map(counters).collect::<Result<Vec<_>>>()?;
+    let mut mbit = vec![0.0; places.len()];
+    for round in 0..STREAMS {
+        for n in 0..places.len() {
+            crate::interrupt::check()?;
+            let at = if round % 2 == 0 { n } else { places.len() - 1 - n };
+            mbit[at] += programs::tcp_mbit(&places[at], seconds)? / f64::from(STREAMS);
+        }
+    }
+    let mut found = Vec::new();
+    for ((place, before), mbit) in places.iter().zip(&before).zip(mbit) {
+        let mut figures = vec![figure("tcp_mbit", "", mbit)];
+        figures.extend(counters(place)?.since(before));
+        found.push(figures);
+    }
     Ok(found)
 }
 
 /// Pings and UDP over all ways at once: they are light, and what else this machine does delays all
-/// of them alike.
-fn beside(places: &[Place], bench: &Bench<'_>) -> Result<Vec<Vec<Figure>>> {
+/// of them alike. Each turn another way begins, for whoever begins stays ahead of the others.
+fn beside(places: &[Place], bench: &Bench<'_>, turn: usize) -> Result<Vec<Vec<Figure>>> {
     let m = bench.moving;
-    std::thread::scope(|scope| {
-        let one = |place| {
-            scope.spawn(move || {
-                let mut found = programs::calm(place, m.pings)?;
-                for mb in &m.udp_mb {
-                    found.extend(programs::udp(place, *mb, m.udp_mbit)?);
-                }
-                Ok(found)
-            })
-        };
-        let threads: Vec<_> = places.iter().map(one).collect();
+    let one = |place: &Place| {
+        let mut found = programs::calm(place, m.pings)?;
+        for mb in &m.udp_mb {
+            found.extend(programs::udp(place, *mb, m.udp_mbit)?);
+        }
+        Ok(found)
+    };
+    let first = turn % places.len();
+    let mut found: Vec<Vec<Figure>> = std::thread::scope(|scope| {
+        let in_turn = places[first..].iter().chain(&places[..first]);
+        let threads: Vec<_> = in_turn.map(|place| scope.spawn(move || one(place))).collect();
         let end = |thread: std::thread::ScopedJoinHandle<'_, Result<_>>| {
             thread.join().map_err(|_| anyhow::anyhow!("a thread of pings panicked"))?
         };
-        threads.into_iter().map(end).collect()
-    })
+        threads.into_iter().map(end).collect::<Result<_>>()
+    })?;
+    found.rotate_right(first);
+    Ok(found)
 }
 
 /// Frames and bytes that all nodes have sent, and hops of all links.

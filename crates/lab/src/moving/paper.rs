@@ -86,7 +86,7 @@ fn one(place: &Place, test: Test, bench: &Bench<'_>) -> Result<Vec<Figure>> {
         Test::Calm(count) => programs::calm(place, count)?,
         Test::Flood(count) => programs::flood(place, count)?,
         Test::Wget(mb) => programs::wget(place, mb)?,
-        Test::Tcp(seconds) => programs::tcp(place, seconds)?,
+        Test::Tcp(seconds) => vec![figure("tcp_mbit", "", programs::tcp_mbit(place, seconds)?)],
         Test::Udp(mb) => programs::udp(place, mb, bench.moving.udp_mbit)?,
     };
     let seconds = began.elapsed().as_secs_f64();

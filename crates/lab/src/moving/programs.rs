@@ -104,25 +104,32 @@ pub fn wget(place: &Place, mb: f64) -> Result<Vec<Figure>> {
     Ok(vec![figure("wget_mbit", size(mb), mbit)])
 }
 
-/// One TCP stream, cubic.
-pub fn tcp(place: &Place, seconds: f64) -> Result<Vec<Figure>> {
+/// One TCP stream, cubic: its rate in Mbit/s.
+pub fn tcp_mbit(place: &Place, seconds: f64) -> Result<f64> {
     let seconds = seconds.to_string();
     let found = iperf(place, &["-t", &seconds, "-C", "cubic"])?;
     let rate = found["end"]["sum_received"]["bits_per_second"].as_f64();
-    Ok(vec![figure("tcp_mbit", "", rate.context("iperf3 reports no rate")? / 1e6)])
+    Ok(rate.context("iperf3 reports no rate")? / 1e6)
 }
 
 /// UDP of so many millions of bytes at a rate: jitter and loss.
 pub fn udp(place: &Place, mb: f64, mbit: f64) -> Result<Vec<Figure>> {
     let (bytes, rate) = (((mb * 1e6) as u64).to_string(), format!("{mbit}M"));
-    let found = iperf(place, &["-u", "-w", "2M", "-l", PAYLOAD, "-b", &rate, "-n", &bytes])?;
-    let sum = &found["end"]["sum"];
-    let number = |name: &str| sum[name].as_f64().context("iperf3 reports no jitter");
+    let words = ["-u", "-w", "2M", "-l", PAYLOAD, "-b", &rate, "-n", &bytes, "--get-server-output"];
+    let found = iperf(place, &words)?;
+    let lost = found["end"]["sum"]["lost_percent"].as_f64().context("iperf3 reports no loss")?;
+    let jitter = jitter_ms(&found).context("iperf3 reports no jitter")?;
     let of = size(mb);
-    Ok(vec![
-        figure("udp_jitter_ms", &of, number("jitter_ms")?),
-        figure("udp_lost", &of, number("lost_percent")? / 100.0),
-    ])
+    Ok(vec![figure("udp_jitter_ms", &of, jitter), figure("udp_lost", &of, lost / 100.0)])
+}
+
+/// The mean of the jitters that the server reckons each tenth of a second. Each of them, and so the
+/// one that iperf3 shows at the end, is about the last sixteen packets alone (RFC 3550, section 6.4.1).
+fn jitter_ms(found: &serde_json::Value) -> Option<f64> {
+    let intervals = found["server_output_json"]["intervals"].as_array()?;
+    let each = intervals.iter().filter_map(|interval| interval["sum"]["jitter_ms"].as_f64());
+    let each: Vec<f64> = each.collect();
+    (!each.is_empty()).then(|| each.iter().sum::<f64>() / each.len() as f64)
 }
 
 fn iperf(place: &Place, words: &[&str]) -> Result<serde_json::Value> {
@@ -151,6 +158,14 @@ mod tests {
         assert_eq!(Echoes::read("ping: unknown host"), None);
         let quiet = Echoes::read("3 packets transmitted, 0 received, 100% packet loss").unwrap();
         assert!(quiet.mean_ms.is_nan() && quiet.figures("x").len() == 4);
+    }
+
+    #[test]
+    fn jitter_is_the_mean_of_what_the_server_says() {
+        let text = r#"{"server_output_json": {"intervals": [
+            {"sum": {"jitter_ms": 0.1}}, {"sum": {}}, {"sum": {"jitter_ms": 0.3}}]}}"#;
+        assert_eq!(jitter_ms(&serde_json::from_str(text).unwrap()), Some(0.2));
+        assert_eq!(jitter_ms(&serde_json::Value::Null), None);
     }
 
     #[test]

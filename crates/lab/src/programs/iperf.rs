@@ -26,7 +26,9 @@ pub fn iperf(
     words: &[&str],
 ) -> Result<Value> {
     let mut server = Command::new("iperf3");
-    server.args(["-s", "-1"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // What the server says each tenth of a second is had by `--get-server-output`.
+    server.args(["-s", "-1", "-J", "-i", "0.1"]);
+    server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut server = Process::start("iperf3", server, network.namespace_fd(to))
         .context("is iperf3 installed and in the search path?")?;
     let far = far.to_string();
