@@ -200,6 +200,12 @@ impl<C: Ciphers> Edge<C> {
         self.added(host).hold * 2
     }
 
+    /// For how long packets may gather before they are taken in, since many wait for others in any
+    /// case; none while few do. What comes together is opened and delivered together.
+    pub fn gathers(&self) -> Option<Duration> {
+        self.own.sequences.gathers()
+    }
+
     /// Counters of the order of packets that came over circuits.
     pub fn order_stats(&self) -> OrderStats {
         self.own.sequences.stats()

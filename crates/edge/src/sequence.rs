@@ -23,6 +23,7 @@
 //! bounded, for a stream and in all. Nothing is delivered twice, since the session of the two hosts
 //! opens nothing twice.
 
+mod deadlines;
 mod front;
 mod known;
 mod pace;
@@ -31,11 +32,11 @@ mod pool;
 mod stream;
 
 use core::time::Duration;
-use std::collections::BTreeSet;
 
 use shoal_wire::{CircuitId, Time, ip};
 
 use crate::book::HostId;
+use crate::sequence::deadlines::Deadlines;
 use crate::sequence::front::Record;
 use crate::sequence::known::Known;
 use crate::sequence::path::Paths;
@@ -53,6 +54,13 @@ const HELD_MAX: usize = SLOTS_MAX - 1_024;
 /// sockets, and is given as long a time to be taken in, up to a bound, before it counts as missing.
 const AWAY: Duration = Duration::from_millis(2);
 const AWAY_MAX: Duration = Duration::from_millis(50);
+
+/// Behind mixes packets come in quanta, a few in each. While so many wait for others, which is
+/// where a stream is fast, those that come may gather for this part of the path's hold, and no
+/// longer than this: a node that wakes for each quantum spends more on that than on packets.
+const GATHER_FROM: usize = 64;
+const GATHER_PART: u32 = 32;
+const GATHER_MAX: Duration = Duration::from_millis(1);
 
 /// The first packet that comes of a stream may have overtaken so many, unless it says otherwise.
 const OVERTAKEN: u64 = 48;
@@ -127,7 +135,7 @@ pub struct Sequences {
     held: usize,
     paths: Paths,
     /// Streams of which packets wait, by when those that are due are given up.
-    deadlines: BTreeSet<(Time, u16)>,
+    deadlines: Deadlines,
     /// When something was called last, and until when nothing is given up.
     awake: Time,
     not_before: Time,
@@ -192,7 +200,9 @@ impl Sequences {
         }
         let is_early = stream.pace.due(packet.sent) > now;
         self.stats.kept += u64::from(at_number == stream.due && is_early);
-        if at_number > stream.due || stream.released > 0 || is_early {
+        // With others right behind it, it is delivered together with them.
+        let is_followed = stream.holds(at_number + 1);
+        if at_number > stream.due || stream.released > 0 || is_early || is_followed {
             return self.hold(now, at, at_number, packet);
         }
         stream.pace.note(now, packet.sent);
@@ -235,11 +245,7 @@ impl Sequences {
     /// Copies a packet that is not due yet, or may not overtake those that are still to be taken.
     fn hold(&mut self, now: Time, at: u16, number: u64, packet: &Packet<'_>) -> Verdict {
         let stream = &self.known.streams[usize::from(at)];
-        let place = match number - stream.base() < stream.ring.len() as u64 {
-            true => stream.ring[stream.place(number)],
-            false => NONE,
-        };
-        if place != NONE {
+        if stream.holds(number) {
             return Verdict::Duplicate;
         }
         if !self.store(at, number, packet) {
@@ -380,10 +386,10 @@ impl Sequences {
         let before = core::mem::replace(&mut stream.until, over);
         if before != over {
             if before < Time::FAR {
-                self.deadlines.remove(&(before, at));
+                self.deadlines.remove(before, at);
             }
             if over < Time::FAR {
-                self.deadlines.insert((over, at));
+                self.deadlines.insert(over, at);
             }
         }
     }
@@ -400,7 +406,7 @@ impl Sequences {
     fn wake(&mut self, now: Time) {
         let away = now.since(self.awake);
         if away > AWAY
-            && let Some(&(until, _)) = self.deadlines.first()
+            && let Some((until, _)) = self.deadlines.first()
             && until > self.awake
             && until + AWAY < now
         {
@@ -412,7 +418,7 @@ impl Sequences {
     /// Gives up what was waited for too long.
     pub fn handle_timeout(&mut self, now: Time) {
         self.wake(now);
-        while let Some(&(until, at)) = self.deadlines.first()
+        while let Some((until, at)) = self.deadlines.first()
             && until.max(self.not_before) <= now
         {
             match self.known.streams[usize::from(at)].kept() {
@@ -427,7 +433,13 @@ impl Sequences {
         if !self.released.is_empty() {
             return Some(Time::ZERO);
         }
-        self.deadlines.first().map(|(until, _)| self.not_before.max(*until))
+        self.deadlines.first().map(|(until, _)| self.not_before.max(until))
+    }
+
+    /// For how long packets may gather before they are taken in; none while few wait.
+    pub(crate) fn gathers(&self) -> Option<Duration> {
+        let part = (self.paths.hold_now() / GATHER_PART).min(GATHER_MAX);
+        (self.held >= GATHER_FROM && !part.is_zero()).then_some(part)
     }
 
     /// Has the released packets delivered, those of a stream together and in their order; gives the
@@ -501,7 +513,7 @@ impl Sequences {
             let Stream { ring, held, until, .. } = &mut self.known.streams[usize::from(at)];
             ring.iter().filter(|slot| **slot != NONE).for_each(|slot| self.pool.free(*slot));
             self.held -= *held as usize;
-            self.deadlines.remove(&(*until, at));
+            self.deadlines.remove(*until, at);
             self.released.retain(|other| *other != at);
         }
         self.known.forget(host);

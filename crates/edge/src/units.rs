@@ -26,6 +26,23 @@ fn numbered(plain: &[u8]) -> Option<(ip::StreamNumber, &[u8])> {
     (head[0] == EdgeKind::Numbered as u8).then_some((number, packet))
 }
 
+/// Bytes of a packet with its flags up to the end that its header names (RFC 791, RFC 8200): what
+/// is behind them is padding. All of them where the header names no end among them.
+fn used(packet: &[u8]) -> usize {
+    let word = |at: usize| {
+        let at = ip::PACKET_AT + at;
+        packet
+            .get(at..at + 2)
+            .map_or(usize::MAX / 2, |len| usize::from(len[0]) << 8 | usize::from(len[1]))
+    };
+    let len = match packet.get(ip::PACKET_AT).map(|first| first >> 4) {
+        Some(4) => word(2),
+        Some(6) => 40 + word(4),
+        _ => usize::MAX / 2,
+    };
+    packet.len().min(ip::PACKET_AT + len)
+}
+
 impl EdgeWorker {
     /// Forgets what the first worker knows of a hidden host.
     pub(crate) fn forget(&mut self, host: HostId) {
@@ -92,6 +109,8 @@ impl EdgeWorker {
         };
         let congested = is_congested(&buf[at as usize..]);
         let label = Label::new(number, packet[ip::FLAGS_AT]);
+        // A short packet, such as an acknowledgement, costs as little as it is.
+        let packet = &packet[..used(packet)];
         match self.sequences.take(now, (host, circuit), label, packet, congested) {
             Verdict::Deliver => {
                 let at = at + (form.plain_at() + ip::NUMBER_LEN) as u32;
@@ -136,5 +155,30 @@ impl EdgeWorker {
             }
         }
         self.opened = opened;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::used;
+
+    #[test]
+    fn padding_behind_a_packet_is_left_out_and_a_wrong_length_leaves_nothing_out() {
+        let mut cell = [0; 1_314];
+        cell[2] = 0x45;
+        for (len, found) in [(40_u16, 42), (1_312, 1_314), (1_313, 1_314), (u16::MAX, 1_314)] {
+            cell[4..6].copy_from_slice(&len.to_be_bytes());
+            assert_eq!(used(&cell), found);
+        }
+        cell[2] = 0x60;
+        for (len, found) in [(20_u16, 62), (1_272, 1_314), (u16::MAX, 1_314)] {
+            cell[6..8].copy_from_slice(&len.to_be_bytes());
+            assert_eq!(used(&cell), found);
+        }
+        cell[2] = 0x75;
+        assert_eq!(used(&cell), 1_314, "no IP packet");
+        assert_eq!((used(&cell[..2]), used(&cell[..5])), (2, 5));
+        cell[2] = 0x45;
+        assert_eq!(used(&cell[..5]), 5, "the length is cut off");
     }
 }

@@ -295,6 +295,15 @@ impl<S: Shell> Control<S> {
         (!matches!(event, Event::Mixed(_))).then_some(event)
     }
 
+    /// For how long the sockets may be left alone, to be looked at then, whatever else ends the
+    /// wait: where a link is covered, and where what comes waits in any case.
+    pub fn doze(&self, now: Time) -> Option<Duration> {
+        if self.relay.may_doze(now) {
+            return Some(Duration::MAX);
+        }
+        if self.relay.address().is_router() { None } else { self.edge.gathers() }
+    }
+
     /// Hands the interface the packets of hidden hosts that waited for others.
     pub(crate) fn deliver_released(&mut self, now: Time) {
         if let Some(queue) = &mut self.queue {

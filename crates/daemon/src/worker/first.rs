@@ -337,8 +337,10 @@ impl Worker {
             (_, true) => next.since(now).min(FULL_WAIT),
             _ => next.since(now).min(SLEEP_MAX),
         };
-        let dozes = !full && parts.node.relay.may_doze(now);
-        let arrivals = if full || dozes { PollFlags::empty() } else { PollFlags::POLLIN };
+        let doze = if full { None } else { parts.node.doze(now) };
+        let sleep = doze.map_or(sleep, |most| sleep.min(most));
+        let looks = !full && doze.is_none();
+        let arrivals = if looks { PollFlags::POLLIN } else { PollFlags::empty() };
         let ports = &parts.ports;
         let mut fds: Vec<PollFd<'_>> = (0..ports.count())
             .map(|index| {
@@ -366,7 +368,7 @@ impl Worker {
         }
         let mut ready = Ready::read(&fds, ports.count(), parts.node.queue().is_some());
         ready.drained = asked && !ready.interface;
-        ready.readable |= if dozes { all } else { 0 };
+        ready.readable |= if doze.is_some() { all } else { 0 };
         Ok(ready)
     }
 

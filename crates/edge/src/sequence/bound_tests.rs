@@ -177,8 +177,8 @@ fn what_1_gbit_brings_in_the_longest_delay_of_50_ms_may_wait() {
     for number in 2..21_000 {
         assert_eq!(take(&mut sequences, 1, 0, 1, number), Verdict::Held, "{number}");
     }
-    assert_eq!(take(&mut sequences, 2, 0, 1, 1), Verdict::Deliver);
-    assert_eq!(released(&mut sequences, 1), [20_998]);
+    assert_eq!(take(&mut sequences, 2, 0, 1, 1), Verdict::Held);
+    assert_eq!(released(&mut sequences, 1), [20_999]);
     assert_eq!(sequences.stats().overflowed + sequences.stats().given_up, 0);
     check(&sequences);
 }
@@ -211,10 +211,31 @@ fn memory_is_given_back_when_nothing_waits() {
         take(&mut sequences, 1, 0, 1, number);
     }
     assert!(sequences.pool.len() >= 4_998 * SLOT);
-    assert_eq!(take(&mut sequences, 2, 0, 1, 1), Verdict::Deliver);
-    assert_eq!(released(&mut sequences, 1), [4_998]);
+    assert_eq!(take(&mut sequences, 2, 0, 1, 1), Verdict::Held);
+    assert_eq!(released(&mut sequences, 1), [4_999]);
     assert_eq!(sequences.pool.len(), 0);
     check(&sequences);
+}
+
+#[test]
+fn packets_gather_while_many_wait_for_a_part_of_the_hold() {
+    let mut sequences = sequences();
+    take(&mut sequences, 0, 0, 1, 0);
+    for number in 2..2 + GATHER_FROM as u32 {
+        assert_eq!(sequences.gathers(), None, "{number}");
+        take(&mut sequences, 1, 0, 1, number);
+    }
+    assert_eq!(sequences.gathers(), Some(GATHER_MAX));
+    take(&mut sequences, 2, 0, 1, 1);
+    assert_eq!((released(&mut sequences, 1), sequences.gathers()), (vec![GATHER_FROM + 1], None));
+    // Behind a short mix for less long, and not at all where cells keep their order.
+    for (hold, gathers) in [(8, Some(Duration::from_micros(250))), (0, None)] {
+        sequences.set_hold(MIXED, Duration::from_millis(hold));
+        (0..2).for_each(|number| _ = take(&mut sequences, 3, 1, 1, number));
+        sequences.held += GATHER_FROM;
+        assert_eq!(sequences.gathers(), gathers);
+        sequences.held -= GATHER_FROM;
+    }
 }
 
 #[test]
@@ -228,8 +249,8 @@ fn who_was_away_takes_in_first_what_came_meanwhile() {
     take(&mut sequences, 90, 0, 2, 0);
     sequences.handle_timeout(at(90));
     assert_eq!(sequences.poll_timeout(), Some(at(140)));
-    assert_eq!(take(&mut sequences, 91, 0, 1, 1), Verdict::Deliver);
-    assert_eq!(released(&mut sequences, 1), [1]);
+    assert_eq!(take(&mut sequences, 91, 0, 1, 1), Verdict::Held, "2 is right behind it");
+    assert_eq!(released(&mut sequences, 1), [2]);
     // It does not go on for ever.
     take(&mut sequences, 92, 0, 1, 4);
     for ms in [102, 112, 122, 132, 145, 151, 157] {

@@ -131,6 +131,11 @@ impl Paths {
         self.all.get(&circuit).map_or(Duration::ZERO, |path| path.hold)
     }
 
+    /// As [`Paths::hold`], of the circuit on which packets come now.
+    pub(crate) fn hold_now(&self) -> Duration {
+        self.hold
+    }
+
     /// Notes that a packet comes on a circuit. Returns whether the hold of a circuit changed.
     #[inline]
     pub(crate) fn come(&mut self, now: Time, circuit: CircuitId) -> bool {

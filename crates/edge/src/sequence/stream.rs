@@ -138,6 +138,12 @@ impl Stream {
         }
     }
 
+    /// Whether the packet of this number waits, which is not below the one that is due.
+    pub(crate) fn holds(&self, number: u64) -> bool {
+        let is_near = self.held > 0 && number - self.base() < self.ring.len() as u64;
+        is_near && self.ring[self.place(number)] != NONE
+    }
+
     /// The slot of the packet that is due, if it came and is kept.
     pub(crate) fn kept(&self) -> Option<u16> {
         let slot = (self.held > 0).then(|| self.ring[self.place(self.due)]);

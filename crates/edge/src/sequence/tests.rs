@@ -74,8 +74,8 @@ fn what_overtakes_on_a_new_circuit_waits_for_the_old_one() {
     (14..20).for_each(|n| assert_eq!(edge.take(1, 2, n), Verdict::Held));
     edge.released();
     assert_eq!(edge.delivered.len(), 10);
-    // 10 and 12 were lost: circuit 1 keeps its order.
-    assert_eq!((edge.take(5, 1, 11), edge.take(5, 1, 13)), (Verdict::Deliver, Verdict::Deliver));
+    // 10 and 12 were lost: circuit 1 keeps its order. 13 has those of circuit 2 right behind it.
+    assert_eq!((edge.take(5, 1, 11), edge.take(5, 1, 13)), (Verdict::Deliver, Verdict::Held));
     // What comes before the released ones are taken stays behind them.
     assert_eq!(edge.take(5, 2, 20), Verdict::Held);
     assert_eq!(edge.sequences.poll_timeout(), Some(Time::ZERO));

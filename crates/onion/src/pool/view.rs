@@ -117,7 +117,7 @@ impl Pool {
                     left: Some(live.ends.since(now)),
                     rtt: Some(live.rtt),
                     mixes: live.mixes.clone(),
-                    added: live.added.mean.duration(),
+                    added: super::mixes::mean(&live.mixes),
                 }
             };
             let unused = |state, path: &[Address], since: Time| CircuitView {

@@ -1,0 +1,62 @@
+//! Which stream's packets are given up, or let go, at what time.
+//!
+//! The one that is next changes with nearly every packet that was missed, and mostly few streams
+//! wait: a list without memory to ask for or to give back is quicker than a tree.
+
+use shoal_wire::Time;
+
+/// Streams by the time at which something is to be done about them, the latest first. As many as
+/// there are streams, at most.
+#[derive(Default)]
+pub(crate) struct Deadlines(Vec<(Time, u16)>);
+
+impl Deadlines {
+    /// The next.
+    #[inline]
+    pub(crate) fn first(&self) -> Option<(Time, u16)> {
+        self.0.last().copied()
+    }
+
+    pub(crate) fn insert(&mut self, over: Time, at: u16) {
+        let place = self.0.partition_point(|known| *known > (over, at));
+        self.0.insert(place, (over, at));
+    }
+
+    /// Takes one out, if it is there.
+    pub(crate) fn remove(&mut self, over: Time, at: u16) {
+        if let Ok(place) = self.0.binary_search_by(|known| (over, at).cmp(known)) {
+            self.0.remove(place);
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use shoal_crypto::Rng;
+
+    use super::*;
+
+    #[test]
+    fn the_next_is_always_that_of_a_sorted_set() {
+        let (mut list, mut set) = (Deadlines::default(), BTreeSet::new());
+        let mut rng = Rng::new([1; 32]);
+        for _ in 0..10_000 {
+            let (over, at) = (Time(rng.below(20)), rng.below(30) as u16);
+            if set.remove(&(over, at)) {
+                list.remove(over, at);
+            } else {
+                list.remove(over, at);
+                set.insert((over, at));
+                list.insert(over, at);
+            }
+            assert_eq!((list.first(), list.len()), (set.first().copied(), set.len()));
+        }
+    }
+}
