@@ -232,6 +232,36 @@ def neighbours():
     tells("3e addresses with a lifetime of 8 s, after it, nobody removing:", left)
 
 
+def just_up():
+    for dad in (1, 0):
+        sh(f"ip link add veth1 netns {A} type veth peer name veth1 netns {B}")
+        for name, host in ((A, 1), (B, 2)):
+            sh(f"ip netns exec {name} sysctl -qw net.ipv6.conf.all.accept_dad={dad} "
+               f"net.ipv6.conf.veth1.accept_dad={dad}")
+            sh(f"ip -n {name} addr add fd01::{host}/64 dev veth1 nodad")
+
+        def comes():
+            s = udp(freebind=False)
+            s.settimeout(6)
+            data = s.recvmsg(64)[0]
+            took = time.time() - struct.unpack("d", data)[0]
+            tells(f"3f AnyIP source, interface just up, accept_dad {dad}:", f"after {took:.2f} s")
+        child = in_child(B, comes)
+        time.sleep(0.3)
+        for name in (A, B):
+            sh(f"ip -n {name} link set veth1 up")
+
+        def go():
+            s, began = udp(), time.time()
+            while time.time() < began + 5:
+                send(s, "fd00:a::7", "fd01::2", struct.pack("d", began))
+                time.sleep(0.1)
+        other = in_child(A, go)
+        os.waitpid(child, 0)
+        os.waitpid(other, 0)
+        sh(f"ip -n {A} link del veth1")
+
+
 def filters():
     sh(f"ip -n {B} -6 route add local fd00:b::/64 dev lo")
 
@@ -305,6 +335,7 @@ def main():
         routed()
         route_ends()
         neighbours()
+        just_up()
         filters()
     finally:
         for name in (A, B):

@@ -7,6 +7,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
 
 pub mod clock;
+pub mod hopping;
 pub mod icmp;
 pub mod joining;
 pub mod machines;

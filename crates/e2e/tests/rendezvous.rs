@@ -3,49 +3,30 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
 
-use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use shoal_e2e::Net;
 use shoal_e2e::clock::Shift;
+use shoal_e2e::hopping::{
+    self, NAMES, PLACES, PORT, PREFIXES, begin_ping, both_hop, end_ping, interface, is_up, peer,
+    run, start,
+};
 use shoal_lab::namespace::Namespace;
 
-const PORT: u16 = 7_400;
 /// What a node that was killed may take until its link is up again.
 const AGAIN: Duration = Duration::from_millis(2_500);
+/// What a link of two nodes that start may take until it is up: a request or two more than one, and
+/// what two processes need to be there.
+const SOON: Duration = Duration::from_secs(2);
 /// Long enough for a handshake to try everything that it tries.
 const IN_VAIN: Duration = Duration::from_secs(25);
-const NAMES: [&str; 2] = ["r1", "h1"];
-/// Where the machines are, and under which prefix their nodes' addresses are.
-const PLACES: [&str; 2] = ["fd99::1", "fd99::2"];
-const PREFIXES: [&str; 2] = ["fd42:a:0:1::/64", "fd42:a:0:2::/64"];
 
-/// Runs something in a namespace; gives what it printed.
-fn run(namespace: &Namespace, words: &[&str]) -> String {
-    let mut command = Command::new(words[0]);
-    command.args(&words[1..]);
-    let output = namespace.enter(|| Ok(command.output()?)).unwrap();
-    let (out, err) = shoal_e2e::text(&output);
-    assert!(output.status.success(), "{words:?}: {out}{err}");
-    out
-}
-
-/// Two machines with a line between them, to each of which its prefix is routed; what comes to a
-/// node from elsewhere, or to elsewhere, is counted.
+/// Two machines with a line between them; what comes to a node from outside of the prefixes, or to
+/// outside of them, is counted.
 fn machines() -> [Namespace; 2] {
-    let both = [0, 1].map(|_| Namespace::new().unwrap());
-    let there = format!("/proc/{}/fd/{}", std::process::id(), both[1].raw_fd());
-    let pair = ["ip", "link", "add", "wire", "type", "veth", "peer", "name", "wire"];
-    run(&both[0], &[&pair[..], &["netns", &there]].concat());
-    for (n, machine) in both.iter().enumerate() {
-        let address = format!("{}/64", PLACES[n]);
-        run(machine, &["ip", "addr", "add", &address, "dev", "wire", "nodad"]);
-        run(machine, &["ip", "link", "set", "wire", "up"]);
-        run(machine, &["ip", "link", "set", "lo", "up"]);
-        let (prefix, via) = (PREFIXES[1 - n], PLACES[1 - n]);
-        run(machine, &["ip", "-6", "route", "add", prefix, "via", via]);
+    let both = hopping::machines();
+    for machine in &both {
         let to_node = "add rule ip6 watch in iifname \"wire\" udp dport 7400";
         let watch = format!(
             "add table ip6 watch; \
@@ -87,34 +68,9 @@ fn configure(more: &str, fallback: bool) -> Net {
     net
 }
 
-fn start(net: &mut Net, machine: &Namespace, name: &str, environment: &[(&str, &Path)]) {
-    let log = std::fs::File::create(net.dir(name).join("log")).unwrap();
-    let config = net.config(name);
-    let mut command = shoal_e2e::shoal(&["run", "-c", config.to_str().unwrap()]);
-    command.envs(environment.iter().copied()).stdout(Stdio::null()).stderr(log);
-    let child = machine.enter(|| Ok(command.spawn()?)).unwrap();
-    net.adopt(name, child);
-}
-
-fn peer(net: &Net, name: &str) -> Option<Value> {
-    net.ask(name, &["peers"])?["peers"].as_array()?.first().cloned()
-}
-
-fn is_up(net: &Net, name: &str) -> bool {
-    peer(net, name).is_some_and(|peer| peer["state"] == "up")
-}
-
-fn is_hopping(net: &Net, name: &str) -> bool {
-    peer(net, name).is_some_and(|peer| peer["hop"]["state"] == "hopping")
-}
-
-fn both_hop(net: &Net) -> bool {
-    NAMES.iter().all(|name| is_hopping(net, name))
-}
-
 /// What `shoal peers` prints.
 fn shown(net: &Net, name: &str) -> String {
-    shoal_e2e::text(&net.command(name, &["peers"]).output().unwrap()).0
+    hopping::shown(net, name, &["peers"])
 }
 
 /// Nothing came from an address outside of the prefixes, or to one.
@@ -167,12 +123,45 @@ fn a_clock_that_is_wrong_by_minutes_does_and_by_an_hour_needs_an_endpoint() {
         let Some(shift) = Shift::new(net.root()) else { return };
         shift.set(wrong_s);
         start(&mut net, &machines[0], "r1", &[]);
+        let began = Instant::now();
         start(&mut net, &machines[1], "h1", &shift.env());
+        net.until(|net| NAMES.iter().all(|name| is_up(net, name)));
+        let took = began.elapsed();
+        assert!(fallback || took <= SOON, "{wrong_s} s: {took:?}");
         net.until(both_hop);
         if !fallback {
             machines.iter().for_each(saw_no_other_address);
         }
     }
+}
+
+/// A clock that is set by hours makes all keys anew, since so it is where a machine goes on from a
+/// snapshot. That costs what is under way for a round trip, and moves nobody.
+#[test]
+fn a_clock_that_is_set_while_a_link_is_up_costs_new_keys_and_no_more() {
+    if !shoal_e2e::tun_possible() || !shoal_e2e::ipv6() {
+        return;
+    }
+    let machines = machines();
+    let mut net = configure("[interface]\n", false);
+    let Some(shift) = Shift::new(net.root()) else { return };
+    start(&mut net, &machines[0], "r1", &[]);
+    start(&mut net, &machines[1], "h1", &shift.env());
+    net.until(both_hop);
+    let log = |net: &Net| std::fs::read_to_string(net.dir("h1").join("log")).unwrap();
+    for (n, shift_s) in (1..).zip([7_200, -7_200, 540]) {
+        let ping = begin_ping(&machines[0], &interface(&net, "h1"), 500);
+        std::thread::sleep(Duration::from_secs(1));
+        let began = Instant::now();
+        shift.set(shift_s);
+        net.until(|net| log(net).matches("the clock jumped").count() == n);
+        net.until(both_hop);
+        let took = began.elapsed();
+        assert!(took <= SOON, "{shift_s} s: {took:?}");
+        let came = end_ping(ping);
+        assert!(came >= 470, "{shift_s} s: {came} of 500");
+    }
+    machines.iter().for_each(saw_no_other_address);
 }
 
 #[test]

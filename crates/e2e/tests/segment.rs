@@ -2,26 +2,18 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
 
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use shoal_e2e::Net;
+use shoal_e2e::hopping::{
+    self, NAMES, begin_ping, end_ping, hop, interface, run, settle_at_once, shown,
+};
 use shoal_lab::namespace::Namespace;
 
 const PREFIX: &str = "fd42::/64";
 /// How long an address stays when nobody renews it, in seconds.
 const LIFETIME_S: u64 = 30;
-
-/// Runs something in a namespace; gives what it printed.
-fn run(namespace: &Namespace, words: &[&str]) -> String {
-    let mut command = Command::new(words[0]);
-    command.args(&words[1..]);
-    let output = namespace.enter(|| Ok(command.output()?)).unwrap();
-    let (out, err) = shoal_e2e::text(&output);
-    assert!(output.status.success(), "{words:?}: {out}{err}");
-    out
-}
 
 /// A bridge, and two machines at it with one address each.
 fn segment() -> (Namespace, [Namespace; 2]) {
@@ -29,14 +21,20 @@ fn segment() -> (Namespace, [Namespace; 2]) {
     run(&bridge, &["ip", "link", "add", "switch", "type", "bridge"]);
     run(&bridge, &["ip", "link", "set", "switch", "up"]);
     for (machine, port, at) in [(&r1, "to-r1", "fd42::1/64"), (&h1, "to-h1", "fd42::2/64")] {
-        let there = format!("/proc/{}/fd/{}", std::process::id(), machine.raw_fd());
-        let pair = ["ip", "link", "add", port, "type", "veth", "peer", "name", "wire"];
-        run(&bridge, &[&pair[..], &["netns", &there]].concat());
-        run(&bridge, &["ip", "link", "set", port, "master", "switch", "up"]);
-        run(machine, &["ip", "addr", "add", at, "dev", "wire", "nodad"]);
-        run(machine, &["ip", "link", "set", "wire", "up"]);
+        join(&bridge, machine, port, at);
     }
     (bridge, [r1, h1])
+}
+
+/// Puts a machine at the bridge.
+fn join(bridge: &Namespace, machine: &Namespace, port: &str, at: &str) {
+    settle_at_once(machine);
+    let there = format!("/proc/{}/fd/{}", std::process::id(), machine.raw_fd());
+    let pair = ["ip", "link", "add", port, "type", "veth", "peer", "name", "wire"];
+    run(bridge, &[&pair[..], &["netns", &there]].concat());
+    run(bridge, &["ip", "link", "set", port, "master", "switch", "up"]);
+    run(machine, &["ip", "addr", "add", at, "dev", "wire", "nodad"]);
+    run(machine, &["ip", "link", "set", "wire", "up"]);
 }
 
 /// Has a node of `net` use the segment.
@@ -53,23 +51,12 @@ fn configure(net: &Net, name: &str, more: &str) {
 }
 
 fn start(net: &mut Net, namespace: &Namespace, name: &str) {
-    let log = std::fs::File::create(net.dir(name).join("log")).unwrap();
-    let config = net.config(name);
-    let mut command = shoal_e2e::shoal(&["run", "-c", config.to_str().unwrap()]);
-    command.stdout(Stdio::null()).stderr(log);
-    let child = namespace.enter(|| Ok(command.spawn()?)).unwrap();
-    net.adopt(name, child);
+    hopping::start(net, namespace, name, &[]);
     net.until(|net| net.ask(name, &["status"]).is_some());
 }
 
-fn hop(net: &Net, name: &str) -> Option<Value> {
-    let peers = net.ask(name, &["peers"])?;
-    peers["peers"].as_array()?.first().map(|peer| peer["hop"].clone())
-}
-
 fn wait_until_hopping(net: &Net) {
-    let hops = |name: &&str| hop(net, name).is_some_and(|hop| hop["state"] == "hopping");
-    net.until(|_| ["r1", "h1"].iter().all(hops));
+    net.until(hopping::both_hop);
 }
 
 /// Addresses of the prefix on the interface that are there for a while only, with their flags.
@@ -195,6 +182,86 @@ fn nodes_of_a_segment_meet_without_an_endpoint() {
     net.end("h1", "-KILL");
     start(&mut net, &machines[1], "h1");
     wait_until_hopping(&net);
+}
+
+/// Addresses that a node is to use next: those that its neighbour's kernel has not seen yet.
+fn next(machine: &Namespace, neighbour: &Namespace) -> Vec<String> {
+    let seen = run(neighbour, &["ip", "-6", "neigh", "show", "dev", "wire"]);
+    let seen: Vec<&str> = seen.lines().filter_map(|line| line.split(' ').next()).collect();
+    let all =
+        passing(machine).into_iter().filter_map(|at| at["local"].as_str().map(str::to_string));
+    all.filter(|ip| !seen.contains(&ip.as_str())).collect()
+}
+
+/// Another machine of the segment has the address that a node is to use next, and the neighbour's
+/// kernel takes it to be there: the kernel finds no collision, since it looks for none. The steps
+/// of the hop reach nobody, both ends fall back and say so, nothing is lost, and the next epoch's
+/// addresses are used.
+#[test]
+fn an_address_that_another_machine_has_makes_one_hop_fail_and_loses_nothing() {
+    if !shoal_e2e::tun_possible() || !shoal_e2e::ipv6() {
+        return;
+    }
+    let (bridge, [r1, h1]) = segment();
+    let other = Namespace::new().unwrap();
+    join(&bridge, &other, "to-other", "fd42::3/64");
+    let link: Value =
+        serde_json::from_str(&run(&other, &["ip", "-j", "link", "show", "dev", "wire"])).unwrap();
+    let mac = link[0]["address"].as_str().unwrap();
+    let mut net = Net::new(&NAMES);
+    for (name, machine) in NAMES.iter().zip([&r1, &h1]) {
+        configure(&net, name, "mode = \"segment\"\n[interface]\n");
+        let text = std::fs::read_to_string(net.config(name)).unwrap();
+        std::fs::write(net.config(name), text.replace("\"1s\"", "\"4s\"")).unwrap();
+        start(&mut net, machine, name);
+    }
+    wait_until_hopping(&net);
+    let made = |net: &Net| hop(net, "r1").unwrap()["made"].as_u64().unwrap();
+    let failed = |net: &Net| hop(net, "r1").unwrap()["failed"].as_u64().unwrap();
+    let (before, failed_before) = (made(&net), failed(&net));
+    net.until(|net| made(net) > before);
+    let ping = begin_ping(&h1, &interface(&net, "r1"), 1_200);
+    let taken = next(&h1, &r1);
+    assert!(!taken.is_empty());
+    for ip in &taken {
+        run(&other, &["ip", "addr", "add", &format!("{ip}/128"), "dev", "wire", "nodad"]);
+        let entry = ["ip", "-6", "neigh", "replace", ip, "lladdr", mac, "dev", "wire"];
+        run(&r1, &[&entry[..], &["nud", "permanent"]].concat());
+    }
+    let mut said = false;
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(11) && !said {
+        let fixed = hop(&net, "r1").unwrap()["state"] == "fixed";
+        said = fixed && shown(&net, "r1", &["status"]).contains("nothing came back");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(said && failed(&net) > failed_before, "{:?}", hop(&net, "r1"));
+    assert_eq!(end_ping(ping), 1_200);
+    wait_until_hopping(&net);
+}
+
+/// An address that is in use is found by whoever looks before he takes it.
+#[test]
+fn a_machine_that_looks_for_others_takes_no_address_that_hops() {
+    if !shoal_e2e::namespaces() || !shoal_e2e::ipv6() {
+        return;
+    }
+    let (bridge, [r1, h1]) = segment();
+    let other = Namespace::new().unwrap();
+    join(&bridge, &other, "to-other", "fd42::3/64");
+    run(&other, &["sysctl", "-qw", "net.ipv6.conf.wire.accept_dad=1"]);
+    let mut net = Net::new(&NAMES);
+    for (name, machine) in NAMES.iter().zip([&r1, &h1]) {
+        configure(&net, name, "mode = \"segment\"\n");
+        let text = std::fs::read_to_string(net.config(name)).unwrap();
+        std::fs::write(net.config(name), text.replace("\"1s\"", "\"20s\"")).unwrap();
+        start(&mut net, machine, name);
+    }
+    wait_until_hopping(&net);
+    let used = passing(&h1)[0]["local"].as_str().unwrap().to_string();
+    run(&other, &["ip", "addr", "add", &format!("{used}/64"), "dev", "wire"]);
+    net.until(|_| run(&other, &["ip", "-6", "addr", "show", "dev", "wire"]).contains("dadfailed"));
+    assert!(hopping::both_hop(&net));
 }
 
 #[test]

@@ -169,6 +169,40 @@ fn a_link_stops_and_begins_to_hop_as_its_ends_are_told() {
     traffic(&mut net, 5);
 }
 
+/// All that a neighbour sent in three epochs comes once more, and with a bit changed, where this node
+/// takes frames in: each is dropped by name, and no hop is made or fails for it.
+#[test]
+fn steps_that_are_replayed_or_forged_are_dropped_by_name() {
+    let mut net = net(|_| {});
+    (net.wire.paths, net.wire.seen) = (Some(Vec::new()), Some(Vec::new()));
+    net.run(3 * SECOND);
+    let paths = net.wire.paths.take().unwrap_or_default();
+    let seen = net.wire.seen.take().unwrap_or_default();
+    assert_eq!(paths.len(), seen.len(), "each send is one frame");
+    let of_r2 = |path: &Path| {
+        path.ends.local.and_then(hopper) == Some(R2) && hopper(path.ends.remote) == Some(R1)
+    };
+    let sent: Vec<_> = paths.iter().zip(seen).filter(|(path, _)| of_r2(path)).collect();
+    let newest = sent.last().expect("hops were made").0.ends;
+    let (from, before) = (newest.local.expect("its source"), view(&net, R1));
+    let counted = |net: &Net, reason| net.nodes[R1].relay.counters().dropped(reason);
+    let forged_before = counted(&net, DropReason::UnknownIndex);
+    net.local = Some(newest.remote);
+    for (_, frame) in &sent {
+        let mut forged = frame.clone();
+        forged.iter_mut().last().into_iter().for_each(|byte| *byte ^= 1);
+        net.deliver(R1, from, &mut frame.clone());
+        net.deliver(R1, from, &mut forged);
+    }
+    net.local = None;
+    assert_eq!(counted(&net, DropReason::Replayed), sent.len() as u64);
+    assert_eq!(counted(&net, DropReason::UnknownIndex) - forged_before, sent.len() as u64);
+    assert_eq!(counted(&net, DropReason::BadHop), 0);
+    assert_eq!(view(&net, R1), before);
+    traffic(&mut net, 3);
+    assert_eq!(view(&net, R1).failed, before.failed);
+}
+
 /// What a probe of the first router finds with the second.
 fn probe(net: &mut Net) -> ProbeView {
     let link = LinkId::from_bits(0);

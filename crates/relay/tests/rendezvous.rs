@@ -18,25 +18,38 @@ const H1: usize = 2;
 const SECOND: Duration = Duration::from_secs(1);
 const UNIX_MS: u64 = 1_800_000_000_000;
 
-/// Two routers and a host of the first, whose addresses hop each `hop`; the clocks are ahead by so
-/// many seconds. One end of each link has an endpoint to call, if that is a `fallback`.
-fn net(hop: Duration, ahead_s: [i64; 3], fallback: bool) -> Net {
-    let addresses = [Address::new(1, 0), Address::new(2, 0), Address::new(1, 1)];
-    let mut net = Net::new(&addresses, &[]);
+const ADDRESSES: [Address; 3] = [Address::new(1, 0), Address::new(2, 0), Address::new(1, 1)];
+
+/// Two routers and a host of the first, which have not started yet.
+fn none_started() -> Net {
+    let mut net = Net::new(&ADDRESSES, &[]);
     net.wire.paths = Some(Vec::new());
+    net
+}
+
+/// Starts a node whose clock is ahead by so many seconds, and whose addresses hop each `hop`. It has
+/// an endpoint to call, if that is a `fallback`.
+fn begin(net: &mut Net, node: usize, hop: Duration, ahead_s: i64, fallback: bool) {
+    let (now, relay) = (net.now, &mut net.nodes[node].relay);
+    relay.set_hop_place(Some((hop_prefix(node), 7_400)));
+    let unix_ms = UNIX_MS + now.as_micros() / 1_000;
+    relay.set_unix_time(now, unix_ms.saturating_add_signed(ahead_s * 1_000));
+    let neighbours: &[usize] = if node == R1 { &[R2, H1] } else { &[R1] };
+    for &far in neighbours {
+        let endpoint = (fallback && far != H1).then(|| socket(far));
+        let config = LinkConfig { key: identity(far).public(), address: ADDRESSES[far], endpoint };
+        let link = relay.add_link(now, &config).expect("room");
+        relay.set_hop(now, link, Some(hop));
+        relay.set_rendezvous(now, link, Some((hop_prefix(far), 7_400)));
+    }
+}
+
+/// All three, whose clocks are ahead by so many seconds. One end of each link has an endpoint to
+/// call, if that is a `fallback`.
+fn net(hop: Duration, ahead_s: [i64; 3], fallback: bool) -> Net {
+    let mut net = none_started();
     for (node, ahead_s) in ahead_s.into_iter().enumerate() {
-        let (now, relay) = (net.now, &mut net.nodes[node].relay);
-        relay.set_hop_place(Some((hop_prefix(node), 7_400)));
-        relay.set_unix_time(now, UNIX_MS.saturating_add_signed(ahead_s * 1_000));
-        let neighbours: &[usize] = if node == R1 { &[R2, H1] } else { &[R1] };
-        for &far in neighbours {
-            let endpoint = (fallback && far != H1).then(|| socket(far));
-            let config =
-                LinkConfig { key: identity(far).public(), address: addresses[far], endpoint };
-            let link = relay.add_link(now, &config).expect("room");
-            relay.set_hop(now, link, Some(hop));
-            relay.set_rendezvous(now, link, Some((hop_prefix(far), 7_400)));
-        }
+        begin(&mut net, node, hop, ahead_s, fallback);
     }
     net
 }
@@ -139,11 +152,35 @@ fn a_clock_that_is_set_while_a_link_is_up_loses_nothing() {
     assert!(all_hop(&net));
     // All keys are forgotten, as the shell does when its clock jumps: both ends meet where they
     // would have met without it.
-    net.rekey_all(R1);
-    net.run(SECOND);
-    assert!(all_up(&net) && hidden(&mut net));
-    net.run(5 * SECOND);
-    assert!(all_hop(&net));
+    for node in [R1, R2, H1, R1] {
+        net.rekey_all(node);
+        net.run(2 * SECOND);
+        assert!(all_up(&net) && all_hop(&net) && hidden(&mut net), "{node}");
+    }
+    traffic(&mut net, R1, 5 * SECOND);
+}
+
+/// However much later the second router starts, and whatever its clock shows within nine minutes,
+/// the link is up within a request or two, and hops at once.
+#[test]
+fn a_node_that_starts_later_with_a_wrong_clock_is_met_within_two_seconds() {
+    for (late, other) in [(R2, R1), (R1, R2)] {
+        for ahead_s in [0, 540, -540] {
+            for tenths in [0, 2, 6, 11, 19, 27, 44] {
+                let mut net = none_started();
+                begin(&mut net, other, 3_600 * SECOND, 0, false);
+                wait(&mut net, tenths * SECOND / 10);
+                begin(&mut net, late, 3_600 * SECOND, ahead_s, false);
+                net.run(2 * SECOND);
+                let view = |node: usize| net.nodes[node].relay.view(LinkId::from_bits(0)).unwrap();
+                let hops = |node: usize| view(node).hop.is_some_and(|hop| hop.hopping);
+                let is_up = |node: usize| view(node).up_since.is_some();
+                let what = format!("{late} is {tenths} tenths late, its clock {ahead_s} s ahead");
+                assert!([R1, R2].into_iter().all(is_up), "{what}");
+                assert!([R1, R2].into_iter().all(hops), "{what}");
+            }
+        }
+    }
 }
 
 /// Addresses of the node from which it sent, or to which was sent.

@@ -349,12 +349,17 @@ fn steps_that_are_not_the_neighbours_to_take_are_refused() {
     let mut pair = Pair::new(SECOND);
     pair.run(5 * SECOND);
     let now = pair.clock(1);
-    let tag = super::schedule::Schedule::new(&secret(1)).tag();
+    let tag = Schedule::new(&secret(1)).tag();
+    // That of the link of two other nodes.
+    let others = Schedule::new(&secret(9)).tag();
     let step = |stage, tag, epoch| HopStep { stage, tag, epoch };
     let bad = Err(DropReason::BadHop);
     for (end, step) in [
         (0, step(HopStage::Call, tag, 8)),
         (0, step(HopStage::Call, [0; 4], 5)),
+        (0, step(HopStage::Answer, others, 6)),
+        (1, step(HopStage::Call, others, 6)),
+        (1, step(HopStage::Done, others, 6)),
         (0, step(HopStage::Done, tag, 5)),
         (0, step(HopStage::Answer, tag, 9)),
         (1, step(HopStage::Answer, tag, 5)),

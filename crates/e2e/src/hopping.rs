@@ -1,0 +1,119 @@
+//! Two machines with a line between them, and nodes on them whose addresses hop: each has a prefix
+//! that is routed to it.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use shoal_lab::namespace::Namespace;
+
+use crate::{Net, shoal, text};
+
+/// The port of both nodes.
+pub const PORT: u16 = 7_400;
+/// The nodes: a router, and a host of it.
+pub const NAMES: [&str; 2] = ["r1", "h1"];
+/// Where the machines are.
+pub const PLACES: [&str; 2] = ["fd99::1", "fd99::2"];
+/// Under which prefix their nodes' addresses are.
+pub const PREFIXES: [&str; 2] = ["fd42:a:0:1::/64", "fd42:a:0:2::/64"];
+
+/// Runs something in a namespace; gives what it printed.
+#[track_caller]
+pub fn run(namespace: &Namespace, words: &[&str]) -> String {
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]);
+    let output = namespace.enter(|| Ok(command.output()?)).unwrap();
+    let (out, err) = text(&output);
+    assert!(output.status.success(), "{words:?}: {out}{err}");
+    out
+}
+
+/// Two machines with a line between them, to each of which its prefix is routed.
+pub fn machines() -> [Namespace; 2] {
+    let both = [0, 1].map(|_| Namespace::new().unwrap());
+    for machine in &both {
+        settle_at_once(machine);
+    }
+    let there = format!("/proc/{}/fd/{}", std::process::id(), both[1].raw_fd());
+    let pair = ["ip", "link", "add", "wire", "type", "veth", "peer", "name", "wire"];
+    run(&both[0], &[&pair[..], &["netns", &there]].concat());
+    for (n, machine) in both.iter().enumerate() {
+        let address = format!("{}/64", PLACES[n]);
+        run(machine, &["ip", "addr", "add", &address, "dev", "wire", "nodad"]);
+        run(machine, &["ip", "link", "set", "wire", "up"]);
+        run(machine, &["ip", "link", "set", "lo", "up"]);
+        let (prefix, via) = (PREFIXES[1 - n], PLACES[1 - n]);
+        run(machine, &["ip", "-6", "route", "add", prefix, "via", via]);
+    }
+    both
+}
+
+/// Has the link-local addresses of interfaces that come be in use at once. While one is looked for
+/// twice, for two seconds, its interface's kernel asks for no neighbour on behalf of an address
+/// that is none of the interface's, as those that hop aren't: a machine that has just booted.
+pub fn settle_at_once(machine: &Namespace) {
+    for which in ["all", "default"] {
+        run(machine, &["sysctl", "-qw", &format!("net.ipv6.conf.{which}.accept_dad=0")]);
+    }
+}
+
+/// Starts a node on a machine, with more environment variables; does not wait until it answers.
+pub fn start(net: &mut Net, machine: &Namespace, name: &str, environment: &[(&str, &Path)]) {
+    let log = std::fs::File::create(net.dir(name).join("log")).unwrap();
+    let config = net.config(name);
+    let mut command = shoal(&["run", "-c", config.to_str().unwrap()]);
+    command.envs(environment.iter().copied()).stdout(Stdio::null()).stderr(log);
+    let child = machine.enter(|| Ok(command.spawn()?)).unwrap();
+    net.adopt(name, child);
+}
+
+/// What a node says of its first neighbour, if it answers.
+pub fn peer(net: &Net, name: &str) -> Option<Value> {
+    net.ask(name, &["peers"])?["peers"].as_array()?.first().cloned()
+}
+
+/// What it says of the hops of the link with that one.
+pub fn hop(net: &Net, name: &str) -> Option<Value> {
+    peer(net, name).map(|peer| peer["hop"].clone())
+}
+
+/// Whether the link of a node is up.
+pub fn is_up(net: &Net, name: &str) -> bool {
+    peer(net, name).is_some_and(|peer| peer["state"] == "up")
+}
+
+/// Whether the link hops, as both nodes see it.
+pub fn both_hop(net: &Net) -> bool {
+    let hops = |name: &&str| hop(net, name).is_some_and(|hop| hop["state"] == "hopping");
+    NAMES.iter().all(hops)
+}
+
+/// What a command of a node prints for people.
+pub fn shown(net: &Net, name: &str, words: &[&str]) -> String {
+    text(&net.command(name, words).output().unwrap()).0
+}
+
+/// The address of a node's virtual interface.
+pub fn interface(net: &Net, name: &str) -> String {
+    let status = net.ask(name, &["status"]).unwrap();
+    status["status"]["interface"]["address"].as_str().unwrap().to_string()
+}
+
+/// Begins to send so many packets, one each 10 ms, to an address.
+pub fn begin_ping(machine: &Namespace, to: &str, count: u32) -> Child {
+    let mut command = Command::new("ping");
+    command.args(["-q", "-i", "0.01", "-W", "2", "-c", &count.to_string(), to]);
+    command.stdout(Stdio::piped());
+    machine.enter(|| Ok(command.spawn()?)).unwrap()
+}
+
+/// Waits until they have left; how many of them came back.
+#[track_caller]
+pub fn end_ping(ping: Child) -> u32 {
+    let (said, _) = text(&ping.wait_with_output().unwrap());
+    let line = said.lines().find(|line| line.contains("transmitted")).unwrap();
+    let mut numbers = line.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok());
+    let _sent: u32 = numbers.next().unwrap();
+    numbers.next().unwrap()
+}
