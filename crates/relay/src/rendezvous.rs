@@ -96,10 +96,16 @@ impl<C: Ciphers> Relay<C> {
         true
     }
 
-    /// Where a link's frames go besides its schedules: what others may be told of it.
+    /// Where a link's frames go besides its schedules: what others may be told of it. Of a neighbour
+    /// that is met, no more than is configured: where else it calls from may follow from the time,
+    /// by another prefix than this node has for it.
     pub(crate) fn told_endpoint(&self, link: LinkId) -> Option<Endpoints> {
-        let meet = self.hops.links.get(&link).and_then(|known| known.meet.as_ref());
-        self.fixed_endpoint(link).filter(|_| !meet.is_some_and(Rendezvous::has_base))
+        let fixed = self.fixed_endpoint(link);
+        let Some(meet) = self.hops.links.get(&link).and_then(|known| known.meet.as_ref()) else {
+            return fixed;
+        };
+        let called = meet.fallback.filter(|_| !meet.has_base());
+        fixed.filter(|at| called.is_some_and(|called| called.remote == at.remote))
     }
 
     /// Has a link's data that does not hop go where both ends met last, or, if it has hopped since,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -28,6 +28,21 @@ pub fn make_folder(dir: &Path) -> Result<()> {
     made.map_err(|e| wrong(dir, format!("can't be made: {e}")))
 }
 
+/// Opens a folder that is this user's alone: in another's, files could be links to anywhere.
+fn own_folder(dir: &Path) -> Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW);
+    let opened = options.open(dir).map_err(|e| {
+        wrong(dir, format!("can't be opened as a folder ({e}): delete it, and repeat"))
+    })?;
+    let meta = opened.metadata().map_err(|e| wrong(dir, e))?;
+    if meta.uid() != nix::unistd::geteuid().as_raw() || meta.mode() & 0o022 != 0 {
+        let text = format!("belongs to user {}, or others may write to it", meta.uid());
+        return Err(wrong(dir, format!("{text}: delete it, and repeat")));
+    }
+    Ok(opened)
+}
+
 /// Files on their way into a folder, locked against another command that does the same.
 pub struct Staging {
     dir: PathBuf,
@@ -41,7 +56,7 @@ impl Staging {
         make_folder(dir)?;
         let waiting = dir.join(WAITING);
         make_folder(&waiting)?;
-        let lock = File::open(&waiting).map_err(|e| wrong(&waiting, e))?;
+        let lock = own_folder(&waiting)?;
         let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock)
             .map_err(|_| wrong(dir, "another command is joining here"))?;
         Ok(Staging { dir: dir.to_path_buf(), waiting, _lock: lock })
@@ -61,7 +76,11 @@ impl Staging {
     pub fn check_room(&self) -> Result<()> {
         let file = self.path("room");
         let taken = (|| {
-            let mut out = File::create(&file)?;
+            match fs::remove_file(&file) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+            let mut out = OpenOptions::new().write(true).create_new(true).open(&file)?;
             io::copy(&mut io::Read::take(io::repeat(0), ROOM), &mut out)?;
             out.sync_all()
         })();
@@ -125,8 +144,8 @@ pub struct NodeToml<'a> {
     pub name: &'a str,
     /// Its overlay address.
     pub address: String,
-    /// Where it listens, if not at the port that follows from its key.
-    pub listen: Option<SocketAddr>,
+    /// Where it listens, if not at the port that follows from its key on all IPv4 addresses.
+    pub listen: Vec<SocketAddr>,
     /// Its control socket.
     pub socket: PathBuf,
     /// The group that may command it.
@@ -160,8 +179,9 @@ impl NodeToml<'_> {
         line("address", quoted(&self.address));
         line("key_file", quoted("node.key"));
         line("network_secret_file", quoted("network.key"));
-        if let Some(listen) = self.listen {
-            line("listen", format!("[{}]", quoted(listen)));
+        if !self.listen.is_empty() {
+            let listen: Vec<_> = self.listen.iter().map(quoted).collect();
+            line("listen", format!("[{}]", listen.join(", ")));
         }
         line("control_socket", quoted(self.socket.display()));
         if let Some(group) = self.control_group {
@@ -265,6 +285,25 @@ mod tests {
     }
 
     #[test]
+    fn a_waiting_room_of_somebody_else_is_refused_and_links_in_it_are_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let victim = folder.path().join("victim");
+        fs::write(&victim, b"mine").unwrap();
+        let dir = folder.path().join("shoal");
+        let waiting = dir.join(WAITING);
+        make_folder(&waiting).unwrap();
+        std::os::unix::fs::symlink(&victim, waiting.join("room")).unwrap();
+        Staging::open(&dir).unwrap().check_room().unwrap();
+        assert_eq!(fs::read(&victim).unwrap(), b"mine");
+        let refused = || Staging::open(&dir).err().unwrap().to_string();
+        fs::set_permissions(&waiting, Permissions::from_mode(0o777)).unwrap();
+        assert!(refused().contains("others may write"), "{}", refused());
+        fs::remove_dir(&waiting).unwrap();
+        std::os::unix::fs::symlink(folder.path(), &waiting).unwrap();
+        assert!(refused().contains("delete it"), "{}", refused());
+    }
+
+    #[test]
     fn what_is_broken_off_between_two_renames_goes_on() {
         let folder = tempfile::tempdir().unwrap();
         let staging = Staging::open(folder.path()).unwrap();
@@ -284,7 +323,7 @@ mod tests {
         let node = NodeToml {
             name: "bob",
             address: "1.7".into(),
-            listen: Some("0.0.0.0:12345".parse().unwrap()),
+            listen: vec!["0.0.0.0:12345".parse().unwrap(), "[::]:12345".parse().unwrap()],
             socket: "/run/sh\"oal/control.sock".into(),
             control_group: Some("shoal"),
             interface: Some(Some(24)),
@@ -302,7 +341,7 @@ mod tests {
         assert_eq!((config.interface.unwrap().ipv4_bits, config.names.is_some()), (24, true));
         assert_eq!(config.circuits.met_file(), Path::new("/var/lib/shoal/circuits.met"));
         assert_eq!(config.registrar.unwrap().endpoints(), [endpoint]);
-        let plain = NodeToml { listen: None, interface: None, registrar: None, ..node };
+        let plain = NodeToml { listen: Vec::new(), interface: None, registrar: None, ..node };
         let config = read(&plain);
         assert!(config.interface.is_none() && config.registrar.is_none());
         let registrar = RegistrarToml {

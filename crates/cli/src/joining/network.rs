@@ -350,7 +350,7 @@ impl<'a> Plan<'a> {
         let toml = NodeToml {
             name: &self.name,
             address: ROUTER.to_string(),
-            listen: Some(listen_at(self.at)),
+            listen: vec![listen_at(self.at)],
             socket: place.socket_named(),
             // The registrar's user speaks with the node.
             control_group: unit_group(place),

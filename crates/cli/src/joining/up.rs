@@ -1,7 +1,7 @@
 //! `shoal up`: this machine becomes a member, and its node starts.
 
 use std::io::{IsTerminal, Read};
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -124,7 +124,7 @@ fn join(common: &Common, args: &Up, place: &Place, invite: Invite) -> Result<()>
     staging.check_room()?;
     let interface = wants_interface(args)?;
     let identity = own_key(&staging)?;
-    let listen = free_port(&identity)?;
+    let (own, free) = (keys::own_port(&identity), free_port(&identity)?);
     let wish = Wish { or_another: args.name.is_none(), name: args.name.clone().or_else(own_name) };
     if let Some(name) = args.name.as_ref().filter(|name| !shoal_directory::is_name(name)) {
         let text = format!(
@@ -139,10 +139,11 @@ fn join(common: &Common, args: &Up, place: &Place, invite: Invite) -> Result<()>
     let joined = ask(identity, contact, wish)?;
     let life_s = joined.member.expires_unix_s.saturating_sub(unix_s);
     let renew_days = (life_s / 3 / DAY_S).clamp(1, 3_650) as u32;
+    let called = joined.router.iter().chain(&endpoints);
     let toml = NodeToml {
         name: &joined.member.name,
         address: joined.member.address.to_string(),
-        listen,
+        listen: listen(own, free, called),
         socket: place.socket_named(),
         control_group: None,
         interface: interface.then_some(joined.member.ipv4.and(joined.ipv4_bits)),
@@ -214,6 +215,20 @@ pub fn free_port(identity: &Identity) -> Result<Option<SocketAddr>> {
         }
     }
     Err(Failure::of(failure::FAILED, "this machine has no free UDP port to listen at"))
+}
+
+/// Where the node listens: nowhere in particular, unless its own port is taken or others are called
+/// by IPv6.
+fn listen<'a>(
+    own: u16,
+    free: Option<SocketAddr>,
+    mut called: impl Iterator<Item = &'a SocketAddr>,
+) -> Vec<SocketAddr> {
+    if !called.any(SocketAddr::is_ipv6) {
+        return free.into_iter().collect();
+    }
+    let port = free.map_or(own, |at| at.port());
+    vec![(Ipv4Addr::UNSPECIFIED, port).into(), (Ipv6Addr::UNSPECIFIED, port).into()]
 }
 
 fn ask(identity: Identity, contact: Contact, wish: Wish) -> Result<Joined> {
@@ -321,6 +336,20 @@ mod tests {
         assert!(said("SHOAL:2/ABC").contains("version 2"));
         assert!(said("SHOAL:1/00 00").contains("part of it is missing"));
         assert!(said("https://x").contains("no invite"));
+    }
+
+    #[test]
+    fn a_node_that_calls_others_by_ipv6_listens_there_too() {
+        let four = "192.0.2.1:7000".parse().unwrap();
+        let six = "[2001:db8::1]:7000".parse().unwrap();
+        let free = Some("0.0.0.0:9000".parse().unwrap());
+        let said = |free, called: &[SocketAddr]| {
+            listen(8_000, free, called.iter()).iter().map(SocketAddr::to_string).collect::<Vec<_>>()
+        };
+        assert!(said(None, &[four]).is_empty());
+        assert_eq!(said(free, &[four]), ["0.0.0.0:9000"]);
+        assert_eq!(said(None, &[four, six]), ["0.0.0.0:8000", "[::]:8000"]);
+        assert_eq!(said(free, &[six]), ["0.0.0.0:9000", "[::]:9000"]);
     }
 
     #[test]

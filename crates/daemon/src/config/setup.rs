@@ -302,6 +302,7 @@ pub fn warnings(config: &Config, hosts: &Hosts) -> Vec<String> {
     if !config.is_router() && waits() {
         warnings.push("no link has an endpoint: this host waits until its router calls".into());
     }
+    warnings.extend(super::reach::warnings(config, hosts));
     warnings
 }
 

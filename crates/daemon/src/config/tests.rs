@@ -249,6 +249,29 @@ fn files_that_agree_make_a_setup() {
 }
 
 #[test]
+fn a_neighbour_that_cannot_be_called_is_named() {
+    let warned = |endpoint: &'static str, more: &'static str| {
+        let made = setup(move |dir| {
+            edit(dir, "node.toml", "10.0.0.1:7400", endpoint);
+            edit(dir, "node.toml", "[[link]]", &format!("{more}[[link]]"));
+        });
+        made.unwrap_or_else(|e| panic!("{e}")).warnings().join(" ")
+    };
+    let six = "[2001:db8:1:2::1]:7400";
+    assert!(warned(six, "").contains("\"r1\": it is called by IPv6"), "{}", warned(six, ""));
+    assert_eq!(warned(six, "listen = [\"[::]:7400\"]\n"), "");
+    let four = warned("10.0.0.1:7400", "listen = [\"[::]:7400\"]\n");
+    assert!(four.contains("called by IPv4"), "{four}");
+    let hop = "listen = [\"[::]:7400\"]\n[hop]\nprefix = \"2001:db8:1:2::/64\"\n";
+    let said = warned(six, hop);
+    assert!(said.contains("link \"r1\" is called at an address of it"), "{said}");
+    assert_eq!(warned("[2001:db8:1:3::1]:7400", hop), "");
+    let hop =
+        "listen = [\"[::]:7400\"]\n[hop]\nmode = \"segment\"\nprefix = \"2001:db8:1:2::/64\"\n";
+    assert_eq!(warned(six, hop), "");
+}
+
+#[test]
 fn workers_need_lanes_and_one_address_per_family() {
     let with = |more: &'static str| {
         setup(move |dir| edit(dir, "node.toml", "[[link]]", &format!("{more}[[link]]")))

@@ -1,0 +1,45 @@
+//! Neighbours that this node can't reach, whatever they do: what their endpoints need and it lacks.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::hop::HopMode;
+use super::{Config, LinkPeer};
+use crate::membership::hosts::Hosts;
+
+/// Sentences for the operator.
+pub(super) fn warnings(config: &Config, hosts: &Hosts) -> Vec<String> {
+    let known = |link: &LinkPeer| hosts.by_name(&link.peer).and_then(|host| host.endpoint);
+    let called = |link: &LinkPeer| link.endpoint().or_else(|| known(link));
+    let called = config.links.iter().filter_map(|link| Some((&*link.peer, called(link)?)));
+    let called: Vec<(&str, SocketAddr)> = called.collect();
+    let mut warnings = Vec::new();
+    warnings.extend(other_family(config, &called));
+    warnings.extend(under_own_prefix(config, &called));
+    warnings
+}
+
+/// A node without a `listen` line is at IPv4 addresses alone.
+fn other_family(config: &Config, called: &[(&str, SocketAddr)]) -> Option<String> {
+    let own = config.listen();
+    let has = |six: bool| own.iter().any(|at| at.is_ipv6() == six) || own.is_empty() && !six;
+    let (peer, at) = called.iter().find(|(_, at)| !has(at.is_ipv6()))?;
+    let (family, any) = if at.is_ipv6() { ("IPv6", "[::]") } else { ("IPv4", "0.0.0.0") };
+    Some(format!(
+        "link {peer:?}: it is called by {family}, and this node listens at no such address: add \
+         \"{any}:PORT\" to [node] listen"
+    ))
+}
+
+/// The kernel takes in whatever goes to a prefix that is routed to this machine.
+fn under_own_prefix(config: &Config, called: &[(&str, SocketAddr)]) -> Option<String> {
+    let hop = config.hop.as_ref().filter(|hop| hop.mode != HopMode::Segment)?;
+    let prefix = config.hop_prefix()?;
+    let is_under = |at: &SocketAddr| matches!(at.ip(), IpAddr::V6(ip) if prefix.holds(ip));
+    let (peer, _) = called.iter().find(|(_, at)| is_under(at))?;
+    let if_routed = if hop.mode == HopMode::Routed { "" } else { ", unless they are on a segment" };
+    Some(format!(
+        "[hop] prefix: link {peer:?} is called at an address of it, where nothing is reached while \
+         the node runs, since all its addresses are this machine's{if_routed}: expected a prefix \
+         that is routed to this machine and that nothing else uses"
+    ))
+}
