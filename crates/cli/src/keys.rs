@@ -65,7 +65,7 @@ fn warn_if_readable_by_others() {
 pub fn pubkey(common: &Common, args: &Pubkey) -> Result<()> {
     let wrong = |text: String| Failure::of(failure::CONFIG, text);
     let identity = match args.file.as_ref().filter(|file| file.as_os_str() != "-") {
-        Some(file) => keys::load_identity(file).map_err(|e| wrong(e.to_string()))?,
+        Some(file) => keys::load_shown_identity(file).map_err(|e| wrong(e.to_string()))?,
         None => {
             if std::io::stdin().is_terminal() {
                 eprintln!("shoal: reading a private key from the terminal (Ctrl-D ends it)");

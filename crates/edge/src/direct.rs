@@ -278,7 +278,9 @@ impl Direct {
             relayed: None,
         });
         entry.phase = phase;
-        if !matches!(phase, Phase::Asked(_)) {
+        // Where both asked at once each may hear the other first. It goes on until it is answered:
+        // the other may not know that it is heard.
+        if !matches!(phase, Phase::Asked(_) | Phase::Making(_)) {
             entry.asking = None;
         }
         if !matches!(phase, Phase::Making(_)) {

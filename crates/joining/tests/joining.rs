@@ -342,3 +342,27 @@ fn many_join_through_a_bad_network() {
     world.run(5_000);
     assert_eq!(world.refused(n), Refusal::Full, "the mandate has admitted as many as it may");
 }
+
+/// With one of 20 datagrams lost, and one of ten. What a machine waits for besides, its links and
+/// sessions, `shoal-sim`'s test of losses measures.
+#[test]
+fn a_machine_has_joined_soon_though_datagrams_are_lost() {
+    for (loss, most_ms) in [(13, 1_500), (26, 3_000)] {
+        let mut took = Vec::new();
+        for seed in 0..200 {
+            let mut world = World::new(seed);
+            let contact = world.invite(terms(1));
+            world.loss = loss;
+            let (n, began) = (world.join(9, &contact), world.now);
+            while world.ends[n].is_none() {
+                world.run(10);
+            }
+            assert!(!world.joined(n).member.address.is_router());
+            took.push(world.now.since(began).as_millis());
+        }
+        took.sort_unstable();
+        let of = |percent: usize| took[took.len() * percent / 100 - 1];
+        println!("{loss} of 256 lost: {} ms, 95% {}, all {}", of(50), of(95), of(100));
+        assert!(of(95) <= most_ms && of(100) <= 10_000, "{took:?}");
+    }
+}

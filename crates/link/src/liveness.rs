@@ -122,6 +122,10 @@ const PROBE_AGAIN: Duration = Duration::from_millis(120);
 /// How soon a neighbour that sent traffic and then nothing at all gets a keepalive: later than the
 /// reports that follow the last traffic. So a neighbour's death is noticed while we only receive.
 const QUIET_AFTER: Duration = Duration::from_millis(400);
+/// How much longer than a report takes at most the first keepalive waits that asks for one, while we
+/// send. It is repeated as others are: on an idle link one lost frame would be the only one for the
+/// neighbour to report on, and the link would count as dead.
+const UNHEARD_SPARE: Duration = Duration::from_millis(25);
 /// A keepalive is answered after a random delay up to this, so that an observer can't pair the two.
 const ANSWER_SPREAD: Duration = Duration::from_millis(20);
 /// Bound of a round trip. It depends on the neighbour's word for how long it held our clock, which
@@ -314,7 +318,8 @@ impl Liveness {
     pub fn poll_keepalive(&mut self, now: Time) -> bool {
         let due = self.keepalive_at().is_some_and(|at| at <= now);
         if due {
-            if self.up && self.probe_at.is_none() && self.config.adapt {
+            let idle = self.probe_at.is_none() && self.waiting_since.is_none();
+            if self.up && idle && self.config.adapt {
                 let last = self.last_heard.map_or(self.last_sent, |at| at.max(self.last_sent));
                 self.silence = Some(now.since(last));
             }
@@ -347,11 +352,22 @@ impl Liveness {
     }
 
     fn keepalive_at(&self) -> Option<Time> {
-        self.config.keepalive.filter(|_| self.session)?;
-        let idle = self.last_sent + self.keepalive_gap;
+        if !self.session {
+            return None;
+        }
+        let keeps = self.config.keepalive.is_some();
+        let idle = keeps.then_some(self.last_sent + self.keepalive_gap);
         let again = self.probe_at.map(|at| at + self.probe_gap + self.stats.rtt);
-        let quiet = self.quiet_at.filter(|_| self.up);
-        [Some(idle), again, quiet].into_iter().flatten().min()
+        let quiet = self.quiet_at.filter(|_| self.up && keeps);
+        let unheard = self.waiting_since.filter(|_| self.up && self.probe_at.is_none());
+        let unheard = unheard.map(|at| at + self.unheard_after());
+        [idle, again, quiet, unheard].into_iter().flatten().min()
+    }
+
+    /// How long a report may take that traffic of ours makes due: by then it was lost, or the
+    /// traffic was, of which an idle neighbour knows nothing.
+    fn unheard_after(&self) -> Duration {
+        self.config.report_interval * 5 / 4 + UNHEARD_SPARE + self.stats.rtt
     }
 
     /// Takes the link down if the neighbour has been silent for too long; tells it once.

@@ -29,8 +29,8 @@ pub struct Now<'a> {
     pub listen: &'a [std::net::SocketAddr],
     /// How it stands with the node.
     pub node: Standing,
-    /// Why the network's secrets are not on its disk.
-    pub secrets_fault: Option<String>,
+    /// Why the network's secrets, or its list, are not on the disk.
+    pub faults: Vec<String>,
     /// Bytes sent to newcomers.
     pub bytes_out: u64,
     /// Its own key.
@@ -243,7 +243,7 @@ impl Now<'_> {
             )),
             Some(_) => {}
         }
-        all.extend(self.secrets_fault.clone());
+        all.extend(self.faults.iter().cloned());
         let node = self.node.fault.as_ref();
         all.extend(node.map(|why| format!("the node beside the registrar: {why}")));
         all

@@ -18,11 +18,13 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a shell owns the system")]
 
+mod again;
 mod answers;
 mod config;
 mod follow;
 mod ledger;
 mod process;
+mod newest;
 mod secrets;
 
 pub use config::Config;

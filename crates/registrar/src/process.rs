@@ -1,16 +1,14 @@
 //! The process: opens what it needs, gives up every right, and serves newcomers until it is told to
 //! stop.
 
-use std::fs;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -30,6 +28,7 @@ use crate::answers::Now;
 use crate::config::Config;
 use crate::follow::{ByControl, Follower, News};
 use crate::ledger::LedgerFile;
+use crate::newest::Newest;
 use crate::secrets::Secrets;
 
 /// Questions of the owner that may wait.
@@ -72,6 +71,7 @@ struct Process {
     signals: SignalFd,
     news: Inbox<News>,
     secrets: Secrets,
+    newest: Newest,
     follower: Follower,
     bytes_out: u64,
     /// Steps and list that the follower was told of, and whether it asks for a secret.
@@ -104,6 +104,7 @@ impl Process {
         warnings.extend(config.warnings());
         // A warning may name a folder; nothing else that names anybody is logged.
         warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        let newest = Newest::new(config.path(&config.list_file));
         let (bytes_out, told) = (0, (u64::MAX, 0, false));
         let mut process = Process {
             config,
@@ -118,6 +119,7 @@ impl Process {
             signals,
             news,
             secrets,
+            newest,
             follower,
             bytes_out,
             told,
@@ -142,6 +144,7 @@ impl Process {
                 return Ok(());
             }
             self.secrets.handle_timeout(self.clock.now());
+            self.newest.handle_timeout(self.clock.now());
             self.note_node();
             for (socket, _) in ready.iter().enumerate().filter(|(_, ready)| **ready) {
                 self.receive(socket);
@@ -184,7 +187,8 @@ impl Process {
 
     /// How long to wait at most: until there is something to do without being woken.
     fn patience(&self) -> PollTimeout {
-        let Some(next) = self.secrets.poll_timeout() else { return PollTimeout::NONE };
+        let next = [self.secrets.poll_timeout(), self.newest.poll_timeout()];
+        let Some(next) = next.into_iter().flatten().min() else { return PollTimeout::NONE };
         let ms = next.since(self.clock.now()).as_nanos().div_ceil(1_000_000);
         PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)
     }
@@ -219,13 +223,15 @@ impl Process {
     fn answer(&mut self, message: FromControl) {
         let FromControl::Request(request) = message else { return };
         let at = self.at();
-        let Process { desk, config, listen, follower, secrets, bytes_out, public_key, .. } = self;
+        let faults = [self.secrets.fault(), self.newest.fault()];
+        let faults = faults.into_iter().flatten().map(str::to_owned).collect();
+        let Process { desk, config, listen, follower, bytes_out, public_key, .. } = self;
         let now = Now {
             desk,
             config,
             listen,
             node: follower.standing(),
-            secrets_fault: secrets.fault().map(str::to_owned),
+            faults,
             bytes_out: *bytes_out,
             public_key: *public_key,
             at,
@@ -243,9 +249,7 @@ impl Process {
             Ok(true) => {
                 tracing::info!(version, "the authority's list is in force");
                 self.secrets.choose(&mut self.desk, self.clock.now());
-                if let Err(error) = replace(&self.config.path(&self.config.list_file), &bytes) {
-                    tracing::warn!("the list can't be kept for the next start: {error}");
-                }
+                self.newest.keep(bytes, self.clock.now());
             }
             Err(why) => tracing::warn!("the node's list is refused: {why}"),
         }
@@ -341,16 +345,4 @@ fn take_signals() -> anyhow::Result<SignalFd> {
     privileges::survive_full_files()?;
     SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
         .context("can't read signals")
-}
-
-/// Replaces a file in one step.
-fn replace(file: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let Some(name) = file.file_name() else { bail!("list_file names no file") };
-    let mut name = name.to_os_string();
-    name.push(".new");
-    let fresh = file.with_file_name(name);
-    fs::write(&fresh, bytes)?;
-    fs::File::open(&fresh)?.sync_all()?;
-    fs::rename(&fresh, file)?;
-    Ok(())
 }

@@ -6,7 +6,6 @@
 //! that asks the node once more.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use shoal_crypto::{NetworkSecret, Secret};
 use shoal_daemon::config::keys;
@@ -15,30 +14,15 @@ use shoal_directory::Known;
 use shoal_joining::{Desk, Disk};
 use shoal_wire::Time;
 
+use crate::again::Again;
 use crate::config::Config;
-
-/// From a write that failed to the next one, doubling.
-const AGAIN_FIRST: Duration = Duration::from_secs(1);
-/// The longest that it takes to the next one.
-const AGAIN_MAX: Duration = Duration::from_secs(60);
 
 /// What the registrar knows of them.
 pub struct Secrets {
     known: Known,
     /// Keeps them.
     file: PathBuf,
-    /// The last write failed.
-    failed: Option<Failed>,
-}
-
-/// A write that failed.
-struct Failed {
-    /// Why, and what to do about it.
-    why: String,
-    /// When it is tried again.
-    next: Time,
-    /// How long after the last try that is.
-    gap: Duration,
+    again: Again,
 }
 
 impl Secrets {
@@ -55,7 +39,7 @@ impl Secrets {
         if let Some(why) = fault {
             tracing::warn!("{why}");
         }
-        Secrets { known: Known::new(own, kept), file, failed: None }
+        Secrets { known: Known::new(own, kept), file, again: Again::default() }
     }
 
     /// That of the registrar's own file.
@@ -98,45 +82,38 @@ impl Secrets {
 
     /// When [`Secrets::handle_timeout`] has something to do.
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.failed.as_ref().map(|failed| failed.next)
+        self.again.poll_timeout()
     }
 
     /// Tries a write that failed again, if it is time.
     pub fn handle_timeout(&mut self, now: Time) {
-        if self.poll_timeout().is_some_and(|next| next <= now) {
+        if self.again.is_due(now) {
             self.save(now);
         }
     }
 
     /// Why what is known is not on the disk, in words for the owner.
     pub fn fault(&self) -> Option<&str> {
-        self.failed.as_ref().map(|failed| failed.why.as_str())
+        self.again.fault()
     }
 
     fn save(&mut self, now: Time) {
-        let before = self.failed.take();
-        let Err(why) = write_kept(&self.file, &text(self.known.kept())) else {
-            if before.is_some() {
-                tracing::info!("the network's secret is on the disk now");
-            }
-            return;
-        };
-        let gap = before.as_ref().map_or(AGAIN_FIRST, |failed| (failed.gap * 2).min(AGAIN_MAX));
-        let why = format!(
-            "{why}; make room there, and let this registrar's user write beside its ledger_file: \
-             it tries again, once a minute at least"
-        );
-        // A disk that stays full is one line, not one a minute.
-        if before.is_none_or(|failed| failed.why != why) {
-            tracing::warn!("{why}");
-        }
-        self.failed = Some(Failed { why, next: now + gap, gap });
+        let written = write_kept(&self.file, &text(self.known.kept())).map_err(|why| {
+            format!(
+                "{why}; make room there, and let this registrar's user write beside its \
+                 ledger_file: it tries again, once a minute at least"
+            )
+        });
+        self.again.note(now, "the network's secret", written);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::again::MOST;
 
     #[test]
     fn a_write_that_fails_is_tried_again_and_later_each_time() {
@@ -159,7 +136,7 @@ mod tests {
         std::fs::create_dir(folder.path().join("state")).unwrap();
         secrets.handle_timeout(now + Duration::from_secs(59));
         assert!(!file.exists());
-        secrets.handle_timeout(now + AGAIN_MAX);
+        secrets.handle_timeout(now + MOST);
         assert_eq!((secrets.poll_timeout(), secrets.fault()), (None, None));
         let again = Secrets::of(NetworkSecret([1; 32]), file);
         assert!(again.known.find(NetworkSecret([2; 32]).name()).is_some());

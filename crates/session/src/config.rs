@@ -158,8 +158,13 @@ pub struct Config {
     pub handshake_queue: usize,
     /// Frames that a replay window spans at most; it grows to that when it must.
     pub window: u32,
-    /// First wait for a reply; each later one is twice as long, up to `retry_max`.
+    /// First wait for a reply; from the one after `retry_even` on each is twice as long, up to
+    /// `retry_max`.
     pub retry_first: Duration,
+    /// How many waits more are as long as the first: most of what is not answered was lost on its
+    /// way, and who waits longer each time for that makes people wait. Over circuits all are longer
+    /// than the one before: mixes may hold an answer for seconds, and few requests are open.
+    pub retry_even: u8,
     /// The wait for each reply of a peer that said that it stops, and may start again.
     pub retry_eager: Duration,
     /// Longest wait for a reply.
@@ -191,11 +196,17 @@ impl Config {
                 Role::Edge | Role::Onion => 1 << 17,
             },
             retry_first: Duration::from_millis(300),
+            retry_even: 5,
             retry_eager: Duration::from_millis(500),
             retry_max: Duration::from_secs(5),
             silence: Duration::from_secs(4),
-            attempts: 8,
+            attempts: 13,
         }
+    }
+
+    /// How many waits after the first are as long as it, in handshakes for sessions of this use.
+    pub(crate) fn even_waits(&self, role: Role) -> u8 {
+        if role == Role::Onion { 0 } else { self.retry_even }
     }
 }
 

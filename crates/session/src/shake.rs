@@ -390,6 +390,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let retry_max = self.config.retry_max;
         let turn = self.peer(peer).and_then(|p| p.dial.as_ref()).map_or(1, |dial| dial.turn);
         let (role, machine) = (started.role, self.config.role);
+        let retry_even = self.config.even_waits(role);
         let endpoint = self.peer(peer).and_then(|p| p.target(turn));
         let endpoint = endpoint.filter(|to| to.role(machine) == role);
         let found = self.peers.get_mut(peer);
@@ -408,14 +409,13 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let hurried = core::mem::take(&mut dial.hurried);
         // A quarter of jitter, so that two who began together don't stay together.
         dial.retry_at = Some(now + dial.wait + dial.wait * spread / (4 << 16));
-        if !dial.look && !dial.eager {
+        if !dial.look && !dial.eager && dial.turn > retry_even {
             dial.wait = (dial.wait * 2).min(retry_max);
         }
         let Started { lead, token, outer, cookie, .. } = started;
         let secret = outer.secret().clone();
         let epoch = started.grant.epoch;
         let initiator = Arc::new(initiator);
-        let replies = Vec::new();
         dial.attempts.push(Attempt {
             number,
             role,
@@ -429,7 +429,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             hurries: 0,
             initiator,
             response_key,
-            replies,
+            replies: Vec::new(),
         });
         let oldest = (dial.attempts.len() > ATTEMPTS_OPEN).then(|| dial.attempts.remove(0));
         if let Some(oldest) = oldest {
@@ -490,13 +490,14 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         if self.is_hidden(peer) && role != Role::Onion {
             return Err(DropReason::CircuitRequired);
         }
+        let alone = if self.config.even_waits(role) == 0 { 2 } else { 3 };
         let found = self.peer_mut(peer).ok_or(DropReason::UnknownPeer)?;
         if !found.records.is_fresh(said.incarnation, said.timestamp) {
             return Err(DropReason::ReplayedHandshake);
         }
         // Both began at once: the smaller key's request is the one that counts, unless nothing
-        // comes back for it.
-        let crossed = found.dial.as_ref().is_some_and(|dial| dial.sent <= 2);
+        // comes back for it within 0.9 s.
+        let crossed = found.dial.as_ref().is_some_and(|dial| dial.sent <= alone);
         if crossed && own.dh < found.key.dh {
             return Err(DropReason::CrossedHandshake);
         }

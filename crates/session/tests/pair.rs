@@ -222,7 +222,7 @@ fn nobody_there() {
     world.connect(0, 1);
     world.run_ms(60_000);
     assert_eq!(world.nodes[0].events, [Event::Failed { peer }]);
-    assert_eq!(world.nodes[0].sessions.stats().requests_sent, 8);
+    assert_eq!(world.nodes[0].sessions.stats().requests_sent, 13);
     assert_eq!(world.nodes[0].sessions.poll_timeout(), None);
     world.knobs.loss = 0;
     world.connect(0, 1);

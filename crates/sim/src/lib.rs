@@ -52,7 +52,7 @@ mod world;
 pub use check::Violation;
 pub use nat::{Depends, Ports, Translator};
 pub use options::{Faults, Options, Topology};
-pub use outcome::{Fate, FileOutcome, Mixed, Outcome, Packet, Step};
+pub use outcome::{Called, Fate, FileOutcome, Mixed, Outcome, Packet, Step};
 pub use plant::Plant;
 pub use scenario::Scenario;
 pub use shrink::{Shrunk, shrink};

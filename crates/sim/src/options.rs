@@ -121,6 +121,12 @@ pub struct Options {
     pub rendezvous: u32,
     /// How often each host calls another all the time, in milliseconds; 0: never.
     pub pulse_ms: u64,
+    /// When the first host begins to call the second, in milliseconds, or up to a second later; the
+    /// run ends when it was answered and has the direct link that it wants. 0: never. With such a
+    /// call no others are made at the end.
+    pub call_ms: u64,
+    /// The calling host starts anew just before.
+    pub call_anew: bool,
     /// Leg cells that a router changes, repeats or puts in another's place as it sends them, per
     /// million.
     pub spoilt_ppm: u32,
@@ -219,6 +225,8 @@ impl Options {
             hop_s: Vec::new(),
             rendezvous: 0,
             pulse_ms: 0,
+            call_ms: 0,
+            call_anew: false,
             spoilt_ppm: 0,
             direct_wires: 0,
             direct_level: 0,

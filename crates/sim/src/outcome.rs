@@ -103,6 +103,17 @@ pub struct Mixed {
     pub late_p99_ms: f64,
 }
 
+/// What came of the call of one host to another, in milliseconds since it began.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Called {
+    /// The two had a session.
+    pub session_ms: Option<f64>,
+    /// The call was answered.
+    pub answer_ms: Option<f64>,
+    /// A link of the two past the routers came up.
+    pub direct_ms: Option<f64>,
+}
+
 /// What happened in a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
@@ -165,6 +176,8 @@ pub struct Outcome {
     pub direct_links: u64,
     /// Why pairs of hosts that wanted a link past the routers had none at the end, in words.
     pub relayed: BTreeSet<&'static str>,
+    /// The call of one host to another, where the options ask for one.
+    pub called: Option<Called>,
     /// Every file.
     pub files: Vec<FileOutcome>,
     /// What went wrong on purpose, in words.

@@ -4,6 +4,7 @@
 //! for the time it asked for; an entry that was overtaken by an earlier one is passed over when it
 //! comes up.
 
+mod calls;
 mod checks;
 mod circuits;
 mod cover;
@@ -66,6 +67,8 @@ enum What {
     Calm,
     /// Hosts call each other, as they do all the time.
     Pulse,
+    /// One host calls another until it is answered.
+    Call,
     /// An attacker sends something to an address that hops.
     Forge,
     /// Look whether files are due.
@@ -142,6 +145,8 @@ pub(crate) struct World<C: Ciphers> {
     /// Who called whom, and whether it was answered.
     pings: BTreeMap<(usize, HostId), bool>,
     pulses: hops::Pulses,
+    /// The one call that is watched.
+    call: Option<calls::Call>,
     /// By node, where the network's secret changes.
     turns: Vec<Turn>,
     steps: u64,
@@ -153,7 +158,8 @@ fn pairs(options: &Options) -> Vec<(usize, usize)> {
     let hosts = options.hosts as usize - usize::from(options.rotation);
     let routers = options.routers.max(1) as usize;
     let most = (options.pings_max as usize).max(1);
-    if hosts < 2 {
+    // Where one call is watched, nothing else is to make its session.
+    if hosts < 2 || options.call_ms > 0 {
         return Vec::new();
     }
     let all = hosts * (hosts - 1);
@@ -201,6 +207,7 @@ impl<C: Ciphers> World<C> {
             pairs,
             pings: BTreeMap::new(),
             pulses: hops::Pulses::new(&makings, START),
+            call: calls::Call::new(&makings),
             turns: Vec::new(),
             steps: 0,
         };
@@ -220,6 +227,7 @@ impl<C: Ciphers> World<C> {
         world.begin_programs();
         world.begin_lists();
         world.begin_hops();
+        world.begin_call();
         world.begin_secrets();
         world
     }
@@ -266,13 +274,14 @@ impl<C: Ciphers> World<C> {
         }
     }
 
-    /// Runs to the end of the plan, or to the first broken rule.
+    /// Runs to the end of the plan, or to the first broken rule, or until a call has shown what it
+    /// is to show.
     pub(crate) fn run(mut self) -> Outcome {
         for at in 0..self.nodes.len() {
             self.finish_step(at);
         }
-        while self.violations.is_empty() && self.step() {}
-        if self.violations.is_empty() {
+        while self.violations.is_empty() && !self.call_is_over() && self.step() {}
+        if self.violations.is_empty() && !self.call_is_over() {
             self.check_end();
         }
         self.outcome()
@@ -291,6 +300,7 @@ impl<C: Ciphers> World<C> {
             What::Calm => self.calm_down(),
             What::Files => self.send_files(),
             What::Pulse => self.pulse(),
+            What::Call => self.call_again(),
             What::Forge => self.forge(),
             What::Pings => self.ping_everybody(),
             What::List(n) => self.take_list(n),
@@ -502,6 +512,7 @@ impl<C: Ciphers> World<C> {
             packets_overtaken: self.flows.iter().map(|watch| watch.overtaken).sum(),
             direct_links: self.nodes.iter().map(Node::direct_up).sum(),
             relayed: self.nodes.iter().flat_map(Node::relayed).collect(),
+            called: self.called(),
             files: self.files.iter().map(file).collect(),
             faults: plan.faults.iter().map(|(at, fault)| format!("{at} {fault:?}")).collect(),
             faults_drawn: plan.faults_drawn,

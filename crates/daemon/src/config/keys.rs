@@ -53,6 +53,12 @@ pub fn load_identity(file: &Path) -> Result<Identity, KeyFileError> {
     load_identity_for(file, None)
 }
 
+/// Reads a node's key whoever owns its file, which may be the user of the node's unit: to show its
+/// public half, not to use it. Nobody else may get at it all the same.
+pub fn load_shown_identity(file: &Path) -> Result<Identity, KeyFileError> {
+    Ok(Identity::from_seed(*load(file, NODE_LABEL, Owner::Anybody)?.expose()))
+}
+
 /// Reads a node's key. Its file may also belong to `user`, who this process will become.
 pub fn load_identity_for(file: &Path, user: Option<u32>) -> Result<Identity, KeyFileError> {
     Ok(Identity::from_seed(*load(file, NODE_LABEL, user)?.expose()))
@@ -68,7 +74,7 @@ pub fn load_network_secrets(
     file: &Path,
     user: Option<u32>,
 ) -> Result<Vec<NetworkSecret>, KeyFileError> {
-    let text = load_text(file, NETWORK_LABEL, user)?;
+    let text = load_text(file, NETWORK_LABEL, user.into())?;
     let secrets = text.lines().map(|line| {
         let secret = parse(line, NETWORK_LABEL)?;
         Ok(NetworkSecret(*secret.expose()))
@@ -79,7 +85,7 @@ pub fn load_network_secrets(
 
 /// Reads an authority's key.
 pub fn load_authority(file: &Path) -> Result<SigningKey, KeyFileError> {
-    Ok(SigningKey::from_seed(*load(file, AUTHORITY_LABEL, None)?.expose()))
+    Ok(SigningKey::from_seed(*load(file, AUTHORITY_LABEL, Owner::Known(None))?.expose()))
 }
 
 /// Reads what a registrar's door is sealed with; `user` as for [`load_identity_for`].
@@ -160,19 +166,54 @@ fn text(label: &str, secret: &[u8]) -> Zeroizing<String> {
     Zeroizing::new(format!("{label}:{}\n", encoded.as_str()))
 }
 
+/// To whom a key file may belong.
+#[derive(Clone, Copy)]
+enum Owner {
+    /// To root, this process's user, and this one.
+    Known(Option<u32>),
+    Anybody,
+}
+
+impl From<Option<u32>> for Owner {
+    fn from(user: Option<u32>) -> Owner {
+        Owner::Known(user)
+    }
+}
+
+impl Owner {
+    /// Says what to do about a file of this user, if anything.
+    fn check(self, uid: u32, file: &Path) -> Result<(), String> {
+        let me = nix::unistd::geteuid();
+        let Owner::Known(user) = self else { return Ok(()) };
+        if [0, me.as_raw(), user.unwrap_or(0)].contains(&uid) {
+            return Ok(());
+        }
+        let name = nix::unistd::User::from_uid(uid.into()).ok().flatten().map(|user| user.name);
+        // A file of a unit's user is as it should be: what must not read it as root is this command.
+        let unit = match name.filter(|_| me.is_root()) {
+            Some(name) => {
+                format!("as its unit's user, if it has one: runuser -u {name} -- shoal ...; else ")
+            }
+            None => String::new(),
+        };
+        let file = file.display();
+        Err(format!("belongs to user {uid}, who could change it; fix: {unit}chown {me} {file}"))
+    }
+}
+
 fn load<const N: usize>(
     file: &Path,
     label: &str,
-    user: Option<u32>,
+    owner: impl Into<Owner>,
 ) -> Result<Secret<N>, KeyFileError> {
-    let text = load_text(file, label, user)?;
+    let text = load_text(file, label, owner.into())?;
     parse(&text, label).map_err(|message| KeyFileError { file: file.to_path_buf(), message })
 }
 
 fn load_text(
     file: &Path,
     label: &str,
-    user: Option<u32>,
+    owner: Owner,
 ) -> Result<Zeroizing<String>, KeyFileError> {
     let fail = |message: String| KeyFileError { file: file.to_path_buf(), message };
     let make = match label {
@@ -187,7 +228,7 @@ fn load_text(
     })?;
     // The open file is checked, not the path, which could change in between.
     let meta = input.metadata().map_err(|e| fail(format!("can't be read: {e}")))?;
-    check_access(file, &meta, user).map_err(fail)?;
+    check_access(file, &meta, owner).map_err(fail)?;
     let mut text = Zeroizing::new(String::with_capacity(MAX_LEN as usize));
     input
         .take(MAX_LEN)
@@ -196,18 +237,11 @@ fn load_text(
     Ok(text)
 }
 
-fn check_access(file: &Path, meta: &std::fs::Metadata, user: Option<u32>) -> Result<(), String> {
+fn check_access(file: &Path, meta: &std::fs::Metadata, owner: Owner) -> Result<(), String> {
     if meta.len() > MAX_LEN {
         return Err(format!("{} bytes are no key file", meta.len()));
     }
-    let me = nix::unistd::geteuid().as_raw();
-    if ![0, me, user.unwrap_or(me)].contains(&meta.uid()) {
-        return Err(format!(
-            "belongs to user {}, who could change it; fix: chown {me} {}",
-            meta.uid(),
-            file.display()
-        ));
-    }
+    owner.check(meta.uid(), file)?;
     let mode = meta.mode() & 0o7777;
     if mode & 0o077 != 0 {
         return Err(format!(

@@ -517,12 +517,12 @@ optional_section! {
         active_ms: u64 = 1_000, in 100 ..= 60_000, reload no;
         /// A link that is down is tried this often.
         link_retry_ms: u64 = 500, in 50 ..= 60_000, reload no;
-        /// An unanswered handshake is repeated after so long, then doubling
+        /// An unanswered handshake is repeated after so long six times, then doubling
         handshake_retry_ms: u64 = 300, in 50 ..= 10_000, reload no;
         /// up to so long.
         handshake_retry_max_ms: u64 = 5_000, in 100 ..= 300_000, reload no;
         /// After so many unanswered ones the other side counts as unreachable.
-        handshake_attempts: u8 = 8, in 1 ..= 100, reload no;
+        handshake_attempts: u8 = 13, in 1 ..= 100, reload no;
         /// Keeps every cell back for so long before it leaves, for tests: it makes a node slower
         /// and nobody harder to follow. May differ between nodes; 0 for none.
         hold_ms: u64 = 0, in 0 ..= 50, reload no;

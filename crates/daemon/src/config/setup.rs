@@ -306,10 +306,14 @@ pub fn warnings(config: &Config, hosts: &Hosts) -> Vec<String> {
     warnings
 }
 
-/// Whether this node knows nobody's endpoint.
+/// Whether this node knows of no neighbour where to call it: neither an endpoint nor addresses that
+/// follow from the time.
 fn waits_to_be_called(config: &Config, hosts: &Hosts) -> bool {
     let callable = |name: &str| hosts.by_name(name).is_some_and(|h| h.endpoint.is_some());
-    config.links.iter().all(|l| l.endpoint.is_none() && !callable(&l.peer))
+    let called = |l: &LinkPeer| {
+        l.endpoint.is_some() || l.rendezvous.is_some() || callable(&l.peer)
+    };
+    !config.links.iter().any(called)
 }
 
 /// What a reload puts in force.

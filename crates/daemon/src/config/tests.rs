@@ -272,6 +272,23 @@ fn a_neighbour_that_cannot_be_called_is_named() {
 }
 
 #[test]
+fn a_host_that_can_call_nobody_is_told_so_and_no_other() {
+    let with = |more: &'static str| {
+        let of = setup(move |dir| {
+            edit(dir, "node.toml", "endpoint = \"10.0.0.1:7400\"\n", more);
+            let listens = "hosts_file = \"hosts.toml\"\nlisten = [\"[::]:7400\"]\n";
+            edit(dir, "node.toml", "hosts_file = \"hosts.toml\"\n", listens);
+        });
+        of.unwrap_or_else(|e| panic!("{e}")).warnings().join("\n")
+    };
+    assert!(with("").contains("no link has an endpoint"));
+    // Where it calls follows from the time.
+    let meets = "hop = \"1s\"\nrendezvous = \"[2001:db8:2:2::/64]:7400\"\n\
+                 [hop]\nprefix = \"2001:db8:1:1::/64\"\n";
+    assert!(!with(meets).contains("no link has an endpoint"), "{}", with(meets));
+}
+
+#[test]
 fn workers_need_lanes_and_one_address_per_family() {
     let with = |more: &'static str| {
         setup(move |dir| edit(dir, "node.toml", "[[link]]", &format!("{more}[[link]]")))

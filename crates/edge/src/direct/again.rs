@@ -10,17 +10,21 @@ use super::{ANSWER_WAIT, Direct, Entry, MAKING_WAIT, Phase};
 use crate::book::HostId;
 use crate::levels::Why;
 
-/// When a request is repeated that nobody answered, since it was made.
-const ASK_AGAIN: [Duration; 6] = [
-    Duration::from_millis(150),
-    Duration::from_millis(300),
-    Duration::from_millis(500),
-    Duration::from_millis(800),
-    Duration::from_millis(1_500),
+/// When a request is repeated that nobody answered, since it was made: often at first, as one of
+/// four is lost, or its answer, over three wires of which each loses one frame of twenty.
+const ASK_AGAIN: [Duration; 8] = [
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+    Duration::from_millis(320),
+    Duration::from_millis(480),
+    Duration::from_millis(700),
+    Duration::from_millis(1_000),
+    Duration::from_millis(1_700),
     Duration::from_millis(3_000),
 ];
 /// When private addresses are told again while there is no link: nobody answers them.
-const NEAR_AGAIN: [Duration; 2] = [Duration::from_millis(150), Duration::from_millis(350)];
+const NEAR_AGAIN: [Duration; 3] =
+    [Duration::from_millis(100), Duration::from_millis(220), Duration::from_millis(400)];
 
 /// Since when something is said, and how often it was repeated.
 #[derive(Clone, Copy, Debug)]

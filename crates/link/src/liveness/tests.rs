@@ -26,6 +26,8 @@ fn a_neighbour_that_reports_no_progress_is_down_within_a_second() {
     let mut dead = None;
     for at in 10..1_000 {
         link.sent(ms(at), 80, true);
+        // What asks it for a report gives it no more time.
+        let _asked = link.poll_keepalive(ms(at));
         if let Some(change) = link.handle_timeout(ms(at)) {
             dead = Some((at, change));
             break;
@@ -240,4 +242,65 @@ fn a_link_that_loses_much_but_not_all_or_not_for_long_stays_up() {
         assert_eq!(change, None, "at {at} ms");
     }
     assert!(link.is_up());
+}
+
+/// What goes between two neighbours, 10 ms apart.
+enum Frame {
+    Traffic,
+    Report(Report),
+    Keepalive,
+}
+
+/// How often a link that is idle but for one frame every four seconds goes down at the end that
+/// sends it, in so many of these, where so many of 1,000 frames are lost.
+fn downs(seed: u64, calls: u64, loss: u64, keepalive: Option<Duration>) -> u32 {
+    let config = LivenessConfig { keepalive, ..LivenessConfig::default() };
+    let mut ends = [seed, seed + 1].map(|seed| Liveness::new(config, seed, Time::ZERO));
+    let mut dice = Jitter::new(seed + 2);
+    let (mut counters, mut downs) = ([0; 2], 0);
+    let mut wire: Vec<(Time, usize, u32, Frame)> = Vec::new();
+    ends.iter_mut().for_each(|end| end.session_established(ms(0)));
+    for at in 0..calls * 4_000 {
+        let now = ms(at);
+        let due: Vec<_> = wire.extract_if(.., |(at, ..)| *at <= now).collect();
+        for (_, to, counter, frame) in due {
+            let end: &mut Liveness = &mut ends[to];
+            end.received(now, 1, (0, counter), matches!(frame, Frame::Traffic));
+            match frame {
+                Frame::Traffic => {}
+                Frame::Report(report) => drop(end.handle_report(now, &report)),
+                Frame::Keepalive => end.keepalive_received(now),
+            }
+        }
+        for n in [0, 1] {
+            let end = &mut ends[n];
+            downs += u32::from(n == 0 && end.handle_timeout(now).is_some());
+            let mut out = Vec::new();
+            out.extend((n == 0 && at % 4_000 == 2_000).then_some(Frame::Traffic));
+            out.extend(end.poll_report(now).map(Frame::Report));
+            out.extend(end.poll_keepalive(now).then_some(Frame::Keepalive));
+            for frame in out {
+                counters[n] += 1;
+                end.sent(now, 1, matches!(frame, Frame::Traffic));
+                if dice.below(Duration::from_secs(1)) >= Duration::from_millis(loss) {
+                    wire.push((now + Duration::from_millis(10), 1 - n, counters[n], frame));
+                }
+            }
+        }
+        if !ends[0].is_up() && at % 4_000 == 3_999 {
+            ends.iter_mut().for_each(|end| end.session_established(now));
+        }
+    }
+    downs
+}
+
+#[test]
+fn an_idle_link_is_not_declared_dead_because_one_frame_was_lost() {
+    for keepalive in [None, Some(Duration::from_secs(20))] {
+        let of = |loss| (0..2).map(|seed| downs(seed * 3, 500, loss, keepalive)).sum::<u32>();
+        let all = [0, 50, 100].map(of);
+        println!("keepalive {keepalive:?}: {all:?} times of 1,000 each");
+        // Where nobody asks for a report, each frame that is lost is such a time.
+        assert!(all[0] == 0 && all[1] <= 2 && all[2] <= 6, "{all:?}");
+    }
 }

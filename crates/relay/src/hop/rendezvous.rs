@@ -25,7 +25,7 @@ use super::schedule::{End, Schedule};
 pub const EPOCH: Duration = Duration::from_secs(600);
 /// For how long frames may still come to a base that was left.
 const LEFT_KEPT: Duration = Duration::from_secs(15);
-/// Requests of one handshake, after which another begins.
+/// Requests of one handshake that differ in where they go; further ones begin anew.
 const TURNS: usize = 8;
 
 /// Which epoch it is, from one that was known on.

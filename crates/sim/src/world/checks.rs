@@ -40,6 +40,7 @@ impl<C: Ciphers> World<C> {
         if let RelayEvent::LinkUp(link) = event {
             let result = self.nodes[n].check_level(*link);
             self.hold("a direct link has the level that both hosts ask for", result);
+            self.note_call_link(n, *link);
         }
         self.note(Some(n), &format!("{event:?}"));
     }
@@ -55,6 +56,9 @@ impl<C: Ciphers> World<C> {
     }
 
     pub(super) fn handle_edge(&mut self, n: usize, event: EdgeEvent) {
+        if self.note_call(n, &event) {
+            return;
+        }
         match event {
             EdgeEvent::Transfer(event) => self.handle_file(n, event),
             EdgeEvent::Echo { .. } if self.makings.options.plant == Some(Plant::Deaf) => {}

@@ -88,4 +88,17 @@ fn a_key_file_of_another_user_is_refused() {
     let text = load_identity(&file).unwrap_err().to_string();
     assert!(text.contains("belongs to user 12345") && text.contains("fix: chown 0 "), "{text}");
     load_identity_for(&file, Some(12_345)).unwrap();
+    // Its public half is shown; but a secret that others get at is none.
+    load_shown_identity(&file).unwrap();
+    chmod(&file, 0o640);
+    let text = load_shown_identity(&file).unwrap_err().to_string();
+    assert!(text.contains("lets others at the secret"), "{text}");
+    chmod(&file, 0o600);
+    // A user of this machine may be that of the node's unit.
+    let Some(nobody) = nix::unistd::User::from_name("nobody").unwrap() else { return };
+    std::os::unix::fs::chown(&file, Some(nobody.uid.as_raw()), None).unwrap();
+    let text = load_identity(&file).unwrap_err().to_string();
+    let wanted = "fix: as its unit's user, if it has one: runuser -u nobody -- shoal ...; else chown 0";
+    assert!(text.contains(wanted), "{text}");
+    load_shown_identity(&file).unwrap();
 }
