@@ -129,10 +129,11 @@ impl<C: Ciphers> Relay<C> {
         };
         let neighbour = self.neighbours.get(link);
         let up = neighbour.filter(|known| known.established && known.liveness.is_up());
-        let calls = match up {
-            None => meet.calls(now, None),
-            Some(_) if known.shown.is_some() || !meet.has_base() => Vec::new(),
-            Some(neighbour) => meet.calls(now, neighbour.endpoint),
+        let calls = match (up, neighbour.and_then(|known| known.endpoint)) {
+            (None, _) => meet.calls(now, self.fixed_endpoint(link)),
+            (Some(_), _) if known.shown.is_some() || !meet.has_base() => Vec::new(),
+            (Some(_), Some(data)) => meet.calls_beside(now, data),
+            (Some(_), None) => meet.calls(now, None),
         };
         self.sessions.set_calls(PeerId::from(link), calls);
     }

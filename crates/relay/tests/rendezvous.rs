@@ -183,6 +183,21 @@ fn a_node_that_starts_later_with_a_wrong_clock_is_met_within_two_seconds() {
     }
 }
 
+/// A router that has no endpoint of a host, and a clock an hour off, calls the host where that
+/// called before: the host need not notice by itself that its keys are gone.
+#[test]
+fn an_end_that_was_called_at_an_endpoint_calls_back_there() {
+    let mut net = net(SECOND, [0, 3_600, -3_600], true);
+    net.run(15 * SECOND);
+    assert!(all_hop(&net));
+    for node in [R1, H1, R2] {
+        net.rekey_all(node);
+        net.run(4 * SECOND);
+        assert!(all_up(&net) && all_hop(&net), "{node}");
+    }
+    traffic(&mut net, R1, 3 * SECOND);
+}
+
 /// Addresses of the node from which it sent, or to which was sent.
 fn used(net: &mut Net, node: usize) -> BTreeSet<SocketAddr> {
     let paths = net.wire.paths.replace(Vec::new()).unwrap_or_default();

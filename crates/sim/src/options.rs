@@ -178,7 +178,8 @@ pub struct Options {
     pub pauses: u32,
     /// How much faster or slower clocks run than they should, at most, in parts per million.
     pub drift_ppm: u32,
-    /// How far wall clocks are off, at most, in seconds; anew at each start of a node.
+    /// How far wall clocks are off, at most, in seconds, those of routers by 20 minutes; anew at
+    /// each start of a node.
     pub wall_off_s: u32,
     /// Time in which all this happens, in milliseconds; afterwards all is mended.
     pub trouble_ms: u64,

@@ -287,9 +287,10 @@ impl Wires {
         Some((wire, usize::from(self.wires[wire].ends.0 != self.node)))
     }
 
-    /// Whether a wire carries everything, and without delay.
+    /// Whether a wire carries everything that its link can do with, and without delay.
     pub(crate) fn is_whole(&self, wire: usize) -> bool {
-        self.wires[wire].cut == [0; 2] && self.wires[wire].slower.is_zero()
+        let open = self.wires[wire].cut == [0; 2] && !self.is_closed(wire);
+        open && self.wires[wire].slower.is_zero()
     }
 
     fn check(&mut self, to: SocketAddr, frame: &[u8]) {

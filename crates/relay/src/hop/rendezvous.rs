@@ -27,6 +27,8 @@ pub const EPOCH: Duration = Duration::from_secs(600);
 const LEFT_KEPT: Duration = Duration::from_secs(15);
 /// Requests of one handshake that differ in where they go; further ones begin anew.
 const TURNS: usize = 8;
+/// Requests before those to the endpoint that stays, if the last handshake was there.
+const TRIED_AFTER: usize = 2;
 
 /// Which epoch it is, from one that was known on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,22 +207,32 @@ impl Rendezvous {
         Some(self.base.as_ref()?.ends)
     }
 
-    /// Where the requests of a handshake go, one after the other. While `data` goes between the
-    /// base's addresses, which a firewall lets through, every other request goes there.
-    pub fn calls(&self, now: Time, data: Option<Endpoints>) -> Vec<Endpoints> {
+    /// Where the requests of a handshake go on a link that is up and does not hop, one after the
+    /// other: every other one goes where `data` does, which a firewall lets through.
+    pub fn calls_beside(&self, now: Time, data: Endpoints) -> Vec<Endpoints> {
+        let beside = self.base.as_ref().map_or(self.wall.at(now), |base| base.epochs.at(now));
+        let turn = |turn| if turn % 2 == 0 { self.call(turn, beside) } else { data };
+        (0..TURNS).map(turn).collect()
+    }
+
+    /// Of an epoch. As the session's requests, the third and fourth of every four are under the
+    /// other secret of the network.
+    fn call(&self, turn: usize, epoch: u32) -> Endpoints {
+        let other = self.other.as_ref().filter(|_| turn % 4 >= 2);
+        self.ends(other.unwrap_or(&self.first), epoch)
+    }
+
+    /// Where the requests of a handshake go, one after the other. The endpoint that stays comes
+    /// last, but soon where the last handshake was: between `last`, which is none at a base. The
+    /// neighbour may have no other way, and this end may know of that one by its call alone.
+    pub fn calls(&self, now: Time, last: Option<Endpoints>) -> Vec<Endpoints> {
         let wall = self.wall.at(now);
         let base = self.base.as_ref().map(|base| base.epochs.at(now));
-        let ends = |turn: usize, epoch: u32| {
-            // As the session's requests: the third and fourth of every four are under the other
-            // secret of the network.
-            let other = self.other.as_ref().filter(|_| turn % 4 >= 2);
-            self.ends(other.unwrap_or(&self.first), epoch)
+        // An address of a schedule whose time is over is no endpoint that stays.
+        let is_elsewhere = |at: &Endpoints| {
+            HopPlace::split(at.remote).is_none_or(|(prefix, _)| prefix != self.peer.prefix)
         };
-        if let Some(data) = data {
-            let beside = base.unwrap_or(wall);
-            let turn = |turn| if turn % 2 == 0 { ends(turn, beside) } else { data };
-            return (0..TURNS).map(turn).collect();
-        }
+        let last = last.filter(|last| base.is_none() && is_elsewhere(last));
         // The neighbour's clock differs as it did; else it is right, or wrong by an epoch.
         let mut epochs: Vec<u32> = base.into_iter().collect();
         for epoch in [wall, wall.saturating_add(1), wall.saturating_sub(1)] {
@@ -230,11 +242,12 @@ impl Rendezvous {
         }
         // Each secret is tried with each epoch, by requests in one piece and in parts.
         const ORDER: [usize; TURNS] = [0, 1, 0, 2, 2, 3, 1, 3];
-        let turn =
-            |(turn, place): (usize, &usize)| match self.fallback.filter(|_| turn >= TURNS / 2) {
-                Some(fallback) => fallback,
-                None => ends(turn, epochs[place % epochs.len()]),
-            };
+        let tried = if last.is_some() { TRIED_AFTER } else { TURNS / 2 };
+        let stays = self.fallback.or(last);
+        let turn = |(turn, place): (usize, &usize)| match stays.filter(|_| turn >= tried) {
+            Some(stays) => stays,
+            None => self.call(turn, epochs[place % epochs.len()]),
+        };
         ORDER.iter().enumerate().map(turn).collect()
     }
 
@@ -351,6 +364,18 @@ mod tests {
         let calls: Vec<bool> = end.calls(NOW, None).iter().map(|to| *to == fallback).collect();
         assert_eq!(calls, [false, false, false, false, true, true, true, true]);
         assert!(!end.met(NOW, &fallback) && !end.has_base());
+        // Where the last handshake was there, after two; also if only the neighbour knows one.
+        for known in [Some(fallback), None] {
+            end.fallback = known;
+            let calls = end.calls(NOW, Some(fallback));
+            let calls: Vec<bool> = calls.iter().map(|to| *to == fallback).collect();
+            assert_eq!(calls, [[false; 2], [true; 2], [true; 2], [true; 2]].concat());
+        }
+        let over = Endpoints { remote: place(PLACES[1]).endpoint(7), ..fallback };
+        assert!(!end.calls(NOW, Some(over)).contains(&over));
+        let mut ends = pair(0, false);
+        let (_, to) = meet(&mut ends, NOW).unwrap();
+        assert!(!ends[0].calls(NOW, Some(fallback)).contains(&fallback), "both met at {to:?}");
     }
 
     #[test]
@@ -393,7 +418,7 @@ mod tests {
         let mut ends = pair(0, false);
         let (_, to) = meet(&mut ends, NOW).unwrap();
         let later = NOW + EPOCH;
-        let calls = ends[0].calls(later, Some(to));
+        let calls = ends[0].calls_beside(later, to);
         assert!(calls.iter().skip(1).step_by(2).all(|call| *call == to));
         assert!(calls.iter().step_by(2).all(|call| takes(&ends[1], later, call.remote)));
         let back = |to: &Endpoints| Endpoints { local: Some(to.remote), remote: to.local.unwrap() };

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use shoal_relay::Incoming;
+use shoal_relay::hop::{EPOCH, End, Schedule};
 use shoal_session::Endpoints;
 use shoal_wire::Time;
 
@@ -13,8 +14,10 @@ use super::{Way, Wires, attacker, hold};
 use crate::check::addresses::{Addresses, tag};
 use crate::check::{Violation, moves};
 use crate::ciphers;
-use crate::hops::{address, interval, owner};
+use crate::clock;
+use crate::hops::{address, identifier, interval, owner};
 use crate::node::Makings;
+use crate::options::Options;
 use crate::plan::Direction;
 
 /// Wires on which addresses hop.
@@ -27,18 +30,33 @@ pub(crate) struct Hops {
     moves: Vec<u8>,
     /// The last frame that came to an address of each node.
     last: Vec<Vec<u8>>,
+    /// Where the two ends of each wire's link meet, if they have no endpoint that stays.
+    meetings: Vec<Option<Schedule>>,
 }
 
 impl Hops {
     pub(crate) fn new(makings: &Rc<Makings>) -> Hops {
         let plan = &makings.plan;
+        let off = Duration::from_secs(makings.options.wall_off_s.into());
         Hops {
             makings: Rc::clone(makings),
-            addresses: Addresses::new(plan.nodes.len()),
+            addresses: Addresses::new(plan.nodes.len(), off),
             filters: vec![[0; 2]; plan.wires.len()],
             moves: vec![0; plan.nodes.len()],
             last: vec![Vec::new(); plan.nodes.len()],
+            meetings: Vec::new(),
         }
+    }
+
+    /// Whether the two ends of a wire may meet there now, whatever their clocks show.
+    fn is_meeting(&self, now: Time, wire: usize, at: SocketAddr) -> bool {
+        let Some(Some(schedule)) = self.meetings.get(wire) else { return false };
+        let off = self.makings.options.wall_off_s / EPOCH.as_secs() as u32 + 2;
+        let epoch = (clock::unix_ms(now) / EPOCH.as_millis() as u64) as u32;
+        let ends = [End::Leading, End::Following];
+        (epoch - off..=epoch + off).any(|epoch| {
+            ends.iter().any(|end| schedule.identifier(*end, epoch, 0) == identifier(at))
+        })
     }
 
     /// From now on all pass.
@@ -68,6 +86,14 @@ impl Wires {
         self.hops.as_ref().map_or(0, |hops| hops.moves[node])
     }
 
+    /// Whether filters close a wire: a link whose ends have no endpoint that stays has no other way
+    /// than between addresses that hop.
+    pub(super) fn is_closed(&self, wire: usize) -> bool {
+        let closed =
+            |hops: &Hops| hops.makings.options.rendezvous == 1 && hops.filters[wire] != [0; 2];
+        self.hops.as_ref().is_some_and(closed)
+    }
+
     pub(super) fn is_filtered(&self, to: &Way) -> bool {
         let filters = self.hops.as_ref().map(|hops| hops.filters[to.wire][to.direction]);
         to.local.is_some() && filters.is_some_and(|count| count > 0)
@@ -84,16 +110,26 @@ impl Wires {
         Some(Way { far, wire, direction, from, local: Some(ends.remote), door: None })
     }
 
+    /// Says where the two ends of each wire's link meet.
+    pub(crate) fn set_meetings(&mut self, meetings: Vec<Option<Schedule>>) {
+        if let Some(hops) = &mut self.hops {
+            hops.meetings = meetings;
+        }
+    }
+
     /// Shows a frame between addresses that hop to the checkers.
     pub(super) fn see_hop(&mut self, ends: &Endpoints, far: usize, frame: &[u8]) {
         let (now, near, Some(local)) = (self.now, self.node, ends.local) else { return };
+        let wire = self.wire_to(far).map_or(usize::MAX, |(wire, _)| wire);
         let Some(hops) = &mut self.hops else { return };
         let (options, plan) = (&hops.makings.options, &hops.makings.plan);
         let Some(interval) = interval(options, plan, near, far) else { return };
         let of_link = ciphers::with_moves(|moves| moves.is_links(tag(frame))) != Some(false);
         // Without addresses to meet at, handshakes go where the link's frames do.
         let hops_there = of_link || options.rendezvous == 0;
-        let interval = Some(interval).filter(|_| hops_there);
+        // After hops that failed, data goes where a handshake would.
+        let fell = of_link && !hops.addresses.knows(local) && hops.is_meeting(now, wire, local);
+        let interval = Some(interval).filter(|_| hops_there && !fell);
         let mut bears = |at, far| hops.addresses.bears(now, at, far, interval);
         let result = bears((local, near), far).and_then(|()| bears((ends.remote, far), near));
         let meets = hops.addresses.meets(local);
@@ -133,6 +169,23 @@ impl Wires {
             local.is_some_and(|at| hops.addresses.is_over(now, at))
         };
         incoming.iter().filter(is_over).map(|run| u64::from(run.len / run.stride.max(1))).sum()
+    }
+
+    /// How many frames of handshakes came that may have gone where nobody meets: where clocks differ
+    /// by more than what both ends allow for, and an endpoint is called when nobody answers.
+    pub(crate) fn astray(&self, bytes: &[u8], incoming: &[Incoming]) -> u64 {
+        let Some(hops) = &self.hops else { return 0 };
+        let Options { rendezvous, wall_off_s, .. } = hops.makings.options;
+        if rendezvous == 0 || Duration::from_secs(2 * u64::from(wall_off_s)) < EPOCH {
+            return 0;
+        }
+        let is_handshakes =
+            |frame: &&[u8]| ciphers::with_moves(|moves| moves.is_links(tag(frame))) == Some(false);
+        let of_run = |run: &Incoming| {
+            let frames = &bytes[run.offset as usize..(run.offset + run.len) as usize];
+            frames.chunks(run.stride.max(1) as usize).filter(is_handshakes).count() as u64
+        };
+        incoming.iter().map(of_run).sum()
     }
 
     /// The attacker sends a node the last frame that came to it once more: to this address, from

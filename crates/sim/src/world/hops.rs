@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 
 use shoal_crypto::Ciphers;
 use shoal_edge::HostId;
+use shoal_relay::hop::Schedule;
+use shoal_session::PeerId;
 use shoal_wire::{DropReason, Time};
 
 use super::{What, World};
@@ -78,6 +80,11 @@ impl<C: Ciphers> World<C> {
     pub(super) fn begin_hops(&mut self) {
         let options = &self.makings.options;
         let (pulse, hops) = (options.pulse_ms > 0, !options.hop_s.is_empty());
+        if options.rendezvous > 0 {
+            let links = &self.makings.plan.wires[..self.makings.plan.links];
+            let meetings = links.iter().map(|(a, b)| self.meeting(*a, *b)).collect();
+            self.wires.set_meetings(meetings);
+        }
         if pulse {
             self.push(self.now + AGAIN, What::Pulse);
         }
@@ -85,6 +92,14 @@ impl<C: Ciphers> World<C> {
             ciphers::watch_moves();
             self.push(self.now + AGAIN, What::Forge);
         }
+    }
+
+    /// Where two neighbours meet.
+    fn meeting(&self, near: usize, far: usize) -> Option<Schedule> {
+        let node = &self.nodes[near];
+        let (link, _) = node.links().iter().find(|(_, known)| *known == far)?;
+        let secrets = node.control.relay.sessions().meeting_secrets(PeerId::from(*link))?;
+        Some(Schedule::new(secrets.0.expose()))
     }
 
     /// Notes where something goes wrong or right again.
@@ -129,6 +144,13 @@ impl<C: Ciphers> World<C> {
 
     fn is_whole(&self, link: usize) -> bool {
         self.wires.is_whole(link)
+    }
+
+    /// Whether nothing closes a link of a node: its neighbour would look for it elsewhere, where it
+    /// may not be.
+    fn is_reached(&self, n: usize) -> bool {
+        let links = self.makings.plan.wires[..self.makings.plan.links].iter().enumerate();
+        links.filter(|(_, ends)| ends.0 == n || ends.1 == n).all(|(link, _)| self.is_whole(link))
     }
 
     /// Looks whether links are up that could be.
@@ -215,16 +237,18 @@ impl<C: Ciphers> World<C> {
         };
         let before = dropped(self);
         let over = self.wires.over(self.now, &batch.incoming);
+        let astray = self.wires.astray(&batch.bytes, &batch.incoming);
         self.wires.note_arrivals(n, &batch.bytes, &batch.incoming);
         self.nodes[n].receive(self.now, &mut batch.bytes, &batch.incoming, &mut self.wires);
         let neighbours = self.nodes[n].links().iter().map(|(_, far)| *far);
         // What control says may still be on its way to another worker, to which the first call of a
         // schedule comes.
         let told = self.makings.options.workers == 1;
-        let calm = self.calm_since(neighbours.chain([n])).filter(|_| told);
+        let calm = self.calm_since(neighbours.chain([n])).filter(|_| told && self.is_reached(n));
         let taken = Taken {
             over,
             dropped: dropped(self) - before,
+            astray,
             forged: batch.replayed_in.is_some(),
             calm: calm.is_some_and(|since| since + CALM_AFTER < self.now),
         };
