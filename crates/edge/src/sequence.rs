@@ -7,10 +7,11 @@
 //! ```
 //!
 //! Packets have numbers in streams, which are the flows between two hosts, or several that share
-//! one. A packet that is due is delivered where it lies. One with others missing before it is
-//! copied and held until these come or are given up; then it is released, with all that follow it
-//! without a gap. One that comes later still is delivered at once. Of a fast stream behind mixes a
-//! packet that is due may be kept, too ([`pace`]).
+//! one. A packet that is due is delivered where it lies; one with others right behind it goes with
+//! them, since one write to the interface costs more than a copy. One with others missing before it
+//! is copied and held until these come or are given up; then it is released, with all that follow
+//! it without a gap. One that comes later still is delivered at once. Of a fast stream behind mixes
+//! a packet that is due may be kept, too ([`pace`]).
 //!
 //! How long a missing packet is waited for, from the arrival of the first one behind it on:
 //!
