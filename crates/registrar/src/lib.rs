@@ -23,8 +23,8 @@ mod answers;
 mod config;
 mod follow;
 mod ledger;
-mod process;
 mod newest;
+mod process;
 mod secrets;
 
 pub use config::Config;

@@ -210,11 +210,7 @@ fn load<const N: usize>(
     parse(&text, label).map_err(|message| KeyFileError { file: file.to_path_buf(), message })
 }
 
-fn load_text(
-    file: &Path,
-    label: &str,
-    owner: Owner,
-) -> Result<Zeroizing<String>, KeyFileError> {
+fn load_text(file: &Path, label: &str, owner: Owner) -> Result<Zeroizing<String>, KeyFileError> {
     let fail = |message: String| KeyFileError { file: file.to_path_buf(), message };
     let make = match label {
         NODE_LABEL => format!("shoal genkey -o {}", file.display()),

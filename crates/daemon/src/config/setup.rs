@@ -310,9 +310,7 @@ pub fn warnings(config: &Config, hosts: &Hosts) -> Vec<String> {
 /// follow from the time.
 fn waits_to_be_called(config: &Config, hosts: &Hosts) -> bool {
     let callable = |name: &str| hosts.by_name(name).is_some_and(|h| h.endpoint.is_some());
-    let called = |l: &LinkPeer| {
-        l.endpoint.is_some() || l.rendezvous.is_some() || callable(&l.peer)
-    };
+    let called = |l: &LinkPeer| l.endpoint.is_some() || l.rendezvous.is_some() || callable(&l.peer);
     !config.links.iter().any(called)
 }
 

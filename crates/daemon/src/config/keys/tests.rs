@@ -98,7 +98,8 @@ fn a_key_file_of_another_user_is_refused() {
     let Some(nobody) = nix::unistd::User::from_name("nobody").unwrap() else { return };
     std::os::unix::fs::chown(&file, Some(nobody.uid.as_raw()), None).unwrap();
     let text = load_identity(&file).unwrap_err().to_string();
-    let wanted = "fix: as its unit's user, if it has one: runuser -u nobody -- shoal ...; else chown 0";
+    let wanted =
+        "fix: as its unit's user, if it has one: runuser -u nobody -- shoal ...; else chown 0";
     assert!(text.contains(wanted), "{text}");
     load_shown_identity(&file).unwrap();
 }
