@@ -169,8 +169,8 @@ fn a_link_stops_and_begins_to_hop_as_its_ends_are_told() {
     traffic(&mut net, 5);
 }
 
-/// All that a neighbour sent in three epochs comes once more, and with a bit changed, where this node
-/// takes frames in: each is dropped by name, and no hop is made or fails for it.
+/// All that a neighbour sent in three epochs comes once more, and with a bit changed, where this
+/// node takes frames in: each is dropped by name, and no hop is made or fails for it.
 #[test]
 fn steps_that_are_replayed_or_forged_are_dropped_by_name() {
     let mut net = net(|_| {});

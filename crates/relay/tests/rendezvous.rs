@@ -27,8 +27,8 @@ fn none_started() -> Net {
     net
 }
 
-/// Starts a node whose clock is ahead by so many seconds, and whose addresses hop each `hop`. It has
-/// an endpoint to call, if that is a `fallback`.
+/// Starts a node whose clock is ahead by so many seconds, and whose addresses hop each `hop`. It
+/// has an endpoint to call, if that is a `fallback`.
 fn begin(net: &mut Net, node: usize, hop: Duration, ahead_s: i64, fallback: bool) {
     let (now, relay) = (net.now, &mut net.nodes[node].relay);
     relay.set_hop_place(Some((hop_prefix(node), 7_400)));

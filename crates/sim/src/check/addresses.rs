@@ -2,10 +2,10 @@
 //! see the same address of it, each is used for one epoch, and what comes to one that is over
 //! reaches no session.
 //!
-//! An address at which two neighbours meet begins with a handshake, or with data that fell back there;
-//! others begin with a step of a hop. When an epoch begins nobody is told here: an address is known from the first
-//! frame that bears it. Both ends leave an address before three quarters of the next epoch are
-//! over, and take frames in there for an epoch more.
+//! An address at which two neighbours meet begins with a handshake, or with data that fell back
+//! there; others begin with a step of a hop. When an epoch begins nobody is told here: an address
+//! is known from the first frame that bears it. Both ends leave an address before three quarters of
+//! the next epoch are over, and take frames in there for an epoch more.
 
 use core::time::Duration;
 use std::collections::BTreeMap;

@@ -171,8 +171,8 @@ impl Wires {
         incoming.iter().filter(is_over).map(|run| u64::from(run.len / run.stride.max(1))).sum()
     }
 
-    /// How many frames of handshakes came that may have gone where nobody meets: where clocks differ
-    /// by more than what both ends allow for, and an endpoint is called when nobody answers.
+    /// How many frames of handshakes came that may have gone where nobody meets: where clocks
+    /// differ by more than what both ends allow for, and an endpoint is called when nobody answers.
     pub(crate) fn astray(&self, bytes: &[u8], incoming: &[Incoming]) -> u64 {
         let Some(hops) = &self.hops else { return 0 };
         let Options { rendezvous, wall_off_s, .. } = hops.makings.options;

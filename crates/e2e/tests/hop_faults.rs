@@ -1,0 +1,161 @@
+//! What is wrong around a link whose addresses are to hop: nothing is lost, and both ends fall back
+//! and say so.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use shoal_e2e::Net;
+use shoal_e2e::hopping::{
+    NAMES, PLACES, PORT, PREFIXES, begin_ping, both_hop, end_ping, hop, interface, is_up, machines,
+    run, shown, start,
+};
+use shoal_lab::namespace::Namespace;
+
+/// The warning of a link that does not hop though it is to.
+const SAYS: &str = "nothing came back from the new ones";
+
+/// Two nodes whose link has an endpoint that stays, and is to hop each second.
+fn nodes() -> Net {
+    let net = Net::new(&NAMES);
+    for (n, name) in NAMES.iter().enumerate() {
+        let text = std::fs::read_to_string(net.config(name)).unwrap();
+        let lines = text.lines().map(|line| match line.split(' ').next() {
+            Some("listen") => format!("listen = [\"[::]:{PORT}\"]"),
+            Some("endpoint") => format!("endpoint = \"[{}]:{PORT}\"", PLACES[0]),
+            _ => line.replace("[[link]]", "[[link]]\nhop = \"1s\""),
+        });
+        let text = lines.collect::<Vec<_>>().join("\n");
+        let hop = format!("\n[hop]\nprefix = \"{}\"\nmode = \"routed\"\n", PREFIXES[n]);
+        std::fs::write(net.config(name), text + &hop + "[interface]\n").unwrap();
+    }
+    net
+}
+
+/// Whether a node says that its link does not hop for now, and why.
+fn says_so(net: &Net, name: &str) -> bool {
+    let hop = hop(net, name).unwrap_or_default();
+    hop["state"] == "fixed"
+        && hop["last"] == "failed"
+        && shown(net, name, &["peers"]).contains("fixed for now (every 1 s wanted")
+        && shown(net, name, &["status"]).contains(SAYS)
+}
+
+fn failed(net: &Net) -> u64 {
+    let of = |name: &&str| hop(net, name).and_then(|hop: Value| hop["failed"].as_u64());
+    NAMES.iter().filter_map(of).sum()
+}
+
+/// With something wrong from the start on, the link is up and carries everything, and both ends say
+/// that it does not hop. When it is mended, the link hops. When it goes wrong again, the link is
+/// soon where it was.
+fn falls_back(breaks: impl Fn(&[Namespace; 2]), mends: impl Fn(&[Namespace; 2])) {
+    if !shoal_e2e::tun_possible() || !shoal_e2e::ipv6() {
+        return;
+    }
+    let machines = machines();
+    breaks(&machines);
+    let mut net = nodes();
+    for (machine, name) in machines.iter().zip(NAMES) {
+        start(&mut net, machine, name, &[]);
+    }
+    net.until(|net| NAMES.iter().all(|name| is_up(net, name)));
+    let ping = begin_ping(&machines[1], &interface(&net, "r1"), 400);
+    net.until(|net| NAMES.iter().any(|name| says_so(net, name)));
+    assert_eq!(end_ping(ping), 400, "hops that fail lose nothing");
+    mends(&machines);
+    net.until(both_hop);
+
+    let before = failed(&net);
+    let ping = begin_ping(&machines[1], &interface(&net, "r1"), 800);
+    std::thread::sleep(Duration::from_secs(1));
+    let began = Instant::now();
+    breaks(&machines);
+    net.until(|net| NAMES.iter().any(|name| hop(net, name).unwrap()["state"] == "fixed"));
+    net.until(|net| NAMES.iter().all(|name| is_up(net, name)));
+    let took = began.elapsed();
+    let came = end_ping(ping);
+    // What went to the addresses in use is lost until the silence is noticed.
+    assert!(came >= 500 && took < Duration::from_secs(6), "{came} of 800, {took:?}");
+    let ping = begin_ping(&machines[1], &interface(&net, "r1"), 100);
+    assert_eq!(end_ping(ping), 100);
+    assert!(failed(&net) >= before);
+}
+
+/// Rules of a router between the machines, at the end of one of them.
+fn rules(machine: &Namespace, rule: &str) {
+    let table = "add table ip6 router; \
+        add chain ip6 router in { type filter hook prerouting priority -300; }; ";
+    run(machine, &["nft", &format!("{table}add rule ip6 router in {rule} drop")]);
+}
+
+fn no_rules(machine: &Namespace) {
+    run(machine, &["nft", "delete table ip6 router"]);
+}
+
+#[test]
+fn a_router_that_drops_unknown_sources() {
+    let rule = format!("ip6 saddr {}", PREFIXES[1]);
+    falls_back(|machines| rules(&machines[0], &rule), |machines| no_rules(&machines[0]));
+}
+
+#[test]
+fn a_prefix_that_nobody_brings_to_this_machine() {
+    let rule = format!("ip6 daddr {}", PREFIXES[1]);
+    falls_back(|machines| rules(&machines[1], &rule), |machines| no_rules(&machines[1]));
+}
+
+#[test]
+fn a_neighbour_that_has_no_route_to_the_prefix() {
+    let route = |what, machine: &Namespace| {
+        run(machine, &["ip", "-6", "route", what, PREFIXES[1], "via", PLACES[1]]);
+    };
+    falls_back(|machines| route("del", &machines[0]), |machines| route("add", &machines[0]));
+}
+
+/// The error of a kernel that has no room for another neighbour (EINVAL; gc_thresh3 is one number
+/// for all namespaces of a machine).
+#[test]
+fn a_kernel_that_refuses_each_frame_to_new_addresses() {
+    let route = |what, machine: &Namespace| {
+        let of_kind = ["ip", "-6", "route", what, "blackhole", PREFIXES[1], "metric", "1"];
+        run(machine, &of_kind);
+    };
+    falls_back(|machines| route("add", &machines[0]), |machines| route("del", &machines[0]));
+}
+
+#[test]
+fn a_neighbour_without_ipv6() {
+    if !shoal_e2e::tun_possible() || !shoal_e2e::ipv6() {
+        return;
+    }
+    let machines = machines();
+    for (machine, at) in machines.iter().zip(["10.9.9.1/24", "10.9.9.2/24"]) {
+        run(machine, &["ip", "addr", "add", at, "dev", "wire"]);
+    }
+    for which in ["all", "default"] {
+        let key = format!("net.ipv6.conf.{which}.disable_ipv6=1");
+        run(&machines[1], &["sysctl", "-qw", &key]);
+    }
+    let mut net = nodes();
+    start(&mut net, &machines[0], "r1", &[]);
+    // With [hop] it says what is missing and does not start.
+    let config = net.config("h1");
+    let text = std::fs::read_to_string(&config).unwrap().replace("[interface]\n", "");
+    std::fs::write(&config, &text).unwrap();
+    let mut command = shoal_e2e::shoal(&["run", "-c", config.to_str().unwrap()]);
+    let output = machines[1].enter(|| Ok(command.output()?)).unwrap();
+    let said = shoal_e2e::text(&output).1;
+    assert!(!output.status.success() && said.contains("is IPv6 turned off"), "{said}");
+    // Without, the link is up over IPv4, and the other end says that it does not hop.
+    let text = text.split("\n[hop]").next().unwrap().replace("hop = \"1s\"\n", "");
+    let text = text.replace("[::]:", "0.0.0.0:").replace("[fd99::1]", "10.9.9.1");
+    std::fs::write(&config, text).unwrap();
+    start(&mut net, &machines[1], "h1", &[]);
+    net.until(|net| is_up(net, "r1") && is_up(net, "h1"));
+    assert!(hop(&net, "h1").unwrap().is_null());
+    net.until(|net| hop(net, "r1").unwrap()["state"] == "alone");
+    let says = shown(&net, "r1", &["status"]);
+    assert!(says.contains("has no `hop`, or it has no [hop]"), "{says}");
+}
