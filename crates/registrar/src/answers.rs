@@ -20,8 +20,8 @@ const EXPIRES_MAX_S: u64 = 315_360_000;
 const SOON_S: u64 = 14 * 86_400;
 
 /// Why a registrar with such a list refuses everybody.
-const STALE: &str = "the authority's list is too old, so nobody can join: sign it again with `shoal \
-                     authority renew`, and give it to one node";
+const STALE: &str = "the authority's list is too old, so nobody can join: sign it again with \
+                     `shoal authority renew`, and give it to one node";
 
 /// What an answer needs.
 pub struct Now<'a> {
