@@ -188,7 +188,10 @@ fn unkept(config: &Config, (has_circuits, may_meet): (bool, bool), found: &mut R
         let then = "a list that came from a neighbour is gone";
         let kept = ("[authority] kept_file", section.kept_file(), then);
         files.extend(section.pass_on.then_some(kept));
-        let then = "what registrars signed is gone until a neighbour tells it again";
+        let then = match &config.registrar {
+            None => "what registrars signed is gone until a neighbour tells it again",
+            Some(_) => "what the registrar signed is gone, and the node does not start",
+        };
         files.push(("[authority] chains_file", section.chains_file(), then));
         let then = "a secret of the network that neighbours handed on is gone";
         let kept = ("[authority] secrets_file", section.secrets_file(), then);

@@ -20,7 +20,7 @@ use shoal_node::{HandshakeDone, HandshakeJob};
 use crate::config::keys::os_random;
 use crate::config::{Config, Setup};
 use crate::control::journal::Journal;
-use crate::control::socket::{Connection, FromControl, Owner, Server, Wake};
+use crate::control::socket::{Connection, FromControl, Owner, Server, Wake, check_free};
 use crate::files::transfers::Files;
 use crate::membership::authority::Authority;
 use crate::membership::circuits::{Circuits, Met};
@@ -64,6 +64,7 @@ pub struct Options {
 
 /// Runs the daemon until it is told to stop.
 pub fn run(setup: Setup, set_log_level: Box<dyn Fn(&str) + Send>) -> anyhow::Result<()> {
+    check_free(&setup.config.control_socket()).context("can't open the control socket")?;
     let options = Options { daemon: true, listen: true, set_log_level };
     let (mut worker, _server) = prepare(setup, options)?;
     notify("READY=1");

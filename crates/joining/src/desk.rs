@@ -123,6 +123,8 @@ pub struct Desk<D> {
     config: DeskConfig,
     door: Door,
     disk: D,
+    /// Why the desk could not do its part when it last tried.
+    fault: Option<String>,
     end: End,
     directory: Directory,
     mandate: Option<MandateId>,
@@ -166,6 +168,7 @@ impl<D: Disk> Desk<D> {
         let mut desk = Desk {
             door: Door::new(config.identity.clone(), &config.door),
             disk,
+            fault: None,
             end: ledger.end,
             mandate: own_mandate(&directory, &config.identity),
             directory,
@@ -309,7 +312,9 @@ impl<D: Disk> Desk<D> {
 
     fn write(&mut self, record: &Record) -> Result<(), OwnerError> {
         let (bytes, end) = self.end.append(record);
-        self.disk.append(&bytes)?;
+        let written = self.disk.append(&bytes).map_err(OwnerError::Disk);
+        self.fault = written.as_ref().err().map(OwnerError::to_string);
+        written?;
         self.end = end;
         Ok(())
     }
@@ -503,7 +508,8 @@ impl<D: Disk> Desk<D> {
             unknown: Vec::new(),
         };
         let entries = vec![Entry::Member(Box::new(self.newer(member)))];
-        self.step(Cause::Joined(token), key, entries, (now, unix_s)).map_err(|e| e.refusal())?;
+        self.step(Cause::Joined(token), key, entries, (now, unix_s))
+            .map_err(|e| self.refused(&e))?;
         self.tokens.spend(&token);
         self.approved.remove(&(token, key));
         self.stats.joined += 1;

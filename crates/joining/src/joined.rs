@@ -42,6 +42,9 @@ pub enum Fault {
         /// Whether the registrar had answered before.
         welcomed: bool,
     },
+    /// Nothing could be sent to any of its addresses; the last reason.
+    #[error("nothing can be sent to the registrar from this machine: {0}")]
+    Unsendable(String),
     /// The invite's key of the registrar is none.
     #[error("the invite names a registrar whose key is none: ask for another invite")]
     Registrar,
@@ -86,8 +89,7 @@ fn silent(welcomed: bool) -> &'static str {
     if welcomed {
         "the registrar answered and then fell silent: try again"
     } else {
-        "no answer from the registrar: is it running, and does UDP reach it? It is silent also \
-         where the invite is of no use any more, as after it was restarted with another ledger"
+        "no answer from the registrar: is it running, and does UDP reach it?"
     }
 }
 

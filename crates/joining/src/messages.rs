@@ -160,14 +160,19 @@ impl fmt::Display for Refusal {
             Refusal::Expired => "the invite has expired: ask for another one",
             Refusal::Withdrawn => "the invite was withdrawn: ask for another one",
             Refusal::Full => "the registrar has no place left: its mandate is used up",
-            Refusal::NameTaken => "another member has this name: choose one with --name",
+            Refusal::NameTaken => {
+                "another member has this name: choose another with --name. If the invite itself \
+                 says the name, --name has no effect: ask the registrar's owner for an invite with \
+                 another name"
+            }
             Refusal::NotApproved => "the registrar's owner did not approve this machine",
             Refusal::MandateEnded => {
                 "the registrar may let nobody in any more: the authority must renew its mandate"
             }
             Refusal::Key => "this machine's key was removed from the network: join with another",
             Refusal::Registrar => {
-                "the registrar can't let anybody in at the moment: its own log says why"
+                "the registrar can't do that at the moment: its log and `shoal registrar status` \
+                 say why"
             }
             Refusal::Adopted => {
                 "the authority has made this machine its own member: it alone makes that last \

@@ -221,12 +221,14 @@ fn a_full_disk_grants_nothing_and_costs_nothing() {
     let n = world.join(9, &contact);
     world.run(1_000);
     assert_eq!((world.refused(n), world.members()), (Refusal::Registrar, 0));
+    assert!(world.desk.fault().is_some_and(|why| why.contains("the ledger can't be written")));
     world.file.set_full(false);
     let n = world.join(9, &contact);
     world.run(1_000);
     assert_eq!(world.joined(n).member.address, Address::new(1, 100));
     world.desk = open(&world.file, world.now);
     assert_eq!(world.members(), 1);
+    assert_eq!(world.desk.fault(), None, "it could be written again");
 }
 
 #[test]
@@ -241,6 +243,12 @@ fn names_are_given_once() {
     assert_eq!(world.refused(n), Refusal::NameTaken);
     assert_eq!(world.joined(m).member.name, "r1-2");
     assert_eq!(world.joined(k).member.name, "guest", "the invite's name counts");
+    // Nobody could join by an invite that gives a member's name.
+    let again = Terms { name: Some("guest".into()), ..terms(1) };
+    let said = world.desk.invite(again.clone(), START).unwrap_err();
+    assert!(matches!(&said, OwnerError::NameTaken(name) if name == "guest"), "{said}");
+    world.desk.remove("guest", (world.now, unix_s(world.now))).unwrap();
+    world.desk.invite(again, START).unwrap();
     let bad = Terms { groups: vec!["admins".into()], ..terms(1) };
     assert!(matches!(world.desk.invite(bad, START), Err(OwnerError::Group { .. })));
 }

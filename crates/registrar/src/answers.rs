@@ -19,6 +19,10 @@ const EXPIRES_MAX_S: u64 = 315_360_000;
 /// A mandate that ends this soon is a warning.
 const SOON_S: u64 = 14 * 86_400;
 
+/// Why a registrar with such a list refuses everybody.
+const STALE: &str = "the authority's list is too old, so nobody can join: sign it again with \
+                     `shoal authority renew`, and give it to one node";
+
 /// What an answer needs.
 pub struct Now<'a> {
     /// The desk.
@@ -37,6 +41,22 @@ pub struct Now<'a> {
     pub public_key: PublicKey,
     /// The time of both clocks.
     pub at: (shoal_wire::Time, u64),
+}
+
+/// What keeps the registrar from doing what it is asked for, and is its own machine's to mend.
+pub fn fault(
+    desk: &Desk<LedgerFile>,
+    config: &Config,
+    at: (shoal_wire::Time, u64),
+) -> Option<String> {
+    if let Some(why) = desk.fault() {
+        let file = config.path(&config.ledger_file);
+        return Some(format!(
+            "{}: {why}: as long as that lasts nobody joins or leaves, and no membership is renewed",
+            file.display()
+        ));
+    }
+    (desk.standing(at.0, at.1) != ListStanding::Fresh).then(|| STALE.into())
 }
 
 fn id(token: &TokenHash) -> String {
@@ -221,14 +241,8 @@ impl Now<'_> {
         let mut all = self.config.warnings();
         let behind = self.desk.behind();
         all.extend(behind.map(|(ledger, node)| OwnerError::Behind { ledger, node }.to_string()));
-        let (now, unix_s) = self.at;
-        if self.desk.standing(now, unix_s) != ListStanding::Fresh {
-            all.push(
-                "the authority's list is too old, so nobody can join: sign it again with \
-                 `shoal authority renew`, and give it to one node"
-                    .into(),
-            );
-        }
+        let unix_s = self.at.1;
+        all.extend(fault(self.desk, self.config, self.at));
         match self.desk.register().map(Register::mandate) {
             None => all.push(
                 "the authority's list has no mandate for this registrar: nobody can join".into(),

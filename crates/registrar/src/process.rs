@@ -14,7 +14,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use shoal_crypto::PublicKey;
 use shoal_daemon::config::keys;
-use shoal_daemon::control::socket::{FromControl, Owner, Server, Wake};
+use shoal_daemon::control::socket::{FromControl, Owner, Server, Wake, check_free};
 use shoal_daemon::files::reading;
 use shoal_daemon::notify::notify;
 use shoal_daemon::privileges;
@@ -24,7 +24,7 @@ use shoal_directory::{List, Register, SIZE_MAX};
 use shoal_joining::{Desk, DeskConfig, Output, OwnerError};
 use shoal_wire::Time;
 
-use crate::answers::Now;
+use crate::answers::{self, Now};
 use crate::config::Config;
 use crate::follow::{ByControl, Follower, News};
 use crate::ledger::LedgerFile;
@@ -78,10 +78,17 @@ struct Process {
     told: (u64, u64, bool),
     /// The log says that the ledger is an older copy.
     is_behind: bool,
+    /// The log has this fault of the desk.
+    said_fault: Option<String>,
 }
 
 impl Process {
     fn open(config: Config) -> anyhow::Result<Process> {
+        let socket = config.path(&config.control_socket);
+        if check_free(&socket).is_err() {
+            let socket = socket.display();
+            bail!("{socket}: a registrar runs here already: see `shoal registrar status`");
+        }
         let user = config.user.as_ref().map(|name| privileges::find_user(name)).transpose()?;
         let drops = user.as_ref().is_some_and(|user| !user.uid.is_root());
         let mut warnings = privileges::guard_memory(drops)?;
@@ -124,6 +131,7 @@ impl Process {
             bytes_out,
             told,
             is_behind: false,
+            said_fault: None,
         };
         // A ledger that is older than what the node knows must be seen before anything is signed.
         process.tell_follower();
@@ -163,7 +171,22 @@ impl Process {
                     }
                 }
             }
+            self.note_fault();
         }
+    }
+
+    /// Logs once why newcomers and members are refused for a fault of the registrar's own.
+    fn note_fault(&mut self) {
+        let now = self.at();
+        let fault = answers::fault(&self.desk, &self.config, now);
+        if fault == self.said_fault {
+            return;
+        }
+        match &fault {
+            Some(fault) => tracing::error!("{fault}"),
+            None => tracing::info!("the registrar does again what it is asked for"),
+        }
+        self.said_fault = fault;
     }
 
     /// Waits for something to do: which sockets can be read, whether to stop, whether others woke

@@ -96,8 +96,8 @@ impl<C: Ciphers> Relay<C> {
         true
     }
 
-    /// Where a link's frames go besides its schedules: what others may be told of it. Of a neighbour
-    /// that is met, no more than is configured: where else it calls from may follow from the time,
+    /// Where a link's frames go besides its schedules: what others may be told of it. Of a
+    /// neighbour that is met, no more than is configured: where else it calls from may follow from the time,
     /// by another prefix than this node has for it.
     pub(crate) fn told_endpoint(&self, link: LinkId) -> Option<Endpoints> {
         let fixed = self.fixed_endpoint(link);

@@ -57,6 +57,16 @@ pub fn create(dir: &Path, key: &SigningKey, overlay: Prefix) -> Result<List> {
     Ok(signed)
 }
 
+/// Takes back what [`create`] has made, as far as it goes: for a network that could not be made
+/// whole. A folder with more in it stays.
+pub fn unmake(dir: &Path) {
+    for name in [LIST, "network.list.new", KEY] {
+        // What is left is named when the command is repeated.
+        let _left = std::fs::remove_file(dir.join(name));
+    }
+    let _left = std::fs::remove_dir(dir);
+}
+
 impl Authority {
     /// Opens the folder.
     pub fn open(dir: &Path) -> Result<Authority> {

@@ -15,7 +15,7 @@ use super::place::Place;
 use super::rekey::files_user;
 use super::start::{Service, has_units};
 use super::store::{Stored, store_all};
-use super::up::not_done;
+use super::up::{SILENT, not_done};
 use crate::failure::{self, Failure};
 use crate::options::Common;
 use crate::output;
@@ -38,8 +38,7 @@ pub struct Fetch {
 /// Gets the newest list, supplements and secret.
 pub fn fetch(common: &Common, args: &Fetch) -> Result<()> {
     let place = Place::of_node(args.dir.as_deref())?;
-    let file = place.node_toml();
-    let config = Config::load(&file).map_err(|e| Failure::of(failure::CONFIG, e.to_string()))?;
+    let config = place.config()?;
     if config.registrar.is_none() {
         return Err(Failure::of(failure::CONFIG, BY_HAND));
     }
@@ -71,7 +70,7 @@ fn ask(config: &Config, user: Option<u32>) -> Result<Joined> {
             Err(Failure::of(failure::REFUSED, text))
         }
         Event::Failed(why @ Fault::Silent { welcomed: false }) => {
-            let text = format!("{why}. It is silent, too, to who is no member any more: {ANEW}");
+            let text = format!("{why} {SILENT}: {ANEW}");
             Err(Failure::of(failure::UNREACHABLE, text))
         }
         other => Err(not_done(&other)),
@@ -79,18 +78,14 @@ fn ask(config: &Config, user: Option<u32>) -> Result<Joined> {
 }
 
 fn say(common: &Common, place: &Place, stored: &Stored, is_unit: bool) -> Result<()> {
-    let Stored { list, secret, runs } = *stored;
+    let runs = stored.runs;
     if common.json {
-        let value = serde_json::json!({ "list": list, "secret": secret, "node_runs": runs });
+        let Stored { list, chain, secret, .. } = stored;
+        let value = serde_json::json!({ "list": list, "supplements": chain, "secret": secret,
+            "node_runs": runs });
         return Ok(output::json("fetch", &value)?);
     }
-    let what = match (list, secret) {
-        (true, true) => "a newer list, and another secret of the network",
-        (true, false) => "a newer list",
-        (false, true) => "another secret of the network",
-        (false, false) => "nothing that was not here: the registrar has no newer list or secret",
-    };
-    output::line(&format!("fetched {what}"))?;
+    output::line(&format!("fetched {}", what(stored)))?;
     match (runs, is_unit) {
         (true, _) => output::line("the node takes it up within seconds, without a restart"),
         (false, true) => output::line("start the node with: systemctl start shoal"),
@@ -100,4 +95,36 @@ fn say(common: &Common, place: &Place, stored: &Stored, is_unit: bool) -> Result
         }
     }?;
     Ok(())
+}
+
+/// What was not here before.
+fn what(stored: &Stored) -> String {
+    let all = [
+        (stored.chain, "what the registrar signed"),
+        (stored.list, "a newer list"),
+        (stored.secret, "another secret of the network"),
+    ];
+    let new: Vec<_> = all.into_iter().filter(|(is_new, _)| *is_new).map(|(_, what)| what).collect();
+    match new.as_slice() {
+        [] => "nothing that was not here: the registrar has no newer list or secret".into(),
+        [one] => (*one).into(),
+        [most @ .., last] => format!("{}, and {last}", most.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_was_not_here_is_named() {
+        let said = |list, chain, secret| what(&Stored { list, chain, secret, runs: false });
+        assert!(said(false, false, false).starts_with("nothing that was not here"));
+        assert_eq!(said(false, true, false), "what the registrar signed");
+        assert_eq!(said(true, false, true), "a newer list, and another secret of the network");
+        assert_eq!(
+            said(true, true, true),
+            "what the registrar signed, a newer list, and another secret of the network"
+        );
+    }
 }

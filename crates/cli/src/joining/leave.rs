@@ -9,13 +9,13 @@ use clap::Args;
 use shoal_daemon::config::{Config, keys};
 use shoal_daemon::control::socket::Connection;
 use shoal_daemon::membership::{asking, renewal};
-use shoal_joining::{Event, Goal};
+use shoal_joining::{Event, Fault, Goal};
 
 use super::files::{sync, wrong};
 use super::place::Place;
 use super::rekey::{files_user, forget};
 use super::start::{Service, disable, has_units};
-use super::up::not_done;
+use super::up::{SILENT, not_done};
 use crate::failure::{self, Failure};
 use crate::options::Common;
 use crate::output;
@@ -35,17 +35,17 @@ pub struct Leave {
 /// Ends the membership, and removes what `shoal up` has written.
 pub fn leave(common: &Common, args: &Leave) -> Result<()> {
     let place = Place::of_node(args.dir.as_deref())?;
-    let file = place.node_toml();
-    let config = Config::load(&file).map_err(|e| Failure::of(failure::CONFIG, e.to_string()))?;
+    let config = place.config()?;
     let is_unit = has_units(&[(Service::Node, &place)]);
     let told = tell(&config, is_unit, args.force)?;
     let stopped = is_unit && disable(Service::Node);
-    remove(&config)?;
+    let missing = remove(&config)?;
     let runs = !stopped && Connection::connect(&config.control_socket()).is_ok();
     if common.json {
-        let value = serde_json::json!({ "told": told, "node_runs": runs });
+        let value = serde_json::json!({ "told": told, "node_runs": runs, "missing": missing });
         return Ok(output::json("leave", &value)?);
     }
+    missing.iter().for_each(|file| eprintln!("shoal: {}: was missing", file.display()));
     output::line("this machine is a member no more, and its key is gone")?;
     if runs {
         output::line("its node still runs, and reaches nobody any more: stop it")?;
@@ -55,17 +55,7 @@ pub fn leave(common: &Common, args: &Leave) -> Result<()> {
 
 /// Tells the registrar; whether it said yes.
 fn tell(config: &Config, is_unit: bool, force: bool) -> Result<bool> {
-    let user = files_user(config, is_unit)?;
-    let contact = renewal::contact(config, user);
-    let contact = contact.map_err(|why| Failure::of(failure::CONFIG, why))?;
-    let identity = keys::load_identity_for(&config.path(&config.node.key_file), user)
-        .map_err(|e| Failure::of(failure::CONFIG, e.to_string()))?;
-    let end = asking::ask(identity, contact, Goal::Leave, &mut |_| true);
-    let error = match end.context("the registrar can't be asked") {
-        Ok(Event::Left) => return Ok(true),
-        Ok(other) => not_done(&other),
-        Err(error) => error,
-    };
+    let Err(error) = ask(config, is_unit) else { return Ok(true) };
     if force {
         eprintln!("shoal: warning: {error:#}");
         return Ok(false);
@@ -78,11 +68,40 @@ fn tell(config: &Config, is_unit: bool, force: bool) -> Result<bool> {
     Err(Failure::of(code, text))
 }
 
-/// Removes the node's files, its configuration last: until then the command can be repeated.
-fn remove(config: &Config) -> Result<()> {
+/// Asks the registrar to end the membership.
+fn ask(config: &Config, is_unit: bool) -> Result<()> {
+    let wrong = |why: String| Failure::of(failure::CONFIG, why);
+    let door = config.registrar.as_ref().and_then(|section| section.door_file.clone());
+    for file in [Some(config.node.key_file.clone()), door].into_iter().flatten() {
+        let file = config.path(&file);
+        if !file.exists() {
+            let file = file.display();
+            return Err(wrong(format!("{file}: is missing, so the registrar can't be told")));
+        }
+    }
+    let user = files_user(config, is_unit)?;
+    let contact = renewal::contact(config, user).map_err(wrong)?;
+    let identity = keys::load_identity_for(&config.path(&config.node.key_file), user);
+    let identity = identity.map_err(|e| wrong(e.to_string()))?;
+    let end = asking::ask(identity, contact, Goal::Leave, &mut |_| true);
+    match end.context("the registrar can't be asked")? {
+        Event::Left => Ok(()),
+        Event::Failed(why @ Fault::Silent { welcomed: false }) => {
+            let text = format!("{why} {SILENT}, as after a `shoal leave` that was broken off");
+            Err(Failure::of(failure::UNREACHABLE, text))
+        }
+        other => Err(not_done(&other)),
+    }
+}
+
+/// Removes the node's files, its configuration last: until then the command can be repeated. Which
+/// of those that every member has were not there.
+fn remove(config: &Config) -> Result<Vec<PathBuf>> {
     let secret = config.node.network_secret_file.clone();
     let next_secret = keys::next_key_file(&secret);
-    let mut files = vec![next_secret, config.node.key_file.clone(), secret, "node.toml".into()];
+    let key = config.node.key_file.clone();
+    let mut needed = vec![key.clone(), secret.clone()];
+    let mut files = vec![next_secret, key, secret, "node.toml".into()];
     if let Some(authority) = &config.authority {
         let state = [
             authority.seen_file.clone(),
@@ -95,15 +114,75 @@ fn remove(config: &Config) -> Result<()> {
     files.splice(0..0, [config.circuits.guard_file.clone(), config.circuits.met_file()]);
     forget(&config.path(&config.node.key_file))?;
     if let Some(door) = config.registrar.as_ref().and_then(|section| section.door_file.clone()) {
+        needed.push(door.clone());
         // As long as the command may be repeated, the registrar can be asked.
         files.insert(files.len() - 3, door);
     }
-    for file in files.iter().map(|file| config.path(file)) {
-        match fs::remove_file(&file) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(wrong(&file, e)),
+    let mut missing = Vec::new();
+    for file in &files {
+        let path = config.path(file);
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(wrong(&path, e)),
+            Err(_) if needed.contains(file) => missing.push(path),
             _ => {}
         }
     }
     let folder = config.path(&PathBuf::from("node.toml"));
-    folder.parent().map_or(Ok(()), sync)
+    folder.parent().map_or(Ok(()), sync)?;
+    Ok(missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shoal_crypto::{Identity, SigningKey};
+    use shoal_joining::DoorSecret;
+    use std::path::Path;
+
+    use crate::joining::files::{NodeToml, write};
+
+    fn node(dir: &Path) {
+        let (key, authority) = (Identity::from_seed([1; 32]), SigningKey::from_seed([2; 32]));
+        let endpoint = "192.0.2.1:7500".parse().unwrap();
+        let toml = NodeToml {
+            name: "bob",
+            address: "1.7".into(),
+            listen: None,
+            socket: "control.sock".into(),
+            control_group: None,
+            interface: None,
+            authority: authority.public().to_string(),
+            seen_file: "network.seen".into(),
+            max_staleness_s: 7_776_000,
+            guard_file: None,
+            registrar: Some((key.public().to_string(), &[endpoint], 30)),
+        };
+        write(&dir.join("node.toml"), toml.text().as_bytes()).unwrap();
+        write(&dir.join("node.key"), keys::identity_text(&key).as_bytes()).unwrap();
+        let door = DoorSecret::new([3; 16]);
+        write(&dir.join("door.key"), keys::door_text(&door).as_bytes()).unwrap();
+        write(&dir.join("network.list"), b"list").unwrap();
+    }
+
+    #[test]
+    fn force_removes_what_is_there_whatever_is_lost() {
+        for lost in ["door.key", "node.key"] {
+            let folder = tempfile::tempdir().unwrap();
+            let dir = folder.path();
+            node(dir);
+            fs::remove_file(dir.join(lost)).unwrap();
+            let place = Place::of_node(Some(dir)).unwrap();
+            let config = place.config().unwrap();
+            let said = tell(&config, false, false).unwrap_err().to_string();
+            assert!(said.contains(lost) && said.contains("is missing"), "{said}");
+            assert!(said.contains("--force") && !said.contains("make one with"), "{said}");
+            assert!(!tell(&config, false, true).unwrap());
+            let missing = remove(&config).unwrap();
+            // The network's secret was never there.
+            let missing: Vec<_> = missing.iter().filter_map(|file| file.file_name()).collect();
+            assert_eq!(missing.len(), 2, "{missing:?}");
+            assert!(missing.contains(&lost.as_ref()) && missing.contains(&"network.key".as_ref()));
+            assert_eq!(fs::read_dir(dir).unwrap().count(), 0);
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! `shoal network create`: an authority, the first router, a registrar, and the first invite.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -160,9 +160,7 @@ fn create(common: &Common, args: &Create) -> Result<()> {
     let plan = Plan::new(args)?;
     let key = SigningKey::generate(random()?);
     let secret = NetworkSecret(random()?);
-    let list = plan.make_authority(&key)?;
-    plan.make_registrar(&key, &secret, &list)?;
-    plan.make_node(&key, &secret, &list)?;
+    let list = plan.make(&key, &secret).inspect_err(|_| plan.unmake())?;
     plan.start(common, &list)
 }
 
@@ -181,6 +179,40 @@ fn guess() -> Option<IpAddr> {
         socket.connect((far, 9)).ok()?;
         socket.local_addr().ok().map(|at| at.ip()).filter(|ip| !ip.is_unspecified())
     })
+}
+
+/// Refuses folders of another network, and what a command that was broken off has left: nothing
+/// may need it, but it may be an authority, so a person decides.
+fn check_new(node: &Place, registrar: &Place, authority: &Path) -> Result<()> {
+    let [key, list] = [folder::KEY, folder::LIST].map(|name| authority.join(name));
+    let (node, file) = (node.node_toml(), registrar_toml(registrar));
+    let text = match (node.exists(), file.exists(), key.exists() || list.exists()) {
+        (false, false, false) => return Ok(()),
+        (true, ..) => format!(
+            "{}: exists already: this machine is in a network; name another folder with --dir for \
+             a second one",
+            node.display()
+        ),
+        (false, true, _) => format!(
+            "{}: exists already, and no {}: either a registrar runs here alone (then name another \
+             folder with --dir), or `shoal network create` was broken off: then delete {} and the \
+             authority's folder that the file names, and repeat",
+            file.display(),
+            node.display(),
+            registrar.dir.display()
+        ),
+        (false, false, true) => format!(
+            "{}: has an authority already: name another folder with --authority; or, if `shoal \
+             network create` was broken off and nothing else was made with this one, delete the \
+             folder, and repeat",
+            authority.display()
+        ),
+    };
+    Err(Failure::of(failure::CONFIG, text))
+}
+
+fn registrar_toml(registrar: &Place) -> PathBuf {
+    registrar.dir.join("registrar.toml")
 }
 
 /// Where a socket is opened that others call at `at`: at all addresses, since the one that others
@@ -208,17 +240,11 @@ impl<'a> Plan<'a> {
         }
         let dir = args.dir.as_deref();
         let (node, registrar) = (Place::of_node(dir)?, Place::of_registrar(dir)?);
-        for file in [node.node_toml(), registrar.dir.join("registrar.toml")] {
-            if file.exists() {
-                let text = "exists already: this machine is in a network; name another folder with \
-                            --dir for a second one";
-                return Err(Failure::of(failure::CONFIG, format!("{}: {text}", file.display())));
-            }
-        }
         let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_else(|| ".".into());
         let authority = args.authority.clone();
         let named = || home.join(format!("shoal-authority-{}", args.network));
         let authority = std::path::absolute(authority.unwrap_or_else(named))?;
+        check_new(&node, &registrar, &authority)?;
         let [router_key, registrar_key] = [random()?, random()?].map(Identity::generate);
         let (ip, port) = match args.endpoint {
             Some(endpoint) => endpoint,
@@ -261,6 +287,21 @@ impl<'a> Plan<'a> {
             registrar_key,
             interface,
         })
+    }
+
+    fn make(&self, key: &SigningKey, secret: &NetworkSecret) -> Result<List> {
+        let list = self.make_authority(key)?;
+        self.make_registrar(key, secret, &list)?;
+        self.make_node(key, secret, &list)?;
+        Ok(list)
+    }
+
+    /// Takes back what was made of a network that could not be made whole, so that the command can
+    /// be repeated. All of it is this command's: [`check_new`] found none of it.
+    fn unmake(&self) {
+        // What is left is named when the command is repeated.
+        let _left = std::fs::remove_file(registrar_toml(&self.registrar));
+        folder::unmake(&self.authority);
     }
 
     /// Makes the authority's folder, with a list that has the router and the registrar's mandate.
@@ -414,7 +455,11 @@ impl<'a> Plan<'a> {
             return Ok(output::json("network", &value)?);
         }
         commands.iter().try_for_each(|words| output::line(&format!("start it with: {words}")))?;
-        Ok(output::line("and then make the first invite: shoal invite")?)
+        let file = match self.registrar.is_system {
+            true => String::new(),
+            false => format!(" -c {}", registrar_toml(&self.registrar).display()),
+        };
+        Ok(output::line(&format!("and then make the first invite: shoal invite{file}"))?)
     }
 
     fn say(&self, list: &List) -> Result<()> {
@@ -483,5 +528,55 @@ mod tests {
         assert_eq!(first("10.9.0.0/24"), Some([10, 9, 0, 1].into()));
         assert_eq!(first("10.9.0.0/32"), None);
         assert_eq!(first("fd00::/48"), None);
+    }
+
+    /// What `shoal network create` with these arguments would make.
+    fn plan<'a>(args: &'a NetworkArgs, dir: &Path) -> Plan<'a> {
+        let Verb::Create(args) = &args.verb else { panic!("another command") };
+        Plan {
+            args,
+            name: "r1".into(),
+            node: Place::of_node(Some(dir)).unwrap(),
+            registrar: Place::of_registrar(Some(dir)).unwrap(),
+            authority: dir.join("authority"),
+            at: "192.0.2.2:7400".parse().unwrap(),
+            door_at: "192.0.2.2:7401".parse().unwrap(),
+            router_key: Identity::from_seed([1; 32]),
+            registrar_key: Identity::from_seed([2; 32]),
+            interface: false,
+            unit: false,
+        }
+    }
+
+    #[test]
+    fn a_network_that_was_not_made_whole_can_be_made_again() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            network: NetworkArgs,
+        }
+        let line = <Line as clap::Parser>::parse_from(["network", "create", "home"]).network;
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path();
+        let plan = plan(&line, dir);
+        let (key, secret) = (SigningKey::from_seed([3; 32]), NetworkSecret([4; 32]));
+        let check = || check_new(&plan.node, &plan.registrar, &plan.authority);
+        let refused = || check().unwrap_err().to_string();
+        // The node's folder is in the way; what was made before it is taken back.
+        std::fs::write(dir.join(".joining"), "").unwrap();
+        check().unwrap();
+        plan.make(&key, &secret).unwrap_err();
+        assert!(registrar_toml(&plan.registrar).exists(), "the registrar's files come first");
+        assert!(refused().contains("delete"), "{}", refused());
+        plan.unmake();
+        check().unwrap();
+        assert!(!dir.join("authority").exists());
+        std::fs::remove_file(dir.join(".joining")).unwrap();
+        // Broken off behind the first step: a person is told what to do.
+        plan.make_authority(&key).unwrap();
+        assert!(refused().contains("--authority") && refused().contains("delete the folder"));
+        plan.unmake();
+        plan.make(&key, &secret).unwrap();
+        assert!(refused().contains("this machine is in a network"), "{}", refused());
     }
 }

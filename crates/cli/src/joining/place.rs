@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use shoal_daemon::config::DEFAULT_CONTROL_SOCKET;
+use shoal_daemon::config::{Config, DEFAULT_CONTROL_SOCKET};
 
 use crate::failure::{self, Failure};
 use crate::registrar;
@@ -59,6 +59,24 @@ impl Place {
         self.dir.join("node.toml")
     }
 
+    /// The node's configuration, read.
+    ///
+    /// # Errors
+    ///
+    /// It can't be used; or there is none, as on a machine that has joined no network.
+    pub fn config(&self) -> Result<Config> {
+        let file = self.node_toml();
+        if !file.exists() {
+            let text = format!(
+                "this machine is in no network: there is no {}; `shoal up INVITE` joins one, and \
+                 --dir names the folder of a node that has its files elsewhere",
+                file.display()
+            );
+            return Err(Failure::of(failure::CONFIG, text));
+        }
+        Config::load(&file).map_err(|e| Failure::of(failure::CONFIG, e.to_string()))
+    }
+
     /// A file that the process writes, as its configuration names it.
     pub fn state_file(&self, name: &str) -> PathBuf {
         self.state.as_ref().map_or_else(|| name.into(), |state| state.join(name))
@@ -75,4 +93,20 @@ pub fn own_name() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     let first = name.trim().split('.').next()?.to_lowercase();
     shoal_directory::is_name(&first).then_some(first).filter(|name| name != "localhost")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_in_no_network_is_told_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place::of_node(Some(folder.path())).unwrap();
+        let said = place.config().unwrap_err().to_string();
+        assert!(said.contains("in no network") && said.contains("shoal up INVITE"), "{said}");
+        std::fs::write(place.node_toml(), "[node]\n").unwrap();
+        let said = place.config().unwrap_err().to_string();
+        assert!(!said.contains("in no network"), "{said}");
+    }
 }

@@ -20,13 +20,13 @@ use shoal_crypto::Identity;
 use shoal_daemon::config::{Config, keys};
 use shoal_daemon::membership::{asking, renewal};
 use shoal_daemon::privileges::find_user;
-use shoal_joining::{Contact, Event, Goal, Joined, Refusal};
+use shoal_joining::{Contact, Event, Fault, Goal, Joined, Refusal};
 
 use super::files::{sync, wrong};
 use super::place::Place;
 use super::start::{Service, has_units, restart, unit_user};
 use super::store::{folder, owner, put, store};
-use super::up::{free_port, not_done};
+use super::up::{SILENT, free_port, not_done};
 use crate::failure::{self, Failure};
 use crate::keys::random;
 use crate::options::Common;
@@ -50,8 +50,7 @@ pub struct Rekey {
 /// Replaces the key.
 pub fn rekey(common: &Common, args: &Rekey) -> Result<()> {
     let place = Place::of_node(args.dir.as_deref())?;
-    let file = place.node_toml();
-    let config = Config::load(&file).map_err(|e| Failure::of(failure::CONFIG, e.to_string()))?;
+    let config = place.config()?;
     if config.registrar.is_none() {
         return Err(Failure::of(failure::CONFIG, BY_AUTHORITY));
     }
@@ -61,7 +60,7 @@ pub fn rekey(common: &Common, args: &Rekey) -> Result<()> {
     let contact = contact.map_err(|why| Failure::of(failure::CONFIG, why))?;
     let key = KeyFiles::open(&config, user)?;
     let new = key.next(config.node.listen.is_none())?;
-    let joined = ask(key.old.clone(), contact, new.clone())?;
+    let joined = key.ask(contact, new.clone())?;
     let stored = store(&config, &joined)?.map_err(|why| {
         let text = format!(
             "the registrar has signed the new key, and the node here does not take that ({why}): \
@@ -151,6 +150,20 @@ impl KeyFiles {
         Err(Failure::of(failure::FAILED, "this machine has no free UDP port to listen at"))
     }
 
+    /// Asks for the new key. One that is refused for good does not wait any longer.
+    fn ask(&self, contact: Contact, new: Identity) -> Result<Joined> {
+        let end = asking::ask(self.old.clone(), contact, Goal::Rekey(new), &mut |_| true);
+        match end.context("the registrar can't be asked")? {
+            Event::Joined(joined) => Ok(*joined),
+            other => {
+                if is_unsigned(&other) {
+                    forget(&self.file)?;
+                }
+                Err(refused(&other))
+            }
+        }
+    }
+
     /// Puts the new key in the old one's place.
     fn swap(self) -> Result<()> {
         fs::rename(self.waiting(), &self.file).map_err(|e| wrong(&self.file, e))?;
@@ -163,18 +176,27 @@ fn load(file: &Path, user: Option<u32>) -> Result<Identity> {
     loaded.map_err(|e| Failure::of(failure::CONFIG, e.to_string()))
 }
 
-fn ask(old: Identity, contact: Contact, new: Identity) -> Result<Joined> {
-    let end = asking::ask(old, contact, Goal::Rekey(new), &mut |_| true);
-    match end.context("the registrar can't be asked")? {
-        Event::Joined(joined) => Ok(*joined),
-        Event::Refused(Refusal::Adopted) => Err(Failure::of(failure::REFUSED, BY_AUTHORITY)),
+/// Why there is no new key.
+fn refused(event: &Event) -> anyhow::Error {
+    match event {
+        Event::Refused(Refusal::Adopted) => Failure::of(failure::REFUSED, BY_AUTHORITY),
         Event::Refused(Refusal::Key) => {
             let text = "the registrar has no member with this machine's key, or it was removed: \
                         join anew, with another invite";
-            Err(Failure::of(failure::REFUSED, text))
+            Failure::of(failure::REFUSED, text)
         }
-        other => Err(not_done(&other)),
+        Event::Failed(why @ Fault::Silent { welcomed: false }) => {
+            Failure::of(failure::UNREACHABLE, format!("{why} {SILENT}"))
+        }
+        other => not_done(other),
     }
+}
+
+/// Whether an answer says that the new key was not signed, and will not be: what is refused for
+/// another reason may have been signed when it was asked for before.
+fn is_unsigned(event: &Event) -> bool {
+    use Refusal::{Adopted, Ended, Full, Key, Soon};
+    matches!(event, Event::Refused(Adopted | Ended | Full | Key | Soon))
 }
 
 /// Removes a new key that waits for a registrar's answer.
@@ -182,5 +204,21 @@ pub fn forget(key_file: &Path) -> Result<()> {
     match fs::remove_file(keys::next_key_file(key_file)) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(wrong(key_file, e)),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_may_have_been_signed_waits() {
+        for why in [Refusal::Registrar, Refusal::MandateEnded, Refusal::Replaced] {
+            assert!(!is_unsigned(&Event::Refused(why)), "{why}");
+        }
+        for why in [Refusal::Soon, Refusal::Adopted, Refusal::Key] {
+            assert!(is_unsigned(&Event::Refused(why)), "{why}");
+        }
+        assert!(!is_unsigned(&Event::Failed(Fault::Silent { welcomed: true })));
     }
 }

@@ -3,6 +3,7 @@
 //! A node that runs is given the supplements, since it writes its file of them itself; list and
 //! secret it takes from the files that are put there, without a restart.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, lchown};
 use std::path::{Path, PathBuf};
@@ -30,6 +31,8 @@ const LOOK: Duration = Duration::from_millis(100);
 pub struct Stored {
     /// The list is newer than the node's.
     pub list: bool,
+    /// It brought supplements that the node's file did not have.
+    pub chain: bool,
     /// The secret is one that the node did not know.
     pub secret: bool,
     /// The node runs, and has all of it.
@@ -54,7 +57,8 @@ pub fn store(config: &Config, joined: &Joined) -> Result<Result<Stored, String>>
         put(&files[0], &joined.list, owner(&files[0])?)?;
     }
     let chains = config.path(&authority.chains_file());
-    let done = |runs| Stored { list, secret: false, runs };
+    let chain = lacks(&chains, &joined.chain);
+    let done = |runs| Stored { list, chain, secret: false, runs };
     let given = match Connection::connect(&config.control_socket()) {
         Err(ConnectError::NotRunning(_)) => {
             put(&chains, &merged(&chains, &joined.chain), owner(&chains)?)?;
@@ -130,6 +134,13 @@ fn version_of(list: &[u8], authority: &VerifyKey) -> Option<u64> {
     List::open(authority, list).ok().map(|list| list.content().version)
 }
 
+/// Whether the node's file lacks a step of this chain.
+fn lacks(file: &Path, chain: &[Supplement]) -> bool {
+    let (steps, _) = ChainFile::new(file.to_path_buf()).read();
+    let has: BTreeSet<&[u8]> = steps.iter().map(Vec::as_slice).collect();
+    chain.iter().any(|step| !has.contains(step.bytes()))
+}
+
 /// The content of the node's file with this chain in the place of what it has of the mandate.
 fn merged(file: &Path, chain: &[Supplement]) -> Vec<u8> {
     let mandate = chain.first().map(|step| step.step().mandate);
@@ -200,4 +211,29 @@ fn kept(file: &Path, chain: &[Supplement]) -> Result<(), String> {
         Ok(steps.iter().any(|step| step == last.bytes()))
     };
     if in_time(has)? { Ok(()) } else { Err(format!("{} does not have it", file.display())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shoal_crypto::Identity;
+    use shoal_directory::{Entry, MandateId, Step};
+
+    #[test]
+    fn a_lost_or_shorter_file_lacks_the_chain() {
+        let key = Identity::from_seed([1; 32]);
+        let step = |number| {
+            let (mandate, previous) = (MandateId([1; 32]), [0; 32]);
+            let entries = vec![Entry::remove(&key.public())];
+            let step = Step { mandate, number, previous, issued_unix_s: 9, entries };
+            step.sign(&key).unwrap()
+        };
+        let (chain, folder) = ([step(1), step(2)], tempfile::tempdir().unwrap());
+        let file = folder.path().join("network.chains");
+        assert!(lacks(&file, &chain) && !lacks(&file, &[]));
+        fs::write(&file, chain_file(&chain[..1])).unwrap();
+        assert!(lacks(&file, &chain) && !lacks(&file, &chain[..1]));
+        fs::write(&file, merged(&file, &chain)).unwrap();
+        assert!(!lacks(&file, &chain));
+    }
 }

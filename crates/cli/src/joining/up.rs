@@ -9,11 +9,12 @@ use anyhow::{Context, Result};
 use clap::Args;
 use shoal_crypto::Identity;
 use shoal_daemon::config::{Config, keys};
+use shoal_daemon::control::socket::check_free;
 use shoal_daemon::membership::asking;
 use shoal_daemon::membership::chains::chain_file;
 use shoal_daemon::preflight;
 use shoal_daemon::tun::check_device;
-use shoal_joining::{Contact, Event, Goal, Invite, Joined, Wish};
+use shoal_joining::{Contact, Event, Fault, Goal, Invite, Joined, Wish};
 
 use super::files::{NodeToml, Staging, make_folder, write};
 use super::place::{Place, own_name};
@@ -249,15 +250,25 @@ fn ask(identity: Identity, contact: Contact, wish: Wish) -> Result<Joined> {
     let end = asking::ask(identity, contact, Goal::Join(wish), &mut heard);
     match end.context("the registrar can't be asked")? {
         Event::Joined(joined) => Ok(*joined),
+        Event::Failed(why @ Fault::Silent { welcomed: false }) => {
+            let text = format!(
+                "{why} It is silent also where the invite is of no use any more, as after it was \
+                 restarted with another ledger"
+            );
+            Err(Failure::of(failure::UNREACHABLE, text))
+        }
         other => Err(not_done(&other)),
     }
 }
+
+/// Whom a registrar does not answer, of those who were members.
+pub const SILENT: &str = "It is silent, too, to who is no member any more";
 
 /// Why a registrar did not do what it was asked for.
 pub fn not_done(event: &Event) -> anyhow::Error {
     match event {
         Event::Refused(why) => Failure::of(failure::REFUSED, why.to_string()),
-        Event::Failed(why @ shoal_joining::Fault::Silent { .. }) => {
+        Event::Failed(why @ (Fault::Silent { .. } | Fault::Unsendable(_))) => {
             Failure::of(failure::UNREACHABLE, why.to_string())
         }
         Event::Failed(why) => Failure::of(failure::FAILED, why.to_string()),
@@ -319,6 +330,10 @@ fn start(common: &Common, args: &Up, place: &Place) -> Result<()> {
     if is_unit {
         enable(Service::Node, place)?;
         return Ok(line("the unit shoal runs, and starts with the machine")?);
+    }
+    if check_free(&place.config()?.control_socket()).is_err() {
+        let text = "the node of this machine runs already: see `shoal status`";
+        return Err(Failure::of(failure::FAILED, text));
     }
     eprintln!("shoal: the node runs in the foreground until Ctrl-C (later: shoal {words})");
     become_node(place)

@@ -189,7 +189,7 @@ impl Owner {
             return Ok(());
         }
         let name = nix::unistd::User::from_uid(uid.into()).ok().flatten().map(|user| user.name);
-        // A file of a unit's user is as it should be: what must not read it as root is this command.
+        // A file of a unit's user is as it should be: this command must not read it as root.
         let unit = match name.filter(|_| me.is_root()) {
             Some(name) => {
                 format!("as its unit's user, if it has one: runuser -u {name} -- shoal ...; else ")
@@ -213,13 +213,16 @@ fn load<const N: usize>(
 fn load_text(file: &Path, label: &str, owner: Owner) -> Result<Zeroizing<String>, KeyFileError> {
     let fail = |message: String| KeyFileError { file: file.to_path_buf(), message };
     let make = match label {
-        NODE_LABEL => format!("shoal genkey -o {}", file.display()),
-        AUTHORITY_LABEL => "shoal authority init".into(),
-        DOOR_LABEL => "shoal network create".into(),
-        _ => format!("shoal genkey --network -o {}", file.display()),
+        NODE_LABEL => format!("make one with: shoal genkey -o {}", file.display()),
+        AUTHORITY_LABEL => "make one with: shoal authority init".into(),
+        // What others know of a door can't be made again.
+        DOOR_LABEL => "put a copy of it back; a member without one: `shoal leave --force`, and \
+                       `shoal up` with another invite"
+            .into(),
+        _ => format!("make one with: shoal genkey --network -o {}", file.display()),
     };
     let input = crate::files::reading::open(file).map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => fail(format!("no such file; make one with: {make}")),
+        std::io::ErrorKind::NotFound => fail(format!("no such file; {make}")),
         _ => fail(format!("can't be read: {e}")),
     })?;
     // The open file is checked, not the path, which could change in between.

@@ -13,6 +13,7 @@ use super::{Config, ConfigError, LinkPeer, Source};
 use crate::config::keys;
 use crate::membership::anonymity;
 use crate::membership::authority::{Authority, Reading};
+use crate::membership::chains::ChainFile;
 use crate::membership::hosts::{Host, Hosts};
 use crate::tun::subnets::{self, Surroundings};
 use crate::worker::clock::Clock;
@@ -241,7 +242,8 @@ fn join(
     };
     let near = authority.directory.listed().max_by_key(|member| me(member));
     let name = &config.node.name;
-    let why = match near.filter(|member| me(member) > 0) {
+    let near = near.filter(|member| me(member) > 0);
+    let why = match near {
         Some(m) if m.key != key => format!("has another key for {:?}", m.name),
         Some(m) if m.address != config.address() => format!("says {} for it", m.address),
         Some(m) => format!("calls it {:?}", m.name),
@@ -255,13 +257,34 @@ fn join(
         ));
         return None;
     }
+    let own = config.file.display();
+    if let Some(chains) = unsigned(config).filter(|_| near.is_none()) {
+        faults.push(format!(
+            "{own}: node.name: {name:?} is no member: {file} {why}, and {chains}; `shoal network \
+             fetch --dir FOLDER`, with the folder of {own}, gets both from the registrar, or says \
+             that the membership has ended"
+        ));
+        return None;
+    }
     faults.push(format!(
-        "{}: node.name: {name:?} is no member: {file} {why}; expected `shoal authority sign \
+        "{own}: node.name: {name:?} is no member: {file} {why}; expected `shoal authority sign \
          {name} --key {key} --address {}`, or, if that was done, the newest list here",
-        config.file.display(),
         config.address()
     ));
     None
+}
+
+/// What is wrong with the file of what registrars signed, if this node became a member by one: its
+/// membership stands there, and in no list.
+pub(super) fn unsigned(config: &Config) -> Option<String> {
+    let (_, authority) = (config.registrar.as_ref()?, config.authority.as_ref()?);
+    let file = config.path(&authority.chains_file());
+    let name = file.display();
+    if !file.exists() {
+        return Some(format!("{name}, in which what the registrar signed is kept, is missing"));
+    }
+    let fault = ChainFile::new(file.clone()).read().1;
+    Some(fault.unwrap_or_else(|| format!("{name}, with what the registrar signed, lacks it, too")))
 }
 
 /// What a node without a `[[link]]` is told.

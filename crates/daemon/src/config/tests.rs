@@ -241,6 +241,32 @@ fn edit(folder: &Path, name: &str, from: &str, to: &str) {
     std::fs::write(folder.join(name), text.replacen(from, to, 1)).unwrap();
 }
 
+/// A member by an invite, whose file of supplements is lost, is no matter for the authority's key.
+#[test]
+fn a_lost_file_of_supplements_is_named_to_who_has_a_registrar() {
+    let key = shoal_crypto::Identity::from_seed([1; 32]).public();
+    let authority = shoal_crypto::SigningKey::from_seed([2; 32]).public();
+    let folder = tempfile::tempdir().unwrap();
+    let authority = format!("[authority]\nkey = \"{authority}\"\nlist_file = \"network.list\"\n");
+    let registrar = format!(
+        "[registrar]\nkey = \"{key}\"\ndoor_file = \"door.key\"\nendpoints = \
+         [\"192.0.2.1:7500\"]\n"
+    );
+    let minimal = MINIMAL.replace("hosts_file = \"hosts.toml\"\n", "").replace("1.0", "1.1");
+    let file = folder.path().join("node.toml");
+    let said = |more: &str| {
+        let text = format!("{minimal}{authority}seen_file = \"network.seen\"\n{more}");
+        super::setup::unsigned(&Config::parse(&file, &text).unwrap())
+    };
+    assert_eq!(said(""), None, "the authority's own member");
+    let lost = said(&registrar).unwrap();
+    assert!(lost.contains("network.chains") && lost.contains("is missing"), "{lost}");
+    std::fs::write(folder.path().join("network.chains"), "noise").unwrap();
+    assert!(said(&registrar).unwrap().contains("is something else"));
+    std::fs::write(folder.path().join("network.chains"), "").unwrap();
+    assert!(said(&registrar).unwrap().contains("lacks it, too"));
+}
+
 #[test]
 fn files_that_agree_make_a_setup() {
     let setup = setup(|_| {}).unwrap_or_else(|e| panic!("{e}"));

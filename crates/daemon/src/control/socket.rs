@@ -46,7 +46,8 @@ pub use seats::{KEPT, MAX_CLIENTS};
 /// Events that may wait for one program.
 const QUEUE: usize = 1_024;
 /// The error of a node whose control socket another node answers at.
-pub const TAKEN: &str = "another node answers there already";
+pub const TAKEN: &str = "another node answers there already; if it is this one, it runs: see \
+                         `shoal status`";
 /// How long a program may take to read one frame.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Stack of the reader and writer threads: they hold nothing large on it.
@@ -273,6 +274,19 @@ impl Drop for Server {
             let _ = place.remove();
         }
         self.shared.seats.close();
+    }
+}
+
+/// Whether nobody answers at the control socket `path`. Asked before anything else is opened: a
+/// second process of one configuration finds all that it names taken, and the reason is the first.
+///
+/// # Errors
+///
+/// Somebody does.
+pub fn check_free(path: &Path) -> io::Result<()> {
+    match UnixStream::connect(path) {
+        Ok(_) => Err(io::Error::other(format!("{}: {TAKEN}", path.display()))),
+        Err(_) => Ok(()),
     }
 }
 

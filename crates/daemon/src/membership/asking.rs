@@ -18,8 +18,19 @@ const DATAGRAM_MAX: usize = 1_500;
 /// Datagrams that are read before time is looked at again.
 const BATCH: usize = 64;
 
+/// A registrar to which nothing could be sent for so long is not called any longer: what the kernel
+/// refuses does not become better by silence, but a network that comes up meanwhile is waited for.
+const UNSENDABLE: Duration = Duration::from_secs(5);
+
 /// Sockets of the families that a registrar's endpoints have.
 struct Sockets(Vec<UdpSocket>);
+
+/// Whether anything could be sent, and else why the last datagram could not.
+#[derive(Default)]
+struct Sent {
+    any: bool,
+    fault: Option<io::Error>,
+}
 
 impl Sockets {
     fn open(endpoints: &[SocketAddr]) -> io::Result<Sockets> {
@@ -45,12 +56,15 @@ impl Sockets {
         Ok(Sockets(all))
     }
 
-    fn send(&self, to: SocketAddr, bytes: &[u8]) {
+    fn send(&self, to: SocketAddr, bytes: &[u8], sent: &mut Sent) {
         let is_same =
             |socket: &&UdpSocket| socket.local_addr().is_ok_and(|at| at.is_ipv4() == to.is_ipv4());
-        if let Some(socket) = self.0.iter().find(is_same) {
-            // What can't be sent is lost, as any datagram may be: it is sent again.
-            let _lost = socket.send_to(bytes, to);
+        let family = || io::Error::from_raw_os_error(libc::EAFNOSUPPORT);
+        let socket = self.0.iter().find(is_same).ok_or_else(family);
+        // What can't be sent is lost, as any datagram may be: it is sent again.
+        match socket.and_then(|socket| socket.send_to(bytes, to)) {
+            Ok(_) => sent.any = true,
+            Err(why) => sent.fault = Some(why),
         }
     }
 
@@ -81,13 +95,18 @@ pub fn ask(
     let sockets = Sockets::open(&contact.endpoints)?;
     let (clock, seed) = (Clock::new(), os_random()?);
     let mut newcomer = Newcomer::new(own, contact, goal, seed, clock.now());
-    let mut buffer = [0; DATAGRAM_MAX];
+    let (mut buffer, mut sent, began) = ([0; DATAGRAM_MAX], Sent::default(), clock.now());
     loop {
         newcomer.handle_timeout(clock.now(), unix_ms() / 1_000);
-        if let Some(end) = drain(&mut newcomer, &sockets, heard) {
+        if let Some(end) = drain(&mut newcomer, &sockets, &mut sent, heard) {
             return Ok(end);
         }
         let now = clock.now();
+        if let (false, Some(why)) = (sent.any, &sent.fault)
+            && now.since(began) >= UNSENDABLE
+        {
+            return Ok(Event::Failed(Fault::Unsendable(why.to_string())));
+        }
         let next = newcomer.poll_timeout().unwrap_or(now);
         sockets.wait(next.since(now))?;
         for socket in &sockets.0 {
@@ -95,7 +114,7 @@ pub fn ask(
                 let Ok((len, from)) = socket.recv_from(&mut buffer) else { break };
                 let now: Time = clock.now();
                 newcomer.handle_datagram(now, unix_ms() / 1_000, from, &buffer[..len]);
-                if let Some(end) = drain(&mut newcomer, &sockets, heard) {
+                if let Some(end) = drain(&mut newcomer, &sockets, &mut sent, heard) {
                     return Ok(end);
                 }
             }
@@ -107,10 +126,11 @@ pub fn ask(
 fn drain(
     newcomer: &mut Newcomer,
     sockets: &Sockets,
+    sent: &mut Sent,
     heard: &mut dyn FnMut(&Event) -> bool,
 ) -> Option<Event> {
     while let Some((to, bytes)) = newcomer.poll_transmit() {
-        sockets.send(to, &bytes);
+        sockets.send(to, &bytes, sent);
     }
     while let Some(event) = newcomer.poll_event() {
         if !matches!(event, Event::Waiting(_) | Event::Fetched(..)) {
@@ -121,4 +141,22 @@ fn drain(
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_not_be_sent_is_noted() {
+        let here: SocketAddr = "127.0.0.1:9".parse().unwrap();
+        let (sockets, mut sent) = (Sockets::open(&[here]).unwrap(), Sent::default());
+        sockets.send(here, &[0; 70_000], &mut sent);
+        assert_eq!(sent.fault.as_ref().and_then(io::Error::raw_os_error), Some(libc::EMSGSIZE));
+        sockets.send("[::1]:9".parse().unwrap(), &[0; 9], &mut sent);
+        assert_eq!(sent.fault.as_ref().and_then(io::Error::raw_os_error), Some(libc::EAFNOSUPPORT));
+        assert!(!sent.any);
+        sockets.send(here, &[0; 9], &mut sent);
+        assert!(sent.any);
+    }
 }

@@ -64,7 +64,7 @@ impl<D: Disk> Desk<D> {
         if member.expires_unix_s.saturating_sub(at.1) <= life / 2 {
             let renewed = self.newer(Member { expires_unix_s, ..member });
             let entries = vec![Entry::Member(Box::new(renewed))];
-            self.step(Cause::Renewed, key, entries, at).map_err(|e| e.refusal())?;
+            self.step(Cause::Renewed, key, entries, at).map_err(|e| self.refused(&e))?;
             self.stats.renewed += 1;
         }
         self.granted(id, &key, at).ok_or(Refusal::Key)
@@ -78,7 +78,7 @@ impl<D: Disk> Desk<D> {
                 return Err(Refusal::Adopted);
             }
             let entries = vec![Entry::remove(&key)];
-            self.step(Cause::Left, key, entries, at).map_err(|e| e.refusal())?;
+            self.step(Cause::Left, key, entries, at).map_err(|e| self.refused(&e))?;
             self.stats.left += 1;
         } else if self.replaced.has(&half) {
             return Err(Refusal::Replaced);
@@ -122,7 +122,7 @@ impl<D: Disk> Desk<D> {
         self.may_replace(&member, &key, at)?;
         let fresh = Member { key, ..member };
         let entries = vec![Entry::remove(&before), Entry::Member(Box::new(self.newer(fresh)))];
-        self.step(Cause::Rekeyed, before, entries, at).map_err(|e| e.refusal())?;
+        self.step(Cause::Rekeyed, before, entries, at).map_err(|e| self.refused(&e))?;
         let last = self.register().and_then(|r| r.step(r.len())).map(|last| last.step().clone());
         if let Some(last) = last {
             self.replaced.note(before, &last);

@@ -1,7 +1,7 @@
 //! What the registrar's owner asks of the desk.
 
 use shoal_crypto::PublicKey;
-use shoal_directory::{BadMandate, Entry, MandateId, Unapplied};
+use shoal_directory::{BadMandate, Entry, MandateId, Member, Unapplied};
 use shoal_wire::Time;
 use zeroize::Zeroizing;
 
@@ -31,6 +31,7 @@ impl<D: Disk> Desk<D> {
             let known = mandate.groups.join(", ");
             return Err(OwnerError::Group { group: group.clone(), known });
         }
+        self.check_name(&terms, unix_s)?;
         let token = Token::new(self.rng.array());
         let invite = Invite {
             authority: self.config.authority,
@@ -47,6 +48,16 @@ impl<D: Disk> Desk<D> {
         self.write(&Record::Issued { token: hash, unix_s, terms })?;
         self.tokens = tokens;
         Ok((text, hash))
+    }
+
+    /// Refuses a name that nobody could get by the invite.
+    fn check_name(&self, terms: &Terms, unix_s: u64) -> Result<(), OwnerError> {
+        let Some(name) = &terms.name else { return Ok(()) };
+        let has = |member: &Member| member.name == *name && member.expires_unix_s > unix_s;
+        match self.directory.listed().any(has) {
+            true => Err(OwnerError::NameTaken(name.clone())),
+            false => Ok(()),
+        }
     }
 
     /// Takes an invite back.
@@ -108,6 +119,22 @@ impl<D: Disk> Desk<D> {
         (ledger < node).then_some((ledger, node))
     }
 
+    /// Why the registrar could not do what it was last asked for, until it can write again: its
+    /// ledger can't be written, say. Names neither members nor keys.
+    pub fn fault(&self) -> Option<&str> {
+        self.fault.as_deref()
+    }
+
+    /// What a visitor hears of an error, which the owner hears as [`Desk::fault`].
+    pub(super) fn refused(&mut self, error: &OwnerError) -> Refusal {
+        let refusal = error.refusal();
+        // That the ledger is behind is `behind`'s to say, as long as it is.
+        if refusal == Refusal::Registrar && !matches!(error, OwnerError::Behind { .. }) {
+            self.fault = Some(error.to_string());
+        }
+        refusal
+    }
+
     pub(super) fn check_known(&self) -> Result<(), OwnerError> {
         let behind = |(ledger, node)| Err(OwnerError::Behind { ledger, node });
         self.behind().map_or(Ok(()), behind)
@@ -144,6 +171,13 @@ pub enum OwnerError {
         /// Those that it has.
         known: String,
     },
+    /// An invite's name is a member's.
+    #[error(
+        "a member has the name {0:?}, so nobody could join by this invite: give another name, or \
+         end that membership first (`shoal registrar remove {0}`; the authority's own member: \
+         `shoal authority revoke`)"
+    )]
+    NameTaken(String),
     /// Nobody gave out this token.
     #[error("there is no such invite")]
     UnknownToken,
@@ -181,7 +215,7 @@ pub enum OwnerError {
 }
 
 impl OwnerError {
-    pub(super) fn refusal(&self) -> Refusal {
+    fn refusal(&self) -> Refusal {
         match self {
             OwnerError::Mandate(Unapplied::Bad(BadMandate::Most)) => Refusal::Full,
             OwnerError::NoMandate => Refusal::MandateEnded,

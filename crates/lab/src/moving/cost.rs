@@ -113,8 +113,8 @@ pub fn run(bench: &Bench<'_>, folder: &Path, report: &mut Report) -> Result<()> 
     Ok(())
 }
 
-/// TCP streams over all ways in turn, and what they cost the relays. The streams are short, and each
-/// second round goes the other way about: what this machine's speed does meanwhile meets all alike.
+/// TCP streams over all ways in turn, and what they cost the relays. The streams are short, and
+/// every other round goes the other way about: what this machine's speed does meets all alike.
 fn under_load(places: &[Place], seconds: f64) -> Result<Vec<Vec<Figure>>> {
     let counters = |place: &Place| Counters::of(place.site().context("no nodes")?);
     let before = places.iter().map(counters).collect::<Result<Vec<_>>>()?;

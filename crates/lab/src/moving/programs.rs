@@ -124,7 +124,8 @@ pub fn udp(place: &Place, mb: f64, mbit: f64) -> Result<Vec<Figure>> {
 }
 
 /// The mean of the jitters that the server reckons each tenth of a second. Each of them, and so the
-/// one that iperf3 shows at the end, is about the last sixteen packets alone (RFC 3550, section 6.4.1).
+/// one that iperf3 shows at the end, is about the last sixteen packets alone (RFC 3550, section
+/// 6.4.1).
 fn jitter_ms(found: &serde_json::Value) -> Option<f64> {
     let intervals = found["server_output_json"]["intervals"].as_array()?;
     let each = intervals.iter().filter_map(|interval| interval["sum"]["jitter_ms"].as_f64());

@@ -77,8 +77,9 @@ impl ChainFile {
         written.map_err(|e| {
             format!(
                 "{}: can't be written ({e}): what registrars signed is gone after a restart until \
-                 a neighbour tells it again; set [authority] chains_file to a place that this \
-                 node's user may write",
+                 a neighbour tells it again, and a node that became a member by an invite does not \
+                 start without it (`shoal network fetch` gets it); set [authority] chains_file to \
+                 a place that this node's user may write",
                 self.0.display()
             )
         })
