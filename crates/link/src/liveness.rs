@@ -123,8 +123,8 @@ const PROBE_AGAIN: Duration = Duration::from_millis(120);
 /// reports that follow the last traffic. So a neighbour's death is noticed while we only receive.
 const QUIET_AFTER: Duration = Duration::from_millis(400);
 /// How much longer than a report takes at most the first keepalive waits that asks for one, while
-/// we send. It is repeated as others are: on an idle link one lost frame would be the only one for the
-/// neighbour to report on, and the link would count as dead.
+/// we send. It is repeated as others are: on an idle link one lost frame would be the only one for
+/// the neighbour to report on, and the link would count as dead.
 const UNHEARD_SPARE: Duration = Duration::from_millis(25);
 /// A keepalive is answered after a random delay up to this, so that an observer can't pair the two.
 const ANSWER_SPREAD: Duration = Duration::from_millis(20);

@@ -97,8 +97,8 @@ impl<C: Ciphers> Relay<C> {
     }
 
     /// Where a link's frames go besides its schedules: what others may be told of it. Of a
-    /// neighbour that is met, no more than is configured: where else it calls from may follow from the time,
-    /// by another prefix than this node has for it.
+    /// neighbour that is met, no more than is configured: where else it calls from may follow from
+    /// the time, by another prefix than this node has for it.
     pub(crate) fn told_endpoint(&self, link: LinkId) -> Option<Endpoints> {
         let fixed = self.fixed_endpoint(link);
         let Some(meet) = self.hops.links.get(&link).and_then(|known| known.meet.as_ref()) else {
