@@ -147,7 +147,7 @@ mod tests {
         let toml = NodeToml {
             name: "bob",
             address: "1.7".into(),
-            listen: None,
+            listen: Vec::new(),
             socket: "control.sock".into(),
             control_group: None,
             interface: None,
