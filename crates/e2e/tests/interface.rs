@@ -236,7 +236,8 @@ fn programs_speak_ip_through_routers() {
     let config = ends.site.folder(ends.h1).join("node.toml");
     let copy = ends.folder.path().join("h1").join("second.toml");
     let text = std::fs::read_to_string(config).unwrap();
-    std::fs::write(&copy, text.replace(":74", ":75")).unwrap();
+    std::fs::write(&copy, text.replace(":74", ":75").replace("control.sock", "second.sock"))
+        .unwrap();
     let (ran, said) =
         ends.run(ends.h1, &[shoal_e2e::program(), "run", "-c", copy.to_str().unwrap()]);
     assert!(!ran && said.contains("ip link delete shoal0"), "{said}");

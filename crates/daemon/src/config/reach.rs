@@ -30,16 +30,16 @@ fn other_family(config: &Config, called: &[(&str, SocketAddr)]) -> Option<String
     ))
 }
 
-/// The kernel takes in whatever goes to a prefix that is routed to this machine.
+/// The kernel takes in whatever goes to a prefix that is routed to this machine. Whether `auto` means
+/// that depends on the addresses of interfaces, which stand in no file.
 fn under_own_prefix(config: &Config, called: &[(&str, SocketAddr)]) -> Option<String> {
-    let hop = config.hop.as_ref().filter(|hop| hop.mode != HopMode::Segment)?;
+    config.hop.as_ref().filter(|hop| hop.mode == HopMode::Routed)?;
     let prefix = config.hop_prefix()?;
     let is_under = |at: &SocketAddr| matches!(at.ip(), IpAddr::V6(ip) if prefix.holds(ip));
     let (peer, _) = called.iter().find(|(_, at)| is_under(at))?;
-    let if_routed = if hop.mode == HopMode::Routed { "" } else { ", unless they are on a segment" };
     Some(format!(
         "[hop] prefix: link {peer:?} is called at an address of it, where nothing is reached while \
-         the node runs, since all its addresses are this machine's{if_routed}: expected a prefix \
+         the node runs, since all its addresses are this machine's: expected a prefix \
          that is routed to this machine and that nothing else uses"
     ))
 }

@@ -288,7 +288,8 @@ fn a_neighbour_that_cannot_be_called_is_named() {
     assert_eq!(warned(six, "listen = [\"[::]:7400\"]\n"), "");
     let four = warned("10.0.0.1:7400", "listen = [\"[::]:7400\"]\n");
     assert!(four.contains("called by IPv4"), "{four}");
-    let hop = "listen = [\"[::]:7400\"]\n[hop]\nprefix = \"2001:db8:1:2::/64\"\n";
+    let hop =
+        "listen = [\"[::]:7400\"]\n[hop]\nmode = \"routed\"\nprefix = \"2001:db8:1:2::/64\"\n";
     let said = warned(six, hop);
     assert!(said.contains("link \"r1\" is called at an address of it"), "{said}");
     assert_eq!(warned("[2001:db8:1:3::1]:7400", hop), "");
