@@ -133,7 +133,7 @@ fn a_registrar_with_an_older_ledger_signs_nothing_and_says_why() {
     fs::write(&ledger, &older).unwrap();
     world.start_registrar();
     let (code, said) = world.up("carol", &invite, &[]);
-    assert!(code == Some(5) && said.contains("its own log says why"), "{said}");
+    assert!(code == Some(5) && said.contains("`shoal registrar status` say why"), "{said}");
     let output = shoal(&["invite", "-c", &world.registrar()]).output().unwrap();
     let said = text(&output).1;
     assert!(said.contains("has 0 steps, and the node here knows 2"), "{said}");
