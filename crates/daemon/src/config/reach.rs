@@ -30,8 +30,8 @@ fn other_family(config: &Config, called: &[(&str, SocketAddr)]) -> Option<String
     ))
 }
 
-/// The kernel takes in whatever goes to a prefix that is routed to this machine. Whether `auto` means
-/// that depends on the addresses of interfaces, which stand in no file.
+/// The kernel takes in whatever goes to a prefix that is routed to this machine. Whether `auto`
+/// means that depends on the addresses of interfaces, which stand in no file.
 fn under_own_prefix(config: &Config, called: &[(&str, SocketAddr)]) -> Option<String> {
     config.hop.as_ref().filter(|hop| hop.mode == HopMode::Routed)?;
     let prefix = config.hop_prefix()?;
