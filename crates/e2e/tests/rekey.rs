@@ -159,7 +159,8 @@ fn who_may_not_is_told_whom_to_ask() {
     assert!(code == Some(5) && said.contains("ask who holds the authority's key"), "{said}");
     // Another machine's key, which nobody let in: not a byte.
     fs::remove_file(world.path("alice/node.key")).unwrap();
-    fs::remove_file(world.path("alice/node.key.next")).unwrap();
+    // The command that was refused forgot it.
+    assert!(!world.path("alice/node.key.next").exists());
     let output = shoal(&["genkey", "-o"]).arg(world.path("alice/node.key")).output().unwrap();
     assert!(output.status.success(), "{:?}", text(&output));
     let (code, said) = rekey(&world, "alice");

@@ -41,7 +41,7 @@ fn check(end: &mut Rendezvous, now: Time) {
     assert!(calls.iter().all(|call| end.knows(now, call.remote)));
     if let Some(base) = end.base(now, false) {
         assert!(end.has_base() && takes(end, now, &base));
-        assert!(end.calls(now, Some(base)).contains(&base));
+        assert!(end.calls_beside(now, base).contains(&base));
     }
 }
 

@@ -124,8 +124,8 @@ impl<C: Ciphers> Relay<C> {
             }
         }
         self.set_calls(now, link);
-        self.hop_state(now, link, is_up);
         if !is_up {
+            self.hop_lost(now, link);
             let Some(neighbour) = self.neighbours.get_mut(link) else { return };
             // What waits for a dead neighbour must not go out as a burst of old cells later.
             let lost = neighbour.egress.clear();

@@ -370,18 +370,7 @@ impl<C: Ciphers> Relay<C> {
         self.hops.set_alarm(link, due);
     }
 
-    /// A link went down or came up: hops are made only while it is up.
-    pub(crate) fn hop_state(&mut self, now: Time, link: LinkId, is_up: bool) {
-        let Some(known) = self.hops.links.get_mut(&link) else { return };
-        if is_up {
-            known.hop.back(now)
-        } else {
-            known.hop.lost(now)
-        }
-        self.follow_hop(now, link);
-    }
-
-    /// A link is called elsewhere: it is at its fixed endpoint again.
+    /// A link went down, or is called elsewhere: it is at its fixed endpoint again.
     pub(crate) fn hop_lost(&mut self, now: Time, link: LinkId) {
         if let Some(known) = self.hops.links.get_mut(&link) {
             known.hop.fall(now);

@@ -123,8 +123,6 @@ pub struct Hop {
     /// Where the following end waits for a call, and called itself.
     opened: Option<Attempt>,
     steps: VecDeque<(Spot, HopStage)>,
-    /// Nothing comes from the neighbour: no hop is begun.
-    is_down: bool,
     /// Until then no hop is begun.
     paused: Time,
     faults: u32,
@@ -153,7 +151,6 @@ impl Hop {
             next: None,
             opened: None,
             steps: VecDeque::new(),
-            is_down: false,
             paused: Time::ZERO,
             faults: 0,
             made: 0,
@@ -275,7 +272,7 @@ impl Hop {
         (self.paused, self.faults) = (now, 0);
     }
 
-    /// The link's data goes to the fixed endpoint, which a handshake showed.
+    /// The link's data goes to the fixed endpoint: a handshake showed it, or the link went down.
     pub fn fall(&mut self, now: Time) {
         if let Some(at) = self.at.take() {
             self.before = Some((at, now + self.interval()));
@@ -283,24 +280,6 @@ impl Hop {
         self.peer = self.claims.take().or(self.peer);
         self.next = None;
         self.steps.clear();
-    }
-
-    /// The link went down. Hops would fail now for that alone.
-    pub fn lost(&mut self, now: Time) {
-        self.fall(now);
-        self.is_down = true;
-    }
-
-    /// The link is up again: what failed while it was about to go down counts no more.
-    pub fn back(&mut self, now: Time) {
-        if core::mem::take(&mut self.is_down) {
-            (self.paused, self.faults) = (now, 0);
-        }
-    }
-
-    /// Whether no hop is to be begun.
-    fn rests(&self, now: Time) -> bool {
-        self.is_down || self.next.is_some() || now < self.paused
     }
 
     /// Takes this end's place, if it is to be told.
@@ -386,7 +365,7 @@ impl Hop {
 
     /// To where this end is to call the neighbour now, if it is to begin a hop.
     fn wanted(&self, now: Time) -> Option<Spot> {
-        if self.end == End::Following || self.rests(now) {
+        if self.end == End::Following || self.next.is_some() || now < self.paused {
             return None;
         }
         let (to, run) = self.target(now).filter(|(to, _)| self.at != Some(*to))?;
@@ -399,7 +378,7 @@ impl Hop {
     /// When the following end is to call, and to where, so that its own firewall lets the leading
     /// end's call in.
     fn opens(&self, now: Time) -> Option<(Time, Spot)> {
-        if self.end == End::Leading || self.rests(now) {
+        if self.end == End::Leading || self.next.is_some() || now < self.paused {
             return None;
         }
         let (to, run) = self.target(now).filter(|(to, _)| self.at != Some(*to))?;

@@ -447,26 +447,3 @@ fn an_hour_of_silence_draws_eight_calls_and_a_pause() {
     // Two attempts of 8 s, and others after pauses of 10, 20 and 40 s.
     assert_eq!((calls, pair.ends[0].view().failed), (40, 5), "{:?}", pair.ends[0].view());
 }
-
-#[test]
-fn a_link_that_comes_back_hops_at_once_however_long_it_was_down() {
-    let mut pair = Pair::new(SECOND);
-    pair.run(5 * SECOND);
-    // One end dies. The other learns of it only after hops have failed, and waits.
-    pair.blocked = [true; 2];
-    pair.run(15 * SECOND);
-    let failed = pair.ends[0].view().failed;
-    assert!(failed >= 2, "{failed}");
-    for end in &mut pair.ends {
-        end.lost(pair.now);
-    }
-    pair.run(600 * SECOND);
-    assert_eq!(pair.ends[0].view().failed, failed, "nothing is tried meanwhile");
-    pair.blocked = [false; 2];
-    pair.session(2, Duration::ZERO);
-    for end in &mut pair.ends {
-        end.back(pair.now);
-    }
-    pair.run(SECOND / 2);
-    assert_eq!(pair.hopping(), [true; 2]);
-}
