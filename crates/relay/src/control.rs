@@ -124,7 +124,9 @@ impl<C: Ciphers> Relay<C> {
             }
         }
         self.set_calls(now, link);
-        if !is_up {
+        if is_up {
+            self.hop_back(now, link);
+        } else {
             self.hop_lost(now, link);
             let Some(neighbour) = self.neighbours.get_mut(link) else { return };
             // What waits for a dead neighbour must not go out as a burst of old cells later.

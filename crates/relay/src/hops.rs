@@ -378,6 +378,14 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
+    /// A link is up after it was down: hops are tried again soon.
+    pub(crate) fn hop_back(&mut self, now: Time, link: LinkId) {
+        if let Some(known) = self.hops.links.get_mut(&link) {
+            known.hop.back(now);
+            self.follow_hop(now, link);
+        }
+    }
+
     /// A session was agreed through `to`. Says where the link is now, and whether that follows from
     /// one of its schedules.
     pub(crate) fn hop_session(

@@ -282,6 +282,13 @@ impl Hop {
         self.steps.clear();
     }
 
+    /// The link is up after it was down. That hops failed while the neighbour was away says little
+    /// of the next one, which waits no longer than after two that failed.
+    pub fn back(&mut self, now: Time) {
+        self.paused = self.paused.min(now + PAUSE);
+        self.faults = self.faults.min(1);
+    }
+
     /// Takes this end's place, if it is to be told.
     pub fn poll_tell(&mut self) -> Option<HopPlace> {
         core::mem::take(&mut self.tells).then_some(self.own)

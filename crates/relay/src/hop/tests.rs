@@ -447,3 +447,26 @@ fn an_hour_of_silence_draws_eight_calls_and_a_pause() {
     // Two attempts of 8 s, and others after pauses of 10, 20 and 40 s.
     assert_eq!((calls, pair.ends[0].view().failed), (40, 5), "{:?}", pair.ends[0].view());
 }
+
+#[test]
+fn a_link_that_comes_back_hops_soon_however_long_it_was_down() {
+    let mut pair = Pair::new(SECOND);
+    pair.run(5 * SECOND);
+    pair.blocked = [true; 2];
+    for end in &mut pair.ends {
+        end.fall(pair.now);
+    }
+    pair.run(1_300 * SECOND);
+    let failed = pair.ends[0].view().failed;
+    assert!(failed >= 8, "{failed}");
+    // The pause is at its longest.
+    pair.blocked = [false; 2];
+    pair.session(2, Duration::ZERO);
+    pair.run(20 * SECOND);
+    assert_eq!(pair.hopping(), [false; 2]);
+    for end in &mut pair.ends {
+        end.back(pair.now);
+    }
+    pair.run(12 * SECOND);
+    assert_eq!(pair.hopping(), [true; 2]);
+}
