@@ -1,5 +1,6 @@
-//! A host asks miniupnpd to keep its port open, and so has a direct link with another whose
-//! translator is as hard as its own. A skip says so, and fails when SHOAL_REQUIRE_PORTMAP is set.
+//! A host asks its translator to keep its port open, miniupnpd or one that knows NAT-PMP alone, and
+//! so has a direct link with another whose translator is as hard as its own. A skip says so, and
+//! fails when SHOAL_REQUIRE_PORTMAP is set.
 //!
 //! ```text
 //!   h1 --- n1 (miniupnpd) --- net --- n2 --- h2        n1 and n2 show a new port to everybody
@@ -10,9 +11,13 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real programs")]
 
 use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use shoal_daemon::control::api::{Command as Ask, Netcheck, Reply};
 use shoal_lab::needs::{self, Need};
@@ -136,6 +141,142 @@ fn miniupnpd(network: &Network, folder: &Path) -> Process {
     command.args(["-d", "-f"]).arg(config).arg("-P").arg(folder.join("miniupnpd.pid"));
     command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
     Process::start("miniupnpd", command, network.namespace_fd(N1)).unwrap()
+}
+
+/// The port that [`Pmp`] opens.
+const PMP_PORT: u16 = PORT + 7;
+/// For how long it does, whatever it is asked: the least that a node takes.
+const PMP_GRANT_S: u32 = 10;
+
+/// A translator on n1 that knows NAT-PMP (RFC 6886) and no PCP.
+struct Pmp {
+    /// The lifetimes that it was asked for, and when.
+    asked: Arc<Mutex<Vec<(Instant, u32)>>>,
+    /// Requests of other versions, which it refuses.
+    refused: Arc<Mutex<u32>>,
+    thread: Option<JoinHandle<()>>,
+    stop: Arc<Mutex<bool>>,
+}
+
+impl Pmp {
+    fn start(network: &Network) -> Pmp {
+        let space = format!("/proc/self/fd/{}", network.namespace_fd(N1).expect("a namespace"));
+        let space = fs::File::open(space).unwrap();
+        // As each is reached from the other end of the wire between them.
+        let (within, inner) = (network.endpoint(1, H1).ip(), network.endpoint(1, N1).ip());
+        let pmp = Pmp {
+            asked: Arc::default(),
+            refused: Arc::default(),
+            thread: None,
+            stop: Arc::default(),
+        };
+        let (asked, refused, stop) =
+            (Arc::clone(&pmp.asked), Arc::clone(&pmp.refused), Arc::clone(&pmp.stop));
+        let serve = move || {
+            nix::sched::setns(space.as_fd(), nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            let socket = UdpSocket::bind((within, 5351)).unwrap();
+            socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+            let mut buf = [0; 1_100];
+            while !*stop.lock().unwrap() {
+                let Ok((len, from)) = socket.recv_from(&mut buf) else { continue };
+                let said = match &buf[..len] {
+                    [0, 0] => {
+                        let outer: Ipv4Addr = OUTER.parse().unwrap();
+                        [&[0, 128, 0, 0, 0, 0, 0, 9][..], &outer.octets()].concat()
+                    }
+                    [0, 1, _, _, port @ .., _, _, a, b, c, d] if len == 12 => {
+                        let lifetime = u32::from_be_bytes([*a, *b, *c, *d]);
+                        let opens = asked.lock().unwrap().is_empty();
+                        asked.lock().unwrap().push((Instant::now(), lifetime));
+                        open_port(SocketAddr::new(inner, PORT), lifetime, opens);
+                        let (outer, given) =
+                            if lifetime > 0 { (PMP_PORT, PMP_GRANT_S) } else { (0, 0) };
+                        let head = [&[0, 129, 0, 0, 0, 0, 0, 9][..], &port[..2]].concat();
+                        [&head[..], &outer.to_be_bytes(), &given.to_be_bytes()].concat()
+                    }
+                    other => {
+                        *refused.lock().unwrap() += 1;
+                        vec![0, 128 + other.get(1).copied().unwrap_or(0) % 128, 0, 1, 0, 0, 0, 9]
+                    }
+                };
+                socket.send_to(&said, from).unwrap();
+            }
+        };
+        Pmp { thread: Some(std::thread::spawn(serve)), ..pmp }
+    }
+
+    fn asked(&self) -> Vec<(Instant, u32)> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    /// Ends it; panics if it did.
+    fn finish(mut self) {
+        *self.stop.lock().unwrap() = true;
+        self.thread.take().expect("it runs").join().unwrap();
+    }
+}
+
+/// Opens a port in the namespace of this thread for so long, or closes it.
+fn open_port(to: SocketAddr, lifetime: u32, opens: bool) {
+    let chain = "inet filter prerouting_miniupnpd";
+    let rule = match (lifetime, opens) {
+        (0, _) => format!("flush chain {chain}"),
+        (_, true) => {
+            format!("add rule {chain} ip daddr {OUTER} udp dport {PMP_PORT} dnat ip to {to}")
+        }
+        (_, false) => return,
+    };
+    assert!(Command::new("nft").arg(&rule).status().unwrap().success(), "{rule}");
+}
+
+#[test]
+fn a_translator_that_knows_nat_pmp_alone_keeps_a_port_open() {
+    if !shoal_e2e::namespaces() {
+        return;
+    }
+    let (folder, network) = (tempfile::tempdir().unwrap(), network());
+    let pmp = Pmp::start(&network);
+    let executable = Executable::shoal(shoal_e2e::program());
+    let prepare = |network: &Network, folder: &Path| {
+        write(network, folder, true);
+        write_router(folder);
+        Ok(())
+    };
+    let mut site = Site::start_after(network, &executable, folder.path(), "", prepare).unwrap();
+    site.wait_until_up(PATIENCE).unwrap();
+    let port = site.wait("a port", PATIENCE, |site| {
+        Ok(netcheck(site).port_mapping.filter(|port| port.at.is_some()))
+    });
+    let port = port.unwrap_or_else(|e| panic!("{e:#}: {:?} {:?}", netcheck(&site), pmp.asked()));
+    assert_eq!(port.via.as_deref(), Some("NAT-PMP"), "{port:?}");
+    assert_eq!(port.at, Some(format!("{OUTER}:{PMP_PORT}")), "{port:?}");
+    assert!(port.left_s.is_some_and(|left| left <= PMP_GRANT_S.into()) && port.dropped == 0);
+    assert!(*pmp.refused.lock().unwrap() >= 1, "PCP is asked for first");
+    let direct = site
+        .wait("a direct link", PATIENCE, |site| Ok(peer(site).filter(|(state, _)| state == "up")));
+    direct.unwrap_or_else(|e| panic!("{e:#}: {:?}", peer(&site)));
+    // It is asked again before the time is over, and nobody sees the port close.
+    let until = Instant::now() + 2 * Duration::from_secs(PMP_GRANT_S.into());
+    while Instant::now() < until {
+        let port = netcheck(&site).port_mapping.expect("a mapping");
+        assert!(port.at.is_some() && port.fault.is_none(), "{port:?}");
+        std::thread::sleep(Duration::from_millis(250));
+    }
+    let asked = pmp.asked();
+    let late =
+        |pair: &[(Instant, u32)]| pair[1].0 - pair[0].0 >= Duration::from_secs(PMP_GRANT_S.into());
+    assert!(asked.len() >= 3 && !asked.windows(2).any(late), "{asked:?}");
+    assert!(asked.iter().all(|(_, lifetime)| *lifetime == 7_200), "{asked:?}");
+    assert_eq!(peer(&site).map(|(state, _)| state).as_deref(), Some("up"));
+    // It is given back at the end.
+    let open = |site: &Site| inside(site.network(), N1, "nft", &["list", "ruleset"]);
+    let wanted = format!("{PMP_PORT}");
+    assert!(open(&site).contains(&wanted), "{}", open(&site));
+    write(site.network(), folder.path(), false);
+    site.restart(H1).unwrap();
+    assert_eq!(pmp.asked().last().map(|(_, lifetime)| *lifetime), Some(0), "{:?}", pmp.asked());
+    assert!(!open(&site).contains(&wanted), "{}", open(&site));
+    pmp.finish();
 }
 
 fn netcheck(site: &Site) -> Netcheck {

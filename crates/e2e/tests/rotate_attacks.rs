@@ -19,8 +19,83 @@ fn refuses(world: &World, name: &str) -> (Option<i32>, String) {
     (output.status.code(), text(&output).1)
 }
 
+/// Whether a node counts another among the hosts of its network.
+fn knows(world: &World, name: &str, other: &str) -> bool {
+    let ask = shoal(&["hosts", "--json", "-c"]).arg(world.path(name).join("node.toml")).output();
+    let said = text(&ask.unwrap()).0;
+    assert!(said.contains(&format!("\"{name}\"")), "{said}");
+    said.contains(&format!("\"{other}\""))
+}
+
 fn set_mode(file: &Path, mode: u32) {
     fs::set_permissions(file, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// A copy of a folder, in the place of whatever is there.
+fn copy_folder(from: &Path, to: &Path) {
+    let _was_there = fs::remove_dir_all(to);
+    let copied = Command::new("cp").arg("-a").args([from, to]).status().unwrap();
+    assert!(copied.success(), "{} to {}", from.display(), to.display());
+}
+
+#[test]
+fn who_was_removed_and_has_all_files_of_that_time_stays_out() {
+    let mut world = World::new();
+    let invite = world.invite(&["--uses", "3"]);
+    for name in ["alice", "eve"] {
+        world.joins(name, &invite);
+        world.start(name);
+    }
+    world.until(|world| world.pings("eve", "alice"));
+    let old = fs::read(world.path("r1/network.list")).unwrap();
+    world.end("eve", "-TERM");
+    let (now, then) = (world.path("eve"), world.path("eve-then"));
+    copy_folder(&now, &then);
+    // What she hears of her own removal would have her call nobody. She calls at once when she
+    // starts, so nothing here waits for a caller that backs off.
+    let comes_back = |world: &mut World| {
+        copy_folder(&then, &now);
+        world.start("eve");
+    };
+    assert!(world.ask(&["registrar", "remove", "eve"]).is_some());
+    // By the list and its supplements eve is nobody: who calls her by name hears so.
+    world.until(|world| !knows(world, "r1", "eve") && !knows(world, "alice", "eve"));
+    world.announce();
+    world.all_rotated(&["r1", "alice"], "announced");
+    world.publish(&["rotate", "switch"], "r1");
+    world.all_rotated(&["r1", "alice"], "switched");
+    // With the old secret, which is still taken, her call is opened and refused by name.
+    let before = world.drops("r1", "unknown_peer");
+    comes_back(&mut world);
+    world.until(|world| world.drops("r1", "unknown_peer") > before);
+    world.end("eve", "-KILL");
+    world.publish(&["rotate", "retire"], "r1");
+    world.all_rotated(&["r1", "alice"], "settled");
+    let before = world.drops("r1", "bad_handshake");
+    comes_back(&mut world);
+    world.until(|world| world.drops("r1", "bad_handshake") > before);
+    assert!(!world.pings("eve", "alice") && !world.pings("eve", "r1"));
+    assert!(!world.path("eve/network.secrets").exists());
+
+    // A node that starts anew is given the list in which eve is a member and the old secret counts.
+    let newest = fs::read(world.path("r1/network.list")).unwrap();
+    world.end("r1", "-KILL");
+    fs::write(world.path("r1/network.list"), &old).unwrap();
+    let (code, said) = refuses(&world, "r1");
+    assert!(code == Some(4) && said.contains("older"), "{code:?} {said}");
+    fs::write(world.path("r1/network.list"), &newest).unwrap();
+    world.start("r1");
+    // And one that runs refuses it, and says so.
+    fs::write(world.path("r1/network.list"), &old).unwrap();
+    world.until(|world| {
+        world.status("r1").authority.is_some_and(|authority| authority.refused.is_some())
+    });
+    assert!(world.is_rotated("r1", "settled"));
+    assert!(!world.pings("eve", "r1"));
+    // Alice calls less and less often while r1 is away; a start has her call at once.
+    world.end("alice", "-TERM");
+    world.start("alice");
+    world.until(|world| world.pings("alice", "r1"));
 }
 
 #[test]
