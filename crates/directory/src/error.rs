@@ -2,6 +2,8 @@
 
 use shoal_wire::ParseError;
 
+use crate::span::span;
+
 /// Why bytes are no descriptor or list of this authority.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -105,6 +107,6 @@ pub enum Refused {
         known: u64,
     },
     /// Issued later than now.
-    #[error("it was issued {0} s in the future: is this machine's clock right?")]
+    #[error("it was issued {} in the future: is this machine's clock right?", span(*.0))]
     Future(u64),
 }

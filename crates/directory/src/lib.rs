@@ -52,6 +52,7 @@ mod reckoning;
 mod register;
 mod rotation;
 mod secrets;
+mod span;
 mod supplement;
 
 pub use access::{Access, PortRange, Rights};
@@ -79,4 +80,5 @@ pub use recent::Recent;
 pub use register::{Applied, BadMandate, Register, STEPS_MAX, Unapplied};
 pub use rotation::{Rotation, ToKeep};
 pub use secrets::{SecretChange, SecretName, SecretNames, Stage};
+pub use span::span;
 pub use supplement::{ENTRIES_MAX, Entry, SUPPLEMENT_LEN_MAX, Step, Supplement};

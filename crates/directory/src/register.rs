@@ -22,6 +22,7 @@ use shoal_crypto::PublicKey;
 
 use crate::directory::CLOCK_SKEW_S;
 use crate::mandate::{Mandate, MandateId};
+use crate::span::span;
 use crate::supplement::{Entry, Step, Supplement};
 use crate::{Carrier, Member, is_host};
 use table::Table;
@@ -59,7 +60,7 @@ pub enum Unapplied {
     #[error("a mandate has at most 65536 steps: let the authority adopt its members")]
     Full,
     /// It was signed later than now.
-    #[error("it was signed {0} s in the future: is this machine's clock right?")]
+    #[error("it was signed {} in the future: is this machine's clock right?", span(*.0))]
     Future(u64),
     /// The mandate does not allow it.
     #[error("{0}")]

@@ -60,10 +60,16 @@ pub fn settle_at_once(machine: &Namespace) {
 
 /// Starts a node on a machine, with more environment variables; does not wait until it answers.
 pub fn start(net: &mut Net, machine: &Namespace, name: &str, environment: &[(&str, &Path)]) {
-    let log = std::fs::File::create(net.dir(name).join("log")).unwrap();
     let config = net.config(name);
     let mut command = shoal(&["run", "-c", config.to_str().unwrap()]);
-    command.envs(environment.iter().copied()).stdout(Stdio::null()).stderr(log);
+    command.envs(environment.iter().copied());
+    start_by(net, machine, name, command);
+}
+
+/// Starts a node by this command.
+pub fn start_by(net: &mut Net, machine: &Namespace, name: &str, mut command: Command) {
+    let log = std::fs::File::create(net.dir(name).join("log")).unwrap();
+    command.stdout(Stdio::null()).stderr(log);
     let child = machine.enter(|| Ok(command.spawn()?)).unwrap();
     net.adopt(name, child);
 }

@@ -3,15 +3,18 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
 
+use std::net::UdpSocket;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use shoal_e2e::Net;
 use shoal_e2e::hopping::{
     NAMES, PLACES, PORT, PREFIXES, begin_ping, both_hop, end_ping, hop, interface, is_up, machines,
-    run, shown, start,
+    run, shown, start, start_by,
 };
 use shoal_lab::namespace::Namespace;
+use shoal_lab::needs::{self, Need};
 
 /// The warning of a link that does not hop though it is to.
 const SAYS: &str = "nothing came back from the new ones";
@@ -144,4 +147,89 @@ fn a_node_without_ipv6() {
     let output = machines[1].enter(|| Ok(command.output()?)).unwrap();
     let said = shoal_e2e::text(&output).1;
     assert!(!output.status.success() && said.contains("is IPv6 turned off"), "{said}");
+}
+
+/// Which wires the two machines have beside the one of IPv6.
+const FOUR: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
+
+/// A neighbour that has no IPv6, and so no prefix, is called by IPv4: its link carries everything,
+/// does not hop, and the node that wants it to says why.
+#[test]
+fn a_neighbour_without_ipv6() {
+    if !shoal_e2e::tun_possible() || !shoal_e2e::ipv6() {
+        return;
+    }
+    let machines = machines();
+    for (machine, ip) in machines.iter().zip(FOUR) {
+        run(machine, &["ip", "addr", "add", &format!("{ip}/24"), "dev", "wire"]);
+    }
+    let mut net = nodes();
+    let edit = |name: &str, change: &dyn Fn(String) -> String| {
+        let text = std::fs::read_to_string(net.config(name)).unwrap();
+        std::fs::write(net.config(name), change(text)).unwrap();
+    };
+    edit("r1", &|text| text.replace("[\"[::]:", &format!("[\"0.0.0.0:{PORT}\", \"[::]:")));
+    edit("h1", &|text| {
+        let (text, _hop) = text.split_once("[hop]").unwrap();
+        let text = text.replace("hop = \"1s\"\n", "").replace("[::]", "0.0.0.0");
+        text.replace(&format!("[{}]", PLACES[0]), FOUR[0]) + "[interface]\n"
+    });
+    for (machine, name) in machines.iter().zip(NAMES) {
+        start(&mut net, machine, name, &[]);
+    }
+    net.until(|net| NAMES.iter().all(|name| is_up(net, name)));
+    let ping = begin_ping(&machines[1], &interface(&net, "r1"), 300);
+    assert_eq!(end_ping(ping), 300);
+    assert_eq!(hop(&net, "r1").unwrap()["state"], "alone");
+    let said = shown(&net, "r1", &["peers"]);
+    assert!(said.contains("the neighbour's addresses don't hop"), "{said}");
+    assert_eq!(hop(&net, "h1").unwrap(), Value::Null);
+}
+
+/// Without CAP_BPF the kernel takes the older kind of filter, which drops as much and counts
+/// nothing.
+#[test]
+fn a_filter_that_may_not_count_drops_what_comes_to_other_addresses() {
+    let tools = [Need::Tool("setpriv")];
+    if !shoal_e2e::tun_possible()
+        || !shoal_e2e::ipv6()
+        || !needs::met(&tools, "SHOAL_REQUIRE_NETNS")
+    {
+        return;
+    }
+    let machines = machines();
+    let mut net = nodes();
+    let mut fewer = Command::new("setpriv");
+    fewer.args(["--bounding-set", "-bpf,-sys_admin"]).arg(shoal_e2e::program());
+    fewer.args(["run", "-c", net.config("r1").to_str().unwrap()]);
+    start_by(&mut net, &machines[0], "r1", fewer);
+    start(&mut net, &machines[1], "h1", &[]);
+    net.until(both_hop);
+    let status = |name: &str| net.ask(name, &["status"]).unwrap()["status"].clone();
+    assert_eq!(status("r1")["hop"]["filter"], "plain");
+    let count = |name: &str, reason: &str| {
+        let drops = status(name)["drops"].as_array().unwrap().clone();
+        let of = drops.iter().find(|drop| drop[0] == reason);
+        of.map_or(0, |drop| drop[1].as_u64().unwrap())
+    };
+    let before = failed(&net);
+    let strangers = |from: &Namespace, prefix: &str| {
+        from.enter(|| {
+            let socket = UdpSocket::bind("[::]:0")?;
+            let to = format!("[{}:dead:beef:1:2]:{PORT}", prefix.trim_end_matches("::/64"));
+            for _ in 0..500 {
+                socket.send_to(&[7; 100], &to)?;
+            }
+            Ok(())
+        })
+    };
+    strangers(&machines[1], PREFIXES[0]).unwrap();
+    strangers(&machines[0], PREFIXES[1]).unwrap();
+    for (name, reason) in [("r1", "stale_or_overflow"), ("h1", "stale_address")] {
+        net.until(|_| count(name, reason) >= 500);
+    }
+    assert_eq!(count("r1", "stale_address"), 0);
+    let ping = begin_ping(&machines[1], &interface(&net, "r1"), 300);
+    assert_eq!(end_ping(ping), 300);
+    assert!(both_hop(&net) && failed(&net) == before);
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -262,6 +263,45 @@ fn a_machine_that_looks_for_others_takes_no_address_that_hops() {
     run(&other, &["ip", "addr", "add", &format!("{used}/64"), "dev", "wire"]);
     net.until(|_| run(&other, &["ip", "-6", "addr", "show", "dev", "wire"]).contains("dadfailed"));
     assert!(hopping::both_hop(&net));
+}
+
+/// A node that gives up root has the right to change addresses in one thread, and no other, and
+/// leaves nothing at its end.
+#[test]
+fn a_node_that_becomes_another_user_hops_and_leaves_nothing() {
+    if !shoal_e2e::namespaces() || !shoal_e2e::ipv6() {
+        return;
+    }
+    let (_bridge, [r1, h1]) = segment();
+    let mut net = Net::new(&NAMES);
+    for name in NAMES {
+        configure(&net, name, "mode = \"segment\"\n");
+    }
+    let text = std::fs::read_to_string(net.config("h1")).unwrap();
+    std::fs::write(net.config("h1"), text.replace("[node]\n", "[node]\nuser = \"nobody\"\n"))
+        .unwrap();
+    std::fs::set_permissions(net.root(), PermissionsExt::from_mode(0o755)).unwrap();
+    run(&h1, &["chown", "-R", "nobody", net.dir("h1").to_str().unwrap()]);
+    start(&mut net, &r1, "r1");
+    start(&mut net, &h1, "h1");
+    wait_until_hopping(&net);
+    let before = hop(&net, "r1").unwrap();
+    std::thread::sleep(Duration::from_secs(4));
+    let after = hop(&net, "r1").unwrap();
+    assert!(after["made"].as_u64() >= before["made"].as_u64().map(|made| made + 3), "{after}");
+    assert_eq!(after["failed"], before["failed"]);
+    let status = net.ask("h1", &["status"]).unwrap();
+    let pid = status["status"]["pid"].as_u64().unwrap();
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let rights = threads.filter_map(|thread| {
+        // A thread may end while it is looked at.
+        let text = std::fs::read_to_string(thread.ok()?.path().join("status")).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("CapPrm:\t"))?.to_string();
+        Some(line).filter(|rights| !rights.trim_matches('0').is_empty())
+    });
+    assert_eq!(rights.collect::<Vec<_>>(), ["0000000000001000"], "CAP_NET_ADMIN, once");
+    assert_eq!(net.end("h1", "-TERM"), Some(0));
+    assert_eq!(passing(&h1), Vec::<Value>::new());
 }
 
 /// The segment's prefix becomes another one, and a reload has addresses hop there.

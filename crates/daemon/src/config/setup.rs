@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -326,7 +327,24 @@ pub fn warnings(config: &Config, hosts: &Hosts) -> Vec<String> {
         warnings.push("no link has an endpoint: this host waits until its router calls".into());
     }
     warnings.extend(super::reach::warnings(config, hosts));
+    warnings.extend(written_by_all(&config.file));
     warnings
+}
+
+/// Whoever can change a node's file says what the node does, with the rights that it starts with.
+pub(super) fn written_by_all(file: &Path) -> Option<String> {
+    let folder = file.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    // In a folder with the sticky bit nobody replaces another's file.
+    [(file, 0o002, 0o002), (folder, 0o1002, 0o002)].into_iter().find_map(|(path, bits, open)| {
+        let mode = std::fs::metadata(path).ok()?.permissions().mode();
+        (mode & bits == open).then(|| {
+            let path = path.display();
+            format!(
+                "{path}: every user of this machine may write there, and so say what this node \
+                 does: chmod o-w {path}"
+            )
+        })
+    })
 }
 
 /// Whether this node knows of no neighbour where to call it: neither an endpoint nor addresses that

@@ -1,5 +1,7 @@
 //! What a configuration may say, and how a wrong one is answered.
 
+use std::os::unix::fs::PermissionsExt;
+
 use super::*;
 
 const MINIMAL: &str = r#"
@@ -278,7 +280,8 @@ fn files_that_agree_make_a_setup() {
 fn a_neighbour_that_cannot_be_called_is_named() {
     let warned = |endpoint: &'static str, more: &'static str| {
         let made = setup(move |dir| {
-            edit(dir, "node.toml", "10.0.0.1:7400", endpoint);
+            let hops = if more.contains("[hop]") { "\"\nhop = \"1s" } else { "" };
+            edit(dir, "node.toml", "10.0.0.1:7400", &format!("{endpoint}{hops}"));
             edit(dir, "node.toml", "[[link]]", &format!("{more}[[link]]"));
         });
         made.unwrap_or_else(|e| panic!("{e}")).warnings().join(" ")
@@ -296,6 +299,31 @@ fn a_neighbour_that_cannot_be_called_is_named() {
     let hop =
         "listen = [\"[::]:7400\"]\n[hop]\nmode = \"segment\"\nprefix = \"2001:db8:1:2::/64\"\n";
     assert_eq!(warned(six, hop), "");
+}
+
+#[test]
+fn a_prefix_under_which_nothing_hops_and_files_that_all_may_write_are_named() {
+    let hop = "listen = [\"[::]:7400\", \"0.0.0.0:7400\"]\n[hop]\nprefix = \"fd42::/64\"\n";
+    let made = setup(|dir| edit(dir, "node.toml", "[[link]]", &format!("{hop}[[link]]")));
+    let said = made.unwrap_or_else(|e| panic!("{e}")).warnings();
+    assert!(said.len() == 1 && said[0].contains("no address hops"), "{said:?}");
+
+    let dir = tempfile::tempdir().unwrap();
+    let node = dir.path().join("node.toml");
+    std::fs::write(&node, "").unwrap();
+    let with_modes = |file: u32, folder: u32| {
+        for (path, mode) in [(&*node, file), (dir.path(), folder)] {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        super::setup::written_by_all(&node)
+    };
+    for (file, folder, named) in [(0o666, 0o700, "node.toml: "), (0o600, 0o777, ": every user")] {
+        let said = with_modes(file, folder).unwrap();
+        assert!(said.contains(named) && said.contains("chmod o-w"), "{said}");
+    }
+    for (file, folder) in [(0o664, 0o775), (0o600, 0o1777)] {
+        assert_eq!(with_modes(file, folder), None);
+    }
 }
 
 #[test]

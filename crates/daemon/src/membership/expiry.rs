@@ -1,6 +1,6 @@
 //! What ends soon, in words for people: memberships and mandates.
 
-use crate::membership::staleness::span;
+use shoal_directory::span;
 
 /// How long before an end it is spoken of, in seconds: two weeks.
 pub const NEAR_S: u64 = 14 * 86_400;

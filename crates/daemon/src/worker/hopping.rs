@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::Context;
+use nix::net::if_::InterfaceFlags;
 use shoal_relay::Accepted;
 use shoal_wire::HopPlace;
 
@@ -55,6 +56,9 @@ pub fn check_inside(config: &Config) -> anyhow::Result<()> {
     }
     let all = nix::ifaddrs::getifaddrs().context("[hop]: can't list interfaces")?;
     for at in all {
+        if at.interface_name == inside && at.flags.contains(InterfaceFlags::IFF_LOOPBACK) {
+            anyhow::bail!("[hop] inside: behind {inside} there is this machine alone");
+        }
         let ip = at.address.and_then(|address| Some(address.as_sockaddr_in6()?.ip()));
         if let Some(ip) = ip.filter(|ip| config.protected().any(|machine| machine.0 == *ip)) {
             anyhow::bail!(

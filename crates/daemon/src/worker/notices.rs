@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use shoal_directory::span;
 use shoal_relay::hop::Outcome;
 use shoal_relay::{LinkView, Notices};
 use shoal_wire::{LinkId, Time};
@@ -10,7 +11,6 @@ use crate::control::answers;
 use crate::control::api::{Event, NextHop};
 use crate::control::circuits;
 use crate::control::cover;
-use crate::membership::staleness::span;
 use crate::worker::clock::unix_ms;
 use crate::worker::first::{Parts, Worker};
 
