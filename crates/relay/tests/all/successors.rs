@@ -1,9 +1,7 @@
 //! Frames, notes and orders of a removed neighbour that still wait reach nobody, not even the next
 //! owner of its number.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod support;
-
+use crate::support::{FULL, Net, frames, identity, socket};
 use core::time::Duration;
 use shoal_crypto::{AeadKey, Rng};
 use shoal_relay::{
@@ -15,7 +13,6 @@ use shoal_wire::{
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use support::{FULL, Net, frames, identity, socket};
 
 /// The neighbour that goes, the one that takes its number, a router behind which others are, and
 /// the router that is watched, which has two workers.

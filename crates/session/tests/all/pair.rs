@@ -1,13 +1,11 @@
 //! Two machines that mean well, over a network that doesn't.
 
-mod world;
-
 use std::time::Duration;
 
+use crate::world::{self, Knobs, World, link, machine};
 use shoal_crypto::Suite;
 use shoal_session::Event;
 use shoal_wire::{DropReason, SizeClass};
-use world::{Knobs, World, link, machine};
 
 #[test]
 fn a_session_in_one_round_trip_then_data_both_ways() {

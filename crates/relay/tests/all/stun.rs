@@ -1,14 +1,11 @@
 //! Public servers that say where a host is seen.
 
-#[allow(dead_code, reason = "each test file uses its part")]
-mod support;
-
 use core::time::Duration;
 use std::net::SocketAddr;
 
+use crate::support::{Net, socket};
 use shoal_relay::Config;
 use shoal_wire::{Address, DropReason, Mapping, stun_id};
-use support::{Net, socket};
 
 const H1: usize = 0;
 const R1: usize = 1;

@@ -1,15 +1,12 @@
 //! Where a host is seen: by its router, and by mirrors, which answer nobody else.
 
-#[allow(dead_code, reason = "each test file uses its part")]
-mod support;
-
 use core::time::Duration;
 use std::net::SocketAddr;
 
+use crate::support::{Net, Watch, identity, socket};
 use proptest::prelude::*;
 use shoal_relay::Traffic;
 use shoal_wire::{Address, CoverKind, CoverTier, DropReason, Mapping, SizeClass};
-use support::{Net, Watch, identity, socket};
 
 const H1: usize = 0;
 const R1: usize = 1;

@@ -1,13 +1,11 @@
 //! New keys: when they come, and what a copied machine does with its randomness.
 
-mod world;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::world::{Knobs, Packet, World, addr, identity, link, machine};
 use shoal_session::{Event, Sessions};
 use shoal_wire::{DropReason, Time};
-use world::{Knobs, Packet, World, addr, identity, link, machine};
 
 /// Whether an event says that a session stands.
 fn established(event: &Event) -> bool {

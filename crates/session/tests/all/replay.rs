@@ -1,13 +1,11 @@
 //! What a stranger who recorded handshakes can do with them: nothing.
 
-mod world;
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::world::{Knobs, Packet, World, addr, identity, link, machine};
 use shoal_session::{Config, Event, Sessions};
 use shoal_wire::{DropReason, Time};
-use world::{Knobs, Packet, World, addr, identity, link, machine};
 
 /// Unix time at the world's time 0.
 const UNIX_MS: u64 = 999_000;

@@ -1,16 +1,13 @@
 //! Leg cells: carried as cells, and at a node of their circuit lent apart from hosts' cells.
 
-#[allow(dead_code, reason = "the benchmark uses the rest")]
-mod support;
-
 use core::time::Duration;
 
+use crate::support::{FULL, Net, address, frames, socket};
 use shoal_relay::{
     Arrival, FrameAt, Handoff, Incoming, LocalCells, Path, SendOutcome, Sink, Traffic, Turn,
     Unfinished,
 };
 use shoal_wire::{Address, DropReason, LinkKind, RoutedHeader, SizeClass, TrafficClass, link};
-use support::{FULL, Net, address, frames, socket};
 
 const H1: usize = 0;
 const R1: usize = 1;

@@ -1,8 +1,6 @@
 //! A node of several workers does what a node of one worker does, whichever of them a frame meets.
 
-#[allow(dead_code, reason = "the benchmark uses the rest")]
-mod support;
-
+use crate::support::{FULL, Net, frames, socket};
 use core::time::Duration;
 use proptest::prelude::*;
 use shoal_crypto::Rng;
@@ -11,7 +9,6 @@ use shoal_relay::{
     Turn, Unfinished,
 };
 use shoal_wire::{Address, DropReason, LinkId, LinkKind};
-use support::{FULL, Net, frames, socket};
 
 const HOSTS: [(usize, Address); 4] = [
     (0, Address::new(1, 1)),

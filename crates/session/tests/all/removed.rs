@@ -1,10 +1,8 @@
 //! The id of a removed peer names nobody: not the next owner of its number either.
 
-mod world;
-
+use crate::world::{Knobs, SMALL, World, addr, identity, link};
 use shoal_session::PeerId;
 use shoal_wire::{DropReason, Id};
-use world::{Knobs, SMALL, World, addr, identity, link};
 
 /// Three nodes of two workers; the first has a session with the second.
 fn world() -> World {

@@ -1,12 +1,10 @@
 //! Several workers hold the lanes of one machine: together they do what one alone does.
 
-mod world;
-
+use crate::world::{Knobs, SMALL, World, link};
 use proptest::prelude::*;
 use shoal_session::{Opened, Opening};
 use shoal_wire::DropReason;
 use std::time::Duration;
-use world::{Knobs, SMALL, World, link};
 
 const LANES: u8 = 9;
 

@@ -1,12 +1,10 @@
 //! The network's secret changes while machines run: handshakes under two secrets.
 
-mod world;
-
 use std::time::Duration;
 
+use crate::world::{Knobs, Packet, World, addr, identity, link, machine};
 use shoal_crypto::{NetworkSecret, NetworkSecrets};
 use shoal_wire::{DropReason, SizeClass};
-use world::{Knobs, Packet, World, addr, identity, link, machine};
 
 fn secrets(first: u8, other: Option<u8>) -> NetworkSecrets {
     NetworkSecrets {

@@ -1,13 +1,10 @@
 //! What a link that is up looks like from outside: no period that a program could be known by.
 
-#[allow(dead_code, reason = "each test file uses its part")]
-mod support;
-
 use core::time::Duration;
 use std::collections::BTreeMap;
 
+use crate::support::{Net, Watch};
 use shoal_wire::Address;
-use support::{Net, Watch};
 
 const H1: usize = 0;
 const R1: usize = 1;

@@ -1,15 +1,12 @@
 //! Where a neighbour's frames go: to an address that answered, and to no other.
 
-#[allow(dead_code, reason = "each test file uses its part")]
-mod support;
-
 use core::time::Duration;
 use std::net::SocketAddr;
 
+use crate::support::{FULL, Net, Watch, config, identity, socket};
 use shoal_crypto::NetworkSecret;
 use shoal_relay::{LinkConfig, LinkView, Relay};
 use shoal_wire::{Address, SizeClass};
-use support::{FULL, Net, Watch, config, identity, socket};
 
 const H1: usize = 0;
 const R1: usize = 1;

@@ -6,15 +6,12 @@
 //!     h1 == h2    h3 behind r1 too
 //! ```
 
-#[allow(dead_code, reason = "each test file uses its part")]
-mod support;
-
+use crate::support::{FULL, Net, frames};
 use core::time::Duration;
 use shoal_relay::{LinkView, Turn};
 use shoal_wire::{
     Address, DropReason, Level, LinkKind, RoutedHeader, SizeClass, TrafficClass, link,
 };
-use support::{FULL, Net, frames};
 use zerocopy::IntoBytes;
 
 const R1: usize = 0;

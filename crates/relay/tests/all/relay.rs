@@ -1,12 +1,9 @@
 //! Relays in memory: cells cross, bad frames are counted, routes leave a dead line.
 
-#[allow(dead_code, reason = "the benchmark uses the rest")]
-mod support;
-
+use crate::support::{FULL, Net, frames, socket};
 use core::time::Duration;
 use shoal_relay::Turn;
 use shoal_wire::{Address, DropReason, LinkKind, RoutedHeader, TrafficClass, link};
-use support::{FULL, Net, frames, socket};
 use zerocopy::IntoBytes;
 
 const H1: usize = 0;

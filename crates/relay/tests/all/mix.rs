@@ -1,14 +1,11 @@
 //! Leg cells of mixed circuits: later, in an order that is drawn, beside cells that pass at once.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod support;
-
 use core::time::Duration;
 
+use crate::support::{FULL, Net, frames};
 use shoal_link::EgressConfig;
 use shoal_relay::{MixedCell, Traffic};
 use shoal_wire::{Address, DropReason, LinkId, Time};
-use support::{FULL, Net, frames};
 
 const H1: usize = 0;
 const R1: usize = 1;

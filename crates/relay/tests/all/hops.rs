@@ -1,16 +1,13 @@
 //! Links whose addresses hop, between whole relays.
 
-#[allow(dead_code, reason = "each test file uses its part")]
-mod support;
-
 use core::time::Duration;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
+use crate::support::{FULL, Net, hop_prefix, hopper, moved_prefix, socket, under};
 use shoal_relay::Path;
 use shoal_relay::hop::{HopView, Outcome, ProbeView};
 use shoal_wire::{Address, DropReason, LinkId};
-use support::{FULL, Net, hop_prefix, hopper, moved_prefix, socket, under};
 
 const R1: usize = 0;
 const R2: usize = 1;

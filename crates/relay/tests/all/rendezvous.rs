@@ -1,16 +1,13 @@
 //! Links whose two ends meet at addresses that follow from the time, between whole relays.
 
-#[allow(dead_code, reason = "each test file uses its part")]
-mod support;
-
 use core::time::Duration;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
+use crate::support::{Net, hop_prefix, hopper, identity, socket};
 use shoal_crypto::{NetworkSecret, NetworkSecrets};
 use shoal_relay::LinkConfig;
 use shoal_wire::{Address, DropReason, LinkId, Time};
-use support::{Net, hop_prefix, hopper, identity, socket};
 
 const R1: usize = 0;
 const R2: usize = 1;

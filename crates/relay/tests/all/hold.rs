@@ -1,15 +1,12 @@
 //! Cells that a link's delay holds: later, in order, and no backlog; with one worker and with
 //! several.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod support;
-
 use core::time::Duration;
 
+use crate::support::Net;
 use shoal_link::EgressConfig;
 use shoal_relay::{Order, Traffic};
 use shoal_wire::{Address, DropReason, LinkId};
-use support::Net;
 
 const HOSTS: [(usize, Address); 4] = [
     (0, Address::new(1, 1)),

@@ -1,13 +1,11 @@
 //! What bad input gets: a counted drop, no state, no answer.
 
-mod world;
-
 use std::time::Duration;
 
+use crate::world::{self, Knobs, Packet, World, identity, link, machine};
 use proptest::prelude::*;
 use shoal_session::{Config, Opening, PeerId, Role, Sessions};
 use shoal_wire::{Address, DropReason, RoutedHeader, Time, TrafficClass};
-use world::{Knobs, Packet, World, identity, link, machine};
 
 fn quiet() -> Knobs {
     Knobs { delay_ms: 1, ..Knobs::default() }

@@ -1,13 +1,10 @@
 //! Somebody without a key copies frames, challenges and answers, and is faster than the originals.
 
-#[allow(dead_code, reason = "each test file uses its part")]
-mod support;
-
 use core::time::Duration;
 use std::net::SocketAddr;
 
+use crate::support::{FULL, Net, Race, socket};
 use shoal_wire::{Address, SizeClass};
-use support::{FULL, Net, Race, socket};
 
 const H1: usize = 0;
 const R1: usize = 1;

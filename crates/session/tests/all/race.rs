@@ -1,13 +1,11 @@
 //! What a stranger can do who sees the requests of a handshake on their way and sends copies from
 //! elsewhere that come first: it delays the call by a round trip, and draws less than it sends.
 
-mod world;
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::world::{Knobs, Packet, World, addr, identity, link, machine};
 use shoal_session::Config;
-use world::{Knobs, Packet, World, addr, identity, link, machine};
 
 const FULL: usize = 1_440;
 const MEDIUM: usize = 576;

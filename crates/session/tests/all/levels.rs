@@ -1,10 +1,8 @@
 //! Levels below encryption: who gets which, and what a lane of each protects.
 
-mod world;
-
+use crate::world::{Knobs, SMALL, World, link};
 use shoal_session::{Config, Event, Opening, PeerId};
 use shoal_wire::{DropReason, Level, Time};
-use world::{Knobs, SMALL, World, link};
 
 /// Two nodes that take these levels with each other, and have a session.
 fn pair(config: &Config, weakest: [Level; 2]) -> World {

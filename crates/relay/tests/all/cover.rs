@@ -1,18 +1,15 @@
 //! Covered links: what leaves, and when, says nothing of what is sent.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod support;
-
 use core::time::Duration;
 
 use std::net::SocketAddr;
 
+use crate::support::{FULL, Net, Watch, frames, socket};
 use shoal_relay::{CoverFault, CoverState, CoverView, LinkView, Turn};
 use shoal_wire::{
     Address, CoverKind, CoverTier, DropReason, LinkId, LinkKind, RoutedHeader, SizeClass, Time,
     TrafficClass, link,
 };
-use support::{FULL, Net, Watch, frames, socket};
 
 const H1: usize = 0;
 const R1: usize = 1;

@@ -1,13 +1,11 @@
 //! What a member can do who has the network's secret, sees the handshakes of two others and is
 //! faster than they are, but has none of their keys: it keeps neither out and gets no answer.
 
-mod world;
-
 use std::net::SocketAddr;
 
+use crate::world::{Knobs, Packet, World, addr, identity, link, machine};
 use shoal_crypto::{AeadKey, Rng, Suite, kdf};
 use shoal_wire::DropReason;
-use world::{Knobs, Packet, World, addr, identity, link, machine};
 
 const FULL: usize = 1_440;
 const LEAD: usize = 16;

@@ -1,15 +1,12 @@
 //! Two hosts that nobody can call find a way between them by probes; strangers and others' places
 //! gain nothing by them.
 
-#[allow(dead_code, reason = "each test file uses its part")]
-mod support;
-
 use core::time::Duration;
 use std::net::SocketAddr;
 
+use crate::support::{Net, Watch, identity, socket};
 use shoal_relay::LinkConfig;
 use shoal_wire::{Address, DropReason, LinkId, MeetingId, PROBE_LEN, PROBES_MAX};
-use support::{Net, Watch, identity, socket};
 
 const A: usize = 0;
 const B: usize = 1;

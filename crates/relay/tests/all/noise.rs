@@ -1,15 +1,12 @@
 //! What an observer of the wires sees looks random at each byte: chi-square over all frames of a
 //! length, place by place.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod support;
-
 use core::time::Duration;
 use std::collections::BTreeMap;
 
+use crate::support::Net;
 use shoal_relay::Turn;
 use shoal_wire::{Address, LinkKind, RoutedHeader, SizeClass, TrafficClass, link};
-use support::Net;
 use zerocopy::IntoBytes;
 
 const H1: usize = 0;
