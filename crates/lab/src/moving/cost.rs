@@ -8,10 +8,11 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use shoal_daemon::control::api;
 
 use super::place::{Place, Way};
+use super::programs::Echoes;
 use super::{Bench, case, programs, value};
 use crate::figures::{self, figure};
 use crate::hops;
@@ -92,7 +93,7 @@ pub fn run(bench: &Bench<'_>, folder: &Path, report: &mut Report) -> Result<()> 
     report.links = places.first().map_or_else(String::new, |place| place.network().manner());
     let mut runs: Vec<Vec<Run>> = places.iter().map(|_| Vec::new()).collect();
     for turn in 1..=bench.repeat() {
-        let (idle, beside) = (idle(&places)?, beside(&places, bench, turn as usize)?);
+        let (idle, beside) = (idle(&places)?, beside(&places, bench)?);
         let loaded = under_load(&places, bench.moving.seconds)?;
         let found = loaded.into_iter().zip(beside).zip(idle);
         for ((place, runs), ((mut found, beside), idle)) in
@@ -136,27 +137,52 @@ fn under_load(places: &[Place], seconds: f64) -> Result<Vec<Vec<Figure>>> {
 }
 
 /// Pings and UDP over all ways at once: they are light, and what else this machine does delays all
-/// of them alike. Each turn another way begins, for whoever begins stays ahead of the others.
-fn beside(places: &[Place], bench: &Bench<'_>, turn: usize) -> Result<Vec<Vec<Figure>>> {
-    let m = bench.moving;
+/// of them alike. Whoever begins stays ahead of the others, so each way does so once, with its part
+/// of them, and what is seen is taken together.
+fn beside(places: &[Place], bench: &Bench<'_>) -> Result<Vec<Vec<Figure>>> {
+    let (m, rounds) = (bench.moving, places.len());
     let one = |place: &Place| {
-        let mut found = programs::calm(place, m.pings)?;
-        for mb in &m.udp_mb {
-            found.extend(programs::udp(place, *mb, m.udp_mbit)?);
-        }
-        Ok(found)
+        let echoes = programs::echoes(place, m.pings / rounds as u32)?;
+        let udp = |mb: &f64| programs::datagrams(place, mb / rounds as f64, m.udp_mbit);
+        Ok((echoes, m.udp_mb.iter().map(udp).collect::<Result<Vec<_>>>()?))
     };
-    let first = turn % places.len();
-    let mut found: Vec<Vec<Figure>> = std::thread::scope(|scope| {
-        let in_turn = places[first..].iter().chain(&places[..first]);
-        let threads: Vec<_> = in_turn.map(|place| scope.spawn(move || one(place))).collect();
-        let end = |thread: std::thread::ScopedJoinHandle<'_, Result<_>>| {
-            thread.join().map_err(|_| anyhow::anyhow!("a thread of pings panicked"))?
-        };
-        threads.into_iter().map(end).collect::<Result<_>>()
-    })?;
-    found.rotate_right(first);
-    Ok(found)
+    let mut all: Vec<Vec<(Echoes, Vec<(f64, f64)>)>> = places.iter().map(|_| Vec::new()).collect();
+    for first in 0..rounds {
+        crate::interrupt::check()?;
+        std::thread::scope(|scope| {
+            let in_turn = (0..rounds).map(|n| (first + n) % rounds);
+            let begin = |at: usize| (at, scope.spawn(move || one(&places[at])));
+            let threads: Vec<_> = in_turn.map(begin).collect();
+            threads.into_iter().try_for_each(|(at, thread)| {
+                let found = thread.join().map_err(|_| anyhow!("a thread of pings panicked"))?;
+                all[at].push(found?);
+                anyhow::Ok(())
+            })
+        })?;
+    }
+    Ok(all.into_iter().map(|found| together(found, &m.udp_mb)).collect())
+}
+
+/// What all rounds over one way found: pings, and for each size jitter and loss of UDP.
+fn together(found: Vec<(Echoes, Vec<(f64, f64)>)>, udp_mb: &[f64]) -> Vec<Figure> {
+    let rounds = found.len() as f64;
+    let (mut echoes, mut udp): (Option<Echoes>, _) = (None, vec![(0.0, 0.0); udp_mb.len()]);
+    for (more, datagrams) in found {
+        match &mut echoes {
+            Some(echoes) => echoes.add(more),
+            None => echoes = Some(more),
+        }
+        for ((jitter, lost), more) in udp.iter_mut().zip(datagrams) {
+            (*jitter, *lost) = (*jitter + more.0 / rounds, *lost + more.1 / rounds);
+        }
+    }
+    let mut figures = echoes.map_or_else(Vec::new, |echoes| echoes.figures("calm"));
+    for (mb, (jitter, lost)) in udp_mb.iter().zip(udp) {
+        let of = programs::size(*mb);
+        figures.push(figure("udp_jitter_ms", &of, jitter));
+        figures.push(figure("udp_lost", &of, lost));
+    }
+    figures
 }
 
 /// Frames and bytes that all nodes have sent, and hops of all links.

@@ -18,7 +18,7 @@ const PAYLOAD: &str = "1200";
 
 /// What `ping` said.
 #[derive(Debug, PartialEq)]
-struct Echoes {
+pub struct Echoes {
     sent: f64,
     came: f64,
     min_ms: f64,
@@ -45,7 +45,18 @@ impl Echoes {
         Some(Echoes { sent, came, min_ms: time(), mean_ms: time(), max_ms: time(), each_ms })
     }
 
-    fn figures(&self, of: &str) -> Vec<Figure> {
+    /// Takes in those of another run.
+    pub fn add(&mut self, more: Echoes) {
+        let sum = self.mean_ms * self.came + more.mean_ms * more.came;
+        (self.sent, self.came) = (self.sent + more.sent, self.came + more.came);
+        self.mean_ms = sum / self.came;
+        (self.min_ms, self.max_ms) = (self.min_ms.min(more.min_ms), self.max_ms.max(more.max_ms));
+        self.each_ms.extend(more.each_ms);
+        self.each_ms.sort_by(f64::total_cmp);
+    }
+
+    /// What figures they are.
+    pub fn figures(&self, of: &str) -> Vec<Figure> {
         let lost = (self.sent - self.came) / self.sent.max(1.0);
         let mut figures = vec![
             figure("ping_min_ms", of, self.min_ms),
@@ -62,11 +73,16 @@ impl Echoes {
 }
 
 /// Pings, one each five milliseconds.
-pub fn calm(place: &Place, count: u32) -> Result<Vec<Figure>> {
+pub fn echoes(place: &Place, count: u32) -> Result<Echoes> {
     let (count, far) = (count.to_string(), place.far.to_string());
     let words = ["-i", PING_EVERY, "-s", PING_PAYLOAD, "-W", "1", "-c", &count, &far];
     let echoes = Echoes::read(&place.run("ping", &words)?);
-    Ok(echoes.context("is ping installed and in the search path?")?.figures("calm"))
+    echoes.context("is ping installed and in the search path?")
+}
+
+/// What figures they are.
+pub fn calm(place: &Place, count: u32) -> Result<Vec<Figure>> {
+    Ok(echoes(place, count)?.figures("calm"))
 }
 
 /// Pings as fast as answers come, or a hundred in a second.
@@ -112,15 +128,20 @@ pub fn tcp_mbit(place: &Place, seconds: f64) -> Result<f64> {
     Ok(rate.context("iperf3 reports no rate")? / 1e6)
 }
 
-/// UDP of so many millions of bytes at a rate: jitter and loss.
-pub fn udp(place: &Place, mb: f64, mbit: f64) -> Result<Vec<Figure>> {
+/// UDP of so many millions of bytes at a rate: jitter in ms, and the share that was lost.
+pub fn datagrams(place: &Place, mb: f64, mbit: f64) -> Result<(f64, f64)> {
     let (bytes, rate) = (((mb * 1e6) as u64).to_string(), format!("{mbit}M"));
     let words = ["-u", "-w", "2M", "-l", PAYLOAD, "-b", &rate, "-n", &bytes, "--get-server-output"];
     let found = iperf(place, &words)?;
     let lost = found["end"]["sum"]["lost_percent"].as_f64().context("iperf3 reports no loss")?;
     let jitter = jitter_ms(&found).context("iperf3 reports no jitter")?;
-    let of = size(mb);
-    Ok(vec![figure("udp_jitter_ms", &of, jitter), figure("udp_lost", &of, lost / 100.0)])
+    Ok((jitter, lost / 100.0))
+}
+
+/// What figures they are.
+pub fn udp(place: &Place, mb: f64, mbit: f64) -> Result<Vec<Figure>> {
+    let ((jitter, lost), of) = (datagrams(place, mb, mbit)?, size(mb));
+    Ok(vec![figure("udp_jitter_ms", &of, jitter), figure("udp_lost", &of, lost)])
 }
 
 /// The mean of the jitters that the server reckons each tenth of a second. Each of them, and so the
@@ -157,6 +178,10 @@ mod tests {
         };
         assert_eq!((value("ping_lost"), value("ping_p999_ms")), (Some(0.5), Some(0.3)));
         assert_eq!(Echoes::read("ping: unknown host"), None);
+        let mut both = Echoes::read(text).unwrap();
+        both.add(Echoes { sent: 2.0, came: 1.0, each_ms: vec![0.2], ..echoes });
+        assert_eq!((both.sent, both.came, both.mean_ms), (6.0, 3.0, 0.2));
+        assert_eq!(both.each_ms, [0.1, 0.2, 0.3]);
         let quiet = Echoes::read("3 packets transmitted, 0 received, 100% packet loss").unwrap();
         assert!(quiet.mean_ms.is_nan() && quiet.figures("x").len() == 4);
     }
