@@ -304,45 +304,6 @@ fn a_node_that_becomes_another_user_hops_and_leaves_nothing() {
     assert_eq!(passing(&h1), Vec::<Value>::new());
 }
 
-/// The segment's prefix becomes another one, and a reload has addresses hop there.
-#[test]
-fn a_reload_moves_addresses_to_another_prefix_of_the_segment() {
-    if !shoal_e2e::namespaces() || !shoal_e2e::ipv6() {
-        return;
-    }
-    let (_bridge, [r1, h1]) = segment();
-    let mut net = Net::new(&["r1", "h1"]);
-    configure(&net, "r1", "");
-    configure(&net, "h1", "");
-    start(&mut net, &r1, "r1");
-    start(&mut net, &h1, "h1");
-    wait_until_hopping(&net);
-    let before = hop(&net, "r1").unwrap();
-    let edit = |to: &str| {
-        let text = std::fs::read_to_string(net.config("h1")).unwrap();
-        std::fs::write(net.config("h1"), text.replace(PREFIX, to)).unwrap();
-        let output = net.command("h1", &["reload"]).output().unwrap();
-        (output.status.success(), shoal_e2e::text(&output))
-    };
-    // Nowhere: they would have to be routed here.
-    let (done, said) = edit("fd43::/64");
-    assert!(!done && said.1.contains("would be routed"), "{said:?}");
-    run(&r1, &["ip", "addr", "add", "fd43::1/64", "dev", "wire", "nodad"]);
-    run(&h1, &["ip", "addr", "add", "fd43::2/64", "dev", "wire", "nodad"]);
-    let (done, said) = edit("fd43::/64");
-    assert!(done && said.0.contains("hop.prefix"), "{said:?}");
-    let under = |prefix: &str| {
-        let shown = run(&h1, &["ip", "-6", "addr", "show", "dev", "wire"]);
-        shown.lines().filter(|line| line.contains(prefix) && line.contains("/128")).count()
-    };
-    net.until(|_| under("fd43:") >= 3);
-    net.until(|_| under("fd42:") == 0);
-    let after = hop(&net, "r1").unwrap();
-    assert!(after["state"] == "hopping" && after["failed"] == before["failed"], "{after}");
-    assert_eq!(net.end("h1", "-TERM"), Some(0));
-    assert_eq!(under("fd4"), 0);
-}
-
 #[test]
 fn a_segment_that_is_not_there_is_an_error_that_says_what_to_do() {
     if !shoal_e2e::namespaces() || !shoal_e2e::ipv6() {

@@ -235,25 +235,18 @@ impl<C: Ciphers> Relay<C> {
     /// under another prefix, its prefix is that one. Says whether it is one of its schedule.
     pub(crate) fn hop_roamed(&mut self, now: Time, link: LinkId, at: Endpoints) -> bool {
         let Some(known) = self.hops.links.get_mut(&link) else { return false };
-        // It said itself that it goes there, and nobody who carries frames can say so in its place:
-        // that the former prefix answers, too, then means nothing.
-        let mut said = false;
         match known.hop.roamed(now, at.remote) {
-            Some(prefix) => {
-                said = known.hop.claims(prefix);
-                known.hop.roam(prefix);
-            }
+            Some(prefix) => known.hop.roam(prefix),
             // Another answer of the same move: which of its addresses are used, steps decide.
             None if known.hop.knows(now, at.remote) => {}
             None => return false,
         }
         let place = known.hop.place();
         if let Some(neighbour) = self.neighbours.get_mut(link) {
-            let shown = place.filter(|_| known.shown.is_some());
-            neighbour.endpoint = shown.or(neighbour.endpoint);
-            // Else the move stays on trial.
-            if said || shown.is_none() {
-                neighbour.trial.end();
+            match place.filter(|_| known.shown.is_some()) {
+                // The move stays on trial.
+                Some(_) => neighbour.endpoint = place,
+                None => _ = neighbour.trial.end(),
             }
             known.shown = known.shown.and(place);
             self.sessions.set_endpoint(PeerId::from(link), neighbour.endpoint);

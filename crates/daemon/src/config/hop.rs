@@ -175,10 +175,10 @@ impl Shown for HopMode {
     }
 }
 
+/// A prefix for documentation (RFC 3849).
 /// Most machines behind a node with addresses of its prefix.
 pub const PROTECTED_MAX: usize = 256;
 
-/// A prefix for documentation (RFC 3849).
 const EXAMPLE: HopPrefix = HopPrefix([0x20, 0x01, 0x0d, 0xb8, 0, 1, 0, 2]);
 
 section! {
@@ -189,7 +189,7 @@ section! {
         /// The prefix under which this node's addresses hop, 64 bits long. Its router must route it
         /// to this machine, and nothing else may use it: every address of it is this machine's
         /// while the node runs, so that programs that listen at all addresses can be reached there.
-        prefix: Option<Text<HopPrefix>>, optional Text(EXAMPLE), reload yes;
+        prefix: Option<Text<HopPrefix>>, optional Text(EXAMPLE), reload no;
         /// How the addresses come here: "routed" (as above), or "segment": the prefix is that of a
         /// network segment where other machines are, too, and an interface of this one gets the
         /// addresses in use. "auto": on the segment if an interface has an address of the prefix.

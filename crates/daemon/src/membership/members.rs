@@ -81,20 +81,17 @@ impl Worker {
         hosts: Hosts,
         linked: Option<Hosts>,
     ) -> anyhow::Result<Vec<String>> {
-        let Parts { node, names, config, warnings, hopping, .. } = &mut self.parts;
+        let Parts { node, names, config, warnings, .. } = &mut self.parts;
         let of_links = linked.as_ref().unwrap_or(&hosts);
         let mut plan = links::Plan::new(config, names, &newer, of_links)?;
         let outdated = config::warnings(config, names.linked());
         warnings.retain(|warning| !outdated.contains(warning));
         warnings.extend(config::warnings(&newer, of_links));
-        let others_behind = newer.hop != config.hop;
+        let protects = newer.hop.as_ref().map(|hop| &hop.protect);
+        let others_behind = protects != config.hop.as_ref().map(|hop| &hop.protect);
         *config = newer;
         if others_behind {
             node.relay.set_protected(config.protected().map(|at| at.identifier()).collect());
-        }
-        if let Some((prefix, staying)) = hopping.as_mut().and_then(|known| known.move_to(config)) {
-            node.relay.move_hop_prefix(now, prefix);
-            node.relay.set_staying(staying);
         }
         let lists_only = linked.is_some();
         if lists_only {

@@ -12,8 +12,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -40,45 +38,22 @@ pub struct SocketConfig {
 }
 
 /// Which sources a socket's sends may name.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sources {
     /// None: the kernel chooses.
     Kernel,
     /// Any.
     All,
     /// Those under this prefix.
-    Under(SharedPrefix),
-}
-
-/// A prefix that another thread may change.
-#[derive(Clone, Debug)]
-pub(crate) struct SharedPrefix(Arc<AtomicU64>);
-
-impl SharedPrefix {
-    /// It is this one at first.
-    pub(crate) fn new(prefix: [u8; 8]) -> SharedPrefix {
-        SharedPrefix(Arc::new(AtomicU64::new(u64::from_ne_bytes(prefix))))
-    }
-
-    /// It is another one from now on.
-    pub(crate) fn set(&self, prefix: [u8; 8]) {
-        // Nothing else follows from it.
-        self.0.store(u64::from_ne_bytes(prefix), Ordering::Relaxed);
-    }
-
-    fn get(&self) -> [u8; 8] {
-        self.0.load(Ordering::Relaxed).to_ne_bytes()
-    }
+    Under([u8; 8]),
 }
 
 impl Sources {
     /// Whether a send may name this one.
-    pub(crate) fn have(&self, source: SocketAddr) -> bool {
+    pub(crate) fn have(self, source: SocketAddr) -> bool {
         match (self, source) {
             (Sources::All, _) => true,
-            (Sources::Under(prefix), SocketAddr::V6(v6)) => {
-                v6.ip().octets().starts_with(&prefix.get())
-            }
+            (Sources::Under(prefix), SocketAddr::V6(v6)) => v6.ip().octets().starts_with(&prefix),
             (Sources::Under(_), SocketAddr::V4(_)) | (Sources::Kernel, _) => false,
         }
     }
@@ -91,7 +66,7 @@ impl SocketConfig {
         match self.hop.filter(|_| local.is_ipv6()) {
             _ if !local.ip().is_unspecified() => Sources::Kernel,
             _ if self.own_source => Sources::All,
-            Some(prefix) => Sources::Under(SharedPrefix::new(prefix)),
+            Some(prefix) => Sources::Under(prefix),
             None => Sources::Kernel,
         }
     }
@@ -171,7 +146,7 @@ fn set_options(socket: &Socket, listen: SocketAddr, config: &SocketConfig) -> Of
         // Without it the kernel refuses addresses that no interface has.
         let _free = set(fd, libc::IPPROTO_IPV6, libc::IPV6_FREEBIND, 1);
     }
-    if !matches!(config.sources(listen), Sources::Kernel) {
+    if config.sources(listen) != Sources::Kernel {
         let _told = match listen.is_ipv4() {
             true => set(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 1),
             false => set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1),

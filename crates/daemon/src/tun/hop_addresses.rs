@@ -19,7 +19,7 @@ use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, CacheInfo
 use rtnetlink::{AddressMessageBuilder, Handle};
 
 use crate::config::HopPrefix;
-use crate::tun::privileged::{Keeper, MOVE_WAIT, Privileged};
+use crate::tun::privileged::{Keeper, Privileged};
 
 /// Addresses on the interface at once, of all links.
 const ADDRESSES_MAX: usize = 256;
@@ -111,24 +111,21 @@ impl Segment {
 pub struct HopAddresses {
     thread: Privileged<AddressKeeper>,
     staying: Receiver<Vec<u64>>,
-    place: Place,
 }
 
 impl HopAddresses {
     /// Starts the thread ([`Privileged::start`]).
     pub fn start(segment: &Segment, prefix: HopPrefix) -> anyhow::Result<HopAddresses> {
         let (tells, staying) = std::sync::mpsc::sync_channel(1);
-        let place = Place { interface: segment.index, prefix };
         let thread = Privileged::start(AddressKeeper {
-            place,
+            place: Place { interface: segment.index, prefix },
             wanted: BTreeSet::new(),
             held: BTreeSet::new(),
-            left: Vec::new(),
             renewed: Instant::now(),
             own: segment.own.clone(),
             tells,
         })?;
-        Ok(HopAddresses { thread, staying, place })
+        Ok(HopAddresses { thread, staying })
     }
 
     /// Has the thread give up all rights but the one to change addresses; returns when it has.
@@ -138,15 +135,7 @@ impl HopAddresses {
 
     /// Has the interface have these addresses and no others; does not wait for it.
     pub fn set(&self, wanted: BTreeSet<u64>) {
-        self.thread.set((self.place, wanted));
-    }
-
-    /// Has the segment's interface have these addresses under this prefix, and waits a moment for
-    /// it, so that who is told of them finds them there. Those before stay until their time is
-    /// over, since neighbours that have not heard of it still send there.
-    pub fn move_to(&mut self, segment: &Segment, prefix: HopPrefix, wanted: BTreeSet<u64>) {
-        self.place = Place { interface: segment.index, prefix };
-        self.thread.set_and_wait((self.place, wanted), MOVE_WAIT);
+        self.thread.set(wanted);
     }
 
     /// Takes the identifiers of addresses that stay, if they are others than before.
@@ -161,7 +150,7 @@ impl HopAddresses {
 }
 
 /// Where the addresses are.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 struct Place {
     interface: u32,
     prefix: HopPrefix,
@@ -177,8 +166,6 @@ struct AddressKeeper {
     place: Place,
     wanted: BTreeSet<u64>,
     held: BTreeSet<u64>,
-    /// Addresses in places before this one, and until when they are there.
-    left: Vec<(Place, u64, Instant)>,
     /// When all lifetimes began anew.
     renewed: Instant,
     /// Identifiers of addresses that stay, as they were told last.
@@ -187,19 +174,6 @@ struct AddressKeeper {
 }
 
 impl AddressKeeper {
-    /// Leaves what is held in the former place to its lifetime.
-    fn move_to(&mut self, place: Place) {
-        let (now, former) = (Instant::now(), std::mem::replace(&mut self.place, place));
-        self.left.retain(|(.., until)| now < *until);
-        if former != place {
-            let until = now + Duration::from_secs(LIFETIME_S.into());
-            let held = std::mem::take(&mut self.held).into_iter();
-            self.left.extend(held.map(|id| (former, id, until)));
-            let many = self.left.len().saturating_sub(ADDRESSES_MAX);
-            self.left.drain(..many);
-        }
-    }
-
     /// Looks which addresses stay, and tells it if others did before.
     fn look(&mut self) {
         let Ok(list) = std::fs::read_to_string(ADDRESSES) else { return };
@@ -246,27 +220,23 @@ impl AddressKeeper {
 }
 
 impl Keeper for AddressKeeper {
-    type Wanted = (Place, BTreeSet<u64>);
+    type Wanted = BTreeSet<u64>;
     const THREAD: &'static str = "shoal-hops";
     const SETTING: &'static str = "[hop] mode";
     const NEEDS: &'static str = "no address can be added without CAP_NET_ADMIN: start with it";
 
-    async fn keep(
-        &mut self,
-        kernel: &Handle,
-        wanted: Option<(Place, BTreeSet<u64>)>,
-    ) -> Vec<String> {
-        if let Some((place, wanted)) = wanted {
-            self.move_to(place);
-            self.wanted = wanted;
-        }
+    async fn keep(&mut self, kernel: &Handle, wanted: Option<BTreeSet<u64>>) -> Vec<String> {
+        self.wanted = wanted.unwrap_or_else(|| std::mem::take(&mut self.wanted));
         let renews = self.renewed.elapsed() >= RENEW_EVERY;
         if renews {
             self.renewed = Instant::now();
             self.look();
         }
         for id in self.held.difference(&self.wanted).copied().collect::<Vec<_>>() {
-            remove(kernel, self.place, id).await;
+            let mut message = AddressMessageBuilder::<Ipv6Addr>::new();
+            message = message.index(self.place.interface).address(self.place.address(id), 128);
+            // If it fails, its lifetime has ended, or somebody else has removed it.
+            let _gone = kernel.address().del(message.build()).execute().await;
             self.held.remove(&id);
         }
         self.add_all(kernel, renews).await
@@ -277,10 +247,7 @@ impl Keeper for AddressKeeper {
     }
 
     async fn end(&mut self, kernel: &Handle) {
-        self.keep(kernel, Some((self.place, BTreeSet::new()))).await;
-        for (place, id, _) in std::mem::take(&mut self.left) {
-            remove(kernel, place, id).await;
-        }
+        self.keep(kernel, Some(BTreeSet::new())).await;
     }
 
     fn log(_faults: &[String], again: bool) {
@@ -288,13 +255,6 @@ impl Keeper for AddressKeeper {
             tracing::error!("[hop]: addresses are missing on the segment: see `shoal status`");
         }
     }
-}
-
-async fn remove(kernel: &Handle, place: Place, id: u64) {
-    let mut message = AddressMessageBuilder::<Ipv6Addr>::new();
-    message = message.index(place.interface).address(place.address(id), 128);
-    // If it fails, its lifetime has ended, or somebody else has removed it.
-    let _gone = kernel.address().del(message.build()).execute().await;
 }
 
 /// Adds an address, or begins its lifetime anew. One that is new must not be there: somebody else's
@@ -337,8 +297,7 @@ no line
         let (tells, told) = std::sync::mpsc::sync_channel(1);
         let (wanted, held, renewed) = (BTreeSet::new(), BTreeSet::new(), Instant::now());
         let place = Place { interface: 1, prefix };
-        let (own, left) = (vec![7], Vec::new());
-        let mut keeper = AddressKeeper { place, wanted, held, left, renewed, own, tells };
+        let mut keeper = AddressKeeper { place, wanted, held, renewed, own: vec![7], tells };
         assert_eq!(keeper.due(), Some(renewed + RENEW_EVERY));
         // The loopback interface has no address of the documentation's prefix.
         keeper.look();

@@ -3,37 +3,23 @@
 //! A local route outlives the process that set it, unless its device does not. So it is tied to a
 //! TUN device, through which no packet passes: when the process ends, however it ends, the kernel
 //! removes the device, and the route with it.
-//!
-//! The prefix may become another one while the node runs, and by then it has given up its
-//! privileges (`privileged.rs`). The former one stays for a while, since neighbours that have not
-//! heard of the move still send there.
-
-use std::net::Ipv6Addr;
-use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use rtnetlink::packet_route::route::{RouteMessage, RouteType};
-use rtnetlink::{Handle, LinkUnspec, RouteMessageBuilder};
+use rtnetlink::packet_route::route::RouteType;
+use rtnetlink::{LinkUnspec, RouteMessageBuilder};
+use std::net::Ipv6Addr;
 
 use crate::config::{Hop, HopPrefix};
 use crate::tun::device::{Asks, Tun};
 use crate::tun::hop_inside::TABLE_LOCAL;
-use crate::tun::privileged::{Keeper, MOVE_WAIT, Privileged};
-
-/// How long a former prefix stays.
-const FORMER_KEPT: Duration = Duration::from_secs(30);
-/// Former prefixes at most; of more, the first go at once.
-const FORMER_MAX: usize = 4;
 
 /// Holds the route.
 pub struct HopRoute {
-    thread: Privileged<PrefixKeeper>,
-    /// Last, since the thread's routes go with it.
     _device: Vec<Tun>,
 }
 
 impl HopRoute {
-    /// Makes the device and the route, and starts the thread ([`Privileged::start`]).
+    /// Makes the device and the route.
     ///
     /// Errors: what to do about it.
     pub fn open(hop: &Hop, prefix: HopPrefix) -> anyhow::Result<HopRoute> {
@@ -54,105 +40,19 @@ impl HopRoute {
             let up = LinkUnspec::new_with_index(index).up().build();
             let change = handle.link().set(up).execute().await;
             change.with_context(|| format!("[hop] device: {name:?} can't be brought up"))?;
-            let added = handle.route().add(route(index, prefix)).execute().await;
+            let route = RouteMessageBuilder::<Ipv6Addr>::new()
+                .destination_prefix(prefix.address(), 64)
+                .output_interface(index)
+                .kind(RouteType::Local)
+                .table_id(TABLE_LOCAL)
+                .build();
+            let added = handle.route().add(route).execute().await;
             added.context(
                 "[hop] prefix: the kernel takes no local route for it: is IPv6 turned off \
                  (net.ipv6.conf.default.disable_ipv6), or does another node use the prefix?",
             )?;
             served.abort();
-            anyhow::Ok(())
-        })?;
-        let (at, former) = (Some(prefix), Vec::new());
-        let thread = Privileged::start(PrefixKeeper { device: index, at, wanted: prefix, former })?;
-        Ok(HopRoute { thread, _device: device })
-    }
-
-    /// Has the thread give up all rights but the one to change routes; returns when it has.
-    pub fn seal(&self) -> anyhow::Result<()> {
-        self.thread.seal()
-    }
-
-    /// Routes this prefix in place of the one before, and waits a moment for it, so that who is
-    /// told of the prefix finds this machine there.
-    pub fn move_to(&self, prefix: HopPrefix) {
-        self.thread.set_and_wait(prefix, MOVE_WAIT);
-    }
-
-    /// Why the prefix is not routed.
-    pub fn fault(&self) -> Option<String> {
-        self.thread.faults().into_iter().next()
-    }
-}
-
-fn route(device: u32, prefix: HopPrefix) -> RouteMessage {
-    RouteMessageBuilder::<Ipv6Addr>::new()
-        .destination_prefix(prefix.address(), 64)
-        .output_interface(device)
-        .kind(RouteType::Local)
-        .table_id(TABLE_LOCAL)
-        .build()
-}
-
-/// Moves the route.
-struct PrefixKeeper {
-    device: u32,
-    /// What is routed; none if the kernel refused it.
-    at: Option<HopPrefix>,
-    wanted: HopPrefix,
-    /// Prefixes that were routed before, and until when they are; the first was moved from first.
-    former: Vec<(HopPrefix, Instant)>,
-}
-
-impl Keeper for PrefixKeeper {
-    type Wanted = HopPrefix;
-    const THREAD: &'static str = "shoal-hops";
-    const SETTING: &'static str = "[hop] prefix";
-    const NEEDS: &'static str = "no prefix can be routed without CAP_NET_ADMIN: start with it";
-
-    async fn keep(&mut self, kernel: &Handle, wanted: Option<HopPrefix>) -> Vec<String> {
-        self.wanted = wanted.unwrap_or(self.wanted);
-        let mut faults = Vec::new();
-        if self.at != Some(self.wanted) {
-            let until = Instant::now() + FORMER_KEPT;
-            self.former.extend(self.at.take().map(|prefix| (prefix, until)));
-            let known = self.former.iter().position(|(prefix, _)| *prefix == self.wanted);
-            let added = match known {
-                Some(known) => {
-                    self.former.remove(known);
-                    Ok(())
-                }
-                None => kernel.route().add(route(self.device, self.wanted)).execute().await,
-            };
-            match added {
-                Ok(()) => self.at = Some(self.wanted),
-                Err(error) => {
-                    faults.push(format!("the kernel takes no local route for it: {error}"))
-                }
-            }
-        }
-        let (now, many) = (Instant::now(), self.former.len().saturating_sub(FORMER_MAX));
-        let mut place = 0;
-        let is_over = |(_, until): &(HopPrefix, Instant)| {
-            place += 1;
-            place <= many || *until <= now
-        };
-        let all = std::mem::take(&mut self.former).into_iter();
-        let (gone, kept): (Vec<_>, Vec<_>) = all.partition(is_over);
-        self.former = kept;
-        for (prefix, _) in gone {
-            // If it fails, somebody else has removed the route.
-            let _gone = kernel.route().del(route(self.device, prefix)).execute().await;
-        }
-        faults
-    }
-
-    fn due(&self) -> Option<Instant> {
-        self.former.iter().map(|(_, until)| *until).min()
-    }
-
-    fn log(_faults: &[String], again: bool) {
-        if !again {
-            tracing::error!("[hop]: the prefix is not routed: see `shoal status`");
-        }
+            Ok(HopRoute { _device: device })
+        })
     }
 }

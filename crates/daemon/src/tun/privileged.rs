@@ -12,9 +12,6 @@ use tokio::runtime::Runtime;
 
 use crate::privileges;
 
-/// How long a node that moves to another prefix waits for the kernel, at most: packets wait, too.
-pub(crate) const MOVE_WAIT: Duration = Duration::from_millis(200);
-
 /// What such a thread keeps as the node wants it.
 pub(crate) trait Keeper: Send + 'static {
     /// What there should be.
@@ -45,11 +42,6 @@ pub(crate) trait Keeper: Send + 'static {
 struct State<W> {
     /// What there should be, until the thread takes it.
     wanted: Option<W>,
-    /// How often something was asked for, how often when the thread last took it, and how much of
-    /// that is done.
-    asked: u64,
-    taken: u64,
-    done: u64,
     faults: Vec<String>,
     /// The thread is to give up all rights but one.
     seal: bool,
@@ -72,16 +64,8 @@ struct Shared<W> {
 
 impl<W> Shared<W> {
     fn new() -> Shared<W> {
-        let state = State {
-            wanted: None,
-            asked: 0,
-            taken: 0,
-            done: 0,
-            faults: Vec::new(),
-            seal: false,
-            sealed: None,
-            ended: false,
-        };
+        let state =
+            State { wanted: None, faults: Vec::new(), seal: false, sealed: None, ended: false };
         Shared { state: Mutex::new(state), changed: Condvar::new(), answered: Condvar::new() }
     }
 
@@ -102,7 +86,6 @@ impl<W> Shared<W> {
             let due = due.filter(|_| state.sealed.is_some());
             let left = due.map(|at| at.saturating_duration_since(Instant::now()));
             let wanted = state.wanted.take();
-            state.taken = state.asked;
             if state.ended {
                 return Next::End;
             }
@@ -165,24 +148,8 @@ impl<K: Keeper> Privileged<K> {
 
     /// Has the kernel have this and nothing else; does not wait for it.
     pub(crate) fn set(&self, wanted: K::Wanted) {
-        self.ask(wanted);
-    }
-
-    fn ask(&self, wanted: K::Wanted) -> u64 {
-        let mut state = self.shared.state();
-        state.wanted = Some(wanted);
-        state.asked += 1;
+        self.shared.state().wanted = Some(wanted);
         self.shared.changed.notify_one();
-        state.asked
-    }
-
-    /// As [`Self::set`], and waits until it is done, for so long at most; says whether it is.
-    pub(crate) fn set_and_wait(&self, wanted: K::Wanted, most: Duration) -> bool {
-        let mine = self.ask(wanted);
-        let waits = |state: &mut State<K::Wanted>| state.done < mine;
-        let waited = self.shared.answered.wait_timeout_while(self.shared.state(), most, waits);
-        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        state.done >= mine
     }
 
     /// What could not be done.
@@ -251,10 +218,7 @@ fn serve<K: Keeper>(shared: &Shared<K::Wanted>, mut keeper: K) {
         if !faults.is_empty() {
             K::log(&faults, again);
         }
-        let mut state = shared.state();
-        state.faults = faults;
-        state.done = state.taken;
-        shared.answered.notify_all();
+        shared.state().faults = faults;
     }
     if let Some(Kernel { runtime, handle }) = kernel.or_else(|| Kernel::open().ok()) {
         runtime.block_on(keeper.end(&handle));

@@ -14,17 +14,13 @@ use crate::control::api;
 use crate::net::filter::{FilterState, HopFilter};
 use crate::net::ports::Ports;
 use crate::net::receive::Receiver;
-use crate::net::socket::SharedPrefix;
 use crate::tun::hop_addresses::{HopAddresses, Segment};
 use crate::tun::hop_route::HopRoute;
 use crate::worker::first::Worker;
 
-/// Former prefixes that are remembered.
-const FORMER_MAX: usize = 4;
-
 /// How the addresses come to this machine.
 enum Way {
-    Routed(HopRoute),
+    Routed { _route: HopRoute },
     Segment(Segment, HopAddresses),
 }
 
@@ -78,7 +74,7 @@ impl Way {
                 let addresses = HopAddresses::start(&segment, prefix)?;
                 Ok(Way::Segment(segment, addresses))
             }
-            None => Ok(Way::Routed(HopRoute::open(hop, prefix)?)),
+            None => Ok(Way::Routed { _route: HopRoute::open(hop, prefix)? }),
         }
     }
 }
@@ -87,10 +83,6 @@ impl Way {
 pub struct Hopping {
     way: Way,
     prefix: HopPrefix,
-    /// Prefixes before that one, and this machine's other identifiers there; the last at first.
-    former: Vec<(HopPrefix, Vec<u64>)>,
-    /// By which sockets choose the sources that a send may name.
-    sources: Vec<SharedPrefix>,
     pub(crate) filter: HopFilter,
     accepted: Option<Arc<Accepted>>,
 }
@@ -110,57 +102,8 @@ impl Hopping {
         let all = std::iter::once(first).chain(more.iter().map(|(ports, _)| ports));
         let sockets = all.map(Ports::hopping).collect::<Result<Vec<_>, _>>();
         let sockets = sockets.context("[hop]: can't keep a handle of the sockets")?;
-        let all = std::iter::once(first).chain(more.iter().map(|(ports, _)| ports));
-        let sources = all.flat_map(Ports::names_under).collect();
         let filter = HopFilter::open(sockets.into_iter().flatten().collect(), prefix.0);
-        Ok(Some(Hopping { way, prefix, former: Vec::new(), sources, filter, accepted: None }))
-    }
-
-    /// Whether addresses can go on under the prefix of this configuration without a restart.
-    ///
-    /// Errors: they can't, since they would come to this machine in another way.
-    pub fn may_move(&self, config: &Config) -> anyhow::Result<()> {
-        let Some((hop, prefix)) = config.hop.as_ref().zip(config.hop_prefix()) else {
-            return Ok(());
-        };
-        let on_segment = segment(hop, prefix)?.is_some();
-        if on_segment != matches!(self.way, Way::Segment(..)) {
-            let other = if on_segment { "on a segment" } else { "routed" };
-            anyhow::bail!("[hop] prefix: its addresses would be {other}, and were not: restart");
-        }
-        Ok(())
-    }
-
-    /// Addresses are under this configuration's prefix from now on, if [`Self::may_move`]. Gives
-    /// the prefix if it is another one, and the identifiers there that don't hop.
-    pub(crate) fn move_to(&mut self, config: &Config) -> Option<([u8; 8], Vec<u64>)> {
-        let (hop, prefix) = config.hop.as_ref().zip(config.hop_prefix())?;
-        if prefix == self.prefix {
-            return None;
-        }
-        let before = self.staying();
-        let identifiers = self.accepted.take();
-        let identifiers = identifiers.as_ref().map_or(&[][..], |known| known.identifiers());
-        match &mut self.way {
-            Way::Routed(route) => route.move_to(prefix),
-            Way::Segment(known, addresses) => {
-                // It was there a moment ago; if it is not now, the next look finds nothing.
-                *known = segment(hop, prefix).ok()??;
-                let stays = |id: &&u64| before.contains(id) || known.own.contains(id);
-                let hop = identifiers.iter().filter(|id| !stays(id)).copied();
-                addresses.move_to(known, prefix, hop.collect());
-            }
-        }
-        // Who calls at one that stays under the former prefix is heard as long as that is here.
-        let mut staying = self.staying();
-        staying.extend(&before);
-        let former = std::mem::replace(&mut self.prefix, prefix);
-        self.former.retain(|(known, _)| *known != prefix);
-        self.former.insert(0, (former, before));
-        self.former.truncate(FORMER_MAX);
-        self.sources.iter().for_each(|source| source.set(prefix.0));
-        self.filter.move_to(prefix.0, identifiers);
-        Some((prefix.0, staying))
+        Ok(Some(Hopping { way, prefix, filter, accepted: None }))
     }
 
     /// Whether addresses would hop on a segment.
@@ -176,7 +119,7 @@ impl Hopping {
     /// Gives up all rights that are not needed any more.
     pub fn seal(&self) -> anyhow::Result<()> {
         match &self.way {
-            Way::Routed(route) => route.seal(),
+            Way::Routed { .. } => Ok(()),
             Way::Segment(_, addresses) => addresses.seal(),
         }
     }
@@ -184,7 +127,7 @@ impl Hopping {
     /// Interface identifiers of this machine's addresses under the prefix that don't hop.
     pub fn staying(&self) -> Vec<u64> {
         match &self.way {
-            Way::Routed(_) => Vec::new(),
+            Way::Routed { .. } => Vec::new(),
             Way::Segment(segment, _) => segment.own.clone(),
         }
     }
@@ -194,13 +137,11 @@ impl Hopping {
         let Some((prefix, identifier)) = HopPlace::split(SocketAddr::new(ip, 0)) else {
             return false;
         };
-        let former = self.former.iter().find(|(known, _)| known.0 == prefix);
-        match (&self.way, former) {
-            (_, Some((_, stays))) => !stays.contains(&identifier),
-            _ if prefix != self.prefix.0 => false,
-            (Way::Routed(_), None) => true,
-            (Way::Segment(segment, _), None) => !segment.own.contains(&identifier),
-        }
+        let stays = match &self.way {
+            Way::Routed { .. } => false,
+            Way::Segment(segment, _) => segment.own.contains(&identifier),
+        };
+        prefix == self.prefix.0 && !stays
     }
 
     /// Takes the identifiers of addresses that stay, if the machine has others than before.
@@ -231,7 +172,7 @@ impl Hopping {
             FilterState::Off => "off",
         };
         let (mode, interface) = match &self.way {
-            Way::Routed(_) => ("routed", None),
+            Way::Routed { .. } => ("routed", None),
             Way::Segment(segment, _) => ("segment", Some(segment.name.clone())),
         };
         let (mode, filter, addresses) = (mode.into(), filter.into(), addresses as u32);
@@ -247,7 +188,7 @@ impl Hopping {
             )
         });
         let missing = match &self.way {
-            Way::Routed(route) => route.fault().map(|why| format!("[hop] prefix: {why}")),
+            Way::Routed { .. } => None,
             Way::Segment(segment, addresses) => addresses.fault().map(|why| {
                 let name = &segment.name;
                 format!("[hop]: on {name} {why}: links that would use them stay where they are")

@@ -282,23 +282,6 @@ fn neighbours_follow_a_node_to_another_prefix_with_its_schedule() {
     }
 }
 
-/// The former prefix stays for a while: nothing is lost, and neighbours go to the other one though
-/// the former one answers.
-#[test]
-fn a_move_whose_former_prefix_stays_for_a_while_loses_nothing() {
-    for node in [R1, R2, H1] {
-        let mut net = net(|_| {});
-        lost(&mut net, 1);
-        let failed = [R1, R2, H1].map(|node| view(&net, node).failed);
-        (net.routed[node], net.also) = (moved_prefix(node), vec![hop_prefix(node)]);
-        net.nodes[node].relay.move_hop_prefix(net.now, moved_prefix(node));
-        assert_eq!(lost(&mut net, 2), 0, "{node}");
-        net.also.clear();
-        assert_eq!(lost(&mut net, 3), 0, "{node}");
-        assert!(all_hop(&net) && [R1, R2, H1].map(|node| view(&net, node).failed) == failed);
-    }
-}
-
 /// A translator of prefixes (RFC 6296) that appears before a router, which knows nothing of it.
 #[test]
 fn neighbours_follow_a_node_whose_prefix_is_translated() {

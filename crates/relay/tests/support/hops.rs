@@ -45,8 +45,7 @@ impl Net {
     /// The destination of a datagram when it has come to its node, if a route leads there.
     pub(super) fn comes(&self, to: SocketAddr) -> Option<SocketAddr> {
         let Some(node) = hopper(to) else { return Some(to) };
-        let mut routed = self.also.iter().chain([&self.routed[node]]);
-        let is_routed = routed.any(|prefix| under(*prefix, to) == to);
+        let is_routed = under(self.routed[node], to) == to;
         let inside = if self.translated.contains(&node) { under(hop_prefix(node), to) } else { to };
         is_routed.then_some(inside)
     }
