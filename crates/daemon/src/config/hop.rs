@@ -175,10 +175,10 @@ impl Shown for HopMode {
     }
 }
 
-/// A prefix for documentation (RFC 3849).
 /// Most machines behind a node with addresses of its prefix.
 pub const PROTECTED_MAX: usize = 256;
 
+/// A prefix for documentation (RFC 3849).
 const EXAMPLE: HopPrefix = HopPrefix([0x20, 0x01, 0x0d, 0xb8, 0, 1, 0, 2]);
 
 section! {

@@ -43,6 +43,7 @@ pub use sections::{
     Authority, Data, Egress, Expert, Interface, LinkPeer, Liveness, Log, LogLevel, Metrics, Names,
     Node, Routing, Session, Suite, Transfer,
 };
+pub(crate) use setup::is_of_rights;
 pub(crate) use setup::misplaced;
 pub use setup::{
     Experiment, Listen, NO_LINK, Newer, Setup, SetupError, files, overlay_of, reread, warnings,

@@ -331,6 +331,14 @@ pub fn warnings(config: &Config, hosts: &Hosts) -> Vec<String> {
     warnings
 }
 
+/// In the warning of [`written_by_all`].
+const MAY_WRITE: &str = "every user of this machine may write there";
+
+/// Whether a warning follows from rights on files alone, which may be others by now.
+pub(crate) fn is_of_rights(warning: &str) -> bool {
+    warning.contains(MAY_WRITE)
+}
+
 /// Whoever can change a node's file says what the node does, with the rights that it starts with.
 pub(super) fn written_by_all(file: &Path) -> Option<String> {
     let folder = file.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
@@ -339,10 +347,7 @@ pub(super) fn written_by_all(file: &Path) -> Option<String> {
         let mode = std::fs::metadata(path).ok()?.permissions().mode();
         (mode & bits == open).then(|| {
             let path = path.display();
-            format!(
-                "{path}: every user of this machine may write there, and so say what this node \
-                 does: chmod o-w {path}"
-            )
+            format!("{path}: {MAY_WRITE}, and so say what this node does: chmod o-w {path}")
         })
     })
 }

@@ -85,7 +85,7 @@ impl Worker {
         let of_links = linked.as_ref().unwrap_or(&hosts);
         let mut plan = links::Plan::new(config, names, &newer, of_links)?;
         let outdated = config::warnings(config, names.linked());
-        warnings.retain(|warning| !outdated.contains(warning));
+        warnings.retain(|known| !outdated.contains(known) && !config::is_of_rights(known));
         warnings.extend(config::warnings(&newer, of_links));
         let protects = newer.hop.as_ref().map(|hop| &hop.protect);
         let others_behind = protects != config.hop.as_ref().map(|hop| &hop.protect);

@@ -144,7 +144,7 @@ fn beside(places: &[Place], bench: &Bench<'_>) -> Result<Vec<Vec<Figure>>> {
     let one = |place: &Place| {
         let echoes = programs::echoes(place, m.pings / rounds as u32)?;
         let udp = |mb: &f64| programs::datagrams(place, mb / rounds as f64, m.udp_mbit);
-        Ok((echoes, m.udp_mb.iter().map(udp).collect::<Result<Vec<_>>>()?))
+        anyhow::Ok((echoes, m.udp_mb.iter().map(udp).collect::<Result<Vec<_>>>()?))
     };
     let mut all: Vec<Vec<(Echoes, Vec<(f64, f64)>)>> = places.iter().map(|_| Vec::new()).collect();
     for first in 0..rounds {

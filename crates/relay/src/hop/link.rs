@@ -267,9 +267,13 @@ impl Hop {
         (self.peer, self.claims) = (place, None);
         // A neighbour that only now lets its addresses hop may not know this end's.
         self.tells = place.is_some();
-        // Epochs count anew, and addresses may be elsewhere.
-        self.fall(now);
-        (self.paused, self.faults) = (now, 0);
+        // Epochs count anew, and addresses may be elsewhere. Who names one prefix after the other
+        // is called at each no more often than at one that does not answer.
+        match self.next.is_some() {
+            true => self.fail(now),
+            false => self.fall(now),
+        }
+        self.back(now);
     }
 
     /// The link's data goes to the fixed endpoint: a handshake showed it, or the link went down.
@@ -282,8 +286,8 @@ impl Hop {
         self.steps.clear();
     }
 
-    /// The link is up after it was down. That hops failed while the neighbour was away says little
-    /// of the next one, which waits no longer than after two that failed.
+    /// The link is up after it was down, or the neighbour is elsewhere. That hops failed before says
+    /// little of the next one, which waits no longer than after two that failed.
     pub fn back(&mut self, now: Time) {
         self.paused = self.paused.min(now + PAUSE);
         self.faults = self.faults.min(1);

@@ -470,3 +470,22 @@ fn a_link_that_comes_back_hops_soon_however_long_it_was_down() {
     pair.run(12 * SECOND);
     assert_eq!(pair.hopping(), [true; 2]);
 }
+
+#[test]
+fn a_neighbour_that_names_one_prefix_after_the_other_draws_few_calls() {
+    let mut pair = Pair::new(SECOND);
+    pair.blocked = [true; 2];
+    let (mut calls, mut said) = (0, 0);
+    for round in 0..12_000_u64 {
+        pair.now = pair.now + STEP;
+        if round % 100 == 0 {
+            said += 1;
+            let there = (said % 3 > 0).then(|| place(7 + (said % 3) as u8, SECOND));
+            pair.ends[0].told(pair.now, there);
+        }
+        pair.ends[0].handle_timeout(pair.now);
+        calls += std::iter::from_fn(|| pair.ends[0].poll_step()).count();
+    }
+    // An attempt or two in ten seconds.
+    assert!((1..=64).contains(&calls) && said == 120, "{calls} calls, {said} said");
+}
