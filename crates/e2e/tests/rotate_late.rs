@@ -1,5 +1,6 @@
 //! What comes late while the network's secret changes, with the real programs: frames that somebody
-//! kept and sends once more, and a node that is started while its clock is a year behind. Neither changes anything.
+//! kept and sends once more, and a node that is started while its clock is a year behind. Neither
+//! changes anything.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real programs")]
 

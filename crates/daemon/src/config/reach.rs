@@ -19,8 +19,7 @@ pub(super) fn warnings(config: &Config, hosts: &Hosts) -> Vec<String> {
     let complete = config.authority.is_none();
     if complete && config.hop.is_some() && config.links.iter().all(|link| link.hop.is_none()) {
         warnings.push(
-            "[hop]: no address hops: add hop = \"10s\", say, to each [[link]] whose addresses are to"
-                .into(),
+            "[hop]: no address hops: add hop = \"10s\", say, to each [[link]] that is to".into(),
         );
     }
     warnings

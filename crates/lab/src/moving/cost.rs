@@ -136,6 +136,9 @@ fn under_load(places: &[Place], seconds: f64) -> Result<Vec<Vec<Figure>>> {
     Ok(found)
 }
 
+/// Pings, and jitter and loss of UDP of each size.
+type Beside = (Echoes, Vec<(f64, f64)>);
+
 /// Pings and UDP over all ways at once: they are light, and what else this machine does delays all
 /// of them alike. Whoever begins stays ahead of the others, so each way does so once, with its part
 /// of them, and what is seen is taken together.
@@ -146,7 +149,7 @@ fn beside(places: &[Place], bench: &Bench<'_>) -> Result<Vec<Vec<Figure>>> {
         let udp = |mb: &f64| programs::datagrams(place, mb / rounds as f64, m.udp_mbit);
         anyhow::Ok((echoes, m.udp_mb.iter().map(udp).collect::<Result<Vec<_>>>()?))
     };
-    let mut all: Vec<Vec<(Echoes, Vec<(f64, f64)>)>> = places.iter().map(|_| Vec::new()).collect();
+    let mut all: Vec<Vec<Beside>> = places.iter().map(|_| Vec::new()).collect();
     for first in 0..rounds {
         crate::interrupt::check()?;
         std::thread::scope(|scope| {
@@ -164,7 +167,7 @@ fn beside(places: &[Place], bench: &Bench<'_>) -> Result<Vec<Vec<Figure>>> {
 }
 
 /// What all rounds over one way found: pings, and for each size jitter and loss of UDP.
-fn together(found: Vec<(Echoes, Vec<(f64, f64)>)>, udp_mb: &[f64]) -> Vec<Figure> {
+fn together(found: Vec<Beside>, udp_mb: &[f64]) -> Vec<Figure> {
     let rounds = found.len() as f64;
     let (mut echoes, mut udp): (Option<Echoes>, _) = (None, vec![(0.0, 0.0); udp_mb.len()]);
     for (more, datagrams) in found {

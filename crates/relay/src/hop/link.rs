@@ -286,8 +286,8 @@ impl Hop {
         self.steps.clear();
     }
 
-    /// The link is up after it was down, or the neighbour is elsewhere. That hops failed before says
-    /// little of the next one, which waits no longer than after two that failed.
+    /// The link is up after it was down, or the neighbour is elsewhere. That hops failed before
+    /// says little of the next one, which waits no longer than after two that failed.
     pub fn back(&mut self, now: Time) {
         self.paused = self.paused.min(now + PAUSE);
         self.faults = self.faults.min(1);
