@@ -35,7 +35,7 @@ fn view(net: &Net, node: usize) -> HopView {
 }
 
 fn all_hop(net: &Net) -> bool {
-    let hops = |node: &support::Node| {
+    let hops = |node: &crate::support::Node| {
         node.relay.links().all(|link| link.hop.is_some_and(|hop| hop.hopping))
     };
     net.nodes.iter().all(hops)

@@ -61,7 +61,7 @@ fn wait(net: &mut Net, span: Duration) {
 }
 
 fn all_hop(net: &Net) -> bool {
-    let hops = |node: &support::Node| {
+    let hops = |node: &crate::support::Node| {
         node.relay.links().all(|link| link.hop.is_some_and(|hop| hop.hopping && hop.meets))
     };
     net.nodes.iter().all(hops)
@@ -254,7 +254,7 @@ fn what_comes_where_nobody_meets_now_is_dropped_before_any_key() {
     let counted = |net: &Net| net.nodes[R2].relay.counters().dropped(DropReason::StaleAddress);
     let before = counted(&net);
     net.local = Some(met);
-    net.deliver(R2, socket(50), &mut [7; support::FULL]);
+    net.deliver(R2, socket(50), &mut [7; crate::support::FULL]);
     assert_eq!(counted(&net), before + 1);
 }
 
