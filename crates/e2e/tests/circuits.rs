@@ -263,6 +263,34 @@ fn circuits_use_the_first_mix_of_the_list_that_adds_no_more_than_the_host_allows
     }
 }
 
+/// Relays may have one strategy for all that they carry, as the paper's do.
+#[test]
+fn a_relays_own_mix_counts_in_place_of_what_circuits_name() {
+    let topology = (Topology::paper(), Kind::Loopback, Conditions::default());
+    let net = Town::new(topology, "", |folder| {
+        list(
+            folder,
+            &format!("\n[[mix]]\nname = \"steps\"\nkind = \"timed\"\nevery_ms = 4\n{MIX}"),
+        );
+        let hosts = folder.join("hosts.toml");
+        let text = std::fs::read_to_string(&hosts).unwrap();
+        let own = text.replace("relay = true\n", "relay = true\nmix = \"usual\"\n");
+        std::fs::write(hosts, own).unwrap();
+        configure(folder, "h1", REQUIRE);
+    });
+    let (ok, said) = net.run("h1", &["circuits", "--audit", "h4", "--rounds", "12", "--json"]);
+    assert!(ok, "{said}");
+    let audit: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let mixed = audit["audit"].as_array().unwrap().iter().map(|hop| {
+        assert_eq!(hop["verdict"], "as_agreed", "{said}");
+        hop["mixed_ms"].as_f64().unwrap()
+    });
+    // Four milliseconds' steps would add 2 ms each time.
+    assert!(mixed.zip([4.0, 12.0, 16.0]).all(|(mixed, least)| mixed > least), "{said}");
+    let (_, said) = net.run("h1", &["circuits"]);
+    assert!(said.contains("stop-and-go 20 ms, at most 60 ms"), "{said}");
+}
+
 #[test]
 fn programs_speak_in_order_behind_mixes() {
     if !shoal_e2e::tun_possible() {
