@@ -342,8 +342,9 @@ impl Sequences {
 
     /// Releases what is due and only kept.
     fn let_go(&mut self, at: u16) {
+        let awake = self.awake;
         let stream = &mut self.known.streams[usize::from(at)];
-        stream.pace.open();
+        stream.pace.open(awake);
         if stream.kept().is_some() {
             self.release_due(at);
         }

@@ -485,10 +485,12 @@ impl<D: Disk> Desk<D> {
             self.waiting.put(now, token, waiting)?;
             return Ok(Answer::Waiting);
         }
+        if self.holders(unix_s).any(|held| held.key.dh == key.dh && held.key != key) {
+            return Err(Refusal::Key);
+        }
         let place = {
-            let members = self.directory.members(now, unix_s);
             let wish = Wish { name: terms.name.clone().or(wish.name), ..wish };
-            places::choose(&mandate, members, &wish, terms.name.is_some())?
+            places::choose(&mandate, self.holders(unix_s), &wish, terms.name.is_some())?
         };
         let groups = if terms.groups.is_empty() { mandate.groups.clone() } else { terms.groups };
         let member = Member {
@@ -514,6 +516,15 @@ impl<D: Disk> Desk<D> {
         self.approved.remove(&(token, key));
         self.stats.joined += 1;
         self.granted(id, &key, (now, unix_s)).ok_or(Refusal::Registrar)
+    }
+
+    /// Whose names, keys and addresses nobody else gets: all of the list, expired or not, and the
+    /// registrar's own until they expire, revoked or not.
+    fn holders(&self, unix_s: u64) -> impl Iterator<Item = &Member> {
+        let listed = self.directory.list().into_iter().flat_map(|list| &list.content().members);
+        let own = self.register().into_iter().flat_map(Register::members);
+        let own = own.filter(move |member| member.expires_unix_s > unix_s);
+        listed.map(|signed| &signed.member).chain(own)
     }
 
     /// The descriptor with a version above the one that its key had before.

@@ -237,7 +237,8 @@ impl Newcomer {
 
     /// Knocks anew: the registrar does not know the channel any more.
     fn begin_again(&mut self, now: Time) {
-        (self.knock, self.channel) = (None, None);
+        // Another channel has other words.
+        (self.knock, self.channel, self.said_words) = (None, None, false);
         (self.state, self.gap) = (State::Knocking, TRY_FIRST);
         self.knock(now);
     }

@@ -6,14 +6,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use shoal_crypto::Identity;
-use shoal_directory::Revoked;
+use shoal_directory::{Member, Revoked};
 use shoal_joining::{
     Contact, DoorSecret, Event, Fault, Goal, Invite, Newcomer, Output, OwnerError, Refusal, Terms,
     Wish,
 };
 use shoal_wire::{Address, DropReason};
 
-use world::{DAY_S, START, World, at, door, list, open, router, terms, unix_s};
+use world::{DAY_S, START, World, at, authority, door, list, open, router, terms, unix_s};
 
 #[test]
 fn a_machine_joins_by_an_invite_and_verifies_what_it_gets() {
@@ -302,6 +302,37 @@ fn the_authority_ends_what_a_registrar_may_do() {
     let n = world.join(12, &contact);
     world.run(1_000);
     assert_eq!(world.refused(n), Refusal::Registrar, "its list is too old");
+}
+
+/// Whoever is revoked by the authority, and whoever of the list has expired, goes on having name
+/// and address: the next machine gets others, and joins.
+#[test]
+fn a_member_who_is_revoked_or_has_expired_stops_nobody() {
+    let mut world = World::new(13);
+    let contact = world.invite(terms(9));
+    let named = |name: &str| Goal::Join(Wish { name: Some(name.to_string()), or_another: false });
+    let n = world.ask(9, &contact, named("carol"));
+    world.run(1_000);
+    let carol = world.joined(n).member.clone();
+    let old = Member {
+        name: "laptop".into(),
+        key: Identity::from_seed([50; 32]).public(),
+        address: Address::new(1, 101),
+        ipv4: None,
+        expires_unix_s: START + 1,
+        ..carol.clone()
+    };
+    let newer = list(2, |content| {
+        content.revoked.push(Revoked::new("carol", &carol.key));
+        content.members.push(old.sign(&authority()).unwrap());
+    });
+    world.desk.set_list(newer, (world.now, unix_s(world.now))).unwrap();
+    let taken = ["carol", "laptop"].map(|name| world.ask(10, &contact, named(name)));
+    let next = world.join(11, &contact);
+    world.run(1_000);
+    assert_eq!(taken.map(|n| world.refused(n)), [Refusal::NameTaken; 2]);
+    assert_eq!(carol.address, Address::new(1, 100));
+    assert_eq!(world.joined(next).member.address, Address::new(1, 102));
 }
 
 #[test]

@@ -22,6 +22,7 @@ const SECRET: &str = "network.key";
 
 pub fn rotate(json: bool, args: &RotateArgs) -> Result<()> {
     let authority = Authority::open(&args.folder.dir)?;
+    finish_switch(args, &authority)?;
     match args.step {
         None => show(json, authority.content.secrets),
         Some(RotateStep::Announce) => announce(json, args, authority),
@@ -29,6 +30,18 @@ pub fn rotate(json: bool, args: &RotateArgs) -> Result<()> {
         Some(RotateStep::Retire) => retire(json, args, authority),
         Some(RotateStep::Cancel) => cancel(json, args, authority),
     }
+}
+
+/// Puts the secret in its place that a switch has named in the list, if that was broken off in
+/// between.
+fn finish_switch(args: &RotateArgs, authority: &Authority) -> Result<()> {
+    let next = next_file(args);
+    let Some(names) = authority.content.secrets.filter(|_| next.exists()) else { return Ok(()) };
+    if !matches!(names.change, SecretChange::Next(_)) && load(&next)?.name() == names.current {
+        let present = args.folder.dir.join(SECRET);
+        std::fs::rename(&next, present).map_err(|e| wrong(&next, e))?;
+    }
+    Ok(())
 }
 
 fn show(json: bool, names: Option<SecretNames>) -> Result<()> {
@@ -176,11 +189,12 @@ fn cancel(json: bool, args: &RotateArgs, mut authority: Authority) -> Result<()>
         return Err(usage("no other secret is announced"));
     };
     authority.content.secrets = Some(SecretNames { current, change: SecretChange::Settled });
-    let list = authority.save()?;
     let file = next_file(args);
     if file.exists() {
-        // Who was given it may be no member any more: the next one is another.
+        // Who was given it may be no member any more: the next one is another, also if this command
+        // is broken off here.
         std::fs::remove_file(&file).map_err(|e| wrong(&file, e))?;
     }
+    let list = authority.save()?;
     done(json, &args.folder.dir, &list, "the other secret is taken back")
 }

@@ -84,8 +84,9 @@ pub fn run(common: &Common, args: &Args, host: &str) -> Result<()> {
     }
     match audited.iter().find(|hop| hop.verdict == Verdict::NotAsAgreed) {
         Some(hop) => anyhow::bail!(
-            "{} did not keep echoes back as agreed: what it mixes can be followed. Tell who \
-             operates it, or take `relay` from it in the network's list",
+            "{}: echoes were not kept back as agreed there, by it or, towards it, by the \
+             node before it: what that one mixes can be followed. Repeat it over other relays to \
+             see which; then tell who operates it, or take its `relay` from the network's list",
             hop.node
         ),
         None => Ok(()),

@@ -429,3 +429,30 @@ fn what_a_stream_begins_with_is_known_by_its_flag_and_else_waited_for() {
     assert_eq!(released(&mut sequences), 2);
     assert_eq!(take(&mut sequences, 151, 502, false), Verdict::Deliver);
 }
+
+/// A stream's turn is over when its circuit ends, and its pace would have it keep what is given up:
+/// all that waits goes all the same.
+#[test]
+fn a_circuit_that_ends_when_a_turn_is_over_lets_all_go() {
+    let mut sequences = Sequences::default();
+    sequences.set_hold(CIRCUIT, Duration::from_millis(1_505));
+    let take = |sequences: &mut Sequences, ms: f64, number: u32, sent_ms: f64| {
+        let label = label_in(sequences.steps(CIRCUIT), number, time(sent_ms));
+        sequences.take(time(ms), (HOST, CIRCUIT), label, &number.to_be_bytes(), false)
+    };
+    assert_eq!(take(&mut sequences, 10_000.0, 0, 10_000.0), Verdict::Deliver);
+    for number in 1..2_000 {
+        let ms = 10_000.0 + f64::from(number) / 20.0;
+        take(&mut sequences, ms, number, ms - 1_400.0);
+    }
+    // From here on packets take almost a second.
+    take(&mut sequences, 11_001.0, 2_000, 9_601.0);
+    assert_eq!(take(&mut sequences, 11_900.0, 2_002, 11_900.0), Verdict::Held);
+    sequences.handle_timeout(time(12_002.0));
+    let before = sequences.stats().given_up;
+    sequences.circuit_ended(CIRCUIT);
+    let mut last = 0;
+    take_released(&mut sequences, |released| last = released);
+    assert_eq!((last, sequences.stats().given_up - before), (2_002, 1));
+    assert_eq!(sequences.poll_timeout(), None);
+}

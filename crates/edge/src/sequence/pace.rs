@@ -64,8 +64,9 @@ impl Pace {
         };
     }
 
-    /// Lets all pass until packets are weighed anew.
-    pub(crate) fn open(&mut self) {
-        self.least = 0;
+    /// Lets all pass until packets are weighed anew, which is not before a turn is over: whoever
+    /// gives up packet after packet must not have them kept again meanwhile.
+    pub(crate) fn open(&mut self, now: Time) {
+        (self.least, self.next) = (0, now + TURN);
     }
 }
