@@ -187,18 +187,12 @@ fn check_new(node: &Place, registrar: &Place, authority: &Path) -> Result<()> {
     let [key, list] = [folder::KEY, folder::LIST].map(|name| authority.join(name));
     let (node, file) = (node.node_toml(), registrar_toml(registrar));
     let ledger = registrar.dir.join(registrar.state_file("ledger"));
-    let ours = key.exists() || list.exists() || file.exists() || node.exists();
-    if ledger.exists() && !ours {
-        return Err(Failure::of(
-            failure::CONFIG,
-            format!(
-                "{}: is the ledger of another network's registrar, whose members no new one can \
-                 take: if that network is gone, delete it, and repeat",
-                ledger.display()
-            ),
-        ));
-    }
     let text = match (node.exists(), file.exists(), key.exists() || list.exists()) {
+        (false, false, false) if ledger.exists() => format!(
+            "{}: is the ledger of another network's registrar, whose members no new one can take: \
+             if that network is gone, delete it, and repeat",
+            ledger.display()
+        ),
         (false, false, false) => return Ok(()),
         (true, ..) => format!(
             "{}: exists already: this machine is in a network; name another folder with --dir for \
