@@ -24,5 +24,5 @@ mod slots;
 mod wheel;
 
 pub use law::{Delays, QUANTUM};
-pub use mix::{Limits, Mix};
+pub use mix::{LATE, Limits, Mix};
 pub use path::{Added, mean, path};

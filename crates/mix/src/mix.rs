@@ -3,6 +3,7 @@
 //! All links of the worker share it. A uniform permutation of what leaves in a quantum is one of
 //! each link's part, and one wheel needs one timer.
 
+use core::time::Duration;
 use std::collections::BTreeMap;
 
 use shoal_crypto::{Flaw, Rng};
@@ -29,6 +30,11 @@ impl Default for Limits {
     }
 }
 
+/// Cells that left later than this after the beginning of their quantum are counted, for each of
+/// these times.
+pub const LATE: [Duration; 3] =
+    [Duration::from_micros(500), Duration::from_millis(2), Duration::from_millis(10)];
+
 /// What waits for one link.
 #[derive(Clone, Copy, Default)]
 struct Waiting {
@@ -45,6 +51,7 @@ struct Leaving {
     link: LinkId,
     turn: u32,
     slot: u32,
+    quantum: u64,
 }
 
 /// Cells that wait, unsealed.
@@ -60,6 +67,7 @@ pub struct Mix {
     /// What leaves now, and how much of it is gone.
     leaving: Vec<Leaving>,
     left: usize,
+    late: [u64; LATE.len()],
     /// Memory that every quantum uses again.
     slot_list: Vec<u32>,
 }
@@ -83,6 +91,7 @@ impl Mix {
             from: BTreeMap::new(),
             leaving: Vec::new(),
             left: 0,
+            late: [0; LATE.len()],
             slot_list: Vec::new(),
         }
     }
@@ -196,7 +205,11 @@ impl Mix {
             let Some(next) = next.filter(|next| self.slots.get(next.slot).class == class) else {
                 break;
             };
-            let slot = next.slot;
+            let (slot, quantum) = (next.slot, next.quantum);
+            let late = now.since(Time(quantum.saturating_mul(QUANTUM_NS)));
+            for (sum, limit) in self.late.iter_mut().zip(LATE) {
+                *sum += u64::from(late > limit);
+            }
             self.slots.copy(slot, cell);
             self.forget_slot(slot);
             self.left += 1;
@@ -208,7 +221,7 @@ impl Mix {
     /// Puts what leaves in the first quantum of the wheel behind what leaves already, in an order
     /// that is drawn at random.
     fn open_quantum(&mut self) {
-        let Some((_, last)) = self.wheel.take_first() else { return };
+        let Some((quantum, last)) = self.wheel.take_first() else { return };
         if self.left == self.leaving.len() {
             self.leaving.clear();
             self.left = 0;
@@ -232,7 +245,7 @@ impl Mix {
         let leaving = (0..).zip(&list);
         self.leaving.extend(leaving.map(|(turn, &slot)| {
             let link = self.slots.get(slot).link;
-            Leaving { link, turn, slot }
+            Leaving { link, turn, slot, quantum }
         }));
         self.leaving[start..].sort_unstable();
         self.slot_list = list;
@@ -293,6 +306,12 @@ impl Mix {
             (self.slots, self.wheel) = Default::default();
             (self.leaving, self.left, self.slot_list) = Default::default();
         }
+    }
+
+    /// Takes the numbers of cells that left late since this was asked last: later than each of
+    /// [`LATE`].
+    pub fn take_late(&mut self) -> [u64; LATE.len()] {
+        core::mem::take(&mut self.late)
     }
 
     /// Cells that wait for a link.

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use shoal_crypto::Rng;
-use shoal_mix::{Limits, Mix, QUANTUM};
+use shoal_mix::{LATE, Limits, Mix, QUANTUM};
 use shoal_wire::{Address, DropReason, LinkId, SizeClass, Time};
 
 const FULL: SizeClass = SizeClass::Full;
@@ -329,6 +329,23 @@ fn cells_of_a_link_leave_together() {
 }
 
 /// Who fills a mix with cells of its own must not push those of others out, and not early.
+#[test]
+fn cells_that_leave_late_are_counted() {
+    let mut mix = Mix::new(Limits::default(), [5; 32]);
+    let due = |n: u32| START + QUANTUM * 8 * n;
+    for n in 0..4 {
+        mix.admit(START, due(n), HOP, link(1), FULL, &cell(n, FULL)).expect("room");
+    }
+    assert_eq!(flat(release(&mut mix, due(0) + LATE[0], RUN)), [0], "just in time");
+    assert_eq!(mix.take_late(), [0; 3]);
+    assert_eq!(flat(release(&mut mix, due(1) + LATE[0] * 2, RUN)), [1]);
+    assert_eq!(mix.take_late(), [1, 0, 0]);
+    // The third is 12 ms late, the last one 10 ms.
+    assert_eq!(flat(release(&mut mix, due(3) + LATE[2], RUN)).len(), 2);
+    assert_eq!(mix.take_late(), [2, 2, 1]);
+    assert_eq!(mix.take_late(), [0; 3], "taken");
+}
+
 #[test]
 fn no_node_has_more_than_a_quarter_of_a_links_places() {
     let mut mix = Mix::new(Limits::default(), [6; 32]);

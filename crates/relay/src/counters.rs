@@ -1,5 +1,6 @@
 //! What a node counts: every drop under its reason, and what went through.
 
+use shoal_mix::LATE;
 use shoal_wire::DropReason;
 
 /// Frames and bytes that went through, at the link.
@@ -25,6 +26,8 @@ pub struct Traffic {
     pub cells_held: u64,
     /// Held cells that a hold let go or gave up: each was dispatched. The others are held now.
     pub cells_released: u64,
+    /// Of these, those that left later than each of [`LATE`] after their time.
+    pub cells_late: [u64; LATE.len()],
     /// Frames that were to leave over a link, handshakes apart: each has left, waits, or is counted
     /// as a drop. A cell that is held is dispatched when the hold lets it go.
     pub dispatched: u64,
@@ -65,6 +68,7 @@ impl Traffic {
         self.cells_marked += other.cells_marked;
         self.cells_held += other.cells_held;
         self.cells_released += other.cells_released;
+        self.cells_late.iter_mut().zip(other.cells_late).for_each(|(sum, n)| *sum += n);
         self.dispatched += other.dispatched;
         self.handshakes_out += other.handshakes_out;
         self.cut += other.cut;

@@ -109,7 +109,9 @@ impl Forwarder {
         let Some((link, count, class)) = self.mix.release(turn.now, buf, RUN_MAX) else {
             return false;
         };
-        self.counters.traffic.cells_released += count as u64;
+        let traffic = &mut self.counters.traffic;
+        traffic.cells_released += count as u64;
+        traffic.cells_late.iter_mut().zip(self.mix.take_late()).for_each(|(sum, n)| *sum += n);
         offsets.clear();
         offsets.extend((0..count).map(|i| (i * class.frame_len()) as u32));
         self.steer(shard, turn, link, Run { buf, offsets, class });

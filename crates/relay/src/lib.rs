@@ -66,6 +66,7 @@ pub use neighbours::{LinkConfig, LinkView};
 pub use notes::{LinkNote, Note};
 pub use notices::Notices;
 pub use relay::{Config, Relay};
+pub use shoal_mix::LATE;
 pub use view::View;
 
 /// Frames in one GSO send. Hosts send as many at once, so that a run that left in one send arrives

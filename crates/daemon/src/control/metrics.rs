@@ -9,6 +9,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use shoal_node::Queue;
+use shoal_relay::{LATE, Traffic};
 use shoal_wire::Time;
 
 use crate::control::api::Status;
@@ -76,6 +77,7 @@ pub fn metrics(parts: &Parts, circuits: u64, now: Time) -> String {
     ] {
         counter(&mut registry, name, help, value);
     }
+    late(&mut registry, &traffic);
     authority(&mut registry, &short);
     for add in [handshakes, lists, per_worker, direct_links, order, loops, covered] {
         add(&mut registry, parts);
@@ -112,6 +114,16 @@ pub fn metrics(parts: &Parts, circuits: u64, now: Time) -> String {
     // Writing to a String can't fail.
     let _written = encode(&mut text, &registry);
     text
+}
+
+fn late(registry: &mut Registry, traffic: &Traffic) {
+    let all = Family::<[(&str, String); 1], Counter>::default();
+    let help = "Cells that left a hold later than this after their time";
+    registry.register("cells_late", help, all.clone());
+    for (limit, n) in LATE.iter().zip(traffic.cells_late) {
+        let by = format!("{}ms", limit.as_secs_f64() * 1e3);
+        all.get_or_create(&[("by", by)]).inc_by(n);
+    }
 }
 
 fn handshakes(registry: &mut Registry, parts: &Parts) {
