@@ -48,6 +48,7 @@ pub fn up(live: &mut Live<'_>, gap: Option<Duration>, before: &Drops) -> Result<
     for node in &live.record.nodes {
         all.push(figure("cpu_s", &node.name, node.cpu_s));
     }
+    late(&live.site, &mut all);
     drops(live, before, &mut all)?;
     live.record.times = live.curves.times.iter().map(|t| super::curves::round(*t)).collect();
     live.record.curves = live.curves.draw(&live.flows, &live.site);
@@ -247,6 +248,28 @@ fn memory(live: &Live<'_>, all: &mut Vec<Figure>) {
     }
 }
 
+/// How many cells left the mixes of each node late.
+fn late(site: &Site, all: &mut Vec<Figure>) {
+    for (node, spec) in site.network().topology().nodes.iter().enumerate() {
+        if site.process(node).is_none() {
+            continue;
+        }
+        if let Ok(api::Reply::Metrics(text)) = site.ask(node, api::Command::Metrics) {
+            all.extend(late_share(&text).map(|share| figure("late_share", &spec.name, share)));
+        }
+    }
+}
+
+/// The share of cells that left a mix half a millisecond late, by a node's metrics.
+fn late_share(metrics: &str) -> Option<f64> {
+    let value = |name: &str| {
+        let of = |line: &str| line.strip_prefix(name)?.trim().parse::<f64>().ok();
+        metrics.lines().find_map(of)
+    };
+    let released = value("shoal_cells_released_total ").filter(|cells| *cells > 0.0)?;
+    Some(value(r#"shoal_cells_late_total{by="0.5ms"} "#)? / released)
+}
+
 /// Drops by node and reason.
 pub type Drops = BTreeMap<(String, String), u64>;
 
@@ -292,4 +315,22 @@ fn drops(live: &mut Live<'_>, before: &Drops, all: &mut Vec<Figure>) -> Result<(
         all.push(figure("explained", &flood.spec.name, dropped as f64 / arrived.max(1) as f64));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::late_share;
+
+    #[test]
+    fn the_share_of_late_cells_is_read_where_cells_were_held() {
+        let text = |released| {
+            format!(
+                "shoal_cells_released_total {released}\nshoal_cells_late_total{{by=\"0.5ms\"}} 3\n\
+                 shoal_cells_late_total{{by=\"2ms\"}} 1\n"
+            )
+        };
+        assert_eq!(late_share(&text(400)), Some(0.0075));
+        assert_eq!(late_share(&text(0)), None);
+        assert_eq!(late_share(""), None);
+    }
 }
