@@ -280,6 +280,35 @@ fn members_renew_and_leave_without_a_token() {
 }
 
 #[test]
+fn who_was_away_until_its_membership_ended_joins_anew() {
+    let mut world = World::new(12);
+    let contact = world.invite(terms(1));
+    let n = world.join(9, &contact);
+    world.run(1_000);
+    let first = world.joined(n).member.clone();
+    let later = first.expires_unix_s - START;
+    world.now = world.now + Duration::from_secs(later);
+    let fresh = list(2, |content| content.issued_unix_s = START + later);
+    world.desk.set_list(fresh, (world.now, unix_s(world.now))).unwrap();
+    let own = Contact { token: None, ..contact };
+    let late = world.ask(9, &own, Goal::Renew);
+    world.run(1_000);
+    assert_eq!(world.refused(late), Refusal::Ended);
+    let terms = |name| Terms { name, expires_unix_s: START + later + 60, ..terms(1) };
+    // Another one gets what is free now.
+    let other = world.invite(terms(Some(first.name.clone())));
+    let m = world.join(10, &other);
+    world.run(1_000);
+    assert_eq!(world.joined(m).member.name, first.name);
+    let again = world.invite(terms(None));
+    let k = world.join(9, &again);
+    world.run(1_000);
+    let anew = &world.joined(k).member;
+    assert!(anew.expires_unix_s > first.expires_unix_s);
+    assert_ne!((&anew.name, anew.address), (&first.name, first.address));
+}
+
+#[test]
 fn the_authority_ends_what_a_registrar_may_do() {
     let mut world = World::new(11);
     let contact = world.invite(terms(9));

@@ -19,6 +19,22 @@ fn is_global(at: &SocketAddr) -> bool {
     }
 }
 
+/// Items of both, in turn as long as both have some: where there is room for a few, no kind of
+/// place crowds out the other.
+fn in_turn<T>(
+    mut one: impl Iterator<Item = T>,
+    mut other: impl Iterator<Item = T>,
+) -> impl Iterator<Item = T> {
+    let mut first = false;
+    core::iter::from_fn(move || {
+        first = !first;
+        match first {
+            true => one.next().or_else(|| other.next()),
+            false => other.next().or_else(|| one.next()),
+        }
+    })
+}
+
 impl<S: Shell> Control<S> {
     /// Does what the edge wants of a direct link; returns the link, if there is one.
     pub(crate) fn handle_direct(&mut self, now: Time, event: DirectEvent) -> Option<LinkId> {
@@ -110,9 +126,9 @@ impl<S: Shell> Control<S> {
             self.locals.iter().filter(|local| !is_seen(local)).partition(|local| is_global(local));
         let of = |kind| move |at: SocketAddr| Candidate { kind, at };
         let open = self.mapped.into_iter().map(of(CandidateKind::Configured));
-        let candidates = open.chain(public.into_iter().map(of(CandidateKind::Ipv6)));
-        let candidates = candidates.chain(seen.iter().copied().map(of(CandidateKind::Seen)));
-        let candidates = candidates.collect();
+        let seen = seen.iter().copied().map(of(CandidateKind::Seen));
+        let public = public.into_iter().map(of(CandidateKind::Ipv6));
+        let candidates = open.chain(in_turn(seen, public)).collect();
         self.edge.set_reach(Reach { mapping, candidates, private });
     }
 
@@ -124,5 +140,23 @@ impl<S: Shell> Control<S> {
     /// How many direct links there are.
     pub fn direct_links(&self) -> usize {
         self.direct.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_turn;
+
+    #[test]
+    fn of_many_places_of_one_kind_some_are_left_out_first() {
+        let turns = |one: usize, other: usize| {
+            let both = in_turn((0..one).map(|n| ("seen", n)), (0..other).map(|n| ("own", n)));
+            both.collect::<Vec<_>>()
+        };
+        assert_eq!(turns(1, 2), [("seen", 0), ("own", 0), ("own", 1)]);
+        assert_eq!(turns(2, 1), [("seen", 0), ("own", 0), ("seen", 1)]);
+        assert_eq!(turns(0, 2).len() + turns(3, 0).len(), 5);
+        let told = &turns(2, 30)[..shoal_wire::Meeting::CANDIDATES_MAX];
+        assert!(told.contains(&("seen", 1)), "{told:?}");
     }
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use nix::fcntl::{Flock, FlockArg};
 
+use super::place::Place;
 use crate::failure::{self, Failure};
 
 /// Folder in which files wait until all of them are there.
@@ -29,18 +30,22 @@ pub fn make_folder(dir: &Path) -> Result<()> {
 }
 
 /// Opens a folder that is this user's alone: in another's, files could be links to anywhere.
-fn own_folder(dir: &Path) -> Result<File> {
+/// `remedy` is what to do about any other.
+fn own_folder(dir: &Path, remedy: &str) -> Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW);
-    let opened = options.open(dir).map_err(|e| {
-        wrong(dir, format!("can't be opened as a folder ({e}): delete it, and repeat"))
-    })?;
+    let opened = options
+        .open(dir)
+        .map_err(|e| wrong(dir, format!("can't be opened as a folder ({e}): {remedy}")))?;
     let meta = opened.metadata().map_err(|e| wrong(dir, e))?;
-    if meta.uid() != nix::unistd::geteuid().as_raw() || meta.mode() & 0o022 != 0 {
-        let text = format!("belongs to user {}, or others may write to it", meta.uid());
-        return Err(wrong(dir, format!("{text}: delete it, and repeat")));
-    }
-    Ok(opened)
+    let why = match () {
+        () if meta.uid() != nix::unistd::geteuid().as_raw() => {
+            format!("belongs to user {}", meta.uid())
+        }
+        () if meta.mode() & 0o022 != 0 => "others may write to it".into(),
+        () => return Ok(opened),
+    };
+    Err(wrong(dir, format!("{why}: files could be led astray there; {remedy}")))
 }
 
 /// Files on their way into a folder, locked against another command that does the same.
@@ -51,12 +56,23 @@ pub struct Staging {
 }
 
 impl Staging {
-    /// Opens the waiting room of `dir`, with what an earlier command left there.
-    pub fn open(dir: &Path) -> Result<Staging> {
+    /// Opens the waiting room of a place, with what an earlier command left there.
+    pub fn of(place: &Place) -> Result<Staging> {
+        make_folder(&place.dir)?;
+        // The unit's folder belongs to the unit's user, and its node is the same user's.
+        if !place.is_system {
+            // What a link leads to counts: whoever gave the command chose the link.
+            let real = fs::canonicalize(&place.dir).map_err(|e| wrong(&place.dir, e))?;
+            own_folder(&real, "choose another (`--dir`), or make it yours alone")?;
+        }
+        Staging::open(&place.dir)
+    }
+
+    fn open(dir: &Path) -> Result<Staging> {
         make_folder(dir)?;
         let waiting = dir.join(WAITING);
         make_folder(&waiting)?;
-        let lock = own_folder(&waiting)?;
+        let lock = own_folder(&waiting, "delete it, and repeat")?;
         let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock)
             .map_err(|_| wrong(dir, "another command is joining here"))?;
         Ok(Staging { dir: dir.to_path_buf(), waiting, _lock: lock })
@@ -301,6 +317,31 @@ mod tests {
         fs::remove_dir(&waiting).unwrap();
         std::os::unix::fs::symlink(folder.path(), &waiting).unwrap();
         assert!(refused().contains("delete it"), "{}", refused());
+    }
+
+    #[test]
+    fn a_folder_of_somebody_else_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().join("shoal");
+        make_folder(&dir).unwrap();
+        let place = Place::of_node(Some(&dir)).unwrap();
+        let refused = |mode: u32| {
+            fs::set_permissions(&dir, Permissions::from_mode(mode)).unwrap();
+            Staging::of(&place).err().map(|e| e.to_string())
+        };
+        for mode in [0o700, 0o755] {
+            assert_eq!(refused(mode), None, "{mode:o}");
+        }
+        for mode in [0o777, 0o770, 0o1777] {
+            let said = refused(mode).unwrap();
+            assert!(said.contains("others may write") && said.contains("--dir"), "{said}");
+        }
+        // Whoever is not root can't give a folder away.
+        if nix::unistd::geteuid().is_root() {
+            std::os::unix::fs::chown(&dir, Some(1234), None).unwrap();
+            let said = refused(0o700).unwrap();
+            assert!(said.contains("belongs to user 1234"), "{said}");
+        }
     }
 
     #[test]

@@ -358,7 +358,7 @@ impl<'a> Plan<'a> {
 
     fn make_registrar(&self, key: &SigningKey, secret: &NetworkSecret, list: &List) -> Result<()> {
         let place = &self.registrar;
-        let staging = Staging::open(&place.dir)?;
+        let staging = Staging::of(place)?;
         let door = DoorSecret::new(*random()?.first_chunk().context("32 bytes have 16")?);
         let toml = RegistrarToml {
             authority: key.public().to_string(),
@@ -392,7 +392,7 @@ impl<'a> Plan<'a> {
 
     fn make_node(&self, key: &SigningKey, secret: &NetworkSecret, list: &List) -> Result<()> {
         let place = &self.node;
-        let staging = Staging::open(&place.dir)?;
+        let staging = Staging::of(place)?;
         let bits = self.args.ipv4.map(|prefix| prefix.bits());
         let toml = NodeToml {
             name: &self.name,

@@ -121,7 +121,7 @@ fn join(common: &Common, args: &Up, place: &Place, invite: Invite) -> Result<()>
         // The registrar's clock decides; it also says so if this one is wrong.
         eprintln!("shoal: warning: {expired}");
     }
-    let staging = Staging::open(&place.dir)?;
+    let staging = Staging::of(place)?;
     staging.check_room()?;
     let interface = wants_interface(args)?;
     let identity = own_key(&staging)?;

@@ -64,7 +64,8 @@ impl PortMapping {
         let (outlet, changes) = channel(CHANGES, waker);
         let (stop, told) = UnixStream::pair()?;
         let (shown, clock) = (Arc::<Mutex<Shown>>::default(), Clock::new());
-        let keeper = Keeper { local, told, outlet, shown: shown.clone(), clock, at: None };
+        let nonce = Nonce::default();
+        let keeper = Keeper { local, told, outlet, shown: shown.clone(), clock, at: None, nonce };
         let thread = std::thread::Builder::new().name("shoal-map".into());
         let thread = thread.spawn(move || keeper.run())?;
         Ok(PortMapping { changes, shown, clock, stop: Some(stop), thread: Some(thread) })
@@ -116,6 +117,22 @@ struct Keeper {
     clock: Clock,
     /// What the worker was told.
     at: Option<SocketAddrV4>,
+    nonce: Nonce,
+}
+
+/// By what a translator knows whose mapping it is: the same as long as the socket is seen there at
+/// the same place (RFC 6887, section 11.2).
+#[derive(Default)]
+struct Nonce(Option<(Ipv4Addr, SocketAddrV4, [u8; 12])>);
+
+impl Nonce {
+    /// That for a translator and this socket's place before it; a new one, from the seed, if either
+    /// is another than before.
+    fn of(&mut self, gateway: Ipv4Addr, inner: SocketAddrV4, seed: &[u8; 32]) -> [u8; 12] {
+        let known = self.0.filter(|(at, own, _)| (*at, *own) == (gateway, inner));
+        let fresh = core::array::from_fn(|n| seed[n]);
+        self.0.insert(known.unwrap_or((gateway, inner, fresh))).2
+    }
 }
 
 impl Keeper {
@@ -186,8 +203,7 @@ impl Keeper {
     /// Has the translator keep the port open, until told to stop or until the way out changes.
     fn ask(&mut self, server: &Server) -> Over {
         let Ok(seed) = os_random() else { return self.pause() };
-        let mut nonce = [0; 12];
-        nonce.copy_from_slice(&seed[..12]);
+        let nonce = self.nonce.of(server.gateway, server.inner, &seed);
         let mut mapper = Mapper::new(server.inner, nonce, self.clock.now());
         let mut look = self.clock.now() + LOOK;
         loop {
@@ -314,6 +330,18 @@ fn gateway(table: &str) -> Option<Ipv4Addr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_nonce_stays_as_long_as_the_socket_is_seen_at_one_place() {
+        let (gateway, other) = (Ipv4Addr::new(192, 168, 1, 1), Ipv4Addr::new(192, 168, 2, 1));
+        let inner = SocketAddrV4::new(Ipv4Addr::new(192, 168, 1, 2), 7_400);
+        let mut nonce = Nonce::default();
+        assert_eq!(nonce.of(gateway, inner, &[1; 32]), [1; 12]);
+        assert_eq!(nonce.of(gateway, inner, &[2; 32]), [1; 12]);
+        assert_eq!(nonce.of(other, inner, &[3; 32]), [3; 12]);
+        let moved = SocketAddrV4::new(*inner.ip(), 7_401);
+        assert_eq!(nonce.of(other, moved, &[4; 32]), [4; 12]);
+    }
 
     #[test]
     fn the_best_default_route_is_found() {

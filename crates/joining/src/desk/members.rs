@@ -59,6 +59,10 @@ impl<D: Disk> Desk<D> {
         if self.is_adopted(&member.key) {
             return Err(Refusal::Adopted);
         }
+        // Its name and addresses may be another's by now.
+        if member.expires_unix_s <= at.1 {
+            return Err(Refusal::Ended);
+        }
         let (key, expires_unix_s) = (member.key, self.expiry(&mandate, at.1));
         let life = expires_unix_s.saturating_sub(at.1);
         if member.expires_unix_s.saturating_sub(at.1) <= life / 2 {
