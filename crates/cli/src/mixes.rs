@@ -4,6 +4,11 @@ use serde::Serialize;
 use shoal_directory::Mixes;
 use shoal_onion::pool::mixes::mean;
 
+/// What is to be said of mixes that add more than hosts can wait for.
+pub const TOO_LONG: &str = "over the relays of a circuit a packet may take longer than 1.5 s, and \
+                            hosts wait no longer for one that others overtook: some arrive out of \
+                            order, which slows TCP down; choose shorter times";
+
 /// One of them, as `--json` has it.
 #[derive(Serialize)]
 pub struct Mix {

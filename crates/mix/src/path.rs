@@ -21,6 +21,11 @@ pub struct Added {
 }
 
 impl Added {
+    /// Whether more packets than that take longer than `hold`: it is as long as can be said.
+    pub fn is_too_long(&self) -> bool {
+        self.hold == MixTime::MAX && self.most > MixTime::MAX.duration()
+    }
+
     /// As the destination of a circuit is told.
     pub fn mixing(self) -> Mixing {
         Mixing::Path { mean: self.mean, hold: self.hold }

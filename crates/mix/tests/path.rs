@@ -82,8 +82,10 @@ fn nothing_and_too_much_have_bounds() {
     let added = path([timed(1_000); 8]);
     assert_eq!((added.mean, added.hold), (MixTime::MAX, MixTime::MAX));
     assert_eq!(added.most, Duration::from_secs(8));
+    assert!(added.is_too_long() && path([stop_and_go(200, 1_000); 3]).is_too_long());
+    assert!(![timed(1_000), timed(500)].map(|one| path([one]).is_too_long()).contains(&true));
     let told = Mixing::Path { mean: MixTime::MAX, hold: MixTime::MAX };
     assert_eq!(added.mixing(), told);
     let sum = path([stop_and_go(1, 1_000); 5]);
-    assert!(sum.hold < ms(20) && sum.mean == ms(5), "{sum:?}");
+    assert!(sum.hold < ms(20) && sum.mean == ms(5) && !sum.is_too_long(), "{sum:?}");
 }

@@ -128,3 +128,22 @@ fn a_relay_takes_only_strategies_of_the_list_and_its_own_counts_more() {
     let counts = [1, 2, 3].map(|n| left(&world, relay(n)));
     assert!(counts[1].0 == 0 && counts[1].1 > 0 && counts[0].1 + counts[2].1 == 0, "{counts:?}");
 }
+
+/// Else an origin could have a relay carry its cells without that relay's own mix.
+#[test]
+fn a_relay_that_was_called_a_destination_carries_nothing_on() {
+    let mut world = world();
+    world.node(relay(2)).set_own_mix(Some(timed()));
+    let (now, shape, life) = (world.now, Shape::new(3).unwrap(), Duration::from_secs(600));
+    let path = [relay(1), relay(2)];
+    let id = world.node(A).build_mixed(now, &path, &[stop()], shape, life).unwrap();
+    world.run();
+    assert!(world.events.contains(&(A, Event::Built(id))));
+    assert_eq!(core::mem::take(&mut world.drops), []);
+    world.node(A).extend_of_test(id, 2, relay(3), &[7; shoal_wire::leg::FIRST_LEN]);
+    world.run();
+    // The origin, which asked for nothing, does not know the answer.
+    let answer = (A, DropReason::UnknownCircuit);
+    assert_eq!(world.drops, [(relay(2), DropReason::NotAllowed), answer]);
+    assert_eq!(world.node(relay(2)).carried().count(), 0);
+}

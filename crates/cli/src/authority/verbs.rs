@@ -9,11 +9,13 @@ use shoal_crypto::{PublicKey, SigningKey};
 use shoal_directory::{
     Carrier, List, Member, POLICY_MAX, Policy, Prefix, Revoked, SecretChange, is_overlay,
 };
+use shoal_onion::pool::mixes::loses_order;
 use shoal_wire::Address;
 
 use super::folder::{self, Authority, KEY, now_s, wrong};
 use crate::failure::{self, Failure};
 use crate::keys::random;
+use crate::mixes::TOO_LONG;
 use crate::output;
 use crate::units::{counted, utc};
 
@@ -251,6 +253,9 @@ pub fn overlay(json: bool, args: &super::Overlay) -> Result<()> {
     done(json, &args.folder.dir, &list, &format!("hosts have IPv6 addresses in {prefix}"))
 }
 
+/// Relays of a circuit, unless a host says otherwise.
+const USUAL_RELAYS: usize = 3;
+
 pub fn policy(json: bool, args: &super::Policy) -> Result<()> {
     let mut authority = Authority::open(&args.folder.dir)?;
     let Some(file) = &args.file else {
@@ -274,6 +279,9 @@ pub fn policy(json: bool, args: &super::Policy) -> Result<()> {
         if !authority.content.members.iter().any(|s| s.member.name == name) {
             eprintln!("shoal: warning: there is no member {name:?}");
         }
+    }
+    for mix in policy.mixes().iter().filter(|mix| loses_order(&[mix.strategy; USUAL_RELAYS])) {
+        eprintln!("shoal: warning: [[mix]] {:?}: {TOO_LONG}", mix.name);
     }
     let mixes = match policy.mixes().iter().count() {
         0 => String::new(),

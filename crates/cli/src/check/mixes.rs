@@ -3,9 +3,9 @@
 use serde::Serialize;
 use shoal_daemon::config::Config;
 use shoal_daemon::membership::hosts::{Host, Hosts};
-use shoal_onion::pool::mixes::{choose, mean};
+use shoal_onion::pool::mixes::{choose, loses_order, mean};
 
-use crate::mixes::{Mix, shown};
+use crate::mixes::{Mix, TOO_LONG, shown};
 use crate::units::counted;
 
 /// What relays do with the cells of circuits, in a network that has mixes.
@@ -28,6 +28,8 @@ struct Own {
     relays: u8,
     /// What these add together, in the mean, one way.
     added_ms: f64,
+    /// Hosts can't wait as long as packets may take.
+    loses_order: bool,
     max_added_ms: Option<u32>,
 }
 
@@ -47,6 +49,7 @@ pub fn mixing(config: &Config, hosts: &Hosts) -> Option<Mixing> {
             mix: mix.map(|mix| mix.name.clone()),
             relays: section.relays,
             added_ms: mean(&chosen).as_secs_f64() * 1e3,
+            loses_order: loses_order(&chosen),
             max_added_ms: section.max_added_ms,
         }
     };
@@ -64,6 +67,7 @@ impl Mixing {
         let mut lines = vec![format!("    mixes of the network: {}", offered.join("; "))];
         if let (Some(own), Some(first)) = (&self.own, self.offered.first()) {
             lines.push(format!("    {}", own.text(&first.name)));
+            lines.extend(own.loses_order.then(|| format!("    warning: {TOO_LONG}")));
         }
         for (relay, mix) in &self.relays {
             lines.push(format!("    {relay} uses {mix} for all circuits, whatever they ask for"));
@@ -75,7 +79,7 @@ impl Mixing {
 impl Own {
     /// What circuits get, and who else's get the same; `first` is what those do that say nothing.
     fn text(&self, first: &str) -> String {
-        let Own { mix, relays, added_ms, max_added_ms } = self;
+        let Own { mix, relays, added_ms, max_added_ms, .. } = self;
         let (why, it) = match max_added_ms {
             Some(ms) => (format!(" (max_added_ms = {ms})"), "it"),
             None => (String::new(), "max_added_ms"),
@@ -117,6 +121,16 @@ mod tests {
         let relay = if mixes.is_empty() { "" } else { "relay = true\nmix = \"steps\"\n" };
         let hosts = Hosts::parse(Path::new("hosts.toml"), &format!("{router}{relay}{mixes}"));
         mixing(&config, &hosts.unwrap()).iter().flat_map(Mixing::lines).collect()
+    }
+
+    #[test]
+    fn mixes_that_take_longer_than_order_can_wait_are_named() {
+        let warns = |mean_ms: u32| {
+            let mixes =
+                format!("[[mix]]\nname = \"steps\"\nkind = \"stop-and-go\"\nmean_ms = {mean_ms}\n");
+            said("1.1", "", &mixes).iter().any(|line| line.contains("out of order"))
+        };
+        assert!(warns(200) && !warns(50));
     }
 
     #[test]

@@ -441,6 +441,8 @@ impl<C: Ciphers> Onion<C> {
         let hop = self.hop(id).map_err(|_| Refusal::NotAllowed)?;
         // Behind the last place there is only a host; a circuit does not turn round.
         let fits = !to.is_router() || hop.layer.place() > 1;
+        // A relay that was called a destination mixes nothing, whatever the network's list says.
+        let fits = fits && !matches!(hop.mixing, Mixing::Path { .. });
         let goes = fits && to != own && to != hop.prev.node;
         if !relay || !is_known || !goes || !matches!(hop.next, Next::End) || hop.layer.place() == 0
         {

@@ -43,9 +43,15 @@ impl<C: Ciphers> Onion<C> {
         self.reply(Time::ZERO, id, number, &Message::Echoed(1))
     }
 
-    /// Has the first hop of a circuit asked to go on.
-    pub(crate) fn extend_of_test(&mut self, id: CircuitId, to: Address, noise: &[u8; FIRST_LEN]) {
-        self.say(id, 1, &Message::Extend { to, noise }).expect("there is a hop");
+    /// Has a hop of a circuit, counted from 1, asked to go on.
+    pub(crate) fn extend_of_test(
+        &mut self,
+        id: CircuitId,
+        hop: usize,
+        to: Address,
+        noise: &[u8; FIRST_LEN],
+    ) {
+        self.say(id, hop, &Message::Extend { to, noise }).expect("there is a hop");
     }
 
     /// What the leg behind the newest hop of a circuit of this node is protected with.

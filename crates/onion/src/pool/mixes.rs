@@ -47,6 +47,12 @@ pub fn mean(mixes: &[Strategy]) -> Duration {
     shoal_mix::mean(mixes.iter().copied())
 }
 
+/// Whether packets over relays with these strategies may be on the way for longer than the end
+/// waits for one that others overtook, so that some are delivered out of order.
+pub fn loses_order(mixes: &[Strategy]) -> bool {
+    shoal_mix::path(mixes.iter().copied()).is_too_long()
+}
+
 /// How much longer a set-up over these relays may take than over others: each hop is asked through
 /// all relays before it, and answers through them.
 pub(super) fn build_slack(relays: usize, added: &Added) -> Duration {
