@@ -43,7 +43,7 @@ pub use error::DeskError;
 use knocks::Knocks;
 use members::Replaced;
 pub use owner::OwnerError;
-use visits::{Bundle, Visit, VisitId, Visits};
+use visits::{Bundle, Chain, Visit, VisitId, Visits};
 use waiting::WaitingRoom;
 
 /// Handshakes a second that cost public-key work; those beyond are `handshake_budget`.
@@ -132,7 +132,7 @@ pub struct Desk<D> {
     known: Option<(MandateId, u64)>,
     list: Arc<[u8]>,
     /// Supplements, each behind its length (2 bytes).
-    chain: Arc<Vec<u8>>,
+    chain: Chain,
     tokens: Tokens,
     approved: BTreeSet<(TokenHash, PublicKey)>,
     denied: BTreeSet<(TokenHash, PublicKey)>,
@@ -174,7 +174,7 @@ impl<D: Disk> Desk<D> {
             directory,
             known: None,
             list: bytes,
-            chain: Arc::default(),
+            chain: Chain::default(),
             tokens: Tokens::default(),
             approved: BTreeSet::new(),
             denied: BTreeSet::new(),
@@ -220,7 +220,7 @@ impl<D: Disk> Desk<D> {
                     self.replaced.note(key, step.step());
                 }
                 match self.directory.supplement(now, unix_s.max(step.step().issued_unix_s), &step) {
-                    Ok(_) => self.remember(&step),
+                    Ok(_) => self.chain.push(&step),
                     // Steps of a mandate before this one: its members are the authority's own.
                     Err(Unapplied::Foreign) => {}
                     Err(why) => return Err(wrong(why.to_string())),
@@ -228,12 +228,6 @@ impl<D: Disk> Desk<D> {
             }
         }
         Ok(())
-    }
-
-    fn remember(&mut self, step: &Supplement) {
-        let chain = Arc::make_mut(&mut self.chain);
-        chain.extend_from_slice(&(step.bytes().len() as u16).to_be_bytes());
-        chain.extend_from_slice(step.bytes());
     }
 
     /// Takes in a newer list.
@@ -248,9 +242,8 @@ impl<D: Disk> Desk<D> {
             self.list = bytes;
             self.mandate = own_mandate(&self.directory, &self.config.identity);
             // What a changed mandate cuts off is no part of the chain any more.
-            self.chain = Arc::default();
             let steps = self.register().map(Register::steps).unwrap_or_default().to_vec();
-            steps.iter().for_each(|step| self.remember(step));
+            self.chain.set(&steps);
         }
         Ok(is_new)
     }
@@ -331,6 +324,7 @@ impl<D: Disk> Desk<D> {
         self.check_known()?;
         let last = register.step(register.len());
         let issued_unix_s = unix_s.max(last.map_or(0, |last| last.step().issued_unix_s));
+        owner::check_clock(issued_unix_s, unix_s)?;
         let step = Step {
             mandate: register.id(),
             number: register.len() + 1,
@@ -342,7 +336,7 @@ impl<D: Disk> Desk<D> {
         self.directory.check_supplement(now, unix_s, &supplement)?;
         self.write(&Record::Step { cause, key, supplement: supplement.bytes().to_vec() })?;
         self.directory.supplement(now, unix_s, &supplement)?;
-        self.remember(&supplement);
+        self.chain.push(&supplement);
         self.outputs.push_back(Output::Publish(supplement));
         Ok(())
     }
@@ -578,14 +572,15 @@ impl<D: Disk> Desk<D> {
             list_len: u32::try_from(self.list.len()).ok()?,
             chain_len: u32::try_from(self.chain.len()).ok()?,
         };
-        let bundle = Bundle { list: self.list.clone(), chain: self.chain.clone() };
+        let bundle = Bundle::new(self.list.clone(), &self.chain);
         self.visits.get_mut(id)?.bundle = Some(bundle);
         Some(Answer::Granted(Box::new(grant)))
     }
 
     fn part(&mut self, id: VisitId, offset: u32) -> Answer {
         let bundle = self.visits.get_mut(id).and_then(|visit| visit.bundle.as_ref());
-        let bytes = bundle.map(|bundle| bundle.part(offset as usize, PART_MAX)).unwrap_or_default();
+        let part = |bundle: &Bundle| bundle.part(&self.chain, offset as usize, PART_MAX);
+        let bytes = bundle.map(part).unwrap_or_default();
         match bytes.is_empty() {
             true => Answer::Refused(Refusal::Registrar),
             false => Answer::Part { offset, bytes },

@@ -142,3 +142,89 @@ fn both_keys_sign_and_for_this_handshake_alone() {
     assert_eq!(answer, Answer::Refused(Refusal::Replaced));
     assert_eq!(desk.register().unwrap().len(), 2);
 }
+
+fn invite(desk: &mut Desk<Nowhere>, uses: u32) -> Token {
+    let expires_unix_s = START + 600;
+    let terms = Terms { uses, expires_unix_s, name: None, groups: Vec::new(), approve: false };
+    desk.invite(terms, START).unwrap().0.parse::<crate::Invite>().unwrap().token
+}
+
+#[test]
+fn visits_that_say_nothing_end_when_others_come() {
+    let (mut desk, mut rng) = (desk(), Rng::new([8; 32]));
+    let token = invite(&mut desk, 9);
+    let (registrar, door) = (key(7).public(), DoorSecret::new([1; 16]));
+    let mut knock = |desk: &mut Desk<Nowhere>, n: u16, ms: u64| {
+        let own = Identity::from_seed([20 + n as u8; 32]);
+        let mut frame = Knock::new(&own, &registrar, &door, &token, &mut rng).unwrap().frame;
+        let (from, at) = (([198, 51, 100, 1], 4_000 + n), (Time::from_millis(ms), START));
+        desk.handle_datagram(at, from.into(), &mut frame).unwrap();
+    };
+    for n in 0..40 {
+        knock(&mut desk, n, u64::from(n) * 100);
+    }
+    assert_eq!(desk.visits.len(), 40);
+    knock(&mut desk, 40, 62_000);
+    assert_eq!(desk.visits.len(), 20, "those that came in the first two seconds are gone");
+    knock(&mut desk, 41, 80_000);
+    assert_eq!(desk.visits.len(), 2);
+}
+
+#[test]
+fn what_a_visitor_was_granted_stays_though_others_join_and_ends_with_the_chain() {
+    let (mut desk, mut rng) = (desk(), Rng::new([8; 32]));
+    let token = invite(&mut desk, 9);
+    let join = |desk: &mut Desk<Nowhere>, seed: u8, rng: &mut Rng| {
+        let own = key(seed);
+        let mut channel = visit(desk, &own, &token, rng);
+        let said = [JOIN_LABEL, channel.binding()].concat();
+        let (sign, signature) = (own.public().sign, own.sign(&said));
+        let request = Request::Join { wish: Wish::default(), sign, signature };
+        let Answer::Granted(grant) = ask(desk, &mut channel, &request, rng) else { panic!() };
+        (channel, (grant.list_len, grant.list_len + grant.chain_len))
+    };
+    let (mut first, (list_len, len)) = join(&mut desk, 9, &mut rng);
+    let mut fetch = |desk: &mut Desk<Nowhere>, rng: &mut Rng| {
+        let mut all = Vec::new();
+        loop {
+            let offset = all.len() as u32;
+            match ask(desk, &mut first, &Request::Part { offset }, rng) {
+                Answer::Part { bytes, .. } => all.extend(bytes),
+                Answer::Refused(Refusal::Registrar) => return all,
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    let before = fetch(&mut desk, &mut rng);
+    assert_eq!(before.len(), len as usize);
+    join(&mut desk, 10, &mut rng);
+    assert_eq!(fetch(&mut desk, &mut rng), before, "what was granted, and no more");
+    // Another mandate's chain begins anew.
+    let authority = SigningKey::from_seed([42; 32]);
+    let mut content = list(&authority).content().clone();
+    (content.version, content.mandates[0].serial) = (2, 2);
+    desk.set_list(content.sign(&authority).unwrap(), AT).unwrap();
+    assert!(desk.chain.len() < (len - list_len) as usize);
+    assert_eq!(fetch(&mut desk, &mut rng), []);
+}
+
+#[test]
+fn a_clock_that_was_ahead_for_one_supplement_is_named() {
+    let (mut desk, mut rng) = (desk(), Rng::new([8; 32]));
+    let token = invite(&mut desk, 9);
+    for seed in [9, 10] {
+        let own = key(seed);
+        let mut channel = visit(&mut desk, &own, &token, &mut rng);
+        let said = [JOIN_LABEL, channel.binding()].concat();
+        let (sign, signature) = (own.public().sign, own.sign(&said));
+        let request = Request::Join { wish: Wish::default(), sign, signature };
+        ask(&mut desk, &mut channel, &request, &mut rng);
+    }
+    let names: Vec<_> = desk.register().unwrap().members().map(|m| m.name.clone()).collect();
+    desk.remove(&names[0], (Time::ZERO, START + 3_600)).unwrap();
+    let said = desk.remove(&names[1], AT).unwrap_err().to_string();
+    assert!(said.contains("1 h ahead") && said.contains("--anew"), "{said}");
+    // Of ten minutes clocks may differ.
+    desk.remove(&names[1], (Time::ZERO, START + 3_000)).unwrap();
+    assert_eq!(desk.register().unwrap().len(), 4);
+}

@@ -1,7 +1,7 @@
 //! What the registrar's owner asks of the desk.
 
 use shoal_crypto::PublicKey;
-use shoal_directory::{BadMandate, Entry, MandateId, Member, Unapplied};
+use shoal_directory::{BadMandate, CLOCK_SKEW_S, Entry, MandateId, Member, Unapplied, span};
 use shoal_wire::Time;
 use zeroize::Zeroizing;
 
@@ -148,6 +148,12 @@ impl<D: Disk> Desk<D> {
     }
 }
 
+/// Whether a supplement that is issued then counts at nodes now.
+pub(super) fn check_clock(issued_unix_s: u64, unix_s: u64) -> Result<(), OwnerError> {
+    let ahead_s = issued_unix_s.saturating_sub(unix_s);
+    if ahead_s > CLOCK_SKEW_S { Err(OwnerError::Ahead { ahead_s }) } else { Ok(()) }
+}
+
 /// Why what the registrar's owner asked for is not done. Nothing has changed then.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnerError {
@@ -205,6 +211,18 @@ pub enum OwnerError {
         ledger: u64,
         /// Steps that the node has.
         node: u64,
+    },
+    /// A supplement was signed by a clock that was ahead of this one.
+    #[error(
+        "the last supplement bears a time {} ahead of this machine's clock: nodes take in neither \
+         it nor any that follows before that time. If the clock is right now, nobody can join or \
+         leave until then, unless the authority takes the members over (`shoal authority adopt`) \
+         and gives a mandate with another serial (`shoal authority mandate NAME --anew`)",
+        span(*ahead_s)
+    )]
+    Ahead {
+        /// By how much, in seconds.
+        ahead_s: u64,
     },
     /// A descriptor would be too long.
     #[error("a member's descriptor does not fit: fewer groups")]

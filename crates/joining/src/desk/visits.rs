@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shoal_crypto::PublicKey;
+use shoal_directory::Supplement;
 use shoal_session::outer::Lead;
 use shoal_wire::{DropReason, Time};
 
@@ -17,22 +18,60 @@ use crate::tokens::TokenHash;
 const VISITS_MAX: usize = 4_096;
 /// Visits from one address and port; each frame from there is tried with all their keys.
 const VISITS_FROM: usize = 4;
-/// A visit that says nothing for so long ends.
+/// A visit that says nothing for so long ends, ...
 const IDLE: Duration = Duration::from_secs(60);
+/// ... when somebody knocks and they were looked through so long ago.
+const LOOK: Duration = Duration::from_secs(10);
 
 pub(super) type VisitId = u64;
 
-/// What a visitor may fetch.
+/// The registrar's supplements, as visitors get them: each behind its length (2 bytes).
+#[derive(Default)]
+pub(super) struct Chain {
+    bytes: Vec<u8>,
+    /// How often the chain became another one, and not just longer.
+    cuts: u64,
+}
+
+impl Chain {
+    /// Adds the next supplement.
+    pub(super) fn push(&mut self, step: &Supplement) {
+        self.bytes.extend_from_slice(&(step.bytes().len() as u16).to_be_bytes());
+        self.bytes.extend_from_slice(step.bytes());
+    }
+
+    /// It consists of these from now on.
+    pub(super) fn set(&mut self, steps: &[Supplement]) {
+        let before = core::mem::take(&mut self.bytes);
+        steps.iter().for_each(|step| self.push(step));
+        self.cuts += u64::from(!self.bytes.starts_with(&before));
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+/// What a visitor may fetch: a list, and as much of the chain as there was. The chain itself is one
+/// for all, since it is long, and another one after each that joins.
 #[derive(Clone)]
 pub(super) struct Bundle {
-    pub(super) list: Arc<[u8]>,
-    pub(super) chain: Arc<Vec<u8>>,
+    list: Arc<[u8]>,
+    chain_len: usize,
+    cuts: u64,
 }
 
 impl Bundle {
-    /// Bytes of list and chain, one behind the other, from `offset` on; none behind the end.
-    pub(super) fn part(&self, offset: usize, most: usize) -> Vec<u8> {
-        let both = [&self.list[..], &self.chain[..]];
+    pub(super) fn new(list: Arc<[u8]>, chain: &Chain) -> Bundle {
+        Bundle { list, chain_len: chain.len(), cuts: chain.cuts }
+    }
+
+    /// Bytes of list and chain, one behind the other, from `offset` on; none behind the end, or
+    /// when the chain is another one by now.
+    pub(super) fn part(&self, chain: &Chain, offset: usize, most: usize) -> Vec<u8> {
+        let ours = chain.bytes.get(..self.chain_len).filter(|_| chain.cuts == self.cuts);
+        let Some(ours) = ours else { return Vec::new() };
+        let both = [&self.list[..], ours];
         let mut out = Vec::new();
         let mut skip = offset;
         for bytes in both {
@@ -81,9 +120,15 @@ pub(super) struct Visits {
     all: BTreeMap<VisitId, Visit>,
     by_address: BTreeMap<SocketAddr, Vec<VisitId>>,
     next: VisitId,
+    looked: Time,
 }
 
 impl Visits {
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
     pub(super) fn get_mut(&mut self, id: VisitId) -> Option<&mut Visit> {
         self.all.get_mut(&id)
     }
@@ -111,15 +156,17 @@ impl Visits {
         Some(visit.welcome.clone())
     }
 
-    /// Sees to it that there is a place for one more visit: idle ones end, if there is none.
+    /// Sees to it that there is a place for one more visit: idle ones end.
     ///
     /// Errors: `table_full`.
     pub(super) fn make_room(&mut self, now: Time) -> Result<(), DropReason> {
-        if self.all.len() >= VISITS_MAX {
+        let is_full = self.all.len() >= VISITS_MAX;
+        if is_full || self.looked + LOOK <= now {
+            self.looked = now;
             let is_idle = |other: &Visit| other.heard + IDLE <= now;
             let idle: Vec<_> =
                 self.all.iter().filter(|(_, v)| is_idle(v)).map(|(id, _)| *id).collect();
-            if idle.is_empty() {
+            if is_full && idle.is_empty() {
                 return Err(DropReason::TableFull);
             }
             idle.into_iter().for_each(|id| self.remove(id));
