@@ -130,6 +130,8 @@ pub struct Desk<D> {
     mandate: Option<MandateId>,
     /// Steps of a mandate that the node beside the registrar has.
     known: Option<(MandateId, u64)>,
+    /// The highest number that was signed for a mandate.
+    signed: Option<(MandateId, u64)>,
     list: Arc<[u8]>,
     /// Supplements, each behind its length (2 bytes).
     chain: Chain,
@@ -173,6 +175,7 @@ impl<D: Disk> Desk<D> {
             mandate: own_mandate(&directory, &config.identity),
             directory,
             known: None,
+            signed: None,
             list: bytes,
             chain: Chain::default(),
             tokens: Tokens::default(),
@@ -216,6 +219,7 @@ impl<D: Disk> Desk<D> {
                 let number = Supplement::peek(&supplement).map_or(0, |(_, number)| number);
                 let wrong = |why: String| DeskError::Chain { number, why };
                 let step = step.map_err(|error| wrong(error.to_string()))?;
+                self.signed = Some((step.step().mandate, number));
                 if cause == Cause::Rekeyed {
                     self.replaced.note(key, step.step());
                 }
@@ -335,6 +339,7 @@ impl<D: Disk> Desk<D> {
         let supplement = step.sign(&self.config.identity).map_err(|_| OwnerError::Descriptor)?;
         self.directory.check_supplement(now, unix_s, &supplement)?;
         self.write(&Record::Step { cause, key, supplement: supplement.bytes().to_vec() })?;
+        self.signed = Some((supplement.step().mandate, supplement.step().number));
         self.directory.supplement(now, unix_s, &supplement)?;
         self.chain.push(&supplement);
         self.outputs.push_back(Output::Publish(supplement));
@@ -459,7 +464,7 @@ impl<D: Disk> Desk<D> {
         let (token, words) = (visit.token, visit.channel.words());
         let (key, wish) = (visit.key.ok_or(Refusal::Key)?, visit.wish.clone());
         let mandate = self.mandate_now(now, unix_s)?;
-        if self.is_removed(&key) {
+        if self.is_removed(&key) || self.is_anothers(&key, unix_s) {
             return Err(Refusal::Key);
         }
         if let Some(answer) = self.granted(id, &key, (now, unix_s)) {
@@ -512,24 +517,19 @@ impl<D: Disk> Desk<D> {
         self.granted(id, &key, (now, unix_s)).ok_or(Refusal::Registrar)
     }
 
-    /// Whose names, keys and addresses nobody else gets: all of the list, expired or not, and the
-    /// registrar's own until they expire, revoked or not.
+    /// Whose names, keys and addresses nobody else gets: all of the list, expired or not, and this
+    /// registrar's and others' until they expire, revoked or not.
     fn holders(&self, unix_s: u64) -> impl Iterator<Item = &Member> {
         let listed = self.directory.list().into_iter().flat_map(|list| &list.content().members);
-        let own = self.register().into_iter().flat_map(Register::members);
-        let own = own.filter(move |member| member.expires_unix_s > unix_s);
-        listed.map(|signed| &signed.member).chain(own)
+        let given = self.directory.registers().flat_map(Register::members);
+        let given = given.filter(move |member| member.expires_unix_s > unix_s);
+        listed.map(|signed| &signed.member).chain(given)
     }
 
     /// The descriptor with a version above the one that its key had before.
     fn newer(&self, member: Member) -> Member {
         let before = self.register().and_then(|r| r.members().find(|m| m.key == member.key));
         Member { version: before.map_or(1, |before| before.version + 1), ..member }
-    }
-
-    fn expiry(&self, mandate: &Mandate, unix_s: u64) -> u64 {
-        let life = self.config.membership.as_secs().min(mandate.longest_s.into());
-        unix_s.saturating_add(life).min(mandate.until_unix_s)
     }
 
     /// The registrar's mandate, if it may use it now.
@@ -546,10 +546,6 @@ impl<D: Disk> Desk<D> {
         let list = self.directory.list();
         list.is_some_and(|list| list.content().is_revoked(key))
             || self.register().is_some_and(|register| register.is_removed(key))
-    }
-
-    fn member_by_half(&self, half: &[u8; 32]) -> Option<&Member> {
-        self.register()?.members().find(|member| member.key.dh == *half)
     }
 
     /// What a member was granted; none for others. Its visit may fetch list and chain.

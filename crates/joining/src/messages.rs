@@ -169,7 +169,10 @@ impl fmt::Display for Refusal {
             Refusal::MandateEnded => {
                 "the registrar may let nobody in any more: the authority must renew its mandate"
             }
-            Refusal::Key => "this machine's key was removed from the network: join with another",
+            Refusal::Key => {
+                "this machine's key was removed from the network, or is that of another \
+                 registrar's member: join with another key"
+            }
             Refusal::Registrar => {
                 "the registrar can't do that at the moment: its log and `shoal registrar status` \
                  say why"

@@ -4,6 +4,7 @@
 //! again, and what it lacks is given to it, as often as it takes. Nothing is lost while it is away:
 //! the supplements are in the ledger.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use shoal_crypto::{NetworkSecret, VerifyKey};
-use shoal_daemon::control::api::{Command, Reply, secret_proof};
+use shoal_daemon::control::api::{self, Command, Reply, secret_proof};
 use shoal_daemon::control::directory::submission;
 use shoal_daemon::control::socket::{CallError, Connection};
 use shoal_daemon::worker::wake::Outlet;
@@ -30,12 +31,16 @@ pub struct Looked {
     pub list: Option<Vec<u8>>,
     /// How many steps of the mandate it has; none where its list lacks the mandate.
     pub steps: Option<u64>,
+    /// The other mandates of its list, and how many steps of each it has.
+    pub others: Vec<(String, u64)>,
 }
 
 /// What the node has that the registrar did not.
 pub enum News {
     /// A list that the authority signed.
     List(Box<List>),
+    /// What other registrars signed; nothing about it is known.
+    Steps(Vec<Vec<u8>>),
     /// A secret of the network; nothing about it is known.
     Secret(NetworkSecret),
 }
@@ -55,6 +60,13 @@ pub trait Node: Send {
     ///
     /// As [`Node::look`]; or it refuses them.
     fn give(&mut self, steps: &[Supplement]) -> Result<(), String>;
+
+    /// The next supplements of another registrar, from this number on.
+    ///
+    /// # Errors
+    ///
+    /// As [`Node::look`].
+    fn steps(&mut self, mandate: &str, first: u64) -> Result<Vec<Vec<u8>>, String>;
 
     /// The newest of the network's secrets; `known` is one that the registrar has.
     ///
@@ -119,8 +131,10 @@ impl Follower {
         let shared = Arc::new(Shared::default());
         let ours = shared.clone();
         let body = move || {
+            let mut learnt = Learnt::new();
             while let Some((version, mandate, steps, asks)) = shared.next() {
-                let done = turn(&mut node, &authority, (version, mandate), &steps, &news);
+                let what = (version, mandate);
+                let done = turn(&mut node, &authority, what, &steps, (&news, &mut learnt));
                 // What the node has counts whether or not it gives the secret.
                 let done = done.map(|has| (has, ask(&mut node, asks.as_ref(), &news).err()));
                 let mut standing = lock(&shared.standing);
@@ -191,13 +205,18 @@ fn turn(
     authority: &VerifyKey,
     (version, mandate): (u64, Option<MandateId>),
     steps: &[Supplement],
-    news: &Outlet<News>,
+    (news, learnt): (&Outlet<News>, &mut Learnt),
 ) -> Result<Option<u64>, String> {
     let looked = node.look(version, mandate)?;
-    if let Some(bytes) = looked.list {
-        let list = List::open(authority, &bytes).map_err(|e| format!("the node's list: {e}"))?;
-        // Without room the next look brings it again.
-        let _later = news.try_send(News::List(Box::new(list)));
+    match looked.list {
+        Some(bytes) => {
+            let list = List::open(authority, &bytes);
+            let list = list.map_err(|e| format!("the node's list: {e}"))?;
+            // Without room the next look brings it again.
+            let _later = news.try_send(News::List(Box::new(list)));
+        }
+        // Under the newest list alone, since another may not have their mandates.
+        None => learn(node, &looked.others, (news, learnt))?,
     }
     let Some(mut has) = looked.steps else { return Ok(None) };
     while let Some(rest) = steps.get(has as usize..).filter(|rest| !rest.is_empty()) {
@@ -206,6 +225,32 @@ fn turn(
         has += some.len() as u64;
     }
     Ok(Some(has))
+}
+
+/// How many steps of each of the other mandates went on.
+type Learnt = BTreeMap<String, u64>;
+
+/// Passes on what other registrars have signed since.
+fn learn(
+    node: &mut impl Node,
+    others: &[(String, u64)],
+    (news, learnt): (&Outlet<News>, &mut Learnt),
+) -> Result<(), String> {
+    learnt.retain(|mandate, _| others.iter().any(|(other, _)| other == mandate));
+    for (mandate, has) in others {
+        let known = learnt.entry(mandate.clone()).or_default();
+        // A mandate that was narrowed has fewer for a time.
+        *known = (*known).min(*has);
+        if *known < *has {
+            let steps = node.steps(mandate, *known + 1)?;
+            let count = steps.len() as u64;
+            // Without room, and where there are more, the next look brings them.
+            if news.try_send(News::Steps(steps)).is_ok() {
+                *known += count;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Gets the network's newest secret, if one is asked for.
@@ -285,14 +330,27 @@ impl Node for ByControl {
             ));
         }
         let steps = found.map(|mandate| mandate.steps);
+        let other = |mandate: &&api::Mandate| Some(&mandate.id) != id.as_ref();
+        let others = has.mandates.iter().filter(other);
+        let others = others.map(|other| (other.id.clone(), other.steps)).collect();
         let newer = has.version > version;
         let list = newer.then(|| self.list(has.version, has.len)).transpose()?;
-        Ok(Looked { list, steps })
+        Ok(Looked { list, steps, others })
     }
 
     fn give(&mut self, steps: &[Supplement]) -> Result<(), String> {
         match self.call(submission(steps))? {
             Reply::Supplements { .. } => Ok(()),
+            _ => Err(ANOTHER.into()),
+        }
+    }
+
+    fn steps(&mut self, mandate: &str, first: u64) -> Result<Vec<Vec<u8>>, String> {
+        match self.call(Command::Steps { mandate: mandate.into(), first })? {
+            Reply::Steps(steps) => {
+                let bytes = steps.steps.iter().map(|step| STANDARD.decode(step));
+                bytes.collect::<Result<_, _>>().map_err(|_| ANOTHER.into())
+            }
             _ => Err(ANOTHER.into()),
         }
     }
@@ -322,6 +380,7 @@ mod tests {
         away: usize,
         has: u64,
         calls: usize,
+        others: Vec<(String, u64)>,
     }
 
     impl Node for Fake {
@@ -330,7 +389,8 @@ mod tests {
                 self.away -= 1;
                 return Err("away".into());
             }
-            Ok(Looked { list: None, steps: Some(self.has) })
+            let others = self.others.clone();
+            Ok(Looked { list: None, steps: Some(self.has), others })
         }
 
         fn give(&mut self, steps: &[Supplement]) -> Result<(), String> {
@@ -341,6 +401,12 @@ mod tests {
                 self.has += 1;
             }
             Ok(())
+        }
+
+        fn steps(&mut self, mandate: &str, first: u64) -> Result<Vec<Vec<u8>>, String> {
+            let other = self.others.iter().find(|(other, _)| other == mandate).unwrap();
+            // Two at once.
+            Ok((first..=other.1).take(2).map(|number| vec![number as u8]).collect())
         }
 
         fn secret(&mut self, _: &NetworkSecret) -> Result<NetworkSecret, String> {
@@ -369,7 +435,7 @@ mod tests {
         let (lists, _inbox) = channel(1, &waker);
         let all = steps(STEPS_AT_ONCE as u64 + 5);
         let turn = |node: &mut Fake, steps: &[Supplement]| {
-            super::turn(node, &authority, (1, None), steps, &lists)
+            super::turn(node, &authority, (1, None), steps, (&lists, &mut Learnt::new()))
         };
         assert_eq!(turn(&mut node, &all[..3]), Err("away".into()));
         assert_eq!(turn(&mut node, &all[..3]), Ok(Some(3)));
@@ -380,6 +446,38 @@ mod tests {
         assert_eq!(turn(&mut node, &all), Ok(Some(all.len() as u64)));
         // It has more than the ledger: nothing is given.
         assert_eq!(turn(&mut node, &all[..9]), Ok(Some(all.len() as u64)));
+    }
+
+    #[test]
+    fn what_other_registrars_signed_is_passed_on_once() {
+        let authority = shoal_crypto::SigningKey::from_seed([9; 32]).public();
+        let (outlet, mut inbox) = channel(2, &Waker::new().unwrap());
+        let mut node = Fake { others: vec![("a".into(), 3), ("b".into(), 1)], ..Fake::default() };
+        let mut learnt = Learnt::new();
+        let mut turn = |node: &mut Fake| {
+            super::turn(node, &authority, (1, None), &[], (&outlet, &mut learnt)).unwrap();
+            let mut all: Vec<u8> = Vec::new();
+            while let Some(news) = inbox.take() {
+                let News::Steps(steps) = news else { panic!("something else") };
+                all.extend(steps.concat());
+            }
+            all
+        };
+        assert_eq!(
+            [turn(&mut node), turn(&mut node), turn(&mut node)],
+            [vec![1, 2, 1], vec![3], vec![]]
+        );
+        // The first one's mandate was narrowed, and then given back what it had.
+        node.others[0].1 = 1;
+        assert_eq!(turn(&mut node).len(), 0);
+        node.others[0].1 = 2;
+        assert_eq!(turn(&mut node), [2]);
+        // Without room it comes later.
+        node.others = (0..4_u8).map(|n| (n.to_string(), 1)).collect();
+        assert_eq!(
+            [turn(&mut node).len(), turn(&mut node).len(), turn(&mut node).len()],
+            [2, 2, 0]
+        );
     }
 
     #[test]

@@ -164,6 +164,10 @@ impl Process {
                 while let Some(news) = self.news.take() {
                     match news {
                         News::List(list) => self.take_list(*list),
+                        News::Steps(steps) => {
+                            let at = self.at();
+                            steps.iter().for_each(|step| self.desk.learn(step, at));
+                        }
                         News::Secret(secret) => {
                             let now = self.clock.now();
                             self.secrets.take(secret, &mut self.desk, now);

@@ -8,7 +8,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use shoal_daemon::control::api::{Command, Reply};
 use shoal_daemon::membership::chains::ChainFile;
-use shoal_directory::{Mandate, MandateId, Member, Register, Supplement};
+use shoal_directory::{HostRange, Mandate, MandateId, Member, Register, Supplement};
+use shoal_wire::Address;
 
 use super::folder::{Authority, now_s, wrong};
 use super::verbs::{DAY_S, done, usage};
@@ -85,7 +86,8 @@ fn fresh(args: &super::MandateArgs) -> Result<Mandate> {
 fn changed(old: Mandate, args: &super::MandateArgs) -> Result<Mandate> {
     let key = args.key.unwrap_or(old.key);
     let anew = args.anew || key != old.key;
-    Ok(Mandate {
+    let was = old.clone();
+    let new = Mandate {
         serial: if anew { old.serial.saturating_add(1) } else { old.serial },
         name: old.name,
         key,
@@ -95,7 +97,36 @@ fn changed(old: Mandate, args: &super::MandateArgs) -> Result<Mandate> {
         most: args.max.unwrap_or(old.most),
         longest_s: args.days.map_or(Ok(old.longest_s), days_s)?,
         until_unix_s: args.until.unwrap_or(old.until_unix_s),
-    })
+    };
+    match narrowed(&was, &new).filter(|_| !anew) {
+        None => Ok(new),
+        Some(what) => Err(usage(format!(
+            "{what}: nodes compare all that the registrar has signed with the new limits, and the \
+             first supplement beyond them ends the chain, with all members from there on. Take \
+             the members over first (`shoal authority adopt {name}`), then add --anew, which \
+             begins another chain under the narrower limits",
+            name = new.name
+        ))),
+    }
+}
+
+/// Which limit lets less through than before, in the words of the command line.
+fn narrowed(old: &Mandate, new: &Mandate) -> Option<&'static str> {
+    let may_give = |host: u16, router: u32| new.may_give(Address::new(router, host));
+    let covers =
+        |range: &HostRange| (range.first..=range.last).all(|host| may_give(host, range.router));
+    let ipv4 = || old.ipv4.is_none_or(|old| new.ipv4.is_some_and(|new| new.covers(&old)));
+    match () {
+        () if new.most < old.most => Some("--max is smaller than before"),
+        () if new.longest_s < old.longest_s => Some("--days is smaller than before"),
+        () if new.until_unix_s < old.until_unix_s => Some("--until is earlier than before"),
+        () if !old.groups.iter().all(|group| new.groups.contains(group)) => {
+            Some("--group leaves out a group that it had")
+        }
+        () if !old.hosts.iter().all(covers) => Some("--hosts leaves out addresses that it had"),
+        () if !ipv4() => Some("--ipv4 or --no-ipv4 leaves out addresses that it had"),
+        () => None,
+    }
 }
 
 /// Makes the members of a mandate the authority's own.
@@ -240,5 +271,49 @@ fn of_node(common: &Common, id: &MandateId) -> Result<Vec<Vec<u8>>> {
             })?;
             all.push(bytes);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_lets_less_through_is_named() {
+        let range = |first, last| HostRange { router: 1, first, last };
+        let old = Mandate {
+            name: "desk".into(),
+            serial: 1,
+            key: shoal_crypto::Identity::from_seed([1; 32]).public(),
+            groups: vec!["members".into(), "staff".into()],
+            hosts: vec![range(10, 19), range(20, 29)],
+            ipv4: Some("10.9.0.0/24".parse().unwrap()),
+            most: 10,
+            longest_s: 86_400,
+            until_unix_s: 2_000_000_000,
+        };
+        let said = |change: fn(&mut Mandate)| {
+            let mut new = old.clone();
+            change(&mut new);
+            narrowed(&old, &new).map(|what| what.split(' ').next().unwrap())
+        };
+        for wider in [
+            (|_| {}) as fn(&mut Mandate),
+            |new| new.most = 11,
+            |new| new.until_unix_s += 1,
+            |new| new.hosts = vec![HostRange { router: 1, first: 5, last: 40 }],
+            |new| new.ipv4 = Some("10.9.0.0/16".parse().unwrap()),
+            |new| new.groups.push("third".into()),
+        ] {
+            assert_eq!(said(wider), None);
+        }
+        assert_eq!(said(|new| new.most = 9), Some("--max"));
+        assert_eq!(said(|new| new.longest_s -= 1), Some("--days"));
+        assert_eq!(said(|new| new.until_unix_s -= 1), Some("--until"));
+        assert_eq!(said(|new| new.groups.truncate(1)), Some("--group"));
+        assert_eq!(said(|new| new.hosts.truncate(1)), Some("--hosts"));
+        assert_eq!(said(|new| new.hosts[0].router = 2), Some("--hosts"));
+        assert_eq!(said(|new| new.ipv4 = Some("10.9.0.0/25".parse().unwrap())), Some("--ipv4"));
+        assert_eq!(said(|new| new.ipv4 = None), Some("--ipv4"));
     }
 }

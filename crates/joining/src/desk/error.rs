@@ -11,7 +11,8 @@ pub enum DeskError {
     /// The ledger's chain does not fit the list's mandate.
     #[error(
         "the ledger's step {number} does not fit the mandate: {why}; let the authority adopt the \
-         members and sign a mandate with another serial, and begin another ledger"
+         members and sign a mandate with another serial, and begin another ledger; or, if the \
+         mandate was narrowed, let it give the limits of before again"
     )]
     Chain {
         /// Which step.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use shoal_crypto::PublicKey;
-use shoal_directory::{Entry, Member, Step};
+use shoal_directory::{Entry, Mandate, Member, Register, Step};
 use shoal_wire::Time;
 
 use super::visits::VisitId;
@@ -88,6 +88,26 @@ impl<D: Disk> Desk<D> {
             return Err(Refusal::Replaced);
         }
         Ok(Answer::Left)
+    }
+
+    /// Until when a membership that is signed now lasts.
+    pub(super) fn expiry(&self, mandate: &Mandate, unix_s: u64) -> u64 {
+        let life = self.config.membership.as_secs().min(mandate.longest_s.into());
+        unix_s.saturating_add(life).min(mandate.until_unix_s)
+    }
+
+    /// The member whose key begins with this half.
+    pub(super) fn member_by_half(&self, half: &[u8; 32]) -> Option<&Member> {
+        self.register()?.members().find(|member| member.key.dh == *half)
+    }
+
+    /// Whether another registrar made this key a member, and this one did not: of two descriptors of
+    /// one key nodes take one.
+    pub(super) fn is_anothers(&self, key: &PublicKey, unix_s: u64) -> bool {
+        let lives = |member: &Member| member.key == *key && member.expires_unix_s > unix_s;
+        let own = self.register().into_iter().flat_map(Register::members);
+        let others = self.directory.registers().filter(|other| Some(other.id()) != self.mandate);
+        !own.into_iter().any(lives) && others.flat_map(Register::members).any(lives)
     }
 
     /// Why a key that is no member's is refused.

@@ -228,3 +228,91 @@ fn a_clock_that_was_ahead_for_one_supplement_is_named() {
     desk.remove(&names[1], (Time::ZERO, START + 3_000)).unwrap();
     assert_eq!(desk.register().unwrap().len(), 4);
 }
+
+#[test]
+fn no_number_is_signed_again_when_a_mandate_is_narrowed() {
+    let (mut desk, mut rng) = (desk(), Rng::new([8; 32]));
+    let token = invite(&mut desk, 9);
+    let join = |desk: &mut Desk<Nowhere>, seed: u8, rng: &mut Rng| {
+        let own = key(seed);
+        let mut channel = visit(desk, &own, &token, rng);
+        let said = [JOIN_LABEL, channel.binding()].concat();
+        let (sign, signature) = (own.public().sign, own.sign(&said));
+        let request = Request::Join { wish: Wish::default(), sign, signature };
+        ask(desk, &mut channel, &request, rng)
+    };
+    for seed in [9, 10] {
+        assert!(matches!(join(&mut desk, seed, &mut rng), Answer::Granted(_)));
+    }
+    let authority = SigningKey::from_seed([42; 32]);
+    let mut content = list(&authority).content().clone();
+    (content.version, content.mandates[0].most) = (2, 1);
+    desk.set_list(content.clone().sign(&authority).unwrap(), AT).unwrap();
+    assert_eq!(desk.register().unwrap().len(), 1, "the second key is one too many");
+    // Neither a newcomer's nor a leave.
+    assert_eq!(join(&mut desk, 11, &mut rng), Answer::Refused(Refusal::Registrar));
+    let name = desk.register().unwrap().members().next().unwrap().name.clone();
+    let said = desk.remove(&name, AT).unwrap_err().to_string();
+    assert!(said.contains("of the 2 supplements") && said.contains("--anew"), "{said}");
+    // Another serial's chain begins anew.
+    (content.version, content.mandates[0].serial) = (3, 2);
+    desk.set_list(content.sign(&authority).unwrap(), AT).unwrap();
+    assert!(matches!(join(&mut desk, 12, &mut rng), Answer::Granted(_)));
+}
+
+#[test]
+fn names_and_addresses_of_another_registrars_members_are_given_to_nobody() {
+    let (mut desk, mut rng) = (desk(), Rng::new([8; 32]));
+    let token = invite(&mut desk, 9);
+    let authority = SigningKey::from_seed([42; 32]);
+    let mut content = list(&authority).content().clone();
+    let own = content.mandates[0].clone();
+    let hosts = vec!["2.100-2.199".parse().unwrap()];
+    content.mandates.push(Mandate { name: "other".into(), key: key(8).public(), hosts, ..own });
+    content.version = 2;
+    desk.set_list(content.clone().sign(&authority).unwrap(), AT).unwrap();
+    let other = content.mandates.iter().find(|mandate| mandate.name == "other").unwrap().id();
+    let member = Member {
+        version: 1,
+        name: "alice".into(),
+        key: key(20).public(),
+        address: shoal_wire::Address::new(2, 100),
+        expires_unix_s: START + 600,
+        endpoint: None,
+        groups: Vec::new(),
+        security_groups: Vec::new(),
+        prefixes: Vec::new(),
+        interface: true,
+        ipv4: None,
+        cover: None,
+        carrier: shoal_directory::Carrier::default(),
+        unknown: Vec::new(),
+    };
+    let step = Step {
+        mandate: other,
+        number: 1,
+        previous: other.0,
+        issued_unix_s: START,
+        entries: vec![Entry::Member(Box::new(member))],
+    };
+    let signed = step.clone().sign(&key(8)).unwrap();
+    let forged = step.sign(&key(9)).unwrap();
+    let join = |desk: &mut Desk<Nowhere>, seed: u8, rng: &mut Rng| {
+        let own = key(seed);
+        let mut channel = visit(desk, &own, &token, rng);
+        let said = [JOIN_LABEL, channel.binding()].concat();
+        let (sign, signature) = (own.public().sign, own.sign(&said));
+        let wish = Wish { name: Some("alice".into()), or_another: true };
+        match ask(desk, &mut channel, &Request::Join { wish, sign, signature }, rng) {
+            Answer::Granted(grant) => Ok(grant.name),
+            Answer::Refused(why) => Err(why),
+            other => panic!("{other:?}"),
+        }
+    };
+    desk.learn(forged.bytes(), AT);
+    desk.learn(&[7; 40], AT);
+    desk.learn(signed.bytes(), AT);
+    assert_eq!(join(&mut desk, 9, &mut rng).unwrap(), "alice-2");
+    assert_eq!(join(&mut desk, 20, &mut rng), Err(Refusal::Key), "it is the other's member");
+    assert_eq!(desk.register().unwrap().len(), 1);
+}

@@ -1,7 +1,9 @@
 //! What the registrar's owner asks of the desk.
 
 use shoal_crypto::PublicKey;
-use shoal_directory::{BadMandate, CLOCK_SKEW_S, Entry, MandateId, Member, Unapplied, span};
+use shoal_directory::{
+    BadMandate, CLOCK_SKEW_S, Entry, MandateId, Member, Supplement, Unapplied, span,
+};
 use shoal_wire::Time;
 use zeroize::Zeroizing;
 
@@ -111,6 +113,17 @@ impl<D: Disk> Desk<D> {
         self.known = Some((mandate, steps));
     }
 
+    /// Takes in what another registrar of the list signed, as the node beside this one has it: its
+    /// members' names and addresses are given to nobody else. What counts nowhere has no effect.
+    pub fn learn(&mut self, step: &[u8], (now, unix_s): (Time, u64)) {
+        let Ok((mandate, _)) = Supplement::peek(step) else { return };
+        let other = self.directory.register(&mandate).filter(|_| self.mandate != Some(mandate));
+        let opened = other.and_then(|other| Supplement::open(&other.mandate().key, step).ok());
+        if let Some(step) = opened {
+            let _unapplied = self.directory.supplement(now, unix_s, &step);
+        }
+    }
+
     /// Steps of the ledger and of the node, where the ledger has fewer: it is an older copy.
     pub fn behind(&self) -> Option<(u64, u64)> {
         let register = self.register()?;
@@ -135,7 +148,13 @@ impl<D: Disk> Desk<D> {
         refusal
     }
 
+    /// Whether the next number is a new one, as far as anybody here knows.
     pub(super) fn check_known(&self) -> Result<(), OwnerError> {
+        let register = self.register().map(|register| (register.id(), register.len()));
+        let signed = self.signed.zip(register).filter(|((of, _), (id, _))| of == id);
+        if let Some(((_, signed), (_, counts))) = signed.filter(|(s, r)| s.1 > r.1) {
+            return Err(OwnerError::Narrowed { counts, signed });
+        }
         let behind = |(ledger, node)| Err(OwnerError::Behind { ledger, node });
         self.behind().map_or(Ok(()), behind)
     }
@@ -211,6 +230,20 @@ pub enum OwnerError {
         ledger: u64,
         /// Steps that the node has.
         node: u64,
+    },
+    /// The list's mandate does not allow what was signed under it before.
+    #[error(
+        "of the {signed} supplements of this registrar the list's mandate allows the first \
+         {counts}: its limits were narrowed. Nothing is signed, since a number that is signed \
+         twice ends the chain everywhere. The authority gives the limits of before again, and the \
+         registrar is restarted; or it takes the members over (`shoal authority adopt`) and gives \
+         a mandate with another serial (`shoal authority mandate NAME --anew`)"
+    )]
+    Narrowed {
+        /// Supplements that count.
+        counts: u64,
+        /// Supplements that were signed.
+        signed: u64,
     },
     /// A supplement was signed by a clock that was ahead of this one.
     #[error(
