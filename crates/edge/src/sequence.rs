@@ -42,7 +42,7 @@ use crate::sequence::front::Record;
 use crate::sequence::known::Known;
 use crate::sequence::path::Paths;
 use crate::sequence::pool::{Held, NONE, Pool, SLOT, SLOTS_MAX};
-use crate::sequence::stream::{RING_KEPT, SPAN, Stream};
+use crate::sequence::stream::{SPAN, Stream};
 use crate::worker::Arrival;
 
 /// How long a packet is held across a change of circuits: longer than two of them differ.
@@ -464,8 +464,8 @@ impl Sequences {
                     self.arrivals.push(Arrival { host, at, len: len.into(), congested });
                 }
             }
-            if stream.held == 0 && stream.ring.len() > RING_KEPT {
-                self.known.drop_ring(at);
+            if stream.held == 0 {
+                self.known.note_idle(at);
             }
         }
         deliver(&self.arrivals, &mut self.pool.buf);

@@ -36,6 +36,9 @@ enum Verdict {
     NotAsAgreed,
     /// A hop before it is at fault, and hides what this one does.
     Hidden,
+    /// The waiting differs too little: what a relay may leave of it, this one or the one before,
+    /// is as small as what queues add.
+    TooShort,
     /// It depends on a relay's clock.
     Unknown,
     /// Fewer than three answers.
@@ -100,6 +103,9 @@ fn same_nodes(a: &[Hop], b: &[Hop]) -> bool {
 fn audit(rounds: &[Vec<Hop>]) -> Vec<Audited> {
     let Some(first) = rounds.first() else { return Vec::new() };
     let mut at_fault = false;
+    // What hops may have left unseen that can't be judged, there and back: an echo shows only the
+    // way back of its own hop, and the way there shows at the next.
+    let mut unseen = 0.0;
     let hops = first.iter().enumerate().map(|(at, hop)| {
         let answers = rounds.iter().filter_map(|round| round.get(at));
         let seen: Vec<(f64, Option<f64>)> =
@@ -111,15 +117,22 @@ fn audit(rounds: &[Vec<Hop>]) -> Vec<Audited> {
         let (_, agreed) = mean_and_deviation(longer_half(&mut mixed));
         let (_, deviation_ms) = mean_and_deviation(shorter_half(&mut rest));
         let (least_ms, p99_ms) = (quantile(&rest, 0.0), quantile(&rest, 0.99));
+        let left = LEFT_MAX * agreed;
+        let allowed = JITTER_MS.max(left);
         let verdict = match () {
             () if seen.len() < 3 => Verdict::Silent,
             () if mixed.len() < seen.len() => Verdict::Unknown,
             () if mixed_ms == 0.0 => Verdict::Unmixed,
             () if at_fault => Verdict::Hidden,
-            () if deviation_ms <= JITTER_MS.max(LEFT_MAX * agreed) => Verdict::AsAgreed,
+            () if left < JITTER_MS => Verdict::TooShort,
+            () if deviation_ms <= allowed => Verdict::AsAgreed,
+            () if deviation_ms <= allowed + unseen => Verdict::TooShort,
             () => Verdict::NotAsAgreed,
         };
         at_fault |= verdict == Verdict::NotAsAgreed;
+        if left < JITTER_MS {
+            unseen = 2.0 * agreed;
+        }
         let rtts: Vec<f64> = seen.iter().map(|(rtt, _)| *rtt).collect();
         let (rtt_ms, _) = mean_and_deviation(&rtts);
         let (node, answered) = (hop.node.clone(), seen.len());
@@ -176,6 +189,7 @@ fn table(hops: &[Audited]) -> Table {
             Verdict::AsAgreed => (Paint::Good, "waits as agreed"),
             Verdict::NotAsAgreed => (Paint::Bad, "does not wait as agreed"),
             Verdict::Hidden => (Paint::Dim, "not known: hidden by the one before"),
+            Verdict::TooShort => (Paint::Dim, "not known: too short to tell"),
             Verdict::Unknown => (Paint::Dim, "not known: a timed mix goes by its own clock"),
             Verdict::Silent => (Paint::Bad, "too few answers"),
         };
@@ -221,6 +235,43 @@ mod tests {
             (0..4).map(hop).collect()
         };
         (0..count).map(round).collect()
+    }
+
+    /// The same with all delays of some relays divided.
+    fn shorter(keeps: [bool; 3], by: [u64; 3]) -> Vec<Vec<Hop>> {
+        let delay = |seed: u64| (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) % 20_000;
+        let round = |round: u64| {
+            let hop = |at: u64| {
+                // An echo is kept back by its own hop on the way back alone.
+                let ways = (0..3).take_while(|relay| *relay <= at).flat_map(|relay| {
+                    let ways = if relay < at { 2 } else { 1 };
+                    (0..ways).map(move |way| (relay, way))
+                });
+                let waits = |(relay, way): (u64, u64)| {
+                    delay(round * 100 + at * 20 + relay * 2 + way) / by[relay as usize]
+                };
+                let kept = ways.clone().filter(|(relay, _)| keeps[*relay as usize]);
+                let rtt_us = 1_000 * (at + 1) + kept.map(waits).sum::<u64>() + round % 3 * 100;
+                let mixed_us = ways.map(waits).sum();
+                Hop { node: format!("r{at}"), rtt_us: Some(rtt_us), mixed_us: Some(mixed_us) }
+            };
+            (0..4).map(hop).collect()
+        };
+        (0..200).map(round).collect()
+    }
+
+    #[test]
+    fn who_follows_a_relay_that_can_not_be_judged_is_not_accused() {
+        use Verdict::{Hidden, NotAsAgreed, TooShort};
+        // 0 to 5 ms at the first relay: what it left out shows at the second, as 1 ms or more.
+        let seen = verdicts(&shorter([false, true, true], [4, 4, 4]));
+        assert!(!seen.contains(&NotAsAgreed), "{seen:?}");
+        assert_eq!(seen[0], TooShort);
+        let seen = verdicts(&shorter([false, true, true], [4, 2, 1]));
+        assert!(!seen.contains(&NotAsAgreed), "{seen:?}");
+        // Mixes of which nothing can be told hide no relay that leaves out far more.
+        let seen = verdicts(&shorter([true, false, true], [40, 1, 1]));
+        assert_eq!(seen, [TooShort, NotAsAgreed, Hidden, Hidden]);
     }
 
     fn verdicts(rounds: &[Vec<Hop>]) -> Vec<Verdict> {

@@ -194,7 +194,7 @@ fn packets_far_apart_take_little_memory() {
     }
     let streams = sequences.known.all().map(|at| &sequences.known.streams[usize::from(at)]);
     let places: usize = streams.map(|stream| stream.ring.len()).sum();
-    assert!(places <= (1 << 17) + STREAMS_MAX * 64, "{places}");
+    assert!(places <= (1 << 18) + STREAMS_MAX * 64, "{places}");
     assert!(sequences.stats().unordered > 0);
     check(&sequences);
     sequences.handle_timeout(at(50));
@@ -305,4 +305,40 @@ fn whatever_comes_all_counts_agree_and_all_is_released() {
         }
         assert_eq!((taken, sequences.held, sequences.pool.count()), (given, 0, 0));
     }
+}
+
+/// Has streams of a host wait for a packet that is 1,000 numbers before another.
+fn spread(sequences: &mut Sequences, ms: u64, from: u32, streams: u16) -> usize {
+    let mut held = 0;
+    for stream in 1..=streams {
+        take(sequences, ms, from, stream, 0);
+        held += usize::from(take(sequences, ms, from, stream, 1_000) == Verdict::Held);
+    }
+    held
+}
+
+#[test]
+fn a_host_that_leaves_gaps_takes_no_places_of_others() {
+    let mut sequences = sequences();
+    let held = spread(&mut sequences, 0, 0, STREAMS_HOST_MAX);
+    assert!((60..=80).contains(&held), "{held}: a quarter of the places");
+    assert_eq!(spread(&mut sequences, 0, 1, 60), 60);
+    assert_eq!(spread(&mut sequences, 0, 2, 60), 60);
+    check(&sequences);
+}
+
+#[test]
+fn idle_streams_give_their_places_to_those_that_need_them() {
+    let mut sequences = sequences();
+    for from in 0..4 {
+        assert_eq!(spread(&mut sequences, 0, from, 64), 64);
+    }
+    sequences.handle_timeout(at(500));
+    sequences.handle_timeout(at(1_000));
+    assert_eq!(released(&mut sequences, 4), [64; 4]);
+    for from in 4..6 {
+        take(&mut sequences, 1_000, from, 1, 0);
+        assert_eq!(take(&mut sequences, 1_000, from, 1, 30_000), Verdict::Held);
+    }
+    check(&sequences);
 }

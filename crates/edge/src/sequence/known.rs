@@ -5,15 +5,23 @@ use shoal_wire::ip;
 
 use crate::book::HostId;
 use crate::sequence::pool::NONE;
-use crate::sequence::stream::{RING_MAX, RING_MIN, Stream};
+use crate::sequence::stream::{RING_KEPT, RING_MAX, RING_MIN, Stream};
 
 /// Streams that are known, in all and of one host. One that is forgotten begins anew with its next
 /// packet, which costs order only if many others of it are on their way.
 pub(crate) const STREAMS_MAX: usize = 1_024;
 pub(crate) const STREAMS_HOST_MAX: u16 = 256;
 /// Places of all rings; those that a ring begins with don't count. Of a stream that loses little
-/// they are at most twice as many as packets wait.
-const PLACES_MAX: usize = 1 << 17;
+/// they are at most twice as many as packets wait. A host has a quarter at most, which is the
+/// longest ring: one that leaves gaps takes no other's places.
+const PLACES_MAX: usize = 1 << 18;
+const PLACES_HOST_MAX: usize = PLACES_MAX / 4;
+const _: () = assert!(PLACES_HOST_MAX >= RING_MAX - RING_MIN);
+/// Where more are in use, idle streams keep no ring.
+const CROWDED: usize = PLACES_MAX / 2;
+/// Rings are looked for that idle streams kept once so many of them may have: what that costs is
+/// shared by so many.
+const KEPT_MIN: usize = 16;
 /// How many of the streams used longest ago are looked at for one that can be forgotten.
 const LOOKS: usize = 4;
 
@@ -24,6 +32,8 @@ struct Host {
     /// How many there are, and how many of its packets wait.
     count: u16,
     held: u32,
+    /// Places in its rings, but for those that a ring begins with.
+    places: usize,
     /// Of its streams, that which was used last, and that of which this is longest ago.
     newest: u16,
     oldest: u16,
@@ -38,8 +48,10 @@ pub(crate) struct Known {
     free: Vec<u16>,
     /// The stream that was asked for last.
     last: Option<(HostId, u16, u16)>,
-    /// Places in all rings.
+    /// Places in all rings, but for those that a ring begins with.
     places: usize,
+    /// How often a stream kept its ring when it became idle, since such rings were looked for.
+    kept: usize,
 }
 
 impl Known {
@@ -95,7 +107,8 @@ impl Known {
         };
         if self.hosts.get(host).is_none() {
             let streams = Box::new([NONE; ip::STREAMS]);
-            self.hosts.put(host, Host { streams, count: 0, held: 0, newest: NONE, oldest: NONE });
+            let (newest, oldest) = (NONE, NONE);
+            self.hosts.put(host, Host { streams, count: 0, held: 0, places: 0, newest, oldest });
         }
         let known = self.hosts.get_mut(host)?;
         known.streams[usize::from(number.stream)] = at;
@@ -174,21 +187,58 @@ impl Known {
 
     /// Gives the ring of a stream a place for a number; says whether there was room.
     pub(crate) fn make_place(&mut self, at: u16, number: u64) -> bool {
-        let stream = &mut self.streams[usize::from(at)];
+        let stream = &self.streams[usize::from(at)];
         let need = ((number - stream.base()) as usize + 1).next_power_of_two().max(RING_MIN);
-        let more = need - stream.ring.len();
-        if need > RING_MAX || need > RING_MIN && self.places + more > PLACES_MAX {
+        let more = counted(need) - counted(stream.ring.len());
+        let Some(host) = self.hosts.get(stream.host) else { return false };
+        if need > RING_MAX || more > 0 && host.places + more > PLACES_HOST_MAX {
             return false;
         }
-        self.places += more;
+        if more > 0 && self.places + more > CROWDED && self.kept >= KEPT_MIN {
+            self.drop_kept(at);
+        }
+        if more > 0 && self.places + more > PLACES_MAX {
+            return false;
+        }
+        let stream = &mut self.streams[usize::from(at)];
         stream.grow(need);
+        self.places += more;
+        if let Some(host) = self.hosts.get_mut(stream.host) {
+            host.places += more;
+        }
         true
     }
 
+    /// Drops the rings that idle streams kept, but for that of one stream, which needs it.
+    fn drop_kept(&mut self, but: u16) {
+        self.kept = 0;
+        for at in (0..self.streams.len() as u16).filter(|at| *at != but) {
+            let stream = &self.streams[usize::from(at)];
+            if stream.is_idle() && stream.ring.len() > RING_MIN {
+                self.drop_ring(at);
+            }
+        }
+    }
+
+    /// Notes that a stream became idle. Its ring is taken away where that frees much, or where
+    /// others need the places.
+    pub(crate) fn note_idle(&mut self, at: u16) {
+        let len = self.streams[usize::from(at)].ring.len();
+        if len > RING_KEPT || len > RING_MIN && self.places > CROWDED {
+            self.drop_ring(at);
+        } else if len > RING_MIN {
+            self.kept += 1;
+        }
+    }
+
     /// Takes the ring of a stream away, which is idle.
-    pub(crate) fn drop_ring(&mut self, at: u16) {
-        let ring = core::mem::take(&mut self.streams[usize::from(at)].ring);
-        self.places -= ring.len();
+    fn drop_ring(&mut self, at: u16) {
+        let stream = &mut self.streams[usize::from(at)];
+        let places = counted(core::mem::take(&mut stream.ring).len());
+        self.places -= places;
+        if let Some(host) = self.hosts.get_mut(stream.host) {
+            host.places -= places;
+        }
     }
 
     /// Takes a stream out of its host's list.
@@ -216,4 +266,9 @@ impl Known {
         let stream = &mut self.streams[usize::from(at)];
         (stream.newer, stream.older) = (NONE, before);
     }
+}
+
+/// How many places of a ring count.
+fn counted(len: usize) -> usize {
+    len.saturating_sub(RING_MIN)
 }
