@@ -149,7 +149,8 @@ fn addresses(hop: &HopStatus) -> String {
         _ => "the node drops what comes to others",
     };
     let place = hop.interface.as_ref().map_or(String::new(), |name| format!(" on {name}"));
-    format!("{}{place}, {} addresses in use, {filter}", hop.mode, hop.addresses)
+    let HopStatus { mode, prefix, addresses, .. } = hop;
+    format!("{mode}{place}, {addresses} addresses of {prefix} in use, {filter}")
 }
 
 /// A mandate in one line.

@@ -3,8 +3,8 @@
 //! Order at the start: guard memory, read keys, open sockets and the control socket (with the
 //! rights that the process was started with), become the configured user, give up every right,
 //! start threads, say ready. A thread that starts earlier would keep its rights: there is one
-//! that sets routes and gives up all others (`kernel_routes.rs`), and one for addresses that hop on
-//! a segment (`hop_addresses.rs`); `privileged.rs` has what both do.
+//! that sets routes and gives up all others (`kernel_routes.rs`), and one for addresses that hop
+//! (`hop_route.rs`, `hop_addresses.rs`); `privileged.rs` has what both do.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;

@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
 
 use std::net::UdpSocket;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -232,4 +233,59 @@ fn a_filter_that_may_not_count_drops_what_comes_to_other_addresses() {
     let ping = begin_ping(&machines[1], &interface(&net, "r1"), 300);
     assert_eq!(end_ping(ping), 300);
     assert!(both_hop(&net) && failed(&net) == before);
+}
+
+/// The kernel refuses another prefix: the reload says so, and addresses hop where they did. When
+/// nothing is in the way any more, the next reload moves them, of a node that gave up root, and
+/// nothing is lost.
+#[test]
+fn another_prefix_that_the_kernel_refuses_changes_nothing_until_it_does_not() {
+    if !shoal_e2e::tun_possible() || !shoal_e2e::ipv6() {
+        return;
+    }
+    let machines = machines();
+    let mut net = nodes();
+    let file = net.config("h1");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("[node]\n", "[node]\nuser = \"nobody\"\n")).unwrap();
+    std::fs::set_permissions(net.root(), PermissionsExt::from_mode(0o755)).unwrap();
+    run(&machines[1], &["chown", "-R", "nobody", net.dir("h1").to_str().unwrap()]);
+    for (machine, name) in machines.iter().zip(NAMES) {
+        start(&mut net, machine, name, &[]);
+    }
+    net.until(both_hop);
+    let before = failed(&net);
+    let (from, to) = (PREFIXES[1], "fd42:b:0:2::/64");
+    run(&machines[0], &["ip", "-6", "route", "add", to, "via", PLACES[1]]);
+    let local = || run(&machines[1], &["ip", "-6", "route", "show", "table", "local"]);
+    let taken = |what| run(&machines[1], &["ip", "-6", "route", what, "local", to, "dev", "lo"]);
+    taken("add");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace(from, to)).unwrap();
+    let reload = |net: &Net| {
+        let output = net.command("h1", &["reload"]).output().unwrap();
+        (output.status.success(), shoal_e2e::text(&output))
+    };
+    let ping = begin_ping(&machines[1], &interface(&net, "r1"), 1_000);
+    let (done, (_, said)) = reload(&net);
+    assert!(!done && said.contains("[hop] prefix: the kernel takes no local route"), "{said}");
+    let is_told = |net: &Net, prefix: &str| shown(net, "h1", &["status"]).contains(prefix);
+    assert!(is_told(&net, from) && local().contains(from));
+    assert_eq!(end_ping(ping), 1_000);
+    taken("del");
+
+    let ping = begin_ping(&machines[1], &interface(&net, "r1"), 1_000);
+    let (done, (said, error)) = reload(&net);
+    assert!(done && said.contains("hop.prefix"), "{said}{error}");
+    assert!(is_told(&net, to) && !is_told(&net, from) && !is_told(&net, "refuse"));
+    assert!(local().contains(from) && local().contains(to), "both, for a while");
+    assert_eq!(end_ping(ping), 1_000, "nothing is lost");
+    net.until(|_| !local().contains(from));
+    // Nothing leads to the former one any more.
+    run(&machines[0], &["ip", "-6", "route", "del", from, "via", PLACES[1]]);
+    let ping = begin_ping(&machines[1], &interface(&net, "r1"), 300);
+    assert_eq!(end_ping(ping), 300);
+    assert!(both_hop(&net) && failed(&net) == before);
+    assert_eq!(net.end("h1", "-TERM"), Some(0));
+    assert!(!local().contains("fd42:"), "{}", local());
 }

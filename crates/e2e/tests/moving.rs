@@ -242,6 +242,56 @@ fn neighbours_follow_a_node_to_another_prefix_while_packets_pass() {
     assert!(last.made >= after.made + 4 && last.failed == before.failed, "{after:?} {last:?}");
 }
 
+/// The file of a host, and that of a router, names another prefix while packets pass.
+#[test]
+fn a_reload_moves_links_to_another_prefix_and_loses_nothing() {
+    if !shoal_e2e::tun_possible() || !shoal_e2e::ipv6() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut site = start(folder.path());
+    for (name, peer) in [("h1", "r1"), ("r2", "h2")] {
+        let [node, peer_node] =
+            [name, peer].map(|name| site.network().topology().find(name).unwrap());
+        let (from, to) = (prefix(node), prefix(node).replace(OURS, THEIRS));
+        let route = |site: &Site, what: &str, prefix: &str| {
+            for (_, neighbour) in site.network().topology().neighbours_of(node) {
+                let via = site.network().ip_of(neighbour, node).unwrap().to_string();
+                let namespace = site.network().namespace(neighbour).unwrap();
+                run(namespace, &["ip", "-6", "route", what, prefix, "via", &via]);
+            }
+        };
+        route(&site, "add", &to);
+        let before = hop(&site, peer_node, name).unwrap();
+        let file = site.folder(node).join("node.toml");
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, text.replace(&from, &to)).unwrap();
+        let running = begin_ping(&site);
+        std::thread::sleep(Duration::from_secs(2));
+        let output = site.command(node, &["reload"]).output().unwrap();
+        let (out, err) = shoal_e2e::text(&output);
+        assert!(output.status.success() && out.contains("hop.prefix"), "{out}{err}");
+        assert_eq!(end_ping(running), (1_200, 1_200));
+        // Nothing goes to the former prefix any more.
+        route(&site, "del", &from);
+        assert_eq!(ping(&site), (1_200, 1_200));
+        let after = hop(&site, peer_node, name).unwrap();
+        assert!(after.state == "hopping" && after.made >= before.made + 8, "{after:?}");
+        assert_eq!(after.failed, before.failed);
+        let local = |site: &Site| {
+            let namespace = site.network().namespace(node).unwrap();
+            run(namespace, &["ip", "-6", "route", "show", "table", "local"])
+        };
+        let is_moved = |site: &mut Site| {
+            let local = local(site);
+            Ok((local.contains(&to) && !local.contains(&from)).then_some(()))
+        };
+        let ended = site.wait("the former prefix is not this machine's", PATIENCE, is_moved);
+        ended.unwrap_or_else(|e| panic!("{e:#}"));
+        assert_eq!(probe(&site, node).0, Some(0));
+    }
+}
+
 #[test]
 fn addresses_hop_each_second_and_nothing_is_lost_or_left() {
     if !shoal_e2e::tun_possible() || !shoal_e2e::ipv6() {

@@ -304,6 +304,63 @@ fn a_node_that_becomes_another_user_hops_and_leaves_nothing() {
     assert_eq!(passing(&h1), Vec::<Value>::new());
 }
 
+/// The segment's prefix becomes another one, and a reload has addresses hop there. Where both nodes
+/// are called stays under the former one.
+#[test]
+fn a_reload_moves_addresses_to_another_prefix_of_the_segment() {
+    if !shoal_e2e::tun_possible() || !shoal_e2e::ipv6() {
+        return;
+    }
+    let (_bridge, machines) = segment();
+    let mut net = Net::new(&NAMES);
+    for (name, machine) in NAMES.iter().zip(&machines) {
+        configure(&net, name, "[interface]\n");
+        start(&mut net, machine, name);
+    }
+    wait_until_hopping(&net);
+    let failed = |net: &Net| NAMES.map(|name| hop(net, name).unwrap()["failed"].clone());
+    let before = failed(&net);
+    let edit = |name: &str| {
+        let text = std::fs::read_to_string(net.config(name)).unwrap();
+        std::fs::write(net.config(name), text.replace(PREFIX, "fd43::/64")).unwrap();
+        let output = net.command(name, &["reload"]).output().unwrap();
+        (output.status.success(), shoal_e2e::text(&output))
+    };
+    // Nowhere: they would have to be routed here.
+    let (done, said) = edit("h1");
+    assert!(!done && said.1.contains("would be routed"), "{said:?}");
+    assert!(shown(&net, "h1", &["status"]).contains(PREFIX));
+    let ping = begin_ping(&machines[1], &interface(&net, "r1"), 1_000);
+    for (n, name) in NAMES.iter().enumerate() {
+        let own = format!("fd43::{}/64", n + 1);
+        run(&machines[n], &["ip", "addr", "add", &own, "dev", "wire", "nodad"]);
+        let (done, said) = edit(name);
+        assert!(done && said.0.contains("hop.prefix"), "{said:?}");
+        assert!(shown(&net, name, &["status"]).contains(" of fd43::/64 in use"));
+    }
+    assert_eq!(end_ping(ping), 1_000, "nothing is lost");
+    assert!(hopping::both_hop(&net));
+    assert_eq!(failed(&net), before);
+    // A node that ends takes all away, also under the former prefix.
+    let under = |machine: &Namespace, prefix: &str| {
+        let shown = run(machine, &["ip", "-6", "addr", "show", "dev", "wire"]);
+        shown.lines().filter(|line| line.contains(prefix) && line.contains("/128")).count()
+    };
+    assert!(under(&machines[1], "fd42:") > 0 && under(&machines[1], "fd43:") > 0);
+    assert_eq!(net.end("h1", "-TERM"), Some(0));
+    assert_eq!(under(&machines[1], "fd4"), 0);
+    // It calls at the router's address that stays, while the former prefix still counts there.
+    let began = Instant::now();
+    start(&mut net, &machines[1], "h1");
+    wait_until_hopping(&net);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(under(&machines[0], "fd42:") > 0);
+    net.until(|_| under(&machines[0], "fd42:") == 0);
+    assert!(hopping::both_hop(&net) && under(&machines[0], "fd43:") >= 3);
+    assert_eq!(net.end("r1", "-TERM"), Some(0));
+    assert_eq!(under(&machines[0], "fd4"), 0);
+}
+
 #[test]
 fn a_segment_that_is_not_there_is_an_error_that_says_what_to_do() {
     if !shoal_e2e::namespaces() || !shoal_e2e::ipv6() {

@@ -21,8 +21,10 @@ use crate::{LinkView, Relay, Sink};
 const RETIRED_KEPT: Duration = Duration::from_secs(2);
 /// Links that stopped so lately; of more, the addresses of the first are forgotten.
 const RETIRED_MAX: usize = 64;
-/// Prefixes that are remembered besides the one in use.
+/// Prefixes that are remembered besides the one in use, ...
 const FORMER_MAX: usize = 4;
+/// ... and for how long, since neighbours that have not heard of the move still send there.
+const FORMER_KEPT: Duration = Duration::from_secs(30);
 /// Steps of one link that leave at once: more than wait at any time.
 const STEPS_MAX: usize = 8;
 
@@ -80,13 +82,21 @@ impl Hopping {
     }
 }
 
+/// A prefix before the one in use.
+struct Former {
+    prefix: [u8; 8],
+    /// Interface identifiers under it that don't hop.
+    staying: Vec<u64>,
+    until: Time,
+}
+
 /// All of them.
 #[derive(Default)]
 pub(crate) struct Hops {
     /// Prefix and port of this node's addresses.
     pub(crate) own: Option<([u8; 8], u16)>,
     /// Prefixes before that one, which may still be routed here; the last at first.
-    former: Vec<[u8; 8]>,
+    former: Vec<Former>,
     /// Interface identifiers under the prefix that don't hop.
     staying: Vec<u64>,
     /// Those that are machines' behind this node, sorted.
@@ -108,11 +118,13 @@ impl Hops {
         let retired = self.retired.iter().map(|(_, accepted)| accepted);
         let known = self.links.values().map(|known| &known.accepted);
         let mut all: Vec<u64> = known.chain(retired).flatten().copied().collect();
-        all.extend(&self.staying);
+        let staying = self.former.iter().map(|former| &former.staying).chain([&self.staying]);
+        all.extend(staying.flatten());
         all.retain(|identifier| self.protected.binary_search(identifier).is_err());
         all.sort_unstable();
         all.dedup();
-        let prefixes = core::iter::once(prefix).chain(self.former.iter().copied()).collect();
+        let former = self.former.iter().map(|former| former.prefix);
+        let prefixes = core::iter::once(prefix).chain(former).collect();
         let now = Accepted { prefixes, identifiers: all };
         if self.accepted.as_deref() != Some(&now) {
             self.accepted = Some(Arc::new(now));
@@ -143,9 +155,11 @@ impl Hops {
         self.retired.push_back((now + RETIRED_KEPT, known.accepted));
     }
 
-    /// Forgets addresses of links that stopped.
+    /// Forgets addresses of links that stopped, and prefixes that were left long ago.
     fn forget_retired(&mut self, now: Time) {
-        let mut gone = false;
+        let known = self.former.len();
+        self.former.retain(|former| now < former.until);
+        let mut gone = self.former.len() < known;
         while self.retired.pop_front_if(|(until, _)| *until <= now).is_some() {
             gone = true;
         }
@@ -167,12 +181,22 @@ impl Hops {
         let listed = (!self.listed.is_empty()).then_some(Time::ZERO);
         let alarm = self.alarms.first().map(|(at, _)| *at);
         let retired = self.retired.front().map(|(until, _)| *until);
-        let at = [listed, alarm, retired].into_iter().flatten().min();
+        let former = self.former.iter().map(|former| former.until).min();
+        let at = [listed, alarm, retired, former].into_iter().flatten().min();
         at.map(|at| (at, "hop"))
     }
 }
 
 impl<C: Ciphers> Relay<C> {
+    /// Whether a neighbour is at an address of its schedule, under the prefix that it said itself to
+    /// be at from now on.
+    pub(crate) fn is_where_it_said(&self, now: Time, link: LinkId, at: Endpoints) -> bool {
+        let known = self.hops.links.get(&link);
+        known.is_some_and(|known| {
+            known.hop.roamed(now, at.remote).is_some_and(|prefix| known.hop.claims(prefix))
+        })
+    }
+
     /// Says under which prefix this node's addresses hop, and at which port; with none they don't.
     /// To be said before [`Relay::set_hop`].
     pub fn set_hop_place(&mut self, place: Option<([u8; 8], u16)>) {
@@ -209,14 +233,17 @@ impl<C: Ciphers> Relay<C> {
     }
 
     /// This node's addresses are under another prefix from now on: all links that hop go on there
-    /// by their schedules, and neighbours follow.
+    /// by their schedules, and neighbours follow. Identifiers that don't hop are to be told anew
+    /// ([`Relay::set_staying`]); those of the former prefix count there for half a minute more.
     pub fn move_hop_prefix(&mut self, now: Time, prefix: [u8; 8]) {
         let Some((own, _)) = &mut self.hops.own else { return };
         let former = core::mem::replace(own, prefix);
         if former == prefix {
             return;
         }
-        self.hops.former.retain(|known| *known != prefix && *known != former);
+        let staying = core::mem::take(&mut self.hops.staying);
+        let former = Former { prefix: former, staying, until: now + FORMER_KEPT };
+        self.hops.former.retain(|known| known.prefix != prefix && known.prefix != former.prefix);
         self.hops.former.insert(0, former);
         self.hops.former.truncate(FORMER_MAX);
         self.sessions.set_wide_prefix(Some(prefix));
@@ -436,10 +463,19 @@ impl<C: Ciphers> Relay<C> {
 
     /// The neighbour says where its addresses hop.
     pub(crate) fn hear_hop_place(&mut self, now: Time, link: LinkId, place: Option<HopPlace>) {
-        if let Some(known) = self.hops.links.get_mut(&link) {
-            known.hop.told(now, place);
-            self.follow_hop(now, link);
+        let Some(known) = self.hops.links.get_mut(&link) else { return };
+        known.hop.told(now, place);
+        // It has answered there already, and now says itself that it went there: the move is on
+        // trial no more.
+        let under = |at: Endpoints| HopPlace::split(at.remote).map(|(prefix, _)| prefix);
+        if let Some(neighbour) = self.neighbours.get_mut(link)
+            && known.shown.is_some()
+            && known.shown == neighbour.endpoint
+            && known.shown.and_then(under) == place.map(|place| place.prefix)
+        {
+            neighbour.trial.end();
         }
+        self.follow_hop(now, link);
     }
 
     /// The neighbour takes a step of a hop.

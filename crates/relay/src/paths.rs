@@ -31,10 +31,15 @@ impl<C: Ciphers> Relay<C> {
         let is_there = |at: Endpoints| at.is_same_place(&from);
         let scheduled =
             !neighbour.endpoint.is_some_and(is_there) && self.is_scheduled_source(now, link, &from);
+        let said = !scheduled && self.is_where_it_said(now, link, from);
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         let from = neighbour.endpoint.filter(|_| scheduled).unwrap_or(from);
+        if said {
+            neighbour.trial.announced();
+        }
         let rng = &mut self.rng;
-        let listed = neighbour.trial.note(now, from, neighbour.endpoint, || rng.array());
+        let former = neighbour.endpoint.filter(|_| !said);
+        let listed = neighbour.trial.note(now, from, former, || rng.array());
         let verdict = neighbour.trial.advance(now);
         if listed {
             self.list_path(link);

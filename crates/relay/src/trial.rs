@@ -181,6 +181,15 @@ impl Trial {
         asks
     }
 
+    /// A frame came from where the neighbour said itself that it goes, and nobody can say so in its
+    /// place. That its former place answers, too, then means nothing. A move to somewhere else that
+    /// is on trial stays so, since the neighbour may not be reached there.
+    pub(crate) fn announced(&mut self) {
+        if self.moved.is_none() {
+            (self.former, self.contested) = (None, None);
+        }
+    }
+
     fn is_contested(&self, now: Time) -> bool {
         self.contested.is_some_and(|at| now < at + CONTESTED_FOR)
     }
@@ -385,5 +394,53 @@ impl Trial {
     /// Challenges to be answered now.
     pub(crate) fn take_answers(&mut self) -> Vec<PathToken> {
         core::mem::take(&mut self.answers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Time = Time::from_millis(7_000);
+
+    fn at(last: u8) -> Endpoints {
+        Endpoints { local: None, remote: ([192, 0, 2, last], 7_400).into() }
+    }
+
+    /// A trial of another place, whose former place has answered once and is asked again.
+    fn contested() -> Trial {
+        let (mut trial, mut tokens) = (Trial::default(), 1..);
+        let mut token = || [tokens.next().unwrap(); 8];
+        assert!(trial.note(NOW, at(2), Some(at(1)), &mut token));
+        let [_, former] = trial.take_due();
+        assert_eq!(trial.answered(NOW, former.unwrap().1), Some(Verdict::Stay));
+        assert!(trial.note(NOW + AGAIN_MAX, at(2), Some(at(1)), token));
+        trial
+    }
+
+    fn answer(trial: &mut Trial) -> Option<Verdict> {
+        let [candidate, _] = trial.take_due();
+        trial.answered(NOW + AGAIN_MAX, candidate.unwrap().1)
+    }
+
+    #[test]
+    fn a_place_that_was_announced_waits_for_no_silence_of_the_former_one() {
+        assert_eq!(answer(&mut contested()), Some(Verdict::Stay));
+        let mut trial = contested();
+        trial.announced();
+        assert_eq!(answer(&mut trial), Some(Verdict::Go(at(2))));
+        assert!(!trial.is_limited());
+    }
+
+    #[test]
+    fn what_is_on_trial_elsewhere_stays_so_when_another_place_was_announced() {
+        let mut trial = Trial::default();
+        let mut numbers = 1..;
+        assert!(trial.note(NOW, at(2), Some(at(1)), || [numbers.next().unwrap(); 8]));
+        let tokens = trial.take_due().map(|due| due.unwrap().1);
+        assert_eq!(trial.answered(NOW, tokens[0]), Some(Verdict::Go(at(2))));
+        trial.announced();
+        assert!(trial.is_limited());
+        assert_eq!(trial.answered(NOW, tokens[1]), Some(Verdict::Go(at(1))), "back");
     }
 }

@@ -189,7 +189,7 @@ section! {
         /// The prefix under which this node's addresses hop, 64 bits long. Its router must route it
         /// to this machine, and nothing else may use it: every address of it is this machine's
         /// while the node runs, so that programs that listen at all addresses can be reached there.
-        prefix: Option<Text<HopPrefix>>, optional Text(EXAMPLE), reload no;
+        prefix: Option<Text<HopPrefix>>, optional Text(EXAMPLE), reload yes;
         /// How the addresses come here: "routed" (as above), or "segment": the prefix is that of a
         /// network segment where other machines are, too, and an interface of this one gets the
         /// addresses in use. "auto": on the segment if an interface has an address of the prefix.

@@ -252,8 +252,9 @@ impl Config {
     pub fn reloaded(&self, newer: Config) -> Config {
         let Config { links, accept, metrics, log, hop, .. } = newer;
         let hop = match (self.hop.clone(), hop) {
-            (Some(old), Some(new)) if old.inside.is_some() => {
-                Some(Hop { protect: new.protect, ..old })
+            (Some(old), Some(new)) => {
+                let protect = if old.inside.is_some() { new.protect } else { Vec::new() };
+                Some(Hop { prefix: new.prefix, protect, ..old })
             }
             (old, _) => old,
         };

@@ -10,6 +10,7 @@ use crate::control::socket::{FromControl, Request};
 use crate::control::{answers, circuits, directory};
 use crate::worker::direct;
 use crate::worker::first::{Parts, Worker};
+use crate::worker::hopping::check_inside;
 
 /// Programs that may watch changes at once.
 const MONITORS_MAX: usize = 32;
@@ -192,9 +193,15 @@ impl Worker {
     /// for a restart.
     pub(crate) fn reload(&mut self) -> anyhow::Result<(Vec<String>, Vec<String>)> {
         let now = self.parts.clock.now();
-        let Parts { names, config, authority, .. } = &mut self.parts;
+        let Parts { names, config, authority, hopping, .. } = &mut self.parts;
         let Newer { config: newer, hosts, links, mut applied, mut waiting } =
             config::reread(config, names.hosts())?;
+        if newer.hop != config.hop {
+            check_inside(&newer)?;
+        }
+        if newer.hop_prefix() != config.hop_prefix() {
+            hopping.as_ref().map_or(Ok(()), |hopping| hopping.may_move(&newer))?;
+        }
         let (newer, hosts, linked) = match authority {
             None => (newer, hosts, None),
             Some(authority) => {

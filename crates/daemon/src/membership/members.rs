@@ -73,7 +73,8 @@ impl Worker {
     /// If there are `linked` nodes, links lead to them instead and carry nothing but the
     /// authority's lists.
     ///
-    /// Errors: a link names nobody (nothing has changed), or a table is full.
+    /// Errors: a link names nobody, or the kernel does not bring another prefix here (nothing has
+    /// changed), or a table is full.
     pub(crate) fn put_in_force(
         &mut self,
         now: Time,
@@ -81,17 +82,21 @@ impl Worker {
         hosts: Hosts,
         linked: Option<Hosts>,
     ) -> anyhow::Result<Vec<String>> {
-        let Parts { node, names, config, warnings, .. } = &mut self.parts;
+        let Parts { node, names, config, warnings, hopping, .. } = &mut self.parts;
         let of_links = linked.as_ref().unwrap_or(&hosts);
         let mut plan = links::Plan::new(config, names, &newer, of_links)?;
+        let moved = hopping.as_mut().map_or(Ok(None), |known| known.move_to(&newer))?;
         let outdated = config::warnings(config, names.linked());
         warnings.retain(|known| !outdated.contains(known) && !config::is_of_rights(known));
         warnings.extend(config::warnings(&newer, of_links));
-        let protects = newer.hop.as_ref().map(|hop| &hop.protect);
-        let others_behind = protects != config.hop.as_ref().map(|hop| &hop.protect);
+        let others_behind = newer.hop != config.hop;
         *config = newer;
         if others_behind {
             node.relay.set_protected(config.protected().map(|at| at.identifier()).collect());
+        }
+        if let Some((prefix, staying)) = moved {
+            node.relay.move_hop_prefix(now, prefix);
+            node.relay.set_staying(staying);
         }
         let lists_only = linked.is_some();
         if lists_only {

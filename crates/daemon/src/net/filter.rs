@@ -81,7 +81,7 @@ impl HopFilter {
             // What it tells with datagrams would have the filter's drops in it.
             let _untold = socket::set(one.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 0);
         }
-        let program = extended(prefix).unwrap_or_else(|error| {
+        let program = extended().unwrap_or_else(|error| {
             tracing::debug!("no program that counts: {error}");
             Program::Classic
         });
@@ -102,8 +102,14 @@ impl HopFilter {
             fault: None,
             dropped: Cell::default(),
         };
-        filter.let_in(&[]);
+        filter.move_to(prefix, &[]);
         filter
+    }
+
+    /// The addresses are under this prefix from now on. What comes to the former one is let in.
+    pub fn move_to(&mut self, prefix: [u8; 8], identifiers: &[u64]) {
+        self.prefix = prefix;
+        self.let_in(identifiers);
     }
 
     /// Lets in what comes to these addresses of the prefix, given sorted, and nothing else of it.
@@ -133,10 +139,11 @@ impl HopFilter {
             io::Error::other(text)
         };
         match &self.program {
-            Program::Extended { code, used, .. } => {
+            Program::Extended { code, used, counts } => {
                 if identifiers.len() > ADDRESSES_MAX as usize {
                     return Err(many());
                 }
+                counts.insert(&program::PREFIX.to_ne_bytes(), self.prefix)?;
                 fill(used, &mut self.used, identifiers)?;
                 let sockets = self.sockets.iter().filter(|_| !self.is_on);
                 sockets.map(|one| &one.socket).try_for_each(|socket| {
@@ -206,10 +213,10 @@ impl HopFilter {
 }
 
 /// Has the kernel compile the extended program.
-fn extended(prefix: [u8; 8]) -> io::Result<Program> {
+fn extended() -> io::Result<Program> {
     let used = Map::create(Kind::Hash, ADDRESSES_MAX)?;
     let counts = Map::create(Kind::Array, program::COUNTERS)?;
-    let code = kernel::load(&program::extended(prefix, used.fd(), counts.fd()))?;
+    let code = kernel::load(&program::extended(used.fd(), counts.fd()))?;
     Ok(Program::Extended { code, used, counts })
 }
 

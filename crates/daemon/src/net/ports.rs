@@ -13,7 +13,7 @@ use socket2::Socket;
 use crate::net::mapping::PortMapping;
 use crate::net::receive::{ReceiveCounters, Receiver};
 use crate::net::send::{Frames, Outcome, SendCounters, Sender};
-use crate::net::socket::{self, Offloads, SocketConfig};
+use crate::net::socket::{self, Offloads, SharedPrefix, SocketConfig};
 use crate::worker::wake::Waker;
 
 /// One socket with its counters.
@@ -118,6 +118,11 @@ impl Ports {
     pub(crate) fn hopping(&self) -> std::io::Result<Vec<Socket>> {
         let all = |port: &&Port| port.local.is_ipv6() && port.local.ip().is_unspecified();
         self.ports.iter().filter(all).map(|port| port.socket.try_clone()).collect()
+    }
+
+    /// The prefixes under which their sends may name sources.
+    pub(crate) fn names_under(&self) -> impl Iterator<Item = SharedPrefix> + '_ {
+        self.ports.iter().filter_map(|port| port.sender.names_under())
     }
 
     /// How many sockets there are.

@@ -19,7 +19,7 @@ use shoal_relay::Path;
 use shoal_wire::{LinkId, Time};
 use socket2::SockAddr;
 
-use crate::net::socket::{Sources, drain_errors, is_crowded};
+use crate::net::socket::{SharedPrefix, Sources, drain_errors, is_crowded};
 
 /// Most segments per message: UDP_MAX_SEGMENTS of older kernels.
 const SEGMENTS: usize = 64;
@@ -184,6 +184,14 @@ impl Sender {
     pub(crate) fn naming(gso: bool, sources: Sources) -> Sender {
         let (refusing, bad) = (Memory(BTreeMap::new()), Memory(BTreeMap::new()));
         Sender { gso, sources, refusing, bad, counters: SendCounters::default() }
+    }
+
+    /// The prefix of the sources that a send may name, if that is their only rule.
+    pub(crate) fn names_under(&self) -> Option<SharedPrefix> {
+        match &self.sources {
+            Sources::Under(prefix) => Some(prefix.clone()),
+            Sources::All | Sources::Kernel => None,
+        }
     }
 
     /// What was sent so far.
@@ -471,9 +479,14 @@ mod tests {
         let ends = |local| Endpoints { local: Some(six(local)), remote: six("2001:db8::1") };
         let path = |local| Path { link: None, ends: ends(local) };
         let prefix = [0x20, 1, 0x0d, 0xb8, 0, 1, 0, 2];
-        let mut host = Sender::naming(true, Sources::Under(prefix));
+        let mut host = Sender::naming(true, Sources::Under(SharedPrefix::new(prefix)));
         assert_eq!(host.source(now, path("2001:db8::7")), None, "the kernel knows better");
         let hops = six("2001:db8:1:2:3:4:5:6");
         assert_eq!(host.source(now, path("2001:db8:1:2:3:4:5:6")), Some(hops));
+        host.names_under().unwrap().set([0x20, 1, 0x0d, 0xb8, 0, 1, 0, 3]);
+        assert!(host.source(now, path("2001:db8:1:2:3:4:5:6")).is_some(), "the one before");
+        assert!(host.source(now, path("2001:db8:1:3:3:4:5:6")).is_some());
+        host.names_under().unwrap().set([0x20, 1, 0x0d, 0xb8, 0, 1, 0, 4]);
+        assert_eq!(host.source(now, path("2001:db8:1:2:3:4:5:6")), None);
     }
 }

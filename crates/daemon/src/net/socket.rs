@@ -12,6 +12,8 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -38,22 +40,48 @@ pub struct SocketConfig {
 }
 
 /// Which sources a socket's sends may name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Sources {
     /// None: the kernel chooses.
     Kernel,
     /// Any.
     All,
     /// Those under this prefix.
-    Under([u8; 8]),
+    Under(SharedPrefix),
+}
+
+/// A prefix that another thread may change, and the one before it: frames that were sealed for it
+/// may still be on their way to a socket.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedPrefix(Arc<[AtomicU64; 2]>);
+
+impl SharedPrefix {
+    /// It is this one at first.
+    pub(crate) fn new(prefix: [u8; 8]) -> SharedPrefix {
+        SharedPrefix(Arc::new([0, 1].map(|_| AtomicU64::new(u64::from_ne_bytes(prefix)))))
+    }
+
+    /// It is another one from now on.
+    pub(crate) fn set(&self, prefix: [u8; 8]) {
+        // Nothing else follows from them.
+        let [now, before] = &*self.0;
+        before.store(now.load(Ordering::Relaxed), Ordering::Relaxed);
+        now.store(u64::from_ne_bytes(prefix), Ordering::Relaxed);
+    }
+
+    fn has(&self, octets: [u8; 16]) -> bool {
+        let is_under =
+            |one: &AtomicU64| octets.starts_with(&one.load(Ordering::Relaxed).to_ne_bytes());
+        self.0.iter().any(is_under)
+    }
 }
 
 impl Sources {
     /// Whether a send may name this one.
-    pub(crate) fn have(self, source: SocketAddr) -> bool {
+    pub(crate) fn have(&self, source: SocketAddr) -> bool {
         match (self, source) {
             (Sources::All, _) => true,
-            (Sources::Under(prefix), SocketAddr::V6(v6)) => v6.ip().octets().starts_with(&prefix),
+            (Sources::Under(prefix), SocketAddr::V6(v6)) => prefix.has(v6.ip().octets()),
             (Sources::Under(_), SocketAddr::V4(_)) | (Sources::Kernel, _) => false,
         }
     }
@@ -66,7 +94,7 @@ impl SocketConfig {
         match self.hop.filter(|_| local.is_ipv6()) {
             _ if !local.ip().is_unspecified() => Sources::Kernel,
             _ if self.own_source => Sources::All,
-            Some(prefix) => Sources::Under(prefix),
+            Some(prefix) => Sources::Under(SharedPrefix::new(prefix)),
             None => Sources::Kernel,
         }
     }
@@ -146,7 +174,7 @@ fn set_options(socket: &Socket, listen: SocketAddr, config: &SocketConfig) -> Of
         // Without it the kernel refuses addresses that no interface has.
         let _free = set(fd, libc::IPPROTO_IPV6, libc::IPV6_FREEBIND, 1);
     }
-    if config.sources(listen) != Sources::Kernel {
+    if !matches!(config.sources(listen), Sources::Kernel) {
         let _told = match listen.is_ipv4() {
             true => set(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 1),
             false => set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1),

@@ -19,7 +19,7 @@ use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, CacheInfo
 use rtnetlink::{AddressMessageBuilder, Handle};
 
 use crate::config::HopPrefix;
-use crate::tun::privileged::{Keeper, Privileged};
+use crate::tun::privileged::{Keeper, MOVE_WAIT, Privileged};
 
 /// Addresses on the interface at once, of all links.
 const ADDRESSES_MAX: usize = 256;
@@ -110,22 +110,25 @@ impl Segment {
 /// Removes its addresses, and ends its thread, when it is dropped.
 pub struct HopAddresses {
     thread: Privileged<AddressKeeper>,
-    staying: Receiver<Vec<u64>>,
+    staying: Receiver<(Place, Vec<u64>)>,
+    place: Place,
 }
 
 impl HopAddresses {
     /// Starts the thread ([`Privileged::start`]).
     pub fn start(segment: &Segment, prefix: HopPrefix) -> anyhow::Result<HopAddresses> {
         let (tells, staying) = std::sync::mpsc::sync_channel(1);
+        let place = Place { interface: segment.index, prefix };
         let thread = Privileged::start(AddressKeeper {
-            place: Place { interface: segment.index, prefix },
+            place,
             wanted: BTreeSet::new(),
             held: BTreeSet::new(),
+            left: Vec::new(),
             renewed: Instant::now(),
-            own: segment.own.clone(),
+            own: Some(segment.own.clone()),
             tells,
         })?;
-        Ok(HopAddresses { thread, staying })
+        Ok(HopAddresses { thread, staying, place })
     }
 
     /// Has the thread give up all rights but the one to change addresses; returns when it has.
@@ -135,12 +138,34 @@ impl HopAddresses {
 
     /// Has the interface have these addresses and no others; does not wait for it.
     pub fn set(&self, wanted: BTreeSet<u64>) {
-        self.thread.set(wanted);
+        self.thread.set((self.place, wanted));
+    }
+
+    /// Has the segment's interface have these addresses under this prefix, and waits a moment for
+    /// it, so that who is told of them finds them there. Those before stay until their time is
+    /// over, since neighbours that have not heard of it still send there.
+    ///
+    /// Errors: the kernel refuses some; the place is what it was, to be [set](Self::set) anew.
+    pub fn move_to(
+        &mut self,
+        segment: &Segment,
+        prefix: HopPrefix,
+        wanted: BTreeSet<u64>,
+    ) -> anyhow::Result<()> {
+        let place = Place { interface: segment.index, prefix };
+        let moved = self.thread.set_and_wait((place, wanted.clone()), MOVE_WAIT);
+        moved.map_err(|why| {
+            self.set(wanted);
+            anyhow::anyhow!("[hop] prefix: {why}; addresses hop where they did")
+        })?;
+        self.place = place;
+        Ok(())
     }
 
     /// Takes the identifiers of addresses that stay, if they are others than before.
     pub fn take_staying(&self) -> Option<Vec<u64>> {
-        self.staying.try_recv().ok()
+        // The thread may have looked at another place before it heard of this one.
+        self.staying.try_iter().filter(|(at, _)| *at == self.place).map(|(_, own)| own).last()
     }
 
     /// Why the interface does not have them all.
@@ -150,7 +175,7 @@ impl HopAddresses {
 }
 
 /// Where the addresses are.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     interface: u32,
     prefix: HopPrefix,
@@ -166,14 +191,36 @@ struct AddressKeeper {
     place: Place,
     wanted: BTreeSet<u64>,
     held: BTreeSet<u64>,
+    /// Addresses in places before this one, and until when they are there.
+    left: Vec<(Place, u64, Instant)>,
     /// When all lifetimes began anew.
     renewed: Instant,
-    /// Identifiers of addresses that stay, as they were told last.
-    own: Vec<u64>,
-    tells: SyncSender<Vec<u64>>,
+    /// Identifiers of addresses that stay here, as they were told last.
+    own: Option<Vec<u64>>,
+    tells: SyncSender<(Place, Vec<u64>)>,
 }
 
 impl AddressKeeper {
+    /// Leaves what is held in the former place to its lifetime.
+    fn move_to(&mut self, place: Place) {
+        let (now, former) = (Instant::now(), std::mem::replace(&mut self.place, place));
+        self.left.retain(|(.., until)| now < *until);
+        if former != place {
+            let until = now + Duration::from_secs(LIFETIME_S.into());
+            let held = std::mem::take(&mut self.held).into_iter();
+            self.left.extend(held.map(|id| (former, id, until)));
+            // Back where it was: they are there, and their lifetimes begin anew.
+            let back = self.left.extract_if(.., |(known, ..)| *known == place);
+            self.held = back.map(|(_, id, _)| id).collect();
+            let many = self.left.len().saturating_sub(ADDRESSES_MAX);
+            self.left.drain(..many);
+            if !self.held.is_empty() {
+                self.renewed = now.checked_sub(RENEW_EVERY).unwrap_or(self.renewed);
+            }
+            self.own = None;
+        }
+    }
+
     /// Looks which addresses stay, and tells it if others did before.
     fn look(&mut self) {
         let Ok(list) = std::fs::read_to_string(ADDRESSES) else { return };
@@ -182,8 +229,9 @@ impl AddressKeeper {
         let mut own: Vec<u64> = here.map(|at| at.identifier).collect();
         own.sort_unstable();
         // What finds no room is told after the next look.
-        if own != self.own && self.tells.try_send(own.clone()).is_ok() {
-            self.own = own;
+        let told = Some(&own) == self.own.as_ref();
+        if !told && self.tells.try_send((self.place, own.clone())).is_ok() {
+            self.own = Some(own);
         }
     }
 
@@ -220,23 +268,27 @@ impl AddressKeeper {
 }
 
 impl Keeper for AddressKeeper {
-    type Wanted = BTreeSet<u64>;
+    type Wanted = (Place, BTreeSet<u64>);
     const THREAD: &'static str = "shoal-hops";
     const SETTING: &'static str = "[hop] mode";
     const NEEDS: &'static str = "no address can be added without CAP_NET_ADMIN: start with it";
 
-    async fn keep(&mut self, kernel: &Handle, wanted: Option<BTreeSet<u64>>) -> Vec<String> {
-        self.wanted = wanted.unwrap_or_else(|| std::mem::take(&mut self.wanted));
+    async fn keep(
+        &mut self,
+        kernel: &Handle,
+        wanted: Option<(Place, BTreeSet<u64>)>,
+    ) -> Vec<String> {
+        if let Some((place, wanted)) = wanted {
+            self.move_to(place);
+            self.wanted = wanted;
+        }
         let renews = self.renewed.elapsed() >= RENEW_EVERY;
         if renews {
             self.renewed = Instant::now();
             self.look();
         }
         for id in self.held.difference(&self.wanted).copied().collect::<Vec<_>>() {
-            let mut message = AddressMessageBuilder::<Ipv6Addr>::new();
-            message = message.index(self.place.interface).address(self.place.address(id), 128);
-            // If it fails, its lifetime has ended, or somebody else has removed it.
-            let _gone = kernel.address().del(message.build()).execute().await;
+            remove(kernel, self.place, id).await;
             self.held.remove(&id);
         }
         self.add_all(kernel, renews).await
@@ -247,7 +299,10 @@ impl Keeper for AddressKeeper {
     }
 
     async fn end(&mut self, kernel: &Handle) {
-        self.keep(kernel, Some(BTreeSet::new())).await;
+        self.keep(kernel, Some((self.place, BTreeSet::new()))).await;
+        for (place, id, _) in std::mem::take(&mut self.left) {
+            remove(kernel, place, id).await;
+        }
     }
 
     fn log(_faults: &[String], again: bool) {
@@ -255,6 +310,13 @@ impl Keeper for AddressKeeper {
             tracing::error!("[hop]: addresses are missing on the segment: see `shoal status`");
         }
     }
+}
+
+async fn remove(kernel: &Handle, place: Place, id: u64) {
+    let mut message = AddressMessageBuilder::<Ipv6Addr>::new();
+    message = message.index(place.interface).address(place.address(id), 128);
+    // If it fails, its lifetime has ended, or somebody else has removed it.
+    let _gone = kernel.address().del(message.build()).execute().await;
 }
 
 /// Adds an address, or begins its lifetime anew. One that is new must not be there: somebody else's
@@ -293,16 +355,88 @@ no line
 
     #[test]
     fn what_stays_is_told_once_when_it_changes() {
-        let prefix = HopPrefix([0x20, 1, 0x0d, 0xb8, 0, 1, 0, 2]);
-        let (tells, told) = std::sync::mpsc::sync_channel(1);
-        let (wanted, held, renewed) = (BTreeSet::new(), BTreeSet::new(), Instant::now());
-        let place = Place { interface: 1, prefix };
-        let mut keeper = AddressKeeper { place, wanted, held, renewed, own: vec![7], tells };
-        assert_eq!(keeper.due(), Some(renewed + RENEW_EVERY));
+        let (mut keeper, told) = keeper(vec![7]);
+        assert_eq!(keeper.due(), Some(keeper.renewed + RENEW_EVERY));
         // The loopback interface has no address of the documentation's prefix.
         keeper.look();
-        assert_eq!(told.try_recv(), Ok(Vec::new()));
+        assert_eq!(told.try_recv().map(|(_, own)| own), Ok(Vec::new()));
         keeper.look();
         assert!(told.try_recv().is_err());
+    }
+
+    type Told = Receiver<(Place, Vec<u64>)>;
+
+    /// Of addresses of the loopback interface.
+    fn keeper(own: Vec<u64>) -> (AddressKeeper, Told) {
+        let (tells, told) = std::sync::mpsc::sync_channel(1);
+        let (wanted, held, renewed) = (BTreeSet::new(), BTreeSet::new(), Instant::now());
+        let (own, left, place) = (Some(own), Vec::new(), place(2));
+        (AddressKeeper { place, wanted, held, left, renewed, own, tells }, told)
+    }
+
+    fn place(last: u8) -> Place {
+        Place { interface: 1, prefix: HopPrefix([0x20, 1, 0x0d, 0xb8, 0, 1, 0, last]) }
+    }
+
+    /// What the interface has: the last digit of the prefix, and the identifier.
+    fn there() -> Vec<(u8, u64)> {
+        let list = std::fs::read_to_string(ADDRESSES).unwrap();
+        let words = list.lines().filter_map(|line| line.strip_prefix("20010db80001000"));
+        let parts = words.map(|line| (&line[..1], &line[1..17]));
+        let read = |(prefix, id)| {
+            (u8::from_str_radix(prefix, 16).unwrap(), u64::from_str_radix(id, 16).unwrap())
+        };
+        let mut all: Vec<_> = parts.map(read).collect();
+        all.sort_unstable();
+        all
+    }
+
+    #[test]
+    fn a_move_and_one_back_lose_no_address_and_the_end_leaves_none() {
+        crate::tun::privileged::in_a_namespace(async |kernel| {
+            let (mut keeper, told) = keeper(Vec::new());
+            let ask = async |keeper: &mut AddressKeeper, at, ids: &[u64]| {
+                let wanted = Some((place(at), ids.iter().copied().collect()));
+                assert_eq!(keeper.keep(kernel, wanted).await, [""; 0]);
+                there()
+            };
+            assert_eq!(ask(&mut keeper, 2, &[1, 2]).await, [(2, 1), (2, 2)]);
+            let both = [(2, 1), (2, 2), (3, 2), (3, 4)];
+            assert_eq!(ask(&mut keeper, 3, &[2, 4]).await, both);
+            // Back: what hops no more is taken away, and what is there begins anew.
+            assert_eq!(ask(&mut keeper, 2, &[2, 4]).await, [(2, 2), (2, 4), (3, 2), (3, 4)]);
+            assert_eq!(keeper.held, BTreeSet::from([2, 4]));
+            assert_eq!(told.try_recv().ok(), Some((place(2), Vec::new())), "told anew");
+            keeper.end(kernel).await;
+            assert_eq!(there(), []);
+        });
+    }
+
+    #[test]
+    fn an_address_that_is_refused_is_told_and_those_before_stay() {
+        crate::tun::privileged::in_a_namespace(async |kernel| {
+            let (mut keeper, _told) = keeper(Vec::new());
+            let ids = BTreeSet::from([1]);
+            assert_eq!(keeper.keep(kernel, Some((place(2), ids.clone()))).await, [""; 0]);
+            let nowhere = Place { interface: 77, ..place(3) };
+            let faults = keeper.keep(kernel, Some((nowhere, ids.clone()))).await;
+            assert!(faults[0].starts_with("1 addresses can't be added"), "{faults:?}");
+            assert_eq!(there(), [(2, 1)]);
+            assert_eq!(keeper.keep(kernel, Some((place(2), ids))).await, [""; 0]);
+            keeper.end(kernel).await;
+            assert_eq!(there(), []);
+        });
+    }
+
+    #[test]
+    fn what_is_told_of_another_place_is_not_taken() {
+        let (tells, staying) = std::sync::mpsc::sync_channel(2);
+        let (keeper, _) = keeper(Vec::new());
+        let thread = Privileged::start(keeper).unwrap();
+        let addresses = HopAddresses { thread, staying, place: place(3) };
+        tells.send((place(2), vec![7])).unwrap();
+        assert_eq!(addresses.take_staying(), None);
+        tells.send((place(3), vec![8])).unwrap();
+        assert_eq!(addresses.take_staying(), Some(vec![8]));
     }
 }

@@ -3,23 +3,39 @@
 //! A local route outlives the process that set it, unless its device does not. So it is tied to a
 //! TUN device, through which no packet passes: when the process ends, however it ends, the kernel
 //! removes the device, and the route with it.
+//!
+//! The prefix may become another one while the node runs, and by then it has given up its
+//! privileges (`privileged.rs`). The former one stays for a while, since neighbours that have not
+//! heard of the move still send there.
+
+use std::net::Ipv6Addr;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use rtnetlink::packet_route::route::RouteType;
-use rtnetlink::{LinkUnspec, RouteMessageBuilder};
-use std::net::Ipv6Addr;
+use rtnetlink::packet_route::route::{RouteMessage, RouteType};
+use rtnetlink::{Handle, LinkUnspec, RouteMessageBuilder};
 
 use crate::config::{Hop, HopPrefix};
 use crate::tun::device::{Asks, Tun};
 use crate::tun::hop_inside::TABLE_LOCAL;
+use crate::tun::privileged::{Keeper, MOVE_WAIT, Privileged};
+
+/// How long a former prefix stays.
+pub(crate) const FORMER_KEPT: Duration = Duration::from_secs(30);
+/// How long after the kernel refused a prefix it is asked again.
+const TRY_EVERY: Duration = Duration::from_secs(10);
+/// Former prefixes at most; of more, the first go at once.
+const FORMER_MAX: usize = 4;
 
 /// Holds the route.
 pub struct HopRoute {
+    thread: Privileged<PrefixKeeper>,
+    /// Last, since the thread's routes go with it.
     _device: Vec<Tun>,
 }
 
 impl HopRoute {
-    /// Makes the device and the route.
+    /// Makes the device and the route, and starts the thread ([`Privileged::start`]).
     ///
     /// Errors: what to do about it.
     pub fn open(hop: &Hop, prefix: HopPrefix) -> anyhow::Result<HopRoute> {
@@ -40,19 +56,187 @@ impl HopRoute {
             let up = LinkUnspec::new_with_index(index).up().build();
             let change = handle.link().set(up).execute().await;
             change.with_context(|| format!("[hop] device: {name:?} can't be brought up"))?;
-            let route = RouteMessageBuilder::<Ipv6Addr>::new()
-                .destination_prefix(prefix.address(), 64)
-                .output_interface(index)
-                .kind(RouteType::Local)
-                .table_id(TABLE_LOCAL)
-                .build();
-            let added = handle.route().add(route).execute().await;
+            let added = handle.route().add(route(index, prefix)).execute().await;
             added.context(
                 "[hop] prefix: the kernel takes no local route for it: is IPv6 turned off \
                  (net.ipv6.conf.default.disable_ipv6), or does another node use the prefix?",
             )?;
             served.abort();
-            Ok(HopRoute { _device: device })
+            anyhow::Ok(())
+        })?;
+        let (at, former, tried) = (Some(prefix), Vec::new(), Instant::now());
+        let keeper = PrefixKeeper { device: index, at, wanted: prefix, former, tried };
+        let thread = Privileged::start(keeper)?;
+        Ok(HopRoute { thread, _device: device })
+    }
+
+    /// Has the thread give up all rights but the one to change routes; returns when it has.
+    pub fn seal(&self) -> anyhow::Result<()> {
+        self.thread.seal()
+    }
+
+    /// Routes this prefix in place of the one before, and waits a moment for it, so that who is
+    /// told of the prefix finds this machine there.
+    ///
+    /// Errors: why the kernel refuses it; the one before stays.
+    pub fn move_to(&self, before: HopPrefix, prefix: HopPrefix) -> anyhow::Result<()> {
+        self.thread.set_and_wait(prefix, MOVE_WAIT).map_err(|why| {
+            self.thread.set(before);
+            anyhow::anyhow!(
+                "[hop] prefix: {why}: does something else use it? Addresses hop where they did"
+            )
         })
+    }
+
+    /// Why the prefix is not routed.
+    pub fn fault(&self) -> Option<String> {
+        self.thread.faults().into_iter().next()
+    }
+}
+
+fn route(device: u32, prefix: HopPrefix) -> RouteMessage {
+    RouteMessageBuilder::<Ipv6Addr>::new()
+        .destination_prefix(prefix.address(), 64)
+        .output_interface(device)
+        .kind(RouteType::Local)
+        .table_id(TABLE_LOCAL)
+        .build()
+}
+
+/// Moves the route.
+struct PrefixKeeper {
+    device: u32,
+    /// What is routed; none if the kernel refused it.
+    at: Option<HopPrefix>,
+    wanted: HopPrefix,
+    /// Prefixes that were routed before, and until when they are; the first was moved from first.
+    former: Vec<(HopPrefix, Instant)>,
+    /// When the kernel was asked last.
+    tried: Instant,
+}
+
+impl Keeper for PrefixKeeper {
+    type Wanted = HopPrefix;
+    const THREAD: &'static str = "shoal-hops";
+    const SETTING: &'static str = "[hop] prefix";
+    const NEEDS: &'static str = "no prefix can be routed without CAP_NET_ADMIN: start with it";
+
+    async fn keep(&mut self, kernel: &Handle, wanted: Option<HopPrefix>) -> Vec<String> {
+        self.wanted = wanted.unwrap_or(self.wanted);
+        let mut faults = Vec::new();
+        if self.at != Some(self.wanted) {
+            let until = Instant::now() + FORMER_KEPT;
+            self.former.extend(self.at.take().map(|prefix| (prefix, until)));
+            let known = self.former.iter().position(|(prefix, _)| *prefix == self.wanted);
+            self.tried = Instant::now();
+            let added = match known {
+                Some(known) => {
+                    self.former.remove(known);
+                    Ok(())
+                }
+                None => kernel.route().add(route(self.device, self.wanted)).execute().await,
+            };
+            match added {
+                Ok(()) => self.at = Some(self.wanted),
+                Err(error) => {
+                    faults.push(format!("the kernel takes no local route for it: {error}"))
+                }
+            }
+        }
+        if self.at.is_none() {
+            // What was routed before is better than nothing.
+            return faults;
+        }
+        let (now, many) = (Instant::now(), self.former.len().saturating_sub(FORMER_MAX));
+        let mut place = 0;
+        let is_over = |(_, until): &(HopPrefix, Instant)| {
+            place += 1;
+            place <= many || *until <= now
+        };
+        let all = std::mem::take(&mut self.former).into_iter();
+        let (gone, kept): (Vec<_>, Vec<_>) = all.partition(is_over);
+        self.former = kept;
+        for (prefix, _) in gone {
+            // If it fails, somebody else has removed the route.
+            let _gone = kernel.route().del(route(self.device, prefix)).execute().await;
+        }
+        faults
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let refused = self.at.is_none().then(|| self.tried + TRY_EVERY);
+        refused.or_else(|| self.former.iter().map(|(_, until)| *until).min())
+    }
+
+    fn log(_faults: &[String], again: bool) {
+        if !again {
+            tracing::error!("[hop]: the prefix is not routed: see `shoal status`");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefix(last: u8) -> HopPrefix {
+        HopPrefix([0x20, 1, 0x0d, 0xb8, 0, 1, 0, last])
+    }
+
+    /// The last digits of the prefixes that are routed here.
+    fn routed() -> Vec<u8> {
+        let list = std::fs::read_to_string("/proc/thread-self/net/ipv6_route").unwrap();
+        let lines = list.lines().filter(|line| line.get(32..36) == Some(" 40 "));
+        let digits = lines.filter_map(|line| line.strip_prefix("20010db80001000"));
+        let mut all: Vec<u8> = digits.map(|line| line.as_bytes()[0] - b'0').collect();
+        all.sort_unstable();
+        all
+    }
+
+    fn keeper(at: u8) -> PrefixKeeper {
+        let (at, wanted, tried) = (Some(prefix(at)), prefix(at), Instant::now());
+        PrefixKeeper { device: 1, at, wanted, former: Vec::new(), tried }
+    }
+
+    #[test]
+    fn the_former_prefix_stays_for_its_time_and_may_be_gone_back_to() {
+        crate::tun::privileged::in_a_namespace(async |kernel| {
+            kernel.route().add(route(1, prefix(2))).execute().await.unwrap();
+            let mut keeper = keeper(2);
+            assert_eq!(keeper.keep(kernel, Some(prefix(3))).await, [""; 0]);
+            assert_eq!(routed(), [2, 3]);
+            assert_eq!(keeper.keep(kernel, Some(prefix(2))).await, [""; 0]);
+            assert_eq!(routed(), [2, 3]);
+            let due = keeper.due().unwrap();
+            assert!(due > Instant::now() + FORMER_KEPT / 2);
+            keeper.former[0].1 = Instant::now();
+            assert_eq!(keeper.keep(kernel, None).await, [""; 0]);
+            assert_eq!((routed(), keeper.due()), (vec![2], None));
+            // The first of many go before their time.
+            for next in [3, 4, 5, 6, 7] {
+                assert_eq!(keeper.keep(kernel, Some(prefix(next))).await, [""; 0]);
+            }
+            assert_eq!(routed(), [3, 4, 5, 6, 7]);
+        });
+    }
+
+    #[test]
+    fn a_prefix_that_the_kernel_refuses_is_told_and_the_one_before_stays() {
+        crate::tun::privileged::in_a_namespace(async |kernel| {
+            for taken in [2, 3] {
+                kernel.route().add(route(1, prefix(taken))).execute().await.unwrap();
+            }
+            let mut keeper = keeper(2);
+            let faults = keeper.keep(kernel, Some(prefix(3))).await;
+            assert!(faults[0].contains("takes no local route"), "{faults:?}");
+            assert_eq!(routed(), [2, 3]);
+            // It goes on asking, seldom, and lets go nothing meanwhile.
+            keeper.former[0].1 = Instant::now();
+            assert!(keeper.due().unwrap() > Instant::now() + TRY_EVERY / 2);
+            assert_eq!(keeper.keep(kernel, None).await.len(), 1);
+            assert_eq!(routed(), [2, 3]);
+            assert_eq!(keeper.keep(kernel, Some(prefix(2))).await, [""; 0]);
+            assert_eq!((routed(), keeper.due()), (vec![2, 3], None));
+        });
     }
 }

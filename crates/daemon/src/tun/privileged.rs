@@ -12,6 +12,9 @@ use tokio::runtime::Runtime;
 
 use crate::privileges;
 
+/// How long a node that moves to another prefix waits for the kernel, at most: packets wait, too.
+pub(crate) const MOVE_WAIT: Duration = Duration::from_millis(200);
+
 /// What such a thread keeps as the node wants it.
 pub(crate) trait Keeper: Send + 'static {
     /// What there should be.
@@ -42,6 +45,11 @@ pub(crate) trait Keeper: Send + 'static {
 struct State<W> {
     /// What there should be, until the thread takes it.
     wanted: Option<W>,
+    /// How often something was asked for, how often when the thread last took it, and how much of
+    /// that is done.
+    asked: u64,
+    taken: u64,
+    done: u64,
     faults: Vec<String>,
     /// The thread is to give up all rights but one.
     seal: bool,
@@ -64,14 +72,36 @@ struct Shared<W> {
 
 impl<W> Shared<W> {
     fn new() -> Shared<W> {
-        let state =
-            State { wanted: None, faults: Vec::new(), seal: false, sealed: None, ended: false };
+        let state = State {
+            wanted: None,
+            asked: 0,
+            taken: 0,
+            done: 0,
+            faults: Vec::new(),
+            seal: false,
+            sealed: None,
+            ended: false,
+        };
         Shared { state: Mutex::new(state), changed: Condvar::new(), answered: Condvar::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State<W>> {
         // A panic under the lock leaves the lists whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until what was asked for so often is done, for so long at most.
+    fn wait(&self, asked: u64, most: Duration) -> Result<(), String> {
+        let waits = |state: &mut State<W>| state.done < asked;
+        let waited = self.answered.wait_timeout_while(self.state(), most, waits);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        match state.faults.first() {
+            _ if state.done < asked => {
+                Err(format!("the kernel did not answer within {} ms", most.as_millis()))
+            }
+            Some(fault) => Err(fault.clone()),
+            None => Ok(()),
+        }
     }
 
     /// Waits until something is to be done. Nothing is before the thread has its one right.
@@ -86,6 +116,7 @@ impl<W> Shared<W> {
             let due = due.filter(|_| state.sealed.is_some());
             let left = due.map(|at| at.saturating_duration_since(Instant::now()));
             let wanted = state.wanted.take();
+            state.taken = state.asked;
             if state.ended {
                 return Next::End;
             }
@@ -148,8 +179,23 @@ impl<K: Keeper> Privileged<K> {
 
     /// Has the kernel have this and nothing else; does not wait for it.
     pub(crate) fn set(&self, wanted: K::Wanted) {
-        self.shared.state().wanted = Some(wanted);
+        self.ask(wanted);
+    }
+
+    fn ask(&self, wanted: K::Wanted) -> u64 {
+        let mut state = self.shared.state();
+        state.wanted = Some(wanted);
+        state.asked += 1;
         self.shared.changed.notify_one();
+        state.asked
+    }
+
+    /// As [`Self::set`], and waits until it is done, for so long at most.
+    ///
+    /// Errors: what could not be done, or that it took longer. Something else is to be set then.
+    pub(crate) fn set_and_wait(&self, wanted: K::Wanted, most: Duration) -> Result<(), String> {
+        let mine = self.ask(wanted);
+        self.shared.wait(mine, most)
     }
 
     /// What could not be done.
@@ -218,11 +264,33 @@ fn serve<K: Keeper>(shared: &Shared<K::Wanted>, mut keeper: K) {
         if !faults.is_empty() {
             K::log(&faults, again);
         }
-        shared.state().faults = faults;
+        let mut state = shared.state();
+        state.faults = faults;
+        state.done = state.taken;
+        shared.answered.notify_all();
     }
     if let Some(Kernel { runtime, handle }) = kernel.or_else(|| Kernel::open().ok()) {
         runtime.block_on(keeper.end(&handle));
     }
+}
+
+/// Runs something in a thread with a network namespace of its own, if root runs the test.
+#[cfg(test)]
+pub(crate) fn in_a_namespace(test: impl AsyncFnOnce(&Handle) + Send + 'static) {
+    let work = move || {
+        match nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET) {
+            Ok(()) => {}
+            Err(error) if nix::unistd::geteuid().is_root() => panic!("{error}"),
+            Err(error) => return eprintln!("SKIPPED: a network namespace needs root: {error}"),
+        }
+        let Kernel { runtime, handle } = Kernel::open().unwrap();
+        runtime.block_on(async {
+            let up = rtnetlink::LinkUnspec::new_with_index(1).up().build();
+            handle.link().set(up).execute().await.unwrap();
+            test(&handle).await;
+        });
+    };
+    std::thread::spawn(work).join().unwrap();
 }
 
 #[cfg(test)]
@@ -247,5 +315,16 @@ mod tests {
         assert!(Instant::now() >= soon);
         shared.state().ended = true;
         assert_eq!(next(Some(later)), None);
+    }
+
+    #[test]
+    fn who_waits_is_told_what_could_not_be_done_and_that_it_took_too_long() {
+        let shared: Shared<u8> = Shared::new();
+        shared.state().done = 2;
+        let soon = Duration::from_millis(1);
+        assert_eq!(shared.wait(2, soon), Ok(()));
+        assert_eq!(shared.wait(3, soon), Err("the kernel did not answer within 1 ms".into()));
+        shared.state().faults = vec!["refused".into()];
+        assert_eq!(shared.wait(2, soon), Err("refused".into()));
     }
 }

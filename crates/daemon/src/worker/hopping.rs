@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::Context;
 use nix::net::if_::InterfaceFlags;
@@ -14,13 +15,17 @@ use crate::control::api;
 use crate::net::filter::{FilterState, HopFilter};
 use crate::net::ports::Ports;
 use crate::net::receive::Receiver;
+use crate::net::socket::SharedPrefix;
 use crate::tun::hop_addresses::{HopAddresses, Segment};
-use crate::tun::hop_route::HopRoute;
+use crate::tun::hop_route::{FORMER_KEPT, HopRoute};
 use crate::worker::first::Worker;
+
+/// Former prefixes that are remembered.
+const FORMER_MAX: usize = 4;
 
 /// How the addresses come to this machine.
 enum Way {
-    Routed { _route: HopRoute },
+    Routed(HopRoute),
     Segment(Segment, HopAddresses),
 }
 
@@ -74,15 +79,31 @@ impl Way {
                 let addresses = HopAddresses::start(&segment, prefix)?;
                 Ok(Way::Segment(segment, addresses))
             }
-            None => Ok(Way::Routed { _route: HopRoute::open(hop, prefix)? }),
+            None => Ok(Way::Routed(HopRoute::open(hop, prefix)?)),
         }
     }
+}
+
+/// Another prefix, and the identifiers there that don't hop.
+pub(crate) type Moved = ([u8; 8], Vec<u64>);
+
+/// A prefix before the one in use.
+struct Former {
+    prefix: HopPrefix,
+    /// Identifiers there of this machine's that don't hop.
+    stays: Vec<u64>,
+    /// When none is left of those that hop.
+    until: Instant,
 }
 
 /// Held as long as addresses hop.
 pub struct Hopping {
     way: Way,
     prefix: HopPrefix,
+    /// Prefixes before that one; the last at first.
+    former: Vec<Former>,
+    /// By which sockets choose the sources that a send may name.
+    sources: Vec<SharedPrefix>,
     pub(crate) filter: HopFilter,
     accepted: Option<Arc<Accepted>>,
 }
@@ -102,8 +123,61 @@ impl Hopping {
         let all = std::iter::once(first).chain(more.iter().map(|(ports, _)| ports));
         let sockets = all.map(Ports::hopping).collect::<Result<Vec<_>, _>>();
         let sockets = sockets.context("[hop]: can't keep a handle of the sockets")?;
+        let all = std::iter::once(first).chain(more.iter().map(|(ports, _)| ports));
+        let sources = all.flat_map(Ports::names_under).collect();
         let filter = HopFilter::open(sockets.into_iter().flatten().collect(), prefix.0);
-        Ok(Some(Hopping { way, prefix, filter, accepted: None }))
+        Ok(Some(Hopping { way, prefix, former: Vec::new(), sources, filter, accepted: None }))
+    }
+
+    /// Whether addresses can go on under the prefix of this configuration without a restart.
+    ///
+    /// Errors: they can't, since they would come to this machine in another way.
+    pub fn may_move(&self, config: &Config) -> anyhow::Result<()> {
+        let Some((hop, prefix)) = config.hop.as_ref().zip(config.hop_prefix()) else {
+            return Ok(());
+        };
+        let on_segment = segment(hop, prefix)?.is_some();
+        if on_segment != matches!(self.way, Way::Segment(..)) {
+            let other = if on_segment { "on a segment" } else { "routed" };
+            anyhow::bail!("[hop] prefix: its addresses would be {other}, and were not: restart");
+        }
+        Ok(())
+    }
+
+    /// Addresses are under this configuration's prefix from now on, if [`Self::may_move`]. Gives
+    /// the prefix if it is another one, and the identifiers there that don't hop.
+    ///
+    /// Errors: the kernel does not bring it here; they are where they were.
+    pub(crate) fn move_to(&mut self, config: &Config) -> anyhow::Result<Option<Moved>> {
+        let Some((hop, prefix)) = config.hop.as_ref().zip(config.hop_prefix()) else {
+            return Ok(None);
+        };
+        if prefix == self.prefix {
+            return Ok(None);
+        }
+        let before = self.staying();
+        let accepted = self.accepted.clone();
+        let identifiers = accepted.as_ref().map_or(&[][..], |known| known.identifiers());
+        match &mut self.way {
+            Way::Routed(route) => route.move_to(self.prefix, prefix)?,
+            Way::Segment(known, addresses) => {
+                let there = segment(hop, prefix)?.context("[hop] prefix: its interface is gone")?;
+                let stays = |id: &&u64| before.contains(id) || there.own.contains(id);
+                let wanted = identifiers.iter().filter(|id| !stays(id)).copied();
+                addresses.move_to(&there, prefix, wanted.collect())?;
+                *known = there;
+            }
+        }
+        let former = std::mem::replace(&mut self.prefix, prefix);
+        let now = Instant::now();
+        self.former.retain(|known| known.prefix != prefix && now < known.until);
+        let former = Former { prefix: former, stays: before, until: now + FORMER_KEPT };
+        self.former.insert(0, former);
+        self.former.truncate(FORMER_MAX);
+        self.sources.iter().for_each(|source| source.set(prefix.0));
+        self.filter.move_to(prefix.0, identifiers);
+        self.accepted = None;
+        Ok(Some((prefix.0, self.staying())))
     }
 
     /// Whether addresses would hop on a segment.
@@ -119,7 +193,7 @@ impl Hopping {
     /// Gives up all rights that are not needed any more.
     pub fn seal(&self) -> anyhow::Result<()> {
         match &self.way {
-            Way::Routed { .. } => Ok(()),
+            Way::Routed(route) => route.seal(),
             Way::Segment(_, addresses) => addresses.seal(),
         }
     }
@@ -127,7 +201,7 @@ impl Hopping {
     /// Interface identifiers of this machine's addresses under the prefix that don't hop.
     pub fn staying(&self) -> Vec<u64> {
         match &self.way {
-            Way::Routed { .. } => Vec::new(),
+            Way::Routed(_) => Vec::new(),
             Way::Segment(segment, _) => segment.own.clone(),
         }
     }
@@ -137,11 +211,14 @@ impl Hopping {
         let Some((prefix, identifier)) = HopPlace::split(SocketAddr::new(ip, 0)) else {
             return false;
         };
-        let stays = match &self.way {
-            Way::Routed { .. } => false,
-            Way::Segment(segment, _) => segment.own.contains(&identifier),
-        };
-        prefix == self.prefix.0 && !stays
+        let now = Instant::now();
+        let left = |known: &&Former| known.prefix.0 == prefix && now < known.until;
+        match (&self.way, self.former.iter().find(left)) {
+            (_, Some(former)) => !former.stays.contains(&identifier),
+            _ if prefix != self.prefix.0 => false,
+            (Way::Routed(_), None) => true,
+            (Way::Segment(segment, _), None) => !segment.own.contains(&identifier),
+        }
     }
 
     /// Takes the identifiers of addresses that stay, if the machine has others than before.
@@ -159,7 +236,10 @@ impl Hopping {
         self.accepted = Some(Arc::clone(accepted));
         self.filter.let_in(accepted.identifiers());
         if let Way::Segment(segment, addresses) = &self.way {
-            let hop = accepted.identifiers().iter().filter(|id| !segment.own.contains(id));
+            // Those that stay under a former prefix may be others' under this one.
+            let former = self.former.iter().flat_map(|known| &known.stays);
+            let stays: Vec<u64> = former.chain(&segment.own).copied().collect();
+            let hop = accepted.identifiers().iter().filter(|id| !stays.contains(id));
             addresses.set(hop.copied().collect());
         }
     }
@@ -172,11 +252,12 @@ impl Hopping {
             FilterState::Off => "off",
         };
         let (mode, interface) = match &self.way {
-            Way::Routed { .. } => ("routed", None),
+            Way::Routed(_) => ("routed", None),
             Way::Segment(segment, _) => ("segment", Some(segment.name.clone())),
         };
         let (mode, filter, addresses) = (mode.into(), filter.into(), addresses as u32);
-        api::HopStatus { mode, interface, filter, addresses }
+        let prefix = format!("{:?}", self.prefix);
+        api::HopStatus { mode, prefix, interface, filter, addresses }
     }
 
     /// What the operator should know.
@@ -188,7 +269,7 @@ impl Hopping {
             )
         });
         let missing = match &self.way {
-            Way::Routed { .. } => None,
+            Way::Routed(route) => route.fault().map(|why| format!("[hop] prefix: {why}")),
             Way::Segment(segment, addresses) => addresses.fault().map(|why| {
                 let name = &segment.name;
                 format!("[hop]: on {name} {why}: links that would use them stay where they are")

@@ -38,6 +38,8 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 const STEPS_MAX: usize = 4;
 /// How often a step is sent.
 const TRIES: u32 = 8;
+/// With how many hops another prefix is told again.
+const TELLS_AGAIN: u8 = 3;
 /// How often the following end opens the way for a call.
 const OPENS: u32 = 3;
 /// How long no hop is tried after two that failed; twice as long after each further one, ...
@@ -131,6 +133,8 @@ pub struct Hop {
     last: (Time, Outcome),
     /// This end's place is to be told.
     tells: bool,
+    /// With how many hops to come it is told again, since what is told may get lost.
+    tells_again: u8,
     /// Identifiers that this end must not use, sorted.
     left_out: Arc<[u64]>,
 }
@@ -157,6 +161,7 @@ impl Hop {
             failed: 0,
             last: (Time::ZERO, Outcome::None),
             tells: false,
+            tells_again: 0,
             left_out: Arc::default(),
         }
     }
@@ -322,6 +327,11 @@ impl Hop {
         is_its.then_some(prefix)
     }
 
+    /// Whether the neighbour said that its addresses are under this prefix from now on.
+    pub fn claims(&self, prefix: [u8; 8]) -> bool {
+        self.claims.is_some_and(|claims| claims.prefix == prefix)
+    }
+
     /// The neighbour's addresses are under this prefix: frames pass there and back. Its schedule
     /// stays what it is.
     pub fn roam(&mut self, prefix: [u8; 8]) {
@@ -333,7 +343,9 @@ impl Hop {
 
     /// This end's addresses are under this prefix from now on, and its schedule stays what it is.
     pub fn move_to(&mut self, prefix: [u8; 8]) {
-        self.tells |= self.own.prefix != prefix;
+        if self.own.prefix != prefix {
+            (self.tells, self.tells_again) = (true, TELLS_AGAIN);
+        }
         self.own.prefix = prefix;
     }
 
@@ -474,6 +486,8 @@ impl Hop {
         let left = self.at.map(|at| (at, now + self.interval()));
         self.before = left.or(self.before);
         (self.at, self.next, self.faults) = (Some(spot), None, 0);
+        self.tells |= self.tells_again > 0;
+        self.tells_again = self.tells_again.saturating_sub(1);
         self.made += 1;
         self.last = (now, Outcome::Moved);
         self.forget_runs(now);

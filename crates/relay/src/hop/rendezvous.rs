@@ -126,7 +126,15 @@ impl Rendezvous {
 
     /// This end's addresses are under this prefix from now on.
     pub fn move_to(&mut self, prefix: [u8; 8]) {
-        self.own.prefix = prefix;
+        let former = core::mem::replace(&mut self.own.prefix, prefix);
+        // Data of a link that doesn't hop leaves from there, too.
+        let local = self.base.as_mut().and_then(|base| base.ends.local.as_mut());
+        if let Some((local, (known, identifier))) =
+            local.and_then(|local| HopPlace::split(*local).map(|parts| (local, parts)))
+            && known == former
+        {
+            *local = self.own.endpoint(identifier);
+        }
     }
 
     /// Says what the wall clock says; whether it was set since the last time.
@@ -322,6 +330,20 @@ mod tests {
         assert!(takes(&ends[0], now, back.remote), "the answer is taken in");
         assert!(ends[1].met(now, &back) && ends[0].met(now, &to));
         Some((turn, to))
+    }
+
+    #[test]
+    fn data_that_does_not_hop_leaves_from_another_prefix_as_soon_as_there_is_one() {
+        let mut ends = pair(0, false);
+        let (_, met) = meet(&mut ends, NOW).unwrap();
+        let prefix = [0x20, 1, 0x0d, 0xb8, 0, 9, 0, 1];
+        ends[0].move_to(prefix);
+        let base = ends[0].base(NOW, false).unwrap();
+        let parts = |at: Endpoints| HopPlace::split(at.local.unwrap()).unwrap();
+        assert_eq!(parts(base), (prefix, parts(met).1));
+        assert_eq!(base.remote, met.remote);
+        assert!(ends[0].has_base() && takes(&ends[0], NOW, base.local.unwrap()));
+        assert!(ends[0].calls(NOW, None).iter().all(|to| parts(*to).0 == prefix));
     }
 
     #[test]

@@ -119,19 +119,23 @@ fn old_addresses_and_guessed_ones_are_dropped_before_any_key() {
     assert_eq!(counted(&net, DropReason::StaleAddress), 2, "the schedule says nothing of it");
 }
 
-#[test]
-fn links_with_long_epochs_begin_to_hop_at_once() {
-    let mut net = net(|_| {});
-    let links = |net: &Net, node: usize| -> Vec<LinkId> {
-        net.nodes[node].relay.links().map(|link| link.link).collect()
-    };
+/// Has addresses hop each hour, and waits for the first hops.
+fn hop_by_the_hour(net: &mut Net) {
     for node in 0..3 {
-        for link in links(&net, node) {
-            net.nodes[node].relay.set_hop(net.now, link, Some(3_600 * SECOND));
+        let relay = &mut net.nodes[node].relay;
+        let links: Vec<LinkId> = relay.links().map(|link| link.link).collect();
+        for link in links {
+            relay.set_hop(net.now, link, Some(3_600 * SECOND));
         }
     }
     net.run(3 * SECOND);
-    assert!(all_hop(&net));
+    assert!(all_hop(net));
+}
+
+#[test]
+fn links_with_long_epochs_begin_to_hop_at_once() {
+    let mut net = net(|_| {});
+    hop_by_the_hour(&mut net);
     traffic(&mut net, 3);
 }
 
@@ -280,6 +284,91 @@ fn neighbours_follow_a_node_to_another_prefix_with_its_schedule() {
         let missed = lost(&mut net, 3);
         assert!(missed < 12 && all_hop(&net), "{missed}");
     }
+}
+
+/// The former prefix stays for a while: nothing is lost, and neighbours go to the other one though
+/// the former one answers.
+#[test]
+fn a_move_whose_former_prefix_stays_for_a_while_loses_nothing() {
+    for node in [R1, R2, H1] {
+        let mut net = net(|_| {});
+        lost(&mut net, 1);
+        let failed = [R1, R2, H1].map(|node| view(&net, node).failed);
+        (net.routed[node], net.also) = (moved_prefix(node), vec![hop_prefix(node)]);
+        net.nodes[node].relay.move_hop_prefix(net.now, moved_prefix(node));
+        assert_eq!(lost(&mut net, 2), 0, "{node}");
+        net.also.clear();
+        assert_eq!(lost(&mut net, 3), 0, "{node}");
+        assert!(all_hop(&net) && [R1, R2, H1].map(|node| view(&net, node).failed) == failed);
+    }
+}
+
+/// The route to the other prefix comes late: only the former place answers at first, and neighbours
+/// stay there until the other one does, too.
+#[test]
+fn a_move_whose_former_prefix_answers_first_loses_nothing() {
+    for node in [R1, R2, H1] {
+        let mut net = net(|_| {});
+        lost(&mut net, 1);
+        net.nodes[node].relay.move_hop_prefix(net.now, moved_prefix(node));
+        assert_eq!(lost(&mut net, 1), 0, "{node}");
+        (net.routed[node], net.also) = (moved_prefix(node), vec![hop_prefix(node)]);
+        assert_eq!(lost(&mut net, 3), 0, "{node}");
+        net.also.clear();
+        assert_eq!(lost(&mut net, 3), 0, "{node}");
+        assert!(all_hop(&net), "{node}");
+    }
+}
+
+/// What a node tells of its other prefix gets lost for once: it says so again with the next hops.
+#[test]
+fn a_move_of_which_nobody_heard_at_first_loses_nothing() {
+    let mut net = net(|_| {});
+    lost(&mut net, 1);
+    (net.routed[R1], net.also) = (moved_prefix(R1), vec![hop_prefix(R1)]);
+    net.cut = vec![(R1, R2), (H1, R1)];
+    net.nodes[R1].relay.move_hop_prefix(net.now, moved_prefix(R1));
+    net.step();
+    net.cut.clear();
+    assert_eq!(lost(&mut net, 4), 0);
+    net.also.clear();
+    let failed = [R1, R2, H1].map(|node| view(&net, node).failed);
+    followed(&mut net, failed);
+}
+
+/// Neighbours have gone to the other prefix before they hear of it, while the former place did not
+/// answer. That it answers later takes the move back no more.
+#[test]
+fn a_move_that_was_told_while_on_trial_is_not_taken_back() {
+    let mut net = net(|_| {});
+    hop_by_the_hour(&mut net);
+    let failed = [R1, R2, H1].map(|node| view(&net, node).failed);
+    net.routed[R1] = moved_prefix(R1);
+    net.nodes[R1].relay.move_hop_prefix(net.now, moved_prefix(R1));
+    let told = net.hold(R1);
+    let missed = lost(&mut net, 1);
+    assert!(missed < 12, "{missed}");
+    net.step_with(told);
+    net.also = vec![hop_prefix(R1)];
+    assert_eq!(lost(&mut net, 2), 0);
+    net.also.clear();
+    followed(&mut net, failed);
+}
+
+/// What stays under the former prefix is heard for half a minute.
+#[test]
+fn identifiers_that_stay_are_those_of_their_prefixes() {
+    let mut net = net(|_| {});
+    let relay = &mut net.nodes[R1].relay;
+    relay.set_staying(vec![7]);
+    relay.move_hop_prefix(net.now, moved_prefix(R1));
+    relay.set_staying(vec![8]);
+    let has = |net: &Net, id| net.nodes[R1].relay.accepted().unwrap().identifiers().contains(&id);
+    assert!(has(&net, 7) && has(&net, 8));
+    net.also = vec![hop_prefix(R1)];
+    net.routed[R1] = moved_prefix(R1);
+    lost(&mut net, 31);
+    assert!(!has(&net, 7) && has(&net, 8));
 }
 
 /// A translator of prefixes (RFC 6296) that appears before a router, which knows nothing of it.

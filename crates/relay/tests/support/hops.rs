@@ -45,9 +45,23 @@ impl Net {
     /// The destination of a datagram when it has come to its node, if a route leads there.
     pub(super) fn comes(&self, to: SocketAddr) -> Option<SocketAddr> {
         let Some(node) = hopper(to) else { return Some(to) };
-        let is_routed = under(self.routed[node], to) == to;
+        let mut routed = self.also.iter().chain([&self.routed[node]]);
+        let is_routed = routed.any(|prefix| under(*prefix, to) == to);
         let inside = if self.translated.contains(&node) { under(hop_prefix(node), to) } else { to };
         is_routed.then_some(inside)
+    }
+
+    /// Has a node send what is due; it is held, and returned.
+    pub fn hold(&mut self, node: usize) -> Vec<Datagram> {
+        self.wire.from = Some(self.nodes[node].at);
+        self.work(node);
+        self.wire.sent.drain(..).collect()
+    }
+
+    /// As [`Net::step`], and what was held arrives.
+    pub fn step_with(&mut self, held: Vec<Datagram>) {
+        self.wire.sent.extend(held);
+        self.step();
     }
 
     /// As [`Net::step`], but what goes between the fixed endpoints of nodes is held, and returned.

@@ -147,9 +147,10 @@ pub struct Net {
     pub cut: Vec<(usize, usize)>,
     /// What goes to the prefix of the first is lost, and what comes from that of the second.
     pub unrouted: [Option<usize>; 2],
-    /// The prefix that is routed to each node, and nodes that know another one: a translator before
-    /// them puts the one in the other's place.
+    /// The prefix that is routed to each node, others that are besides, and nodes that know another
+    /// one: a translator before them puts the one in the other's place.
     pub routed: Vec<[u8; 8]>,
+    pub also: Vec<[u8; 8]>,
     pub translated: Vec<usize>,
     /// From the first to the second node one of so many frames gets lost.
     pub lossy: Option<(usize, usize, u64)>,
@@ -257,8 +258,7 @@ impl Net {
             let relay = Relay::new(config, identity(i), secret, origins(i), seed, now, unix_ms);
             let forwarders: Vec<_> = workers.map(|worker| relay.forwarder(worker)).collect();
             let forwarded_by = vec![0; forwarders.len()];
-            let (at, cells) = (socket(i), Vec::new());
-            let legs = Legs::default();
+            let (at, cells, legs) = (socket(i), Vec::new(), Legs::default());
             Node { relay, forwarders, forwarded: 0, forwarded_by, at, cells, legs }
         };
         let nodes = addresses.iter().enumerate().map(make).collect();
@@ -271,6 +271,7 @@ impl Net {
             cut: Vec::new(),
             unrouted: [None; 2],
             routed: (0..addresses.len()).map(hop_prefix).collect(),
+            also: Vec::new(),
             translated: Vec::new(),
             lossy: None,
             spread,

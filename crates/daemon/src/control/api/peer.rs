@@ -92,6 +92,9 @@ pub struct HopStatus {
     /// in use).
     #[serde(default)]
     pub mode: String,
+    /// The prefix under which they are.
+    #[serde(default)]
+    pub prefix: String,
     /// The segment's interface.
     #[serde(default)]
     pub interface: Option<String>,

@@ -79,7 +79,9 @@ fn search(identifiers: &[u64], code: &mut Vec<sock_filter>) {
 pub(super) const PACKETS: u32 = 0;
 /// ... and in frames.
 pub(super) const FRAMES: u32 = 1;
-pub(super) const COUNTERS: u32 = 2;
+/// Beside them stands the prefix, which may become another one.
+pub(super) const PREFIX: u32 = 2;
+pub(super) const COUNTERS: u32 = 3;
 
 /// Registers: what is returned, arguments, the packet, the end of the stack.
 const R0: u8 = 0;
@@ -152,8 +154,9 @@ fn count(counts: RawFd, number: u32, amount: &[u64]) -> Vec<u64> {
     code
 }
 
-/// The extended program: identifiers in use are the keys of `used`.
-pub(super) fn extended(prefix: [u8; 8], used: RawFd, counts: RawFd) -> Vec<u64> {
+/// The extended program: identifiers in use are the keys of `used`, and the prefix stands in
+/// `counts`.
+pub(super) fn extended(used: RawFd, counts: RawFd) -> Vec<u64> {
     let one = instruction(SET, (R1, 0), 0, 1);
     let mut dropped = count(counts, PACKETS, &[one]);
     let segments =
@@ -166,7 +169,11 @@ pub(super) fn extended(prefix: [u8; 8], used: RawFd, counts: RawFd) -> Vec<u64> 
     inside.push(instruction(IF_NOT, (R0, 0), dropped.len() as i16, 0));
     inside.extend(dropped);
 
-    let mut known = wide(R1, 0, u64::from_ne_bytes(prefix)).to_vec();
+    let mut known = vec![instruction(STORE_WORD, (STACK, 0), NUMBER, PREFIX as i32)];
+    known.extend(look_up(counts, NUMBER));
+    // There always is one; the kernel wants to be told.
+    known.push(instruction(IF_ZERO, (R0, 0), inside.len() as i16 + 3, 0));
+    known.push(instruction(LOAD_LONG, (R1, R0), 0, 0));
     known.push(instruction(LOAD_LONG, (R2, STACK), ADDRESS, 0));
     known.push(instruction(IF_DIFFERS, (R1, R2), inside.len() as i16, 0));
     known.extend(inside);
