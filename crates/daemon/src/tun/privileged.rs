@@ -151,7 +151,7 @@ impl<K: Keeper> Privileged<K> {
             // The permitted capabilities stay when the process becomes another user.
             let kept = caps::securebits::set_keepcaps(true);
             if said.send(kept.map_err(|e| e.to_string())).is_ok() {
-                serve(&theirs, keeper);
+                serve(&theirs, keeper, Kernel::open);
             }
         };
         let thread = std::thread::Builder::new().name(K::THREAD.into()).spawn(work);
@@ -237,28 +237,56 @@ impl Kernel {
     }
 }
 
-fn serve<K: Keeper>(shared: &Shared<K::Wanted>, mut keeper: K) {
-    let mut kernel = None;
+/// How long the thread waits before it opens a way to the kernel again that could not be opened.
+struct Pause {
+    next: Duration,
+    until: Instant,
+}
+
+impl Pause {
+    /// After the first failure, ...
+    const FIRST: Duration = Duration::from_millis(100);
+    /// ... and after many: it doubles.
+    const LONGEST: Duration = Duration::from_secs(10);
+
+    fn after(before: Option<Pause>, now: Instant) -> Pause {
+        let span = before.map_or(Pause::FIRST, |before| before.next);
+        Pause { next: (span * 2).min(Pause::LONGEST), until: now + span }
+    }
+}
+
+fn serve<K: Keeper>(
+    shared: &Shared<K::Wanted>,
+    mut keeper: K,
+    mut open: impl FnMut() -> anyhow::Result<Kernel>,
+) {
+    let (mut kernel, mut pause, mut held) = (None, None::<Pause>, None);
     loop {
-        let wanted = match shared.next(keeper.due(), K::NEEDS) {
-            Next::Keep(wanted) => wanted,
+        // What is due can't be done before there is a way to the kernel.
+        let due = pause.as_ref().map(|pause| pause.until).or_else(|| keeper.due());
+        held = match shared.next(due, K::NEEDS) {
+            Next::Keep(wanted) => wanted.or(held),
             Next::End => break,
         };
         let sealed = shared.state().sealed.clone().unwrap_or(Ok(()));
         let opened = match (sealed, kernel.take()) {
             (Err(why), _) => Err(anyhow::Error::msg(why)),
             (Ok(()), Some(kernel)) => Ok(kernel),
-            (Ok(()), None) => Kernel::open(),
+            (Ok(()), None) => open(),
         };
         let faults = match opened {
             Ok(opened) => {
                 let Kernel { runtime, handle } = &opened;
-                let faults = runtime.block_on(keeper.keep(handle, wanted));
+                let faults = runtime.block_on(keeper.keep(handle, held.take()));
                 // One that may be at fault itself is not used again.
                 kernel = faults.is_empty().then_some(opened);
+                pause = None;
                 faults
             }
-            Err(error) => vec![format!("{error:#}")],
+            Err(error) => {
+                pause = Some(Pause::after(pause, Instant::now()));
+                vec![format!("{error:#}")]
+            }
         };
         let again = !shared.state().faults.is_empty();
         if !faults.is_empty() {
@@ -269,7 +297,7 @@ fn serve<K: Keeper>(shared: &Shared<K::Wanted>, mut keeper: K) {
         state.done = state.taken;
         shared.answered.notify_all();
     }
-    if let Some(Kernel { runtime, handle }) = kernel.or_else(|| Kernel::open().ok()) {
+    if let Some(Kernel { runtime, handle }) = kernel.or_else(|| open().ok()) {
         runtime.block_on(keeper.end(&handle));
     }
 }
@@ -317,6 +345,52 @@ mod tests {
         assert_eq!(next(Some(later)), None);
     }
 
+    /// Something is always due, and it takes down what it was told.
+    struct Eager(std::sync::mpsc::Sender<Option<u8>>);
+
+    impl Keeper for Eager {
+        type Wanted = u8;
+        const THREAD: &'static str = "test";
+        const SETTING: &'static str = "";
+        const NEEDS: &'static str = "";
+
+        async fn keep(&mut self, _kernel: &Handle, wanted: Option<u8>) -> Vec<String> {
+            let _ended = self.0.send(wanted);
+            // A keeper that asked for no pause of its own would be called all the time.
+            std::thread::sleep(Duration::from_millis(5));
+            Vec::new()
+        }
+
+        fn due(&self) -> Option<Instant> {
+            Some(Instant::now())
+        }
+
+        fn log(_faults: &[String], _again: bool) {}
+    }
+
+    #[test]
+    fn a_way_to_the_kernel_that_can_not_be_opened_is_tried_seldom_and_loses_nothing() {
+        let shared: Arc<Shared<u8>> = Arc::new(Shared::new());
+        shared.state().sealed = Some(Ok(()));
+        shared.state().wanted = Some(7);
+        let (tells, told) = std::sync::mpsc::channel();
+        let (began, theirs, mut tries) = (Instant::now(), Arc::clone(&shared), 0);
+        let open = move || {
+            tries += 1;
+            // After 0, 0.1 s, and 0.3 s.
+            if tries < 4 { anyhow::bail!("no descriptor is left") } else { Kernel::open() }
+        };
+        let thread = std::thread::spawn(move || serve(&theirs, Eager(tells), open));
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(shared.state().faults, ["no descriptor is left"]);
+        assert_eq!(told.recv(), Ok(Some(7)), "it is told what was wanted meanwhile");
+        assert!(began.elapsed() >= 7 * Pause::FIRST, "{:?}", began.elapsed());
+        assert_eq!(told.recv(), Ok(None));
+        assert_eq!(shared.state().faults, [""; 0]);
+        shared.state().ended = true;
+        thread.join().unwrap();
+    }
+
     #[test]
     fn who_waits_is_told_what_could_not_be_done_and_that_it_took_too_long() {
         let shared: Shared<u8> = Shared::new();
@@ -326,5 +400,15 @@ mod tests {
         assert_eq!(shared.wait(3, soon), Err("the kernel did not answer within 1 ms".into()));
         shared.state().faults = vec!["refused".into()];
         assert_eq!(shared.wait(2, soon), Err("refused".into()));
+    }
+
+    #[test]
+    fn a_pause_grows_and_is_bounded() {
+        let (now, mut pause) = (Instant::now(), None);
+        for ms in [100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000] {
+            let next = Pause::after(pause, now);
+            assert_eq!(next.until, now + Duration::from_millis(ms));
+            pause = Some(next);
+        }
     }
 }
