@@ -188,8 +188,8 @@ impl Hops {
 }
 
 impl<C: Ciphers> Relay<C> {
-    /// Whether a neighbour is at an address of its schedule, under the prefix that it said itself to
-    /// be at from now on.
+    /// Whether a neighbour is at an address of its schedule, under the prefix at which it said
+    /// itself to be from now on.
     pub(crate) fn is_where_it_said(&self, now: Time, link: LinkId, at: Endpoints) -> bool {
         let known = self.hops.links.get(&link);
         known.is_some_and(|known| {

@@ -7,15 +7,19 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use nix::fcntl::{Flock, FlockArg};
-use shoal_crypto::{SigningKey, VerifyKey};
+use shoal_crypto::{PublicKey, SigningKey, VerifyKey};
 use shoal_daemon::config::keys;
 use shoal_daemon::files::reading;
-use shoal_directory::{Content, List, Prefix, SIZE_MAX};
+use shoal_directory::{Content, List, Mandate, Prefix, SIZE_MAX};
 
 use crate::failure::{self, Failure};
 
 pub const KEY: &str = "authority.key";
 pub const LIST: &str = "network.list";
+/// Mandates that were taken back or begun anew: a registrar's key and the serial, line by line.
+const ENDED: &str = "mandates.ended";
+/// Longest such file, in bytes.
+const ENDED_MAX: u64 = 1 << 20;
 
 /// Something is wrong with a file.
 pub fn wrong(path: &Path, why: impl core::fmt::Display) -> anyhow::Error {
@@ -90,6 +94,32 @@ impl Authority {
         &self.key
     }
 
+    /// Remembers a mandate that ends with the next list: its id must name no other chain.
+    pub fn note_ended(&self, mandate: &Mandate) -> Result<()> {
+        let (key, serial) = (mandate.key.to_string(), mandate.serial);
+        if self.last_serial(&mandate.key)? < serial {
+            let text = format!("{}{key} {serial}\n", self.ended()?);
+            write(&self.dir.join(ENDED), text.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// The highest serial of a mandate for this key that has ended; 0 if there was none.
+    pub fn last_serial(&self, key: &PublicKey) -> Result<u32> {
+        let key = key.to_string();
+        let serial = |line: &str| line.strip_prefix(&key)?.trim().parse().ok();
+        Ok(self.ended()?.lines().filter_map(serial).max().unwrap_or(0))
+    }
+
+    fn ended(&self) -> Result<String> {
+        let file = self.dir.join(ENDED);
+        if !file.exists() {
+            return Ok(String::new());
+        }
+        let bytes = reading::read(&file, ENDED_MAX).map_err(|e| wrong(&file, e))?;
+        String::from_utf8(bytes).map_err(|e| wrong(&file, e))
+    }
+
     /// Signs what the list says now as a newer one, and puts it in place.
     pub fn save(mut self) -> Result<List> {
         let file = self.list();
@@ -127,4 +157,37 @@ pub fn write(file: &Path, bytes: &[u8]) -> Result<()> {
         std::fs::rename(&fresh, file)
     })();
     written.map_err(|e| wrong(file, e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mandate_that_ended_leaves_its_serial() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().join("net");
+        let key = SigningKey::from_seed([1; 32]);
+        create(&dir, &key, "fd00::/48".parse().unwrap()).unwrap();
+        let authority = Authority::open(&dir).unwrap();
+        let desk = |seed: u8| shoal_crypto::Identity::from_seed([seed; 32]).public();
+        let mandate = |seed: u8, serial: u32| Mandate {
+            name: "desk".into(),
+            serial,
+            key: desk(seed),
+            groups: Vec::new(),
+            hosts: vec!["1.100-1.199".parse().unwrap()],
+            ipv4: None,
+            most: 9,
+            longest_s: 86_400,
+            until_unix_s: 2_000_000_000,
+        };
+        assert_eq!(authority.last_serial(&desk(7)).unwrap(), 0);
+        for (seed, serial) in [(7, 1), (8, 5), (7, 3), (7, 2)] {
+            authority.note_ended(&mandate(seed, serial)).unwrap();
+        }
+        assert_eq!([7, 8, 9].map(|seed| authority.last_serial(&desk(seed)).unwrap()), [3, 5, 0]);
+        let lines = std::fs::read_to_string(dir.join(ENDED)).unwrap();
+        assert_eq!(lines.lines().count(), 3, "{lines}");
+    }
 }

@@ -30,16 +30,23 @@ pub fn mandate(json: bool, args: &super::MandateArgs) -> Result<()> {
     let at = mandates.iter().position(|mandate| mandate.name == args.name);
     let old = at.map(|at| mandates.remove(at));
     let text = if args.remove {
-        old.ok_or_else(|| usage(format!("there is no mandate {:?}", args.name)))?;
+        let old = old.ok_or_else(|| usage(format!("there is no mandate {:?}", args.name)))?;
+        authority.note_ended(&old)?;
         format!("{}: taken back, and its members are none any more", args.name)
     } else {
         let mandate = match old {
-            Some(old) => changed(old, args)?,
-            None => fresh(args)?,
+            Some(old) => {
+                let new = changed(&authority, old.clone(), args)?;
+                if new.id() != old.id() {
+                    authority.note_ended(&old)?;
+                }
+                new
+            }
+            None => fresh(&authority, args)?,
         };
         let mandate = mandate.checked().map_err(|e| usage(format!("{:?}: {e}", args.name)))?;
         let text = said(&mandate);
-        mandates.push(mandate);
+        authority.content.mandates.push(mandate);
         text
     };
     let list = authority.save()?;
@@ -63,7 +70,7 @@ fn days_s(days: u64) -> Result<u32> {
     u32::try_from(days * DAY_S).map_err(|_| usage("--days: a membership lasts at most 49710 days"))
 }
 
-fn fresh(args: &super::MandateArgs) -> Result<Mandate> {
+fn fresh(authority: &Authority, args: &super::MandateArgs) -> Result<Mandate> {
     let needed = |what: &str| usage(format!("{:?} is new: --{what} is needed", args.name));
     let key = args.key.ok_or_else(|| needed("key"))?;
     if args.hosts.is_empty() {
@@ -72,7 +79,8 @@ fn fresh(args: &super::MandateArgs) -> Result<Mandate> {
     let days = args.days.unwrap_or(DAYS);
     Ok(Mandate {
         name: args.name.clone(),
-        serial: 1,
+        // Another chain than those that this key had before.
+        serial: authority.last_serial(&key)?.saturating_add(1),
         key,
         groups: args.group.clone(),
         hosts: args.hosts.clone(),
@@ -83,12 +91,13 @@ fn fresh(args: &super::MandateArgs) -> Result<Mandate> {
     })
 }
 
-fn changed(old: Mandate, args: &super::MandateArgs) -> Result<Mandate> {
+fn changed(authority: &Authority, old: Mandate, args: &super::MandateArgs) -> Result<Mandate> {
     let key = args.key.unwrap_or(old.key);
     let anew = args.anew || key != old.key;
     let was = old.clone();
+    let last = old.serial.max(authority.last_serial(&key)?);
     let new = Mandate {
-        serial: if anew { old.serial.saturating_add(1) } else { old.serial },
+        serial: if anew { last.saturating_add(1) } else { old.serial },
         name: old.name,
         key,
         groups: if args.group.is_empty() { old.groups } else { args.group.clone() },
@@ -163,6 +172,7 @@ pub fn adopt(common: &Common, args: &super::Adopt) -> Result<()> {
         );
     }
     if args.remove {
+        authority.note_ended(&mandate)?;
         authority.content.mandates.retain(|other| other.id() != mandate.id());
     }
     let list = authority.save()?;

@@ -101,8 +101,8 @@ impl<D: Disk> Desk<D> {
         self.register()?.members().find(|member| member.key.dh == *half)
     }
 
-    /// Whether another registrar made this key a member, and this one did not: of two descriptors of
-    /// one key nodes take one.
+    /// Whether another registrar made this key a member, and this one did not: of two descriptors
+    /// of one key nodes take one.
     pub(super) fn is_anothers(&self, key: &PublicKey, unix_s: u64) -> bool {
         let lives = |member: &Member| member.key == *key && member.expires_unix_s > unix_s;
         let own = self.register().into_iter().flat_map(Register::members);
