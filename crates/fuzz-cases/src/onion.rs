@@ -139,7 +139,7 @@ impl World {
             let (seed, now) = ([address.router as u8 + 7; 32], Time::ZERO);
             let mut node = Onion::new(config, identity(address), secret, seed, now, 1 << 40);
             node.set_nodes(keys.clone());
-            node.set_mixes(mixes().into());
+            node.set_mixes(now, mixes().into());
             (address, node)
         });
         let (nodes, ends) = (nodes.into(), BTreeMap::new());

@@ -69,11 +69,11 @@ impl<S: Shell> Control<S> {
 
     /// Says which strategies the network offers, the first one first. To be called before
     /// [`Self::set_circuit_nodes`], whose relays may have one of them.
-    pub fn set_mixes(&mut self, mixes: Vec<Strategy>) {
+    pub fn set_mixes(&mut self, now: Time, mixes: Vec<Strategy>) {
         if let Some(pool) = &mut self.circuits.pool {
-            pool.set_mixes(mixes.clone());
+            pool.set_mixes(now, mixes.clone());
         }
-        self.circuits.onion.set_mixes(mixes);
+        self.circuits.onion.set_mixes(now, mixes);
     }
 
     /// Has loops sent along this host's circuits, or none: see [`Pool::set_loops`].

@@ -19,7 +19,7 @@ fn timed() -> Strategy {
 /// Nodes whose list offers both strategies.
 fn world() -> World {
     let mut world = World::new();
-    world.nodes.values_mut().for_each(|node| node.set_mixes(vec![stop(), timed()]));
+    world.nodes.values_mut().for_each(|node| node.set_mixes(Time::ZERO, vec![stop(), timed()]));
     // Not at a time at which a quantum ends.
     world.now = Time(1_000_000_100);
     world
@@ -115,7 +115,14 @@ fn the_origin_knows_how_long_each_echo_is_to_wait() {
 #[test]
 fn a_relay_takes_only_strategies_of_the_list_and_its_own_counts_more() {
     let mut world = world();
-    world.node(relay(2)).set_mixes(vec![timed()]);
+    let now = world.now;
+    world.node(relay(2)).set_mixes(now, vec![timed()]);
+    // Other nodes may have the list of before for a while.
+    let id = begin(&mut world, &[stop(); 3]);
+    world.run();
+    assert!(world.events.contains(&(A, Event::Built(id))));
+    world.pass(Duration::from_secs(12 * 60));
+    world.drops.clear();
     begin(&mut world, &[stop(); 3]);
     world.run();
     assert!(world.drops.contains(&(relay(2), DropReason::NotAllowed)), "{:?}", world.drops);

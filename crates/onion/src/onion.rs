@@ -53,6 +53,10 @@ const SWEEP: Duration = Duration::from_secs(1);
 const QUEUE_MAX: usize = 1_024;
 /// The number of the machine's own echoes, which nobody is told of.
 const OWN_ECHO: u64 = 0;
+/// Strategies of a list before are taken for so long, ...
+const FORMER_KEPT: Duration = Duration::from_secs(12 * 60);
+/// ... and so many: as many as a list has.
+const FORMER_MAX: usize = 4;
 
 /// What a node is told at its start.
 pub struct Config {
@@ -176,6 +180,8 @@ pub struct Onion<C: Ciphers> {
     bonds: BTreeMap<Address, Bond>,
     /// The strategies that the network offers.
     mixes: Vec<Strategy>,
+    /// Those of lists before, and until when circuits may still name them.
+    former: Vec<(Strategy, Time)>,
     /// What this node does with the cells of all circuits that it carries, if it has a strategy of
     /// its own.
     own_mix: Option<Strategy>,
@@ -237,6 +243,7 @@ impl<C: Ciphers> Onion<C> {
             nodes: BTreeMap::new(),
             bonds: BTreeMap::new(),
             mixes: Vec::new(),
+            former: Vec::new(),
             own_mix: None,
             slots,
             waiting: BTreeMap::new(),
@@ -277,9 +284,15 @@ impl<C: Ciphers> Onion<C> {
         self.config.relay = relay;
     }
 
-    /// Says which strategies the network offers: circuits may name no others.
-    pub fn set_mixes(&mut self, mixes: Vec<Strategy>) {
-        self.mixes = mixes;
+    /// Says which strategies the network offers: circuits may name no others, but for twelve
+    /// minutes those of the list before, which hosts may still have.
+    pub fn set_mixes(&mut self, now: Time, mixes: Vec<Strategy>) {
+        let before = core::mem::replace(&mut self.mixes, mixes);
+        let gone = before.into_iter().map(|strategy| (strategy, now + FORMER_KEPT));
+        let mut former: Vec<_> = gone.chain(self.former.drain(..)).collect();
+        former.retain(|(strategy, until)| *until > now && !self.mixes.contains(strategy));
+        former.truncate(FORMER_MAX);
+        self.former = former;
     }
 
     /// Says that this node delays cells of all circuits that it carries, whatever they name.

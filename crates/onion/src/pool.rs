@@ -135,6 +135,8 @@ pub struct Pool {
     routers: Routers,
     /// The strategies that the network offers, in its order.
     mixes: Vec<Strategy>,
+    /// What a newer list offers, and from when on that counts.
+    coming: Option<(Time, Vec<Strategy>)>,
     kept: Kept,
     kept_is_new: bool,
     rng: Rng,
@@ -175,6 +177,7 @@ impl Pool {
             shape: Shape::new(config.relays.max(TAGS_MIN))?,
             routers: Routers::default(),
             mixes: Vec::new(),
+            coming: None,
             kept,
             kept_is_new: false,
             rng: Rng::new(seed),
@@ -241,13 +244,10 @@ impl Pool {
                 }
             }
         }
+        if has_changed {
+            self.follow_mixes(now);
+        }
         self.settle(now);
-    }
-
-    /// Says which strategies the network offers, the first one first. They count for circuits that
-    /// are built from now on.
-    pub fn set_mixes(&mut self, mixes: Vec<Strategy>) {
-        self.mixes = mixes;
     }
 
     /// The strategies that the network offers.
@@ -490,7 +490,8 @@ impl Pool {
         let before = self.kept.text();
         self.kept.note_built(&self.routers, &built, &mut self.rng);
         self.kept_is_new |= self.kept.text() != before;
-        let live = Live::new(now, id, building, &mut self.rng);
+        let mut live = Live::new(now, id, building, &mut self.rng);
+        self.follow_mixes_with(now, &mut live);
         if is_try {
             self.try_built(now, to, live);
         } else {

@@ -87,13 +87,14 @@ impl<C: Ciphers> Node<C> {
         let makings = Rc::clone(&self.makings);
         let (plan, options) = (&makings.plan, &makings.options);
         let list = List::newest(&makings.lists, options, self.at, now);
-        self.control.set_mixes(list.map_or(Vec::new(), |list| list.mixes.clone()));
+        let shown = self.clock.read(now);
+        self.control.set_mixes(shown, list.map_or(Vec::new(), |list| list.mixes.clone()));
         let router = |(number, at): (usize, &Address)| {
             let mix = list.and_then(|list| list.own[number]);
             (*at, Router { relay: true, mix, ..Router::default() })
         };
         let relays = Routers::new(plan.nodes[..plan.routers].iter().enumerate().map(router));
         let keys = plan.nodes.iter().copied().zip(makings.keys.iter().copied()).collect();
-        self.control.set_circuit_nodes(self.clock.read(now), relays, keys);
+        self.control.set_circuit_nodes(shown, relays, keys);
     }
 }

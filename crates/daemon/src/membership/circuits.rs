@@ -313,7 +313,7 @@ impl Worker {
     pub(crate) fn apply_circuits(&mut self, now: Time) {
         let Parts { node, names, config, authority, circuits, .. } = &mut self.parts;
         let hosts = names.hosts();
-        node.set_mixes(hosts.mixes().offer());
+        node.set_mixes(now, hosts.mixes().offer());
         node.set_circuit_nodes(now, routers(hosts), nodes(hosts));
         node.set_loops(now, cover::has_loops(config, hosts));
         circuits.unmixed = unmixed(config, hosts.mixes());

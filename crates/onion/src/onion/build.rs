@@ -274,7 +274,7 @@ impl<C: Ciphers> Onion<C> {
         opener: &OuterSeal,
         answer: &Answer,
     ) -> Result<(), DropReason> {
-        let mixing = self.agreed(answer.offer.mixing)?;
+        let mixing = self.agreed(now, answer.offer.mixing)?;
         let gives_way = self.find_room(now, from, 0)?;
         gives_way.into_iter().for_each(|id| self.remove(id));
         let (shape, place) = (answer.offer.shape, answer.offer.place);
@@ -302,11 +302,14 @@ impl<C: Ciphers> Onion<C> {
     /// What this node does with cells of a circuit whose origin asks for this.
     ///
     /// Errors: `not_allowed`: the network's list has no such strategy.
-    fn agreed(&self, asked: Mixing) -> Result<Mixing, DropReason> {
+    fn agreed(&self, now: Time, asked: Mixing) -> Result<Mixing, DropReason> {
+        let is_former = |strategy| {
+            self.former.iter().any(|(former, until)| *former == strategy && now < *until)
+        };
         match (asked, self.own_mix) {
             (Mixing::Relay(_), Some(own)) => Ok(Mixing::Relay(own)),
             (Mixing::Relay(strategy), None)
-                if strategy.holds() && !self.mixes.contains(&strategy) =>
+                if strategy.holds() && !self.mixes.contains(&strategy) && !is_former(strategy) =>
             {
                 Err(DropReason::NotAllowed)
             }

@@ -7,12 +7,57 @@
 use core::time::Duration;
 
 use shoal_mix::Added;
-use shoal_wire::{Address, Strategy};
+use shoal_wire::{Address, Strategy, Time};
 
 use super::Pool;
+use super::live::{Live, between};
 use crate::path::Warning;
 
+/// How long circuits are still built with the strategies of the list before, which relays take for
+/// longer: a relay that does not have the new list yet lets a set-up with another strategy die.
+const AFTER: Duration = Duration::from_secs(60);
+/// Within so long after that, circuits with other strategies give way.
+const SPREAD: Duration = Duration::from_secs(60);
+
 impl Pool {
+    /// Says which strategies the network offers, the first one first. While there are circuits,
+    /// they count a minute later, and within another minute circuits with others give way.
+    pub fn set_mixes(&mut self, now: Time, mixes: Vec<Strategy>) {
+        if self.hosts.is_empty() || mixes == self.mixes {
+            (self.mixes, self.coming) = (mixes, None);
+        } else if self.coming.as_ref().is_none_or(|(_, coming)| *coming != mixes) {
+            self.coming = Some((now + AFTER, mixes));
+            self.settle(now);
+        }
+    }
+
+    /// Puts strategies in force whose time has come.
+    pub(super) fn settle_mixes(&mut self, now: Time) {
+        if let Some((_, mixes)) = self.coming.take_if(|(at, _)| *at <= now) {
+            self.mixes = mixes;
+            self.follow_mixes(now);
+        }
+    }
+
+    /// Has circuits give way whose relays would do something else with a new one's cells.
+    pub(super) fn follow_mixes(&mut self, now: Time) {
+        let mut hosts = core::mem::take(&mut self.hosts);
+        let lives = hosts.values_mut();
+        for live in lives.flat_map(|host| host.in_use.iter_mut().chain(&mut host.standby)) {
+            self.follow_mixes_with(now, live);
+        }
+        self.hosts = hosts;
+    }
+
+    /// The same with one circuit, which may have been set up meanwhile.
+    pub(super) fn follow_mixes_with(&mut self, now: Time, live: &mut Live) {
+        if self.mixes_of(live.relays()).0 != live.mixes {
+            let soon = now + between((Duration::ZERO, SPREAD), &mut self.rng);
+            live.replace_at = live.replace_at.min(soon);
+            live.stale_at = live.stale_at.min(soon);
+        }
+    }
+
     /// What each of these relays does with cells, and what must be said about it.
     pub(super) fn mixes_of(&self, relays: &[Address]) -> (Vec<Strategy>, Option<Warning>) {
         let own: Vec<_> = relays.iter().map(|at| self.routers.mix(*at)).collect();
@@ -66,7 +111,7 @@ mod tests {
     use super::*;
     use crate::path::{Kept, Router, Routers};
     use crate::pool::Config;
-    use shoal_wire::{MixTime, Time};
+    use shoal_wire::MixTime;
 
     fn ms(ms: u64) -> MixTime {
         MixTime::from_duration(Duration::from_millis(ms)).unwrap()
@@ -85,7 +130,7 @@ mod tests {
         let relay = |(n, mix): (u32, &Option<Strategy>)| {
             (Address::new(n, 0), Router { relay: true, mix: *mix, ..Router::default() })
         };
-        pool.set_mixes(offered.to_vec());
+        pool.set_mixes(Time::ZERO, offered.to_vec());
         pool.set_routers(Time::ZERO, Routers::new((1..).zip(own).map(relay)));
         pool
     }

@@ -101,12 +101,14 @@ impl Pool {
     /// Does what is due, and finds out when something is due next.
     pub(super) fn settle(&mut self, now: Time) {
         self.blame.forget_old(now);
+        self.settle_mixes(now);
         let all: Vec<Address> = self.hosts.keys().copied().collect();
         for to in all {
             self.settle_host(now, to);
         }
         let may_build = self.next_to_try(now).or_else(|| self.next_to_build(now)).is_some();
-        let due = self.hosts.values().map(|host| host.due(now)).min();
+        let coming = self.coming.as_ref().map(|(at, _)| *at);
+        let due = self.hosts.values().map(|host| host.due(now)).chain(coming).min();
         (self.now, self.due) = (now, if may_build { Some(now) } else { due });
     }
 

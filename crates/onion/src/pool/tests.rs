@@ -10,6 +10,7 @@ use crate::path::Router;
 
 mod failures;
 mod loops;
+mod mixes;
 mod tries;
 
 const NOW: Time = Time::from_millis(1_000);
@@ -282,16 +283,6 @@ fn a_wanted_host_has_a_circuit_at_once_and_another_soon() {
     assert!(first[1] != second[1], "the standby has another middle");
     assert!(!world.pool.want(world.now, Address::new(2, 0)), "no circuit ends at a router");
     assert!(!world.pool.want(world.now, Address::new(1, 1)), "nor at this host");
-}
-
-#[test]
-fn people_see_what_mixes_add_beyond_a_second() {
-    let mut world = World::new(1, 9, 64);
-    world.pool.set_mixes(vec![Strategy::Timed { every: MixTime::MAX }]);
-    world.want(host(2));
-    world.run(LEG * 20);
-    let circuit = &world.view(host(2)).circuits[0];
-    assert_eq!((circuit.mixes.len(), circuit.added), (3, SEC * 3 / 2));
 }
 
 #[test]
