@@ -91,9 +91,10 @@ fn a_router_that_is_no_relay_carries_nothing() {
 fn what_the_network_offers_is_told_to_those_who_begin_circuits_and_carry_them() {
     let (mut net, _) = net(true);
     let offer = vec![Strategy::Timed { every: MixTime::MAX }, Strategy::Pass];
+    let now = net.now;
     for at in [H1, R1] {
         let node = &mut net.nodes[at];
-        node.set_mixes(offer.clone());
+        node.set_mixes(now, offer.clone());
         assert_eq!(node.circuits.onion.mixes(), offer);
         assert!(node.pool().is_none_or(|pool| pool.mixes() == offer));
     }
