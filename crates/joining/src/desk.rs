@@ -517,12 +517,14 @@ impl<D: Disk> Desk<D> {
         self.granted(id, &key, (now, unix_s)).ok_or(Refusal::Registrar)
     }
 
-    /// Whose names, keys and addresses nobody else gets: all of the list, expired or not, and this
-    /// registrar's and others' until they expire, revoked or not.
+    /// Whose names, keys and addresses nobody else gets: all of the list and of other registrars,
+    /// expired or not, and this one's own until they expire, revoked or not.
     fn holders(&self, unix_s: u64) -> impl Iterator<Item = &Member> {
         let listed = self.directory.list().into_iter().flat_map(|list| &list.content().members);
-        let given = self.directory.registers().flat_map(Register::members);
-        let given = given.filter(move |member| member.expires_unix_s > unix_s);
+        let given = self.directory.registers().flat_map(move |register| {
+            let is_own = Some(register.id()) == self.mandate;
+            register.members().filter(move |held| !is_own || held.expires_unix_s > unix_s)
+        });
         listed.map(|signed| &signed.member).chain(given)
     }
 

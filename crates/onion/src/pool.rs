@@ -44,6 +44,7 @@ pub use blame::Avoided;
 use blame::Blame;
 use live::{Building, Ending, Live};
 pub use loops::{LoopTotals, Verdict};
+use mixes::Offer;
 use tries::Tries;
 pub use view::{CircuitState, CircuitView, HostView, Problem, SetUps};
 
@@ -133,10 +134,10 @@ pub struct Pool {
     config: Config,
     shape: Shape,
     routers: Routers,
-    /// The strategies that the network offers, in its order.
-    mixes: Vec<Strategy>,
-    /// What a newer list offers, and from when on that counts.
-    coming: Option<(Time, Vec<Strategy>)>,
+    /// The strategies that the network offers, and those of relays.
+    offer: Offer,
+    /// What a newer list says of them, and from when on that counts.
+    coming: Option<(Time, Offer)>,
     kept: Kept,
     kept_is_new: bool,
     rng: Rng,
@@ -176,7 +177,7 @@ impl Pool {
             config,
             shape: Shape::new(config.relays.max(TAGS_MIN))?,
             routers: Routers::default(),
-            mixes: Vec::new(),
+            offer: Offer::default(),
             coming: None,
             kept,
             kept_is_new: false,
@@ -226,6 +227,7 @@ impl Pool {
     /// list or by the old one, since another may hide more.
     pub fn set_routers(&mut self, now: Time, routers: Routers) {
         let has_changed = self.routers != routers;
+        self.offer_own(now, &routers);
         self.routers = routers;
         let Config { address: from, relays, .. } = self.config;
         for (to, host) in &mut self.hosts {
@@ -244,15 +246,12 @@ impl Pool {
                 }
             }
         }
-        if has_changed {
-            self.follow_mixes(now);
-        }
         self.settle(now);
     }
 
     /// The strategies that the network offers.
     pub fn mixes(&self) -> &[Strategy] {
-        &self.mixes
+        &self.offer.mixes
     }
 
     /// Notes that something is to go to `to`. False if it is no host, or circuits to too many

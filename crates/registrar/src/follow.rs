@@ -82,6 +82,8 @@ struct Have {
     version: u64,
     mandate: Option<MandateId>,
     steps: Arc<Vec<Supplement>>,
+    /// How many steps of each other mandate of the list the registrar has.
+    learnt: Learnt,
     /// A secret of the network, if the list names a newer one that is not here.
     asks: Option<NetworkSecret>,
     changed: bool,
@@ -131,10 +133,9 @@ impl Follower {
         let shared = Arc::new(Shared::default());
         let ours = shared.clone();
         let body = move || {
-            let mut learnt = Learnt::new();
-            while let Some((version, mandate, steps, asks)) = shared.next() {
+            while let Some((version, mandate, steps, learnt, asks)) = shared.next() {
                 let what = (version, mandate);
-                let done = turn(&mut node, &authority, what, &steps, (&news, &mut learnt));
+                let done = turn(&mut node, &authority, what, &steps, (&news, &learnt));
                 // What the node has counts whether or not it gives the secret.
                 let done = done.map(|has| (has, ask(&mut node, asks.as_ref(), &news).err()));
                 let mut standing = lock(&shared.standing);
@@ -155,12 +156,12 @@ impl Follower {
     pub fn set(
         &self,
         (version, mandate): (u64, Option<MandateId>),
-        steps: Arc<Vec<Supplement>>,
+        (steps, learnt): (Arc<Vec<Supplement>>, Learnt),
         asks: Option<NetworkSecret>,
     ) {
         let mut have = lock(&self.0.have);
         let stopped = have.stopped;
-        *have = Have { version, mandate, steps, asks, changed: true, stopped };
+        *have = Have { version, mandate, steps, learnt, asks, changed: true, stopped };
         self.0.wake.notify_one();
     }
 
@@ -184,7 +185,7 @@ impl Drop for Follower {
     }
 }
 
-type What = (u64, Option<MandateId>, Arc<Vec<Supplement>>, Option<NetworkSecret>);
+type What = (u64, Option<MandateId>, Arc<Vec<Supplement>>, Learnt, Option<NetworkSecret>);
 
 impl Shared {
     /// Waits until there is something new or it is time to look; none at the end.
@@ -195,7 +196,8 @@ impl Shared {
         let mut have = waited.unwrap_or_else(PoisonError::into_inner).0;
         have.changed = false;
         let asks = have.asks.clone();
-        (!have.stopped).then(|| (have.version, have.mandate, have.steps.clone(), asks))
+        let (steps, learnt) = (have.steps.clone(), have.learnt.clone());
+        (!have.stopped).then_some((have.version, have.mandate, steps, learnt, asks))
     }
 }
 
@@ -205,20 +207,27 @@ fn turn(
     authority: &VerifyKey,
     (version, mandate): (u64, Option<MandateId>),
     steps: &[Supplement],
-    (news, learnt): (&Outlet<News>, &mut Learnt),
+    (news, learnt): (&Outlet<News>, &Learnt),
 ) -> Result<Option<u64>, String> {
     let looked = node.look(version, mandate)?;
-    match looked.list {
-        Some(bytes) => {
-            let list = List::open(authority, &bytes);
-            let list = list.map_err(|e| format!("the node's list: {e}"))?;
-            // Without room the next look brings it again.
-            let _later = news.try_send(News::List(Box::new(list)));
-        }
-        // Under the newest list alone, since another may not have their mandates.
-        None => learn(node, &looked.others, (news, learnt))?,
+    if let Some(bytes) = looked.list {
+        let list = List::open(authority, &bytes).map_err(|e| format!("the node's list: {e}"))?;
+        // Without room the next look brings it again.
+        let _later = news.try_send(News::List(Box::new(list)));
     }
-    let Some(mut has) = looked.steps else { return Ok(None) };
+    let given = give(node, looked.steps, steps);
+    // One's own supplements don't wait for others': what is missing the next look brings.
+    let _later = learn(node, &looked.others, (news, learnt));
+    given
+}
+
+/// Gives the node what it lacks, of which it has so many steps; how many it has then.
+fn give(
+    node: &mut impl Node,
+    has: Option<u64>,
+    steps: &[Supplement],
+) -> Result<Option<u64>, String> {
+    let Some(mut has) = has else { return Ok(None) };
     while let Some(rest) = steps.get(has as usize..).filter(|rest| !rest.is_empty()) {
         let some = &rest[..rest.len().min(STEPS_AT_ONCE)];
         node.give(some)?;
@@ -227,27 +236,20 @@ fn turn(
     Ok(Some(has))
 }
 
-/// How many steps of each of the other mandates went on.
-type Learnt = BTreeMap<String, u64>;
+/// How many steps of other mandates the registrar has, by their ids.
+pub type Learnt = BTreeMap<String, u64>;
 
 /// Passes on what other registrars have signed since.
 fn learn(
     node: &mut impl Node,
     others: &[(String, u64)],
-    (news, learnt): (&Outlet<News>, &mut Learnt),
+    (news, learnt): (&Outlet<News>, &Learnt),
 ) -> Result<(), String> {
-    learnt.retain(|mandate, _| others.iter().any(|(other, _)| other == mandate));
     for (mandate, has) in others {
-        let known = learnt.entry(mandate.clone()).or_default();
-        // A mandate that was narrowed has fewer for a time.
-        *known = (*known).min(*has);
-        if *known < *has {
-            let steps = node.steps(mandate, *known + 1)?;
-            let count = steps.len() as u64;
+        // A mandate that the registrar's own list does not have is no use there.
+        if let Some(known) = learnt.get(mandate).filter(|known| *known < has) {
             // Without room, and where there are more, the next look brings them.
-            if news.try_send(News::Steps(steps)).is_ok() {
-                *known += count;
-            }
+            let _later = news.try_send(News::Steps(node.steps(mandate, known + 1)?));
         }
     }
     Ok(())
@@ -435,7 +437,7 @@ mod tests {
         let (lists, _inbox) = channel(1, &waker);
         let all = steps(STEPS_AT_ONCE as u64 + 5);
         let turn = |node: &mut Fake, steps: &[Supplement]| {
-            super::turn(node, &authority, (1, None), steps, (&lists, &mut Learnt::new()))
+            super::turn(node, &authority, (1, None), steps, (&lists, &Learnt::new()))
         };
         assert_eq!(turn(&mut node, &all[..3]), Err("away".into()));
         assert_eq!(turn(&mut node, &all[..3]), Ok(Some(3)));
@@ -449,13 +451,14 @@ mod tests {
     }
 
     #[test]
-    fn what_other_registrars_signed_is_passed_on_once() {
+    fn what_other_registrars_signed_is_passed_on_as_far_as_it_is_missing() {
         let authority = shoal_crypto::SigningKey::from_seed([9; 32]).public();
         let (outlet, mut inbox) = channel(2, &Waker::new().unwrap());
-        let mut node = Fake { others: vec![("a".into(), 3), ("b".into(), 1)], ..Fake::default() };
-        let mut learnt = Learnt::new();
-        let mut turn = |node: &mut Fake| {
-            super::turn(node, &authority, (1, None), &[], (&outlet, &mut learnt)).unwrap();
+        let others = [("a", 3), ("b", 1), ("unknown", 5)].map(|(id, n)| (id.to_owned(), n));
+        let mut node = Fake { others: others.into(), ..Fake::default() };
+        let mut turn = |learnt: [(&str, u64); 2]| {
+            let learnt = learnt.map(|(id, n)| (id.to_owned(), n)).into();
+            super::turn(&mut node, &authority, (1, None), &[], (&outlet, &learnt)).unwrap();
             let mut all: Vec<u8> = Vec::new();
             while let Some(news) = inbox.take() {
                 let News::Steps(steps) = news else { panic!("something else") };
@@ -463,21 +466,11 @@ mod tests {
             }
             all
         };
-        assert_eq!(
-            [turn(&mut node), turn(&mut node), turn(&mut node)],
-            [vec![1, 2, 1], vec![3], vec![]]
-        );
-        // The first one's mandate was narrowed, and then given back what it had.
-        node.others[0].1 = 1;
-        assert_eq!(turn(&mut node).len(), 0);
-        node.others[0].1 = 2;
-        assert_eq!(turn(&mut node), [2]);
-        // Without room it comes later.
-        node.others = (0..4_u8).map(|n| (n.to_string(), 1)).collect();
-        assert_eq!(
-            [turn(&mut node).len(), turn(&mut node).len(), turn(&mut node).len()],
-            [2, 2, 0]
-        );
+        assert_eq!(turn([("a", 0), ("b", 0)]), [1, 2, 1], "two at once");
+        assert_eq!(turn([("a", 2), ("b", 1)]), [3]);
+        assert_eq!(turn([("a", 3), ("b", 1)]).len(), 0);
+        // Its list narrowed one, and then gave it back what it had.
+        assert_eq!(turn([("a", 1), ("b", 1)]), [2, 3]);
     }
 
     #[test]
@@ -487,7 +480,8 @@ mod tests {
         let node = Fake { has: 7, ..Fake::default() };
         let follower = Follower::start(node, authority, outlet).unwrap();
         let mandate = Some(MandateId([2; 32]));
-        follower.set((1, mandate), Arc::new(steps(3)), Some(NetworkSecret([5; 32])));
+        let secret = Some(NetworkSecret([5; 32]));
+        follower.set((1, mandate), (Arc::new(steps(3)), Learnt::new()), secret);
         let began = std::time::Instant::now();
         let standing = loop {
             let standing = follower.standing();

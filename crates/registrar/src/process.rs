@@ -26,7 +26,7 @@ use shoal_wire::Time;
 
 use crate::answers::{self, Now};
 use crate::config::Config;
-use crate::follow::{ByControl, Follower, News};
+use crate::follow::{ByControl, Follower, Learnt, News};
 use crate::ledger::LedgerFile;
 use crate::newest::Newest;
 use crate::secrets::Secrets;
@@ -74,8 +74,9 @@ struct Process {
     newest: Newest,
     follower: Follower,
     bytes_out: u64,
-    /// Steps and list that the follower was told of, and whether it asks for a secret.
-    told: (u64, u64, bool),
+    /// Steps and list that the follower was told of, whether it asks for a secret, and steps of
+    /// others.
+    told: (u64, u64, bool, Learnt),
     /// The log says that the ledger is an older copy.
     is_behind: bool,
     /// The log has this fault of the desk.
@@ -112,7 +113,7 @@ impl Process {
         // A warning may name a folder; nothing else that names anybody is logged.
         warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         let newest = Newest::new(config.path(&config.list_file));
-        let (bytes_out, told) = (0, (u64::MAX, 0, false));
+        let (bytes_out, told) = (0, (u64::MAX, 0, false, Learnt::new()));
         let mut process = Process {
             config,
             desk,
@@ -298,10 +299,14 @@ impl Process {
     fn tell_follower(&mut self) {
         let register = self.desk.register();
         let asks = self.secrets.asks(&self.desk);
-        let now = (register.map_or(0, Register::len), self.desk.list_version(), asks.is_some());
+        let learnt: Learnt =
+            self.desk.learnt().map(|(id, steps)| (id.to_string(), steps)).collect();
+        let len = register.map_or(0, Register::len);
+        let now = (len, self.desk.list_version(), asks.is_some(), learnt);
         if now != self.told {
-            let steps = register.map(Register::steps).unwrap_or_default().to_vec();
-            self.follower.set((now.1, register.map(Register::id)), Arc::new(steps), asks);
+            let steps = Arc::new(register.map(Register::steps).unwrap_or_default().to_vec());
+            let what = (now.1, register.map(Register::id));
+            self.follower.set(what, (steps, now.3.clone()), asks);
             self.told = now;
         }
     }

@@ -130,9 +130,12 @@ fn audit(rounds: &[Vec<Hop>]) -> Vec<Audited> {
             () => Verdict::NotAsAgreed,
         };
         at_fault |= verdict == Verdict::NotAsAgreed;
-        if left < JITTER_MS {
-            unseen = 2.0 * agreed;
-        }
+        // Who answers nothing shows nothing of its waiting.
+        unseen = match () {
+            () if seen.len() < 3 => f64::INFINITY,
+            () if left < JITTER_MS => unseen.max(2.0 * agreed),
+            () => unseen,
+        };
         let rtts: Vec<f64> = seen.iter().map(|(rtt, _)| *rtt).collect();
         let (rtt_ms, _) = mean_and_deviation(&rtts);
         let (node, answered) = (hop.node.clone(), seen.len());
@@ -269,6 +272,11 @@ mod tests {
         assert_eq!(seen[0], TooShort);
         let seen = verdicts(&shorter([false, true, true], [4, 2, 1]));
         assert!(!seen.contains(&NotAsAgreed), "{seen:?}");
+        // A relay that answers no echo shows nothing of its waiting.
+        let mut rounds = shorter([false, true, true], [1, 1, 1]);
+        rounds.iter_mut().for_each(|round| round[0].rtt_us = None);
+        let seen = verdicts(&rounds);
+        assert!(!seen.contains(&NotAsAgreed) && seen[0] == Verdict::Silent, "{seen:?}");
         // Mixes of which nothing can be told hide no relay that leaves out far more.
         let seen = verdicts(&shorter([true, false, true], [40, 1, 1]));
         assert_eq!(seen, [TooShort, NotAsAgreed, Hidden, Hidden]);

@@ -217,6 +217,14 @@ fn default_device() -> Text<InterfaceName> {
     Text(InterfaceName("shoal-hop".into()))
 }
 
+impl Hop {
+    /// Whether addresses come to this machine in the same way by both, whatever their prefix.
+    pub(super) fn comes_as(&self, other: &Hop) -> bool {
+        let way = |hop: &Hop| (hop.mode, hop.device.clone(), hop.inside.clone());
+        way(self) == way(other)
+    }
+}
+
 impl Default for Hop {
     fn default() -> Hop {
         let (prefix, mode, device) = (None, HopMode::Auto, default_device());

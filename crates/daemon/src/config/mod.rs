@@ -253,8 +253,13 @@ impl Config {
         let Config { links, accept, metrics, log, hop, .. } = newer;
         let hop = match (self.hop.clone(), hop) {
             (Some(old), Some(new)) => {
-                let protect = if old.inside.is_some() { new.protect } else { Vec::new() };
-                Some(Hop { prefix: new.prefix, protect, ..old })
+                // Under another mode, or by other interfaces, all of it waits for a restart.
+                if !old.comes_as(&new) {
+                    Some(old)
+                } else {
+                    let protect = if old.inside.is_some() { new.protect } else { Vec::new() };
+                    Some(Hop { prefix: new.prefix, protect, ..old })
+                }
             }
             (old, _) => old,
         };
@@ -266,7 +271,13 @@ impl Config {
     pub fn changes(&self, newer: &Config) -> (Vec<String>, Vec<String>) {
         let changed = self.all_changes(newer);
         // Without an interface for them, which waits for a restart, there is no way to machines.
-        let waits = |name: &str| name == "hop.protect" && self.inside().is_none();
+        let comes = self.hop.as_ref().zip(newer.hop.as_ref());
+        let comes_otherwise = comes.is_some_and(|(old, new)| !old.comes_as(new));
+        let waits = |name: &str| match name {
+            "hop.protect" => comes_otherwise || self.inside().is_none(),
+            "hop.prefix" => comes_otherwise,
+            _ => false,
+        };
         let applied = |change: &(String, Reload)| change.1 == Reload::Yes && !waits(&change.0);
         let (yes, no): (Vec<_>, Vec<_>) = changed.into_iter().partition(applied);
         (yes.into_iter().map(|c| c.0).collect(), no.into_iter().map(|c| c.0).collect())

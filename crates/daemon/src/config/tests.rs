@@ -213,6 +213,21 @@ fn changes_are_split_by_what_a_reload_can_do() {
     assert_eq!(old.changes(&old), (vec![], vec![]));
 }
 
+#[test]
+fn another_prefix_waits_for_a_restart_with_another_mode() {
+    let with = |prefix: &str, mode: &str| {
+        let hop = format!("[hop]\nprefix = \"{prefix}\"\nmode = \"{mode}\"\n");
+        parse(&format!("{MINIMAL}listen = [\"[::]:7400\"]\n{hop}")).unwrap()
+    };
+    let old = with("2001:db8:1:2::/64", "routed");
+    let moved = with("2001:db8:1:3::/64", "routed");
+    assert_eq!(old.changes(&moved), (vec!["hop.prefix".into()], vec![]));
+    assert_eq!(old.reloaded(moved.clone()).hop, moved.hop);
+    let otherwise = with("2001:db8:1:3::/64", "segment");
+    assert_eq!(old.changes(&otherwise), (vec![], vec!["hop.prefix".into(), "hop.mode".into()]));
+    assert_eq!(old.reloaded(otherwise).hop, old.hop);
+}
+
 /// A folder with the files of host h1 behind router r1; `change` spoils them.
 fn setup(change: impl Fn(&Path)) -> Result<Setup, SetupError> {
     use crate::config::keys;

@@ -11,6 +11,7 @@
 //! The thread believes nobody but the gateway's address, and no answer that it did not ask for. It
 //! gives the port back when the node stops.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsFd;
@@ -123,15 +124,23 @@ struct Keeper {
 /// By what a translator knows whose mapping it is: the same as long as the socket is seen there at
 /// the same place (RFC 6887, section 11.2).
 #[derive(Default)]
-struct Nonce(Option<(Ipv4Addr, SocketAddrV4, [u8; 12])>);
+struct Nonce(VecDeque<((Ipv4Addr, SocketAddrV4), [u8; 12])>);
 
 impl Nonce {
-    /// That for a translator and this socket's place before it; a new one, from the seed, if either
-    /// is another than before.
+    /// Translators that are remembered: a machine may go back to one that still has its mapping.
+    const MAX: usize = 4;
+
+    /// That for a translator and this socket's place before it; a new one, from the seed, if that
+    /// is none of the last ones.
     fn of(&mut self, gateway: Ipv4Addr, inner: SocketAddrV4, seed: &[u8; 32]) -> [u8; 12] {
-        let known = self.0.filter(|(at, own, _)| (*at, *own) == (gateway, inner));
+        let place = (gateway, inner);
+        if let Some((_, nonce)) = self.0.iter().find(|(known, _)| *known == place) {
+            return *nonce;
+        }
         let fresh = core::array::from_fn(|n| seed[n]);
-        self.0.insert(known.unwrap_or((gateway, inner, fresh))).2
+        self.0.push_front((place, fresh));
+        self.0.truncate(Self::MAX);
+        fresh
     }
 }
 
@@ -341,6 +350,11 @@ mod tests {
         assert_eq!(nonce.of(other, inner, &[3; 32]), [3; 12]);
         let moved = SocketAddrV4::new(*inner.ip(), 7_401);
         assert_eq!(nonce.of(other, moved, &[4; 32]), [4; 12]);
+        assert_eq!(nonce.of(gateway, inner, &[5; 32]), [1; 12], "back again");
+        for last in 1..=4 {
+            nonce.of(Ipv4Addr::new(10, 0, 0, last), inner, &[6; 32]);
+        }
+        assert_eq!(nonce.of(gateway, inner, &[7; 32]), [7; 12], "four are remembered");
     }
 
     #[test]

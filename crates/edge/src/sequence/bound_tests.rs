@@ -342,3 +342,22 @@ fn idle_streams_give_their_places_to_those_that_need_them() {
     }
     check(&sequences);
 }
+
+#[test]
+fn idle_streams_of_a_host_give_their_places_to_its_others() {
+    let mut sequences = sequences();
+    for part in 0..8 {
+        let ms = part * 1_000;
+        for stream in 1..=12 {
+            let stream = part as u16 * 12 + stream;
+            take(&mut sequences, ms, 0, stream, 0);
+            assert_eq!(take(&mut sequences, ms, 0, stream, 1_000), Verdict::Held, "{stream}");
+        }
+        sequences.handle_timeout(at(ms + 500));
+        sequences.handle_timeout(at(ms + 900));
+        assert_eq!(released(&mut sequences, 1), [12]);
+    }
+    take(&mut sequences, 9_000, 0, 200, 0);
+    assert_eq!(take(&mut sequences, 9_000, 0, 200, 30_000), Verdict::Held);
+    check(&sequences);
+}

@@ -13,7 +13,7 @@ pub(crate) const STREAMS_MAX: usize = 1_024;
 pub(crate) const STREAMS_HOST_MAX: u16 = 256;
 /// Places of all rings; those that a ring begins with don't count. Of a stream that loses little
 /// they are at most twice as many as packets wait. A host has a quarter at most, which is the
-/// longest ring: one that leaves gaps takes no other's places.
+/// longest ring: one that leaves gaps takes at most that from others.
 const PLACES_MAX: usize = 1 << 18;
 const PLACES_HOST_MAX: usize = PLACES_MAX / 4;
 const _: () = assert!(PLACES_HOST_MAX >= RING_MAX - RING_MIN);
@@ -191,13 +191,14 @@ impl Known {
         let need = ((number - stream.base()) as usize + 1).next_power_of_two().max(RING_MIN);
         let more = counted(need) - counted(stream.ring.len());
         let Some(host) = self.hosts.get(stream.host) else { return false };
-        if need > RING_MAX || more > 0 && host.places + more > PLACES_HOST_MAX {
+        if need > RING_MAX {
             return false;
         }
-        if more > 0 && self.places + more > CROWDED && self.kept >= KEPT_MIN {
+        let is_crowded = self.places + more > CROWDED || host.places + more > PLACES_HOST_MAX;
+        if more > 0 && is_crowded && self.kept >= KEPT_MIN {
             self.drop_kept(at);
         }
-        if more > 0 && self.places + more > PLACES_MAX {
+        if more > 0 && !self.has_places(at, more) {
             return false;
         }
         let stream = &mut self.streams[usize::from(at)];
@@ -207,6 +208,13 @@ impl Known {
             host.places += more;
         }
         true
+    }
+
+    /// Whether a stream's ring may have so many places more.
+    fn has_places(&self, at: u16, more: usize) -> bool {
+        let host = self.hosts.get(self.streams[usize::from(at)].host);
+        self.places + more <= PLACES_MAX
+            && host.is_some_and(|host| host.places + more <= PLACES_HOST_MAX)
     }
 
     /// Drops the rings that idle streams kept, but for that of one stream, which needs it.
@@ -223,8 +231,11 @@ impl Known {
     /// Notes that a stream became idle. Its ring is taken away where that frees much, or where
     /// others need the places.
     pub(crate) fn note_idle(&mut self, at: u16) {
-        let len = self.streams[usize::from(at)].ring.len();
-        if len > RING_KEPT || len > RING_MIN && self.places > CROWDED {
+        let stream = &self.streams[usize::from(at)];
+        let (host, len) = (self.hosts.get(stream.host), stream.ring.len());
+        let is_crowded =
+            self.places > CROWDED || host.is_some_and(|host| host.places > PLACES_HOST_MAX / 2);
+        if len > RING_KEPT || len > RING_MIN && is_crowded {
             self.drop_ring(at);
         } else if len > RING_MIN {
             self.kept += 1;

@@ -101,13 +101,14 @@ impl<D: Disk> Desk<D> {
         self.register()?.members().find(|member| member.key.dh == *half)
     }
 
-    /// Whether another registrar made this key a member, and this one did not: of two descriptors
-    /// of one key nodes take one.
+    /// Whether another registrar made this key a member, for however long, and this one did not: of
+    /// two descriptors of one key nodes take one.
     pub(super) fn is_anothers(&self, key: &PublicKey, unix_s: u64) -> bool {
         let lives = |member: &Member| member.key == *key && member.expires_unix_s > unix_s;
         let own = self.register().into_iter().flat_map(Register::members);
         let others = self.directory.registers().filter(|other| Some(other.id()) != self.mandate);
-        !own.into_iter().any(lives) && others.flat_map(Register::members).any(lives)
+        let has = |member: &Member| member.key == *key;
+        !own.into_iter().any(lives) && others.flat_map(Register::members).any(has)
     }
 
     /// Why a key that is no member's is refused.

@@ -315,4 +315,9 @@ fn names_and_addresses_of_another_registrars_members_are_given_to_nobody() {
     assert_eq!(join(&mut desk, 9, &mut rng).unwrap(), "alice-2");
     assert_eq!(join(&mut desk, 20, &mut rng), Err(Refusal::Key), "it is the other's member");
     assert_eq!(desk.register().unwrap().len(), 1);
+    // As long as the other registrar does not remove it, expired or not.
+    let names =
+        |desk: &Desk<Nowhere>, at| desk.holders(at).filter(|held| held.name == "alice").count();
+    assert_eq!([names(&desk, START), names(&desk, START + 601)], [1, 1]);
+    assert!(desk.is_anothers(&key(20).public(), START + 601));
 }

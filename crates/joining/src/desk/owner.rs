@@ -1,9 +1,7 @@
 //! What the registrar's owner asks of the desk.
 
 use shoal_crypto::PublicKey;
-use shoal_directory::{
-    BadMandate, CLOCK_SKEW_S, Entry, MandateId, Member, Supplement, Unapplied, span,
-};
+use shoal_directory::{BadMandate, CLOCK_SKEW_S, Entry, MandateId, Supplement, Unapplied, span};
 use shoal_wire::Time;
 use zeroize::Zeroizing;
 
@@ -55,8 +53,7 @@ impl<D: Disk> Desk<D> {
     /// Refuses a name that nobody could get by the invite.
     fn check_name(&self, terms: &Terms, unix_s: u64) -> Result<(), OwnerError> {
         let Some(name) = &terms.name else { return Ok(()) };
-        let has = |member: &Member| member.name == *name && member.expires_unix_s > unix_s;
-        match self.directory.listed().any(has) {
+        match self.holders(unix_s).any(|member| member.name == *name) {
             true => Err(OwnerError::NameTaken(name.clone())),
             false => Ok(()),
         }
@@ -122,6 +119,12 @@ impl<D: Disk> Desk<D> {
         if let Some(step) = opened {
             let _unapplied = self.directory.supplement(now, unix_s, &step);
         }
+    }
+
+    /// The other mandates of the list, and how many steps of each are here.
+    pub fn learnt(&self) -> impl Iterator<Item = (MandateId, u64)> {
+        let others = self.directory.registers().filter(|other| Some(other.id()) != self.mandate);
+        others.map(|other| (other.id(), other.len()))
     }
 
     /// Steps of the ledger and of the node, where the ledger has fewer: it is an older copy.

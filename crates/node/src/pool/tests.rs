@@ -96,7 +96,12 @@ fn what_the_network_offers_is_told_to_those_who_begin_circuits_and_carry_them() 
         let node = &mut net.nodes[at];
         node.set_mixes(now, offer.clone());
         assert_eq!(node.circuits.onion.mixes(), offer);
-        assert!(node.pool().is_none_or(|pool| pool.mixes() == offer));
+        if let Circuits { pool: Some(pool), .. } = &mut node.circuits {
+            pool.handle_timeout(now + Duration::from_secs(59));
+            assert_ne!(pool.mixes(), offer, "relays may have the list before");
+            pool.handle_timeout(now + Duration::from_secs(60));
+            assert_eq!(pool.mixes(), offer);
+        }
     }
 }
 

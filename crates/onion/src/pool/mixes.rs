@@ -5,13 +5,14 @@
 //! circuit names.
 
 use core::time::Duration;
+use std::collections::BTreeMap;
 
 use shoal_mix::Added;
 use shoal_wire::{Address, Strategy, Time};
 
 use super::Pool;
 use super::live::{Live, between};
-use crate::path::Warning;
+use crate::path::{Routers, Warning};
 
 /// How long circuits are still built with the strategies of the list before, which relays take for
 /// longer: a relay that does not have the new list yet lets a set-up with another strategy die.
@@ -19,22 +20,49 @@ const AFTER: Duration = Duration::from_secs(60);
 /// Within so long after that, circuits with other strategies give way.
 const SPREAD: Duration = Duration::from_secs(60);
 
+/// What relays do with the cells of circuits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Offer {
+    /// The strategies that circuits may name, the first one first.
+    pub(super) mixes: Vec<Strategy>,
+    /// Those of relays that have one of their own.
+    own: BTreeMap<Address, Strategy>,
+}
+
 impl Pool {
-    /// Says which strategies the network offers, the first one first. While there are circuits,
-    /// they count a minute later, and within another minute circuits with others give way.
+    /// Says which strategies the network offers, the first one first. They count a minute later,
+    /// and within another minute circuits with others give way; the first list counts at once.
     pub fn set_mixes(&mut self, now: Time, mixes: Vec<Strategy>) {
-        if self.hosts.is_empty() || mixes == self.mixes {
-            (self.mixes, self.coming) = (mixes, None);
-        } else if self.coming.as_ref().is_none_or(|(_, coming)| *coming != mixes) {
-            self.coming = Some((now + AFTER, mixes));
-            self.settle(now);
+        let Offer { own, .. } = self.newest_offer().clone();
+        self.put_offer(now, Offer { mixes, own });
+    }
+
+    /// Says the same of what relays do with all circuits.
+    pub(super) fn offer_own(&mut self, now: Time, routers: &Routers) {
+        let Offer { mixes, .. } = self.newest_offer().clone();
+        let own = routers.relays().filter_map(|at| Some((at, routers.mix(at)?))).collect();
+        self.put_offer(now, Offer { mixes, own });
+    }
+
+    fn newest_offer(&self) -> &Offer {
+        self.coming.as_ref().map_or(&self.offer, |(_, offer)| offer)
+    }
+
+    fn put_offer(&mut self, now: Time, offer: Offer) {
+        let is_first = self.routers.relays().next().is_none();
+        if is_first || offer == self.offer {
+            (self.offer, self.coming) = (offer, None);
+        } else if self.coming.as_ref().is_none_or(|(_, coming)| *coming != offer) {
+            let at = now + AFTER;
+            self.coming = Some((at, offer));
+            self.due = Some(self.due.map_or(at, |due| due.min(at)));
         }
     }
 
-    /// Puts strategies in force whose time has come.
+    /// Puts in force what relays do by now.
     pub(super) fn settle_mixes(&mut self, now: Time) {
-        if let Some((_, mixes)) = self.coming.take_if(|(at, _)| *at <= now) {
-            self.mixes = mixes;
+        if let Some((_, offer)) = self.coming.take_if(|(at, _)| *at <= now) {
+            self.offer = offer;
             self.follow_mixes(now);
         }
     }
@@ -60,8 +88,8 @@ impl Pool {
 
     /// What each of these relays does with cells, and what must be said about it.
     pub(super) fn mixes_of(&self, relays: &[Address]) -> (Vec<Strategy>, Option<Warning>) {
-        let own: Vec<_> = relays.iter().map(|at| self.routers.mix(*at)).collect();
-        choose(&own, &self.mixes, self.config.max_added)
+        let own: Vec<_> = relays.iter().map(|at| self.offer.own.get(at).copied()).collect();
+        choose(&own, &self.offer.mixes, self.config.max_added)
     }
 }
 
@@ -109,7 +137,7 @@ mod tests {
     use shoal_crypto::Rng;
 
     use super::*;
-    use crate::path::{Kept, Router, Routers};
+    use crate::path::{Kept, Router};
     use crate::pool::Config;
     use shoal_wire::MixTime;
 

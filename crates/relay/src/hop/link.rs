@@ -260,6 +260,11 @@ impl Hop {
     /// endpoint.
     pub fn told(&mut self, now: Time, place: Option<HopPlace>) {
         if self.said == place {
+            // Something has led the link elsewhere since.
+            let is_there = self.peer.map(|peer| peer.prefix) == place.map(|place| place.prefix);
+            if self.at.is_some() && !is_there {
+                self.claims = place;
+            }
             return;
         }
         let roams = |from: HopPlace, to: HopPlace| HopPlace { prefix: to.prefix, ..from } == to;

@@ -6,6 +6,7 @@ use super::*;
 fn people_see_what_mixes_add_beyond_a_second() {
     let mut world = World::new(1, 9, 64);
     world.pool.set_mixes(world.now, vec![Strategy::Timed { every: MixTime::MAX }]);
+    world.run(SEC * 60);
     world.want(host(2));
     world.run(LEG * 20);
     let circuit = &world.view(host(2)).circuits[0];
@@ -17,8 +18,11 @@ fn circuits_get_the_strategies_of_a_newer_list_when_relays_have_it() {
     let mut world = World::new(4, 9, 64);
     let strategy = |ms: u16| Strategy::Timed { every: MixTime::from_units(ms * 10).unwrap() };
     world.pool.set_mixes(world.now, vec![strategy(1)]);
+    // Also where there are no circuits yet.
     world.want(host(2));
-    world.run(SEC * 20);
+    world.run(SEC * 30);
+    assert_ne!(world.view(host(2)).circuits[0].mixes[0], strategy(1));
+    world.run(SEC * 100);
     let used = |world: &World| {
         let circuits = world.view(host(2)).circuits;
         circuits.iter().map(|circuit| circuit.mixes[0]).collect::<Vec<_>>()
