@@ -34,7 +34,13 @@ fn give(world: &World) {
 #[test]
 fn a_range_without_a_free_address_lets_nobody_in() {
     let mut world = World::create(&["--ipv4", "10.9.0.0/24"]);
-    authority(&world, &["mandate", "registrar", "--hosts", "1.7-1.8", "--ipv4", "10.9.0.128/29"]);
+    let ranges = ["--hosts", "1.7-1.8", "--ipv4", "10.9.0.128/29"];
+    // Narrower limits alone are refused, since they could end members.
+    let mut command = shoal(&["authority", "mandate", "registrar"]);
+    let refused = command.args(ranges).arg("--dir").arg(world.path("authority")).output().unwrap();
+    let (_, said) = text(&refused);
+    assert!(refused.status.code() == Some(2) && said.contains("--anew"), "{said}");
+    authority(&world, &[&["mandate", "registrar", "--anew"], &ranges[..]].concat());
     give(&world);
     world.start("r1");
     world.start_registrar();

@@ -64,12 +64,12 @@ fn start() -> World {
     world.signs("carol", "3.1", "r3");
     // One place at each end of the chain.
     let ranges = ["--hosts", "1.2-1.2", "--hosts", "3.2-3.9"];
-    let mandate = [&["mandate", "registrar"], &ranges[..]].concat();
-    for name in ["r1", "r2", "r3", "carol"] {
-        world.publish(&mandate, name);
-    }
+    let mandate = [&["mandate", "registrar", "--anew"], &ranges[..]].concat();
+    world.publish(&mandate, "r1");
     let list = world.path("authority/network.list");
-    std::fs::copy(list, world.path("r1/registrar/network.list")).unwrap();
+    for place in ["r2", "r3", "carol", "r1/registrar"] {
+        std::fs::copy(&list, world.path(&format!("{place}/network.list"))).unwrap();
+    }
     for name in ["r1", "r2", "r3", "carol"] {
         world.start(name);
     }
