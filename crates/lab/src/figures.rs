@@ -118,6 +118,11 @@ pub const KNOWN: &[(&str, &str, &str)] = &[
     ("memory_mb", "MB", "largest resident memory of a node"),
     ("memory_growth", "", "resident memory at the end, per that after a quarter of the time"),
     ("cpu_s", "s", "processor time of a node"),
+    (
+        "late_share",
+        "",
+        "share of the cells of a node's mixes that left more than 0.5 ms after their time",
+    ),
     ("kernel_s", "s", "how much of that was spent in the kernel"),
     ("idle", "", "share of the machine that nobody used"),
 ];
@@ -141,6 +146,11 @@ pub fn unit(name: &str) -> &'static str {
 pub fn figure(name: &str, of: impl Into<String>, value: f64) -> Figure {
     debug_assert!(is_known(name), "{name}");
     Figure { name: name.into(), of: of.into(), value, low: value, high: value }
+}
+
+/// The value of the metric whose line begins so, in the text of a node's.
+pub fn metric(text: &str, begins: &str) -> Option<f64> {
+    text.lines().find_map(|line| line.strip_prefix(begins)?.trim().parse().ok())
 }
 
 /// Jain's index of n values: 1 when all are equal, 1/n when one has all. None without values.

@@ -31,7 +31,7 @@ impl Default for Limits {
 }
 
 /// Cells that left later than this after the beginning of their quantum are counted, for each of
-/// these times.
+/// these times. Where a worker was away for several quanta, all count from the first one's.
 pub const LATE: [Duration; 3] =
     [Duration::from_micros(500), Duration::from_millis(2), Duration::from_millis(10)];
 
@@ -51,7 +51,6 @@ struct Leaving {
     link: LinkId,
     turn: u32,
     slot: u32,
-    quantum: u64,
 }
 
 /// Cells that wait, unsealed.
@@ -67,6 +66,8 @@ pub struct Mix {
     /// What leaves now, and how much of it is gone.
     leaving: Vec<Leaving>,
     left: usize,
+    /// The first quantum of what leaves now.
+    opened: u64,
     late: [u64; LATE.len()],
     /// Memory that every quantum uses again.
     slot_list: Vec<u32>,
@@ -91,6 +92,7 @@ impl Mix {
             from: BTreeMap::new(),
             leaving: Vec::new(),
             left: 0,
+            opened: 0,
             late: [0; LATE.len()],
             slot_list: Vec::new(),
         }
@@ -205,15 +207,15 @@ impl Mix {
             let Some(next) = next.filter(|next| self.slots.get(next.slot).class == class) else {
                 break;
             };
-            let (slot, quantum) = (next.slot, next.quantum);
-            let late = now.since(Time(quantum.saturating_mul(QUANTUM_NS)));
-            for (sum, limit) in self.late.iter_mut().zip(LATE) {
-                *sum += u64::from(late > limit);
-            }
+            let slot = next.slot;
             self.slots.copy(slot, cell);
             self.forget_slot(slot);
             self.left += 1;
             count += 1;
+        }
+        let late = now.since(Time(self.opened.saturating_mul(QUANTUM_NS)));
+        for (sum, limit) in self.late.iter_mut().zip(LATE) {
+            *sum += if late > limit { count as u64 } else { 0 };
         }
         Some((link, count, class))
     }
@@ -224,7 +226,7 @@ impl Mix {
         let Some((quantum, last)) = self.wheel.take_first() else { return };
         if self.left == self.leaving.len() {
             self.leaving.clear();
-            self.left = 0;
+            (self.left, self.opened) = (0, quantum);
         }
         let mut list = core::mem::take(&mut self.slot_list);
         list.clear();
@@ -245,7 +247,7 @@ impl Mix {
         let leaving = (0..).zip(&list);
         self.leaving.extend(leaving.map(|(turn, &slot)| {
             let link = self.slots.get(slot).link;
-            Leaving { link, turn, slot, quantum }
+            Leaving { link, turn, slot }
         }));
         self.leaving[start..].sort_unstable();
         self.slot_list = list;

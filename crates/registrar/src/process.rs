@@ -20,13 +20,13 @@ use shoal_daemon::notify::notify;
 use shoal_daemon::privileges;
 use shoal_daemon::worker::clock::{Clock, unix_ms};
 use shoal_daemon::worker::wake::{Inbox, Waker, channel};
-use shoal_directory::{List, Register, SIZE_MAX};
+use shoal_directory::{List, MandateId, Register, SIZE_MAX};
 use shoal_joining::{Desk, DeskConfig, Output, OwnerError};
 use shoal_wire::Time;
 
 use crate::answers::{self, Now};
 use crate::config::Config;
-use crate::follow::{ByControl, Follower, Learnt, News};
+use crate::follow::{ByControl, Follower, News};
 use crate::ledger::LedgerFile;
 use crate::newest::Newest;
 use crate::secrets::Secrets;
@@ -74,9 +74,10 @@ struct Process {
     newest: Newest,
     follower: Follower,
     bytes_out: u64,
-    /// Steps and list that the follower was told of, whether it asks for a secret, and steps of
-    /// others.
-    told: (u64, u64, bool, Learnt),
+    /// Steps and list that the follower was told of, and whether it asks for a secret.
+    told: (u64, u64, bool),
+    /// Steps of others that it was told of.
+    told_learnt: Vec<(MandateId, u64)>,
     /// The log says that the ledger is an older copy.
     is_behind: bool,
     /// The log has this fault of the desk.
@@ -113,7 +114,7 @@ impl Process {
         // A warning may name a folder; nothing else that names anybody is logged.
         warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         let newest = Newest::new(config.path(&config.list_file));
-        let (bytes_out, told) = (0, (u64::MAX, 0, false, Learnt::new()));
+        let (bytes_out, told) = (0, (u64::MAX, 0, false));
         let mut process = Process {
             config,
             desk,
@@ -131,6 +132,7 @@ impl Process {
             follower,
             bytes_out,
             told,
+            told_learnt: Vec::new(),
             is_behind: false,
             said_fault: None,
         };
@@ -299,15 +301,14 @@ impl Process {
     fn tell_follower(&mut self) {
         let register = self.desk.register();
         let asks = self.secrets.asks(&self.desk);
-        let learnt: Learnt =
-            self.desk.learnt().map(|(id, steps)| (id.to_string(), steps)).collect();
-        let len = register.map_or(0, Register::len);
-        let now = (len, self.desk.list_version(), asks.is_some(), learnt);
-        if now != self.told {
+        let now = (register.map_or(0, Register::len), self.desk.list_version(), asks.is_some());
+        if now != self.told || !self.desk.learnt().eq(self.told_learnt.iter().copied()) {
             let steps = Arc::new(register.map(Register::steps).unwrap_or_default().to_vec());
             let what = (now.1, register.map(Register::id));
-            self.follower.set(what, (steps, now.3.clone()), asks);
             self.told = now;
+            self.told_learnt = self.desk.learnt().collect();
+            let learnt = self.told_learnt.iter().map(|(id, steps)| (id.to_string(), *steps));
+            self.follower.set(what, (steps, learnt.collect()), asks);
         }
     }
 }

@@ -22,9 +22,9 @@ const RETIRED_KEPT: Duration = Duration::from_secs(2);
 /// Links that stopped so lately; of more, the addresses of the first are forgotten.
 const RETIRED_MAX: usize = 64;
 /// Prefixes that are remembered besides the one in use, ...
-const FORMER_MAX: usize = 4;
+pub const FORMER_MAX: usize = 4;
 /// ... and for how long, since neighbours that have not heard of the move still send there.
-const FORMER_KEPT: Duration = Duration::from_secs(30);
+pub const FORMER_KEPT: Duration = Duration::from_secs(30);
 /// Steps of one link that leave at once: more than wait at any time.
 const STEPS_MAX: usize = 8;
 

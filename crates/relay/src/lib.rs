@@ -60,7 +60,7 @@ pub use cover::{CoverFault, CoverState, CoverView};
 pub use forward::{Forwarder, Order};
 pub use handoff::{Arrival, FrameAt, Handed, Handoff, LocalCells, Turn, Unfinished};
 pub use hold::{HoldConfig, MixedCell};
-pub use hops::Accepted;
+pub use hops::{Accepted, FORMER_KEPT, FORMER_MAX};
 pub use io::{Incoming, Path, SendOutcome, Sink, Stop};
 pub use neighbours::{LinkConfig, LinkView};
 pub use notes::{LinkNote, Note};

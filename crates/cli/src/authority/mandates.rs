@@ -34,17 +34,14 @@ pub fn mandate(json: bool, args: &super::MandateArgs) -> Result<()> {
         authority.note_ended(&old)?;
         format!("{}: taken back, and its members are none any more", args.name)
     } else {
-        let mandate = match old {
-            Some(old) => {
-                let new = changed(&authority, old.clone(), args)?;
-                if new.id() != old.id() {
-                    authority.note_ended(&old)?;
-                }
-                new
-            }
+        let mandate = match &old {
+            Some(old) => changed(&authority, old, args)?,
             None => fresh(&authority, args)?,
         };
         let mandate = mandate.checked().map_err(|e| usage(format!("{:?}: {e}", args.name)))?;
+        if let Some(old) = old.filter(|old| old.id() != mandate.id()) {
+            authority.note_ended(&old)?;
+        }
         let text = said(&mandate);
         authority.content.mandates.push(mandate);
         text
@@ -91,23 +88,22 @@ fn fresh(authority: &Authority, args: &super::MandateArgs) -> Result<Mandate> {
     })
 }
 
-fn changed(authority: &Authority, old: Mandate, args: &super::MandateArgs) -> Result<Mandate> {
+fn changed(authority: &Authority, old: &Mandate, args: &super::MandateArgs) -> Result<Mandate> {
     let key = args.key.unwrap_or(old.key);
     let anew = args.anew || key != old.key;
-    let was = old.clone();
     let last = old.serial.max(authority.last_serial(&key)?);
     let new = Mandate {
         serial: if anew { last.saturating_add(1) } else { old.serial },
-        name: old.name,
+        name: old.name.clone(),
         key,
-        groups: if args.group.is_empty() { old.groups } else { args.group.clone() },
-        hosts: if args.hosts.is_empty() { old.hosts } else { args.hosts.clone() },
+        groups: if args.group.is_empty() { &old.groups } else { &args.group }.clone(),
+        hosts: if args.hosts.is_empty() { &old.hosts } else { &args.hosts }.clone(),
         ipv4: args.ipv4.or(old.ipv4.filter(|_| !args.no_ipv4)),
         most: args.max.unwrap_or(old.most),
         longest_s: args.days.map_or(Ok(old.longest_s), days_s)?,
         until_unix_s: args.until.unwrap_or(old.until_unix_s),
     };
-    match narrowed(&was, &new).filter(|_| !anew) {
+    match narrowed(old, &new).filter(|_| !anew) {
         None => Ok(new),
         Some(what) => Err(usage(format!(
             "{what}: nodes compare all that the registrar has signed with the new limits, and the \

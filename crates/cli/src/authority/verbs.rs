@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::json;
 use shoal_crypto::{PublicKey, SigningKey};
+use shoal_daemon::config::Circuits;
 use shoal_directory::{
     Carrier, List, Member, POLICY_MAX, Policy, Prefix, Revoked, SecretChange, is_overlay,
 };
@@ -253,9 +254,6 @@ pub fn overlay(json: bool, args: &super::Overlay) -> Result<()> {
     done(json, &args.folder.dir, &list, &format!("hosts have IPv6 addresses in {prefix}"))
 }
 
-/// Relays of a circuit, unless a host says otherwise.
-const USUAL_RELAYS: usize = 3;
-
 pub fn policy(json: bool, args: &super::Policy) -> Result<()> {
     let mut authority = Authority::open(&args.folder.dir)?;
     let Some(file) = &args.file else {
@@ -280,7 +278,9 @@ pub fn policy(json: bool, args: &super::Policy) -> Result<()> {
             eprintln!("shoal: warning: there is no member {name:?}");
         }
     }
-    for mix in policy.mixes().iter().filter(|mix| loses_order(&[mix.strategy; USUAL_RELAYS])) {
+    // Of a host that says nothing else.
+    let relays = usize::from(Circuits::default().relays);
+    for mix in policy.mixes().iter().filter(|mix| loses_order(&vec![mix.strategy; relays])) {
         eprintln!("shoal: warning: [[mix]] {:?}: {TOO_LONG}", mix.name);
     }
     let mixes = match policy.mixes().iter().count() {

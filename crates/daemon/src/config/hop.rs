@@ -220,8 +220,7 @@ fn default_device() -> Text<InterfaceName> {
 impl Hop {
     /// Whether addresses come to this machine in the same way by both, whatever their prefix.
     pub(super) fn comes_as(&self, other: &Hop) -> bool {
-        let way = |hop: &Hop| (hop.mode, hop.device.clone(), hop.inside.clone());
-        way(self) == way(other)
+        (self.mode, &self.device, &self.inside) == (other.mode, &other.device, &other.inside)
     }
 }
 

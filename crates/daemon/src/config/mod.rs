@@ -252,15 +252,11 @@ impl Config {
     pub fn reloaded(&self, newer: Config) -> Config {
         let Config { links, accept, metrics, log, hop, .. } = newer;
         let hop = match (self.hop.clone(), hop) {
-            (Some(old), Some(new)) => {
-                // Under another mode, or by other interfaces, all of it waits for a restart.
-                if !old.comes_as(&new) {
-                    Some(old)
-                } else {
-                    let protect = if old.inside.is_some() { new.protect } else { Vec::new() };
-                    Some(Hop { prefix: new.prefix, protect, ..old })
-                }
+            (Some(old), Some(new)) if old.comes_as(&new) => {
+                let protect = if old.inside.is_some() { new.protect } else { Vec::new() };
+                Some(Hop { prefix: new.prefix, protect, ..old })
             }
+            // Under another mode, or by other interfaces, all of it waits for a restart.
             (old, _) => old,
         };
         Config { links, accept, metrics, log, hop, ..self.clone() }
@@ -270,10 +266,10 @@ impl Config {
     /// applies and those that need a restart; each as `section.key`.
     pub fn changes(&self, newer: &Config) -> (Vec<String>, Vec<String>) {
         let changed = self.all_changes(newer);
-        // Without an interface for them, which waits for a restart, there is no way to machines.
         let comes = self.hop.as_ref().zip(newer.hop.as_ref());
         let comes_otherwise = comes.is_some_and(|(old, new)| !old.comes_as(new));
         let waits = |name: &str| match name {
+            // Without an interface for them, which waits for a restart, machines can't be reached.
             "hop.protect" => comes_otherwise || self.inside().is_none(),
             "hop.prefix" => comes_otherwise,
             _ => false,

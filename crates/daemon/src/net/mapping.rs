@@ -65,8 +65,8 @@ impl PortMapping {
         let (outlet, changes) = channel(CHANGES, waker);
         let (stop, told) = UnixStream::pair()?;
         let (shown, clock) = (Arc::<Mutex<Shown>>::default(), Clock::new());
-        let nonce = Nonce::default();
-        let keeper = Keeper { local, told, outlet, shown: shown.clone(), clock, at: None, nonce };
+        let nonces = Nonces::default();
+        let keeper = Keeper { local, told, outlet, shown: shown.clone(), clock, at: None, nonces };
         let thread = std::thread::Builder::new().name("shoal-map".into());
         let thread = thread.spawn(move || keeper.run())?;
         Ok(PortMapping { changes, shown, clock, stop: Some(stop), thread: Some(thread) })
@@ -118,15 +118,15 @@ struct Keeper {
     clock: Clock,
     /// What the worker was told.
     at: Option<SocketAddrV4>,
-    nonce: Nonce,
+    nonces: Nonces,
 }
 
-/// By what a translator knows whose mapping it is: the same as long as the socket is seen there at
+/// By what translators know whose mapping it is: the same as long as the socket is seen there at
 /// the same place (RFC 6887, section 11.2).
 #[derive(Default)]
-struct Nonce(VecDeque<((Ipv4Addr, SocketAddrV4), [u8; 12])>);
+struct Nonces(VecDeque<((Ipv4Addr, SocketAddrV4), [u8; 12])>);
 
-impl Nonce {
+impl Nonces {
     /// Translators that are remembered: a machine may go back to one that still has its mapping.
     const MAX: usize = 4;
 
@@ -212,7 +212,7 @@ impl Keeper {
     /// Has the translator keep the port open, until told to stop or until the way out changes.
     fn ask(&mut self, server: &Server) -> Over {
         let Ok(seed) = os_random() else { return self.pause() };
-        let nonce = self.nonce.of(server.gateway, server.inner, &seed);
+        let nonce = self.nonces.of(server.gateway, server.inner, &seed);
         let mut mapper = Mapper::new(server.inner, nonce, self.clock.now());
         let mut look = self.clock.now() + LOOK;
         loop {
@@ -344,17 +344,17 @@ mod tests {
     fn a_nonce_stays_as_long_as_the_socket_is_seen_at_one_place() {
         let (gateway, other) = (Ipv4Addr::new(192, 168, 1, 1), Ipv4Addr::new(192, 168, 2, 1));
         let inner = SocketAddrV4::new(Ipv4Addr::new(192, 168, 1, 2), 7_400);
-        let mut nonce = Nonce::default();
-        assert_eq!(nonce.of(gateway, inner, &[1; 32]), [1; 12]);
-        assert_eq!(nonce.of(gateway, inner, &[2; 32]), [1; 12]);
-        assert_eq!(nonce.of(other, inner, &[3; 32]), [3; 12]);
+        let mut nonces = Nonces::default();
+        assert_eq!(nonces.of(gateway, inner, &[1; 32]), [1; 12]);
+        assert_eq!(nonces.of(gateway, inner, &[2; 32]), [1; 12]);
+        assert_eq!(nonces.of(other, inner, &[3; 32]), [3; 12]);
         let moved = SocketAddrV4::new(*inner.ip(), 7_401);
-        assert_eq!(nonce.of(other, moved, &[4; 32]), [4; 12]);
-        assert_eq!(nonce.of(gateway, inner, &[5; 32]), [1; 12], "back again");
+        assert_eq!(nonces.of(other, moved, &[4; 32]), [4; 12]);
+        assert_eq!(nonces.of(gateway, inner, &[5; 32]), [1; 12], "back again");
         for last in 1..=4 {
-            nonce.of(Ipv4Addr::new(10, 0, 0, last), inner, &[6; 32]);
+            nonces.of(Ipv4Addr::new(10, 0, 0, last), inner, &[6; 32]);
         }
-        assert_eq!(nonce.of(gateway, inner, &[7; 32]), [7; 12], "four are remembered");
+        assert_eq!(nonces.of(gateway, inner, &[7; 32]), [7; 12], "four are remembered");
     }
 
     #[test]

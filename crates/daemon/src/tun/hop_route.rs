@@ -14,18 +14,15 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use rtnetlink::packet_route::route::{RouteMessage, RouteType};
 use rtnetlink::{Handle, LinkUnspec, RouteMessageBuilder};
+use shoal_relay::{FORMER_KEPT, FORMER_MAX};
 
 use crate::config::{Hop, HopPrefix};
 use crate::tun::device::{Asks, Tun};
 use crate::tun::hop_inside::TABLE_LOCAL;
 use crate::tun::privileged::{Keeper, MOVE_WAIT, Privileged};
 
-/// How long a former prefix stays.
-pub(crate) const FORMER_KEPT: Duration = Duration::from_secs(30);
 /// How long after the kernel refused a prefix it is asked again.
 const TRY_EVERY: Duration = Duration::from_secs(10);
-/// Former prefixes at most; of more, the first go at once.
-const FORMER_MAX: usize = 4;
 
 /// Holds the route.
 pub struct HopRoute {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use nix::net::if_::InterfaceFlags;
-use shoal_relay::Accepted;
+use shoal_relay::{Accepted, FORMER_KEPT, FORMER_MAX};
 use shoal_wire::HopPlace;
 
 use crate::config::{Config, Hop, HopMode, HopPrefix};
@@ -17,11 +17,8 @@ use crate::net::ports::Ports;
 use crate::net::receive::Receiver;
 use crate::net::socket::SharedPrefix;
 use crate::tun::hop_addresses::{HopAddresses, Segment};
-use crate::tun::hop_route::{FORMER_KEPT, HopRoute};
+use crate::tun::hop_route::HopRoute;
 use crate::worker::first::Worker;
-
-/// Former prefixes that are remembered.
-const FORMER_MAX: usize = 4;
 
 /// How the addresses come to this machine.
 enum Way {

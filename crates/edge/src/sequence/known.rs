@@ -190,15 +190,7 @@ impl Known {
         let stream = &self.streams[usize::from(at)];
         let need = ((number - stream.base()) as usize + 1).next_power_of_two().max(RING_MIN);
         let more = counted(need) - counted(stream.ring.len());
-        let Some(host) = self.hosts.get(stream.host) else { return false };
-        if need > RING_MAX {
-            return false;
-        }
-        let is_crowded = self.places + more > CROWDED || host.places + more > PLACES_HOST_MAX;
-        if more > 0 && is_crowded && self.kept >= KEPT_MIN {
-            self.drop_kept(at);
-        }
-        if more > 0 && !self.has_places(at, more) {
+        if need > RING_MAX || more > 0 && !self.find_places(at, more) {
             return false;
         }
         let stream = &mut self.streams[usize::from(at)];
@@ -210,11 +202,15 @@ impl Known {
         true
     }
 
-    /// Whether a stream's ring may have so many places more.
-    fn has_places(&self, at: u16, more: usize) -> bool {
-        let host = self.hosts.get(self.streams[usize::from(at)].host);
-        self.places + more <= PLACES_MAX
-            && host.is_some_and(|host| host.places + more <= PLACES_HOST_MAX)
+    /// Whether a stream's ring may have so many places more, once idle streams have given theirs.
+    fn find_places(&mut self, at: u16, more: usize) -> bool {
+        let host = self.streams[usize::from(at)].host;
+        let of_host = |known: &Known| known.hosts.get(host).map_or(0, |host| host.places) + more;
+        let is_crowded = self.places + more > CROWDED || of_host(self) > PLACES_HOST_MAX;
+        if is_crowded && self.kept >= KEPT_MIN {
+            self.drop_kept(at);
+        }
+        self.places + more <= PLACES_MAX && of_host(self) <= PLACES_HOST_MAX
     }
 
     /// Drops the rings that idle streams kept, but for that of one stream, which needs it.

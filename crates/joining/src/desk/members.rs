@@ -59,7 +59,7 @@ impl<D: Disk> Desk<D> {
         if self.is_adopted(&member.key) {
             return Err(Refusal::Adopted);
         }
-        // Its name and addresses may be another's by now.
+        // Its name and addresses are free for others since.
         if member.expires_unix_s <= at.1 {
             return Err(Refusal::Ended);
         }

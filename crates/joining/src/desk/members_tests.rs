@@ -91,24 +91,35 @@ fn ask(
     }
 }
 
+fn invite(desk: &mut Desk<Nowhere>, uses: u32) -> Token {
+    let expires_unix_s = START + 600;
+    let terms = Terms { uses, expires_unix_s, name: None, groups: Vec::new(), approve: false };
+    desk.invite(terms, START).unwrap().0.parse::<crate::Invite>().unwrap().token
+}
+
+/// Asks to join by an invite; the channel, and the answer.
+fn join(
+    desk: &mut Desk<Nowhere>,
+    token: &Token,
+    seed: u8,
+    wish: Wish,
+    rng: &mut Rng,
+) -> (Channel, Answer) {
+    let own = key(seed);
+    let mut channel = visit(desk, &own, token, rng);
+    let said = [JOIN_LABEL, channel.binding()].concat();
+    let (sign, signature) = (own.public().sign, own.sign(&said));
+    let answer = ask(desk, &mut channel, &Request::Join { wish, sign, signature }, rng);
+    (channel, answer)
+}
+
 #[test]
 fn both_keys_sign_and_for_this_handshake_alone() {
     let (mut desk, mut rng) = (desk(), Rng::new([8; 32]));
-    let terms = Terms {
-        uses: 1,
-        expires_unix_s: START + 60,
-        name: None,
-        groups: Vec::new(),
-        approve: false,
-    };
-    let (text, _) = desk.invite(terms, START).unwrap();
-    let token = text.parse::<crate::Invite>().unwrap().token;
+    let token = invite(&mut desk, 1);
     let (old, new, thief) = (key(9), key(10), key(11));
-    let mut first = visit(&mut desk, &old, &token, &mut rng);
-    let said = [JOIN_LABEL, first.binding()].concat();
-    let (sign, signature) = (old.public().sign, old.sign(&said));
-    let join = Request::Join { wish: Wish::default(), sign, signature };
-    assert!(matches!(ask(&mut desk, &mut first, &join, &mut rng), Answer::Granted(_)));
+    let (first, answer) = join(&mut desk, &token, 9, Wish::default(), &mut rng);
+    assert!(matches!(answer, Answer::Granted(_)));
     let mut channel = visit(&mut desk, &old, &Token::new([0; 16]), &mut rng);
     let said = rekey_said(channel.binding(), &new.public());
     let elsewhere = rekey_said(first.binding(), &new.public());
@@ -143,12 +154,6 @@ fn both_keys_sign_and_for_this_handshake_alone() {
     assert_eq!(desk.register().unwrap().len(), 2);
 }
 
-fn invite(desk: &mut Desk<Nowhere>, uses: u32) -> Token {
-    let expires_unix_s = START + 600;
-    let terms = Terms { uses, expires_unix_s, name: None, groups: Vec::new(), approve: false };
-    desk.invite(terms, START).unwrap().0.parse::<crate::Invite>().unwrap().token
-}
-
 #[test]
 fn visits_that_say_nothing_end_when_others_come() {
     let (mut desk, mut rng) = (desk(), Rng::new([8; 32]));
@@ -174,16 +179,9 @@ fn visits_that_say_nothing_end_when_others_come() {
 fn what_a_visitor_was_granted_stays_though_others_join_and_ends_with_the_chain() {
     let (mut desk, mut rng) = (desk(), Rng::new([8; 32]));
     let token = invite(&mut desk, 9);
-    let join = |desk: &mut Desk<Nowhere>, seed: u8, rng: &mut Rng| {
-        let own = key(seed);
-        let mut channel = visit(desk, &own, &token, rng);
-        let said = [JOIN_LABEL, channel.binding()].concat();
-        let (sign, signature) = (own.public().sign, own.sign(&said));
-        let request = Request::Join { wish: Wish::default(), sign, signature };
-        let Answer::Granted(grant) = ask(desk, &mut channel, &request, rng) else { panic!() };
-        (channel, (grant.list_len, grant.list_len + grant.chain_len))
-    };
-    let (mut first, (list_len, len)) = join(&mut desk, 9, &mut rng);
+    let (mut first, answer) = join(&mut desk, &token, 9, Wish::default(), &mut rng);
+    let Answer::Granted(grant) = answer else { panic!("{answer:?}") };
+    let (list_len, len) = (grant.list_len, grant.list_len + grant.chain_len);
     let mut fetch = |desk: &mut Desk<Nowhere>, rng: &mut Rng| {
         let mut all = Vec::new();
         loop {
@@ -197,7 +195,7 @@ fn what_a_visitor_was_granted_stays_though_others_join_and_ends_with_the_chain()
     };
     let before = fetch(&mut desk, &mut rng);
     assert_eq!(before.len(), len as usize);
-    join(&mut desk, 10, &mut rng);
+    join(&mut desk, &token, 10, Wish::default(), &mut rng);
     assert_eq!(fetch(&mut desk, &mut rng), before, "what was granted, and no more");
     // Another mandate's chain begins anew.
     let authority = SigningKey::from_seed([42; 32]);
@@ -213,12 +211,7 @@ fn a_clock_that_was_ahead_for_one_supplement_is_named() {
     let (mut desk, mut rng) = (desk(), Rng::new([8; 32]));
     let token = invite(&mut desk, 9);
     for seed in [9, 10] {
-        let own = key(seed);
-        let mut channel = visit(&mut desk, &own, &token, &mut rng);
-        let said = [JOIN_LABEL, channel.binding()].concat();
-        let (sign, signature) = (own.public().sign, own.sign(&said));
-        let request = Request::Join { wish: Wish::default(), sign, signature };
-        ask(&mut desk, &mut channel, &request, &mut rng);
+        join(&mut desk, &token, seed, Wish::default(), &mut rng);
     }
     let names: Vec<_> = desk.register().unwrap().members().map(|m| m.name.clone()).collect();
     desk.remove(&names[0], (Time::ZERO, START + 3_600)).unwrap();
@@ -233,16 +226,10 @@ fn a_clock_that_was_ahead_for_one_supplement_is_named() {
 fn no_number_is_signed_again_when_a_mandate_is_narrowed() {
     let (mut desk, mut rng) = (desk(), Rng::new([8; 32]));
     let token = invite(&mut desk, 9);
-    let join = |desk: &mut Desk<Nowhere>, seed: u8, rng: &mut Rng| {
-        let own = key(seed);
-        let mut channel = visit(desk, &own, &token, rng);
-        let said = [JOIN_LABEL, channel.binding()].concat();
-        let (sign, signature) = (own.public().sign, own.sign(&said));
-        let request = Request::Join { wish: Wish::default(), sign, signature };
-        ask(desk, &mut channel, &request, rng)
-    };
+    let mut join =
+        |desk: &mut Desk<Nowhere>, seed| join(desk, &token, seed, Wish::default(), &mut rng).1;
     for seed in [9, 10] {
-        assert!(matches!(join(&mut desk, seed, &mut rng), Answer::Granted(_)));
+        assert!(matches!(join(&mut desk, seed), Answer::Granted(_)));
     }
     let authority = SigningKey::from_seed([42; 32]);
     let mut content = list(&authority).content().clone();
@@ -250,14 +237,14 @@ fn no_number_is_signed_again_when_a_mandate_is_narrowed() {
     desk.set_list(content.clone().sign(&authority).unwrap(), AT).unwrap();
     assert_eq!(desk.register().unwrap().len(), 1, "the second key is one too many");
     // Neither a newcomer's nor a leave.
-    assert_eq!(join(&mut desk, 11, &mut rng), Answer::Refused(Refusal::Registrar));
+    assert_eq!(join(&mut desk, 11), Answer::Refused(Refusal::Registrar));
     let name = desk.register().unwrap().members().next().unwrap().name.clone();
     let said = desk.remove(&name, AT).unwrap_err().to_string();
     assert!(said.contains("of the 2 supplements") && said.contains("--anew"), "{said}");
     // Another serial's chain begins anew.
     (content.version, content.mandates[0].serial) = (3, 2);
     desk.set_list(content.sign(&authority).unwrap(), AT).unwrap();
-    assert!(matches!(join(&mut desk, 12, &mut rng), Answer::Granted(_)));
+    assert!(matches!(join(&mut desk, 12), Answer::Granted(_)));
 }
 
 #[test]
@@ -297,13 +284,9 @@ fn names_and_addresses_of_another_registrars_members_are_given_to_nobody() {
     };
     let signed = step.clone().sign(&key(8)).unwrap();
     let forged = step.sign(&key(9)).unwrap();
-    let join = |desk: &mut Desk<Nowhere>, seed: u8, rng: &mut Rng| {
-        let own = key(seed);
-        let mut channel = visit(desk, &own, &token, rng);
-        let said = [JOIN_LABEL, channel.binding()].concat();
-        let (sign, signature) = (own.public().sign, own.sign(&said));
+    let mut join = |desk: &mut Desk<Nowhere>, seed| {
         let wish = Wish { name: Some("alice".into()), or_another: true };
-        match ask(desk, &mut channel, &Request::Join { wish, sign, signature }, rng) {
+        match join(desk, &token, seed, wish, &mut rng).1 {
             Answer::Granted(grant) => Ok(grant.name),
             Answer::Refused(why) => Err(why),
             other => panic!("{other:?}"),
@@ -312,8 +295,8 @@ fn names_and_addresses_of_another_registrars_members_are_given_to_nobody() {
     desk.learn(forged.bytes(), AT);
     desk.learn(&[7; 40], AT);
     desk.learn(signed.bytes(), AT);
-    assert_eq!(join(&mut desk, 9, &mut rng).unwrap(), "alice-2");
-    assert_eq!(join(&mut desk, 20, &mut rng), Err(Refusal::Key), "it is the other's member");
+    assert_eq!(join(&mut desk, 9).unwrap(), "alice-2");
+    assert_eq!(join(&mut desk, 20), Err(Refusal::Key), "it is the other's member");
     assert_eq!(desk.register().unwrap().len(), 1);
     // As long as the other registrar does not remove it, expired or not.
     let names =

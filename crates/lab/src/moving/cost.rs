@@ -42,10 +42,7 @@ struct Counters {
 impl Counters {
     /// Reads the text of its metrics.
     fn read(text: &str, cpu_s: f64) -> Counters {
-        let value = |name: &str| {
-            let of = |line: &str| line.strip_prefix(name)?.trim().parse().ok();
-            text.lines().find_map(of).unwrap_or(f64::NAN)
-        };
+        let value = |name: &str| figures::metric(text, name).unwrap_or(f64::NAN);
         Counters {
             frames_in: value("shoal_frames_received_total "),
             messages: value("shoal_receive_messages_total "),

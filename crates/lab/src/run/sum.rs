@@ -9,7 +9,7 @@ use shoal_daemon::control::api;
 use super::flows::{self, Active};
 use super::live::Live;
 use crate::emulator::WAIT_STEP;
-use crate::figures::{figure, jain};
+use crate::figures::{figure, jain, metric};
 use crate::hops;
 use crate::record::Figure;
 use crate::scenario::{STARTUP_S, Traffic};
@@ -262,12 +262,8 @@ fn late(site: &Site, all: &mut Vec<Figure>) {
 
 /// The share of cells that left a mix half a millisecond late, by a node's metrics.
 fn late_share(metrics: &str) -> Option<f64> {
-    let value = |name: &str| {
-        let of = |line: &str| line.strip_prefix(name)?.trim().parse::<f64>().ok();
-        metrics.lines().find_map(of)
-    };
-    let released = value("shoal_cells_released_total ").filter(|cells| *cells > 0.0)?;
-    Some(value(r#"shoal_cells_late_total{by="0.5ms"} "#)? / released)
+    let released = metric(metrics, "shoal_cells_released_total ").filter(|cells| *cells > 0.0)?;
+    Some(metric(metrics, r#"shoal_cells_late_total{by="0.5ms"} "#)? / released)
 }
 
 /// Drops by node and reason.

@@ -33,13 +33,13 @@ impl Pool {
     /// Says which strategies the network offers, the first one first. They count a minute later,
     /// and within another minute circuits with others give way; the first list counts at once.
     pub fn set_mixes(&mut self, now: Time, mixes: Vec<Strategy>) {
-        let Offer { own, .. } = self.newest_offer().clone();
+        let own = self.newest_offer().own.clone();
         self.put_offer(now, Offer { mixes, own });
     }
 
     /// Says the same of what relays do with all circuits.
     pub(super) fn offer_own(&mut self, now: Time, routers: &Routers) {
-        let Offer { mixes, .. } = self.newest_offer().clone();
+        let mixes = self.newest_offer().mixes.clone();
         let own = routers.relays().filter_map(|at| Some((at, routers.mix(at)?))).collect();
         self.put_offer(now, Offer { mixes, own });
     }
