@@ -220,20 +220,29 @@ const MIX: &str =
 
 #[test]
 fn relays_keep_cells_back_as_the_list_says_and_the_host_can_check_it() {
-    let net = with_list(Kind::Loopback, "", MIX, REQUIRE);
-    let (ok, said) = net.run("h1", &["circuits", "--audit", "h4", "--rounds", "12", "--json"]);
-    assert!(ok, "{said}");
-    let audit: serde_json::Value = serde_json::from_str(&said).unwrap();
-    let hops = audit["audit"].as_array().unwrap();
-    assert_eq!(hops.len(), 3, "{said}");
-    for (hop, mixes) in hops.iter().zip([1.0, 3.0, 4.0]) {
-        assert_eq!(hop["verdict"], "as_agreed", "{said}");
-        // The mean of one mix is 17 ms, cut off at 60.
-        let (rtt, mixed) = (hop["rtt_ms"].as_f64().unwrap(), hop["mixed_ms"].as_f64().unwrap());
-        assert!(rtt >= mixed - 1.0 && mixed > 4.0 * mixes, "{said}");
-    }
+    // More than what a busy machine adds.
+    let net =
+        with_list(Kind::Loopback, "", &MIX.replace("20", "100").replace("60", "300"), REQUIRE);
+    let audit = || {
+        let (ok, said) = net.run("h1", &["circuits", "--audit", "h4", "--rounds", "12", "--json"]);
+        assert!(ok, "{said}");
+        serde_json::from_str::<serde_json::Value>(&said).unwrap()
+    };
+    let agrees = |audit: &serde_json::Value| {
+        let hops = audit["audit"].as_array().unwrap();
+        assert_eq!(hops.len(), 3, "{audit}");
+        for (hop, mixes) in hops.iter().zip([1.0, 3.0, 4.0]) {
+            // The mean of one mix is 85 ms, cut off at 300.
+            let (rtt, mixed) = (hop["rtt_ms"].as_f64().unwrap(), hop["mixed_ms"].as_f64().unwrap());
+            assert!(rtt >= mixed - 1.0 && mixed > 20.0 * mixes, "{audit}");
+            assert!(hop["verdict"] == "as_agreed" || hop["verdict"] == "busy", "{audit}");
+        }
+        hops.iter().all(|hop| hop["verdict"] == "as_agreed")
+    };
+    // Where the machine is busy with something else, more than one try may be needed.
+    assert!((0..4).any(|_| agrees(&audit())), "{}", audit());
     let (_, said) = net.run("h1", &["circuits"]);
-    assert!(said.contains("stop-and-go 20 ms, at most 60 ms"), "{said}");
+    assert!(said.contains("stop-and-go 100 ms, at most 300 ms"), "{said}");
     net.send("h1", "h4", (7, 300_000)).end();
 }
 

@@ -29,16 +29,10 @@ impl Net {
         ["r1", "r2"].map(|name| self.0.metric(name, "shoal_cells_marked_total")).iter().sum()
     }
 
-    /// Medians of three: a file, then a stream; and the marks after each.
-    fn times(&self) -> ([Duration; 2], [f64; 2]) {
-        let median = |mut times: [Duration; 3]| {
-            times.sort_unstable();
-            times[1]
-        };
-        let (file, files_marks) =
-            (median([1, 2, 3].map(|n| self.0.send("h1", "h3", (n, LEN)).end())), self.marks());
-        let stream = median([0, 1, 2].map(|n| self.0.stream("h2", "h4", 7_200 + n, (9, LEN))));
-        ([file, stream], [files_marks, self.marks()])
+    /// How long the `n`th file took, and the `n`th stream.
+    fn times(&self, n: u8) -> [Duration; 2] {
+        let file = self.0.send("h1", "h3", (n, LEN)).end();
+        [file, self.0.stream("h2", "h4", 7_200 + u16::from(n), (9, LEN))]
     }
 }
 
@@ -50,15 +44,16 @@ fn files_and_programs_keep_their_rate_through_routers_that_hold_cells() {
     stalls::check("rates through routers that hold cells", compare);
 }
 
-/// Compares how long things take with and without a hold. Says what is wrong.
+/// Compares how long things take with and without a hold: in turn, so that what else the machine
+/// does slows both. Says what is wrong.
 fn compare() -> Result<(), String> {
-    let (without, marks_without) = Net::new("").times();
-    let held = Net::new(HOLD);
+    let (without, held) = (Net::new(""), Net::new(HOLD));
     let net = &held.0;
     let established = "shoal_handshakes_total{with=\"link\",outcome=\"established\"}";
     let before = ["r1", "r2"].map(|name| net.metric(name, established));
-    let (with, marks) = held.times();
-    let seen = format!("{without:?}, marks {marks_without:?}; held {with:?}, marks {marks:?}");
+    let times = [1, 2, 3].map(|n| [without.times(n), held.times(n)]);
+    let marks = [&without, &held].map(Net::marks);
+    let seen = format!("files and streams without and with a hold: {times:?}; marks {marks:?}");
     println!("{seen}");
     let must = |holds: bool, what: &str| holds.then_some(()).ok_or(format!("{what}: {seen}"));
     for name in ["r1", "r2"] {
@@ -73,9 +68,12 @@ fn compare() -> Result<(), String> {
     must(["r1", "r2"].map(|name| net.metric(name, established)) == before, "a link was lost")?;
     // On a busy machine a kernel's queue stands now and then, with or without a hold.
     let cells = net.metric("r1", "shoal_cells_held_total");
-    must(marks[1] < marks_without[1] + 0.1 * cells, "marks")?;
-    for (without, with) in without.into_iter().zip(with) {
-        must(with.as_secs_f64() * 0.8 < without.as_secs_f64(), "slower")?;
+    must(marks[1] < marks[0] + 0.1 * cells, "marks")?;
+    for kind in 0..2 {
+        let mut ratios =
+            times.map(|[without, held]| held[kind].as_secs_f64() / without[kind].as_secs_f64());
+        ratios.sort_by(f64::total_cmp);
+        must(ratios[1] < 1.25, "slower")?;
     }
     must(net.run("h1", &["ping", "h3", "-n", "3"]).0, "no answer")
 }

@@ -5,6 +5,11 @@
 //! rest must be the same each time, but for queues and stalls. These make echoes late. A relay that
 //! passes echoes on at once, or waits as it pleases, has some come back early: so the earlier half
 //! of the rest counts, and has as much disorder as there is in the longer half of the waiting.
+//!
+//! A busy machine makes nearly all echoes late. That is told from a relay's fault by two signs. Queues
+//! spread the later half of the rest far more than the earlier one; and what they add does not depend
+//! on the waiting that was agreed, while an echo that was not kept back comes the earlier, the longer
+//! it should have been.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -23,6 +28,11 @@ const ROUND_MS: u32 = 30_000;
 const JITTER_MS: f64 = 1.0;
 /// So much of the agreed disorder may be left in the rest.
 const LEFT_MAX: f64 = 0.4;
+/// Queues spread the later half of the rest at least so many times as far as the earlier one.
+const BUSY_SPREAD: f64 = 2.0;
+/// The rest falls with the waiting, if their rank correlation is so many of its standard deviations
+/// below zero: one honest hop of 160 on a busy way.
+const FALLS: f64 = 2.5;
 
 /// What is found of one hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -39,6 +49,8 @@ enum Verdict {
     /// The waiting differs too little: what a relay may leave of it, this one or the one before,
     /// is as small as what queues add.
     TooShort,
+    /// Queues on the way add more than mixes do.
+    Busy,
     /// It depends on a relay's clock.
     Unknown,
     /// Fewer than three answers.
@@ -102,7 +114,7 @@ fn same_nodes(a: &[Hop], b: &[Hop]) -> bool {
 
 fn audit(rounds: &[Vec<Hop>]) -> Vec<Audited> {
     let Some(first) = rounds.first() else { return Vec::new() };
-    let mut at_fault = false;
+    let (mut at_fault, mut busy) = (false, false);
     // What hops may have left unseen that can't be judged, there and back: an echo shows only the
     // way back of its own hop, and the way there shows at the next.
     let mut unseen = 0.0;
@@ -113,9 +125,11 @@ fn audit(rounds: &[Vec<Hop>]) -> Vec<Audited> {
         let mut mixed: Vec<f64> = seen.iter().filter_map(|(_, mixed)| *mixed).collect();
         let mut rest: Vec<f64> =
             seen.iter().filter_map(|(rtt, mixed)| Some(rtt - (*mixed)?)).collect();
+        let falls = falls(&mixed, &rest);
         let (mixed_ms, _) = mean_and_deviation(&mixed);
         let (_, agreed) = mean_and_deviation(longer_half(&mut mixed));
         let (_, deviation_ms) = mean_and_deviation(shorter_half(&mut rest));
+        let (_, later_ms) = mean_and_deviation(longer_half(&mut rest));
         let (least_ms, p99_ms) = (quantile(&rest, 0.0), quantile(&rest, 0.99));
         let left = LEFT_MAX * agreed;
         let allowed = JITTER_MS.max(left);
@@ -126,11 +140,14 @@ fn audit(rounds: &[Vec<Hop>]) -> Vec<Audited> {
             () if at_fault => Verdict::Hidden,
             () if left < JITTER_MS => Verdict::TooShort,
             () if deviation_ms <= allowed => Verdict::AsAgreed,
+            () if busy || later_ms >= BUSY_SPREAD * deviation_ms && !falls => Verdict::Busy,
             () if deviation_ms <= allowed + unseen => Verdict::TooShort,
             () => Verdict::NotAsAgreed,
         };
         at_fault |= verdict == Verdict::NotAsAgreed;
-        // Who answers nothing shows nothing of its waiting.
+        // Who answers over a busy way may have left out anything, ...
+        busy |= verdict == Verdict::Busy;
+        // ... and so may who answers nothing.
         unseen = match () {
             () if seen.len() < 3 => f64::INFINITY,
             () if left < JITTER_MS => unseen.max(2.0 * agreed),
@@ -168,6 +185,16 @@ fn longer_half(values: &mut [f64]) -> &[f64] {
     &values[values.len() / 2..]
 }
 
+/// Whether the rest is the shorter, the longer the waiting was: Kendall's rank correlation, against
+/// its standard deviation where there is none (M. Kendall, "A new measure of rank correlation", 1938).
+fn falls(mixed: &[f64], rest: &[f64]) -> bool {
+    let sign = |a: f64, b: f64| (a > b) as i32 - (a < b) as i32;
+    let pairs = (0..mixed.len()).flat_map(|a| (0..a).map(move |b| (a, b)));
+    let agreeing: i32 = pairs.map(|(a, b)| sign(mixed[a], mixed[b]) * sign(rest[a], rest[b])).sum();
+    let n = mixed.len() as f64;
+    f64::from(agreeing) < -FALLS * (n * (n - 1.0) * (2.0 * n + 5.0) / 18.0).sqrt()
+}
+
 /// Zeroes of nothing.
 fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     let count = values.len().max(1) as f64;
@@ -193,6 +220,7 @@ fn table(hops: &[Audited]) -> Table {
             Verdict::NotAsAgreed => (Paint::Bad, "does not wait as agreed"),
             Verdict::Hidden => (Paint::Dim, "not known: hidden by the one before"),
             Verdict::TooShort => (Paint::Dim, "not known: too short to tell"),
+            Verdict::Busy => (Paint::Dim, "not known: the way is too busy, ask for more rounds"),
             Verdict::Unknown => (Paint::Dim, "not known: a timed mix goes by its own clock"),
             Verdict::Silent => (Paint::Bad, "too few answers"),
         };
@@ -315,6 +343,29 @@ mod tests {
             hops[0].rtt_us = hops[0].rtt_us.map(|us| us - if n % 3 == 0 { waits } else { 0 });
         }
         assert_eq!(verdicts(&cheats)[0], Verdict::NotAsAgreed);
+    }
+
+    #[test]
+    fn a_busy_machine_is_not_taken_for_a_relays_fault() {
+        use Verdict::{AsAgreed, Busy, NotAsAgreed};
+        // What each echo waits for the processor: mostly some milliseconds, at times a lot more. A
+        // relay that passes all on at once is seen in spite of it.
+        let busy = |keeps: [bool; 3], seed: u64, count: u64| {
+            let mut rounds = rounds(keeps, count);
+            for (at, hop) in (seed..).zip(rounds.iter_mut().flatten()) {
+                let share =
+                    (at.wrapping_mul(0xd134_2543_de82_ef95) >> 40) as f64 / 2.0_f64.powi(24);
+                let late = (-2_500.0 * share.max(1e-6).ln()) as u64 * (1 + at % 5);
+                hop.rtt_us = hop.rtt_us.map(|us| us + late);
+            }
+            verdicts(&rounds)
+        };
+        let honest: Vec<_> = (0..50).flat_map(|n| busy([true; 3], n * 1_000, 12)).collect();
+        let accused = honest.iter().filter(|verdict| **verdict == NotAsAgreed).count();
+        assert!(accused <= 2, "{accused} of 200");
+        assert!(honest.contains(&Busy) && honest.contains(&AsAgreed), "{honest:?}");
+        let found = (0..50).filter(|n| busy([false, true, true], n * 1_000, 100)[0] == NotAsAgreed);
+        assert!(found.count() >= 45);
     }
 
     #[test]
