@@ -202,20 +202,27 @@ impl Worker {
         if newer.hop_prefix() != config.hop_prefix() {
             hopping.as_ref().map_or(Ok(()), |hopping| hopping.may_move(&newer))?;
         }
+        let mut before = None;
         let (newer, hosts, linked) = match authority {
             None => (newer, hosts, None),
             Some(authority) => {
                 authority.reread(now)?;
-                authority.set_links(links, newer.accept.clone());
+                before = Some(authority.set_links(links, newer.accept.clone()));
                 let (hosts, linked) = (authority.hosts(now), authority.linked(now));
                 let of_links = linked.as_ref().unwrap_or(&hosts);
                 (authority.effective(&newer, of_links), hosts, linked)
             }
         };
         let done = self.put_in_force(now, newer, hosts, linked);
+        // The next list must not bring links of a file that was refused.
+        if let (Err(_), Some((links, accept)), Some(authority)) =
+            (&done, before, &mut self.parts.authority)
+        {
+            authority.set_links(links, accept);
+        }
         self.apply_list(now);
         (self.parts.set_log_level)(self.parts.config.log.level.as_str());
-        applied.extend(done?);
+        applied.extend(done??);
         let Parts { interface, names, config, .. } = &self.parts;
         let own = names.hosts().by_name(&config.node.name).and_then(|me| me.ipv4);
         if interface.as_ref().is_some_and(|interface| interface.ipv4() != own) {

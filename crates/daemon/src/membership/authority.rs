@@ -423,9 +423,10 @@ impl Authority {
         Hosts::from_checked(members().map(host)).with_mixes(mixes).with_tiers(tiers)
     }
 
-    /// Notes the links of a configuration that was read again.
-    pub fn set_links(&mut self, links: Vec<LinkPeer>, accept: Links) {
-        (self.links, self.accept) = (links, accept);
+    /// Notes the links of a configuration that was read again; returns those before.
+    pub fn set_links(&mut self, links: Vec<LinkPeer>, accept: Links) -> (Vec<LinkPeer>, Links) {
+        let before = std::mem::replace(&mut self.links, links);
+        (before, std::mem::replace(&mut self.accept, accept))
     }
 
     /// `config` with the links that lead to `hosts` and that this node may have (`misplaced`).

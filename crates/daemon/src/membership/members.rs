@@ -46,7 +46,7 @@ impl Worker {
             let state = status.state.replace('_', " ");
             tracing::warn!("nobody is a member here: the authority's list is {state}");
         }
-        applied.map(|_| ())
+        applied?.map(|_| ())
     }
 
     /// Puts in force what the list of the moment says beside members and links.
@@ -73,15 +73,15 @@ impl Worker {
     /// If there are `linked` nodes, links lead to them instead and carry nothing but the
     /// authority's lists.
     ///
-    /// Errors: a link names nobody, or the kernel does not bring another prefix here (nothing has
-    /// changed), or a table is full.
+    /// Errors: a link names nobody, or the kernel does not bring another prefix here: nothing has
+    /// changed. Within: a table is full, and all that fits is in force.
     pub(crate) fn put_in_force(
         &mut self,
         now: Time,
         newer: Config,
         hosts: Hosts,
         linked: Option<Hosts>,
-    ) -> anyhow::Result<Vec<String>> {
+    ) -> anyhow::Result<anyhow::Result<Vec<String>>> {
         let Parts { node, names, config, warnings, hopping, .. } = &mut self.parts;
         let of_links = linked.as_ref().unwrap_or(&hosts);
         let mut plan = links::Plan::new(config, names, &newer, of_links)?;
@@ -116,9 +116,10 @@ impl Worker {
         }
         // Links may carry more only once hosts of the last list are forgotten.
         node.relay.set_lists_only(now, lists_only);
-        applied.extend(links?);
-        others?;
-        Ok(applied)
+        Ok(links.and_then(|links| {
+            applied.extend(links);
+            others.map(|()| applied)
+        }))
     }
 }
 

@@ -145,7 +145,8 @@ impl HopAddresses {
     /// it, so that who is told of them finds them there. Those before stay until their time is
     /// over, since neighbours that have not heard of it still send there.
     ///
-    /// Errors: the kernel refuses some; the place is what it was, to be [set](Self::set) anew.
+    /// Errors: the kernel refuses some, other than that there are too many, as there were before;
+    /// the place is what it was, to be [set](Self::set) anew.
     pub fn move_to(
         &mut self,
         segment: &Segment,
@@ -154,11 +155,13 @@ impl HopAddresses {
     ) -> anyhow::Result<()> {
         let place = Place { interface: segment.index, prefix };
         let moved = self.thread.set_and_wait((place, wanted.clone()), MOVE_WAIT);
-        moved.map_err(|why| {
-            self.set(wanted);
-            anyhow::anyhow!("[hop] prefix: {why}; addresses hop where they did")
-        })?;
-        self.place = place;
+        match moved {
+            Err(why) if Some(&why) != too_many(wanted.len()).as_ref() => {
+                self.set(wanted);
+                bail!("[hop] prefix: {why}; addresses hop where they did")
+            }
+            _ => self.place = place,
+        }
         Ok(())
     }
 
@@ -256,15 +259,18 @@ impl AddressKeeper {
                 }
             }
         }
-        let many = self.wanted.len();
         match first {
             Some(error) => vec![format!("{failed} addresses can't be added: {error}")],
-            None if many > ADDRESSES_MAX => vec![format!(
-                "{many} addresses are in use, and a segment gets {ADDRESSES_MAX} at most"
-            )],
-            None => Vec::new(),
+            None => too_many(self.wanted.len()).into_iter().collect(),
         }
     }
+}
+
+/// What is wrong if so many addresses are wanted.
+fn too_many(wanted: usize) -> Option<String> {
+    (wanted > ADDRESSES_MAX).then(|| {
+        format!("{wanted} addresses are in use, and a segment gets {ADDRESSES_MAX} at most")
+    })
 }
 
 impl Keeper for AddressKeeper {
