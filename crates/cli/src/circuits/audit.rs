@@ -6,10 +6,10 @@
 //! passes echoes on at once, or waits as it pleases, has some come back early: so the earlier half
 //! of the rest counts, and has as much disorder as there is in the longer half of the waiting.
 //!
-//! A busy machine makes nearly all echoes late. That is told from a relay's fault by two signs. Queues
-//! spread the later half of the rest far more than the earlier one; and what they add does not depend
-//! on the waiting that was agreed, while an echo that was not kept back comes the earlier, the longer
-//! it should have been.
+//! A busy machine makes nearly all echoes late. That is told from a relay's fault by two signs.
+//! Queues spread the later half of the rest far more than the earlier one; and what they add does
+//! not depend on the waiting that was agreed, while an echo that was not kept back comes the
+//! earlier, the longer it should have been.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -186,7 +186,8 @@ fn longer_half(values: &mut [f64]) -> &[f64] {
 }
 
 /// Whether the rest is the shorter, the longer the waiting was: Kendall's rank correlation, against
-/// its standard deviation where there is none (M. Kendall, "A new measure of rank correlation", 1938).
+/// its standard deviation where there is none (M. Kendall, "A new measure of rank correlation",
+/// 1938).
 fn falls(mixed: &[f64], rest: &[f64]) -> bool {
     let sign = |a: f64, b: f64| (a > b) as i32 - (a < b) as i32;
     let pairs = (0..mixed.len()).flat_map(|a| (0..a).map(move |b| (a, b)));
