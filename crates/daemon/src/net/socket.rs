@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context;
+use shoal_relay::FORMER_MAX;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 /// How much the kernel is asked to buffer, in bytes.
@@ -50,22 +51,25 @@ pub(crate) enum Sources {
     Under(SharedPrefix),
 }
 
-/// A prefix that another thread may change, and the one before it: frames that were sealed for it
-/// may still be on their way to a socket.
+/// A prefix that another thread may change, and those before it: links go on under the one that
+/// they know until their neighbours have followed.
 #[derive(Clone, Debug)]
-pub(crate) struct SharedPrefix(Arc<[AtomicU64; 2]>);
+pub(crate) struct SharedPrefix(Arc<[AtomicU64; 1 + FORMER_MAX]>);
 
 impl SharedPrefix {
     /// It is this one at first.
     pub(crate) fn new(prefix: [u8; 8]) -> SharedPrefix {
-        SharedPrefix(Arc::new([0, 1].map(|_| AtomicU64::new(u64::from_ne_bytes(prefix)))))
+        let one = |_| AtomicU64::new(u64::from_ne_bytes(prefix));
+        SharedPrefix(Arc::new(std::array::from_fn(one)))
     }
 
     /// It is another one from now on.
     pub(crate) fn set(&self, prefix: [u8; 8]) {
         // Nothing else follows from them.
-        let [now, before] = &*self.0;
-        before.store(now.load(Ordering::Relaxed), Ordering::Relaxed);
+        for (later, earlier) in self.0.iter().skip(1).zip(&*self.0).rev() {
+            later.store(earlier.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        let [now, ..] = &*self.0;
         now.store(u64::from_ne_bytes(prefix), Ordering::Relaxed);
     }
 
