@@ -25,8 +25,9 @@ const RETIRED_MAX: usize = 64;
 pub const FORMER_MAX: usize = 4;
 /// ... and for how long, since neighbours that have not heard of the move still send there.
 pub const FORMER_KEPT: Duration = Duration::from_secs(30);
-/// Steps of one link that leave at once: more than wait at any time.
-const STEPS_MAX: usize = 8;
+/// Steps of one link that leave at once: more than wait at any time, each between two prefixes of
+/// either end.
+const STEPS_MAX: usize = 20;
 
 /// The addresses of this node's prefix at which frames may come.
 #[derive(Clone, PartialEq, Eq)]
@@ -83,11 +84,11 @@ impl Hopping {
 }
 
 /// A prefix before the one in use.
-struct Former {
-    prefix: [u8; 8],
+pub(crate) struct Former {
+    pub(crate) prefix: [u8; 8],
     /// Interface identifiers under it that don't hop.
-    staying: Vec<u64>,
-    until: Time,
+    pub(crate) staying: Vec<u64>,
+    pub(crate) until: Time,
 }
 
 /// All of them.
@@ -98,7 +99,7 @@ pub(crate) struct Hops {
     /// Prefixes before that one, which may still be routed here; the last at first.
     former: Vec<Former>,
     /// Interface identifiers under the prefix that don't hop.
-    staying: Vec<u64>,
+    pub(crate) staying: Vec<u64>,
     /// Those that are machines' behind this node, sorted.
     protected: Arc<[u64]>,
     pub(crate) links: BTreeMap<LinkId, Hopping>,
@@ -113,7 +114,15 @@ pub(crate) struct Hops {
 }
 
 impl Hops {
-    fn gather(&mut self) {
+    /// The prefix in use is another than this one.
+    pub(crate) fn leave(&mut self, left: Former) {
+        let own = self.own.map(|(prefix, _)| prefix);
+        self.former.retain(|known| Some(known.prefix) != own && known.prefix != left.prefix);
+        self.former.insert(0, left);
+        self.former.truncate(FORMER_MAX);
+    }
+
+    pub(crate) fn gather(&mut self) {
         let Some((prefix, _)) = self.own else { return self.accepted = None };
         let retired = self.retired.iter().map(|(_, accepted)| accepted);
         let known = self.links.values().map(|known| &known.accepted);
@@ -188,15 +197,6 @@ impl Hops {
 }
 
 impl<C: Ciphers> Relay<C> {
-    /// Whether a neighbour is at an address of its schedule, under the prefix at which it said
-    /// itself to be from now on.
-    pub(crate) fn is_where_it_said(&self, now: Time, link: LinkId, at: Endpoints) -> bool {
-        let known = self.hops.links.get(&link);
-        known.is_some_and(|known| {
-            known.hop.roamed(now, at.remote).is_some_and(|prefix| known.hop.claims(prefix))
-        })
-    }
-
     /// Says under which prefix this node's addresses hop, and at which port; with none they don't.
     /// To be said before [`Relay::set_hop`].
     pub fn set_hop_place(&mut self, place: Option<([u8; 8], u16)>) {
@@ -230,55 +230,6 @@ impl<C: Ciphers> Relay<C> {
     /// Another value is another `Arc`.
     pub fn accepted(&self) -> Option<&Arc<Accepted>> {
         self.hops.accepted.as_ref()
-    }
-
-    /// This node's addresses are under another prefix from now on: all links that hop go on there
-    /// by their schedules, and neighbours follow. Identifiers that don't hop are to be told anew
-    /// ([`Relay::set_staying`]); those of the former prefix count there for half a minute more.
-    pub fn move_hop_prefix(&mut self, now: Time, prefix: [u8; 8]) {
-        let Some((own, _)) = &mut self.hops.own else { return };
-        let former = core::mem::replace(own, prefix);
-        if former == prefix {
-            return;
-        }
-        let staying = core::mem::take(&mut self.hops.staying);
-        let former = Former { prefix: former, staying, until: now + FORMER_KEPT };
-        self.hops.former.retain(|known| known.prefix != prefix && known.prefix != former.prefix);
-        self.hops.former.insert(0, former);
-        self.hops.former.truncate(FORMER_MAX);
-        self.sessions.set_wide_prefix(Some(prefix));
-        self.hops.gather();
-        for link in self.hops.links.keys().copied().collect::<Vec<_>>() {
-            if let Some(known) = self.hops.links.get_mut(&link) {
-                known.hop.move_to(prefix);
-                known.meet.iter_mut().for_each(|meet| meet.move_to(prefix));
-            }
-            self.follow_hop(now, link);
-        }
-        self.refresh();
-    }
-
-    /// A neighbour is reached at `at`, and answered there: if that is an address of its schedule
-    /// under another prefix, its prefix is that one. Says whether it is one of its schedule.
-    pub(crate) fn hop_roamed(&mut self, now: Time, link: LinkId, at: Endpoints) -> bool {
-        let Some(known) = self.hops.links.get_mut(&link) else { return false };
-        match known.hop.roamed(now, at.remote) {
-            Some(prefix) => known.hop.roam(prefix),
-            // Another answer of the same move: which of its addresses are used, steps decide.
-            None if known.hop.knows(now, at.remote) => {}
-            None => return false,
-        }
-        let place = known.hop.place();
-        if let Some(neighbour) = self.neighbours.get_mut(link) {
-            match place.filter(|_| known.shown.is_some()) {
-                // The move stays on trial.
-                Some(_) => neighbour.endpoint = place,
-                None => _ = neighbour.trial.end(),
-            }
-            known.shown = known.shown.and(place);
-            self.sessions.set_endpoint(PeerId::from(link), neighbour.endpoint);
-        }
-        true
     }
 
     /// Has a link's addresses hop, each used for `interval` or longer, if the neighbour's hop, too;
@@ -457,25 +408,9 @@ impl<C: Ciphers> Relay<C> {
         let fixed = known.fixed.filter(|_| known.shown.is_some());
         fixed.is_some_and(|fixed| fixed.is_same_place(from))
             || known.hop.knows(now, from.remote)
+            || known.hop.has_left(now, from.remote)
             || known.meet.as_ref().is_some_and(|meet| meet.knows(now, from.remote))
             || known.is_probed(now, from.remote)
-    }
-
-    /// The neighbour says where its addresses hop.
-    pub(crate) fn hear_hop_place(&mut self, now: Time, link: LinkId, place: Option<HopPlace>) {
-        let Some(known) = self.hops.links.get_mut(&link) else { return };
-        known.hop.told(now, place);
-        // It has answered there already, and now says itself that it went there: the move is on
-        // trial no more.
-        let under = |at: Endpoints| HopPlace::split(at.remote).map(|(prefix, _)| prefix);
-        if let Some(neighbour) = self.neighbours.get_mut(link)
-            && known.shown.is_some()
-            && known.shown == neighbour.endpoint
-            && known.shown.and_then(under) == place.map(|place| place.prefix)
-        {
-            neighbour.trial.end();
-        }
-        self.follow_hop(now, link);
     }
 
     /// The neighbour takes a step of a hop.
@@ -521,11 +456,13 @@ impl<C: Ciphers> Relay<C> {
                 self.send_control(now, link, &[(CONTROL_HOP_PLACE, &body)], sink);
             }
             for _ in 0..STEPS_MAX {
-                let step = self.hops.links.get_mut(&link).and_then(|known| known.hop.poll_step());
+                let step =
+                    self.hops.links.get_mut(&link).and_then(|known| known.hop.poll_step(now));
                 let Some((ends, step)) = step.filter(|_| established) else { break };
                 self.hop_too_soon(link, ends, step.stage);
                 self.send_beside(now, link, ends, (CONTROL_HOP_STEP, &step.to_bytes()), sink);
             }
+            self.send_moves(now, link, established, sink);
             self.send_probes(now, link, sink);
             self.follow_hop(now, link);
         }

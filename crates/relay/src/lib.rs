@@ -32,6 +32,7 @@ mod forward;
 mod handoff;
 mod hold;
 pub mod hop;
+mod hop_moves;
 mod hop_probes;
 mod hops;
 mod io;

@@ -26,6 +26,7 @@ impl<C: Ciphers> Relay<C> {
     /// Takes note of where a neighbour's newest authentic frame came from.
     pub(crate) fn note_source(&mut self, now: Time, peer: PeerId, from: Endpoints) {
         let link = LinkId::from(peer);
+        self.hop_came(now, link, &from);
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         // It is where its schedule says, or was.
         let is_there = |at: Endpoints| at.is_same_place(&from);
@@ -87,6 +88,9 @@ impl<C: Ciphers> Relay<C> {
         from: LinkId,
         token: PathToken,
     ) -> Result<(), DropReason> {
+        if self.hop_answered(now, from, token) {
+            return Ok(());
+        }
         let neighbour = self.neighbours.get_mut(from).ok_or(DropReason::UnknownPeer)?;
         let verdict = neighbour.trial.answered(now, token).ok_or(DropReason::UnexpectedReply)?;
         self.follow(now, from, verdict);

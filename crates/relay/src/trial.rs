@@ -190,6 +190,11 @@ impl Trial {
         }
     }
 
+    /// Another place than the endpoint that is being tried.
+    pub(crate) fn tried(&self) -> Option<Endpoints> {
+        self.candidate.as_ref().map(|candidate| candidate.at)
+    }
+
     fn is_contested(&self, now: Time) -> bool {
         self.contested.is_some_and(|at| now < at + CONTESTED_FOR)
     }

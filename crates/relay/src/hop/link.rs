@@ -22,6 +22,8 @@
 //! by a trip of the handshake's answer, so that each end takes in the epochs before and after its
 //! own.
 
+mod moves;
+
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -30,7 +32,10 @@ use std::sync::Arc;
 use shoal_session::Endpoints;
 use shoal_wire::{DropReason, HopPlace, HopStage, HopStep, Time};
 
+use super::prefixes::{Far, Own};
 use super::schedule::{End, Schedule, epoch};
+
+pub use moves::Followed;
 
 /// How soon a step is repeated, at least and at most; else an eighth of the interval.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -38,8 +43,6 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 const STEPS_MAX: usize = 4;
 /// How often a step is sent.
 const TRIES: u32 = 8;
-/// With how many hops another prefix is told again.
-const TELLS_AGAIN: u8 = 3;
 /// How often the following end opens the way for a call.
 const OPENS: u32 = 3;
 /// How long no hop is tried after two that failed; twice as long after each further one, ...
@@ -56,7 +59,7 @@ const SPARE_LANE: u8 = u8::MAX;
 
 /// Addresses: of which schedule, and of which epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Spot {
+pub(super) struct Spot {
     tag: [u8; 4],
     epoch: u32,
 }
@@ -109,12 +112,12 @@ pub struct HopView {
 /// The hops of one link.
 pub struct Hop {
     end: End,
-    own: HopPlace,
+    own: Own,
     peer: Option<HopPlace>,
     /// What the neighbour said last of itself.
     said: Option<HopPlace>,
-    /// The same, if it said so while data went to its former prefix.
-    claims: Option<HopPlace>,
+    /// Its other prefixes, while data hops.
+    far: Far,
     /// The newest first.
     runs: Vec<Run>,
     /// Where data goes; none while that is the fixed endpoint.
@@ -125,16 +128,14 @@ pub struct Hop {
     /// Where the following end waits for a call, and called itself.
     opened: Option<Attempt>,
     steps: VecDeque<(Spot, HopStage)>,
+    /// The same, of a step that is being sent: between which addresses each copy of it goes.
+    copies: Vec<(Endpoints, HopStep)>,
     /// Until then no hop is begun.
     paused: Time,
     faults: u32,
     made: u64,
     failed: u64,
     last: (Time, Outcome),
-    /// This end's place is to be told.
-    tells: bool,
-    /// With how many hops to come it is told again, since what is told may get lost.
-    tells_again: u8,
     /// Identifiers that this end must not use, sorted.
     left_out: Arc<[u64]>,
 }
@@ -145,23 +146,22 @@ impl Hop {
     pub fn new(own: HopPlace, leads: bool) -> Hop {
         Hop {
             end: if leads { End::Leading } else { End::Following },
-            own,
+            own: Own::new(own),
             peer: None,
             said: None,
-            claims: None,
+            far: Far::default(),
             runs: Vec::new(),
             at: None,
             before: None,
             next: None,
             opened: None,
             steps: VecDeque::new(),
+            copies: Vec::new(),
             paused: Time::ZERO,
             faults: 0,
             made: 0,
             failed: 0,
             last: (Time::ZERO, Outcome::None),
-            tells: false,
-            tells_again: 0,
             left_out: Arc::default(),
         }
     }
@@ -175,7 +175,7 @@ impl Hop {
 
     /// Where this end's addresses are, and how long it wants to use one.
     pub fn own(&self) -> HopPlace {
-        self.own
+        self.own.place()
     }
 
     /// Where the neighbour's addresses are, if they hop, too.
@@ -192,7 +192,7 @@ impl Hop {
 
     fn interval(&self) -> Duration {
         let peer = self.peer.map_or(Duration::ZERO, |peer| peer.interval());
-        self.own.interval().max(peer)
+        self.own().interval().max(peer)
     }
 
     fn run(&self, tag: [u8; 4]) -> Option<&Run> {
@@ -209,14 +209,19 @@ impl Hop {
     }
 
     fn ends(&self, spot: Spot) -> Option<Endpoints> {
-        let (run, peer) = (self.run(spot.tag)?, self.peer?);
+        self.between(spot, self.own.source(), self.peer?)
+    }
+
+    /// The addresses of a spot under these prefixes.
+    fn between(&self, spot: Spot, near: HopPlace, far: HopPlace) -> Option<Endpoints> {
+        let run = self.run(spot.tag)?;
         let id = |end| run.schedule.identifier(end, spot.epoch, 0);
         let own = id(self.end);
         if self.left_out.binary_search(&own).is_ok() {
             return None;
         }
-        let local = Some(self.own.endpoint(own));
-        Some(Endpoints { local, remote: peer.endpoint(id(self.end.other())) })
+        let local = Some(near.endpoint(own));
+        Some(Endpoints { local, remote: far.endpoint(id(self.end.other())) })
     }
 
     /// From where to where the link's data goes; none while that is the fixed endpoint.
@@ -227,7 +232,7 @@ impl Hop {
     /// A session was agreed at `since`, with this secret. The neighbour is to be told this end's
     /// place again, since it may have started anew.
     pub fn session(&mut self, now: Time, secret: &[u8; 32], since: Time) {
-        self.tells = true;
+        self.own.tell();
         let schedule = Schedule::new(secret);
         if self.run(schedule.tag()).is_some() {
             return;
@@ -255,45 +260,17 @@ impl Hop {
         debug_assert!(self.runs.len() <= SCHEDULES_MAX);
     }
 
-    /// The neighbour said where its addresses are; none if they don't hop (any more). Data follows
-    /// it under another prefix when that is seen to lead there ([`Hop::roam`]), or is at the fixed
-    /// endpoint.
-    pub fn told(&mut self, now: Time, place: Option<HopPlace>) {
-        if self.said == place {
-            // Something has led the link elsewhere since.
-            let is_there = self.peer.map(|peer| peer.prefix) == place.map(|place| place.prefix);
-            if self.at.is_some() && !is_there {
-                self.claims = place;
-            }
-            return;
-        }
-        let roams = |from: HopPlace, to: HopPlace| HopPlace { prefix: to.prefix, ..from } == to;
-        let only_roams = self.said.zip(place).is_some_and(|(from, to)| roams(from, to));
-        self.said = place;
-        if only_roams && self.at.is_some() {
-            self.claims = place;
-            return;
-        }
-        (self.peer, self.claims) = (place, None);
-        // A neighbour that only now lets its addresses hop may not know this end's.
-        self.tells = place.is_some();
-        // Epochs count anew, and addresses may be elsewhere. Who names one prefix after the other
-        // is called at each no more often than at one that does not answer.
-        match self.next.is_some() {
-            true => self.fail(now),
-            false => self.fall(now),
-        }
-        self.back(now);
-    }
-
     /// The link's data goes to the fixed endpoint: a handshake showed it, or the link went down.
     pub fn fall(&mut self, now: Time) {
         if let Some(at) = self.at.take() {
             self.before = Some((at, now + self.interval()));
         }
-        self.peer = self.claims.take().or(self.peer);
+        self.peer = self.far.claimed(now).or(self.peer);
+        self.far.forget();
+        self.own.fall();
         self.next = None;
         self.steps.clear();
+        self.copies.clear();
     }
 
     /// The link is up after it was down, or the neighbour is elsewhere. That hops failed before
@@ -301,11 +278,6 @@ impl Hop {
     pub fn back(&mut self, now: Time) {
         self.paused = self.paused.min(now + PAUSE);
         self.faults = self.faults.min(1);
-    }
-
-    /// Takes this end's place, if it is to be told.
-    pub fn poll_tell(&mut self) -> Option<HopPlace> {
-        core::mem::take(&mut self.tells).then_some(self.own)
     }
 
     /// Whether a datagram from there is the neighbour's by its schedule.
@@ -319,39 +291,6 @@ impl Hop {
     pub fn is_under_prefix(&self, remote: SocketAddr) -> bool {
         let prefix = HopPlace::split(remote).map(|(prefix, _)| prefix);
         self.peer.is_some_and(|peer| prefix == Some(peer.prefix))
-    }
-
-    /// The prefix under which an address is the neighbour's by its schedule, if that is another
-    /// than the one in use.
-    pub fn roamed(&self, now: Time, remote: SocketAddr) -> Option<[u8; 8]> {
-        let (prefix, id) = HopPlace::split(remote)?;
-        let elsewhere = |peer: &HopPlace| peer.port == remote.port() && peer.prefix != prefix;
-        let is_its = self.peer.as_ref().is_some_and(elsewhere)
-            && HopPlace::is_usable(prefix)
-            && self.spots(now).any(|spot| self.is(spot, id));
-        is_its.then_some(prefix)
-    }
-
-    /// Whether the neighbour said that its addresses are under this prefix from now on.
-    pub fn claims(&self, prefix: [u8; 8]) -> bool {
-        self.claims.is_some_and(|claims| claims.prefix == prefix)
-    }
-
-    /// The neighbour's addresses are under this prefix: frames pass there and back. Its schedule
-    /// stays what it is.
-    pub fn roam(&mut self, prefix: [u8; 8]) {
-        self.claims = None;
-        if let Some(peer) = &mut self.peer {
-            peer.prefix = prefix;
-        }
-    }
-
-    /// This end's addresses are under this prefix from now on, and its schedule stays what it is.
-    pub fn move_to(&mut self, prefix: [u8; 8]) {
-        if self.own.prefix != prefix {
-            (self.tells, self.tells_again) = (true, TELLS_AGAIN);
-        }
-        self.own.prefix = prefix;
     }
 
     fn is(&self, spot: Spot, identifier: u64) -> bool {
@@ -438,14 +377,23 @@ impl Hop {
         }
     }
 
-    /// Takes the next step to be sent, from where to where.
-    pub fn poll_step(&mut self) -> Option<(Endpoints, HopStep)> {
-        while let Some((spot, stage)) = self.steps.pop_front() {
-            if let Some(ends) = self.ends(spot) {
-                return Some((ends, HopStep { stage, tag: spot.tag, epoch: spot.epoch }));
+    /// Takes the next step to be sent, from where to where. While an end's prefix becomes another
+    /// one, each goes between all of them.
+    pub fn poll_step(&mut self, now: Time) -> Option<(Endpoints, HopStep)> {
+        while self.copies.is_empty() {
+            let (spot, stage) = self.steps.pop_front()?;
+            let step = HopStep { stage, tag: spot.tag, epoch: spot.epoch };
+            let peer = self.peer?;
+            let more = |prefix| HopPlace { prefix, ..peer };
+            for near in self.own.sources() {
+                let copy = self.far.copy(now, peer.prefix).map(more);
+                for far in [Some(peer), copy].into_iter().flatten() {
+                    self.copies.extend(self.between(spot, near, far).map(|ends| (ends, step)));
+                }
             }
+            self.copies.reverse();
         }
-        None
+        self.copies.pop()
     }
 
     /// Takes the neighbour's step.
@@ -491,8 +439,6 @@ impl Hop {
         let left = self.at.map(|at| (at, now + self.interval()));
         self.before = left.or(self.before);
         (self.at, self.next, self.faults) = (Some(spot), None, 0);
-        self.tells |= self.tells_again > 0;
-        self.tells_again = self.tells_again.saturating_sub(1);
         self.made += 1;
         self.last = (now, Outcome::Moved);
         self.forget_runs(now);
@@ -519,6 +465,8 @@ impl Hop {
     /// Does what time asks for.
     pub fn handle_timeout(&mut self, now: Time) {
         self.before.take_if(|(_, until)| *until <= now);
+        self.own.handle_timeout(now);
+        self.far.handle_timeout(now);
         let in_vain = |next: &Attempt| next.again <= now && next.tries == TRIES;
         let late = self.deadline().is_some_and(|at| at <= now);
         if late || self.next.as_ref().is_some_and(in_vain) {
@@ -548,13 +496,17 @@ impl Hop {
     /// When to call next: at hops to be begun, steps to be repeated, deadlines, and whenever an
     /// epoch begins, since other addresses are taken in from then on.
     pub fn poll_timeout(&self, now: Time) -> Option<Time> {
-        if self.tells || !self.steps.is_empty() {
+        let prefixes = [self.own.poll_timeout(), self.far.poll_timeout()];
+        let prefixes = prefixes.into_iter().flatten().min();
+        if !self.steps.is_empty() || !self.copies.is_empty() {
             return Some(Time::ZERO);
         }
         if self.wanted(now).is_some() {
-            return Some(now);
+            return Some(prefixes.map_or(now, |at| at.min(now)));
         }
-        self.peer?;
+        if self.peer.is_none() {
+            return prefixes;
+        }
         let begin =
             |run: &Run| run.since + self.interval() * self.epoch(now, run).saturating_add(1);
         let begins = self.runs.iter().map(begin).min();
@@ -562,7 +514,8 @@ impl Hop {
         let paused = Some(self.paused).filter(|at| now < *at);
         let before = self.before.map(|(_, until)| until);
         let opens = self.opens(now).map(|(due, _)| due);
-        [begins, again, self.deadline(), paused, before, opens].into_iter().flatten().min()
+        let all = [begins, again, self.deadline(), paused, before, opens, prefixes];
+        all.into_iter().flatten().min()
     }
 
     /// What is known of its hops.

@@ -5,13 +5,14 @@
 //! time. Out: steps to be sent, where the link's data goes, at which addresses frames may come.
 
 mod link;
+mod prefixes;
 mod probe;
 mod rendezvous;
 mod schedule;
 #[cfg(test)]
 mod tests;
 
-pub use link::{Hop, HopView, Outcome};
+pub use link::{Followed, Hop, HopView, Outcome};
 pub use probe::ProbeView;
 pub(crate) use probe::{Asked, Probe};
 pub use rendezvous::{EPOCH, Rendezvous};

@@ -20,6 +20,7 @@ use shoal_session::Endpoints;
 use shoal_wire::{HopPlace, Time};
 
 use super::schedule::{End, Schedule};
+use crate::hops::{FORMER_KEPT, FORMER_MAX};
 
 /// How long an epoch lasts.
 pub const EPOCH: Duration = Duration::from_secs(600);
@@ -84,6 +85,9 @@ pub struct Rendezvous {
     other: Option<Schedule>,
     wall: Epochs,
     base: Option<Base>,
+    /// Prefixes of this end's before the one in use, the last at first, and until when frames may
+    /// come there.
+    former: Vec<([u8; 8], Time)>,
     /// This end's identifier at the base before, and until when frames may come there.
     left: Option<(u64, Time)>,
     /// An endpoint that stays, to be called when nobody answers at those that follow from time.
@@ -113,6 +117,7 @@ impl Rendezvous {
             other: secrets.1.as_ref().map(schedule),
             wall: Epochs::of(now, unix_ms),
             base: None,
+            former: Vec::new(),
             left: None,
             fallback: None,
         }
@@ -125,13 +130,18 @@ impl Rendezvous {
     }
 
     /// This end's addresses are under this prefix from now on.
-    pub fn move_to(&mut self, prefix: [u8; 8]) {
+    pub fn move_to(&mut self, now: Time, prefix: [u8; 8]) {
         let former = core::mem::replace(&mut self.own.prefix, prefix);
+        if former != prefix {
+            self.former.retain(|(known, until)| ![former, prefix].contains(known) && now < *until);
+            self.former.insert(0, (former, now + FORMER_KEPT));
+            self.former.truncate(FORMER_MAX);
+        }
         // Data of a link that doesn't hop leaves from there, too.
         let local = self.base.as_mut().and_then(|base| base.ends.local.as_mut());
         if let Some((local, (known, identifier))) =
             local.and_then(|local| HopPlace::split(*local).map(|parts| (local, parts)))
-            && known == former
+            && known != prefix
         {
             *local = self.own.endpoint(identifier);
         }
@@ -153,8 +163,12 @@ impl Rendezvous {
     }
 
     fn ends(&self, schedule: &Schedule, epoch: u32) -> Endpoints {
+        self.ends_from(self.own, schedule, epoch)
+    }
+
+    fn ends_from(&self, own: HopPlace, schedule: &Schedule, epoch: u32) -> Endpoints {
         let id = |end| schedule.identifier(end, epoch, 0);
-        let local = Some(self.own.endpoint(id(self.end)));
+        let local = Some(own.endpoint(id(self.end)));
         Endpoints { local, remote: self.peer.endpoint(id(self.end.other())) }
     }
 
@@ -169,22 +183,30 @@ impl Rendezvous {
     }
 
     /// A handshake was answered between these addresses, by either end. If they are of this
-    /// schedule, they are the base now; says whether. If not, there is none.
+    /// schedule, they are the base now; says whether. If not, there is none. A neighbour that has
+    /// not heard of another prefix of this end's calls under the former one.
     pub fn met(&mut self, now: Time, at: &Endpoints) -> bool {
         if self.base.as_ref().is_some_and(|base| base.ends == *at) {
             return true;
         }
+        let base = self.base_at(now, at);
+        self.set_base(now, base);
+        self.has_base()
+    }
+
+    fn base_at(&self, now: Time, at: &Endpoints) -> Option<Base> {
         let ends = self.wall.next(now);
-        let found = |known: u32| {
-            let mut all = self.schedules().map(|schedule| self.ends(schedule, known));
-            let there = all.find(|there| {
+        let former = self.former.iter().filter(|(_, until)| now < *until);
+        let former = former.map(|(prefix, _)| HopPlace { prefix: *prefix, ..self.own });
+        let owns: Vec<HopPlace> = core::iter::once(self.own).chain(former).collect();
+        self.epochs(now).find_map(|known| {
+            let under =
+                |own| self.schedules().map(move |schedule| self.ends_from(own, schedule, known));
+            let there = owns.iter().copied().flat_map(under).find(|there| {
                 there.remote == at.remote && (at.local.is_none() || at.local == there.local)
             });
             Some(Base { epochs: Epochs { known, ends }, ends: there? })
-        };
-        let base = self.epochs(now).find_map(found);
-        self.set_base(now, base);
-        self.has_base()
+        })
     }
 
     fn set_base(&mut self, now: Time, base: Option<Base>) {
@@ -337,13 +359,37 @@ mod tests {
         let mut ends = pair(0, false);
         let (_, met) = meet(&mut ends, NOW).unwrap();
         let prefix = [0x20, 1, 0x0d, 0xb8, 0, 9, 0, 1];
-        ends[0].move_to(prefix);
+        ends[0].move_to(NOW, prefix);
         let base = ends[0].base(NOW, false).unwrap();
         let parts = |at: Endpoints| HopPlace::split(at.local.unwrap()).unwrap();
         assert_eq!(parts(base), (prefix, parts(met).1));
         assert_eq!(base.remote, met.remote);
         assert!(ends[0].has_base() && takes(&ends[0], NOW, base.local.unwrap()));
         assert!(ends[0].calls(NOW, None).iter().all(|to| parts(*to).0 == prefix));
+    }
+
+    #[test]
+    fn a_call_under_the_former_prefix_is_met_there_for_half_a_minute() {
+        let [_, far] = pair(0, false);
+        let call = far.calls(NOW, None)[0];
+        let at = Endpoints { local: Some(call.remote), remote: call.local.unwrap() };
+        let moved = || {
+            let [mut end, _] = pair(0, false);
+            end.move_to(NOW, [0x20, 1, 0x0d, 0xb8, 0, 8, 0, 1]);
+            end.move_to(NOW, [0x20, 1, 0x0d, 0xb8, 0, 9, 0, 1]);
+            end
+        };
+        let last = NOW + FORMER_KEPT - Duration::from_millis(1);
+        let mut end = moved();
+        assert!(end.met(last, &at) && end.has_base() && end.met(last, &at));
+        assert_eq!(end.base(last, false), Some(at), "data goes where the neighbour was met");
+        assert_eq!(end.base(last, true), Some(end.calls(last, None)[0]), "hops from the new one");
+        assert!(!moved().met(NOW + FORMER_KEPT, &at));
+        let mut end = moved();
+        for last in 0..FORMER_MAX as u8 {
+            end.move_to(NOW, [0x20, 1, 0x0d, 0xb8, 0, 7, 0, last]);
+        }
+        assert!(!end.met(NOW, &at) && end.former.len() == FORMER_MAX);
     }
 
     #[test]

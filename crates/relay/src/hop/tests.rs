@@ -1,12 +1,14 @@
 //! Two ends under one virtual clock, with a network that loses, delays and blocks.
 
+mod moves;
+
 use core::time::Duration;
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use shoal_crypto::Rng;
 use shoal_session::Endpoints;
-use shoal_wire::{DropReason, HopPlace, HopStage, HopStep, Time};
+use shoal_wire::{DropReason, HopPlace, HopStage, HopStep, PathToken, Time};
 
 use super::link::{Hop, Outcome};
 use super::schedule::{End, Schedule};
@@ -23,12 +25,28 @@ fn secret(number: u8) -> [u8; 32] {
     [number; 32]
 }
 
+/// What goes from end to end.
+#[derive(Clone, Copy, PartialEq)]
+enum What {
+    Data,
+    Step(HopStep),
+    Place(HopPlace),
+    Challenge(PathToken),
+    Answer(PathToken),
+}
+
+impl What {
+    fn is_call(self) -> bool {
+        matches!(self, What::Step(HopStep { stage: HopStage::Call, .. }))
+    }
+}
+
 /// A message, by whom, when it arrives, and between which addresses it goes.
 struct Sent {
     by: usize,
     at: Time,
     ends: Endpoints,
-    step: Option<HopStep>,
+    what: What,
 }
 
 /// Two ends.
@@ -46,6 +64,8 @@ struct Pair {
     /// Before each end is a firewall that lets in only what comes from where something left to.
     walls: bool,
     opened: BTreeSet<Endpoints>,
+    /// What goes to these prefixes, or comes from them, is lost.
+    gone: Vec<[u8; 8]>,
     /// Frames of data that arrived at an address that is not taken in, or with an unknown source.
     missed: u64,
     arrived: u64,
@@ -67,6 +87,7 @@ impl Pair {
             blocked: [false; 2],
             walls: false,
             opened: BTreeSet::new(),
+            gone: Vec::new(),
             missed: 0,
             arrived: 0,
             sent: Vec::new(),
@@ -93,13 +114,20 @@ impl Pair {
         }
     }
 
-    fn send(&mut self, by: usize, ends: Endpoints, step: Option<HopStep>) {
-        // Steps get lost; data is what the test is about.
+    fn send(&mut self, by: usize, ends: Endpoints, what: What) {
+        // All but data gets lost; that is what the test is about.
         self.opened.insert(ends);
-        let lost = self.loses > 0 && step.is_some() && self.rng.u64().is_multiple_of(self.loses);
+        let all = self.loses > 0 && what != What::Data;
+        let lost = all && self.rng.u64().is_multiple_of(self.loses);
         if !lost && !self.blocked[by] {
-            self.sent.push(Sent { by, at: self.now + self.delay, ends, step });
+            self.sent.push(Sent { by, at: self.now + self.delay, ends, what });
         }
+    }
+
+    /// Sends by the link itself: if that does not hop, between endpoints that stay.
+    fn say(&mut self, by: usize, what: What) {
+        let fixed = Endpoints::from(place(9, SECOND).endpoint(9));
+        self.send(by, self.ends[by].place().unwrap_or(fixed), what);
     }
 
     fn turn(&mut self) {
@@ -107,48 +135,73 @@ impl Pair {
         for by in 0..2 {
             let now = self.clock(by);
             self.ends[by].handle_timeout(now);
-            while let Some((ends, step)) = self.ends[by].poll_step() {
-                self.send(by, ends, Some(step));
+            while let Some((ends, step)) = self.ends[by].poll_step(now) {
+                self.send(by, ends, What::Step(step));
             }
-            let _told = self.ends[by].poll_tell();
+            if let Some(place) = self.ends[by].poll_tell() {
+                self.say(by, What::Place(place));
+            }
+            for ends in self.ends[by].poll_opens(now) {
+                self.send(by, ends, What::Place(self.ends[by].own()));
+            }
+            let token = self.rng.array();
+            let (asks, token) = self.ends[by].poll_ask(now, token).unwrap_or_default();
+            for ends in asks {
+                self.send(by, ends, What::Challenge(token));
+            }
             if let Some(at) = self.ends[by].place() {
                 if self.used[by].last() != Some(&at) {
                     self.used[by].push(at);
                 }
-                self.send(by, at, None);
+                self.send(by, at, What::Data);
             }
         }
         let (now, mut due) = (self.now, Vec::new());
         self.sent.retain_mut(|sent| {
             let here = sent.at <= now;
             if here {
-                due.push((sent.by, sent.ends, sent.step));
+                due.push((sent.by, sent.ends, sent.what));
             }
             !here
         });
-        for (by, ends, step) in due {
-            self.arrive(1 - by, ends, step);
+        for (by, ends, what) in due {
+            self.arrive(1 - by, ends, what);
         }
     }
 
-    fn arrive(&mut self, end: usize, ends: Endpoints, step: Option<HopStep>) {
+    fn arrive(&mut self, end: usize, ends: Endpoints, what: What) {
         let now = self.clock(end);
         let mut accepted = Vec::new();
         self.ends[end].accepted(now, &mut accepted);
-        let own = |id: &u64| place(end as u8, SECOND).endpoint(*id) == ends.remote;
-        let source = ends.local.expect("each send names its source");
+        let split = |at| HopPlace::split(at).expect("an address that hops");
+        let own = |id: &u64| split(ends.remote).1 == *id;
+        let Some(source) = ends.local else { return self.take(end, what) };
         let back = Endpoints { local: Some(ends.remote), remote: source };
-        if self.walls && !self.opened.contains(&back) {
-            self.missed += u64::from(step.is_none());
+        let gone = [ends.remote, source].iter().any(|at| self.gone.contains(&split(*at).0));
+        if gone || self.walls && !self.opened.contains(&back) {
+            self.missed += u64::from(what == What::Data);
             return;
         }
-        let taken = accepted.iter().any(own) && self.ends[end].knows(now, source);
-        match step {
-            None if taken => self.arrived += 1,
-            None => self.missed += 1,
+        let known = self.ends[end].knows(now, source)
+            || self.ends[end].roamed(now, source).is_some()
+            || self.ends[end].has_left(now, source);
+        if !(known && accepted.iter().any(own)) {
+            self.missed += u64::from(what == What::Data);
+            return;
+        }
+        self.ends[end].came(&back);
+        self.take(end, what);
+    }
+
+    fn take(&mut self, end: usize, what: What) {
+        let now = self.clock(end);
+        match what {
+            What::Data => self.arrived += 1,
             // What is refused is dropped and counted, as the relay does.
-            Some(step) if taken => drop(self.ends[end].handle(now, &step)),
-            Some(_) => {}
+            What::Step(step) => drop(self.ends[end].handle(now, &step)),
+            What::Place(place) => self.ends[end].told(now, Some(place)),
+            What::Challenge(token) => self.say(end, What::Answer(token)),
+            What::Answer(token) => drop(self.ends[end].answered(now, token)),
         }
     }
 
@@ -217,9 +270,7 @@ fn an_end_that_gets_its_calls_makes_none() {
         let before = pair.sent.len();
         pair.turn();
         let new = pair.sent[before.min(pair.sent.len())..].iter();
-        assert!(!new.clone().any(|sent| {
-            sent.by == 1 && sent.step.is_some_and(|step| step.stage == HopStage::Call)
-        }));
+        assert!(!new.clone().any(|sent| { sent.by == 1 && sent.what.is_call() }));
     }
     assert!(pair.ends[0].view().made > 50);
 }
@@ -442,7 +493,7 @@ fn an_hour_of_silence_draws_eight_calls_and_a_pause() {
     for _ in 0..25_000 {
         pair.now = pair.now + STEP;
         pair.ends[0].handle_timeout(pair.now);
-        calls += std::iter::from_fn(|| pair.ends[0].poll_step()).count();
+        calls += std::iter::from_fn(|| pair.ends[0].poll_step(pair.now)).count();
     }
     // Two attempts of 8 s, and others after pauses of 10, 20 and 40 s.
     assert_eq!((calls, pair.ends[0].view().failed), (40, 5), "{:?}", pair.ends[0].view());
@@ -484,7 +535,7 @@ fn a_neighbour_that_names_one_prefix_after_the_other_draws_few_calls() {
             pair.ends[0].told(pair.now, there);
         }
         pair.ends[0].handle_timeout(pair.now);
-        calls += std::iter::from_fn(|| pair.ends[0].poll_step()).count();
+        calls += std::iter::from_fn(|| pair.ends[0].poll_step(pair.now)).count();
     }
     // An attempt or two in ten seconds.
     assert!((1..=64).contains(&calls) && said == 120, "{calls} calls, {said} said");

@@ -9,13 +9,13 @@ use shoal_relay::Path;
 use shoal_relay::hop::{HopView, Outcome, ProbeView};
 use shoal_wire::{Address, DropReason, LinkId};
 
-const R1: usize = 0;
-const R2: usize = 1;
-const H1: usize = 2;
-const SECOND: Duration = Duration::from_secs(1);
+pub const R1: usize = 0;
+pub const R2: usize = 1;
+pub const H1: usize = 2;
+pub const SECOND: Duration = Duration::from_secs(1);
 
 /// Two routers and a host of the first; both links' addresses hop each second.
-fn net(change: impl Fn(&mut shoal_relay::Config)) -> Net {
+pub fn net(change: impl Fn(&mut shoal_relay::Config)) -> Net {
     let addresses = [Address::new(1, 0), Address::new(2, 0), Address::new(1, 1)];
     let mut net = Net::with(&addresses, &[(R1, R2), (H1, R1)], change);
     for node in 0..3 {
@@ -30,11 +30,11 @@ fn net(change: impl Fn(&mut shoal_relay::Config)) -> Net {
     net
 }
 
-fn view(net: &Net, node: usize) -> HopView {
+pub fn view(net: &Net, node: usize) -> HopView {
     net.nodes[node].relay.view(LinkId::from_bits(0)).and_then(|link| link.hop).expect("it hops")
 }
 
-fn all_hop(net: &Net) -> bool {
+pub fn all_hop(net: &Net) -> bool {
     let hops = |node: &crate::support::Node| {
         node.relay.links().all(|link| link.hop.is_some_and(|hop| hop.hopping))
     };
@@ -120,7 +120,7 @@ fn old_addresses_and_guessed_ones_are_dropped_before_any_key() {
 }
 
 /// Has addresses hop each hour, and waits for the first hops.
-fn hop_by_the_hour(net: &mut Net) {
+pub fn hop_by_the_hour(net: &mut Net) {
     for node in 0..3 {
         let relay = &mut net.nodes[node].relay;
         let links: Vec<LinkId> = relay.links().map(|link| link.link).collect();
@@ -242,7 +242,7 @@ fn a_probe_says_which_way_of_the_prefix_is_closed() {
 }
 
 /// Sends a cell each 20 ms from the host to the second router and back; says how many got lost.
-fn lost(net: &mut Net, seconds: u64) -> usize {
+pub fn lost(net: &mut Net, seconds: u64) -> usize {
     let before = [R2, H1].map(|node| net.nodes[node].cells.len());
     for _ in 0..seconds * 50 {
         net.send(H1, Address::new(2, 0), 1, 1);
@@ -256,13 +256,18 @@ fn lost(net: &mut Net, seconds: u64) -> usize {
 }
 
 /// What says that R1's neighbours followed it to its other prefix, and that nobody fell back.
-fn followed(net: &mut Net, failed: [u64; 3]) {
+pub fn followed(net: &mut Net, failed: [u64; 3]) {
     net.wire.paths = Some(Vec::new());
     assert_eq!(lost(net, 5), 0);
     let paths = net.wire.paths.take().unwrap_or_default();
     let to_r1 = |path: &&Path| hopper(path.ends.remote) == Some(R1);
-    let moved = |path: &Path| under(moved_prefix(R1), path.ends.remote) == path.ends.remote;
-    assert!(paths.iter().filter(to_r1).count() > 100 && paths.iter().filter(to_r1).all(moved));
+    let moved = |path: &&Path| under(moved_prefix(R1), path.ends.remote) == path.ends.remote;
+    let (all, there): (Vec<_>, Vec<_>) = {
+        let all = paths.iter().filter(to_r1);
+        (all.clone().collect(), all.filter(moved).collect())
+    };
+    // Steps go to the former prefix, too, for a while.
+    assert!(there.len() > 100 && all.len() - there.len() < 40, "{} {}", all.len(), there.len());
     assert!(all_hop(net) && [R1, R2, H1].map(|node| view(net, node).failed) == failed);
 }
 
@@ -284,91 +289,6 @@ fn neighbours_follow_a_node_to_another_prefix_with_its_schedule() {
         let missed = lost(&mut net, 3);
         assert!(missed < 12 && all_hop(&net), "{missed}");
     }
-}
-
-/// The former prefix stays for a while: nothing is lost, and neighbours go to the other one though
-/// the former one answers.
-#[test]
-fn a_move_whose_former_prefix_stays_for_a_while_loses_nothing() {
-    for node in [R1, R2, H1] {
-        let mut net = net(|_| {});
-        lost(&mut net, 1);
-        let failed = [R1, R2, H1].map(|node| view(&net, node).failed);
-        (net.routed[node], net.also) = (moved_prefix(node), vec![hop_prefix(node)]);
-        net.nodes[node].relay.move_hop_prefix(net.now, moved_prefix(node));
-        assert_eq!(lost(&mut net, 2), 0, "{node}");
-        net.also.clear();
-        assert_eq!(lost(&mut net, 3), 0, "{node}");
-        assert!(all_hop(&net) && [R1, R2, H1].map(|node| view(&net, node).failed) == failed);
-    }
-}
-
-/// The route to the other prefix comes late: only the former place answers at first, and neighbours
-/// stay there until the other one does, too.
-#[test]
-fn a_move_whose_former_prefix_answers_first_loses_nothing() {
-    for node in [R1, R2, H1] {
-        let mut net = net(|_| {});
-        lost(&mut net, 1);
-        net.nodes[node].relay.move_hop_prefix(net.now, moved_prefix(node));
-        assert_eq!(lost(&mut net, 1), 0, "{node}");
-        (net.routed[node], net.also) = (moved_prefix(node), vec![hop_prefix(node)]);
-        assert_eq!(lost(&mut net, 3), 0, "{node}");
-        net.also.clear();
-        assert_eq!(lost(&mut net, 3), 0, "{node}");
-        assert!(all_hop(&net), "{node}");
-    }
-}
-
-/// What a node tells of its other prefix gets lost for once: it says so again with the next hops.
-#[test]
-fn a_move_of_which_nobody_heard_at_first_loses_nothing() {
-    let mut net = net(|_| {});
-    lost(&mut net, 1);
-    (net.routed[R1], net.also) = (moved_prefix(R1), vec![hop_prefix(R1)]);
-    net.cut = vec![(R1, R2), (H1, R1)];
-    net.nodes[R1].relay.move_hop_prefix(net.now, moved_prefix(R1));
-    net.step();
-    net.cut.clear();
-    assert_eq!(lost(&mut net, 4), 0);
-    net.also.clear();
-    let failed = [R1, R2, H1].map(|node| view(&net, node).failed);
-    followed(&mut net, failed);
-}
-
-/// Neighbours have gone to the other prefix before they hear of it, while the former place did not
-/// answer. That it answers later takes the move back no more.
-#[test]
-fn a_move_that_was_told_while_on_trial_is_not_taken_back() {
-    let mut net = net(|_| {});
-    hop_by_the_hour(&mut net);
-    let failed = [R1, R2, H1].map(|node| view(&net, node).failed);
-    net.routed[R1] = moved_prefix(R1);
-    net.nodes[R1].relay.move_hop_prefix(net.now, moved_prefix(R1));
-    let told = net.hold(R1);
-    let missed = lost(&mut net, 1);
-    assert!(missed < 12, "{missed}");
-    net.step_with(told);
-    net.also = vec![hop_prefix(R1)];
-    assert_eq!(lost(&mut net, 2), 0);
-    net.also.clear();
-    followed(&mut net, failed);
-}
-
-/// What stays under the former prefix is heard for half a minute.
-#[test]
-fn identifiers_that_stay_are_those_of_their_prefixes() {
-    let mut net = net(|_| {});
-    let relay = &mut net.nodes[R1].relay;
-    relay.set_staying(vec![7]);
-    relay.move_hop_prefix(net.now, moved_prefix(R1));
-    relay.set_staying(vec![8]);
-    let has = |net: &Net, id| net.nodes[R1].relay.accepted().unwrap().identifiers().contains(&id);
-    assert!(has(&net, 7) && has(&net, 8));
-    net.also = vec![hop_prefix(R1)];
-    net.routed[R1] = moved_prefix(R1);
-    lost(&mut net, 31);
-    assert!(!has(&net, 7) && has(&net, 8));
 }
 
 /// A translator of prefixes (RFC 6296) that appears before a router, which knows nothing of it.

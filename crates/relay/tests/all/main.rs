@@ -7,6 +7,7 @@ mod support;
 mod cover;
 mod direct;
 mod hold;
+mod hop_moves;
 mod hops;
 mod legs;
 mod mirror;

@@ -1,8 +1,12 @@
 //! Addresses that hop: prefixes of the test network's nodes, and translators before them.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use super::Net;
+
+/// From where to where something was sent.
+pub type Walls = BTreeSet<(SocketAddr, SocketAddr)>;
 
 /// A datagram on its way: from where, to where.
 pub type Datagram = (SocketAddr, SocketAddr, Vec<u8>);
@@ -42,8 +46,19 @@ impl Net {
         hides.map_or(from, |node| under(self.routed[node], from))
     }
 
-    /// The destination of a datagram when it has come to its node, if a route leads there.
-    pub(super) fn comes(&self, to: SocketAddr) -> Option<SocketAddr> {
+    /// The destination of a datagram when it has come to its node, if a route leads there, and a
+    /// firewall lets it in.
+    pub(super) fn comes(&mut self, from: SocketAddr, to: SocketAddr) -> Option<SocketAddr> {
+        let lost = |at, prefix: Option<usize>| prefix.is_some() && hopper(at) == prefix;
+        if lost(to, self.unrouted[0]) || lost(from, self.unrouted[1]) {
+            return None;
+        }
+        if let Some(walls) = &mut self.walls {
+            walls.insert((from, to));
+            if !walls.contains(&(to, from)) && [from, to].map(hopper) != [None, None] {
+                return None;
+            }
+        }
         let Some(node) = hopper(to) else { return Some(to) };
         let mut routed = self.also.iter().chain([&self.routed[node]]);
         let is_routed = routed.any(|prefix| under(*prefix, to) == to);
@@ -77,7 +92,7 @@ impl Net {
                 continue;
             }
             let Some(node) = self.node_at(to) else { continue };
-            let (from, Some(to)) = (self.leaves(from), self.comes(to)) else { continue };
+            let (from, Some(to)) = (self.leaves(from), self.comes(from, to)) else { continue };
             let local = self.local;
             self.local = hopper(to).map(|_| to).or(local);
             self.deliver(node, from, &mut frame);

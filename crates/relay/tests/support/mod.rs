@@ -16,7 +16,7 @@ use shoal_wire::{Address, LinkKind, RoutedHeader, SizeClass, Time, TrafficClass,
 use zerocopy::IntoBytes;
 
 #[allow(unused_imports, reason = "each test file uses its part")]
-pub use hops::{hop_prefix, hopper, moved_prefix, under};
+pub use hops::{Walls, hop_prefix, hopper, moved_prefix, under};
 
 /// Length of a full frame.
 pub const FULL: usize = SizeClass::Full.frame_len();
@@ -147,6 +147,8 @@ pub struct Net {
     pub cut: Vec<(usize, usize)>,
     /// What goes to the prefix of the first is lost, and what comes from that of the second.
     pub unrouted: [Option<usize>; 2],
+    /// Firewalls that let in only what answers, if there are any.
+    pub walls: Option<Walls>,
     /// The prefix that is routed to each node, others that are besides, and nodes that know another
     /// one: a translator before them puts the one in the other's place.
     pub routed: Vec<[u8; 8]>,
@@ -270,6 +272,7 @@ impl Net {
             local: None,
             cut: Vec::new(),
             unrouted: [None; 2],
+            walls: None,
             routed: (0..addresses.len()).map(hop_prefix).collect(),
             also: Vec::new(),
             translated: Vec::new(),
@@ -324,17 +327,13 @@ impl Net {
             if self.cut.contains(&(a, b)) || self.cut.contains(&(b, a)) {
                 continue;
             }
-            let lost = |at, prefix: Option<usize>| prefix.is_some() && hopper(at) == prefix;
-            if lost(to, self.unrouted[0]) || lost(from, self.unrouted[1]) {
-                continue;
-            }
             if let Some((_, _, one_of)) = self.lossy.filter(|&(x, y, _)| (x, y) == (a, b))
                 && self.spread.below(one_of) == 0
             {
                 continue;
             }
             let local = self.local;
-            let (from, Some(to)) = (self.leaves(from), self.comes(to)) else { continue };
+            let (from, Some(to)) = (self.leaves(from), self.comes(from, to)) else { continue };
             self.local = if hopper(to).is_some() { Some(to) } else { local };
             self.deliver(b, from, &mut frame);
             self.local = local;

@@ -1,0 +1,160 @@
+//! What a link's two ends tell each other of their prefixes, and how the link follows.
+
+use shoal_session::Endpoints;
+use shoal_wire::{HopPlace, PathToken, Time};
+
+use super::{Hop, HopStage, Spot};
+use crate::hop::prefixes::Answered;
+use crate::hop::schedule::End;
+
+/// What an answer to a challenge of a place that the neighbour named comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Followed {
+    /// The neighbour's addresses are under the prefix that it named.
+    Moved,
+    /// Nothing.
+    Stayed,
+}
+
+impl Hop {
+    /// The neighbour said where its addresses are; none if they don't hop (any more). While data
+    /// hops, it follows to another prefix when the neighbour has answered there.
+    pub fn told(&mut self, now: Time, place: Option<HopPlace>) {
+        let roams = |from: HopPlace, to: HopPlace| HopPlace { prefix: to.prefix, ..from } == to;
+        let only_roams = self.said.zip(place).is_some_and(|(from, to)| roams(from, to));
+        let is_new = self.said != place;
+        self.said = place;
+        if let Some(place) = place.filter(|_| only_roams && self.at.is_some()) {
+            return self.claimed(now, place);
+        }
+        if !is_new {
+            return;
+        }
+        self.peer = place;
+        self.far.forget();
+        // A neighbour that only now lets its addresses hop may not know this end's.
+        if place.is_some() {
+            self.own.tell();
+        }
+        // Epochs count anew, and addresses may be elsewhere. Who names one prefix after the other
+        // is called at each no more often than at one that does not answer.
+        match self.next.is_some() {
+            true => self.fail(now),
+            false => self.fall(now),
+        }
+        self.back(now);
+    }
+
+    /// The neighbour said that its addresses are there from now on. Also if it said so before:
+    /// something may have led the link elsewhere since, or nothing have led it there.
+    fn claimed(&mut self, now: Time, place: HopPlace) {
+        if self.peer.is_some_and(|peer| peer.prefix == place.prefix) {
+            return self.far.forget();
+        }
+        self.far.claim(now, place);
+        self.step_again();
+    }
+
+    /// Has the step of the hop that is under way sent again, since prefixes are others: firewalls
+    /// must know the addresses under these before data goes there.
+    fn step_again(&mut self) {
+        if let Some(to) = self.next.as_ref().map(|next| next.to) {
+            let leads = self.end == End::Leading;
+            self.push(to, if leads { HopStage::Call } else { HopStage::Answer });
+        }
+    }
+
+    /// Takes this end's place, if it is to be told.
+    pub fn poll_tell(&mut self) -> Option<HopPlace> {
+        self.own.poll_tell()
+    }
+
+    /// Takes between which addresses it is to be told besides.
+    pub fn poll_opens(&mut self, now: Time) -> Vec<Endpoints> {
+        let opens = self.own.poll_open();
+        let Some((at, peer)) = self.at.zip(self.peer).filter(|_| opens) else { return Vec::new() };
+        let other = self.far.copy(now, peer.prefix).map(|prefix| HopPlace { prefix, ..peer });
+        let all = [Some(peer), other].into_iter().flatten();
+        all.filter_map(|far| self.between(at, self.own.place(), far)).collect()
+    }
+
+    /// Takes the challenge of the place that the neighbour named, if it is to leave: between which
+    /// addresses. `token` is a new one.
+    pub fn poll_ask(&mut self, now: Time, token: PathToken) -> Option<(Vec<Endpoints>, PathToken)> {
+        let Some(at) = self.at else {
+            self.far.forget();
+            return None;
+        };
+        let (far, token) = self.far.ask(now, at, token)?;
+        // The neighbour may move, too: both its firewall and this one must know this end's other
+        // prefix.
+        let all = self.own.sources().filter_map(|near| self.between(at, near, far));
+        Some((all.collect(), token))
+    }
+
+    /// Takes the answer to a challenge; none if it is not one of a place that the neighbour named.
+    pub fn answered(&mut self, now: Time, token: PathToken) -> Option<Followed> {
+        match self.far.answered(now, self.at, token)? {
+            Answered::Here(place) => {
+                if let Some(peer) = &mut self.peer {
+                    self.far.leave(now, peer.prefix);
+                    peer.prefix = place.prefix;
+                }
+                Some(Followed::Moved)
+            }
+            Answered::Late => Some(Followed::Stayed),
+        }
+    }
+
+    /// A frame of the neighbour's came between these addresses. Says whether data leaves from
+    /// elsewhere for that.
+    pub fn came(&mut self, from: &Endpoints) -> bool {
+        let local = from.local.filter(|_| self.own.is_moving()).and_then(HopPlace::split);
+        let Some((prefix, identifier)) = local else { return false };
+        let place = self.own.place();
+        let new = self.at.zip(self.peer).and_then(|(at, peer)| self.between(at, place, peer));
+        let there = new.is_some_and(|new| {
+            let near = new.local.and_then(HopPlace::split);
+            let is_far = HopPlace::split(new.remote) == HopPlace::split(from.remote);
+            near == Some((prefix, identifier)) && is_far
+        });
+        self.own.came(prefix, there)
+    }
+
+    /// The prefix under which an address is the neighbour's by its schedule, if that is another
+    /// than the one in use.
+    pub fn roamed(&self, now: Time, remote: std::net::SocketAddr) -> Option<[u8; 8]> {
+        let (prefix, id) = HopPlace::split(remote)?;
+        let elsewhere = |peer: &HopPlace| peer.port == remote.port() && peer.prefix != prefix;
+        let is_its = self.peer.as_ref().is_some_and(elsewhere)
+            && HopPlace::is_usable(prefix)
+            && self.spots(now).any(|spot: Spot| self.is(spot, id));
+        is_its.then_some(prefix)
+    }
+
+    /// Whether an address is under the prefix from which this end followed the neighbour lately.
+    pub fn has_left(&self, now: Time, remote: std::net::SocketAddr) -> bool {
+        let prefix = HopPlace::split(remote).map(|(prefix, _)| prefix);
+        prefix.is_some_and(|prefix| self.far.has_left(now, prefix))
+    }
+
+    /// Whether the neighbour said that its addresses are under this prefix from now on.
+    pub fn claims(&self, now: Time, prefix: [u8; 8]) -> bool {
+        self.far.claimed(now).is_some_and(|place| place.prefix == prefix)
+    }
+
+    /// The neighbour's addresses are under this prefix: frames pass there and back. Its schedule
+    /// stays what it is.
+    pub fn roam(&mut self, prefix: [u8; 8]) {
+        self.far.forget();
+        if let Some(peer) = &mut self.peer {
+            peer.prefix = prefix;
+        }
+    }
+
+    /// This end's addresses are under this prefix from now on, and its schedule stays what it is.
+    pub fn move_to(&mut self, now: Time, prefix: [u8; 8]) {
+        self.own.move_to(now, prefix, self.at.is_some());
+        self.step_again();
+    }
+}

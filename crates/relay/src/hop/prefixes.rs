@@ -1,0 +1,306 @@
+//! Under which prefixes the two ends' addresses are, while one end's becomes another one.
+//!
+//! ```text
+//! end whose prefix is another              neighbour
+//!   data, from the former one ----------->
+//!   tells it, also from the new one ----->   challenges the new place: its firewall is open
+//!   sends from the new one, answers  <----
+//!            ---------------------------->   sends there
+//! ```
+//!
+//! A firewall that lets in only what answers drops what comes from the new prefix before the
+//! neighbour has sent there, and the neighbour's challenge before this end has. What is told from
+//! the new prefix opens the one, and the challenge the other. Steps of a hop go between all
+//! prefixes meanwhile, so that whichever an end uses afterwards, both firewalls know it.
+
+use core::time::Duration;
+
+use shoal_wire::{HopPlace, PathToken, Time};
+
+use super::link::Spot;
+use crate::hops::FORMER_KEPT;
+
+/// How long after a move the neighbour is told of it again, if its frames don't come there.
+const TELLS: [Duration; 4] = [
+    Duration::from_millis(200),
+    Duration::from_secs(1),
+    Duration::from_secs(3),
+    Duration::from_secs(10),
+];
+/// For how long counts what a neighbour said of its prefix.
+const CLAIM_KEPT: Duration = Duration::from_secs(60);
+/// How soon a claimed place is challenged again.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+/// For how long an answer counts.
+const ANSWER_KEPT: Duration = Duration::from_secs(5);
+/// For how long a neighbour that was followed may still send from where it was.
+const LEFT_KEPT: Duration = Duration::from_secs(10);
+/// Frames to a prefix that only the neighbour says to be its own, ...
+const CLAIMED_MAX: u32 = 32;
+/// ... and to one that was its own, ...
+const LEFT_MAX: u32 = 96;
+/// ... in this time.
+const COUNTED: Duration = Duration::from_secs(10);
+
+/// What may be sent.
+#[derive(Default)]
+struct Budget {
+    since: Time,
+    spent: u32,
+}
+
+impl Budget {
+    fn spend(&mut self, now: Time, most: u32) -> bool {
+        if self.since + COUNTED <= now {
+            *self = Budget { since: now, spent: 0 };
+        }
+        let may = self.spent < most;
+        self.spent += u32::from(may);
+        may
+    }
+}
+
+/// This end's prefixes.
+pub(super) struct Own {
+    place: HopPlace,
+    left: Option<Left>,
+    /// The place is to be told.
+    tells: bool,
+    /// It is to be told from there, too.
+    opens: bool,
+}
+
+/// A prefix of this end's before the one of its place.
+struct Left {
+    prefix: [u8; 8],
+    /// Until then it is this machine's.
+    until: Time,
+    since: Time,
+    /// How often the neighbour was told again.
+    told: usize,
+    /// Data still leaves from there.
+    sends: bool,
+    /// The neighbour's newest frame came to the new one.
+    seen: bool,
+}
+
+impl Own {
+    pub(super) fn new(place: HopPlace) -> Own {
+        Own { place, left: None, tells: false, opens: false }
+    }
+
+    pub(super) fn place(&self) -> HopPlace {
+        self.place
+    }
+
+    /// From where data leaves.
+    pub(super) fn source(&self) -> HopPlace {
+        let left = self.left.as_ref().filter(|left| left.sends);
+        left.map_or(self.place, |left| HopPlace { prefix: left.prefix, ..self.place })
+    }
+
+    /// From where steps leave: the source of data at first.
+    pub(super) fn sources(&self) -> impl Iterator<Item = HopPlace> + use<> {
+        let source = self.source();
+        let left = self.left.as_ref().map(|left| left.prefix);
+        let all = [Some(self.place.prefix), left].into_iter().flatten();
+        let others = all.filter(move |prefix| *prefix != source.prefix);
+        core::iter::once(source).chain(others.map(move |prefix| HopPlace { prefix, ..source }))
+    }
+
+    /// It is under this prefix from now on. If data hops, it leaves from where it did until the
+    /// neighbour has shown that it sends to the new one.
+    pub(super) fn move_to(&mut self, now: Time, prefix: [u8; 8], hops: bool) {
+        if prefix == self.place.prefix {
+            return;
+        }
+        let source = self.source().prefix;
+        let known = self.left.take().filter(|left| left.sends).map(|left| left.until);
+        let former = core::mem::replace(&mut self.place.prefix, prefix);
+        let sends = hops && source != prefix;
+        let kept = now + FORMER_KEPT;
+        let (prefix, until) = match sends {
+            true => (source, known.unwrap_or(kept)),
+            false => (former, kept),
+        };
+        self.left = Some(Left { prefix, until, since: now, told: 0, sends, seen: false });
+        (self.tells, self.opens) = (true, sends);
+    }
+
+    /// Data does not hop any more.
+    pub(super) fn fall(&mut self) {
+        if let Some(left) = &mut self.left {
+            left.sends = false;
+        }
+        self.opens = false;
+    }
+
+    /// Whether it matters where the neighbour's frames come to.
+    pub(super) fn is_moving(&self) -> bool {
+        self.left.is_some()
+    }
+
+    /// A frame of the neighbour's came to this prefix, and `there`: between the very addresses that
+    /// data would use if it left from the new one. It does so from then on; says whether that is
+    /// new.
+    pub(super) fn came(&mut self, prefix: [u8; 8], there: bool) -> bool {
+        let Some(left) = &mut self.left else { return false };
+        left.seen = prefix == self.place.prefix;
+        there && core::mem::take(&mut left.sends)
+    }
+
+    /// Has the neighbour told.
+    pub(super) fn tell(&mut self) {
+        self.tells = true;
+    }
+
+    /// Takes the place, if it is to be told.
+    pub(super) fn poll_tell(&mut self) -> Option<HopPlace> {
+        core::mem::take(&mut self.tells).then_some(self.place)
+    }
+
+    /// Whether it is to be told from there, too.
+    pub(super) fn poll_open(&mut self) -> bool {
+        core::mem::take(&mut self.opens)
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Time) {
+        self.left.take_if(|left| left.until <= now);
+        let Some(left) = &mut self.left else { return };
+        while TELLS.get(left.told).is_some_and(|after| left.since + *after <= now) {
+            left.told += 1;
+            if !left.seen {
+                (self.tells, self.opens) = (true, left.sends);
+            }
+        }
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        if self.tells || self.opens {
+            return Some(Time::ZERO);
+        }
+        let left = self.left.as_ref()?;
+        let again = TELLS.get(left.told).map(|after| left.since + *after);
+        Some(again.unwrap_or(left.until).min(left.until))
+    }
+}
+
+/// The neighbour's prefixes besides the one in use.
+#[derive(Default)]
+pub(super) struct Far {
+    /// Where it says to be from now on, and until when that counts.
+    claim: Option<(HopPlace, Time)>,
+    /// The claimed place is to be challenged.
+    asks: bool,
+    /// It was: how, at which addresses, and when.
+    asked: Option<(PathToken, Spot, Time)>,
+    /// Where it was, and until when its frames may come from there.
+    left: Option<([u8; 8], Time)>,
+    /// Of frames to the claimed place, and to where it was.
+    budgets: [Budget; 2],
+}
+
+/// What an answer to a challenge of a claimed place says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answered {
+    /// The neighbour is there.
+    Here(HopPlace),
+    /// It was, at addresses that are not in use any more; or somebody else found out before.
+    Late,
+}
+
+impl Far {
+    /// It says to be at this place from now on, which is to be challenged.
+    pub(super) fn claim(&mut self, now: Time, place: HopPlace) {
+        self.asked.take_if(|_| self.claim.is_none_or(|(known, _)| known != place));
+        self.claim = Some((place, now + CLAIM_KEPT));
+        self.asks = true;
+    }
+
+    /// Nothing counts that it said.
+    pub(super) fn forget(&mut self) {
+        (self.claim, self.asks) = (None, false);
+    }
+
+    /// The place that it says to be at.
+    pub(super) fn claimed(&self, now: Time) -> Option<HopPlace> {
+        self.claim.filter(|(_, until)| now < *until).map(|(place, _)| place)
+    }
+
+    /// It is followed from this prefix to another one.
+    pub(super) fn leave(&mut self, now: Time, prefix: [u8; 8]) {
+        self.forget();
+        self.left = Some((prefix, now + LEFT_KEPT));
+    }
+
+    /// Whether it was at this prefix until lately.
+    pub(super) fn has_left(&self, now: Time, prefix: [u8; 8]) -> bool {
+        self.left.is_some_and(|(left, until)| left == prefix && now < until)
+    }
+
+    /// Another prefix than `used` at which a frame may count, if one may be sent there now.
+    pub(super) fn copy(&mut self, now: Time, used: [u8; 8]) -> Option<[u8; 8]> {
+        let left = self.left.filter(|(_, until)| now < *until).map(|(prefix, _)| prefix);
+        let [of_claim, of_left] = &mut self.budgets;
+        let claimed = self.claim.filter(|(_, until)| now < *until).map(|(place, _)| place.prefix);
+        let (other, budget, most) = match claimed {
+            Some(claimed) => (claimed, of_claim, CLAIMED_MAX),
+            None => (left?, of_left, LEFT_MAX),
+        };
+        (other != used && budget.spend(now, most)).then_some(other)
+    }
+
+    /// Takes the place that is to be challenged at the addresses of `at`, if one is.
+    pub(super) fn ask(
+        &mut self,
+        now: Time,
+        at: Spot,
+        token: PathToken,
+    ) -> Option<(HopPlace, PathToken)> {
+        let asks = core::mem::take(&mut self.asks);
+        let place = self.claimed(now).filter(|_| asks)?;
+        let lately = |(_, spot, when): (_, Spot, Time)| spot == at && now < when + ASK_AGAIN;
+        if self.asked.is_some_and(lately) || !self.budgets[0].spend(now, CLAIMED_MAX) {
+            return None;
+        }
+        // An answer to the one before may be under way.
+        let known = self.asked.filter(|(_, spot, when)| *spot == at && now < *when + ANSWER_KEPT);
+        let token = known.map_or(token, |(token, ..)| token);
+        self.asked = Some((token, at, now));
+        Some((place, token))
+    }
+
+    /// Takes the answer to a challenge, if it is one of a claimed place's.
+    pub(super) fn answered(
+        &mut self,
+        now: Time,
+        at: Option<Spot>,
+        token: PathToken,
+    ) -> Option<Answered> {
+        let is_it = |(known, _, when): &mut (PathToken, Spot, Time)| {
+            *known == token && now < *when + ANSWER_KEPT
+        };
+        let (_, spot, _) = self.asked.take_if(is_it)?;
+        let Some(place) = self.claimed(now) else { return Some(Answered::Late) };
+        if at != Some(spot) {
+            // Firewalls may not know the addresses in use now.
+            self.asks = true;
+            return Some(Answered::Late);
+        }
+        Some(Answered::Here(place))
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Time) {
+        self.claim.take_if(|(_, until)| *until <= now);
+        self.left.take_if(|(_, until)| *until <= now);
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        if self.asks {
+            return Some(Time::ZERO);
+        }
+        let claim = self.claim.map(|(_, until)| until);
+        let left = self.left.map(|(_, until)| until);
+        [claim, left].into_iter().flatten().min()
+    }
+}

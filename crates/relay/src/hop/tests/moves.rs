@@ -1,0 +1,217 @@
+//! An end's prefix becomes another one.
+
+use super::*;
+use crate::hop::Followed;
+
+const OTHER: [u8; 8] = [0x20, 1, 0x0d, 0xb8, 0, 9, 0, 1];
+
+fn prefix(end: usize) -> [u8; 8] {
+    place(end as u8, SECOND).prefix
+}
+
+/// The prefixes of data that an end sends: its own, and the neighbour's.
+fn used(pair: &Pair, end: usize) -> [[u8; 8]; 2] {
+    let at = pair.ends[end].place().expect("it hops");
+    [at.local.unwrap(), at.remote].map(|at| HopPlace::split(at).unwrap().0)
+}
+
+/// An end whose neighbour's place is told to it, and that hops.
+fn hopping(interval: Duration) -> Pair {
+    let mut pair = Pair::new(interval);
+    pair.run(5 * SECOND);
+    assert_eq!(pair.hopping(), [true; 2]);
+    pair
+}
+
+#[test]
+fn data_leaves_from_the_former_prefix_until_the_neighbour_sends_to_the_new_one() {
+    for end in 0..2 {
+        let mut pair = hopping(3_600 * SECOND);
+        pair.walls = true;
+        pair.ends[end].move_to(pair.now, OTHER);
+        assert_eq!(used(&pair, end), [prefix(end), prefix(1 - end)]);
+        assert_eq!(pair.ends[end].own().prefix, OTHER);
+        // Told after one trip, the neighbour sends its challenge, which arrives after another.
+        pair.run(2 * pair.delay);
+        assert_eq!(used(&pair, end), [prefix(end), prefix(1 - end)]);
+        pair.run(4 * STEP);
+        assert_eq!(used(&pair, end), [OTHER, prefix(1 - end)]);
+        assert_eq!(used(&pair, 1 - end), [prefix(1 - end), prefix(end)]);
+        pair.run(2 * pair.delay);
+        assert_eq!(used(&pair, 1 - end), [prefix(1 - end), OTHER]);
+        pair.gone = vec![prefix(end)];
+        pair.sent.retain(|sent| HopPlace::split(sent.ends.remote).unwrap().0 != prefix(end));
+        pair.run(SECOND);
+        assert_eq!(pair.missed, 0);
+    }
+}
+
+#[test]
+fn data_leaves_from_the_new_prefix_when_the_former_ones_time_is_over() {
+    let mut pair = hopping(3_600 * SECOND);
+    pair.gone = vec![OTHER];
+    pair.ends[0].move_to(pair.now, OTHER);
+    pair.run(29 * SECOND);
+    assert_eq!((used(&pair, 0)[0], pair.missed), (prefix(0), 0));
+    pair.run(2 * SECOND);
+    assert_eq!(used(&pair, 0)[0], OTHER);
+}
+
+/// What an end tells, and after how many milliseconds, when nobody answers.
+fn tells(pair: &mut Pair, lasts: Duration) -> Vec<u128> {
+    let (began, mut all) = (pair.now, Vec::new());
+    while pair.now < began + lasts {
+        pair.now = pair.now + STEP;
+        pair.ends[0].handle_timeout(pair.now);
+        if pair.ends[0].poll_tell().is_some() {
+            let there = pair.ends[0].poll_opens(pair.now)[0].local.unwrap();
+            assert_eq!(HopPlace::split(there).unwrap().0, OTHER, "from there, too");
+            all.push(pair.now.since(began).as_millis());
+        }
+    }
+    all
+}
+
+#[test]
+fn what_is_told_is_told_again_by_time_until_the_neighbour_is_seen_there() {
+    let mut pair = hopping(3_600 * SECOND);
+    pair.ends[0].move_to(pair.now, OTHER);
+    assert_eq!(tells(&mut pair, 40 * SECOND), [5, 200, 1_000, 3_000, 10_000]);
+
+    let mut pair = hopping(3_600 * SECOND);
+    pair.ends[0].move_to(pair.now, OTHER);
+    assert_eq!(tells(&mut pair, 2 * SECOND), [5, 200, 1_000]);
+    let here = pair.ends[0].place().unwrap();
+    let under = |prefix| HopPlace { prefix, ..place(0, SECOND) };
+    let id = HopPlace::split(here.local.unwrap()).unwrap().1;
+    let came = |prefix| Endpoints { local: Some(under(prefix).endpoint(id)), ..here };
+    pair.ends[0].came(&came(prefix(0)));
+    assert_eq!(used(&pair, 0)[0], prefix(0));
+    pair.ends[0].came(&Endpoints { local: Some(under(OTHER).endpoint(id ^ 1)), ..here });
+    assert_eq!(used(&pair, 0)[0], prefix(0), "firewalls know other addresses there");
+    pair.ends[0].came(&came(OTHER));
+    assert_eq!(used(&pair, 0)[0], OTHER);
+    assert_eq!(tells(&mut pair, 20 * SECOND), [0; 0]);
+}
+
+/// An end to which its neighbour said that it is under the other prefix.
+fn claimed() -> Pair {
+    let mut pair = hopping(3_600 * SECOND);
+    let said = HopPlace { prefix: OTHER, ..place(1, 3_600 * SECOND) };
+    pair.ends[0].told(pair.now, Some(said));
+    pair
+}
+
+#[test]
+fn a_claim_lapses_after_a_minute() {
+    let mut pair = claimed();
+    let (began, now) = (pair.now, |s: u32| pair.now + SECOND * s);
+    assert!(pair.ends[0].claims(now(59), OTHER) && !pair.ends[0].claims(now(60), OTHER));
+    let (asked, token) = pair.ends[0].poll_ask(began, [7; 8]).unwrap();
+    assert_eq!((HopPlace::split(asked[0].remote).unwrap().0, token), (OTHER, [7; 8]));
+    pair.ends[0].handle_timeout(began + 60 * SECOND);
+    // The fixed endpoint's next hop goes where the neighbour was.
+    pair.ends[0].fall(began + 60 * SECOND);
+    assert_eq!(pair.ends[0].peer().unwrap().prefix, prefix(1));
+    let mut pair = claimed();
+    pair.ends[0].fall(pair.now + 59 * SECOND);
+    assert_eq!(pair.ends[0].peer().unwrap().prefix, OTHER);
+}
+
+#[test]
+fn a_place_that_is_said_again_counts_again() {
+    let mut pair = claimed();
+    let said = HopPlace { prefix: OTHER, ..place(1, 3_600 * SECOND) };
+    assert!(pair.ends[0].poll_ask(pair.now, [7; 8]).is_some());
+    assert!(pair.ends[0].poll_ask(pair.now, [8; 8]).is_none(), "once");
+    // After its time, and after something led the link elsewhere.
+    pair.ends[0].handle_timeout(pair.now + 60 * SECOND);
+    pair.now = pair.now + 60 * SECOND;
+    pair.ends[0].told(pair.now, Some(said));
+    assert!(pair.ends[0].claims(pair.now, OTHER));
+    assert!(pair.ends[0].poll_ask(pair.now, [8; 8]).is_some());
+    assert_eq!(pair.ends[0].answered(pair.now, [8; 8]), Some(Followed::Moved));
+    assert_eq!(used(&pair, 0)[1], OTHER);
+    pair.ends[0].told(pair.now, Some(said));
+    assert!(!pair.ends[0].claims(pair.now, OTHER), "it is there");
+    pair.ends[0].roam(prefix(1));
+    pair.ends[0].told(pair.now, Some(said));
+    assert!(pair.ends[0].claims(pair.now, OTHER));
+}
+
+#[test]
+fn an_answer_counts_once_in_time_and_for_the_addresses_in_use() {
+    let mut pair = claimed();
+    assert_eq!(pair.ends[0].answered(pair.now, [7; 8]), None, "nothing was asked");
+    let (_, token) = pair.ends[0].poll_ask(pair.now, [7; 8]).unwrap();
+    assert_eq!(pair.ends[0].answered(pair.now, [8; 8]), None);
+    assert_eq!(pair.ends[0].answered(pair.now + 5 * SECOND, token), None, "too late");
+    assert_eq!(pair.ends[0].answered(pair.now, token), Some(Followed::Moved));
+    assert_eq!(pair.ends[0].answered(pair.now, token), None);
+    // An epoch is over meanwhile.
+    let mut pair = hopping(SECOND);
+    pair.ends[0].told(pair.now, Some(HopPlace { prefix: OTHER, ..place(1, SECOND) }));
+    let (_, token) = pair.ends[0].poll_ask(pair.now, [7; 8]).unwrap();
+    let before = pair.ends[0].place();
+    while pair.ends[0].place() == before {
+        pair.turn();
+    }
+    assert_eq!(pair.ends[0].answered(pair.now, token), Some(Followed::Stayed));
+    assert_eq!(used(&pair, 0)[1], prefix(1));
+    assert!(pair.ends[0].poll_ask(pair.now, [9; 8]).is_some(), "it is asked again");
+}
+
+/// A member names strangers' prefixes all the time, and answers all steps.
+#[test]
+fn who_names_one_prefix_after_the_other_has_few_frames_sent_there() {
+    let mut pair = hopping(SECOND);
+    let (began, mut strange) = (pair.now, 0);
+    for round in 0..12_000_u64 {
+        let named = [0x20, 1, 0x0d, 0xb8, 0, 7, 0, (round % 50) as u8];
+        pair.ends[0].told(pair.now, Some(HopPlace { prefix: named, ..place(1, SECOND) }));
+        let epoch = pair.ends[0].view().made;
+        for stage in [HopStage::Answer, HopStage::Call] {
+            let tag = Schedule::new(&secret(1)).tag();
+            for epoch in epoch.saturating_sub(2)..epoch + 3 {
+                let step = HopStep { stage, tag, epoch: epoch as u32 };
+                let _refused = pair.ends[0].handle(pair.now, &step);
+            }
+        }
+        pair.turn();
+        let is_strange = |sent: &&Sent| HopPlace::split(sent.ends.remote).unwrap().0[5] == 7;
+        let all = pair.sent.iter().filter(|sent| sent.by == 0).filter(is_strange);
+        strange += all.count();
+        pair.sent.retain(|sent| HopPlace::split(sent.ends.remote).unwrap().0[5] != 7);
+    }
+    // Calls, too, while the link does not hop.
+    let most = 32 * (pair.now.since(began).as_secs() / 10 + 1) + 64;
+    assert!(strange as u64 <= most && strange > 0, "{strange} of {most}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Whenever an end moves, or both do, with firewalls that let in only what answers, too: no data
+    /// is lost, and both ends are at the new prefixes soon.
+    #[test]
+    fn no_data_misses_in_a_move(
+        seed: [u8; 32], delay_ms in 1..90u64, skew_ms in 0..100u64,
+        walls: bool, moves in proptest::collection::vec((0..2usize, 1..6_000u64), 1..6),
+    ) {
+        let mut pair = Pair::new(SECOND);
+        pair.rng = Rng::new(seed);
+        (pair.delay, pair.walls) = (Duration::from_millis(delay_ms), walls);
+        pair.session(2, Duration::from_millis(skew_ms));
+        pair.run(5 * SECOND);
+        prop_assert_eq!(pair.hopping(), [true; 2]);
+        let mut at = [prefix(0), prefix(1)];
+        for (number, (end, wait_ms)) in (10..).zip(moves) {
+            at[end] = [0x20, 1, 0x0d, 0xb8, 0, 9, end as u8, number];
+            pair.ends[end].move_to(pair.now, at[end]);
+            pair.run(Duration::from_millis(wait_ms));
+        }
+        pair.run(15 * SECOND);
+        prop_assert_eq!(pair.missed, 0);
+        prop_assert_eq!([used(&pair, 0), used(&pair, 1)], [at, [at[1], at[0]]]);
+    }
+}

@@ -1,0 +1,141 @@
+//! A node's prefix becomes another one, this one's or a neighbour's (`hop/prefixes.rs` says how).
+
+use shoal_crypto::Ciphers;
+use shoal_session::{Endpoints, PeerId};
+use shoal_wire::{CONTROL_HOP_PLACE, CONTROL_PATH_CHALLENGE, HopPlace, LinkId, PathToken, Time};
+
+use crate::hop::Followed;
+use crate::hops::{FORMER_KEPT, Former};
+use crate::{Relay, Sink};
+
+/// The prefix of the neighbour's address.
+fn under(at: Endpoints) -> Option<[u8; 8]> {
+    HopPlace::split(at.remote).map(|(prefix, _)| prefix)
+}
+
+impl<C: Ciphers> Relay<C> {
+    /// Whether a neighbour is at an address of its schedule, under the prefix at which it said
+    /// itself to be from now on.
+    pub(crate) fn is_where_it_said(&self, now: Time, link: LinkId, at: Endpoints) -> bool {
+        let known = self.hops.links.get(&link);
+        known.is_some_and(|known| {
+            known.hop.roamed(now, at.remote).is_some_and(|prefix| known.hop.claims(now, prefix))
+        })
+    }
+
+    /// This node's addresses are under another prefix from now on: all links that hop go on there
+    /// by their schedules, and neighbours follow. Identifiers that don't hop are to be told anew
+    /// ([`Relay::set_staying`]); those of the former prefix count there for half a minute more.
+    pub fn move_hop_prefix(&mut self, now: Time, prefix: [u8; 8]) {
+        let Some((own, _)) = &mut self.hops.own else { return };
+        let former = core::mem::replace(own, prefix);
+        if former == prefix {
+            return;
+        }
+        let staying = core::mem::take(&mut self.hops.staying);
+        self.hops.leave(Former { prefix: former, staying, until: now + FORMER_KEPT });
+        self.sessions.set_wide_prefix(Some(prefix));
+        self.hops.gather();
+        for link in self.hops.links.keys().copied().collect::<Vec<_>>() {
+            if let Some(known) = self.hops.links.get_mut(&link) {
+                known.hop.move_to(now, prefix);
+                known.meet.iter_mut().for_each(|meet| meet.move_to(now, prefix));
+            }
+            self.follow_hop(now, link);
+        }
+        self.refresh();
+    }
+
+    /// A neighbour is reached at `at`, and answered there: if that is an address of its schedule
+    /// under another prefix, its prefix is that one. Says whether it is one of its schedule.
+    pub(crate) fn hop_roamed(&mut self, now: Time, link: LinkId, at: Endpoints) -> bool {
+        let Some(known) = self.hops.links.get_mut(&link) else { return false };
+        match known.hop.roamed(now, at.remote) {
+            Some(prefix) => known.hop.roam(prefix),
+            // Another answer of the same move: which of its addresses are used, steps decide.
+            None if known.hop.knows(now, at.remote) => {}
+            None => return false,
+        }
+        let place = known.hop.place();
+        if let Some(neighbour) = self.neighbours.get_mut(link) {
+            match place.filter(|_| known.shown.is_some()) {
+                // The move stays on trial.
+                Some(_) => neighbour.endpoint = place,
+                None => _ = neighbour.trial.end(),
+            }
+            known.shown = known.shown.and(place);
+            self.sessions.set_endpoint(PeerId::from(link), neighbour.endpoint);
+        }
+        true
+    }
+
+    /// The neighbour says where its addresses hop.
+    pub(crate) fn hear_hop_place(&mut self, now: Time, link: LinkId, place: Option<HopPlace>) {
+        let Some(known) = self.hops.links.get_mut(&link) else { return };
+        known.hop.told(now, place);
+        if let Some(neighbour) = self.neighbours.get_mut(link) {
+            let prefix = place.map(|place| place.prefix);
+            let is_at = |at: Option<Endpoints>| at.is_some() && at.and_then(under) == prefix;
+            if known.shown == neighbour.endpoint && is_at(known.shown) {
+                // It has answered there already, and now says itself that it went there: the move
+                // is on trial no more.
+                neighbour.trial.end();
+            } else if prefix.is_some_and(|prefix| known.hop.claims(now, prefix))
+                && is_at(neighbour.trial.tried())
+            {
+                neighbour.trial.announced();
+            }
+        }
+        self.follow_hop(now, link);
+    }
+
+    /// A frame of the neighbour's came between these addresses.
+    pub(crate) fn hop_came(&mut self, now: Time, link: LinkId, from: &Endpoints) {
+        let Some(known) = self.hops.links.get_mut(&link) else { return };
+        if known.hop.came(from) {
+            self.follow_hop(now, link);
+        }
+    }
+
+    /// Takes the answer to a challenge of the place that the neighbour named; false if it is not
+    /// one of these.
+    pub(crate) fn hop_answered(&mut self, now: Time, link: LinkId, token: PathToken) -> bool {
+        let known = self.hops.links.get_mut(&link);
+        let Some(followed) = known.and_then(|known| known.hop.answered(now, token)) else {
+            return false;
+        };
+        if let Some(neighbour) = self.neighbours.get_mut(link)
+            && followed == Followed::Moved
+        {
+            // It alone can say where it goes, and was asked there.
+            neighbour.trial.end();
+            neighbour.trial.announced();
+        }
+        self.follow_hop(now, link);
+        true
+    }
+
+    /// Tells a neighbour where this node's addresses are, and challenges the place that it named.
+    pub(crate) fn send_moves(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        established: bool,
+        sink: &mut impl Sink,
+    ) {
+        let token = self.rng.array();
+        let Some(known) = self.hops.links.get_mut(&link) else { return };
+        let (opens, asks) = (known.hop.poll_opens(now), known.hop.poll_ask(now, token));
+        if !established {
+            return;
+        }
+        let body = HopPlace::to_bytes(Some(known.hop.own()));
+        for ends in opens {
+            self.send_beside(now, link, ends, (CONTROL_HOP_PLACE, &body), sink);
+        }
+        let (asks, token) = asks.unwrap_or_default();
+        for ends in asks {
+            self.send_beside(now, link, ends, (CONTROL_PATH_CHALLENGE, &token), sink);
+        }
+    }
+}

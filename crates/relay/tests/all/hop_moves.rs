@@ -1,0 +1,179 @@
+//! A node's prefix becomes another one, which it tells its neighbours.
+
+use core::time::Duration;
+
+use crate::hops::{H1, R1, R2, all_hop, followed, hop_by_the_hour, lost, net, view};
+use crate::support::{Net, Walls, hop_prefix, hopper, moved_prefix, under};
+use shoal_relay::Path;
+
+/// Another prefix is routed to a node, which is told of it. The former one stays, for now.
+fn renumber(net: &mut Net, node: usize, prefix: [u8; 8]) {
+    net.also.push(net.routed[node]);
+    net.routed[node] = prefix;
+    net.nodes[node].relay.move_hop_prefix(net.now, prefix);
+}
+
+/// Whether all data of and to a node goes by its other prefix, and nothing of it is lost when the
+/// former one is gone.
+fn is_moved(net: &mut Net, node: usize) -> bool {
+    net.also.clear();
+    net.wire.paths = Some(Vec::new());
+    let missed = lost(net, 2);
+    let paths = net.wire.paths.take().unwrap_or_default();
+    let ends = |path: &Path| [Some(path.ends.remote), path.ends.local];
+    let of_node = paths.iter().flat_map(ends).flatten().filter(|at| hopper(*at) == Some(node));
+    let left = of_node.clone().filter(|at| under(net.routed[node], *at) != *at).count();
+    assert!(of_node.count() > 100);
+    assert!(left < 100, "{left}");
+    missed == 0
+}
+
+#[test]
+fn firewalls_at_all_nodes_lose_nothing_in_a_move() {
+    for node in [R1, R2, H1] {
+        let mut net = net(|_| {});
+        net.walls = Some(Walls::new());
+        lost(&mut net, 2);
+        for round in 0..12 {
+            // At other times of the epoch.
+            net.run(Duration::from_millis(90));
+            let failed = [R1, R2, H1].map(|node| view(&net, node).failed);
+            let to = if round % 2 == 0 { moved_prefix(node) } else { hop_prefix(node) };
+            renumber(&mut net, node, to);
+            assert_eq!(lost(&mut net, 1), 0, "{node}, round {round}");
+            assert!(is_moved(&mut net, node), "{node}, round {round}");
+            assert_eq!(failed, [R1, R2, H1].map(|node| view(&net, node).failed));
+        }
+        assert!(all_hop(&net));
+    }
+}
+
+#[test]
+fn both_ends_of_a_link_may_move_at_once() {
+    let mut net = net(|_| {});
+    net.walls = Some(Walls::new());
+    lost(&mut net, 2);
+    for node in [R1, R2] {
+        renumber(&mut net, node, moved_prefix(node));
+    }
+    assert_eq!(lost(&mut net, 4), 0);
+    assert!(is_moved(&mut net, R1) && is_moved(&mut net, R2) && all_hop(&net));
+}
+
+/// A third prefix, and the first one again, before the neighbours have followed.
+#[test]
+fn moves_that_follow_each_other_lose_nothing() {
+    let mut net = net(|_| {});
+    net.walls = Some(Walls::new());
+    lost(&mut net, 2);
+    let others = [7, 8].map(|last| [0x20, 0x01, 0x0d, 0xb8, 0, 9, last, R1 as u8 + 1]);
+    for to in [moved_prefix(R1), hop_prefix(R1)] {
+        renumber(&mut net, R1, to);
+        net.step();
+        renumber(&mut net, R1, others[0]);
+        renumber(&mut net, R1, others[1]);
+        renumber(&mut net, R1, to);
+        assert_eq!(lost(&mut net, 4), 0);
+        assert!(is_moved(&mut net, R1) && all_hop(&net));
+    }
+}
+
+/// What is told gets lost twice: it is told again by time, however long addresses are used.
+#[test]
+fn what_is_told_is_told_again_though_no_hop_comes() {
+    let mut net = net(|_| {});
+    hop_by_the_hour(&mut net);
+    net.walls = Some(Walls::new());
+    lost(&mut net, 1);
+    net.cut = vec![(R1, R2), (H1, R1)];
+    renumber(&mut net, R1, moved_prefix(R1));
+    net.step();
+    net.cut.clear();
+    assert_eq!(lost(&mut net, 1), 0);
+    assert!(is_moved(&mut net, R1));
+}
+
+/// The former prefix stays for a while: nothing is lost, and neighbours go to the other one though
+/// the former one answers.
+#[test]
+fn a_move_whose_former_prefix_stays_for_a_while_loses_nothing() {
+    for node in [R1, R2, H1] {
+        let mut net = net(|_| {});
+        lost(&mut net, 1);
+        let failed = [R1, R2, H1].map(|node| view(&net, node).failed);
+        (net.routed[node], net.also) = (moved_prefix(node), vec![hop_prefix(node)]);
+        net.nodes[node].relay.move_hop_prefix(net.now, moved_prefix(node));
+        assert_eq!(lost(&mut net, 2), 0, "{node}");
+        net.also.clear();
+        assert_eq!(lost(&mut net, 3), 0, "{node}");
+        assert!(all_hop(&net) && [R1, R2, H1].map(|node| view(&net, node).failed) == failed);
+    }
+}
+
+/// The route to the other prefix comes late: only the former place answers at first, and neighbours
+/// stay there until the other one does, too.
+#[test]
+fn a_move_whose_former_prefix_answers_first_loses_nothing() {
+    for node in [R1, R2, H1] {
+        let mut net = net(|_| {});
+        lost(&mut net, 1);
+        net.nodes[node].relay.move_hop_prefix(net.now, moved_prefix(node));
+        assert_eq!(lost(&mut net, 1), 0, "{node}");
+        (net.routed[node], net.also) = (moved_prefix(node), vec![hop_prefix(node)]);
+        assert_eq!(lost(&mut net, 3), 0, "{node}");
+        net.also.clear();
+        assert_eq!(lost(&mut net, 3), 0, "{node}");
+        assert!(all_hop(&net), "{node}");
+    }
+}
+
+/// What a node tells of its other prefix gets lost for once: it says so again with the next hops.
+#[test]
+fn a_move_of_which_nobody_heard_at_first_loses_nothing() {
+    let mut net = net(|_| {});
+    lost(&mut net, 1);
+    (net.routed[R1], net.also) = (moved_prefix(R1), vec![hop_prefix(R1)]);
+    net.cut = vec![(R1, R2), (H1, R1)];
+    net.nodes[R1].relay.move_hop_prefix(net.now, moved_prefix(R1));
+    net.step();
+    net.cut.clear();
+    assert_eq!(lost(&mut net, 4), 0);
+    net.also.clear();
+    let failed = [R1, R2, H1].map(|node| view(&net, node).failed);
+    followed(&mut net, failed);
+}
+
+/// Neighbours have gone to the other prefix before they hear of it, while the former place did not
+/// answer. That it answers later takes the move back no more.
+#[test]
+fn a_move_that_was_told_while_on_trial_is_not_taken_back() {
+    let mut net = net(|_| {});
+    hop_by_the_hour(&mut net);
+    lost(&mut net, 1);
+    let failed = [R1, R2, H1].map(|node| view(&net, node).failed);
+    (net.routed[R1], net.translated) = (moved_prefix(R1), vec![R1]);
+    let missed = lost(&mut net, 1);
+    assert!(missed < 12, "{missed}");
+    net.translated.clear();
+    net.also = vec![hop_prefix(R1)];
+    net.nodes[R1].relay.move_hop_prefix(net.now, moved_prefix(R1));
+    assert_eq!(lost(&mut net, 2), 0);
+    net.also.clear();
+    followed(&mut net, failed);
+}
+
+/// What stays under the former prefix is heard for half a minute.
+#[test]
+fn identifiers_that_stay_are_those_of_their_prefixes() {
+    let mut net = net(|_| {});
+    let relay = &mut net.nodes[R1].relay;
+    relay.set_staying(vec![7]);
+    relay.move_hop_prefix(net.now, moved_prefix(R1));
+    relay.set_staying(vec![8]);
+    let has = |net: &Net, id| net.nodes[R1].relay.accepted().unwrap().identifiers().contains(&id);
+    assert!(has(&net, 7) && has(&net, 8));
+    net.also = vec![hop_prefix(R1)];
+    net.routed[R1] = moved_prefix(R1);
+    lost(&mut net, 31);
+    assert!(!has(&net, 7) && has(&net, 8));
+}
