@@ -58,6 +58,16 @@ pub fn settle_at_once(machine: &Namespace) {
     }
 }
 
+/// A firewall that lets in what answers something, and nothing else.
+pub fn close(machine: &Namespace) {
+    let rules = "add table ip6 wall; \
+        add chain ip6 wall in { type filter hook input priority 0; policy drop; }; \
+        add rule ip6 wall in iifname != \"wire\" accept; \
+        add rule ip6 wall in meta l4proto ipv6-icmp accept; \
+        add rule ip6 wall in ct state established accept";
+    run(machine, &["nft", rules]);
+}
+
 /// Starts a node on a machine, with more environment variables; does not wait until it answers.
 pub fn start(net: &mut Net, machine: &Namespace, name: &str, environment: &[(&str, &Path)]) {
     let config = net.config(name);

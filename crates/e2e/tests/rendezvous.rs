@@ -9,8 +9,8 @@ use serde_json::Value;
 use shoal_e2e::Net;
 use shoal_e2e::clock::Shift;
 use shoal_e2e::hopping::{
-    self, NAMES, PLACES, PORT, PREFIXES, begin_ping, both_hop, end_ping, interface, is_up, peer,
-    run, start,
+    self, NAMES, PLACES, PORT, PREFIXES, begin_ping, both_hop, close, end_ping, interface, is_up,
+    peer, run, start,
 };
 use shoal_lab::namespace::Namespace;
 
@@ -37,16 +37,6 @@ fn machines() -> [Namespace; 2] {
         run(machine, &["nft", &watch]);
     }
     both
-}
-
-/// A firewall that lets in what answers something, and nothing else.
-fn close(machine: &Namespace) {
-    let rules = "add table ip6 wall; \
-        add chain ip6 wall in { type filter hook input priority 0; policy drop; }; \
-        add rule ip6 wall in iifname != \"wire\" accept; \
-        add rule ip6 wall in meta l4proto ipv6-icmp accept; \
-        add rule ip6 wall in ct state established accept";
-    run(machine, &["nft", rules]);
 }
 
 /// Two nodes; the second calls the first at a fixed endpoint, too, if it has a `fallback`.
