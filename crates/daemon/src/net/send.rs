@@ -486,7 +486,7 @@ mod tests {
         host.names_under().unwrap().set([0x20, 1, 0x0d, 0xb8, 0, 1, 0, 3]);
         assert!(host.source(now, path("2001:db8:1:2:3:4:5:6")).is_some(), "the one before");
         assert!(host.source(now, path("2001:db8:1:3:3:4:5:6")).is_some());
-        for last in 4..4 + FORMER_MAX as u8 {
+        for last in 4..4 + shoal_relay::FORMER_MAX as u8 {
             host.names_under().unwrap().set([0x20, 1, 0x0d, 0xb8, 0, 1, 0, last]);
         }
         assert!(host.source(now, path("2001:db8:1:3:3:4:5:6")).is_some(), "the earliest kept");
