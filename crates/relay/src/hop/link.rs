@@ -265,7 +265,10 @@ impl Hop {
         if let Some(at) = self.at.take() {
             self.before = Some((at, now + self.interval()));
         }
-        self.peer = self.far.claimed(now).or(self.peer);
+        if let (Some(claimed), Some(before)) = (self.far.claimed(now), self.peer) {
+            self.peer = Some(claimed);
+            self.far.leave(now, before.prefix, false);
+        }
         self.far.forget();
         self.own.fall();
         self.next = None;

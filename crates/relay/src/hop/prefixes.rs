@@ -108,16 +108,16 @@ impl Own {
         core::iter::once(source).chain(others.map(move |prefix| HopPlace { prefix, ..source }))
     }
 
-    /// It is under this prefix from now on. If data hops, it leaves from where it did until the
-    /// neighbour has shown that it sends to the new one.
-    pub(super) fn move_to(&mut self, now: Time, prefix: [u8; 8], hops: bool) {
+    /// It is under this prefix from now on. Data leaves from where it did until the neighbour has
+    /// shown that it sends to the new one.
+    pub(super) fn move_to(&mut self, now: Time, prefix: [u8; 8]) {
         if prefix == self.place.prefix {
             return;
         }
         let source = self.source().prefix;
         let known = self.left.take().filter(|left| left.sends).map(|left| left.until);
         let former = core::mem::replace(&mut self.place.prefix, prefix);
-        let sends = hops && source != prefix;
+        let sends = source != prefix;
         let kept = now + FORMER_KEPT;
         let (prefix, until) = match sends {
             true => (source, known.unwrap_or(kept)),
@@ -129,9 +129,6 @@ impl Own {
 
     /// Data does not hop any more.
     pub(super) fn fall(&mut self) {
-        if let Some(left) = &mut self.left {
-            left.sends = false;
-        }
         self.opens = false;
     }
 
@@ -196,6 +193,8 @@ pub(super) struct Far {
     asked: Option<(PathToken, Spot, Time)>,
     /// Where it was, and until when its frames may come from there.
     left: Option<([u8; 8], Time)>,
+    /// It was reached there.
+    left_known: bool,
     /// Of frames to the claimed place, and to where it was.
     budgets: [Budget; 2],
 }
@@ -228,8 +227,9 @@ impl Far {
     }
 
     /// It is followed from this prefix to another one.
-    pub(super) fn leave(&mut self, now: Time, prefix: [u8; 8]) {
+    pub(super) fn leave(&mut self, now: Time, prefix: [u8; 8], known: bool) {
         self.forget();
+        self.left_known = known;
         self.left = Some((prefix, now + LEFT_KEPT));
     }
 
@@ -245,6 +245,7 @@ impl Far {
         let claimed = self.claim.filter(|(_, until)| now < *until).map(|(place, _)| place.prefix);
         let (other, budget, most) = match claimed {
             Some(claimed) => (claimed, of_claim, CLAIMED_MAX),
+            None if !self.left_known => (left?, of_claim, CLAIMED_MAX),
             None => (left?, of_left, LEFT_MAX),
         };
         (other != used && budget.spend(now, most)).then_some(other)

@@ -30,7 +30,7 @@ impl Hop {
         if !is_new {
             return;
         }
-        self.peer = place;
+        let before = core::mem::replace(&mut self.peer, place);
         self.far.forget();
         // A neighbour that only now lets its addresses hop may not know this end's.
         if place.is_some() {
@@ -43,6 +43,9 @@ impl Hop {
             false => self.fall(now),
         }
         self.back(now);
+        if let Some(before) = before.filter(|_| only_roams) {
+            self.far.leave(now, before.prefix, false);
+        }
     }
 
     /// The neighbour said that its addresses are there from now on. Also if it said so before:
@@ -97,7 +100,7 @@ impl Hop {
         match self.far.answered(now, self.at, token)? {
             Answered::Here(place) => {
                 if let Some(peer) = &mut self.peer {
-                    self.far.leave(now, peer.prefix);
+                    self.far.leave(now, peer.prefix, true);
                     peer.prefix = place.prefix;
                 }
                 Some(Followed::Moved)
@@ -154,7 +157,7 @@ impl Hop {
 
     /// This end's addresses are under this prefix from now on, and its schedule stays what it is.
     pub fn move_to(&mut self, now: Time, prefix: [u8; 8]) {
-        self.own.move_to(now, prefix, self.at.is_some());
+        self.own.move_to(now, prefix);
         self.step_again();
     }
 }
