@@ -191,14 +191,18 @@ fn who_names_one_prefix_after_the_other_has_few_frames_sent_there() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { rng_seed: RngSeed::Fixed(19), ..ProptestConfig::with_cases(100) })]
+    #![proptest_config(ProptestConfig {
+        rng_seed: RngSeed::Fixed(19),
+        ..ProptestConfig::with_cases(100)
+    })]
 
-    /// Whenever an end moves, or both do, with firewalls that let in only what answers, too: no data
-    /// is lost, and both ends are at the new prefixes soon.
+    /// Whenever an end moves, or both do, with firewalls that let in only what answers, too: no
+    /// data is lost, and both ends are at the new prefixes soon. Control frames may be lost.
     #[test]
     fn no_data_misses_in_a_move(
-        seed: [u8; 32], loses in prop_oneof![Just(0), 8..40u64], delay_ms in 1..90u64, skew_ms in 0..100u64,
-        walls: bool, moves in proptest::collection::vec((0..2usize, 3_000..15_000u64), 1..5),
+        seed: [u8; 32], loses in prop_oneof![Just(0), 8..40u64], delay_ms in 1..90u64,
+        skew_ms in 0..100u64, walls: bool,
+        moves in proptest::collection::vec((0..2usize, 3_000..15_000u64), 1..5),
     ) {
         let mut pair = Pair::new(SECOND);
         pair.rng = Rng::new(seed);
