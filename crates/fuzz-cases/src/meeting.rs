@@ -80,7 +80,7 @@ pub fn meeting(mut data: &[u8]) {
                 }
             }),
             3 => take(data).map(|[first, other]| ends[at].set_secrets(&secrets(first, other))),
-            4 => take(data).map(|[node]| ends[at].move_to(place(node).0)),
+            4 => take(data).map(|[node]| ends[at].move_to(now, place(node).0)),
             _ => take::<18>(data).map(|bytes| {
                 let ip: [u8; 16] = std::array::from_fn(|at| bytes[at]);
                 let port = u16::from_be_bytes([bytes[16], bytes[17]]);

@@ -3,12 +3,15 @@
 use core::time::Duration;
 
 use shoal_relay::hop::{End, Hop, Schedule, is_reserved};
-use shoal_wire::{HopPlace, HopStage, HopStep, Time};
+use shoal_session::Endpoints;
+use shoal_wire::{HopPlace, HopStage, HopStep, PathToken, Time};
 
 /// Identifiers of five schedules with three epochs each, and of the addresses in use.
 const ACCEPTED_MAX: usize = 5 * 3 + 3;
-/// Steps that wait at most.
-const STEPS_MAX: usize = 4;
+/// Steps that leave at most: four that wait, each between two prefixes of either end.
+const STEPS_MAX: usize = 4 * 4;
+/// What all challenges have in them.
+const TOKEN: PathToken = [7; size_of::<PathToken>()];
 
 /// Takes the next bytes of the input.
 fn take<const N: usize>(data: &mut &[u8]) -> Option<[u8; N]> {
@@ -20,16 +23,21 @@ fn take<const N: usize>(data: &mut &[u8]) -> Option<[u8; N]> {
 fn check(hop: &mut Hop, now: Time) {
     hop.handle_timeout(now);
     let _told = hop.poll_tell();
-    let steps: Vec<_> = std::iter::from_fn(|| hop.poll_step()).take(STEPS_MAX + 1).collect();
+    let steps: Vec<_> = std::iter::from_fn(|| hop.poll_step(now)).take(STEPS_MAX + 1).collect();
     assert!(steps.len() <= STEPS_MAX);
     assert!(steps.iter().all(|(ends, _)| ends.local.is_some()));
+    let beside = hop.poll_opens(now).into_iter();
+    let mut beside = beside.chain(hop.poll_ask(now, TOKEN).into_iter().flat_map(|(ends, _)| ends));
+    assert!(beside.all(|ends| ends.local.is_some()));
     assert!(hop.poll_timeout(now).is_none_or(|at| at > now), "it would be called without end");
     let mut accepted = Vec::new();
     hop.accepted(now, &mut accepted);
     assert!(accepted.len() <= ACCEPTED_MAX);
     assert!(!accepted.iter().any(|identifier| is_reserved(*identifier)));
     if let Some(place) = hop.place() {
-        let own = |identifier: &u64| Some(hop.own().endpoint(*identifier)) == place.local;
+        // Under its own prefix, or the former one.
+        let local = place.local.and_then(HopPlace::split).map(|(_, identifier)| identifier);
+        let own = |identifier: &u64| Some(*identifier) == local;
         assert!(accepted.iter().any(own), "frames to the address in use are taken in");
         assert!(hop.knows(now, place.remote));
         assert!(hop.view().agreed && hop.view().hopping);
@@ -49,7 +57,12 @@ fn roam(hop: &mut Hop, now: Time, [prefix, secret, epoch, own]: [u8; 4]) {
             assert!(hop.knows(now, remote) && hop.roamed(now, remote).is_none());
         }
     }
-    hop.move_to(under(own));
+    hop.move_to(now, under(own));
+    if let Some(ends) = hop.place() {
+        let local = ends.local.and_then(HopPlace::split);
+        let local = local.map(|(_, identifier)| hop.own().endpoint(identifier));
+        let _follows = hop.came(&Endpoints { local, ..ends });
+    }
 }
 
 /// One byte says what comes next, and its bytes follow.
@@ -90,6 +103,7 @@ pub fn moving(mut data: &[u8]) {
             _ => {
                 let place = HopPlace { prefix: [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 2], ..own };
                 hop.told(now, Some(place));
+                let _followed = hop.answered(now, TOKEN);
                 Some(())
             }
         };
