@@ -116,8 +116,8 @@ pub struct Hop {
     peer: Option<HopPlace>,
     /// What the neighbour said last of itself.
     said: Option<HopPlace>,
-    /// Its other prefixes, while data hops.
-    far: Far,
+    /// Its other prefixes, while data hops; most links have none.
+    far: Option<Box<Far>>,
     /// The newest first.
     runs: Vec<Run>,
     /// Where data goes; none while that is the fixed endpoint.
@@ -149,7 +149,7 @@ impl Hop {
             own: Own::new(own),
             peer: None,
             said: None,
-            far: Far::default(),
+            far: None,
             runs: Vec::new(),
             at: None,
             before: None,
@@ -265,15 +265,26 @@ impl Hop {
         if let Some(at) = self.at.take() {
             self.before = Some((at, now + self.interval()));
         }
-        if let (Some(claimed), Some(before)) = (self.far.claimed(now), self.peer) {
+        if let (Some(claimed), Some(before)) = (self.claim(now), self.peer) {
             self.peer = Some(claimed);
-            self.far.leave(now, before.prefix, false);
+            self.far.get_or_insert_default().leave(now, before.prefix, false);
         }
-        self.far.forget();
+        self.forget_claim();
         self.own.fall();
         self.next = None;
         self.steps.clear();
-        self.copies.clear();
+        self.copies = Vec::new();
+    }
+
+    /// Where the neighbour says its addresses to be from now on.
+    fn claim(&self, now: Time) -> Option<HopPlace> {
+        self.far.as_ref().and_then(|far| far.claimed(now))
+    }
+
+    fn forget_claim(&mut self) {
+        if let Some(far) = &mut self.far {
+            far.forget();
+        }
     }
 
     /// The link is up after it was down, or the neighbour is elsewhere. That hops failed before
@@ -389,14 +400,20 @@ impl Hop {
             let peer = self.peer?;
             let more = |prefix| HopPlace { prefix, ..peer };
             for near in self.own.sources() {
-                let copy = self.far.copy(now, peer.prefix).map(more);
+                let other = self.far.as_mut().and_then(|far| far.copy(now, peer.prefix));
+                let copy = other.map(more);
                 for far in [Some(peer), copy].into_iter().flatten() {
                     self.copies.extend(self.between(spot, near, far).map(|ends| (ends, step)));
                 }
             }
             self.copies.reverse();
         }
-        self.copies.pop()
+        let step = self.copies.pop();
+        if self.copies.is_empty() {
+            // Links are many, and steps are few.
+            self.copies = Vec::new();
+        }
+        step
     }
 
     /// Takes the neighbour's step.
@@ -469,7 +486,7 @@ impl Hop {
     pub fn handle_timeout(&mut self, now: Time) {
         self.before.take_if(|(_, until)| *until <= now);
         self.own.handle_timeout(now);
-        self.far.handle_timeout(now);
+        self.far.take_if(|far| far.handle_timeout(now));
         let in_vain = |next: &Attempt| next.again <= now && next.tries == TRIES;
         let late = self.deadline().is_some_and(|at| at <= now);
         if late || self.next.as_ref().is_some_and(in_vain) {
@@ -499,7 +516,8 @@ impl Hop {
     /// When to call next: at hops to be begun, steps to be repeated, deadlines, and whenever an
     /// epoch begins, since other addresses are taken in from then on.
     pub fn poll_timeout(&self, now: Time) -> Option<Time> {
-        let prefixes = [self.own.poll_timeout(), self.far.poll_timeout()];
+        let prefixes =
+            [self.own.poll_timeout(), self.far.as_ref().and_then(|far| far.poll_timeout())];
         let prefixes = prefixes.into_iter().flatten().min();
         if !self.steps.is_empty() || !self.copies.is_empty() {
             return Some(Time::ZERO);

@@ -63,7 +63,7 @@ impl Budget {
 /// This end's prefixes.
 pub(super) struct Own {
     place: HopPlace,
-    left: Option<Left>,
+    left: Option<Box<Left>>,
     /// The place is to be told.
     tells: bool,
     /// It is to be told from there, too.
@@ -123,7 +123,7 @@ impl Own {
             true => (source, known.unwrap_or(kept)),
             false => (former, kept),
         };
-        self.left = Some(Left { prefix, until, since: now, told: 0, sends, seen: false });
+        self.left = Some(Box::new(Left { prefix, until, since: now, told: 0, sends, seen: false }));
         (self.tells, self.opens) = (true, sends);
     }
 
@@ -291,9 +291,15 @@ impl Far {
         Some(Answered::Here(place))
     }
 
-    pub(super) fn handle_timeout(&mut self, now: Time) {
+    /// Says whether nothing counts any more.
+    pub(super) fn handle_timeout(&mut self, now: Time) -> bool {
         self.claim.take_if(|(_, until)| *until <= now);
         self.left.take_if(|(_, until)| *until <= now);
+        self.asked.take_if(|(.., when)| *when + ANSWER_KEPT <= now);
+        let is_spent = |budget: &Budget| budget.spent > 0 && now < budget.since + COUNTED;
+        let Far { claim, asked, left, budgets, .. } = self;
+        let is_left = claim.is_some() || asked.is_some() || left.is_some();
+        !is_left && !budgets.iter().any(is_spent)
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {

@@ -31,7 +31,7 @@ impl Hop {
             return;
         }
         let before = core::mem::replace(&mut self.peer, place);
-        self.far.forget();
+        self.forget_claim();
         // A neighbour that only now lets its addresses hop may not know this end's.
         if place.is_some() {
             self.own.tell();
@@ -44,7 +44,7 @@ impl Hop {
         }
         self.back(now);
         if let Some(before) = before.filter(|_| only_roams) {
-            self.far.leave(now, before.prefix, false);
+            self.far.get_or_insert_default().leave(now, before.prefix, false);
         }
     }
 
@@ -52,9 +52,9 @@ impl Hop {
     /// something may have led the link elsewhere since, or nothing have led it there.
     fn claimed(&mut self, now: Time, place: HopPlace) {
         if self.peer.is_some_and(|peer| peer.prefix == place.prefix) {
-            return self.far.forget();
+            return self.forget_claim();
         }
-        self.far.claim(now, place);
+        self.far.get_or_insert_default().claim(now, place);
         self.step_again();
     }
 
@@ -76,7 +76,8 @@ impl Hop {
     pub fn poll_opens(&mut self, now: Time) -> Vec<Endpoints> {
         let opens = self.own.poll_open();
         let Some((at, peer)) = self.at.zip(self.peer).filter(|_| opens) else { return Vec::new() };
-        let other = self.far.copy(now, peer.prefix).map(|prefix| HopPlace { prefix, ..peer });
+        let other = self.far.as_mut().and_then(|far| far.copy(now, peer.prefix));
+        let other = other.map(|prefix| HopPlace { prefix, ..peer });
         let all = [Some(peer), other].into_iter().flatten();
         all.filter_map(|far| self.between(at, self.own.place(), far)).collect()
     }
@@ -85,10 +86,10 @@ impl Hop {
     /// addresses. `token` is a new one.
     pub fn poll_ask(&mut self, now: Time, token: PathToken) -> Option<(Vec<Endpoints>, PathToken)> {
         let Some(at) = self.at else {
-            self.far.forget();
+            self.forget_claim();
             return None;
         };
-        let (far, token) = self.far.ask(now, at, token)?;
+        let (far, token) = self.far.as_mut()?.ask(now, at, token)?;
         // The neighbour may move, too: both its firewall and this one must know this end's other
         // prefix.
         let all = self.own.sources().filter_map(|near| self.between(at, near, far));
@@ -97,10 +98,10 @@ impl Hop {
 
     /// Takes the answer to a challenge; none if it is not one of a place that the neighbour named.
     pub fn answered(&mut self, now: Time, token: PathToken) -> Option<Followed> {
-        match self.far.answered(now, self.at, token)? {
+        match self.far.as_mut()?.answered(now, self.at, token)? {
             Answered::Here(place) => {
                 if let Some(peer) = &mut self.peer {
-                    self.far.leave(now, peer.prefix, true);
+                    self.far.get_or_insert_default().leave(now, peer.prefix, true);
                     peer.prefix = place.prefix;
                 }
                 Some(Followed::Moved)
@@ -138,18 +139,18 @@ impl Hop {
     /// Whether an address is under the prefix from which this end followed the neighbour lately.
     pub fn has_left(&self, now: Time, remote: std::net::SocketAddr) -> bool {
         let prefix = HopPlace::split(remote).map(|(prefix, _)| prefix);
-        prefix.is_some_and(|prefix| self.far.has_left(now, prefix))
+        prefix.zip(self.far.as_ref()).is_some_and(|(prefix, far)| far.has_left(now, prefix))
     }
 
     /// Whether the neighbour said that its addresses are under this prefix from now on.
     pub fn claims(&self, now: Time, prefix: [u8; 8]) -> bool {
-        self.far.claimed(now).is_some_and(|place| place.prefix == prefix)
+        self.claim(now).is_some_and(|place| place.prefix == prefix)
     }
 
     /// The neighbour's addresses are under this prefix: frames pass there and back. Its schedule
     /// stays what it is.
     pub fn roam(&mut self, prefix: [u8; 8]) {
-        self.far.forget();
+        self.forget_claim();
         if let Some(peer) = &mut self.peer {
             peer.prefix = prefix;
         }
