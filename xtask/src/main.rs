@@ -42,7 +42,10 @@ fn main() -> std::process::ExitCode {
 
 fn run() -> anyhow::Result<()> {
     // The manifest stands in xtask/, one level below the root that all paths count from.
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    // Of the checkout that it is started in: several may share a folder of builds.
+    let here = std::env::var_os("CARGO_MANIFEST_DIR");
+    let here = here.unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    let root = std::path::Path::new(&here).join("..");
     std::env::set_current_dir(root.canonicalize()?)?;
     match std::env::args().nth(1).as_deref() {
         Some("tidy") => tidy::run(),

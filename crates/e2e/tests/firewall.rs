@@ -336,7 +336,8 @@ fn errors_name_live_flows(town: &Town) {
     town.inside(h2, || icmp::send(there, here, &told));
     within_seconds("the error is counted", || town.drops(h1, "ip_stray_error") > before);
     assert!(!way().contains("mtu"), "{}", way());
-    // The identifier is that of the quoted packet. A busy node may read the error before the question.
+    // The identifier is that of the quoted packet. A busy node may read the error before what it is
+    // about.
     let question = [vec![128, 0, 0, 0, 0, 7, 0, 1]];
     within_seconds("the error passes", || {
         town.inside(h1, || icmp::send(here, there, &question));
