@@ -313,10 +313,14 @@ impl<C: Ciphers> Relay<C> {
             if known.shown.is_none() {
                 known.fixed = neighbour.endpoint;
             }
+            let remote = |at: Option<Endpoints>| at.map(|at| at.remote);
+            // The steps of the hop have shown that the neighbour is there. Where this end sends
+            // from says nothing of that.
+            if remote(place) != remote(known.shown) {
+                neighbour.trial.end();
+            }
             known.shown = place;
             neighbour.endpoint = place.or(known.fixed);
-            // The steps of the hop have shown that the neighbour is there.
-            neighbour.trial.end();
             self.sessions.set_endpoint(PeerId::from(link), neighbour.endpoint);
         }
         let before = core::mem::take(&mut known.accepted);

@@ -281,6 +281,10 @@ impl Worker {
     /// sent from new ones. On a segment the interface gets those a moment later: that is an epoch
     /// before they are used, but for the first hop of a session, which begins at once.
     pub(super) fn let_hops_in(&mut self) {
+        // Each turn asks.
+        if self.parts.hopping.is_none() {
+            return;
+        }
         if let Some(staying) = self.parts.hopping.as_mut().and_then(Hopping::take_staying) {
             self.parts.node.relay.set_staying(staying);
             self.look_at_reach();

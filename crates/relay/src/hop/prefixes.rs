@@ -39,7 +39,7 @@ const LEFT_KEPT: Duration = Duration::from_secs(10);
 const CLAIMED_MAX: u32 = 32;
 /// ... and to one that was its own, ...
 const LEFT_MAX: u32 = 96;
-/// ... in this time.
+/// ... in this time, from the first of them on.
 const COUNTED: Duration = Duration::from_secs(10);
 
 /// What may be sent.
@@ -50,12 +50,12 @@ struct Budget {
 }
 
 impl Budget {
-    fn spend(&mut self, now: Time, most: u32) -> bool {
+    fn spend(&mut self, now: Time, frames: u32, most: u32) -> bool {
         if self.since + COUNTED <= now {
             *self = Budget { since: now, spent: 0 };
         }
-        let may = self.spent < most;
-        self.spent += u32::from(may);
+        let may = self.spent + frames <= most;
+        self.spent += if may { frames } else { 0 };
         may
     }
 }
@@ -248,20 +248,22 @@ impl Far {
             None if !self.left_known => (left?, of_claim, CLAIMED_MAX),
             None => (left?, of_left, LEFT_MAX),
         };
-        (other != used && budget.spend(now, most)).then_some(other)
+        (other != used && budget.spend(now, 1, most)).then_some(other)
     }
 
-    /// Takes the place that is to be challenged at the addresses of `at`, if one is.
+    /// Takes the place that is to be challenged at the addresses of `at`, if one is, by so many
+    /// frames.
     pub(super) fn ask(
         &mut self,
         now: Time,
         at: Spot,
+        frames: u32,
         token: PathToken,
     ) -> Option<(HopPlace, PathToken)> {
         let asks = core::mem::take(&mut self.asks);
         let place = self.claimed(now).filter(|_| asks)?;
         let lately = |(_, spot, when): (_, Spot, Time)| spot == at && now < when + ASK_AGAIN;
-        if self.asked.is_some_and(lately) || !self.budgets[0].spend(now, CLAIMED_MAX) {
+        if self.asked.is_some_and(lately) || !self.budgets[0].spend(now, frames, CLAIMED_MAX) {
             return None;
         }
         // An answer to the one before may be under way.

@@ -89,9 +89,10 @@ impl Hop {
             self.forget_claim();
             return None;
         };
-        let (far, token) = self.far.as_mut()?.ask(now, at, token)?;
         // The neighbour may move, too: both its firewall and this one must know this end's other
         // prefix.
+        let frames = self.own.sources().count() as u32;
+        let (far, token) = self.far.as_mut()?.ask(now, at, frames, token)?;
         let all = self.own.sources().filter_map(|near| self.between(at, near, far));
         Some((all.collect(), token))
     }
