@@ -41,8 +41,8 @@ fn main() -> std::process::ExitCode {
 }
 
 fn run() -> anyhow::Result<()> {
-    // The manifest stands in xtask/, one level below the root that all paths count from.
-    // Of the checkout that it is started in: several may share a folder of builds.
+    // The manifest stands in xtask/, one level below the root that all paths count from. Cargo says
+    // where it is: checkouts may share a folder of builds, and so this program.
     let here = std::env::var_os("CARGO_MANIFEST_DIR");
     let here = here.unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     let root = std::path::Path::new(&here).join("..");
