@@ -18,6 +18,7 @@ mod files;
 mod leave;
 mod network;
 mod place;
+mod ports;
 mod rekey;
 mod start;
 mod store;

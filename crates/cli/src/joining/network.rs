@@ -17,6 +17,7 @@ use shoal_wire::Address;
 use super::fetch::{self, Fetch};
 use super::files::{NodeToml, RegistrarToml, Staging, make_folder, write};
 use super::place::{Place, own_name};
+use super::ports::{self, listen_at};
 use super::start::{Children, Service, enable, hand_over, has_units, unit_group, unit_user};
 use crate::authority::folder::{self, Authority, now_s};
 use crate::check;
@@ -221,17 +222,6 @@ fn registrar_toml(registrar: &Place) -> PathBuf {
     registrar.dir.join("registrar.toml")
 }
 
-/// Where a socket is opened that others call at `at`: at all addresses, since the one that others
-/// know may be a translator's; on the loopback, there alone.
-fn listen_at(at: SocketAddr) -> SocketAddr {
-    let any = match at.ip() {
-        ip if ip.is_loopback() => ip,
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    SocketAddr::new(any, at.port())
-}
-
 impl<'a> Plan<'a> {
     fn new(args: &'a Create) -> Result<Plan<'a>> {
         if !is_name(&args.network) {
@@ -251,21 +241,13 @@ impl<'a> Plan<'a> {
         let named = || home.join(format!("shoal-authority-{}", args.network));
         let authority = std::path::absolute(authority.unwrap_or_else(named))?;
         check_new(&node, &registrar, &authority)?;
-        let [router_key, registrar_key] = [random()?, random()?].map(Identity::generate);
         let (ip, port) = match args.endpoint {
             Some(endpoint) => endpoint,
             None => (said_guess()?, None),
         };
-        let at = SocketAddr::new(ip, port.unwrap_or_else(|| keys::own_port(&router_key)));
+        let (router_key, at) = ports::key_for(ip, port, None)?;
         let (ip, port) = args.registrar.unwrap_or((ip, None));
-        let own = keys::own_port(&registrar_key);
-        // Two keys may have one port.
-        let own = if own == at.port() { own + 1 } else { own };
-        let door_at = SocketAddr::new(ip, port.unwrap_or(own));
-        for at in [at, door_at] {
-            let free = UdpSocket::bind(listen_at(at));
-            free.map_err(|e| Failure::of(failure::CONFIG, format!("{}: {e}", listen_at(at))))?;
-        }
+        let (registrar_key, door_at) = ports::key_for(ip, port, Some(at.port()))?;
         let root = nix::unistd::geteuid().is_root();
         let interface = !args.no_interface && root;
         if interface {

@@ -24,9 +24,10 @@ use shoal_joining::{Contact, Event, Fault, Goal, Joined, Refusal};
 
 use super::files::{sync, wrong};
 use super::place::Place;
+use super::ports::free_port;
 use super::start::{Service, has_units, restart, unit_user};
 use super::store::{folder, owner, put, store};
-use super::up::{SILENT, free_port, not_done};
+use super::up::{SILENT, not_done};
 use crate::failure::{self, Failure};
 use crate::keys::random;
 use crate::options::Common;

@@ -1,7 +1,7 @@
 //! `shoal up`: this machine becomes a member, and its node starts.
 
 use std::io::{IsTerminal, Read};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use shoal_joining::{Contact, Event, Fault, Goal, Invite, Joined, Wish};
 
 use super::files::{NodeToml, Staging, make_folder, write};
 use super::place::{Place, own_name};
+use super::ports::free_port;
 use super::start::{Service, become_node, enable, hand_over, has_units};
 use crate::check;
 use crate::failure::{self, Failure};
@@ -28,8 +29,6 @@ use crate::units::{lifetime, utc};
 
 /// Longest text that is read as an invite, in bytes.
 const INVITE_MAX: u64 = 4_096;
-/// Ports that are tried where the key's own one is taken.
-const PORTS_TRIED: usize = 64;
 const DAY_S: u64 = 86_400;
 /// The files of a node, in the order in which they are put in place.
 const FILES: [&str; 5] = ["node.key", "network.key", "door.key", "network.list", "node.toml"];
@@ -200,24 +199,6 @@ fn own_key(staging: &Staging) -> Result<Identity> {
     Ok(identity)
 }
 
-/// Where the node listens, if the port that follows from its key is taken here.
-pub fn free_port(identity: &Identity) -> Result<Option<SocketAddr>> {
-    let any = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-    let is_free = |at: &SocketAddr| UdpSocket::bind(at).is_ok();
-    if is_free(&any(keys::own_port(identity))) {
-        return Ok(None);
-    }
-    for _ in 0..PORTS_TRIED {
-        // A key of its own for each try: its port is as random as another.
-        let entropy = random()?;
-        let at = any(keys::own_port(&Identity::generate(entropy)));
-        if is_free(&at) {
-            return Ok(Some(at));
-        }
-    }
-    Err(Failure::of(failure::FAILED, "this machine has no free UDP port to listen at"))
-}
-
 /// Where the node listens: nowhere in particular, unless its own port is taken or others are called
 /// by IPv6.
 fn listen<'a>(
@@ -365,16 +346,5 @@ mod tests {
         assert_eq!(said(free, &[four]), ["0.0.0.0:9000"]);
         assert_eq!(said(None, &[four, six]), ["0.0.0.0:8000", "[::]:8000"]);
         assert_eq!(said(free, &[six]), ["0.0.0.0:9000", "[::]:9000"]);
-    }
-
-    #[test]
-    fn a_taken_port_is_not_used() {
-        let identity = Identity::from_seed([77; 32]);
-        let own = SocketAddr::from((Ipv4Addr::UNSPECIFIED, keys::own_port(&identity)));
-        let taken = UdpSocket::bind(own).unwrap();
-        let other = free_port(&identity).unwrap().unwrap();
-        assert_ne!(other.port(), own.port());
-        drop(taken);
-        assert_eq!(free_port(&identity).unwrap(), None);
     }
 }

@@ -1,0 +1,110 @@
+//! UDP ports that are free on this machine.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use anyhow::Result;
+use shoal_crypto::Identity;
+use shoal_daemon::config::keys;
+
+use crate::failure::{self, Failure};
+use crate::keys::random;
+
+/// Ports that are tried where the key's own one is taken.
+const PORTS_TRIED: usize = 64;
+
+/// Where the node listens, if the port that follows from its key is taken here.
+pub fn free_port(identity: &Identity) -> Result<Option<SocketAddr>> {
+    let any = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+    let is_free = |at: &SocketAddr| UdpSocket::bind(at).is_ok();
+    if is_free(&any(keys::own_port(identity))) {
+        return Ok(None);
+    }
+    for _ in 0..PORTS_TRIED {
+        // A key of its own for each try: its port is as random as another.
+        let entropy = random()?;
+        let at = any(keys::own_port(&Identity::generate(entropy)));
+        if is_free(&at) {
+            return Ok(Some(at));
+        }
+    }
+    Err(no_port())
+}
+
+fn no_port() -> anyhow::Error {
+    Failure::of(failure::FAILED, "this machine has no free UDP port to listen at")
+}
+
+/// A new key, and where others call its process: at `port`, which must be free here, or at the
+/// key's own, which is free and another than `not`.
+pub fn key_for(ip: IpAddr, port: Option<u16>, not: Option<u16>) -> Result<(Identity, SocketAddr)> {
+    for _ in 0..PORTS_TRIED {
+        let key = Identity::generate(random()?);
+        if let Some(at) = free_at(&key, ip, port, not)? {
+            return Ok((key, at));
+        }
+    }
+    Err(no_port())
+}
+
+/// As [`key_for`] with `key`; `None` if its own port is taken or is `not`.
+fn free_at(
+    key: &Identity,
+    ip: IpAddr,
+    port: Option<u16>,
+    not: Option<u16>,
+) -> Result<Option<SocketAddr>> {
+    let own = keys::own_port(key);
+    if port.is_none() && Some(own) == not {
+        return Ok(None);
+    }
+    let at = SocketAddr::new(ip, port.unwrap_or(own));
+    let listen = listen_at(at);
+    match UdpSocket::bind(listen) {
+        Ok(_) => Ok(Some(at)),
+        Err(e) if e.kind() == io::ErrorKind::AddrInUse && port.is_none() => Ok(None),
+        Err(e) => Err(Failure::of(failure::CONFIG, format!("{listen}: {e}"))),
+    }
+}
+
+/// Where a socket is opened that others call at `at`: at all addresses, since the one that others
+/// know may be a translator's; on the loopback, there alone.
+pub fn listen_at(at: SocketAddr) -> SocketAddr {
+    let any = match at.ip() {
+        ip if ip.is_loopback() => ip,
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    SocketAddr::new(any, at.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_port_is_not_used() {
+        let identity = Identity::from_seed([77; 32]);
+        let own = SocketAddr::from((Ipv4Addr::UNSPECIFIED, keys::own_port(&identity)));
+        let taken = UdpSocket::bind(own).unwrap();
+        let other = free_port(&identity).unwrap().unwrap();
+        assert_ne!(other.port(), own.port());
+        drop(taken);
+        assert_eq!(free_port(&identity).unwrap(), None);
+    }
+
+    #[test]
+    fn a_key_whose_port_is_taken_is_not_chosen_and_a_port_that_was_said_is_refused() {
+        let key = Identity::from_seed([78; 32]);
+        let (ip, own) = (IpAddr::from(Ipv4Addr::LOCALHOST), keys::own_port(&key));
+        assert_eq!(free_at(&key, ip, None, None).unwrap(), Some((ip, own).into()));
+        assert_eq!(free_at(&key, ip, None, Some(own)).unwrap(), None);
+        let taken = UdpSocket::bind((ip, own)).unwrap();
+        assert_eq!(free_at(&key, ip, None, None).unwrap(), None);
+        let refused = free_at(&key, ip, Some(own), None).unwrap_err().to_string();
+        assert!(refused.contains(&format!("127.0.0.1:{own}")), "{refused}");
+        drop(taken);
+        let (_, at) = key_for(ip, Some(own), None).unwrap();
+        assert_eq!(at.port(), own);
+    }
+}
