@@ -1,7 +1,9 @@
 //! The hops of one link: whatever the neighbour says and whenever, the machine keeps its promises.
 
 use core::time::Duration;
+use std::sync::Arc;
 
+use shoal_crypto::Secret;
 use shoal_relay::hop::{End, Hop, Schedule, is_reserved};
 use shoal_session::Endpoints;
 use shoal_wire::{HopPlace, HopStage, HopStep, PathToken, Time};
@@ -20,12 +22,16 @@ fn take<const N: usize>(data: &mut &[u8]) -> Option<[u8; N]> {
     Some(*first)
 }
 
-fn check(hop: &mut Hop, now: Time) {
+/// Has it send what it has to say. Returns the token of the last step in `token`, for the
+/// neighbour to return.
+fn check(hop: &mut Hop, now: Time, token: &mut PathToken) {
     hop.handle_timeout(now);
     let _told = hop.poll_tell();
     let steps: Vec<_> = std::iter::from_fn(|| hop.poll_step(now)).take(STEPS_MAX + 1).collect();
     assert!(steps.len() <= STEPS_MAX);
     assert!(steps.iter().all(|(ends, _)| ends.local.is_some()));
+    let brings = |step: &HopStep| step.stage != HopStage::Done;
+    *token = steps.last().map(|(_, step)| *step).filter(brings).map_or(*token, |step| step.token);
     let beside = hop.poll_opens(now).into_iter();
     let mut beside = beside.chain(hop.poll_ask(now, TOKEN).into_iter().flat_map(|(ends, _)| ends));
     assert!(beside.all(|ends| ends.local.is_some()));
@@ -71,8 +77,8 @@ pub fn moving(mut data: &[u8]) {
     let Some([first, seconds]) = take(data) else { return };
     let interval_ms = 1_000 * (1 + u32::from(seconds));
     let own = HopPlace { prefix: [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 1], port: 7_400, interval_ms };
-    let mut hop = Hop::new(own, first & 1 == 0);
-    let mut now = Time::from_millis(1_000);
+    let mut hop = Hop::new(own, first & 1 == 0, Arc::new(Secret::new([9; 32])));
+    let (mut now, mut token) = (Time::from_millis(1_000), TOKEN);
     while let Some([what]) = take(data) {
         let more = match what % 8 {
             0 => take(data).map(|ms: [u8; 2]| {
@@ -93,7 +99,12 @@ pub fn moving(mut data: &[u8]) {
                 let stages = [HopStage::Call, HopStage::Answer, HopStage::Done];
                 let stage = stages[usize::from(stage) % stages.len()];
                 let tag = Schedule::new(&[secret; 32]).tag();
-                let _refused = hop.handle(now, &HopStep { stage, tag, epoch: epoch.into() });
+                let (epoch, hopping) = (epoch.into(), hop.place());
+                let step = |echo| HopStep { stage, tag, epoch, token: TOKEN, echo };
+                // Nobody was sent that.
+                let _refused = hop.handle(now, &step(TOKEN));
+                assert_eq!(hop.place(), hopping, "it moved for a step that proves nothing");
+                let _refused = hop.handle(now, &step(token));
             }),
             5 => {
                 hop.fall(now);
@@ -110,6 +121,6 @@ pub fn moving(mut data: &[u8]) {
         if more.is_none() {
             return;
         }
-        check(&mut hop, now);
+        check(&mut hop, now, &mut token);
     }
 }

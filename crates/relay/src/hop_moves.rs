@@ -104,15 +104,20 @@ impl<C: Ciphers> Relay<C> {
         let Some(followed) = known.and_then(|known| known.hop.answered(now, token)) else {
             return false;
         };
-        if let Some(neighbour) = self.neighbours.get_mut(link)
-            && followed == Followed::Moved
-        {
-            // It alone can say where it goes, and was asked there.
-            neighbour.trial.end();
-            neighbour.trial.announced();
+        if followed == Followed::Moved {
+            self.hop_followed(link);
         }
         self.follow_hop(now, link);
         true
+    }
+
+    /// A neighbour was found under another prefix of its own. It alone can say where it goes, and
+    /// has answered there.
+    pub(crate) fn hop_followed(&mut self, link: LinkId) {
+        if let Some(neighbour) = self.neighbours.get_mut(link) {
+            neighbour.trial.end();
+            neighbour.trial.announced();
+        }
     }
 
     /// Tells a neighbour where this node's addresses are, and challenges the place that it named.

@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use shoal_crypto::{Aead, Ciphers, Flaw};
+use shoal_crypto::{Aead, Ciphers, Flaw, Secret};
 use shoal_session::{Endpoint, Endpoints, PeerId};
 use shoal_wire::{
     CONTROL_HOP_PLACE, CONTROL_HOP_STEP, DropReason, HopPlace, HopStage, HopStep, LinkId, Time,
 };
 
-use crate::hop::{Asked, Hop, HopView, Probe, Rendezvous};
+use crate::hop::{Asked, Followed, Hop, HopView, Probe, Rendezvous};
 use crate::{LinkView, Relay, Sink};
 
 /// For how long frames may still come to addresses of a link that stops to hop: until the neighbour
@@ -103,6 +103,8 @@ pub(crate) struct Hops {
     /// Those that are machines' behind this node, sorted.
     protected: Arc<[u64]>,
     pub(crate) links: BTreeMap<LinkId, Hopping>,
+    /// Of which all links' steps make what the neighbour is to return.
+    key: Option<Arc<Secret<32>>>,
     /// Probes that were begun.
     pub(crate) probed: u32,
     alarms: BTreeSet<(Time, LinkId)>,
@@ -250,7 +252,7 @@ impl<C: Ciphers> Relay<C> {
         if let Some(own) = own {
             let (probe, asked, accepted) = (None, Asked::default(), Vec::new());
             let (shown, fixed, alarm) = (None, None, None);
-            let mut hop = Hop::new(own, leads);
+            let mut hop = Hop::new(own, leads, self.hop_key());
             hop.leave_out(Arc::clone(&self.hops.protected));
             let known = Hopping { hop, probe, asked, meet, shown, fixed, accepted, alarm };
             self.hops.links.insert(link, known);
@@ -262,9 +264,15 @@ impl<C: Ciphers> Relay<C> {
         self.refresh();
     }
 
+    fn hop_key(&mut self) -> Arc<Secret<32>> {
+        let key = self.hops.key.get_or_insert_with(|| Arc::new(Secret::new(self.rng.array())));
+        Arc::clone(key)
+    }
+
     /// Takes in the secret of the session with a neighbour.
     fn take_hop_secret(&mut self, now: Time, link: LinkId) {
         let peer = PeerId::from(link);
+        let key = self.hop_key();
         let secret = self.sessions.hop_secret(peer);
         let (Some((secret, since)), Some(known)) = (secret, self.hops.links.get_mut(&link)) else {
             return;
@@ -273,7 +281,7 @@ impl<C: Ciphers> Relay<C> {
             (Some(Flaw::HopOneSecret), _) => known.hop.session(now, &[7; 32], since),
             (Some(Flaw::HopOfLink), Some(far)) => {
                 let (near, far) = (self.sessions.own_key().dh, far.dh);
-                known.hop = Hop::new(known.hop.own(), near < far);
+                known.hop = Hop::new(known.hop.own(), near < far, key);
                 let both = core::array::from_fn(|at| near[at] ^ far[at]);
                 known.hop.session(now, &both, since);
             }
@@ -428,8 +436,11 @@ impl<C: Ciphers> Relay<C> {
     ) -> Result<(), DropReason> {
         let known = self.hops.links.get_mut(&link).ok_or(DropReason::BadHop)?;
         let outcome = known.hop.handle(now, step);
+        if outcome == Ok(Followed::Moved) {
+            self.hop_followed(link);
+        }
         self.follow_hop(now, link);
-        outcome
+        outcome.map(drop)
     }
 
     /// Does what time asks for.

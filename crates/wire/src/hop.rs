@@ -3,7 +3,7 @@
 use core::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use core::time::Duration;
 
-use crate::{ParseError, Reader};
+use crate::{ParseError, PathToken, Reader};
 
 /// Where a neighbour's addresses are, and how often it changes them: control type 9.
 ///
@@ -110,11 +110,15 @@ pub enum HopStage {
 /// One step of a hop, sent between the two new addresses: control type 10.
 ///
 /// ```text
-///  0       1     5       9
-/// +-------+-----+-------+
-/// | stage | tag | epoch |
-/// +-------+-----+-------+
+///  0       1     5       9       17     25
+/// +-------+-----+-------+-------+------+
+/// | stage | tag | epoch | token | echo |
+/// +-------+-----+-------+-------+------+
 /// ```
+///
+/// Who knows the schedule could say any of it without being there. So a call and an answer bring a
+/// token to the address to which they go, and the next step, which alone has an end move, returns
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HopStep {
     /// How far it is.
@@ -123,22 +127,31 @@ pub struct HopStep {
     pub tag: [u8; 4],
     /// Their epoch.
     pub epoch: u32,
+    /// To be returned by who gets this; zero in the last stage, which nothing follows.
+    pub token: PathToken,
+    /// The token of the step before; zero in the first stage.
+    pub echo: PathToken,
 }
 
 impl HopStep {
     /// Length of the body in bytes.
-    pub const LEN: usize = 9;
+    pub const LEN: usize = 25;
 
     /// Wire form.
     pub fn to_bytes(self) -> [u8; HopStep::LEN] {
         let mut out = [0; HopStep::LEN];
         out[0] = self.stage as u8;
         out[1..5].copy_from_slice(&self.tag);
-        out[5..].copy_from_slice(&self.epoch.to_be_bytes());
+        out[5..9].copy_from_slice(&self.epoch.to_be_bytes());
+        out[9..17].copy_from_slice(&self.token);
+        out[17..].copy_from_slice(&self.echo);
         out
     }
 
     /// From the wire form.
+    ///
+    /// Errors: an unknown stage, a length of its own, a call that returns a token, a last step that
+    /// brings one.
     pub fn parse(body: &[u8]) -> Result<HopStep, ParseError> {
         let mut reader = Reader::new(body);
         let stage = match reader.u8("hop stage")? {
@@ -147,9 +160,18 @@ impl HopStep {
             3 => HopStage::Done,
             value => return Err(ParseError::Unknown { what: "hop stage", value: value.into() }),
         };
-        let step = HopStep { stage, tag: reader.array("hop tag")?, epoch: reader.u32("epoch")? };
+        let (tag, epoch) = (reader.array("hop tag")?, reader.u32("epoch")?);
+        let (token, echo) = (reader.array("hop token")?, reader.array("hop echo")?);
         reader.finish("hop step")?;
-        Ok(step)
+        let unused = match stage {
+            HopStage::Call => echo,
+            HopStage::Answer => PathToken::default(),
+            HopStage::Done => token,
+        };
+        if unused != PathToken::default() {
+            return Err(ParseError::Invalid { what: "hop step" });
+        }
+        Ok(HopStep { stage, tag, epoch, token, echo })
     }
 }
 
@@ -253,13 +275,29 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_read_as_it_was_written() {
-        for stage in [HopStage::Call, HopStage::Answer, HopStage::Done] {
-            let step = HopStep { stage, tag: [1, 2, 3, 4], epoch: 0x0506_0708 };
-            assert_eq!(step.to_bytes()[1..], [1, 2, 3, 4, 5, 6, 7, 8]);
+    fn a_step_is_read_as_it_was_written_and_one_with_a_token_too_many_is_refused() {
+        let (one, none) = ([9; 8], [0; 8]);
+        let step = |stage, token, echo| HopStep {
+            stage,
+            tag: [1, 2, 3, 4],
+            epoch: 0x0506_0708,
+            token,
+            echo,
+        };
+        for step in [
+            step(HopStage::Call, one, none),
+            step(HopStage::Answer, one, one),
+            step(HopStage::Done, none, one),
+        ] {
+            assert_eq!(step.to_bytes()[1..9], [1, 2, 3, 4, 5, 6, 7, 8]);
             assert_eq!(HopStep::parse(&step.to_bytes()), Ok(step));
         }
-        assert!(HopStep::parse(&[4, 0, 0, 0, 0, 0, 0, 0, 0]).is_err());
-        assert!(HopStep::parse(&[1; 8]).is_err() && HopStep::parse(&[1; 10]).is_err());
+        for step in [step(HopStage::Call, one, one), step(HopStage::Done, one, one)] {
+            assert!(HopStep::parse(&step.to_bytes()).is_err());
+        }
+        let mut other = step(HopStage::Call, none, none).to_bytes();
+        other[0] = 4;
+        assert!(HopStep::parse(&other).is_err());
+        assert!(HopStep::parse(&[1; 24]).is_err() && HopStep::parse(&[1; 26]).is_err());
     }
 }

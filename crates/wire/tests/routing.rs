@@ -72,7 +72,13 @@ fn accepted() -> Vec<(&'static str, Vec<u8>, Control)> {
     let routing = Control::Routing;
     let prefix = [0x20, 0x01, 0x0d, 0xb8, 0, 1, 0, 2];
     let place = HopPlace { prefix, port: 7_400, interval_ms: 10_000 };
-    let step = HopStep { stage: HopStage::Answer, tag: [0xa1, 0xb2, 0xc3, 0xd4], epoch: 7 };
+    let step = HopStep {
+        stage: HopStage::Answer,
+        tag: [0xa1, 0xb2, 0xc3, 0xd4],
+        epoch: 7,
+        token: core::array::from_fn(|at| 0x11 + at as u8),
+        echo: core::array::from_fn(|at| 0x21 + at as u8),
+    };
     let probe = HopProbe { stage: ProbeStage::Come, identifier: 0x0102_0304_0506_0708 };
     vec![
         ("hop-place", vector("hop-place"), Control::HopPlace(Some(place))),
@@ -145,6 +151,8 @@ fn golden_vectors_are_refused_with_the_reason() {
         ("hop interval", vector("bad-hop-interval"), ParseError::Invalid { what: "hop place" }),
         ("hop prefix", vector("bad-hop-prefix"), ParseError::Invalid { what: "hop place" }),
         ("hop stage", vector("bad-hop-stage"), ParseError::Unknown { what: "hop stage", value: 4 }),
+        ("hop call", vector("bad-hop-call"), ParseError::Invalid { what: "hop step" }),
+        ("hop done", vector("bad-hop-done"), ParseError::Invalid { what: "hop step" }),
         (
             "probe stage",
             vector("bad-probe-stage"),

@@ -8,11 +8,12 @@
 //!                -- Done ------------------------->    moves
 //! ```
 //!
-//! An end moves its data only when it knows that frames pass both ways between the new addresses.
-//! Until then the old ones are used, which the other end takes in for one epoch more. If three
-//! quarters of the new epoch pass without that, or a step was sent eight times, both ends fall back
-//! to the fixed endpoint, which the last handshake showed. The leading end tries again when the
-//! next epoch begins, and after a pause if that fails, too.
+//! An end moves its data only when it knows that frames pass both ways between the new addresses:
+//! the step for which it moves returns a token that it sent there (`link/steps.rs`). Until then the
+//! old ones are used, which the other end takes in for one epoch more. If three quarters of the new
+//! epoch pass without that, or a step was sent eight times, both ends fall back to the fixed
+//! endpoint, which the last handshake showed. The leading end tries again when the next epoch
+//! begins, and after a pause if that fails, too.
 //!
 //! A firewall that lets in only what answers keeps the first call from the following end. If no
 //! call has come after an eighth of an epoch, the following end sends one itself: that opens its
@@ -23,15 +24,18 @@
 //! own.
 
 mod moves;
+mod steps;
 
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use shoal_crypto::Secret;
 use shoal_session::Endpoints;
-use shoal_wire::{DropReason, HopPlace, HopStage, HopStep, Time};
+use shoal_wire::{HopPlace, HopStage, HopStep, PathToken, Time};
 
+use super::budget::Budget;
 use super::prefixes::{Far, Own};
 use super::schedule::{End, Schedule, epoch};
 
@@ -53,6 +57,9 @@ const DOUBLINGS_MAX: u32 = 6;
 const SCHEDULES_MAX: usize = 8;
 /// ... and so many that the neighbour may still use, whose last steps got lost.
 const RECENT_MAX: usize = 3;
+
+/// What a step has that brings or returns no token.
+const NO_TOKEN: PathToken = [0; size_of::<PathToken>()];
 
 /// A lane that no link has.
 const SPARE_LANE: u8 = u8::MAX;
@@ -77,6 +84,8 @@ struct Attempt {
     again: Time,
     /// How often it was.
     tries: u32,
+    /// What an answer to the neighbour's call returns.
+    echo: PathToken,
 }
 
 /// What became of the last hop.
@@ -112,12 +121,16 @@ pub struct HopView {
 /// The hops of one link.
 pub struct Hop {
     end: End,
+    /// Of which the tokens in this end's steps are made.
+    key: Arc<Secret<32>>,
     own: Own,
     peer: Option<HopPlace>,
     /// What the neighbour said last of itself.
     said: Option<HopPlace>,
     /// Its other prefixes, while data hops; most links have none.
     far: Option<Box<Far>>,
+    /// Frames that went lately to where it was not reached yet.
+    unproven: Budget,
     /// The newest first.
     runs: Vec<Run>,
     /// Where data goes; none while that is the fixed endpoint.
@@ -127,7 +140,8 @@ pub struct Hop {
     next: Option<Attempt>,
     /// Where the following end waits for a call, and called itself.
     opened: Option<Attempt>,
-    steps: VecDeque<(Spot, HopStage)>,
+    /// With what each returns.
+    steps: VecDeque<(Spot, HopStage, PathToken)>,
     /// The same, of a step that is being sent: between which addresses each copy of it goes.
     copies: Vec<(Endpoints, HopStep)>,
     /// Until then no hop is begun.
@@ -142,14 +156,17 @@ pub struct Hop {
 
 impl Hop {
     /// This end's addresses are at `own`, each used for its interval or the neighbour's, whichever
-    /// is longer. The end with the smaller key leads.
-    pub fn new(own: HopPlace, leads: bool) -> Hop {
+    /// is longer. The end with the smaller key leads. Nobody else may know `key`, by which this
+    /// end knows what the neighbour returns; links may share it.
+    pub fn new(own: HopPlace, leads: bool, key: Arc<Secret<32>>) -> Hop {
         Hop {
             end: if leads { End::Leading } else { End::Following },
+            key,
             own: Own::new(own),
             peer: None,
             said: None,
             far: None,
+            unproven: Budget::default(),
             runs: Vec::new(),
             at: None,
             before: None,
@@ -262,12 +279,13 @@ impl Hop {
 
     /// The link's data goes to the fixed endpoint: a handshake showed it, or the link went down.
     pub fn fall(&mut self, now: Time) {
-        if let Some(at) = self.at.take() {
+        let at = self.at.take();
+        if let Some(at) = at {
             self.before = Some((at, now + self.interval()));
         }
         if let (Some(claimed), Some(before)) = (self.claim(now), self.peer) {
             self.peer = Some(claimed);
-            self.far.get_or_insert_default().leave(now, before.prefix, false);
+            self.far.get_or_insert_default().leave(now, before.prefix, at.is_some());
         }
         self.forget_claim();
         self.own.fall();
@@ -377,91 +395,12 @@ impl Hop {
         let Some((_, to)) = self.opens(now).filter(|(due, _)| *due <= now) else { return };
         let before = self.opened.take().filter(|opened| opened.to == to);
         let tries = before.map_or(0, |opened| opened.tries) + 1;
-        self.opened = Some(Attempt { to, again: now + self.retry(), tries });
-        self.push(to, HopStage::Call);
+        self.opened = Some(Attempt { to, again: now + self.retry(), tries, echo: NO_TOKEN });
+        self.push(to, HopStage::Call, NO_TOKEN);
     }
 
     fn retry(&self) -> Duration {
         (self.interval() / 8).clamp(RETRY.0, RETRY.1)
-    }
-
-    fn push(&mut self, spot: Spot, stage: HopStage) {
-        if self.steps.len() < STEPS_MAX && !self.steps.contains(&(spot, stage)) {
-            self.steps.push_back((spot, stage));
-        }
-    }
-
-    /// Takes the next step to be sent, from where to where. While an end's prefix becomes another
-    /// one, each goes between all of them.
-    pub fn poll_step(&mut self, now: Time) -> Option<(Endpoints, HopStep)> {
-        while self.copies.is_empty() {
-            let (spot, stage) = self.steps.pop_front()?;
-            let step = HopStep { stage, tag: spot.tag, epoch: spot.epoch };
-            let peer = self.peer?;
-            let more = |prefix| HopPlace { prefix, ..peer };
-            for near in self.own.sources() {
-                let other = self.far.as_mut().and_then(|far| far.copy(now, peer.prefix));
-                let copy = other.map(more);
-                for far in [Some(peer), copy].into_iter().flatten() {
-                    self.copies.extend(self.between(spot, near, far).map(|ends| (ends, step)));
-                }
-            }
-            self.copies.reverse();
-        }
-        let step = self.copies.pop();
-        if self.copies.is_empty() {
-            // Links are many, and steps are few.
-            self.copies = Vec::new();
-        }
-        step
-    }
-
-    /// Takes the neighbour's step.
-    ///
-    /// Errors: `bad_hop` if its addresses are not to be used now, or the step is not the
-    /// neighbour's to take.
-    pub fn handle(&mut self, now: Time, step: &HopStep) -> Result<(), DropReason> {
-        let spot = Spot { tag: step.tag, epoch: step.epoch };
-        let is_next = self.next.as_ref().is_some_and(|next| next.to == spot);
-        match (step.stage, self.end) {
-            (HopStage::Call, End::Following) if self.may_follow(now, spot) => {
-                self.push(spot, HopStage::Answer);
-                if self.at != Some(spot) && !is_next {
-                    self.next = Some(Attempt { to: spot, again: now + self.retry(), tries: 1 });
-                }
-            }
-            // The other end's firewall is open now; this end's call may have come too early.
-            (HopStage::Call, End::Leading) if is_next => self.push(spot, HopStage::Call),
-            (HopStage::Call, End::Leading) if self.may_follow(now, spot) => {}
-            (HopStage::Answer, End::Leading) if is_next || self.at == Some(spot) => {
-                self.push(spot, HopStage::Done);
-                if is_next {
-                    self.arrive(now, spot);
-                }
-            }
-            (HopStage::Done, End::Following) if is_next => self.arrive(now, spot),
-            (HopStage::Done, End::Following) if self.at == Some(spot) => {}
-            _ => return Err(DropReason::BadHop),
-        }
-        Ok(())
-    }
-
-    fn may_follow(&self, now: Time, spot: Spot) -> bool {
-        let back = |at: Spot| at.tag == spot.tag && spot.epoch < at.epoch;
-        let is_near = |run: &Run| self.epoch(now, run).abs_diff(spot.epoch) <= 1;
-        self.peer.is_some()
-            && !self.at.is_some_and(back)
-            && self.runs.iter().take(2).any(|run| run.schedule.tag() == spot.tag && is_near(run))
-    }
-
-    fn arrive(&mut self, now: Time, spot: Spot) {
-        // From the fixed endpoint, the neighbour may still use what this end left before.
-        let left = self.at.map(|at| (at, now + self.interval()));
-        self.before = left.or(self.before);
-        (self.at, self.next, self.faults) = (Some(spot), None, 0);
-        self.made += 1;
-        self.last = (now, Outcome::Moved);
-        self.forget_runs(now);
     }
 
     fn fail(&mut self, now: Time) {
@@ -500,13 +439,14 @@ impl Hop {
                 next.tries += 1;
                 next.again = now + retry;
                 let (to, stage) = (next.to, if leads { HopStage::Call } else { HopStage::Answer });
-                self.push(to, stage);
+                let echo = next.echo;
+                self.push(to, stage, echo);
             }
             Some(_) => {}
             None => {
                 if let Some(to) = wanted {
-                    self.next = Some(Attempt { to, again: now + retry, tries: 1 });
-                    self.push(to, HopStage::Call);
+                    self.next = Some(Attempt { to, again: now + retry, tries: 1, echo: NO_TOKEN });
+                    self.push(to, HopStage::Call, NO_TOKEN);
                 }
                 self.open(now);
             }

@@ -4,6 +4,7 @@
 //! In: secrets of sessions and of neighbours, the wall clock, the neighbour's place and steps,
 //! time. Out: steps to be sent, where the link's data goes, at which addresses frames may come.
 
+mod budget;
 mod link;
 mod prefixes;
 mod probe;

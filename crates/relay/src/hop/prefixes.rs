@@ -17,6 +17,7 @@ use core::time::Duration;
 
 use shoal_wire::{HopPlace, PathToken, Time};
 
+use super::budget::Budget;
 use super::link::Spot;
 use crate::hops::FORMER_KEPT;
 
@@ -36,29 +37,11 @@ const ANSWER_KEPT: Duration = Duration::from_secs(5);
 /// For how long a neighbour that was followed may still send from where it was.
 const LEFT_KEPT: Duration = Duration::from_secs(10);
 /// Frames to a prefix that only the neighbour says to be its own, ...
-const CLAIMED_MAX: u32 = 32;
-/// ... and to one that was its own, ...
+pub(super) const CLAIMED_MAX: u32 = 32;
+/// ... so many of them calls that only open the way for its own, ...
+pub(super) const OPENS_MAX: u32 = 16;
+/// ... and to one that was its own, while a [`Budget`] counts them.
 const LEFT_MAX: u32 = 96;
-/// ... in this time, from the first of them on.
-const COUNTED: Duration = Duration::from_secs(10);
-
-/// What may be sent.
-#[derive(Default)]
-struct Budget {
-    since: Time,
-    spent: u32,
-}
-
-impl Budget {
-    fn spend(&mut self, now: Time, frames: u32, most: u32) -> bool {
-        if self.since + COUNTED <= now {
-            *self = Budget { since: now, spent: 0 };
-        }
-        let may = self.spent + frames <= most;
-        self.spent += if may { frames } else { 0 };
-        may
-    }
-}
 
 /// This end's prefixes.
 pub(super) struct Own {
@@ -195,8 +178,8 @@ pub(super) struct Far {
     left: Option<([u8; 8], Time)>,
     /// It was reached there.
     left_known: bool,
-    /// Of frames to the claimed place, and to where it was.
-    budgets: [Budget; 2],
+    /// Of frames to where it was.
+    to_left: Budget,
 }
 
 /// What an answer to a challenge of a claimed place says.
@@ -238,17 +221,26 @@ impl Far {
         self.left.is_some_and(|(left, until)| left == prefix && now < until)
     }
 
-    /// Another prefix than `used` at which a frame may count, if one may be sent there now.
-    pub(super) fn copy(&mut self, now: Time, used: [u8; 8]) -> Option<[u8; 8]> {
-        let left = self.left.filter(|(_, until)| now < *until).map(|(prefix, _)| prefix);
-        let [of_claim, of_left] = &mut self.budgets;
-        let claimed = self.claim.filter(|(_, until)| now < *until).map(|(place, _)| place.prefix);
-        let (other, budget, most) = match claimed {
-            Some(claimed) => (claimed, of_claim, CLAIMED_MAX),
-            None if !self.left_known => (left?, of_claim, CLAIMED_MAX),
-            None => (left?, of_left, LEFT_MAX),
-        };
-        (other != used && budget.spend(now, 1, most)).then_some(other)
+    /// The prefix besides the one in use where the neighbour may be: where it says that it is,
+    /// before where it was.
+    pub(super) fn other(&self, now: Time) -> Option<[u8; 8]> {
+        let claimed = self.claimed(now).map(|place| place.prefix);
+        claimed.or_else(|| self.left.filter(|(_, until)| now < *until).map(|(prefix, _)| prefix))
+    }
+
+    /// The same, other than `used`, if a frame may be sent there now. `unproven` is what may go to
+    /// places where the neighbour was not reached.
+    pub(super) fn copy(
+        &mut self,
+        now: Time,
+        used: [u8; 8],
+        unproven: &mut Budget,
+    ) -> Option<[u8; 8]> {
+        let other = self.other(now).filter(|other| *other != used)?;
+        let is_known = self.left_known && self.claimed(now).is_none();
+        let (budget, most) =
+            if is_known { (&mut self.to_left, LEFT_MAX) } else { (unproven, CLAIMED_MAX) };
+        budget.spend(now, 1, most).then_some(other)
     }
 
     /// Takes the place that is to be challenged at the addresses of `at`, if one is, by so many
@@ -259,11 +251,12 @@ impl Far {
         at: Spot,
         frames: u32,
         token: PathToken,
+        unproven: &mut Budget,
     ) -> Option<(HopPlace, PathToken)> {
         let asks = core::mem::take(&mut self.asks);
         let place = self.claimed(now).filter(|_| asks)?;
         let lately = |(_, spot, when): (_, Spot, Time)| spot == at && now < when + ASK_AGAIN;
-        if self.asked.is_some_and(lately) || !self.budgets[0].spend(now, frames, CLAIMED_MAX) {
+        if self.asked.is_some_and(lately) || !unproven.spend(now, frames, CLAIMED_MAX) {
             return None;
         }
         // An answer to the one before may be under way.
@@ -298,10 +291,8 @@ impl Far {
         self.claim.take_if(|(_, until)| *until <= now);
         self.left.take_if(|(_, until)| *until <= now);
         self.asked.take_if(|(.., when)| *when + ANSWER_KEPT <= now);
-        let is_spent = |budget: &Budget| budget.spent > 0 && now < budget.since + COUNTED;
-        let Far { claim, asked, left, budgets, .. } = self;
-        let is_left = claim.is_some() || asked.is_some() || left.is_some();
-        !is_left && !budgets.iter().any(is_spent)
+        let is_left = self.claim.is_some() || self.asked.is_some() || self.left.is_some();
+        !is_left && !self.to_left.is_spent(now)
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {

@@ -17,6 +17,8 @@ use core::time::Duration;
 
 use shoal_wire::{DropReason, HopProbe, ProbeStage, Time};
 
+use super::budget::Budget;
+
 /// Between two tries.
 const AGAIN: Duration = Duration::from_millis(300);
 /// How often each message is sent before the neighbour's first answer, and after it: twelve times
@@ -24,10 +26,9 @@ const AGAIN: Duration = Duration::from_millis(300);
 const TRIES: u32 = 6;
 /// How long the neighbour sends to, and knows, the address that it was asked for.
 const KEPT: Duration = Duration::from_secs(4);
-/// How many messages of one neighbour's probes are answered ...
+/// How many messages of one neighbour's probes are answered while a [`Budget`] counts them. What is
+/// more is `bad_hop`.
 const ANSWERS_MAX: u32 = 32;
-/// ... in so long a time. What is more is `bad_hop`.
-const ANSWERS_IN: Duration = Duration::from_secs(10);
 
 /// What a probe has found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -118,8 +119,7 @@ impl Probe {
 pub(crate) struct Asked {
     /// The neighbour's address, and until when it is known.
     at: Option<(u64, Time)>,
-    since: Time,
-    answered: u32,
+    answered: Budget,
     answers: Vec<HopProbe>,
 }
 
@@ -133,21 +133,17 @@ impl Asked {
     ///
     /// Errors: `bad_hop` if it asks too often, or sends from an address that it did not ask about.
     pub(crate) fn handle(&mut self, now: Time, said: &HopProbe) -> Result<(), DropReason> {
-        if self.since + ANSWERS_IN <= now {
-            (self.since, self.answered) = (now, 0);
-        }
         let answers: &[ProbeStage] = match said.stage {
             ProbeStage::Ask => &[ProbeStage::Heard, ProbeStage::Come],
             ProbeStage::Leave if self.knows(now, said.identifier) => &[ProbeStage::Left],
             _ => return Err(DropReason::BadHop),
         };
-        if self.answered >= ANSWERS_MAX {
+        if !self.answered.spend(now, 1, ANSWERS_MAX) {
             return Err(DropReason::BadHop);
         }
         if said.stage == ProbeStage::Ask {
             self.at = Some((said.identifier, now + KEPT));
         }
-        self.answered += 1;
         let answer = |stage: &ProbeStage| HopProbe { stage: *stage, identifier: said.identifier };
         self.answers.extend(answers.iter().map(answer));
         Ok(())

@@ -4,9 +4,10 @@ mod moves;
 
 use core::time::Duration;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use proptest::prelude::*;
-use shoal_crypto::Rng;
+use shoal_crypto::{Rng, Secret};
 use shoal_session::Endpoints;
 use shoal_wire::{DropReason, HopPlace, HopStage, HopStep, PathToken, Time};
 
@@ -19,6 +20,10 @@ const STEP: Duration = Duration::from_millis(5);
 fn place(end: u8, interval: Duration) -> HopPlace {
     let interval_ms = u32::try_from(interval.as_millis()).unwrap();
     HopPlace { prefix: [0x20, 1, 0x0d, 0xb8, 0, 0, 0, end], port: 7_400, interval_ms }
+}
+
+fn key(number: u8) -> Arc<Secret<32>> {
+    Arc::new(Secret::new([number; 32]))
 }
 
 fn secret(number: u8) -> [u8; 32] {
@@ -55,6 +60,7 @@ struct Pair {
     /// How far each end's clock is ahead.
     ahead: [Duration; 2],
     now: Time,
+    began: Time,
     rng: Rng,
     /// Of so many messages one gets lost.
     loses: u64,
@@ -76,11 +82,12 @@ struct Pair {
 
 impl Pair {
     fn new(interval: Duration) -> Pair {
-        let end = |end: u8| Hop::new(place(end, interval), end == 0);
+        let end = |end: u8| Hop::new(place(end, interval), end == 0, key(40 + end));
         let mut pair = Pair {
             ends: [end(0), end(1)],
             ahead: [Duration::ZERO; 2],
             now: Time::from_millis(50_000),
+            began: Time::from_millis(50_000),
             rng: Rng::new([3; 32]),
             loses: 0,
             delay: Duration::from_millis(20),
@@ -198,7 +205,7 @@ impl Pair {
         match what {
             What::Data => self.arrived += 1,
             // What is refused is dropped and counted, as the relay does.
-            What::Step(step) => drop(self.ends[end].handle(now, &step)),
+            What::Step(step) => _ = self.ends[end].handle(now, &step),
             What::Place(place) => self.ends[end].told(now, Some(place)),
             What::Challenge(token) => self.say(end, What::Answer(token)),
             What::Answer(token) => drop(self.ends[end].answered(now, token)),
@@ -339,7 +346,7 @@ fn an_end_that_starts_anew_is_met_at_the_fixed_endpoint_and_hops_again() {
     let mut pair = Pair::new(SECOND);
     pair.run(5 * SECOND);
     for end in 0..2 {
-        pair.ends[end] = Hop::new(place(end as u8, SECOND), end == 0);
+        pair.ends[end] = Hop::new(place(end as u8, SECOND), end == 0, key(50 + end as u8));
         let (told, now) = (Some(place(1 - end as u8, SECOND)), pair.clock(end));
         // The other end lives on, and a handshake shows it the fixed endpoint.
         pair.ends[1 - end].fall(now);
@@ -403,7 +410,7 @@ fn steps_that_are_not_the_neighbours_to_take_are_refused() {
     let tag = Schedule::new(&secret(1)).tag();
     // That of the link of two other nodes.
     let others = Schedule::new(&secret(9)).tag();
-    let step = |stage, tag, epoch| HopStep { stage, tag, epoch };
+    let step = |stage, tag, epoch| HopStep { stage, tag, epoch, token: [0; 8], echo: [0; 8] };
     let bad = Err(DropReason::BadHop);
     for (end, step) in [
         (0, step(HopStage::Call, tag, 8)),
@@ -428,7 +435,7 @@ fn steps_that_are_not_the_neighbours_to_take_are_refused() {
 fn the_longer_interval_counts_and_a_neighbour_that_stops_is_met_at_the_fixed_endpoint() {
     let mut pair = Pair::new(SECOND);
     let now = pair.now;
-    pair.ends[1] = Hop::new(place(1, 2 * SECOND), false);
+    pair.ends[1] = Hop::new(place(1, 2 * SECOND), false, key(60));
     pair.session(2, Duration::ZERO);
     pair.ends[0].told(now, Some(place(1, 2 * SECOND)));
     pair.ends[1].told(now, Some(place(0, SECOND)));

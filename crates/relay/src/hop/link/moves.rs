@@ -7,10 +7,10 @@ use super::{Hop, HopStage, Spot};
 use crate::hop::prefixes::Answered;
 use crate::hop::schedule::End;
 
-/// What an answer to a challenge of a place that the neighbour named comes to.
+/// What an answer comes to: to a challenge of a place that the neighbour named, or to a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Followed {
-    /// The neighbour's addresses are under the prefix that it named.
+    /// The neighbour's addresses are under another prefix than was thought.
     Moved,
     /// Nothing.
     Stayed,
@@ -61,9 +61,9 @@ impl Hop {
     /// Has the step of the hop that is under way sent again, since prefixes are others: firewalls
     /// must know the addresses under these before data goes there.
     fn step_again(&mut self) {
-        if let Some(to) = self.next.as_ref().map(|next| next.to) {
+        if let Some((to, echo)) = self.next.as_ref().map(|next| (next.to, next.echo)) {
             let leads = self.end == End::Leading;
-            self.push(to, if leads { HopStage::Call } else { HopStage::Answer });
+            self.push(to, if leads { HopStage::Call } else { HopStage::Answer }, echo);
         }
     }
 
@@ -76,7 +76,8 @@ impl Hop {
     pub fn poll_opens(&mut self, now: Time) -> Vec<Endpoints> {
         let opens = self.own.poll_open();
         let Some((at, peer)) = self.at.zip(self.peer).filter(|_| opens) else { return Vec::new() };
-        let other = self.far.as_mut().and_then(|far| far.copy(now, peer.prefix));
+        let far = self.far.as_mut();
+        let other = far.and_then(|far| far.copy(now, peer.prefix, &mut self.unproven));
         let other = other.map(|prefix| HopPlace { prefix, ..peer });
         let all = [Some(peer), other].into_iter().flatten();
         all.filter_map(|far| self.between(at, self.own.place(), far)).collect()
@@ -92,7 +93,7 @@ impl Hop {
         // The neighbour may move, too: both its firewall and this one must know this end's other
         // prefix.
         let frames = self.own.sources().count() as u32;
-        let (far, token) = self.far.as_mut()?.ask(now, at, frames, token)?;
+        let (far, token) = self.far.as_mut()?.ask(now, at, frames, token, &mut self.unproven)?;
         let all = self.own.sources().filter_map(|near| self.between(at, near, far));
         Some((all.collect(), token))
     }

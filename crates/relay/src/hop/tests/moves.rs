@@ -163,31 +163,138 @@ fn an_answer_counts_once_in_time_and_for_the_addresses_in_use() {
     assert!(pair.ends[0].poll_ask(pair.now, [9; 8]).is_some(), "it is asked again");
 }
 
-/// A member names strangers' prefixes all the time, and answers all steps.
+fn is_strange(at: &Endpoints) -> bool {
+    HopPlace::split(at.remote).unwrap().0[5] == 7
+}
+
+/// The steps that a neighbour forges which knows the schedule, and the tokens that came to where it
+/// is: those that its end may take, of epochs about the present one.
+fn forged(pair: &Pair, victim: usize, tokens: &[PathToken], number: u8) -> Vec<HopStep> {
+    let stages = match victim {
+        0 => [HopStage::Call, HopStage::Answer],
+        _ => [HopStage::Call, HopStage::Done],
+    };
+    let (tag, none) = (Schedule::new(&secret(1)).tag(), [0; 8]);
+    let present = pair.now.since(pair.began).as_secs() as u32;
+    let epochs = present.saturating_sub(1)..=present + 1;
+    let all = epochs.flat_map(|epoch| stages.map(|stage| (epoch, stage)));
+    let echoes = tokens.iter().chain([&none]);
+    all.flat_map(|(epoch, stage)| {
+        let step = move |echo: &PathToken| {
+            let (token, echo) = match stage {
+                HopStage::Call => ([number; 8], none),
+                HopStage::Answer => ([number; 8], *echo),
+                HopStage::Done => (none, *echo),
+            };
+            HopStep { stage, tag, epoch, token, echo }
+        };
+        echoes.clone().map(step)
+    })
+    .collect()
+}
+
+/// A member names strangers' prefixes all the time, forges all steps, and makes the link fall back.
 #[test]
-fn who_names_one_prefix_after_the_other_has_few_frames_sent_there() {
-    let mut pair = hopping(SECOND);
-    let (began, mut strange) = (pair.now, 0);
-    for round in 0..12_000_u64 {
-        let named = [0x20, 1, 0x0d, 0xb8, 0, 7, 0, (round % 50) as u8];
-        pair.ends[0].told(pair.now, Some(HopPlace { prefix: named, ..place(1, SECOND) }));
-        let epoch = pair.ends[0].view().made;
-        for stage in [HopStage::Answer, HopStage::Call] {
-            let tag = Schedule::new(&secret(1)).tag();
-            for epoch in epoch.saturating_sub(2)..epoch + 3 {
-                let step = HopStep { stage, tag, epoch: epoch as u32 };
-                let _refused = pair.ends[0].handle(pair.now, &step);
+fn who_names_prefixes_and_forges_steps_has_no_data_and_few_frames_sent_there() {
+    for victim in 0..2 {
+        let mut pair = hopping(SECOND);
+        let (began, mut strange, mut tokens) = (pair.now, 0, Vec::new());
+        for round in 0..4_000_u64 {
+            let named = [0x20, 1, 0x0d, 0xb8, 0, 7, 0, (round / 20 % 50) as u8];
+            let named = HopPlace { prefix: named, ..place(1 - victim as u8, SECOND) };
+            if round % 1_000 == 500 {
+                pair.ends[victim].fall(pair.now);
+                // It may say, too, that it has nothing to do with where it was.
+                pair.ends[victim].told(pair.now, None);
             }
+            pair.ends[victim].told(pair.now, Some(named));
+            for step in forged(&pair, victim, &tokens, round as u8) {
+                let _refused = pair.ends[victim].handle(pair.now, &step);
+            }
+            pair.turn();
+            let used = pair.ends[victim].place();
+            assert!(!used.is_some_and(|used| is_strange(&used)), "{victim} after {round}");
+            let (away, here): (Vec<_>, Vec<_>) = core::mem::take(&mut pair.sent)
+                .into_iter()
+                .partition(|sent| is_strange(&sent.ends));
+            strange += away.len();
+            let came = here.iter().filter(|sent| sent.by == victim);
+            tokens.extend(came.filter_map(|sent| match sent.what {
+                What::Step(step) => Some(step.token),
+                _ => None,
+            }));
+            tokens.drain(..tokens.len().saturating_sub(4));
+            pair.sent = here;
         }
-        pair.turn();
-        let is_strange = |sent: &&Sent| HopPlace::split(sent.ends.remote).unwrap().0[5] == 7;
-        let all = pair.sent.iter().filter(|sent| sent.by == 0).filter(is_strange);
-        strange += all.count();
-        pair.sent.retain(|sent| HopPlace::split(sent.ends.remote).unwrap().0[5] != 7);
+        let most = 32 * (pair.now.since(began).as_secs() / 10 + 1);
+        assert!(strange as u64 <= most && strange > 0, "{victim}: {strange} of {most}");
+        assert!(!tokens.is_empty());
     }
-    // Calls, too, while the link does not hop.
-    let most = 32 * (pair.now.since(began).as_secs() / 10 + 1) + 64;
-    assert!(strange as u64 <= most && strange > 0, "{strange} of {most}");
+}
+
+#[test]
+fn a_step_that_returns_no_token_moves_nobody() {
+    for victim in 0..2 {
+        let mut pair = Pair::new(SECOND);
+        pair.blocked[1 - victim] = true;
+        pair.run(Duration::from_millis(300));
+        let mut calls = forged(&pair, victim, &[], 1);
+        calls.retain(|step| step.epoch == 0);
+        for step in &calls {
+            let _refused = pair.ends[victim].handle(pair.now, step);
+        }
+        let (ends, sent) = pair.ends[victim].poll_step(pair.now).expect("a step");
+        assert!(!is_strange(&ends) && pair.ends[victim].place().is_none());
+        for mut step in calls.into_iter().filter(|step| step.stage != HopStage::Call) {
+            assert_eq!(pair.ends[victim].handle(pair.now, &step), Err(DropReason::BadHop));
+            step.echo = sent.token;
+            assert_eq!(pair.ends[victim].handle(pair.now, &step), Ok(Followed::Stayed));
+        }
+        assert!(pair.ends[victim].place().is_some(), "it returned what it was sent");
+    }
+}
+
+/// A member that was never reached where it says to be forges calls all the time.
+#[test]
+fn who_was_never_reached_has_few_frames_sent_where_it_says_to_be() {
+    for victim in 0..2 {
+        let mut pair = Pair::new(SECOND);
+        let named = [0x20, 1, 0x0d, 0xb8, 0, 7, 0, 1];
+        let named = HopPlace { prefix: named, ..place(1 - victim as u8, SECOND) };
+        pair.ends[victim].told(pair.now, Some(named));
+        let mut sent = 0;
+        for round in 0..60_000 / STEP.as_millis() {
+            for step in forged(&pair, victim, &[], round as u8) {
+                let _refused = pair.ends[victim].handle(pair.now, &step);
+            }
+            pair.turn();
+            sent += core::mem::take(&mut pair.sent)
+                .iter()
+                .filter(|sent| is_strange(&sent.ends))
+                .count();
+        }
+        assert!((1..=32 * 7).contains(&sent), "{victim}: {sent}");
+    }
+}
+
+/// A neighbour's new prefix alone still works when the next hop is due: the steps find it there.
+#[test]
+fn steps_that_come_back_from_the_place_that_it_named_lead_there() {
+    for mover in 0..2 {
+        let mut pair = hopping(SECOND);
+        let other = 1 - mover;
+        pair.gone.push(prefix(mover));
+        pair.ends[mover].move_to(pair.now, OTHER);
+        pair.ends[other].told(pair.now, Some(pair.ends[mover].own()));
+        for _ in 0..3_000 / STEP.as_millis() {
+            pair.turn();
+            // The answer to the challenge alone would lead there, too.
+            pair.sent.retain(|sent| !matches!(sent.what, What::Answer(_)));
+        }
+        let at = pair.ends[other].place().map(|at| HopPlace::split(at.remote));
+        assert_eq!(at.flatten().map(|(prefix, _)| prefix), Some(OTHER), "{mover}");
+        assert_eq!([0, 1].map(|end| pair.ends[end].view().failed), [0; 2], "{mover}");
+    }
 }
 
 proptest! {

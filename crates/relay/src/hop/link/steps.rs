@@ -1,0 +1,158 @@
+//! The steps by which a link's two ends hop, and what they prove.
+//!
+//! A neighbour knows the schedule. So that it can't have data go where it is not, each call and
+//! answer brings a token to the place to which it goes, which follows from a key of this end's, the
+//! addresses and the place. An end moves for a step that returns one of these: the neighbour gets
+//! what is sent there.
+
+use shoal_crypto::kdf;
+use shoal_session::Endpoints;
+use shoal_wire::{DropReason, HopPlace, HopStage, HopStep, PathToken, Time};
+
+use super::{Attempt, Followed, Hop, NO_TOKEN, Outcome, Run, STEPS_MAX, Spot};
+use crate::hop::prefixes::{CLAIMED_MAX, OPENS_MAX};
+use crate::hop::schedule::End;
+
+impl Hop {
+    pub(super) fn push(&mut self, spot: Spot, stage: HopStage, echo: PathToken) {
+        if self.steps.len() < STEPS_MAX && !self.steps.contains(&(spot, stage, echo)) {
+            self.steps.push_back((spot, stage, echo));
+        }
+    }
+
+    /// What a step brings to the addresses of `spot` at this place.
+    fn token(&self, spot: Spot, far: HopPlace) -> PathToken {
+        let (port, epoch) = (far.port.to_be_bytes(), spot.epoch.to_be_bytes());
+        let parts: [&[u8]; 4] = [&spot.tag, &epoch, &far.prefix, &port];
+        let [a, b, c, d, e, f, g, h, ..] = kdf(self.key.expose(), "shoal v1 hop token", &parts);
+        [a, b, c, d, e, f, g, h]
+    }
+
+    /// At which place the neighbour got what it returns: the one in use, or the other one that
+    /// steps go to.
+    fn returned(&self, now: Time, spot: Spot, echo: PathToken) -> Option<HopPlace> {
+        let peer = self.peer?;
+        let other = self.far.as_ref().and_then(|far| far.other(now));
+        let other = other.map(|prefix| HopPlace { prefix, ..peer });
+        let mut places = [Some(peer), other].into_iter().flatten();
+        places.find(|place| self.token(spot, *place) == echo)
+    }
+
+    /// Takes the next step to be sent, from where to where. While an end's prefix becomes another
+    /// one, each goes between all of them.
+    pub fn poll_step(&mut self, now: Time) -> Option<(Endpoints, HopStep)> {
+        while self.copies.is_empty() {
+            let (spot, stage, echo) = self.steps.pop_front()?;
+            let peer = self.peer?;
+            for near in self.own.sources() {
+                for far in self.targets(now, peer, stage) {
+                    let token = match stage {
+                        HopStage::Call | HopStage::Answer => self.token(spot, far),
+                        HopStage::Done => NO_TOKEN,
+                    };
+                    let step = HopStep { stage, tag: spot.tag, epoch: spot.epoch, token, echo };
+                    self.copies.extend(self.between(spot, near, far).map(|ends| (ends, step)));
+                }
+            }
+            self.copies.reverse();
+        }
+        let step = self.copies.pop();
+        if self.copies.is_empty() {
+            // Links are many, and steps are few.
+            self.copies = Vec::new();
+        }
+        step
+    }
+
+    /// Where a step goes.
+    fn targets(
+        &mut self,
+        now: Time,
+        peer: HopPlace,
+        stage: HopStage,
+    ) -> impl Iterator<Item = HopPlace> + use<> {
+        // While data hops, the neighbour has shown that it is there.
+        let is_shown = self.at.is_some();
+        let opens = (self.end, stage) == (End::Following, HopStage::Call);
+        let most = if opens { OPENS_MAX } else { CLAIMED_MAX };
+        let may = is_shown || self.unproven.spend(now, 1, most);
+        let far = self.far.as_mut();
+        let other = far.and_then(|far| far.copy(now, peer.prefix, &mut self.unproven));
+        let other = other.map(|prefix| HopPlace { prefix, ..peer });
+        [Some(peer).filter(|_| may), other].into_iter().flatten()
+    }
+
+    /// Takes the neighbour's step. Says whether its addresses are seen to be under another prefix
+    /// than was thought.
+    ///
+    /// Errors: `bad_hop` if its addresses are not to be used now, if the step is not the neighbour's
+    /// to take, or if it would have this end move and returns nothing that was sent there.
+    pub fn handle(&mut self, now: Time, step: &HopStep) -> Result<Followed, DropReason> {
+        let spot = Spot { tag: step.tag, epoch: step.epoch };
+        let is_next = self.next.as_ref().is_some_and(|next| next.to == spot);
+        match (step.stage, self.end) {
+            (HopStage::Call, End::Following) if self.may_follow(now, spot) => {
+                self.push(spot, HopStage::Answer, step.token);
+                let (again, echo) = (now + self.retry(), step.token);
+                match &mut self.next {
+                    Some(next) if is_next => next.echo = echo,
+                    _ if self.at == Some(spot) => {}
+                    _ => self.next = Some(Attempt { to: spot, again, tries: 1, echo }),
+                }
+            }
+            // The other end's firewall is open now; this end's call may have come too early.
+            (HopStage::Call, End::Leading) if is_next => self.push(spot, HopStage::Call, NO_TOKEN),
+            (HopStage::Call, End::Leading) if self.may_follow(now, spot) => {}
+            (HopStage::Answer, End::Leading) if is_next => {
+                let place = self.returned(now, spot, step.echo).ok_or(DropReason::BadHop)?;
+                self.push(spot, HopStage::Done, step.token);
+                return Ok(self.arrive(now, spot, place));
+            }
+            (HopStage::Answer, End::Leading) if self.at == Some(spot) => {
+                self.push(spot, HopStage::Done, step.token);
+            }
+            (HopStage::Done, End::Following) if is_next => {
+                let place = self.returned(now, spot, step.echo).ok_or(DropReason::BadHop)?;
+                return Ok(self.arrive(now, spot, place));
+            }
+            (HopStage::Done, End::Following) if self.at == Some(spot) => {}
+            _ => return Err(DropReason::BadHop),
+        }
+        Ok(Followed::Stayed)
+    }
+
+    fn may_follow(&self, now: Time, spot: Spot) -> bool {
+        let back = |at: Spot| at.tag == spot.tag && spot.epoch < at.epoch;
+        let is_near = |run: &Run| self.epoch(now, run).abs_diff(spot.epoch) <= 1;
+        self.peer.is_some()
+            && !self.at.is_some_and(back)
+            && self.runs.iter().take(2).any(|run| run.schedule.tag() == spot.tag && is_near(run))
+    }
+
+    fn arrive(&mut self, now: Time, spot: Spot, place: HopPlace) -> Followed {
+        let followed = self.follow(now, place);
+        // From the fixed endpoint, the neighbour may still use what this end left before.
+        let left = self.at.map(|at| (at, now + self.interval()));
+        self.before = left.or(self.before);
+        (self.at, self.next, self.faults) = (Some(spot), None, 0);
+        self.made += 1;
+        self.last = (now, Outcome::Moved);
+        self.forget_runs(now);
+        followed
+    }
+
+    /// The neighbour has shown that it is at this place, which may be another than the one in use.
+    fn follow(&mut self, now: Time, place: HopPlace) -> Followed {
+        let (is_shown, claimed) = (self.at.is_some(), self.claims(now, place.prefix));
+        let Some(peer) = self.peer.filter(|peer| peer.prefix != place.prefix) else {
+            return Followed::Stayed;
+        };
+        if is_shown && !claimed {
+            // It was there lately, and has shown since that it is where it is now.
+            return Followed::Stayed;
+        }
+        self.far.get_or_insert_default().leave(now, peer.prefix, is_shown);
+        self.peer = Some(place);
+        Followed::Moved
+    }
+}
