@@ -85,8 +85,9 @@ impl Hop {
     /// Takes the neighbour's step. Says whether its addresses are seen to be under another prefix
     /// than was thought.
     ///
-    /// Errors: `bad_hop` if its addresses are not to be used now, if the step is not the neighbour's
-    /// to take, or if it would have this end move and returns nothing that was sent there.
+    /// Errors: `bad_hop` if its addresses are not to be used now, if the step is not the
+    /// neighbour's to take, or if it would have this end move and returns nothing that was sent
+    /// there.
     pub fn handle(&mut self, now: Time, step: &HopStep) -> Result<Followed, DropReason> {
         let spot = Spot { tag: step.tag, epoch: step.epoch };
         let is_next = self.next.as_ref().is_some_and(|next| next.to == spot);
