@@ -170,36 +170,57 @@ pub fn medians(runs: &[&[Figure]]) -> Vec<Figure> {
         let same = runs.iter().flat_map(|run| run.iter());
         let same = same.filter(|f| f.name == figure.name && f.of == figure.of);
         let mut values: Vec<f64> = same.map(|f| f.value).collect();
-        values.sort_by(f64::total_cmp);
+        let value = middle(&mut values);
         let (low, high) = (values[0], values[values.len() - 1]);
-        let middle = (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0;
-        all.push(Figure { value: middle, low, high, ..figure.clone() });
+        all.push(Figure { value, low, high, ..figure.clone() });
     }
     all
+}
+
+/// The median; NaN of none. Sorts the values.
+fn middle(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let at = |at: usize| values.get(at).copied().unwrap_or(f64::NAN);
+    (at(values.len().saturating_sub(1) / 2) + at(values.len() / 2)) / 2.0
+}
+
+/// What `compare` says of a figure in two cases: the median over their runs, each beside the other
+/// case's of the same turn, since the machine's speed changes between turns. Where the figure was
+/// not measured in each turn of both, of the two medians.
+fn beside(case: &Case, other: &Case, figure: &Figure, compare: impl Fn(f64, f64) -> f64) -> f64 {
+    let find = |figures: &[Figure]| {
+        let found = figures.iter().find(|f| f.name == figure.name && f.of == figure.of);
+        found.map(|found| found.value)
+    };
+    let each = |case: &Case| case.runs.iter().map(|run| find(&run.figures)).collect::<Option<_>>();
+    let both: Option<(Vec<f64>, Vec<f64>)> = each(case).zip(each(other));
+    if let Some((own, others)) = both
+        && own.len() == others.len()
+        && !own.is_empty()
+    {
+        let mut pairs: Vec<f64> =
+            own.into_iter().zip(others).map(|(own, other)| compare(own, other)).collect();
+        return middle(&mut pairs);
+    }
+    find(&other.figures).map_or(f64::NAN, |other| compare(figure.value, other))
 }
 
 /// Whether `hold` is true of the figures of `cases`, one outcome each.
 pub fn judge(hold: &Hold, cases: &[Case]) -> Vec<Outcome> {
     let fits = |f: &&Figure| f.name == hold.figure && hold.of.as_ref().is_none_or(|of| *of == f.of);
-    // The figure of another case.
-    let beside = |case: &str, figure: &Figure| {
-        let case = cases.iter().find(|c| c.name == case);
-        let found = case.and_then(|case| {
-            case.figures.iter().find(|f| f.name == figure.name && f.of == figure.of)
-        });
-        found.map_or(f64::NAN, |found| found.value)
-    };
+    let nothing = Case::default();
+    let named = |name: &str| cases.iter().find(|c| c.name == name).unwrap_or(&nothing);
     let mut outcomes = Vec::new();
     for case in cases.iter().filter(|c| hold.case.as_ref().is_none_or(|name| c.name == *name)) {
         for figure in case.figures.iter().filter(fits) {
             let mut value = figure.value;
             let mut what = format!("{} of {}", figure.name, shown(&figure.of));
             if let Some(other) = &hold.against {
-                value /= beside(other, figure);
+                value = beside(case, named(other), figure, |own, other| own / other);
                 what += &format!(", against case {other:?},");
             }
             if let Some(other) = &hold.minus {
-                value -= beside(other, figure);
+                value = beside(case, named(other), figure, |own, other| own - other);
                 what += &format!(", without that of case {other:?},");
             }
             // A ratio has no unit.
@@ -338,6 +359,32 @@ mod tests {
         let middle = medians(&runs);
         assert_eq!(middle.len(), 1);
         assert_eq!((middle[0].low, middle[0].value, middle[0].high), (1.0, 2.0, 3.0));
+    }
+
+    #[test]
+    fn cases_are_compared_turn_by_turn() {
+        // The machine's speed doubles, in both cases; in one turn only one of them is disturbed.
+        let of = |name: &str, values: [f64; 3]| {
+            let run = |value| record::Run {
+                figures: vec![figure("share", "a", value)],
+                ..record::Run::default()
+            };
+            let runs: Vec<record::Run> = values.map(run).into();
+            let each: Vec<&[Figure]> = runs.iter().map(|run| run.figures.as_slice()).collect();
+            Case { name: name.into(), figures: medians(&each), runs, ..Case::default() }
+        };
+        let cases = [of("x", [10.0, 20.0, 21.0]), of("y", [10.0, 12.0, 21.0])];
+        let case = Some("y".to_owned());
+        let against =
+            Hold { case: case.clone(), against: Some("x".into()), ..hold(Some(1.0), None) };
+        assert_eq!(judge(&against, &cases)[0].found, "1.000", "medians would say 0.6");
+        let minus = Hold { case, minus: Some("x".into()), ..hold(Some(0.0), None) };
+        assert_eq!(judge(&minus, &cases)[0].found, "0");
+        // A turn is missing.
+        let mut short = cases.clone();
+        short[1].runs.pop();
+        assert_eq!(judge(&against, &short)[0].found, "0.600");
+        assert!(!judge(&against, &cases[1..])[0].holds, "there is nothing to compare with");
     }
 
     #[test]

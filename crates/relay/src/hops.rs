@@ -103,7 +103,7 @@ pub(crate) struct Hops {
     /// Those that are machines' behind this node, sorted.
     protected: Arc<[u64]>,
     pub(crate) links: BTreeMap<LinkId, Hopping>,
-    /// Of which all links' steps make what the neighbour is to return.
+    /// From which the tokens in all links' steps are derived.
     key: Option<Arc<Secret<32>>>,
     /// Probes that were begun.
     pub(crate) probed: u32,
@@ -464,7 +464,8 @@ impl<C: Ciphers> Relay<C> {
         let listed = core::mem::take(&mut self.hops.listed);
         for &link in &listed {
             let established = self.neighbours.get(link).is_some_and(|n| n.established);
-            let known = self.hops.links.get_mut(&link);
+            let mut known = self.hops.links.get_mut(&link);
+            known.iter_mut().filter(|_| !established).for_each(|known| known.hop.drop_steps());
             let tell = known.map_or(Some(None), |known| known.hop.poll_tell().map(Some));
             if let Some(place) = tell.filter(|_| established) {
                 let body = HopPlace::to_bytes(place);

@@ -99,7 +99,7 @@ impl HopPlace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum HopStage {
-    /// The end that leads asks the other to hop.
+    /// The end that leads asks the other to hop; or the other one opens its firewall for that.
     Call = 1,
     /// The other end got that, and has not moved.
     Answer = 2,

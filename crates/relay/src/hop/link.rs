@@ -47,7 +47,8 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 const STEPS_MAX: usize = 4;
 /// How often a step is sent.
 const TRIES: u32 = 8;
-/// How often the following end opens the way for a call.
+/// How often the following end opens the way for a call; from the fixed endpoint once, since the
+/// leading end may pause for many epochs.
 const OPENS: u32 = 3;
 /// How long no hop is tried after two that failed; twice as long after each further one, ...
 const PAUSE: Duration = Duration::from_secs(10);
@@ -84,7 +85,7 @@ struct Attempt {
     again: Time,
     /// How often it was.
     tries: u32,
-    /// What an answer to the neighbour's call returns.
+    /// What an answer of the following end returns: the newest call's token.
     echo: PathToken,
 }
 
@@ -121,13 +122,13 @@ pub struct HopView {
 /// The hops of one link.
 pub struct Hop {
     end: End,
-    /// Of which the tokens in this end's steps are made.
+    /// From which the tokens in this end's steps are derived.
     key: Arc<Secret<32>>,
     own: Own,
     peer: Option<HopPlace>,
     /// What the neighbour said last of itself.
     said: Option<HopPlace>,
-    /// Its other prefixes, while data hops; most links have none.
+    /// Its other prefixes; most links have none.
     far: Option<Box<Far>>,
     /// Frames that went lately to where it was not reached yet.
     unproven: Budget,
@@ -285,13 +286,12 @@ impl Hop {
         }
         if let (Some(claimed), Some(before)) = (self.claim(now), self.peer) {
             self.peer = Some(claimed);
-            self.far.get_or_insert_default().leave(now, before.prefix, at.is_some());
+            self.far.get_or_insert_default().leave(now, before.prefix, at.is_some(), None);
         }
         self.forget_claim();
         self.own.fall();
         self.next = None;
-        self.steps.clear();
-        self.copies = Vec::new();
+        self.drop_steps();
     }
 
     /// Where the neighbour says its addresses to be from now on.
@@ -382,8 +382,9 @@ impl Hop {
         }
         let (to, run) = self.target(now).filter(|(to, _)| self.at != Some(*to))?;
         let began = run.since + self.interval() * to.epoch;
+        let opens = if self.at.is_some() { OPENS } else { 1 };
         let due = match &self.opened {
-            Some(opened) if opened.to == to && opened.tries == OPENS => return None,
+            Some(opened) if opened.to == to && opened.tries >= opens => return None,
             Some(opened) if opened.to == to => opened.again,
             _ => began + self.retry(),
         };
@@ -404,7 +405,11 @@ impl Hop {
     }
 
     fn fail(&mut self, now: Time) {
+        let hopped = self.at.is_some();
         self.fall(now);
+        if !hopped {
+            self.return_to_said(now);
+        }
         // Steps may have got lost for once.
         let pause = |more: u32| PAUSE * (1 << more.min(DOUBLINGS_MAX));
         self.paused = now + self.faults.checked_sub(1).map_or(Duration::ZERO, pause);

@@ -38,7 +38,7 @@ const ANSWER_KEPT: Duration = Duration::from_secs(5);
 const LEFT_KEPT: Duration = Duration::from_secs(10);
 /// Frames to a prefix that only the neighbour says to be its own, ...
 pub(super) const CLAIMED_MAX: u32 = 32;
-/// ... so many of them calls that only open the way for its own, ...
+/// ... calls that only open the way for its own among the first so many of them, ...
 pub(super) const OPENS_MAX: u32 = 16;
 /// ... and to one that was its own, while a [`Budget`] counts them.
 const LEFT_MAX: u32 = 96;
@@ -178,6 +178,8 @@ pub(super) struct Far {
     left: Option<([u8; 8], Time)>,
     /// It was reached there.
     left_known: bool,
+    /// The hop that was under way when it was followed from there.
+    left_in: Option<Spot>,
     /// Of frames to where it was.
     to_left: Budget,
 }
@@ -209,11 +211,17 @@ impl Far {
         self.claim.filter(|(_, until)| now < *until).map(|(place, _)| place)
     }
 
-    /// It is followed from this prefix to another one.
-    pub(super) fn leave(&mut self, now: Time, prefix: [u8; 8], known: bool) {
+    /// It is followed from this prefix to another one, perhaps during a hop. `known`: it was
+    /// reached there.
+    pub(super) fn leave(&mut self, now: Time, prefix: [u8; 8], known: bool, during: Option<Spot>) {
         self.forget();
-        self.left_known = known;
+        (self.left_known, self.left_in) = (known, during);
         self.left = Some((prefix, now + LEFT_KEPT));
+    }
+
+    /// Whether it was followed during this hop.
+    pub(super) fn left_in(&self, spot: Spot) -> bool {
+        self.left_in == Some(spot)
     }
 
     /// Whether it was at this prefix until lately.
@@ -228,18 +236,19 @@ impl Far {
         claimed.or_else(|| self.left.filter(|(_, until)| now < *until).map(|(prefix, _)| prefix))
     }
 
-    /// The same, other than `used`, if a frame may be sent there now. `unproven` is what may go to
-    /// places where the neighbour was not reached.
+    /// The same, other than `used`, if a frame may be sent there now. `unproven` counts what goes
+    /// to places where the neighbour was not reached: `most`.
     pub(super) fn copy(
         &mut self,
         now: Time,
         used: [u8; 8],
         unproven: &mut Budget,
+        most: u32,
     ) -> Option<[u8; 8]> {
         let other = self.other(now).filter(|other| *other != used)?;
         let is_known = self.left_known && self.claimed(now).is_none();
         let (budget, most) =
-            if is_known { (&mut self.to_left, LEFT_MAX) } else { (unproven, CLAIMED_MAX) };
+            if is_known { (&mut self.to_left, LEFT_MAX) } else { (unproven, most) };
         budget.spend(now, 1, most).then_some(other)
     }
 

@@ -4,7 +4,7 @@ use shoal_session::Endpoints;
 use shoal_wire::{HopPlace, PathToken, Time};
 
 use super::{Hop, HopStage, Spot};
-use crate::hop::prefixes::Answered;
+use crate::hop::prefixes::{Answered, CLAIMED_MAX};
 use crate::hop::schedule::End;
 
 /// What an answer comes to: to a challenge of a place that the neighbour named, or to a step.
@@ -44,7 +44,7 @@ impl Hop {
         }
         self.back(now);
         if let Some(before) = before.filter(|_| only_roams) {
-            self.far.get_or_insert_default().leave(now, before.prefix, false);
+            self.far.get_or_insert_default().leave(now, before.prefix, false, None);
         }
     }
 
@@ -77,7 +77,7 @@ impl Hop {
         let opens = self.own.poll_open();
         let Some((at, peer)) = self.at.zip(self.peer).filter(|_| opens) else { return Vec::new() };
         let far = self.far.as_mut();
-        let other = far.and_then(|far| far.copy(now, peer.prefix, &mut self.unproven));
+        let other = far.and_then(|far| far.copy(now, peer.prefix, &mut self.unproven, CLAIMED_MAX));
         let other = other.map(|prefix| HopPlace { prefix, ..peer });
         let all = [Some(peer), other].into_iter().flatten();
         all.filter_map(|far| self.between(at, self.own.place(), far)).collect()
@@ -103,7 +103,8 @@ impl Hop {
         match self.far.as_mut()?.answered(now, self.at, token)? {
             Answered::Here(place) => {
                 if let Some(peer) = &mut self.peer {
-                    self.far.get_or_insert_default().leave(now, peer.prefix, true);
+                    let during = self.next.as_ref().map(|next| next.to);
+                    self.far.get_or_insert_default().leave(now, peer.prefix, true, during);
                     peer.prefix = place.prefix;
                 }
                 Some(Followed::Moved)

@@ -10,7 +10,7 @@ use shoal_session::Endpoints;
 use shoal_wire::{DropReason, HopPlace, HopStage, HopStep, PathToken, Time};
 
 use super::{Attempt, Followed, Hop, NO_TOKEN, Outcome, Run, STEPS_MAX, Spot};
-use crate::hop::prefixes::{CLAIMED_MAX, OPENS_MAX};
+use crate::hop::prefixes::{CLAIMED_MAX, Far, OPENS_MAX};
 use crate::hop::schedule::End;
 
 impl Hop {
@@ -23,19 +23,24 @@ impl Hop {
     /// What a step brings to the addresses of `spot` at this place.
     fn token(&self, spot: Spot, far: HopPlace) -> PathToken {
         let (port, epoch) = (far.port.to_be_bytes(), spot.epoch.to_be_bytes());
-        let parts: [&[u8]; 4] = [&spot.tag, &epoch, &far.prefix, &port];
+        // With another interval epochs count anew.
+        let interval = self.interval().as_micros().to_be_bytes();
+        let parts: [&[u8]; 5] = [&spot.tag, &epoch, &interval, &far.prefix, &port];
         let [a, b, c, d, e, f, g, h, ..] = kdf(self.key.expose(), "shoal v1 hop token", &parts);
         [a, b, c, d, e, f, g, h]
     }
 
-    /// At which place the neighbour got what it returns: the one in use, or the other one that
-    /// steps go to.
-    fn returned(&self, now: Time, spot: Spot, echo: PathToken) -> Option<HopPlace> {
+    /// The place to which this token was sent: the one in use, or the other one that steps go to.
+    fn place_of_token(&self, now: Time, spot: Spot, token: PathToken) -> Option<HopPlace> {
         let peer = self.peer?;
-        let other = self.far.as_ref().and_then(|far| far.other(now));
+        // That it was at a prefix which it has left since says nothing of a later hop.
+        let counts =
+            |far: &Far| self.at.is_none() || far.claimed(now).is_some() || far.left_in(spot);
+        let far = self.far.as_deref().filter(|far| counts(far));
+        let other = far.and_then(|far| far.other(now));
         let other = other.map(|prefix| HopPlace { prefix, ..peer });
         let mut places = [Some(peer), other].into_iter().flatten();
-        places.find(|place| self.token(spot, *place) == echo)
+        places.find(|place| self.token(spot, *place) == token)
     }
 
     /// Takes the next step to be sent, from where to where. While an end's prefix becomes another
@@ -77,9 +82,15 @@ impl Hop {
         let most = if opens { OPENS_MAX } else { CLAIMED_MAX };
         let may = is_shown || self.unproven.spend(now, 1, most);
         let far = self.far.as_mut();
-        let other = far.and_then(|far| far.copy(now, peer.prefix, &mut self.unproven));
+        let other = far.and_then(|far| far.copy(now, peer.prefix, &mut self.unproven, most));
         let other = other.map(|prefix| HopPlace { prefix, ..peer });
         [Some(peer).filter(|_| may), other].into_iter().flatten()
+    }
+
+    /// Forgets steps that are to be sent: the link is down.
+    pub(crate) fn drop_steps(&mut self) {
+        self.steps.clear();
+        self.copies = Vec::new();
     }
 
     /// Takes the neighbour's step. Says whether its addresses are seen to be under another prefix
@@ -105,18 +116,21 @@ impl Hop {
             (HopStage::Call, End::Leading) if is_next => self.push(spot, HopStage::Call, NO_TOKEN),
             (HopStage::Call, End::Leading) if self.may_follow(now, spot) => {}
             (HopStage::Answer, End::Leading) if is_next => {
-                let place = self.returned(now, spot, step.echo).ok_or(DropReason::BadHop)?;
+                let place = self.place_of_token(now, spot, step.echo).ok_or(DropReason::BadHop)?;
                 self.push(spot, HopStage::Done, step.token);
-                return Ok(self.arrive(now, spot, place));
+                return Ok(self.end_hop(now, spot, place));
             }
             (HopStage::Answer, End::Leading) if self.at == Some(spot) => {
                 self.push(spot, HopStage::Done, step.token);
+                return Ok(self.look_for_claim(now, spot, step.echo));
             }
             (HopStage::Done, End::Following) if is_next => {
-                let place = self.returned(now, spot, step.echo).ok_or(DropReason::BadHop)?;
-                return Ok(self.arrive(now, spot, place));
+                let place = self.place_of_token(now, spot, step.echo).ok_or(DropReason::BadHop)?;
+                return Ok(self.end_hop(now, spot, place));
             }
-            (HopStage::Done, End::Following) if self.at == Some(spot) => {}
+            (HopStage::Done, End::Following) if self.at == Some(spot) => {
+                return Ok(self.look_for_claim(now, spot, step.echo));
+            }
             _ => return Err(DropReason::BadHop),
         }
         Ok(Followed::Stayed)
@@ -130,8 +144,9 @@ impl Hop {
             && self.runs.iter().take(2).any(|run| run.schedule.tag() == spot.tag && is_near(run))
     }
 
-    fn arrive(&mut self, now: Time, spot: Spot, place: HopPlace) -> Followed {
-        let followed = self.follow(now, place);
+    /// The neighbour got a step of this hop at `place`: data goes there.
+    fn end_hop(&mut self, now: Time, spot: Spot, place: HopPlace) -> Followed {
+        let followed = self.take_place(now, place);
         // From the fixed endpoint, the neighbour may still use what this end left before.
         let left = self.at.map(|at| (at, now + self.interval()));
         self.before = left.or(self.before);
@@ -142,18 +157,74 @@ impl Hop {
         followed
     }
 
-    /// The neighbour has shown that it is at this place, which may be another than the one in use.
-    fn follow(&mut self, now: Time, place: HopPlace) -> Followed {
-        let (is_shown, claimed) = (self.at.is_some(), self.claims(now, place.prefix));
+    /// The hop has ended, and the neighbour returns another token: data goes to where it says to
+    /// be, if that was sent there.
+    fn look_for_claim(&mut self, now: Time, spot: Spot, token: PathToken) -> Followed {
+        let place = self.place_of_token(now, spot, token);
+        let claimed = place.filter(|place| self.claims(now, place.prefix));
+        claimed.map_or(Followed::Stayed, |place| self.take_place(now, place))
+    }
+
+    /// The neighbour got a step at this place, which may be another than the one in use.
+    fn take_place(&mut self, now: Time, place: HopPlace) -> Followed {
+        let (was_shown, claimed) = (self.at.is_some(), self.claims(now, place.prefix));
         let Some(peer) = self.peer.filter(|peer| peer.prefix != place.prefix) else {
             return Followed::Stayed;
         };
-        if is_shown && !claimed {
-            // It was there lately, and has shown since that it is where it is now.
+        if was_shown && !claimed {
+            // It was there when the hop began, and has shown since that it is where it is now.
             return Followed::Stayed;
         }
-        self.far.get_or_insert_default().leave(now, peer.prefix, is_shown);
+        let during = self.next.as_ref().map(|next| next.to);
+        let far = self.far.get_or_insert_default();
+        far.leave(now, peer.prefix, was_shown, during);
+        if let Some(said) = self.said.filter(|said| said.prefix != place.prefix) {
+            // It was quicker where it was, or only that way is open yet.
+            far.claim(now, said);
+        }
         self.peer = Some(place);
         Followed::Moved
+    }
+
+    /// A hop from the fixed endpoint failed where the neighbour was last: it may be where it says,
+    /// though it was found elsewhere.
+    pub(super) fn return_to_said(&mut self, now: Time) {
+        let (Some(said), Some(peer)) = (self.said, self.peer) else { return };
+        if said.prefix != peer.prefix {
+            self.far.get_or_insert_default().leave(now, peer.prefix, false, None);
+            self.peer = Some(HopPlace { prefix: said.prefix, ..peer });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use shoal_crypto::Secret;
+
+    use super::*;
+
+    #[test]
+    fn a_token_is_that_of_one_key_and_schedule_and_epoch_and_interval_and_place() {
+        let own = HopPlace { prefix: [0x20; 8], port: 7_400, interval_ms: 1_000 };
+        let hop = |key: u8, interval_ms| {
+            let own = HopPlace { interval_ms, ..own };
+            Hop::new(own, true, Arc::new(Secret::new([key; 32])))
+        };
+        let spot = Spot { tag: [1; 4], epoch: 7 };
+        let token = |key, interval_ms, spot, far| hop(key, interval_ms).token(spot, far);
+        let one = token(1, 1_000, spot, own);
+        assert_eq!(one, token(1, 1_000, spot, own));
+        for other in [
+            token(2, 1_000, spot, own),
+            token(1, 2_000, spot, own),
+            token(1, 1_000, Spot { epoch: 8, ..spot }, own),
+            token(1, 1_000, Spot { tag: [2; 4], ..spot }, own),
+            token(1, 1_000, spot, HopPlace { port: 7_401, ..own }),
+            token(1, 1_000, spot, HopPlace { prefix: [0x21; 8], ..own }),
+        ] {
+            assert_ne!(one, other);
+        }
     }
 }

@@ -243,8 +243,8 @@ fn a_step_that_returns_no_token_moves_nobody() {
         for step in &calls {
             let _refused = pair.ends[victim].handle(pair.now, step);
         }
-        let (ends, sent) = pair.ends[victim].poll_step(pair.now).expect("a step");
-        assert!(!is_strange(&ends) && pair.ends[victim].place().is_none());
+        let (_, sent) = pair.ends[victim].poll_step(pair.now).expect("a step");
+        assert!(pair.ends[victim].place().is_none());
         for mut step in calls.into_iter().filter(|step| step.stage != HopStage::Call) {
             assert_eq!(pair.ends[victim].handle(pair.now, &step), Err(DropReason::BadHop));
             step.echo = sent.token;
@@ -294,6 +294,93 @@ fn steps_that_come_back_from_the_place_that_it_named_lead_there() {
         let at = pair.ends[other].place().map(|at| HopPlace::split(at.remote));
         assert_eq!(at.flatten().map(|(prefix, _)| prefix), Some(OTHER), "{mover}");
         assert_eq!([0, 1].map(|end| pair.ends[end].view().failed), [0; 2], "{mover}");
+    }
+}
+
+/// Both ends fall back, one of them moves, and the other one is told of it once.
+fn moved_at_the_fixed_endpoint(mover: usize) -> Pair {
+    let mut pair = hopping(SECOND);
+    (0..2).for_each(|end| pair.ends[end].fall(pair.now));
+    pair.ends[mover].move_to(pair.now, OTHER);
+    pair.ends[mover].poll_tell();
+    pair.ends[1 - mover].told(pair.now, Some(pair.ends[mover].own()));
+    pair
+}
+
+/// At first only its former prefix works, and the link hops there. What it said counts later, too.
+#[test]
+fn a_neighbour_that_was_found_at_its_former_prefix_is_followed_before_that_is_gone() {
+    for mover in 0..2 {
+        let mut pair = moved_at_the_fixed_endpoint(mover);
+        pair.gone = vec![OTHER];
+        let run = |pair: &mut Pair, time: Duration| {
+            let end = pair.now + time;
+            while pair.now < end {
+                pair.turn();
+                pair.sent.retain(|sent| !matches!(sent.what, What::Place(_)));
+            }
+        };
+        while !pair.ends[1 - mover].view().hopping {
+            run(&mut pair, STEP);
+        }
+        assert_eq!(used(&pair, 1 - mover)[1], prefix(mover));
+        pair.gone.clear();
+        run(&mut pair, 3 * SECOND);
+        assert_eq!(used(&pair, 1 - mover)[1], OTHER, "{mover}");
+        pair.gone = vec![prefix(mover)];
+        run(&mut pair, 5 * SECOND);
+        assert_eq!([0, 1].map(|end| pair.ends[end].view().failed), [0; 2], "{mover}");
+    }
+}
+
+/// It was seen elsewhere than where it says to be, and is there no more.
+#[test]
+fn a_neighbour_that_is_not_where_it_was_seen_is_looked_for_where_it_says() {
+    for mover in 0..2 {
+        let mut pair = moved_at_the_fixed_endpoint(mover);
+        let seen = [0x20, 1, 0x0d, 0xb8, 0, 9, 0, 9];
+        pair.ends[1 - mover].roam(seen);
+        pair.gone = vec![seen, prefix(mover)];
+        pair.run(15 * SECOND);
+        assert_eq!(used(&pair, 1 - mover)[1], OTHER, "{mover}");
+    }
+}
+
+/// It proves its new prefix once, and is gone. That its former one still answers keeps no data
+/// going to the new one.
+#[test]
+fn a_place_that_was_left_is_forgotten_with_the_next_hop() {
+    for mover in 0..2 {
+        let mut pair = hopping(SECOND);
+        pair.ends[mover].move_to(pair.now, OTHER);
+        let goes_there = |pair: &Pair| {
+            pair.ends[1 - mover].place().is_some() && used(pair, 1 - mover)[1] == OTHER
+        };
+        while !goes_there(&pair) {
+            pair.turn();
+        }
+        pair.gone = vec![OTHER];
+        pair.run(2 * SECOND);
+        for _ in 0..8_000 / STEP.as_millis() {
+            pair.turn();
+            assert!(!goes_there(&pair), "{mover}");
+        }
+    }
+}
+
+/// The leading end tries again after pauses. Each time the other end has opened its firewall.
+#[test]
+fn a_firewall_that_lets_in_only_answers_is_open_however_long_no_hop_was_made() {
+    for gone_s in [20, 60, 200] {
+        let mut pair = Pair::new(SECOND);
+        (pair.walls, pair.gone) = (true, vec![prefix(0)]);
+        pair.run(SECOND * gone_s);
+        pair.gone.clear();
+        let failed = pair.ends[0].view().failed;
+        while !pair.ends[0].view().hopping && pair.ends[0].view().failed == failed {
+            pair.turn();
+        }
+        assert_eq!(pair.ends[0].view().failed, failed, "the first hop after {gone_s} s");
     }
 }
 
