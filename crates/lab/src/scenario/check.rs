@@ -406,6 +406,9 @@ fn holds(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
         if hold.at_least.is_none() && hold.at_most.is_none() {
             return bad("at_least", "expected at_least or at_most".into());
         }
+        if hold.against.is_some() && hold.minus.is_some() {
+            return bad("minus", "a comparison divides or subtracts: leave out one of both".into());
+        }
         for (key, name) in
             [("case", &hold.case), ("against", &hold.against), ("minus", &hold.minus)]
         {

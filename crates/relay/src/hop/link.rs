@@ -47,9 +47,11 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 const STEPS_MAX: usize = 4;
 /// How often a step is sent.
 const TRIES: u32 = 8;
-/// How often the following end opens the way for a call; from the fixed endpoint once, since the
-/// leading end may pause for many epochs.
+/// How often the following end opens the way for a call ...
 const OPENS: u32 = 3;
+/// ... and, from the fixed endpoint, at least how long after the last time: the leading end may
+/// pause for long.
+const OPENS_AFTER: Duration = Duration::from_secs(10);
 /// How long no hop is tried after two that failed; twice as long after each further one, ...
 const PAUSE: Duration = Duration::from_secs(10);
 /// ... doubled so often at most.
@@ -286,7 +288,9 @@ impl Hop {
         }
         if let (Some(claimed), Some(before)) = (self.claim(now), self.peer) {
             self.peer = Some(claimed);
-            self.far.get_or_insert_default().leave(now, before.prefix, at.is_some(), None);
+            let far = self.far.get_or_insert_default();
+            far.leave(now, before.prefix, at.is_some(), None);
+            far.see(Some(before.prefix));
         }
         self.forget_claim();
         self.own.fall();
@@ -382,9 +386,10 @@ impl Hop {
         }
         let (to, run) = self.target(now).filter(|(to, _)| self.at != Some(*to))?;
         let began = run.since + self.interval() * to.epoch;
-        let opens = if self.at.is_some() { OPENS } else { 1 };
         let due = match &self.opened {
-            Some(opened) if opened.to == to && opened.tries >= opens => return None,
+            Some(opened) if opened.to == to && self.at.is_some() && opened.tries >= OPENS => {
+                return None;
+            }
             Some(opened) if opened.to == to => opened.again,
             _ => began + self.retry(),
         };
@@ -396,8 +401,13 @@ impl Hop {
         let Some((_, to)) = self.opens(now).filter(|(due, _)| *due <= now) else { return };
         let before = self.opened.take().filter(|opened| opened.to == to);
         let tries = before.map_or(0, |opened| opened.tries) + 1;
-        self.opened = Some(Attempt { to, again: now + self.retry(), tries, echo: NO_TOKEN });
+        let after = if self.at.is_some() { self.retry() } else { self.retry().max(OPENS_AFTER) };
+        self.opened = Some(Attempt { to, again: now + after, tries, echo: NO_TOKEN });
         self.push(to, HopStage::Call, NO_TOKEN);
+        if self.at.is_none() {
+            // Nor would the leading end call that had not heard of this end's place.
+            self.own.tell();
+        }
     }
 
     fn retry(&self) -> Duration {
@@ -408,8 +418,10 @@ impl Hop {
         let hopped = self.at.is_some();
         self.fall(now);
         if !hopped {
-            self.return_to_said(now);
+            self.try_elsewhere();
         }
+        // The neighbour may not have heard of it, and answers no step then.
+        self.own.tell();
         // Steps may have got lost for once.
         let pause = |more: u32| PAUSE * (1 << more.min(DOUBLINGS_MAX));
         self.paused = now + self.faults.checked_sub(1).map_or(Duration::ZERO, pause);

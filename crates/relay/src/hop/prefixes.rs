@@ -38,7 +38,7 @@ const ANSWER_KEPT: Duration = Duration::from_secs(5);
 const LEFT_KEPT: Duration = Duration::from_secs(10);
 /// Frames to a prefix that only the neighbour says to be its own, ...
 pub(super) const CLAIMED_MAX: u32 = 32;
-/// ... calls that only open the way for its own among the first so many of them, ...
+/// ... a call that only opens this end's firewall while fewer than so many were spent, ...
 pub(super) const OPENS_MAX: u32 = 16;
 /// ... and to one that was its own, while a [`Budget`] counts them.
 const LEFT_MAX: u32 = 96;
@@ -180,6 +180,9 @@ pub(super) struct Far {
     left_known: bool,
     /// The hop that was under way when it was followed from there.
     left_in: Option<Spot>,
+    /// Where it was reached, or seen, while it said to be elsewhere, as behind a translator of
+    /// prefixes.
+    seen: Option<[u8; 8]>,
     /// Of frames to where it was.
     to_left: Budget,
 }
@@ -217,6 +220,22 @@ impl Far {
         self.forget();
         (self.left_known, self.left_in) = (known, during);
         self.left = Some((prefix, now + LEFT_KEPT));
+    }
+
+    /// It is not where it says to be, at least not yet.
+    pub(super) fn stay(&mut self, now: Time, said: HopPlace) {
+        self.left = None;
+        self.claim(now, said);
+    }
+
+    /// Remembers where it was seen, though it says to be elsewhere.
+    pub(super) fn see(&mut self, prefix: Option<[u8; 8]>) {
+        self.seen = prefix;
+    }
+
+    /// Where it was seen while it said to be elsewhere.
+    pub(super) fn seen(&self) -> Option<[u8; 8]> {
+        self.seen
     }
 
     /// Whether it was followed during this hop.
@@ -301,6 +320,7 @@ impl Far {
         self.left.take_if(|(_, until)| *until <= now);
         self.asked.take_if(|(.., when)| *when + ANSWER_KEPT <= now);
         let is_left = self.claim.is_some() || self.asked.is_some() || self.left.is_some();
+        let is_left = is_left || self.seen.is_some();
         !is_left && !self.to_left.is_spent(now)
     }
 

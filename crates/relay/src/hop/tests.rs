@@ -4,6 +4,7 @@ mod moves;
 
 use core::time::Duration;
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -70,6 +71,8 @@ struct Pair {
     /// Before each end is a firewall that lets in only what comes from where something left to.
     walls: bool,
     opened: BTreeSet<Endpoints>,
+    /// A prefix of one end's, and what others see in its place.
+    translated: Option<([u8; 8], [u8; 8])>,
     /// What goes to these prefixes, or comes from them, is lost.
     gone: Vec<[u8; 8]>,
     /// Frames of data that arrived at an address that is not taken in, or with an unknown source.
@@ -94,6 +97,7 @@ impl Pair {
             blocked: [false; 2],
             walls: false,
             opened: BTreeSet::new(),
+            translated: None,
             gone: Vec::new(),
             missed: 0,
             arrived: 0,
@@ -183,6 +187,11 @@ impl Pair {
         let split = |at| HopPlace::split(at).expect("an address that hops");
         let own = |id: &u64| split(ends.remote).1 == *id;
         let Some(source) = ends.local else { return self.take(end, what) };
+        let Some((source, here)) = self.pass(source, ends.remote) else {
+            self.missed += u64::from(what == What::Data);
+            return;
+        };
+        let ends = Endpoints { local: Some(source), remote: here };
         let back = Endpoints { local: Some(ends.remote), remote: source };
         let gone = [ends.remote, source].iter().any(|at| self.gone.contains(&split(*at).0));
         if gone || self.walls && !self.opened.contains(&back) {
@@ -198,6 +207,17 @@ impl Pair {
         }
         self.ends[end].came(&back);
         self.take(end, what);
+    }
+
+    /// Source and destination of a frame behind the translator of prefixes, if it passes.
+    fn pass(&self, from: SocketAddr, to: SocketAddr) -> Option<(SocketAddr, SocketAddr)> {
+        let Some((inside, outside)) = self.translated else { return Some((from, to)) };
+        let split = |at| HopPlace::split(at).expect("an address that hops");
+        let under = |prefix, at| HopPlace { prefix, ..place(0, SECOND) }.endpoint(split(at).1);
+        let from = if split(from).0 == inside { under(outside, from) } else { from };
+        let goes_in = split(to).0 == outside;
+        let passes = split(to).0 != inside && !(goes_in && self.gone.contains(&outside));
+        passes.then_some((from, if goes_in { under(inside, to) } else { to }))
     }
 
     fn take(&mut self, end: usize, what: What) {
@@ -247,6 +267,18 @@ fn a_link_hops_as_soon_as_both_ends_know_how_and_not_with_the_next_epoch() {
     assert!(due.is_some_and(|at| at <= pair.now), "{due:?}");
     pair.run(SECOND);
     assert_eq!(pair.hopping(), [true; 2]);
+}
+
+#[test]
+fn a_place_of_which_the_neighbour_did_not_hear_is_told_again() {
+    for deaf in 0..2 {
+        let mut pair = Pair::new(SECOND);
+        pair.ends[deaf] = Hop::new(place(deaf as u8, SECOND), deaf == 0, key(9));
+        pair.ends[deaf].session(pair.now, &secret(1), pair.now);
+        pair.ends[1 - deaf].poll_tell();
+        pair.run(15 * SECOND);
+        assert_eq!(pair.hopping(), [true; 2], "{deaf}");
+    }
 }
 
 #[test]

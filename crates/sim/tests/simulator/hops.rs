@@ -31,7 +31,7 @@ fn links_are_down_no_longer_than_where_addresses_stay() {
         hopping += with;
         staying += without;
     }
-    // Six seeds: 25.8 and 22.2 s.
+    println!("links were down for {hopping} s, and {staying} s without hops");
     assert!(hopping < staying * 1.2 + 1.0, "{hopping} s, without {staying} s");
 }
 

@@ -87,7 +87,7 @@ impl Hop {
         [Some(peer).filter(|_| may), other].into_iter().flatten()
     }
 
-    /// Forgets steps that are to be sent: the link is down.
+    /// Forgets steps that are to be sent: nobody is there, or the link falls back.
     pub(crate) fn drop_steps(&mut self) {
         self.steps.clear();
         self.copies = Vec::new();
@@ -122,14 +122,14 @@ impl Hop {
             }
             (HopStage::Answer, End::Leading) if self.at == Some(spot) => {
                 self.push(spot, HopStage::Done, step.token);
-                return Ok(self.look_for_claim(now, spot, step.echo));
+                return Ok(self.take_claimed(now, spot, step.echo));
             }
             (HopStage::Done, End::Following) if is_next => {
                 let place = self.place_of_token(now, spot, step.echo).ok_or(DropReason::BadHop)?;
                 return Ok(self.end_hop(now, spot, place));
             }
             (HopStage::Done, End::Following) if self.at == Some(spot) => {
-                return Ok(self.look_for_claim(now, spot, step.echo));
+                return Ok(self.take_claimed(now, spot, step.echo));
             }
             _ => return Err(DropReason::BadHop),
         }
@@ -147,6 +147,11 @@ impl Hop {
     /// The neighbour got a step of this hop at `place`: data goes there.
     fn end_hop(&mut self, now: Time, spot: Spot, place: HopPlace) -> Followed {
         let followed = self.take_place(now, place);
+        if let Some(far) = &mut self.far
+            && self.said.is_some_and(|said| said.prefix == place.prefix)
+        {
+            far.see(None);
+        }
         // From the fixed endpoint, the neighbour may still use what this end left before.
         let left = self.at.map(|at| (at, now + self.interval()));
         self.before = left.or(self.before);
@@ -159,7 +164,7 @@ impl Hop {
 
     /// The hop has ended, and the neighbour returns another token: data goes to where it says to
     /// be, if that was sent there.
-    fn look_for_claim(&mut self, now: Time, spot: Spot, token: PathToken) -> Followed {
+    fn take_claimed(&mut self, now: Time, spot: Spot, token: PathToken) -> Followed {
         let place = self.place_of_token(now, spot, token);
         let claimed = place.filter(|place| self.claims(now, place.prefix));
         claimed.map_or(Followed::Stayed, |place| self.take_place(now, place))
@@ -172,27 +177,31 @@ impl Hop {
             return Followed::Stayed;
         };
         if was_shown && !claimed {
-            // It was there when the hop began, and has shown since that it is where it is now.
+            // The neighbour was there when the hop began, and has shown since where it is now.
             return Followed::Stayed;
         }
         let during = self.next.as_ref().map(|next| next.to);
+        let said = self.said.filter(|said| said.prefix != place.prefix);
         let far = self.far.get_or_insert_default();
-        far.leave(now, peer.prefix, was_shown, during);
-        if let Some(said) = self.said.filter(|said| said.prefix != place.prefix) {
-            // It was quicker where it was, or only that way is open yet.
-            far.claim(now, said);
+        match said {
+            // The neighbour was quicker where it was, or is reached only there for now.
+            Some(said) if said.prefix == peer.prefix => far.stay(now, said),
+            _ => far.leave(now, peer.prefix, was_shown, during),
         }
+        far.see(said.map(|_| place.prefix));
         self.peer = Some(place);
         Followed::Moved
     }
 
-    /// A hop from the fixed endpoint failed where the neighbour was last: it may be where it says,
-    /// though it was found elsewhere.
-    pub(super) fn return_to_said(&mut self, now: Time) {
-        let (Some(said), Some(peer)) = (self.said, self.peer) else { return };
+    /// A hop from the fixed endpoint failed. A neighbour that was seen elsewhere than where it says
+    /// to be is tried at both places by turns.
+    pub(super) fn try_elsewhere(&mut self) {
+        let (Some(said), Some(peer)) = (self.said, &mut self.peer) else { return };
         if said.prefix != peer.prefix {
-            self.far.get_or_insert_default().leave(now, peer.prefix, false, None);
-            self.peer = Some(HopPlace { prefix: said.prefix, ..peer });
+            self.far.get_or_insert_default().see(Some(peer.prefix));
+            peer.prefix = said.prefix;
+        } else if let Some(seen) = self.far.as_ref().and_then(|far| far.seen()) {
+            peer.prefix = seen;
         }
     }
 }

@@ -333,9 +333,25 @@ fn a_neighbour_that_was_found_at_its_former_prefix_is_followed_before_that_is_go
     }
 }
 
-/// It was seen elsewhere than where it says to be, and is there no more.
+/// It was seen elsewhere than where it says to be, as behind a translator of prefixes. When that is
+/// over, it is found where it says; and however long nobody was there, where it was seen.
 #[test]
-fn a_neighbour_that_is_not_where_it_was_seen_is_looked_for_where_it_says() {
+fn a_neighbour_that_was_seen_elsewhere_than_where_it_says_is_found_at_either_place() {
+    for (mover, gone_s) in [(0, 5), (1, 5), (0, 300), (1, 300)] {
+        let mut pair = hopping(SECOND);
+        let seen = [0x20, 1, 0x0d, 0xb8, 0, 9, 0, 9];
+        pair.translated = Some((prefix(mover), seen));
+        pair.ends[1 - mover].roam(seen);
+        pair.run(3 * SECOND);
+        assert_eq!(used(&pair, 1 - mover)[1], seen);
+        pair.gone = vec![seen];
+        pair.run(SECOND * gone_s);
+        (0..2).for_each(|end| pair.ends[end].fall(pair.now));
+        pair.gone.clear();
+        (0..2).for_each(|end| pair.ends[end].back(pair.now));
+        pair.run(25 * SECOND);
+        assert_eq!(used(&pair, 1 - mover)[1], seen, "{mover} after {gone_s} s");
+    }
     for mover in 0..2 {
         let mut pair = moved_at_the_fixed_endpoint(mover);
         let seen = [0x20, 1, 0x0d, 0xb8, 0, 9, 0, 9];
@@ -368,7 +384,7 @@ fn a_place_that_was_left_is_forgotten_with_the_next_hop() {
     }
 }
 
-/// The leading end tries again after pauses. Each time the other end has opened its firewall.
+/// The leading end tries again after pauses, and the other end has opened its firewall.
 #[test]
 fn a_firewall_that_lets_in_only_answers_is_open_however_long_no_hop_was_made() {
     for gone_s in [20, 60, 200] {
