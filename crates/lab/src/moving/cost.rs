@@ -25,7 +25,7 @@ const RELAY: &str = "r2";
 /// TCP streams over each way in a repetition.
 const STREAMS: u32 = 6;
 /// How long idle links are watched each time.
-const IDLE: Duration = Duration::from_secs(20);
+const IDLE: Duration = Duration::from_secs(60);
 /// How long a node that was killed may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
