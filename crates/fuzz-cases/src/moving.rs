@@ -26,7 +26,7 @@ fn take<const N: usize>(data: &mut &[u8]) -> Option<[u8; N]> {
 /// neighbour to return.
 fn check(hop: &mut Hop, now: Time, token: &mut PathToken) {
     hop.handle_timeout(now);
-    let _told = hop.poll_tell();
+    let _told = (hop.poll_tell(), hop.poll_tell_again());
     let steps: Vec<_> = std::iter::from_fn(|| hop.poll_step(now)).take(STEPS_MAX + 1).collect();
     assert!(steps.len() <= STEPS_MAX);
     assert!(steps.iter().all(|(ends, _)| ends.local.is_some()));

@@ -131,10 +131,13 @@ impl<C: Ciphers> Relay<C> {
         let token = self.rng.array();
         let Some(known) = self.hops.links.get_mut(&link) else { return };
         let (opens, asks) = (known.hop.poll_opens(now), known.hop.poll_ask(now, token));
+        let again = known.hop.poll_tell_again();
         if !established {
             return;
         }
         let body = HopPlace::to_bytes(Some(known.hop.own()));
+        let endpoint = self.neighbours.get(link).and_then(|neighbour| neighbour.endpoint);
+        let opens = opens.into_iter().chain(endpoint.filter(|_| again.is_some()));
         for ends in opens {
             self.send_beside(now, link, ends, (CONTROL_HOP_PLACE, &body), sink);
         }

@@ -405,8 +405,8 @@ impl Hop {
         self.opened = Some(Attempt { to, again: now + after, tries, echo: NO_TOKEN });
         self.push(to, HopStage::Call, NO_TOKEN);
         if self.at.is_none() {
-            // Nor would the leading end call that had not heard of this end's place.
-            self.own.tell();
+            // Nor would the leading end call that has not heard it.
+            self.own.tell_again();
         }
     }
 
@@ -420,8 +420,8 @@ impl Hop {
         if !hopped {
             self.try_elsewhere();
         }
-        // The neighbour may not have heard of it, and answers no step then.
-        self.own.tell();
+        // The neighbour may not have heard where this end is, and answers no step then.
+        self.own.tell_again();
         // Steps may have got lost for once.
         let pause = |more: u32| PAUSE * (1 << more.min(DOUBLINGS_MAX));
         self.paused = now + self.faults.checked_sub(1).map_or(Duration::ZERO, pause);

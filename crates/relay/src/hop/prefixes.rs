@@ -49,6 +49,8 @@ pub(super) struct Own {
     left: Option<Box<Left>>,
     /// The place is to be told.
     tells: bool,
+    /// It may not have been heard, and is to be told again.
+    again: bool,
     /// It is to be told from there, too.
     opens: bool,
 }
@@ -69,7 +71,7 @@ struct Left {
 
 impl Own {
     pub(super) fn new(place: HopPlace) -> Own {
-        Own { place, left: None, tells: false, opens: false }
+        Own { place, left: None, tells: false, again: false, opens: false }
     }
 
     pub(super) fn place(&self) -> HopPlace {
@@ -134,6 +136,16 @@ impl Own {
         self.tells = true;
     }
 
+    /// Has the neighbour told once more.
+    pub(super) fn tell_again(&mut self) {
+        self.again = true;
+    }
+
+    /// Takes the place, if it is to be told once more.
+    pub(super) fn poll_again(&mut self) -> Option<HopPlace> {
+        core::mem::take(&mut self.again).then_some(self.place)
+    }
+
     /// Takes the place, if it is to be told.
     pub(super) fn poll_tell(&mut self) -> Option<HopPlace> {
         core::mem::take(&mut self.tells).then_some(self.place)
@@ -156,7 +168,7 @@ impl Own {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        if self.tells || self.opens {
+        if self.tells || self.opens || self.again {
             return Some(Time::ZERO);
         }
         let left = self.left.as_ref()?;

@@ -67,6 +67,12 @@ impl Hop {
         }
     }
 
+    /// Takes this end's place, if it is to be told again, where the link is now. As a step, that is
+    /// no sign of life of the link.
+    pub fn poll_tell_again(&mut self) -> Option<HopPlace> {
+        self.own.poll_again()
+    }
+
     /// Takes this end's place, if it is to be told.
     pub fn poll_tell(&mut self) -> Option<HopPlace> {
         self.own.poll_tell()
