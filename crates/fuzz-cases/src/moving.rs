@@ -8,8 +8,8 @@ use shoal_relay::hop::{End, Hop, Schedule, is_reserved};
 use shoal_session::Endpoints;
 use shoal_wire::{HopPlace, HopStage, HopStep, PathToken, Time};
 
-/// Identifiers of five schedules with three epochs each, and of the addresses in use.
-const ACCEPTED_MAX: usize = 5 * 3 + 3;
+/// Identifiers of eight schedules with three epochs each, and of the addresses in use.
+const ACCEPTED_MAX: usize = 8 * 3 + 3;
 /// Steps that leave at most: four that wait, each between two prefixes of either end.
 const STEPS_MAX: usize = 4 * 4;
 /// What all challenges have in them.
