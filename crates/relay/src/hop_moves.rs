@@ -137,7 +137,7 @@ impl<C: Ciphers> Relay<C> {
         }
         let body = HopPlace::to_bytes(Some(known.hop.own()));
         let endpoint = self.neighbours.get(link).and_then(|neighbour| neighbour.endpoint);
-        let opens = opens.into_iter().chain(endpoint.filter(|_| again.is_some()));
+        let opens = opens.into_iter().chain(endpoint.filter(|_| again));
         for ends in opens {
             self.send_beside(now, link, ends, (CONTROL_HOP_PLACE, &body), sink);
         }

@@ -272,7 +272,6 @@ impl<C: Ciphers> Relay<C> {
     /// Takes in the secret of the session with a neighbour.
     fn take_hop_secret(&mut self, now: Time, link: LinkId) {
         let peer = PeerId::from(link);
-        let key = self.hop_key();
         let secret = self.sessions.hop_secret(peer);
         let (Some((secret, since)), Some(known)) = (secret, self.hops.links.get_mut(&link)) else {
             return;
@@ -281,7 +280,7 @@ impl<C: Ciphers> Relay<C> {
             (Some(Flaw::HopOneSecret), _) => known.hop.session(now, &[7; 32], since),
             (Some(Flaw::HopOfLink), Some(far)) => {
                 let (near, far) = (self.sessions.own_key().dh, far.dh);
-                known.hop = Hop::new(known.hop.own(), near < far, key);
+                known.hop = Hop::new(known.hop.own(), near < far, known.hop.key());
                 let both = core::array::from_fn(|at| near[at] ^ far[at]);
                 known.hop.session(now, &both, since);
             }
@@ -464,17 +463,19 @@ impl<C: Ciphers> Relay<C> {
         let listed = core::mem::take(&mut self.hops.listed);
         for &link in &listed {
             let established = self.neighbours.get(link).is_some_and(|n| n.established);
-            let mut known = self.hops.links.get_mut(&link);
-            known.iter_mut().filter(|_| !established).for_each(|known| known.hop.drop_steps());
+            let known = self.hops.links.get_mut(&link);
             let tell = known.map_or(Some(None), |known| known.hop.poll_tell().map(Some));
             if let Some(place) = tell.filter(|_| established) {
                 let body = HopPlace::to_bytes(place);
                 self.send_control(now, link, &[(CONTROL_HOP_PLACE, &body)], sink);
             }
+            if let Some(known) = self.hops.links.get_mut(&link).filter(|_| !established) {
+                known.hop.drop_steps();
+            }
             for _ in 0..STEPS_MAX {
                 let step =
                     self.hops.links.get_mut(&link).and_then(|known| known.hop.poll_step(now));
-                let Some((ends, step)) = step.filter(|_| established) else { break };
+                let Some((ends, step)) = step else { break };
                 self.hop_too_soon(link, ends, step.stage);
                 self.send_beside(now, link, ends, (CONTROL_HOP_STEP, &step.to_bytes()), sink);
             }

@@ -150,7 +150,7 @@ impl HopStep {
 
     /// From the wire form.
     ///
-    /// Errors: an unknown stage, a length of its own, a call that returns a token, a last step that
+    /// Errors: an unknown stage, another length, a call that returns a token, a last step that
     /// brings one.
     pub fn parse(body: &[u8]) -> Result<HopStep, ParseError> {
         let mut reader = Reader::new(body);

@@ -15,24 +15,12 @@ const PORTS_TRIED: usize = 64;
 
 /// Where the node listens, if the port that follows from its key is taken here.
 pub fn free_port(identity: &Identity) -> Result<Option<SocketAddr>> {
-    let any = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-    let is_free = |at: &SocketAddr| UdpSocket::bind(at).is_ok();
-    if is_free(&any(keys::own_port(identity))) {
+    let any = Ipv4Addr::UNSPECIFIED.into();
+    if free_at(identity, any, None, None)?.is_some() {
         return Ok(None);
     }
-    for _ in 0..PORTS_TRIED {
-        // A key of its own for each try: its port is as random as another.
-        let entropy = random()?;
-        let at = any(keys::own_port(&Identity::generate(entropy)));
-        if is_free(&at) {
-            return Ok(Some(at));
-        }
-    }
-    Err(no_port())
-}
-
-fn no_port() -> anyhow::Error {
-    Failure::of(failure::FAILED, "this machine has no free UDP port to listen at")
+    // Another key's port is as random as another port.
+    key_for(any, None, None).map(|(_, at)| Some(at))
 }
 
 /// A new key, and where others call its process: at `port`, which must be free here, or at the
@@ -44,7 +32,7 @@ pub fn key_for(ip: IpAddr, port: Option<u16>, not: Option<u16>) -> Result<(Ident
             return Ok((key, at));
         }
     }
-    Err(no_port())
+    Err(Failure::of(failure::FAILED, "this machine has no free UDP port to listen at"))
 }
 
 /// As [`key_for`] with `key`; `None` if its own port is taken or is `not`.

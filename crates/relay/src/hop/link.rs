@@ -198,6 +198,11 @@ impl Hop {
         self.own.place()
     }
 
+    /// From which the tokens in this end's steps are derived.
+    pub(crate) fn key(&self) -> Arc<Secret<32>> {
+        Arc::clone(&self.key)
+    }
+
     /// Where the neighbour's addresses are, if they hop, too.
     pub(crate) fn peer(&self) -> Option<HopPlace> {
         self.peer

@@ -141,9 +141,9 @@ impl Own {
         self.again = true;
     }
 
-    /// Takes the place, if it is to be told once more.
-    pub(super) fn poll_again(&mut self) -> Option<HopPlace> {
-        core::mem::take(&mut self.again).then_some(self.place)
+    /// Whether it is to be told once more.
+    pub(super) fn poll_again(&mut self) -> bool {
+        core::mem::take(&mut self.again)
     }
 
     /// Takes the place, if it is to be told.

@@ -152,8 +152,8 @@ impl Pair {
             if let Some(place) = self.ends[by].poll_tell() {
                 self.say(by, What::Place(place));
             }
-            if let Some(place) = self.ends[by].poll_tell_again() {
-                self.say(by, What::Place(place));
+            if self.ends[by].poll_tell_again() {
+                self.say(by, What::Place(self.ends[by].own()));
             }
             for ends in self.ends[by].poll_opens(now) {
                 self.send(by, ends, What::Place(self.ends[by].own()));

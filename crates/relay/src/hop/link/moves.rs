@@ -67,9 +67,9 @@ impl Hop {
         }
     }
 
-    /// Takes this end's place, if it is to be told again, where the link is now. As a step, that is
-    /// no sign of life of the link.
-    pub fn poll_tell_again(&mut self) -> Option<HopPlace> {
+    /// Whether this end's place is to be told again, where the link is now. As a step, that is no
+    /// sign of life of the link.
+    pub fn poll_tell_again(&mut self) -> bool {
         self.own.poll_again()
     }
 
