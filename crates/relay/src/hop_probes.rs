@@ -47,7 +47,7 @@ impl<C: Ciphers> Relay<C> {
 
     /// The neighbour asks, or answers.
     ///
-    /// Errors: `bad_hop`.
+    /// Errors: `bad_hop`, or `hop_budget` where it asks too often.
     pub(crate) fn hear_hop_probe(
         &mut self,
         now: Time,

@@ -481,6 +481,10 @@ impl<C: Ciphers> Relay<C> {
             }
             self.send_moves(now, link, established, sink);
             self.send_probes(now, link, sink);
+            if let Some(known) = self.hops.links.get_mut(&link) {
+                let held_back = known.hop.take_held_back();
+                self.count_drop(DropReason::HopBudget, held_back);
+            }
             self.follow_hop(now, link);
         }
         !listed.is_empty()

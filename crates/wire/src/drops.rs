@@ -95,6 +95,9 @@ drop_reasons! {
     StaleOrOverflow = "stale_or_overflow",
     /// A step of a hop that the schedule does not have now, or that is not that end's to take.
     BadHop = "bad_hop",
+    /// More steps of hops or probes at once than a link sends, or than go to a place at which the
+    /// neighbour was not reached.
+    HopBudget = "hop_budget",
     /// A routing message of an earlier instance of its link, or older than one already taken in.
     StaleRouting = "stale_routing",
     /// A neighbour asks more of routing than it may.

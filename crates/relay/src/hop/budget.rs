@@ -12,17 +12,25 @@ const COUNTED: Duration = Duration::from_secs(10);
 pub(super) struct Budget {
     since: Time,
     spent: u32,
+    /// Those that there was nothing left for, since they were taken last.
+    held_back: u32,
 }
 
 impl Budget {
     /// Takes so many frames from what is left of the `most` in a time; says whether they were.
     pub(super) fn spend(&mut self, now: Time, frames: u32, most: u32) -> bool {
         if self.since + COUNTED <= now {
-            *self = Budget { since: now, spent: 0 };
+            (self.since, self.spent) = (now, 0);
         }
         let may = self.spent + frames <= most;
-        self.spent += if may { frames } else { 0 };
+        let counter = if may { &mut self.spent } else { &mut self.held_back };
+        *counter = counter.saturating_add(frames);
         may
+    }
+
+    /// Takes how many frames were held back.
+    pub(super) fn take_held_back(&mut self) -> u32 {
+        core::mem::take(&mut self.held_back)
     }
 
     /// Whether some count still.

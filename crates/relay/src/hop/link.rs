@@ -147,6 +147,8 @@ pub struct Hop {
     steps: VecDeque<(Spot, HopStage, PathToken)>,
     /// The same, of a step that is being sent: between which addresses each copy of it goes.
     copies: Vec<(Endpoints, HopStep)>,
+    /// Steps that there was no room for, since they were taken last.
+    crowded: u32,
     /// Until then no hop is begun.
     paused: Time,
     faults: u32,
@@ -177,6 +179,7 @@ impl Hop {
             opened: None,
             steps: VecDeque::new(),
             copies: Vec::new(),
+            crowded: 0,
             paused: Time::ZERO,
             faults: 0,
             made: 0,

@@ -283,6 +283,11 @@ impl Far {
         budget.spend(now, 1, most).then_some(other)
     }
 
+    /// Takes how many frames to where it was were held back.
+    pub(super) fn take_held_back(&mut self) -> u32 {
+        self.to_left.take_held_back()
+    }
+
     /// Takes the place that is to be challenged at the addresses of `at`, if one is, by so many
     /// frames.
     pub(super) fn ask(

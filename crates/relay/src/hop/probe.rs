@@ -27,7 +27,7 @@ const TRIES: u32 = 6;
 /// How long the neighbour sends to, and knows, the address that it was asked for.
 const KEPT: Duration = Duration::from_secs(4);
 /// How many messages of one neighbour's probes are answered while a [`Budget`] counts them. What is
-/// more is `bad_hop`.
+/// more is `hop_budget`.
 const ANSWERS_MAX: u32 = 32;
 
 /// What a probe has found.
@@ -131,7 +131,8 @@ impl Asked {
 
     /// Takes in what the neighbour asks.
     ///
-    /// Errors: `bad_hop` if it asks too often, or sends from an address that it did not ask about.
+    /// Errors: `hop_budget` if it asks too often, `bad_hop` if it sends from an address that it did
+    /// not ask about.
     pub(crate) fn handle(&mut self, now: Time, said: &HopProbe) -> Result<(), DropReason> {
         let answers: &[ProbeStage] = match said.stage {
             ProbeStage::Ask => &[ProbeStage::Heard, ProbeStage::Come],
@@ -139,7 +140,7 @@ impl Asked {
             _ => return Err(DropReason::BadHop),
         };
         if !self.answered.spend(now, 1, ANSWERS_MAX) {
-            return Err(DropReason::BadHop);
+            return Err(DropReason::HopBudget);
         }
         if said.stage == ProbeStage::Ask {
             self.at = Some((said.identifier, now + KEPT));
@@ -221,7 +222,7 @@ mod tests {
         }
         assert!(asked.knows(at(1), 7) && !asked.knows(at(1), 8) && !asked.knows(at(4_001), 7));
         assert_eq!(asked.handle(at(2), &leave), Ok(()));
-        assert_eq!(asked.handle(at(3), &leave), Err(DropReason::BadHop), "too often");
+        assert_eq!(asked.handle(at(3), &leave), Err(DropReason::HopBudget), "too often");
         assert_eq!(asked.take().last(), Some(&said(ProbeStage::Left, 7)));
         assert!(!asked.is_due());
         assert_eq!(asked.handle(at(10_000), &said(ProbeStage::Ask, 9)), Ok(()));

@@ -5,6 +5,7 @@ use core::time::Duration;
 use crate::hops::{H1, R1, R2, all_hop, followed, hop_by_the_hour, lost, net, view};
 use crate::support::{Net, Walls, hop_prefix, hopper, moved_prefix, under};
 use shoal_relay::Path;
+use shoal_wire::DropReason;
 
 /// Another prefix is routed to a node, which is told of it. The former one stays, for now.
 fn renumber(net: &mut Net, node: usize, prefix: [u8; 8]) {
@@ -125,6 +126,23 @@ fn a_move_whose_former_prefix_answers_first_loses_nothing() {
         assert_eq!(lost(&mut net, 3), 0, "{node}");
         assert!(all_hop(&net), "{node}");
     }
+}
+
+/// A node that names prefixes at which nothing reaches it has few frames sent there, and what is
+/// not sent is counted.
+#[test]
+fn who_names_prefixes_all_the_time_is_challenged_seldom() {
+    let mut net = net(|_| {});
+    let counted = |net: &Net| net.nodes[R1].relay.counters().dropped(DropReason::HopBudget);
+    lost(&mut net, 2);
+    assert_eq!(counted(&net), 0);
+    for round in 0..100 {
+        let mut named = moved_prefix(R2);
+        *named.last_mut().expect("eight bytes") ^= 1 + round % 2;
+        net.nodes[R2].relay.move_hop_prefix(net.now, named);
+        net.run(Duration::from_millis(100));
+    }
+    assert!(counted(&net) > 0);
 }
 
 /// What a node tells of its other prefix gets lost for once: it says so again with the next hops.

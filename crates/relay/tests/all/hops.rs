@@ -237,8 +237,16 @@ fn a_probe_says_which_way_of_the_prefix_is_closed() {
     for node in [R1, R2] {
         let counters = net.nodes[node].relay.counters();
         assert_eq!(counters.dropped(DropReason::BadHop), 0);
+        assert_eq!(counters.dropped(DropReason::HopBudget), 0);
         assert_eq!(counters.dropped(DropReason::StaleAddress), 0);
     }
+    // It asks all the time.
+    net.cut.clear();
+    for _ in 0..40 {
+        net.nodes[R1].relay.probe_hop(net.now, LinkId::from_bits(0));
+        net.run(Duration::from_millis(100));
+    }
+    assert!(net.nodes[R2].relay.counters().dropped(DropReason::HopBudget) > 0);
 }
 
 /// Sends a cell each 20 ms from the host to the second router and back; says how many got lost.

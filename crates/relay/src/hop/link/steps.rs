@@ -15,8 +15,12 @@ use crate::hop::schedule::End;
 
 impl Hop {
     pub(super) fn push(&mut self, spot: Spot, stage: HopStage, echo: PathToken) {
-        if self.steps.len() < STEPS_MAX && !self.steps.contains(&(spot, stage, echo)) {
-            self.steps.push_back((spot, stage, echo));
+        if self.steps.contains(&(spot, stage, echo)) {
+            return;
+        }
+        match self.steps.len() < STEPS_MAX {
+            true => self.steps.push_back((spot, stage, echo)),
+            false => self.crowded = self.crowded.saturating_add(1),
         }
     }
 
@@ -85,6 +89,14 @@ impl Hop {
         let other = far.and_then(|far| far.copy(now, peer.prefix, &mut self.unproven, most));
         let other = other.map(|prefix| HopPlace { prefix, ..peer });
         [Some(peer).filter(|_| may), other].into_iter().flatten()
+    }
+
+    /// Takes how many steps, and other frames beside them, were not sent: too many were to go at
+    /// once, or lately where the neighbour was not reached, or to where it was.
+    pub fn take_held_back(&mut self) -> u64 {
+        let left = self.far.as_mut().map_or(0, |far| far.take_held_back());
+        let crowded = core::mem::take(&mut self.crowded);
+        [left, self.unproven.take_held_back(), crowded].map(u64::from).iter().sum()
     }
 
     /// Forgets steps that are to be sent: nobody is there, or the link falls back.

@@ -274,6 +274,8 @@ fn who_was_never_reached_has_few_frames_sent_where_it_says_to_be() {
                 .count();
         }
         assert!((1..=32 * 7).contains(&sent), "{victim}: {sent}");
+        assert!(pair.ends[victim].take_held_back() > 0);
+        assert_eq!(pair.ends[victim].take_held_back(), 0, "each is counted once");
     }
 }
 
@@ -294,6 +296,7 @@ fn steps_that_come_back_from_the_place_that_it_named_lead_there() {
         let at = pair.ends[other].place().map(|at| HopPlace::split(at.remote));
         assert_eq!(at.flatten().map(|(prefix, _)| prefix), Some(OTHER), "{mover}");
         assert_eq!([0, 1].map(|end| pair.ends[end].view().failed), [0; 2], "{mover}");
+        assert_eq!([0, 1].map(|end| pair.ends[end].take_held_back()), [0; 2], "{mover}");
     }
 }
 
