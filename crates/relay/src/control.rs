@@ -63,10 +63,7 @@ impl<C: Ciphers> Relay<C> {
                 Ok(Control::Twin) => self.hear_of_twin(now, from),
                 Ok(Control::Seen(at)) => self.hear_seen(now, from, at),
                 Ok(Control::Cover(ends)) => self.hear_cover(now, from, ends),
-                Ok(Control::HopPlace(place)) => {
-                    self.hear_hop_place(now, from, place);
-                    Ok(())
-                }
+                Ok(Control::HopPlace(place)) => self.hear_hop_place(now, from, place),
                 Ok(Control::HopStep(step)) => self.hear_hop_step(now, from, &step),
                 Ok(Control::HopProbe(probe)) => self.hear_hop_probe(now, from, &probe),
                 Err(_) => Err(DropReason::Malformed),
@@ -188,6 +185,7 @@ impl<C: Ciphers> Relay<C> {
         self.own.links.set_gate(link, true, false);
         self.sessions.remove_peer(PeerId::from(link));
         self.end_probes(link);
+        self.count_held_back(link);
         self.hops.remove(link);
         self.refresh();
     }

@@ -2,7 +2,9 @@
 
 use shoal_crypto::Ciphers;
 use shoal_session::{Endpoints, PeerId};
-use shoal_wire::{CONTROL_HOP_PLACE, CONTROL_PATH_CHALLENGE, HopPlace, LinkId, PathToken, Time};
+use shoal_wire::{
+    CONTROL_HOP_PLACE, CONTROL_PATH_CHALLENGE, DropReason, HopPlace, LinkId, PathToken, Time,
+};
 
 use crate::hop::Followed;
 use crate::hops::{FORMER_KEPT, Former};
@@ -19,13 +21,14 @@ impl<C: Ciphers> Relay<C> {
     pub(crate) fn is_where_it_said(&self, now: Time, link: LinkId, at: Endpoints) -> bool {
         let known = self.hops.links.get(&link);
         known.is_some_and(|known| {
-            known.hop.roamed(now, at.remote).is_some_and(|prefix| known.hop.claims(now, prefix))
+            under(at).is_some_and(|prefix| known.hop.claims(now, prefix))
+                && known.hop.roamed(now, at.remote).is_some()
         })
     }
 
     /// This node's addresses are under another prefix from now on: all links that hop go on there
     /// by their schedules, and neighbours follow. Identifiers that don't hop are to be told anew
-    /// ([`Relay::set_staying`]); those of the former prefix count there for half a minute more.
+    /// ([`Relay::set_staying`]); the former ones count for half a minute more, under each prefix.
     pub fn move_hop_prefix(&mut self, now: Time, prefix: [u8; 8]) {
         let Some((own, _)) = &mut self.hops.own else { return };
         let former = core::mem::replace(own, prefix);
@@ -70,8 +73,24 @@ impl<C: Ciphers> Relay<C> {
     }
 
     /// The neighbour says where its addresses hop.
-    pub(crate) fn hear_hop_place(&mut self, now: Time, link: LinkId, place: Option<HopPlace>) {
-        let Some(known) = self.hops.links.get_mut(&link) else { return };
+    ///
+    /// Errors: `hop_budget` if it has said too much of that lately.
+    pub(crate) fn hear_hop_place(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        place: Option<HopPlace>,
+    ) -> Result<(), DropReason> {
+        let Some(known) = self.hops.links.get_mut(&link) else {
+            // It is to know that this end's don't hop (any more).
+            if place.is_some() {
+                self.hops.list(link);
+            }
+            return Ok(());
+        };
+        if !known.may_tell(now, place) {
+            return Err(DropReason::HopBudget);
+        }
         known.hop.told(now, place);
         if let Some(neighbour) = self.neighbours.get_mut(link) {
             let prefix = place.map(|place| place.prefix);
@@ -86,7 +105,8 @@ impl<C: Ciphers> Relay<C> {
                 neighbour.trial.announced();
             }
         }
-        self.follow_hop(now, link);
+        self.hops.hear(link);
+        Ok(())
     }
 
     /// A frame of the neighbour's came between these addresses.
@@ -114,10 +134,12 @@ impl<C: Ciphers> Relay<C> {
     /// A neighbour was found under another prefix of its own. It alone can say where it goes, and
     /// has answered there.
     pub(crate) fn hop_followed(&mut self, link: LinkId) {
-        if let Some(neighbour) = self.neighbours.get_mut(link) {
-            neighbour.trial.end();
-            neighbour.trial.announced();
+        let Some(neighbour) = self.neighbours.get_mut(link) else { return };
+        if let Some(known) = self.hops.links.get_mut(&link) {
+            known.leave_fixed(&mut neighbour.trial);
         }
+        neighbour.trial.end();
+        neighbour.trial.announced();
     }
 
     /// Tells a neighbour where this node's addresses are, and challenges the place that it named.

@@ -64,7 +64,9 @@ impl<C: Ciphers> Relay<C> {
                 known.probe.as_mut().ok_or(DropReason::BadHop)?.handle(now, said)
             }
         };
-        self.follow_hop(now, link);
+        if outcome.is_ok() {
+            self.follow_hop(now, link);
+        }
         outcome
     }
 

@@ -13,21 +13,26 @@ use shoal_wire::{
     CONTROL_HOP_PLACE, CONTROL_HOP_STEP, DropReason, HopPlace, HopStage, HopStep, LinkId, Time,
 };
 
-use crate::hop::{Asked, Followed, Hop, HopView, Probe, Rendezvous};
+use crate::hop::{Asked, Budget, Followed, Hop, HopView, Probe, Rendezvous};
+use crate::trial::{Aside, Trial};
 use crate::{LinkView, Relay, Sink};
 
 /// For how long frames may still come to addresses of a link that stops to hop: until the neighbour
 /// has heard of it.
 const RETIRED_KEPT: Duration = Duration::from_secs(2);
-/// Links that stopped so lately; of more, the addresses of the first are forgotten.
+/// Links that stopped so lately; of more, the addresses of the first are forgotten. Only a changed
+/// configuration stops any.
 const RETIRED_MAX: usize = 64;
-/// Prefixes that are remembered besides the one in use, ...
+/// Prefixes that are remembered besides the one in use (of more, which only a configuration that
+/// changes each few seconds has, the first is forgotten), ...
 pub const FORMER_MAX: usize = 4;
 /// ... and for how long, since neighbours that have not heard of the move still send there.
 pub const FORMER_KEPT: Duration = Duration::from_secs(30);
-/// Steps of one link that leave at once: more than wait at any time, each between two prefixes of
-/// either end.
-const STEPS_MAX: usize = 20;
+/// Copies of one link's steps that leave at once: of four steps that wait, and one whose copies do,
+/// each between two prefixes of either end.
+const COPIES_MAX: usize = 20;
+/// How often in 10 s a neighbour may say something new of where its addresses hop.
+const TOLD_MAX: u32 = 32;
 
 /// The addresses of this node's prefix at which frames may come.
 #[derive(Clone, PartialEq, Eq)]
@@ -64,18 +69,49 @@ pub(crate) struct Hopping {
     /// Whether its addresses can be used, if that was asked.
     pub(crate) probe: Option<Probe>,
     pub(crate) asked: Asked,
+    /// Of new places that the neighbour told.
+    told: Budget,
     /// Where handshakes begin, if not at an endpoint that stays.
     pub(crate) meet: Option<Rendezvous>,
     /// Between which addresses the link's frames go by the schedule; none at the fixed endpoint.
     pub(crate) shown: Option<Endpoints>,
     /// Where they would go without one.
     pub(crate) fixed: Option<Endpoints>,
+    /// What is to be proven of that place when frames go there again.
+    aside: Option<Box<Aside>>,
     /// Interface identifiers at which frames may come.
     accepted: Vec<u64>,
     alarm: Option<Time>,
 }
 
 impl Hopping {
+    fn new(hop: Hop, meet: Option<Rendezvous>) -> Hopping {
+        Hopping {
+            hop,
+            probe: None,
+            asked: Asked::default(),
+            told: Budget::default(),
+            meet,
+            shown: None,
+            fixed: None,
+            aside: None,
+            accepted: Vec::new(),
+            alarm: None,
+        }
+    }
+
+    /// Whether this place of the neighbour's is to be taken in: few new ones are.
+    pub(crate) fn may_tell(&mut self, now: Time, place: Option<HopPlace>) -> bool {
+        self.hop.said() == place || self.told.spend(now, 1, TOLD_MAX)
+    }
+
+    /// Data leaves the fixed endpoint. What is on trial of that stays so.
+    pub(crate) fn leave_fixed(&mut self, trial: &mut Trial) {
+        if self.shown.is_none() {
+            self.aside = trial.put_aside().or(self.aside.take());
+        }
+    }
+
     /// Between which addresses the link's frames are to go by the schedule.
     fn place<C: Ciphers>(&self) -> Option<Endpoints> {
         let stays = C::Aead::flaw() == Some(Flaw::HopStays);
@@ -110,9 +146,14 @@ pub(crate) struct Hops {
     alarms: BTreeSet<(Time, LinkId)>,
     /// Links with something to be sent.
     listed: Vec<LinkId>,
+    /// Links whose neighbours said something: once for all that came at a time it is looked at what
+    /// has changed by that.
+    heard: Vec<LinkId>,
     /// Interface identifiers of links that stopped, and until when frames may come there.
     retired: VecDeque<(Time, Vec<u64>)>,
     pub(crate) accepted: Option<Arc<Accepted>>,
+    /// It is to be gathered anew.
+    is_old: bool,
 }
 
 impl Hops {
@@ -124,7 +165,17 @@ impl Hops {
         self.former.truncate(FORMER_MAX);
     }
 
+    /// Has the addresses at which frames may come gathered anew, once for all that changes until
+    /// then.
     pub(crate) fn gather(&mut self) {
+        self.is_old = true;
+    }
+
+    /// Gathers them, if one is another.
+    pub(crate) fn gather_due(&mut self) {
+        if !core::mem::take(&mut self.is_old) {
+            return;
+        }
         let Some((prefix, _)) = self.own else { return self.accepted = None };
         let retired = self.retired.iter().map(|(_, accepted)| accepted);
         let known = self.links.values().map(|known| &known.accepted);
@@ -153,6 +204,12 @@ impl Hops {
     pub(crate) fn list(&mut self, link: LinkId) {
         if !self.listed.contains(&link) {
             self.listed.push(link);
+        }
+    }
+
+    pub(crate) fn hear(&mut self, link: LinkId) {
+        if !self.heard.contains(&link) {
+            self.heard.push(link);
         }
     }
 
@@ -189,7 +246,8 @@ impl Hops {
 
     /// When a hop, or an epoch, is due.
     pub(crate) fn due(&self) -> Option<(Time, &'static str)> {
-        let listed = (!self.listed.is_empty()).then_some(Time::ZERO);
+        let none = self.listed.is_empty() && self.heard.is_empty();
+        let listed = (!none).then_some(Time::ZERO);
         let alarm = self.alarms.first().map(|(at, _)| *at);
         let retired = self.retired.front().map(|(until, _)| *until);
         let former = self.former.iter().map(|former| former.until).min();
@@ -217,7 +275,7 @@ impl<C: Ciphers> Relay<C> {
     }
 
     /// Says which interface identifiers under the prefix are those of machines behind this node: no
-    /// schedule may have this node use one, or take in what comes there.
+    /// session's schedule may have this node use one, or take in what comes there.
     pub fn set_protected(&mut self, mut identifiers: Vec<u64>) {
         identifiers.sort_unstable();
         self.hops.protected = identifiers.into();
@@ -247,15 +305,13 @@ impl<C: Ciphers> Relay<C> {
         let (true, Some(key)) = (known != own, self.sessions.peer_key(peer)) else { return };
         let leads = self.sessions.own_key().dh < key.dh;
         self.hop_lost(now, link);
+        self.count_held_back(link);
         let meet = self.take_meeting(now, link, own.is_some());
         self.hops.retire(now, link);
         if let Some(own) = own {
-            let (probe, asked, accepted) = (None, Asked::default(), Vec::new());
-            let (shown, fixed, alarm) = (None, None, None);
             let mut hop = Hop::new(own, leads, self.hop_key());
             hop.leave_out(Arc::clone(&self.hops.protected));
-            let known = Hopping { hop, probe, asked, meet, shown, fixed, accepted, alarm };
-            self.hops.links.insert(link, known);
+            self.hops.links.insert(link, Hopping::new(hop, meet));
             self.take_hop_secret(now, link);
         }
         // The neighbour is told that they hop no more, too.
@@ -318,6 +374,7 @@ impl<C: Ciphers> Relay<C> {
             && let Some(neighbour) = self.neighbours.get_mut(link)
         {
             if known.shown.is_none() {
+                known.leave_fixed(&mut neighbour.trial);
                 known.fixed = neighbour.endpoint;
             }
             let remote = |at: Option<Endpoints>| at.map(|at| at.remote);
@@ -327,6 +384,9 @@ impl<C: Ciphers> Relay<C> {
                 neighbour.trial.end();
             }
             known.shown = place;
+            if let Some(aside) = known.aside.take_if(|_| place.is_none()) {
+                neighbour.trial.resume(now, *aside);
+            }
             neighbour.endpoint = place.or(known.fixed);
             self.sessions.set_endpoint(PeerId::from(link), neighbour.endpoint);
         }
@@ -397,6 +457,11 @@ impl<C: Ciphers> Relay<C> {
         let Some(known) = self.hops.links.get_mut(&link) else { return (to, false) };
         if !scheduled {
             known.hop.fall(now);
+            if let (Some(aside), Some(neighbour)) =
+                (known.aside.take(), self.neighbours.get_mut(link))
+            {
+                neighbour.trial.resume(now, *aside);
+            }
         }
         let place = known.place::<C>();
         // An address of a schedule is no fixed endpoint, not even when its time is over.
@@ -426,7 +491,7 @@ impl<C: Ciphers> Relay<C> {
 
     /// The neighbour takes a step of a hop.
     ///
-    /// Errors: `bad_hop`.
+    /// Errors: `bad_hop`, after which nothing has changed.
     pub(crate) fn hear_hop_step(
         &mut self,
         now: Time,
@@ -434,12 +499,12 @@ impl<C: Ciphers> Relay<C> {
         step: &HopStep,
     ) -> Result<(), DropReason> {
         let known = self.hops.links.get_mut(&link).ok_or(DropReason::BadHop)?;
-        let outcome = known.hop.handle(now, step);
-        if outcome == Ok(Followed::Moved) {
+        let followed = known.hop.handle(now, step)?;
+        if followed == Followed::Moved {
             self.hop_followed(link);
         }
-        self.follow_hop(now, link);
-        outcome.map(drop)
+        self.hops.hear(link);
+        Ok(())
     }
 
     /// Does what time asks for.
@@ -460,10 +525,14 @@ impl<C: Ciphers> Relay<C> {
 
     /// Sends places and steps that are due; says whether there were any.
     pub(crate) fn send_hops(&mut self, now: Time, sink: &mut impl Sink) -> bool {
+        for link in core::mem::take(&mut self.hops.heard) {
+            self.follow_hop(now, link);
+        }
         let listed = core::mem::take(&mut self.hops.listed);
         for &link in &listed {
             let established = self.neighbours.get(link).is_some_and(|n| n.established);
             let known = self.hops.links.get_mut(&link);
+            // Nothing to be told; or no place, since its addresses don't hop.
             let tell = known.map_or(Some(None), |known| known.hop.poll_tell().map(Some));
             if let Some(place) = tell.filter(|_| established) {
                 let body = HopPlace::to_bytes(place);
@@ -472,7 +541,7 @@ impl<C: Ciphers> Relay<C> {
             if let Some(known) = self.hops.links.get_mut(&link).filter(|_| !established) {
                 known.hop.drop_steps();
             }
-            for _ in 0..STEPS_MAX {
+            for _ in 0..COPIES_MAX {
                 let step =
                     self.hops.links.get_mut(&link).and_then(|known| known.hop.poll_step(now));
                 let Some((ends, step)) = step else { break };
@@ -481,13 +550,18 @@ impl<C: Ciphers> Relay<C> {
             }
             self.send_moves(now, link, established, sink);
             self.send_probes(now, link, sink);
-            if let Some(known) = self.hops.links.get_mut(&link) {
-                let held_back = known.hop.take_held_back();
-                self.count_drop(DropReason::HopBudget, held_back);
-            }
+            self.count_held_back(link);
             self.follow_hop(now, link);
         }
         !listed.is_empty()
+    }
+
+    /// Counts what was not sent of a link's steps.
+    pub(crate) fn count_held_back(&mut self, link: LinkId) {
+        if let Some(known) = self.hops.links.get_mut(&link) {
+            let held_back = known.hop.take_held_back();
+            self.count_drop(DropReason::HopBudget, held_back);
+        }
     }
 
     /// Plants a fault: an end moves before it knows that frames pass both ways.

@@ -128,6 +128,13 @@ pub(crate) struct Trial {
     answers: Vec<PathToken>,
 }
 
+/// A move that is limited while frames go to neither of its places.
+pub(crate) struct Aside {
+    former: Former,
+    moved: Move,
+    shaken: Option<Endpoints>,
+}
+
 impl Former {
     fn new(now: Time, at: Endpoints, challenge: PathToken) -> Former {
         Former { at, challenge, first: now, asked: None, asks: 0, due: false }
@@ -193,6 +200,24 @@ impl Trial {
     /// Another place than the endpoint that is being tried.
     pub(crate) fn tried(&self) -> Option<Endpoints> {
         self.candidate.as_ref().map(|candidate| candidate.at)
+    }
+
+    /// Forgets all places, too, but gives those of a move whose limit still counts.
+    pub(crate) fn put_aside(&mut self) -> Option<Box<Aside>> {
+        let limited = self.is_limited();
+        let (former, moved, shaken) = (self.former.take(), self.moved.take(), self.shaken.take());
+        self.end();
+        let (former, moved) = former.zip(moved).filter(|_| limited)?;
+        Some(Box::new(Aside { former, moved, shaken }))
+    }
+
+    /// The endpoint is where it was when these were put aside: its former place counts, and is to
+    /// be silent anew.
+    pub(crate) fn resume(&mut self, now: Time, aside: Aside) {
+        let Aside { former, moved, shaken } = aside;
+        self.candidate = None;
+        self.former = Some(Former { first: now, asked: None, asks: 0, ..former });
+        (self.moved, self.shaken) = (Some(Move { since: now, ..moved }), shaken);
     }
 
     fn is_contested(&self, now: Time) -> bool {
@@ -445,6 +470,22 @@ mod tests {
         let tokens = trial.take_due().map(|due| due.unwrap().1);
         assert_eq!(trial.answered(NOW, tokens[0]), Some(Verdict::Go(at(2))));
         trial.announced();
+        assert!(trial.is_limited());
+        assert_eq!(trial.answered(NOW, tokens[1]), Some(Verdict::Go(at(1))), "back");
+    }
+
+    #[test]
+    fn what_was_put_aside_is_on_trial_anew() {
+        let mut trial = Trial::default();
+        assert!(trial.put_aside().is_none());
+        let mut numbers = 1..;
+        assert!(trial.note(NOW, at(2), Some(at(1)), || [numbers.next().unwrap(); 8]));
+        let tokens = trial.take_due().map(|due| due.unwrap().1);
+        assert_eq!(trial.answered(NOW, tokens[0]), Some(Verdict::Go(at(2))));
+        let aside = trial.put_aside().unwrap();
+        assert!(!trial.is_limited());
+        assert_eq!(trial.answered(NOW, tokens[1]), None);
+        trial.resume(NOW, *aside);
         assert!(trial.is_limited());
         assert_eq!(trial.answered(NOW, tokens[1]), Some(Verdict::Go(at(1))), "back");
     }

@@ -168,6 +168,7 @@ impl<C: Ciphers> Relay<C> {
     /// Brings the view and the list of slots up to date. To be called at the end of whatever
     /// touches neighbours or routes.
     pub(crate) fn refresh(&mut self) {
+        self.hops.gather_due();
         let mut touched = self.neighbours.take_touched();
         for &link in &touched {
             self.slots.refresh(&mut self.neighbours, link);

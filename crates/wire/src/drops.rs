@@ -95,8 +95,8 @@ drop_reasons! {
     StaleOrOverflow = "stale_or_overflow",
     /// A step of a hop that the schedule does not have now, or that is not that end's to take.
     BadHop = "bad_hop",
-    /// More steps of hops or probes at once than a link sends, or than go to a place at which the
-    /// neighbour was not reached.
+    /// More about hops than a link sends or takes in at a time: steps, challenges and places that
+    /// were to leave, or new places and probes of the neighbour.
     HopBudget = "hop_budget",
     /// A routing message of an earlier instance of its link, or older than one already taken in.
     StaleRouting = "stale_routing",

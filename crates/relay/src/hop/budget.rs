@@ -1,4 +1,4 @@
-//! How many frames one neighbour has sent to places that only it says to be its own.
+//! How many frames went somewhere lately, or came, that a neighbour can have sent at will.
 
 use core::time::Duration;
 
@@ -9,7 +9,7 @@ const COUNTED: Duration = Duration::from_secs(10);
 
 /// The frames of the present count.
 #[derive(Debug, Default)]
-pub(super) struct Budget {
+pub(crate) struct Budget {
     since: Time,
     spent: u32,
     /// Those that there was nothing left for, since they were taken last.
@@ -18,7 +18,7 @@ pub(super) struct Budget {
 
 impl Budget {
     /// Takes so many frames from what is left of the `most` in a time; says whether they were.
-    pub(super) fn spend(&mut self, now: Time, frames: u32, most: u32) -> bool {
+    pub(crate) fn spend(&mut self, now: Time, frames: u32, most: u32) -> bool {
         if self.since + COUNTED <= now {
             (self.since, self.spent) = (now, 0);
         }
@@ -29,12 +29,12 @@ impl Budget {
     }
 
     /// Takes how many frames were held back.
-    pub(super) fn take_held_back(&mut self) -> u32 {
+    pub(crate) fn take_held_back(&mut self) -> u32 {
         core::mem::take(&mut self.held_back)
     }
 
     /// Whether some count still.
-    pub(super) fn is_spent(&self, now: Time) -> bool {
+    pub(crate) fn is_spent(&self, now: Time) -> bool {
         self.spent > 0 && now < self.since + COUNTED
     }
 }

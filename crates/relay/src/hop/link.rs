@@ -12,8 +12,8 @@
 //! the step for which it moves returns a token that it sent there (`link/steps.rs`). Until then the
 //! old ones are used, which the other end takes in for one epoch more. If three quarters of the new
 //! epoch pass without that, or a step was sent eight times, both ends fall back to the fixed
-//! endpoint, which the last handshake showed. The leading end tries again when the next epoch
-//! begins, and after a pause if that fails, too.
+//! endpoint, where the link was before. The leading end tries again at once, for the next epoch if
+//! half of this one has passed, and after a pause if that fails, too.
 //!
 //! A firewall that lets in only what answers keeps the first call from the following end. If no
 //! call has come after an eighth of an epoch, the following end sends one itself: that opens its
@@ -41,8 +41,8 @@ use super::schedule::{End, Schedule, epoch};
 
 pub use moves::Followed;
 
-/// How soon a step is repeated, at least and at most; else an eighth of the interval.
-const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// After how long a step is repeated at most; else an eighth of the interval.
+const RETRY_MAX: Duration = Duration::from_secs(1);
 /// Steps that wait to be sent.
 const STEPS_MAX: usize = 4;
 /// How often a step is sent.
@@ -111,7 +111,7 @@ pub struct HopView {
     pub agreed: bool,
     /// The link's data is between addresses that hop.
     pub hopping: bool,
-    /// Hops that were made, and that failed.
+    /// Hops that were made.
     pub made: u64,
     /// Hops after which both ends fell back.
     pub failed: u64,
@@ -204,6 +204,11 @@ impl Hop {
     /// From which the tokens in this end's steps are derived.
     pub(crate) fn key(&self) -> Arc<Secret<32>> {
         Arc::clone(&self.key)
+    }
+
+    /// What the neighbour said last of where its addresses are.
+    pub(crate) fn said(&self) -> Option<HopPlace> {
+        self.said
     }
 
     /// Where the neighbour's addresses are, if they hop, too.
@@ -419,7 +424,7 @@ impl Hop {
     }
 
     fn retry(&self) -> Duration {
-        (self.interval() / 8).clamp(RETRY.0, RETRY.1)
+        RETRY_MAX.min(self.interval() / 8)
     }
 
     fn fail(&mut self, now: Time) {

@@ -13,6 +13,7 @@ mod schedule;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use budget::Budget;
 pub use link::{Followed, Hop, HopView, Outcome};
 pub use probe::ProbeView;
 pub(crate) use probe::{Asked, Probe};

@@ -331,14 +331,14 @@ impl Far {
         Some(Answered::Here(place))
     }
 
-    /// Says whether nothing counts any more.
+    /// Says whether there is nothing left to be known.
     pub(super) fn handle_timeout(&mut self, now: Time) -> bool {
         self.claim.take_if(|(_, until)| *until <= now);
         self.left.take_if(|(_, until)| *until <= now);
         self.asked.take_if(|(.., when)| *when + ANSWER_KEPT <= now);
-        let is_left = self.claim.is_some() || self.asked.is_some() || self.left.is_some();
-        let is_left = is_left || self.seen.is_some();
-        !is_left && !self.to_left.is_spent(now)
+        let counts = self.claim.is_some() || self.asked.is_some() || self.left.is_some();
+        let counts = counts || self.seen.is_some() || self.to_left.is_spent(now);
+        !counts
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {

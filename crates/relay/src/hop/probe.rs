@@ -27,8 +27,9 @@ const TRIES: u32 = 6;
 /// How long the neighbour sends to, and knows, the address that it was asked for.
 const KEPT: Duration = Duration::from_secs(4);
 /// How many messages of one neighbour's probes are answered while a [`Budget`] counts them. What is
-/// more is `hop_budget`.
-const ANSWERS_MAX: u32 = 32;
+/// more is `hop_budget`. A probe through a prefix that is closed asks up to 18 times, in 4 s or
+/// more.
+const ANSWERS_MAX: u32 = 48;
 
 /// What a probe has found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,7 +45,6 @@ pub struct ProbeView {
 }
 
 /// One that is under way, or was.
-#[derive(Debug)]
 pub(crate) struct Probe {
     identifier: u64,
     again: Time,
@@ -115,7 +115,7 @@ impl Probe {
 }
 
 /// What the neighbour's probes are answered with.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Asked {
     /// The neighbour's address, and until when it is known.
     at: Option<(u64, Time)>,

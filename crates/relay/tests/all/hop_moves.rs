@@ -3,9 +3,9 @@
 use core::time::Duration;
 
 use crate::hops::{H1, R1, R2, all_hop, followed, hop_by_the_hour, lost, net, view};
-use crate::support::{Net, Walls, hop_prefix, hopper, moved_prefix, under};
+use crate::support::{Net, Race, Walls, hop_prefix, hopper, moved_prefix, socket, under};
 use shoal_relay::Path;
-use shoal_wire::DropReason;
+use shoal_wire::{Address, DropReason, LinkId};
 
 /// Another prefix is routed to a node, which is told of it. The former one stays, for now.
 fn renumber(net: &mut Net, node: usize, prefix: [u8; 8]) {
@@ -194,4 +194,44 @@ fn identifiers_that_stay_are_those_of_their_prefixes() {
     net.routed[R1] = moved_prefix(R1);
     lost(&mut net, 31);
     assert!(!has(&net, 7) && has(&net, 8));
+}
+
+/// Somebody who was faster than the neighbour's frames has the link moved to a third machine, and
+/// the link begins to hop before that was found out. Back at the fixed endpoint it is on trial yet.
+#[test]
+fn a_place_that_was_raced_is_on_trial_when_the_link_comes_back_there() {
+    let (victim, link) = (socket(77), LinkId::from_bits(0));
+    let mut net = net(|_| {});
+    let talk = |net: &mut Net| {
+        net.send(H1, Address::new(2, 0), 4, 1);
+        net.send(R2, Address::new(1, 1), 1, 2);
+        net.run(Duration::from_millis(1));
+    };
+    let until = |net: &mut Net, done: &dyn Fn(&Net) -> bool| {
+        let left = (0..3_000).find(|_| {
+            talk(net);
+            done(net)
+        });
+        assert!(left.is_some());
+    };
+    net.nodes[R2].relay.set_hop(net.now, link, None);
+    until(&mut net, &|net| !view(net, R1).hopping);
+    let race = Race::new((R2, R1), victim);
+    net.race = Some(Race { loses_small: true, ..race });
+    let at_victim =
+        |net: &Net| net.nodes[R1].relay.view(link).and_then(|link| link.endpoint) == Some(victim);
+    until(&mut net, &at_victim);
+    net.nodes[R2].relay.set_hop(net.now, link, Some(Duration::from_secs(1)));
+    until(&mut net, &|net| view(net, R1).hopping);
+    assert!(at_victim(&net));
+    net.race = Some(Race::new((R2, R1), victim));
+    net.nodes[R2].relay.set_hop(net.now, link, None);
+    until(&mut net, &|net| !view(net, R1).hopping);
+    assert!(at_victim(&net));
+    for _ in 0..2_000 {
+        talk(&mut net);
+    }
+    let bytes = net.race.as_ref().map_or(0, |race| race.bytes);
+    assert!(bytes < 100_000, "{bytes}");
+    assert!(!at_victim(&net));
 }

@@ -170,6 +170,36 @@ fn a_link_stops_and_begins_to_hop_as_its_ends_are_told() {
     traffic(&mut net, 5);
 }
 
+/// It was told to stop while nobody heard it.
+#[test]
+fn a_neighbour_that_was_away_hears_that_this_end_hops_no_more() {
+    let mut net = net(|_| {});
+    net.cut.push((R1, R2));
+    net.run(90 * SECOND);
+    net.nodes[R2].relay.set_hop(net.now, LinkId::from_bits(0), None);
+    net.run(SECOND);
+    net.cut.clear();
+    net.run(60 * SECOND);
+    let hop = view(&net, R1);
+    assert!(!hop.hopping && !hop.agreed);
+    traffic(&mut net, 3);
+}
+
+#[test]
+fn who_says_something_new_of_its_place_all_the_time_is_not_listened_to() {
+    let mut net = net(|_| {});
+    let link = LinkId::from_bits(0);
+    for round in 0..100 {
+        net.nodes[R2].relay.set_hop(net.now, link, Some((1 + round % 2) * SECOND));
+        net.run(Duration::from_millis(20));
+    }
+    let counters = net.nodes[R1].relay.counters();
+    assert!((1..100).contains(&counters.dropped(DropReason::HopBudget)));
+    // The place is told with each new session.
+    net.run(150 * SECOND);
+    assert!(all_hop(&net));
+}
+
 /// All that a neighbour sent in three epochs comes once more, and with a bit changed, where this
 /// node takes frames in: each is dropped by name, and no hop is made or fails for it.
 #[test]
