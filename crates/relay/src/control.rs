@@ -376,6 +376,7 @@ impl<C: Ciphers> Relay<C> {
     pub(crate) fn drive(&mut self, now: Time, sink: &mut impl Sink) {
         for _ in 0..ROUNDS_MAX {
             let mut silent = true;
+            self.follow_heard(now);
             while let Some(event) = self.sessions.poll_event() {
                 silent = false;
                 self.handle_session(now, event, sink);

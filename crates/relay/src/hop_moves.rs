@@ -64,7 +64,7 @@ impl<C: Ciphers> Relay<C> {
             match place.filter(|_| known.shown.is_some()) {
                 // The move stays on trial.
                 Some(_) => neighbour.endpoint = place,
-                None => _ = neighbour.trial.end(),
+                None => neighbour.trial.stay(neighbour.endpoint),
             }
             known.shown = known.shown.and(place);
             self.sessions.set_endpoint(PeerId::from(link), neighbour.endpoint);
@@ -117,15 +117,19 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
-    /// Takes the answer to a challenge of the place that the neighbour named; false if it is not
-    /// one of these.
+    /// Takes the answer to a challenge of the place that the neighbour named, or of the one before
+    /// the fixed endpoint; false if it is neither.
     pub(crate) fn hop_answered(&mut self, now: Time, link: LinkId, token: PathToken) -> bool {
-        let known = self.hops.links.get_mut(&link);
-        let Some(followed) = known.and_then(|known| known.hop.answered(now, token)) else {
-            return false;
-        };
+        let Some(known) = self.hops.links.get_mut(&link) else { return false };
+        let former = known.aside.as_ref().and_then(|aside| aside.answered(token));
+        if let (Some(former), Some(neighbour)) = (former, self.neighbours.get_mut(link)) {
+            neighbour.trial.take_back(now);
+            (known.fixed, known.aside) = (Some(former), None);
+            return true;
+        }
+        let Some(followed) = known.hop.answered(now, token) else { return false };
         if followed == Followed::Moved {
-            self.hop_followed(link);
+            self.hop_followed(now, link);
         }
         self.follow_hop(now, link);
         true
@@ -133,10 +137,10 @@ impl<C: Ciphers> Relay<C> {
 
     /// A neighbour was found under another prefix of its own. It alone can say where it goes, and
     /// has answered there.
-    pub(crate) fn hop_followed(&mut self, link: LinkId) {
+    pub(crate) fn hop_followed(&mut self, now: Time, link: LinkId) {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         if let Some(known) = self.hops.links.get_mut(&link) {
-            known.leave_fixed(&mut neighbour.trial);
+            known.leave_fixed(now, neighbour);
         }
         neighbour.trial.end();
         neighbour.trial.announced();
@@ -157,11 +161,15 @@ impl<C: Ciphers> Relay<C> {
         if !established {
             return;
         }
+        let former = known.aside.as_mut().and_then(|aside| aside.poll_ask(now));
         let body = HopPlace::to_bytes(Some(known.hop.own()));
         let endpoint = self.neighbours.get(link).and_then(|neighbour| neighbour.endpoint);
         let opens = opens.into_iter().chain(endpoint.filter(|_| again));
         for ends in opens {
             self.send_beside(now, link, ends, (CONTROL_HOP_PLACE, &body), sink);
+        }
+        if let Some((at, token)) = former {
+            self.send_beside(now, link, at, (CONTROL_PATH_CHALLENGE, &token), sink);
         }
         let (asks, token) = asks.unwrap_or_default();
         for ends in asks {

@@ -14,6 +14,7 @@ use shoal_wire::{
 };
 
 use crate::hop::{Asked, Budget, Followed, Hop, HopView, Probe, Rendezvous};
+use crate::neighbours::Neighbour;
 use crate::trial::{Aside, Trial};
 use crate::{LinkView, Relay, Sink};
 
@@ -77,8 +78,8 @@ pub(crate) struct Hopping {
     pub(crate) shown: Option<Endpoints>,
     /// Where they would go without one.
     pub(crate) fixed: Option<Endpoints>,
-    /// What is to be proven of that place when frames go there again.
-    aside: Option<Box<Aside>>,
+    /// The move there, while it is not settled.
+    pub(crate) aside: Option<Box<Aside>>,
     /// Interface identifiers at which frames may come.
     accepted: Vec<u64>,
     alarm: Option<Time>,
@@ -105,10 +106,18 @@ impl Hopping {
         self.hop.said() == place || self.told.spend(now, 1, TOLD_MAX)
     }
 
-    /// Data leaves the fixed endpoint. What is on trial of that stays so.
-    pub(crate) fn leave_fixed(&mut self, trial: &mut Trial) {
+    /// Data leaves the fixed endpoint. A move there that is not settled is judged meanwhile.
+    pub(crate) fn leave_fixed(&mut self, now: Time, neighbour: &mut Neighbour) {
         if self.shown.is_none() {
-            self.aside = trial.put_aside().or(self.aside.take());
+            let aside = neighbour.trial.put_aside(now, neighbour.endpoint);
+            self.aside = aside.or(self.aside.take());
+        }
+    }
+
+    /// Frames go to the fixed endpoint `at`, which may be on trial yet.
+    fn come_back(&mut self, now: Time, at: Option<Endpoints>, trial: &mut Trial) {
+        if let Some(aside) = self.aside.take().filter(|aside| aside.counts(now, at)) {
+            trial.resume(now, *aside);
         }
     }
 
@@ -374,7 +383,7 @@ impl<C: Ciphers> Relay<C> {
             && let Some(neighbour) = self.neighbours.get_mut(link)
         {
             if known.shown.is_none() {
-                known.leave_fixed(&mut neighbour.trial);
+                known.leave_fixed(now, neighbour);
                 known.fixed = neighbour.endpoint;
             }
             let remote = |at: Option<Endpoints>| at.map(|at| at.remote);
@@ -384,11 +393,14 @@ impl<C: Ciphers> Relay<C> {
                 neighbour.trial.end();
             }
             known.shown = place;
-            if let Some(aside) = known.aside.take_if(|_| place.is_none()) {
-                neighbour.trial.resume(now, *aside);
-            }
             neighbour.endpoint = place.or(known.fixed);
             self.sessions.set_endpoint(PeerId::from(link), neighbour.endpoint);
+        }
+        match self.neighbours.get_mut(link).filter(|_| known.aside.is_some()) {
+            Some(neighbour) if known.shown.is_none() => {
+                known.come_back(now, neighbour.endpoint, &mut neighbour.trial);
+            }
+            _ => _ = known.aside.take_if(|aside| !aside.counts(now, known.fixed)),
         }
         let before = core::mem::take(&mut known.accepted);
         known.hop.accepted(now, &mut known.accepted);
@@ -408,7 +420,9 @@ impl<C: Ciphers> Relay<C> {
         let probe = known.probe.as_ref().and_then(Probe::poll_timeout);
         let answers = known.asked.is_due().then_some(Time::ZERO);
         let meet = known.meet.as_ref().map(|meet| meet.poll_timeout(now));
-        let due = [known.hop.poll_timeout(now), probe, answers, meet].into_iter().flatten().min();
+        let aside = known.aside.as_ref().map(|aside| aside.poll_timeout());
+        let due = [known.hop.poll_timeout(now), probe, answers, meet, aside];
+        let due = due.into_iter().flatten().min();
         self.set_calls(now, link);
         if changed {
             self.hops.gather();
@@ -457,10 +471,8 @@ impl<C: Ciphers> Relay<C> {
         let Some(known) = self.hops.links.get_mut(&link) else { return (to, false) };
         if !scheduled {
             known.hop.fall(now);
-            if let (Some(aside), Some(neighbour)) =
-                (known.aside.take(), self.neighbours.get_mut(link))
-            {
-                neighbour.trial.resume(now, *aside);
+            if let Some(neighbour) = self.neighbours.get_mut(link) {
+                known.come_back(now, known.fixed, &mut neighbour.trial);
             }
         }
         let place = known.place::<C>();
@@ -501,7 +513,7 @@ impl<C: Ciphers> Relay<C> {
         let known = self.hops.links.get_mut(&link).ok_or(DropReason::BadHop)?;
         let followed = known.hop.handle(now, step)?;
         if followed == Followed::Moved {
-            self.hop_followed(link);
+            self.hop_followed(now, link);
         }
         self.hops.hear(link);
         Ok(())
@@ -515,7 +527,9 @@ impl<C: Ciphers> Relay<C> {
         for link in due.map(|(_, link)| *link).collect::<Vec<_>>() {
             if let Some(known) = self.hops.links.get_mut(&link) {
                 known.hop.handle_timeout(now);
-                if known.probe.as_ref().and_then(Probe::poll_timeout).is_some_and(|at| at <= now) {
+                let probe = known.probe.as_ref().and_then(Probe::poll_timeout);
+                let aside = known.aside.as_ref().map(|aside| aside.poll_timeout());
+                if [probe, aside].into_iter().flatten().any(|at| at <= now) {
                     self.hops.list(link);
                 }
                 self.follow_hop(now, link);
@@ -523,11 +537,15 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
-    /// Sends places and steps that are due; says whether there were any.
-    pub(crate) fn send_hops(&mut self, now: Time, sink: &mut impl Sink) -> bool {
+    /// Does what neighbours' messages ask for, before anything that builds on it.
+    pub(crate) fn follow_heard(&mut self, now: Time) {
         for link in core::mem::take(&mut self.hops.heard) {
             self.follow_hop(now, link);
         }
+    }
+
+    /// Sends places and steps that are due; says whether there were any.
+    pub(crate) fn send_hops(&mut self, now: Time, sink: &mut impl Sink) -> bool {
         let listed = core::mem::take(&mut self.hops.listed);
         for &link in &listed {
             let established = self.neighbours.get(link).is_some_and(|n| n.established);

@@ -29,11 +29,16 @@ impl<C: Ciphers> Relay<C> {
         }
         // Of a place before this one, the endpoint is left.
         let _before = self.take_meeting(now, link, false);
-        let Some(place) = place else { return self.follow_hop(now, link) };
+        let Some(place) = place else {
+            self.follow_hop(now, link);
+            return self.refresh();
+        };
         let peer = PeerId::from(link);
         let fallback = self.sessions.home(peer);
         let made = self.meeting(now, peer, place);
-        let (Some(mut meet), Some(known)) = (made, self.hops.links.get_mut(&link)) else { return };
+        let (Some(mut meet), Some(known)) = (made, self.hops.links.get_mut(&link)) else {
+            return self.refresh();
+        };
         meet.fallback = fallback;
         known.meet = Some(meet);
         self.sessions.set_home(peer, None);

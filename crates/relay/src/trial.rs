@@ -43,6 +43,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const DOUBLINGS_MAX: u32 = 6;
 /// For how long a move that was taken back makes further moves wait.
 const CONTESTED_FOR: Duration = Duration::from_secs(60);
+/// How often the former place is asked while the link's data hops.
+const ASIDE_ASKS: u32 = 6;
 /// For how long the former place is asked and remembered.
 const FORMER_KEPT: Duration = Duration::from_secs(5);
 /// Bytes of cells that a place may get before it proved itself: one burst, ...
@@ -128,11 +130,43 @@ pub(crate) struct Trial {
     answers: Vec<PathToken>,
 }
 
-/// A move that is limited while frames go to neither of its places.
+/// A move that was not settled when the link's data began to hop. The former place is asked for a
+/// while; if it is silent, the endpoint is good.
 pub(crate) struct Aside {
+    /// The endpoint.
+    at: Endpoints,
     former: Former,
     moved: Move,
     shaken: Option<Endpoints>,
+    /// Until then it is not settled.
+    until: Time,
+}
+
+impl Aside {
+    /// Whether it is not settled where the endpoint is, which is still this one.
+    pub(crate) fn counts(&self, now: Time, endpoint: Option<Endpoints>) -> bool {
+        now < self.until && is_at(endpoint, &self.at)
+    }
+
+    /// Takes the challenge of the former place, if one is to leave.
+    pub(crate) fn poll_ask(&mut self, now: Time) -> Option<(Endpoints, PathToken)> {
+        let asks = self.former.asks < ASIDE_ASKS && self.former.ask(now);
+        asks.then_some((self.former.at, self.former.challenge))
+    }
+
+    /// When a challenge is to leave, or all is settled.
+    pub(crate) fn poll_timeout(&self) -> Time {
+        match self.former.asked {
+            None => Time::ZERO,
+            Some(at) if self.former.asks < ASIDE_ASKS => at + FORMER_AGAIN,
+            Some(_) => self.until,
+        }
+    }
+
+    /// The former place, if this is its answer: the neighbour is there.
+    pub(crate) fn answered(&self, token: PathToken) -> Option<Endpoints> {
+        (self.former.challenge == token).then_some(self.former.at)
+    }
 }
 
 impl Former {
@@ -202,22 +236,44 @@ impl Trial {
         self.candidate.as_ref().map(|candidate| candidate.at)
     }
 
-    /// Forgets all places, too, but gives those of a move whose limit still counts.
-    pub(crate) fn put_aside(&mut self) -> Option<Box<Aside>> {
-        let limited = self.is_limited();
+    /// Forgets all places, too, but gives those of a move to the endpoint that is not settled.
+    pub(crate) fn put_aside(
+        &mut self,
+        now: Time,
+        endpoint: Option<Endpoints>,
+    ) -> Option<Box<Aside>> {
         let (former, moved, shaken) = (self.former.take(), self.moved.take(), self.shaken.take());
         self.end();
-        let (former, moved) = former.zip(moved).filter(|_| limited)?;
-        Some(Box::new(Aside { former, moved, shaken }))
+        let (former, moved, at) = (former?, moved?, endpoint?);
+        if moved.open.is_some() && moved.since + FORMER_KEPT <= now {
+            return None;
+        }
+        let former = Former::new(now, former.at, former.challenge);
+        Some(Box::new(Aside { at, former, moved, shaken, until: now + FORMER_KEPT }))
     }
 
-    /// The endpoint is where it was when these were put aside: its former place counts, and is to
-    /// be silent anew.
+    /// Frames go to the endpoint again before that was settled: it is on trial anew.
     pub(crate) fn resume(&mut self, now: Time, aside: Aside) {
-        let Aside { former, moved, shaken } = aside;
+        let Aside { former, moved, shaken, .. } = aside;
         self.candidate = None;
-        self.former = Some(Former { first: now, asked: None, asks: 0, ..former });
-        (self.moved, self.shaken) = (Some(Move { since: now, ..moved }), shaken);
+        self.former = Some(Former::new(now, former.at, former.challenge));
+        self.moved = Some(Move { since: now, open: None, base: None, ..moved });
+        self.shaken = shaken;
+    }
+
+    /// The former place has answered, and is the endpoint again.
+    pub(crate) fn take_back(&mut self, now: Time) {
+        self.contested = Some(now);
+        self.taken_back += 1;
+    }
+
+    /// A challenge was answered elsewhere, and the endpoint stays. If that was on trial before, it
+    /// still is.
+    pub(crate) fn stay(&mut self, endpoint: Option<Endpoints>) {
+        let moved = |former: &Former| !is_at(endpoint, &former.at);
+        if !self.former.as_ref().is_some_and(moved) {
+            self.end();
+        }
     }
 
     fn is_contested(&self, now: Time) -> bool {
@@ -475,18 +531,46 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_aside_is_on_trial_anew() {
+    fn what_was_put_aside_is_settled_meanwhile_or_on_trial_anew() {
         let mut trial = Trial::default();
-        assert!(trial.put_aside().is_none());
+        assert!(trial.put_aside(NOW, Some(at(2))).is_none());
         let mut numbers = 1..;
         assert!(trial.note(NOW, at(2), Some(at(1)), || [numbers.next().unwrap(); 8]));
         let tokens = trial.take_due().map(|due| due.unwrap().1);
         assert_eq!(trial.answered(NOW, tokens[0]), Some(Verdict::Go(at(2))));
-        let aside = trial.put_aside().unwrap();
+        let mut aside = trial.put_aside(NOW, Some(at(2))).unwrap();
         assert!(!trial.is_limited());
         assert_eq!(trial.answered(NOW, tokens[1]), None);
-        trial.resume(NOW, *aside);
+        let (mut now, mut asked) = (NOW, 0);
+        while aside.poll_timeout() < aside.until {
+            now = now.max(aside.poll_timeout());
+            assert_eq!(aside.poll_ask(now), Some((at(1), tokens[1])));
+            asked += 1;
+        }
+        assert_eq!((asked, aside.poll_ask(now + FORMER_AGAIN)), (ASIDE_ASKS, None));
+        assert_eq!((aside.answered(tokens[0]), aside.answered(tokens[1])), (None, Some(at(1))));
+        assert!(aside.counts(now, Some(at(2))) && !aside.counts(now, Some(at(3))));
+        assert!(!aside.counts(NOW + FORMER_KEPT, Some(at(2))));
+        trial.resume(now, *aside);
         assert!(trial.is_limited());
-        assert_eq!(trial.answered(NOW, tokens[1]), Some(Verdict::Go(at(1))), "back");
+        assert_eq!(trial.answered(now, tokens[1]), Some(Verdict::Go(at(1))), "back");
+    }
+
+    #[test]
+    fn an_answer_from_elsewhere_leaves_the_endpoint_on_trial() {
+        let mut trial = Trial::default();
+        let mut numbers = 1..;
+        let mut token = || [numbers.next().unwrap(); 8];
+        assert!(trial.note(NOW, at(2), Some(at(1)), &mut token));
+        let [candidate, former] = trial.take_due().map(|due| due.unwrap().1);
+        assert_eq!(trial.answered(NOW, candidate), Some(Verdict::Go(at(2))));
+        trial.note(NOW + AGAIN, at(3), Some(at(2)), token);
+        let other = trial.take_due()[0].unwrap().1;
+        assert_eq!(trial.answered(NOW + AGAIN, other), Some(Verdict::Go(at(3))));
+        trial.stay(Some(at(2)));
+        assert!(trial.is_limited());
+        assert_eq!(trial.answered(NOW + AGAIN, former), Some(Verdict::Go(at(1))));
+        trial.stay(Some(at(1)));
+        assert!(!trial.is_limited());
     }
 }

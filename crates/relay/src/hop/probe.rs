@@ -27,8 +27,7 @@ const TRIES: u32 = 6;
 /// How long the neighbour sends to, and knows, the address that it was asked for.
 const KEPT: Duration = Duration::from_secs(4);
 /// How many messages of one neighbour's probes are answered while a [`Budget`] counts them. What is
-/// more is `hop_budget`. A probe through a prefix that is closed asks up to 18 times, in 4 s or
-/// more.
+/// more is `hop_budget`. A probe through a prefix that is closed sends 18, in 4 s.
 const ANSWERS_MAX: u32 = 48;
 
 /// What a probe has found.

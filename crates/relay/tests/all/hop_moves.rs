@@ -1,6 +1,7 @@
 //! A node's prefix becomes another one, which it tells its neighbours.
 
 use core::time::Duration;
+use std::net::SocketAddr;
 
 use crate::hops::{H1, R1, R2, all_hop, followed, hop_by_the_hour, lost, net, view};
 use crate::support::{Net, Race, Walls, hop_prefix, hopper, moved_prefix, socket, under};
@@ -196,42 +197,93 @@ fn identifiers_that_stay_are_those_of_their_prefixes() {
     assert!(!has(&net, 7) && has(&net, 8));
 }
 
-/// Somebody who was faster than the neighbour's frames has the link moved to a third machine, and
-/// the link begins to hop before that was found out. Back at the fixed endpoint it is on trial yet.
-#[test]
-fn a_place_that_was_raced_is_on_trial_when_the_link_comes_back_there() {
-    let (victim, link) = (socket(77), LinkId::from_bits(0));
-    let mut net = net(|_| {});
-    let talk = |net: &mut Net| {
+/// The first of the two routers' links hops no more, or does again.
+fn set_hop(net: &mut Net, hops: bool) {
+    let interval = hops.then_some(Duration::from_secs(1));
+    net.nodes[R2].relay.set_hop(net.now, LinkId::from_bits(0), interval);
+    until(net, |net| view(net, R1).hopping == hops);
+}
+
+/// Both ends of that link send, four cells and one in a millisecond, until that is so.
+fn until(net: &mut Net, done: impl Fn(&Net) -> bool) {
+    let left = (0..3_000).find(|_| {
         net.send(H1, Address::new(2, 0), 4, 1);
         net.send(R2, Address::new(1, 1), 1, 2);
         net.run(Duration::from_millis(1));
-    };
-    let until = |net: &mut Net, done: &dyn Fn(&Net) -> bool| {
-        let left = (0..3_000).find(|_| {
-            talk(net);
-            done(net)
-        });
-        assert!(left.is_some());
-    };
-    net.nodes[R2].relay.set_hop(net.now, link, None);
-    until(&mut net, &|net| !view(net, R1).hopping);
-    let race = Race::new((R2, R1), victim);
-    net.race = Some(Race { loses_small: true, ..race });
-    let at_victim =
-        |net: &Net| net.nodes[R1].relay.view(link).and_then(|link| link.endpoint) == Some(victim);
-    until(&mut net, &at_victim);
-    net.nodes[R2].relay.set_hop(net.now, link, Some(Duration::from_secs(1)));
-    until(&mut net, &|net| view(net, R1).hopping);
-    assert!(at_victim(&net));
-    net.race = Some(Race::new((R2, R1), victim));
-    net.nodes[R2].relay.set_hop(net.now, link, None);
-    until(&mut net, &|net| !view(net, R1).hopping);
-    assert!(at_victim(&net));
-    for _ in 0..2_000 {
-        talk(&mut net);
+        done(net)
+    });
+    assert!(left.is_some());
+}
+
+fn talk(net: &mut Net, millis: u64) {
+    let end = net.now + Duration::from_millis(millis);
+    while net.now < end {
+        until(net, |_| true);
     }
+}
+
+/// Where the first router has the second one besides its schedule.
+fn fixed(net: &Net) -> Option<SocketAddr> {
+    net.nodes[R1].relay.view(LinkId::from_bits(0)).and_then(|link| link.endpoint)
+}
+
+/// Somebody who is faster than the neighbour's frames has the link moved to a third machine, and
+/// keeps the former place silent. The link begins to hop before that was found out.
+fn raced() -> Net {
+    let mut net = net(|_| {});
+    set_hop(&mut net, false);
+    let race = Race::new((R2, R1), socket(77));
+    net.race = Some(Race { loses_small: true, ..race });
+    until(&mut net, |net| fixed(net) == Some(socket(77)));
+    set_hop(&mut net, true);
+    assert_eq!(fixed(&net), Some(socket(77)));
+    net.race = Some(Race::new((R2, R1), socket(77)));
+    net
+}
+
+#[test]
+fn a_place_that_was_raced_is_on_trial_when_the_link_comes_back_there() {
+    let mut net = raced();
+    net.nodes[R2].relay.set_hop(net.now, LinkId::from_bits(0), None);
+    talk(&mut net, 2_000);
+    let bytes = net.race.as_ref().map_or(0, |race| race.bytes);
+    assert!(bytes > 0 && bytes < 100_000, "{bytes}");
+    assert_eq!(fixed(&net), Some(socket(R2)));
+}
+
+#[test]
+fn a_place_that_was_raced_is_left_while_the_link_hops() {
+    let mut net = raced();
+    talk(&mut net, 300);
+    assert!(view(&net, R1).hopping);
+    assert_eq!(fixed(&net), Some(socket(R2)));
+    set_hop(&mut net, false);
+    talk(&mut net, 2_000);
     let bytes = net.race.as_ref().map_or(0, |race| race.bytes);
     assert!(bytes < 100_000, "{bytes}");
-    assert!(!at_victim(&net));
+}
+
+/// The neighbour goes elsewhere, and the link hops at once. Whatever happens later, it is there.
+#[test]
+fn a_place_whose_former_one_was_silent_is_the_neighbours() {
+    for away in [100, 6_000] {
+        let mut net = net(|_| {});
+        set_hop(&mut net, false);
+        net.nodes[R2].at = socket(50);
+        until(&mut net, |net| fixed(net) == Some(socket(50)));
+        set_hop(&mut net, true);
+        talk(&mut net, 6_000);
+        net.cut.push((R1, R2));
+        for _ in 0..away {
+            net.run(Duration::from_millis(1));
+            assert_eq!(fixed(&net), Some(socket(50)), "{away}");
+        }
+        net.cut.clear();
+        net.unrouted = [Some(R2); 2];
+        net.run(Duration::from_secs(30));
+        assert_eq!(fixed(&net), Some(socket(50)), "{away}");
+        let before = net.nodes[R2].cells.len();
+        talk(&mut net, 1_000);
+        assert!(net.nodes[R2].cells.len() - before > 3_900);
+    }
 }
