@@ -159,6 +159,8 @@ impl<C: Ciphers> Relay<C> {
         }
         let change = neighbour.liveness.session_lost(now, neighbour.called);
         self.neighbours.reschedule(link);
+        // Also where the link was never up.
+        self.hop_lost(now, link);
         self.transition(now, link, change);
         self.set_calls(now, link);
     }
@@ -403,9 +405,14 @@ impl<C: Ciphers> Relay<C> {
                 let (from, hopping) = self.hop_session(now, link, to);
                 let Some(neighbour) = self.neighbours.get_mut(link) else { return };
                 neighbour.endpoint = from;
-                let asks = match initiator || hopping {
-                    true => neighbour.trial.end(),
-                    false => neighbour.trial.called(now, from, before, self.rng.array()),
+                let is_there = |to: Endpoints| from.is_some_and(|from| from.is_same_place(&to));
+                let asks = if hopping || initiator && to.is_some_and(is_there) {
+                    neighbour.trial.end()
+                } else if initiator {
+                    // It was at an address of the schedule, which says nothing of this one.
+                    false
+                } else {
+                    neighbour.trial.called(now, from, before, self.rng.array())
                 };
                 neighbour.established = true;
                 (neighbour.keys, neighbour.level) = (Some((now, suite)), level);

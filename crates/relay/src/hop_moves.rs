@@ -7,12 +7,46 @@ use shoal_wire::{
 };
 
 use crate::hop::Followed;
-use crate::hops::{FORMER_KEPT, Former};
+use crate::hops::{FORMER_KEPT, Former, Hopping};
+use crate::neighbours::Neighbour;
+use crate::trial::Trial;
 use crate::{Relay, Sink};
 
 /// The prefix of the neighbour's address.
 fn under(at: Endpoints) -> Option<[u8; 8]> {
     HopPlace::split(at.remote).map(|(prefix, _)| prefix)
+}
+
+/// How often in 10 s a neighbour may say something new of where its addresses hop.
+const TOLD_MAX: u32 = 32;
+
+impl Hopping {
+    /// Whether this place of the neighbour's is to be taken in: few new ones are.
+    pub(crate) fn may_tell(&mut self, now: Time, place: Option<HopPlace>) -> bool {
+        self.hop.said() == place || self.told.spend(now, 1, TOLD_MAX)
+    }
+
+    /// Whether that the neighbour is here says under which prefix its schedule is, and no more: the
+    /// link does not hop.
+    pub(crate) fn says_prefix(&self, now: Time, at: Endpoints) -> bool {
+        let hop = &self.hop;
+        self.shown.is_none() && (hop.knows(now, at.remote) || hop.roamed(now, at.remote).is_some())
+    }
+
+    /// Data leaves the fixed endpoint. A move there that is not settled is judged meanwhile.
+    pub(crate) fn leave_fixed(&mut self, now: Time, neighbour: &mut Neighbour) {
+        if self.shown.is_none() {
+            let aside = neighbour.trial.put_aside(now, neighbour.endpoint);
+            self.aside = aside.or(self.aside.take());
+        }
+    }
+
+    /// Frames go to the fixed endpoint `at`, which may be on trial yet.
+    pub(crate) fn come_back(&mut self, now: Time, at: Option<Endpoints>, trial: &mut Trial) {
+        if let Some(aside) = self.aside.take().filter(|aside| aside.counts(now, at)) {
+            trial.resume(now, *aside);
+        }
+    }
 }
 
 impl<C: Ciphers> Relay<C> {
@@ -61,10 +95,9 @@ impl<C: Ciphers> Relay<C> {
         }
         let place = known.hop.place();
         if let Some(neighbour) = self.neighbours.get_mut(link) {
-            match place.filter(|_| known.shown.is_some()) {
-                // The move stays on trial.
-                Some(_) => neighbour.endpoint = place,
-                None => neighbour.trial.stay(neighbour.endpoint),
+            // What is on trial of the endpoint stays so.
+            if known.shown.is_some() && place.is_some() {
+                neighbour.endpoint = place;
             }
             known.shown = known.shown.and(place);
             self.sessions.set_endpoint(PeerId::from(link), neighbour.endpoint);
@@ -125,6 +158,11 @@ impl<C: Ciphers> Relay<C> {
         if let (Some(former), Some(neighbour)) = (former, self.neighbours.get_mut(link)) {
             neighbour.trial.take_back(now);
             (known.fixed, known.aside) = (Some(former), None);
+            if known.shown.is_none() {
+                // What the step that came with the answer says is yet to be followed.
+                neighbour.endpoint = known.fixed;
+                self.sessions.set_endpoint(PeerId::from(link), known.fixed);
+            }
             return true;
         }
         let Some(followed) = known.hop.answered(now, token) else { return false };
@@ -158,10 +196,10 @@ impl<C: Ciphers> Relay<C> {
         let Some(known) = self.hops.links.get_mut(&link) else { return };
         let (opens, asks) = (known.hop.poll_opens(now), known.hop.poll_ask(now, token));
         let again = known.hop.poll_tell_again();
+        let former = known.aside.as_mut().and_then(|aside| aside.poll_ask(now));
         if !established {
             return;
         }
-        let former = known.aside.as_mut().and_then(|aside| aside.poll_ask(now));
         let body = HopPlace::to_bytes(Some(known.hop.own()));
         let endpoint = self.neighbours.get(link).and_then(|neighbour| neighbour.endpoint);
         let opens = opens.into_iter().chain(endpoint.filter(|_| again));

@@ -14,8 +14,7 @@ use shoal_wire::{
 };
 
 use crate::hop::{Asked, Budget, Followed, Hop, HopView, Probe, Rendezvous};
-use crate::neighbours::Neighbour;
-use crate::trial::{Aside, Trial};
+use crate::trial::Aside;
 use crate::{LinkView, Relay, Sink};
 
 /// For how long frames may still come to addresses of a link that stops to hop: until the neighbour
@@ -32,8 +31,6 @@ pub const FORMER_KEPT: Duration = Duration::from_secs(30);
 /// Copies of one link's steps that leave at once: of four steps that wait, and one whose copies do,
 /// each between two prefixes of either end.
 const COPIES_MAX: usize = 20;
-/// How often in 10 s a neighbour may say something new of where its addresses hop.
-const TOLD_MAX: u32 = 32;
 
 /// The addresses of this node's prefix at which frames may come.
 #[derive(Clone, PartialEq, Eq)]
@@ -71,7 +68,7 @@ pub(crate) struct Hopping {
     pub(crate) probe: Option<Probe>,
     pub(crate) asked: Asked,
     /// Of new places that the neighbour told.
-    told: Budget,
+    pub(crate) told: Budget,
     /// Where handshakes begin, if not at an endpoint that stays.
     pub(crate) meet: Option<Rendezvous>,
     /// Between which addresses the link's frames go by the schedule; none at the fixed endpoint.
@@ -98,26 +95,6 @@ impl Hopping {
             aside: None,
             accepted: Vec::new(),
             alarm: None,
-        }
-    }
-
-    /// Whether this place of the neighbour's is to be taken in: few new ones are.
-    pub(crate) fn may_tell(&mut self, now: Time, place: Option<HopPlace>) -> bool {
-        self.hop.said() == place || self.told.spend(now, 1, TOLD_MAX)
-    }
-
-    /// Data leaves the fixed endpoint. A move there that is not settled is judged meanwhile.
-    pub(crate) fn leave_fixed(&mut self, now: Time, neighbour: &mut Neighbour) {
-        if self.shown.is_none() {
-            let aside = neighbour.trial.put_aside(now, neighbour.endpoint);
-            self.aside = aside.or(self.aside.take());
-        }
-    }
-
-    /// Frames go to the fixed endpoint `at`, which may be on trial yet.
-    fn come_back(&mut self, now: Time, at: Option<Endpoints>, trial: &mut Trial) {
-        if let Some(aside) = self.aside.take().filter(|aside| aside.counts(now, at)) {
-            trial.resume(now, *aside);
         }
     }
 

@@ -41,7 +41,9 @@ impl<C: Ciphers> Relay<C> {
         let rng = &mut self.rng;
         let former = neighbour.endpoint.filter(|_| !said);
         let listed = neighbour.trial.note(now, from, former, || rng.array());
-        let verdict = neighbour.trial.advance(now);
+        let hops = self.hops.links.get(&link);
+        let hops = |at| hops.is_some_and(|known| known.says_prefix(now, at));
+        let verdict = neighbour.trial.advance(now, hops);
         if listed {
             self.list_path(link);
         }
@@ -92,7 +94,10 @@ impl<C: Ciphers> Relay<C> {
             return Ok(());
         }
         let neighbour = self.neighbours.get_mut(from).ok_or(DropReason::UnknownPeer)?;
-        let verdict = neighbour.trial.answered(now, token).ok_or(DropReason::UnexpectedReply)?;
+        let hops = self.hops.links.get(&from);
+        let hops = |at| hops.is_some_and(|known| known.says_prefix(now, at));
+        let verdict = neighbour.trial.answered(now, token, hops);
+        let verdict = verdict.ok_or(DropReason::UnexpectedReply)?;
         self.follow(now, from, verdict);
         Ok(())
     }

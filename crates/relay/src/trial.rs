@@ -43,8 +43,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const DOUBLINGS_MAX: u32 = 6;
 /// For how long a move that was taken back makes further moves wait.
 const CONTESTED_FOR: Duration = Duration::from_secs(60);
-/// How often the former place is asked while the link's data hops.
-const ASIDE_ASKS: u32 = 6;
+/// How soon it is asked again while the link's data hops: from [`FORMER_AGAIN`] on twice as long
+/// each time, up to this.
+const ASIDE_GAP_MAX: Duration = Duration::from_secs(1);
 /// For how long the former place is asked and remembered.
 const FORMER_KEPT: Duration = Duration::from_secs(5);
 /// Bytes of cells that a place may get before it proved itself: one burst, ...
@@ -130,14 +131,17 @@ pub(crate) struct Trial {
     answers: Vec<PathToken>,
 }
 
-/// A move that was not settled when the link's data began to hop. The former place is asked for a
-/// while; if it is silent, the endpoint is good.
+/// A move that was not settled when the link's data began to hop. The former place is asked until
+/// it is: with no answer by then the endpoint is good.
 pub(crate) struct Aside {
     /// The endpoint.
     at: Endpoints,
     former: Former,
     moved: Move,
     shaken: Option<Endpoints>,
+    /// When the former place is asked next, and how long after that once more.
+    ask_at: Time,
+    gap: Duration,
     /// Until then it is not settled.
     until: Time,
 }
@@ -150,17 +154,16 @@ impl Aside {
 
     /// Takes the challenge of the former place, if one is to leave.
     pub(crate) fn poll_ask(&mut self, now: Time) -> Option<(Endpoints, PathToken)> {
-        let asks = self.former.asks < ASIDE_ASKS && self.former.ask(now);
-        asks.then_some((self.former.at, self.former.challenge))
+        if now < self.ask_at || self.until <= now {
+            return None;
+        }
+        (self.ask_at, self.gap) = (now + self.gap, (self.gap * 2).min(ASIDE_GAP_MAX));
+        Some((self.former.at, self.former.challenge))
     }
 
     /// When a challenge is to leave, or all is settled.
     pub(crate) fn poll_timeout(&self) -> Time {
-        match self.former.asked {
-            None => Time::ZERO,
-            Some(at) if self.former.asks < ASIDE_ASKS => at + FORMER_AGAIN,
-            Some(_) => self.until,
-        }
+        self.ask_at.min(self.until)
     }
 
     /// The former place, if this is its answer: the neighbour is there.
@@ -248,8 +251,8 @@ impl Trial {
         if moved.open.is_some() && moved.since + FORMER_KEPT <= now {
             return None;
         }
-        let former = Former::new(now, former.at, former.challenge);
-        Some(Box::new(Aside { at, former, moved, shaken, until: now + FORMER_KEPT }))
+        let (until, gap) = (now + FORMER_KEPT, FORMER_AGAIN);
+        Some(Box::new(Aside { at, former, moved, shaken, ask_at: now, gap, until }))
     }
 
     /// Frames go to the endpoint again before that was settled: it is on trial anew.
@@ -265,15 +268,6 @@ impl Trial {
     pub(crate) fn take_back(&mut self, now: Time) {
         self.contested = Some(now);
         self.taken_back += 1;
-    }
-
-    /// A challenge was answered elsewhere, and the endpoint stays. If that was on trial before, it
-    /// still is.
-    pub(crate) fn stay(&mut self, endpoint: Option<Endpoints>) {
-        let moved = |former: &Former| !is_at(endpoint, &former.at);
-        if !self.former.as_ref().is_some_and(moved) {
-            self.end();
-        }
     }
 
     fn is_contested(&self, now: Time) -> bool {
@@ -363,7 +357,13 @@ impl Trial {
     }
 
     /// Takes the answer to a challenge; says where the neighbour is. None if no challenge fits it.
-    pub(crate) fn answered(&mut self, now: Time, token: PathToken) -> Option<Verdict> {
+    /// `hops`: whether a place is one of the neighbour's schedule, and the link does not hop.
+    pub(crate) fn answered(
+        &mut self,
+        now: Time,
+        token: PathToken,
+        hops: impl Fn(Endpoints) -> bool,
+    ) -> Option<Verdict> {
         if self.former.as_ref().is_some_and(|former| former.challenge == token) {
             return Some(self.back(now));
         }
@@ -372,11 +372,12 @@ impl Trial {
             return None;
         }
         candidate.answered = true;
-        Some(self.advance(now))
+        Some(self.advance(now, hops))
     }
 
-    /// Moves to the candidate, if it has answered and the former place need not be waited for.
-    pub(crate) fn advance(&mut self, now: Time) -> Verdict {
+    /// Moves to the candidate, if it has answered and the former place need not be waited for. A
+    /// place of the schedule says under which prefix that is, and nothing of the endpoint.
+    pub(crate) fn advance(&mut self, now: Time, hops: impl Fn(Endpoints) -> bool) -> Verdict {
         if self.candidate.as_ref().is_none_or(|candidate| !candidate.answered) {
             return Verdict::Stay;
         }
@@ -390,7 +391,7 @@ impl Trial {
             return Verdict::Stay;
         }
         let Some(candidate) = self.candidate.take() else { return Verdict::Stay };
-        if let Some(former) = &self.former {
+        if let Some(former) = self.former.as_ref().filter(|_| !hops(candidate.at)) {
             self.shaken.get_or_insert(former.at);
             let left = self.moved.as_ref().map_or(BURST, |moved| moved.left);
             self.moved = Some(Move { since: now, left, open: None, base: None });
@@ -488,6 +489,8 @@ mod tests {
     use super::*;
 
     const NOW: Time = Time::from_millis(7_000);
+    /// No place is one of the schedule's.
+    const NOWHERE: fn(Endpoints) -> bool = |_| false;
 
     fn at(last: u8) -> Endpoints {
         Endpoints { local: None, remote: ([192, 0, 2, last], 7_400).into() }
@@ -499,14 +502,14 @@ mod tests {
         let mut token = || [tokens.next().unwrap(); 8];
         assert!(trial.note(NOW, at(2), Some(at(1)), &mut token));
         let [_, former] = trial.take_due();
-        assert_eq!(trial.answered(NOW, former.unwrap().1), Some(Verdict::Stay));
+        assert_eq!(trial.answered(NOW, former.unwrap().1, NOWHERE), Some(Verdict::Stay));
         assert!(trial.note(NOW + AGAIN_MAX, at(2), Some(at(1)), token));
         trial
     }
 
     fn answer(trial: &mut Trial) -> Option<Verdict> {
         let [candidate, _] = trial.take_due();
-        trial.answered(NOW + AGAIN_MAX, candidate.unwrap().1)
+        trial.answered(NOW + AGAIN_MAX, candidate.unwrap().1, NOWHERE)
     }
 
     #[test]
@@ -524,10 +527,10 @@ mod tests {
         let mut numbers = 1..;
         assert!(trial.note(NOW, at(2), Some(at(1)), || [numbers.next().unwrap(); 8]));
         let tokens = trial.take_due().map(|due| due.unwrap().1);
-        assert_eq!(trial.answered(NOW, tokens[0]), Some(Verdict::Go(at(2))));
+        assert_eq!(trial.answered(NOW, tokens[0], NOWHERE), Some(Verdict::Go(at(2))));
         trial.announced();
         assert!(trial.is_limited());
-        assert_eq!(trial.answered(NOW, tokens[1]), Some(Verdict::Go(at(1))), "back");
+        assert_eq!(trial.answered(NOW, tokens[1], NOWHERE), Some(Verdict::Go(at(1))), "back");
     }
 
     #[test]
@@ -537,40 +540,40 @@ mod tests {
         let mut numbers = 1..;
         assert!(trial.note(NOW, at(2), Some(at(1)), || [numbers.next().unwrap(); 8]));
         let tokens = trial.take_due().map(|due| due.unwrap().1);
-        assert_eq!(trial.answered(NOW, tokens[0]), Some(Verdict::Go(at(2))));
+        assert_eq!(trial.answered(NOW, tokens[0], NOWHERE), Some(Verdict::Go(at(2))));
         let mut aside = trial.put_aside(NOW, Some(at(2))).unwrap();
         assert!(!trial.is_limited());
-        assert_eq!(trial.answered(NOW, tokens[1]), None);
-        let (mut now, mut asked) = (NOW, 0);
+        assert_eq!(trial.answered(NOW, tokens[1], NOWHERE), None);
+        let (mut now, mut asked) = (NOW, Vec::new());
         while aside.poll_timeout() < aside.until {
-            now = now.max(aside.poll_timeout());
+            now = aside.poll_timeout();
             assert_eq!(aside.poll_ask(now), Some((at(1), tokens[1])));
-            asked += 1;
+            asked.push(now.since(NOW).as_millis());
         }
-        assert_eq!((asked, aside.poll_ask(now + FORMER_AGAIN)), (ASIDE_ASKS, None));
+        assert_eq!(asked, [0, 40, 120, 280, 600, 1_240, 2_240, 3_240, 4_240]);
+        assert_eq!(aside.poll_ask(aside.until), None);
         assert_eq!((aside.answered(tokens[0]), aside.answered(tokens[1])), (None, Some(at(1))));
         assert!(aside.counts(now, Some(at(2))) && !aside.counts(now, Some(at(3))));
         assert!(!aside.counts(NOW + FORMER_KEPT, Some(at(2))));
         trial.resume(now, *aside);
         assert!(trial.is_limited());
-        assert_eq!(trial.answered(now, tokens[1]), Some(Verdict::Go(at(1))), "back");
+        assert_eq!(trial.answered(now, tokens[1], NOWHERE), Some(Verdict::Go(at(1))), "back");
     }
 
     #[test]
-    fn an_answer_from_elsewhere_leaves_the_endpoint_on_trial() {
+    fn an_answer_from_a_place_of_the_schedule_leaves_the_endpoint_on_trial() {
         let mut trial = Trial::default();
         let mut numbers = 1..;
         let mut token = || [numbers.next().unwrap(); 8];
         assert!(trial.note(NOW, at(2), Some(at(1)), &mut token));
         let [candidate, former] = trial.take_due().map(|due| due.unwrap().1);
-        assert_eq!(trial.answered(NOW, candidate), Some(Verdict::Go(at(2))));
+        assert_eq!(trial.answered(NOW, candidate, NOWHERE), Some(Verdict::Go(at(2))));
         trial.note(NOW + AGAIN, at(3), Some(at(2)), token);
         let other = trial.take_due()[0].unwrap().1;
-        assert_eq!(trial.answered(NOW + AGAIN, other), Some(Verdict::Go(at(3))));
-        trial.stay(Some(at(2)));
-        assert!(trial.is_limited());
-        assert_eq!(trial.answered(NOW + AGAIN, former), Some(Verdict::Go(at(1))));
-        trial.stay(Some(at(1)));
-        assert!(!trial.is_limited());
+        let before = format!("{:?} {:?}", trial.moved, trial.shaken);
+        let hops = |place| place == at(3);
+        assert_eq!(trial.answered(NOW + AGAIN, other, hops), Some(Verdict::Go(at(3))));
+        assert_eq!(format!("{:?} {:?}", trial.moved, trial.shaken), before);
+        assert_eq!(trial.answered(NOW + AGAIN, former, hops), Some(Verdict::Go(at(1))));
     }
 }
