@@ -97,10 +97,12 @@ impl<C: Ciphers> Relay<C> {
         if let Some(neighbour) = self.neighbours.get_mut(link) {
             // What is on trial of the endpoint stays so.
             if known.shown.is_some() && place.is_some() {
-                neighbour.endpoint = place;
+                (known.shown, neighbour.endpoint) = (place, place);
             }
-            known.shown = known.shown.and(place);
             self.sessions.set_endpoint(PeerId::from(link), neighbour.endpoint);
+        }
+        if known.shown.is_some() && place.is_none() {
+            self.hops.hear(link);
         }
         true
     }

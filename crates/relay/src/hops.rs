@@ -449,6 +449,10 @@ impl<C: Ciphers> Relay<C> {
         if !scheduled {
             known.hop.fall(now);
             if let Some(neighbour) = self.neighbours.get_mut(link) {
+                if known.shown.is_some() {
+                    // What was on trial was an address of the schedule.
+                    neighbour.trial.end();
+                }
                 known.come_back(now, known.fixed, &mut neighbour.trial);
             }
         }

@@ -391,7 +391,9 @@ impl Trial {
             return Verdict::Stay;
         }
         let Some(candidate) = self.candidate.take() else { return Verdict::Stay };
-        if let Some(former) = self.former.as_ref().filter(|_| !hops(candidate.at)) {
+        if hops(candidate.at) {
+            self.former.take_if(|_| self.moved.is_none());
+        } else if let Some(former) = &self.former {
             self.shaken.get_or_insert(former.at);
             let left = self.moved.as_ref().map_or(BURST, |moved| moved.left);
             self.moved = Some(Move { since: now, left, open: None, base: None });
