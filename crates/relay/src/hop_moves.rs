@@ -1,4 +1,5 @@
-//! A node's prefix becomes another one, this one's or a neighbour's (`hop/prefixes.rs` says how).
+//! A node's prefix becomes another one, this one's or a neighbour's (`hop/prefixes.rs` says how);
+//! and a link's data leaves a fixed endpoint that is on trial, and comes back there.
 
 use shoal_crypto::Ciphers;
 use shoal_session::{Endpoints, PeerId};

@@ -30,6 +30,8 @@ const AGAIN_MAX: Duration = Duration::from_secs(2);
 const ANOTHER: Duration = Duration::from_millis(20);
 /// How soon the former place is asked again.
 const FORMER_AGAIN: Duration = Duration::from_millis(40);
+/// The longest that [`FORMER_AGAIN`] gets while the link's data hops: it doubles each time.
+const ASIDE_GAP_MAX: Duration = Duration::from_secs(1);
 /// For how long an answer to a challenge counts: longer than any round trip.
 const ANSWER_KEPT: Duration = Duration::from_secs(5);
 /// The former place counts as silent when it left so many challenges unanswered ...
@@ -43,9 +45,6 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const DOUBLINGS_MAX: u32 = 6;
 /// For how long a move that was taken back makes further moves wait.
 const CONTESTED_FOR: Duration = Duration::from_secs(60);
-/// How soon it is asked again while the link's data hops: from [`FORMER_AGAIN`] on twice as long
-/// each time, up to this.
-const ASIDE_GAP_MAX: Duration = Duration::from_secs(1);
 /// For how long the former place is asked and remembered.
 const FORMER_KEPT: Duration = Duration::from_secs(5);
 /// Bytes of cells that a place may get before it proved itself: one burst, ...
