@@ -59,6 +59,24 @@ fn socket(network: &Network, node: usize) -> UdpSocket {
     }
 }
 
+/// A network whose first link has carried something: a kernel under load now and then leaves its
+/// neighbour's first question without an answer, and asks again after a second.
+fn acquainted(topology: Topology, ground: Ground, conditions: Conditions) -> Network {
+    let network = Network::build(topology, ground, conditions).unwrap();
+    let (a, b) = (network.topology().links[0].a, network.topology().links[0].b);
+    let (to, from, at) = (network.endpoint(0, a), socket(&network, a), socket(&network, b));
+    let mut buffer = [0; 2048];
+    let met = (0..25).any(|_| {
+        // What is lost is sent again.
+        let _ = from.send_to(&[1; 100], to);
+        at.recv(&mut buffer).is_ok()
+    });
+    assert!(met, "{ground:?}: nothing passes");
+    at.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    while at.recv(&mut buffer).is_ok() {}
+    network
+}
+
 /// Sends `frames` over the first link; returns the datagrams that arrive, and their bits per second
 /// of UDP payload between the first and the last.
 fn push(network: &Network, frames: usize, pace: Duration) -> (usize, f64) {
@@ -66,7 +84,7 @@ fn push(network: &Network, frames: usize, pace: Duration) -> (usize, f64) {
     let to: SocketAddr = network.endpoint(0, a);
     let (from, at) = (socket(network, a), socket(network, b));
     std::thread::scope(|scope| {
-        scope.spawn(move || {
+        let sender = scope.spawn(move || {
             for _ in 0..frames {
                 // A full socket buffer is a lost datagram, as in the nodes.
                 let _ = from.send_to(&[7; 1440], to);
@@ -77,11 +95,20 @@ fn push(network: &Network, frames: usize, pace: Duration) -> (usize, f64) {
         });
         let mut buffer = [0; 2048];
         let (mut count, mut first, mut last) = (0usize, None, Instant::now());
-        while let Ok(len) = at.recv(&mut buffer) {
+        // A machine that stood still shows a silence of its own: one counts once all was sent, and
+        // not alone.
+        let mut silences = 0;
+        while silences < 2 {
+            let sent = sender.is_finished();
+            let Ok(len) = at.recv(&mut buffer) else {
+                silences += usize::from(sent);
+                continue;
+            };
             assert_eq!(len, 1440);
             last = Instant::now();
             first.get_or_insert(last);
             count += 1;
+            silences = 0;
         }
         let seconds = first.map_or(1.0, |f| last.duration_since(f).as_secs_f64());
         (count, count as f64 * 1440.0 * 8.0 / seconds)
@@ -91,7 +118,7 @@ fn push(network: &Network, frames: usize, pace: Duration) -> (usize, f64) {
 #[test]
 fn a_link_without_conditions_carries_everything() {
     for ground in grounds() {
-        let network = Network::build(Topology::chain(), ground, Conditions::default()).unwrap();
+        let network = acquainted(Topology::chain(), ground, Conditions::default());
         let (count, _) = push(&network, 200, Duration::from_micros(200));
         assert_eq!(count, 200, "{ground:?}");
         let arrived = network.arrived(0, network.topology().links[0].b).unwrap();
@@ -106,7 +133,7 @@ fn a_shaped_link_holds_its_rate() {
     for ground in grounds() {
         calibrate(|| {
             let conditions = Conditions { rate: Some(rate), ..Conditions::default() };
-            let network = Network::build(Topology::chain(), ground, conditions).unwrap();
+            let network = acquainted(Topology::chain(), ground, conditions);
             // More than the link carries, for half a second and longer.
             let (count, seen) = push(&network, 5_000, Duration::from_micros(50));
             // The bucket's first bytes come at once.
@@ -125,7 +152,7 @@ fn a_lossy_link_loses_single_packets() {
     for ground in grounds() {
         calibrate(|| {
             let conditions = Conditions { loss: Loss::each(0.2), ..Conditions::default() };
-            let network = Network::build(Topology::chain(), ground, conditions).unwrap();
+            let network = acquainted(Topology::chain(), ground, conditions);
             let (count, _) = push(&network, 5_000, Duration::from_micros(20));
             let lost = network.arrived(0, network.topology().links[0].b).unwrap().lost;
             let missing = 5_000 - count as u64;
@@ -142,7 +169,7 @@ fn aggregates_are_shaped_as_the_packets_they_carry() {
     for ground in grounds() {
         let rate = Some(Rate(1_000_000_000));
         let conditions = Conditions { rate, loss: Loss::each(0.1), ..Conditions::default() };
-        let network = Network::build(Topology::chain(), ground, conditions).unwrap();
+        let network = acquainted(Topology::chain(), ground, conditions);
         let (a, b) = (network.topology().links[0].a, network.topology().links[0].b);
         let (to, from, at) = (network.endpoint(0, a), socket(&network, a), socket(&network, b));
         setsockopt(&from, sockopt::UdpGsoSegment, &1440).unwrap();
@@ -168,7 +195,7 @@ fn aggregates_are_shaped_as_the_packets_they_carry() {
 #[test]
 fn a_wiretap_sees_what_passes() {
     for ground in namespaces() {
-        let network = Network::build(Topology::chain(), ground, Conditions::default()).unwrap();
+        let network = acquainted(Topology::chain(), ground, Conditions::default());
         let observed = network.namespace(network.topology().links[0].b).unwrap();
         let tap = Wiretap::start(observed, None).unwrap();
         assert_eq!(push(&network, 50, Duration::from_millis(1)).0, 50);
@@ -181,7 +208,7 @@ fn a_wiretap_sees_what_passes() {
 #[test]
 fn a_cut_link_is_silent_and_nobody_is_told() {
     for ground in grounds() {
-        let network = Network::build(Topology::chain(), ground, Conditions::default()).unwrap();
+        let network = acquainted(Topology::chain(), ground, Conditions::default());
         assert_eq!(push(&network, 10, Duration::from_millis(1)).0, 10, "{ground:?}");
         network.cut(0).unwrap();
         assert_eq!(push(&network, 10, Duration::from_millis(1)).0, 0, "{ground:?}");
@@ -191,7 +218,7 @@ fn a_cut_link_is_silent_and_nobody_is_told() {
 #[test]
 fn two_networks_stand_side_by_side() {
     for ground in grounds() {
-        let build = || Network::build(Topology::paper(), ground, Conditions::default()).unwrap();
+        let build = || acquainted(Topology::paper(), ground, Conditions::default());
         let (one, two) = (build(), build());
         assert_eq!(push(&one, 10, Duration::from_millis(1)).0, 10, "{ground:?}");
         assert_eq!(push(&two, 10, Duration::from_millis(1)).0, 10, "{ground:?}");
@@ -205,7 +232,7 @@ fn emulated(ground: Ground, rate: u64, delay_ms: u64, loss: Loss) -> Network {
     let queue = Some(Duration::from_millis(500));
     let conditions =
         Conditions { rate, delay, loss, queue, emulate: true, ..Conditions::default() };
-    Network::build(Topology::chain(), ground, conditions).unwrap()
+    acquainted(Topology::chain(), ground, conditions)
 }
 
 /// Every one of `what` on every ground that has an emulator; prints a line if it skips.
@@ -297,7 +324,7 @@ fn a_link_is_cut_restored_and_made_worse_while_it_runs() {
     for emulate in [false, true] {
         for ground in if emulate { namespaces() } else { grounds() } {
             let conditions = Conditions { emulate, ..Conditions::default() };
-            let network = Network::build(Topology::chain(), ground, conditions).unwrap();
+            let network = acquainted(Topology::chain(), ground, conditions);
             let passed = |n| push(&network, n, Duration::from_micros(200)).0;
             assert_eq!(passed(20), 20);
             network.cut(0).unwrap();
@@ -319,9 +346,10 @@ fn neighbours_are_found_whatever_a_link_loses() {
         let conditions = Conditions { loss: Loss::each(0.9), emulate, ..Conditions::default() };
         let network = Network::build(Topology::chain(), ground, conditions).unwrap();
         // The first datagram waits for neighbour discovery. If its messages could be lost, each try
-        // would take a second, and after the third all waiting packets would be dropped.
-        let (count, _) = push(&network, 300, Duration::from_millis(1));
-        assert!(count > 5, "{ground:?} {emulate}: {count} of 300");
+        // would take a second, and after the third all waiting packets would be dropped. A first
+        // try may fail under load (see `acquainted`): the time is enough for two.
+        let (count, _) = push(&network, 2_000, Duration::from_millis(1));
+        assert!(count > 40, "{ground:?} {emulate}: {count} of 2000");
     }
 }
 

@@ -1,12 +1,16 @@
 //! Links between namespaces: veth pairs, made by netlink.
 
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute};
 use rtnetlink::{LinkMessageBuilder, LinkUnspec};
 
 use crate::namespace::Namespace;
+
+/// How long the kernel may take until a new address is good.
+const LEISURE: Duration = Duration::from_secs(10);
 
 /// One end of a link to be.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +102,8 @@ pub fn address(namespace: &Namespace, interface: &str, at: IpAddr, prefix: u8) -
     namespace.netlink(async |handle| {
         handle.address().add(index, at, prefix).execute().await?;
         handle.link().set(LinkUnspec::new_with_index(index).up().build()).execute().await
-    })
+    })?;
+    await_good(namespace, interface, at)
 }
 
 /// From now on every packet that leaves by `interface` is one of the wire.
@@ -117,9 +122,29 @@ fn bring_up(end: End<'_>, aggregates: bool) -> Result<()> {
     if !aggregates {
         split(end.namespace, end.interface)?;
     }
-    let index = end.namespace.enter(|| Ok(nix::net::if_::if_nametoindex(end.interface)?))?;
-    end.namespace.netlink(async |handle| {
-        handle.address().add(index, end.address, end.prefix_len).execute().await?;
-        handle.link().set(LinkUnspec::new_with_index(index).up().build()).execute().await
+    address(end.namespace, end.interface, end.address, end.prefix_len)
+}
+
+/// Waits until an IPv6 address is good. The kernel makes it so at its leisure, though it looks for
+/// no duplicate: before, nobody who asks for the address is answered, and asks again after a second.
+fn await_good(namespace: &Namespace, interface: &str, at: IpAddr) -> Result<()> {
+    /// IFA_F_TENTATIVE of linux/if_addr.h.
+    const TENTATIVE: u8 = 0x40;
+    let IpAddr::V6(at) = at else { return Ok(()) };
+    let wanted = format!("{:032x}", u128::from(at));
+    namespace.enter(|| {
+        let since = Instant::now();
+        while since.elapsed() < LEISURE {
+            let table = std::fs::read_to_string("/proc/thread-self/net/if_inet6")?;
+            // Address, index, length of the prefix, scope, flags, name.
+            let fields = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+            let mut ours = fields.filter(|f| f.len() == 6 && f[0] == wanted && f[5] == interface);
+            let flags = ours.next().and_then(|f| u8::from_str_radix(f[4], 16).ok());
+            if flags.is_some_and(|flags| flags & TENTATIVE == 0) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        bail!("the kernel has not taken {at} into use for {LEISURE:?}")
     })
 }
