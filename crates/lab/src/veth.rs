@@ -126,7 +126,7 @@ fn bring_up(end: End<'_>, aggregates: bool) -> Result<()> {
 }
 
 /// Waits until an IPv6 address is good. The kernel makes it so at its leisure, though it looks for
-/// no duplicate: before, nobody who asks for the address is answered, and asks again after a second.
+/// no duplicate: before, who asks for the address gets no answer, and asks again after a second.
 fn await_good(namespace: &Namespace, interface: &str, at: IpAddr) -> Result<()> {
     /// IFA_F_TENTATIVE of linux/if_addr.h.
     const TENTATIVE: u8 = 0x40;
