@@ -57,11 +57,14 @@ impl Bench<'_> {
         self.options.repeat.unwrap_or(self.scenario.repeat)
     }
 
-    /// Makes the networks of all ways that are asked for. Without wireguard-go there is none of it,
-    /// and the report says so.
-    fn places(&self, folder: &Path, report: &mut Report) -> Result<Vec<Place>> {
+    /// Makes the networks of all ways that are asked for, in the order of [`ways`], but the one at
+    /// place `first` of it before all others. Without wireguard-go there is none of it, and the
+    /// report says so.
+    fn places(&self, folder: &Path, first: usize, report: &mut Report) -> Result<Vec<Place>> {
         let mut places = Vec::new();
-        for &way in ways(self.moving.tests) {
+        let order = ways(self.moving.tests);
+        for place in 0..order.len() {
+            let way = order[(first + place) % order.len()];
             if !self.options.wants(self.scenario, way.name()) {
                 continue;
             }
@@ -77,6 +80,7 @@ impl Bench<'_> {
                 Err(e) => return Err(e.context(format!("the case {:?}", way.name()))),
             }
         }
+        places.sort_by_key(|place| order.iter().position(|way| *way == place.way));
         Ok(places)
     }
 }

@@ -28,7 +28,7 @@ const SEED: u64 = 19;
 /// # Errors
 /// Without namespaces, or when nodes don't answer.
 pub fn run(bench: &Bench<'_>, folder: &Path, report: &mut Report) -> Result<()> {
-    let places = bench.places(folder, report)?;
+    let places = bench.places(folder, 0, report)?;
     for place in &places {
         report.links = place.network().manner();
         let mut runs = Vec::new();

@@ -43,7 +43,7 @@ pub fn run(bench: &Bench<'_>, folder: &Path, report: &mut Report) -> Result<()> 
     if let Some(missing) = needs::missing(&["ping", "iperf3", "wget"].map(Need::Tool)) {
         bail!("this scenario needs what is missing: {missing}");
     }
-    let places = bench.places(folder, report)?;
+    let places = bench.places(folder, 0, report)?;
     report.links = places.first().map_or_else(String::new, |place| place.network().manner());
     let mut runs: Vec<Vec<Run>> = places.iter().map(|_| Vec::new()).collect();
     for turn in 1..=bench.repeat() {
