@@ -94,14 +94,16 @@ pub fn run(bench: &Bench<'_>, folder: &Path, report: &mut Report) -> Result<()> 
         std::fs::create_dir(&folder)?;
         let mut places = bench.places(&folder, turn as usize, report)?;
         report.links = places.first().map_or_else(String::new, |place| place.network().manner());
-        runs.resize_with(places.len(), || (Way::Fixed, Vec::new()));
         let found = one_turn(&mut places, bench)?;
-        for ((place, found), (way, runs)) in places.iter().zip(found).zip(&mut runs) {
+        for (place, found) in places.iter().zip(found) {
             let words = found.iter().map(|f| format!("{} {}", f.name, figures::number(f.value)));
             let words = words.collect::<Vec<_>>().join(", ");
             bench.options.say(&format!("{}: {}: {words}", turn + 1, place.way.name()));
-            *way = place.way;
-            runs.push(Run { figures: found, ..Run::default() });
+            let run = Run { figures: found, ..Run::default() };
+            match runs.iter_mut().find(|(way, _)| *way == place.way) {
+                Some((_, runs)) => runs.push(run),
+                None => runs.push((place.way, vec![run])),
+            }
         }
     }
     let ways: Vec<Way> = runs.iter().map(|(way, _)| *way).collect();
