@@ -57,14 +57,13 @@ impl Bench<'_> {
         self.options.repeat.unwrap_or(self.scenario.repeat)
     }
 
-    /// Makes the networks of all ways that are asked for, in the order of [`ways`], but the one at
-    /// place `first` of it before all others. Without wireguard-go there is none of it, and the
-    /// report says so.
+    /// Makes the networks of all ways that are asked for, and begins with the one at place `first`
+    /// of [`ways`], whose order they come back in. Without wireguard-go there is none of it, and
+    /// the report says so.
     fn places(&self, folder: &Path, first: usize, report: &mut Report) -> Result<Vec<Place>> {
         let mut places = Vec::new();
         let order = ways(self.moving.tests);
-        for place in 0..order.len() {
-            let way = order[(first + place) % order.len()];
+        for &way in order.iter().cycle().skip(first).take(order.len()) {
             if !self.options.wants(self.scenario, way.name()) {
                 continue;
             }
