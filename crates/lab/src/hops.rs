@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use shoal_daemon::control::api::HopPeer;
 
-use crate::network::{Conditions, Family, Network};
+use crate::network::{Conditions, Family, Network, Through};
 use crate::site::{Site, insert};
 
 /// Length of the prefixes under which addresses hop.
@@ -16,16 +16,20 @@ pub const PREFIX_LEN: u8 = 64;
 /// How long nodes may take until the addresses of all links hop.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The last word of a node's address that stays, under the prefix of its segment.
+const STAYS: u128 = 1;
+
 /// The prefix under which the addresses of a node hop.
 pub fn prefix(node: usize) -> Ipv6Addr {
     Ipv6Addr::new(0xfd78, 0, 0, node as u16, 0, 0, 0, 0)
 }
 
 /// Lets the addresses of links hop whose conditions say so, in the files of nodes that have not
-/// been started yet, and routes the nodes' prefixes to them over these links.
+/// been started yet, and routes the nodes' prefixes to them over these links. Where the way is
+/// through segments, a node's segment has its prefix, and the node one address of it.
 ///
 /// # Errors
-/// Over IPv4, or without the files.
+/// Over IPv4, without the files, or where a node has a segment and another link that hops.
 pub fn prepare(network: &Network, conditions: &[Conditions], folder: &Path) -> Result<()> {
     prepare_at(network, conditions, folder, prefix)
 }
@@ -52,6 +56,11 @@ pub fn prepare_at(
             let hop = format!("hop = \"{}s\"\n", every.as_secs());
             insert(&file, &format!("peer = \"{name}\"\n"), &hop)?;
             network.route_to(link, node, (prefix(node).into(), PREFIX_LEN))?;
+            if conditions[link].through == Through::Segments {
+                ensure!(links.len() == 1, "{node}: one link that hops: it has a segment");
+                let stays = Ipv6Addr::from(u128::from(prefix(node)) | STAYS);
+                network.join_segment(link, node, stays.into(), PREFIX_LEN)?;
+            }
         }
         let text = std::fs::read_to_string(&file)?;
         let own = format!("\n[hop]\nprefix = \"{}/{PREFIX_LEN}\"\n", prefix(node));

@@ -39,6 +39,7 @@ fn ways(tests: Tests) -> &'static [Way] {
     match tests {
         Tests::Paper => &[Way::Bridged, Way::Fixed, Way::Hop10, Way::Hop1, Way::Wireguard],
         Tests::Cost => &[Way::Fixed, Way::Hop10, Way::Hop1],
+        Tests::Segment => &[Way::Hop10, Way::Hop1],
         Tests::Losses | Tests::Observer => &[Way::Hop1],
     }
 }
@@ -101,7 +102,7 @@ pub fn run(scenario: &Scenario, options: &Options, report: &mut Report) -> Resul
     match moving.tests {
         Tests::Paper => paper::run(&bench, workspace.path(), report),
         Tests::Cost => cost::run(&bench, workspace.path(), report),
-        Tests::Losses => losses::run(&bench, workspace.path(), report),
+        Tests::Losses | Tests::Segment => losses::run(&bench, workspace.path(), report),
         Tests::Observer => observe::run(&bench, workspace.path(), report),
     }
 }

@@ -22,6 +22,7 @@ use crate::namespace::Namespace;
 use crate::needs::Need;
 use crate::shaping::{Rate, Taken};
 use crate::topology::{LinkSpec, Topology};
+use crate::veth;
 pub use family::Family;
 use family::{Block, COUNT_MAX};
 pub use middle::Through;
@@ -311,6 +312,16 @@ impl Network {
         let space = self.namespace(node).context("routes need namespaces: root")?;
         let route = routes::Route { to: Some(prefix), via: routes::Way::On(interface) };
         routes::add(space, &[route])
+    }
+
+    /// Gives `node` an address under a prefix that its segment has, on its end of `link`.
+    ///
+    /// # Errors
+    /// Without namespaces.
+    pub fn join_segment(&self, link: usize, node: usize, at: IpAddr, prefix_len: u8) -> Result<()> {
+        let space = self.namespace(node).context("segments need namespaces: root")?;
+        let l = self.topology.links[link];
+        veth::address(space, &self.interface(node, l.a + l.b - node), at, prefix_len)
     }
 
     /// The namespace between the ends of `link` that is next to `node`, if there is one.

@@ -389,7 +389,8 @@ fn prefixes_are_reached_through_all_kinds_of_machines_between_ends() {
     if !namespaces().iter().any(|ground| ground.family == Family::Ipv6) {
         return;
     }
-    for through in [Through::Nothing, Through::Switch, Through::Router, Through::Tunnel] {
+    use Through::{Nothing, Router, Segments, Switch, Tunnel};
+    for through in [Nothing, Switch, Router, Segments, Tunnel] {
         if through == Through::Tunnel && !needs::met(&[Need::Tun], "SHOAL_REQUIRE_NETNS") {
             continue;
         }
@@ -400,14 +401,19 @@ fn prefixes_are_reached_through_all_kinds_of_machines_between_ends() {
         let link = network.topology().link_between(near, far).unwrap();
         let prefix: std::net::IpAddr = "fd78:0:0:9::".parse().unwrap();
         network.route_to(link, far, (prefix, 64)).unwrap();
-        let mut own = std::process::Command::new("ip");
-        own.args(["-6", "route", "add", "local", "fd78:0:0:9::/64", "dev", "lo"]);
-        let routed = network.namespace(far).unwrap().enter(|| Ok(own.status()?)).unwrap();
-        assert!(routed.success());
+        let hop: std::net::IpAddr = "fd78:0:0:9:1:2:3:4".parse().unwrap();
+        if through == Through::Segments {
+            network.join_segment(link, far, hop, 64).unwrap();
+        } else {
+            let mut own = std::process::Command::new("ip");
+            own.args(["-6", "route", "add", "local", "fd78:0:0:9::/64", "dev", "lo"]);
+            let routed = network.namespace(far).unwrap().enter(|| Ok(own.status()?)).unwrap();
+            assert!(routed.success());
+        }
         let (from, at) = (socket(&network, near), socket(&network, far));
         let fixed = network.ip_of(near, far).unwrap();
         let mut buffer = [0; 2_000];
-        for to in [fixed, "fd78:0:0:9:1:2:3:4".parse().unwrap()] {
+        for to in [fixed, hop] {
             let to = SocketAddr::from((to, network.listen(far).port()));
             // A new interface may lose the first packet.
             let found = (0..20).find_map(|_| {

@@ -3,14 +3,15 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use shoal_attack::Draws;
 
 use super::place::Place;
 use super::{Bench, case};
 use crate::figures::figure;
 use crate::hops;
-use crate::record::{Mark, Report, Run};
+use crate::needs::{self, Need};
+use crate::record::{Figure, Mark, Report, Run};
 use crate::site::Site;
 use crate::udp::UdpFlow;
 
@@ -26,8 +27,11 @@ const SEED: u64 = 19;
 /// Sends UDP over hops and says what was lost near them.
 ///
 /// # Errors
-/// Without namespaces, or when nodes don't answer.
+/// Without namespaces or a program, or when nodes don't answer.
 pub fn run(bench: &Bench<'_>, folder: &Path, report: &mut Report) -> Result<()> {
+    if let Some(missing) = needs::missing(&["ping", "ip"].map(Need::Tool)) {
+        bail!("this scenario needs what is missing: {missing}");
+    }
     let places = bench.places(folder, 0, report)?;
     for place in &places {
         report.links = place.network().manner();
@@ -60,7 +64,7 @@ fn one(place: &Place, bench: &Bench<'_>) -> Result<Run> {
     let at = |hop: &Instant| hop.saturating_duration_since(done.began).as_secs_f64();
     let hops: Vec<f64> = clock.hops.iter().map(at).collect();
     let [near, random] = shares(&hops, &done.missing_s, (per_s, done.seconds), SEED);
-    let figures = vec![
+    let mut figures = vec![
         figure("near_hops_lost", "", near - random),
         figure("random_lost", "", random),
         figure("udp_lost", "", done.missing_s.len() as f64 / done.sent.max(1) as f64),
@@ -70,10 +74,26 @@ fn one(place: &Place, bench: &Bench<'_>) -> Result<Run> {
         figure("hops", "", (after.0 - before.0) as f64),
         figure("hops_failed", "", (after.1 - before.1) as f64),
     ];
+    figures.extend(entries(site, place)?);
     let mark = |at_s: &f64| Mark { at_s: *at_s, text: "a datagram was lost".into() };
     // More would hide each other.
     let events = done.missing_s.iter().take(1_000).map(mark).collect();
     Ok(Run { seconds: done.seconds, figures, events, ..Run::default() })
+}
+
+/// Addresses of the first node that hops in the table of the machine before it, if there is one.
+fn entries(site: &Site, place: &Place) -> Result<Option<Figure>> {
+    let network = site.network();
+    let topology = network.topology();
+    let Some((node, peer)) = hops::ends(site, &place.conditions).into_iter().next() else {
+        return Ok(None);
+    };
+    let link = topology.link_between(node, peer).context("no link")?;
+    if network.beside(link, node).is_none() {
+        return Ok(None);
+    }
+    let count = hops::neighbour_entries(network, link, node)?;
+    Ok(Some(figure("neighbours", &topology.nodes[node].name, count as f64)))
 }
 
 /// When hops were made, as ends of links say.

@@ -3,6 +3,7 @@
 //! ```text
 //! end 0 - switch - end 1
 //! end 0 - router - end 1
+//! end 0 - router - end 1                      each end on a segment of its own
 //! end 0 - router = IPv4 = router - end 1      IPv6 in IPv4, by the lab's own tunnel
 //! ```
 //!
@@ -36,6 +37,9 @@ pub enum Through {
     Switch,
     /// A router of IPv6.
     Router,
+    /// The same, which has the prefixes of both ends on the segments before it: it asks on the wire
+    /// for each address of them.
+    Segments,
     /// Two routers of IPv6 that reach each other over IPv4 only.
     Tunnel,
 }
@@ -73,7 +77,7 @@ impl Middle {
                 middle.spaces.push(Namespace::new()?);
                 middle.switch(ends, aggregates)?;
             }
-            Through::Router | Through::Tunnel => {
+            Through::Router | Through::Segments | Through::Tunnel => {
                 let is_v6 = ends.iter().all(|end| end.address.is_ipv6());
                 ensure!(is_v6, "a router between a link's ends needs family = \"ipv6\"");
                 middle.routers(ends, link, aggregates)?;
@@ -88,6 +92,7 @@ impl Middle {
             Through::Nothing => None,
             Through::Switch => Some("a bridge between ends"),
             Through::Router => Some("a router between ends"),
+            Through::Segments => Some("a router between the segments of ends"),
             Through::Tunnel => Some("IPv6 in IPv4 between two routers, by the lab's tunnel"),
         }
     }
@@ -101,7 +106,7 @@ impl Middle {
     pub fn next(&self, family: Family, link: usize, end: usize) -> IpAddr {
         match self.through {
             Through::Nothing | Through::Switch => family.address(link, 1 - end),
-            Through::Router | Through::Tunnel => family.router(link, end),
+            Through::Router | Through::Segments | Through::Tunnel => family.router(link, end),
         }
     }
 
@@ -163,6 +168,10 @@ impl Middle {
         match self.through {
             Through::Nothing | Through::Switch => Ok(()),
             Through::Router => routes::add(&self.spaces[0], &[by]),
+            Through::Segments => {
+                let on = Route { to: Some(prefix), via: Way::On(&towards(end)) };
+                routes::add(&self.spaces[0], &[on])
+            }
             Through::Tunnel => {
                 let far = Route { to: Some(prefix), via: Way::On(TUNNEL) };
                 routes::add(&self.spaces[1 - end], &[far])?;

@@ -48,6 +48,7 @@ pub const ALL: &[(&str, &str)] = &[
     shipped!("mt-tunnelled"),
     shipped!("mt-figures"),
     shipped!("mt-hops"),
+    shipped!("mt-segment"),
     shipped!("mt-observe"),
     shipped!("mt-all"),
     shipped!("ipv6"),

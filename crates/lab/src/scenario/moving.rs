@@ -40,6 +40,8 @@ pub enum Tests {
     Cost,
     /// What is lost near hops.
     Losses,
+    /// The same with hops each ten seconds and each second, on segments.
+    Segment,
     /// How well an observer links addresses again.
     Observer,
 }
