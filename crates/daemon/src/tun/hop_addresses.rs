@@ -36,15 +36,17 @@ const PASSING: u32 = 0x22;
 /// ... and not IFA_F_PERMANENT, which all have whose lifetime does not end.
 const PERMANENT: u32 = 0x80;
 
-/// An address that stays: its interface's number and name, and its identifier.
-struct Staying {
+/// An address under the prefix: its interface's number and name, its identifier, and whether it is
+/// one that hops.
+struct Listed {
     index: u32,
     name: String,
     identifier: u64,
+    hops: bool,
 }
 
-/// Addresses under the prefix but those that hop, from the kernel's list of a line each.
-fn staying(list: &str, prefix: HopPrefix) -> impl Iterator<Item = Staying> + '_ {
+/// Addresses under the prefix, from the kernel's list of a line each.
+fn listed(list: &str, prefix: HopPrefix) -> impl Iterator<Item = Listed> + '_ {
     list.lines().filter_map(move |line| {
         // Address, number of the interface, bits of the prefix, scope, flags, interface.
         let mut words = line.split_ascii_whitespace();
@@ -55,9 +57,15 @@ fn staying(list: &str, prefix: HopPrefix) -> impl Iterator<Item = Staying> + '_ 
         let name = words.next()?.to_string();
         // Also what a node left that was killed.
         let hops = bits == 128 && flags & (PASSING | PERMANENT) == PASSING;
-        let is_its = ip.octets().starts_with(&prefix.0) && !hops;
-        is_its.then(|| Staying { index, name, identifier: u128::from(ip) as u64 })
+        let identifier = u128::from(ip) as u64;
+        let is_under = ip.octets().starts_with(&prefix.0);
+        is_under.then_some(Listed { index, name, identifier, hops })
     })
+}
+
+/// Those of them that stay.
+fn staying(list: &str, prefix: HopPrefix) -> impl Iterator<Item = Listed> + '_ {
+    listed(list, prefix).filter(|at| !at.hops)
 }
 
 /// The interface whose segment has the prefix: its name, its number, and the identifiers under the
@@ -85,7 +93,7 @@ impl Segment {
             list => list.context("[hop]: can't list addresses")?,
         };
         let is_outside =
-            |at: &Staying| !others.contains(&at.name) && inside != Some(at.name.as_str());
+            |at: &Listed| !others.contains(&at.name) && inside != Some(at.name.as_str());
         for at in staying(&list, prefix).filter(is_outside) {
             match &mut found {
                 Some(segment) if segment.index == at.index => segment.own.push(at.identifier),
@@ -188,6 +196,14 @@ impl Place {
     fn address(&self, identifier: u64) -> Ipv6Addr {
         (u128::from(self.prefix.address()) | u128::from(identifier)).into()
     }
+
+    /// Whether the interface has this address as one that hops: a node left it that was killed, and
+    /// by its keys it is this one's.
+    fn was_left(self, identifier: u64) -> bool {
+        let list = std::fs::read_to_string(ADDRESSES).unwrap_or_default();
+        let is_it = |at: &Listed| at.index == self.interface && at.identifier == identifier;
+        listed(&list, self.prefix).any(|at| is_it(&at) && at.hops)
+    }
 }
 
 struct AddressKeeper {
@@ -248,7 +264,13 @@ impl AddressKeeper {
             if is_held && !renews {
                 continue;
             }
-            match add(kernel, self.place, id, is_held).await {
+            let added = match add(kernel, self.place, id, is_held).await {
+                Err(error) if is_there_already(&error) && self.place.was_left(id) => {
+                    add(kernel, self.place, id, true).await
+                }
+                added => added,
+            };
+            match added {
                 Ok(()) => {
                     self.held.insert(id);
                 }
@@ -264,6 +286,11 @@ impl AddressKeeper {
             None => too_many(self.wanted.len()).into_iter().collect(),
         }
     }
+}
+
+/// Whether the kernel has already what it was to add.
+pub(crate) fn is_there_already(error: &rtnetlink::Error) -> bool {
+    matches!(error, rtnetlink::Error::NetlinkError(said) if said.raw_code() == -libc::EEXIST)
 }
 
 /// What is wrong if so many addresses are wanted.
@@ -415,6 +442,22 @@ no line
             assert_eq!(told.try_recv().ok(), Some((place(2), Vec::new())), "told anew");
             keeper.end(kernel).await;
             assert_eq!(there(), []);
+        });
+    }
+
+    #[test]
+    fn what_a_killed_node_left_is_taken_over_and_what_others_have_is_not() {
+        crate::tun::privileged::in_a_namespace(async |kernel| {
+            add(kernel, place(2), 1, false).await.unwrap();
+            let ip = IpAddr::V6(place(2).address(2));
+            kernel.address().add(1, ip, 128).execute().await.unwrap();
+            let (mut keeper, _told) = keeper(Vec::new());
+            let wanted = Some((place(2), BTreeSet::from([1, 2])));
+            let faults = keeper.keep(kernel, wanted).await;
+            assert!(faults[0].starts_with("1 addresses can't be added"), "{faults:?}");
+            assert_eq!(keeper.held, BTreeSet::from([1]));
+            keeper.end(kernel).await;
+            assert_eq!(there(), [(2, 2)]);
         });
     }
 

@@ -7,6 +7,11 @@
 //! The prefix may become another one while the node runs, and by then it has given up its
 //! privileges (`privileged.rs`). The former one stays for a while, since neighbours that have not
 //! heard of the move still send there.
+//!
+//! The route is looked after: what an operator or a program removed comes back. It goes where an
+//! interface gets an address of the prefix after the start, as one does that the network gives it
+//! late, if the file leaves the mode to the node: the segment has the prefix then, and with all of
+//! it here, this machine would reach nobody else there.
 
 use std::net::Ipv6Addr;
 use std::time::{Duration, Instant};
@@ -16,13 +21,14 @@ use rtnetlink::packet_route::route::{RouteMessage, RouteType};
 use rtnetlink::{Handle, LinkUnspec, RouteMessageBuilder};
 use shoal_relay::{FORMER_KEPT, FORMER_MAX};
 
-use crate::config::{Hop, HopPrefix};
+use crate::config::{Hop, HopMode, HopPrefix};
 use crate::tun::device::{Asks, Tun};
+use crate::tun::hop_addresses::{Segment, is_there_already};
 use crate::tun::hop_inside::TABLE_LOCAL;
 use crate::tun::privileged::{Keeper, MOVE_WAIT, Privileged};
 
-/// How long after the kernel refused a prefix it is asked again.
-const TRY_EVERY: Duration = Duration::from_secs(10);
+/// How often the route is looked after, and the kernel is asked again that refused it.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// Holds the route.
 pub struct HopRoute {
@@ -61,9 +67,17 @@ impl HopRoute {
             served.abort();
             anyhow::Ok(())
         })?;
-        let (at, former, tried) = (Some(prefix), Vec::new(), Instant::now());
-        let keeper = PrefixKeeper { device: index, at, wanted: prefix, former, tried };
-        let thread = Privileged::start(keeper)?;
+        let inside = hop.inside.as_ref().map(|name| name.as_str().to_owned());
+        let thread = Privileged::start(PrefixKeeper {
+            device: index,
+            at: Some(prefix),
+            wanted: prefix,
+            former: Vec::new(),
+            looked: Instant::now(),
+            fault: None,
+            may_be_on_segment: hop.mode == HopMode::Auto,
+            inside,
+        })?;
         Ok(HopRoute { thread, _device: device })
     }
 
@@ -100,50 +114,68 @@ fn route(device: u32, prefix: HopPrefix) -> RouteMessage {
         .build()
 }
 
-/// Moves the route.
+/// Moves the route, and looks after it.
 struct PrefixKeeper {
     device: u32,
-    /// What is routed; none if the kernel refused it.
+    /// What is routed; none if it can't be.
     at: Option<HopPrefix>,
     wanted: HopPrefix,
     /// Prefixes that were routed before, and until when they are; the first was moved from first.
     former: Vec<(HopPrefix, Instant)>,
-    /// When the kernel was asked last.
-    tried: Instant,
+    /// When the kernel was asked last, ...
+    looked: Instant,
+    /// ... and why it did not route the prefix then.
+    fault: Option<String>,
+    /// The prefix is not routed here if an interface has an address of it, ...
+    may_be_on_segment: bool,
+    /// ... but for this one, behind which machines with such addresses are.
+    inside: Option<String>,
 }
 
-impl Keeper for PrefixKeeper {
-    type Wanted = HopPrefix;
-    const THREAD: &'static str = "shoal-hops";
-    const SETTING: &'static str = "[hop] prefix";
-    const NEEDS: &'static str = "no prefix can be routed without CAP_NET_ADMIN: start with it";
-
-    async fn keep(&mut self, kernel: &Handle, wanted: Option<HopPrefix>) -> Vec<String> {
-        self.wanted = wanted.unwrap_or(self.wanted);
-        let mut faults = Vec::new();
-        if self.at != Some(self.wanted) {
-            let until = Instant::now() + FORMER_KEPT;
-            self.former.extend(self.at.take().map(|prefix| (prefix, until)));
-            let known = self.former.iter().position(|(prefix, _)| *prefix == self.wanted);
-            self.tried = Instant::now();
-            let added = match known {
-                Some(known) => {
-                    self.former.remove(known);
-                    Ok(())
-                }
-                None => kernel.route().add(route(self.device, self.wanted)).execute().await,
-            };
-            match added {
-                Ok(()) => self.at = Some(self.wanted),
-                Err(error) => {
-                    faults.push(format!("the kernel takes no local route for it: {error}"))
-                }
+impl PrefixKeeper {
+    /// Has the kernel route what is wanted, whatever became of the route.
+    ///
+    /// Errors: why it is not routed.
+    async fn route(&mut self, kernel: &Handle) -> Result<(), String> {
+        self.looked = Instant::now();
+        if let Some(name) = self.segment() {
+            if let Some(prefix) = self.at.take() {
+                let _gone = kernel.route().del(route(self.device, prefix)).execute().await;
+            }
+            return Err(format!(
+                "{name} has an address under it since the node started, so it is that segment's, \
+                 and not routed here: restart, and addresses hop there; or say mode = \"routed\""
+            ));
+        }
+        let known = self.former.iter().position(|(prefix, _)| *prefix == self.wanted);
+        let is_own = self.at == Some(self.wanted) || known.is_some();
+        match kernel.route().add(route(self.device, self.wanted)).execute().await {
+            Ok(()) => {}
+            Err(error) if is_own && is_there_already(&error) => {}
+            Err(error) => {
+                return Err(format!(
+                    "the kernel takes no local route for it: {error} (is the device of [hop] there \
+                     and up, with IPv6?)"
+                ));
             }
         }
-        if self.at.is_none() {
-            // What was routed before is better than nothing.
-            return faults;
+        if let Some(known) = known {
+            self.former.remove(known);
         }
+        self.at = Some(self.wanted);
+        Ok(())
+    }
+
+    /// The interface whose segment has the prefix, if that may be. Where the kernel can't be asked,
+    /// nothing changes.
+    fn segment(&self) -> Option<String> {
+        let inside = self.inside.as_deref();
+        let found = self.may_be_on_segment.then(|| Segment::find(self.wanted, inside));
+        Some(found?.ok()??.name)
+    }
+
+    /// Removes routes of former prefixes whose time is over, and those beyond the most.
+    async fn forget(&mut self, kernel: &Handle) {
         let (now, many) = (Instant::now(), self.former.len().saturating_sub(FORMER_MAX));
         let mut place = 0;
         let is_over = |(_, until): &(HopPrefix, Instant)| {
@@ -157,12 +189,37 @@ impl Keeper for PrefixKeeper {
             // If it fails, somebody else has removed the route.
             let _gone = kernel.route().del(route(self.device, prefix)).execute().await;
         }
-        faults
+    }
+}
+
+impl Keeper for PrefixKeeper {
+    type Wanted = HopPrefix;
+    const THREAD: &'static str = "shoal-hops";
+    const SETTING: &'static str = "[hop] prefix";
+    const NEEDS: &'static str = "no prefix can be routed without CAP_NET_ADMIN: start with it";
+
+    async fn keep(&mut self, kernel: &Handle, wanted: Option<HopPrefix>) -> Vec<String> {
+        self.wanted = wanted.unwrap_or(self.wanted);
+        if self.at.is_some_and(|at| at != self.wanted) {
+            let until = Instant::now() + FORMER_KEPT;
+            self.former.extend(self.at.take().map(|prefix| (prefix, until)));
+        }
+        if self.at.is_none() || self.looked.elapsed() >= LOOK_EVERY {
+            self.fault = self.route(kernel).await.err();
+        }
+        // Else what was routed before is better than nothing.
+        if self.at.is_some() {
+            self.forget(kernel).await;
+        }
+        self.fault.iter().cloned().collect()
     }
 
     fn due(&self) -> Option<Instant> {
-        let refused = self.at.is_none().then(|| self.tried + TRY_EVERY);
-        refused.or_else(|| self.former.iter().map(|(_, until)| *until).min())
+        let over = self.former.iter().map(|(_, until)| *until);
+        // Those wait for the one in force.
+        let over = over.min().filter(|_| self.at.is_some());
+        let looks = self.looked + LOOK_EVERY;
+        Some(over.map_or(looks, |over| over.min(looks)))
     }
 
     fn log(_faults: &[String], again: bool) {
@@ -191,8 +248,80 @@ mod tests {
     }
 
     fn keeper(at: u8) -> PrefixKeeper {
-        let (at, wanted, tried) = (Some(prefix(at)), prefix(at), Instant::now());
-        PrefixKeeper { device: 1, at, wanted, former: Vec::new(), tried }
+        PrefixKeeper {
+            device: 1,
+            at: Some(prefix(at)),
+            wanted: prefix(at),
+            former: Vec::new(),
+            looked: Instant::now(),
+            fault: None,
+            may_be_on_segment: true,
+            inside: None,
+        }
+    }
+
+    /// Has it look after its route now, and gives what it says.
+    async fn look(keeper: &mut PrefixKeeper, kernel: &Handle) -> Vec<String> {
+        keeper.looked = Instant::now().checked_sub(LOOK_EVERY).unwrap();
+        assert!(keeper.due() <= Some(Instant::now()));
+        let said = keeper.keep(kernel, None).await;
+        assert!(keeper.due() > Some(Instant::now() + LOOK_EVERY / 2));
+        said
+    }
+
+    #[test]
+    fn a_route_that_was_removed_comes_back() {
+        crate::tun::privileged::in_a_namespace(async |kernel| {
+            kernel.route().add(route(1, prefix(2))).execute().await.unwrap();
+            let mut keeper = keeper(2);
+            assert_eq!(look(&mut keeper, kernel).await, [""; 0]);
+            assert_eq!(routed(), [2]);
+            kernel.route().del(route(1, prefix(2))).execute().await.unwrap();
+            assert_eq!(look(&mut keeper, kernel).await, [""; 0]);
+            assert_eq!(routed(), [2]);
+            kernel
+                .link()
+                .set(LinkUnspec::new_with_index(1).down().build())
+                .execute()
+                .await
+                .unwrap();
+            let faults = look(&mut keeper, kernel).await;
+            assert!(faults[0].contains("takes no local route"), "{faults:?}");
+            assert_eq!(keeper.keep(kernel, Some(prefix(2))).await, faults, "until it is mended");
+            kernel.link().set(LinkUnspec::new_with_index(1).up().build()).execute().await.unwrap();
+            assert_eq!(look(&mut keeper, kernel).await, [""; 0]);
+            assert_eq!(routed(), [2]);
+        });
+    }
+
+    #[test]
+    fn a_segment_that_gets_the_prefix_late_keeps_it() {
+        crate::tun::privileged::in_a_namespace(async |kernel| {
+            kernel.route().add(route(1, prefix(2))).execute().await.unwrap();
+            let wire = rtnetlink::LinkBridge::new("wire").up().build();
+            kernel.link().add(wire).execute().await.unwrap();
+            let index = nix::net::if_::if_nametoindex("wire").unwrap();
+            let mut own = prefix(2).address().segments();
+            own[7] = 9;
+            let own = std::net::IpAddr::V6(own.into());
+            kernel.address().add(index, own, 64).execute().await.unwrap();
+            let mut keeper = keeper(2);
+            // Where the file says that it is routed, and where machines behind have it, it stays.
+            keeper.may_be_on_segment = false;
+            assert_eq!(look(&mut keeper, kernel).await, [""; 0]);
+            keeper.may_be_on_segment = true;
+            keeper.inside = Some("wire".into());
+            assert_eq!(look(&mut keeper, kernel).await, [""; 0]);
+            assert!(routed().contains(&2));
+            keeper.inside = None;
+            let faults = look(&mut keeper, kernel).await;
+            assert!(faults[0].starts_with("wire has an address under it"), "{faults:?}");
+            let ours = |line: &str| {
+                line.ends_with(" lo") && line.starts_with("20010db8000100020000000000000000 40")
+            };
+            let list = || std::fs::read_to_string("/proc/thread-self/net/ipv6_route").unwrap();
+            assert!(!list().lines().any(ours), "{}", list());
+        });
     }
 
     #[test]
@@ -205,10 +334,11 @@ mod tests {
             assert_eq!(keeper.keep(kernel, Some(prefix(2))).await, [""; 0]);
             assert_eq!(routed(), [2, 3]);
             let due = keeper.due().unwrap();
-            assert!(due > Instant::now() + FORMER_KEPT / 2);
+            assert!(due > Instant::now() + LOOK_EVERY / 2);
             keeper.former[0].1 = Instant::now();
             assert_eq!(keeper.keep(kernel, None).await, [""; 0]);
-            assert_eq!((routed(), keeper.due()), (vec![2], None));
+            assert_eq!(routed(), [2]);
+            assert!(keeper.former.is_empty());
             // The first of many go before their time.
             for next in [3, 4, 5, 6, 7] {
                 assert_eq!(keeper.keep(kernel, Some(prefix(next))).await, [""; 0]);
@@ -229,11 +359,11 @@ mod tests {
             assert_eq!(routed(), [2, 3]);
             // It goes on asking, seldom, and lets go nothing meanwhile.
             keeper.former[0].1 = Instant::now();
-            assert!(keeper.due().unwrap() > Instant::now() + TRY_EVERY / 2);
+            assert!(keeper.due().unwrap() > Instant::now() + LOOK_EVERY / 2);
             assert_eq!(keeper.keep(kernel, None).await.len(), 1);
             assert_eq!(routed(), [2, 3]);
             assert_eq!(keeper.keep(kernel, Some(prefix(2))).await, [""; 0]);
-            assert_eq!((routed(), keeper.due()), (vec![2, 3], None));
+            assert_eq!(routed(), [2, 3]);
         });
     }
 }

@@ -134,11 +134,19 @@ impl Hopping {
             return Ok(());
         };
         let on_segment = segment(hop, prefix)?.is_some();
-        if on_segment != matches!(self.way, Way::Segment(..)) {
-            let other = if on_segment { "on a segment" } else { "routed" };
-            anyhow::bail!("[hop] prefix: its addresses would be {other}, and were not: restart");
+        let prefix = prefix.address();
+        match &self.way {
+            Way::Routed(_) if on_segment => anyhow::bail!(
+                "[hop] prefix: {prefix}/64 is a segment's, since an interface has an address under \
+                 it, and addresses were routed: restart, or say mode = \"routed\""
+            ),
+            Way::Segment(segment, _) if !on_segment => anyhow::bail!(
+                "[hop] prefix: no interface has an address under {prefix}/64: give {} one; or, if \
+                 the prefix is routed to this machine, restart",
+                segment.name
+            ),
+            Way::Routed(_) | Way::Segment(..) => Ok(()),
         }
-        Ok(())
     }
 
     /// Addresses are under this configuration's prefix from now on, if [`Self::may_move`]. Gives
