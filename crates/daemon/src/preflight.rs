@@ -81,6 +81,7 @@ pub fn refusals(setup: &Setup) -> Refusals {
         found.faults.extend(contact.err().map(|why| format!("[registrar] {why}")));
     }
     devices(config, &mut found);
+    found.warnings.extend(Hopping::unreached(config, &setup.hosts));
     if let Err(e) = privileges::check_seal() {
         found.rights.push(format!("{e:#}"));
     }

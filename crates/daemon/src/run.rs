@@ -137,7 +137,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     warnings.extend(taken);
     let more = build::open_more_ports(&setup.config, &ports)?;
     let mut interface = open_interface(&setup)?;
-    let hopping = open_hop(&setup.config, &options, (&ports, &more))?;
+    let hopping = open_hop(&setup, &options, (&ports, &more), &mut warnings)?;
     let responder = open_responder(&setup.config, interface.as_ref(), &mut warnings)?;
     let waker = Waker::new().context("can't make an event descriptor")?;
     let (commands, control) = sync_channel(COMMANDS);
@@ -268,13 +268,19 @@ fn open_interface(setup: &Setup) -> anyhow::Result<Option<Interface>> {
 }
 
 /// Readies the kernel for addresses that hop. A node that lives as long as one command leaves the
-/// prefix to the daemon.
+/// prefix to the daemon. `warnings` gets what the operator should know.
 fn open_hop(
-    config: &Config,
+    setup: &Setup,
     options: &Options,
     ports: (&Ports, &[(Ports, Vec<Receiver>)]),
+    warnings: &mut Vec<String>,
 ) -> anyhow::Result<Option<Hopping>> {
-    if options.daemon { Hopping::open(config, ports) } else { Ok(None) }
+    if !options.daemon {
+        return Ok(None);
+    }
+    let hopping = Hopping::open(&setup.config, ports)?;
+    warnings.extend(Hopping::unreached(&setup.config, &setup.hosts));
+    Ok(hopping)
 }
 
 /// Opens the responder for names, and tells the system of it; `warnings` gets what the operator

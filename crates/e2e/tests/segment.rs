@@ -372,4 +372,9 @@ fn a_segment_that_is_not_there_is_an_error_that_says_what_to_do() {
     let (out, err) = shoal_e2e::text(&output);
     assert_eq!(output.status.code(), Some(4), "{out}{err}");
     assert!(err.contains("no interface of this machine has an address under fd42::/64"), "{err}");
+    // Left to the node it would be routed here, and with it the neighbour's endpoint.
+    let text = std::fs::read_to_string(net.config("h1")).unwrap();
+    std::fs::write(net.config("h1"), text.replace("mode = \"segment\"\n", "")).unwrap();
+    let (out, err) = shoal_e2e::text(&net.command("h1", &["check"]).output().unwrap());
+    assert!(out.contains("link \"r1\" is called at an address of it"), "{out}{err}");
 }

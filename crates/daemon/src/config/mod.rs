@@ -16,7 +16,7 @@ mod error;
 mod hop;
 pub mod keys;
 mod links;
-mod reach;
+pub(crate) mod reach;
 mod registrar;
 mod section;
 mod sections;

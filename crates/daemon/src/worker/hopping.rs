@@ -10,8 +10,10 @@ use nix::net::if_::InterfaceFlags;
 use shoal_relay::{Accepted, FORMER_KEPT, FORMER_MAX};
 use shoal_wire::HopPlace;
 
+use crate::config::reach::under_own_prefix;
 use crate::config::{Config, Hop, HopMode, HopPrefix};
 use crate::control::api;
+use crate::membership::hosts::Hosts;
 use crate::net::filter::{FilterState, HopFilter};
 use crate::net::ports::Ports;
 use crate::net::receive::Receiver;
@@ -193,6 +195,13 @@ impl Hopping {
             return Ok(false);
         };
         segment(hop, prefix).map(|found| found.is_some())
+    }
+
+    /// What is wrong with an endpoint if the mode, left to the node, turns out to be `routed`.
+    pub fn unreached(config: &Config, hosts: &Hosts) -> Option<String> {
+        config.hop.as_ref().filter(|hop| hop.mode == HopMode::Auto)?;
+        let is_routed = Hopping::is_on_segment(config).is_ok_and(|on_segment| !on_segment);
+        is_routed.then(|| under_own_prefix(config, hosts))?
     }
 
     /// Gives up all rights that are not needed any more.
