@@ -297,6 +297,8 @@ impl<C: Ciphers> Relay<C> {
         if let Some(own) = own {
             let mut hop = Hop::new(own, leads, self.hop_key());
             hop.leave_out(Arc::clone(&self.hops.protected));
+            // The neighbour is yet to say that its addresses hop.
+            hop.back(now);
             self.hops.links.insert(link, Hopping::new(hop, meet));
             self.take_hop_secret(now, link);
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use shoal_directory::span;
-use shoal_relay::hop::Outcome;
+use shoal_relay::hop::{HopView, Outcome};
 use shoal_relay::{LinkView, Notices};
 use shoal_wire::{LinkId, Time};
 
@@ -21,6 +21,10 @@ const TWINS_FOR: Duration = Duration::from_secs(600);
 /// Proofs newer than this router's own that show another with its key: one or two may be left from
 /// before a restart.
 const OUTRUN: u32 = 3;
+
+/// A hop that is not made after this has failed: a step is sent eight times, a second apart at
+/// most.
+const HOP_TAKES: Duration = Duration::from_secs(10);
 
 /// How far a neighbour's clock is ahead of this node's, in milliseconds, as it was told last.
 pub fn clock_ahead_ms(notices: &Notices, now: Time, unix_ms: u64) -> Option<i64> {
@@ -67,16 +71,19 @@ fn faults(notices: &Notices, now: Time, unix_ms: u64, name: &str) -> Vec<(&'stat
     faults
 }
 
-/// Why the addresses of a link don't hop though they are to.
-fn hop_fault(link: &LinkView, name: &str) -> Option<String> {
-    let hop = link.hop.filter(|hop| !hop.hopping && link.up_since.is_some())?;
+/// Why the addresses of a link don't hop though they are to. The end that only follows counts no
+/// hop that fails, since what it hears of none may be that none was tried: it knows by the time.
+fn hop_fault(hop: &HopView, now: Time, name: &str) -> Option<String> {
+    if hop.hopping {
+        return None;
+    }
     if !hop.agreed {
         return Some(format!(
             "the addresses of the link with {name} don't hop: that node's [[link]] with this one \
              has no `hop`, or it has no [hop]"
         ));
     }
-    (hop.last.1 == Outcome::Failed).then(|| {
+    (hop.last.1 == Outcome::Failed || is_late(hop, now)).then(|| {
         format!(
             "the addresses of the link with {name} don't hop: nothing came back from the new ones. \
              `shoal check --hop-probe` at either end finds out why; on a segment, a table of \
@@ -85,13 +92,35 @@ fn hop_fault(link: &LinkView, name: &str) -> Option<String> {
     })
 }
 
+/// Whether a hop should have been made, or the neighbour have said that its addresses hop.
+fn is_late(hop: &HopView, now: Time) -> bool {
+    !hop.hopping && now >= hop.begins_by + HOP_TAKES
+}
+
+/// The hops of a link that is up.
+fn hops(link: &LinkView) -> Option<HopView> {
+    link.hop.filter(|_| link.up_since.is_some())
+}
+
+/// Faults of a link for the log: without names, and of hops only those that last.
+fn lasting(
+    (notices, hop): (&Notices, Option<HopView>),
+    now: Time,
+    unix_ms: u64,
+) -> Vec<(&'static str, String)> {
+    let name = "a neighbour";
+    let hop = hop.filter(|hop| is_late(hop, now)).and_then(|hop| hop_fault(&hop, now, name));
+    let of_node = faults(notices, now, unix_ms, name).into_iter();
+    of_node.chain(hop.map(|line| ("hop", line))).collect()
+}
+
 /// What the operator should know of neighbours now.
 pub fn warnings(parts: &Parts, now: Time) -> Vec<String> {
     let relay = &parts.node.relay;
     let unix_ms = unix_ms();
     let of_link = |link: LinkView| {
         let name = format!("the neighbour {:?}", parts.names.link(link.link));
-        let hop = hop_fault(&link, &name);
+        let hop = hops(&link).and_then(|hop| hop_fault(&hop, now, &name));
         let notices = faults(&link.notices, now, unix_ms, &name);
         notices.into_iter().map(|fault| fault.1).chain(hop)
     };
@@ -203,7 +232,7 @@ impl Worker {
         let Parts { journal, node, .. } = &mut self.parts;
         let mut found: Vec<(&'static str, String)> = Vec::new();
         for link in node.relay.links() {
-            for (what, line) in faults(&link.notices, now, unix_ms, "a neighbour") {
+            for (what, line) in lasting((&link.notices, hops(&link)), now, unix_ms) {
                 if found.iter().all(|known| known.0 != what) {
                     found.push((what, line));
                 }
@@ -256,6 +285,41 @@ mod tests {
         let said = |second: u64| faults(&told, Time::from_millis(1_000 * second), 0, "a neighbour");
         assert!(said(2)[0].1.contains("two nodes seem to run with the key of a neighbour"));
         assert!(said(602).is_empty());
+    }
+
+    #[test]
+    fn a_link_whose_addresses_stay_is_named_at_either_end_and_once_that_lasts_logged() {
+        let second = |second: u64| Time::from_millis(1_000 * second);
+        let hop = HopView {
+            interval: Duration::from_secs(1),
+            agreed: true,
+            hopping: false,
+            made: 0,
+            failed: 0,
+            last: (Time::ZERO, Outcome::None),
+            meets: false,
+            begins_by: second(20),
+        };
+        let says = |hop: &HopView, at: u64| {
+            hop_fault(hop, second(at), "the neighbour \"r2\"").map_or(String::new(), |said| said)
+        };
+        let logs = |hop: HopView, at: u64| {
+            let lines = lasting((&Notices::default(), Some(hop)), second(at), 0);
+            assert!(lines.iter().all(|(what, line)| *what == "hop" && !line.contains("r2")));
+            lines.len()
+        };
+        // The first hop may be under way; the end that follows counts none.
+        assert_eq!([says(&hop, 29), says(&hop, 0)], ["", ""]);
+        assert!(says(&hop, 30).contains("\"r2\" don't hop: nothing came back"));
+        assert_eq!([logs(hop, 29), logs(hop, 30)], [0, 1]);
+        let failed = HopView { last: (second(12), Outcome::Failed), failed: 1, ..hop };
+        assert!(says(&failed, 12).contains("nothing came back"));
+        assert_eq!([logs(failed, 12), logs(failed, 31)], [0, 1]);
+        let alone = HopView { agreed: false, ..hop };
+        assert!(says(&alone, 12).contains("has no `hop`"));
+        assert_eq!([logs(alone, 12), logs(alone, 31)], [0, 1]);
+        let hopping = HopView { hopping: true, last: (second(25), Outcome::Moved), ..hop };
+        assert_eq!((says(&hopping, 99), logs(hopping, 99)), (String::new(), 0));
     }
 
     #[test]

@@ -119,6 +119,8 @@ pub struct HopView {
     pub last: (Time, Outcome),
     /// Handshakes begin at addresses that follow from the time ([`super::Rendezvous`]).
     pub meets: bool,
+    /// When the hop after the link came up, or fell back, begins at the latest, unless more fail.
+    pub begins_by: Time,
 }
 
 /// The hops of one link.
@@ -155,6 +157,8 @@ pub struct Hop {
     made: u64,
     failed: u64,
     last: (Time, Outcome),
+    /// What [`HopView::begins_by`] says.
+    begins_by: Time,
     /// Identifiers that this end must not use, sorted.
     left_out: Arc<[u64]>,
 }
@@ -185,6 +189,7 @@ impl Hop {
             made: 0,
             failed: 0,
             last: (Time::ZERO, Outcome::None),
+            begins_by: Time::ZERO,
             left_out: Arc::default(),
         }
     }
@@ -298,6 +303,7 @@ impl Hop {
         let at = self.at.take();
         if let Some(at) = at {
             self.before = Some((at, now + self.interval()));
+            self.expect(now);
         }
         if let (Some(claimed), Some(before)) = (self.claim(now), self.peer) {
             self.peer = Some(claimed);
@@ -327,6 +333,16 @@ impl Hop {
     pub fn back(&mut self, now: Time) {
         self.paused = self.paused.min(now + PAUSE);
         self.faults = self.faults.min(1);
+        self.expect(now);
+    }
+
+    /// The next hop begins after the pause that the other end may make, or with the epoch after.
+    fn expect(&mut self, now: Time) {
+        let paused = now + PAUSE;
+        let late = |run: &&Run| self.passed(paused, run) >= self.interval() / 2;
+        let next =
+            |run: &Run| run.since + self.interval() * self.epoch(paused, run).saturating_add(1);
+        self.begins_by = self.runs.first().filter(late).map_or(paused, next);
     }
 
     /// Whether a datagram from there is the neighbour's by its schedule.
@@ -519,6 +535,7 @@ impl Hop {
             failed: self.failed,
             last: self.last,
             meets: false,
+            begins_by: self.begins_by,
         }
     }
 }

@@ -279,6 +279,43 @@ fn a_probe_says_which_way_of_the_prefix_is_closed() {
     assert!(net.nodes[R2].relay.counters().dropped(DropReason::HopBudget) > 0);
 }
 
+/// At which end hops fail, and which only follows: both know when one should have been made.
+#[test]
+fn both_ends_know_when_hops_are_late() {
+    let link = LinkId::from_bits(0);
+    let late = |net: &Net, node: usize| {
+        let seen = net.nodes[node].relay.view(link).unwrap();
+        let hop = seen.hop.filter(|_| seen.up_since.is_some());
+        hop.is_some_and(|hop| !hop.hopping && net.now >= hop.begins_by + 10 * SECOND)
+    };
+    let is_late = |net: &Net| [R1, R2].map(|node| late(net, node));
+    let mut net = net(|_| {});
+    for interval in [1, 3, 30] {
+        // New sections at both ends, and a neighbour that is away.
+        for node in [R1, R2] {
+            net.nodes[node].relay.set_hop(net.now, link, Some(interval * SECOND));
+        }
+        for away in [0, 3, 60] {
+            net.cut = vec![(R1, R2)];
+            net.run(away * SECOND);
+            net.cut.clear();
+            for _ in 0..60 * 4 {
+                net.run(SECOND / 4);
+                assert_eq!(is_late(&net), [false; 2], "{interval}, {away}");
+            }
+            assert!(all_hop(&net), "{interval}, {away}");
+        }
+    }
+    net.unrouted = [Some(R1); 2];
+    for node in [R1, R2] {
+        net.nodes[node].relay.set_hop(net.now, link, Some(SECOND));
+    }
+    net.run(25 * SECOND);
+    assert_eq!(is_late(&net), [true; 2]);
+    let failed = [R1, R2].map(|node| view(&net, node).failed);
+    assert!(failed.contains(&0) && failed != [0, 0], "one end only follows: {failed:?}");
+}
+
 /// Sends a cell each 20 ms from the host to the second router and back; says how many got lost.
 pub fn lost(net: &mut Net, seconds: u64) -> usize {
     let before = [R2, H1].map(|node| net.nodes[node].cells.len());
