@@ -7,7 +7,7 @@ use shoal_wire::{
     CONTROL_HOP_PLACE, CONTROL_PATH_CHALLENGE, DropReason, HopPlace, LinkId, PathToken, Time,
 };
 
-use crate::hop::Followed;
+use crate::hop::{Followed, Probe};
 use crate::hops::{FORMER_KEPT, Former, Hopping};
 use crate::neighbours::Neighbour;
 use crate::trial::Trial;
@@ -78,6 +78,7 @@ impl<C: Ciphers> Relay<C> {
             if let Some(known) = self.hops.links.get_mut(&link) {
                 known.hop.move_to(now, prefix);
                 known.meet.iter_mut().for_each(|meet| meet.move_to(now, prefix));
+                known.probe.iter_mut().for_each(Probe::move_to);
             }
             self.follow_hop(now, link);
         }

@@ -11,11 +11,13 @@ use crate::hops::Hopping;
 use crate::{Relay, Sink};
 
 impl Hopping {
-    /// Whether the neighbour asked whether this address of its prefix can be used.
+    /// Whether the neighbour asked whether this address of its prefix can be used: of the one in
+    /// use, or of that where it says to be.
     pub(crate) fn is_probed(&self, now: Time, remote: SocketAddr) -> bool {
         let Some((prefix, identifier)) = HopPlace::split(remote) else { return false };
         let is_there = |peer: HopPlace| peer.prefix == prefix && peer.port == remote.port();
-        self.hop.peer().is_some_and(is_there) && self.asked.knows(now, identifier)
+        let places = [self.hop.peer(), self.hop.said()];
+        places.into_iter().flatten().any(is_there) && self.asked.knows(now, identifier)
     }
 }
 
@@ -32,7 +34,7 @@ impl<C: Ciphers> Relay<C> {
         let Some(identifier) = spare else { return false };
         if !under_way {
             self.hops.probed = self.hops.probed.wrapping_add(1);
-            known.probe = Some(Probe::new(now, identifier));
+            known.probe = Some(Probe::new(now, identifier, known.hop.has_moved(now)));
             self.hops.list(link);
             self.follow_hop(now, link);
             self.refresh();
@@ -79,19 +81,26 @@ impl<C: Ciphers> Relay<C> {
         let (own, peer) = (known.hop.own(), known.hop.peer());
         for said in due {
             let message = (CONTROL_HOP_PROBE, &said.to_bytes()[..]);
+            let to = |place: HopPlace| place.endpoint(said.identifier);
             let beside = match (said.stage, fixed, peer) {
                 (ProbeStage::Come, Some(fixed), Some(peer)) => {
-                    Some(Endpoints { remote: peer.endpoint(said.identifier), ..fixed })
+                    // Where it says to be is what it asks of; the other is where it was found, as
+                    // behind a translator of prefixes.
+                    let known = self.hops.links.get_mut(&link);
+                    let places = [Some(peer), known.and_then(|known| known.hop.poll_said(now))];
+                    places.map(|place| Some(Endpoints { remote: to(place?), ..fixed }))
                 }
                 (ProbeStage::Leave, Some(fixed), _) => {
-                    Some(Endpoints { local: Some(own.endpoint(said.identifier)), ..fixed })
+                    [Some(Endpoints { local: Some(to(own)), ..fixed }), None]
                 }
                 (ProbeStage::Come | ProbeStage::Leave, ..) => continue,
-                _ => None,
+                _ => {
+                    self.send_control(now, link, &[message], sink);
+                    continue;
+                }
             };
-            match beside {
-                Some(ends) => self.send_beside(now, link, ends, message, sink),
-                None => self.send_control(now, link, &[message], sink),
+            for ends in beside.into_iter().flatten() {
+                self.send_beside(now, link, ends, message, sink);
             }
         }
     }

@@ -39,6 +39,8 @@ pub struct Accepted {
     prefixes: Vec<[u8; 8]>,
     /// Sorted.
     identifiers: Vec<u64>,
+    /// Those of probes, which ask of the prefix in use alone.
+    probed: Vec<u64>,
 }
 
 impl fmt::Debug for Accepted {
@@ -57,7 +59,13 @@ impl Accepted {
     /// addresses outside of its prefix.
     pub(crate) fn takes(&self, local: Option<SocketAddr>) -> bool {
         let Some((prefix, identifier)) = local.and_then(HopPlace::split) else { return true };
-        !self.prefixes.contains(&prefix) || self.identifiers.binary_search(&identifier).is_ok()
+        match self.prefixes.iter().position(|known| *known == prefix) {
+            Some(former) => {
+                self.identifiers.binary_search(&identifier).is_ok()
+                    && (former == 0 || !self.probed.contains(&identifier))
+            }
+            None => true,
+        }
     }
 }
 
@@ -173,7 +181,9 @@ impl Hops {
         all.dedup();
         let former = self.former.iter().map(|former| former.prefix);
         let prefixes = core::iter::once(prefix).chain(former).collect();
-        let now = Accepted { prefixes, identifiers: all };
+        let probes = self.links.values().filter_map(|known| known.probe.as_ref());
+        let probed = probes.filter_map(Probe::identifier).collect();
+        let now = Accepted { prefixes, identifiers: all, probed };
         if self.accepted.as_deref() != Some(&now) {
             self.accepted = Some(Arc::new(now));
         }

@@ -108,6 +108,10 @@ fn words(found: &HopProbed, on_segment: bool) -> &'static str {
             "nothing comes to the prefix, and nothing from it arrives: the router before this node \
              does not know it, or filters and firewalls drop all of it"
         }
+        "moved" => {
+            "nothing is known yet: the prefix is another one since lately, and the neighbour may \
+             still send to the former. Ask again in a minute"
+        }
         "silent" => "the neighbour did not answer the probe: is it of an older version?",
         "down" => "there is no session with it now: see `shoal peers`",
         "alone" => "its addresses don't hop: it needs [hop], and `hop` in its [[link]]",
@@ -121,7 +125,8 @@ mod tests {
 
     #[test]
     fn each_outcome_has_words_of_its_own() {
-        let outcomes = ["open", "not_routed", "filtered", "closed", "silent", "down", "alone", "?"];
+        let outcomes = "open not_routed filtered closed moved silent down alone ?".split(' ');
+        let outcomes: Vec<&str> = outcomes.collect();
         let found = |outcome: &str| HopProbed { peer: "r2".into(), outcome: outcome.into() };
         let words: std::collections::BTreeSet<_> =
             outcomes.iter().map(|outcome| words(&found(outcome), false)).collect();

@@ -96,9 +96,28 @@ impl HopProbes {
 fn outcome(found: Option<ProbeView>) -> &'static str {
     match found {
         None | Some(ProbeView { heard: false, .. }) => "silent",
+        Some(ProbeView { came: false, moved: true, .. }) => "moved",
         Some(ProbeView { came: true, left: true, .. }) => "open",
         Some(ProbeView { came: false, left: true, .. }) => "not_routed",
         Some(ProbeView { came: true, left: false, .. }) => "filtered",
         Some(_) => "closed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_have_gone_to_a_former_prefix_closes_nothing() {
+        let found = |came, left, moved| {
+            outcome(Some(ProbeView { over: true, heard: true, came, left, moved }))
+        };
+        assert_eq!([found(true, true, true), found(true, true, false)], ["open"; 2]);
+        assert_eq!([found(true, false, true), found(true, false, false)], ["filtered"; 2]);
+        assert_eq!([found(false, true, true), found(false, false, true)], ["moved"; 2]);
+        let known = [found(false, true, false), found(false, false, false)];
+        assert_eq!(known, ["not_routed", "closed"]);
+        assert_eq!(outcome(None), "silent");
     }
 }

@@ -206,6 +206,11 @@ impl Hop {
         self.own.place()
     }
 
+    /// Whether the neighbour may still send to where this end's addresses were before.
+    pub(crate) fn has_moved(&self, now: Time) -> bool {
+        self.own.is_new(now)
+    }
+
     /// From which the tokens in this end's steps are derived.
     pub(crate) fn key(&self) -> Arc<Secret<32>> {
         Arc::clone(&self.key)

@@ -30,6 +30,9 @@ const TELLS: [Duration; 4] = [
 ];
 /// For how long counts what a neighbour said of its prefix.
 const CLAIM_KEPT: Duration = Duration::from_secs(60);
+/// For how long after its former prefix is gone a neighbour that did not follow may still send
+/// there: until hops that fail lead it elsewhere.
+const LATE: Duration = Duration::from_secs(10);
 /// How soon a claimed place is challenged again.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// For how long an answer counts.
@@ -38,7 +41,8 @@ const ANSWER_KEPT: Duration = Duration::from_secs(5);
 const LEFT_KEPT: Duration = Duration::from_secs(10);
 /// Frames to a prefix that only the neighbour says to be its own, ...
 pub(super) const CLAIMED_MAX: u32 = 32;
-/// ... a call that only opens this end's firewall while fewer than so many were spent, ...
+/// ... a call that only opens this end's firewall, and what a probe asks for, while fewer than so
+/// many were spent, ...
 pub(super) const OPENS_MAX: u32 = 16;
 /// ... and to one that was its own, while a [`Budget`] counts them.
 const LEFT_MAX: u32 = 96;
@@ -47,6 +51,8 @@ const LEFT_MAX: u32 = 96;
 pub(super) struct Own {
     place: HopPlace,
     left: Option<Box<Left>>,
+    /// When the place's prefix became this one, if the neighbour has not sent there since.
+    moved: Option<Time>,
     /// The place is to be told.
     tells: bool,
     /// It may not have been heard, and is to be told again.
@@ -71,7 +77,7 @@ struct Left {
 
 impl Own {
     pub(super) fn new(place: HopPlace) -> Own {
-        Own { place, left: None, tells: false, again: false, opens: false }
+        Own { place, left: None, moved: None, tells: false, again: false, opens: false }
     }
 
     pub(super) fn place(&self) -> HopPlace {
@@ -110,6 +116,13 @@ impl Own {
         };
         self.left = Some(Box::new(Left { prefix, until, since: now, told: 0, sends, seen: false }));
         (self.tells, self.opens) = (true, sends);
+        self.moved = Some(now);
+    }
+
+    /// Whether the neighbour may send to the prefix before this one: it was left lately, and
+    /// nothing shows that the neighbour followed.
+    pub(super) fn is_new(&self, now: Time) -> bool {
+        self.moved.is_some_and(|at| now < at + FORMER_KEPT + LATE)
     }
 
     /// Data does not hop any more.
@@ -128,6 +141,7 @@ impl Own {
     pub(super) fn came(&mut self, prefix: [u8; 8], there: bool) -> bool {
         let Some(left) = &mut self.left else { return false };
         left.seen = prefix == self.place.prefix;
+        self.moved.take_if(|_| there);
         there && core::mem::take(&mut left.sends)
     }
 

@@ -41,6 +41,9 @@ pub struct ProbeView {
     pub came: bool,
     /// What was sent from the address came to it.
     pub left: bool,
+    /// This node's prefix is another one since lately, and the neighbour may have sent to the
+    /// former: that nothing came says nothing.
+    pub moved: bool,
 }
 
 /// One that is under way, or was.
@@ -52,8 +55,18 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    pub(crate) fn new(now: Time, identifier: u64) -> Probe {
-        Probe { identifier, again: now, tries: 0, view: ProbeView::default() }
+    /// `moved`: the neighbour may send to a former prefix.
+    pub(crate) fn new(now: Time, identifier: u64, moved: bool) -> Probe {
+        let view = ProbeView { moved, ..ProbeView::default() };
+        Probe { identifier, again: now, tries: 0, view }
+    }
+
+    /// The prefix is another one from now on: what was found says nothing of that.
+    pub(crate) fn move_to(&mut self) {
+        if !self.view.over {
+            let ProbeView { came, left, moved, .. } = &mut self.view;
+            (*came, *left, *moved) = (false, false, true);
+        }
     }
 
     /// What it has found so far.
@@ -165,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_probe_that_nobody_answers_ends() {
-        let mut probe = Probe::new(Time::ZERO, 7);
+        let mut probe = Probe::new(Time::ZERO, 7, false);
         let mut sent = 0;
         let mut now = Time::ZERO;
         while let Some(at) = probe.poll_timeout() {
@@ -180,7 +193,7 @@ mod tests {
 
     /// An open path whose way there and back takes so long.
     fn found_after(way: Duration) -> (ProbeView, Time) {
-        let mut probe = Probe::new(Time::ZERO, 7);
+        let mut probe = Probe::new(Time::ZERO, 7, false);
         let mut asked = Asked::default();
         let mut answers: Vec<(Time, HopProbe)> = Vec::new();
         let mut now = Time::ZERO;
@@ -200,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_long_way_is_not_taken_for_a_filter() {
-        let open = ProbeView { over: true, heard: true, came: true, left: true };
+        let open = ProbeView { over: true, heard: true, came: true, left: true, moved: false };
         for way in [0, 20, 800, 1_200, 1_700] {
             let way = Duration::from_millis(way);
             assert_eq!(found_after(way).0, open, "{way:?}");

@@ -249,7 +249,7 @@ fn probe(net: &mut Net) -> ProbeView {
 #[test]
 fn a_probe_says_which_way_of_the_prefix_is_closed() {
     let mut net = net(|_| {});
-    let found = |heard, came, left| ProbeView { over: true, heard, came, left };
+    let found = |heard, came, left| ProbeView { over: true, heard, came, left, moved: false };
     let before = view(&net, R1);
     assert_eq!(probe(&mut net), found(true, true, true));
     let after = view(&net, R1);
@@ -277,6 +277,49 @@ fn a_probe_says_which_way_of_the_prefix_is_closed() {
         net.run(Duration::from_millis(100));
     }
     assert!(net.nodes[R2].relay.counters().dropped(DropReason::HopBudget) > 0);
+}
+
+/// The neighbour sends what a probe asks for to the prefix that it knows. What comes to a former
+/// one says nothing of that in force, and is not taken for an answer.
+#[test]
+fn a_probe_is_of_the_prefix_in_force() {
+    let mut net = net(|_| {});
+    let link = LinkId::from_bits(0);
+    let fixed = |net: &Net| net.nodes[R2].relay.view(link).and_then(|link| link.endpoint);
+    let (before, stale) = (fixed(&net), DropReason::StaleAddress);
+    // The former prefix is routed for half a minute, the one in force is not.
+    net.nodes[R1].relay.move_hop_prefix(net.now, moved_prefix(R1));
+    let unknown = ProbeView { over: true, heard: true, came: false, left: true, moved: true };
+    for _ in 0..3 {
+        assert_eq!(probe(&mut net), unknown);
+        assert!(net.nodes[R1].relay.counters().dropped(stale) > 0);
+        assert_eq!(fixed(&net), before, "a probe moves nothing");
+        net.run(4 * SECOND);
+    }
+    net.routed[R1] = [7; 8];
+    net.run(40 * SECOND);
+    assert_eq!(probe(&mut net), ProbeView { moved: false, ..unknown });
+    net.routed[R1] = moved_prefix(R1);
+    assert_eq!(probe(&mut net), ProbeView { came: true, moved: false, ..unknown });
+}
+
+/// A probe that is under way when the prefix becomes another one is of that one.
+#[test]
+fn a_probe_begins_anew_with_another_prefix() {
+    let mut net = net(|_| {});
+    let link = LinkId::from_bits(0);
+    net.unrouted = [None, Some(R1)];
+    net.run(3 * SECOND);
+    assert!(net.nodes[R1].relay.probe_hop(net.now, link));
+    let found = |net: &Net| net.nodes[R1].relay.hop_probe(link).unwrap();
+    while !found(&net).came {
+        assert!(!found(&net).over);
+        net.run(Duration::from_millis(10));
+    }
+    net.nodes[R1].relay.move_hop_prefix(net.now, moved_prefix(R1));
+    net.run(4 * SECOND);
+    let view = found(&net);
+    assert!(view.over && view.moved && !view.came, "{view:?}");
 }
 
 /// At which end hops fail, and which only follows: both know when one should have been made.

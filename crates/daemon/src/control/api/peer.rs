@@ -81,7 +81,8 @@ pub struct HopProbed {
     /// `open` (what is sent from there and to there arrives), `not_routed` (what the neighbour
     /// sends there does not come), `filtered` (what is sent from there does not arrive at the
     /// neighbour), `closed` (both), `silent` (the neighbour answers nothing), `down` (there is no
-    /// session with it), `alone` (its addresses don't hop).
+    /// session with it), `alone` (its addresses don't hop), `moved` (nothing came, but the prefix
+    /// is another one since lately, and the neighbour may still send to the former).
     pub outcome: String,
 }
 

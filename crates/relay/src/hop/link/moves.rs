@@ -4,7 +4,7 @@ use shoal_session::Endpoints;
 use shoal_wire::{HopPlace, PathToken, Time};
 
 use super::{Hop, HopStage, Spot};
-use crate::hop::prefixes::{Answered, CLAIMED_MAX};
+use crate::hop::prefixes::{Answered, CLAIMED_MAX, OPENS_MAX};
 use crate::hop::schedule::End;
 
 /// What an answer comes to: to a challenge of a place that the neighbour named, or to a step.
@@ -154,6 +154,14 @@ impl Hop {
     /// Whether the neighbour said that its addresses are under this prefix from now on.
     pub fn claims(&self, now: Time, prefix: [u8; 8]) -> bool {
         self.claim(now).is_some_and(|place| place.prefix == prefix)
+    }
+
+    /// Takes where the neighbour says its addresses to be, if that is not where they are used and a
+    /// frame may be sent there now.
+    pub(crate) fn poll_said(&mut self, now: Time) -> Option<HopPlace> {
+        let (said, peer) = self.said.zip(self.peer)?;
+        let may = said.prefix != peer.prefix && self.unproven.spend(now, 1, OPENS_MAX);
+        may.then_some(said)
     }
 
     /// The neighbour's addresses are under this prefix: frames pass there and back. Its schedule
