@@ -240,7 +240,8 @@ fn hop(hop: &HopPeer) -> String {
     };
     let failed = if hop.failed > 0 { format!(", {} failed", hop.failed) } else { String::new() };
     match hop.state.as_str() {
-        "alone" if hop.rendezvous && hop.made == 0 => "none yet: both ends have not met".into(),
+        "unknown" if hop.rendezvous && hop.made == 0 => "none yet: both ends have not met".into(),
+        "unknown" => "none: there is no session with it".into(),
         "alone" => "the neighbour's addresses don't hop".into(),
         "fixed" => format!("fixed for now (every {every} wanted{failed}{last})"),
         _ => format!("every {every}{failed}{last}"),
@@ -415,6 +416,20 @@ pub fn reload(common: &Common) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hops_of_a_link_without_a_session_blame_no_neighbour() {
+        let says = |state: &str, rendezvous: bool| {
+            let interval_s = 1.0;
+            hop(&HopPeer { state: state.into(), rendezvous, interval_s, ..HopPeer::default() })
+        };
+        assert_eq!(says("unknown", false), "none: there is no session with it");
+        assert_eq!(says("unknown", true), "none yet: both ends have not met");
+        for rendezvous in [false, true] {
+            assert_eq!(says("alone", rendezvous), "the neighbour's addresses don't hop");
+        }
+        assert!(says("fixed", false).starts_with("fixed for now (every 1 s wanted"));
+    }
 
     #[test]
     fn drops_stand_by_name_with_what_they_mean() {

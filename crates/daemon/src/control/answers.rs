@@ -198,12 +198,14 @@ fn peer(parts: &Parts, now: Time, link: &LinkView) -> Peer {
             .map(|ms| ms as f64 / 1e3),
         direct: direct::peer(parts, link),
         cover: link.cover.as_ref().map(cover::shown),
-        hop: link.hop.as_ref().map(|view| hop(view, now)),
+        hop: link.hop.as_ref().map(|view| hop(view, link.established, now)),
     }
 }
 
-fn hop(view: &HopView, now: Time) -> HopPeer {
+/// Before there is a session a neighbour can't have said whether its addresses hop.
+fn hop(view: &HopView, established: bool, now: Time) -> HopPeer {
     let state = match (view.agreed, view.hopping) {
+        (false, _) if !established => "unknown",
         (false, _) => "alone",
         (true, false) => "fixed",
         (true, true) => "hopping",
@@ -241,4 +243,27 @@ pub fn routes(parts: &Parts, now: Time) -> Vec<Route> {
             .collect(),
     };
     routing.routes().map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_neighbour_without_a_session_is_not_said_to_stay() {
+        let mut view = HopView {
+            interval: std::time::Duration::from_secs(1),
+            agreed: false,
+            hopping: false,
+            made: 0,
+            failed: 0,
+            last: (Time::ZERO, Outcome::None),
+            meets: false,
+            begins_by: Time::ZERO,
+        };
+        let state = |view: &HopView, established| hop(view, established, Time::ZERO).state;
+        assert_eq!([state(&view, false), state(&view, true)], ["unknown", "alone"]);
+        view.agreed = true;
+        assert_eq!([state(&view, false), state(&view, true)], ["fixed", "fixed"]);
+    }
 }

@@ -58,7 +58,7 @@ pub struct HopPeer {
     pub interval_s: f64,
     /// `hopping`; `fixed` (frames go between the fixed endpoints, or where both ends met, as hops
     /// fail or none was made yet); `alone` (the neighbour's addresses don't hop, so neither do
-    /// these).
+    /// these); `unknown` (there is no session with it, in which it would say whether they do).
     pub state: String,
     /// How the last hop ended: `none`, `moved` or `failed`.
     pub last: String,
