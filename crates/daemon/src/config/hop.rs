@@ -108,8 +108,19 @@ impl Spelt for HopPrefix {
             text.strip_suffix("/64").and_then(|ip| ip.parse().ok()).ok_or_else(wrong)?;
         let [a, b, c, d, e, f, g, h, rest @ ..] = address.octets();
         let prefix = [a, b, c, d, e, f, g, h];
-        let good = rest == [0; 8] && HopPlace::is_usable(prefix);
-        good.then_some(HopPrefix(prefix)).ok_or_else(wrong)
+        if !HopPlace::is_usable(prefix) {
+            return Err(format!(
+                "{text:?}: expected a prefix that can be routed to one machine: not link-local, \
+                 multicast or unspecified"
+            ));
+        }
+        if rest != [0; 8] {
+            let expected = HopPrefix(prefix).spell();
+            return Err(format!(
+                "{text:?}: the bits after the 64th must be 0, as in \"{expected}\""
+            ));
+        }
+        Ok(HopPrefix(prefix))
     }
 
     fn spell(&self) -> String {
@@ -346,8 +357,18 @@ mod tests {
         }
         assert_eq!(HopPrefix::read("2001:db8:1:2::/64"), Ok(EXAMPLE));
         assert_eq!(EXAMPLE.spell(), "2001:db8:1:2::/64");
-        for bad in ["2001:db8::1/64", "2001:db8::/56", "fe80::/64", "ff02::/64", "::/64", "x/64"] {
-            assert!(HopPrefix::read(bad).unwrap_err().contains("64 bits"), "{bad}");
+        for (bad, says) in [
+            ("2001:db8::/56", "expected an IPv6 prefix of 64 bits"),
+            ("2001:db8::1", "expected an IPv6 prefix of 64 bits"),
+            ("x/64", "expected an IPv6 prefix of 64 bits"),
+            ("2001:db8:a:1::5/64", "bits after the 64th must be 0, as in \"2001:db8:a:1::/64\""),
+            ("fe80::/64", "not link-local, multicast or unspecified"),
+            ("fe80::1/64", "not link-local, multicast or unspecified"),
+            ("ff02::/64", "not link-local, multicast or unspecified"),
+            ("::/64", "not link-local, multicast or unspecified"),
+        ] {
+            let said = HopPrefix::read(bad).unwrap_err();
+            assert!(said.contains(says), "{bad}: {said}");
         }
     }
 
