@@ -146,7 +146,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     let met = Met::read(&setup.config, &mut warnings)?;
     user.as_ref().map(privileges::become_user).transpose()?;
     if options.daemon {
-        warnings.extend(seal(&interface, &hopping).context("can't give up rights")?);
+        warnings.extend(seal(&interface, &hopping)?);
     }
     serve(&mut server, &setup, contact, (&mut ports, &waker))?;
     answer_names(responder, interface.as_mut())?;
@@ -249,7 +249,7 @@ fn agree_on_keys(mut job: HandshakeJob) -> HandshakeDone {
 
 /// Gives up every right that a thread of this process has; says what the operator should know.
 fn seal(interface: &Option<Interface>, hopping: &Option<Hopping>) -> anyhow::Result<Vec<String>> {
-    let warnings = privileges::seal()?;
+    let warnings = privileges::seal().context("can't give up rights")?;
     interface.as_ref().map_or(Ok(()), Interface::seal)?;
     hopping.as_ref().map_or(Ok(()), Hopping::seal)?;
     Ok(warnings)

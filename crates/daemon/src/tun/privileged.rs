@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use caps::{Capability, CapsHashSet};
+use caps::{CapSet, Capability, CapsHashSet};
 use rtnetlink::Handle;
 use tokio::runtime::Runtime;
 
@@ -109,8 +109,7 @@ impl<W> Shared<W> {
         let mut state = self.state();
         loop {
             if (state.seal || state.wanted.is_some()) && state.sealed.is_none() {
-                let kept = keep_one_capability().context(needs);
-                state.sealed = Some(kept.map_err(|e| format!("{e:#}")));
+                state.sealed = Some(keep_one_capability(needs).map_err(|e| format!("{e:#}")));
                 self.answered.notify_all();
             }
             let due = due.filter(|_| state.sealed.is_some());
@@ -162,13 +161,17 @@ impl<K: Keeper> Privileged<K> {
     }
 
     /// Has the thread give up all rights but the one that it needs; returns when it has.
+    ///
+    /// Errors: it lacks that one, or keeps others.
     pub(crate) fn seal(&self) -> anyhow::Result<()> {
         let mut state = self.shared.state();
         state.seal = true;
         self.shared.changed.notify_one();
         loop {
             match &state.sealed {
-                Some(sealed) => return sealed.clone().map_err(anyhow::Error::msg),
+                Some(sealed) => {
+                    return sealed.clone().map_err(|e| anyhow::anyhow!("{}: {e}", K::SETTING));
+                }
                 None => {
                     let answered = self.shared.answered.wait(state);
                     state = answered.unwrap_or_else(PoisonError::into_inner);
@@ -213,9 +216,16 @@ impl<K: Keeper> Drop for Privileged<K> {
 }
 
 /// Gives up everything but what changes of the kernel's side need, in this thread.
-fn keep_one_capability() -> anyhow::Result<()> {
-    privileges::keep_capabilities(&CapsHashSet::from([Capability::CAP_NET_ADMIN]))?;
-    privileges::gain_nothing()
+///
+/// Errors: `needs`, where it lacks that, which no filter of the service's is to blame for; or it
+/// has other rights.
+fn keep_one_capability(needs: &str) -> anyhow::Result<()> {
+    let needed = Capability::CAP_NET_ADMIN;
+    if !caps::has_cap(None, CapSet::Permitted, needed).context("can't read capabilities")? {
+        anyhow::bail!("{needs}, or as root");
+    }
+    let kept = privileges::keep_capabilities(&CapsHashSet::from([needed]));
+    kept.and_then(|()| privileges::gain_nothing()).context("can't give up rights")
 }
 
 /// The way to the kernel, kept from one change to the next.
@@ -400,6 +410,18 @@ mod tests {
         assert_eq!(shared.wait(3, soon), Err("the kernel did not answer within 1 ms".into()));
         shared.state().faults = vec!["refused".into()];
         assert_eq!(shared.wait(2, soon), Err("refused".into()));
+    }
+
+    #[test]
+    fn a_thread_without_the_right_says_what_it_needs_and_blames_no_filter() {
+        let needs = "no route can be set without CAP_NET_ADMIN: start with it";
+        // Rights are a thread's own.
+        let tried = std::thread::spawn(move || {
+            caps::clear(None, CapSet::Effective).unwrap();
+            caps::clear(None, CapSet::Permitted).unwrap();
+            keep_one_capability(needs).map_err(|e| format!("{e:#}"))
+        });
+        assert_eq!(tried.join().unwrap(), Err(format!("{needs}, or as root")));
     }
 
     #[test]
