@@ -18,7 +18,7 @@ use shoal_joining::Contact;
 use shoal_node::{HandshakeDone, HandshakeJob};
 
 use crate::config::keys::os_random;
-use crate::config::{Config, Setup};
+use crate::config::{Config, Setup, unnamed};
 use crate::control::journal::Journal;
 use crate::control::socket::{Connection, FromControl, Owner, Server, Wake, check_free};
 use crate::files::transfers::Files;
@@ -152,7 +152,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     answer_names(responder, interface.as_mut())?;
     let (clock, mut authority) = (setup.clock, setup.authority.take());
     let (circuits, known) = Circuits::start(&setup.config, &setup.hosts, met, &mut warnings)?;
-    log_warnings(&warnings, authority.as_ref(), clock);
+    log_warnings((&warnings, &setup.config), authority.as_ref(), clock);
     let seed = os_random().context("the system gives no random bytes")?;
     let percent = setup.config.session.handshake_cpu_percent;
     let (mut node, names, config) =
@@ -298,10 +298,15 @@ fn open_responder(
     Ok(Some(responder))
 }
 
-/// Logs at the start the warnings that the status shows later.
-fn log_warnings(warnings: &[String], authority: Option<&Authority>, clock: Clock) {
+/// Logs at the start the warnings that the status shows later, without names.
+fn log_warnings(
+    (warnings, config): (&[String], &Config),
+    authority: Option<&Authority>,
+    clock: Clock,
+) {
     let of_members = authority.iter().flat_map(|a| a.unnamed_warnings(clock.now()));
-    for warning in warnings.iter().cloned().chain(of_members) {
+    let of_files = warnings.iter().map(|warning| unnamed(warning, config));
+    for warning in of_files.chain(of_members) {
         tracing::warn!("{warning}");
     }
 }

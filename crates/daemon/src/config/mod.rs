@@ -45,6 +45,7 @@ pub use sections::{
 };
 pub(crate) use setup::is_of_rights;
 pub(crate) use setup::misplaced;
+pub(crate) use setup::unnamed;
 pub use setup::{
     Experiment, Listen, NO_LINK, Newer, Setup, SetupError, files, overlay_of, reread, warnings,
 };

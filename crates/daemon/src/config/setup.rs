@@ -16,6 +16,7 @@ use crate::membership::anonymity;
 use crate::membership::authority::{Authority, Reading};
 use crate::membership::chains::ChainFile;
 use crate::membership::hosts::{Host, Hosts};
+use crate::membership::levels;
 use crate::tun::subnets::{self, Surroundings};
 use crate::worker::clock::Clock;
 
@@ -313,7 +314,7 @@ pub fn warnings(config: &Config, hosts: &Hosts) -> Vec<String> {
                 .into(),
         );
     }
-    warnings.extend(crate::membership::levels::warning(config, hosts));
+    warnings.extend(levels::warning(config, hosts));
     match config.links_left_out(hosts) {
         0 => {}
         more => warnings.push(format!(
@@ -329,6 +330,17 @@ pub fn warnings(config: &Config, hosts: &Hosts) -> Vec<String> {
     warnings.extend(super::reach::warnings(config, hosts));
     warnings.extend(written_by_all(&config.file));
     warnings
+}
+
+/// One of [`warnings`] for the log, which names no node.
+pub(crate) fn unnamed(warning: &str, config: &Config) -> String {
+    if warning.starts_with(levels::NOBODY) {
+        return format!("{} as one entry: `shoal status` says which", levels::NOBODY);
+    }
+    let named = config.links.iter().map(|link| format!("link {:?}", &*link.peer));
+    let unnamed = named.fold(warning.to_string(), |text, link| text.replace(&link, "a link"));
+    let says = if unnamed == warning { "" } else { "; `shoal status` says which" };
+    unnamed + says
 }
 
 /// In the warning of [`written_by_all`].

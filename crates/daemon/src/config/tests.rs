@@ -317,6 +317,27 @@ fn a_neighbour_that_cannot_be_called_is_named() {
 }
 
 #[test]
+fn warnings_that_name_nodes_are_logged_without_their_names() {
+    let made = setup(|dir| {
+        edit(dir, "node.toml", "10.0.0.1:7400", "[2001:db8:1:2::1]:7400\"\nhop = \"1s");
+        let hop = "listen = [\"[::]:7400\"]\n[hop]\nmode = \"routed\"\n\
+                   prefix = \"2001:db8:1:2::/64\"\n";
+        let direct = "[direct]\nmode = \"on-demand\"\nlevel = \"authenticate\"\n\
+                      encrypt_with = [\"nobody-here\"]\n";
+        edit(dir, "node.toml", "[[link]]", &format!("{hop}{direct}[[link]]"));
+    });
+    let made = made.unwrap_or_else(|e| panic!("{e}"));
+    let said = made.warnings();
+    let has = |said: &[String]| ["\"r1\"", "nobody-here"].map(|name| said.join(" ").contains(name));
+    assert_eq!(has(&said), [true, true], "{said:?}");
+    let logged: Vec<String> = said.iter().map(|said| unnamed(said, &made.config)).collect();
+    assert_eq!(has(&logged), [false, false], "{logged:?}");
+    assert!(logged.join(" ").contains("a link is called at an address of it"), "{logged:?}");
+    // A warning without a name is logged as it is.
+    assert!(logged.iter().any(|line| said.contains(line)), "{logged:?}");
+}
+
+#[test]
 fn a_prefix_under_which_nothing_hops_and_files_that_all_may_write_are_named() {
     let hop = "listen = [\"[::]:7400\", \"0.0.0.0:7400\"]\n[hop]\nprefix = \"fd42::/64\"\n";
     let made = setup(|dir| edit(dir, "node.toml", "[[link]]", &format!("{hop}[[link]]")));

@@ -15,6 +15,9 @@ use crate::config::{Config, DirectLevel, DirectMode, EncryptWith};
 /// Most names of `encrypt_with` that no host has and that a warning tells.
 const SHOWN: usize = 5;
 
+/// How the [`warning`] about them begins.
+pub(crate) const NOBODY: &str = "[direct] encrypt_with: no host of the list is called";
+
 /// The name of a security group as it stands in messages. It depends on the name alone: hosts that
 /// know different secrets of one network, while it changes, find their common groups.
 pub fn group_hash(name: &str) -> GroupHash {
@@ -81,11 +84,7 @@ pub fn warning(config: &Config, hosts: &Hosts) -> Option<String> {
         more => format!(" and {more} more"),
     };
     let shown = unknown[..unknown.len().min(SHOWN)].join(", ");
-    (!unknown.is_empty()).then(|| {
-        format!(
-            "[direct] encrypt_with: no host of the list is called {shown}{more}: check the spelling"
-        )
-    })
+    (!unknown.is_empty()).then(|| format!("{NOBODY} {shown}{more}: check the spelling"))
 }
 
 #[cfg(test)]
