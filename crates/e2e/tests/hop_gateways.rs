@@ -434,6 +434,48 @@ fn machines_keep_addresses_of_a_prefix_that_is_routed_to_their_gateway() {
     assert!(!machines.sh("gw-a", "ip -6 route show table local").contains("db8:a:1"));
 }
 
+/// Whether a datagram from `outside` to this place is answered.
+fn answers(machines: &Machines, far: &UdpSocket, to: SocketAddr) -> bool {
+    let near = machines.inside("outside", || UdpSocket::bind("[::]:0").unwrap());
+    near.send_to(b"?", to).unwrap();
+    far.recv(&mut [0; 8]).is_ok()
+}
+
+/// The page's rules leave the node's port reachable at the prefix, and nothing else there; at other
+/// addresses of the machine they change nothing.
+#[test]
+fn rules_of_the_page_close_the_prefix_but_for_the_nodes_port() {
+    if !shoal_e2e::namespaces() || !shoal_e2e::ipv6() {
+        return;
+    }
+    let machines = Machines::new(&["node", "outside"]);
+    machines.join(("node", "wan"), ("outside", "wan"));
+    machines.sh("node", "ip link set lo up; ip addr add 2001:db8::2/64 dev wan nodad");
+    machines.sh("node", "ip -6 route add local 2001:db8:1:2::/64 dev lo");
+    machines.sh("outside", "ip addr add 2001:db8::3/64 dev wan nodad");
+    machines.sh("outside", "ip -6 route add 2001:db8:1:2::/64 via 2001:db8::2");
+    machines
+        .until("the machine answers", || machines.tries("outside", "ping -c1 -W1 2001:db8::2").0);
+    let _tcp = machines.inside("node", || TcpListener::bind("[::]:2222").unwrap());
+    let udp = |port: u16| {
+        let far = machines.inside("node", || UdpSocket::bind(("::", port)).unwrap());
+        far.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        far
+    };
+    let (own, other) = (udp(23_871), udp(5_555));
+    let place = |ip: &str, port: u16| SocketAddr::new(ip.parse().unwrap(), port);
+    let (hops, stays) = ("2001:db8:1:2::77", "2001:db8::2");
+    let found = |ip: &str| {
+        let (to, second) = (place(ip, 2_222), Duration::from_secs(1));
+        let tcp = || TcpStream::connect_timeout(&to, second).is_ok();
+        let udp = |far: &UdpSocket, port| answers(&machines, far, place(ip, port));
+        [machines.inside("outside", tcp), udp(&own, 23_871), udp(&other, 5_555)]
+    };
+    assert_eq!([found(hops), found(stays)], [[true; 3]; 2]);
+    machines.sh("node", &block("sh on the node"));
+    assert_eq!([found(hops), found(stays)], [[false, true, false], [true; 3]]);
+}
+
 #[test]
 fn bad_addresses_of_machines_inside_are_errors_that_say_so() {
     if !shoal_e2e::namespaces() || !shoal_e2e::ipv6() {
