@@ -105,3 +105,27 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use shoal_crypto::Secret;
+
+    use super::*;
+    use crate::hop::Hop;
+
+    /// A neighbour whose frames come from elsewhere than it says, as one that has just moved.
+    #[test]
+    fn a_probe_from_either_place_of_the_neighbours_is_known() {
+        let place = |n: u8| HopPlace { prefix: [0x20 + n; 8], port: 7, interval_ms: 1_000 };
+        let mut hop = Hop::new(place(1), true, Arc::new(Secret::new([1; 32])));
+        hop.told(Time::ZERO, Some(place(2)));
+        hop.roam(place(3).prefix);
+        let mut known = Hopping::new(hop, None);
+        let ask = HopProbe { stage: ProbeStage::Ask, identifier: 7 };
+        assert_eq!(known.asked.handle(Time::ZERO, &ask), Ok(()));
+        let is = |n: u8, identifier| known.is_probed(Time::ZERO, place(n).endpoint(identifier));
+        assert_eq!([is(2, 7), is(3, 7), is(4, 7), is(2, 8)], [true, true, false, false]);
+    }
+}

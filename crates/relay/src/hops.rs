@@ -91,7 +91,7 @@ pub(crate) struct Hopping {
 }
 
 impl Hopping {
-    fn new(hop: Hop, meet: Option<Rendezvous>) -> Hopping {
+    pub(crate) fn new(hop: Hop, meet: Option<Rendezvous>) -> Hopping {
         Hopping {
             hop,
             probe: None,

@@ -544,3 +544,28 @@ impl Hop {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The other end may pause after hops that failed, and hops begin in an epoch's first half.
+    #[test]
+    fn a_hop_is_not_expected_before_the_other_end_may_begin_it() {
+        let by = |interval_ms: u32, up: u64| {
+            let place = HopPlace { prefix: [0x20; 8], port: 7, interval_ms };
+            let mut hop = Hop::new(place, true, Arc::new(Secret::new([1; 32])));
+            hop.session(Time::ZERO, &[2; 32], Time::ZERO);
+            hop.back(Time::from_millis(up));
+            hop.view().begins_by
+        };
+        for (interval, up, begins) in [
+            (12_000, 0, 12_000),
+            (30_000, 0, 10_000),
+            (3_600_000, 0, 10_000),
+            (3_600_000, 2_000_000, 3_600_000),
+        ] {
+            assert_eq!(by(interval, up), Time::from_millis(begins), "{interval} {up}");
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! Links whose addresses hop, between whole relays.
 
 use core::time::Duration;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use crate::support::{FULL, Net, hop_prefix, hopper, moved_prefix, socket, under};
@@ -290,6 +290,17 @@ fn a_probe_is_of_the_prefix_in_force() {
     // The former prefix is routed for half a minute, the one in force is not.
     net.nodes[R1].relay.move_hop_prefix(net.now, moved_prefix(R1));
     let unknown = ProbeView { over: true, heard: true, came: false, left: true, moved: true };
+    net.wire.paths = Some(Vec::new());
+    assert_eq!(probe(&mut net), unknown);
+    // The neighbour sends to the address under both prefixes.
+    let mut sent = BTreeMap::<SocketAddr, [u32; 2]>::new();
+    for at in net.wire.paths.take().unwrap_or_default().iter().map(|path| path.ends.remote) {
+        let moved = under(moved_prefix(R1), at);
+        if hopper(at) == Some(R1) {
+            sent.entry(moved).or_default()[usize::from(moved == at)] += 1;
+        }
+    }
+    assert!(sent.values().any(|sent| sent[0] == sent[1] && sent[0] > 5), "{sent:?}");
     for _ in 0..3 {
         assert_eq!(probe(&mut net), unknown);
         assert!(net.nodes[R1].relay.counters().dropped(stale) > 0);
@@ -338,12 +349,13 @@ fn both_ends_know_when_hops_are_late() {
         for node in [R1, R2] {
             net.nodes[node].relay.set_hop(net.now, link, Some(interval * SECOND));
         }
-        for away in [0, 3, 60] {
+        for away in [0, 1_400, 2_000, 2_400, 3_000, 60_000] {
             net.cut = vec![(R1, R2)];
-            net.run(away * SECOND);
+            net.run(Duration::from_millis(away));
             net.cut.clear();
             for _ in 0..60 * 4 {
                 net.run(SECOND / 4);
+                // At the pause of hops that failed meanwhile, too.
                 assert_eq!(is_late(&net), [false; 2], "{interval}, {away}");
             }
             assert!(all_hop(&net), "{interval}, {away}");
