@@ -45,15 +45,27 @@ pub fn probe(common: &Common, setup: &Setup) -> Result<()> {
     } else {
         probed.lines().iter().try_for_each(|line| output::line(line))?;
     }
-    let closed = probed.neighbours.iter().filter(|found| found.outcome != "open").count();
-    if closed == 0 {
-        return Ok(());
+    match probed.fault() {
+        None => Ok(()),
+        Some(text) => Err(Failure::of(failure::FAILED, text)),
     }
-    let text = format!("the prefix can't be used with {closed} neighbours");
-    Err(Failure::of(failure::FAILED, text))
 }
 
 impl Probed {
+    /// What is not in order, or not known to be.
+    fn fault(&self) -> Option<String> {
+        let count = |is: fn(&str) -> bool| {
+            self.neighbours.iter().filter(|found| is(&found.outcome)).count()
+        };
+        let closed = count(|outcome| !["open", "moved"].contains(&outcome));
+        let unknown = count(|outcome| outcome == "moved");
+        match (closed, unknown) {
+            (0, 0) => None,
+            (0, unknown) => Some(format!("with {unknown} neighbours nothing is known yet")),
+            (closed, _) => Some(format!("the prefix can't be used with {closed} neighbours")),
+        }
+    }
+
     fn lines(&self) -> Vec<String> {
         let Probed { mode, prefix, port, neighbours } = self;
         let way = match mode.as_str() {
@@ -137,6 +149,14 @@ mod tests {
             let of_segment = super::words(&found(outcome), true).contains(missing);
             assert_eq!(of_segment, ["not_routed", "closed"].contains(&outcome), "{outcome}");
         }
+        let fault = |outcomes: &[&str]| {
+            let neighbours = outcomes.iter().map(|outcome| found(outcome)).collect();
+            let (mode, prefix) = (String::new(), String::new());
+            Probed { mode, prefix, port: 7_400, neighbours }.fault()
+        };
+        assert_eq!(fault(&["open"]), None);
+        assert!(fault(&["open", "moved"]).is_some_and(|said| said.contains("known yet")));
+        assert!(fault(&["closed", "moved"]).is_some_and(|said| said.contains("used with 1")));
         let neighbours = vec![found("not_routed")];
         let (mode, prefix) = ("routed".into(), "2001:db8::/64".into());
         let probed = Probed { mode, prefix, port: 7_400, neighbours };
