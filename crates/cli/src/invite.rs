@@ -212,7 +212,8 @@ fn approve(common: &Common, words: &str) -> Result<()> {
                     its place, so compare them again";
         return Err(Failure::of(failure::FAILED, text));
     };
-    print_done(common, &ask(common, Asked::Approve { key: joiner.key.clone(), yes: true })?)
+    let words = Some(joiner.words.clone());
+    print_done(common, &ask(common, Asked::Approve { key: joiner.key.clone(), yes: true, words })?)
 }
 
 fn deny(common: &Common, machine: &str) -> Result<()> {
@@ -230,7 +231,8 @@ fn deny(common: &Common, machine: &str) -> Result<()> {
         let text = "several machines of this name wait: say which by the six words";
         return Err(Failure::of(failure::USAGE, text));
     }
-    print_done(common, &ask(common, Asked::Approve { key: joiner.key.clone(), yes: false })?)
+    let ask_for = Asked::Approve { key: joiner.key.clone(), yes: false, words: None };
+    print_done(common, &ask(common, ask_for)?)
 }
 
 #[cfg(test)]

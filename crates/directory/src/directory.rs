@@ -12,7 +12,7 @@ use crate::mandate::MandateId;
 use crate::reckoning::Reckoning;
 use crate::register::{Applied, Register, Unapplied};
 use crate::supplement::Supplement;
-use crate::{Content, List, Member, Policy, Refused};
+use crate::{Content, List, Member, Policy, Refused, fold};
 
 /// How far in the future a list may have been issued: clocks of two machines differ.
 pub const CLOCK_SKEW_S: u64 = 600;
@@ -51,6 +51,8 @@ pub struct Directory {
     registers: BTreeMap<MandateId, Register>,
     /// Those of them who clash with no member of the list, nor with one of another register.
     admitted: Vec<Arc<Member>>,
+    /// Keys of members whose names differ from an earlier member's by capitals alone.
+    nameless: BTreeSet<PublicKey>,
     reckoning: Reckoning,
 }
 
@@ -64,6 +66,7 @@ impl Directory {
             versions: BTreeMap::new(),
             registers: BTreeMap::new(),
             admitted: Vec::new(),
+            nameless: BTreeSet::new(),
             reckoning: Reckoning::NEW,
         }
     }
@@ -220,16 +223,33 @@ impl Directory {
     /// one with the smaller id counts more.
     fn admit(&mut self) {
         self.admitted.clear();
+        self.nameless.clear();
         let Some(content) = self.list.as_ref().map(List::content) else { return };
         let mut taken = Taken::default();
         for signed in &content.members {
             taken.take(&signed.member);
         }
-        for member in self.registers.values().flat_map(Register::shared_members) {
+        for member in self.registers.values().flat_map(Register::members_by_age) {
             if !content.is_revoked(&member.key) && taken.take(member) {
                 self.admitted.push(member.clone());
             }
         }
+        // The list has no order in time, so of its own members the routers and the lower addresses
+        // come first.
+        let mut all: Vec<&Member> = content.members.iter().map(|signed| &signed.member).collect();
+        all.sort_by_key(|member| (!member.address.is_router(), member.address));
+        let mut names = BTreeSet::new();
+        for member in all.into_iter().chain(self.admitted.iter().map(|member| &**member)) {
+            if !names.insert(fold(&member.name)) {
+                self.nameless.insert(member.key);
+            }
+        }
+    }
+
+    /// Whether an earlier member has this one's name, in other capitals: the name leads to that
+    /// member alone. Of the list and a register the list's member counts as the earlier one.
+    pub fn is_nameless(&self, key: &PublicKey) -> bool {
+        self.nameless.contains(key)
     }
 
     /// The list that was accepted last, whether it is fresh or not.

@@ -44,6 +44,7 @@ mod list;
 mod mandate;
 mod member;
 mod mixes;
+mod names;
 mod peers;
 mod policy;
 mod prefix;
@@ -74,6 +75,7 @@ pub use list::{
 pub use mandate::{ADMITTED_MAX, HostRange, MANDATES_MAX, Mandate, MandateId, RANGES_MAX};
 pub use member::{DESCRIPTOR_LEN_MAX, GROUPS_MAX, Member, PREFIXES_MAX, Signed, is_host};
 pub use mixes::{MIX_NAME_MAX, MIXES_MAX, Mix, MixText, Mixes};
+pub use names::{BadName, check_new_name, fold};
 pub use policy::{Policy, PolicyError, RULES_MAX};
 pub use prefix::Prefix;
 pub use recent::Recent;

@@ -215,12 +215,14 @@ impl Register {
 
     /// The members, those included whose membership has expired.
     pub fn members(&self) -> impl Iterator<Item = &Member> {
-        self.shared_members().map(|member| &**member)
+        self.table.holders().map(|holder| &*holder.member)
     }
 
-    /// As [`Register::members`], to be kept.
-    pub(crate) fn shared_members(&self) -> impl Iterator<Item = &Arc<Member>> {
-        self.table.members()
+    /// The members of [`Register::members`], those first who had their names first.
+    pub fn members_by_age(&self) -> Vec<&Arc<Member>> {
+        let mut holders: Vec<_> = self.table.holders().collect();
+        holders.sort_by_key(|holder| holder.named);
+        holders.into_iter().map(|holder| &holder.member).collect()
     }
 
     /// Takes in what the registrar signed, as [`Supplement::open`] found; `unix_s` is the time now.

@@ -136,7 +136,8 @@ pub struct Desk<D> {
     /// Supplements, each behind its length (2 bytes).
     chain: Chain,
     tokens: Tokens,
-    approved: BTreeSet<(TokenHash, PublicKey)>,
+    /// Machines that may join, and the name that each was approved by.
+    approved: BTreeMap<(TokenHash, PublicKey), Option<String>>,
     denied: BTreeSet<(TokenHash, PublicKey)>,
     replaced: Replaced,
     waiting: WaitingRoom,
@@ -179,7 +180,7 @@ impl<D: Disk> Desk<D> {
             list: bytes,
             chain: Chain::default(),
             tokens: Tokens::default(),
-            approved: BTreeSet::new(),
+            approved: BTreeMap::new(),
             denied: BTreeSet::new(),
             replaced: Replaced::default(),
             waiting: WaitingRoom::default(),
@@ -476,7 +477,8 @@ impl<D: Disk> Desk<D> {
             Some(Err(Ended::Expired)) => return Err(Refusal::Expired),
             Some(Err(Ended::Withdrawn)) | None => return Err(Refusal::Withdrawn),
         };
-        if terms.approve && !self.approved.contains(&(token, key)) {
+        let approved = self.approved.get(&(token, key)).cloned();
+        if terms.approve && approved.is_none() {
             if self.denied.contains(&(token, key)) {
                 return Err(Refusal::NotApproved);
             }
@@ -487,10 +489,10 @@ impl<D: Disk> Desk<D> {
         if self.holders(unix_s).any(|held| held.key.dh == key.dh && held.key != key) {
             return Err(Refusal::Key);
         }
-        let place = {
-            let wish = Wish { name: terms.name.clone().or(wish.name), ..wish };
-            places::choose(&mandate, self.holders(unix_s), &wish, terms.name.is_some())?
-        };
+        // An approval is of one name: what the machine wishes for later counts no more.
+        let wish = Wish { name: approved.unwrap_or(wish.name), ..wish };
+        let naming = self.naming(terms.name, wish, unix_s, (token, key));
+        let place = places::choose(&mandate, self.holders(unix_s), naming)?;
         let groups = if terms.groups.is_empty() { mandate.groups.clone() } else { terms.groups };
         let member = Member {
             version: 1,

@@ -112,7 +112,7 @@ pub enum Refusal {
     Withdrawn = 3,
     /// No host number, IPv4 address or place is left.
     Full = 4,
-    /// Another member has the name.
+    /// Another member has the name, an open invite gives it, or no node may have it.
     NameTaken = 5,
     /// Somebody said no.
     NotApproved = 6,
@@ -161,9 +161,9 @@ impl fmt::Display for Refusal {
             Refusal::Withdrawn => "the invite was withdrawn: ask for another one",
             Refusal::Full => "the registrar has no place left: its mandate is used up",
             Refusal::NameTaken => {
-                "another member has this name: choose another with --name. If the invite itself \
-                 says the name, --name has no effect: ask the registrar's owner for an invite with \
-                 another name"
+                "another member has this name, an open invite gives it, or it is reserved: choose \
+                 another with --name. If the invite itself says the name, --name has no effect: \
+                 ask the registrar's owner for an invite with another name"
             }
             Refusal::NotApproved => "the registrar's owner did not approve this machine",
             Refusal::MandateEnded => {

@@ -177,9 +177,9 @@ fn somebody_approves_or_does_not() {
         assert_eq!(world.words[n], Some(theirs.words.to_string()), "both ends see one text");
     }
     assert_eq!(world.members(), 0);
-    world.desk.approve(&key(9), true).unwrap();
-    world.desk.approve(&key(10), false).unwrap();
-    assert!(matches!(world.desk.approve(&key(10), true), Err(OwnerError::NotWaiting)));
+    world.desk.approve(&key(9), None, true).unwrap();
+    world.desk.approve(&key(10), None, false).unwrap();
+    assert!(matches!(world.desk.approve(&key(10), None, true), Err(OwnerError::NotWaiting)));
     world.run(5_000);
     assert_eq!((world.joined(n).member.key, world.refused(m)), (key(9), Refusal::NotApproved));
     // The no outlasts the registrar.
@@ -251,6 +251,85 @@ fn names_are_given_once() {
     world.desk.invite(again, START).unwrap();
     let bad = Terms { groups: vec!["admins".into()], ..terms(1) };
     assert!(matches!(world.desk.invite(bad, START), Err(OwnerError::Group { .. })));
+}
+
+#[test]
+fn names_are_compared_as_dns_compares_them() {
+    let mut world = World::new(21);
+    let contact = world.invite(terms(9));
+    let wish = |name: &str, or_another| Goal::Join(Wish { name: Some(name.into()), or_another });
+    let ask = |world: &mut World, n: u8, name, or| world.ask(n, &contact, wish(name, or));
+    // The router of the list is r1.
+    let (upper, dotted) = (ask(&mut world, 9, "R1", false), ask(&mut world, 10, "r1.", false));
+    let other = ask(&mut world, 11, "R1", true);
+    let meant = ["1.0", "10.9.0.1", "localhost", "anon"];
+    let meant = [0, 1, 2, 3].map(|i| ask(&mut world, 12 + i as u8, meant[i], false));
+    let any = ask(&mut world, 16, "localhost", true);
+    world.run(3_000);
+    for n in [upper, dotted].iter().chain(&meant) {
+        assert_eq!(world.refused(*n), Refusal::NameTaken);
+    }
+    assert_eq!(world.joined(other).member.name, "R1-2");
+    let any = &world.joined(any).member;
+    assert_eq!(any.name, format!("host-{}", any.address.host));
+    for name in ["R1", "1.0", "localhost", "guest."] {
+        let said = world.desk.invite(Terms { name: Some(name.into()), ..terms(1) }, START);
+        let refused = matches!(said, Err(OwnerError::Name { .. } | OwnerError::NameTaken(_)));
+        assert!(refused, "{name}: an invite gives no such name");
+    }
+}
+
+#[test]
+fn the_name_of_an_open_invite_is_free_for_nobody_else() {
+    let mut world = World::new(22);
+    let contact = world.invite(terms(9));
+    let named = world.invite(Terms { name: Some("fileserver".into()), ..terms(1) });
+    let wish = |or_another| Goal::Join(Wish { name: Some("FileServer".into()), or_another });
+    let (thief, other) = (world.ask(9, &contact, wish(false)), world.ask(10, &contact, wish(true)));
+    world.run(3_000);
+    assert_eq!(world.refused(thief), Refusal::NameTaken);
+    assert_eq!(world.joined(other).member.name, "FileServer-2");
+    let twice = Terms { name: Some("FILESERVER".into()), ..terms(1) };
+    assert!(matches!(world.desk.invite(twice, START), Err(OwnerError::NameKept(_))));
+    let meant = world.join(11, &named);
+    world.run(3_000);
+    assert_eq!(world.joined(meant).member.name, "fileserver");
+    // An invite that is withdrawn keeps no name.
+    let gone = world.invite(Terms { name: Some("printer".into()), ..terms(1) });
+    world.desk.withdraw(&gone.token.unwrap().hash()).unwrap();
+    let printer = Goal::Join(Wish { name: Some("printer".into()), or_another: false });
+    let n = world.ask(12, &contact, printer);
+    world.run(3_000);
+    assert_eq!(world.joined(n).member.name, "printer");
+}
+
+#[test]
+fn an_approval_is_of_the_name_beside_the_words() {
+    let mut world = World::new(23);
+    let contact = world.invite(Terms { approve: true, ..terms(2) });
+    let wish = |name: &str| Goal::Join(Wish { name: Some(name.into()), or_another: false });
+    let first = world.ask(9, &contact, wish("bobs-laptop"));
+    world.run(3_000);
+    let key = Identity::from_seed([9; 32]).public();
+    let shown = world.desk.waiting().next().unwrap().clone();
+    assert_eq!(shown.name.as_deref(), Some("bobs-laptop"));
+    let said = world.desk.approve(&key, Some("other words than those"), true);
+    assert!(matches!(said, Err(OwnerError::NotWaiting)), "{said:?}");
+    world.desk.approve(&key, Some(&shown.words.to_string()), true).unwrap();
+    // The machine asks anew before it asks whether it is approved, and wishes for another name.
+    let second = world.ask(9, &contact, wish("fileserver"));
+    world.run(3_000);
+    let names = [first, second].map(|n| world.joined(n).member.name.clone());
+    assert_eq!(names, ["bobs-laptop", "bobs-laptop"]);
+    // Two visits of one machine: a name never stands beside the other one's words.
+    let (a, b) = (world.ask(10, &contact, wish("a")), world.ask(10, &contact, wish("b")));
+    for _ in 0..40 {
+        world.run(100);
+        for waiting in world.desk.waiting() {
+            let n = if waiting.name.as_deref() == Some("a") { a } else { b };
+            assert_eq!(world.words[n], Some(waiting.words.to_string()));
+        }
+    }
 }
 
 #[test]

@@ -84,7 +84,7 @@ impl Now<'_> {
             Asked::Invites { skip } => Ok(self.invites(*skip as usize)),
             Asked::Withdraw { id } => self.withdraw(id),
             Asked::Waiting => Ok(self.waiting()),
-            Asked::Approve { key, yes } => self.approve(key, *yes),
+            Asked::Approve { key, yes, words } => self.approve(key, words.as_deref(), *yes),
             Asked::Members { skip } => Ok(self.members(*skip as usize)),
             Asked::Remove { name } => {
                 let done = self.desk.remove(name, self.at).map_err(|e| refused(&e));
@@ -167,11 +167,11 @@ impl Now<'_> {
         Given::Waiting(self.desk.waiting().map(joiner).collect())
     }
 
-    fn approve(&mut self, key: &str, yes: bool) -> Result<Given, Reply> {
+    fn approve(&mut self, key: &str, words: Option<&str>, yes: bool) -> Result<Given, Reply> {
         let key: PublicKey = key
             .parse()
             .map_err(|_| Reply::error(ErrorCode::BadRequest, "this is no public key"))?;
-        self.desk.approve(&key, yes).map_err(|e| refused(&e))?;
+        self.desk.approve(&key, words, yes).map_err(|e| refused(&e))?;
         let text = if yes { "approved: it joins within seconds" } else { "it may not join" };
         Ok(done_text(text.into()))
     }

@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use shoal_daemon::control::api::{Command, Reply};
 use shoal_daemon::membership::chains::ChainFile;
-use shoal_directory::{HostRange, Mandate, MandateId, Member, Register, Supplement};
+use shoal_directory::{HostRange, Mandate, MandateId, Member, Register, Supplement, fold};
 use shoal_wire::Address;
 
 use super::folder::{Authority, now_s, wrong};
@@ -148,7 +148,7 @@ pub fn adopt(common: &Common, args: &super::Adopt) -> Result<()> {
     let frozen = register.fork().map(|fork| fork[0].step().number);
     let mut taken = Taken::new(&authority);
     let mut adopted = 0;
-    for member in register.members() {
+    for member in register.members_by_age() {
         if member.expires_unix_s <= now_s() {
             continue;
         }
@@ -157,7 +157,7 @@ pub fn adopt(common: &Common, args: &super::Adopt) -> Result<()> {
             continue;
         }
         taken.add(member);
-        let signed = member.clone().sign(authority.key());
+        let signed = Member::clone(member).sign(authority.key());
         let signed = signed.map_err(|e| usage(format!("{:?}: {e}", member.name)))?;
         authority.content.members.push(signed);
         adopted += 1;
@@ -195,7 +195,7 @@ impl Taken {
     }
 
     fn add(&mut self, member: &Member) {
-        self.names.insert(member.name.clone());
+        self.names.insert(fold(&member.name));
         self.halves.insert(member.key.dh);
         self.addresses.insert(member.address);
         self.ipv4s.extend(member.ipv4);
@@ -206,7 +206,7 @@ impl Taken {
         match () {
             () if authority.content.is_revoked(&member.key) => Some("its key is revoked"),
             () if self.halves.contains(&member.key.dh) => Some("its key is a member's already"),
-            () if self.names.contains(&member.name) => Some("another member has its name"),
+            () if self.names.contains(&fold(&member.name)) => Some("another member has its name"),
             () if self.addresses.contains(&member.address) => {
                 Some("another member has its address")
             }

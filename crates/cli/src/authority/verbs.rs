@@ -8,7 +8,8 @@ use serde_json::json;
 use shoal_crypto::{PublicKey, SigningKey};
 use shoal_daemon::config::Circuits;
 use shoal_directory::{
-    Carrier, List, Member, POLICY_MAX, Policy, Prefix, Revoked, SecretChange, is_overlay,
+    Carrier, List, Member, POLICY_MAX, Policy, Prefix, Revoked, SecretChange, check_new_name, fold,
+    is_overlay,
 };
 use shoal_onion::pool::mixes::loses_order;
 use shoal_wire::Address;
@@ -97,7 +98,7 @@ pub fn sign(json: bool, args: &super::Sign) -> Result<()> {
     let old = old.map(|at| authority.content.members.remove(at).member);
     let member = match old {
         Some(old) => changed(old, args)?,
-        None => newcomer(args)?,
+        None => newcomer(&authority, args)?,
     };
     let (version, groups) = (member.version, member.groups.join(", "));
     let signed = member.sign(authority.key()).map_err(|e| usage(format!("{name:?}: {e}")))?;
@@ -164,7 +165,8 @@ fn carrier(old: Carrier, args: &super::Sign) -> Carrier {
     }
 }
 
-fn newcomer(args: &super::Sign) -> Result<Member> {
+fn newcomer(authority: &Authority, args: &super::Sign) -> Result<Member> {
+    check_name(authority, &args.name)?;
     let needed = |what: &str| usage(format!("{:?} is new: --{what} is needed", args.name));
     let key: PublicKey = args.key.ok_or_else(|| needed("key"))?;
     let address: Address = args.address.ok_or_else(|| needed("address"))?;
@@ -185,6 +187,19 @@ fn newcomer(args: &super::Sign) -> Result<Member> {
         carrier: carrier(Carrier::default(), args),
         unknown: Vec::new(),
     })
+}
+
+/// Refuses a new name that programs read as something else, or that DNS takes for a member's.
+fn check_name(authority: &Authority, name: &str) -> Result<()> {
+    check_new_name(name).map_err(|e| usage(format!("{name:?}: {e}")))?;
+    let members = authority.content.members.iter().map(|signed| &signed.member.name);
+    match members.into_iter().find(|other| fold(other) == fold(name)) {
+        Some(other) => Err(usage(format!(
+            "{name:?}: {other:?} has this name, since DNS does not tell capitals apart: choose \
+             another name, or write {other:?} to change that member"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Refuses a subnet that another member has: nodes could not choose between the two.

@@ -10,7 +10,7 @@ use shoal_crypto::{Identity, NetworkSecret, SigningKey};
 use shoal_daemon::config::keys;
 use shoal_daemon::control::api::Given;
 use shoal_daemon::tun::check_device;
-use shoal_directory::{Carrier, HostRange, List, Mandate, Member, Prefix, is_name};
+use shoal_directory::{Carrier, HostRange, List, Mandate, Member, Prefix, check_new_name, is_name};
 use shoal_joining::DoorSecret;
 use shoal_wire::Address;
 
@@ -231,9 +231,7 @@ impl<'a> Plan<'a> {
             )));
         }
         let host = args.host.clone().or_else(own_name).unwrap_or_else(|| "router".into());
-        if !is_name(&host) {
-            return Err(usage(format!("--host {host:?}: expected a name")));
-        }
+        check_new_name(&host).map_err(|e| usage(format!("--host {host:?}: {e}")))?;
         let dir = args.dir.as_deref();
         let (node, registrar) = (Place::of_node(dir)?, Place::of_registrar(dir)?);
         let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_else(|| ".".into());

@@ -92,7 +92,7 @@ impl Place {
 pub fn own_name() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     let first = name.trim().split('.').next()?.to_lowercase();
-    shoal_directory::is_name(&first).then_some(first).filter(|name| name != "localhost")
+    shoal_directory::check_new_name(&first).is_ok().then_some(first)
 }
 
 #[cfg(test)]

@@ -126,12 +126,9 @@ fn join(common: &Common, args: &Up, place: &Place, invite: Invite) -> Result<()>
     let identity = own_key(&staging)?;
     let (own, free) = (keys::own_port(&identity), free_port(&identity)?);
     let wish = Wish { or_another: args.name.is_none(), name: args.name.clone().or_else(own_name) };
-    if let Some(name) = args.name.as_ref().filter(|name| !shoal_directory::is_name(name)) {
-        let text = format!(
-            "--name {name:?}: a name is 1 to 63 letters, digits, '-', '_' or '.', beginning with a \
-             letter or digit"
-        );
-        return Err(Failure::of(failure::USAGE, text));
+    if let Some(name) = &args.name {
+        shoal_directory::check_new_name(name)
+            .map_err(|e| Failure::of(failure::USAGE, format!("--name {name:?}: {e}")))?;
     }
     let (door, registrar, endpoints) =
         (invite.door.clone(), invite.registrar, invite.endpoints.clone());

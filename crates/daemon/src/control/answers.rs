@@ -71,6 +71,7 @@ pub fn status(parts: &Parts, circuits: u64, now: Time) -> Status {
             .chain(of_members)
             .chain(of_neighbours)
             .chain(of_interface)
+            .chain(names.nameless().iter().cloned())
             .chain(readdressed)
             .chain(parts.circuits.faults())
             .chain(parts.circuits.warnings())

@@ -69,7 +69,7 @@ impl Worker {
     /// The host of this name, if it may be sent echoes.
     fn may_ping(&self, host: &str) -> Result<HostId, Reply> {
         let Parts { names, rights, .. } = &self.parts;
-        let id = names.host_id(host).ok_or_else(|| names.unknown(host))?;
+        let id = names.find(host).ok_or_else(|| names.unknown(host))?;
         let may = rights.as_ref().is_none_or(|rights| rights.may_we(id, Right::Ping));
         if may { Ok(id) } else { Err(policy_denies()) }
     }
@@ -124,7 +124,7 @@ impl Worker {
             Command::List { version, skip } => directory::list(&self.parts, *version, *skip),
             Command::Steps { mandate, first } => directory::steps(&self.parts, mandate, *first),
             Command::Secret { proof } => directory::secret(&self.parts, proof),
-            Command::Send { host, files: list } => match names.host_id(host) {
+            Command::Send { host, files: list } => match names.find(host) {
                 None => names.unknown(host),
                 Some(id)
                     if rights.as_ref().is_some_and(|rights| !rights.may_we(id, Right::Files)) =>

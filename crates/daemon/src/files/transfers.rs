@@ -250,7 +250,7 @@ impl Files {
             Senders::Hosts(hosts) => {
                 let mut ids = Vec::with_capacity(hosts.len());
                 for name in hosts {
-                    match names.host_id(name) {
+                    match names.find(name) {
                         Some(id) => ids.push(id),
                         None => return names.unknown(name),
                     }

@@ -420,7 +420,8 @@ impl Authority {
         let policy = self.directory.policy(now, unix_s());
         let mixes = policy.map(Policy::mixes).cloned().unwrap_or_default();
         let tiers = policy.map(Policy::tiers).cloned().unwrap_or_default();
-        Hosts::from_checked(members().map(host)).with_mixes(mixes).with_tiers(tiers)
+        let members = members().map(|m| (host(m), !self.directory.is_nameless(&m.key)));
+        Hosts::from_members(members).with_mixes(mixes).with_tiers(tiers)
     }
 
     /// Notes the links of a configuration that was read again; returns those before.

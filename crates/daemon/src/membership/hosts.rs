@@ -15,7 +15,7 @@ use serde::Deserialize;
 use shoal_crypto::PublicKey;
 use shoal_directory::{
     Carrier, CircuitRules, CircuitText, EntryError, GROUPS_MAX, MixText, Mixes, PREFIXES_MAX,
-    Party, Prefix, TierText, Tiers, check_cover, is_host,
+    Party, Prefix, TierText, Tiers, check_cover, fold, is_host,
 };
 use shoal_wire::{Address, CoverTier, Strategy};
 
@@ -27,13 +27,7 @@ pub const NAME_RULE: &str = "expected a name of 1 to 63 letters, digits, '-', '_
 /// Most entries of one list.
 pub const MAX_HOSTS: usize = 65_536;
 
-/// Whether `text` may be a node's name.
-pub fn is_name(text: &str) -> bool {
-    let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
-    (1..=63).contains(&text.len())
-        && text.bytes().all(inner)
-        && text.as_bytes()[0].is_ascii_alphanumeric()
-}
+pub use shoal_directory::is_name;
 
 /// One node of the network.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,6 +59,8 @@ pub struct Host {
 pub struct Hosts {
     entries: Vec<Host>,
     by_name: BTreeMap<String, usize>,
+    /// Whose a folded name is: of several hosts the earliest member's.
+    holders: BTreeMap<String, usize>,
     by_address: BTreeMap<Address, usize>,
     by_key: BTreeMap<PublicKey, usize>,
     by_ipv4: BTreeMap<Ipv4Addr, usize>,
@@ -134,6 +130,14 @@ impl Hosts {
             let host = entry.checked().map_err(|(key, text)| wrong(key, text))?;
             if hosts.by_name.contains_key(&host.name) {
                 return Err(wrong("name", format!("{:?} stands twice in the list", host.name)));
+            }
+            if let Some(other) = hosts.holders.insert(fold(&host.name), i) {
+                let (name, other) = (&host.name, &hosts.entries[other].name);
+                let text = format!(
+                    "{name:?} and {other:?} are one name, since DNS tells neither capitals nor a \
+                     last dot apart: give one of them another name"
+                );
+                return Err(wrong("name", text));
             }
             if let Some(other) = hosts.by_address.get(&host.address) {
                 return Err(wrong("address", format!("{} {}", host.address, taken(*other))));
@@ -217,12 +221,27 @@ impl Hosts {
         Ok(())
     }
 
-    /// A list of nodes whose names, addresses and keys are known to be unique; sorted by name.
+    /// A list of nodes whose names, addresses and keys are known to be unique; sorted by name. A
+    /// name that several nodes have in different capitals is the first one's.
     pub fn from_checked(all: impl IntoIterator<Item = Host>) -> Hosts {
+        Hosts::from_members(all.into_iter().map(|host| (host, true)))
+    }
+
+    /// The list of [`Hosts::from_checked`], where each node may hold its name or not: an earlier
+    /// member may have it in other capitals.
+    pub fn from_members(all: impl IntoIterator<Item = (Host, bool)>) -> Hosts {
         let mut hosts = Hosts::default();
-        let mut all: Vec<Host> = all.into_iter().collect();
-        all.sort_by(|a, b| a.name.cmp(&b.name));
-        for (i, host) in all.into_iter().enumerate() {
+        let mut all: Vec<(Host, bool)> = all.into_iter().collect();
+        let mut holders = BTreeMap::new();
+        for (host, _) in all.iter().filter(|(_, holds_name)| *holds_name) {
+            holders.entry(fold(&host.name)).or_insert(host.key);
+        }
+        all.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
+        for (i, (host, _)) in all.into_iter().enumerate() {
+            let folded = fold(&host.name);
+            if holders.get(&folded) == Some(&host.key) {
+                hosts.holders.insert(folded, i);
+            }
             hosts.by_name.insert(host.name.clone(), i);
             hosts.by_address.insert(host.address, i);
             hosts.by_key.insert(host.key, i);
@@ -298,6 +317,35 @@ impl Hosts {
     /// The node called `name`.
     pub fn by_name(&self, name: &str) -> Option<&Host> {
         self.by_name.get(name).map(|i| &self.entries[*i])
+    }
+
+    /// The node that people and programs mean by `name`, in whatever capitals they write it.
+    pub fn holder(&self, name: &str) -> Option<&Host> {
+        self.holders.get(&fold(name)).map(|i| &self.entries[*i])
+    }
+
+    /// True if this node's name leads to it, and not to an earlier member.
+    pub fn holds_name(&self, host: &Host) -> bool {
+        self.holder(&host.name).is_some_and(|holder| holder.key == host.key)
+    }
+
+    /// Nodes whose names lead to an earlier member, or to nobody if that one is away; in words for
+    /// the operator.
+    pub fn nameless(&self) -> Vec<String> {
+        let nameless = self.entries.iter().filter(|host| !self.holds_name(host));
+        let words = |host: &Host| {
+            let Host { name, address, .. } = host;
+            let holder = match self.holder(name) {
+                Some(holder) => format!("{:?} ({})", holder.name, holder.address),
+                None => "an earlier member that is not in force now".into(),
+            };
+            format!(
+                "the name {name:?} ({address}) differs by capitals or a last dot alone from that \
+                 of {holder}, so names and commands lead to the earlier member: end the \
+                 membership of {address}, and let it join again under another name"
+            )
+        };
+        nameless.map(words).collect()
     }
 
     /// The node at `address`.

@@ -11,6 +11,7 @@ use anyhow::{Context, bail};
 use rtnetlink::LinkUnspec;
 use rtnetlink::packet_route::link::LinkAttribute;
 use shoal_crypto::PublicKey;
+use shoal_directory::fold;
 use shoal_ip::{Gate, Prefix, overlay_address};
 use shoal_node::{Device, Queue, TunOffloads};
 
@@ -188,8 +189,9 @@ impl Interface {
         gate.clear();
         self.set_prefixes(config, names, &mut gate);
         if let Some(dns) = &self.dns {
-            let entry = |host: &Host| (host.name.to_ascii_lowercase(), self.reached_at(host));
-            dns.set(names.hosts().iter().map(entry).collect());
+            let entry = |host: &Host| (fold(&host.name), self.reached_at(host));
+            let hosts = names.hosts();
+            dns.set(hosts.iter().filter(|host| hosts.holds_name(host)).map(entry).collect());
         }
         let mut clash = None;
         for host in names.hosts().iter() {

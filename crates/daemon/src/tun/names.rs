@@ -7,6 +7,7 @@ use shoal_ip::Prefix;
 use shoal_wire::LinkId;
 
 use crate::control::api::{ErrorCode, Reply};
+use crate::control::journal;
 use crate::membership::hosts::Hosts;
 
 /// Names of neighbours and hosts, both ways.
@@ -20,6 +21,8 @@ pub struct Names {
     links_by_name: BTreeMap<String, BTreeSet<LinkId>>,
     /// The nodes that links lead to, if they are not those of `hosts`.
     linked: Option<Hosts>,
+    /// Hosts whose names lead to earlier members, as they were logged last.
+    nameless: Vec<String>,
     overlay: Prefix,
 }
 
@@ -34,6 +37,7 @@ impl Names {
             links: BTreeMap::new(),
             links_by_name: BTreeMap::new(),
             linked: None,
+            nameless: Vec::new(),
             overlay,
         }
     }
@@ -100,6 +104,27 @@ impl Names {
         self.by_name.get(name).copied()
     }
 
+    /// Number of the host that somebody means by `name`, in whatever capitals.
+    pub fn find(&self, name: &str) -> Option<HostId> {
+        self.host_id(&self.hosts.holder(name)?.name)
+    }
+
+    /// Logs how many hosts have names that lead to earlier members, if these are others than at the
+    /// last call.
+    pub fn warn_of_nameless(&mut self) {
+        let nameless = self.hosts.nameless();
+        if nameless != self.nameless && !nameless.is_empty() {
+            let what = format!("{} hosts have names that are others' already", nameless.len());
+            tracing::warn!("{}", journal::unnamed(&what, journal::STATUS, &nameless));
+        }
+        self.nameless = nameless;
+    }
+
+    /// Hosts whose names lead to earlier members, in words for the operator.
+    pub fn nameless(&self) -> &[String] {
+        &self.nameless
+    }
+
     /// Name of a host.
     pub fn host(&self, id: HostId) -> String {
         self.by_id.get(&id).cloned().unwrap_or_default()
@@ -118,7 +143,7 @@ impl Names {
 
     /// The answer to an unknown name.
     pub fn unknown(&self, name: &str) -> Reply {
-        if self.hosts.by_name(name).is_some() {
+        if self.hosts.holder(name).is_some() {
             let text = format!("{name:?} is this node itself");
             return Reply::error(ErrorCode::BadRequest, text);
         }

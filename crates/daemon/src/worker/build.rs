@@ -220,6 +220,7 @@ fn add_hosts(now: Time, config: &Config, edge: &mut Edge, names: &mut Names) -> 
         Some((id, levels::of(config, host, names.overlay())))
     });
     edge.set_security(now, levels::own(config, names.hosts()), security.collect());
+    names.warn_of_nameless();
     Ok(())
 }
 

@@ -303,6 +303,38 @@ mod mandates {
     }
 
     #[test]
+    fn a_name_in_other_capitals_leads_to_the_earlier_member() {
+        let mut directory = with_bob();
+        let more = || vec![Mandate { most: 9, ..mandate("desk", 1) }];
+        let list = signed(2, |content| content.mandates = more());
+        directory.accept(at(0), ISSUED, list).unwrap();
+        let mut say = |entries| {
+            let step = supplement(&directory, entries);
+            assert_eq!(directory.supplement(at(0), ISSUED, &step), Ok(Applied::Changed));
+        };
+        let add = |name, seed| Entry::Member(Box::new(guest(name, seed)));
+        // A registrar of before gave names that differ by capitals: all stay members.
+        say(vec![add("BOB", 1)]);
+        say(vec![add("carl", 9), add("Carl", 3)]);
+        say(vec![Entry::remove(&guest("carl", 9).key), add("carl", 4)]);
+        let nameless = |directory: &Directory| {
+            let members = directory.members(at(0), ISSUED);
+            let nameless = members.filter(|member| directory.is_nameless(&member.key));
+            let mut names: Vec<String> = nameless.map(|member| member.name.clone()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(nameless(&directory), ["BOB", "Carl"], "another key keeps the name");
+        let list = signed(3, |content| {
+            content.mandates = more();
+            with(content, member("Bob", 8, &[]));
+        });
+        directory.accept(at(0), ISSUED, list).unwrap();
+        assert_eq!(nameless(&directory), ["BOB", "Carl", "bob"], "the list's member has it");
+        assert_eq!(names(&directory, at(0), ISSUED).len(), 5);
+    }
+
+    #[test]
     fn a_longer_mandate_keeps_its_members_and_a_narrower_one_those_that_it_allows() {
         let after = |mandate: Mandate| {
             let mut directory = with_bob();

@@ -16,15 +16,23 @@ type Digest = [u8; 32];
 
 #[derive(Clone, Debug)]
 enum Undo {
-    Set(Digest, Option<Arc<Member>>),
+    Set(Digest, Option<Holder>),
     Admitted(Digest),
     Removed(Digest),
+}
+
+/// A member, and its rank among those who have names.
+#[derive(Clone, Debug)]
+pub(super) struct Holder {
+    pub(super) member: Arc<Member>,
+    /// Members with a smaller number had their names earlier. A new key keeps the number.
+    pub(super) named: u64,
 }
 
 /// The members of one mandate, those included whose membership has expired.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Table {
-    members: BTreeMap<Digest, Arc<Member>>,
+    members: BTreeMap<Digest, Holder>,
     by_half: BTreeMap<[u8; 32], Digest>,
     by_name: BTreeMap<String, Digest>,
     by_address: BTreeMap<Address, Digest>,
@@ -33,12 +41,14 @@ pub(super) struct Table {
     admitted: BTreeSet<Digest>,
     /// Those of them that may not come back.
     removed: BTreeSet<Digest>,
+    /// The number of the next name.
+    next_named: u64,
     /// What brings back the state before this step; the last change first to be undone.
     undo: Vec<Undo>,
 }
 
 impl Table {
-    pub(super) fn members(&self) -> impl Iterator<Item = &Arc<Member>> {
+    pub(super) fn holders(&self) -> impl Iterator<Item = &Holder> {
         self.members.values()
     }
 
@@ -99,7 +109,7 @@ impl Table {
         if self.by_half.get(&member.key.dh).is_some_and(|other| *other != digest) {
             return Err(BadMandate::Descriptor);
         }
-        if self.members.get(&digest).is_some_and(|before| before.version >= member.version) {
+        if self.members.get(&digest).is_some_and(|b| b.member.version >= member.version) {
             return Err(BadMandate::Version);
         }
         let holders = [
@@ -110,7 +120,7 @@ impl Table {
         let mut expired = BTreeSet::new();
         for (holder, clash) in holders {
             let Some(holder) = holder.filter(|holder| **holder != digest) else { continue };
-            if self.members.get(holder).is_some_and(|held| held.expires_unix_s > unix_s) {
+            if self.members.get(holder).is_some_and(|held| held.member.expires_unix_s > unix_s) {
                 return Err(clash);
             }
             expired.insert(*holder);
@@ -123,29 +133,44 @@ impl Table {
             self.undo.push(Undo::Admitted(digest));
         }
         expired.into_iter().for_each(|holder| self.set(holder, None));
-        self.set(digest, Some(Arc::new(member.clone())));
+        let named = self.named_before(&digest, &member.name).unwrap_or_else(|| {
+            self.next_named += 1;
+            self.next_named
+        });
+        self.set(digest, Some(Holder { member: Arc::new(member.clone()), named }));
         Ok(())
     }
 
-    fn set(&mut self, digest: Digest, member: Option<Arc<Member>>) {
-        let before = self.replace(digest, member);
+    /// The number of a name that this key has already, or that this step took from another key.
+    fn named_before(&self, digest: &Digest, name: &str) -> Option<u64> {
+        let gone = self.undo.iter().rev().filter_map(|undo| match undo {
+            Undo::Set(gone, Some(before)) if self.removed.contains(gone) => Some(before),
+            _ => None,
+        });
+        let mut before = self.members.get(digest).into_iter().chain(gone);
+        before.find(|before| before.member.name == name).map(|before| before.named)
+    }
+
+    fn set(&mut self, digest: Digest, holder: Option<Holder>) {
+        let before = self.replace(digest, holder);
         self.undo.push(Undo::Set(digest, before));
     }
 
-    fn replace(&mut self, digest: Digest, member: Option<Arc<Member>>) -> Option<Arc<Member>> {
+    fn replace(&mut self, digest: Digest, holder: Option<Holder>) -> Option<Holder> {
         let before = self.members.remove(&digest);
-        if let Some(before) = &before {
+        if let Some(Holder { member: before, .. }) = &before {
             self.by_half.remove(&before.key.dh);
             self.by_name.remove(&before.name);
             self.by_address.remove(&before.address);
             before.ipv4.map(|ipv4| self.by_ipv4.remove(&ipv4));
         }
-        if let Some(member) = member {
+        if let Some(holder) = holder {
+            let member = &holder.member;
             self.by_half.insert(member.key.dh, digest);
             self.by_name.insert(member.name.clone(), digest);
             self.by_address.insert(member.address, digest);
             member.ipv4.map(|ipv4| self.by_ipv4.insert(ipv4, digest));
-            self.members.insert(digest, member);
+            self.members.insert(digest, holder);
         }
         before
     }

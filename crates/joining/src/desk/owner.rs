@@ -1,13 +1,19 @@
 //! What the registrar's owner asks of the desk.
 
+use std::collections::BTreeSet;
+
 use shoal_crypto::PublicKey;
-use shoal_directory::{BadMandate, CLOCK_SKEW_S, Entry, MandateId, Supplement, Unapplied, span};
+use shoal_directory::{
+    BadMandate, BadName, CLOCK_SKEW_S, Entry, MandateId, Member, Supplement, Unapplied,
+    check_new_name, fold, span,
+};
 use shoal_wire::Time;
 use zeroize::Zeroizing;
 
+use super::places::Naming;
 use super::{Desk, Disk};
 use crate::invite::{Invite, InviteError};
-use crate::messages::Refusal;
+use crate::messages::{Refusal, Wish};
 use crate::record::{Cause, Record};
 use crate::tokens::{Terms, TermsError, Token, TokenHash};
 
@@ -53,10 +59,41 @@ impl<D: Disk> Desk<D> {
     /// Refuses a name that nobody could get by the invite.
     fn check_name(&self, terms: &Terms, unix_s: u64) -> Result<(), OwnerError> {
         let Some(name) = &terms.name else { return Ok(()) };
-        match self.holders(unix_s).any(|member| member.name == *name) {
-            true => Err(OwnerError::NameTaken(name.clone())),
+        let bad = |why| OwnerError::Name { name: name.clone(), why };
+        check_new_name(name).map_err(bad)?;
+        let folded = fold(name);
+        if let Some(holder) = self.holders(unix_s).find(|member| fold(&member.name) == folded) {
+            return Err(OwnerError::NameTaken(holder.name.clone()));
+        }
+        let mut open = self.tokens.iter(unix_s).filter(|(.., ended)| ended.is_none());
+        match open.any(|(_, open, ..)| open.name.as_deref().map(fold) == Some(folded.clone())) {
+            true => Err(OwnerError::NameKept(name.clone())),
             false => Ok(()),
         }
+    }
+
+    /// The name for a machine that joins: that of its invite, or one that it wishes for.
+    pub(super) fn naming(
+        &self,
+        given: Option<String>,
+        wish: Wish,
+        unix_s: u64,
+        of: (TokenHash, PublicKey),
+    ) -> Naming {
+        match given {
+            Some(name) => Naming::Given(name),
+            None => Naming::Wished { wish, kept: self.kept_names(unix_s, of) },
+        }
+    }
+
+    /// Folded names that wait for other machines than this one: those of open invites, and those
+    /// under which machines were approved.
+    fn kept_names(&self, unix_s: u64, except: (TokenHash, PublicKey)) -> BTreeSet<String> {
+        let open = self.tokens.iter(unix_s).filter(|(.., ended)| ended.is_none());
+        let named = open.filter_map(|(_, terms, ..)| terms.name.as_deref());
+        let is_open = |token| matches!(self.tokens.standing(unix_s, token), Some(Ok(_)));
+        let approved = self.approved.iter().filter(|(of, _)| **of != except && is_open(&of.0));
+        named.chain(approved.filter_map(|(_, name)| name.as_deref())).map(fold).collect()
     }
 
     /// Takes an invite back.
@@ -73,15 +110,25 @@ impl<D: Disk> Desk<D> {
         Ok(())
     }
 
-    /// Says yes or no to a machine that waits.
+    /// Says yes or no to a machine that waits. A yes is for the name under which it waits. With
+    /// `words` the machine must still show them: it may wish for another name only with other words.
     ///
     /// # Errors
     ///
-    /// Nobody with this key waits, or the ledger can't be written.
-    pub fn approve(&mut self, key: &PublicKey, yes: bool) -> Result<(), OwnerError> {
+    /// Nobody with this key, or with these words, waits, or the ledger can't be written.
+    pub fn approve(
+        &mut self,
+        key: &PublicKey,
+        words: Option<&str>,
+        yes: bool,
+    ) -> Result<(), OwnerError> {
         let (token, key) = (self.waiting.token(key).ok_or(OwnerError::NotWaiting)?, *key);
+        if words.is_some_and(|words| !self.waiting.shows(&key, words)) {
+            return Err(OwnerError::NotWaiting);
+        }
         if yes {
-            self.approved.insert((token, key));
+            let name = self.waiting.name(&key);
+            self.approved.insert((token, key), name);
         } else {
             self.write(&Record::Denied { token, key })?;
             self.denied.insert((token, key));
@@ -96,7 +143,8 @@ impl<D: Disk> Desk<D> {
     ///
     /// There is no such member, or the ledger can't be written.
     pub fn remove(&mut self, name: &str, at: (Time, u64)) -> Result<(), OwnerError> {
-        let member = self.register().and_then(|r| r.members().find(|m| m.name == name));
+        let find = |is: &dyn Fn(&Member) -> bool| self.register()?.members().find(|m| is(m));
+        let member = find(&|m| m.name == name).or_else(|| find(&|m| fold(&m.name) == fold(name)));
         let key = member.map(|member| member.key).ok_or(OwnerError::NoMember)?;
         if self.is_adopted(&key) {
             return Err(OwnerError::Adopted);
@@ -206,6 +254,20 @@ pub enum OwnerError {
          `shoal authority revoke`)"
     )]
     NameTaken(String),
+    /// An invite's name can be no node's.
+    #[error("{name:?}: {why}")]
+    Name {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        why: BadName,
+    },
+    /// An invite's name waits for whoever holds another invite.
+    #[error(
+        "another open invite gives the name {0:?}: give another name, or withdraw that invite \
+         first (`shoal invite list`, `shoal invite withdraw ID`)"
+    )]
+    NameKept(String),
     /// Nobody gave out this token.
     #[error("there is no such invite")]
     UnknownToken,

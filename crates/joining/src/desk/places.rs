@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
-use shoal_directory::{Mandate, Member, Prefix};
+use shoal_directory::{Mandate, Member, Prefix, check_new_name, fold};
 use shoal_wire::Address;
 
 use crate::messages::{Refusal, Wish};
@@ -19,16 +19,24 @@ pub(super) struct Place {
     pub(super) ipv4: Option<Ipv4Addr>,
 }
 
-/// The first free place of a mandate. A name that is `given` is the invite's: it or none.
+/// The name that a machine gets.
+#[derive(Debug)]
+pub(super) enum Naming {
+    /// The invite's name: that one or none.
+    Given(String),
+    /// A name that the machine wishes for. Folded names in `kept` wait for other machines.
+    Wished { wish: Wish, kept: BTreeSet<String> },
+}
+
+/// The first free place of a mandate. Names are compared as DNS compares them.
 pub(super) fn choose<'a>(
     mandate: &Mandate,
     members: impl Iterator<Item = &'a Member>,
-    wish: &Wish,
-    given: bool,
+    naming: Naming,
 ) -> Result<Place, Refusal> {
     let (mut names, mut hosts, mut ipv4s) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for member in members {
-        names.insert(member.name.as_str());
+        names.insert(fold(&member.name));
         hosts.insert(member.address);
         ipv4s.extend(member.ipv4);
     }
@@ -40,25 +48,42 @@ pub(super) fn choose<'a>(
         None => None,
         Some(prefix) => Some(free_ipv4(prefix, &ipv4s).ok_or(Refusal::Full)?),
     };
-    let base = wish.name.clone().unwrap_or_else(|| format!("host-{}", address.host));
-    let name = match names.contains(base.as_str()) {
-        false => base,
-        true if given || !(wish.or_another || wish.name.is_none()) => {
-            return Err(Refusal::NameTaken);
-        }
-        true => another(&base, &names).ok_or(Refusal::NameTaken)?,
-    };
+    let name = name(naming, names, address)?;
     Ok(Place { name, address, ipv4 })
 }
 
+/// A name that nobody has. `names` are folded.
+fn name(naming: Naming, mut names: BTreeSet<String>, at: Address) -> Result<String, Refusal> {
+    let (wish, kept) = match naming {
+        Naming::Given(name) if names.contains(&fold(&name)) => return Err(Refusal::NameTaken),
+        Naming::Given(name) => return Ok(name),
+        Naming::Wished { wish, kept } => (wish, kept),
+    };
+    names.extend(kept);
+    let Wish { name, or_another } = wish;
+    let any = || format!("host-{}", at.host);
+    let (base, or_another) = match name {
+        None => (any(), true),
+        // Programs would take the name for something else.
+        Some(name) if check_new_name(&name).is_err() && or_another => (any(), true),
+        Some(name) if check_new_name(&name).is_err() => return Err(Refusal::NameTaken),
+        Some(name) => (name, or_another),
+    };
+    match names.contains(&fold(&base)) {
+        false => Ok(base),
+        true if or_another => another(&base, &names).ok_or(Refusal::NameTaken),
+        true => Err(Refusal::NameTaken),
+    }
+}
+
 /// `base` with the least number behind it that makes it nobody's.
-fn another(base: &str, names: &BTreeSet<&str>) -> Option<String> {
+fn another(base: &str, names: &BTreeSet<String>) -> Option<String> {
     let with = |n: u32| {
         let end = format!("-{n}");
         let room = shoal_directory::NAME_MAX - end.len();
         format!("{}{end}", base.chars().take(room).collect::<String>())
     };
-    (2..NAMES_TRIED).map(with).find(|name| !names.contains(name.as_str()))
+    (2..NAMES_TRIED).map(with).find(|name| !names.contains(&fold(name)))
 }
 
 /// The least address of the network that nobody has; never its first or last one, which are no
@@ -112,14 +137,16 @@ mod tests {
         }
     }
 
-    fn wish(name: Option<&str>, or_another: bool) -> Wish {
-        Wish { name: name.map(Into::into), or_another }
+    fn wished(name: Option<&str>, or_another: bool) -> Naming {
+        let wish = Wish { name: name.map(Into::into), or_another };
+        Naming::Wished { wish, kept: BTreeSet::from(["carl".into()]) }
     }
 
     #[test]
     fn the_first_free_place_is_taken() {
         let choose = |members: &[Member]| {
-            let place = choose(&mandate(), members.iter(), &wish(None, false), false)?;
+            let naming = wished(None, false);
+            let place = choose(&mandate(), members.iter(), naming)?;
             Ok((place.name, place.address.to_string(), place.ipv4.unwrap().octets()[3]))
         };
         assert_eq!(choose(&[]), Ok(("host-100".into(), "1.100".into(), 1)));
@@ -149,15 +176,17 @@ mod tests {
     #[test]
     fn a_name_is_nobodys_twice() {
         let bob = [member("bob", Address::new(1, 100), None)];
-        let choose = |wish: &Wish, given| {
-            choose(&mandate(), bob.iter(), wish, given).map(|place| place.name)
-        };
-        assert_eq!(choose(&wish(Some("al"), false), false), Ok("al".into()));
-        assert_eq!(choose(&wish(Some("bob"), false), false), Err(Refusal::NameTaken));
-        assert_eq!(choose(&wish(Some("bob"), true), false), Ok("bob-2".into()));
-        assert_eq!(choose(&wish(Some("bob"), true), true), Err(Refusal::NameTaken));
+        let choose = |naming| choose(&mandate(), bob.iter(), naming).map(|place| place.name);
+        assert_eq!(choose(wished(Some("al"), false)), Ok("al".into()));
+        assert_eq!(choose(wished(Some("Bob."), false)), Err(Refusal::NameTaken));
+        assert_eq!(choose(wished(Some("BOB"), false)), Err(Refusal::NameTaken));
+        assert_eq!(choose(wished(Some("BOB"), true)), Ok("BOB-2".into()));
+        assert_eq!(choose(wished(Some("Carl"), true)), Ok("Carl-2".into()));
+        assert_eq!(choose(Naming::Given("carl".into())), Ok("carl".into()));
+        assert_eq!(choose(Naming::Given("BOB".into())), Err(Refusal::NameTaken));
+        assert_eq!(choose(wished(Some("localhost"), true)), Ok("host-101".into()));
         let long = "x".repeat(63);
-        let names = BTreeSet::from([long.as_str()]);
+        let names = BTreeSet::from([long.clone()]);
         let other = another(&long, &names).unwrap();
         assert!(other.len() == 63 && other.ends_with("x-2"));
     }

@@ -38,19 +38,34 @@ impl WaitingRoom {
         self.0.get(key).map(|place| place.token)
     }
 
+    /// The name under which this machine waits.
+    pub(super) fn name(&self, key: &PublicKey) -> Option<String> {
+        self.0.get(key).and_then(|place| place.waiting.name.clone())
+    }
+
+    /// True if this machine waits and shows these words.
+    pub(super) fn shows(&self, key: &PublicKey, words: &str) -> bool {
+        self.0.get(key).is_some_and(|place| place.waiting.words.to_string() == words)
+    }
+
     pub(super) fn remove(&mut self, key: &PublicKey) {
         self.0.remove(key);
     }
 
-    /// Lets a machine wait, or notes that it still does.
+    /// Lets a machine wait, or notes that it still does. Its name stays as long as its words do, so
+    /// who has compared the words approves the name beside them.
     ///
     /// Errors: `full`.
     pub(super) fn put(
         &mut self,
         now: Time,
         token: TokenHash,
-        waiting: Waiting,
+        mut waiting: Waiting,
     ) -> Result<(), Refusal> {
+        let before = self.0.get(&waiting.key).map(|place| &place.waiting);
+        if let Some(before) = before.filter(|before| before.words == waiting.words) {
+            waiting.name.clone_from(&before.name);
+        }
         if !self.0.contains_key(&waiting.key) {
             let of_token = self.0.values().filter(|place| place.token == token).count();
             if of_token >= OF_TOKEN_MAX {

@@ -34,6 +34,9 @@ pub enum Asked {
         key: String,
         /// Yes.
         yes: bool,
+        /// The six words that it showed: with others it may have another name.
+        #[serde(default)]
+        words: Option<String>,
     },
     /// Its members; answered by [`Given::Members`].
     Members {

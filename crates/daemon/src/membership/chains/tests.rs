@@ -159,6 +159,23 @@ fn message(reply: Reply) -> String {
 }
 
 #[test]
+fn a_newcomers_name_in_other_capitals_leads_to_the_lists_member() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut node = watched(folder.path());
+    let now = Time::from_millis(2_000);
+    // The router of the list is h0.
+    let thief = Member { name: "H0".into(), ..member(100, 100) };
+    let step = sign(1, mandate().id().0, thief);
+    assert_eq!(submit(&mut node, now, &[step]), Reply::Supplements { steps: 1 });
+    let hosts = node.0.hosts(now);
+    assert_eq!(hosts.len(), 2);
+    for name in ["h0", "H0", "H0."] {
+        assert_eq!(hosts.holder(name).map(|host| host.address), Some(Address::new(1, 0)), "{name}");
+    }
+    assert_eq!(hosts.nameless().len(), 1);
+}
+
+#[test]
 fn what_a_program_hands_over_counts_by_signature_and_mandate_and_outlasts_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let mut node = watched(folder.path());

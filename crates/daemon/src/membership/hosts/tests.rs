@@ -16,6 +16,32 @@ fn parse(text: &str) -> Result<Hosts, ConfigError> {
 }
 
 #[test]
+fn a_name_in_other_capitals_is_the_same_name() {
+    let r1 = entry("R1", "1.0", &key(1));
+    let hosts = parse(&(r1.clone() + &entry("Alice", "1.1", &key(2)))).unwrap();
+    for name in ["R1", "r1", "r1."] {
+        assert_eq!(hosts.holder(name).map(|host| host.address), Some(Address::new(1, 0)));
+    }
+    assert!(hosts.by_name("r1").is_none() && hosts.nameless().is_empty());
+    let twice = parse(&(r1 + &entry("r1", "1.1", &key(2)))).unwrap_err().to_string();
+    assert!(twice.contains("\"r1\" and \"R1\" are one name"), "{twice}");
+
+    // An authority's list and its registrars may have both from before: then the earlier one has it.
+    let all = || hosts.iter().cloned();
+    let newcomer =
+        Host { name: "r1".into(), address: Address::new(1, 9), ..hosts.entries[1].clone() };
+    let newcomer = || Host { key: Identity::generate([9; 32]).public(), ..newcomer.clone() };
+    let both = Hosts::from_checked(all().chain([newcomer()]));
+    assert_eq!(both.holder("r1").map(|host| host.name.as_str()), Some("R1"));
+    let said = both.nameless();
+    assert!(
+        said.len() == 1 && said[0].contains("\"r1\" (1.9)") && said[0].contains("\"R1\" (1.0)")
+    );
+    let away = Hosts::from_members([(newcomer(), false)]);
+    assert!(away.holder("r1").is_none() && away.nameless().len() == 1);
+}
+
+#[test]
 fn entries_are_found_by_name_address_and_key() {
     let text = entry("r1", "1.0", &key(1)) + &entry("alice", "1.1", &key(2));
     let hosts = parse(&text).unwrap();

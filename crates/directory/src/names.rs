@@ -1,0 +1,127 @@
+//! Names of nodes: which texts are one name, and which name may be given.
+//!
+//! DNS does not tell capitals from small letters, nor a name from the name with a dot behind it. So
+//! two texts that [`fold`] makes the same are one name everywhere: at whoever gives out names, in
+//! look-ups, in DNS.
+
+use std::net::IpAddr;
+
+use crate::is_name;
+
+/// Last labels that other systems give a meaning of their own: RFC 6761, 6762, 7686 and 9476, and
+/// words that Shoal keeps for itself.
+const RESERVED: [&str; 11] = [
+    "alt",
+    "anon",
+    "arpa",
+    "example",
+    "invalid",
+    "local",
+    "localdomain",
+    "localhost",
+    "onion",
+    "shoal",
+    "test",
+];
+/// Names by which programs look for a service without being asked: proxies (WPAD), tunnels
+/// (ISATAP), and this machine. Whoever had one would be asked by every machine with a search domain.
+const SERVICES: [&str; 4] = ["ip6-localhost", "ip6-loopback", "isatap", "wpad"];
+
+/// The name as it is compared: small ASCII letters, without one dot at the end.
+pub fn fold(name: &str) -> String {
+    name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
+}
+
+/// Why a text may not become the name of a node. Nodes that have such a name already keep it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadName {
+    /// The text breaks the rule of [`is_name`].
+    #[error(
+        "expected a name of 1 to 63 letters, digits, '-', '_' or '.', beginning with a letter or \
+         digit"
+    )]
+    Shape,
+    /// The text ends with a dot.
+    #[error("a name has no dot at its end, since DNS leaves that dot out")]
+    Dot,
+    /// Programs read the text as an address.
+    #[error("programs read this as an address: put a letter into the name")]
+    Address,
+    /// The text means something else to programs.
+    #[error("the name {0:?} is reserved, since programs give it another meaning: choose another")]
+    Reserved(&'static str),
+}
+
+/// Whether `name` may be given to a node.
+///
+/// Errors: the reason.
+pub fn check_new_name(name: &str) -> Result<(), BadName> {
+    if !is_name(name) {
+        return Err(BadName::Shape);
+    }
+    if name.ends_with('.') {
+        return Err(BadName::Dot);
+    }
+    let folded = fold(name);
+    // Programs read `1`, `1.2` and `0x7f.1` as IPv4 addresses too (inet_aton), and Shoal reads
+    // `1.2` as the overlay address of a host.
+    if folded.parse::<IpAddr>().is_ok() || folded.split('.').all(is_number) {
+        return Err(BadName::Address);
+    }
+    let last = folded.rsplit('.').next().unwrap_or_default();
+    let reserved = RESERVED.iter().find(|word| **word == last);
+    let reserved = reserved.or_else(|| SERVICES.iter().find(|word| **word == folded));
+    reserved.map_or(Ok(()), |word| Err(BadName::Reserved(word)))
+}
+
+/// Whether a label is a decimal or hexadecimal number.
+fn is_number(label: &str) -> bool {
+    match label.strip_prefix("0x") {
+        Some(digits) => digits.bytes().all(|digit| digit.is_ascii_hexdigit()),
+        None => label.bytes().all(|digit| digit.is_ascii_digit()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capitals_and_a_last_dot_make_no_other_name() {
+        assert_eq!(fold("R1"), "r1");
+        assert_eq!(fold("R1."), fold("r1"));
+        assert_eq!(fold("a.B-c_D"), "a.b-c_d");
+        // Two dots at the end are no shape that DNS knows, so they stay apart.
+        assert_ne!(fold("r1.."), fold("r1"));
+    }
+
+    #[test]
+    fn names_that_programs_read_as_something_else_are_not_given() {
+        for good in
+            ["r1", "R1", "bobs-laptop", "a.b", "10-0-0-5", "x86", "1a", "0xg", "a.1", "my_box"]
+        {
+            assert_eq!(check_new_name(good), Ok(()), "{good}");
+        }
+        for (bad, why) in [
+            ("", BadName::Shape),
+            ("-r1", BadName::Shape),
+            ("fd00::1", BadName::Shape),
+            ("R1.", BadName::Dot),
+            ("1.0", BadName::Address),
+            ("10.9.0.1", BadName::Address),
+            ("123", BadName::Address),
+            ("0x7f.1", BadName::Address),
+            ("0X7F000001", BadName::Address),
+            ("1.2.3.4.5", BadName::Address),
+            ("localhost", BadName::Reserved("localhost")),
+            ("LocalHost", BadName::Reserved("localhost")),
+            ("a.localhost", BadName::Reserved("localhost")),
+            ("anon", BadName::Reserved("anon")),
+            ("r1.shoal", BadName::Reserved("shoal")),
+            ("box.local", BadName::Reserved("local")),
+            ("WPAD", BadName::Reserved("wpad")),
+        ] {
+            assert_eq!(check_new_name(bad), Err(why), "{bad}");
+        }
+    }
+}
