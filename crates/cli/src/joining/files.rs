@@ -38,14 +38,18 @@ fn own_folder(dir: &Path, remedy: &str) -> Result<File> {
         .open(dir)
         .map_err(|e| wrong(dir, format!("can't be opened as a folder ({e}): {remedy}")))?;
     let meta = opened.metadata().map_err(|e| wrong(dir, e))?;
-    let why = match () {
-        () if meta.uid() != nix::unistd::geteuid().as_raw() => {
-            format!("belongs to user {}", meta.uid())
+    let (me, at) = (nix::unistd::geteuid(), dir.display());
+    let (why, fix) = match () {
+        () if meta.uid() != me.as_raw() => {
+            (format!("belongs to user {}", meta.uid()), format!("chown {me} {at}"))
         }
-        () if meta.mode() & 0o022 != 0 => "others may write to it".into(),
+        () if meta.mode() & 0o022 != 0 => {
+            let why = format!("other users may write there (mode {:04o})", meta.mode() & 0o7777);
+            (why, format!("chmod go-w {at}"))
+        }
         () => return Ok(opened),
     };
-    Err(wrong(dir, format!("{why}: files could be led astray there; {remedy}")))
+    Err(wrong(dir, format!("{why}, so files could be led astray: {fix}; or {remedy}")))
 }
 
 /// Files on their way into a folder, locked against another command that does the same.
@@ -63,7 +67,7 @@ impl Staging {
         if !place.is_system {
             // What a link leads to counts: whoever gave the command chose the link.
             let real = fs::canonicalize(&place.dir).map_err(|e| wrong(&place.dir, e))?;
-            own_folder(&real, "choose another (`--dir`), or make it yours alone")?;
+            own_folder(&real, "choose another folder (`--dir`)")?;
         }
         Staging::open(&place.dir)
     }
@@ -313,7 +317,7 @@ mod tests {
         assert_eq!(fs::read(&victim).unwrap(), b"mine");
         let refused = || Staging::open(&dir).err().unwrap().to_string();
         fs::set_permissions(&waiting, Permissions::from_mode(0o777)).unwrap();
-        assert!(refused().contains("others may write"), "{}", refused());
+        assert!(refused().contains("chmod go-w"), "{}", refused());
         fs::remove_dir(&waiting).unwrap();
         std::os::unix::fs::symlink(folder.path(), &waiting).unwrap();
         assert!(refused().contains("delete it"), "{}", refused());
@@ -332,9 +336,10 @@ mod tests {
         for mode in [0o700, 0o755] {
             assert_eq!(refused(mode), None, "{mode:o}");
         }
-        for mode in [0o777, 0o770, 0o1777] {
+        for mode in [0o777, 0o775, 0o1777] {
             let said = refused(mode).unwrap();
-            assert!(said.contains("others may write") && said.contains("--dir"), "{said}");
+            let fix = format!("chmod go-w {}", dir.display());
+            assert!(said.contains(&fix) && said.contains("--dir"), "{said}");
         }
         // Whoever is not root can't give a folder away.
         if nix::unistd::geteuid().is_root() {
