@@ -289,13 +289,17 @@ fn open_responder(
     config: &Config,
     interface: Option<&Interface>,
     warnings: &mut Vec<String>,
-) -> anyhow::Result<Option<dns::Responder>> {
+) -> anyhow::Result<Option<(dns::Responder, Option<dns::Registration>)>> {
     let (Some(names), Some(interface)) = (&config.names, interface) else { return Ok(None) };
-    let responder = dns::Responder::open(names.listen.0.0, names.domain.as_str())?;
-    if names.resolved {
-        warnings.extend(responder.tell_resolved(interface.name()).err());
-    }
-    Ok(Some(responder))
+    let listen = names.listen.0.0;
+    let responder = dns::Responder::open(listen, names.domain.as_str())?;
+    let zones: Vec<String> = interface.networks().iter().flat_map(dns::reverse_zones).collect();
+    let registration = dns::register(names, listen, interface.name(), &zones);
+    let registration = registration.unwrap_or_else(|why| {
+        warnings.push(why);
+        None
+    });
+    Ok(Some((responder, registration)))
 }
 
 /// Logs at the start the warnings that the status shows later, without names.
@@ -312,13 +316,14 @@ fn log_warnings(
 }
 
 fn answer_names(
-    responder: Option<dns::Responder>,
+    responder: Option<(dns::Responder, Option<dns::Registration>)>,
     interface: Option<&mut Interface>,
 ) -> anyhow::Result<()> {
     let (Some(responder), Some(interface)) = (responder, interface) else { return Ok(()) };
-    let names = dns::Names::default();
-    responder.start(&names).context("can't start the responder for names")?;
-    interface.set_dns(names);
+    let ((responder, registration), names) = (responder, dns::Names::default());
+    let keeper = registration.as_ref().and_then(dns::Registration::keeper);
+    responder.start(&names, keeper).context("can't start the responder for names")?;
+    interface.set_dns(names, registration);
     Ok(())
 }
 

@@ -24,7 +24,7 @@ const RESERVED: [&str; 11] = [
     "test",
 ];
 /// Names by which programs look for a service without being asked: proxies (WPAD), tunnels
-/// (ISATAP), and this machine. Whoever had one would be asked by every machine with a search domain.
+/// (ISATAP), and this machine. With a search domain every machine would ask who has one of them.
 const SERVICES: [&str; 4] = ["ip6-localhost", "ip6-loopback", "isatap", "wpad"];
 
 /// The name as it is compared: small ASCII letters, without one dot at the end.

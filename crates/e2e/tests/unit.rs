@@ -76,7 +76,7 @@ fn what_resolved_is_told_are_the_defaults_and_the_unit_says_which() {
         line.split('"').nth(1).unwrap().to_owned()
     };
     let (name, listen) = (of("interface", "name"), of("names", "listen"));
-    let domain = format!("~{}", of("names", "domain"));
+    let domain = of("names", "domain");
     for told in [format!("dns {name} {listen}"), format!("domain {name} {domain}")] {
         let line = format!("ExecStartPost=-+/usr/bin/resolvectl {told}\n");
         assert!(UNIT.contains(&line), "{line}");

@@ -173,6 +173,8 @@ pub struct NodeToml<'a> {
     /// Whether it has a virtual interface and names; length of the prefix of IPv4 addresses, if the
     /// network has them.
     pub interface: Option<Option<u8>>,
+    /// Whether the node keeps its lines in /etc/resolv.conf.
+    pub resolv_conf: bool,
     /// The authority's public key.
     pub authority: String,
     /// Where it notes the newest list.
@@ -214,6 +216,9 @@ impl NodeToml<'_> {
                 None => line("\n[interface]\nname", quoted("shoal0")),
             }
             line("\n[names]\ndomain", quoted("shoal"));
+            if self.resolv_conf {
+                line("resolv_conf", "true".into());
+            }
         }
         line("\n[authority]\nkey", quoted(&self.authority));
         line("list_file", quoted("network.list"));
@@ -373,6 +378,7 @@ mod tests {
             socket: "/run/sh\"oal/control.sock".into(),
             control_group: Some("shoal"),
             interface: Some(Some(24)),
+            resolv_conf: true,
             authority: authority.clone(),
             seen_file: "/var/lib/shoal/network.seen".into(),
             max_staleness_s: 7_776_000,
@@ -384,7 +390,10 @@ mod tests {
         };
         let config = read(&node);
         assert_eq!(config.node.control_socket, node.socket);
-        assert_eq!((config.interface.unwrap().ipv4_bits, config.names.is_some()), (24, true));
+        assert_eq!(
+            (config.interface.unwrap().ipv4_bits, config.names.unwrap().resolv_conf),
+            (24, true)
+        );
         assert_eq!(config.circuits.met_file(), Path::new("/var/lib/shoal/circuits.met"));
         assert_eq!(config.registrar.unwrap().endpoints(), [endpoint]);
         let plain = NodeToml { listen: Vec::new(), interface: None, registrar: None, ..node };

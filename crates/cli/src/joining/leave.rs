@@ -151,6 +151,7 @@ mod tests {
             socket: "control.sock".into(),
             control_group: None,
             interface: None,
+            resolv_conf: false,
             authority: authority.public().to_string(),
             seen_file: "network.seen".into(),
             max_staleness_s: 7_776_000,

@@ -10,6 +10,7 @@ use shoal_crypto::{Identity, NetworkSecret, SigningKey};
 use shoal_daemon::config::keys;
 use shoal_daemon::control::api::Given;
 use shoal_daemon::tun::check_device;
+use shoal_daemon::tun::dns::left_to_operator;
 use shoal_directory::{Carrier, HostRange, List, Mandate, Member, Prefix, check_new_name, is_name};
 use shoal_joining::DoorSecret;
 use shoal_wire::Address;
@@ -115,6 +116,10 @@ struct Create {
     /// Make no virtual interface on this machine.
     #[arg(long)]
     no_interface: bool,
+    /// Where neither systemd-resolved nor resolvconf runs: have the node keep its lines in
+    /// /etc/resolv.conf while it runs, so that programs find NAME and NAME.shoal.
+    #[arg(long)]
+    resolv_conf: bool,
     /// Leave the start to you, and say how.
     #[arg(long)]
     no_start: bool,
@@ -382,6 +387,7 @@ impl<'a> Plan<'a> {
             // The registrar's user speaks with the node.
             control_group: unit_group(place),
             interface: self.interface.then_some(bits),
+            resolv_conf: self.args.resolv_conf,
             authority: key.public().to_string(),
             seen_file: place.state_file("network.seen"),
             max_staleness_s: self.args.max_staleness,
@@ -465,8 +471,22 @@ impl<'a> Plan<'a> {
              `shoal authority renew --dir FOLDER`, and one node must get FOLDER/network.list",
             utc(until)
         ))?;
-        Ok(())
+        say_names(&self.node.config()?, !self.unit)
     }
+}
+
+/// Prints the steps for names that are left to the operator, if there are any.
+pub fn say_names(config: &shoal_daemon::config::Config, may_write: bool) -> Result<()> {
+    let Some(names) = &config.names else { return Ok(()) };
+    match left_to_operator(names, may_write) {
+        Some(steps) => Ok(output::line(&names_line(names.domain.as_str(), &steps))?),
+        None => Ok(()),
+    }
+}
+
+/// The line about names for an operator.
+pub fn names_line(domain: &str, steps: &str) -> String {
+    format!("so that programs find NAME.{domain} here: {steps}")
 }
 
 /// The address that this machine guesses of itself; says so.

@@ -14,9 +14,11 @@ use shoal_daemon::membership::asking;
 use shoal_daemon::membership::chains::chain_file;
 use shoal_daemon::preflight;
 use shoal_daemon::tun::check_device;
+use shoal_daemon::tun::dns::left_to_operator;
 use shoal_joining::{Contact, Event, Fault, Goal, Invite, Joined, Wish};
 
 use super::files::{NodeToml, Staging, make_folder, write};
+use super::network::names_line;
 use super::place::{Place, own_name};
 use super::ports::free_port;
 use super::start::{Service, become_node, enable, hand_over, has_units};
@@ -49,6 +51,10 @@ pub struct Up {
     /// Make no virtual interface: programs reach nobody by IP, `shoal send` and `ping` do.
     #[arg(long)]
     no_interface: bool,
+    /// Where neither systemd-resolved nor resolvconf runs: have the node keep its lines in
+    /// /etc/resolv.conf while it runs, so that programs find NAME and NAME.shoal.
+    #[arg(long)]
+    resolv_conf: bool,
     /// Leave the start to you, and say how.
     #[arg(long)]
     no_start: bool,
@@ -144,6 +150,7 @@ fn join(common: &Common, args: &Up, place: &Place, invite: Invite) -> Result<()>
         socket: place.socket_named(),
         control_group: None,
         interface: interface.then_some(joined.member.ipv4.and(joined.ipv4_bits)),
+        resolv_conf: args.resolv_conf,
         authority: joined.authority.to_string(),
         seen_file: place.state_file("network.seen"),
         max_staleness_s: args.max_staleness,
@@ -298,6 +305,11 @@ fn start(common: &Common, args: &Up, place: &Place) -> Result<()> {
     };
     let words = Service::Node.words(place).join(" ");
     let is_unit = has_units(&[(Service::Node, place)]);
+    if let Some(names) = &place.config()?.names
+        && let Some(steps) = left_to_operator(names, !is_unit)
+    {
+        line(&names_line(names.domain.as_str(), &steps))?;
+    }
     if args.no_start && is_unit {
         hand_over(Service::Node, place)?;
         return Ok(line("start the node with: systemctl enable --now shoal")?);

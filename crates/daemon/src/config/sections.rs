@@ -351,9 +351,16 @@ optional_section! {
         listen: Text<Loopback> = Text(Loopback::NAMES), reload no;
         /// What stands behind the names of hosts.
         domain: Text<Domain> = Text(Domain("shoal".into())), reload no;
-        /// Tell systemd-resolved, where it runs, to ask this responder for the domain. Nothing else
-        /// on the machine is ever changed.
+        /// Tell systemd-resolved, where it runs, or else resolvconf (Debian's or openresolv), to
+        /// ask this responder. Taken back when the node stops.
         resolved: bool = true, reload no;
+        /// Let programs find NAME as NAME.domain too: the domain becomes a search domain of this
+        /// machine, in each of these ways.
+        search: bool = true, reload no;
+        /// Where neither of them runs: write this responder into /etc/resolv.conf, look every
+        /// minute whether it is still there, and take it out when the node stops. The node must
+        /// run as root for it, and `listen` have port 53.
+        resolv_conf: bool = false, reload no;
     }
 }
 

@@ -11,7 +11,6 @@ use anyhow::{Context, bail};
 use rtnetlink::LinkUnspec;
 use rtnetlink::packet_route::link::LinkAttribute;
 use shoal_crypto::PublicKey;
-use shoal_directory::fold;
 use shoal_ip::{Gate, Prefix, overlay_address};
 use shoal_node::{Device, Queue, TunOffloads};
 
@@ -55,6 +54,8 @@ pub struct Interface {
     routes: Option<KernelRoutes>,
     /// With a responder: the names that it answers with.
     dns: Option<dns::Names>,
+    /// What the machine was told of the responder; taken back when the interface goes.
+    registration: Option<dns::Registration>,
 }
 
 impl Interface {
@@ -111,6 +112,7 @@ impl Interface {
             inside: None,
             routes,
             dns: None,
+            registration: None,
         })
     }
 
@@ -177,8 +179,16 @@ impl Interface {
     }
 
     /// Answers names through `dns` from the next list of hosts on.
-    pub fn set_dns(&mut self, dns: dns::Names) {
-        self.dns = Some(dns);
+    pub fn set_dns(&mut self, dns: dns::Names, registration: Option<dns::Registration>) {
+        (self.dns, self.registration) = (Some(dns), registration);
+    }
+
+    /// The networks of hosts' own addresses.
+    pub fn networks(&self) -> Vec<shoal_directory::Prefix> {
+        let ipv6 = shoal_directory::Prefix::around(self.prefix.address.into(), self.prefix.bits);
+        let ipv4 =
+            self.ipv4.and_then(|own| shoal_directory::Prefix::around(own.address.into(), own.bits));
+        ipv6.into_iter().chain(ipv4).collect()
     }
 
     /// Takes the hosts of the list and the networks behind them; says who may be spoken with now.
@@ -189,9 +199,10 @@ impl Interface {
         gate.clear();
         self.set_prefixes(config, names, &mut gate);
         if let Some(dns) = &self.dns {
-            let entry = |host: &Host| (fold(&host.name), self.reached_at(host));
             let hosts = names.hosts();
-            dns.set(hosts.iter().filter(|host| hosts.holds_name(host)).map(entry).collect());
+            let named = hosts.iter().filter(|host| hosts.holds_name(host));
+            let entries = named.map(|host| (&*host.name, self.reached_at(host)));
+            dns.set(dns::Book::new(entries, self.networks()));
         }
         let mut clash = None;
         for host in names.hosts().iter() {

@@ -2,7 +2,7 @@
 //! What the kernel and programs see may live here; what crosses the network may not.
 
 pub(crate) mod device;
-pub(crate) mod dns;
+pub mod dns;
 pub(crate) mod firewall;
 pub(crate) mod hop_addresses;
 pub(crate) mod hop_inside;

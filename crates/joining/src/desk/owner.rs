@@ -111,7 +111,7 @@ impl<D: Disk> Desk<D> {
     }
 
     /// Says yes or no to a machine that waits. A yes is for the name under which it waits. With
-    /// `words` the machine must still show them: it may wish for another name only with other words.
+    /// `words` the machine must still show them: another name comes with other words.
     ///
     /// # Errors
     ///

@@ -26,7 +26,7 @@ fn a_name_in_other_capitals_is_the_same_name() {
     let twice = parse(&(r1 + &entry("r1", "1.1", &key(2)))).unwrap_err().to_string();
     assert!(twice.contains("\"r1\" and \"R1\" are one name"), "{twice}");
 
-    // An authority's list and its registrars may have both from before: then the earlier one has it.
+    // A list and its registrars may have both from before: then the earlier member has the name.
     let all = || hosts.iter().cloned();
     let newcomer =
         Host { name: "r1".into(), address: Address::new(1, 9), ..hosts.entries[1].clone() };

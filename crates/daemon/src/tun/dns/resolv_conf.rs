@@ -1,0 +1,188 @@
+//! The lines of a node in /etc/resolv.conf.
+//!
+//! ```text
+//! # shoal shoal0: begin               first, since servers are asked in their order
+//! nameserver 127.0.0.153
+//! # shoal shoal0: end
+//! ... the file as it was ...
+//! # shoal shoal0: begin               last, since the last line of this kind counts
+//! search example.org shoal
+//! # shoal shoal0: end
+//! ```
+
+use std::fs::{File, Permissions};
+use std::io::{self, Read, Write};
+use std::net::IpAddr;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+use std::path::Path;
+
+/// Servers that the C library asks.
+pub const SERVERS_MAX: usize = 3;
+/// Longest file that is read, in bytes.
+const SIZE_MAX: u64 = 64 << 10;
+
+/// The lines of one node.
+#[derive(Clone, Debug)]
+pub struct Lines {
+    /// The node's interface, by which it knows its own lines.
+    pub owner: String,
+    /// Where its responder listens.
+    pub server: IpAddr,
+    /// A domain that programs look short names up in.
+    pub search: Option<String>,
+}
+
+impl Lines {
+    /// The record for resolvconf.
+    pub fn record(&self) -> String {
+        let search = self.search.as_ref().map(|domain| format!("search {domain}\n"));
+        format!("nameserver {}\n{}", self.server, search.unwrap_or_default())
+    }
+
+    /// The text with the lines in their places.
+    pub fn put(&self, text: &str) -> String {
+        let rest = self.take_out(text);
+        let server = format!("nameserver {}", self.server);
+        let mut out = self.block(&server) + &rest;
+        if let Some(domain) = &self.search {
+            let words = searched(&rest);
+            let all = words.iter().map(String::as_str).filter(|word| word != domain);
+            let all: Vec<&str> = all.chain([domain.as_str()]).collect();
+            if !out.ends_with('\n') {
+                out.push('\n');
+            }
+            out += &self.block(&format!("search {}", all.join(" ")));
+        }
+        out
+    }
+
+    /// The text without the lines of this node.
+    pub fn take_out(&self, text: &str) -> String {
+        let (begin, end) = (self.mark("begin"), self.mark("end"));
+        let (mut out, mut is_inside) = (String::new(), false);
+        for line in text.split_inclusive('\n') {
+            match line.trim_end() {
+                line if line == begin => is_inside = true,
+                line if line == end => is_inside = false,
+                // A block whose end somebody took away ends with its only line.
+                _ if is_inside => is_inside = text.contains(&end),
+                _ => out.push_str(line),
+            }
+        }
+        out
+    }
+
+    fn block(&self, line: &str) -> String {
+        format!("{}\n{line}\n{}\n", self.mark("begin"), self.mark("end"))
+    }
+
+    fn mark(&self, which: &str) -> String {
+        format!("# shoal {}: {which}", self.owner)
+    }
+}
+
+/// The servers that a file names.
+pub fn servers(text: &str) -> Vec<IpAddr> {
+    let server = |line: &str| {
+        let mut words = line.split_whitespace();
+        (words.next()? == "nameserver").then(|| words.next()?.parse().ok())?
+    };
+    text.lines().filter_map(server).collect()
+}
+
+/// The domains in which programs look short names up.
+fn searched(text: &str) -> Vec<String> {
+    let kind = |line: &&str| line.starts_with("search ") || line.starts_with("domain ");
+    let last = text.lines().map(str::trim).rfind(kind);
+    let words = last.map(|line| line.split_whitespace().skip(1).map(str::to_owned).collect());
+    words.unwrap_or_default()
+}
+
+/// The text of a file; none where there is no file.
+pub fn read(file: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    match File::open(file) {
+        Ok(file) => file.take(SIZE_MAX).read_to_string(&mut text).map(|_| text),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(text),
+        Err(e) => Err(e),
+    }
+}
+
+/// Puts another text into a file, in one step where that can be: readers see either text whole.
+pub fn replace(file: &Path, text: &str) -> io::Result<()> {
+    // The file may be a link to where a program for addresses keeps it.
+    let file = file.canonicalize().unwrap_or_else(|_| file.to_path_buf());
+    let fresh = file.with_extension("shoal-new");
+    let written = (|| {
+        let mut out = File::create(&fresh)?;
+        if let Ok(old) = file.metadata() {
+            fchown(&out, Some(old.uid()), Some(old.gid()))?;
+            out.set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
+        } else {
+            out.set_permissions(Permissions::from_mode(0o644))?;
+        }
+        out.write_all(text.as_bytes())?;
+        out.sync_all()?;
+        std::fs::rename(&fresh, &file)
+    })();
+    written.or_else(|_| {
+        // A file that is mounted, as in containers, can't be renamed over.
+        let _left = std::fs::remove_file(&fresh);
+        std::fs::write(&file, text)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(search: Option<&str>) -> Lines {
+        let search = search.map(Into::into);
+        Lines { owner: "shoal0".into(), server: "127.0.0.153".parse().unwrap(), search }
+    }
+
+    #[test]
+    fn lines_stand_first_and_last_and_go_without_a_trace() {
+        let ours = lines(Some("shoal"));
+        for text in [
+            "",
+            "nameserver 192.0.2.1\n",
+            "# DHCP\nsearch a.example b.example\nnameserver 192.0.2.1\nnameserver 192.0.2.2\n",
+            "domain corp\nnameserver 192.0.2.1\noptions edns0\n",
+        ] {
+            let put = ours.put(text);
+            assert_eq!(servers(&put)[0], ours.server);
+            assert_eq!(servers(&put)[1..], servers(text));
+            assert_eq!(searched(&put).last().unwrap(), "shoal");
+            assert_eq!(searched(&put)[..searched(&put).len() - 1], searched(text));
+            assert_eq!(ours.put(&put), put, "once");
+            assert_eq!(ours.take_out(&put), text);
+        }
+        assert_eq!(searched(&lines(None).put("search a\n")), ["a"]);
+        // Another node of this machine has lines of its own.
+        let other = Lines { owner: "shoal1".into(), ..ours.clone() };
+        let both = other.put(&ours.put("nameserver 192.0.2.1\n"));
+        assert_eq!(servers(&other.take_out(&both)).len(), 2);
+        assert!(ours.take_out(&both).contains("# shoal shoal1: begin"));
+    }
+
+    #[test]
+    fn a_broken_block_takes_no_line_of_others() {
+        let text = "# shoal shoal0: begin\nnameserver 127.0.0.153\nnameserver 192.0.2.1\n";
+        assert_eq!(lines(None).take_out(text), "nameserver 192.0.2.1\n");
+    }
+
+    #[test]
+    fn a_file_is_replaced_with_its_mode_and_through_links() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("real"), folder.path().join("resolv.conf"));
+        std::fs::write(&file, "nameserver 192.0.2.1\n").unwrap();
+        std::fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        replace(&link, "other\n").unwrap();
+        assert_eq!(read(&file).unwrap(), "other\n");
+        assert!(link.is_symlink() && file.metadata().unwrap().mode() & 0o777 == 0o640);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+        assert_eq!(read(&folder.path().join("none")).unwrap(), "");
+    }
+}

@@ -1,0 +1,309 @@
+//! How the machine's programs come to ask the responder: by systemd-resolved, by resolvconf, or by
+//! lines in /etc/resolv.conf.
+//!
+//! Invariant: what this node added is taken back when the node stops, and nothing else is changed.
+//! A way that would leave programs without the servers that they had is taken back at once.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::unistd::geteuid;
+
+use super::resolv_conf::{self, Lines};
+use crate::config;
+
+/// How long a program may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// The file that programs read.
+const FILE: &str = "/etc/resolv.conf";
+/// The port that lines of [`FILE`] can name.
+const PORT: u16 = 53;
+/// Where resolvconf may be: it is often in none of the folders that a user's PATH has.
+const FOLDERS: [&str; 5] = ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin", "/bin"];
+
+/// What the machine was told, taken back when this is dropped.
+pub struct Registration(Kind);
+
+enum Kind {
+    Resolvconf { program: PathBuf, record: String },
+    File(Arc<Keeper>),
+}
+
+/// Keeps lines in a file.
+pub struct Keeper {
+    file: PathBuf,
+    lines: Lines,
+    /// True once the lines were taken out for good.
+    ended: Mutex<bool>,
+}
+
+/// Has the machine ask a responder at `at` for the domain of `names`, in the name of a node with
+/// this interface. `zones` are the reverse zones that it answers for. Says in words what is left to
+/// the operator. None where the way ends with the interface, or none is wanted.
+pub fn register(
+    names: &config::Names,
+    at: SocketAddr,
+    interface: &str,
+    zones: &[String],
+) -> Result<Option<Registration>, String> {
+    let domain = names.domain.as_str();
+    if names.resolved && Path::new("/run/systemd/resolve").exists() {
+        resolvectl(&["dns", interface, &at.to_string()])?;
+        let own = if names.search { domain.to_owned() } else { format!("~{domain}") };
+        let zones: Vec<String> = zones.iter().map(|zone| format!("~{zone}")).collect();
+        let mut words = vec!["domain", interface, &own];
+        words.extend(zones.iter().map(String::as_str));
+        return resolvectl(&words).map(|()| None);
+    }
+    if !names.resolved && !names.resolv_conf {
+        return Ok(None);
+    }
+    let lines = Lines {
+        owner: interface.to_owned(),
+        server: at.ip(),
+        search: names.search.then(|| domain.to_owned()),
+    };
+    let left = |why: String| Err(format!("{why}: {}", by_hand(at, domain, names.search)));
+    if at.port() != PORT {
+        return left(format!("[names] listen: a port other than {PORT} can't be registered here"));
+    }
+    let program = resolvconf().filter(|_| names.resolved);
+    if program.is_none() && !names.resolv_conf {
+        return left("names: neither systemd-resolved nor resolvconf runs here".into());
+    }
+    if !geteuid().is_root() {
+        return left("names: only root may change how this machine looks names up".into());
+    }
+    let told = match program {
+        Some(program) => by_resolvconf(program, &lines, Path::new(FILE)),
+        None => Err(String::new()),
+    };
+    match told {
+        Ok(registration) => Ok(Some(registration)),
+        Err(_) if names.resolv_conf => {
+            let keeper = Keeper { file: FILE.into(), lines, ended: Mutex::new(false) };
+            match keeper.keep() {
+                Ok(()) => Ok(Some(Registration(Kind::File(Arc::new(keeper))))),
+                Err(e) => left(format!("names: {FILE} can't be written: {e}")),
+            }
+        }
+        Err(why) => left(why),
+    }
+}
+
+/// The steps that are left to the operator of a node that will start with this configuration. Only
+/// a node of root `may_write` files of the machine.
+pub fn left_to_operator(names: &config::Names, may_write: bool) -> Option<String> {
+    let resolved = || Path::new("/run/systemd/resolve").exists();
+    let is_told = names.resolved && (resolved() || (may_write && resolvconf().is_some()));
+    let is_done = is_told || (names.resolv_conf && may_write);
+    let is_wanted = names.resolved || names.resolv_conf;
+    let by_hand = || by_hand(names.listen.0.0, names.domain.as_str(), names.search);
+    (is_wanted && !is_done).then(by_hand)
+}
+
+/// The steps for an operator without systemd-resolved.
+pub fn by_hand(at: SocketAddr, domain: &str, search: bool) -> String {
+    let dnsmasq = dnsmasq(at, domain);
+    if at.port() != PORT {
+        return format!("have your resolver ask {at} for .{domain} (dnsmasq: {dnsmasq})");
+    }
+    let search = if search { format!(", and a line `search {domain}`") } else { String::new() };
+    format!(
+        "put `nameserver {}` as the first line into {FILE}{search}, or start with `resolv_conf = \
+         true` in [names] (`shoal up --resolv-conf`) and the node does it; with dnsmasq: {dnsmasq} \
+         (\"Names\" in docs/ip.md)",
+        at.ip()
+    )
+}
+
+/// The line of dnsmasq's configuration that leads here.
+pub(super) fn dnsmasq(at: SocketAddr, domain: &str) -> String {
+    let port = if at.port() == PORT { String::new() } else { format!("#{}", at.port()) };
+    format!("server=/{domain}/{}{port}", at.ip())
+}
+
+impl Registration {
+    /// Lines in a file that have to be looked after.
+    pub fn keeper(&self) -> Option<Arc<Keeper>> {
+        match &self.0 {
+            Kind::File(keeper) => Some(keeper.clone()),
+            Kind::Resolvconf { .. } => None,
+        }
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        match &self.0 {
+            // What is left over leads to a closed port, and the next server is asked.
+            Kind::Resolvconf { program, record } => drop(run(program, &["-d", record], "")),
+            Kind::File(keeper) => drop(keeper.end()),
+        }
+    }
+}
+
+impl Keeper {
+    /// Puts the lines in, unless they are there.
+    pub fn keep(&self) -> std::io::Result<()> {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if *ended { Ok(()) } else { self.change(|text| self.lines.put(text)) }
+    }
+
+    /// Takes the lines out for good.
+    fn end(&self) -> std::io::Result<()> {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        *ended = true;
+        self.change(|text| self.lines.take_out(text))
+    }
+
+    fn change(&self, change: impl Fn(&str) -> String) -> std::io::Result<()> {
+        let text = resolv_conf::read(&self.file)?;
+        let changed = change(&text);
+        if changed == text { Ok(()) } else { resolv_conf::replace(&self.file, &changed) }
+    }
+}
+
+/// The program resolvconf, of Debian or of openresolv. That of systemd speaks to resolved alone.
+fn resolvconf() -> Option<PathBuf> {
+    let found = FOLDERS.iter().map(|folder| Path::new(folder).join("resolvconf"));
+    let mut found = found.filter_map(|file| file.canonicalize().ok());
+    found.find(|file| file.file_name().is_some_and(|name| name == "resolvconf"))
+}
+
+/// Registers the lines, and looks whether programs still have all servers that they had.
+fn by_resolvconf(program: PathBuf, lines: &Lines, file: &Path) -> Result<Registration, String> {
+    // Records of the loopback come first in both programs' order.
+    let record = format!("lo.{}", lines.owner);
+    let servers = || resolv_conf::read(file).map(|text| resolv_conf::servers(&text));
+    let before = servers().unwrap_or_default();
+    run(&program, &["-a", &record], &lines.record())?;
+    let registration = Registration(Kind::Resolvconf { program, record });
+    let after = servers().unwrap_or_default();
+    let others = before.iter().filter(|server| **server != lines.server);
+    let first = after.first() == Some(&lines.server);
+    if first && others.take(resolv_conf::SERVERS_MAX - 1).all(|server| after.contains(server)) {
+        return Ok(registration);
+    }
+    // Dropping the registration takes the record back.
+    Err("names: resolvconf leaves out the other servers behind one of the loopback (openresolv: \
+         set resolv_conf_local_only=NO in /etc/resolvconf.conf; Debian: \
+         TRUNCATE_NAMESERVER_LIST_AFTER_LOOPBACK_ADDRESS=no in /etc/default/resolvconf), or \
+         another resolver of this machine is asked first"
+        .into())
+}
+
+fn resolvectl(words: &[&str]) -> Result<(), String> {
+    run(Path::new("resolvectl"), words, "")
+}
+
+/// Runs a program to its end with this input.
+fn run(program: &Path, words: &[&str], input: &str) -> Result<(), String> {
+    let failed = |why: String| format!("{} {}: {why}", program.display(), words.join(" "));
+    let mut command = Command::new(program);
+    command.args(words).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|e| failed(e.to_string()))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A few bytes fit the pipe. A program that does not read them says so by its end.
+        let _written = stdin.write_all(input.as_bytes());
+    }
+    let began = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) if status.success() => return Ok(()),
+            Ok(Some(status)) => return Err(failed(first_line(&mut child, status))),
+            Err(e) => return Err(failed(e.to_string())),
+            Ok(None) if began.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(10)),
+            Ok(None) => {
+                // The program took too long: it is ended.
+                let _ended = child.kill().and_then(|()| child.wait());
+                return Err(failed("no answer in time".into()));
+            }
+        }
+    }
+}
+
+/// The first line of the program's errors, or how it ended. Only root may tell resolved anything.
+fn first_line(child: &mut Child, status: ExitStatus) -> String {
+    let mut said = String::new();
+    let stderr = child.stderr.take().map(|stderr| stderr.take(1_024));
+    // The program has ended, so this read does not block.
+    let read = stderr.map(|mut stderr| stderr.read_to_string(&mut said));
+    match (read, said.lines().next()) {
+        (Some(Ok(_)), Some(line)) if geteuid().is_root() => line.into(),
+        (Some(Ok(_)), Some(line)) => format!("{line} Only root may: see dist/shoal.service"),
+        _ => status.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn lines() -> Lines {
+        let server = "127.0.0.153".parse().unwrap();
+        Lines { owner: "shoal0".into(), server, search: Some("shoal".into()) }
+    }
+
+    #[test]
+    fn lines_that_another_program_wrote_over_come_back_until_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("resolv.conf");
+        let by_dhcp = "nameserver 192.0.2.1\n";
+        std::fs::write(&file, "nameserver 192.0.2.9\n").unwrap();
+        let keeper = Keeper { file: file.clone(), lines: lines(), ended: Mutex::new(false) };
+        let text = || std::fs::read_to_string(&file).unwrap();
+        keeper.keep().unwrap();
+        std::fs::write(&file, by_dhcp).unwrap();
+        keeper.keep().unwrap();
+        assert_eq!(resolv_conf::servers(&text()).len(), 2);
+        let keeper = Arc::new(keeper);
+        drop(Registration(Kind::File(keeper.clone())));
+        assert_eq!(text(), by_dhcp);
+        keeper.keep().unwrap();
+        assert_eq!(text(), by_dhcp, "the node has stopped");
+    }
+
+    /// A program like resolvconf that works on a file of this test.
+    fn program(folder: &Path, add: &str) -> (PathBuf, PathBuf) {
+        let (program, file) = (folder.join("resolvconf"), folder.join("resolv.conf"));
+        let name = file.display();
+        let text = format!(
+            "#!/bin/sh\ncase $1 in\n-a) cat > {name}.own; cp {name} {name}.old; {add} > {name};;\n\
+             -d) cp {name}.old {name};;\nesac\necho $* >> {name}.said\n"
+        );
+        std::fs::write(&program, text.replace("FILE", &name.to_string())).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::write(&file, "nameserver 192.0.2.9\n").unwrap();
+        (program, file)
+    }
+
+    #[test]
+    fn resolvconf_is_told_and_told_again_at_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let (program, file) = program(folder.path(), "cat FILE.own FILE.old");
+        let before = std::fs::read_to_string(&file).unwrap();
+        let registration = by_resolvconf(program, &lines(), &file).unwrap();
+        let during = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(during, format!("nameserver 127.0.0.153\nsearch shoal\n{before}"));
+        drop(registration);
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), before);
+        let said = std::fs::read_to_string(folder.path().join("resolv.conf.said")).unwrap();
+        assert_eq!(said, "-a lo.shoal0\n-d lo.shoal0\n");
+    }
+
+    #[test]
+    fn a_resolvconf_that_leaves_out_the_other_servers_is_told_no_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let (program, file) = program(folder.path(), "cat FILE.own");
+        let why = by_resolvconf(program, &lines(), &file).err().unwrap();
+        assert!(why.contains("resolv_conf_local_only=NO"), "{why}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "nameserver 192.0.2.9\n");
+    }
+}
