@@ -24,6 +24,7 @@ use crate::tun::firewall::SharedFlows;
 use crate::tun::hop_inside::Inside;
 use crate::tun::kernel_routes::{self, KernelRoutes, Route, Wanted};
 use crate::tun::names::Names;
+use crate::tun::source_rules;
 use crate::tun::subnets::{self, Ipv4Network, Plan, Surroundings};
 
 /// Segments in one super-frame of the kernel: what one send of the relay holds.
@@ -333,6 +334,7 @@ fn set_up(name: &str, addresses: &[(IpAddr, u8)], mtu: u32) -> anyhow::Result<u3
                 )
             })?;
         }
+        source_rules::add(&handle, index, addresses).await;
         served.abort();
         Ok(index)
     })

@@ -11,6 +11,7 @@ pub(crate) mod interface;
 pub(crate) mod kernel_routes;
 pub(crate) mod names;
 pub(crate) mod privileged;
+mod source_rules;
 pub mod subnets;
 
 pub use device::{check_device, open_plain};

@@ -1,0 +1,145 @@
+//! Rules by source, where two nodes of one network run on this machine.
+//!
+//! Both interfaces have a route to the whole network, and the kernel takes one of the two for all
+//! packets. Packets from the other node's address would leave by the wrong node, which drops them
+//! (`ip_spoofed_source`). So each of the addresses gets a table of its own, with the network's
+//! route by its own interface, and a rule that has packets from it look there first.
+//!
+//! Whichever node starts last sets the rules of both. A route ends with its interface. A rule that
+//! is left over leads to an empty table, where the kernel goes on to the next rule.
+
+use std::net::IpAddr;
+
+use nix::errno::Errno;
+use nix::ifaddrs::getifaddrs;
+use rtnetlink::packet_route::route::RouteScope;
+use rtnetlink::packet_route::rule::RuleAction;
+use rtnetlink::{Handle, RouteMessageBuilder};
+use shoal_directory::Prefix;
+
+/// Rules before that of the main table (32,766), and behind those of VPNs that want all packets.
+const PRIORITY: u32 = 32_500;
+/// First number of the tables; they end 65,535 numbers later.
+const TABLES: u32 = 0x5368_0000;
+
+/// An address of an interface of this machine, with its network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    address: IpAddr,
+    network: Prefix,
+    index: u32,
+}
+
+/// Sets rules for this node's addresses and for those of other interfaces in the same networks.
+/// Changes nothing where there are none. A kernel that refuses is logged: the node runs without.
+pub(super) async fn add(handle: &Handle, index: u32, own: &[(IpAddr, u8)]) {
+    let own = own.iter().filter_map(|&(address, bits)| place(address, bits, index));
+    for place in to_set(&own.collect::<Vec<_>>(), &all()) {
+        if let Err(e) = set(handle, &place).await {
+            tracing::warn!(
+                "[interface]: no rule by source ({e}): of two nodes of one network on this \
+                 machine one is not reached by some addresses"
+            );
+        }
+    }
+}
+
+/// Places that need rules: those of one network at two interfaces.
+fn to_set(own: &[Place], all: &[Place]) -> Vec<Place> {
+    let mut places = Vec::new();
+    for own in own {
+        let others = all.iter().filter(|other| {
+            other.network == own.network && other.index != own.index && other.address != own.address
+        });
+        let before = places.len();
+        places.extend(others.copied());
+        if places.len() > before {
+            places.push(*own);
+        }
+    }
+    places
+}
+
+fn place(address: IpAddr, bits: u8, index: u32) -> Option<Place> {
+    Some(Place { address, network: Prefix::around(address, bits)?, index })
+}
+
+/// The addresses of all interfaces.
+fn all() -> Vec<Place> {
+    let Ok(all) = getifaddrs() else { return Vec::new() };
+    let places = all.filter_map(|found| {
+        let (address, mask) = (found.address?, found.netmask?);
+        let ipv4 = || Some((address.as_sockaddr_in()?.ip(), mask.as_sockaddr_in()?.ip()));
+        let ipv6 = || Some((address.as_sockaddr_in6()?.ip(), mask.as_sockaddr_in6()?.ip()));
+        let (address, bits) = match (ipv4(), ipv6()) {
+            (Some((ip, mask)), _) => (ip.into(), u32::from(mask).count_ones()),
+            (_, Some((ip, mask))) => (ip.into(), u128::from(mask).count_ones()),
+            _ => return None,
+        };
+        let index = nix::net::if_::if_nametoindex(found.interface_name.as_str()).ok()?;
+        place(address, bits as u8, index)
+    });
+    places.collect()
+}
+
+/// The table of an address: one number for it whichever node sets it.
+fn table(address: IpAddr) -> u32 {
+    let bytes = match address {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    };
+    let hash = shoal_crypto::hash(&bytes);
+    TABLES | u32::from(u16::from_be_bytes([hash[0], hash[1]]))
+}
+
+async fn set(handle: &Handle, place: &Place) -> Result<(), rtnetlink::Error> {
+    let (table, bits) = (table(place.address), place.network.bits());
+    let rule = handle.rule().add().table_id(table).priority(PRIORITY);
+    let rule = rule.action(RuleAction::ToTable);
+    let (route, ruled) = match (place.address, place.network.ip()) {
+        (IpAddr::V4(address), IpAddr::V4(network)) => {
+            let route = RouteMessageBuilder::<std::net::Ipv4Addr>::new();
+            let route = route.destination_prefix(network, bits).pref_source(address);
+            let route = route.scope(RouteScope::Link);
+            let route = route.output_interface(place.index).table_id(table).build();
+            (route, rule.v4().source_prefix(address, 32).execute().await)
+        }
+        (IpAddr::V6(address), IpAddr::V6(network)) => {
+            let route = RouteMessageBuilder::<std::net::Ipv6Addr>::new();
+            let route = route.destination_prefix(network, bits);
+            let route = route.output_interface(place.index).table_id(table).build();
+            (route, rule.v6().source_prefix(address, 128).execute().await)
+        }
+        // An address and its network are of one family.
+        _ => return Ok(()),
+    };
+    let is_there = |e: &rtnetlink::Error| match e {
+        rtnetlink::Error::NetlinkError(e) => e.raw_code().abs() == Errno::EEXIST as i32,
+        _ => false,
+    };
+    match ruled {
+        Err(e) if !is_there(&e) => return Err(e),
+        _ => {}
+    }
+    handle.route().add(route).replace().execute().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(address: &str, bits: u8, index: u32) -> Place {
+        place(address.parse().unwrap(), bits, index).unwrap()
+    }
+
+    #[test]
+    fn rules_are_for_two_interfaces_in_one_network() {
+        let own = [at("fd00::1", 48, 5), at("10.9.0.1", 24, 5)];
+        let alone = [own[0], own[1], at("192.0.2.1", 24, 2), at("10.9.1.1", 24, 2)];
+        assert!(to_set(&own, &alone).is_empty());
+        let other = at("10.9.0.3", 24, 7);
+        let both = [alone.to_vec(), vec![other, at("10.9.0.9", 16, 8)]].concat();
+        assert_eq!(to_set(&own, &both), [other, own[1]]);
+        assert_ne!(table(other.address), table(own[1].address));
+    }
+}
