@@ -75,8 +75,8 @@ pub fn run(common: &Common, args: &RegistrarArgs) -> Result<()> {
 fn serve(common: &Common) -> Result<()> {
     let file = common.config.clone().unwrap_or_else(|| PathBuf::from(CONFIG));
     let config = load(&file)?;
-    let _set_level = crate::run::log("info");
-    shoal_registrar::run(config).map_err(|e| Failure::of(failure::FAILED, format!("{e:#}")))
+    let log = crate::run::log("info");
+    crate::run::ended(&log, shoal_registrar::run(config, log.clone()))
 }
 
 /// Reads a registrar's configuration.

@@ -21,6 +21,7 @@ use crate::config::keys::os_random;
 use crate::config::{Config, Setup, unnamed};
 use crate::control::journal::Journal;
 use crate::control::socket::{Connection, FromControl, Owner, Server, Wake, check_free};
+use crate::control::log::Log;
 use crate::files::transfers::Files;
 use crate::membership::authority::Authority;
 use crate::membership::circuits::{Circuits, Met};
@@ -58,14 +59,14 @@ pub struct Options {
     pub daemon: bool,
     /// Open the control socket that the configuration names.
     pub listen: bool,
-    /// Applies a new log level after a reload.
-    pub set_log_level: Box<dyn Fn(&str) + Send>,
+    /// The log of this process.
+    pub log: Log,
 }
 
 /// Runs the daemon until it is told to stop.
-pub fn run(setup: Setup, set_log_level: Box<dyn Fn(&str) + Send>) -> anyhow::Result<()> {
+pub fn run(setup: Setup, log: Log) -> anyhow::Result<()> {
     check_free(&setup.config.control_socket()).context("can't open the control socket")?;
-    let options = Options { daemon: true, listen: true, set_log_level };
+    let options = Options { daemon: true, listen: true, log };
     let (mut worker, _server) = prepare(setup, options)?;
     notify("READY=1");
     tracing::info!("ready");
@@ -86,7 +87,7 @@ impl Running {
     /// others call the node there ([`Setup::listen_anywhere`]).
     pub fn start(mut setup: Setup, listen: bool) -> anyhow::Result<Running> {
         setup.listen_anywhere();
-        let options = Options { daemon: false, listen, set_log_level: Box::new(|_| {}) };
+        let options = Options { daemon: false, listen, log: Log::none() };
         let (mut worker, server) = prepare(setup, options)?;
         let stop = worker.stopper();
         let thread = std::thread::Builder::new()
@@ -146,7 +147,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     let met = Met::read(&setup.config, &mut warnings)?;
     user.as_ref().map(privileges::become_user).transpose()?;
     if options.daemon {
-        warnings.extend(seal(&interface, &hopping)?);
+        warnings.extend(seal(&interface, &hopping, &options.log)?);
     }
     serve(&mut server, &setup, contact, (&mut ports, &waker))?;
     answer_names(responder, interface.as_mut())?;
@@ -188,7 +189,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
         rights: None,
         circuits,
         lists,
-        set_log_level: options.set_log_level,
+        log: options.log,
     });
     Ok((worker, server))
 }
@@ -247,12 +248,18 @@ fn agree_on_keys(mut job: HandshakeJob) -> HandshakeDone {
     job.run()
 }
 
-/// Gives up every right that a thread of this process has; says what the operator should know.
-fn seal(interface: &Option<Interface>, hopping: &Option<Hopping>) -> anyhow::Result<Vec<String>> {
+/// Gives up every right that a thread of this process has, and starts the thread of the log, which
+/// would keep those that it starts with. Says what the operator should know.
+fn seal(
+    interface: &Option<Interface>,
+    hopping: &Option<Hopping>,
+    log: &Log,
+) -> anyhow::Result<Vec<String>> {
     let warnings = privileges::seal().context("can't give up rights")?;
     interface.as_ref().map_or(Ok(()), Interface::seal)?;
     hopping.as_ref().map_or(Ok(()), Hopping::seal)?;
     Ok(warnings)
+    log.queue.start().context("can't start the thread of the log")?;
 }
 
 fn open_interface(setup: &Setup) -> anyhow::Result<Option<Interface>> {

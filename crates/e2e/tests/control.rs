@@ -1,4 +1,5 @@
-//! Programs that misuse a node's control socket don't lock other programs out.
+//! Programs that misuse a node's control socket don't lock other programs out, and whoever holds a
+//! node's log doesn't hold the node.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
 
@@ -6,11 +7,13 @@ use std::io::{IoSlice, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nix::unistd::{Group, Uid};
-use shoal_e2e::{Net, text, thread};
+use shoal_e2e::{Net, shoal, text, thread};
 
 /// So many that 32 descriptors left open for each exceed a process's limit.
 const FRAMES: usize = 640;
@@ -111,4 +114,36 @@ fn users_of_the_control_group_do_not_lock_root_out() {
     let output = net.command("r1", &["status"]).output().unwrap();
     assert!(output.status.success(), "{had:?} connections, and root got {:?}", text(&output));
     assert!(had.iter().all(|had| *had > 0), "{had:?}");
+}
+
+/// Both ends of a pipe that is full.
+fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+    for len in [4_096, 1] {
+        while writer.write(&vec![b'x'; len]).is_ok() {}
+    }
+    fcntl(&writer, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+    (reader, writer)
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_neither_packets_nor_answers_nor_the_end() {
+    let mut net = Net::new(&["r1", "h1"]);
+    net.configure("r1", "[log]\nlevel = \"trace\"\n");
+    let (_unread, log) = full_pipe();
+    let start = |command: &mut Command| command.stdin(Stdio::null()).spawn().unwrap();
+    let config = net.config("r1");
+    let node = start(shoal(&["run", "-c", config.to_str().unwrap()]).stderr(log));
+    net.adopt("r1", node);
+    net.start("h1");
+    net.until(|net| net.ask("h1", &["ping", "-n", "1", "r1"]).is_some());
+    // Each of these has something to log.
+    for _ in 0..3 {
+        assert!(net.ask("r1", &["reload"]).is_some());
+        assert!(net.ask("h1", &["ping", "-n", "1", "r1"]).is_some());
+    }
+    let began = Instant::now();
+    assert_eq!(net.end("r1", "-TERM"), Some(0));
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }

@@ -5,6 +5,7 @@ use shoal_daemon::control::api::{
     Asked, Command, ErrorCode, Given, InviteAsked, InviteMade, Joiner, PAGE, RegistrarMember,
     RegistrarStatus, Reply, TokenState,
 };
+use shoal_daemon::control::log::Log;
 use shoal_directory::{Register, Standing as ListStanding};
 use shoal_joining::{Desk, Ended, OwnerError, Terms, TokenHash};
 
@@ -35,6 +36,8 @@ pub struct Now<'a> {
     pub node: Standing,
     /// Why the network's secrets, or its list, are not on the disk.
     pub faults: Vec<String>,
+    /// The log of this process.
+    pub log: &'a Log,
     /// Bytes sent to newcomers.
     pub bytes_out: u64,
     /// Its own key.
@@ -221,6 +224,7 @@ impl Now<'_> {
             refused: stats.refused,
             bytes_out: self.bytes_out,
             drops: drops.collect(),
+            log_lines_lost: self.log.queue.lost(),
             warnings: self.warnings(),
             ..RegistrarStatus::default()
         };
@@ -258,6 +262,7 @@ impl Now<'_> {
             Some(_) => {}
         }
         all.extend(self.faults.iter().cloned());
+        all.extend(self.log.warning());
         let node = self.node.fault.as_ref();
         all.extend(node.map(|why| format!("the node beside the registrar: {why}")));
         all

@@ -14,6 +14,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use shoal_crypto::PublicKey;
 use shoal_daemon::config::keys;
+use shoal_daemon::control::log::Log;
 use shoal_daemon::control::socket::{FromControl, Owner, Server, Wake, check_free};
 use shoal_daemon::files::reading;
 use shoal_daemon::notify::notify;
@@ -49,8 +50,8 @@ const RECEIVE_BUFFER: usize = 1 << 20;
 /// # Errors
 ///
 /// What it needs is not there or can't be used; or it can't give up a right.
-pub fn run(config: Config) -> anyhow::Result<()> {
-    let mut process = Process::open(config)?;
+pub fn run(config: Config, log: Log) -> anyhow::Result<()> {
+    let mut process = Process::open(config, log)?;
     notify("READY=1");
     tracing::info!("ready");
     let ended = process.serve();
@@ -82,10 +83,11 @@ struct Process {
     is_behind: bool,
     /// The log has this fault of the desk.
     said_fault: Option<String>,
+    log: Log,
 }
 
 impl Process {
-    fn open(config: Config) -> anyhow::Result<Process> {
+    fn open(config: Config, log: Log) -> anyhow::Result<Process> {
         let socket = config.path(&config.control_socket);
         if check_free(&socket).is_err() {
             let socket = socket.display();
@@ -103,6 +105,7 @@ impl Process {
             privileges::become_user(user)?;
         }
         warnings.extend(privileges::seal().context("can't give up rights")?);
+        log.queue.start().context("can't start the thread of the log")?;
         // Read as the user that it is from now on, so that what can't be read later is found now.
         let (mut desk, public_key, mut secrets) = open_desk(&config, clock.now())?;
         secrets.choose(&mut desk, clock.now());
@@ -135,6 +138,7 @@ impl Process {
             told_learnt: Vec::new(),
             is_behind: false,
             said_fault: None,
+            log,
         };
         // A ledger that is older than what the node knows must be seen before anything is signed.
         process.tell_follower();
@@ -255,13 +259,14 @@ impl Process {
         let at = self.at();
         let faults = [self.secrets.fault(), self.newest.fault()];
         let faults = faults.into_iter().flatten().map(str::to_owned).collect();
-        let Process { desk, config, listen, follower, bytes_out, public_key, .. } = self;
+        let Process { desk, config, listen, follower, bytes_out, public_key, log, .. } = self;
         let now = Now {
             desk,
             config,
             listen,
             node: follower.standing(),
             faults,
+            log,
             bytes_out: *bytes_out,
             public_key: *public_key,
             at,

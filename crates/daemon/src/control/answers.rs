@@ -64,10 +64,12 @@ pub fn status(parts: &Parts, circuits: u64, now: Time) -> Status {
         drops: drops.iter().map(|(reason, n)| (label(*reason), *n)).collect(),
         cpu_s: process_cpu().as_secs_f64(),
         memory_bytes: resident_bytes(),
+        log_lines_lost: parts.log.queue.lost(),
         warnings: parts
             .warnings
             .iter()
             .cloned()
+            .chain(parts.log.warning())
             .chain(of_members)
             .chain(of_neighbours)
             .chain(of_interface)

@@ -443,6 +443,9 @@ pub struct Status {
     pub cpu_s: f64,
     /// Resident memory in bytes.
     pub memory_bytes: u64,
+    /// Lines of the log that were lost, since standard error took none.
+    #[serde(default)]
+    pub log_lines_lost: u64,
     /// What this node can't do, and why (capabilities, limits).
     pub warnings: Vec<String>,
 }

@@ -221,7 +221,7 @@ impl Worker {
             authority.set_links(links, accept);
         }
         self.apply_list(now);
-        (self.parts.set_log_level)(self.parts.config.log.level.as_str());
+        self.parts.log.set_level(self.parts.config.log.level.as_str());
         applied.extend(done??);
         let Parts { interface, names, config, .. } = &self.parts;
         let own = names.hosts().by_name(&config.node.name).and_then(|me| me.ipv4);

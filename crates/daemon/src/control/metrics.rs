@@ -74,6 +74,7 @@ pub fn metrics(parts: &Parts, circuits: u64, now: Time) -> String {
         ("send_failed", "Sends that the kernel refused", sent.failed),
         ("send_gso_refused", "Times a path refused segmentation", sent.refused_gso),
         ("send_bad_source", "Times the kernel refused a source address", sent.bad_source),
+        ("log_lines_lost", "Lines that standard error did not take", short.log_lines_lost),
     ] {
         counter(&mut registry, name, help, value);
     }

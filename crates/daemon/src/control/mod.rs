@@ -13,6 +13,7 @@ pub(crate) mod hop_probes;
 pub(crate) mod hops;
 pub(crate) mod journal;
 pub(crate) mod known;
+pub mod log;
 pub(crate) mod metrics;
 pub(crate) mod pings;
 pub mod socket;

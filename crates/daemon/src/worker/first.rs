@@ -38,6 +38,7 @@ use crate::control::api::{Event, NextHop};
 use crate::control::hop_probes::HopProbes;
 use crate::control::hops::Probes;
 use crate::control::journal::{self, Journal};
+use crate::control::log::Log;
 use crate::control::metrics;
 use crate::control::pings::{self, Pings};
 use crate::control::socket::{Client, FromControl};
@@ -127,8 +128,8 @@ pub struct Parts {
     pub circuits: Circuits,
     /// Its lists, as they are read.
     pub lists: Inbox<News>,
-    /// Called with the new level when the configuration is read again.
-    pub set_log_level: Box<dyn Fn(&str) + Send>,
+    /// The log of this process.
+    pub log: Log,
 }
 
 /// Ends a worker from another thread.

@@ -150,6 +150,9 @@ pub struct RegistrarStatus {
     pub bytes_out: u64,
     /// Datagrams without effect, by reason.
     pub drops: Vec<(String, u64)>,
+    /// Lines of the log that were lost, since standard error took none.
+    #[serde(default)]
+    pub log_lines_lost: u64,
     /// What the owner should know.
     pub warnings: Vec<String>,
 }
