@@ -48,6 +48,8 @@ fn what_the_node_calls_is_not_filtered() {
     assert!(last.split(' ').any(|word| word == "@chown"), "{last}");
     // Capabilities are given up; `@privileged` holds that call too.
     assert!(last.split(' ').any(|word| word == "capset"), "{last}");
+    // [hop] counts what its filter drops; `@privileged` holds that call too.
+    assert!(last.split(' ').any(|word| word == "bpf"), "{last}");
 }
 
 #[test]
@@ -59,8 +61,8 @@ fn what_the_tutorial_configures_is_allowed() {
     // [interface]
     assert!(has("DeviceAllow=", "/dev/net/tun") && !has("PrivateDevices=", "yes"));
     assert!(has("RestrictAddressFamilies=", "AF_NETLINK"));
-    // [names] on port 53
-    for capability in ["CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE"] {
+    // [names] on port 53, and a filter that counts
+    for capability in ["CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE", "CAP_BPF"] {
         assert!(has("AmbientCapabilities=", capability), "{capability}");
         assert!(has("CapabilityBoundingSet=", capability), "{capability}");
     }
