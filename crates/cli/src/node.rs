@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 use shoal_daemon::control::api::{
-    Command, HopPeer, HopStatus, Host, Mandate, Peer, Reply, Route, Secret, Status, WorkerTraffic,
+    Behind, Command, HopPeer, HopStatus, Host, Interface, Mandate, Peer, Reply, Route, Secret,
+    Status, WorkerTraffic,
 };
 use shoal_daemon::control::hints;
 use shoal_daemon::membership::expiry;
@@ -77,18 +78,7 @@ fn print_status(s: &Status) -> Result<()> {
     let on = |on: bool| if on { "on" } else { "off" };
     let o = &s.offloads;
     line("offloads", format!("GSO {}, GRO {}, AES {}", on(o.gso), on(o.gro), on(o.aes)))?;
-    if let Some(i) = &s.interface {
-        let (tcp, udp) = (on(i.tcp_offload), on(i.udp_offload));
-        let offloads = format!("TCP offload {tcp}, UDP offload {udp}");
-        let ipv4 = i.ipv4.as_ref().map_or_else(String::new, |ipv4| format!(" and {ipv4}"));
-        line("interface", format!("{} at {}{ipv4}, {offloads}", i.name, i.address))?;
-        for prefix in &i.serves {
-            line("behind it", prefix.clone())?;
-        }
-        for behind in &i.reaches {
-            line("reaches", format!("{} behind {}", behind.prefix, behind.host))?;
-        }
-    }
+    s.interface.iter().flat_map(interface).try_for_each(|(name, text)| line(name, text))?;
     if let Some(a) = &s.authority {
         let state = a.state.replace('_', " ");
         let from = if a.from_neighbour { ", from a neighbour" } else { "" };
@@ -121,6 +111,24 @@ fn print_status(s: &Status) -> Result<()> {
         line("warning", paint(Paint::Bad, warning))?;
     }
     Ok(())
+}
+
+/// The interface, and networks behind nodes, as lines with their names.
+fn interface(i: &Interface) -> Vec<(&'static str, String)> {
+    let on = |on: bool| if on { "on" } else { "off" };
+    let (tcp, udp) = (on(i.tcp_offload), on(i.udp_offload));
+    let offloads = format!("TCP offload {tcp}, UDP offload {udp}");
+    let ipv4 = i.ipv4.as_ref().map_or_else(String::new, |ipv4| format!(" and {ipv4}"));
+    let state = match i.state.as_str() {
+        "" | "up" => String::new(),
+        other => paint(Paint::Bad, &format!(" ({other})")),
+    };
+    let mut lines =
+        vec![("interface", format!("{}{state} at {}{ipv4}, {offloads}", i.name, i.address))];
+    lines.extend(i.serves.iter().map(|prefix| ("behind it", prefix.clone())));
+    let reached = |behind: &Behind| format!("{} behind {}", behind.prefix, behind.host);
+    lines.extend(i.reaches.iter().map(|behind| ("reaches", reached(behind))));
+    lines
 }
 
 /// How far a change of the network's secret is, in one line.

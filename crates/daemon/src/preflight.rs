@@ -20,6 +20,7 @@ use crate::control::cover::OFF;
 use crate::control::socket::{self, ConnectError, Connection};
 use crate::membership::{anonymity, circuits, renewal};
 use crate::privileges;
+use crate::run::own_ipv4;
 use crate::tun::device::{self, Asks};
 use crate::tun::dns::Responder;
 use crate::tun::interface;
@@ -80,7 +81,7 @@ pub fn refusals(setup: &Setup) -> Refusals {
         let contact = renewal::contact(config, user.map(|user| user.uid.as_raw()));
         found.faults.extend(contact.err().map(|why| format!("[registrar] {why}")));
     }
-    devices(config, &mut found);
+    devices(setup, &mut found);
     found.warnings.extend(Hopping::unreached(config, &setup.hosts));
     if let Err(e) = privileges::check_seal() {
         found.rights.push(format!("{e:#}"));
@@ -107,7 +108,8 @@ pub fn refusals(setup: &Setup) -> Refusals {
 }
 
 /// What the node could not have of virtual devices.
-fn devices(config: &Config, found: &mut Refusals) {
+fn devices(setup: &Setup, found: &mut Refusals) {
+    let config = &setup.config;
     let wanted = [("[interface]", config.interface.is_some()), ("[hop]", config.hop.is_some())];
     if let Err(e) = check_inside(config) {
         found.note(&e);
@@ -129,10 +131,11 @@ fn devices(config: &Config, found: &mut Refusals) {
             found.rights.push(format!("{section}: needs root or CAP_NET_ADMIN"));
         }
     }
-    if config.interface.is_some()
-        && let Err(e) = interface::check_ipv6()
-    {
-        found.note(&e);
+    if config.interface.is_some() {
+        match interface::check_ipv6(own_ipv4(setup)) {
+            Ok(warning) => found.warnings.extend(warning),
+            Err(e) => found.note(&e),
+        }
     }
 }
 
@@ -141,6 +144,14 @@ fn devices(config: &Config, found: &mut Refusals) {
 fn is_same(setup: &Setup, running: &mut Connection, found: &mut Refusals) -> bool {
     let Ok(Reply::Status(status)) = running.call(Command::Status, &[]) else { return true };
     let is_same = status.public_key == setup.identity.public().to_string();
+    if let Some(interface) = status.interface.filter(|_| is_same)
+        && !["", "up"].contains(&interface.state.as_str())
+    {
+        found.warnings.push(format!(
+            "the interface {:?} of the running node is {}: see `shoal status`",
+            interface.name, interface.state
+        ));
+    }
     let own = status.cover.and_then(|cover| cover.own);
     let is_off = own.is_some_and(|own| own.state == "off");
     if is_same && is_off && setup.config.anonymity.preset == Preset::Hidden {

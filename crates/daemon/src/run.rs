@@ -6,6 +6,7 @@
 //! that sets routes and gives up all others (`kernel_routes.rs`), and one for addresses that hop
 //! (`hop_route.rs`, `hop_addresses.rs`); `privileged.rs` has what both do.
 
+use std::net::Ipv4Addr;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -20,8 +21,8 @@ use shoal_node::{HandshakeDone, HandshakeJob};
 use crate::config::keys::os_random;
 use crate::config::{Config, Setup, unnamed};
 use crate::control::journal::Journal;
-use crate::control::socket::{Connection, FromControl, Owner, Server, Wake, check_free};
 use crate::control::log::Log;
+use crate::control::socket::{Connection, FromControl, Owner, Server, Wake, check_free};
 use crate::files::transfers::Files;
 use crate::membership::authority::Authority;
 use crate::membership::circuits::{Circuits, Met};
@@ -150,7 +151,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
         warnings.extend(seal(&interface, &hopping, &options.log)?);
     }
     serve(&mut server, &setup, contact, (&mut ports, &waker))?;
-    answer_names(responder, interface.as_mut())?;
+    serve_interface(responder, interface.as_mut())?;
     let (clock, mut authority) = (setup.clock, setup.authority.take());
     let (circuits, known) = Circuits::start(&setup.config, &setup.hosts, met, &mut warnings)?;
     log_warnings((&warnings, &setup.config), authority.as_ref(), clock);
@@ -258,20 +259,23 @@ fn seal(
     let warnings = privileges::seal().context("can't give up rights")?;
     interface.as_ref().map_or(Ok(()), Interface::seal)?;
     hopping.as_ref().map_or(Ok(()), Hopping::seal)?;
-    Ok(warnings)
     log.queue.start().context("can't start the thread of the log")?;
+    Ok(warnings)
 }
 
 fn open_interface(setup: &Setup) -> anyhow::Result<Option<Interface>> {
-    let key = setup.identity.public();
-    let ipv4 = match &setup.authority {
-        Some(authority) => authority.own_ipv4(),
-        None => setup.hosts.by_key(&key).and_then(|own| own.ipv4),
-    };
+    let (key, ipv4) = (setup.identity.public(), own_ipv4(setup));
     let workers = setup.config.data.workers;
-    let and = (ipv4, setup.config.inside().is_some());
-    let open = |config| Interface::open(config, workers, setup.overlay(), &key, and);
+    let open = |config| Interface::open(config, workers, setup.overlay(), &key, ipv4);
     setup.config.interface.as_ref().map(open).transpose()
+}
+
+/// The IPv4 address that this node's interface has, if it has one.
+pub(crate) fn own_ipv4(setup: &Setup) -> Option<Ipv4Addr> {
+    match &setup.authority {
+        Some(authority) => authority.own_ipv4(),
+        None => setup.hosts.by_key(&setup.identity.public()).and_then(|own| own.ipv4),
+    }
 }
 
 /// Readies the kernel for addresses that hop. A node that lives as long as one command leaves the
@@ -322,12 +326,15 @@ fn log_warnings(
     }
 }
 
-fn answer_names(
+/// Begins to hear of changes of the interface, and to answer names.
+fn serve_interface(
     responder: Option<(dns::Responder, Option<dns::Registration>)>,
     interface: Option<&mut Interface>,
 ) -> anyhow::Result<()> {
-    let (Some(responder), Some(interface)) = (responder, interface) else { return Ok(()) };
-    let ((responder, registration), names) = (responder, dns::Names::default());
+    let Some(interface) = interface else { return Ok(()) };
+    interface.watch()?;
+    let Some((responder, registration)) = responder else { return Ok(()) };
+    let names = dns::Names::default();
     let keeper = registration.as_ref().and_then(dns::Registration::keeper);
     responder.start(&names, keeper).context("can't start the responder for names")?;
     interface.set_dns(names, registration);

@@ -28,12 +28,16 @@ struct Ends {
 
 impl Ends {
     fn new() -> Ends {
+        Ends::with("[interface]\n")
+    }
+
+    fn with(more: &str) -> Ends {
         let folder = tempfile::tempdir().unwrap();
         let topology = Topology::chain();
         let [h1, h2] = ["h1", "h2"].map(|name| topology.find(name).unwrap());
         let network = Network::build(topology, Kind::Namespaces, Conditions::default()).unwrap();
         let executable = Executable::shoal(shoal_e2e::program());
-        let mut site = Site::start(network, &executable, folder.path(), "[interface]\n").unwrap();
+        let mut site = Site::start(network, &executable, folder.path(), more).unwrap();
         site.wait_until_up(PATIENCE).unwrap_or_else(|e| panic!("{e:#}"));
         Ends { site, h1, h2, folder }
     }
@@ -154,10 +158,13 @@ fn bad_packets_are_counted(ends: &Ends) {
 /// A kernel that assumes a larger MTU is told the true one.
 fn too_long_is_answered(ends: &Ends, far: &str) {
     let set = |mtu| ends.run(ends.h1, &["ip", "link", "set", "shoal0", "mtu", mtu]);
-    assert!(set("1500").0);
-    let (answered, text) = ends.run(ends.h1, &["ping", "-c1", "-W5", "-Mdo", "-s1400", far]);
-    assert!(!answered && text.contains("mtu=1374") || text.contains("mtu = 1374"), "{text}");
-    assert!(ends.drops(ends.h1).contains_key("ip_too_big"));
+    // The node puts the MTU right soon after.
+    ends.until("the packet is counted", || {
+        assert!(set("1500").0);
+        let (answered, text) = ends.run(ends.h1, &["ping", "-c1", "-W5", "-Mdo", "-s1400", far]);
+        assert!(!answered && text.contains("mtu=1374") || text.contains("mtu = 1374"), "{text}");
+        ends.drops(ends.h1).contains_key("ip_too_big")
+    });
     assert!(set("1374").0);
 }
 
@@ -251,4 +258,60 @@ fn programs_speak_ip_through_routers() {
     too_long_is_answered(&ends, &far);
     without_offload_and_over_ipv4(&mut ends);
     another_hosts_ipv4_address_is_refused(&mut ends);
+}
+
+/// Milliseconds of processor time that a process has used.
+fn cpu_ms(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields = text.rsplit(')').next().unwrap().split_ascii_whitespace();
+    let ticks = fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum::<u64>();
+    ticks * 10
+}
+
+#[test]
+fn what_other_programs_do_to_the_interface_is_put_right_and_said() {
+    if !shoal_e2e::tun_possible() {
+        return;
+    }
+    let ends = Ends::with("[data]\nworkers = 2\n[interface]\n");
+    let far = ends.address(ends.h2).to_string();
+    let answers = || ends.run(ends.h1, &["ping", "-c1", "-W1", &far]).0;
+    let change = |words: &str| {
+        let (done, text) = ends.run(ends.h1, &words.split(' ').collect::<Vec<_>>());
+        assert!(done, "{words}: {text}");
+    };
+    let state = || ends.status(ends.h1).interface.unwrap().state;
+    let off = "net.ipv6.conf.shoal0.disable_ipv6";
+    ends.until("the way is open", answers);
+    assert_eq!(state(), "up");
+    for words in [
+        "ip link del shoal0",
+        "ip link set shoal0 down",
+        "ip -6 addr flush dev shoal0",
+        "ip -6 route flush dev shoal0",
+        "ip link set shoal0 mtu 1000",
+        &format!("sysctl -qw {off}=1"),
+    ] {
+        change(words);
+        if words.starts_with("sysctl") {
+            ends.until("the status says that IPv6 is off", || state() == "incomplete");
+            change(&format!("sysctl -qw {off}=0"));
+        }
+        ends.until(words, answers);
+        ends.until("the status says so", || state() == "up");
+    }
+    let said = ends.status(ends.h1).warnings.join("\n");
+    assert!(said.contains("and the node put it right"), "{said}");
+    // Another device takes the name: the node waits for it, and does not spin.
+    let both = ends.folder.path().join("both");
+    std::fs::write(&both, "link del shoal0\nlink add shoal0 type bridge\n").unwrap();
+    change(&format!("ip -batch {}", both.display()));
+    ends.until("the status says that it is gone", || state() == "gone");
+    let pid = ends.status(ends.h1).pid;
+    let before = cpu_ms(pid);
+    std::thread::sleep(Duration::from_secs(2));
+    let used = cpu_ms(pid) - before;
+    assert!(used < 600, "{used} ms of processor time in 2 s");
+    change("ip link del shoal0");
+    ends.until("the interface is back", answers);
 }

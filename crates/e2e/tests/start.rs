@@ -124,6 +124,39 @@ fn an_interface_without_ipv6_is_a_fault() {
     assert!(reason.contains("net.ipv6.conf.default.disable_ipv6 = 0"), "{reason}");
 }
 
+#[test]
+fn a_machine_without_ipv6_runs_with_its_ipv4_address_and_a_warning() {
+    if !shoal_e2e::tun_possible() {
+        return;
+    }
+    let mut net = Net::new(&["r1"]);
+    net.configure("r1", "[interface]\nname = \"four0\"\n");
+    let config = net.config("r1");
+    let text_of = fs::read_to_string(&config).unwrap();
+    let listen = text_of.lines().find(|line| line.starts_with("listen = ")).unwrap();
+    edit(&config, listen, "listen = [\"127.0.0.1:20400\"]");
+    let hosts = net.root().join("hosts.toml");
+    edit(&hosts, "name = \"r1\"", "name = \"r1\"\nipv4 = \"10.97.0.1\"");
+    let space = Namespace::new().unwrap();
+    let (checked, addresses) = space
+        .enter(|| {
+            let script = "ip link set lo up && sysctl -qw net.ipv6.conf.all.disable_ipv6=1";
+            assert!(Command::new("sh").args(["-c", script]).status()?.success());
+            let checked = net.command("r1", &["check"]).output()?;
+            net.start("r1");
+            let show = ["-o", "addr", "show", "dev", "four0"];
+            let addresses = Command::new("ip").args(show).output()?;
+            Ok((text(&checked).0, text(&addresses).0))
+        })
+        .unwrap();
+    assert!(checked.contains("reach hosts by IPv4 alone"), "{checked}");
+    assert!(addresses.contains("10.97.0.1/"), "{addresses}");
+    let status = net.ask("r1", &["status"]).unwrap();
+    assert_eq!(status["status"]["interface"]["ipv4"], "10.97.0.1");
+    let warnings = status["status"]["warnings"].to_string();
+    assert!(warnings.contains("reach hosts by IPv4 alone"), "{warnings}");
+}
+
 /// Privileges that this user lacks are no error of the configuration, but are reported.
 #[test]
 fn check_tells_another_user_what_it_could_not_have() {

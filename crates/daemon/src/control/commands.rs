@@ -8,6 +8,7 @@ use crate::config::{self, Newer};
 use crate::control::api::{Command, ErrorCode, Reply};
 use crate::control::socket::{FromControl, Request};
 use crate::control::{answers, circuits, directory};
+use crate::tun::interface::Interface;
 use crate::worker::direct;
 use crate::worker::first::{Parts, Worker};
 use crate::worker::hopping::check_inside;
@@ -224,6 +225,7 @@ impl Worker {
         self.parts.log.set_level(self.parts.config.log.level.as_str());
         applied.extend(done??);
         let Parts { interface, names, config, .. } = &self.parts;
+        interface.iter().for_each(Interface::put_right);
         let own = names.hosts().by_name(&config.node.name).and_then(|me| me.ipv4);
         if interface.as_ref().is_some_and(|interface| interface.ipv4() != own) {
             waiting.push("ipv4 of this node".into());

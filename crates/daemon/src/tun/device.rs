@@ -52,9 +52,14 @@ impl Tun {
     /// with one where the kernel gives no more; `offload` false leaves the kernel's help aside.
     ///
     /// Errors: what to do about a missing device file, missing rights, or a name that is taken.
-    pub fn open(asks: &Asks<'_>, offload: bool, queues: u8) -> anyhow::Result<Vec<Tun>> {
+    pub fn open(
+        asks: &Asks<'_>,
+        offload: bool,
+        queues: u8,
+    ) -> anyhow::Result<(Vec<Tun>, Attachment)> {
         let name = asks.name;
         let many = if queues > 1 { attach_all(name, queues) } else { None };
+        let more = if many.is_some() { libc::IFF_MULTI_QUEUE } else { 0 };
         let files = match many {
             Some(files) => files,
             None => {
@@ -67,13 +72,55 @@ impl Tun {
         let none = TunOffloads { tcp: false, udp: false };
         // Offloads belong to the device, not to a queue.
         let offloads = if offload { take_offloads(&files[0]) } else { none };
-        Ok(files.into_iter().map(|file| Tun { file, offloads }).collect())
+        let kept = files.iter().map(File::try_clone).collect::<io::Result<_>>();
+        let kept = kept.map_err(|error| not_made(asks, &error))?;
+        let attachment = Attachment { files: kept, name: name.to_owned(), more, offloads };
+        Ok((files.into_iter().map(|file| Tun { file, offloads }).collect(), attachment))
     }
 
     /// Becomes readable when a packet waits.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+/// Second descriptors of all queues. A device that somebody has deleted is made again with them.
+/// The workers' descriptors are the same open files, and so belong to the new device, too.
+pub struct Attachment {
+    files: Vec<File>,
+    name: String,
+    more: libc::c_int,
+    offloads: TunOffloads,
+}
+
+impl Attachment {
+    /// True if all queues belong to a device, in whichever namespace that is.
+    pub fn is_attached(&self) -> bool {
+        self.files.iter().all(is_attached)
+    }
+
+    /// Makes the device again; needs CAP_NET_ADMIN.
+    ///
+    /// # Errors
+    /// Those of the kernel: another device has the name, or the right is missing.
+    pub fn make_again(&self) -> io::Result<()> {
+        let mut first = libc::IFF_TUN_EXCL;
+        for file in &self.files {
+            if !is_attached(file) {
+                attach(file, &self.name, libc::IFF_VNET_HDR | self.more | first)?;
+            }
+            first = 0;
+        }
+        set_offloads(&self.files[0], self.offloads);
+        Ok(())
+    }
+}
+
+fn is_attached(file: &File) -> bool {
+    // SAFETY: an ifreq is plain data, for which all zeroes is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // SAFETY: TUNGETIFF writes one ifreq, which lives until the call returns.
+    unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNGETIFF as _, &mut request) == 0 }
 }
 
 impl Device for Tun {
@@ -144,18 +191,25 @@ fn attach(file: &File, name: &str, more: libc::c_int) -> io::Result<()> {
 
 /// Asks for as much as the kernel has.
 fn take_offloads(file: &File) -> TunOffloads {
-    let tcp = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
-    let udp = libc::TUN_F_USO4 | libc::TUN_F_USO6;
-    let takes = |flags: libc::c_uint| {
-        // SAFETY: TUNSETOFFLOAD takes its flags by value.
-        unsafe {
-            libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD as _, flags as libc::c_ulong) == 0
-        }
-    };
-    if takes(tcp | udp) {
-        return TunOffloads { tcp: true, udp: true };
+    let all = TunOffloads { tcp: true, udp: true };
+    if set_offloads(file, all) {
+        return all;
     }
-    TunOffloads { tcp: takes(tcp), udp: false }
+    let tcp = TunOffloads { tcp: true, udp: false };
+    TunOffloads { tcp: set_offloads(file, tcp), udp: false }
+}
+
+/// Asks for these; says whether the kernel has them.
+fn set_offloads(file: &File, offloads: TunOffloads) -> bool {
+    let mut flags = 0;
+    if offloads.tcp {
+        flags |= libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
+    }
+    if offloads.udp {
+        flags |= libc::TUN_F_USO4 | libc::TUN_F_USO6;
+    }
+    // SAFETY: TUNSETOFFLOAD takes its flags by value.
+    unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD as _, flags as libc::c_ulong) == 0 }
 }
 
 /// Whether the device is there and may be opened.

@@ -22,7 +22,7 @@ use rtnetlink::{Handle, LinkUnspec, RouteMessageBuilder};
 use shoal_relay::{FORMER_KEPT, FORMER_MAX};
 
 use crate::config::{Hop, HopMode, HopPrefix};
-use crate::tun::device::{Asks, Tun};
+use crate::tun::device::{Asks, Attachment, Tun, not_made};
 use crate::tun::hop_addresses::{Segment, is_there_already};
 use crate::tun::hop_inside::TABLE_LOCAL;
 use crate::tun::privileged::{Keeper, MOVE_WAIT, Privileged};
@@ -43,7 +43,7 @@ impl HopRoute {
     /// Errors: what to do about it.
     pub fn open(hop: &Hop, prefix: HopPrefix) -> anyhow::Result<HopRoute> {
         let name = hop.device.as_str();
-        let device = Tun::open(&Asks::hop(name), false, 1)?;
+        let (device, attachment) = Tun::open(&Asks::hop(name), false, 1)?;
         let index = nix::net::if_::if_nametoindex(name)
             .with_context(|| format!("[hop] device: {name:?} vanished"))?;
         // No address of its own: the kernel would speak of it on the device.
@@ -70,6 +70,7 @@ impl HopRoute {
         let inside = hop.inside.as_ref().map(|name| name.as_str().to_owned());
         let thread = Privileged::start(PrefixKeeper {
             device: index,
+            attachment: Some((attachment, name.to_owned())),
             at: Some(prefix),
             wanted: prefix,
             former: Vec::new(),
@@ -117,6 +118,8 @@ fn route(device: u32, prefix: HopPrefix) -> RouteMessage {
 /// Moves the route, and looks after it.
 struct PrefixKeeper {
     device: u32,
+    /// With it a device of this name that somebody deleted is made again.
+    attachment: Option<(Attachment, String)>,
     /// What is routed; none if it can't be.
     at: Option<HopPrefix>,
     wanted: HopPrefix,
@@ -138,6 +141,7 @@ impl PrefixKeeper {
     /// Errors: why it is not routed.
     async fn route(&mut self, kernel: &Handle) -> Result<(), String> {
         self.looked = Instant::now();
+        self.revive(kernel).await?;
         if let Some(name) = self.segment() {
             if let Some(prefix) = self.at.take() {
                 let _gone = kernel.route().del(route(self.device, prefix)).execute().await;
@@ -163,6 +167,24 @@ impl PrefixKeeper {
             self.former.remove(known);
         }
         self.at = Some(self.wanted);
+        Ok(())
+    }
+
+    /// Makes the device again if somebody has deleted it.
+    async fn revive(&mut self, kernel: &Handle) -> Result<(), String> {
+        let Some((attachment, name)) = &self.attachment else { return Ok(()) };
+        if attachment.is_attached() {
+            return Ok(());
+        }
+        let made = attachment.make_again();
+        made.map_err(|error| format!("{:#}", not_made(&Asks::hop(name), &error)))?;
+        let index = nix::net::if_::if_nametoindex(name.as_str());
+        self.device = index.map_err(|error| format!("the device {name:?}: {error}"))?;
+        let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/addr_gen_mode"), "1");
+        let up = LinkUnspec::new_with_index(self.device).up().build();
+        let up = kernel.link().set(up).execute().await;
+        up.map_err(|error| format!("the device {name:?} can't be brought up: {error}"))?;
+        tracing::warn!("[hop] device: another program deleted it, and the node made it again");
         Ok(())
     }
 
@@ -250,6 +272,7 @@ mod tests {
     fn keeper(at: u8) -> PrefixKeeper {
         PrefixKeeper {
             device: 1,
+            attachment: None,
             at: Some(prefix(at)),
             wanted: prefix(at),
             former: Vec::new(),

@@ -1,15 +1,14 @@
 //! The virtual interface: any program speaks IP with other hosts of the network. Packets go through
 //! its queues (`node/queue.rs`), of which each worker has one.
 //!
-//! Addresses, MTU and the link's state are set by netlink before privileges are dropped; nothing of
-//! it outlives the process.
+//! Addresses, MTU and the link's state are set by netlink before privileges are dropped, and kept
+//! by one thread since (`upkeep.rs`); nothing of it outlives the process.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use anyhow::{Context, bail};
-use rtnetlink::LinkUnspec;
-use rtnetlink::packet_route::link::LinkAttribute;
 use shoal_crypto::PublicKey;
 use shoal_ip::{Gate, Prefix, overlay_address};
 use shoal_node::{Device, Queue, TunOffloads};
@@ -18,6 +17,7 @@ use crate::config::{self, Config};
 use crate::control::api;
 use crate::control::journal;
 use crate::membership::hosts::Host;
+use crate::tun::changes::Changes;
 use crate::tun::device::{Asks, Tun};
 use crate::tun::dns;
 use crate::tun::firewall::SharedFlows;
@@ -26,12 +26,7 @@ use crate::tun::kernel_routes::{self, KernelRoutes, Route, Wanted};
 use crate::tun::names::Names;
 use crate::tun::source_rules;
 use crate::tun::subnets::{self, Ipv4Network, Plan, Surroundings};
-
-/// Segments in one super-frame of the kernel: what one send of the relay holds.
-const SEGMENTS_MAX: u32 = 44;
-/// Packets and super-frames that may wait in the kernel: 10 ms of 1,300-byte datagrams at 1 Gbit/s,
-/// since a busy machine keeps a thread waiting for longer than the default of 500 lasts.
-const QUEUE_PACKETS: u32 = 1_000;
+use crate::tun::upkeep::{self, InterfaceView, Settings, Upkeep, is_ipv6_off};
 
 /// The open interface.
 pub struct Interface {
@@ -51,8 +46,13 @@ pub struct Interface {
     plan: Plan,
     /// What machines behind this node need that have addresses of the prefix that hops.
     inside: Option<Inside>,
-    /// Sets the kernel's routes to those behind others; none where no such network is accepted.
-    routes: Option<KernelRoutes>,
+    /// Hears of changes that others make.
+    changes: Option<Changes>,
+    /// Keeps the interface, and sets the kernel's routes to networks behind others.
+    routes: KernelRoutes,
+    /// The interface's number, as it changes, and what became of the interface.
+    index: Arc<AtomicU32>,
+    view: InterfaceView,
     /// With a responder: the names that it answers with.
     dns: Option<dns::Names>,
     /// What the machine was told of the responder; taken back when the interface goes.
@@ -61,8 +61,7 @@ pub struct Interface {
 
 impl Interface {
     /// Makes the interface, with a queue per worker, and sets it up, for the node with this key
-    /// in the network of this prefix and, if it has one, with this IPv4 address. It is to have
-    /// machines `inside` the prefix that hops behind it, or not.
+    /// in the network of this prefix and, if it has one, with this IPv4 address.
     ///
     /// Errors: what to do about it.
     pub fn open(
@@ -70,20 +69,21 @@ impl Interface {
         workers: u8,
         prefix: Prefix,
         key: &PublicKey,
-        (ipv4, inside): (Option<Ipv4Addr>, bool),
+        ipv4: Option<Ipv4Addr>,
     ) -> anyhow::Result<Interface> {
-        check_ipv6()?;
+        check_ipv6(ipv4)?;
         let address = overlay_address(&prefix, key);
-        let tuns = Tun::open(&Asks::interface(config.name.as_str()), config.offload, workers)?;
+        let name = config.name.as_str();
+        let (tuns, attachment) = Tun::open(&Asks::interface(name), config.offload, workers)?;
         let offloads = tuns[0].offloads();
         let mut addresses = vec![(IpAddr::from(address), prefix.bits)];
         let ipv4 = ipv4.map(|address| Ipv4Network { address, bits: config.ipv4_bits });
         addresses.extend(ipv4.map(|ipv4| (ipv4.address.into(), ipv4.bits)));
-        let index = set_up(config.name.as_str(), &addresses, config.mtu)?;
-        let routes = match config.accept_prefixes.is_empty() && !inside {
-            true => None,
-            false => Some(kernel_routes::start(index)?),
-        };
+        let settings = Settings { name: name.into(), mtu: config.mtu, addresses };
+        let index = set_up(&settings)?;
+        let upkeep = Upkeep::new(settings, attachment, index);
+        let (index, view) = (upkeep.shared_index(), upkeep.view());
+        let routes = kernel_routes::start(upkeep)?;
         let TunOffloads { tcp, udp } = offloads;
         tracing::info!(
             name = config.name.as_str(),
@@ -111,7 +111,10 @@ impl Interface {
             ipv4,
             plan: Plan::default(),
             inside: None,
+            changes: None,
             routes,
+            index,
+            view,
             dns: None,
             registration: None,
         })
@@ -137,6 +140,7 @@ impl Interface {
         let TunOffloads { tcp, udp } = self.offloads;
         api::Interface {
             name: self.name.clone(),
+            state: self.view.get().0.as_str().into(),
             address: self.address.to_string(),
             ipv4: self.ipv4().map(|ipv4| ipv4.to_string()),
             tcp_offload: tcp,
@@ -158,8 +162,8 @@ impl Interface {
             ));
         }
         warnings.extend(subnets::not_forwarded(&self.plan.served));
-        let missing = self.routes.iter().flat_map(KernelRoutes::faults);
-        warnings.extend(missing);
+        warnings.extend(self.routes.faults());
+        warnings.extend(self.view.get().1);
         warnings.extend(self.inside.as_ref().and_then(subnets::not_proxied));
         warnings
     }
@@ -174,9 +178,22 @@ impl Interface {
         (!self.kept.is_empty()).then(|| self.kept.remove(0))
     }
 
-    /// Gives up the rights of the thread that sets routes, but for the one that it needs.
+    /// Gives up the rights of the thread that keeps the interface, but for the one that it needs.
     pub fn seal(&self) -> anyhow::Result<()> {
-        self.routes.as_ref().map_or(Ok(()), KernelRoutes::seal)
+        self.routes.seal()
+    }
+
+    /// Begins to hear of changes that others make, by a thread with the caller's rights.
+    pub fn watch(&mut self) -> anyhow::Result<()> {
+        let changes = Changes::watch(Arc::clone(&self.index), self.routes.bell());
+        self.changes = Some(changes.context("[interface]")?);
+        Ok(())
+    }
+
+    /// Has the interface be put right now, whoever keeps changing it.
+    pub fn put_right(&self) {
+        self.view.ask();
+        self.routes.bell()();
     }
 
     /// Answers names through `dns` from the next list of hosts on.
@@ -228,13 +245,15 @@ impl Interface {
         (Arc::clone(&self.gate), result)
     }
 
-    /// Where programs find a host: IPv6, then IPv4 if the kernel hands packets to that address to
-    /// the interface. Packets to any other IPv4 address would leave unprotected, past the network.
+    /// Where programs find a host: IPv6, if the interface may have such an address, then IPv4 if
+    /// the kernel hands packets to that address to the interface. Packets to any other IPv4 address
+    /// would leave unprotected, past the network.
     pub fn reached_at(&self, host: &Host) -> Vec<IpAddr> {
         let mut addresses = self.addresses_of(host);
+        let has_ipv6 = !is_ipv6_off(&self.name);
         addresses.retain(|address| match address {
             IpAddr::V4(ipv4) => self.ipv4.is_some_and(|own| own.holds(*ipv4)),
-            IpAddr::V6(_) => true,
+            IpAddr::V6(_) => has_ipv6,
         });
         addresses
     }
@@ -260,17 +279,15 @@ impl Interface {
             // Neither list nor plan has a prefix twice.
             let _known = gate.add_prefix(host, address, bits);
         }
-        if let Some(routes) = &self.routes {
-            let other = self.ipv4.is_none().then(|| around.source(&plan.served)).flatten();
-            let route = |(prefix, _): &(shoal_directory::Prefix, String)| Route {
-                prefix: *prefix,
-                source: other.filter(|_| prefix.ip().is_ipv4()),
-                is_inside: around.is_inside(prefix),
-            };
-            self.inside = subnets::inside(config, &plan);
-            let inside = self.inside.clone();
-            routes.set(Wanted { routes: plan.reached.iter().map(route).collect(), inside });
-        }
+        let other = self.ipv4.is_none().then(|| around.source(&plan.served)).flatten();
+        let route = |(prefix, _): &(shoal_directory::Prefix, String)| Route {
+            prefix: *prefix,
+            source: other.filter(|_| prefix.ip().is_ipv4()),
+            is_inside: around.is_inside(prefix),
+        };
+        self.inside = subnets::inside(config, &plan);
+        let inside = self.inside.clone();
+        self.routes.set(Wanted { routes: plan.reached.iter().map(route).collect(), inside });
         let new = plan.warnings.iter().filter(|text| !self.plan.warnings.contains(text));
         let faults: Vec<String> = new.cloned().collect();
         if !faults.is_empty() {
@@ -285,30 +302,31 @@ fn behind((prefix, host): &(shoal_directory::Prefix, String)) -> api::Behind {
     api::Behind { prefix: prefix.to_string(), host: host.clone() }
 }
 
-/// Whether an interface that is made here can have an IPv6 address.
+/// Checks that an interface that is made here can have an address: IPv6, or this node's IPv4
+/// address if it has one. Returns a warning if that must do.
 ///
-/// Errors: what to do about it.
-pub fn check_ipv6() -> anyhow::Result<()> {
-    let set = std::fs::read_to_string("/proc/sys/net/ipv6/conf/default/disable_ipv6");
-    match set.as_deref().map(str::trim_end) {
-        Ok("0") => Ok(()),
-        Ok(_) => bail!(
-            "[interface]: IPv6 is turned off for new interfaces: set \
-             net.ipv6.conf.default.disable_ipv6 = 0 with sysctl"
-        ),
-        // Without /proc IPv6 may be there all the same; if not, setting the address fails.
-        Err(_) if !std::path::Path::new("/proc/sys/net").exists() => Ok(()),
-        Err(_) => bail!("[interface]: this kernel has no IPv6, which every interface needs"),
+/// # Errors
+/// It can have none; what to do about it.
+pub fn check_ipv6(ipv4: Option<Ipv4Addr>) -> anyhow::Result<Option<String>> {
+    if !is_ipv6_off("default") {
+        return Ok(None);
     }
+    if ipv4.is_some() {
+        return Ok(Some(IPV4_ALONE.into()));
+    }
+    bail!(
+        "[interface]: IPv6 is turned off for new interfaces, and this node has no IPv4 address in \
+         the network: set net.ipv6.conf.default.disable_ipv6 = 0 with sysctl, or give the node an \
+         IPv4 address in the list of hosts"
+    )
 }
 
+const IPV4_ALONE: &str = "[interface]: IPv6 is turned off for new interfaces, so programs reach \
+                          hosts by IPv4 alone: set net.ipv6.conf.default.disable_ipv6 = 0 with \
+                          sysctl for IPv6";
+
 /// Address, MTU and state, by netlink; returns the interface's number.
-fn set_up(name: &str, addresses: &[(IpAddr, u8)], mtu: u32) -> anyhow::Result<u32> {
-    let index = nix::net::if_::if_nametoindex(name)
-        .with_context(|| format!("[interface] name: {name:?} vanished"))?;
-    // No link-local address: nobody on this link could answer to it. Kernels without IPv6 fail
-    // below, with a reason.
-    let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/addr_gen_mode"), "1");
+fn set_up(settings: &Settings) -> anyhow::Result<u32> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -317,24 +335,8 @@ fn set_up(name: &str, addresses: &[(IpAddr, u8)], mtu: u32) -> anyhow::Result<u3
         let (connection, handle, _) =
             rtnetlink::new_connection().context("[interface]: can't open a netlink socket")?;
         let served = tokio::spawn(connection);
-        let up = LinkUnspec::new_with_index(index)
-            .mtu(mtu)
-            .append_extra_attribute(LinkAttribute::GsoMaxSegs(SEGMENTS_MAX))
-            .append_extra_attribute(LinkAttribute::TxQueueLen(QUEUE_PACKETS))
-            .up()
-            .build();
-        let change = handle.link().set(up).execute().await;
-        change.with_context(|| format!("[interface]: {name:?} can't be brought up"))?;
-        for &(address, bits) in addresses {
-            let added = handle.address().add(index, address, bits).execute().await;
-            added.with_context(|| {
-                format!(
-                    "[interface]: {name:?} can't have the address {address}: is IPv6 turned off \
-                     (net.ipv6.conf.all.disable_ipv6), or the address on another interface?"
-                )
-            })?;
-        }
-        source_rules::add(&handle, index, addresses).await;
+        let index = upkeep::set_up(&handle, settings).await?;
+        source_rules::add(&handle, index, &settings.addresses).await;
         served.abort();
         Ok(index)
     })

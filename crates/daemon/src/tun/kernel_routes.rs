@@ -1,7 +1,7 @@
 //! Routes of the kernel into the virtual interface: a thread that sets and withdraws them.
 //!
-//! It also keeps what machines behind this node need that have addresses of the prefix that hops
-//! (`hop_inside.rs`).
+//! It also keeps the interface as the node made it (`upkeep.rs`), and what machines behind this node
+//! need that have addresses of the prefix that hops (`hop_inside.rs`).
 //!
 //! Lists of hosts change while the node runs, and by then it has given up its privileges
 //! (`privileged.rs`). The kernel removes the routes with the interface, however the process ends.
@@ -17,7 +17,10 @@ use shoal_directory::Prefix;
 use crate::control::journal;
 use crate::tun::hop_inside::{Inside, InsideKeeper, TABLE_LOCAL};
 use crate::tun::privileged::{Keeper, Privileged};
+use crate::tun::upkeep::{Upkeep, is_there};
 
+/// Begins a fault about a route.
+const MISSING: &str = "[interface] accept_prefixes";
 /// The metric of these routes: high, so that other routes to the same network win.
 const METRIC: u32 = 4_096;
 
@@ -42,67 +45,83 @@ pub struct Wanted {
     pub inside: Option<Inside>,
 }
 
-/// Sets them for one interface; the kernel withdraws what is left with the interface.
+/// Keeps one interface, and sets routes into it; the kernel withdraws what is left with it.
 pub struct RouteKeeper {
-    interface: u32,
+    upkeep: Upkeep,
+    wanted: BTreeSet<Route>,
     installed: BTreeSet<Route>,
     inside: InsideKeeper,
-    /// Which routes could not be set, and why.
-    missing: Vec<String>,
 }
 
 /// The thread, which ends when this is dropped.
 pub type KernelRoutes = Privileged<RouteKeeper>;
 
-/// Starts the thread for the interface with this number ([`Privileged::start`]).
-pub fn start(interface: u32) -> anyhow::Result<KernelRoutes> {
-    let (installed, inside, missing) = Default::default();
-    Privileged::start(RouteKeeper { interface, installed, inside, missing })
+/// Starts the thread for the interface of this upkeep ([`Privileged::start`]).
+pub(crate) fn start(upkeep: Upkeep) -> anyhow::Result<KernelRoutes> {
+    let (wanted, installed, inside) = Default::default();
+    Privileged::start(RouteKeeper { upkeep, wanted, installed, inside })
 }
 
-impl Keeper for RouteKeeper {
-    type Wanted = Wanted;
-    const THREAD: &'static str = "shoal-routes";
-    const SETTING: &'static str = "[interface] accept_prefixes";
-    const NEEDS: &'static str = "no route can be set without CAP_NET_ADMIN: start with it";
-
-    async fn keep(&mut self, kernel: &Handle, wanted: Option<Wanted>) -> Vec<String> {
-        let RouteKeeper { interface, installed, inside, missing } = self;
-        let mut faults = missing.clone();
-        let Some(Wanted { routes: wanted, inside: behind }) = wanted else {
-            faults.extend(inside.keep(kernel, None).await);
-            return faults;
-        };
-        faults.clear();
-        for route in installed.difference(&wanted).copied().collect::<Vec<_>>() {
-            let done = kernel.route().del(message(*interface, &route)).execute().await;
+impl RouteKeeper {
+    /// Withdraws routes that nobody wants any more, and sets those that are missing.
+    async fn routes(&mut self, kernel: &Handle) -> Vec<String> {
+        let RouteKeeper { upkeep, wanted, installed, .. } = self;
+        let (index, mut faults) = (upkeep.index(), Vec::new());
+        for route in installed.difference(wanted).copied().collect::<Vec<_>>() {
+            let done = kernel.route().del(message(index, &route)).execute().await;
             // If it fails, somebody else has removed the route.
             installed.remove(&route);
             if let Err(error) = done {
                 tracing::debug!("route to {} was gone: {error}", route.prefix);
             }
         }
-        for route in wanted.difference(installed).copied().collect::<Vec<_>>() {
-            match add(kernel, message(*interface, &route)).await {
-                Ok(()) => {
-                    installed.insert(route);
-                }
+        for &route in wanted.iter() {
+            match kernel.route().add(message(index, &route)).execute().await {
+                Ok(()) if !installed.insert(route) => upkeep.note("a route"),
+                Ok(()) => {}
+                Err(error) if installed.contains(&route) && is_there(&error) => {}
                 Err(error) => {
-                    faults.push(format!(
-                        "{}: no route to {}: {error}",
-                        Self::SETTING,
-                        route.prefix
-                    ));
+                    installed.remove(&route);
+                    faults.push(format!("{MISSING}: no route to {}: {error}", route.prefix));
                 }
             }
         }
-        missing.clone_from(&faults);
-        faults.extend(inside.keep(kernel, Some(behind)).await);
+        faults
+    }
+}
+
+impl Keeper for RouteKeeper {
+    type Wanted = Wanted;
+    const THREAD: &'static str = "shoal-routes";
+    const SETTING: &'static str = "[interface]";
+    const NEEDS: &'static str = "the interface can't be kept without CAP_NET_ADMIN: start with it";
+
+    async fn keep(&mut self, kernel: &Handle, wanted: Option<Wanted>) -> Vec<String> {
+        let mut behind = None;
+        if let Some(wanted) = wanted {
+            self.wanted = wanted.routes;
+            behind = Some(wanted.inside);
+            self.upkeep.forgive();
+        }
+        let mut faults = Vec::new();
+        if !self.upkeep.rests() {
+            let (found, is_new) = self.upkeep.put_right(kernel).await;
+            faults = found;
+            if is_new {
+                self.installed.clear();
+            }
+            if self.upkeep.index() != 0 {
+                faults.extend(self.routes(kernel).await);
+            }
+        }
+        faults.extend(self.inside.keep(kernel, behind).await);
+        self.upkeep.finish(faults.len());
         faults
     }
 
     fn due(&self) -> Option<Instant> {
-        self.inside.due()
+        let of_inside = self.inside.due();
+        Some(of_inside.map_or(self.upkeep.due(), |due| due.min(self.upkeep.due())))
     }
 
     async fn end(&mut self, kernel: &Handle) {
@@ -113,13 +132,13 @@ impl Keeper for RouteKeeper {
         if again {
             return;
         }
-        let what = format!("{}: {} routes are missing", Self::SETTING, faults.len());
+        let missing = faults.iter().filter(|fault| fault.starts_with(MISSING)).count();
+        let what = match missing {
+            0 => "[interface]: it is not as the node set it".into(),
+            _ => format!("{MISSING}: {missing} routes are missing"),
+        };
         tracing::error!("{}", journal::unnamed(&what, journal::STATUS, faults));
     }
-}
-
-async fn add(handle: &Handle, message: RouteMessage) -> Result<(), rtnetlink::Error> {
-    handle.route().add(message).execute().await
 }
 
 fn message(interface: u32, route: &Route) -> RouteMessage {
@@ -143,5 +162,149 @@ fn message(interface: u32, route: &Route) -> RouteMessage {
                 .priority(METRIC);
             if route.is_inside { builder.table_id(TABLE_LOCAL) } else { builder }.build()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::tun::device::{Asks, Tun};
+    use crate::tun::upkeep::{self, InterfaceState, Settings};
+
+    const NAME: &str = "upkeep0";
+
+    /// Runs `ip` in the test's namespace; says what it printed.
+    fn ip(words: &str) -> String {
+        let done = Command::new("ip").args(words.split(' ')).output().unwrap();
+        assert!(done.status.success(), "ip {words}: {}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8(done.stdout).unwrap()
+    }
+
+    fn set_ipv6(off: &str) {
+        std::fs::write(format!("/proc/sys/net/ipv6/conf/{NAME}/disable_ipv6"), off).unwrap();
+    }
+
+    /// Whether all that the node set is there.
+    fn is_whole() -> bool {
+        let link = ip(&format!("link show {NAME}"));
+        let addresses = ip(&format!("-o addr show dev {NAME}"));
+        let routes = ip("-4 route") + &ip("-6 route");
+        let has = |text: &str, all: &[&str]| all.iter().all(|one| text.contains(one));
+        has(&link, &["mtu 1374", ",UP", "qlen 1000"])
+            && has(&addresses, &["fd77::1/48", "10.9.0.1/16"])
+            && has(&routes, &["fd77::/48 dev", "10.9.0.0/16 dev", "fd20::/64 dev", "10.20.0.0/16"])
+    }
+
+    fn made() -> (Vec<Tun>, Upkeep, Settings) {
+        let (tuns, attachment) = Tun::open(&Asks::interface(NAME), true, 2).unwrap();
+        let settings = || Settings {
+            name: NAME.into(),
+            mtu: 1_374,
+            addresses: ["fd77::1", "10.9.0.1"]
+                .map(|ip| ip.parse().unwrap())
+                .into_iter()
+                .zip([48, 16])
+                .collect(),
+        };
+        (tuns, Upkeep::new(settings(), attachment, 0), settings())
+    }
+
+    fn wanted() -> Wanted {
+        let route = |(ip, bits): (&str, u8)| Route {
+            prefix: Prefix::new(ip.parse().unwrap(), bits).unwrap(),
+            source: None,
+            is_inside: false,
+        };
+        Wanted { routes: [("fd20::", 64), ("10.20.0.0", 16)].map(route).into(), inside: None }
+    }
+
+    fn keeper(upkeep: Upkeep) -> RouteKeeper {
+        let (wanted, installed, inside) = Default::default();
+        RouteKeeper { upkeep, wanted, installed, inside }
+    }
+
+    #[test]
+    fn what_others_change_at_the_interface_is_put_right() {
+        crate::tun::privileged::in_a_namespace(async |kernel| {
+            let (tuns, upkeep, settings) = made();
+            let index = upkeep::set_up(kernel, &settings).await.unwrap();
+            upkeep.shared_index().store(index, std::sync::atomic::Ordering::Relaxed);
+            let mut keeper = keeper(upkeep);
+            let view = keeper.upkeep.view();
+            assert_eq!(keeper.keep(kernel, Some(wanted())).await, [""; 0]);
+            assert!(is_whole());
+            assert_eq!(view.get(), (InterfaceState::Up, None), "nothing was put right");
+            for change in [
+                "link set upkeep0 down",
+                "-6 addr flush dev upkeep0",
+                "-4 addr flush dev upkeep0",
+                "-6 route flush dev upkeep0",
+                "-4 route flush dev upkeep0",
+                "-6 route del fd20::/64 dev upkeep0",
+                "link set upkeep0 mtu 1000",
+                "link del upkeep0",
+            ] {
+                ip(change);
+                assert_eq!(keeper.keep(kernel, None).await, [""; 0], "{change}");
+                assert!(is_whole(), "{change}: {}", ip("addr") + &ip("-6 route"));
+                let (state, warning) = view.get();
+                assert_eq!(state, InterfaceState::Up, "{change}");
+                assert!(warning.unwrap().contains("put it right"), "{change}");
+            }
+            set_ipv6("1");
+            let faults = keeper.keep(kernel, None).await;
+            assert!(faults[0].contains("IPv6 is turned off at it"), "{faults:?}");
+            assert_eq!(view.get().0, InterfaceState::Incomplete);
+            set_ipv6("0");
+            assert_eq!(keeper.keep(kernel, None).await, [""; 0]);
+            assert!(is_whole());
+            drop(tuns);
+        });
+    }
+
+    #[test]
+    fn a_program_that_goes_on_wins_until_somebody_asks_for_a_repair() {
+        crate::tun::privileged::in_a_namespace(async |kernel| {
+            let (_tuns, upkeep, settings) = made();
+            let index = upkeep::set_up(kernel, &settings).await.unwrap();
+            upkeep.shared_index().store(index, std::sync::atomic::Ordering::Relaxed);
+            let mut keeper = keeper(upkeep);
+            let view = keeper.upkeep.view();
+            for _ in 0..upkeep::REPAIRS_MAX {
+                ip("link set upkeep0 down");
+                assert_eq!(keeper.keep(kernel, None).await, [""; 0]);
+                assert!(ip("link show upkeep0").contains(",UP"));
+            }
+            ip("link set upkeep0 down");
+            keeper.keep(kernel, None).await;
+            assert!(!ip("link show upkeep0").contains(",UP"));
+            let (state, warning) = view.get();
+            assert_eq!(state, InterfaceState::LeftAlone);
+            assert!(warning.unwrap().contains("leaves it as it is"));
+            view.ask();
+            assert_eq!(keeper.keep(kernel, None).await, [""; 0]);
+            assert!(ip("link show upkeep0").contains(",UP"));
+            assert_eq!(view.get().0, InterfaceState::Up);
+        });
+    }
+
+    #[test]
+    fn an_interface_whose_name_is_taken_is_gone_until_the_name_is_free() {
+        crate::tun::privileged::in_a_namespace(async |kernel| {
+            let (_tuns, upkeep, settings) = made();
+            let index = upkeep::set_up(kernel, &settings).await.unwrap();
+            upkeep.shared_index().store(index, std::sync::atomic::Ordering::Relaxed);
+            let mut keeper = keeper(upkeep);
+            ip("link del upkeep0");
+            ip("link add upkeep0 type bridge");
+            let faults = keeper.keep(kernel, Some(wanted())).await;
+            assert!(faults[0].contains("there is an interface"), "{faults:?}");
+            assert_eq!(keeper.upkeep.view().get().0, InterfaceState::Gone);
+            ip("link del upkeep0");
+            assert_eq!(keeper.keep(kernel, None).await, [""; 0]);
+            assert!(is_whole());
+        });
     }
 }

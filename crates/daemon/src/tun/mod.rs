@@ -1,6 +1,7 @@
 //! The virtual interface: its device, queues, routes, names, and the firewall that guards it.
 //! What the kernel and programs see may live here; what crosses the network may not.
 
+pub(crate) mod changes;
 pub(crate) mod device;
 pub mod dns;
 pub(crate) mod firewall;
@@ -13,5 +14,6 @@ pub(crate) mod names;
 pub(crate) mod privileged;
 mod source_rules;
 pub mod subnets;
+pub(crate) mod upkeep;
 
 pub use device::{check_device, open_plain};

@@ -51,6 +51,8 @@ struct State<W> {
     taken: u64,
     done: u64,
     faults: Vec<String>,
+    /// Something that is kept may have changed.
+    rung: bool,
     /// The thread is to give up all rights but one.
     seal: bool,
     /// Whether it has, or why it could not.
@@ -78,6 +80,7 @@ impl<W> Shared<W> {
             taken: 0,
             done: 0,
             faults: Vec::new(),
+            rung: false,
             seal: false,
             sealed: None,
             ended: false,
@@ -119,7 +122,8 @@ impl<W> Shared<W> {
             if state.ended {
                 return Next::End;
             }
-            if wanted.is_some() || left == Some(Duration::ZERO) {
+            let rung = state.sealed.is_some() && std::mem::take(&mut state.rung);
+            if wanted.is_some() || rung || left == Some(Duration::ZERO) {
                 return Next::Keep(wanted);
             }
             state = match left {
@@ -199,6 +203,15 @@ impl<K: Keeper> Privileged<K> {
     pub(crate) fn set_and_wait(&self, wanted: K::Wanted, most: Duration) -> Result<(), String> {
         let mine = self.ask(wanted);
         self.shared.wait(mine, most)
+    }
+
+    /// Has the thread look at once at what it keeps, whenever this is called.
+    pub(crate) fn bell(&self) -> impl Fn() + Send + 'static {
+        let shared = Arc::clone(&self.shared);
+        move || {
+            shared.state().rung = true;
+            shared.changed.notify_one();
+        }
     }
 
     /// What could not be done.

@@ -56,7 +56,7 @@ use crate::worker::budget::Budgeted;
 use crate::worker::clock::{Clock, WallWatch, unix_ms};
 use crate::worker::hopping::Hopping;
 use crate::worker::notices;
-use crate::worker::ready::Ready;
+use crate::worker::ready::{Absence, Ready};
 use crate::worker::rest::Rest;
 use crate::worker::shell::Node;
 use crate::worker::wake::{Inbox, Waker};
@@ -160,6 +160,7 @@ pub struct Worker {
     waiting_job: Option<HandshakeJob>,
     wall: WallWatch,
     hurried: u32,
+    absence: Absence,
     pub(super) rest: Rest,
     /// Direct links that ended and still have their names.
     pub(crate) ended: Vec<LinkId>,
@@ -185,6 +186,7 @@ impl Worker {
             waiting_job: None,
             wall: WallWatch::new(now, unix_ms()),
             hurried: 0,
+            absence: Absence::default(),
             rest: Rest::default(),
             ended: Vec::new(),
         };
@@ -352,7 +354,11 @@ impl Worker {
             .collect();
         fds.push(PollFd::new(parts.waker.fd(), PollFlags::POLLIN));
         let mut asked = false;
-        if let Some(queue) = parts.node.queue() {
+        let absent = self.absence.left(now);
+        let sleep = absent.map_or(sleep, |most| sleep.min(most));
+        let queue = parts.node.queue().filter(|_| absent.is_none());
+        let waited_for = queue.is_some();
+        if let Some(queue) = queue {
             // While the egress that programs fill has a backlog, packets stay in the interface. The
             // relay's timer ends the wait.
             let waits = parts.node.packets_wait();
@@ -367,8 +373,11 @@ impl Worker {
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(e) => return Err(anyhow::Error::new(e).context("waiting for the sockets failed")),
         }
-        let mut ready = Ready::read(&fds, ports.count(), parts.node.queue().is_some());
+        let mut ready = Ready::read(&fds, ports.count(), waited_for);
         ready.drained = asked && !ready.interface;
+        if ready.gone {
+            self.absence.note(now);
+        }
         ready.readable |= if doze.is_some() { all } else { 0 };
         Ok(ready)
     }

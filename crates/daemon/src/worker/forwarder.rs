@@ -16,6 +16,7 @@ use shoal_node::{Message, Worker};
 use crate::net::ports::Ports;
 use crate::net::receive::Receiver;
 use crate::worker::clock::Clock;
+use crate::worker::ready::Absence;
 use crate::worker::shell::{Daemon, SocketCounters};
 use crate::worker::wake::Inbox;
 
@@ -40,6 +41,8 @@ pub struct Forwarding {
     pub stop: Arc<AtomicBool>,
     /// Turns in a row that found every receive full.
     pub hurried: u32,
+    /// The pause for an interface that is gone.
+    pub(super) absence: Absence,
 }
 
 /// What a wait found.
@@ -95,11 +98,15 @@ impl Forwarding {
         }
         let (waits, full) = (self.worker.packets_wait(), self.worker.is_full());
         let due = self.worker.poll_timeout();
+        let now = self.clock.now();
         let sleep = match due {
             _ if self.hurried > 0 => Some(Duration::ZERO),
-            Some((at, _)) => Some(at.since(self.clock.now())),
+            Some((at, _)) => Some(at.since(now)),
             None => None,
         };
+        let absent = self.absence.left(now).filter(|_| self.worker.queue().is_some());
+        let sleep = absent.map_or(sleep, |most| Some(sleep.map_or(most, |sleep| sleep.min(most))));
+        let waits = waits || absent.is_some();
         let arrivals = if full { PollFlags::empty() } else { PollFlags::POLLIN };
         let mut fds: Vec<PollFd<'_>> = (0..self.ports.count())
             .map(|index| PollFd::new(self.ports.poll_on(index).0, arrivals))
@@ -122,13 +129,18 @@ impl Forwarding {
         };
         let readable = bits(PollFlags::POLLIN | PollFlags::POLLERR);
         let waker = 1 << self.ports.count();
-        let interface = readable & waker << 1 != 0;
+        let gone = fds.get(self.ports.count() + 1).is_some_and(Absence::is_told);
+        let interface = readable & waker << 1 != 0 && !gone;
+        let drained = fds.len() > self.ports.count() + 1 && !interface;
+        if gone {
+            self.absence.note(now);
+        }
         Some(Ready {
             readable: readable & all,
             errors: bits(PollFlags::POLLERR) & all,
             waker: readable & waker != 0,
             interface,
-            drained: fds.len() > self.ports.count() + 1 && !interface,
+            drained,
         })
     }
 

@@ -1,6 +1,37 @@
-//! What the first worker's wait found.
+//! What the first worker's wait found, and how workers wait for an interface that is gone.
+
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags};
+use shoal_wire::Time;
+
+/// What a wait says of the descriptor of an interface that was deleted, at once and for good.
+const GONE: PollFlags = PollFlags::POLLERR.union(PollFlags::POLLHUP).union(PollFlags::POLLNVAL);
+/// How soon a worker looks again whether the interface is back.
+const BACK_AFTER: Duration = Duration::from_millis(100);
+
+/// A pause of a worker's wait for an interface that is gone.
+#[derive(Default)]
+pub(super) struct Absence {
+    until: Time,
+}
+
+impl Absence {
+    /// How long the interface is not to be waited for; none if it is.
+    pub(super) fn left(&self, now: Time) -> Option<Duration> {
+        (now < self.until).then(|| self.until.since(now))
+    }
+
+    /// The interface was found gone.
+    pub(super) fn note(&mut self, now: Time) {
+        self.until = now + BACK_AFTER;
+    }
+
+    /// True if a polled descriptor of the interface says that it is gone.
+    pub(super) fn is_told(fd: &PollFd<'_>) -> bool {
+        fd.revents().is_some_and(|found| found.intersects(GONE))
+    }
+}
 
 /// What a wait found.
 #[derive(Default)]
@@ -12,6 +43,8 @@ pub(super) struct Ready {
     pub(super) interface: bool,
     /// The interface was polled, and nothing waits there.
     pub(super) drained: bool,
+    /// The interface was polled, and it is gone.
+    pub(super) gone: bool,
     pub(super) signal: bool,
 }
 
@@ -35,6 +68,7 @@ impl Ready {
         ready.waker = fds.get(ports).is_some_and(|fd| has(fd, PollFlags::POLLIN));
         ready.interface =
             interface && fds.get(ports + 1).is_some_and(|fd| has(fd, PollFlags::POLLIN));
+        ready.gone = interface && fds.get(ports + 1).is_some_and(Absence::is_told);
         ready.signal = fds
             .get(ports + 1 + usize::from(interface))
             .is_some_and(|fd| has(fd, PollFlags::POLLIN));

@@ -13,6 +13,7 @@ use crate::net::receive::Receiver;
 use crate::tun::interface::Interface;
 use crate::worker::clock::Clock;
 use crate::worker::forwarder::Forwarding;
+use crate::worker::ready::Absence;
 use crate::worker::shell::{Channels, Daemon, Node};
 use crate::worker::wake::{Inbox, Waker};
 
@@ -53,7 +54,9 @@ impl WorkerPool {
         let mut threads = Vec::new();
         for ((worker, (ports, receivers)), inbox) in workers.into_iter().zip(sockets).zip(inboxes) {
             let (number, stop) = (worker.number(), Arc::clone(&stop));
-            let worker = Forwarding { worker, ports, receivers, inbox, clock, stop, hurried: 0 };
+            let (hurried, absence) = (0, Absence::default());
+            let worker =
+                Forwarding { worker, ports, receivers, inbox, clock, stop, hurried, absence };
             let thread = std::thread::Builder::new()
                 .name(format!("shoal-worker-{number}"))
                 .spawn(move || worker.run())

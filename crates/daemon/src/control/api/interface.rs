@@ -7,6 +7,10 @@ use serde::{Deserialize, Serialize};
 pub struct Interface {
     /// What it is called.
     pub name: String,
+    /// "up"; "incomplete", if a warning says what is missing; "gone"; "left alone", if another
+    /// program keeps changing it.
+    #[serde(default)]
+    pub state: String,
     /// This node's address there.
     pub address: String,
     /// Its IPv4 address there, if it has one.

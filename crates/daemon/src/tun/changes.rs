@@ -1,0 +1,179 @@
+//! A thread without rights that hears from the kernel that something of an interface has changed.
+//!
+//! In: netlink messages about links, addresses and routes. Out: a call of `ring` for those about
+//! the interface, four in a second at most, however often others change it.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+
+use anyhow::Context;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use rtnetlink::packet_core::{NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
+use rtnetlink::packet_route::RouteNetlinkMessage;
+use rtnetlink::packet_route::link::LinkMessage;
+use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage};
+use rtnetlink::sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+/// What the kernel tells of.
+const GROUPS: i32 = libc::RTMGRP_LINK
+    | libc::RTMGRP_IPV4_IFADDR
+    | libc::RTMGRP_IPV4_ROUTE
+    | libc::RTMGRP_IPV6_IFADDR
+    | libc::RTMGRP_IPV6_ROUTE;
+/// How long the thread waits for further changes before it rings: programs flush until nothing is
+/// left, and would go on with what was put right meanwhile.
+const SETTLE_MS: u16 = 50;
+/// How long the thread takes no message after it has rung.
+const PAUSE_MS: u16 = 250;
+/// Messages read before the thread looks whether it is to end.
+const READ_MAX: usize = 1_024;
+/// Stack of the thread: it holds no large values.
+const STACK: usize = 128 << 10;
+
+/// The thread, which ends when this is dropped.
+pub(crate) struct Changes {
+    end: Arc<EventFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Changes {
+    /// Starts the thread, with the rights of the caller, which should be none. `index` is the
+    /// interface's number, 0 while there is none.
+    pub(crate) fn watch(
+        index: Arc<AtomicU32>,
+        ring: impl Fn() + Send + 'static,
+    ) -> anyhow::Result<Changes> {
+        let mut socket = Socket::new(NETLINK_ROUTE).context("can't open a netlink socket")?;
+        // Groups are bits of the same number in both types.
+        let at = SocketAddr::new(0, GROUPS.cast_unsigned());
+        socket.bind(&at).context("can't hear of changes of interfaces")?;
+        socket.set_non_blocking(true).context("can't ready a netlink socket")?;
+        let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
+        let end = EventFd::from_value_and_flags(0, flags).context("can't make a descriptor")?;
+        let end = Arc::new(end);
+        let ends = Arc::clone(&end);
+        let thread = std::thread::Builder::new().name("shoal-changes".into()).stack_size(STACK);
+        let thread = thread.spawn(move || hear(&socket, &ends, &index, &ring));
+        let thread = thread.context("can't start the thread shoal-changes")?;
+        Ok(Changes { end, thread: Some(thread) })
+    }
+}
+
+impl Drop for Changes {
+    fn drop(&mut self) {
+        // A full counter has woken the thread already.
+        let _full = self.end.write(1);
+        let _panicked = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn hear(socket: &Socket, end: &EventFd, index: &AtomicU32, ring: &impl Fn()) {
+    loop {
+        let mut fds = [
+            PollFd::new(socket.as_fd(), PollFlags::POLLIN),
+            PollFd::new(end.as_fd(), PollFlags::POLLIN),
+        ];
+        let waited = poll(&mut fds, PollTimeout::NONE);
+        let is_over = fds[1].any().unwrap_or(false);
+        if is_over || waited.is_err_and(|error| error != nix::Error::EINTR) {
+            return;
+        }
+        if !has_changed(socket, index.load(Ordering::Relaxed)) {
+            continue;
+        }
+        if ends_within(end, SETTLE_MS) {
+            return;
+        }
+        has_changed(socket, 0);
+        ring();
+        if ends_within(end, PAUSE_MS) {
+            return;
+        }
+    }
+}
+
+/// Waits for so long; true if the thread is to end.
+fn ends_within(end: &EventFd, ms: u16) -> bool {
+    let mut fds = [PollFd::new(end.as_fd(), PollFlags::POLLIN)];
+    poll(&mut fds, ms).is_ok_and(|found| found > 0)
+}
+
+/// Reads the waiting messages; true if one of them is about the interface, or some were lost.
+fn has_changed(socket: &Socket, index: u32) -> bool {
+    let mut found = false;
+    for _ in 0..READ_MAX {
+        match socket.recv_from_full() {
+            Ok((bytes, _)) => found |= concerns(&bytes, index),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return found,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // ENOBUFS: the kernel had more to tell than the socket could hold.
+            Err(_) => return true,
+        }
+    }
+    found
+}
+
+/// True if a message in `bytes` says that something of the interface is gone, or that its link has
+/// changed; also if a message can't be understood.
+fn concerns(bytes: &[u8], index: u32) -> bool {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest) else {
+            return true;
+        };
+        // Each begins at a multiple of four bytes.
+        let len = (message.header.length as usize).next_multiple_of(4).max(4);
+        rest = rest.get(len..).unwrap_or_default();
+        let NetlinkPayload::InnerMessage(message) = message.payload else { continue };
+        let of = match message {
+            RouteNetlinkMessage::NewLink(link) | RouteNetlinkMessage::DelLink(link) => {
+                link.header.index
+            }
+            RouteNetlinkMessage::DelAddress(address) => address.header.index,
+            RouteNetlinkMessage::DelRoute(route) => leads_to(&route),
+            _ => continue,
+        };
+        if of == index {
+            return true;
+        }
+    }
+    false
+}
+
+/// The number of the interface that a route leads to, or 0.
+fn leads_to(route: &RouteMessage) -> u32 {
+    let found = route.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Oif(index) => Some(*index),
+        _ => None,
+    });
+    found.unwrap_or(0)
+}
+
+/// What the kernel has of the link with this number.
+///
+/// # Errors
+/// There is none (ENODEV), or the kernel can't be asked.
+pub(crate) fn link(index: u32) -> io::Result<LinkMessage> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    let mut link = LinkMessage::default();
+    link.header.index = index;
+    let mut ask = NetlinkMessage::from(RouteNetlinkMessage::GetLink(link));
+    ask.header.flags = NLM_F_REQUEST;
+    ask.finalize();
+    let mut bytes = vec![0; ask.buffer_len()];
+    ask.serialize(&mut bytes);
+    socket.send(&bytes, 0)?;
+    let (bytes, _) = socket.recv_from_full()?;
+    let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&bytes);
+    match answer.map_err(io::Error::other)?.payload {
+        NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => Ok(link),
+        NetlinkPayload::Error(error) => Err(error.to_io()),
+        _ => Err(io::Error::other("the kernel gave an unexpected answer")),
+    }
+}
