@@ -47,10 +47,10 @@ struct State {
     is_failing: bool,
 }
 
-/// What the writing thread does next.
+/// The next step of the writing thread.
 enum Step {
     Write(Vec<u8>),
-    /// So many lines were lost since the last time that this was said.
+    /// Number of lines lost since the log last said so.
     Say(u64),
 }
 
@@ -87,7 +87,7 @@ impl LogQueue {
         self.start_with(io::stderr(), say)
     }
 
-    /// As [`Self::start`]; writes to `out` and calls `say` with the number of lost lines.
+    /// [`Self::start`] with another writer; calls `say` with the number of lost lines.
     fn start_with(
         &self,
         out: impl Write + Send + 'static,

@@ -18,7 +18,7 @@ use rtnetlink::packet_route::link::LinkMessage;
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage};
 use rtnetlink::sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
-/// What the kernel tells of.
+/// Groups of messages that the kernel sends: links, addresses, routes.
 const GROUPS: i32 = libc::RTMGRP_LINK
     | libc::RTMGRP_IPV4_IFADDR
     | libc::RTMGRP_IPV4_ROUTE
@@ -153,7 +153,7 @@ fn leads_to(route: &RouteMessage) -> u32 {
     found.unwrap_or(0)
 }
 
-/// What the kernel has of the link with this number.
+/// The link with this number, as the kernel has it.
 ///
 /// # Errors
 /// There is none (ENODEV), or the kernel can't be asked.

@@ -102,7 +102,7 @@ impl Attachment {
     /// Makes the device again; needs CAP_NET_ADMIN.
     ///
     /// # Errors
-    /// Those of the kernel: another device has the name, or the right is missing.
+    /// Another device has the name, or the right is missing.
     pub fn make_again(&self) -> io::Result<()> {
         let mut first = libc::IFF_TUN_EXCL;
         for file in &self.files {

@@ -128,6 +128,8 @@ impl HopAddresses {
         let (tells, staying) = std::sync::mpsc::sync_channel(1);
         let place = Place { interface: segment.index, prefix };
         let thread = Privileged::start(AddressKeeper {
+            told: place,
+            name: Some(segment.name.clone()),
             place,
             wanted: BTreeSet::new(),
             held: BTreeSet::new(),
@@ -207,6 +209,11 @@ impl Place {
 }
 
 struct AddressKeeper {
+    /// The place where the node wants addresses.
+    told: Place,
+    /// The name of the interface there: another one may get it, with another number.
+    name: Option<String>,
+    /// The place of the addresses: the interface that has the name now.
     place: Place,
     wanted: BTreeSet<u64>,
     held: BTreeSet<u64>,
@@ -220,6 +227,23 @@ struct AddressKeeper {
 }
 
 impl AddressKeeper {
+    /// Takes the place that the node says, or follows the interface's name to another interface.
+    fn settle(&mut self, told: Option<Place>) {
+        if let Some(told) = told.filter(|told| *told != self.told || self.name.is_none()) {
+            self.told = told;
+            self.name = name_of(told.interface);
+        }
+        let index = self.name.as_deref().and_then(|name| nix::net::if_::if_nametoindex(name).ok());
+        let interface = index.unwrap_or(self.told.interface);
+        let place = Place { interface, ..self.told };
+        if interface != self.place.interface && place.prefix == self.place.prefix {
+            // The interface was made anew, and what it had went with it.
+            self.held.clear();
+            self.renewed = self.renewed.checked_sub(RENEW_EVERY).unwrap_or(self.renewed);
+        }
+        self.move_to(place);
+    }
+
     /// Leaves what is held in the former place to its lifetime.
     fn move_to(&mut self, place: Place) {
         let (now, former) = (Instant::now(), std::mem::replace(&mut self.place, place));
@@ -249,7 +273,7 @@ impl AddressKeeper {
         own.sort_unstable();
         // What finds no room is told after the next look.
         let told = Some(&own) == self.own.as_ref();
-        if !told && self.tells.try_send((self.place, own.clone())).is_ok() {
+        if !told && self.tells.try_send((self.told, own.clone())).is_ok() {
             self.own = Some(own);
         }
     }
@@ -293,6 +317,12 @@ pub(crate) fn is_there_already(error: &rtnetlink::Error) -> bool {
     matches!(error, rtnetlink::Error::NetlinkError(said) if said.raw_code() == -libc::EEXIST)
 }
 
+/// The name of the interface with this number.
+fn name_of(index: u32) -> Option<String> {
+    let name = nix::net::if_::if_indextoname(index).ok()?;
+    name.into_string().ok()
+}
+
 /// What is wrong if so many addresses are wanted.
 fn too_many(wanted: usize) -> Option<String> {
     (wanted > ADDRESSES_MAX).then(|| {
@@ -311,10 +341,9 @@ impl Keeper for AddressKeeper {
         kernel: &Handle,
         wanted: Option<(Place, BTreeSet<u64>)>,
     ) -> Vec<String> {
-        if let Some((place, wanted)) = wanted {
-            self.move_to(place);
-            self.wanted = wanted;
-        }
+        let (told, wanted) = wanted.unzip();
+        self.settle(told);
+        self.wanted = wanted.unwrap_or_else(|| std::mem::take(&mut self.wanted));
         let renews = self.renewed.elapsed() >= RENEW_EVERY;
         if renews {
             self.renewed = Instant::now();
@@ -332,7 +361,7 @@ impl Keeper for AddressKeeper {
     }
 
     async fn end(&mut self, kernel: &Handle) {
-        self.keep(kernel, Some((self.place, BTreeSet::new()))).await;
+        self.keep(kernel, Some((self.told, BTreeSet::new()))).await;
         for (place, id, _) in std::mem::take(&mut self.left) {
             remove(kernel, place, id).await;
         }
@@ -403,8 +432,8 @@ no line
     fn keeper(own: Vec<u64>) -> (AddressKeeper, Told) {
         let (tells, told) = std::sync::mpsc::sync_channel(1);
         let (wanted, held, renewed) = (BTreeSet::new(), BTreeSet::new(), Instant::now());
-        let (own, left, place) = (Some(own), Vec::new(), place(2));
-        (AddressKeeper { place, wanted, held, left, renewed, own, tells }, told)
+        let (own, left, place, name) = (Some(own), Vec::new(), place(2), None);
+        (AddressKeeper { told: place, name, place, wanted, held, left, renewed, own, tells }, told)
     }
 
     fn place(last: u8) -> Place {
@@ -422,6 +451,36 @@ no line
         let mut all: Vec<_> = parts.map(read).collect();
         all.sort_unstable();
         all
+    }
+
+    #[test]
+    fn an_interface_that_is_made_anew_gets_its_addresses_again() {
+        crate::tun::privileged::in_a_namespace(async |kernel| {
+            let ip = |words: &str| {
+                let done = std::process::Command::new("ip").args(words.split(' ')).status();
+                assert!(done.unwrap().success(), "ip {words}");
+            };
+            let make = || {
+                ip("link add wire type veth peer name other");
+                ip("link set wire up");
+                ip("addr add 2001:db8:1:2::7/64 dev wire nodad");
+            };
+            make();
+            let index = || nix::net::if_::if_nametoindex("wire").unwrap();
+            let (mut keeper, told) = keeper(vec![7]);
+            let at = Place { interface: index(), ..place(2) };
+            let wanted = Some((at, BTreeSet::from([1, 2])));
+            assert_eq!(keeper.keep(kernel, wanted).await, [""; 0]);
+            assert_eq!(there(), [(2, 1), (2, 2), (2, 7)]);
+            ip("link del wire");
+            make();
+            assert_ne!(index(), at.interface);
+            assert_eq!(keeper.keep(kernel, None).await, [""; 0]);
+            assert_eq!(there(), [(2, 1), (2, 2), (2, 7)]);
+            assert_eq!(told.try_recv().ok(), Some((at, vec![7])), "told of the same place");
+            keeper.end(kernel).await;
+            assert_eq!(there(), [(2, 7)]);
+        });
     }
 
     #[test]

@@ -245,9 +245,9 @@ impl Interface {
         (Arc::clone(&self.gate), result)
     }
 
-    /// Where programs find a host: IPv6, if the interface may have such an address, then IPv4 if
-    /// the kernel hands packets to that address to the interface. Packets to any other IPv4 address
-    /// would leave unprotected, past the network.
+    /// Addresses at which programs find a host: IPv6, if the interface may have such an address,
+    /// then IPv4 if the kernel hands packets to that address to the interface. Packets to any other
+    /// IPv4 address would leave unprotected, past the network.
     pub fn reached_at(&self, host: &Host) -> Vec<IpAddr> {
         let mut addresses = self.addresses_of(host);
         let has_ipv6 = !is_ipv6_off(&self.name);
@@ -306,7 +306,7 @@ fn behind((prefix, host): &(shoal_directory::Prefix, String)) -> api::Behind {
 /// address if it has one. Returns a warning if that must do.
 ///
 /// # Errors
-/// It can have none; what to do about it.
+/// The interface can have no address; the text says what to do about it.
 pub fn check_ipv6(ipv4: Option<Ipv4Addr>) -> anyhow::Result<Option<String>> {
     if !is_ipv6_off("default") {
         return Ok(None);

@@ -1,7 +1,7 @@
 //! Routes of the kernel into the virtual interface: a thread that sets and withdraws them.
 //!
-//! It also keeps the interface as the node made it (`upkeep.rs`), and what machines behind this node
-//! need that have addresses of the prefix that hops (`hop_inside.rs`).
+//! The thread also keeps the interface as the node made it (`upkeep.rs`), and routes and proxies
+//! for machines behind this node that have addresses of the prefix that hops (`hop_inside.rs`).
 //!
 //! Lists of hosts change while the node runs, and by then it has given up its privileges
 //! (`privileged.rs`). The kernel removes the routes with the interface, however the process ends.

@@ -45,7 +45,7 @@ const ADVICE: &str = "have that program leave the interface alone (NetworkManage
                       unmanaged-devices; systemd-networkd: Unmanaged=yes and \
                       ManageForeignRoutes=no)";
 
-/// What the node sets at its interface.
+/// Properties that the node sets at its interface.
 pub(crate) struct Settings {
     /// The interface's name.
     pub(crate) name: String,
@@ -86,7 +86,7 @@ pub(crate) fn is_ipv6_off(name: &str) -> bool {
     }
 }
 
-/// What became of the interface, as others may see it.
+/// State of the interface at the last look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum InterfaceState {
     /// All is as the node set it.
@@ -101,7 +101,7 @@ pub(crate) enum InterfaceState {
 }
 
 impl InterfaceState {
-    /// Its name for people and programs.
+    /// The state in a word, for people and programs.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             InterfaceState::Up => "up",
@@ -112,7 +112,7 @@ impl InterfaceState {
     }
 }
 
-/// What the thread says of the interface; a clone is another handle to the same.
+/// The result of the last look; a clone is another handle to the same.
 #[derive(Clone, Default)]
 pub(crate) struct InterfaceView(Arc<Mutex<Look>>);
 
@@ -203,7 +203,7 @@ pub(crate) struct Upkeep {
     view: InterfaceView,
     patience: Patience,
     look_at: Instant,
-    /// What was put right in the look that goes on.
+    /// Properties that were put right in the look that goes on.
     repaired: Vec<&'static str>,
 }
 
@@ -221,7 +221,7 @@ impl Upkeep {
         }
     }
 
-    /// What the status says.
+    /// The result of the last look, for the status.
     pub(crate) fn view(&self) -> InterfaceView {
         self.view.clone()
     }
@@ -435,7 +435,7 @@ fn own_route(index: u32, address: IpAddr, bits: u8) -> Option<RouteMessage> {
 /// Sets up an interface that was just made; returns its number.
 ///
 /// # Errors
-/// Those of the kernel. An IPv6 address that the kernel refuses since IPv6 is off is no error if
+/// The kernel refuses a change. An IPv6 address that it refuses since IPv6 is off is no error if
 /// there is another address.
 pub(crate) async fn set_up(kernel: &Handle, settings: &Settings) -> anyhow::Result<u32> {
     use anyhow::Context;

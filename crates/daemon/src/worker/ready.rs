@@ -1,11 +1,11 @@
-//! What the first worker's wait found, and how workers wait for an interface that is gone.
+//! Results of the first worker's wait, and the pause of workers for an interface that is gone.
 
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags};
 use shoal_wire::Time;
 
-/// What a wait says of the descriptor of an interface that was deleted, at once and for good.
+/// Flags of the descriptor of an interface that was deleted; a wait ends with them at once.
 const GONE: PollFlags = PollFlags::POLLERR.union(PollFlags::POLLHUP).union(PollFlags::POLLNVAL);
 /// How soon a worker looks again whether the interface is back.
 const BACK_AFTER: Duration = Duration::from_millis(100);
