@@ -29,8 +29,8 @@ pub struct Config {
     pub request_gap: Duration,
     /// Least time between two new sequence numbers of our own (default 100 ms).
     pub seqno_gap: Duration,
-    /// How long our own proofs hold (default 1 h). Routers' clocks may differ by this less
-    /// `proof_refresh`.
+    /// How long our own proofs hold (default 1 h), by clocks that differ by a day at most: others
+    /// take a proof for a day longer.
     pub proof_validity: Duration,
     /// How often we sign a new one (default 20 min).
     pub proof_refresh: Duration,

@@ -9,7 +9,7 @@ use shoal_wire::{
 use crate::adjacency::INSTANCE_GAP;
 use crate::destination::Distance;
 use crate::origin;
-use crate::routing::Routing;
+use crate::routing::{Routing, is_current};
 use crate::timers::Timer;
 
 impl<C: Ciphers> Routing<C> {
@@ -113,7 +113,7 @@ impl<C: Ciphers> Routing<C> {
         } else if !self.config.imports(adjacency.neighbour, entry.router) {
             return Err(DropReason::NotAllowed);
         }
-        let holds = |p: &OriginProof| p.expiry_unix_s > unix_s && p.seqno == entry.seqno;
+        let holds = |p: &OriginProof| is_current(p, unix_s) && p.seqno == entry.seqno;
         let proof = entry.proof.filter(holds);
         let proved = match proof {
             Some(proof) if destination.proof(proof.seqno) == Some(&proof) => true,

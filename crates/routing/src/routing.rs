@@ -18,8 +18,17 @@ const EVENTS_MAX: usize = 8_192;
 /// Messages kept for a driver that doesn't drain; beyond it replies are dropped.
 const OUTBOX_MAX: usize = 65_536;
 
+/// Seconds by which routers' clocks may differ: a neighbour's handshake is taken with as much, and a
+/// link without routes would be of no use. A proof counts for so long past its expiry.
+const CLOCK_OFF_S: u64 = 86_400;
+
 /// A smaller difference between the wall clock and what is expected is drift: nobody set the clock.
 const CLOCK_STEP_S: u64 = 5;
+
+/// Whether a proof counts by a clock that may be wrong.
+pub(crate) fn is_current(proof: &OriginProof, unix_s: u64) -> bool {
+    proof.expiry_unix_s.saturating_add(CLOCK_OFF_S) > unix_s
+}
 
 /// The routing of one router. `C` is what checks proofs of origin.
 pub struct Routing<C: Ciphers = Standard> {
@@ -407,7 +416,7 @@ impl<C: Ciphers> Routing<C> {
             let Destination { offers, proofs, .. } = destination;
             offers.retain(|offer| {
                 let proof = proofs.iter().find(|proof| proof.seqno == offer.distance.seqno);
-                let holds = proof.is_some_and(|proof| proof.expiry_unix_s > unix_s);
+                let holds = proof.is_some_and(|proof| is_current(proof, unix_s));
                 if let Some(adjacency) = self.links.get_mut(&offer.link).filter(|_| !holds) {
                     adjacency.routes -= 1;
                 }

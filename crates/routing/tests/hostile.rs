@@ -136,7 +136,7 @@ fn nobody_can_invent_a_destination() {
         ("sequence number raised", entry(3, 10, OriginProof { seqno: 6, ..good })),
         ("life prolonged", entry(3, 10, OriginProof { expiry_unix_s: UNIX_S + 9_999, ..good })),
         ("signature damaged", entry(3, 10, flipped)),
-        ("expired", entry(3, 10, proof_by(&identity(3), 3, 5, UNIX_S))),
+        ("expired", entry(3, 10, proof_by(&identity(3), 3, 5, UNIX_S - 86_400))),
         ("no proof", RouteEntry { router: 3, metric: 10, seqno: 5, proof: None }),
         ("unknown router", entry(77, 10, proof(77, 5))),
         ("entry and proof differ", RouteEntry { seqno: 6, ..entry(3, 10, good) }),

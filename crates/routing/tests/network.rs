@@ -252,7 +252,18 @@ fn a_nearer_neighbour_is_an_alternative_with_its_cost() {
     assert_eq!(machine.alternatives(99), []);
 }
 
-/// A router that starts with a wrong clock is refused by all, or refuses all. It need not start
+/// A machine without a battery for its clock starts with a wrong one, and NTP may need the network.
+#[test]
+fn routers_whose_clocks_differ_by_hours_find_routes() {
+    for wrong in [UNIX_S - 20 * 3_600, UNIX_S - 3_700, UNIX_S + 3_700, UNIX_S + 20 * 3_600] {
+        let mut net = Net::new(3, &[(1, 2), (2, 3)], CLEAN, Config::default(), 9);
+        net.converge(Duration::from_secs(5));
+        net.restart(3, wrong);
+        net.converge(Duration::from_secs(20));
+    }
+}
+
+/// A router that starts with a clock that is days off is refused by all, or refuses all. It need not start
 /// again when its clock has been set.
 #[test]
 fn a_clock_that_is_set_right_heals_routes_without_a_restart() {
