@@ -30,13 +30,14 @@ use crate::tokens::Token;
 pub const ENDPOINTS_MAX: usize = 3;
 /// Length of a door secret in bytes.
 pub const DOOR_SECRET_LEN: usize = 16;
-const PREFIX: &str = "SHOAL:";
-const VERSION: u32 = 1;
-const HEAD: &str = "SHOAL:1/";
+/// The version that this program reads.
+pub(crate) const VERSION: u32 = 1;
+/// How every invite of it begins.
+pub(crate) const HEAD: &str = "SHOAL:1/";
 /// All but endpoints and checksum.
 const FIXED_LEN: usize = 1 + 32 + PublicKey::LEN + DOOR_SECRET_LEN + Token::LEN + 4;
 const CHECKSUM_LEN: usize = 4;
-/// No text of an invite is longer, even with a line break behind each character.
+/// No invite is longer, in characters.
 const TEXT_MAX: usize = 1_024;
 
 /// What hides a registrar's door: handshakes with it are sealed under this, so that who has no
@@ -94,7 +95,7 @@ impl fmt::Debug for Invite {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InviteError {
     /// It begins with something else.
-    #[error("this is no invite: one begins with SHOAL:1/, as `shoal invite` prints it")]
+    #[error("there is no invite: one begins with SHOAL:1/, as `shoal invite` prints it")]
     NotAnInvite,
     /// It is of another version.
     #[error(
@@ -122,8 +123,14 @@ pub enum InviteError {
         need: usize,
     },
     /// Something stands behind the end.
-    #[error("{0} characters stand behind the end of the invite: copy the invite alone")]
+    #[error("{0} letters too many touch the end of the invite: copy it again")]
     TooLong(usize),
+    /// The text is longer than one with an invite in it should be.
+    #[error("this text is too long to look for an invite in it: copy the invite alone")]
+    LongText,
+    /// Two invites that differ.
+    #[error("this text has two different invites: copy the one that is meant")]
+    Several,
     /// The checksum does not hold.
     #[error("the invite's checksum does not hold: a character is wrong; copy it again")]
     Mistyped,
@@ -258,70 +265,44 @@ impl Invite {
     }
 }
 
-/// What stands behind `SHOAL:`, without white space.
-fn letters(text: &str) -> Result<Zeroizing<String>, InviteError> {
-    // An invite is ASCII. What is longer than any is not one, or not one alone.
-    if text.len() > TEXT_MAX {
-        return Err(InviteError::TooLong(text.len() - TEXT_MAX));
-    }
-    let bare = text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
-    let mut bare = Zeroizing::new(bare);
-    let begins = bare.get(..PREFIX.len()).is_some_and(|p| p.eq_ignore_ascii_case(PREFIX));
-    if !begins {
-        return Err(InviteError::NotAnInvite);
-    }
-    bare.drain(..PREFIX.len());
-    Ok(bare)
+/// Whether any invite has so many letters.
+pub(crate) fn is_whole(letters: usize) -> bool {
+    let len = |shape| Some(base32::letters(whole_len(&families(shape)?)));
+    (0..=u8::MAX).any(|shape| len(shape) == Some(letters))
 }
 
-/// Whitespace anywhere is skipped: terminals and messages break long lines.
+/// Letters of an invite that begins with these values.
+pub(crate) fn need(values: &[u8]) -> Result<usize, InviteError> {
+    let (bytes, _) = base32::join(values);
+    let six = bytes.first().and_then(|shape| families(*shape)).ok_or(InviteError::Mistyped)?;
+    Ok(base32::letters(whole_len(&six)))
+}
+
+/// The invite whose letters, as many as [`need`] says, have these values.
+pub(crate) fn decode(values: &[u8]) -> Result<Invite, InviteError> {
+    let (bytes, is_whole) = base32::join(values);
+    let bytes = Zeroizing::new(bytes);
+    let six = bytes.first().and_then(|shape| families(*shape)).ok_or(InviteError::Mistyped)?;
+    let (content, sum) = bytes.split_last_chunk().ok_or(InviteError::Mistyped)?;
+    if !is_whole || checksum(content) != *sum {
+        return Err(InviteError::Mistyped);
+    }
+    let invite = Invite::read(content, &six).map_err(|_| InviteError::Mistyped)?;
+    check_endpoints(&invite.endpoints)?;
+    Ok(invite)
+}
+
+/// The one invite in a text, which may have other words, quotes and line breaks in it.
 impl FromStr for Invite {
     type Err = InviteError;
 
     fn from_str(text: &str) -> Result<Invite, InviteError> {
-        let rest = letters(text)?;
-        let Some((version, rest)) = rest.split_once('/') else {
-            let is_number = rest.bytes().all(|b| b.is_ascii_digit());
-            let (have, need) = (PREFIX.len() + rest.len(), shortest());
-            let cut = InviteError::Truncated { have, need };
-            return Err(if is_number { cut } else { InviteError::NotAnInvite });
-        };
-        match version.parse::<u32>() {
-            Ok(other) if other != VERSION => return Err(InviteError::OtherVersion(other)),
-            Ok(_) if version.len() == 1 => {}
-            _ => return Err(InviteError::NotAnInvite),
-        }
-        let mut values = Zeroizing::new(Vec::with_capacity(rest.len()));
-        for (at, letter) in rest.chars().enumerate() {
-            let wrong = InviteError::Letter { at: HEAD.len() + at + 1, letter };
-            values.push(base32::value(letter).ok_or(wrong)?);
-        }
-        let (bytes, is_whole) = base32::join(&values);
-        let bytes = Zeroizing::new(bytes);
-        let have = HEAD.len() + values.len();
-        let Some(&shape) = bytes.first() else {
-            return Err(InviteError::Truncated { have, need: shortest() });
-        };
-        let six = families(shape).ok_or(InviteError::Mistyped)?;
-        let need = HEAD.len() + base32::letters(whole_len(&six));
-        if have < need {
-            return Err(InviteError::Truncated { have, need });
-        }
-        if have > need {
-            return Err(InviteError::TooLong(have - need));
-        }
-        let (content, sum) = bytes.split_last_chunk().ok_or(InviteError::Mistyped)?;
-        if !is_whole || checksum(content) != *sum {
-            return Err(InviteError::Mistyped);
-        }
-        let invite = Invite::read(content, &six).map_err(|_| InviteError::Mistyped)?;
-        check_endpoints(&invite.endpoints)?;
-        Ok(invite)
+        crate::pasted::find(text)
     }
 }
 
 /// Characters of the shortest invite.
-fn shortest() -> usize {
+pub(crate) fn shortest() -> usize {
     HEAD.len() + base32::letters(whole_len(&[false]))
 }
 
