@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// `shoal`, built of the sources that this test was built of.
 ///
@@ -30,7 +30,7 @@ fn found(name: &str) -> String {
     // target/PROFILE/deps/TEST
     let folder = test.parent().and_then(Path::parent).expect("a folder of the profile");
     let place = folder.join(name);
-    if let Some(fault) = fault(&place, &test) {
+    if let Some(fault) = fault(&place, asked()) {
         let profile = match folder.file_name().and_then(|name| name.to_str()) {
             Some("release") => " --release".into(),
             None | Some("debug") => String::new(),
@@ -45,14 +45,37 @@ fn found(name: &str) -> String {
     place.into_os_string().into_string().expect("a path of UTF-8")
 }
 
-/// What is wrong with the program at `place` for `test`.
-fn fault(place: &Path, test: &Path) -> Option<String> {
+/// When somebody asked for the tests: the start of cargo, or of this process without it.
+fn asked() -> SystemTime {
+    let parent = std::os::unix::process::parent_id();
+    let stats =
+        [parent, std::process::id()].map(|id| std::fs::read_to_string(format!("/proc/{id}/stat")));
+    let by_cargo = |stat: &&String| stat.contains("(cargo)");
+    let parent = stats[0].as_ref().ok().filter(by_cargo);
+    let boot = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let started = parent.or(stats[1].as_ref().ok()).and_then(|stat| started(stat, &boot));
+    started.unwrap_or_else(SystemTime::now)
+}
+
+/// The start of a process by its `stat` and the machine's (proc(5)).
+fn started(stat: &str, machine: &str) -> Option<SystemTime> {
+    /// Ticks a second, on all kernels of today (`USER_HZ`).
+    const TICKS: f64 = 100.0;
+    // Field 22; the third is the first one behind the name.
+    let ticks: f64 = stat.rsplit_once(')')?.1.split_whitespace().nth(22 - 3)?.parse().ok()?;
+    let boot = machine.lines().find_map(|line| line.strip_prefix("btime "))?;
+    let seconds = boot.trim().parse::<u64>().ok()? as f64 + ticks / TICKS;
+    Some(SystemTime::UNIX_EPOCH + Duration::from_secs_f64(seconds))
+}
+
+/// What is wrong with the program at `place` for tests that somebody asked for at this time.
+fn fault(place: &Path, asked: SystemTime) -> Option<String> {
     let Some(built) = modified(place) else { return Some("is not there".into()) };
-    // Only sources older than the test count: those that change while tests run are no fault.
-    let seen = modified(test)?;
-    let newer = sources(&place.with_extension("d"))
-        .into_iter()
-        .find(|source| modified(source).is_none_or(|changed| built < changed && changed <= seen))?;
+    // A test does not depend on all sources of the program, so its own age says nothing. Sources
+    // that change while tests run are no fault.
+    let newer = sources(&place.with_extension("d")).into_iter().find(|source| {
+        modified(source).is_none_or(|changed| built < changed && changed <= asked)
+    })?;
     Some(format!("is older than {}", newer.display()))
 }
 
@@ -71,10 +94,8 @@ fn modified(file: &Path) -> Option<SystemTime> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{File, create_dir};
-    use std::time::Duration;
-
     use super::*;
+    use std::fs::{File, create_dir};
 
     /// A file with a modification time of `at` seconds.
     fn file(place: &Path, at: u64) {
@@ -87,21 +108,31 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         create_dir(at("a folder")).unwrap();
-        let (program, test, source) = (at("shoal"), at("test"), at("a folder/main.rs"));
-        file(&test, 30);
-        assert_eq!(fault(&program, &test).as_deref(), Some("is not there"));
+        let (program, source) = (at("shoal"), at("a folder/main.rs"));
+        let test = SystemTime::UNIX_EPOCH + Duration::from_secs(30);
+        assert_eq!(fault(&program, test).as_deref(), Some("is not there"));
         file(&program, 20);
         let escaped = source.display().to_string().replace(' ', "\\ ");
         std::fs::write(at("shoal.d"), format!("{}: {escaped}\n", program.display())).unwrap();
         file(&source, 10);
-        assert_eq!(fault(&program, &test), None);
+        assert_eq!(fault(&program, test), None);
         file(&source, 25);
-        let said = fault(&program, &test).unwrap();
+        let said = fault(&program, test).unwrap();
         assert!(said.ends_with("a folder/main.rs"), "{said}");
-        // A source changed since the test was built: neither test nor program has the change.
+        // A source that changed while the tests run.
         file(&source, 35);
-        assert_eq!(fault(&program, &test), None);
+        assert_eq!(fault(&program, test), None);
         std::fs::remove_file(&source).unwrap();
-        assert!(fault(&program, &test).is_some());
+        assert!(fault(&program, test).is_some());
+    }
+
+    #[test]
+    fn the_start_of_a_process_is_read() {
+        let stat = "7 (a ) b) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 250 1000 2 3";
+        let at = SystemTime::UNIX_EPOCH + Duration::from_millis(1_002_500);
+        assert_eq!(started(stat, "cpu 1 2\nbtime 1000\n"), Some(at));
+        // A source that only the program depends on, not this test, counts, too.
+        let now = SystemTime::now();
+        assert!(asked() <= now && asked() > now - Duration::from_secs(86_400 * 30));
     }
 }
