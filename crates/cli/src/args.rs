@@ -158,7 +158,7 @@ week at most.";
 
 const UP_EXAMPLES: &str = "\
 Examples:
-  shoal up SHOAL:1/...                       as `shoal invite` printed it
+  shoal up -                                 then paste what `shoal invite` printed
   shoal up --name bob - < invite.txt
   shoal up                                   start the node of an earlier `shoal up`
 
@@ -280,7 +280,8 @@ pub struct Ping {
     /// Ask each relay of the circuit to the host, one after the other, and then the host.
     #[arg(long)]
     pub hops: bool,
-    /// How many echoes [default: 4, with --hops 1].
+    /// How many echoes [default: 4, with --hops 1]. `-c 3` means the same as `-n 3`, as with
+    /// ping(8), unless there is a file of that name.
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..))]
     pub count: Option<u32>,
     /// Seconds between echoes.

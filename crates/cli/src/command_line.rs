@@ -44,11 +44,11 @@ fn report(program: &str, error: &anyhow::Error, json: bool) -> ExitCode {
     }
     let failure = error.downcast_ref::<Failure>();
     let code = failure.map_or(failure::FAILED, |f| f.code);
+    if json {
+        let body = serde_json::json!({ "code": code, "message": format!("{error:#}") });
+        let _ = output::json("error", &body);
+    }
     if failure.is_none_or(|f| !f.said) {
-        if json {
-            let body = serde_json::json!({ "code": code, "message": format!("{error:#}") });
-            let _ = output::json("error", &body);
-        }
         eprintln!("{program}: {}", output::message(&format!("{error:#}")));
     }
     ExitCode::from(code)

@@ -57,6 +57,9 @@ fn open_port(port: &PortMapping) -> String {
 /// What it all means, in a sentence.
 fn verdict(found: &Netcheck) -> &'static str {
     match (found.direct.as_str(), &found.endpoint, found.mapping.as_str()) {
+        ("off", _, _) if !found.seen.is_empty() => {
+            "direct links are off ([direct] mode): all goes through routers, which see this host:"
+        }
         ("off", _, _) => {
             "direct links are off ([direct] mode): all goes through routers, and nobody was asked \
              where they see this host"
@@ -77,6 +80,9 @@ fn verdict(found: &Netcheck) -> &'static str {
         (_, None, _) if found.seen.is_empty() => {
             "nobody has said where this host is seen: is the link with its router up?"
         }
+        (_, None, _) if found.seen.len() > 1 => {
+            "several see this host, and not enough of them to tell whether all do at one endpoint"
+        }
         (_, None, _) => "one router sees this host, and no other could be asked",
     }
 }
@@ -89,6 +95,7 @@ fn is_open(found: &Netcheck) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use shoal_daemon::control::api;
 
     fn said(direct: &str, endpoint: Option<&str>, mapping: &str) -> &'static str {
         verdict(&Netcheck {
@@ -111,6 +118,21 @@ mod tests {
         ];
         let different: std::collections::BTreeSet<_> = all.into_iter().collect();
         assert_eq!(different.len(), all.len(), "{all:?}");
+        let seen = |direct: &str, count: usize| {
+            let by = |n| api::SeenBy { by: format!("r{n}"), at: "203.0.113.7:7400".into() };
+            verdict(&Netcheck {
+                direct: direct.into(),
+                mapping: "unknown".into(),
+                seen: (0..count).map(by).collect(),
+                ..Netcheck::default()
+            })
+        };
+        // The table below it has who answered.
+        assert!(
+            !seen("off", 1).contains("nobody") && said("off", None, "unknown").contains("nobody")
+        );
+        assert!(seen("on-demand", 2).starts_with("several see"));
+        assert!(seen("on-demand", 1).starts_with("one router sees"));
         assert!(all[0].starts_with("direct links are off"));
         assert!(all[3].starts_with("each sees this host at another"));
     }

@@ -32,8 +32,10 @@ struct Summary {
 
 /// Echoes one after the other; fails when none was answered.
 pub fn run(common: &Common, args: &Ping) -> Result<()> {
+    let (common, counted) = counted(common);
+    let (common, asked) = (&common, args.count.or(counted));
     let mut node = connect_within(common, Duration::from_secs_f64(args.timeout))?;
-    let count = args.count.unwrap_or(if args.hops { 1 } else { 4 });
+    let count = asked.unwrap_or(if args.hops { 1 } else { 4 });
     let timeout_ms = (args.timeout * 1e3).clamp(1.0, 60_000.0) as u32;
     let mut times = Vec::new();
     for number in 1..=count {
@@ -56,6 +58,14 @@ pub fn run(common: &Common, args: &Ping) -> Result<()> {
         return Err(Failure::of(failure::UNREACHABLE, text));
     }
     Ok(())
+}
+
+/// The options, and the count that stands behind `-c` where other programs have it.
+fn counted(common: &Common) -> (Common, Option<u32>) {
+    let named = common.config.as_ref().filter(|file| !file.exists()).and_then(|file| file.to_str());
+    let count = named.and_then(|text| text.parse().ok()).filter(|count| *count > 0);
+    let config = common.config.clone().filter(|_| count.is_none());
+    (Common { config, ..common.clone() }, count)
 }
 
 /// One echo; its round trip in microseconds.
@@ -163,6 +173,19 @@ fn summary(args: &Ping, sent: u32, times: &[u64]) -> Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_behind_c_is_a_count_and_a_file_is_a_configuration() {
+        let given = |config: &str| {
+            let (common, count) =
+                counted(&Common { config: Some(config.into()), ..Common::default() });
+            (common.config.is_some(), count)
+        };
+        assert_eq!(given("3"), (false, Some(3)));
+        assert_eq!(given("node.toml"), (true, None));
+        assert_eq!(given("0"), (true, None));
+        assert_eq!(given("/dev/null"), (true, None));
+    }
 
     #[test]
     fn each_hop_has_a_line_and_the_silent_one_says_so() {

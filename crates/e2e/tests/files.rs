@@ -81,8 +81,12 @@ fn what_cant_be_sent_is_said_clearly() {
     let (code, out, err) = send(&net, &[&file], "h2", &[]);
     assert_eq!(code, Some(5), "{err}");
     assert!(err.contains("file: refused by h2: nobody receives there"), "{err}");
-    let last: serde_json::Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
-    assert_eq!((&last["version"], &last["send"]["files_failed"]), (&1.into(), &1.into()), "{out}");
+    let lines: Vec<serde_json::Value> =
+        out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let [.., sent, error] = &lines[..] else { panic!("{out}") };
+    assert_eq!((&sent["version"], &sent["send"]["files_failed"]), (&1.into(), &1.into()), "{out}");
+    // Every failure ends with an error object, one that was told in words before, too.
+    assert_eq!(error["error"]["code"], 5, "{out}");
     // Of many files only the first ones are named.
     let many = net.folder("many");
     (0..30).for_each(|i| fs::write(many.join(format!("f{i:02}")), "x").unwrap());

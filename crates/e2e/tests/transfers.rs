@@ -72,7 +72,9 @@ fn a_folder_goes_on_past_what_is_there_already() {
     // The sender may start first, and then prints that it waits.
     let failed: Vec<&str> = err.lines().filter(|line| !line.contains("waiting for")).collect();
     assert!(failed.len() == 1 && failed[0].contains(refused), "{err}");
-    let sent = &last(&out)["send"];
+    assert_eq!(last(&out)["error"]["code"], 5, "{out}");
+    let (out, _) = out.trim_end().rsplit_once('\n').unwrap();
+    let sent = &last(out)["send"];
     // The empty file counts too.
     assert_eq!((&sent["files_present"], &sent["files_failed"]), (&14.into(), &1.into()), "{out}");
     assert_eq!(sent["files_sent"], 1, "{out}");

@@ -93,6 +93,8 @@ impl Contact {
 /// What happened.
 #[derive(Debug)]
 pub enum Event {
+    /// Nobody answers so far. The shell says so, since it knows how long a person waits.
+    Unanswered,
     /// Somebody must approve first, and compares these words.
     Waiting(Words),
     /// So many bytes of the list and the chain are here, of so many.
@@ -187,6 +189,11 @@ impl Newcomer {
     /// What happened next.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
+    }
+
+    /// Whether the registrar has answered the knock in force.
+    pub fn is_welcomed(&self) -> bool {
+        self.channel.is_some()
     }
 
     fn gives_up(&self) -> Time {

@@ -163,9 +163,10 @@ impl Journal {
         let since = *self.in_vain.get_or_insert(now);
         (now >= since + PATIENCE && self.may_say(now, "calls")).then(|| {
             format!(
-                "{calling} of the neighbours that are called do not answer; is there another \
-                 network secret, or is this node's key not in their list? See `shoal peers`; what \
-                 a member missed while it was away it gets by `shoal network fetch`"
+                "{calling} of the neighbours that are called do not answer: does a firewall keep \
+                 UDP from their ports, or do they not run? `shoal peers` shows the ports. Else the \
+                 network secret is another one, or their list lacks this node's key; what a member \
+                 missed while it was away it gets by `shoal network fetch`"
             )
         })
     }
@@ -303,7 +304,9 @@ mod tests {
         assert_eq!(journal.calls(at(0), 1), None);
         assert_eq!(journal.calls(at(29), 1), None);
         assert!(!journal.is_in_vain(at(29)) && journal.is_in_vain(at(30)));
-        assert!(journal.calls(at(30), 1).unwrap().contains("do not answer"));
+        let said = journal.calls(at(30), 1).unwrap();
+        let [first, second] = ["firewall", "secret"].map(|word| said.find(word).unwrap());
+        assert!(said.contains("do not answer") && first < second, "{said}");
         assert_eq!(journal.calls(at(31), 1), None);
         assert_eq!(journal.calls(at(40), 0), None);
         assert!(!journal.is_in_vain(at(40)));

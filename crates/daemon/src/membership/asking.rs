@@ -22,6 +22,9 @@ const BATCH: usize = 64;
 /// refuses does not become better by silence, but a network that comes up meanwhile is waited for.
 const UNSENDABLE: Duration = Duration::from_secs(5);
 
+/// How long a person waits before [`Event::Unanswered`] says that nobody has answered yet.
+const UNANSWERED: Duration = Duration::from_secs(3);
+
 /// Sockets of the families that a registrar's endpoints have.
 struct Sockets(Vec<UdpSocket>);
 
@@ -96,6 +99,7 @@ pub fn ask(
     let (clock, seed) = (Clock::new(), os_random()?);
     let mut newcomer = Newcomer::new(own, contact, goal, seed, clock.now());
     let (mut buffer, mut sent, began) = ([0; DATAGRAM_MAX], Sent::default(), clock.now());
+    let mut told = None;
     loop {
         newcomer.handle_timeout(clock.now(), unix_ms() / 1_000);
         if let Some(end) = drain(&mut newcomer, &sockets, &mut sent, heard) {
@@ -107,7 +111,11 @@ pub fn ask(
         {
             return Ok(Event::Failed(Fault::Unsendable(why.to_string())));
         }
-        let next = newcomer.poll_timeout().unwrap_or(now);
+        let mut next = newcomer.poll_timeout().unwrap_or(now);
+        if told.is_none() && !newcomer.is_welcomed() {
+            next = next.min(began + UNANSWERED);
+            told = (now >= began + UNANSWERED).then(|| heard(&Event::Unanswered));
+        }
         sockets.wait(next.since(now))?;
         for socket in &sockets.0 {
             for _ in 0..BATCH {

@@ -43,8 +43,7 @@ impl Worker {
             let (version, members) = (status.list_version, status.members);
             tracing::info!(version, members, "the authority's list is in force");
         } else {
-            let state = status.state.replace('_', " ");
-            tracing::warn!("nobody is a member here: the authority's list is {state}");
+            tracing::warn!("{}", standing_words(&status.state));
         }
         applied?.map(|_| ())
     }
@@ -155,11 +154,32 @@ fn changed_hosts(me: &str, older: &Hosts, newer: &Hosts) -> Vec<String> {
 /// Hosts that a reload names one by one.
 const HOSTS_SHOWN: usize = 32;
 
+/// What a list that is not in force means for this node, for the log.
+fn standing_words(state: &str) -> &'static str {
+    match state {
+        "not_a_member" => {
+            "this node is no member by the authority's list: its links carry newer lists alone"
+        }
+        "stale" => {
+            "the authority's list is too old, so nobody is a member here until a newer one comes: \
+             `shoal authority renew` at the authority"
+        }
+        _ => "there is no list of the authority's yet, so nobody is a member here",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
     use super::*;
+
+    #[test]
+    fn each_standing_has_words_that_say_who_is_no_member() {
+        assert!(standing_words("not_a_member").starts_with("this node is no member"));
+        assert!(standing_words("stale").contains("too old"));
+        assert!(standing_words("missing").contains("no list"));
+    }
 
     #[test]
     fn rules_that_changed_are_named() {

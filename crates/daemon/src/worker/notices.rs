@@ -1,5 +1,7 @@
 //! What a node tells its operator of its neighbours: warnings in the status, lines in the log.
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use shoal_directory::span;
@@ -16,6 +18,8 @@ use crate::worker::first::{Parts, Worker};
 
 /// Least difference of clocks, in milliseconds, to warn of; proofs of routes hold for an hour.
 const CLOCKS_MS: u64 = 60_000;
+/// Endpoints named in one warning.
+const NAMED_MAX: usize = 4;
 /// How long the warning stays after the last sign that two nodes have one key.
 const TWINS_FOR: Duration = Duration::from_secs(600);
 /// Proofs newer than this router's own that show another with its key: one or two may be left from
@@ -130,7 +134,8 @@ pub fn warnings(parts: &Parts, now: Time) -> Vec<String> {
     }
     let is_up = |link: LinkView| link.up_since.is_some();
     if parts.authority.is_some() && parts.journal.is_in_vain(now) && !relay.links().any(is_up) {
-        all.push(ALONE.into());
+        let fixed = relay.links().filter(|link| link.called && hops(link).is_none());
+        all.push(alone(&fixed.filter_map(|link| link.endpoint).collect()));
     }
     all.extend(parts.lookups.faults());
     let waiting = &parts.journal.waiting;
@@ -140,9 +145,16 @@ pub fn warnings(parts: &Parts, now: Time) -> Vec<String> {
     all
 }
 
-const ALONE: &str = "no neighbour answers: is the way to them open? If the network's secret \
-                     changed while this machine was away, `shoal network fetch` gets the new one \
-                     from the registrar";
+/// What keeps all neighbours, which are called at these endpoints, from answering.
+fn alone(called: &BTreeSet<SocketAddr>) -> String {
+    let named: Vec<String> = called.iter().take(NAMED_MAX).map(ToString::to_string).collect();
+    let at = if named.is_empty() { String::new() } else { format!(" at {}", named.join(", ")) };
+    format!(
+        "no neighbour answers{at}: does a firewall keep UDP from that port, or does nothing run \
+         there? If the network's secret changed while this machine was away, `shoal network \
+         fetch` gets the new one from the registrar"
+    )
+}
 
 const OUTRUN_WORDS: &str = "another router announces itself with this one's address and key: stop \
                             one, or give it an address and a key of its own";
@@ -257,6 +269,14 @@ mod tests {
         let mut notices = Notices::default();
         change(&mut notices);
         notices
+    }
+
+    #[test]
+    fn silent_neighbours_are_named_with_their_ports() {
+        let at = ["192.0.2.1:7400", "[2001:db8::1]:7400"].map(|at| at.parse().unwrap());
+        let said = alone(&at.into());
+        assert!(said.contains("at 192.0.2.1:7400, [2001:db8::1]:7400: does a firewall"), "{said}");
+        assert!(alone(&BTreeSet::new()).starts_with("no neighbour answers: "));
     }
 
     #[test]

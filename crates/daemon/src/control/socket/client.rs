@@ -3,11 +3,13 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::{Gid, Group};
 
 use super::frame::{FrameError, read_frame, write_frame};
 use crate::control::api::{Body, Command, ErrorReply, Event, FromNode, PROTOCOL, Reply, ToNode};
@@ -27,14 +29,32 @@ pub enum ConnectError {
     )]
     NotRunning(PathBuf),
     /// The socket is there, but not for this user.
-    #[error(
-        "{0}: permission denied; only root, the node's user and members of its control_group may \
-         command it (`ls -l` on the socket shows the group)"
-    )]
+    #[error("{0}: permission denied: {hint}", hint = way_in(.0))]
     Denied(PathBuf),
     /// Anything else.
     #[error("{0}: {1}")]
     Io(PathBuf, io::Error),
+}
+
+/// How this user gets the right to command the node whose socket this is.
+fn way_in(socket: &Path) -> String {
+    let group = std::fs::metadata(socket).ok().filter(|meta| meta.mode() & 0o060 == 0o060);
+    let group = group.and_then(|meta| Group::from_gid(Gid::from_raw(meta.gid())).ok().flatten());
+    // An unreadable folder hides the socket: the node's own group is the likeliest.
+    group_words(group.map(|group| group.name).filter(|name| name != "root").as_deref())
+}
+
+fn group_words(group: Option<&str>) -> String {
+    match group {
+        Some(group) => format!(
+            "only root, the node's user and members of the group {group} may command this node; \
+             `sudo usermod -aG {group} USER` makes a user one from the next login on"
+        ),
+        None => "only root and the node's user may command this node: repeat with sudo; or set \
+                 control_group in [node] of its node.toml to a group that you are in, and restart \
+                 it"
+        .into(),
+    }
 }
 
 /// Why a command brought no result.
@@ -202,5 +222,18 @@ impl Connection {
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_not_command_a_node_is_told_how_to_get_in() {
+        assert!(group_words(Some("shoal")).contains("usermod -aG shoal USER"));
+        assert!(group_words(None).contains("control_group"));
+        let said = ConnectError::Denied("/nowhere/control.sock".into()).to_string();
+        assert!(said.contains("/nowhere/control.sock: permission denied"), "{said}");
     }
 }
