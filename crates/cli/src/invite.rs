@@ -1,5 +1,7 @@
 //! `shoal invite`: texts by which machines join, who waits, who may.
 
+use std::io::IsTerminal;
+
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use shoal_daemon::control::api::{Asked, Given, InviteAsked, InviteMade, Joiner};
@@ -127,12 +129,15 @@ pub fn print(json: bool, invite: &InviteMade) -> Result<()> {
     if json {
         return Ok(output::json("invite", invite)?);
     }
-    for line in qr::lines(&invite.text, output::coloured())? {
-        output::line(&line)?;
+    // A file or a pipe gets the text alone, as `shoal up -` reads it.
+    if std::io::stdout().is_terminal() {
+        for line in qr::lines(&invite.text, output::coloured())? {
+            output::line(&line)?;
+        }
     }
     output::line(&invite.text)?;
     let (id, until) = (&invite.id, utc(invite.expires_unix_s));
-    eprintln!("shoal: invite {id}, until {until}; on the machine that is to join: shoal up INVITE");
+    eprintln!("shoal: invite {id}, until {until}; on the machine that is to join: shoal up -");
     invite.warnings.iter().for_each(|text| eprintln!("shoal: warning: {text}"));
     Ok(())
 }

@@ -82,6 +82,9 @@ pub fn refusals(setup: &Setup) -> Refusals {
         found.faults.extend(contact.err().map(|why| format!("[registrar] {why}")));
     }
     devices(setup, &mut found);
+    if let Err(e) = setup.check_overlay() {
+        found.note(&e);
+    }
     found.warnings.extend(Hopping::unreached(config, &setup.hosts));
     if let Err(e) = privileges::check_seal() {
         found.rights.push(format!("{e:#}"));
@@ -105,6 +108,18 @@ pub fn refusals(setup: &Setup) -> Refusals {
         own_names(config, &mut found);
     }
     found
+}
+
+/// Refuses a place for a control socket that no user's node could have.
+///
+/// # Errors
+///
+/// What to do about it. A place of another user, as a unit's is, is none of them.
+pub fn check_socket(socket: &Path) -> io::Result<()> {
+    match socket::check_place(socket) {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        checked => checked,
+    }
 }
 
 /// What the node could not have of virtual devices.
@@ -173,17 +188,22 @@ fn identities(config: &Config, found: &mut Refusals) {
         Ok(_) => {}
         Err(e) => found.note(&e),
     }
-    let group = config.node.control_group.as_ref();
-    match group.map(|name| privileges::find_group(name)).transpose() {
-        Ok(Some(group)) if !may_give_to(group.gid) => {
-            found.rights.push(format!(
-                "[node] control_group: this user is not in {:?}, so it can't give the control \
-                 socket to it",
-                group.name
-            ));
+    let keys = [
+        ("control_group", &config.node.control_group),
+        ("registrar_group", &config.node.registrar_group),
+    ];
+    for (key, group) in keys {
+        let group = group.as_ref().map(|name| privileges::find_group(key, name)).transpose();
+        match group {
+            Ok(Some(group)) if !may_give_to(group.gid) => {
+                found.rights.push(format!(
+                    "[node] {key}: this user is not in {:?}, so it can't give the socket to it",
+                    group.name
+                ));
+            }
+            Ok(_) => {}
+            Err(e) => found.note(&e),
         }
-        Ok(_) => {}
-        Err(e) => found.note(&e),
     }
 }
 

@@ -70,12 +70,12 @@ pub fn find_user(name: &str) -> anyhow::Result<User> {
     }
 }
 
-/// The group that `name` names.
-pub fn find_group(name: &str) -> anyhow::Result<Group> {
+/// The group that the key `key` names.
+pub fn find_group(key: &str, name: &str) -> anyhow::Result<Group> {
     match Group::from_name(name).with_context(|| format!("can't look up group {name:?}"))? {
         Some(group) => Ok(group),
         None => bail!(
-            "[node] control_group: there is no group {name:?}; create it with \
+            "[node] {key}: there is no group {name:?}; create it with \
              `groupadd --system {name}`"
         ),
     }

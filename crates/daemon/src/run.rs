@@ -138,7 +138,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     let (mut ports, receivers, taken) = build::open_ports(&setup)?;
     warnings.extend(taken);
     let more = build::open_more_ports(&setup.config, &ports)?;
-    let mut interface = open_interface(&setup)?;
+    let mut interface = open_interface(&setup, &mut warnings)?;
     let hopping = open_hop(&setup, &options, (&ports, &more), &mut warnings)?;
     let responder = open_responder(&setup.config, interface.as_ref(), &mut warnings)?;
     let waker = Waker::new().context("can't make an event descriptor")?;
@@ -263,19 +263,25 @@ fn seal(
     Ok(warnings)
 }
 
-fn open_interface(setup: &Setup) -> anyhow::Result<Option<Interface>> {
-    let (key, ipv4) = (setup.identity.public(), own_ipv4(setup));
+/// Opens the interface; `warnings` gets what it declines of the authority's list.
+fn open_interface(setup: &Setup, warnings: &mut Vec<String>) -> anyhow::Result<Option<Interface>> {
+    let Some(config) = &setup.config.interface else { return Ok(None) };
+    setup.check_overlay()?;
+    let (key, (ipv4, refusal)) = (setup.identity.public(), setup.ipv4());
     let workers = setup.config.data.workers;
-    let open = |config| Interface::open(config, workers, setup.overlay(), &key, ipv4);
-    setup.config.interface.as_ref().map(open).transpose()
+    let mut interface = Interface::open(config, workers, setup.overlay(), &key, ipv4)?;
+    if let Some(refusal) = refusal {
+        if let Some(own) = setup.authority.as_ref().and_then(Authority::own_ipv4) {
+            interface.decline(own);
+        }
+        warnings.push(refusal);
+    }
+    Ok(Some(interface))
 }
 
 /// The IPv4 address that this node's interface has, if it has one.
 pub(crate) fn own_ipv4(setup: &Setup) -> Option<Ipv4Addr> {
-    match &setup.authority {
-        Some(authority) => authority.own_ipv4(),
-        None => setup.hosts.by_key(&setup.identity.public()).and_then(|own| own.ipv4),
-    }
+    setup.ipv4().0
 }
 
 /// Readies the kernel for addresses that hop. A node that lives as long as one command leaves the
@@ -359,9 +365,12 @@ fn open_control(
     options: &Options,
     user: Option<&nix::unistd::User>,
 ) -> anyhow::Result<Server> {
-    let group = config.node.control_group.as_ref();
-    let group = group.map(|name| privileges::find_group(name)).transpose()?;
-    let group = group.map(|group| group.gid.as_raw());
+    let number = |key: &str, group: &Option<String>| {
+        let found = group.as_ref().map(|name| privileges::find_group(key, name)).transpose();
+        found.map(|group| group.map(|group| group.gid.as_raw()))
+    };
+    let group = number("control_group", &config.node.control_group)?;
+    let registrars = number("registrar_group", &config.node.registrar_group)?;
     let ring = waker.clone();
     let wake: Wake = Arc::new(move || ring.wake());
     let mut server = Server::new(commands, wake, group);
@@ -371,6 +380,10 @@ fn open_control(
         let user = user.map(|user| (user.uid, user.gid));
         let owner = Owner { user, group: None };
         server.bind(&path, Some(owner)).context("can't open the control socket")?;
+        if let Some(group) = registrars {
+            let narrow = server.bind_narrow(&config.registrar_socket(), Some(owner), group);
+            narrow.context("can't open the registrar's socket")?;
+        }
     }
     Ok(server)
 }

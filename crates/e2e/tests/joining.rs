@@ -173,3 +173,32 @@ fn secrets_are_their_owners_and_the_registrar_has_neither_authority_nor_node() {
     fs::rename(world.path("authority"), world.path("medium")).unwrap();
     assert!(!warned(&world.ask(&["registrar", "status"]).unwrap()));
 }
+
+/// Every user of the machine can list processes with their arguments.
+#[test]
+fn an_invite_among_the_arguments_is_hidden_while_the_command_waits() {
+    let mut world = World::new();
+    let invite = world.invite(&["--approve"]);
+    let dir = world.path("alice").to_str().unwrap().to_owned();
+    world.spawn("alice", &["up", &invite, "--no-start", "--no-interface", "--dir", &dir]);
+    let said = |world: &World| fs::read_to_string(world.path("alice.log")).unwrap();
+    world.until(|world| said(world).contains("six words"));
+    let pid = world.running.last().unwrap().1.id();
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+    let line = String::from_utf8_lossy(&line).replace('\0', " ");
+    assert!(!line.contains("SHOAL:") && !line.contains(&invite[20..40]), "{line}");
+    assert!(line.contains(" up xxx") && line.contains("--no-start --no-interface"), "{line}");
+}
+
+#[test]
+fn a_registrar_that_does_not_answer_is_named_with_its_port_within_seconds() {
+    let mut world = World::new();
+    let invite = world.invite(&[]);
+    world.end("registrar", "-KILL");
+    let mut up = std::process::Command::new("timeout");
+    up.args(["6", shoal_e2e::program(), "up", &invite, "--no-start", "--no-interface", "--dir"]);
+    let output = up.arg(world.path("alice")).stdin(Stdio::null()).output().unwrap();
+    let said = text(&output).1;
+    assert!(said.contains("no answer yet from the registrar at 127."), "{said}");
+    assert!(said.contains("firewall"), "{said}");
+}

@@ -62,6 +62,7 @@ fn a_member_gets_another_key_and_the_old_one_is_refused() {
     let (before, old) = (status(&world, "alice"), key(&world, "alice"));
     let said = rekeys(&world, "alice");
     assert!(said.contains("restart it"), "{said}");
+    assert!(said.contains("its IPv6 address follows from the key"), "{said}");
     let new = key(&world, "alice");
     assert_ne!(new, old);
     let mode = fs::metadata(world.path("alice/node.key")).unwrap().permissions().mode();

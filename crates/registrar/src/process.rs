@@ -366,7 +366,7 @@ fn open_control(
     user: Option<&nix::unistd::User>,
 ) -> anyhow::Result<Server> {
     let group = config.control_group.as_ref();
-    let group = group.map(|name| privileges::find_group(name)).transpose()?;
+    let group = group.map(|name| privileges::find_group("control_group", name)).transpose()?;
     let ring = waker.clone();
     let wake: Wake = Arc::new(move || ring.wake());
     let mut server = Server::new(commands, wake, group.map(|group| group.gid.as_raw()));

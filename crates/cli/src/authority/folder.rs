@@ -1,8 +1,8 @@
 //! The authority's folder: one command at a time, and each list in one step.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -42,7 +42,9 @@ pub struct Authority {
 
 /// Makes the folder with a new key and a list without members, of a network with this prefix.
 pub fn create(dir: &Path, key: &SigningKey, overlay: Prefix) -> Result<List> {
-    std::fs::create_dir_all(dir).map_err(|e| wrong(dir, e))?;
+    // Who is in a network is nobody else's business on this machine.
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(|e| wrong(dir, e))?;
     let file = dir.join(KEY);
     let list = dir.join(LIST);
     if list.exists() {
@@ -148,7 +150,7 @@ pub fn write(file: &Path, bytes: &[u8]) -> Result<()> {
             .write(true)
             .create(true)
             .truncate(true)
-            .mode(0o644)
+            .mode(0o600)
             // Opening a pipe of that name must not block.
             .custom_flags(libc::O_NONBLOCK)
             .open(&fresh)?;
@@ -162,6 +164,17 @@ pub fn write(file: &Path, bytes: &[u8]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_other_user_reads_what_an_authority_has() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().join("net");
+        create(&dir, &SigningKey::from_seed([1; 32]), "fd00::/48".parse().unwrap()).unwrap();
+        Authority::open(&dir).unwrap().save().unwrap();
+        let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(dir.join(LIST)), mode(dir.join(KEY)), mode(dir)), (0o600, 0o600, 0o700));
+    }
 
     #[test]
     fn a_mandate_that_ended_leaves_its_serial() {

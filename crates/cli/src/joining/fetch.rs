@@ -15,7 +15,7 @@ use super::place::Place;
 use super::rekey::files_user;
 use super::start::{Service, has_units};
 use super::store::{Stored, store_all};
-use super::up::{SILENT, not_done};
+use super::up::{SILENT, not_done, unanswered};
 use crate::failure::{self, Failure};
 use crate::options::Common;
 use crate::output;
@@ -61,7 +61,8 @@ fn ask(config: &Config, user: Option<u32>) -> Result<Joined> {
     let identity = keys::load_identity_for(&config.path(&config.node.key_file), user);
     let identity = identity.map_err(|e| wrong(e.to_string()))?;
     // A member that asks for a longer membership is granted the one that it has, until that is due.
-    let end = asking::ask(identity, contact, Goal::Renew, &mut |_| true);
+    let mut silence = unanswered(&contact.endpoints);
+    let end = asking::ask(identity, contact, Goal::Renew, &mut silence);
     match end.context("the registrar can't be asked")? {
         Event::Joined(joined) => Ok(*joined),
         Event::Refused(Refusal::Adopted) => Err(Failure::of(failure::REFUSED, BY_HAND)),

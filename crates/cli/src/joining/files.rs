@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use nix::fcntl::{Flock, FlockArg};
 
+use super::interface::InterfaceToml;
 use super::place::Place;
 use crate::failure::{self, Failure};
 
@@ -17,6 +18,13 @@ use crate::failure::{self, Failure};
 const WAITING: &str = ".joining";
 /// Room that the files may need, in bytes, taken before a use of an invite is spent for them.
 const ROOM: u64 = 1 << 20;
+
+/// Files of a node that has just begun.
+pub const NODE_FILES: &[&str] =
+    &["node.toml", "node.key", "network.key", "network.list", "network.seen", "network.chains"];
+/// The registrar's ones.
+pub const REGISTRAR_FILES: &[&str] =
+    &["registrar.toml", "ledger", "registrar.key", "door.key", "network.key", "network.list"];
 
 /// Something is wrong with a file.
 pub fn wrong(path: &Path, why: impl core::fmt::Display) -> anyhow::Error {
@@ -168,11 +176,10 @@ pub struct NodeToml<'a> {
     pub listen: Vec<SocketAddr>,
     /// Its control socket.
     pub socket: PathBuf,
-    /// The group that may command it.
-    pub control_group: Option<&'a str>,
-    /// Whether it has a virtual interface and names; length of the prefix of IPv4 addresses, if the
-    /// network has them.
-    pub interface: Option<Option<u8>>,
+    /// The group of the registrar's user.
+    pub registrar_group: Option<&'a str>,
+    /// Its virtual interface.
+    pub interface: Option<&'a InterfaceToml>,
     /// Whether the node keeps its lines in /etc/resolv.conf.
     pub resolv_conf: bool,
     /// The authority's public key.
@@ -206,18 +213,25 @@ impl NodeToml<'_> {
             line("listen", format!("[{}]", listen.join(", ")));
         }
         line("control_socket", quoted(self.socket.display()));
-        if let Some(group) = self.control_group {
-            line("control_group", quoted(group));
+        if let Some(group) = self.registrar_group {
+            line("registrar_group", quoted(group));
         }
         line("\n[links]\naccept", quoted("members"));
-        if let Some(ipv4) = self.interface {
-            match ipv4 {
-                Some(bits) => line("\n[interface]\nipv4_bits", bits.to_string()),
-                None => line("\n[interface]\nname", quoted("shoal0")),
+        if let Some(interface) = self.interface {
+            line("\n[interface]\nname", quoted(&interface.name));
+            if let Some(bits) = interface.ipv4_bits {
+                line("ipv4_bits", bits.to_string());
             }
-            line("\n[names]\ndomain", quoted("shoal"));
-            if self.resolv_conf {
-                line("resolv_conf", "true".into());
+            if !interface.accept_ipv4.is_empty() {
+                let accepted: Vec<_> = interface.accept_ipv4.iter().map(quoted).collect();
+                line("accept_ipv4", format!("[{}]", accepted.join(", ")));
+            }
+            if let Some(at) = interface.names {
+                line("\n[names]\ndomain", quoted("shoal"));
+                line("listen", quoted(at));
+                if self.resolv_conf {
+                    line("resolv_conf", "true".into());
+                }
             }
         }
         line("\n[authority]\nkey", quoted(&self.authority));
@@ -371,13 +385,19 @@ mod tests {
         let key = shoal_crypto::Identity::from_seed([1; 32]).public().to_string();
         let authority = shoal_crypto::SigningKey::from_seed([2; 32]).public().to_string();
         let endpoint: SocketAddr = "192.0.2.1:7500".parse().unwrap();
+        let interface = InterfaceToml {
+            name: "shoal3".into(),
+            ipv4_bits: Some(24),
+            accept_ipv4: vec!["8.0.0.0/8".parse().unwrap()],
+            names: Some("127.0.0.154:53".parse().unwrap()),
+        };
         let node = NodeToml {
             name: "bob",
             address: "1.7".into(),
             listen: vec!["0.0.0.0:12345".parse().unwrap(), "[::]:12345".parse().unwrap()],
             socket: "/run/sh\"oal/control.sock".into(),
-            control_group: Some("shoal"),
-            interface: Some(Some(24)),
+            registrar_group: Some("shoal"),
+            interface: Some(&interface),
             resolv_conf: true,
             authority: authority.clone(),
             seen_file: "/var/lib/shoal/network.seen".into(),
@@ -390,10 +410,12 @@ mod tests {
         };
         let config = read(&node);
         assert_eq!(config.node.control_socket, node.socket);
-        assert_eq!(
-            (config.interface.unwrap().ipv4_bits, config.names.unwrap().resolv_conf),
-            (24, true)
-        );
+        let names = config.names.unwrap();
+        assert!(names.resolv_conf);
+        assert_eq!(names.listen.0.0, "127.0.0.154:53".parse().unwrap());
+        let read_back = config.interface.unwrap();
+        assert_eq!((read_back.ipv4_bits, read_back.name.as_str()), (24, "shoal3"));
+        assert_eq!(read_back.accept_ipv4[0].0.0, interface.accept_ipv4[0]);
         assert_eq!(config.circuits.met_file(), Path::new("/var/lib/shoal/circuits.met"));
         assert_eq!(config.registrar.unwrap().endpoints(), [endpoint]);
         let plain = NodeToml { listen: Vec::new(), interface: None, registrar: None, ..node };

@@ -15,7 +15,7 @@ use super::files::{sync, wrong};
 use super::place::Place;
 use super::rekey::{files_user, forget};
 use super::start::{Service, disable, has_units};
-use super::up::{SILENT, not_done};
+use super::up::{SILENT, not_done, unanswered};
 use crate::failure::{self, Failure};
 use crate::options::Common;
 use crate::output;
@@ -83,7 +83,8 @@ fn ask(config: &Config, is_unit: bool) -> Result<()> {
     let contact = renewal::contact(config, user).map_err(wrong)?;
     let identity = keys::load_identity_for(&config.path(&config.node.key_file), user);
     let identity = identity.map_err(|e| wrong(e.to_string()))?;
-    let end = asking::ask(identity, contact, Goal::Leave, &mut |_| true);
+    let mut silence = unanswered(&contact.endpoints);
+    let end = asking::ask(identity, contact, Goal::Leave, &mut silence);
     match end.context("the registrar can't be asked")? {
         Event::Left => Ok(()),
         Event::Failed(why @ Fault::Silent { welcomed: false }) => {
@@ -149,7 +150,7 @@ mod tests {
             address: "1.7".into(),
             listen: Vec::new(),
             socket: "control.sock".into(),
-            control_group: None,
+            registrar_group: None,
             interface: None,
             resolv_conf: false,
             authority: authority.public().to_string(),

@@ -1,25 +1,28 @@
 //! `shoal network create`: an authority, the first router, a registrar, and the first invite.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use shoal_crypto::{Identity, NetworkSecret, SigningKey};
-use shoal_daemon::config::keys;
+use shoal_daemon::config::{REGISTRAR_SOCKET, keys};
 use shoal_daemon::control::api::Given;
-use shoal_daemon::tun::check_device;
-use shoal_daemon::tun::dns::left_to_operator;
+use shoal_daemon::control::socket::check_free;
+use shoal_daemon::tun::consent::is_public;
 use shoal_directory::{Carrier, HostRange, List, Mandate, Member, Prefix, check_new_name, is_name};
 use shoal_joining::DoorSecret;
 use shoal_wire::Address;
 
 use super::fetch::{self, Fetch};
-use super::files::{NodeToml, RegistrarToml, Staging, make_folder, write};
+use super::files::{
+    NODE_FILES, NodeToml, REGISTRAR_FILES, RegistrarToml, Staging, make_folder, write,
+};
+use super::interface::{InterfaceArgs, InterfaceToml, check_machine, say_names};
 use super::place::{Place, own_name};
 use super::ports::{self, listen_at};
-use super::start::{Children, Service, enable, hand_over, has_units, unit_group, unit_user};
+use super::start::{Children, LOOK, Service, enable, hand_over, has_units, unit_group};
 use crate::authority::folder::{self, Authority, now_s};
 use crate::check;
 use crate::failure::{self, Failure};
@@ -38,10 +41,9 @@ const GROUP: &str = "members";
 /// How long the registrar may take to answer for the first time.
 const PATIENCE: Duration = Duration::from_secs(20);
 const DAY_S: u64 = 86_400;
-
 const EXAMPLES: &str = "\
 Examples:
-  shoal network create home                        others call this machine where it guesses
+  shoal network create home                        others call the address of its default route
   shoal network create home --endpoint 192.0.2.2   they call it there
   shoal network create home --endpoint 192.0.2.2:7400 --registrar 192.0.2.2:7401
   shoal network create home --uses 5 --ipv4 10.9.0.0/24
@@ -113,9 +115,8 @@ struct Create {
     /// old.
     #[arg(long, value_name = "TIME", default_value = "90d", value_parser = lifetime)]
     max_staleness: u64,
-    /// Make no virtual interface on this machine.
-    #[arg(long)]
-    no_interface: bool,
+    #[command(flatten)]
+    interface: InterfaceArgs,
     /// Where neither systemd-resolved nor resolvconf runs: have the node keep its lines in
     /// /etc/resolv.conf while it runs, so that programs find NAME and NAME.shoal.
     #[arg(long)]
@@ -158,7 +159,7 @@ struct Plan<'a> {
     door_at: SocketAddr,
     router_key: Identity,
     registrar_key: Identity,
-    interface: bool,
+    interface: Option<InterfaceToml>,
     unit: bool,
 }
 
@@ -172,19 +173,6 @@ fn create(common: &Common, args: &Create) -> Result<()> {
 
 fn usage(text: impl Into<String>) -> anyhow::Error {
     Failure::of(failure::USAGE, text)
-}
-
-/// The address that this machine has towards others: what its routes say, without a packet.
-fn guess() -> Option<IpAddr> {
-    let ways: [(IpAddr, IpAddr); 2] = [
-        (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 1).into()),
-        (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()),
-    ];
-    ways.into_iter().find_map(|(any, far)| {
-        let socket = UdpSocket::bind((any, 0)).ok()?;
-        socket.connect((far, 9)).ok()?;
-        socket.local_addr().ok().map(|at| at.ip()).filter(|ip| !ip.is_unspecified())
-    })
 }
 
 /// Refuses folders of another network, and what a command that was broken off has left: nothing
@@ -246,25 +234,16 @@ impl<'a> Plan<'a> {
         check_new(&node, &registrar, &authority)?;
         let (ip, port) = match args.endpoint {
             Some(endpoint) => endpoint,
-            None => (said_guess()?, None),
+            None => (ports::own_address()?, None),
         };
         let (router_key, at) = ports::key_for(ip, port, None)?;
         let (ip, port) = args.registrar.unwrap_or((ip, None));
         let (registrar_key, door_at) = ports::key_for(ip, port, Some(at.port()))?;
-        let root = nix::unistd::geteuid().is_root();
-        let interface = !args.no_interface && root;
-        if interface {
-            check_device("[interface]").map_err(|e| {
-                let text = format!("{e:#}; or make the network without one: --no-interface");
-                Failure::of(failure::CONFIG, text)
-            })?;
-        }
         let services = [(Service::Node, &node), (Service::Registrar, &registrar)];
+        // Found now, not when the network is half made.
+        services.iter().try_for_each(|(service, place)| check_machine(*service, place))?;
+        let interface = chosen(args)?;
         let unit = has_units(&services);
-        if unit {
-            // Found now, not when the network is half made.
-            services.iter().try_for_each(|(service, _)| unit_user(*service).map(drop))?;
-        }
         Ok(Plan {
             args,
             name: host,
@@ -287,12 +266,31 @@ impl<'a> Plan<'a> {
         Ok(list)
     }
 
+    /// Where the registrar hands over what it signs: its own socket, if it is another user.
+    fn node_socket(&self) -> PathBuf {
+        match unit_group(&self.node) {
+            Some(_) => self.node.socket.with_file_name(REGISTRAR_SOCKET),
+            None => self.node.socket.clone(),
+        }
+    }
+
     /// Takes back what was made of a network that could not be made whole, so that the command can
     /// be repeated. All of it is this command's: [`check_new`] found none of it.
     fn unmake(&self) {
         // What is left is named when the command is repeated.
         let _left = std::fs::remove_file(registrar_toml(&self.registrar));
         folder::unmake(&self.authority);
+    }
+
+    /// Takes back a whole network that does not run, whose files this command has just made.
+    fn take_back(&self) {
+        for (place, names) in [(&self.node, NODE_FILES), (&self.registrar, REGISTRAR_FILES)] {
+            let state = |name: &&str| place.dir.join(place.state_file(name));
+            for file in names.iter().flat_map(|name| [place.dir.join(name), state(name)]) {
+                let _left = std::fs::remove_file(file);
+            }
+        }
+        self.unmake();
     }
 
     /// Makes the authority's folder, with a list that has the router and the registrar's mandate.
@@ -312,8 +310,8 @@ impl<'a> Plan<'a> {
             groups: vec![GROUP.into()],
             security_groups: Vec::new(),
             prefixes: Vec::new(),
-            interface: self.interface,
-            ipv4: first.filter(|_| self.interface),
+            interface: self.interface.is_some(),
+            ipv4: first.filter(|_| self.interface.is_some()),
             cover: None,
             carrier: Carrier::default(),
             unknown: Vec::new(),
@@ -352,7 +350,7 @@ impl<'a> Plan<'a> {
             listen: listen_at(self.door_at),
             endpoint: self.door_at,
             max_staleness_s: self.args.max_staleness,
-            node_socket: &self.node.socket,
+            node_socket: &self.node_socket(),
             socket: place.socket_named(),
             authority_folder: &self.authority,
         };
@@ -378,15 +376,13 @@ impl<'a> Plan<'a> {
     fn make_node(&self, key: &SigningKey, secret: &NetworkSecret, list: &List) -> Result<()> {
         let place = &self.node;
         let staging = Staging::of(place)?;
-        let bits = self.args.ipv4.map(|prefix| prefix.bits());
         let toml = NodeToml {
             name: &self.name,
             address: ROUTER.to_string(),
             listen: vec![listen_at(self.at)],
             socket: place.socket_named(),
-            // The registrar's user speaks with the node.
-            control_group: unit_group(place),
-            interface: self.interface.then_some(bits),
+            registrar_group: unit_group(place),
+            interface: self.interface.as_ref(),
             resolv_conf: self.args.resolv_conf,
             authority: key.public().to_string(),
             seen_file: place.state_file("network.seen"),
@@ -426,10 +422,16 @@ impl<'a> Plan<'a> {
         if self.unit {
             services.iter().try_for_each(|(service, place)| enable(*service, place))?;
         } else {
-            children = Some(Children::start(&services)?);
+            children = Some(self.begin(&services).inspect_err(|_| self.take_back())?);
         }
-        let given = ask_within(&self.registrar.socket, self.args.invite.asked(), PATIENCE)?;
-        let Given::Invite(made) = given else { return Err(another()) };
+        let given = ask_within(&self.registrar.socket, self.args.invite.asked(), PATIENCE);
+        if given.is_err()
+            && let Some(children) = children.take()
+        {
+            drop(children);
+            self.take_back();
+        }
+        let Given::Invite(made) = given? else { return Err(another()) };
         invite::print(common.json, &made)?;
         match children {
             None => Ok(()),
@@ -438,6 +440,26 @@ impl<'a> Plan<'a> {
                 children.wait(&interrupt)
             }
         }
+    }
+
+    /// Starts node and registrar. The first invite waits for the node, since nobody could use one
+    /// of a network without its router.
+    fn begin(&self, services: &[(Service, &Place)]) -> Result<Children> {
+        let mut children = Children::start(services)?;
+        let began = Instant::now();
+        while check_free(&self.node.socket).is_ok() {
+            let ended = children.check().err();
+            if ended.is_some() || began.elapsed() > PATIENCE {
+                let how = ended.map_or_else(|| "no answer in time".into(), |e| e.to_string());
+                let text = format!(
+                    "the network's first node does not run ({how}): set right what is said above, \
+                     and repeat the command; of the network that it began nothing is left"
+                );
+                return Err(Failure::of(failure::FAILED, text));
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(children)
     }
 
     /// Says which commands come next.
@@ -475,32 +497,21 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Prints the steps for names that are left to the operator, if there are any.
-pub fn say_names(config: &shoal_daemon::config::Config, may_write: bool) -> Result<()> {
-    let Some(names) = &config.names else { return Ok(()) };
-    match left_to_operator(names, may_write) {
-        Some(steps) => Ok(output::line(&names_line(names.domain.as_str(), &steps))?),
-        None => Ok(()),
+/// The interface of the first router. Its IPv4 network is the one that the command names.
+fn chosen(args: &Create) -> Result<Option<InterfaceToml>> {
+    let public = args.ipv4.as_ref().filter(|net| is_public(net));
+    if let Some(net) = public {
+        eprintln!(
+            "shoal: warning: --ipv4 {net} is public: machines that join do without IPv4 unless \
+             they say `shoal up --accept-ipv4 {net}`"
+        );
     }
-}
-
-/// The line about names for an operator.
-pub fn names_line(domain: &str, steps: &str) -> String {
-    format!("so that programs find NAME.{domain} here: {steps}")
-}
-
-/// The address that this machine guesses of itself; says so.
-fn said_guess() -> Result<IpAddr> {
-    let ip = guess().ok_or_else(|| {
-        usage("where do others call this machine? It has no route that says so: --endpoint IP")
-    })?;
-    let only = if shoal_wire::is_private(ip) {
-        "; that is a private address, which only machines beside this one reach"
-    } else {
-        ""
-    };
-    eprintln!("shoal: others call this machine at {ip}, it guesses{only} (else: --endpoint IP)");
-    Ok(ip)
+    let mut interface = args.interface.choose()?;
+    if let Some(interface) = &mut interface {
+        interface.ipv4_bits = args.ipv4.map(|net| net.bits());
+        interface.accept_ipv4.extend(args.ipv4);
+    }
+    Ok(interface)
 }
 
 /// The first address of a network for hosts.
@@ -549,7 +560,7 @@ mod tests {
             door_at: "192.0.2.2:7401".parse().unwrap(),
             router_key: Identity::from_seed([1; 32]),
             registrar_key: Identity::from_seed([2; 32]),
-            interface: false,
+            interface: None,
             unit: false,
         }
     }

@@ -1,4 +1,4 @@
-//! UDP ports that are free on this machine.
+//! UDP ports that are free on this machine, and the address at which others call it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -64,6 +64,40 @@ pub fn listen_at(at: SocketAddr) -> SocketAddr {
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     SocketAddr::new(any, at.port())
+}
+
+/// The address that this machine has towards others: what its routes say, without a packet.
+fn guess() -> Option<IpAddr> {
+    let ways: [(IpAddr, IpAddr); 2] = [
+        (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 1).into()),
+        (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()),
+    ];
+    ways.into_iter().find_map(|(any, far)| {
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect((far, 9)).ok()?;
+        socket.local_addr().ok().map(|at| at.ip()).filter(|ip| !ip.is_unspecified())
+    })
+}
+
+/// The address of this machine's default route, which others call unless somebody says another;
+/// says which it is.
+pub fn own_address() -> Result<IpAddr> {
+    let ip = guess().ok_or_else(|| {
+        Failure::of(
+            failure::USAGE,
+            "where do others call this machine? It has no route that says so: --endpoint IP",
+        )
+    })?;
+    let only = if shoal_wire::is_private(ip) {
+        "; that is a private address, which only machines beside this one reach"
+    } else {
+        ""
+    };
+    eprintln!(
+        "shoal: others call this machine at {ip}, the address that its routes have{only}; \
+         --endpoint IP names another one"
+    );
+    Ok(ip)
 }
 
 #[cfg(test)]

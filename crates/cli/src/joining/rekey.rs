@@ -27,7 +27,7 @@ use super::place::Place;
 use super::ports::free_port;
 use super::start::{Service, has_units, restart, unit_user};
 use super::store::{folder, owner, put, store};
-use super::up::{SILENT, not_done};
+use super::up::{SILENT, not_done, unanswered};
 use crate::failure::{self, Failure};
 use crate::keys::random;
 use crate::options::Common;
@@ -96,6 +96,10 @@ fn say(
         return Ok(output::json("rekey", &value)?);
     }
     output::line(&format!("this machine has a new key: {public}"))?;
+    output::line(
+        "its name, overlay address and IPv4 address stay; its IPv6 address follows from the key, \
+         and is another one from the node's next start on: use its name",
+    )?;
     let words = Service::Node.words(place).join(" ");
     match (runs, restarted) {
         (_, true) => output::line("the unit shoal was restarted with it"),
@@ -153,7 +157,8 @@ impl KeyFiles {
 
     /// Asks for the new key. One that is refused for good does not wait any longer.
     fn ask(&self, contact: Contact, new: Identity) -> Result<Joined> {
-        let end = asking::ask(self.old.clone(), contact, Goal::Rekey(new), &mut |_| true);
+        let mut silence = unanswered(&contact.endpoints);
+        let end = asking::ask(self.old.clone(), contact, Goal::Rekey(new), &mut silence);
         match end.context("the registrar can't be asked")? {
             Event::Joined(joined) => Ok(*joined),
             other => {

@@ -18,7 +18,7 @@ use crate::interrupt::Interrupt;
 /// How long a child may take to stop after SIGTERM.
 const STOP: Duration = Duration::from_secs(6);
 /// How often children are looked at.
-const LOOK: Duration = Duration::from_millis(50);
+pub const LOOK: Duration = Duration::from_millis(50);
 
 /// A service of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,8 +85,8 @@ pub fn unit_user(service: Service) -> Result<User> {
     })
 }
 
-/// The group whose members may command the node of this place, where that is the unit's: the
-/// registrar's user is in it. None where the machine has no such group.
+/// The group of the registrar's user, where the node of this place is the unit's. None where the
+/// machine has no such group.
 pub fn unit_group(place: &Place) -> Option<&'static str> {
     let group = Service::Node.unit();
     let is_there = || Group::from_name(group).is_ok_and(|group| group.is_some());
@@ -163,14 +163,24 @@ impl Children {
             if interrupt.happened() {
                 return Ok(());
             }
-            for (service, child) in &mut self.0 {
-                if let Some(status) = child.try_wait().context("a service can't be watched")? {
-                    let text = format!("{} ended: {status}", service.unit());
-                    return Err(Failure::of(failure::FAILED, text));
-                }
-            }
+            self.check()?;
             std::thread::sleep(LOOK);
         }
+    }
+
+    /// Looks whether all of them run.
+    ///
+    /// # Errors
+    ///
+    /// One has ended.
+    pub fn check(&mut self) -> Result<()> {
+        for (service, child) in &mut self.0 {
+            if let Some(status) = child.try_wait().context("a service can't be watched")? {
+                let text = format!("{} ended: {status}", service.unit());
+                return Err(Failure::of(failure::FAILED, text));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -8,17 +8,18 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use shoal_crypto::Identity;
-use shoal_daemon::config::{Config, keys};
+use shoal_daemon::config::{Config, Setup, keys};
 use shoal_daemon::control::socket::check_free;
 use shoal_daemon::membership::asking;
 use shoal_daemon::membership::chains::chain_file;
 use shoal_daemon::preflight;
-use shoal_daemon::tun::check_device;
 use shoal_daemon::tun::dns::left_to_operator;
-use shoal_joining::{Contact, Event, Fault, Goal, Invite, Joined, Wish};
+use shoal_directory::Prefix;
+use shoal_joining::{Contact, Event, Fault, Goal, Invite, Joined, PASTED_MAX, Wish};
 
+use super::arguments;
 use super::files::{NodeToml, Staging, make_folder, write};
-use super::network::names_line;
+use super::interface::{InterfaceArgs, InterfaceToml, check_machine, names_line};
 use super::place::{Place, own_name};
 use super::ports::free_port;
 use super::start::{Service, become_node, enable, hand_over, has_units};
@@ -29,18 +30,27 @@ use crate::options::Common;
 use crate::output;
 use crate::units::{lifetime, utc};
 
-/// Longest text that is read as an invite, in bytes.
-const INVITE_MAX: u64 = 4_096;
+const EXAMPLES: &str = "\
+Examples:
+  shoal up -                       reads the invite that you paste, and ends with Ctrl-D
+  shoal up - < invite.txt
+  shoal up SHOAL:1/...             shows the invite for a moment to all users of this machine
+  shoal up - --dir ~/shoal2        a second node
+  shoal up                         starts the node again
+
+The invite may have other text around it, as in a mail.";
 const DAY_S: u64 = 86_400;
 /// The files of a node, in the order in which they are put in place.
 const FILES: [&str; 5] = ["node.key", "network.key", "door.key", "network.list", "node.toml"];
 
 /// The arguments of `shoal up`.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub struct Up {
-    /// The invite, with or without white space in it; "-" reads it from standard input, so that no
-    /// list of processes shows it. Without it, the node of an earlier `shoal up` starts.
-    #[arg(value_name = "INVITE", num_args = 0..=64)]
+    /// "-" reads the invite from standard input, where no other user sees it. An invite that stands
+    /// here is taken out of the list of processes at once. Without it, the node of an earlier
+    /// `shoal up` starts.
+    #[arg(value_name = "INVITE", num_args = 0..=4_096)]
     invite: Vec<String>,
     /// What this machine is called. Without it, as its host name says, or with a number behind it.
     #[arg(long, value_name = "NAME")]
@@ -48,13 +58,16 @@ pub struct Up {
     /// Put the files into this folder instead of /etc/shoal.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Make no virtual interface: programs reach nobody by IP, `shoal send` and `ping` do.
-    #[arg(long)]
-    no_interface: bool,
+    #[command(flatten)]
+    interface: InterfaceArgs,
     /// Where neither systemd-resolved nor resolvconf runs: have the node keep its lines in
     /// /etc/resolv.conf while it runs, so that programs find NAME and NAME.shoal.
     #[arg(long)]
     resolv_conf: bool,
+    /// Take IPv4 addresses of the network that are public, or that this machine reaches by another
+    /// interface, such as 192.168.7.0/24; may be repeated. Without it the node does without IPv4.
+    #[arg(long, value_name = "PREFIX", value_parser = ipv4_prefix)]
+    accept_ipv4: Vec<Prefix>,
     /// Leave the start to you, and say how.
     #[arg(long)]
     no_start: bool,
@@ -91,12 +104,21 @@ fn read_invite(words: &[String]) -> Result<Option<Invite>> {
             if std::io::stdin().is_terminal() {
                 eprintln!("shoal: reading the invite from the terminal (Ctrl-D ends it)");
             }
-            let mut text = zeroize::Zeroizing::new(String::new());
-            let read = std::io::stdin().take(INVITE_MAX).read_to_string(&mut text);
+            let mut bytes = zeroize::Zeroizing::new(Vec::new());
+            let read = std::io::stdin().take(PASTED_MAX as u64 + 1).read_to_end(&mut bytes);
             read.map_err(|e| Failure::of(failure::USAGE, format!("standard input: {e}")))?;
-            text
+            // The text around an invite may be in any encoding.
+            zeroize::Zeroizing::new(String::from_utf8_lossy(&bytes).into_owned())
         }
-        words => zeroize::Zeroizing::new(words.concat()),
+        words => {
+            if let Err(e) = arguments::hide(words) {
+                eprintln!(
+                    "shoal: warning: other users of this machine can read the invite in the list \
+                     of processes ({e}): `shoal up -` reads it from standard input"
+                );
+            }
+            zeroize::Zeroizing::new(words.join(" "))
+        }
     };
     let wrong = |e: shoal_joining::InviteError| Failure::of(failure::USAGE, e.to_string());
     text.parse().map(Some).map_err(wrong)
@@ -128,7 +150,9 @@ fn join(common: &Common, args: &Up, place: &Place, invite: Invite) -> Result<()>
     }
     let staging = Staging::of(place)?;
     staging.check_room()?;
-    let interface = wants_interface(args)?;
+    place.state.iter().try_for_each(|state| make_folder(state))?;
+    check_machine(Service::Node, place)?;
+    let mut interface = args.interface.choose()?;
     let identity = own_key(&staging)?;
     let (own, free) = (keys::own_port(&identity), free_port(&identity)?);
     let wish = Wish { or_another: args.name.is_none(), name: args.name.clone().or_else(own_name) };
@@ -143,13 +167,17 @@ fn join(common: &Common, args: &Up, place: &Place, invite: Invite) -> Result<()>
     let life_s = joined.member.expires_unix_s.saturating_sub(unix_s);
     let renew_days = (life_s / 3 / DAY_S).clamp(1, 3_650) as u32;
     let called = joined.router.iter().chain(&endpoints);
+    if let Some(interface) = &mut interface {
+        interface.ipv4_bits = joined.member.ipv4.and(joined.ipv4_bits);
+        interface.accept_ipv4.clone_from(&args.accept_ipv4);
+    }
     let toml = NodeToml {
         name: &joined.member.name,
         address: joined.member.address.to_string(),
         listen: listen(own, free, called),
         socket: place.socket_named(),
-        control_group: None,
-        interface: interface.then_some(joined.member.ipv4.and(joined.ipv4_bits)),
+        registrar_group: None,
+        interface: interface.as_ref(),
         resolv_conf: args.resolv_conf,
         authority: joined.authority.to_string(),
         seen_file: place.state_file("network.seen"),
@@ -169,26 +197,16 @@ fn join(common: &Common, args: &Up, place: &Place, invite: Invite) -> Result<()>
     } else {
         staging.write("network.chains", &chains)?;
     }
-    check_files(&staging)?;
+    let setup = check_files(&staging)?;
     let chains = place.state.is_none().then_some("network.chains");
     staging.settle(&chains.into_iter().chain(FILES).collect::<Vec<_>>())?;
-    say(common, place, &joined)
+    say(common, place, (&joined, interface.as_ref(), &setup))
 }
 
-/// Whether the node gets a virtual interface, which is tried before a use of the invite is spent.
-fn wants_interface(args: &Up) -> Result<bool> {
-    if args.no_interface {
-        return Ok(false);
-    }
-    if !nix::unistd::geteuid().is_root() {
-        eprintln!("shoal: without root there is no virtual interface");
-        return Ok(false);
-    }
-    check_device("[interface]").map_err(|e| {
-        let text = format!("{e:#}; or join without one: --no-interface");
-        Failure::of(failure::CONFIG, text)
-    })?;
-    Ok(true)
+/// Reads IPv4 addresses.
+fn ipv4_prefix(text: &str) -> Result<Prefix, String> {
+    let net = text.parse().ok().filter(|net: &Prefix| net.ip().is_ipv4());
+    net.ok_or_else(|| "expected IPv4 addresses, such as 10.9.0.0/24".into())
 }
 
 /// The key of this machine: made once, so that what is broken off goes on with the same.
@@ -219,6 +237,7 @@ fn listen<'a>(
 
 fn ask(identity: Identity, contact: Contact, wish: Wish) -> Result<Joined> {
     let mut said = None;
+    let mut silence = unanswered(&contact.endpoints);
     let mut heard = |event: &Event| {
         if let Event::Waiting(words) = event {
             let words = words.to_string();
@@ -230,7 +249,7 @@ fn ask(identity: Identity, contact: Contact, wish: Wish) -> Result<Joined> {
                 said = Some(words);
             }
         }
-        true
+        silence(event)
     };
     let end = asking::ask(identity, contact, Goal::Join(wish), &mut heard);
     match end.context("the registrar can't be asked")? {
@@ -244,6 +263,26 @@ fn ask(identity: Identity, contact: Contact, wish: Wish) -> Result<Joined> {
         }
         other => Err(not_done(&other)),
     }
+}
+
+/// Says at which of a registrar's addresses nobody answers so far.
+pub fn unanswered(endpoints: &[SocketAddr]) -> impl FnMut(&Event) -> bool + use<> {
+    let text = silence_words(endpoints);
+    move |event| {
+        if matches!(event, Event::Unanswered) {
+            eprintln!("shoal: {text}");
+        }
+        true
+    }
+}
+
+fn silence_words(endpoints: &[SocketAddr]) -> String {
+    let at: Vec<String> = endpoints.iter().map(ToString::to_string).collect();
+    format!(
+        "no answer yet from the registrar at {} (UDP): does a firewall there keep UDP from that \
+         port, and does the registrar run? Asking on for 27 s",
+        at.join(" and ")
+    )
 }
 
 /// Whom a registrar does not answer, of those who were members.
@@ -262,11 +301,11 @@ pub fn not_done(event: &Event) -> anyhow::Error {
 }
 
 /// Reads the files as the node will, before they count.
-fn check_files(staging: &Staging) -> Result<()> {
+fn check_files(staging: &Staging) -> Result<Setup> {
     let setup = check::load(&staging.path("node.toml"))?;
     let faults = preflight::refusals(&setup).faults;
     if faults.is_empty() {
-        return Ok(());
+        return Ok(setup);
     }
     let text = format!(
         "this machine is a member now, and its node would not start:\n  {}\nset that right, and \
@@ -276,21 +315,39 @@ fn check_files(staging: &Staging) -> Result<()> {
     Err(Failure::of(failure::CONFIG, text))
 }
 
-fn say(common: &Common, place: &Place, joined: &Joined) -> Result<()> {
+/// Says what was joined, and which addresses the machine takes for it.
+fn say(
+    common: &Common,
+    place: &Place,
+    (joined, interface, setup): (&Joined, Option<&InterfaceToml>, &Setup),
+) -> Result<()> {
     let member = &joined.member;
+    let (ipv4, refusal) = setup.ipv4();
     if common.json {
         let value = serde_json::json!({ "name": member.name, "address": member.address.to_string(),
             "ipv4": member.ipv4.map(|ipv4| ipv4.to_string()), "groups": member.groups,
+            "ipv4_declined": refusal,
             "expires_unix_s": member.expires_unix_s, "config": place.node_toml() });
         return Ok(output::json("up", &value)?);
     }
-    let ipv4 = member.ipv4.map_or_else(String::new, |ipv4| format!(" and {ipv4}"));
+    let own = member.ipv4.map_or_else(String::new, |ipv4| format!(" and {ipv4}"));
     let (name, address, until) = (&member.name, member.address, utc(member.expires_unix_s));
     output::line(&format!(
-        "{name} is a member at {address}{ipv4}, in {}, until {until} (it renews itself)",
+        "{name} is a member at {address}{own}, in {}, until {until} (it renews itself)",
         member.groups.join(", ")
     ))?;
     output::line(&format!("the files are in {}", place.dir.display()))?;
+    let bits = interface.and_then(|interface| interface.ipv4_bits);
+    let net = ipv4.zip(bits).and_then(|(ip, bits)| Prefix::around(ip.into(), bits));
+    if let Some(net) = net {
+        output::line(&format!("IPv4 packets to {net} go over this network"))?;
+    }
+    if let Some(said) = interface.and_then(InterfaceToml::said) {
+        output::line(&said)?;
+    }
+    if let Some(refusal) = refusal {
+        eprintln!("shoal: warning: {refusal} ({})", place.node_toml().display());
+    }
     Ok(())
 }
 
@@ -340,7 +397,13 @@ mod tests {
         let said = |text: &str| read_invite(&words(text)).unwrap_err().to_string();
         assert!(said("SHOAL:2/ABC").contains("version 2"));
         assert!(said("SHOAL:1/00 00").contains("part of it is missing"));
-        assert!(said("https://x").contains("no invite"));
+        assert!(said("https://x").contains("there is no invite"));
+    }
+
+    #[test]
+    fn who_does_not_answer_is_said_with_its_port() {
+        let said = silence_words(&["192.0.2.1:7401".parse().unwrap()]);
+        assert!(said.contains("at 192.0.2.1:7401 (UDP)") && said.contains("firewall"), "{said}");
     }
 
     #[test]

@@ -49,11 +49,13 @@ pub(crate) use setup::unnamed;
 pub use setup::{
     Experiment, Listen, NO_LINK, Newer, Setup, SetupError, files, overlay_of, reread, warnings,
 };
-pub use text::{EncryptWith, PeerEndpoint, Text, can_be_called};
+pub use text::{EncryptWith, NAMES_AT, PeerEndpoint, Text, can_be_called, check_interface_name};
 
 /// Longest path of a Unix socket, in bytes.
 const SOCKET_PATH_MAX: usize = 107;
 
+/// The registrar's socket, in the folder of the control socket.
+pub const REGISTRAR_SOCKET: &str = "registrar.sock";
 /// Where the control socket is unless the configuration says otherwise.
 pub const DEFAULT_CONTROL_SOCKET: &str = "/run/shoal/control.sock";
 
@@ -247,6 +249,11 @@ impl Config {
     /// Path of the control socket.
     pub fn control_socket(&self) -> PathBuf {
         self.path(&self.node.control_socket)
+    }
+
+    /// Path of the registrar's socket.
+    pub fn registrar_socket(&self) -> PathBuf {
+        self.control_socket().with_file_name(REGISTRAR_SOCKET)
     }
 
     /// This configuration with the values of `newer` where a reload applies them.

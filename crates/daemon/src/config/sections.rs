@@ -14,7 +14,7 @@ use super::error::{ConfigError, Source};
 use super::hop::{HopInterval, MEETING, MeetingPlace};
 use super::section::{Shown, optional_section, section};
 use super::text::{
-    Accepted, Domain, InterfaceName, ListenAt, Loopback, PeerEndpoint, Served, Text,
+    Accepted, Domain, InterfaceName, Ipv4Net, ListenAt, Loopback, PeerEndpoint, Served, Text,
 };
 
 /// The example of `listen`: all addresses of both families.
@@ -57,6 +57,10 @@ section! {
         /// Members of this group may command the node besides root and the node's own user. When
         /// absent, nobody else may.
         control_group: Option<String>, optional "shoal".into(), reload no;
+        /// Members of this group, such as the registrar's user, may hand over lists and
+        /// supplements, and get the network's secret, at the socket registrar.sock beside
+        /// control_socket. They may not command the node there.
+        registrar_group: Option<String>, optional "shoal".into(), reload no;
         /// The user that the node becomes once its sockets are open, when started by root. When
         /// absent, it stays who it is.
         user: Option<String>, optional "shoal".into(), reload no;
@@ -294,13 +298,18 @@ optional_section! {
         /// Length of the prefix in which the IPv4 addresses of the hosts file lie (key `ipv4` of a
         /// host). Used when this node has one.
         ipv4_bits: u8 = 24, in 8 ..= 32, reload no;
+        /// IPv4 networks, such as ["10.9.0.0/24"], that an authority's list may take over on this
+        /// machine though they are public, or overlap what it reaches by other interfaces. Without
+        /// that the node runs without an IPv4 address, and says so.
+        accept_ipv4: Vec<Text<Ipv4Net>> = Vec::new(), reload no;
         /// Networks behind this node, for which it forwards, such as ["10.20.0.0/16"]. Each must
         /// lie in one that the hosts file, or the authority, has for this node. The kernel forwards
         /// with net.ipv4.ip_forward or net.ipv6.conf.all.forwarding only, the operator's to set.
         prefixes: Vec<Text<Served>> = Vec::new(), reload no;
         /// Which networks behind other hosts programs may reach, and be reached from: those that
         /// the hosts file or the authority has and that lie in one of these; ["all"] for every
-        /// one. The node routes them to its interface; one thread keeps CAP_NET_ADMIN for it.
+        /// private one that this machine has no route to. The node routes them to its interface;
+        /// one thread keeps CAP_NET_ADMIN for it.
         accept_prefixes: Vec<Text<Accepted>> = Vec::new(), reload no;
         /// Let the kernel hand over and take super-frames of many packets, as far as it can.
         /// Without it every packet goes alone: slower by far, and a way around a kernel that gets
@@ -320,6 +329,19 @@ impl Interface {
     pub fn accepts(&self, prefix: &Prefix) -> bool {
         self.accept_prefixes.iter().any(|accepted| match &**accepted {
             Accepted::All => true,
+            Accepted::In(outer) => outer.covers(prefix),
+        })
+    }
+
+    /// Whether the file accepts networks that it does not name.
+    pub fn accepts_all(&self) -> bool {
+        self.accept_prefixes.iter().any(|accepted| matches!(&**accepted, Accepted::All))
+    }
+
+    /// Whether the file itself says where a network lies that is to be reached.
+    pub fn names(&self, prefix: &Prefix) -> bool {
+        self.accept_prefixes.iter().any(|accepted| match &**accepted {
+            Accepted::All => false,
             Accepted::In(outer) => outer.covers(prefix),
         })
     }

@@ -17,6 +17,7 @@ use crate::membership::authority::{Authority, Reading};
 use crate::membership::chains::ChainFile;
 use crate::membership::hosts::{Host, Hosts};
 use crate::membership::levels;
+use crate::tun::consent;
 use crate::tun::subnets::{self, Surroundings};
 use crate::worker::clock::Clock;
 
@@ -188,13 +189,14 @@ impl Setup {
     /// Networks behind this node and others that would be in force, and why others would not.
     pub fn subnets(&self) -> subnets::Plan {
         let Some(section) = &self.config.interface else { return subnets::Plan::default() };
-        let around = Surroundings::look(&self.config, &self.hosts);
         let overlay = self.overlay();
+        let around = Surroundings::look(&self.config, &self.hosts, &overlay);
         let name = &self.config.node.name;
         let mut plan = subnets::plan(section, name, &self.hosts, &overlay, &around);
         plan.warnings.extend(subnets::not_forwarded(&plan.served));
         let inside = subnets::inside(&self.config, &plan);
         plan.warnings.extend(inside.as_ref().and_then(subnets::not_proxied));
+        plan.warnings.extend(self.ipv4().1);
         plan.warnings.extend(subnets::ipv4_unreached(section, name, &self.hosts));
         plan
     }
@@ -336,6 +338,9 @@ pub fn warnings(config: &Config, hosts: &Hosts) -> Vec<String> {
 pub(crate) fn unnamed(warning: &str, config: &Config) -> String {
     if warning.starts_with(levels::NOBODY) {
         return format!("{} as one entry: `shoal status` says which", levels::NOBODY);
+    }
+    if warning.starts_with(consent::DECLINED) {
+        return format!("{}: `shoal status` says why", consent::DECLINED);
     }
     let named = config.links.iter().map(|link| format!("link {:?}", &*link.peer));
     let unnamed = named.fold(warning.to_string(), |text, link| text.replace(&link, "a link"));

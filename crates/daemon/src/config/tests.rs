@@ -174,6 +174,7 @@ fn the_reference_file_parses_to_the_defaults() {
     let mut all = parse(&active).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(all.node.user.take().as_deref(), Some("shoal"));
     assert_eq!(all.node.control_group.take().as_deref(), Some("shoal"));
+    assert_eq!(all.node.registrar_group.take().as_deref(), Some("shoal"));
     assert_eq!(all.node.listen.take().map(|at| at.len()), Some(2));
     assert!(all.direct.endpoint.take().is_some());
     assert!(all.circuits.peers.take().is_some());

@@ -174,14 +174,16 @@ fn named(text: &str) -> Option<(String, u16)> {
     (begins && labels.split('.').all(label)).then(|| (name.to_string(), port))
 }
 
+/// Where names of hosts are answered unless the file says otherwise.
+pub const NAMES_AT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 153)), 53);
+
 /// A loopback address, which only programs of this machine reach.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Loopback(pub SocketAddr);
 
 impl Loopback {
     /// Where names are asked for unless the file says otherwise.
-    pub(super) const NAMES: Loopback =
-        Loopback(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 153)), 53));
+    pub(super) const NAMES: Loopback = Loopback(NAMES_AT);
 }
 
 impl Spelt for Loopback {
@@ -205,6 +207,22 @@ pub struct Served(pub Prefix);
 impl Spelt for Served {
     fn read(text: &str) -> Result<Served, String> {
         crate::membership::hosts::prefix(text).map(Served)
+    }
+
+    fn spell(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// IPv4 addresses that a network may have on this machine.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Ipv4Net(pub Prefix);
+
+impl Spelt for Ipv4Net {
+    fn read(text: &str) -> Result<Ipv4Net, String> {
+        let wrong = || format!("{text:?}: expected IPv4 addresses, such as 10.9.0.0/24");
+        let net = text.parse().ok().filter(|net: &Prefix| net.ip().is_ipv4());
+        net.map(Ipv4Net).ok_or_else(wrong)
     }
 
     fn spell(&self) -> String {
@@ -275,6 +293,11 @@ impl InterfaceName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// Refuses what no interface can be called.
+pub fn check_interface_name(name: &str) -> Result<(), String> {
+    InterfaceName::read(name).map(drop)
 }
 
 impl Spelt for InterfaceName {

@@ -97,6 +97,14 @@ pub fn submission(steps: &[Supplement]) -> Command {
     Command::Supplements { steps: steps.iter().map(encode).collect() }
 }
 
+impl Command {
+    /// Whether a registrar asks it of its node.
+    pub(crate) fn is_of_registrar(&self) -> bool {
+        use Command::{Directory, List, Secret, Steps, Supplements};
+        matches!(self, Directory | List { .. } | Secret { .. } | Steps { .. } | Supplements { .. })
+    }
+}
+
 fn id(hex: &str) -> Option<MandateId> {
     let mut id = [0; 32];
     if hex.len() != 64 || !hex.is_ascii() {

@@ -12,7 +12,8 @@
 //! Invariant: the node never waits for a program. A program that doesn't read its events loses
 //! them, is told so and is closed; it has one command under way at a time; connections, frames and
 //! descriptors are bounded, and connections that ask for nothing make room for others; nobody but
-//! root, the node's own user and the control group may ask.
+//! root, the node's own user and the control group may ask. A second socket, for the registrar's
+//! user, takes what a registrar asks alone.
 
 mod client;
 mod descriptors;
@@ -48,6 +49,9 @@ const QUEUE: usize = 1_024;
 /// The error of a node whose control socket another node answers at.
 pub const TAKEN: &str = "another node answers there already; if it is this one, it runs: see \
                          `shoal status`";
+/// The answer to a command that the registrar's socket does not take.
+const NARROW: &str = "this socket is the registrar's, and takes what a registrar asks alone: \
+                      command the node at its control socket";
 /// How long a program may take to read one frame.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Stack of the reader and writer threads: they hold nothing large on it.
@@ -186,13 +190,23 @@ pub type Wake = Arc<dyn Fn() + Send + Sync>;
 /// The running server. Dropping it closes every connection and removes the socket.
 pub struct Server {
     shared: Arc<Shared>,
-    listening: Option<Listening>,
+    listening: Vec<Listening>,
 }
 
 struct Listening {
+    access: Access,
     place: Place,
     listener: UnixListener,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Who may use a socket besides root and the node's own user, and for what.
+#[derive(Clone, Copy, Debug, Default)]
+struct Access {
+    /// The number of a group.
+    group: Option<u32>,
+    /// Only what a registrar needs is answered.
+    is_narrow: bool,
 }
 
 struct Shared {
@@ -216,31 +230,43 @@ impl Server {
             next_id: AtomicU64::new(1),
             seats: Seats::default(),
         };
-        Server { shared: Arc::new(shared), listening: None }
+        Server { shared: Arc::new(shared), listening: Vec::new() }
     }
 
     /// Opens the socket at `path` (mode 0660 with a control group, 0600 without). A stale socket of
     /// a dead node is replaced, a live one is not. With `owner`, a missing folder is made, and both
     /// become the owner's. Programs may connect at once; they are served after [`Server::start`].
     pub fn bind(&mut self, path: &Path, owner: Option<Owner>) -> io::Result<()> {
-        let group = self.shared.group.map(Gid::from_raw);
+        let access = Access { group: self.shared.group, is_narrow: false };
+        self.bind_for(path, owner, access)
+    }
+
+    /// As [`Server::bind`], a socket at which this group is answered what a registrar asks, and
+    /// nothing else ([`Command::is_of_registrar`]).
+    pub fn bind_narrow(&mut self, path: &Path, owner: Option<Owner>, group: u32) -> io::Result<()> {
+        self.bind_for(path, owner, Access { group: Some(group), is_narrow: true })
+    }
+
+    fn bind_for(&mut self, path: &Path, owner: Option<Owner>, access: Access) -> io::Result<()> {
+        let group = access.group.map(Gid::from_raw);
         let user = owner.and_then(|owner| owner.user);
         let place = Place::open(path, owner)?;
         let listener = bind(path, &place, Owner { user, group })?;
-        self.listening = Some(Listening { place, listener, thread: None });
+        self.listening.push(Listening { access, place, listener, thread: None });
         Ok(())
     }
 
     /// Begins to accept connections. Its thread has the rights that the caller has then.
     pub fn start(&mut self) -> io::Result<()> {
-        let Some(listening) = &mut self.listening else { return Ok(()) };
-        let accepting = listening.listener.try_clone()?;
-        let shared = self.shared.clone();
-        let thread = std::thread::Builder::new()
-            .name("control".into())
-            .stack_size(STACK)
-            .spawn(move || accept_loop(&shared, &accepting))?;
-        listening.thread = Some(thread);
+        for listening in &mut self.listening {
+            let (accepting, access) = (listening.listener.try_clone()?, listening.access);
+            let shared = self.shared.clone();
+            let thread = std::thread::Builder::new()
+                .name("control".into())
+                .stack_size(STACK)
+                .spawn(move || accept_loop(&shared, &accepting, access))?;
+            listening.thread = Some(thread);
+        }
         Ok(())
     }
 
@@ -252,7 +278,7 @@ impl Server {
 
     /// Serves a connection that is trusted because this process made it (a socket pair).
     pub fn adopt(&self, stream: UnixStream) -> io::Result<()> {
-        serve(&self.shared, None, stream)
+        serve(&self.shared, (None, Access::default()), stream)
     }
 
     /// Connections now.
@@ -264,7 +290,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
-        if let Some(Listening { place, listener, thread }) = self.listening.take() {
+        for Listening { place, listener, thread, .. } in self.listening.drain(..) {
             // Wakes accept(2), which then fails.
             let _ = nix::sys::socket::shutdown(
                 std::os::fd::AsRawFd::as_raw_fd(&listener),
@@ -323,7 +349,7 @@ fn bind(path: &Path, place: &Place, owner: Owner) -> io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
-fn accept_loop(shared: &Arc<Shared>, listener: &UnixListener) {
+fn accept_loop(shared: &Arc<Shared>, listener: &UnixListener, access: Access) {
     while !shared.stopping.load(Ordering::SeqCst) {
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
@@ -336,14 +362,15 @@ fn accept_loop(shared: &Arc<Shared>, listener: &UnixListener) {
                 continue;
             }
         };
-        let Some(peer) = peer::may_command(&stream, shared.group) else {
-            let text = "only root, the node's user and its control group may command this node";
+        let Some(peer) = peer::may_command(&stream, access.group) else {
+            let text = "only root, the node's user and its control group may command this node: \
+                        repeat with sudo, or see [node] control_group in its node.toml";
             turn_away(&stream, ErrorCode::Denied, text);
             continue;
         };
         if let Err(text) = shared.seats.make_room(peer) {
             turn_away(&stream, ErrorCode::Busy, text);
-        } else if let Err(e) = serve(shared, Some(peer), stream) {
+        } else if let Err(e) = serve(shared, (Some(peer), access), stream) {
             tracing::warn!("control socket: {e}");
         }
     }
@@ -357,7 +384,11 @@ fn turn_away(stream: &UnixStream, code: ErrorCode, text: &str) {
 }
 
 /// Serves a program; `peer` is none for a part of this process.
-fn serve(shared: &Arc<Shared>, peer: Option<Peer>, stream: UnixStream) -> io::Result<()> {
+fn serve(
+    shared: &Arc<Shared>,
+    (peer, access): (Option<Peer>, Access),
+    stream: UnixStream,
+) -> io::Result<()> {
     let id = ClientId(shared.next_id.fetch_add(1, Ordering::Relaxed));
     let (queue, bodies) = sync_channel(QUEUE);
     let (written, replies) = sync_channel(1);
@@ -377,7 +408,7 @@ fn serve(shared: &Arc<Shared>, peer: Option<Peer>, stream: UnixStream) -> io::Re
     let ours = shared;
     let shared = shared.clone();
     let reader = thread("control-read").spawn(move || {
-        read_loop(&shared, &stream, &client, &replies);
+        read_loop(&shared, (&stream, access), &client, &replies);
         drop(client);
         let _ = stream.shutdown(std::net::Shutdown::Both);
         shared.seats.leave(id);
@@ -412,7 +443,12 @@ fn write_loop(
 }
 
 /// Ends when the program closes or misbehaves, or the node stops.
-fn read_loop(shared: &Shared, stream: &UnixStream, client: &Client, replies: &Receiver<()>) {
+fn read_loop(
+    shared: &Shared,
+    (stream, access): (&UnixStream, Access),
+    client: &Client,
+    replies: &Receiver<()>,
+) {
     loop {
         let (message, descriptors): (ToNode, _) = match read_frame(stream.as_fd()) {
             Ok(Some(frame)) => frame,
@@ -433,6 +469,8 @@ fn read_loop(shared: &Shared, stream: &UnixStream, client: &Client, replies: &Re
                 message.protocol
             );
             client.push(Body::Reply { id, reply: Reply::error(ErrorCode::Protocol, text) });
+        } else if access.is_narrow && !message.command.is_of_registrar() {
+            client.push(Body::Reply { id, reply: Reply::error(ErrorCode::Denied, NARROW) });
         } else {
             let request = Request {
                 client: client.clone(),

@@ -477,7 +477,7 @@ impl Authority {
         let prefix = interface.prefix();
         let ours = Prefix::new(prefix.address.into(), prefix.bits);
         let moved = self.overlay().is_some() && self.overlay() != ours;
-        (moved || self.own_ipv4() != interface.ipv4()).then(|| {
+        (moved || self.own_ipv4() != interface.listed_ipv4()).then(|| {
             "the authority's list gives this node another address than its interface has: restart \
              the node"
                 .to_owned()

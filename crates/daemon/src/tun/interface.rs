@@ -42,6 +42,8 @@ pub struct Interface {
     prefix: Prefix,
     address: Ipv6Addr,
     ipv4: Option<Ipv4Network>,
+    /// The IPv4 address of the list that it did not take.
+    declined: Option<Ipv4Addr>,
     /// Networks behind this node and others.
     plan: Plan,
     /// What machines behind this node need that have addresses of the prefix that hops.
@@ -109,6 +111,7 @@ impl Interface {
             prefix,
             address,
             ipv4,
+            declined: None,
             plan: Plan::default(),
             inside: None,
             changes: None,
@@ -128,6 +131,16 @@ impl Interface {
     /// This node's IPv4 address there, if it has one.
     pub fn ipv4(&self) -> Option<Ipv4Addr> {
         self.ipv4.map(|ipv4| ipv4.address)
+    }
+
+    /// Notes that the list gives this node an IPv4 address that the interface does without.
+    pub fn decline(&mut self, address: Ipv4Addr) {
+        self.declined = Some(address);
+    }
+
+    /// The IPv4 address that the list had for this node at the start.
+    pub fn listed_ipv4(&self) -> Option<Ipv4Addr> {
+        self.ipv4().or(self.declined)
     }
 
     /// The network's prefix with which it started.
@@ -270,7 +283,7 @@ impl Interface {
 
     fn set_prefixes(&mut self, config: &Config, names: &Names, gate: &mut Gate) {
         let Some(section) = &config.interface else { return };
-        let around = Surroundings::look(config, names.hosts());
+        let around = Surroundings::look(config, names.hosts(), &self.prefix);
         let plan = subnets::plan(section, &config.node.name, names.hosts(), &self.prefix, &around);
         let hosts = plan.reached.iter().map(|(prefix, name)| (prefix, names.host_id(name)));
         let hosts = hosts.filter_map(|(prefix, id)| Some((prefix, Some(id?.bits()))));

@@ -2,6 +2,7 @@
 //! What the kernel and programs see may live here; what crosses the network may not.
 
 pub(crate) mod changes;
+pub mod consent;
 pub(crate) mod device;
 pub mod dns;
 pub(crate) mod firewall;
@@ -17,3 +18,15 @@ pub mod subnets;
 pub(crate) mod upkeep;
 
 pub use device::{check_device, open_plain};
+
+/// Whether this machine has an interface of that name.
+pub fn is_interface(name: &str) -> bool {
+    nix::net::if_::if_nametoindex(name).is_ok()
+}
+
+/// Whether names of hosts could be answered at `listen`.
+///
+/// Errors: what to do about it.
+pub fn check_names(listen: std::net::SocketAddr) -> anyhow::Result<()> {
+    dns::Responder::open(listen, "shoal").map(drop)
+}

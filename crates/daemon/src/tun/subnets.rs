@@ -10,6 +10,7 @@ use shoal_directory::Prefix;
 
 use crate::config::{Config, Interface, PROTECTED_MAX};
 use crate::membership::hosts::Hosts;
+use crate::tun::consent::{self, Route};
 use crate::tun::hop_inside::Inside;
 
 /// What is in force.
@@ -34,21 +35,26 @@ pub struct Surroundings {
     pub hop_prefix: Option<Prefix>,
     /// Machines behind this node with addresses of that prefix.
     pub protected: Vec<Prefix>,
+    /// Routes of this machine to other networks.
+    pub routes: Vec<Route>,
 }
 
 impl Surroundings {
-    /// Looks at the surroundings of a node with this configuration and list.
-    pub fn look(config: &Config, hosts: &Hosts) -> Surroundings {
+    /// Looks at the surroundings of a node with this configuration and list, whose hosts have
+    /// addresses in `overlay`.
+    pub fn look(config: &Config, hosts: &Hosts, overlay: &shoal_ip::Prefix) -> Surroundings {
         let endpoints = config.links.iter().filter_map(|link| {
             let listed = hosts.by_name(&link.peer).and_then(|peer| peer.endpoint);
             link.endpoint().or(listed).map(|endpoint| endpoint.ip())
         });
         let own = config.interface.as_ref().map_or("", |interface| interface.name.as_str());
+        let asks = config.interface.as_ref().is_some_and(Interface::accepts_all);
         Surroundings {
             connected: connected(own),
             endpoints: endpoints.collect(),
             hop_prefix: config.hop_prefix().and_then(|hop| Prefix::new(hop.address().into(), 64)),
             protected: config.protected().filter_map(|machine| machine.prefix()).collect(),
+            routes: if asks { around(own, overlay) } else { Vec::new() },
         }
     }
 
@@ -105,6 +111,22 @@ impl Surroundings {
         })?;
         Some(format!("a neighbour's endpoint, {at}, is in it: frames to it would go in a circle"))
     }
+
+    /// Why no route leads to `prefix` unless this machine's own file names it.
+    fn unasked(&self, prefix: &Prefix) -> Option<String> {
+        if self.is_inside(prefix) {
+            return None;
+        }
+        if consent::is_public(prefix) {
+            return Some("it is public: name it in accept_prefixes if it is meant".into());
+        }
+        let route = self.routes.iter().find(|route| route.prefix.covers(prefix))?;
+        let Route { prefix: other, device, .. } = route;
+        Some(format!(
+            "it lies in {other}, which this machine has at {device}: name it in accept_prefixes \
+             if it is meant"
+        ))
+    }
 }
 
 /// Fewest bits of a part of the prefix that hops: one has as many addresses as a node protects.
@@ -153,6 +175,11 @@ pub fn ipv4_unreached(config: &Interface, me: &str, hosts: &Hosts) -> Option<Str
         "[interface] ipv4_bits: {why}, so packets to these IPv4 addresses of hosts don't go over \
          Shoal, and names don't stand for them: {named}{more}"
     ))
+}
+
+/// Routes of this machine that are not this network's.
+fn around(own: &str, overlay: &shoal_ip::Prefix) -> Vec<Route> {
+    listed(overlay).map_or_else(Vec::new, |overlay| consent::routes(own, &overlay))
 }
 
 /// Networks of this machine's other interfaces.
@@ -208,6 +235,10 @@ pub fn plan(
                 None => around.objection(prefix, config.names_part_with(prefix)),
             };
             let objection = objection.or_else(|| {
+                let unsaid = !config.names(prefix);
+                unsaid.then(|| around.unasked(prefix))?
+            });
+            let objection = objection.or_else(|| {
                 let left = room.checked_sub(around.addresses_inside(prefix));
                 room = left.unwrap_or(room);
                 let many = || format!("{PROTECTED_MAX} addresses of [hop] prefix are, at most");
@@ -225,9 +256,13 @@ pub fn plan(
     plan
 }
 
+/// The addresses of the network's own hosts as lists write them.
+pub fn listed(overlay: &shoal_ip::Prefix) -> Option<Prefix> {
+    Prefix::new(overlay.address.into(), overlay.bits)
+}
+
 fn overlaps(prefix: &Prefix, overlay: &shoal_ip::Prefix) -> bool {
-    let overlay = Prefix::new(overlay.address.into(), overlay.bits);
-    overlay.is_some_and(|overlay| overlay.covers(prefix) || prefix.covers(&overlay))
+    listed(overlay).is_some_and(|overlay| overlay.covers(prefix) || prefix.covers(&overlay))
 }
 
 /// What the kernel must allow, and does not: forwarding for networks behind this node.

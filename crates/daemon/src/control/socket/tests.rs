@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use super::*;
-use crate::control::api::{Progress, SendFile};
+use crate::control::api::{Progress, SendFile, Senders};
 
 struct Rig {
     dir: tempfile::TempDir,
@@ -20,6 +20,35 @@ fn rig() -> Rig {
     let dir = tempfile::tempdir().unwrap();
     server.listen(&dir.path().join("control.sock")).unwrap();
     Rig { dir, server, requests: Mutex::new(requests) }
+}
+
+/// The registrar's user hands over what it signed, and commands nothing.
+#[test]
+fn the_registrars_socket_takes_what_a_registrar_asks_alone() {
+    let (sender, requests) = sync_channel(16);
+    let mut server = Server::new(sender, Arc::new(|| {}), None);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("registrar.sock");
+    server.bind_narrow(&path, None, nix::unistd::getegid().as_raw()).unwrap();
+    server.start().unwrap();
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o660);
+    let receive = Command::Receive { from: Senders::Any, max_size: None };
+    let ping = Command::Ping { host: "bob".into(), timeout_ms: 1 };
+    for command in [Command::Peers, Command::Status, Command::Reload, ping, receive] {
+        let said = Connection::connect(&path).unwrap().call(command, &[]).unwrap_err().to_string();
+        assert!(said.contains("this socket is the registrar's"), "{said}");
+    }
+    let asked = std::thread::spawn(move || {
+        Connection::connect(&path).unwrap().call(Command::Directory, &[]).map(drop)
+    });
+    // A request that is dropped is answered with an error of the node.
+    let is_it = |from: FromControl| match from {
+        FromControl::Request(request) => request.command == Command::Directory,
+        FromControl::Closed(_) => false,
+    };
+    assert!((0..12).any(|_| requests.recv_timeout(Duration::from_secs(5)).is_ok_and(is_it)));
+    assert!(asked.join().unwrap().is_err());
 }
 
 impl Rig {

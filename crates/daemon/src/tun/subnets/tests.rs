@@ -73,6 +73,26 @@ fn what_would_cut_this_machine_off_is_not_routed() {
 }
 
 #[test]
+fn public_networks_and_those_of_other_routes_are_routed_where_the_file_names_them() {
+    let route = crate::tun::consent::Route::of_test("10.20.0.0/16", "eth0");
+    let around = Surroundings { routes: vec![route], ..Surroundings::default() };
+    let reached = |accepted: &str, net: &str| {
+        let config = format!("accept_prefixes = [\"{accepted}\"]\n");
+        let plan = planned(&config, &["[]", &format!("[\"{net}\"]")], &around);
+        assert_eq!(plan.reached.is_empty(), plan.warnings.len() == 1, "{plan:?}");
+        plan.warnings.first().cloned()
+    };
+    for net in ["8.8.8.0/24", "2600::/16"] {
+        assert!(reached("all", net).unwrap().contains("is public: name it"), "{net}");
+        assert_eq!(reached(net, net), None);
+    }
+    let used = reached("all", "10.20.7.0/24").unwrap();
+    assert!(used.contains("lies in 10.20.0.0/16") && used.contains("eth0"), "{used}");
+    assert_eq!(reached("10.20.0.0/16", "10.20.7.0/24"), None);
+    assert_eq!(reached("all", "10.21.0.0/16"), None);
+}
+
+#[test]
 fn a_gateway_without_an_address_in_the_network_sends_from_one_behind_it() {
     let around = Surroundings {
         connected: vec![
@@ -94,6 +114,7 @@ fn machines_with_addresses_of_the_prefix_that_hops_are_named_by_this_machine() {
         endpoints: vec!["fd42::b".parse().unwrap()],
         hop_prefix: Some(prefix("fd42::/64")),
         protected: vec![prefix("fd42::10")],
+        routes: Vec::new(),
     };
     let planned = |accepted: &str, theirs: &str| {
         let list = ["[\"fd42::10\"]", &format!("[{theirs}]")];
