@@ -13,7 +13,7 @@ use circuits::Circuits;
 use cover::Cover;
 use mixes::Mixing;
 use serde::Serialize;
-use shoal_daemon::config::{DirectMode, Listen, Setup};
+use shoal_daemon::config::{DirectMode, Listen, Setup, spell_place};
 use shoal_daemon::membership::cover::own;
 use shoal_daemon::membership::levels;
 use shoal_daemon::preflight::{self, Refusals};
@@ -196,7 +196,7 @@ fn summary(setup: &Setup) -> Summary {
         Link {
             peer: link.peer.clone(),
             address: host.map(|h| h.address.to_string()).unwrap_or_default(),
-            endpoint: link.place().map(|(name, port)| format!("{name}:{port}")).or(known),
+            endpoint: link.place().map(spell_place).or(known),
             rendezvous: link.rendezvous.as_deref().map(ToString::to_string),
         }
     });

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, NetworkSecrets, PublicKey, Rng, Standard};
-use shoal_session::{Done, Event as SessionEvent, Job, Sessions, Table, Via};
+use shoal_session::{Done, EndpointRules, Event as SessionEvent, Job, Sessions, Table, Via};
 use shoal_transfer::{PeerKey, Transfers};
 use shoal_wire::{Address, CircuitId, DropReason, SizeClass, Time, TrafficClass};
 
@@ -124,6 +125,8 @@ pub struct Edge<C: Ciphers = Standard> {
     pub(crate) partners: Option<BTreeSet<HostId>>,
     /// Endpoints of hosts in the list.
     pub(crate) listed: BTreeMap<HostId, SocketAddr>,
+    /// Endpoints that hosts may name.
+    pub(crate) rules: Arc<EndpointRules>,
     /// When a cell of each host was last opened.
     pub(crate) heard: Table<HostId, Time>,
     /// Other workers need the changed book of hosts.
@@ -183,6 +186,7 @@ impl<C: Ciphers> Edge<C> {
             direct: config.direct.clone().map(|direct| Direct::new(direct, seeds.fork("direct"))),
             partners: None,
             listed: BTreeMap::new(),
+            rules: Arc::default(),
             heard: Table::default(),
             book_stale: true,
             orders: VecDeque::new(),

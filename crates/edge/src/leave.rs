@@ -160,10 +160,11 @@ impl<C: Ciphers> Edge<C> {
         host: HostId,
         said: &DirectMessage,
     ) -> Result<(), DropReason> {
-        let listed = self.listed.get(&host).copied();
+        let listed = self.listed_endpoint(host);
         if self.own.book.is_hidden(host) {
             return Err(DropReason::CircuitRequired);
         }
+        let said = &*self.without_refused(said);
         let direct = self.direct.as_mut().ok_or(DropReason::NotAllowed)?;
         if !self.partners.as_ref().is_none_or(|partners| partners.contains(&host)) {
             return Err(DropReason::PolicyDenied);

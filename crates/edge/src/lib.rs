@@ -34,6 +34,7 @@ mod hosts;
 mod leave;
 mod levels;
 mod meet;
+mod named;
 mod numbers;
 mod packets;
 mod sequence;

@@ -2,10 +2,12 @@
 //! and tell the edge where this node can be reached.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use shoal_edge::{DirectEvent, HostId, Reach};
 use shoal_relay::{Event as RelayEvent, LinkConfig};
-use shoal_wire::{Candidate, CandidateKind, LinkId, Mapping, Time};
+use shoal_session::{EndpointOrigin, EndpointRules};
+use shoal_wire::{Candidate, CandidateKind, DropReason, LinkId, Mapping, Time};
 
 use crate::control::Control;
 use crate::shell::Shell;
@@ -95,9 +97,25 @@ impl<S: Shell> Control<S> {
         self.gather();
     }
 
+    /// Says which endpoints frames may go to and come from, whoever names them.
+    pub fn set_endpoint_rules(&mut self, rules: EndpointRules) {
+        let rules = Arc::new(rules);
+        self.relay.set_endpoint_rules(Arc::clone(&rules));
+        self.edge.set_endpoint_rules(rules);
+    }
+
+    /// Whether this node may call an endpoint of this origin.
+    ///
+    /// Errors: why not, as of [`EndpointRules::check`].
+    pub fn may_call(&self, at: SocketAddr, origin: EndpointOrigin) -> Result<(), DropReason> {
+        self.relay.endpoint_rules().check(at, origin)
+    }
+
     /// Says where a translator keeps a port open for this node, if one does.
     pub fn set_mapped(&mut self, mapped: Option<SocketAddr>) {
-        self.mapped = mapped;
+        let refused = mapped.and_then(|at| self.may_call(at, EndpointOrigin::View).err());
+        refused.into_iter().for_each(|reason| self.relay.count_drop(reason, 1));
+        self.mapped = mapped.filter(|_| refused.is_none());
         self.gather();
     }
 

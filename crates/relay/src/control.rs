@@ -203,6 +203,9 @@ impl<C: Ciphers> Relay<C> {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         neighbour.called = endpoint.is_some() || neighbour.address.is_router();
         let peer = PeerId::from(link);
+        if !core::mem::take(&mut neighbour.places).is_empty() {
+            self.sessions.set_calls(peer, Vec::new());
+        }
         self.sessions.set_home(peer, endpoint);
         match endpoint {
             Some(_) if self.sessions.is_live(now, peer) => {
@@ -421,6 +424,7 @@ impl<C: Ciphers> Relay<C> {
                 if asks {
                     self.list_path(link);
                 }
+                self.note_place(link, to.filter(|_| initiator));
                 // The first report confirms the new key to the other side.
                 self.handle_alarm(now, link, sink);
                 self.note_call(now, link, sink);
@@ -457,15 +461,15 @@ impl<C: Ciphers> Relay<C> {
                 continue;
             }
             let path = Path { link, ends: to };
-            let outcome = sink.send(path, &frame[..len], &[0], len);
+            let outcome = self.own.send_outside(sink, path, (&frame[..len], &[0], len));
             self.own.counters.traffic.frames_out += outcome.sent as u64;
             self.own.counters.traffic.handshakes_out += outcome.sent as u64;
             self.own.counters.traffic.bytes_out += (outcome.sent * len) as u64;
             if let (Some(Stop::TooLong), Some(peer)) = (outcome.stop, peer) {
                 self.sessions.handle_too_long(peer, to, &frame[..len]);
-            } else if outcome.stop.is_some() {
+            } else if let Some(stop) = outcome.stop {
                 // Handshakes are repeated by their own timers.
-                self.own.counters.drop(DropReason::SendFailed, 1);
+                self.own.counters.drop(stop.reason(), 1);
             }
         }
         sent

@@ -222,6 +222,7 @@ impl Forwarder {
             self.counters.traffic.bytes_in += bytes;
             self.counters.traffic.frames_in += frames.len() as u64;
             self.drop_stale(incoming, &mut frames);
+            self.drop_inside(incoming, &mut frames);
         }
         let len_of = |frame: &(u32, u32)| frame_len(frame, incoming);
         self.scratch.sorted.keeps = local.is_some();
@@ -552,9 +553,9 @@ impl Forwarder {
                 let lost = rest.iter().filter(|&&at| !turn.hand.take(what, run.frame(at)));
                 self.counters.drop_out(DropReason::OtherWorker, lost.count() as u64);
             }
-            Some(stop @ (Stop::Failed | Stop::TooLong)) => {
+            Some(stop @ (Stop::Failed | Stop::Inside | Stop::TooLong)) => {
                 note.too_long |= stop == Stop::TooLong && run.class == SizeClass::Full;
-                self.counters.drop_out(DropReason::SendFailed, rest.len() as u64);
+                self.counters.drop_out(stop.reason(), rest.len() as u64);
             }
         }
         Ok(outcome.stop != Some(Stop::Full))
@@ -569,7 +570,7 @@ impl Forwarder {
     ) -> SendOutcome {
         let len = run.class.frame_len();
         let path = Path { link: Some(link), ends };
-        let outcome = sink.send(path, run.buf, run.offsets, len);
+        let outcome = self.send_outside(sink, path, (run.buf, run.offsets, len));
         self.counters.traffic.frames_out += outcome.sent as u64;
         self.counters.traffic.bytes_out += (outcome.sent * len) as u64;
         outcome

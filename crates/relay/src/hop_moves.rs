@@ -2,7 +2,7 @@
 //! and a link's data leaves a fixed endpoint that is on trial, and comes back there.
 
 use shoal_crypto::Ciphers;
-use shoal_session::{Endpoints, PeerId};
+use shoal_session::{EndpointOrigin, Endpoints, PeerId};
 use shoal_wire::{
     CONTROL_HOP_PLACE, CONTROL_PATH_CHALLENGE, DropReason, HopPlace, LinkId, PathToken, Time,
 };
@@ -111,7 +111,8 @@ impl<C: Ciphers> Relay<C> {
 
     /// The neighbour says where its addresses hop.
     ///
-    /// Errors: `hop_budget` if it has said too much of that lately.
+    /// Errors: `hop_budget` if it has said too much of that lately; `endpoint_inside` and
+    /// `endpoint_refused` for a prefix under which no other machine is.
     pub(crate) fn hear_hop_place(
         &mut self,
         now: Time,
@@ -127,6 +128,9 @@ impl<C: Ciphers> Relay<C> {
         };
         if !known.may_tell(now, place) {
             return Err(DropReason::HopBudget);
+        }
+        if let Some(place) = place {
+            self.rules.check(place.endpoint(0), EndpointOrigin::View)?;
         }
         known.hop.told(now, place);
         if let Some(neighbour) = self.neighbours.get_mut(link) {

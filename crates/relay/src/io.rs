@@ -25,6 +25,8 @@ pub enum Stop {
     Full,
     /// The kernel refuses these frames: drop them.
     Failed,
+    /// The endpoint leads into this node's own interface: drop them.
+    Inside,
     /// The device takes no frames of this length: drop them, and send no more of them there.
     TooLong,
 }

@@ -28,6 +28,7 @@ mod control;
 mod counters;
 mod cover;
 mod direct;
+mod endpoints;
 mod forward;
 mod handoff;
 mod hold;

@@ -14,15 +14,15 @@ use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
 use shoal_crypto::{Ciphers, NetworkSecret, NetworkSecrets, PublicKey, Rng};
-use shoal_session::Endpoints;
 use shoal_session::outer::{Lead, OuterSeal, OuterSeals};
+use shoal_session::{EndpointOrigin, EndpointRules, Endpoints};
 use shoal_wire::{
     CONTROL_SEEN, DropReason, LinkId, MIRROR_LEN, Mapping, MirrorAnswer, MirrorRequest, ParseError,
     SizeClass, TAG_LEN, Time, place_bytes, shake,
 };
 
 use crate::stun::Stun;
-use crate::{Event, Path, Relay, Sink, Stop};
+use crate::{Event, Path, Relay, Sink};
 
 /// The role in the keys of requests and answers.
 const ROLE: &[u8] = b"mirror";
@@ -256,7 +256,12 @@ impl Mirrors {
     }
 
     /// Takes an answer.
-    fn take_answer(&mut self, from: SocketAddr, frame: &mut [u8]) -> Result<(), DropReason> {
+    fn take_answer(
+        &mut self,
+        from: SocketAddr,
+        frame: &mut [u8],
+        rules: &EndpointRules,
+    ) -> Result<(), DropReason> {
         let token = *frame.first_chunk::<{ shake::LEAD_LEN }>().ok_or(DropReason::BadSize)?;
         let fits = |ask: &Ask| ask.leads.iter().any(|lead| ask.seal.token(lead) == token);
         let at = self.asks.iter().position(|ask| ask.at == from && fits(ask));
@@ -265,8 +270,9 @@ impl Mirrors {
         let lead = lead.ok_or(DropReason::UnexpectedReply)?;
         let body = ask.seal.open_reply(lead, None, frame)?;
         let seen = MirrorAnswer::parse(body).map_err(reason)?.seen;
-        self.views.push((from, seen));
         self.asks.retain(|ask| ask.at != from);
+        rules.check(seen, EndpointOrigin::View)?;
+        self.views.push((from, seen));
         Ok(())
     }
 }
@@ -278,7 +284,8 @@ impl<C: Ciphers> Relay<C> {
     /// Says which routers may be asked where they see this node, with the keys and endpoints under
     /// which the list has them. Two of them are asked whenever a router of this node sees it
     /// somewhere else than before. At first there are none, and nobody is asked.
-    pub fn set_mirrors(&mut self, now: Time, mirrors: Vec<(PublicKey, SocketAddr)>) {
+    pub fn set_mirrors(&mut self, now: Time, mut mirrors: Vec<(PublicKey, SocketAddr)>) {
+        mirrors.retain(|(_, at)| self.rules.check(*at, EndpointOrigin::Told).is_ok());
         if self.mirrors.known != mirrors {
             self.mirrors.known = mirrors;
             if self.neighbours.iter().any(|(_, neighbour)| neighbour.seen.is_some()) {
@@ -365,6 +372,7 @@ impl<C: Ciphers> Relay<C> {
         if !neighbour.address.is_router() || self.config.address.is_router() {
             return Err(DropReason::NotAllowed);
         }
+        self.rules.check(at, EndpointOrigin::View)?;
         if neighbour.seen.replace(at) != Some(at) {
             self.ask_mirrors(now);
             self.event(Event::Seen);
@@ -383,7 +391,7 @@ impl<C: Ciphers> Relay<C> {
         let token =
             frame.first_chunk::<{ shake::LEAD_LEN }>().filter(|_| frame.len() == MIRROR_LEN)?;
         if self.mirrors.awaits(token) {
-            let taken = self.mirrors.take_answer(from.remote, frame);
+            let taken = self.mirrors.take_answer(from.remote, frame, &self.rules);
             if taken.is_ok() {
                 self.event(Event::Seen);
             }
@@ -434,13 +442,14 @@ impl<C: Ciphers> Relay<C> {
 
     /// Sends a frame outside of sessions. One that is not taken is lost.
     pub(crate) fn send_stray(&mut self, to: Endpoints, frame: &[u8], sink: &mut impl Sink) {
-        let outcome = sink.send(Path { link: None, ends: to }, frame, &[0], frame.len());
+        let path = Path { link: None, ends: to };
+        let outcome = self.own.send_outside(sink, path, (frame, &[0], frame.len()));
         let traffic = &mut self.own.counters.traffic;
         traffic.frames_out += outcome.sent as u64;
         traffic.handshakes_out += outcome.sent as u64;
         traffic.bytes_out += (outcome.sent * frame.len()) as u64;
-        if matches!(outcome.stop, Some(Stop::Full | Stop::Failed | Stop::TooLong)) {
-            self.own.counters.drop(DropReason::SendFailed, 1);
+        if let Some(stop) = outcome.stop {
+            self.own.counters.drop(stop.reason(), 1);
         }
     }
 }

@@ -30,6 +30,8 @@ pub struct LinkConfig {
 pub(crate) struct Neighbour {
     pub(crate) address: Address,
     pub(crate) endpoint: Option<Endpoints>,
+    /// Where it may be, if that is not one place: the addresses of a name.
+    pub(crate) places: Vec<Endpoints>,
     /// What is under way about another endpoint that its frames come from.
     pub(crate) trial: Trial,
     pub(crate) liveness: Liveness,
@@ -143,6 +145,7 @@ impl Neighbours {
         let neighbour = Neighbour {
             address: config.address,
             endpoint: config.endpoint.map(Endpoints::from),
+            places: Vec::new(),
             trial: Trial::default(),
             liveness: Liveness::new(liveness, seed, now),
             egress: Egress::new(egress),

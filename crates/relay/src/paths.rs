@@ -169,8 +169,8 @@ impl<C: Ciphers> Relay<C> {
             neighbour.liveness.sent_beside(outcome.sent as u64);
         }
         self.settle(now);
-        if outcome.sent == 0 {
-            self.own.counters.drop_out(DropReason::SendFailed, 1);
+        if let Some(stop) = outcome.stop {
+            self.own.counters.drop_out(stop.reason(), 1);
         }
     }
 }

@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 
 use shoal_crypto::{AeadKey, Ciphers, Secret, Suite, kdf};
 use shoal_session::outer::Lead;
-use shoal_session::{Endpoint, Endpoints, PeerId};
+use shoal_session::{Endpoint, EndpointOrigin, Endpoints, PeerId};
 use shoal_wire::{
     DropReason, LinkId, Meeting, MeetingId, PROBE_BODY, PROBE_LEN, PROBES_MAX, TAG_LEN, Time, shake,
 };
@@ -220,7 +220,9 @@ impl<C: Ciphers> Relay<C> {
         if self.neighbours.get(link).is_none_or(|neighbour| neighbour.address.is_router()) {
             return Err(DropReason::UnknownPeer);
         }
-        self.probes.meet(now, link, meeting, places)
+        let places: Vec<SocketAddr> =
+            places.iter().copied().filter(|at| self.may_learn(*at, EndpointOrigin::Near)).collect();
+        self.probes.meet(now, link, meeting, &places)
     }
 
     /// Whether a frame may be a probe that this node waits for.

@@ -21,7 +21,7 @@ use shoal_crypto::{
 use shoal_link::{Admission, EgressConfig, LivenessConfig, Priority};
 use shoal_mix::Mix;
 use shoal_routing::Routing;
-use shoal_session::{Endpoints, PeerId, Sessions};
+use shoal_session::{EndpointRules, Endpoints, PeerId, Sessions};
 use shoal_wire::{Address, DropReason, LinkId, LinkKind, Mark, SizeClass, TAG_LEN, Time, link};
 
 use crate::batch::{MARK_AT, Run, forget_flows};
@@ -112,6 +112,8 @@ pub struct Relay<C: Ciphers = Standard> {
     pub(crate) wall: (Time, u64),
     /// Links carry the authority's lists and nothing else.
     pub(crate) lists_only: bool,
+    /// Where frames may go, and come from.
+    pub(crate) rules: Arc<EndpointRules>,
 }
 
 impl Relay {
@@ -186,6 +188,7 @@ impl<C: Ciphers> Relay<C> {
             hops: Hops::default(),
             wall: (now, unix_ms),
             lists_only: false,
+            rules: Arc::default(),
         }
     }
 

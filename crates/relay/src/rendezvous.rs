@@ -130,7 +130,7 @@ impl<C: Ciphers> Relay<C> {
         let Some((known, meet)) =
             self.hops.links.get(&link).and_then(|known| Some((known, known.meet.as_ref()?)))
         else {
-            return;
+            return self.call_in_turn(link);
         };
         let neighbour = self.neighbours.get(link);
         let up = neighbour.filter(|known| known.established && known.liveness.is_up());

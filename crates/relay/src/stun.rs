@@ -5,6 +5,7 @@ use core::time::Duration;
 use std::net::SocketAddr;
 
 use shoal_crypto::{Ciphers, Rng};
+use shoal_session::{EndpointOrigin, EndpointRules};
 use shoal_wire::{DropReason, StunId, Time, stun_answer, stun_id, stun_request};
 
 use crate::batch::frame_len;
@@ -62,14 +63,22 @@ impl Stun {
     }
 
     /// Takes a datagram if it is the answer to a request; none if it is not.
-    fn take(&mut self, from: SocketAddr, datagram: &[u8]) -> Option<Result<(), DropReason>> {
+    fn take(
+        &mut self,
+        from: SocketAddr,
+        datagram: &[u8],
+        rules: &EndpointRules,
+    ) -> Option<Result<(), DropReason>> {
         let id = stun_id(datagram)?;
         let at = self.asks.iter().position(|ask| ask.at == from && ask.ids.contains(&id))?;
         Some(match stun_answer(datagram) {
             Ok(seen) => {
                 self.asks.swap_remove(at);
-                self.views.push((from, seen));
-                Ok(())
+                let checked = rules.check(seen, EndpointOrigin::View);
+                if checked.is_ok() {
+                    self.views.push((from, seen));
+                }
+                checked
             }
             Err(_) => Err(DropReason::Malformed),
         })
@@ -118,7 +127,7 @@ impl<C: Ciphers> Relay<C> {
         }
         let mut rest = Vec::with_capacity(incoming.len());
         for one in incoming {
-            match self.mirrors.stun.take(one.from.remote, of(one)) {
+            match self.mirrors.stun.take(one.from.remote, of(one), &self.rules) {
                 None => rest.push(*one),
                 Some(Ok(())) => self.event(Event::Seen),
                 Some(Err(reason)) => self.own.counters.drop_in(reason, 1),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use shoal_crypto::Ciphers;
 use shoal_routing::RouteTable;
-use shoal_session::{Endpoints, Table};
+use shoal_session::{EndpointRules, Endpoints, Table};
 use shoal_wire::{Address, DropReason, LinkId, RoutedHeader};
 
 use crate::Relay;
@@ -81,6 +81,8 @@ pub struct View {
     table: Arc<RouteTable>,
     /// Where frames may come under this node's prefix, if addresses hop.
     pub(crate) accepted: Option<Arc<Accepted>>,
+    /// Where frames may go, and come from.
+    pub(crate) rules: Arc<EndpointRules>,
     /// The router through which a host sends.
     uplink: Option<LinkId>,
 }
@@ -181,7 +183,8 @@ impl<C: Ciphers> Relay<C> {
         let uplink = sends_up.then(|| self.neighbours.uplink()).flatten();
         let as_arc = |accepted: &Option<Arc<Accepted>>| accepted.as_ref().map(Arc::as_ptr);
         let hops = as_arc(&self.hops.accepted) == as_arc(&seen.accepted);
-        let same = new_table.is_none() && uplink == seen.uplink && hops;
+        let rules = Arc::ptr_eq(&self.rules, &seen.rules);
+        let same = new_table.is_none() && uplink == seen.uplink && hops && rules;
         if touched.is_empty() && same && self.lists_only == seen.lists_only {
             return self.neighbours.give_back(touched);
         }
@@ -191,6 +194,7 @@ impl<C: Ciphers> Relay<C> {
         let view = Arc::make_mut(&mut self.own.view);
         (view.uplink, view.lists_only) = (uplink, self.lists_only);
         view.accepted.clone_from(&self.hops.accepted);
+        view.rules = Arc::clone(&self.rules);
         if let Some(table) = new_table {
             view.table = table;
         }

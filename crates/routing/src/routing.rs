@@ -18,8 +18,8 @@ const EVENTS_MAX: usize = 8_192;
 /// Messages kept for a driver that doesn't drain; beyond it replies are dropped.
 const OUTBOX_MAX: usize = 65_536;
 
-/// Seconds by which routers' clocks may differ: a neighbour's handshake is taken with as much, and a
-/// link without routes would be of no use. A proof counts for so long past its expiry.
+/// Seconds by which routers' clocks may differ: a neighbour's handshake is taken with as much, and
+/// a link without routes would be of no use. A proof counts for so long past its expiry.
 const CLOCK_OFF_S: u64 = 86_400;
 
 /// A smaller difference between the wall clock and what is expected is drift: nobody set the clock.

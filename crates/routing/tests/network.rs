@@ -263,8 +263,8 @@ fn routers_whose_clocks_differ_by_hours_find_routes() {
     }
 }
 
-/// A router that starts with a clock that is days off is refused by all, or refuses all. It need not start
-/// again when its clock has been set.
+/// A router that starts with a clock that is days off is refused by all, or refuses all. It need
+/// not start again when its clock has been set.
 #[test]
 fn a_clock_that_is_set_right_heals_routes_without_a_restart() {
     for wrong in [UNIX_S - 2 * 86_400, UNIX_S + 2 * 86_400] {

@@ -26,6 +26,7 @@
 mod config;
 pub mod cookie;
 mod data;
+mod endpoint_rules;
 mod endpoints;
 mod frames;
 mod fresh;
@@ -53,6 +54,7 @@ mod via;
 pub use config::{
     Config, Endpoint, Event, Opened, Opening, PeerId, Place, Role, Source, Stats, TableFull,
 };
+pub use endpoint_rules::{EndpointOrigin, EndpointRules, NodeNetworks};
 pub use endpoints::Endpoints;
 pub use job::{Done, Job};
 pub use owners::Table;

@@ -71,6 +71,13 @@ drop_reasons! {
     NoSession = "no_session",
     /// The next hop has no known endpoint.
     NoEndpoint = "no_endpoint",
+    /// An endpoint, or the source of a datagram, inside the network's own addresses: frames to it
+    /// would enter this node's own interface.
+    EndpointInside = "endpoint_inside",
+    /// An endpoint that others named and that is no place of another machine.
+    EndpointRefused = "endpoint_refused",
+    /// A datagram to this node's port that came in by its own interface.
+    OwnInterface = "own_interface",
     /// The cell's source address is not one that may come in over this link.
     BadSource = "bad_source",
     /// The egress queue of the next hop is full.

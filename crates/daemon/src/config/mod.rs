@@ -49,7 +49,9 @@ pub(crate) use setup::unnamed;
 pub use setup::{
     Experiment, Listen, NO_LINK, Newer, Setup, SetupError, files, overlay_of, reread, warnings,
 };
-pub use text::{EncryptWith, NAMES_AT, PeerEndpoint, Text, can_be_called, check_interface_name};
+pub use text::{
+    EncryptWith, NAMES_AT, PeerEndpoint, Text, can_be_called, check_interface_name, spell_place,
+};
 
 /// Longest path of a Unix socket, in bytes.
 const SOCKET_PATH_MAX: usize = 107;

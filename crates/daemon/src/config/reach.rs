@@ -31,10 +31,10 @@ pub(super) fn warnings(config: &Config, hosts: &Hosts) -> Vec<String> {
     warnings
 }
 
-/// A node without a `listen` line is at IPv4 addresses alone.
+/// A node without a `listen` line is at addresses of both families.
 fn other_family(config: &Config, called: &[(&str, SocketAddr)]) -> Option<String> {
     let own = config.listen();
-    let has = |six: bool| own.iter().any(|at| at.is_ipv6() == six) || own.is_empty() && !six;
+    let has = |six: bool| own.iter().any(|at| at.is_ipv6() == six) || own.is_empty();
     let (peer, at) = called.iter().find(|(_, at)| !has(at.is_ipv6()))?;
     let (family, any) = if at.is_ipv6() { ("IPv6", "[::]") } else { ("IPv4", "0.0.0.0") };
     Some(format!(

@@ -41,10 +41,11 @@ section! {
         /// where there is an `[authority]`.
         #[on = serde(default = "default_hosts_file")]
         hosts_file: PathBuf = default_hosts_file(), reload no;
-        /// UDP sockets for links, each IP:PORT, IPv4 or IPv6. When absent, 0.0.0.0 and a port that
-        /// follows from the node's key (`shoal check` and `shoal pubkey --port` print it): always
-        /// the same for this node, and another for most others. No port is common to all nodes, as
-        /// it would tell whoever watches the wire what they are.
+        /// UDP sockets for links, each IP:PORT, IPv4 or IPv6; a link-local address bears its
+        /// interface, as in [fe80::1%eth0]:23871. When absent, all addresses of both families and a
+        /// port that follows from the node's key (`shoal check` and `shoal pubkey --port` print
+        /// it): always the same for this node, and another for most others. No port is common to
+        /// all nodes, as it would tell whoever watches the wire what they are.
         listen: Option<Vec<Text<ListenAt>>>, optional EVERYWHERE.to_vec(), reload no;
         /// Let routers of the network below mark datagrams where they would drop them, which keeps
         /// queues short (RFC 3168). Its price: ECT(0) in every IP header, which most programs don't

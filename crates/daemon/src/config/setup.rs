@@ -61,15 +61,17 @@ pub struct Experiment {
 pub enum Listen {
     /// At these addresses and nowhere else.
     At(Vec<SocketAddr>),
-    /// On the port that follows from the node's key, or any other if a program has that one.
-    Own(SocketAddr),
+    /// On the port that follows from the node's key, or any other if a program has that one, at all
+    /// addresses of both families, as far as this machine has them.
+    Own(Vec<SocketAddr>),
     /// At these addresses, on any free ports: nobody has to find this node.
     AnyPort(Vec<SocketAddr>),
 }
 
 impl Listen {
     fn new(config: &Config, identity: &Identity) -> Listen {
-        let own = || SocketAddr::from((Ipv4Addr::UNSPECIFIED, keys::own_port(identity)));
+        let any = [Ipv4Addr::UNSPECIFIED.into(), IpAddr::from(Ipv6Addr::UNSPECIFIED)];
+        let own = || any.map(|ip| SocketAddr::new(ip, keys::own_port(identity))).to_vec();
         match config.listen() {
             at if at.is_empty() => Listen::Own(own()),
             at => Listen::At(at),
@@ -79,8 +81,7 @@ impl Listen {
     /// The addresses; port 0 stands for any.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         match self {
-            Listen::At(at) => at.clone(),
-            Listen::Own(at) => vec![*at],
+            Listen::At(at) | Listen::Own(at) => at.clone(),
             Listen::AnyPort(at) => at.iter().map(|at| SocketAddr::new(at.ip(), 0)).collect(),
         }
     }

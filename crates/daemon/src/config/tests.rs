@@ -523,3 +523,28 @@ fn circuits_are_asked_for_with_every_host_or_with_those_that_are_named() {
     assert_eq!(mode("policy = \"require\"\n"), [Require, Require]);
     assert_eq!(mode("policy = \"require\"\npeers = [\"bob\"]\n"), [Require, Off]);
 }
+
+#[test]
+fn a_link_local_address_bears_the_name_of_its_interface() {
+    let link = |at: &str| format!("[[link]]\npeer = \"r2\"\nendpoint = \"{at}\"\n");
+    let place = |at: &str| {
+        let config = parse(&format!("{MINIMAL}{}", link(at))).unwrap();
+        let place = config.links[0].place().map(super::spell_place);
+        (place, config.links[0].endpoint().map(|at| at.to_string()))
+    };
+    let named = "[fe80::1%eth0]:7400";
+    assert_eq!(place(named), (Some(named.to_owned()), None));
+    assert_eq!(place("[fe80::1%2]:7400"), (None, Some("[fe80::1%2]:7400".to_owned())));
+    for at in ["[2001:db8::1%eth0]:7400", "[fe80::1%]:7400", "[fe80::1%a/b]:7400", "[fe80::1%e]:0"]
+    {
+        assert!(error(&link(at)).contains("expected IP:PORT"), "{at}");
+    }
+    let listens = parse(&format!("{MINIMAL}listen = [\"[fe80::1%lo]:7400\"]\n")).unwrap().listen();
+    let scope = |at: &std::net::SocketAddr| match at {
+        std::net::SocketAddr::V6(at) => at.scope_id(),
+        std::net::SocketAddr::V4(_) => 0,
+    };
+    assert!(listens.iter().map(scope).all(|number| number != 0));
+    let said = error("listen = [\"[fe80::1%no-such0]:7400\"]\n");
+    assert!(said.contains("there is no interface \"no-such0\""), "{said}");
+}

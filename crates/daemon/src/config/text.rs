@@ -1,7 +1,7 @@
 //! Values that stand in the file as text, and the types that they become as the file is read.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::ops::Deref;
 
 use serde::{Deserialize, Deserializer, de};
@@ -94,6 +94,11 @@ pub struct ListenAt(pub SocketAddr);
 
 impl Spelt for ListenAt {
     fn read(text: &str) -> Result<ListenAt, String> {
+        if let Some((ip, zone, port)) = zoned(text) {
+            let number = nix::net::if_::if_nametoindex(zone);
+            let number = number.map_err(|_| format!("{text:?}: there is no interface {zone:?}"))?;
+            return Ok(ListenAt(SocketAddrV6::new(ip, port, 0, number).into()));
+        }
         let wrong = |_| format!("{text:?}: expected IP:PORT, such as 0.0.0.0:23871 or [::]:23871");
         text.parse().map(ListenAt).map_err(wrong)
     }
@@ -101,6 +106,18 @@ impl Spelt for ListenAt {
     fn spell(&self) -> String {
         self.0.to_string()
     }
+}
+
+/// Reads `[ADDRESS%INTERFACE]:PORT` with a link-local address and the name of an interface. Numbers
+/// of interfaces are read elsewhere.
+fn zoned(text: &str) -> Option<(Ipv6Addr, &str, u16)> {
+    let (ip, rest) = text.strip_prefix('[')?.split_once('%')?;
+    let (zone, port) = rest.rsplit_once("]:")?;
+    let ip = ip.parse::<Ipv6Addr>().ok().filter(Ipv6Addr::is_unicast_link_local)?;
+    let letter = |b: u8| b.is_ascii_graphic() && !matches!(b, b'/' | b'%' | b'[' | b']');
+    let is_name = (1..=15).contains(&zone.len()) && zone.bytes().all(letter);
+    let is_number = zone.bytes().all(|b| b.is_ascii_digit());
+    (is_name && !is_number).then_some((ip, zone, port.parse().ok()?))
 }
 
 /// Whether a datagram to this address and port can reach one node.
@@ -138,7 +155,11 @@ impl Spelt for PeerEndpoint {
         let Ok(at) = text.parse::<SocketAddr>() else {
             let wrong = "expected IP:PORT, such as 192.0.2.2:23871 or [2001:db8::2]:23871, or \
                          NAME:PORT, such as bob.example.org:23871";
-            let named = named(text).map(|(name, port)| PeerEndpoint::Named(name, port));
+            // The interface may come later, and its number change: looked up as names are.
+            let zoned = zoned(text).filter(|(.., port)| *port != 0);
+            let zoned = zoned.map(|(ip, zone, port)| (format!("{ip}%{zone}"), port));
+            let named = zoned.or_else(|| named(text));
+            let named = named.map(|(name, port)| PeerEndpoint::Named(name, port));
             return named.ok_or_else(|| wrong.into());
         };
         if at.ip().is_unspecified() {
@@ -156,9 +177,14 @@ impl Spelt for PeerEndpoint {
     fn spell(&self) -> String {
         match self {
             PeerEndpoint::At(at) => at.to_string(),
-            PeerEndpoint::Named(name, port) => format!("{name}:{port}"),
+            PeerEndpoint::Named(name, port) => spell_place((name, *port)),
         }
     }
+}
+
+/// A name, or a link-local address with its interface, and the port as the file has them.
+pub fn spell_place((name, port): (&str, u16)) -> String {
+    if name.contains(':') { format!("[{name}]:{port}") } else { format!("{name}:{port}") }
 }
 
 /// Reads NAME:PORT.

@@ -8,6 +8,7 @@ use crate::control::journal;
 use crate::membership::hosts::{Host, Hosts};
 use crate::membership::watch::News;
 use crate::worker::build;
+use crate::worker::endpoints;
 use crate::worker::first::{Parts, Worker};
 use crate::worker::links;
 
@@ -113,6 +114,7 @@ impl Worker {
             applied.extend(changed_hosts(&config.node.name, names.hosts(), &hosts));
             others = build::replace_hosts(now, config, hosts, (node, interface), names);
         }
+        node.set_endpoint_rules(endpoints::rules(config, names, interface.as_ref()));
         // Links may carry more only once hosts of the last list are forgotten.
         node.relay.set_lists_only(now, lists_only);
         Ok(links.and_then(|links| {

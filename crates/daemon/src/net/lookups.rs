@@ -15,6 +15,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use anyhow::Context;
+use shoal_session::EndpointOrigin;
 use shoal_wire::{LinkId, Time};
 
 use crate::config::LinkPeer;
@@ -51,14 +52,14 @@ struct Known {
     place: Place,
     ask_at: Time,
     wait: Duration,
-    /// Where the link is called.
-    at: Option<SocketAddr>,
+    /// Where the link is called: each in turn until it answers.
+    at: Vec<SocketAddr>,
     fault: Option<String>,
 }
 
 impl Known {
     fn new(place: Place, now: Time) -> Known {
-        Known { place, ask_at: now, wait: AGAIN_FIRST, at: None, fault: None }
+        Known { place, ask_at: now, wait: AGAIN_FIRST, at: Vec::new(), fault: None }
     }
 
     /// Whether to ask now; asking moves the next time on.
@@ -75,13 +76,19 @@ impl Known {
         }
         due
     }
+}
 
-    /// The address to be called: the one after the last that was called, with which the link did
-    /// not come up; the first if none of `addresses` was called.
-    fn choose(&self, addresses: &[SocketAddr]) -> Option<SocketAddr> {
-        let tried = self.at.and_then(|at| addresses.iter().position(|known| *known == at));
-        addresses.get(tried.map_or(0, |tried| (tried + 1) % addresses.len())).copied()
+/// The addresses with the families in turn, each family in the order of the answer: a dead family
+/// costs half of the calls (RFC 8305 section 4).
+fn in_turn(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
+    let first = addresses.first().is_some_and(SocketAddr::is_ipv6);
+    let of = |six: bool| addresses.iter().filter(move |at| at.is_ipv6() == six).copied();
+    let (mut one, mut other) = (of(first), of(!first));
+    let mut all = Vec::with_capacity(addresses.len());
+    while all.len() < addresses.len() {
+        all.extend(one.next().into_iter().chain(other.next()));
     }
+    all
 }
 
 /// Names of endpoints, and the thread that looks them up.
@@ -149,8 +156,7 @@ impl Lookups {
     /// What the operator should know.
     pub fn faults(&self) -> impl Iterator<Item = String> + '_ {
         self.known.iter().filter_map(|(peer, known)| {
-            let (name, fault) = (&known.place.0, known.fault.as_ref()?);
-            Some(format!("endpoint of the neighbour {peer:?}: {name} can't be looked up: {fault}"))
+            Some(format!("endpoint of the neighbour {peer:?}: {}", known.fault.as_ref()?))
         })
     }
 }
@@ -165,7 +171,10 @@ impl Worker {
         lookups.ask(now, |peer| is_up(names, node, peer));
         let faulty = lookups.known.values().any(|known| known.fault.is_some());
         if faulty && journal.may_say(now, "lookup") {
-            tracing::warn!("an endpoint's name can't be looked up: `shoal status` says which");
+            tracing::warn!(
+                "an endpoint's name can't be looked up, or has no address that this node can call: \
+                 `shoal status` says which, and what to do"
+            );
         }
     }
 
@@ -184,22 +193,43 @@ impl Worker {
             let known = lookups.known.get_mut(&peer).filter(|known| known.place == place);
             let Some(known) = known else { continue };
             let families: Vec<bool> = ports.views().map(|view| view.local.is_ipv4()).collect();
-            let usable = |at: &SocketAddr| families.contains(&at.is_ipv4());
-            let (usable, fault): (Vec<SocketAddr>, _) = match addresses {
-                Ok(all) => (all.into_iter().filter(usable).collect(), None),
-                Err(why) => (Vec::new(), Some(why)),
+            let may_call = |at: &SocketAddr| node.may_call(*at, EndpointOrigin::Named).is_ok();
+            let listens = |at: &SocketAddr| families.contains(&at.is_ipv4());
+            let (all, fault) = match addresses {
+                Ok(all) => (all, None),
+                Err(why) => (Vec::new(), Some(format!("{} can't be looked up: {why}", place.0))),
             };
-            let none = || "it has no address that this node can call".to_string();
-            known.fault = fault.or_else(|| usable.is_empty().then(none));
-            let chosen = known.choose(&usable).filter(|_| !is_up(names, node, &peer));
+            let usable = |at: &SocketAddr| listens(at) && may_call(at);
+            let usable: Vec<_> = in_turn(&all).into_iter().filter(usable).collect();
+            known.fault = fault.or_else(|| match all.iter().find(|at| may_call(at)) {
+                _ if !usable.is_empty() => None,
+                Some(other) => Some(other_family(&place.0, *other)),
+                None => Some(format!(
+                    "{} has no address of another machine: correct the name's entry in the DNS or \
+                     in /etc/hosts",
+                    place.0
+                )),
+            });
             let link = names.link_id(&peer).and_then(|link| node.relay.view(link));
-            if let (Some(at), Some(link)) = (chosen, link)
-                && (known.at.replace(at) != Some(at) || link.endpoint.is_none())
+            let link = link.filter(|_| !usable.is_empty() && !is_up(names, node, &peer));
+            if let Some(link) = link
+                && (known.at != usable || link.endpoint.is_none())
             {
-                node.relay.set_endpoint(now, link.link, Some(at));
+                node.relay.set_endpoints(now, link.link, &usable);
+                known.at = usable;
             }
         }
     }
+}
+
+/// What the operator does where a name has addresses of one family, and the node listens at the
+/// other.
+fn other_family(name: &str, at: SocketAddr) -> String {
+    let (family, any) = if at.is_ipv6() { ("IPv6", "[::]") } else { ("IPv4", "0.0.0.0") };
+    format!(
+        "{name} has {family} addresses alone, and this node listens at none: add \"{any}:PORT\" to \
+         [node] listen"
+    )
 }
 
 fn is_up(names: &Names, node: &Node, peer: &str) -> bool {
@@ -260,15 +290,17 @@ mod tests {
     }
 
     #[test]
-    fn another_address_is_tried_when_the_first_does_not_answer() {
-        let mut known = Known::new(("bob.example.org".into(), 7_400), Time::ZERO);
-        let all = [at(1), at(2)];
-        for expected in [at(1), at(2), at(1)] {
-            known.at = known.choose(&all);
-            assert_eq!(known.at, Some(expected));
-        }
-        known.at = known.choose(&[at(9)]);
-        assert_eq!(known.at, Some(at(9)), "it has moved");
-        assert_eq!(known.choose(&[]), None);
+    fn addresses_of_both_families_are_called_in_turn() {
+        let six = |n: u16| SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, n], 7_400));
+        let all = [six(1), six(2), six(3), at(1), at(2)];
+        assert_eq!(in_turn(&all), [six(1), at(1), six(2), at(2), six(3)]);
+        assert_eq!(in_turn(&[at(1), at(2), six(1)]), [at(1), six(1), at(2)]);
+        assert_eq!(in_turn(&[]), []);
+    }
+
+    #[test]
+    fn a_name_of_the_other_family_says_what_to_add() {
+        let said = other_family("r.example.net", "[2001:db8::1]:7400".parse().unwrap());
+        assert!(said.contains("IPv6 addresses alone") && said.contains("\"[::]:PORT\""), "{said}");
     }
 }

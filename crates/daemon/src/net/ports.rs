@@ -13,7 +13,7 @@ use socket2::Socket;
 use crate::net::mapping::PortMapping;
 use crate::net::receive::{ReceiveCounters, Receiver};
 use crate::net::send::{Frames, Outcome, SendCounters, Sender};
-use crate::net::socket::{self, Offloads, SharedPrefix, SocketConfig};
+use crate::net::socket::{self, Offloads, SharedPrefix, SocketConfig, Sources};
 use crate::worker::wake::Waker;
 
 /// One socket with its counters.
@@ -62,7 +62,11 @@ impl Ports {
             let sender = Sender::naming(offloads.gso, config.sources(local));
             ports.push(Port { socket, local, offloads, sender, blocked: false });
         }
-        let receivers = ports.iter().map(|port| Receiver::new(port.local)).collect();
+        let receiver = |port: &Port| {
+            let chooses = matches!(config.sources(port.local), Sources::Kernel);
+            Receiver::new(port.local).where_kernel_chooses(chooses)
+        };
+        let receivers = ports.iter().map(receiver).collect();
         Ok((Ports { ports, now: Time::ZERO, mapping: None }, receivers))
     }
 

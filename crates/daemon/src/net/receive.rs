@@ -15,6 +15,8 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use shoal_relay::Incoming;
 use shoal_session::Endpoints;
@@ -48,6 +50,9 @@ const CONGESTED_BYTES: u64 = 2 << 20;
 #[repr(C, align(8))]
 struct Control([u8; 128]);
 
+/// The kernel's number of the node's own interface, which may be made anew; 0 without one.
+pub type InterfaceNumber = Arc<AtomicU32>;
+
 /// Buffers of one socket's receive calls, reused for its whole life.
 pub struct Receiver {
     buffer: Box<[u8]>,
@@ -56,6 +61,9 @@ pub struct Receiver {
     runs: Vec<Incoming>,
     /// Where the socket is bound.
     bound: SocketAddr,
+    /// Answers leave from the address that the kernel chooses, whatever address datagrams came to.
+    kernel_chooses: bool,
+    own_interface: InterfaceNumber,
     messages: usize,
     overflows: u32,
     congested: bool,
@@ -77,6 +85,8 @@ pub struct ReceiveCounters {
     pub overflows: u64,
     /// Datagrams without a byte of payload.
     pub empty: u64,
+    /// Datagrams that came in by the node's own interface.
+    pub own_interface: u64,
 }
 
 impl ReceiveCounters {
@@ -88,6 +98,7 @@ impl ReceiveCounters {
             bytes: self.bytes + other.bytes,
             overflows: self.overflows + other.overflows,
             empty: self.empty + other.empty,
+            own_interface: self.own_interface + other.own_interface,
         }
     }
 }
@@ -102,6 +113,8 @@ impl Receiver {
             control: vec![Control([0; 128]); MESSAGES].into_boxed_slice(),
             runs: Vec::with_capacity(MESSAGES),
             bound,
+            kernel_chooses: false,
+            own_interface: InterfaceNumber::default(),
             messages: AGGREGATES,
             overflows: 0,
             congested: false,
@@ -110,17 +123,30 @@ impl Receiver {
         }
     }
 
+    /// The same, with the kernel choosing the address that answers leave from, or not.
+    pub fn where_kernel_chooses(mut self, kernel_chooses: bool) -> Receiver {
+        self.kernel_chooses = kernel_chooses;
+        self
+    }
+
+    /// Says which interface is the node's own: datagrams that come in by it are dropped. They came
+    /// through the network, and answers would go back into it.
+    pub fn set_own_interface(&mut self, number: InterfaceNumber) {
+        self.own_interface = number;
+    }
+
     /// What was received so far.
     pub fn counters(&self) -> ReceiveCounters {
         self.counters
     }
 
     /// Datagrams that were lost or ignored here since the last call, by reason.
-    pub fn take_drops(&mut self) -> [(DropReason, u64); 2] {
+    pub fn take_drops(&mut self) -> [(DropReason, u64); 3] {
         let told = std::mem::replace(&mut self.told, self.counters);
         [
             (DropReason::ReceiveOverflow, self.counters.overflows - told.overflows),
             (DropReason::BadSize, self.counters.empty - told.empty),
+            (DropReason::OwnInterface, self.counters.own_interface - told.own_interface),
         ]
     }
 
@@ -199,13 +225,18 @@ impl Receiver {
             self.counters.overflows += u64::from(overflows.wrapping_sub(self.overflows));
             self.overflows = overflows;
         }
+        let stride = notes.segment.filter(|&s| s > 0 && s < len).unwrap_or(len);
+        let own = self.own_interface.load(Ordering::Relaxed);
+        if own != 0 && notes.interface == Some(own) {
+            self.counters.own_interface += len.div_ceil(stride.max(1)) as u64;
+            return;
+        }
         let from = Endpoints { local: self.local(&notes), remote };
         self.counters.bytes += len as u64;
         if len == 0 {
             self.counters.empty += 1;
             return;
         }
-        let stride = notes.segment.filter(|&s| s > 0 && s < len).unwrap_or(len);
         let congested = notes.marked || self.congested;
         let mut offset = index * SLOT;
         if len > SLOT {
@@ -232,7 +263,8 @@ impl Receiver {
     /// no answer can leave from there.
     fn local(&self, notes: &Notes) -> Option<SocketAddr> {
         let is_own = |at: &SocketAddr| !at.ip().is_unspecified() && !at.ip().is_multicast();
-        let mut local = notes.came_to.or(Some(self.bound)).filter(is_own)?;
+        let came_to = notes.came_to.filter(|_| !self.kernel_chooses);
+        let mut local = came_to.or(Some(self.bound)).filter(is_own)?;
         local.set_port(self.bound.port());
         Some(local)
     }
@@ -265,6 +297,8 @@ struct Notes {
     overflows: Option<u32>,
     /// Without the port.
     came_to: Option<SocketAddr>,
+    /// The number of the interface.
+    interface: Option<u32>,
 }
 
 impl Notes {
@@ -286,11 +320,13 @@ impl Notes {
                 (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
                     let ip = data.get(4..).and_then(|rest| rest.first_chunk::<4>());
                     notes.came_to = ip.map(|ip| SocketAddr::from((*ip, 0)));
+                    notes.interface = data.first_chunk().map(|number| u32::from_ne_bytes(*number));
                 }
                 // `in6_pktinfo`: the header's destination, interface.
                 (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
                     let parts = data.split_first_chunk::<16>();
                     let parts = parts.and_then(|(ip, rest)| Some((ip, rest.first_chunk()?)));
+                    notes.interface = parts.map(|(_, number)| u32::from_ne_bytes(*number));
                     notes.came_to = parts.map(|(ip, interface)| {
                         let ip = Ipv6Addr::from(*ip);
                         // A link-local address, and no other, needs its interface.
@@ -346,6 +382,12 @@ mod tests {
         assert_eq!(local("[::]:7400", "2001:db8::1"), at("[2001:db8::1]:7400"));
         assert_eq!(local("[::]:7400", "fe80::1"), at("[fe80::1%3]:7400"));
         assert_eq!(local("[::]:7400", "ff02::1"), None);
+        let kernel = |came_to: &str| {
+            let receiver = Receiver::new("[::]:7400".parse().expect("literal"));
+            let came_to = Some(SocketAddr::new(came_to.parse().expect("literal"), 0));
+            receiver.where_kernel_chooses(true).local(&Notes { came_to, ..Notes::default() })
+        };
+        assert_eq!(kernel("2001:db8::1"), None, "the kernel chooses where answers leave from");
         let none = Notes::default();
         let untold = |bound: &str| Receiver::new(bound.parse().expect("literal")).local(&none);
         assert_eq!(untold("[::]:7400"), None);

@@ -148,9 +148,26 @@ pub fn open(listen: SocketAddr, config: &SocketConfig) -> anyhow::Result<(Socket
     if config.reuse_port {
         socket.set_reuse_port(true).context("can't share the port between workers")?;
     }
-    socket.bind(&SockAddr::from(listen)).map_err(|e| bind_error(listen, e))?;
+    bind(&socket, listen).map_err(|e| bind_error(listen, e))?;
     let offloads = set_options(&socket, listen, config);
     Ok((socket, offloads))
+}
+
+/// Binds to an address that may come later: by DHCP, or after the check that nobody else has it.
+fn bind(socket: &Socket, listen: SocketAddr) -> io::Result<()> {
+    let bound = socket.bind(&SockAddr::from(listen));
+    if !bound.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EADDRNOTAVAIL)) {
+        return bound;
+    }
+    match listen.is_ipv4() {
+        true => set(socket.as_raw_fd(), libc::IPPROTO_IP, libc::IP_FREEBIND, 1)?,
+        false => set(socket.as_raw_fd(), libc::IPPROTO_IPV6, libc::IPV6_FREEBIND, 1)?,
+    }
+    tracing::warn!(
+        "[node] listen: no interface has one of the addresses yet; nothing comes or leaves there \
+         until one has it. `shoal status` says which"
+    );
+    socket.bind(&SockAddr::from(listen))
 }
 
 fn bind_error(listen: SocketAddr, error: io::Error) -> anyhow::Error {
@@ -178,12 +195,11 @@ fn set_options(socket: &Socket, listen: SocketAddr, config: &SocketConfig) -> Of
         // Without it the kernel refuses addresses that no interface has.
         let _free = set(fd, libc::IPPROTO_IPV6, libc::IPV6_FREEBIND, 1);
     }
-    if !matches!(config.sources(listen), Sources::Kernel) {
-        let _told = match listen.is_ipv4() {
-            true => set(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 1),
-            false => set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1),
-        };
-    }
+    // By which interface a datagram came in: what came by the node's own is dropped.
+    let _told = match listen.is_ipv4() {
+        true => set(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 1),
+        false => set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1),
+    };
     // RFC 3168 section 5: ECT(0), routers below may mark in place of dropping; or nothing.
     let mark = if config.ecn { 2 } else { 0 };
     let (errors, ecn) = if listen.is_ipv4() {

@@ -17,6 +17,7 @@ use crate::config::{self, Config};
 use crate::control::api;
 use crate::control::journal;
 use crate::membership::hosts::Host;
+use crate::net::receive::InterfaceNumber;
 use crate::tun::changes::Changes;
 use crate::tun::device::{Asks, Tun};
 use crate::tun::dns;
@@ -126,6 +127,23 @@ impl Interface {
     /// What it is called.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The kernel's number of it, which follows an interface that is made anew.
+    pub fn number(&self) -> InterfaceNumber {
+        Arc::clone(&self.index)
+    }
+
+    /// Prefixes whose packets the kernel hands to it, but for the overlay's own.
+    pub fn inside(&self) -> impl Iterator<Item = (IpAddr, u8)> + '_ {
+        let ipv4 = self.ipv4.map(|ipv4| (IpAddr::from(ipv4.address), ipv4.bits));
+        let reached = self.plan.reached.iter().map(|(prefix, _)| (prefix.ip(), prefix.bits()));
+        ipv4.into_iter().chain(reached)
+    }
+
+    /// Networks behind this node.
+    pub fn served(&self) -> impl Iterator<Item = (IpAddr, u8)> + '_ {
+        self.plan.served.iter().map(|prefix| (prefix.ip(), prefix.bits()))
     }
 
     /// This node's IPv4 address there, if it has one.

@@ -184,6 +184,13 @@ fn around(own: &str, overlay: &shoal_ip::Prefix) -> Vec<Route> {
 
 /// Networks of this machine's other interfaces.
 fn connected(own: &str) -> Vec<(Prefix, IpAddr)> {
+    let networks = addresses(own).into_iter();
+    let networks = networks.filter_map(|(ip, bits)| Some((Prefix::around(ip, bits)?, ip)));
+    networks.filter(|(net, _)| net.misuse().is_none()).collect()
+}
+
+/// Addresses of this machine's other interfaces, with the bits of their prefixes.
+pub fn addresses(own: &str) -> Vec<(IpAddr, u8)> {
     let Ok(all) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
     let others = all.filter(|entry| entry.interface_name != own);
     let network = |entry: nix::ifaddrs::InterfaceAddress| {
@@ -196,9 +203,9 @@ fn connected(own: &str) -> Vec<(Prefix, IpAddr)> {
                 (address.as_sockaddr_in6()?.ip().into(), u128::from(mask).count_ones())
             }
         };
-        Some((Prefix::around(address, u8::try_from(bits).ok()?)?, address))
+        Some((address, u8::try_from(bits).ok()?))
     };
-    others.filter_map(network).filter(|(net, _)| net.misuse().is_none()).collect()
+    others.filter_map(network).collect()
 }
 
 /// Decides what is in force. `overlay` is the prefix of the network's own addresses, `me` this

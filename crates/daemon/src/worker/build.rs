@@ -25,6 +25,7 @@ use crate::tun::interface::Interface;
 use crate::tun::names::Names;
 use crate::worker::clock::{Clock, unix_ms};
 use crate::worker::direct;
+use crate::worker::endpoints;
 use crate::worker::hopping::Hopping;
 use crate::worker::links;
 use crate::worker::shell::Node;
@@ -39,12 +40,25 @@ pub fn open_ports(setup: &Setup) -> anyhow::Result<(Ports, Vec<Receiver>, Option
     let (config, listen) = (&setup.config, setup.listen.addresses());
     let sockets = socket_config(config);
     let open = |listen: &[SocketAddr]| Ports::open(listen, &sockets, config.data.gso);
-    let (error, at) = match (open(&listen), &setup.listen) {
-        (Ok((ports, receivers)), _) => return Ok((ports, receivers, None)),
-        (Err(error), Listen::Own(at)) if is_taken(&error) => (error, at),
-        (Err(error), _) => return Err(error),
+    let own = match &setup.listen {
+        Listen::At(_) => false,
+        Listen::Own(_) | Listen::AnyPort(_) => true,
     };
-    let Ok((ports, receivers)) = open(&[SocketAddr::new(at.ip(), 0)]) else { return Err(error) };
+    let opened = match open(&listen) {
+        // A machine without IPv6 listens by IPv4 alone.
+        Err(error) if own && !is_taken(&error) => {
+            let four: Vec<_> = listen.iter().copied().filter(SocketAddr::is_ipv4).collect();
+            if four.is_empty() || four == listen { Err(error) } else { open(&four) }
+        }
+        opened => opened,
+    };
+    let error = match opened {
+        Ok((ports, receivers)) => return Ok((ports, receivers, None)),
+        Err(error) if own && is_taken(&error) => error,
+        Err(error) => return Err(error),
+    };
+    let any: Vec<_> = listen.iter().map(|at| SocketAddr::new(at.ip(), 0)).collect();
+    let Ok((ports, receivers)) = open(&any) else { return Err(error) };
     let warning = "the port that follows from this node's key (`shoal pubkey --port` prints it) \
                    belongs to another program: others can't call this node there until it is \
                    free; or choose one by [node] listen";
@@ -193,8 +207,9 @@ fn set_interface_hosts(
     names: &Names,
     (node, interface): (&mut Node, &mut Option<Interface>),
 ) -> anyhow::Result<()> {
-    let Some(interface) = interface else { return Ok(()) };
-    let (gate, clash) = interface.set_hosts(config, names);
+    let taken = interface.as_mut().map(|interface| interface.set_hosts(config, names));
+    node.set_endpoint_rules(endpoints::rules(config, names, interface.as_ref()));
+    let Some((gate, clash)) = taken else { return Ok(()) };
     node.set_gate(gate);
     clash
 }

@@ -95,6 +95,7 @@ fn locals(
 impl Worker {
     /// Looks which addresses this machine has, for direct links.
     pub(crate) fn look_at_reach(&mut self) {
+        self.look_at_networks();
         let Parts { node, ports, interface, hopping, config, names, .. } = &mut self.parts;
         if cover::own(config, names.hosts()).is_some() {
             ports.give_back();

@@ -6,6 +6,7 @@ pub mod budget;
 pub(crate) mod build;
 pub mod clock;
 pub(crate) mod direct;
+pub(crate) mod endpoints;
 pub(crate) mod first;
 pub(crate) mod forwarder;
 pub(crate) mod hopping;

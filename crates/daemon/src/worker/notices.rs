@@ -14,6 +14,7 @@ use crate::control::api::{Event, NextHop};
 use crate::control::circuits;
 use crate::control::cover;
 use crate::worker::clock::unix_ms;
+use crate::worker::endpoints;
 use crate::worker::first::{Parts, Worker};
 
 /// Least difference of clocks, in milliseconds, to warn of; proofs of routes hold for an hour.
@@ -138,6 +139,7 @@ pub fn warnings(parts: &Parts, now: Time) -> Vec<String> {
         all.push(alone(&fixed.filter_map(|link| link.endpoint).collect()));
     }
     all.extend(parts.lookups.faults());
+    all.extend(endpoints::missing(parts));
     let waiting = &parts.journal.waiting;
     if !waiting.is_empty() {
         all.push(format!("waits for a restart: {}", waiting.join(", ")));

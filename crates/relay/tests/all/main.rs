@@ -6,6 +6,7 @@ mod support;
 
 mod cover;
 mod direct;
+mod endpoints;
 mod hold;
 mod hop_moves;
 mod hops;

@@ -1,0 +1,59 @@
+//! Networks of this node and its machine, from which the rules of endpoints follow.
+
+use std::net::{IpAddr, SocketAddr};
+
+use shoal_session::{EndpointRules, NodeNetworks};
+
+use crate::config::Config;
+use crate::tun::interface::Interface;
+use crate::tun::names::Names;
+use crate::tun::subnets;
+use crate::worker::first::{Parts, Worker};
+
+/// The rules of a node with this configuration and interface.
+pub fn rules(config: &Config, names: &Names, interface: Option<&Interface>) -> EndpointRules {
+    let overlay = names.overlay();
+    let inside = interface.into_iter().flat_map(Interface::inside);
+    let own = interface.map_or("", Interface::name);
+    let called = config.links.iter().filter_map(|link| {
+        let peer = names.linked().by_name(&link.peer);
+        let router = peer.filter(|peer| peer.address.is_router());
+        link.endpoint().or(router.and_then(|router| router.endpoint))
+    });
+    let configured = config.listen().into_iter().chain(called).chain(config.direct.endpoint());
+    EndpointRules::new(&NodeNetworks {
+        inside: inside.chain([(IpAddr::from(overlay.address), overlay.bits)]).collect(),
+        served: interface.into_iter().flat_map(Interface::served).collect(),
+        connected: subnets::addresses(own),
+        configured: configured.map(|at: SocketAddr| at.ip()).collect(),
+    })
+}
+
+/// What the operator should know of addresses in `[node] listen` that no interface has.
+pub fn missing(parts: &Parts) -> Vec<String> {
+    let listen = parts.config.listen();
+    let bound = listen.iter().filter(|at| !at.ip().is_unspecified());
+    let bound: Vec<_> = bound.filter(|at| !at.ip().is_loopback()).collect();
+    if bound.is_empty() {
+        return Vec::new();
+    }
+    let here = subnets::addresses("");
+    let is_here = |at: &SocketAddr| here.iter().any(|(ip, _)| *ip == at.ip());
+    let missing = bound.into_iter().filter(|at| !is_here(at));
+    let said = |at: &SocketAddr| {
+        format!(
+            "[node] listen: no interface has the address {}: nothing comes or leaves there until \
+             one has it; correct the address if it is not this machine's",
+            at.ip()
+        )
+    };
+    missing.map(said).collect()
+}
+
+impl Worker {
+    /// Follows what changed of this machine's networks.
+    pub(crate) fn look_at_networks(&mut self) {
+        let Parts { node, interface, config, names, .. } = &mut self.parts;
+        node.set_endpoint_rules(rules(config, names, interface.as_ref()));
+    }
+}
