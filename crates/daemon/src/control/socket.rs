@@ -18,12 +18,13 @@
 mod client;
 mod descriptors;
 mod frame;
+mod handed;
 mod peer;
 mod place;
 mod seats;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -38,6 +39,7 @@ use crate::control::api::{Body, Command, ErrorCode, Event, FromNode, PROTOCOL, R
 
 pub use client::{CallError, ConnectError, Connection};
 pub use frame::{FrameError, read_frame, write_frame};
+pub use handed::HandedFile;
 use peer::Peer;
 use place::{Found, Place};
 pub use place::{Owner, check_place};
@@ -78,7 +80,7 @@ pub struct Request {
     /// What is asked.
     pub command: Command,
     /// Descriptors that came along, in order.
-    pub descriptors: Vec<OwnedFd>,
+    pub descriptors: Vec<HandedFile>,
     id: Option<u64>,
 }
 
@@ -475,7 +477,7 @@ fn read_loop(
             let request = Request {
                 client: client.clone(),
                 command: message.command,
-                descriptors,
+                descriptors: descriptors.into_iter().map(HandedFile::examine).collect(),
                 id: Some(id),
             };
             if shared.requests.send(FromControl::Request(request)).is_err() {

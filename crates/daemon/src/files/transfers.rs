@@ -9,8 +9,6 @@
 //! passed in by that program is never touched.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use nix::fcntl::OFlag;
@@ -23,7 +21,7 @@ use crate::control::api::{
     CancelReason, ErrorCode, Event, MAX_DESCRIPTORS, Progress, RefuseReason, Reply, SendFile,
     Senders,
 };
-use crate::control::socket::{Client, ClientId};
+use crate::control::socket::{Client, ClientId, HandedFile};
 use crate::files::disk::{self, Answer, Disk, Request};
 use crate::tun::names::Names;
 use crate::worker::wake::Outlet;
@@ -64,7 +62,7 @@ struct Mailbox {
 /// How far a transfer is with its program.
 enum Stage {
     /// Sender: the file waits for the receiver's answer. Receiver: the program is being asked.
-    Offered(Option<File>),
+    Offered(Option<HandedFile>),
     /// A disk thread works.
     Moving(Disk),
     /// Receiver: all is there; the program syncs and renames.
@@ -197,7 +195,7 @@ impl Files {
         client: &Client,
         host: HostId,
         files: Vec<SendFile>,
-        descriptors: Vec<OwnedFd>,
+        descriptors: Vec<HandedFile>,
     ) -> Reply {
         let mut checked = Vec::with_capacity(files.len());
         if files.is_empty() || files.len() > MAX_DESCRIPTORS || files.len() != descriptors.len() {
@@ -205,7 +203,6 @@ impl Files {
             return Reply::error(ErrorCode::BadRequest, text);
         }
         for (file, descriptor) in files.into_iter().zip(descriptors) {
-            let descriptor = File::from(descriptor);
             match offer_info(file).and_then(|info| {
                 check_file(&descriptor, info.size, OFlag::O_RDONLY)?;
                 Ok(info)
@@ -529,7 +526,7 @@ fn ensure_source(
     whole: bool,
 ) -> std::io::Result<()> {
     if let Stage::Offered(file) = &mut transfer.stage
-        && let Some(file) = file.take()
+        && let Some(file) = file.take().and_then(HandedFile::into_file)
     {
         let size = transfer.info.size;
         let have = if whole { vec![(0, transfer.info.chunks())] } else { Vec::new() };

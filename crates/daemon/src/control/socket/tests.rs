@@ -129,8 +129,8 @@ fn descriptors_arrive_in_order() {
             let mut request = rig.request();
             let texts: Vec<String> = std::mem::take(&mut request.descriptors)
                 .into_iter()
-                .map(|fd| {
-                    let mut file = std::fs::File::from(fd);
+                .map(|handed| {
+                    let mut file = handed.into_file().unwrap();
                     file.rewind().unwrap();
                     let mut text = String::new();
                     file.read_to_string(&mut text).unwrap();

@@ -1,8 +1,5 @@
 //! How an offered file is taken: into a new file, or by comparing one that is there.
 
-use std::fs::File;
-use std::os::fd::OwnedFd;
-
 use nix::fcntl::OFlag;
 use shoal_edge::Edge;
 use shoal_transfer::{ChunkSet, TransferId};
@@ -12,7 +9,7 @@ use shoal_wire::transfer::RefuseReason as WireRefuse;
 use super::words::check_file;
 use super::{Files, PROGRESS_EVERY, Stage, start, unknown_transfer};
 use crate::control::api::{ErrorCode, Reply};
-use crate::control::socket::ClientId;
+use crate::control::socket::{ClientId, HandedFile};
 use crate::files::disk;
 
 impl Files {
@@ -24,7 +21,7 @@ impl Files {
         client: ClientId,
         id: u64,
         have: &[(u32, u32)],
-        descriptors: Vec<OwnedFd>,
+        descriptors: Vec<HandedFile>,
     ) -> Reply {
         let Some(transfer) = self.owned(client, id, |t| matches!(t.stage, Stage::Offered(None)))
         else {
@@ -60,7 +57,7 @@ impl Files {
         edge: &mut Edge,
         client: ClientId,
         id: u64,
-        descriptors: Vec<OwnedFd>,
+        descriptors: Vec<HandedFile>,
     ) -> Reply {
         let Some(transfer) = self.owned(client, id, |t| matches!(t.stage, Stage::Offered(None)))
         else {
@@ -85,11 +82,12 @@ impl Files {
         now: Time,
         edge: &mut Edge,
         id: u64,
-        file: File,
+        file: HandedFile,
         have: Vec<(u32, u32)>,
     ) -> Reply {
         let Some(transfer) = self.transfers.get_mut(&id) else { return unknown_transfer() };
         let (size, chunk) = (transfer.info.size, transfer.info.chunk_len());
+        let Some(file) = file.into_file() else { return unknown_transfer() };
         match start(&self.answers, id, disk::Job { file, size, chunk, have, source: false }) {
             Ok(disk) => {
                 transfer.stage = Stage::Moving(disk);
@@ -114,10 +112,9 @@ impl Files {
 }
 
 /// The only descriptor, if it is what `access` needs.
-fn one_file(descriptors: Vec<OwnedFd>, size: u64, access: OFlag) -> Result<File, String> {
-    let [descriptor] =
-        <[OwnedFd; 1]>::try_from(descriptors).map_err(|_| "expected one descriptor".to_string())?;
-    let file = File::from(descriptor);
+fn one_file(descriptors: Vec<HandedFile>, size: u64, access: OFlag) -> Result<HandedFile, String> {
+    let one = <[HandedFile; 1]>::try_from(descriptors);
+    let [file] = one.map_err(|_| "expected one descriptor".to_string())?;
     check_file(&file, size, access)?;
     Ok(file)
 }

@@ -1,6 +1,5 @@
 //! Translates between the types of programs and those of the wire, and checks offered files.
 
-use std::fs::File;
 use std::os::unix::fs::FileTypeExt;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -8,6 +7,7 @@ use shoal_transfer::{OfferInfo, SegmentLen};
 use shoal_wire::transfer::{CancelReason as WireCancel, RefuseReason as WireRefuse};
 
 use crate::control::api::{self, CancelReason, MAX_FILE_NAME, RefuseReason, SendFile};
+use crate::control::socket::HandedFile;
 
 /// The offer of a file as a program describes it; the error says what is wrong with it.
 pub(super) fn offer_info(file: SendFile) -> Result<OfferInfo, String> {
@@ -30,8 +30,10 @@ pub(super) fn offer_info(file: SendFile) -> Result<OfferInfo, String> {
 }
 
 /// Refuses what is no regular file, has another size, or is not open the way `access` needs.
-pub(super) fn check_file(file: &File, size: u64, access: OFlag) -> Result<(), String> {
-    let meta = file.metadata().map_err(|e| format!("the file can't be examined: {e}"))?;
+pub(super) fn check_file(file: &HandedFile, size: u64, access: OFlag) -> Result<(), String> {
+    let unknown = |e: &std::io::Error| format!("the file can't be examined: {e}");
+    let meta = file.seen().as_ref().map_err(unknown)?;
+    let file = file.file().ok_or("the file is taken already")?;
     let kind = meta.file_type();
     if !kind.is_file() || kind.is_block_device() {
         return Err("expected a regular file".into());
