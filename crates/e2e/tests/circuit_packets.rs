@@ -122,6 +122,9 @@ fn networks_behind_gateways_speak_over_circuits_alone() {
         let cells = net.status(name).circuits.cells;
         assert!(cells > 4_000_000 / 1_312, "{name} carried {cells} cells of circuits");
     }
+    // A datagram of IPv4 is cut for the circuit's cells, whose room the gateway alone knows.
+    let (answered, text) = said(&net, "a", &format!("ping -c3 -W9 -s8000 {b}"));
+    assert!(answered && text.contains(" 0% packet loss"), "{text}");
     // The machine behind the gateway is told what fits a circuit's cell.
     let (answered, text) = said(&net, "a", &format!("ping -c1 -W5 -Mdo -s1300 {b}"));
     assert!(!answered && text.contains("mtu") && text.contains("1312"), "{text}");

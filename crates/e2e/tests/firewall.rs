@@ -26,6 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// gets more.
 const SOON: Duration = Duration::from_secs(15);
 const NODES: [&str; 4] = ["h1", "r1", "r2", "h2"];
+const IPV4: [&str; 4] = ["10.9.0.1", "10.9.0.2", "10.9.0.3", "10.9.0.4"];
 
 const EXTRA: &str = "[interface]\naccept_prefixes = [\"all\"]\n\n[names]\n";
 
@@ -70,7 +71,7 @@ impl Town {
         let mut town = town(site);
         let made = town.authority(&["init"], &[]);
         let config = made.split("node.toml:\n").nth(1).unwrap().replace("network", "../network");
-        for ((node, name), address) in all.iter().zip(NODES).zip(&addresses) {
+        for (((node, name), address), ipv4) in all.iter().zip(NODES).zip(&addresses).zip(IPV4) {
             let home = town.site.folder(*node);
             let key = home.join("node.key");
             let key =
@@ -82,7 +83,7 @@ impl Town {
                 _ => "routers",
             };
             let more = ["--key", key.trim(), "--address", address, "--group", group];
-            town.authority(&["sign", name], &more);
+            town.authority(&["sign", name], &[&more[..], &["--ipv4", ipv4]].concat());
             let file = home.join("node.toml");
             let text = std::fs::read_to_string(&file).unwrap();
             std::fs::write(&file, text + &config).unwrap();
@@ -354,6 +355,65 @@ fn errors_pass_about_live_flows_alone() {
     let town = Town::new(EXTRA);
     assert!(town.connect(town.h1, town.h2, 7_001).is_some(), "staff may");
     errors_name_live_flows(&town);
+}
+
+/// Datagrams and echoes longer than the MTU, between these addresses of h1 and h2.
+fn fragments_pass_by_port(town: &Town, here: IpAddr, there: IpAddr) {
+    let bind = |node, at: IpAddr, port| {
+        let socket = town.inside(node, || UdpSocket::bind((at, port)).unwrap());
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket
+    };
+    let near = bind(town.h1, here, 7_003);
+    let [open, shut] = [7_004, 7_005].map(|port| bind(town.h2, there, port));
+    let (content, mut got) = (shoal_e2e::bytes(1, 60_000), vec![0; 65_536]);
+    let mut passes = |from: &UdpSocket, to: &UdpSocket, len: usize| {
+        from.send_to(&content[..len], to.local_addr().unwrap()).unwrap();
+        let len_there = to.recv(&mut got).unwrap();
+        assert!(got[..len_there] == content[..len], "{len_there} bytes, or other ones");
+    };
+    for len in [1_000, 1_400, 8_000, 60_000, 60_000, 60_000] {
+        passes(&near, &open, len);
+        passes(&open, &near, len);
+    }
+    let (answered, text) = town.command(town.h1, &format!("ping -c2 -W9 -s8000 {there}"));
+    assert!(answered && text.contains(" 0% packet loss"), "{text}");
+    // All fragments to another port are refused as the first one is, and so is what h2 begins.
+    for (node, from, to) in [(town.h2, &near, (there, 7_005)), (town.h1, &shut, (here, 7_006))] {
+        let before = town.denied(node);
+        from.send_to(&content, to).unwrap();
+        within_seconds("fragments are counted", || town.denied(node) >= before + 40);
+    }
+    shut.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    assert!(shut.recv(&mut got).is_err());
+}
+
+/// A datagram that is longer than the MTU passes where a short one does, with several workers.
+#[test]
+fn fragments_pass_on_the_ports_that_the_policy_permits() {
+    if !shoal_e2e::tun_possible() {
+        return;
+    }
+    let town = Town::new(&format!("{EXTRA}[data]\nworkers = 2\n[session]\nlanes = 4\n"));
+    let udp = POLICY.replace("\"tcp\"", "\"udp\"").replace("7001", "7004");
+    town.policy(&(POLICY.to_owned() + &udp[udp.rfind("[[").unwrap()..]));
+    let [here, there] = [town.h1, town.h2].map(|node| IpAddr::from(town.address(node)));
+    let reach = |port| {
+        let (from, to) = (SocketAddr::new(here, 7_002), SocketAddr::new(there, port));
+        let far = town.inside(town.h2, || UdpSocket::bind(to).unwrap());
+        far.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        let near = town.inside(town.h1, || UdpSocket::bind(from).unwrap());
+        near.send_to(b"x", to).unwrap();
+        far.recv(&mut [0; 9]).is_ok()
+    };
+    within_seconds("the policy is in force", || reach(7_004));
+    fragments_pass_by_port(&town, here, there);
+    let [here, there] = [IPV4[0], IPV4[3]].map(|address| address.parse().unwrap());
+    fragments_pass_by_port(&town, here, there);
+    for node in [town.h1, town.h2] {
+        let odd = ["ip_fragment", "ip_fragment_alone", "ip_malformed", "other_worker"];
+        assert_eq!(odd.map(|reason| town.drops(node, reason)), [0; 4]);
+    }
 }
 
 #[test]

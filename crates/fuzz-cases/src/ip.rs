@@ -5,6 +5,8 @@ use core::net::Ipv6Addr;
 use shoal_ip::{Gate, Merge, Packet, Piece, REPLY_MAX, Split, VNET_LEN, complain};
 use shoal_wire::ip;
 
+/// MTU of a path for which packets are cut into fragments.
+const FRAGMENT_MTU: usize = 576;
 /// Most packets of one read that are checked: a segment size of one byte makes thousands.
 const CUT_MAX: usize = 64;
 
@@ -35,6 +37,15 @@ pub fn packets(data: &[u8]) {
     }
     merge.finish(&mut write);
     assert_eq!(written, count, "each packet is written once");
+    if let Some(parts) = split.fragments(FRAGMENT_MTU) {
+        for i in 0..parts.count() {
+            buf.resize(parts.cell_len(i), 0);
+            parts.write(i, &mut buf);
+            let packet = Packet::parse(&buf[ip::PACKET_AT..]).expect("what was cut is sound");
+            assert!(packet.len <= FRAGMENT_MTU);
+            assert!(parts.count() == 1 || packet.fragment.is_some());
+        }
+    }
 }
 
 fn outbound(data: &[u8]) {

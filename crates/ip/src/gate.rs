@@ -131,6 +131,10 @@ impl Gate {
             return Err(DropReason::IpNoHost);
         }
         if packet.is_error(bytes) {
+            // An error is short: a kernel never cuts one, and a quote in pieces can't be checked.
+            if packet.fragment.is_some() {
+                return Err(DropReason::IpStrayError);
+            }
             self.check_error(host, &packet, bytes)?;
         }
         Ok(packet)

@@ -38,8 +38,8 @@ pub fn complain(
     bytes: &[u8],
     out: &mut [u8; REPLY_MAX],
 ) -> Option<usize> {
-    // Errors are never answered with errors.
-    if packet.is_error(bytes) {
+    // Errors are never answered with errors, and of a datagram only the first fragment is.
+    if packet.is_error(bytes) || packet.is_later_fragment() {
         return None;
     }
     out.fill(0);

@@ -23,6 +23,7 @@
 
 mod address;
 mod aqm;
+mod fragments;
 mod gate;
 mod icmp;
 mod merge;
@@ -37,10 +38,11 @@ mod vnet;
 
 pub use address::{Prefix, host_part, network_prefix, overlay_address, overlay_prefix};
 pub use aqm::{Aqm, Signals, Verdict, mark};
+pub use fragments::{FRAGMENT_WAIT, Fragments, Passage};
 pub use gate::{Gate, Refusal, Taken};
 pub use icmp::{Complaint, REPLY_MAX, complain};
 pub use merge::{Merge, Piece};
-pub use packet::Packet;
+pub use packet::{Fragment, Packet};
 pub use quote::Quote;
 pub use split::Split;
 pub use stream::StreamKey;

@@ -120,7 +120,7 @@ impl Merge {
         partial: bool,
     ) -> Option<Candidate<'a>> {
         let plain_len = if packet.v6 { IPV6_LEN } else { IPV4_LEN };
-        if !partial || packet.payload_at != plain_len {
+        if !partial || packet.payload_at != plain_len || packet.fragment.is_some() {
             return None;
         }
         let l4 = &bytes[plain_len..];

@@ -36,10 +36,11 @@ pub struct Quote {
 
 impl Packet {
     /// Whether it is an ICMP error; `bytes` are what [`Packet::parse`] was given. Types of ICMPv6
-    /// below 128 are errors, those that nobody has defined among them (RFC 4443 section 2.1).
+    /// below 128 are errors, those that nobody has defined among them (RFC 4443 section 2.1). A
+    /// later fragment is none: only the first one has the type.
     pub fn is_error(&self, bytes: &[u8]) -> bool {
         match self.protocol {
-            ICMP | ICMPV6 => {
+            ICMP | ICMPV6 if !self.is_later_fragment() => {
                 bytes.get(self.payload_at).is_some_and(|kind| is_error(self.protocol, *kind))
             }
             _ => false,
@@ -68,6 +69,9 @@ fn is_error(protocol: u8, kind: u8) -> bool {
 
 fn read(quoted: &[u8], v6: bool) -> Option<Quote> {
     let packet = Packet::parse_quoted(quoted).ok().filter(|packet| packet.v6 == v6)?;
+    if packet.is_later_fragment() {
+        return None;
+    }
     let Packet { source, destination, protocol, payload_at, .. } = packet;
     let transport = quoted.get(payload_at..)?.first_chunk::<TRANSPORT_LEN>()?;
     let port = |i: usize| u16::from_be_bytes([transport[i], transport[i + 1]]);

@@ -2,7 +2,7 @@
 
 use shoal_wire::{DropReason, EdgeKind, ip};
 
-use crate::packet::{Packet, TCP, UDP};
+use crate::packet::{IPV4_LEN, Packet, TCP, UDP};
 use crate::sum;
 use crate::vnet::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, VNET_LEN, Vnet};
 
@@ -10,6 +10,16 @@ use crate::vnet::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, VNET_LEN, Vnet};
 const FIN_PSH: u8 = 0x09;
 /// TCP flag CWR: only the first packet of a super-frame keeps it (RFC 3168 section 6.1.2).
 const CWR: u8 = 0x80;
+
+/// "Don't fragment", in the byte of IPv4 flags.
+const DF: u8 = 0x40;
+/// "More fragments", among flags and offset of IPv4.
+const MORE: u16 = 0x2000;
+/// Least bytes of a fragment that is made: a path of 68 bytes, the shortest of IPv4, has room.
+const FRAGMENT_MIN: usize = 48;
+/// The IPv4 option without meaning, and the bit of options that every fragment has.
+const NOP: u8 = 1;
+const COPIED: u8 = 0x80;
 
 /// One read of the interface: a packet, or a super-frame to cut.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +47,9 @@ enum Sums {
     /// Each packet of a super-frame gets a partial one. `pseudo` is the pseudo-header's sum
     /// without the length.
     Cut { pseudo: u32 },
+    /// The packet is cut into fragments. The checksum, if it was partial, is this one at this place
+    /// of the packet.
+    Fragments { whole: Option<(usize, u16)> },
 }
 
 impl<'a> Split<'a> {
@@ -85,6 +98,32 @@ impl<'a> Split<'a> {
         (from, to.min(self.bytes.len()))
     }
 
+    /// The packet in fragments for a path of `mtu` bytes, as a router makes them of an IPv4 packet
+    /// that allows it; none for any other packet, and for a super-frame.
+    pub fn fragments(&self, mtu: usize) -> Option<Split<'a>> {
+        let head_len = self.packet.payload_at;
+        let size = mtu.saturating_sub(head_len) & !7;
+        if self.packet.v6 || self.bytes[6] & DF != 0 || self.count != 1 || size < FRAGMENT_MIN {
+            return None;
+        }
+        let partial = match self.sums {
+            Sums::Whole => None,
+            Sums::Partial => Some((head_len, self.packet.sum_offset()?)),
+            Sums::Complete { start, offset } => Some((start, offset)),
+            Sums::Cut { .. } | Sums::Fragments { .. } => return None,
+        };
+        let whole = partial.map(|(start, offset)| {
+            // Zero stands for no checksum (RFC 768).
+            let sum = !sum::fold(sum::add(&self.bytes[start..]));
+            (start + offset, if sum == 0 { u16::MAX } else { sum })
+        });
+        if whole.is_some_and(|(at, _)| at + 2 > head_len + size) {
+            return None;
+        }
+        let count = (self.bytes.len() - head_len).div_ceil(size);
+        Some(Split { head_len, size, count, sums: Sums::Fragments { whole }, ..*self })
+    }
+
     /// Makes every packet carry a congestion mark; only for flows that can ([`crate::Aqm`]).
     pub fn mark(&mut self) {
         self.marked = true;
@@ -99,7 +138,7 @@ impl<'a> Split<'a> {
         front[0] = EdgeKind::Ip as u8;
         front[ip::FLAGS_AT] = match self.sums {
             Sums::Partial | Sums::Cut { .. } => ip::PARTIAL,
-            Sums::Whole | Sums::Complete { .. } => 0,
+            Sums::Whole | Sums::Complete { .. } | Sums::Fragments { .. } => 0,
         };
         let (out, padding) = rest.split_at_mut(len);
         padding.fill(0);
@@ -115,8 +154,27 @@ impl<'a> Split<'a> {
                 let sum = !sum::fold(sum::add(&out[start..]));
                 out[start + offset..start + offset + 2].copy_from_slice(&sum.to_be_bytes());
             }
+            Sums::Fragments { whole } => {
+                self.make_fragment(i, len, head);
+                if let Some((at, sum)) = whole.filter(|_| i == 0) {
+                    out[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+                }
+            }
             Sums::Whole | Sums::Partial => {}
         }
+    }
+
+    /// Makes the header of fragment `i` from that of the packet, which may be a fragment itself.
+    fn make_fragment(&self, i: usize, len: usize, head: &mut [u8]) {
+        let (before, follows) = self.packet.fragment.map_or((0, false), |f| (f.at, f.more));
+        let more = if follows || i + 1 != self.count { MORE } else { 0 };
+        let at = (usize::from(before) + i * self.size) / 8;
+        head[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+        head[6..8].copy_from_slice(&(more | at as u16).to_be_bytes());
+        if i > 0 {
+            clear_options(&mut head[IPV4_LEN..]);
+        }
+        sum::set_ipv4(head, self.head_len);
     }
 
     /// Makes the headers of packet `i` from those of the super-frame.
@@ -151,10 +209,29 @@ impl<'a> Split<'a> {
     }
 }
 
+/// Overwrites the IPv4 options that only a first fragment has (RFC 791 section 3.2).
+fn clear_options(options: &mut [u8]) {
+    let mut at = 0;
+    while let Some(&kind) = options.get(at).filter(|kind| **kind != 0) {
+        let len = match options.get(at + 1) {
+            Some(len) if kind != NOP => usize::from(*len).max(2),
+            _ => 1,
+        };
+        let end = (at + len).min(options.len());
+        if kind & COPIED == 0 {
+            options[at..end].fill(NOP);
+        }
+        at = end;
+    }
+}
+
 fn whole<'a>(bytes: &'a [u8], packet: Packet, vnet: &Vnet) -> Result<Split<'a>, DropReason> {
     let (start, offset) = (usize::from(vnet.sum_start), usize::from(vnet.sum_offset));
     let sums = if !vnet.needs_sum() {
         Sums::Whole
+    } else if packet.fragment.is_some() {
+        // The checksum covers bytes of other fragments.
+        return Err(DropReason::IpMalformed);
     } else if start == packet.payload_at && packet.sum_offset() == Some(offset) {
         Sums::Partial
     } else if start >= packet.payload_at && start + offset + 2 <= bytes.len() {
@@ -168,6 +245,9 @@ fn whole<'a>(bytes: &'a [u8], packet: Packet, vnet: &Vnet) -> Result<Split<'a>, 
 
 fn cut<'a>(bytes: &'a [u8], packet: Packet, vnet: &Vnet) -> Result<Split<'a>, DropReason> {
     let at = packet.payload_at;
+    if packet.fragment.is_some() {
+        return Err(DropReason::IpMalformed);
+    }
     let head_len = match (vnet.gso, packet.protocol, packet.v6) {
         (GSO_TCPV4, TCP, false) | (GSO_TCPV6, TCP, true) => {
             let head = bytes.get(at + 12).map_or(0, |b| usize::from(b >> 4) * 4);

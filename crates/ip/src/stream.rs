@@ -18,14 +18,14 @@ impl StreamKey {
 }
 
 impl Packet {
-    /// The stream of the packet's flow; `bytes` are what [`Packet::parse`] was given. ICMP has 0:
-    /// its order means nothing.
+    /// The stream of the packet's flow; `bytes` are what [`Packet::parse`] was given. Fragments of
+    /// a protocol between two addresses share one. ICMP has 0: its order means nothing.
     pub fn stream(&self, key: &StreamKey, bytes: &[u8]) -> u16 {
         if matches!(self.protocol, ICMP | ICMPV6) {
             return 0;
         }
         let ports = match self.protocol {
-            TCP | UDP => bytes.get(self.payload_at..).and_then(|body| body.first_chunk::<4>()),
+            TCP | UDP => self.ports(bytes),
             _ => None,
         };
         let ports = u32::from_be_bytes(*ports.unwrap_or(&[0; 4]));

@@ -17,8 +17,11 @@ pub struct Transport {
 impl Packet {
     /// Reads the front of the transport header; `bytes` are what [`Packet::parse`] was given.
     ///
-    /// Errors: `ip_malformed` where the header is cut short.
+    /// Errors: `ip_malformed` where the header is cut short; `ip_fragment` in a later fragment.
     pub fn transport(&self, bytes: &[u8]) -> Result<Transport, DropReason> {
+        if self.is_later_fragment() {
+            return Err(DropReason::IpFragment);
+        }
         let body = bytes.get(self.payload_at..self.len).ok_or(DropReason::IpMalformed)?;
         let at = |i: usize| body.get(i).copied().ok_or(DropReason::IpMalformed);
         let port = |i: usize| Ok(u16::from_be_bytes([at(i)?, at(i + 1)?]));

@@ -132,12 +132,16 @@ fn quotes_cut_short_or_malformed_are_refused() {
         let echo = if v6 { 128 } else { 8 };
         assert_eq!(of(&between(v6, US, OF_BOB, protocol, &[echo; 8])), Ok(()));
     }
-    // Fragments, and routing headers.
-    let mut fragment = between(false, US, OF_BOB, UDP, &DATAGRAM);
-    fragment[7] = 1;
-    assert_eq!(passes(BOB, &error(false, OF_BOB, 3, &fragment)), STRAY);
-    for (extension, passed) in [(0, Ok(())), (60, Ok(())), (43, STRAY), (44, STRAY)] {
-        let body = [&[UDP, 0, 0, 0, 0, 0, 0, 0], &DATAGRAM[..]].concat();
+    // Later fragments, which have no ports, first ones, and routing headers.
+    for (flags, passed) in [(0x2000u16, Ok(())), (1, STRAY), (0x2001, STRAY)] {
+        let mut fragment = between(false, US, OF_BOB, UDP, &DATAGRAM);
+        fragment[6..8].copy_from_slice(&flags.to_be_bytes());
+        assert_eq!(passes(BOB, &error(false, OF_BOB, 3, &fragment)), passed, "{flags:#x}");
+    }
+    for (extension, low, passed) in
+        [(0, 0, Ok(())), (60, 0, Ok(())), (43, 0, STRAY), (44, 1, Ok(())), (44, 8, STRAY)]
+    {
+        let body = [&[UDP, 0, 0, low, 0, 0, 0, 0], &DATAGRAM[..]].concat();
         let quoted = between(true, US, OF_BOB, extension, &body);
         assert_eq!(passes(BOB, &error(true, OF_BOB, 1, &quoted)), passed, "{extension}");
     }
@@ -148,6 +152,18 @@ fn quotes_cut_short_or_malformed_are_refused() {
         let quoted = packet((from, to), UDP, &DATAGRAM);
         assert_eq!(quoted[0], 0x60);
         assert_eq!(passes(BOB, &error(true, OF_BOB, 1, &quoted)), STRAY);
+    }
+}
+
+#[test]
+fn an_error_in_fragments_is_refused() {
+    for (flags, passed) in [(0x2000u16, STRAY), (0, Ok(())), (1, Ok(()))] {
+        let mut bytes = error(false, OF_BOB, 3, &between(false, US, OF_BOB, UDP, &DATAGRAM));
+        bytes.resize(60, 0);
+        bytes[3] = 60;
+        bytes[6..8].copy_from_slice(&flags.to_be_bytes());
+        // A later fragment has no type: its first one decides.
+        assert_eq!(passes(BOB, &bytes), passed, "{flags:#x}");
     }
 }
 

@@ -199,7 +199,17 @@ fn what_leaves_and_what_arrives_is_checked() {
     assert_eq!(refused(&own, &with(39, &[9])), DropReason::IpNoHost);
     assert_eq!(refused(&own, &with(24, &[0xff, 2])), DropReason::IpMulticast);
     assert_eq!(refused(&own, &with(8, &[0xfe, 0x80])), DropReason::IpMulticast);
-    assert_eq!(refused(&own, &with(6, &[44])), DropReason::IpFragment);
+    // A fragment header in place of TCP's: another one follows, or a TCP header of 8 bytes.
+    for (header, reason) in [
+        ([44, 0, 0, 8, 0, 0, 0, 9], DropReason::IpExtensionHeaders),
+        ([60, 0, 0, 8, 0, 0, 0, 9], DropReason::IpExtensionHeaders),
+        ([6, 0, 0, 16, 0, 0, 0, 9], DropReason::IpFragment),
+    ] {
+        let mut read = with(6, &[44]);
+        read[VNET_LEN + 40..VNET_LEN + 48].copy_from_slice(&header);
+        read[0] = 0;
+        assert_eq!(refused(&own, &read), reason, "{header:?}");
+    }
     assert_eq!(refused(&own, &with(0, &[0x50])), DropReason::IpMalformed);
     assert_eq!(refused(&own, &sound[..60]), DropReason::IpMalformed);
     // Five empty hop-by-hop headers, and one of 264 bytes.
@@ -286,4 +296,69 @@ fn what_is_too_big_is_answered_with_what_fits() {
         // An error is not answered with an error.
         assert_eq!(complain(complaint, &parsed, reply, &mut out.clone()), None);
     }
+}
+
+/// The fragments that `split` makes, as packets.
+fn written(split: &Split<'_>) -> Vec<Vec<u8>> {
+    (0..split.count())
+        .map(|i| {
+            let mut plain = vec![0xee; split.cell_len(i)];
+            split.write(i, &mut plain);
+            assert_eq!(plain[1], 0, "no checksum is left partial");
+            plain.split_off(2)
+        })
+        .collect()
+}
+
+#[test]
+fn a_packet_that_may_be_cut_becomes_fragments_with_a_whole_checksum() {
+    let shape = Shape { v6: false, tcp: false, options: 0, payload: 1_300, size: 1_300, ..TCP6 };
+    let mut read = shape.read();
+    assert!(Split::new(&read, 1_374).unwrap().fragments(576).is_none(), "it may not be cut");
+    // A record route option, which the first fragment alone has, and a router alert.
+    let options = [7, 3, 0, 1, 148, 4, 0, 0];
+    read.splice(VNET_LEN + 20..VNET_LEN + 20, options);
+    let ip = &mut read[VNET_LEN..];
+    (ip[0], ip[6]) = (0x47, 0);
+    ip[2..4].copy_from_slice(&1_336u16.to_be_bytes());
+    read[6..8].copy_from_slice(&28u16.to_ne_bytes());
+    let split = Split::new(&read, 1_374).unwrap();
+    let parts = written(&split.fragments(576).unwrap());
+    let parsed: Vec<Packet> = parts.iter().map(|part| Packet::parse(part).unwrap()).collect();
+    let ends: Vec<_> = parsed.iter().map(|p| p.fragment.map(|f| (f.at, f.end, f.more))).collect();
+    assert_eq!(ends, [Some((0, 544, true)), Some((544, 1_088, true)), Some((1_088, 1_308, false))]);
+    assert!(parts.iter().all(|part| part.len() <= 576 && plain_sum(&part[..28]) == 0xffff));
+    assert_eq!(parts.iter().map(|part| part[20]).collect::<Vec<_>>(), [7, 1, 1]);
+    assert!(parts.iter().all(|part| part[24..28] == options[4..]), "every fragment has the alert");
+    let whole: Vec<u8> = parts.iter().flat_map(|part| part[28..].to_vec()).collect();
+    let mut all = parts[0][..28].to_vec();
+    all.extend(&whole);
+    let covered = [pseudo_header(&all, 28), whole.clone()].concat();
+    assert_eq!(plain_sum(&covered), 0xffff);
+    assert_eq!(whole[8..], read[VNET_LEN + 36..]);
+    // A fragment is cut again: its places count from its own.
+    let mut again = vec![0; VNET_LEN];
+    again.extend(&parts[1]);
+    let split = Split::new(&again, 1_374).unwrap();
+    let ends: Vec<_> = written(&split.fragments(300).unwrap())
+        .iter()
+        .map(|part| Packet::parse(part).unwrap().fragment.map(|f| (f.at, f.end, f.more)).unwrap())
+        .collect();
+    assert_eq!(ends, [(544, 816, true), (816, 1_088, true)]);
+    // A kernel asks for no checksum of a fragment.
+    again[0] = 1;
+    assert_eq!(Split::new(&again, 1_374).unwrap_err(), DropReason::IpMalformed);
+}
+
+#[test]
+fn fragments_of_two_addresses_go_one_way() {
+    let flow = |port: u8, cut: u16| {
+        let mut read = Shape { v6: false, tcp: false, payload: 800, ..TCP6 }.read();
+        let ip = &mut read[VNET_LEN..];
+        ip[21] = port;
+        ip[6..8].copy_from_slice(&cut.to_be_bytes());
+        Packet::parse(ip).unwrap().flow(ip)
+    };
+    assert_eq!(flow(1, 0x2000), flow(2, 0x0064), "the first one has ports, the others have data");
+    assert_ne!(flow(1, 0), flow(2, 0));
 }

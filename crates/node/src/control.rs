@@ -425,7 +425,7 @@ impl<S: Shell> Control<S> {
         self.deliver_released(now);
         self.send_own_legs(now, sink);
         let drops = self.edge.take_drops().chain(self.circuits.take_drops());
-        for (reason, n) in drops.chain(self.queue.iter_mut().flat_map(Queue::take_drops)) {
+        for (reason, n) in drops.chain(self.queue.iter_mut().flat_map(|q| q.take_drops(now))) {
             self.relay.count_drop(reason, n);
         }
         let stuck = sent == 0 && due(self.edge.poll_timeout(), now);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! programs -> device -> Gate -> Firewall -> Aqm -> Split -> edge
-//! edge -> Aqm -> Gate -> Firewall -> Merge -> device -> programs
+//! edge -> Aqm -> Gate -> Fragments -> Firewall -> Merge -> device -> programs
 //! ```
 //!
 //! The kernel gives all packets of a flow to one queue: the one through which it last heard from
@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 use shoal_edge::{Arrival, Flow, HostId};
 use shoal_ip::{
-    Aqm, Complaint, Gate, Merge, Packet, Piece, READ_MAX, REPLY_MAX, Split, VNET_LEN, Verdict,
+    Aqm, Complaint, Fragments, Gate, Merge, Packet, Passage, Piece, READ_MAX, REPLY_MAX, Split,
+    VNET_LEN, Verdict,
 };
 use shoal_ip::{complain, mark};
 use shoal_wire::{DropReason, Time, ip};
@@ -67,6 +68,8 @@ pub struct Queue<D, F> {
     gate: Arc<Gate>,
     /// Which packets of other hosts pass to programs.
     firewall: Firewall<F>,
+    /// Fragments of other hosts whose first one passed, was refused or is yet to come.
+    fragments: Fragments,
     merge: Merge,
     read: Vec<u8>,
     reply: [u8; REPLY_MAX],
@@ -92,6 +95,7 @@ impl<D: Device, F: Flows> Queue<D, F> {
             device,
             gate,
             firewall: Firewall::new(flows),
+            fragments: Fragments::default(),
             merge: Merge::new(tcp, udp),
             read: vec![0; READ_MAX],
             reply: [0; REPLY_MAX],
@@ -145,16 +149,17 @@ impl<D: Device, F: Flows> Queue<D, F> {
         self.counters
     }
 
-    /// Writes packets that arrived to the interface; those of one flow are merged.
+    /// Writes packets that arrived to the interface; those of one flow are merged. Fragments that
+    /// come before the first one of their datagram follow it.
     pub(crate) fn deliver(&mut self, now: Time, arrivals: &[Arrival], buf: &mut [u8]) {
         self.dropped.clear();
         if arrivals.iter().any(|arrival| arrival.congested) {
             self.slow_down(now, arrivals, buf);
         }
-        let Queue { device, gate, merge, drops, dropped, firewall, counters, .. } = self;
+        let Queue { device, gate, merge, drops, dropped, firewall, fragments, counters, .. } = self;
         let buf = &*buf;
         let mut refused = 0;
-        let mut write = |head: &[u8], pieces: &[Piece]| {
+        let mut put = |head: &[u8], buf: &[u8], pieces: &[Piece]| {
             if !device.write(head, buf, pieces) {
                 refused += pieces.len() as u64;
             }
@@ -166,18 +171,30 @@ impl<D: Device, F: Flows> Queue<D, F> {
             }
             let plain = &buf[arrival.at as usize..(arrival.at + arrival.len) as usize];
             let bytes = &plain[ip::PACKET_AT..];
-            let passed = gate.inbound(arrival.host.bits(), bytes).and_then(|packet| {
-                firewall.inbound(now, arrival.host, &packet, bytes).map(|()| packet)
+            let host = arrival.host;
+            let passed = gate.inbound(host.bits(), bytes).and_then(|packet| {
+                let judge = || firewall.inbound(now, host, &packet, bytes);
+                let passage = fragments.take(now, host.bits(), (&packet, bytes), judge)?;
+                Ok((packet, passage))
             });
             match passed {
-                Ok(packet) => {
+                Ok((_, Passage::Wait)) => {}
+                Ok((packet, passage)) => {
                     let at = arrival.at + ip::PACKET_AT as u32;
-                    merge.push(buf, at, &packet, plain[ip::FLAGS_AT], &mut write);
+                    let flags = plain[ip::FLAGS_AT];
+                    let mut write = |head: &[u8], pieces: &[Piece]| put(head, buf, pieces);
+                    merge.push(buf, at, &packet, flags, &mut write);
+                    if passage == Passage::Release {
+                        for later in fragments.take_released() {
+                            let piece = Piece { at: 0, len: later.len() as u32 };
+                            put(&[0; VNET_LEN], &later, &[piece]);
+                        }
+                    }
                 }
                 Err(reason) => drops.push((reason, 1)),
             }
         }
-        merge.finish(&mut write);
+        merge.finish(&mut |head, pieces| put(head, buf, pieces));
         if refused > 0 {
             drops.push((DropReason::InterfaceRefused, refused));
             counters.written -= refused;
@@ -243,6 +260,11 @@ impl<D: Device, F: Flows> Queue<D, F> {
         };
         self.last = Some(host);
         let mtu = to.packet_len(host);
+        if split.cell_len(0) > ip::PACKET_AT + mtu
+            && let Some(fragments) = split.fragments(mtu)
+        {
+            split = fragments;
+        }
         if split.cell_len(0) > ip::PACKET_AT + mtu {
             self.drops.push((DropReason::IpTooBig, 1));
             self.complain(Complaint::TooBig { mtu: mtu as u16 }, split.packet(), read);
@@ -255,7 +277,12 @@ impl<D: Device, F: Flows> Queue<D, F> {
             return split.count();
         }
         let bytes = &read[VNET_LEN..];
-        if let Err(reason) = self.firewall.outbound(now, host, split.packet(), bytes) {
+        // A later fragment begins no flow. The other end decides whether the datagram passes.
+        let judged = match split.packet().is_later_fragment() {
+            true => Ok(()),
+            false => self.firewall.outbound(now, host, split.packet(), bytes),
+        };
+        if let Err(reason) = judged {
             self.drops.push((reason, 1));
             return 1;
         }
@@ -291,8 +318,8 @@ impl<D: Device, F: Flows> Queue<D, F> {
     }
 
     /// Drops since the last call.
-    pub(crate) fn take_drops(&mut self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
-        self.drops.drain(..)
+    pub(crate) fn take_drops(&mut self, now: Time) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+        self.drops.drain(..).chain(self.fragments.take_drops(now))
     }
 }
 

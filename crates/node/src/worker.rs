@@ -344,7 +344,7 @@ impl<S: Shell> Worker<S> {
         self.all_told = forwarder.tell(shard, |note| outbox.try_tell(0, Message::Note(note)));
         if let Some(Programs { shard, edge, queue, .. }) = programs {
             self.all_told &= edge.tell(shard, |note| outbox.try_tell(0, Message::HostNote(note)));
-            for (reason, n) in edge.take_drops().chain(queue.take_drops()) {
+            for (reason, n) in edge.take_drops().chain(queue.take_drops(now)) {
                 forwarder.count_drop(reason, n);
             }
         }

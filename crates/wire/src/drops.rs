@@ -125,8 +125,12 @@ drop_reasons! {
     IpToSelf = "ip_to_self",
     /// An IP packet to a multicast or broadcast group, or to or from a link-local address.
     IpMulticast = "ip_multicast",
-    /// A fragment of an IP packet.
+    /// A fragment of an IP packet that overlaps another one of its datagram, a first one too short
+    /// for its transport header, or one of a datagram in too many pieces.
     IpFragment = "ip_fragment",
+    /// A fragment of an IP packet whose first fragment did not come in time, or that found no room
+    /// to wait for it.
+    IpFragmentAlone = "ip_fragment_alone",
     /// An IPv6 packet with more extension headers than we follow.
     IpExtensionHeaders = "ip_extension_headers",
     /// An ICMP error that quotes no packet which this host can have sent to the error's sender.
