@@ -297,20 +297,25 @@ const SEND_EXAMPLES: &str = "\
 Examples:
   shoal send report.pdf bob
   shoal send photos/ notes.txt bob
+  tar c photos | shoal send --name photos.tar - bob
   shoal send -c node.toml backup.tar bob      without a running node: be one while sending
 
 An interrupted transfer resumes when the same file is sent again. Folders are sent with everything
 beneath them; symbolic links, special files and empty folders in them are skipped, and each is
 named. What can't be sent (a name that no receiver takes, a file that can't be read) is named too;
 the rest is sent, and the command fails. Symbolic links named on the command line are followed.
-Files that the receiver has already, with the same content, are not sent again.";
+Files that the receiver has already, with the same content, are not sent again. Standard input from
+a program is first copied to a file without a name in TMPDIR (/tmp), as its length must be known.";
 
 /// What stands behind `send`.
 #[derive(clap::Args, Debug)]
 pub struct Send {
-    /// Files or folders.
+    /// Files or folders; "-" is standard input.
     #[arg(required = true, num_args = 1.., value_name = "FILE")]
     pub files: Vec<PathBuf>,
+    /// Name of the file at the receiver, where one is sent.
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub name: Option<String>,
     /// Name of a host in hosts.toml.
     #[arg(value_name = "HOST", value_parser = NonEmptyStringValueParser::new())]
     pub host: String,
@@ -337,7 +342,8 @@ Examples:
 
 A file is written as .NAME-TAG.shoal-part (TAG stands for the sender), and gets its name when it is
 whole, checked and synced. An existing file is refused unless its content is the same or --overwrite
-or --rename is given. An interrupted transfer resumes.";
+or --rename is given. An interrupted transfer resumes. While the node is being restarted the command
+waits, and goes on with it.";
 
 /// What stands behind `receive`.
 #[derive(clap::Args, Debug)]

@@ -14,7 +14,7 @@ pub const STATE: &str = ".shoal-state";
 /// The parts of a name, each fit to be created beneath the receive folder, or why it isn't.
 ///
 /// Refused are: paths that leave the folder (absolute, `..`), names that a file system can't hold,
-/// characters that deceive a reader (they move the cursor or turn the direction of text), and a
+/// characters that deceive a reader (they move the cursor or override the direction of text), and a
 /// hidden first part, since nobody expects a `.profile` in the home folder.
 pub fn parts(name: &str) -> Result<Vec<&str>, &'static str> {
     if name.is_empty() {
@@ -29,7 +29,8 @@ pub fn parts(name: &str) -> Result<Vec<&str>, &'static str> {
     if name.starts_with('.') {
         return Err("the name is hidden (begins with a dot)");
     }
-    if name.chars().any(|c| c.is_control() || crate::unseen::turns(c)) {
+    let turns = |c: char| crate::unseen::turns(c) && !crate::unseen::is_mark(c);
+    if name.chars().any(|c| c.is_control() || turns(c)) {
         return Err("the name holds control characters");
     }
     let parts: Vec<&str> = name.split('/').collect();
@@ -62,19 +63,29 @@ pub fn beside(file: &str, from: &str, end: &str) -> String {
     // No name of a file holds a zero byte.
     let hash = shoal_crypto::hash(format!("{file}\0{from}").as_bytes());
     let tag: String = hash.iter().take(8).map(|b| format!("{b:02x}")).collect();
-    let mut cut = file.len().min(ROOM);
-    while !file.is_char_boundary(cut) {
-        cut -= 1;
-    }
-    format!(".{}-{tag}{end}", &file[..cut])
+    format!(".{}-{tag}{end}", cut(file, ROOM))
 }
 
-/// `report.pdf` with a number: `report.1.pdf`.
+/// `report.pdf` with a number: `report.1.pdf`. A name that would be too long for a file system
+/// loses characters before the number.
 pub fn numbered(file: &str, n: u32) -> String {
-    match file.rsplit_once('.') {
-        Some((stem, end)) if !stem.is_empty() => format!("{stem}.{n}.{end}"),
-        _ => format!("{file}.{n}"),
+    /// Longest ending of a name that stays behind the number.
+    const ENDING_MAX: usize = 64;
+    let (stem, end) = match file.rsplit_once('.') {
+        Some((stem, end)) if !stem.is_empty() && end.len() <= ENDING_MAX => (stem, Some(end)),
+        _ => (file, None),
+    };
+    let tail = end.map_or(format!(".{n}"), |end| format!(".{n}.{end}"));
+    format!("{}{tail}", cut(stem, MAX_PART - tail.len()))
+}
+
+/// The front of a text, of at most `most` bytes.
+fn cut(text: &str, most: usize) -> &str {
+    let mut end = text.len().min(most);
+    while !text.is_char_boundary(end) {
+        end -= 1;
     }
+    &text[..end]
 }
 
 #[cfg(test)]
@@ -92,6 +103,8 @@ mod tests {
             "a..b",
             "x\\y",
             "می\u{200c}خواهم",
+            "\u{5e9}\u{5dc}\u{200e} (1).txt",
+            "\u{200f}\u{62f}\u{644}\u{61c}.pdf",
         ] {
             assert!(parts(name).is_ok(), "{name}");
         }
@@ -120,7 +133,7 @@ mod tests {
             "dir/.x.shoal-state",
             "dir/.x.shoal-state~",
             "gpj.\u{202e}exe",
-            "gpj.\u{61c}exe",
+            "gpj.\u{202b}exe",
             "a\u{2066}b",
             "a\u{2028}b",
             &long,
@@ -135,6 +148,12 @@ mod tests {
         assert_eq!(numbered("report.pdf", 1), "report.1.pdf");
         assert_eq!(numbered("README", 2), "README.2");
         assert_eq!(numbered(".hidden", 2), ".hidden.2");
+        for file in ["n".repeat(255), "é".repeat(127) + "x", "a.".to_owned() + &"b".repeat(253)] {
+            let name = numbered(&file, 9_999);
+            assert!(name.len() <= 255 && name.ends_with(".9999"), "{name}");
+        }
+        let name = numbered(&("n".repeat(250) + ".pdf"), 12);
+        assert_eq!((name.len(), &name[246..]), (255, "nn.12.pdf"));
     }
 
     proptest! {

@@ -79,7 +79,7 @@ struct Totals {
 /// Sends everything; fails if any file failed.
 pub fn run(common: &Common, args: &Send) -> Result<()> {
     let host = args.host.clone();
-    let found = sources::find(&args.files)?;
+    let found = sources::find(&args.files, args.name.as_deref())?;
     let display = Display::new(common.json, args.quiet, args.verbose);
     if let ([], [], [why]) = (&found.sources[..], &found.skipped[..], &found.unfit[..]) {
         return Err(Failure::of(failure::FAILED, why));

@@ -1,7 +1,9 @@
 //! Which files a `shoal send` means, and how each is opened.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
+use std::io::IsTerminal;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -39,36 +41,108 @@ pub struct Found {
     pub skipped: Vec<String>,
     /// What can't be sent: names that no receiver takes, folders that can't be read.
     pub unfit: Vec<String>,
+    /// Holds a copy of standard input open, which has no other name.
+    _copy: Option<File>,
 }
 
-/// Finds every file that `words` name, folders included with all beneath them.
-pub fn find(words: &[PathBuf]) -> Result<Found> {
+/// Finds every file that `words` name, folders included with all beneath them. `name` is that of
+/// the only file at the receiver.
+///
+/// # Errors
+/// The words and the name contradict each other; standard input can't be read or copied.
+pub fn find(words: &[PathBuf], name: Option<&str>) -> Result<Found> {
+    if name.is_some() && (words.len() != 1 || words[0].is_dir()) {
+        let text = "--name is for one file; a folder and several files keep their names";
+        return Err(Failure::of(failure::USAGE, text));
+    }
     let mut found = Found::default();
     for word in words {
-        if let Err(e) = enter_top(word, &mut found) {
+        let entered = match word.as_os_str() == "-" {
+            true => Ok(enter_input(name, &mut found)?),
+            false => enter_top(word, name, &mut found),
+        };
+        if let Err(e) = entered {
             found.unfit(&e);
         }
     }
-    let mut names = BTreeSet::new();
-    for source in &found.sources {
-        if !names.insert(source.name.as_str()) {
-            let text = format!("two files would be called {:?} at the receiver", source.name);
-            return Err(fail(&source.path, &text));
-        }
-    }
+    found.keep_one_per_name();
     Ok(found)
 }
 
+/// Standard input: the file that it is, or a copy of what comes through a pipe.
+fn enter_input(name: Option<&str>, found: &mut Found) -> Result<()> {
+    let Some(name) = name else {
+        let text = "standard input has no name; fix: shoal send --name NAME - HOST";
+        return Err(Failure::of(failure::USAGE, text));
+    };
+    let mut input = std::io::stdin();
+    if input.is_terminal() {
+        let text = "standard input is a terminal; fix: PROGRAM | shoal send --name NAME - HOST";
+        return Err(Failure::of(failure::USAGE, text));
+    }
+    let failed = |e: std::io::Error| fail(Path::new("-"), &e.to_string());
+    let there = nix::sys::stat::fstat(&input).map_err(|e| failed(e.into()))?;
+    let at = nix::unistd::lseek(&input, 0, nix::unistd::Whence::SeekCur).unwrap_or(-1);
+    if there.st_mode & libc::S_IFMT == libc::S_IFREG && at == 0 {
+        let size = u64::try_from(there.st_size).unwrap_or(0);
+        found.sources.push(source(Path::new("/dev/stdin"), name.to_string(), size)?);
+        return Ok(());
+    }
+    let mut copy = nameless_file().map_err(|e| fail(&std::env::temp_dir(), &e.to_string()))?;
+    let size = std::io::copy(&mut input, &mut copy).map_err(failed)?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}", copy.as_raw_fd()));
+    found.sources.push(source(&path, name.to_string(), size)?);
+    found._copy = Some(copy);
+    Ok(())
+}
+
+/// A new file that loses its name at once, and ends with its descriptor.
+fn nameless_file() -> std::io::Result<File> {
+    let tag: String = crate::keys::random()
+        .map_err(std::io::Error::other)?
+        .iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let path = std::env::temp_dir().join(format!(".shoal-send-{tag}"));
+    let file =
+        OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+    fs::remove_file(path)?;
+    Ok(file)
+}
+
 impl Found {
+    /// Keeps the first file of each name. Another file of the name is unfit; one that is named
+    /// twice goes once.
+    fn keep_one_per_name(&mut self) {
+        let mut kept: BTreeMap<String, PathBuf> = BTreeMap::new();
+        let Found { sources, skipped, unfit, .. } = self;
+        sources.retain(|source| {
+            let Some(first) = kept.get(&source.name) else {
+                kept.insert(source.name.clone(), source.path.clone());
+                return true;
+            };
+            let (path, other) = (printed(&source.path), printed(first));
+            if fs::canonicalize(&source.path).ok() == fs::canonicalize(first).ok() {
+                skipped.push(format!("{path}: named twice; sent once"));
+            } else {
+                let name = crate::output::shown(&source.name);
+                let why = format!("{other} is sent as {name:?}; rename one, or send its folder");
+                unfit.push(format!("{path}: {why}; not sent"));
+            }
+            false
+        });
+    }
+
     fn unfit(&mut self, why: &anyhow::Error) {
         self.unfit.push(format!("{why:#}; not sent"));
     }
 }
 
 /// A file or folder of the command line. It may be a symbolic link: the user named it.
-fn enter_top(word: &Path, found: &mut Found) -> Result<()> {
+fn enter_top(word: &Path, name: Option<&str>, found: &mut Found) -> Result<()> {
     let meta = fs::metadata(word).map_err(|e| fail(word, &e.to_string()))?;
-    let name = top_name(word)?;
+    let name = name.map_or_else(|| top_name(word), |name| Ok(name.to_string()))?;
     if meta.is_dir() {
         walk(word, &name, 1, found);
     } else if meta.is_file() {
@@ -247,6 +321,10 @@ fn printed(path: &Path) -> String {
 mod tests {
     use super::*;
 
+    fn all_of(words: &[PathBuf]) -> Found {
+        find(words, None).unwrap()
+    }
+
     #[test]
     fn folders_are_walked_and_links_skipped() {
         let dir = tempfile::tempdir().unwrap();
@@ -256,7 +334,7 @@ mod tests {
         fs::write(top.join("sub/a"), "").unwrap();
         std::os::unix::fs::symlink("/etc/passwd", top.join("link")).unwrap();
         fs::write(top.join(".c.shoal-part"), "c").unwrap();
-        let found = find(std::slice::from_ref(&top)).unwrap();
+        let found = all_of(std::slice::from_ref(&top));
         let names: Vec<&str> = found.sources.iter().map(|s| s.name.as_str()).collect();
         assert_eq!(names, ["top/b", "top/sub/a"]);
         assert_eq!(found.skipped.len(), 3);
@@ -264,8 +342,8 @@ mod tests {
         assert!(found.skipped[1].ends_with("link: symbolic link skipped"), "{found:?}");
         assert!(found.skipped[2].ends_with("sub/empty: empty folder skipped"), "{found:?}");
         // A link that the user names is followed.
-        assert_eq!(find(&[top.join("link")]).unwrap().sources[0].name, "link");
-        let dots = find(&[top.join("sub/..")]).unwrap();
+        assert_eq!(all_of(&[top.join("link")]).sources[0].name, "link");
+        let dots = all_of(&[top.join("sub/..")]);
         assert_eq!(dots.sources[0].name, "top/b");
     }
 
@@ -282,7 +360,7 @@ mod tests {
         let deep = top.join("y".repeat(200));
         fs::create_dir(&deep).unwrap();
         fs::write(deep.join("z".repeat(200)), "x").unwrap();
-        let found = find(std::slice::from_ref(&top)).unwrap();
+        let found = all_of(std::slice::from_ref(&top));
         assert_eq!(found.sources.len(), 2);
         assert_eq!(found.unfit.len(), 3, "{found:?}");
         assert!(found.unfit[0].ends_with("is not UTF-8; not sent"), "{found:?}");
@@ -293,7 +371,7 @@ mod tests {
     #[test]
     fn what_the_kernel_makes_up_is_not_sent_as_empty() {
         let why = |path: &str| {
-            let source = find(&[PathBuf::from(path)]).unwrap().sources.remove(0);
+            let source = all_of(&[PathBuf::from(path)]).sources.remove(0);
             open(&source).err().unwrap().to_string()
         };
         let said = why("/proc/self/status");
@@ -307,8 +385,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a");
         fs::write(&file, "x").unwrap();
-        let twice = find(&[file.clone(), file.clone()]).unwrap_err().to_string();
-        assert!(twice.contains("two files would be called \"a\""), "{twice}");
         let (hidden, pipe) = (dir.path().join(".hidden"), dir.path().join("pipe"));
         fs::write(&hidden, "x").unwrap();
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRUSR).unwrap();
@@ -316,7 +392,7 @@ mod tests {
         fs::write(&red, "x").unwrap();
         let (none, device) = (dir.path().join("none"), PathBuf::from("/dev/null"));
         // Each is named; the one regular file is sent.
-        let found = find(&[none, device, hidden, file, pipe, red]).unwrap();
+        let found = all_of(&[none, device, hidden, file, pipe, red]);
         assert_eq!(found.sources.len(), 1);
         let whys = [
             "/none: No such file or directory (os error 2)",
@@ -332,11 +408,48 @@ mod tests {
     }
 
     #[test]
+    fn of_one_name_the_first_file_is_sent_and_the_others_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let [one, two] = ["one", "two"].map(|folder| {
+            fs::create_dir(dir.path().join(folder)).unwrap();
+            let file = dir.path().join(folder).join("a");
+            fs::write(&file, folder).unwrap();
+            file
+        });
+        let again = dir.path().join("two/../one/a");
+        let found = all_of(&[one.clone(), two, again, dir.path().join("two")]);
+        let sent: Vec<_> = found.sources.iter().map(|source| source.name.as_str()).collect();
+        assert_eq!((sent, &found.sources[0].path), (vec!["a", "two/a"], &one));
+        assert_eq!(found.unfit.len(), 1, "{found:?}");
+        let why = "/one/a is sent as \"a\"; rename one, or send its folder; not sent";
+        assert!(found.unfit[0].ends_with(why), "{found:?}");
+        assert_eq!(found.skipped.len(), 1, "{found:?}");
+        assert!(found.skipped[0].ends_with("one/a: named twice; sent once"), "{found:?}");
+    }
+
+    #[test]
+    fn one_file_can_have_another_name_at_the_receiver() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a");
+        fs::write(&file, "x").unwrap();
+        let found = find(std::slice::from_ref(&file), Some("other.txt")).unwrap();
+        assert_eq!((found.sources[0].name.as_str(), &found.sources[0].path), ("other.txt", &file));
+        let refused = |words: &[PathBuf], name| find(words, name).unwrap_err().to_string();
+        let both = [file.clone(), file.clone()];
+        for words in [&both[..], &[dir.path().to_path_buf()]] {
+            assert!(refused(words, Some("b")).contains("--name is for one file"));
+        }
+        let hidden = find(std::slice::from_ref(&file), Some(".profile")).unwrap();
+        assert!(hidden.unfit[0].contains("no receiver would take it"), "{hidden:?}");
+        assert!(refused(&["-".into()], None).contains("standard input has no name"));
+    }
+
+    #[test]
     fn a_change_is_seen_and_changes_the_identity() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
         fs::write(&path, "one").unwrap();
-        let source = find(std::slice::from_ref(&path)).unwrap().sources.remove(0);
+        let source = all_of(std::slice::from_ref(&path)).sources.remove(0);
         let first = open(&source).unwrap();
         assert_eq!(changed(&first), None);
         assert_eq!(open(&source).unwrap().described, first.described);

@@ -1,13 +1,21 @@
 //! Characters of names that are invisible, or that move the text around them.
 //!
-//! Both kinds make a name look like another one. Names must not hold characters that move text.
-//! They may hold invisible ones: Persian and the scripts of India join letters with them, and emoji
-//! are composed with them. Where an invisible character does none of that, it is written out.
+//! Both kinds make a name look like another one. Names must not hold characters that move text,
+//! but for the marks of direction, which Hebrew and Arabic names hold: they act as one invisible
+//! letter, and are written out. Names may hold invisible characters: Persian and the scripts of
+//! India join letters with them, and emoji are composed with them. An invisible character that does
+//! none of that is written out.
 
 /// Whether a character moves text (Unicode 16: Bidi_Control, line and paragraph separators).
 pub fn turns(c: char) -> bool {
     matches!(c,
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// True for the marks of direction (Unicode: implicit marks of Bidi_Control). Keyboards and
+/// programs put them into names of Hebrew and Arabic.
+pub fn is_mark(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}')
 }
 
 /// Whether a character is invisible (Unicode 16: Default_Ignorable_Code_Point, and the marks of

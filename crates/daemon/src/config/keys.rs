@@ -252,7 +252,8 @@ fn check_access(file: &Path, meta: &std::fs::Metadata, owner: Owner) -> Result<(
 }
 
 fn parse<const N: usize>(text: &str, label: &str) -> Result<Secret<N>, String> {
-    let line = text.trim();
+    // Editors of Windows put a byte order mark in front.
+    let line = text.trim_start_matches('\u{feff}').trim();
     let (found, encoded) = line.split_once(':').ok_or_else(|| expected(label))?;
     if found != label {
         let (Some(found), Some(wanted)) = (kind(found), kind(label)) else {

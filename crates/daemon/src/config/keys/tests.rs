@@ -51,6 +51,22 @@ fn key_files_of_earlier_versions_stay_readable() {
 }
 
 #[test]
+fn a_byte_order_mark_and_other_line_ends_are_read_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let identity = Identity::generate([7; 32]);
+    let text = identity_text(&identity);
+    for (name, text) in [
+        ("mark", format!("\u{feff}{}", *text)),
+        ("both", format!("\u{feff}{}\r\n", text.trim())),
+        ("blank", format!("\r\n  {}\r\n", text.trim())),
+    ] {
+        let file = dir.path().join(name);
+        create(&file, &text).unwrap();
+        assert_eq!(load_identity(&file).unwrap().public(), identity.public(), "{name}");
+    }
+}
+
+#[test]
 fn files_that_others_can_read_are_refused_with_the_fix() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("node.key");
