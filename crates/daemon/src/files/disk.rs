@@ -24,6 +24,7 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use shoal_crypto::Hasher;
 
+use crate::files::holes::Holes;
 use crate::worker::wake::Outlet;
 
 /// Most requests that may wait for one file: more than the chunk buffers of one transfer.
@@ -194,6 +195,7 @@ struct Work {
     hasher: Hasher,
     scratch: Vec<u8>,
     hash_wanted: bool,
+    holes: Holes,
 }
 
 impl Work {
@@ -227,6 +229,7 @@ impl Work {
             hasher,
             scratch,
             hash_wanted: false,
+            holes: Holes::new(meta.len()),
         })
     }
 
@@ -288,7 +291,8 @@ impl Work {
             }
             Request::Write { index, buffer, len } => {
                 let len = len.min(buffer.len());
-                self.job.file.write_all_at(&buffer[..len], self.offset(index))?;
+                let at = self.offset(index);
+                self.holes.write(&self.job.file, &buffer[..len], at)?;
                 if let Some(present) = self.present.get_mut(index as usize) {
                     *present = true;
                 }

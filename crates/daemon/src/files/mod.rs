@@ -2,5 +2,6 @@
 //! Reading and writing may live here; pacing and what to send again is `shoal-transfer`'s.
 
 pub mod disk;
+mod holes;
 pub mod reading;
 pub(crate) mod transfers;
