@@ -27,17 +27,19 @@ pub struct Failure {
     pub message: String,
     /// True when the user has been told already.
     pub said: bool,
+    /// True when the node closed the connection: it has stopped.
+    pub gone: bool,
 }
 
 impl Failure {
     /// A failure with a code of its own.
     pub fn of(code: u8, message: impl Into<String>) -> anyhow::Error {
-        Failure { code, message: message.into(), said: false }.into()
+        Failure { code, message: message.into(), said: false, gone: false }.into()
     }
 
     /// A failure that was explained while it happened.
     pub fn said(code: u8, message: impl Into<String>) -> anyhow::Error {
-        Failure { code, message: message.into(), said: true }.into()
+        Failure { code, message: message.into(), said: true, gone: false }.into()
     }
 }
 
@@ -75,5 +77,11 @@ pub fn call(error: CallError) -> anyhow::Error {
         CallError::Closed | CallError::TimedOut(_) => UNREACHABLE,
         _ => FAILED,
     };
-    Failure::of(code, error.to_string())
+    let gone = matches!(error, CallError::Closed);
+    Failure { code, message: error.to_string(), said: false, gone }.into()
+}
+
+/// True if the node has stopped, or is being restarted.
+pub fn is_gone(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Failure>().is_some_and(|failure| failure.gone)
 }

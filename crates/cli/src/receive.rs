@@ -30,6 +30,7 @@ use crate::target;
 use crate::units::{Bytes, counted, span};
 
 mod active;
+mod again;
 mod places;
 
 use active::{Active, What};
@@ -109,9 +110,9 @@ pub fn run(common: &Common, args: &Receive) -> Result<()> {
     let interrupt = Interrupt::catch()?;
     let mut node = target::connect_or_be(common)?;
     let max_size = args.max_size.0;
-    // Sizes are checked here and not by the node, so that refusals are printed here.
-    let command = Command::Receive { from, max_size: None };
-    node.connection.call(command, &[]).map_err(failure::call)?;
+    let command = || Command::Receive { from: from.clone(), max_size: None };
+    node.connection.call(command(), &[]).map_err(failure::call)?;
+    let again = if node.runs_here() { None } else { Some(target::socket(common)?) };
     display.say(&format!(
         "receiving from {} into {} (Ctrl-C ends)",
         args.from.join(", "),
@@ -137,7 +138,17 @@ pub fn run(common: &Common, args: &Receive) -> Result<()> {
         stopping: false,
         result: Totals::default(),
     };
-    let ended = receiving.until_done(&interrupt);
+    let ended = loop {
+        match (receiving.until_done(&interrupt), &again) {
+            (Err(error), Some(socket)) if failure::is_gone(&error) => {
+                receiving.keep_what_arrived();
+                if let Err(error) = receiving.connect_again(socket, &command, &interrupt) {
+                    break Err(error);
+                }
+            }
+            (ended, _) => break ended,
+        }
+    };
     receiving.keep_what_arrived();
     receiving.say_total()?;
     if common.json {
@@ -551,7 +562,8 @@ impl Receiving<'_> {
                 active.put_away();
             }
         }
-        for active in std::mem::take(&mut self.active).into_values() {
+        for (transfer, active) in std::mem::take(&mut self.active) {
+            self.display.forget(transfer);
             active.put_away();
         }
     }

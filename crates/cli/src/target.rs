@@ -86,6 +86,13 @@ pub struct Node {
     _own: Option<Running>,
 }
 
+impl Node {
+    /// True if the node runs in this process, and ends with it.
+    pub fn runs_here(&self) -> bool {
+        self._own.is_some()
+    }
+}
+
 /// Connects to a running node; with `-c` and no node at its control socket, this process becomes
 /// that node.
 pub fn connect_or_be(common: &Common) -> Result<Node> {

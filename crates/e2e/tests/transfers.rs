@@ -3,10 +3,10 @@
 #![allow(clippy::disallowed_methods, reason = "measures real time")]
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use shoal_e2e::{
@@ -253,6 +253,63 @@ fn a_host_that_is_down_is_named_within_three_seconds() {
     assert!(end_of(receiver, "receive").status.success());
 }
 
+/// What stands on standard input goes under the name that the command line gives it.
+#[test]
+fn standard_input_is_sent_under_a_name() {
+    let mut net = Net::new(&["r1", "h1", "h2"]);
+    net.start_all();
+    let (inbox, folder) = (net.folder("inbox"), net.folder("source"));
+    let receiver = receive(&net, &inbox, &["--count", "2"]);
+    let content = bytes(4, 3_000_000);
+    let file = folder.join("file");
+    fs::write(&file, &content).unwrap();
+    let opened = fs::File::open(&file).unwrap();
+    for (input, name) in [(Stdio::piped(), "pipe.bin"), (opened.into(), "file.bin")] {
+        let words = ["send", "--wait", "20", "--name", name, "-", "h2"];
+        let mut sender = net.command("h1", &words).stdin(input).spawn().unwrap();
+        if let Some(mut pipe) = sender.stdin.take() {
+            pipe.write_all(&content).unwrap();
+        }
+        assert!(sender.wait().unwrap().success());
+    }
+    assert!(end_of(receiver, "receive").status.success());
+    for name in ["pipe.bin", "file.bin"] {
+        assert!(fs::read(inbox.join(name)).unwrap() == content, "{name}");
+    }
+    let nameless = net.command("h1", &["send", "-", "h2"]).stdin(Stdio::null()).output().unwrap();
+    assert!(text(&nameless).1.contains("standard input has no name; fix:"), "{nameless:?}");
+}
+
+/// A receiver outlives its node, and takes files from the next one.
+#[test]
+fn a_receiver_waits_while_its_node_is_restarted() {
+    let mut net = Net::new(&["r1", "h1", "h2"]);
+    net.start_all();
+    let inbox = net.folder("inbox");
+    let mut receiver = receive(&net, &inbox, &["--count", "2"]);
+    let mut said = String::new();
+    BufReader::new(receiver.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.contains("receiving from"), "{said}");
+    let file = net.folder("source").join("file");
+    for (round, signal) in ["-TERM", "-KILL"].into_iter().enumerate() {
+        net.end("h2", signal);
+        let mut lines = BufReader::new(receiver.stderr.as_mut().unwrap());
+        let mut said = String::new();
+        lines.read_line(&mut said).unwrap();
+        assert!(said.contains("the node stopped; waiting until it runs again"), "{said}");
+        net.start("h2");
+        lines.read_line(&mut said).unwrap();
+        assert!(said.contains("the node runs again; receiving goes on"), "{said}");
+        fs::write(&file, round.to_string()).unwrap();
+        let sender = send(&net, &file, &[]);
+        let ended = end_of(sender, "send");
+        assert!(ended.status.success(), "{:?}", text(&ended));
+        fs::rename(inbox.join("file"), inbox.join(signal)).unwrap();
+    }
+    assert!(end_of(receiver, "receive").status.success());
+    assert_eq!(names(&inbox), ["-KILL", "-TERM"]);
+}
+
 #[test]
 fn pipes_in_the_place_of_files_are_refused_and_not_waited_for() {
     let net = Net::new(&["r1", "h1"]);
@@ -331,10 +388,13 @@ fn killed_nodes_resume_at_a_true_rate_and_nothing_stays_reserved() {
         let sender = send(&net, &file, &[]);
         net.until(|_| holds(&part(), &content, offset));
         net.end(victim, "-KILL");
-        // The other end's node would wait for its timeout, so its program is interrupted here.
-        let (kept, gone) = if victim == "h2" { (receiver, sender) } else { (sender, receiver) };
-        assert!(!end_of(kept, "the victim's program").status.success());
-        interrupt(gone, "the other program");
+        // A sender ends with its node, a receiver waits for it. The other end's node would wait for
+        // its timeout.
+        interrupt(receiver, "receive");
+        match victim {
+            "h1" => assert!(!end_of(sender, "send").status.success()),
+            _ => drop(interrupt(sender, "send")),
+        }
         assert!(names(&inbox).len() == 2 && unfinished(&inbox, "file", "state").exists());
         assert!(room() < offset as u64 + 8_000_000, "{} after {offset}", room());
         net.start(victim);
@@ -437,7 +497,9 @@ fn a_huge_offer_of_which_little_came_keeps_little() {
     let disk = nix::sys::statvfs::statvfs(&inbox).unwrap();
     let free = disk.blocks_available() * disk.fragment_size();
     let size = (40 << 30).min(free / 2);
-    fs::File::create_new(source.join("huge")).unwrap().set_len(size).unwrap();
+    // What is sent first takes room on the disk; zeroes would become holes.
+    fs::write(source.join("huge"), vec![7; 60_000_000]).unwrap();
+    fs::File::options().write(true).open(source.join("huge")).unwrap().set_len(size).unwrap();
     let receiver = receive(&net, &inbox, &["--max-size", "64G"]);
     let sender = send(&net, &source.join("huge"), &[]);
     let part = || unfinished(&inbox, "huge", "part");
