@@ -1,10 +1,10 @@
-//! Paths that carry 1,280 bytes and no full frame: one whose interface has that MTU, and one that
-//! drops longer packets silently.
+//! Paths that carry 1,280 bytes and no full frame: one whose interface has that MTU, one that drops
+//! longer packets silently, and some that begin to do so under links that are up.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shoal_daemon::control::api::{Command as Ask, Reply};
 use shoal_e2e::Awaited;
@@ -56,5 +56,64 @@ fn a_file_crosses_paths_of_1280_bytes() {
     let mut file = Awaited::new(&site, folder.path(), 8_000_000);
     let sent = file.send.output().unwrap();
     assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
+    assert!(file.arrived());
+}
+
+/// Whether the path from a node to a neighbour is small.
+fn is_small(site: &Site, node: usize, neighbour: &str) -> bool {
+    let Ok(Reply::Peers(peers)) = site.ask(node, Ask::Peers) else { panic!("no peers") };
+    peers.iter().any(|peer| peer.name == neighbour && peer.small_path)
+}
+
+/// How long it takes until `is` holds, at most `most`.
+fn until(most: Duration, what: &str, mut is: impl FnMut() -> bool) -> Duration {
+    let since = Instant::now();
+    while !is() {
+        assert!(since.elapsed() < most, "{what}: not after {most:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    since.elapsed()
+}
+
+#[test]
+fn a_file_goes_on_when_the_path_gets_narrower_and_wider() {
+    if !shoal_e2e::namespaces() {
+        return;
+    }
+    let conditions = Conditions { rate: Some(Rate(20_000_000)), ..Conditions::default() };
+    let network = Network::build(Topology::chain(), Kind::Namespaces, conditions).unwrap();
+    let at = |name| network.topology().find(name).unwrap();
+    let (r1, r2) = (at("r1"), at("r2"));
+    let folder = tempfile::tempdir().unwrap();
+    let executable = Executable::shoal(shoal_e2e::program());
+    let interface = network.interface(r2, r1);
+    let mut site = Site::start(network, &executable, folder.path(), "").unwrap();
+    site.wait_until_up(Duration::from_secs(20)).unwrap_or_else(|e| panic!("{e:#}"));
+    let narrow = |site: &Site, narrow: bool| {
+        let rules = match narrow {
+            true => format!(
+                "add table inet narrow; \
+                 add chain inet narrow in {{ type filter hook input priority -10; }}; \
+                 add rule inet narrow in iifname \"{interface}\" meta length > 1400 drop"
+            ),
+            false => "delete table inet narrow".into(),
+        };
+        run(site.network().namespace(r2).unwrap(), &["nft", &rules]);
+    };
+
+    // 16 s at the rate of the line.
+    let mut file = Awaited::new(&site, folder.path(), 40_000_000);
+    let mut sending = file.send.spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(!is_small(&site, r1, "r2"));
+    narrow(&site, true);
+    let after = until(Duration::from_secs(6), "narrow", || is_small(&site, r1, "r2"));
+    println!("r1 sends in parts after {after:?}");
+    assert!(!is_small(&site, r2, "r1"), "the way back carries full frames");
+    std::thread::sleep(Duration::from_secs(3));
+    narrow(&site, false);
+    let after = until(Duration::from_secs(60), "wide", || !is_small(&site, r1, "r2"));
+    println!("r1 sends full frames after {after:?}");
+    assert!(sending.wait().unwrap().success());
     assert!(file.arrived());
 }

@@ -12,6 +12,8 @@
 //!             +-----------------------+
 //!             | Schedule              | --> when they leave, on a covered link
 //!             +-----------------------+
+//! reports --> | Width                 | --> whether full frames go in parts
+//!             +-----------------------+
 //! ```
 //!
 //! A cell waits **unsealed**: its counter is taken and its tag computed when it departs, so that
@@ -28,7 +30,9 @@ pub mod parts;
 mod pool;
 mod rhythm;
 mod schedule;
+mod width;
 
 pub use egress::{Admission, Egress, EgressConfig, EgressStats, Priority, Run};
 pub use liveness::{LinkStats, Liveness, LivenessConfig, Transition};
 pub use schedule::Schedule;
+pub use width::Width;

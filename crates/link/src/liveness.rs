@@ -58,6 +58,8 @@ pub struct LinkStats {
     pub sent: u64,
     /// Frames received and opened.
     pub received: u64,
+    /// Full frames among them.
+    pub full: u64,
     /// Frames that the neighbour has received, by its newest report.
     pub reported: u64,
     /// Smoothed round-trip time; zero until measured.
@@ -250,6 +252,11 @@ impl Liveness {
         }
     }
 
+    /// Counts full frames among those that were opened.
+    pub fn received_full(&mut self, frames: u64) {
+        self.stats.full += frames;
+    }
+
     /// The neighbour reported.
     pub fn handle_report(&mut self, now: Time, report: &Report) -> Option<Transition> {
         self.echo = Some((report.sent_us, now));
@@ -310,6 +317,7 @@ impl Liveness {
             sent_us: now.as_micros(),
             echoed_us,
             hold_us,
+            full: self.stats.full,
         })
     }
 
@@ -335,8 +343,8 @@ impl Liveness {
         due
     }
 
-    /// A keepalive came: makes a report due.
-    pub fn keepalive_received(&mut self, now: Time) {
+    /// Makes a report due: a keepalive came, or the path is in doubt.
+    pub fn hurry_report(&mut self, now: Time) {
         let answer = now + self.jitter.below(ANSWER_SPREAD);
         self.next_report = Some(self.next_report.map_or(answer, |at| at.min(answer)));
     }

@@ -27,6 +27,9 @@ pub enum Event {
     Seen,
     /// A probe came from the other end of a direct link, which is called there now.
     Met(LinkId),
+    /// Full frames to a neighbour go in parts from now on, since the path does not carry them; or
+    /// they go whole again.
+    Width(LinkId),
     /// A route changed.
     Route(RouteChange),
 }
@@ -85,6 +88,7 @@ impl<C: Ciphers> Relay<C> {
         let progress = neighbour.liveness.last_progress() == Some(now);
         let rtt = neighbour.liveness.stats().rtt;
         let verdict = neighbour.trial.reported(now, report, rtt, progress);
+        self.judge_width(now, from, report);
         self.neighbours.reschedule(from);
         self.follow(now, from, verdict);
         self.transition(now, from, change);
@@ -128,6 +132,7 @@ impl<C: Ciphers> Relay<C> {
             let Some(neighbour) = self.neighbours.get_mut(link) else { return };
             // What waits for a dead neighbour must not go out as a burst of old cells later.
             let lost = neighbour.egress.clear();
+            neighbour.width.end_doubt();
             let verdict = neighbour.trial.lost(now);
             self.own.counters.drop_out(DropReason::NoRoute, lost as u64);
             self.follow(now, link, verdict);
@@ -153,6 +158,7 @@ impl<C: Ciphers> Relay<C> {
     fn lose_session(&mut self, now: Time, link: LinkId) {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         neighbour.established = false;
+        neighbour.width.end_doubt();
         if neighbour.cover.is_some() {
             let lost = neighbour.egress.clear();
             self.own.counters.drop_out(DropReason::NoRoute, lost as u64);
@@ -250,11 +256,11 @@ impl<C: Ciphers> Relay<C> {
     }
 
     /// Says that the path to a neighbour carries no full frame, so that full frames go in parts;
-    /// or, unless `always`, that handshakes are to find out.
+    /// or, unless `always`, that handshakes and probes are to find out.
     pub fn set_small_path(&mut self, link: LinkId, always: bool) {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         self.sessions.set_small_path(PeerId::from(link), always);
-        neighbour.small = self.sessions.is_small_path(PeerId::from(link));
+        neighbour.width.fix(always);
         self.refresh();
     }
 
@@ -307,10 +313,11 @@ impl<C: Ciphers> Relay<C> {
             self.call_again(now, PeerId::from(link));
         }
         self.transition(now, link, change);
+        let doubts = self.probe_width(now, link, report.is_some(), sink);
         if let Some(report) = report {
             self.send_control(now, link, &[(CONTROL_REPORT, &report.to_bytes())], sink);
         }
-        if keepalive {
+        if keepalive || doubts {
             self.send_quiet(now, link, LinkKind::Keepalive, &[], sink);
         }
         self.neighbours.reschedule(link);
@@ -419,7 +426,8 @@ impl<C: Ciphers> Relay<C> {
                 };
                 neighbour.established = true;
                 (neighbour.keys, neighbour.level) = (Some((now, suite)), level);
-                neighbour.small = self.sessions.is_small_path(peer);
+                let narrow = self.sessions.is_small_path(peer);
+                neighbour.width.session_established(now, narrow);
                 neighbour.liveness.session_established(now);
                 if asks {
                     self.list_path(link);

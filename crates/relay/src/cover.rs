@@ -365,7 +365,14 @@ impl<C: Ciphers> Relay<C> {
         let (mut left, mut sent, mut goes_on) = (frames, 0, true);
         while left > 0 && goes_on {
             let Some(neighbour) = self.neighbours.get_mut(link) else { break };
-            let small = neighbour.small;
+            let small = neighbour.width.is_narrow();
+            if neighbour.width.wants_probe(now) {
+                // In the place of a slot's three parts, at a time that no traffic decides.
+                neighbour.width.probed(now);
+                sent += usize::from(self.send_probe(now, link, true, sink));
+                left -= 1;
+                continue;
+            }
             let run = fill(&mut neighbour.egress, &mut buf, left.min(RUN_MAX), small);
             if let Some(cover) = &mut neighbour.cover {
                 cover.filled += run.filled as u64;
@@ -428,7 +435,7 @@ impl<C: Ciphers> Relay<C> {
             return false;
         };
         let class = SizeClass::of_frame(frame.len());
-        let class = class.filter(|class| fill::fits(*class, neighbour.small));
+        let class = class.filter(|class| fill::fits(*class, neighbour.width.is_narrow()));
         let at_home = neighbour.endpoint.is_some_and(|endpoint| endpoint.is_same_place(to));
         let leaves = match class {
             Some(_) => !at_home,
@@ -450,7 +457,7 @@ impl<C: Ciphers> Relay<C> {
         let hour = self.next_hour(now);
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         let (stats, is_up) = (neighbour.liveness.stats(), neighbour.liveness.is_up());
-        let parts = if neighbour.small { parts::PARTS } else { 1 };
+        let parts = if neighbour.width.is_narrow() { parts::PARTS } else { 1 };
         let Some(cover) = &mut neighbour.cover else { return };
         if let Some(fault) = cover.judge(now, &stats, is_up, parts) {
             cover.ends.get_or_insert(Turning { fault, ..hour });

@@ -279,7 +279,7 @@ impl Forwarder {
             let outcome = match opening {
                 Opening::Data(opened) => {
                     let kind = buf[at as usize + link::KIND_AT];
-                    self.count(&mut tally, &opened, kind, source, origin.incoming);
+                    self.count(&mut tally, &opened, kind, (source, class), origin.incoming);
                     let frame = Arrived {
                         link: LinkId::from(opened.peer),
                         sender: tally.sender.as_ref(),
@@ -308,7 +308,7 @@ impl Forwarder {
                 self.counters.drop_in(reason, 1);
             }
         }
-        self.settle(&tally, origin.incoming);
+        self.settle(&tally, class, origin.incoming);
         self.scratch = scratch;
     }
 
@@ -319,12 +319,12 @@ impl Forwarder {
         tally: &mut Tally,
         opened: &Opened,
         kind: u8,
-        source: u32,
+        (source, class): (u32, SizeClass),
         incoming: &[Incoming],
     ) {
         let of = Some((LinkId::from(opened.peer), opened.lane));
         if tally.of != of {
-            self.settle(tally, incoming);
+            self.settle(tally, class, incoming);
             let sender = self.view.link(LinkId::from(opened.peer)).copied();
             *tally = Tally { of, sender, ..Tally::default() };
         }
@@ -338,10 +338,11 @@ impl Forwarder {
     }
 
     /// Adds a tally to the note of its link.
-    fn settle(&mut self, tally: &Tally, incoming: &[Incoming]) {
+    fn settle(&mut self, tally: &Tally, class: SizeClass, incoming: &[Incoming]) {
         let Some((link, lane)) = tally.of else { return };
         let note = self.links.note(link);
         note.frames += tally.frames;
+        note.full += if class == SizeClass::Full { tally.frames } else { 0 };
         note.traffic |= tally.traffic;
         if let Some(counter) = tally.highest {
             note.highest[usize::from(lane) % LANES] = counter;
@@ -542,6 +543,7 @@ impl Forwarder {
             true => note.sent += outcome.sent as u64,
             false => note.sent_quietly += outcome.sent as u64,
         }
+        note.sent_full += if run.class == SizeClass::Full { outcome.sent as u64 } else { 0 };
         let rest = &run.offsets[outcome.sent..];
         match outcome.stop {
             None => return Ok(true),

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use shoal_crypto::{PublicKey, Suite};
 use shoal_link::parts::Assembly;
-use shoal_link::{Egress, EgressConfig, EgressStats, LinkStats, Liveness, LivenessConfig};
+use shoal_link::{Egress, EgressConfig, EgressStats, LinkStats, Liveness, LivenessConfig, Width};
 use shoal_session::{Endpoints, PeerId, Table};
 use shoal_wire::{Address, Level, LinkId, Time};
 
@@ -38,7 +38,7 @@ pub(crate) struct Neighbour {
     pub(crate) egress: Egress,
     /// How long cells wait before the egress.
     pub(crate) link_delay: Option<Duration>,
-    /// When `liveness` wants to be called, as far as the timer set knows.
+    /// When `liveness` or `width` wants to be called, as far as the timer set knows.
     pub(crate) alarm: Option<Time>,
     pub(crate) up_since: Option<Time>,
     pub(crate) established: bool,
@@ -50,8 +50,8 @@ pub(crate) struct Neighbour {
     pub(crate) level: Level,
     /// A direct link that ends: nothing more is sent over it.
     pub(crate) closing: bool,
-    /// Its path carries no full frame: they go in parts.
-    pub(crate) small: bool,
+    /// Whether the path to it carries full frames. Where it is narrow they go in parts.
+    pub(crate) width: Width,
     /// Number of the last full frame that went in parts.
     pub(crate) parts_sent: u32,
     /// Full frames of which not all parts came.
@@ -88,7 +88,7 @@ pub struct LinkView {
     pub last_heard: Option<Time>,
     /// Since when it has been up; `None` while it is down.
     pub up_since: Option<Time>,
-    /// Its path carries no full frame.
+    /// The path to it carries no full frame: they go in parts.
     pub small: bool,
     /// This node calls it; others call this node.
     pub called: bool,
@@ -124,9 +124,15 @@ impl Neighbour {
         !self.address.is_router() && self.liveness.is_up() && self.established && !self.closing
     }
 
+    /// The next time of its timers. On a covered link a probe of the path waits for a slot.
+    fn due(&self) -> Option<Time> {
+        let probe = self.width.poll_timeout().filter(|_| !self.is_scheduled());
+        self.liveness.poll_timeout().map(|(at, _)| at).into_iter().chain(probe).min()
+    }
+
     /// Where any worker may send its frames by itself; none if the relay must send them.
     pub(crate) fn shared_endpoint(&self) -> Option<Endpoints> {
-        let alone = self.small || self.trial.is_limited() || self.is_covered();
+        let alone = self.width.is_narrow() || self.trial.is_limited() || self.is_covered();
         self.endpoint.filter(|_| !alone)
     }
 }
@@ -157,7 +163,7 @@ impl Neighbours {
             keys: None,
             level: Level::Encrypt,
             closing: false,
-            small: false,
+            width: Width::new(seed.rotate_left(32)),
             parts_sent: 0,
             assembly: Assembly::default(),
             notices: Notices::default(),
@@ -247,7 +253,7 @@ impl Neighbours {
     /// later is left alone: it fires, finds nothing, and is set anew.
     pub(crate) fn reschedule(&mut self, link: LinkId) {
         let Some(neighbour) = self.all.get_mut(link) else { return };
-        let Some((due, _)) = neighbour.liveness.poll_timeout() else { return };
+        let Some(due) = neighbour.due() else { return };
         if neighbour.alarm.is_some_and(|alarm| alarm <= due) {
             return;
         }
@@ -291,7 +297,7 @@ impl Neighbour {
             level: self.level,
             last_heard: self.liveness.last_heard(),
             up_since: self.up_since,
-            small: self.small,
+            small: self.width.is_narrow(),
             called: self.called,
             notices: self.notices,
             seen: self.seen,

@@ -28,6 +28,9 @@ pub struct LinkNote {
     /// Frames that left: those that ask for a report; reports and keepalives, which ask for none.
     pub(crate) sent: u64,
     pub(crate) sent_quietly: u64,
+    /// Full frames among those that opened, and among those that left.
+    pub(crate) full: u64,
+    pub(crate) sent_full: u64,
     /// The kernel had no room.
     pub(crate) refused: bool,
     /// The device takes no full frames.
@@ -44,6 +47,8 @@ impl LinkNote {
             source: None,
             sent: 0,
             sent_quietly: 0,
+            full: 0,
+            sent_full: 0,
             refused: false,
             too_long: false,
         }

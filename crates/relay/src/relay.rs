@@ -359,7 +359,7 @@ impl<C: Ciphers> Relay<C> {
             }
             LinkKind::Keepalive => {
                 self.own.counters.traffic.keepalives_in += 1;
-                neighbour.liveness.keepalive_received(now);
+                neighbour.liveness.hurry_report(now);
                 self.neighbours.reschedule(at.link);
             }
             LinkKind::Part => self.take_part(at, frame)?,
@@ -447,7 +447,7 @@ impl<C: Ciphers> Relay<C> {
             self.own.counters.drop_out(DropReason::NoEndpoint, run.count());
             return true;
         };
-        if neighbour.small && run.class == SizeClass::Full && !sealed {
+        if neighbour.width.is_narrow() && run.class == SizeClass::Full && !sealed {
             forget_flows(run.buf, run.offsets);
             return self.depart_cut(now, link, run, sink);
         }

@@ -1,11 +1,17 @@
 //! Links whose path carries no full frame: each goes as three medium ones (docs/wire.md section 3).
+//! Handshakes, the own device and probes say which paths those are.
 
 use shoal_crypto::Ciphers;
-use shoal_link::parts;
-use shoal_wire::{DropReason, LinkId, SizeClass, Time};
+use shoal_link::{Admission, Priority, parts};
+use shoal_session::PeerId;
+use shoal_wire::{DropReason, LinkId, LinkKind, Report, SizeClass, Time, link};
 
-use crate::batch::Run;
-use crate::{Handed, Handoff, LocalCells, Relay, Sink, Turn};
+use crate::batch::{Run, seal};
+use crate::control::Event;
+use crate::{Handed, Handoff, LocalCells, Relay, Sink, Stop, Turn};
+
+/// Sealed frames that wait in an egress at most when a probe joins them.
+const SEALED_MAX: usize = 64;
 
 impl<C: Ciphers> Relay<C> {
     /// Takes in a part; a frame that it makes whole waits for the end of the batch.
@@ -74,5 +80,88 @@ impl<C: Ciphers> Relay<C> {
         let goes_on = self.depart(now, link, run, false, sink);
         (self.scratch.cut, self.scratch.cut_at) = (cut, cut_at);
         goes_on
+    }
+
+    /// Judges by a neighbour's report whether the path to it carries full frames. While full frames
+    /// go to another place than reports nothing is learnt. On a covered link all frames are full.
+    pub(crate) fn judge_width(&mut self, now: Time, link: LinkId, report: &Report) {
+        let Some(neighbour) = self.neighbours.get_mut(link) else { return };
+        if neighbour.trial.is_limited() || neighbour.is_scheduled() {
+            neighbour.width.end_doubt();
+        }
+        let doubted = neighbour.width.is_in_doubt();
+        let changed = neighbour.width.handle_report(now, report);
+        if !doubted && neighbour.width.is_in_doubt() {
+            neighbour.liveness.hurry_report(now);
+        }
+        if changed {
+            self.note_width(link);
+        }
+    }
+
+    /// Tells the sessions and the owner that the path to a neighbour has changed.
+    pub(crate) fn note_width(&mut self, link: LinkId) {
+        let Some(neighbour) = self.neighbours.get(link) else { return };
+        self.sessions.note_path(PeerId::from(link), neighbour.width.is_narrow());
+        self.event(Event::Width(link));
+    }
+
+    /// Sends the probe of a path that is due: ahead of a report (`reports`) while there is a doubt,
+    /// from time to time where the path is narrow. Says whether the neighbour must be asked for a
+    /// report, since it may have none due.
+    pub(crate) fn probe_width(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        reports: bool,
+        sink: &mut impl Sink,
+    ) -> bool {
+        let neighbour = self.neighbours.get(link).filter(|neighbour| !neighbour.is_scheduled());
+        let Some(neighbour) = neighbour else { return false };
+        let (doubt, limited) = (neighbour.width.is_in_doubt(), neighbour.trial.is_limited());
+        let is_due = doubt && reports || neighbour.width.wants_probe(now);
+        if !is_due {
+            return false;
+        }
+        let sent = !limited && self.send_probe(now, link, false, sink);
+        let Some(neighbour) = self.neighbours.get_mut(link) else { return false };
+        match doubt {
+            true if !sent => neighbour.width.end_doubt(),
+            true => {}
+            false => neighbour.width.probed(now),
+        }
+        doubt && sent
+    }
+
+    /// Sends a keepalive that is a full frame, whole, at once or behind what is sealed. Says
+    /// whether it left, or will.
+    pub(crate) fn send_probe(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        at_once: bool,
+        sink: &mut impl Sink,
+    ) -> bool {
+        let mut frame = [0; SizeClass::Full.frame_len()];
+        frame[link::KIND_AT] = LinkKind::Keepalive as u8;
+        let run = &mut Run { buf: &mut frame, offsets: &[0], class: SizeClass::Full };
+        let Some(neighbour) = self.neighbours.get_mut(link) else { return false };
+        let Some(to) = neighbour.endpoint.filter(|_| neighbour.established) else { return false };
+        if seal(self.sessions.shard(), now, link, run).is_err() {
+            return false;
+        }
+        if !at_once && neighbour.egress.admission(Priority::Control) == Admission::Queue {
+            let waits = neighbour.egress.push_sealed(run.class, run.buf, SEALED_MAX);
+            self.own.counters.traffic.dispatched += u64::from(waits);
+            return waits;
+        }
+        let outcome = self.own.transmit(sink, (link, to), run);
+        self.own.counters.traffic.dispatched += outcome.sent as u64;
+        let note = self.own.links.note(link);
+        (note.sent, note.sent_full) =
+            (note.sent + outcome.sent as u64, note.sent_full + outcome.sent as u64);
+        note.too_long |= outcome.stop == Some(Stop::TooLong);
+        self.settle(now);
+        outcome.sent > 0
     }
 }

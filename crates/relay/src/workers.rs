@@ -134,6 +134,7 @@ impl<C: Ciphers> Relay<C> {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         if note.frames > 0 {
             neighbour.liveness.received(now, note.frames, (0, 0), note.traffic);
+            neighbour.liveness.received_full(note.full);
             for (lane, &highest) in (0..).zip(&note.highest).filter(|(_, highest)| **highest > 0) {
                 neighbour.liveness.received(now, 0, (lane, highest), false);
             }
@@ -143,8 +144,15 @@ impl<C: Ciphers> Relay<C> {
                 neighbour.liveness.sent(now, sent, traffic);
             }
         }
-        neighbour.small |= note.too_long;
+        neighbour.width.sent(now, note.sent_full, note.sent > 0);
+        let refused = note.too_long && !neighbour.width.is_narrow();
+        if refused {
+            neighbour.width.refused(now);
+        }
         self.neighbours.reschedule(link);
+        if refused {
+            self.note_width(link);
+        }
         if let Some(source) = note.source {
             self.note_source(now, PeerId::from(link), source);
         }

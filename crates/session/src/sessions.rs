@@ -17,7 +17,7 @@ use crate::masks::IndexMasks;
 use crate::outer::{Lead, OuterSeal};
 use crate::owners::Owners;
 use crate::parts::{self, Parts};
-use crate::peer::Peer;
+use crate::peer::{Peer, Recheck};
 use crate::races::{COPIES_OF_REQUEST, Races};
 use crate::seen::Seen;
 use crate::shard::{Note, Order};
@@ -426,6 +426,15 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     pub fn set_small_path(&mut self, peer: PeerId, always: bool) {
         if let Some(peer) = self.peer_mut(peer) {
             peer.always_small = always;
+        }
+    }
+
+    /// Says what was learnt since the last handshake: whether the path to the peer carries no full
+    /// frame. The next handshake begins accordingly.
+    pub fn note_path(&mut self, peer: PeerId, small: bool) {
+        if let Some(found) = self.peer_mut(peer) {
+            (found.small, found.refused, found.recheck) = (small, small, Recheck::default());
+            self.refresh_timer(peer);
         }
     }
 

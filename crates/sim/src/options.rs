@@ -168,6 +168,8 @@ pub struct Options {
     pub filters: u32,
     /// Times that a node gets another prefix for addresses that hop, and yet another a while later.
     pub renumberings: u32,
+    /// Times that a wire carries no full frames for a while, in one direction or both.
+    pub narrowings: u32,
     /// Times that a wire delays everything by up to 300 ms more, for a while.
     pub spikes: u32,
     /// Nodes that crash and start again, with nothing but their disks.
@@ -246,6 +248,7 @@ impl Options {
             partitions: 0,
             filters: 0,
             renumberings: 0,
+            narrowings: 0,
             spikes: 0,
             crashes: 0,
             wipes: 0,
@@ -356,6 +359,16 @@ impl Options {
         let hop_s = (0..some(4)).map(|_| some(6)).collect();
         let (filters, renumberings) = (some(4) - 1, some(4) - 1);
         Options { hop_s, filters, renumberings, pulse_ms: 1_000, ..options(seed) }
+    }
+
+    /// A network and faults chosen by the seed, whose wires get narrower and wider. Every second
+    /// one has links that are covered or whose addresses hop.
+    pub fn narrow(seed: u64) -> Options {
+        let mut rng = Rng::new(seed_bytes(seed, "narrow"));
+        let options =
+            [Options::from_seed, Options::cover, Options::direct, Options::hops][seed as usize % 4];
+        let (options, narrowings) = (options(seed), 2 + rng.below(5) as u32);
+        Options { narrowings, trouble_ms: options.trouble_ms + 20_000, ..options }
     }
 
     /// Two routers and three hosts for `hours`, whose addresses hop: those of one link each second,

@@ -18,6 +18,8 @@ pub(crate) const ATTEMPTS_MAX: u32 = 6;
 pub(crate) const TRY_AGAIN: Duration = Duration::from_secs(2);
 /// The longest time of a filter, in milliseconds.
 const FILTER_MS: u64 = 60_000;
+/// The longest time of a narrow wire, in milliseconds.
+const NARROW_MS: u64 = 25_000;
 /// The most that a spike adds to a frame's delay, in microseconds.
 const SPIKE_US: u64 = 300_000;
 
@@ -44,6 +46,9 @@ pub(crate) enum Fault {
     Pass(usize, Direction),
     /// A node gets another prefix for its addresses that hop.
     Renumber(usize),
+    /// A wire that carries no full frames any more, or does so again.
+    Narrow(usize, Direction),
+    Widen(usize, Direction),
     /// A wire on which everything takes that much longer.
     Slow(usize, Duration),
     Crash(usize, Keep),
@@ -182,6 +187,11 @@ impl Plan {
             drawn.push([(from, Fault::Cut(cut.clone())), (until, Fault::Mend(cut))]);
         }
         drawn.extend(self.hop_faults(options));
+        for (from, until, pick) in kind("narrowings", options.narrowings, NARROW_MS) {
+            let ways = [Direction::Both, Direction::Forth, Direction::Back][(pick % 3) as usize];
+            let wire = ((pick >> 32) % wires.max(1)) as usize;
+            drawn.push([(from, Fault::Narrow(wire, ways)), (until, Fault::Widen(wire, ways))]);
+        }
         drawn.extend(crate::world::secrets::faults(self, options));
         for (from, until, pick) in kind("spikes", options.spikes, 3_000) {
             let (wire, more) = ((pick % wires.max(1)) as usize, (pick >> 32) % SPIKE_US);

@@ -77,7 +77,7 @@ impl Search {
 
     /// Whole kinds of trouble.
     fn drop_kinds(&mut self) {
-        let counts: [fn(&mut Options) -> &mut u32; 20] = [
+        let counts: [fn(&mut Options) -> &mut u32; 21] = [
             |o| &mut o.direct_wires,
             |o| &mut o.spoilt_ppm,
             |o| &mut o.mixes,
@@ -90,6 +90,7 @@ impl Search {
             |o| &mut o.spikes,
             |o| &mut o.filters,
             |o| &mut o.renumberings,
+            |o| &mut o.narrowings,
             |o| &mut o.drift_ppm,
             |o| &mut o.wall_off_s,
             |o| &mut o.faults.loss_ppm,

@@ -34,6 +34,8 @@ const TICK_NS: u64 = 20_000;
 const REPLAY_WITHIN: Duration = Duration::from_secs(3);
 /// Bytes of one batch at most: what a shell takes from its socket in one turn.
 const BATCH_MAX: usize = 256 << 10;
+/// The longest frame that a narrow wire carries.
+const NARROW: usize = SizeClass::Medium.frame_len();
 /// Every how many sends a planted fault strikes.
 const PLANT_AFTER: u64 = 400;
 
@@ -62,6 +64,8 @@ struct Wire {
     ends: (usize, usize),
     /// Cuts that hold now, per direction: from the first end, from the second.
     cut: [u32; 2],
+    /// Reasons why it carries no full frames, per direction.
+    narrow: [u32; 2],
     /// When the last frame of each direction has left.
     free: [Time; 2],
     faults: [Faults; 2],
@@ -188,7 +192,15 @@ impl Wires {
                 && is_host(ends.1)
                 && reach::level(options, ends.0, ends.1) != Level::Encrypt;
             let slower = Duration::ZERO;
-            Wire { ends, cut: [0; 2], free: [Time::ZERO; 2], faults, slower, readable }
+            Wire {
+                ends,
+                cut: [0; 2],
+                narrow: [0; 2],
+                free: [Time::ZERO; 2],
+                faults,
+                slower,
+                readable,
+            }
         };
         Wires {
             wires: plan.wires.iter().map(&mut wire).collect(),
@@ -229,6 +241,10 @@ impl Wires {
         }
     }
 
+    pub(crate) fn set_narrow(&mut self, wire: usize, ways: Direction, narrow: bool) {
+        hold(&mut self.wires[wire].narrow, ways, narrow);
+    }
+
     pub(crate) fn set_slower(&mut self, wire: usize, slower: Duration) {
         self.wires[wire].slower = slower;
     }
@@ -238,7 +254,7 @@ impl Wires {
         self.replay_ppm = 0;
         self.hops.iter_mut().for_each(hops::Hops::end_filters);
         for wire in &mut self.wires {
-            (wire.cut, wire.slower) = ([0; 2], Duration::ZERO);
+            (wire.cut, wire.narrow, wire.slower) = ([0; 2], [0; 2], Duration::ZERO);
             for faults in &mut wire.faults {
                 let Faults { delay_us, rate_bps, queue_bytes, .. } = *faults;
                 *faults = Faults { delay_us, rate_bps, queue_bytes, ..Faults::NONE };
@@ -289,7 +305,8 @@ impl Wires {
 
     /// Whether a wire carries everything that its link can do with, and without delay.
     pub(crate) fn is_whole(&self, wire: usize) -> bool {
-        let open = self.wires[wire].cut == [0; 2] && !self.is_closed(wire);
+        let known = &self.wires[wire];
+        let open = known.cut == [0; 2] && known.narrow == [0; 2] && !self.is_closed(wire);
         open && self.wires[wire].slower.is_zero()
     }
 
@@ -380,7 +397,8 @@ impl Wires {
         let faults = self.wires[wire].faults[way];
         self.sent += 1;
         self.put += 1;
-        let blocked = self.wires[wire].cut[way] > 0 || self.is_filtered(&to);
+        let too_long = self.wires[wire].narrow[way] > 0 && frame.len() > NARROW;
+        let blocked = self.wires[wire].cut[way] > 0 || too_long || self.is_filtered(&to);
         if blocked || self.happens(faults.loss_ppm) {
             self.lost += 1;
             return self.note(Some(far), frame.len(), Fate::Lost);

@@ -130,10 +130,10 @@ impl<'a> ControlWriter<'a> {
 /// carries traffic. Loss, silence, round trip and clock offset come from it.
 ///
 /// ```text
-///  0    1          9         13         17        25         33       37
-/// +------+----------+---------+----------+---------+----------+--------+
-/// | lane | received | highest | interval | sent    | echoed   | hold   |
-/// +------+----------+---------+----------+---------+----------+--------+
+///  0    1          9         13         17        25         33       37       45
+/// +------+----------+---------+----------+---------+----------+--------+--------+
+/// | lane | received | highest | interval | sent    | echoed   | hold   | full   |
+/// +------+----------+---------+----------+---------+----------+--------+--------+
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
@@ -151,11 +151,13 @@ pub struct Report {
     pub echoed_us: u64,
     /// Microseconds between that report's arrival and this one's departure.
     pub hold_us: u32,
+    /// Full frames among those received: they tell whether the path carries such.
+    pub full: u64,
 }
 
 impl Report {
     /// Length of the body in bytes.
-    pub const LEN: usize = 37;
+    pub const LEN: usize = 45;
     /// Highest lane number.
     pub const LANE_MAX: u8 = 15;
 
@@ -169,6 +171,7 @@ impl Report {
         b[17..25].copy_from_slice(&self.sent_us.to_be_bytes());
         b[25..33].copy_from_slice(&self.echoed_us.to_be_bytes());
         b[33..37].copy_from_slice(&self.hold_us.to_be_bytes());
+        b[37..45].copy_from_slice(&self.full.to_be_bytes());
         b
     }
 
@@ -187,6 +190,7 @@ impl Report {
             sent_us: r.u64("report sent")?,
             echoed_us: r.u64("report echoed")?,
             hold_us: r.u32("report hold")?,
+            full: r.u64("report full frames")?,
         };
         r.finish("report")?;
         Ok(report)

@@ -59,6 +59,7 @@ fn accepted() -> Vec<(&'static str, Vec<u8>, Control)> {
         sent_us: 5_000_000,
         echoed_us: 4_900_000,
         hold_us: 99_000,
+        full: 0x0102_0304_0506_0007,
     };
     let request = SeqnoRequest { router: 3, hops: 31, proof: proof() };
     let update = RouteUpdate {

@@ -112,6 +112,7 @@ impl Worker {
             RelayEvent::Established(_)
             | RelayEvent::Route(_)
             | RelayEvent::Seen
+            | RelayEvent::Width(_)
             | RelayEvent::Met(_) => {}
         }
     }

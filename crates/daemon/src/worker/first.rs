@@ -491,8 +491,13 @@ impl Worker {
                 self.look_at_reach();
             }
             RelayEvent::Seen => self.look_at_reach(), // Other addresses may be gone, too.
+            RelayEvent::Width(link) => self.note_link(now, self.width_of(link).1),
             RelayEvent::Route(_) | RelayEvent::Met(_) => {}
         }
+        let width = match event {
+            RelayEvent::Width(link) => self.width_of(link).0,
+            _ => "",
+        };
         let names = &self.parts.names;
         let link = |link, state: &str| Event::Link {
             unix_ms: unix_ms(),
@@ -503,6 +508,7 @@ impl Worker {
         let event = match event {
             RelayEvent::LinkUp(id) => link(id, "up"),
             RelayEvent::LinkDown(id) => link(id, "silent"),
+            RelayEvent::Width(id) => link(id, width),
             // The link is up with its first report; until then nothing has changed for anybody.
             RelayEvent::Established(_) | RelayEvent::Seen | RelayEvent::Met(_) => return,
             RelayEvent::Route(change) => {
@@ -520,6 +526,15 @@ impl Worker {
         };
         notices::note_change(&event);
         self.monitors.retain(|client| client.event(event.clone()));
+    }
+
+    /// Whether the path to a neighbour carries full frames: in a word, and for the log.
+    fn width_of(&self, link: LinkId) -> (&'static str, &'static str) {
+        let view = self.parts.node.relay.view(link);
+        match view.is_some_and(|view| view.small) {
+            true => ("narrow", "carries no full frames: they go in parts"),
+            false => ("wide", "carries full frames again"),
+        }
     }
 
     fn hand_out_jobs(&mut self) {

@@ -269,7 +269,7 @@ fn downs(seed: u64, calls: u64, loss: u64, keepalive: Option<Duration>) -> u32 {
             match frame {
                 Frame::Traffic => {}
                 Frame::Report(report) => drop(end.handle_report(now, &report)),
-                Frame::Keepalive => end.keepalive_received(now),
+                Frame::Keepalive => end.hurry_report(now),
             }
         }
         for n in [0, 1] {

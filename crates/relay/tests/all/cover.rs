@@ -340,6 +340,48 @@ fn a_path_that_loses_full_frames_keeps_the_schedule_in_parts() {
 }
 
 #[test]
+fn a_covered_path_that_gets_narrower_goes_on_in_parts_and_keeps_its_slots() {
+    let mut net = net(tier(2, CoverKind::Constant), 1);
+    net.run(Duration::from_secs(1));
+    let (full, medium) = (SizeClass::Full.frame_len(), SizeClass::Medium.frame_len());
+    net.narrow = vec![(H1, R1, medium), (R1, H1, medium)];
+    let link = |net: &Net| {
+        let mut links = net.nodes[H1].relay.links();
+        links.find(|view| view.address == AT[R1]).expect("a link")
+    };
+    let since = net.now;
+    while !link(&net).small || link(&net).up_since.is_none_or(|up| up < since) {
+        net.run(Duration::from_millis(10));
+        assert!(net.now.since(since) < Duration::from_secs(2), "{:?}", link(&net));
+    }
+    // Idle, then with traffic: a probe now and then takes the place of three parts.
+    let before = lengths(&net).len();
+    net.run(Duration::from_secs(20));
+    for _ in 0..500 {
+        send(&mut net, H1, H2, SizeClass::Full, 7);
+        net.run(Duration::from_millis(20));
+    }
+    let seen = lengths(&net)[before..].to_vec();
+    let at = net.watches[0].as_ref().unwrap().at[before..].to_vec();
+    let slots: Vec<_> = seen.iter().zip(&at).collect();
+    let slots: Vec<_> = slots.chunk_by(|a, b| a.1 == b.1).collect();
+    let odd = slots[1..slots.len() - 1].iter().find(|slot| {
+        let bytes: Vec<usize> = slot.iter().map(|(len, _)| **len).collect();
+        bytes != [medium; 3] && bytes != [full]
+    });
+    assert_eq!(odd, None);
+    let probes = seen.iter().filter(|len| **len == full).count();
+    assert!(probes >= 2, "{probes} full frames, handshakes among them");
+    net.narrow.clear();
+    let since = net.now;
+    while link(&net).small {
+        net.run(Duration::from_millis(100));
+        assert!(net.now.since(since) < Duration::from_secs(30));
+    }
+    assert_eq!(view(&net, H1, AT[R1]).state, CoverState::Running);
+}
+
+#[test]
 fn a_path_said_to_be_small_and_then_not_never_mutes_the_link() {
     let mut net = net(tier(2, CoverKind::Constant), 1);
     net.run(Duration::from_secs(1));

@@ -238,3 +238,26 @@ fn a_small_path_and_several_workers_carry_direct_cells() {
         );
     }
 }
+
+#[test]
+fn a_direct_link_whose_path_gets_narrower_carries_on_past_the_router() {
+    for n in [1, 4] {
+        let mut net = net([Level::None; 2], workers(n));
+        let before = transit(&net);
+        net.narrow = vec![(H1, H2, 1_400), (H2, H1, 1_400)];
+        let send = |net: &mut Net| {
+            send_direct(net, H1, &mut frames(at(H2), at(H1), 1, 9), FULL);
+            net.run(Duration::from_millis(20));
+        };
+        let since = net.now;
+        while net.nodes[H2].cells.is_empty() {
+            send(&mut net);
+            assert!(net.now.since(since) < Duration::from_secs(2), "{n} workers");
+        }
+        assert!(view(&net, H1, H2).small && !view(&net, H2, H1).small);
+        let arrived = net.nodes[H2].cells.len();
+        (0..50).for_each(|_| send(&mut net));
+        assert_eq!(net.nodes[H2].cells.len(), arrived + 50);
+        assert_eq!(transit(&net), before, "all of it past the router");
+    }
+}

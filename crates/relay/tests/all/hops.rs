@@ -84,6 +84,25 @@ fn cells_go_between_addresses_that_change_and_none_is_lost() {
 }
 
 #[test]
+fn a_path_that_gets_narrower_and_wider_between_shifts_carries_on() {
+    let mut net = net(|_| {});
+    net.narrow = vec![(R1, R2, 1_400)];
+    let since = net.now;
+    net.nodes[R2].cells.clear();
+    while net.nodes[R2].cells.is_empty() {
+        net.send(H1, Address::new(2, 0), 3, 1);
+        net.run(Duration::from_millis(20));
+        assert!(net.now.since(since) < 2 * SECOND);
+    }
+    let small = |net: &Net| net.nodes[R1].relay.view(LinkId::from_bits(0)).unwrap().small;
+    assert!(small(&net));
+    traffic(&mut net, 10);
+    net.narrow.clear();
+    traffic(&mut net, 30);
+    assert!(!small(&net) && all_hop(&net));
+}
+
+#[test]
 fn new_sessions_and_several_workers_change_nothing() {
     let mut net = net(|config| {
         config.session.rekey_after = Duration::from_secs(4);

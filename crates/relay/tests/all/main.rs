@@ -13,6 +13,7 @@ mod hops;
 mod legs;
 mod mirror;
 mod mix;
+mod narrow;
 mod noise;
 mod paths;
 mod periods;

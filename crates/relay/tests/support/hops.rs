@@ -40,6 +40,19 @@ pub fn hopper(at: SocketAddr) -> Option<usize> {
 }
 
 impl Net {
+    /// Whether a frame of this length gets lost between two nodes.
+    pub(super) fn loses(&mut self, a: usize, b: usize, len: usize) -> bool {
+        if self.cut.contains(&(a, b)) || self.cut.contains(&(b, a)) {
+            return true;
+        }
+        if let Some((_, _, one_of)) = self.lossy.filter(|&(x, y, _)| (x, y) == (a, b))
+            && self.spread.below(one_of) == 0
+        {
+            return true;
+        }
+        self.narrow.iter().any(|&(x, y, most)| (x, y) == (a, b) && len > most)
+    }
+
     /// The source of a datagram when it has left its node's network.
     pub(super) fn leaves(&self, from: SocketAddr) -> SocketAddr {
         let hides = hopper(from).filter(|node| self.translated.contains(node));

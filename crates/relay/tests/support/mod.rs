@@ -156,6 +156,8 @@ pub struct Net {
     pub translated: Vec<usize>,
     /// From the first to the second node one of so many frames gets lost.
     pub lossy: Option<(usize, usize, u64)>,
+    /// Frames of more bytes than these get lost from the first to the second node.
+    pub narrow: Vec<(usize, usize, usize)>,
     /// Says at which worker a datagram arrives.
     pub spread: Rng,
     /// Whether frames that workers hand to each other get lost.
@@ -277,6 +279,7 @@ impl Net {
             also: Vec::new(),
             translated: Vec::new(),
             lossy: None,
+            narrow: Vec::new(),
             spread,
             full_rings: false,
             keeping: false,
@@ -324,12 +327,7 @@ impl Net {
                 continue;
             }
             let (Some(a), Some(b)) = (self.node_at(from), self.node_at(to)) else { continue };
-            if self.cut.contains(&(a, b)) || self.cut.contains(&(b, a)) {
-                continue;
-            }
-            if let Some((_, _, one_of)) = self.lossy.filter(|&(x, y, _)| (x, y) == (a, b))
-                && self.spread.below(one_of) == 0
-            {
+            if self.loses(a, b, frame.len()) {
                 continue;
             }
             let local = self.local;

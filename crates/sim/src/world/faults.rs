@@ -21,6 +21,7 @@ impl<C: Ciphers> World<C> {
             Fault::Crash(n, _) | Fault::Restart(n) | Fault::Pause(n) | Fault::Resume(n) => Some(n),
             Fault::Cut(_) | Fault::Mend(_) | Fault::Slow(..) => None,
             Fault::Filter(..) | Fault::Pass(..) => None,
+            Fault::Narrow(..) | Fault::Widen(..) => None,
             Fault::Renumber(n) => Some(n),
         };
         self.note(at, &format!("{fault:?}"));
@@ -28,6 +29,8 @@ impl<C: Ciphers> World<C> {
         match fault {
             Fault::Filter(wire, ways) => self.wires.set_filter(wire, ways, true),
             Fault::Pass(wire, ways) => self.wires.set_filter(wire, ways, false),
+            Fault::Narrow(wire, ways) => self.wires.set_narrow(wire, ways, true),
+            Fault::Widen(wire, ways) => self.wires.set_narrow(wire, ways, false),
             Fault::Renumber(n) => self.renumber(n),
             Fault::Cut(wires) => self.wires.set_cut(&wires, true),
             Fault::Mend(wires) => self.wires.set_cut(&wires, false),

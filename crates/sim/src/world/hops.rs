@@ -110,9 +110,11 @@ impl<C: Ciphers> World<C> {
         };
         let nodes = match fault {
             Fault::Cut(cut) | Fault::Mend(cut) => wires(&mut cut.iter().map(|cut| cut.0)),
-            Fault::Filter(wire, _) | Fault::Pass(wire, _) | Fault::Slow(wire, _) => {
-                wires(&mut [*wire].into_iter())
-            }
+            Fault::Filter(wire, _)
+            | Fault::Pass(wire, _)
+            | Fault::Narrow(wire, _)
+            | Fault::Widen(wire, _)
+            | Fault::Slow(wire, _) => wires(&mut [*wire].into_iter()),
             Fault::Crash(n, _) | Fault::Restart(n) | Fault::Pause(n) | Fault::Resume(n) => vec![*n],
             Fault::Renumber(n) => vec![*n],
         };

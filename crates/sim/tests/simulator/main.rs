@@ -4,6 +4,7 @@ mod cover;
 mod hops;
 mod losses;
 mod mixes;
+mod narrow;
 mod planted;
 mod regressions;
 mod secrets;

@@ -1,0 +1,31 @@
+//! Networks whose wires get narrower and wider while data flows.
+
+use shoal_sim::{Faults, Options, run};
+
+#[test]
+fn files_arrive_while_wires_are_narrow() {
+    for (seed, workers) in [(1, 1), (2, 2), (3, 4)] {
+        let faults = Faults { delay_us: 10_000, loss_ppm: 5_000, ..Faults::NONE };
+        let options = Options {
+            workers,
+            narrowings: 12,
+            files: 8,
+            file_bytes_max: 20_000_000,
+            trouble_ms: 40_000,
+            faults,
+            ..Options::calm(seed)
+        };
+        let outcome = run(options);
+        assert!(outcome.is_ok(), "{outcome}");
+        let at_once = |file: &shoal_sim::FileOutcome| file.finished && file.attempts == 1;
+        assert!(outcome.files.iter().all(at_once), "{outcome}");
+    }
+}
+
+#[test]
+fn troubled_networks_with_narrow_wires_keep_all_rules() {
+    for seed in 0..12 {
+        let outcome = run(Options::narrow(seed));
+        assert!(outcome.is_ok(), "{outcome}");
+    }
+}
