@@ -2,7 +2,8 @@
 //! ones it knows?
 //!
 //! In: for each link of equal ones, the [`Stay`]s at a pair of addresses, in the order of time.
-//! Out: how often the observer names the right link, by addresses alone, or by times and volumes.
+//! Out: how often the observer names the right link, by addresses alone, by times and volumes, or
+//! by the phase of shifts long before.
 
 use crate::capture::Datagram;
 use crate::random::Draws;
@@ -119,6 +120,35 @@ pub fn link_again(links: &[Vec<Stay>], interval_ns: u64, by: By, seed: u64) -> L
     found
 }
 
+/// Has the observer follow links by the phase of their shifts: for each shift it names the link
+/// that shifts nearest to a whole number of intervals, `lag`, later. It knows no address.
+pub fn link_by_phase(links: &[Vec<Stay>], interval_ns: u64, lag: u64, seed: u64) -> Linked {
+    let mut draws = Draws::new(seed, "hops linked by phase", lag);
+    let mut found = Linked { links: links.len(), ..Linked::default() };
+    let ends = links.iter().filter_map(|stays| stays.last()).map(|stay| stay.first_ns);
+    let end = ends.min().unwrap_or(0);
+    for (own, stays) in links.iter().enumerate() {
+        // The first stay of a capture began before it.
+        for shift in stays.iter().skip(1) {
+            let then = shift.first_ns + lag * interval_ns;
+            if then + interval_ns > end {
+                break;
+            }
+            let nearest = |stays: &Vec<Stay>| {
+                stays.iter().map(|stay| stay.first_ns.abs_diff(then)).min().unwrap_or(u64::MAX)
+            };
+            let distances: Vec<u64> = links.iter().map(nearest).collect();
+            let least = distances.iter().min().copied().unwrap_or(0);
+            let best: Vec<usize> =
+                (0..distances.len()).filter(|at| distances[*at] == least).collect();
+            found.trials += 1;
+            found.right += usize::from(best[draws.below(best.len())] == own);
+            found.shuffled += usize::from(draws.below(links.len()) == own);
+        }
+    }
+    found
+}
+
 /// The candidate that fits best; of those that fit equally well, one that is drawn.
 fn choose(old: &Stay, candidates: &[Stay], by: By, draws: &mut Draws) -> usize {
     let distance = |new: &Stay| match by {
@@ -174,6 +204,28 @@ mod tests {
         assert!(by_addresses.share() <= by_addresses.bound(), "{by_addresses:?}");
         assert!(by_addresses.shuffled_share() <= by_addresses.bound());
         assert!(share(&all, By::TimesAndVolumes).share() > 0.99);
+    }
+
+    #[test]
+    fn equal_lengths_of_stays_have_a_phase_and_drawn_ones_have_none() {
+        let all = links(random);
+        let regular = link_by_phase(&all, SECOND, 20, 7);
+        assert!(regular.trials > 250 && regular.share() > 0.99, "{regular:?}");
+        let mut draws = Draws::new(3, "lengths", 0);
+        let drawn: Vec<Vec<Stay>> = all
+            .into_iter()
+            .map(|stays| {
+                let mut at = stays[0].first_ns;
+                let stay = |stay: Stay| {
+                    let first_ns = at;
+                    at += SECOND * 3 / 4 + draws.below(SECOND as usize / 2) as u64;
+                    Stay { first_ns, last_ns: at, ..stay }
+                };
+                stays.into_iter().map(stay).collect()
+            })
+            .collect();
+        let drawn = link_by_phase(&drawn, SECOND, 20, 7);
+        assert!(drawn.trials > 200 && drawn.share() <= drawn.bound(), "{drawn:?}");
     }
 
     #[test]

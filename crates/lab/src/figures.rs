@@ -92,6 +92,12 @@ pub const KNOWN: &[(&str, &str, &str)] = &[
     ("linked_addresses", "", "how often an observer links a hop again by addresses alone"),
     ("linked_over", "", "that, less what who guesses reaches with three standard deviations more"),
     ("linked_times", "", "how often he does by times and volumes"),
+    (
+        "linked_phases",
+        "",
+        "how often he names the link by the phase of a shift 20 intervals before",
+    ),
+    ("linked_phases_over", "", "that, less what who guesses reaches with three deviations more"),
     ("linked_shuffled", "", "how often one that is drawn is the right one"),
     ("linked_hops", "", "hops that he saw"),
     ("scanned", "", "datagrams that a scanner sent to addresses of before"),

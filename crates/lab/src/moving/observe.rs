@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use shoal_attack::capture;
-use shoal_attack::hops::{By, Stay, link_again, stays};
+use shoal_attack::hops::{By, Stay, link_again, link_by_phase, stays};
 
 use super::place::Way;
 use super::{Bench, case};
@@ -38,6 +38,8 @@ const ANSWERS: Duration = Duration::from_millis(500);
 const SCANNED: usize = 20;
 /// Lengths of what a scanner sends: two of frames, and one of none.
 const LENGTHS: [usize; 3] = [192, 1_440, 100];
+/// How many intervals later the observer looks for the phase of a shift.
+const LAG: u64 = 20;
 /// Seed of draws.
 const SEED: u64 = 19;
 
@@ -140,11 +142,14 @@ fn linked(seen: &[Vec<Stay>]) -> Vec<Figure> {
     let interval_ns = Way::Hop1.hop().unwrap_or_default().as_nanos() as u64;
     let by_addresses = link_again(seen, interval_ns, By::Addresses, SEED);
     let by_times = link_again(seen, interval_ns, By::TimesAndVolumes, SEED);
+    let by_phases = link_by_phase(seen, interval_ns, LAG, SEED);
     vec![
         figure("linked_hops", "", by_addresses.trials as f64),
         figure("linked_addresses", "", by_addresses.share()),
         figure("linked_over", "", by_addresses.share() - by_addresses.bound()),
         figure("linked_times", "", by_times.share()),
+        figure("linked_phases", "", by_phases.share()),
+        figure("linked_phases_over", "", by_phases.share() - by_phases.bound()),
         figure("linked_shuffled", "", by_addresses.shuffled_share()),
     ]
 }

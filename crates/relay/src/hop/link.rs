@@ -37,7 +37,7 @@ use shoal_wire::{HopPlace, HopStage, HopStep, PathToken, Time};
 
 use super::budget::Budget;
 use super::prefixes::{Far, Own};
-use super::schedule::{End, Schedule, epoch};
+use super::schedule::{End, Schedule};
 
 pub use moves::Followed;
 
@@ -243,12 +243,23 @@ impl Hop {
     }
 
     fn epoch(&self, now: Time, run: &Run) -> u32 {
-        epoch(run.since, now, self.interval())
+        run.schedule.epoch(run.since, now, self.interval())
     }
 
-    /// How much of its schedule's present epoch has passed.
-    fn passed(&self, now: Time, run: &Run) -> Duration {
-        now.since(run.since + self.interval() * self.epoch(now, run))
+    /// When an epoch begins.
+    fn begins(&self, epoch: u32, run: &Run) -> Time {
+        run.since + run.schedule.begins(epoch, self.interval())
+    }
+
+    /// How long an epoch lasts.
+    fn length(&self, epoch: u32, run: &Run) -> Duration {
+        self.begins(epoch.saturating_add(1), run).since(self.begins(epoch, run))
+    }
+
+    /// True in the second half of the present epoch.
+    fn is_late(&self, now: Time, run: &Run) -> bool {
+        let epoch = self.epoch(now, run);
+        now.since(self.begins(epoch, run)) >= self.length(epoch, run) / 2
     }
 
     fn ends(&self, spot: Spot) -> Option<Endpoints> {
@@ -290,7 +301,7 @@ impl Hop {
         let before = self.before.filter(|(_, until)| now < *until).map(|(spot, _)| spot);
         let next = self.next.as_ref().map(|next| next.to);
         let used = [self.at, before, next].map(|spot| spot.map(|spot| spot.tag));
-        let lasts = self.interval() * 2;
+        let lasts = self.interval() * 5 / 2;
         let (mut place, mut recent, mut replaced) = (0, 0, now);
         self.runs.retain(|run| {
             place += 1;
@@ -344,9 +355,8 @@ impl Hop {
     /// The next hop begins after the pause that the other end may make, or with the epoch after.
     fn expect(&mut self, now: Time) {
         let paused = now + PAUSE;
-        let late = |run: &&Run| self.passed(paused, run) >= self.interval() / 2;
-        let next =
-            |run: &Run| run.since + self.interval() * self.epoch(paused, run).saturating_add(1);
+        let late = |run: &&Run| self.is_late(paused, run);
+        let next = |run: &Run| self.begins(self.epoch(paused, run).saturating_add(1), run);
         self.begins_by = self.runs.first().filter(late).map_or(paused, next);
     }
 
@@ -408,8 +418,7 @@ impl Hop {
         let (to, run) = self.target(now).filter(|(to, _)| self.at != Some(*to))?;
         // From the fixed endpoint a hop ends with the epoch that it leads to; else its deadline is
         // that of the addresses in use.
-        let early = self.passed(now, run) < self.interval() / 2;
-        (self.at.is_some() || early).then_some(to)
+        (self.at.is_some() || !self.is_late(now, run)).then_some(to)
     }
 
     /// When the following end is to call, and to where, so that its own firewall lets the leading
@@ -419,7 +428,7 @@ impl Hop {
             return None;
         }
         let (to, run) = self.target(now).filter(|(to, _)| self.at != Some(*to))?;
-        let began = run.since + self.interval() * to.epoch;
+        let began = self.begins(to.epoch, run);
         let due = match &self.opened {
             Some(opened) if opened.to == to && self.at.is_some() && opened.tries >= OPENS => {
                 return None;
@@ -428,7 +437,7 @@ impl Hop {
             _ => began + self.retry(),
         };
         // From the fixed endpoint no hop begins later.
-        (self.at.is_some() || due < began + self.interval() / 2).then_some((due, to))
+        (self.at.is_some() || due < began + self.length(to.epoch, run) / 2).then_some((due, to))
     }
 
     fn open(&mut self, now: Time) {
@@ -468,8 +477,9 @@ impl Hop {
     fn deadline(&self) -> Option<Time> {
         let at = self.at.or(self.next.as_ref().map(|next| next.to))?;
         let run = self.run(at.tag)?;
-        let over = self.interval() * at.epoch.saturating_add(u32::from(self.at.is_some()));
-        Some(run.since + over + self.interval() * 3 / 4)
+        let epoch = at.epoch.saturating_add(u32::from(self.at.is_some()));
+        let lasts = self.length(epoch, run).min(self.interval());
+        Some(self.begins(epoch, run) + lasts * 3 / 4)
     }
 
     /// Does what time asks for.
@@ -519,8 +529,7 @@ impl Hop {
         if self.peer.is_none() {
             return prefixes;
         }
-        let begin =
-            |run: &Run| run.since + self.interval() * self.epoch(now, run).saturating_add(1);
+        let begin = |run: &Run| self.begins(self.epoch(now, run).saturating_add(1), run);
         let begins = self.runs.iter().map(begin).min();
         let again = self.next.as_ref().map(|next| next.again);
         let paused = Some(self.paused).filter(|at| now < *at);
@@ -557,15 +566,16 @@ mod tests {
             let mut hop = Hop::new(place, true, Arc::new(Secret::new([1; 32])));
             hop.session(Time::ZERO, &[2; 32], Time::ZERO);
             hop.back(Time::from_millis(up));
-            hop.view().begins_by
+            let next = Time::ZERO + hop.runs[0].schedule.begins(1, hop.interval());
+            (hop.view().begins_by, next)
         };
-        for (interval, up, begins) in [
-            (12_000, 0, 12_000),
-            (30_000, 0, 10_000),
-            (3_600_000, 0, 10_000),
-            (3_600_000, 2_000_000, 3_600_000),
-        ] {
-            assert_eq!(by(interval, up), Time::from_millis(begins), "{interval} {up}");
+        // The pause ends in the second half of the epoch, whatever its length.
+        for (interval, up) in [(14_000, 0), (3_600_000, 2_400_000)] {
+            let (begins, next) = by(interval, up);
+            assert_eq!(begins, next, "{interval} {up}");
+        }
+        for interval in [30_000, 3_600_000] {
+            assert_eq!(by(interval, 0).0, Time::from_millis(10_000), "{interval}");
         }
     }
 }

@@ -1,5 +1,10 @@
-//! Which interface identifiers a secret and an epoch give.
+//! Which interface identifiers a secret and an epoch give, and how long epochs are.
+//!
+//! Epochs of one length would have a phase that outlives every address: whoever sees many links
+//! could follow each by the time of its shifts. So the secret draws each length, and the time of a
+//! shift says nothing of the time of a later one but for its mean.
 
+use core::cell::{Cell, RefCell};
 use core::time::Duration;
 
 use shoal_crypto::{Secret, kdf};
@@ -38,17 +43,34 @@ pub fn is_reserved(identifier: u64) -> bool {
     RESERVED.iter().any(|(first, last)| (*first..=*last).contains(&identifier))
 }
 
-/// The addresses that follow from one secret.
+/// Parts of an interval.
+const UNIT: u64 = 1 << 16;
+/// Lengths that one key derivation gives.
+const BLOCK: usize = 16;
+/// Epochs whose lengths are drawn; later ones last one interval. With the shortest interval these
+/// are 18 hours, and sessions get new keys after minutes.
+const DRAWN_MAX: usize = 1 << 16;
+
+/// The addresses that follow from one secret, and the lengths of their epochs.
 pub struct Schedule {
     key: Secret<32>,
     tag: [u8; 4],
+    /// When each block of epochs begins, as far as that was asked for, in units from the first on.
+    begins: RefCell<Vec<u64>>,
+    /// The block whose lengths were asked for last, and these.
+    last: Cell<Option<(usize, [u64; BLOCK])>>,
 }
 
 impl Schedule {
     /// Of this secret.
     pub fn new(key: &[u8; 32]) -> Schedule {
         let [a, b, c, d, ..] = kdf(key, "shoal v1 hop tag", &[]);
-        Schedule { key: Secret::new(*key), tag: [a, b, c, d] }
+        Schedule {
+            key: Secret::new(*key),
+            tag: [a, b, c, d],
+            begins: RefCell::new(vec![0]),
+            last: Cell::new(None),
+        }
     }
 
     /// By what both ends name it.
@@ -72,10 +94,63 @@ impl Schedule {
     }
 }
 
-/// How many intervals passed since a time: the epoch.
-pub fn epoch(since: Time, now: Time, interval: Duration) -> u32 {
-    let passed = now.since(since).as_micros() / interval.as_micros().max(1);
-    u32::try_from(passed).unwrap_or(u32::MAX)
+impl Schedule {
+    /// The epoch at `now`, if the first one began at `since` and lengths are about `interval`.
+    pub(super) fn epoch(&self, since: Time, now: Time, interval: Duration) -> u32 {
+        let passed = now.since(since).as_micros() * u128::from(UNIT);
+        let passed = u64::try_from(passed / interval.as_micros().max(1)).unwrap_or(u64::MAX);
+        let mut begins = self.begins.borrow_mut();
+        while begins.len() <= DRAWN_MAX / BLOCK && begins.last().is_some_and(|at| *at <= passed) {
+            self.draw(&mut begins);
+        }
+        let block = begins.partition_point(|at| *at <= passed) - 1;
+        let mut left = passed - begins[block];
+        let mut epoch = (block * BLOCK) as u64;
+        if epoch as usize >= DRAWN_MAX {
+            return u32::try_from(epoch + left / UNIT).unwrap_or(u32::MAX);
+        }
+        for length in self.lengths(block) {
+            let Some(rest) = left.checked_sub(length) else { break };
+            (left, epoch) = (rest, epoch + 1);
+        }
+        epoch as u32
+    }
+
+    /// How long after the first epoch this one begins.
+    pub(super) fn begins(&self, epoch: u32, interval: Duration) -> Duration {
+        let drawn = (epoch as usize).min(DRAWN_MAX);
+        let (block, place) = (drawn / BLOCK, drawn % BLOCK);
+        let mut begins = self.begins.borrow_mut();
+        while begins.len() <= block {
+            self.draw(&mut begins);
+        }
+        let before: u64 = if place > 0 { self.lengths(block).iter().take(place).sum() } else { 0 };
+        let units = begins[block] + before + (u64::from(epoch) - drawn as u64) * UNIT;
+        let micros = (u128::from(units) * interval.as_micros()).div_ceil(u128::from(UNIT));
+        Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+    }
+
+    /// The lengths of a block of epochs, from three to five quarters of an interval, in units.
+    fn lengths(&self, block: usize) -> [u64; BLOCK] {
+        if let Some((_, lengths)) = self.last.get().filter(|(last, _)| *last == block) {
+            return lengths;
+        }
+        let number = (block as u32).to_be_bytes();
+        let drawn = kdf(self.key.expose(), "shoal v1 hop length", &[&number]);
+        let lengths = core::array::from_fn(|at| {
+            let drawn = u16::from_be_bytes([drawn[2 * at], drawn[2 * at + 1]]);
+            UNIT * 3 / 4 + u64::from(drawn) / 2
+        });
+        self.last.set(Some((block, lengths)));
+        lengths
+    }
+
+    /// Adds when the next block begins.
+    fn draw(&self, begins: &mut Vec<u64>) {
+        let last = begins.last().copied().unwrap_or(0);
+        let length: u64 = self.lengths(begins.len() - 1).iter().sum();
+        begins.push(last + length);
+    }
 }
 
 #[cfg(test)]
@@ -142,12 +217,53 @@ mod tests {
         }
 
         #[test]
-        fn an_epoch_is_as_long_as_the_interval(since: u32, passed: u32, ms in 1_000..3_600_000u64) {
+        fn each_epoch_is_from_three_to_five_quarters_of_the_interval(
+            key: [u8; 32], since: u32, epoch in 0u32..3_000, ms in 1_000..3_600_000u64,
+        ) {
+            let schedule = Schedule::new(&key);
             let (since, interval) = (Time::from_millis(since.into()), Duration::from_millis(ms));
-            let at = |passed| epoch(since, since + Duration::from_millis(passed), interval);
-            let now = at(u64::from(passed));
-            prop_assert_eq!(at(u64::from(passed) + ms), now + 1);
-            prop_assert_eq!(epoch(since + interval, since, interval), 0, "before it began");
+            let [begins, ends] = [0, 1].map(|more| since + schedule.begins(epoch + more, interval));
+            let length = ends.since(begins);
+            prop_assert!(length >= interval * 3 / 4 - Duration::from_micros(1), "{length:?}");
+            prop_assert!(length <= interval * 5 / 4 + Duration::from_micros(1), "{length:?}");
+            let at = |time| Schedule::new(&key).epoch(since, time, interval);
+            prop_assert_eq!((at(begins), at(ends)), (epoch, epoch + 1));
+            prop_assert_eq!(at(Time(ends.0 - 1)), epoch);
+            let early = schedule.epoch(since + interval, since, interval);
+            prop_assert_eq!(early, 0, "before it began");
         }
+    }
+
+    /// Shifts of one link say nothing of its shifts later: their phase, taken over many intervals,
+    /// is anywhere.
+    #[test]
+    fn shifts_have_no_phase() {
+        let interval = Duration::from_secs(5);
+        let (mut sines, mut cosines) = (0.0, 0.0);
+        for link in 0..200 {
+            let begins = Schedule::new(&[link; 32]).begins(360, interval);
+            let phase = begins.as_secs_f64() / interval.as_secs_f64() * core::f64::consts::TAU;
+            (sines, cosines) = (sines + phase.sin(), cosines + phase.cos());
+        }
+        // Rayleigh's test: of 200 phases at random the mean is longer than this in one of 10^4.
+        let mean = (sines * sines + cosines * cosines).sqrt() / 200.0;
+        assert!(mean < 0.215, "{mean}");
+    }
+
+    #[test]
+    fn lengths_are_those_of_the_document() {
+        let lengths = Schedule::new(&[7; 32]).lengths(0).map(|length| length as u32);
+        let made: Vec<u8> = lengths.into_iter().flat_map(u32::to_be_bytes).collect();
+        assert_eq!(made, vectors::vector("hop", "lengths"));
+    }
+
+    #[test]
+    fn epochs_that_nobody_reaches_cost_no_memory() {
+        let (schedule, second) = (Schedule::new(&[7; 32]), Duration::from_secs(1));
+        let years = schedule.epoch(Time::ZERO, Time::from_millis(200_000_000_000), second);
+        assert!(years > 190_000_000);
+        let begins = Time::ZERO + schedule.begins(years, second);
+        assert_eq!(schedule.epoch(Time::ZERO, begins, second), years);
+        assert!(schedule.begins.borrow().len() <= DRAWN_MAX / BLOCK + 1);
     }
 }

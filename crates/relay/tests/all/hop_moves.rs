@@ -228,17 +228,21 @@ fn fixed(net: &Net) -> Option<SocketAddr> {
 }
 
 /// Somebody who is faster than the neighbour's frames has the link moved to a third machine, and
-/// keeps the former place silent. The link begins to hop before that was found out.
+/// keeps the former place silent. The link begins to hop before that was found out: in some of the
+/// runs, since the session's secret draws when it does.
 fn raced() -> Net {
-    let mut net = net(|_| {});
-    set_hop(&mut net, false);
-    let race = Race::new((R2, R1), socket(77));
-    net.race = Some(Race { loses_small: true, ..race });
-    until(&mut net, |net| fixed(net) == Some(socket(77)));
-    set_hop(&mut net, true);
-    assert_eq!(fixed(&net), Some(socket(77)));
-    net.race = Some(Race::new((R2, R1), socket(77)));
-    net
+    let run = |_| {
+        let mut net = net(|_| {});
+        set_hop(&mut net, false);
+        let race = Race::new((R2, R1), socket(77));
+        net.race = Some(Race { loses_small: true, ..race });
+        until(&mut net, |net| fixed(net) == Some(socket(77)));
+        set_hop(&mut net, true);
+        let is_moved = fixed(&net) == Some(socket(77));
+        net.race = Some(Race::new((R2, R1), socket(77)));
+        is_moved.then_some(net)
+    };
+    (0..30).find_map(run).expect("one of thirty links hops in time")
 }
 
 #[test]

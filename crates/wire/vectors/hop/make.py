@@ -35,6 +35,12 @@ for end, epoch, lane in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0xFFFFF
     lines.append((identifier(secret, end, epoch, lane), f"{name} end, epoch {epoch}, lane {lane}"))
 write("schedule.hex", "Tag and interface identifiers of the hop secret 7*32.", lines)
 
+made = base.kdf(secret, "shoal v1 hop length", struct.pack(">I", 0))
+lines = []
+for epoch, (drawn,) in enumerate(struct.iter_unpack(">H", made)):
+    lines.append((struct.pack(">I", 0xC000 + drawn // 2), f"epoch {epoch}"))
+write("lengths.hex", "Lengths of the first epochs of the hop secret 7*32, in 1/65,536 of the interval.", lines)
+
 forth, back = bytes([14]) * 32, bytes([15]) * 32
 made = base.kdf(forth, "shoal v1 hop", b"link", back)
 write("secret.hex", "The hop secret of a link whose split keys are 14*32 and 15*32.", [(made, "secret")])

@@ -150,8 +150,14 @@ fn an_answer_counts_once_in_time_and_for_the_addresses_in_use() {
     assert_eq!(pair.ends[0].answered(pair.now + 5 * SECOND, token), None, "too late");
     assert_eq!(pair.ends[0].answered(pair.now, token), Some(Followed::Moved));
     assert_eq!(pair.ends[0].answered(pair.now, token), None);
-    // An epoch is over meanwhile.
+    // An epoch is over meanwhile: its last step is under way already.
     let mut pair = hopping(SECOND);
+    let schedule = Schedule::new(&secret(1));
+    let next = schedule.epoch(pair.began, pair.now, SECOND) + 1;
+    let next = pair.began + schedule.begins(next, SECOND);
+    while pair.now < next {
+        pair.turn();
+    }
     pair.ends[0].told(pair.now, Some(HopPlace { prefix: OTHER, ..place(1, SECOND) }));
     let (_, token) = pair.ends[0].poll_ask(pair.now, [7; 8]).unwrap();
     let before = pair.ends[0].place();
@@ -174,8 +180,9 @@ fn forged(pair: &Pair, victim: usize, tokens: &[PathToken], number: u8) -> Vec<H
         0 => [HopStage::Call, HopStage::Answer],
         _ => [HopStage::Call, HopStage::Done],
     };
-    let (tag, none) = (Schedule::new(&secret(1)).tag(), [0; 8]);
-    let present = pair.now.since(pair.began).as_secs() as u32;
+    let schedule = Schedule::new(&secret(1));
+    let (tag, none) = (schedule.tag(), [0; 8]);
+    let present = schedule.epoch(pair.began, pair.now, SECOND);
     let epochs = present.saturating_sub(1)..=present + 1;
     let all = epochs.flat_map(|epoch| stages.map(|stage| (epoch, stage)));
     let echoes = tokens.iter().chain([&none]);
