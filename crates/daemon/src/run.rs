@@ -138,8 +138,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     let (mut ports, mut receivers, taken) = build::open_ports(&setup)?;
     warnings.extend(taken);
     let mut more = build::open_more_ports(&setup.config, &ports)?;
-    let all = more.iter_mut().flat_map(|(_, receivers)| receivers).chain(&mut receivers);
-    let mut interface = open_interface(&setup, all, &mut warnings)?;
+    let mut interface = open_interface(&setup, (&mut receivers, &mut more), &mut warnings)?;
     let hopping = open_hop(&setup, &options, (&ports, &more), &mut warnings)?;
     let responder = open_responder(&setup.config, interface.as_ref(), &mut warnings)?;
     let waker = Waker::new().context("can't make an event descriptor")?;
@@ -266,9 +265,9 @@ fn seal(
 
 /// Opens the interface, and has the sockets drop what comes in by it; `warnings` gets what it
 /// declines of the authority's list.
-fn open_interface<'a>(
+fn open_interface(
     setup: &Setup,
-    receivers: impl Iterator<Item = &'a mut Receiver>,
+    (receivers, more): (&mut [Receiver], &mut [(Ports, Vec<Receiver>)]),
     warnings: &mut Vec<String>,
 ) -> anyhow::Result<Option<Interface>> {
     let Some(config) = &setup.config.interface else { return Ok(None) };
@@ -276,7 +275,8 @@ fn open_interface<'a>(
     let (key, (ipv4, refusal)) = (setup.identity.public(), setup.ipv4());
     let workers = setup.config.data.workers;
     let mut interface = Interface::open(config, workers, setup.overlay(), &key, ipv4)?;
-    receivers.for_each(|receiver| receiver.set_own_interface(interface.number()));
+    let all = more.iter_mut().flat_map(|(_, receivers)| receivers).chain(receivers);
+    all.for_each(|receiver| receiver.set_own_interface(interface.number()));
     if let Some(refusal) = refusal {
         if let Some(own) = setup.authority.as_ref().and_then(Authority::own_ipv4) {
             interface.decline(own);
