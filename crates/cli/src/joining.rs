@@ -24,7 +24,7 @@ mod place;
 mod ports;
 mod rekey;
 mod start;
-mod store;
+pub mod store;
 mod up;
 
 pub use leave::{Leave, leave};

@@ -1,5 +1,7 @@
 //! `shoal registrar`: the process that lets machines in, and what its owner asks of it.
 
+mod door;
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -26,6 +28,7 @@ Examples:
   shoal registrar status
   shoal registrar members
   shoal registrar remove bob
+  shoal registrar door --new       void all invites, when one is in wrong hands
 
 `shoal network create` writes its files; docs/joining.md says what is in them.";
 
@@ -51,12 +54,18 @@ enum Verb {
     /// End a membership for good: the key can't come back, the name and address can.
     #[command(args = options::of_registrar())]
     Remove(Remove),
+    /// Give the door another secret, so that nobody with an invite of before reaches it.
+    #[command(arg = options::registrar())]
+    Door(door::Door),
 }
 
 #[derive(Args, Debug)]
 struct Remove {
     /// Whose.
     name: String,
+    /// Withdraw the invite by which it joined, too, if that is still open.
+    #[arg(long)]
+    withdraw: bool,
 }
 
 /// Runs a command of `shoal registrar`.
@@ -66,9 +75,11 @@ pub fn run(common: &Common, args: &RegistrarArgs) -> Result<()> {
         Verb::Status => status(common),
         Verb::Members => members(common),
         Verb::Remove(verb) => {
-            let done = ask(common, Asked::Remove { name: verb.name.clone() })?;
+            let (name, withdraw) = (verb.name.clone(), verb.withdraw);
+            let done = ask(common, Asked::Remove { name, withdraw })?;
             print_done(common, &done)
         }
+        Verb::Door(verb) => door::door(common, verb),
     }
 }
 

@@ -118,6 +118,8 @@ pub struct Chains {
     checking: Option<Checking>,
     /// When a neighbour that failed may be asked again.
     retry_at: Option<Time>,
+    /// A neighbour has said what it has.
+    heard: bool,
     stats: ChainStats,
 }
 
@@ -130,6 +132,13 @@ impl Chains {
     /// What happened since the start.
     pub fn stats(&self) -> ChainStats {
         self.stats
+    }
+
+    /// True if a neighbour has said since the start what it has, and nothing of that is on its way
+    /// here.
+    pub fn has_caught_up(&self) -> bool {
+        let idle = self.fetch.is_none() && self.arrived.is_none() && self.checking.is_none();
+        self.heard && idle && self.retry_at.is_none()
     }
 
     /// Other steps count than before, or another list is in force: every neighbour is told.
@@ -213,6 +222,7 @@ impl Chains {
     }
 
     fn hear(&mut self, now: Time, link: LinkId, have: ChainHave, directory: &Directory) {
+        self.heard = true;
         self.peers.change(link, |peer| {
             if have.ask {
                 // Answers are spaced out, whatever it asks.

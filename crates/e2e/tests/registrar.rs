@@ -4,13 +4,21 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real programs")]
 
 use std::fs;
+use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use shoal_crypto::Identity;
+use shoal_daemon::control::api::{Command as Ask, Mandate, Reply};
 use shoal_e2e::joining::World;
 use shoal_e2e::{shoal, text};
+use shoal_joining::{Contact, Goal, Invite, Newcomer, Token, Wish};
 use shoal_lab::needs::{self, Need};
+use shoal_wire::Time;
 
 /// What systemd is here: it knows both units, and starts one as its user, in a folder of `/run`.
 const SYSTEMCTL: &str = r#"#!/bin/sh
@@ -185,4 +193,135 @@ fn members_that_the_authority_took_over_are_told_so() {
         assert!(said.contains("shoal authority revoke"), "{said}");
     }
     assert!(world.pings("alice", "r1"));
+}
+
+/// Knocks at the registrar's door from one address, with the invite's token and with guessed ones,
+/// until it is told to stop; how many machines it was.
+fn flood(invite: &Invite, stop: &AtomicBool) -> u32 {
+    let socket = UdpSocket::bind("127.9.9.9:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
+    let (mut count, mut buffer) = (0_u32, [0; 1_500]);
+    while !stop.load(Ordering::Relaxed) {
+        count += 1;
+        let mut contact = Contact::new(invite.clone(), Duration::from_secs(86_400));
+        if count.is_multiple_of(2) {
+            contact.token = Some(Token::new([count as u8; 16]));
+        }
+        let mut seed = [9; 32];
+        seed[..4].copy_from_slice(&count.to_be_bytes());
+        let (own, goal) = (Identity::from_seed(seed), Goal::Join(Wish::default()));
+        let mut machine = Newcomer::new(own, contact, goal, seed, Time::ZERO);
+        machine.handle_timeout(Time::ZERO, 0);
+        for _ in 0..3 {
+            while let Some((to, bytes)) = machine.poll_transmit() {
+                let _lost = socket.send_to(&bytes, to);
+            }
+            let Ok((len, from)) = socket.recv_from(&mut buffer) else { break };
+            machine.handle_datagram(Time::ZERO, 0, from, &buffer[..len]);
+        }
+    }
+    count
+}
+
+/// Withdraws the invite that has a single use.
+fn withdraw_single(world: &World) {
+    let invites = world.ask(&["invite", "list"]).unwrap()["invites"].clone();
+    let single = |invite: &&Value| invite["uses"] == 1;
+    let id = invites.as_array().unwrap().iter().find(single).unwrap()["id"].clone();
+    world.ask(&["invite", "withdraw", id.as_str().unwrap()]).unwrap();
+}
+
+#[test]
+fn a_machine_joins_while_the_door_is_flooded_and_another_secret_shuts_the_flood_out() {
+    let mut world = World::new();
+    let (leaked, good) = (world.invite(&[]), world.invite(&["--uses", "2"]));
+    withdraw_single(&world);
+    let (stop, invite) = (Arc::new(AtomicBool::new(false)), leaked.parse::<Invite>().unwrap());
+    let flooder = {
+        let stop = stop.clone();
+        std::thread::spawn(move || flood(&invite, &stop))
+    };
+    world.until(|world| {
+        let status = world.ask(&["registrar", "status"]).unwrap();
+        status["registrar"]["warnings"].to_string().contains("floods the door")
+    });
+    let began = Instant::now();
+    world.joins("alice", &good);
+    let took = began.elapsed();
+    stop.store(true, Ordering::Relaxed);
+    let count = flooder.join().unwrap();
+    println!("joined within {took:?} beside {count} knocking machines");
+    assert!(took < Duration::from_secs(15), "{took:?}");
+    assert!(world.logs().contains("shoal registrar door --new"), "{}", world.logs());
+    let door = world.ask(&["registrar", "door", "--new"]).unwrap().to_string();
+    assert!(door.contains("void"), "{door}");
+    world.end("registrar", "-TERM");
+    world.start_registrar();
+    // The invite still has a use, but its door is gone. The member goes on with it.
+    let (code, said) = world.up("bob", &good, &[]);
+    assert_eq!(code, Some(3), "{said}");
+    let fetch = shoal(&["network", "fetch", "--dir"]).arg(world.path("alice")).output().unwrap();
+    assert!(fetch.status.success(), "{:?}", text(&fetch));
+    world.joins("carol", &world.invite(&[]));
+}
+
+/// What a node has of the registrar's chain.
+fn chain_of(world: &World, name: &str) -> Mandate {
+    match world.call(name, Ask::Directory) {
+        Some(Reply::Directory(has)) => has.mandates[0].clone(),
+        other => panic!("{other:?}\n{}", world.logs()),
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").args([from, to]).status().unwrap();
+    assert!(copied.success());
+}
+
+#[test]
+fn a_backup_of_router_and_registrar_that_is_put_back_signs_no_number_twice() {
+    let mut world = World::new();
+    world.joins("alice", &world.invite(&[]));
+    world.start("alice");
+    world.until(|world| world.pings("alice", "r1"));
+    let once = world.invite(&[]);
+    let (place, backup) = (world.path("r1"), world.path("backup"));
+    copy(&place, &backup);
+    world.joins("bob", &once);
+    world.until(|world| chain_of(world, "alice").steps == 2);
+    for name in ["registrar", "r1"] {
+        world.end(name, "-TERM");
+    }
+    fs::remove_dir_all(&place).unwrap();
+    fs::rename(&backup, &place).unwrap();
+    // The backup is some days old.
+    let note = place.join("registrar/ledger.end");
+    let text = fs::read_to_string(&note).unwrap();
+    let used = text.split_whitespace().nth(1).unwrap();
+    fs::write(&note, text.replace(used, "1700000000")).unwrap();
+    world.start("r1");
+    world.start_registrar();
+    let (code, said) = world.up("carol", &once, &[]);
+    assert!(code == Some(5) && said.contains("`shoal registrar status` say why"), "{said}");
+    let status = world.ask(&["registrar", "status"]).unwrap().to_string();
+    assert!(status.contains("the node here knows 2"), "{status}\n{}", world.logs());
+    assert!(world.logs().contains("put the newest ledger back"), "{}", world.logs());
+    let chain = chain_of(&world, "alice");
+    assert_eq!((chain.steps, chain.frozen_at, world.members().len()), (2, None, 1));
+}
+
+#[test]
+fn a_ledger_without_its_last_withdrawal_lets_nobody_in_by_it() {
+    let mut world = World::new();
+    let (leaked, ledger) = (world.invite(&[]), world.path("r1/registrar/ledger"));
+    let older = fs::read(&ledger).unwrap();
+    world.invite(&["--uses", "2"]);
+    withdraw_single(&world);
+    world.end("registrar", "-TERM");
+    fs::write(&ledger, &older).unwrap();
+    world.start_registrar();
+    let (code, said) = world.up("mallory", &leaked, &[]);
+    assert!(code == Some(5) && world.members().is_empty(), "{said}");
+    let status = world.ask(&["registrar", "status"]).unwrap().to_string();
+    assert!(status.contains("ledger.end") && status.contains("door --new"), "{status}");
 }

@@ -1,7 +1,8 @@
 //! The registrar's desk: who may come in, under which name and address (docs/joining.md section 2).
 //!
 //! ```text
-//! knock   --> door secret? --> token or member? --> visit, welcome
+//! hello   --> door secret? --> cookie
+//! knock   --> cookie? share? --> token or member? --> visit, welcome
 //! request --> visit's channel --> granted before? token? approval? name, address
 //!                             --> supplement: within the mandate? --> ledger --> answer, publish
 //! ```
@@ -12,11 +13,15 @@
 //! found by the newcomer's key. So whatever is lost, repeated or interrupted, no machine gets two
 //! memberships for one use of a token, and none that was granted one is shut out.
 
+mod entry;
 mod error;
 mod knocks;
 mod members;
 mod owner;
+mod parts;
 mod places;
+mod pressure;
+mod sources;
 mod visits;
 mod waiting;
 
@@ -30,6 +35,7 @@ use shoal_directory::{
     Carrier, Directory, Entry, List, Mandate, MandateId, Member, Refused, Register, SecretNames,
     Standing, Step, Supplement, Unapplied,
 };
+use shoal_session::cookie::Cookies;
 use shoal_wire::{DropReason, Time};
 
 use crate::door::Door;
@@ -43,13 +49,13 @@ pub use error::DeskError;
 use knocks::Knocks;
 use members::Replaced;
 pub use owner::OwnerError;
-use visits::{Bundle, Chain, Visit, VisitId, Visits};
+use owner::{Hold, Known};
+use parts::Parts;
+use pressure::Pressure;
+use sources::Shares;
+use visits::{Bundle, Chain, Progress, VisitId, Visits};
 use waiting::WaitingRoom;
 
-/// Handshakes a second that cost public-key work; those beyond are `handshake_budget`.
-const KNOCKS: u64 = 100;
-/// Handshakes that may come at once after a pause.
-const KNOCKS_BURST: u64 = 200;
 /// Machines that may wait for approval at once.
 pub const WAITING_MAX: usize = 256;
 
@@ -69,6 +75,8 @@ pub struct DeskConfig {
     pub identity: Identity,
     /// What its door is sealed with.
     pub door: DoorSecret,
+    /// What it was sealed with before: members who know no other are still let in.
+    pub doors_before: Vec<DoorSecret>,
     /// Signs the list.
     pub authority: VerifyKey,
     /// What newcomers get.
@@ -121,15 +129,17 @@ pub struct DeskStats {
 /// See the module's documentation.
 pub struct Desk<D> {
     config: DeskConfig,
-    door: Door,
+    /// What is open to all, and doors of before, which are open to members.
+    doors: Vec<Door>,
     disk: D,
     /// Why the desk could not do its part when it last tried.
     fault: Option<String>,
     end: End,
     directory: Directory,
     mandate: Option<MandateId>,
-    /// Steps of a mandate that the node beside the registrar has.
-    known: Option<(MandateId, u64)>,
+    /// What the node beside the registrar has of a mandate.
+    known: Option<Known>,
+    hold: Hold,
     /// The highest number that was signed for a mandate.
     signed: Option<(MandateId, u64)>,
     list: Arc<[u8]>,
@@ -140,12 +150,16 @@ pub struct Desk<D> {
     approved: BTreeMap<(TokenHash, PublicKey), Option<String>>,
     denied: BTreeSet<(TokenHash, PublicKey)>,
     replaced: Replaced,
+    /// By which invite a key became a member's.
+    joined_by: BTreeMap<PublicKey, TokenHash>,
     waiting: WaitingRoom,
     visits: Visits,
     knocks: Knocks,
     outputs: VecDeque<Output>,
-    /// Knocks that may be read, in thousandths, and since when.
-    budget: (u64, Time),
+    shares: Shares,
+    cookies: Cookies,
+    parts: Parts,
+    pressure: Pressure,
     drops: BTreeMap<DropReason, u64>,
     stats: DeskStats,
     rng: Rng,
@@ -168,14 +182,18 @@ impl<D: Disk> Desk<D> {
         let mut directory = Directory::new(config.staleness_max);
         let bytes = list.shared();
         directory.accept(now, unix_s, list)?;
+        let mut rng = Rng::new(seed);
+        let (cookies, hellos) = (rng.array(), Secret::new(rng.array()));
+        let secrets = core::iter::once(&config.door).chain(&config.doors_before);
         let mut desk = Desk {
-            door: Door::new(config.identity.clone(), &config.door),
+            doors: secrets.map(|door| Door::new(config.identity.clone(), door)).collect(),
             disk,
             fault: None,
             end: ledger.end,
             mandate: own_mandate(&directory, &config.identity),
             directory,
             known: None,
+            hold: Hold::default(),
             signed: None,
             list: bytes,
             chain: Chain::default(),
@@ -183,14 +201,18 @@ impl<D: Disk> Desk<D> {
             approved: BTreeMap::new(),
             denied: BTreeSet::new(),
             replaced: Replaced::default(),
+            joined_by: BTreeMap::new(),
             waiting: WaitingRoom::default(),
             visits: Visits::default(),
             knocks: Knocks::default(),
             outputs: VecDeque::new(),
-            budget: (KNOCKS_BURST * 1_000, now),
+            shares: Shares::new(now, hellos),
+            cookies: Cookies::new(cookies, now),
+            parts: Parts::default(),
+            pressure: Pressure::default(),
             drops: BTreeMap::new(),
             stats: DeskStats::default(),
-            rng: Rng::new(seed),
+            rng,
             config,
         };
         for record in ledger.records {
@@ -215,6 +237,7 @@ impl<D: Disk> Desk<D> {
             Record::Step { cause, key, supplement } => {
                 if let Cause::Joined(token) = cause {
                     self.tokens.spend(&token);
+                    self.joined_by.insert(key, token);
                 }
                 let step = Supplement::open(&self.config.identity.public(), &supplement);
                 let number = Supplement::peek(&supplement).map_or(0, |(_, number)| number);
@@ -303,6 +326,11 @@ impl<D: Disk> Desk<D> {
         self.waiting.all()
     }
 
+    /// Where the ledger is kept.
+    pub fn disk_mut(&mut self) -> &mut D {
+        &mut self.disk
+    }
+
     /// What is to be done next.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
@@ -327,6 +355,9 @@ impl<D: Disk> Desk<D> {
     ) -> Result<(), OwnerError> {
         let register = self.register().ok_or(OwnerError::NoMandate)?;
         self.check_known()?;
+        if self.hold.is_early {
+            return Err(OwnerError::Early);
+        }
         let last = register.step(register.len());
         let issued_unix_s = unix_s.max(last.map_or(0, |last| last.step().issued_unix_s));
         owner::check_clock(issued_unix_s, unix_s)?;
@@ -347,97 +378,20 @@ impl<D: Disk> Desk<D> {
         Ok(())
     }
 
-    /// Takes in a datagram.
-    ///
-    /// # Errors
-    ///
-    /// Why it has no effect; it is counted.
-    pub fn handle_datagram(
-        &mut self,
-        at: (Time, u64),
-        from: SocketAddr,
-        bytes: &mut [u8],
-    ) -> Result<(), DropReason> {
-        let handled = if bytes.len() == crate::frame::HANDSHAKE_LEN {
-            self.handle_knock(at, from, bytes)
-        } else {
-            self.handle_request(at, from, bytes)
-        };
-        if let Err(reason) = handled {
-            *self.drops.entry(reason).or_default() += 1;
-        }
-        handled
-    }
-
-    fn handle_knock(
-        &mut self,
-        (now, unix_s): (Time, u64),
-        from: SocketAddr,
-        bytes: &mut [u8],
-    ) -> Result<(), DropReason> {
-        let (lead, body) = self.door.sealed(bytes)?;
-        if let Some(welcome) = self.visits.again(now, from, &lead) {
-            self.outputs.push_back(Output::Send(from, welcome));
-            return Ok(());
-        }
-        let name = self.knocks.look(&lead, body)?;
-        // Who finds no place sends the same knock again, and it is not to be used up meanwhile.
-        self.visits.make_room(now)?;
-        if !self.may_knock(now) {
-            return Err(DropReason::HandshakeBudget);
-        }
-        self.knocks.note(name);
-        let visitor = self.door.read(lead, body)?;
-        let (half, token) = (visitor.half, visitor.token.hash());
-        let is_known = self.tokens.standing(unix_s, &token).is_some();
-        let is_known = is_known || self.replaced.has(&half);
-        if !is_known && self.member_by_half(&half).is_none() {
-            return Err(DropReason::UnknownPeer);
-        }
-        let (channel, welcome) = self.door.welcome(visitor, unix_s, &mut self.rng)?;
-        let visit = Visit::new(now, from, lead, welcome.clone(), channel, half, token);
-        self.visits.insert(visit)?;
-        self.stats.welcomed += 1;
-        self.outputs.push_back(Output::Send(from, welcome));
-        Ok(())
-    }
-
-    /// Whether public-key work may be spent on one more knock.
-    fn may_knock(&mut self, now: Time) -> bool {
-        let (left, since) = &mut self.budget;
-        let earned = now.since(*since).as_millis().min(60_000) as u64 * KNOCKS;
-        (*left, *since) = ((*left + earned).min(KNOCKS_BURST * 1_000), now);
-        let may = *left >= 1_000;
-        *left -= if may { 1_000 } else { 0 };
-        may
-    }
-
-    fn handle_request(
-        &mut self,
-        at: (Time, u64),
-        from: SocketAddr,
-        bytes: &[u8],
-    ) -> Result<(), DropReason> {
-        let (id, message) = self.visits.open(at.0, from, bytes)?;
-        let request = Request::parse(&message).map_err(|_| DropReason::Malformed)?;
-        let answer = self.answer(at, id, request);
-        let lead = self.rng.array();
-        self.stats.refused += u64::from(matches!(answer, Answer::Refused(_)));
-        if let Some((to, frame)) = self.visits.seal(id, lead, &answer.encode()) {
-            self.outputs.push_back(Output::Send(to, frame));
-        }
-        Ok(())
-    }
-
     fn answer(&mut self, at: (Time, u64), id: VisitId, request: Request) -> Answer {
         let done = match request {
             Request::Join { wish, sign, signature } => self.join(at, id, wish, sign, &signature),
             Request::Await => self.settle(at, id),
-            Request::Part { offset } => return self.part(id, offset),
+            Request::Part { offset } => return self.part(at.0, id, offset),
             Request::Renew => self.renew(at, id),
             Request::Leave => self.leave(at, id),
             Request::Rekey { key, signatures } => self.rekey(at, id, key, &signatures),
         };
+        match &done {
+            Ok(Answer::Waiting) => self.visits.progress(id, at.0, Progress::Waiting),
+            Ok(_) => self.visits.progress(id, at.0, Progress::Answered),
+            Err(_) => {}
+        }
         done.unwrap_or_else(Answer::Refused)
     }
 
@@ -462,7 +416,7 @@ impl<D: Disk> Desk<D> {
     /// Decides about a visitor who wants to join.
     fn settle(&mut self, (now, unix_s): (Time, u64), id: VisitId) -> Result<Answer, Refusal> {
         let visit = self.visits.get_mut(id).ok_or(Refusal::Registrar)?;
-        let (token, words) = (visit.token, visit.channel.words());
+        let (token, words, source) = (visit.token, visit.channel.words(), visit.source());
         let (key, wish) = (visit.key.ok_or(Refusal::Key)?, visit.wish.clone());
         let mandate = self.mandate_now(now, unix_s)?;
         if self.is_removed(&key) || self.is_anothers(&key, unix_s) {
@@ -472,10 +426,8 @@ impl<D: Disk> Desk<D> {
             return Ok(answer);
         }
         let terms = match self.tokens.standing(unix_s, &token) {
-            Some(Ok(terms)) => terms.clone(),
-            Some(Err(Ended::Spent)) => return Err(Refusal::Spent),
-            Some(Err(Ended::Expired)) => return Err(Refusal::Expired),
-            Some(Err(Ended::Withdrawn)) | None => return Err(Refusal::Withdrawn),
+            Some(terms) => terms.map_err(ended)?.clone(),
+            None => return Err(Refusal::Withdrawn),
         };
         let approved = self.approved.get(&(token, key)).cloned();
         if terms.approve && approved.is_none() {
@@ -483,7 +435,7 @@ impl<D: Disk> Desk<D> {
                 return Err(Refusal::NotApproved);
             }
             let waiting = Waiting { key, name: terms.name.or(wish.name), words };
-            self.waiting.put(now, token, waiting)?;
+            self.waiting.put(now, token, source, waiting)?;
             return Ok(Answer::Waiting);
         }
         if self.holders(unix_s).any(|held| held.key.dh == key.dh && held.key != key) {
@@ -514,6 +466,7 @@ impl<D: Disk> Desk<D> {
         self.step(Cause::Joined(token), key, entries, (now, unix_s))
             .map_err(|e| self.refused(&e))?;
         self.tokens.spend(&token);
+        self.joined_by.insert(key, token);
         self.approved.remove(&(token, key));
         self.stats.joined += 1;
         self.granted(id, &key, (now, unix_s)).ok_or(Refusal::Registrar)
@@ -577,14 +530,24 @@ impl<D: Disk> Desk<D> {
         Some(Answer::Granted(Box::new(grant)))
     }
 
-    fn part(&mut self, id: VisitId, offset: u32) -> Answer {
+    fn part(&mut self, now: Time, id: VisitId, offset: u32) -> Answer {
         let bundle = self.visits.get_mut(id).and_then(|visit| visit.bundle.as_ref());
         let part = |bundle: &Bundle| bundle.part(&self.chain, offset as usize, PART_MAX);
         let bytes = bundle.map(part).unwrap_or_default();
-        match bytes.is_empty() {
-            true => Answer::Refused(Refusal::Registrar),
-            false => Answer::Part { offset, bytes },
+        if bytes.is_empty() {
+            return Answer::Refused(Refusal::Registrar);
         }
+        self.visits.progress(id, now, Progress::Part(offset));
+        Answer::Part { offset, bytes }
+    }
+}
+
+/// What the holder of a token that ended hears.
+fn ended(why: Ended) -> Refusal {
+    match why {
+        Ended::Spent => Refusal::Spent,
+        Ended::Expired => Refusal::Expired,
+        Ended::Withdrawn => Refusal::Withdrawn,
     }
 }
 

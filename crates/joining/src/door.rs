@@ -1,41 +1,142 @@
 //! The handshake at a registrar's door (docs/joining.md section 3).
 //!
 //! ```text
-//! knock   1,400 bytes: R 16 | sealed by the door secret: Noise IKhfs 1 (token 16, zeroes) | tag 16
-//! welcome 1,400 bytes: token of R 16 | salt 16 | sealed: Noise IKhfs 2 (time 8, zeroes) | tag 16
+//! hello    192 bytes: R 16 | sealed: type 1, version 1, zeroes | tag 16
+//! cookie   192 bytes: token of R 16 | salt 16 | sealed: type 2, version 1, cookie 12, zeroes
+//!          | tag 16
+//! knock    3 times 576 bytes: random 16 | sealed: type 3, version 1, cookie 12, number 16,
+//!          place 1, 480 bytes of Noise IKhfs 1 (token 16, zeroes), zeroes | tag 16
+//! welcome  3 times 576 bytes: token of the number 16 | salt 16 | sealed: type 4, version 1, run 8,
+//!          place 1, 480 bytes of Noise IKhfs 2 (time 8, reason 1, zeroes), zeroes | tag 16
 //! ```
 //!
 //! The seals are those of handshakes between nodes (docs/wire.md section 8) with the role "join",
 //! made from the door secret in place of the network's. So a stranger's bytes cost one AEAD and get
-//! no answer; the welcome is no longer than the knock.
+//! no answer, and each answer is as long as the question. A knock without a cookie is not put
+//! together, so a forged address costs the registrar neither memory nor public-key work.
 
 use shoal_crypto::{Identity, PublicKey, Rng};
+use shoal_session::cookie::Cookie;
 use shoal_session::noise::{Initiator, Pattern, Responder};
 use shoal_session::outer::{Lead, OuterSeal};
-use shoal_wire::{DropReason, TAG_LEN, shake};
+use shoal_wire::{DropReason, Reader, TAG_LEN, VERSION, shake};
 
-use crate::frame::{Channel, HANDSHAKE_LEN, prologue};
+use crate::frame::{Channel, LARGE_LEN, SMALL_LEN, prologue};
 use crate::invite::DoorSecret;
+use crate::messages::Refusal;
 use crate::tokens::Token;
 
 /// The role in the labels of the outer seal.
 const ROLE: &[u8] = b"join";
-const KNOCK_PAYLOAD: usize =
-    HANDSHAKE_LEN - shake::REQUEST_AT - TAG_LEN - Pattern::Known.first_len();
-const WELCOME_PAYLOAD: usize =
-    HANDSHAKE_LEN - shake::REPLY_AT - TAG_LEN - Pattern::Known.second_len();
+/// Parts of a knock, and of a welcome.
+pub(crate) const PARTS: usize = 3;
+/// Bytes of a Noise message in each part.
+pub(crate) const PART_LEN: usize = 480;
+const MESSAGE_LEN: usize = PARTS * PART_LEN;
+const KNOCK_PAYLOAD: usize = MESSAGE_LEN - Pattern::Known.first_len();
+const WELCOME_PAYLOAD: usize = MESSAGE_LEN - Pattern::Known.second_len();
+const RUN_LEN: usize = 8;
 const TIME_LEN: usize = 8;
 
-const _: () = assert!(KNOCK_PAYLOAD >= Token::LEN && WELCOME_PAYLOAD >= TIME_LEN);
+const HELLO: u8 = 1;
+const COOKIE: u8 = 2;
+const KNOCK: u8 = 3;
+const WELCOME: u8 = 4;
+
+const _: () = assert!(KNOCK_PAYLOAD >= Token::LEN && WELCOME_PAYLOAD > TIME_LEN);
+const _: () = assert!(
+    shake::REQUEST_AT + 2 + shake::COOKIE_LEN + shake::LEAD_LEN + 1 + PART_LEN + TAG_LEN
+        <= LARGE_LEN
+);
+const _: () = assert!(shake::REPLY_AT + 2 + RUN_LEN + 1 + PART_LEN + TAG_LEN <= LARGE_LEN);
+
+/// A Noise message that comes in parts.
+pub(crate) type Places = [Option<Box<[u8; PART_LEN]>>; PARTS];
+
+/// The whole message, once all parts are there.
+pub(crate) fn whole(places: &Places) -> Option<Vec<u8>> {
+    let parts: Option<Vec<&[u8]>> = places.iter().map(|part| Some(&part.as_ref()?[..])).collect();
+    Some(parts?.concat())
+}
+
+/// A frame of this length whose body begins at `at` with a type, the version and these bytes.
+fn frame(len: usize, at: usize, kind: u8, bytes: &[&[u8]]) -> Vec<u8> {
+    let mut frame = vec![0; len];
+    let body = [&[kind, VERSION], bytes.concat().as_slice()].concat();
+    frame[at..at + body.len()].copy_from_slice(&body);
+    frame
+}
+
+/// What stands behind the type and the version of a body.
+///
+/// Errors: `malformed`: another type. `bad_version`.
+fn body(body: &[u8], kind: u8) -> Result<Reader<'_>, DropReason> {
+    let mut reader = Reader::new(body);
+    let mut byte = || reader.u8("head of a frame").map_err(|_| DropReason::Malformed);
+    match (byte()?, byte()?) {
+        (found, VERSION) if found == kind => Ok(reader),
+        (found, _) if found == kind => Err(DropReason::BadVersion),
+        _ => Err(DropReason::Malformed),
+    }
+}
+
+/// A place and its bytes, which stand behind whatever was read before.
+fn part(mut reader: Reader<'_>) -> Result<(usize, Box<[u8; PART_LEN]>), DropReason> {
+    let malformed = |_| DropReason::Malformed;
+    let place = usize::from(reader.u8("place").map_err(malformed)?);
+    let bytes = reader.array("part").map_err(malformed)?;
+    let clear = reader.rest().iter().all(|&byte| byte == 0);
+    let good = place < PARTS && clear;
+    good.then_some((place, Box::new(bytes))).ok_or(DropReason::Malformed)
+}
+
+/// A newcomer who asks for a cookie.
+pub(crate) struct Hello {
+    seal: OuterSeal,
+    lead: Lead,
+    /// The datagram to send, as often as it takes.
+    pub(crate) frame: Vec<u8>,
+}
+
+impl Hello {
+    pub(crate) fn new(registrar: &PublicKey, door: &DoorSecret, rng: &mut Rng) -> Hello {
+        let seal = OuterSeal::new(ROLE, &door.outer(), registrar);
+        let lead: Lead = rng.array();
+        let mut frame = frame(SMALL_LEN, shake::REQUEST_AT, HELLO, &[]);
+        seal.seal_request(&lead, &mut frame);
+        Hello { seal, lead, frame }
+    }
+
+    /// Opens the answer.
+    ///
+    /// Errors: `bad_handshake`: it is none.
+    pub(crate) fn cookie(&self, frame: &[u8]) -> Result<Cookie, DropReason> {
+        let mut frame = frame.to_vec();
+        if frame.len() != SMALL_LEN || !frame.starts_with(&self.seal.token(&self.lead)) {
+            return Err(DropReason::BadHandshake);
+        }
+        let opened = self.seal.open_reply(&self.lead, None, &mut frame)?;
+        body(opened, COOKIE)?.array("cookie").map_err(|_| DropReason::Malformed)
+    }
+}
 
 /// A newcomer who waits at the door.
 pub(crate) struct Knock {
     seal: OuterSeal,
-    lead: Lead,
+    number: Lead,
     noise: Initiator,
     own: Identity,
-    /// The datagram to send, as often as it takes.
-    pub(crate) frame: Vec<u8>,
+    /// The datagrams to send, as often as it takes.
+    pub(crate) frames: Vec<Vec<u8>>,
+    run: [u8; RUN_LEN],
+    came: Places,
+}
+
+/// What a registrar said to a knock.
+pub(crate) struct Welcome {
+    pub(crate) channel: Channel,
+    /// Why nothing more is said; the registrar does not know the channel then.
+    pub(crate) refused: Option<Refusal>,
 }
 
 impl Knock {
@@ -46,37 +147,58 @@ impl Knock {
         own: &Identity,
         registrar: &PublicKey,
         door: &DoorSecret,
-        token: &Token,
+        (token, cookie): (&Token, &Cookie),
         rng: &mut Rng,
     ) -> Result<Knock, DropReason> {
         let seal = OuterSeal::new(ROLE, &door.outer(), registrar);
-        let lead: Lead = rng.array();
+        let number: Lead = rng.array();
         let mut payload = [0; KNOCK_PAYLOAD];
         payload[..Token::LEN].copy_from_slice(token.expose());
-        let (prologue, ephemeral) = (prologue(&lead), rng.array());
+        let (prologue, ephemeral) = (prologue(&number), rng.array());
         let noise =
             Initiator::start(&prologue, Some(own.dh()), &registrar.dh, &ephemeral, &payload);
         let (noise, message) = noise.map_err(|_| DropReason::BadHandshake)?;
-        let mut frame = vec![0; HANDSHAKE_LEN];
-        frame[shake::REQUEST_AT..shake::REQUEST_AT + message.len()].copy_from_slice(&message);
-        seal.seal_request(&lead, &mut frame);
-        Ok(Knock { seal, lead, noise, own: own.clone(), frame })
+        let mut sealed = |(place, bytes): (usize, &[u8])| {
+            let body: [&[u8]; 4] = [cookie, &number, &[place as u8], bytes];
+            let mut frame = frame(LARGE_LEN, shake::REQUEST_AT, KNOCK, &body);
+            seal.seal_part(&rng.array(), &mut frame);
+            frame
+        };
+        let frames = message.chunks(PART_LEN).enumerate().map(&mut sealed).collect();
+        let (run, came) = ([0; RUN_LEN], Places::default());
+        Ok(Knock { seal, number, noise, own: own.clone(), frames, run, came })
     }
 
-    /// Opens the answer: the channel, and the registrar's clock in seconds since 1970.
+    /// Takes in a part of the answer; the answer, once it is whole.
     ///
     /// Errors: `bad_handshake`: it is none.
-    pub(crate) fn welcomed(&self, frame: &[u8]) -> Result<(Channel, u64), DropReason> {
+    pub(crate) fn take(&mut self, frame: &[u8]) -> Result<Option<Welcome>, DropReason> {
         let mut frame = frame.to_vec();
-        if !frame.starts_with(&self.seal.token(&self.lead)) {
+        if frame.len() != LARGE_LEN || !frame.starts_with(&self.seal.token(&self.number)) {
             return Err(DropReason::BadHandshake);
         }
         let shared = self.noise.response_key();
-        let body = self.seal.open_reply(&self.lead, Some(&shared), &mut frame)?;
-        let (split, payload) =
-            self.noise.finish(Some(self.own.dh()), body).map_err(|_| DropReason::BadHandshake)?;
-        let time = payload.first_chunk().ok_or(DropReason::BadHandshake)?;
-        Ok((Channel::new(split, true), u64::from_be_bytes(*time)))
+        let opened = self.seal.open_reply(&self.number, Some(&shared), &mut frame)?;
+        let mut reader = body(opened, WELCOME)?;
+        let run = reader.array("run").map_err(|_| DropReason::Malformed)?;
+        let (place, bytes) = part(reader)?;
+        if run != self.run {
+            // The registrar read the knock once more, and made another answer.
+            (self.run, self.came) = (run, Places::default());
+        }
+        self.came[place] = Some(bytes);
+        let Some(message) = whole(&self.came) else { return Ok(None) };
+        let finished = self.noise.finish(Some(self.own.dh()), &message);
+        let (split, payload) = finished.map_err(|_| DropReason::BadHandshake)?;
+        let mut reader = Reader::new(&payload);
+        let malformed = |_| DropReason::Malformed;
+        // The grant has the time again.
+        reader.u64("time").map_err(malformed)?;
+        let refused = match reader.u8("reason").map_err(malformed)? {
+            0 => None,
+            value => Some(Refusal::of(value).ok_or(DropReason::Malformed)?),
+        };
+        Ok(Some(Welcome { channel: Channel::new(split, true), refused }))
     }
 }
 
@@ -86,12 +208,20 @@ pub(crate) struct Door {
     own: Identity,
 }
 
+/// A part of a knock.
+pub(crate) struct KnockPart {
+    pub(crate) cookie: Cookie,
+    pub(crate) number: Lead,
+    pub(crate) place: usize,
+    pub(crate) bytes: Box<[u8; PART_LEN]>,
+}
+
 /// Somebody who knows the door secret, and whose half of a key is proved.
 pub(crate) struct Visitor {
     /// The first half of its public key.
     pub(crate) half: [u8; 32],
     pub(crate) token: Token,
-    lead: Lead,
+    number: Lead,
     noise: Responder,
 }
 
@@ -100,107 +230,78 @@ impl Door {
         Door { seal: OuterSeal::new(ROLE, &door.outer(), &own.public()), own }
     }
 
-    /// Opens the seal of the door secret: a knock's leading bytes, and what stands inside, on which
-    /// public-key work may be spent.
+    /// Opens a hello: its leading bytes.
     ///
-    /// Errors: `bad_size`, `bad_handshake`: a stranger's.
-    pub(crate) fn sealed<'a>(&self, frame: &'a mut [u8]) -> Result<(Lead, &'a [u8]), DropReason> {
-        if frame.len() != HANDSHAKE_LEN {
-            return Err(DropReason::BadSize);
-        }
-        self.seal.open_request(frame)
+    /// Errors: `bad_handshake`: a stranger's. `malformed`, `bad_version`.
+    pub(crate) fn hello(&self, frame: &[u8]) -> Result<Lead, DropReason> {
+        let mut frame = frame.to_vec();
+        let (lead, opened) = self.seal.open_request(&mut frame)?;
+        let clear = body(opened, HELLO)?.rest().iter().all(|&byte| byte == 0);
+        clear.then_some(lead).ok_or(DropReason::Malformed)
     }
 
-    /// Reads what stood inside.
+    /// The answer to a hello.
+    pub(crate) fn cookie(&self, lead: &Lead, cookie: &Cookie, rng: &mut Rng) -> Vec<u8> {
+        let mut frame = frame(SMALL_LEN, shake::REPLY_AT, COOKIE, &[cookie]);
+        self.seal.seal_reply(lead, &rng.array(), None, &mut frame);
+        frame
+    }
+
+    /// Opens a part of a knock.
+    ///
+    /// Errors: `bad_handshake`: a stranger's. `malformed`, `bad_version`.
+    pub(crate) fn part(&self, frame: &[u8]) -> Result<KnockPart, DropReason> {
+        let mut frame = frame.to_vec();
+        let (_, opened) = self.seal.open_part(&mut frame)?;
+        let mut reader = body(opened, KNOCK)?;
+        let malformed = |_| DropReason::Malformed;
+        let cookie = reader.array("cookie").map_err(malformed)?;
+        let number = reader.array("number").map_err(malformed)?;
+        let (place, bytes) = part(reader)?;
+        Ok(KnockPart { cookie, number, place, bytes })
+    }
+
+    /// Reads a whole knock.
     ///
     /// Errors: `bad_handshake`.
-    pub(crate) fn read(&self, lead: Lead, body: &[u8]) -> Result<Visitor, DropReason> {
-        let noise = Responder::read(Pattern::Known, &prologue(&lead), self.own.dh(), body);
+    pub(crate) fn read(&self, number: Lead, message: &[u8]) -> Result<Visitor, DropReason> {
+        let noise = Responder::read(Pattern::Known, &prologue(&number), self.own.dh(), message);
         let noise = noise.map_err(|_| DropReason::BadHandshake)?;
         let token = noise.payload.first_chunk().ok_or(DropReason::BadHandshake)?;
         let token = Token::new(*token);
         let half = noise.peer.ok_or(DropReason::BadHandshake)?;
-        Ok(Visitor { half, token, lead, noise })
+        Ok(Visitor { half, token, number, noise })
     }
 
-    /// Lets a visitor in: the channel, and the datagram that says so.
+    /// Answers a visitor: the channel, and the datagrams that say so, or why there is none.
     ///
     /// Errors: `bad_handshake`.
     pub(crate) fn welcome(
         &self,
         visitor: Visitor,
         unix_s: u64,
+        refused: Option<Refusal>,
         rng: &mut Rng,
-    ) -> Result<(Channel, Vec<u8>), DropReason> {
-        let Visitor { lead, noise, .. } = visitor;
+    ) -> Result<(Channel, Vec<Vec<u8>>), DropReason> {
+        let Visitor { number, noise, .. } = visitor;
         let shared = noise.response_key();
         let mut payload = [0; WELCOME_PAYLOAD];
         payload[..TIME_LEN].copy_from_slice(&unix_s.to_be_bytes());
+        payload[TIME_LEN] = refused.map_or(0, |why| why as u8);
         let finished = noise.finish(&rng.array(), &payload);
         let (split, message) = finished.map_err(|_| DropReason::BadHandshake)?;
-        let mut frame = vec![0; HANDSHAKE_LEN];
-        frame[shake::REPLY_AT..shake::REPLY_AT + message.len()].copy_from_slice(&message);
-        self.seal.seal_reply(&lead, &rng.array(), Some(&shared), &mut frame);
-        Ok((Channel::new(split, false), frame))
+        let run: [u8; RUN_LEN] = rng.array();
+        let mut sealed = |(place, bytes): (usize, &[u8])| {
+            let body: [&[u8]; 3] = [&run, &[place as u8], bytes];
+            let mut frame = frame(LARGE_LEN, shake::REPLY_AT, WELCOME, &body);
+            self.seal.seal_reply(&number, &rng.array(), Some(&shared), &mut frame);
+            frame
+        };
+        let frames = message.chunks(PART_LEN).enumerate().map(&mut sealed).collect();
+        Ok((Channel::new(split, false), frames))
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn rng(seed: u8) -> Rng {
-        Rng::new([seed; 32])
-    }
-
-    fn parties() -> (Identity, Identity, DoorSecret, Token) {
-        let [own, registrar] = [1, 2].map(|seed| Identity::from_seed([seed; 32]));
-        (own, registrar, DoorSecret::new([3; 16]), Token::new([4; 16]))
-    }
-
-    #[test]
-    fn both_ends_have_one_channel_and_one_set_of_words() {
-        let (own, registrar, secret, token) = parties();
-        let knock = Knock::new(&own, &registrar.public(), &secret, &token, &mut rng(5)).unwrap();
-        assert_eq!(knock.frame.len(), HANDSHAKE_LEN);
-        let door = Door::new(registrar, &secret);
-        let mut frame = knock.frame.clone();
-        let (lead, body) = door.sealed(&mut frame).unwrap();
-        let visitor = door.read(lead, body).unwrap();
-        assert_eq!((visitor.half, &visitor.token), (own.public().dh, &token));
-        let (mut theirs, welcome) = door.welcome(visitor, 77, &mut rng(6)).unwrap();
-        assert_eq!(welcome.len(), knock.frame.len(), "no more goes back than came");
-        let (mut ours, time) = knock.welcomed(&welcome).unwrap();
-        assert_eq!((time, ours.binding(), ours.words()), (77, theirs.binding(), theirs.words()));
-        let frame = ours.seal([7; 16], b"hello").unwrap();
-        assert!(theirs.open(&frame).unwrap().starts_with(b"hello"));
-        let frame = theirs.seal([8; 16], b"welcome").unwrap();
-        assert!(ours.open(&frame).unwrap().starts_with(b"welcome"));
-    }
-
-    #[test]
-    fn strangers_and_changed_frames_are_turned_away() {
-        let (own, registrar, secret, token) = parties();
-        let knock = Knock::new(&own, &registrar.public(), &secret, &token, &mut rng(5)).unwrap();
-        let other = Door::new(registrar.clone(), &DoorSecret::new([9; 16]));
-        assert_eq!(other.sealed(&mut knock.frame.clone()).err(), Some(DropReason::BadHandshake));
-        let door = Door::new(registrar, &secret);
-        for at in (0..HANDSHAKE_LEN).step_by(7) {
-            let mut wrong = knock.frame.clone();
-            wrong[at] ^= 1;
-            assert_eq!(door.sealed(&mut wrong).err(), Some(DropReason::BadHandshake));
-        }
-        let mut short = knock.frame[1..].to_vec();
-        assert_eq!(door.sealed(&mut short).err(), Some(DropReason::BadSize));
-        let mut frame = knock.frame.clone();
-        let (lead, body) = door.sealed(&mut frame).unwrap();
-        let (_, welcome) = door.welcome(door.read(lead, body).unwrap(), 1, &mut rng(6)).unwrap();
-        for at in (0..HANDSHAKE_LEN).step_by(7) {
-            let mut wrong = welcome.clone();
-            wrong[at] ^= 1;
-            assert!(knock.welcomed(&wrong).is_err(), "byte {at}");
-        }
-        assert!(knock.welcomed(&welcome).is_ok(), "none of these used the knock up");
-        assert!(knock.welcomed(&[]).is_err());
-    }
-}
+#[path = "door_tests.rs"]
+mod tests;

@@ -1,9 +1,9 @@
 //! Frames between a newcomer and a registrar (docs/joining.md section 3).
 //!
 //! ```text
-//! handshake  1,400 bytes, see `door`
-//! later      192 or 1,200 bytes: R 16 | counter 4, message, zeroes | tag 16
-//!            AES-256-GCM, key kdf(key of the direction, "seal", R), nonce 0
+//! at the door  192 or 576 bytes, see `door`
+//! later        192 or 576 bytes: R 16 | counter 4, message, zeroes | tag 16
+//!              AES-256-GCM, key kdf(key of the direction, "seal", R), nonce 0
 //! ```
 //!
 //! R is random. A frame is found by the address that it came from and by trying the keys of the
@@ -12,16 +12,15 @@
 use shoal_crypto::{AeadKey, Secret, Suite, kdf};
 use shoal_session::noise::Split;
 use shoal_session::replay::{Refused, Window};
-use shoal_wire::{DropReason, TAG_LEN, shake};
+use shoal_wire::{DropReason, SizeClass, TAG_LEN, shake};
 
 use crate::words::Words;
 
 /// Length of a frame whose message is short.
 pub const SMALL_LEN: usize = 192;
-/// Length of a frame whose message is not: below the least path of IPv6 with its headers.
-pub const LARGE_LEN: usize = 1_200;
-/// Length of a handshake frame.
-pub const HANDSHAKE_LEN: usize = shake::EDGE_LEN;
+/// Length of a frame whose message is not. Links carry on over paths of 624 bytes, which hold this
+/// with the headers of IPv6, so the door does, too.
+pub const LARGE_LEN: usize = SizeClass::Medium.frame_len();
 const LEAD_LEN: usize = shake::LEAD_LEN;
 const COUNTER_LEN: usize = 4;
 /// Longest message in bytes.

@@ -23,7 +23,8 @@ pub const RECORD_MAX: usize = 4_096;
 pub const LEDGER_MAX: usize = 256 << 20;
 const MAGIC: &[u8; 4] = b"SHJ1";
 const LEN_LEN: usize = 2;
-const SUM_LEN: usize = 8;
+/// Length of a record's sum.
+pub const SUM_LEN: usize = 8;
 
 type Sum = [u8; SUM_LEN];
 
@@ -66,6 +67,20 @@ impl End {
     /// How long the file is, in bytes.
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// The sum of its last record, over all records before it, too.
+    pub fn sum(&self) -> [u8; SUM_LEN] {
+        self.sum
+    }
+
+    /// Whether a ledger with these bytes once ended with this sum, when it had so many bytes.
+    pub fn was(bytes: &[u8], len: usize, sum: &[u8; SUM_LEN]) -> bool {
+        match bytes.get(..len) {
+            Some([]) => *sum == End::EMPTY.sum,
+            Some(before) => before.ends_with(sum),
+            None => false,
+        }
     }
 
     /// Whether nothing was written yet.

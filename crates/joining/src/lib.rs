@@ -38,7 +38,7 @@ pub use desk::{
 };
 pub use invite::{DOOR_SECRET_LEN, DoorSecret, ENDPOINTS_MAX, Expired, Invite, InviteError};
 pub use joined::{Fault, Joined};
-pub use ledger::{End, LEDGER_MAX, Ledger, LedgerError, RECORD_MAX};
+pub use ledger::{End, LEDGER_MAX, Ledger, LedgerError, RECORD_MAX, SUM_LEN};
 pub use messages::{Grant, PART_MAX, Refusal, Wish};
 pub use newcomer::{Contact, Event, Goal, Newcomer};
 pub use pasted::PASTED_MAX;

@@ -31,7 +31,7 @@ use crate::frame::MESSAGE_MAX;
 use crate::record::put_name;
 
 /// Most bytes of a list in one answer.
-pub const PART_MAX: usize = 1_100;
+pub const PART_MAX: usize = 512;
 /// Ties the signatures of keys that join to this use and version.
 pub(crate) const JOIN_LABEL: &[u8] = b"shoal join 1";
 /// Ties the signatures of a key and of the one that replaces it to this use and version.
@@ -130,10 +130,12 @@ pub enum Refusal {
     Ended = 12,
     /// Its key was replaced a short time ago.
     Soon = 13,
+    /// Too many machines wait for approval.
+    Crowded = 14,
 }
 
 impl Refusal {
-    pub(crate) const ALL: [Refusal; 13] = [
+    pub(crate) const ALL: [Refusal; 14] = [
         Refusal::Spent,
         Refusal::Expired,
         Refusal::Withdrawn,
@@ -147,7 +149,13 @@ impl Refusal {
         Refusal::Replaced,
         Refusal::Ended,
         Refusal::Soon,
+        Refusal::Crowded,
     ];
+
+    /// The reason with this number.
+    pub(crate) fn of(value: u8) -> Option<Refusal> {
+        Refusal::ALL.into_iter().find(|why| *why as u8 == value)
+    }
 }
 
 impl fmt::Display for Refusal {
@@ -192,6 +200,10 @@ impl fmt::Display for Refusal {
                 "this machine's key was replaced less than a week ago, and each new key is one of \
                  those that the mandate may ever admit: if this one is not safe, ask the \
                  registrar's owner to remove this machine, and for another invite"
+            }
+            Refusal::Crowded => {
+                "too many machines wait for approval at this registrar: try again once its owner \
+                 has approved or denied some (`shoal invite approve`, `shoal invite deny`)"
             }
         })
     }
@@ -325,7 +337,7 @@ impl Answer {
             WAITING => Answer::Waiting,
             REFUSED => {
                 let value = reader.u8("reason")?;
-                let why = Refusal::ALL.into_iter().find(|why| *why as u8 == value);
+                let why = Refusal::of(value);
                 let unknown = ParseError::Unknown { what: "reason", value: value.into() };
                 Answer::Refused(why.ok_or(unknown)?)
             }

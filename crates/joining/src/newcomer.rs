@@ -2,7 +2,7 @@
 //! to leave (docs/joining.md section 2).
 //!
 //! ```text
-//! knock, at all endpoints --> welcome --> request
+//! hello, to all endpoints --> cookie --> knock, to the first that answers --> welcome --> request
 //!   --> refused: the reason
 //!   --> waiting: ask again until somebody decides
 //!   --> granted: fetch list and chain, check --> joined
@@ -22,7 +22,7 @@ use std::time::Duration;
 use shoal_crypto::{Identity, PublicKey, Rng, VerifyKey};
 use shoal_wire::Time;
 
-use crate::door::Knock;
+use crate::door::{Hello, Knock};
 use crate::frame::Channel;
 use crate::invite::{DoorSecret, Invite};
 use crate::joined::{Fault, Joined};
@@ -34,9 +34,10 @@ use crate::words::Words;
 const TRY_FIRST: Duration = Duration::from_millis(250);
 /// Longest gap between two tries.
 const TRY_MAX: Duration = Duration::from_secs(2);
-/// Requests without an answer after which it knocks again: the registrar may have been restarted.
+/// Requests without an answer after which it says hello again: the registrar may have been
+/// restarted. Knocks likewise.
 const TRIES: u32 = 4;
-/// Times that parts are asked for in vain, after which it knocks again.
+/// Times that parts are asked for in vain, after which it says hello again.
 const PART_TRIES: u32 = 6;
 /// Welcomes in a row that count as something new.
 const WELCOMES: u32 = 4;
@@ -45,7 +46,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two questions whether somebody has approved.
 const AWAIT_EVERY: Duration = Duration::from_secs(2);
 /// Parts asked for at once.
-const PARTS_AT_ONCE: usize = 32;
+const PARTS_AT_ONCE: usize = 64;
 /// A part that did not come by then is asked for again.
 const PART_AGAIN: Duration = Duration::from_millis(400);
 /// Longest list and chain that are fetched: the longest list, and 65,536 steps.
@@ -111,7 +112,10 @@ pub enum Event {
 
 /// What it is doing.
 enum State {
-    Knocking,
+    /// No endpoint has answered yet.
+    Calling,
+    /// A knock waits for its answer; how often it was sent.
+    Knocking(u32),
     /// A request waits for its answer; how often it was sent.
     Asking(u32),
     /// Somebody must approve.
@@ -126,6 +130,8 @@ struct Fetch {
     parts: BTreeMap<u32, Vec<u8>>,
     /// When a part was asked for.
     asked: BTreeMap<u32, Time>,
+    /// All parts before this one are here.
+    first: u32,
     have: usize,
     whole: usize,
     /// How often parts were asked for since the last one came.
@@ -138,7 +144,9 @@ pub struct Newcomer {
     contact: Contact,
     goal: Goal,
     rng: Rng,
-    knock: Option<Knock>,
+    hello: Option<Hello>,
+    /// The endpoint that answered, and the knock for it.
+    knock: Option<(SocketAddr, Knock)>,
     channel: Option<(SocketAddr, Channel)>,
     state: State,
     next: Time,
@@ -160,9 +168,10 @@ impl Newcomer {
             contact,
             goal,
             rng: Rng::new(seed),
+            hello: None,
             knock: None,
             channel: None,
-            state: State::Knocking,
+            state: State::Calling,
             next: now,
             gap: TRY_FIRST,
             heard: now,
@@ -219,10 +228,13 @@ impl Newcomer {
         }
         match &mut self.state {
             State::Done => {}
-            State::Knocking => self.knock(now),
-            State::Asking(tries) | State::Waiting(tries) if *tries >= TRIES => {
+            State::Calling => self.call(now),
+            State::Knocking(tries) | State::Asking(tries) | State::Waiting(tries)
+                if *tries >= TRIES =>
+            {
                 self.begin_again(now);
             }
+            State::Knocking(_) => self.knock(now),
             State::Asking(_) => self.ask(now),
             State::Waiting(tries) => {
                 *tries += 1;
@@ -242,29 +254,64 @@ impl Newcomer {
         (self.heard, self.welcomes) = (now, 0);
     }
 
-    /// Knocks anew: the registrar does not know the channel any more.
+    /// Says hello anew: the registrar does not know the channel any more, or is elsewhere now.
     fn begin_again(&mut self, now: Time) {
         // Another channel has other words.
-        (self.knock, self.channel, self.said_words) = (None, None, false);
-        (self.state, self.gap) = (State::Knocking, TRY_FIRST);
+        (self.hello, self.knock, self.channel, self.said_words) = (None, None, None, false);
+        (self.state, self.gap) = (State::Calling, TRY_FIRST);
+        self.call(now);
+    }
+
+    /// When the next try is due.
+    fn try_later(&mut self, now: Time) {
+        self.next = now + self.gap;
+        self.gap = (self.gap * 2).min(TRY_MAX);
+    }
+
+    fn call(&mut self, now: Time) {
+        let Contact { registrar, door, endpoints, .. } = &self.contact;
+        let hello = self.hello.get_or_insert_with(|| Hello::new(registrar, door, &mut self.rng));
+        self.out.extend(endpoints.iter().map(|at| (*at, hello.frame.clone())));
+        self.try_later(now);
+    }
+
+    /// Takes in the answer to a hello: from there the registrar is asked.
+    fn begin_knock(&mut self, now: Time, from: SocketAddr, frame: &[u8]) {
+        let Some(hello) = &self.hello else { return };
+        let Ok(cookie) = hello.cookie(frame) else { return };
+        let none = Token::new([0; Token::LEN]);
+        let Contact { registrar, door, token, .. } = &self.contact;
+        let what = (token.as_ref().unwrap_or(&none), &cookie);
+        match Knock::new(&self.own, registrar, door, what, &mut self.rng) {
+            Ok(knock) => self.knock = Some((from, knock)),
+            Err(_) => return self.end(Event::Failed(Fault::Registrar)),
+        }
+        (self.state, self.gap) = (State::Knocking(0), TRY_FIRST);
         self.knock(now);
     }
 
     fn knock(&mut self, now: Time) {
-        if self.knock.is_none() {
-            let none = Token::new([0; Token::LEN]);
-            let token = self.contact.token.as_ref().unwrap_or(&none);
-            let Contact { registrar, door, .. } = &self.contact;
-            match Knock::new(&self.own, registrar, door, token, &mut self.rng) {
-                Ok(knock) => self.knock = Some(knock),
-                Err(_) => return self.end(Event::Failed(Fault::Registrar)),
-            }
+        if let (State::Knocking(tries), Some((to, knock))) = (&mut self.state, &self.knock) {
+            *tries += 1;
+            self.out.extend(knock.frames.iter().map(|frame| (*to, frame.clone())));
         }
-        let frame = self.knock.as_ref().map(|knock| knock.frame.clone()).unwrap_or_default();
-        let endpoints = self.contact.endpoints.iter();
-        self.out.extend(endpoints.map(|at| (*at, frame.clone())));
-        self.next = now + self.gap;
-        self.gap = (self.gap * 2).min(TRY_MAX);
+        self.try_later(now);
+    }
+
+    /// Takes in a part of the answer to a knock.
+    fn take_welcome(&mut self, now: Time, from: SocketAddr, frame: &[u8]) {
+        let Some((to, knock)) = &mut self.knock else { return };
+        let taken = (*to == from).then(|| knock.take(frame));
+        let Some(Ok(Some(welcome))) = taken else { return };
+        self.welcomes += 1;
+        if self.welcomes <= WELCOMES {
+            self.heard = now;
+        }
+        if let Some(why) = welcome.refused {
+            return self.end(Event::Refused(why));
+        }
+        (self.channel, self.gap) = (Some((from, welcome.channel)), TRY_FIRST);
+        self.ask(now);
     }
 
     fn ask(&mut self, now: Time) {
@@ -286,8 +333,7 @@ impl Newcomer {
         };
         let tries = if let State::Asking(tries) = self.state { tries + 1 } else { 1 };
         self.state = State::Asking(tries);
-        self.next = now + self.gap;
-        self.gap = (self.gap * 2).min(TRY_MAX);
+        self.try_later(now);
         self.send(&request);
     }
 
@@ -305,14 +351,10 @@ impl Newcomer {
         if matches!(self.state, State::Done) {
             return;
         }
-        if let (State::Knocking, Some(knock)) = (&self.state, &self.knock) {
-            let Ok((channel, _)) = knock.welcomed(bytes) else { return };
-            (self.channel, self.gap) = (Some((from, channel)), TRY_FIRST);
-            self.welcomes += 1;
-            if self.welcomes <= WELCOMES {
-                self.heard = now;
-            }
-            return self.ask(now);
+        match &self.state {
+            State::Calling => return self.begin_knock(now, from, bytes),
+            State::Knocking(_) => return self.take_welcome(now, from, bytes),
+            _ => {}
         }
         let Some((to, channel)) = &mut self.channel else { return };
         let message = (*to == from).then(|| channel.open(bytes));
@@ -367,8 +409,9 @@ impl Newcomer {
             return self.end(Event::Failed(Fault::TooLong(whole)));
         }
         let (parts, asked) = (BTreeMap::new(), BTreeMap::new());
-        let (have, tries) = (0, 0);
-        self.state = State::Fetching(Box::new(Fetch { grant, parts, asked, have, whole, tries }));
+        let (first, have, tries) = (0, 0, 0);
+        let fetch = Fetch { grant, parts, asked, first, have, whole, tries };
+        self.state = State::Fetching(Box::new(fetch));
         self.fetch(now, unix_s);
     }
 
@@ -405,6 +448,9 @@ impl Fetch {
         self.asked.remove(&number);
         self.have += bytes.len();
         self.parts.insert(number, bytes.to_vec());
+        while self.parts.contains_key(&self.first) {
+            self.first += 1;
+        }
         true
     }
 
@@ -414,7 +460,7 @@ impl Fetch {
         let room = PARTS_AT_ONCE.saturating_sub(self.asked.len());
         let missing = |n: &u32| !self.parts.contains_key(n) && !self.asked.contains_key(n);
         // Those in front come first, so what lies behind the first gaps is short.
-        let wanted: Vec<u32> = (0..self.count()).filter(missing).take(room).collect();
+        let wanted: Vec<u32> = (self.first..self.count()).filter(missing).take(room).collect();
         self.asked.extend(wanted.iter().map(|number| (*number, now)));
         wanted.into_iter().map(|number| number * PART_MAX as u32).collect()
     }

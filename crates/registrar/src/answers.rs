@@ -34,6 +34,8 @@ pub struct Now<'a> {
     pub listen: &'a [std::net::SocketAddr],
     /// How it stands with the node.
     pub node: Standing,
+    /// Whether it started a moment ago, after a ledger that was not in use.
+    pub is_early: bool,
     /// Why the network's secrets, or its list, are not on the disk.
     pub faults: Vec<String>,
     /// The log of this process.
@@ -60,6 +62,15 @@ pub fn fault(
         ));
     }
     (desk.standing(at.0, at.1) != ListStanding::Fresh).then(|| STALE.into())
+}
+
+/// What the owner hears while somebody floods the door.
+pub fn flooded(count: u64) -> String {
+    format!(
+        "somebody who has an invite, or had one, floods the door: {count} knocks of a minute came \
+         to nothing. Others get in, since each address and each invite has a share. If it goes on, \
+         `shoal registrar door --new` shuts the invites of before out"
+    )
 }
 
 fn id(token: &TokenHash) -> String {
@@ -89,10 +100,7 @@ impl Now<'_> {
             Asked::Waiting => Ok(self.waiting()),
             Asked::Approve { key, yes, words } => self.approve(key, words.as_deref(), *yes),
             Asked::Members { skip } => Ok(self.members(*skip as usize)),
-            Asked::Remove { name } => {
-                let done = self.desk.remove(name, self.at).map_err(|e| refused(&e));
-                done.map(|()| done_text(format!("{name} is a member no more")))
-            }
+            Asked::Remove { name, withdraw } => self.remove(name, *withdraw),
         };
         given.map_or_else(|reply| reply, |given| Reply::Registrar(Box::new(given)))
     }
@@ -161,6 +169,23 @@ impl Now<'_> {
         Ok(done_text(format!("invite {} is withdrawn", id(&token))))
     }
 
+    fn remove(&mut self, name: &str, withdraw: bool) -> Result<Given, Reply> {
+        let invite = self.desk.remove(name, self.at).map_err(|e| refused(&e))?;
+        let rest = match invite {
+            None => String::new(),
+            Some(token) if withdraw => {
+                self.desk.withdraw(&token).map_err(|e| refused(&e))?;
+                format!("; the invite {}, by which it joined, is withdrawn", id(&token))
+            }
+            Some(token) => format!(
+                "; the invite {0}, by which it joined, is still open, so whoever has it can join \
+                 again with another key: `shoal invite withdraw {0}` ends it",
+                id(&token)
+            ),
+        };
+        Ok(done_text(format!("{name} is a member no more{rest}")))
+    }
+
     fn waiting(&self) -> Given {
         let joiner = |waiting: &shoal_joining::Waiting| Joiner {
             key: waiting.key.to_string(),
@@ -212,7 +237,7 @@ impl Now<'_> {
                 ListStanding::Fresh => "fresh".into(),
                 _ => "stale".into(),
             },
-            node_has: self.node.node_has,
+            node_has: self.node.node_has.as_ref().map(|has| has.steps),
             node_fault: self.node.fault.clone(),
             invites: open.count() as u32,
             waiting: self.desk.waiting().count() as u32,
@@ -243,10 +268,13 @@ impl Now<'_> {
     /// What the owner should know.
     fn warnings(&self) -> Vec<String> {
         let mut all = self.config.warnings();
-        let behind = self.desk.behind();
-        all.extend(behind.map(|(ledger, node)| OwnerError::Behind { ledger, node }.to_string()));
+        all.extend(self.desk.doubt().map(|doubt| doubt.to_string()));
+        if self.is_early && !self.node.has_caught_up {
+            all.push(OwnerError::Early.to_string());
+        }
         let unix_s = self.at.1;
         all.extend(fault(self.desk, self.config, self.at));
+        all.extend(self.desk.flood(self.at.0).map(flooded));
         match self.desk.register().map(Register::mandate) {
             None => all.push(
                 "the authority's list has no mandate for this registrar: nobody can join".into(),

@@ -11,6 +11,8 @@ use shoal_daemon::config::{self, DEFAULT_CONTROL_SOCKET, can_be_called};
 use shoal_joining::ENDPOINTS_MAX;
 
 const DAY_S: u64 = 86_400;
+/// Secrets of before that the door may have.
+const DOORS_BEFORE: usize = 3;
 /// Sockets of one registrar.
 const LISTEN_MAX: usize = 16;
 
@@ -135,6 +137,17 @@ impl Config {
             Some(folder) if path.is_relative() => folder.join(path),
             _ => path.to_path_buf(),
         }
+    }
+
+    /// Files for secrets that the door was sealed with before, the newest first. Members who
+    /// joined by them know no other.
+    pub fn doors_before(&self) -> [PathBuf; DOORS_BEFORE] {
+        let file = self.path(&self.door_file);
+        core::array::from_fn(|n| {
+            let mut name = file.clone().into_os_string();
+            name.push(format!(".{}", n + 1));
+            name.into()
+        })
     }
 
     /// What the owner should know of the files.

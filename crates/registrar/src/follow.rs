@@ -12,7 +12,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use shoal_crypto::{NetworkSecret, VerifyKey};
-use shoal_daemon::control::api::{self, Command, Reply, secret_proof};
+use shoal_daemon::control::api::{self, Command, ErrorCode, Reply, secret_proof};
 use shoal_daemon::control::directory::submission;
 use shoal_daemon::control::socket::{CallError, Connection};
 use shoal_daemon::worker::wake::Outlet;
@@ -29,10 +29,36 @@ const STEPS_AT_ONCE: usize = shoal_daemon::membership::chains::STEPS_MAX;
 pub struct Looked {
     /// Its list, if that is newer than the version that was named.
     pub list: Option<Vec<u8>>,
-    /// How many steps of the mandate it has; none where its list lacks the mandate.
-    pub steps: Option<u64>,
+    /// What it has of the mandate; none where its list lacks the mandate.
+    pub has: Option<Has>,
+    /// Whether it knows what a neighbour has.
+    pub has_caught_up: bool,
     /// The other mandates of its list, and how many steps of each it has.
     pub others: Vec<(String, u64)>,
+}
+
+/// What a node has of the registrar's chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Has {
+    /// How many steps.
+    pub steps: u64,
+    /// What the next one names as the one before it.
+    pub head: [u8; 32],
+}
+
+/// Why a node did not do what it was asked for, in words for the registrar's owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// The words.
+    pub text: String,
+    /// Whether it refuses what the registrar signed.
+    pub refuses: bool,
+}
+
+impl From<String> for Trouble {
+    fn from(text: String) -> Trouble {
+        Trouble { text, refuses: false }
+    }
 }
 
 /// What the node has that the registrar did not.
@@ -52,14 +78,14 @@ pub trait Node: Send {
     /// # Errors
     ///
     /// It can't be reached, or does not answer, in words for the registrar's owner.
-    fn look(&mut self, version: u64, mandate: Option<MandateId>) -> Result<Looked, String>;
+    fn look(&mut self, version: u64, mandate: Option<MandateId>) -> Result<Looked, Trouble>;
 
     /// Gives it the next supplements.
     ///
     /// # Errors
     ///
     /// As [`Node::look`]; or it refuses them.
-    fn give(&mut self, steps: &[Supplement]) -> Result<(), String>;
+    fn give(&mut self, steps: &[Supplement]) -> Result<(), Trouble>;
 
     /// The next supplements of another registrar, from this number on.
     ///
@@ -93,8 +119,12 @@ struct Have {
 /// What became of it.
 #[derive(Clone, Debug, Default)]
 pub struct Standing {
-    /// Steps that the node has, as far as it said.
-    pub node_has: Option<u64>,
+    /// What the node has, as far as it said.
+    pub node_has: Option<Has>,
+    /// Whether the node knows what a neighbour has.
+    pub has_caught_up: bool,
+    /// Why the node refuses what the registrar signed, if it does.
+    pub refused: Option<String>,
     /// Of which mandate.
     pub mandate: Option<MandateId>,
     /// Whether it was looked at, with whatever result.
@@ -140,10 +170,19 @@ impl Follower {
                 let done = done.map(|has| (has, ask(&mut node, asks.as_ref(), &news).err()));
                 let mut standing = lock(&shared.standing);
                 match done {
-                    Ok((node_has, fault)) => {
-                        *standing = Standing { node_has, mandate, looked: true, fault };
+                    Ok(((node_has, has_caught_up), fault)) => {
+                        let (looked, refused) = (true, None);
+                        let new =
+                            Standing { node_has, has_caught_up, refused, mandate, looked, fault };
+                        *standing = new;
                     }
-                    Err(fault) => (standing.looked, standing.fault) = (true, Some(fault)),
+                    Err(Trouble { text, refuses }) => {
+                        // A node that is away says nothing new.
+                        if refuses {
+                            standing.refused = Some(text.clone());
+                        }
+                        (standing.looked, standing.fault) = (true, Some(text));
+                    }
                 }
                 shared.looked.notify_all();
             }
@@ -201,37 +240,47 @@ impl Shared {
     }
 }
 
-/// Looks at the node and gives it what it lacks; how many steps it has then.
+/// Looks at the node and gives it what it lacks; what it has then, and whether it knows what a
+/// neighbour has.
 fn turn(
     node: &mut impl Node,
     authority: &VerifyKey,
     (version, mandate): (u64, Option<MandateId>),
     steps: &[Supplement],
     (news, learnt): (&Outlet<News>, &Learnt),
-) -> Result<Option<u64>, String> {
+) -> Result<(Option<Has>, bool), Trouble> {
     let looked = node.look(version, mandate)?;
     if let Some(bytes) = looked.list {
         let list = List::open(authority, &bytes).map_err(|e| format!("the node's list: {e}"))?;
         // Without room the next look brings it again.
         let _later = news.try_send(News::List(Box::new(list)));
     }
-    let given = give(node, looked.steps, steps);
+    let given = give(node, mandate, looked.has, steps);
     // One's own supplements don't wait for others': what is missing the next look brings.
     let _later = learn(node, &looked.others, (news, learnt));
-    given
+    given.map(|has| (has, looked.has_caught_up))
 }
 
-/// Gives the node what it lacks, of which it has so many steps; how many it has then.
+/// Gives the node what it lacks; what it has then. One that has another chain gets nothing: what
+/// followed would freeze the chain everywhere, or be refused.
 fn give(
     node: &mut impl Node,
-    has: Option<u64>,
+    mandate: Option<MandateId>,
+    has: Option<Has>,
     steps: &[Supplement],
-) -> Result<Option<u64>, String> {
+) -> Result<Option<Has>, Trouble> {
     let Some(mut has) = has else { return Ok(None) };
-    while let Some(rest) = steps.get(has as usize..).filter(|rest| !rest.is_empty()) {
+    let start = mandate.map(|id| id.0);
+    let before = has.steps.checked_sub(1).map(|last| steps.get(last as usize));
+    let ours = before.map_or(start, |step| step.map(Supplement::digest));
+    if ours != Some(has.head) {
+        return Ok(Some(has));
+    }
+    while let Some(rest) = steps.get(has.steps as usize..).filter(|rest| !rest.is_empty()) {
         let some = &rest[..rest.len().min(STEPS_AT_ONCE)];
         node.give(some)?;
-        has += some.len() as u64;
+        has.steps += some.len() as u64;
+        has.head = some.last().map_or(has.head, Supplement::digest);
     }
     Ok(Some(has))
 }
@@ -283,16 +332,27 @@ impl ByControl {
     }
 
     fn call(&mut self, command: Command) -> Result<Reply, String> {
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => Connection::connect(&self.socket).map_err(|e| e.to_string())?,
-        };
+        self.connect()?;
+        self.try_call(command).map_err(|e| e.to_string())
+    }
+
+    fn connect(&mut self) -> Result<(), String> {
+        if self.connection.is_none() {
+            let connection = Connection::connect(&self.socket).map_err(|e| e.to_string())?;
+            self.connection = Some(connection);
+        }
+        Ok(())
+    }
+
+    /// Asks over the connection that there is.
+    fn try_call(&mut self, command: Command) -> Result<Reply, CallError> {
+        let Some(mut connection) = self.connection.take() else { return Err(CallError::Closed) };
         let reply = connection.call(command, &[]);
         // After any other error nothing is known of what the stream holds.
         if matches!(&reply, Ok(_) | Err(CallError::Node(_))) {
             self.connection = Some(connection);
         }
-        reply.map_err(|e| e.to_string())
+        reply
     }
 
     /// The list with this version and length.
@@ -314,36 +374,62 @@ impl ByControl {
     }
 }
 
+/// The 32 bytes that this text has as hex.
+fn from_hex(text: &str) -> Option<[u8; 32]> {
+    let mut out = [0; 32];
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    for (n, byte) in out.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * n..2 * n + 2], 16).ok()?;
+    }
+    Some(out)
+}
+
 /// A node that answers something else.
 const ANOTHER: &str = "it gave an unexpected answer: use the `shoal` of the same release for both";
 
 impl Node for ByControl {
-    fn look(&mut self, version: u64, mandate: Option<MandateId>) -> Result<Looked, String> {
+    fn look(&mut self, version: u64, mandate: Option<MandateId>) -> Result<Looked, Trouble> {
         let Reply::Directory(has) = self.call(Command::Directory)? else {
-            return Err(ANOTHER.into());
+            return Err(ANOTHER.to_owned().into());
         };
         let id = mandate.map(|id| id.to_string());
         let found = has.mandates.iter().find(|mandate| Some(&mandate.id) == id.as_ref());
         if let Some(number) = found.and_then(|mandate| mandate.frozen_at) {
-            return Err(format!(
+            let text = format!(
                 "two different supplements with number {number} were signed by this registrar's \
-                 key, so nothing from there on counts anywhere: is its ledger used twice, or was \
-                 its key stolen? The authority must sign a mandate with another serial"
-            ));
+                 key, so nothing from there on counts anywhere: was an older copy of its ledger \
+                 put back, or its key stolen? The authority takes the members over (`shoal \
+                 authority adopt`) and signs a mandate with another serial (`shoal authority \
+                 mandate NAME --anew`)"
+            );
+            return Err(Trouble { text, refuses: true });
         }
-        let steps = found.map(|mandate| mandate.steps);
+        let chain = |mandate: &api::Mandate| {
+            Some(Has { steps: mandate.steps, head: from_hex(&mandate.head)? })
+        };
+        let of_mandate = found.map(|mandate| chain(mandate).ok_or(ANOTHER.to_owned()));
+        let of_mandate = of_mandate.transpose()?;
         let other = |mandate: &&api::Mandate| Some(&mandate.id) != id.as_ref();
         let others = has.mandates.iter().filter(other);
         let others = others.map(|other| (other.id.clone(), other.steps)).collect();
         let newer = has.version > version;
         let list = newer.then(|| self.list(has.version, has.len)).transpose()?;
-        Ok(Looked { list, steps, others })
+        let has_caught_up = has.has_caught_up;
+        Ok(Looked { list, has: of_mandate, has_caught_up, others })
     }
 
-    fn give(&mut self, steps: &[Supplement]) -> Result<(), String> {
-        match self.call(submission(steps))? {
-            Reply::Supplements { .. } => Ok(()),
-            _ => Err(ANOTHER.into()),
+    fn give(&mut self, steps: &[Supplement]) -> Result<(), Trouble> {
+        self.connect()?;
+        match self.try_call(submission(steps)) {
+            Ok(Reply::Supplements { .. }) => Ok(()),
+            Ok(_) => Err(ANOTHER.to_owned().into()),
+            Err(why) => {
+                let refuses =
+                    matches!(&why, CallError::Node(reply) if reply.code == ErrorCode::Mandate);
+                Err(Trouble { text: why.to_string(), refuses })
+            }
         }
     }
 
@@ -370,128 +456,5 @@ impl Node for ByControl {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use shoal_crypto::Identity;
-    use shoal_daemon::worker::wake::{Waker, channel};
-    use shoal_directory::{Entry, Step};
-
-    /// A node that is away for the first turns, and loses what it has in the end.
-    #[derive(Default)]
-    struct Fake {
-        away: usize,
-        has: u64,
-        calls: usize,
-        others: Vec<(String, u64)>,
-    }
-
-    impl Node for Fake {
-        fn look(&mut self, _: u64, _: Option<MandateId>) -> Result<Looked, String> {
-            if self.away > 0 {
-                self.away -= 1;
-                return Err("away".into());
-            }
-            let others = self.others.clone();
-            Ok(Looked { list: None, steps: Some(self.has), others })
-        }
-
-        fn give(&mut self, steps: &[Supplement]) -> Result<(), String> {
-            assert!(steps.len() <= STEPS_AT_ONCE);
-            self.calls += 1;
-            for step in steps {
-                assert_eq!(step.step().number, self.has + 1, "in their order");
-                self.has += 1;
-            }
-            Ok(())
-        }
-
-        fn steps(&mut self, mandate: &str, first: u64) -> Result<Vec<Vec<u8>>, String> {
-            let other = self.others.iter().find(|(other, _)| other == mandate).unwrap();
-            // Two at once.
-            Ok((first..=other.1).take(2).map(|number| vec![number as u8]).collect())
-        }
-
-        fn secret(&mut self, _: &NetworkSecret) -> Result<NetworkSecret, String> {
-            Err("none".into())
-        }
-    }
-
-    fn steps(count: u64) -> Vec<Supplement> {
-        let registrar = Identity::from_seed([1; 32]);
-        let key = registrar.public();
-        let step = |number| Step {
-            mandate: MandateId([2; 32]),
-            number,
-            previous: [3; 32],
-            issued_unix_s: 4,
-            entries: vec![Entry::remove(&key)],
-        };
-        (1..=count).map(|number| step(number).sign(&registrar).unwrap()).collect()
-    }
-
-    #[test]
-    fn a_node_gets_what_it_lacks_whatever_it_had() {
-        let mut node = Fake { away: 1, ..Fake::default() };
-        let authority = shoal_crypto::SigningKey::from_seed([9; 32]).public();
-        let waker = Waker::new().unwrap();
-        let (lists, _inbox) = channel(1, &waker);
-        let all = steps(STEPS_AT_ONCE as u64 + 5);
-        let turn = |node: &mut Fake, steps: &[Supplement]| {
-            super::turn(node, &authority, (1, None), steps, (&lists, &Learnt::new()))
-        };
-        assert_eq!(turn(&mut node, &all[..3]), Err("away".into()));
-        assert_eq!(turn(&mut node, &all[..3]), Ok(Some(3)));
-        assert_eq!((turn(&mut node, &all[..3]), node.calls), (Ok(Some(3)), 1));
-        assert_eq!((turn(&mut node, &all), node.calls), (Ok(Some(all.len() as u64)), 3));
-        // It was restarted with an older file.
-        node.has = 1;
-        assert_eq!(turn(&mut node, &all), Ok(Some(all.len() as u64)));
-        // It has more than the ledger: nothing is given.
-        assert_eq!(turn(&mut node, &all[..9]), Ok(Some(all.len() as u64)));
-    }
-
-    #[test]
-    fn what_other_registrars_signed_is_passed_on_as_far_as_it_is_missing() {
-        let authority = shoal_crypto::SigningKey::from_seed([9; 32]).public();
-        let (outlet, mut inbox) = channel(2, &Waker::new().unwrap());
-        let others = [("a", 3), ("b", 1), ("unknown", 5)].map(|(id, n)| (id.to_owned(), n));
-        let mut node = Fake { others: others.into(), ..Fake::default() };
-        let mut turn = |learnt: [(&str, u64); 2]| {
-            let learnt = learnt.map(|(id, n)| (id.to_owned(), n)).into();
-            super::turn(&mut node, &authority, (1, None), &[], (&outlet, &learnt)).unwrap();
-            let mut all: Vec<u8> = Vec::new();
-            while let Some(news) = inbox.take() {
-                let News::Steps(steps) = news else { panic!("something else") };
-                all.extend(steps.concat());
-            }
-            all
-        };
-        assert_eq!(turn([("a", 0), ("b", 0)]), [1, 2, 1], "two at once");
-        assert_eq!(turn([("a", 2), ("b", 1)]), [3]);
-        assert_eq!(turn([("a", 3), ("b", 1)]).len(), 0);
-        // Its list narrowed one, and then gave it back what it had.
-        assert_eq!(turn([("a", 1), ("b", 1)]), [2, 3]);
-    }
-
-    #[test]
-    fn what_a_node_has_is_told_though_it_does_not_give_the_secret() {
-        let authority = shoal_crypto::SigningKey::from_seed([9; 32]).public();
-        let (outlet, _inbox) = channel(1, &Waker::new().unwrap());
-        let node = Fake { has: 7, ..Fake::default() };
-        let follower = Follower::start(node, authority, outlet).unwrap();
-        let mandate = Some(MandateId([2; 32]));
-        let secret = Some(NetworkSecret([5; 32]));
-        follower.set((1, mandate), (Arc::new(steps(3)), Learnt::new()), secret);
-        let began = std::time::Instant::now();
-        let standing = loop {
-            let standing = follower.standing();
-            if standing.fault.is_some() {
-                break standing;
-            }
-            assert!(began.elapsed() < Duration::from_secs(10), "no fault is told");
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        assert!(standing.fault.unwrap().ends_with("is not here: none"));
-        assert_eq!((standing.node_has, standing.mandate), (Some(7), mandate));
-    }
-}
+#[path = "follow_tests.rs"]
+mod tests;

@@ -3,16 +3,18 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use nix::fcntl::{Flock, FlockArg};
 use shoal_daemon::files::reading;
-use shoal_joining::{Disk, LEDGER_MAX, Ledger};
+use shoal_daemon::worker::clock::unix_ms;
+use shoal_joining::{Disk, End, LEDGER_MAX, Ledger, Record, SUM_LEN};
 
 /// The file, locked until this is dropped.
 pub struct LedgerFile {
     file: Flock<File>,
+    note: Note,
     len: u64,
     /// Bytes of a failed write that could not be cut off again stand behind `len`.
     is_torn: bool,
@@ -24,7 +26,7 @@ impl LedgerFile {
     /// # Errors
     ///
     /// Another process has it, or it can't be read or written, or is damaged.
-    pub fn open(path: &Path) -> anyhow::Result<(LedgerFile, Ledger)> {
+    pub fn open(path: &Path) -> anyhow::Result<(LedgerFile, Ledger, Past)> {
         let at = || path.display().to_string();
         let is_new = !path.exists();
         let mut options = OpenOptions::new();
@@ -42,9 +44,20 @@ impl LedgerFile {
         let bytes = reading::read_open(&file, LEDGER_MAX as u64).with_context(at)?;
         let ledger = Ledger::read(&bytes).with_context(at)?;
         let len = ledger.end.len() as u64;
-        let mut opened = LedgerFile { file, len, is_torn: bytes.len() as u64 > len };
+        let note = Note::of(path);
+        let past = note.read(&bytes[..ledger.end.len()], &ledger);
+        let is_torn = bytes.len() as u64 > len;
+        let mut opened = LedgerFile { file, note, len, is_torn };
         opened.mend().with_context(at)?;
-        Ok((opened, ledger))
+        if past.older.is_none() {
+            opened.note.write(ledger.end.len() as u64, ledger.end.sum());
+        }
+        Ok((opened, ledger, past))
+    }
+
+    /// Notes that the ledger is still in use, so that a start soon after goes on at once.
+    pub fn touch(&mut self) {
+        self.note.touch();
     }
 
     /// Cuts off what stands behind the end.
@@ -55,6 +68,69 @@ impl LedgerFile {
             self.is_torn = false;
         }
         Ok(())
+    }
+}
+
+/// What is known of the ledger besides its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Past {
+    /// Bytes that it has, and bytes that it had: it is an older copy, or another ledger.
+    pub older: Option<(usize, usize)>,
+    /// Whether it is new, or was in use a moment ago, so that no backup was put back meanwhile.
+    pub is_recent: bool,
+}
+
+/// A start so soon after the ledger was in use needs no word of the network.
+const RECENT_S: u64 = 30;
+
+/// The ledger's end, noted in a file `ledger.end` beside it: its length, its last sum as hex, and
+/// when it was in use, in seconds since 1970.
+struct Note {
+    path: PathBuf,
+    /// None while the ledger is an older copy, of which nothing is noted.
+    end: Option<(u64, [u8; SUM_LEN])>,
+}
+
+impl Note {
+    fn of(ledger: &Path) -> Note {
+        let mut path = ledger.to_path_buf().into_os_string();
+        path.push(".end");
+        Note { path: path.into(), end: None }
+    }
+
+    fn read(&self, bytes: &[u8], ledger: &Ledger) -> Past {
+        let text = std::fs::read_to_string(&self.path).unwrap_or_default();
+        let mut words = text.split_whitespace();
+        let mut number = || words.next().and_then(|word| word.parse::<u64>().ok());
+        let (len, used) = (number(), number());
+        let sum =
+            text.split_whitespace().nth(2).and_then(|word| u64::from_str_radix(word, 16).ok());
+        let (Some(len), Some(used), Some(sum)) = (len, used, sum) else {
+            // A ledger without steps and without a note is a new one.
+            let is_step = |record: &Record| matches!(record, Record::Step { .. });
+            let is_recent = !ledger.records.iter().any(is_step);
+            return Past { older: None, is_recent };
+        };
+        let had = usize::try_from(len).unwrap_or(usize::MAX);
+        let was = End::was(bytes, had, &sum.to_be_bytes());
+        let age_s = (unix_ms() / 1_000).checked_sub(used);
+        let is_recent = was && age_s.is_some_and(|age_s| age_s <= RECENT_S);
+        Past { older: (!was).then_some((bytes.len(), had)), is_recent }
+    }
+
+    fn write(&mut self, len: u64, sum: [u8; SUM_LEN]) {
+        self.end = Some((len, sum));
+        self.touch();
+    }
+
+    fn touch(&self) {
+        let Some((len, sum)) = self.end else { return };
+        let (now, sum) = (unix_ms() / 1_000, u64::from_be_bytes(sum));
+        let fresh = self.path.with_extension("end.new");
+        let text = format!("{len} {now} {sum:016x}\n");
+        // Without it the next start waits for word of the network.
+        let _unwritten =
+            std::fs::write(&fresh, text).and_then(|()| std::fs::rename(&fresh, &self.path));
     }
 }
 
@@ -71,7 +147,12 @@ impl Disk for LedgerFile {
         file.seek(SeekFrom::Start(*len))?;
         let written = file.write_all(bytes).and_then(|()| file.sync_data());
         match written {
-            Ok(()) => self.len += bytes.len() as u64,
+            Ok(()) => {
+                self.len += bytes.len() as u64;
+                if let Some(sum) = bytes.last_chunk() {
+                    self.note.write(self.len, *sum);
+                }
+            }
             Err(_) => {
                 self.is_torn = true;
                 // If it fails, the next write tries again first.
@@ -85,7 +166,7 @@ impl Disk for LedgerFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shoal_joining::{End, Record, TokenHash};
+    use shoal_joining::TokenHash;
 
     fn record(n: u8) -> Record {
         Record::Withdrawn(TokenHash([n; 32]))
@@ -95,7 +176,7 @@ mod tests {
     fn what_was_appended_is_read_and_a_torn_end_is_cut_off() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger");
-        let (mut file, ledger) = LedgerFile::open(&path).unwrap();
+        let (mut file, ledger, _) = LedgerFile::open(&path).unwrap();
         assert!(ledger.records.is_empty() && ledger.end == End::EMPTY);
         let (first, end) = ledger.end.append(&record(1));
         file.append(&first).unwrap();
@@ -105,13 +186,44 @@ mod tests {
         let (second, _) = end.append(&record(2));
         let half = [&first[..], &second[..second.len() - 3]].concat();
         std::fs::write(&path, half).unwrap();
-        let (mut file, ledger) = LedgerFile::open(&path).unwrap();
+        let (mut file, ledger, _) = LedgerFile::open(&path).unwrap();
         assert_eq!((ledger.records, ledger.end), (vec![record(1)], end));
         assert_eq!(std::fs::read(&path).unwrap(), first);
         file.append(&second).unwrap();
         drop(file);
-        let (_, ledger) = LedgerFile::open(&path).unwrap();
+        let (_, ledger, _) = LedgerFile::open(&path).unwrap();
         assert_eq!(ledger.records, [record(1), record(2)]);
+    }
+
+    #[test]
+    fn an_older_copy_is_told_by_the_note_of_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger");
+        let (mut file, ledger, past) = LedgerFile::open(&path).unwrap();
+        assert_eq!(past, Past { older: None, is_recent: true }, "it is new");
+        let (first, end) = ledger.end.append(&record(1));
+        let (second, _) = end.append(&record(2));
+        file.append(&first).unwrap();
+        file.append(&second).unwrap();
+        drop(file);
+        let past = || LedgerFile::open(&path).unwrap().2;
+        assert_eq!(past(), Past { older: None, is_recent: true });
+        std::fs::write(&path, &first).unwrap();
+        let older =
+            Past { older: Some((first.len(), first.len() + second.len())), is_recent: false };
+        assert_eq!((past(), past()), (older, older), "also the next time");
+        let (other, _) = end.append(&record(3));
+        std::fs::write(&path, [&first[..], &other].concat()).unwrap();
+        assert!(past().older.is_some(), "another record in its place");
+        let (third, _) = end.append(&record(2)).1.append(&record(3));
+        std::fs::write(&path, [&first[..], &second, &third].concat()).unwrap();
+        assert_eq!(past().older, None, "killed before it was noted");
+        let note = folder.path().join("ledger.end");
+        let text = std::fs::read_to_string(&note).unwrap();
+        let used = text.split_whitespace().nth(1).unwrap();
+        let long_ago = text.replace(used, "1700000000");
+        std::fs::write(&note, long_ago).unwrap();
+        assert_eq!(past(), Past { older: None, is_recent: false });
     }
 
     #[test]

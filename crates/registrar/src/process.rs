@@ -22,13 +22,13 @@ use shoal_daemon::privileges;
 use shoal_daemon::worker::clock::{Clock, unix_ms};
 use shoal_daemon::worker::wake::{Inbox, Waker, channel};
 use shoal_directory::{List, MandateId, Register, SIZE_MAX};
-use shoal_joining::{Desk, DeskConfig, Output, OwnerError};
+use shoal_joining::{Desk, DeskConfig, Output};
 use shoal_wire::Time;
 
 use crate::answers::{self, Now};
 use crate::config::Config;
 use crate::follow::{ByControl, Follower, News};
-use crate::ledger::LedgerFile;
+use crate::ledger::{LedgerFile, Past};
 use crate::newest::Newest;
 use crate::secrets::Secrets;
 
@@ -42,6 +42,11 @@ const BATCH: usize = 64;
 const DATAGRAM_MAX: usize = 1_500;
 /// How long the first look at the node may take. One that is away is not waited for longer.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
+/// How long after its start a registrar signs nothing, unless a neighbour of the node has said what
+/// it knows: neighbours are there within seconds.
+const EARLY: Duration = Duration::from_secs(30);
+/// How often the ledger's note is written, if nothing else happens.
+const TOUCH_EVERY: Duration = Duration::from_secs(10);
 /// Receive buffer asked of the kernel per socket, in bytes.
 const RECEIVE_BUFFER: usize = 1 << 20;
 
@@ -79,11 +84,17 @@ struct Process {
     told: (u64, u64, bool),
     /// Steps of others that it was told of.
     told_learnt: Vec<(MandateId, u64)>,
-    /// The log says that the ledger is an older copy.
-    is_behind: bool,
+    /// Why the ledger may not be the newest one, as the log has it.
+    said_doubt: Option<String>,
+    /// From then on it signs though no neighbour has said what it knows.
+    signs_at: Time,
+    /// When the ledger's note is written again.
+    touch_at: Time,
     /// The log has this fault of the desk.
     said_fault: Option<String>,
     log: Log,
+    /// The log says that somebody floods the door.
+    said_flood: bool,
 }
 
 impl Process {
@@ -107,7 +118,8 @@ impl Process {
         warnings.extend(privileges::seal().context("can't give up rights")?);
         log.queue.start().context("can't start the thread of the log")?;
         // Read as the user that it is from now on, so that what can't be read later is found now.
-        let (mut desk, public_key, mut secrets) = open_desk(&config, clock.now())?;
+        let (mut desk, public_key, mut secrets, past) = open_desk(&config, clock.now())?;
+        let signs_at = clock.now() + if past.is_recent { Duration::ZERO } else { EARLY };
         secrets.choose(&mut desk, clock.now());
         server.start().context("can't serve the control socket")?;
         let (outlet, news) = channel(LISTS, &waker);
@@ -136,9 +148,12 @@ impl Process {
             bytes_out,
             told,
             told_learnt: Vec::new(),
-            is_behind: false,
+            said_doubt: None,
+            signs_at,
+            touch_at: Time::ZERO,
             said_fault: None,
             log,
+            said_flood: false,
         };
         // A ledger that is older than what the node knows must be seen before anything is signed.
         process.tell_follower();
@@ -160,6 +175,7 @@ impl Process {
             }
             self.secrets.handle_timeout(self.clock.now());
             self.newest.handle_timeout(self.clock.now());
+            self.touch();
             self.note_node();
             for (socket, _) in ready.iter().enumerate().filter(|(_, ready)| **ready) {
                 self.receive(socket);
@@ -183,7 +199,19 @@ impl Process {
                 }
             }
             self.note_fault();
+            self.note_flood();
         }
+    }
+
+    /// Logs once when somebody floods the door, and when he stops.
+    fn note_flood(&mut self) {
+        let flood = self.desk.flood(self.clock.now());
+        match flood {
+            Some(count) if !self.said_flood => tracing::warn!("{}", answers::flooded(count)),
+            None if self.said_flood => tracing::info!("nobody floods the door any more"),
+            _ => {}
+        }
+        self.said_flood = flood.is_some();
     }
 
     /// Logs once why newcomers and members are refused for a fault of the registrar's own.
@@ -221,7 +249,7 @@ impl Process {
 
     /// How long to wait at most: until there is something to do without being woken.
     fn patience(&self) -> PollTimeout {
-        let next = [self.secrets.poll_timeout(), self.newest.poll_timeout()];
+        let next = [self.secrets.poll_timeout(), self.newest.poll_timeout(), Some(self.touch_at)];
         let Some(next) = next.into_iter().flatten().min() else { return PollTimeout::NONE };
         let ms = next.since(self.clock.now()).as_nanos().div_ceil(1_000_000);
         PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)
@@ -259,12 +287,14 @@ impl Process {
         let at = self.at();
         let faults = [self.secrets.fault(), self.newest.fault()];
         let faults = faults.into_iter().flatten().map(str::to_owned).collect();
+        let is_early = self.signs_at > at.0;
         let Process { desk, config, listen, follower, bytes_out, public_key, log, .. } = self;
         let now = Now {
             desk,
             config,
             listen,
             node: follower.standing(),
+            is_early,
             faults,
             log,
             bytes_out: *bytes_out,
@@ -293,14 +323,25 @@ impl Process {
     /// Has the desk know what the node has.
     fn note_node(&mut self) {
         let standing = self.follower.standing();
-        if let Some((mandate, steps)) = standing.mandate.zip(standing.node_has) {
-            self.desk.set_known(mandate, steps);
+        self.desk.set_early(self.clock.now() < self.signs_at && !standing.has_caught_up);
+        if let Some((mandate, has)) = standing.mandate.zip(standing.node_has) {
+            self.desk.set_known(mandate, has.steps, has.head);
         }
-        let behind = self.desk.behind();
-        if let Some((ledger, node)) = behind.filter(|_| !self.is_behind) {
-            tracing::error!("{}", OwnerError::Behind { ledger, node });
+        self.desk.set_refused(standing.refused);
+        let doubt = self.desk.doubt().map(|doubt| doubt.to_string());
+        if let Some(doubt) = doubt.as_ref().filter(|_| self.said_doubt.is_none()) {
+            tracing::error!("{doubt}");
         }
-        self.is_behind = behind.is_some();
+        self.said_doubt = doubt;
+    }
+
+    /// Notes now and then that the ledger is in use.
+    fn touch(&mut self) {
+        let now = self.clock.now();
+        if self.touch_at <= now {
+            self.desk.disk_mut().touch();
+            self.touch_at = now + TOUCH_EVERY;
+        }
     }
 
     fn tell_follower(&mut self) {
@@ -318,7 +359,9 @@ impl Process {
     }
 }
 
-fn open_desk(config: &Config, now: Time) -> anyhow::Result<(Desk<LedgerFile>, PublicKey, Secrets)> {
+type Opened = (Desk<LedgerFile>, PublicKey, Secrets, Past);
+
+fn open_desk(config: &Config, now: Time) -> anyhow::Result<Opened> {
     let identity = keys::load_identity(&config.path(&config.key_file))?;
     let authority = config.authority()?;
     let list_file = config.path(&config.list_file);
@@ -327,8 +370,11 @@ fn open_desk(config: &Config, now: Time) -> anyhow::Result<(Desk<LedgerFile>, Pu
     let list = List::open(&authority, &list).with_context(at)?;
     let public = identity.public();
     let secrets = Secrets::load(config)?;
+    let doors_before = config.doors_before().into_iter().filter(|file| file.exists());
+    let doors_before = doors_before.map(|file| keys::load_door(&file, None));
     let desk = DeskConfig {
         door: keys::load_door(&config.path(&config.door_file), None)?,
+        doors_before: doors_before.collect::<Result<_, _>>()?,
         network_secret: secrets.own(),
         authority,
         endpoints: config.endpoints.clone(),
@@ -336,10 +382,13 @@ fn open_desk(config: &Config, now: Time) -> anyhow::Result<(Desk<LedgerFile>, Pu
         staleness_max: config.staleness_max(),
         identity,
     };
-    let (file, ledger) = LedgerFile::open(&config.path(&config.ledger_file))?;
+    let (file, ledger, past) = LedgerFile::open(&config.path(&config.ledger_file))?;
     let seed = keys::os_random().context("the system gives no random bytes")?;
-    let desk = Desk::open(desk, list, ledger, file, seed, (now, unix_ms() / 1_000))?;
-    Ok((desk, public, secrets))
+    let mut desk = Desk::open(desk, list, ledger, file, seed, (now, unix_ms() / 1_000))?;
+    if let Some((has, had)) = past.older {
+        desk.set_older(has, had);
+    }
+    Ok((desk, public, secrets, past))
 }
 
 fn open_sockets(listen: &[SocketAddr]) -> anyhow::Result<(Vec<UdpSocket>, Vec<SocketAddr>)> {

@@ -32,6 +32,7 @@ pub(crate) fn directory(parts: &Parts, now: Time) -> Reply {
         len: list.bytes().len() as u64,
         issued_unix_s: list.content().issued_unix_s,
         mandates: status.mandates,
+        has_caught_up: authority.has_caught_up(),
     }))
 }
 

@@ -162,6 +162,11 @@ impl Authority {
         [lists.map(|(at, _)| at), steps, self.secret_timeout()].into_iter().flatten().min()
     }
 
+    /// True if a neighbour has said what supplements it has, and none of them is missing here.
+    pub fn has_caught_up(&self) -> bool {
+        self.supplements.exchange.as_ref().is_some_and(Chains::has_caught_up)
+    }
+
     /// What became of supplements between neighbours.
     pub fn chain_stats(&self) -> ChainStats {
         self.supplements.exchange.as_ref().map(Chains::stats).unwrap_or_default()

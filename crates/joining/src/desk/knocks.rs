@@ -1,8 +1,7 @@
 //! Knocks that came before.
 //!
-//! Whoever sees a knock on its way can send copies from any address. Each would cost public-key
-//! work and a visit, and would draw a welcome, so that the registrar would serve as a reflector and
-//! newcomers would find the table of visits full. So a knock is read few times, whoever sends it.
+//! A knock that was read is not read often again: each time costs public-key work, and draws a
+//! welcome.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,14 +9,13 @@ use shoal_crypto::hash;
 use shoal_session::outer::Lead;
 use shoal_wire::DropReason;
 
-/// Names a knock: a hash of all that it says. Its leading bytes alone would not do: whoever has an
-/// invite could seal another knock behind them and have the true one taken for a copy.
+/// Names a knock: a hash of all that it says. Its number alone would not do: whoever has an invite
+/// could seal another knock under it and have the true one taken for a copy.
 type Name = [u8; 32];
 
 /// Knocks that are remembered: those of 80 s at least, at the pace at which they are read.
 const KNOCKS_MAX: usize = 8_192;
-/// Times that a knock is read. A newcomer sends the same one to each endpoint of the registrar, so
-/// it may come from several addresses, and from another one after a change of network.
+/// Times that a knock is read: one that was refused is read again, since the answer may be lost.
 const READS_MAX: u8 = 4;
 
 /// The last knocks, and how often each was read.
@@ -28,11 +26,11 @@ pub(super) struct Knocks {
 }
 
 impl Knocks {
-    /// The name of a knock that passed the door secret, if it may be read once more.
+    /// The name of a knock, if it may be read once more.
     ///
     /// Errors: `replayed_handshake`.
-    pub(super) fn look(&self, lead: &Lead, body: &[u8]) -> Result<Name, DropReason> {
-        let name = hash(&[&lead[..], body].concat());
+    pub(super) fn look(&self, number: &Lead, message: &[u8]) -> Result<Name, DropReason> {
+        let name = hash(&[&number[..], message].concat());
         let reads = self.reads.get(&name).copied().unwrap_or(0);
         (reads < READS_MAX).then_some(name).ok_or(DropReason::ReplayedHandshake)
     }

@@ -10,6 +10,7 @@ use super::visits::VisitId;
 use super::{Desk, Disk};
 use crate::messages::{Answer, Refusal, rekey_said};
 use crate::record::Cause;
+use crate::tokens::TokenHash;
 
 /// Least time between two keys of one member, in seconds: each is one of those that the mandate may
 /// ever admit, so a member could else use the mandate up.
@@ -38,6 +39,12 @@ impl Replaced {
     /// Whether the key with this first half was replaced.
     pub(super) fn has(&self, half: &[u8; 32]) -> bool {
         self.pairs.contains_key(half)
+    }
+
+    /// The key that this one replaced.
+    fn before(&self, key: &PublicKey) -> Option<PublicKey> {
+        let pair = self.pairs.values().find(|(_, after)| after == key);
+        pair.map(|(before, _)| *before)
     }
 
     /// Whether the key with this first half is a new one.
@@ -88,6 +95,18 @@ impl<D: Disk> Desk<D> {
             return Err(Refusal::Replaced);
         }
         Ok(Answer::Left)
+    }
+
+    /// The invite by which this member, or one whose key it has replaced, joined.
+    pub(super) fn invite_of(&self, key: &PublicKey) -> Option<TokenHash> {
+        let mut key = *key;
+        for _ in 0..=self.replaced.pairs.len() {
+            if let Some(token) = self.joined_by.get(&key) {
+                return Some(*token);
+            }
+            key = self.replaced.before(&key)?;
+        }
+        None
     }
 
     /// Until when a membership that is signed now lasts.

@@ -1,3 +1,4 @@
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use shoal_crypto::{Identity, Rng, Secret, SigningKey};
@@ -6,7 +7,7 @@ use shoal_wire::Time;
 
 use super::*;
 use crate::desk::{DeskConfig, Output};
-use crate::door::Knock;
+use crate::door::{Hello, Knock};
 use crate::frame::Channel;
 use crate::invite::DoorSecret;
 use crate::ledger::Ledger;
@@ -50,6 +51,7 @@ fn desk() -> Desk<Nowhere> {
     let config = DeskConfig {
         identity: key(7),
         door: DoorSecret::new([1; 16]),
+        doors_before: Vec::new(),
         authority: authority.public(),
         network_secret: Secret::new([5; 32]),
         endpoints: vec!["192.0.2.1:7500".parse().unwrap()],
@@ -60,14 +62,33 @@ fn desk() -> Desk<Nowhere> {
     Desk::open(config, list(&authority), ledger, Nowhere, [3; 32], AT).unwrap()
 }
 
-/// Knocks with a key; the channel.
+const FROM: ([u8; 4], u16) = ([198, 51, 100, 1], 4_000);
+
+/// Says hello and knocks with a key; the channel.
 fn visit(desk: &mut Desk<Nowhere>, own: &Identity, token: &Token, rng: &mut Rng) -> Channel {
+    visit_from(desk, (own, token), (FROM.into(), AT), rng)
+}
+
+fn visit_from(
+    desk: &mut Desk<Nowhere>,
+    (own, token): (&Identity, &Token),
+    (from, at): (SocketAddr, (Time, u64)),
+    rng: &mut Rng,
+) -> Channel {
     let (registrar, door) = (key(7).public(), DoorSecret::new([1; 16]));
-    let knock = Knock::new(own, &registrar, &door, token, rng).unwrap();
-    let from = "198.51.100.1:4000".parse().unwrap();
-    desk.handle_datagram(AT, from, &mut knock.frame.clone()).unwrap();
-    let Some(Output::Send(_, welcome)) = desk.poll_output() else { panic!("no welcome") };
-    knock.welcomed(&welcome).unwrap().0
+    let hello = Hello::new(&registrar, &door, rng);
+    desk.handle_datagram(at, from, &mut hello.frame.clone()).unwrap();
+    let Some(Output::Send(_, cookie)) = desk.poll_output() else { panic!("no cookie") };
+    let what = (token, &hello.cookie(&cookie).unwrap());
+    let mut knock = Knock::new(own, &registrar, &door, what, rng).unwrap();
+    for mut frame in knock.frames.clone() {
+        desk.handle_datagram(at, from, &mut frame).unwrap();
+    }
+    let mut welcome = None;
+    while let Some(Output::Send(_, frame)) = desk.poll_output() {
+        welcome = knock.take(&frame).unwrap();
+    }
+    welcome.expect("a welcome").channel
 }
 
 /// Asks, and reads the answer.
@@ -78,8 +99,7 @@ fn ask(
     rng: &mut Rng,
 ) -> Answer {
     let mut frame = channel.seal(rng.array(), &request.encode()).unwrap();
-    let from = "198.51.100.1:4000".parse().unwrap();
-    desk.handle_datagram(AT, from, &mut frame).unwrap();
+    desk.handle_datagram(AT, FROM.into(), &mut frame).unwrap();
     loop {
         match desk.poll_output() {
             Some(Output::Send(_, bytes)) => {
@@ -155,24 +175,83 @@ fn both_keys_sign_and_for_this_handshake_alone() {
 }
 
 #[test]
-fn visits_that_say_nothing_end_when_others_come() {
+fn who_is_removed_leaves_the_invite_by_which_it_joined() {
+    let (mut desk, mut rng) = (desk(), Rng::new([8; 32]));
+    let token = invite(&mut desk, 3);
+    join(&mut desk, &token, 9, Wish::default(), &mut rng);
+    let (old, new) = (key(9), key(10));
+    let mut channel = visit(&mut desk, &old, &Token::new([0; 16]), &mut rng);
+    let said = rekey_said(channel.binding(), &new.public());
+    let signatures = [old.sign(&said), new.sign(&said)];
+    let request = Request::Rekey { key: new.public(), signatures };
+    let answer = ask(&mut desk, &mut channel, &request, &mut rng);
+    assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+    let name = desk.register().unwrap().members().next().unwrap().name.clone();
+    assert_eq!(desk.remove(&name, AT).unwrap(), Some(token.hash()), "also by another key");
+    while desk.poll_output().is_some() {}
+    // By it the same machine comes back with another key, until it is withdrawn.
+    assert!(matches!(join(&mut desk, &token, 11, Wish::default(), &mut rng).1, Answer::Granted(_)));
+    desk.withdraw(&token.hash()).unwrap();
+    let name = desk.register().unwrap().members().next().unwrap().name.clone();
+    assert_eq!(desk.remove(&name, AT).unwrap(), None);
+}
+
+#[test]
+fn visits_that_get_no_further_end_when_others_come() {
     let (mut desk, mut rng) = (desk(), Rng::new([8; 32]));
     let token = invite(&mut desk, 9);
-    let (registrar, door) = (key(7).public(), DoorSecret::new([1; 16]));
     let mut knock = |desk: &mut Desk<Nowhere>, n: u16, ms: u64| {
         let own = Identity::from_seed([20 + n as u8; 32]);
-        let mut frame = Knock::new(&own, &registrar, &door, &token, &mut rng).unwrap().frame;
-        let (from, at) = (([198, 51, 100, 1], 4_000 + n), (Time::from_millis(ms), START));
-        desk.handle_datagram(at, from.into(), &mut frame).unwrap();
+        let from = (([198, 51, 100, 1], 4_000 + n).into(), (Time::from_millis(ms), START));
+        visit_from(desk, (&own, &token), from, &mut rng)
     };
-    for n in 0..40 {
-        knock(&mut desk, n, u64::from(n) * 100);
-    }
+    let mut channels: Vec<_> = (0..40).map(|n| knock(&mut desk, n, u64::from(n) * 100)).collect();
     assert_eq!(desk.visits.len(), 40);
+    // Whatever a visitor says again and again, it gets no further by it.
+    let from = ([198, 51, 100, 1], 4_000).into();
+    let mut say = |desk: &mut Desk<Nowhere>, ms: u64| {
+        let mut frame = channels[0].seal([ms as u8; 16], &Request::Await.encode()).unwrap();
+        desk.handle_datagram((Time::from_millis(ms), START), from, &mut frame).unwrap();
+        while desk.poll_output().is_some() {}
+    };
+    say(&mut desk, 30_000);
+    say(&mut desk, 59_000);
     knock(&mut desk, 40, 62_000);
     assert_eq!(desk.visits.len(), 20, "those that came in the first two seconds are gone");
     knock(&mut desk, 41, 80_000);
     assert_eq!(desk.visits.len(), 2);
+}
+
+#[test]
+fn places_are_shared_by_token_and_address_and_some_are_members_alone() {
+    let (mut desk, mut rng) = (desk(), Rng::new([8; 32]));
+    let [leaked, good] = [9, 9].map(|uses| invite(&mut desk, uses));
+    let mut knock = |desk: &mut Desk<Nowhere>, token: &Token, n: u32, from: [u8; 4]| {
+        let mut seed = [77; 32];
+        seed[..4].copy_from_slice(&n.to_be_bytes());
+        // Slow enough for the budget, and fast enough that no visit ends.
+        let at = (Time::from_millis(1_000 + u64::from(n) * 11), START);
+        let from = ((from, (n % 60_000) as u16).into(), at);
+        visit_from(desk, (&Identity::from_seed(seed), token), from, &mut rng)
+    };
+    for n in 0..3_700 {
+        // Shares of addresses are another matter.
+        knock(&mut desk, &leaked, n, [203, 0, (n % 8) as u8, 1]);
+    }
+    assert_eq!(desk.visits.len(), 4_096 - 512);
+    knock(&mut desk, &good, 3_701, [198, 51, 100, 9]);
+    let mut honest = knock(&mut desk, &leaked, 3_702, [198, 51, 100, 8]);
+    for n in 3_703..3_800 {
+        knock(&mut desk, &leaked, n, [203, 0, (n % 8) as u8, 1]);
+    }
+    assert_eq!(desk.visits.len(), 4_096 - 512);
+    let mut frame = honest.seal([9; 16], &Request::Await.encode()).unwrap();
+    let from = ([198, 51, 100, 8], 3_702).into();
+    desk.handle_datagram((Time::from_millis(43_000), START), from, &mut frame).unwrap();
+    assert!(
+        desk.drops()[&shoal_wire::DropReason::TableFull] > 200
+            && desk.flood(Time::from_millis(43_000)).is_none()
+    );
 }
 
 #[test]

@@ -17,6 +17,25 @@ use crate::messages::{Refusal, Wish};
 use crate::record::{Cause, Record};
 use crate::tokens::{Terms, TermsError, Token, TokenHash};
 
+/// What the node beside the registrar has of a mandate's chain.
+pub(super) struct Known {
+    mandate: MandateId,
+    steps: u64,
+    /// What its next step names as the one before it.
+    head: [u8; 32],
+}
+
+/// Why nothing is signed for now.
+#[derive(Default)]
+pub(super) struct Hold {
+    /// The node refuses what was signed, in its words.
+    refused: Option<String>,
+    /// Bytes of the ledger, and bytes that it is known to have had.
+    older: Option<(usize, usize)>,
+    /// Nobody has said yet what the network has.
+    pub(super) is_early: bool,
+}
+
 impl<D: Disk> Desk<D> {
     /// Gives out an invite; it holds once this returns.
     ///
@@ -137,25 +156,45 @@ impl<D: Disk> Desk<D> {
         Ok(())
     }
 
-    /// Ends a membership of this mandate for good.
+    /// Ends a membership of this mandate for good. Returns the invite by which the member joined,
+    /// if it still has uses: whoever has it can join again with another key.
     ///
     /// # Errors
     ///
     /// There is no such member, or the ledger can't be written.
-    pub fn remove(&mut self, name: &str, at: (Time, u64)) -> Result<(), OwnerError> {
+    pub fn remove(&mut self, name: &str, at: (Time, u64)) -> Result<Option<TokenHash>, OwnerError> {
         let find = |is: &dyn Fn(&Member) -> bool| self.register()?.members().find(|m| is(m));
         let member = find(&|m| m.name == name).or_else(|| find(&|m| fold(&m.name) == fold(name)));
         let key = member.map(|member| member.key).ok_or(OwnerError::NoMember)?;
         if self.is_adopted(&key) {
             return Err(OwnerError::Adopted);
         }
-        self.step(Cause::Removed, key, vec![Entry::remove(&key)], at)
+        let invite = self.invite_of(&key);
+        self.step(Cause::Removed, key, vec![Entry::remove(&key)], at)?;
+        Ok(invite.filter(|token| matches!(self.tokens.standing(at.1, token), Some(Ok(_)))))
     }
 
-    /// Takes in how many steps of a mandate the node beside the registrar has. While those are more
-    /// than the ledger's, nothing is signed: it would have a number that was signed before.
-    pub fn set_known(&mut self, mandate: MandateId, steps: u64) {
-        self.known = Some((mandate, steps));
+    /// Takes in what the node beside the registrar has of a mandate: how many steps, and what the
+    /// next one names as the one before it. While those are more than the ledger's, or others,
+    /// nothing is signed: it would have a number that was signed before.
+    pub fn set_known(&mut self, mandate: MandateId, steps: u64, head: [u8; 32]) {
+        self.known = Some(Known { mandate, steps, head });
+    }
+
+    /// The node beside the registrar refuses what was signed, and says why; or does so no more.
+    pub fn set_refused(&mut self, why: Option<String>) {
+        self.hold.refused = why;
+    }
+
+    /// The ledger has so many bytes, and is known to have had more, or others.
+    pub fn set_older(&mut self, has: usize, had: usize) {
+        self.hold.older = Some((has, had));
+    }
+
+    /// Whether nobody has said yet what the network has. Until then nothing is signed, and who asks
+    /// for it gets no answer: it asks again.
+    pub fn set_early(&mut self, is_early: bool) {
+        self.hold.is_early = is_early;
     }
 
     /// Takes in what another registrar of the list signed, as the node beside this one has it: its
@@ -175,12 +214,22 @@ impl<D: Disk> Desk<D> {
         others.map(|other| (other.id(), other.len()))
     }
 
-    /// Steps of the ledger and of the node, where the ledger has fewer: it is an older copy.
-    pub fn behind(&self) -> Option<(u64, u64)> {
-        let register = self.register()?;
-        let (_, node) = self.known.filter(|(mandate, _)| *mandate == register.id())?;
-        let ledger = register.len();
-        (ledger < node).then_some((ledger, node))
+    /// Why the ledger may not be the newest one, so that nothing is signed with it.
+    pub fn doubt(&self) -> Option<OwnerError> {
+        self.check_known().err()
+    }
+
+    /// Compares the ledger with what the node has.
+    fn compare(&self) -> Result<(), OwnerError> {
+        let Some(register) = self.register() else { return Ok(()) };
+        let known = self.known.as_ref().filter(|known| known.mandate == register.id());
+        let Some(Known { steps, head, .. }) = known else { return Ok(()) };
+        let ours = match register.step(*steps) {
+            Some(step) => step.digest(),
+            None if *steps == 0 => register.id().0,
+            None => return Err(OwnerError::Behind { ledger: register.len(), node: *steps }),
+        };
+        if ours == *head { Ok(()) } else { Err(OwnerError::Diverged { number: *steps }) }
     }
 
     /// Why the registrar could not do what it was last asked for, until it can write again: its
@@ -192,8 +241,8 @@ impl<D: Disk> Desk<D> {
     /// What a visitor hears of an error, which the owner hears as [`Desk::fault`].
     pub(super) fn refused(&mut self, error: &OwnerError) -> Refusal {
         let refusal = error.refusal();
-        // That the ledger is behind is `behind`'s to say, as long as it is.
-        if refusal == Refusal::Registrar && !matches!(error, OwnerError::Behind { .. }) {
+        // Of the ledger `doubt` speaks, as long as that lasts.
+        if refusal == Refusal::Registrar && !error.is_doubt() {
             self.fault = Some(error.to_string());
         }
         refusal
@@ -206,8 +255,12 @@ impl<D: Disk> Desk<D> {
         if let Some(((_, signed), (_, counts))) = signed.filter(|(s, r)| s.1 > r.1) {
             return Err(OwnerError::Narrowed { counts, signed });
         }
-        let behind = |(ledger, node)| Err(OwnerError::Behind { ledger, node });
-        self.behind().map_or(Ok(()), behind)
+        self.compare()?;
+        if let Some((has, had)) = self.hold.older {
+            return Err(OwnerError::Older { has, had });
+        }
+        let refused = self.hold.refused.clone();
+        refused.map_or(Ok(()), |why| Err(OwnerError::NodeRefuses(why)))
     }
 
     /// Whether the authority has made this key a member of its own, so that nothing that the
@@ -296,6 +349,42 @@ pub enum OwnerError {
         /// Steps that the node has.
         node: u64,
     },
+    /// The ledger and the node have different supplements with one number.
+    #[error(
+        "the supplement with number {number} that the node here has is another one than this \
+         ledger's: this registrar has signed that number twice, from an older copy of the ledger. \
+         Nothing more is signed, since nothing that follows would count. Stop the registrar and \
+         put the newest ledger back; if it is lost, the authority takes the members over (`shoal \
+         authority adopt`) and gives a mandate with another serial (`shoal authority mandate NAME \
+         --anew`); who joined by the ledger here, and is no member elsewhere, joins anew"
+    )]
+    Diverged {
+        /// The number.
+        number: u64,
+    },
+    /// The ledger was longer, or another one.
+    #[error(
+        "this ledger has {has} bytes, and the registrar had written {had}: it is an older copy, \
+         without invites that were used or withdrawn since. Nothing is signed with it. Stop the \
+         registrar and put the newest ledger back. If that is lost, void all invites by `shoal \
+         registrar door --new`, remove the file `ledger.end` beside the ledger, and start again"
+    )]
+    Older {
+        /// Bytes that it has.
+        has: usize,
+        /// Bytes that it had.
+        had: usize,
+    },
+    /// The node does not take what was signed.
+    #[error("the node here refuses what this registrar signed, so nothing more is signed: {0}")]
+    NodeRefuses(String),
+    /// The registrar has just started.
+    #[error(
+        "the registrar has just started, and no neighbour of the node here has said yet what it \
+         knows. It signs from then on, or 30 s after its start: a ledger from a backup would else \
+         sign a number twice. Try again then"
+    )]
+    Early,
     /// The list's mandate does not allow what was signed under it before.
     #[error(
         "of the {signed} supplements of this registrar the list's mandate allows the first \
@@ -331,6 +420,18 @@ pub enum OwnerError {
 }
 
 impl OwnerError {
+    /// Whether it is about the ledger being the newest one.
+    fn is_doubt(&self) -> bool {
+        matches!(
+            self,
+            OwnerError::Behind { .. }
+                | OwnerError::Diverged { .. }
+                | OwnerError::Older { .. }
+                | OwnerError::NodeRefuses(_)
+                | OwnerError::Early
+        )
+    }
+
     fn refusal(&self) -> Refusal {
         match self {
             OwnerError::Mandate(Unapplied::Bad(BadMandate::Most)) => Refusal::Full,

@@ -14,14 +14,24 @@ use crate::frame::{Channel, is_sealed_len};
 use crate::messages::Wish;
 use crate::tokens::TokenHash;
 
+use super::sources::{Source, most_frequent};
+
 /// Visits at once.
 const VISITS_MAX: usize = 4_096;
+/// Places of those that only members get.
+const FOR_MEMBERS: usize = 512;
 /// Visits from one address and port; each frame from there is tried with all their keys.
 const VISITS_FROM: usize = 4;
-/// A visit that says nothing for so long ends, ...
+/// Visits of one member.
+const OF_MEMBER: usize = 4;
+/// A visit that gets no further for so long ends, ...
 const IDLE: Duration = Duration::from_secs(60);
 /// ... when somebody knocks and they were looked through so long ago.
 const LOOK: Duration = Duration::from_secs(10);
+/// Times that a welcome is repeated, ...
+const REPEATS: u8 = 8;
+/// ... each so long after the last one.
+const REPEAT_EVERY: Duration = Duration::from_millis(200);
 
 pub(super) type VisitId = u64;
 
@@ -83,12 +93,36 @@ impl Bundle {
     }
 }
 
+/// Whose visit it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Holder {
+    /// Of a member, by the first half of its key.
+    Member([u8; 32]),
+    /// Of somebody with a token.
+    Token(TokenHash),
+}
+
+/// How far a visit has got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Progress {
+    Welcomed,
+    Waiting,
+    Answered,
+    /// A part of list and chain from this offset on was given.
+    Part(u32),
+}
+
 /// Somebody whom the registrar welcomed.
 pub(super) struct Visit {
     from: SocketAddr,
-    lead: Lead,
-    welcome: Vec<u8>,
-    heard: Time,
+    number: Lead,
+    holder: Holder,
+    welcome: Vec<Vec<u8>>,
+    /// When it got further last.
+    moved: Time,
+    progress: Progress,
+    /// Times that the welcome was repeated, and when it was sent last.
+    repeats: (u8, Time),
     pub(super) channel: Channel,
     /// The half of its key that the handshake proved.
     pub(super) half: [u8; 32],
@@ -101,16 +135,33 @@ pub(super) struct Visit {
 
 impl Visit {
     pub(super) fn new(
-        heard: Time,
-        from: SocketAddr,
-        lead: Lead,
-        welcome: Vec<u8>,
-        channel: Channel,
+        now: Time,
+        (from, number): (SocketAddr, Lead),
+        holder: Holder,
+        (channel, welcome): (Channel, Vec<Vec<u8>>),
         half: [u8; 32],
         token: TokenHash,
     ) -> Visit {
-        let (key, wish, bundle) = (None, Wish::default(), None);
-        Visit { from, lead, welcome, heard, channel, half, token, key, wish, bundle }
+        Visit {
+            from,
+            number,
+            holder,
+            welcome,
+            moved: now,
+            progress: Progress::Welcomed,
+            repeats: (0, now),
+            channel,
+            half,
+            token,
+            key: None,
+            wish: Wish::default(),
+            bundle: None,
+        }
+    }
+
+    /// Where the visitor is, as far as shares are concerned.
+    pub(super) fn source(&self) -> Source {
+        Source::of(self.from)
     }
 }
 
@@ -147,47 +198,92 @@ impl Visits {
         self.by_address.get(&from).cloned().unwrap_or_default()
     }
 
-    /// What was answered to this knock, if it is one that was answered before.
-    pub(super) fn again(&mut self, now: Time, from: SocketAddr, lead: &Lead) -> Option<Vec<u8>> {
+    /// What was answered to this knock, if it is one that was answered before; nothing if it was
+    /// answered a moment ago, or often enough.
+    pub(super) fn again(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        number: &Lead,
+    ) -> Option<Vec<Vec<u8>>> {
         let ids = self.ids_from(from);
-        let id = ids.into_iter().find(|id| self.all.get(id).is_some_and(|v| v.lead == *lead))?;
+        let id =
+            ids.into_iter().find(|id| self.all.get(id).is_some_and(|v| v.number == *number))?;
         let visit = self.all.get_mut(&id)?;
-        visit.heard = now;
+        let (count, last) = visit.repeats;
+        if count >= REPEATS || last + REPEAT_EVERY > now {
+            return Some(Vec::new());
+        }
+        visit.repeats = (count + 1, now);
         Some(visit.welcome.clone())
     }
 
-    /// Sees to it that there is a place for one more visit: idle ones end.
-    ///
-    /// Errors: `table_full`.
-    pub(super) fn make_room(&mut self, now: Time) -> Result<(), DropReason> {
-        let is_full = self.all.len() >= VISITS_MAX;
-        if is_full || self.looked + LOOK <= now {
-            self.looked = now;
-            let is_idle = |other: &Visit| other.heard + IDLE <= now;
-            let idle: Vec<_> =
-                self.all.iter().filter(|(_, v)| is_idle(v)).map(|(id, _)| *id).collect();
-            if is_full && idle.is_empty() {
-                return Err(DropReason::TableFull);
-            }
-            idle.into_iter().for_each(|id| self.remove(id));
+    /// Notes that a visit got so far. One that gets no further ends.
+    pub(super) fn progress(&mut self, id: VisitId, now: Time, progress: Progress) {
+        if let Some(visit) = self.all.get_mut(&id)
+            // Places of those who wait are few, and who asks no more loses his.
+            && (progress > visit.progress || progress == Progress::Waiting)
+        {
+            (visit.progress, visit.moved) = (progress, now);
         }
-        Ok(())
     }
 
-    /// Adds a visit. Another one from the same address gives way to it, if there are too many.
-    ///
-    /// Errors: `table_full`.
-    pub(super) fn insert(&mut self, visit: Visit) -> Result<(), DropReason> {
+    /// Ends visits that got no further for long, if it is time to look.
+    fn look_through(&mut self, now: Time) {
+        if self.looked + LOOK > now {
+            return;
+        }
+        self.looked = now;
+        let idle = self.all.iter().filter(|(_, visit)| visit.moved + IDLE <= now);
+        let idle: Vec<_> = idle.map(|(id, _)| *id).collect();
+        idle.into_iter().for_each(|id| self.remove(id));
+    }
+
+    /// Adds a visit. Where there is no place for it, one of the token that has most visits ends,
+    /// there the oldest of the address that has most; members have places of their own. Whether one
+    /// ended for it.
+    pub(super) fn insert(&mut self, now: Time, visit: Visit) -> bool {
+        self.look_through(now);
         let there = self.ids_from(visit.from);
         if there.len() >= VISITS_FROM {
             self.remove(there[0]);
         }
-        self.make_room(visit.heard)?;
+        let ended = self.superfluous(&visit.holder);
+        ended.into_iter().for_each(|id| self.remove(id));
         let id = self.next;
         self.next += 1;
         self.by_address.entry(visit.from).or_default().push(id);
         self.all.insert(id, visit);
-        Ok(())
+        ended.is_some()
+    }
+
+    /// The visit that has to end for one more of this holder.
+    fn superfluous(&self, holder: &Holder) -> Option<VisitId> {
+        let oldest = |of: &dyn Fn(&Visit) -> bool| {
+            let its = self.all.iter().filter(|(_, visit)| of(visit));
+            its.min_by_key(|(_, visit)| visit.moved).map(|(id, _)| *id)
+        };
+        let is_member = |visit: &Visit| matches!(visit.holder, Holder::Member(_));
+        let members = self.all.values().filter(|visit| is_member(visit)).count();
+        if matches!(holder, Holder::Member(_)) {
+            let its = self.all.values().filter(|visit| visit.holder == *holder).count();
+            if its >= OF_MEMBER {
+                return oldest(&|visit| visit.holder == *holder);
+            }
+            if self.all.len() < VISITS_MAX {
+                return None;
+            }
+            if members >= FOR_MEMBERS {
+                return oldest(&is_member);
+            }
+        } else if self.all.len() - members < VISITS_MAX - FOR_MEMBERS {
+            return None;
+        }
+        let others = || self.all.values().filter(|visit| !is_member(visit));
+        let most = most_frequent(others().map(|visit| visit.holder))?;
+        let its = others().filter(|visit| visit.holder == most);
+        let source = most_frequent(its.map(Visit::source))?;
+        oldest(&|visit| visit.holder == most && visit.source() == source)
     }
 
     /// Opens what a visitor sealed: whose it is, and the message.
@@ -196,7 +292,6 @@ impl Visits {
     /// `too_old`.
     pub(super) fn open(
         &mut self,
-        now: Time,
         from: SocketAddr,
         frame: &[u8],
     ) -> Result<(VisitId, Vec<u8>), DropReason> {
@@ -207,10 +302,8 @@ impl Visits {
         for id in self.ids_from(from) {
             let Some(visit) = self.all.get_mut(&id) else { continue };
             match visit.channel.open(frame) {
-                Ok(message) => {
-                    visit.heard = now;
-                    return Ok((id, message));
-                }
+                Ok(message) => return Ok((id, message)),
+                Err(DropReason::BadTag) if reason != DropReason::UnknownIndex => {}
                 Err(why) => reason = why,
             }
         }

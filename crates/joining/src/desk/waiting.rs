@@ -1,7 +1,8 @@
 //! Machines that wait for somebody's approval.
 //!
 //! Whoever has an invite can wait under as many keys as he makes. So one invite has few places, and
-//! a machine that asks no more gives way where there is no other place.
+//! where there is none left, a machine that asks no more gives its place up, or else one of the
+//! address that has most.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use shoal_crypto::PublicKey;
 use shoal_wire::Time;
 
+use super::sources::{Source, most_frequent};
 use super::{WAITING_MAX, Waiting};
 use crate::messages::Refusal;
 use crate::tokens::TokenHash;
@@ -20,6 +22,7 @@ const AWAY: Duration = Duration::from_secs(60);
 
 struct Place {
     token: TokenHash,
+    source: Source,
     asked: Time,
     waiting: Waiting,
 }
@@ -55,11 +58,12 @@ impl WaitingRoom {
     /// Lets a machine wait, or notes that it still does. Its name stays as long as its words do, so
     /// who has compared the words approves the name beside them.
     ///
-    /// Errors: `full`.
+    /// Errors: `crowded`.
     pub(super) fn put(
         &mut self,
         now: Time,
         token: TokenHash,
+        source: Source,
         mut waiting: Waiting,
     ) -> Result<(), Refusal> {
         let before = self.0.get(&waiting.key).map(|place| &place.waiting);
@@ -69,20 +73,34 @@ impl WaitingRoom {
         if !self.0.contains_key(&waiting.key) {
             let of_token = self.0.values().filter(|place| place.token == token).count();
             if of_token >= OF_TOKEN_MAX {
-                self.make_room(now, |place| place.token == token)?;
+                self.make_room(now, source, |place| place.token == token)?;
             } else if self.0.len() >= WAITING_MAX {
-                self.make_room(now, |_| true)?;
+                self.make_room(now, source, |_| true)?;
             }
         }
-        self.0.insert(waiting.key, Place { token, asked: now, waiting });
+        self.0.insert(waiting.key, Place { token, source, asked: now, waiting });
         Ok(())
     }
 
-    /// Of these, the one that asked longest ago goes, if it is away.
-    fn make_room(&mut self, now: Time, of: impl Fn(&Place) -> bool) -> Result<(), Refusal> {
-        let oldest = self.0.iter().filter(|(_, place)| of(place)).min_by_key(|(_, p)| p.asked);
+    /// Takes a place from the machine that asked longest ago, if it is away; else from the address
+    /// that has most places, if it has at least two more than this one.
+    fn make_room(
+        &mut self,
+        now: Time,
+        source: Source,
+        of: impl Fn(&Place) -> bool,
+    ) -> Result<(), Refusal> {
+        let its = || self.0.iter().filter(|(_, place)| of(place));
+        let oldest = its().min_by_key(|(_, place)| place.asked);
         let away = oldest.filter(|(_, place)| place.asked + AWAY <= now).map(|(key, _)| *key);
-        self.0.remove(&away.ok_or(Refusal::Full)?);
+        let count = |source| its().filter(|(_, place)| place.source == source).count();
+        let most = most_frequent(its().map(|(_, place)| place.source));
+        let most = most.filter(|most| count(*most) >= count(source) + 2);
+        let crowding = most.and_then(|most| {
+            let all = its().filter(|(_, place)| place.source == most);
+            all.max_by_key(|(_, place)| place.asked).map(|(key, _)| *key)
+        });
+        self.0.remove(&away.or(crowding).ok_or(Refusal::Crowded)?);
         Ok(())
     }
 }

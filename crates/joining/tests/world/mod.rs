@@ -109,6 +109,7 @@ pub fn open(file: &File, now: Time) -> Desk<File> {
     let config = DeskConfig {
         identity: registrar(),
         door: DoorSecret::new([1; 16]),
+        doors_before: Vec::new(),
         authority: authority().public(),
         network_secret: Secret::new([5; 32]),
         endpoints: vec![door()],

@@ -25,6 +25,10 @@ pub struct Directory {
     pub issued_unix_s: u64,
     /// Its mandates, and how much of each chain is here.
     pub mandates: Vec<Mandate>,
+    /// True if a neighbour has said since the start what supplements it has, and none of them is
+    /// missing here.
+    #[serde(default)]
+    pub has_caught_up: bool,
 }
 
 /// A part of the list.

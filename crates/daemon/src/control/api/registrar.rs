@@ -47,6 +47,9 @@ pub enum Asked {
     Remove {
         /// The member's name.
         name: String,
+        /// Whether the invite by which it joined is withdrawn, too.
+        #[serde(default)]
+        withdraw: bool,
     },
 }
 

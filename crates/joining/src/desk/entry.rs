@@ -1,0 +1,180 @@
+//! The way in: who gets a cookie, a welcome, a visit (docs/joining.md section 2).
+
+use core::net::SocketAddr;
+
+use shoal_wire::{DropReason, Time};
+
+use super::visits::{Holder, Visit, VisitId};
+use super::{Desk, Disk, Output, ended};
+use crate::door::Visitor;
+use crate::frame::SMALL_LEN;
+use crate::messages::{Answer, Request};
+
+impl<D: Disk> Desk<D> {
+    /// Takes in a datagram.
+    ///
+    /// # Errors
+    ///
+    /// Why it has no effect; it is counted.
+    pub fn handle_datagram(
+        &mut self,
+        at: (Time, u64),
+        from: SocketAddr,
+        bytes: &mut [u8],
+    ) -> Result<(), DropReason> {
+        let handled = match self.visits.open(from, bytes) {
+            Ok((id, message)) => self.handle_request(at, id, &message),
+            // Visitors of before say hello again.
+            Err(DropReason::UnknownIndex | DropReason::BadTag) if bytes.len() == SMALL_LEN => {
+                self.handle_hello(at.0, from, bytes)
+            }
+            Err(DropReason::UnknownIndex | DropReason::BadTag) => self.handle_part(at, from, bytes),
+            Err(why) => Err(why),
+        };
+        if let Err(reason) = handled {
+            self.count(at.0, reason);
+        }
+        handled
+    }
+
+    fn count(&mut self, now: Time, reason: DropReason) {
+        *self.drops.entry(reason).or_default() += 1;
+        self.pressure.note(now, reason);
+    }
+
+    /// Knocks and visits of the last minute that came to nothing, if they are so many that somebody
+    /// means it.
+    pub fn flood(&self, now: Time) -> Option<u64> {
+        self.pressure.flood(now)
+    }
+
+    /// Gives a cookie to whoever knows a door secret: it shows that he receives where he is.
+    fn handle_hello(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        bytes: &[u8],
+    ) -> Result<(), DropReason> {
+        let mut opened = Err(DropReason::BadHandshake);
+        for door in &self.doors {
+            opened = door.hello(bytes).map(|lead| (door, lead));
+            if !matches!(opened, Err(DropReason::BadHandshake)) {
+                break;
+            }
+        }
+        let (door, lead) = opened?;
+        if !self.shares.may_answer(now, from) || !self.cookies.may_answer(now) {
+            return Err(DropReason::HandshakeBudget);
+        }
+        let cookie = self.cookies.issue(now, &from);
+        let answer = door.cookie(&lead, &cookie, &mut self.rng);
+        self.outputs.push_back(Output::Send(from, answer));
+        Ok(())
+    }
+
+    fn handle_part(
+        &mut self,
+        at: (Time, u64),
+        from: SocketAddr,
+        bytes: &[u8],
+    ) -> Result<(), DropReason> {
+        let mut opened = Err(DropReason::BadHandshake);
+        for (door, secret) in self.doors.iter().enumerate() {
+            opened = secret.part(bytes).map(|part| (door, part));
+            if !matches!(opened, Err(DropReason::BadHandshake)) {
+                break;
+            }
+        }
+        let (door, part) = opened?;
+        if !self.cookies.holds(at.0, &from, &part.cookie) {
+            return Err(DropReason::CookieRequired);
+        }
+        let number = part.number;
+        let Some(message) = self.parts.take(from, part) else { return Ok(()) };
+        if let Some(welcome) = self.visits.again(at.0, from, &number) {
+            if welcome.is_empty() {
+                return Err(DropReason::ReplayedHandshake);
+            }
+            self.say(from, welcome);
+            return Ok(());
+        }
+        let name = self.knocks.look(&number, &message)?;
+        if !self.shares.may_knock(at.0, from, door > 0) {
+            return Err(DropReason::HandshakeBudget);
+        }
+        self.knocks.note(name);
+        let visitor = self.doors[door].read(number, &message)?;
+        self.welcome(at, (from, number), door, visitor)
+    }
+
+    /// Lets a visitor in, or says why not.
+    fn welcome(
+        &mut self,
+        (now, unix_s): (Time, u64),
+        (from, number): (SocketAddr, [u8; 16]),
+        door: usize,
+        visitor: Visitor,
+    ) -> Result<(), DropReason> {
+        let (half, token) = (visitor.half, visitor.token.hash());
+        let is_member = self.replaced.has(&half) || self.is_member(&half);
+        let standing = self.tokens.standing(unix_s, &token);
+        let (holder, refused) = match standing {
+            _ if is_member => (Holder::Member(half), None),
+            // Invites of before are void.
+            Some(standing) if door == 0 => (Holder::Token(token), standing.err().map(ended)),
+            _ => {
+                self.shares.was_vain(from);
+                return Err(DropReason::UnknownPeer);
+            }
+        };
+        let welcome = self.doors[door].welcome(visitor, unix_s, refused, &mut self.rng)?;
+        self.say(from, welcome.1.clone());
+        if refused.is_some() {
+            // Who hears the reason needs no place.
+            self.shares.was_vain(from);
+            self.pressure.note(now, DropReason::NotAllowed);
+            self.stats.refused += 1;
+            return Ok(());
+        }
+        if is_member {
+            self.shares.was_member(from);
+        }
+        self.stats.welcomed += 1;
+        let visit = Visit::new(now, (from, number), holder, welcome, half, token);
+        if self.visits.insert(now, visit) {
+            self.count(now, DropReason::TableFull);
+        }
+        Ok(())
+    }
+
+    /// Whether the key with this first half is a member's, the authority's own included.
+    fn is_member(&self, half: &[u8; 32]) -> bool {
+        let has = |member: &shoal_directory::Member| member.key.dh == *half;
+        self.member_by_half(half).is_some() || self.directory.listed().any(has)
+    }
+
+    fn say(&mut self, to: SocketAddr, frames: Vec<Vec<u8>>) {
+        self.outputs.extend(frames.into_iter().map(|frame| Output::Send(to, frame)));
+    }
+
+    fn handle_request(
+        &mut self,
+        at: (Time, u64),
+        id: VisitId,
+        message: &[u8],
+    ) -> Result<(), DropReason> {
+        let request = Request::parse(message).map_err(|_| DropReason::Malformed)?;
+        let is_early = self.hold.is_early && self.doubt().is_none();
+        if is_early && !matches!(request, Request::Part { .. }) {
+            // It asks again until then.
+            return Ok(());
+        }
+        let answer = self.answer(at, id, request);
+        let lead = self.rng.array();
+        self.stats.refused += u64::from(matches!(answer, Answer::Refused(_)));
+        if let Some((to, frame)) = self.visits.seal(id, lead, &answer.encode()) {
+            self.outputs.push_back(Output::Send(to, frame));
+        }
+        Ok(())
+    }
+}
