@@ -8,7 +8,10 @@ use shoal_e2e::machines::Machines;
 /// A network of one command in the folder of the machine, with `$CREATE`, and one that joins it.
 const WORLD: &str = r#"
 trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT
-soon() { for i in $(seq 200); do "$@" > /dev/null 2>&1 && return; sleep 0.1; done; echo "never: $*"; cat *.log; exit 9; }
+soon() {
+    for i in $(seq 200); do "$@" > /dev/null 2>&1 && return; sleep 0.1; done
+    echo "never: $*"; cat *.log; exit 9
+}
 begin() {
     ip link set lo up
     $SHOAL network create home --dir r1 --authority auth --host r1 --no-interface --no-start \
@@ -18,7 +21,11 @@ begin() {
     soon $SHOAL registrar status -c r1/registrar/registrar.toml
     $SHOAL invite --uses 9 -c r1/registrar/registrar.toml > invite 2> /dev/null
 }
-joins() { name=$1; shift; $SHOAL up - --dir $name --name $name --no-start "$@" < invite > $name.up 2>&1 || { cat $name.up; exit 7; }; }
+joins() {
+    name=$1; shift
+    $SHOAL up - --dir $name --name $name --no-start "$@" < invite > $name.up 2>&1 || {
+        cat $name.up; exit 7; }
+}
 runs() { $SHOAL run -c $1/node.toml 2> $1.log & soon $SHOAL status -c $1/node.toml; }
 "#;
 
@@ -96,7 +103,8 @@ fn what_was_named_and_is_taken_spends_nothing() {
     let Some(machines) = machines() else { return };
     let script = "begin; ip link add mesh type bridge; \
                   $SHOAL up - --dir eve --interface mesh < invite; echo rc $?; \
-                  runs_at() { $SHOAL up - --dir eve --names-at 127.0.0.9:53 < invite; echo rc $?; }; \
+                  runs_at() { $SHOAL up - --dir eve --names-at 127.0.0.9:53 < invite; \
+                  echo rc $?; }; \
                   joins alice --names-at 127.0.0.9; runs alice; runs_at; \
                   $SHOAL up - --dir alice2 --interface shoal0 < invite; echo rc $?; \
                   $SHOAL invite list -c r1/registrar/registrar.toml";
@@ -125,8 +133,8 @@ fn a_network_whose_node_does_not_start_leaves_no_invite_and_can_be_made_again() 
 fn a_node_that_still_runs_is_named_before_anything_is_spent() {
     let Some(machines) = machines() else { return };
     let script = "set +e; exec 2>&1; begin; joins alice --no-interface; runs alice; \
-                  rm alice/node.toml; joins_again() { $SHOAL up - --dir alice < invite; echo rc $?; \
-                  }; joins_again; $SHOAL invite list -c r1/registrar/registrar.toml";
+                  rm alice/node.toml; $SHOAL up - --dir alice < invite; echo rc $?; \
+                  $SHOAL invite list -c r1/registrar/registrar.toml";
     let said = run(&machines, "", script);
     assert!(said.contains("another shoal runs here") && said.contains("rc 4"), "{said}");
     assert!(!said.contains("ip link delete") && said.contains("1 of 9"), "{said}");
