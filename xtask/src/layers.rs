@@ -27,7 +27,7 @@ const PLAN: &[(&str, &[&str])] = &[
     ("routing", &["crypto"]),
     ("mix", &["crypto"]),
     ("model", &["crypto"]),
-    ("attack", &["mix"]),
+    ("attack", &["link", "mix"]),
     ("relay", &["link", "routing", "mix"]),
     ("edge", &["session", "transfer", "attribution", "directory"]),
     ("node", &["relay", "onion", "edge", "ip", "directory"]),

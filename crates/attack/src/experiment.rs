@@ -8,6 +8,7 @@ use crate::delay::Density;
 use crate::fusion::{Example, Fusion};
 use crate::mark::Mark;
 use crate::matrix::Matrix;
+use crate::members;
 use crate::metrics::{Interval, Judged, Rates, factor, measure};
 use crate::network::{Cost, Network, SEEDS_MAX, Scene, Wrong};
 use crate::random::Draws;
@@ -104,6 +105,11 @@ pub struct Trained {
 /// A bound of the scene or of the seeds is broken; nothing was computed.
 pub fn experiment(setup: &Setup) -> Result<Outcome, Wrong> {
     setup.check()?;
+    match setup.view {
+        View::Wire | View::Router => {}
+        View::Members => return members::experiment(setup, true),
+        View::MembersInLine => return members::experiment(setup, false),
+    }
     let trained = Trained::new(setup)?;
     let new = |seed| Network::new(&setup.scene, seed, setup.mark);
     let mut measured = trained.begin();

@@ -12,6 +12,7 @@
 //!
 //! score       how much two links look like the ends of one flow, by one Attack: a Matrix
 //! fusion      all attacks together; assignment: each link used once
+//! members     an attacker without wires: round trips of questions to covered hosts
 //! metrics     how often the attacker is right: Rates
 //! experiment  chooses an attack on some seeds, and measures it on others
 //! scenarios   the experiments that come with it, and what must hold of them
@@ -35,6 +36,7 @@ mod fusion;
 pub mod hops;
 mod mark;
 mod matrix;
+mod members;
 mod metrics;
 mod network;
 mod path;

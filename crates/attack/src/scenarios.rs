@@ -46,6 +46,8 @@ pub enum Scenario {
     Cover,
     /// An attacker who marks flows.
     Active,
+    /// Members who ask covered hosts for answers.
+    Members,
     /// Success over added latency.
     Latency,
     /// Success over the time watched.
@@ -157,12 +159,13 @@ impl Must {
 
 impl Scenario {
     /// All that are played in virtual time.
-    pub const ALL: [Scenario; 7] = [
+    pub const ALL: [Scenario; 8] = [
         Scenario::None,
         Scenario::Timed,
         Scenario::StopAndGo,
         Scenario::Cover,
         Scenario::Active,
+        Scenario::Members,
         Scenario::Latency,
         Scenario::Time,
     ];
@@ -175,6 +178,7 @@ impl Scenario {
             Scenario::StopAndGo => "stop-and-go",
             Scenario::Cover => "cover",
             Scenario::Active => "active",
+            Scenario::Members => "members",
             Scenario::Latency => "latency",
             Scenario::Time => "time",
             Scenario::Capture => "capture",
@@ -206,6 +210,7 @@ impl Scenario {
             }
             Scenario::Cover => sizes.cover(),
             Scenario::Active => sizes.active(),
+            Scenario::Members => sizes.members(),
             Scenario::Latency => sizes.latency(),
             Scenario::Time => sizes.time(),
             Scenario::Capture => Vec::new(),
@@ -298,6 +303,37 @@ impl Sizes {
         let router = self.setup(false, stop_and_go(5), constant, WATCHED_COVER_S);
         let router = Setup { mark: Some(Mark::Gaps), view: View::Router, ..router };
         cases.push(case("gaps, cover, seen by the far router, 60 s", router, Vec::new()));
+        cases
+    }
+
+    /// Without mixes, so that nothing but the queues of access links blurs round trips.
+    fn members(&self) -> Vec<Case> {
+        let constant = Cover::Constant { per_s: TIER_PER_S };
+        let setup = |full, view, traffic, strategy| {
+            let mut setup = self.setup(full, strategy, constant, WATCHED_COVER_S);
+            (setup.view, setup.scene.traffic) = (view, traffic);
+            setup
+        };
+        let (turns, line) = (View::Members, View::MembersInLine);
+        let full = setup(true, turns, Traffic::Mixed, Strategy::Pass);
+        let musts = vec![
+            Must::AucHighAtMost(0.55),
+            Must::FirstAboveGuess(0.02),
+            Must::NoneAtOneIn100,
+            Must::ShuffledIsHalf,
+        ];
+        let mut cases = vec![case("all programs, 60 s", full, musts)];
+        for traffic in Traffic::SINGLE {
+            let setup = |view| setup(false, view, traffic, Strategy::Pass);
+            cases.push(case(&format!("{traffic} alone, 60 s"), setup(turns), Vec::new()));
+            let name = format!("planted: one line for all peers, {traffic} alone, 60 s");
+            cases.push(case(&name, setup(line), Vec::new()));
+        }
+        let planted = setup(false, line, Traffic::Web, stop_and_go(5));
+        let name = "planted: one line for all peers, web alone, stop-and-go 3 x 5 ms, 60 s";
+        cases.push(case(name, planted, vec![Must::AucLowAtLeast(0.8), Must::ShuffledIsHalf]));
+        let mixed = setup(false, turns, Traffic::Web, stop_and_go(5));
+        cases.push(case("web alone, stop-and-go 3 x 5 ms, 60 s", mixed, Vec::new()));
         cases
     }
 

@@ -28,6 +28,7 @@ use crate::trace::{Span, Trace};
 pub use likelihood::likelihood;
 pub use shapes::{cumulative, information, onsets};
 pub use spectrum::spectra;
+pub(crate) use windows::product;
 pub use windows::{Measure, correlation, ranks};
 
 /// Steps of counts; all windows are whole numbers of them.
@@ -102,15 +103,20 @@ pub enum View {
     Wire,
     /// The far host's router: it knows which frames are cells.
     Router,
+    /// No wire: members who ask hosts for answers, while each peer has turns of its own on a
+    /// covered link.
+    Members,
+    /// The same, while all peers wait in one line: a planted fault.
+    MembersInLine,
 }
 
 impl View {
     fn callers(self, network: &Network) -> &[Access] {
-        if self == View::Wire { &network.callers } else { &network.callers_cells }
+        if self == View::Router { &network.callers_cells } else { &network.callers }
     }
 
     fn called(self, network: &Network) -> &[Access] {
-        if self == View::Wire { &network.called } else { &network.called_cells }
+        if self == View::Router { &network.called_cells } else { &network.called }
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use shoal_wire::{DropReason, SizeClass};
 
 use crate::pool::Pool;
+use crate::shares::Shares;
 
 /// Limits of one egress. Frames, not bytes: a frame of any class costs the line a packet.
 #[derive(Clone, Copy, Debug)]
@@ -56,9 +57,10 @@ pub struct EgressStats {
     pub refusals: u64,
 }
 
-struct Waiting {
-    slot: u32,
-    class: SizeClass,
+/// A cell that waits, in a slot of the pool.
+pub(crate) struct Waiting {
+    pub(crate) slot: u32,
+    pub(crate) class: SizeClass,
 }
 
 /// Cells on their way out of one link.
@@ -66,6 +68,8 @@ pub struct Egress {
     config: EgressConfig,
     control: VecDeque<Waiting>,
     data: VecDeque<Waiting>,
+    /// Cells of peers on a covered link, in place of `data`.
+    shares: Option<Box<Shares>>,
     /// Cells, one per slot of a full frame's length; grows to what was needed, until
     /// [`Egress::rest`].
     pool: Pool,
@@ -74,6 +78,8 @@ pub struct Egress {
     stats: EgressStats,
 }
 
+/// So many cells of a peer may wait for its turns beside files of this node.
+const SHARED_FEW: usize = 4;
 const SLOT: usize = SizeClass::Full.frame_len();
 
 /// A run of frames of one class that may leave together, copied to the caller's buffer.
@@ -94,6 +100,7 @@ impl Egress {
             config,
             control: VecDeque::new(),
             data: VecDeque::new(),
+            shares: None,
             pool: Pool::default(),
             sealed: VecDeque::new(),
             stats: EgressStats::default(),
@@ -104,14 +111,35 @@ impl Egress {
     pub fn admission(&self, priority: Priority) -> Admission {
         let behind_others = match priority {
             Priority::Control => !self.control.is_empty(),
-            Priority::Data => !self.control.is_empty() || !self.data.is_empty(),
+            Priority::Data => {
+                !self.control.is_empty() || !self.data.is_empty() || self.shared() > 0
+            }
         };
         if self.sealed.is_empty() && !behind_others { Admission::Bypass } else { Admission::Queue }
     }
 
     /// Cells that wait, of both priorities.
     pub fn backlog(&self) -> usize {
-        self.sealed.len() + self.control.len() + self.data.len()
+        self.sealed.len() + self.control.len() + self.data.len() + self.shared()
+    }
+
+    /// Has cells of each peer leave in turns of its own, as those of a covered link do, or all in
+    /// order. A peer without cells for so many rounds of 32 frames loses its turns. Cells that wait
+    /// leave before others if this ends.
+    pub fn set_shares(&mut self, idle_rounds: Option<u32>) {
+        if let Some(mut shares) = self.shares.take() {
+            self.data.extend(core::iter::from_fn(|| shares.any()));
+        }
+        self.shares = idle_rounds.map(|rounds| Box::new(Shares::new(rounds)));
+    }
+
+    /// Whether each peer has turns of its own.
+    pub fn has_shares(&self) -> bool {
+        self.shares.is_some()
+    }
+
+    fn shared(&self) -> usize {
+        self.shares.as_ref().map_or(0, |shares| shares.len())
     }
 
     /// Whether data cells that pass now get a congestion mark.
@@ -119,10 +147,24 @@ impl Egress {
         self.data_waiting() >= self.config.mark_frames
     }
 
+    /// Whether data cells of a peer that pass now get a congestion mark.
+    pub fn is_marking_of(&self, peer: u64) -> bool {
+        match &self.shares {
+            Some(shares) => shares.len_of(peer) >= self.config.mark_frames,
+            None => self.is_marking(),
+        }
+    }
+
     /// Data cells that this node's files may send now: none while there is a backlog, so that files
     /// wait on disk instead of here.
     pub fn room(&self) -> usize {
-        if self.backlog() > 0 { 0 } else { self.space() }
+        let alone = self.sealed.len() + self.control.len() + self.data.len() == 0;
+        let waits = match &self.shares {
+            // A few cells of peers that send little wait for their turns all the time.
+            Some(shares) => !alone || shares.longest() > SHARED_FEW,
+            None => !alone,
+        };
+        if waits { 0 } else { self.space() }
     }
 
     /// Data cells that may join the backlog; one more is dropped.
@@ -131,7 +173,8 @@ impl Egress {
     }
 
     fn data_waiting(&self) -> usize {
-        self.data.len() + self.sealed.len()
+        let shared = self.shares.as_ref().map_or(0, |shares| shares.longest());
+        self.data.len() + self.sealed.len() + shared
     }
 
     /// Counters since the start.
@@ -164,6 +207,42 @@ impl Egress {
         self.stats.queued += 1;
         self.stats.depth_max = self.stats.depth_max.max(self.data.len());
         Ok(())
+    }
+
+    /// Copies an unsealed frame of a peer into the queue, to leave in a turn of that peer, before
+    /// that peer's data if it is control. Where peers have no turns it waits as others do.
+    ///
+    /// Errors: `queue_full`, and the frame is forgotten.
+    pub fn push_of(
+        &mut self,
+        peer: u64,
+        priority: Priority,
+        class: SizeClass,
+        frame: &[u8],
+    ) -> Result<(), DropReason> {
+        let Some(shares) = &mut self.shares else {
+            return self.push(priority, class, frame);
+        };
+        if shares.len_of(peer) >= self.config.data_frames_max {
+            return Err(self.refuse());
+        }
+        let slot = self.pool.store(SLOT, frame);
+        shares.push(peer, priority, Waiting { slot, class });
+        self.stats.queued += 1;
+        self.stats.depth_max = self.stats.depth_max.max(self.data.len() + shares.len());
+        Ok(())
+    }
+
+    /// Moves the frame whose turn it is into `buf`: of the link itself, else of the peer that has
+    /// the turn. None where that peer has none: the turn stays empty.
+    pub fn take_turn(&mut self, buf: &mut [u8]) -> Option<Run> {
+        let others = self.sealed.len() + self.control.len() + self.data.len();
+        let Some(shares) = self.shares.as_mut().filter(|_| others == 0) else {
+            return self.take_run(buf, 1);
+        };
+        let Waiting { slot, class } = shares.turn()?;
+        self.pool.take(SLOT, slot, &mut buf[..class.frame_len()]);
+        Some(Run { count: 1, class, sealed: false })
     }
 
     /// Takes back sealed frames that the kernel had no room for. They keep their counters and leave
@@ -237,14 +316,17 @@ impl Egress {
     pub fn clear(&mut self) -> usize {
         let lost = self.backlog();
         let (config, stats) = (self.config, self.stats);
-        *self = Egress { stats, ..Egress::new(config) };
+        let shares = self.shares.as_ref().map(|shares| Box::new(shares.emptied()));
+        *self = Egress { stats, shares, ..Egress::new(config) };
         lost
     }
 
-    /// Gives the memory back if nothing waits.
+    /// Gives the memory back if nothing waits. Turns stay whose they are.
     pub fn rest(&mut self) {
         if self.backlog() == 0 {
+            let shares = self.shares.take();
             let _none = self.clear();
+            self.shares = shares;
         }
     }
 }
@@ -310,6 +392,25 @@ mod tests {
         assert_eq!((run.count, run.sealed, buf[0]), (1, true, 6));
         let run = egress.take_run(&mut buf, 44).unwrap();
         assert_eq!((run.count, run.sealed, buf[0]), (1, false, 7));
+    }
+
+    #[test]
+    fn each_peer_has_a_bound_and_peers_beyond_those_with_turns_share_one() {
+        let mut egress = small_queue();
+        egress.set_shares(Some(8));
+        let full = frame(SizeClass::Full, 1);
+        for peer in 0..100 {
+            for _ in 0..6 {
+                let _ = egress.push_of(peer, Priority::Data, SizeClass::Full, &full);
+            }
+        }
+        assert_eq!(egress.backlog(), 8 * 4, "four of each place");
+        assert_eq!(egress.stats().dropped, 600 - 32);
+        assert!(egress.is_marking_of(99) && egress.room() == 0);
+        egress.set_shares(None);
+        assert_eq!(egress.backlog(), 32);
+        let mut buf = vec![0; 44 * SLOT];
+        assert_eq!(egress.take_run(&mut buf, 44).unwrap().count, 32);
     }
 
     #[test]

@@ -30,6 +30,7 @@ pub mod parts;
 mod pool;
 mod rhythm;
 mod schedule;
+mod shares;
 mod width;
 
 pub use egress::{Admission, Egress, EgressConfig, EgressStats, Priority, Run};

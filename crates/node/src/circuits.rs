@@ -16,7 +16,7 @@ use shoal_edge::HostId;
 use shoal_ip::Signals;
 use shoal_onion::pool::Pool;
 use shoal_onion::{Event, Limits, Onion, Own, Passed, Wait};
-use shoal_relay::{MixedCell, Turn};
+use shoal_relay::{CIRCUIT_LEN, MixedCell, Turn};
 use shoal_wire::leg::Shape;
 use shoal_wire::{
     Address, CircuitId, DropReason, LinkKind, Mark, RoutedHeader, SizeClass, Time, TrafficClass,
@@ -120,23 +120,23 @@ impl<C: Ciphers> Circuits<C> {
                 let (run, behind) = frames.split_at(equal.len());
                 frames = behind;
                 match equal[0] {
-                    Ok(Passed::On(to, circuit)) => {
-                        let circuit = circuit.filter(|_| is_judged);
+                    Ok(Passed::On(to, carried)) => {
+                        let circuit = Some(carried.circuit).filter(|_| carried.unit && is_judged);
                         let before = onward.len();
                         onward.extend(run.iter().filter(|&&at| {
                             let frame = &buf[at as usize..];
                             !circuit.is_some_and(|circuit| self.loses(now, circuit, frame))
                         }));
-                        self.address(buf, &onward[before..], to);
+                        self.address(buf, &onward[before..], to, carried.circuit.bits());
                     }
-                    Ok(Passed::Mixed(to, circuit, due)) => {
-                        let circuit = circuit.filter(|_| is_judged);
+                    Ok(Passed::Mixed(to, carried, due)) => {
+                        let circuit = Some(carried.circuit).filter(|_| carried.unit && is_judged);
                         for &at in run {
                             let frame = &buf[at as usize..];
                             if circuit.is_some_and(|circuit| self.loses(now, circuit, frame)) {
                                 continue;
                             }
-                            self.address(buf, &[at], to);
+                            self.address(buf, &[at], to, carried.circuit.bits());
                             mixed.extend(from.map(|from| MixedCell { at, due, from }));
                         }
                     }
@@ -184,7 +184,7 @@ impl<C: Ciphers> Circuits<C> {
         match self.onion.seal_units(now, circuit, buf, &self.starts) {
             Ok(to) => {
                 self.cells += frames.len() as u64;
-                self.address(buf, frames, to);
+                self.address(buf, frames, to, circuit.bits());
                 Ok(())
             }
             Err(reason) => {
@@ -207,22 +207,24 @@ impl<C: Ciphers> Circuits<C> {
     }
 
     /// Writes the routed headers of leg cells that leave for `to`. A fresh header has no mark: one
-    /// that travelled on would let a node before signal to a node behind.
-    fn address(&self, buf: &mut [u8], frames: &[u32], to: Address) {
+    /// that travelled on would let a node before signal to a node behind. Writes the circuit's
+    /// number, too, for the queue of a covered link.
+    fn address(&self, buf: &mut [u8], frames: &[u32], to: Address, circuit: u32) {
         let header = RoutedHeader::new(to, self.me, TrafficClass::Bulk);
         for &at in frames {
             buf[at as usize + link::ROUTED_AT..at as usize + link::CELL_AT]
                 .copy_from_slice(header.as_bytes());
+            buf[at as usize..][..CIRCUIT_LEN].copy_from_slice(&circuit.to_be_bytes());
         }
     }
 
     /// Writes the next cell of the machine's own into `frame`, if there is one, and says how it
     /// waits.
     fn write_own(&mut self, frame: &mut [u8; FULL]) -> Option<Option<MixedCell>> {
-        let Own { to, cell, wait } = self.onion.poll_transmit()?;
+        let Own { to, cell, wait, circuit } = self.onion.poll_transmit()?;
         self.cells += 1;
         frame[link::CELL_AT..link::CELL_AT + cell.len()].copy_from_slice(&cell[..]);
-        self.address(frame, &[0], to);
+        self.address(frame, &[0], to, circuit.map_or(0, CircuitId::bits));
         Some(wait.map(|Wait { due, from }| MixedCell { at: 0, due, from }))
     }
 

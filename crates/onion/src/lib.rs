@@ -44,5 +44,5 @@ mod tests;
 mod vector_tests;
 
 pub use job::{Done, Job};
-pub use onion::{Config, Event, Failure, Fill, Onion, Own, Passed, Wait, Waits};
+pub use onion::{Carried, Config, Event, Failure, Fill, Onion, Own, Passed, Wait, Waits};
 pub use room::Limits;

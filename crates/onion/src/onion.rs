@@ -73,14 +73,23 @@ pub struct Config {
 /// What became of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passed {
-    /// It was changed in place and goes on to this node; with a unit in it, on this circuit.
-    On(Address, Option<CircuitId>),
+    /// It was changed in place and goes on to this node.
+    On(Address, Carried),
     /// So was this one, and it may not leave before this time.
-    Mixed(Address, Option<CircuitId>, Time),
+    Mixed(Address, Carried, Time),
     /// It holds a unit for this node.
     Unit(CircuitId),
     /// It was for this machine.
     Taken,
+}
+
+/// On which circuit a cell goes on, and what it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carried {
+    /// The circuit.
+    pub circuit: CircuitId,
+    /// Whether the cell holds a unit, and no message of the circuit's control lane.
+    pub unit: bool,
 }
 
 /// A cell that this machine sends of its own.
@@ -91,6 +100,8 @@ pub struct Own {
     pub cell: Cell,
     /// How it waits before it leaves, if it does.
     pub wait: Option<Wait>,
+    /// The circuit that it belongs to; none for an answer to a node that has none.
+    pub circuit: Option<CircuitId>,
 }
 
 /// How a cell waits in a mix.
@@ -383,11 +394,17 @@ impl<C: Ciphers> Onion<C> {
         (!self.is_empty()).then_some(self.sweep_at)
     }
 
-    fn transmit(&mut self, to: Address, cell: Cell, wait: Option<Wait>) -> Result<(), DropReason> {
+    fn transmit(
+        &mut self,
+        to: Address,
+        cell: Cell,
+        wait: Option<Wait>,
+        circuit: Option<CircuitId>,
+    ) -> Result<(), DropReason> {
         if self.transmits.len() >= QUEUE_MAX {
             return Err(DropReason::QueueFull);
         }
-        self.transmits.push_back(Own { to, cell, wait });
+        self.transmits.push_back(Own { to, cell, wait, circuit });
         Ok(())
     }
 
@@ -513,7 +530,7 @@ impl<C: Ciphers> Onion<C> {
                 for (&start, went) in run.iter().zip(&went) {
                     out.push(went.and_then(|went| match went {
                         AtHop::On(to, due) => {
-                            let data = (lane == Lane::Data).then_some(id);
+                            let data = Carried { circuit: id, unit: lane == Lane::Data };
                             Ok(due.map_or(Passed::On(to, data), |due| Passed::Mixed(to, data, due)))
                         }
                         AtHop::Unit => Ok(Passed::Unit(id)),

@@ -186,7 +186,8 @@ fn a_relay_that_could_not_ask_the_next_node_forgets_that_it_wanted_to() {
     world.collect();
     let first = relay(1);
     let asks = world.wire.pop().unwrap();
-    let full = (0..1_024).map(|_| crate::Own { to: A, cell: Box::new([0; CELL_LEN]), wait: None });
+    let own = |_| crate::Own { to: A, cell: Box::new([0; CELL_LEN]), wait: None, circuit: None };
+    let full = (0..1_024).map(own);
     world.node(first).transmits_of_test().extend(full);
     assert_eq!(world.hand(&asks), Some(DropReason::QueueFull));
     world.node(first).transmits_of_test().clear();

@@ -192,7 +192,7 @@ impl World {
     /// Puts what nodes want to send on the wire, and leaves what they want worked on.
     fn collect_cells(&mut self) {
         for (&at, node) in &mut self.nodes {
-            while let Some(Own { to, cell, wait }) = node.poll_transmit() {
+            while let Some(Own { to, cell, wait, .. }) = node.poll_transmit() {
                 self.left.push((at, wait.map(|wait| wait.due)));
                 self.wire.push(Seen { from: at, to, cell });
             }

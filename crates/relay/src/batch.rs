@@ -146,6 +146,29 @@ pub(crate) fn forget_flows(buf: &mut [u8], offsets: &[u32]) {
     }
 }
 
+/// Bytes at the start of an unsealed frame in which a node writes the number of the circuit of a
+/// leg cell that it sends: the place of the session header, which is written at the seal.
+pub const CIRCUIT_LEN: usize = 4;
+
+/// The peer whose turns of a covered link a cell takes: the pair of nodes that its routed header
+/// names, and the circuit of a leg cell that this node sends itself. Of other leg cells the circuit
+/// is hidden. None for a frame that is no cell.
+pub(crate) fn peer_of(frame: &[u8], me: Address) -> Option<u64> {
+    if !is_cell(frame[link::KIND_AT]) {
+        return None;
+    }
+    let pair = &frame[link::ROUTED_AT..link::ROUTED_AT + 2 * Address::LEN];
+    let own = RoutedHeader::parse(&frame[link::ROUTED_AT..]).is_ok_and(|header| header.src() == me);
+    let circuit = match frame[link::KIND_AT] == LinkKind::Leg as u8 && own {
+        true => &frame[..CIRCUIT_LEN],
+        false => &[],
+    };
+    // FNV-1a with 64 bits. Who chooses addresses so that they collide shares turns, and gains what
+    // a ninth peer has.
+    let mix = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    Some(pair.iter().chain(circuit).fold(0xcbf2_9ce4_8422_2325, mix))
+}
+
 /// Chooses one of `lanes` for the frame at `at`. A pair of hosts stays on one lane, so that its
 /// cells keep their order and routers see no flows, and so does a leg; on a direct link each flow
 /// stays on one lane.

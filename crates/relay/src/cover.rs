@@ -101,6 +101,8 @@ const HANDSHAKES_MAX: usize = 8;
 const WAIT_MAX: Duration = Duration::from_millis(100);
 /// ... and cells are marked from those of this time on.
 const WAIT_MARKED: Duration = Duration::from_millis(10);
+/// A peer keeps its turns of a covered link for so long after its last cell.
+const TURNS_KEPT: Duration = Duration::from_secs(5);
 /// Frames that the kernel has no room for are made good if they are those of this time or less.
 const OWED_MAX: Duration = Duration::from_secs(1);
 
@@ -251,6 +253,11 @@ fn limits(tier: CoverTier, usual: EgressConfig) -> EgressConfig {
     }
 }
 
+/// Rounds of 32 frames after which a silent peer loses its turns.
+fn idle_rounds(tier: CoverTier) -> u32 {
+    (TURNS_KEPT.as_nanos() / (32 * tier.frame_gap().as_nanos())).max(1) as u32
+}
+
 impl<C: Ciphers> Relay<C> {
     /// Has the frames of a link leave by a schedule from now on, or as they come. The same schedule
     /// again leaves it as it is, but begins anew one that is off.
@@ -265,6 +272,7 @@ impl<C: Ciphers> Relay<C> {
             }
             neighbour.cover = tier.map(|tier| Cover::new(tier, seed, now));
             neighbour.egress.set_limits(tier.map_or(usual, |tier| limits(tier, usual)));
+            neighbour.egress.set_shares(tier.map(idle_rounds));
             if neighbour.cover.is_none() {
                 self.block(now, link);
             }
@@ -532,6 +540,7 @@ impl<C: Ciphers> Relay<C> {
         cover.running = false;
         self.slots.set(link, &mut cover.listed, None);
         neighbour.egress.set_limits(usual);
+        neighbour.egress.set_shares(None);
         self.block(now, link);
     }
 

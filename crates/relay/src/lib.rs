@@ -56,6 +56,7 @@ mod trial;
 mod view;
 mod workers;
 
+pub use batch::CIRCUIT_LEN;
 pub use control::Event;
 pub use counters::{Counters, Traffic};
 pub use cover::{CoverFault, CoverState, CoverView};

@@ -24,7 +24,7 @@ use shoal_routing::Routing;
 use shoal_session::{EndpointRules, Endpoints, PeerId, Sessions};
 use shoal_wire::{Address, DropReason, LinkId, LinkKind, Mark, SizeClass, TAG_LEN, Time, link};
 
-use crate::batch::{MARK_AT, Run, forget_flows};
+use crate::batch::{MARK_AT, Run, forget_flows, peer_of};
 use crate::control::Event;
 use crate::cover::Slots;
 use crate::hops::Hops;
@@ -402,11 +402,15 @@ impl<C: Ciphers> Relay<C> {
         let Some(neighbour) = self.neighbours.get_mut(link) else {
             return self.own.counters.drop_out(DropReason::NoRoute, run.count());
         };
-        if neighbour.egress.is_marking() && priority == Priority::Data {
+        let covered = neighbour.egress.has_shares() && neighbour.is_scheduled() && run.is_traffic();
+        if !covered && neighbour.egress.is_marking() && priority == Priority::Data {
             self.own.counters.traffic.cells_marked += run.count();
             for &at in run.offsets {
                 run.buf[at as usize + MARK_AT] = Mark::Congested as u8;
             }
+        }
+        if covered {
+            return self.share(link, priority, run);
         }
         let all = run.offsets;
         for offsets in all.chunks(RUN_MAX) {
@@ -428,6 +432,30 @@ impl<C: Ciphers> Relay<C> {
                 if let Err(reason) = pushed {
                     self.own.counters.drop_out(reason, 1);
                 }
+            }
+        }
+    }
+
+    /// Has cells wait for turns of their peers on a covered link, marked where a peer has a backlog.
+    fn share(&mut self, link: LinkId, priority: Priority, run: Run<'_>) {
+        let me = self.address();
+        let Some(neighbour) = self.neighbours.get_mut(link) else { return };
+        let len = run.class.frame_len();
+        for &at in run.offsets {
+            let frame = &mut run.buf[at as usize..at as usize + len];
+            let egress = &mut neighbour.egress;
+            let pushed = match peer_of(frame, me) {
+                Some(peer) => {
+                    if priority == Priority::Data && egress.is_marking_of(peer) {
+                        self.own.counters.traffic.cells_marked += 1;
+                        frame[MARK_AT] = Mark::Congested as u8;
+                    }
+                    egress.push_of(peer, priority, run.class, frame)
+                }
+                None => egress.push(priority, run.class, frame),
+            };
+            if let Err(reason) = pushed {
+                self.own.counters.drop_out(reason, 1);
             }
         }
     }

@@ -169,7 +169,7 @@ impl<C: Ciphers> Onion<C> {
             Some(Wait { due, from })
         });
         self.waiting.insert(waiting.outer.token(lead), waiting);
-        self.transmit(to, cell, wait)
+        self.transmit(to, cell, wait, Some(id))
     }
 
     fn shown_s(&self, now: Time) -> u32 {
@@ -248,7 +248,7 @@ impl<C: Ciphers> Onion<C> {
         let cookie = cookies.issue(now, &from);
         let seals = (opener, bond);
         let cell = setup::write_cookie(seals, &create.lead, &cookie, &mut self.rng);
-        self.transmit(from, cell, None)?;
+        self.transmit(from, cell, None, None)?;
         Err(DropReason::CookieRequired)
     }
 
@@ -292,7 +292,7 @@ impl<C: Ciphers> Onion<C> {
         let grant = self.slots.grant(id, from);
         let cell = answer.write(opener, &grant, &mut self.rng);
         let wait = due.map(|due| Wait { due, from });
-        self.transmit(from, cell, wait).inspect_err(|_| self.remove(id))?;
+        self.transmit(from, cell, wait, Some(id)).inspect_err(|_| self.remove(id))?;
         if matches!(mixing, Mixing::Path { .. }) {
             self.tell(Event::Mixed(id));
         }

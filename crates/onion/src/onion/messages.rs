@@ -33,7 +33,7 @@ impl<C: Ciphers> Onion<C> {
             return Err(DropReason::UnknownCircuit);
         };
         let (to, number) = circuit.seal_message(hop, message, &mut cell[..], tools)?;
-        self.transmit(to, cell, None)?;
+        self.transmit(to, cell, None, Some(id))?;
         Ok(number)
     }
 
@@ -51,7 +51,7 @@ impl<C: Ciphers> Onion<C> {
         };
         let to = hop.prev.node;
         let (cell, due) = hop.reply(now, number, message, tools)?;
-        self.transmit(to, cell, due.map(|due| Wait { due, from: to }))
+        self.transmit(to, cell, due.map(|due| Wait { due, from: to }), Some(id))
     }
 
     /// Takes in what the origin of a circuit says to this hop.

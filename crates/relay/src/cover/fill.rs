@@ -51,11 +51,12 @@ pub(super) fn fill(egress: &mut Egress, buf: &mut [u8], max: usize, small: bool)
         forgotten += run.count;
     }
     let mut filled = 0;
-    while filled < max
-        && let Some(run) = egress.take_run(&mut buf[filled * LEN..(filled + 1) * LEN], 1)
-    {
-        widen(&mut buf[filled * LEN..(filled + 1) * LEN], run.class);
-        filled += 1;
+    for _ in 0..max {
+        // A turn of a peer without a cell is cover, whatever others have.
+        if let Some(run) = egress.take_turn(&mut buf[filled * LEN..(filled + 1) * LEN]) {
+            widen(&mut buf[filled * LEN..(filled + 1) * LEN], run.class);
+            filled += 1;
+        }
     }
     empty(&mut buf[filled * LEN..max * LEN], LEN);
     let shape = Shape { class: SizeClass::Full, count: max, cover: max - filled, sealed: false };

@@ -303,6 +303,8 @@ pub enum AttackOn {
     Cover,
     /// All of these, by an attacker who marks flows.
     Active,
+    /// Members who ask covered hosts for answers, and compare how long these take.
+    Members,
     /// Success over added latency.
     Latency,
     /// Success over the time watched.

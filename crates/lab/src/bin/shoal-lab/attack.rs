@@ -141,6 +141,7 @@ fn scenario(on: AttackOn) -> Scenario {
         AttackOn::StopAndGo => Scenario::StopAndGo,
         AttackOn::Cover => Scenario::Cover,
         AttackOn::Active => Scenario::Active,
+        AttackOn::Members => Scenario::Members,
         AttackOn::Latency => Scenario::Latency,
         AttackOn::Time => Scenario::Time,
     }
