@@ -13,7 +13,7 @@ use shoal_onion::Event;
 use shoal_onion::path::{Kept, Routers};
 use shoal_onion::pool::{Build, Pool};
 use shoal_wire::leg::Shape;
-use shoal_wire::{Address, CircuitId, Strategy, Time};
+use shoal_wire::{Address, CircuitId, CoverTier, Strategy, Time};
 
 use crate::circuits::Circuits;
 use crate::control::Control;
@@ -80,6 +80,13 @@ impl<S: Shell> Control<S> {
     pub fn set_loops(&mut self, now: Time, on: bool) {
         if let Some(pool) = &mut self.circuits.pool {
             pool.set_loops(now, on);
+        }
+    }
+
+    /// Says which hosts' links are covered: see [`Pool::set_tiers`].
+    pub fn set_tiers(&mut self, own: Option<CoverTier>, far: BTreeMap<Address, CoverTier>) {
+        if let Some(pool) = &mut self.circuits.pool {
+            pool.set_tiers(own, far);
         }
     }
 

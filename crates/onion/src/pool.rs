@@ -27,6 +27,7 @@ mod echoes;
 mod live;
 mod loops;
 pub mod mixes;
+mod pace;
 mod steps;
 mod tries;
 mod view;
@@ -45,6 +46,7 @@ use blame::Blame;
 use live::{Building, Ending, Live};
 pub use loops::{LoopTotals, Verdict};
 use mixes::Offer;
+use pace::Paces;
 use tries::Tries;
 pub use view::{CircuitState, CircuitView, HostView, Problem, SetUps};
 
@@ -151,6 +153,8 @@ pub struct Pool {
     closes: VecDeque<CircuitId>,
     echoes: VecDeque<(CircuitId, u8, u64)>,
     set_ups: SetUps,
+    /// How often circuits may be echoed.
+    paces: Paces,
     /// Whether loops are sent.
     has_loops: bool,
     loop_totals: LoopTotals,
@@ -191,6 +195,7 @@ impl Pool {
             closes: VecDeque::new(),
             echoes: VecDeque::new(),
             set_ups: SetUps::default(),
+            paces: Paces::default(),
             has_loops: false,
             loop_totals: LoopTotals::default(),
             now,

@@ -316,6 +316,8 @@ impl Worker {
         node.set_mixes(now, hosts.mixes().offer());
         node.set_circuit_nodes(now, routers(hosts), nodes(hosts));
         node.set_loops(now, cover::has_loops(config, hosts));
+        let tiers = hosts.iter().filter_map(|host| Some((host.address, hosts.cover_of(host)?)));
+        node.set_tiers(cover::own(config, hosts), tiers.collect());
         circuits.unmixed = unmixed(config, hosts.mixes());
         circuits.listed = self::listed(config, hosts, authority.as_ref(), now);
         circuits.hidden = self::hidden(config, hosts, authority.as_ref(), now);

@@ -84,6 +84,8 @@ pub(super) struct Live {
     pub(super) scout: Option<Probe>,
     /// Smoothed time from an echo to its answer.
     pub(super) rtt: Duration,
+    /// Between two echoes at least, where links are covered.
+    pub(super) pace: Duration,
     pub(super) loops: Loops,
 }
 
@@ -114,6 +116,7 @@ impl Live {
             probe: None,
             scout: None,
             rtt,
+            pace: Duration::ZERO,
             loops: Loops::default(),
         }
     }
@@ -131,11 +134,17 @@ impl Live {
     /// Brings the next echo forward when the circuit begins to carry something; says whether it
     /// did.
     pub(super) fn wake(&mut self, now: Time, rng: &mut Rng) -> bool {
-        if self.echo_at <= now + GAP_ACTIVE.1 {
+        let gap = self.paced(GAP_ACTIVE);
+        if self.echo_at <= now + gap.1 {
             return false;
         }
-        self.echo_at = now + between(GAP_ACTIVE, rng);
+        self.echo_at = now + between(gap, rng);
         true
+    }
+
+    /// A gap that is as long as schedules ask for.
+    fn paced(&self, gap: (Duration, Duration)) -> (Duration, Duration) {
+        (gap.0.max(self.pace), gap.1.max(self.pace * 7 / 4))
     }
 
     /// The number of the echo that is due, if one is.
@@ -146,6 +155,7 @@ impl Live {
         let number = rng.u64().max(1);
         self.asked.push((number, now));
         let gap = if self.is_active(now) { self.gap_missed() } else { GAP_ASKED };
+        let gap = self.paced(gap);
         self.echo_at = now + between(gap, rng);
         Some(number)
     }
@@ -185,7 +195,8 @@ impl Live {
         self.asked.clear();
         self.late.clear();
         (self.silent_since, self.probe, self.scout) = (None, None, None);
-        self.echo_at = now + between(if self.is_active(now) { GAP_ACTIVE } else { GAP_IDLE }, rng);
+        let gap = if self.is_active(now) { GAP_ACTIVE } else { GAP_IDLE };
+        self.echo_at = now + between(self.paced(gap), rng);
         true
     }
 

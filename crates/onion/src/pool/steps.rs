@@ -102,6 +102,7 @@ impl Pool {
     pub(super) fn settle(&mut self, now: Time) {
         self.blame.forget_old(now);
         self.settle_mixes(now);
+        self.settle_paces(now);
         let all: Vec<Address> = self.hosts.keys().copied().collect();
         for to in all {
             self.settle_host(now, to);

@@ -8,6 +8,23 @@ use shoal_wire::leg::Refusal;
 use super::*;
 use crate::path::Router;
 
+/// A host of 2 Mbit/s, 174 frames a second, that speaks with 19 others.
+#[test]
+fn echoes_of_many_circuits_take_a_tenth_of_a_covered_link() {
+    let mut world = World::new(7, 24, 64);
+    let tier = shoal_wire::CoverTier::new(2, shoal_wire::CoverKind::Constant);
+    world.pool.set_tiers(tier, BTreeMap::new());
+    (2..21).for_each(|n| world.want(host(n)));
+    world.run(20 * SEC);
+    let before = world.echoes;
+    world.run(20 * SEC);
+    let per_s = (world.echoes - before) / 20;
+    // Those of circuits that stand by are as few as ever: one in 17 s of each.
+    assert!((8..=19).contains(&per_s), "{per_s} echoes a second");
+    let busy = (2..21).filter(|n| world.used(host(*n)).is_some()).count();
+    assert_eq!(busy, 19);
+}
+
 mod failures;
 mod loops;
 mod mixes;
