@@ -22,6 +22,7 @@
 
 mod fill;
 mod judge;
+mod required;
 mod slots;
 
 use core::time::Duration;
@@ -29,7 +30,7 @@ use core::time::Duration;
 use shoal_crypto::{Aead, Ciphers, Flaw};
 use shoal_link::{EgressConfig, LinkStats, Schedule, parts};
 use shoal_session::{Endpoint, Endpoints};
-use shoal_wire::{CONTROL_COVER, CoverTier, DropReason, LinkId, SizeClass, Time};
+use shoal_wire::{CONTROL_COVER, COVER_KEPT, CoverTier, DropReason, LinkId, SizeClass, Time};
 
 use crate::batch::Run;
 use crate::neighbours::Neighbour;
@@ -83,6 +84,8 @@ pub struct CoverView {
     /// Frames that came in that minute, as a share of the schedule's: about 1 if the neighbour
     /// keeps it too.
     pub arriving: Option<f32>,
+    /// Why it would have ended, while it is kept whatever is lost.
+    pub strained: Option<CoverFault>,
 }
 
 /// How long a host lets datagrams wait for its next slot.
@@ -129,6 +132,10 @@ pub(crate) struct Cover {
     ends: Option<Turning>,
     /// When it ended, and when it begins anew.
     off: Option<(Turning, Time)>,
+    /// The neighbour asks that it is kept whatever is lost.
+    kept: bool,
+    /// Why it would have ended since.
+    strained: Option<CoverFault>,
     frames: u64,
     filled: u64,
     /// Frames of past slots that are to leave in the next ones, beside their own.
@@ -160,6 +167,8 @@ impl Cover {
             running: false,
             ends: None,
             off: None,
+            kept: false,
+            strained: None,
             frames: 0,
             filled: 0,
             owed: 0,
@@ -239,6 +248,7 @@ impl Neighbour {
             skipped: cover.schedule.skipped() + cover.given_up / tier.frames() as u64,
             lost: cover.lost,
             arriving: cover.arriving,
+            strained: cover.strained,
         })
     }
 }
@@ -273,7 +283,10 @@ impl<C: Ciphers> Relay<C> {
             neighbour.cover = tier.map(|tier| Cover::new(tier, seed, now));
             neighbour.egress.set_limits(tier.map_or(usual, |tier| limits(tier, usual)));
             neighbour.egress.set_shares(tier.map(idle_rounds));
-            if neighbour.cover.is_none() {
+            if neighbour.is_shut() {
+                let lost = neighbour.egress.clear() as u64;
+                self.own.counters.drop_out(DropReason::CoverRequired, lost);
+            } else if neighbour.cover.is_none() {
                 self.block(now, link);
             }
         }
@@ -466,8 +479,12 @@ impl<C: Ciphers> Relay<C> {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         let (stats, is_up) = (neighbour.liveness.stats(), neighbour.liveness.is_up());
         let parts = if neighbour.width.is_narrow() { parts::PARTS } else { 1 };
+        let required = neighbour.cover_required;
         let Some(cover) = &mut neighbour.cover else { return };
-        if let Some(fault) = cover.judge(now, &stats, is_up, parts) {
+        let fault = cover.judge(now, &stats, is_up, parts);
+        let keeps = required || cover.kept;
+        cover.strained = fault.filter(|_| keeps);
+        if let Some(fault) = fault.filter(|_| !keeps) {
             cover.ends.get_or_insert(Turning { fault, ..hour });
         }
         self.tell_cover(now, link, sink);
@@ -475,9 +492,13 @@ impl<C: Ciphers> Relay<C> {
 
     /// Tells the neighbour when this node's schedule ends, or that it has begun.
     fn tell_cover(&mut self, now: Time, link: LinkId, sink: &mut impl Sink) {
-        let cover = self.neighbours.get(link).and_then(|neighbour| neighbour.cover.as_ref());
-        let Some(cover) = cover.filter(|cover| cover.off.is_none()) else { return };
-        let ends = cover.ends.map_or(0, |ends| ends.unix_s);
+        let Some(neighbour) = self.neighbours.get(link) else { return };
+        let cover = neighbour.cover.as_ref().filter(|cover| cover.off.is_none());
+        let Some(cover) = cover else { return };
+        let ends = match neighbour.cover_required {
+            true => COVER_KEPT,
+            false => cover.ends.map_or(0, |ends| ends.unix_s),
+        };
         self.send_control(now, link, &[(CONTROL_COVER, &ends.to_be_bytes())], sink);
     }
 
@@ -492,7 +513,8 @@ impl<C: Ciphers> Relay<C> {
 
     /// The neighbour says when its schedule ends: so does this node's, but at a full hour of its
     /// own clock that is still to come. With 0 the neighbour's has begun: so does this node's if it
-    /// was off, and it goes on if it was to end only because the neighbour's did.
+    /// was off, and it goes on if it was to end only because the neighbour's did. With
+    /// [`COVER_KEPT`] this node's begins, or goes on, and does not end while the neighbour says so.
     ///
     /// Errors: `malformed`, if that is no full hour, or is far ahead.
     pub(crate) fn hear_cover(
@@ -502,12 +524,17 @@ impl<C: Ciphers> Relay<C> {
         ends: u64,
     ) -> Result<(), DropReason> {
         let (unix_ms, hour) = (self.unix_ms(now), self.next_hour(now));
+        if ends == COVER_KEPT {
+            return self.keep_cover(now, from);
+        }
         let ends_ms = ends.checked_mul(1_000).ok_or(DropReason::Malformed)?;
         if !ends_ms.is_multiple_of(HOUR_MS) || ends_ms > unix_ms + AHEAD_MAX_MS {
             return Err(DropReason::Malformed);
         }
         let neighbour = self.neighbours.get_mut(from).ok_or(DropReason::UnknownPeer)?;
+        let required = neighbour.cover_required;
         let Some(cover) = &mut neighbour.cover else { return Ok(()) };
+        cover.kept = false;
         match (ends, cover.off) {
             (0, Some(_)) => {
                 let tier = cover.schedule.tier();
@@ -518,6 +545,7 @@ impl<C: Ciphers> Relay<C> {
                 cover.ends = cover.ends.filter(|ends| !neighbours(ends));
             }
             (_, Some(_)) => {}
+            (_, None) if required => {}
             (_, None) => {
                 let later = ends_ms.saturating_sub(hour.unix_s * 1_000);
                 cover.ends.get_or_insert(Turning {

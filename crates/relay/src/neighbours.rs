@@ -44,6 +44,8 @@ pub(crate) struct Neighbour {
     pub(crate) established: bool,
     /// By which schedule its frames leave.
     pub(crate) cover: Option<Cover>,
+    /// No cell leaves while its frames do not leave by a schedule.
+    pub(crate) cover_required: bool,
     /// Since when the present keys are in use, and with which cipher.
     pub(crate) keys: Option<(Time, Suite)>,
     /// How well those keys protect cells of the two ends' own.
@@ -132,7 +134,8 @@ impl Neighbour {
 
     /// Where any worker may send its frames by itself; none if the relay must send them.
     pub(crate) fn shared_endpoint(&self) -> Option<Endpoints> {
-        let alone = self.width.is_narrow() || self.trial.is_limited() || self.is_covered();
+        let shut = self.is_covered() || self.is_shut();
+        let alone = self.width.is_narrow() || self.trial.is_limited() || shut;
         self.endpoint.filter(|_| !alone)
     }
 }
@@ -160,6 +163,7 @@ impl Neighbours {
             up_since: None,
             established: false,
             cover: None,
+            cover_required: false,
             keys: None,
             level: Level::Encrypt,
             closing: false,

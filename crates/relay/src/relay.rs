@@ -114,6 +114,8 @@ pub struct Relay<C: Ciphers = Standard> {
     pub(crate) lists_only: bool,
     /// Where frames may go, and come from.
     pub(crate) rules: Arc<EndpointRules>,
+    /// No cell leaves over a link without cover.
+    pub(crate) cover_required: bool,
 }
 
 impl Relay {
@@ -189,6 +191,7 @@ impl<C: Ciphers> Relay<C> {
             wall: (now, unix_ms),
             lists_only: false,
             rules: Arc::default(),
+            cover_required: false,
         }
     }
 
@@ -201,6 +204,9 @@ impl<C: Ciphers> Relay<C> {
         let way_out = (self.config.egress, self.config.hold.link_delay);
         let seed = self.rng.u64();
         let link = self.neighbours.insert(now, peer, config, seed, liveness, way_out);
+        if let Some(neighbour) = self.neighbours.get_mut(link) {
+            neighbour.cover_required = self.cover_required;
+        }
         if let Some(endpoint) = config.endpoint.map(Endpoints::from) {
             self.sessions.set_endpoint(peer, Some(endpoint));
             self.sessions.set_home(peer, Some(endpoint));
@@ -402,6 +408,9 @@ impl<C: Ciphers> Relay<C> {
         let Some(neighbour) = self.neighbours.get_mut(link) else {
             return self.own.counters.drop_out(DropReason::NoRoute, run.count());
         };
+        if neighbour.is_shut() && run.is_traffic() {
+            return self.own.counters.drop_out(DropReason::CoverRequired, run.count());
+        }
         let covered = neighbour.egress.has_shares() && neighbour.is_scheduled() && run.is_traffic();
         if !covered && neighbour.egress.is_marking() && priority == Priority::Data {
             self.own.counters.traffic.cells_marked += run.count();

@@ -32,6 +32,9 @@ pub const CONTROL_CLOCK: u8 = 5;
 pub const CONTROL_TWIN: u8 = 6;
 /// Type byte of a [`Control::Cover`].
 pub const CONTROL_COVER: u8 = 7;
+/// In place of the time at which a schedule ends: the sender keeps its own whatever is lost, and
+/// asks its neighbour to do so, too.
+pub const COVER_KEPT: u64 = u64::MAX;
 /// Type byte of a [`Control::Seen`].
 pub const CONTROL_SEEN: u8 = 8;
 /// Type byte of a [`Control::HopPlace`].

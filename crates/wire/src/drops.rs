@@ -174,6 +174,8 @@ drop_reasons! {
     /// Something came or was to leave in the clear, and its host is spoken with over circuits
     /// alone; or it came over a circuit under keys that were made in the clear.
     CircuitRequired = "circuit_required",
+    /// A cell was to leave over a link that must be covered, and is not.
+    CoverRequired = "cover_required",
 }
 
 #[cfg(test)]

@@ -51,8 +51,8 @@ pub use class::SizeClass;
 pub use control::{
     CONTROL_BODY_MAX, CONTROL_CLOCK, CONTROL_COVER, CONTROL_END, CONTROL_GOODBYE, CONTROL_HEAD_LEN,
     CONTROL_HOP_PLACE, CONTROL_HOP_PROBE, CONTROL_HOP_STEP, CONTROL_PATH_CHALLENGE,
-    CONTROL_PATH_RESPONSE, CONTROL_REPORT, CONTROL_SEEN, CONTROL_TWIN, Control, ControlMessages,
-    ControlWriter, PathToken, Report,
+    CONTROL_PATH_RESPONSE, CONTROL_REPORT, CONTROL_SEEN, CONTROL_TWIN, COVER_KEPT, Control,
+    ControlMessages, ControlWriter, PathToken, Report,
 };
 pub use cover::{CoverKind, CoverTier};
 pub use direct::{DirectKind, DirectMessage, Level};

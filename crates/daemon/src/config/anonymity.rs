@@ -60,6 +60,23 @@ impl Shown for LoopPolicy {
     }
 }
 
+/// What a host does while its link must be covered and is not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WithoutCover {
+    /// It sends no packets.
+    #[default]
+    Stop,
+    /// It sends them as they come.
+    Send,
+}
+
+impl Shown for WithoutCover {
+    fn shown(&self) -> String {
+        format!("{:?}", format!("{self:?}").to_lowercase())
+    }
+}
+
 optional_section! {
     /// What hides this host, in one word; docs/cover.md says from whom, and at what price. A router
     /// hides nobody by it, whatever stands here.
@@ -73,6 +90,10 @@ optional_section! {
         /// missing or late show relays that drop or hold some. "on", "off", or "auto": if the list
         /// gives this host a tier of cover whose schedule is "poisson".
         loops: LoopPolicy = LoopPolicy::Auto, reload no;
+        /// What a host whose preset is "hidden" does while its link is not covered. "stop": it sends
+        /// no packets, and its schedule never ends because frames are lost. "send": cover ends when
+        /// the path can't carry it, and packets leave as they come.
+        without_cover: WithoutCover = WithoutCover::Stop, reload no;
     }
 }
 
@@ -120,6 +141,12 @@ impl Anonymity {
 }
 
 impl Config {
+    /// Whether this node sends no packets without cover.
+    pub fn requires_cover(&self) -> bool {
+        let Anonymity { preset, without_cover, .. } = self.anonymity;
+        preset == Preset::Hidden && without_cover == WithoutCover::Stop && !self.is_router()
+    }
+
     /// This configuration with what its preset sets.
     pub(super) fn with_preset(mut self) -> Config {
         if self.anonymity.preset != Preset::Fast && !self.is_router() {

@@ -31,7 +31,7 @@ use shoal_wire::Address;
 use section::Table;
 
 pub use crate::files::reading::read_text;
-pub use anonymity::{Anonymity, LoopPolicy, Preset};
+pub use anonymity::{Anonymity, LoopPolicy, Preset, WithoutCover};
 pub use circuits::{CircuitPolicy, Circuits};
 pub use direct::{Direct, DirectLevel, DirectMode};
 pub use error::{ConfigError, Source};

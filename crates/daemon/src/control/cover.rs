@@ -38,6 +38,8 @@ enum Standing {
     Kept,
     /// By this end alone.
     OneSided,
+    /// Whatever is lost, though too much is.
+    Strained(CoverFault),
     /// Until this full hour, in seconds since 1970.
     Ending(u64, CoverFault),
     /// No more, since then.
@@ -52,7 +54,9 @@ impl Standing {
             CoverState::Running if view.arriving.is_some_and(|share| share < KEPT_MIN) => {
                 Standing::OneSided
             }
-            CoverState::Running | CoverState::Waiting => Standing::Kept,
+            CoverState::Running | CoverState::Waiting => {
+                view.strained.map_or(Standing::Kept, Standing::Strained)
+            }
         }
     }
 
@@ -65,6 +69,12 @@ impl Standing {
             Standing::OneSided => Some(format!(
                 "{what} is one-sided: less than half of the frames of a schedule come from the \
                  other end, so that the line shows what it sends; does it have the same list?"
+            )),
+            Standing::Strained(fault) => Some(format!(
+                "{what} goes on, though the path does not carry it: {}. It must not end, since \
+                 the host's preset is \"hidden\". Mend the path, or have the network's list say a \
+                 lower tier",
+                why(fault)
             )),
             Standing::Ending(at, fault) => {
                 let (at, why) = (clock(at), why(fault));
@@ -250,7 +260,8 @@ mod tests {
 
     fn view(state: CoverState) -> CoverView {
         let tier = CoverTier::new(10, CoverKind::Constant).unwrap();
-        CoverView { tier, state, frames: 0, filled: 0, skipped: 0, lost: None, arriving: None }
+        let (lost, arriving, strained) = (None, None, None);
+        CoverView { tier, state, frames: 0, filled: 0, skipped: 0, lost, arriving, strained }
     }
 
     fn links(views: &[CoverView]) -> Vec<(LinkId, CoverView)> {

@@ -29,6 +29,9 @@ pub fn hint(reason: DropReason) -> Option<&'static str> {
         DropReason::CircuitRequired => {
             "a host speaks without circuits, which this one requires: require them there too"
         }
+        DropReason::CoverRequired => {
+            "this host must be covered (preset \"hidden\"): have the list give it a tier"
+        }
         DropReason::NoInterface => "this host has no [interface]",
         _ => return None,
     })

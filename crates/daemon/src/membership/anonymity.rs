@@ -21,10 +21,14 @@ pub fn unhidden(config: &Config, hosts: &Hosts) -> Option<String> {
         return None;
     }
     let asked = asked(config);
+    let so = match config.requires_cover() {
+        true => "it sends no packets",
+        false => "its line shows when it speaks",
+    };
     cover::own(config, hosts).is_none().then(|| {
         format!(
-            "{asked}: the network's list gives this host no tier of cover, so that its line shows \
-             when it speaks: have it signed (`shoal authority sign NAME --cover TIER`; in a hosts \
+            "{asked}: the network's list gives this host no tier of cover, so that {so}: have it \
+             signed (`shoal authority sign NAME --cover TIER`; in a hosts \
              file cover = \"TIER\" of its [[host]]), or set preset to \"balanced\""
         )
     })

@@ -145,6 +145,7 @@ pub fn build(
     add_hosts(now, &config, &mut node.edge, &mut names)?;
     set_interface_hosts(&config, &names, (&mut node, interface))?;
     node.relay.set_lists_only(now, linked.is_some());
+    node.relay.set_cover_required(config.requires_cover());
     node.relay.set_hop_place(hops.and_then(|_| hop_place(&config)));
     node.relay.set_staying(hops.map_or(Vec::new(), Hopping::staying));
     node.relay.set_protected(config.protected().map(|machine| machine.identifier()).collect());

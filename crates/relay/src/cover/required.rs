@@ -1,0 +1,47 @@
+//! Hosts that send nothing rather than without cover: their schedules never end by losses.
+//!
+//! Such a host tells its router, each minute and when its schedule begins, and the router keeps its
+//! own schedule as long as it is told so. Whoever loses frames on the line could otherwise have
+//! both send as frames come.
+
+use shoal_crypto::Ciphers;
+use shoal_wire::{DropReason, LinkId, Time};
+
+use crate::Relay;
+use crate::neighbours::Neighbour;
+
+impl Neighbour {
+    /// Whether nothing but the link's own frames may leave: cover is required, and there is none.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.cover_required && !self.is_covered()
+    }
+}
+
+impl<C: Ciphers> Relay<C> {
+    /// Has cells leave over covered links alone. Schedules of these never end by losses, and
+    /// neighbours are asked to keep theirs, too.
+    pub fn set_cover_required(&mut self, required: bool) {
+        self.cover_required = required;
+        let links: Vec<LinkId> = self.neighbours.iter().map(|(link, _)| link).collect();
+        for link in links {
+            if let Some(neighbour) = self.neighbours.get_mut(link) {
+                neighbour.cover_required = required;
+            }
+        }
+        self.refresh();
+    }
+
+    /// The neighbour keeps its schedule whatever is lost, and this node does so, too.
+    pub(super) fn keep_cover(&mut self, now: Time, from: LinkId) -> Result<(), DropReason> {
+        let neighbour = self.neighbours.get(from).ok_or(DropReason::UnknownPeer)?;
+        let off = neighbour.cover.as_ref().filter(|cover| cover.off.is_some());
+        if let Some(tier) = off.map(|cover| cover.schedule.tier()) {
+            self.set_cover(now, from, Some(tier));
+        }
+        let cover = self.neighbours.get_mut(from).and_then(|neighbour| neighbour.cover.as_mut());
+        if let Some(cover) = cover {
+            (cover.kept, cover.ends) = (true, None);
+        }
+        Ok(())
+    }
+}
