@@ -445,7 +445,7 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
-    /// Has cells wait for turns of their peers on a covered link, marked where a peer has a backlog.
+    /// Has cells wait for turns of their peers on a covered link, marked where there is a backlog.
     fn share(&mut self, link: LinkId, priority: Priority, run: Run<'_>) {
         let me = self.address();
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };

@@ -57,6 +57,11 @@ impl CoverTier {
         Duration::from_nanos(bits * 1_000 / self.mbit as u64)
     }
 
+    /// How long a cell waits at most for a turn of its peer, where that sends little: 16 frames.
+    pub const fn turn_wait(self) -> Duration {
+        Duration::from_nanos(self.frame_gap().as_nanos() as u64 * 16)
+    }
+
     /// Between two slots, in the mean: 2.3 ms at 10 Mbit/s, 0.92 ms at 50.
     pub const fn gap(self) -> Duration {
         Duration::from_nanos(self.frame_gap().as_nanos() as u64 * self.frames() as u64)

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use shoal_onion::Event;
 use shoal_onion::pool::Problem;
-use shoal_wire::{Address, CircuitId, Time};
+use shoal_wire::{Address, CircuitId, CoverTier, Time};
 
 use crate::control::api::{ErrorCode, Hop, Hops, Reply};
 use crate::control::circuits;
 use crate::control::socket::{ClientId, Pending};
+use crate::membership::cover;
 use crate::worker::first::Parts;
 
 /// Programs that may wait at once.
@@ -162,11 +163,17 @@ impl Probe {
             return Reply::error(ErrorCode::Unreachable, text);
         }
         let us = |time: Duration| time.as_micros() as u64;
+        // There and back, over this host's link, and for the last hop over that host's.
+        let wait = |tier: CoverTier| us(tier.turn_wait()) * 2;
+        let hosts = parts.names.hosts();
+        let own = cover::own(&parts.config, hosts).map_or(0, wait);
+        let far = |at: &Address| hosts.by_address(*at).and_then(|host| hosts.cover_of(host));
         let answers = self.answered.iter().map(Some).chain(std::iter::repeat(None));
         let hops = self.path.iter().zip(answers).map(|(at, answer)| Hop {
             node: circuits::name(parts, *at),
             rtt_us: answer.map(|(rtt, _)| us(*rtt)),
             mixed_us: answer.and_then(|(_, waits)| waits.map(us)),
+            turns_us: own + far(at).map_or(0, wait),
         });
         Reply::Hops(Hops { host, hops: hops.collect() })
     }

@@ -538,8 +538,8 @@ fn a_node_that_stops_says_goodbye_at_once_in_full_frames() {
     assert!(!router.links().any(|view| view.address == AT[H1] && view.established));
 }
 
-/// When cells of the second host, one each 125 ms, arrive at the first, whose link is covered, while
-/// a third one sends so many cells each 4 ms to it, in every other second or not.
+/// When cells of the second host, one each 124 ms, arrive at the first, whose link is covered. A
+/// third host sends it so many cells each 4 ms, in every other second.
 fn arrivals(flood: usize) -> Vec<Time> {
     const H3: usize = 3;
     let at = [AT[0], AT[1], AT[2], Address::new(1, 3)];

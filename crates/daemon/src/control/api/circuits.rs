@@ -150,4 +150,7 @@ pub struct Hop {
     /// How much of it question and answer were to wait in mixes, in microseconds, as this host and
     /// the relays agreed. None where that depends on the clock of a relay.
     pub mixed_us: Option<u64>,
+    /// How long question and answer may have waited for turns of covered links, in microseconds.
+    #[serde(default)]
+    pub turns_us: u64,
 }
