@@ -106,7 +106,7 @@ pub struct Trained {
 pub fn experiment(setup: &Setup) -> Result<Outcome, Wrong> {
     setup.check()?;
     match setup.view {
-        View::Wire | View::Router => {}
+        View::Wire | View::Router | View::Lines => {}
         View::Members => return members::experiment(setup, true),
         View::MembersInLine => return members::experiment(setup, false),
     }

@@ -349,6 +349,7 @@ mod tests {
             mixes: 3,
             line: Line::default(),
             cover: Cover::Constant { per_s: 174.0 },
+            core: Cover::None,
             leak: Leak::None,
             flows: 8,
             seconds: 40,

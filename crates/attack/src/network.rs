@@ -1,7 +1,7 @@
 //! Hosts in pairs, and what an observer of all their access links records.
 
 use serde::Serialize;
-use shoal_wire::Strategy;
+use shoal_wire::{SizeClass, Strategy};
 
 use crate::cover::{Cover, Leak, Sent, What, trace};
 use crate::flow::Traffic;
@@ -42,6 +42,8 @@ pub struct Scene {
     pub line: Line,
     /// What access links send beside cells, at both ends and in both directions.
     pub cover: Cover,
+    /// What lines between routers send beside cells.
+    pub core: Cover,
     /// A planted fault of the cover.
     pub leak: Leak,
     /// Pairs of hosts.
@@ -93,6 +95,8 @@ pub struct Network {
     pub callers_cells: Vec<Access>,
     /// The cells alone on the wires of the second.
     pub called_cells: Vec<Access>,
+    /// Lines between routers over which these come to the routers of the second, and leave them.
+    pub called_lines: Vec<Access>,
     /// The marks on what callers send, and on what the called send; empty without a mark.
     pub codes: [Vec<Code>; 2],
     /// Means that say what the scene costs.
@@ -117,6 +121,8 @@ struct Crossing {
     ingress_cells: Trace,
     egress: Trace,
     egress_cells: Trace,
+    /// What passes the last line between routers.
+    line: Trace,
     /// When each cell is delivered in order; none where it was lost.
     delivered: Vec<Option<u64>>,
     code: Option<Code>,
@@ -183,12 +189,19 @@ impl Scene {
             code
         });
         let mut way = Way::new(self.strategy, clocks, self.line, Draws::of(draws.key()));
-        let mut queue = self.others(draws);
+        let mut queue = Vec::new();
         for frame in &sent {
             if let What::Cell(number) = frame.what {
                 queue.push((way.pass(frame.at, number.into()), frame.what));
             }
         }
+        let line = match self.core.scheduled() {
+            true => self.core.carry(queue, until, Leak::None, &self.line, draws),
+            false => bare(queue),
+        };
+        let carried = line.iter().filter(|frame| frame.what != What::Dummy);
+        let mut queue: Vec<_> = carried.map(|frame| (frame.at, frame.what)).collect();
+        queue.extend(self.others(draws));
         let mut came = self.cover.carry(queue, until, self.leak, &self.line, draws);
         let mut delivered = vec![None; cells.len()];
         for frame in &came {
@@ -207,6 +220,7 @@ impl Scene {
             ingress: trace(&sent),
             ingress_cells,
             egress: trace(&came),
+            line: trace(&line),
             egress_cells,
             delivered: in_order(delivered),
             code,
@@ -257,8 +271,8 @@ impl Network {
         let frames_per_s = sum / callers.len() as f64;
         let cost = Cost { cells_per_s: 0.0, frames_per_s, added_ms: 0.0 };
         let [callers_cells, called_cells] = [callers.clone(), called.clone()];
-        let codes = Default::default();
-        Ok(Network { callers, called, callers_cells, called_cells, codes, cost })
+        let (called_lines, codes) = (called.clone(), Default::default());
+        Ok(Network { callers, called, callers_cells, called_cells, called_lines, codes, cost })
     }
 
     fn add(&mut self, scene: &Scene, seed: u64, flow: usize, clocks: &[u64], mark: Option<Mark>) {
@@ -281,6 +295,7 @@ impl Network {
         let (up, down) = if plan.down { (back, data) } else { (data, back) };
         self.callers.push(Access { up: up.ingress, down: down.egress });
         self.called.push(Access { up: down.ingress, down: up.egress });
+        self.called_lines.push(Access { up: down.line.clone(), down: up.line.clone() });
         self.callers_cells.push(Access { up: up.ingress_cells, down: down.egress_cells });
         self.called_cells.push(Access { up: down.ingress_cells, down: up.egress_cells });
         self.codes[0].extend(up.code);
@@ -293,6 +308,12 @@ fn full_within(traces: &[&Trace], seconds: u32) -> f64 {
     let span = crate::trace::Span::seconds(seconds);
     let frames: usize = traces.iter().map(|trace| trace.cells(span).count()).sum();
     frames as f64 / f64::from(seconds)
+}
+
+/// Cells as they come.
+fn bare(mut queue: Vec<(u64, What)>) -> Vec<Sent> {
+    queue.sort_unstable();
+    queue.into_iter().map(|(at, what)| Sent { at, class: SizeClass::Full, what }).collect()
 }
 
 /// The cells alone.
@@ -333,6 +354,7 @@ mod tests {
             mixes: 3,
             line: Line::default(),
             cover: Cover::None,
+            core: Cover::None,
             leak: Leak::None,
             flows: 6,
             seconds: 5,

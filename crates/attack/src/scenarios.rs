@@ -237,6 +237,7 @@ impl Sizes {
             mixes: MIXES,
             line: Line::default(),
             cover,
+            core: Cover::None,
             leak: Leak::None,
             flows,
             seconds,
@@ -303,6 +304,16 @@ impl Sizes {
         let router = self.setup(false, stop_and_go(5), constant, WATCHED_COVER_S);
         let router = Setup { mark: Some(Mark::Gaps), view: View::Router, ..router };
         cases.push(case("gaps, cover, seen by the far router, 60 s", router, Vec::new()));
+        let lines = |core| {
+            let mut setup = self.setup(false, stop_and_go(5), constant, WATCHED_COVER_S);
+            (setup.mark, setup.view, setup.scene.core) = (Some(Mark::Drops), View::Lines, core);
+            setup
+        };
+        let bare = "drops, cover, seen on lines between routers, 60 s";
+        cases.push(case(bare, lines(Cover::None), vec![Must::AucLowAtLeast(0.8)]));
+        let covered = "drops, cover, seen on covered lines between routers, 60 s";
+        let core = Cover::Constant { per_s: 2.0 * TIER_PER_S };
+        cases.push(case(covered, lines(core), Vec::new()));
         cases
     }
 

@@ -103,6 +103,8 @@ pub enum View {
     Wire,
     /// The far host's router: it knows which frames are cells.
     Router,
+    /// The lines between routers over which cells come to the far host's router.
+    Lines,
     /// No wire: members who ask hosts for answers, while each peer has turns of its own on a
     /// covered link.
     Members,
@@ -116,7 +118,11 @@ impl View {
     }
 
     fn called(self, network: &Network) -> &[Access] {
-        if self == View::Router { &network.called_cells } else { &network.called }
+        match self {
+            View::Router => &network.called_cells,
+            View::Lines => &network.called_lines,
+            View::Wire | View::Members | View::MembersInLine => &network.called,
+        }
     }
 }
 

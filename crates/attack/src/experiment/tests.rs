@@ -15,6 +15,7 @@ fn setup(traffic: Traffic, strategy: Strategy, seconds: u32) -> Setup {
         mixes: 3,
         line: Line::default(),
         cover: Cover::None,
+        core: Cover::None,
         leak: Leak::None,
         flows: 16,
         seconds,
@@ -83,6 +84,17 @@ fn a_router_sees_the_gaps_that_a_wire_does_not_show() {
     router.view = View::Router;
     let seen = experiment(&router).unwrap();
     assert!(seen.rates.auc.low > 0.8, "{:?}", seen.rates);
+}
+
+#[test]
+fn lines_between_routers_show_gaps_of_a_covered_host_unless_they_are_covered() {
+    let mut lines = covered(setup(Traffic::Bulk, stop_and_go(5), 20));
+    (lines.mark, lines.view) = (Some(Mark::Drops), View::Lines);
+    let seen = experiment(&lines).unwrap();
+    assert!(seen.rates.auc.low > 0.8, "{:?}", seen.rates);
+    lines.scene.core = Cover::Constant { per_s: 348.0 };
+    let seen = experiment(&lines).unwrap();
+    assert!(seen.rates.auc.low < 0.5 && seen.rates.auc.high < 0.7, "{:?}", seen.rates);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use shoal_daemon::config::Setup;
 use shoal_daemon::control::cover::no_direct;
-use shoal_daemon::membership::cover::{self, SET_MIN, Set, bytes_per_day};
+use shoal_daemon::membership::cover::{self, Set, bytes_per_day};
 use shoal_wire::CoverTier;
 
 use crate::units::{Bytes, counted};
@@ -35,7 +35,7 @@ struct Tier {
 pub fn cover(setup: &Setup) -> (Option<Cover>, Vec<String>) {
     let (config, hosts) = (&setup.config, &setup.hosts);
     let sets = cover::sets(config, hosts);
-    let small = sets.iter().filter(|set| set.hosts < SET_MIN).map(Set::warning);
+    let small = sets.iter().filter(|set| set.is_small()).map(Set::warning);
     let own = cover::own(config, hosts);
     let warnings = small.chain(no_direct(config.direct.mode, own)).collect();
     (summary(sets, own), warnings)
@@ -70,8 +70,11 @@ impl Cover {
         )];
         lines.extend(tiers.iter().map(|Tier { name, schedule, links, hosts }| {
             let here = if *own { String::new() } else { format!(", {links} of them here") };
-            let hosts = counted(*hosts, "host");
-            format!("    {name} ({schedule}): hides among {hosts} of the list{here}")
+            let hides = match hosts {
+                0 => "on lines between routers".to_owned(),
+                n => format!("hides among {} of the list", counted(*n, "host")),
+            };
+            format!("    {name} ({schedule}): {hides}{here}")
         }));
         lines
     }

@@ -64,6 +64,7 @@ impl LinkPeer {
             mtu: None,
             hop: None,
             rendezvous: None,
+            cover: None,
             default_cost: None,
             import: None,
             pin: Vec::new(),

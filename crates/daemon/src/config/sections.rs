@@ -111,6 +111,10 @@ section! {
         /// need it. An `endpoint` is called only when nobody answers there; without one the clocks
         /// of both ends must agree to within ten minutes.
         rendezvous: Option<Text<MeetingPlace>>, optional Text(MEETING), reload yes;
+        /// A tier of the network's list (`[[cover]]`) by which frames leave a link between two
+        /// routers (docs/cover.md). Both ends must have the key. The link of a host has the host's
+        /// tier in the list. When absent, frames leave as they come.
+        cover: Option<String>, optional "backbone".into(), reload yes;
         /// Cost of this link when it loses nothing, in place of routing.default_cost.
         default_cost: Option<u32>, optional 100, reload yes;
         /// Routers that are believed to be reachable over this neighbour. When absent, all are.

@@ -15,6 +15,7 @@ use crate::config::keys;
 use crate::membership::anonymity;
 use crate::membership::authority::{Authority, Reading};
 use crate::membership::chains::ChainFile;
+use crate::membership::cover;
 use crate::membership::hosts::{Host, Hosts};
 use crate::membership::levels;
 use crate::tun::consent;
@@ -133,6 +134,7 @@ impl Setup {
         }
         let known = linked.as_ref().or(hosts.as_ref());
         faults.extend(known.and_then(|hosts| anonymity::unhidden(&config, hosts)));
+        faults.extend(hosts.iter().flat_map(|hosts| cover::faults(&config, hosts)));
         match (hosts, identity, secret) {
             (Some(hosts), Some(identity), Some(secret)) if faults.is_empty() => {
                 let listen = Listen::new(&config, &identity);
@@ -417,6 +419,7 @@ pub fn reread(config: &Config, hosts: &Hosts) -> Result<Newer, SetupError> {
         compare(&config, list, None, &Source::new(file, &text), &mut faults);
         config.links = config.all_links(&links, list);
         faults.extend(anonymity::unhidden(&config, list));
+        faults.extend(cover::faults(&config, list));
         let me = |hosts: &Hosts| hosts.by_name(&config.node.name).map(|me| me.key);
         if faults.is_empty() && me(list) != me(hosts) {
             faults.push(format!(

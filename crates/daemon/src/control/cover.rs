@@ -8,7 +8,7 @@ use shoal_wire::{CoverKind, CoverTier, LinkId};
 use crate::config::{DirectMode, Preset};
 use crate::control::api;
 use crate::membership::anonymity;
-use crate::membership::cover::{self, SET_MIN};
+use crate::membership::cover::{self, Set};
 use crate::worker::first::Parts;
 
 /// A neighbour of which fewer frames come than this share of the schedule's keeps none.
@@ -193,6 +193,7 @@ pub fn warnings(parts: &Parts) -> Vec<String> {
     let (config, hosts) = (&parts.config, parts.names.hosts());
     let direct = no_direct(config.direct.mode, cover::own(config, hosts));
     let of_links = views(parts).filter_map(of_link).chain(small_sets(parts));
+    let of_links = of_links.chain(cover::faults(&parts.config, parts.names.hosts()));
     let of_preset = unhidden(parts).into_iter().chain(anonymity::without_effect(config, hosts));
     of_links.chain(direct).chain(of_preset).collect()
 }
@@ -215,7 +216,7 @@ pub const OFF: &str = "[anonymity] preset = \"hidden\": cover is off, so that th
 /// Warnings of tiers of this node that few hosts have.
 pub fn small_sets(parts: &Parts) -> impl Iterator<Item = String> {
     let sets = cover::sets(&parts.config, parts.names.hosts()).into_iter();
-    sets.filter(|set| set.hosts < SET_MIN).map(|set| set.warning())
+    sets.filter(Set::is_small).map(|set| set.warning())
 }
 
 /// What a covered host is told whose file asks for direct links.

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeSet;
 
+use anyhow::Context;
 use shoal_directory::Tier;
 use shoal_wire::{CoverKind, CoverTier, SizeClass};
 
-use crate::config::{Config, LoopPolicy};
+use crate::config::{Config, LinkPeer, LoopPolicy};
 use crate::membership::hosts::{Host, Hosts};
 use crate::worker::first::{Parts, Worker};
 
@@ -26,6 +27,33 @@ pub fn bytes_per_day(tier: CoverTier) -> u64 {
 /// The schedule of the link of `config`'s node with its router, if that node is a host with one.
 pub fn own(config: &Config, hosts: &Hosts) -> Option<CoverTier> {
     hosts.cover_of(hosts.by_name(&config.node.name)?)
+}
+
+/// The schedule of a link of the node called `me`: that of the list, or between two routers the one
+/// that the link's section names.
+///
+/// # Errors
+/// The section names a tier that the list does not have, or its link is not one of two routers.
+pub fn of_link(me: &str, link: &LinkPeer, hosts: &Hosts) -> anyhow::Result<Option<CoverTier>> {
+    let Some((me, far)) = hosts.by_name(me).zip(hosts.by_name(&link.peer)) else {
+        return Ok(None);
+    };
+    let Some(name) = &link.cover else { return Ok(hosts.cover_between(me, far)) };
+    anyhow::ensure!(
+        me.address.is_router() && far.address.is_router(),
+        "[[link]] of {:?}: cover is for links between two routers; a host's tier stands in the \
+         network's list (`shoal authority sign NAME --cover TIER`)",
+        link.peer
+    );
+    let tier = hosts.tiers().by_name(name);
+    let unknown = || format!("[[link]] of {:?}: cover: {}", link.peer, hosts.tiers().unknown(name));
+    tier.map(Some).with_context(unknown)
+}
+
+/// What is wrong with tiers that sections of links name.
+pub fn faults(config: &Config, hosts: &Hosts) -> Vec<String> {
+    let fault = |link| of_link(&config.node.name, link, hosts).err();
+    config.links.iter().filter_map(fault).map(|fault| fault.to_string()).collect()
 }
 
 /// Whether loops are sent along the circuits of `config`'s host.
@@ -53,6 +81,11 @@ pub struct Set {
 }
 
 impl Set {
+    /// Whether its hosts are fewer than [`SET_MIN`]. A tier of links between routers has none.
+    pub fn is_small(&self) -> bool {
+        (1..SET_MIN).contains(&self.hosts)
+    }
+
     /// What to say while its hosts are fewer than [`SET_MIN`].
     pub fn warning(&self) -> String {
         let Set { tier, hosts, .. } = self;
@@ -67,13 +100,13 @@ impl Set {
 pub fn sets(config: &Config, hosts: &Hosts) -> Vec<Set> {
     let Some(me) = hosts.by_name(&config.node.name) else { return Vec::new() };
     let named = |host: &Host, tier: &Tier| host.cover.as_ref() == Some(&tier.name);
+    let schedule = |link: &LinkPeer| of_link(&me.name, link, hosts).ok().flatten();
     let of = |tier: &Tier| {
-        let far = config.links.iter().filter_map(|link| hosts.by_name(&link.peer));
-        let covered = far.filter(|far| hosts.cover_between(me, far).is_some());
+        let covered = config.links.iter().filter(|link| schedule(link) == Some(tier.schedule));
         Set {
             tier: tier.name.clone(),
             schedule: tier.schedule,
-            links: covered.filter(|far| named(far, tier) || named(me, tier)).count(),
+            links: covered.count(),
             hosts: hosts.iter().filter(|host| named(host, tier)).count(),
         }
     };

@@ -265,6 +265,7 @@ mod tests {
             peer: format!("neighbour-{n}"),
             endpoint: Some(Text(PeerEndpoint::Named(format!("host-{n}.example.org"), 7_400))),
             mtu: None,
+            cover: None,
             hop: None,
             rendezvous: None,
             default_cost: None,

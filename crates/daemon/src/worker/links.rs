@@ -8,6 +8,7 @@ use shoal_relay::LinkConfig;
 use shoal_wire::{CoverTier, LinkId, Time};
 
 use crate::config::{Config, LinkPeer};
+use crate::membership::cover;
 use crate::membership::hosts::Hosts;
 use crate::tun::names::Names;
 use crate::worker::build::link_policies;
@@ -39,7 +40,8 @@ pub fn wanted(me: &str, link: &LinkPeer, hosts: &Hosts) -> anyhow::Result<Wanted
     Ok(Wanted {
         link: LinkConfig { key: host.key, address: host.address, endpoint },
         small: link.is_small(endpoint),
-        cover: hosts.by_name(me).and_then(|me| hosts.cover_between(me, host)),
+        // What is wrong with it is said at the start and in warnings; a newer list counts anyway.
+        cover: cover::of_link(me, link, hosts).unwrap_or_default(),
         hop: link.hop.map(|hop| hop.0.0),
         rendezvous: link.rendezvous.map(|at| (at.0.prefix.0, at.0.port)),
     })

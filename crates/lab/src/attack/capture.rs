@@ -168,6 +168,7 @@ impl Description {
             mixes: self.mixes,
             line,
             cover,
+            core: Cover::None,
             leak: Leak::None,
             flows: self.pair.len().max(TRAINING_FLOWS),
             seconds: self.seconds,

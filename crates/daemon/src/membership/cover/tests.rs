@@ -73,3 +73,20 @@ fn a_day_costs_what_the_rate_says_and_headers() {
     assert!((109..=111).contains(&(day(2) * 5 / 1_000_000_000)));
     assert_eq!(day(10), bytes_per_day(tier(10, CoverKind::Poisson)));
 }
+
+#[test]
+fn a_link_between_routers_has_the_tier_that_its_section_names() {
+    let hosts = hosts();
+    let link = |peer: &str, cover: &str| {
+        let text = format!("{peer:?}\ncover = {cover:?}");
+        config("r1", "1.0", &[&text]).links[0].clone()
+    };
+    let home = tier(10, CoverKind::Constant);
+    assert_eq!(of_link("r1", &link("r2", "home"), &hosts).unwrap(), Some(home));
+    let said = |peer, cover| of_link("r1", &link(peer, cover), &hosts).unwrap_err().to_string();
+    assert!(said("alice", "home").contains("between two routers"));
+    assert!(said("r2", "hom").contains("\"hom\""), "{}", said("r2", "hom"));
+    let router = config("r1", "1.0", &["\"r2\"\ncover = \"home\"", "\"alice\""]);
+    let sets: Vec<_> = sets(&router, &hosts).into_iter().map(|set| set.links).collect();
+    assert_eq!(sets, [2]);
+}
