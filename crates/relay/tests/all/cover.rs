@@ -1,5 +1,7 @@
 //! Covered links: what leaves, and when, says nothing of what is sent.
 
+mod required;
+
 use core::time::Duration;
 
 use std::net::SocketAddr;
@@ -577,66 +579,4 @@ fn cells_of_one_host_come_at_the_same_times_whatever_another_sends() {
         let differ = quiet.iter().zip(&busy).filter(|(a, b)| a != b).count();
         assert_eq!((busy.len(), differ), (quiet.len(), 0), "{flood} cells each 4 ms");
     }
-}
-
-/// A host that must not send without cover, seven minutes and a half before a full hour.
-fn hidden() -> Net {
-    let mut net = before_the_hour(450);
-    net.nodes[H1].relay.set_cover_required(true);
-    net
-}
-
-#[test]
-fn a_host_that_must_be_covered_keeps_its_schedule_whatever_is_lost() {
-    let mut net = hidden();
-    net.lossy = Some((H1, R1, 10));
-    net.run(Duration::from_secs(600));
-    for _ in 0..20 {
-        send(&mut net, H1, H2, SizeClass::Small, 3);
-        send(&mut net, H2, H1, SizeClass::Small, 3);
-        net.run(Duration::from_millis(50));
-    }
-    seen(&net);
-    for (node, to) in [(H1, AT[R1]), (R1, AT[H1])] {
-        assert_eq!(view(&net, node, to).state, CoverState::Running);
-    }
-    assert_eq!(view(&net, H1, AT[R1]).strained, Some(CoverFault::Loss));
-    net.lossy = None;
-    net.run(Duration::from_secs(130));
-    assert_eq!(view(&net, H1, AT[R1]).strained, None);
-}
-
-/// The router loses frames, too: without a word of the host its schedule would end.
-#[test]
-fn a_router_keeps_the_schedule_of_a_host_that_must_be_covered() {
-    let mut net = hidden();
-    net.lossy = Some((R1, H1, 10));
-    net.run(Duration::from_secs(600));
-    let view = view(&net, R1, AT[H1]);
-    assert_eq!((view.state, view.strained), (CoverState::Running, Some(CoverFault::Loss)));
-    seen(&net);
-}
-
-#[test]
-fn a_host_that_must_be_covered_sends_nothing_when_its_tier_is_taken() {
-    let mut net = hidden();
-    for _ in 0..20 {
-        send(&mut net, H1, H2, SizeClass::Full, 3);
-    }
-    cover(&mut net, None);
-    net.run(Duration::from_secs(1));
-    let arrived = net.nodes[H2].cells.len();
-    for _ in 0..20 {
-        send(&mut net, H1, H2, SizeClass::Small, 3);
-        net.run(Duration::from_millis(50));
-    }
-    assert_eq!(net.nodes[H2].cells.len(), arrived);
-    let dropped = net.nodes[H1].relay.counters().dropped(DropReason::CoverRequired);
-    // A report may have waited beside the cells.
-    assert!((40..=42).contains(&(dropped + arrived as u64)), "{dropped} {arrived}");
-    cover(&mut net, Some(tier(2, CoverKind::Constant)));
-    net.run(Duration::from_secs(1));
-    send(&mut net, H1, H2, SizeClass::Small, 3);
-    net.run(Duration::from_millis(200));
-    assert_eq!(net.nodes[H2].cells.len(), arrived + 1);
 }
