@@ -221,7 +221,7 @@ impl World {
                 left -= 1;
                 assert!(left > 0, "draining ends");
             }
-            while let Some(Own { to, cell, wait }) = node.poll_transmit() {
+            while let Some(Own { to, cell, wait, .. }) = node.poll_transmit() {
                 waits.extend(wait.map(|wait| (at, wait.due)));
                 self.wire.push_back((at, to, cell));
             }
