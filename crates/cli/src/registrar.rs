@@ -55,7 +55,7 @@ enum Verb {
     #[command(args = options::of_registrar())]
     Remove(Remove),
     /// Give the door another secret, so that nobody with an invite of before reaches it.
-    #[command(arg = options::registrar())]
+    #[command(args = [options::registrar(), options::json()])]
     Door(door::Door),
 }
 

@@ -21,7 +21,7 @@ use shoal_wire::{Address, LinkKind, RoutedHeader, SizeClass, Time, link};
 use crate::check::legs::Legs;
 use crate::check::mixes::Mixes;
 use crate::check::moves::Moves;
-use crate::check::order::Order;
+use crate::check::order::{Order, Pair};
 use crate::check::spoilt::{self, Spoilt};
 
 /// A counter that sealed twice.
@@ -106,7 +106,7 @@ thread_local! {
 
 /// Forgets what an earlier network of this thread did. Says whether the order of cells is watched
 /// in this one, and what its nodes do wrong.
-pub(crate) fn begin(ordered: bool, flaw: Option<Flaw>) {
+pub(crate) fn begin(order: Option<Order>, flaw: Option<Flaw>) {
     SEEN.with(|seen| {
         seen.keys.borrow_mut().clear();
         seen.proofs.borrow_mut().clear();
@@ -120,7 +120,7 @@ pub(crate) fn begin(ordered: bool, flaw: Option<Flaw>) {
         seen.flaw.set(flaw);
         seen.mixes.replace(None);
         seen.moves.replace(None);
-        seen.order.replace(ordered.then(Order::default));
+        seen.order.replace(order);
     });
 }
 
@@ -292,12 +292,13 @@ fn is_links(plaintext: &[u8]) -> bool {
     SizeClass::ALL.iter().any(|class| class.link_body_len() + 1 == plaintext.len())
 }
 
-/// The end of the end-to-end seal of the cell in a link's plaintext, and the cell's priority; none
-/// where the plaintext is something else.
-fn cell(plaintext: &[u8]) -> Option<([u8; 16], u8)> {
+/// The end of the end-to-end seal of the cell in a link's plaintext, the cell's priority and its
+/// addresses. None if the plaintext is something else.
+fn cell(plaintext: &[u8]) -> Option<([u8; 16], (u8, Pair))> {
     let is_cell = is_links(plaintext) && plaintext[0] == LinkKind::Cell as u8;
-    let class = plaintext.get(link::ROUTED_AT - link::KIND_AT + RoutedHeader::CLASS_AT)?;
-    plaintext.last_chunk().filter(|_| is_cell).map(|seal| (*seal, *class))
+    let header = plaintext.get(link::ROUTED_AT - link::KIND_AT..)?;
+    let (class, pair) = (*header.get(RoutedHeader::CLASS_AT)?, *header.first_chunk()?);
+    plaintext.last_chunk().filter(|_| is_cell).map(|seal| (*seal, (class, pair)))
 }
 
 fn watch(look: impl FnOnce(usize, &mut Order)) {
@@ -537,15 +538,15 @@ mod tests {
 
     #[test]
     fn both_open_what_they_sealed_and_nothing_else() {
-        begin(false, None);
+        begin(None, None);
         opens::<Watched<CheapKey>>();
-        begin(false, None);
+        begin(None, None);
         opens::<Watched<AeadKey>>();
     }
 
     #[test]
     fn a_counter_used_twice_under_a_key_is_seen_whoever_holds_it() {
-        begin(false, None);
+        begin(None, None);
         let (mut body, mut tag) = ([1; 40], [0; 16]);
         let mine = Watched::<CheapKey>::new(Suite::Aes256Gcm, &[1; 32]);
         let yours = Watched::<CheapKey>::new(Suite::Aes256Gcm, &[1; 32]);

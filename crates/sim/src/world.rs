@@ -26,7 +26,7 @@ use shoal_wire::{DropReason, Time};
 
 use crate::check::Violation;
 use crate::check::files::Watch;
-use crate::check::order;
+use crate::check::order::{self, Order};
 use crate::check::streams::Streams;
 use crate::ciphers;
 use crate::disk::Work;
@@ -178,7 +178,8 @@ impl<C: Ciphers> World<C> {
         // With several workers what one of them handed over may lie in a ring while the way opens
         // for the next: packets of a flow may then pass each other within a parcel.
         let ordered = !options.cheap_ciphers && (options.workers == 1 || options.flows == 0);
-        ciphers::begin(ordered, options.plant.and_then(Plant::flaw));
+        let order = ordered.then(|| Order::new(options.cover > 0));
+        ciphers::begin(order, options.plant.and_then(Plant::flaw));
         let pairs = pairs(&options);
         let makings = Makings::new(options, &pairs);
         let (options, plan) = (&makings.options, &makings.plan);

@@ -99,11 +99,11 @@ section! {
         endpoint: Option<Text<PeerEndpoint>>,
             optional Text(PeerEndpoint::At(NEIGHBOUR)), reload yes;
         /// Longest IP packet that the path to it carries, in bytes, 624 or more. When absent,
-        /// handshakes find out whether full frames pass (1,468 bytes over IPv4, 1,488 over IPv6);
-        /// on a path where they don't, each goes as three shorter ones.
+        /// handshakes and probes find out whether full frames pass (1,468 bytes over IPv4,
+        /// 1,488 over IPv6); on a path where they don't, each goes as three shorter ones.
         mtu: Option<u32>, optional 1_280, reload yes;
-        /// Change the addresses of both ends so often, "1s" to "1h" (docs/moving-targets.md). Both
-        /// ends must have the key, and the section `hop`; of two times the longer counts. When
+        /// Change the addresses of both ends about so often, "1s" to "1h" (docs/moving-targets.md).
+        /// Both ends must have the key, and the section `hop`; of two times the longer counts. When
         /// absent, the addresses stay.
         hop: Option<Text<HopInterval>>, optional Text(HopInterval(TEN_SECONDS)), reload yes;
         /// Where both ends meet that have no session, at addresses that follow from the time of day

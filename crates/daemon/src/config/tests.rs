@@ -185,6 +185,7 @@ fn the_reference_file_parses_to_the_defaults() {
     assert!(all.links[0].hop.take().is_some() && all.hop_prefix().is_some());
     all.hop = None;
     assert!(all.links[0].rendezvous.take().is_some());
+    assert_eq!(all.links[0].cover.take().as_deref(), Some("backbone"));
     assert!(all.links[0].default_cost.take().is_some());
     assert!(all.links[0].mtu.take().is_some());
     assert!(all.links[0].import.take().is_some());
@@ -303,7 +304,9 @@ fn a_neighbour_that_cannot_be_called_is_named() {
         made.unwrap_or_else(|e| panic!("{e}")).warnings().join(" ")
     };
     let six = "[2001:db8:1:2::1]:7400";
-    assert!(warned(six, "").contains("\"r1\": it is called by IPv6"), "{}", warned(six, ""));
+    assert_eq!(warned(six, ""), "", "a node listens by both families");
+    let said = warned(six, "listen = [\"0.0.0.0:7400\"]\n");
+    assert!(said.contains("\"r1\": it is called by IPv6"), "{said}");
     assert_eq!(warned(six, "listen = [\"[::]:7400\"]\n"), "");
     let four = warned("10.0.0.1:7400", "listen = [\"[::]:7400\"]\n");
     assert!(four.contains("called by IPv4"), "{four}");

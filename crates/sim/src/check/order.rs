@@ -4,6 +4,8 @@
 
 use std::hash::{BuildHasherDefault, Hasher};
 
+use shoal_wire::Address;
+
 pub(crate) const RULE: &str = "no cell passes another that waits";
 /// Cells that are remembered; more, and all are forgotten. Only cells that wait or were dropped are
 /// among them.
@@ -12,9 +14,12 @@ const KNOWN_MAX: usize = 1 << 16;
 /// A cell, by the end of its end-to-end seal, at a node.
 pub(crate) type At = (usize, [u8; 16]);
 
-/// Which cells may not pass each other: those of one key that they came in under, one that they
-/// leave under, one length and one priority.
-type Flow = (u64, u64, usize, u8);
+/// Cells that must stay in order have the same inbound key, outbound key, length and priority. In a
+/// network with cover they have the same two addresses, too: each pair has turns of its own there.
+type Flow = (u64, u64, usize, u8, Pair);
+
+/// Bytes of the two addresses in a routed header.
+pub(crate) type Pair = [u8; 2 * Address::LEN];
 
 /// Hashes what is looked up, most of which is noise: each word is mixed with what went before.
 #[derive(Default)]
@@ -57,9 +62,16 @@ pub(crate) struct Order {
     left: Table<Flow, u64>,
     count: u64,
     broken: Option<String>,
+    /// Pairs of addresses may pass each other.
+    by_pairs: bool,
 }
 
 impl Order {
+    /// An order of nothing yet.
+    pub(crate) fn new(by_pairs: bool) -> Order {
+        Order { by_pairs, ..Order::default() }
+    }
+
     /// A cell came in under a key, or was sealed end to end.
     pub(crate) fn came(&mut self, at: At, key: u64) {
         if self.came.len() >= KNOWN_MAX {
@@ -77,9 +89,10 @@ impl Order {
     }
 
     /// A cell leaves under a key.
-    pub(crate) fn leaves(&mut self, at: At, key: u64, len: usize, priority: u8) {
+    pub(crate) fn leaves(&mut self, at: At, key: u64, len: usize, (priority, pair): (u8, Pair)) {
         let Some((from, count)) = self.came.remove(&at) else { return };
-        let newest = self.left.entry((from, key, len, priority)).or_default();
+        let pair = if self.by_pairs { pair } else { Pair::default() };
+        let newest = self.left.entry((from, key, len, priority, pair)).or_default();
         if count < *newest && self.broken.is_none() {
             let late = *newest - count;
             self.broken = Some(format!("node {}: a cell of {len} bytes left {late} late", at.0));
@@ -109,7 +122,7 @@ mod tests {
             order.came((2, [cell; 16]), 7);
         }
         for &(cell, key, len) in ways {
-            order.leaves((1, [cell; 16]), key, len, 0);
+            order.leaves((1, [cell; 16]), key, len, (0, [0; 12]));
         }
         order
     }
@@ -123,10 +136,22 @@ mod tests {
         assert!(order(&[(1, 4, 192), (0, 4, 576)]).broken().is_none(), "another length");
         let mut copied = order(&[(3, 4, 192)]);
         copied.came((1, [5; 16]), 7);
-        copied.leaves((1, [5; 16]), 4, 192, 0);
-        copied.leaves((1, [6; 16]), 4, 192, 0);
+        copied.leaves((1, [5; 16]), 4, 192, (0, [0; 12]));
+        copied.leaves((1, [6; 16]), 4, 192, (0, [0; 12]));
         assert!(copied.broken().is_none(), "a copy changes nothing");
         copied.ends((1, [8; 16]));
         assert_eq!(copied.came.len(), 14, "four cells left or ended");
+    }
+
+    #[test]
+    fn pairs_of_addresses_pass_each_other_under_cover_alone() {
+        for by_pairs in [false, true] {
+            let mut order = Order::new(by_pairs);
+            order.came((1, [0; 16]), 7);
+            order.came((1, [1; 16]), 7);
+            order.leaves((1, [1; 16]), 4, 192, (0, [1; 12]));
+            order.leaves((1, [0; 16]), 4, 192, (0, [2; 12]));
+            assert_eq!(order.broken().is_some(), !by_pairs);
+        }
     }
 }
