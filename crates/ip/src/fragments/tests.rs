@@ -25,7 +25,7 @@ fn packet(v6: bool, id: u32, protocol: u8, at: u16, len: u16, more: bool) -> Vec
             vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
         head[2..4].copy_from_slice(&(20 + len).to_be_bytes());
         head[4..6].copy_from_slice(&(id as u16).to_be_bytes());
-        head[6..8].copy_from_slice(&(u16::from(more) << 13 | at / 8).to_be_bytes());
+        head[6..8].copy_from_slice(&((u16::from(more) << 13) | (at / 8)).to_be_bytes());
         head
     };
     bytes.extend((0..len).map(|i| at.wrapping_add(i) as u8));
