@@ -244,7 +244,7 @@ impl Server {
     }
 
     /// As [`Server::bind`], a socket at which this group is answered what a registrar asks, and
-    /// nothing else ([`Command::is_of_registrar`]).
+    /// nothing else (`Command::is_of_registrar`).
     pub fn bind_narrow(&mut self, path: &Path, owner: Option<Owner>, group: u32) -> io::Result<()> {
         self.bind_for(path, owner, Access { group: Some(group), is_narrow: true })
     }
