@@ -1,6 +1,7 @@
 //! Members who ask covered hosts for answers, and pair hosts by how long these take.
 //!
-//! They see no wire and run no relay. A question waits on the access links of the host for which
+//! The members see no wire and run no relay.
+//! A question waits on the access links of the host for which
 //! it is, behind what the host itself sends and gets, as far as the link's queue lets it. The queue
 //! is the one that nodes have: [`shoal_link::Egress`], drained by [`shoal_link::Schedule`].
 //!
@@ -46,7 +47,7 @@ struct Reading {
 /// A cell on its way over access links.
 #[derive(Clone, Copy)]
 enum What {
-    /// Of the flow of the pair with this number, from its caller or to it.
+    /// A cell of this pair's flow, from the caller or to it.
     Cell {
         pair: usize,
         data: bool,
@@ -84,12 +85,12 @@ struct Play<'a> {
     events: BinaryHeap<Reverse<(u64, Event)>>,
     /// To each host and back from it.
     ways: Vec<[Way; 2]>,
-    /// Of each pair: data, and the other direction.
+    /// Data and the other direction, for each pair.
     flows: Vec<[Way; 2]>,
-    /// Of each pair: whether data goes to the caller, cells of data that came, and how many are
-    /// acknowledged together.
+    /// Acknowledgements of each pair: true if data goes to the caller, cells of data that came,
+    /// and cells that one acknowledgement covers.
     acks: Vec<(bool, usize, usize)>,
-    /// Of each host: when it was asked, and how long the answer took.
+    /// Times of questions and round trips, for each host.
     seen: Vec<Vec<(u64, u64)>>,
     draws: Draws,
 }
@@ -200,7 +201,7 @@ impl<'a> Play<'a> {
         self.seen
     }
 
-    /// Whose turns a cell takes.
+    /// The peer whose turns a cell takes.
     fn peer(&self, number: u32) -> u64 {
         match self.cells[number as usize] {
             What::Cell { .. } => 0,

@@ -42,7 +42,7 @@ pub struct Scene {
     pub line: Line,
     /// What access links send beside cells, at both ends and in both directions.
     pub cover: Cover,
-    /// What lines between routers send beside cells.
+    /// Cover that lines between routers send beside cells.
     pub core: Cover,
     /// A planted fault of the cover.
     pub leak: Leak,
@@ -121,7 +121,7 @@ struct Crossing {
     ingress_cells: Trace,
     egress: Trace,
     egress_cells: Trace,
-    /// What passes the last line between routers.
+    /// Frames on the last line between routers.
     line: Trace,
     /// When each cell is delivered in order; none where it was lost.
     delivered: Vec<Option<u64>>,

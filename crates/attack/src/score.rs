@@ -108,7 +108,7 @@ pub enum View {
     /// No wire: members who ask hosts for answers, while each peer has turns of its own on a
     /// covered link.
     Members,
-    /// The same, while all peers wait in one line: a planted fault.
+    /// Members who ask hosts while all peers wait in one line: a planted fault.
     MembersInLine,
 }
 

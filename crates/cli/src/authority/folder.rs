@@ -42,7 +42,7 @@ pub struct Authority {
 
 /// Makes the folder with a new key and a list without members, of a network with this prefix.
 pub fn create(dir: &Path, key: &SigningKey, overlay: Prefix) -> Result<List> {
-    // Who is in a network is nobody else's business on this machine.
+    // Other users of this machine must not read the list of members.
     let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.map_err(|e| wrong(dir, e))?;
     let file = dir.join(KEY);

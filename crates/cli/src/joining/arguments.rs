@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 
 /// The number of `arg_start` among the fields of `stat` behind the name, which ends with ")".
 const ARG_START: usize = 48 - 3;
-/// What stands in place of each byte.
+/// The byte that replaces each byte of an invite.
 const HIDDEN: u8 = b'x';
 
 /// Overwrites each argument that is one of these words.
@@ -30,7 +30,7 @@ pub fn hide(words: &[String]) -> io::Result<()> {
     if places(&left, words).is_empty() { Ok(()) } else { Err(io::ErrorKind::Other.into()) }
 }
 
-/// Where the words stand in a command line, and how long they are. The program's own name stays.
+/// Places and lengths of the words in a command line, without the program's own name.
 fn places(line: &[u8], words: &[String]) -> Vec<(usize, usize)> {
     let mut at = 0;
     let arguments = line.split(|byte| *byte == 0).map(|word| {

@@ -43,13 +43,13 @@ pub struct InterfaceArgs {
 /// The interface that a node gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceToml {
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
     /// Length of the prefix of IPv4 addresses, if the network has them.
     pub ipv4_bits: Option<u8>,
     /// IPv4 networks that it takes though they are public or in use here.
     pub accept_ipv4: Vec<Prefix>,
-    /// Where names are answered, if they are.
+    /// Address at which names are answered, if they are.
     pub names: Option<SocketAddr>,
 }
 

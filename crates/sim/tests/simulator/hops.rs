@@ -32,7 +32,7 @@ fn links_are_down_no_longer_than_where_addresses_stay() {
         staying += without;
     }
     println!("links were down for {hopping} s, and {staying} s without hops");
-    // Lengths of epochs are drawn anew in each run: 17 to 25 s were seen in four runs of the six
+    // Lengths of epochs are drawn anew in each run: 17 to 25 s were seen in three runs of the six
     // networks, 9 s without shifts.
     assert!(hopping < staying * 1.2 + 40.0, "{hopping} s, without {staying} s");
 }
