@@ -93,6 +93,7 @@ fn accepted() -> Vec<(&'static str, Vec<u8>, Control)> {
         ("clock", vector("clock"), Control::Clock(1_795_922_445_123)),
         ("twin", vector("twin"), Control::Twin),
         ("cover", vector("cover"), Control::Cover(1_800_000_000)),
+        ("cover-kept", vector("cover-kept"), Control::Cover(shoal_wire::COVER_KEPT)),
         ("seen", vector("seen"), Control::Seen("203.0.113.7:7400".parse().unwrap())),
         ("seen-6", vector("seen-6"), Control::Seen("[2001:db8::7]:7400".parse().unwrap())),
         ("hello", vector("hello"), routing(RoutingMessage::Hello(INSTANCES))),

@@ -104,7 +104,7 @@ def create():
     static = base.public(responder.dh)
     ephemeral = base.X25519PrivateKey.from_private_bytes(bytes([4] * 32))
     kem = base.MLKEM768PrivateKey.from_seed_bytes(bytes([5] * 64))
-    noise = base.Noise(b"Noise_NKhfs_25519+MLKEM768_AESGCM_SHA256", b"shoal \x02leg", static)
+    noise = base.Noise(b"Noise_NKhfs_25519+MLKEM768_AESGCM_SHA256", b"shoal " + base.VERSION + b"leg", static)
     first = base.public(ephemeral)
     noise.mix_hash(first)
     noise.mix_key(base.dh(ephemeral, static))
@@ -117,7 +117,7 @@ def create():
     shown = struct.pack(">I", 77)
     asker = struct.pack(">IH", 3, 0)
     proof = base.kdf(shared, "shoal v1 leg proof", asker, bytes([9] * 12), shown, sealed, first)
-    body = b"\x01\x02" + proof[:12] + shown + sealed + first
+    body = b"\x01" + base.VERSION + proof[:12] + shown + sealed + first
     body = body.ljust(CELL - 32, b"\0")
     cell = base.seal_request(secret, b"leg", responder.public, bytes([6] * 16), body)
     write("create", [create.__doc__, "network secret 01*32, responder's seed 02*32, R 06*16",
@@ -141,7 +141,7 @@ def created(noise, responder, initiator, kem):
     # The suite: AEGIS.
     second += noise.seal(b"\x03")
     grant = struct.pack(">I32s", 0x02000009, bytes([22] * 32))
-    body = (b"\x02\x02" + grant + second).ljust(CELL - 48, b"\0")
+    body = (b"\x02" + base.VERSION + grant + second).ljust(CELL - 48, b"\0")
     cell = base.seal_reply(bytes([1] * 32), b"leg", responder.public, bytes([6] * 16),
                            bytes([11] * 16), body,
                            base.kdf(bytes([21] * 32), "shoal v1 leg created", bond(responder)))
@@ -154,7 +154,7 @@ def created(noise, responder, initiator, kem):
 
 def cookie(responder):
     """The cookie reply to the cell in create."""
-    body = (b"\x03\x02" + bytes([13] * 12)).ljust(CELL - 48, b"\0")
+    body = (b"\x03" + base.VERSION + bytes([13] * 12)).ljust(CELL - 48, b"\0")
     cell = base.seal_reply(bytes([1] * 32), b"leg", responder.public, bytes([6] * 16),
                            bytes([11] * 16), body,
                            base.kdf(bond(responder), "shoal v1 leg cookie"))

@@ -16,6 +16,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 
+# The wire version.
+VERSION = bytes([3])
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -227,7 +229,7 @@ def xor(a, b):
 
 def frame(split_key, role, suite, direction, lane, index_key, index, counter, aad, plain,
           level=0, encrypted=True):
-    about = bytes([2, suite, level, direction, lane])
+    about = VERSION + bytes([suite, level, direction, lane])
     key = kdf(split_key, "shoal v1 frame key", role, about)
     nonce = struct.pack(">24xQ" if suite == 3 else ">4xQ", counter)
     cipher = {1: AESGCM, 2: ChaCha20Poly1305}.get(suite)
@@ -260,7 +262,7 @@ def main():
     kem_public = kem.public_key().public_bytes_raw()
     lead, salt = bytes([6] * 16), bytes([11] * 16)
     static_r = public(responder.dh)
-    noise = Noise(b"Noise_IKhfs_25519+MLKEM768_AESGCM_SHA256", b"shoal \x02link" + lead + bytes(12),
+    noise = Noise(b"Noise_IKhfs_25519+MLKEM768_AESGCM_SHA256", b"shoal " + VERSION + b"link" + lead + bytes(12),
                   static_r)
 
     first = public(eph_i)
@@ -272,7 +274,7 @@ def main():
     said = struct.pack(">I32sQQBB", 0x01000002, bytes([7] * 32), 8, 9_042, 3, 2)
     first += noise.seal(said)
     shared_key = noise.hkdf(b"shoal response")[0]
-    body = (b"\x01\x02" + bytes(12) + struct.pack(">I", 9) + first).ljust(1440 - 32, b"\0")
+    body = (b"\x01" + VERSION + bytes(12) + struct.pack(">I", 9) + first).ljust(1440 - 32, b"\0")
     secrets = ["network secret 01*32, responder's seed 02*32, initiator's seed 03*32, R 06*16"]
     write("request", secrets + ["ephemeral 04*32, KEM seed 05*64; payload: index 01000002, mask key",
           "07*32, incarnation 8, timestamp 9042, suites 3, lanes 2"],
@@ -316,14 +318,14 @@ def main():
     noise.mix_key(dh(eph_r, public(initiator.dh)))
     second += noise.seal(struct.pack(">I32sBB", 0x05000007, bytes([12] * 32), 1, 2))
     forth, back = noise.hkdf(b"")
-    body = (b"\x02\x02" + second).ljust(1440 - 48, b"\0")
+    body = (b"\x02" + VERSION + second).ljust(1440 - 48, b"\0")
     write("response", secrets + ["ephemeral 0a*32, S 0b*16; payload: index 05000007, mask key 0c*32,",
           "suite 1, lanes 2"],
           seal_reply(secret, role, responder.public, lead, salt, body, shared_key))
     write("bad-response", secrets + ["The response sealed as a cookie reply is, without H."],
           seal_reply(secret, role, responder.public, lead, salt, body))
     write("split", ["The keys that request.hex and response.hex leave: forth, then back."], forth + back)
-    body = (b"\x03\x02" + bytes([13] * 12)).ljust(192 - 48, b"\0")
+    body = (b"\x03" + VERSION + bytes([13] * 12)).ljust(192 - 48, b"\0")
     write("cookie", secrets + ["S 0b*16; a cookie reply with cookie 0d*12."],
           seal_reply(secret, role, responder.public, lead, salt, body))
 
