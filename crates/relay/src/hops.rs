@@ -78,7 +78,7 @@ pub(crate) struct Hopping {
     /// Of new places that the neighbour told.
     pub(crate) told: Budget,
     /// Where handshakes begin, if not at an endpoint that stays.
-    pub(crate) meet: Option<Rendezvous>,
+    pub(crate) meet: Option<Box<Rendezvous>>,
     /// Between which addresses the link's frames go by the schedule; none at the fixed endpoint.
     pub(crate) shown: Option<Endpoints>,
     /// Where they would go without one.
@@ -91,7 +91,7 @@ pub(crate) struct Hopping {
 }
 
 impl Hopping {
-    pub(crate) fn new(hop: Hop, meet: Option<Rendezvous>) -> Hopping {
+    pub(crate) fn new(hop: Hop, meet: Option<Box<Rendezvous>>) -> Hopping {
         Hopping {
             hop,
             probe: None,

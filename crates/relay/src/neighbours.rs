@@ -30,7 +30,7 @@ pub struct LinkConfig {
 pub(crate) struct Neighbour {
     pub(crate) address: Address,
     pub(crate) endpoint: Option<Endpoints>,
-    /// Where it may be, if that is not one place: the addresses of a name.
+    /// Places where the neighbour may be, if it has a name with several addresses.
     pub(crate) places: Vec<Endpoints>,
     /// What is under way about another endpoint that its frames come from.
     pub(crate) trial: Trial,

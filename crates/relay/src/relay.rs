@@ -112,7 +112,7 @@ pub struct Relay<C: Ciphers = Standard> {
     pub(crate) wall: (Time, u64),
     /// Links carry the authority's lists and nothing else.
     pub(crate) lists_only: bool,
-    /// Where frames may go, and come from.
+    /// Endpoints that frames may go to, and come from.
     pub(crate) rules: Arc<EndpointRules>,
     /// No cell leaves over a link without cover.
     pub(crate) cover_required: bool,

@@ -24,10 +24,10 @@ impl<C: Ciphers> Relay<C> {
     /// such addresses.
     pub fn set_rendezvous(&mut self, now: Time, link: LinkId, place: Option<([u8; 8], u16)>) {
         let Some(known) = self.hops.links.get(&link) else { return };
-        if known.meet.as_ref().map(Rendezvous::peer) == place {
+        if known.meet.as_ref().map(|meet| meet.peer()) == place {
             return;
         }
-        // Of a place before this one, the endpoint is left.
+        // A former place leaves its endpoint.
         let _before = self.take_meeting(now, link, false);
         let Some(place) = place else {
             self.follow_hop(now, link);
@@ -54,13 +54,14 @@ impl<C: Ciphers> Relay<C> {
         self.refresh();
     }
 
-    fn meeting(&self, now: Time, peer: PeerId, place: ([u8; 8], u16)) -> Option<Rendezvous> {
+    fn meeting(&self, now: Time, peer: PeerId, place: ([u8; 8], u16)) -> Option<Box<Rendezvous>> {
         let secrets = match C::Aead::flaw() {
             Some(Flaw::MeetOneSecret) => (Secret::new([7; 32]), None),
             _ => self.sessions.meeting_secrets(peer)?,
         };
         let leads = self.sessions.own_key().dh < self.sessions.peer_key(peer)?.dh;
-        Some(Rendezvous::new(leads, (self.hops.own?, place), &secrets, now, self.unix_ms(now)))
+        let places = (self.hops.own?, place);
+        Some(Box::new(Rendezvous::new(leads, places, &secrets, now, self.unix_ms(now))))
     }
 
     /// Takes a link's addresses from it, for the link made anew if it `stays` to hop; else its
@@ -70,7 +71,7 @@ impl<C: Ciphers> Relay<C> {
         now: Time,
         link: LinkId,
         stays: bool,
-    ) -> Option<Rendezvous> {
+    ) -> Option<Box<Rendezvous>> {
         let meet = self.hops.links.get_mut(&link)?.meet.take()?;
         if stays {
             return Some(meet);
@@ -162,7 +163,7 @@ impl<C: Ciphers> Relay<C> {
     pub(crate) fn set_meeting_clock(&mut self, now: Time) {
         let unix_ms = self.wall.1;
         let links = self.hops.links.iter_mut();
-        let is_set = |meet: &mut Rendezvous| meet.set_clock(now, unix_ms);
+        let is_set = |meet: &mut Box<Rendezvous>| meet.set_clock(now, unix_ms);
         let other = links
             .filter_map(|(link, known)| known.meet.as_mut().is_some_and(is_set).then_some(*link));
         let other: Vec<LinkId> = other.collect();

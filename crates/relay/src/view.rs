@@ -81,7 +81,7 @@ pub struct View {
     table: Arc<RouteTable>,
     /// Where frames may come under this node's prefix, if addresses hop.
     pub(crate) accepted: Option<Arc<Accepted>>,
-    /// Where frames may go, and come from.
+    /// Endpoints that frames may go to, and come from.
     pub(crate) rules: Arc<EndpointRules>,
     /// The router through which a host sends.
     uplink: Option<LinkId>,

@@ -1,10 +1,10 @@
-//! Which interface identifiers a secret and an epoch give, and how long epochs are.
+//! Interface identifiers that follow from a secret and an epoch, and the lengths of epochs.
 //!
 //! Epochs of one length would have a phase that outlives every address: whoever sees many links
 //! could follow each by the time of its shifts. So the secret draws each length, and the time of a
 //! shift says nothing of the time of a later one but for its mean.
 
-use core::cell::{Cell, RefCell};
+use core::cell::Cell;
 use core::time::Duration;
 
 use shoal_crypto::{Secret, kdf};
@@ -47,30 +47,32 @@ pub fn is_reserved(identifier: u64) -> bool {
 const UNIT: u64 = 1 << 16;
 /// Lengths that one key derivation gives.
 const BLOCK: usize = 16;
-/// Epochs whose lengths are drawn; later ones last one interval. With the shortest interval these
-/// are 18 hours, and sessions get new keys after minutes.
-const DRAWN_MAX: usize = 1 << 16;
+/// Blocks of epochs whose lengths are drawn; later epochs last one interval. With the shortest
+/// interval these blocks last 18 hours, and sessions get new keys after minutes.
+const BLOCKS_MAX: u16 = 1 << 12;
+
+/// A block of epochs: when it begins, and how long each of its epochs is, in units.
+#[derive(Clone, Copy)]
+struct Block {
+    number: u16,
+    begins: u64,
+    /// Beyond three quarters of an interval.
+    more: [u16; BLOCK],
+}
 
 /// The addresses that follow from one secret, and the lengths of their epochs.
 pub struct Schedule {
     key: Secret<32>,
     tag: [u8; 4],
-    /// When each block of epochs begins, as far as that was asked for, in units from the first on.
-    begins: RefCell<Vec<u64>>,
-    /// The block whose lengths were asked for last, and these.
-    last: Cell<Option<(usize, [u64; BLOCK])>>,
+    /// The block that was asked for last. Whoever asks for the next one goes on from there.
+    last: Cell<Option<Block>>,
 }
 
 impl Schedule {
     /// Of this secret.
     pub fn new(key: &[u8; 32]) -> Schedule {
         let [a, b, c, d, ..] = kdf(key, "shoal v1 hop tag", &[]);
-        Schedule {
-            key: Secret::new(*key),
-            tag: [a, b, c, d],
-            begins: RefCell::new(vec![0]),
-            last: Cell::new(None),
-        }
+        Schedule { key: Secret::new(*key), tag: [a, b, c, d], last: Cell::new(None) }
     }
 
     /// By what both ends name it.
@@ -99,57 +101,82 @@ impl Schedule {
     pub(super) fn epoch(&self, since: Time, now: Time, interval: Duration) -> u32 {
         let passed = now.since(since).as_micros() * u128::from(UNIT);
         let passed = u64::try_from(passed / interval.as_micros().max(1)).unwrap_or(u64::MAX);
-        let mut begins = self.begins.borrow_mut();
-        while begins.len() <= DRAWN_MAX / BLOCK && begins.last().is_some_and(|at| *at <= passed) {
-            self.draw(&mut begins);
+        let mut block = self.last();
+        while passed < block.begins {
+            block = self.before(&block);
         }
-        let block = begins.partition_point(|at| *at <= passed) - 1;
-        let mut left = passed - begins[block];
-        let mut epoch = (block * BLOCK) as u64;
-        if epoch as usize >= DRAWN_MAX {
-            return u32::try_from(epoch + left / UNIT).unwrap_or(u32::MAX);
+        while passed >= block.ends() {
+            if block.number == BLOCKS_MAX - 1 {
+                let drawn = u64::from(BLOCKS_MAX) * BLOCK as u64;
+                let epoch = drawn + (passed - block.ends()) / UNIT;
+                return u32::try_from(epoch).unwrap_or(u32::MAX);
+            }
+            block = self.after(&block);
         }
-        for length in self.lengths(block) {
+        let mut left = passed - block.begins;
+        let mut epoch = u32::from(block.number) * BLOCK as u32;
+        for length in block.lengths() {
             let Some(rest) = left.checked_sub(length) else { break };
             (left, epoch) = (rest, epoch + 1);
         }
-        epoch as u32
+        epoch
     }
 
     /// How long after the first epoch this one begins.
     pub(super) fn begins(&self, epoch: u32, interval: Duration) -> Duration {
-        let drawn = (epoch as usize).min(DRAWN_MAX);
-        let (block, place) = (drawn / BLOCK, drawn % BLOCK);
-        let mut begins = self.begins.borrow_mut();
-        while begins.len() <= block {
-            self.draw(&mut begins);
+        let number = epoch / BLOCK as u32;
+        let mut block = self.last();
+        // The end of a block is the beginning of the next one, and costs no step to it.
+        let end = (u32::from(block.number) + 1) * BLOCK as u32;
+        if epoch != end {
+            while u32::from(block.number) > number {
+                block = self.before(&block);
+            }
+            while u32::from(block.number) < number && block.number < BLOCKS_MAX - 1 {
+                block = self.after(&block);
+            }
         }
-        let before: u64 = if place > 0 { self.lengths(block).iter().take(place).sum() } else { 0 };
-        let units = begins[block] + before + (u64::from(epoch) - drawn as u64) * UNIT;
+        let place = epoch - u32::from(block.number) * BLOCK as u32;
+        let within: u64 = block.lengths().take(place as usize).sum();
+        let beyond = u64::from(place.saturating_sub(BLOCK as u32)) * UNIT;
+        let units = block.begins + within + beyond;
         let micros = (u128::from(units) * interval.as_micros()).div_ceil(u128::from(UNIT));
         Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
     }
 
-    /// The lengths of a block of epochs, from three to five quarters of an interval, in units.
-    fn lengths(&self, block: usize) -> [u64; BLOCK] {
-        if let Some((_, lengths)) = self.last.get().filter(|(last, _)| *last == block) {
-            return lengths;
-        }
-        let number = (block as u32).to_be_bytes();
-        let drawn = kdf(self.key.expose(), "shoal v1 hop length", &[&number]);
-        let lengths = core::array::from_fn(|at| {
-            let drawn = u16::from_be_bytes([drawn[2 * at], drawn[2 * at + 1]]);
-            UNIT * 3 / 4 + u64::from(drawn) / 2
-        });
-        self.last.set(Some((block, lengths)));
-        lengths
+    fn last(&self) -> Block {
+        self.last.get().unwrap_or_else(|| self.block(0, |_| 0))
     }
 
-    /// Adds when the next block begins.
-    fn draw(&self, begins: &mut Vec<u64>) {
-        let last = begins.last().copied().unwrap_or(0);
-        let length: u64 = self.lengths(begins.len() - 1).iter().sum();
-        begins.push(last + length);
+    fn after(&self, block: &Block) -> Block {
+        self.block(block.number + 1, |_| block.ends())
+    }
+
+    fn before(&self, block: &Block) -> Block {
+        self.block(block.number - 1, |lengths| block.begins - lengths)
+    }
+
+    /// The block of this number, which begins as its whole length says.
+    fn block(&self, number: u16, begins: impl FnOnce(u64) -> u64) -> Block {
+        let drawn =
+            kdf(self.key.expose(), "shoal v1 hop length", &[&u32::from(number).to_be_bytes()]);
+        let more =
+            core::array::from_fn(|at| u16::from_be_bytes([drawn[2 * at], drawn[2 * at + 1]]) / 2);
+        let mut block = Block { number, begins: 0, more };
+        block.begins = begins(block.lengths().sum());
+        self.last.set(Some(block));
+        block
+    }
+}
+
+impl Block {
+    /// From three to five quarters of an interval each.
+    fn lengths(&self) -> impl Iterator<Item = u64> {
+        self.more.iter().map(|more| UNIT * 3 / 4 + u64::from(*more))
+    }
+
+    fn ends(&self) -> u64 {
+        self.begins + self.lengths().sum::<u64>()
     }
 }
 
@@ -252,18 +279,32 @@ mod tests {
 
     #[test]
     fn lengths_are_those_of_the_document() {
-        let lengths = Schedule::new(&[7; 32]).lengths(0).map(|length| length as u32);
-        let made: Vec<u8> = lengths.into_iter().flat_map(u32::to_be_bytes).collect();
+        let block = Schedule::new(&[7; 32]).last();
+        let made: Vec<u8> =
+            block.lengths().flat_map(|length| (length as u32).to_be_bytes()).collect();
         assert_eq!(made, vectors::vector("hop", "lengths"));
     }
 
     #[test]
-    fn epochs_that_nobody_reaches_cost_no_memory() {
+    fn later_and_earlier_epochs_are_the_same_in_any_order() {
+        let (schedule, second) = (Schedule::new(&[7; 32]), Duration::from_secs(1));
+        let fresh = |epoch| Schedule::new(&[7; 32]).begins(epoch, second);
+        let drawn = u32::from(BLOCKS_MAX) * BLOCK as u32;
+        let epochs =
+            [0, 1, 15, 16, 17, 31, 32, 33, 500, 499, 32, 31, 16, drawn - 1, drawn, drawn + 1, 0];
+        for epoch in epochs {
+            let begins = schedule.begins(epoch, second);
+            assert_eq!(begins, fresh(epoch), "{epoch}");
+            assert_eq!(schedule.epoch(Time::ZERO, Time::ZERO + begins, second), epoch);
+        }
+    }
+
+    #[test]
+    fn epochs_that_nobody_reaches_are_numbered_too() {
         let (schedule, second) = (Schedule::new(&[7; 32]), Duration::from_secs(1));
         let years = schedule.epoch(Time::ZERO, Time::from_millis(200_000_000_000), second);
         assert!(years > 190_000_000);
         let begins = Time::ZERO + schedule.begins(years, second);
         assert_eq!(schedule.epoch(Time::ZERO, begins, second), years);
-        assert!(schedule.begins.borrow().len() <= DRAWN_MAX / BLOCK + 1);
     }
 }
