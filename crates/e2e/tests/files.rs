@@ -4,7 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Child;
 
-use shoal_e2e::{Net, begin, bytes, end_of, holds, names, slow_network, text, unfinished};
+use shoal_e2e::{
+    Net, begin, bytes, end_of, holds, names, send_signal, slow_network, text, unfinished,
+};
 
 fn network() -> Net {
     let mut net = Net::new(&["r1", "h1", "h2"]);
@@ -170,7 +172,7 @@ fn killed_commands_and_a_killed_node_resume() {
 }
 
 #[test]
-fn a_stopped_node_ends_its_commands_with_a_message() {
+fn a_stopped_node_ends_a_send_with_a_message_and_a_receiver_waits() {
     let mut net = slow_network();
     let (source, inbox) = (net.folder("source"), net.folder("inbox"));
     let file = source.join("file");
@@ -183,12 +185,15 @@ fn a_stopped_node_ends_its_commands_with_a_message() {
     let sender = begin(sender);
     net.until(|_| holds(&part(), &content, 1_000_000));
     assert_eq!(net.end("h2", "-TERM"), Some(0));
-    let ended = end_of(receiver, "receive");
-    assert_eq!(ended.status.code(), Some(3), "{:?}", text(&ended));
     let ended = end_of(sender, "send");
     assert!(!ended.status.success(), "{:?}", text(&ended));
     assert!(text(&ended).1.contains("file: "), "{:?}", text(&ended));
     assert!(!inbox.join("file").exists());
+    // A receiver waits for its node, and ends when it is told to.
+    send_signal(&receiver, "-INT");
+    let ended = end_of(receiver, "receive");
+    assert_eq!(ended.status.code(), Some(130), "{:?}", text(&ended));
+    assert!(text(&ended).1.contains("waiting until it runs again"), "{:?}", text(&ended));
     // A file that shrinks while it is sent: both ends are told, nothing gets its name.
     net.start("h2");
     let content = bytes(6, 20_000_000);

@@ -79,12 +79,12 @@ fn a_clock_that_is_a_year_off_is_named_and_spends_nothing() {
 #[test]
 fn a_name_is_given_once_whether_the_machine_or_its_invite_says_it() {
     let world = World::new();
-    let bob = ["--name", "bob"];
-    let (first, second) = (world.invite(&bob), world.invite(&bob));
+    let (first, second) = (world.invite(&["--name", "bob"]), world.invite(&[]));
+    assert!(world.ask(&["invite", "--name", "Bob"]).is_none(), "an open invite reserves the name");
     // The invite's name counts, whatever the machine wishes for.
     world.joins("alice", &first);
     assert_eq!(world.members(), ["bob"]);
-    let (code, said) = world.up("carol", &second, &[]);
+    let (code, said) = world.up("bob", &second, &[]);
     assert!(code == Some(5) && said.contains("another member has this name"), "{said}");
     // The router's name is the authority's.
     let mut up = shoal(&["up", &world.invite(&[]), "--no-start", "--no-interface", "--name", "r1"]);

@@ -94,7 +94,7 @@ fn serve(socket: &UdpSocket, domain: &str, names: &Weak<ArcSwap<Book>>, keeper: 
         // A time-out, or what ICMP said about an answer.
         let Ok((len, from)) = received else { continue };
         if let Some(reply) = answer(&names.load(), domain, &buf[..len]) {
-            // Who does not take the answer asks again.
+            // A program that misses the answer asks again.
             let _sent = socket.send_to(&reply, from);
         }
     }

@@ -58,7 +58,7 @@ pub struct Interface {
     view: InterfaceView,
     /// With a responder: the names that it answers with.
     dns: Option<dns::Names>,
-    /// What the machine was told of the responder; taken back when the interface goes.
+    /// Settings that lead programs to the responder, taken back when the interface goes.
     registration: Option<dns::Registration>,
 }
 

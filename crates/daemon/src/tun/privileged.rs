@@ -325,6 +325,19 @@ fn serve<K: Keeper>(
     }
 }
 
+/// True where the program `ip` is missing, which a test needs that changes interfaces as other
+/// programs do. Standard error says so, and the gate forbids it.
+#[cfg(test)]
+pub(crate) fn is_without_ip(test: &str) -> bool {
+    use std::io::Write as _;
+    let is_missing = std::process::Command::new("ip").arg("-V").output().is_err();
+    if is_missing {
+        assert!(std::env::var_os("SHOAL_REQUIRE_NETNS").is_none(), "{test} needs `ip`");
+        let _written = writeln!(std::io::stderr(), "SKIPPED {test}: needs `ip` (install iproute2)");
+    }
+    is_missing
+}
+
 /// Runs something in a thread with a network namespace of its own, if root runs the test.
 #[cfg(test)]
 pub(crate) fn in_a_namespace(test: impl AsyncFnOnce(&Handle) + Send + 'static) {

@@ -94,12 +94,18 @@ impl Legs {
         let cell = Box::new(*cell);
         self.words.resize(WORDS, (u32::MAX, 0));
         let hashes: Vec<u64> = words(&cell[..]).collect();
-        let mut last = usize::MAX;
+        let mut least: Option<usize> = None;
         for (from, nine) in hashes.windows(RUN - WORD + 1).enumerate() {
-            let least = (0..nine.len()).min_by_key(|at| nine[*at]).unwrap_or(0) + from;
-            if least != last {
-                self.look_up(ends, &cell, least, hashes[least]);
-                last = least;
+            let newest = from + nine.len() - 1;
+            let next = match least {
+                Some(least) if least >= from && hashes[newest] >= hashes[least] => least,
+                Some(least) if least >= from => newest,
+                // The least one went out of the nine: all are looked through.
+                _ => (0..nine.len()).min_by_key(|at| nine[*at]).unwrap_or(0) + from,
+            };
+            if least != Some(next) {
+                self.look_up(ends, &cell, next, hashes[next]);
+                least = Some(next);
             }
         }
         let place = self.count % CELLS;

@@ -26,7 +26,7 @@ const SIZE_MAX: u64 = 64 << 10;
 pub struct Lines {
     /// The node's interface, by which it knows its own lines.
     pub owner: String,
-    /// Where its responder listens.
+    /// Address at which its responder listens.
     pub server: IpAddr,
     /// A domain that programs look short names up in.
     pub search: Option<String>,

@@ -22,10 +22,10 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const FILE: &str = "/etc/resolv.conf";
 /// The port that lines of [`FILE`] can name.
 const PORT: u16 = 53;
-/// Where resolvconf may be: it is often in none of the folders that a user's PATH has.
+/// Folders that may hold resolvconf; PATH of an ordinary user often lacks them.
 const FOLDERS: [&str; 5] = ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin", "/bin"];
 
-/// What the machine was told, taken back when this is dropped.
+/// Settings given to the machine, taken back when this is dropped.
 pub struct Registration(Kind);
 
 enum Kind {
@@ -140,7 +140,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         match &self.0 {
-            // What is left over leads to a closed port, and the next server is asked.
+            // A record left behind leads to a closed port, and programs ask the next server.
             Kind::Resolvconf { program, record } => drop(run(program, &["-d", record], "")),
             Kind::File(keeper) => drop(keeper.end()),
         }
