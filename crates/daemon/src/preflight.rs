@@ -114,7 +114,7 @@ pub fn refusals(setup: &Setup) -> Refusals {
 ///
 /// # Errors
 ///
-/// What to do about it. A place of another user, as a unit's is, is none of them.
+/// The error says what to do. A place of another user, as a unit's is, is no fault.
 pub fn check_socket(socket: &Path) -> io::Result<()> {
     match socket::check_place(socket) {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(()),

@@ -68,7 +68,7 @@ fn started(stat: &str, machine: &str) -> Option<SystemTime> {
     Some(SystemTime::UNIX_EPOCH + Duration::from_secs_f64(seconds))
 }
 
-/// What is wrong with the program at `place` for tests that somebody asked for at this time.
+/// Fault of the program at `place`, for tests that somebody asked for at this time.
 fn fault(place: &Path, asked: SystemTime) -> Option<String> {
     let Some(built) = modified(place) else { return Some("is not there".into()) };
     // A test does not depend on all sources of the program, so its own age says nothing. Sources

@@ -265,7 +265,7 @@ fn a_machine_joins_while_the_door_is_flooded_and_another_secret_shuts_the_flood_
     world.joins("carol", &world.invite(&[]));
 }
 
-/// What a node has of the registrar's chain.
+/// Number and hash of the newest step that a node has of the registrar's chain.
 fn chain_of(world: &World, name: &str) -> Mandate {
     match world.call(name, Ask::Directory) {
         Some(Reply::Directory(has)) => has.mandates[0].clone(),

@@ -253,7 +253,7 @@ fn a_host_that_is_down_is_named_within_three_seconds() {
     assert!(end_of(receiver, "receive").status.success());
 }
 
-/// What stands on standard input goes under the name that the command line gives it.
+/// Standard input goes under the name that the command line gives it.
 #[test]
 fn standard_input_is_sent_under_a_name() {
     let mut net = Net::new(&["r1", "h1", "h2"]);
@@ -499,7 +499,7 @@ fn a_huge_offer_of_which_little_came_keeps_little() {
     let disk = nix::sys::statvfs::statvfs(&inbox).unwrap();
     let free = disk.blocks_available() * disk.fragment_size();
     let size = (40 << 30).min(free / 2);
-    // What is sent first takes room on the disk; zeroes would become holes.
+    // The first bytes take room on the disk; zeroes would become holes.
     fs::write(source.join("huge"), vec![7; 60_000_000]).unwrap();
     fs::File::options().write(true).open(source.join("huge")).unwrap().set_len(size).unwrap();
     let receiver = receive(&net, &inbox, &["--max-size", "64G"]);

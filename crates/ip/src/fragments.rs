@@ -37,7 +37,7 @@ const PIECES_MAX: usize = 32;
 /// Protocol in the key of an IPv6 datagram: its addresses and number alone name it (RFC 8200).
 const IPV6: u8 = 44;
 
-/// What becomes of a fragment.
+/// Fate of a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passage {
     /// The fragment passes.
@@ -77,7 +77,7 @@ struct Datagram {
     waiting: Vec<Box<[u8]>>,
 }
 
-/// What one host has of the table.
+/// Share of the table that one host uses.
 #[derive(Debug, Default)]
 struct Share {
     due: BTreeMap<Due, Key>,

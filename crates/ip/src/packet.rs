@@ -53,7 +53,7 @@ pub struct Packet {
     pub v6: bool,
     /// Protocol after the IP headers.
     pub protocol: u8,
-    /// Where that protocol's header starts; in a later fragment, where its data starts.
+    /// Start of that protocol's header; in a later fragment, start of its data.
     pub payload_at: usize,
     /// The part of a datagram that the packet is, unless it is a whole one.
     pub fragment: Option<Fragment>,
@@ -98,8 +98,8 @@ impl Packet {
         (seen.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
     }
 
-    /// Where the checksum of TCP or UDP stands, counted from that header, if the packet has all
-    /// that the checksum covers.
+    /// Offset of the checksum of TCP or UDP from that header, if the packet has all that the
+    /// checksum covers.
     pub(crate) fn sum_offset(&self) -> Option<usize> {
         if self.fragment.is_some() {
             return None;

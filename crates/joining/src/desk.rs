@@ -59,7 +59,7 @@ use waiting::WaitingRoom;
 /// Machines that may wait for approval at once.
 pub const WAITING_MAX: usize = 256;
 
-/// Where the ledger is kept.
+/// Store of the ledger.
 pub trait Disk {
     /// Appends bytes, and returns once they outlast a loss of power.
     ///
@@ -75,7 +75,7 @@ pub struct DeskConfig {
     pub identity: Identity,
     /// What its door is sealed with.
     pub door: DoorSecret,
-    /// What it was sealed with before: members who know no other are still let in.
+    /// Former secrets of the door: members who know no other are still let in.
     pub doors_before: Vec<DoorSecret>,
     /// Signs the list.
     pub authority: VerifyKey,
@@ -129,7 +129,7 @@ pub struct DeskStats {
 /// See the module's documentation.
 pub struct Desk<D> {
     config: DeskConfig,
-    /// What is open to all, and doors of before, which are open to members.
+    /// The door that is open to all, and former doors, which are open to members.
     doors: Vec<Door>,
     disk: D,
     /// Why the desk could not do its part when it last tried.
@@ -137,7 +137,7 @@ pub struct Desk<D> {
     end: End,
     directory: Directory,
     mandate: Option<MandateId>,
-    /// What the node beside the registrar has of a mandate.
+    /// Part of a mandate that the node beside the registrar has.
     known: Option<Known>,
     hold: Hold,
     /// The highest number that was signed for a mandate.
@@ -326,7 +326,7 @@ impl<D: Disk> Desk<D> {
         self.waiting.all()
     }
 
-    /// Where the ledger is kept.
+    /// Store of the ledger.
     pub fn disk_mut(&mut self) -> &mut D {
         &mut self.disk
     }
@@ -542,7 +542,7 @@ impl<D: Disk> Desk<D> {
     }
 }
 
-/// What the holder of a token that ended hears.
+/// Answer to the holder of a token that ended.
 fn ended(why: Ended) -> Refusal {
     match why {
         Ended::Spent => Refusal::Spent,

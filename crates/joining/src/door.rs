@@ -67,7 +67,7 @@ fn frame(len: usize, at: usize, kind: u8, bytes: &[&[u8]]) -> Vec<u8> {
     frame
 }
 
-/// What stands behind the type and the version of a body.
+/// Body behind its type and version.
 ///
 /// Errors: `malformed`: another type. `bad_version`.
 fn body(body: &[u8], kind: u8) -> Result<Reader<'_>, DropReason> {
@@ -132,7 +132,7 @@ pub(crate) struct Knock {
     came: Places,
 }
 
-/// What a registrar said to a knock.
+/// Answer of a registrar to a knock.
 pub(crate) struct Welcome {
     pub(crate) channel: Channel,
     /// Why nothing more is said; the registrar does not know the channel then.

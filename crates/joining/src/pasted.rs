@@ -18,7 +18,7 @@ use crate::invite::{HEAD, Invite, InviteError, VERSION, decode, is_whole, need, 
 pub const PASTED_MAX: usize = 65_536;
 /// How an invite begins, whatever its version.
 const PREFIX: &str = "SHOAL:";
-/// What stands for a character in the address of a page.
+/// Escapes of a character in the address of a page.
 const ESCAPES: [(&str, &str); 4] = [("%3A", ":"), ("%3a", ":"), ("%2F", "/"), ("%2f", "/")];
 
 /// A character that can be seen, and whether white space stands before it.

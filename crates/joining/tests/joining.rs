@@ -84,7 +84,7 @@ fn strangers_get_no_byte() {
     }
     let count = |reason| world.desk.drops().get(&reason).copied().unwrap_or_default();
     assert!(count(DropReason::BadHandshake) > 20);
-    // Who knows the door secret gets cookies, and no more.
+    // A sender who knows the door secret alone gets cookies, and no more.
     assert!(count(DropReason::UnknownPeer) > 6, "{:?}", world.desk.drops());
 }
 

@@ -78,7 +78,7 @@ pub struct Egress {
     stats: EgressStats,
 }
 
-/// So many cells of a peer may wait for its turns beside files of this node.
+/// Cells of a peer that may wait for its turns beside files of this node.
 const SHARED_FEW: usize = 4;
 const SLOT: usize = SizeClass::Full.frame_len();
 

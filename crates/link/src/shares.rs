@@ -46,8 +46,8 @@ pub(crate) struct Shares {
     peers: Vec<Option<Peer>>,
     /// The one that came last.
     newest: usize,
-    /// Whose turn it is, by the number of the turn. Numbers that follow each other lie far apart in
-    /// a round: see [`place`].
+    /// Holder of each turn, by the number of the turn. Numbers that follow each other lie far
+    /// apart in a round: see [`place`].
     holders: [Option<u8>; TURNS],
     /// Frames so far.
     frames: usize,
@@ -56,7 +56,7 @@ pub(crate) struct Shares {
     idle_max: u32,
 }
 
-/// Which turn a frame of a round is: five bits in reverse, so that a block of 2^n turns is evenly
+/// Turn of a frame within its round: five bits in reverse, so that a block of 2^n turns is evenly
 /// spread over the round.
 fn place(frame: usize) -> usize {
     ((frame % TURNS) as u8).reverse_bits() as usize >> (8 - TURNS.trailing_zeros())
@@ -78,7 +78,7 @@ impl Shares {
         Shares { peers, newest: 0, holders: [None; TURNS], frames: 0, waiting: 0, idle_max }
     }
 
-    /// The same without cells and turns.
+    /// Shares of the same size without cells and turns.
     pub(crate) fn emptied(&self) -> Shares {
         Shares::new(self.idle_max)
     }
@@ -99,7 +99,7 @@ impl Shares {
         peer.map_or(0, Peer::len)
     }
 
-    /// Where cells of a peer wait: in its own place, or in the newest one's where no place is free.
+    /// Place in which cells of a peer wait: its own one, or the newest one's where none is free.
     fn place_of(&self, key: u64) -> Option<usize> {
         let same = |peer: &Option<Peer>| peer.as_ref().is_some_and(|peer| peer.key == key);
         let is_full = self.peers.iter().all(Option::is_some);

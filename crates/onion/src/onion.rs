@@ -73,7 +73,7 @@ pub struct Config {
 /// What became of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passed {
-    /// It was changed in place and goes on to this node.
+    /// The cell was changed in place and goes on to this node.
     On(Address, Carried),
     /// So was this one, and it may not leave before this time.
     Mixed(Address, Carried, Time),

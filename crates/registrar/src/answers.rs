@@ -64,7 +64,7 @@ pub fn fault(
     (desk.standing(at.0, at.1) != ListStanding::Fresh).then(|| STALE.into())
 }
 
-/// What the owner hears while somebody floods the door.
+/// Warning to the owner while somebody floods the door.
 pub fn flooded(count: u64) -> String {
     format!(
         "somebody who has an invite, or had one, floods the door: {count} knocks of a minute came \

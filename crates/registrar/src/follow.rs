@@ -29,7 +29,7 @@ const STEPS_AT_ONCE: usize = shoal_daemon::membership::chains::STEPS_MAX;
 pub struct Looked {
     /// Its list, if that is newer than the version that was named.
     pub list: Option<Vec<u8>>,
-    /// What it has of the mandate; none where its list lacks the mandate.
+    /// Part of the mandate that it has; none where its list lacks the mandate.
     pub has: Option<Has>,
     /// Whether it knows what a neighbour has.
     pub has_caught_up: bool,
@@ -37,12 +37,12 @@ pub struct Looked {
     pub others: Vec<(String, u64)>,
 }
 
-/// What a node has of the registrar's chain.
+/// Part of the registrar's chain that a node has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Has {
     /// How many steps.
     pub steps: u64,
-    /// What the next one names as the one before it.
+    /// Hash that the next step names as the one before it.
     pub head: [u8; 32],
 }
 
@@ -119,7 +119,7 @@ struct Have {
 /// What became of it.
 #[derive(Clone, Debug, Default)]
 pub struct Standing {
-    /// What the node has, as far as it said.
+    /// Part that the node has, as far as it said.
     pub node_has: Option<Has>,
     /// Whether the node knows what a neighbour has.
     pub has_caught_up: bool,

@@ -8,7 +8,7 @@ use shoal_directory::{Entry, Step};
 struct Fake {
     away: usize,
     has: u64,
-    /// Its last step is not the registrar's.
+    /// The node's last step is not the registrar's.
     is_other: bool,
     calls: usize,
     others: Vec<(String, u64)>,
@@ -77,12 +77,12 @@ fn a_node_gets_what_it_lacks_whatever_it_had() {
     assert_eq!(turn(&mut node, &all[..3]), Ok(Some(3)));
     assert_eq!((turn(&mut node, &all[..3]), node.calls), (Ok(Some(3)), 1));
     assert_eq!((turn(&mut node, &all), node.calls), (Ok(Some(all.len() as u64)), 3));
-    // It was restarted with an older file.
+    // The node was restarted with an older file.
     node.has = 1;
     assert_eq!(turn(&mut node, &all), Ok(Some(all.len() as u64)));
-    // It has more than the ledger: nothing is given.
+    // The node has more than the ledger: nothing is given.
     assert_eq!(turn(&mut node, &all[..9]), Ok(Some(all.len() as u64)));
-    // It has another chain, as from an older copy of the ledger.
+    // The node has another chain, as from an older copy of the ledger.
     (node.has, node.is_other, node.calls) = (2, true, 0);
     assert_eq!((turn(&mut node, &all), node.calls), (Ok(Some(2)), 0));
 }
@@ -106,7 +106,7 @@ fn what_other_registrars_signed_is_passed_on_as_far_as_it_is_missing() {
     assert_eq!(turn([("a", 0), ("b", 0)]), [1, 2, 1], "two at once");
     assert_eq!(turn([("a", 2), ("b", 1)]), [3]);
     assert_eq!(turn([("a", 3), ("b", 1)]).len(), 0);
-    // Its list narrowed one, and then gave it back what it had.
+    // The list narrowed one, and then gave it back its former size.
     assert_eq!(turn([("a", 1), ("b", 1)]), [2, 3]);
 }
 

@@ -71,7 +71,7 @@ impl LedgerFile {
     }
 }
 
-/// What is known of the ledger besides its bytes.
+/// Facts about the ledger besides its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Past {
     /// Bytes that it has, and bytes that it had: it is an older copy, or another ledger.

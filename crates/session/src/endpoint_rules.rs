@@ -16,7 +16,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use shoal_wire::DropReason;
 
-/// Who says that somebody can be reached at an endpoint.
+/// Source of the claim that somebody can be reached at an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndpointOrigin {
     /// This node's own file, or the signed list for a neighbour that the file names.

@@ -132,7 +132,7 @@ impl InterfaceArgs {
 }
 
 impl InterfaceToml {
-    /// What differs from the usual, in words for who has to know it; none where nothing does.
+    /// Words about names and places that differ from the usual ones; none where nothing differs.
     pub fn said(&self) -> Option<String> {
         let names = self.names.filter(|at| *at != NAMES_AT);
         let names = names.map(|at| format!("names of hosts are answered at {at}"));

@@ -117,8 +117,8 @@ struct Create {
     max_staleness: u64,
     #[command(flatten)]
     interface: InterfaceArgs,
-    /// Where neither systemd-resolved nor resolvconf runs: have the node keep its lines in
-    /// /etc/resolv.conf while it runs, so that programs find NAME and NAME.shoal.
+    /// Have the node keep its lines in /etc/resolv.conf while it runs, on a machine without
+    /// systemd-resolved and resolvconf. Programs then find NAME and NAME.shoal.
     #[arg(long)]
     resolv_conf: bool,
     /// Leave the start to you, and say how.
@@ -266,7 +266,7 @@ impl<'a> Plan<'a> {
         Ok(list)
     }
 
-    /// Where the registrar hands over what it signs: its own socket, if it is another user.
+    /// Socket through which a registrar of another user hands over its signed steps.
     fn node_socket(&self) -> PathBuf {
         match unit_group(&self.node) {
             Some(_) => self.node.socket.with_file_name(REGISTRAR_SOCKET),

@@ -60,8 +60,8 @@ pub struct Up {
     dir: Option<PathBuf>,
     #[command(flatten)]
     interface: InterfaceArgs,
-    /// Where neither systemd-resolved nor resolvconf runs: have the node keep its lines in
-    /// /etc/resolv.conf while it runs, so that programs find NAME and NAME.shoal.
+    /// Have the node keep its lines in /etc/resolv.conf while it runs, on a machine without
+    /// systemd-resolved and resolvconf. Programs then find NAME and NAME.shoal.
     #[arg(long)]
     resolv_conf: bool,
     /// Take IPv4 addresses of the network that are public, or that this machine reaches by another

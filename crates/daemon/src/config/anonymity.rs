@@ -60,14 +60,14 @@ impl Shown for LoopPolicy {
     }
 }
 
-/// What a host does while its link must be covered and is not.
+/// Choice of a host whose link must be covered and is not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WithoutCover {
-    /// It sends no packets.
+    /// No packets leave.
     #[default]
     Stop,
-    /// It sends them as they come.
+    /// Packets leave as they come.
     Send,
 }
 
@@ -90,7 +90,7 @@ optional_section! {
         /// missing or late show relays that drop or hold some. "on", "off", or "auto": if the list
         /// gives this host a tier of cover whose schedule is "poisson".
         loops: LoopPolicy = LoopPolicy::Auto, reload no;
-        /// What a host whose preset is "hidden" does while its link is not covered. "stop": it
+        /// Choice of a host with the preset "hidden" while its link is not covered. "stop": it
         /// sends no packets, and its schedule never ends because frames are lost. "send": cover
         /// ends when the path can't carry it, and packets leave as they come.
         without_cover: WithoutCover = WithoutCover::Stop, reload no;

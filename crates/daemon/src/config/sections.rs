@@ -384,9 +384,9 @@ optional_section! {
         /// Let programs find NAME as NAME.domain too: the domain becomes a search domain of this
         /// machine, in each of these ways.
         search: bool = true, reload no;
-        /// Where neither of them runs: write this responder into /etc/resolv.conf, look every
-        /// minute whether it is still there, and take it out when the node stops. The node must
-        /// run as root for it, and `listen` have port 53.
+        /// Write this responder into /etc/resolv.conf on a machine where neither of them runs,
+        /// look every minute whether it is still there, and take it out when the node stops. The
+        /// node must run as root for it, and `listen` must have port 53.
         resolv_conf: bool = false, reload no;
     }
 }

@@ -200,7 +200,7 @@ fn named(text: &str) -> Option<(String, u16)> {
     (begins && labels.split('.').all(label)).then(|| (name.to_string(), port))
 }
 
-/// Where names of hosts are answered unless the file says otherwise.
+/// Address at which names of hosts are answered unless the file names another one.
 pub const NAMES_AT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 153)), 53);
 
 /// A loopback address, which only programs of this machine reach.

@@ -202,7 +202,7 @@ struct Listening {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Who may use a socket besides root and the node's own user, and for what.
+/// Users of a socket besides root and the node's own user, and what they may ask.
 #[derive(Clone, Copy, Debug, Default)]
 struct Access {
     /// The number of a group.

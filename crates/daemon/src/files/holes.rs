@@ -20,7 +20,7 @@ pub struct Holes {
 }
 
 impl Holes {
-    /// Of a file that has `len` bytes.
+    /// Holes in a file that has `len` bytes.
     pub fn new(len: u64) -> Holes {
         Holes { old: len, len }
     }

@@ -50,7 +50,7 @@ pub fn of_link(me: &str, link: &LinkPeer, hosts: &Hosts) -> anyhow::Result<Optio
     tier.map(Some).with_context(unknown)
 }
 
-/// What is wrong with tiers that sections of links name.
+/// Mistakes in the tiers that sections of links name.
 pub fn faults(config: &Config, hosts: &Hosts) -> Vec<String> {
     let fault = |link| of_link(&config.node.name, link, hosts).err();
     config.links.iter().filter_map(fault).map(|fault| fault.to_string()).collect()

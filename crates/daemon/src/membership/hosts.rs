@@ -59,7 +59,7 @@ pub struct Host {
 pub struct Hosts {
     entries: Vec<Host>,
     by_name: BTreeMap<String, usize>,
-    /// Whose a folded name is: of several hosts the earliest member's.
+    /// Owner of each folded name: the earliest member of several hosts with one name.
     holders: BTreeMap<String, usize>,
     by_address: BTreeMap<Address, usize>,
     by_key: BTreeMap<PublicKey, usize>,

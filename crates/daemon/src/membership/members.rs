@@ -156,7 +156,7 @@ fn changed_hosts(me: &str, older: &Hosts, newer: &Hosts) -> Vec<String> {
 /// Hosts that a reload names one by one.
 const HOSTS_SHOWN: usize = 32;
 
-/// What a list that is not in force means for this node, for the log.
+/// Consequence of a list that is not in force for this node, for the log.
 fn standing_words(state: &str) -> &'static str {
     match state {
         "not_a_member" => {

@@ -52,7 +52,7 @@ struct Known {
     place: Place,
     ask_at: Time,
     wait: Duration,
-    /// Where the link is called: each in turn until it answers.
+    /// Places at which the link is called in turn until one answers.
     at: Vec<SocketAddr>,
     fault: Option<String>,
 }
@@ -222,8 +222,8 @@ impl Worker {
     }
 }
 
-/// What the operator does where a name has addresses of one family, and the node listens at the
-/// other.
+/// Advice for an operator whose node listens at one family and calls a name with addresses of
+/// the other alone.
 fn other_family(name: &str, at: SocketAddr) -> String {
     let (family, any) = if at.is_ipv6() { ("IPv6", "[::]") } else { ("IPv4", "0.0.0.0") };
     format!(

@@ -123,7 +123,7 @@ impl Receiver {
         }
     }
 
-    /// The same, with the kernel choosing the address that answers leave from, or not.
+    /// This receiver, with the kernel choosing the address that answers leave from, or not.
     pub fn where_kernel_chooses(mut self, kernel_chooses: bool) -> Receiver {
         self.kernel_chooses = kernel_chooses;
         self

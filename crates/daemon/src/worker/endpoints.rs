@@ -29,7 +29,7 @@ pub fn rules(config: &Config, names: &Names, interface: Option<&Interface>) -> E
     })
 }
 
-/// What the operator should know of addresses in `[node] listen` that no interface has.
+/// Warning about addresses in `[node] listen` that no interface has.
 pub fn missing(parts: &Parts) -> Vec<String> {
     let listen = parts.config.listen();
     let bound = listen.iter().filter(|at| !at.ip().is_unspecified());

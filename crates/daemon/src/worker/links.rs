@@ -40,7 +40,7 @@ pub fn wanted(me: &str, link: &LinkPeer, hosts: &Hosts) -> anyhow::Result<Wanted
     Ok(Wanted {
         link: LinkConfig { key: host.key, address: host.address, endpoint },
         small: link.is_small(endpoint),
-        // What is wrong with it is said at the start and in warnings; a newer list counts anyway.
+        // The start and the warnings name its mistakes; a newer list counts anyway.
         cover: cover::of_link(me, link, hosts).unwrap_or_default(),
         hop: link.hop.map(|hop| hop.0.0),
         rendezvous: link.rendezvous.map(|at| (at.0.prefix.0, at.0.port)),

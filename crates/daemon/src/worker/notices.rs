@@ -147,7 +147,7 @@ pub fn warnings(parts: &Parts, now: Time) -> Vec<String> {
     all
 }
 
-/// What keeps all neighbours, which are called at these endpoints, from answering.
+/// Likely reason why no neighbour answers, all of which are called at these endpoints.
 fn alone(called: &BTreeSet<SocketAddr>) -> String {
     let named: Vec<String> = called.iter().take(NAMED_MAX).map(ToString::to_string).collect();
     let at = if named.is_empty() { String::new() } else { format!(" at {}", named.join(", ")) };

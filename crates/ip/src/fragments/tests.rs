@@ -118,7 +118,7 @@ fn other_datagrams_of_the_same_number_are_others() {
     let parsed = Packet::parse(&bytes).unwrap();
     let of_other = all.take(Time::ZERO, 8, (&parsed, &bytes), || Ok(()));
     assert_eq!(of_other, Ok(Passage::Wait), "another host");
-    // Of IPv6 the protocol is what the sender writes beside the number (RFC 8200 section 4.5).
+    // The IPv6 sender writes the protocol beside the number (RFC 8200 section 4.5).
     let first = packet(true, 1, UDP, 0, 80, true);
     assert_eq!(take(&mut all, 1, &first, Ok(())), Ok(Passage::Release));
     let tcp = packet(true, 1, TCP, at, 80, more);

@@ -130,7 +130,7 @@ impl<D: Disk> Desk<D> {
         let welcome = self.doors[door].welcome(visitor, unix_s, refused, &mut self.rng)?;
         self.say(from, welcome.1.clone());
         if refused.is_some() {
-            // Who hears the reason needs no place.
+            // A visitor who hears the reason needs no place.
             self.shares.was_vain(from);
             self.pressure.note(now, DropReason::NotAllowed);
             self.stats.refused += 1;
@@ -166,7 +166,7 @@ impl<D: Disk> Desk<D> {
         let request = Request::parse(message).map_err(|_| DropReason::Malformed)?;
         let is_early = self.hold.is_early && self.doubt().is_none();
         if is_early && !matches!(request, Request::Part { .. }) {
-            // It asks again until then.
+            // The visitor asks again until then.
             return Ok(());
         }
         let answer = self.answer(at, id, request);

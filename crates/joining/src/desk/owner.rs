@@ -17,11 +17,11 @@ use crate::messages::{Refusal, Wish};
 use crate::record::{Cause, Record};
 use crate::tokens::{Terms, TermsError, Token, TokenHash};
 
-/// What the node beside the registrar has of a mandate's chain.
+/// Part of a mandate's chain that the node beside the registrar has.
 pub(super) struct Known {
     mandate: MandateId,
     steps: u64,
-    /// What its next step names as the one before it.
+    /// Hash that its next step names as the one before it.
     head: [u8; 32],
 }
 
@@ -241,7 +241,7 @@ impl<D: Disk> Desk<D> {
     /// What a visitor hears of an error, which the owner hears as [`Desk::fault`].
     pub(super) fn refused(&mut self, error: &OwnerError) -> Refusal {
         let refusal = error.refusal();
-        // Of the ledger `doubt` speaks, as long as that lasts.
+        // As long as the ledger is in doubt, `doubt` speaks of it.
         if refusal == Refusal::Registrar && !error.is_doubt() {
             self.fault = Some(error.to_string());
         }
@@ -312,7 +312,7 @@ pub enum OwnerError {
     Name {
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// Its fault.
         why: BadName,
     },
     /// An invite's name waits for whoever holds another invite.

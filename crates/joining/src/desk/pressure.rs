@@ -7,7 +7,7 @@ use shoal_wire::{DropReason, Time};
 const FLOOD: u64 = 600;
 const MINUTE_US: u64 = 60_000_000;
 
-/// What came to nothing in this minute and in the one before.
+/// Knocks and visits that came to nothing in this minute and in the one before.
 #[derive(Default)]
 pub(super) struct Pressure {
     minute: u64,

@@ -29,7 +29,7 @@ const HELLOS: Rate = Rate { each_s: 20, burst: 60 };
 const HELLO_BUDGETS: usize = 4_096;
 /// The share of a /48.
 const SITE: Rate = Rate { each_s: 40, burst: 80 };
-/// What a knock costs besides whose token opens nothing.
+/// Further price of a knock whose token opens nothing.
 const VAIN: u64 = 4;
 /// Addresses whose shares are remembered: a share that is forgotten is full again after 4 s anyway.
 const SHARES_MAX: usize = 8_192;
@@ -69,7 +69,7 @@ impl Source {
     }
 }
 
-/// What is left of a share, in thousandths of a knock, and when.
+/// Rest of a share, in thousandths of a knock, and when it was so much.
 #[derive(Clone, Copy)]
 struct Share {
     left: u64,

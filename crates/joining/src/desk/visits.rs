@@ -93,12 +93,12 @@ impl Bundle {
     }
 }
 
-/// Whose visit it is.
+/// Owner of a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Holder {
-    /// Of a member, by the first half of its key.
+    /// A member, by the first half of its key.
     Member([u8; 32]),
-    /// Of somebody with a token.
+    /// Somebody with a token.
     Token(TokenHash),
 }
 
@@ -159,7 +159,7 @@ impl Visit {
         }
     }
 
-    /// Where the visitor is, as far as shares are concerned.
+    /// Place of the visitor, as shares count places.
     pub(super) fn source(&self) -> Source {
         Source::of(self.from)
     }
@@ -198,8 +198,8 @@ impl Visits {
         self.by_address.get(&from).cloned().unwrap_or_default()
     }
 
-    /// What was answered to this knock, if it is one that was answered before; nothing if it was
-    /// answered a moment ago, or often enough.
+    /// Former answer to this knock, if it was answered before; none if that was a moment ago, or
+    /// often enough.
     pub(super) fn again(
         &mut self,
         now: Time,

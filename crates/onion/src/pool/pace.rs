@@ -10,8 +10,8 @@ use super::Pool;
 
 /// Echoes get one of so many frames of a covered link.
 const SHARE: u32 = 10;
-/// So many circuits of others in use are expected at a covered host, which can't tell them how many
-/// they are.
+/// Circuits of others that a covered host is assumed to have in use; it can't tell them the real
+/// number.
 const CALLERS: u32 = 16;
 
 /// The schedules of this host's link and of others'.

@@ -19,7 +19,7 @@ fn echoes_of_many_circuits_take_a_tenth_of_a_covered_link() {
     let before = world.echoes;
     world.run(20 * SEC);
     let per_s = (world.echoes - before) / 20;
-    // Those of circuits that stand by are as few as ever: one in 17 s of each.
+    // A circuit that stands by is asked as rarely as ever: once in 17 s.
     assert!((8..=19).contains(&per_s), "{per_s} echoes a second");
     let busy = (2..21).filter(|n| world.used(host(*n)).is_some()).count();
     assert_eq!(busy, 19);
