@@ -34,7 +34,7 @@ use shoal_crypto::Rng;
 use shoal_wire::{Address, Strategy};
 
 pub use kept::{Built, Kept, KeptError};
-use search::{RULES, SPARINGS};
+use search::{DOUBTFUL, LEAST, RULES, Rules, SPARINGS};
 
 /// Hosts that make a site large: its router tells nothing of one of them.
 pub const SITE: u32 = 8;
@@ -280,11 +280,9 @@ pub fn choose(
     if weights.is_empty() {
         return Err(NoRelays);
     }
-    let most = usize::from(ask.relays.clamp(1, shoal_wire::leg::RELAYS_MAX)).min(weights.len());
-    let kinds = (1..=most).rev().flat_map(|len| RULES.map(|rules| (len, rules)));
-    for (len, rules) in kinds {
+    for (len, rules) in kinds(ask, weights.len()) {
         let found = SPARINGS.iter().filter(|sparing| sparing.counts(ask)).find_map(|sparing| {
-            search::path(routers, ask, (kept, &weights), rng, (rules, *sparing), len)
+            search::path(routers, ask, (kept, &weights), rng, (rules, *sparing), len, None)
         });
         if let Some(path) = found {
             let warnings = warnings(routers, ask, &path);
@@ -293,6 +291,32 @@ pub fn choose(
         }
     }
     Err(NoRelays)
+}
+
+/// Lengths of paths among `relays` relays, and rules, the best first.
+fn kinds(ask: &Ask<'_>, relays: usize) -> impl Iterator<Item = (usize, Rules)> {
+    let most = usize::from(ask.relays.clamp(1, shoal_wire::leg::RELAYS_MAX)).min(relays);
+    (1..=most).rev().flat_map(|len| RULES.map(|rules| (len, rules)))
+}
+
+/// True if `end` is no guard or last relay, or if a path as good as others leads over it at that
+/// end and past all relays in `ask.doubtful`.
+pub(crate) fn leads_past(
+    routers: &Routers,
+    ask: &Ask<'_>,
+    kept: &Kept,
+    rng: &mut Rng,
+    end: Address,
+) -> bool {
+    let weights = routers.weights();
+    let mut search = |(len, rules), sparing, fixed| {
+        search::path(routers, ask, (kept, &weights), rng, (rules, sparing), len, fixed).is_some()
+    };
+    let best = kinds(ask, weights.len()).find(|kind| search(*kind, LEAST, None));
+    let Some((len, rules)) = best else { return true };
+    let ends = kept.ends().into_iter().zip([0, len - 1]);
+    let slots: Vec<usize> = ends.filter(|(all, _)| all.contains(&end)).map(|(_, n)| n).collect();
+    slots.is_empty() || slots.into_iter().any(|n| search((len, rules), DOUBTFUL, Some((n, end))))
 }
 
 /// What a path does not hide.

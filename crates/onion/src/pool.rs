@@ -103,6 +103,8 @@ struct Host {
     ending: Vec<Ending>,
     /// Set-ups that failed in a row, but for those that this host's uplink is at fault for.
     failures: u32,
+    /// How many of these ended between two relays: the next one goes over another middle.
+    legs: u32,
     /// Set-ups in a row that this host's uplink is at fault for.
     cut: u32,
     /// The last of either.
@@ -356,6 +358,7 @@ impl Pool {
     }
 
     fn choose(&mut self, now: Time, to: Address) -> Option<Build> {
+        self.condemn(now, to);
         let mut failed = self.blame.failed(now);
         let host = self.hosts.get(&to)?;
         failed.extend(host.last_to_spare().filter(|at| !failed.contains(at)));
@@ -367,6 +370,22 @@ impl Pool {
             return None;
         };
         Some(self.begin(now, to, building, false))
+    }
+
+    /// Has ends of paths to `to` left out that failed with every relay that can stand beside them.
+    fn condemn(&mut self, now: Time, to: Address) {
+        for (end, others) in self.blame.accused(now) {
+            let Config { address: from, relays, .. } = self.config;
+            if [from.router, to.router].contains(&end.router) {
+                continue;
+            }
+            let (unix_s, failed) = (self.unix_s(now), self.blame.failed(now));
+            let (failed, beside, doubtful) = (&failed[..], &[][..], &others[..]);
+            let ask = Ask { from, to, relays, unix_s, failed, beside, doubtful };
+            if !path::leads_past(&self.routers, &ask, &self.kept, &mut self.rng, end) {
+                self.blame.condemn(end);
+            }
+        }
     }
 
     /// Draws a path to `to` without these relays, as far as can be; none if there is no relay.
@@ -481,7 +500,8 @@ impl Pool {
         let is_try = tried.is_some();
         let Some(building) = tried.or_else(|| host.building.take_if(is_this)) else { return };
         if !is_try {
-            (host.failures, host.cut, host.last, host.at_last) = (0, 0, None, None);
+            (host.failures, host.legs, host.cut) = (0, 0, 0);
+            (host.last, host.at_last) = (None, None);
             host.retry_at = now;
             host.spared.clear();
         }

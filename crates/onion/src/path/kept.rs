@@ -175,7 +175,7 @@ impl Kept {
     }
 
     /// All that may stand at either end, those on trial, too.
-    pub(super) fn ends(&self) -> [Vec<Address>; 2] {
+    pub(crate) fn ends(&self) -> [Vec<Address>; 2] {
         [&self.guards, &self.lasts]
             .map(|Ends { kept, drawn }| kept.iter().chain(drawn).map(|stay| stay.at).collect())
     }

@@ -67,11 +67,15 @@ const NOTHING: Sparing = Sparing { failed: false, doubtful: false, beside: false
 pub(super) const SPARINGS: [Sparing; 5] = [
     Sparing { failed: true, doubtful: true, beside: true, ..NOTHING },
     // Before the next: one that failed stands in the middle sooner than that an end moves.
-    Sparing { doubtful: true, ..NOTHING },
+    DOUBTFUL,
     Sparing { failed: true, ..NOTHING },
     NOTHING,
-    Sparing { is_free: true, ..NOTHING },
+    LEAST,
 ];
+/// Only those that may have failed are left out of the middle.
+pub(super) const DOUBTFUL: Sparing = Sparing { doubtful: true, ..NOTHING };
+/// The least that is left out.
+pub(super) const LEAST: Sparing = Sparing { is_free: true, ..NOTHING };
 
 struct Search<'a> {
     routers: &'a Routers,
@@ -84,7 +88,8 @@ struct Search<'a> {
     steps: u32,
 }
 
-/// A path of `len` relays that keeps the rules, without what is to be spared, if there is one.
+/// A path of `len` relays that keeps the rules, without what is to be spared, if there is one; with
+/// a relay in the place that `fixed` says.
 pub(super) fn path(
     routers: &Routers,
     ask: &Ask<'_>,
@@ -92,8 +97,12 @@ pub(super) fn path(
     rng: &mut Rng,
     (rules, sparing): (Rules, Sparing),
     len: usize,
+    fixed: Option<(usize, Address)>,
 ) -> Option<Vec<Address>> {
-    let path = vec![None; len];
+    let mut path = vec![None; len];
+    if let Some((slot, at)) = fixed {
+        *path.get_mut(slot)? = Some(at);
+    }
     let mut search = Search { routers, ask, kept, weights, rules, sparing, path, steps: STEPS };
     search.fill(rng, 0).then(|| search.path.into_iter().flatten().collect())
 }
@@ -145,6 +154,9 @@ impl Search<'_> {
             return true;
         }
         let slot = self.slot(turn);
+        if self.path[slot].is_some() {
+            return self.fill(rng, turn + 1);
+        }
         let mut candidates = self.candidates(rng, slot);
         while let Some(next) = candidates.next(rng) {
             let Some(left) = self.steps.checked_sub(1) else { return false };
@@ -178,6 +190,11 @@ impl Search<'_> {
         if spare_failed && own.is_some() {
             // No failure elsewhere moves the end away from there.
             (kept, may_draw) = (Vec::new(), false);
+        }
+        let is_usable = |at: &Address| !self.ask.failed.contains(at) && self.fits(slot, *at);
+        if self.sparing.doubtful && kept.iter().any(is_usable) {
+            // Relays that may have failed in the middle move no end.
+            may_draw = false;
         }
         let mut rest = if may_draw { self.weights.to_vec() } else { Vec::new() };
         let mut failed = self.ask.failed.to_vec();

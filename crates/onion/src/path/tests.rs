@@ -239,6 +239,31 @@ fn a_dead_relay_that_all_good_paths_need_is_used_again() {
 }
 
 #[test]
+fn middles_that_may_have_failed_move_no_end_and_it_shows_when_none_is_left() {
+    let relays = network(7, 1);
+    for seed in 0..40 {
+        let (mut kept, mut rng) = (Kept::default(), Rng::new([seed; 32]));
+        let first = built(&relays, &ask(1, 2, 3), &mut kept, &mut rng).relays;
+        let [guard, last] = [first[0], first[2]];
+        let middles: Vec<_> =
+            (3..=7).map(router).filter(|at| ![guard, last].contains(at)).collect();
+        let doubtful = [&middles[..], &[guard]].concat();
+        let asked = Ask { doubtful: &doubtful, ..ask(1, 2, 3) };
+        let again = choose(&relays, &asked, &mut kept, &mut rng).unwrap().relays;
+        assert_eq!([again[0], again[2]], [guard, last], "seed {seed}: {again:?}");
+        for end in [guard, last] {
+            let mut leads_past = |doubtful: &[Address]| {
+                let asked = Ask { doubtful, ..ask(1, 2, 3) };
+                leads_past(&relays, &asked, &kept, &mut rng, end)
+            };
+            assert!(leads_past(&middles[..2]) && !leads_past(&middles));
+        }
+        let asked = Ask { doubtful: &middles, ..ask(1, 2, 3) };
+        assert!(leads_past(&relays, &asked, &kept, &mut rng, middles[0]), "it is no end");
+    }
+}
+
+#[test]
 fn ends_are_drawn_slowly_whatever_fails_and_none_is_pushed_out() {
     let relays = network(40, 1);
     let (mut kept, mut rng) = (Kept::default(), Rng::new([12; 32]));

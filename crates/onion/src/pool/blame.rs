@@ -4,8 +4,14 @@
 //! answered, and which of the two is at fault can't be told from outside. So both are suspected:
 //!
 //! - A relay that was on one failed leg is left out of the middle of paths, where others fit.
-//! - One that was on failed legs with two others failed: it is left out of the ends as well. It
-//!   explains these legs, and the others are no longer suspected for them.
+//! - One that was on failed legs with two others failed: it explains these legs, and the others are
+//!   no longer suspected for them.
+//! - An end of paths, a guard or a last relay, is left out only after failed legs with four others.
+//!   Two relays that work together could else play dead beside it to have another end drawn. An end
+//!   that failed with every relay that can stand beside it is left out, too, since small networks
+//!   have fewer than four ([`Blame::accused`]). While it does not work, two are enough again.
+//! - An end that works within the two minutes refutes the relays that it failed with. For a day two
+//!   refuted relays count as much as one other, against this end alone.
 //! - One over which a circuit is built meanwhile is suspected of nothing that was seen before.
 //! - Where no middle is left that is not suspected, one that failed before takes its place: whether
 //!   it gets further tells the two suspects apart.
@@ -29,6 +35,12 @@ const LEGS_MAX: usize = 512;
 const FIRSTS_MAX: usize = 64;
 /// Failures after which a relay failed: legs with so many others, or so many in a row as relay 1.
 const FAILED: usize = 2;
+/// Failed legs with so many others after which an end failed.
+const END_FAILED: usize = 4;
+/// A relay that an end refuted counts half against it for so long.
+const REFUTED: Duration = Duration::from_secs(86_400);
+/// Refuted relays that are remembered, counted for each end.
+const REFUTED_MAX: usize = 128;
 
 /// A relay that was silent as relay 1.
 #[derive(Clone, Copy)]
@@ -69,6 +81,12 @@ pub(super) struct Blame {
     own: Address,
     /// Each relay with each other that it was on a failed leg with, and until when that counts.
     legs: BTreeMap<(Address, Address), Time>,
+    /// Guards and last relays that stay or are on trial, where relays stand between them.
+    ends: BTreeSet<Address>,
+    /// Ends that failed and did not work since.
+    condemned: BTreeSet<Address>,
+    /// Each end with each relay that it refuted, and until when that counts.
+    refuted: BTreeMap<(Address, Address), Time>,
     /// When a circuit over a relay was last built.
     worked: BTreeMap<Address, Time>,
     /// Relays that were silent as relay 1 while something else answered.
@@ -86,12 +104,22 @@ impl Blame {
         Blame {
             own,
             legs: BTreeMap::new(),
+            ends: BTreeSet::new(),
+            condemned: BTreeSet::new(),
+            refuted: BTreeMap::new(),
             worked: BTreeMap::new(),
             firsts: Vec::new(),
             doubted: Vec::new(),
             heard: None,
             needed: BTreeSet::new(),
         }
+    }
+
+    /// Sets the guards and last relays that other relays may accuse, none in paths without middles:
+    /// four others are too many there.
+    pub(super) fn set_ends(&mut self, ends: BTreeSet<Address>) {
+        self.condemned.retain(|at| ends.contains(at));
+        self.ends = ends;
     }
 
     /// Something came over a circuit whose relay 1 is `first`.
@@ -108,7 +136,16 @@ impl Blame {
 
     /// All hops of a circuit over these relays are there.
     pub(super) fn note_built(&mut self, now: Time, relays: &[Address]) {
-        self.legs.retain(|(at, _), _| !relays.contains(at));
+        let cleared = self.legs.extract_if(.., |(at, _), _| relays.contains(at));
+        let is_wrong = |(at, other): &(Address, Address)| {
+            self.ends.contains(at) && *other != self.own && !relays.contains(other)
+        };
+        for (leg, _) in cleared.filter(|(leg, _)| is_wrong(leg)) {
+            if self.refuted.len() < REFUTED_MAX || self.refuted.contains_key(&leg) {
+                self.refuted.insert(leg, now + REFUTED);
+            }
+        }
+        self.condemned.retain(|at| !relays.contains(at));
         for relay in relays {
             if self.worked.len() < LEGS_MAX || self.worked.contains_key(relay) {
                 self.worked.insert(*relay, now);
@@ -141,6 +178,7 @@ impl Blame {
         if self.is_cut() {
             // What failed just before was cut off, too.
             self.legs.clear();
+            self.condemned.clear();
         }
     }
 
@@ -164,6 +202,46 @@ impl Blame {
         if self.legs.len() < LEGS_MAX || self.legs.contains_key(&leg) {
             self.legs.insert(leg, now + AVOID);
         }
+        if self.ends.contains(&leg.0) && self.failed_until(now, leg.0).is_some() {
+            self.condemned.insert(leg.0);
+        }
+    }
+
+    /// Others that `at` was on failed legs with, and until when each leg counts.
+    fn others(&self, now: Time, at: Address) -> impl Iterator<Item = (Address, Time)> {
+        let all = [Address::new(0, 0), Address::new(u32::MAX, u16::MAX)];
+        let legs = self.legs.range((at, all[0])..=(at, all[1]));
+        legs.filter(move |(_, until)| **until > now).map(|((_, other), until)| (*other, *until))
+    }
+
+    /// Until when failed legs of `at` with others are enough to leave it out of all places.
+    fn failed_until(&self, now: Time, at: Address) -> Option<Time> {
+        let is_trusted = self.ends.contains(&at) && !self.condemned.contains(&at);
+        let is_half = |other| is_trusted && self.refuted.contains_key(&(at, other));
+        let halves = |other| if is_half(other) { 1 } else { 2 };
+        let mut all: Vec<_> =
+            self.others(now, at).map(|(other, until)| (until, halves(other))).collect();
+        // Until one leg too few counts.
+        all.sort_unstable_by(|a, b| b.cmp(a));
+        let mut left = 2 * if is_trusted { END_FAILED } else { FAILED };
+        let last = all.iter().find(|(_, halves)| {
+            left = left.saturating_sub(*halves);
+            left == 0
+        });
+        last.map(|(until, _)| *until)
+    }
+
+    /// Ends that have not failed and were on failed legs with two others or more, with these.
+    pub(super) fn accused(&self, now: Time) -> Vec<(Address, Vec<Address>)> {
+        let failed = self.failed(now);
+        let ends = self.ends.iter().filter(|at| **at != self.own && !failed.contains(at));
+        let all = ends.map(|at| (*at, self.others(now, *at).map(|(other, _)| other).collect()));
+        all.filter(|(_, others): &(_, Vec<_>)| others.len() >= FAILED).collect()
+    }
+
+    /// Notes that an end failed with every relay that can stand beside it.
+    pub(super) fn condemn(&mut self, end: Address) {
+        self.condemned.insert(end);
     }
 
     /// Whether it is this host's uplink that is silent.
@@ -179,6 +257,7 @@ impl Blame {
     /// Forgets what counts no more.
     pub(super) fn forget_old(&mut self, now: Time) {
         self.legs.retain(|_, until| *until > now);
+        self.refuted.retain(|_, until| *until > now);
         self.worked.retain(|_, at| *at + AVOID > now);
         self.firsts.retain(|silent| silent.last + AVOID > now);
         let legs = &self.legs;
@@ -189,18 +268,9 @@ impl Blame {
 
     /// Relays that failed, and until when they are avoided, the oldest failure first.
     fn known(&self, now: Time) -> Vec<(Time, Address)> {
-        let mut ends = BTreeMap::<Address, Vec<Time>>::new();
-        for ((at, _), until) in self.legs.iter().filter(|(_, until)| **until > now) {
-            ends.entry(*at).or_default().push(*until);
-        }
-        let mut failed = BTreeMap::<Address, Time>::new();
-        for (at, mut all) in ends {
-            // It is avoided until one leg too few counts.
-            all.sort_unstable_by(|a, b| b.cmp(a));
-            if let Some(until) = all.get(FAILED - 1) {
-                failed.insert(at, *until);
-            }
-        }
+        let suspects: BTreeSet<Address> = self.legs.keys().map(|(at, _)| *at).collect();
+        let until = |at: Address| Some((at, self.failed_until(now, at)?));
+        let mut failed: BTreeMap<Address, Time> = suspects.into_iter().filter_map(until).collect();
         for silent in self.firsts.iter().filter(|silent| silent.times >= FAILED) {
             let until = failed.entry(silent.at).or_insert(Time::ZERO);
             *until = (*until).max(silent.last + AVOID);
@@ -270,7 +340,6 @@ mod tests {
     #[test]
     fn a_relay_that_works_again_is_not_suspected_for_what_was_asked_before() {
         let [own, first, middle, last] = [1, 2, 3, 4].map(|n| Address::new(n, 0));
-        let at = |s: u64| Time::from_millis(1_000 * s);
         let mut blame = Blame::new(own);
         blame.note_leg(at(10), at(9), first, middle);
         assert_eq!(blame.doubtful(at(10)).collect::<Vec<_>>(), [first, middle]);
@@ -282,5 +351,93 @@ mod tests {
         assert_eq!(blame.doubtful(at(15)).collect::<Vec<_>>(), [first, middle]);
         blame.forget_old(at(15) + AVOID);
         assert!(blame.worked.is_empty() && blame.legs.is_empty());
+    }
+
+    const OWN: Address = Address::new(1, 0);
+    const GUARD: Address = Address::new(2, 0);
+
+    fn at(s: u64) -> Time {
+        Time::from_millis(1_000 * s)
+    }
+
+    fn relays(numbers: impl IntoIterator<Item = u32>) -> Vec<Address> {
+        numbers.into_iter().map(|n| Address::new(n, 0)).collect()
+    }
+
+    fn with_a_guard() -> Blame {
+        let mut blame = Blame::new(OWN);
+        blame.set_ends([GUARD].into());
+        blame
+    }
+
+    /// Circuits end between the guard and each of these.
+    fn accuse(blame: &mut Blame, now: Time, others: impl IntoIterator<Item = u32>) {
+        relays(others).into_iter().for_each(|other| blame.note_leg(now, now, GUARD, other));
+    }
+
+    #[test]
+    fn an_end_is_left_out_after_failed_legs_with_four_others_and_a_middle_after_two() {
+        let mut blame = with_a_guard();
+        accuse(&mut blame, at(10), 3..6);
+        assert_eq!(blame.failed(at(20)), []);
+        assert_eq!(blame.accused(at(20)), [(GUARD, relays(3..6))]);
+        accuse(&mut blame, at(30), [5]);
+        assert_eq!(blame.failed(at(31)), [], "the third again");
+        accuse(&mut blame, at(40), [6]);
+        assert_eq!(blame.failed(at(41)), [GUARD]);
+        assert_eq!(blame.doubtful(at(41)).count(), 0, "it explains them all");
+        // A middle, or an end of paths without middles.
+        let mut blame = Blame::new(OWN);
+        accuse(&mut blame, at(10), 3..5);
+        assert_eq!(blame.failed(at(20)), [GUARD]);
+    }
+
+    #[test]
+    fn an_end_that_failed_needs_two_others_until_it_works_again() {
+        let mut blame = with_a_guard();
+        accuse(&mut blame, at(10), 3..7);
+        blame.forget_old(at(130));
+        assert_eq!(blame.failed(at(130)), [], "it is tried again");
+        accuse(&mut blame, at(131), 3..5);
+        assert_eq!(blame.failed(at(132)), [GUARD]);
+        blame.note_built(at(140), &relays([2, 8, 9]));
+        accuse(&mut blame, at(150), 10..13);
+        assert_eq!(blame.failed(at(151)), []);
+        // One that failed with all that can stand beside it.
+        blame.condemn(GUARD);
+        assert_eq!(blame.failed(at(151)), [GUARD]);
+    }
+
+    #[test]
+    fn two_relays_that_an_end_refuted_count_as_one_for_a_day() {
+        let mut blame = with_a_guard();
+        accuse(&mut blame, at(10), 3..6);
+        // The guard works, and so does one of them.
+        blame.note_built(at(20), &relays([2, 5, 9]));
+        accuse(&mut blame, at(30), [3, 4, 6, 7]);
+        assert_eq!(blame.failed(at(31)), [], "three in all");
+        accuse(&mut blame, at(30), [5]);
+        assert_eq!(blame.failed(at(31)), [GUARD]);
+        let mut blame = with_a_guard();
+        accuse(&mut blame, at(10), 3..6);
+        blame.note_built(at(20), &relays([2, 8, 9]));
+        blame.forget_old(at(21) + REFUTED);
+        accuse(&mut blame, at(30) + REFUTED, 3..7);
+        assert_eq!(blame.failed(at(31) + REFUTED), [GUARD], "the day is over");
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut blame = with_a_guard();
+        for n in 0..4_000u32 {
+            let now = Time::from_millis(u64::from(n) * 10);
+            accuse(&mut blame, now, [n + 3]);
+            if n % 7 == 0 {
+                blame.note_built(now, &relays([2, n + 4]));
+            }
+        }
+        assert!(blame.legs.len() <= LEGS_MAX && blame.refuted.len() == REFUTED_MAX);
+        blame.set_ends(BTreeSet::new());
+        assert!(blame.condemned.is_empty());
     }
 }

@@ -30,6 +30,7 @@ impl Host {
             tries: Tries::default(),
             ending: Vec::new(),
             failures: 0,
+            legs: 0,
             cut: 0,
             last: None,
             at_last: None,
@@ -61,7 +62,8 @@ impl Host {
 
     /// When a set-up has taken too long.
     pub(super) fn late_at(&self, building: &Building) -> Time {
-        let failures = self.failures.saturating_add(self.cut);
+        // Another middle needs no more time than the one before: only each second one gets it.
+        let failures = self.failures.saturating_add(self.cut).saturating_sub(self.legs.div_ceil(2));
         let most = (BUILD_MAX.0 * 2u32.saturating_pow(failures.min(16))).min(BUILD_MAX.1);
         building.began + most + build_slack(building.path.len() - 1, &building.added)
     }
@@ -101,6 +103,9 @@ impl Pool {
     /// Does what is due, and finds out when something is due next.
     pub(super) fn settle(&mut self, now: Time) {
         self.blame.forget_old(now);
+        let has_middles = self.config.relays > 2;
+        let ends = has_middles.then(|| self.kept.ends()).into_iter().flatten().flatten();
+        self.blame.set_ends(ends.collect());
         self.settle_mixes(now);
         self.settle_paces(now);
         let all: Vec<Address> = self.hosts.keys().copied().collect();
@@ -281,6 +286,7 @@ impl Pool {
             (_, Some((_, first)), None) => self.blame.note_wrong(now, building.began, first),
             (_, Some((_, next)), Some(before)) if next.is_router() => {
                 self.blame.note_leg(now, building.began, before, next);
+                host.legs = host.legs.saturating_add(1);
                 // Neither of two relays can be left out of a middle.
                 if path.len() == 3 {
                     host.at_last = Some((next, again(at_last)));

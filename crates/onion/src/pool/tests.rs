@@ -25,6 +25,7 @@ fn echoes_of_many_circuits_take_a_tenth_of_a_covered_link() {
     assert_eq!(busy, 19);
 }
 
+mod colluders;
 mod failures;
 mod loops;
 mod mixes;
@@ -70,9 +71,11 @@ struct World {
     warnings: BTreeSet<Warning>,
     closed: Vec<(Time, CircuitId)>,
     echoes: u32,
-    /// Hosts that something goes to ten times a second.
+    /// Hosts that something goes to once in a `tick`.
     busy: BTreeSet<Address>,
+    tick: Duration,
     spoil: loops::Spoil,
+    colluders: colluders::Colluders,
 }
 
 /// Routers, each a relay with so many hosts behind it.
@@ -115,7 +118,9 @@ impl World {
             closed: Vec::new(),
             echoes: 0,
             busy: BTreeSet::new(),
+            tick: SEC / 10,
             spoil: loops::Spoil::default(),
+            colluders: colluders::Colluders::default(),
         }
     }
 
@@ -135,7 +140,9 @@ impl World {
     fn broken(&self, path: &[Address]) -> Option<usize> {
         let is_behind = |n: usize| n > 0 && self.refusing.contains(&path[n - 1]);
         let is_broken = |n: usize| self.cut || self.dead.contains(&path[n]) || is_behind(n);
-        (0..path.len()).find(|n| is_broken(*n)).map(|n| n + 1)
+        let broken = (0..path.len()).find(|n| is_broken(*n)).map(|n| n + 1);
+        let played = self.colluders.broken(self.now, path);
+        broken.into_iter().chain(played).min()
     }
 
     /// Takes everything that the pool wants.
@@ -208,7 +215,7 @@ impl World {
         self.drain();
         loop {
             let queued = self.queue.first_key_value().map(|((at, _), _)| *at);
-            let tick = (!self.busy.is_empty()).then(|| self.now + SEC / 10);
+            let tick = (!self.busy.is_empty()).then(|| self.now + self.tick);
             let all = [queued, self.pool.poll_timeout(), tick, Some(until)];
             self.now = all.into_iter().flatten().min().unwrap();
             while let Some(entry) = self.queue.first_entry().filter(|e| e.key().0 <= self.now) {

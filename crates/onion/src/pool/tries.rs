@@ -121,6 +121,7 @@ impl Pool {
         let host = self.hosts.get_mut(&to)?;
         let silent = host.silent_end(now, [self.config.address, to])?;
         host.tries.note_begun(now);
+        self.condemn(now, to);
         let mut failed = self.blame.failed(now);
         failed.retain(|at| *at != silent);
         // The last of them is the last to be taken.
