@@ -74,7 +74,7 @@ fn routers(from: u32, to: u32) -> Vec<Address> {
 fn framed(seed: u8, relays: u32, count: usize, play: Play, end: usize) -> World {
     let mut world = World::of_small_sites(seed, relays);
     world.is_quick = seed.is_multiple_of(2);
-    // One echo a second to each peer in place of nine, and half a second from packet to packet:
+    // Each peer gets three echoes a second in place of nine, and a packet each half second, so that
     // hours are done in seconds.
     world.tick = SEC / 2;
     let tier = shoal_wire::CoverTier::new(2, shoal_wire::CoverKind::Constant);
