@@ -40,6 +40,8 @@ pub struct Setup {
     /// The authority's list, if the configuration names one; `hosts` come from it then, and the
     /// configuration has only links to its members.
     pub authority: Option<Authority>,
+    /// See [`Setup::overlay`]; a node that took `authority` out of here still asks for it.
+    overlay: shoal_ip::Prefix,
     /// The clock by which the list was taken in.
     pub clock: Clock,
     /// Where the node is to listen.
@@ -141,6 +143,8 @@ impl Setup {
                 let experiment = Experiment::default();
                 let secrets = authority.as_ref().map(Authority::secrets);
                 let secrets = secrets.unwrap_or_else(|| secret.clone().into());
+                let listed = authority.as_ref().and_then(Authority::network);
+                let overlay = listed.unwrap_or_else(|| shoal_ip::overlay_prefix(&secret));
                 Ok(Setup {
                     config,
                     hosts,
@@ -149,6 +153,7 @@ impl Setup {
                     secrets,
                     secret,
                     authority,
+                    overlay,
                     clock,
                     listen,
                     experiment,
@@ -183,10 +188,7 @@ impl Setup {
     /// The prefix of all hosts' IPv6 addresses: what the authority's list states, else what follows
     /// from the network's secret.
     pub fn overlay(&self) -> shoal_ip::Prefix {
-        match self.authority.as_ref().and_then(Authority::overlay).map(|prefix| prefix.ip()) {
-            Some(IpAddr::V6(address)) => shoal_ip::network_prefix(address),
-            _ => shoal_ip::overlay_prefix(&self.secret),
-        }
+        self.overlay
     }
 
     /// Networks behind this node and others that would be in force, and why others would not.

@@ -253,6 +253,52 @@ fn setup(change: impl Fn(&Path)) -> Result<Setup, SetupError> {
     Setup::load(&at("node.toml"))
 }
 
+/// A node that starts takes the authority out of its setup, and asks for the prefix afterwards.
+#[test]
+fn the_lists_prefix_is_that_of_the_node_whoever_holds_the_list() {
+    use shoal_crypto::{Identity, SigningKey};
+    let signer = SigningKey::from_seed([3; 32]);
+    let overlay = "fd11:2233:4455::/48".parse().ok();
+    let member = |(name, n, host)| shoal_directory::Member {
+        version: 1,
+        name: String::from(name),
+        key: Identity::generate([n; 32]).public(),
+        address: shoal_wire::Address::new(1, host),
+        expires_unix_s: u64::MAX >> 20,
+        endpoint: None,
+        groups: Vec::new(),
+        security_groups: Vec::new(),
+        prefixes: Vec::new(),
+        interface: true,
+        ipv4: None,
+        cover: None,
+        carrier: shoal_directory::Carrier::default(),
+        unknown: Vec::new(),
+    };
+    let members = [("h1", 1, 1), ("r1", 2, 0)].map(|one| member(one).sign(&signer).unwrap());
+    let issued_unix_s = crate::membership::authority::unix_s();
+    let content = shoal_directory::Content {
+        version: 1,
+        issued_unix_s,
+        overlay,
+        members: members.into(),
+        ..shoal_directory::Content::default()
+    };
+    let list = content.sign(&signer).unwrap();
+    let mut setup = setup(|folder| {
+        std::fs::write(folder.join("network.list"), list.bytes()).unwrap();
+        let section = format!(
+            "[authority]\nkey = \"{}\"\nlist_file = \"network.list\"\n[[link]]",
+            signer.public()
+        );
+        edit(folder, "node.toml", "hosts_file = \"hosts.toml\"\n", "");
+        edit(folder, "node.toml", "[[link]]", &section);
+    });
+    let setup = setup.as_mut().unwrap();
+    drop(setup.authority.take());
+    assert_eq!(setup.overlay().address.to_string(), "fd11:2233:4455::");
+}
+
 /// Replaces `from` in one file of the folder.
 fn edit(folder: &Path, name: &str, from: &str, to: &str) {
     let text = std::fs::read_to_string(folder.join(name)).unwrap();

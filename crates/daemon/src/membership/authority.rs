@@ -9,7 +9,7 @@
 //! member, the node knows nobody but itself.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -464,6 +464,14 @@ impl Authority {
     /// The prefix of all hosts' IPv6 addresses, if the newest list states it.
     pub fn overlay(&self) -> Option<Prefix> {
         self.directory.list()?.content().overlay
+    }
+
+    /// That prefix, as interfaces have it.
+    pub fn network(&self) -> Option<shoal_ip::Prefix> {
+        match self.overlay()?.ip() {
+            IpAddr::V6(address) => Some(shoal_ip::network_prefix(address)),
+            IpAddr::V4(_) => None,
+        }
     }
 
     /// This node's IPv4 address by the newest list, in force or not: a node that starts with a list
