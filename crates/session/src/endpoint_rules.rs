@@ -75,6 +75,8 @@ pub struct NodeNetworks {
     pub served: Vec<(IpAddr, u8)>,
     /// Addresses of the machine's other interfaces.
     pub connected: Vec<(IpAddr, u8)>,
+    /// Addresses of interfaces of other nodes on this machine, with their networks' prefixes.
+    pub nested: Vec<(IpAddr, u8)>,
     /// Addresses at which the node's sockets are bound, and configured endpoints of neighbours.
     pub configured: Vec<IpAddr>,
 }
@@ -86,6 +88,9 @@ pub struct EndpointRules {
     /// Networks of the machine's other interfaces with longer prefixes: the kernel prefers them.
     nearer: Vec<Net>,
     served: Vec<Net>,
+    /// Networks of other nodes here in which no configured neighbour is. Links of two nodes, each
+    /// inside the other's network, would carry each frame round and round.
+    nested: Vec<Net>,
     own: Vec<u128>,
     /// This node itself is configured to speak over the loopback, as in a network on one machine.
     loopback: bool,
@@ -99,11 +104,14 @@ impl EndpointRules {
         nearer
             .retain(|net| inside.iter().any(|wide| wide.bits < net.bits && wide.holds(net.value)));
         let is_own = |ip: &IpAddr| !ip.is_loopback() && !is_link_local(*ip);
+        let mut nested = nets(&networks.nested);
+        nested.retain(|net| !networks.configured.iter().any(|ip| net.holds(as_bits(*ip))));
         let own = networks.connected.iter().map(|(ip, _)| *ip).filter(is_own);
         EndpointRules {
             inside,
             nearer,
             served: nets(&networks.served),
+            nested,
             own: own.map(as_bits).collect(),
             loopback: networks.configured.iter().any(IpAddr::is_loopback),
         }
@@ -136,6 +144,7 @@ impl EndpointRules {
             || !is_machine(ip)
             || match origin {
                 EndpointOrigin::Configured => false,
+                _ if holds(&self.nested) => true,
                 EndpointOrigin::Source => is_metadata(ip),
                 EndpointOrigin::View | EndpointOrigin::Named => self.is_local(ip, scoped),
                 EndpointOrigin::Near => self.is_local(ip, scoped) || is_own(),
@@ -194,7 +203,8 @@ fn is_metadata(ip: IpAddr) -> bool {
 }
 
 /// The IPv4 address to which a translator would carry packets: of NAT64's well-known prefix (RFC
-/// 6052), of 6to4 (RFC 3056), or behind 96 zeroes (RFC 4291 section 2.5.5.1).
+/// 6052) and the last 32 bits of its local ones (RFC 8215), of 6to4 (RFC 3056), or behind 96 zeroes
+/// (RFC 4291 section 2.5.5.1).
 fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
     let [a, b, c, d, e, f, g, h] = ip.segments();
     let of = |high: u16, low: u16| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low));
@@ -222,6 +232,7 @@ mod tests {
             served: nets(&["192.168.7.0/24"]),
             connected: nets(&["192.0.2.9/24", "172.20.5.9/24", "127.0.0.1/8"]),
             configured: vec!["192.0.2.9".parse().unwrap()],
+            ..NodeNetworks::default()
         })
     }
 
@@ -289,6 +300,23 @@ mod tests {
         assert_eq!(check(&rules, "192.0.2.9", View), "ok", "no translator stands between");
         assert_eq!(check(&rules, "192.168.7.1", Near), "ok", "a machine of the same network");
         assert_eq!([check(&rules, "127.0.0.1", View), check(&rules, "::1", Named)], [no; 2]);
+    }
+
+    #[test]
+    fn no_link_goes_through_the_network_of_another_node_here_unless_it_is_configured() {
+        let nested = vec![("fd99::7".parse().unwrap(), 48), ("10.50.0.7".parse().unwrap(), 16)];
+        let networks = NodeNetworks { nested, ..NodeNetworks::default() };
+        let rules = EndpointRules::new(&networks);
+        for origin in [Source, View, Named, Near, Told] {
+            for at in ["fd99::1", "10.50.200.1", "::ffff:10.50.0.1"] {
+                assert_eq!(check(&rules, at, origin), "endpoint_refused", "{at} {origin:?}");
+            }
+            assert_eq!(check(&rules, "fd98::1", origin), "ok");
+        }
+        assert_eq!(check(&rules, "fd99::1", Configured), "ok");
+        let configured = vec!["fd99::1".parse().unwrap()];
+        let rules = EndpointRules::new(&NodeNetworks { configured, ..networks });
+        assert_eq!(check(&rules, "fd99::1", Source), "ok", "the configured neighbour answers");
     }
 
     #[test]

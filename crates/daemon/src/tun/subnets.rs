@@ -4,12 +4,15 @@
 //! In: what the configuration asks for, what the list of hosts grants, and where this machine is.
 //! Out: a [`Plan`] for the gate and the kernel's routes.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use rtnetlink::packet_route::link::LinkAttribute;
 use shoal_directory::Prefix;
 
 use crate::config::{Config, Interface, PROTECTED_MAX};
 use crate::membership::hosts::Hosts;
+use crate::tun::changes;
 use crate::tun::consent::{self, Route};
 use crate::tun::hop_inside::Inside;
 
@@ -189,10 +192,32 @@ fn connected(own: &str) -> Vec<(Prefix, IpAddr)> {
     networks.filter(|(net, _)| net.misuse().is_none()).collect()
 }
 
+/// The alias that each node writes at its own interface, by which other nodes here know it.
+pub const ALIAS: &str = "Shoal";
+
+/// Whether the interface of this name belongs to a node.
+pub fn is_a_nodes(name: &str) -> bool {
+    let link = nix::net::if_::if_nametoindex(name).ok().and_then(|at| changes::link(at).ok());
+    let is_alias = |one: &LinkAttribute| matches!(one, LinkAttribute::IfAlias(of) if of == ALIAS);
+    link.is_some_and(|link| link.attributes.iter().any(is_alias))
+}
+
+/// Addresses of the interfaces of other nodes here, with the bits of their networks' prefixes.
+pub fn of_other_nodes(own: &str) -> Vec<(IpAddr, u8)> {
+    let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    let names: BTreeSet<_> = all.map(|entry| entry.interface_name).collect();
+    let nodes = names.into_iter().filter(|name| name != own && is_a_nodes(name));
+    nodes.flat_map(|name| addresses_where(|other| other == name)).collect()
+}
+
 /// Addresses of this machine's other interfaces, with the bits of their prefixes.
 pub fn addresses(own: &str) -> Vec<(IpAddr, u8)> {
+    addresses_where(|name| name != own)
+}
+
+fn addresses_where(wanted: impl Fn(&str) -> bool) -> Vec<(IpAddr, u8)> {
     let Ok(all) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
-    let others = all.filter(|entry| entry.interface_name != own);
+    let others = all.filter(|entry| wanted(&entry.interface_name));
     let network = |entry: nix::ifaddrs::InterfaceAddress| {
         let (address, mask) = (entry.address?, entry.netmask?);
         let (address, bits): (IpAddr, u32) = match (address.as_sockaddr_in(), mask.as_sockaddr_in())

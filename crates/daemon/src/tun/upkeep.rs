@@ -18,7 +18,7 @@ use shoal_directory::Prefix;
 
 use crate::tun::changes;
 use crate::tun::device::{Asks, Attachment, not_made};
-use crate::tun::source_rules;
+use crate::tun::{source_rules, subnets};
 
 /// Segments in one super-frame of the kernel: what one send of the relay holds.
 const SEGMENTS_MAX: u32 = 44;
@@ -69,6 +69,7 @@ impl Settings {
             .mtu(self.mtu)
             .append_extra_attribute(LinkAttribute::GsoMaxSegs(SEGMENTS_MAX))
             .append_extra_attribute(LinkAttribute::TxQueueLen(QUEUE_PACKETS))
+            .append_extra_attribute(LinkAttribute::IfAlias(subnets::ALIAS.into()))
             .up()
             .build();
         kernel.link().set(up).execute().await

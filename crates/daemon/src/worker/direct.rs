@@ -15,6 +15,7 @@ use crate::membership::hosts::Hosts;
 use crate::membership::levels;
 use crate::net::mapping::PortMapping;
 use crate::tun::interface::Interface;
+use crate::tun::subnets;
 use crate::worker::first::{Parts, Worker};
 use crate::worker::hopping::Hopping;
 
@@ -65,15 +66,16 @@ pub fn maps_ports(config: &Config, hosts: &Hosts) -> bool {
     are_wanted(config) && config.direct.map_ports && cover::own(config, hosts).is_none()
 }
 
-/// Endpoints of this machine at which the sockets take datagrams. The network's own interface is
-/// not among them, nor are addresses that hop.
+/// Endpoints of this machine at which the sockets take datagrams. Interfaces of nodes are not among
+/// them, nor are addresses that hop: a link inside another network could lead back into this one.
 fn locals(
     bound: impl Iterator<Item = SocketAddr>,
     own: Option<&str>,
     hopping: Option<&Hopping>,
 ) -> Vec<SocketAddr> {
     let Ok(all) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
-    let others = all.filter(|entry| own != Some(entry.interface_name.as_str()));
+    let is_nodes = |name: &str| own == Some(name) || subnets::is_a_nodes(name);
+    let others = all.filter(|entry| !is_nodes(&entry.interface_name));
     let address = |entry: nix::ifaddrs::InterfaceAddress| -> Option<IpAddr> {
         let address = entry.address?;
         let four = address.as_sockaddr_in().map(|at| IpAddr::V4(at.ip()));

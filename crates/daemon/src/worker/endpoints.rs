@@ -25,6 +25,7 @@ pub fn rules(config: &Config, names: &Names, interface: Option<&Interface>) -> E
         inside: inside.chain([(IpAddr::from(overlay.address), overlay.bits)]).collect(),
         served: interface.into_iter().flat_map(Interface::served).collect(),
         connected: subnets::addresses(own),
+        nested: subnets::of_other_nodes(own),
         configured: configured.map(|at: SocketAddr| at.ip()).collect(),
     })
 }
