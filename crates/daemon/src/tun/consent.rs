@@ -151,10 +151,15 @@ pub fn objection(prefix: &Prefix, routes: &[Route]) -> Option<String> {
     })
 }
 
+/// True if the file accepts these IPv4 addresses, whatever else the machine has there.
+pub fn is_named(config: &Interface, prefix: &Prefix) -> bool {
+    config.accept_ipv4.iter().any(|accepted| accepted.0.0.covers(prefix))
+}
+
 /// Why the interface must not take the IPv4 addresses `prefix` of an authority's list, if so, and
 /// what to do about it. The network's own IPv6 addresses are in `overlay`.
 fn refusal(config: &Interface, prefix: &Prefix, overlay: &Prefix) -> Option<String> {
-    if config.accept_ipv4.iter().any(|accepted| accepted.0.0.covers(prefix)) {
+    if is_named(config, prefix) {
         return None;
     }
     let why = objection(prefix, &routes(config.name.as_str(), overlay))?;

@@ -19,6 +19,7 @@ use crate::control::journal;
 use crate::membership::hosts::Host;
 use crate::net::receive::InterfaceNumber;
 use crate::tun::changes::Changes;
+use crate::tun::consent;
 use crate::tun::device::{Asks, Tun};
 use crate::tun::dns;
 use crate::tun::firewall::SharedFlows;
@@ -82,7 +83,11 @@ impl Interface {
         let mut addresses = vec![(IpAddr::from(address), prefix.bits)];
         let ipv4 = ipv4.map(|address| Ipv4Network { address, bits: config.ipv4_bits });
         addresses.extend(ipv4.map(|ipv4| (ipv4.address.into(), ipv4.bits)));
-        let settings = Settings { name: name.into(), mtu: config.mtu, addresses };
+        let net =
+            ipv4.and_then(|ipv4| shoal_directory::Prefix::around(ipv4.address.into(), ipv4.bits));
+        let is_named = net.is_some_and(|net| consent::is_named(config, &net));
+        let ipv4_metric = if is_named { 0 } else { kernel_routes::METRIC };
+        let settings = Settings { name: name.into(), mtu: config.mtu, addresses, ipv4_metric };
         let index = set_up(&settings)?;
         let upkeep = Upkeep::new(settings, attachment, index);
         let (index, view) = (upkeep.shared_index(), upkeep.view());

@@ -22,7 +22,7 @@ use crate::tun::upkeep::{Upkeep, is_there};
 /// Begins a fault about a route.
 const MISSING: &str = "[interface] accept_prefixes";
 /// The metric of these routes: high, so that other routes to the same network win.
-const METRIC: u32 = 4_096;
+pub(crate) const METRIC: u32 = 4_096;
 
 /// A route; programs without an address of their own send from `source`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -208,6 +208,7 @@ mod tests {
                 .into_iter()
                 .zip([48, 16])
                 .collect(),
+            ipv4_metric: METRIC,
         };
         (tuns, Upkeep::new(settings(), attachment, 0), settings())
     }
@@ -266,6 +267,27 @@ mod tests {
             assert_eq!(keeper.keep(kernel, None).await, [""; 0]);
             assert!(is_whole());
             drop(tuns);
+        });
+    }
+
+    /// A network that the machine joins later may have the addresses of the node's network: it
+    /// keeps them, so that its gateway and its name server stay in reach.
+    #[test]
+    fn a_network_that_comes_later_keeps_its_addresses() {
+        crate::tun::privileged::in_a_namespace(async |kernel| {
+            for (metric, device) in [(METRIC, "dev later0"), (0, "dev upkeep0")] {
+                let (tuns, _, settings) = made();
+                let settings = Settings { ipv4_metric: metric, ..settings };
+                upkeep::set_up(kernel, &settings).await.unwrap();
+                ip("link add later0 type veth peer name later1");
+                ip("link set later1 up");
+                ip("addr add 10.9.3.3/16 dev later0");
+                ip("link set later0 up");
+                let route = ip("route get 10.9.0.9");
+                assert!(route.contains(device), "{route}");
+                ip("link del later0");
+                drop(tuns);
+            }
         });
     }
 

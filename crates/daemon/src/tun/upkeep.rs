@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rtnetlink::packet_route::address::AddressAttribute;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags};
 use rtnetlink::packet_route::route::{RouteMessage, RouteProtocol, RouteScope};
 use rtnetlink::{Handle, LinkUnspec, RouteMessageBuilder};
@@ -53,6 +54,9 @@ pub(crate) struct Settings {
     pub(crate) mtu: u32,
     /// Addresses with the lengths of their networks' prefixes.
     pub(crate) addresses: Vec<(IpAddr, u8)>,
+    /// The metric of the route to its IPv4 network. A high one lets a network that the machine
+    /// joins later keep its addresses, such as the wireless network of another place.
+    pub(crate) ipv4_metric: u32,
 }
 
 impl Settings {
@@ -73,6 +77,47 @@ impl Settings {
             .up()
             .build();
         kernel.link().set(up).execute().await
+    }
+
+    /// Adds an address, with the route to its network.
+    async fn add(
+        &self,
+        kernel: &Handle,
+        index: u32,
+        (address, bits): (IpAddr, u8),
+    ) -> Result<(), rtnetlink::Error> {
+        let mut request = kernel.address().add(index, address, bits);
+        if address.is_ipv4() {
+            let metric = AddressAttribute::RoutePriority(self.ipv4_metric);
+            request.message_mut().attributes.push(metric);
+        }
+        request.execute().await
+    }
+
+    /// The route that the kernel itself adds with an address.
+    fn own_route(&self, index: u32, (address, bits): (IpAddr, u8)) -> Option<RouteMessage> {
+        let network = Prefix::around(address, bits)?;
+        match (address, network.ip()) {
+            (IpAddr::V4(own), IpAddr::V4(ip)) if bits < 32 => Some(
+                RouteMessageBuilder::<Ipv4Addr>::new()
+                    .destination_prefix(ip, bits)
+                    .output_interface(index)
+                    .protocol(RouteProtocol::Kernel)
+                    .scope(RouteScope::Link)
+                    .pref_source(own)
+                    .priority(self.ipv4_metric)
+                    .build(),
+            ),
+            (IpAddr::V6(_), IpAddr::V6(ip)) if bits < 128 => Some(
+                RouteMessageBuilder::<Ipv6Addr>::new()
+                    .destination_prefix(ip, bits)
+                    .output_interface(index)
+                    .protocol(RouteProtocol::Kernel)
+                    .priority(METRIC_OWN_IPV6)
+                    .build(),
+            ),
+            _ => None,
+        }
     }
 }
 
@@ -370,7 +415,7 @@ impl Upkeep {
                 faults.push(ipv6_is_off(&self.settings.name));
                 continue;
             }
-            let added = kernel.address().add(index, address, bits).execute().await;
+            let added = self.settings.add(kernel, index, (address, bits)).await;
             match added {
                 Ok(()) if !is_new => self.note("an address"),
                 Err(error) if !is_there(&error) => {
@@ -380,7 +425,8 @@ impl Upkeep {
                 }
                 _ => {}
             }
-            let Some(route) = own_route(index, address, bits) else { continue };
+            let route = self.settings.own_route(index, (address, bits));
+            let Some(route) = route else { continue };
             match kernel.route().add(route).execute().await {
                 // The kernel adds the route with the address, so another program removed it.
                 Ok(()) if !is_new => self.note("the route to its network"),
@@ -408,31 +454,6 @@ pub(crate) fn is_there(error: &rtnetlink::Error) -> bool {
     matches!(error, rtnetlink::Error::NetlinkError(said) if said.raw_code() == -libc::EEXIST)
 }
 
-/// The route that the kernel itself adds with an address.
-fn own_route(index: u32, address: IpAddr, bits: u8) -> Option<RouteMessage> {
-    let network = Prefix::around(address, bits)?;
-    match (address, network.ip()) {
-        (IpAddr::V4(own), IpAddr::V4(ip)) if bits < 32 => Some(
-            RouteMessageBuilder::<Ipv4Addr>::new()
-                .destination_prefix(ip, bits)
-                .output_interface(index)
-                .protocol(RouteProtocol::Kernel)
-                .scope(RouteScope::Link)
-                .pref_source(own)
-                .build(),
-        ),
-        (IpAddr::V6(_), IpAddr::V6(ip)) if bits < 128 => Some(
-            RouteMessageBuilder::<Ipv6Addr>::new()
-                .destination_prefix(ip, bits)
-                .output_interface(index)
-                .protocol(RouteProtocol::Kernel)
-                .priority(METRIC_OWN_IPV6)
-                .build(),
-        ),
-        _ => None,
-    }
-}
-
 /// Sets up an interface that was just made; returns its number.
 ///
 /// # Errors
@@ -449,7 +470,7 @@ pub(crate) async fn set_up(kernel: &Handle, settings: &Settings) -> anyhow::Resu
         if address.is_ipv6() && settings.addresses.len() > 1 && is_ipv6_off(name) {
             continue;
         }
-        let added = kernel.address().add(index, address, bits).execute().await;
+        let added = settings.add(kernel, index, (address, bits)).await;
         added.with_context(|| {
             format!(
                 "[interface]: {name:?} can't have the address {address}: is IPv6 turned off \
