@@ -10,9 +10,11 @@ use crate::is_name;
 
 /// Last labels that other systems give a meaning of their own: RFC 6761, 6762, 7686 and 9476, and
 /// words that Shoal keeps for itself.
-const RESERVED: [&str; 11] = [
+const RESERVED: [&str; 13] = [
+    "all",
     "alt",
     "anon",
+    "any",
     "arpa",
     "example",
     "invalid",
@@ -44,6 +46,9 @@ pub enum BadName {
     /// The text ends with a dot.
     #[error("a name has no dot at its end, since DNS leaves that dot out")]
     Dot,
+    /// A label is empty, or is Punycode, which programs show as other letters.
+    #[error("a name has no part that is empty or begins with `xn--`: choose another")]
+    Label,
     /// Programs read the text as an address.
     #[error("programs read this as an address: put a letter into the name")]
     Address,
@@ -67,6 +72,9 @@ pub fn check_new_name(name: &str) -> Result<(), BadName> {
     // `1.2` as the overlay address of a host.
     if folded.parse::<IpAddr>().is_ok() || folded.split('.').all(is_number) {
         return Err(BadName::Address);
+    }
+    if folded.split('.').any(|label| label.is_empty() || label.starts_with("xn--")) {
+        return Err(BadName::Label);
     }
     let last = folded.rsplit('.').next().unwrap_or_default();
     let reserved = RESERVED.iter().find(|word| **word == last);
@@ -107,6 +115,11 @@ mod tests {
             ("-r1", BadName::Shape),
             ("fd00::1", BadName::Shape),
             ("R1.", BadName::Dot),
+            ("a..b", BadName::Label),
+            ("xn--80ak6aa92e", BadName::Label),
+            ("b.XN--80ak6aa92e", BadName::Label),
+            ("any", BadName::Reserved("any")),
+            ("All", BadName::Reserved("all")),
             ("1.0", BadName::Address),
             ("10.9.0.1", BadName::Address),
             ("123", BadName::Address),
