@@ -187,7 +187,7 @@ fn is_link_local(ip: IpAddr) -> bool {
 }
 
 /// Addresses at which providers of machines tell a machine its own secrets.
-const METADATA: [IpAddr; 8] = [
+const METADATA: [IpAddr; 10] = [
     IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)),
     IpAddr::V4(Ipv4Addr::new(169, 254, 170, 2)),
     IpAddr::V4(Ipv4Addr::new(169, 254, 170, 23)),
@@ -196,6 +196,8 @@ const METADATA: [IpAddr; 8] = [
     IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23)),
+    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42)),
 ];
 
 fn is_metadata(ip: IpAddr) -> bool {
@@ -209,7 +211,7 @@ fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
     let [a, b, c, d, e, f, g, h] = ip.segments();
     let of = |high: u16, low: u16| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low));
     match [a, b, c, d, e, f] {
-        [0x64, 0xff9b, 0, 0, 0, 0] => Some(of(g, h)),
+        [0x64, 0xff9b, 0, 0, 0, 0] | [0x64, 0xff9b, 1, ..] => Some(of(g, h)),
         [0x2002, ..] => Some(of(b, c)),
         [0, 0, 0, 0, 0, 0] if !ip.is_loopback() => Some(of(g, h)),
         _ => None,
@@ -269,7 +271,10 @@ mod tests {
             "fe80::1",
             "100.100.100.200",
             "fd00:ec2::254",
+            "fd20:ce::254",
+            "fd00:42::42",
             "64:ff9b::7f00:1",
+            "64:ff9b:1:abcd::7f00:1",
             "64:ff9b::a9fe:a9fe",
             "2002:7f00:1::1",
             "::7f00:1",
