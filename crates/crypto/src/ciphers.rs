@@ -1,6 +1,8 @@
-//! The primitives that every frame and every route costs, as traits that the simulator replaces.
+//! The primitives that the simulator replaces: those that every frame and every route costs, and
+//! those that draw randomness of the operating system.
 
-use crate::{AeadKey, BadTag, Flaw, PublicKey, Suite};
+use crate::{AeadKey, BadKem, BadTag, Flaw, KEM_CIPHERTEXT_LEN, KEM_PUBLIC_LEN, KemSecret};
+use crate::{PublicKey, Secret, Suite, kem_encapsulate};
 
 /// A key that seals frames.
 pub trait Aead: Sized {
@@ -24,15 +26,30 @@ pub trait Aead: Sized {
     }
 }
 
-/// What a machine seals frames and checks proofs with. It is a type, so that it is fixed when a
-/// program is compiled. Code that leaves its type parameter out gets [`Standard`], the only one
-/// here; the simulator has others, which nothing else can name.
+/// Seals frames, checks proofs and makes KEM secrets for a machine. A type names them, so that they
+/// are fixed when a program is compiled. Code that leaves its type parameter out gets [`Standard`],
+/// the only one here; the simulator has others, which nothing else can name.
 pub trait Ciphers: 'static {
     /// Seals the frames of sessions.
     type Aead: Aead;
 
     /// True when the holder of `key` signed `msg` (Ed25519, RFC 8032).
     fn verify(key: &PublicKey, msg: &[u8], sig: &[u8; 64]) -> bool;
+
+    /// A KEM key pair for one handshake. The library draws it from the operating system. `seed` is
+    /// a secret of the handshake, from which the simulator's ciphers draw instead.
+    fn kem_pair(_seed: &[u8; 32]) -> Result<(KemSecret, Box<[u8; KEM_PUBLIC_LEN]>), BadKem> {
+        KemSecret::generate()
+    }
+
+    /// A fresh secret for the holder of `public`, and the ciphertext that carries it. `seed` is as
+    /// in [`Self::kem_pair`].
+    fn kem_encapsulate(
+        _seed: &[u8; 32],
+        public: &[u8],
+    ) -> Result<(Box<[u8; KEM_CIPHERTEXT_LEN]>, Secret<32>), BadKem> {
+        kem_encapsulate(public)
+    }
 }
 
 /// The ciphers of real networks.

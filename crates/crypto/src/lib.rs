@@ -11,8 +11,9 @@
 //! ```
 //!
 //! Invariant: this crate keeps no protocol state and opens nothing of the operating system, but for
-//! ML-KEM, whose library draws its own randomness; nothing but bytes inside ciphertexts depends on
-//! that. Every type that holds a secret wipes it on drop and hides it from `Debug`.
+//! ML-KEM, whose library draws its own randomness. Session secrets depend on that, so the simulator
+//! has a KEM of its own ([`Ciphers`]). Every type that holds a secret wipes it on drop and hides it
+//! from `Debug`.
 
 mod aead;
 pub mod bls;

@@ -529,7 +529,7 @@ impl<C: Ciphers> Edge<C> {
 
     /// Takes the next piece of handshake work; run it anywhere and give the result to
     /// [`Self::handle_done`].
-    pub fn poll_job(&mut self) -> Option<Job<Via>> {
+    pub fn poll_job(&mut self) -> Option<Job<Via, C>> {
         self.sessions.poll_job()
     }
 

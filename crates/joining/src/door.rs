@@ -15,7 +15,7 @@
 //! no answer, and each answer is as long as the question. A knock without a cookie is not put
 //! together, so a forged address costs the registrar neither memory nor public-key work.
 
-use shoal_crypto::{Identity, PublicKey, Rng};
+use shoal_crypto::{Identity, PublicKey, Rng, Standard};
 use shoal_session::cookie::Cookie;
 use shoal_session::noise::{Initiator, Pattern, Responder};
 use shoal_session::outer::{Lead, OuterSeal};
@@ -155,8 +155,13 @@ impl Knock {
         let mut payload = [0; KNOCK_PAYLOAD];
         payload[..Token::LEN].copy_from_slice(token.expose());
         let (prologue, ephemeral) = (prologue(&number), rng.array());
-        let noise =
-            Initiator::start(&prologue, Some(own.dh()), &registrar.dh, &ephemeral, &payload);
+        let noise = Initiator::start::<Standard>(
+            &prologue,
+            Some(own.dh()),
+            &registrar.dh,
+            &ephemeral,
+            &payload,
+        );
         let (noise, message) = noise.map_err(|_| DropReason::BadHandshake)?;
         let mut sealed = |(place, bytes): (usize, &[u8])| {
             let body: [&[u8]; 4] = [cookie, &number, &[place as u8], bytes];
@@ -288,7 +293,7 @@ impl Door {
         let mut payload = [0; WELCOME_PAYLOAD];
         payload[..TIME_LEN].copy_from_slice(&unix_s.to_be_bytes());
         payload[TIME_LEN] = refused.map_or(0, |why| why as u8);
-        let finished = noise.finish(&rng.array(), &payload);
+        let finished = noise.finish::<Standard>(&rng.array(), &payload);
         let (split, message) = finished.map_err(|_| DropReason::BadHandshake)?;
         let run: [u8; RUN_LEN] = rng.array();
         let mut sealed = |(place, bytes): (usize, &[u8])| {

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use shoal_crypto::{Identity, NetworkSecret, NetworkSecrets, PublicKey, Rng};
+use shoal_crypto::{Ciphers, Identity, NetworkSecret, NetworkSecrets, PublicKey, Rng, Standard};
 use shoal_directory::{Access, Rights as Right};
 use shoal_edge::{Cells, DirectEvent, Edge, Flow, HostId};
 use shoal_ip::{Gate, Packet, StreamKey};
@@ -99,13 +99,13 @@ pub struct Control<S: Shell> {
 }
 
 /// Handshake work of a machine.
-pub enum HandshakeJob {
+pub enum HandshakeJob<C = Standard> {
     /// With a neighbour.
-    Link(Job<Endpoints>),
+    Link(Job<Endpoints, C>),
     /// With a host.
-    Host(Job<Via>),
+    Host(Job<Via, C>),
     /// With a hop of a circuit.
-    Circuit(shoal_onion::Job),
+    Circuit(shoal_onion::Job<C>),
 }
 
 /// The result of a [`HandshakeJob`].
@@ -118,7 +118,7 @@ pub enum HandshakeDone {
     Circuit(shoal_onion::Done),
 }
 
-impl HandshakeJob {
+impl<C: Ciphers> HandshakeJob<C> {
     /// Does the work; any thread may.
     pub fn run(self) -> HandshakeDone {
         match self {
@@ -505,7 +505,7 @@ impl<S: Shell> Control<S> {
 
     /// The next piece of handshake work: neighbours first, since nothing else works without them;
     /// circuits last, since everybody may ask for them.
-    pub fn poll_job(&mut self) -> Option<HandshakeJob> {
+    pub fn poll_job(&mut self) -> Option<HandshakeJob<S::Ciphers>> {
         let link = self.relay.poll_job().map(HandshakeJob::Link);
         let host = || self.edge.poll_job().map(HandshakeJob::Host);
         link.or_else(host).or_else(|| self.circuits.onion.poll_job().map(HandshakeJob::Circuit))

@@ -4,9 +4,10 @@
 //! which then decides by what its tables know at that time. Every job taken must come back.
 
 use core::fmt;
+use core::marker::PhantomData;
 use std::sync::Arc;
 
-use shoal_crypto::{Identity, Secret, Suite, kdf};
+use shoal_crypto::{Ciphers, Identity, Secret, Standard, Suite, kdf};
 use shoal_session::noise::Initiator;
 use shoal_session::outer::Opener;
 use shoal_wire::leg::{FIRST_LEN, Offer, SECOND_LEN, Shape};
@@ -58,13 +59,14 @@ pub(crate) enum Work {
 }
 
 /// One piece of set-up work: 150 to 350 microseconds.
-pub struct Job {
+pub struct Job<C = Standard> {
     pub(crate) common: Arc<Common>,
     pub(crate) work: Work,
     /// How often the machine had forgotten all keys.
     pub(crate) age: u64,
     /// For the machine's generator.
     pub(crate) fresh: Option<Secret<32>>,
+    pub(crate) ciphers: PhantomData<C>,
 }
 
 /// What a [`Job`] found out, for [`crate::Onion::handle_done`].
@@ -80,7 +82,7 @@ pub(crate) enum Outcome {
     Answer { from: Address, opener: Opener, made: Result<Box<Answer>, DropReason> },
 }
 
-impl Job {
+impl<C: Ciphers> Job<C> {
     /// Mixes fresh randomness of the operating system into all that the job draws, and all that the
     /// machine draws after its result. To be called by the thread that runs the job, just before.
     pub fn freshen(&mut self, fresh: &[u8; 32]) {
@@ -96,25 +98,25 @@ impl Job {
     }
 
     /// Does the work. Nothing but the bytes of the KEM depends on anything outside the job; see
-    /// [`Job::freshen`].
+    /// [`Job::freshen`] and [`Ciphers::kem_pair`].
     pub fn run(self) -> Done {
         let common = &*self.common;
         let outcome = match self.work {
             Work::Begin { attempt, leg, first } => {
-                Outcome::Begin { attempt, made: begin(common, &leg, &first) }
+                Outcome::Begin { attempt, made: begin::<C>(common, &leg, &first) }
             }
             Work::Extend { attempt, initiator, noise, next } => {
                 let made = setup::finish(&initiator, &noise[..], &common.suites);
                 let made = made.and_then(|secrets| {
                     let leg = secrets.next_leg();
-                    let next = next.map(|first| begin(common, &leg, &first)).transpose()?;
+                    let next = next.map(|first| begin::<C>(common, &leg, &first)).transpose()?;
                     Ok((secrets, next))
                 });
                 Outcome::Extend { attempt, made }
             }
             Work::Answer { from, opener, create, bond, ephemeral } => {
                 let own = common.identity.dh();
-                let made = create.answer(own, bond, &common.suites, &ephemeral);
+                let made = create.answer::<C>(own, bond, &common.suites, &ephemeral);
                 Outcome::Answer { from, opener, made: made.map(Box::new) }
             }
         };
@@ -122,7 +124,11 @@ impl Job {
     }
 }
 
-fn begin(common: &Common, leg: &Secret<32>, first: &First) -> Result<Begun, DropReason> {
+fn begin<C: Ciphers>(
+    common: &Common,
+    leg: &Secret<32>,
+    first: &First,
+) -> Result<Begun, DropReason> {
     let First { responder, ephemeral, shape, place, lifetime, mixing } = first;
     let offer = Offer {
         leg: *leg.expose(),
@@ -132,10 +138,10 @@ fn begin(common: &Common, leg: &Secret<32>, first: &First) -> Result<Begun, Drop
         lifetime: *lifetime,
         mixing: *mixing,
     };
-    setup::begin(responder, &offer, ephemeral)
+    setup::begin::<C>(responder, &offer, ephemeral)
 }
 
-impl fmt::Debug for Job {
+impl<C> fmt::Debug for Job<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.work {
             Work::Begin { .. } => "Job(begin)",

@@ -1,5 +1,6 @@
 //! How many circuits nodes keep, which give way, and what is left of those that end.
 
+use shoal_crypto::{Secret, Standard};
 use shoal_wire::Mixing;
 use shoal_wire::leg::Offer;
 
@@ -199,7 +200,7 @@ fn a_relay_that_could_not_ask_the_next_node_forgets_that_it_wanted_to() {
     let shape = Shape::new(3).unwrap();
     let (leg, suites) = (*leg.expose(), setup::suite_bits(&[Suite::Aegis256X4]));
     let offer = Offer { leg, suites, shape, place: 2, lifetime: 60, mixing: Mixing::default() };
-    let (_, noise) = setup::begin(&key.dh, &offer, &shoal_crypto::Secret::new([9; 32])).unwrap();
+    let (_, noise) = setup::begin::<Standard>(&key.dh, &offer, &Secret::new([9; 32])).unwrap();
     world.node(A).extend_of_test(id, 1, relay(2), &noise);
     world.run();
     world.now = world.now + Duration::from_millis(10_500);

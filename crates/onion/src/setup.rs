@@ -13,7 +13,7 @@
 //! and of cookies: neither those who carry the cells nor the origin, who knows the leg secret, can
 //! read how other circuits' cells of that leg are protected.
 
-use shoal_crypto::{AeadKey, DhSecret, Rng, Secret, Suite, ct_eq, kdf};
+use shoal_crypto::{AeadKey, Ciphers, DhSecret, Rng, Secret, Suite, ct_eq, kdf};
 use shoal_session::noise::{Initiator, Pattern, Responder};
 use shoal_session::outer::{Lead, Opener, OuterSeal, OuterSeals};
 use shoal_wire::leg::{CELL_LEN, FIRST_LEN, Grant, Offer, SECOND_LEN, Terms};
@@ -120,13 +120,13 @@ pub(crate) fn suite_bits(suites: &[Suite]) -> u8 {
 /// # Errors
 ///
 /// `bad_handshake`: the responder's key is no key.
-pub(crate) fn begin(
+pub(crate) fn begin<C: Ciphers>(
     responder: &[u8; 32],
     offer: &Offer,
     ephemeral: &Secret<32>,
 ) -> Result<(Initiator, Box<[u8; FIRST_LEN]>), DropReason> {
     let said = Zeroizing::new(offer.to_bytes());
-    let begun = Initiator::start(PROLOGUE, None, responder, ephemeral.expose(), &said[..]);
+    let begun = Initiator::start::<C>(PROLOGUE, None, responder, ephemeral.expose(), &said[..]);
     let (initiator, noise) = begun.map_err(|_| DropReason::BadHandshake)?;
     let noise = noise.try_into().map_err(|_| DropReason::BadHandshake)?;
     Ok((initiator, noise))
@@ -229,7 +229,7 @@ impl Create {
     /// # Errors
     ///
     /// `bad_handshake`: the Noise message or the grant was changed. `bad_version`: no common suite.
-    pub(crate) fn answer(
+    pub(crate) fn answer<C: Ciphers>(
         mut self,
         own: &DhSecret,
         bond: Bond,
@@ -246,7 +246,7 @@ impl Create {
         let suite = suites.iter().find(|&&suite| offer.suites & suite_bits(&[suite]) != 0);
         let suite = *suite.ok_or(DropReason::BadVersion)?;
         let terms = Terms { suite: suite as u8 }.to_bytes();
-        let (split, noise) = responder.finish(ephemeral.expose(), &terms).map_err(|_| bad)?;
+        let (split, noise) = responder.finish::<C>(ephemeral.expose(), &terms).map_err(|_| bad)?;
         let secrets = LayerSecrets::new(suite, &split);
         Ok(Answer { offer, leg, bond, back, secrets, noise, lead: self.lead })
     }

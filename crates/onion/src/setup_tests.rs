@@ -1,6 +1,6 @@
 //! Set-up work on another thread, and what keeps a flood of it off.
 
-use shoal_crypto::Secret;
+use shoal_crypto::{Secret, Standard};
 use shoal_session::outer::{OuterSeal, OuterSeals};
 
 use super::*;
@@ -18,7 +18,7 @@ impl World {
         wire
     }
 
-    fn jobs(&mut self, at: Address) -> Vec<Job> {
+    fn jobs(&mut self, at: Address) -> Vec<Job<WatchedCiphers>> {
         let node = self.node(at);
         core::iter::from_fn(|| node.poll_job()).collect()
     }
@@ -182,7 +182,8 @@ fn who_knows_the_leg_secret_reads_no_grant() {
     };
     let responder = identity(relay(2));
     let ephemeral = Secret::new([4; 32]);
-    let (_, noise) = setup::begin(&responder.public().dh, &offer(&leg), &ephemeral).unwrap();
+    let (_, noise) =
+        setup::begin::<Standard>(&responder.public().dh, &offer(&leg), &ephemeral).unwrap();
     let (outer, own) = (outer(relay(2)), bond(relay(1), relay(2)));
     let sides = setup::Sides { outer: &outer, bond: &own, leg: &leg };
     let shown = (relay(1), &Cookie::default(), 77);
@@ -190,7 +191,7 @@ fn who_knows_the_leg_secret_reads_no_grant() {
     let answer = |bond: Bond| {
         let opened = setup::Create::open(&outers(relay(2)), &mut create.clone()[..]);
         let (create, _) = opened.unwrap();
-        create.answer(responder.dh(), bond, &[Suite::Aes256Gcm], &ephemeral)
+        create.answer::<Standard>(responder.dh(), bond, &[Suite::Aes256Gcm], &ephemeral)
     };
     assert_eq!(answer(bond(A, relay(2))).err(), Some(DropReason::BadHandshake));
     let answer = answer(bond(relay(2), relay(1))).unwrap();

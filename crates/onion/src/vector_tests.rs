@@ -3,7 +3,7 @@
 #[path = "../../wire/tests/vectors/mod.rs"]
 mod vectors;
 
-use shoal_crypto::{AeadKey, Identity, NetworkSecret, Rng, Secret, Suite};
+use shoal_crypto::{AeadKey, Identity, NetworkSecret, Rng, Secret, Standard, Suite};
 use shoal_session::noise::Split;
 use shoal_session::outer::{OuterSeal, OuterSeals};
 use shoal_wire::leg::{CELL_LEN, Grant, Message, SECOND_LEN, Shape};
@@ -99,7 +99,8 @@ fn a_golden_create_cell_is_answered() {
     assert!(!create.shows(&bond, ASKER, &Cookie::default()));
     assert!(!create.shows(&bond, Address::new(2, 0), &[9; 12]));
     let suites = [Suite::Aegis256X4, Suite::Aes256Gcm];
-    let answer = create.answer(identity.dh(), bond, &suites, &Secret::new([10; 32])).unwrap();
+    let answer =
+        create.answer::<Standard>(identity.dh(), bond, &suites, &Secret::new([10; 32])).unwrap();
     let offer = &answer.offer;
     assert_eq!((offer.leg, offer.suites, offer.place, offer.lifetime), ([21; 32], 5, 2, 60));
     assert_eq!((answer.back.index, answer.back.key), (INDEX, LEG_KEY));

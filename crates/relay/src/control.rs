@@ -345,7 +345,7 @@ impl<C: Ciphers> Relay<C> {
 
     /// Takes the next piece of handshake work; run it anywhere and give the result to
     /// [`Self::handle_done`].
-    pub fn poll_job(&mut self) -> Option<Job<Endpoints>> {
+    pub fn poll_job(&mut self) -> Option<Job<Endpoints, C>> {
         self.sessions.poll_job()
     }
 

@@ -13,7 +13,7 @@ use crate::config::{Endpoint, Event, PeerId};
 use crate::job::{Job, Work};
 use crate::sessions::Sessions;
 
-impl<E> Job<E> {
+impl<E, C> Job<E, C> {
     /// Mixes fresh randomness of the operating system into all that the job draws, and all that the
     /// machine draws after its result. To be called by the thread that runs the job, just before.
     pub fn freshen(&mut self, fresh: &[u8; 32]) {

@@ -5,10 +5,12 @@
 //! `Done`: a slot is held for it until then.
 
 use core::fmt;
+use core::marker::PhantomData;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use shoal_crypto::{Identity, NetworkSecret, NetworkSecrets, PublicKey, Secret, Suite};
+use shoal_crypto::{Ciphers, Identity, NetworkSecret, NetworkSecrets, PublicKey, Secret};
+use shoal_crypto::{Standard, Suite};
 use shoal_wire::{DropReason, FirstPayload, Level, Reply, Request, SecondPayload, TAG_LEN};
 use shoal_wire::{VERSION, shake};
 use zeroize::Zeroizing;
@@ -143,11 +145,12 @@ pub(crate) enum Work<E> {
 }
 
 /// One piece of handshake work: 70 to 130 microseconds.
-pub struct Job<E> {
+pub struct Job<E, C = Standard> {
     pub(crate) common: Arc<Common>,
     pub(crate) work: Work<E>,
     /// For the machine's generator.
     pub(crate) fresh: Option<Secret<32>>,
+    pub(crate) ciphers: PhantomData<C>,
 }
 
 /// What a [`Job`] found out, for [`crate::Sessions::handle_done`].
@@ -192,15 +195,15 @@ pub(crate) enum Outcome<E> {
     Finish { attempt: AttemptId, small: bool, result: Result<Box<Finished>, DropReason> },
 }
 
-impl<E: Endpoint> Job<E> {
+impl<E: Endpoint, C: Ciphers> Job<E, C> {
     /// Does the work. Nothing but the bytes of the KEM depends on anything outside the job; see
-    /// [`Job::freshen`].
+    /// [`Job::freshen`] and [`Ciphers::kem_pair`].
     pub fn run(self) -> Done<E> {
         let common = &*self.common;
         let outcome = match self.work {
-            Work::Start(start) => Outcome::Start(Box::new(run_start(common, start))),
+            Work::Start(start) => Outcome::Start(Box::new(run_start::<C>(common, start))),
             Work::Answer(answer) => {
-                let result = run_answer(common, &answer).map(Box::new);
+                let result = run_answer::<E, C>(common, &answer).map(Box::new);
                 let Answer { asked, grant, .. } = answer;
                 Outcome::Answer { asked, grant, result }
             }
@@ -220,7 +223,7 @@ fn prologue(role: Role, lead: &Lead, cookie: &Cookie) -> Vec<u8> {
     [b"shoal ".as_slice(), &[VERSION], role.label(), lead, cookie].concat()
 }
 
-fn run_start(common: &Common, start: Start) -> Started {
+fn run_start<C: Ciphers>(common: &Common, start: Start) -> Started {
     let Start { attempt, role, responder, grant, cookie, lead, ephemeral, .. } = start;
     let secret = common.secret_of_turn(start.turn);
     let outer = OuterSeal::new(role.label(), secret, &responder);
@@ -237,9 +240,9 @@ fn run_start(common: &Common, start: Start) -> Started {
     let said = Zeroizing::new(said.to_bytes());
     let dh = common.identity.dh();
     let prologue = prologue(role, &lead, &cookie);
-    let made = Initiator::start(&prologue, Some(dh), &responder.dh, ephemeral.expose(), &said[..])
-        .ok()
-        .and_then(|(initiator, noise)| {
+    let (key, ephemeral) = (&responder.dh, ephemeral.expose());
+    let made = Initiator::start::<C>(&prologue, Some(dh), key, ephemeral, &said[..]).ok().and_then(
+        |(initiator, noise)| {
             let noise = noise.as_slice().try_into().ok()?;
             let mut frame = vec![0; role.handshake_len()];
             let end = frame.len() - TAG_LEN;
@@ -248,12 +251,16 @@ fn run_start(common: &Common, start: Start) -> Started {
             outer.seal_request(&lead, &mut frame);
             let response_key = initiator.response_key();
             Some((initiator, response_key, frame))
-        });
+        },
+    );
     let token = outer.token(&lead);
     Started { attempt, role, grant, lead, token, outer, cookie, made }
 }
 
-fn run_answer<E: Endpoint>(common: &Common, answer: &Answer<E>) -> Result<Answered, DropReason> {
+fn run_answer<E: Endpoint, C: Ciphers>(
+    common: &Common,
+    answer: &Answer<E>,
+) -> Result<Answered, DropReason> {
     let role = answer.asked.from.role(common.role);
     let dh = common.identity.dh();
     let bad = DropReason::BadHandshake;
@@ -281,7 +288,7 @@ fn run_answer<E: Endpoint>(common: &Common, answer: &Answer<E>) -> Result<Answer
     let reply = Zeroizing::new(reply.to_bytes());
     let response_key = responder.response_key();
     let (split, noise) =
-        responder.finish(answer.ephemeral.expose(), &reply[..]).map_err(|_| bad)?;
+        responder.finish::<C>(answer.ephemeral.expose(), &reply[..]).map_err(|_| bad)?;
     let mut frame = vec![0; role.handshake_len()];
     let end = frame.len() - TAG_LEN;
     let noise = noise.as_slice().try_into().map_err(|_| bad)?;
@@ -320,7 +327,7 @@ pub(crate) fn suite_bit(suite: Suite) -> u8 {
     }
 }
 
-impl<E> fmt::Debug for Job<E> {
+impl<E, C> fmt::Debug for Job<E, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.work {
             Work::Start(_) => "Job(start)",

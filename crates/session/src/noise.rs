@@ -17,8 +17,8 @@
 //! An error leaves the handshake unusable: drop it.
 
 use shoal_crypto::{
-    AeadKey, DhSecret, KEM_CIPHERTEXT_LEN, KEM_PUBLIC_LEN, KemSecret, Secret, Suite, hmac_sha256,
-    kem_encapsulate, sha256,
+    AeadKey, Ciphers, DhSecret, KEM_CIPHERTEXT_LEN, KEM_PUBLIC_LEN, KemSecret, Secret, Suite,
+    hmac_sha256, sha256,
 };
 use zeroize::Zeroizing;
 
@@ -181,14 +181,14 @@ pub struct Initiator {
 
 impl Initiator {
     /// Writes the first message to `responder`, whose public key must be known.
-    pub fn start(
+    pub fn start<C: Ciphers>(
         prologue: &[u8],
         own: Option<&DhSecret>,
         responder: &[u8; 32],
         ephemeral: &[u8; 32],
         payload: &[u8],
     ) -> Result<(Initiator, Vec<u8>), NoiseError> {
-        let kem = KemSecret::generate().map_err(|_| NoiseError)?;
+        let kem = C::kem_pair(ephemeral).map_err(|_| NoiseError)?;
         let pattern = if own.is_some() { Pattern::Known } else { Pattern::Anonymous };
         let state = Symmetric::new(pattern.name(), prologue, responder);
         Self::start_with(state, own, responder, ephemeral, Some(kem), payload)
@@ -306,18 +306,19 @@ impl Responder {
     }
 
     /// Writes the second message and ends the handshake.
-    pub fn finish(
+    pub fn finish<C: Ciphers>(
         mut self,
         ephemeral: &[u8; 32],
         payload: &[u8],
     ) -> Result<(Split, Vec<u8>), NoiseError> {
-        let ephemeral = DhSecret::new(ephemeral);
+        let (seed, ephemeral) = (ephemeral, DhSecret::new(ephemeral));
         let mut out = Vec::with_capacity(Pattern::Known.second_len() + payload.len());
         out.extend_from_slice(ephemeral.public());
         self.state.mix_hash(ephemeral.public());
         self.state.mix_dh(&ephemeral, &self.ephemeral)?;
         if let Some(public) = &self.kem {
-            let (ciphertext, shared) = kem_encapsulate(public).map_err(|_| NoiseError)?;
+            let made = C::kem_encapsulate(seed, public);
+            let (ciphertext, shared) = made.map_err(|_| NoiseError)?;
             self.state.encrypt_and_hash(&ciphertext[..], &mut out);
             self.state.mix_key(shared.expose());
         }

@@ -1,5 +1,6 @@
 use super::*;
 use proptest::prelude::*;
+use shoal_crypto::Standard;
 
 fn keys() -> (DhSecret, DhSecret) {
     (DhSecret::new(&[1; 32]), DhSecret::new(&[2; 32]))
@@ -7,7 +8,7 @@ fn keys() -> (DhSecret, DhSecret) {
 
 fn first() -> (Initiator, Vec<u8>) {
     let (a, b) = keys();
-    Initiator::start(b"prologue", Some(&a), b.public(), &[3; 32], b"hello").unwrap()
+    Initiator::start::<Standard>(b"prologue", Some(&a), b.public(), &[3; 32], b"hello").unwrap()
 }
 
 #[test]
@@ -19,7 +20,7 @@ fn both_ends_get_the_same_keys() {
     assert_eq!(responder.peer, Some(*a.public()));
     assert_eq!(responder.payload.as_slice(), b"hello");
     assert!(responder.response_key() == initiator.response_key());
-    let (theirs, second) = responder.finish(&[4; 32], b"world").unwrap();
+    let (theirs, second) = responder.finish::<Standard>(&[4; 32], b"world").unwrap();
     assert_eq!(second.len(), 32 + 1_104 + 5 + 16);
     let (ours, payload) = initiator.finish(Some(&a), &second).unwrap();
     assert_eq!(payload.as_slice(), b"world");
@@ -34,7 +35,7 @@ fn prologue_and_keys_are_bound() {
     assert!(Responder::read(Pattern::Known, b"another", &b, &first).is_err());
     assert!(Responder::read(Pattern::Known, b"prologue", &a, &first).is_err());
     let responder = Responder::read(Pattern::Known, b"prologue", &b, &first).unwrap();
-    let (_, second) = responder.finish(&[4; 32], b"world").unwrap();
+    let (_, second) = responder.finish::<Standard>(&[4; 32], b"world").unwrap();
     assert!(initiator.finish(Some(&b), &second).is_err());
     assert!(initiator.finish(Some(&a), &second).is_ok());
 }
@@ -43,12 +44,12 @@ fn prologue_and_keys_are_bound() {
 fn an_initiator_may_stay_anonymous() {
     let (_, b) = keys();
     let (initiator, first) =
-        Initiator::start(b"prologue", None, b.public(), &[3; 32], b"hello").unwrap();
+        Initiator::start::<Standard>(b"prologue", None, b.public(), &[3; 32], b"hello").unwrap();
     assert_eq!(first.len(), Pattern::Anonymous.first_len() + 5);
     assert!(Responder::read(Pattern::Known, b"prologue", &b, &first).is_err());
     let responder = Responder::read(Pattern::Anonymous, b"prologue", &b, &first).unwrap();
     assert_eq!((responder.peer, responder.payload.as_slice()), (None, b"hello".as_slice()));
-    let (theirs, second) = responder.finish(&[4; 32], b"world").unwrap();
+    let (theirs, second) = responder.finish::<Standard>(&[4; 32], b"world").unwrap();
     assert_eq!(second.len(), Pattern::Anonymous.second_len() + 5);
     assert!(initiator.finish(Some(&b), &second).is_err());
     let (ours, payload) = initiator.finish(None, &second).unwrap();
@@ -98,7 +99,7 @@ fn agrees_with_snow(pattern: Pattern, name: &str) {
     let n = snow.write_message(b"hello", &mut buf).unwrap();
     let responder = Responder::read_with(pattern, state(), &b, &buf[..n], false).unwrap();
     assert_eq!(responder.payload.as_slice(), b"hello");
-    let (theirs, second) = responder.finish(&[4; 32], b"world").unwrap();
+    let (theirs, second) = responder.finish::<Standard>(&[4; 32], b"world").unwrap();
     let n = snow.read_message(&second, &mut buf).unwrap();
     assert_eq!(&buf[..n], b"world");
     assert_snow_keys(&mut snow, &theirs, true);

@@ -1,5 +1,6 @@
 //! The machine: who the peers are, which sessions they have, what waits to be sent or done.
 
+use core::marker::PhantomData;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -471,10 +472,11 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     }
 
     /// The next piece of handshake work, for whichever thread has time for it.
-    pub fn poll_job(&mut self) -> Option<Job<E>> {
+    pub fn poll_job(&mut self) -> Option<Job<E, C>> {
         let work = self.next_work()?;
         self.running += 1;
-        Some(Job { common: Arc::clone(&self.common), work, fresh: None })
+        let common = Arc::clone(&self.common);
+        Some(Job { common, work, fresh: None, ciphers: PhantomData })
     }
 
     /// When to call next, and why. Jobs count as output only while none is running: when one is,

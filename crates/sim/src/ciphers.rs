@@ -15,7 +15,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use shoal_crypto::{Aead, AeadKey, BadTag, Ciphers, Flaw, PublicKey, Suite};
+use shoal_crypto::{Aead, AeadKey, BadKem, BadTag, Ciphers, Flaw, KEM_CIPHERTEXT_LEN};
+use shoal_crypto::{KEM_PUBLIC_LEN, KemSecret, PublicKey, Secret, Suite};
 use shoal_wire::{Address, LinkKind, RoutedHeader, SizeClass, Time, link};
 
 use crate::check::legs::Legs;
@@ -23,6 +24,7 @@ use crate::check::mixes::Mixes;
 use crate::check::moves::Moves;
 use crate::check::order::{Order, Pair};
 use crate::check::spoilt::{self, Spoilt};
+use crate::kem;
 
 /// A counter that sealed twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -334,7 +336,7 @@ fn verify(key: &PublicKey, msg: &[u8], sig: &[u8; 64]) -> bool {
     })
 }
 
-/// The daemon's ciphers, watched.
+/// The daemon's ciphers, watched, but for the KEM.
 pub(crate) struct Real;
 
 impl Ciphers for Real {
@@ -342,6 +344,17 @@ impl Ciphers for Real {
 
     fn verify(key: &PublicKey, msg: &[u8], sig: &[u8; 64]) -> bool {
         verify(key, msg, sig)
+    }
+
+    fn kem_pair(_: &[u8; 32]) -> Result<(KemSecret, Box<[u8; KEM_PUBLIC_LEN]>), BadKem> {
+        kem::pair()
+    }
+
+    fn kem_encapsulate(
+        seed: &[u8; 32],
+        _: &[u8],
+    ) -> Result<(Box<[u8; KEM_CIPHERTEXT_LEN]>, Secret<32>), BadKem> {
+        kem::encapsulate(seed)
     }
 }
 
@@ -353,6 +366,17 @@ impl Ciphers for Cheap {
 
     fn verify(key: &PublicKey, msg: &[u8], sig: &[u8; 64]) -> bool {
         verify(key, msg, sig)
+    }
+
+    fn kem_pair(_: &[u8; 32]) -> Result<(KemSecret, Box<[u8; KEM_PUBLIC_LEN]>), BadKem> {
+        kem::pair()
+    }
+
+    fn kem_encapsulate(
+        seed: &[u8; 32],
+        _: &[u8],
+    ) -> Result<(Box<[u8; KEM_CIPHERTEXT_LEN]>, Secret<32>), BadKem> {
+        kem::encapsulate(seed)
     }
 }
 

@@ -32,6 +32,7 @@ mod clock;
 mod diagram;
 mod disk;
 mod hops;
+mod kem;
 mod mixes;
 mod nat;
 mod node;

@@ -447,8 +447,7 @@ impl<C: Ciphers> Node<C> {
         }
         let worker = |run: &Incoming| match run.from.remote.ip() {
             IpAddr::V4(ip) => mix(seed ^ u64::from(ip.to_bits()) << 16 ^ self.at as u64) % all,
-            // Where addresses hop, each pair of them leads to any worker. Keys are drawn anew in
-            // each run, and so are addresses: what counts is the order of their first use.
+            // Addresses that hop lead to any worker, by the order of their first use.
             IpAddr::V6(_) => mix(seed ^ wires.hop_number(run.from.local)) % all,
         };
         let by: Vec<u64> = incoming.iter().map(worker).collect();

@@ -1,5 +1,6 @@
 //! Set-up work that waits for a thread, and its limits.
 
+use core::marker::PhantomData;
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -107,7 +108,7 @@ impl Queue {
 impl<C: Ciphers> Onion<C> {
     /// The next piece of set-up work, for another thread. Its result goes to
     /// [`Onion::handle_done`].
-    pub fn poll_job(&mut self) -> Option<Job> {
+    pub fn poll_job(&mut self) -> Option<Job<C>> {
         let queue = &mut self.queue;
         let work = match queue.own.pop_front() {
             Some(work) => work,
@@ -119,7 +120,7 @@ impl<C: Ciphers> Onion<C> {
         };
         queue.taken += 1;
         let (common, age) = (Arc::clone(&queue.common), queue.age);
-        Some(Job { common, work, age, fresh: None })
+        Some(Job { common, work, age, fresh: None, ciphers: PhantomData })
     }
 
     /// Takes back what [`Job::run`] made. What it was for may be gone.

@@ -30,6 +30,15 @@ fn relays_of_calm_networks_mix_as_they_were_asked_to() {
     assert!(cells > 30_000, "{cells}");
 }
 
+#[test]
+fn a_seed_replays_with_the_delays_of_its_mixes() {
+    let (routers, hosts, flows) = (4, 5, 2);
+    let options = || Options { routers, hosts, flows, circuits: 2, mixes: 1, ..Options::calm(5) };
+    let (first, second) = (run(options()), run(options()));
+    assert!(first.is_ok() && first.cells_mixed > 100, "{first}");
+    assert_eq!(first, second);
+}
+
 /// What cells wait for is what the law says, within 2%, and 99 of 100 leave within half a
 /// millisecond of the time that was drawn. Cells that wait for their line are left out.
 #[test]

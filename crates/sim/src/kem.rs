@@ -1,0 +1,58 @@
+//! The KEM of simulated handshakes: all that is random in it follows from the seed.
+//!
+//! The library's own key pairs and ciphertexts are drawn from the operating system. With these,
+//! session secrets would differ between two runs of one seed, and so would the addresses and the
+//! lengths of epochs that follow from them. So every simulated handshake uses one recorded key
+//! pair, which keeps nothing secret. A ciphertext is random bytes, for which ML-KEM gives a secret,
+//! too (implicit rejection). Handshakes differ by their ciphertexts and by X25519.
+
+use std::sync::OnceLock;
+
+use shoal_crypto::{BadKem, KEM_CIPHERTEXT_LEN, KEM_PUBLIC_LEN, KemSecret, Rng, Secret, kdf};
+
+/// The public half within a private key of FIPS 203.
+const PUBLIC_AT: usize = 1_152;
+
+/// The recorded private key.
+fn recorded() -> &'static [u8] {
+    static RECORDED: OnceLock<Vec<u8>> = OnceLock::new();
+    RECORDED.get_or_init(|| {
+        let text = include_str!("../../wire/vectors/session/kem-secret.hex");
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        let digits: Vec<u8> = lines.flat_map(str::bytes).collect();
+        let value = |digit: &u8| char::from(*digit).to_digit(16).unwrap_or_default() as u8;
+        digits.chunks(2).map(|pair| pair.iter().fold(0, |byte, d| byte << 4 | value(d))).collect()
+    })
+}
+
+/// The recorded key pair.
+pub(crate) fn pair() -> Result<(KemSecret, Box<[u8; KEM_PUBLIC_LEN]>), BadKem> {
+    let public = recorded().get(PUBLIC_AT..).and_then(|key| key.first_chunk()).ok_or(BadKem)?;
+    Ok((KemSecret::from_bytes(recorded())?, Box::new(*public)))
+}
+
+/// A ciphertext that follows from `seed`, and the secret that it gives the holder of the recorded
+/// key.
+pub(crate) fn encapsulate(
+    seed: &[u8; 32],
+) -> Result<(Box<[u8; KEM_CIPHERTEXT_LEN]>, Secret<32>), BadKem> {
+    let mut ciphertext = Box::new([0; KEM_CIPHERTEXT_LEN]);
+    Rng::new(kdf(seed, "simulated kem", &[])).fill(&mut ciphertext[..]);
+    let shared = KemSecret::from_bytes(recorded())?.decapsulate(&ciphertext[..])?;
+    Ok((ciphertext, shared))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_agree_on_a_secret_that_the_seed_chooses() {
+        let (secret, public) = pair().unwrap();
+        assert_eq!(pair().unwrap().1, public);
+        let (ciphertext, shared) = encapsulate(&[1; 32]).unwrap();
+        assert_eq!(secret.decapsulate(&ciphertext[..]), Ok(shared.clone()));
+        assert_eq!(encapsulate(&[1; 32]), Ok((ciphertext, shared.clone())));
+        assert_ne!(encapsulate(&[2; 32]).unwrap().1, shared);
+    }
+}
