@@ -14,8 +14,10 @@ use std::time::{Duration, Instant};
 
 use shoal_crypto::Rng;
 use shoal_daemon::control::api::{Command as Ask, Reply, Status};
+use shoal_lab::namespace::Namespace;
 use shoal_lab::site::Site;
 use shoal_lab::{Conditions, Executable, Kind, Network, Topology};
+use socket2::{Domain, Socket, Type};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -211,6 +213,98 @@ fn without_offload_and_over_ipv4(ends: &mut Ends) {
     assert!(text.to_lowercase().contains("unreachable"), "{text}");
 }
 
+/// Protocols that have no ports: IGMP, IPIP, 6in4, GRE, ESP, AH, OSPF, EtherIP, IPComp, VRRP, SCTP,
+/// UDP-Lite, and one for experiments.
+const PROTOCOLS: [u8; 13] = [2, 4, 41, 47, 50, 51, 89, 97, 108, 112, 132, 136, 253];
+
+/// Whether a packet of an IP protocol from h1 arrives at h2.
+fn passes(ends: &Ends, protocol: u8, to: IpAddr) -> bool {
+    let domain = Domain::for_address(SocketAddr::new(to, 0));
+    let open = || Socket::new(domain, Type::RAW, Some(i32::from(protocol).into())).unwrap();
+    let (sender, receiver) = (ends.inside(ends.h1, open), ends.inside(ends.h2, open));
+    receiver.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let content = [&[0; 4], b"one packet of a protocol".as_slice(), &[protocol; 40]].concat();
+    sender.send_to(&content, &SocketAddr::new(to, 0).into()).unwrap();
+    let mut packet = [0; 2_000];
+    while let Ok(len) = (&receiver).read(&mut packet) {
+        if packet[..len].ends_with(&content) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Frames of an Ethernet that stretches over the network.
+fn vxlan(ends: &Ends, far: impl Fn(usize) -> IpAddr) {
+    for (node, other, own) in [(ends.h1, ends.h2, 1), (ends.h2, ends.h1, 2)] {
+        let (near, far) = (far(node), far(other));
+        let of = format!("id 9 local {near} remote {far} dev shoal0 dstport 4789");
+        for words in [
+            format!("ip link add vx0 type vxlan {of}"),
+            "ip link set vx0 mtu 1300 up".into(),
+            format!("ip addr add 172.16.9.{own}/24 dev vx0"),
+        ] {
+            let (done, text) = ends.run(node, &words.split(' ').collect::<Vec<_>>());
+            assert!(done, "{words}: {text}");
+        }
+    }
+    let at = |node: usize| if node == ends.h1 { "172.16.9.1" } else { "172.16.9.2" };
+    tcp(ends, |node| at(node).parse().unwrap());
+    for node in [ends.h1, ends.h2] {
+        assert!(ends.run(node, &["ip", "link", "del", "vx0"]).0);
+    }
+}
+
+/// A container at h1, which calls h2 from h1's own address.
+fn masqueraded_container(ends: &Ends) {
+    let container = Namespace::new().unwrap();
+    let there = format!("/proc/{}/fd/{}", std::process::id(), container.raw_fd());
+    let script = format!(
+        "ip link add c0 type veth peer name eth0 netns {there}
+        ip addr add 172.17.0.1/24 dev c0; ip link set c0 up
+        echo 1 > /proc/sys/net/ipv4/ip_forward
+        nft 'add table ip c; add chain ip c p {{ type nat hook postrouting priority 100; }}
+            add rule ip c p ip saddr 172.17.0.0/24 oifname shoal0 masquerade'"
+    );
+    let (done, text) = ends.run(ends.h1, &["sh", "-ec", &script]);
+    assert!(done, "{text}");
+    let to: SocketAddr = "10.98.0.2:7003".parse().unwrap();
+    let listener = ends.inside(ends.h2, || TcpListener::bind(to).unwrap());
+    let sent = shoal_e2e::bytes(9, 2_000_000);
+    let settings = "ip addr add 172.17.0.2/24 dev eth0; ip link set eth0 up
+        ip route add default via 172.17.0.1";
+    let mut near = container
+        .enter(|| {
+            assert!(Command::new("sh").args(["-ec", settings]).status().unwrap().success());
+            Ok(TcpStream::connect_timeout(&to, PATIENCE).unwrap())
+        })
+        .unwrap();
+    let (mut far, from) = listener.accept().unwrap();
+    assert_eq!(from.ip().to_string(), "10.98.0.1");
+    let mut got = vec![0; sent.len()];
+    std::thread::scope(|scope| {
+        scope.spawn(|| near.write_all(&sent).unwrap());
+        far.set_read_timeout(Some(PATIENCE)).unwrap();
+        far.read_exact(&mut got).unwrap();
+    });
+    assert!(got == sent, "bytes are not those that were sent");
+}
+
+/// Uses that other programs make of an IP network besides TCP and UDP of its own.
+fn other_uses(ends: &Ends) {
+    let ipv4 = |node: usize| if node == ends.h1 { "10.98.0.1" } else { "10.98.0.2" };
+    let ipv4 = |node| ipv4(node).parse::<IpAddr>().unwrap();
+    let ipv6 = |node| IpAddr::from(ends.address(node));
+    for to in [ipv4(ends.h2), ipv6(ends.h2)] {
+        let lost = PROTOCOLS.into_iter().filter(|protocol| !passes(ends, *protocol, to));
+        let lost: Vec<u8> = lost.collect();
+        assert_eq!(lost, [0; 0], "protocols to {to}");
+    }
+    vxlan(ends, ipv4);
+    vxlan(ends, ipv6);
+    masqueraded_container(ends);
+}
+
 /// h1 uses an address that the others' list does not give it: h2 must drop its packets.
 fn another_hosts_ipv4_address_is_refused(ends: &mut Ends) {
     let list = std::fs::read_to_string(ends.folder.path().join("hosts.toml")).unwrap();
@@ -257,6 +351,7 @@ fn programs_speak_ip_through_routers() {
     assert!(answered, "{text}");
     too_long_is_answered(&ends, &far);
     without_offload_and_over_ipv4(&mut ends);
+    other_uses(&ends);
     another_hosts_ipv4_address_is_refused(&mut ends);
 }
 
