@@ -31,3 +31,49 @@ fn hosts_that_are_idle_are_back_soon_after_a_router_starts_again() {
         holds.then_some(()).ok_or(format!("hosts are back after {took:?}"))
     });
 }
+
+/// A folder beside a node's own, for a node with its key on another port.
+fn copied(net: &Net, of: &str, copy: &str) {
+    let folder = net.folder(copy);
+    std::fs::copy(net.dir(of).join("node.key"), folder.join("node.key")).unwrap();
+    let config = std::fs::read_to_string(net.config(of)).unwrap();
+    std::fs::write(net.config(copy), config.replace(":20401\"", ":20409\"")).unwrap();
+}
+
+/// Whether a node's status and its log speak of two nodes with one key.
+fn warns(net: &Net, name: &str) -> [bool; 2] {
+    let status = net.ask(name, &["status"]).unwrap_or_default();
+    let log = std::fs::read_to_string(net.dir(name).join("log")).unwrap();
+    [status.to_string(), log].map(|said| said.contains("push each other out"))
+}
+
+#[test]
+fn a_copied_machine_is_spoken_of_within_seconds_and_one_that_moves_is_not() {
+    stalls::check("a machine that was copied", || {
+        let mut net = Net::new(&["r1", "h1", "h2"]);
+        net.start_all();
+        copied(&net, "h1", "copy");
+        // Killed, and started again elsewhere, twice: one node.
+        for name in ["copy", "h1"] {
+            let before = if name == "copy" { "h1" } else { "copy" };
+            net.end(before, "-KILL");
+            net.start(name);
+            std::thread::sleep(Duration::from_secs(2));
+        }
+        for name in ["r1", "h1"] {
+            assert_eq!(warns(&net, name), [false; 2], "{name} speaks of two nodes");
+        }
+        // The link of h1 is idle when the copy starts.
+        std::thread::sleep(Duration::from_secs(3));
+        let began = Instant::now();
+        net.start("copy");
+        let all = |net: &Net| ["r1", "h1", "copy"].map(|name| warns(net, name));
+        while all(&net) != [[true; 2]; 3] && began.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let (said, took) = (all(&net), began.elapsed());
+        println!("status and log of r1, h1 and the copy: {said:?} after {took:?}");
+        let holds = said == [[true; 2]; 3] && took < Duration::from_secs(5);
+        holds.then_some(()).ok_or(format!("{said:?} after {took:?}"))
+    });
+}

@@ -340,7 +340,7 @@ impl<C: Ciphers> Edge<C> {
                     self.event(Event::Established(host));
                 }
                 SessionEvent::NeedKeepalive { .. } => self.send_keepalive(now, host, buf, out),
-                SessionEvent::Expired { .. } => {}
+                SessionEvent::Expired { .. } | SessionEvent::OtherProcess { .. } => {}
                 SessionEvent::Failed { .. } => self.fail(now, host),
                 SessionEvent::NeedCircuit { .. } => self.need_circuit(now, host),
             }

@@ -30,6 +30,8 @@ pub enum Event {
     /// Full frames to a neighbour go in parts from now on, since the path does not carry them; or
     /// they go whole again.
     Width(LinkId),
+    /// Two nodes run with this neighbour's key, or with this node's own as this neighbour says.
+    Twins(LinkId),
     /// A route changed.
     Route(RouteChange),
 }
@@ -439,6 +441,9 @@ impl<C: Ciphers> Relay<C> {
                 self.list_seen(link);
                 self.end_probes(link);
                 self.event(Event::Established(link));
+            }
+            SessionEvent::OtherProcess { peer, back } => {
+                self.note_process(now, LinkId::from(peer), back, sink);
             }
             SessionEvent::NeedKeepalive { peer } => {
                 self.send_quiet(now, LinkId::from(peer), LinkKind::Keepalive, &[], sink);

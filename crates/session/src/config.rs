@@ -291,6 +291,14 @@ pub enum Event {
         /// False when the session replaces a live one.
         new: bool,
     },
+    /// Another process of the peer made the session that is in use from now on than the one before;
+    /// [`Event::Established`] follows. A restart does that, or a second node with the key.
+    OtherProcess {
+        /// The peer.
+        peer: PeerId,
+        /// True if this process had called before the other one did: both run.
+        back: bool,
+    },
     /// Seal something for the peer now, a keepalive if there is nothing else: it tells the peer
     /// that the new keys work, and the peer seals under the old ones until then.
     NeedKeepalive {
@@ -320,6 +328,7 @@ impl Event {
     pub fn peer(&self) -> PeerId {
         match *self {
             Event::Established { peer, .. }
+            | Event::OtherProcess { peer, .. }
             | Event::NeedKeepalive { peer }
             | Event::Expired { peer }
             | Event::Failed { peer }

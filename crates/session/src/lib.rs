@@ -39,6 +39,7 @@ mod owners;
 mod parts;
 mod peer;
 mod places;
+mod process;
 mod races;
 pub mod replay;
 mod seen;

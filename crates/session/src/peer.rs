@@ -10,6 +10,7 @@ use crate::config::Role;
 use crate::cookie::Cookie;
 use crate::noise::Initiator;
 use crate::outer::{Lead, OuterSeal};
+use crate::process::Processes;
 use crate::seen::Name;
 use crate::slots::Index;
 use crate::timers::NEXT_KEEP;
@@ -57,8 +58,9 @@ pub(crate) struct Unconfirmed {
     pub(crate) index: Index,
     /// When the request was answered.
     pub(crate) since: Time,
-    /// The request's timestamp.
+    /// The request's timestamp, and the process that made it.
     pub(crate) timestamp: u64,
+    pub(crate) incarnation: u64,
     pub(crate) name: Name,
 }
 
@@ -192,6 +194,7 @@ pub(crate) struct Peer<E> {
     pub(crate) recheck: Recheck,
     pub(crate) cookie: Option<(Cookie, Time)>,
     pub(crate) records: Records,
+    pub(crate) processes: Processes,
     /// What stands in the machine's timers for this peer.
     pub(crate) deadline: Option<Time>,
 }
@@ -219,6 +222,7 @@ impl<E: Copy> Peer<E> {
             recheck: Recheck::default(),
             cookie: None,
             records: Records::default(),
+            processes: Processes::default(),
             deadline: None,
         }
     }
@@ -341,14 +345,26 @@ mod tests {
         let at = Time::from_millis;
         for timestamp in [40, 10, 20, 30] {
             let index = slots.reserve().unwrap();
-            peer.next.push(Unconfirmed { index, since: at(timestamp), timestamp, name: [0; 16] });
+            peer.next.push(Unconfirmed {
+                index,
+                since: at(timestamp),
+                timestamp,
+                incarnation: 1,
+                name: [0; 16],
+            });
         }
         assert_eq!(peer.make_room(at(100), 9), (false, None));
         let lowest = peer.next[1].index;
         assert_eq!(peer.make_room(at(100), 41), (true, Some(lowest)));
         assert_eq!(peer.make_room(at(100), 1), (true, None));
         let index = slots.reserve().unwrap();
-        peer.next.push(Unconfirmed { index, since: at(100), timestamp: 50, name: [0; 16] });
+        peer.next.push(Unconfirmed {
+            index,
+            since: at(100),
+            timestamp: 50,
+            incarnation: 1,
+            name: [0; 16],
+        });
         let first = peer.next[0].index;
         assert_eq!(peer.make_room(at(5_050), 1), (true, Some(first)));
     }
@@ -376,7 +392,7 @@ mod tests {
             let since = Time::from_millis(timestamp);
             assert!(peer.make_room(since, timestamp).0);
             let index = slots.reserve().unwrap();
-            peer.next.push(Unconfirmed { index, since, timestamp, name: [0; 16] });
+            peer.next.push(Unconfirmed { index, since, timestamp, incarnation: 1, name: [0; 16] });
             peer.note_reached(index, 9);
         }
         assert_eq!(peer.take_reached(own), Some(7));

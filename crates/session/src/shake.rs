@@ -505,8 +505,8 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         if !room {
             return Err(DropReason::HandshakeBudget);
         }
-        let (index, timestamp) = (grant.index, said.timestamp);
-        found.next.push(Unconfirmed { index, since: now, timestamp, name });
+        let (index, timestamp, incarnation) = (grant.index, said.timestamp, said.incarnation);
+        found.next.push(Unconfirmed { index, since: now, timestamp, incarnation, name });
         let terms = Terms {
             role,
             peer,

@@ -454,9 +454,29 @@ impl<C: Ciphers> SessionShard<C> {
         offsets: &[u32],
         len: usize,
     ) -> Result<(), DropReason> {
-        let reject_after = self.reject_after;
         let index = self.current.get(peer.number()).copied().flatten();
         let index = index.ok_or(DropReason::NoSession)?;
+        let spent = self.seal_under(role, now, (peer, index, lane), buf, offsets, len)?;
+        let Some(part) = self.part(index) else { return Ok(()) };
+        part.note.spent = part.note.spent.max(spent);
+        if !core::mem::replace(&mut part.note.sealed, true) && !part.note.opened {
+            self.told.push(index);
+        }
+        Ok(())
+    }
+
+    /// Seals under this session, and notes nothing of it. Returns the lane's highest counter that
+    /// is still free.
+    pub(crate) fn seal_under(
+        &mut self,
+        role: Role,
+        now: Time,
+        (peer, index, lane): (PeerId, Index, u8),
+        buf: &mut [u8],
+        offsets: &[u32],
+        len: usize,
+    ) -> Result<u32, DropReason> {
+        let reject_after = self.reject_after;
         let part = self.parts.get_mut(index.slot()).and_then(Option::as_deref_mut);
         let part = part.filter(|part| part.seals_for(peer, index)).ok_or(DropReason::NoSession)?;
         if now.since(part.created) >= reject_after {
@@ -474,11 +494,7 @@ impl<C: Ciphers> SessionShard<C> {
         let mask = part.peer_mask_hot.get_or_insert_with(|| Box::new(MaskKey::new(mask.expose())));
         let raw = Index::with_lane(part.peer_index, lane);
         seal_run((role, part.suite), (raw, mask), tx, buf, offsets, len, &mut self.scratch)?;
-        part.note.spent = part.note.spent.max(tx.counter);
-        if !core::mem::replace(&mut part.note.sealed, true) && !part.note.opened {
-            self.told.push(index);
-        }
-        Ok(())
+        Ok(tx.counter)
     }
 
     /// Passes `tell` a note of each session that was used since the last time. A note that `tell`

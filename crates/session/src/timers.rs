@@ -54,8 +54,9 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let Some(found) = self.peer_mut(peer) else { return };
         if found.current != Some(index) {
             let Some(next) = found.next.iter().find(|n| n.index == index) else { return };
-            let name = next.name;
+            let (name, incarnation, timestamp) = (next.name, next.incarnation, next.timestamp);
             self.races.end(&name);
+            self.note_process(peer, incarnation, timestamp);
             self.promote(now, peer, index);
         } else if first {
             // The other end has the new keys: nothing is sealed under the old ones from now on.

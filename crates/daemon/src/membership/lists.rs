@@ -113,6 +113,7 @@ impl Worker {
             | RelayEvent::Route(_)
             | RelayEvent::Seen
             | RelayEvent::Width(_)
+            | RelayEvent::Twins(_)
             | RelayEvent::Met(_) => {}
         }
     }

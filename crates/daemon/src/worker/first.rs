@@ -492,6 +492,7 @@ impl Worker {
             }
             RelayEvent::Seen => self.look_at_reach(), // Other addresses may be gone, too.
             RelayEvent::Width(link) => self.note_link(now, self.width_of(link).1),
+            RelayEvent::Twins(link) => self.note_twins(now, link),
             RelayEvent::Route(_) | RelayEvent::Met(_) => {}
         }
         let width = match event {
@@ -510,7 +511,8 @@ impl Worker {
             RelayEvent::LinkDown(id) => link(id, "silent"),
             RelayEvent::Width(id) => link(id, width),
             // The link is up with its first report; until then nothing has changed for anybody.
-            RelayEvent::Established(_) | RelayEvent::Seen | RelayEvent::Met(_) => return,
+            RelayEvent::Established(_) | RelayEvent::Seen => return,
+            RelayEvent::Met(_) | RelayEvent::Twins(_) => return,
             RelayEvent::Route(change) => {
                 let hop = |hop: Option<(_, u32)>| {
                     hop.map(|(id, cost)| NextHop { peer: names.link(id), cost })

@@ -206,6 +206,17 @@ impl Worker {
         node.relay.send_clock(now, link, unix_ms(), ports.at(now));
     }
 
+    /// Writes into the log at once that two nodes have one key, as this link shows.
+    pub(crate) fn note_twins(&mut self, now: Time, link: LinkId) {
+        let Some(view) = self.parts.node.relay.view(link) else { return };
+        let found = faults(&view.notices, now, unix_ms(), "a neighbour");
+        for (what, line) in found.into_iter().filter(|fault| ["two", "twin"].contains(&fault.0)) {
+            if self.parts.journal.may_say(now, what) {
+                tracing::warn!("{line}; `shoal status` says more");
+            }
+        }
+    }
+
     /// Writes into the log what became of covered links.
     fn keep_cover_journal(&mut self, now: Time) {
         let seen: Vec<_> =
