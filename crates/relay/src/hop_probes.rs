@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 
 use shoal_crypto::Ciphers;
 use shoal_session::Endpoints;
-use shoal_wire::{CONTROL_HOP_PROBE, DropReason, HopPlace, HopProbe, LinkId, ProbeStage, Time};
+use shoal_wire::{
+    CONTROL_HOP_PLACE, CONTROL_HOP_PROBE, DropReason, HopPlace, HopProbe, LinkId, ProbeStage, Time,
+};
 
 use crate::hop::{Probe, ProbeView};
 use crate::hops::Hopping;
@@ -79,6 +81,8 @@ impl<C: Ciphers> Relay<C> {
         let mut due = known.asked.take();
         due.extend(known.probe.iter_mut().flat_map(|probe| probe.poll(now)));
         let (own, peer) = (known.hop.own(), known.hop.peer());
+        let names_place = known.probe.as_ref().is_some_and(Probe::names_place);
+        let place = HopPlace::to_bytes(Some(own));
         for said in due {
             let message = (CONTROL_HOP_PROBE, &said.to_bytes()[..]);
             let to = |place: HopPlace| place.endpoint(said.identifier);
@@ -94,8 +98,10 @@ impl<C: Ciphers> Relay<C> {
                     [Some(Endpoints { local: Some(to(own)), ..fixed }), None]
                 }
                 (ProbeStage::Come | ProbeStage::Leave, ..) => continue,
-                _ => {
-                    self.send_control(now, link, &[message], sink);
+                (stage, ..) => {
+                    let messages = [(CONTROL_HOP_PLACE, &place[..]), message];
+                    let first = usize::from(!names_place || stage != ProbeStage::Ask);
+                    self.send_control(now, link, &messages[first..], sink);
                     continue;
                 }
             };

@@ -121,8 +121,8 @@ fn words(found: &HopProbed, on_segment: bool) -> &'static str {
              does not know it, or filters and firewalls drop all of it"
         }
         "moved" => {
-            "nothing is known yet: the prefix is another one since lately, and the neighbour may \
-             still send to the former. Ask again in a minute"
+            "nothing is known yet: the prefix became another one during the probe, and the \
+             neighbour may have sent to the former. Ask again"
         }
         "silent" => "the neighbour did not answer the probe: is it of an older version?",
         "down" => "there is no session with it now: see `shoal peers`",

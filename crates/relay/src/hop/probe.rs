@@ -10,6 +10,9 @@
 //!       <------------------------------- Left        by the link
 //! ```
 //!
+//! Where the node's prefix is another one since lately, an Ask names it first: Heard then shows
+//! that the neighbour knows the prefix, and that Come goes there.
+//!
 //! Each is repeated, since frames get lost: what never came was not let through. The first answer
 //! begins the count anew, so that a long way there and back takes no try from the second direction.
 
@@ -41,8 +44,8 @@ pub struct ProbeView {
     pub came: bool,
     /// What was sent from the address came to it.
     pub left: bool,
-    /// This node's prefix is another one since lately, and the neighbour may have sent to the
-    /// former: that nothing came says nothing.
+    /// This node's prefix became another one, and the neighbour may not know it: that nothing came
+    /// says nothing.
     pub moved: bool,
 }
 
@@ -51,6 +54,8 @@ pub(crate) struct Probe {
     identifier: u64,
     again: Time,
     tries: u32,
+    /// Every Ask before the first answer names the prefix in force.
+    names: bool,
     view: ProbeView,
 }
 
@@ -58,7 +63,12 @@ impl Probe {
     /// `moved`: the neighbour may send to a former prefix.
     pub(crate) fn new(now: Time, identifier: u64, moved: bool) -> Probe {
         let view = ProbeView { moved, ..ProbeView::default() };
-        Probe { identifier, again: now, tries: 0, view }
+        Probe { identifier, again: now, tries: 0, names: true, view }
+    }
+
+    /// True if an Ask is to name this node's place first.
+    pub(crate) fn names_place(&self) -> bool {
+        self.view.moved && !self.view.heard
     }
 
     /// The prefix is another one from now on: what was found says nothing of that.
@@ -66,6 +76,8 @@ impl Probe {
         if !self.view.over {
             let ProbeView { came, left, moved, .. } = &mut self.view;
             (*came, *left, *moved) = (false, false, true);
+            // An answer may be one to an Ask that named no place, or the former.
+            self.names = false;
         }
     }
 
@@ -107,10 +119,11 @@ impl Probe {
         if self.identifier() != Some(said.identifier) {
             return Err(DropReason::BadHop);
         }
-        let ProbeView { heard, came, left, .. } = &mut self.view;
+        let ProbeView { heard, came, left, moved, .. } = &mut self.view;
         match said.stage {
             ProbeStage::Heard if !*heard => {
                 *heard = true;
+                *moved &= !self.names;
                 // The other direction is tried at once, and as often as this one.
                 (self.again, self.tries) = (now, 0);
             }
