@@ -8,12 +8,16 @@
 //! ```
 //!
 //! Routes have a lifetime that is renewed, so that a node that is killed leaves none. Entries of
-//! proxies have none: they carry a number, by which the next start knows those that were left.
-//! Both are gone when the interface goes down for a moment, and are set again with the renewal.
+//! proxies have none: they carry a number, by which the next start of any node with an interface
+//! knows those that were left. Another node's entries carry that number, too; a [`Claim`] tells
+//! that their node runs. Both kinds are gone when the interface goes down for a moment, and are set
+//! again with the renewal.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
 use rtnetlink::packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
@@ -39,6 +43,33 @@ const LIFETIME_S: u32 = 30;
 const RENEW_EVERY: Duration = Duration::from_secs(10);
 /// Entries of proxies that are looked at.
 const LISTED_MAX: usize = 65_536;
+/// Nodes in one network namespace that can claim their entries.
+const CLAIMS_MAX: usize = 8;
+
+/// Held by a node while it keeps entries of proxies: a socket under a name of the network
+/// namespace, which ends with the process, however that ends.
+struct Claim {
+    _socket: UnixDatagram,
+}
+
+impl Claim {
+    fn all() -> impl Iterator<Item = Option<Claim>> {
+        (0..CLAIMS_MAX).map(|number| {
+            let name = format!("shoal-proxies-{number}");
+            let at = std::os::unix::net::SocketAddr::from_abstract_name(name).ok()?;
+            Some(Claim { _socket: UnixDatagram::bind_addr(&at).ok()? })
+        })
+    }
+
+    fn take() -> Option<Claim> {
+        Claim::all().flatten().next()
+    }
+
+    /// True if no node of this network namespace keeps entries of proxies.
+    fn is_free() -> bool {
+        Claim::all().collect::<Vec<_>>().iter().all(Option::is_some)
+    }
+}
 
 /// What there should be.
 #[derive(Clone, PartialEq, Eq)]
@@ -69,6 +100,9 @@ pub(crate) struct InsideKeeper {
     renewed: Option<Instant>,
     /// Proxies that somebody else has set; none before they were looked at.
     foreign: Option<BTreeSet<Ipv6Addr>>,
+    claim: Option<Claim>,
+    /// Entries that a node left here were looked for, though none are wanted.
+    swept: bool,
 }
 
 impl InsideKeeper {
@@ -84,6 +118,7 @@ impl InsideKeeper {
         }
         let Some(Inside { interface, prefix, near, far }) = self.wanted.clone() else {
             self.end(kernel).await;
+            self.sweep_once(kernel).await;
             return Vec::new();
         };
         let Ok(index) = nix::net::if_::if_nametoindex(interface.as_str()) else {
@@ -97,7 +132,9 @@ impl InsideKeeper {
         }
         let mut faults = Vec::new();
         if self.foreign.is_none() {
-            match sweep(kernel, (index, prefix), &far).await {
+            let everywhere = self.claim.is_none() && Claim::is_free();
+            self.claim = self.claim.take().or_else(Claim::take);
+            match sweep(kernel, (index, prefix), &far, everywhere).await {
                 Ok(foreign) => self.foreign = Some(foreign),
                 Err(error) => {
                     faults.push(format!("[hop] inside: proxies can't be listed: {error}"))
@@ -113,6 +150,18 @@ impl InsideKeeper {
         }
         faults.extend(self.add_all(kernel, &all).await);
         faults
+    }
+
+    /// Removes at the start what a node left that was killed, and that had an `inside`.
+    async fn sweep_once(&mut self, kernel: &Handle) {
+        if std::mem::replace(&mut self.swept, true) || !Claim::is_free() {
+            return;
+        }
+        // Whether the kernel has any can't be listed: there is nothing to be done then.
+        let left = proxies().unwrap_or_default().into_iter().filter(|(.., is_ours)| *is_ours);
+        for (index, ip, _) in left {
+            remove(kernel, index, Entry::Far(ip)).await;
+        }
     }
 
     /// Adds what is missing, and renews what is due.
@@ -154,6 +203,7 @@ impl InsideKeeper {
         for entry in std::mem::take(&mut self.held) {
             remove(kernel, self.index, entry).await;
         }
+        self.claim = None;
     }
 }
 
@@ -204,15 +254,17 @@ fn proxy(index: u32, ip: Option<Ipv6Addr>) -> NeighbourMessage {
 }
 
 /// Removes what a node that was killed left on the interface, or anywhere under the prefix, and is
-/// not wanted. Gives what others have set on the interface.
+/// not wanted; `everywhere` if no other node's can be among them. Gives what others have set on the
+/// interface.
 async fn sweep(
     kernel: &Handle,
     (index, prefix): (u32, HopPrefix),
     wanted: &BTreeSet<Ipv6Addr>,
+    everywhere: bool,
 ) -> io::Result<BTreeSet<Ipv6Addr>> {
     let mut foreign = BTreeSet::new();
     for (at, ip, is_ours) in proxies()? {
-        let is_near = at == index || prefix.holds(ip);
+        let is_near = everywhere || at == index || prefix.holds(ip);
         match is_ours {
             true if is_near && !(at == index && wanted.contains(&ip)) => {
                 remove(kernel, at, Entry::Far(ip)).await;
@@ -266,4 +318,63 @@ fn entry(message: &NeighbourMessage) -> Option<(u32, Ipv6Addr, bool)> {
     })?;
     let is_ours = message.attributes.contains(&NeighbourAttribute::Protocol(OURS));
     Some((message.header.ifindex, ip, is_ours))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tun::privileged::in_a_namespace;
+
+    #[test]
+    fn a_start_without_inside_removes_what_a_killed_node_left_and_nothing_else() {
+        in_a_namespace(async |kernel| {
+            let ip = |n: u16| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n);
+            let left = || proxies().unwrap().into_iter().map(|(_, ip, _)| ip).collect::<Vec<_>>();
+            let mut other = kernel.neighbours().add(1, IpAddr::V6(ip(1)));
+            other = other.flags(NeighbourFlags::Proxy);
+            other.execute().await.unwrap();
+            add(kernel, 1, Entry::Far(ip(2))).await.unwrap();
+            // Another node runs, and these may be its own.
+            let claim = Claim::take().unwrap();
+            assert!(InsideKeeper::default().keep(kernel, Some(None)).await.is_empty());
+            assert_eq!(left().len(), 2);
+            drop(claim);
+            let mut keeper = InsideKeeper::default();
+            assert!(keeper.keep(kernel, Some(None)).await.is_empty());
+            assert_eq!(left(), [ip(1)]);
+        });
+    }
+
+    #[test]
+    fn a_start_with_inside_removes_what_was_left_elsewhere_unless_another_node_runs() {
+        in_a_namespace(async |kernel| {
+            let ip = |n: u16| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n);
+            let far = Ipv6Addr::new(0xfd42, 0, 0, 0, 0, 0, 0, 7);
+            let inside = Inside {
+                interface: "lo".into(),
+                prefix: HopPrefix(far.octets()[..8].try_into().unwrap()),
+                near: BTreeSet::new(),
+                far: [far].into(),
+            };
+            // Left on an interface that is not the one inside.
+            let mut ip_tool = std::process::Command::new("ip");
+            let made = ip_tool.args("link add v type veth peer name w".split(' ')).status();
+            assert!(made.unwrap().success());
+            let index = nix::net::if_::if_nametoindex("v").unwrap();
+            let lost = |n| add(kernel, index, Entry::Far(ip(n)));
+            let left = || proxies().unwrap().into_iter().map(|(_, ip, _)| ip).collect::<Vec<_>>();
+            lost(2).await.unwrap();
+            let mut first = InsideKeeper::default();
+            assert_eq!(first.keep(kernel, Some(Some(inside.clone()))).await, [""; 0]);
+            assert_eq!(left(), [far]);
+            lost(3).await.unwrap();
+            let mut second = InsideKeeper::default();
+            assert!(second.keep(kernel, Some(None)).await.is_empty());
+            assert_eq!(left().len(), 2, "the first node runs");
+            first.end(kernel).await;
+            assert_eq!(left(), [ip(3)]);
+            assert!(InsideKeeper::default().keep(kernel, Some(None)).await.is_empty());
+            assert!(left().is_empty());
+        });
+    }
 }
