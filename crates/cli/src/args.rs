@@ -184,6 +184,10 @@ pub struct Check {
     /// whose [[link]] has `hop`; some seconds. Exits with 1 where they can't.
     #[arg(long)]
     pub hop_probe: bool,
+    /// Tell systemd-resolved of the responder of [names], as root in place of a node that runs as
+    /// another user; nothing else is checked. Does nothing without [names] or without resolved.
+    #[arg(long, conflicts_with = "hop_probe")]
+    pub tell_resolved: bool,
 }
 
 const HOSTS_EXAMPLES: &str = "\

@@ -13,10 +13,11 @@ use circuits::Circuits;
 use cover::Cover;
 use mixes::Mixing;
 use serde::Serialize;
-use shoal_daemon::config::{DirectMode, Listen, Setup, spell_place};
+use shoal_daemon::config::{Config, DirectMode, Listen, Setup, spell_place};
 use shoal_daemon::membership::cover::own;
 use shoal_daemon::membership::levels;
 use shoal_daemon::preflight::{self, Refusals};
+use shoal_daemon::tun::dns::tell_resolved;
 use shoal_daemon::tun::subnets::Plan;
 use shoal_wire::Level;
 
@@ -110,6 +111,11 @@ struct Interface {
 /// Reads everything that a start would read, and prints what it would mean.
 pub fn run(common: &Common, args: &Check) -> Result<()> {
     let file = needed_config(common)?;
+    if args.tell_resolved {
+        let config = Config::load(&file);
+        let config = config.map_err(|e| Failure::of(failure::CONFIG, e.to_string()))?;
+        return tell_resolved(&config).map_err(|why| Failure::of(failure::FAILED, why));
+    }
     let setup = load(&file)?;
     if args.hop_probe {
         return hop::probe(common, &setup);

@@ -24,7 +24,7 @@ use arc_swap::ArcSwap;
 use answer::answer;
 pub use book::{Book, reverse_zones};
 use system::Keeper;
-pub use system::{Registration, left_to_operator, register};
+pub use system::{Registration, left_to_operator, register, tell_resolved};
 
 /// Longest question that is looked at in bytes; real ones have less than 100.
 const QUESTION_MAX: usize = 512;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nix::unistd::geteuid;
 
 use super::resolv_conf::{self, Lines};
-use crate::config;
+use crate::config::{self, Config};
 
 /// How long a program may take.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -51,13 +51,8 @@ pub fn register(
     zones: &[String],
 ) -> Result<Option<Registration>, String> {
     let domain = names.domain.as_str();
-    if names.resolved && Path::new("/run/systemd/resolve").exists() {
-        resolvectl(&["dns", interface, &at.to_string()])?;
-        let own = if names.search { domain.to_owned() } else { format!("~{domain}") };
-        let zones: Vec<String> = zones.iter().map(|zone| format!("~{zone}")).collect();
-        let mut words = vec!["domain", interface, &own];
-        words.extend(zones.iter().map(String::as_str));
-        return resolvectl(&words).map(|()| None);
+    if names.resolved && is_resolved_here() {
+        return by_resolved(names, at, interface, zones).map(|()| None);
     }
     if !names.resolved && !names.resolv_conf {
         return Ok(None);
@@ -95,11 +90,49 @@ pub fn register(
     }
 }
 
+/// Tells systemd-resolved, where it runs, of the responder of a node with this configuration that
+/// runs as another user than root. Only root may do so.
+///
+/// # Errors
+/// The interface is not a virtual one of a node, or resolved refuses.
+pub fn tell_resolved(config: &Config) -> Result<(), String> {
+    let (Some(names), Some(interface)) = (&config.names, &config.interface) else { return Ok(()) };
+    if !names.resolved || !is_resolved_here() {
+        return Ok(());
+    }
+    // The file belongs to the node's user, who must not redirect the names of another interface.
+    let name = interface.name.as_str();
+    if !Path::new("/sys/class/net").join(name).join("tun_flags").exists() {
+        return Err(format!(
+            "[interface] name: no node has made {name} here: start the node first"
+        ));
+    }
+    by_resolved(names, names.listen.0.0, name, &[])
+}
+
+fn is_resolved_here() -> bool {
+    Path::new("/run/systemd/resolve").exists()
+}
+
+fn by_resolved(
+    names: &config::Names,
+    at: SocketAddr,
+    interface: &str,
+    zones: &[String],
+) -> Result<(), String> {
+    let domain = names.domain.as_str();
+    resolvectl(&["dns", interface, &at.to_string()])?;
+    let own = if names.search { domain.to_owned() } else { format!("~{domain}") };
+    let zones: Vec<String> = zones.iter().map(|zone| format!("~{zone}")).collect();
+    let mut words = vec!["domain", interface, &own];
+    words.extend(zones.iter().map(String::as_str));
+    resolvectl(&words)
+}
+
 /// The steps that are left to the operator of a node that will start with this configuration. Only
 /// a node of root `may_write` files of the machine.
 pub fn left_to_operator(names: &config::Names, may_write: bool) -> Option<String> {
-    let resolved = || Path::new("/run/systemd/resolve").exists();
-    let is_told = names.resolved && (resolved() || (may_write && resolvconf().is_some()));
+    let is_told = names.resolved && (is_resolved_here() || (may_write && resolvconf().is_some()));
     let is_done = is_told || (names.resolv_conf && may_write);
     let is_wanted = names.resolved || names.resolv_conf;
     let by_hand = || by_hand(names.listen.0.0, names.domain.as_str(), names.search);
