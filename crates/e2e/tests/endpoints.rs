@@ -13,6 +13,7 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use shoal_e2e::machines::Machines;
 use shoal_e2e::text;
 use shoal_lab::network::Family;
 use shoal_lab::site::Site;
@@ -253,6 +254,32 @@ fn ip(network: &Network, words: &[&str]) {
     assert!(ran.status.success(), "{words:?}: {}", text(&ran).1);
 }
 
+/// A mistaken route of the machine leads the datagrams of the link into the node's own interface:
+/// they are packets to no host there.
+#[test]
+fn datagrams_of_a_link_that_enter_the_own_interface_are_dropped_by_name() {
+    if !shoal_e2e::tun_possible() {
+        return;
+    }
+    for (family, bits) in [(Family::Ipv4, 32), (Family::Ipv6, 128)] {
+        let mut net = Net::new(family, "");
+        let network = net.site.network();
+        let called = format!("{}/{bits}", network.ip_of(R1, H1).unwrap());
+        ip(network, &["route", "add", &called, "dev", "shoal0"]);
+        let before = net.sent(H1);
+        let _lost = net.ping(H1, "r1");
+        net.watch(H1);
+        let sent = net.sent(H1) - before;
+        let dropped = net.dropped(H1, "ip_no_host");
+        println!("{family:?}: {sent} bytes in {WATCHED:?}, {dropped} datagrams dropped");
+        // Handshakes that nobody answers; in a loop it would be gigabytes.
+        assert!(sent <= 100 * BYTES_MAX, "{family:?}: {sent} bytes");
+        assert!(dropped > 0, "{family:?}: none entered the interface");
+        ip(net.site.network(), &["route", "del", &called, "dev", "shoal0"]);
+        net.wait();
+    }
+}
+
 /// DHCP brings an address after the node has started.
 #[test]
 fn a_node_waits_for_the_address_at_which_it_is_to_listen() {
@@ -280,4 +307,53 @@ fn a_node_waits_for_the_address_at_which_it_is_to_listen() {
         let warnings = net.site.status(H1).unwrap().warnings;
         assert!(!warnings.iter().any(|warning| warning.contains(&said)), "{warnings:?}");
     }
+}
+
+/// Two machines on a line without any address but those that the kernel makes, and two interfaces
+/// each, so that an address without its interface leads nowhere.
+#[test]
+fn a_router_is_called_at_a_link_local_address_of_a_named_interface() {
+    if !shoal_e2e::namespaces() {
+        return;
+    }
+    let names = ["r1", "h1", "h2"];
+    let mut machines = Machines::new(&names);
+    machines.join(("r1", "eth0"), ("h1", "eth0"));
+    machines.join(("r1", "eth1"), ("h2", "lan0"));
+    machines.join(("h1", "eth1"), ("h2", "eth1"));
+    machines.make_secret();
+    let keys = names.map(|name| machines.make_key(name));
+    let address = |device: &str| {
+        let show = format!("ip -6 -o addr show dev {device} scope link -tentative");
+        let found = || machines.tries("r1", &show).1.split_whitespace().nth(3).map(str::to_owned);
+        machines.until("the kernel makes an address", || found().is_some());
+        found().unwrap().split('/').next().unwrap().to_owned()
+    };
+    let mut hosts = String::new();
+    for (host, (name, key)) in names.iter().zip(&keys).enumerate() {
+        hosts += &format!("[[host]]\nname = \"{name}\"\naddress = \"1.{host}\"\nkey = \"{key}\"\n");
+    }
+    fs::write(machines.file("hosts.toml"), hosts).unwrap();
+    let places = [
+        ("r1", 0, String::new()),
+        ("h1", 1, format!("endpoint = \"[{}%eth0]:7400\"\n", address("eth0"))),
+        ("h2", 2, format!("endpoint = \"[{}%lan0]:7400\"\n", address("eth1"))),
+    ];
+    for (name, host, endpoint) in &places {
+        let link = |peer: &str| format!("[[link]]\npeer = \"{peer}\"\n{endpoint}");
+        let links = if *host == 0 { link("h1") + &link("h2") } else { link("r1") };
+        let config = format!(
+            "[node]\nname = \"{name}\"\naddress = \"1.{host}\"\nkey_file = \"node.key\"\n\
+             network_secret_file = \"../network.key\"\nhosts_file = \"../hosts.toml\"\n\
+             listen = [\"[::]:7400\"]\ncontrol_socket = \"control.sock\"\n{links}"
+        );
+        fs::write(machines.folder(name).join("node.toml"), config).unwrap();
+    }
+    names.iter().for_each(|name| machines.start(name));
+    let is_up = || machines.ask("r1", &["status"]).is_some_and(|s| s["status"]["links_up"] == 2);
+    machines.until("both links are up", is_up);
+    let (done, said) = machines.command("h1", &["ping", "h2", "--count", "3"]);
+    assert!(done, "{said}");
+    let peers = machines.command("h1", &["peers"]).1;
+    assert!(peers.contains("fe80::"), "{peers}");
 }
