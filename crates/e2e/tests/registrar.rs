@@ -312,15 +312,34 @@ fn a_backup_of_router_and_registrar_that_is_put_back_signs_no_number_twice() {
 
 #[test]
 fn a_ledger_without_its_last_withdrawal_lets_nobody_in_by_it() {
+    older_ledger(&["ledger"]);
+}
+
+/// The node beside the registrar keeps the ledger's end, too.
+#[test]
+fn a_ledger_put_back_with_its_note_lets_nobody_in_by_what_was_withdrawn() {
+    older_ledger(&["ledger", "ledger.end"]);
+}
+
+fn older_ledger(files: &[&str]) {
     let mut world = World::new();
-    let (leaked, ledger) = (world.invite(&[]), world.path("r1/registrar/ledger"));
-    let older = fs::read(&ledger).unwrap();
+    let (leaked, folder) = (world.invite(&[]), world.path("r1/registrar"));
+    let backup = files.iter().map(|file| (folder.join(file), fs::read(folder.join(file)).unwrap()));
+    let backup: Vec<_> = backup.collect();
     world.invite(&["--uses", "2"]);
     withdraw_single(&world);
+    let len = fs::metadata(folder.join("ledger")).unwrap().len();
+    let kept = || fs::read_to_string(world.path("r1/network.ledger")).unwrap_or_default();
+    let began = Instant::now();
+    while !kept().contains(&format!(":{len}:")) {
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?} lacks {len}", kept());
+        std::thread::sleep(Duration::from_millis(50));
+    }
     world.end("registrar", "-TERM");
-    fs::write(&ledger, &older).unwrap();
+    backup.iter().for_each(|(file, bytes)| fs::write(file, bytes).unwrap());
     world.start_registrar();
     let (code, said) = world.up("mallory", &leaked, &[]);
+    println!("{code:?}: {said}");
     assert!(code == Some(5) && world.members().is_empty(), "{said}");
     let status = world.ask(&["registrar", "status"]).unwrap().to_string();
     assert!(status.contains("ledger.end") && status.contains("door --new"), "{status}");

@@ -331,6 +331,11 @@ impl<D: Disk> Desk<D> {
         &mut self.disk
     }
 
+    /// Where the ledger is.
+    pub fn disk(&self) -> &D {
+        &self.disk
+    }
+
     /// What is to be done next.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()

@@ -12,7 +12,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use shoal_crypto::{NetworkSecret, VerifyKey};
-use shoal_daemon::control::api::{self, Command, ErrorCode, Reply, secret_proof};
+use shoal_daemon::control::api::{self, Command, ErrorCode, LedgerEnd, Reply, secret_proof};
 use shoal_daemon::control::directory::submission;
 use shoal_daemon::control::socket::{CallError, Connection};
 use shoal_daemon::worker::wake::Outlet;
@@ -35,6 +35,8 @@ pub struct Looked {
     pub has_caught_up: bool,
     /// The other mandates of its list, and how many steps of each it has.
     pub others: Vec<(String, u64)>,
+    /// The end of the registrar's ledger, as it was given to the node last.
+    pub ledger: Option<LedgerEnd>,
 }
 
 /// Part of the registrar's chain that a node has.
@@ -87,6 +89,13 @@ pub trait Node: Send {
     /// As [`Node::look`]; or it refuses them.
     fn give(&mut self, steps: &[Supplement]) -> Result<(), Trouble>;
 
+    /// Has it keep the end of the registrar's ledger.
+    ///
+    /// # Errors
+    ///
+    /// As [`Node::look`].
+    fn keep_ledger(&mut self, end: &LedgerEnd) -> Result<(), String>;
+
     /// The next supplements of another registrar, from this number on.
     ///
     /// # Errors
@@ -112,6 +121,8 @@ struct Have {
     learnt: Learnt,
     /// A secret of the network, if the list names a newer one that is not here.
     asks: Option<NetworkSecret>,
+    /// The end of the ledger that the node is to keep; none before that of the node was compared.
+    ledger: Option<LedgerEnd>,
     changed: bool,
     stopped: bool,
 }
@@ -127,6 +138,8 @@ pub struct Standing {
     pub refused: Option<String>,
     /// Of which mandate.
     pub mandate: Option<MandateId>,
+    /// The end of the registrar's ledger, as the node keeps it.
+    pub ledger: Option<LedgerEnd>,
     /// Whether it was looked at, with whatever result.
     pub looked: bool,
     /// Why it is not reached, or does not give the network's newest secret.
@@ -163,18 +176,23 @@ impl Follower {
         let shared = Arc::new(Shared::default());
         let ours = shared.clone();
         let body = move || {
-            while let Some((version, mandate, steps, learnt, asks)) = shared.next() {
-                let what = (version, mandate);
+            while let Some((version, mandate, steps, learnt, asks, end)) = shared.next() {
+                let what = (version, mandate, end.as_ref());
                 let done = turn(&mut node, &authority, what, &steps, (&news, &learnt));
                 // What the node has counts whether or not it gives the secret.
                 let done = done.map(|has| (has, ask(&mut node, asks.as_ref(), &news).err()));
                 let mut standing = lock(&shared.standing);
                 match done {
-                    Ok(((node_has, has_caught_up), fault)) => {
-                        let (looked, refused) = (true, None);
-                        let new =
-                            Standing { node_has, has_caught_up, refused, mandate, looked, fault };
-                        *standing = new;
+                    Ok((Turned { has: node_has, has_caught_up, ledger }, fault)) => {
+                        *standing = Standing {
+                            node_has,
+                            has_caught_up,
+                            refused: None,
+                            mandate,
+                            ledger,
+                            looked: true,
+                            fault,
+                        };
                     }
                     Err(Trouble { text, refuses }) => {
                         // A node that is away says nothing new.
@@ -191,16 +209,18 @@ impl Follower {
         Ok(Follower(ours))
     }
 
-    /// Says what the registrar has now. It `asks` for a newer secret with one that it knows.
+    /// Says what the registrar has now. It `asks` for a newer secret with one that it knows. The
+    /// node is to keep the end of the `ledger`.
     pub fn set(
         &self,
         (version, mandate): (u64, Option<MandateId>),
         (steps, learnt): (Arc<Vec<Supplement>>, Learnt),
         asks: Option<NetworkSecret>,
+        ledger: Option<LedgerEnd>,
     ) {
         let mut have = lock(&self.0.have);
         let stopped = have.stopped;
-        *have = Have { version, mandate, steps, learnt, asks, changed: true, stopped };
+        *have = Have { version, mandate, steps, learnt, asks, ledger, changed: true, stopped };
         self.0.wake.notify_one();
     }
 
@@ -224,7 +244,14 @@ impl Drop for Follower {
     }
 }
 
-type What = (u64, Option<MandateId>, Arc<Vec<Supplement>>, Learnt, Option<NetworkSecret>);
+type What = (
+    u64,
+    Option<MandateId>,
+    Arc<Vec<Supplement>>,
+    Learnt,
+    Option<NetworkSecret>,
+    Option<LedgerEnd>,
+);
 
 impl Shared {
     /// Waits until there is something new or it is time to look; none at the end.
@@ -234,21 +261,27 @@ impl Shared {
         let waited = self.wake.wait_timeout_while(have, EVERY, idle);
         let mut have = waited.unwrap_or_else(PoisonError::into_inner).0;
         have.changed = false;
-        let asks = have.asks.clone();
+        let (asks, end) = (have.asks.clone(), have.ledger.clone());
         let (steps, learnt) = (have.steps.clone(), have.learnt.clone());
-        (!have.stopped).then_some((have.version, have.mandate, steps, learnt, asks))
+        (!have.stopped).then_some((have.version, have.mandate, steps, learnt, asks, end))
     }
 }
 
-/// Looks at the node and gives it what it lacks; what it has then, and whether it knows what a
-/// neighbour has.
+/// What a node has after a turn.
+struct Turned {
+    has: Option<Has>,
+    has_caught_up: bool,
+    ledger: Option<LedgerEnd>,
+}
+
+/// Looks at the node and gives it what it lacks; says what it has then.
 fn turn(
     node: &mut impl Node,
     authority: &VerifyKey,
-    (version, mandate): (u64, Option<MandateId>),
+    (version, mandate, end): (u64, Option<MandateId>, Option<&LedgerEnd>),
     steps: &[Supplement],
     (news, learnt): (&Outlet<News>, &Learnt),
-) -> Result<(Option<Has>, bool), Trouble> {
+) -> Result<Turned, Trouble> {
     let looked = node.look(version, mandate)?;
     if let Some(bytes) = looked.list {
         let list = List::open(authority, &bytes).map_err(|e| format!("the node's list: {e}"))?;
@@ -258,7 +291,11 @@ fn turn(
     let given = give(node, mandate, looked.has, steps);
     // One's own supplements don't wait for others': what is missing the next look brings.
     let _later = learn(node, &looked.others, (news, learnt));
-    given.map(|has| (has, looked.has_caught_up))
+    if let Some(end) = end.filter(|end| looked.ledger.as_ref() != Some(*end)) {
+        // What it does not keep now the next turn gives it again.
+        let _later = node.keep_ledger(end);
+    }
+    given.map(|has| Turned { has, has_caught_up: looked.has_caught_up, ledger: looked.ledger })
 }
 
 /// Gives the node what it lacks; what it has then. One that has another chain gets nothing: what
@@ -417,7 +454,15 @@ impl Node for ByControl {
         let newer = has.version > version;
         let list = newer.then(|| self.list(has.version, has.len)).transpose()?;
         let has_caught_up = has.has_caught_up;
-        Ok(Looked { list, has: of_mandate, has_caught_up, others })
+        let ledger = has.ledger.filter(|end| Some(&end.mandate) == id.as_ref());
+        Ok(Looked { list, has: of_mandate, has_caught_up, others, ledger })
+    }
+
+    fn keep_ledger(&mut self, end: &LedgerEnd) -> Result<(), String> {
+        match self.call(Command::Ledger(end.clone()))? {
+            Reply::Ok => Ok(()),
+            _ => Err(ANOTHER.into()),
+        }
     }
 
     fn give(&mut self, steps: &[Supplement]) -> Result<(), Trouble> {

@@ -12,6 +12,7 @@ struct Fake {
     is_other: bool,
     calls: usize,
     others: Vec<(String, u64)>,
+    ledger: Option<LedgerEnd>,
 }
 
 impl Node for Fake {
@@ -24,7 +25,12 @@ impl Node for Fake {
         let last = steps(self.has).last().map_or([2; 32], Supplement::digest);
         let head = if self.is_other { [9; 32] } else { last };
         let has = Some(Has { steps: self.has, head });
-        Ok(Looked { list: None, has, has_caught_up: false, others })
+        Ok(Looked { list: None, has, has_caught_up: false, others, ledger: self.ledger.clone() })
+    }
+
+    fn keep_ledger(&mut self, end: &LedgerEnd) -> Result<(), String> {
+        self.ledger = Some(end.clone());
+        Ok(())
     }
 
     fn give(&mut self, steps: &[Supplement]) -> Result<(), Trouble> {
@@ -68,10 +74,11 @@ fn a_node_gets_what_it_lacks_whatever_it_had() {
     let waker = Waker::new().unwrap();
     let (lists, _inbox) = channel(1, &waker);
     let all = steps(STEPS_AT_ONCE as u64 + 5);
+    let end = LedgerEnd { mandate: "m".into(), len: 9, sum: "s".into() };
     let turn = |node: &mut Fake, steps: &[Supplement]| {
-        let what = (1, Some(MandateId([2; 32])));
+        let what = (1, Some(MandateId([2; 32])), Some(&end));
         let done = super::turn(node, &authority, what, steps, (&lists, &Learnt::new()));
-        done.map(|(has, _)| has.map(|has| has.steps)).map_err(|trouble| trouble.text)
+        done.map(|turned| turned.has.map(|has| has.steps)).map_err(|trouble| trouble.text)
     };
     assert_eq!(turn(&mut node, &all[..3]), Err("away".into()));
     assert_eq!(turn(&mut node, &all[..3]), Ok(Some(3)));
@@ -85,6 +92,7 @@ fn a_node_gets_what_it_lacks_whatever_it_had() {
     // The node has another chain, as from an older copy of the ledger.
     (node.has, node.is_other, node.calls) = (2, true, 0);
     assert_eq!((turn(&mut node, &all), node.calls), (Ok(Some(2)), 0));
+    assert_eq!(node.ledger, Some(end));
 }
 
 #[test]
@@ -95,7 +103,7 @@ fn what_other_registrars_signed_is_passed_on_as_far_as_it_is_missing() {
     let mut node = Fake { others: others.into(), ..Fake::default() };
     let mut turn = |learnt: [(&str, u64); 2]| {
         let learnt = learnt.map(|(id, n)| (id.to_owned(), n)).into();
-        super::turn(&mut node, &authority, (1, None), &[], (&outlet, &learnt)).unwrap();
+        super::turn(&mut node, &authority, (1, None, None), &[], (&outlet, &learnt)).unwrap();
         let mut all: Vec<u8> = Vec::new();
         while let Some(news) = inbox.take() {
             let News::Steps(steps) = news else { panic!("something else") };
@@ -118,7 +126,7 @@ fn what_a_node_has_is_told_though_it_does_not_give_the_secret() {
     let follower = Follower::start(node, authority, outlet).unwrap();
     let mandate = Some(MandateId([2; 32]));
     let secret = Some(NetworkSecret([5; 32]));
-    follower.set((1, mandate), (Arc::new(steps(3)), Learnt::new()), secret);
+    follower.set((1, mandate), (Arc::new(steps(3)), Learnt::new()), secret, None);
     let began = std::time::Instant::now();
     let standing = loop {
         let standing = follower.standing();

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -16,6 +16,8 @@ pub struct LedgerFile {
     file: Flock<File>,
     note: Note,
     len: u64,
+    /// Its length when it was opened.
+    opened: u64,
     /// Bytes of a failed write that could not be cut off again stand behind `len`.
     is_torn: bool,
 }
@@ -47,7 +49,7 @@ impl LedgerFile {
         let note = Note::of(path);
         let past = note.read(&bytes[..ledger.end.len()], &ledger);
         let is_torn = bytes.len() as u64 > len;
-        let mut opened = LedgerFile { file, note, len, is_torn };
+        let mut opened = LedgerFile { file, note, len, opened: len, is_torn };
         opened.mend().with_context(at)?;
         if past.older.is_none() {
             opened.note.write(ledger.end.len() as u64, ledger.end.sum());
@@ -58,6 +60,26 @@ impl LedgerFile {
     /// Notes that the ledger is still in use, so that a start soon after goes on at once.
     pub fn touch(&mut self) {
         self.note.touch();
+    }
+
+    /// Its length, and its last sum as hex; none of a ledger that is an older copy.
+    pub fn end(&self) -> Option<(u64, String)> {
+        let (len, sum) = self.note.end?;
+        Some((len, format!("{:016x}", u64::from_be_bytes(sum))))
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// True if it had this end, of `sum` as hex, when it was opened or before.
+    pub fn had(&self, len: u64, sum: &str) -> bool {
+        let mut last = [0; SUM_LEN];
+        let at = len.checked_sub(SUM_LEN as u64);
+        let read = at.map(|at| self.file.read_exact_at(&mut last, at));
+        let is_there = len <= self.opened && read.is_some_and(|read| read.is_ok());
+        len == 0 || (is_there && format!("{:016x}", u64::from_be_bytes(last)) == sum)
     }
 
     /// Cuts off what stands behind the end.
@@ -76,6 +98,9 @@ impl LedgerFile {
 pub struct Past {
     /// Bytes that it has, and bytes that it had: it is an older copy, or another ledger.
     pub older: Option<(usize, usize)>,
+    /// True if its end was noted beside it. The owner removes the note of a ledger whose newest
+    /// copy is lost.
+    pub is_noted: bool,
     /// Whether it is new, or was in use a moment ago, so that no backup was put back meanwhile.
     pub is_recent: bool,
 }
@@ -109,13 +134,13 @@ impl Note {
             // A ledger without steps and without a note is a new one.
             let is_step = |record: &Record| matches!(record, Record::Step { .. });
             let is_recent = !ledger.records.iter().any(is_step);
-            return Past { older: None, is_recent };
+            return Past { older: None, is_noted: false, is_recent };
         };
         let had = usize::try_from(len).unwrap_or(usize::MAX);
         let was = End::was(bytes, had, &sum.to_be_bytes());
         let age_s = (unix_ms() / 1_000).checked_sub(used);
         let is_recent = was && age_s.is_some_and(|age_s| age_s <= RECENT_S);
-        Past { older: (!was).then_some((bytes.len(), had)), is_recent }
+        Past { older: (!was).then_some((bytes.len(), had)), is_noted: true, is_recent }
     }
 
     fn write(&mut self, len: u64, sum: [u8; SUM_LEN]) {
@@ -200,17 +225,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger");
         let (mut file, ledger, past) = LedgerFile::open(&path).unwrap();
-        assert_eq!(past, Past { older: None, is_recent: true }, "it is new");
+        assert_eq!(past, Past { older: None, is_noted: false, is_recent: true }, "it is new");
         let (first, end) = ledger.end.append(&record(1));
         let (second, _) = end.append(&record(2));
         file.append(&first).unwrap();
         file.append(&second).unwrap();
         drop(file);
         let past = || LedgerFile::open(&path).unwrap().2;
-        assert_eq!(past(), Past { older: None, is_recent: true });
+        assert_eq!(past(), Past { older: None, is_noted: true, is_recent: true });
         std::fs::write(&path, &first).unwrap();
-        let older =
-            Past { older: Some((first.len(), first.len() + second.len())), is_recent: false };
+        let older = Past {
+            older: Some((first.len(), first.len() + second.len())),
+            is_noted: true,
+            is_recent: false,
+        };
         assert_eq!((past(), past()), (older, older), "also the next time");
         let (other, _) = end.append(&record(3));
         std::fs::write(&path, [&first[..], &other].concat()).unwrap();
@@ -223,7 +251,25 @@ mod tests {
         let used = text.split_whitespace().nth(1).unwrap();
         let long_ago = text.replace(used, "1700000000");
         std::fs::write(&note, long_ago).unwrap();
-        assert_eq!(past(), Past { older: None, is_recent: false });
+        assert_eq!(past(), Past { older: None, is_noted: true, is_recent: false });
+    }
+
+    #[test]
+    fn ends_that_the_ledger_had_are_told_from_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger");
+        let (mut file, ledger, _) = LedgerFile::open(&path).unwrap();
+        let (first, end) = ledger.end.append(&record(1));
+        file.append(&first).unwrap();
+        let of_first = file.end().unwrap();
+        file.append(&end.append(&record(2)).0).unwrap();
+        let of_second = file.end().unwrap();
+        drop(file);
+        let had = |(len, sum): &(u64, String)| LedgerFile::open(&path).unwrap().0.had(*len, sum);
+        assert_eq!([had(&of_first), had(&of_second)], [true; 2]);
+        assert!(!had(&(of_first.0, of_second.1.clone())));
+        std::fs::write(&path, &first).unwrap();
+        assert_eq!([had(&of_first), had(&of_second)], [true, false]);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use shoal_crypto::PublicKey;
 use shoal_daemon::config::keys;
+use shoal_daemon::control::api::LedgerEnd;
 use shoal_daemon::control::log::Log;
 use shoal_daemon::control::socket::{FromControl, Owner, Server, Wake, check_free};
 use shoal_daemon::files::reading;
@@ -80,8 +81,11 @@ struct Process {
     newest: Newest,
     follower: Follower,
     bytes_out: u64,
-    /// Steps and list that the follower was told of, and whether it asks for a secret.
-    told: (u64, u64, bool),
+    /// Steps and list that the follower was told of, whether it asks for a secret, and the length
+    /// of the ledger whose end the node is to keep.
+    told: (u64, u64, bool, Option<u64>),
+    /// The ledger was compared with the end that the node keeps, and had it.
+    compared: Option<bool>,
     /// Steps of others that it was told of.
     told_learnt: Vec<(MandateId, u64)>,
     /// Why the ledger may not be the newest one, as the log has it.
@@ -129,7 +133,7 @@ impl Process {
         // A warning may name a folder; nothing else that names anybody is logged.
         warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         let newest = Newest::new(config.path(&config.list_file));
-        let (bytes_out, told) = (0, (u64::MAX, 0, false));
+        let (bytes_out, told) = (0, (u64::MAX, 0, false, None));
         let mut process = Process {
             config,
             desk,
@@ -147,6 +151,8 @@ impl Process {
             follower,
             bytes_out,
             told,
+            // Without a note the ledger counts, whatever the node keeps.
+            compared: (!past.is_noted).then_some(true),
             told_learnt: Vec::new(),
             said_doubt: None,
             signs_at,
@@ -327,6 +333,15 @@ impl Process {
         if let Some((mandate, has)) = standing.mandate.zip(standing.node_has) {
             self.desk.set_known(mandate, has.steps, has.head);
         }
+        if standing.mandate.is_some() && self.compared.is_none() {
+            let (disk, kept) = (self.desk.disk_mut(), standing.ledger);
+            let (has, older) = (disk.len(), kept.filter(|end| !disk.had(end.len, &end.sum)));
+            self.compared = Some(older.is_none());
+            if let Some(older) = older {
+                let len = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+                self.desk.set_older(len(has), len(older.len));
+            }
+        }
         self.desk.set_refused(standing.refused);
         let doubt = self.desk.doubt().map(|doubt| doubt.to_string());
         if let Some(doubt) = doubt.as_ref().filter(|_| self.said_doubt.is_none()) {
@@ -347,14 +362,22 @@ impl Process {
     fn tell_follower(&mut self) {
         let register = self.desk.register();
         let asks = self.secrets.asks(&self.desk);
-        let now = (register.map_or(0, Register::len), self.desk.list_version(), asks.is_some());
+        let mandate = register.map(Register::id);
+        let end = self.desk.disk().end().filter(|_| self.compared == Some(true));
+        let steps = register.map_or(0, Register::len);
+        let len = end.as_ref().map(|(len, _)| *len);
+        let now = (steps, self.desk.list_version(), asks.is_some(), len);
         if now != self.told || !self.desk.learnt().eq(self.told_learnt.iter().copied()) {
             let steps = Arc::new(register.map(Register::steps).unwrap_or_default().to_vec());
-            let what = (now.1, register.map(Register::id));
+            let what = (now.1, mandate);
+            let end = mandate.zip(end).map(|(mandate, (len, sum))| {
+                let mandate = mandate.to_string();
+                LedgerEnd { mandate, len, sum }
+            });
             self.told = now;
             self.told_learnt = self.desk.learnt().collect();
             let learnt = self.told_learnt.iter().map(|(id, steps)| (id.to_string(), *steps));
-            self.follower.set(what, (steps, learnt.collect()), asks);
+            self.follower.set(what, (steps, learnt.collect()), asks, end);
         }
     }
 }

@@ -109,6 +109,7 @@ fn remove(config: &Config) -> Result<Vec<PathBuf>> {
             authority.kept_file(),
             authority.chains_file(),
             authority.secrets_file(),
+            authority.ledger_end_file(),
         ];
         files.splice(0..0, authority.list_file.iter().cloned().chain(state));
     }

@@ -452,6 +452,11 @@ impl Authority {
         self.chains_file.clone().unwrap_or_else(beside)
     }
 
+    /// Where the end of the ledger of the registrar beside this node is kept.
+    pub fn ledger_end_file(&self) -> PathBuf {
+        self.seen_file.with_file_name("network.ledger")
+    }
+
     /// Where secrets of the network that neighbours handed on are kept.
     pub fn secrets_file(&self) -> PathBuf {
         let beside = || self.seen_file.with_file_name("network.secrets");

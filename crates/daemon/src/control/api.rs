@@ -41,7 +41,7 @@ pub use circuits::{
 };
 pub use cover::{Cover, CoverTier, Covered};
 pub use directory::{
-    Directory, Hidden, LIST_PART_MAX, ListPart, STEPS_REPLY_MAX, Steps, secret_proof,
+    Directory, Hidden, LIST_PART_MAX, LedgerEnd, ListPart, STEPS_REPLY_MAX, Steps, secret_proof,
 };
 pub use host::{HOSTS_MAX, Host, Hosts};
 pub use interface::{Behind, Interface};
@@ -233,6 +233,8 @@ pub enum Command {
         /// `secret_proof` of a secret that the node knows, too, as base64.
         proof: String,
     },
+    /// The end of the registrar's ledger, to be kept for it; answered by [`Reply::Ok`].
+    Ledger(LedgerEnd),
     /// Asks a registrar, which is no node; answered by [`Reply::Registrar`].
     Registrar {
         /// What.

@@ -124,6 +124,7 @@ impl Worker {
             Command::Directory => directory::directory(&self.parts, now),
             Command::List { version, skip } => directory::list(&self.parts, *version, *skip),
             Command::Steps { mandate, first } => directory::steps(&self.parts, mandate, *first),
+            Command::Ledger(end) => directory::keep_ledger(&mut self.parts, end),
             Command::Secret { proof } => directory::secret(&self.parts, proof),
             Command::Send { host, files: list } => match names.find(host) {
                 None => names.unknown(host),

@@ -6,7 +6,8 @@ use shoal_directory::{MandateId, SUPPLEMENT_LEN_MAX, Supplement};
 use shoal_wire::Time;
 
 use crate::control::api::{
-    Command, Directory, ErrorCode, Hidden, LIST_PART_MAX, ListPart, Reply, STEPS_REPLY_MAX, Steps,
+    Command, Directory, ErrorCode, Hidden, LIST_PART_MAX, LedgerEnd, ListPart, Reply,
+    STEPS_REPLY_MAX, Steps,
 };
 use crate::membership::chains::STEPS_MAX;
 use crate::membership::standing::hex;
@@ -33,7 +34,18 @@ pub(crate) fn directory(parts: &Parts, now: Time) -> Reply {
         issued_unix_s: list.content().issued_unix_s,
         mandates: status.mandates,
         has_caught_up: authority.has_caught_up(),
+        ledger: authority.ledger.end().cloned(),
     }))
+}
+
+/// Keeps the end of the registrar's ledger.
+pub(crate) fn keep_ledger(parts: &mut Parts, end: &LedgerEnd) -> Reply {
+    let Some(authority) = &mut parts.authority else { return none() };
+    match authority.keep_ledger(end) {
+        Ok(true) => Reply::Ok,
+        Ok(false) => Reply::error(ErrorCode::Busy, "the disk is slow: ask again"),
+        Err(why) => Reply::error(ErrorCode::Mandate, why),
+    }
 }
 
 /// A part of the list.
@@ -101,8 +113,9 @@ pub fn submission(steps: &[Supplement]) -> Command {
 impl Command {
     /// Whether a registrar asks it of its node.
     pub(crate) fn is_of_registrar(&self) -> bool {
-        use Command::{Directory, List, Secret, Steps, Supplements};
-        matches!(self, Directory | List { .. } | Secret { .. } | Steps { .. } | Supplements { .. })
+        use Command::{Directory, Ledger, List, Secret, Steps, Supplements};
+        let asks = matches!(self, Directory | List { .. } | Secret { .. } | Steps { .. });
+        asks || matches!(self, Ledger(_) | Supplements { .. })
     }
 }
 

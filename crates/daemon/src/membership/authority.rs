@@ -23,10 +23,12 @@ use shoal_edge::HostId;
 use shoal_wire::Time;
 
 use crate::config::{Config, LinkPeer, Links, keys};
+use crate::control::api::LedgerEnd;
 use crate::control::journal;
 use crate::membership::chains::{ChainFile, Supplements};
 use crate::membership::hosts::{Host, Hosts};
 use crate::membership::known;
+use crate::membership::ledger_end::LedgerMemory;
 use crate::membership::secrets::{SecretFiles, Secrets};
 use crate::membership::seen::Seen;
 use crate::membership::staleness::{self, Age, Reminder};
@@ -170,6 +172,8 @@ pub struct Authority {
     pub(crate) supplements: Supplements,
     /// The network's secrets.
     pub(crate) secrets: Secrets,
+    /// The end of the ledger of the registrar beside this node.
+    pub(crate) ledger: LedgerMemory,
     /// The thread that watches the list's file as long as this lives.
     pub(crate) watcher: Option<Watcher>,
 }
@@ -191,6 +195,8 @@ impl Authority {
         let section = config.authority.as_ref();
         let max_staleness_s = section.map_or(0, |section| section.max_staleness_s);
         let pass_on = section.is_some_and(|section| section.pass_on);
+        let ledger = section.map(|section| config.path(&section.ledger_end_file()));
+        let ledger = ledger.unwrap_or_default();
         let mark = reading.mark;
         let mut directory = Directory::resume(Duration::from_secs(max_staleness_s), mark);
         directory.accept(now, unix_s(), reading.list)?;
@@ -231,6 +237,7 @@ impl Authority {
             fault: reading.fault,
             supplements,
             secrets,
+            ledger: LedgerMemory::open(ledger),
             watcher: None,
             directory,
         };
@@ -257,6 +264,20 @@ impl Authority {
             self.unsaved = !watcher.keep(mark, list.map(List::shared));
         }
         self.save_steps();
+    }
+
+    /// Keeps the end of the registrar's ledger, also for after a restart. False if the thread that
+    /// writes it is busy.
+    ///
+    /// Errors: the end is damaged.
+    pub(crate) fn keep_ledger(&mut self, end: &LedgerEnd) -> Result<bool, String> {
+        let Some(text) = self.ledger.check(end)? else { return Ok(true) };
+        let watcher = self.watcher.as_ref();
+        let kept = watcher.is_some_and(|watcher| watcher.keep_ledger(self.ledger.file(), text));
+        if kept {
+            self.ledger.set(end.clone());
+        }
+        Ok(kept)
     }
 
     /// Reads the list at once, as for a reload.

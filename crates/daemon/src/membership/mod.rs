@@ -10,6 +10,7 @@ pub mod cover;
 pub mod expiry;
 pub mod hosts;
 pub mod known;
+pub mod ledger_end;
 pub mod levels;
 pub(crate) mod lists;
 pub(crate) mod members;

@@ -57,6 +57,8 @@ enum Work {
     KeepSteps { bytes: Vec<u8>, whole: bool },
     /// Keep these secrets for after a restart, of which one is new.
     KeepSecrets(Zeroizing<String>, Option<NetworkSecret>),
+    /// Keep the end of the registrar's ledger for after a restart, in this file.
+    KeepLedger(PathBuf, String),
 }
 
 /// Files that outlast the node.
@@ -185,6 +187,10 @@ impl Watcher {
                         Faults::note(&mut noted().steps, written);
                         continue;
                     }
+                    Ok(Work::KeepLedger(file, text)) => {
+                        write_ledger_end(&file, &text);
+                        continue;
+                    }
                     Ok(Work::KeepSecrets(text, new)) => {
                         let written = kept.secrets.write(&text);
                         let is_written = written.is_ok();
@@ -261,6 +267,11 @@ impl Watcher {
         self.work.try_send(Work::KeepSecrets(text, new)).is_ok()
     }
 
+    /// Keeps the end of the registrar's ledger. False if the thread's queue is full.
+    pub(crate) fn keep_ledger(&self, file: &Path, text: String) -> bool {
+        self.work.try_send(Work::KeepLedger(file.to_path_buf(), text)).is_ok()
+    }
+
     /// Whether the last supplements could not be kept, so that the file is not what it should be.
     pub(crate) fn lost_steps(&self) -> bool {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner).steps.is_some()
@@ -270,6 +281,13 @@ impl Watcher {
     pub fn faults(&self) -> Vec<String> {
         let faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner).clone();
         faults.list.into_iter().chain(faults.steps).chain(faults.secrets).collect()
+    }
+}
+
+/// Without it the end is gone after a restart, until the registrar gives it again.
+fn write_ledger_end(file: &Path, text: &str) {
+    if let Err(error) = seen::replace(file, text.as_bytes()) {
+        tracing::warn!("the end of the registrar's ledger is not kept: {error}");
     }
 }
 

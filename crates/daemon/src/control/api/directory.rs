@@ -29,6 +29,20 @@ pub struct Directory {
     /// missing here.
     #[serde(default)]
     pub has_caught_up: bool,
+    /// The end of the ledger as the registrar beside this node gave it last.
+    #[serde(default)]
+    pub ledger: Option<LedgerEnd>,
+}
+
+/// The end of a registrar's ledger.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LedgerEnd {
+    /// The id of the registrar's mandate, as hex.
+    pub mandate: String,
+    /// Length of the ledger in bytes.
+    pub len: u64,
+    /// The last sum, as 16 hex digits.
+    pub sum: String,
 }
 
 /// A part of the list.
