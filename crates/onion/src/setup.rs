@@ -24,7 +24,11 @@ use crate::layer::LayerSecrets;
 
 /// The role in the labels of the outer seal.
 pub(crate) const ROLE: &[u8] = b"leg";
-const PROLOGUE: &[u8] = b"shoal \x02leg";
+const PROLOGUE: [u8; 10] = {
+    let mut text = *b"shoal -leg";
+    text[6] = shoal_wire::VERSION;
+    text
+};
 const TYPE_CREATE: u8 = 1;
 const TYPE_CREATED: u8 = 2;
 const TYPE_COOKIE: u8 = 3;
@@ -126,7 +130,7 @@ pub(crate) fn begin<C: Ciphers>(
     ephemeral: &Secret<32>,
 ) -> Result<(Initiator, Box<[u8; FIRST_LEN]>), DropReason> {
     let said = Zeroizing::new(offer.to_bytes());
-    let begun = Initiator::start::<C>(PROLOGUE, None, responder, ephemeral.expose(), &said[..]);
+    let begun = Initiator::start::<C>(&PROLOGUE, None, responder, ephemeral.expose(), &said[..]);
     let (initiator, noise) = begun.map_err(|_| DropReason::BadHandshake)?;
     let noise = noise.try_into().map_err(|_| DropReason::BadHandshake)?;
     Ok((initiator, noise))
@@ -237,8 +241,8 @@ impl Create {
         ephemeral: &Secret<32>,
     ) -> Result<Answer, DropReason> {
         let bad = DropReason::BadHandshake;
-        let responder =
-            Responder::read(Pattern::Anonymous, PROLOGUE, own, &self.noise[..]).map_err(|_| bad)?;
+        let responder = Responder::read(Pattern::Anonymous, &PROLOGUE, own, &self.noise[..])
+            .map_err(|_| bad)?;
         let offer = Offer::parse(&responder.payload).map_err(malformed)?;
         let leg = Secret::new(offer.leg);
         bond.grant_key(&leg).open(0, &[], &mut self.sealed).map_err(|_| bad)?;

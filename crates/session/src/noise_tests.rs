@@ -135,7 +135,7 @@ proptest! {
 
 /// That of a link, a lead and no cookie.
 fn golden_prologue() -> Vec<u8> {
-    [b"shoal \x02link".as_slice(), &[6; 16], &[0; 12]].concat()
+    [b"shoal \x03link".as_slice(), &[6; 16], &[0; 12]].concat()
 }
 
 /// Handshake messages that were made from docs/wire.md without this code, both ways round.
@@ -266,7 +266,7 @@ fn golden_anonymous_handshake() {
     let kem = vector("kem-secret");
     let public: [u8; KEM_PUBLIC_LEN] = kem[1_152..1_152 + KEM_PUBLIC_LEN].try_into().unwrap();
     let kem = (KemSecret::from_bytes(&kem).unwrap(), Box::new(public));
-    let state = Symmetric::new(Pattern::Anonymous.name(), b"shoal \x02leg", &hop.dh);
+    let state = Symmetric::new(Pattern::Anonymous.name(), b"shoal \x03leg", &hop.dh);
     // Leg secret, suites AES-256-GCM and AEGIS, 3 places, place 2, ten minutes; a stop-and-go mix
     // of 5 ms, 25 ms at most.
     let offer = [&[21; 32][..], &[5, 3, 2, 60], &[2, 0, 50, 0, 250]].concat();
