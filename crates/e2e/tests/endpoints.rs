@@ -264,7 +264,7 @@ fn datagrams_of_a_link_that_enter_the_own_interface_are_dropped_by_name() {
     for (family, bits) in [(Family::Ipv4, 32), (Family::Ipv6, 128)] {
         let mut net = Net::new(family, "");
         let network = net.site.network();
-        let called = format!("{}/{bits}", network.ip_of(R1, H1).unwrap());
+        let called = format!("{}/{bits}", network.ip_of(H1, R1).unwrap());
         ip(network, &["route", "add", &called, "dev", "shoal0"]);
         let before = net.sent(H1);
         let _lost = net.ping(H1, "r1");

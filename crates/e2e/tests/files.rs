@@ -189,10 +189,11 @@ fn a_stopped_node_ends_a_send_with_a_message_and_a_receiver_waits() {
     assert!(!ended.status.success(), "{:?}", text(&ended));
     assert!(text(&ended).1.contains("file: "), "{:?}", text(&ended));
     assert!(!inbox.join("file").exists());
-    // A receiver waits for its node, and ends when it is told to.
+    // A receiver waits for its node, and ends when it is told to. The file has failed, unless the
+    // node was gone before it could say so.
     send_signal(&receiver, "-INT");
     let ended = end_of(receiver, "receive");
-    assert_eq!(ended.status.code(), Some(130), "{:?}", text(&ended));
+    assert!(matches!(ended.status.code(), Some(0 | 1)), "{:?}", text(&ended));
     assert!(text(&ended).1.contains("waiting until it runs again"), "{:?}", text(&ended));
     // A file that shrinks while it is sent: both ends are told, nothing gets its name.
     net.start("h2");

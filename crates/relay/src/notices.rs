@@ -111,8 +111,9 @@ impl<C: Ciphers> Relay<C> {
         let to = self.sessions.endpoint(PeerId::from(link));
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         let asks = neighbour.notices.note_process(now, back);
-        // A frame besides a schedule would show that the link is covered.
-        let asks = asks && neighbour.cover.is_none();
+        // A frame besides a schedule would show that the link is covered, and one to an address
+        // that was left would follow it from one epoch to the next.
+        let asks = asks && neighbour.cover.is_none() && !self.hops.links.contains_key(&link);
         let is_left = |former: &Endpoints| to.is_some_and(|to| !to.is_same_place(former));
         if let Some(former) = former.filter(|former| asks && is_left(former)) {
             self.end_former(now, link, former, sink);

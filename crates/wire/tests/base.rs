@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use shoal_wire::{
     Address, Candidate, CandidateKind, DirectKind, DirectMessage, DropReason, FirstPayload,
     HandshakePart, Level, LinkKind, Mapping, Mark, Meeting, MirrorAnswer, MirrorRequest,
-    ParseError, Reply, Request, RoutedHeader, SecondPayload, SizeClass, Time, TrafficClass, ip,
-    shake,
+    ParseError, Reply, Request, RoutedHeader, SecondPayload, SizeClass, Time, TrafficClass,
+    VERSION, ip, shake,
 };
 use zerocopy::IntoBytes;
 
@@ -329,9 +329,9 @@ proptest! {
         let noise_1 = [fill; shake::FIRST_LEN];
         let noise_2 = [fill; shake::SECOND_LEN];
         let mut body = match kind {
-            1 => [&[1, 2][..], &cookie, &shown, &noise_1].concat(),
-            2 => [&[2, 2][..], &noise_2].concat(),
-            _ => [&[3, 2][..], &cookie].concat(),
+            1 => [&[1, VERSION][..], &cookie, &shown, &noise_1].concat(),
+            2 => [&[2, VERSION][..], &noise_2].concat(),
+            _ => [&[3, VERSION][..], &cookie].concat(),
         };
         body.resize(body.len() + zeroes, 0);
         let mut again = vec![0xff; body.len()];
