@@ -331,7 +331,7 @@ impl<D: Disk> Desk<D> {
         &mut self.disk
     }
 
-    /// Where the ledger is.
+    /// Store of the ledger.
     pub fn disk(&self) -> &D {
         &self.disk
     }

@@ -267,7 +267,7 @@ impl Shared {
     }
 }
 
-/// What a node has after a turn.
+/// State of a node after a turn.
 struct Turned {
     has: Option<Has>,
     has_caught_up: bool,
@@ -292,7 +292,7 @@ fn turn(
     // One's own supplements don't wait for others': what is missing the next look brings.
     let _later = learn(node, &looked.others, (news, learnt));
     if let Some(end) = end.filter(|end| looked.ledger.as_ref() != Some(*end)) {
-        // What it does not keep now the next turn gives it again.
+        // The next turn gives again what the node does not keep now.
         let _later = node.keep_ledger(end);
     }
     given.map(|has| Turned { has, has_caught_up: looked.has_caught_up, ledger: looked.ledger })

@@ -16,7 +16,7 @@ pub struct LedgerFile {
     file: Flock<File>,
     note: Note,
     len: u64,
-    /// Its length when it was opened.
+    /// Length of the ledger when it was opened.
     opened: u64,
     /// Bytes of a failed write that could not be cut off again stand behind `len`.
     is_torn: bool,
@@ -62,13 +62,13 @@ impl LedgerFile {
         self.note.touch();
     }
 
-    /// Its length, and its last sum as hex; none of a ledger that is an older copy.
+    /// Length of the ledger, and its last sum as hex; none of a ledger that is an older copy.
     pub fn end(&self) -> Option<(u64, String)> {
         let (len, sum) = self.note.end?;
         Some((len, format!("{:016x}", u64::from_be_bytes(sum))))
     }
 
-    /// Its length in bytes.
+    /// Length in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }

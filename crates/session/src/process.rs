@@ -54,7 +54,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     ///
     /// # Errors
     ///
-    /// Those of [`crate::SessionShard::seal_batch`].
+    /// Errors are those of [`crate::SessionShard::seal_batch`].
     pub fn seal_former(
         &mut self,
         now: Time,

@@ -178,7 +178,7 @@ pub struct NodeToml<'a> {
     pub socket: PathBuf,
     /// The group of the registrar's user.
     pub registrar_group: Option<&'a str>,
-    /// Name of the node's virtual interface.
+    /// The node's virtual interface.
     pub interface: Option<&'a InterfaceToml>,
     /// Whether the node keeps its lines in /etc/resolv.conf.
     pub resolv_conf: bool,

@@ -452,7 +452,7 @@ impl Authority {
         self.chains_file.clone().unwrap_or_else(beside)
     }
 
-    /// Where the end of the ledger of the registrar beside this node is kept.
+    /// File with the end of the ledger of the registrar beside this node.
     pub fn ledger_end_file(&self) -> PathBuf {
         self.seen_file.with_file_name("network.ledger")
     }

@@ -1,5 +1,5 @@
-//! The end of the ledger of the registrar beside this node, kept for it: a ledger that was put back
-//! from a backup together with its own note is told by it.
+//! The end of the ledger of the registrar beside this node. The registrar compares its ledger with
+//! this end, and so notices a backup that was put back together with its own note.
 //!
 //! ```text
 //! shoal-ledger-1:<id of the mandate, hex>:<length in bytes>:<last sum, hex>
@@ -34,7 +34,7 @@ impl LedgerMemory {
         self.end.as_ref()
     }
 
-    /// Where it is kept.
+    /// File in which the end is kept.
     pub fn file(&self) -> &Path {
         &self.file
     }

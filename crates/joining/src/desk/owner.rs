@@ -312,7 +312,7 @@ pub enum OwnerError {
     Name {
         /// The name.
         name: String,
-        /// Its fault.
+        /// Fault of the name.
         why: BadName,
     },
     /// An invite's name waits for whoever holds another invite.

@@ -10,8 +10,8 @@
 //!       <------------------------------- Left        by the link
 //! ```
 //!
-//! Where the node's prefix is another one since lately, an Ask names it first: Heard then shows
-//! that the neighbour knows the prefix, and that Come goes there.
+//! An Ask names the node's prefix first if that changed lately. Heard then shows that the
+//! neighbour knows the prefix, and that Come goes there.
 //!
 //! Each is repeated, since frames get lost: what never came was not let through. The first answer
 //! begins the count anew, so that a long way there and back takes no try from the second direction.

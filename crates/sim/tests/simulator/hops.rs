@@ -21,7 +21,7 @@ fn a_day_of_addresses_that_hop_keeps_the_rules() {
 fn links_are_down_no_longer_than_where_addresses_stay() {
     let (mut hopping, mut staying) = (0.0, 0.0);
     for seed in 1..7 {
-        // What a filter costs, or another prefix, addresses that stay don't pay. Hosts call all the
+        // Addresses that stay don't pay for a filter or another prefix. Hosts call all the
         // time: an idle link notices a neighbour's crash at its next keepalive, up to 12 s later.
         let calm = Options { filters: 0, renumberings: 0, ..Options::hopping(seed, 1) };
         let options = Options { pulse_ms: 1_000, crashes: 2, cuts: 2, one_way_cuts: 2, ..calm };

@@ -19,7 +19,7 @@ pub struct Directory {
     pub version: u64,
     /// BLAKE3 of its bytes, as hex.
     pub digest: String,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub len: u64,
     /// When it was signed, in seconds since 1970.
     pub issued_unix_s: u64,

@@ -6,7 +6,7 @@ use super::*;
 #[derive(Default)]
 pub(super) struct Colluders {
     relays: Vec<Address>,
-    /// They play dead on circuits on which they stand beside this relay.
+    /// Relay beside which colluders play dead.
     victim: Option<Address>,
     play: Play,
 }
@@ -45,7 +45,7 @@ impl Colluders {
     }
 }
 
-/// What became of the ends of a host in many networks.
+/// Ends of a host in many networks.
 #[derive(Debug, Default)]
 struct Figures {
     networks: u32,
