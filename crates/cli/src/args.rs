@@ -151,20 +151,22 @@ const REKEY_EXAMPLES: &str = "\
 Example:
   shoal rekey
 
-Name, addresses and groups stay; the registrar that let this machine in signs the new key, and the
-old one is refused everywhere from then on. What is interrupted goes on when the command is
-repeated. Where systemd knows the unit shoal it is restarted; elsewhere restart the node. Once a
-week at most.";
+Name, overlay address, IPv4 address and groups stay; the IPv6 address follows from the key and
+changes. The registrar that let this machine in signs the new key, and all nodes refuse the old one
+from then on. Repeat the command if it was interrupted. Where systemd knows the unit shoal the
+command restarts it; elsewhere restart the node. A member may do so once a week.";
 
 const UP_EXAMPLES: &str = "\
 Examples:
-  shoal up -                                 then paste what `shoal invite` printed
+  shoal up -                          then paste what `shoal invite` printed, and press Ctrl-D
   shoal up --name bob - < invite.txt
-  shoal up                                   start the node of an earlier `shoal up`
+  shoal up - --dir ~/shoal2           make a second node on this machine
+  shoal up                            start the node of an earlier `shoal up`
 
-The machine makes its own key, and checks all that the registrar gives against the invite. What is
-interrupted goes on when the command is repeated, and spends the invite once. Where systemd knows
-the unit shoal it is enabled and started; elsewhere the node runs in the foreground.";
+The invite may have other text around it, as in a mail. The machine makes its own key, and checks
+all that the registrar gives against the invite. Repeat the command if it was interrupted: it
+spends the invite once. Where systemd knows the unit shoal the command enables and starts it;
+elsewhere the node runs in the foreground.";
 
 const NETCHECK_EXAMPLES: &str = "\
 Examples:
@@ -184,8 +186,8 @@ pub struct Check {
     /// whose [[link]] has `hop`; some seconds. Exits with 1 where they can't.
     #[arg(long)]
     pub hop_probe: bool,
-    /// Tell systemd-resolved of the responder of [names], as root in place of a node that runs as
-    /// another user; nothing else is checked. Does nothing without [names] or without resolved.
+    /// Only tell systemd-resolved to ask the responder of [names], which root may do for a node
+    /// that runs as another user. Without [names] or systemd-resolved nothing happens.
     #[arg(long, conflicts_with = "hop_probe")]
     pub tell_resolved: bool,
 }
@@ -284,8 +286,8 @@ pub struct Ping {
     /// Ask each relay of the circuit to the host, one after the other, and then the host.
     #[arg(long)]
     pub hops: bool,
-    /// How many echoes [default: 4, with --hops 1]. `-c 3` means the same as `-n 3`, as with
-    /// ping(8), unless there is a file of that name.
+    /// Number of echoes [default: 4, with --hops 1]. `-c 3` means `-n 3`, as in ping(8), unless
+    /// there is a file with the name 3.
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..))]
     pub count: Option<u32>,
     /// Seconds between echoes.
@@ -309,7 +311,7 @@ beneath them; symbolic links, special files and empty folders in them are skippe
 named. What can't be sent (a name that no receiver takes, a file that can't be read) is named too;
 the rest is sent, and the command fails. Symbolic links named on the command line are followed.
 Files that the receiver has already, with the same content, are not sent again. Standard input from
-a program is first copied to a file without a name in TMPDIR (/tmp), as its length must be known.";
+a program is first copied to a file without a name in TMPDIR (/tmp), to find its length.";
 
 /// What stands behind `send`.
 #[derive(clap::Args, Debug)]
@@ -317,7 +319,7 @@ pub struct Send {
     /// Files or folders; "-" is standard input.
     #[arg(required = true, num_args = 1.., value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Name of the file at the receiver, where one is sent.
+    /// Name that the file gets at the receiver; for a single file.
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub name: Option<String>,
     /// Name of a host in hosts.toml.
@@ -346,8 +348,8 @@ Examples:
 
 A file is written as .NAME-TAG.shoal-part (TAG stands for the sender), and gets its name when it is
 whole, checked and synced. An existing file is refused unless its content is the same or --overwrite
-or --rename is given. An interrupted transfer resumes. While the node is being restarted the command
-waits, and goes on with it.";
+or --rename is given. An interrupted transfer resumes. The command waits while its node is
+restarted, and then goes on.";
 
 /// What stands behind `receive`.
 #[derive(clap::Args, Debug)]

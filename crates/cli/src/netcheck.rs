@@ -81,7 +81,7 @@ fn verdict(found: &Netcheck) -> &'static str {
             "nobody has said where this host is seen: is the link with its router up?"
         }
         (_, None, _) if found.seen.len() > 1 => {
-            "several see this host, and not enough of them to tell whether all do at one endpoint"
+            "several routers or servers see this host, too few to tell whether all see one endpoint"
         }
         (_, None, _) => "one router sees this host, and no other could be asked",
     }
@@ -131,7 +131,7 @@ mod tests {
         assert!(
             !seen("off", 1).contains("nobody") && said("off", None, "unknown").contains("nobody")
         );
-        assert!(seen("on-demand", 2).starts_with("several see"));
+        assert!(seen("on-demand", 2).starts_with("several routers see"));
         assert!(seen("on-demand", 1).starts_with("one router sees"));
         assert!(all[0].starts_with("direct links are off"));
         assert!(all[3].starts_with("each sees this host at another"));

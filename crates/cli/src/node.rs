@@ -274,10 +274,10 @@ fn covered(peer: &Peer) -> Paint {
 
 /// What to check when a neighbour doesn't answer: nodes don't answer callers they don't know.
 const CONNECTING: &str = "\
-connecting: no answer. Does that node run, and does a firewall there, or on the way, let UDP through
-to the port that stands beside it? Has it a
-[[link]] with this node, the same network secret, and each end the other's public key? A member that
-was away while the network's secret changed gets the new one by `shoal network fetch`.";
+connecting: no answer. Does that node run, and does no firewall there or on the way keep UDP from
+the port beside its name? Has it a [[link]] with this node and the same network secret, and has each
+end the other's public key? A member that was away while the network's secret changed gets the new
+one by `shoal network fetch`.";
 /// The same where both ends meet at addresses that follow from the time.
 const MEETING: &str = "\
 connecting: no answer where both ends are to meet. Those addresses follow from the time of day: are

@@ -54,16 +54,16 @@ enum Verb {
     /// End a membership for good: the key can't come back, the name and address can.
     #[command(args = options::of_registrar())]
     Remove(Remove),
-    /// Give the door another secret, so that nobody with an invite of before reaches it.
+    /// Make another secret for the door, which voids all invites given out before.
     #[command(args = [options::registrar(), options::json()])]
     Door(door::Door),
 }
 
 #[derive(Args, Debug)]
 struct Remove {
-    /// Whose.
+    /// Name of the member.
     name: String,
-    /// Withdraw the invite by which it joined, too, if that is still open.
+    /// Also withdraw the invite by which the member joined, if it is still open.
     #[arg(long)]
     withdraw: bool,
 }

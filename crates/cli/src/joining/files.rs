@@ -57,7 +57,7 @@ fn own_folder(dir: &Path, remedy: &str) -> Result<File> {
         }
         () => return Ok(opened),
     };
-    Err(wrong(dir, format!("{why}, so files could be led astray: {fix}; or {remedy}")))
+    Err(wrong(dir, format!("{why}, so another user could put files there: {fix}; or {remedy}")))
 }
 
 /// Files on their way into a folder, locked against another command that does the same.

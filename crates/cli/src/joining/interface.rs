@@ -25,17 +25,17 @@ const OTHER_PORT: u16 = 5_353;
 /// The arguments about the virtual interface.
 #[derive(Args, Debug, Default)]
 pub struct InterfaceArgs {
-    /// Make no virtual interface: programs reach nobody by IP, `shoal send` and `ping` do.
+    /// Make no virtual interface: programs reach nobody by IP; `shoal send` and `shoal ping` work.
     #[arg(long, conflicts_with_all = ["interface", "no_names", "names_at"])]
     no_interface: bool,
-    /// Name of the virtual interface. Without it, shoal0, or the next one that is free.
+    /// Name of the virtual interface [default: the first free one of shoal0, shoal1, ...].
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
     /// Answer no names of hosts, such as bob.shoal.
     #[arg(long, conflicts_with = "names_at")]
     no_names: bool,
-    /// Loopback address at which names of hosts are answered. Without it, 127.0.0.153:53, or the
-    /// next one that is free.
+    /// Loopback address at which names of hosts are answered [default: the first free one of
+    /// 127.0.0.153:53, 127.0.0.154:53, ...].
     #[arg(long, value_name = "IP[:PORT]", value_parser = loopback)]
     names_at: Option<SocketAddr>,
 }
@@ -81,7 +81,7 @@ impl InterfaceArgs {
             return Ok(None);
         }
         tun::check_device("[interface]")
-            .map_err(|e| wrong(format!("{e:#}; or do without one: --no-interface")))?;
+            .map_err(|e| wrong(format!("{e:#}; or make no interface: --no-interface")))?;
         let (name, names) = (self.name()?, self.names()?);
         Ok(Some(InterfaceToml { name, ipv4_bits: None, accept_ipv4: Vec::new(), names }))
     }
@@ -92,15 +92,16 @@ impl InterfaceArgs {
             config::check_interface_name(name).map_err(bad)?;
             if tun::is_interface(name) {
                 return Err(wrong(format!(
-                    "--interface {name}: this machine has that interface already: name another, \
-                     or leave the option out, and a free name is chosen"
+                    "--interface {name}: this machine has that interface already: name another \
+                     one, or leave the option out for a free name"
                 )));
             }
             return Ok(name.clone());
         }
         let mut names = (0..INTERFACES).map(|n| format!("shoal{n}"));
         let free = names.find(|name| !tun::is_interface(name));
-        free.ok_or_else(|| wrong("shoal0 to shoal63 are taken here: --interface NAME".into()))
+        let text = "the interface names shoal0 to shoal63 are taken here: --interface NAME";
+        free.ok_or_else(|| wrong(text.into()))
     }
 
     fn names(&self) -> Result<Option<SocketAddr>> {
@@ -110,8 +111,8 @@ impl InterfaceArgs {
         if let Some(at) = self.names_at {
             let taken = |e: anyhow::Error| {
                 wrong(format!(
-                    "--names-at {at}: {e:#}: name another address, or leave the option out, and a \
-                     free one is chosen; or answer no names: --no-names"
+                    "--names-at {at}: {e:#}: name another address, or leave the option out for a \
+                     free one; --no-names answers no names"
                 ))
             };
             tun::check_names(at).map_err(taken)?;
@@ -124,8 +125,8 @@ impl InterfaceArgs {
         let free = all.into_iter().find(|at| tun::check_names(*at).is_ok());
         free.map(Some).ok_or_else(|| {
             wrong(format!(
-                "names of hosts: no address from {NAMES_AT} on is free here, nor with port \
-                 {OTHER_PORT}: --names-at ADDRESS says another one, --no-names does without"
+                "names of hosts: no address from {NAMES_AT} on is free here, with port \
+                 {OTHER_PORT} neither: name one with --names-at, or answer no names with --no-names"
             ))
         })
     }

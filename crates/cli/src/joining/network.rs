@@ -452,8 +452,8 @@ impl<'a> Plan<'a> {
             if ended.is_some() || began.elapsed() > PATIENCE {
                 let how = ended.map_or_else(|| "no answer in time".into(), |e| e.to_string());
                 let text = format!(
-                    "the network's first node does not run ({how}): set right what is said above, \
-                     and repeat the command; of the network that it began nothing is left"
+                    "the network's first node does not run ({how}): correct what the lines above \
+                     name, and repeat the command. All files of this network were removed again"
                 );
                 return Err(Failure::of(failure::FAILED, text));
             }
@@ -502,8 +502,8 @@ fn chosen(args: &Create) -> Result<Option<InterfaceToml>> {
     let public = args.ipv4.as_ref().filter(|net| is_public(net));
     if let Some(net) = public {
         eprintln!(
-            "shoal: warning: --ipv4 {net} is public: machines that join do without IPv4 unless \
-             they say `shoal up --accept-ipv4 {net}`"
+            "shoal: warning: --ipv4 {net} is public: a machine that joins gets no IPv4 address, \
+             unless it uses `shoal up --accept-ipv4 {net}`"
         );
     }
     let mut interface = args.interface.choose()?;

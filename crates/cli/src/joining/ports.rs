@@ -85,7 +85,7 @@ pub fn own_address() -> Result<IpAddr> {
     let ip = guess().ok_or_else(|| {
         Failure::of(
             failure::USAGE,
-            "where do others call this machine? It has no route that says so: --endpoint IP",
+            "no route of this machine shows the address at which others call it: --endpoint IP",
         )
     })?;
     let only = if shoal_wire::is_private(ip) {
@@ -94,7 +94,7 @@ pub fn own_address() -> Result<IpAddr> {
         ""
     };
     eprintln!(
-        "shoal: others call this machine at {ip}, the address that its routes have{only}; \
+        "shoal: others call this machine at {ip}, the address of its default route{only}; \
          --endpoint IP names another one"
     );
     Ok(ip)

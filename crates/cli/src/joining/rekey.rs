@@ -98,7 +98,7 @@ fn say(
     output::line(&format!("this machine has a new key: {public}"))?;
     output::line(
         "its name, overlay address and IPv4 address stay; its IPv6 address follows from the key, \
-         and is another one from the node's next start on: use its name",
+         so it changes with the node's next start: call this machine by its name",
     )?;
     let words = Service::Node.words(place).join(" ");
     match (runs, restarted) {

@@ -30,26 +30,16 @@ use crate::options::Common;
 use crate::output;
 use crate::units::{lifetime, utc};
 
-const EXAMPLES: &str = "\
-Examples:
-  shoal up -                       reads the invite that you paste, and ends with Ctrl-D
-  shoal up - < invite.txt
-  shoal up SHOAL:1/...             shows the invite for a moment to all users of this machine
-  shoal up - --dir ~/shoal2        a second node
-  shoal up                         starts the node again
-
-The invite may have other text around it, as in a mail.";
 const DAY_S: u64 = 86_400;
 /// The files of a node, in the order in which they are put in place.
 const FILES: [&str; 5] = ["node.key", "network.key", "door.key", "network.list", "node.toml"];
 
 /// The arguments of `shoal up`.
 #[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
 pub struct Up {
-    /// "-" reads the invite from standard input, where no other user sees it. An invite that stands
-    /// here is taken out of the list of processes at once. Without it, the node of an earlier
-    /// `shoal up` starts.
+    /// "-" reads the invite from standard input, where no other user sees it. The command takes an
+    /// invite that stands here out of the list of processes at once. Without INVITE the node of an
+    /// earlier `shoal up` starts.
     #[arg(value_name = "INVITE", num_args = 0..=4_096)]
     invite: Vec<String>,
     /// What this machine is called. Without it, as its host name says, or with a number behind it.
@@ -64,8 +54,9 @@ pub struct Up {
     /// systemd-resolved and resolvconf. Programs then find NAME and NAME.shoal.
     #[arg(long)]
     resolv_conf: bool,
-    /// Take IPv4 addresses of the network that are public, or that this machine reaches by another
-    /// interface, such as 192.168.7.0/24; may be repeated. Without it the node does without IPv4.
+    /// Take IPv4 addresses of the network, such as 192.168.7.0/24, although they are public or this
+    /// machine reaches them by another interface; may be repeated. Without the option the node
+    /// takes no such addresses, and runs by IPv6 alone.
     #[arg(long, value_name = "PREFIX", value_parser = ipv4_prefix)]
     accept_ipv4: Vec<Prefix>,
     /// Leave the start to you, and say how.
@@ -279,8 +270,8 @@ pub fn unanswered(endpoints: &[SocketAddr]) -> impl FnMut(&Event) -> bool + use<
 fn silence_words(endpoints: &[SocketAddr]) -> String {
     let at: Vec<String> = endpoints.iter().map(ToString::to_string).collect();
     format!(
-        "no answer yet from the registrar at {} (UDP): does a firewall there keep UDP from that \
-         port, and does the registrar run? Asking on for 27 s",
+        "no answer yet from the registrar at {} (UDP): does the registrar run, and does no \
+         firewall keep UDP from that port? Asking for another 27 s",
         at.join(" and ")
     )
 }

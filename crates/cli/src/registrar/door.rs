@@ -17,8 +17,8 @@ use crate::output;
 /// The arguments of `shoal registrar door`.
 #[derive(Args, Debug)]
 pub struct Door {
-    /// Make another secret for the door. Invites given out before are void from then on. Members go
-    /// on with the secret that they have.
+    /// Make another secret for the door. The secret holds from the registrar's next start, and
+    /// invites given out before are void then. Members go on with the secret that they have.
     #[arg(long, required = true)]
     new: bool,
 }
@@ -28,9 +28,10 @@ pub fn door(common: &Common, _args: &Door) -> Result<()> {
     let file = common.config.clone().unwrap_or_else(|| PathBuf::from(super::CONFIG));
     let config = super::load(&file)?;
     renew(&config).map_err(|e| Failure::of(failure::FAILED, format!("{e:#}")))?;
-    let text = "the door has another secret from the next start of the registrar on: restart it \
+    let text = "the door's new secret holds from the registrar's next start on: restart it \
                 (`systemctl restart shoal-registrar`, or `shoal registrar run` again). All invites \
-                of before are void then: give out others with `shoal invite`. Members need nothing";
+                given out before are void then: give out new ones with `shoal invite`. Members \
+                have nothing to do";
     match common.json {
         true => Ok(output::json("registrar", &serde_json::json!({ "done": text }))?),
         false => Ok(output::line(text)?),
@@ -46,8 +47,8 @@ fn renew(config: &Config) -> Result<()> {
     let Some(free) = before.iter().position(|path| !path.exists()) else {
         let oldest = before.last().map(|path| at(path)).unwrap_or_default();
         anyhow::bail!(
-            "{} secrets of before are kept, since members know them: remove the oldest, {oldest}, \
-             if all members who joined by it have left, and repeat this",
+            "the registrar keeps {} former door secrets for members who know them, and no more: \
+             once all members who joined by the oldest have left, remove {oldest} and repeat this",
             before.len()
         );
     };
