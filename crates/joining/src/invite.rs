@@ -123,7 +123,7 @@ pub enum InviteError {
         need: usize,
     },
     /// Something stands behind the end.
-    #[error("{0} letters too many touch the end of the invite: copy it again")]
+    #[error("letters that are too many at the end of the invite: {0}; copy the invite again")]
     TooLong(usize),
     /// The text is longer than one with an invite in it should be.
     #[error("this text is too long to look for an invite in it: copy the invite alone")]

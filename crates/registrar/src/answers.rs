@@ -67,9 +67,9 @@ pub fn fault(
 /// Warning to the owner while somebody floods the door.
 pub fn flooded(count: u64) -> String {
     format!(
-        "somebody who has an invite, or had one, floods the door: {count} knocks of a minute came \
+        "somebody with an invite, open or ended, floods the door: {count} knocks in a minute came \
          to nothing. Others get in, since each address and each invite has a share. If it goes on, \
-         `shoal registrar door --new` shuts the invites of before out"
+         void all invites with `shoal registrar door --new`"
     )
 }
 
@@ -178,8 +178,8 @@ impl Now<'_> {
                 format!("; the invite {}, by which it joined, is withdrawn", id(&token))
             }
             Some(token) => format!(
-                "; the invite {0}, by which it joined, is still open, so whoever has it can join \
-                 again with another key: `shoal invite withdraw {0}` ends it",
+                "; the invite {0}, by which it joined, is still open, so the same person can join \
+                 again with another key: `shoal invite withdraw {0}` ends the invite",
                 id(&token)
             ),
         };

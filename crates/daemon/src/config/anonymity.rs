@@ -90,9 +90,9 @@ optional_section! {
         /// missing or late show relays that drop or hold some. "on", "off", or "auto": if the list
         /// gives this host a tier of cover whose schedule is "poisson".
         loops: LoopPolicy = LoopPolicy::Auto, reload no;
-        /// Choice of a host with the preset "hidden" while its link is not covered. "stop": it
-        /// sends no packets, and its schedule never ends because frames are lost. "send": cover
-        /// ends when the path can't carry it, and packets leave as they come.
+        /// Choice of a host with the preset "hidden" while its link is not covered. "stop": the
+        /// host sends no packets, and lost frames never end its schedule. "send": cover ends when
+        /// the path can't carry it, and packets leave as they come.
         without_cover: WithoutCover = WithoutCover::Stop, reload no;
     }
 }

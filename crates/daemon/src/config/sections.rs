@@ -41,7 +41,7 @@ section! {
         /// where there is an `[authority]`.
         #[on = serde(default = "default_hosts_file")]
         hosts_file: PathBuf = default_hosts_file(), reload no;
-        /// UDP sockets for links, each IP:PORT, IPv4 or IPv6; a link-local address bears its
+        /// UDP sockets for links, each IP:PORT, IPv4 or IPv6; a link-local address names its
         /// interface, as in [fe80::1%eth0]:23871. When absent, all addresses of both families and a
         /// port that follows from the node's key (`shoal check` and `shoal pubkey --port` print
         /// it): always the same for this node, and another for most others. No port is common to
@@ -60,7 +60,7 @@ section! {
         control_group: Option<String>, optional "shoal".into(), reload no;
         /// Members of this group, such as the registrar's user, may hand over lists and
         /// supplements, and get the network's secret, at the socket registrar.sock beside
-        /// control_socket. They may not command the node there.
+        /// control_socket. That socket takes no other commands.
         registrar_group: Option<String>, optional "shoal".into(), reload no;
         /// The user that the node becomes once its sockets are open, when started by root. When
         /// absent, it stays who it is.
@@ -100,11 +100,11 @@ section! {
             optional Text(PeerEndpoint::At(NEIGHBOUR)), reload yes;
         /// Longest IP packet that the path to it carries, in bytes, 624 or more. When absent,
         /// handshakes and probes find out whether full frames pass (1,468 bytes over IPv4,
-        /// 1,488 over IPv6); on a path where they don't, each goes as three shorter ones.
+        /// 1,488 over IPv6). If they don't, each full frame goes as three shorter ones.
         mtu: Option<u32>, optional 1_280, reload yes;
-        /// Change the addresses of both ends about so often, "1s" to "1h" (docs/moving-targets.md).
-        /// Both ends must have the key, and the section `hop`; of two times the longer counts. When
-        /// absent, the addresses stay.
+        /// Interval, "1s" to "1h", at which the addresses of both ends change, give or take a
+        /// quarter (docs/moving-targets.md). Both ends must have the key, and the section `hop`; of
+        /// two intervals the longer counts. When absent, the addresses stay.
         hop: Option<Text<HopInterval>>, optional Text(HopInterval(TEN_SECONDS)), reload yes;
         /// Where both ends meet that have no session, at addresses that follow from the time of day
         /// and are used for ten minutes: the neighbour's `[hop] prefix` and its port. Both ends
@@ -304,8 +304,9 @@ optional_section! {
         /// host). Used when this node has one.
         ipv4_bits: u8 = 24, in 8 ..= 32, reload no;
         /// IPv4 networks, such as ["10.9.0.0/24"], that an authority's list may take over on this
-        /// machine though they are public, or overlap what it reaches by other interfaces. Without
-        /// that the node runs without an IPv4 address, and says so.
+        /// machine although they are public, or overlap what the machine reaches by other
+        /// interfaces. A node with an address in any other such network does without IPv4, and
+        /// warns.
         accept_ipv4: Vec<Text<Ipv4Net>> = Vec::new(), reload no;
         /// Networks behind this node, for which it forwards, such as ["10.20.0.0/16"]. Each must
         /// lie in one that the hosts file, or the authority, has for this node. The kernel forwards
@@ -313,8 +314,8 @@ optional_section! {
         prefixes: Vec<Text<Served>> = Vec::new(), reload no;
         /// Which networks behind other hosts programs may reach, and be reached from: those that
         /// the hosts file or the authority has and that lie in one of these; ["all"] for every
-        /// private one that this machine has no route to. The node routes them to its interface;
-        /// one thread keeps CAP_NET_ADMIN for it.
+        /// private one to which this machine has no other route. The node routes them to its
+        /// interface; one thread keeps CAP_NET_ADMIN for that.
         accept_prefixes: Vec<Text<Accepted>> = Vec::new(), reload no;
         /// Let the kernel hand over and take super-frames of many packets, as far as it can.
         /// Without it every packet goes alone: slower by far, and a way around a kernel that gets
@@ -379,14 +380,14 @@ optional_section! {
         /// What stands behind the names of hosts.
         domain: Text<Domain> = Text(Domain("shoal".into())), reload no;
         /// Tell systemd-resolved, where it runs, or else resolvconf (Debian's or openresolv), to
-        /// ask this responder. Taken back when the node stops.
+        /// ask this responder. The node takes that back when it stops.
         resolved: bool = true, reload no;
-        /// Let programs find NAME as NAME.domain too: the domain becomes a search domain of this
-        /// machine, in each of these ways.
+        /// Make the domain a search domain of this machine, so that programs find NAME.shoal by
+        /// NAME, too.
         search: bool = true, reload no;
-        /// Write this responder into /etc/resolv.conf on a machine where neither of them runs,
-        /// look every minute whether it is still there, and take it out when the node stops. The
-        /// node must run as root for it, and `listen` must have port 53.
+        /// Write this responder into /etc/resolv.conf where neither systemd-resolved nor resolvconf
+        /// runs. The node puts it back each minute if another program removed it, and takes it out
+        /// when it stops. The node must run as root, and `listen` must have port 53.
         resolv_conf: bool = false, reload no;
     }
 }

@@ -62,8 +62,8 @@ impl Standing {
 
     /// What is wrong with `what`, such as "cover of a link".
     fn words(self, what: &str) -> Option<String> {
-        let anew = "Mend the path, or have the network's list say a lower tier; `shoal reload` \
-                    begins one anew that is off";
+        let anew = "Mend the path, or have the network's list give a lower tier; `shoal reload` \
+                    begins cover anew";
         match self {
             Standing::Kept => None,
             Standing::OneSided => Some(format!(
@@ -71,8 +71,8 @@ impl Standing {
                  other end, so that the line shows what it sends; does it have the same list?"
             )),
             Standing::Strained(fault) => Some(format!(
-                "{what} goes on, though the path does not carry it: {}. It must not end, since \
-                 the host's preset is \"hidden\". Mend the path, or have the network's list say a \
+                "{what} goes on, though the path does not carry it: {}. Cover must not end, since \
+                 the host's preset is \"hidden\". Mend the path, or have the network's list give a \
                  lower tier",
                 why(fault)
             )),

@@ -165,8 +165,8 @@ impl Journal {
             format!(
                 "{calling} of the neighbours that are called do not answer: does a firewall keep \
                  UDP from their ports, or do they not run? `shoal peers` shows the ports. Else the \
-                 network secret is another one, or their list lacks this node's key; what a member \
-                 missed while it was away it gets by `shoal network fetch`"
+                 network secret is another one, or their list lacks this node's key. After a long \
+                 absence `shoal network fetch` gets the newest secret and list"
             )
         })
     }

@@ -52,7 +52,7 @@ const QUEUE: usize = 1_024;
 pub const TAKEN: &str = "another node answers there already; if it is this one, it runs: see \
                          `shoal status`";
 /// The answer to a command that the registrar's socket does not take.
-const NARROW: &str = "this socket is the registrar's, and takes what a registrar asks alone: \
+const NARROW: &str = "this socket is the registrar's, and takes only commands of a registrar: \
                       command the node at its control socket";
 /// How long a program may take to read one frame.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);

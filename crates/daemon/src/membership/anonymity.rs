@@ -22,12 +22,12 @@ pub fn unhidden(config: &Config, hosts: &Hosts) -> Option<String> {
     }
     let asked = asked(config);
     let so = match config.requires_cover() {
-        true => "it sends no packets",
-        false => "its line shows when it speaks",
+        true => "the host sends no packets",
+        false => "the host's line shows when it speaks",
     };
     cover::own(config, hosts).is_none().then(|| {
         format!(
-            "{asked}: the network's list gives this host no tier of cover, so that {so}: have it \
+            "{asked}: the network's list gives this host no tier of cover, so {so}: have it \
              signed (`shoal authority sign NAME --cover TIER`; in a hosts \
              file cover = \"TIER\" of its [[host]]), or set preset to \"balanced\""
         )

@@ -166,7 +166,7 @@ fn standing_words(state: &str) -> &'static str {
             "the authority's list is too old, so nobody is a member here until a newer one comes: \
              `shoal authority renew` at the authority"
         }
-        _ => "there is no list of the authority's yet, so nobody is a member here",
+        _ => "there is no list of the authority here yet, so nobody is a member",
     }
 }
 

@@ -227,8 +227,8 @@ impl Worker {
 fn other_family(name: &str, at: SocketAddr) -> String {
     let (family, any) = if at.is_ipv6() { ("IPv6", "[::]") } else { ("IPv4", "0.0.0.0") };
     format!(
-        "{name} has {family} addresses alone, and this node listens at none: add \"{any}:PORT\" to \
-         [node] listen"
+        "{name} has {family} addresses alone, and this node does not listen by {family}: add \
+         \"{any}:PORT\" to [node] listen"
     )
 }
 

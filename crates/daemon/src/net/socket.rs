@@ -164,8 +164,8 @@ fn bind(socket: &Socket, listen: SocketAddr) -> io::Result<()> {
         false => set(socket.as_raw_fd(), libc::IPPROTO_IPV6, libc::IPV6_FREEBIND, 1)?,
     }
     tracing::warn!(
-        "[node] listen: no interface has one of the addresses yet; nothing comes or leaves there \
-         until one has it. `shoal status` says which"
+        "[node] listen: no interface has one of these addresses yet, so nothing arrives or leaves \
+         there. `shoal status` names the address"
     );
     socket.bind(&SockAddr::from(listen))
 }

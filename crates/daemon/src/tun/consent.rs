@@ -141,8 +141,7 @@ fn ipv6_route(line: &str) -> Option<Route> {
 pub fn objection(prefix: &Prefix, routes: &[Route]) -> Option<String> {
     if is_public(prefix) {
         return Some(format!(
-            "{prefix} is public: this machine would send what it has for the Internet there into \
-             the network"
+            "{prefix} is public: this machine would send packets for the Internet into the network"
         ));
     }
     let overlaps = |route: &&Route| route.prefix.covers(prefix) || prefix.covers(&route.prefix);
@@ -174,8 +173,8 @@ fn check_overlay(config: &Interface, overlay: &Prefix) -> anyhow::Result<()> {
     match objection(overlay, &routes(config.name.as_str(), overlay)) {
         None => Ok(()),
         Some(why) => bail!(
-            "[interface]: the network's own addresses would take over others of this machine: \
-             {why}; without [interface] (`shoal up --no-interface`) the node runs"
+            "[interface]: the network's own addresses are in use on this machine: {why}; join \
+             another network, or run the node without [interface] (`shoal up --no-interface`)"
         ),
     }
 }

@@ -134,7 +134,7 @@ impl Keeper for RouteKeeper {
         }
         let missing = faults.iter().filter(|fault| fault.starts_with(MISSING)).count();
         let what = match missing {
-            0 => "[interface]: it is not as the node set it".into(),
+            0 => "[interface]: something that the node set at it is missing".into(),
             _ => format!("{MISSING}: {missing} routes are missing"),
         };
         tracing::error!("{}", journal::unnamed(&what, journal::STATUS, faults));

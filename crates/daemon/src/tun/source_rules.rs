@@ -37,8 +37,8 @@ pub(super) async fn add(handle: &Handle, index: u32, own: &[(IpAddr, u8)]) {
     for place in to_set(&own.collect::<Vec<_>>(), &all()) {
         if let Err(e) = set(handle, &place).await {
             tracing::warn!(
-                "[interface]: no rule by source ({e}): of two nodes of one network on this \
-                 machine one is not reached by some addresses"
+                "[interface]: no rule by source ({e}): if two nodes of one network run on this \
+                 machine, one of them can't be reached at some of its addresses"
             );
         }
     }

@@ -43,7 +43,7 @@ pub fn missing(parts: &Parts) -> Vec<String> {
     let missing = bound.into_iter().filter(|at| !is_here(at));
     let said = |at: &SocketAddr| {
         format!(
-            "[node] listen: no interface has the address {}: nothing comes or leaves there until \
+            "[node] listen: no interface has the address {}: nothing arrives or leaves there until \
              one has it; correct the address if it is not this machine's",
             at.ip()
         )

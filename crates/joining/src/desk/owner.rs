@@ -351,12 +351,12 @@ pub enum OwnerError {
     },
     /// The ledger and the node have different supplements with one number.
     #[error(
-        "the supplement with number {number} that the node here has is another one than this \
-         ledger's: this registrar has signed that number twice, from an older copy of the ledger. \
-         Nothing more is signed, since nothing that follows would count. Stop the registrar and \
-         put the newest ledger back; if it is lost, the authority takes the members over (`shoal \
-         authority adopt`) and gives a mandate with another serial (`shoal authority mandate NAME \
-         --anew`); who joined by the ledger here, and is no member elsewhere, joins anew"
+        "this registrar has signed two supplements with the number {number}: the node here has \
+         another one than this ledger, which is an older copy. Nothing more is signed, since no \
+         node would take it in. Stop the registrar and put the newest ledger back. If it is lost, \
+         the authority takes the members over (`shoal authority adopt`) and gives a mandate with \
+         another serial (`shoal authority mandate NAME --anew`). A machine that joined by this \
+         ledger alone joins anew"
     )]
     Diverged {
         /// The number.
@@ -365,9 +365,10 @@ pub enum OwnerError {
     /// The ledger was longer, or another one.
     #[error(
         "this ledger has {has} bytes, and the registrar had written {had}: it is an older copy, \
-         without invites that were used or withdrawn since. Nothing is signed with it. Stop the \
+         which lacks uses and withdrawals of invites. Nothing is signed with it. Stop the \
          registrar and put the newest ledger back. If that is lost, void all invites by `shoal \
-         registrar door --new`, remove the file `ledger.end` beside the ledger, and start again"
+         registrar door --new`, remove the file `ledger.end` beside the ledger, and start the \
+         registrar again"
     )]
     Older {
         /// Bytes that it has.
@@ -380,9 +381,9 @@ pub enum OwnerError {
     NodeRefuses(String),
     /// The registrar has just started.
     #[error(
-        "the registrar has just started, and no neighbour of the node here has said yet what it \
-         knows. It signs from then on, or 30 s after its start: a ledger from a backup would else \
-         sign a number twice. Try again then"
+        "the registrar has just started, and no neighbour of the node here has said yet which \
+         supplements it knows. Until then, or for 30 s, the registrar signs nothing: with a ledger \
+         from a backup it would sign a number twice. Try again later"
     )]
     Early,
     /// The list's mandate does not allow what was signed under it before.

@@ -223,8 +223,8 @@ fn by_resolvconf(program: PathBuf, lines: &Lines, file: &Path) -> Result<Registr
         return Ok(registration);
     }
     // Dropping the registration takes the record back.
-    Err("names: resolvconf leaves out the other servers behind one of the loopback (openresolv: \
-         set resolv_conf_local_only=NO in /etc/resolvconf.conf; Debian: \
+    Err("names: resolvconf drops all servers behind a loopback address (openresolv: set \
+         resolv_conf_local_only=NO in /etc/resolvconf.conf; Debian: \
          TRUNCATE_NAMESERVER_LIST_AFTER_LOOPBACK_ADDRESS=no in /etc/default/resolvconf), or \
          another resolver of this machine is asked first"
         .into())
