@@ -8,8 +8,8 @@ use crate::plan::START;
 
 /// The wall clock at the start of every run, in milliseconds.
 const UNIX_MS: u64 = 1_800_000_000_000;
-/// How far a router's is off at most: routers whose clocks differ by more than their proofs hold
-/// after the next ones come, 40 minutes, believe no route of each other.
+/// Most that a router's clock is off, 20 minutes. Routers whose clocks differ by a day or more
+/// refuse each other's routes.
 const ROUTER_OFF_MS: u64 = 1_200_000;
 
 /// What a wall clock shows that is right, in milliseconds since 1970.

@@ -50,7 +50,7 @@ fn faults(notices: &Notices, now: Time, unix_ms: u64, name: &str) -> Vec<(&'stat
             format!(
                 "the clock of {name} is {differ} {way} this node's: set both; while they differ \
                  by ten minutes or more neither lets the other set circuits up (wrong_clock), by \
-                 an hour or more one refuses the other's routes (bad_route)"
+                 a day or more one refuses the other's routes (bad_route)"
             ),
         ));
     }
