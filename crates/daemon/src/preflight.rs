@@ -197,7 +197,7 @@ fn identities(config: &Config, found: &mut Refusals) {
         match group {
             Ok(Some(group)) if !may_give_to(group.gid) => {
                 found.rights.push(format!(
-                    "[node] {key}: this user is not in {:?}, so it can't give the socket to it",
+                    "[node] {key}: this user is not in the group {:?}, so it can't get the socket",
                     group.name
                 ));
             }

@@ -114,7 +114,7 @@ impl Names {
     pub fn warn_of_nameless(&mut self) {
         let nameless = self.hosts.nameless();
         if nameless != self.nameless && !nameless.is_empty() {
-            let what = format!("{} hosts have names that are others' already", nameless.len());
+            let what = format!("{} hosts have names that lead to earlier members", nameless.len());
             tracing::warn!("{}", journal::unnamed(&what, journal::STATUS, &nameless));
         }
         self.nameless = nameless;
