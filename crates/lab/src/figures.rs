@@ -95,9 +95,13 @@ pub const KNOWN: &[(&str, &str, &str)] = &[
     (
         "linked_phases",
         "",
-        "how often he names the link by the phase of a shift 20 intervals before",
+        "how often the observer names the link by the phase of a shift 20 intervals before",
     ),
-    ("linked_phases_over", "", "that, less what who guesses reaches with three deviations more"),
+    (
+        "linked_phases_over",
+        "",
+        "`linked_phases` less the share of a guess and three standard deviations of it",
+    ),
     ("linked_shuffled", "", "how often one that is drawn is the right one"),
     ("linked_hops", "", "hops that he saw"),
     ("scanned", "", "datagrams that a scanner sent to addresses of before"),
