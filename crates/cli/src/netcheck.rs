@@ -131,7 +131,7 @@ mod tests {
         assert!(
             !seen("off", 1).contains("nobody") && said("off", None, "unknown").contains("nobody")
         );
-        assert!(seen("on-demand", 2).starts_with("several routers see"));
+        assert!(seen("on-demand", 2).starts_with("several routers or servers"));
         assert!(seen("on-demand", 1).starts_with("one router sees"));
         assert!(all[0].starts_with("direct links are off"));
         assert!(all[3].starts_with("each sees this host at another"));
