@@ -277,7 +277,8 @@ impl Visits {
                 return oldest(&is_member);
             }
         } else if self.all.len() - members < VISITS_MAX - FOR_MEMBERS {
-            return None;
+            // Members in places that others may have make room for them.
+            return oldest(&is_member).filter(|_| self.all.len() >= VISITS_MAX);
         }
         let others = || self.all.values().filter(|visit| !is_member(visit));
         let most = most_frequent(others().map(|visit| visit.holder))?;
@@ -319,5 +320,41 @@ impl Visits {
     ) -> Option<(SocketAddr, Vec<u8>)> {
         let visit = self.all.get_mut(&id)?;
         Some((visit.from, visit.channel.seal(lead, message)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shoal_crypto::Secret;
+    use shoal_session::noise::Split;
+
+    use super::*;
+
+    fn visit(n: u32, holder: Holder) -> Visit {
+        let split = Split { forth: Secret::new([1; 32]), back: Secret::new([2; 32]) };
+        let from = SocketAddr::from((n.to_be_bytes(), 7));
+        let welcome = (Channel::new(split, false), Vec::new());
+        Visit::new(Time::ZERO, (from, [0; 16]), holder, welcome, [0; 32], TokenHash([0; 32]))
+    }
+
+    fn member(n: u32) -> Holder {
+        let mut half = [0; 32];
+        half[..4].copy_from_slice(&n.to_be_bytes());
+        Holder::Member(half)
+    }
+
+    #[test]
+    fn places_are_bounded_whoever_takes_them_first() {
+        let mut visits = Visits::default();
+        for n in 0..VISITS_MAX as u32 {
+            assert!(!visits.insert(Time::ZERO, visit(n, member(n))), "{n}");
+        }
+        let token = || Holder::Token(TokenHash([3; 32]));
+        for n in 0..VISITS_MAX as u32 {
+            assert!(visits.insert(Time::ZERO, visit(1 << 24 | n, token())), "{n}");
+            assert!(visits.len() <= VISITS_MAX);
+        }
+        let members = visits.all.values().filter(|one| matches!(one.holder, Holder::Member(_)));
+        assert_eq!(members.count(), FOR_MEMBERS, "members keep places of their own");
     }
 }
