@@ -343,4 +343,9 @@ fn older_ledger(files: &[&str]) {
     assert!(code == Some(5) && world.members().is_empty(), "{said}");
     let status = world.ask(&["registrar", "status"]).unwrap().to_string();
     assert!(status.contains("ledger.end") && status.contains("door --new"), "{status}");
+    if files.len() > 1 {
+        // A second start would else go on at once, also while the node is away.
+        let note = fs::read_to_string(folder.join("ledger.end")).unwrap();
+        assert_eq!(note.split_whitespace().nth(1), Some("0"), "{note}");
+    }
 }

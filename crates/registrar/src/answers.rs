@@ -173,10 +173,14 @@ impl Now<'_> {
         let invite = self.desk.remove(name, self.at).map_err(|e| refused(&e))?;
         let rest = match invite {
             None => String::new(),
-            Some(token) if withdraw => {
-                self.desk.withdraw(&token).map_err(|e| refused(&e))?;
-                format!("; the invite {}, by which it joined, is withdrawn", id(&token))
-            }
+            Some(token) if withdraw => match self.desk.withdraw(&token) {
+                Ok(()) => format!("; the invite {}, by which it joined, is withdrawn", id(&token)),
+                Err(why) => format!(
+                    "; the invite {0}, by which it joined, is still open ({why}): repeat `shoal \
+                     invite withdraw {0}`",
+                    id(&token)
+                ),
+            },
             Some(token) => format!(
                 "; the invite {0}, by which it joined, is still open, so the same person can join \
                  again with another key: `shoal invite withdraw {0}` ends the invite",

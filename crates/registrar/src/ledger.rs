@@ -46,8 +46,9 @@ impl LedgerFile {
         let bytes = reading::read_open(&file, LEDGER_MAX as u64).with_context(at)?;
         let ledger = Ledger::read(&bytes).with_context(at)?;
         let len = ledger.end.len() as u64;
-        let note = Note::of(path);
+        let mut note = Note::of(path);
         let past = note.read(&bytes[..ledger.end.len()], &ledger);
+        note.is_settled = past.is_recent;
         let is_torn = bytes.len() as u64 > len;
         let mut opened = LedgerFile { file, note, len, opened: len, is_torn };
         opened.mend().with_context(at)?;
@@ -60,6 +61,14 @@ impl LedgerFile {
     /// Notes that the ledger is still in use, so that a start soon after goes on at once.
     pub fn touch(&mut self) {
         self.note.touch();
+    }
+
+    /// Says whether the ledger is known to be the newest one. The note of one that is not has no
+    /// time, so the next start waits for word of the network, however soon it is.
+    pub fn settle(&mut self, is_settled: bool) {
+        if std::mem::replace(&mut self.note.is_settled, is_settled) != is_settled {
+            self.note.touch();
+        }
     }
 
     /// Length of the ledger, and its last sum as hex; none of a ledger that is an older copy.
@@ -108,10 +117,12 @@ pub struct Past {
 /// A start so soon after the ledger was in use needs no word of the network.
 const RECENT_S: u64 = 30;
 
-/// The ledger's end, noted in a file `ledger.end` beside it: its length, its last sum as hex, and
-/// when it was in use, in seconds since 1970.
+/// The ledger's end, noted in a file `ledger.end` beside it: its length, when it was in use, in
+/// seconds since 1970, and its last sum as hex.
 struct Note {
     path: PathBuf,
+    /// The ledger is known to be the newest one. Until then the note has 0 in place of the time.
+    is_settled: bool,
     /// None while the ledger is an older copy, of which nothing is noted.
     end: Option<(u64, [u8; SUM_LEN])>,
 }
@@ -120,7 +131,7 @@ impl Note {
     fn of(ledger: &Path) -> Note {
         let mut path = ledger.to_path_buf().into_os_string();
         path.push(".end");
-        Note { path: path.into(), end: None }
+        Note { path: path.into(), is_settled: false, end: None }
     }
 
     fn read(&self, bytes: &[u8], ledger: &Ledger) -> Past {
@@ -150,9 +161,9 @@ impl Note {
 
     fn touch(&self) {
         let Some((len, sum)) = self.end else { return };
-        let (now, sum) = (unix_ms() / 1_000, u64::from_be_bytes(sum));
+        let used = if self.is_settled { unix_ms() / 1_000 } else { 0 };
         let fresh = self.path.with_extension("end.new");
-        let text = format!("{len} {now} {sum:016x}\n");
+        let text = format!("{len} {used} {:016x}\n", u64::from_be_bytes(sum));
         // Without it the next start waits for word of the network.
         let _unwritten =
             std::fs::write(&fresh, text).and_then(|()| std::fs::rename(&fresh, &self.path));
@@ -252,6 +263,30 @@ mod tests {
         let long_ago = text.replace(used, "1700000000");
         std::fs::write(&note, long_ago).unwrap();
         assert_eq!(past(), Past { older: None, is_noted: true, is_recent: false });
+    }
+
+    #[test]
+    fn a_start_before_the_network_has_spoken_makes_the_next_one_wait_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger");
+        let open = || LedgerFile::open(&path).unwrap();
+        let is_recent = || open().2.is_recent;
+        let (mut file, ledger, _) = open();
+        let (first, end) = ledger.end.append(&record(1));
+        file.append(&first).unwrap();
+        drop(file);
+        assert!(is_recent(), "in use a moment ago");
+        let (mut file, ..) = open();
+        // The node knows more than this ledger has, or nobody has said yet what it knows.
+        file.settle(false);
+        file.touch();
+        file.append(&end.append(&record(2)).0).unwrap();
+        drop(file);
+        assert_eq!([is_recent(), is_recent()], [false; 2]);
+        let (mut file, ..) = open();
+        file.settle(true);
+        drop(file);
+        assert!(is_recent());
     }
 
     #[test]

@@ -329,7 +329,8 @@ impl Process {
     /// Has the desk know what the node has.
     fn note_node(&mut self) {
         let standing = self.follower.standing();
-        self.desk.set_early(self.clock.now() < self.signs_at && !standing.has_caught_up);
+        let is_early = self.clock.now() < self.signs_at && !standing.has_caught_up;
+        self.desk.set_early(is_early);
         if let Some((mandate, has)) = standing.mandate.zip(standing.node_has) {
             self.desk.set_known(mandate, has.steps, has.head);
         }
@@ -344,6 +345,7 @@ impl Process {
         }
         self.desk.set_refused(standing.refused);
         let doubt = self.desk.doubt().map(|doubt| doubt.to_string());
+        self.desk.disk_mut().settle(!is_early && doubt.is_none());
         if let Some(doubt) = doubt.as_ref().filter(|_| self.said_doubt.is_none()) {
             tracing::error!("{doubt}");
         }
