@@ -20,11 +20,27 @@ const WAITING: &str = ".joining";
 const ROOM: u64 = 1 << 20;
 
 /// Files of a node that has just begun.
-pub const NODE_FILES: &[&str] =
-    &["node.toml", "node.key", "network.key", "network.list", "network.seen", "network.chains"];
+pub const NODE_FILES: &[&str] = &[
+    "node.toml",
+    "node.key",
+    "network.key",
+    "network.list",
+    "network.seen",
+    "network.chains",
+    "network.ledger",
+];
 /// The registrar's ones.
-pub const REGISTRAR_FILES: &[&str] =
-    &["registrar.toml", "ledger", "registrar.key", "door.key", "network.key", "network.list"];
+pub const REGISTRAR_FILES: &[&str] = &[
+    "registrar.toml",
+    "ledger",
+    LEDGER_NOTE,
+    "registrar.key",
+    "door.key",
+    "network.key",
+    "network.list",
+];
+/// The note of a ledger's end, beside the ledger.
+pub const LEDGER_NOTE: &str = "ledger.end";
 
 /// Something is wrong with a file.
 pub fn wrong(path: &Path, why: impl core::fmt::Display) -> anyhow::Error {

@@ -1,0 +1,93 @@
+use super::*;
+
+#[test]
+fn endpoints_are_read() {
+    let ip = IpAddr::from([192, 0, 2, 2]);
+    assert_eq!(endpoint("192.0.2.2"), Ok((ip, None)));
+    assert_eq!(endpoint("192.0.2.2:7400"), Ok((ip, Some(7_400))));
+    assert!(endpoint("[2001:db8::1]:7400").is_ok_and(|(ip, _)| ip.is_ipv6()));
+    for bad in ["", "0.0.0.0", "192.0.2.2:0", "224.0.0.1", "bob", "192.0.2.2:70000"] {
+        assert!(endpoint(bad).is_err(), "{bad}");
+    }
+    let at = |text: &str| listen_at(text.parse().unwrap()).to_string();
+    assert_eq!(at("192.0.2.2:7400"), "0.0.0.0:7400");
+    assert_eq!(at("127.1.2.3:7400"), "127.1.2.3:7400");
+    assert_eq!(at("[2001:db8::1]:7400"), "[::]:7400");
+}
+
+#[test]
+fn the_router_has_the_first_address() {
+    let first = |text: &str| first_ipv4(&text.parse().unwrap());
+    assert_eq!(first("10.9.0.0/24"), Some([10, 9, 0, 1].into()));
+    assert_eq!(first("10.9.0.0/32"), None);
+    assert_eq!(first("fd00::/48"), None);
+}
+
+/// What `shoal network create` with these arguments would make.
+fn plan<'a>(args: &'a NetworkArgs, dir: &Path) -> Plan<'a> {
+    let Verb::Create(args) = &args.verb else { panic!("another command") };
+    Plan {
+        args,
+        name: "r1".into(),
+        node: Place::of_node(Some(dir)).unwrap(),
+        registrar: Place::of_registrar(Some(dir)).unwrap(),
+        authority: dir.join("authority"),
+        at: "192.0.2.2:7400".parse().unwrap(),
+        door_at: "192.0.2.2:7401".parse().unwrap(),
+        router_key: Identity::from_seed([1; 32]),
+        registrar_key: Identity::from_seed([2; 32]),
+        interface: None,
+        unit: false,
+    }
+}
+
+#[test]
+fn a_network_that_was_not_made_whole_can_be_made_again() {
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        network: NetworkArgs,
+    }
+    let line = <Line as clap::Parser>::parse_from(["network", "create", "home"]).network;
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let plan = plan(&line, dir);
+    let (key, secret) = (SigningKey::from_seed([3; 32]), NetworkSecret([4; 32]));
+    let check = || check_new(&plan.node, &plan.registrar, &plan.authority);
+    let refused = || check().unwrap_err().to_string();
+    // The node's folder is in the way; what was made before it is taken back.
+    std::fs::write(dir.join(".joining"), "").unwrap();
+    check().unwrap();
+    plan.make(&key, &secret).unwrap_err();
+    assert!(registrar_toml(&plan.registrar).exists(), "the registrar's files come first");
+    assert!(refused().contains("delete"), "{}", refused());
+    plan.unmake();
+    check().unwrap();
+    assert!(!dir.join("authority").exists());
+    std::fs::remove_file(dir.join(".joining")).unwrap();
+    // Broken off behind the first step: a person is told what to do.
+    plan.make_authority(&key).unwrap();
+    assert!(refused().contains("--authority") && refused().contains("delete the folder"));
+    plan.unmake();
+    plan.make(&key, &secret).unwrap();
+    assert!(refused().contains("this machine is in a network"), "{}", refused());
+    // Node and registrar ran for a moment, and wrote what they keep.
+    for (place, name) in [
+        (&plan.node, "network.ledger"),
+        (&plan.registrar, "ledger"),
+        (&plan.registrar, LEDGER_NOTE),
+    ] {
+        std::fs::write(place.dir.join(name), "").unwrap();
+    }
+    plan.take_back();
+    check().unwrap();
+    let left = |place: &Place| {
+        let names = std::fs::read_dir(&place.dir).into_iter().flatten().flatten();
+        names.filter(|one| one.path().is_file()).map(|one| one.file_name()).collect::<Vec<_>>()
+    };
+    let left = [left(&plan.node), left(&plan.registrar)].concat();
+    assert!(left.is_empty(), "{left:?}");
+    std::fs::create_dir_all(&plan.registrar.dir).unwrap();
+    std::fs::write(plan.registrar.dir.join(LEDGER_NOTE), "90 1 00\n").unwrap();
+    assert!(refused().contains("ledger.end") && refused().contains("delete both"));
+}
