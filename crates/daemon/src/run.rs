@@ -140,7 +140,7 @@ fn prepare(mut setup: Setup, options: Options) -> anyhow::Result<(Worker, Server
     let mut more = build::open_more_ports(&setup.config, &ports)?;
     let mut interface = open_interface(&setup, (&mut receivers, &mut more), &mut warnings)?;
     let hopping = open_hop(&setup, &options, (&ports, &more), &mut warnings)?;
-    let responder = open_responder(&setup.config, interface.as_ref(), &mut warnings)?;
+    let responder = open_responder(&setup.config, (&interface, &user), &mut warnings)?;
     let waker = Waker::new().context("can't make an event descriptor")?;
     let (commands, control) = sync_channel(COMMANDS);
     let mut server = open_control(&setup.config, commands, &waker, &options, user.as_ref())?;
@@ -307,18 +307,20 @@ fn open_hop(
     Ok(hopping)
 }
 
-/// Opens the responder for names, and tells the system of it; `warnings` gets what the operator
-/// should know.
+/// Opens the responder for names, and tells the system of it, in a process that becomes `user`
+/// later; `warnings` gets what the operator should know.
 fn open_responder(
     config: &Config,
-    interface: Option<&Interface>,
+    (interface, user): (&Option<Interface>, &Option<nix::unistd::User>),
     warnings: &mut Vec<String>,
 ) -> anyhow::Result<Option<(dns::Responder, Option<dns::Registration>)>> {
     let (Some(names), Some(interface)) = (&config.names, interface) else { return Ok(None) };
+    let becomes_other = user.as_ref().is_some_and(|user| !user.uid.is_root());
+    let stays_root = nix::unistd::geteuid().is_root() && !becomes_other;
     let listen = names.listen.0.0;
     let responder = dns::Responder::open(listen, names.domain.as_str())?;
     let zones: Vec<String> = interface.networks().iter().flat_map(dns::reverse_zones).collect();
-    let registration = dns::register(names, listen, interface.name(), &zones);
+    let registration = dns::register(names, listen, (interface.name(), stays_root), &zones);
     let registration = registration.unwrap_or_else(|why| {
         warnings.push(why);
         None

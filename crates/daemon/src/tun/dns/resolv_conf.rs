@@ -64,8 +64,8 @@ impl Lines {
             match line.trim_end() {
                 line if line == begin => is_inside = true,
                 line if line == end => is_inside = false,
-                // A block whose end somebody took away ends with its only line.
-                _ if is_inside => is_inside = text.contains(&end),
+                // A block has one line, so one whose end somebody took away ends there, too.
+                _ if is_inside => is_inside = false,
                 _ => out.push_str(line),
             }
         }
@@ -99,12 +99,19 @@ fn searched(text: &str) -> Vec<String> {
 }
 
 /// The text of a file; none where there is no file.
+///
+/// # Errors
+/// The file can't be read, is not text, or is too long: a part of it must not replace it.
 pub fn read(file: &Path) -> io::Result<String> {
     let mut text = String::new();
     match File::open(file) {
-        Ok(file) => file.take(SIZE_MAX).read_to_string(&mut text).map(|_| text),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(text),
-        Err(e) => Err(e),
+        Ok(file) => file.take(SIZE_MAX + 1).read_to_string(&mut text)?,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => 0,
+        Err(e) => return Err(e),
+    };
+    match text.len() as u64 > SIZE_MAX {
+        true => Err(io::ErrorKind::FileTooLarge.into()),
+        false => Ok(text),
     }
 }
 
@@ -112,7 +119,8 @@ pub fn read(file: &Path) -> io::Result<String> {
 pub fn replace(file: &Path, text: &str) -> io::Result<()> {
     // The file may be a link to where a program for addresses keeps it.
     let file = file.canonicalize().unwrap_or_else(|_| file.to_path_buf());
-    let fresh = file.with_extension("shoal-new");
+    // Two nodes of one machine may do the same at once.
+    let fresh = file.with_extension(format!("shoal-{}", std::process::id()));
     let written = (|| {
         let mut out = File::create(&fresh)?;
         if let Ok(old) = file.metadata() {
@@ -125,10 +133,14 @@ pub fn replace(file: &Path, text: &str) -> io::Result<()> {
         out.sync_all()?;
         std::fs::rename(&fresh, &file)
     })();
-    written.or_else(|_| {
-        // A file that is mounted, as in containers, can't be renamed over.
+    written.or_else(|error| {
         let _left = std::fs::remove_file(&fresh);
-        std::fs::write(&file, text)
+        match error.kind() {
+            // A write in place would lose the old text, too.
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Err(error),
+            // A file that is mounted, as in containers, can't be renamed over.
+            _ => std::fs::write(&file, text),
+        }
     })
 }
 
@@ -170,6 +182,22 @@ mod tests {
     fn a_broken_block_takes_no_line_of_others() {
         let text = "# shoal shoal0: begin\nnameserver 127.0.0.153\nnameserver 192.0.2.1\n";
         assert_eq!(lines(None).take_out(text), "nameserver 192.0.2.1\n");
+        // The first block lost its end, and the second one has one.
+        let whole = lines(Some("shoal")).put("nameserver 192.0.2.1\noptions edns0\n");
+        let broken = whole.replacen("# shoal shoal0: end\n", "", 1);
+        let left = lines(Some("shoal")).take_out(&broken);
+        assert_eq!(left, "nameserver 192.0.2.1\noptions edns0\n");
+    }
+
+    #[test]
+    fn a_file_that_is_too_long_to_be_read_is_left_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("resolv.conf");
+        let line = "# a comment of a program that writes many of them\n";
+        std::fs::write(&file, line.repeat(1 + SIZE_MAX as usize / line.len())).unwrap();
+        assert_eq!(read(&file).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        std::fs::write(&file, "x".repeat(SIZE_MAX as usize)).unwrap();
+        assert_eq!(read(&file).unwrap().len() as u64, SIZE_MAX);
     }
 
     #[test]

@@ -43,11 +43,12 @@ pub struct Keeper {
 
 /// Has the machine ask a responder at `at` for the domain of `names`, in the name of a node with
 /// this interface. `zones` are the reverse zones that it answers for. Says in words what is left to
-/// the operator. None where the way ends with the interface, or none is wanted.
+/// the operator. None where the way ends with the interface, or none is wanted. Only a node that
+/// `stays_root` can take its settings back at its end, so another one changes no files.
 pub fn register(
     names: &config::Names,
     at: SocketAddr,
-    interface: &str,
+    (interface, stays_root): (&str, bool),
     zones: &[String],
 ) -> Result<Option<Registration>, String> {
     let domain = names.domain.as_str();
@@ -70,8 +71,10 @@ pub fn register(
     if program.is_none() && !names.resolv_conf {
         return left("names: neither systemd-resolved nor resolvconf runs here".into());
     }
-    if !geteuid().is_root() {
-        return left("names: only root may change how this machine looks names up".into());
+    if !stays_root {
+        return left(
+            "names: only a node of root may change how this machine looks names up".into(),
+        );
     }
     let told = match program {
         Some(program) => by_resolvconf(program, &lines, Path::new(FILE)),
