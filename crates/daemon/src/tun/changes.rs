@@ -3,6 +3,7 @@
 //! In: netlink messages about links, addresses and routes. Out: a call of `ring` for those about
 //! the interface, four in a second at most, however often others change it.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -12,9 +13,9 @@ use std::thread::JoinHandle;
 use anyhow::Context;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use rtnetlink::packet_core::{NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
+use rtnetlink::packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::RouteNetlinkMessage;
-use rtnetlink::packet_route::link::LinkMessage;
+use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage};
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage};
 use rtnetlink::sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
@@ -31,6 +32,8 @@ const SETTLE_MS: u16 = 50;
 const PAUSE_MS: u16 = 250;
 /// Messages read before the thread looks whether it is to end.
 const READ_MAX: usize = 1_024;
+/// Virtual interfaces that are looked at.
+const LINKS_MAX: usize = 4_096;
 /// Stack of the thread: it holds no large values.
 const STACK: usize = 128 << 10;
 
@@ -153,23 +156,82 @@ fn leads_to(route: &RouteMessage) -> u32 {
     found.unwrap_or(0)
 }
 
+/// Asks the kernel something, over a socket of its own.
+fn ask(question: RouteNetlinkMessage, flags: u16) -> io::Result<Socket> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    let mut ask = NetlinkMessage::from(question);
+    ask.header.flags = NLM_F_REQUEST | flags;
+    ask.finalize();
+    let mut bytes = vec![0; ask.buffer_len()];
+    ask.serialize(&mut bytes);
+    socket.send(&bytes, 0)?;
+    Ok(socket)
+}
+
+/// The entries of one of the kernel's tables, `most` at most.
+///
+/// # Errors
+/// The kernel can't be asked, or its answer can't be understood.
+pub(crate) fn dump(
+    question: RouteNetlinkMessage,
+    most: usize,
+) -> io::Result<Vec<RouteNetlinkMessage>> {
+    let socket = ask(question, NLM_F_DUMP)?;
+    let mut found = Vec::new();
+    while found.len() < most {
+        let (bytes, _) = socket.recv_from_full()?;
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let message = NetlinkMessage::deserialize(rest).map_err(io::Error::other)?;
+            // Each begins at a multiple of four bytes.
+            let len = (message.header.length as usize).next_multiple_of(4).max(4);
+            rest = rest.get(len..).unwrap_or_default();
+            match message.payload {
+                NetlinkPayload::Done(_) => return Ok(found),
+                NetlinkPayload::Error(error) => return Err(error.to_io()),
+                NetlinkPayload::InnerMessage(one) => found.push(one),
+                _ => {}
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Names of the virtual interfaces of this machine that bear an alias. One question for all: each
+/// waits for whoever changes an interface meanwhile.
+///
+/// # Errors
+/// As of [`dump`].
+pub(crate) fn with_alias(alias: &str) -> io::Result<BTreeSet<String>> {
+    let mut tuns = LinkMessage::default();
+    tuns.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Tun)]));
+    let mut found = BTreeSet::new();
+    for message in dump(RouteNetlinkMessage::GetLink(tuns), LINKS_MAX)? {
+        let RouteNetlinkMessage::NewLink(link) = message else { continue };
+        let mut name = None;
+        let mut bears = false;
+        for attribute in link.attributes {
+            match attribute {
+                LinkAttribute::IfName(own) => name = Some(own),
+                LinkAttribute::IfAlias(own) => bears = own == alias,
+                _ => {}
+            }
+        }
+        found.extend(name.filter(|_| bears));
+    }
+    Ok(found)
+}
+
 /// The link with this number, as the kernel has it.
 ///
 /// # Errors
 /// There is none (ENODEV), or the kernel can't be asked.
 pub(crate) fn link(index: u32) -> io::Result<LinkMessage> {
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
-    socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
     let mut link = LinkMessage::default();
     link.header.index = index;
-    let mut ask = NetlinkMessage::from(RouteNetlinkMessage::GetLink(link));
-    ask.header.flags = NLM_F_REQUEST;
-    ask.finalize();
-    let mut bytes = vec![0; ask.buffer_len()];
-    ask.serialize(&mut bytes);
-    socket.send(&bytes, 0)?;
-    let (bytes, _) = socket.recv_from_full()?;
+    let (bytes, _) = ask(RouteNetlinkMessage::GetLink(link), 0)?.recv_from_full()?;
     let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&bytes);
     match answer.map_err(io::Error::other)?.payload {
         NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => Ok(link),

@@ -20,16 +20,15 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
-use rtnetlink::packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage,
 };
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteProtocol};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
-use rtnetlink::sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use rtnetlink::{Handle, RouteMessageBuilder};
 
 use crate::config::HopPrefix;
+use crate::tun::changes;
 
 /// The kernel's table of its own addresses (RT_TABLE_LOCAL), which is asked first: the route for
 /// all of the prefix is there, too.
@@ -278,37 +277,12 @@ async fn sweep(
 
 /// All entries of proxies: on which interface, for whom, and whether this program set them.
 fn proxies() -> io::Result<Vec<(u32, Ipv6Addr, bool)>> {
-    let wrong = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
-    socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
-    let mut ask = NetlinkMessage::from(RouteNetlinkMessage::GetNeighbour(proxy(0, None)));
-    ask.header.flags = NLM_F_REQUEST | NLM_F_DUMP;
-    ask.finalize();
-    let mut bytes = vec![0; ask.buffer_len()];
-    ask.serialize(&mut bytes);
-    socket.send(&bytes, 0)?;
-    let mut found = Vec::new();
-    while found.len() < LISTED_MAX {
-        let (bytes, _) = socket.recv_from_full()?;
-        let mut rest = &bytes[..];
-        while !rest.is_empty() {
-            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest);
-            let message = message.map_err(|error| wrong(&error))?;
-            // Each begins at a multiple of four bytes.
-            let len = (message.header.length as usize).next_multiple_of(4).max(4);
-            rest = rest.get(len..).unwrap_or_default();
-            match message.payload {
-                NetlinkPayload::Done(_) => return Ok(found),
-                NetlinkPayload::Error(error) => return Err(error.to_io()),
-                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(one)) => {
-                    found.extend(entry(&one));
-                }
-                _ => {}
-            }
-        }
-    }
-    Ok(found)
+    let all = changes::dump(RouteNetlinkMessage::GetNeighbour(proxy(0, None)), LISTED_MAX)?;
+    let found = all.iter().filter_map(|message| match message {
+        RouteNetlinkMessage::NewNeighbour(one) => entry(one),
+        _ => None,
+    });
+    Ok(found.collect())
 }
 
 fn entry(message: &NeighbourMessage) -> Option<(u32, Ipv6Addr, bool)> {

@@ -255,7 +255,8 @@ impl Interface {
         if let Some(dns) = &self.dns {
             let hosts = names.hosts();
             let named = hosts.iter().filter(|host| hosts.holds_name(host));
-            let entries = named.map(|host| (&*host.name, self.reached_at(host)));
+            let has_ipv6 = self.has_ipv6();
+            let entries = named.map(|host| (&*host.name, self.reached_by(host, has_ipv6)));
             dns.set(dns::Book::new(entries, self.networks()));
         }
         let mut clash = None;
@@ -285,8 +286,17 @@ impl Interface {
     /// then IPv4 if the kernel hands packets to that address to the interface. Packets to any other
     /// IPv4 address would leave unprotected, past the network.
     pub fn reached_at(&self, host: &Host) -> Vec<IpAddr> {
+        self.reached_by(host, self.has_ipv6())
+    }
+
+    /// True if the kernel lets the interface have an IPv6 address. Reads a file, so a list of
+    /// hosts asks once.
+    fn has_ipv6(&self) -> bool {
+        !is_ipv6_off(&self.name)
+    }
+
+    fn reached_by(&self, host: &Host, has_ipv6: bool) -> Vec<IpAddr> {
         let mut addresses = self.addresses_of(host);
-        let has_ipv6 = !is_ipv6_off(&self.name);
         addresses.retain(|address| match address {
             IpAddr::V4(ipv4) => self.ipv4.is_some_and(|own| own.holds(*ipv4)),
             IpAddr::V6(_) => has_ipv6,

@@ -7,7 +7,6 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use rtnetlink::packet_route::link::LinkAttribute;
 use shoal_directory::Prefix;
 
 use crate::config::{Config, Interface, PROTECTED_MAX};
@@ -195,19 +194,16 @@ fn connected(own: &str) -> Vec<(Prefix, IpAddr)> {
 /// The alias that each node writes at its own interface, by which other nodes here know it.
 pub const ALIAS: &str = "Shoal";
 
-/// Whether the interface of this name belongs to a node.
-pub fn is_a_nodes(name: &str) -> bool {
-    let link = nix::net::if_::if_nametoindex(name).ok().and_then(|at| changes::link(at).ok());
-    let is_alias = |one: &LinkAttribute| matches!(one, LinkAttribute::IfAlias(of) if of == ALIAS);
-    link.is_some_and(|link| link.attributes.iter().any(is_alias))
+/// Names of the interfaces that belong to nodes of this machine.
+pub fn of_nodes() -> BTreeSet<String> {
+    changes::with_alias(ALIAS).unwrap_or_default()
 }
 
 /// Addresses of the interfaces of other nodes here, with the bits of their networks' prefixes.
 pub fn of_other_nodes(own: &str) -> Vec<(IpAddr, u8)> {
-    let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
-    let names: BTreeSet<_> = all.map(|entry| entry.interface_name).collect();
-    let nodes = names.into_iter().filter(|name| name != own && is_a_nodes(name));
-    nodes.flat_map(|name| addresses_where(|other| other == name)).collect()
+    let mut nodes = of_nodes();
+    nodes.remove(own);
+    if nodes.is_empty() { Vec::new() } else { addresses_where(|name| nodes.contains(name)) }
 }
 
 /// Addresses of this machine's other interfaces, with the bits of their prefixes.

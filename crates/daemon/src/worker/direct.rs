@@ -74,7 +74,8 @@ fn locals(
     hopping: Option<&Hopping>,
 ) -> Vec<SocketAddr> {
     let Ok(all) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
-    let is_nodes = |name: &str| own == Some(name) || subnets::is_a_nodes(name);
+    let nodes = subnets::of_nodes();
+    let is_nodes = |name: &str| own == Some(name) || nodes.contains(name);
     let others = all.filter(|entry| !is_nodes(&entry.interface_name));
     let address = |entry: nix::ifaddrs::InterfaceAddress| -> Option<IpAddr> {
         let address = entry.address?;
