@@ -54,6 +54,11 @@ pub const TAKEN: &str = "another node answers there already; if it is this one, 
 /// The answer to a command that the registrar's socket does not take.
 const NARROW: &str = "this socket is the registrar's, and takes only commands of a registrar: \
                       command the node at its control socket";
+/// The answers to users who may not ask at a socket.
+const DENIED: &str = "only root, the node's user and its control group may command this node: \
+                      repeat with sudo, or see [node] control_group in its node.toml";
+const DENIED_NARROW: &str = "only root, the node's user and the registrar's group may ask here: \
+                             see [node] registrar_group in its node.toml";
 /// How long a program may take to read one frame.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Stack of the reader and writer threads: they hold nothing large on it.
@@ -365,8 +370,10 @@ fn accept_loop(shared: &Arc<Shared>, listener: &UnixListener, access: Access) {
             }
         };
         let Some(peer) = peer::may_command(&stream, access.group) else {
-            let text = "only root, the node's user and its control group may command this node: \
-                        repeat with sudo, or see [node] control_group in its node.toml";
+            let text = match access.is_narrow {
+                true => DENIED_NARROW,
+                false => DENIED,
+            };
             turn_away(&stream, ErrorCode::Denied, text);
             continue;
         };
