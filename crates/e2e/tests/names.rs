@@ -66,19 +66,24 @@ impl Town {
         self.site.network().namespace(self.h1).unwrap().enter(|| Ok(f())).unwrap()
     }
 
-    /// A program's look-up of a name at h1, with `resolv` as /etc/resolv.conf.
+    /// The addresses that a program finds for a name at h1, with `resolv` as /etc/resolv.conf.
     fn look_up(&self, resolv: &str, kind: &str, name: &str) -> Vec<String> {
+        let text = self.printed(resolv, kind, name);
+        let mut all: Vec<String> =
+            text.lines().filter_map(|line| Some(line.split_whitespace().next()?.into())).collect();
+        all.dedup();
+        all
+    }
+
+    /// Lines that getent prints at h1, with `resolv` as /etc/resolv.conf.
+    fn printed(&self, resolv: &str, kind: &str, name: &str) -> String {
         let file = self.folder.path().join("resolv.conf");
         std::fs::write(&file, resolv).unwrap();
         let script = "mount --bind \"$1\" /etc/resolv.conf && exec getent \"$2\" \"$3\"";
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", script, "sh"]).arg(&file).args([kind, name]);
         let output = self.inside(|| command.output().unwrap());
-        let text = String::from_utf8(output.stdout).unwrap();
-        let mut all: Vec<String> =
-            text.lines().filter_map(|line| Some(line.split_whitespace().next()?.into())).collect();
-        all.dedup();
-        all
+        String::from_utf8(output.stdout).unwrap()
     }
 
     fn host(&self, name: &str) -> Host {
@@ -111,6 +116,14 @@ fn programs_find_hosts_without_systemd_resolved() {
     let page = std::fs::read_to_string(page).unwrap();
     // A second server for all other names.
     names_resolve(&town, "nameserver 127.0.0.153\nnameserver 192.0.2.53\n");
+    // By TCP, and by the search domain alone.
+    names_resolve(&town, "nameserver 127.0.0.153\noptions use-vc\n");
+    let search = "nameserver 127.0.0.153\nsearch shoal\n";
+    assert_eq!(town.look_up(search, "ahostsv6", "H2"), town.host("h2").interface[..1]);
+    for address in &town.host("h2").interface {
+        let printed = town.printed(search, "hosts", address);
+        assert!(printed.contains("h2.shoal"), "{address}: {printed}");
+    }
     let line = "server=/shoal/127.0.0.153\n";
     assert!(page.contains("nameserver 127.0.0.153") && page.contains(line));
 
@@ -188,4 +201,31 @@ fn a_new_ipv4_address_of_its_own_waits_for_a_restart() {
         assert_eq!(needs_restart, ["ipv4 of this node"]);
     }
     assert_eq!(town.look_up("nameserver 127.0.0.153\n", "ahostsv4", "h2.shoal"), ["10.98.0.9"]);
+}
+
+/// A file of this test's own stands in the place of /etc/resolv.conf.
+#[test]
+fn a_node_keeps_its_lines_in_resolv_conf_while_it_runs() {
+    if !shoal_e2e::tun_possible() {
+        return;
+    }
+    let mut net = shoal_e2e::Net::new(&["r1", "h1"]);
+    net.configure("r1", "[interface]\n[names]\nresolved = false\nresolv_conf = true\n");
+    let file = net.root().join("resolv.conf");
+    let before = "search corp.example\nnameserver 192.0.2.53\n";
+    std::fs::write(&file, before).unwrap();
+    let script = "mount --bind \"$1\" /etc/resolv.conf && ip link set lo up && \
+                  exec \"$2\" run -c \"$3\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--net", "sh", "-c", script, "sh"]).arg(&file);
+    let child = command.arg(shoal_e2e::program()).arg(net.config("r1")).spawn().unwrap();
+    net.adopt("r1", child);
+    net.until(|net| net.ask("r1", &["status"]).is_some());
+    let text = std::fs::read_to_string(&file).unwrap();
+    let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    let ours = ["nameserver 127.0.0.153", "search corp.example shoal"];
+    let theirs: Vec<&str> = before.lines().collect();
+    assert_eq!(lines, [&ours[..1], &theirs, &ours[1..]].concat());
+    assert_eq!(net.end("r1", "TERM"), Some(0));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), before);
 }
