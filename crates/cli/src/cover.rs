@@ -79,7 +79,10 @@ pub fn lines(covered: &Covered) -> Vec<String> {
     lines.extend(tiers.iter().map(|tier| {
         let CoverTier { name, links, hosts, .. } = tier;
         let here = if own.is_some() { String::new() } else { format!(", {links} of them here") };
-        format!("hides among {} of tier {name}{here}", counted(*hosts as usize, "host"))
+        match hosts {
+            0 => format!("on lines between routers: tier {name}{here}"),
+            _ => format!("hides among {} of tier {name}{here}", counted(*hosts as usize, "host")),
+        }
     }));
     lines
 }
@@ -113,10 +116,11 @@ mod tests {
         let said = lines(&host);
         assert!(said[0].ends_with("0.1% lost; 110.10 GB a day in each direction"), "{said:?}");
         assert_eq!(said[1], "hides among one host of tier home");
-        let tiers = vec![CoverTier { hosts: 12, ..tier }];
+        let tiers = vec![CoverTier { hosts: 12, ..tier.clone() }, CoverTier { hosts: 0, ..tier }];
         let router = Covered { own: None, links: 3, running: 2, skipped: 7, tiers, ..host };
         let said = lines(&router);
         assert!(said[0].starts_with("3 links, 2 keep their schedule, 7 slots skipped; 110"));
         assert_eq!(said[1], "hides among 12 hosts of tier home, 3 of them here");
+        assert_eq!(said[2], "on lines between routers: tier home, 3 of them here");
     }
 }

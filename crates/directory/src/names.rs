@@ -106,10 +106,12 @@ mod tests {
     #[test]
     fn names_that_programs_read_as_something_else_are_not_given() {
         for good in
-            ["r1", "R1", "bobs-laptop", "a.b", "10-0-0-5", "x86", "1a", "0xg", "a.1", "my_box"]
+            ["r1", "R1", "bobs-laptop", "a.b", "10-0-0-5", "x86", "1a", "0xg", "a.1", "my_box", "a"]
         {
             assert_eq!(check_new_name(good), Ok(()), "{good}");
         }
+        assert_eq!(check_new_name(&"x".repeat(63)), Ok(()));
+        assert_eq!(check_new_name(&"x".repeat(64)), Err(BadName::Shape));
         for (bad, why) in [
             ("", BadName::Shape),
             ("-r1", BadName::Shape),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use shoal_lab::namespace::Namespace;
 
-use crate::{send_signal, shoal, text};
+use crate::{program, send_signal, shoal, text};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -104,10 +104,47 @@ impl Machines {
         assert!(made.status.success(), "{:?}", text(&made));
     }
 
-    /// Starts a machine's node and waits until it answers.
+    /// Writes keys and files of nodes: the first is a router, and the others are its hosts, which
+    /// call it at `endpoint`. The router listens at port 7400. Each has an interface, and answers
+    /// for names.
+    pub fn write_nodes(&self, names: &[&str], endpoint: &str) {
+        self.make_secret();
+        let (mut hosts, mut links) = (String::new(), String::new());
+        for (host, name) in names.iter().enumerate() {
+            let key = self.make_key(name);
+            let entry = format!("name = \"{name}\"\naddress = \"1.{host}\"\nkey = \"{key}\"\n");
+            hosts += &format!("[[host]]\n{entry}");
+            links += &format!("[[link]]\npeer = \"{name}\"\n");
+        }
+        std::fs::write(self.file("hosts.toml"), hosts).unwrap();
+        let of_router = format!("[[link]]\npeer = \"{}\"\n", names[0]);
+        let links = links.replacen(&of_router, "", 1);
+        for (host, name) in names.iter().enumerate() {
+            let (listen, links) = match host {
+                0 => ("listen = [\"0.0.0.0:7400\", \"[::]:7400\"]\n", links.clone()),
+                _ => ("", format!("{of_router}endpoint = \"{endpoint}\"\n")),
+            };
+            let config = format!(
+                "[node]\nname = \"{name}\"\naddress = \"1.{host}\"\nkey_file = \"node.key\"\n\
+                 network_secret_file = \"../network.key\"\nhosts_file = \"../hosts.toml\"\n\
+                 control_socket = \"control.sock\"\n{listen}{links}\
+                 [interface]\n[names]\nresolved = false\n"
+            );
+            std::fs::write(self.folder(name).join("node.toml"), config).unwrap();
+        }
+    }
+
+    /// Starts a machine's node and waits until it answers. A file `etc-hosts` in its folder stands
+    /// in the place of /etc/hosts.
     pub fn start(&mut self, name: &str) {
         let log = std::fs::File::options().create(true).append(true).open(self.log(name)).unwrap();
+        let known = self.folder(name).join("etc-hosts");
         let mut command = shoal(&["run", "-c"]);
+        if known.exists() {
+            let script = "mount --bind \"$1\" /etc/hosts && exec \"$2\" run -c \"$3\"";
+            command = Command::new("unshare");
+            command.args(["--mount", "sh", "-c", script, "sh"]).arg(known).arg(program());
+        }
         command.arg(self.folder(name).join("node.toml")).stdout(Stdio::null()).stderr(log);
         let child = self.inside(name, || command.spawn().unwrap());
         self.running.push((name.to_string(), child));
@@ -179,7 +216,8 @@ impl Machines {
         self.folder(name).join("log")
     }
 
-    fn log_of(&self, name: &str) -> String {
+    /// What a machine's node has logged, behind its name.
+    pub fn log_of(&self, name: &str) -> String {
         let text = std::fs::read_to_string(self.log(name)).unwrap_or_default();
         format!("{name}: {text}\n")
     }

@@ -4,8 +4,14 @@
 
 use std::fs;
 
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
+use shoal_e2e::town::Town;
 use shoal_e2e::{Net, check_metrics, shoal, text};
+use shoal_lab::{Conditions, Kind, Topology};
 
 const TIERS: &str = "[[cover]]\nname = \"home\"\nmbit = 2\n";
 
@@ -178,6 +184,121 @@ fn a_hidden_host_needs_cover_and_has_it_on_any_path() {
     net.until(|net| link(net, "r1", "h1")["state"] == "running");
     let frames = |net: &Net| link(net, "r1", "h1")["frames"].as_u64().unwrap_or(0);
     net.until(|net| frames(net) > 300 && link(net, "h1", "r1")["state"] == "running");
+}
+
+/// Time in which frames between routers are counted.
+const COUNTED: Duration = Duration::from_secs(3);
+/// Frames of 2 Mbit/s in a second.
+const FRAMES_PER_S: f64 = 2e6 / 8.0 / 1_440.0;
+
+/// The other router of the chain.
+fn far(router: &str) -> &'static str {
+    if router == "r1" { "r2" } else { "r1" }
+}
+
+/// Names the tier for the link between the routers, in both files.
+fn cover_routers(folder: &Path) {
+    for router in ["r1", "r2"] {
+        let file = folder.join(router).join("node.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        let link = format!("peer = \"{}\"\n", far(router));
+        assert!(text.contains(&link), "{text}");
+        fs::write(file, text.replace(&link, &format!("{link}cover = \"home\"\n"))).unwrap();
+    }
+    let list = folder.join("hosts.toml");
+    let text = fs::read_to_string(&list).unwrap();
+    fs::write(list, text + TIERS).unwrap();
+}
+
+/// Counts full frames, and all other datagrams, that leave each router for the other.
+fn count(town: &Town) {
+    for router in ["r1", "r2"] {
+        let [node, peer] = [router, far(router)].map(|name| town.find(name));
+        let out = format!("oifname \"{}\" udp length", town.site.network().interface(node, peer));
+        let rules = format!(
+            "add table inet seen; \
+             add chain inet seen out {{ type filter hook output priority 0; }}; \
+             add rule inet seen out {out} 1448 counter; \
+             add rule inet seen out {out} != 1448 counter"
+        );
+        assert!(
+            town.inside(router, || Command::new("nft").arg(&rules).status().unwrap()).success()
+        );
+    }
+}
+
+/// Full frames that have left a router for the other, and datagrams of other lengths.
+fn left(town: &Town, router: &str) -> [u64; 2] {
+    let mut nft = Command::new("nft");
+    nft.args(["list", "table", "inet", "seen"]);
+    let (said, _) = text(&town.inside(router, || nft.output().unwrap()));
+    let mut counts = said.split("packets ").skip(1).map(|rest| rest.split(' ').next().unwrap());
+    [(); 2].map(|()| counts.next().unwrap().parse().unwrap())
+}
+
+/// Full frames a second that leave each router for the other. No other datagram may.
+fn rates(town: &Town) -> [f64; 2] {
+    let look = |router| (Instant::now(), left(town, router));
+    let before = ["r1", "r2"].map(look);
+    std::thread::sleep(COUNTED);
+    let after = ["r1", "r2"].map(look);
+    [0, 1].map(|at| {
+        let (began, [full, others]) = before[at];
+        let (ended, [more_full, more_others]) = after[at];
+        assert_eq!(more_others, others, "datagrams of another length");
+        (more_full - full) as f64 / (ended - began).as_secs_f64()
+    })
+}
+
+#[test]
+fn frames_between_covered_routers_leave_by_the_schedule_whatever_passes() {
+    if !shoal_e2e::namespaces() {
+        return;
+    }
+    let network = (Topology::chain(), Kind::Namespaces, Conditions::default());
+    let town = Town::new(network, "", cover_routers);
+    let config = town.folder.path().join("r1/node.toml");
+    let mut check = shoal(&["check", "-c", config.to_str().unwrap()]);
+    let (out, err) = text(&town.inside("r1", || check.output().unwrap()));
+    let price = "cover of one link: 22.02 GB a day in each direction, 44.04 GB in both";
+    assert!(out.contains(price), "{out}{err}");
+    assert!(out.contains("home (2 Mbit/s): on lines between routers, 1 of them here"), "{out}");
+    let running = |name: &str| {
+        let cover = town.status(name).cover;
+        cover.is_some_and(|cover| (cover.links, cover.running) == (1, 1))
+    };
+    let began = Instant::now();
+    while !(running("r1") && running("r2")) {
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", town.run("r1", &["peers"]));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    for (words, wanted) in [
+        ("status", "22.02 GB a day in each direction"),
+        ("status", "on lines between routers: tier home, 1 of them here"),
+        ("peers", "2 Mbit/s, running"),
+    ] {
+        let (_, said) = town.run("r1", &[words]);
+        assert!(said.contains(wanted), "{words}: {said}");
+    }
+    assert!(town.status("h1").cover.is_none(), "a host's own link has no schedule");
+
+    // Handshakes that began at both ends are over.
+    std::thread::sleep(Duration::from_secs(2));
+    count(&town);
+    let quiet = rates(&town);
+    // Half of the schedule carries it, in five seconds.
+    let file = town.send("h1", "h2", (3, 500_000));
+    std::thread::sleep(Duration::from_millis(500));
+    let busy = rates(&town);
+    let took = file.end();
+    println!("frames a second: {quiet:?} quiet, {busy:?} with a file that took {took:?}");
+    for rate in quiet.iter().chain(&busy) {
+        assert!(
+            (rate / FRAMES_PER_S - 1.0).abs() < 0.05,
+            "{rate} of {FRAMES_PER_S} frames a second"
+        );
+    }
+    assert!(took > COUNTED, "{took:?}: the file did not pass while frames were counted");
 }
 
 /// A router and hosts whose membership an authority decides; its list is too old after so many

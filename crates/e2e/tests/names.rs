@@ -11,6 +11,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use shoal_daemon::control::api::{Command as Ask, Host, Reply};
+use shoal_e2e::machines::Machines;
 use shoal_lab::needs::{self, Need};
 use shoal_lab::site::Site;
 use shoal_lab::{Conditions, Executable, Kind, Network, Topology};
@@ -228,4 +229,55 @@ fn a_node_keeps_its_lines_in_resolv_conf_while_it_runs() {
     assert_eq!(lines, [&ours[..1], &theirs, &ours[1..]].concat());
     assert_eq!(net.end("r1", "TERM"), Some(0));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), before);
+}
+
+/// Names that a list may have and machines seldom do: one letter, 63 of them, digits and hyphens,
+/// capitals, an underscore with a hyphen behind it, two labels.
+const ODD: [&str; 6] = [
+    "a",
+    "x23456789-123456789-123456789-123456789-123456789-123456789-123",
+    "10-0-0-5",
+    "MyBox",
+    "my_box-",
+    "box.lab",
+];
+
+/// One of these machines looks for the others, and another for that one, also by names in capitals.
+#[test]
+fn hosts_with_odd_names_are_found_and_reached_by_programs_and_by_ping() {
+    if !shoal_e2e::tun_possible() {
+        return;
+    }
+    assert_eq!(ODD[1].len(), 63);
+    let names: Vec<&str> = ["r1"].into_iter().chain(ODD).collect();
+    let mut machines = Machines::new(&names);
+    machines.sh("r1", "ip link add lan type bridge; ip link set lan up");
+    machines.sh("r1", "ip addr add 10.77.0.1/24 dev lan");
+    for (number, name) in (2..).zip(ODD) {
+        let port = format!("p{number}");
+        machines.join((name, "eth0"), ("r1", &port));
+        machines.sh("r1", &format!("ip link set {port} master lan"));
+        machines.sh(name, &format!("ip addr add 10.77.0.{number}/24 dev eth0"));
+    }
+    machines.write_nodes(&names, "10.77.0.1:7400");
+    names.iter().for_each(|name| machines.start(name));
+    std::fs::write(machines.file("resolv"), "nameserver 127.0.0.153\n").unwrap();
+    for name in ODD {
+        let status = machines.ask(name, &["status"]).unwrap();
+        let address = status["status"]["interface"]["address"].as_str().unwrap().to_owned();
+        let here = if name == "a" { "MyBox" } else { "a" };
+        for called in [name.to_owned(), name.to_uppercase()] {
+            let ping = ["ping", &called, "-n", "1", "-W", "5"];
+            machines.until(&format!("ping {called}"), || machines.command(here, &ping).0);
+            let programs = format!(
+                "mount --bind ../resolv /etc/resolv.conf; getent ahostsv6 {called}.shoal; \
+                 getent hosts {address}; ping -c1 -W5 {called}.shoal"
+            );
+            let said = machines.sh(here, &format!("unshare --mount bash -ec '{programs}'"));
+            let lines: Vec<&str> = said.lines().collect();
+            assert!(lines[0].starts_with(&format!("{address} ")), "{called}: {said}");
+            assert!(said.contains(&format!("{name}.shoal")), "{called}: {said}");
+            assert!(said.contains("1 received"), "{called}: {said}");
+        }
+    }
 }

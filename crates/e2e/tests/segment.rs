@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
 
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -359,6 +360,66 @@ fn a_reload_moves_addresses_to_another_prefix_of_the_segment() {
     assert!(hopping::both_hop(&net) && under(&machines[0], "fd43:") >= 3);
     assert_eq!(net.end("r1", "-TERM"), Some(0));
     assert_eq!(under(&machines[0], "fd4"), 0);
+}
+
+fn edit(file: &Path, from: &str, to: &str) {
+    let text = std::fs::read_to_string(file).unwrap();
+    assert!(text.contains(from), "{from:?} is not in {text}");
+    std::fs::write(file, text.replace(from, to)).unwrap();
+}
+
+/// The file moves addresses from a routed prefix to the segment's, and back. Each time the reload
+/// is refused in words that say the remedy, the former prefix stays in force, and a restart takes
+/// the other one.
+#[test]
+fn a_reload_between_a_routed_prefix_and_a_segment_is_refused_and_a_restart_does_it() {
+    if !shoal_e2e::tun_possible() || !shoal_e2e::ipv6() {
+        return;
+    }
+    const ROUTED: &str = "fd44::/64";
+    let (_bridge, [r1, _h1]) = segment();
+    let mut net = Net::new(&NAMES);
+    configure(&net, "r1", "");
+    let file = net.config("r1");
+    edit(&file, PREFIX, ROUTED);
+    start(&mut net, &r1, "r1");
+    let now = |net: &Net| {
+        let hop = net.ask("r1", &["status"]).unwrap()["status"]["hop"].clone();
+        ["mode", "prefix"].map(|key| hop[key].as_str().unwrap().to_owned())
+    };
+    let to_segment = format!(
+        "[hop] prefix: {PREFIX} is a segment's, since an interface has an address under it, and \
+         addresses were routed: restart, or say mode = \"routed\""
+    );
+    let to_routed = format!(
+        "[hop] prefix: no interface has an address under {ROUTED}: give wire one; or, if the \
+         prefix is routed to this machine, restart"
+    );
+    for (before, after, refusal) in [
+        (["routed", ROUTED], ["segment", PREFIX], to_segment),
+        (["segment", PREFIX], ["routed", ROUTED], to_routed),
+    ] {
+        assert_eq!(now(&net), before);
+        edit(&file, before[1], after[1]);
+        let output = net.command("r1", &["reload"]).output().unwrap();
+        let said = shoal_e2e::text(&output).1;
+        assert!(!output.status.success() && said.contains(&refusal), "{said}");
+        assert_eq!(now(&net), before, "nothing changes");
+        assert_eq!(net.end("r1", "-TERM"), Some(0));
+        start(&mut net, &r1, "r1");
+        assert_eq!(now(&net), after);
+    }
+    // Another mode, or no section at all, is no error, and waits for the restart.
+    let waiting =
+        |net: &Net| net.ask("r1", &["reload"]).unwrap()["reload"]["needs_restart"].clone();
+    edit(&file, ROUTED, PREFIX);
+    edit(&file, "[hop]\n", "[hop]\nmode = \"segment\"\n");
+    assert_eq!(waiting(&net), serde_json::json!(["hop.prefix", "hop.mode"]));
+    let text = std::fs::read_to_string(&file).unwrap();
+    let (without, _) = text.split_once("[hop]").unwrap();
+    std::fs::write(&file, without.replace("hop = \"1s\"\n", "")).unwrap();
+    assert_eq!(waiting(&net), serde_json::json!(["hop"]));
+    assert_eq!(now(&net), ["routed", ROUTED]);
 }
 
 #[test]

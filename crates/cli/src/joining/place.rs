@@ -90,14 +90,50 @@ impl Place {
 
 /// A name for this machine: what it calls itself, as far as that is a name.
 pub fn own_name() -> Option<String> {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
-    let first = name.trim().split('.').next()?.to_lowercase();
+    name_of(&std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?)
+}
+
+/// The name that a machine with this host name wishes for.
+fn name_of(hostname: &str) -> Option<String> {
+    let first = hostname.trim().split('.').next()?.to_lowercase();
     shoal_directory::check_new_name(&first).is_ok().then_some(first)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn odd_host_names_become_names_or_leave_the_choice_to_the_registrar() {
+        let [long, longer] = [63, 64].map(|len| "x".repeat(len));
+        for (hostname, name) in [
+            ("my_box", Some("my_box")),
+            ("MyBox\n", Some("mybox")),
+            ("box.example.org", Some("box")),
+            (long.as_str(), Some(long.as_str())),
+            ("dash-", Some("dash-")),
+            ("a", Some("a")),
+            ("ip-10-0-0-5.eu.internal", Some("ip-10-0-0-5")),
+            ("box.", Some("box")),
+            (" x", Some("x")),
+            ("0xg", Some("0xg")),
+            (longer.as_str(), None),
+            ("yuris-macbook's", None),
+            ("\u{6211}\u{7684}\u{7535}\u{8111}", None),
+            ("caf\u{e9}", None),
+            ("-dash", None),
+            ("123", None),
+            ("10.0.0.5", None),
+            ("localhost.localdomain", None),
+            ("(none)", None),
+            ("shoal", None),
+            ("xn--80ak6aa92e", None),
+            ("wpad", None),
+            ("", None),
+        ] {
+            assert_eq!(name_of(hostname).as_deref(), name, "{hostname:?}");
+        }
+    }
 
     #[test]
     fn a_machine_in_no_network_is_told_so() {

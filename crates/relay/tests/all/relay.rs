@@ -279,3 +279,51 @@ fn a_router_that_forgets_all_keys_has_its_links_again_at_once() {
     net.run(Duration::from_millis(5));
     assert_eq!(net.nodes[H2].cells.len(), 10);
 }
+
+/// Handshakes that a node asked for.
+fn asked(net: &Net, node: usize) -> u64 {
+    net.nodes[node].relay.sessions().stats().requests_sent
+}
+
+/// Milliseconds until cells of one node come to another.
+fn until_cells_cross(net: &mut Net, from: usize, to: usize, dst: Address) -> u32 {
+    net.nodes[to].cells.clear();
+    for ms in 1..=20_000 {
+        net.send(from, dst, 1, 1);
+        net.run(Duration::from_millis(1));
+        if !net.nodes[to].cells.is_empty() {
+            return ms;
+        }
+    }
+    panic!("no cell came within 20 s");
+}
+
+/// A host, or its router, goes on after a pause with what the kernel kept for it, or without.
+#[test]
+fn a_machine_that_was_suspended_is_back_within_one_handshake() {
+    let nodes = [Address::new(1, 0), Address::new(1, 1), Address::new(1, 2)];
+    let [router, host, other] = [0, 1, 2];
+    for (asleep, seconds) in [(host, 15), (host, 100), (host, 200), (host, 1_000), (router, 200)] {
+        for keeps in [false, true] {
+            let mut net = Net::with(&nodes, &[(host, router), (other, router)], |config| {
+                let is_host = !config.address.is_router();
+                config.liveness.keepalive = is_host.then_some(Duration::from_secs(10));
+            });
+            net.run(Duration::from_secs(3));
+            let came = net.run_without(asleep, Duration::from_secs(seconds));
+            let before = asked(&net, host);
+            net.wire.sent.extend(came.into_iter().filter(|_| keeps));
+            let there = until_cells_cross(&mut net, host, other, nodes[other]);
+            let handshakes = asked(&net, host) - before;
+            let back = until_cells_cross(&mut net, other, host, nodes[host]);
+            let who = if asleep == host { "host" } else { "router" };
+            println!(
+                "{who} suspended for {seconds} s, what came is kept: {keeps}: there {there} ms, \
+                 {handshakes} requests, back {back} ms"
+            );
+            // Hosts call a router that is away every five seconds.
+            let most = if asleep == host { 10 } else { 6_000 };
+            assert!(there <= most && back <= 10 && handshakes <= 1, "{who} {seconds} {keeps}");
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! A few relays in memory, joined by perfect wires, under one clock.
 
+mod asleep;
 mod hops;
 
 use std::collections::VecDeque;
