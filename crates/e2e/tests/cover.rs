@@ -188,6 +188,8 @@ fn a_hidden_host_needs_cover_and_has_it_on_any_path() {
 
 /// Time in which frames between routers are counted.
 const COUNTED: Duration = Duration::from_secs(3);
+/// Times that frames are counted at most.
+const TRIES: u8 = 4;
 /// Frames of 2 Mbit/s in a second.
 const FRAMES_PER_S: f64 = 2e6 / 8.0 / 1_440.0;
 
@@ -236,18 +238,20 @@ fn left(town: &Town, router: &str) -> [u64; 2] {
     [(); 2].map(|()| counts.next().unwrap().parse().unwrap())
 }
 
-/// Full frames a second that leave each router for the other. No other datagram may.
-fn rates(town: &Town) -> [f64; 2] {
+/// Full frames a second that leave each router for the other. `None`: other datagrams left as well,
+/// as while both shake hands anew. A router that a busy machine stops for half a second does that.
+fn rates(town: &Town) -> Option<[f64; 2]> {
     let look = |router| (Instant::now(), left(town, router));
     let before = ["r1", "r2"].map(look);
     std::thread::sleep(COUNTED);
     let after = ["r1", "r2"].map(look);
-    [0, 1].map(|at| {
+    let found = [0, 1].map(|at| {
         let (began, [full, others]) = before[at];
         let (ended, [more_full, more_others]) = after[at];
-        assert_eq!(more_others, others, "datagrams of another length");
-        (more_full - full) as f64 / (ended - began).as_secs_f64()
-    })
+        let rate = (more_full - full) as f64 / (ended - began).as_secs_f64();
+        (more_others == others).then_some(rate)
+    });
+    Some([found[0]?, found[1]?])
 }
 
 #[test]
@@ -285,12 +289,18 @@ fn frames_between_covered_routers_leave_by_the_schedule_whatever_passes() {
     // Handshakes that began at both ends are over.
     std::thread::sleep(Duration::from_secs(2));
     count(&town);
-    let quiet = rates(&town);
-    // Half of the schedule carries it, in five seconds.
-    let file = town.send("h1", "h2", (3, 500_000));
-    std::thread::sleep(Duration::from_millis(500));
-    let busy = rates(&town);
-    let took = file.end();
+    let others = "datagrams of another length each time";
+    let quiet = (0..TRIES).find_map(|_| rates(&town)).expect(others);
+    let busy = (0..TRIES).find_map(|turn| {
+        // Half of the schedule carries it, in five seconds.
+        let file = town.send("h1", "h2", (3 + turn, 500_000));
+        std::thread::sleep(Duration::from_millis(500));
+        let busy = rates(&town);
+        let took = file.end();
+        assert!(took > COUNTED, "{took:?}: the file did not pass while frames were counted");
+        Some((busy?, took))
+    });
+    let (busy, took) = busy.expect(others);
     println!("frames a second: {quiet:?} quiet, {busy:?} with a file that took {took:?}");
     for rate in quiet.iter().chain(&busy) {
         assert!(
@@ -298,7 +308,6 @@ fn frames_between_covered_routers_leave_by_the_schedule_whatever_passes() {
             "{rate} of {FRAMES_PER_S} frames a second"
         );
     }
-    assert!(took > COUNTED, "{took:?}: the file did not pass while frames were counted");
 }
 
 /// A router and hosts whose membership an authority decides; its list is too old after so many
