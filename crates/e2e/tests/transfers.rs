@@ -288,7 +288,8 @@ fn a_receiver_waits_while_its_node_is_restarted() {
     let inbox = net.folder("inbox");
     let mut receiver = receive(&net, &inbox, &["--count", "2"]);
     let mut said = String::new();
-    BufReader::new(receiver.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
+    let mut heard = BufReader::new(receiver.stdout.take().unwrap());
+    heard.read_line(&mut said).unwrap();
     assert!(said.contains("receiving from"), "{said}");
     let file = net.folder("source").join("file");
     for (round, signal) in ["-TERM", "-KILL"].into_iter().enumerate() {
@@ -304,6 +305,9 @@ fn a_receiver_waits_while_its_node_is_restarted() {
         let sender = send(&net, &file, &[]);
         let ended = end_of(sender, "send");
         assert!(ended.status.success(), "{:?}", text(&ended));
+        // A node that is killed before it tells the receiver of a file tells it no more.
+        heard.read_line(&mut said).unwrap();
+        assert!(said.contains("file from h1"), "{said}");
         fs::rename(inbox.join("file"), inbox.join(signal)).unwrap();
     }
     assert!(end_of(receiver, "receive").status.success());
