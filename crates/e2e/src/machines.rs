@@ -216,7 +216,7 @@ impl Machines {
         self.folder(name).join("log")
     }
 
-    /// What a machine's node has logged, behind its name.
+    /// Log of a machine's node, behind its name.
     pub fn log_of(&self, name: &str) -> String {
         let text = std::fs::read_to_string(self.log(name)).unwrap_or_default();
         format!("{name}: {text}\n")

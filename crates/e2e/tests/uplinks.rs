@@ -53,7 +53,7 @@ fn machines() -> Machines {
     machines
 }
 
-/// Where the host calls its router, while the link is up.
+/// Endpoint at which the host calls its router; empty while the link is down.
 fn endpoint(machines: &Machines) -> String {
     let peers = machines.ask("h1", &["peers"]).unwrap_or_default();
     let peer = &peers["peers"][0];

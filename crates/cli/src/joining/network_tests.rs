@@ -23,7 +23,7 @@ fn the_router_has_the_first_address() {
     assert_eq!(first("fd00::/48"), None);
 }
 
-/// What `shoal network create` with these arguments would make.
+/// The plan of `shoal network create` with these arguments.
 fn plan<'a>(args: &'a NetworkArgs, dir: &Path) -> Plan<'a> {
     let Verb::Create(args) = &args.verb else { panic!("another command") };
     Plan {
