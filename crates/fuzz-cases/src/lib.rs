@@ -10,6 +10,7 @@ pub mod attribution;
 pub mod directory;
 pub mod handing;
 pub mod ip;
+pub mod joining;
 pub mod machines;
 pub mod meeting;
 pub mod moving;
@@ -35,6 +36,8 @@ pub const CASES: &[Case] = &[
     ("wire_portmap", wire::portmap),
     ("wire_leg", onion::leg),
     ("ip_packets", ip::packets),
+    ("joining_invite", joining::invite),
+    ("joining_ledger", joining::ledger),
     ("machine_transfer", machines::transfer),
     ("machine_routing", machines::routing),
     ("machine_session", machines::session),
