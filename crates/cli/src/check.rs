@@ -13,6 +13,7 @@ use circuits::Circuits;
 use cover::Cover;
 use mixes::Mixing;
 use serde::Serialize;
+use shoal_crypto::Suite;
 use shoal_daemon::config::{Config, DirectMode, Listen, Setup, spell_place};
 use shoal_daemon::membership::cover::own;
 use shoal_daemon::membership::levels;
@@ -48,6 +49,10 @@ struct Summary {
     /// What this host's file asks of circuits, mixes and cover; none on a router.
     preset: Option<&'static str>,
     cover: Option<Cover>,
+    /// Class of the processor, by its AES instructions.
+    processor: &'static str,
+    /// Suites that sessions may have, the fastest on this processor first.
+    suites: Vec<&'static str>,
     warnings: Vec<String>,
 }
 
@@ -144,6 +149,9 @@ pub fn run(common: &Common, args: &Check) -> Result<()> {
     let why = if summary.own_port { " (the port follows from the key)" } else { "" };
     output::line(&format!("  listens on {}{why}", summary.listen.join(", ")))?;
     output::line(&format!("  control socket {}", summary.control_socket))?;
+    let Summary { processor, suites, .. } = &summary;
+    let suites = suites.join(", ");
+    output::line(&format!("  processor with {processor}; suites, fastest first: {suites}"))?;
     for link in &summary.links {
         output::line(&format!("  {}", link.text()))?;
     }
@@ -206,6 +214,7 @@ fn summary(setup: &Setup) -> Summary {
             rendezvous: link.rendezvous.as_deref().map(ToString::to_string),
         }
     });
+    let means = config.session.means();
     Summary {
         name: config.node.name.clone(),
         address: config.address().to_string(),
@@ -221,6 +230,8 @@ fn summary(setup: &Setup) -> Summary {
         circuits,
         preset: (!config.is_router()).then(|| config.anonymity.preset.as_str()),
         cover,
+        processor: means.processor.name(),
+        suites: means.by_cost().into_iter().map(Suite::name).collect(),
         warnings,
     }
 }

@@ -78,6 +78,10 @@ fn print_status(s: &Status) -> Result<()> {
     let on = |on: bool| if on { "on" } else { "off" };
     let o = &s.offloads;
     line("offloads", format!("GSO {}, GRO {}, AES {}", on(o.gso), on(o.gro), on(o.aes)))?;
+    line(
+        "suites",
+        format!("{} (processor with {})", s.ciphers.suites.join(", "), s.ciphers.processor),
+    )?;
     s.interface.iter().flat_map(interface).try_for_each(|(name, text)| line(name, text))?;
     if let Some(a) = &s.authority {
         let state = a.state.replace('_', " ");

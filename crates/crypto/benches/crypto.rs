@@ -12,7 +12,7 @@ use shoal_crypto::{
 const BODY: usize = 1_440 - 8 - 16;
 
 fn aead(c: &mut Criterion) {
-    for suite in [Suite::Aegis256X4, Suite::Aes256Gcm, Suite::ChaCha20Poly1305] {
+    for suite in Suite::ALL {
         let mut group = c.benchmark_group(suite.name());
         group.throughput(Throughput::Bytes(BODY as u64));
         let key = AeadKey::new(suite, &[1; 32]);

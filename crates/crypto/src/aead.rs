@@ -2,49 +2,43 @@
 
 use core::fmt;
 
+use aegis::aegis256::Aegis256;
+use aegis::aegis256x2::Aegis256X2;
 use aegis::aegis256x4::Aegis256X4;
 use aws_lc_rs::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use zeroize::Zeroizing;
 
-/// Which AEAD seals the frames of a session. The values travel in the handshake.
+/// The AEAD that seals the frames of a session. The values travel in handshakes. Which one is
+/// fastest depends on the processors of both ends ([`crate::Means::agree`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Suite {
-    /// AES-256-GCM: where both ends have AES instructions and one does not take AEGIS.
+    /// AES-256-GCM (NIST SP 800-38D).
     Aes256Gcm = 1,
-    /// ChaCha20-Poly1305: without AES instructions.
+    /// ChaCha20-Poly1305 (RFC 8439): the only one without AES instructions.
     ChaCha20Poly1305 = 2,
-    /// AEGIS-256X4 (RFC 10032) with tags of 128 bits: the fastest where both ends have AES
-    /// instructions (docs/decisions/0005-aegis.md).
+    /// AEGIS-256X4 (RFC 10032) with tags of 128 bits: four states side by side.
     Aegis256X4 = 3,
+    /// AEGIS-256 (RFC 10032) with tags of 128 bits: one state.
+    Aegis256 = 4,
+    /// AEGIS-256X2 (RFC 10032) with tags of 128 bits: two states side by side.
+    Aegis256X2 = 5,
 }
 
 impl Suite {
-    /// What this processor should use, best first: without AES instructions AES-GCM and AEGIS are
-    /// slow and their table look-ups can leak, so they are not among them.
-    pub fn for_this_cpu() -> &'static [Suite] {
-        // The library's slowest AEGIS for AES instructions asks for AVX too.
-        #[cfg(target_arch = "x86_64")]
-        let aes = std::is_x86_feature_detected!("aes")
-            && std::is_x86_feature_detected!("pclmulqdq")
-            && std::is_x86_feature_detected!("avx");
-        #[cfg(target_arch = "aarch64")]
-        let aes = std::arch::is_aarch64_feature_detected!("aes")
-            && std::arch::is_aarch64_feature_detected!("pmull");
-        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-        let aes = false;
-        match aes {
-            true => &[Suite::Aegis256X4, Suite::Aes256Gcm, Suite::ChaCha20Poly1305],
-            false => &[Suite::ChaCha20Poly1305],
-        }
-    }
+    /// All suites, in the order of their values.
+    pub const ALL: [Suite; 5] = [
+        Suite::Aes256Gcm,
+        Suite::ChaCha20Poly1305,
+        Suite::Aegis256X4,
+        Suite::Aegis256,
+        Suite::Aegis256X2,
+    ];
 
     /// From the byte in the handshake.
     pub const fn from_byte(byte: u8) -> Option<Suite> {
         match byte {
-            1 => Some(Suite::Aes256Gcm),
-            2 => Some(Suite::ChaCha20Poly1305),
-            3 => Some(Suite::Aegis256X4),
+            1..=5 => Some(Self::ALL[byte as usize - 1]),
             _ => None,
         }
     }
@@ -55,6 +49,8 @@ impl Suite {
             Suite::Aes256Gcm => "aes-256-gcm",
             Suite::ChaCha20Poly1305 => "chacha20-poly1305",
             Suite::Aegis256X4 => "aegis-256x4",
+            Suite::Aegis256 => "aegis-256",
+            Suite::Aegis256X2 => "aegis-256x2",
         }
     }
 }
@@ -74,7 +70,42 @@ enum Expanded {
     /// Of AES-256-GCM and ChaCha20-Poly1305.
     Library(LessSafeKey),
     /// AEGIS has no key schedule: key and nonce make the first state together.
-    Aegis(Zeroizing<[u8; 32]>),
+    Aegis(Lanes, Zeroizing<[u8; 32]>),
+}
+
+/// States of AEGIS-256 side by side.
+#[derive(Clone, Copy)]
+enum Lanes {
+    One,
+    Two,
+    Four,
+}
+
+/// Runs a method of the AEGIS type of `$lanes`, which are types of their own.
+macro_rules! aegis {
+    ($lanes:expr, $key:expr, $counter:expr, |$cipher:ident| $call:expr) => {{
+        let (key, nonce): (&[u8; 32], _) = ($key, aegis_nonce($counter));
+        match $lanes {
+            Lanes::One => {
+                let $cipher = Aegis256::<{ AeadKey::TAG_LEN }>::new(key, &nonce);
+                $call
+            }
+            Lanes::Two => {
+                let $cipher = Aegis256X2::<{ AeadKey::TAG_LEN }>::new(key, &nonce);
+                $call
+            }
+            Lanes::Four => {
+                let $cipher = Aegis256X4::<{ AeadKey::TAG_LEN }>::new(key, &nonce);
+                $call
+            }
+        }
+    }};
+}
+
+fn aegis_nonce(counter: u64) -> [u8; 32] {
+    let mut nonce = [0; 32];
+    nonce[24..].copy_from_slice(&counter.to_be_bytes());
+    nonce
 }
 
 impl AeadKey {
@@ -83,10 +114,13 @@ impl AeadKey {
 
     /// Expands `key` for `suite`.
     pub fn new(suite: Suite, key: &[u8; 32]) -> AeadKey {
+        let aegis = |lanes| AeadKey(Expanded::Aegis(lanes, Zeroizing::new(*key)));
         let algorithm = match suite {
             Suite::Aes256Gcm => &AES_256_GCM,
             Suite::ChaCha20Poly1305 => &CHACHA20_POLY1305,
-            Suite::Aegis256X4 => return AeadKey(Expanded::Aegis(Zeroizing::new(*key))),
+            Suite::Aegis256 => return aegis(Lanes::One),
+            Suite::Aegis256X2 => return aegis(Lanes::Two),
+            Suite::Aegis256X4 => return aegis(Lanes::Four),
         };
         // Both algorithms take 32 bytes, which is the only thing that can be wrong here.
         let key = UnboundKey::new(algorithm, key).expect("key length is fixed by the type");
@@ -99,17 +133,11 @@ impl AeadKey {
         Nonce::assume_unique_for_key(nonce)
     }
 
-    fn aegis(key: &[u8; 32], counter: u64) -> Aegis256X4<{ Self::TAG_LEN }> {
-        let mut nonce = [0; 32];
-        nonce[24..].copy_from_slice(&counter.to_be_bytes());
-        Aegis256X4::new(key, &nonce)
-    }
-
     /// Seals `body` in place and writes its tag.
     pub fn seal(&self, counter: u64, aad: &[u8], body: &mut [u8], tag_out: &mut [u8; 16]) {
         match &self.0 {
-            Expanded::Aegis(key) => {
-                *tag_out = Self::aegis(key, counter).encrypt_in_place(body, aad);
+            Expanded::Aegis(lanes, key) => {
+                *tag_out = aegis!(*lanes, key, counter, |aegis| aegis.encrypt_in_place(body, aad));
             }
             Expanded::Library(key) => {
                 // Fails only for a body beyond 2^36 bytes (RFC 5116), which no caller can hold.
@@ -124,9 +152,10 @@ impl AeadKey {
     /// Opens `body_and_tag` in place: the plaintext stands in all but the last 16 bytes.
     pub fn open(&self, counter: u64, aad: &[u8], body_and_tag: &mut [u8]) -> Result<(), BadTag> {
         match &self.0 {
-            Expanded::Aegis(key) => {
+            Expanded::Aegis(lanes, key) => {
                 let (body, tag) = body_and_tag.split_last_chunk_mut().ok_or(BadTag)?;
-                Self::aegis(key, counter).decrypt_in_place(body, tag, aad).map_err(|_| BadTag)
+                aegis!(*lanes, key, counter, |aegis| aegis.decrypt_in_place(body, tag, aad))
+                    .map_err(|_| BadTag)
             }
             Expanded::Library(key) => key
                 .open_in_place(Self::nonce(counter), Aad::from(aad), body_and_tag)
@@ -147,7 +176,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const ALL: [Suite; 3] = [Suite::Aes256Gcm, Suite::ChaCha20Poly1305, Suite::Aegis256X4];
+    const ALL: [Suite; 5] = Suite::ALL;
 
     proptest! {
         #[test]
@@ -186,7 +215,7 @@ mod tests {
         for suite in ALL {
             assert_eq!(Suite::from_byte(suite as u8), Some(suite));
         }
-        assert_eq!((Suite::from_byte(0), Suite::from_byte(4)), (None, None));
+        assert_eq!((Suite::from_byte(0), Suite::from_byte(6)), (None, None));
     }
 
     /// RFC 10032, appendix: AEGIS-256X4 with key and nonce that count up, nothing said.

@@ -9,6 +9,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use shoal_crypto::{Aead, BadTag, Ciphers, Identity, NetworkSecret, PublicKey, Suite};
+use shoal_crypto::{Means, Processor, Suites};
 use shoal_onion::{Config, Event, Limits, Onion, Own, Passed};
 use shoal_wire::leg::{CELL_LEN, Grant, Message, Offer, Shape, Terms};
 use shoal_wire::{Address, CircuitId, MixTime, Reader, Strategy, Time};
@@ -132,9 +133,9 @@ impl World {
         let identity = |at: Address| Identity::from_seed([at.router as u8 * 3 + at.host as u8; 32]);
         let keys: BTreeMap<_, _> = all.map(|at| (at, identity(at).public())).into();
         let nodes = all.map(|address| {
-            let suites = vec![Suite::Aes256Gcm];
+            let means = Means { processor: Processor::Aes, suites: Suites::ALL };
             let limits = Limits { own: 16, others: 16, of_relay: 8, of_host: 8 };
-            let config = Config { address, limits, suites, relay: address.is_router() };
+            let config = Config { address, limits, means, relay: address.is_router() };
             let secret = NetworkSecret([1; 32]);
             let (seed, now) = ([address.router as u8 + 7; 32], Time::ZERO);
             let mut node = Onion::new(config, identity(address), secret, seed, now, 1 << 40);

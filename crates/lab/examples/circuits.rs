@@ -20,7 +20,8 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use shoal_crypto::{Identity, NetworkSecret, PublicKey, Standard, Suite};
+use shoal_crypto::Means;
+use shoal_crypto::{Identity, NetworkSecret, PublicKey, Standard};
 use shoal_onion::{Config, Event, Limits, Onion, Passed};
 use shoal_wire::leg::{CELL_LEN, Shape};
 use shoal_wire::{Address, CircuitId, DropReason, Time};
@@ -70,7 +71,7 @@ fn identity(at: Address) -> Identity {
 
 fn node(at: Address, keys: BTreeMap<Address, PublicKey>) -> Node {
     let (limits, relay) = (Limits::of(at), at.is_router());
-    let config = Config { address: at, limits, suites: Suite::for_this_cpu().to_vec(), relay };
+    let config = Config { address: at, limits, means: Means::here(), relay };
     let (seed, secret) = (*identity(at).seed().expose(), NetworkSecret([1; 32]));
     let mut node = Node::new(config, identity(at), secret, seed, Time::ZERO, 1 << 40);
     node.set_nodes(keys);

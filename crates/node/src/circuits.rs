@@ -71,7 +71,7 @@ impl<C: Ciphers> Circuits<C> {
         let config = shoal_onion::Config {
             address: me,
             limits: Limits::of(me),
-            suites: relay.session.suites.clone(),
+            means: relay.session.means,
             relay: me.is_router(),
         };
         let onion = Onion::new(config, identity, secret, seed, now, unix_ms);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use shoal_crypto::{Identity, NetworkSecret, Standard, Suite};
+use shoal_crypto::{Identity, Means, NetworkSecret, Standard};
 use shoal_onion::{Config, Event, Limits, Onion, Passed};
 use shoal_wire::leg::{CELL_LEN, Shape};
 use shoal_wire::{Address, CircuitId, DropReason, Time};
@@ -37,7 +37,7 @@ fn nodes() -> BTreeMap<Address, Node> {
         let config = Config {
             address: at,
             limits: Limits { own: 1_024, of_host: 1_024, ..Limits::ROUTER },
-            suites: Suite::for_this_cpu().to_vec(),
+            means: Means::here(),
             relay: at.is_router(),
         };
         let seed = *identity(at).seed().expose();

@@ -7,7 +7,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use std::sync::Arc;
 
-use shoal_crypto::{Ciphers, Identity, Secret, Standard, Suite, kdf};
+use shoal_crypto::{Ciphers, Identity, Means, Secret, Standard, kdf};
 use shoal_session::noise::Initiator;
 use shoal_session::outer::Opener;
 use shoal_wire::leg::{FIRST_LEN, Offer, SECOND_LEN, Shape};
@@ -19,7 +19,7 @@ use crate::setup::{self, Answer, Bond, Create};
 /// What all jobs of one machine share.
 pub(crate) struct Common {
     pub(crate) identity: Identity,
-    pub(crate) suites: Vec<Suite>,
+    pub(crate) means: Means,
 }
 
 /// Names one handshake of one circuit of ours: the result of an earlier one is stale.
@@ -106,7 +106,7 @@ impl<C: Ciphers> Job<C> {
                 Outcome::Begin { attempt, made: begin::<C>(common, &leg, &first) }
             }
             Work::Extend { attempt, initiator, noise, next } => {
-                let made = setup::finish(&initiator, &noise[..], &common.suites);
+                let made = setup::finish(&initiator, &noise[..], common.means);
                 let made = made.and_then(|secrets| {
                     let leg = secrets.next_leg();
                     let next = next.map(|first| begin::<C>(common, &leg, &first)).transpose()?;
@@ -116,7 +116,7 @@ impl<C: Ciphers> Job<C> {
             }
             Work::Answer { from, opener, create, bond, ephemeral } => {
                 let own = common.identity.dh();
-                let made = create.answer::<C>(own, bond, &common.suites, &ephemeral);
+                let made = create.answer::<C>(own, bond, common.means, &ephemeral);
                 Outcome::Answer { from, opener, made: made.map(Box::new) }
             }
         };
@@ -132,7 +132,8 @@ fn begin<C: Ciphers>(
     let First { responder, ephemeral, shape, place, lifetime, mixing } = first;
     let offer = Offer {
         leg: *leg.expose(),
-        suites: setup::suite_bits(&common.suites),
+        suites: common.means.suites.bits(),
+        processor: common.means.processor as u8,
         shape: *shape,
         place: *place,
         lifetime: *lifetime,

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, VecDeque};
 use places::Places;
 use queue::Queue;
 use shoal_crypto::{
-    Ciphers, Identity, NetworkSecret, NetworkSecrets, PublicKey, Rng, Secret, Suite,
+    Ciphers, Identity, Means, NetworkSecret, NetworkSecrets, PublicKey, Rng, Secret,
 };
 use shoal_mix::Added;
 use shoal_session::cookie::Cookies;
@@ -64,8 +64,8 @@ pub struct Config {
     pub address: Address,
     /// Circuits at most: [`Limits::of`] the address.
     pub limits: Limits,
-    /// The AEAD suites that this node takes, best first.
-    pub suites: Vec<Suite>,
+    /// The AEAD suites that this node takes, and the class of its processor.
+    pub means: Means,
     /// Whether circuits may go on from here.
     pub relay: bool,
 }
@@ -244,7 +244,7 @@ impl<C: Ciphers> Onion<C> {
         let room = Room::new(config.limits);
         let filler = Filler::new(&Secret::new(rng.fork("filler")));
         let cookies = Cookies::new(rng.fork("cookies"), now);
-        let queue = Queue::new(Common { identity, suites: config.suites.clone() }, cookies);
+        let queue = Queue::new(Common { identity, means: config.means }, cookies);
         Onion {
             config,
             secrets,

@@ -1,5 +1,6 @@
 //! How many circuits nodes keep, which give way, and what is left of those that end.
 
+use shoal_crypto::{Processor, Suites};
 use shoal_crypto::{Secret, Standard};
 use shoal_wire::Mixing;
 use shoal_wire::leg::Offer;
@@ -198,8 +199,9 @@ fn a_relay_that_could_not_ask_the_next_node_forgets_that_it_wanted_to() {
     // Once more.
     let (leg, key) = (world.node(A).next_leg_of_test(id), world.node(A).nodes_of_test()[&relay(2)]);
     let shape = Shape::new(3).unwrap();
-    let (leg, suites) = (*leg.expose(), setup::suite_bits(&[Suite::Aegis256X4]));
-    let offer = Offer { leg, suites, shape, place: 2, lifetime: 60, mixing: Mixing::default() };
+    let (leg, suites, processor) = (*leg.expose(), Suites::ALL.bits(), Processor::Aes as u8);
+    let mixing = Mixing::default();
+    let offer = Offer { leg, suites, processor, shape, place: 2, lifetime: 60, mixing };
     let (_, noise) = setup::begin::<Standard>(&key.dh, &offer, &Secret::new([9; 32])).unwrap();
     world.node(A).extend_of_test(id, 1, relay(2), &noise);
     world.run();

@@ -13,7 +13,7 @@
 //! and of cookies: neither those who carry the cells nor the origin, who knows the leg secret, can
 //! read how other circuits' cells of that leg are protected.
 
-use shoal_crypto::{AeadKey, Ciphers, DhSecret, Rng, Secret, Suite, ct_eq, kdf};
+use shoal_crypto::{AeadKey, Ciphers, DhSecret, Means, Rng, Secret, Suite, ct_eq, kdf};
 use shoal_session::noise::{Initiator, Pattern, Responder};
 use shoal_session::outer::{Lead, Opener, OuterSeal, OuterSeals};
 use shoal_wire::leg::{CELL_LEN, FIRST_LEN, Grant, Offer, SECOND_LEN, Terms};
@@ -114,9 +114,9 @@ pub(crate) fn malformed(_: ParseError) -> DropReason {
     DropReason::Malformed
 }
 
-/// The bits of an offer that say which suites are taken.
-pub(crate) fn suite_bits(suites: &[Suite]) -> u8 {
-    suites.iter().fold(0, |bits, &suite| bits | 1 << (suite as u8 - 1))
+/// What the other end of a set-up said of its processor and suites.
+fn said_means(processor: u8, suites: u8) -> Result<Means, DropReason> {
+    Means::from_bytes(processor, suites).ok_or(DropReason::Malformed)
 }
 
 /// Begins the set-up of a hop: the state of the handshake, and the first message.
@@ -140,17 +140,18 @@ pub(crate) fn begin<C: Ciphers>(
 ///
 /// # Errors
 ///
-/// `bad_handshake`: the answer is not of that hop, or of another set-up. `bad_version`: it chose a
-/// suite that was not offered.
+/// `bad_handshake`: the answer is not of that hop, or of another set-up. `bad_version`: it
+/// chose another suite than both have to.
 pub(crate) fn finish(
     initiator: &Initiator,
     noise: &[u8],
-    suites: &[Suite],
+    own: Means,
 ) -> Result<LayerSecrets, DropReason> {
     let (split, said) = initiator.finish(None, noise).map_err(|_| DropReason::BadHandshake)?;
     let terms = Terms::parse(&said).map_err(|_| DropReason::Malformed)?;
-    let suite = Suite::from_byte(terms.suite).filter(|suite| suites.contains(suite));
-    Ok(LayerSecrets::new(suite.ok_or(DropReason::BadVersion)?, &split))
+    let suite = own.agree(said_means(terms.processor, terms.suites)?);
+    let suite = suite.filter(|&suite| suite as u8 == terms.suite).ok_or(DropReason::BadVersion)?;
+    Ok(LayerSecrets::new(suite, &split))
 }
 
 /// What the two nodes of a leg know while it is set up.
@@ -237,7 +238,7 @@ impl Create {
         mut self,
         own: &DhSecret,
         bond: Bond,
-        suites: &[Suite],
+        means: Means,
         ephemeral: &Secret<32>,
     ) -> Result<Answer, DropReason> {
         let bad = DropReason::BadHandshake;
@@ -247,9 +248,10 @@ impl Create {
         let leg = Secret::new(offer.leg);
         bond.grant_key(&leg).open(0, &[], &mut self.sealed).map_err(|_| bad)?;
         let back = Grant::read(&mut Reader::new(&self.sealed)).map_err(malformed)?;
-        let suite = suites.iter().find(|&&suite| offer.suites & suite_bits(&[suite]) != 0);
-        let suite = *suite.ok_or(DropReason::BadVersion)?;
-        let terms = Terms { suite: suite as u8 }.to_bytes();
+        let suite = means.agree(said_means(offer.processor, offer.suites)?);
+        let suite = suite.ok_or(DropReason::BadVersion)?;
+        let (processor, suites) = (means.processor as u8, means.suites.bits());
+        let terms = Terms { suite: suite as u8, processor, suites }.to_bytes();
         let (split, noise) = responder.finish::<C>(ephemeral.expose(), &terms).map_err(|_| bad)?;
         let secrets = LayerSecrets::new(suite, &split);
         Ok(Answer { offer, leg, bond, back, secrets, noise, lead: self.lead })

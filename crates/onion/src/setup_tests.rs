@@ -1,5 +1,6 @@
 //! Set-up work on another thread, and what keeps a flood of it off.
 
+use shoal_crypto::{Means, Processor, Suites};
 use shoal_crypto::{Secret, Standard};
 use shoal_session::outer::{OuterSeal, OuterSeals};
 
@@ -174,13 +175,15 @@ fn who_knows_the_leg_secret_reads_no_grant() {
     let grant = shoal_wire::leg::Grant { index: 5, key: [3; 32] };
     let offer = |leg: &Secret<32>| shoal_wire::leg::Offer {
         leg: *leg.expose(),
-        suites: setup::suite_bits(&[Suite::Aes256Gcm]),
+        suites: Suites::ALL.bits(),
+        processor: Processor::Aes as u8,
         shape: Shape::new(3).unwrap(),
         place: 2,
         lifetime: 6,
         mixing: shoal_wire::Mixing::default(),
     };
     let responder = identity(relay(2));
+    let means = Means { processor: Processor::Aes, suites: Suites::ALL };
     let ephemeral = Secret::new([4; 32]);
     let (_, noise) =
         setup::begin::<Standard>(&responder.public().dh, &offer(&leg), &ephemeral).unwrap();
@@ -191,7 +194,7 @@ fn who_knows_the_leg_secret_reads_no_grant() {
     let answer = |bond: Bond| {
         let opened = setup::Create::open(&outers(relay(2)), &mut create.clone()[..]);
         let (create, _) = opened.unwrap();
-        create.answer::<Standard>(responder.dh(), bond, &[Suite::Aes256Gcm], &ephemeral)
+        create.answer::<Standard>(responder.dh(), bond, means, &ephemeral)
     };
     assert_eq!(answer(bond(A, relay(2))).err(), Some(DropReason::BadHandshake));
     let answer = answer(bond(relay(2), relay(1))).unwrap();

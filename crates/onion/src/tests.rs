@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use shoal_crypto::{
     Aead, AeadKey, BadTag, Ciphers, Identity, NetworkSecret, PublicKey, Rng, Suite,
 };
+use shoal_crypto::{Means, Processor, Suites};
 use shoal_wire::leg::{BODY_AT, CELL_LEN, Refusal, Shape};
 use shoal_wire::{Address, CircuitId, DropReason, Time, shake};
 
@@ -139,9 +140,9 @@ impl World {
         let keys: BTreeMap<_, _> =
             addresses.iter().map(|&at| (at, identity(at).public())).collect();
         let nodes = addresses.iter().map(|&address| {
-            let suites = vec![Suite::Aegis256X4, Suite::Aes256Gcm];
+            let means = Means { processor: Processor::Vaes512, suites: Suites::ALL };
             let (limits, relay) = (limits(address), address.is_router());
-            let config = Config { address, limits, suites, relay };
+            let config = Config { address, limits, means, relay };
             let seed = identity(address).seed().expose().map(|byte| byte ^ 0xff);
             let secret = NetworkSecret([7; 32]);
             let mut node = Onion::new(config, identity(address), secret, seed, Time::ZERO, 1 << 40);

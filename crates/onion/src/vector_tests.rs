@@ -4,6 +4,7 @@
 mod vectors;
 
 use shoal_crypto::{AeadKey, Identity, NetworkSecret, Rng, Secret, Standard, Suite};
+use shoal_crypto::{Means, Processor, Suites};
 use shoal_session::noise::Split;
 use shoal_session::outer::{OuterSeal, OuterSeals};
 use shoal_wire::leg::{CELL_LEN, Grant, Message, SECOND_LEN, Shape};
@@ -98,11 +99,12 @@ fn a_golden_create_cell_is_answered() {
     assert!(create.shows(&bond, ASKER, &[9; 12]));
     assert!(!create.shows(&bond, ASKER, &Cookie::default()));
     assert!(!create.shows(&bond, Address::new(2, 0), &[9; 12]));
-    let suites = [Suite::Aegis256X4, Suite::Aes256Gcm];
+    let means = Means { processor: Processor::Vaes512, suites: Suites::ALL };
     let answer =
-        create.answer::<Standard>(identity.dh(), bond, &suites, &Secret::new([10; 32])).unwrap();
+        create.answer::<Standard>(identity.dh(), bond, means, &Secret::new([10; 32])).unwrap();
     let offer = &answer.offer;
-    assert_eq!((offer.leg, offer.suites, offer.place, offer.lifetime), ([21; 32], 5, 2, 60));
+    assert_eq!((offer.leg, offer.suites, offer.processor), ([21; 32], 5, 4));
+    assert_eq!((offer.place, offer.lifetime), (2, 60));
     assert_eq!((answer.back.index, answer.back.key), (INDEX, LEG_KEY));
     let other = OuterSeals::new(b"link", &NetworkSecret([1; 32]).into(), &identity.public());
     assert!(Create::open(&other, &mut golden.clone()).is_err());

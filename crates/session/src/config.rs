@@ -4,7 +4,7 @@ use core::fmt::Debug;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use shoal_crypto::Suite;
+use shoal_crypto::{Means, Suite};
 use shoal_wire::{Address, DropReason, Level, LinkId, shake};
 
 /// Where frames can be sent to: [`crate::Endpoints`] for links, an overlay address for host pairs.
@@ -142,8 +142,8 @@ pub struct Config {
     /// Workers that share the lanes, from 1 on; what others than the first hold is in their
     /// [`crate::SessionShard`].
     pub workers: u8,
-    /// Suites that this node takes, best first.
-    pub suites: Vec<Suite>,
+    /// Suites that this node takes, and the class of its processor.
+    pub means: Means,
     /// A session that is used gets new keys at this age, or up to a sixth sooner.
     pub rekey_after: Duration,
     /// A session gets new keys after this many frames in one direction of one lane.
@@ -184,7 +184,7 @@ impl Config {
             role,
             lanes: 1,
             workers: 1,
-            suites: Suite::for_this_cpu().to_vec(),
+            means: Means::here(),
             rekey_after: Duration::from_secs(120),
             rekey_frames: 1 << 28,
             reject_after: Duration::from_secs(180),

@@ -9,8 +9,8 @@ use core::marker::PhantomData;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use shoal_crypto::{Ciphers, Identity, NetworkSecret, NetworkSecrets, PublicKey, Secret};
-use shoal_crypto::{Standard, Suite};
+use shoal_crypto::{Ciphers, Identity, Means, NetworkSecret, NetworkSecrets, PublicKey};
+use shoal_crypto::{Secret, Standard, Suite};
 use shoal_wire::{DropReason, FirstPayload, Level, Reply, Request, SecondPayload, TAG_LEN};
 use shoal_wire::{VERSION, shake};
 use zeroize::Zeroizing;
@@ -38,7 +38,7 @@ pub(crate) struct Common {
     outer: OuterSeals,
     /// Opens those that come over circuits.
     onion: OuterSeals,
-    pub(crate) suites: Vec<Suite>,
+    pub(crate) means: Means,
     lanes: u8,
 }
 
@@ -51,7 +51,7 @@ impl Common {
             outer: outer(config.role),
             onion: outer(Role::Onion),
             identity,
-            suites: config.suites.clone(),
+            means: config.means,
             lanes: config.lanes,
             secrets,
         }
@@ -233,7 +233,8 @@ fn run_start<C: Ciphers>(common: &Common, start: Start) -> Started {
         incarnation: start.incarnation,
         timestamp: start.timestamp,
         weakest: start.weakest,
-        suites: common.suites.iter().fold(0, |bits, suite| bits | suite_bit(*suite)),
+        suites: common.means.suites.bits(),
+        processor: common.means.processor as u8,
         lanes: common.lanes(role),
     };
     let shown = said;
@@ -272,7 +273,7 @@ fn run_answer<E: Endpoint, C: Ciphers>(
         // Somebody who has the network's secret dated a captured request anew.
         return Err(DropReason::Malformed);
     }
-    let suite = common.suites.iter().copied().find(|suite| said.suites & suite_bit(*suite) != 0);
+    let suite = common.means.agree(said_means(said.processor, said.suites)?);
     let suite = suite.ok_or(DropReason::BadVersion)?;
     let peer = responder.peer.ok_or(bad)?;
     let weakest = answer.levels.get(&peer).copied().unwrap_or_default();
@@ -283,7 +284,9 @@ fn run_answer<E: Endpoint, C: Ciphers>(
         mask_key: *answer.grant.mask.expose(),
         level,
         suite: suite as u8,
+        processor: common.means.processor as u8,
         lanes,
+        suites: common.means.suites.bits(),
     };
     let reply = Zeroizing::new(reply.to_bytes());
     let response_key = responder.response_key();
@@ -305,26 +308,23 @@ fn run_finish(common: &Common, finish: &Finish) -> Result<Finished, DropReason> 
         .finish(Some(dh), &finish.noise[..])
         .map_err(|_| DropReason::BadHandshake)?;
     let said = SecondPayload::parse(&said).map_err(|_| DropReason::Malformed)?;
-    let suite = Suite::from_byte(said.suite).filter(|suite| common.suites.contains(suite));
-    let suite = suite.ok_or(DropReason::BadVersion)?;
+    // Whoever answers may not choose: both ends find the same suite.
+    let suite = common.means.agree(said_means(said.processor, said.suites)?);
+    let suite = suite.filter(|&suite| suite as u8 == said.suite).ok_or(DropReason::BadVersion)?;
     if said.lanes > common.lanes(finish.role).min(lanes_max(said.level)) {
         return Err(DropReason::Malformed);
     }
     Ok(Finished { said, suite, split })
 }
 
+/// What the other end of a handshake said of its processor and suites.
+fn said_means(processor: u8, suites: u8) -> Result<Means, DropReason> {
+    Means::from_bytes(processor, suites).ok_or(DropReason::Malformed)
+}
+
 /// Encrypted lanes of a session at most: below the highest level each has a plain twin.
 fn lanes_max(level: Level) -> u8 {
     if level == Level::Encrypt { LANES_MAX } else { LANES_MAX / 2 }
-}
-
-/// The suite's bit in the first payload.
-pub(crate) fn suite_bit(suite: Suite) -> u8 {
-    match suite {
-        Suite::Aes256Gcm => 1,
-        Suite::ChaCha20Poly1305 => 2,
-        Suite::Aegis256X4 => 4,
-    }
 }
 
 impl<E, C> fmt::Debug for Job<E, C> {

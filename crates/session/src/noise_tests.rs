@@ -135,7 +135,7 @@ proptest! {
 
 /// That of a link, a lead and no cookie.
 fn golden_prologue() -> Vec<u8> {
-    [b"shoal \x03link".as_slice(), &[6; 16], &[0; 12]].concat()
+    [b"shoal \x04link".as_slice(), &[6; 16], &[0; 12]].concat()
 }
 
 /// Handshake messages that were made from docs/wire.md without this code, both ways round.
@@ -161,6 +161,7 @@ fn golden_handshake() {
         timestamp: 9_042,
         weakest: shoal_wire::Level::Encrypt,
         suites: 3,
+        processor: 2,
         lanes: 2,
     };
 
@@ -218,7 +219,9 @@ fn golden_answer(
         mask_key: [12; 32],
         level: shoal_wire::Level::Encrypt,
         suite: 1,
+        processor: 4,
         lanes: 2,
+        suites: 1,
     };
     assert!(SecondPayload::parse(&payload) == Ok(want));
     let keys = [&split.forth.expose()[..], split.back.expose()].concat();
@@ -266,10 +269,10 @@ fn golden_anonymous_handshake() {
     let kem = vector("kem-secret");
     let public: [u8; KEM_PUBLIC_LEN] = kem[1_152..1_152 + KEM_PUBLIC_LEN].try_into().unwrap();
     let kem = (KemSecret::from_bytes(&kem).unwrap(), Box::new(public));
-    let state = Symmetric::new(Pattern::Anonymous.name(), b"shoal \x03leg", &hop.dh);
-    // Leg secret, suites AES-256-GCM and AEGIS, 3 places, place 2, ten minutes; a stop-and-go mix
-    // of 5 ms, 25 ms at most.
-    let offer = [&[21; 32][..], &[5, 3, 2, 60], &[2, 0, 50, 0, 250]].concat();
+    let state = Symmetric::new(Pattern::Anonymous.name(), b"shoal \x04leg", &hop.dh);
+    // Leg secret, suites AES-256-GCM and AEGIS-256X4, a processor with VAES of 512 bits, 3 places,
+    // place 2, ten minutes; a stop-and-go mix of 5 ms, 25 ms at most.
+    let offer = [&[21; 32][..], &[5, 4, 3, 2, 60], &[2, 0, 50, 0, 250]].concat();
     let (initiator, first) =
         Initiator::start_with(state, None, &hop.dh, &[4; 32], Some(kem), &offer).unwrap();
     let mut create = vector_of("onion", "create");
@@ -283,9 +286,9 @@ fn golden_anonymous_handshake() {
     let shared = Secret::new(kdf(&[21; 32], "shoal v1 leg created", &[&bond]));
     let mut created = vector_of("onion", "created");
     let body = outer.open_reply(&[6; 16], Some(&shared), &mut created).unwrap();
-    let noise = &body[2 + 36..2 + 36 + Pattern::Anonymous.second_len() + 1];
+    let noise = &body[2 + 36..2 + 36 + Pattern::Anonymous.second_len() + 3];
     let (split, terms) = initiator.finish(None, noise).unwrap();
-    assert_eq!(terms[..], [3]);
+    assert_eq!(terms[..], [3, 4, 5]);
     let keys = [&split.forth.expose()[..], split.back.expose()].concat();
     assert_eq!(keys, vector_of("onion", "hop-split"));
 }

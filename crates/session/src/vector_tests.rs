@@ -100,6 +100,8 @@ fn golden_frames_open_and_are_made_again() {
     check("frame-link", made(link, Suite::Aes256Gcm), true, 1, 5);
     check("frame-chacha", made(link, Suite::ChaCha20Poly1305), false, 0, 1 << 28);
     check("frame-aegis", made(link, Suite::Aegis256X4), true, 0, 77);
+    check("frame-aegis-256", made(link, Suite::Aegis256), true, 0, 78);
+    check("frame-aegis-256x2", made(link, Suite::Aegis256X2), true, 0, 79);
     check("frame-edge", made(edge, Suite::Aes256Gcm), true, 0, 0);
     check("frame-edge-aegis", made(edge, Suite::Aegis256X4), false, 1, 1);
 }

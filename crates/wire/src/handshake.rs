@@ -217,11 +217,11 @@ impl<'a> HandshakePart<'a> {
 /// Payload of the first Noise message: what the initiator says of itself.
 ///
 /// ```text
-///  0       4          36            44          52       53      54
-/// +-------+----------+-------------+-----------+--------+-------+
-/// | index | mask key | incarnation | timestamp | level, | lanes |
-/// |       |          |             |           | suites |       |
-/// +-------+----------+-------------+-----------+--------+-------+
+///  0       4          36            44          52       53           54
+/// +-------+----------+-------------+-----------+--------+------------+
+/// | index | mask key | incarnation | timestamp | level, | processor, |
+/// |       |          |             |           | suites | lanes      |
+/// +-------+----------+-------------+-----------+--------+------------+
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FirstPayload {
@@ -233,12 +233,13 @@ pub struct FirstPayload {
     pub incarnation: u64,
     /// Grows with every request of one incarnation; near the milliseconds of Unix time.
     pub timestamp: u64,
-    /// The weakest level that the initiator takes (upper half of its byte).
+    /// The weakest level that the initiator takes (two upper bits of its byte).
     pub weakest: Level,
-    /// Suites that the initiator takes: bit 0 AES-256-GCM, bit 1 ChaCha20-Poly1305, bit 2
-    /// AEGIS-256X4; below 16.
+    /// Suites that the initiator takes (six lower bits): bit n - 1 stands for suite n.
     pub suites: u8,
-    /// Lanes that the initiator offers, 1 to 16.
+    /// The class of the initiator's processor, below 16 (upper half of its byte).
+    pub processor: u8,
+    /// Lanes that the initiator offers, 1 to 16 (lower half, less one).
     pub lanes: u8,
 }
 
@@ -251,10 +252,19 @@ impl FirstPayload {
         let mut reader = Reader::new(bytes);
         let (index, mask_key) = (reader.u32("index")?, reader.array("mask key")?);
         let (incarnation, timestamp) = (reader.u64("incarnation")?, reader.u64("timestamp")?);
-        let (weakest, suites) = halves(&mut reader)?;
-        let lanes = lanes(&mut reader)?;
-        let payload =
-            FirstPayload { index, mask_key, incarnation, timestamp, weakest, suites, lanes };
+        let byte = reader.u8("level and suites")?;
+        let (weakest, suites) = (Level::from_byte(byte >> 6)?, byte & 0x3f);
+        let (processor, lanes) = processor_and_lanes(&mut reader)?;
+        let payload = FirstPayload {
+            index,
+            mask_key,
+            incarnation,
+            timestamp,
+            weakest,
+            suites,
+            processor,
+            lanes,
+        };
         reader.finish("first payload")?;
         Ok(payload)
     }
@@ -271,8 +281,8 @@ impl FirstPayload {
         out[4..36].copy_from_slice(&self.mask_key);
         out[36..44].copy_from_slice(&self.incarnation.to_be_bytes());
         out[44..52].copy_from_slice(&self.timestamp.to_be_bytes());
-        out[52] = (self.weakest as u8) << 4 | (self.suites & 0x0f);
-        out[53] = self.lanes;
+        out[52] = (self.weakest as u8) << 6 | (self.suites & 0x3f);
+        out[53] = self.processor << 4 | (self.lanes.wrapping_sub(1) & 0x0f);
         out
     }
 }
@@ -286,11 +296,11 @@ impl core::fmt::Debug for FirstPayload {
 /// Payload of the second Noise message: what the responder says of itself, and what it chose.
 ///
 /// ```text
-///  0       4          36       37      38
-/// +-------+----------+--------+-------+
-/// | index | mask key | level, | lanes |
-/// |       |          | suite  |       |
-/// +-------+----------+--------+-------+
+///  0       4          36       37           38       39
+/// +-------+----------+--------+------------+--------+
+/// | index | mask key | level, | processor, | suites |
+/// |       |          | suite  | lanes      | taken  |
+/// +-------+----------+--------+------------+--------+
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SecondPayload {
@@ -300,23 +310,30 @@ pub struct SecondPayload {
     pub mask_key: [u8; 32],
     /// The level of the session (upper half of its byte).
     pub level: Level,
-    /// The suite of the session: 1 AES-256-GCM, 2 ChaCha20-Poly1305, 3 AEGIS-256X4; below 16.
+    /// The suite of the session, below 16: 1 AES-256-GCM, 2 ChaCha20-Poly1305, 3 AEGIS-256X4,
+    /// 4 AEGIS-256, 5 AEGIS-256X2.
     pub suite: u8,
-    /// Lanes of the session, 1 to what the initiator offered.
+    /// The class of the responder's processor, below 16 (upper half of its byte).
+    pub processor: u8,
+    /// Lanes of the session, 1 to what the initiator offered (lower half, less one).
     pub lanes: u8,
+    /// Suites that the responder takes, so that the initiator can check the choice.
+    pub suites: u8,
 }
 
 impl SecondPayload {
     /// Length in bytes.
-    pub const LEN: usize = 38;
+    pub const LEN: usize = 39;
 
     /// Reads and checks the payload.
     pub fn parse(bytes: &[u8]) -> Result<SecondPayload, ParseError> {
         let mut reader = Reader::new(bytes);
         let (index, mask_key) = (reader.u32("index")?, reader.array("mask key")?);
-        let (level, suite) = halves(&mut reader)?;
-        let lanes = lanes(&mut reader)?;
-        let payload = SecondPayload { index, mask_key, level, suite, lanes };
+        let byte = reader.u8("level and suite")?;
+        let (level, suite) = (Level::from_byte(byte >> 4)?, byte & 0x0f);
+        let (processor, lanes) = processor_and_lanes(&mut reader)?;
+        let suites = reader.u8("suites")?;
+        let payload = SecondPayload { index, mask_key, level, suite, processor, lanes, suites };
         reader.finish("second payload")?;
         Ok(payload)
     }
@@ -327,7 +344,8 @@ impl SecondPayload {
         out[..4].copy_from_slice(&self.index.to_be_bytes());
         out[4..36].copy_from_slice(&self.mask_key);
         out[36] = (self.level as u8) << 4 | (self.suite & 0x0f);
-        out[37] = self.lanes;
+        out[37] = self.processor << 4 | (self.lanes.wrapping_sub(1) & 0x0f);
+        out[38] = self.suites;
         out
     }
 }
@@ -338,15 +356,8 @@ impl core::fmt::Debug for SecondPayload {
     }
 }
 
-/// Reads a byte whose halves are a level and suites.
-fn halves(reader: &mut Reader<'_>) -> Result<(Level, u8), ParseError> {
-    let byte = reader.u8("level and suites")?;
-    Ok((Level::from_byte(byte >> 4)?, byte & 0x0f))
-}
-
-fn lanes(reader: &mut Reader<'_>) -> Result<u8, ParseError> {
-    match reader.u8("lanes")? {
-        n @ 1..=16 => Ok(n),
-        other => Err(ParseError::Unknown { what: "lanes", value: other.into() }),
-    }
+/// Reads a byte whose halves are a class of processors and lanes less one.
+fn processor_and_lanes(reader: &mut Reader<'_>) -> Result<(u8, u8), ParseError> {
+    let byte = reader.u8("processor and lanes")?;
+    Ok((byte >> 4, (byte & 0x0f) + 1))
 }

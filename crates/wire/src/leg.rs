@@ -126,6 +126,8 @@ pub struct Offer {
     pub leg: [u8; 32],
     /// Bit n - 1: AEAD suite n is taken.
     pub suites: u8,
+    /// The class of the origin's processor.
+    pub processor: u8,
     /// How cells are divided.
     pub shape: Shape,
     /// The new hop's place.
@@ -138,7 +140,7 @@ pub struct Offer {
 
 impl Offer {
     /// Length in bytes.
-    pub const LEN: usize = 36 + Mixing::LEN;
+    pub const LEN: usize = 37 + Mixing::LEN;
 
     /// Reads an offer.
     ///
@@ -148,7 +150,7 @@ impl Offer {
     pub fn parse(bytes: &[u8]) -> Result<Offer, ParseError> {
         let mut reader = Reader::new(bytes);
         let leg = reader.array("leg secret")?;
-        let suites = reader.u8("suites")?;
+        let (suites, processor) = (reader.u8("suites")?, reader.u8("processor")?);
         let shape = Shape::new(reader.u8("tag places")?)?;
         let place = reader.u8("place")?;
         let lifetime = reader.u8("lifetime")?;
@@ -157,15 +159,16 @@ impl Offer {
             return Err(ParseError::Invalid { what: "place" });
         }
         reader.finish("offer")?;
-        Ok(Offer { leg, suites, shape, place, lifetime, mixing })
+        Ok(Offer { leg, suites, processor, shape, place, lifetime, mixing })
     }
 
     /// Writes it.
     pub fn to_bytes(&self) -> [u8; Offer::LEN] {
         let mut out = [0; Offer::LEN];
         out[..32].copy_from_slice(&self.leg);
-        out[32..36].copy_from_slice(&[self.suites, self.shape.tags(), self.place, self.lifetime]);
-        out[36..].copy_from_slice(&self.mixing.to_bytes());
+        let Offer { suites, processor, place, lifetime, .. } = *self;
+        out[32..37].copy_from_slice(&[suites, processor, self.shape.tags(), place, lifetime]);
+        out[37..].copy_from_slice(&self.mixing.to_bytes());
         out
     }
 }
@@ -175,11 +178,15 @@ impl Offer {
 pub struct Terms {
     /// The AEAD suite of the layer.
     pub suite: u8,
+    /// The class of the hop's processor.
+    pub processor: u8,
+    /// The suites that the hop takes, so that the origin can check the choice.
+    pub suites: u8,
 }
 
 impl Terms {
     /// Length in bytes.
-    pub const LEN: usize = 1;
+    pub const LEN: usize = 3;
 
     /// Reads them.
     ///
@@ -188,14 +195,14 @@ impl Terms {
     /// `bytes` are not [`Terms::LEN`].
     pub fn parse(bytes: &[u8]) -> Result<Terms, ParseError> {
         let mut reader = Reader::new(bytes);
-        let suite = reader.u8("suite")?;
+        let [suite, processor, suites] = reader.array("terms")?;
         reader.finish("terms")?;
-        Ok(Terms { suite })
+        Ok(Terms { suite, processor, suites })
     }
 
     /// Writes them.
     pub const fn to_bytes(self) -> [u8; Terms::LEN] {
-        [self.suite]
+        [self.suite, self.processor, self.suites]
     }
 }
 
@@ -485,7 +492,9 @@ mod tests {
     fn offers_come_back() {
         let shape = Shape::new(3).unwrap();
         let mixing = Mixing::Relay(Strategy::Timed { every: MixTime::MAX });
-        let offer = Offer { leg: [1; 32], suites: 7, shape, place: 2, lifetime: 60, mixing };
+        let (suites, processor) = (7, 4);
+        let offer =
+            Offer { leg: [1; 32], suites, processor, shape, place: 2, lifetime: 60, mixing };
         let bytes = offer.to_bytes();
         assert!(Offer::parse(&bytes) == Ok(offer));
         for (at, byte) in [(33, 0), (33, 6), (34, 4), (36, 4)] {

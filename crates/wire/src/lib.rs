@@ -82,6 +82,6 @@ pub use stun::{StunId, stun_answer, stun_id, stun_request};
 pub use time::Time;
 
 /// Wire version this crate speaks; it travels inside the masked part of every handshake.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 /// Length of an AEAD tag in bytes, at the link and end to end.
 pub const TAG_LEN: usize = 16;

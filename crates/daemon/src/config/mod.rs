@@ -26,6 +26,7 @@ mod text;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use shoal_crypto::Means;
 use shoal_wire::Address;
 
 use section::Table;
@@ -211,8 +212,15 @@ impl Config {
             let text = format!("expected more than rekey_after_s ({})", session.rekey_after_s);
             return wrong("session", "reject_after_s", text);
         }
-        if session.suites.is_empty() {
-            return wrong("session", "suites", "expected at least one suite".into());
+        let own = Means::here();
+        if session.means().suites.is_empty() {
+            let fitting: Vec<_> = own.suites.iter().map(shoal_crypto::Suite::name).collect();
+            let text = format!(
+                "expected at least one suite that suits this processor ({}): {}",
+                own.processor.name(),
+                fitting.join(", ")
+            );
+            return wrong("session", "suites", text);
         }
         if expert.proof_refresh_s >= expert.proof_validity_s {
             let text = format!("expected less than proof_validity_s ({})", expert.proof_validity_s);

@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Deserialize;
-use shoal_crypto::VerifyKey;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+use shoal_crypto::{Means, VerifyKey};
 use shoal_directory::{PREFIXES_MAX, Prefix};
 use shoal_wire::Address;
 
@@ -16,6 +17,7 @@ use super::section::{Shown, optional_section, section};
 use super::text::{
     Accepted, Domain, InterfaceName, Ipv4Net, ListenAt, Loopback, PeerEndpoint, Served, Text,
 };
+use crate::worker::processor::processor;
 
 /// The example of `listen`: all addresses of both families.
 const EVERYWHERE: [Text<ListenAt>; 2] = [
@@ -192,27 +194,23 @@ optional_section! {
     }
 }
 
-/// An AEAD that a session may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub enum Suite {
-    /// AES-256-GCM: fast where the processor has AES instructions.
-    #[serde(rename = "aes-256-gcm")]
-    Aes256Gcm,
-    /// ChaCha20-Poly1305: fast everywhere.
-    #[serde(rename = "chacha20-poly1305")]
-    ChaCha20Poly1305,
-    /// AEGIS-256X4: the fastest where the processor has AES instructions.
-    #[serde(rename = "aegis-256x4")]
-    Aegis256X4,
+/// An AEAD that a session may use, by the name that it has everywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Suite(pub shoal_crypto::Suite);
+
+impl<'de> Deserialize<'de> for Suite {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Suite, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        let found = shoal_crypto::Suite::ALL.into_iter().find(|suite| suite.name() == name);
+        let names = || shoal_crypto::Suite::ALL.map(|suite| suite.name()).join(", ");
+        let unknown = || D::Error::custom(format!("{name:?} is no suite; there are {}", names()));
+        found.map(Suite).ok_or_else(unknown)
+    }
 }
 
 impl Shown for Suite {
     fn shown(&self) -> String {
-        match self {
-            Suite::Aes256Gcm => "\"aes-256-gcm\"".into(),
-            Suite::ChaCha20Poly1305 => "\"chacha20-poly1305\"".into(),
-            Suite::Aegis256X4 => "\"aegis-256x4\"".into(),
-        }
+        format!("\"{}\"", self.0.name())
     }
 }
 
@@ -233,11 +231,18 @@ optional_section! {
         /// Lanes to offer: keys, counter and replay window of their own, each flow on one. A
         /// session has the smaller of both ends' offers.
         lanes: u8 = 1, in 1 ..= 16, reload no;
-        /// Ciphers that may be used, best first. ChaCha20-Poly1305 is taken when either processor
-        /// has no AES instructions.
-        suites: Vec<Suite> = vec![
-            Suite::Aegis256X4, Suite::Aes256Gcm, Suite::ChaCha20Poly1305
-        ], reload no;
+        /// Ciphers that may be used, in any order. Of those that both ends take, a session has the
+        /// one whose slower end is fastest; without AES instructions it is ChaCha20-Poly1305.
+        suites: Vec<Suite> = shoal_crypto::Suite::ALL.map(Suite).to_vec(), reload no;
+    }
+}
+
+impl Session {
+    /// The suites that sessions may have here: those of the file that suit this processor.
+    pub fn means(&self) -> Means {
+        let processor = processor();
+        let own = Means { processor, suites: processor.suites() };
+        own.limited(self.suites.iter().map(|suite| suite.0).collect())
     }
 }
 

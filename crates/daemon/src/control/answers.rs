@@ -1,5 +1,6 @@
 //! What a node says about itself.
 
+use shoal_crypto::Processor;
 use shoal_node::{Queue, QueueCounters};
 use shoal_relay::LinkView;
 use shoal_relay::hop::{HopView, Outcome};
@@ -7,7 +8,7 @@ use shoal_session::PeerId;
 use shoal_wire::{DropReason, Time};
 
 use crate::control::api::{
-    HopPeer, HopStatus, NextHop, Offloads, Peer, Route, Status, Traffic, WorkerTraffic,
+    HopPeer, HopStatus, NextHop, Offloads, Peer, Route, Status, SuitesHere, Traffic, WorkerTraffic,
 };
 use crate::control::{circuits, cover};
 use crate::tun::interface::Interface;
@@ -31,6 +32,7 @@ pub fn status(parts: &Parts, circuits: u64, now: Time) -> Status {
     let of_interface = parts.interface.iter().flat_map(Interface::warnings);
     let both = parts.authority.as_ref().zip(parts.interface.as_ref());
     let readdressed = both.and_then(|(authority, interface)| authority.readdressed(interface));
+    let means = config.session.means();
     Status {
         name: config.node.name.clone(),
         address: config.address().to_string(),
@@ -48,9 +50,13 @@ pub fn status(parts: &Parts, circuits: u64, now: Time) -> Status {
         offloads: Offloads {
             gso: views.iter().all(|view| view.offloads.gso),
             gro: views.iter().all(|view| view.offloads.gro),
-            aes: aes(),
+            aes: means.processor != Processor::Plain,
             receive_buffer: smallest(views.iter().map(|v| v.offloads.receive_buffer_bytes)),
             send_buffer: smallest(views.iter().map(|v| v.offloads.send_buffer_bytes)),
+        },
+        ciphers: SuitesHere {
+            processor: means.processor.name().into(),
+            suites: means.by_cost().into_iter().map(|suite| suite.name().into()).collect(),
         },
         interface: parts.interface.as_ref().map(Interface::status),
         authority: parts.authority.as_ref().map(|authority| authority.status(now)),
@@ -127,15 +133,6 @@ fn host_sessions(parts: &Parts, now: Time) -> u32 {
 
 fn smallest(sizes: impl Iterator<Item = usize>) -> u64 {
     sizes.min().unwrap_or(0) as u64
-}
-
-fn aes() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return std::arch::is_x86_feature_detected!("aes");
-    #[cfg(target_arch = "aarch64")]
-    return std::arch::is_aarch64_feature_detected!("aes");
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    false
 }
 
 /// Second field of /proc/self/statm, in pages.

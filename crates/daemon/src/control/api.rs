@@ -33,6 +33,7 @@ mod interface;
 mod peer;
 mod refuse;
 mod registrar;
+mod status;
 mod worker;
 
 pub use authority::{Authority, Mandate, Secret};
@@ -53,7 +54,8 @@ pub use registrar::{
     Asked, Given, InviteAsked, InviteMade, Joiner, PAGE, RegistrarMember, RegistrarStatus,
     TokenState,
 };
-pub use worker::{Offloads, Traffic, WorkerTraffic};
+pub use status::Status;
+pub use worker::{Offloads, SuitesHere, Traffic, WorkerTraffic};
 
 /// Version of this protocol and of every `--json` output that prints its types. It grows when a
 /// field changes its meaning or goes away; a new field alone doesn't change it.
@@ -380,76 +382,6 @@ impl Reply {
     pub fn error(code: ErrorCode, message: impl Into<String>) -> Reply {
         Reply::Error(ErrorReply { code, message: message.into() })
     }
-}
-
-/// The node in short.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Status {
-    /// Name in hosts.toml.
-    pub name: String,
-    /// Overlay address, `router.host`.
-    pub address: String,
-    /// `router` or `host`.
-    pub role: String,
-    /// Version of the program.
-    pub version: String,
-    /// Process number.
-    pub pid: u32,
-    /// Seconds since the start.
-    pub uptime_s: f64,
-    /// Public key as base64.
-    pub public_key: String,
-    /// Sockets that it listens on.
-    pub listen: Vec<String>,
-    /// Configured neighbours.
-    pub links: u32,
-    /// Neighbours with a live session.
-    pub links_up: u32,
-    /// Destinations with a route.
-    pub routes: u32,
-    /// Hosts with a live end-to-end session.
-    pub host_sessions: u32,
-    /// Transfers going on.
-    pub transfers: u32,
-    /// Offloads and buffers of the kernel in use.
-    pub offloads: Offloads,
-    /// The virtual interface, if there is one.
-    #[serde(default)]
-    pub interface: Option<Interface>,
-    /// Who says who belongs to the network, if not the hosts file.
-    #[serde(default)]
-    pub authority: Option<Authority>,
-    /// Links with other hosts past the routers, where there may be any.
-    #[serde(default)]
-    pub direct: Option<DirectLinks>,
-    /// Circuits that begin, end or go through here.
-    #[serde(default)]
-    pub circuits: CircuitTotals,
-    /// Links whose frames leave by a schedule, if there are any.
-    #[serde(default)]
-    pub cover: Option<Covered>,
-    /// Addresses that hop, where there may be any.
-    #[serde(default)]
-    pub hop: Option<HopStatus>,
-    /// Frames and bytes since the start.
-    pub traffic: Traffic,
-    /// What each worker did, the first one first; empty where there is only one.
-    #[serde(default)]
-    pub workers: Vec<WorkerTraffic>,
-    /// Drops since the start, by reason; reasons never met are left out.
-    pub drops: Vec<(String, u64)>,
-    /// Those reasons of `drops` that had drops within the last five minutes.
-    #[serde(default)]
-    pub drops_recent: Vec<String>,
-    /// CPU seconds used.
-    pub cpu_s: f64,
-    /// Resident memory in bytes.
-    pub memory_bytes: u64,
-    /// Lines of the log that were lost, since standard error took none.
-    #[serde(default)]
-    pub log_lines_lost: u64,
-    /// What this node can't do, and why (capabilities, limits).
-    pub warnings: Vec<String>,
 }
 
 /// A row of the routing table.

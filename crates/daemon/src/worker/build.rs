@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use shoal_crypto::{PublicKey, Rng, Suite};
+use shoal_crypto::{PublicKey, Rng};
 use shoal_edge::{Edge, HostConfig};
 use shoal_link::{EgressConfig, LivenessConfig};
 use shoal_node::Seeds;
@@ -242,14 +242,8 @@ fn add_hosts(now: Time, config: &Config, edge: &mut Edge, names: &mut Names) -> 
 
 fn session_config(config: &Config, role: Role) -> shoal_session::Config {
     let Config { session: config, expert, .. } = config;
-    let suites = config.suites.iter().map(|suite| match suite {
-        config::Suite::Aes256Gcm => Suite::Aes256Gcm,
-        config::Suite::ChaCha20Poly1305 => Suite::ChaCha20Poly1305,
-        config::Suite::Aegis256X4 => Suite::Aegis256X4,
-    });
     shoal_session::Config {
-        // Without AES instructions all but ChaCha20 are slow, and their table look-ups can leak.
-        suites: suites.filter(|suite| Suite::for_this_cpu().contains(suite)).collect(),
+        means: config.means(),
         lanes: config.lanes,
         rekey_after: Duration::from_secs(config.rekey_after_s),
         rekey_frames: u32::try_from(config.rekey_after_frames).unwrap_or(u32::MAX),

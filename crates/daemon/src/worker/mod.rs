@@ -12,6 +12,7 @@ pub(crate) mod forwarder;
 pub(crate) mod hopping;
 pub(crate) mod links;
 pub(crate) mod notices;
+pub mod processor;
 mod ready;
 pub(crate) mod rest;
 pub(crate) mod shell;

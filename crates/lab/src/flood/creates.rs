@@ -8,7 +8,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use shoal_crypto::{Rng, Standard, Suite};
+use shoal_crypto::{Means, Rng, Standard};
 use shoal_daemon::config::keys;
 use shoal_daemon::membership::hosts::Hosts;
 use shoal_daemon::worker::clock::{Clock, unix_ms};
@@ -98,7 +98,7 @@ impl Asker {
         let onion = shoal_onion::Config {
             address: own,
             limits: Limits::of(own),
-            suites: Suite::for_this_cpu().to_vec(),
+            means: Means::here(),
             relay: false,
         };
         let mut onion = Onion::new(onion, identity, secret, keys::os_random()?, now, unix_ms());

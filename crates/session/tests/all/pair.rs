@@ -35,14 +35,14 @@ fn a_session_in_one_round_trip_then_data_both_ways() {
 
 #[test]
 fn another_suite_where_one_end_asks_for_it() {
-    for asked in [Suite::ChaCha20Poly1305, Suite::Aes256Gcm] {
+    for asked in Suite::ALL {
         agrees_on(asked);
     }
 }
 
 fn agrees_on(asked: Suite) {
     let mut config = link();
-    config.suites = vec![asked];
+    config.means.suites = [asked].into_iter().collect();
     let mut world = World::new(2, &link(), Knobs::default());
     world.nodes[1].sessions = {
         let mut sessions = machine(1, config, 1, 9, world.now, 0);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use shoal_crypto::{Identity, NetworkSecret, Rng, Suite};
+use shoal_crypto::{Identity, Means, NetworkSecret, Processor, Rng, Suites};
 use shoal_session::{Config, Event, Opened, Opening, PeerId, Role, SessionShard, Sessions};
 use shoal_wire::{DropReason, Time};
 
@@ -290,6 +290,6 @@ impl World {
 /// The defaults, with every suite whatever the processor.
 pub fn link() -> Config {
     let mut config = Config::new(Role::Link);
-    config.suites = vec![Suite::Aegis256X4, Suite::Aes256Gcm, Suite::ChaCha20Poly1305];
+    config.means = Means { processor: Processor::Vaes512, suites: Suites::ALL };
     config
 }

@@ -54,7 +54,7 @@ def seal(cell, key, suite, counter, start, place):
         sealed = base.AESGCM(key).encrypt(nonce, plain, b"")
     else:
         nonce = bytes(24) + struct.pack(">Q", counter)
-        sealed = base.aegis_256x4(key, nonce, plain, b"")
+        sealed = base.aegis_256(base.LANES[suite], key, nonce, plain, b"")
     cell[start : end + 16] = sealed
 
 
@@ -109,8 +109,8 @@ def create():
     noise.mix_hash(first)
     noise.mix_key(base.dh(ephemeral, static))
     first += noise.seal(kem.public_key().public_bytes_raw())
-    # Leg secret, suites AES-256-GCM and AEGIS, 3 places, place 2, ten minutes; a stop-and-go mix.
-    first += noise.seal(leg + bytes([5, 3, 2, 60]) + struct.pack(">BHH", 2, 50, 250))
+    # Leg secret, suites AES-256-GCM and AEGIS-256X4, processor, 3 places, place 2, ten minutes; a stop-and-go mix.
+    first += noise.seal(leg + bytes([5, 4, 3, 2, 60]) + struct.pack(">BHH", 2, 50, 250))
     grant = struct.pack(">I32s", 0x05000007, bytes([12] * 32))
     shared = bond(responder)
     sealed = base.gcm_zero(base.kdf(leg, "shoal v1 leg grant", shared), grant)
@@ -123,7 +123,7 @@ def create():
     write("create", [create.__doc__, "network secret 01*32, responder's seed 02*32, R 06*16",
                      "asker 3.0 with seed 03*32; it shows the cookie 09*12; shown 77, ephemeral 04*32, "
                      "KEM seed 05*64",
-                     "leg secret 21*32, suites 5, place 2 of 3, 600 s, stop-and-go 5 ms, at most 25 ms",
+                     "leg secret 21*32, suites 5, processor 4, place 2 of 3, 600 s, stop-and-go 5 ms, at most 25 ms",
                      "grant: index 05000007, leg key 12*32"], cell)
     created(noise, responder, base.public(ephemeral), kem.public_key())
     cookie(responder)
@@ -138,14 +138,14 @@ def created(noise, responder, initiator, kem):
     shared, ciphertext = kem.encapsulate()
     second += noise.seal(ciphertext)
     noise.mix_key(shared)
-    # The suite: AEGIS.
-    second += noise.seal(b"\x03")
+    # The suite: AEGIS-256X4; the processor; the suites that the hop takes.
+    second += noise.seal(b"\x03\x04\x05")
     grant = struct.pack(">I32s", 0x02000009, bytes([22] * 32))
     body = (b"\x02" + base.VERSION + grant + second).ljust(CELL - 48, b"\0")
     cell = base.seal_reply(bytes([1] * 32), b"leg", responder.public, bytes([6] * 16),
                            bytes([11] * 16), body,
                            base.kdf(bytes([21] * 32), "shoal v1 leg created", bond(responder)))
-    write("created", [created.__doc__, "ephemeral 10*32, S 11*16, suite 3",
+    write("created", [created.__doc__, "ephemeral 10*32, S 11*16, suite 3, processor 4, suites 5",
                       "grant: index 02000009, leg key 22*32"], cell)
     forth, back = noise.hkdf(b"")
     write("hop-split", ["The keys that create and created leave: forward, then backward."],

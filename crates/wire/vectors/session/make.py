@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 
 # The wire version.
-VERSION = bytes([3])
+VERSION = bytes([4])
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -96,7 +96,8 @@ def ml_kem_expanded(seed, public):
     return out + public + hashlib.sha3_256(public).digest() + z
 
 
-# AEGIS-256X4 (RFC 10032): one AES round, then the cipher on four lanes of six blocks.
+# AEGIS-256, -256X2 and -256X4 (RFC 10032): one AES round, then the cipher on one, two or four
+# lanes of six blocks.
 def double(x):
     return (x << 1) ^ (0x11B if x & 0x80 else 0)
 
@@ -133,27 +134,32 @@ def aegis_update(state, blocks):
         state[i] = [aes_round(s[5], xor(s[0], m))] + [aes_round(s[n - 1], s[n]) for n in range(1, 6)]
 
 
-def aegis_256x4(key, nonce, plain, aad):
+# Lanes of each suite.
+LANES = {3: 4, 4: 1, 5: 2}
+
+
+def aegis_256(lanes, key, nonce, plain, aad):
     c0 = bytes.fromhex("000101020305080d1522375990e97962")
     c1 = bytes.fromhex("db3d18556dc22ff12011314273b528dd")
     k0, k1, n0, n1 = key[:16], key[16:], nonce[:16], nonce[16:]
     first = [xor(k0, n0), xor(k1, n1), c1, c0, xor(k0, c0), xor(k1, c1)]
-    state = [list(first) for _ in range(4)]
+    state, rate = [list(first) for _ in range(lanes)], 16 * lanes
     for m in (k0, k1, xor(k0, n0), xor(k1, n1)) * 4:
         for i, s in enumerate(state):
-            lane = bytes([i, 3]) + bytes(14)
+            # A single lane has no such constant.
+            lane = bytes([i, lanes - 1]) + bytes(14)
             s[3], s[5] = xor(s[3], lane), xor(s[5], lane)
-        aegis_update(state, [m] * 4)
-    for at in range(0, len(aad), 64):
-        block = aad[at : at + 64].ljust(64, b"\0")
-        aegis_update(state, [block[16 * i : 16 * i + 16] for i in range(4)])
+        aegis_update(state, [m] * lanes)
+    for at in range(0, len(aad), rate):
+        block = aad[at : at + rate].ljust(rate, b"\0")
+        aegis_update(state, [block[16 * i : 16 * i + 16] for i in range(lanes)])
     sealed = b""
-    for at in range(0, len(plain), 64):
-        block = plain[at : at + 64].ljust(64, b"\0")
+    for at in range(0, len(plain), rate):
+        block = plain[at : at + rate].ljust(rate, b"\0")
         stream = b"".join(xor(xor(s[1], s[4]), xor(s[5], bytes(a & b for a, b in zip(s[2], s[3]))))
                           for s in state)
         sealed += xor(block, stream)
-        aegis_update(state, [block[16 * i : 16 * i + 16] for i in range(4)])
+        aegis_update(state, [block[16 * i : 16 * i + 16] for i in range(lanes)])
     sizes = struct.pack("<QQ", 8 * len(aad), 8 * len(plain))
     last = [xor(s[3], sizes) for s in state]
     for _ in range(7):
@@ -231,9 +237,9 @@ def frame(split_key, role, suite, direction, lane, index_key, index, counter, aa
           level=0, encrypted=True):
     about = VERSION + bytes([suite, level, direction, lane])
     key = kdf(split_key, "shoal v1 frame key", role, about)
-    nonce = struct.pack(">24xQ" if suite == 3 else ">4xQ", counter)
+    nonce = struct.pack(">24xQ" if suite >= 3 else ">4xQ", counter)
     cipher = {1: AESGCM, 2: ChaCha20Poly1305}.get(suite)
-    seal = cipher(key).encrypt if cipher else lambda n, p, a: aegis_256x4(key, n, p, a)
+    seal = cipher(key).encrypt if cipher else lambda n, p, a: aegis_256(LANES[suite], key, n, p, a)
     if encrypted:
         sealed = seal(nonce, plain, aad)
     else:
@@ -271,13 +277,13 @@ def main():
     first += noise.seal(kem_public)
     first += noise.seal(public(initiator.dh))
     noise.mix_key(dh(initiator.dh, static_r))
-    said = struct.pack(">I32sQQBB", 0x01000002, bytes([7] * 32), 8, 9_042, 3, 2)
+    said = struct.pack(">I32sQQBB", 0x01000002, bytes([7] * 32), 8, 9_042, 3, 2 << 4 | 1)
     first += noise.seal(said)
     shared_key = noise.hkdf(b"shoal response")[0]
     body = (b"\x01" + VERSION + bytes(12) + struct.pack(">I", 9) + first).ljust(1440 - 32, b"\0")
     secrets = ["network secret 01*32, responder's seed 02*32, initiator's seed 03*32, R 06*16"]
     write("request", secrets + ["ephemeral 04*32, KEM seed 05*64; payload: index 01000002, mask key",
-          "07*32, incarnation 8, timestamp 9042, suites 3, lanes 2"],
+          "07*32, incarnation 8, timestamp 9042, suites 3, processor 2, lanes 2"],
           seal_request(secret, role, responder.public, lead, body))
     write("kem-secret", ["The KEM key of request.hex in the form of 2,400 bytes of FIPS 203."],
           ml_kem_expanded(kem_seed, kem_public))
@@ -316,11 +322,11 @@ def main():
     second += noise.seal(ciphertext)
     noise.mix_key(shared)
     noise.mix_key(dh(eph_r, public(initiator.dh)))
-    second += noise.seal(struct.pack(">I32sBB", 0x05000007, bytes([12] * 32), 1, 2))
+    second += noise.seal(struct.pack(">I32sBBB", 0x05000007, bytes([12] * 32), 1, 4 << 4 | 1, 1))
     forth, back = noise.hkdf(b"")
     body = (b"\x02" + VERSION + second).ljust(1440 - 48, b"\0")
     write("response", secrets + ["ephemeral 0a*32, S 0b*16; payload: index 05000007, mask key 0c*32,",
-          "suite 1, lanes 2"],
+          "suite 1, processor 4, lanes 2, suites 1"],
           seal_reply(secret, role, responder.public, lead, salt, body, shared_key))
     write("bad-response", secrets + ["The response sealed as a cookie reply is, without H."],
           seal_reply(secret, role, responder.public, lead, salt, body))
@@ -337,10 +343,14 @@ def main():
     write("frame-chacha", given + ["Link, ChaCha20-Poly1305, responder to initiator, lane 0, counter 2^28."],
           frame(back, b"link", 2, 1, 0, bytes([12] * 32), 0x05000007, 1 << 28, b"", plain))
     routed = bytes.fromhex("00000002 0001 00000001 0003 01 00 20")
-    assert aegis_256x4(bytes(range(32)), bytes(range(16, 48)), b"", b"").hex() \
+    assert aegis_256(4, bytes(range(32)), bytes(range(16, 48)), b"", b"").hex() \
         == "3b7fee6cee7bf17888ad11ed2397beb4"  # the RFC's first test vector
     write("frame-aegis", given + ["Link, AEGIS-256X4, initiator to responder, lane 0, counter 77."],
           frame(forth, b"link", 3, 0, 0, bytes([12] * 32), 0x05000007, 77, b"", plain))
+    write("frame-aegis-256", given + ["Link, AEGIS-256, initiator to responder, lane 0, counter 78."],
+          frame(forth, b"link", 4, 0, 0, bytes([12] * 32), 0x05000007, 78, b"", plain))
+    write("frame-aegis-256x2", given + ["Link, AEGIS-256X2, initiator to responder, lane 0, counter 79."],
+          frame(forth, b"link", 5, 0, 0, bytes([12] * 32), 0x05000007, 79, b"", plain))
     plain = b"\x03" + bytes(range(127))
     write("frame-edge", given + ["Hosts, AES-256-GCM, initiator to responder, lane 0, counter 0; the routed",
           "header stands before it."],

@@ -17,6 +17,15 @@ pub struct Offloads {
     pub send_buffer: u64,
 }
 
+/// The processor, and the suites that sessions may have.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SuitesHere {
+    /// Class of the processor, by its AES instructions.
+    pub processor: String,
+    /// Names of the suites, the fastest on this processor first.
+    pub suites: Vec<String>,
+}
+
 /// What one of several workers did since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkerTraffic {
