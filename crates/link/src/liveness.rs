@@ -2,6 +2,11 @@
 //!
 //! One rule decides: while we send, the neighbour's reports must show that it received more. That
 //! detects a dead line, a dead neighbour, and a line that works in one direction only.
+//!
+//! ```text
+//! traffic on a calm link -----------------------------> dead after `dead_after` + 2 round trips
+//! one frame now and then, loss, past silences, cover --> dead after three times as long
+//! ```
 
 use core::time::Duration;
 
@@ -16,8 +21,8 @@ pub struct LivenessConfig {
     pub report_interval: Duration,
     /// How long after its last traffic a link still counts as active.
     pub active_for: Duration,
-    /// How long a neighbour may let us send without reporting progress; twice the round-trip time
-    /// is added.
+    /// How long the neighbour of a calm link may let us send traffic without reporting progress;
+    /// twice the round-trip time is added. Other links have [`PATIENCE`] times as long.
     pub dead_after: Duration,
     /// How often an idle link sends a keepalive. With `None` idle links are silent and their
     /// sessions end, which is fine unless there is a NAT on the path.
@@ -32,9 +37,9 @@ pub struct LivenessConfig {
 impl Default for LivenessConfig {
     fn default() -> Self {
         LivenessConfig {
-            report_interval: Duration::from_millis(100),
-            active_for: Duration::from_secs(1),
-            dead_after: Duration::from_millis(500),
+            report_interval: Duration::from_millis(30),
+            active_for: Duration::from_millis(400),
+            dead_after: Duration::from_millis(145),
             keepalive: None,
             adapt: false,
             retry: Duration::from_millis(500),
@@ -86,6 +91,16 @@ pub struct Liveness {
     last_progress: Option<Time>,
     /// Since when we send without a report of progress.
     waiting_since: Option<Time>,
+    /// Since when we send traffic without one.
+    unreported_since: Option<Time>,
+    /// Until when the link is not calm: its neighbour was silent, and yet alive.
+    doubted_until: Option<Time>,
+    /// The deadline of this silence, which was put off since we ourselves looked too late.
+    excused_until: Option<Time>,
+    /// When the link last went down.
+    down_since: Option<Time>,
+    /// Reports are rarer, and silences may last longer.
+    unhurried: bool,
     next_report: Option<Time>,
     last_report: Option<Time>,
     /// Frames sent when the last report left.
@@ -118,16 +133,33 @@ pub struct Liveness {
     probe_gap: Duration,
 }
 
-/// How soon, besides the round trip, an unanswered keepalive is repeated: three more times before
-/// the default `dead_after`, so that a single loss doesn't take an idle link down.
-const PROBE_AGAIN: Duration = Duration::from_millis(120);
+/// How many times `dead_after` a neighbour may be silent on a link that is not calm.
+const PATIENCE: u32 = 3;
+/// How many times rarer reports are on an unhurried link.
+const RARER: u32 = 3;
+/// Loss beyond which a link is not calm: several reports in a row get lost now and then.
+const CALM_LOSS: f32 = 0.03;
+/// How long a link is not calm after a silence that was nearly too long, or was too long but ended.
+const DOUBTED_FOR: Duration = Duration::from_secs(600);
+/// A link that is back so soon without another session was silent, and not dead.
+const SILENCE_MAX: Duration = Duration::from_secs(2);
+/// A deadline that is noticed so much later was missed by ourselves: our machine stood still, and
+/// reports may wait behind other frames.
+const LATE: Duration = Duration::from_millis(3);
+/// How long such a neighbour has from then on.
+const GRACE: Duration = Duration::from_millis(40);
+/// How soon, besides the round trip, an unanswered keepalive is repeated: twice more before the
+/// default `dead_after`, so that a single loss doesn't take a link down.
+const PROBE_AGAIN: Duration = Duration::from_millis(30);
+/// How soon it is repeated on an idle link, which has longer.
+const PROBE_IDLE_AGAIN: Duration = Duration::from_millis(110);
 /// How soon a neighbour that sent traffic and then nothing at all gets a keepalive: later than the
 /// reports that follow the last traffic. So a neighbour's death is noticed while we only receive.
 const QUIET_AFTER: Duration = Duration::from_millis(400);
 /// How much longer than a report takes at most the first keepalive waits that asks for one, while
 /// we send. It is repeated as others are: on an idle link one lost frame would be the only one for
 /// the neighbour to report on, and the link would count as dead.
-const UNHEARD_SPARE: Duration = Duration::from_millis(25);
+const UNHEARD_SPARE: Duration = Duration::from_millis(20);
 /// A keepalive is answered after a random delay up to this, so that an observer can't pair the two.
 const ANSWER_SPREAD: Duration = Duration::from_millis(20);
 /// Bound of a round trip. It depends on the neighbour's word for how long it held our clock, which
@@ -136,10 +168,12 @@ const RTT_MAX: Duration = Duration::from_secs(2);
 /// Frames sent since the last report that make the next one due sooner ...
 const BUSY_FRAMES: u64 = 64;
 /// ... but no more than so many per interval.
-const BUSY_REPORTS: u32 = 5;
+const BUSY_REPORTS: u32 = 2;
 /// How long a session may stand without a report before another handshake is asked for.
 const RECONNECT_AFTER: Duration = Duration::from_secs(2);
 
+/// Time that a sample of the loss takes at least.
+const SAMPLE_FOR: Duration = Duration::from_millis(100);
 /// Frames sent that make a sample of the loss.
 const SAMPLE: u32 = 32;
 /// Frames of a sample on a link that is down because of losses: it carries little.
@@ -175,6 +209,11 @@ impl Liveness {
             last_heard: None,
             last_progress: None,
             waiting_since: None,
+            unreported_since: None,
+            doubted_until: None,
+            excused_until: None,
+            down_since: None,
+            unhurried: false,
             next_report: None,
             last_report: None,
             sent_at_report: 0,
@@ -186,6 +225,12 @@ impl Liveness {
             probe_at: None,
             reconnect_at: None,
         }
+    }
+
+    /// Has reports be rarer and silences last longer, or no more: on links that send few frames,
+    /// reports would take the place of others.
+    pub fn set_unhurried(&mut self, unhurried: bool) {
+        self.unhurried = unhurried;
     }
 
     /// Whether the neighbour hears us, as far as is known.
@@ -212,6 +257,7 @@ impl Liveness {
     /// at once, so that both sides learn that the link works.
     pub fn session_established(&mut self, now: Time) {
         self.session = true;
+        self.down_since = None;
         self.highest = [0; LANES];
         (self.smothered_since, self.smothered) = (None, false);
         self.loss_base = None;
@@ -227,6 +273,7 @@ impl Liveness {
         if traffic {
             self.note_traffic(now);
             self.waiting_since.get_or_insert(now);
+            self.unreported_since.get_or_insert(now);
             self.report_sooner(now);
         }
     }
@@ -269,10 +316,10 @@ impl Liveness {
         }
         if self.up && self.smothered_since.is_some_and(|at| now.since(at) >= SMOTHERED_FOR) {
             self.smothered = true;
-            self.waiting_since = None;
             return self.declare_down(now);
         }
-        self.waiting_since = None;
+        self.doubt(now);
+        self.wait_no_more();
         self.probe_at = None;
         self.reconnect_at = None;
         self.last_progress = Some(now);
@@ -293,13 +340,13 @@ impl Liveness {
         }
         let active = self.last_traffic.is_some_and(|at| now.since(at) < self.config.active_for);
         let interval = if active {
-            Some(self.config.report_interval)
+            Some(self.report_interval())
         } else if !self.up && self.last_traffic.is_some() {
             Some(self.config.retry)
         } else {
             None
         };
-        self.report_gap = self.jitter.around(self.config.report_interval);
+        self.report_gap = self.jitter.around(self.report_interval());
         self.next_report = interval.map(|wait| now + self.jitter.around(wait));
         let (echoed_us, hold_us) = match self.echo {
             Some((sent_us, at)) => (sent_us, micros(now.since(at))),
@@ -334,7 +381,8 @@ impl Liveness {
             self.last_sent = now;
             self.quiet_at = None;
             self.keepalive_gap = self.jitter.around(self.rhythm.period());
-            self.probe_gap = self.jitter.around(PROBE_AGAIN);
+            let quick = self.unreported_since.is_some_and(|at| self.is_calm(at));
+            self.probe_gap = self.jitter.around(if quick { PROBE_AGAIN } else { PROBE_IDLE_AGAIN });
             if self.up {
                 self.probe_at = Some(now);
                 self.waiting_since.get_or_insert(now);
@@ -375,16 +423,21 @@ impl Liveness {
     /// How long a report may take that traffic of ours makes due: by then it was lost, or the
     /// traffic was, of which an idle neighbour knows nothing.
     fn unheard_after(&self) -> Duration {
-        self.config.report_interval * 5 / 4 + UNHEARD_SPARE + self.stats.rtt
+        self.report_interval() * 5 / 4 + UNHEARD_SPARE + self.stats.rtt
+    }
+
+    fn report_interval(&self) -> Duration {
+        self.config.report_interval * if self.unhurried { RARER } else { 1 }
     }
 
     /// Takes the link down if the neighbour has been silent for too long; tells it once.
     pub fn handle_timeout(&mut self, now: Time) -> Option<Transition> {
-        if self.up && self.dead_at().is_some_and(|at| at <= now) {
-            self.waiting_since = None;
-            return self.declare_down(now);
+        let late = now.since(self.dead_at().filter(|at| self.up && *at <= now)?);
+        if late > LATE && self.excused_until.is_none() {
+            self.excused_until = Some(now + GRACE);
+            return None;
         }
-        None
+        self.declare_down(now)
     }
 
     /// The session is gone. A neighbour that we call is called again after a while; one that calls
@@ -393,7 +446,6 @@ impl Liveness {
         let change = self.declare_down(now);
         self.session = false;
         self.next_report = None;
-        self.waiting_since = None;
         self.reconnect_at = self.reconnect_at.filter(|_| we_call);
         change
     }
@@ -412,12 +464,42 @@ impl Liveness {
         .min()
     }
 
+    /// When the neighbour will have been silent for too long.
     fn dead_at(&self) -> Option<Time> {
-        Some(self.waiting_since? + self.config.dead_after + 2 * self.stats.rtt)
+        let round_trips = 2 * self.stats.rtt;
+        let at = self.waiting_since? + self.config.dead_after * PATIENCE + round_trips;
+        let unreported = self.unreported_since.filter(|&since| self.is_calm(since));
+        let soon = unreported.map_or(at, |since| since + self.config.dead_after + round_trips);
+        Some(self.excused_until.map_or(at.min(soon), |until| at.min(soon).max(until)))
+    }
+
+    /// Whether a silence that began then is not one of the link's usual ones, and ended a steady
+    /// flow of reports.
+    fn is_calm(&self, since: Time) -> bool {
+        let steady = self.last_progress.is_some_and(|at| since.since(at) <= self.config.active_for);
+        let doubted = self.doubted_until.is_some_and(|until| since < until);
+        steady && !doubted && !self.unhurried && self.stats.loss <= CALM_LOSS
+    }
+
+    /// Remembers that the neighbour, which reports progress, was silent for nearly too long, or for
+    /// longer.
+    fn doubt(&mut self, now: Time) {
+        let nearly = self.config.dead_after * 15 / 16 + 2 * self.stats.rtt;
+        let long = self.unreported_since.is_some_and(|at| now.since(at) >= nearly);
+        let back = self.down_since.take().is_some_and(|at| now.since(at) < SILENCE_MAX);
+        if long || back {
+            self.doubted_until = Some(now + DOUBTED_FOR);
+        }
+    }
+
+    fn wait_no_more(&mut self) {
+        (self.waiting_since, self.unreported_since, self.excused_until) = (None, None, None);
     }
 
     fn declare_down(&mut self, now: Time) -> Option<Transition> {
         let was_up = core::mem::replace(&mut self.up, false);
+        self.down_since = was_up.then_some(now).or(self.down_since);
+        self.wait_no_more();
         self.probe_at = None;
         if let Some(silence) = self.silence.take() {
             self.rhythm.unanswered(now, silence);
@@ -466,7 +548,7 @@ impl Liveness {
             || report.received < base_received;
         let sent = report.highest.wrapping_sub(base_highest);
         let waits = self.smothered && !anew && sent < SAMPLE_DOWN;
-        if anew || (now.since(since) >= self.config.report_interval && !waits) {
+        if anew || (now.since(since) >= SAMPLE_FOR && !waits) {
             let arrived = report.received.saturating_sub(base_received);
             if !anew && (sent >= SAMPLE || self.smothered) {
                 let lost = 1.0 - (arrived as f32 / sent as f32).min(1.0);

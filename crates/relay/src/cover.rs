@@ -283,6 +283,7 @@ impl<C: Ciphers> Relay<C> {
             neighbour.cover = tier.map(|tier| Cover::new(tier, seed, now));
             neighbour.egress.set_limits(tier.map_or(usual, |tier| limits(tier, usual)));
             neighbour.egress.set_shares(tier.map(idle_rounds));
+            neighbour.liveness.set_unhurried(tier.is_some());
             if neighbour.is_shut() {
                 let lost = neighbour.egress.clear() as u64;
                 self.own.counters.drop_out(DropReason::CoverRequired, lost);
@@ -569,6 +570,7 @@ impl<C: Ciphers> Relay<C> {
         self.slots.set(link, &mut cover.listed, None);
         neighbour.egress.set_limits(usual);
         neighbour.egress.set_shares(None);
+        neighbour.liveness.set_unhurried(false);
         self.block(now, link);
     }
 

@@ -554,12 +554,13 @@ optional_section! {
     /// should have the same. Periods of links are averages, spread by a quarter.
     pub struct Expert {
         /// While a link carries traffic, each side reports its receive counters this often.
-        report_ms: u64 = 100, in 10 ..= 10_000, reload no;
-        /// A link on which the other side reports nothing new for so long, and twice the round
-        /// trip, is left by routing.
-        silence_ms: u64 = 500, in 50 ..= 60_000, reload no;
+        report_ms: u64 = 30, in 10 ..= 10_000, reload no;
+        /// A link with steady traffic on which the other side reports nothing new for so long, and
+        /// twice the round trip, is left by routing. Links that are idle, lose frames, have cover,
+        /// or were silent and came back, have three times as long.
+        silence_ms: u64 = 145, in 50 ..= 60_000, reload no;
         /// So long after the last traffic a link counts as carrying some.
-        active_ms: u64 = 1_000, in 100 ..= 60_000, reload no;
+        active_ms: u64 = 400, in 100 ..= 60_000, reload no;
         /// A link that is down is tried this often.
         link_retry_ms: u64 = 500, in 50 ..= 60_000, reload no;
         /// An unanswered handshake is repeated after so long six times, then doubling
