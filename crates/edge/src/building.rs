@@ -59,13 +59,16 @@ pub(crate) struct Building {
     /// other.
     last: Option<(Flow, SizeClass)>,
     count: usize,
-    /// The low bits of each packet's flow.
+    /// Bytes of the last cell's plaintext that packets fill.
+    filled: usize,
+    /// The low bits of each cell's flow.
     pub(crate) flows: [u8; BURST_MAX],
 }
 
 impl Default for Building {
     fn default() -> Building {
-        Building { buf: Vec::new(), run: None, last: None, count: 0, flows: [0; BURST_MAX] }
+        let (buf, flows) = (Vec::new(), [0; BURST_MAX]);
+        Building { buf, run: None, last: None, count: 0, filled: 0, flows }
     }
 }
 
@@ -75,9 +78,30 @@ impl Building {
         self.run.is_some_and(|run| run.host == host)
     }
 
-    /// Whether a cell of this flow can be added without a look at its lane.
-    pub(crate) fn goes_on(&self, flow: Flow, class: SizeClass) -> bool {
-        self.last == Some((flow, class)) && self.count < BURST_MAX
+    /// Whether a packet of this flow can be added without a look at its lane.
+    pub(crate) fn goes_on(&self, flow: Flow, class: SizeClass, len: usize) -> bool {
+        self.last == Some((flow, class)) && (self.count < BURST_MAX || self.has_room(len))
+    }
+
+    /// Whether the last cell has room for a packet of `len` bytes behind those of its flow. There
+    /// the packet costs no cell of its own.
+    fn has_room(&self, len: usize) -> bool {
+        self.run.is_some_and(|run| self.filled + len <= run.form.plain_len())
+    }
+
+    /// Makes the only cell longer, if a packet of `len` bytes then has room in it: packets that
+    /// come in numbers share long cells, and one that comes alone has a short one.
+    fn grow(&mut self, len: usize) {
+        let larger = |form: Form| {
+            [SizeClass::Medium, SizeClass::Full].map(Form::cell).into_iter().find(|larger| {
+                larger.frame_len() > form.frame_len() && self.filled + len <= larger.plain_len()
+            })
+        };
+        if let Some(run) = self.run.as_mut().filter(|_| self.count == 1)
+            && let Some(form) = larger(run.form)
+        {
+            run.form = form;
+        }
     }
 
     /// Whether a cell may be added to those that are there.
@@ -85,22 +109,37 @@ impl Building {
         self.run.as_ref() == Some(run) && self.count < BURST_MAX
     }
 
-    /// Adds a cell, of a class unless it is a unit; there are none, or it fits.
+    /// Adds a cell for a packet of `len` bytes, of a class unless it is a unit; there are none, or
+    /// it fits.
     pub(crate) fn add(
         &mut self,
         run: Run,
         class: Option<SizeClass>,
-        flow: Flow,
+        (flow, len): (Flow, usize),
         write: impl FnOnce(&mut [u8]),
     ) {
         self.buf.resize(BURST_MAX * FULL, 0);
-        self.last = class.map(|class| (flow, class));
         self.run = Some(run);
-        self.push(flow, write);
+        self.begin(flow, len, write);
+        self.last = class.map(|class| (flow, class));
     }
 
-    /// Adds a cell for which [`Building::goes_on`] is true.
-    pub(crate) fn push(&mut self, flow: Flow, write: impl FnOnce(&mut [u8])) {
+    /// Adds a packet of `len` bytes for which [`Building::goes_on`] is true. A unit has one number,
+    /// and so one packet.
+    pub(crate) fn push(&mut self, flow: Flow, len: usize, write: impl FnOnce(&mut [u8])) {
+        if !self.has_room(len) {
+            self.grow(len);
+        }
+        let Some(run) = self.run.filter(|_| self.has_room(len)) else {
+            return self.begin(flow, len, write);
+        };
+        let at = (self.count - 1) * run.form.frame_len();
+        write(&mut plain(&mut self.buf, at, run.form)[self.filled..]);
+        self.filled += len;
+    }
+
+    /// Begins another cell.
+    fn begin(&mut self, flow: Flow, len: usize, write: impl FnOnce(&mut [u8])) {
         let Some(run) = self.run else { return };
         let at = self.count * run.form.frame_len();
         let plain = plain(&mut self.buf, at, run.form);
@@ -115,6 +154,7 @@ impl Building {
         }
         self.flows[self.count] = flow.number as u8;
         self.count += 1;
+        self.filled = len;
     }
 
     /// Takes the run: its buffer (to be given back), its description, and the number of cells.

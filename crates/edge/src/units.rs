@@ -28,7 +28,7 @@ fn numbered(plain: &[u8]) -> Option<(ip::StreamNumber, &[u8])> {
 
 /// Bytes of a packet with its flags up to the end that its header names (RFC 791, RFC 8200): what
 /// is behind them is padding. All of them where the header names no end among them.
-fn used(packet: &[u8]) -> usize {
+pub(crate) fn used(packet: &[u8]) -> usize {
     let word = |at: usize| {
         let at = ip::PACKET_AT + at;
         packet

@@ -29,7 +29,7 @@ use crate::cells::{
 use crate::edge::{Config, Out};
 use crate::numbers::Numbers;
 use crate::sequence::Sequences;
-use crate::units::Way;
+use crate::units::{Way, used};
 
 /// What control tells a worker.
 pub enum Order<A> {
@@ -93,7 +93,7 @@ pub struct Arrival {
     pub host: HostId,
     /// Where the plaintext of its cell starts: a byte before the flags, whatever it says.
     pub at: u32,
-    /// Bytes of the plaintext, padding included.
+    /// Bytes of the plaintext up to the next packet in the cell, or all, padding included.
     pub len: u32,
     /// A router marked its cell because of congestion.
     pub congested: bool,
@@ -249,8 +249,8 @@ impl EdgeWorker {
         write: impl FnOnce(&mut [u8]),
     ) {
         let class = SizeClass::for_edge(len);
-        if class.is_some_and(|class| self.building.goes_on(flow, class)) {
-            return self.building.push(flow, write);
+        if class.is_some_and(|class| self.building.goes_on(flow, class, len)) {
+            return self.building.push(flow, len, write);
         }
         let more = if self.book.is_hidden(flow.host) { ip::NUMBER_LEN } else { 0 };
         let form = match self.form(flow.host, len + more) {
@@ -262,7 +262,7 @@ impl EdgeWorker {
         if !self.building.fits(&run) {
             self.flush(turn);
         }
-        self.building.add(run, class.filter(|_| !form.is_unit()), flow, write);
+        self.building.add(run, class.filter(|_| !form.is_unit()), (flow, len), write);
     }
 
     /// Sends the packets under construction.
@@ -446,14 +446,24 @@ impl EdgeWorker {
         self.opened = opened;
     }
 
-    /// Delivers an opened cell if it holds a packet; else control takes it.
+    /// Delivers the packets in an opened cell; one without any is for control.
     fn deliver(&mut self, index: usize, host: HostId, at: u32, form: Form, buf: &[u8]) {
         let plain_at = at as usize + form.plain_at();
-        if self.takes_packets && buf[plain_at] == EdgeKind::Ip as u8 {
-            let (len, congested) = (form.plain_len() as u32, is_congested(&buf[at as usize..]));
-            self.arrived.push(Arrival { host, at: plain_at as u32, len, congested });
-        } else {
-            self.left.push(Left { index, to: To::Control(host) });
+        let mut rest = &buf[plain_at..plain_at + form.plain_len()];
+        if !self.takes_packets || rest[0] != EdgeKind::Ip as u8 {
+            return self.left.push(Left { index, to: To::Control(host) });
+        }
+        let congested = is_congested(&buf[at as usize..]);
+        let end = plain_at + rest.len();
+        loop {
+            let (at, len) = ((end - rest.len()) as u32, used(rest));
+            let next = rest.get(len..).filter(|next| next.first() == Some(&(EdgeKind::Ip as u8)));
+            let Some(next) = next else {
+                let len = rest.len() as u32;
+                return self.arrived.push(Arrival { host, at, len, congested });
+            };
+            self.arrived.push(Arrival { host, at, len: len as u32, congested });
+            rest = next;
         }
     }
 

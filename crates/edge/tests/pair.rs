@@ -300,13 +300,20 @@ fn changed_addresses_and_payloads_and_replays_are_dropped() {
     assert_eq!(refused(&|_| {}), [(DropReason::Replayed, 1)]);
 }
 
-/// The plaintext of an IP packet's cell: kind, flags, then `len` bytes of `fill`.
+/// The plaintext of an IP packet's cell: kind, flags, then a packet of `len` bytes: the beginning of
+/// its header, and `fill`.
 fn packet(len: usize, fill: u8) -> Vec<u8> {
-    [vec![4, 1], vec![fill; len]].concat()
+    let [high, low] = (len as u16).to_be_bytes();
+    [vec![4, 1, 0x45, 0, high, low], vec![fill; len - 4]].concat()
 }
 
 fn send_packet(pair: &mut Pair, plain: &[u8]) {
-    let (now, flow) = (pair.now, Flow { host: pair.a.peer, number: 0, stream: 0 });
+    send_of(pair, 0, plain);
+}
+
+/// Sends a packet of the flow with this number.
+fn send_of(pair: &mut Pair, number: u32, plain: &[u8]) {
+    let (now, flow) = (pair.now, Flow { host: pair.a.peer, number, stream: 0 });
     pair.a.edge.send_packet(now, flow, plain.len(), &mut pair.path, |room| {
         room[..plain.len()].copy_from_slice(plain);
         room[plain.len()..].fill(0);
@@ -341,6 +348,42 @@ fn the_first_packets_wait_for_the_session_and_order_is_kept() {
         assert!(got[sent.len()..].iter().all(|b| *b == 0), "padding is zero");
     }
     assert!(pair.a.drops.is_empty() && pair.b.drops.is_empty());
+}
+
+#[test]
+fn small_packets_of_a_flow_share_cells() {
+    let mut pair = Pair::new();
+    send_packet(&mut pair, &packet(100, 0));
+    pair.run(Duration::from_millis(50));
+    pair.b.packets.clear();
+    // A cell of 1,440 bytes has room for 17 such packets; two flows share none.
+    let sent: Vec<_> = (0..20).map(|i| packet(78, i)).chain([packet(400, 20)]).collect();
+    for number in [1, 2] {
+        for plain in &sent {
+            send_of(&mut pair, number, plain);
+        }
+    }
+    let mut cells = Vec::new();
+    pair.run_with(Duration::from_millis(5), |to, frame| {
+        cells.extend((to == B).then_some(frame.len()));
+        true
+    });
+    assert_eq!(cells, [1_440, 1_440, 576, 1_440, 1_440, 576], "17, 3 and 1 packets of each");
+    let got: Vec<_> = pair.b.packets.iter().map(|p| p.as_slice()).collect();
+    assert_eq!(got.len(), 42);
+    for (got, sent) in got.iter().zip(sent.iter().chain(&sent)) {
+        assert_eq!(got[..sent.len()], sent[..]);
+        assert!(got[sent.len()..].iter().all(|b| *b == 0), "padding is zero");
+    }
+    // One that comes alone has a short cell, and two share a longer one.
+    for (count, len) in [(1, 192), (2, 576)] {
+        (0..count).for_each(|_| send_packet(&mut pair, &sent[0]));
+        pair.run_with(Duration::from_millis(5), |_, frame| {
+            assert_eq!(frame.len(), len);
+            true
+        });
+    }
+    assert_eq!(pair.b.packets.len(), 45);
 }
 
 #[test]
