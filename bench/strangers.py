@@ -25,7 +25,7 @@ def knocks(door, seconds):
             continue
         # Ethernet 14, IPv4 20, UDP 8
         if frame[12:14] == b"\x08\x00" and frame[23] == 17:
-            if int.from_bytes(frame[36:38], "big") == door and len(frame) == 42 + 1400:
+            if int.from_bytes(frame[36:38], "big") == door:
                 found.add(frame[42:])
     return sorted(found)
 
@@ -48,11 +48,11 @@ def main():
             kind, to, data = "knock", to_door, heard[n // 4 % len(heard)]
         elif n % 4 == 1:
             knock = heard[n // 4 % len(heard)]
-            i = at % 1400
+            i = at % len(knock)
             kind, to = "changed", to_door
             data = knock[:i] + bytes([knock[i] ^ 1]) + knock[i + 1 :]
         elif n % 4 == 2:
-            kind, to, data = "noise", to_door, noise[at : at + (192, 1200, 1400, 700)[n // 4 % 4]]
+            kind, to, data = "noise", to_door, noise[at : at + (192, 1200, 576, 700)[n // 4 % 4]]
         else:
             kind, to, data = "node", to_node, noise[at : at + (192, 576, 1440, 1400)[n // 4 % 4]]
         try:

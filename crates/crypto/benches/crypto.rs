@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use shoal_crypto::{
-    AeadKey, DhSecret, Identity, KemSecret, MaskKey, Rng, Suite, kdf, kem_encapsulate,
+    AeadKey, DhSecret, Identity, KemSecret, MaskKey, Rng, Suite, hash, kdf, kem_encapsulate,
 };
 
 /// Plaintext of a full frame: all but header and tag.
@@ -53,6 +53,8 @@ fn small(c: &mut Criterion) {
     group.bench_function("kdf", |bench| {
         bench.iter(|| kdf(black_box(&[4; 32]), "shoal benchmark", &[b"a part"]));
     });
+    let file = vec![9; 1 << 20];
+    group.bench_function("BLAKE3 of 1 MiB", |bench| bench.iter(|| hash(black_box(&file))));
     let mut rng = Rng::new([5; 32]);
     group.bench_function("rng, 32 bytes", |bench| bench.iter(|| rng.array::<32>()));
     group.finish();

@@ -267,10 +267,10 @@ mod tests {
         let expected = [
             (Vaes512, Vaes512, Aegis256X4),
             (Vaes512, Vaes256, Aegis256X2),
-            (Vaes512, Aes, Aegis256),
+            (Vaes512, Aes, Aegis256X2),
             (Vaes512, ArmAes, Aegis256X2),
             (Vaes256, Vaes256, Aegis256X2),
-            (Vaes256, Aes, Aegis256),
+            (Vaes256, Aes, Aegis256X2),
             (Vaes256, ArmAes, Aegis256X2),
             (Aes, Aes, Aegis256),
             (Aes, ArmAes, Aegis256X2),

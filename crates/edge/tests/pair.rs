@@ -300,8 +300,8 @@ fn changed_addresses_and_payloads_and_replays_are_dropped() {
     assert_eq!(refused(&|_| {}), [(DropReason::Replayed, 1)]);
 }
 
-/// The plaintext of an IP packet's cell: kind, flags, then a packet of `len` bytes: the beginning of
-/// its header, and `fill`.
+/// The plaintext of an IP packet's cell: kind, flags, then a packet of `len` bytes, which are the
+/// beginning of its header, and `fill`.
 fn packet(len: usize, fill: u8) -> Vec<u8> {
     let [high, low] = (len as u16).to_be_bytes();
     [vec![4, 1, 0x45, 0, high, low], vec![fill; len - 4]].concat()

@@ -36,7 +36,7 @@ const REPLAY_WITHIN: Duration = Duration::from_secs(3);
 const BATCH_MAX: usize = 256 << 10;
 /// The longest frame that a narrow wire carries.
 const NARROW: usize = SizeClass::Medium.frame_len();
-/// Every how many sends a planted fault strikes.
+/// After how many frames a planted fault strikes one that is not small.
 const PLANT_AFTER: u64 = 400;
 
 /// Frames that will arrive together.
@@ -134,6 +134,8 @@ pub(crate) struct Wires {
     pub(crate) packets: VecDeque<Packet>,
     packets_max: usize,
     plant: Option<Plant>,
+    /// It has struck.
+    struck: bool,
     /// The present sender.
     now: Time,
     node: usize,
@@ -222,6 +224,7 @@ impl Wires {
             packets: VecDeque::new(),
             packets_max: options.log_len * 2,
             plant: options.plant,
+            struck: false,
             now: Time::ZERO,
             node: 0,
             trace: Trace(options.seed, 0),
@@ -537,9 +540,11 @@ impl Sink for Wires {
                 wire.free[way] = leaves;
             }
             if self.plant.is_some()
-                && self.sent == PLANT_AFTER
+                && !self.struck
+                && self.sent >= PLANT_AFTER
                 && len > SizeClass::Small.frame_len()
             {
+                self.struck = true;
                 spoiled = Some(self.spoil(frame));
             }
             let frame = spoiled.as_deref().unwrap_or(frame);

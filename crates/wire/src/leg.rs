@@ -497,7 +497,7 @@ mod tests {
             Offer { leg: [1; 32], suites, processor, shape, place: 2, lifetime: 60, mixing };
         let bytes = offer.to_bytes();
         assert!(Offer::parse(&bytes) == Ok(offer));
-        for (at, byte) in [(33, 0), (33, 6), (34, 4), (36, 4)] {
+        for (at, byte) in [(34, 0), (34, 6), (35, 4), (37, 4)] {
             let mut bad = bytes;
             bad[at] = byte;
             assert!(Offer::parse(&bad).is_err(), "{at} {byte}");

@@ -60,7 +60,7 @@ fn a_router_says_where_it_sees_a_host_after_handshakes_and_moves() {
     assert!((R1..=R3).all(|router| net.nodes[router].relay.seen().next().is_none()));
 }
 
-/// Nobody answers that, so it is said more than once: one frame of two gets lost.
+/// Nobody answers that, so it is said more than once: one frame of three gets lost.
 #[test]
 fn a_host_is_told_again_where_it_is_seen() {
     let mut told = 0;
@@ -70,7 +70,7 @@ fn a_host_is_told_again_where_it_is_seen() {
         let addresses = (1..=hosts).map(|host| Address::new(1, host));
         let addresses: Vec<Address> = [router].into_iter().chain(addresses).collect();
         let mut net = Net::new(&addresses, &links);
-        net.lossy = Some((0, usize::from(hosts), 2));
+        net.lossy = Some((0, usize::from(hosts), 3));
         net.run(Duration::from_secs(5));
         told += net.nodes[usize::from(hosts)].relay.seen().count();
     }
