@@ -22,7 +22,7 @@ pub struct LivenessConfig {
     /// How long after its last traffic a link still counts as active.
     pub active_for: Duration,
     /// How long the neighbour of a calm link may let us send traffic without reporting progress;
-    /// twice the round-trip time is added. Other links have [`PATIENCE`] times as long.
+    /// twice the round-trip time is added. Other links have three times as long.
     pub dead_after: Duration,
     /// How often an idle link sends a keepalive. With `None` idle links are silent and their
     /// sessions end, which is fine unless there is a NAT on the path.
