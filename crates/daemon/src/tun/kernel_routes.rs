@@ -192,7 +192,7 @@ mod tests {
         let addresses = ip(&format!("-o addr show dev {NAME}"));
         let routes = ip("-4 route") + &ip("-6 route");
         let has = |text: &str, all: &[&str]| all.iter().all(|one| text.contains(one));
-        has(&link, &["mtu 1374", ",UP", "qlen 1000"])
+        has(&link, &["mtu 1374", ",UP", "qlen 2000"])
             && crate::tun::subnets::of_nodes().contains(NAME)
             && has(&addresses, &["fd77::1/48", "10.9.0.1/16"])
             && has(&routes, &["fd77::/48 dev", "10.9.0.0/16 dev", "fd20::/64 dev", "10.20.0.0/16"])
