@@ -179,7 +179,7 @@ if [[ " $parts " = *" 4 "* ]]; then
     ip -n "$prefix-a" neigh replace 10.80.0.1 lladdr "$(mac r1 stranger)" dev near nud permanent
     ip -n "$prefix-r1" neigh replace 10.80.0.2 lladdr "$(mac a near)" dev stranger nud permanent
     door=$(registrar | jq -r '.registrar.endpoints[0]'); door=${door##*:}
-    node=$(sed -n 's/^listen = .*:\([0-9]*\)".*/\1/p' "$dir/r1/node.toml")
+    node=$(sed -n 's/^listen = \[".*:\([0-9]*\)".*/\1/p' "$dir/r1/node.toml" | head -n 1)
     # Another network, whose invite says that its registrar is here.
     inside a "$shoal" network create foreign --endpoint 10.80.0.2:9 --registrar "10.80.0.1:$door" --host a \
         --no-interface --no-start --dir "$dir/a" --authority "$dir/foreign" >/dev/null
