@@ -124,7 +124,7 @@ impl Suites {
         if bits & !Self::ALL.0 == 0 { Some(Suites(bits)) } else { None }
     }
 
-    /// Its bits.
+    /// Bits of the set, as in a handshake.
     pub const fn bits(self) -> u8 {
         self.0
     }
@@ -156,7 +156,7 @@ impl FromIterator<Suite> for Suites {
     }
 }
 
-/// What one end of a session says of its suites.
+/// Means of one end of a session, as it tells them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Means {
     /// The class of its processor.
@@ -184,7 +184,7 @@ impl Means {
         }
     }
 
-    /// The same, without suites outside `allowed`.
+    /// Means without the suites outside `allowed`.
     pub fn limited(self, allowed: Suites) -> Means {
         Means { suites: self.suites.and(allowed), ..self }
     }

@@ -31,6 +31,9 @@ use crate::numbers::Numbers;
 use crate::sequence::Sequences;
 use crate::units::{Way, used};
 
+/// Bytes of the shortest packet in a cell: kind, flags and the header of IPv4.
+const PACKET_MIN: usize = ip::PACKET_AT + 20;
+
 /// What control tells a worker.
 pub enum Order<A> {
     /// Keys of sessions.
@@ -457,7 +460,10 @@ impl EdgeWorker {
         let end = plain_at + rest.len();
         loop {
             let (at, len) = ((end - rest.len()) as u32, used(rest));
-            let next = rest.get(len..).filter(|next| next.first() == Some(&(EdgeKind::Ip as u8)));
+            // Whatever is shorter than the shortest packet is padding, and so is all behind it.
+            let is_packet =
+                |next: &&[u8]| len.min(next.len()) >= PACKET_MIN && next[0] == EdgeKind::Ip as u8;
+            let next = rest.get(len..).filter(is_packet);
             let Some(next) = next else {
                 let len = rest.len() as u32;
                 return self.arrived.push(Arrival { host, at, len, congested });

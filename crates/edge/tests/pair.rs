@@ -386,6 +386,22 @@ fn small_packets_of_a_flow_share_cells() {
     assert_eq!(pair.b.packets.len(), 45);
 }
 
+/// A member may claim any length: what is left of a cell then is no packet.
+#[test]
+fn what_is_left_of_a_cell_behind_a_packet_is_no_packet_if_it_is_too_short() {
+    for (claimed, found) in [(1_372, 1), (1_373, 1), (1_353, 1), (1_352, 2), (1, 1), (0, 1)] {
+        let mut pair = Pair::new();
+        let [high, low] = u16::to_be_bytes(claimed);
+        let mut cell = vec![4; 1_376];
+        cell[..6].copy_from_slice(&[4, 1, 0x45, 0, high, low]);
+        send_packet(&mut pair, &cell);
+        pair.run(Duration::from_millis(50));
+        let lens: Vec<_> = pair.b.packets.iter().map(Vec::len).collect();
+        assert_eq!(lens.len(), found, "{claimed}: {lens:?}");
+        assert!(lens.iter().all(|len| *len >= 22) && lens.iter().sum::<usize>() == 1_376);
+    }
+}
+
 #[test]
 fn only_so_many_packets_wait_and_a_longer_one_never_leaves() {
     let mut pair = Pair::new();

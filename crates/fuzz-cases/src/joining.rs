@@ -1,4 +1,4 @@
-//! What people paste, and what a registrar reads from its disk.
+//! Text that people paste, and files that a registrar reads from its disk.
 
 use shoal_joining::{End, Invite, Ledger};
 

@@ -114,7 +114,7 @@ pub(crate) fn malformed(_: ParseError) -> DropReason {
     DropReason::Malformed
 }
 
-/// What the other end of a set-up said of its processor and suites.
+/// Means that the other end of a set-up told.
 fn said_means(processor: u8, suites: u8) -> Result<Means, DropReason> {
     Means::from_bytes(processor, suites).ok_or(DropReason::Malformed)
 }

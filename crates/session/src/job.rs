@@ -317,7 +317,7 @@ fn run_finish(common: &Common, finish: &Finish) -> Result<Finished, DropReason> 
     Ok(Finished { said, suite, split })
 }
 
-/// What the other end of a handshake said of its processor and suites.
+/// Means that the other end of a handshake told.
 fn said_means(processor: u8, suites: u8) -> Result<Means, DropReason> {
     Means::from_bytes(processor, suites).ok_or(DropReason::Malformed)
 }

@@ -134,7 +134,7 @@ pub(crate) struct Wires {
     pub(crate) packets: VecDeque<Packet>,
     packets_max: usize,
     plant: Option<Plant>,
-    /// It has struck.
+    /// The planted fault has struck.
     struck: bool,
     /// The present sender.
     now: Time,

@@ -1,4 +1,4 @@
-//! Which class of processors this machine is of.
+//! The class of processors to which this machine belongs.
 
 use std::hint::black_box;
 use std::sync::OnceLock;
@@ -64,7 +64,7 @@ mod tests {
         }
     }
 
-    /// What the table takes for this machine is among the fastest that it has.
+    /// The suite that the table takes for this machine is among its fastest.
     #[test]
     fn the_table_knows_this_machine() {
         let processor = processor();

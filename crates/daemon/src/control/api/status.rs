@@ -44,7 +44,7 @@ pub struct Status {
     /// The virtual interface, if there is one.
     #[serde(default)]
     pub interface: Option<Interface>,
-    /// Who says who belongs to the network, if not the hosts file.
+    /// Authority of the network, if members don't come from the hosts file.
     #[serde(default)]
     pub authority: Option<Authority>,
     /// Links with other hosts past the routers, where there may be any.
@@ -61,12 +61,12 @@ pub struct Status {
     pub hop: Option<HopStatus>,
     /// Frames and bytes since the start.
     pub traffic: Traffic,
-    /// What each worker did, the first one first; empty where there is only one.
+    /// Work of each worker, the first one first; empty where there is only one.
     #[serde(default)]
     pub workers: Vec<WorkerTraffic>,
     /// Drops since the start, by reason; reasons never met are left out.
     pub drops: Vec<(String, u64)>,
-    /// Those reasons of `drops` that had drops within the last five minutes.
+    /// Reasons in `drops` that had drops within the last five minutes.
     #[serde(default)]
     pub drops_recent: Vec<String>,
     /// CPU seconds used.
@@ -76,6 +76,6 @@ pub struct Status {
     /// Lines of the log that were lost, since standard error took none.
     #[serde(default)]
     pub log_lines_lost: u64,
-    /// What this node can't do, and why (capabilities, limits).
+    /// Tasks that this node can't do, and why (capabilities, limits).
     pub warnings: Vec<String>,
 }
