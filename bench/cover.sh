@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# What covered links cost, and whether they betray what they carry (docs/cover.md). h1 - r1 - h2, both
-# links covered; and a router with many hosts, all covered and idle.
+# Cost of covered links, and tests if they reveal their traffic (docs/design/cover.md): h1 - r1 - h2
+# with both links covered, and a router with many idle hosts, all covered.
 # Needs root, iproute2, iperf3, ping, jq, tcpdump, /dev/net/tun.
-# env: TIER=50 Mbit/s for TCP and ping  SLOW=10 Mbit/s for idle hosts and times of frames
-#      HOSTS=20  RUNS=100 of times  SPAN=2 seconds idle, and as many with a transfer that begins and
-#      ends meanwhile, in each  SECONDS_EACH=10
-#      FOLDS=6 times ten seconds idle and ten busy, folded
+# env: TIER=50 (Mbit/s, for TCP and ping)  SLOW=10 (Mbit/s, for idle hosts and times of frames)
+#      HOSTS=20  SECONDS_EACH=10
+#      RUNS=100  SPAN=2: runs of `times`; each has SPAN seconds idle, and SPAN seconds during which a
+#                transfer begins and ends
+#      FOLDS=6: periods of `fold`, each with ten seconds idle and ten busy
 #      ONLY="tcp idle times fold"
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -27,7 +28,7 @@ finish() {
 }
 trap finish EXIT
 
-# Gives all hosts of the list so far, and those that follow, this tier; 0: none.
+# Gives all hosts so far, and later ones, a cover tier of this rate. 0: no cover.
 covered() { # Mbit/s
     [ "$1" = 0 ] && return
     sed -i '/^name = "h/a cover = "lab"' "$dir/hosts.toml"
@@ -67,17 +68,17 @@ tcp_and_ping() {
     echo "ping, both links at $tier Mbit/s:          $with"
     awk -v a="$plain" -v b="$with" -v t="$tier" 'BEGIN{
         split(a, p, "/"); split(b, c, "/"); f = int(sqrt(0.4 * t)); slot = 11.52 / t * (f > 1 ? f : 1)
-        printf "added %.3f ms; two slots and 1 ms are %.3f ms\n", c[2] - p[2], 2 * slot + 1}'
+        printf "added %.3f ms; the limit is two slots plus 1 ms: %.3f ms\n", c[2] - p[2], 2 * slot + 1}'
     for _ in 1 2 3; do
         inside h2 iperf3 -s -1 -D >/dev/null
         sleep 0.5
         inside h1 iperf3 -c "$far" -t "$each" -O 2 -C cubic -J >"$dir/tcp.json"
         mss=$(jq .start.tcp_mss_default "$dir/tcp.json")
         got=$(jq '.end.sum_received.bits_per_second / 1e6' "$dir/tcp.json")
-        # With time stamps each segment has 12 bytes less.
+        # TCP time stamps take 12 bytes of each segment.
         awk -v g="$got" -v m="$mss" -v t="$tier" 'BEGIN{
             all = t * (m - 12) / 1440
-            printf "TCP %.2f Mbit/s of %.2f that the slots can carry: %.3f\n", g, all, g / all}'
+            printf "TCP: %.2f of %.2f Mbit/s that the slots can carry: %.3f\n", g, all, g / all}'
     done
     pids+=("${plain_pids[@]}")
     stop_nodes
@@ -110,23 +111,23 @@ idle() {
     stop_nodes
 }
 
-# Times of frames on h1's link, both ways, as its interface sees them: idle, and with a transfer.
+# Compares times of frames at h1's interface, in both directions, idle and during a transfer.
 times() {
     pair t "$slow"
     local run busy good=0 all=0 way bytes
-    # Half of what the slots carry meanwhile.
+    # Half of the capacity of the slots in this time.
     bytes=$(awk -v m="$slow" -v s="$span" 'BEGIN{printf "%d", m * s / 8 / 2 * 1e6}')
     spawn h2 iperf3 -s >/dev/null 2>&1
     for run in $(seq "$runs"); do
         for busy in 0 1; do
-            # The transfer begins after the capture does, and ends before it.
+            # The transfer begins after the capture and ends before it.
             [ "$busy" = 0 ] || { { sleep 0.4; inside h1 iperf3 -c "$far" -n "$bytes" -C cubic >/dev/null; } & }
             inside h1 timeout "$span" tcpdump -i to_r1 -nn -tt -q --time-stamp-precision=nano udp 2>/dev/null >"$dir/seen.$busy" || true
             [ "$busy" = 0 ] || wait $! || true
         done
         for way in 10.77.1.1 10.77.1.2; do
             for busy in 0 1; do
-                # Nanoseconds do not fit into awk's numbers beside the date.
+                # Full time stamps in nanoseconds exceed the precision of awk's numbers.
                 awk -v from="$way.7400" -v busy="$busy" '$3 == from{
                     split($1, t, "."); now = t[1] % 100000 * 1e9 + t[2]
                     if (last) print busy, now - last; last = now}' "$dir/seen.$busy"
@@ -136,19 +137,19 @@ times() {
             good=$((good + $(awk '{print ($2 > 0.01)}' "$dir/ks")))
         done
     done
-    echo "idle and busy look alike (p > 0.01) in $good of $all runs, half of them in each direction"
-    echo "frames per run: $(awk '{n += $4 + $5} END{printf "%.0f", n / NR}' "$dir/all")," \
-        "greatest D $(sort -k2,2gr "$dir/all" | head -n 1 | cut -d' ' -f2)"
+    echo "idle and busy times have the same distribution (p > 0.01) in $good of $all tests, half of them per direction"
+    echo "frames per test: $(awk '{n += $4 + $5} END{printf "%.0f", n / NR}' "$dir/all")," \
+        "largest D $(sort -k2,2gr "$dir/all" | head -n 1 | cut -d' ' -f2)"
     stop_nodes
 }
 
-# Where in their gaps frames are, in the mean, idle and with a transfer: lateness that the gaps hide
-# shows there, since all gaps are of one length.
+# Compares the mean position of frames within their gaps, idle and during a transfer. All gaps have
+# one length, so this shows delays that the distribution of gaps hides.
 fold() {
     pair f "$slow"
     local n way dump
     spawn h2 iperf3 -s >/dev/null 2>&1
-    # Its own process: who kills a shell around it leaves it running.
+    # `exec`: otherwise the kill below would end only a shell around tcpdump.
     (exec ip netns exec "$prefix-h1" tcpdump -i to_r1 -nn -tt -q --time-stamp-precision=nano udp 2>/dev/null >"$dir/seen") &
     dump=$!
     sleep 1
@@ -167,7 +168,7 @@ fold() {
                 now = ns($1)
                 if (!first) { first = now; f = int(sqrt(0.4 * mbit)); gap = 11.52e6 / mbit * (f > 1 ? f : 1) }
                 while (at < spans && now >= began[at + 1]) at++
-                # The first second of each span is neither.
+                # The first and the last second of each period are left out.
                 if (!at || now < began[at] + 1e9 || (at < spans && now > began[at + 1] - 1e9)) next
                 x = (now - first + gap / 2) % gap / 1000
                 b = busy[at]; n[b]++; sum[b] += x; square[b] += x * x
@@ -175,12 +176,12 @@ fold() {
             END {
                 for (b = 0; b < 2; b++) { mean[b] = sum[b] / n[b]; var[b] = (square[b] / n[b] - mean[b] ^ 2) / n[b] }
                 d = mean[1] - mean[0]
-                printf "frames of %s: busy ones are %.1f us later in their gaps, standard error %.1f us\n", from, d, sqrt(var[0] + var[1])
+                printf "frames of %s: busy ones are %.1f us later within their gaps, standard error %.1f us\n", from, d, sqrt(var[0] + var[1])
             }' "$dir/spans" "$dir/seen"
     done
     stop_nodes
 }
 
 for what in $only; do
-    case $what in tcp) tcp_and_ping ;; idle) idle ;; times) times ;; fold) fold ;; *) echo "unknown: $what" >&2; exit 2 ;; esac
+    case $what in tcp) tcp_and_ping ;; idle) idle ;; times) times ;; fold) fold ;; *) echo "ONLY: unknown part $what (tcp, idle, times, fold)" >&2; exit 2 ;; esac
 done

@@ -1,12 +1,12 @@
-// Hides instructions of this processor from one program, so that a bench on a new processor shows
-// what the program does on an older one. An x86-64 Linux machine whose processor can fault CPUID is
-// needed ("cpuid_fault" in /proc/cpuinfo).
+// Hides instructions of this processor from one program. A benchmark then shows the program's
+// behaviour on an older processor. Needs x86-64 Linux and a processor that can fault CPUID
+// ("cpuid_fault" in /proc/cpuinfo).
 //
 //   cc -O2 -shared -fPIC -o target/cpu_features.so bench/cpu_features.c
 //   LD_PRELOAD=$PWD/target/cpu_features.so HIDE=vaes shoal run -c node.toml
 //
-// HIDE holds one or more of: vaes (VAES and VPCLMULQDQ), avx512, aes (AES and PCLMULQDQ); without it
-// nothing is hidden. Instructions themselves still work: a program that doesn't ask CPUID isn't changed.
+// HIDE is a list of: vaes (VAES and VPCLMULQDQ), avx512, aes (AES and PCLMULQDQ). Without it, nothing
+// is hidden. The instructions still work: a program that does not use CPUID is not affected.
 #define _GNU_SOURCE
 #include <asm/prctl.h>
 #include <signal.h>
@@ -23,7 +23,7 @@ static struct sigaction before;
 
 static void cpuid_allowed(unsigned long allowed) {
     if (syscall(SYS_arch_prctl, ARCH_SET_CPUID, allowed) != 0) {
-        static const char text[] = "cpu_features: CPUID can't be made to fault on this machine\n";
+        static const char text[] = "cpu_features: this machine can't fault CPUID (no cpuid_fault in /proc/cpuinfo)\n";
         (void)!write(2, text, sizeof text - 1);
         _exit(70);
     }
@@ -32,7 +32,7 @@ static void cpuid_allowed(unsigned long allowed) {
 static void on_fault(int number, siginfo_t *info, void *context) {
     greg_t *regs = ((ucontext_t *)context)->uc_mcontext.gregs;
     const uint8_t *code = (const uint8_t *)regs[REG_RIP];
-    // A CPUID instruction faults with SI_KERNEL; every other fault is the program's own.
+    // A CPUID instruction faults with SI_KERNEL. Any other fault is an error of the program.
     if (info->si_code != SI_KERNEL || code[0] != 0x0f || code[1] != 0xa2) {
         sigaction(number, &before, NULL);
         return;
@@ -53,7 +53,7 @@ static void on_fault(int number, siginfo_t *info, void *context) {
     regs[REG_RIP] += 2;
 }
 
-// After the dynamic loader, which has then chosen its own routines, and before the program.
+// Runs before the program, but after the dynamic loader has chosen its own routines.
 __attribute__((constructor)) static void hide(void) {
     const char *what = getenv("HIDE");
     if (what == NULL || *what == 0)
@@ -61,7 +61,7 @@ __attribute__((constructor)) static void hide(void) {
     int vaes = strstr(what, "vaes") != NULL, avx512 = strstr(what, "avx512") != NULL;
     int aes = !strncmp(what, "aes", 3) || strstr(what, ",aes") != NULL;
     if (!vaes && !avx512 && !aes) {
-        fprintf(stderr, "cpu_features: HIDE holds vaes, avx512, aes, with commas\n");
+        fprintf(stderr, "cpu_features: HIDE must be a comma-separated list of vaes, avx512, aes\n");
         _exit(70);
     }
     if (vaes)

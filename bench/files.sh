@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# 500 MB over three shaped hops of the demo's network: no loss, 1% per link, 20% over the path, and
-# the cut. Prints the share of the line, what was lost and sent again, and the goal. Needs root, jq.
-# env: SIZE=500M  RATE=1gbit  REPS=3 (the best is printed)
+# Transfers 500 MB over three shaped hops of the demo's network: without loss, with 1% loss per link,
+# with 20% over the path, and with a cut. Prints the share of the link's rate, losses,
+# retransmissions, and the goal. Needs root, jq.
+# env: SIZE=500M  RATE=1gbit  REPS=3 (the best result is printed)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ "$(id -u)" = 0 ] || { echo "needs root" >&2; exit 1; }
@@ -16,11 +17,11 @@ row() { # title goal demo-options...
     for _ in $(seq "$reps"); do
         "$lab" demo --size "$size" --rate "$rate" --json "$@" 2>/dev/null
     done | jq -rs --arg title "$title" --arg goal "$goal" 'map(.demo) | max_by(.line_share) |
-        "\($title)\t\(.line_share * 1000 | round / 1000) of the line (goal \($goal)), " +
+        "\($title)\t\(.line_share * 1000 | round / 1000) of the rate (goal \($goal)), " +
         "\(.segment_loss * 100000 | round / 1000)% of segments lost, " +
-        "\(.retransmitted_bytes / .file_bytes * 100000 | round / 1000)% sent again, " +
+        "\(.retransmitted_bytes / .file_bytes * 100000 | round / 1000)% retransmitted, " +
         (if .lost_bytes > 0 then
-            "\(.retransmitted_bytes / .lost_bytes * 1000 | round / 1000) of what the links lost, "
+            "\(.retransmitted_bytes / .lost_bytes * 1000 | round / 1000) of the bytes that the links lost, "
         else "" end) +
         "longest gap \(.longest_gap_ms | round) ms"'
 }

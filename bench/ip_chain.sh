@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Programs through h1 - r1 - r2 - h2 over Shoal's virtual interface, beside wireguard-go hop by hop
-# over the same chain in the same run: iperf3 TCP with one and with ten streams, UDP without loss,
-# ping idle and beside a full load. Needs root, iproute2, iperf3, ping, jq, /dev/net/tun;
-# wireguard-tools and wireguard-go for the peer.
+# Programs on the chain h1 - r1 - r2 - h2: over Shoal's virtual interface, and over wireguard-go from
+# hop to hop in the same run. Measures iperf3 TCP with one and ten streams, UDP without loss, and
+# ping, idle and under full load. Needs root, iproute2, iperf3, ping, jq, /dev/net/tun. The
+# comparison needs wireguard-tools and wireguard-go.
 # env: SECONDS_EACH=5  REPS=3  UDP="0.2 0.3 0.4 0.5 0.7 0.9 1.1 1.3 1.5"
-#      WG=path of wireguard-go ("none": Shoal alone)
+#      WG=path of wireguard-go ("none": only Shoal)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 each=${SECONDS_EACH:-5} reps=${REPS:-3}
@@ -47,7 +47,7 @@ theirs() {
 
 ours
 measure shoal
-echo "shoal: most resident memory: $(memory)"
+echo "shoal: peak resident memory: $(memory)"
 stop_nodes
 if peer_is_there; then
     theirs

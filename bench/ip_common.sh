@@ -1,7 +1,7 @@
-# Sourced by ip_chain.sh and ip_direct.sh: nodes with virtual interfaces in network namespaces, and
-# what is measured over them. Needs root, iproute2, iperf3, ping, jq, /dev/net/tun.
-# The sourcing script sets: shoal (binary), dir (scratch), prefix (of the namespaces). With
-# circuits=require hosts reach each other over circuits alone, and routers are relays.
+# Sourced by other scripts: nodes with virtual interfaces in network namespaces, and measurements
+# over them. Needs root, iproute2, iperf3, ping, jq, /dev/net/tun.
+# The sourcing script sets: shoal (binary), dir (scratch folder), prefix (of the namespaces). With
+# circuits=require, hosts reach each other over circuits only, and routers are relays.
 
 inside() { ip netns exec "$prefix-$1" "${@:2}"; }
 spawn() { (exec ip netns exec "$prefix-$1" "${@:2}") & pids+=($!); }
@@ -63,11 +63,11 @@ udp() { # address payload-bytes Gbit/s seconds -> "received-Gbit/s loss-percent"
         "\(.bits_per_second * (1 - .lost_percent / 100) / 1e9) \(.lost_percent)"'
 }
 
-udp_best() { # address payload-bytes rising rates... -> the best received rate with loss below 0.1%
+udp_best() { # address payload-bytes rising rates... -> the highest received rate with a loss below 0.1%
     local rate got best=0
     for rate in "${@:3}"; do
         got=$(udp "$1" "$2" "$rate" 3)
-        echo "  udp offered $rate Gbit/s: received, loss in percent: $got" >&2
+        echo "  udp, sent $rate Gbit/s; received Gbit/s and loss in percent: $got" >&2
         best=$(awk -v b="$best" '{if ($2 < 0.1 && $1 > b) b = $1} END{print b}' <<<"$got")
         awk '{exit ($2 > 5)}' <<<"$got" || break
     done
@@ -78,7 +78,7 @@ rtt() { # address -> "min/avg/max/mdev ms"
     inside h1 ping -c 200 -i 0.005 -q "$1" | awk '/^rtt/{print $4}'
 }
 
-rtt_loaded() { # address seconds streams: pings beside TCP -> "min/avg/max/mdev ms"
+rtt_loaded() { # address seconds streams: pings during TCP transfers -> "min/avg/max/mdev ms"
     inside h2 iperf3 -s -1 -D >/dev/null
     sleep 0.5
     inside h1 iperf3 -c "$1" -t "$2" -P "$3" -C cubic -J >"$dir/loaded.json" & local load=$!
@@ -87,7 +87,7 @@ rtt_loaded() { # address seconds streams: pings beside TCP -> "min/avg/max/mdev 
     wait "$load"
 }
 
-memory() { # most resident memory of each node so far
+memory() { # peak resident memory of each node so far
     local name
     for name in "${!pid_of[@]}"; do
         awk -v n="$name" '/VmHWM/{printf "%s %.1f MiB  ", n, $2 / 1024}' "/proc/${pid_of[$name]}/status"
@@ -95,7 +95,7 @@ memory() { # most resident memory of each node so far
     echo
 }
 
-wg_interfaces() { # names: wireguard-go on each, as w_NAME, with keys in dir/wg
+wg_interfaces() { # names: starts wireguard-go in each namespace as w_NAME, with keys in dir/wg
     local name
     mkdir -p "$dir/wg"
     for name in "$@"; do
@@ -118,10 +118,10 @@ wg_peer() { # at peer endpoint allowed-addresses
 
 declare -A seen=()
 
-measure() { # label: prints every figure, keeps the compared ones in `seen`
+measure() { # label: prints all figures, and stores those to compare in `seen`
     local label=$1 streams figure
     echo "$label: ping idle, min/avg/max/mdev ms: $(rtt "$far")"
-    # In turn: the machine's speed changes from minute to minute.
+    # One and ten streams alternate, since the machine's speed changes from minute to minute.
     for _ in $(seq "$reps"); do
         for streams in 1 10; do
             figure=$(tcp "$far" "$streams" "$each")
@@ -134,9 +134,9 @@ measure() { # label: prints every figure, keeps the compared ones in `seen`
         echo "$label: TCP, streams $streams: ${seen[$label-tcp$streams]} Gbit/s (median of $reps)"
     done
     seen[$label-udp]=$(udp_best "$far" 1300 "${rates[@]}")
-    echo "$label: UDP of 1300 bytes, loss below 0.1%: ${seen[$label-udp]} Gbit/s"
-    echo "$label: ping beside one TCP stream, min/avg/max/mdev ms: $(rtt_loaded "$far" 5 1)"
-    echo "$label: ping beside ten TCP streams, min/avg/max/mdev ms: $(rtt_loaded "$far" 5 10)"
+    echo "$label: UDP of 1300 bytes with a loss below 0.1%: ${seen[$label-udp]} Gbit/s"
+    echo "$label: ping during one TCP stream, min/avg/max/mdev ms: $(rtt_loaded "$far" 5 1)"
+    echo "$label: ping during ten TCP streams, min/avg/max/mdev ms: $(rtt_loaded "$far" 5 10)"
 }
 
 peer_is_there() {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# As ip_chain.sh, over a link of two hosts of their own. Their router stands beside it and carries what
-# the two say before there is that link. LEVEL=none or authenticate takes less protection.
+# Measures a direct link of two hosts as ip_chain.sh measures the chain. Their router is beside the
+# link and carries traffic until the link is up. LEVEL=none or authenticate selects less protection.
 #
 #     r1
 #    /  \
@@ -47,7 +47,7 @@ direct() { # name endpoint-address
         >>"$dir/$1/node.toml"
 }
 
-in_force() { # the level that h1 sees on the link with h2
+in_force() { # protection level of the link with h2, as h1 reports it
     "$shoal" peers --socket "$dir/h1/control.sock" --json |
         jq -r '.peers[] | select(.name == "h2" and .state == "up") | .direct.level'
 }
@@ -66,7 +66,7 @@ ours() {
         [ "$(in_force)" = "$level" ] && return
         sleep 0.1
     done
-    echo "no direct link at level $level:" >&2
+    echo "h1 has no direct link to h2 at level $level; its peers:" >&2
     "$shoal" peers --socket "$dir/h1/control.sock" >&2
     exit 1
 }
@@ -84,7 +84,7 @@ theirs() {
 ours
 echo "shoal: direct link, level $level"
 measure shoal
-echo "shoal: most resident memory: $(memory)"
+echo "shoal: peak resident memory: $(memory)"
 stop_nodes
 if peer_is_there; then
     theirs

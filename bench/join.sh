@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# How long joining takes, and what it costs: machines in namespaces around a switch that delays each
-# packet by 10 ms (20 ms there and back); the first one is router and registrar.
-#   1. from `shoal up` to the first answered ping, without loss and with 5% of all packets lost
-#   2. 50 machines join at once, and their nodes start; do all agree 5 s after the last?
-#   3. 50 joins one after another: bytes of each on each of 10 links beside
+# Duration and cost of joining. Machines in namespaces are connected by a switch that delays each
+# packet by 10 ms (round trip 20 ms); the first machine is router and registrar.
+#   1. time from `shoal up` to the first answered ping, without loss and with 5% of packets lost
+#   2. 50 machines join and start at once; all must have the same list 5 s after the last one joined
+#   3. 50 joins one after another: bytes per join on each of 10 links of other hosts
 #   4. a million packets of strangers, and of `shoal up` with an invite of another network
-# Exits with 1 when a goal is missed. Needs root, iproute2, ethtool, ping, jq, python3, /dev/net/tun.
+# Exits with 1 if a goal is missed. Needs root, iproute2, ethtool, ping, jq, python3, /dev/net/tun.
 # env: RUNS=20  JOINS=50  STRANGERS=1000000  PARTS="1 2 3 4"  SHOAL=program
 set -euo pipefail
 cd "$(dirname "$0")/.."
 runs=${RUNS:-20} joins=${JOINS:-50} strangers=${STRANGERS:-1000000} parts=${PARTS:-1 2 3 4}
 target=${CARGO_TARGET_DIR:-target}
 [ "$(id -u)" = 0 ] || { echo "needs root" >&2; exit 1; }
-[ "$joins" -ge 10 ] || { echo "JOINS: at least 10" >&2; exit 1; }
+[ "$joins" -ge 10 ] || { echo "JOINS must be at least 10" >&2; exit 1; }
 . bench/need.sh
 need ip=iproute2 ping=iputils-ping jq=jq ethtool=ethtool python3=python3
 [ -n "${SHOAL:-}${NO_BUILD:-}" ] || cargo build --release --locked --quiet -p shoal-cli --bin shoal
@@ -21,7 +21,7 @@ dir=$(mktemp -d) prefix=join$$ missed=0 switch=
 declare -A pid_of=()
 
 inside() { ip netns exec "$prefix-$1" "${@:2}"; }
-# Starts a program in a namespace, under a name by which it is ended.
+# Starts a program in a namespace. `end` stops it by its name.
 spawn() { # name namespace command...
     (exec ip netns exec "$prefix-$2" "${@:3}") >>"$dir/$1.log" 2>&1 &
     pid_of[$1]=$!
@@ -41,7 +41,7 @@ finish() {
     rm -rf "$dir"
 }
 trap finish EXIT
-goal() { # what value limit: misses when value is above the limit
+goal() { # description value limit: missed if the value is above the limit
     local word=yes
     awk -v v="$2" -v l="$3" 'BEGIN{exit !(v <= l)}' || { word=NO; missed=1; }
     echo "  goal: $1 at most $3: $2, $word"
@@ -63,7 +63,7 @@ switch_on() { # loss
     [ -z "$switch" ] || { kill "$switch"; wait "$switch" 2>/dev/null || true; }
     local ends
     ends=$(inside switch sh -c 'ls /sys/class/net' | grep ^to_)
-    # shellcheck disable=SC2086 # words of their own
+    # shellcheck disable=SC2086 # one argument per word
     (exec ip netns exec "$prefix-switch" python3 bench/switch.py 10 "$1" $ends) &
     switch=$!
     sleep 0.5
@@ -71,7 +71,7 @@ switch_on() { # loss
 ask() { inside r1 "$shoal" "$@" --json | tail -n 1; }
 invite() { inside r1 "$shoal" invite -c "$dir/r1/registrar/registrar.toml" "$@" 2>/dev/null | grep ^SHOAL:1/; }
 registrar() { ask registrar status -c "$dir/r1/registrar/registrar.toml"; }
-steps() { # folder of a node: supplements that it has
+steps() { # folder of a node: number of its supplements
     "$shoal" status -c "$1/node.toml" --json 2>/dev/null | tail -n 1 | jq '.status.authority.mandates[0].steps'
 }
 now() { echo "${EPOCHREALTIME/,/.}"; }
@@ -88,7 +88,7 @@ spawn registrar r1 "$shoal" registrar run -c "$dir/r1/registrar/registrar.toml"
 for _ in $(seq 100); do registrar >/dev/null 2>&1 && steps "$dir/r1" >/dev/null && break; sleep 0.1; done
 router=$(ask status -c "$dir/r1/node.toml" | jq -r .status.interface.address)
 
-first_pings() { # label loss: sets median, most, worst
+first_pings() { # label loss: sets median, most (95%), worst
     local n code began
     switch_on "$2"
     : >"$dir/first"
@@ -98,7 +98,7 @@ first_pings() { # label loss: sets median, most, worst
         spawn "$1$n" n1 "$shoal" up "$code" --dir "$dir/$1$n" --name "$1$n"
         until inside n1 ping -c 1 -W 0.1 -q "$router" >/dev/null 2>&1; do
             sleep 0.01
-            awk -v s="$(since "$began")" 'BEGIN{exit !(s > 60)}' && { echo "no ping is answered" >&2; exit 1; }
+            awk -v s="$(since "$began")" 'BEGIN{exit !(s > 60)}' && { echo "no ping from n1 to the router is answered after 60 s" >&2; exit 1; }
         done
         since "$began" >>"$dir/first"
         echo >>"$dir/first"
@@ -111,7 +111,7 @@ first_pings() { # label loss: sets median, most, worst
 if [[ " $parts " = *" 1 "* ]]; then
     for loss in 0 0.05; do
         first_pings "p${loss#0.}x" "$loss"
-        echo "up to the first answered ping, loss $loss, $runs runs: median $median s, 95% $most s, worst $worst s"
+        echo "time until the first answered ping, loss $loss, $runs runs: median $median s, 95% $most s, worst $worst s"
         goal "median, seconds" "$median" 3
         goal "95%, seconds" "$most" 6
     done
@@ -132,13 +132,13 @@ if [[ " $parts " = *" 2 "* ]]; then
     differ=0
     for n in $(seq "$joins"); do [ "$(steps "$dir/n$n" || echo 0)" = "$all" ] || differ=$((differ + 1)); done
     [ "$(steps "$dir/r1")" = "$all" ] || differ=$((differ + 1))
-    echo "$joins machines at once: the last is a member after $took s; 5 s later $differ nodes lack a supplement"
+    echo "$joins machines at once: the last one is a member after $took s; 5 s later $differ nodes lack a supplement"
     goal "seconds" "$took" 60
     goal "nodes that differ" "$differ" 0
     for n in $(seq 11 "$joins"); do end "n$n" 2>/dev/null; done
 fi
 
-# Bytes that passed on the links of the ten hosts, both ways.
+# Bytes on the links of the ten hosts, in both directions.
 on_links() {
     local n
     for n in $(seq 10); do inside "n$n" cat /sys/class/net/wire/statistics/{rx,tx}_bytes; done | awk '{s += $1} END{print s}'
@@ -161,8 +161,8 @@ if [[ " $parts " = *" 3 "* ]]; then
     sleep "$took"
     idle=$(($(on_links) - zero))
     each=$(((busy - idle) / joins / 10))
-    echo "$joins joins in $took s beside 10 hosts: $busy bytes on their links, $idle in the same time without joins"
-    goal "bytes per join and link, both ways" "$each" 2000
+    echo "$joins joins in $took s in a network of 10 hosts: $busy bytes on their links, $idle in the same time without joins"
+    goal "bytes per join and link, both directions" "$each" 2000
 fi
 
 if [[ " $parts " = *" 4 "* ]]; then
@@ -175,12 +175,12 @@ if [[ " $parts " = *" 4 "* ]]; then
         ip -n "$prefix-$at" link set "$name" up
     done
     mac() { inside "$1" cat "/sys/class/net/$2/address"; }
-    # Nothing but answers comes back.
+    # With fixed neighbour entries, only answers of Shoal come back.
     ip -n "$prefix-a" neigh replace 10.80.0.1 lladdr "$(mac r1 stranger)" dev near nud permanent
     ip -n "$prefix-r1" neigh replace 10.80.0.2 lladdr "$(mac a near)" dev stranger nud permanent
     door=$(registrar | jq -r '.registrar.endpoints[0]'); door=${door##*:}
     node=$(sed -n 's/^listen = \[".*:\([0-9]*\)".*/\1/p' "$dir/r1/node.toml" | head -n 1)
-    # Another network, whose invite says that its registrar is here.
+    # Another network, whose invites name this registrar's address.
     inside a "$shoal" network create foreign --endpoint 10.80.0.2:9 --registrar "10.80.0.1:$door" --host a \
         --no-interface --no-start --dir "$dir/a" --authority "$dir/foreign" >/dev/null
     spawn foreign a "$shoal" registrar run -c "$dir/a/registrar/registrar.toml"
@@ -205,10 +205,10 @@ if [[ " $parts " = *" 4 "* ]]; then
         '($b.registrar.drops | map({(.[0]): .[1]}) | add) as $now
         | ($a.registrar.drops | map({(.[0]): .[1]}) | add // {}) as $before
         | $now | to_entries | map("\(.key) \(.value - ($before[.key] // 0))") | join(", ")' -r)
-    echo "strangers, in $took s: $(cat "$dir/sent"); a machine with a foreign invite ended with $code (3: no answer)"
-    echo "  counted at the door: $counted; lost in full buffers: $(($(lost) - lost))"
-    echo "  counted at the node: $(ask status -c "$dir/r1/node.toml" | jq -c '.status.drops // .status.dropped // empty')"
-    goal "bytes back" $(($(back) - was)) 0
-    goal "newcomers that were welcomed" "$(jq -n --argjson a "$had" --argjson b "$has" '$b.registrar.welcomed - $a.registrar.welcomed')" 0
+    echo "packets of strangers in $took s: $(cat "$dir/sent"); shoal up with a foreign invite exits with $code (3: no answer)"
+    echo "  drops counted by the registrar: $counted; lost in full socket buffers: $(($(lost) - lost))"
+    echo "  drops counted by the node: $(ask status -c "$dir/r1/node.toml" | jq -c '.status.drops // .status.dropped // empty')"
+    goal "bytes sent back" $(($(back) - was)) 0
+    goal "newcomers accepted" "$(jq -n --argjson a "$had" --argjson b "$has" '$b.registrar.welcomed - $a.registrar.welcomed')" 0
 fi
 exit "$missed"

@@ -1,9 +1,10 @@
-# Whether two samples are of one distribution: the two-sample test of Kolmogorov and Smirnov.
-# In: lines "0 value" and "1 value", sorted by value (sort -k2,2g). Out: "D p n0 n1", where p is the
-# asymptotic probability of such a difference or a greater one (Press et al., Numerical Recipes, 14.3).
+# Tests if two samples have one distribution (two-sample test of Kolmogorov and Smirnov).
+# Input: lines "0 value" and "1 value", sorted by value (sort -k2,2g). Output: "D p n0 n1". D is the
+# largest difference; p is the asymptotic probability of this or a larger one (Press et al.,
+# Numerical Recipes, 14.3).
 { class[NR] = $1; value[NR] = $2; n[$1]++ }
 END {
-    if (!n[0] || !n[1]) { print "no sample"; exit 1 }
+    if (!n[0] || !n[1]) { print "a sample is empty"; exit 1 }
     for (i = 1; i <= NR; i++) {
         seen[class[i]]++
         if (i < NR && value[i + 1] == value[i]) continue

@@ -1,6 +1,6 @@
-# Sourced by the scripts here: what they need is named before anything is built or started.
+# Sourced by the scripts here. Checks for missing tools before anything is built or started.
 
-# need TOOL=PACKAGE ...: says what is missing and how to install it on Debian, and ends the script.
+# need TOOL=PACKAGE ...: if a tool is missing, prints how to install it on Debian, and ends the script.
 need() {
     local pair missing=0
     for pair in "$@"; do
@@ -11,8 +11,8 @@ need() {
     [ "$missing" = 0 ] || exit 1
 }
 
-# The path of wireguard-go, or where it would be: $WG, where `go install` puts it, the search path
-# (Debian's package is years older and slower).
+# Prints the path of wireguard-go, or the path at which it should be. Searches in $WG, the folder of
+# `go install`, and the search path. Debian's package comes last, since it is years older and slower.
 find_wireguard() {
     local go_path found
     [ -z "${WG:-}" ] || { echo "$WG"; return; }
@@ -24,7 +24,7 @@ find_wireguard() {
     echo "${go_path:-$HOME/go}/bin/wireguard"
 }
 
-# Says what the peer lacks; true if that is nothing.
+# Checks for wireguard-go and wg, and prints how to install missing ones. True if both are there.
 has_wireguard() { # path of wireguard-go
     local ok=0
     [ -x "$1" ] || { echo "MISSING: wireguard-go at $1 (go install golang.zx2c4.com/wireguard@latest, or WG=path)" >&2; ok=1; }

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Programs through h1 - r1 - r2 - r3 - h2 over Shoal: carried from router to router as routes go, and
-# over a circuit of the three as relays, in turn; beside wireguard-go hop by hop over the same chain.
-# iperf3 TCP with one stream, UDP, ping. Needs root, iproute2, iperf3, ping, jq, /dev/net/tun;
-# wireguard-tools and wireguard-go for the peer.
-# env: SECONDS_EACH=5  REPS=5  UDP=0.3  WG=path of wireguard-go ("none": Shoal alone)
+# Programs on the chain h1 - r1 - r2 - r3 - h2, alternately over three networks: Shoal with plain
+# routing, Shoal with a circuit over the three routers, and wireguard-go from hop to hop. Measures
+# iperf3 TCP with one stream, UDP, and ping. Needs root, iproute2, iperf3, ping, jq, /dev/net/tun. The
+# comparison needs wireguard-tools and wireguard-go.
+# env: SECONDS_EACH=5  REPS=5  UDP=0.3 (Gbit/s)  WG=path of wireguard-go ("none": only Shoal)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 each=${SECONDS_EACH:-5} reps=${REPS:-5} offered=${UDP:-0.3}
@@ -18,7 +18,7 @@ root=$(mktemp -d) started=() kinds=(plain circuit)
 [ "$wg" != none ] && has_wireguard "$wg" && kinds+=(wireguard-go)
 export CHAIN_ROUTERS=3
 . bench/ip_common.sh
-# One network for each kind, all up at once, measured in turn.
+# All three networks are up at the same time and are measured alternately.
 use() { kind=$1 prefix=onc$$${1:0:1} dir=$root/$1; export CHAIN_PREFIX=$prefix; mkdir -p "$dir"; }
 finish() {
     pids=("${started[@]}")
@@ -89,6 +89,6 @@ for kind in "${kinds[@]}"; do
 done
 awk -v c="${seen[circuit-tcp]}" -v p="${seen[plain-tcp]}" -v w="${seen[wireguard-go-tcp]:-0}" \
     -v a="${seen[circuit-ping]}" -v b="${seen[plain-ping]}" 'BEGIN {
-    printf "TCP over the circuit, to plain: %.2f (goal 0.75)\n", c / p
-    if (w > 0) printf "TCP over the circuit, to wireguard-go: %.2f (goal 3)\n", c / w
-    printf "ping added by each relay: %.3f ms (goal 0.08)\n", (a - b) / 3 }'
+    printf "TCP over the circuit, relative to plain routing: %.2f (goal 0.75)\n", c / p
+    if (w > 0) printf "TCP over the circuit, relative to wireguard-go: %.2f (goal 3)\n", c / w
+    printf "round trip added by each relay: %.3f ms (goal 0.08)\n", (a - b) / 3 }'

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# How long nothing passes when a relay is killed: h1 and h2 speak over circuits of three of the relays
-# r3 to r7, each of which has a link to each other router. Once a circuit stands by, the guard, the
-# middle or the last relay of h1's circuit is killed (SIGKILL), and the longest gap between answers to
-# a ping every 10 ms is taken. Each run is a new network, so that nothing is known of its relays.
-# Needs root, iproute2, ping, jq, /dev/net/tun. With DELAY each machine sends later (tc netem).
+# Interruption when a relay is killed. h1 and h2 use circuits over three of the relays r3 to r7; all
+# routers are linked to each other. Once there is a standby circuit, the guard, the middle or the last
+# relay of h1's circuit is killed (SIGKILL). The result is the longest gap between answers to pings
+# sent every 10 ms. Each run is a new network, in which no node knows the relays from before.
+# Needs root, iproute2, ping, jq, /dev/net/tun. DELAY delays the packets of each machine (tc netem).
 # env: REPS=10  PLACES="guard middle last"  DELAY=ms
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -47,7 +47,7 @@ wires() {
     done
 }
 
-# Neighbours and where they are: every other router, and of a host its own.
+# Neighbours of a machine and their addresses: all other routers for a router, its own router for a host.
 links() { # name
     local n=0 other
     for other in "${machines[@]}"; do
@@ -59,7 +59,7 @@ links() { # name
     done
 }
 
-# The relays of h1's circuit, over which h2 answers. Nothing while none stands by.
+# Relays of h1's circuit, over which h2 answers. Empty while there is no standby circuit.
 relays() {
     "$shoal" circuits --socket "$dir/h1/control.sock" --json | jq -r '
         [.. | objects | select(.circuits?) | .circuits[] | select(type == "object")]
@@ -85,12 +85,12 @@ once() { # place -> ms
     done
     sleep "2.$((RANDOM % 90 + 10))"
     read -ra used <<<"$(relays)"
-    [ "${#used[@]}" = 3 ] || { echo "no circuit of three relays stands with another by" >&2; exit 1; }
+    [ "${#used[@]}" = 3 ] || { echo "h1 has no circuit of three relays with a standby circuit" >&2; exit 1; }
     case $1 in guard) dead=${used[0]} ;; middle) dead=${used[1]} ;; last) dead=${used[2]} ;; esac
     kill -9 "${pid_of[$dead]}"
     wait "$ping" || true
-    grep -q time= "$dir/ping" || { echo "no ping was answered" >&2; exit 1; }
-    # From the first answer to the last second, so that none that comes again counts, too.
+    grep -q time= "$dir/ping" || { echo "no ping from h1 to h2 was answered" >&2; exit 1; }
+    # The period ends 12 s after the first answer, so that a path that never recovers counts as a gap.
     awk -F'[][]' '/time=/{if (!first) first = t = $2; if ($2 - t > most) most = $2 - t; t = $2}
         END{if (first + 12 - t > most) most = first + 12 - t; printf "%.0f", most * 1000}' "$dir/ping"
     echo " $dead of ${used[*]}"

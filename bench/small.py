@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Small UDP datagrams, many to a system call, as programs with many peers send them (UDP_SEGMENT,
-UDP_GRO): bench/ip_small.sh starts it.
+"""Sends or receives small UDP datagrams, many per system call (UDP_SEGMENT, UDP_GRO), as programs with
+many peers do. bench/ip_small.sh starts this script.
 
-small.py receive ADDRESS SECONDS             prints how many came
-small.py send ADDRESS SECONDS RATE PAYLOAD   RATE datagrams a second, prints how many left
+small.py receive ADDRESS SECONDS             prints the number of received datagrams
+small.py send ADDRESS SECONDS RATE PAYLOAD   sends RATE datagrams per second, prints their number
 """
 import socket
 import sys
 import time
 
-# Of linux/udp.h and asm-generic/socket.h.
+# Constants of linux/udp.h and asm-generic/socket.h.
 SEGMENT, GRO, SEND_BUFFER, RECEIVE_BUFFER = 103, 104, 32, 33
-# More than 44 at once are cut before they reach the interface.
+# The kernel splits more than 44 before they reach the interface.
 PORT, MOST = 7_777, 40
 
 

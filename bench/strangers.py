@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Packets of strangers for a registrar and its node: bench/join.sh starts it.
+"""Sends packets of strangers to a registrar and its node. bench/join.sh starts this script.
 
 strangers.py IP DOOR_PORT NODE_PORT COUNT SECONDS
 
-First it listens for SECONDS to knocks that `shoal up` sends from here with an invite of another
-network. Then it sends COUNT datagrams: in turn such a knock, one with a byte changed, noise of a
-frame's size for the door, and noise for the node. It prints how many of each.
+The script first records, for SECONDS, the frames that `shoal up` sends from here with an invite of
+another network. Then it sends COUNT datagrams of four kinds in turn: a recorded frame, one with a
+changed byte, noise of a frame's size to the registrar, and noise to the node. It prints the number
+of each kind.
 """
 import os
 import random
@@ -34,7 +35,7 @@ def main():
     ip, door, node, count = sys.argv[1], *map(int, sys.argv[2:5])
     heard = knocks(door, float(sys.argv[5]))
     if not heard:
-        sys.exit("no knock with a foreign invite was heard")
+        sys.exit("no frame of shoal up with a foreign invite was recorded")
     chance = random.Random(1)
     to_door = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     to_door.connect((ip, door))
@@ -59,7 +60,7 @@ def main():
             to.send(data)
             sent[kind] += 1
         except OSError:
-            pass  # told by the kernel that nobody listens: it shows in what was sent
+            pass  # the kernel reports a closed port; the datagram is not counted as sent
     print(" ".join(f"{kind}={n}" for kind, n in sent.items()), f"knocks={len(heard)}")
 
 

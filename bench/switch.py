@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A switch with delay and loss, where the kernel has no netem: bench/join.sh starts it.
+"""A switch with delay and loss, for kernels without netem. bench/join.sh starts this script.
 
-switch.py DELAY_MS LOSS INTERFACE...   in the namespace that has the interfaces, until SIGTERM
+switch.py DELAY_MS LOSS INTERFACE...   runs in the namespace of the interfaces until SIGTERM
 
 Each frame leaves DELAY_MS after it came, through the interface behind which its destination was
-seen, or through all others; a share LOSS of frames is lost, the same ones in each run. Interfaces of
-the machines must fill in checksums (ethtool -K IF tx off) and make no aggregates.
+seen, or else through all others. A share LOSS of the frames is lost, the same ones in each run. The
+machines' interfaces must fill in checksums (ethtool -K IF tx off) and not aggregate packets.
 """
 import heapq
 import random
@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 
-# Of Linux, which the module does not name.
+# Constants of Linux that the module lacks.
 SOL_PACKET, IGNORE_OUTGOING, SO_RCVBUFFORCE = 263, 23, 33
 BUFFER = 8 << 20
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A private Tor network over h1 - r1 - r2 - r3 - h2, with its defaults and tuned: one download over a
-# three-hop circuit, and the time of a request of one byte. `bench/onion_chain.sh` measures Shoal
-# over as many machines. Needs root, iproute2, tor, curl, python3.
+# A private Tor network over h1 - r1 - r2 - r3 - h2, with default settings and tuned. Measures one
+# download over a three-hop circuit, and the time of a one-byte request. `bench/onion_chain.sh`
+# measures Shoal over the same number of machines. Needs root, iproute2, tor, curl, python3.
 # env: REPS=3  BYTES=100000000
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Searches with one fuzz target where cargo-fuzz is not installed. Needs nightly Rust and a C++
-# compiler. The flags are those with which cargo-fuzz builds for libFuzzer, without a sanitizer.
+# Runs one fuzz target without cargo-fuzz. Needs nightly Rust and a C++ compiler. The build flags are
+# those of cargo-fuzz for libFuzzer, without a sanitizer.
 #
-#   fuzz/run.sh wire_leg -runs=100000000    libFuzzer's options follow the target
-#   fuzz/run.sh wire_leg -merge             adds to the corpus what reached new code since
+#   fuzz/run.sh wire_leg -runs=100000000    searches; options of libFuzzer follow the target
+#   fuzz/run.sh wire_leg -merge             adds found inputs with new coverage to the corpus
 #
-# What reaches new code is kept in fuzz/target/found, what fails in fuzz/artifacts.
+# Inputs with new coverage are stored in fuzz/target/found, failing inputs in fuzz/artifacts.
 set -eu
 cd "$(dirname "$0")"
 target=$1

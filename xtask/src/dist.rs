@@ -1,21 +1,22 @@
-//! A release binary without debug information, and a file with its debug information.
+//! Release binaries without debug information, and a separate file with it.
 //!
-//! Cargo can leave debug information out or in. Split DWARF doesn't help: stripping also removes
-//! what points from the binary to a `.dwp`. So the binary is linked with everything, and `objcopy`
-//! (binutils, which come with a C compiler) separates the two.
+//! Cargo can only include debug information or leave it out. Split DWARF does not help, since
+//! stripping also removes the reference from the binary to a `.dwp`. The binary is therefore linked
+//! with everything, and `objcopy` separates the two. `objcopy` is in binutils, which a C compiler
+//! requires.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context;
 
-/// Builds `shoal` and `shoal.debug`, and says how large they are.
+/// Builds `shoal` and `shoal.debug`, and prints their sizes.
 pub fn run() -> anyhow::Result<()> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
     let folder = Path::new(&target).join("release");
     let words = ["rustc", "--release", "--locked", "-p", "shoal-cli", "--bin", "shoal"];
-    // This option comes after the profile's, so it counts.
+    // This option follows the profile's and overrides it.
     start(Command::new(cargo).args(words).args(["--", "-C", "strip=none"]))?;
     let [binary, debug] = take_apart(&folder, "shoal")?;
     for file in [binary, debug] {
@@ -25,14 +26,14 @@ pub fn run() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Moves the debug information of `folder`/`name` into a file that the binary names.
+/// Moves the debug information of `folder`/`name` into a file to which the binary then refers.
 pub fn take_apart(folder: &Path, name: &str) -> anyhow::Result<[PathBuf; 2]> {
     let debug = format!("{name}.debug");
     let objcopy = |words: &[&str]| start(Command::new("objcopy").args(words).current_dir(folder));
     objcopy(&["--only-keep-debug", name, &debug])?;
     let fresh = format!("{name}.fresh");
     objcopy(&["--strip-debug", &format!("--add-gnu-debuglink={debug}"), name, &fresh])?;
-    // Cargo's own copy is a hard link to the same file: a rename leaves it whole.
+    // Cargo has another hard link to the same file, which a rename leaves unchanged.
     std::fs::rename(folder.join(&fresh), folder.join(name))?;
     Ok([folder.join(name), folder.join(debug)])
 }
@@ -50,7 +51,7 @@ mod tests {
     #[test]
     fn a_backtrace_finds_lines_in_the_file_beside_the_binary() {
         if Command::new("objcopy").arg("--version").output().is_err() {
-            // Not by `eprintln`, of which nothing is shown where a test passes.
+            // `eprintln` would not be shown for a test that passes.
             let said = b"SKIPPED: needs `objcopy` (apt-get install binutils)\n";
             let _written = std::io::Write::write_all(&mut std::io::stderr(), said);
             return;

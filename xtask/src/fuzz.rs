@@ -1,27 +1,29 @@
-//! `cargo xtask fuzz`: time spread over the fuzz targets, several at once.
+//! `cargo xtask fuzz`: runs the fuzz targets for a given time, several at once.
 
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// What the command line asks for.
+/// Options of the command line.
 #[derive(Debug, PartialEq)]
-pub struct Plan {
-    /// Minutes in all, spread evenly over the targets; `jobs` targets at a time.
+pub struct FuzzOptions {
+    /// Minutes in total, spread evenly over the targets. `jobs` targets run at a time.
     minutes: f64,
     jobs: usize,
-    /// Without the address sanitizer: about ten times as fast, and enough for safe code.
+    /// True to leave out the address sanitizer: about ten times as fast, and sufficient for safe
+    /// code.
     bare: bool,
-    /// Shrink the corpora to what reaches the same code instead of searching.
+    /// True to shrink the corpora to inputs with the same coverage, instead of searching.
     minimise: bool,
-    /// Only targets whose name contains this.
+    /// Part of the names of the targets to run.
     only: Option<String>,
 }
 
-impl Plan {
-    /// Reads what stands after `fuzz`.
-    pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Plan> {
-        let mut plan = Plan { minutes: 10.0, jobs: 1, bare: false, minimise: false, only: None };
+impl FuzzOptions {
+    /// Parses the arguments after `fuzz`.
+    pub fn parse(args: impl IntoIterator<Item = String>) -> Result<FuzzOptions> {
+        let mut plan =
+            FuzzOptions { minutes: 10.0, jobs: 1, bare: false, minimise: false, only: None };
         let mut args = args.into_iter();
         while let Some(arg) = args.next() {
             let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
@@ -39,7 +41,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// How long each of `targets` runs, in whole seconds, at least one.
+    /// Duration of each of `targets` in whole seconds, at least one.
     fn seconds(&self, targets: usize) -> u64 {
         let seconds = self.minutes * 60.0 * self.jobs.min(targets) as f64 / targets as f64;
         seconds.ceil().max(1.0) as u64
@@ -56,8 +58,8 @@ impl Plan {
     }
 }
 
-/// Searches, or minimises; fails if a target found something, after all had their time.
-pub fn run(plan: &Plan) -> Result<()> {
+/// Searches, or shrinks the corpora. After all targets have run, fails if one found something.
+pub fn run(plan: &FuzzOptions) -> Result<()> {
     let mut targets = Vec::new();
     for entry in std::fs::read_dir("fuzz/fuzz_targets").context("fuzz/fuzz_targets")? {
         let path = entry?.path();
@@ -65,12 +67,12 @@ pub fn run(plan: &Plan) -> Result<()> {
     }
     targets.retain(|name| plan.only.as_ref().is_none_or(|only| name.contains(only.as_str())));
     targets.sort();
-    ensure!(!targets.is_empty(), "no such target");
+    ensure!(!targets.is_empty(), "no fuzz target has such a name");
     let seconds = plan.seconds(targets.len());
-    // One build first, so that jobs don't wait for each other's.
+    // A first build, so that jobs don't wait for each other's builds.
     let built = plan.command("build", &targets[0]).status().context("running cargo fuzz")?;
-    ensure!(built.success(), "no build: cargo fuzz needs nightly Rust and cargo-fuzz");
-    // All targets run equally long, so they are dealt out to jobs beforehand.
+    ensure!(built.success(), "the build failed: cargo fuzz needs nightly Rust and cargo-fuzz");
+    // All targets run equally long, so they are assigned to jobs in advance.
     let jobs = plan.jobs.min(targets.len());
     let found = std::thread::scope(|scope| {
         let deal = |job: usize| targets.iter().skip(job).step_by(jobs);
@@ -83,13 +85,13 @@ pub fn run(plan: &Plan) -> Result<()> {
     });
     ensure!(
         found.is_empty(),
-        "found something: {}",
+        "targets with findings: {}",
         found.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ")
     );
     Ok(())
 }
 
-fn search(plan: &Plan, target: &str, seconds: u64) -> bool {
+fn search(plan: &FuzzOptions, target: &str, seconds: u64) -> bool {
     let mut command = if plan.minimise {
         println!("fuzz: minimising the corpus of {target}");
         plan.command("cmin", target)
@@ -106,8 +108,8 @@ fn search(plan: &Plan, target: &str, seconds: u64) -> bool {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Plan> {
-        Plan::parse(line.split_whitespace().map(str::to_owned))
+    fn parse(line: &str) -> Result<FuzzOptions> {
+        FuzzOptions::parse(line.split_whitespace().map(str::to_owned))
     }
 
     #[test]
@@ -119,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn mistakes_are_refused() {
         for line in ["--minutes", "--minutes x", "--minutes 0", "--jobs 0", "--hours 3"] {
             assert!(parse(line).is_err(), "{line}");
         }

@@ -1,17 +1,17 @@
-//! Which crate may depend on which: a table, checked against `cargo metadata`.
+//! Allowed dependencies between crates, checked with `cargo metadata`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-use crate::tidy::Finding;
+use crate::tidy::RuleBreach;
 
-/// `(crate, what it may depend on directly)`. It may also depend on whatever those may depend on.
+/// `(crate, direct dependencies)`. A crate may also depend on the dependencies of those.
 ///
-/// `routing` stands on `crypto` because it checks the signature of a route's origin; `model` does
-/// because it draws from the seeded generator there. `fuzz-cases` is what the fuzz targets run, so
-/// that ordinary tests can replay it.
+/// `routing` depends on `crypto` to check the signature of a route's origin, and `model` for its
+/// seeded generator. `fuzz-cases` holds the code of the fuzz targets, so that ordinary tests can
+/// replay it.
 const PLAN: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("crypto", &["wire"]),
@@ -40,7 +40,7 @@ const PLAN: &[(&str, &[&str])] = &[
     ("e2e", &["lab"]),
 ];
 
-/// Crates that are pure values; see `rules` for what their sources must not name.
+/// Crates that are pure values. `rules` lists words that their sources must not contain.
 pub const MACHINES: &[&str] = &[
     "wire",
     "crypto",
@@ -62,36 +62,31 @@ pub const MACHINES: &[&str] = &[
     "attack",
 ];
 
-/// Crates that own the operating system, and may contain `unsafe`.
+/// Crates that use the operating system and may contain `unsafe`.
 pub const SHELLS: &[&str] = &["daemon", "registrar", "cli", "lab", "e2e"];
 
-/// Packages that a machine must not depend on, because they own threads, sockets or a clock.
+/// Packages that a machine must not depend on, because they use threads, sockets or a clock.
 const SHELL_PACKAGES: &[&str] = &["tokio", "nix", "libc", "socket2", "signal-hook", "rtnetlink"];
 
-/// What the rule needs from `cargo metadata --no-deps`.
+/// The needed part of `cargo metadata --no-deps`.
 #[derive(Debug, Deserialize)]
 pub struct Metadata {
-    /// The workspace's packages.
     pub packages: Vec<Package>,
 }
 
-/// One package of the workspace.
 #[derive(Debug, Deserialize)]
 pub struct Package {
-    /// Package name.
     pub name: String,
-    /// Where its manifest is.
     pub manifest_path: String,
-    /// Everything it names as a dependency, of whatever kind.
+    /// Dependencies of all kinds.
     pub dependencies: Vec<Dependency>,
 }
 
-/// One line of a manifest's dependencies.
+/// One dependency in a manifest.
 #[derive(Debug, Deserialize)]
 pub struct Dependency {
-    /// Package name.
     pub name: String,
-    /// None for a normal dependency, or `dev` or `build`.
+    /// None for a normal dependency, else `dev` or `build`.
     pub kind: Option<String>,
 }
 
@@ -107,10 +102,10 @@ pub fn metadata() -> Result<Metadata> {
     serde_json::from_slice(&out.stdout).context("reading cargo metadata's answer")
 }
 
-/// Everything each crate may depend on, closed under "whatever those may depend on".
+/// All allowed dependencies of each crate, direct and indirect.
 fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
     let mut all = BTreeMap::new();
-    // The table is ordered from the foundation up, so one pass closes it.
+    // The table is ordered from the bottom up, so one pass is enough.
     for (name, direct) in PLAN {
         let mut set: BTreeSet<&str> = direct.iter().copied().collect();
         set.extend(direct.iter().filter_map(|d| all.get(d)).flatten());
@@ -120,12 +115,12 @@ fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
 }
 
 /// Checks every package against the plan.
-pub fn check(metadata: &Metadata) -> Vec<Finding> {
+pub fn check(metadata: &Metadata) -> Vec<RuleBreach> {
     let allowed = allowed();
     let mut findings = Vec::new();
     for package in &metadata.packages {
         let mut report =
-            |text| findings.push(Finding::new("layers", &package.manifest_path, 0, text));
+            |text| findings.push(RuleBreach::new("layers", &package.manifest_path, 0, text));
         let Some(name) = package.name.strip_prefix("shoal-") else {
             if package.name != "xtask" {
                 report(format!("package {} is not called shoal-something", package.name));
@@ -133,7 +128,7 @@ pub fn check(metadata: &Metadata) -> Vec<Finding> {
             continue;
         };
         let Some(may) = allowed.get(name) else {
-            report(format!("crate {name} has no place in the plan (xtask/src/layers.rs)"));
+            report(format!("crate {name} is missing in the plan (PLAN in xtask/src/layers.rs)"));
             continue;
         };
         for dependency in &package.dependencies {

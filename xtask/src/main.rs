@@ -1,13 +1,21 @@
-//! The repository's own commands: `cargo xtask` lists them; `.ci/run` runs the same ones.
+//! The repository's own commands. `cargo xtask` lists them; `.ci/run` uses them.
 
 #![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods, reason = "a program for people: it has a clock and threads")]
 
 use anyhow::Context;
 
+mod book;
+mod check;
+mod ci;
 mod dist;
 mod fuzz;
 mod layers;
 mod named;
+mod names;
+mod pages;
+mod programs;
+mod prose;
 mod rules;
 mod scan;
 mod tidy;
@@ -16,18 +24,27 @@ mod tidy;
 mod tests;
 
 const MENU: &str = "\
-cargo xtask VERB
+cargo xtask COMMAND
 
-  tidy     check the repository's rules: layers, machine words, lengths, unsafe, documented
-           dependencies, names in ARCHITECTURE.md; prints each breach and fails
-  layers   print who depends on whom, as ARCHITECTURE.md has to show it
-  dist     a release build: target/release/shoal, and its debug information in shoal.debug beside
-           it, where debuggers, profilers and Rust's own backtraces look for it; needs objcopy
-  bench    what bench/README.md lists: shaped files, then the unshaped chain; needs root
+  check [--since COMMIT]
+           run fmt, tidy, clippy and tests for the crates that differ from COMMIT (by default the
+           upstream's) and for those that depend on them; tests leave out unchanged shells
+  ci       run all checks that must pass before a change lands; about half an hour on two processors
+  tidy     check the repository's rules: layers, machine words, lengths, unsafe, first words of
+           comments, links, dependencies, names in ARCHITECTURE.md; print each breach and fail
+  layers   print the diagram of dependencies for ARCHITECTURE.md
+  names    print the names that several types have
+  words [FOLDER ...]
+           print the lengths of sentences and the number of refused first words, by crate; then
+           list long sentences and refused first words in the folders
+  book     build the pages as an mdBook, target/book; needs mdbook
+  dist     build a release: target/release/shoal, and its debug information in shoal.debug, where
+           debuggers, profilers and Rust's own backtraces look for it; needs objcopy
+  bench    run the benchmarks of bench/README.md: shaped files, then the unshaped chain; needs root
   fuzz [--minutes N] [--jobs N] [--bare] [--only NAME] [--minimise]
-           search with every fuzz target, 10 minutes in all; --bare leaves the address sanitizer
-           out, --minimise shrinks the corpora instead; needs nightly Rust and cargo-fuzz. What was
-           found before is replayed by `cargo test`, without either
+           search with every fuzz target, 10 minutes in total; --bare omits the address sanitizer,
+           --minimise shrinks the corpora instead; needs nightly Rust and cargo-fuzz. Earlier
+           findings are replayed by `cargo test`, which needs neither
 ";
 
 fn main() -> std::process::ExitCode {
@@ -41,26 +58,38 @@ fn main() -> std::process::ExitCode {
 }
 
 fn run() -> anyhow::Result<()> {
-    // The manifest stands in xtask/, one level below the root that all paths count from. Cargo says
-    // where it is: checkouts may share a folder of builds, and so this program.
+    // The manifest is in xtask/, one level below the root of all paths. Cargo passes its folder at
+    // run time, since checkouts may share build outputs and therefore this program.
     let here = std::env::var_os("CARGO_MANIFEST_DIR");
     let here = here.unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     let root = std::path::Path::new(&here).join("..");
     std::env::set_current_dir(root.canonicalize()?)?;
     match std::env::args().nth(1).as_deref() {
+        Some("check") => check::run(std::env::args().skip(2)),
+        Some("ci") => ci::run(),
         Some("tidy") => tidy::run(),
         Some("layers") => {
             print!("{}", named::picture(&layers::metadata()?));
             Ok(())
         }
+        Some("names") => {
+            print!("{}", names::report(&tidy::texts()?));
+            Ok(())
+        }
+        Some("words") => {
+            let below: Vec<String> = std::env::args().skip(2).collect();
+            print!("{}", prose::report(&tidy::texts()?, &below));
+            Ok(())
+        }
+        Some("book") => book::run(),
         Some("dist") => dist::run(),
         Some("bench") => ["bench/files.sh", "bench/chain.sh"].into_iter().try_for_each(script),
-        Some("fuzz") => fuzz::run(&fuzz::Plan::parse(std::env::args().skip(2))?),
+        Some("fuzz") => fuzz::run(&fuzz::FuzzOptions::parse(std::env::args().skip(2))?),
         None | Some("help" | "--help" | "-h") => {
             print!("{MENU}");
             Ok(())
         }
-        Some(other) => anyhow::bail!("unknown verb `{other}`\n\n{MENU}"),
+        Some(other) => anyhow::bail!("unknown command `{other}`\n\n{MENU}"),
     }
 }
 

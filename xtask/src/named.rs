@@ -1,7 +1,7 @@
-//! Checks that ARCHITECTURE.md names only files, functions and crates that exist, and shows their
-//! true dependencies.
+//! Checks that ARCHITECTURE.md names only existing files, functions and crates, and shows the real
+//! dependencies.
 //!
-//! Text in backticks is looked up there:
+//! Text in backticks is checked as follows:
 //!
 //! | in backticks | must be |
 //! |---|---|
@@ -9,35 +9,33 @@
 //! | `relay/forward.rs: pass_on` | the same, and a declaration in that file |
 //! | `pass_on`, `Handoff` | declared anywhere in the workspace, or a word of its code |
 //!
-//! Everything else (commands, keys of the configuration) is left alone.
+//! Other text, such as commands and configuration keys, is ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::layers::{MACHINES, Metadata, SHELLS};
 use crate::scan::{code_only, is_word};
-use crate::tidy::Finding;
+use crate::tidy::RuleBreach;
 
-/// The page that is checked.
 pub const PAGE: &str = "ARCHITECTURE.md";
 /// Keywords that declare a name.
 const DECLARES: &[&str] =
     &["fn", "struct", "enum", "trait", "const", "static", "type", "mod", "macro_rules"];
-/// First line of the picture of dependencies, which `picture` prints.
+/// First line of the diagram of dependencies, which `picture` prints.
 const PICTURE: &str = "crate           stands on";
 
-/// The code of the repository, as far as names are concerned.
+/// Files, declarations and words of the repository's code.
 #[derive(Default)]
-pub struct Code {
-    /// Each Rust file, with what it declares.
+pub struct CodeIndex {
+    /// Declared names of each Rust file.
     files: BTreeMap<String, BTreeSet<String>>,
-    /// Every word of code.
+    /// All words of code.
     words: BTreeSet<String>,
     /// Files that are not Rust.
     others: BTreeSet<String>,
 }
 
-impl Code {
-    /// Adds one file.
+impl CodeIndex {
     pub fn add(&mut self, path: &str, text: &str) {
         if !path.ends_with(".rs") {
             self.others.insert(path.to_owned());
@@ -52,7 +50,7 @@ impl Code {
         self.words.extend(all.into_iter().map(str::to_owned));
     }
 
-    /// The file that a page means by `short`.
+    /// The file that a page calls `short`.
     fn file(&self, short: &str) -> Option<&str> {
         let means = |path: &&String| {
             let without = path.strip_prefix("crates/").unwrap_or(path).replacen("/src/", "/", 1);
@@ -66,8 +64,8 @@ impl Code {
     }
 }
 
-/// Checks what `page` names in backticks, and what it says of crates.
-pub fn check(page: &str, code: &Code, metadata: &Metadata) -> Vec<Finding> {
+/// Checks the names in backticks in `page`, and its statements about crates.
+pub fn check(page: &str, code: &CodeIndex, metadata: &Metadata) -> Vec<RuleBreach> {
     let crates = crates(metadata);
     let mut findings = Vec::new();
     let mut fenced = false;
@@ -76,14 +74,14 @@ pub fn check(page: &str, code: &Code, metadata: &Metadata) -> Vec<Finding> {
             fenced = !fenced;
         } else if !fenced {
             let wrong = ticked(text).filter_map(|name| wrong(name, code, &crates));
-            findings.extend(wrong.map(|text| Finding::new("named", PAGE, line, text)));
+            findings.extend(wrong.map(|text| RuleBreach::new("named", PAGE, line, text)));
         }
     }
-    findings.extend(rows(page, &crates).into_iter().map(|t| Finding::new("named", PAGE, 0, t)));
+    findings.extend(rows(page, &crates).into_iter().map(|t| RuleBreach::new("named", PAGE, 0, t)));
     let picture = picture(metadata);
     if !page.contains(&picture) {
         let text = format!("the picture of who depends on whom should be:\n{picture}");
-        findings.push(Finding::new("named", PAGE, 0, text));
+        findings.push(RuleBreach::new("named", PAGE, 0, text));
     }
     findings
 }
@@ -93,7 +91,7 @@ fn ticked(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-fn wrong(name: &str, code: &Code, crates: &BTreeMap<&str, BTreeSet<&str>>) -> Option<String> {
+fn wrong(name: &str, code: &CodeIndex, crates: &BTreeMap<&str, BTreeSet<&str>>) -> Option<String> {
     if let Some((path, inside)) = name.split_once(": ") {
         let path = path.ends_with(".rs").then_some(path)?;
         let Some(path) = code.file(path) else { return Some(format!("no file is called {path}")) };
@@ -108,14 +106,15 @@ fn wrong(name: &str, code: &Code, crates: &BTreeMap<&str, BTreeSet<&str>>) -> Op
             && name.starts_with(|c: char| c.is_ascii_alphabetic())
     };
     let known = |name: &str| {
-        // A snake_case name must be declared here; a word such as `IP_RECVERR` may be a library's.
+        // A snake_case name must be declared here. Other words, such as `IP_RECVERR`, may be a
+        // library's.
         let shown = name.contains(|c: char| c.is_ascii_uppercase()) || !name.contains('_');
         code.declares(name) || crates.contains_key(name) || shown && code.words.contains(name)
     };
     (is_name(name) && !known(name)).then(|| format!("nothing in the code is called {name}"))
 }
 
-/// The workspace's crates, and which of each other they use.
+/// The workspace's crates and their dependencies on each other.
 fn crates(metadata: &Metadata) -> BTreeMap<&str, BTreeSet<&str>> {
     let mut all = BTreeMap::new();
     for package in &metadata.packages {
@@ -127,7 +126,7 @@ fn crates(metadata: &Metadata) -> BTreeMap<&str, BTreeSet<&str>> {
     all
 }
 
-/// What is wrong with the page's table of crates.
+/// Errors in the page's table of crates.
 fn rows(page: &str, crates: &BTreeMap<&str, BTreeSet<&str>>) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut seen = BTreeSet::new();
@@ -154,12 +153,12 @@ fn rows(page: &str, crates: &BTreeMap<&str, BTreeSet<&str>>) -> Vec<String> {
     wrong
 }
 
-/// The picture of dependencies: each crate, those with the fewest below them first, and its direct
-/// dependencies without those that come by way of others.
+/// The diagram of dependencies. Crates with the fewest indirect dependencies come first. Each line
+/// lists the direct dependencies without those that another one already includes.
 pub fn picture(metadata: &Metadata) -> String {
     let direct = crates(metadata);
     let mut below: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    // As many rounds as a chain of crates can be long.
+    // The number of rounds is the length of the longest possible chain of crates.
     for _ in 0..direct.len() {
         for (name, used) in &direct {
             let mut all = used.clone();

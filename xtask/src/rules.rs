@@ -1,20 +1,20 @@
-//! What a source file must and must not contain.
+//! Rules for the contents of source files.
 
 use crate::layers::{MACHINES, SHELLS};
 use crate::scan::{code_only, functions, is_word, line_of, words};
-use crate::tidy::Finding;
+use crate::tidy::RuleBreach;
 
-/// Longest function, in lines from `fn` to its closing brace.
+/// Largest number of lines of a function, from `fn` to the closing brace.
 pub const FUNCTION_LINES_MAX: usize = 70;
-/// Longest source file in lines.
+/// Largest number of lines of a source file.
 pub const FILE_LINES_MAX: usize = 600;
-/// Longest line in characters.
+/// Largest number of characters of a line.
 pub const LINE_CHARS_MAX: usize = 100;
-/// How far above an `unsafe` its reason may start, in lines.
+/// Largest number of lines between an `unsafe` and the start of its reason above.
 const SAFETY_REACH_LINES: usize = 12;
 
-/// Words that a machine's code must not use: they reach the operating system, or give an order
-/// that doesn't replay.
+/// Words that a machine's code must not use, because they reach the operating system or depend on
+/// an order that doesn't replay.
 const MACHINE_WORDS: &[&str] = &[
     "UdpSocket",
     "TcpStream",
@@ -40,49 +40,51 @@ const MACHINE_WORDS: &[&str] = &[
     "thread_rng",
 ];
 
-/// Markers of unfinished work. Spelt in pieces so that this file passes its own check.
+/// Markers of unfinished work, in pieces so that this file passes its own check.
 const UNFINISHED: &[&str] =
     &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("X", "XX"), concat!("to", "do!")];
 
-/// Macros of unfinished work, looked for in code.
+/// Macros of unfinished work, searched for in code.
 const UNFINISHED_CODE: &[&str] = &[concat!("un", "implemented")];
 
-/// Starts of paths that exist on one machine only.
+/// Beginnings of paths that exist on one machine only.
 const MACHINE_PATHS: &[&str] =
     &[concat!("/ho", "me/"), concat!("/Us", "ers/"), concat!("/ro", "ot/"), concat!("/wo", "rk/")];
 
-/// Ends of type names that carry no meaning.
+/// Endings of type names without meaning.
 const EMPTY_NAMES: &[&str] = &["Manager", "Handler", "Helper", "Util", "Utils"];
 
-/// A file's place in the workspace, as the rules see it.
-struct Place<'a> {
+/// A file's position in the workspace.
+struct SourceFile<'a> {
     path: &'a str,
-    /// `session` for `crates/session/src/lib.rs`; none outside `crates/`.
+    /// `session` for `crates/session/src/lib.rs`; None outside `crates/`.
     crate_name: Option<&'a str>,
-    /// Code that only tests, benches or examples run.
+    /// True for code that only tests, benchmarks or examples run.
     test: bool,
 }
 
-impl<'a> Place<'a> {
-    fn of(path: &'a str) -> Place<'a> {
+/// True for a file whose code only tests, benches or examples run.
+pub fn is_test(path: &str) -> bool {
+    ["/tests/", "/benches/", "/examples/"].iter().any(|folder| path.contains(folder))
+        || path.ends_with("/tests.rs")
+        || path.ends_with("_tests.rs")
+}
+
+impl<'a> SourceFile<'a> {
+    fn of(path: &'a str) -> SourceFile<'a> {
         let mut parts = path.split('/');
         let crate_name = (parts.next() == Some("crates")).then(|| parts.next()).flatten();
-        let test = path.contains("/tests/")
-            || path.contains("/benches/")
-            || path.contains("/examples/")
-            || path.ends_with("/tests.rs")
-            || path.ends_with("_tests.rs");
-        Place { path, crate_name, test }
+        SourceFile { path, crate_name, test: is_test(path) }
     }
 
-    fn finding(&self, rule: &'static str, line: usize, text: String) -> Finding {
-        Finding::new(rule, self.path, line, text)
+    fn finding(&self, rule: &'static str, line: usize, text: String) -> RuleBreach {
+        RuleBreach::new(rule, self.path, line, text)
     }
 }
 
-/// Checks any text file of the repository.
-pub fn check_text(path: &str, text: &str) -> Vec<Finding> {
-    let place = Place::of(path);
+/// Checks a text file of the repository.
+pub fn check_text(path: &str, text: &str) -> Vec<RuleBreach> {
+    let place = SourceFile::of(path);
     let mut found = Vec::new();
     for (i, line) in text.lines().enumerate() {
         for word in UNFINISHED.iter().filter(|w| words(line, w).next().is_some()) {
@@ -95,7 +97,7 @@ pub fn check_text(path: &str, text: &str) -> Vec<Finding> {
     found
 }
 
-/// True when `line` has `start` at the beginning of a path, and a name behind it.
+/// True if `line` contains a path that begins with `start` and a name.
 fn names_a_home(line: &str, start: &str) -> bool {
     line.match_indices(start).any(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -105,9 +107,12 @@ fn names_a_home(line: &str, start: &str) -> bool {
     })
 }
 
+/// Kinds of fenced blocks in doc comments that rustdoc does not compile.
+const FENCES: &[&str] = &["text", "toml", "console"];
+
 /// Checks a Rust source file.
-pub fn check_rust(path: &str, text: &str) -> Vec<Finding> {
-    let place = Place::of(path);
+pub fn check_rust(path: &str, text: &str) -> Vec<RuleBreach> {
+    let place = SourceFile::of(path);
     let code = code_only(text);
     let mut found = lengths(&place, text, &code);
     for word in UNFINISHED_CODE {
@@ -118,10 +123,35 @@ pub fn check_rust(path: &str, text: &str) -> Vec<Finding> {
     found.extend(empty_names(&place, &code));
     found.extend(unsafe_code(&place, text, &code));
     found.extend(machine_words(&place, &code));
+    found.extend(rust_examples(&place, text));
     found
 }
 
-fn lengths(place: &Place, text: &str, code: &str) -> Vec<Finding> {
+/// Rust examples in doc comments that no test would run. Only crate `attribution` has
+/// documentation tests: each crate with them costs the gate seconds, even if there are none.
+fn rust_examples(place: &SourceFile, text: &str) -> Vec<RuleBreach> {
+    if place.path.starts_with("crates/attribution/") {
+        return Vec::new();
+    }
+    let fence = |line: &str| {
+        let line = line.trim_start();
+        let comment = line.strip_prefix("///").or(line.strip_prefix("//!"))?;
+        comment.trim_start().strip_prefix("```").map(str::to_owned)
+    };
+    let mut open = false;
+    let mut found = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        let Some(kind) = fence(line) else { continue };
+        open = !open;
+        if open && !FENCES.contains(&kind.trim()) {
+            let say = "Rust example that no test runs: write `text`, or a test".to_owned();
+            found.push(place.finding("examples", i + 1, say));
+        }
+    }
+    found
+}
+
+fn lengths(place: &SourceFile, text: &str, code: &str) -> Vec<RuleBreach> {
     let mut found = Vec::new();
     let count = text.lines().count();
     if count > FILE_LINES_MAX {
@@ -142,7 +172,7 @@ fn lengths(place: &Place, text: &str, code: &str) -> Vec<Finding> {
     found
 }
 
-fn empty_names(place: &Place, code: &str) -> Vec<Finding> {
+fn empty_names(place: &SourceFile, code: &str) -> Vec<RuleBreach> {
     let types = ["struct", "enum", "trait", "type"];
     let found = types.iter().flat_map(|word| words(code, word).map(move |at| at + word.len()));
     let named = found.map(|at| {
@@ -159,7 +189,7 @@ fn empty_names(place: &Place, code: &str) -> Vec<Finding> {
         .collect()
 }
 
-fn unsafe_code(place: &Place, text: &str, code: &str) -> Vec<Finding> {
+fn unsafe_code(place: &SourceFile, text: &str, code: &str) -> Vec<RuleBreach> {
     let shell = place.crate_name.is_some_and(|c| SHELLS.contains(&c));
     let allowed = shell || place.path.starts_with("crates/crypto/src/bls");
     let lines: Vec<&str> = text.lines().collect();
@@ -178,12 +208,12 @@ fn unsafe_code(place: &Place, text: &str, code: &str) -> Vec<Finding> {
     found
 }
 
-fn machine_words(place: &Place, code: &str) -> Vec<Finding> {
+fn machine_words(place: &SourceFile, code: &str) -> Vec<RuleBreach> {
     let machine = place.crate_name.is_some_and(|c| MACHINES.contains(&c));
     if !machine || place.test {
         return Vec::new();
     }
-    // Unit tests inside a machine may use what they like; they stand last in a file.
+    // Unit tests of a machine are exempt. They are at the end of a file.
     let code = &code[..code.find("#[cfg(test)]").unwrap_or(code.len())];
     let hits = MACHINE_WORDS.iter().flat_map(|w| words(code, w).map(move |at| (w, at)));
     hits.map(|(word, at)| {

@@ -1,20 +1,19 @@
-//! A Rust source file as the checks need it: code apart from comments and literals.
+//! The code of a Rust source file without comments and literals.
 //!
-//! No parser: the checks ask for words, lines and braces, and these survive when comments, strings
-//! and character literals are blanked.
+//! No parser is needed. The checks search for words, lines and braces, which remain when comments,
+//! strings and character literals are blanked.
 
-/// One function found in a source file.
+/// A function in a source file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Function {
-    /// Its name.
     pub name: String,
     /// Line of the word `fn`, counted from 1.
     pub line: usize,
-    /// Lines from the word `fn` to the closing brace, both counted.
+    /// Number of lines from the word `fn` to the closing brace, inclusive.
     pub lines: usize,
 }
 
-/// The source with comments and literals replaced by spaces; line breaks stay where they were.
+/// The source with comments and literals replaced by spaces. Line breaks remain.
 pub fn code_only(source: &str) -> String {
     let bytes = source.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
@@ -32,8 +31,8 @@ pub fn code_only(source: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Where the comment or literal that starts at `at` ends; `at` itself when none starts there.
-fn literal_end(bytes: &[u8], at: usize) -> usize {
+/// End of the comment or literal that starts at `at`; `at` itself if none starts there.
+pub fn literal_end(bytes: &[u8], at: usize) -> usize {
     let rest = &bytes[at..];
     let inside_word = at > 0 && is_word(bytes[at - 1]);
     match rest {
@@ -76,7 +75,7 @@ fn string_len(rest: &[u8]) -> usize {
     rest.len()
 }
 
-/// Length of a raw string whose hashes start at `prefix`; zero for a raw identifier such as `r#fn`.
+/// Length of a raw string whose hashes start at `prefix`. Zero for a raw identifier such as `r#fn`.
 fn raw_string_len(rest: &[u8], prefix: usize) -> usize {
     let hashes = rest[prefix..].iter().take_while(|&&b| b == b'#').count();
     if rest.get(prefix + hashes) != Some(&b'"') {
@@ -89,13 +88,13 @@ fn raw_string_len(rest: &[u8], prefix: usize) -> usize {
     found.map_or(rest.len(), |p| body + p + end.len())
 }
 
-/// Length of a character literal; zero for a lifetime.
+/// Length of a character literal. Zero for a lifetime.
 fn char_len(rest: &[u8]) -> usize {
     match rest {
         [_, b'\\', _, tail @ ..] => {
             3 + tail.iter().position(|&b| b == b'\'').map_or(tail.len(), |p| p + 1)
         }
-        // One character, of up to four bytes of UTF-8.
+        // One character of up to four bytes in UTF-8.
         _ => match rest.iter().skip(2).take(4).position(|&b| b == b'\'') {
             Some(p) if p == 0 || rest[1] >= 0x80 => p + 3,
             _ => 0,
@@ -103,12 +102,13 @@ fn char_len(rest: &[u8]) -> usize {
     }
 }
 
-/// True for bytes that identifiers consist of.
+/// True for bytes of identifiers.
 pub fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Byte offsets at which `word` stands alone in `code`. A word may be a path such as `a::b`.
+/// Offsets in bytes at which `word` occurs in `code` as a whole word. A word may be a path such as
+/// `a::b`.
 pub fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let bytes = code.as_bytes();
     code.match_indices(word).map(|(at, _)| at).filter(move |&at| {
@@ -118,12 +118,12 @@ pub fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 
     })
 }
 
-/// The line, counted from 1, on which byte `at` stands.
+/// Line of the byte `at`, counted from 1.
 pub fn line_of(text: &str, at: usize) -> usize {
     1 + text.as_bytes()[..at].iter().filter(|&&b| b == b'\n').count()
 }
 
-/// The functions with a body in `code`, which is what [`code_only`] returned.
+/// Functions with a body in `code`, the result of [`code_only`].
 pub fn functions(code: &str) -> Vec<Function> {
     words(code, "fn").filter_map(|at| function_at(code, at)).collect()
 }

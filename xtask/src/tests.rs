@@ -1,10 +1,11 @@
 use crate::layers::{self, Metadata};
-use crate::named::{self, Code};
+use crate::named::{self, CodeIndex};
+use crate::prose;
 use crate::rules::{check_rust, check_text};
 use crate::scan::{code_only, functions};
-use crate::tidy::{AllowList, Finding, undocumented, without_exceptions};
+use crate::tidy::{AllowList, RuleBreach, undocumented, without_exceptions};
 
-fn rules_of(findings: &[Finding]) -> Vec<&'static str> {
+fn rules_of(findings: &[RuleBreach]) -> Vec<&'static str> {
     findings.iter().map(|f| f.rule).collect()
 }
 
@@ -37,7 +38,7 @@ fn blanking_knows_odd_literals() {
     assert_eq!(code_only(r#"b"\"" '\'' '"' b'\\' é"#).trim(), "é".trim());
     assert_eq!(code_only("r#fn r\"x\"").trim(), "r#fn");
     assert_eq!(code_only("'é' 'ab"), "     'ab");
-    // What never ends is blanked to the end, without a panic.
+    // An unterminated literal is blanked to the end, without a panic.
     for start in ["\"abc", "/* abc", "r##\"abc\"#", "b\"\\"] {
         assert_eq!(code_only(start).trim(), "");
     }
@@ -60,6 +61,15 @@ fn long_things_are_found() {
     assert_eq!(rules_of(&check_rust("crates/wire/src/a.rs", &long_file)), ["file-length"]);
     let long_line = format!("{}\n", "x".repeat(101));
     assert_eq!(rules_of(&check_rust("crates/wire/src/a.rs", &long_line)), ["line-length"]);
+}
+
+#[test]
+fn rust_examples_that_no_test_runs_are_refused() {
+    let text = "/// ```text\n/// a -> b\n/// ```\nfn a() {}\n";
+    assert!(check_rust("crates/wire/src/a.rs", text).is_empty());
+    let code = "/// ```\n/// let a = 1;\n/// ```\nfn a() {}\n";
+    assert_eq!(rules_of(&check_rust("crates/wire/src/a.rs", code)), ["examples"]);
+    assert!(check_rust("crates/attribution/src/a.rs", code).is_empty());
 }
 
 #[test]
@@ -124,7 +134,7 @@ fn the_plan_is_enforced() {
 
 #[test]
 fn exceptions_need_reason_and_use() {
-    let finding = || Finding::new("file-length", "a.rs", 0, String::new());
+    let finding = || RuleBreach::new("file-length", "a.rs", 0, String::new());
     let list = |text: &str| toml::from_str::<AllowList>(text).unwrap();
     let entry = "[[allow]]\nrule = 'file-length'\npath = 'a.rs'\nreason = ";
     let good = list(&format!("{entry}'one table that reads as a whole'"));
@@ -142,7 +152,7 @@ fn dependencies_are_documented() {
 
 #[test]
 fn the_architecture_names_what_exists() {
-    let mut code = Code::default();
+    let mut code = CodeIndex::default();
     code.add("crates/wire/src/a.rs", "pub fn cut() { flag(SO_MARK); }\nstruct Sink;");
     code.add("docs/wire.md", "");
     let house = metadata(&[("shoal-wire", &[]), ("shoal-relay", &["shoal-wire"])]);
@@ -172,4 +182,31 @@ fn the_picture_leaves_out_what_others_bring_along() {
     ]);
     let expected = "crate           stands on\nwire\nlink            wire\nrelay           link\n";
     assert_eq!(named::picture(&house), expected);
+}
+
+#[test]
+fn texts_that_begin_without_their_noun_are_found() {
+    let source = [
+        "/// Of these,\n/// two.\nfn f() {}\n",
+        "// It is so\nlet a = \"which of these is it\";\nlet b = \"of {n}\";\n",
+        "/// Its. Offers stand.\n//! The same as\n/// Whether so.\n/// Italy.\n",
+    ]
+    .concat();
+    let found = prose::check("crates/wire/src/a.rs", &source);
+    let lines: Vec<usize> = found.iter().map(|f| f.line).collect();
+    assert_eq!(lines, [1, 4, 5, 7, 8]);
+    assert_eq!(rules_of(&found), ["openings"; 5]);
+}
+
+#[test]
+fn sentences_are_counted_by_their_words() {
+    let page = [
+        "# No heading\n\nOne two. Version 1.4 of `wire.md` holds.\n\n",
+        "| a cell here | b |\n|--|--|\n",
+        "```text\nno words of a picture\n```\n- an item\n- another one\n",
+    ]
+    .concat();
+    let report = prose::report(&[("docs/a.md".to_owned(), page)], &[]);
+    let row: Vec<&str> = report.lines().last().unwrap().split_whitespace().collect();
+    assert_eq!(row, ["docs/", "0", "5", "2", "0.0%"]);
 }

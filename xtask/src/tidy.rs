@@ -1,4 +1,4 @@
-//! The repository's rules as a program: `cargo xtask tidy` prints each breach and fails.
+//! `cargo xtask tidy`: checks the repository's rules, prints each breach and fails.
 
 use std::fmt;
 use std::path::Path;
@@ -7,87 +7,79 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-use crate::{layers, named, rules};
+use crate::{layers, named, names, pages, prose, rules};
 
-/// Where exceptions stand, each with its reason.
+/// List of exceptions with their reasons.
 const ALLOW_FILE: &str = "xtask/tidy-allow.toml";
 
-/// One breach of a rule.
+/// A breach of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// The rule's name, as the list of exceptions spells it.
+pub struct RuleBreach {
+    /// Name of the rule, as in the list of exceptions.
     pub rule: &'static str,
-    /// The file, from the repository's root.
+    /// Path from the repository's root.
     pub path: String,
-    /// The line, counted from 1; 0 when it is about the whole file.
+    /// Line, counted from 1; 0 for the whole file.
     pub line: usize,
-    /// What is wrong.
+    /// Description of the breach.
     pub text: String,
 }
 
-impl Finding {
-    /// A finding about `path`, which may be absolute inside the current directory.
-    pub fn new(rule: &'static str, path: &str, line: usize, text: String) -> Finding {
+impl RuleBreach {
+    /// A finding about `path`, which may be absolute within the current directory.
+    pub fn new(rule: &'static str, path: &str, line: usize, text: String) -> RuleBreach {
         let here = std::env::current_dir().unwrap_or_default();
         let path = Path::new(path);
         let path = path.strip_prefix(&here).unwrap_or(path).display().to_string();
-        Finding { rule, path, line, text }
+        RuleBreach { rule, path, line, text }
     }
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for RuleBreach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: [{}] {}", self.path, self.line, self.rule, self.text)
     }
 }
 
-/// The list of exceptions.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AllowList {
-    /// Its entries.
     #[serde(default)]
     pub allow: Vec<Exception>,
 }
 
-/// One exception. It covers every finding of its rule in its file.
+/// An exception. It covers every finding of its rule in its file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Exception {
-    /// The rule it lifts.
     pub rule: String,
-    /// The file it is for.
     pub path: String,
-    /// Why.
     pub reason: String,
 }
 
 /// Runs all checks on the repository in the current directory.
 ///
 /// # Errors
-/// When a rule is broken (after printing each breach), or when the repository can't be read.
+/// If a rule is broken, after printing each breach, or if the repository can't be read.
 pub fn run() -> Result<()> {
     let metadata = layers::metadata()?;
-    let files = repository_files()?;
+    let files = texts()?;
     let mut findings = layers::check(&metadata);
     for package in &metadata.packages {
         findings.extend(workspace_lints(&package.manifest_path)?);
     }
-    let mut code = named::Code::default();
-    for path in &files {
-        let Ok(text) = std::fs::read_to_string(path) else {
-            continue; // binary, or removed in the working copy
-        };
-        // Programs that Shoal was measured against are copies, and stay unchanged.
-        if path.starts_with("bench/peers/") || path == "Cargo.lock" {
-            continue;
-        }
-        code.add(path, &text);
-        findings.extend(rules::check_text(path, &text));
+    let mut code = named::CodeIndex::default();
+    for (path, text) in &files {
+        code.add(path, text);
+        findings.extend(rules::check_text(path, text));
         if path.ends_with(".rs") {
-            findings.extend(rules::check_rust(path, &text));
+            findings.extend(rules::check_rust(path, text));
+            findings.extend(prose::check(path, text));
         }
     }
+    findings.extend(pages::check(&files));
+    let shared = std::fs::read_to_string(names::LIST).context(names::LIST)?;
+    findings.extend(names::check(&files, &toml::from_str(&shared).context(names::LIST)?));
     findings.extend(documented_dependencies()?);
     let page = std::fs::read_to_string(named::PAGE).context(named::PAGE)?;
     findings.extend(named::check(&page, &code, &metadata));
@@ -104,13 +96,14 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// Takes the excused findings out; an exception without a reason or without use is a finding too.
-pub fn without_exceptions(findings: Vec<Finding>, list: &AllowList) -> Vec<Finding> {
-    let covers = |e: &Exception, f: &Finding| e.rule == f.rule && e.path == f.path;
-    let mut left: Vec<Finding> =
+/// Removes findings with an exception. Reports each exception without a reason or without a
+/// finding.
+pub fn without_exceptions(findings: Vec<RuleBreach>, list: &AllowList) -> Vec<RuleBreach> {
+    let covers = |e: &Exception, f: &RuleBreach| e.rule == f.rule && e.path == f.path;
+    let mut left: Vec<RuleBreach> =
         findings.iter().filter(|f| !list.allow.iter().any(|e| covers(e, f))).cloned().collect();
     for e in &list.allow {
-        let mut report = |text| left.push(Finding::new("exceptions", ALLOW_FILE, 0, text));
+        let mut report = |text| left.push(RuleBreach::new("exceptions", ALLOW_FILE, 0, text));
         if e.reason.trim().len() < 10 {
             report(format!("the exception for {} in {} needs a reason", e.rule, e.path));
         }
@@ -121,7 +114,20 @@ pub fn without_exceptions(findings: Vec<Finding>, list: &AllowList) -> Vec<Findi
     left
 }
 
-/// Tracked and new files, without what git ignores.
+/// Path and text of each file that the project wrote.
+///
+/// # Errors
+/// If git can't list the files.
+pub fn texts() -> Result<Vec<(String, String)>> {
+    let mut files = repository_files()?;
+    // Programs that Shoal is compared with are unchanged copies.
+    files.retain(|path| !path.starts_with("bench/peers/") && path != "Cargo.lock");
+    // A file without text is binary or was removed in the working copy.
+    let text = |path: String| Some((std::fs::read_to_string(&path).ok()?, path));
+    Ok(files.into_iter().filter_map(text).map(|(text, path)| (path, text)).collect())
+}
+
+/// Tracked and new files, without those that git ignores.
 fn repository_files() -> Result<Vec<String>> {
     let out = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
@@ -132,28 +138,28 @@ fn repository_files() -> Result<Vec<String>> {
     Ok(text.lines().map(str::to_owned).collect())
 }
 
-/// Checks that every crate takes the workspace's lints, which clippy enforces.
-fn workspace_lints(manifest: &str) -> Result<Vec<Finding>> {
+/// Checks that a crate uses the workspace's lints, which clippy enforces.
+fn workspace_lints(manifest: &str) -> Result<Vec<RuleBreach>> {
     let text = std::fs::read_to_string(manifest).with_context(|| manifest.to_owned())?;
     let table: toml::Table = toml::from_str(&text).with_context(|| manifest.to_owned())?;
     let on = table.get("lints").and_then(|l| l.get("workspace")).and_then(|w| w.as_bool());
     let finding =
-        || Finding::new("lints", manifest, 0, "needs `[lints] workspace = true`".to_owned());
+        || RuleBreach::new("lints", manifest, 0, "needs `[lints] workspace = true`".to_owned());
     Ok(if on == Some(true) { Vec::new() } else { vec![finding()] })
 }
 
-/// Each outside package that the workspace uses has a line in docs/dependencies.md.
-fn documented_dependencies() -> Result<Vec<Finding>> {
+/// Checks that each external package has a line in docs/dependencies.md.
+fn documented_dependencies() -> Result<Vec<RuleBreach>> {
     const PAGE: &str = "docs/dependencies.md";
     let page = std::fs::read_to_string(PAGE).unwrap_or_default();
     let manifest = std::fs::read_to_string("Cargo.toml").context("Cargo.toml")?;
     Ok(undocumented(&manifest, &page)?
         .into_iter()
-        .map(|name| Finding::new("dependencies", PAGE, 0, format!("no line for `{name}`")))
+        .map(|name| RuleBreach::new("dependencies", PAGE, 0, format!("no line for `{name}`")))
         .collect())
 }
 
-/// Names of outside packages in `[workspace.dependencies]` that `page` has no `` `name` `` for.
+/// External packages in `[workspace.dependencies]` whose names in backticks are missing in `page`.
 pub fn undocumented(manifest: &str, page: &str) -> Result<Vec<String>> {
     let table: toml::Table = toml::from_str(manifest).context("Cargo.toml")?;
     let all = table.get("workspace").and_then(|w| w.get("dependencies")).and_then(|d| d.as_table());

@@ -1,11 +1,11 @@
-//! The best one-to-one assignment of rows to columns.
+//! Best one-to-one assignment of rows to columns.
 
 use crate::matrix::Matrix;
 
-/// The column of each row, each taken once, with the highest sum of scores.
+/// The column of each row, without repetition, with the highest sum of scores.
 ///
-/// This is the Hungarian method with potentials: for each row a shortest augmenting path, so that
-/// time grows with the third power of the rows.
+/// This is the Hungarian method with potentials: one shortest augmenting path per row. The time
+/// grows with the third power of the number of rows.
 pub fn assign(scores: &Matrix) -> Vec<usize> {
     let n = scores.len();
     // Rows and columns count from 1; 0 stands for none.

@@ -1,38 +1,38 @@
-//! When the frames of an access link leave.
+//! Times at which the frames of an access link leave.
 
 use serde::Serialize;
 use shoal_wire::{SizeClass, Time};
 
-use crate::path::Line;
+use crate::path::LineDelay;
 use crate::random::Draws;
-use crate::trace::{Frame, Trace};
+use crate::trace::{LineTrace, ObservedFrame};
 
-/// Cells that wait for a slot of a covered link; what comes above that is dropped.
+/// Maximum number of cells that wait for a slot of a covered link. Further cells are dropped.
 pub const QUEUE_MAX: usize = 2_048;
-/// Between two reports of a link that is not covered.
+/// Time between two reports of a link that is not covered.
 const REPORT_NS: u64 = 100_000_000;
-/// How long a link that leaks by pausing goes on after its last cell.
+/// Time for which a link with the leak `Pauses` goes on sending after its last cell.
 const PAUSE_NS: u64 = 200_000_000;
 
-/// What an access link sends beside cells.
+/// Frames of an access link in addition to its cells.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Cover {
-    /// Small reports only.
+pub enum CoverSchedule {
+    /// Sends small reports only.
     None,
-    /// Full frames at random times beside the cells, which leave when they come.
+    /// Sends full frames at random times in addition to cells, which leave at once.
     Dummies {
-        /// In the mean.
+        /// Mean number of these frames per second.
         per_s: f64,
     },
-    /// Full frames at equal distances; a cell waits for the next one.
+    /// Sends full frames at equal distances; a cell waits for the next one.
     Constant {
-        /// Frames a second.
+        /// Frames per second.
         per_s: f64,
     },
-    /// Full frames at exponential distances; a cell waits for the next one.
+    /// Sends full frames at exponential distances; a cell waits for the next one.
     Poisson {
-        /// Frames a second in the mean.
+        /// Mean number of frames per second.
         per_s: f64,
     },
 }
@@ -41,69 +41,69 @@ pub enum Cover {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Leak {
-    /// None.
+    /// No fault.
     #[default]
     None,
-    /// Slots are left out when no cell came for 200 ms.
+    /// Leaves out slots if no cell came for 200 ms.
     Pauses,
-    /// The last router makes no schedule of its own: it passes on what the other end's link
-    /// carried, gaps too.
+    /// Lets the last router forward the frames of the other end's link, gaps included, without a
+    /// schedule of its own.
     PassesGaps,
 }
 
 /// A frame on its way over an access link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Sent {
+pub(crate) struct LineFrame {
     pub at: u64,
     pub class: SizeClass,
-    pub what: What,
+    pub what: FrameContent,
 }
 
-/// What is in a frame: only the two ends of the link know.
+/// Content of a frame, which only the two ends of the link know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum What {
-    /// The cell of the flow with this number.
+pub(crate) enum FrameContent {
+    /// Cell of the flow with this number.
     Cell(u32),
-    /// A cell of another flow.
+    /// Cell of another flow.
     Cross,
-    /// Nothing.
+    /// No cell.
     Dummy,
 }
 
-impl Cover {
-    /// Whether frames leave by a schedule.
+impl CoverSchedule {
+    /// True if frames leave by a schedule.
     pub fn scheduled(self) -> bool {
-        matches!(self, Cover::Constant { .. } | Cover::Poisson { .. })
+        matches!(self, CoverSchedule::Constant { .. } | CoverSchedule::Poisson { .. })
     }
 
-    /// Frames a second that are not cells, or that cells take.
+    /// Frames per second that a schedule sends, or that are dummies.
     pub fn per_s(self) -> f64 {
         match self {
-            Cover::None => 0.0,
-            Cover::Dummies { per_s } | Cover::Constant { per_s } | Cover::Poisson { per_s } => {
-                per_s
-            }
+            CoverSchedule::None => 0.0,
+            CoverSchedule::Dummies { per_s }
+            | CoverSchedule::Constant { per_s }
+            | CoverSchedule::Poisson { per_s } => per_s,
         }
     }
 
-    /// The frames of one direction of a link that has these to carry, from 0 to `until`.
+    /// Frames of one direction of a link that carries the cells of `queue`, from 0 to `until`.
     pub(crate) fn carry(
         self,
-        mut queue: Vec<(u64, What)>,
+        mut queue: Vec<(u64, FrameContent)>,
         until: u64,
         leak: Leak,
-        line: &Line,
+        line: &LineDelay,
         draws: &mut Draws,
-    ) -> Vec<Sent> {
+    ) -> Vec<LineFrame> {
         queue.sort_unstable();
-        let full = |(at, what)| Sent { at, class: SizeClass::Full, what };
-        let mut frames: Vec<Sent> = if self.scheduled() {
+        let full = |(at, what)| LineFrame { at, class: SizeClass::Full, what };
+        let mut frames: Vec<LineFrame> = if self.scheduled() {
             let slots = self.times(until, draws);
             filled(&slots, &queue, leak).into_iter().map(full).collect()
         } else {
-            let dummies = self.times(until, draws).into_iter().map(|at| (at, What::Dummy));
+            let dummies = self.times(until, draws).into_iter().map(|at| (at, FrameContent::Dummy));
             let reports = (0..until / REPORT_NS).map(|i| i * REPORT_NS);
-            let report = |at| Sent { at, class: SizeClass::Small, what: What::Dummy };
+            let report = |at| LineFrame { at, class: SizeClass::Small, what: FrameContent::Dummy };
             queue.into_iter().chain(dummies).map(full).chain(reports.map(report)).collect()
         };
         for frame in &mut frames {
@@ -113,7 +113,7 @@ impl Cover {
         frames
     }
 
-    /// When frames leave that are not there because of cells.
+    /// Times of the schedule's slots, or of dummies.
     fn times(self, until: u64, draws: &mut Draws) -> Vec<u64> {
         if self.per_s() <= 0.0 {
             return Vec::new();
@@ -124,7 +124,7 @@ impl Cover {
         while at < until as f64 {
             times.push(at as u64);
             at += match self {
-                Cover::Constant { .. } => distance,
+                CoverSchedule::Constant { .. } => distance,
                 _ => draws.exponential(distance),
             };
         }
@@ -132,8 +132,8 @@ impl Cover {
     }
 }
 
-/// What each slot carries: the first cell that waits, else nothing.
-fn filled(slots: &[u64], queue: &[(u64, What)], leak: Leak) -> Vec<(u64, What)> {
+/// Content of each slot: the first waiting cell, else a dummy.
+fn filled(slots: &[u64], queue: &[(u64, FrameContent)], leak: Leak) -> Vec<(u64, FrameContent)> {
     let (mut next, mut came, mut last) = (0, 0, 0);
     let mut waiting = std::collections::VecDeque::new();
     let mut frames = Vec::with_capacity(slots.len());
@@ -146,8 +146,8 @@ fn filled(slots: &[u64], queue: &[(u64, What)], leak: Leak) -> Vec<(u64, What)> 
                 next += 1;
             }
         }
-        let what = waiting.pop_front().unwrap_or(What::Dummy);
-        let silent = what == What::Dummy && (next == 0 || slot - last > PAUSE_NS);
+        let what = waiting.pop_front().unwrap_or(FrameContent::Dummy);
+        let silent = what == FrameContent::Dummy && (next == 0 || slot - last > PAUSE_NS);
         if leak != Leak::Pauses || !silent {
             frames.push((slot, what));
         }
@@ -155,9 +155,11 @@ fn filled(slots: &[u64], queue: &[(u64, What)], leak: Leak) -> Vec<(u64, What)> 
     frames
 }
 
-/// What an observer of the line records.
-pub(crate) fn trace(frames: &[Sent]) -> Trace {
-    Trace::new(frames.iter().map(|f| Frame { at: Time(f.at), class: f.class }).collect())
+/// Trace that an observer of the line records.
+pub(crate) fn trace(frames: &[LineFrame]) -> LineTrace {
+    LineTrace::new(
+        frames.iter().map(|f| ObservedFrame { at: Time(f.at), class: f.class }).collect(),
+    )
 }
 
 #[cfg(test)]
@@ -166,52 +168,54 @@ mod tests {
 
     const S: u64 = 1_000_000_000;
 
-    fn carried(cover: Cover, cells: &[u64], leak: Leak) -> Vec<Sent> {
-        let queue = cells.iter().zip(0..).map(|(&at, n)| (at, What::Cell(n))).collect();
-        cover.carry(queue, 4 * S, leak, &Line::default(), &mut Draws::new(7, "cover", 0))
+    fn carried(cover: CoverSchedule, cells: &[u64], leak: Leak) -> Vec<LineFrame> {
+        let queue = cells.iter().zip(0..).map(|(&at, n)| (at, FrameContent::Cell(n))).collect();
+        cover.carry(queue, 4 * S, leak, &LineDelay::default(), &mut Draws::new(7, "cover", 0))
     }
 
-    fn times(frames: &[Sent]) -> Vec<u64> {
+    fn times(frames: &[LineFrame]) -> Vec<u64> {
         frames.iter().map(|f| f.at).collect()
     }
 
     #[test]
     fn a_schedule_does_not_depend_on_what_is_carried() {
         let cells: Vec<u64> = (0..150).map(|i| S + i * 1_000_000).collect();
-        for cover in [Cover::Constant { per_s: 100.0 }, Cover::Poisson { per_s: 100.0 }] {
+        for cover in
+            [CoverSchedule::Constant { per_s: 100.0 }, CoverSchedule::Poisson { per_s: 100.0 }]
+        {
             let (idle, busy) =
                 (carried(cover, &[], Leak::None), carried(cover, &cells, Leak::None));
             assert_eq!(times(&idle), times(&busy));
-            let inside = busy.iter().filter(|f| f.what != What::Dummy).count();
+            let inside = busy.iter().filter(|f| f.what != FrameContent::Dummy).count();
             assert_eq!(inside, 150, "{cover:?}");
             assert!(busy.iter().all(|f| f.class == SizeClass::Full));
-            // Cells leave in their order, and none before it came.
-            let cell = |f: &&Sent| matches!(f.what, What::Cell(_));
-            let order: Vec<What> = busy.iter().filter(cell).map(|f| f.what).collect();
+            // Cells leave in their order, and not before they came.
+            let cell = |f: &&LineFrame| matches!(f.what, FrameContent::Cell(_));
+            let order: Vec<FrameContent> = busy.iter().filter(cell).map(|f| f.what).collect();
             assert!(order.is_sorted());
             assert!(busy.iter().find(|f| cell(f)).unwrap().at >= S);
             let leaky = carried(cover, &cells, Leak::Pauses);
             assert!(leaky.len() < 250, "{}", leaky.len());
         }
-        assert_eq!(carried(Cover::Constant { per_s: 100.0 }, &[], Leak::None).len(), 400);
+        assert_eq!(carried(CoverSchedule::Constant { per_s: 100.0 }, &[], Leak::None).len(), 400);
     }
 
     #[test]
     fn without_a_schedule_cells_leave_when_they_come() {
-        let bare = carried(Cover::None, &[S, 2 * S], Leak::None);
-        let full: Vec<&Sent> = bare.iter().filter(|f| f.class == SizeClass::Full).collect();
+        let bare = carried(CoverSchedule::None, &[S, 2 * S], Leak::None);
+        let full: Vec<&LineFrame> = bare.iter().filter(|f| f.class == SizeClass::Full).collect();
         assert_eq!(full.len(), 2);
         assert!(full[0].at >= S && full[0].at < S + 2_000_000);
         assert_eq!(bare.len(), 2 + 40);
-        let dummies = carried(Cover::Dummies { per_s: 200.0 }, &[S], Leak::None);
+        let dummies = carried(CoverSchedule::Dummies { per_s: 200.0 }, &[S], Leak::None);
         assert!((dummies.len() as f64 - 841.0).abs() < 120.0, "{}", dummies.len());
     }
 
     #[test]
-    fn what_waits_is_bounded() {
+    fn the_queue_of_waiting_cells_is_bounded() {
         let cells: Vec<u64> = (0..3_000).collect();
-        let frames = carried(Cover::Constant { per_s: 1_000.0 }, &cells, Leak::None);
-        let inside = frames.iter().filter(|f| f.what != What::Dummy).count();
+        let frames = carried(CoverSchedule::Constant { per_s: 1_000.0 }, &cells, Leak::None);
+        let inside = frames.iter().filter(|f| f.what != FrameContent::Dummy).count();
         assert!((QUEUE_MAX..QUEUE_MAX + 2).contains(&inside), "{inside}");
     }
 }

@@ -1,70 +1,71 @@
-//! How long cells are on their way: what the attacker knows of a path.
+//! Distribution of the delays of a path, as the attacker knows it.
 
-use shoal_mix::Delays;
+use shoal_mix::DepartureTimes;
 use shoal_wire::Time;
 
-use crate::cover::Cover;
+use crate::cover::CoverSchedule;
 use crate::network::Scene;
 use crate::random::Draws;
 
-/// Steps in which the law of a path is computed.
+/// Steps in which the distribution of a path is computed.
 const STEP_NS: u64 = 500_000;
-/// Delays that are drawn from each law.
+/// Number of delays drawn from each distribution.
 const DRAWN: u64 = 65_536;
-/// The finest steps in which it is used, and how many of them a standard deviation has.
+/// The finest steps in which the distribution is used, and the number of steps per standard
+/// deviation.
 const BIN_MIN_NS: u64 = 1_000_000;
 const BINS_PER_DEVIATION: f64 = 8.0;
 
-/// The probability density of the time from access link to access link, lines included.
+/// Probability density of the time from access link to access link, lines included.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Density {
-    /// By steps of this length.
+pub struct DelayDensity {
+    /// Length of a step.
     pub bin_ns: u64,
-    /// How probable each step is, together 1.
+    /// Probability of each step; their sum is 1.
     pub steps: Vec<f64>,
-    /// The mean in nanoseconds.
+    /// Mean in nanoseconds.
     pub mean_ns: f64,
-    /// The standard deviation in nanoseconds.
+    /// Standard deviation in nanoseconds.
     pub deviation_ns: f64,
 }
 
-impl Density {
-    /// The law of a scene's paths. The delays of one mix are drawn as a relay draws them, those of
-    /// several are a numeric convolution. A timed mix is taken for one whose flushes are not known:
-    /// a uniform time up to its period.
-    pub fn of(scene: &Scene) -> Density {
+impl DelayDensity {
+    /// Distribution for the paths of a scene. Delays of one mix are drawn as a relay draws them;
+    /// those of several are a numeric convolution. A timed mix, whose flushes are unknown, counts
+    /// as a uniform time up to its period.
+    pub fn of(scene: &Scene) -> DelayDensity {
         let mut draws = Draws::new(0, "density", 0);
         let lines: Vec<u64> = (0..DRAWN / 16)
             .map(|_| (0..=scene.mixes).fold(0, |at, _| scene.line.pass(at, &mut draws)))
             .collect();
-        let mut law = Density::drawn(&lines, STEP_NS);
+        let mut law = DelayDensity::drawn(&lines, STEP_NS);
         if scene.mixes > 0 && scene.strategy.holds() {
-            let mut delays = Delays::new(scene.strategy, &draws.key());
+            let mut delays = DepartureTimes::new(scene.strategy, &draws.key());
             let one: Vec<u64> = (0..DRAWN)
                 .map(|number| {
                     let at = (draws.uniform() * 1e9) as u64;
                     delays.due(Time(at), 0, 0, number).0 - at
                 })
                 .collect();
-            let one = Density::drawn(&one, STEP_NS);
+            let one = DelayDensity::drawn(&one, STEP_NS);
             law = (0..scene.mixes).fold(law, |law, _| law.then(&one));
         }
         if scene.cover.scheduled() {
             let distance = 1e9 / scene.cover.per_s();
             let wait = |draws: &mut Draws| match scene.cover {
-                Cover::Poisson { .. } => draws.exponential(distance),
+                CoverSchedule::Poisson { .. } => draws.exponential(distance),
                 _ => draws.uniform() * distance,
             };
             let one: Vec<u64> = (0..DRAWN / 16).map(|_| wait(&mut draws) as u64).collect();
-            let one = Density::drawn(&one, STEP_NS);
+            let one = DelayDensity::drawn(&one, STEP_NS);
             law = law.then(&one).then(&one);
         }
         let bin_ns = (law.deviation_ns / BINS_PER_DEVIATION) as u64 / STEP_NS * STEP_NS;
         law.in_bins(bin_ns.max(BIN_MIN_NS)).smooth()
     }
 
-    /// From delays that were seen.
-    pub fn drawn(delays_ns: &[u64], bin_ns: u64) -> Density {
+    /// Distribution of observed delays.
+    pub fn drawn(delays_ns: &[u64], bin_ns: u64) -> DelayDensity {
         let mut steps = Vec::new();
         for delay in delays_ns {
             let step = ((delay + bin_ns / 2) / bin_ns) as usize;
@@ -73,31 +74,31 @@ impl Density {
             }
             steps[step] += 1.0 / delays_ns.len() as f64;
         }
-        Density::new(bin_ns, steps)
+        DelayDensity::new(bin_ns, steps)
     }
 
-    fn new(bin_ns: u64, steps: Vec<f64>) -> Density {
+    fn new(bin_ns: u64, steps: Vec<f64>) -> DelayDensity {
         let moment = |power: i32| -> f64 {
             (0..).zip(&steps).map(|(i, p)| p * (f64::from(i) * bin_ns as f64).powi(power)).sum()
         };
         let mean_ns = moment(1);
         let deviation_ns = (moment(2) - mean_ns * mean_ns).max(0.0).sqrt();
-        Density { bin_ns, steps, mean_ns, deviation_ns }
+        DelayDensity { bin_ns, steps, mean_ns, deviation_ns }
     }
 
-    /// The sum of this time and another one, in the same steps.
-    pub fn then(&self, other: &Density) -> Density {
+    /// Distribution of the sum of both times, in steps of the same length.
+    pub fn then(&self, other: &DelayDensity) -> DelayDensity {
         let mut steps = vec![0.0; (self.steps.len() + other.steps.len()).saturating_sub(1)];
         for (i, p) in self.steps.iter().enumerate().filter(|(_, p)| **p > 0.0) {
             for (sum, q) in steps[i..].iter_mut().zip(&other.steps) {
                 *sum += p * q;
             }
         }
-        Density::new(self.bin_ns, steps)
+        DelayDensity::new(self.bin_ns, steps)
     }
 
-    /// The same in other steps.
-    pub fn in_bins(&self, bin_ns: u64) -> Density {
+    /// The distribution in steps of another length.
+    pub fn in_bins(&self, bin_ns: u64) -> DelayDensity {
         let mut steps = vec![0.0; self.steps.len() * self.bin_ns as usize / bin_ns as usize + 2];
         for (i, p) in self.steps.iter().enumerate() {
             let at = (i as u64 * self.bin_ns) as f64 / bin_ns as f64;
@@ -105,18 +106,18 @@ impl Density {
             steps[low] += p * (1.0 - share);
             steps[low + 1] += p * share;
         }
-        Density::new(bin_ns, steps)
+        DelayDensity::new(bin_ns, steps)
     }
 
-    /// Spread over neighbours, since times fall into steps by chance.
-    fn smooth(&self) -> Density {
+    /// Spreads each step over its neighbours, since times fall into steps by chance.
+    fn smooth(&self) -> DelayDensity {
         let of = |i: Option<usize>| i.and_then(|i| self.steps.get(i)).copied().unwrap_or(0.0);
         let step =
             |i: usize| 0.25 * of(i.checked_sub(1)) + 0.5 * of(Some(i)) + 0.25 * of(Some(i + 1));
-        Density::new(self.bin_ns, (0..=self.steps.len()).map(step).collect())
+        DelayDensity::new(self.bin_ns, (0..=self.steps.len()).map(step).collect())
     }
 
-    /// How many frames are to be expected in each step of the other end, if so many enter.
+    /// Expected number of frames in each step at the other end, if `entered` went in.
     pub fn spread(&self, entered: &[f32]) -> Vec<f32> {
         let mut out = vec![0.0; entered.len()];
         let steps: Vec<f32> = self.steps.iter().map(|p| *p as f32).collect();
@@ -135,7 +136,7 @@ mod tests {
 
     #[test]
     fn sums_of_times_are_convolutions() {
-        let die = Density::new(1, vec![0.0, 0.25, 0.25, 0.25, 0.25]);
+        let die = DelayDensity::new(1, vec![0.0, 0.25, 0.25, 0.25, 0.25]);
         let two = die.then(&die);
         assert_eq!(two.steps[2..6], [1.0 / 16.0, 2.0 / 16.0, 3.0 / 16.0, 4.0 / 16.0]);
         assert!((two.mean_ns - 5.0).abs() < 1e-12);
@@ -145,7 +146,7 @@ mod tests {
             (wide.mean_ns - 5.0).abs() < 1e-12 && (wide.steps.iter().sum::<f64>() - 1.0) < 1e-9
         );
         assert_eq!(die.spread(&[0.0, 4.0, 0.0, 0.0, 0.0, 0.0]), [0.0, 0.0, 1.0, 1.0, 1.0, 1.0]);
-        let seen = Density::drawn(&[10, 10, 20, 14], 10);
+        let seen = DelayDensity::drawn(&[10, 10, 20, 14], 10);
         assert_eq!(seen.steps, [0.0, 0.75, 0.25]);
     }
 }

@@ -1,117 +1,116 @@
-//! One experiment: the attack is chosen on some networks, and measured on others.
+//! An experiment: chooses the attack on some networks, and measures it on others.
 
 use core::ops::Range;
 
 use serde::Serialize;
 
-use crate::delay::Density;
-use crate::fusion::{Example, Fusion};
-use crate::mark::Mark;
+use crate::delay::DelayDensity;
+use crate::fusion::{Fusion, PairExample};
+use crate::mark::MarkKind;
 use crate::matrix::Matrix;
 use crate::members;
-use crate::metrics::{Interval, Judged, Rates, factor, measure};
-use crate::network::{Cost, Network, SEEDS_MAX, Scene, Wrong};
+use crate::metrics::{Interval, LabelledScores, SuccessRates, factor, measure};
+use crate::network::{Cost, ObservedNetwork, SEEDS_MAX, Scene, SceneError};
 use crate::random::Draws;
-use crate::score::{Attack, Known, Scorer, View};
+use crate::score::{AttackMethod, PriorKnowledge, Scorer, VantagePoint};
 use crate::trace::Span;
 
-/// Parts of the time watched whose votes the fusion adds up, and how long each lasts at least.
+/// Parts of the watched time whose votes the fusion adds up, and the shortest length of a part.
 const PARTS_MAX: u32 = 5;
 const PART_S: u32 = 2;
-/// Wrong pairs of each link that the fusion learns from.
+/// Wrong pairs of each link from which the fusion learns.
 const WRONG_OF_EACH: usize = 10;
 
-/// What is measured.
+/// Setup of an experiment.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Setup {
-    /// The network, and how long it is watched.
+pub struct ExperimentSetup {
+    /// Network, and the time for which it is watched.
     pub scene: Scene,
-    /// What an active attacker does; none for one who only watches.
-    pub mark: Option<Mark>,
-    /// What it sees at the far end.
-    pub view: View,
-    /// Networks on which the fusion learns (the first half) and the attack is chosen (the rest).
+    /// Action of an active attacker; none for a passive one.
+    pub mark: Option<MarkKind>,
+    /// Data that the attacker sees at the far end.
+    pub view: VantagePoint,
+    /// Seeds of networks on which the fusion learns (first half) and the attack is chosen (second
+    /// half).
     pub training: Range<u64>,
-    /// Networks on which the chosen attack is measured.
+    /// Seeds of networks on which the chosen attack is measured.
     pub seeds: Range<u64>,
 }
 
-/// How an attack did on the networks on which one was chosen.
+/// Results of an attack on the networks on which the choice is made.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Candidate {
-    /// Which.
+pub struct AttackRanking {
     pub attack: String,
-    /// Area under the curve.
+    /// Area under the ROC curve.
     pub auc: f64,
-    /// How often it named the right link first.
+    /// Share of links for which the right one came first.
     pub top1: f64,
 }
 
-/// What an experiment showed.
+/// Result of an experiment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Outcome {
-    /// The attack that is measured, chosen on the training networks.
+pub struct AttackResult {
+    /// Attack that is measured, chosen on the training networks.
     pub attack: String,
-    /// How all attacks did there, the best one first.
-    pub candidates: Vec<Candidate>,
-    /// How often it was right.
-    pub rates: Rates,
-    /// Negative control: area under the curve when it is drawn at random which pairs are true.
+    /// Results of all attacks on the training networks, the best one first.
+    pub candidates: Vec<AttackRanking>,
+    /// Rates at which the attack was right.
+    pub rates: SuccessRates,
+    /// Negative control: area under the curve when the labels of pairs are shuffled.
     pub shuffled: Interval,
-    /// What the network sent, and how much later cells came.
+    /// Frames that the network sent, and the delay that it added.
     pub cost: Cost,
     /// Full frames on a link per cell of its flow.
     pub overhead: f64,
 }
 
-/// The scores of one network under all attacks.
-struct Scored {
-    /// By attack, over the whole time.
+/// Scores of one network under all attacks.
+struct NetworkScores {
+    /// Scores over the whole time, by attack.
     whole: Vec<Matrix>,
-    /// By part of the time, then by attack.
+    /// Scores by part of the time, then by attack.
     parts: Vec<Vec<Matrix>>,
 }
 
-/// An attack, and whether its scores are taken against their best rivals.
-type Choice = (Attack, bool);
+/// Attack, and whether its scores are compared with those of the best rivals.
+type Choice = (AttackMethod, bool);
 
 fn name((attack, rivals): Choice) -> String {
     format!("{attack}{}", if rivals { ", against rivals" } else { "" })
 }
 
-/// One fusion for the whole time, and one for parts of it.
+/// Two fusions: for the whole time, and for parts of it.
 #[derive(Default)]
-struct Fused {
+struct FusionPair {
     whole: Fusion,
     part: Fusion,
 }
 
-/// An attacker that has learnt and chosen.
-pub struct Trained {
-    view: View,
+/// An attacker after training, with its chosen attack.
+pub struct TrainedAttacker {
+    view: VantagePoint,
     seconds: u32,
-    attacks: Vec<Attack>,
-    known: Known,
-    fused: Fused,
+    attacks: Vec<AttackMethod>,
+    known: PriorKnowledge,
+    fused: FusionPair,
     choice: Choice,
-    /// Between scores and the logarithm of odds.
+    /// Factor between scores and the logarithm of odds.
     factor: f64,
-    candidates: Vec<Candidate>,
+    candidates: Vec<AttackRanking>,
 }
 
 /// Chooses an attack on the training networks and measures it on the others.
-///
 /// # Errors
 /// A bound of the scene or of the seeds is broken; nothing was computed.
-pub fn experiment(setup: &Setup) -> Result<Outcome, Wrong> {
+pub fn experiment(setup: &ExperimentSetup) -> Result<AttackResult, SceneError> {
     setup.check()?;
     match setup.view {
-        View::Wire | View::Router | View::Lines => {}
-        View::Members => return members::experiment(setup, true),
-        View::MembersInLine => return members::experiment(setup, false),
+        VantagePoint::Wire | VantagePoint::Router | VantagePoint::Lines => {}
+        VantagePoint::Members => return members::experiment(setup, true),
+        VantagePoint::MembersInLine => return members::experiment(setup, false),
     }
-    let trained = Trained::new(setup)?;
-    let new = |seed| Network::new(&setup.scene, seed, setup.mark);
+    let trained = TrainedAttacker::new(setup)?;
+    let new = |seed| ObservedNetwork::new(&setup.scene, seed, setup.mark);
     let mut measured = trained.begin();
     for seed in setup.seeds.clone() {
         measured.see(&new(seed)?);
@@ -119,67 +118,69 @@ pub fn experiment(setup: &Setup) -> Result<Outcome, Wrong> {
     Ok(measured.outcome(setup.seeds.start))
 }
 
-impl Trained {
-    /// Learns and chooses on the training networks of a setup.
+impl TrainedAttacker {
+    /// Trains on the training networks of a setup, and chooses the attack.
     ///
     /// # Errors
     /// A bound of the scene is broken.
-    pub fn new(setup: &Setup) -> Result<Trained, Wrong> {
+    pub fn new(setup: &ExperimentSetup) -> Result<TrainedAttacker, SceneError> {
         setup.scene.check()?;
         let training = &setup.training;
         if training.is_empty() || training.end - training.start < 2 {
-            return Err(Wrong::Seeds);
+            return Err(SceneError::Seeds);
         }
-        let mut attacks = Attack::passive();
+        let mut attacks = AttackMethod::passive();
         if setup.mark.is_some() {
-            attacks.insert(0, Attack::Mark);
+            attacks.insert(0, AttackMethod::Mark);
         }
-        let mut trained = Trained {
+        let mut trained = TrainedAttacker {
             view: setup.view,
             seconds: setup.scene.seconds,
             known: setup.known()?,
-            fused: Fused::default(),
-            choice: (Attack::Likelihood, false),
+            fused: FusionPair::default(),
+            choice: (AttackMethod::Likelihood, false),
             factor: 0.0,
             candidates: Vec::new(),
             attacks,
         };
-        let scored = |trained: &Trained, seeds: Range<u64>| -> Result<Vec<Scored>, Wrong> {
-            let new = |seed| Network::new(&setup.scene, seed, setup.mark);
+        let scored = |trained: &TrainedAttacker,
+                      seeds: Range<u64>|
+         -> Result<Vec<NetworkScores>, SceneError> {
+            let new = |seed| ObservedNetwork::new(&setup.scene, seed, setup.mark);
             seeds.map(|seed| Ok(trained.scored(&new(seed)?))).collect()
         };
         let half = training.start + (training.end - training.start) / 2;
-        trained.fused = Fused::train(&scored(&trained, training.start..half)?);
+        trained.fused = FusionPair::train(&scored(&trained, training.start..half)?);
         let choosing = scored(&trained, half..training.end)?;
         trained.choose(&choosing);
         Ok(trained)
     }
 
-    fn choose(&mut self, networks: &[Scored]) {
-        let choices = self.attacks.iter().copied().chain([Attack::Fusion]);
+    fn choose(&mut self, networks: &[NetworkScores]) {
+        let choices = self.attacks.iter().copied().chain([AttackMethod::Fusion]);
         let choices = choices.flat_map(|attack| [false, true].map(|rivals| (attack, rivals)));
         let judge = |choice: Choice| {
             let all: Vec<Matrix> = networks.iter().map(|n| self.of(choice, n)).collect();
-            let judged: Vec<Judged> = all.iter().map(|m| (m, paired(m))).collect();
+            let judged: Vec<LabelledScores> = all.iter().map(|m| (m, paired(m))).collect();
             let odds = factor(&judged);
             let rates = measure(&judged, odds, 0);
             let (auc, top1) = (rates.auc.value, rates.top1.value);
-            (Candidate { attack: name(choice), auc, top1 }, choice, odds)
+            (AttackRanking { attack: name(choice), auc, top1 }, choice, odds)
         };
-        let mut best: Vec<(Candidate, Choice, f64)> = choices.map(judge).collect();
+        let mut best: Vec<(AttackRanking, Choice, f64)> = choices.map(judge).collect();
         best.sort_by(|(a, ..), (b, ..)| (b.auc + b.top1).total_cmp(&(a.auc + a.top1)));
         (_, self.choice, self.factor) = best[0];
         self.candidates = best.into_iter().map(|(candidate, ..)| candidate).collect();
     }
 
-    /// The scores of a network under a choice.
-    fn of(&self, (attack, rivals): Choice, network: &Scored) -> Matrix {
+    /// Scores of a network under a choice.
+    fn of(&self, (attack, rivals): Choice, network: &NetworkScores) -> Matrix {
         let at = self.attacks.iter().position(|a| *a == attack);
         let scores = at.map_or_else(|| self.fused.scores(network), |at| network.whole[at].clone());
         if rivals { scores.against_rivals() } else { scores }
     }
 
-    fn scored(&self, network: &Network) -> Scored {
+    fn scored(&self, network: &ObservedNetwork) -> NetworkScores {
         let of = |span: Span| -> Vec<Matrix> {
             let scorer = Scorer::new(network, self.view, &self.known, span);
             self.attacks.iter().map(|attack| scorer.scores(*attack)).collect()
@@ -187,39 +188,39 @@ impl Trained {
         let span = Span::seconds(self.seconds);
         let parts = (self.seconds / PART_S).min(PARTS_MAX) as usize;
         let parts = if parts > 1 { span.parts(parts).map(of).collect() } else { Vec::new() };
-        Scored { whole: of(span), parts }
+        NetworkScores { whole: of(span), parts }
     }
 
     /// Begins to measure the chosen attack.
-    pub fn begin(&self) -> Measured<'_> {
-        Measured { trained: self, scores: Vec::new(), cost: Cost::default() }
+    pub fn begin(&self) -> AttackMeasurement<'_> {
+        AttackMeasurement { trained: self, scores: Vec::new(), cost: Cost::default() }
     }
 }
 
-/// Networks that a trained attacker has seen.
-pub struct Measured<'a> {
-    trained: &'a Trained,
+/// Measurement of a trained attacker on networks.
+pub struct AttackMeasurement<'a> {
+    trained: &'a TrainedAttacker,
     scores: Vec<Matrix>,
-    /// The sum over networks.
+    /// Sum over networks.
     cost: Cost,
 }
 
-impl Measured<'_> {
+impl AttackMeasurement<'_> {
     /// Attacks one more network.
-    pub fn see(&mut self, network: &Network) {
-        let Trained { choice, .. } = *self.trained;
+    pub fn see(&mut self, network: &ObservedNetwork) {
+        let TrainedAttacker { choice, .. } = *self.trained;
         self.scores.push(self.trained.of(choice, &self.trained.scored(network)));
         self.cost.cells_per_s += network.cost.cells_per_s;
         self.cost.frames_per_s += network.cost.frames_per_s;
         self.cost.added_ms += network.cost.added_ms;
     }
 
-    /// How often the attacker was right. `seed` is for intervals and for the shuffled labels.
-    pub fn outcome(self, seed: u64) -> Outcome {
+    /// Result of the measurement. `seed` is for the intervals and the shuffled labels.
+    pub fn outcome(self, seed: u64) -> AttackResult {
         let trained = self.trained;
-        let judged: Vec<Judged> = self.scores.iter().map(|m| (m, paired(m))).collect();
+        let judged: Vec<LabelledScores> = self.scores.iter().map(|m| (m, paired(m))).collect();
         let mut draws = Draws::new(seed, "shuffled", 0);
-        let shuffled: Vec<Judged> =
+        let shuffled: Vec<LabelledScores> =
             self.scores.iter().map(|m| (m, draws.permutation(m.len()))).collect();
         let networks = self.scores.len().max(1) as f64;
         let cost = Cost {
@@ -227,7 +228,7 @@ impl Measured<'_> {
             frames_per_s: self.cost.frames_per_s / networks,
             added_ms: self.cost.added_ms / networks,
         };
-        Outcome {
+        AttackResult {
             attack: name(trained.choice),
             candidates: trained.candidates.clone(),
             rates: measure(&judged, trained.factor, seed),
@@ -238,47 +239,47 @@ impl Measured<'_> {
     }
 }
 
-/// The true pairs: each row's column has its number.
+/// The true pairs: each row belongs to the column of its number.
 fn paired(matrix: &Matrix) -> Vec<usize> {
     (0..matrix.len()).collect()
 }
 
-impl Setup {
+impl ExperimentSetup {
     /// Checks all bounds.
     ///
     /// # Errors
-    /// The first that is broken.
-    pub fn check(&self) -> Result<(), Wrong> {
+    /// The first bound that is broken.
+    pub fn check(&self) -> Result<(), SceneError> {
         self.scene.check()?;
         let count = |seeds: &Range<u64>| seeds.end.saturating_sub(seeds.start);
         let apart = self.training.end <= self.seeds.start || self.seeds.end <= self.training.start;
         let enough = (2..=SEEDS_MAX).contains(&count(&self.training))
             && (1..=SEEDS_MAX).contains(&count(&self.seeds));
-        if apart && enough { Ok(()) } else { Err(Wrong::Seeds) }
+        if apart && enough { Ok(()) } else { Err(SceneError::Seeds) }
     }
 
-    /// What the attacker knows: the law of delays, and from the first training network how many
-    /// frames of a link are cells of its flow.
-    fn known(&self) -> Result<Known, Wrong> {
-        let cost = Network::new(&self.scene, self.training.start, self.mark)?.cost;
+    /// Prior knowledge of the attacker: the distribution of delays, and the share of a link's
+    /// frames that are cells of its flow. The share is taken from the first training network.
+    fn known(&self) -> Result<PriorKnowledge, SceneError> {
+        let cost = ObservedNetwork::new(&self.scene, self.training.start, self.mark)?.cost;
         let share = (cost.cells_per_s / cost.frames_per_s.max(1e-9)).clamp(0.01, 1.0);
-        Ok(Known { delay: Density::of(&self.scene), share })
+        Ok(PriorKnowledge { delay: DelayDensity::of(&self.scene), share })
     }
 }
 
-impl Fused {
-    fn train(networks: &[Scored]) -> Fused {
+impl FusionPair {
+    fn train(networks: &[NetworkScores]) -> FusionPair {
         let mut draws = Draws::new(0, "examples", networks.len() as u64);
         let (mut whole, mut part) = (Vec::new(), Vec::new());
         for network in networks {
             learn(&mut whole, &network.whole, &mut draws);
             network.parts.iter().for_each(|matrices| learn(&mut part, matrices, &mut draws));
         }
-        Fused { whole: Fusion::train(&whole), part: Fusion::train(&part) }
+        FusionPair { whole: Fusion::train(&whole), part: Fusion::train(&part) }
     }
 
-    /// The sum of the odds over the whole time, and those of each part: its vote.
-    fn scores(&self, network: &Scored) -> Matrix {
+    /// Sum of the log odds over the whole time and over each part.
+    fn scores(&self, network: &NetworkScores) -> Matrix {
         let n = network.whole[0].len();
         let odds = |fusion: &Fusion, all: &[Matrix], row, column| {
             fusion.score(&features(all, row, column))
@@ -295,8 +296,8 @@ fn features(all: &[Matrix], row: usize, column: usize) -> Vec<f64> {
     all.iter().map(|matrix| matrix.at(row, column)).collect()
 }
 
-/// All true pairs as examples, and some wrong ones of each row.
-fn learn(examples: &mut Vec<Example>, all: &[Matrix], draws: &mut Draws) {
+/// All true pairs as examples, and some wrong pairs of each row.
+fn learn(examples: &mut Vec<PairExample>, all: &[Matrix], draws: &mut Draws) {
     let n = all.first().map_or(0, Matrix::len);
     for row in 0..n {
         examples.push((features(all, row, row), true));

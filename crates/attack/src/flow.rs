@@ -1,4 +1,4 @@
-//! What programs send: the times at which cells of one flow are ready at their host.
+//! Simulated application traffic: the times at which a host has cells to send.
 
 use core::fmt;
 
@@ -6,105 +6,108 @@ use serde::Serialize;
 
 use crate::random::Draws;
 
-/// Cells of one direction of a flow; a program that wants more sends no more.
+/// Maximum number of cells in one direction of a flow. Further cells are not sent.
 pub const FLOW_CELLS_MAX: usize = 1_000_000;
-/// Most cells of one answer.
+/// Maximum number of cells in one answer.
 const ANSWER_MAX: f64 = 400.0;
-/// What a program that loads something takes at most, in cells a second.
+/// Highest rate of a download or upload, in cells per second.
 const LOAD_PER_S: f64 = 140.0;
-/// How fast a server sends an answer, in cells a second.
+/// Rate at which a server sends an answer, in cells per second.
 const ANSWER_PER_S: f64 = 300.0;
 
-/// What the programs behind a network's hosts are.
+/// Kinds of programs behind a network's hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Traffic {
-    /// Cells at random times in both directions, all flows at the same mean rate: what an attacker
-    /// has least to hold on to.
+pub enum ProgramKind {
+    /// Cells at random times in both directions, at equal mean rates in all flows: the hardest case
+    /// for an attacker.
     Poisson,
-    /// Pages: requests, answers of differing length, times to read.
+    /// Web pages: requests, answers of differing length, times to read.
     Web,
-    /// Uploads by TCP that never end: windows that grow and are halved.
+    /// Endless uploads by TCP: windows that grow and are halved.
     Bulk,
-    /// One file, by TCP, which begins and ends while it is watched.
+    /// One file by TCP, which begins and ends within the watched time.
     Wget,
-    /// Keys with their echoes, pauses, and output of commands.
+    /// Key presses with their echoes, pauses, and output of commands.
     Ssh,
-    /// A part of a film every two seconds.
+    /// A segment of a film every two seconds.
     Video,
-    /// Each flow is one of the others.
+    /// One of the other kinds for each flow.
     Mixed,
 }
 
-impl fmt::Display for Traffic {
+impl fmt::Display for ProgramKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Traffic::Poisson => "Poisson",
-            Traffic::Web => "web",
-            Traffic::Bulk => "upload",
-            Traffic::Wget => "wget",
-            Traffic::Ssh => "ssh",
-            Traffic::Video => "video",
-            Traffic::Mixed => "all programs",
+            ProgramKind::Poisson => "Poisson",
+            ProgramKind::Web => "web",
+            ProgramKind::Bulk => "upload",
+            ProgramKind::Wget => "wget",
+            ProgramKind::Ssh => "ssh",
+            ProgramKind::Video => "video",
+            ProgramKind::Mixed => "all programs",
         })
     }
 }
 
-/// What two hosts say to each other.
+/// Traffic between two hosts.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
-    /// Whether most goes from the host that was called to its caller.
+pub struct FlowTimes {
+    /// True if most data goes from the called host to its caller.
     pub down: bool,
-    /// Times of the cells of that direction, in nanoseconds.
+    /// Times of the cells in that direction, in nanoseconds.
     pub data: Vec<u64>,
-    /// Those of the other one, but for acknowledgements.
+    /// Times of the cells in the other direction, without acknowledgements.
     pub other: Vec<u64>,
-    /// So many cells of data are acknowledged together; none are if it is 0.
+    /// Number of data cells that one acknowledgement covers; 0 for none.
     pub acks_every: usize,
 }
 
-/// One flow while it is drawn.
-struct Writer<'a> {
+/// Generator of one random flow.
+struct FlowGenerator<'a> {
     draws: &'a mut Draws,
     until_s: f64,
-    /// From host to host and back, in seconds.
+    /// Round trip between the hosts, in seconds.
     rtt_s: f64,
 }
 
-impl Traffic {
-    /// Those that are one program.
-    pub const SINGLE: [Traffic; 6] = [
-        Traffic::Poisson,
-        Traffic::Web,
-        Traffic::Bulk,
-        Traffic::Wget,
-        Traffic::Ssh,
-        Traffic::Video,
+impl ProgramKind {
+    /// All kinds except [`ProgramKind::Mixed`].
+    pub const SINGLE: [ProgramKind; 6] = [
+        ProgramKind::Poisson,
+        ProgramKind::Web,
+        ProgramKind::Bulk,
+        ProgramKind::Wget,
+        ProgramKind::Ssh,
+        ProgramKind::Video,
     ];
 
-    /// A flow of this kind, over a path with this round trip.
-    pub fn plan(self, until_s: f64, rtt_s: f64, draws: &mut Draws) -> Plan {
+    /// Draws a flow of this kind over a path with the round trip `rtt_s`.
+    pub fn plan(self, until_s: f64, rtt_s: f64, draws: &mut Draws) -> FlowTimes {
         let mut kind = self;
-        if self == Traffic::Mixed {
-            kind = Traffic::SINGLE[draws.below(Traffic::SINGLE.len())];
+        if self == ProgramKind::Mixed {
+            kind = ProgramKind::SINGLE[draws.below(ProgramKind::SINGLE.len())];
         }
-        let mut writer = Writer { draws, until_s, rtt_s };
-        let down = !matches!(kind, Traffic::Poisson | Traffic::Bulk);
+        let mut writer = FlowGenerator { draws, until_s, rtt_s };
+        let down = !matches!(kind, ProgramKind::Poisson | ProgramKind::Bulk);
         let (data, other) = match kind {
-            Traffic::Web => writer.web(),
-            Traffic::Bulk => (writer.load(0.0, usize::MAX), Vec::new()),
-            Traffic::Wget => writer.wget(),
-            Traffic::Ssh => writer.ssh(),
-            Traffic::Video => writer.video(),
-            Traffic::Poisson | Traffic::Mixed => (writer.poisson(50.0), writer.poisson(50.0)),
+            ProgramKind::Web => writer.web(),
+            ProgramKind::Bulk => (writer.load(0.0, usize::MAX), Vec::new()),
+            ProgramKind::Wget => writer.wget(),
+            ProgramKind::Ssh => writer.ssh(),
+            ProgramKind::Video => writer.video(),
+            ProgramKind::Poisson | ProgramKind::Mixed => {
+                (writer.poisson(50.0), writer.poisson(50.0))
+            }
         };
-        // An echo is its key's acknowledgement.
-        let acks_every = if matches!(kind, Traffic::Poisson | Traffic::Ssh) { 0 } else { 2 };
-        Plan { down, data, other, acks_every }
+        // An echo is also the acknowledgement of its key press.
+        let acks_every =
+            if matches!(kind, ProgramKind::Poisson | ProgramKind::Ssh) { 0 } else { 2 };
+        FlowTimes { down, data, other, acks_every }
     }
 }
 
-impl Writer<'_> {
+impl FlowGenerator<'_> {
     fn poisson(&mut self, per_s: f64) -> Vec<u64> {
         let mut times = Vec::new();
         let mut at = self.draws.exponential(1.0 / per_s);
@@ -115,8 +118,7 @@ impl Writer<'_> {
         times
     }
 
-    /// Cells in a row from `at` on, `gap_s` apart with a fifth of that as noise; says when the
-    /// last one is over.
+    /// Adds `cells` cells from `at` on, `gap_s` ±20 % apart. Returns the time after the last gap.
     fn train(&mut self, times: &mut Vec<u64>, mut at: f64, cells: usize, gap_s: f64) -> f64 {
         for _ in 0..cells {
             if at >= self.until_s || times.len() >= FLOW_CELLS_MAX {
@@ -128,8 +130,8 @@ impl Writer<'_> {
         at
     }
 
-    /// Data of TCP from `at` on: a window for each round trip, spread over it by acknowledgements;
-    /// it doubles, then grows by one, and is halved at losses.
+    /// Data of TCP from `at` on. Each round trip sends one window, spread evenly by
+    /// acknowledgements. The window doubles, then grows by one, and is halved at losses.
     fn load(&mut self, mut at: f64, cells: usize) -> Vec<u64> {
         let most = (LOAD_PER_S * self.rtt_s).max(4.0);
         let (mut window, mut threshold) = (2.0, most);
@@ -214,13 +216,13 @@ fn ns(at_s: f64) -> u64 {
 mod tests {
     use super::*;
 
-    fn plan(traffic: Traffic, seed: u64) -> Plan {
+    fn plan(traffic: ProgramKind, seed: u64) -> FlowTimes {
         traffic.plan(60.0, 0.05, &mut Draws::new(seed, "flow", 0))
     }
 
     #[test]
-    fn each_kind_sends_in_order_and_at_a_rate_that_a_tier_carries() {
-        for traffic in Traffic::SINGLE {
+    fn each_kind_sends_in_order_and_at_a_rate_that_a_cover_tier_carries() {
+        for traffic in ProgramKind::SINGLE {
             for seed in 0..20 {
                 let plan = plan(traffic, seed);
                 assert!(plan.data.is_sorted(), "{traffic:?}");
@@ -234,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_flow_follows_from_its_seed() {
-        for traffic in Traffic::SINGLE.into_iter().chain([Traffic::Mixed]) {
+        for traffic in ProgramKind::SINGLE.into_iter().chain([ProgramKind::Mixed]) {
             assert_eq!(plan(traffic, 3).data, plan(traffic, 3).data);
             assert_ne!(plan(traffic, 3).data, plan(traffic, 4).data);
         }
@@ -242,9 +244,9 @@ mod tests {
 
     #[test]
     fn a_file_ends_while_it_is_watched_and_an_upload_does_not() {
-        let file = plan(Traffic::Wget, 1).data;
+        let file = plan(ProgramKind::Wget, 1).data;
         assert!(file[file.len() - 1] < 58_000_000_000, "{:?}", file.last());
-        let upload = plan(Traffic::Bulk, 1).data;
+        let upload = plan(ProgramKind::Bulk, 1).data;
         assert!(upload[upload.len() - 1] > 59_000_000_000);
     }
 }

@@ -1,24 +1,25 @@
-//! An attacker who watches access links and compares what they carry, and how often it is right.
+//! An attacker that watches access links and compares their traffic, and how often it is right.
 //!
 //! In: a [`Scene`] (programs, strategy of the relays, cover, hosts, seconds) and seeds. Out: for
-//! each seed a [`Network`], which is what an observer of all access links records.
+//! each seed a [`ObservedNetwork`]: the record of an observer of all access links.
 //!
 //! ```text
-//! flow    what a program sends            \
-//! cover   when a link's frames leave       +--> network: a Trace for each line and direction
+//! flow    cells that a program sends      \
+//! cover   times of a link's frames         +--> network: a Trace for each line and direction
 //! path    relays that mix, and lines      /
-//! mark    what an active attacker does to frames on their way
-//! capture what was recorded on real links, in place of all these
+//! mark    changes that an active attacker makes to frames
+//! capture records of real links, in place of all these
 //!
-//! score       how much two links look like the ends of one flow, by one Attack: a Matrix
-//! fusion      all attacks together; assignment: each link used once
+//! score       similarity of two links to the ends of one flow, by one Attack: a Matrix
+//! fusion      all attacks together
+//! assignment  best one-to-one pairing of links
 //! members     an attacker without wires: round trips of questions to covered hosts
-//! metrics     how often the attacker is right: Rates
+//! metrics     rates at which the attacker is right: Rates
 //! experiment  chooses an attack on some seeds, and measures it on others
-//! scenarios   the experiments that come with it, and what must hold of them
+//! scenarios   the experiments of this crate, with conditions on their results
 //!
-//! hops        an observer of links whose addresses hop, who links them again
-//! recognise   another attacker: a censor who asks which program some datagrams come from
+//! shifts      an observer that links the old and new addresses of shifting links
+//! recognise   a censor that classifies datagrams by program
 //! ```
 //!
 //! Invariant: no clock, no files, no randomness but the seed's. The same arguments give the same
@@ -33,7 +34,6 @@ mod delay;
 mod experiment;
 mod flow;
 mod fusion;
-pub mod hops;
 mod mark;
 mod matrix;
 mod members;
@@ -44,19 +44,24 @@ mod random;
 pub mod recognise;
 pub mod scenarios;
 pub mod score;
+pub mod shifts;
 mod trace;
 
 pub use assignment::assign;
-pub use cover::{Cover, Leak, QUEUE_MAX};
-pub use delay::Density;
-pub use experiment::{Candidate, Measured, Outcome, Setup, Trained, experiment};
-pub use flow::{FLOW_CELLS_MAX, Plan, Traffic};
-pub use fusion::{Example, Fusion};
-pub use mark::{Code, Mark};
+pub use cover::{CoverSchedule, Leak, QUEUE_MAX};
+pub use delay::DelayDensity;
+pub use experiment::{
+    AttackMeasurement, AttackRanking, AttackResult, ExperimentSetup, TrainedAttacker, experiment,
+};
+pub use flow::{FLOW_CELLS_MAX, FlowTimes, ProgramKind};
+pub use fusion::{Fusion, PairExample};
+pub use mark::{MarkCode, MarkKind};
 pub use matrix::Matrix;
-pub use metrics::{Interval, Judged, Rates, factor, measure};
-pub use network::{Access, Cost, FLOWS_MAX, Network, SECONDS_MAX, SEEDS_MAX, Scene, Wrong};
-pub use path::{Line, MIXES_MAX};
+pub use metrics::{Interval, LabelledScores, SuccessRates, factor, measure};
+pub use network::{
+    AccessTraces, Cost, FLOWS_MAX, ObservedNetwork, SECONDS_MAX, SEEDS_MAX, Scene, SceneError,
+};
+pub use path::{LineDelay, MIXES_MAX};
 pub use random::Draws;
-pub use score::{Attack, Known, View};
-pub use trace::{Frame, Span, Trace};
+pub use score::{AttackMethod, PriorKnowledge, VantagePoint};
+pub use trace::{LineTrace, ObservedFrame, Span};

@@ -1,6 +1,6 @@
 //! Scores of all pairs of links.
 
-/// How much each link looks like the other end of each: row by column.
+/// Similarity of each link with the other end of each link: row by column.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Matrix {
     n: usize,
@@ -8,39 +8,36 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// `n` rows and columns.
     pub fn new(n: usize, mut score: impl FnMut(usize, usize) -> f64) -> Matrix {
         let values = (0..n * n).map(|at| score(at / n, at % n)).collect();
         Matrix { n, values }
     }
 
-    /// Rows.
+    /// Number of rows.
     pub fn len(&self) -> usize {
         self.n
     }
 
-    /// Whether it has no rows.
+    /// True if the matrix has no rows.
     pub fn is_empty(&self) -> bool {
         self.n == 0
     }
 
-    /// One score.
     pub fn at(&self, row: usize, column: usize) -> f64 {
         self.values[row * self.n + column]
     }
 
-    /// The scores of one row.
     pub fn row(&self, row: usize) -> &[f64] {
         &self.values[row * self.n..][..self.n]
     }
 
-    /// The sum of this matrix and another whose rows are columns here.
+    /// Sum of this matrix and the transpose of another.
     pub fn plus_transposed(&self, other: &Matrix) -> Matrix {
         Matrix::new(self.n, |row, column| self.at(row, column) + other.at(column, row))
     }
 
-    /// Each score against the others of its row and column: without their means, and in units of
-    /// their spread. An attacker who watches all links knows these.
+    /// Each score relative to its row and column: without their means, and in units of their
+    /// spread. An attacker that watches all links knows these.
     pub fn standardised(&self) -> Matrix {
         let n = self.n;
         let mean = |of: &dyn Fn(usize) -> f64| (0..n).map(of).sum::<f64>() / n as f64;
@@ -51,20 +48,20 @@ impl Matrix {
         let spread = |of: &dyn Fn(usize) -> f64| mean(&|i| of(i) * of(i)).sqrt();
         let rows: Vec<f64> = (0..n).map(|r| spread(&|c| centred.at(r, c))).collect();
         let columns: Vec<f64> = (0..n).map(|c| spread(&|r| centred.at(r, c))).collect();
-        // Rounding alone is no spread.
+        // A spread from rounding alone counts as none.
         let scale = |r: usize, c: usize| (rows[r] * columns[c]).sqrt();
         let least = 1e-9 * (1.0 + all.abs());
         let score = |r, c| if scale(r, c) > least { centred.at(r, c) / scale(r, c) } else { 0.0 };
         Matrix::new(n, score)
     }
 
-    /// How far each score is above its best rivals, the highest other one of its row and of its
-    /// column. Each link has one other end: a rival that fits well speaks against a pair.
+    /// Distance of each score from its best rivals: the highest other ones of its row and of its
+    /// column. Each link has one other end, so a rival that fits well speaks against a pair.
     pub fn against_rivals(&self) -> Matrix {
-        let rows = (0..self.n).map(|row| Highest::of(self.row(row).iter().copied()));
-        let rows: Vec<Highest> = rows.collect();
-        let column = |column: usize| Highest::of((0..self.n).map(|row| self.at(row, column)));
-        let columns: Vec<Highest> = (0..self.n).map(column).collect();
+        let rows = (0..self.n).map(|row| TopTwo::of(self.row(row).iter().copied()));
+        let rows: Vec<TopTwo> = rows.collect();
+        let column = |column: usize| TopTwo::of((0..self.n).map(|row| self.at(row, column)));
+        let columns: Vec<TopTwo> = (0..self.n).map(column).collect();
         Matrix::new(self.n, |row, column| {
             let rivals = rows[row].without(column) + columns[column].without(row);
             2.0 * self.at(row, column) - rivals
@@ -72,22 +69,22 @@ impl Matrix {
     }
 }
 
-/// The two highest of a row or column of scores.
+/// The two highest scores of a row or column.
 #[derive(Clone, Copy)]
-struct Highest {
+struct TopTwo {
     at: usize,
     first: f64,
     second: f64,
 }
 
-impl Highest {
-    fn of(scores: impl Iterator<Item = f64>) -> Highest {
-        let none = Highest { at: 0, first: f64::MIN, second: f64::MIN };
+impl TopTwo {
+    fn of(scores: impl Iterator<Item = f64>) -> TopTwo {
+        let none = TopTwo { at: 0, first: f64::MIN, second: f64::MIN };
         scores.enumerate().fold(none, |highest, (at, score)| {
             if score > highest.first {
-                Highest { at, first: score, second: highest.first }
+                TopTwo { at, first: score, second: highest.first }
             } else {
-                Highest { second: highest.second.max(score), ..highest }
+                TopTwo { second: highest.second.max(score), ..highest }
             }
         })
     }

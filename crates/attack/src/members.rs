@@ -1,58 +1,58 @@
-//! Members who ask covered hosts for answers, and pair hosts by how long these take.
+//! Members that send questions to covered hosts, and pair hosts by the round trips of the answers.
 //!
-//! The members see no wire and run no relay.
-//! A question waits on the access links of the host for which
-//! it is, behind what the host itself sends and gets, as far as the link's queue lets it. The queue
-//! is the one that nodes have: [`shoal_link::Egress`], drained by [`shoal_link::Schedule`].
+//! The members see no wire and run no relay. On the access links of the asked host, a question
+//! waits behind the host's own traffic, unless the link's queue gives each peer its own turns. The
+//! queue is that of nodes: [`shoal_link::Egress`], drained by [`shoal_link::SlotSchedule`].
 //!
 //! ```text
 //! member --mixes--> down link --> host --> up link --mixes--> member: a round trip
-//! host   --> up link --mixes--> down link --> its partner: what is to be hidden
+//! host   --> up link --mixes--> down link --> its partner: the secret
 //! ```
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use shoal_link::{Egress, EgressConfig, Priority, Schedule};
+use shoal_link::{Egress, EgressConfig, Priority, SlotSchedule};
 use shoal_wire::{CoverKind, CoverTier, SizeClass, Time};
 
-use crate::experiment::{Candidate, Outcome, Setup};
+use crate::experiment::{AttackRanking, AttackResult, ExperimentSetup};
 use crate::matrix::Matrix;
-use crate::metrics::{Judged, factor, measure};
-use crate::network::{Cost, Scene, Wrong};
-use crate::path::Way;
+use crate::metrics::{LabelledScores, factor, measure};
+use crate::network::{Cost, Scene, SceneError};
+use crate::path::CircuitPath;
 use crate::random::Draws;
 use crate::score::{Measure, product};
 
-/// Questions to each host.
+/// Questions per second to each host.
 const ASKED_PER_S: f64 = 8.0;
-/// Members, each of which asks every fourth host.
+/// Number of members; each asks every fourth host.
 const MEMBERS: usize = 4;
 /// Windows over which round trips are averaged, in milliseconds.
 const WINDOWS_MS: [u64; 5] = [250, 500, 1_000, 2_000, 4_000];
-/// Cells that wait of all peers together, or of each: 44 are one run of a file.
+/// Most waiting cells of a link: of all peers together, or of each peer if each has its own turns.
+/// 44 are one run of a file.
 const WAITING_MAX: usize = 44;
-/// A peer that sends nothing for so many rounds of 32 frames loses its turns.
+/// Rounds of 32 frames without a cell after which a peer loses its turns.
 const IDLE_ROUNDS: u32 = 27;
 const FULL: usize = SizeClass::Full.frame_len();
 const S: u64 = 1_000_000_000;
 
-/// How an attack reads round trips: by their ranks or as they are, averaged over a window.
+/// Use of round trips: their ranks or their values, averaged over a window.
 #[derive(Clone, Copy)]
-struct Reading {
+struct RoundTripReading {
     window_ns: u64,
     ranked: bool,
 }
 
 /// A cell on its way over access links.
 #[derive(Clone, Copy)]
-enum What {
-    /// A cell of this pair's flow, from the caller or to it.
+enum ProbeCell {
+    /// Cell of this pair's flow, from the caller or to it.
     Cell {
         pair: usize,
         data: bool,
     },
-    /// Asked at this time.
+    /// Question that was sent at the time `asked`.
     Question {
         host: usize,
         asked: u64,
@@ -63,40 +63,40 @@ enum What {
     },
 }
 
-/// Something that happens at a link.
+/// Event at a link.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+enum AccessEvent {
     Slot(usize),
-    /// A cell comes to be sent.
+    /// A cell arrives to be sent.
     Cell(usize, u32),
 }
 
-struct Link {
+struct CoveredQueue {
     egress: Egress,
-    schedule: Schedule,
+    schedule: SlotSchedule,
 }
 
-/// One network while it is played. Host `2 * pair` calls, the next one answers; the up link of a
-/// host is `2 * host`, its down link the one behind that.
-struct Play<'a> {
+/// Simulation of one network. Host `2 * pair` calls, the next one answers. The up link of a host is
+/// `2 * host`, its down link the one after that.
+struct MemberSimulation<'a> {
     scene: &'a Scene,
-    links: Vec<Link>,
-    cells: Vec<What>,
-    events: BinaryHeap<Reverse<(u64, Event)>>,
-    /// To each host and back from it.
-    ways: Vec<[Way; 2]>,
-    /// Data and the other direction, for each pair.
-    flows: Vec<[Way; 2]>,
-    /// Acknowledgements of each pair: true if data goes to the caller, cells of data that came,
-    /// and cells that one acknowledgement covers.
+    links: Vec<CoveredQueue>,
+    cells: Vec<ProbeCell>,
+    events: BinaryHeap<Reverse<(u64, AccessEvent)>>,
+    /// Paths to each host and back from it.
+    ways: Vec<[CircuitPath; 2]>,
+    /// Paths of data and of the other direction, for each pair.
+    flows: Vec<[CircuitPath; 2]>,
+    /// Acknowledgements of each pair: true if data goes to the caller, data cells that came, and
+    /// data cells per acknowledgement.
     acks: Vec<(bool, usize, usize)>,
-    /// Times of questions and round trips, for each host.
+    /// Times of questions with their round trips, for each host.
     seen: Vec<Vec<(u64, u64)>>,
     draws: Draws,
 }
 
-impl<'a> Play<'a> {
-    fn new(scene: &'a Scene, seed: u64, shared: bool) -> Play<'a> {
+impl<'a> MemberSimulation<'a> {
+    fn new(scene: &'a Scene, seed: u64, shared: bool) -> MemberSimulation<'a> {
         let mut draws = Draws::new(seed, "members", 0);
         let mbit = (scene.cover.per_s() * FULL as f64 * 8.0 / 1e6).round().max(1.0) as u16;
         let tier = CoverTier::new(mbit, CoverKind::Constant);
@@ -106,17 +106,20 @@ impl<'a> Play<'a> {
         let link = |draws: &mut Draws| {
             let mut egress = Egress::new(config);
             egress.set_shares(shared.then_some(IDLE_ROUNDS));
-            Link { egress, schedule: Schedule::new(tier, draws.below(1 << 30) as u64, Time(0)) }
+            CoveredQueue {
+                egress,
+                schedule: SlotSchedule::new(tier, draws.below(1 << 30) as u64, Time(0)),
+            }
         };
         let way = |draws: &mut Draws| {
             let clocks: Vec<u64> =
                 (0..scene.mixes).map(|_| (draws.uniform() * 1e9) as u64).collect();
-            Way::new(scene.strategy, &clocks, scene.line, Draws::of(draws.key()))
+            CircuitPath::new(scene.strategy, &clocks, scene.line, Draws::of(draws.key()))
         };
         let links = (0..2 * hosts).map(|_| link(&mut draws)).collect();
         let ways = (0..hosts).map(|_| [way(&mut draws), way(&mut draws)]).collect();
         let flows = (0..scene.flows).map(|_| [way(&mut draws), way(&mut draws)]).collect();
-        let mut play = Play {
+        let mut play = MemberSimulation {
             scene,
             links,
             cells: Vec::new(),
@@ -140,17 +143,17 @@ impl<'a> Play<'a> {
         self.acks.push((plan.down, 0, plan.acks_every));
         for (data, times) in [(true, plan.data), (false, plan.other)] {
             for at in times {
-                self.come(at, up(sender(pair, plan.down == data)), What::Cell { pair, data });
+                self.come(at, up(sender(pair, plan.down == data)), ProbeCell::Cell { pair, data });
             }
         }
     }
 
-    /// All questions to a host, at times that are a little random.
+    /// Sends all questions to a host, at slightly random times.
     fn ask(&mut self, host: usize) {
         let gap = S as f64 / ASKED_PER_S;
         let mut asked = self.draws.uniform() * gap;
         while asked < f64::from(self.scene.seconds) * 1e9 {
-            let question = What::Question { host, asked: asked as u64 };
+            let question = ProbeCell::Question { host, asked: asked as u64 };
             let number = self.cells.len() as u64;
             let at = self.ways[host][0].pass(asked as u64, number);
             self.come(at, up(host) + 1, question);
@@ -158,14 +161,14 @@ impl<'a> Play<'a> {
         }
     }
 
-    fn come(&mut self, at: u64, link: usize, what: What) {
+    fn come(&mut self, at: u64, link: usize, what: ProbeCell) {
         self.cells.push(what);
-        self.events.push(Reverse((at, Event::Cell(link, self.cells.len() as u32 - 1))));
+        self.events.push(Reverse((at, AccessEvent::Cell(link, self.cells.len() as u32 - 1))));
     }
 
     fn next_slot(&mut self, link: usize) {
         let at = self.links[link].schedule.next().0;
-        self.events.push(Reverse((at, Event::Slot(link))));
+        self.events.push(Reverse((at, AccessEvent::Slot(link))));
     }
 
     fn run(mut self) -> Vec<Vec<(u64, u64)>> {
@@ -175,10 +178,10 @@ impl<'a> Play<'a> {
             && now < until
         {
             match event {
-                Event::Cell(link, number) => {
+                AccessEvent::Cell(link, number) => {
                     frame[..4].copy_from_slice(&number.to_be_bytes());
                     let peer = self.peer(number);
-                    // One that finds no room is lost.
+                    // A cell that finds no room is lost.
                     let _ = self.links[link].egress.push_of(
                         peer,
                         Priority::Data,
@@ -186,7 +189,7 @@ impl<'a> Play<'a> {
                         &frame,
                     );
                 }
-                Event::Slot(link) => {
+                AccessEvent::Slot(link) => {
                     self.links[link].schedule.take(Time(now));
                     for _ in 0..self.links[link].schedule.tier().frames() {
                         if self.links[link].egress.take_turn(&mut frame).is_some() {
@@ -201,11 +204,13 @@ impl<'a> Play<'a> {
         self.seen
     }
 
-    /// The peer whose turns a cell takes.
+    /// The peer whose turns a cell uses.
     fn peer(&self, number: u32) -> u64 {
         match self.cells[number as usize] {
-            What::Cell { .. } => 0,
-            What::Question { host, .. } | What::Answer { host, .. } => 1 + (host % MEMBERS) as u64,
+            ProbeCell::Cell { .. } => 0,
+            ProbeCell::Question { host, .. } | ProbeCell::Answer { host, .. } => {
+                1 + (host % MEMBERS) as u64
+            }
         }
     }
 
@@ -213,25 +218,25 @@ impl<'a> Play<'a> {
         let (host, is_up) = (link / 2, link.is_multiple_of(2));
         let what = self.cells[number as usize];
         match what {
-            What::Cell { pair, data } if is_up => {
+            ProbeCell::Cell { pair, data } if is_up => {
                 let at = self.flows[pair][usize::from(data)].pass(now, number.into());
                 self.come(at, up(host ^ 1) + 1, what);
             }
-            What::Cell { pair, data: true } => {
+            ProbeCell::Cell { pair, data: true } => {
                 let (down, came, every) = &mut self.acks[pair];
                 *came += 1;
                 if *every > 0 && came.is_multiple_of(*every) {
                     let back = up(sender(pair, !*down));
                     let at = self.scene.line.pass(now, &mut self.draws);
-                    self.come(at, back, What::Cell { pair, data: false });
+                    self.come(at, back, ProbeCell::Cell { pair, data: false });
                 }
             }
-            What::Cell { .. } => {}
-            What::Question { host, asked } => {
+            ProbeCell::Cell { .. } => {}
+            ProbeCell::Question { host, asked } => {
                 let at = self.scene.line.pass(now, &mut self.draws);
-                self.come(at, up(host), What::Answer { host, asked });
+                self.come(at, up(host), ProbeCell::Answer { host, asked });
             }
-            What::Answer { host, asked } => {
+            ProbeCell::Answer { host, asked } => {
                 let at = self.ways[host][1].pass(now, number.into());
                 self.seen[host].push((asked, at - asked));
             }
@@ -243,14 +248,15 @@ fn up(host: usize) -> usize {
     2 * host
 }
 
-/// The host of a pair that sends: the one that was called, or its caller.
+/// The sending host of a pair: the called one, or its caller.
 fn sender(pair: usize, called: bool) -> usize {
     2 * pair + usize::from(called)
 }
 
-impl Reading {
-    fn all() -> Vec<Reading> {
-        let of = |ms| [false, true].map(|ranked| Reading { window_ns: ms * 1_000_000, ranked });
+impl RoundTripReading {
+    fn all() -> Vec<RoundTripReading> {
+        let of =
+            |ms| [false, true].map(|ranked| RoundTripReading { window_ns: ms * 1_000_000, ranked });
         WINDOWS_MS.into_iter().flat_map(of).collect()
     }
 
@@ -262,7 +268,7 @@ impl Reading {
         format!("round trips, {}, {} ms", self.measure(), self.window_ns / 1_000_000)
     }
 
-    /// The mean round trip of each window; one without any has the mean of all.
+    /// Mean round trip of each window; a window without any has the mean of all.
     fn series(self, seen: &[(u64, u64)], seconds: u32) -> Vec<f32> {
         let bins = (u64::from(seconds) * S / self.window_ns) as usize;
         let mean = seen.iter().map(|s| s.1 as f64).sum::<f64>() / seen.len().max(1) as f64;
@@ -287,35 +293,39 @@ impl Reading {
     }
 }
 
-/// Chooses how to read round trips on the training networks, and measures it on the others.
+/// Chooses the use of round trips on the training networks, and measures it on the others.
 ///
 /// # Errors
 /// A bound of the scene or of the seeds is broken; nothing was computed.
-pub(crate) fn experiment(setup: &Setup, shared: bool) -> Result<Outcome, Wrong> {
+pub(crate) fn experiment(
+    setup: &ExperimentSetup,
+    shared: bool,
+) -> Result<AttackResult, SceneError> {
     let (scene, seconds) = (&setup.scene, setup.scene.seconds);
-    let play = |seed| Play::new(scene, seed, shared).run();
+    let play = |seed| MemberSimulation::new(scene, seed, shared).run();
     let learnt: Vec<_> = setup.training.clone().map(play).collect();
-    let judge = |reading: Reading| {
+    let judge = |reading: RoundTripReading| {
         let all: Vec<Matrix> = learnt.iter().map(|seen| reading.scores(seen, seconds)).collect();
-        let judged: Vec<Judged> = all.iter().map(|m| (m, paired(m))).collect();
+        let judged: Vec<LabelledScores> = all.iter().map(|m| (m, paired(m))).collect();
         let odds = factor(&judged);
         let rates = measure(&judged, odds, 0);
         let (auc, top1) = (rates.auc.value, rates.top1.value);
-        (Candidate { attack: reading.name(), auc, top1 }, reading, odds)
+        (AttackRanking { attack: reading.name(), auc, top1 }, reading, odds)
     };
-    let mut best: Vec<_> = Reading::all().into_iter().map(judge).collect();
+    let mut best: Vec<_> = RoundTripReading::all().into_iter().map(judge).collect();
     best.sort_by(|(a, ..), (b, ..)| (b.auc + b.top1).total_cmp(&(a.auc + a.top1)));
     let (_, reading, odds) = best[0];
     let seen: Vec<_> = setup.seeds.clone().map(play).collect();
     let all: Vec<Matrix> = seen.iter().map(|seen| reading.scores(seen, seconds)).collect();
     let seed = setup.seeds.start;
     let mut draws = Draws::new(seed, "shuffled", 0);
-    let judged: Vec<Judged> = all.iter().map(|m| (m, paired(m))).collect();
-    let shuffled: Vec<Judged> = all.iter().map(|m| (m, draws.permutation(m.len()))).collect();
+    let judged: Vec<LabelledScores> = all.iter().map(|m| (m, paired(m))).collect();
+    let shuffled: Vec<LabelledScores> =
+        all.iter().map(|m| (m, draws.permutation(m.len()))).collect();
     let took: Vec<f64> = seen.iter().flatten().flatten().map(|s| s.1 as f64 / 1e6).collect();
     let lines_ms = 2.0 * scene.lines_ns() as f64 / 1e6;
     let mean_ms = took.iter().sum::<f64>() / took.len().max(1) as f64;
-    Ok(Outcome {
+    Ok(AttackResult {
         attack: reading.name(),
         candidates: best.into_iter().map(|(candidate, ..)| candidate).collect(),
         rates: measure(&judged, odds, seed),
@@ -336,42 +346,44 @@ fn paired(matrix: &Matrix) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cover::{Cover, Leak};
-    use crate::flow::Traffic;
-    use crate::path::Line;
-    use crate::score::View;
-    use shoal_wire::Strategy;
+    use crate::cover::{CoverSchedule, Leak};
+    use crate::flow::ProgramKind;
+    use crate::path::LineDelay;
+    use crate::score::VantagePoint;
+    use shoal_wire::MixStrategy;
 
-    fn found(traffic: Traffic, shared: bool) -> f64 {
+    fn found(traffic: ProgramKind, shared: bool) -> f64 {
         let scene = Scene {
             traffic,
             cross: None,
-            strategy: Strategy::Pass,
+            strategy: MixStrategy::Pass,
             mixes: 3,
-            line: Line::default(),
-            cover: Cover::Constant { per_s: 174.0 },
-            core: Cover::None,
+            line: LineDelay::default(),
+            cover: CoverSchedule::Constant { per_s: 174.0 },
+            core: CoverSchedule::None,
             leak: Leak::None,
             flows: 8,
             seconds: 40,
         };
-        let view = View::Members;
-        let setup = Setup { scene, mark: None, view, training: 0..3, seeds: 100..106 };
+        let view = VantagePoint::Members;
+        let setup = ExperimentSetup { scene, mark: None, view, training: 0..3, seeds: 100..106 };
         experiment(&setup, shared).unwrap().rates.auc.value
     }
 
     #[test]
     fn one_line_for_all_peers_shows_who_speaks_with_whom() {
-        for (traffic, least) in [(Traffic::Web, 0.9), (Traffic::Video, 0.9), (Traffic::Wget, 0.8)] {
+        for (traffic, least) in
+            [(ProgramKind::Web, 0.9), (ProgramKind::Video, 0.9), (ProgramKind::Wget, 0.8)]
+        {
             let area = found(traffic, false);
             assert!(area > least, "{traffic}: {area}");
         }
     }
 
-    /// 48 pairs: a guess has a standard error of 0.04.
+    /// With 48 pairs, a guess has a standard error of 0.04.
     #[test]
-    fn turns_of_each_peer_hide_it() {
-        for traffic in [Traffic::Web, Traffic::Video, Traffic::Wget, Traffic::Ssh] {
+    fn turns_for_each_peer_hide_who_speaks_with_whom() {
+        for traffic in [ProgramKind::Web, ProgramKind::Video, ProgramKind::Wget, ProgramKind::Ssh] {
             let area = found(traffic, true);
             assert!((0.36..0.64).contains(&area), "{traffic}: {area}");
         }

@@ -1,4 +1,4 @@
-//! How often an attacker is right.
+//! Rates at which an attacker is right.
 
 use serde::Serialize;
 
@@ -6,66 +6,66 @@ use crate::assignment::assign;
 use crate::matrix::Matrix;
 use crate::random::Draws;
 
-/// Networks and pairs are drawn again so many times for an interval.
+/// Number of resamples of networks and pairs for an interval.
 const RESAMPLES: usize = 400;
 /// Points of a curve.
 const CURVE: usize = 40;
 /// Factors that are tried between scores and the logarithm of odds.
 const FACTORS: [f64; 12] = [0.0, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0];
 
-/// A figure and the middle 95% of what it is when networks, and pairs in each, are drawn again.
+/// A figure with its bootstrap interval: the middle 95% over resampled networks and pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Interval {
-    /// The figure.
     pub value: f64,
-    /// The lower end.
+    /// Lower end of the interval.
     pub low: f64,
-    /// The upper end.
+    /// Upper end of the interval.
     pub high: f64,
 }
 
-/// How often an attacker is right, over networks.
+/// Rates at which an attacker is right, over networks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Rates {
-    /// True pairs.
+pub struct SuccessRates {
+    /// Number of true pairs.
     pub pairs: usize,
-    /// Wrong pairs that they are compared with.
+    /// Number of wrong pairs to compare with.
     pub wrong: usize,
-    /// Area under the curve: how often a true pair has a higher score than a wrong one.
+    /// Area under the ROC curve: share of comparisons in which a true pair scores above a wrong
+    /// one.
     pub auc: Interval,
-    /// How often the true one has the highest score of all that a link could be paired with.
+    /// Share of links whose true partner has the highest score of all candidates.
     pub top1: Interval,
-    /// The same for who guesses.
+    /// Rate of `top1` for a guess.
     pub guess: f64,
-    /// Of the pairs of the best one-to-one assignment, so many are true.
+    /// Share of true pairs in the best one-to-one assignment.
     pub assigned: f64,
-    /// log2 N less the entropy of the attacker's posterior, in the mean over links: what it
-    /// believes to have learnt.
+    /// Bits of information that the attacker believes to have gained per link: log2 N less the
+    /// entropy of its posterior, as a mean.
     pub bits: f64,
-    /// True pairs found at a threshold that one wrong pair in 100 passes.
+    /// Share of true pairs above the threshold that one wrong pair in 100 passes.
     pub at_1_in_100: Interval,
-    /// The same for one in 1,000.
+    /// Share of true pairs above the threshold that one wrong pair in 1,000 passes.
     pub at_1_in_1000: Interval,
-    /// Wrong and true pairs, as shares, that pass thresholds: the whole curve.
+    /// ROC curve: shares of wrong and of true pairs that pass each threshold.
     pub curve: Vec<(f64, f64)>,
 }
 
-/// Scores of one network, and the column that is true for each row.
-pub type Judged<'a> = (&'a Matrix, Vec<usize>);
+/// Scores of one network, and the true column of each row.
+pub type LabelledScores<'a> = (&'a Matrix, Vec<usize>);
 
-/// One true pair: how it stands against wrong ones.
-struct Standing {
+/// Comparison of one true pair with wrong ones.
+struct PairRanking {
     /// Share of wrong pairs with a lower score.
     above: f64,
-    /// 1 if it is the highest of its row; a share if others are equal.
+    /// 1 if the pair has the highest score of its row; 1 / n if n scores are equally high.
     first: f64,
     at_1_in_100: f64,
     at_1_in_1000: f64,
 }
 
-/// Measures scores. `factor` makes the logarithm of odds of them (see [`factor`]); `seed` is for
+/// Measures scores. `factor` converts them to the logarithm of odds (see [`factor`]); `seed` is for
 /// the intervals.
-pub fn measure(networks: &[Judged], factor: f64, seed: u64) -> Rates {
+pub fn measure(networks: &[LabelledScores], factor: f64, seed: u64) -> SuccessRates {
     let mut wrong: Vec<f64> = networks.iter().flat_map(wrong_scores).collect();
     wrong.sort_unstable_by(f64::total_cmp);
     let threshold = |share: f64| {
@@ -79,14 +79,14 @@ pub fn measure(networks: &[Judged], factor: f64, seed: u64) -> Rates {
         let equal = wrong[below..].partition_point(|w| *w <= score);
         let better = matrix.row(row).iter().filter(|s| **s > score).count();
         let same = matrix.row(row).iter().filter(|s| **s == score).count().max(1);
-        Standing {
+        PairRanking {
             above: (below as f64 + equal as f64 / 2.0) / wrong.len().max(1) as f64,
             first: if better == 0 { 1.0 / same as f64 } else { 0.0 },
             at_1_in_100: f64::from(u8::from(score > t100)),
             at_1_in_1000: f64::from(u8::from(score > t1000)),
         }
     };
-    let standings: Vec<Vec<Standing>> = networks
+    let standings: Vec<Vec<PairRanking>> = networks
         .iter()
         .map(|(matrix, truth)| {
             truth.iter().enumerate().map(|(row, column)| standing(matrix, row, *column)).collect()
@@ -94,7 +94,7 @@ pub fn measure(networks: &[Judged], factor: f64, seed: u64) -> Rates {
         .collect();
     let [auc, top1, at_1_in_100, at_1_in_1000] = intervals(&standings, seed);
     let each = networks.iter().map(|(m, _)| m.len()).sum::<usize>() as f64;
-    Rates {
+    SuccessRates {
         pairs: standings.iter().map(Vec::len).sum(),
         wrong: wrong.len(),
         auc,
@@ -108,16 +108,16 @@ pub fn measure(networks: &[Judged], factor: f64, seed: u64) -> Rates {
     }
 }
 
-fn wrong_scores(network: &Judged) -> Vec<f64> {
+fn wrong_scores(network: &LabelledScores) -> Vec<f64> {
     let (matrix, truth) = network;
     let row = |row: usize| (0..matrix.len()).filter(move |c| *c != truth[row]);
     (0..matrix.len()).flat_map(|r| row(r).map(move |c| matrix.at(r, c))).collect()
 }
 
 /// Means over pairs, with intervals: networks are drawn with replacement, and pairs in each.
-fn intervals(standings: &[Vec<Standing>], seed: u64) -> [Interval; 4] {
-    let of = |s: &Standing| [s.above, s.first, s.at_1_in_100, s.at_1_in_1000];
-    let mean = |drawn: &mut dyn Iterator<Item = &Standing>| {
+fn intervals(standings: &[Vec<PairRanking>], seed: u64) -> [Interval; 4] {
+    let of = |s: &PairRanking| [s.above, s.first, s.at_1_in_100, s.at_1_in_1000];
+    let mean = |drawn: &mut dyn Iterator<Item = &PairRanking>| {
         let (mut sums, mut n) = ([0.0; 4], 0.0_f64);
         for standing in drawn {
             of(standing).iter().zip(&mut sums).for_each(|(x, sum)| *sum += x);
@@ -144,13 +144,13 @@ fn intervals(standings: &[Vec<Standing>], seed: u64) -> [Interval; 4] {
     })
 }
 
-/// Right pairs of the best assignment.
-fn assigned(network: &Judged) -> f64 {
+/// Number of right pairs in the best assignment.
+fn assigned(network: &LabelledScores) -> f64 {
     let (matrix, truth) = network;
     assign(matrix).iter().zip(truth).filter(|(found, is)| found == is).count() as f64
 }
 
-/// The posterior of a row: exponentials of scores, together 1.
+/// Posterior of a row: exponentials of scores, normalised to the sum 1.
 fn posterior(row: &[f64], factor: f64) -> Vec<f64> {
     let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let odds: Vec<f64> = row.iter().map(|score| (factor * (score - most)).exp()).collect();
@@ -158,22 +158,22 @@ fn posterior(row: &[f64], factor: f64) -> Vec<f64> {
     odds.into_iter().map(|odds| odds / sum).collect()
 }
 
-fn bits(networks: &[Judged], factor: f64) -> f64 {
+fn bits(networks: &[LabelledScores], factor: f64) -> f64 {
     let gained = |row: &[f64]| {
         let entropy = |p: &f64| if *p > 0.0 { -p * p.log2() } else { 0.0 };
         (row.len() as f64).log2() - posterior(row, factor).iter().map(entropy).sum::<f64>()
     };
     let rows = || networks.iter().flat_map(|(m, _)| (0..m.len()).map(|r| m.row(r)));
-    // Rounding may bring it below zero.
+    // Rounding may yield a value below zero.
     (rows().map(gained).sum::<f64>() / rows().count().max(1) as f64).max(0.0)
 }
 
-/// The factor between scores and the logarithm of odds under which the true pairs of these
-/// networks are most probable. To be found on other networks than those that are measured.
-pub fn factor(networks: &[Judged]) -> f64 {
+/// Factor between scores and the logarithm of odds that makes the true pairs of these networks most
+/// probable. Must be found on other networks than the measured ones.
+pub fn factor(networks: &[LabelledScores]) -> f64 {
     let fit = |factor: f64| -> f64 {
         let row = |m: &Matrix, r: usize, c: usize| posterior(m.row(r), factor)[c].max(1e-300).ln();
-        let network = |(m, truth): &Judged| -> f64 {
+        let network = |(m, truth): &LabelledScores| -> f64 {
             truth.iter().enumerate().map(|(r, c)| row(m, r, *c)).sum()
         };
         networks.iter().map(network).sum()
@@ -181,8 +181,8 @@ pub fn factor(networks: &[Judged]) -> f64 {
     FACTORS.into_iter().max_by(|a, b| fit(*a).total_cmp(&fit(*b))).unwrap_or(0.0)
 }
 
-fn curve(wrong: &[f64], networks: &[Judged]) -> Vec<(f64, f64)> {
-    let scores = |(matrix, truth): &Judged| -> Vec<f64> {
+fn curve(wrong: &[f64], networks: &[LabelledScores]) -> Vec<(f64, f64)> {
+    let scores = |(matrix, truth): &LabelledScores| -> Vec<f64> {
         truth.iter().enumerate().map(|(row, column)| matrix.at(row, *column)).collect()
     };
     let mut right: Vec<f64> = networks.iter().flat_map(scores).collect();
@@ -191,7 +191,7 @@ fn curve(wrong: &[f64], networks: &[Judged]) -> Vec<(f64, f64)> {
         (sorted.len() - sorted.partition_point(|s| *s <= from)) as f64 / sorted.len().max(1) as f64
     };
     let point = |i: usize| {
-        // Dense where few wrong pairs pass.
+        // More points where few wrong pairs pass.
         let passing = (i as f64 / CURVE as f64).powi(3);
         let at = (passing * wrong.len() as f64) as usize;
         let threshold = wrong.len().checked_sub(at + 1).map_or(f64::NEG_INFINITY, |at| wrong[at]);

@@ -9,7 +9,7 @@ const STEPS: f64 = (1u64 << 53) as f64;
 pub struct Draws(Rng);
 
 impl Draws {
-    /// The sequence of a seed for one use. Sequences of different uses have nothing in common.
+    /// The sequence of a seed for one use. Sequences of different uses are independent.
     pub fn new(seed: u64, label: &str, number: u64) -> Draws {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&seed.to_le_bytes());
@@ -21,12 +21,12 @@ impl Draws {
         Draws(Rng::new(key))
     }
 
-    /// A key that nothing else has.
+    /// A new key.
     pub fn key(&mut self) -> [u8; 32] {
         self.0.array()
     }
 
-    /// Strictly between 0 and 1, so that its logarithm is finite.
+    /// Uniform strictly between 0 and 1, so that its logarithm is finite.
     pub fn uniform(&mut self) -> f64 {
         ((self.0.u64() >> 11) as f64 + 0.5) / STEPS
     }
@@ -46,14 +46,14 @@ impl Draws {
         -mean * self.uniform().ln()
     }
 
-    /// Lognormal: the median, and how many times as much one standard deviation is. The sum of
-    /// twelve uniform numbers stands in for a normal one.
+    /// Lognormal with this median; one standard deviation multiplies by `factor`. The sum of twelve
+    /// uniform numbers stands in for a normal one.
     pub fn lognormal(&mut self, median: f64, factor: f64) -> f64 {
         let normal: f64 = (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0;
         median * factor.powf(normal)
     }
 
-    /// True in so many of all cases.
+    /// True with probability `of`.
     pub fn chance(&mut self, of: f64) -> bool {
         self.uniform() < of
     }

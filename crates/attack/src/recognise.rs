@@ -1,14 +1,13 @@
-//! A censor's view: which program do these datagrams come from?
+//! A censor, which classifies datagrams by the program that sent them.
 //!
 //! ```text
-//! Conversation   what passed between two addresses, from a capture
+//! Conversation   datagrams between two addresses, from a capture
 //! features       numbers about some datagrams in a row: lengths, bytes, times, directions, headers
 //! forest         a classifier of such numbers
 //! recognise      how often it is right about captures that it did not learn from
 //! ```
 //!
-//! Addresses and numbers of ports are no features: they tell nothing about a program on another
-//! network.
+//! Addresses and port numbers are no features: they say nothing about a program on another network.
 
 mod features;
 mod forest;
@@ -17,33 +16,34 @@ use core::fmt;
 
 use serde::Serialize;
 
-use crate::capture::{self, Malformed};
+use crate::capture::{self, PcapError};
 use crate::random::Draws;
-pub use features::{Group, NAMES};
-use forest::{Example, Forest};
+pub use features::{FeatureGroup, NAMES};
+use forest::{Forest, LabelledExcerpt};
 
-/// Datagrams of an excerpt, unless said otherwise.
+/// Default number of datagrams in an excerpt.
 pub const DATAGRAMS: usize = 32;
-/// Fewer datagrams than this say nothing of times.
+/// Fewest datagrams of an excerpt: fewer say nothing about times.
 const DATAGRAMS_MIN: usize = 3;
-/// Excerpts of a capture.
+/// Maximum number of excerpts of a capture.
 const EXCERPTS: usize = 4;
-/// Captures are divided into so many parts; each is judged by what the others taught.
+/// Folds of the cross-validation: each is judged by a forest that learnt from the others.
 const FOLDS: usize = 5;
-/// Most captures, and most programs.
+/// Maximum number of captures.
 pub const CAPTURES_MAX: usize = 10_000;
+/// Maximum number of programs.
 const PROGRAMS_MAX: usize = 50;
-/// The quantile of a normal law that bounds its middle 95%.
+/// Quantile of the normal distribution that bounds its middle 95%.
 const Z: f64 = 1.96;
 
 /// A datagram, as a censor sees it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Seen {
+pub struct ObservedDatagram {
     at_ns: u64,
-    /// From who spoke first.
+    /// True if it comes from the end that sent first.
     up: bool,
     len: usize,
-    /// The first bytes of its payload.
+    /// First bytes of the payload.
     head: Vec<u8>,
     ecn: u8,
     whole: bool,
@@ -53,16 +53,16 @@ pub struct Seen {
 
 /// The datagrams between two addresses.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Conversation(Vec<Seen>);
+pub struct Conversation(Vec<ObservedDatagram>);
 
 impl Conversation {
-    /// The longest one of a pcap file.
+    /// The longest conversation of a pcap file.
     ///
     /// # Errors
-    /// [`Malformed`].
-    pub fn read(file: &[u8]) -> Result<Conversation, Malformed> {
+    /// [`PcapError`].
+    pub fn read(file: &[u8]) -> Result<Conversation, PcapError> {
         let all = capture::datagrams(file)?;
-        let pair = |d: &capture::Datagram<'_>| (d.from.0.min(d.to.0), d.from.0.max(d.to.0));
+        let pair = |d: &capture::RecordedDatagram<'_>| (d.from.0.min(d.to.0), d.from.0.max(d.to.0));
         let mut pairs: Vec<_> = all.iter().map(pair).collect();
         pairs.sort_unstable();
         let longest = pairs.chunk_by(|a, b| a == b).max_by_key(|same| same.len());
@@ -72,9 +72,9 @@ impl Conversation {
         let mut own: Vec<_> = all.iter().filter(|d| pair(d) == longest).collect();
         own.sort_by_key(|d| d.at_ns);
         let first = own[0].from.0;
-        let seen = |d: &&capture::Datagram<'_>| {
+        let seen = |d: &&capture::RecordedDatagram<'_>| {
             let up = d.from.0 == first;
-            Seen {
+            ObservedDatagram {
                 at_ns: d.at_ns,
                 up,
                 len: d.len,
@@ -88,18 +88,18 @@ impl Conversation {
         Ok(Conversation(own.iter().map(seen).collect()))
     }
 
-    /// How many datagrams it has.
+    /// Number of datagrams.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether it has none.
+    /// True if there are no datagrams.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Features of excerpts of so many datagrams, the first one from the beginning on; one excerpt
-    /// where there are fewer, and none where there are hardly any.
+    /// Features of excerpts of `datagrams` datagrams each, the first one from the beginning. A
+    /// shorter conversation gives one excerpt, or none if it has hardly any datagrams.
     pub fn excerpts(&self, datagrams: usize) -> Vec<Vec<f64>> {
         let len = datagrams.min(self.0.len());
         if len < DATAGRAMS_MIN {
@@ -113,22 +113,21 @@ impl Conversation {
 
 /// A capture of one program.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sample {
-    /// The program.
+pub struct ProgramCapture {
     pub program: String,
-    /// What it did.
+    /// Activity of the program.
     pub activity: String,
     /// Features of excerpts, as [`Conversation::excerpts`] makes them.
     pub excerpts: Vec<Vec<f64>>,
 }
 
-/// Why nothing can be learnt. Nothing was computed.
+/// Reason why nothing can be learnt. Nothing was computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
-    /// One program alone, or too many.
+pub enum TrainingError {
+    /// Only one program, or too many.
     #[error("expected captures of 2 to {PROGRAMS_MAX} programs")]
     Programs,
-    /// What is learnt from a capture says nothing about that capture.
+    /// Too few captures to judge each by a forest that did not learn from it, or too many in all.
     #[error("expected 2 captures of each program at least, and {CAPTURES_MAX} in all at most")]
     Captures,
     /// Features of another version.
@@ -136,25 +135,25 @@ pub enum Unfit {
     Features,
 }
 
-/// A share of captures that were judged, and an interval around it.
+/// A share of the judged captures, with an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Share {
-    /// The share of excerpts.
+pub struct AccuracyShare {
+    /// Share of excerpts.
     pub value: f64,
     /// Lower end of the interval.
     pub low: f64,
-    /// Its upper end.
+    /// Upper end of the interval.
     pub high: f64,
 }
 
-impl Share {
-    /// By Wilson's formula. Captures count, not their excerpts: these are much alike.
-    fn new(value: f64, captures: usize) -> Share {
+impl AccuracyShare {
+    /// Wilson's interval. Captures count, not their excerpts, which are much alike.
+    fn new(value: f64, captures: usize) -> AccuracyShare {
         let n = captures.max(1) as f64;
         let middle = value + Z * Z / (2.0 * n);
         let half = Z * (value * (1.0 - value) / n + Z * Z / (4.0 * n * n)).max(0.0).sqrt();
         let scale = 1.0 + Z * Z / n;
-        Share {
+        AccuracyShare {
             value,
             low: ((middle - half) / scale).max(0.0),
             high: ((middle + half) / scale).min(1.0),
@@ -162,72 +161,71 @@ impl Share {
     }
 }
 
-impl fmt::Display for Share {
+impl fmt::Display for AccuracyShare {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.3} ({:.3} to {:.3})", self.value, self.low, self.high)
     }
 }
 
-/// How well programs are told apart.
+/// Results of the classification of programs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Recognised {
-    /// The programs, in the order of their names.
+pub struct ClassificationReport {
+    /// Programs in the order of their names.
     pub programs: Vec<String>,
-    /// Captures of each.
+    /// Number of captures of each.
     pub captures: Vec<usize>,
-    /// Excerpts of each program (row) that were taken for each (column).
+    /// Excerpts of each program (row) that were classified as each program (column).
     pub confusion: Vec<Vec<usize>>,
-    /// Excerpts that were taken for their own program: the mean over programs.
-    pub accuracy: Share,
-    /// The same for who guesses.
+    /// Share of excerpts classified as their own program: the mean over programs.
+    pub accuracy: AccuracyShare,
+    /// Accuracy of a guess.
     pub guess: f64,
-    /// By program: the share of its excerpts that were taken for it.
-    pub found: Vec<Share>,
-    /// By program: the share of the excerpts of others that were taken for it.
-    pub alarms: Vec<Share>,
-    /// By program and activity: the share of these excerpts that were taken for the program.
-    pub activities: Vec<(String, String, Share)>,
-    /// Negative control: the accuracy when captures got the programs of others.
+    /// By program: share of its excerpts that were classified as it.
+    pub found: Vec<AccuracyShare>,
+    /// By program: share of other programs' excerpts that were classified as it.
+    pub alarms: Vec<AccuracyShare>,
+    /// By program and activity: share of these excerpts that were classified as the program.
+    pub activities: Vec<(String, String, AccuracyShare)>,
+    /// Negative control: accuracy with shuffled labels of captures.
     pub shuffled: f64,
-    /// What each group of features is worth.
-    pub groups: Vec<Worth>,
-    /// Each feature's part of what the forest told classes apart by, together 1; the largest first.
+    /// Contribution of each group of features.
+    pub groups: Vec<FeatureGroupScore>,
+    /// Contribution of each feature to the forest's splits, normalised to the sum 1; largest first.
     pub features: Vec<(String, f64)>,
 }
 
-/// What a group of features is worth.
+/// Contribution of a group of features.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Worth {
-    /// The group.
-    pub group: Group,
+pub struct FeatureGroupScore {
+    pub group: FeatureGroup,
     /// Accuracy with this group alone.
     pub alone: f64,
     /// Accuracy with all other groups.
     pub without: f64,
-    /// By program: found with this group alone.
+    /// By program: `found` with this group alone.
     pub found_alone: Vec<f64>,
-    /// By program: found with all other groups.
+    /// By program: `found` with all other groups.
     pub found_without: Vec<f64>,
 }
 
-/// Tells programs apart, each capture by what other captures taught.
+/// Classifies each capture by a forest that learnt from other captures.
 ///
 /// # Errors
-/// [`Unfit`].
-pub fn recognise(samples: &[Sample]) -> Result<Recognised, Unfit> {
+/// [`TrainingError`].
+pub fn recognise(samples: &[ProgramCapture]) -> Result<ClassificationReport, TrainingError> {
     let all: Vec<usize> = (0..NAMES.len()).collect();
-    let study = Study::new(samples)?;
+    let study = CrossValidation::new(samples)?;
     let judged = study.judge(&all, &study.classes);
     let mut draws = Draws::new(0, "recognise", 0);
     let order = draws.permutation(samples.len());
     let strangers: Vec<usize> = order.iter().map(|at| study.classes[*at]).collect();
-    let of = |group: Group, within: bool| -> Vec<usize> {
+    let of = |group: FeatureGroup, within: bool| -> Vec<usize> {
         all.iter().copied().filter(|at| (NAMES[*at].0 == group) == within).collect()
     };
-    let worth = |group: Group| {
+    let worth = |group: FeatureGroup| {
         let alone = study.judge(&of(group, true), &study.classes);
         let without = study.judge(&of(group, false), &study.classes);
-        Worth {
+        FeatureGroupScore {
             group,
             alone: alone.accuracy(),
             without: without.accuracy(),
@@ -241,53 +239,54 @@ pub fn recognise(samples: &[Sample]) -> Result<Recognised, Unfit> {
         .map(|((_, name), gain)| ((*name).to_owned(), *gain))
         .collect();
     features.sort_by(|a, b| b.1.total_cmp(&a.1));
-    Ok(Recognised {
+    Ok(ClassificationReport {
         captures: study.captures(),
-        accuracy: Share::new(judged.accuracy(), samples.len()),
+        accuracy: AccuracyShare::new(judged.accuracy(), samples.len()),
         guess: 1.0 / study.programs.len() as f64,
-        found: study.each(|class, own| Share::new(judged.found(class), own)),
-        alarms: study.each(|class, own| Share::new(judged.alarms(class), samples.len() - own)),
+        found: study.each(|class, own| AccuracyShare::new(judged.found(class), own)),
+        alarms: study
+            .each(|class, own| AccuracyShare::new(judged.alarms(class), samples.len() - own)),
         activities: study.activities(&judged),
         shuffled: study.judge(&all, &strangers).accuracy(),
-        groups: Group::ALL.into_iter().map(worth).collect(),
+        groups: FeatureGroup::ALL.into_iter().map(worth).collect(),
         features,
         confusion: judged.confusion,
         programs: study.programs,
     })
 }
 
-/// Captures, and what they are of.
-struct Study<'a> {
-    samples: &'a [Sample],
+/// Captures with their programs.
+struct CrossValidation<'a> {
+    samples: &'a [ProgramCapture],
     programs: Vec<String>,
-    /// By capture: the place of its program.
+    /// Index of its program, by capture.
     classes: Vec<usize>,
-    /// By capture: the part in which it is judged.
+    /// Fold in which it is judged, by capture.
     folds: Vec<usize>,
 }
 
-/// What became of excerpts.
+/// Results over excerpts.
 struct Verdicts {
     confusion: Vec<Vec<usize>>,
-    /// By capture: its excerpts, and those that were taken for their program.
+    /// By capture: number of excerpts, and of those classified rightly.
     right: Vec<(usize, usize)>,
-    /// By feature.
+    /// Gain of each feature.
     gains: Vec<f64>,
 }
 
-impl<'a> Study<'a> {
-    fn new(samples: &'a [Sample]) -> Result<Study<'a>, Unfit> {
+impl<'a> CrossValidation<'a> {
+    fn new(samples: &'a [ProgramCapture]) -> Result<CrossValidation<'a>, TrainingError> {
         let mut programs: Vec<String> = samples.iter().map(|s| s.program.clone()).collect();
         programs.sort_unstable();
         programs.dedup();
         if !(2..=PROGRAMS_MAX).contains(&programs.len()) {
-            return Err(Unfit::Programs);
+            return Err(TrainingError::Programs);
         }
         let fits = |excerpt: &Vec<f64>| excerpt.len() == NAMES.len();
         if !samples.iter().flat_map(|sample| &sample.excerpts).all(fits) {
-            return Err(Unfit::Features);
+            return Err(TrainingError::Features);
         }
-        let class = |s: &Sample| programs.partition_point(|program| *program < s.program);
+        let class = |s: &ProgramCapture| programs.partition_point(|program| *program < s.program);
         let classes: Vec<usize> = samples.iter().map(class).collect();
         let mut seen = vec![0; programs.len()];
         let fold = |class: &usize| {
@@ -296,23 +295,23 @@ impl<'a> Study<'a> {
         };
         let folds = classes.iter().map(fold).collect();
         if seen.iter().any(|captures| *captures < 2) || samples.len() > CAPTURES_MAX {
-            return Err(Unfit::Captures);
+            return Err(TrainingError::Captures);
         }
-        Ok(Study { samples, programs, classes, folds })
+        Ok(CrossValidation { samples, programs, classes, folds })
     }
 
     fn captures(&self) -> Vec<usize> {
         self.each(|_, own| own)
     }
 
-    /// A value of each program and the number of its captures.
+    /// A value for each program, from its index and the number of its captures.
     fn each<T>(&self, of: impl Fn(usize, usize) -> T) -> Vec<T> {
         let own = |class: usize| self.classes.iter().filter(|c| **c == class).count();
         (0..self.programs.len()).map(|class| of(class, own(class))).collect()
     }
 
-    /// Judges all captures by some of the features. `taught` is what is said of each while it
-    /// teaches, and what it is measured by.
+    /// Judges all captures by some of the features. `taught` has the label of each capture, for
+    /// training and for the comparison.
     fn judge(&self, features: &[usize], taught: &[usize]) -> Verdicts {
         let classes = self.programs.len();
         let mut verdicts = Verdicts {
@@ -322,12 +321,15 @@ impl<'a> Study<'a> {
         };
         for fold in 0..FOLDS {
             let numbered = || self.samples.iter().enumerate();
-            let example = |(capture, sample): (usize, &'a Sample)| {
-                let of =
-                    move |values: &'a Vec<f64>| Example { class: taught[capture], capture, values };
+            let example = |(capture, sample): (usize, &'a ProgramCapture)| {
+                let of = move |values: &'a Vec<f64>| LabelledExcerpt {
+                    class: taught[capture],
+                    capture,
+                    values,
+                };
                 sample.excerpts.iter().map(of)
             };
-            let lessons: Vec<Example<'_>> =
+            let lessons: Vec<LabelledExcerpt<'_>> =
                 numbered().filter(|(i, _)| self.folds[*i] != fold).flat_map(example).collect();
             let forest = Forest::grow(&lessons, classes, features, fold as u64);
             verdicts
@@ -347,18 +349,18 @@ impl<'a> Study<'a> {
         verdicts
     }
 
-    fn activities(&self, verdicts: &Verdicts) -> Vec<(String, String, Share)> {
+    fn activities(&self, verdicts: &Verdicts) -> Vec<(String, String, AccuracyShare)> {
         let mut all: Vec<(&str, &str)> =
             self.samples.iter().map(|s| (s.program.as_str(), s.activity.as_str())).collect();
         all.sort_unstable();
         all.dedup();
         let share = |(program, activity): (&str, &str)| {
-            let is = |s: &Sample| s.program == program && s.activity == activity;
+            let is = |s: &ProgramCapture| s.program == program && s.activity == activity;
             let own = self.samples.iter().zip(&verdicts.right).filter(|(s, _)| is(s));
             let own: Vec<(usize, usize)> = own.map(|(_, right)| *right).collect();
             let sums = own.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
             let value = sums.1 as f64 / sums.0.max(1) as f64;
-            (program.to_owned(), activity.to_owned(), Share::new(value, own.len()))
+            (program.to_owned(), activity.to_owned(), AccuracyShare::new(value, own.len()))
         };
         all.into_iter().map(share).collect()
     }

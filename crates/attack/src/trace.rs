@@ -1,41 +1,39 @@
-//! What an observer of a line records.
+//! Record of an observer of a line.
 
 use shoal_wire::{SizeClass, Time};
 
 /// One frame as an observer sees it: everything else about it looks random.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Frame {
-    /// When it passed, on the observer's clock.
+pub struct ObservedFrame {
+    /// Time at which it passed, on the observer's clock.
     pub at: Time,
-    /// How long it is.
     pub class: SizeClass,
 }
 
-/// The frames of one direction of a line, in the order in which they passed.
+/// Frames of one direction of a line, sorted by time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Trace(Vec<Frame>);
+pub struct LineTrace(Vec<ObservedFrame>);
 
-/// A part of the time watched.
+/// A part of the watched time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Its beginning.
     pub from: Time,
-    /// Its end, which is not part of it.
+    /// End, which is not part of the span.
     pub to: Time,
 }
 
 impl Span {
-    /// The first seconds.
+    /// The first `seconds` seconds.
     pub fn seconds(seconds: u32) -> Span {
         Span { from: Time::ZERO, to: Time::from_millis(1_000 * u64::from(seconds)) }
     }
 
-    /// Its length in nanoseconds.
+    /// Length in nanoseconds.
     pub fn ns(self) -> u64 {
         self.to.0.saturating_sub(self.from.0)
     }
 
-    /// Its length in seconds.
+    /// Length in seconds.
     pub fn s(self) -> f64 {
         self.ns() as f64 / 1e9
     }
@@ -47,26 +45,25 @@ impl Span {
     }
 }
 
-impl Trace {
-    /// The frames in any order.
-    pub fn new(mut frames: Vec<Frame>) -> Trace {
+impl LineTrace {
+    /// A trace of frames in any order.
+    pub fn new(mut frames: Vec<ObservedFrame>) -> LineTrace {
         frames.sort_unstable();
-        Trace(frames)
+        LineTrace(frames)
     }
 
     /// Full frames at these times, in any order.
-    pub fn full(times: impl IntoIterator<Item = u64>) -> Trace {
-        let frame = |ns| Frame { at: Time(ns), class: SizeClass::Full };
-        Trace::new(times.into_iter().map(frame).collect())
+    pub fn full(times: impl IntoIterator<Item = u64>) -> LineTrace {
+        let frame = |ns| ObservedFrame { at: Time(ns), class: SizeClass::Full };
+        LineTrace::new(times.into_iter().map(frame).collect())
     }
 
-    /// All frames.
-    pub fn frames(&self) -> &[Frame] {
+    pub fn frames(&self) -> &[ObservedFrame] {
         &self.0
     }
 
-    /// When full frames passed, in nanoseconds after the beginning of `span`. Cells of circuits
-    /// are full, and frames of other sizes tell an attacker little.
+    /// Times at which full frames passed, in nanoseconds after the beginning of `span`. Cells of
+    /// circuits are full, and frames of other sizes tell an attacker little.
     pub fn cells(&self, span: Span) -> impl Iterator<Item = u64> {
         let first = self.0.partition_point(|frame| frame.at < span.from);
         let within = self.0[first..].iter().take_while(move |frame| frame.at < span.to);
@@ -74,8 +71,7 @@ impl Trace {
         full.map(move |frame| frame.at.0 - span.from.0)
     }
 
-    /// How many cells passed in each bin of a span; what is in a last bin that is cut short is
-    /// left out.
+    /// Number of cells in each bin of a span. A last bin that is cut short is left out.
     pub fn binned(&self, span: Span, bin_ns: u64) -> Vec<f32> {
         let bins = (span.ns() / bin_ns) as usize;
         let mut counts = vec![0.0; bins];
@@ -95,10 +91,10 @@ mod tests {
     #[test]
     fn frames_are_counted_where_they_pass() {
         let ms = 1_000_000;
-        let small = Frame { at: Time(5 * ms), class: SizeClass::Small };
-        let mut frames = Trace::full([25 * ms, 0, 9 * ms, 10 * ms, 31 * ms]).0;
+        let small = ObservedFrame { at: Time(5 * ms), class: SizeClass::Small };
+        let mut frames = LineTrace::full([25 * ms, 0, 9 * ms, 10 * ms, 31 * ms]).0;
         frames.insert(0, small);
-        let trace = Trace::new(frames);
+        let trace = LineTrace::new(frames);
         let span = Span { from: Time(0), to: Time(31 * ms) };
         assert_eq!(trace.binned(span, 10 * ms), [2.0, 1.0, 1.0]);
         let later = Span { from: Time(9 * ms), to: Time(26 * ms) };

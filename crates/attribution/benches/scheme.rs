@@ -1,7 +1,7 @@
-//! The costs of docs/attribution.md section 10, every row of its table. Run with
+//! Every cost of attribution in docs/evidence/proof.md. Run with
 //! `cargo bench -p shoal-attribution --bench scheme`.
 #![allow(missing_docs)]
-// Some rows time parts of a round themselves.
+// Some rows time parts of a round.
 #![allow(clippy::disallowed_methods)]
 
 #[path = "../tests/common/mod.rs"]
@@ -56,7 +56,7 @@ fn verifying(c: &mut Criterion) {
         b.iter_custom(|rounds| {
             let start = std::time::Instant::now();
             for _ in 0..rounds {
-                let candidates: Vec<Candidate> = batch
+                let candidates: Vec<ProofChecked> = batch
                     .iter()
                     .map(|s| world.verifier.check(7, &message(b"m"), s).unwrap())
                     .collect();
@@ -92,7 +92,7 @@ fn rejecting(c: &mut Criterion) {
 }
 
 /// Windows of 1,400-byte packets, stamped and verified on one core, with verdicts for two windows
-/// at a time. The time is that of a window's worth of packets that arrived.
+/// at a time. The time is per window's worth of arrived packets.
 fn streaming(c: &mut Criterion) {
     let mut world = World::new(3, 5);
     let signer = world.join("alice", 7);
@@ -101,7 +101,8 @@ fn streaming(c: &mut Criterion) {
     group.measurement_time(Duration::from_secs(4));
     for (loss, name) in [(0, "0% loss"), (50, "5% loss")] {
         let verifier = world.verifier.clone();
-        let mut trial = Trial::new(signer.clone(), verifier, WINDOW_MAX, PACKET, loss).unwrap();
+        let mut trial =
+            StampTrial::new(signer.clone(), verifier, WINDOW_MAX, PACKET, loss).unwrap();
         group.bench_function(format!("window of 4096, stamped and verified, {name}"), |b| {
             b.iter_custom(|rounds| {
                 let start = std::time::Instant::now();
@@ -113,15 +114,15 @@ fn streaming(c: &mut Criterion) {
     group.finish();
 }
 
-/// Not a time: printed here so that one command shows the whole table. The bounds are held by
-/// `overhead_with_losses_stays_within_its_budget` in tests/stream.rs.
+/// A count of bytes, printed so that one command shows the whole table.
+/// `overhead_with_losses_stays_within_its_budget` in tests/all/stream.rs checks the bounds.
 fn bytes(_: &mut Criterion) {
     let mut world = World::new(3, 5);
     let signer = world.join("alice", 7);
     for window in [256, WINDOW_MAX] {
         for (loss, name) in [(0, "0% loss"), (50, "5% loss, resends and requests")] {
             let verifier = world.verifier.clone();
-            let mut trial = Trial::new(signer.clone(), verifier, window, 64, loss).unwrap();
+            let mut trial = StampTrial::new(signer.clone(), verifier, window, 64, loss).unwrap();
             for _ in 0..64 * 256 / window {
                 trial.run(1).unwrap();
             }

@@ -1,15 +1,15 @@
-//! Do operations that touch a secret take a time that depends on it? A statistical test after
-//! dudect (Reparaz, Balasch, Verbauwhede: "Dude, is my code constant time?", DATE 2017).
+//! A statistical test for operations whose time depends on a secret, after dudect (Reparaz,
+//! Balasch, Verbauwhede: "Dude, is my code constant time?", DATE 2017).
 //!
 //! `cargo run --release -p shoal-attribution --example ct [measurements]`
 //!
-//! Each operation is timed with a fixed secret (the number 1, all of whose digits but one are zero)
-//! and with random ones, in random order, and Welch's t-test compares the two sets of times, whole
-//! and with the slowest cut off. |t| above 10 is a leak; up to 4.5 there is no sign of one. The
-//! last rows are operations on public numbers, which are known to depend on them: if the test
-//! didn't see that, it could see nothing.
+//! Each operation is timed with a fixed secret and with random ones, in random order. The fixed
+//! secret is the number 1, all of whose digits but one are zero. Welch's t-test compares the two
+//! sets of times, whole and without the slowest. |t| above 10 is a leak; below 4.5 there is no sign
+//! of one. The last rows are operations on public numbers whose time depends on them: they show
+//! that the test can detect a leak.
 //!
-//! Exit code 1 if a secret leaks or a control row doesn't.
+//! Exit code 1 if a secret leaks or a control row shows no leak.
 #![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
 
 use std::hint::black_box;
@@ -17,11 +17,12 @@ use std::time::Instant;
 
 use shoal_attribution::*;
 use shoal_crypto::bls::{G1, G1PublicTable, G1Table, Scalar};
+use shoal_crypto::quantile::median;
 use shoal_crypto::{Identity, Rng};
 
-/// Inputs made ahead of each run of measurements, so that making them disturbs no cache between.
+/// Number of inputs prepared before each run, so that preparing them disturbs no cache during it.
 const RUN: usize = 128;
-/// |t| from which on a difference is not due to chance.
+/// Value of |t| from which on a difference is not due to chance.
 const LEAK: f64 = 10.0;
 const SIGNERS: usize = 8;
 
@@ -46,7 +47,8 @@ struct Test {
 }
 
 impl Test {
-    /// Times `run` on inputs that `prepare` makes from a fixed secret (true) or a random one.
+    /// Times `run` on inputs that `prepare` makes from a fixed secret (true) or a random one
+    /// (false).
     fn row<I, O>(
         &mut self,
         name: &str,
@@ -55,7 +57,7 @@ impl Test {
         mut run: impl FnMut(I) -> O,
     ) {
         let mut times: [Vec<f64>; 2] = [Vec::new(), Vec::new()];
-        // The first run warms caches and predictors up, and is thrown away.
+        // The first run warms up caches and predictors, and is discarded.
         for round in 0..=self.count.div_ceil(RUN) {
             let inputs: Vec<(bool, I)> = (0..RUN)
                 .map(|_| {
@@ -76,19 +78,19 @@ impl Test {
         }
         let t = largest_t(&times);
         let verdict = match (leaks, t < 4.5, t < LEAK) {
-            (true, _, false) => "public: seen to depend, as it should",
-            (true, _, true) => "PUBLIC, BUT NOT SEEN",
+            (true, _, false) => "public: leak found, as expected",
+            (true, _, true) => "PUBLIC, BUT NO LEAK FOUND",
             (false, true, _) => "",
-            (false, false, true) => "look again",
+            (false, false, true) => "repeat the test",
             (false, false, false) => "LEAKS",
         };
         self.failed |= leaks == (t < LEAK);
-        let [random, fixed] = times.map(median);
+        let [random, fixed] = times.map(|times| median(&times).expect("measured times"));
         println!("{name:44} {fixed:9.3} {random:9.3} {t:7.1} {verdict}");
     }
 }
 
-/// The largest |t| over all cuts: interrupts make a long tail that hides small differences.
+/// The largest |t| over all cuts: interrupts cause a long tail that hides small differences.
 fn largest_t(times: &[Vec<f64>; 2]) -> f64 {
     let mut all: Vec<f64> = times.concat();
     all.sort_by(f64::total_cmp);
@@ -108,11 +110,6 @@ fn welch(times: &[Vec<f64>; 2], most: f64) -> f64 {
     });
     let spread = (a.1 + b.1).sqrt();
     if spread > 0.0 { (a.0 - b.0) / spread } else { 0.0 }
-}
-
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
 }
 
 fn secret(fixed: bool, rng: &mut Rng) -> Scalar {
@@ -158,8 +155,8 @@ fn signing(test: &mut Test) {
         (0..SIGNERS).map(|_| signer(&mut rng)).collect()
     });
     let message = Message { label: "ct", bytes: &[7; 32] };
-    // Every measurement has a copy of its own, which is dropped outside: with few signers used
-    // again and again the test would see where in memory they lie.
+    // Each measurement uses its own copy, dropped outside of it. With few signers used again and
+    // again, the test would detect their memory addresses.
     test.row(
         "sign, online part: the member's secret",
         false,

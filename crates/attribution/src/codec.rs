@@ -1,4 +1,4 @@
-//! Reading and writing of the structures that are kept in files (docs/attribution.md section 7).
+//! Encoding of the structures stored in files (docs/design/wire/attribution.md).
 
 use shoal_crypto::PublicKey;
 use shoal_crypto::bls::{G1, Scalar};
@@ -6,7 +6,7 @@ use shoal_wire::Reader;
 
 use crate::Error;
 
-/// Longest name of a group or member, in bytes.
+/// Maximum length of a group's or member's name in bytes.
 pub const NAME_MAX: usize = 64;
 
 pub(crate) fn point(reader: &mut Reader<'_>, what: &'static str) -> Result<G1, Error> {
@@ -21,7 +21,7 @@ pub(crate) fn public_key(reader: &mut Reader<'_>, what: &'static str) -> Result<
     Ok(PublicKey::from_bytes(&reader.array(what)?))
 }
 
-/// A name: 1 to [`NAME_MAX`] bytes of printable ASCII without spaces at its ends.
+/// Reads a name: 1 to [`NAME_MAX`] bytes of printable ASCII, without spaces at its ends.
 pub(crate) fn name(reader: &mut Reader<'_>, what: &'static str) -> Result<String, Error> {
     let len = usize::from(reader.u8(what)?);
     let bytes = reader.bytes(what, len)?;
@@ -43,7 +43,8 @@ pub(crate) fn put_name(out: &mut Vec<u8>, name: &str) {
     out.extend_from_slice(name.as_bytes());
 }
 
-/// Reads a whole file of one kind: its four bytes, what `read` takes, and nothing behind it.
+/// Reads a whole file of one kind: its magic bytes and the content that `read` decodes, with
+/// nothing behind.
 pub(crate) fn file<T>(
     bytes: &[u8],
     want: &[u8; 4],
@@ -57,7 +58,7 @@ pub(crate) fn file<T>(
     Ok(content)
 }
 
-/// Checks the four bytes that tell one kind of file from another.
+/// Checks the four magic bytes of a file.
 pub(crate) fn magic(
     reader: &mut Reader<'_>,
     want: &[u8; 4],

@@ -1,9 +1,11 @@
-//! Evidence: the proof of one packet, to be shown to others.
+//! Evidence: the proof of one packet, for third parties.
 
 use shoal_wire::Reader;
 
-use crate::stamp::{CHUNK_PACKETS, Chunk, FlowId, Part, Seal, layout, packet_digest, packet_hash};
-use crate::verify::{Checked, GroupVerifier};
+use crate::stamp::{
+    CHUNK_PACKETS, DigestChunk, FlowId, Seal, StampPart, layout, packet_digest, packet_hash,
+};
+use crate::verify::{GroupVerifier, VerifiedSignature};
 use crate::{Error, PART_MAX, SIGNATURE_LEN, codec};
 
 /// A self-contained proof that a member of the group sent one packet.
@@ -15,26 +17,26 @@ pub struct Evidence {
     chunk: Option<Vec<u8>>,
 }
 
-/// What evidence proves.
+/// The facts that evidence proves.
 #[derive(Clone, Debug)]
-pub struct Proved {
-    /// The flow.
+pub struct ProvedPacket {
     pub flow: FlowId,
     /// The packet's number in the flow.
     pub seq: u64,
     /// The epoch of the signature.
     pub epoch: u32,
-    /// When the signer closed the window: Unix time in milliseconds, by its own clock.
+    /// Time at which the signer closed the window: Unix time in milliseconds, by the signer's
+    /// clock.
     pub time_ms: u64,
     /// The signature, which trustees can open.
-    pub checked: Checked,
+    pub checked: VerifiedSignature,
 }
 
 impl Evidence {
-    /// Longest encoding in bytes.
+    /// Maximum length of an encoding in bytes.
     pub const LEN_MAX: usize = 4 + 8 + 32 + 2 + PART_MAX + 2 + PART_MAX;
 
-    /// From the parts of a stamp as they travelled.
+    /// Builds evidence from encoded stamp parts.
     pub fn new(seq: u64, packet_hash: [u8; 32], seal: &[u8], chunk: Option<&[u8]>) -> Evidence {
         Evidence { seq, packet_hash, seal: seal.to_vec(), chunk: chunk.map(<[u8]>::to_vec) }
     }
@@ -44,29 +46,29 @@ impl Evidence {
         self.seq
     }
 
-    /// The epoch that the signature claims.
+    /// The epoch claimed by the signature.
     pub fn epoch(&self) -> Result<u32, Error> {
         Ok(self.seal()?.epoch)
     }
 
-    /// Whether the evidence is about this plaintext.
+    /// True if the evidence is about this plaintext.
     pub fn is_about(&self, plaintext: &[u8]) -> Result<bool, Error> {
         Ok(packet_hash(&self.seal()?.flow, self.seq, plaintext) == self.packet_hash)
     }
 
-    /// Checks everything. `verifier` must accept the epoch of the signature.
-    pub fn verify(&self, verifier: &GroupVerifier) -> Result<Proved, Error> {
+    /// Checks the whole evidence. `verifier` must accept the epoch of the signature.
+    pub fn verify(&self, verifier: &GroupVerifier) -> Result<ProvedPacket, Error> {
         let seal = self.seal()?;
         let (chunks, _) = layout(usize::from(seal.count));
         let at = self.seq.checked_sub(seal.first).filter(|at| *at < u64::from(seal.count));
         let at = at.ok_or(Error::Range("packet"))? as usize;
         let (salt, digest) = match &self.chunk {
             Some(bytes) => {
-                let Part::Chunk(chunk) = Part::decode(bytes)? else {
+                let StampPart::Chunk(chunk) = StampPart::decode(bytes)? else {
                     return Err(Error::Range("chunk"));
                 };
                 let index = at / CHUNK_PACKETS;
-                if seal.chunks.get(index) != Some(&Chunk::hash(bytes)) {
+                if seal.chunks.get(index) != Some(&DigestChunk::hash(bytes)) {
                     return Err(Error::Proof("the chunk"));
                 }
                 (chunk.salt, chunk.digests.get(at % CHUNK_PACKETS).copied())
@@ -82,17 +84,17 @@ impl Evidence {
         let message = Seal::message(&self.seal[..self.seal.len() - SIGNATURE_LEN]);
         let checked = verifier.verify(seal.epoch, &message, &seal.signature)?;
         let Seal { flow, epoch, time_ms, .. } = seal;
-        Ok(Proved { flow, seq: self.seq, epoch, time_ms, checked })
+        Ok(ProvedPacket { flow, seq: self.seq, epoch, time_ms, checked })
     }
 
     fn seal(&self) -> Result<Seal, Error> {
-        match Part::decode(&self.seal)? {
-            Part::Seal(seal) => Ok(*seal),
+        match StampPart::decode(&self.seal)? {
+            StampPart::Seal(seal) => Ok(*seal),
             _ => Err(Error::Range("seal")),
         }
     }
 
-    /// The encoding (docs/attribution.md section 7).
+    /// The encoding (docs/design/wire/attribution.md).
     pub fn encode(&self) -> Vec<u8> {
         let mut out = b"SAV1".to_vec();
         out.extend_from_slice(&self.seq.to_be_bytes());
@@ -105,7 +107,7 @@ impl Evidence {
         out
     }
 
-    /// Reads an encoding; it is still to be verified.
+    /// Decodes evidence without verifying it.
     pub fn decode(bytes: &[u8]) -> Result<Evidence, Error> {
         let mut reader = Reader::new(bytes);
         codec::magic(&mut reader, b"SAV1", "evidence")?;

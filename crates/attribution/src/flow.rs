@@ -1,4 +1,4 @@
-//! One flow at its receiver: which packets wait, which parts are there, what may be concluded.
+//! State of one flow at its receiver: waiting packets, received stamp parts, verdicts.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -6,84 +6,86 @@ use std::sync::Arc;
 use shoal_wire::Time;
 
 use crate::stamp::{
-    CHUNK_PACKETS, CHUNKS_MAX, Chunk, Digest, FlowId, Request, SEQ_MAX, Seal, WINDOW_MAX,
+    CHUNK_PACKETS, CHUNKS_MAX, Digest, DigestChunk, FlowId, PartRequest, SEQ_MAX, Seal, WINDOW_MAX,
     chunk_packets, packet_digest,
 };
-use crate::verifier::{Event, Refusal};
+use crate::verifier::{StampRefusal, VerifierEvent};
 
-/// Packets that may wait for their stamp: at 4 Gbit/s, what comes in 180 ms, which leaves time for
-/// a few requests.
+/// Maximum number of packets that wait for their stamp: 180 ms of packets at 4 Gbit/s, time enough
+/// for a few requests.
 pub(crate) const PENDING_MAX: usize = 16 * WINDOW_MAX;
-/// Windows of which parts are held.
+/// Maximum number of windows with stored parts.
 const WINDOWS_MAX: usize = 64;
-/// Chunks held before their seal has come, over all windows.
+/// Maximum number of chunks stored without a verified seal, over all windows.
 const LOOSE_MAX: usize = 4 * CHUNKS_MAX;
-/// Seals of one window that may wait for verification: a bad one must not keep a good one out.
+/// Maximum number of seals of one window that wait for verification. More than one, so that a bad
+/// seal does not keep out the good one.
 pub(crate) const CANDIDATES_MAX: usize = 2;
 
-/// A window whose seal verified, as kept for evidence.
+/// A verified seal, as stored for evidence.
 #[derive(Debug)]
-pub(crate) struct Sealed {
+pub(crate) struct VerifiedSeal {
     pub seal: Seal,
     pub bytes: Vec<u8>,
 }
 
 #[derive(Default)]
-struct Window {
-    /// Verified.
-    sealed: Option<Arc<Sealed>>,
-    /// Hashes of the seals in the verification queue.
+struct StampWindow {
+    /// The verified seal.
+    sealed: Option<Arc<VerifiedSeal>>,
+    /// Hashes of the window's seals in the verification queue.
     candidates: Vec<[u8; 32]>,
-    /// Chunks by index; proved once `sealed` is there, since the others are thrown out then.
-    chunks: BTreeMap<u8, Arc<(Chunk, Vec<u8>)>>,
+    /// Chunks by index. When `sealed` is set, all of them are proved: others have been removed.
+    chunks: BTreeMap<u8, Arc<(DigestChunk, Vec<u8>)>>,
 }
 
-/// A packet's place in the ring.
+/// State of a packet in the ring.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Slot {
-    /// Not here yet.
+enum PacketState {
+    /// Not received yet.
     Empty,
-    /// Here, by its hash, and without verdict.
+    /// Received, no verdict yet. Holds the packet's hash.
     Waiting([u8; 32]),
-    /// Had its verdict, or was given up.
+    /// Has its verdict, or was given up.
     Done,
 }
 
-/// What proves one packet.
-pub(crate) struct Proof {
+/// Evidence that a sealed window covers one packet.
+pub(crate) struct PacketProof {
     pub flow: FlowId,
     pub seq: u64,
     pub hash: [u8; 32],
-    pub sealed: Arc<Sealed>,
-    pub chunk: Option<Arc<(Chunk, Vec<u8>)>>,
+    pub sealed: Arc<VerifiedSeal>,
+    pub chunk: Option<Arc<(DigestChunk, Vec<u8>)>>,
 }
 
-/// Everything known of one flow.
-pub(crate) struct Flow {
+/// State of one flow.
+pub(crate) struct ReceivedFlow {
     id: FlowId,
     pub source: u64,
-    /// Tells this flow from one of the same id that was removed.
+    /// Distinguishes this flow from a removed one with the same id.
     pub generation: u64,
-    /// Packets from `base` on.
-    pending: VecDeque<Slot>,
+    /// States of the packets from `base` on.
+    pending: VecDeque<PacketState>,
     base: u64,
     waiting: usize,
-    windows: BTreeMap<u64, Window>,
+    windows: BTreeMap<u64, StampWindow>,
     loose: usize,
-    /// End of the last window whose seal verified.
+    /// End of the highest window with a verified seal.
     highest_sealed: u64,
-    /// Packets below this were given up.
+    /// Packets below this number were given up.
     given_up: u64,
-    /// When to ask for what is missing, up to which packet, and how often it was asked.
+    /// Time of the next request for missing parts, the end of the requested packet range, and the
+    /// number of requests so far.
     recover: Option<(Time, u64, u32)>,
-    /// A window was sealed since [`Flow::arm`] last looked.
+    /// True if a window was sealed since the last [`ReceivedFlow::arm`].
     sealed_since: bool,
 }
 
-impl Flow {
-    /// A flow that waits for no packet below `base`.
-    pub fn new(id: FlowId, source: u64, generation: u64, base: u64) -> Flow {
-        Flow {
+impl ReceivedFlow {
+    /// A flow that expects no packet below `base`.
+    pub fn new(id: FlowId, source: u64, generation: u64, base: u64) -> ReceivedFlow {
+        ReceivedFlow {
             id,
             source,
             generation,
@@ -99,12 +101,12 @@ impl Flow {
         }
     }
 
-    /// The base of this flow if it is removed and added again: above every packet that came.
+    /// The base for this flow if it is removed and added again: above every received packet.
     pub fn end(&self) -> u64 {
         self.highest_sealed.max(self.base + self.pending.len() as u64)
     }
 
-    /// Packets without verdict.
+    /// Number of packets without a verdict.
     pub fn waiting(&self) -> usize {
         self.waiting
     }
@@ -113,45 +115,50 @@ impl Flow {
         self.recover.map(|(at, _, _)| at)
     }
 
-    /// Notes a packet. If its chunk is proved already the verdict comes at once.
-    pub fn packet(&mut self, seq: u64, hash: [u8; 32], out: &mut Sink<'_>) -> Result<(), Refusal> {
+    /// Records a packet. If its chunk is already proved, the verdict follows at once.
+    pub fn packet(
+        &mut self,
+        seq: u64,
+        hash: [u8; 32],
+        out: &mut FlowOutput<'_>,
+    ) -> Result<(), StampRefusal> {
         if seq < self.base {
-            return Err(Refusal::Replayed);
+            return Err(StampRefusal::Replayed);
         }
         if seq > SEQ_MAX {
-            return Err(Refusal::Full);
+            return Err(StampRefusal::Full);
         }
         if seq - self.base >= PENDING_MAX as u64 {
             if self.waiting > 0 {
-                return Err(Refusal::Full);
+                return Err(StampRefusal::Full);
             }
-            // After an outage that was longer than the ring.
+            // The outage was longer than the ring.
             self.jump(seq - WINDOW_MAX as u64);
         }
         let at = (seq - self.base) as usize;
         if at >= self.pending.len() {
-            self.pending.resize(at + 1, Slot::Empty);
+            self.pending.resize(at + 1, PacketState::Empty);
         }
-        if self.pending[at] != Slot::Empty {
-            return Err(Refusal::Replayed);
+        if self.pending[at] != PacketState::Empty {
+            return Err(StampRefusal::Replayed);
         }
         if let Some((window, sealed)) = self.sealed_window(seq)
             && let Some((digest, salt, chunk)) = find(window, &sealed, seq)
         {
-            self.pending[at] = Slot::Done;
+            self.pending[at] = PacketState::Done;
             let valid = packet_digest(&salt, &hash) == digest;
             out.verdict(self.id, seq, valid);
             if valid {
-                out.proof(Proof { flow: self.id, seq, hash, sealed, chunk });
+                out.proof(PacketProof { flow: self.id, seq, hash, sealed, chunk });
             }
             return Ok(());
         }
-        self.pending[at] = Slot::Waiting(hash);
+        self.pending[at] = PacketState::Waiting(hash);
         self.waiting += 1;
         Ok(())
     }
 
-    /// Starts over at packet `base`. No packet waits.
+    /// Restarts at packet `base`. No packet may be waiting.
     fn jump(&mut self, base: u64) {
         self.pending.clear();
         self.given_up = base;
@@ -159,18 +166,19 @@ impl Flow {
         self.advance();
     }
 
-    /// Takes the hash of a packet that waits, for its verdict.
+    /// Takes the hash of a waiting packet, for its verdict.
     fn take(&mut self, seq: u64) -> Option<[u8; 32]> {
         let at = usize::try_from(seq.checked_sub(self.base)?).ok()?;
         let slot = self.pending.get_mut(at)?;
-        let Slot::Waiting(hash) = *slot else { return None };
-        *slot = Slot::Done;
+        let PacketState::Waiting(hash) = *slot else { return None };
+        *slot = PacketState::Done;
         self.waiting -= 1;
         Some(hash)
     }
 
-    /// The sealed window that covers a packet, even if unproved chunks of other windows claim it.
-    fn sealed_window(&self, seq: u64) -> Option<(&Window, Arc<Sealed>)> {
+    /// The sealed window that covers a packet, even if unproved chunks of other windows claim that
+    /// packet too.
+    fn sealed_window(&self, seq: u64) -> Option<(&StampWindow, Arc<VerifiedSeal>)> {
         let before = self.windows.range(..=seq).rev();
         let mut near = before.take_while(|(first, _)| **first + WINDOW_MAX as u64 > seq);
         near.find_map(|(_, window)| {
@@ -179,21 +187,22 @@ impl Flow {
         })
     }
 
-    /// Whether a seal may go on to verification. `hash` tells it from others of its window.
-    pub fn seal_arrives(&mut self, seal: &Seal, hash: [u8; 32]) -> Result<(), Refusal> {
+    /// Records a seal as waiting for verification, or refuses it. `hash` distinguishes the seals of
+    /// one window.
+    pub fn seal_arrives(&mut self, seal: &Seal, hash: [u8; 32]) -> Result<(), StampRefusal> {
         if self.overlaps_sealed(seal) || seal.end() <= self.base {
-            return Err(Refusal::Replayed);
+            return Err(StampRefusal::Replayed);
         }
         if seal.first > self.base + 2 * PENDING_MAX as u64 {
-            return Err(Refusal::Full);
+            return Err(StampRefusal::Full);
         }
         if let Some(window) = self.windows.get(&seal.first) {
-            // Seals of large windows go out twice: one verdict is enough for both.
+            // Seals of large windows are sent twice; one verdict is enough for both.
             if window.candidates.contains(&hash) {
-                return Err(Refusal::Replayed);
+                return Err(StampRefusal::Replayed);
             }
             if window.candidates.len() >= CANDIDATES_MAX {
-                return Err(Refusal::Full);
+                return Err(StampRefusal::Full);
             }
         }
         self.room_for(seal.first)?;
@@ -201,21 +210,21 @@ impl Flow {
         Ok(())
     }
 
-    /// Whether the seal covers packets of a sealed window, which would be sealed twice.
+    /// True if the seal covers packets of a sealed window, which would then be sealed twice.
     fn overlaps_sealed(&self, seal: &Seal) -> bool {
         let before = self.windows.range(..seal.end()).rev();
         let mut near = before.take_while(|(f, _)| **f + WINDOW_MAX as u64 > seal.first);
         near.any(|(_, w)| w.sealed.as_ref().is_some_and(|s| s.seal.end() > seal.first))
     }
 
-    /// Makes room for a window: if there are too many the oldest goes for a newer one.
-    fn room_for(&mut self, first: u64) -> Result<(), Refusal> {
+    /// Makes room for a window: if the table is full, the oldest window is removed for a newer one.
+    fn room_for(&mut self, first: u64) -> Result<(), StampRefusal> {
         if self.windows.contains_key(&first) || self.windows.len() < WINDOWS_MAX {
             return Ok(());
         }
         match self.windows.first_key_value() {
             Some((oldest, _)) if *oldest < first => self.drop_oldest(),
-            _ => return Err(Refusal::Full),
+            _ => return Err(StampRefusal::Full),
         }
         Ok(())
     }
@@ -228,28 +237,30 @@ impl Flow {
         }
     }
 
-    /// A chunk comes in: it is proved, thrown out, or kept until its seal comes.
+    /// Handles a chunk: it is proved, refused, or stored until its seal arrives.
     pub fn chunk(
         &mut self,
-        chunk: Chunk,
+        chunk: DigestChunk,
         bytes: Vec<u8>,
-        out: &mut Sink<'_>,
-    ) -> Result<(), Refusal> {
+        out: &mut FlowOutput<'_>,
+    ) -> Result<(), StampRefusal> {
         if chunk.first + WINDOW_MAX as u64 <= self.base {
-            return Err(Refusal::Replayed);
+            return Err(StampRefusal::Replayed);
         }
         if chunk.first > self.base + 2 * PENDING_MAX as u64 {
-            return Err(Refusal::Full);
+            return Err(StampRefusal::Full);
         }
         self.room_for(chunk.first)?;
         let window = self.windows.entry(chunk.first).or_default();
         if window.chunks.contains_key(&chunk.index) {
-            return Err(Refusal::Replayed);
+            return Err(StampRefusal::Replayed);
         }
         match &window.sealed {
-            Some(sealed) if !belongs(&sealed.seal, &chunk, &bytes) => return Err(Refusal::Forged),
+            Some(sealed) if !belongs(&sealed.seal, &chunk, &bytes) => {
+                return Err(StampRefusal::Forged);
+            }
             Some(_) => {}
-            None if self.loose >= LOOSE_MAX => return Err(Refusal::Full),
+            None if self.loose >= LOOSE_MAX => return Err(StampRefusal::Full),
             None => self.loose += 1,
         }
         let (first, index, proved) = (chunk.first, chunk.index, window.sealed.is_some());
@@ -260,14 +271,14 @@ impl Flow {
         Ok(())
     }
 
-    /// The verdict on a seal that [`Flow::seal_arrives`] let through. A good one may be refused all
-    /// the same: another that covers some of its packets came first.
+    /// Handles the verdict on a seal from [`ReceivedFlow::seal_arrives`]. A valid seal may still be
+    /// refused, if an overlapping one was verified first.
     pub fn seal_verdict(
         &mut self,
         queued: (Seal, Vec<u8>, [u8; 32]),
         good: bool,
-        out: &mut Sink<'_>,
-    ) -> Result<(), Refusal> {
+        out: &mut FlowOutput<'_>,
+    ) -> Result<(), StampRefusal> {
         let (seal, bytes, hash) = queued;
         let overlaps = self.overlaps_sealed(&seal);
         let Some(window) = self.windows.get_mut(&seal.first) else { return Ok(()) };
@@ -276,14 +287,14 @@ impl Flow {
             return Ok(());
         }
         if overlaps {
-            return Err(Refusal::Replayed);
+            return Err(StampRefusal::Replayed);
         }
         self.loose -= window.chunks.len();
         window.chunks.retain(|_, held| belongs(&seal, &held.0, &held.1));
         let first = seal.first;
         self.highest_sealed = self.highest_sealed.max(seal.end());
         self.sealed_since = true;
-        window.sealed = Some(Arc::new(Sealed { seal, bytes }));
+        window.sealed = Some(Arc::new(VerifiedSeal { seal, bytes }));
         let chunks: Vec<u8> = window.chunks.keys().copied().collect();
         self.conclude(first, None, out);
         for index in chunks {
@@ -292,8 +303,8 @@ impl Flow {
         Ok(())
     }
 
-    /// Gives the verdicts that a chunk, or the seal's own digests, allow.
-    fn conclude(&mut self, first: u64, index: Option<u8>, out: &mut Sink<'_>) {
+    /// Gives the verdicts that follow from a chunk, or from the digests in the seal.
+    fn conclude(&mut self, first: u64, index: Option<u8>, out: &mut FlowOutput<'_>) {
         let Some(window) = self.windows.get(&first) else { return };
         let Some(sealed) = window.sealed.clone() else { return };
         let chunk = index.and_then(|n| window.chunks.get(&n)).cloned();
@@ -309,20 +320,20 @@ impl Flow {
             out.verdict(self.id, seq, valid);
             if valid {
                 let (sealed, chunk) = (sealed.clone(), chunk.clone());
-                out.proof(Proof { flow: self.id, seq, hash, sealed, chunk });
+                out.proof(PacketProof { flow: self.id, seq, hash, sealed, chunk });
             }
         }
         self.advance();
     }
 
-    /// Drops the front of the ring up to the oldest packet that still waits.
+    /// Advances the ring to the oldest waiting packet.
     fn advance(&mut self) {
         if self.waiting == 0 {
             self.recover = None;
         }
-        // A gap stays open for a late packet while its window is held.
+        // A gap stays open for a late packet while its window is stored.
         let keep = self.highest_sealed.saturating_sub(2 * WINDOW_MAX as u64).max(self.given_up);
-        let waits = |slot: &Slot| matches!(slot, Slot::Waiting(_));
+        let waits = |slot: &PacketState| matches!(slot, PacketState::Waiting(_));
         while self.base < keep && self.pending.front().is_some_and(|slot| !waits(slot)) {
             self.pending.pop_front();
             self.base += 1;
@@ -337,14 +348,15 @@ impl Flow {
         }
     }
 
-    /// Sets the timer of recovery if packets wait, unless it is set for an earlier time.
+    /// Sets the recovery timer if packets wait, unless it is set for an earlier time.
     pub fn arm(&mut self, now: Time, soon: core::time::Duration, late: core::time::Duration) {
         let set = self.recover.is_some();
         if self.waiting == 0 || (set && !self.sealed_since) {
             return;
         }
         self.sealed_since = false;
-        // Below a sealed window's end a part was lost; above, the window may be open still.
+        // A part was lost if the oldest waiting packet is below the end of a sealed window. Above
+        // that end, its window may still be open.
         let lost = self.oldest().is_some_and(|seq| seq < self.highest_sealed);
         if lost && self.recover.is_none_or(|(at, _, tried)| tried == 0 && at > now + soon) {
             self.recover = Some((now + soon, self.highest_sealed, 0));
@@ -358,13 +370,13 @@ impl Flow {
         self.next_waiting(self.base)
     }
 
-    /// Asks for what is missing, or after `tries` rounds gives the packets up.
+    /// Requests missing parts, or gives the packets up after `tries` requests.
     pub fn recover(
         &mut self,
         now: Time,
         pause: core::time::Duration,
         tries: u32,
-        out: &mut Sink<'_>,
+        out: &mut FlowOutput<'_>,
     ) {
         let Some((at, upto, tried)) = self.recover else { return };
         if at > now {
@@ -382,8 +394,8 @@ impl Flow {
         self.recover = Some((now + pause * (1 << tried.min(6)), upto, tried + 1));
     }
 
-    /// Requests the parts that cover packets below `upto`, one request for each window.
-    fn ask(&mut self, upto: u64, out: &mut Sink<'_>) {
+    /// Requests the parts for packets below `upto`, one request per window.
+    fn ask(&mut self, upto: u64, out: &mut FlowOutput<'_>) {
         let mut seq = self.base;
         let mut asked = 0;
         while let Some(next) = self.next_waiting(seq).filter(|n| *n < upto && asked < 8) {
@@ -399,7 +411,7 @@ impl Flow {
                 _ => (u64::MAX, self.next_window(next)),
             };
             if missing != 0 {
-                out.request(self.source, Request { flow: self.id, seq: next, missing });
+                out.request(self.source, PartRequest { flow: self.id, seq: next, missing });
                 asked += 1;
             }
             seq = beyond;
@@ -409,17 +421,17 @@ impl Flow {
     fn next_waiting(&self, seq: u64) -> Option<u64> {
         let at = usize::try_from(seq.checked_sub(self.base)?).ok()?;
         let mut rest = self.pending.range(at.min(self.pending.len())..);
-        let found = rest.position(|slot| matches!(slot, Slot::Waiting(_)))?;
+        let found = rest.position(|slot| matches!(slot, PacketState::Waiting(_)))?;
         Some(seq + found as u64)
     }
 
-    /// Where the next known window starts: what lies before it is asked for with one request.
+    /// First packet of the next known window. All parts before it are requested together.
     fn next_window(&self, seq: u64) -> u64 {
         self.windows.range(seq + 1..).next().map_or(u64::MAX, |(first, _)| *first)
     }
 
-    /// Chunks of a sealed window that are not here though packets wait for them.
-    fn missing_chunks(&self, window: &Window, seq: u64) -> (u64, u64) {
+    /// Bitmap of the chunks of a sealed window that waiting packets need, and the window's end.
+    fn missing_chunks(&self, window: &StampWindow, seq: u64) -> (u64, u64) {
         let Some(sealed) = &window.sealed else { return (0, seq + 1) };
         let mut bits = 0;
         for n in 0..sealed.seal.chunks.len() {
@@ -433,7 +445,7 @@ impl Flow {
         (bits, sealed.seal.end())
     }
 
-    fn give_up(&mut self, upto: u64, out: &mut Sink<'_>) {
+    fn give_up(&mut self, upto: u64, out: &mut FlowOutput<'_>) {
         let last = self.base + self.pending.len() as u64;
         for seq in self.base..last.min(upto) {
             if self.take(seq).is_some() {
@@ -446,22 +458,22 @@ impl Flow {
     }
 }
 
-/// Where the digests in the seal start.
+/// First packet whose digest is in the seal.
 fn tail_start(seal: &Seal) -> u64 {
     seal.first + (u64::from(seal.count) - seal.tail.len() as u64)
 }
 
-/// Whether the seal commits to the chunk.
-pub(crate) fn belongs(seal: &Seal, chunk: &Chunk, bytes: &[u8]) -> bool {
+/// True if the seal commits to the chunk.
+pub(crate) fn belongs(seal: &Seal, chunk: &DigestChunk, bytes: &[u8]) -> bool {
     let index = usize::from(chunk.index);
-    seal.chunks.get(index) == Some(&Chunk::hash(bytes))
+    seal.chunks.get(index) == Some(&DigestChunk::hash(bytes))
         && chunk.digests.len() == chunk_packets(usize::from(seal.count), index)
 }
 
-type Found = (Digest, Digest, Option<Arc<(Chunk, Vec<u8>)>>);
+type PacketDigest = (Digest, Digest, Option<Arc<(DigestChunk, Vec<u8>)>>);
 
-/// Digest, salt and chunk of packet `seq`, which the window covers.
-fn find(window: &Window, sealed: &Sealed, seq: u64) -> Option<Found> {
+/// Digest, salt and chunk for packet `seq`, which the window covers.
+fn find(window: &StampWindow, sealed: &VerifiedSeal, seq: u64) -> Option<PacketDigest> {
     let tail = tail_start(&sealed.seal);
     if seq >= tail && !sealed.seal.tail.is_empty() {
         let digest = sealed.seal.tail.get((seq - tail) as usize)?;
@@ -473,45 +485,45 @@ fn find(window: &Window, sealed: &Sealed, seq: u64) -> Option<Found> {
     Some((*digest, held.0.salt, Some(held.clone())))
 }
 
-/// Where a flow puts what it concludes.
-pub(crate) struct Sink<'a> {
-    pub events: &'a mut VecDeque<Event>,
-    pub requests: &'a mut VecDeque<(u64, Request)>,
+/// Output of a flow: events, requests and proofs.
+pub(crate) struct FlowOutput<'a> {
+    pub events: &'a mut VecDeque<VerifierEvent>,
+    pub requests: &'a mut VecDeque<(u64, PartRequest)>,
     pub evidence: &'a mut crate::EvidenceRing,
 }
 
-impl Sink<'_> {
+impl FlowOutput<'_> {
     fn verdict(&mut self, flow: FlowId, seq: u64, valid: bool) {
         if !valid {
-            self.events.push_back(Event::Forged { flow, seq });
+            self.events.push_back(VerifierEvent::Forged { flow, seq });
             return;
         }
-        if let Some(Event::Valid { flow: last, first, count }) = self.events.back_mut()
+        if let Some(VerifierEvent::Valid { flow: last, first, count }) = self.events.back_mut()
             && *last == flow
             && *first + *count == seq
         {
             *count += 1;
             return;
         }
-        self.events.push_back(Event::Valid { flow, first: seq, count: 1 });
+        self.events.push_back(VerifierEvent::Valid { flow, first: seq, count: 1 });
     }
 
     fn unstamped(&mut self, flow: FlowId, seq: u64) {
-        if let Some(Event::Unstamped { flow: last, first, count }) = self.events.back_mut()
+        if let Some(VerifierEvent::Unstamped { flow: last, first, count }) = self.events.back_mut()
             && *last == flow
             && *first + *count == seq
         {
             *count += 1;
             return;
         }
-        self.events.push_back(Event::Unstamped { flow, first: seq, count: 1 });
+        self.events.push_back(VerifierEvent::Unstamped { flow, first: seq, count: 1 });
     }
 
-    fn proof(&mut self, proof: Proof) {
+    fn proof(&mut self, proof: PacketProof) {
         self.evidence.keep(proof);
     }
 
-    fn request(&mut self, source: u64, request: Request) {
+    fn request(&mut self, source: u64, request: PartRequest) {
         self.requests.push_back((source, request));
     }
 }

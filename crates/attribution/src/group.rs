@@ -1,4 +1,4 @@
-//! What everybody knows of a group.
+//! A group's public data.
 
 use std::sync::OnceLock;
 
@@ -8,22 +8,22 @@ use shoal_wire::Reader;
 
 use crate::{Error, OpenerPublic, codec};
 
-/// Domain of the hash that makes the generators (RFC 9380 section 3.1).
+/// Domain separation of the hash to the generators (RFC 9380 section 3.1).
 const DST: &[u8] = b"SHOAL-ATTRIBUTION-V1-BLS12381G1_XMD:SHA-256_SSWU_RO_";
 
-/// Points of G1 between which nobody knows a relation.
+/// Points of G1 with unknown relations.
 pub(crate) struct Generators {
-    /// Carries the member's secret: `h`.
+    /// Base of the member's secret: `h`.
     pub member: G1,
-    /// Carries the epoch: `h_e`.
+    /// Base of the epoch: `h_e`.
     pub epoch: G1,
-    /// Of the encryption: `g`.
+    /// Base of the encryption: `g`.
     pub g: G1,
-    /// Of the encryption's consistency proof: `ĝ`.
+    /// Base of the encryption's consistency proof: `ĝ`.
     pub g_hat: G1,
 }
 
-/// The generators, the same for every group.
+/// The generators, common to all groups.
 pub(crate) fn generators() -> &'static Generators {
     static CELL: OnceLock<Generators> = OnceLock::new();
     CELL.get_or_init(|| Generators {
@@ -34,11 +34,11 @@ pub(crate) fn generators() -> &'static Generators {
     })
 }
 
-/// Name of a group: a hash of everything that is public about it.
+/// Identifies a group: a hash of all its public data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GroupId(pub [u8; 32]);
 
-/// The public key of a group: of its issuer, and of its opening trustees.
+/// A group's public keys: the issuer's and the opening trustees'.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     name: String,
@@ -46,13 +46,13 @@ pub struct Group {
     notary: PublicKey,
     opener: OpenerPublic,
     id: GroupId,
-    /// What every credential of this group signs, and none of another: `g1` of the formulas.
+    /// The group-specific part that every credential signs: `g1` of the formulas.
     base: G1,
 }
 
 impl Group {
-    /// Puts a group together. `name` should name the network too: groups of the same keys but
-    /// other names are different groups.
+    /// Builds a group. `name` should also name the network: groups with equal keys and different
+    /// names are different groups.
     pub fn new(
         name: &str,
         issuer: G2,
@@ -77,17 +77,15 @@ impl Group {
         Ok(group)
     }
 
-    /// What all credentials of one epoch sign beside the member's secret: `g1 h_e^epoch`.
+    /// The part that all credentials of one epoch sign, beside the member's secret: `g1 h_e^epoch`.
     pub(crate) fn epoch_base(&self, epoch: u32) -> G1 {
         self.base.add(&generators().epoch.mul(&Scalar::from_u64(u64::from(epoch))))
     }
 
-    /// The group's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The hash that names the group.
     pub fn id(&self) -> GroupId {
         self.id
     }
@@ -107,7 +105,7 @@ impl Group {
         &self.opener
     }
 
-    /// The encoding (docs/attribution.md section 7).
+    /// The encoding (docs/design/wire/attribution.md).
     pub fn encode(&self) -> Vec<u8> {
         let mut out = b"SAG1".to_vec();
         codec::put_name(&mut out, &self.name);
@@ -117,7 +115,6 @@ impl Group {
         out
     }
 
-    /// Reads an encoding.
     pub fn decode(bytes: &[u8]) -> Result<Group, Error> {
         let mut reader = Reader::new(bytes);
         codec::magic(&mut reader, b"SAG1", "group")?;

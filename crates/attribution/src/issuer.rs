@@ -1,8 +1,8 @@
-//! The issuer: it starts epochs.
+//! The issuer, which starts epochs.
 //!
-//! A credential is good for one epoch; at its end the issuer makes new ones for all members but the
-//! revoked. So revocations and joins take effect with the next epoch, and signers and verifiers do
-//! nothing per revoked member.
+//! A credential is valid for one epoch. At its end the issuer makes new ones for all members that
+//! are not revoked. So revocations and joins take effect with the next epoch, and signers and
+//! verifiers do no work per revoked member.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -12,9 +12,9 @@ use shoal_crypto::{Hasher, Identity, Rng, Secret, kdf};
 use shoal_wire::Reader;
 use zeroize::Zeroize;
 
-use crate::{Credential, EpochNotice, Error, Group, Registry, codec};
+use crate::{EpochNotice, Error, Group, MemberCredential, Registry, codec};
 
-/// The issuer's keys: for credentials (`γ`) and for notices. Wiped on drop.
+/// The issuer's keys: for credentials (`γ`) and notices. Wiped on drop.
 pub struct IssuerKey {
     seed: Secret<32>,
     gamma: Scalar,
@@ -23,7 +23,7 @@ pub struct IssuerKey {
 }
 
 impl IssuerKey {
-    /// The keys that follow from a 32-byte seed of the operating system's randomness.
+    /// Derives the keys from a 32-byte seed of the operating system's randomness.
     pub fn from_seed(seed: [u8; 32]) -> IssuerKey {
         let mut rng = Rng::new(kdf(&seed, "shoal attribution issuer v1", &[]));
         IssuerKey {
@@ -34,7 +34,7 @@ impl IssuerKey {
         }
     }
 
-    /// The seed, for writing the key file.
+    /// The seed, for the key file.
     pub fn seed(&self) -> &Secret<32> {
         &self.seed
     }
@@ -49,9 +49,9 @@ impl IssuerKey {
         &self.notary
     }
 
-    /// Signs `point` for `epoch`. The same inputs give the same credential, so that nobody gains by
-    /// asking twice.
-    fn sign(&self, group: &Group, epoch: u32, base: &G1, member: Point<'_>) -> (G1, Scalar) {
+    /// Signs `point` for `epoch`. Equal inputs give equal credentials, so a second request gains
+    /// nothing.
+    fn sign(&self, group: &Group, epoch: u32, base: &G1, member: MemberPoint<'_>) -> (G1, Scalar) {
         let (encoded, point) = member;
         let parts: [&[u8]; 3] = [&group.id().0, &epoch.to_be_bytes(), encoded];
         let mut wide = [0; 64];
@@ -64,10 +64,10 @@ impl IssuerKey {
         (base.add(point).mul(&self.gamma.add(&e).invert()), e)
     }
 
-    /// Starts an epoch that lasts for `seconds` (Unix time): the credentials of every member who
-    /// isn't revoked by then, and the notice that binds the issuer to them and to the registry.
+    /// Starts an epoch that lasts for `seconds` (Unix time). Returns the credentials of all members
+    /// that are not revoked by then. The notice binds the issuer to them and to the registry.
     ///
-    /// Once published an epoch stays as it is: whoever joins or leaves does so in the next.
+    /// A published epoch does not change: later joins and revocations count from the next one.
     pub fn renew(
         &self,
         group: &Group,
@@ -111,11 +111,11 @@ impl core::fmt::Debug for IssuerKey {
     }
 }
 
-/// A member's point, encoded and as it is.
-type Point<'a> = (&'a [u8; 48], &'a G1);
+/// A member's point, encoded and decoded.
+type MemberPoint<'a> = (&'a [u8; 48], &'a G1);
 
-/// A new epoch: its notice, and the credentials of all its members. Everybody downloads all of
-/// them, so that a download does not tell who the member is.
+/// A new epoch: its notice, and the credentials of all its members. Each member downloads all of
+/// them, so a download does not reveal the member.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Renewal {
     notice: EpochNotice,
@@ -123,29 +123,30 @@ pub struct Renewal {
 }
 
 impl Renewal {
-    /// The notice that makes the epoch current.
+    /// The notice that starts the epoch.
     pub fn notice(&self) -> &EpochNotice {
         &self.notice
     }
 
-    /// How many members got a credential.
+    /// Number of credentials.
     pub fn count(&self) -> usize {
         self.notice.credentials as usize
     }
 
-    /// The encoding of the credentials (docs/attribution.md section 7): 128 bytes for each member,
-    /// by ascending points.
+    /// The encoded credentials (docs/design/wire/attribution.md): 128 bytes for each member,
+    /// ascending by point.
     pub fn encode(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Finds the credential of `point` in an encoding, decoding no other entry. The encoding has to
-    /// be the one that `notice` states: with another the issuer could tell its members apart.
+    /// Finds the credential of `point` in an encoding, without decoding other entries. The encoding
+    /// must match the hash in `notice`: with different encodings the issuer could tell its members
+    /// apart.
     pub fn pick(
         bytes: &[u8],
         notice: &EpochNotice,
         point: &G1,
-    ) -> Result<Option<Credential>, Error> {
+    ) -> Result<Option<MemberCredential>, Error> {
         let mut reader = Reader::new(bytes);
         codec::magic(&mut reader, b"SAN1", "credentials")?;
         let epoch = reader.u32("epoch")?;
@@ -156,7 +157,7 @@ impl Renewal {
         for _ in 0..count {
             let name: [u8; 48] = reader.array("member point")?;
             let mut entry = Reader::new(reader.bytes("credential", 80)?);
-            // Each member once, so that the count is that of the members.
+            // Each member appears once, so that the count is the number of members.
             if last >= Some(name) {
                 return Err(Error::Range("the order of credentials"));
             }
@@ -164,7 +165,7 @@ impl Renewal {
             if name == want {
                 let a = codec::point(&mut entry, "credential")?;
                 let e = codec::scalar(&mut entry, "credential exponent")?;
-                found = Some(Credential { notice: notice.clone(), a, e });
+                found = Some(MemberCredential { notice: notice.clone(), a, e });
             }
         }
         reader.finish("renewal")?;

@@ -1,51 +1,51 @@
-//! What a receiver keeps so that any of its last packets can be shown to others later: a bounded
-//! ring of packet hash, chunk and seal, which can be written to a file and read again.
+//! Stored proofs of a receiver's last packets, for showing them to others later: a bounded ring of
+//! packet hash, chunk and seal. The ring can be written to a file and read again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use shoal_wire::Reader;
 
-use crate::flow::{Proof, Sealed, belongs};
-use crate::stamp::{CHUNK_PACKETS, Chunk, FlowId, Part};
+use crate::flow::{PacketProof, VerifiedSeal, belongs};
+use crate::stamp::{CHUNK_PACKETS, DigestChunk, FlowId, StampPart};
 use crate::{Error, Evidence, GroupId, codec};
 
-struct KeptWindow {
+struct StoredWindow {
     flow: FlowId,
-    sealed: Arc<Sealed>,
-    chunks: BTreeMap<u8, Arc<(Chunk, Vec<u8>)>>,
+    sealed: Arc<VerifiedSeal>,
+    chunks: BTreeMap<u8, Arc<(DigestChunk, Vec<u8>)>>,
     hashes: Vec<[u8; 32]>,
     present: Vec<bool>,
 }
 
-/// The proofs of the last windows, oldest out first.
+/// Proofs of the last windows; the oldest are removed first.
 pub struct EvidenceRing {
-    windows: VecDeque<KeptWindow>,
+    windows: VecDeque<StoredWindow>,
     packets: usize,
     packets_max: usize,
 }
 
-/// Packets of one flow that a ring holds.
+/// Packets of one flow in a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeptFlow {
+pub struct StoredFlow {
     /// The flow.
     pub flow: FlowId,
-    /// Lowest number of a packet.
+    /// Lowest packet number.
     pub first: u64,
-    /// Highest number of a packet; not all between need be there.
+    /// Highest packet number; packets between may be missing.
     pub last: u64,
-    /// How many packets.
+    /// Number of packets.
     pub count: usize,
 }
 
 impl EvidenceRing {
-    /// An empty ring. Every packet of a window counts towards `packets_max`, proved or not, and
-    /// takes 33 bytes beside its share of the stamp (about 18).
+    /// An empty ring. Every packet of a window counts towards `packets_max`, proved or not. Each
+    /// takes 33 bytes plus its share of the stamp (about 18 bytes).
     pub fn new(packets_max: usize) -> EvidenceRing {
         EvidenceRing { windows: VecDeque::new(), packets: 0, packets_max }
     }
 
-    /// This ring with another bound; the oldest proofs go if they are too many.
+    /// Changes the bound. The oldest proofs beyond it are removed.
     #[must_use]
     pub fn bounded(mut self, packets_max: usize) -> EvidenceRing {
         self.packets_max = packets_max;
@@ -53,19 +53,19 @@ impl EvidenceRing {
         self
     }
 
-    /// The bound.
+    /// Maximum number of packets.
     pub fn packets_max(&self) -> usize {
         self.packets_max
     }
 
-    /// What it holds, by flow.
-    pub fn flows(&self) -> Vec<KeptFlow> {
-        let mut flows: BTreeMap<FlowId, KeptFlow> = BTreeMap::new();
+    /// Packets in the ring, by flow.
+    pub fn flows(&self) -> Vec<StoredFlow> {
+        let mut flows: BTreeMap<FlowId, StoredFlow> = BTreeMap::new();
         for window in &self.windows {
             let start = window.sealed.seal.first;
             let present = (start..).zip(&window.present).filter(|(_, there)| **there);
             for (seq, _) in present {
-                let fresh = KeptFlow { flow: window.flow, first: seq, last: seq, count: 0 };
+                let fresh = StoredFlow { flow: window.flow, first: seq, last: seq, count: 0 };
                 let flow = flows.entry(window.flow).or_insert(fresh);
                 flow.first = flow.first.min(seq);
                 flow.last = flow.last.max(seq);
@@ -75,13 +75,13 @@ impl EvidenceRing {
         flows.into_values().collect()
     }
 
-    pub(crate) fn keep(&mut self, proof: Proof) {
+    pub(crate) fn keep(&mut self, proof: PacketProof) {
         let count = usize::from(proof.sealed.seal.count);
         if count > self.packets_max {
             return;
         }
-        let same = |w: &KeptWindow| Arc::ptr_eq(&w.sealed, &proof.sealed);
-        // Proofs of one window come together, mostly.
+        let same = |w: &StoredWindow| Arc::ptr_eq(&w.sealed, &proof.sealed);
+        // Proofs of one window mostly arrive together.
         let found = self.windows.iter().rposition(same);
         let at = found.unwrap_or_else(|| self.open(proof.flow, &proof.sealed));
         let window = &mut self.windows[at];
@@ -93,9 +93,9 @@ impl EvidenceRing {
         }
     }
 
-    /// The window of this seal: one that is held already, maybe from an earlier run, or a new one.
-    /// All its packets count towards the bound.
-    fn open(&mut self, flow: FlowId, sealed: &Arc<Sealed>) -> usize {
+    /// The window of this seal: a stored one, perhaps of an earlier run, or a new one. All its
+    /// packets count towards the bound.
+    fn open(&mut self, flow: FlowId, sealed: &Arc<VerifiedSeal>) -> usize {
         let held = self.windows.iter().rposition(|w| w.sealed.bytes == sealed.bytes);
         if let Some(at) = held {
             self.windows[at].sealed = sealed.clone();
@@ -104,7 +104,7 @@ impl EvidenceRing {
         let count = usize::from(sealed.seal.count);
         self.make_room(count);
         self.packets += count;
-        self.windows.push_back(KeptWindow {
+        self.windows.push_back(StoredWindow {
             flow,
             sealed: sealed.clone(),
             chunks: BTreeMap::new(),
@@ -122,9 +122,9 @@ impl EvidenceRing {
         }
     }
 
-    /// The proof of one packet, if it is held.
+    /// The evidence for one packet, if stored.
     pub fn export(&self, flow: &FlowId, seq: u64) -> Option<Evidence> {
-        let covers = |w: &&KeptWindow| {
+        let covers = |w: &&StoredWindow| {
             let seal = &w.sealed.seal;
             w.flow == *flow && (seal.first..seal.end()).contains(&seq)
         };
@@ -140,8 +140,8 @@ impl EvidenceRing {
         Some(Evidence::new(seq, window.hashes[at], &window.sealed.bytes, chunk))
     }
 
-    /// The encoding (docs/attribution.md section 7). It holds no key, but its reader can test
-    /// guesses of what packets held: keep it private.
+    /// The encoding (docs/design/wire/attribution.md). It contains no key, but a reader can test
+    /// guesses of packet contents: keep it private.
     pub fn encode(&self, group: GroupId) -> Vec<u8> {
         let mut out = b"SAK1".to_vec();
         out.extend_from_slice(&group.0);
@@ -152,8 +152,8 @@ impl EvidenceRing {
         out
     }
 
-    /// Reads an encoding. Chunks are checked against their seals, signatures are not: evidence is
-    /// verified when it is shown. Of more than `packets_max` packets the last are kept.
+    /// Decodes a ring. Chunks are checked against their seals. Signatures are not: evidence is
+    /// verified when it is shown. The last `packets_max` packets are kept.
     pub fn decode(bytes: &[u8], group: GroupId, packets_max: usize) -> Result<EvidenceRing, Error> {
         let mut reader = Reader::new(bytes);
         codec::magic(&mut reader, b"SAK1", "kept evidence")?;
@@ -163,7 +163,7 @@ impl EvidenceRing {
         let count = reader.u32("windows")?;
         let mut out = EvidenceRing::new(packets_max);
         for _ in 0..count {
-            let window = KeptWindow::read(&mut reader)?;
+            let window = StoredWindow::read(&mut reader)?;
             let packets = window.hashes.len();
             out.make_room(packets);
             if out.packets + packets <= packets_max {
@@ -176,8 +176,9 @@ impl EvidenceRing {
     }
 }
 
-impl KeptWindow {
-    /// The chunk that covers the packet at this place of the window; none if the seal does.
+impl StoredWindow {
+    /// Index of the chunk for the packet at this index of the window; `None` if the seal has its
+    /// digest.
     fn chunk_of(&self, at: usize) -> Option<u8> {
         let index = at / CHUNK_PACKETS;
         (index < self.sealed.seal.chunks.len()).then_some(index as u8)
@@ -194,14 +195,16 @@ impl KeptWindow {
         present.for_each(|(hash, _)| out.extend_from_slice(hash));
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<KeptWindow, Error> {
+    fn read(reader: &mut Reader<'_>) -> Result<StoredWindow, Error> {
         let bytes = read_part(reader)?;
-        let Part::Seal(seal) = Part::decode(bytes)? else { return Err(Error::Range("seal")) };
-        let sealed = Arc::new(Sealed { seal: *seal, bytes: bytes.to_vec() });
+        let StampPart::Seal(seal) = StampPart::decode(bytes)? else {
+            return Err(Error::Range("seal"));
+        };
+        let sealed = Arc::new(VerifiedSeal { seal: *seal, bytes: bytes.to_vec() });
         let mut chunks = BTreeMap::new();
         for _ in 0..reader.u8("chunks")? {
             let bytes = read_part(reader)?;
-            let Part::Chunk(chunk) = Part::decode(bytes)? else {
+            let StampPart::Chunk(chunk) = StampPart::decode(bytes)? else {
                 return Err(Error::Range("chunk"));
             };
             let in_order = chunks.last_key_value().is_none_or(|(last, _)| *last < chunk.index);
@@ -217,7 +220,7 @@ impl KeptWindow {
             return Err(Error::Range("kept packets"));
         }
         let mut window =
-            KeptWindow { flow: sealed.seal.flow, sealed, chunks, hashes: Vec::new(), present };
+            StoredWindow { flow: sealed.seal.flow, sealed, chunks, hashes: Vec::new(), present };
         for n in 0..count {
             let there = window.present[n];
             let proved = window.chunk_of(n).is_none_or(|c| window.chunks.contains_key(&c));

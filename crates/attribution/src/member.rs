@@ -1,4 +1,5 @@
-//! The member's side of joining: a secret that never leaves, a request, and the credential.
+//! The member's part in joining: a secret that never leaves the member, a request, and the
+//! credential.
 
 use shoal_crypto::bls::{G1, G2, G2Lines, Scalar, pairing_product_is_one};
 use shoal_crypto::{Identity, PublicKey, Rng};
@@ -6,28 +7,27 @@ use shoal_wire::Reader;
 
 use crate::group::generators;
 use crate::proof::LogProof;
-use crate::tree::{self, Node};
+use crate::tree::{self, TreeHash};
 use crate::{EpochNotice, Error, Group, codec};
 
 const LABEL_JOIN: &str = "shoal attribution join v1";
 const LABEL_REQUEST: &[u8] = b"shoal attribution join request v1";
 
-/// A member's secret `x`, which nobody else ever learns. It is wiped on drop.
+/// A member's secret `x`, known to nobody else. Wiped on drop.
 #[derive(Clone)]
 pub struct MemberSecret(Scalar);
 
 impl MemberSecret {
-    /// A fresh secret.
     pub fn new(rng: &mut Rng) -> MemberSecret {
         MemberSecret(Scalar::random(rng))
     }
 
-    /// The point `h^x` by which an opened signature names the member.
+    /// The point `h^x`, which identifies the member in an opened signature.
     pub fn point(&self) -> G1 {
         generators().member.mul(&self.0)
     }
 
-    /// The first message of joining, in which the holder of `identity` claims the point.
+    /// Makes a join request, in which the holder of `identity` claims the point.
     pub fn request(
         &self,
         group: &Group,
@@ -56,12 +56,11 @@ impl MemberSecret {
         &self.0
     }
 
-    /// The encoding, secret.
+    /// The encoding; it is secret.
     pub fn encode(&self) -> [u8; 32] {
         self.0.encode()
     }
 
-    /// Reads an encoding.
     pub fn decode(bytes: &[u8; 32]) -> Result<MemberSecret, Error> {
         let element = |why| Error::Element { what: "member secret", why };
         Ok(MemberSecret(Scalar::decode(bytes).map_err(element)?))
@@ -81,9 +80,9 @@ fn bound(group: &Group, name: &str, identity: &PublicKey) -> Vec<u8> {
     out
 }
 
-/// The first message of joining; also the public record that ties a name and an identity key to
-/// the point that openings reveal. It proves that its author knew the secret, and is signed with
-/// the identity key, so that nobody can be registered under a point without having asked for it.
+/// The first message of joining, and the public record that binds a name and an identity key to the
+/// point that openings reveal. It proves that its author knew the secret. The identity key signs
+/// it, so nobody can be registered under a point without having asked for it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinRequest {
     name: String,
@@ -94,7 +93,7 @@ pub struct JoinRequest {
 }
 
 impl JoinRequest {
-    /// Longest encoding in bytes.
+    /// Maximum length of an encoding in bytes.
     pub const LEN_MAX: usize = 1 + codec::NAME_MAX + 64 + 48 + LogProof::LEN + 64;
 
     /// Checks identity key, proof and signature for `group`.
@@ -113,7 +112,7 @@ impl JoinRequest {
         Ok(())
     }
 
-    /// The name that the member goes by.
+    /// The member's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -129,7 +128,7 @@ impl JoinRequest {
     }
 
     /// The leaf of the registry's hash tree.
-    pub(crate) fn leaf(&self) -> Node {
+    pub(crate) fn leaf(&self) -> TreeHash {
         let mut out = Vec::with_capacity(JoinRequest::LEN_MAX);
         self.put(&mut out);
         tree::leaf(&out)
@@ -164,14 +163,14 @@ impl JoinRequest {
         })
     }
 
-    /// The encoding (docs/attribution.md section 7).
+    /// The encoding (docs/design/wire/attribution.md).
     pub fn encode(&self) -> Vec<u8> {
         let mut out = b"SAJ1".to_vec();
         self.put(&mut out);
         out
     }
 
-    /// Reads an encoding; proof and signature are still to be checked.
+    /// Decodes a request without checking its proof and signature.
     pub fn decode(bytes: &[u8]) -> Result<JoinRequest, Error> {
         codec::file(bytes, b"SAJ1", "join request", JoinRequest::read)
     }
@@ -183,30 +182,29 @@ impl core::fmt::Debug for JoinRequest {
     }
 }
 
-/// The issuer's signature `A = (g1 h_e^epoch h^x)^(1/(γ+e))`, good for one epoch, with the notice
-/// of that epoch. It is of no use without the member's secret and need not be kept secret.
+/// The issuer's signature `A = (g1 h_e^epoch h^x)^(1/(γ+e))`, valid for one epoch, with that
+/// epoch's notice. It is useless without the member's secret, and need not be kept secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Credential {
+pub struct MemberCredential {
     pub(crate) notice: EpochNotice,
     pub(crate) a: G1,
     pub(crate) e: Scalar,
 }
 
-impl Credential {
+impl MemberCredential {
     /// Length of the encoding in bytes.
     pub const LEN: usize = 4 + EpochNotice::LEN + 48 + 32;
 
-    /// The epoch it is good for.
     pub fn epoch(&self) -> u32 {
         self.notice.epoch
     }
 
-    /// What the issuer said of the epoch.
+    /// The epoch's notice.
     pub fn notice(&self) -> &EpochNotice {
         &self.notice
     }
 
-    /// Checks that the issuer of `group` signed the notice, and this secret for this epoch.
+    /// Checks that the issuer of `group` signed the notice, and signed this secret for this epoch.
     pub fn verify(&self, group: &Group, secret: &MemberSecret) -> Result<(), Error> {
         self.notice.verify_signature(group)?;
         let bad = Error::Proof("the credential");
@@ -219,7 +217,7 @@ impl Credential {
         Ok(())
     }
 
-    /// The encoding (docs/attribution.md section 7).
+    /// The encoding (docs/design/wire/attribution.md).
     pub fn encode(&self) -> Vec<u8> {
         let mut out = b"SAC2".to_vec();
         self.notice.put(&mut out);
@@ -228,11 +226,11 @@ impl Credential {
         out
     }
 
-    /// Reads an encoding; whether the issuer made it is still to be checked.
-    pub fn decode(bytes: &[u8]) -> Result<Credential, Error> {
+    /// Decodes a credential without checking the issuer's signature.
+    pub fn decode(bytes: &[u8]) -> Result<MemberCredential, Error> {
         let mut reader = Reader::new(bytes);
         codec::magic(&mut reader, b"SAC2", "credential")?;
-        let credential = Credential {
+        let credential = MemberCredential {
             notice: EpochNotice::read(&mut reader)?,
             a: codec::point(&mut reader, "credential")?,
             e: codec::scalar(&mut reader, "credential exponent")?,

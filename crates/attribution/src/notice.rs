@@ -1,4 +1,5 @@
-//! The issuer's notice of an epoch, and the memory of notices that finds an issuer's second one.
+//! The issuer's notice of an epoch, and a memory of notices that detects a second one for the same
+//! epoch.
 
 use std::collections::BTreeMap;
 
@@ -8,37 +9,37 @@ use crate::{Error, Group, GroupId, Registry, codec};
 
 const LABEL: &[u8] = b"shoal attribution epoch notice v2";
 
-/// How far the signer's clock may be from the issuer's, in milliseconds.
+/// Maximum difference between signer's and issuer's clock in milliseconds.
 const CLOCK_SLACK_MS: u64 = 60_000;
 
-/// The issuer's word on an epoch: when it is, who had been admitted, and which credentials are good
-/// in it. There is one notice for each epoch; two that differ prove that the issuer treats members
+/// The issuer's statement on an epoch: its time, the members admitted so far, and the valid
+/// credentials. Each epoch has one notice; two different ones prove that the issuer treats members
 /// differently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EpochNotice {
     pub(crate) group: GroupId,
-    /// The epoch.
     pub epoch: u32,
-    /// First second of it (Unix time).
+    /// First second of the epoch (Unix time).
     pub not_before: u64,
-    /// Last second of it (Unix time).
+    /// Last second of the epoch (Unix time).
     pub not_after: u64,
-    /// How many members were ever admitted when it began.
+    /// Number of members ever admitted when the epoch began.
     pub members: u32,
-    /// Root of the hash tree over their entries in the registry.
+    /// Root of the hash tree over their registry entries.
     pub registry: [u8; 32],
-    /// How many credentials there are: a signature is one of so many members'.
+    /// Number of credentials; a signature hides among this many members.
     pub credentials: u32,
-    /// Hash of the renewal, the file with all the credentials.
+    /// Hash of the renewal, which has all credentials.
     pub renewal: [u8; 32],
     pub(crate) signature: [u8; 64],
 }
 
 impl EpochNotice {
-    /// Length in bytes without the kind.
+    /// Length in bytes without the magic bytes.
     pub(crate) const LEN: usize = 32 + 4 + 8 + 8 + 4 + 32 + 4 + 32 + 64;
 
-    /// Checks that the group's issuer says so, and that `now` (Unix seconds) is inside.
+    /// Checks that the group's issuer signed the notice, and that `now` (Unix seconds) is within
+    /// the epoch.
     pub fn verify(&self, group: &Group, now: u64) -> Result<(), Error> {
         self.verify_signature(group)?;
         if now < self.not_before || now > self.not_after {
@@ -47,7 +48,7 @@ impl EpochNotice {
         Ok(())
     }
 
-    /// Checks that the group's issuer says so, now or at any other time.
+    /// Checks that the group's issuer signed the notice, at any time.
     pub fn verify_signature(&self, group: &Group) -> Result<(), Error> {
         if self.group != group.id() {
             return Err(Error::OtherGroup);
@@ -58,7 +59,7 @@ impl EpochNotice {
         Ok(())
     }
 
-    /// Checks that a registry begins with the entries that the notice is about.
+    /// Checks that a registry begins with the notice's entries.
     pub fn verify_registry(&self, registry: &Registry) -> Result<(), Error> {
         if registry.root(self.members as usize) != Some(self.registry) {
             return Err(Error::Proof("the registry of this epoch"));
@@ -66,7 +67,7 @@ impl EpochNotice {
         Ok(())
     }
 
-    /// Whether a stamp may say that it was made at this time (Unix milliseconds) in this epoch.
+    /// True if a stamp of this epoch may state this time (Unix milliseconds).
     pub(crate) fn holds_time(&self, time_ms: u64) -> bool {
         let earliest = self.not_before.saturating_mul(1_000).saturating_sub(CLOCK_SLACK_MS);
         let latest = self.not_after.saturating_add(1).saturating_mul(1_000);
@@ -109,40 +110,39 @@ impl EpochNotice {
         })
     }
 
-    /// The encoding (docs/attribution.md section 7).
+    /// The encoding (docs/design/wire/attribution.md).
     pub fn encode(&self) -> Vec<u8> {
         let mut out = b"SAE2".to_vec();
         self.put(&mut out);
         out
     }
 
-    /// Reads an encoding; the signature is still to be checked.
+    /// Decodes a notice without checking its signature.
     pub fn decode(bytes: &[u8]) -> Result<EpochNotice, Error> {
         codec::file(bytes, b"SAE2", "epoch notice", EpochNotice::read)
     }
 }
 
-/// The newest notice of each group that was accepted. Signers and verifiers keep it. It shows that
-/// an earlier epoch is over, which an old notice does not say of itself, and whether the issuer
-/// signed two notices for one epoch.
+/// The newest accepted notice of each group, as signers and verifiers store it. The memory shows
+/// that an earlier epoch is over, which an old notice can't show itself. It also detects two
+/// notices for one epoch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen(BTreeMap<GroupId, EpochNotice>);
+pub struct NoticeMemory(BTreeMap<GroupId, EpochNotice>);
 
-impl Seen {
-    /// Most groups that one file remembers.
+impl NoticeMemory {
+    /// Maximum number of groups in a file.
     pub const GROUPS_MAX: usize = 64;
 
-    /// Nothing was seen yet.
-    pub fn new() -> Seen {
-        Seen::default()
+    pub fn new() -> NoticeMemory {
+        NoticeMemory::default()
     }
 
-    /// Accepts a notice at `now` (Unix seconds) if it is the newest of its group. Returns whether
-    /// there is something new to remember.
+    /// Accepts a notice at `now` (Unix seconds) if it is the newest of its group. Returns true if
+    /// it is new and must be stored.
     pub fn take(&mut self, group: &Group, notice: &EpochNotice, now: u64) -> Result<bool, Error> {
         notice.verify(group, now)?;
         let last = self.0.get(&group.id());
-        if last.is_none() && self.0.len() >= Seen::GROUPS_MAX {
+        if last.is_none() && self.0.len() >= NoticeMemory::GROUPS_MAX {
             return Err(Error::Full("the memory of notices"));
         }
         match last {
@@ -160,7 +160,7 @@ impl Seen {
         self.0.get(group)
     }
 
-    /// The encoding (docs/attribution.md section 7).
+    /// The encoding (docs/design/wire/attribution.md).
     pub fn encode(&self) -> Vec<u8> {
         let mut out = b"SAP1".to_vec();
         out.push(self.0.len() as u8);
@@ -168,15 +168,14 @@ impl Seen {
         out
     }
 
-    /// Reads an encoding.
-    pub fn decode(bytes: &[u8]) -> Result<Seen, Error> {
+    pub fn decode(bytes: &[u8]) -> Result<NoticeMemory, Error> {
         let mut reader = Reader::new(bytes);
         codec::magic(&mut reader, b"SAP1", "notices seen")?;
         let count = usize::from(reader.u8("notices")?);
-        if count > Seen::GROUPS_MAX {
+        if count > NoticeMemory::GROUPS_MAX {
             return Err(Error::Range("notices"));
         }
-        let mut seen = Seen::new();
+        let mut seen = NoticeMemory::new();
         for _ in 0..count {
             let notice = EpochNotice::read(&mut reader)?;
             if seen.0.last_key_value().is_some_and(|(last, _)| *last >= notice.group) {

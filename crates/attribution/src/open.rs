@@ -1,4 +1,5 @@
-//! Opening: trustees decrypt who signed, each with a proof, and anybody can judge the result.
+//! Opening: trustees decrypt the signer's identity, each with a proof, and anybody can judge the
+//! result.
 
 use shoal_crypto::Rng;
 use shoal_crypto::bls::G1;
@@ -6,16 +7,16 @@ use shoal_wire::Reader;
 
 use crate::group::generators;
 use crate::proof::LogProof;
-use crate::tree::{self, Node, PATH_MAX};
+use crate::tree::{self, PATH_MAX, TreeHash};
 use crate::trustee::interpolate;
-use crate::verify::Checked;
+use crate::verify::VerifiedSignature;
 use crate::{
-    EpochNotice, Error, Group, JoinRequest, Proved, Registry, TRUSTEES_MAX, TrusteeKey, codec,
+    EpochNotice, Error, Group, JoinRequest, ProvedPacket, Registry, TRUSTEES_MAX, TrusteeKey, codec,
 };
 
 const LABEL_SHARE: &str = "shoal attribution opening share v1";
 
-/// One trustee's part of an opening: `D = C1^y_i`, and a proof that it is that.
+/// One trustee's share of an opening: `D = C1^y_i`, and a proof of that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpeningShare {
     trustee: usize,
@@ -27,9 +28,14 @@ impl OpeningShare {
     /// Length of the encoding in bytes.
     pub const LEN: usize = 1 + 48 + LogProof::LEN;
 
-    /// The part of the trustee who holds `key`. `checked` is a signature that verified: decrypting
-    /// anything else would make the trustee an oracle.
-    pub fn new(group: &Group, key: &TrusteeKey, checked: &Checked, rng: &mut Rng) -> OpeningShare {
+    /// Makes the share of the trustee with `key`. `checked` must be a verified signature: a trustee
+    /// that decrypts anything else is an oracle.
+    pub fn new(
+        group: &Group,
+        key: &TrusteeKey,
+        checked: &VerifiedSignature,
+        rng: &mut Rng,
+    ) -> OpeningShare {
         let g = generators().g;
         let c1 = checked.encrypted[0];
         let point = c1.mul(key.share());
@@ -39,12 +45,12 @@ impl OpeningShare {
         OpeningShare { trustee: key.index(), point, proof }
     }
 
-    /// Which trustee made it, from 1.
+    /// Number of the trustee, from 1.
     pub fn trustee(&self) -> usize {
         self.trustee
     }
 
-    fn holds(&self, group: &Group, checked: &Checked) -> bool {
+    fn holds(&self, group: &Group, checked: &VerifiedSignature) -> bool {
         let Some(public) = group.opener().trustee(self.trustee) else { return false };
         let bases = [generators().g, checked.encrypted[0]];
         let points = [*public, self.point];
@@ -66,14 +72,14 @@ impl OpeningShare {
         Ok(OpeningShare { trustee, point, proof: LogProof::read(reader)? })
     }
 
-    /// The encoding (docs/attribution.md section 7).
+    /// The encoding (docs/design/wire/attribution.md).
     pub fn encode(&self) -> Vec<u8> {
         let mut out = b"SAS1".to_vec();
         self.put(&mut out);
         out
     }
 
-    /// Reads an encoding; the proof is still to be checked.
+    /// Decodes a share without checking its proof.
     pub fn decode(bytes: &[u8]) -> Result<OpeningShare, Error> {
         codec::file(bytes, b"SAS1", "opening share", OpeningShare::read)
     }
@@ -85,29 +91,29 @@ fn bound(group: &Group, trustee: usize) -> Vec<u8> {
     out
 }
 
-/// Who signed, with everything that convinces a third party of it: the shares of `t` trustees, the
-/// signer's own join request, and its place in the registry that the issuer stated for the epoch.
+/// The signer, with the proof for third parties. The proof has the shares of `t` trustees, the
+/// signer's join request, and its position in the registry that the issuer stated for the epoch.
 ///
-/// A join request alone would not do: a member can sign as many for its point as it likes, each
-/// with another name and identity key.
+/// A join request alone proves nothing: a member can sign any number of them for its point, with
+/// other names and identity keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opening {
     shares: Vec<OpeningShare>,
     notice: EpochNotice,
-    /// Where in the registry, and the path from there to its root.
+    /// Position in the registry; `path` leads from there to the root.
     place: u32,
-    path: Vec<Node>,
+    path: Vec<TreeHash>,
     member: JoinRequest,
 }
 
 impl Opening {
-    /// Puts the shares of a signature together, leaves out those that don't hold, and looks the
-    /// signer up. `notice` is that of the signature's epoch.
+    /// Combines the shares of a signature, without the invalid ones, and looks up the signer.
+    /// `notice` is that of the signature's epoch.
     pub fn new(
         group: &Group,
         registry: &Registry,
         notice: &EpochNotice,
-        checked: &Checked,
+        checked: &VerifiedSignature,
         shares: &[OpeningShare],
     ) -> Result<Opening, Error> {
         check_notice(group, notice, checked)?;
@@ -135,10 +141,10 @@ impl Opening {
         Ok(Opening { shares: good, notice, place: place as u32, path, member })
     }
 
-    /// Judges an opening of `checked`, a signature that verified: the trustees decrypted it
-    /// correctly, the join request claims the point that they found, and the issuer had registered
-    /// exactly that request when the epoch began.
-    pub fn judge(&self, group: &Group, checked: &Checked) -> Result<&JoinRequest, Error> {
+    /// Judges an opening of the verified signature `checked`. It holds if the trustees decrypted
+    /// correctly, the join request claims the resulting point, and exactly that request was
+    /// registered when the epoch began.
+    pub fn judge(&self, group: &Group, checked: &VerifiedSignature) -> Result<&JoinRequest, Error> {
         check_notice(group, &self.notice, checked)?;
         let need = group.opener().threshold();
         let distinct = |n: usize| {
@@ -163,9 +169,13 @@ impl Opening {
         Ok(&self.member)
     }
 
-    /// Judges an opening of the signature over a packet. The packet's time is its signer's word; it
-    /// has to lie in the epoch at least.
-    pub fn judge_packet(&self, group: &Group, proved: &Proved) -> Result<&JoinRequest, Error> {
+    /// Judges an opening of the signature over a packet. The signer states the packet's time, which
+    /// must be within the epoch.
+    pub fn judge_packet(
+        &self,
+        group: &Group,
+        proved: &ProvedPacket,
+    ) -> Result<&JoinRequest, Error> {
         let member = self.judge(group, &proved.checked)?;
         if !self.notice.holds_time(proved.time_ms) {
             return Err(Error::OutsideEpoch(self.notice.epoch));
@@ -173,7 +183,7 @@ impl Opening {
         Ok(member)
     }
 
-    /// The encoding (docs/attribution.md section 7).
+    /// The encoding (docs/design/wire/attribution.md).
     pub fn encode(&self) -> Vec<u8> {
         let mut out = b"SAO2".to_vec();
         out.push(self.shares.len() as u8);
@@ -188,7 +198,7 @@ impl Opening {
         out
     }
 
-    /// Reads an encoding; it is still to be judged.
+    /// Decodes an opening without judging it.
     pub fn decode(bytes: &[u8]) -> Result<Opening, Error> {
         let mut reader = Reader::new(bytes);
         codec::magic(&mut reader, b"SAO2", "opening")?;
@@ -214,14 +224,18 @@ impl Opening {
     }
 }
 
-/// Whether the issuer's notice is of the signature's epoch.
-fn check_notice(group: &Group, notice: &EpochNotice, checked: &Checked) -> Result<(), Error> {
+/// Checks that the notice belongs to the signature's epoch.
+fn check_notice(
+    group: &Group,
+    notice: &EpochNotice,
+    checked: &VerifiedSignature,
+) -> Result<(), Error> {
     notice.verify_signature(group)?;
     if notice.epoch == checked.epoch { Ok(()) } else { Err(Error::OtherEpoch) }
 }
 
 /// `C3 - y C1`, from the shares of distinct trustees.
-fn decrypt(checked: &Checked, shares: &[OpeningShare]) -> G1 {
+fn decrypt(checked: &VerifiedSignature, shares: &[OpeningShare]) -> G1 {
     let indices: Vec<usize> = shares.iter().map(|s| s.trustee).collect();
     let points: Vec<G1> = shares.iter().map(|s| s.point).collect();
     checked.encrypted[1].sub(&interpolate(&indices, &points))

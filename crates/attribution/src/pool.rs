@@ -1,13 +1,13 @@
 //! The precomputation pool: presignatures made in idle time, each used once.
 //!
-//! A nonce that is used for two messages reveals the member's secret. What excludes it:
+//! A nonce used for two messages reveals the member's secret. Three measures prevent that:
 //!
 //! - a [`Presignature`] can't be copied or stored, and signing takes it by value;
-//! - the pool lives in memory only: a crash forgets it, and the next start has another seed;
-//! - a fork, or a restored snapshot, copies memory; so the pool is told a witness at every use, a
-//!   number that the shell makes such that it differs in the copy (process id and a page that the
-//!   kernel wipes on fork). When the witness isn't the one of the seeding, everything is wiped,
-//!   the generator too, and nothing is signed until the pool is seeded anew.
+//! - the pool is in memory only: a crash loses it, and the next start uses another seed;
+//! - a fork or a restored snapshot copies memory, so each call gets a witness. The witness is a
+//!   number from the shell that differs in the copy: process id and a page that the kernel wipes
+//!   on fork. If it differs from that of the seeding, the pool wipes everything, the generator
+//!   included, and signs nothing until it is seeded again.
 
 use std::collections::VecDeque;
 
@@ -28,8 +28,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// An empty pool for at most `capacity` presignatures of about 1.2 kB. `seed` is the operating
-    /// system's randomness; `witness` is explained above.
+    /// An empty pool for at most `capacity` presignatures of about 1.2 kB each. `seed` is the
+    /// operating system's randomness; `witness` is explained in the module's documentation.
     pub fn new(signer: Signer, capacity: usize, seed: [u8; 32], witness: u64, now: Time) -> Pool {
         let ready = VecDeque::with_capacity(capacity);
         let mut pool = Pool { signer, rng: None, witness, ready, capacity, made_late: 0 };
@@ -37,10 +37,10 @@ impl Pool {
         pool
     }
 
-    /// Wipes everything and starts again from a fresh seed.
+    /// Wipes everything and starts with a fresh seed.
     pub fn reseed(&mut self, mut seed: [u8; 32], witness: u64, now: Time) {
         self.wipe();
-        // The member's secret and the time hedge against a poor or repeated seed.
+        // The member's secret and the time protect against a poor or repeated seed.
         let secret = shoal_crypto::Secret::new(self.signer.secret_bytes());
         let parts: [&[u8]; 3] = [secret.expose(), &now.0.to_be_bytes(), &witness.to_be_bytes()];
         self.rng = Some(Rng::new(kdf(&seed, "shoal attribution nonces v1", &parts)));
@@ -48,13 +48,13 @@ impl Pool {
         seed.zeroize();
     }
 
-    /// Forgets all presignatures and the generator.
+    /// Wipes all presignatures and the generator.
     pub fn wipe(&mut self) {
         self.ready.clear();
         self.rng = None;
     }
 
-    /// Makes one presignature (under a millisecond); false when the pool is full.
+    /// Makes one presignature (under a millisecond). Returns false if the pool is full.
     pub fn fill(&mut self, witness: u64) -> Result<bool, Error> {
         self.guard(witness)?;
         if self.ready.len() >= self.capacity {
@@ -65,7 +65,7 @@ impl Pool {
         Ok(true)
     }
 
-    /// Signs with a presignature of the pool, or with one made now if there is none.
+    /// Signs with a presignature from the pool, or with a new one if the pool is empty.
     pub fn sign(&mut self, message: &Message<'_>, witness: u64) -> Result<Signature, Error> {
         self.guard(witness)?;
         let presignature = match self.ready.pop_front() {
@@ -78,27 +78,25 @@ impl Pool {
         Ok(self.signer.sign(presignature, message))
     }
 
-    /// Presignatures at hand.
+    /// Number of presignatures.
     pub fn len(&self) -> usize {
         self.ready.len()
     }
 
-    /// Whether none is at hand.
     pub fn is_empty(&self) -> bool {
         self.ready.is_empty()
     }
 
-    /// How often a presignature had to be made while somebody waited.
+    /// Number of presignatures made only when signing.
     pub fn made_late(&self) -> u64 {
         self.made_late
     }
 
-    /// Who signs.
     pub fn signer(&self) -> &Signer {
         &self.signer
     }
 
-    /// Whether signing would work now; wipes everything if not.
+    /// Checks that signing would work; wipes everything if not.
     pub(crate) fn guard(&mut self, witness: u64) -> Result<(), Error> {
         if witness != self.witness {
             self.wipe();

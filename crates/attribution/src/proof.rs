@@ -1,4 +1,4 @@
-//! Challenges of the Fiat-Shamir proofs, and the small proofs of one secret.
+//! Challenges of the Fiat-Shamir proofs, and short proofs of one secret.
 
 use shoal_crypto::bls::{G1, Scalar, SplitChallenge, encode_all};
 use shoal_crypto::{Hasher, Rng, Secret, kdf};
@@ -7,7 +7,7 @@ use zeroize::Zeroize;
 
 use crate::{Error, codec};
 
-/// A hash for challenges: every part is framed by its length, the label comes first.
+/// A hash for challenges. The label comes first, and each part is preceded by its length.
 pub(crate) struct Transcript(Hasher);
 
 impl Transcript {
@@ -39,7 +39,7 @@ impl Transcript {
 }
 
 /// A proof that one secret number is the logarithm of one or two points (Schnorr 1991, Chaum and
-/// Pedersen 1992), made non-interactive by the transcript it was bound to.
+/// Pedersen 1992). The transcript makes it non-interactive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogProof {
     hash: [u8; 32],
@@ -52,9 +52,9 @@ impl LogProof {
 
     /// Proves knowledge of `secret` with `points = secret * bases`.
     ///
-    /// The nonce follows from the secret, all that is proved, and fresh randomness: a generator
-    /// that repeats itself, as in a restored snapshot, gives two statements two nonces, and a poor
-    /// one gives nonces that only who knows the secret can guess.
+    /// The nonce is derived from the secret, the statement and fresh randomness. So a repeated
+    /// generator, as in a restored snapshot, still gives two statements different nonces. With a
+    /// poor generator, only a holder of the secret can guess a nonce.
     pub fn new<const N: usize>(
         label: &str,
         context: &[&[u8]],
@@ -71,7 +71,7 @@ impl LogProof {
         LogProof { hash, response: nonce.add(&c.mul(secret)) }
     }
 
-    /// Whether the proof holds.
+    /// True if the proof is valid.
     pub fn verify<const N: usize>(
         &self,
         label: &str,

@@ -1,4 +1,4 @@
-//! Who was ever admitted: the entries that openings are looked up in.
+//! The registry of all members ever admitted, in which openings are looked up.
 
 use std::collections::BTreeMap;
 
@@ -6,58 +6,57 @@ use shoal_crypto::bls::G1;
 use shoal_crypto::hash;
 use shoal_wire::Reader;
 
-use crate::tree::{self, Node};
+use crate::tree::{self, TreeHash};
 use crate::{Error, Group, IssuerKey, JoinRequest, codec};
 
-/// Most members a registry holds, so that a file can't make its reader allocate without end.
+/// Maximum number of members, so that a file can't make its reader allocate without bound.
 pub const MEMBERS_MAX: usize = 1 << 20;
 
 const LABEL: &[u8] = b"shoal attribution registry file v1";
 
-/// One member in the registry.
+/// A member's entry.
 #[derive(Clone, Debug)]
-pub struct Member {
-    /// The join request, by which the member itself claims its point.
+pub struct RegistryEntry {
+    /// The join request, in which the member claims its point.
     pub request: JoinRequest,
-    /// First epoch without the member.
+    /// First epoch without the member, if revoked.
     pub revoked_at: Option<u32>,
 }
 
-impl Member {
-    /// Whether the member is out in `epoch`.
+impl RegistryEntry {
+    /// True if the member is revoked in `epoch`.
     pub fn revoked(&self, epoch: u32) -> bool {
         self.revoked_at.is_some_and(|at| at <= epoch)
     }
 }
 
-/// All members, past and present, in the order of joining. Public: openings are looked up in it.
+/// All present and former members, in the order of joining. The registry is public: openings are
+/// looked up in it.
 ///
-/// Every entry was checked, either when it was added or by the issuer, who signs the file. Entries
-/// are only added, so the hash tree that an epoch notice states stays the tree of the first
-/// entries.
+/// Every entry was checked when it was added, or by the issuer, who signs the file. Entries are
+/// only added, so the hash tree in an epoch notice stays the tree of the first entries.
 #[derive(Clone, Default)]
 pub struct Registry {
-    members: Vec<Member>,
+    members: Vec<RegistryEntry>,
     by_point: BTreeMap<[u8; 48], usize>,
     by_name: BTreeMap<String, usize>,
-    /// By the half of the identity key that signs.
+    /// By the signing half of the identity key.
     by_identity: BTreeMap<[u8; 32], usize>,
 }
 
 impl Registry {
-    /// A registry without members.
     pub fn new() -> Registry {
         Registry::default()
     }
 
-    /// Registers the author of a valid request whose name, point and identity key are new. A
-    /// revoked identity key can't come back under another name.
+    /// Registers the author of a valid request if name, point and identity key are new. A revoked
+    /// identity key can't return under another name.
     pub fn add(&mut self, group: &Group, request: &JoinRequest) -> Result<(), Error> {
         request.verify(group)?;
-        self.insert(Member { request: request.clone(), revoked_at: None })
+        self.insert(RegistryEntry { request: request.clone(), revoked_at: None })
     }
 
-    fn insert(&mut self, member: Member) -> Result<(), Error> {
+    fn insert(&mut self, member: RegistryEntry) -> Result<(), Error> {
         let point = member.request.point().encode();
         let name = member.request.name().to_owned();
         let identity = member.request.identity().sign;
@@ -82,7 +81,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Ends a membership from `epoch` on. A revocation can be brought forward, not put off.
+    /// Ends a membership from `epoch` on. A revocation can be moved forward, not delayed.
     pub fn revoke(&mut self, name: &str, epoch: u32) -> Result<(), Error> {
         let at = *self.by_name.get(name).ok_or(Error::UnknownMember)?;
         let member = &mut self.members[at];
@@ -93,38 +92,38 @@ impl Registry {
         Ok(())
     }
 
-    /// Every member in the order of joining.
-    pub fn members(&self) -> impl ExactSizeIterator<Item = &Member> {
+    /// All members in the order of joining.
+    pub fn members(&self) -> impl ExactSizeIterator<Item = &RegistryEntry> {
         self.members.iter()
     }
 
-    /// The member that `point` names.
-    pub fn find(&self, point: &G1) -> Option<&Member> {
+    /// The member with this point.
+    pub fn find(&self, point: &G1) -> Option<&RegistryEntry> {
         self.place(point).map(|at| &self.members[at])
     }
 
-    /// Where in the order of joining the member that `point` names stands.
+    /// Position of the member with this point in the order of joining.
     pub(crate) fn place(&self, point: &G1) -> Option<usize> {
         self.by_point.get(&point.encode()).copied()
     }
 
-    /// The hash tree's leaves of the first `count` members; none if there are fewer.
-    pub(crate) fn leaves(&self, count: usize) -> Option<Vec<Node>> {
+    /// The leaves of the hash tree for the first `count` members; `None` if there are fewer.
+    pub(crate) fn leaves(&self, count: usize) -> Option<Vec<TreeHash>> {
         let members = self.members.get(..count)?;
         Some(members.iter().map(|m| m.request.leaf()).collect())
     }
 
-    /// The root of the hash tree over the first `count` members; none if there are fewer.
+    /// The root of the hash tree over the first `count` members; `None` if there are fewer.
     pub fn root(&self, count: usize) -> Option<[u8; 32]> {
         Some(tree::root(&self.leaves(count)?))
     }
 
-    /// The encoding (docs/attribution.md section 7), signed by the issuer.
+    /// The encoding (docs/design/wire/attribution.md), signed by the issuer.
     pub fn encode(&self, issuer: &IssuerKey, group: &Group) -> Vec<u8> {
         let mut out = b"SAR2".to_vec();
         out.extend_from_slice(&(self.members.len() as u32).to_be_bytes());
         for member in &self.members {
-            // No epoch of a running group is the highest number.
+            // No running group reaches the highest epoch number.
             out.extend_from_slice(&member.revoked_at.unwrap_or(u32::MAX).to_be_bytes());
             member.request.put(&mut out);
         }
@@ -133,7 +132,7 @@ impl Registry {
         out
     }
 
-    /// Reads an encoding that the issuer of `group` signed.
+    /// Decodes a registry and checks the issuer's signature.
     pub fn decode(bytes: &[u8], group: &Group) -> Result<Registry, Error> {
         let mut reader = Reader::new(bytes);
         codec::magic(&mut reader, b"SAR2", "registry")?;
@@ -142,7 +141,8 @@ impl Registry {
         for _ in 0..count {
             let at = reader.u32("revoked at")?;
             let revoked_at = (at != u32::MAX).then_some(at);
-            registry.insert(Member { request: JoinRequest::read(&mut reader)?, revoked_at })?;
+            registry
+                .insert(RegistryEntry { request: JoinRequest::read(&mut reader)?, revoked_at })?;
         }
         let signature = reader.array("registry signature")?;
         reader.finish("registry")?;

@@ -1,5 +1,5 @@
-//! Signing: all that doesn't depend on the message is worked out ahead (docs/attribution.md
-//! section 3 has the formulas).
+//! Signing, with precomputation of everything that doesn't depend on the message
+//! (docs/design/attribution.md has the formulas).
 
 use std::sync::Arc;
 
@@ -8,24 +8,22 @@ use shoal_crypto::bls::{G1, G1Table, Scalar, SplitChallenge, encode_all};
 
 use crate::group::generators;
 use crate::proof::Transcript;
-use crate::{Credential, Error, Group, MemberSecret};
+use crate::{Error, Group, MemberCredential, MemberSecret};
 
 /// Length of a signature in bytes: five points, the challenge's hash, four responses.
 pub const SIGNATURE_LEN: usize = 5 * 48 + 32 + 4 * 32;
 
 const LABEL: &str = "shoal attribution signature v1";
 
-/// What a signature is about. The label tells uses apart, so that a signature made for one is none
-/// for another.
+/// The message to sign. The label separates uses: a signature for one use is invalid for another.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
-    /// The use, a constant of the caller.
+    /// Label of the use, a constant of the caller.
     pub label: &'static str,
-    /// The bytes.
     pub bytes: &'a [u8],
 }
 
-/// Starts the challenge of a signature: everything that stands before the message.
+/// Starts the challenge of a signature: all parts before the message.
 pub(crate) fn transcript(
     group: &[u8; 32],
     epoch: u32,
@@ -47,7 +45,7 @@ pub(crate) fn finish(mut transcript: Transcript, message: &Message<'_>) -> [u8; 
     transcript.hash()
 }
 
-/// Tables over the points of one group that every signer multiplies; members of one process share
+/// Tables for the points of one group that every signer multiplies. Signers of one process share
 /// them.
 struct GroupTables {
     member: G1Table,
@@ -56,7 +54,7 @@ struct GroupTables {
     opener: G1Table,
 }
 
-/// A member ready to sign in one epoch.
+/// A member's signing state for one epoch.
 #[derive(Clone)]
 pub struct Signer {
     group: [u8; 32],
@@ -74,24 +72,24 @@ impl Signer {
     pub fn new(
         group: &Group,
         secret: MemberSecret,
-        credential: &Credential,
+        credential: &MemberCredential,
     ) -> Result<Signer, Error> {
         credential.verify(group, &secret)?;
         Signer::assemble(group, secret, credential)
     }
 
-    /// A signer whose credential nobody checked.
+    /// A signer with an unchecked credential.
     pub(crate) fn assemble(
         group: &Group,
         secret: MemberSecret,
-        credential: &Credential,
+        credential: &MemberCredential,
     ) -> Result<Signer, Error> {
         let g = generators();
         let point = secret.point();
         let signed = group.epoch_base(credential.epoch()).add(&point);
         let raised = signed.sub(&credential.a.mul(&credential.e));
         if raised.is_identity() {
-            // Only for γ = 0.
+            // This happens for γ = 0 only.
             return Err(Error::Proof("the credential"));
         }
         Ok(Signer {
@@ -110,17 +108,16 @@ impl Signer {
         })
     }
 
-    /// The epoch it signs in.
     pub fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// The group it signs for.
+    /// Id of the group.
     pub fn group(&self) -> &[u8; 32] {
         &self.group
     }
 
-    /// Claims somebody else's point: what a framer would do.
+    /// Claims another member's point, as a framer would.
     #[cfg(test)]
     pub(crate) fn claim(&mut self, point: G1) {
         self.point = point;
@@ -130,7 +127,7 @@ impl Signer {
         self.secret.encode()
     }
 
-    /// Works out everything of one signature that doesn't depend on the message.
+    /// Computes the message-independent part of one signature.
     pub fn precompute(&self, rng: &mut Rng) -> Presignature {
         let t = &self.tables;
         let [a, raised] = &self.credential;
@@ -159,7 +156,8 @@ impl Signer {
         Presignature { elements, transcript, nonces, rho, e, k }
     }
 
-    /// Uses a presignature up. One of another signer gives a signature that verifies nowhere.
+    /// Signs with a presignature, which is consumed. A presignature of another signer gives an
+    /// invalid signature.
     pub fn sign(&self, presignature: Presignature, message: &Message<'_>) -> Signature {
         let Presignature { elements, transcript, nonces, rho, e, k } = presignature;
         let hash = finish(transcript, message);
@@ -185,8 +183,8 @@ impl core::fmt::Debug for Signer {
 
 /// The message-independent part of one signature.
 ///
-/// It holds the nonces whose second use would reveal the member's secret. So it can be neither
-/// copied nor stored, [`Signer::sign`] takes it by value, and its numbers are wiped when it goes.
+/// A presignature contains nonces whose second use would reveal the member's secret. So it can't be
+/// copied or stored, [`Signer::sign`] takes it by value, and its numbers are wiped on drop.
 ///
 /// ```compile_fail
 /// fn twice(signer: &shoal_attribution::Signer, pre: shoal_attribution::Presignature) {
@@ -212,7 +210,7 @@ pub struct Presignature {
 
 #[cfg(test)]
 impl Presignature {
-    /// A copy, which the type forbids to others: for the test of a nonce used twice.
+    /// A copy, which only the test of a reused nonce may make.
     pub(crate) fn copy(&self) -> Presignature {
         Presignature {
             elements: self.elements,
@@ -231,7 +229,7 @@ impl core::fmt::Debug for Presignature {
     }
 }
 
-/// A signature as it travels (docs/attribution.md section 5); nothing about it is checked yet.
+/// An encoded signature (docs/design/wire/attribution.md); unchecked.
 ///
 /// ```text
 ///  0    48   96   144  192  240    272    304   336   368   400

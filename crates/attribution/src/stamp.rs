@@ -1,5 +1,5 @@
-//! Stamps as they travel: a seal, the chunks of its digest list, and requests for lost parts
-//! (docs/attribution.md section 6).
+//! Encoded stamps: a seal, the chunks of its digest list, and requests for lost parts
+//! (docs/design/wire/attribution.md).
 //!
 //! ```text
 //! window of packets:  | 82 packets | 82 packets | ... | the rest |
@@ -7,44 +7,43 @@
 //! seal:  flow, first, count, epoch, time | hash of each chunk | the rest | signature
 //! ```
 //!
-//! The seal's signature covers the hashes of the chunks, so each chunk is proved by the seal alone
-//! and each packet by its chunk, whatever becomes of the other parts.
+//! The seal's signature covers the hashes of the chunks. So the seal alone proves each chunk, and
+//! each chunk proves its packets, even if other parts are lost.
 
 use shoal_crypto::{hash, sha256};
 use shoal_wire::{ParseError, Reader};
 
 use crate::{Message, SIGNATURE_LEN, Signature};
 
-/// Longest part in bytes: with the kind and length of the edge it fits a full cell.
+/// Maximum length of a part in bytes. A full cell holds it with the kind and length in front.
 pub const PART_MAX: usize = 1_360;
-/// Packets of a full chunk.
+/// Number of packets in a full chunk.
 pub const CHUNK_PACKETS: usize = 82;
-/// Most packets of one window.
+/// Maximum number of packets in a window.
 pub const WINDOW_MAX: usize = 4_096;
-/// Most chunks of one window.
+/// Maximum number of chunks in a window.
 pub const CHUNKS_MAX: usize = WINDOW_MAX.div_ceil(CHUNK_PACKETS);
 /// Length of a digest or chunk hash in bytes.
 pub const DIGEST_LEN: usize = 16;
 
-/// Highest number of a packet: far from where sums overflow, farther than any flow gets.
+/// Maximum packet number: far from overflows, and more than any flow reaches.
 pub const SEQ_MAX: u64 = 1 << 62;
 
 const CHUNK_HEAD: usize = 1 + 16 + 8 + 1 + 1 + 16;
 const SEAL_HEAD: usize = 1 + 16 + 8 + 2 + 4 + 8 + 16;
-/// Hashes and digests that a seal has room for.
+/// Number of hashes and digests that fit in a seal.
 const SEAL_SLOTS: usize = (PART_MAX - SEAL_HEAD - SIGNATURE_LEN) / DIGEST_LEN;
 
 const KIND_SEAL: u8 = 1;
 const KIND_CHUNK: u8 = 2;
 const KIND_REQUEST: u8 = 3;
 
-/// Label of a seal's signature.
 pub const SEAL_LABEL: &str = "shoal stamp v1";
 
 const _: () = assert!(CHUNK_HEAD + CHUNK_PACKETS * DIGEST_LEN <= PART_MAX);
 const _: () = assert!(CHUNKS_MAX <= SEAL_SLOTS && CHUNKS_MAX < 63);
 
-/// Names a flow, uniquely among all sessions of the network: derived from the session's keys.
+/// Identifies a flow, uniquely among all sessions of the network; derived from the session's keys.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FlowId(pub [u8; 16]);
 
@@ -54,11 +53,10 @@ impl core::fmt::Debug for FlowId {
     }
 }
 
-/// Digest of 16 bytes.
 pub type Digest = [u8; DIGEST_LEN];
 
-/// What a receiver keeps of a packet until its stamp comes: SHA-256 over flow, sequence number and
-/// plaintext, free of collisions on its own.
+/// The hash that a receiver stores until a packet's stamp arrives: SHA-256 over flow, sequence
+/// number and plaintext. It is collision-resistant by itself.
 pub fn packet_hash(flow: &FlowId, seq: u64, plaintext: &[u8]) -> [u8; 32] {
     let mut head = *b"shoal-pd________________--------";
     head[8..24].copy_from_slice(&flow.0);
@@ -66,15 +64,16 @@ pub fn packet_hash(flow: &FlowId, seq: u64, plaintext: &[u8]) -> [u8; 32] {
     sha256(&[&head, plaintext])
 }
 
-/// What a stamp holds of a packet. Half as long as the packet's hash, it is safe by the salt, which
-/// is drawn afresh for each chunk and unknown while packets are chosen (target collision
-/// resistance, Halevi and Krawczyk 2006); the salt also keeps observers of a stamp from guessing
-/// contents.
+/// The digest of a packet in a stamp, half as long as the packet's hash. The salt makes that length
+/// sufficient: each chunk has a new one, unknown while its packets are chosen. An attacker must
+/// therefore find a second packet with the digest of a given one, not just any two that collide
+/// (target collision resistance, Halevi and Krawczyk 2006). The salt also keeps observers of a
+/// stamp from testing guesses of contents.
 pub fn packet_digest(salt: &Digest, packet_hash: &[u8; 32]) -> Digest {
     let mut input = [0; 48];
     input[..16].copy_from_slice(salt);
     input[16..].copy_from_slice(packet_hash);
-    // One block of BLAKE3, half the time of SHA-256 for so short an input.
+    // One block of BLAKE3 takes half the time of SHA-256 for such a short input.
     first_half(&hash(&input))
 }
 
@@ -84,34 +83,31 @@ pub(crate) fn first_half(hash: &[u8; 32]) -> Digest {
     out
 }
 
-/// How a window of `count` packets is cut: chunks, and digests in the seal.
+/// Layout of a window of `count` packets: number of chunks, and of digests in the seal.
 pub fn layout(count: usize) -> (usize, usize) {
     let (full, rest) = (count / CHUNK_PACKETS, count % CHUNK_PACKETS);
     if full + rest <= SEAL_SLOTS { (full, rest) } else { (full + 1, 0) }
 }
 
-/// Packets that chunk `index` of a window of `count` covers.
+/// Number of packets in chunk `index` of a window of `count`.
 pub(crate) fn chunk_packets(count: usize, index: usize) -> usize {
     count.saturating_sub(index * CHUNK_PACKETS).min(CHUNK_PACKETS)
 }
 
 /// A part of the digest list of one window.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chunk {
-    /// The flow.
+pub struct DigestChunk {
     pub flow: FlowId,
     /// Sequence number of the window's first packet.
     pub first: u64,
-    /// Which chunk, from 0.
+    /// Index of the chunk, from 0.
     pub index: u8,
-    /// The chunk's salt.
     pub salt: Digest,
     /// One digest for each packet, in order; 1 to [`CHUNK_PACKETS`].
     pub digests: Vec<Digest>,
 }
 
-impl Chunk {
-    /// The encoding.
+impl DigestChunk {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(CHUNK_HEAD + self.digests.len() * DIGEST_LEN);
         out.push(KIND_CHUNK);
@@ -123,7 +119,7 @@ impl Chunk {
         out
     }
 
-    /// What the seal holds of the chunk with this encoding.
+    /// The hash, in the seal, of the chunk with this encoding.
     pub fn hash(encoding: &[u8]) -> Digest {
         first_half(&sha256(&[b"shoal-chunk", encoding]))
     }
@@ -132,7 +128,6 @@ impl Chunk {
 /// The signed part of a stamp.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seal {
-    /// The flow.
     pub flow: FlowId,
     /// Sequence number of the window's first packet.
     pub first: u64,
@@ -140,7 +135,7 @@ pub struct Seal {
     pub count: u16,
     /// The signer's epoch.
     pub epoch: u32,
-    /// When the window was closed: Unix time in milliseconds, by the signer's clock.
+    /// Time at which the window was closed: Unix time in milliseconds, by the signer's clock.
     pub time_ms: u64,
     /// Salt of the digests in the seal.
     pub salt: Digest,
@@ -148,7 +143,7 @@ pub struct Seal {
     pub chunks: Vec<Digest>,
     /// Digests of the packets that no chunk covers.
     pub tail: Vec<Digest>,
-    /// Over everything above.
+    /// Signature over all fields before it.
     pub signature: Signature,
 }
 
@@ -168,14 +163,13 @@ impl Seal {
         out
     }
 
-    /// The encoding.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = self.signed_bytes();
         out.extend_from_slice(&self.signature.0);
         out
     }
 
-    /// What was signed, given the [`Seal::signed_bytes`].
+    /// The signed message, from [`Seal::signed_bytes`].
     pub fn message(signed_bytes: &[u8]) -> Message<'_> {
         Message { label: SEAL_LABEL, bytes: signed_bytes }
     }
@@ -186,26 +180,24 @@ impl Seal {
     }
 }
 
-/// Asks the sender for parts of the stamp that covers a packet.
+/// A request to the sender for parts of the stamp that covers a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// The flow.
+pub struct PartRequest {
     pub flow: FlowId,
-    /// A packet of the window.
+    /// Number of a packet in the window.
     pub seq: u64,
-    /// Bit n: chunk n is missing. Bit 63: the seal is.
+    /// Bit n: chunk n is missing. Bit 63: the seal is missing.
     pub missing: u64,
 }
 
-impl Request {
+impl PartRequest {
     /// Length of the encoding in bytes.
     pub const LEN: usize = 1 + 16 + 8 + 8;
     /// The bit of the seal.
     pub const SEAL: u64 = 1 << 63;
 
-    /// The encoding.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(Request::LEN);
+        let mut out = Vec::with_capacity(PartRequest::LEN);
         out.push(KIND_REQUEST);
         out.extend_from_slice(&self.flow.0);
         out.extend_from_slice(&self.seq.to_be_bytes());
@@ -214,20 +206,20 @@ impl Request {
     }
 }
 
-/// Any part, decoded.
+/// A decoded part of a stamp.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum StampPart {
     /// The signed part.
     Seal(Box<Seal>),
     /// A piece of the digest list.
-    Chunk(Chunk),
+    Chunk(DigestChunk),
     /// A request for lost parts, in the other direction.
-    Request(Request),
+    Request(PartRequest),
 }
 
-impl Part {
-    /// Reads an encoding; nothing but its form is checked.
-    pub fn decode(bytes: &[u8]) -> Result<Part, ParseError> {
+impl StampPart {
+    /// Decodes a part; only its form is checked.
+    pub fn decode(bytes: &[u8]) -> Result<StampPart, ParseError> {
         if bytes.len() > PART_MAX {
             let have = bytes.len();
             return Err(ParseError::TooLong { what: "stamp part", max: PART_MAX, have });
@@ -236,11 +228,11 @@ impl Part {
         let kind = reader.u8("part kind")?;
         let flow = FlowId(reader.array("flow")?);
         let part = match kind {
-            KIND_SEAL => Part::Seal(Box::new(read_seal(&mut reader, flow)?)),
-            KIND_CHUNK => Part::Chunk(read_chunk(&mut reader, flow)?),
+            KIND_SEAL => StampPart::Seal(Box::new(read_seal(&mut reader, flow)?)),
+            KIND_CHUNK => StampPart::Chunk(read_chunk(&mut reader, flow)?),
             KIND_REQUEST => {
                 let seq = reader.u64("packet")?;
-                Part::Request(Request { flow, seq, missing: reader.u64("missing parts")? })
+                StampPart::Request(PartRequest { flow, seq, missing: reader.u64("missing parts")? })
             }
             other => {
                 return Err(ParseError::Unknown { what: "part kind", value: u32::from(other) });
@@ -267,7 +259,7 @@ fn read_seal(reader: &mut Reader<'_>, flow: FlowId) -> Result<Seal, ParseError> 
     Ok(Seal { flow, first, count, epoch, time_ms, salt, chunks, tail, signature })
 }
 
-fn read_chunk(reader: &mut Reader<'_>, flow: FlowId) -> Result<Chunk, ParseError> {
+fn read_chunk(reader: &mut Reader<'_>, flow: FlowId) -> Result<DigestChunk, ParseError> {
     let first = reader.u64("first packet")?;
     if first > SEQ_MAX {
         return Err(ParseError::Invalid { what: "first packet" });
@@ -278,7 +270,7 @@ fn read_chunk(reader: &mut Reader<'_>, flow: FlowId) -> Result<Chunk, ParseError
         return Err(ParseError::Invalid { what: "chunk" });
     }
     let salt = reader.array("salt")?;
-    Ok(Chunk { flow, first, index, salt, digests: read_digests(reader, count)? })
+    Ok(DigestChunk { flow, first, index, salt, digests: read_digests(reader, count)? })
 }
 
 fn read_digests(reader: &mut Reader<'_>, count: usize) -> Result<Vec<Digest>, ParseError> {

@@ -1,4 +1,4 @@
-//! The sender's machine: packets in, stamp parts out.
+//! The sender's machine: takes packets, produces stamp parts.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,34 +7,35 @@ use shoal_crypto::Rng;
 use shoal_wire::Time;
 
 use crate::stamp::{
-    CHUNK_PACKETS, Chunk, Digest, FlowId, Request, Seal, WINDOW_MAX, layout, packet_digest,
-    packet_hash,
+    CHUNK_PACKETS, Digest, DigestChunk, FlowId, PartRequest, Seal, WINDOW_MAX, layout,
+    packet_digest, packet_hash,
 };
 use crate::{Error, Pool, SIGNATURE_LEN, Signature};
 
-/// How a flow is stamped.
+/// Settings of a stamper.
 #[derive(Clone, Debug)]
 pub struct StamperConfig {
     /// The flow.
     pub flow: FlowId,
-    /// Packets after which a window is closed, at most [`WINDOW_MAX`].
+    /// Maximum number of packets in a window, at most [`WINDOW_MAX`].
     pub window_max: usize,
-    /// A window is closed this long after its first packet, however fast the flow is.
+    /// Maximum time from a window's first packet until it is closed.
     pub delay_max: Duration,
-    /// A window is closed when the flow pauses for this long: a thin flow waits no longer.
+    /// Pause of the flow after which a window is closed: a thin flow waits no longer.
     pub idle: Duration,
-    /// At least this long between two windows, unless they are full: bounds the signing work.
+    /// Minimum time between two windows, unless they are full: bounds the signing work.
     pub interval_min: Duration,
-    /// Closed windows whose parts are kept for resending.
+    /// Number of closed windows whose parts are stored for resending.
     pub windows_kept: usize,
-    /// Windows of this many packets or more send their seal twice: all of them depend on it.
+    /// Number of packets from which on a window's seal is sent twice, since all of them depend on
+    /// it.
     pub seal_twice_from: usize,
-    /// The Unix time in milliseconds at `Time::ZERO`.
+    /// Unix time in milliseconds at `Time::ZERO`.
     pub unix_ms_at_zero: u64,
 }
 
 impl StamperConfig {
-    /// Reasonable values: windows of up to 4,096 packets, closed after 50 ms or a pause of 2 ms.
+    /// Default values: windows of up to 4,096 packets, closed after 50 ms or a pause of 2 ms.
     pub fn new(flow: FlowId) -> StamperConfig {
         StamperConfig {
             flow,
@@ -49,10 +50,10 @@ impl StamperConfig {
     }
 }
 
-/// Resends of one part that a window's sender makes at most.
+/// Maximum number of resends of one part.
 const RESENDS_MAX: u8 = 8;
 
-struct Sent {
+struct SentWindow {
     first: u64,
     count: usize,
     seal: Vec<u8>,
@@ -60,13 +61,14 @@ struct Sent {
     resends: Vec<u8>,
 }
 
-/// Stamps one flow. Its packets are numbered without gaps, in the order in which they come here.
+/// Stamps one flow. Packets are numbered without gaps, in the order of [`Stamper::handle_packet`]
+/// calls.
 pub struct Stamper {
     config: StamperConfig,
     rng: Rng,
     /// Number of the window's first packet.
     first: u64,
-    /// Packets in the window so far.
+    /// Number of packets in the window so far.
     count: usize,
     opened: Time,
     last: Time,
@@ -74,13 +76,13 @@ pub struct Stamper {
     salt: Digest,
     open_chunk: Vec<Digest>,
     chunks: Vec<Vec<u8>>,
-    sent: VecDeque<Sent>,
+    sent: VecDeque<SentWindow>,
     out: VecDeque<Vec<u8>>,
     bytes: u64,
 }
 
 impl Stamper {
-    /// A flow whose first packet is number 0. `seed` makes the salts.
+    /// A stamper for a flow whose first packet is number 0. `seed` makes the salts.
     pub fn new(mut config: StamperConfig, seed: [u8; 32], now: Time) -> Stamper {
         config.window_max = config.window_max.clamp(1, WINDOW_MAX);
         let mut rng = Rng::new(seed);
@@ -102,8 +104,8 @@ impl Stamper {
         }
     }
 
-    /// Takes the next packet and says its number. A full window is closed with a signature from
-    /// `pool`; on an error the packet is in the window, and closing is tried again.
+    /// Adds the next packet and returns its number. A full window is closed with a signature from
+    /// `pool`. On an error the packet stays in the window, and closing is tried again.
     pub fn handle_packet(
         &mut self,
         plaintext: &[u8],
@@ -131,7 +133,7 @@ impl Stamper {
         Ok(seq)
     }
 
-    /// Closes the window if its time has come.
+    /// Closes the window if it is due.
     pub fn handle_timeout(
         &mut self,
         pool: &mut Pool,
@@ -144,23 +146,24 @@ impl Stamper {
         Ok(())
     }
 
-    /// Closes the window now, if there is a packet in it.
+    /// Closes the window now, unless it is empty.
     pub fn flush(&mut self, pool: &mut Pool, witness: u64, now: Time) -> Result<(), Error> {
         if self.count > 0 { self.close(pool, witness, now) } else { Ok(()) }
     }
 
-    /// Resends what the receiver misses. Returns how many parts: none for windows that are not
-    /// closed, not kept, or have had their share of resends.
-    pub fn handle_request(&mut self, request: &Request) -> usize {
+    /// Resends missing parts and returns their number. The number is zero for a window that is open
+    /// or no longer stored, or whose parts were resent too often.
+    pub fn handle_request(&mut self, request: &PartRequest) -> usize {
         if request.flow != self.config.flow {
             return 0;
         }
-        let covers = |s: &&mut Sent| (s.first..s.first + s.count as u64).contains(&request.seq);
+        let covers =
+            |s: &&mut SentWindow| (s.first..s.first + s.count as u64).contains(&request.seq);
         let Some(sent) = self.sent.iter_mut().find(covers) else { return 0 };
         let mut parts = 0;
         for n in 0..=sent.chunks.len() {
             let is_seal = n == sent.chunks.len();
-            let bit = if is_seal { Request::SEAL } else { 1 << n };
+            let bit = if is_seal { PartRequest::SEAL } else { 1 << n };
             if request.missing & bit == 0 || sent.resends[n] >= RESENDS_MAX {
                 continue;
             }
@@ -178,7 +181,7 @@ impl Stamper {
         self.out.pop_front()
     }
 
-    /// When to come back, and why.
+    /// Time and reason of the next call.
     pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
         if !self.out.is_empty() {
             return Some((Time::ZERO, "stamp parts to send"));
@@ -186,13 +189,13 @@ impl Stamper {
         Some((self.deadline()?, "window to close"))
     }
 
-    /// Corrects the Unix time in milliseconds that belongs to [`Time::ZERO`] and goes into stamps:
-    /// shells call it when the machine's clock was set.
+    /// Sets the Unix time in milliseconds at [`Time::ZERO`], used in stamps. Shells call this when
+    /// the machine's clock was set.
     pub fn set_clock(&mut self, unix_ms_at_zero: u64) {
         self.config.unix_ms_at_zero = unix_ms_at_zero;
     }
 
-    /// Bytes of all parts made so far, resends included.
+    /// Bytes of all parts sent so far, resends included.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -205,9 +208,9 @@ impl Stamper {
         Some(self.closed.map_or(due, |closed| due.max(closed + self.config.interval_min)))
     }
 
-    /// Sends the chunk. Its salt goes out with it, so that later packets must not use that salt.
+    /// Sends the chunk. Its salt becomes known, so later packets must not use it.
     fn end_chunk(&mut self) {
-        let chunk = Chunk {
+        let chunk = DigestChunk {
             flow: self.config.flow,
             first: self.first,
             index: self.chunks.len() as u8,
@@ -222,7 +225,7 @@ impl Stamper {
     }
 
     fn close(&mut self, pool: &mut Pool, witness: u64, now: Time) -> Result<(), Error> {
-        // Nothing is changed if signing won't work.
+        // Nothing changes if signing won't work.
         pool.guard(witness)?;
         let (chunks, _) = layout(self.count);
         if chunks > self.chunks.len() {
@@ -235,7 +238,7 @@ impl Stamper {
             epoch: pool.signer().epoch(),
             time_ms: self.config.unix_ms_at_zero + now.0 / 1_000_000,
             salt: self.salt,
-            chunks: self.chunks.iter().map(|c| Chunk::hash(c)).collect(),
+            chunks: self.chunks.iter().map(|c| DigestChunk::hash(c)).collect(),
             tail: self.open_chunk.clone(),
             signature: Signature([0; SIGNATURE_LEN]),
         };
@@ -248,7 +251,7 @@ impl Stamper {
         let chunks = core::mem::take(&mut self.chunks);
         let resends = vec![0; chunks.len() + 1];
         let (first, count) = (self.first, self.count);
-        self.sent.push_back(Sent { first, count, seal: bytes, chunks, resends });
+        self.sent.push_back(SentWindow { first, count, seal: bytes, chunks, resends });
         if self.sent.len() > self.config.windows_kept {
             self.sent.pop_front();
         }

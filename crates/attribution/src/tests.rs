@@ -1,11 +1,11 @@
-//! Attacks that need what the crate keeps private.
+//! Attacks that need private parts of the crate.
 
 use shoal_crypto::bls::{BadElement, G1, G1Unchecked, Scalar, SplitChallenge};
 use shoal_crypto::{Identity, Rng};
 
 use crate::{
-    Credential, Dealing, EpochNotice, Group, GroupVerifier, IssuerKey, MemberSecret, Message,
-    OpenerPublic, Registry, Reject, Renewal, Signature, Signer,
+    Dealing, EpochNotice, Group, GroupVerifier, IssuerKey, MemberCredential, MemberSecret, Message,
+    OpenerPublic, Registry, Renewal, Signature, SignatureError, Signer,
 };
 
 const EPOCH: u32 = 7;
@@ -30,7 +30,7 @@ fn world() -> World {
 }
 
 impl World {
-    fn member(&mut self, name: &str) -> (MemberSecret, Credential) {
+    fn member(&mut self, name: &str) -> (MemberSecret, MemberCredential) {
         let secret = MemberSecret::new(&mut self.rng);
         let identity = Identity::from_seed(self.rng.array());
         let request = secret.request(&self.group, name, &identity, &mut self.rng).unwrap();
@@ -51,12 +51,12 @@ impl World {
         signer.sign(presignature, &M)
     }
 
-    /// A signature with a proof that holds over a credential that nobody issued.
+    /// A signature with a valid proof over a credential that nobody issued.
     fn self_issued(&mut self) -> Signature {
         let secret = MemberSecret::new(&mut self.rng);
         let a = G1::hash(&self.rng.array::<8>(), b"any point");
         let notice = self.notice(EPOCH);
-        let credential = Credential { notice, a, e: Scalar::random(&mut self.rng) };
+        let credential = MemberCredential { notice, a, e: Scalar::random(&mut self.rng) };
         assert!(credential.verify(&self.group, &secret).is_err());
         let signer = Signer::assemble(&self.group, secret, &credential).unwrap();
         self.sign(&signer)
@@ -68,7 +68,7 @@ fn a_self_issued_credential_fails_at_the_pairing() {
     let mut world = world();
     let forged = world.self_issued();
     assert!(world.verifier.check(EPOCH, &M, &forged).is_ok());
-    assert_eq!(world.verifier.verify(EPOCH, &M, &forged).err(), Some(Reject::Credential));
+    assert_eq!(world.verifier.verify(EPOCH, &M, &forged).err(), Some(SignatureError::Credential));
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn bisection_finds_every_bad_one_in_a_batch() {
     }
 }
 
-/// Two bad signatures whose errors cancel out in a sum without coefficients.
+/// Two bad signatures whose errors cancel in a sum without coefficients.
 #[test]
 fn errors_cannot_cancel_in_a_batch() {
     let mut world = world();
@@ -101,12 +101,11 @@ fn errors_cannot_cancel_in_a_batch() {
     let pair = [good.slipped(0, &slip), good.slipped(0, &slip.neg())];
     let verdicts = world.verifier.verify_batch(&pair, &mut world.rng);
     let verdicts: Vec<_> = verdicts.iter().map(|v| v.as_ref().err()).collect();
-    assert_eq!(verdicts, [Some(&Reject::Credential); 2]);
+    assert_eq!(verdicts, [Some(&SignatureError::Credential); 2]);
 }
 
-/// A point of order 3, which lies outside the subgroup: a third of the curve's order times a point.
-/// One point in three gives the neutral element instead. blst decodes no such point, but sums with
-/// it.
+/// A point of order 3, outside the subgroup: a third of the curve's order times a point. One point
+/// in three gives the neutral element instead. blst does not decode such a point, but adds with it.
 fn of_order_three() -> G1 {
     const THIRD: [u8; 48] = [
         0x08, 0xab, 0x05, 0xf8, 0xbd, 0xd5, 0x4c, 0xde, 0x19, 0x09, 0x37, 0xe7, 0x6b, 0xc3, 0xe4,
@@ -128,11 +127,11 @@ fn of_order_three() -> G1 {
     point
 }
 
-/// A member can make a proof hold over a point outside the subgroup, by trying a few times until
-/// the challenge is blind to it. Verified, it would make openings fail.
+/// A member can make a valid proof over a point outside the subgroup, by trying until the challenge
+/// does not reveal it. If such a signature were accepted, openings would fail.
 #[test]
 fn a_member_who_leaves_the_subgroup_is_refused_alone_and_in_a_batch() {
-    let outside = Some(Reject::Malformed(BadElement::NotInSubgroup));
+    let outside = Some(SignatureError::Malformed(BadElement::NotInSubgroup));
     let mut world = world();
     let (secret, credential) = world.member("mallory");
     let honest = Signer::new(&world.group, secret.clone(), &credential).unwrap();
@@ -162,7 +161,7 @@ fn a_member_who_leaves_the_subgroup_is_refused_alone_and_in_a_batch() {
     }
 }
 
-/// Errors of small order in any point of any two signatures of a batch, which cancel in sums.
+/// Errors of small order in one point of two signatures of a batch, which cancel in sums.
 #[test]
 fn errors_of_small_order_cannot_cancel_in_a_batch() {
     let mut world = world();
@@ -188,11 +187,11 @@ fn nobody_is_framed_without_the_secret() {
     let mut world = world();
     let (alice, _) = world.member("alice");
     let (mallory, credential) = world.member("mallory");
-    // Mallory holds a good credential and knows alice's point, and so may issuer and trustees.
+    // Mallory has a valid credential and knows alice's point, as issuer and trustees may.
     let mut signer = Signer::new(&world.group, mallory, &credential).unwrap();
     signer.claim(alice.point());
     let framed = world.sign(&signer);
-    assert_eq!(world.verifier.verify(EPOCH, &M, &framed).err(), Some(Reject::Proof));
+    assert_eq!(world.verifier.verify(EPOCH, &M, &framed).err(), Some(SignatureError::Proof));
 }
 
 #[test]
@@ -200,15 +199,15 @@ fn an_old_credential_is_none_for_a_new_epoch() {
     let mut world = world();
     world.verifier.accept_epoch(EPOCH + 1);
     let (secret, credential) = world.member("alice");
-    let moved = Credential { notice: world.notice(EPOCH + 1), ..credential };
+    let moved = MemberCredential { notice: world.notice(EPOCH + 1), ..credential };
     assert!(Signer::new(&world.group, secret.clone(), &moved).is_err());
     let signer = Signer::assemble(&world.group, secret, &moved).unwrap();
     let signature = world.sign(&signer);
     let verdict = world.verifier.verify(EPOCH + 1, &M, &signature).err();
-    assert_eq!(verdict, Some(Reject::Credential));
+    assert_eq!(verdict, Some(SignatureError::Credential));
 }
 
-/// Why nonces are guarded: whoever sees two signatures over one presignature has the secret.
+/// The reason for guarding nonces: two signatures from one presignature reveal the secret.
 #[test]
 fn a_nonce_used_twice_reveals_the_secret() {
     let mut world = world();

@@ -1,35 +1,34 @@
-//! The hash tree over the registry (RFC 9162 section 2.1): entries are only ever added at its end,
-//! so the tree of an older, shorter registry can be made from a newer one.
+//! The hash tree over the registry (RFC 9162 section 2.1). Entries are only appended, so the tree
+//! of an older registry can be computed from a newer registry.
 
 use shoal_crypto::Hasher;
 
 /// Hash of a leaf or of a subtree.
-pub(crate) type Node = [u8; 32];
+pub(crate) type TreeHash = [u8; 32];
 
-/// Longest path: of a tree with [`crate::MEMBERS_MAX`] leaves.
+/// Maximum length of a path: that in a tree with [`crate::MEMBERS_MAX`] leaves.
 pub(crate) const PATH_MAX: usize = 20;
 
 const _: () = assert!(crate::MEMBERS_MAX <= 1 << PATH_MAX);
 
 /// The hash of an entry.
-pub(crate) fn leaf(entry: &[u8]) -> Node {
-    // One byte tells leaves and nodes apart, so that no node passes for an entry.
+pub(crate) fn leaf(entry: &[u8]) -> TreeHash {
+    // A first byte distinguishes leaves from nodes, so no node passes for an entry.
     hash(&[&[0], entry])
 }
 
-fn node(left: &Node, right: &Node) -> Node {
+fn node(left: &TreeHash, right: &TreeHash) -> TreeHash {
     hash(&[&[1], left, right])
 }
 
-fn hash(parts: &[&[u8]]) -> Node {
+fn hash(parts: &[&[u8]]) -> TreeHash {
     let mut hasher = Hasher::new();
     hasher.update(b"shoal attribution registry v1");
     parts.iter().for_each(|part| hasher.update(part));
     hasher.finalize()
 }
 
-/// The root over these leaves.
-pub(crate) fn root(leaves: &[Node]) -> Node {
+pub(crate) fn root(leaves: &[TreeHash]) -> TreeHash {
     match leaves {
         [] => hash(&[]),
         [one] => *one,
@@ -40,8 +39,8 @@ pub(crate) fn root(leaves: &[Node]) -> Node {
     }
 }
 
-/// What proves that leaf `index` is among the leaves: its neighbours, lowest first.
-pub(crate) fn path(leaves: &[Node], index: usize) -> Vec<Node> {
+/// The proof that leaf `index` is in the tree: its sibling nodes, lowest first.
+pub(crate) fn path(leaves: &[TreeHash], index: usize) -> Vec<TreeHash> {
     if leaves.len() < 2 {
         return Vec::new();
     }
@@ -54,9 +53,14 @@ pub(crate) fn path(leaves: &[Node], index: usize) -> Vec<Node> {
     out
 }
 
-/// The root that follows from a leaf, its place among `count` leaves, and its path. None for a
-/// place or a path that the tree doesn't have.
-pub(crate) fn root_from(leaf: &Node, index: usize, count: usize, path: &[Node]) -> Option<Node> {
+/// The root computed from a leaf, its index among `count` leaves, and its path. `None` if the tree
+/// has no such index or path length.
+pub(crate) fn root_from(
+    leaf: &TreeHash,
+    index: usize,
+    count: usize,
+    path: &[TreeHash],
+) -> Option<TreeHash> {
     if index >= count {
         return None;
     }
@@ -71,7 +75,8 @@ pub(crate) fn root_from(leaf: &Node, index: usize, count: usize, path: &[Node]) 
     }
 }
 
-/// Leaves of the left subtree: the largest power of two below `count`, which is 2 or more.
+/// Number of leaves in the left subtree: the largest power of two below `count`, which is at least
+/// 2.
 fn split(count: usize) -> usize {
     1 << (count - 1).ilog2()
 }
@@ -82,12 +87,12 @@ mod tests {
 
     #[test]
     fn paths_prove_their_own_leaf_and_place_only() {
-        let leaves: Vec<Node> = (0..40u8).map(|n| leaf(&[n])).collect();
+        let leaves: Vec<TreeHash> = (0..40u8).map(|n| leaf(&[n])).collect();
         for count in 1..=leaves.len() {
             let want = root(&leaves[..count]);
             for index in 0..count {
                 let path = path(&leaves[..count], index);
-                let from = |at, path: &[Node]| root_from(&leaves[index], at, count, path);
+                let from = |at, path: &[TreeHash]| root_from(&leaves[index], at, count, path);
                 assert_eq!(from(index, &path), Some(want));
                 for other in (0..count + 2).filter(|n| *n != index) {
                     assert_ne!(from(other, &path), Some(want), "{index} as {other} of {count}");
@@ -104,11 +109,11 @@ mod tests {
 
     #[test]
     fn trees_of_other_lengths_have_other_roots() {
-        let leaves: Vec<Node> = (0..20u8).map(|n| leaf(&[n])).collect();
-        let roots: std::collections::BTreeSet<Node> =
+        let leaves: Vec<TreeHash> = (0..20u8).map(|n| leaf(&[n])).collect();
+        let roots: std::collections::BTreeSet<TreeHash> =
             (0..=leaves.len()).map(|count| root(&leaves[..count])).collect();
         assert_eq!(roots.len(), leaves.len() + 1);
-        // A node is no leaf.
+        // A node is no valid leaf.
         assert_ne!(root(&leaves[..2]), leaf(&[leaves[0], leaves[1]].concat()));
     }
 }

@@ -1,7 +1,7 @@
-//! A trial: one flow from a stamper to a verifier over a network that loses, for measurements.
+//! A trial: one flow from a stamper to a verifier over a lossy network, for measurements.
 //!
-//! The one place where the cost of a stamped stream is defined: `shoal attribution bench`, the
-//! criterion rows and the test of the byte budget all run it.
+//! This module alone defines the cost of a stamped stream. `shoal attribution bench`, the criterion
+//! rows and the test of the byte budget use it.
 
 use std::time::Duration;
 
@@ -9,23 +9,23 @@ use shoal_crypto::Rng;
 use shoal_wire::{SizeClass, Time};
 
 use crate::{
-    Error, Event, FlowId, GroupVerifier, Part, Pool, Refusal, Signer, Stamper, StamperConfig,
-    Verifier, VerifierConfig,
+    Error, FlowId, GroupVerifier, Pool, Signer, StampPart, StampRefusal, Stamper, StamperConfig,
+    Verifier, VerifierConfig, VerifierEvent,
 };
 
 const FLOW: FlowId = FlowId(*b"a flow on trial.");
 const SOURCE: u64 = 1;
 const WITNESS: u64 = 0;
-/// Rounds of resending before a trial counts as failed: at 5% loss one in 10^20 needs more.
+/// Maximum number of resending rounds before a trial fails: at 5% loss one in 10^20 needs more.
 const ROUNDS_MAX: u32 = 20;
 
 /// One sender and one receiver on one thread.
-pub struct Trial {
+pub struct StampTrial {
     stamper: Stamper,
     pool: Pool,
     verifier: Verifier,
     window: usize,
-    /// Plaintext of a window, and the length of a packet.
+    /// Plaintext of a window; `packet` is the length of a packet.
     data: Vec<u8>,
     packet: usize,
     loss: u64,
@@ -36,9 +36,9 @@ pub struct Trial {
     frame_bytes: u64,
 }
 
-impl Trial {
-    /// A flow of `packet` bytes each in windows of `window` packets. Packets, stamp parts and
-    /// requests are lost with a probability of `loss` thousandths each. `group` must accept the
+impl StampTrial {
+    /// A flow of packets of `packet` bytes, in windows of `window` packets. Packets, stamp parts
+    /// and requests are lost with a probability of `loss` thousandths each. `group` must accept the
     /// signer's epoch.
     pub fn new(
         signer: Signer,
@@ -46,7 +46,7 @@ impl Trial {
         window: usize,
         packet: usize,
         loss: u64,
-    ) -> Result<Trial, Error> {
+    ) -> Result<StampTrial, Error> {
         let mut config = StamperConfig::new(FLOW);
         config.window_max = window;
         config.delay_max = Duration::from_secs(3_600);
@@ -57,7 +57,7 @@ impl Trial {
         verifier.add_flow(FLOW, SOURCE, Time::ZERO).map_err(|_| Error::Full("the verifier"))?;
         let mut data = vec![0; packet * window];
         dice.fill(&mut data);
-        Ok(Trial {
+        Ok(StampTrial {
             stamper: Stamper::new(config, dice.fork("stamper"), Time::ZERO),
             pool: Pool::new(signer, 4, dice.fork("pool"), WITNESS, Time::ZERO),
             verifier,
@@ -73,8 +73,9 @@ impl Trial {
         })
     }
 
-    /// Stamps `windows` windows (up to 2) and verifies what arrives of them, their signatures in
-    /// one batch. Returns how many packets were verified: all that arrived, or it is an error.
+    /// Stamps `windows` windows (up to 2) and verifies the packets that arrive, with one batch of
+    /// signatures. Returns the number of verified packets. Errors if one that arrived was not
+    /// verified.
     pub fn run(&mut self, windows: usize) -> Result<u64, Error> {
         let mut arrived = 0;
         for _ in 0..windows {
@@ -86,7 +87,7 @@ impl Trial {
             self.deliver();
             while let Some(event) = self.verifier.poll_event() {
                 match event {
-                    Event::Valid { count, .. } => valid += count,
+                    VerifierEvent::Valid { count, .. } => valid += count,
                     _ => return Err(Error::Proof("the verdict on a good packet")),
                 }
             }
@@ -98,12 +99,13 @@ impl Trial {
         if valid == arrived { Ok(valid) } else { Err(Error::Proof("recovery")) }
     }
 
-    /// Bytes of all stamp parts and requests so far, for each packet sent.
+    /// Bytes of all stamp parts and requests so far, per packet sent.
     pub fn bytes_per_packet(&self) -> f64 {
         (self.stamper.bytes() + self.request_bytes) as f64 / self.sent.max(1) as f64
     }
 
-    /// As [`Trial::bytes_per_packet`], with each part and request in a smallest frame of its own.
+    /// Like [`StampTrial::bytes_per_packet`], but counts frames: each part and request has a frame
+    /// of its own, of the smallest class that fits.
     pub fn frame_bytes_per_packet(&self) -> f64 {
         self.frame_bytes as f64 / self.sent.max(1) as f64
     }
@@ -114,7 +116,7 @@ impl Trial {
             let seq = self.stamper.handle_packet(packet, &mut self.pool, WITNESS, self.now)?;
             if self.dice.below(1_000) >= self.loss {
                 let taken = self.verifier.handle_packet(&FLOW, seq, packet, self.now);
-                taken.map_err(|_: Refusal| Error::Full("the verifier"))?;
+                taken.map_err(|_: StampRefusal| Error::Full("the verifier"))?;
                 arrived += 1;
             }
         }
@@ -122,26 +124,26 @@ impl Trial {
         Ok(arrived)
     }
 
-    /// Moves the parts that are under way, and verifies.
+    /// Delivers the parts in flight and verifies.
     fn deliver(&mut self) {
         while let Some(part) = self.stamper.poll_transmit() {
             self.frame_bytes += frame_of(part.len());
             if self.dice.below(1_000) >= self.loss {
-                // The second copy of a seal is refused as a replay.
+                // A second copy of a seal is refused as a replay.
                 let _ = self.verifier.handle_part(SOURCE, &part, self.now);
             }
         }
         while self.verifier.work(64) > 0 {}
     }
 
-    /// Lets time pass until the verifier asks for what it misses, and passes that on.
+    /// Advances time until the verifier requests missing parts, and delivers the requests.
     fn recover(&mut self, round: u32) {
         self.now = self.now + Duration::from_millis(10 << round.min(5));
         self.verifier.handle_timeout(self.now);
         while let Some((_, request)) = self.verifier.poll_transmit() {
             self.request_bytes += request.len() as u64;
             self.frame_bytes += frame_of(request.len());
-            if let Ok(Part::Request(request)) = Part::decode(&request)
+            if let Ok(StampPart::Request(request)) = StampPart::decode(&request)
                 && self.dice.below(1_000) >= self.loss
             {
                 self.stamper.handle_request(&request);
@@ -150,13 +152,13 @@ impl Trial {
     }
 }
 
-impl core::fmt::Debug for Trial {
+impl core::fmt::Debug for StampTrial {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "Trial({} packets sent)", self.sent)
     }
 }
 
-/// Bytes of the frame that a part travels in: the smallest size class that holds it and its kind.
+/// Length in bytes of a part's frame: of the smallest size class that fits.
 fn frame_of(part: usize) -> u64 {
     SizeClass::for_edge(part + 1).unwrap_or(SizeClass::Full).frame_len() as u64
 }

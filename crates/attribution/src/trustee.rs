@@ -1,9 +1,9 @@
-//! The opening key, shared among trustees so that `t` of `n` can open and fewer learn nothing.
+//! The opening key, shared among trustees: `t` of `n` can open, and fewer learn nothing.
 //!
-//! Each of one or more dealers shares a secret of its own (Feldman 1987) and proves that it knows
-//! it, so that no dealer can choose its secret after the others' (Komlo and Goldberg 2020, FROST's
-//! key generation). The opening key is the sum of the dealers' secrets. With every trustee a dealer
-//! no one ever holds it; with a single dealer, that dealer does until it forgets.
+//! Each of one or more dealers shares its own secret (Feldman 1987) and proves knowledge of it. So
+//! no dealer can choose its secret after the others' (Komlo and Goldberg 2020, FROST's key
+//! generation). The opening key is the sum of the dealers' secrets. If every trustee is a dealer,
+//! nobody ever has the key; a single dealer has it until it is deleted.
 
 use shoal_crypto::Rng;
 use shoal_crypto::bls::{G1, Scalar};
@@ -13,12 +13,12 @@ use crate::group::generators;
 use crate::proof::LogProof;
 use crate::{Error, codec};
 
-/// Most trustees a group can have.
+/// Maximum number of trustees in a group.
 pub const TRUSTEES_MAX: usize = 64;
 
 const LABEL_DEALING: &str = "shoal attribution dealing v1";
 
-/// What a dealer publishes.
+/// The public part of a dealing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DealingPublic {
     dealer: u8,
@@ -26,16 +26,15 @@ pub struct DealingPublic {
     proof: LogProof,
 }
 
-/// A dealer's contribution: what it publishes, and one secret share for each trustee.
+/// A dealer's contribution: a public part, and one secret share for each trustee.
 pub struct Dealing {
-    /// What everybody gets.
     pub public: DealingPublic,
     shares: Vec<Scalar>,
 }
 
 impl Dealing {
-    /// Deals a fresh secret to `count` trustees, of whom `threshold` can open. `context` names the
-    /// ceremony, so that a dealing of one can't be played into another.
+    /// Deals a fresh secret to `count` trustees, `threshold` of whom can open. `context` names the
+    /// ceremony, so that a dealing can't be used in another one.
     pub fn new(
         dealer: u8,
         threshold: usize,
@@ -61,26 +60,26 @@ impl Dealing {
         Ok(Dealing { public: DealingPublic { dealer, commitments, proof }, shares })
     }
 
-    /// The share of trustee `index` (from 1), to be given to it alone.
+    /// The share of trustee `index` (from 1), for that trustee only.
     pub fn share(&self, index: usize) -> Option<Scalar> {
         self.shares.get(index.checked_sub(1)?).cloned()
     }
 }
 
 impl DealingPublic {
-    /// Whether the dealer knew its secret, in this ceremony.
+    /// True if the dealer proved knowledge of its secret in this ceremony.
     fn holds(&self, context: &[u8]) -> bool {
         let bound: [&[u8]; 2] = [context, &[self.dealer]];
         let secret = self.commitments[0];
         self.proof.verify(LABEL_DEALING, &bound, &[generators().g], &[secret])
     }
 
-    /// How many shares it takes.
+    /// Number of shares needed.
     pub fn threshold(&self) -> usize {
         self.commitments.len()
     }
 
-    /// The encoding (docs/attribution.md section 7).
+    /// The encoding (docs/design/wire/attribution.md).
     pub fn encode(&self) -> Vec<u8> {
         let mut out = b"SAD1".to_vec();
         out.extend_from_slice(&[self.dealer, self.commitments.len() as u8]);
@@ -89,7 +88,7 @@ impl DealingPublic {
         out
     }
 
-    /// Reads an encoding; the proof is still to be checked.
+    /// Decodes a dealing without checking its proof.
     pub fn decode(bytes: &[u8]) -> Result<DealingPublic, Error> {
         let mut reader = Reader::new(bytes);
         codec::magic(&mut reader, b"SAD1", "dealing")?;
@@ -126,7 +125,7 @@ pub struct OpenerPublic {
 }
 
 impl OpenerPublic {
-    /// Adds up the dealings of one ceremony, each of a different dealer.
+    /// Adds up the dealings of one ceremony, each from a different dealer.
     pub fn new(
         dealings: &[DealingPublic],
         count: usize,
@@ -157,9 +156,9 @@ impl OpenerPublic {
         Ok(opener)
     }
 
-    /// Checks that no fewer shares than the threshold make the key. They do if and only if the
-    /// highest coefficient of the shared polynomial is zero; with all but the lowest zero, every
-    /// share is the key itself.
+    /// Checks that fewer shares than the threshold don't give the key. They do if and only if the
+    /// highest coefficient of the shared polynomial is zero. If all coefficients but the lowest are
+    /// zero, every share is the key itself.
     fn takes_threshold(&self) -> Result<(), Error> {
         let indices: Vec<usize> = (1..=self.threshold).collect();
         let points = &self.trustees[..self.threshold];
@@ -173,12 +172,12 @@ impl OpenerPublic {
         Ok(())
     }
 
-    /// How many trustees it takes.
+    /// Number of trustees needed.
     pub fn threshold(&self) -> usize {
         self.threshold
     }
 
-    /// How many trustees there are.
+    /// Number of trustees.
     pub fn count(&self) -> usize {
         self.trustees.len()
     }
@@ -211,7 +210,7 @@ impl OpenerPublic {
         let trustees: Result<Vec<G1>, Error> =
             (0..count).map(|_| codec::point(reader, "trustee key")).collect();
         let opener = OpenerPublic { threshold, key, trustees: trustees? };
-        // Any t of the public shares interpolate to the key, else some openings would be wrong.
+        // Any t public shares must interpolate to the key; otherwise some openings would be wrong.
         for start in 0..=count - threshold {
             let indices: Vec<usize> = (start + 1..=start + threshold).collect();
             let points: Vec<G1> = indices.iter().map(|n| opener.trustees[n - 1]).collect();
@@ -224,7 +223,7 @@ impl OpenerPublic {
     }
 }
 
-/// The value at zero of the polynomial in the exponent that takes `points` at `indices`.
+/// The value at zero of the polynomial in the exponent with the values `points` at `indices`.
 pub(crate) fn interpolate(indices: &[usize], points: &[G1]) -> G1 {
     let product = |all: Scalar, at: &usize| all.mul(&Scalar::from_u64(*at as u64).neg());
     let all = indices.iter().fold(Scalar::from_u64(1), product);
@@ -236,8 +235,8 @@ pub(crate) fn interpolate(indices: &[usize], points: &[G1]) -> G1 {
     sum
 }
 
-/// `1 / ∏(i - j)` over the other indices `j`, for each index `i`: the barycentric weights, by which
-/// values at the indices give the highest coefficient of their polynomial.
+/// `1 / ∏(i - j)` over the other indices `j`, for each index `i`: the barycentric weights. With
+/// them, values at the indices give the highest coefficient of their polynomial.
 fn weights(indices: &[usize]) -> Vec<Scalar> {
     let number = |n: usize| Scalar::from_u64(n as u64);
     let weight = |i: &usize| {
@@ -248,19 +247,18 @@ fn weights(indices: &[usize]) -> Vec<Scalar> {
     indices.iter().map(weight).collect()
 }
 
-/// One trustee's share of the opening key. It is wiped on drop.
+/// One trustee's share of the opening key. Wiped on drop.
 pub struct TrusteeKey {
     index: usize,
     share: Scalar,
 }
 
 impl TrusteeKey {
-    /// Adds up the shares that the dealers gave to trustee `index`, in the order of `dealings`, and
-    /// checks each against what its dealer published.
+    /// Adds up the dealers' shares for trustee `index`, in the order of `dealings`, and checks each
+    /// against its dealer's public part.
     ///
-    /// `opener` is the group's. It has to be the sum of these dealings: with others in their place
-    /// whoever put the group together would know the opening key, and this share would open
-    /// nothing.
+    /// `opener` is the group's, and must be the sum of these dealings. With other dealings, whoever
+    /// made the group would know the opening key, and this share would open nothing.
     pub fn new(
         index: usize,
         opener: &OpenerPublic,
@@ -284,7 +282,7 @@ impl TrusteeKey {
         Ok(TrusteeKey { index, share: sum })
     }
 
-    /// Which trustee, from 1.
+    /// Number of the trustee, from 1.
     pub fn index(&self) -> usize {
         self.index
     }
@@ -293,7 +291,7 @@ impl TrusteeKey {
         &self.share
     }
 
-    /// The encoding, secret.
+    /// The encoding; it is secret.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = b"SAT1".to_vec();
         out.push(self.index as u8);
@@ -301,7 +299,6 @@ impl TrusteeKey {
         out
     }
 
-    /// Reads an encoding.
     pub fn decode(bytes: &[u8]) -> Result<TrusteeKey, Error> {
         let mut reader = Reader::new(bytes);
         codec::magic(&mut reader, b"SAT1", "trustee key")?;

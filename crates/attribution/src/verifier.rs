@@ -1,11 +1,11 @@
-//! The receiver's machine: packets and stamp parts in any order in, verdicts and requests out.
+//! The receiver's machine: takes packets and stamp parts in any order, produces verdicts and
+//! requests.
 //!
-//! Verification runs behind delivery: a packet may be used before its verdict. What comes in is
-//! refused by the cheapest test that refuses it: form, flow, time, epoch, replay, the source's
-//! budget, room in the queue; then, in [`Verifier::work`], encodings, curve, the proof; last the
-//! subgroup and the pairing, shared by all signatures of a batch. Only the budget stops a source
-//! that wants to cause work: signatures that fail at the pairing alone can be made without a
-//! credential.
+//! Verification follows delivery: a packet may be used before its verdict. Each input passes the
+//! cheapest tests first: form, flow, time, epoch, replay, the source's budget, room in the queue.
+//! [`Verifier::work`] then tests encodings, curve and proof. Subgroup and pairing come last, once
+//! for all signatures of a batch. Only the budget stops a source that wants to cause work, since
+//! signatures that fail only at the pairing can be made without a credential.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -13,37 +13,37 @@ use std::time::Duration;
 use shoal_crypto::{Rng, hash};
 use shoal_wire::{DropReason, Time};
 
-use crate::flow::{Flow, Sink};
-use crate::stamp::{FlowId, Part, Request, Seal, packet_hash};
+use crate::flow::{FlowOutput, ReceivedFlow};
+use crate::stamp::{FlowId, PartRequest, Seal, StampPart, packet_hash};
 use crate::verify::GroupVerifier;
-use crate::{Evidence, EvidenceRing, Reject, SIGNATURE_LEN};
+use crate::{Evidence, EvidenceRing, SIGNATURE_LEN, SignatureError};
 
-/// Bounds of a verifier.
+/// Settings of a verifier.
 #[derive(Clone, Debug)]
 pub struct VerifierConfig {
-    /// Most flows at a time.
+    /// Maximum number of flows.
     pub flows_max: usize,
-    /// Seals that wait for verification, of all sources.
+    /// Maximum number of seals waiting for verification, of all sources.
     pub queue_max: usize,
-    /// Seals that wait for verification, of one source.
+    /// Maximum number of seals waiting for verification, per source.
     pub queue_source_max: usize,
-    /// Most signatures that share a pairing.
+    /// Maximum number of signatures in a batch with one pairing equation.
     pub batch_max: usize,
-    /// Bad signatures a source may send at once before it is ignored.
+    /// Burst of bad signatures after which a source is ignored.
     pub bad_burst: u32,
-    /// Bad signatures a source may send each second in the long run.
+    /// Long-term rate of bad signatures allowed per source and second.
     pub bad_per_second: u32,
-    /// How far a stamp's time may be from the verifier's.
+    /// Maximum difference between a stamp's time and the verifier's.
     pub time_slack: Duration,
-    /// Wait before an overtaken stamp part is asked for; doubled for each repetition.
+    /// Time until an overtaken stamp part is requested; doubled for each repetition.
     pub reorder: Duration,
-    /// Wait before a stamp of which nothing came is asked for: longer than a window stays open.
+    /// Time until a stamp without any received part is requested: longer than a window stays open.
     pub patience: Duration,
-    /// Requests for the same parts before the packets are given up.
+    /// Number of requests for a part before its packets are given up.
     pub tries: u32,
-    /// Packets whose proof is kept for evidence.
+    /// Maximum number of packets whose proof is stored for evidence.
     pub evidence_packets: usize,
-    /// The Unix time in milliseconds at `Time::ZERO`.
+    /// Unix time in milliseconds at `Time::ZERO`.
     pub unix_ms_at_zero: u64,
 }
 
@@ -66,126 +66,108 @@ impl Default for VerifierConfig {
     }
 }
 
-/// Why something went no further; each is counted.
+/// Reasons why an input is refused. Each is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[repr(u8)]
-pub enum Refusal {
-    /// Not decodable.
-    #[error("it can't be decoded")]
+pub enum StampRefusal {
+    #[error("the bytes can't be decoded")]
     Malformed,
-    /// Of a flow that is not this source's, or of none.
-    #[error("it is of a flow that is not this source's, or of none")]
+    #[error("the flow is unknown or belongs to another source")]
     UnknownFlow,
-    /// Here before, or too old to matter.
-    #[error("it was here before, or is too old")]
+    #[error("a repetition, or too old")]
     Replayed,
-    /// Its time is too far from ours.
-    #[error("its time is too far from this machine's")]
+    #[error("the stamp's time is too far from this machine's")]
     Time,
-    /// Its epoch is not accepted.
-    #[error("it is of another epoch")]
+    #[error("the epoch is not accepted")]
     Epoch,
-    /// The source has sent too many bad signatures.
-    #[error("its source has sent too many bad signatures")]
+    #[error("the source has sent too many bad signatures")]
     Budget,
-    /// No room.
-    #[error("there is no room for it")]
+    #[error("no room is left")]
     Full,
-    /// Not what the seal commits to.
-    #[error("it is not what the seal speaks of")]
+    /// The seal does not commit to the chunk.
+    #[error("the chunk does not match its seal")]
     Forged,
-    /// The signature is bad.
-    #[error("its signature is bad")]
+    #[error("the signature is bad")]
     Signature,
 }
 
-impl Refusal {
-    /// Every refusal, in the order of its counters.
-    pub const ALL: [Refusal; 9] = [
-        Refusal::Malformed,
-        Refusal::UnknownFlow,
-        Refusal::Replayed,
-        Refusal::Time,
-        Refusal::Epoch,
-        Refusal::Budget,
-        Refusal::Full,
-        Refusal::Forged,
-        Refusal::Signature,
+impl StampRefusal {
+    /// All refusals, in the order of their counters.
+    pub const ALL: [StampRefusal; 9] = [
+        StampRefusal::Malformed,
+        StampRefusal::UnknownFlow,
+        StampRefusal::Replayed,
+        StampRefusal::Time,
+        StampRefusal::Epoch,
+        StampRefusal::Budget,
+        StampRefusal::Full,
+        StampRefusal::Forged,
+        StampRefusal::Signature,
     ];
 
-    /// The node's counter that comes nearest.
+    /// The closest drop reason of the node.
     pub const fn reason(self) -> DropReason {
         match self {
-            Refusal::Malformed => DropReason::Malformed,
-            Refusal::UnknownFlow => DropReason::UnknownFlow,
-            Refusal::Replayed => DropReason::Replayed,
-            Refusal::Time | Refusal::Epoch => DropReason::TooOld,
-            Refusal::Budget => DropReason::NotAllowed,
-            Refusal::Full => DropReason::TableFull,
-            Refusal::Forged | Refusal::Signature => DropReason::BadTag,
+            StampRefusal::Malformed => DropReason::Malformed,
+            StampRefusal::UnknownFlow => DropReason::UnknownFlow,
+            StampRefusal::Replayed => DropReason::Replayed,
+            StampRefusal::Time | StampRefusal::Epoch => DropReason::TooOld,
+            StampRefusal::Budget => DropReason::NotAllowed,
+            StampRefusal::Full => DropReason::TableFull,
+            StampRefusal::Forged | StampRefusal::Signature => DropReason::BadTag,
         }
     }
 }
 
-/// What a verifier found out.
+/// Findings of a verifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// `count` packets from `first` on were sent by a member of the group.
+pub enum VerifierEvent {
+    /// A member of the group sent `count` packets from `first` on.
     Valid {
-        /// The flow.
         flow: FlowId,
-        /// Number of the first.
         first: u64,
-        /// How many.
         count: u64,
     },
-    /// This packet is not the one that was stamped.
+    /// The packet differs from the stamped one.
     Forged {
-        /// The flow.
         flow: FlowId,
-        /// The packet.
+        /// Number of the packet.
         seq: u64,
     },
-    /// No stamp came for `count` packets from `first` on, though it was asked for.
+    /// No stamp arrived for `count` packets from `first` on, despite requests.
     Unstamped {
-        /// The flow.
         flow: FlowId,
-        /// Number of the first.
         first: u64,
-        /// How many.
         count: u64,
     },
-    /// A stamp's signature is bad.
     Rejected {
-        /// The flow.
         flow: FlowId,
-        /// Why.
-        why: Reject,
+        why: SignatureError,
     },
 }
 
-/// What one source may still cost.
-struct Source {
+/// State and remaining budget of a source.
+struct SourceBudget {
     flows: usize,
     queued: usize,
-    /// Bad signatures left, in thousandths.
+    /// Remaining bad signatures, in thousandths.
     budget: u64,
     refilled: Time,
 }
 
-struct Queued {
+struct QueuedSeal {
     source: u64,
-    /// Of its flow.
+    /// Generation of the flow.
     generation: u64,
     seal: Seal,
     bytes: Vec<u8>,
-    /// Of the bytes.
+    /// Hash of `bytes`.
     hash: [u8; 32],
 }
 
-/// A flow that was removed.
-struct Ended {
-    /// Its packets below this number get no verdict any more.
+/// A removed flow.
+struct RemovedFlow {
+    /// Packets below this number get no verdict.
     base: u64,
     at: Time,
 }
@@ -195,20 +177,20 @@ pub struct Verifier {
     config: VerifierConfig,
     group: GroupVerifier,
     rng: Rng,
-    flows: BTreeMap<FlowId, Flow>,
+    flows: BTreeMap<FlowId, ReceivedFlow>,
     flows_made: u64,
-    /// Flows that were removed so recently that their stamps are not too old yet.
-    ended: BTreeMap<FlowId, Ended>,
-    sources: BTreeMap<u64, Source>,
-    queue: VecDeque<Queued>,
-    events: VecDeque<Event>,
-    requests: VecDeque<(u64, Request)>,
+    /// Removed flows whose stamps may still be recent enough.
+    ended: BTreeMap<FlowId, RemovedFlow>,
+    sources: BTreeMap<u64, SourceBudget>,
+    queue: VecDeque<QueuedSeal>,
+    events: VecDeque<VerifierEvent>,
+    requests: VecDeque<(u64, PartRequest)>,
     evidence: EvidenceRing,
-    refused: [u64; Refusal::ALL.len()],
+    refused: [u64; StampRefusal::ALL.len()],
 }
 
 impl Verifier {
-    /// A verifier with no flows. Nobody may know `seed`: it makes the coefficients of batches.
+    /// A verifier without flows. `seed` must be secret: it makes the coefficients of batches.
     pub fn new(config: VerifierConfig, group: GroupVerifier, seed: [u8; 32]) -> Verifier {
         Verifier {
             evidence: EvidenceRing::new(config.evidence_packets),
@@ -222,31 +204,30 @@ impl Verifier {
             queue: VecDeque::new(),
             events: VecDeque::new(),
             requests: VecDeque::new(),
-            refused: [0; Refusal::ALL.len()],
+            refused: [0; StampRefusal::ALL.len()],
         }
     }
 
-    /// Expects a stamped flow from `source`, which is any number that names the sending party. A
-    /// flow that was removed goes on where it was, so that its packets and stamps can't be played
-    /// again.
-    pub fn add_flow(&mut self, flow: FlowId, source: u64, now: Time) -> Result<(), Refusal> {
+    /// Adds a stamped flow from `source`, a number that identifies the sender. A flow that was
+    /// removed before continues at its end, so its packets and stamps can't be replayed.
+    pub fn add_flow(&mut self, flow: FlowId, source: u64, now: Time) -> Result<(), StampRefusal> {
         if self.flows.contains_key(&flow) {
-            return self.refuse(Refusal::Replayed);
+            return self.refuse(StampRefusal::Replayed);
         }
         if self.flows.len() >= self.config.flows_max {
-            return self.refuse(Refusal::Full);
+            return self.refuse(StampRefusal::Full);
         }
         let base = self.ended.remove(&flow).map_or(0, |ended| ended.base);
         self.flows_made += 1;
-        self.flows.insert(flow, Flow::new(flow, source, self.flows_made, base));
+        self.flows.insert(flow, ReceivedFlow::new(flow, source, self.flows_made, base));
         let budget = u64::from(self.config.bad_burst) * 1_000;
-        let fresh = Source { flows: 0, queued: 0, budget, refilled: now };
+        let fresh = SourceBudget { flows: 0, queued: 0, budget, refilled: now };
         self.sources.entry(source).or_insert(fresh).flows += 1;
         Ok(())
     }
 
-    /// Forgets a flow but for its end; its evidence stays. The source's budget is kept while it has
-    /// other flows.
+    /// Removes a flow, and remembers its end. Its evidence stays. The source's budget stays while
+    /// it has other flows.
     pub fn remove_flow(&mut self, flow: &FlowId, now: Time) {
         let Some(gone) = self.flows.remove(flow) else { return };
         if let Some(source) = self.sources.get_mut(&gone.source) {
@@ -255,7 +236,8 @@ impl Verifier {
                 self.sources.remove(&gone.source);
             }
         }
-        // A stamp's time may be ahead of ours by the slack, and it is good for the slack after it.
+        // A stamp's time may be ahead of the verifier's by the slack, and is accepted for another
+        // slack after it.
         let fresh = self.config.time_slack.saturating_mul(2);
         self.ended.retain(|_, ended| now.since(ended.at) <= fresh);
         if self.ended.len() >= self.config.flows_max
@@ -264,33 +246,33 @@ impl Verifier {
             let oldest = *oldest.0;
             self.ended.remove(&oldest);
         }
-        self.ended.insert(*flow, Ended { base: gone.end(), at: now });
+        self.ended.insert(*flow, RemovedFlow { base: gone.end(), at: now });
     }
 
-    /// Corrects the Unix time in milliseconds that belongs to [`Time::ZERO`], by which stamps are
-    /// too old or too new: shells call it when the machine's clock was set.
+    /// Sets the Unix time in milliseconds at [`Time::ZERO`], against which stamps are compared.
+    /// Shells call this when the machine's clock was set.
     pub fn set_clock(&mut self, unix_ms_at_zero: u64) {
         self.config.unix_ms_at_zero = unix_ms_at_zero;
     }
 
-    /// The group, for accepting and refusing epochs.
+    /// The group's verifier, for accepting and refusing epochs.
     pub fn group_mut(&mut self) -> &mut GroupVerifier {
         &mut self.group
     }
 
-    /// Notes a packet of a flow. On an error it will get no verdict.
+    /// Records a packet of a flow. After an error it gets no verdict.
     pub fn handle_packet(
         &mut self,
         flow: &FlowId,
         seq: u64,
         plaintext: &[u8],
         now: Time,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), StampRefusal> {
         let hash = packet_hash(flow, seq, plaintext);
         let Some(state) = self.flows.get_mut(flow) else {
-            return self.refuse(Refusal::UnknownFlow);
+            return self.refuse(StampRefusal::UnknownFlow);
         };
-        let mut sink = Sink {
+        let mut sink = FlowOutput {
             events: &mut self.events,
             requests: &mut self.requests,
             evidence: &mut self.evidence,
@@ -300,24 +282,31 @@ impl Verifier {
         result.or_else(|why| self.refuse(why))
     }
 
-    /// Takes a stamp part. On an error nothing is kept of it.
-    pub fn handle_part(&mut self, source: u64, bytes: &[u8], now: Time) -> Result<(), Refusal> {
-        let Ok(part) = Part::decode(bytes) else { return self.refuse(Refusal::Malformed) };
+    /// Handles a stamp part. After an error nothing of it is stored.
+    pub fn handle_part(
+        &mut self,
+        source: u64,
+        bytes: &[u8],
+        now: Time,
+    ) -> Result<(), StampRefusal> {
+        let Ok(part) = StampPart::decode(bytes) else {
+            return self.refuse(StampRefusal::Malformed);
+        };
         let result = match part {
-            Part::Seal(seal) => self.handle_seal(source, *seal, bytes, now),
-            Part::Chunk(chunk) => {
-                let mut sink = Sink {
+            StampPart::Seal(seal) => self.handle_seal(source, *seal, bytes, now),
+            StampPart::Chunk(chunk) => {
+                let mut sink = FlowOutput {
                     events: &mut self.events,
                     requests: &mut self.requests,
                     evidence: &mut self.evidence,
                 };
                 match self.flows.get_mut(&chunk.flow).filter(|f| f.source == source) {
                     Some(flow) => flow.chunk(chunk, bytes.to_vec(), &mut sink),
-                    None => Err(Refusal::UnknownFlow),
+                    None => Err(StampRefusal::UnknownFlow),
                 }
             }
-            // Requests go to a Stamper.
-            Part::Request(_) => Err(Refusal::Malformed),
+            // Requests are for a `Stamper`.
+            StampPart::Request(_) => Err(StampRefusal::Malformed),
         };
         result.or_else(|why| self.refuse(why))
     }
@@ -328,44 +317,44 @@ impl Verifier {
         seal: Seal,
         bytes: &[u8],
         now: Time,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), StampRefusal> {
         let flow = self.flows.get_mut(&seal.flow).filter(|f| f.source == from);
-        let flow = flow.ok_or(Refusal::UnknownFlow)?;
+        let flow = flow.ok_or(StampRefusal::UnknownFlow)?;
         let time_ms = self.config.unix_ms_at_zero + now.0 / 1_000_000;
         if u128::from(seal.time_ms.abs_diff(time_ms)) > self.config.time_slack.as_millis() {
-            return Err(Refusal::Time);
+            return Err(StampRefusal::Time);
         }
         if !self.group.accepts_epoch(seal.epoch) {
-            return Err(Refusal::Epoch);
+            return Err(StampRefusal::Epoch);
         }
-        let source = self.sources.get_mut(&from).ok_or(Refusal::UnknownFlow)?;
+        let source = self.sources.get_mut(&from).ok_or(StampRefusal::UnknownFlow)?;
         source.refill(&self.config, now);
-        // Seals in the queue may all be bad: together they may not overdraw the budget.
+        // All queued seals may be bad: together they must not exceed the budget.
         if source.budget < 1_000 * (source.queued as u64 + 1) {
-            return Err(Refusal::Budget);
+            return Err(StampRefusal::Budget);
         }
         if source.queued >= self.config.queue_source_max
             || self.queue.len() >= self.config.queue_max
         {
-            return Err(Refusal::Full);
+            return Err(StampRefusal::Full);
         }
         let hash = hash(bytes);
         flow.seal_arrives(&seal, hash)?;
         source.queued += 1;
         let generation = flow.generation;
         let bytes = bytes.to_vec();
-        self.queue.push_back(Queued { source: from, generation, seal, bytes, hash });
+        self.queue.push_back(QueuedSeal { source: from, generation, seal, bytes, hash });
         Ok(())
     }
 
-    /// Verifies up to `signatures` of the waiting seals, in one batch (under a millisecond each).
-    /// Returns how many it took.
+    /// Verifies up to `signatures` waiting seals in one batch (under a millisecond each). Returns
+    /// their number.
     pub fn work(&mut self, signatures: usize) -> usize {
         let count = signatures.min(self.config.batch_max).min(self.queue.len());
-        let batch: Vec<Queued> = self.queue.drain(..count).collect();
+        let batch: Vec<QueuedSeal> = self.queue.drain(..count).collect();
         let mut verdicts = Vec::with_capacity(count);
         let mut candidates = Vec::with_capacity(count);
-        for Queued { seal, bytes, .. } in &batch {
+        for QueuedSeal { seal, bytes, .. } in &batch {
             let message = Seal::message(&bytes[..bytes.len() - SIGNATURE_LEN]);
             let result = self.group.check(seal.epoch, &message, &seal.signature);
             verdicts.push(result.map(|c| candidates.push(c)));
@@ -380,8 +369,8 @@ impl Verifier {
         count
     }
 
-    fn conclude(&mut self, queued: Queued, verdict: Result<(), Reject>) {
-        let Queued { source: from, generation, seal, bytes, hash } = queued;
+    fn conclude(&mut self, queued: QueuedSeal, verdict: Result<(), SignatureError>) {
+        let QueuedSeal { source: from, generation, seal, bytes, hash } = queued;
         let id = seal.flow;
         if let Some(source) = self.sources.get_mut(&from) {
             source.queued -= 1;
@@ -393,12 +382,12 @@ impl Verifier {
             }
         }
         if let Err(why) = verdict {
-            self.refused[Refusal::Signature as usize] += 1;
-            self.events.push_back(Event::Rejected { flow: id, why });
+            self.refused[StampRefusal::Signature as usize] += 1;
+            self.events.push_back(VerifierEvent::Rejected { flow: id, why });
         }
         let flow = self.flows.get_mut(&id).filter(|flow| flow.generation == generation);
         let Some(flow) = flow else { return };
-        let mut sink = Sink {
+        let mut sink = FlowOutput {
             events: &mut self.events,
             requests: &mut self.requests,
             evidence: &mut self.evidence,
@@ -408,11 +397,11 @@ impl Verifier {
         }
     }
 
-    /// Asks again for what is missing, and gives up what was asked for often enough.
+    /// Requests missing parts again, and gives packets up after enough requests.
     pub fn handle_timeout(&mut self, now: Time) {
         let config = &self.config;
         for flow in self.flows.values_mut() {
-            let mut sink = Sink {
+            let mut sink = FlowOutput {
                 events: &mut self.events,
                 requests: &mut self.requests,
                 evidence: &mut self.evidence,
@@ -422,17 +411,17 @@ impl Verifier {
         }
     }
 
-    /// The next request for lost parts, and the source it goes to.
+    /// The next request for lost parts, and its destination.
     pub fn poll_transmit(&mut self) -> Option<(u64, Vec<u8>)> {
         self.requests.pop_front().map(|(source, request)| (source, request.encode()))
     }
 
     /// The next finding.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<VerifierEvent> {
         self.events.pop_front()
     }
 
-    /// When to come back, and why.
+    /// Time and reason of the next call.
     pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
         if !self.requests.is_empty() || !self.events.is_empty() {
             return Some((Time::ZERO, "requests or events"));
@@ -440,56 +429,55 @@ impl Verifier {
         if !self.queue.is_empty() {
             return Some((Time::ZERO, "signatures to verify"));
         }
-        let at = self.flows.values().filter_map(Flow::recover_at).min()?;
+        let at = self.flows.values().filter_map(ReceivedFlow::recover_at).min()?;
         Some((at, "missing stamp parts"))
     }
 
-    /// The proof of one packet, if it is still kept.
+    /// The evidence for one packet, if still stored.
     pub fn evidence(&self, flow: &FlowId, seq: u64) -> Option<Evidence> {
         self.evidence.export(flow, seq)
     }
 
-    /// All proofs that are kept.
+    /// All stored proofs.
     pub fn kept(&self) -> &EvidenceRing {
         &self.evidence
     }
 
-    /// Goes on with the proofs of an earlier run, in the place of those kept so far, and within
-    /// this verifier's bound.
+    /// Replaces the stored proofs by those of an earlier run, within this verifier's bound.
     pub fn restore(&mut self, kept: EvidenceRing) {
         self.evidence = kept.bounded(self.config.evidence_packets);
     }
 
-    /// How often something was refused for this reason.
-    pub fn refused(&self, why: Refusal) -> u64 {
+    /// Number of refusals for this reason.
+    pub fn refused(&self, why: StampRefusal) -> u64 {
         self.refused[why as usize]
     }
 
-    /// Packets of a flow that wait for their stamp.
+    /// Number of packets of a flow that wait for their stamp.
     pub fn waiting(&self, flow: &FlowId) -> usize {
-        self.flows.get(flow).map_or(0, Flow::waiting)
+        self.flows.get(flow).map_or(0, ReceivedFlow::waiting)
     }
 
-    /// Removed flows whose end is remembered.
+    /// Number of removed flows whose end is remembered.
     pub fn ended(&self) -> usize {
         self.ended.len()
     }
 
-    /// Seals that wait for verification.
+    /// Number of seals waiting for verification.
     pub fn queued(&self) -> usize {
         self.queue.len()
     }
 
-    fn refuse(&mut self, why: Refusal) -> Result<(), Refusal> {
+    fn refuse(&mut self, why: StampRefusal) -> Result<(), StampRefusal> {
         self.refused[why as usize] += 1;
         Err(why)
     }
 }
 
-impl Source {
+impl SourceBudget {
     fn refill(&mut self, config: &VerifierConfig, now: Time) {
         let gained = now.since(self.refilled).as_millis() as u64 * u64::from(config.bad_per_second);
-        // Time too short for a gain is left to the next call.
+        // An interval too short for a gain is left for the next call.
         if gained > 0 {
             self.budget = (self.budget + gained).min(u64::from(config.bad_burst) * 1_000);
             self.refilled = now;

@@ -1,4 +1,4 @@
-//! Verifying: one signature, or a batch that shares the pairings.
+//! Verification of one signature, or of a batch that shares the pairings.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use shoal_crypto::bls::{
 
 use crate::group::generators;
 use crate::sign::{finish, transcript};
-use crate::{Group, GroupId, Message, Reject, Signature};
+use crate::{Group, GroupId, Message, Signature, SignatureError};
 
-/// Epochs a verifier accepts at a time: the current one, its neighbours, and one being phased out.
+/// Maximum number of accepted epochs: the current one, its neighbours, and one being phased out.
 pub const EPOCHS_MAX: usize = 4;
 
-/// A group's public key, ready to verify with: 1.5 MiB of tables, made in about 15 ms. Clones share
-/// the tables, and go on with epochs of their own.
+/// A group's public key, prepared for verification: 1.5 MiB of tables, made in about 15 ms. Clones
+/// share the tables and have their own epochs.
 #[derive(Clone)]
 pub struct GroupVerifier {
     group: Arc<Group>,
@@ -35,25 +35,25 @@ struct Tables {
     generator: G2Lines,
 }
 
-/// A signature whose proof holds. That its points lie in the subgroup and that its credential is
-/// the issuer's is still to be checked, and cheapest for many at a time.
+/// A signature with a valid proof. Its points and credential are not checked yet: points must be in
+/// the subgroup, the credential the issuer's. These checks are cheapest for many signatures at
+/// once.
 #[derive(Clone, Copy)]
-pub struct Candidate {
+pub struct ProofChecked {
     epoch: u32,
     /// `A'`, `B'`, `C1`, `C2`, `C3`.
     points: [G1Unchecked; 5],
 }
 
-impl core::fmt::Debug for Candidate {
+impl core::fmt::Debug for ProofChecked {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("Candidate(hidden)")
     }
 }
 
-/// A signature that verified.
+/// A verified signature.
 #[derive(Clone, Copy, Debug)]
-pub struct Checked {
-    /// The epoch it was made for.
+pub struct VerifiedSignature {
     pub(crate) epoch: u32,
     a: G1,
     b: G1,
@@ -62,9 +62,9 @@ pub struct Checked {
 }
 
 #[cfg(test)]
-impl Candidate {
-    /// This candidate with an error in one of its points.
-    pub(crate) fn slipped(&self, at: usize, by: &G1) -> Candidate {
+impl ProofChecked {
+    /// The candidate with an error in one of its points.
+    pub(crate) fn slipped(&self, at: usize, by: &G1) -> ProofChecked {
         let mut out = *self;
         let moved = self.points[at].unproved().add(by).encode();
         out.points[at] = G1Unchecked::decode(&moved).expect("a point of the curve");
@@ -72,22 +72,22 @@ impl Candidate {
     }
 }
 
-impl Candidate {
-    fn into_subgroup(self) -> Result<Checked, Reject> {
+impl ProofChecked {
+    fn into_subgroup(self) -> Result<VerifiedSignature, SignatureError> {
         for point in &self.points {
-            point.check().map_err(Reject::Malformed)?;
+            point.check().map_err(SignatureError::Malformed)?;
         }
         Ok(self.assume_subgroup())
     }
 
-    fn assume_subgroup(self) -> Checked {
+    fn assume_subgroup(self) -> VerifiedSignature {
         let [a, b, c1, _, c3] = self.points.map(|p| p.unproved());
-        Checked { epoch: self.epoch, a, b, encrypted: [c1, c3] }
+        VerifiedSignature { epoch: self.epoch, a, b, encrypted: [c1, c3] }
     }
 }
 
 impl GroupVerifier {
-    /// Prepares the tables; no epoch is accepted yet.
+    /// Prepares the tables. No epoch is accepted yet.
     pub fn new(group: &Group) -> GroupVerifier {
         let g = generators();
         let tables = Tables {
@@ -102,12 +102,13 @@ impl GroupVerifier {
         GroupVerifier { group, tables: Arc::new(tables), epochs: BTreeMap::new() }
     }
 
-    /// The group.
+    /// Id of the group.
     pub fn group(&self) -> GroupId {
         self.group.id()
     }
 
-    /// Accepts signatures of `epoch` from now on. With [`EPOCHS_MAX`] accepted the lowest goes.
+    /// Accepts signatures of `epoch`. If more than [`EPOCHS_MAX`] are accepted, the lowest is
+    /// dropped.
     pub fn accept_epoch(&mut self, epoch: u32) {
         self.epochs.entry(epoch).or_insert_with(|| PublicBase::new(&self.group.epoch_base(epoch)));
         if self.epochs.len() > EPOCHS_MAX {
@@ -115,31 +116,31 @@ impl GroupVerifier {
         }
     }
 
-    /// Refuses signatures of `epoch` from now on.
+    /// Refuses signatures of `epoch`.
     pub fn refuse_epoch(&mut self, epoch: u32) {
         self.epochs.remove(&epoch);
     }
 
-    /// Whether signatures of `epoch` are accepted.
+    /// True if signatures of `epoch` are accepted.
     pub fn accepts_epoch(&self, epoch: u32) -> bool {
         self.epochs.contains_key(&epoch)
     }
 
-    /// Everything but what a batch shares: encodings, then curve, then the proof.
+    /// Checks everything that a batch doesn't share: encodings, curve, proof.
     ///
     /// The proof comes before the subgroup, though it costs a little more than five membership
-    /// tests: a signature that was damaged, or made for something else, fails here and costs no
-    /// more. The order does not stop an attacker who wants to cause all the work: with numbers of
-    /// one's own choice the proof's equation can be solved for `B'`, and only the pairing tells
-    /// such a `B'` from a member's. What is computed from points outside the subgroup is hashed and
-    /// thrown away.
+    /// tests. A signature that was damaged, or made for something else, fails at the proof and
+    /// costs no more. The order does not stop an attacker who wants to cause all the work. Such an
+    /// attacker can choose numbers and solve the proof's equation for `B'`; only the pairing
+    /// distinguishes this `B'` from a member's. Values computed from points outside the subgroup
+    /// are hashed and discarded.
     pub fn check(
         &self,
         epoch: u32,
         message: &Message<'_>,
         signature: &Signature,
-    ) -> Result<Candidate, Reject> {
-        let base = self.epochs.get(&epoch).ok_or(Reject::Epoch)?;
+    ) -> Result<ProofChecked, SignatureError> {
+        let base = self.epochs.get(&epoch).ok_or(SignatureError::Epoch)?;
         let bytes = &signature.0;
         let mut hash = [0; 32];
         hash.copy_from_slice(&bytes[240..272]);
@@ -157,9 +158,9 @@ impl GroupVerifier {
         ]);
         let transcript = transcript(&self.group.id().0, epoch, &encoded, &commitments);
         if finish(transcript, message) != hash {
-            return Err(Reject::Proof);
+            return Err(SignatureError::Proof);
         }
-        Ok(Candidate { epoch, points })
+        Ok(ProofChecked { epoch, points })
     }
 
     /// Verifies one signature.
@@ -168,39 +169,46 @@ impl GroupVerifier {
         epoch: u32,
         message: &Message<'_>,
         signature: &Signature,
-    ) -> Result<Checked, Reject> {
+    ) -> Result<VerifiedSignature, SignatureError> {
         let checked = self.check(epoch, message, signature)?.into_subgroup()?;
         if self.pairing_holds(&checked.a, &checked.b) {
             Ok(checked)
         } else {
-            Err(Reject::Credential)
+            Err(SignatureError::Credential)
         }
     }
 
-    /// What is left to verify of signatures whose proofs hold, cheaper for many.
+    /// Verifies the rest of signatures with valid proofs; a batch is cheaper.
     ///
-    /// First, that all their points lie in the subgroup: by random combinations, wrong with
-    /// probability 2^-80. Then the credentials by one pairing equation for all (Bellare, Garay and
-    /// Rabin 1998, with random coefficients of 128 bits); if it fails the bad ones are found by
-    /// bisection, in about `2 log2(n)` equations for each. Nobody may know ahead what `rng` gives.
+    /// The first check is that all points are in the subgroup. It uses random combinations, which
+    /// are wrong with probability 2^-80. Then one pairing equation checks all credentials (Bellare,
+    /// Garay and Rabin 1998, with random coefficients of 128 bits). If it fails, bisection finds
+    /// the bad ones, in about `2 log2(n)` equations for each. The output of `rng` must be
+    /// unpredictable.
     ///
-    /// What passes here may be believed, not opened: openings start from [`GroupVerifier::verify`],
-    /// which tests each point, since a trustee's secret is about to touch one.
-    pub fn verify_batch(&self, candidates: &[Candidate], rng: &mut Rng) -> Vec<Result<(), Reject>> {
+    /// A signature accepted by this function must not be opened. Openings start from
+    /// [`GroupVerifier::verify`], which tests each point, since a trustee's secret is applied to
+    /// one.
+    pub fn verify_batch(
+        &self,
+        candidates: &[ProofChecked],
+        rng: &mut Rng,
+    ) -> Vec<Result<(), SignatureError>> {
         let points: Vec<G1Unchecked> = candidates.iter().flat_map(|c| c.points).collect();
         let all_inside = all_in_subgroup(&points, rng);
         let inside =
-            |c: &Candidate| if all_inside { Ok(c.assume_subgroup()) } else { c.into_subgroup() };
-        let verdicts: Vec<Result<Checked, Reject>> = candidates.iter().map(inside).collect();
-        let checked: Vec<Checked> = verdicts.iter().filter_map(|v| v.ok()).collect();
+            |c: &ProofChecked| if all_inside { Ok(c.assume_subgroup()) } else { c.into_subgroup() };
+        let verdicts: Vec<Result<VerifiedSignature, SignatureError>> =
+            candidates.iter().map(inside).collect();
+        let checked: Vec<VerifiedSignature> = verdicts.iter().filter_map(|v| v.ok()).collect();
         let mut good = self.credentials_hold(&checked, rng).into_iter();
         let mut credential =
-            |_| if good.next() == Some(true) { Ok(()) } else { Err(Reject::Credential) };
+            |_| if good.next() == Some(true) { Ok(()) } else { Err(SignatureError::Credential) };
         verdicts.into_iter().map(|v| v.and_then(&mut credential)).collect()
     }
 
-    /// Which of the signatures carry a credential of the issuer.
-    fn credentials_hold(&self, checked: &[Checked], rng: &mut Rng) -> Vec<bool> {
+    /// For each signature, true if it has a credential of the issuer.
+    fn credentials_hold(&self, checked: &[VerifiedSignature], rng: &mut Rng) -> Vec<bool> {
         let mut verdicts = vec![true; checked.len()];
         let mut open = Vec::from([(0, checked.len())]);
         while let Some((start, end)) = open.pop() {
@@ -218,7 +226,7 @@ impl GroupVerifier {
         verdicts
     }
 
-    fn batch_holds(&self, checked: &[Checked], rng: &mut Rng) -> bool {
+    fn batch_holds(&self, checked: &[VerifiedSignature], rng: &mut Rng) -> bool {
         if let [one] = checked {
             return self.pairing_holds(&one.a, &one.b);
         }
@@ -230,8 +238,8 @@ impl GroupVerifier {
         self.pairing_holds(&a, &b)
     }
 
-    /// `e(A', W) = e(B', G2)`: B' is A' raised to the issuer's secret. The neutral point, of which
-    /// that holds too, is refused.
+    /// Checks `e(A', W) = e(B', G2)`: B' is A' raised to the issuer's secret. The neutral point
+    /// satisfies that too, and is refused.
     fn pairing_holds(&self, a: &G1, b: &G1) -> bool {
         let tables = &*self.tables;
         let sides = [(a, &tables.issuer), (&b.neg(), &tables.generator)];
@@ -245,33 +253,33 @@ impl core::fmt::Debug for GroupVerifier {
     }
 }
 
-fn decode_scalars(bytes: &[u8; crate::SIGNATURE_LEN]) -> Result<[Scalar; 4], Reject> {
+fn decode_scalars(bytes: &[u8; crate::SIGNATURE_LEN]) -> Result<[Scalar; 4], SignatureError> {
     let mut out = [const { None }; 4];
     for (slot, chunk) in out.iter_mut().zip(bytes[272..].chunks_exact(32)) {
         let mut scalar = [0; 32];
         scalar.copy_from_slice(chunk);
-        *slot = Some(Scalar::decode(&scalar).map_err(Reject::Malformed)?);
+        *slot = Some(Scalar::decode(&scalar).map_err(SignatureError::Malformed)?);
     }
     let [Some(rho), Some(e), Some(x), Some(k)] = out else {
-        return Err(Reject::Malformed(BadElement::Encoding));
+        return Err(SignatureError::Malformed(BadElement::Encoding));
     };
     Ok([rho, e, x, k])
 }
 
 type Points = ([[u8; 48]; 5], [G1Unchecked; 5]);
 
-/// Brings all points onto the curve.
-fn decode_points(bytes: &[u8; crate::SIGNATURE_LEN]) -> Result<Points, Reject> {
+/// Decodes all points; they are on the curve then.
+fn decode_points(bytes: &[u8; crate::SIGNATURE_LEN]) -> Result<Points, SignatureError> {
     let mut encoded = [[0; 48]; 5];
     for (to, chunk) in encoded.iter_mut().zip(bytes.chunks_exact(48)) {
         to.copy_from_slice(chunk);
     }
     let mut points = [const { None }; 5];
     for (slot, bytes) in points.iter_mut().zip(&encoded) {
-        *slot = Some(G1Unchecked::decode(bytes).map_err(Reject::Malformed)?);
+        *slot = Some(G1Unchecked::decode(bytes).map_err(SignatureError::Malformed)?);
     }
     let [Some(a), Some(b), Some(c1), Some(c2), Some(c3)] = points else {
-        return Err(Reject::Malformed(BadElement::Encoding));
+        return Err(SignatureError::Malformed(BadElement::Encoding));
     };
     Ok((encoded, [a, b, c1, c2, c3]))
 }

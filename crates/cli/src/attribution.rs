@@ -1,7 +1,8 @@
-//! `shoal attribution`: groups whose members sign without a name, and the trustees who can find it.
+//! `shoal attribution`: groups whose members sign anonymously, and trustees who can find the
+//! signer.
 //!
-//! All files are binary, with four bytes that name their kind (docs/attribution.md section 7).
-//! Secret ones are made with mode 600 and refused when others can read them.
+//! All files are binary, with four bytes that name their kind (docs/design/wire/attribution.md).
+//! Secret files are made with mode 600, and refused if other users can read them.
 
 mod bench;
 mod ceremony;
@@ -17,47 +18,46 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 use shoal_attribution::TRUSTEES_MAX;
 
-use crate::options::Common;
+use crate::options::CommonOptions;
 
-/// The arguments of `shoal attribution`.
 #[derive(Args, Debug)]
 pub struct AttributionArgs {
     #[command(subcommand)]
-    verb: Verb,
+    verb: AttributionCommand,
 }
 
 #[derive(Subcommand, Debug)]
-enum Verb {
+enum AttributionCommand {
     /// Make a group: the issuer's key and the trustees' keys.
-    Setup(Setup),
+    Setup(GroupSetupArgs),
     /// As a future trustee, deal shares of a part of the opening key to all trustees.
-    Deal(Deal),
+    Deal(DealArgs),
     /// As a trustee, add up the shares that were dealt to you.
-    Collect(Collect),
+    Collect(CollectArgs),
     /// Ask to join a group, or take your credential of an epoch.
-    Join(Join),
+    Join(GroupJoinArgs),
     /// As the issuer, register the author of a join request; a member from the next epoch on.
-    Issue(Issue),
+    Issue(IssueArgs),
     /// As the issuer, end a membership; starts the next epoch.
-    Revoke(Revoke),
+    Revoke(GroupRevokeArgs),
     /// As the issuer, start the next epoch with new credentials for all members.
-    Renew(Renew),
+    Renew(GroupRenewArgs),
     /// Stamp a file as a stream of packets.
-    Sign(Sign),
+    Sign(StampArgs),
     /// Check a stamped file: did members of the group send every packet?
-    Verify(Verify),
+    Verify(VerifyArgs),
     /// Export the proof of one packet, of a stamped file or of what a receiver kept.
     Evidence(EvidenceArgs),
     /// As a trustee, make your share of an opening; or put shares together.
-    Open(Open),
+    Open(OpeningArgs),
     /// Check an opening: who sent the packet?
-    Judge(Judge),
+    Judge(JudgeArgs),
     /// Measure this machine, beside the figures of Clue (2011).
-    Bench(Bench),
+    Bench(AttributionBenchArgs),
 }
 
 #[derive(Args, Debug)]
-struct Setup {
+struct GroupSetupArgs {
     /// Folder for the group's files; it is made, and must not hold a group.
     #[arg(long)]
     dir: PathBuf,
@@ -67,7 +67,7 @@ struct Setup {
     /// Number of trustees.
     #[arg(long, default_value_t = 3, value_parser = up_to(TRUSTEES_MAX))]
     trustees: usize,
-    /// Trustees that it takes to open a signature.
+    /// Number of trustees needed to open a signature.
     #[arg(long, default_value_t = 2, value_parser = up_to(TRUSTEES_MAX))]
     threshold: usize,
     /// Public dealings of the trustees (see `deal`). Without them this command deals, and knows
@@ -81,17 +81,17 @@ struct Setup {
 }
 
 #[derive(Args, Debug)]
-struct Deal {
+struct DealArgs {
     /// Name of the group that is being made.
     #[arg(long)]
     name: String,
-    /// Your number, from 1.
+    /// Your trustee number, from 1.
     #[arg(long)]
     index: u8,
     /// Number of trustees.
     #[arg(long, default_value_t = 3, value_parser = up_to(TRUSTEES_MAX))]
     trustees: usize,
-    /// Trustees that it takes to open a signature.
+    /// Number of trustees needed to open a signature.
     #[arg(long, default_value_t = 2, value_parser = up_to(TRUSTEES_MAX))]
     threshold: usize,
     /// Folder for `dealing-INDEX`, for everybody, and `share-INDEX-N.key`, for trustee N alone.
@@ -100,26 +100,26 @@ struct Deal {
 }
 
 #[derive(Args, Debug)]
-struct Collect {
-    /// Your number, from 1.
+struct CollectArgs {
+    /// Your trustee number, from 1.
     #[arg(long)]
     index: usize,
     /// The group's public file: its opening key has to be the sum of the dealings.
     #[arg(long)]
     group: PathBuf,
-    /// Public dealings of all trustees, your own as you made it.
+    /// Public dealings of all trustees; for your own dealing, the file that you made.
     #[arg(long, value_name = "FILE", required = true)]
     dealing: Vec<PathBuf>,
-    /// The shares they dealt to you, in the same order.
+    /// Shares dealt to you, in the order of the dealings.
     #[arg(long, value_name = "FILE", required = true)]
     share: Vec<PathBuf>,
-    /// Where to write your key.
+    /// File for your key.
     #[arg(long)]
     out: PathBuf,
 }
 
 #[derive(Args, Debug)]
-struct Join {
+struct GroupJoinArgs {
     /// The group's public file.
     #[arg(long)]
     group: PathBuf,
@@ -129,29 +129,30 @@ struct Join {
     /// Your name in the registry.
     #[arg(long, required_unless_present = "accept")]
     name: Option<String>,
-    /// Your node's key file, whose identity signs the request; else one is made for this alone.
+    /// Your node's key file: its identity signs the request. Without it an identity is made for
+    /// this request alone.
     #[arg(long)]
     identity: Option<PathBuf>,
-    /// Where to write the request.
+    /// File for the request.
     #[arg(long, required_unless_present = "accept")]
     out: Option<PathBuf>,
     /// The issuer's credentials of an epoch: checks yours and writes it to --credential.
     #[arg(long, value_name = "FILE", requires_all = ["credential", "epoch"])]
     accept: Option<PathBuf>,
-    /// The issuer's notice of that epoch, which states which credentials there are.
+    /// The issuer's notice of that epoch, which states the credentials there are.
     #[arg(long, value_name = "FILE")]
     epoch: Option<PathBuf>,
-    /// Where to write your credential.
+    /// File for your credential.
     #[arg(long)]
     credential: Option<PathBuf>,
-    /// The newest notices you took; KEY.seen by default. Older ones are refused, and a second one
-    /// for the same epoch.
+    /// File of the newest notices you accepted; KEY.seen by default. Older notices are refused, and
+    /// a second notice for the same epoch.
     #[arg(long, value_name = "FILE")]
     seen: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
-struct Issue {
+struct IssueArgs {
     /// The group's folder, with the issuer's key.
     #[arg(long)]
     dir: PathBuf,
@@ -160,7 +161,7 @@ struct Issue {
 }
 
 #[derive(Args, Debug)]
-struct Revoke {
+struct GroupRevokeArgs {
     /// The group's folder, with the issuer's key.
     #[arg(long)]
     dir: PathBuf,
@@ -173,7 +174,7 @@ struct Revoke {
 }
 
 #[derive(Args, Debug)]
-struct Renew {
+struct GroupRenewArgs {
     /// The group's folder, with the issuer's key.
     #[arg(long)]
     dir: PathBuf,
@@ -184,7 +185,7 @@ struct Renew {
 }
 
 #[derive(Args, Debug)]
-struct Sign {
+struct StampArgs {
     /// The group's public file.
     #[arg(long)]
     group: PathBuf,
@@ -194,7 +195,7 @@ struct Sign {
     /// Your credential.
     #[arg(long)]
     credential: PathBuf,
-    /// The newest notices you took; KEY.seen by default.
+    /// File of the newest notices you accepted; KEY.seen by default.
     #[arg(long, value_name = "FILE")]
     seen: Option<PathBuf>,
     /// Bytes of one packet.
@@ -206,16 +207,16 @@ struct Sign {
     window: usize,
     /// The file to stamp.
     file: PathBuf,
-    /// Where to write the stamps; FILE.stamps by default.
+    /// File for the stamps; FILE.stamps by default.
     #[arg(long)]
     out: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
-struct Stamped {
+struct StampedFileArgs {
     /// The stamped file.
     file: PathBuf,
-    /// Its stamps; FILE.stamps by default.
+    /// Stamps of the file; FILE.stamps by default.
     #[arg(long)]
     stamps: Option<PathBuf>,
     /// The group's public file.
@@ -224,19 +225,19 @@ struct Stamped {
 }
 
 #[derive(Args, Debug)]
-struct Verify {
+struct VerifyArgs {
     #[command(flatten)]
-    stamped: Stamped,
+    stamped: StampedFileArgs,
     /// The issuer's notice of the current epoch: signatures of other epochs are refused.
     #[arg(long)]
     epoch: PathBuf,
-    /// The newest notice you were shown; GROUP.seen by default. Older ones are refused.
+    /// File of the newest notices seen; GROUP.seen by default. Older notices are refused.
     #[arg(long, value_name = "FILE")]
     seen: Option<PathBuf>,
-    /// Keep the proofs in this file, beside those of earlier runs; the oldest go when it is full.
+    /// Keep the proofs in this file, beside those of earlier runs; a full file loses the oldest.
     #[arg(long, value_name = "FILE")]
     keep: Option<PathBuf>,
-    /// Packets whose proofs are kept at most, in whole windows.
+    /// Maximum number of packets whose proofs are kept, in whole windows.
     #[arg(long, default_value_t = 65_536, requires = "keep",
         value_parser = clap::value_parser!(u32).range(1..))]
     keep_packets: u32,
@@ -247,28 +248,28 @@ struct EvidenceArgs {
     /// The stamped file.
     #[arg(required_unless_present = "kept", conflicts_with_all = ["kept", "flow"])]
     file: Option<PathBuf>,
-    /// Its stamps; FILE.stamps by default.
+    /// Stamps of the file; FILE.stamps by default.
     #[arg(long, requires = "file")]
     stamps: Option<PathBuf>,
     /// The group's public file.
     #[arg(long)]
     group: PathBuf,
-    /// What a receiver kept (see `verify --keep`); neither packets nor stamps are needed then.
+    /// Proofs that a receiver kept (see `verify --keep`). Packets and stamps are not needed then.
     #[arg(long, value_name = "FILE")]
     kept: Option<PathBuf>,
-    /// The packet's flow, in hex, where proofs of several flows were kept.
+    /// Flow of the packet, in hex, if proofs of several flows were kept.
     #[arg(long, value_name = "HEX", requires = "kept")]
     flow: Option<String>,
     /// The packet's number, from 0.
     #[arg(long)]
     packet: u64,
-    /// Where to write the evidence.
+    /// File for the evidence.
     #[arg(long)]
     out: PathBuf,
 }
 
 #[derive(Args, Debug)]
-struct Open {
+struct OpeningArgs {
     /// The group's public file.
     #[arg(long)]
     group: PathBuf,
@@ -286,13 +287,13 @@ struct Open {
     /// The issuer's notice of the signature's epoch, kept in the group's folder as `epoch-NUMBER`.
     #[arg(long, value_name = "FILE")]
     epoch: Option<PathBuf>,
-    /// Where to write the share or opening.
+    /// File for the share or the opening.
     #[arg(long)]
     out: PathBuf,
 }
 
 #[derive(Args, Debug)]
-struct Judge {
+struct JudgeArgs {
     /// The group's public file.
     #[arg(long)]
     group: PathBuf,
@@ -300,13 +301,13 @@ struct Judge {
     evidence: PathBuf,
     /// The opening.
     opening: PathBuf,
-    /// The packet's bytes: also checks that the evidence is about them.
+    /// The packet's bytes; also checks that the evidence is about them.
     #[arg(long)]
     packet: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
-struct Bench {
+struct AttributionBenchArgs {
     /// Rounds of each measurement; the best counts.
     #[arg(long, default_value_t = 5,
         value_parser = clap::value_parser!(u32).range(1..=1_000))]
@@ -318,23 +319,22 @@ fn up_to(most: usize) -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=most as u64)
 }
 
-/// Runs a command of `shoal attribution`.
-pub fn run(common: &Common, args: &AttributionArgs) -> Result<()> {
+pub fn run(common: &CommonOptions, args: &AttributionArgs) -> Result<()> {
     let json = common.json;
     match &args.verb {
-        Verb::Setup(verb) => ceremony::setup(json, verb),
-        Verb::Deal(verb) => ceremony::deal(json, verb),
-        Verb::Collect(verb) => ceremony::collect(json, verb),
-        Verb::Join(verb) => ceremony::join(json, verb),
-        Verb::Issue(verb) => ceremony::issue(json, verb),
-        Verb::Revoke(verb) => ceremony::revoke(json, verb),
-        Verb::Renew(verb) => ceremony::renew(json, verb),
-        Verb::Sign(verb) => stream::sign(json, verb),
-        Verb::Verify(verb) => stream::verify(json, verb),
-        Verb::Evidence(verb) => stream::evidence(json, verb),
-        Verb::Open(verb) => opening::open(json, verb),
-        Verb::Judge(verb) => opening::judge(json, verb),
-        Verb::Bench(verb) => bench::run(json, verb),
+        AttributionCommand::Setup(verb) => ceremony::setup(json, verb),
+        AttributionCommand::Deal(verb) => ceremony::deal(json, verb),
+        AttributionCommand::Collect(verb) => ceremony::collect(json, verb),
+        AttributionCommand::Join(verb) => ceremony::join(json, verb),
+        AttributionCommand::Issue(verb) => ceremony::issue(json, verb),
+        AttributionCommand::Revoke(verb) => ceremony::revoke(json, verb),
+        AttributionCommand::Renew(verb) => ceremony::renew(json, verb),
+        AttributionCommand::Sign(verb) => stream::sign(json, verb),
+        AttributionCommand::Verify(verb) => stream::verify(json, verb),
+        AttributionCommand::Evidence(verb) => stream::evidence(json, verb),
+        AttributionCommand::Open(verb) => opening::open(json, verb),
+        AttributionCommand::Judge(verb) => opening::judge(json, verb),
+        AttributionCommand::Bench(verb) => bench::run(json, verb),
     }
 }
 

@@ -1,54 +1,54 @@
-//! `shoal check`: is a node's configuration in order?
+//! `shoal check`: checks a node's configuration.
 
 mod circuits;
 mod cover;
-mod hop;
 mod mixes;
+mod shift;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use circuits::Circuits;
-use cover::Cover;
-use mixes::Mixing;
+use circuits::CircuitsReport;
+use cover::CoverCheckReport;
+use mixes::MixingReport;
 use serde::Serialize;
 use shoal_crypto::Suite;
-use shoal_daemon::config::{Config, DirectMode, Listen, Setup, spell_place};
-use shoal_daemon::membership::cover::own;
+use shoal_daemon::config::{ListenAddresses, NodeConfig, NodeSetup, spell_place};
+use shoal_daemon::membership::anonymity;
 use shoal_daemon::membership::levels;
 use shoal_daemon::preflight::{self, Refusals};
 use shoal_daemon::tun::dns::tell_resolved;
-use shoal_daemon::tun::subnets::Plan;
+use shoal_daemon::tun::subnets::SubnetPlan;
 use shoal_wire::Level;
 
-use crate::args::Check;
-use crate::failure::{self, Failure};
-use crate::options::Common;
+use crate::args::CheckArgs;
+use crate::failure::{self, ExitError};
+use crate::options::CommonOptions;
 use crate::output;
 use crate::target;
 
-/// Names of hosts in one line at most.
+/// Most names of hosts in one line.
 const HOSTS_SHOWN: usize = 8;
 
 #[derive(Serialize)]
-struct Summary {
+struct CheckReport {
     name: String,
     address: String,
     role: &'static str,
     public_key: String,
     listen: Vec<String>,
-    /// Whether the port follows from the key.
+    /// True if the port follows from the key.
     own_port: bool,
     control_socket: String,
     hosts: usize,
-    links: Vec<Link>,
-    interface: Option<Interface>,
-    direct: Option<Direct>,
-    circuits: Option<Circuits>,
-    /// What this host's file asks of circuits, mixes and cover; none on a router.
+    links: Vec<LinkReport>,
+    interface: Option<InterfaceReport>,
+    direct: Option<DirectReport>,
+    circuits: Option<CircuitsReport>,
+    /// Preset for circuits, mixes and cover; none on a router.
     preset: Option<&'static str>,
-    cover: Option<Cover>,
+    cover: Option<CoverCheckReport>,
     /// Class of the processor, by its AES instructions.
     processor: &'static str,
     /// Suites that sessions may have, the fastest on this processor first.
@@ -57,25 +57,25 @@ struct Summary {
 }
 
 #[derive(Serialize)]
-struct Link {
+struct LinkReport {
     peer: String,
     address: String,
     endpoint: Option<String>,
-    /// Where both ends meet, if at addresses that follow from the time: prefix and port.
+    /// Prefix and port under which both ends meet, at addresses that follow from the time of day.
     rendezvous: Option<String>,
 }
 
-impl Link {
+impl LinkReport {
     fn text(&self) -> String {
-        let Link { peer, address, .. } = self;
+        let LinkReport { peer, address, .. } = self;
         let at = match (&self.rendezvous, self.endpoint.as_deref()) {
-            (None, known) => format!("at {}", known.unwrap_or("wherever it calls from")),
+            (None, known) => format!("at {}", known.unwrap_or("any address it calls from")),
             (Some(at), None) => format!(
-                "where both meet under {at}, by the time of day: with clocks that differ by more \
-                 than ten minutes, slowly or not at all, as it has no endpoint"
+                "at addresses under {at} that follow from the time of day; the peer has no \
+                 endpoint, so clocks over ten minutes apart delay or prevent a session"
             ),
             (Some(at), Some(known)) => format!(
-                "where both meet under {at}, by the time of day; if nobody answers there at \
+                "at addresses under {at} that follow from the time of day; if nobody answers, at \
                  {known}, which an observer then sees"
             ),
         };
@@ -85,51 +85,62 @@ impl Link {
 
 /// Direct links.
 #[derive(Serialize)]
-struct Direct {
+struct DirectReport {
     mode: &'static str,
-    /// Where others may call this host, if anywhere.
+    /// Address at which others may call this host, if any.
     endpoint: Option<String>,
     level: &'static str,
-    /// Those of the list and those of the file.
+    /// Groups of the list and of the file.
     security_groups: Vec<String>,
-    /// Hosts of the list that `encrypt_with` has now.
+    /// Hosts in the list that `encrypt_with` selects.
     encrypt_with: Vec<String>,
     idle_s: u64,
     max_links: u32,
 }
 
 #[derive(Serialize)]
-struct Interface {
+struct InterfaceReport {
     name: String,
     address: String,
     mtu: u32,
-    /// Queues of the interface: one per worker, if the kernel has so many.
+    /// Queues of the interface: one per worker, if the kernel has as many.
     queues: u8,
-    /// Of every node in the list; a node answers there if it has an interface.
+    /// Names and IP addresses of all nodes in the list that have an interface.
     addresses: Vec<(String, String)>,
     /// Networks behind this node.
     serves: Vec<String>,
-    /// Networks behind others that programs will reach, with the names of those.
+    /// Networks behind other nodes that programs will reach, with the names of these nodes.
     reaches: Vec<(String, String)>,
 }
 
-/// Reads everything that a start would read, and prints what it would mean.
-pub fn run(common: &Common, args: &Check) -> Result<()> {
+/// Fails with the present name of a former option.
+fn refuse_former(args: &CheckArgs) -> Result<()> {
+    match args.hop_probe {
+        true => Err(ExitError::of(failure::USAGE, "--hop-probe is called --shift-probe")),
+        false => Ok(()),
+    }
+}
+
+/// Reads everything that a start would read, and prints the result.
+pub fn run(common: &CommonOptions, args: &CheckArgs) -> Result<()> {
+    refuse_former(args)?;
     let file = needed_config(common)?;
     if args.tell_resolved {
-        let config = Config::load(&file);
-        let config = config.map_err(|e| Failure::of(failure::CONFIG, e.to_string()))?;
-        return tell_resolved(&config).map_err(|why| Failure::of(failure::FAILED, why));
+        let config = NodeConfig::load(&file);
+        let config = config.map_err(|e| ExitError::of(failure::CONFIG, e.to_string()))?;
+        return tell_resolved(&config).map_err(|why| ExitError::of(failure::FAILED, why));
     }
     let setup = load(&file)?;
-    if args.hop_probe {
-        return hop::probe(common, &setup);
+    if args.shift_probe {
+        return shift::probe(common, &setup);
     }
     let Refusals { faults, rights, warnings, unmet } = preflight::refusals(&setup);
-    for (what, why) in [("would fail", faults), ("would not hide what it is to hide", unmet)] {
+    for (what, why) in
+        [("would fail", faults), ("would not hide what the configuration demands", unmet)]
+    {
         if !why.is_empty() {
             let text = format!("{}: a start {what}:\n  {}", file.display(), why.join("\n  "));
-            return Err(Failure::of(failure::CONFIG, text));
+            return Err(ExitError::of(failure::CONFIG, text));
         }
     }
     let mut summary = summary(&setup);
@@ -149,7 +160,7 @@ pub fn run(common: &Common, args: &Check) -> Result<()> {
     let why = if summary.own_port { " (the port follows from the key)" } else { "" };
     output::line(&format!("  listens on {}{why}", summary.listen.join(", ")))?;
     output::line(&format!("  control socket {}", summary.control_socket))?;
-    let Summary { processor, suites, .. } = &summary;
+    let CheckReport { processor, suites, .. } = &summary;
     let suites = suites.join(", ");
     output::line(&format!("  processor with {processor}; suites, fastest first: {suites}"))?;
     for link in &summary.links {
@@ -163,13 +174,15 @@ pub fn run(common: &Common, args: &Check) -> Result<()> {
     }
     if let Some(circuits) = &summary.circuits {
         output::line(&circuits.text())?;
-        let mixing = circuits.mixing.iter().flat_map(Mixing::lines);
+        circuits.bound().iter().try_for_each(|line| output::line(&format!("  {line}")))?;
+        let mixing = circuits.mixing.iter().flat_map(MixingReport::lines);
         mixing.into_iter().try_for_each(|line| output::line(&line))?;
     }
     if let Some(preset) = summary.preset.filter(|preset| *preset != "fast") {
-        output::line(&format!("  preset {preset}: see docs/cover.md for what it hides"))?;
+        output::line(&format!("  preset {preset}: see docs/start/choose.md for what it hides"))?;
     }
-    summary.cover.iter().flat_map(Cover::lines).try_for_each(|line| output::line(&line))?;
+    let cover = summary.cover.iter().flat_map(CoverCheckReport::lines);
+    cover.into_iter().try_for_each(|line| output::line(&line))?;
     let reloadable = shoal_daemon::config::reloadable().join(", ");
     output::line(&format!(
         "  `shoal reload` applies changes of {reloadable}; others wait for a restart"
@@ -180,20 +193,20 @@ pub fn run(common: &Common, args: &Check) -> Result<()> {
     Ok(())
 }
 
-/// The configuration, for a command that needs one.
-pub fn needed_config(common: &Common) -> Result<PathBuf> {
+/// Finds the configuration, for a command that needs one.
+pub fn needed_config(common: &CommonOptions) -> Result<PathBuf> {
     let [here, there] = target::PLACES;
     let text =
-        format!("which configuration? Name it (-c FILE); there is no {here} here, nor {there}");
-    target::config(common).ok_or_else(|| Failure::of(failure::USAGE, text))
+        format!("no configuration found: name it (-c FILE); neither {here} nor {there} exists");
+    target::config(common).ok_or_else(|| ExitError::of(failure::USAGE, text))
 }
 
-/// The configuration with all that it names.
-pub fn load(file: &std::path::Path) -> Result<Setup> {
-    Setup::load(file).map_err(|e| Failure::of(failure::CONFIG, e.to_string()))
+/// Loads the configuration and the files it names.
+pub fn load(file: &std::path::Path) -> Result<NodeSetup> {
+    NodeSetup::load(file).map_err(|e| ExitError::of(failure::CONFIG, e.to_string()))
 }
 
-fn summary(setup: &Setup) -> Summary {
+fn summary(setup: &NodeSetup) -> CheckReport {
     let config = &setup.config;
     let mut warnings = setup.warnings();
     let subnets = setup.subnets();
@@ -207,7 +220,7 @@ fn summary(setup: &Setup) -> Summary {
         let listed = host.and_then(|h| h.endpoint).filter(|_| link.rendezvous.is_none());
         let known = link.endpoint().or(listed);
         let known = known.map(|e| e.to_string());
-        Link {
+        LinkReport {
             peer: link.peer.clone(),
             address: host.map(|h| h.address.to_string()).unwrap_or_default(),
             endpoint: link.place().map(spell_place).or(known),
@@ -215,13 +228,13 @@ fn summary(setup: &Setup) -> Summary {
         }
     });
     let means = config.session.means();
-    Summary {
+    CheckReport {
         name: config.node.name.clone(),
         address: config.address().to_string(),
         role: if config.is_router() { "router" } else { "host" },
         public_key: setup.identity.public().to_string(),
         listen: setup.listen.addresses().iter().map(ToString::to_string).collect(),
-        own_port: matches!(setup.listen, Listen::Own(_)),
+        own_port: matches!(setup.listen, ListenAddresses::Own(_)),
         control_socket: config.control_socket().display().to_string(),
         hosts: setup.hosts.len(),
         links: links.collect(),
@@ -236,14 +249,14 @@ fn summary(setup: &Setup) -> Summary {
     }
 }
 
-fn interface(setup: &Setup, subnets: &Plan) -> Option<Interface> {
+fn interface(setup: &NodeSetup, subnets: &SubnetPlan) -> Option<InterfaceReport> {
     let config = setup.config.interface.as_ref()?;
     let address = |key| setup.ip_address(key).to_string();
     let addresses = setup.hosts.iter().filter(|host| host.interface).flat_map(|host| {
         let ipv4 = host.ipv4.map(|ipv4| (host.name.clone(), ipv4.to_string()));
         std::iter::once((host.name.clone(), address(&host.key))).chain(ipv4)
     });
-    Some(Interface {
+    Some(InterfaceReport {
         name: config.name.as_str().into(),
         address: address(&setup.identity.public()),
         mtu: config.mtu,
@@ -254,18 +267,17 @@ fn interface(setup: &Setup, subnets: &Plan) -> Option<Interface> {
     })
 }
 
-/// Settings of direct links; None where they are off, and for routers.
-fn direct(setup: &Setup) -> Option<Direct> {
+/// Settings of direct links; none if this node has no direct links.
+fn direct(setup: &NodeSetup) -> Option<DirectReport> {
     let section = &setup.config.direct;
-    let covered = own(&setup.config, &setup.hosts).is_some();
-    if section.mode == DirectMode::Off || setup.config.is_router() || covered {
+    if anonymity::direct_refusal(&setup.config, &setup.hosts).is_some() {
         return None;
     }
     let listed = setup.me().security_groups;
     let groups: BTreeSet<String> = listed.iter().chain(&section.security_groups).cloned().collect();
     let overlay = setup.overlay();
     let encrypted = levels::encrypted(&setup.config, &setup.hosts, &overlay);
-    Some(Direct {
+    Some(DirectReport {
         mode: section.mode.as_str(),
         endpoint: section.endpoint().or(setup.me().endpoint).map(|at| at.to_string()),
         level: Level::from(section.level).name(),
@@ -276,9 +288,9 @@ fn direct(setup: &Setup) -> Option<Direct> {
     })
 }
 
-impl Interface {
+impl InterfaceReport {
     fn lines(&self) -> Vec<String> {
-        let Interface { name, address, mtu, queues, addresses, serves, reaches } = self;
+        let InterfaceReport { name, address, mtu, queues, addresses, serves, reaches } = self;
         let queues = match queues {
             1 => String::new(),
             n => format!(", a queue for each of {n} workers"),
@@ -288,7 +300,7 @@ impl Interface {
         lines.extend(serves.iter().map(|prefix| format!("    {prefix} behind this node")));
         if !serves.is_empty() {
             lines.push(format!(
-                "    machines there have an MTU of {mtu} to others: routers there may announce it"
+                "    to avoid fragmentation, announce the MTU {mtu} there in router advertisements"
             ));
         }
         lines.extend(reaches.iter().map(|(prefix, name)| format!("    {prefix} behind {name}")));
@@ -296,7 +308,7 @@ impl Interface {
     }
 }
 
-impl Direct {
+impl DirectReport {
     fn text(&self) -> String {
         let at = match &self.endpoint {
             Some(at) => format!("others call {at}"),
@@ -313,7 +325,7 @@ impl Direct {
             }
             (hosts, _) => format!(", encrypted with {}", hosts.join(", ")),
         };
-        let Direct { mode, level, idle_s, max_links, .. } = self;
+        let DirectReport { mode, level, idle_s, max_links, .. } = self;
         let end = match *mode {
             "proactive" => String::new(),
             _ => format!(", idle ones end after {idle_s} s"),

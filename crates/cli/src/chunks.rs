@@ -1,4 +1,4 @@
-//! Which chunks of a file have arrived.
+//! Chunks of a file that have arrived.
 
 use shoal_daemon::control::api::CHUNK_LEN;
 
@@ -6,7 +6,7 @@ use shoal_daemon::control::api::CHUNK_LEN;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunks {
     ranges: Vec<(u32, u32)>,
-    /// Bytes of every chunk but the last.
+    /// Bytes of every chunk except the last.
     len: u64,
 }
 
@@ -17,18 +17,18 @@ impl Default for Chunks {
 }
 
 impl Chunks {
-    /// No chunk, of those with `len` bytes.
+    /// No chunk; each will have `len` bytes.
     pub fn of_len(len: u64) -> Chunks {
         Chunks { ranges: Vec::new(), len: len.max(1) }
     }
 
-    /// Chunks of a file of `size` bytes.
+    /// Number of chunks of a file of `size` bytes.
     pub fn count(&self, size: u64) -> u32 {
         u32::try_from(size.div_ceil(self.len)).unwrap_or(u32::MAX)
     }
 
-    /// From ranges that may be in any order, of chunks with `len` bytes; those beyond `count` are
-    /// cut off.
+    /// Set of chunks with `len` bytes, from ranges in any order. Chunks from `count` on are cut
+    /// off.
     pub fn from_ranges(ranges: &[(u32, u32)], count: u32, len: u64) -> Chunks {
         let mut chunks = Chunks::of_len(len);
         for (from, to) in ranges {
@@ -53,12 +53,11 @@ impl Chunks {
         self.ranges.splice(first..last, [(from, to)]);
     }
 
-    /// The ranges.
     pub fn ranges(&self) -> &[(u32, u32)] {
         &self.ranges
     }
 
-    /// Where they lie in a file of `size` bytes: half-open ranges of bytes.
+    /// Half-open ranges of bytes that the chunks fill in a file of `size` bytes.
     pub fn spans(&self, size: u64) -> impl Iterator<Item = (u64, u64)> {
         let at = move |chunk: u32| (u64::from(chunk) * self.len).min(size);
         self.ranges.iter().map(move |range| (at(range.0), at(range.1)))

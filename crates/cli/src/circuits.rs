@@ -1,34 +1,51 @@
-//! `shoal circuits`: what is open, and what it hides from whom.
+//! `shoal circuits`: open circuits, and what they hide from whom.
 
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use shoal_daemon::control::api::{Avoided, Circuits, CircuitsTo, Command, Loops, Order, Reply};
+use shoal_daemon::control::api::{
+    AvoidedRelay, BoundReason, CircuitsStatus, Command, ControlReply, HostCircuits, LoopCounters,
+    ReorderCounters,
+};
 
-use crate::args::Circuits as Args;
+use crate::args::{CircuitsArgs as Args, CircuitsCommand};
 use crate::cover;
-use crate::options::Common;
-use crate::output::{self, Paint, Table, paint, plain};
+use crate::failure::{self, ExitError};
+use crate::options::CommonOptions;
+use crate::output::{self, CellStyle, TextTable, paint, plain};
 use crate::target::{ask, unexpected};
 use crate::units::span_s;
 
 mod audit;
+mod forget;
 
-/// `shoal circuits`.
-pub fn run(common: &Common, args: &Args) -> Result<()> {
+pub use forget::ForgetArgs;
+
+/// Most hosts with a line of their own about an earlier meeting.
+const BOUND_LINES: usize = 4;
+
+pub fn run(common: &CommonOptions, args: &Args) -> Result<()> {
+    match (&args.verb, &args.audit) {
+        (Some(_), Some(_)) => {
+            let text = "--audit means nothing to this command";
+            return Err(ExitError::of(failure::USAGE, text));
+        }
+        (Some(CircuitsCommand::Forget(args)), None) => return forget::run(common, args),
+        (None, _) => {}
+    }
     if let Some(host) = &args.audit {
         return audit::run(common, args, host);
     }
     match ask(common, Command::Circuits)? {
-        Reply::Circuits(circuits) if common.json => Ok(output::json("circuits", &circuits)?),
-        Reply::Circuits(circuits) => print(&circuits),
+        ControlReply::Circuits(circuits) if common.json => Ok(output::json("circuits", &circuits)?),
+        ControlReply::Circuits(circuits) => print(&circuits),
         other => Err(unexpected(&other)),
     }
 }
 
-fn print(circuits: &Circuits) -> Result<()> {
+fn print(circuits: &CircuitsStatus) -> Result<()> {
     for text in &circuits.warnings {
-        output::line(&paint(Paint::Bad, text))?;
+        output::line(&paint(CellStyle::Bad, text))?;
     }
     if circuits.hosts.is_empty() {
         output::line(&nothing(circuits.open))?;
@@ -41,9 +58,12 @@ fn print(circuits: &Circuits) -> Result<()> {
         }
     }
     for text in unhidden(&circuits.hosts) {
-        output::line(&paint(Paint::Bad, &text))?;
+        output::line(&paint(CellStyle::Bad, &text))?;
     }
     if let Some(text) = waiting(&circuits.hosts) {
+        output::line(&text)?;
+    }
+    for text in bound(&circuits.hosts) {
         output::line(&text)?;
     }
     for avoided in &circuits.avoided {
@@ -58,8 +78,8 @@ fn print(circuits: &Circuits) -> Result<()> {
     covered(circuits)
 }
 
-/// Which links are covered, and from whom that hides.
-fn covered(circuits: &Circuits) -> Result<()> {
+/// Prints the covered links, and from whom cover hides traffic.
+fn covered(circuits: &CircuitsStatus) -> Result<()> {
     let Some(cover) = &circuits.cover else { return Ok(()) };
     for text in cover::lines(cover) {
         output::line(&format!("cover: {text}"))?;
@@ -67,9 +87,9 @@ fn covered(circuits: &Circuits) -> Result<()> {
     Ok(output::line(cover::FROM_WHOM)?)
 }
 
-/// What order cost, where packets waited for it.
-fn order(order: &Order) -> Option<String> {
-    let Order { held, given_up, late, overflowed, unordered, .. } = order;
+/// Packets that waited for earlier ones, and packets out of order; none if there were none.
+fn order(order: &ReorderCounters) -> Option<String> {
+    let ReorderCounters { held, given_up, late, overflowed, unordered, .. } = order;
     let early = overflowed + unordered;
     let room = match early {
         0 => String::new(),
@@ -77,24 +97,24 @@ fn order(order: &Order) -> Option<String> {
     };
     (held + late + early > 0).then(|| {
         format!(
-            "order: {held} packets waited here for those before them; {given_up} gaps were given \
-             up, {late} packets came after that{room}"
+            "order: {held} packets waited here for earlier ones; {given_up} gaps were given \
+             up, {late} packets came later{room}"
         )
     })
 }
 
-/// What became of loops.
-fn loops(loops: &Loops) -> String {
-    let Loops { back, late, lost, lossy, held } = loops;
+/// Results of loops, in words.
+fn loops(loops: &LoopCounters) -> String {
+    let LoopCounters { back, late, lost, lossy, held } = loops;
     format!(
-        "loops: {back} came back, {late} late, {lost} did not; {lossy} circuits gave way for \
-         losses, {held} for waits"
+        "loops: {back} came back, {late} late, {lost} were lost; {lossy} circuits were replaced \
+         for losses, {held} for delays"
     )
 }
 
-/// How far a relay is left out of paths.
-fn left_out(avoided: &Avoided) -> String {
-    let Avoided { relay, failed, needed, for_s } = avoided;
+/// Reason why a relay is avoided, and for how long.
+fn left_out(avoided: &AvoidedRelay) -> String {
+    let AvoidedRelay { relay, failed, needed, for_s } = avoided;
     let left = span_s(*for_s);
     let what = match failed {
         true => format!("{relay} failed"),
@@ -102,39 +122,40 @@ fn left_out(avoided: &Avoided) -> String {
     };
     match (failed, needed) {
         (_, true) => {
-            format!("{what}: used all the same, no path that keeps the rules does without")
+            format!("{what}: still used: no other path satisfies the rules")
         }
-        (true, false) => format!("{what}: avoided for {left} where others fit"),
-        (false, false) => format!("{what}: not in the middle for {left} where others fit"),
+        (true, false) => format!("{what}: avoided for {left} if other relays fit"),
+        (false, false) => format!("{what}: not in the middle for {left} if other relays fit"),
     }
 }
 
 fn nothing(open: u64) -> String {
     let carried = match open {
         0 => String::new(),
-        n => format!("; up to {n} of others end here or go through here"),
+        n => format!("; up to {n} circuits of others end here or pass through"),
     };
     format!("this node begins no circuits: they are required with no host{carried}")
 }
 
-fn table(hosts: &[CircuitsTo]) -> Table {
+fn table(hosts: &[HostCircuits]) -> TextTable {
     let heads = ["to", "state", "relays", ">age", ">ends in", ">round trip", ">mixes add"];
-    let mut table = Table::new(&heads);
+    let mut table = TextTable::new(&heads);
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
     for to in hosts {
         if to.circuits.is_empty() {
-            let mut row = vec![(Paint::Bold, to.host.clone()), (Paint::Dim, "none yet".into())];
+            let mut row =
+                vec![(CellStyle::Bold, to.host.clone()), (CellStyle::Dim, "none yet".into())];
             row.extend(plain(["-".into(), "-".into(), "-".into(), "-".into(), "-".into()]));
             table.row(row);
         }
         for circuit in &to.circuits {
             let how = match circuit.state.as_str() {
-                "in use" => Paint::Good,
-                "silent" => Paint::Bad,
-                _ => Paint::Dim,
+                "in use" => CellStyle::Good,
+                "silent" => CellStyle::Bad,
+                _ => CellStyle::Dim,
             };
             let rtt = circuit.rtt_us.map(milliseconds);
-            let mut row = vec![(Paint::Bold, to.host.clone()), (how, circuit.state.clone())];
+            let mut row = vec![(CellStyle::Bold, to.host.clone()), (how, circuit.state.clone())];
             row.extend(plain([
                 circuit.relays.join(" "),
                 span_s(circuit.age_s),
@@ -152,9 +173,8 @@ fn milliseconds(us: u64) -> String {
     format!("{:.2} ms", us as f64 / 1e3)
 }
 
-/// What relays on the way to a host do with cells: those of each circuit that mixes, each relay
-/// once for the same.
-fn mixes(to: &CircuitsTo) -> Option<String> {
+/// Mixes on the circuits to a host, in words. Each relay is named once for the same mix.
+fn mixes(to: &HostCircuits) -> Option<String> {
     let mut said: Vec<String> = Vec::new();
     for circuit in &to.circuits {
         for (relay, mix) in circuit.relays.iter().zip(&circuit.mixes) {
@@ -167,29 +187,31 @@ fn mixes(to: &CircuitsTo) -> Option<String> {
     (!said.is_empty()).then(|| format!("cells wait at relays ({})", said.join("; ")))
 }
 
-/// Why nothing reaches a host, if that is for lack of a circuit.
-pub fn missing(circuits: &Circuits, host: &str) -> Option<String> {
+/// Reason why nothing reaches a host, if a circuit is missing.
+pub fn missing(circuits: &CircuitsStatus, host: &str) -> Option<String> {
     let to = circuits.hosts.iter().find(|to| to.host == host)?;
     let carries = to.circuits.iter().any(|circuit| circuit.state == "in use");
     let why = to.problem.as_ref().filter(|_| !carries)?;
-    Some(format!("there is no circuit to it: {why}; see `shoal circuits`"))
+    let bound = to.bound.as_ref().filter(|bound| bound.is_met());
+    let bound = bound.map_or(String::new(), |bound| format!("; {}", bound.words(&to.host)));
+    Some(format!("there is no circuit to it: {why}; see `shoal circuits`{bound}"))
 }
 
-/// Whether circuits are required with a host and nothing is wrong, but none was needed yet.
-fn waits(to: &CircuitsTo) -> bool {
+/// True if circuits are required with a host and nothing is wrong, but none was needed yet.
+fn waits(to: &HostCircuits) -> bool {
     to.required && to.circuits.is_empty() && to.problem.is_none()
 }
 
-/// A host that has no circuit yet by its name, several by their number.
+/// A host without a circuit by its name; several by their number.
 fn of_waiting(names: &[&str]) -> String {
     match names {
         [name] => name.to_string(),
-        names => format!("{} hosts that have none yet", names.len()),
+        names => format!("{} hosts without a circuit", names.len()),
     }
 }
 
-/// What circuits to hosts that have none yet will not hide; each sentence once.
-fn unhidden(hosts: &[CircuitsTo]) -> Vec<String> {
+/// Warnings about circuits to hosts that have none yet; each sentence once.
+fn unhidden(hosts: &[HostCircuits]) -> Vec<String> {
     let mut said = BTreeMap::<&str, Vec<&str>>::new();
     for to in hosts.iter().filter(|to| waits(to)) {
         for text in &to.warnings {
@@ -199,8 +221,8 @@ fn unhidden(hosts: &[CircuitsTo]) -> Vec<String> {
     said.into_iter().map(|(text, of)| format!("{}: not hidden: {text}", of_waiting(&of))).collect()
 }
 
-/// Why there is no circuit to hosts with which circuits are required, where nothing is wrong.
-fn waiting(hosts: &[CircuitsTo]) -> Option<String> {
+/// The line about hosts that require circuits and have none yet, although nothing is wrong.
+fn waiting(hosts: &[HostCircuits]) -> Option<String> {
     let names: Vec<&str> = hosts.iter().filter(|to| waits(to)).map(|to| to.host.as_str()).collect();
     let first = names.first()?;
     let of = of_waiting(&names);
@@ -210,58 +232,125 @@ fn waiting(hosts: &[CircuitsTo]) -> Option<String> {
     ))
 }
 
-/// What a silent circuit is, and what happens next.
-const SILENT: &str = "the silent circuit has stopped answering and none stands by: packets still \
-                      go over it, and may be lost, until another is built or 5 s are over; then \
-                      they wait for the next one";
+/// Lines about hosts that are bound to circuits only because they were met so.
+fn bound(hosts: &[HostCircuits]) -> Vec<String> {
+    let met = hosts.iter().filter_map(|to| {
+        let bound = to.bound.as_ref().filter(|bound| bound.is_met())?;
+        Some((to.host.as_str(), bound.since.as_deref()))
+    });
+    met_lines(&met.collect::<Vec<_>>())
+}
 
-/// What there is to say of a host's circuits, most urgent first.
-fn words(to: &CircuitsTo) -> Vec<(Paint, String)> {
+/// Lines about hosts that were met over circuits, each with its day: a line for each, or one for
+/// many.
+pub fn met_lines(met: &[(&str, Option<&str>)]) -> Vec<String> {
+    if met.len() > BOUND_LINES {
+        let first = met.iter().filter_map(|(_, since)| *since).min();
+        let first = first.map_or(String::new(), |day| format!(", the first since {day}"));
+        return vec![format!(
+            "{} hosts are bound to circuits{first}, because they were met so: `shoal circuits \
+             forget HOST` ends that",
+            met.len()
+        )];
+    }
+    let line = |(host, since): &(&str, Option<&str>)| {
+        let (by, since) = (BoundReason::MET.into(), since.map(String::from));
+        format!("{host}: {}", BoundReason { by, since }.words(host))
+    };
+    met.iter().map(line).collect()
+}
+
+/// Reason why a host is bound to circuits, if nothing but an earlier meeting binds it.
+pub fn met<'a>(circuits: &'a CircuitsStatus, host: &str) -> Option<&'a BoundReason> {
+    let to = circuits.hosts.iter().find(|to| to.host.eq_ignore_ascii_case(host))?;
+    to.bound.as_ref().filter(|bound| bound.is_met())
+}
+
+/// Explains the state `silent`.
+const SILENT: &str = "the silent circuit has stopped answering, and there is no standby: packets \
+                      still use it, and may be lost, until another one is built, at most for 5 s; \
+                      then they wait for the next one";
+
+/// Lines about a host's circuits, most urgent first.
+fn words(to: &HostCircuits) -> Vec<(CellStyle, String)> {
     let silent = to.circuits.iter().any(|circuit| circuit.state == "silent");
-    let silent = silent.then(|| (Paint::Bad, SILENT.to_owned()));
-    let problem = to.problem.iter().chain(&to.found).map(|text| (Paint::Bad, text.clone()));
-    let warnings = to.warnings.iter().map(|text| (Paint::Bad, format!("not hidden: {text}")));
-    let known = to.known.iter().map(|text| (Paint::Plain, text.clone()));
-    let mixes = mixes(to).map(|text| (Paint::Plain, text));
+    let silent = silent.then(|| (CellStyle::Bad, SILENT.to_owned()));
+    let problem = to.problem.iter().chain(&to.found).map(|text| (CellStyle::Bad, text.clone()));
+    let warnings = to.warnings.iter().map(|text| (CellStyle::Bad, format!("not hidden: {text}")));
+    let known = to.known.iter().map(|text| (CellStyle::Plain, text.clone()));
+    let mixes = mixes(to).map(|text| (CellStyle::Plain, text));
     silent.into_iter().chain(problem).chain(warnings).chain(known).chain(mixes).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use shoal_daemon::control::api::Circuit;
+    use shoal_daemon::control::api::CircuitStatus;
 
     use super::*;
 
     #[test]
     fn required_hosts_without_circuits_have_a_reason() {
-        let bob = CircuitsTo { host: "bob".into(), required: true, ..CircuitsTo::default() };
+        let bob = HostCircuits { host: "bob".into(), required: true, ..HostCircuits::default() };
         let why =
             "circuits are required; the first is built when something is sent (`shoal ping bob`)";
         assert_eq!(waiting(std::slice::from_ref(&bob)), Some(format!("bob: {why}")));
         let problem = Some("no relay".into());
         let others = [
-            CircuitsTo { problem, ..bob.clone() },
-            CircuitsTo { circuits: vec![Circuit::default()], ..bob.clone() },
-            CircuitsTo { required: false, ..bob.clone() },
+            HostCircuits { problem, ..bob.clone() },
+            HostCircuits { circuits: vec![CircuitStatus::default()], ..bob.clone() },
+            HostCircuits { required: false, ..bob.clone() },
         ];
         assert_eq!(waiting(&others), None);
         let said = waiting(&[others[0].clone(), bob.clone(), bob.clone()]);
-        assert_eq!(said, Some(format!("2 hosts that have none yet: {why}")));
-        let open = CircuitsTo { warnings: vec!["two routers".into()], ..bob };
-        let carol = CircuitsTo { host: "carol".into(), ..open.clone() };
+        assert_eq!(said, Some(format!("2 hosts without a circuit: {why}")));
+        let open = HostCircuits { warnings: vec!["two routers".into()], ..bob };
+        let carol = HostCircuits { host: "carol".into(), ..open.clone() };
         assert_eq!(unhidden(std::slice::from_ref(&open)), ["bob: not hidden: two routers"]);
         let both = unhidden(&[open, carol, others[0].clone()]);
-        assert_eq!(both, ["2 hosts that have none yet: not hidden: two routers"]);
+        assert_eq!(both, ["2 hosts without a circuit: not hidden: two routers"]);
+    }
+
+    #[test]
+    fn hosts_that_were_met_are_told_with_the_command_that_ends_it() {
+        let to = |host: &str, by: &str, since: Option<&str>| HostCircuits {
+            host: host.into(),
+            problem: Some("no relay".into()),
+            bound: Some(BoundReason { by: by.into(), since: since.map(String::from) }),
+            ..HostCircuits::default()
+        };
+        let day = "2026-11-28";
+        let mut hosts = vec![
+            to("bob", BoundReason::MET, Some(day)),
+            to("carol", BoundReason::LIST, None),
+            to("dave", BoundReason::MET, None),
+        ];
+        let why = "because it was met so: `shoal circuits forget";
+        let lines = [
+            format!("bob: bound to circuits since {day}, {why} bob` ends that"),
+            format!("dave: bound to circuits, {why} dave` ends that"),
+        ];
+        assert_eq!(bound(&hosts), lines);
+        let all = CircuitsStatus { hosts: hosts.clone(), ..CircuitsStatus::default() };
+        assert!(missing(&all, "bob").unwrap().ends_with(&lines[0]["bob: ".len()..]));
+        assert!(missing(&all, "carol").unwrap().ends_with("see `shoal circuits`"));
+        assert_eq!(met(&all, "BOB").map(|bound| bound.since.as_deref()), Some(Some(day)));
+        assert_eq!((met(&all, "carol"), met(&all, "erin")), (None, None));
+        hosts.extend(["e", "f", "g"].map(|name| to(name, BoundReason::MET, Some("2026-12-01"))));
+        let one = bound(&hosts);
+        assert_eq!(one.len(), 1);
+        assert!(
+            one[0].starts_with(&format!("5 hosts are bound to circuits, the first since {day}"))
+        );
     }
 
     #[test]
     fn mixes_of_all_circuits_are_said_once() {
-        let circuit = |relays: &[&str], mixes: &[&str]| Circuit {
+        let circuit = |relays: &[&str], mixes: &[&str]| CircuitStatus {
             relays: relays.iter().map(|relay| relay.to_string()).collect(),
             mixes: mixes.iter().map(|mix| mix.to_string()).collect(),
-            ..Circuit::default()
+            ..CircuitStatus::default()
         };
-        let said = |circuits| mixes(&CircuitsTo { circuits, ..CircuitsTo::default() });
+        let said = |circuits| mixes(&HostCircuits { circuits, ..HostCircuits::default() });
         let plain = || circuit(&["r1", "r2"], &[]);
         assert_eq!(said(vec![plain(), plain()]), None);
         let slow = circuit(&["r1", "r2"], &["stop-and-go 5 ms", "timed 2 ms"]);
@@ -276,28 +365,30 @@ mod tests {
 
     #[test]
     fn faults_come_before_warnings_and_what_is_known() {
-        let to = CircuitsTo {
+        let to = HostCircuits {
             host: "bob".into(),
             known: Some("r1 knows this host".into()),
             warnings: vec!["two routers: nobody is hidden from them".into()],
             problem: Some("2 set-ups failed in a row".into()),
-            ..CircuitsTo::default()
+            ..HostCircuits::default()
         };
         let said: Vec<String> = words(&to).into_iter().map(|(_, text)| text).collect();
         let warning = "not hidden: two routers: nobody is hidden from them";
         assert_eq!(said, ["2 set-ups failed in a row", warning, "r1 knows this host"]);
-        let all = Circuits { hosts: vec![to.clone()], ..Circuits::default() };
+        let all = CircuitsStatus { hosts: vec![to.clone()], ..CircuitsStatus::default() };
         assert!(missing(&all, "bob").unwrap().contains("no circuit to it: 2 set-ups failed"));
         assert_eq!(missing(&all, "alice"), None);
-        let silent = Circuit { state: "silent".into(), ..Circuit::default() };
-        let silent = words(&CircuitsTo { circuits: vec![silent], ..to });
+        assert_eq!(met(&all, "bob"), None);
+        let silent = CircuitStatus { state: "silent".into(), ..CircuitStatus::default() };
+        let silent = words(&HostCircuits { circuits: vec![silent], ..to });
         assert!(silent[0].1.contains("stopped answering") && silent.len() == 4, "{silent:?}");
-        let avoided =
-            |failed, needed| left_out(&Avoided { relay: "r4".into(), failed, needed, for_s: 61.0 });
+        let avoided = |failed, needed| {
+            left_out(&AvoidedRelay { relay: "r4".into(), failed, needed, for_s: 61.0 })
+        };
         assert!(avoided(true, false).starts_with("r4 failed: avoided for 1 min"));
-        assert!(avoided(true, true).contains("used all the same"));
+        assert!(avoided(true, true).contains("still used"));
         assert!(avoided(false, false).contains("not in the middle for 1 min"));
         assert!(nothing(0).ends_with("required with no host"));
-        assert!(nothing(16).ends_with("; up to 16 of others end here or go through here"));
+        assert!(nothing(16).ends_with("; up to 16 circuits of others end here or pass through"));
     }
 }

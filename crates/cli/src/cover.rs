@@ -1,39 +1,37 @@
-//! Cover, for people: the network's tiers, and what covered links of a node do.
+//! Cover, for people: the network's tiers, and the state of a node's covered links.
 
 use serde::Serialize;
-use shoal_daemon::control::api::{Cover, CoverTier, Covered};
+use shoal_daemon::control::api::{CoverStatus, CoverSummary, TierStatus};
 use shoal_daemon::membership::cover::bytes_per_day;
 use shoal_directory::Tiers;
 use shoal_wire::CoverKind;
 
 use crate::units::{Bytes, counted, thousands};
 
-/// One of them, as `--json` has it.
+/// One tier, as `--json` prints it.
 #[derive(Serialize)]
-pub struct Tier {
-    /// Its name.
+pub struct TierReport {
     pub name: String,
-    /// Rate of frames in each direction, and how they are spread.
+    /// Rate of frames in each direction, and the spread of their times.
     mbit: u16,
     schedule: &'static str,
-    /// What it costs a host in each direction, with headers of UDP and IPv4.
+    /// Cost for a host in each direction, with headers of UDP and IPv4.
     bytes_per_day: u64,
     /// Hosts of this tier in the list.
     hosts: usize,
 }
 
-impl Tier {
-    /// In words.
+impl TierReport {
     pub fn text(&self) -> String {
-        let Tier { name, mbit, schedule, bytes_per_day, hosts } = self;
+        let TierReport { name, mbit, schedule, bytes_per_day, hosts } = self;
         let (day, hosts) = (Bytes(*bytes_per_day), counted(*hosts, "host"));
         format!("{name} ({schedule}, {mbit} Mbit/s: {day} a day in each direction), {hosts}")
     }
 }
 
-/// Each of them, the first one first; `count` says how many hosts have one.
-pub fn shown(tiers: &Tiers, count: impl Fn(&str) -> usize) -> Vec<Tier> {
-    let shown = tiers.iter().map(|tier| Tier {
+/// All tiers in the policy's order; `count` gives the number of hosts with a tier.
+pub fn shown(tiers: &Tiers, count: impl Fn(&str) -> usize) -> Vec<TierReport> {
+    let shown = tiers.iter().map(|tier| TierReport {
         name: tier.name.clone(),
         mbit: tier.schedule.mbit(),
         schedule: match tier.schedule.kind() {
@@ -46,13 +44,13 @@ pub fn shown(tiers: &Tiers, count: impl Fn(&str) -> usize) -> Vec<Tier> {
     shown.collect()
 }
 
-/// What is said wherever covered links are shown.
-pub const FROM_WHOM: &str = "cover hides from who watches the wires, not from routers: each \
-                             can tell which frames of its own links carry something";
+/// Limit of cover, printed wherever covered links are shown.
+pub const FROM_WHOM: &str = "cover hides traffic from observers of the wires, not from routers: \
+                             each can tell which frames of its own links carry data";
 
-/// What a link's schedule does, in words, such as "10 Mbit/s, running, 25% filled".
-pub fn link(cover: &Cover) -> String {
-    let Cover { mbit, schedule, state, filled, lost, skipped, .. } = cover;
+/// State of a link's schedule in words, such as "10 Mbit/s, running, 25% filled".
+pub fn link(cover: &CoverStatus) -> String {
+    let CoverStatus { mbit, schedule, state, filled, lost, skipped, .. } = cover;
     let kind = if schedule == "poisson" { " Poisson" } else { "" };
     let share = |share: &f64| format!("{:.1}%", share * 100.0);
     let more = [
@@ -65,9 +63,9 @@ pub fn link(cover: &Cover) -> String {
     format!("{mbit} Mbit/s{kind}, {state}{more}")
 }
 
-/// Covered links of a node in lines.
-pub fn lines(covered: &Covered) -> Vec<String> {
-    let Covered { links, running, skipped, bytes_per_day, own, tiers, .. } = covered;
+/// Lines about a node's covered links.
+pub fn lines(covered: &CoverSummary) -> Vec<String> {
+    let CoverSummary { links, running, skipped, bytes_per_day, own, tiers, .. } = covered;
     let day = format!("{} a day in each direction", Bytes(*bytes_per_day));
     let mut lines = vec![match own {
         Some(own) => format!("{}; {day}", link(own)),
@@ -77,7 +75,7 @@ pub fn lines(covered: &Covered) -> Vec<String> {
         }
     }];
     lines.extend(tiers.iter().map(|tier| {
-        let CoverTier { name, links, hosts, .. } = tier;
+        let TierStatus { name, links, hosts, .. } = tier;
         let here = if own.is_some() { String::new() } else { format!(", {links} of them here") };
         match hosts {
             0 => format!("on lines between routers: tier {name}{here}"),
@@ -91,33 +89,35 @@ pub fn lines(covered: &Covered) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn cover() -> Cover {
+    fn cover() -> CoverStatus {
         let (schedule, state) = ("constant".into(), "running".into());
         let (filled, lost) = (Some(0.25), Some(0.0012));
-        Cover { mbit: 10, schedule, state, frames: 8, filled, lost, ..Cover::default() }
+        CoverStatus { mbit: 10, schedule, state, frames: 8, filled, lost, ..CoverStatus::default() }
     }
 
     #[test]
     fn a_schedule_is_said_with_what_is_known_of_it() {
         assert_eq!(link(&cover()), "10 Mbit/s, running, about 25% filled, 0.1% lost");
         let state = "waiting".into();
-        let new = Cover { mbit: 2, schedule: "poisson".into(), state, ..Cover::default() };
+        let new =
+            CoverStatus { mbit: 2, schedule: "poisson".into(), state, ..CoverStatus::default() };
         assert_eq!(link(&new), "2 Mbit/s Poisson, waiting");
-        let late = Cover { skipped: 1_234, ..cover() };
+        let late = CoverStatus { skipped: 1_234, ..cover() };
         assert!(link(&late).ends_with("lost, 1,234 skipped"), "{}", link(&late));
     }
 
     #[test]
     fn a_host_hears_of_its_link_and_a_router_of_all() {
         let (name, schedule) = ("home".into(), "constant".into());
-        let tier = CoverTier { name, schedule, mbit: 10, links: 3, hosts: 1 };
+        let tier = TierStatus { name, schedule, mbit: 10, links: 3, hosts: 1 };
         let (bytes_per_day, tiers) = (110_100_000_000, vec![tier.clone()]);
-        let host = Covered { own: Some(cover()), bytes_per_day, tiers, ..Covered::default() };
+        let host =
+            CoverSummary { own: Some(cover()), bytes_per_day, tiers, ..CoverSummary::default() };
         let said = lines(&host);
         assert!(said[0].ends_with("0.1% lost; 110.10 GB a day in each direction"), "{said:?}");
         assert_eq!(said[1], "hides among one host of tier home");
-        let tiers = vec![CoverTier { hosts: 12, ..tier.clone() }, CoverTier { hosts: 0, ..tier }];
-        let router = Covered { own: None, links: 3, running: 2, skipped: 7, tiers, ..host };
+        let tiers = vec![TierStatus { hosts: 12, ..tier.clone() }, TierStatus { hosts: 0, ..tier }];
+        let router = CoverSummary { own: None, links: 3, running: 2, skipped: 7, tiers, ..host };
         let said = lines(&router);
         assert!(said[0].starts_with("3 links, 2 keep their schedule, 7 slots skipped; 110"));
         assert_eq!(said[1], "hides among 12 hosts of tier home, 3 of them here");

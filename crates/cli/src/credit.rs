@@ -1,22 +1,24 @@
 //! Credits: how many bytes of existing files this host reads and hashes for one sender.
 //!
-//! An offer of a file that exists makes this host read it, and an offer costs its sender nothing.
-//! So each sender has a credit in bytes. Such an offer takes the file's size; the bytes come back
-//! when the sender's hash agrees. Bytes that the sender sends add to its credit, and so does time.
+//! An offer of an existing file makes this host read the file, and costs its sender nothing. So
+//! each sender has a credit in bytes. The offer takes the file's size from it, and the size comes
+//! back when the sender's hash agrees. Bytes that the sender sends add to its credit, and so does
+//! time.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Bytes that a sender may make this host hash in vain: at once (a few seconds of one thread), and
-/// then in each second (some percent of the thread).
+/// Maximum number of bytes of failed comparisons that one sender may cause at once. Hashing them
+/// takes one thread a few seconds.
 const MOST: i64 = 4 << 30;
+/// Bytes that time adds to a credit in each second: some percent of a thread.
 const PER_SECOND: u64 = 32 << 20;
-/// No disk thread hashes more bytes in a second.
+/// Most bytes that a disk thread hashes in a second.
 const HASHED_PER_SECOND: u64 = 1 << 30;
-/// Senders with a credit of their own; those beyond share one.
+/// Senders with a credit of their own; all others share one.
 const SENDERS_MAX: usize = 1_024;
 
-/// Credits of the senders that have less than the full one.
+/// Credits of senders that have less than the full credit.
 #[derive(Debug, Default)]
 pub struct Credits {
     of: BTreeMap<String, Credit>,
@@ -40,7 +42,7 @@ impl Credit {
 impl Credits {
     /// Takes the bytes of an existing file from the sender's credit.
     ///
-    /// Errors: the credit is used up; the time until it isn't.
+    /// Errors: the credit is used up; holds the time until it isn't.
     pub fn take(&mut self, now: Instant, from: &str, bytes: u64) -> Result<(), Duration> {
         let have = self.of.get(self.key(from)).map_or(MOST, |credit| credit.now(now));
         if have <= 0 {
@@ -51,14 +53,14 @@ impl Credits {
         Ok(())
     }
 
-    /// Adds to a sender's credit: its hash agreed, or it sent so many bytes.
+    /// Adds to a sender's credit, since its hash agreed or it sent these bytes.
     pub fn give(&mut self, now: Instant, from: &str, bytes: u64) {
         if let Some(credit) = self.of.get(self.key(from)) {
             self.set(now, from, credit.now(now).saturating_add_unsigned(bytes));
         }
     }
 
-    /// A comparison of `bytes` ended early, after `took`: gives back the bytes that can't have been
+    /// Gives back bytes of a comparison that ended early, after `took`: those that can't have been
     /// hashed in that time.
     pub fn ended(&mut self, now: Instant, from: &str, bytes: u64, took: Duration) {
         let hashed = took.as_millis().saturating_mul(u128::from(HASHED_PER_SECOND)) / 1_000;

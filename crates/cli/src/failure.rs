@@ -5,7 +5,7 @@ use std::fmt;
 use shoal_daemon::control::api::{CancelReason, ErrorCode};
 use shoal_daemon::control::socket::{CallError, ConnectError};
 
-/// A failure without a code of its own.
+/// A failure without an exit code of its own.
 pub const FAILED: u8 = 1;
 /// The command line is wrong (clap's own code).
 pub const USAGE: u8 = 2;
@@ -15,15 +15,14 @@ pub const UNREACHABLE: u8 = 3;
 pub const CONFIG: u8 = 4;
 /// The receiver refused a file.
 pub const REFUSED: u8 = 5;
-/// The user stopped it (128 + SIGINT).
+/// The user stopped the command (128 + SIGINT).
 pub const INTERRUPTED: u8 = 130;
 
-/// What to say and which code to exit with.
+/// A message for the user, and the exit code.
 #[derive(Debug)]
-pub struct Failure {
-    /// Exit code.
+pub struct ExitError {
     pub code: u8,
-    /// What is wrong, and what to do about it.
+    /// Message: what is wrong, and what to do about it.
     pub message: String,
     /// True when the user has been told already.
     pub said: bool,
@@ -31,27 +30,27 @@ pub struct Failure {
     pub gone: bool,
 }
 
-impl Failure {
+impl ExitError {
     /// A failure with a code of its own.
     pub fn of(code: u8, message: impl Into<String>) -> anyhow::Error {
-        Failure { code, message: message.into(), said: false, gone: false }.into()
+        ExitError { code, message: message.into(), said: false, gone: false }.into()
     }
 
     /// A failure that was explained while it happened.
     pub fn said(code: u8, message: impl Into<String>) -> anyhow::Error {
-        Failure { code, message: message.into(), said: true, gone: false }.into()
+        ExitError { code, message: message.into(), said: true, gone: false }.into()
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for ExitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for ExitError {}
 
-/// Why a transfer ended, for people. Where the reason is ambiguous, the detail replaces it.
+/// Reason for the end of a transfer, for people. The detail replaces an ambiguous reason.
 pub fn ended(reason: CancelReason, detail: Option<String>) -> String {
     match detail {
         Some(detail) if reason == CancelReason::SourceChanged => detail,
@@ -60,13 +59,13 @@ pub fn ended(reason: CancelReason, detail: Option<String>) -> String {
     }
 }
 
-/// No connection to the node.
+/// An error of connecting to the node.
 pub fn connect(error: ConnectError) -> anyhow::Error {
     let code = if matches!(error, ConnectError::NotRunning(_)) { UNREACHABLE } else { FAILED };
-    Failure::of(code, error.to_string())
+    ExitError::of(code, error.to_string())
 }
 
-/// The node said no, or nothing.
+/// An error of a call that the node refused or did not answer.
 pub fn call(error: CallError) -> anyhow::Error {
     let code = match &error {
         CallError::Node(reply) => match reply.code {
@@ -78,10 +77,10 @@ pub fn call(error: CallError) -> anyhow::Error {
         _ => FAILED,
     };
     let gone = matches!(error, CallError::Closed);
-    Failure { code, message: error.to_string(), said: false, gone }.into()
+    ExitError { code, message: error.to_string(), said: false, gone }.into()
 }
 
 /// True if the node has stopped, or is being restarted.
 pub fn is_gone(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<Failure>().is_some_and(|failure| failure.gone)
+    error.downcast_ref::<ExitError>().is_some_and(|failure| failure.gone)
 }

@@ -1,10 +1,10 @@
-//! The folder that received files go into.
+//! The folder for received files.
 //!
-//! A file is written beneath it under a temporary name, with a record beside it of what has
-//! arrived, and gets its own name only when it is whole and synced. Both belong to one sender: an
-//! offer of the same name by another sender touches neither. A file takes only the room of what has
-//! arrived, so that a transfer that ends early leaves nothing reserved. Every step is relative to a
-//! descriptor of the folder, and no symbolic link is followed beneath it.
+//! A file is written beneath the folder under a temporary name, with a record of its arrived chunks
+//! beside it. The file gets its own name when it is whole and synced. Temporary file and record
+//! belong to one sender: an offer of the same name by another sender touches neither. A file takes
+//! only the room of its arrived data, so a transfer that ends early reserves nothing. Every step is
+//! relative to a descriptor of the folder, and no symbolic link beneath it is followed.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -28,105 +28,104 @@ use shoal_daemon::control::api::{CHUNK_LEN, RefuseReason, SendFile};
 use crate::chunks::Chunks;
 use crate::names::{self, PART, STATE};
 
-/// Longest record of what has arrived, in bytes; the worst pattern of a large file fits.
+/// Longest record of arrived chunks, in bytes; the worst pattern of a large file fits.
 const MAX_STATE: u64 = 16 << 20;
-/// How far ahead of this clock a modification time may be: clocks and time zones may be wrong.
+/// Greatest time by which a modification time may be ahead: clocks and time zones may be wrong.
 const AHEAD_MAX: Duration = Duration::from_secs(24 * 3_600);
 /// Most folders made for offers that are remembered, to be removed if they stay empty.
 const MAX_MADE: usize = 4_096;
 /// Numbers tried to find a free name.
 const MAX_NUMBER: u32 = 9_999;
 
-/// What happens when a name is taken.
+/// Action if the name of a new file exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum NameConflict {
     Refuse,
     Overwrite,
     Number,
 }
 
-/// Why an offer was declined.
+/// Reason for declining an offer.
 #[derive(Debug)]
-pub struct Refusal {
-    /// The reason for the sender.
+pub struct OfferRefusal {
+    /// For the sender.
     pub reason: RefuseReason,
-    /// The message for the user here.
+    /// Message for the user of this host.
     pub detail: String,
 }
 
-/// The folder.
-pub struct Inbox {
+pub struct ReceiveFolder {
     dir: Arc<OwnedFd>,
     path: PathBuf,
-    taken: Taken,
-    made: Made,
+    taken: NameConflict,
+    made: MadeFolders,
 }
 
-/// Paths beneath the folder of the folders that were made for offers.
-type Made = Arc<Mutex<BTreeSet<String>>>;
+/// Paths, relative to the receive folder, of the folders that were made for offers.
+type MadeFolders = Arc<Mutex<BTreeSet<String>>>;
 
-/// How an offered file is taken.
-pub enum Prepared {
-    /// As a file on its way in; an earlier transfer left these chunks.
-    New(Incoming, Chunks),
-    /// By comparison with this file, which has its name and size.
-    There(Existing),
+/// Handling of an offered file.
+pub enum OfferPlan {
+    /// Receive it; an earlier transfer left these chunks.
+    New(IncomingFile, Chunks),
+    /// Compare it with this file, which has the same name and size.
+    There(ExistingFile),
 }
 
-impl Prepared {
-    /// Bytes to hash before the sender has sent any: `size` if the whole file is there, else 0,
-    /// since an incomplete file is hashed while the rest arrives.
+impl OfferPlan {
+    /// Bytes to hash before the sender has sent any. `size` if the whole file exists, else 0: an
+    /// incomplete file is hashed while the rest arrives.
     pub fn hashes(&self, size: u64) -> u64 {
         match self {
-            Prepared::New(_, have) if have.bytes(size) < size => 0,
+            OfferPlan::New(_, have) if have.bytes(size) < size => 0,
             _ => size,
         }
     }
 }
 
 /// An existing file with the name of an offer.
-pub struct Existing {
-    /// Open for reading alone.
+pub struct ExistingFile {
+    /// Open for reading only.
     pub file: File,
     parent: OwnedFd,
     part_name: String,
     state_name: String,
 }
 
-/// A file on its way in.
+/// A file that is being received.
 #[derive(Clone)]
-pub struct Incoming(Arc<Inner>);
+pub struct IncomingFile(Arc<IncomingFileState>);
 
-struct Inner {
-    /// The folder that will hold it.
+struct IncomingFileState {
+    /// Folder that will hold the file.
     parent: OwnedFd,
-    /// Its data.
     part: File,
-    /// Its last name and its temporary ones.
+    /// Final name.
     name: String,
+    /// Temporary names of the data and of the record.
     part_name: String,
     state_name: String,
-    /// Its name from the network, for messages.
+    /// Name from the network, for messages.
     shown: String,
-    taken: Taken,
-    state: State,
+    taken: NameConflict,
+    state: ResumeRecord,
     /// True once the file has its name or was given up. The lock is held while the record is
-    /// written or removed, so that no record is written after the end.
+    /// written or removed, so no record is written after the end.
     ended: Mutex<bool>,
-    /// The receive folder, the folders in the name, and those of them that were made.
+    /// The receive folder, the folders in the offered name, and all folders that were made.
     root: Arc<OwnedFd>,
     folders: Vec<String>,
-    made: Made,
+    made: MadeFolders,
 }
 
 /// Record beside an incomplete file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct State {
+struct ResumeRecord {
     version: u32,
     from: String,
     file_id: String,
     size: u64,
-    /// Bytes of every chunk but the last.
+    /// Bytes of every chunk except the last.
     #[serde(default = "usual_len")]
     chunk: u64,
     chunks: Vec<(u32, u32)>,
@@ -136,12 +135,12 @@ fn usual_len() -> u64 {
     CHUNK_LEN
 }
 
-impl Inbox {
+impl ReceiveFolder {
     /// Opens the folder, which must exist.
     ///
     /// # Errors
-    /// What is wrong with it, and what to do.
-    pub fn open(path: &Path, taken: Taken) -> Result<Inbox, String> {
+    /// A message: what is wrong with the folder, and what to do.
+    pub fn open(path: &Path, taken: NameConflict) -> Result<ReceiveFolder, String> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_RDONLY;
         let dir = open(path, flags, Mode::empty()).map_err(|e| match e {
             Errno::ENOENT => {
@@ -153,7 +152,7 @@ impl Inbox {
         faccessat(&dir, ".", may, AtFlags::AT_EACCESS)
             .map_err(|e| format!("{}: can't be written to: {}", path.display(), e.desc()))?;
         let (dir, path) = (Arc::new(dir), path.to_path_buf());
-        Ok(Inbox { dir, path, taken, made: Made::default() })
+        Ok(ReceiveFolder { dir, path, taken, made: MadeFolders::default() })
     }
 
     /// Path of a received file, for messages.
@@ -161,29 +160,29 @@ impl Inbox {
         crate::output::shown(&self.path.join(name).display().to_string())
     }
 
-    /// Makes the folders and the temporary file of an offer. Returns it with the chunks that an
-    /// earlier, interrupted transfer of the file left, if they have `chunk` bytes too. `promised`
-    /// bytes of this sender's other files are still to come.
+    /// Makes the folders and the temporary file of an offer. Returns the file with the chunks that
+    /// an interrupted transfer left, if they have `chunk` bytes too. `promised` bytes of this
+    /// sender's other files are still to come.
     pub fn prepare(
         &self,
         from: &str,
         file: &SendFile,
         chunk: u64,
         promised: u64,
-    ) -> Result<Prepared, Refusal> {
+    ) -> Result<OfferPlan, OfferRefusal> {
         let parts = names::parts(&file.name)
             .map_err(|why| refusal(RefuseReason::BadName, why.to_string()))?;
         let (name, folders) = parts.split_last().expect("parts() returns at least one part");
         let parent = self.folder(folders)?;
         let [part_name, state_name] = [PART, STATE].map(|end| names::beside(name, from, end));
-        if self.taken == Taken::Refuse && exists(&parent, name)? {
+        if self.taken == NameConflict::Refuse && exists(&parent, name)? {
             let file = existing(&parent, name, file.size).ok_or_else(|| {
                 let detail = "exists already (see --overwrite and --rename)".to_string();
                 refusal(RefuseReason::Exists, detail)
             })?;
-            return Ok(Prepared::There(Existing { file, parent, part_name, state_name }));
+            return Ok(OfferPlan::There(ExistingFile { file, parent, part_name, state_name }));
         }
-        let inner = Inner {
+        let inner = IncomingFileState {
             part: open_part(&parent, &part_name)?,
             part_name,
             state_name,
@@ -191,7 +190,7 @@ impl Inbox {
             shown: file.name.clone(),
             taken: self.taken,
             parent,
-            state: State {
+            state: ResumeRecord {
                 version: 1,
                 from: from.to_string(),
                 file_id: file.file_id.clone(),
@@ -206,11 +205,11 @@ impl Inbox {
         };
         let have = inner.resumable();
         inner.check_room(&have, promised)?;
-        Ok(Prepared::New(Incoming(Arc::new(inner)), have))
+        Ok(OfferPlan::New(IncomingFile(Arc::new(inner)), have))
     }
 
-    /// The folder beneath ours with these names, made if need be.
-    fn folder(&self, names: &[&str]) -> Result<OwnedFd, Refusal> {
+    /// Opens the folder with these names beneath the receive folder; makes missing ones.
+    fn folder(&self, names: &[&str]) -> Result<OwnedFd, OfferRefusal> {
         let mut at = self.dir.try_clone().map_err(|e| denied(&e.to_string()))?;
         for (depth, name) in names.iter().enumerate() {
             match mkdirat(&at, *name, Mode::from_bits_truncate(0o777)) {
@@ -231,18 +230,17 @@ impl Inbox {
     }
 }
 
-impl Incoming {
-    /// The data file.
+impl IncomingFile {
     pub fn file(&self) -> &File {
         &self.0.part
     }
 
-    /// Syncs what was written so far, then records it for a resumed transfer. Does nothing once the
-    /// file has its name or was given up.
+    /// Syncs the data, then records the chunks for a resumed transfer. Does nothing once the file
+    /// has its name or was given up.
     pub fn record(&self, chunks: &Chunks) -> std::io::Result<()> {
         let inner = &*self.0;
         inner.part.sync_data()?;
-        let state = State { chunks: chunks.ranges().to_vec(), ..inner.state.clone() };
+        let state = ResumeRecord { chunks: chunks.ranges().to_vec(), ..inner.state.clone() };
         let text = serde_json::to_vec(&state)?;
         let ended = inner.ended.lock().unwrap_or_else(PoisonError::into_inner);
         if *ended {
@@ -258,7 +256,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// Frees disk space outside of these chunks: the transfer has ended, and may be resumed much
+    /// Frees disk space outside of these chunks after a transfer has ended: it may be resumed much
     /// later or never.
     pub fn trim(&self, chunks: &Chunks) -> std::io::Result<()> {
         let size = self.0.state.size;
@@ -269,7 +267,7 @@ impl Incoming {
             {
                 let how =
                     FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-                // Not every file system can; then less than a window stays allocated.
+                // Some file systems can't punch holes; there less than a window stays allocated.
                 let _ = fallocate(&self.0.part, how, hole, len);
             }
             at = to;
@@ -277,7 +275,7 @@ impl Incoming {
         self.0.part.set_len(at)
     }
 
-    /// Syncs the whole file and gives it its name; returns that name.
+    /// Syncs the whole file, gives it its final name, and returns that name.
     pub fn finish(&self, executable: bool, modified_ns: i64) -> Result<String, String> {
         let inner = &*self.0;
         let failed =
@@ -285,13 +283,13 @@ impl Incoming {
         let mode = std::fs::Permissions::from_mode(final_mode(executable));
         inner.part.set_permissions(mode).map_err(|e| failed("can't set its mode", &e))?;
         if let Some(modified) = sane_time(modified_ns, SystemTime::now()) {
-            // On a file system without such times the file is kept all the same.
+            // A file system without such times keeps the file nevertheless.
             let _ = inner.part.set_modified(modified);
         }
         inner.part.sync_all().map_err(|e| failed("can't be synced", &e))?;
         let mut ended = inner.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let name = inner.rename().map_err(|e| match e {
-            Errno::EEXIST => format!("{}: exists already; it came up meanwhile", inner.shown),
+            Errno::EEXIST => format!("{}: exists already; a new file appeared", inner.shown),
             e => failed("can't get its name", &e.desc()),
         })?;
         *ended = true;
@@ -305,13 +303,13 @@ impl Incoming {
         })
     }
 
-    /// Whether the data still has its temporary name: it was neither renamed nor removed.
+    /// True while the data has its temporary name: it was neither renamed nor removed.
     pub fn waits(&self) -> bool {
         let named = stat(&self.0.parent, &self.0.part_name).map(|found| found.st_ino);
         named.ok() == fstat(&self.0.part).map(|found| found.st_ino).ok()
     }
 
-    /// Removes what has arrived: it can't be trusted, or it is empty.
+    /// Removes the arrived data: it can't be trusted, or it is empty.
     pub fn discard(&self) {
         let inner = &*self.0;
         let mut ended = inner.ended.lock().unwrap_or_else(PoisonError::into_inner);
@@ -324,9 +322,9 @@ impl Incoming {
     }
 }
 
-impl Existing {
-    /// The existing file is the offered one: removes a record without data, which a crash leaves
-    /// when it comes right after the rename.
+impl ExistingFile {
+    /// Confirms that the existing file is the offered one. Removes a record without data, which a
+    /// crash right after the rename leaves.
     pub fn settle(&self) {
         if stat(&self.parent, &self.part_name) == Err(Errno::ENOENT) {
             let _ = unlinkat(&self.parent, self.state_name.as_str(), UnlinkatFlags::NoRemoveDir);
@@ -334,15 +332,15 @@ impl Existing {
     }
 }
 
-impl Inner {
+impl IncomingFileState {
     fn remove_record(&self) {
         for name in [self.state_name.clone(), format!("{}~", self.state_name)] {
             let _ = unlinkat(&self.parent, name.as_str(), UnlinkatFlags::NoRemoveDir);
         }
     }
 
-    /// Removes empty folders that were made for offers, from the innermost out, so that an offer
-    /// without data leaves nothing.
+    /// Removes empty folders that were made for offers, innermost first, so that an offer without
+    /// data leaves nothing.
     fn remove_folders(&self) {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         for depth in (0..self.folders.len()).rev() {
@@ -370,9 +368,9 @@ impl Inner {
             renameat2(&self.parent, self.part_name.as_str(), &self.parent, name, flags)
         };
         match self.taken {
-            Taken::Overwrite => to(&self.name, RenameFlags::empty())?,
-            Taken::Refuse => to(&self.name, RenameFlags::RENAME_NOREPLACE)?,
-            Taken::Number => {
+            NameConflict::Overwrite => to(&self.name, RenameFlags::empty())?,
+            NameConflict::Refuse => to(&self.name, RenameFlags::RENAME_NOREPLACE)?,
+            NameConflict::Number => {
                 let mut name = self.name.clone();
                 for n in 1..=MAX_NUMBER {
                     match to(&name, RenameFlags::RENAME_NOREPLACE) {
@@ -387,13 +385,13 @@ impl Inner {
         Ok(self.name.clone())
     }
 
-    /// The chunks that an earlier transfer of the same file recorded. Without such a record the
-    /// temporary file, which is this sender's, is emptied.
+    /// Chunks that an earlier transfer of the same file recorded. Without a matching record this
+    /// sender's temporary file is emptied.
     fn resumable(&self) -> Chunks {
         let none = Chunks::of_len(self.state.chunk);
         let count = none.count(self.state.size);
         let found = self.read_state().and_then(|found| {
-            let same = State { chunks: found.chunks.clone(), ..self.state.clone() } == found;
+            let same = ResumeRecord { chunks: found.chunks.clone(), ..self.state.clone() } == found;
             let chunks = Chunks::from_ranges(&found.chunks, count, found.chunk);
             let end = chunks.spans(self.state.size).last().map_or(0, |span| span.1);
             let there = self.part.metadata().is_ok_and(|meta| meta.len() >= end);
@@ -403,27 +401,27 @@ impl Inner {
         if chunks.ranges().is_empty() {
             self.remove_record();
         }
-        // Bytes behind the last recorded chunk were not synced, or belong to another file.
+        // Bytes after the last recorded chunk were not synced, or belong to another file.
         let _ = self.part.set_len(end);
         chunks
     }
 
-    fn read_state(&self) -> Option<State> {
+    fn read_state(&self) -> Option<ResumeRecord> {
         let file = open_regular(&self.parent, &self.state_name).ok()?;
         let mut text = Vec::new();
         file.take(MAX_STATE).read_to_end(&mut text).ok()?;
         serde_json::from_slice(&text).ok()
     }
 
-    /// Whether the disk has room for what is missing, beside this sender's other files. Files of
-    /// other senders don't count, so that offers alone keep no sender out.
-    fn check_room(&self, have: &Chunks, promised: u64) -> Result<(), Refusal> {
+    /// Checks that the disk has room for the missing bytes and for this sender's other files. Files
+    /// of other senders don't count, so that offers alone keep no sender out.
+    fn check_room(&self, have: &Chunks, promised: u64) -> Result<(), OfferRefusal> {
         let size = self.state.size;
         let missing = size - have.bytes(size);
         let free = free_bytes(&self.parent);
         if free.is_some_and(|free| free < missing.saturating_add(promised)) {
             let detail = format!(
-                "{} are missing, the disk has {} left",
+                "needs {}, but the disk has {} left",
                 crate::units::Bytes(missing.saturating_add(promised)),
                 crate::units::Bytes(free.unwrap_or(0))
             );
@@ -447,7 +445,7 @@ impl Inner {
 }
 
 /// Opens the temporary file and takes its lock, so that two transfers never share it.
-fn open_part(parent: &OwnedFd, name: &str) -> Result<File, Refusal> {
+fn open_part(parent: &OwnedFd, name: &str) -> Result<File, OfferRefusal> {
     let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NONBLOCK;
     let fd = open_beneath(parent, name, flags, Mode::from_bits_truncate(0o600))
         .map_err(|e| errno(e, "can't be written"))?;
@@ -456,7 +454,7 @@ fn open_part(parent: &OwnedFd, name: &str) -> Result<File, Refusal> {
         return Err(denied(&format!("{name} is no regular file")));
     }
     if file.try_lock().is_err() {
-        let detail = "another transfer from there writes a file of that name".to_string();
+        let detail = "another transfer of this sender writes a file of that name".to_string();
         return Err(refusal(RefuseReason::Busy, detail));
     }
     Ok(file)
@@ -484,7 +482,7 @@ fn open_regular(dir: &OwnedFd, name: &str) -> Result<File, Errno> {
     if file.metadata().is_ok_and(|meta| meta.is_file()) { Ok(file) } else { Err(Errno::EINVAL) }
 }
 
-/// The existing file with the name and size of an offer.
+/// Opens the existing file with the name and size of an offer.
 fn existing(dir: &OwnedFd, name: &str, size: u64) -> Option<File> {
     let file = open_regular(dir, name).ok()?;
     file.metadata().is_ok_and(|meta| meta.len() == size).then_some(file)
@@ -497,7 +495,7 @@ fn sane_time(modified_ns: i64, now: SystemTime) -> Option<SystemTime> {
     (time <= now + AHEAD_MAX).then_some(time)
 }
 
-fn exists(dir: &OwnedFd, name: &str) -> Result<bool, Refusal> {
+fn exists(dir: &OwnedFd, name: &str) -> Result<bool, OfferRefusal> {
     match stat(dir, name) {
         Ok(_) => Ok(true),
         Err(Errno::ENOENT) => Ok(false),
@@ -514,28 +512,28 @@ fn free_bytes(dir: &OwnedFd) -> Option<u64> {
     found.blocks_available().checked_mul(found.fragment_size())
 }
 
-/// Mode of a new file as the user's umask wants it.
+/// Mode of a new file under the user's umask.
 fn final_mode(executable: bool) -> u32 {
     let wanted = if executable { 0o777 } else { 0o666 };
     wanted & !umask()
 }
 
-/// The process's umask, which can otherwise only be read by setting it.
+/// The process's umask; the system call can only read it by setting it.
 fn umask() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     line.and_then(|text| u32::from_str_radix(text.trim(), 8).ok()).unwrap_or(0o022)
 }
 
-fn refusal(reason: RefuseReason, detail: String) -> Refusal {
-    Refusal { reason, detail }
+fn refusal(reason: RefuseReason, detail: String) -> OfferRefusal {
+    OfferRefusal { reason, detail }
 }
 
-fn denied(detail: &str) -> Refusal {
+fn denied(detail: &str) -> OfferRefusal {
     refusal(RefuseReason::Denied, detail.to_string())
 }
 
-fn errno(e: Errno, what: &str) -> Refusal {
+fn errno(e: Errno, what: &str) -> OfferRefusal {
     let reason = match e {
         Errno::ENOSPC | Errno::EDQUOT => RefuseReason::NoSpace,
         Errno::EFBIG => RefuseReason::TooLarge,

@@ -1,29 +1,45 @@
 //! Ctrl-C and SIGTERM as a flag that loops read.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// Set by the first signal; the second one ends the process at once.
+static CAUGHT: OnceLock<Interrupt> = OnceLock::new();
+
+/// Set by the first signal; the second one ends the process at once, without messages.
+#[derive(Clone)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Installs the handlers: from now on the first signal sets the flag.
+    /// Installs the handlers; the first signal then sets the flag. All callers share one flag.
     pub fn catch() -> Result<Interrupt> {
+        if let Some(caught) = CAUGHT.get() {
+            return Ok(caught.clone());
+        }
         let flag = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
-            // In this order: the first signal only sets the flag that arms the second.
+            // The order matters: the first signal only sets the flag that arms the second.
             let code = i32::from(crate::failure::INTERRUPTED);
-            signal_hook::flag::register_conditional_shutdown(signal, code, flag.clone())?;
-            signal_hook::flag::register(signal, flag.clone())?;
+            signal_hook::flag::register_conditional_shutdown(signal, code, flag.clone())
+                .and_then(|_| signal_hook::flag::register(signal, flag.clone()))
+                .context("watching for Ctrl-C")?;
         }
-        Ok(Interrupt(flag))
+        Ok(CAUGHT.get_or_init(|| Interrupt(flag)).clone())
     }
 
-    /// Whether a signal has come.
+    /// True if a signal has come.
     pub fn happened(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
+}
+
+/// Fails after a signal, for callers that take down everything they own on an error. Never fails
+/// before [`Interrupt::catch`].
+pub fn check() -> Result<()> {
+    if CAUGHT.get().is_some_and(Interrupt::happened) {
+        bail!("interrupted; everything has been taken down");
+    }
+    Ok(())
 }

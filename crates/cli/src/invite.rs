@@ -1,14 +1,16 @@
-//! `shoal invite`: texts by which machines join, who waits, who may.
+//! `shoal invite`: makes and manages invites, and approves machines that wait.
 
 use std::io::IsTerminal;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use shoal_daemon::control::api::{Asked, Given, InviteAsked, InviteMade, Joiner};
+use shoal_daemon::control::api::{
+    InviteStatus, InviteTerms, Joiner, NewInvite, RegistrarReply, RegistrarRequest, RouterTerms,
+};
 
-use crate::failure::{self, Failure};
-use crate::options::{self, Common};
-use crate::output::{self, Table, plain};
+use crate::failure::{self, ExitError};
+use crate::options::{self, CommonOptions};
+use crate::output::{self, TextTable, plain};
 use crate::qr;
 use crate::registrar::{another, ask, print_done};
 use crate::units::{lifetime, utc};
@@ -18,118 +20,134 @@ Examples:
   shoal invite                               for one machine, within 24 hours
   shoal invite --name bob --group staff      the machine is called bob, in the group staff
   shoal invite --uses 20 --expires 7d        for a class
-  shoal invite --approve                     you say yes to each machine
+  shoal invite --approve                     each machine needs your approval
+  shoal invite --router --family friends     a router that friends run, also a relay of circuits
   shoal invite list
   shoal invite withdraw 3f9a
-  shoal invite approve                       who waits? With the six words: yes
+  shoal invite approve                       list waiting machines; with six words: approve one
   shoal invite deny bob
 
-Whoever reads an invite can join by it, so send it as you would send a password; `shoal invite list`
-says how often it was used. It is shown once: the registrar keeps a hash.";
+Anybody who reads an invite can join with it, so send it as you would send a password. The command
+`shoal invite list` shows how often it was used. It is printed once: the registrar stores a hash.";
 
-/// The arguments of `shoal invite`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 #[command(args = options::of_registrar())]
 pub struct InviteArgs {
     #[command(subcommand)]
-    verb: Option<Verb>,
+    verb: Option<InviteCommand>,
     #[command(flatten)]
     terms: TermArgs,
 }
 
-/// What an invite is good for.
+/// Terms of an invite.
 #[derive(Args, Debug)]
 pub struct TermArgs {
-    /// The name that the machine gets; only with one use. Without it machines choose their own.
+    /// Name of the machine; only with one use. Without it machines choose their names.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// How many machines may join by it.
+    /// Number of machines that may join with the invite.
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
     uses: u32,
-    /// How long it holds, such as 30m, 24h or 7d.
+    /// Time until the invite expires, such as 30m, 24h or 7d.
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = lifetime)]
     expires: u64,
-    /// A group that its members are in; may be repeated. Without it they are in all that the
-    /// mandate has.
+    /// Group of the new members; may be repeated. Without it they are in all groups of the mandate.
     #[arg(long, value_name = "NAME")]
     group: Vec<String>,
-    /// Let nobody in until `shoal invite approve`.
+    /// Admit no machine before `shoal invite approve`.
     #[arg(long)]
     approve: bool,
+    /// Admit routers, which carry circuits and the traffic of hosts, instead of hosts. Routers are
+    /// in no group unless --group names one.
+    #[arg(long)]
+    router: bool,
+    /// Name of the operator of the routers: no circuit takes two relays of one family. Without it
+    /// they are of the registrar's own family.
+    #[arg(long, value_name = "NAME", requires = "router")]
+    family: Option<String>,
+    /// The routers carry no circuits.
+    #[arg(long, requires = "router")]
+    no_relay: bool,
 }
 
 #[derive(Subcommand, Debug)]
-enum Verb {
-    /// The invites that the registrar knows, and how often each was used.
+enum InviteCommand {
+    /// List the registrar's invites, and how often each was used.
     #[command(args = options::of_registrar())]
     List,
-    /// Take an invite back.
+    /// Withdraw an invite.
     #[command(args = options::of_registrar())]
-    Withdraw(Withdraw),
-    /// Who waits for approval; or say yes to one.
+    Withdraw(WithdrawArgs),
+    /// List machines that wait for approval; or approve one.
     #[command(args = options::of_registrar())]
-    Approve(Approve),
-    /// Say no to a machine that waits.
+    Approve(ApproveArgs),
+    /// Refuse a machine that waits.
     #[command(args = options::of_registrar())]
-    Deny(Deny),
+    Deny(DenyArgs),
 }
 
 #[derive(Args, Debug)]
-struct Withdraw {
-    /// Its id, or the beginning of it.
+struct WithdrawArgs {
+    /// Id of the invite, or its beginning.
     id: String,
+    /// Also remove all members that joined by it.
+    #[arg(long)]
+    members: bool,
 }
 
 #[derive(Args, Debug)]
-struct Approve {
-    /// The six words that its owner reads to you.
+struct ApproveArgs {
+    /// Six words that the machine's owner reads to you.
     words: Vec<String>,
 }
 
 #[derive(Args, Debug)]
-struct Deny {
-    /// Its name, its key or the six words.
+struct DenyArgs {
+    /// Name, key or six words of the machine.
     #[arg(required = true)]
     machine: Vec<String>,
 }
 
 impl TermArgs {
-    /// The question to a registrar.
-    pub fn asked(&self) -> Asked {
-        Asked::Invite(InviteAsked {
+    /// The request to a registrar.
+    pub fn asked(&self) -> RegistrarRequest {
+        RegistrarRequest::Invite(InviteTerms {
             name: self.name.clone(),
             uses: self.uses,
             expires_s: self.expires,
             groups: self.group.clone(),
             approve: self.approve,
+            router: self
+                .router
+                .then(|| RouterTerms { family: self.family.clone(), relay: !self.no_relay }),
         })
     }
 }
 
-/// Runs a command of `shoal invite`.
-pub fn run(common: &Common, args: &InviteArgs) -> Result<()> {
+pub fn run(common: &CommonOptions, args: &InviteArgs) -> Result<()> {
     match &args.verb {
         None => match ask(common, args.terms.asked())? {
-            Given::Invite(invite) => print(common.json, &invite),
+            RegistrarReply::Invite(invite) => print(common.json, &invite),
             _ => Err(another()),
         },
-        Some(Verb::List) => list(common),
-        Some(Verb::Withdraw(verb)) => {
-            print_done(common, &ask(common, Asked::Withdraw { id: verb.id.clone() })?)
+        Some(InviteCommand::List) => list(common),
+        Some(InviteCommand::Withdraw(verb)) => {
+            let (id, members) = (verb.id.clone(), verb.members);
+            print_done(common, &ask(common, RegistrarRequest::Withdraw { id, members })?)
         }
-        Some(Verb::Approve(verb)) => approve(common, &verb.words.join(" ")),
-        Some(Verb::Deny(verb)) => deny(common, &verb.machine.join(" ")),
+        Some(InviteCommand::Approve(verb)) => approve(common, &verb.words.join(" ")),
+        Some(InviteCommand::Deny(verb)) => deny(common, &verb.machine.join(" ")),
     }
 }
 
 /// Prints an invite that was just made.
-pub fn print(json: bool, invite: &InviteMade) -> Result<()> {
+pub fn print(json: bool, invite: &NewInvite) -> Result<()> {
     if json {
         return Ok(output::json("invite", invite)?);
     }
-    // A file or a pipe gets the text alone, as `shoal up -` reads it.
+    // A file or a pipe gets only the text, which `shoal up -` reads.
     if std::io::stdout().is_terminal() {
         for line in qr::lines(&invite.text, output::coloured())? {
             output::line(&line)?;
@@ -137,16 +155,16 @@ pub fn print(json: bool, invite: &InviteMade) -> Result<()> {
     }
     output::line(&invite.text)?;
     let (id, until) = (&invite.id, utc(invite.expires_unix_s));
-    eprintln!("shoal: invite {id}, until {until}; on the machine that is to join: shoal up -");
+    eprintln!("shoal: invite {id}, until {until}; on the joining machine: shoal up -");
     invite.warnings.iter().for_each(|text| eprintln!("shoal: warning: {text}"));
     Ok(())
 }
 
-fn list(common: &Common) -> Result<()> {
+fn list(common: &CommonOptions) -> Result<()> {
     let mut all = Vec::new();
     loop {
-        let Given::Invites { invites, all: count } =
-            ask(common, Asked::Invites { skip: all.len() as u32 })?
+        let RegistrarReply::Invites { invites, all: count } =
+            ask(common, RegistrarRequest::Invites { skip: all.len() as u32 })?
         else {
             return Err(another());
         };
@@ -159,9 +177,11 @@ fn list(common: &Common) -> Result<()> {
     if common.json {
         return Ok(output::json("invites", &all)?);
     }
-    let mut table = Table::new(&["id", "state", ">used", "until", "name", "groups", "approval"]);
+    let mut table =
+        TextTable::new(&["id", "state", ">used", "until", "name", "groups", "approval", "for"]);
     for invite in &all {
         let groups = match invite.groups.as_slice() {
+            [] if invite.router.is_some() => "-".into(),
             [] => "all".into(),
             groups => groups.join(" "),
         };
@@ -173,32 +193,41 @@ fn list(common: &Common) -> Result<()> {
             invite.name.clone().unwrap_or_else(|| "-".into()),
             groups,
             if invite.approve { "needed" } else { "-" }.into(),
+            kind(invite),
         ]));
     }
     table.print()?;
     Ok(())
 }
 
-fn waiting(common: &Common) -> Result<Vec<Joiner>> {
-    match ask(common, Asked::Waiting)? {
-        Given::Waiting(all) => Ok(all),
+/// The kind of members that join by an invite.
+fn kind(invite: &InviteStatus) -> String {
+    let Some(RouterTerms { family, relay }) = &invite.router else { return "hosts".into() };
+    let what = if *relay { "relays" } else { "routers" };
+    let family = family.as_ref().map_or_else(String::new, |family| format!(" of {family}"));
+    format!("{what}{family}")
+}
+
+fn waiting(common: &CommonOptions) -> Result<Vec<Joiner>> {
+    match ask(common, RegistrarRequest::Waiting)? {
+        RegistrarReply::Waiting(all) => Ok(all),
         _ => Err(another()),
     }
 }
 
-/// A text's words by their first four letters, which tell words of the list apart.
+/// First four letters of each word: they tell words of the list apart.
 fn starts(text: &str) -> Vec<String> {
     let words = text.split(|c: char| !c.is_alphabetic()).filter(|word| !word.is_empty());
     words.map(|word| word.chars().take(4).collect::<String>().to_lowercase()).collect()
 }
 
-fn approve(common: &Common, words: &str) -> Result<()> {
+fn approve(common: &CommonOptions, words: &str) -> Result<()> {
     let all = waiting(common)?;
     if words.is_empty() {
         if common.json {
             return Ok(output::json("waiting", &all)?);
         }
-        let mut table = Table::new(&["name", "six words", "key"]);
+        let mut table = TextTable::new(&["name", "six words", "key"]);
         for joiner in &all {
             let name = joiner.name.clone().unwrap_or_else(|| "any".into());
             let key: String = joiner.key.chars().take(12).collect();
@@ -206,22 +235,25 @@ fn approve(common: &Common, words: &str) -> Result<()> {
         }
         table.print()?;
         eprintln!(
-            "shoal: ask the machine's owner for the words that `shoal up` shows there, and only if \
-             they are these: shoal invite approve WORDS"
+            "shoal: ask the machine's owner for the words that `shoal up` shows there; only if \
+             they match, run: shoal invite approve WORDS"
         );
         return Ok(());
     }
     let found = all.iter().find(|joiner| starts(&joiner.words) == starts(words));
     let Some(joiner) = found else {
-        let text = "no machine that waits shows these six words: somebody else's may be waiting in \
+        let text = "no waiting machine has these six words: a stranger's machine may be waiting in \
                     its place, so compare them again";
-        return Err(Failure::of(failure::FAILED, text));
+        return Err(ExitError::of(failure::FAILED, text));
     };
     let words = Some(joiner.words.clone());
-    print_done(common, &ask(common, Asked::Approve { key: joiner.key.clone(), yes: true, words })?)
+    print_done(
+        common,
+        &ask(common, RegistrarRequest::Approve { key: joiner.key.clone(), yes: true, words })?,
+    )
 }
 
-fn deny(common: &Common, machine: &str) -> Result<()> {
+fn deny(common: &CommonOptions, machine: &str) -> Result<()> {
     let all = waiting(common)?;
     let is_meant = |joiner: &&Joiner| {
         joiner.name.as_deref() == Some(machine)
@@ -230,13 +262,13 @@ fn deny(common: &Common, machine: &str) -> Result<()> {
     };
     let mut found = all.iter().filter(is_meant);
     let Some(joiner) = found.next() else {
-        return Err(Failure::of(failure::FAILED, "no such machine waits"));
+        return Err(ExitError::of(failure::FAILED, "no such machine waits"));
     };
     if found.next().is_some() {
-        let text = "several machines of this name wait: say which by the six words";
-        return Err(Failure::of(failure::USAGE, text));
+        let text = "several machines of this name wait: name one by its six words";
+        return Err(ExitError::of(failure::USAGE, text));
     }
-    let ask_for = Asked::Approve { key: joiner.key.clone(), yes: false, words: None };
+    let ask_for = RegistrarRequest::Approve { key: joiner.key.clone(), yes: false, words: None };
     print_done(common, &ask(common, ask_for)?)
 }
 

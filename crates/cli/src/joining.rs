@@ -1,20 +1,24 @@
-//! Joining: `shoal network create` and `fetch`, `shoal up`, `shoal rekey`, `shoal leave`
-//! (docs/joining.md).
+//! Joining: `shoal network create` and `fetch`, `shoal up`, `shoal down`, `shoal rekey`, `shoal
+//! leave` (docs/guide/members.md).
 //!
 //! ```text
-//! network create: authority, router, registrar, first invite      place: which folders
-//! up: key --> ask the registrar --> files, checked --> start       files: what stands in them
-//! leave: ask --> files removed                                     start: unit, foreground, words
-//! arguments: an invite is no argument for long                     interface: what is free here
+//! network create: authority, router, registrar, first invite      place: folders of a service
+//! up: key --> ask the registrar --> files, checked --> start       files: their contents
+//! leave: ask --> files removed                                      start: unit, foreground
+//! up, down: node and registrar started, stopped                    services: those of this machine
+//! arguments: hides an invite from other users                       interface: name and addresses
+//! up on a former member: old key refused --> new key --> files, node.toml edited (rejoin, edit)
 //! rekey: new key beside the old one --> ask --> chain stored --> renamed
 //! network fetch: ask --> list, chain and secret stored (store)
 //! ```
 //!
-//! Every file is made in a folder beside the others, checked there, and renamed; `node.toml` comes
-//! last, so a machine has joined once it has that file. What is broken off before goes on when the
-//! command is repeated: the key is the same, and the registrar knows it.
+//! Every file is made in a staging folder, checked there, and renamed. `node.toml` comes last, so a
+//! machine has joined once it has that file. A repeated command continues an interrupted one: the
+//! key is the same, and the registrar knows it.
 
 mod arguments;
+mod down;
+mod edit;
 mod fetch;
 mod files;
 mod interface;
@@ -22,12 +26,15 @@ mod leave;
 mod network;
 mod place;
 mod ports;
+mod rejoin;
 mod rekey;
+mod services;
 mod start;
 pub mod store;
 mod up;
 
-pub use leave::{Leave, leave};
+pub use down::{DownArgs, down};
+pub use leave::{LeaveArgs, leave};
 pub use network::{NetworkArgs, run as network};
-pub use rekey::{Rekey, rekey};
-pub use up::{Up, up};
+pub use rekey::{RekeyArgs, rekey};
+pub use up::{UpArgs, up};

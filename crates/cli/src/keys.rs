@@ -7,9 +7,9 @@ use anyhow::{Context, Result};
 use shoal_crypto::{Identity, NetworkSecret};
 use shoal_daemon::config::keys;
 
-use crate::args::{Genkey, Pubkey};
-use crate::failure::{self, Failure};
-use crate::options::Common;
+use crate::args::{GenkeyArgs, PubkeyArgs};
+use crate::failure::{self, ExitError};
+use crate::options::CommonOptions;
 use crate::output;
 
 /// Bytes from the operating system, for keys and secrets.
@@ -17,11 +17,10 @@ pub fn random() -> Result<[u8; 32]> {
     keys::os_random().context("the operating system gave no randomness")
 }
 
-/// Makes a key.
-pub fn genkey(common: &Common, args: &Genkey) -> Result<()> {
+pub fn genkey(common: &CommonOptions, args: &GenkeyArgs) -> Result<()> {
     if common.json && args.output.is_none() {
         let text = "a secret is not printed as JSON: name a file with -o";
-        return Err(Failure::of(failure::USAGE, text));
+        return Err(ExitError::of(failure::USAGE, text));
     }
     let entropy = random()?;
     let (text, public) = if args.network {
@@ -32,7 +31,7 @@ pub fn genkey(common: &Common, args: &Genkey) -> Result<()> {
     };
     match &args.output {
         Some(file) => {
-            keys::create(file, &text).map_err(|e| Failure::of(failure::FAILED, e.to_string()))?;
+            keys::create(file, &text).map_err(|e| ExitError::of(failure::FAILED, e.to_string()))?;
             if common.json {
                 let value = serde_json::json!({ "file": file, "public_key": public });
                 output::json("genkey", &value)?;
@@ -48,7 +47,7 @@ pub fn genkey(common: &Common, args: &Genkey) -> Result<()> {
     Ok(())
 }
 
-/// Warns about a file that a node would refuse later.
+/// Warns if standard output is a file that a node would refuse.
 fn warn_if_readable_by_others() {
     let out = std::io::stdout();
     let Ok(stat) = nix::sys::stat::fstat(out.as_fd()) else { return };
@@ -61,9 +60,8 @@ fn warn_if_readable_by_others() {
     }
 }
 
-/// Prints the public half of a key.
-pub fn pubkey(common: &Common, args: &Pubkey) -> Result<()> {
-    let wrong = |text: String| Failure::of(failure::CONFIG, text);
+pub fn pubkey(common: &CommonOptions, args: &PubkeyArgs) -> Result<()> {
+    let wrong = |text: String| ExitError::of(failure::CONFIG, text);
     let identity = match args.file.as_ref().filter(|file| file.as_os_str() != "-") {
         Some(file) => keys::load_shown_identity(file).map_err(|e| wrong(e.to_string()))?,
         None => {

@@ -1,4 +1,4 @@
-//! What a person does with a node, from making its key to sending files: the commands of `shoal`.
+//! The commands of `shoal`: a person's work with a node, from making its key to sending files.
 //!
 //! In: a command line. Out: tables for people, or JSON with a version field for programs; an exit
 //! code that says what kind of failure it was.
@@ -10,13 +10,13 @@
 //! send (sources)           files out
 //! receive (inbox, credit)  files in
 //! authority                who belongs to a network
-//! joining invite registrar how machines come into it
-//! moved                    what `shoal-lab` does
+//! joining invite registrar how machines join it
+//! moved                    commands of `shoal-lab`
 //! ```
 //!
-//! It is a library because `shoal-lab` needs no other program: it starts itself as a node, a sender
-//! or a receiver, by the [`commands`] of this crate. Options, tables, exit codes, completions and
-//! manuals are here for both programs.
+//! The crate is a library for `shoal-lab`, which starts itself as a node, a sender or a receiver by
+//! the [`commands`] of this crate. Options, tables, exit codes, completions and manuals serve both
+//! programs.
 //!
 //! Invariant: this crate holds no protocol. It speaks [`shoal_daemon::control::api`] to a node,
 //! opens, syncs and renames the user's files, and prints.
@@ -30,11 +30,12 @@ mod check;
 mod chunks;
 mod circuits;
 pub mod command_line;
+mod confirm;
 mod cover;
 mod credit;
 pub mod failure;
 mod inbox;
-mod interrupt;
+pub mod interrupt;
 mod invite;
 mod joining;
 mod keys;
@@ -52,6 +53,7 @@ mod progress;
 mod qr;
 mod ration;
 mod receive;
+mod reference;
 mod registrar;
 mod run;
 mod send;
@@ -64,14 +66,14 @@ mod unseen;
 use anyhow::Result;
 
 pub use args::Args;
-use args::Verb;
+use args::ShoalCommand;
 use command_line::CommandLine;
-use options::Common;
+use options::CommonOptions;
 use shoal_daemon::config::Experiment;
 
-/// The commands of `shoal` that networks of the lab run.
+/// Commands of `shoal` that the lab's networks run.
 pub mod commands {
-    pub use crate::args::{Receive, Send};
+    pub use crate::args::{ReceiveArgs, SendArgs};
     pub use crate::receive::run as receive;
     pub use crate::run::run as node;
     pub use crate::send::run as send;
@@ -80,39 +82,41 @@ pub mod commands {
 impl CommandLine for Args {
     const NAME: &str = "shoal";
 
-    fn run(self, common: &Common) -> Result<()> {
-        match self.verb.unwrap_or(Verb::Status) {
-            Verb::Run => run::run(common, Experiment::default()),
-            Verb::Check(verb) => check::run(common, &verb),
-            Verb::Genkey(verb) => keys::genkey(common, &verb),
-            Verb::Pubkey(verb) => keys::pubkey(common, &verb),
-            Verb::Status => node::status(common),
-            Verb::Peers => node::peers(common),
-            Verb::Routes => node::routes(common),
-            Verb::Netcheck => netcheck::netcheck(common),
-            Verb::Hosts => node::hosts(common),
-            Verb::Circuits(verb) => circuits::run(common, &verb),
-            Verb::Metrics => node::metrics(common),
-            Verb::Reload => node::reload(common),
-            Verb::Monitor => monitor::run(common),
-            Verb::Top(verb) => top::run(common, &verb),
-            Verb::Ping(verb) => ping::run(common, &verb),
-            Verb::Send(verb) => send::run(common, &verb),
-            Verb::Receive(verb) => receive::run(common, &verb),
-            Verb::Attribution(verb) => attribution::run(common, &verb),
-            Verb::Authority(verb) => authority::run(common, &verb),
-            Verb::Network(verb) => joining::network(common, &verb),
-            Verb::Invite(verb) => invite::run(common, &verb),
-            Verb::Up(verb) => joining::up(common, &verb),
-            Verb::Rekey(verb) => joining::rekey(common, &verb),
-            Verb::Leave(verb) => joining::leave(common, &verb),
-            Verb::Registrar(verb) => registrar::run(common, &verb),
-            Verb::Completions(verb) => manual::completions::<Args>(&verb),
-            Verb::Man(verb) => manual::man::<Args>(&verb),
-            Verb::Demo(words) => moved::run(common, Some("demo"), &words),
-            Verb::Lab(words) => moved::run(common, None, &words),
-            Verb::Bench(words) => moved::run(common, Some("bench"), &words),
-            Verb::Sim(words) => moved::run(common, Some("sim"), &words),
+    fn run(self, common: &CommonOptions) -> Result<()> {
+        match self.verb.unwrap_or(ShoalCommand::Status) {
+            ShoalCommand::Run => run::run(common, Experiment::default()),
+            ShoalCommand::Check(verb) => check::run(common, &verb),
+            ShoalCommand::Genkey(verb) => keys::genkey(common, &verb),
+            ShoalCommand::Pubkey(verb) => keys::pubkey(common, &verb),
+            ShoalCommand::Status => node::status(common),
+            ShoalCommand::Peers => node::peers(common),
+            ShoalCommand::Routes => node::routes(common),
+            ShoalCommand::Netcheck => netcheck::netcheck(common),
+            ShoalCommand::Hosts => node::hosts(common),
+            ShoalCommand::Circuits(verb) => circuits::run(common, &verb),
+            ShoalCommand::Metrics => node::metrics(common),
+            ShoalCommand::Reload => node::reload(common),
+            ShoalCommand::Monitor => monitor::run(common),
+            ShoalCommand::Top(verb) => top::run(common, &verb),
+            ShoalCommand::Ping(verb) => ping::run(common, &verb),
+            ShoalCommand::Send(verb) => send::run(common, &verb),
+            ShoalCommand::Receive(verb) => receive::run(common, &verb),
+            ShoalCommand::Attribution(verb) => attribution::run(common, &verb),
+            ShoalCommand::Authority(verb) => authority::run(common, &verb),
+            ShoalCommand::Network(verb) => joining::network(common, &verb),
+            ShoalCommand::Invite(verb) => invite::run(common, &verb),
+            ShoalCommand::Up(verb) => joining::up(common, &verb),
+            ShoalCommand::Down(verb) => joining::down(common, &verb),
+            ShoalCommand::Rekey(verb) => joining::rekey(common, &verb),
+            ShoalCommand::Leave(verb) => joining::leave(common, &verb),
+            ShoalCommand::Registrar(verb) => registrar::run(common, &verb),
+            ShoalCommand::Completions(verb) => manual::completions::<Args>(&verb),
+            ShoalCommand::Man(verb) => manual::man::<Args>(&verb),
+            ShoalCommand::Reference(verb) => reference::print::<Args>(&verb),
+            ShoalCommand::Demo(words) => moved::run(common, Some("demo"), &words),
+            ShoalCommand::Lab(words) => moved::run(common, None, &words),
+            ShoalCommand::Bench(words) => moved::run(common, Some("bench"), &words),
+            ShoalCommand::Sim(words) => moved::run(common, Some("sim"), &words),
         }
     }
 }

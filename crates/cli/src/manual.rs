@@ -1,4 +1,4 @@
-//! Completion scripts and manual pages of a program: what its `completions` and `man` print.
+//! Completion scripts and manual pages of a program, for its commands `completions` and `man`.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -9,14 +9,12 @@ use clap_complete::Shell;
 
 use crate::command_line::CommandLine;
 
-/// Which completion script.
 #[derive(clap::Args, Debug)]
 pub struct Completions {
-    #[allow(missing_docs, reason = "it would stand in the help, where the name says it all")]
+    #[allow(missing_docs, reason = "a doc comment would be a help text, and the name needs none")]
     pub shell: Shell,
 }
 
-/// Which manual pages.
 #[derive(clap::Args, Debug)]
 pub struct Man {
     /// Folder for all pages: one for the program, and one for each command.
@@ -27,16 +25,16 @@ pub struct Man {
 /// Prints a completion script for the program with these commands.
 ///
 /// # Errors
-/// When standard output takes nothing.
+/// Standard output can't be written.
 pub fn completions<C: CommandLine>(args: &Completions) -> Result<()> {
-    // Through a buffer, so that a closed pipe is an error here and no panic in there.
+    // The buffer turns a closed pipe into an error here; the library would panic.
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut shown::<C>(), C::NAME, &mut text);
     std::io::stdout().lock().write_all(&text)?;
     Ok(())
 }
 
-/// The commands without hidden ones, which the library would complete too.
+/// The commands without hidden ones, which the library would also complete.
 fn shown<C: CommandLine>() -> Command {
     let all = C::command();
     let verbs = all.get_subcommands().filter(|verb| !verb.is_hide_set());
@@ -47,7 +45,7 @@ fn shown<C: CommandLine>() -> Command {
 /// Prints or writes manual pages of the program with these commands.
 ///
 /// # Errors
-/// When a page can't be written.
+/// A page can't be written.
 pub fn man<C: CommandLine>(args: &Man) -> Result<()> {
     let mut command = C::command().disable_help_subcommand(true);
     command.build();
@@ -73,8 +71,8 @@ fn page(mut command: Command) -> Result<String> {
     Ok(laid_out(&with_usage(&String::from_utf8(roff)?, &usage)))
 }
 
-/// Replaces a page's synopsis by the usage of `--help`: the library's own shows neither which
-/// arguments may be repeated nor the values of options.
+/// Replaces a page's synopsis by the usage of `--help`. The library's synopsis shows neither
+/// repeated arguments nor values of options.
 fn with_usage(page: &str, usage: &str) -> String {
     let Some((head, rest)) = page.split_once(SYNOPSIS) else { return page.to_string() };
     let end = rest.find(".SH").unwrap_or(rest.len());
@@ -85,8 +83,8 @@ fn with_usage(page: &str, usage: &str) -> String {
 
 const SYNOPSIS: &str = ".SH SYNOPSIS\n";
 
-/// Gives examples and notes, the last part of a page, headings of their own instead of EXTRA, and
-/// keeps indented lines as they are: examples would be justified like prose.
+/// Gives examples and notes, the last part of a page, their own headings instead of EXTRA. Indented
+/// lines stay as they are, since examples would be justified like prose.
 fn laid_out(page: &str) -> String {
     let Some((head, tail)) = page.split_once(".SH EXTRA\n") else { return page.to_string() };
     let mut out = head.to_string();

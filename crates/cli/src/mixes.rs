@@ -4,34 +4,32 @@ use serde::Serialize;
 use shoal_directory::Mixes;
 use shoal_onion::pool::mixes::mean;
 
-/// What is to be said of mixes that add more than hosts can wait for.
-pub const TOO_LONG: &str = "over the relays of a circuit a packet may take longer than 1.5 s, and \
-                            hosts wait no longer for one that others overtook: some arrive out of \
-                            order, which slows TCP down; choose shorter times";
+/// Warning about mixes that may delay packets longer than hosts wait for them.
+pub const TOO_LONG: &str = "over the relays of a circuit a packet may take longer than 1.5 s, the \
+                            longest time that hosts wait to restore the order: packets that arrive \
+                            out of order slow TCP down; choose shorter times";
 
-/// One of them, as `--json` has it.
+/// One mix, as `--json` prints it.
 #[derive(Serialize)]
-pub struct Mix {
-    /// Its name.
+pub struct MixReport {
     pub name: String,
-    /// What a relay does, such as "stop-and-go 5 ms, at most 25 ms".
+    /// Strategy of a relay, such as "stop-and-go 5 ms, at most 25 ms".
     does: String,
-    /// How long a cell waits at one relay, in the mean and at most.
+    /// Mean and longest wait of a cell at one relay.
     mean_ms: f64,
     most_ms: f64,
 }
 
-impl Mix {
-    /// In words.
+impl MixReport {
     pub fn text(&self) -> String {
         format!("{} ({})", self.name, self.does)
     }
 }
 
-/// Each of them, the first one first.
-pub fn shown(mixes: &Mixes) -> Vec<Mix> {
+/// All mixes, in the policy's order.
+pub fn shown(mixes: &Mixes) -> Vec<MixReport> {
     let ms = |time: std::time::Duration| time.as_micros() as f64 / 1e3;
-    let shown = mixes.iter().map(|mix| Mix {
+    let shown = mixes.iter().map(|mix| MixReport {
         name: mix.name.clone(),
         does: mix.strategy.to_string(),
         mean_ms: ms(mean(&[mix.strategy])),

@@ -1,15 +1,15 @@
-//! `shoal monitor`: changes of routes and links as they happen.
+//! `shoal monitor`: prints changes of routes and links as they happen.
 
 use anyhow::Result;
-use shoal_daemon::control::api::{Command, Event, NextHop};
+use shoal_daemon::control::api::{Command, ControlEvent, NextHop};
 
 use crate::failure;
-use crate::options::Common;
-use crate::output::{self, Paint, paint};
+use crate::options::CommonOptions;
+use crate::output::{self, CellStyle, paint};
 use crate::target::connect;
 
 /// Runs until Ctrl-C, or until the node stops.
-pub fn run(common: &Common) -> Result<()> {
+pub fn run(common: &CommonOptions) -> Result<()> {
     let mut node = connect(common)?;
     node.call(Command::Monitor, &[]).map_err(failure::call)?;
     loop {
@@ -22,9 +22,9 @@ pub fn run(common: &Common) -> Result<()> {
     }
 }
 
-fn text(event: &Event) -> Option<String> {
+fn text(event: &ControlEvent) -> Option<String> {
     match event {
-        Event::Route { unix_ms, router, name, old, new } => {
+        ControlEvent::Route { unix_ms, router, name, old, new } => {
             let destination = match name {
                 Some(name) => format!("{name} ({router}.0)"),
                 None => format!("{router}.0"),
@@ -32,14 +32,16 @@ fn text(event: &Event) -> Option<String> {
             let hop = |hop: &NextHop| format!("via {} cost {}", hop.peer, hop.cost);
             let what = match (old, new) {
                 (None, None) => return None,
-                (None, Some(new)) => paint(Paint::Good, &format!("reachable {}", hop(new))),
-                (Some(old), None) => paint(Paint::Bad, &format!("unreachable, was {}", hop(old))),
+                (None, Some(new)) => paint(CellStyle::Good, &format!("reachable {}", hop(new))),
+                (Some(old), None) => {
+                    paint(CellStyle::Bad, &format!("unreachable, was {}", hop(old)))
+                }
                 (Some(old), Some(new)) => format!("{}, was {}", hop(new), hop(old)),
             };
             Some(format!("{} route {destination}: {what}", clock(*unix_ms)))
         }
-        Event::Link { unix_ms, peer, state, reason } => {
-            let how = if state == "up" { Paint::Good } else { Paint::Bad };
+        ControlEvent::Link { unix_ms, peer, state, reason } => {
+            let how = if state == "up" { CellStyle::Good } else { CellStyle::Bad };
             let reason = reason.as_ref().map(|r| format!(" ({r})")).unwrap_or_default();
             Some(format!("{} link {peer}: {}{reason}", clock(*unix_ms), paint(how, state)))
         }
@@ -60,7 +62,7 @@ mod tests {
     #[test]
     fn a_route_change_is_one_line() {
         let hop = |peer: &str, cost| Some(NextHop { peer: peer.into(), cost });
-        let event = Event::Route {
+        let event = ControlEvent::Route {
             unix_ms: 86_400_000 + 3_723_004,
             router: 2,
             name: Some("r2".into()),

@@ -1,33 +1,31 @@
-//! Commands that `shoal-lab` has now.
+//! Commands that belong to `shoal-lab`.
 
 use std::ffi::OsString;
 
 use anyhow::Result;
 
-use crate::failure::{self, Failure};
-use crate::options::Common;
+use crate::failure::{self, ExitError};
+use crate::options::CommonOptions;
 
-/// What stands behind the name of a command that moved.
 #[derive(clap::Args, Debug)]
-pub struct Moved {
-    /// All of it, options too.
+pub struct MovedArgs {
+    /// All words behind the command's name, options too.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     words: Vec<OsString>,
 }
 
-/// Fails with the command that does what was asked for. `verb` is none where the words behind it
-/// begin with one.
-pub fn run(common: &Common, verb: Option<&str>, moved: &Moved) -> Result<()> {
+/// Fails with the `shoal-lab` command to use. `verb` is none if the words begin with one.
+pub fn run(common: &CommonOptions, verb: Option<&str>, moved: &MovedArgs) -> Result<()> {
     let words = moved.words.iter().map(|word| quoted(&word.to_string_lossy()));
     let json = common.json.then(|| "--json".to_string());
     let words: Vec<String> =
         verb.map(str::to_string).into_iter().chain(words).chain(json).collect();
     let words = words.join(" ");
     let text = format!(
-        "the lab is a program of its own now: shoal-lab {words}\n\
+        "the lab is a program of its own: shoal-lab {words}\n\
          in a checkout: cargo run --release -p shoal-lab -- {words}"
     );
-    Err(Failure::of(failure::USAGE, text.replace(" \n", "\n").trim_end()))
+    Err(ExitError::of(failure::USAGE, text.replace(" \n", "\n").trim_end()))
 }
 
 /// A word as a shell reads it.

@@ -1,21 +1,23 @@
 //! Checks of file names from the network.
 
+use shoal_crypto::encoding::hex;
 use shoal_daemon::control::api::MAX_FILE_NAME;
 
 /// Longest part of a path that file systems take, in bytes.
 const MAX_PART: usize = 255;
 /// Most folders in a name.
 const MAX_DEPTH: usize = 32;
-/// End of the name of a file that is not whole yet.
+/// Ending of the name of an incomplete file.
 pub const PART: &str = ".shoal-part";
-/// End of the name of the record of what has arrived.
+/// Ending of the name of a record of arrived chunks.
 pub const STATE: &str = ".shoal-state";
 
-/// The parts of a name, each fit to be created beneath the receive folder, or why it isn't.
+/// Splits a name into parts, each fit to be created beneath the receive folder, or says why not.
 ///
-/// Refused are: paths that leave the folder (absolute, `..`), names that a file system can't hold,
-/// characters that deceive a reader (they move the cursor or override the direction of text), and a
-/// hidden first part, since nobody expects a `.profile` in the home folder.
+/// Refused are paths that leave the folder (absolute, `..`), and names that a file system can't
+/// hold. Refused are also characters that deceive a reader (they move the cursor or override the
+/// direction of text). A hidden first part is refused, since nobody expects a `.profile` in the
+/// home folder.
 pub fn parts(name: &str) -> Result<Vec<&str>, &'static str> {
     if name.is_empty() {
         return Err("the name is empty");
@@ -49,7 +51,7 @@ pub fn parts(name: &str) -> Result<Vec<&str>, &'static str> {
     Ok(parts)
 }
 
-/// Whether `shoal receive` uses such a name for an incomplete file or its record.
+/// True if `shoal receive` uses such a name for an incomplete file or its record.
 pub fn is_own(part: &str) -> bool {
     // A record is written under its name with a tilde, and then renamed.
     let name = part.strip_suffix('~').unwrap_or(part);
@@ -57,13 +59,12 @@ pub fn is_own(part: &str) -> bool {
 }
 
 /// Name beside `file` for the part or the state of its transfer from the host `from`; short enough
-/// for any file system. Another sender's offer of the same name gets another one.
+/// for any file system. Each sender has another one.
 pub fn beside(file: &str, from: &str, end: &str) -> String {
     const ROOM: usize = 180;
-    // No name of a file holds a zero byte.
+    // No file name holds a zero byte.
     let hash = shoal_crypto::hash(format!("{file}\0{from}").as_bytes());
-    let tag: String = hash.iter().take(8).map(|b| format!("{b:02x}")).collect();
-    format!(".{}-{tag}{end}", cut(file, ROOM))
+    format!(".{}-{}{end}", cut(file, ROOM), hex(&hash[..8]))
 }
 
 /// `report.pdf` with a number: `report.1.pdf`. A name that would be too long for a file system

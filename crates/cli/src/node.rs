@@ -1,29 +1,29 @@
-//! Questions to a running node: status, peers, routes, hosts, metrics, reload.
+//! Queries of a running node: status, peers, routes, hosts, metrics, reload.
 
 use anyhow::Result;
 use shoal_daemon::control::api::{
-    Behind, Command, HopPeer, HopStatus, Host, Interface, Mandate, Peer, Reply, Route, Secret,
-    Status, WorkerTraffic,
+    CircuitTotals, Command, ControlReply, HostNetwork, InterfaceStatus, LinkShiftStatus,
+    MandateStatus, MemberStatus, NeighbourStatus, RemovedStatus, RouteStatus, SecretProgress,
+    ShiftStatus, Status, WorkerTraffic,
 };
 use shoal_daemon::control::hints;
 use shoal_daemon::membership::expiry;
 
-use crate::options::Common;
-use crate::output::{self, Paint, Table, paint, plain};
+use crate::options::CommonOptions;
+use crate::output::{self, CellStyle, TextTable, paint, plain};
 use crate::target::{ask, connect, unexpected};
-use crate::units::{Bytes, span_s, thousands, utc};
+use crate::units::{Bytes, counted, day, span_s, thousands, utc};
 use crate::{cover, failure};
 
-/// `shoal status`.
-pub fn status(common: &Common) -> Result<()> {
+pub fn status(common: &CommonOptions) -> Result<()> {
     match ask(common, Command::Status)? {
-        Reply::Status(status) if common.json => Ok(output::json("status", &status)?),
-        Reply::Status(status) => print_status(&status),
+        ControlReply::Status(status) if common.json => Ok(output::json("status", &status)?),
+        ControlReply::Status(status) => print_status(&status),
         other => Err(unexpected(&other)),
     }
 }
 
-/// What each worker did.
+/// Work of each worker, in one line.
 fn workers(s: &Status) -> String {
     let sum = |of: fn(&WorkerTraffic) -> u64| {
         let each: Vec<String> = s.workers.iter().map(|w| thousands(of(w))).collect();
@@ -38,7 +38,7 @@ fn workers(s: &Status) -> String {
     text
 }
 
-/// Drops in one line, by name, then a line with a hint for each `recent` one that has a hint.
+/// Drops in one line, by name, then a line for each `recent` reason that has a hint.
 fn dropped(drops: &[(String, u64)], recent: &[String]) -> Vec<String> {
     let mut drops: Vec<&(String, u64)> = drops.iter().collect();
     drops.sort();
@@ -55,10 +55,10 @@ fn dropped(drops: &[(String, u64)], recent: &[String]) -> Vec<String> {
 
 fn print_status(s: &Status) -> Result<()> {
     let line = |name: &str, text: String| {
-        output::line(&format!("  {} {text}", paint(Paint::Dim, &format!("{name:<11}"))))
+        output::line(&format!("  {} {text}", paint(CellStyle::Dim, &format!("{name:<11}"))))
     };
-    let up = if s.links_up == 0 { Paint::Bad } else { Paint::Good };
-    output::line(&format!("{} {} at {}", s.role, paint(Paint::Bold, &s.name), s.address))?;
+    let up = if s.links_up == 0 { CellStyle::Bad } else { CellStyle::Good };
+    output::line(&format!("{} {} at {}", s.role, paint(CellStyle::Bold, &s.name), s.address))?;
     line("running", format!("{}, process {}, {}", span_s(s.uptime_s), s.pid, s.version))?;
     line("public key", s.public_key.clone())?;
     line("listens on", s.listen.join(", "))?;
@@ -92,12 +92,15 @@ fn print_status(s: &Status) -> Result<()> {
             span_s(a.list_age_s as f64)
         );
         line("authority", format!("{text}, {} members", a.members))?;
+        if let Some(removed) = &a.removed {
+            line("removed", paint(CellStyle::Bad, &gone(removed)))?;
+        }
         for mandate in &a.mandates {
             line("mandate", admitted(mandate))?;
         }
         a.secret.iter().try_for_each(|secret| line("secret", rotation(secret)))?;
         if let Some(why) = &a.refused {
-            line("refused", paint(Paint::Bad, why))?;
+            line("refused", paint(CellStyle::Bad, why))?;
         }
     }
     if let Some(d) = &s.direct {
@@ -105,42 +108,59 @@ fn print_status(s: &Status) -> Result<()> {
         let text = format!("{links} now, {up} came up, {} failed", thousands(d.failed));
         line("direct", text)?;
     }
+    circuits(s).map_or(Ok(()), |text| line("circuits", text))?;
     for (nth, text) in s.cover.iter().flat_map(cover::lines).enumerate() {
         line(if nth == 0 { "cover" } else { "" }, text)?;
     }
-    s.hop.iter().try_for_each(|hop| line("hop", addresses(hop)))?;
+    s.shift.iter().try_for_each(|shift| line("shift", addresses(shift)))?;
     line("buffers", format!("{} receive, {} send", Bytes(o.receive_buffer), Bytes(o.send_buffer)))?;
     line("uses", format!("{:.1} s of CPU, {} of memory", s.cpu_s, Bytes(s.memory_bytes)))?;
     for warning in &s.warnings {
-        line("warning", paint(Paint::Bad, warning))?;
+        line("warning", paint(CellStyle::Bad, warning))?;
     }
     Ok(())
 }
 
+/// Hosts that are reached only over circuits, in one line; none if there are none.
+fn circuits(s: &Status) -> Option<String> {
+    let CircuitTotals { bound, met, met_since_unix_s, .. } = s.circuits;
+    let hosts = |count: u64| counted(count as usize, "host");
+    let first = met_since_unix_s.map_or(String::new(), |at| format!(" since {}", day(at)));
+    let met = (met > 0).then(|| {
+        format!(
+            "{} bound{first}, because met so (`shoal circuits forget HOST` ends that)",
+            hosts(met)
+        )
+    });
+    let bound = (bound > 0).then(|| format!("{} reached over circuits only", hosts(bound)));
+    let said: Vec<String> = bound.into_iter().chain(met).collect();
+    (!said.is_empty()).then(|| said.join(", "))
+}
+
 /// The interface, and networks behind nodes, as lines with their names.
-fn interface(i: &Interface) -> Vec<(&'static str, String)> {
+fn interface(i: &InterfaceStatus) -> Vec<(&'static str, String)> {
     let on = |on: bool| if on { "on" } else { "off" };
     let (tcp, udp) = (on(i.tcp_offload), on(i.udp_offload));
     let offloads = format!("TCP offload {tcp}, UDP offload {udp}");
     let ipv4 = i.ipv4.as_ref().map_or_else(String::new, |ipv4| format!(" and {ipv4}"));
     let state = match i.state.as_str() {
         "" | "up" => String::new(),
-        other => paint(Paint::Bad, &format!(" ({other})")),
+        other => paint(CellStyle::Bad, &format!(" ({other})")),
     };
     let mut lines =
         vec![("interface", format!("{}{state} at {}{ipv4}, {offloads}", i.name, i.address))];
     lines.extend(i.serves.iter().map(|prefix| ("behind it", prefix.clone())));
-    let reached = |behind: &Behind| format!("{} behind {}", behind.prefix, behind.host);
+    let reached = |behind: &HostNetwork| format!("{} behind {}", behind.prefix, behind.host);
     lines.extend(i.reaches.iter().map(|behind| ("reaches", reached(behind))));
     lines
 }
 
-/// How far a change of the network's secret is, in one line.
-fn rotation(s: &Secret) -> String {
-    let Secret { neighbours_have: have, neighbours, .. } = s;
+/// Progress of a change of the network's secret, in one line.
+fn rotation(s: &SecretProgress) -> String {
+    let SecretProgress { neighbours_have: have, neighbours, .. } = s;
     let here = |has: bool, which: &str| match has {
         true => format!("this node has {which}, {have} of {neighbours} neighbours do"),
-        false => paint(Paint::Bad, &format!("this node does not have {which}")),
+        false => paint(CellStyle::Bad, &format!("this node does not have {which}")),
     };
     match s.state.as_str() {
         "announced" => format!("another is announced: {}", here(s.has_newest, "it")),
@@ -153,39 +173,49 @@ fn rotation(s: &Secret) -> String {
     }
 }
 
-/// How many addresses that hop are in use, and what drops frames to others.
-fn addresses(hop: &HopStatus) -> String {
-    let filter = match hop.filter.as_str() {
-        "counting" => "the kernel drops and counts what comes to others",
-        "plain" => "the kernel drops what comes to others",
-        _ => "the node drops what comes to others",
+/// Addresses in use, and the filter that drops frames to other addresses.
+fn addresses(shift: &ShiftStatus) -> String {
+    let filter = match shift.filter.as_str() {
+        "counting" => "the kernel drops and counts frames to other addresses",
+        "plain" => "the kernel drops frames to other addresses",
+        _ => "the node drops frames to other addresses",
     };
-    let place = hop.interface.as_ref().map_or(String::new(), |name| format!(" on {name}"));
-    let HopStatus { mode, prefix, addresses, .. } = hop;
+    let place = shift.interface.as_ref().map_or(String::new(), |name| format!(" on {name}"));
+    let ShiftStatus { mode, prefix, addresses, .. } = shift;
     format!("{mode}{place}, {addresses} addresses of {prefix} in use, {filter}")
 }
 
+/// A removal of the node in one line: when, and whose word it is.
+fn gone(removed: &RemovedStatus) -> String {
+    let on = removed.on.as_deref().map_or(String::new(), |on| format!("on {on}, "));
+    match &removed.said_by {
+        None => format!("{on}signed by the {}", removed.by),
+        Some(neighbour) => format!("{on}by the {}, as {neighbour} says", removed.by),
+    }
+}
+
 /// A mandate in one line.
-fn admitted(m: &Mandate) -> String {
+fn admitted(m: &MandateStatus) -> String {
     let (admitted, most, members) = (m.admitted, m.most, m.members);
     let text = format!("{}: {admitted} of {most} keys admitted, {members} members", m.name);
     match m.frozen_at {
         None => text,
-        Some(at) => format!("{text}, {}", paint(Paint::Bad, &format!("frozen from step {at} on"))),
+        Some(at) => {
+            format!("{text}, {}", paint(CellStyle::Bad, &format!("frozen from step {at} on")))
+        }
     }
 }
 
-/// `shoal peers`.
-pub fn peers(common: &Common) -> Result<()> {
+pub fn peers(common: &CommonOptions) -> Result<()> {
     match ask(common, Command::Peers)? {
-        Reply::Peers(peers) if common.json => Ok(output::json("peers", &peers)?),
-        Reply::Peers(peers) => print_peers(&peers),
+        ControlReply::Peers(peers) if common.json => Ok(output::json("peers", &peers)?),
+        ControlReply::Peers(peers) => print_peers(&peers),
         other => Err(unexpected(&other)),
     }
 }
 
-fn print_peers(peers: &[Peer]) -> Result<()> {
-    let mut table = Table::new(&[
+fn print_peers(peers: &[NeighbourStatus]) -> Result<()> {
+    let mut table = TextTable::new(&[
         "neighbour",
         "address",
         "state",
@@ -199,31 +229,34 @@ fn print_peers(peers: &[Peer]) -> Result<()> {
         "path",
         "direct",
         "cover",
-        "hop",
+        "shift",
     ]);
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
     for p in peers {
         let how = match p.state.as_str() {
-            "up" => Paint::Good,
-            "silent" => Paint::Bad,
-            _ => Paint::Dim,
+            "up" => CellStyle::Good,
+            "silent" => CellStyle::Bad,
+            _ => CellStyle::Dim,
         };
         let heard = p.last_heard_ms.map(|ms| format!("{} ago", span_s(ms as f64 / 1e3)));
         table.row(vec![
-            (Paint::Bold, p.name.clone()),
-            (Paint::Plain, p.address.clone()),
+            (CellStyle::Bold, p.name.clone()),
+            (CellStyle::Plain, p.address.clone()),
             (how, p.state.clone()),
-            (Paint::Plain, or_dash(p.endpoint.clone())),
-            (Paint::Plain, or_dash(heard)),
-            (Paint::Plain, or_dash(p.rtt_us.map(|us| format!("{:.2} ms", us as f64 / 1e3)))),
-            (Paint::Plain, or_dash(p.loss.map(|l| format!("{:.1}%", l * 100.0)))),
-            (Paint::Plain, or_dash(p.cost.map(|c| c.to_string()))),
-            (Paint::Plain, p.egress_cells.to_string()),
-            (Paint::Plain, or_dash(p.suite.clone())),
-            (Paint::Plain, if p.small_path { "small" } else { "full" }.into()),
-            (Paint::Plain, or_dash(p.direct.as_ref().map(|d| format!("{}: {}", d.level, d.why)))),
+            (CellStyle::Plain, or_dash(p.endpoint.clone())),
+            (CellStyle::Plain, or_dash(heard)),
+            (CellStyle::Plain, or_dash(p.rtt_us.map(|us| format!("{:.2} ms", us as f64 / 1e3)))),
+            (CellStyle::Plain, or_dash(p.loss.map(|l| format!("{:.1}%", l * 100.0)))),
+            (CellStyle::Plain, or_dash(p.cost.map(|c| c.to_string()))),
+            (CellStyle::Plain, p.egress_cells.to_string()),
+            (CellStyle::Plain, or_dash(p.suite.clone())),
+            (CellStyle::Plain, if p.small_path { "small" } else { "full" }.into()),
+            (
+                CellStyle::Plain,
+                or_dash(p.direct.as_ref().map(|d| format!("{}: {}", d.level, d.why))),
+            ),
             (covered(p), or_dash(p.cover.as_ref().map(cover::link))),
-            (hops(p), or_dash(p.hop.as_ref().map(hop))),
+            (shifts(p), or_dash(p.shift.as_ref().map(shift))),
         ]);
     }
     table.print()?;
@@ -238,88 +271,90 @@ fn print_peers(peers: &[Peer]) -> Result<()> {
     Ok(())
 }
 
-/// Whether both ends of a link meet at addresses that follow from the time.
-fn meets(peer: &Peer) -> bool {
-    peer.hop.as_ref().is_some_and(|hop| hop.rendezvous)
+/// True if both ends of a link meet at addresses that follow from the time.
+fn meets(peer: &NeighbourStatus) -> bool {
+    peer.shift.as_ref().is_some_and(|shift| shift.rendezvous)
 }
 
-/// Whether a link's addresses hop, and how the last hop ended; never which they are.
-fn hop(hop: &HopPeer) -> String {
-    let every = span_s(hop.interval_s);
-    let last = match (hop.last.as_str(), hop.last_s) {
+/// State of a link's shifts, and the end of the last one; never the addresses.
+fn shift(shift: &LinkShiftStatus) -> String {
+    let every = span_s(shift.interval_s);
+    let last = match (shift.last.as_str(), shift.last_s) {
         (how, Some(s)) => format!(", last {how} {} ago", span_s(s)),
         (_, None) => String::new(),
     };
-    let failed = if hop.failed > 0 { format!(", {} failed", hop.failed) } else { String::new() };
-    match hop.state.as_str() {
-        "unknown" if hop.rendezvous && hop.made == 0 => "none yet: both ends have not met".into(),
-        "unknown" => "none: there is no session with it".into(),
-        "alone" => "the neighbour's addresses don't hop".into(),
+    let failed =
+        if shift.failed > 0 { format!(", {} failed", shift.failed) } else { String::new() };
+    match shift.state.as_str() {
+        "unknown" if shift.rendezvous && shift.made == 0 => "no session: no meeting yet".into(),
+        "unknown" => "no session".into(),
+        "alone" => "the neighbour's addresses don't shift".into(),
         "fixed" => format!("fixed for now (every {every} wanted{failed}{last})"),
         _ => format!("every {every}{failed}{last}"),
     }
 }
 
-/// How to show hops: those that are wanted and not made protect nobody.
-fn hops(peer: &Peer) -> Paint {
-    match peer.hop.as_ref().map(|hop| hop.state.as_str()) {
-        Some("alone" | "fixed") => Paint::Bad,
-        _ => Paint::Plain,
+/// Colour of a link's shifts: shifts that are wanted but not made protect nobody.
+fn shifts(peer: &NeighbourStatus) -> CellStyle {
+    match peer.shift.as_ref().map(|shift| shift.state.as_str()) {
+        Some("alone" | "fixed") => CellStyle::Bad,
+        _ => CellStyle::Plain,
     }
 }
 
-/// How to show a link's schedule: one that ends, or has ended, protects nobody.
-fn covered(peer: &Peer) -> Paint {
+/// Colour of a link's schedule: one that ends, or has ended, protects nobody.
+fn covered(peer: &NeighbourStatus) -> CellStyle {
     match peer.cover.as_ref().map(|cover| cover.state.as_str()) {
-        Some("ending" | "off") => Paint::Bad,
-        _ => Paint::Plain,
+        Some("ending" | "off") => CellStyle::Bad,
+        _ => CellStyle::Plain,
     }
 }
 
-/// What to check when a neighbour doesn't answer: nodes don't answer callers they don't know.
+/// Checks for a neighbour that doesn't answer: nodes don't answer unknown callers.
 const CONNECTING: &str = "\
-connecting: no answer. Does that node run, and does no firewall there or on the way keep UDP from
-the port beside its name? Has it a [[link]] with this node and the same network secret, and has each
-end the other's public key? A member that was away while the network's secret changed gets the new
-one by `shoal network fetch`.";
-/// The same where both ends meet at addresses that follow from the time.
+connecting: no answer. Check that the neighbour runs, and that no firewall there or on the path
+blocks UDP to the port beside its name. Check that it has a [[link]] with this node and the same
+network secret, and that each end has the other's public key. A member that was away while the
+network's secret changed gets the new one by `shoal network fetch`. A removed machine is told so
+once an hour, if it has the network's secret.";
+/// Checks for ends that meet at addresses that follow from the time.
 const MEETING: &str = "\
-connecting: no answer where both ends are to meet. Those addresses follow from the time of day: are
-the clocks of both nodes right to within ten minutes? Does that node run, has it a [[link]] with
-this one's [hop] prefix and port as its `rendezvous`, and do routers bring both prefixes there?";
+connecting: no answer at the addresses where both ends meet, which follow from the time of day.
+Check that the clocks of both nodes are right to within ten minutes, and that the neighbour runs.
+Check that its [[link]] has this node's [shift] prefix and port as `rendezvous`, and that routers
+route both prefixes to their nodes.";
 const WAITING: &str = "\
-waiting: has no endpoint here, so that node must call this one. Does it run, with a [[link]] that
-has this node's endpoint?";
+waiting: this node knows no endpoint of the neighbour, so the neighbour must call. Check that it
+runs, with a [[link]] that has this node's endpoint.";
 
-/// `shoal routes`.
-pub fn routes(common: &Common) -> Result<()> {
+pub fn routes(common: &CommonOptions) -> Result<()> {
     match ask(common, Command::Routes)? {
-        Reply::Routes(routes) if common.json => Ok(output::json("routes", &routes)?),
-        Reply::Routes(routes) if routes.is_empty() => no_routes(common),
-        Reply::Routes(routes) => print_routes(&routes),
+        ControlReply::Routes(routes) if common.json => Ok(output::json("routes", &routes)?),
+        ControlReply::Routes(routes) if routes.is_empty() => no_routes(common),
+        ControlReply::Routes(routes) => print_routes(&routes),
         other => Err(unexpected(&other)),
     }
 }
 
 /// Explains an empty table: hosts have no routes of their own.
-fn no_routes(common: &Common) -> Result<()> {
+fn no_routes(common: &CommonOptions) -> Result<()> {
     let text = match ask(common, Command::Status)? {
-        Reply::Status(status) if status.role == "host" => {
+        ControlReply::Status(status) if status.role == "host" => {
             let up = if status.links_up == 0 { "no link to it is up" } else { "the link is up" };
-            format!("this is a host: all it sends goes through its router, which has routes; {up}")
+            format!("this is a host: its router has the routes, and forwards all its traffic; {up}")
         }
         _ => "no routes: no other router is known".into(),
     };
     Ok(output::line(&text)?)
 }
 
-fn print_routes(routes: &[Route]) -> Result<()> {
+fn print_routes(routes: &[RouteStatus]) -> Result<()> {
     let mut table =
-        Table::new(&[">router", "name", "next hop", ">cost", ">stands for", "alternatives"]);
+        TextTable::new(&[">router", "name", "next hop", ">cost", ">age", "alternatives"]);
     for r in routes {
         let hop = match &r.next_hop {
-            Some(hop) => (Paint::Plain, hop.clone()),
-            None => (Paint::Bad, "unreachable".into()),
+            Some(hop) => (CellStyle::Plain, hop.clone()),
+            None => (CellStyle::Bad, "unreachable".into()),
         };
         let mut row = plain([r.router.to_string(), r.name.clone().unwrap_or_else(|| "-".into())]);
         row.push(hop);
@@ -331,14 +366,13 @@ fn print_routes(routes: &[Route]) -> Result<()> {
     Ok(table.print()?)
 }
 
-/// `shoal hosts`.
-pub fn hosts(common: &Common) -> Result<()> {
+pub fn hosts(common: &CommonOptions) -> Result<()> {
     let mut connection = connect(common)?;
-    let mut hosts: Vec<Host> = Vec::new();
+    let mut hosts: Vec<MemberStatus> = Vec::new();
     loop {
         let skip = hosts.len() as u32;
         let reply = connection.call(Command::Hosts { skip }, &[]).map_err(failure::call)?;
-        let Reply::Hosts(part) = reply else { return Err(unexpected(&reply)) };
+        let ControlReply::Hosts(part) = reply else { return Err(unexpected(&reply)) };
         let last = part.hosts.is_empty();
         hosts.extend(part.hosts);
         if last || hosts.len() >= part.total as usize {
@@ -348,20 +382,20 @@ pub fn hosts(common: &Common) -> Result<()> {
     if common.json { Ok(output::json("hosts", &hosts)?) } else { print_hosts(&hosts) }
 }
 
-fn print_hosts(hosts: &[Host]) -> Result<()> {
+fn print_hosts(hosts: &[MemberStatus]) -> Result<()> {
     let now = shoal_daemon::worker::clock::unix_ms() / 1_000;
     let memberships: Vec<String> = hosts.iter().map(|host| membership(host, now)).collect();
     let mut heads = vec!["name", "address", "online", ">heard", "interface"];
-    // Where registrars make no members, and nothing ends soon, there is nothing to say.
+    // Without registrars' members and without near ends the column would be empty.
     let says = memberships.iter().any(|text| !text.is_empty());
     heads.extend(says.then_some("member"));
     heads.push("path");
-    let mut table = Table::new(&heads);
+    let mut table = TextTable::new(&heads);
     for (host, membership) in hosts.iter().zip(memberships) {
         let online = match host.online {
-            Some(true) => (Paint::Good, "yes".into()),
-            Some(false) => (Paint::Bad, "no".into()),
-            None => (Paint::Dim, "?".into()),
+            Some(true) => (CellStyle::Good, "yes".into()),
+            Some(false) => (CellStyle::Bad, "no".into()),
+            None => (CellStyle::Dim, "?".into()),
         };
         let heard = match host.last_heard_ms {
             _ if host.this_node => "this node".into(),
@@ -370,10 +404,10 @@ fn print_hosts(hosts: &[Host]) -> Result<()> {
         };
         let at = [&host.interface[..], &host.prefixes].concat();
         let at = if at.is_empty() { "-".into() } else { at.join(", ") };
-        let mut row = vec![(Paint::Bold, host.name.clone())];
+        let mut row = vec![(CellStyle::Bold, host.name.clone())];
         row.extend(plain([host.address.clone()]));
         row.push(online);
-        // What is away travels on no path.
+        // A host that is away has no path.
         let path = host.path.as_ref().filter(|_| host.online != Some(false));
         let path = match (path, &host.why) {
             (None, _) => "-".into(),
@@ -381,38 +415,36 @@ fn print_hosts(hosts: &[Host]) -> Result<()> {
             (Some(path), Some(why)) => format!("{path} ({why})"),
         };
         row.extend(plain([heard, at]));
-        row.extend(says.then_some((Paint::Plain, membership)));
+        row.extend(says.then_some((CellStyle::Plain, membership)));
         row.extend(plain([path]));
         table.row(row);
     }
     Ok(table.print()?)
 }
 
-/// By whose word a host is a member, if not by the authority's, and when that ends, if soon.
-fn membership(host: &Host, now: u64) -> String {
+/// Mandate by which a host is a member, if any, and the end of the membership, if it is near.
+fn membership(host: &MemberStatus, now: u64) -> String {
     let by = host.mandate.as_ref().map(|mandate| format!("by {mandate}"));
     let ends = host.expires_unix_s.filter(|ends| expiry::is_near(*ends, now));
     let ends = ends.map(|ends| format!("ends in {}", span_s(ends.saturating_sub(now) as f64)));
     by.into_iter().chain(ends).collect::<Vec<_>>().join(", ")
 }
 
-/// `shoal metrics`.
-pub fn metrics(common: &Common) -> Result<()> {
+pub fn metrics(common: &CommonOptions) -> Result<()> {
     match ask(common, Command::Metrics)? {
-        Reply::Metrics(text) if common.json => Ok(output::json("metrics", &text)?),
-        Reply::Metrics(text) => Ok(output::line(text.trim_end())?),
+        ControlReply::Metrics(text) if common.json => Ok(output::json("metrics", &text)?),
+        ControlReply::Metrics(text) => Ok(output::line(text.trim_end())?),
         other => Err(unexpected(&other)),
     }
 }
 
-/// `shoal reload`.
-pub fn reload(common: &Common) -> Result<()> {
+pub fn reload(common: &CommonOptions) -> Result<()> {
     match ask(common, Command::Reload)? {
-        Reply::Reloaded { applied, needs_restart } if common.json => {
+        ControlReply::Reloaded { applied, needs_restart } if common.json => {
             let lists = serde_json::json!({ "applied": applied, "needs_restart": needs_restart });
             Ok(output::json("reload", &lists)?)
         }
-        Reply::Reloaded { applied, needs_restart } => {
+        ControlReply::Reloaded { applied, needs_restart } => {
             let list = |keys: &[String]| {
                 if keys.is_empty() { "nothing".into() } else { keys.join(", ") }
             };
@@ -431,17 +463,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hops_of_a_link_without_a_session_blame_no_neighbour() {
+    fn shifts_of_a_link_without_a_session_blame_no_neighbour() {
         let says = |state: &str, rendezvous: bool| {
             let interval_s = 1.0;
-            hop(&HopPeer { state: state.into(), rendezvous, interval_s, ..HopPeer::default() })
+            shift(&LinkShiftStatus {
+                state: state.into(),
+                rendezvous,
+                interval_s,
+                ..LinkShiftStatus::default()
+            })
         };
-        assert_eq!(says("unknown", false), "none: there is no session with it");
-        assert_eq!(says("unknown", true), "none yet: both ends have not met");
+        assert_eq!(says("unknown", false), "no session");
+        assert_eq!(says("unknown", true), "no session: no meeting yet");
         for rendezvous in [false, true] {
-            assert_eq!(says("alone", rendezvous), "the neighbour's addresses don't hop");
+            assert_eq!(says("alone", rendezvous), "the neighbour's addresses don't shift");
         }
         assert!(says("fixed", false).starts_with("fixed for now (every 1 s wanted"));
+    }
+
+    #[test]
+    fn a_removal_names_its_day_and_whose_word_it_is() {
+        let said = |on: Option<&str>, said_by: Option<&str>| {
+            gone(&RemovedStatus {
+                by: "registrar".into(),
+                on: on.map(String::from),
+                said_by: said_by.map(String::from),
+            })
+        };
+        let on = Some("2026-11-28");
+        assert_eq!(said(on, Some("r1")), "on 2026-11-28, by the registrar, as r1 says");
+        assert_eq!(said(on, None), "on 2026-11-28, signed by the registrar");
+        assert_eq!(said(None, None), "signed by the registrar");
     }
 
     #[test]

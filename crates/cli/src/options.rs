@@ -1,23 +1,23 @@
-//! Options that several commands share; each command has those that it uses.
+//! Options that several commands share; each command has only those that it uses.
 //!
-//! They may stand before the command's name as well; there they are those of the default command.
+//! An option may also come before the command's name, as an option of the default command.
 
 use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
-use crate::failure::{self, Failure};
+use crate::failure::{self, ExitError};
 use crate::output::Colour;
 
-/// The shared options, wherever on the command line they stand.
+/// The shared options, from any place on the command line.
 #[derive(Clone, Debug, Default)]
-pub struct Common {
+pub struct CommonOptions {
     /// Configuration of the node.
     pub config: Option<PathBuf>,
     /// Control socket of the node.
     pub socket: Option<PathBuf>,
-    /// Whether to print JSON.
+    /// True to print JSON.
     pub json: bool,
 }
 
@@ -26,7 +26,7 @@ const SOCKET: &str = "socket";
 const JSON: &str = "json";
 const COLOUR: &str = "color";
 
-/// The options of commands that ask a running node.
+/// Options of commands that query a running node.
 pub fn all() -> [Arg; 3] {
     [config(), socket(), json()]
 }
@@ -51,7 +51,7 @@ pub fn registrar() -> Arg {
     config().help(text)
 }
 
-/// The options of commands that ask a running registrar.
+/// Options of commands that query a running registrar.
 pub fn of_registrar() -> [Arg; 3] {
     let text = "Control socket of the registrar. The default is that of its configuration, else \
                 /run/shoal-registrar/control.sock";
@@ -91,24 +91,25 @@ pub fn colour_given(matches: &ArgMatches) -> Colour {
     matches.get_one::<Colour>(COLOUR).copied().unwrap_or(Colour::Auto)
 }
 
-impl Common {
+impl CommonOptions {
     /// The shared options of a command line; later ones override earlier ones.
-    pub fn given(matches: &ArgMatches) -> Common {
+    pub fn given(matches: &ArgMatches) -> CommonOptions {
         let path = |id| matches.try_get_one::<PathBuf>(id).ok().flatten().cloned();
         let json = matches.try_get_one::<bool>(JSON).ok().flatten();
-        let later = matches.subcommand().map(|(_, later)| Common::given(later)).unwrap_or_default();
-        Common {
+        let later =
+            matches.subcommand().map(|(_, later)| CommonOptions::given(later)).unwrap_or_default();
+        CommonOptions {
             config: later.config.or(path(CONFIG)),
             socket: later.socket.or(path(SOCKET)),
             json: later.json || json.is_some_and(|json| *json),
         }
     }
 
-    /// Refuses an option before a command that doesn't use it. `command` is the definition by which
-    /// the command line was read.
+    /// Refuses an option before a command that doesn't use it. `command` is the definition of the
+    /// whole command line.
     ///
     /// # Errors
-    /// A [`Failure`] that names the option.
+    /// A [`ExitError`] that names the option.
     pub fn check(&self, mut command: &Command, mut matches: &ArgMatches) -> Result<()> {
         while let Some((name, later)) = matches.subcommand() {
             let Some(next) = command.find_subcommand(name) else { break };
@@ -124,7 +125,7 @@ impl Common {
             None => Ok(()),
             Some((option, ..)) => {
                 let text = format!("{option} means nothing to this command");
-                Err(Failure::of(failure::USAGE, text))
+                Err(ExitError::of(failure::USAGE, text))
             }
         }
     }

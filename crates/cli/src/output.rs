@@ -6,15 +6,16 @@ use std::sync::OnceLock;
 use clap::ValueEnum;
 use serde::Serialize;
 use shoal_daemon::control::api::PROTOCOL;
+use unicode_width::UnicodeWidthStr;
 
-/// When to use colours.
+/// Use of colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Colour {
     /// On a terminal, unless NO_COLOR is set.
     Auto,
-    /// Into files and pipes too.
+    /// Also into files and pipes.
     Always,
-    /// Nowhere.
+    /// Without colours.
     Never,
 }
 
@@ -31,10 +32,10 @@ pub fn set_colour(choice: Colour) {
     });
 }
 
-/// How a cell is painted on a terminal that shows colours.
+/// Style of a cell on a terminal that shows colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Paint {
-    /// As all text.
+pub enum CellStyle {
+    /// Like other text.
     Plain,
     /// Emphasized.
     Bold,
@@ -46,62 +47,62 @@ pub enum Paint {
     Dim,
 }
 
-/// Whether colours are on.
+/// True if colours are on.
 pub fn coloured() -> bool {
     COLOUR.get().copied().unwrap_or(false)
 }
 
 /// `text` with the codes for `paint`, if colours are on.
-pub fn paint(paint: Paint, text: &str) -> String {
+pub fn paint(paint: CellStyle, text: &str) -> String {
     if !coloured() {
         return text.to_string();
     }
     let code = match paint {
-        Paint::Plain => return text.to_string(),
-        Paint::Bold => "1",
-        Paint::Good => "32",
-        Paint::Bad => "31",
-        Paint::Dim => "2",
+        CellStyle::Plain => return text.to_string(),
+        CellStyle::Bold => "1",
+        CellStyle::Good => "32",
+        CellStyle::Bad => "31",
+        CellStyle::Dim => "2",
     };
     format!("\x1b[{code}m{text}\x1b[0m")
 }
 
 /// Rows of text in columns, under a heading.
-pub struct Table {
+pub struct TextTable {
     heading: Vec<&'static str>,
-    rows: Vec<Vec<(Paint, String)>>,
+    rows: Vec<Vec<(CellStyle, String)>>,
 }
 
-impl Table {
+impl TextTable {
     /// A table with these column names; a name that begins with '>' aligns its column right.
-    pub fn new(heading: &[&'static str]) -> Table {
-        Table { heading: heading.to_vec(), rows: Vec::new() }
+    pub fn new(heading: &[&'static str]) -> TextTable {
+        TextTable { heading: heading.to_vec(), rows: Vec::new() }
     }
 
     /// Adds a row of as many cells as there are columns.
-    pub fn row(&mut self, cells: Vec<(Paint, String)>) {
+    pub fn row(&mut self, cells: Vec<(CellStyle, String)>) {
         debug_assert_eq!(cells.len(), self.heading.len());
         self.rows.push(cells);
     }
 
-    /// Writes it to standard output.
+    /// Writes the table to standard output.
     pub fn print(&self) -> io::Result<()> {
         io::stdout().lock().write_all(self.text().as_bytes())
     }
 
-    /// As [`Table::print`] writes it.
+    /// Text of the table, as [`TextTable::print`] writes it.
     pub fn text(&self) -> String {
         let width = |column: usize| {
-            let cells = self.rows.iter().map(|row| row[column].1.chars().count());
-            cells.chain([self.name(column).len()]).max().unwrap_or(0)
+            let cells = self.rows.iter().map(|row| row[column].1.width());
+            cells.chain([self.name(column).width()]).max().unwrap_or(0)
         };
         let widths: Vec<usize> = (0..self.heading.len()).map(width).collect();
-        let names = (0..widths.len()).map(|c| (Paint::Dim, self.name(c).to_string())).collect();
+        let names = (0..widths.len()).map(|c| (CellStyle::Dim, self.name(c).to_string())).collect();
         let mut text = String::new();
         for row in [&names].into_iter().chain(&self.rows) {
             let mut line = String::new();
             for (column, (how, cell)) in row.iter().enumerate() {
-                let pad = " ".repeat(widths[column] - cell.chars().count());
+                let pad = " ".repeat(widths[column] - cell.width());
                 let cell = paint(*how, cell);
                 let last = column + 1 == widths.len();
                 line += &match (self.heading[column].starts_with('>'), last) {
@@ -123,8 +124,8 @@ impl Table {
 }
 
 /// Cells without colours.
-pub fn plain(cells: impl IntoIterator<Item = String>) -> Vec<(Paint, String)> {
-    cells.into_iter().map(|cell| (Paint::Plain, cell)).collect()
+pub fn plain(cells: impl IntoIterator<Item = String>) -> Vec<(CellStyle, String)> {
+    cells.into_iter().map(|cell| (CellStyle::Plain, cell)).collect()
 }
 
 /// One line of JSON on standard output: `{"version":1,"<name>":<value>}`.
@@ -146,8 +147,8 @@ pub fn line(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Makes text from the network or the disk safe for a terminal: no character of it moves the
-/// cursor, is invisible, or imitates our own output.
+/// Makes text from the network or the disk safe for a terminal. No character moves the cursor, is
+/// invisible, or imitates this program's own output.
 pub fn shown(text: &str) -> String {
     crate::unseen::written_out(text)
 }
@@ -163,10 +164,19 @@ mod tests {
 
     #[test]
     fn columns_line_up() {
-        let mut table = Table::new(&["name", ">cost"]);
+        let mut table = TextTable::new(&["name", ">cost"]);
         table.row(plain(["r1".into(), "7".into()]));
         table.row(plain(["router-2".into(), "1200".into()]));
         assert_eq!(table.text(), "name      cost\nr1           7\nrouter-2  1200\n");
+    }
+
+    /// A Chinese character takes two columns of a terminal, and a combining accent none.
+    #[test]
+    fn columns_line_up_beside_wide_characters() {
+        let mut table = TextTable::new(&["name", ">cost"]);
+        table.row(plain(["王小明".into(), "7".into()]));
+        table.row(plain(["Zoe\u{301}".into(), "12".into()]));
+        assert_eq!(table.text(), "name    cost\n王小明     7\nZoe\u{301}       12\n");
     }
 
     #[test]

@@ -1,53 +1,54 @@
-//! How far transfers are: bars on a terminal, lines elsewhere, or JSON.
+//! Progress of transfers: bars on a terminal, lines elsewhere, or JSON.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
-use shoal_daemon::control::api::{Event, Progress, TransferId};
+use shoal_daemon::control::api::{ControlEvent, TransferId, TransferProgress};
 
 use crate::output;
-use crate::ration::Ration;
+use crate::ration::LineLimiter;
 use crate::units::{Bytes, counted, per_second, span_s};
 
-/// Hosts with a ration of their own for lines about failures; further hosts share one.
+/// Hosts with a ration of their own for lines about failures; all others share one.
 const RATIONS_MAX: usize = 256;
 
 /// Pause between two lines about one transfer.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// What a user sees of transfers while they go on.
+/// Output about transfers while they run.
 pub struct Display {
-    how: How,
+    how: DisplayMode,
     verbose: bool,
-    /// Lines about files that arrived, and about failures by the host at the other end.
-    ended: Ration,
-    failures: BTreeMap<String, Ration>,
-    shown: BTreeMap<TransferId, Shown>,
+    /// Ration of lines about arrived files.
+    ended: LineLimiter,
+    /// Rations of lines about failures, by host.
+    failures: BTreeMap<String, LineLimiter>,
+    shown: BTreeMap<TransferId, DisplayedTransfer>,
 }
 
-enum How {
+enum DisplayMode {
     Bars(MultiProgress),
     Lines,
     Json,
     Quiet,
 }
 
-struct Shown {
+struct DisplayedTransfer {
     name: String,
     bar: Option<ProgressBar>,
     last_line: Instant,
 }
 
 impl Display {
-    /// Bars if standard error is a terminal. `verbose` names every file that arrives.
+    /// Shows bars if standard error is a terminal. `verbose` names every file that arrives.
     pub fn new(json: bool, quiet: bool, verbose: bool) -> Display {
         let how = match (json, quiet) {
-            (true, _) => How::Json,
-            (_, true) => How::Quiet,
-            _ if std::io::stderr().is_terminal() => How::Bars(MultiProgress::new()),
-            _ => How::Lines,
+            (true, _) => DisplayMode::Json,
+            (_, true) => DisplayMode::Quiet,
+            _ if std::io::stderr().is_terminal() => DisplayMode::Bars(MultiProgress::new()),
+            _ => DisplayMode::Lines,
         };
         let (ended, failures, shown) = Default::default();
         Display { how, verbose, ended, failures, shown }
@@ -55,24 +56,24 @@ impl Display {
 
     /// True when every event is printed as JSON.
     pub fn is_json(&self) -> bool {
-        matches!(self.how, How::Json)
+        matches!(self.how, DisplayMode::Json)
     }
 
-    /// Prints an event as JSON, if that is asked for.
-    pub fn event(&self, event: &Event) -> std::io::Result<()> {
+    /// Prints an event as JSON, if JSON was requested.
+    pub fn event(&self, event: &ControlEvent) -> std::io::Result<()> {
         match self.how {
-            How::Json => output::json("event", event),
+            DisplayMode::Json => output::json("event", event),
             _ => Ok(()),
         }
     }
 
-    /// A transfer begins.
+    /// Shows a transfer that begins.
     pub fn begin(&mut self, transfer: TransferId, name: &str, size: u64) {
         let name = output::shown(name);
         let bar = match &self.how {
-            How::Bars(bars) => {
+            DisplayMode::Bars(bars) => {
                 let bar = bars.add(ProgressBar::new(size));
-                // The template is a constant of ours; if it were wrong, the plain bar is shown.
+                // The template is a constant. If it were wrong, the plain bar would be shown.
                 if let Ok(style) = ProgressStyle::with_template(
                     "{prefix:20!} {percent:>3}% {wide_bar} {decimal_bytes} of \
                      {decimal_total_bytes} {msg}",
@@ -84,11 +85,11 @@ impl Display {
             }
             _ => None,
         };
-        self.shown.insert(transfer, Shown { name, bar, last_line: Instant::now() });
+        self.shown.insert(transfer, DisplayedTransfer { name, bar, last_line: Instant::now() });
     }
 
-    /// It went on.
-    pub fn update(&mut self, progress: &Progress) -> std::io::Result<()> {
+    /// Shows the progress of a transfer.
+    pub fn update(&mut self, progress: &TransferProgress) -> std::io::Result<()> {
         let Some(shown) = self.shown.get_mut(&progress.transfer) else { return Ok(()) };
         let left = progress.bytes_total.saturating_sub(progress.bytes_done) as f64;
         // Below a byte per second no remaining time is shown.
@@ -100,7 +101,8 @@ impl Display {
         if let Some(bar) = &shown.bar {
             bar.set_position(progress.bytes_done);
             bar.set_message(format!("{} {left}", per_second(progress.rate)));
-        } else if matches!(self.how, How::Lines) && shown.last_line.elapsed() >= LINE_EVERY {
+        } else if matches!(self.how, DisplayMode::Lines) && shown.last_line.elapsed() >= LINE_EVERY
+        {
             shown.last_line = Instant::now();
             output::line(&format!(
                 "{}: {} of {}, {}, {left}",
@@ -113,7 +115,7 @@ impl Display {
         Ok(())
     }
 
-    /// The transfer succeeded.
+    /// Ends a transfer that succeeded, with a line about it.
     pub fn end(&mut self, transfer: TransferId, bytes: u64, line: &str) -> std::io::Result<()> {
         self.forget(transfer);
         if self.verbose || self.ended.take(Instant::now(), bytes) { self.say(line) } else { Ok(()) }
@@ -137,17 +139,17 @@ impl Display {
         Ok(())
     }
 
-    /// Prints a line in between.
+    /// Prints a line without disturbing the bars.
     pub fn say(&self, line: &str) -> std::io::Result<()> {
         match &self.how {
-            How::Bars(bars) => bars.suspend(|| output::line(line)),
-            How::Lines => output::line(line),
-            How::Json | How::Quiet => Ok(()),
+            DisplayMode::Bars(bars) => bars.suspend(|| output::line(line)),
+            DisplayMode::Lines => output::line(line),
+            DisplayMode::Json | DisplayMode::Quiet => Ok(()),
         }
     }
 
-    /// A transfer failed. Failures are printed in every mode, on standard error: the first ones
-    /// with each `host`, the others are counted.
+    /// Ends a transfer that failed. Failures are printed on standard error in every mode: the first
+    /// ones of each `host` by name, the others as a count.
     pub fn fail(&mut self, transfer: Option<TransferId>, host: &str, line: &str) {
         if let Some(transfer) = transfer {
             self.forget(transfer);
@@ -161,28 +163,28 @@ impl Display {
 
     /// Tells the user on standard error what the command waits for.
     pub fn note(&self, line: &str) {
-        if !matches!(self.how, How::Quiet) {
+        if !matches!(self.how, DisplayMode::Quiet) {
             self.complain(line);
         }
     }
 
     fn complain(&self, line: &str) {
         match &self.how {
-            How::Bars(bars) => bars.suspend(|| eprintln!("shoal: {line}")),
+            DisplayMode::Bars(bars) => bars.suspend(|| eprintln!("shoal: {line}")),
             _ => eprintln!("shoal: {line}"),
         }
     }
 
     /// Removes a transfer that will begin again later.
     pub fn forget(&mut self, transfer: TransferId) {
-        if let Some(Shown { bar: Some(bar), .. }) = self.shown.remove(&transfer) {
+        if let Some(DisplayedTransfer { bar: Some(bar), .. }) = self.shown.remove(&transfer) {
             bar.finish_and_clear();
         }
     }
 }
 
-/// `1.2 GB in 10 s, 120.0 MB/s`, with the bytes resumed and the share lost.
-pub fn summary(stats: &Progress, took: Duration) -> String {
+/// `1.2 GB in 10 s, 120.0 MB/s`, with the bytes resumed and the bytes sent again.
+pub fn summary(stats: &TransferProgress, took: Duration) -> String {
     let travelled = stats.bytes_total.saturating_sub(stats.bytes_resumed);
     let mut text = rate(travelled, took);
     if stats.bytes_resumed > 0 {
@@ -208,10 +210,10 @@ mod tests {
 
     #[test]
     fn what_was_there_before_counts_for_no_rate() {
-        let stats = Progress { bytes_total: 100_000_000, ..Progress::default() };
+        let stats = TransferProgress { bytes_total: 100_000_000, ..TransferProgress::default() };
         let took = Duration::from_secs(2);
         assert_eq!(summary(&stats, took), "100.0 MB in 2.00 s, 50.0 MB/s");
-        let stats = Progress { bytes_resumed: 90_000_000, ..stats };
+        let stats = TransferProgress { bytes_resumed: 90_000_000, ..stats };
         let said = "10.0 MB in 2.00 s, 5.0 MB/s, 90.0 MB of 100.0 MB were there";
         assert_eq!(summary(&stats, took), said);
     }

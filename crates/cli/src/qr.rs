@@ -1,4 +1,4 @@
-//! A QR code in a terminal: half a character per module, light on dark and dark on light alike.
+//! A QR code in a terminal, with half a character per module.
 //!
 //! ```text
 //! two rows of modules = one line: ' ' none light, '▀' the upper, '▄' the lower, '█' both
@@ -7,19 +7,19 @@
 use anyhow::{Context, Result};
 use qrcode::{Color, EcLevel, QrCode};
 
-/// Light modules around the code; the standard asks for four, and readers do with two.
+/// Light modules around the code: the standard asks for four, but readers accept two.
 const MARGIN: usize = 2;
-/// White on black, whatever the terminal's own colours are.
+/// White on black, independent of the terminal's own colours.
 const WHITE_ON_BLACK: &str = "\x1b[97;40m";
 const RESET: &str = "\x1b[0m";
 
-/// The code of `text`, in lines. Without `coloured` it counts on a dark terminal.
+/// Lines of the code of `text`. Without `coloured` the terminal must be dark.
 ///
 /// # Errors
 ///
 /// The text is too long for any code.
 pub fn lines(text: &str, coloured: bool) -> Result<Vec<String>> {
-    // What is on a screen is not scratched: the least redundancy makes the largest modules.
+    // A screen is not scratched, so the code has the least redundancy, and the largest modules.
     let code = QrCode::with_error_correction_level(text, EcLevel::L);
     let code = code.context("too long for a QR code")?;
     let (width, modules) = (code.width(), code.to_colors());
@@ -49,7 +49,7 @@ pub fn lines(text: &str, coloured: bool) -> Result<Vec<String>> {
 mod tests {
     use super::*;
 
-    /// What a camera sees of the lines.
+    /// Reads the lines as a camera would.
     fn read(lines: &[String]) -> String {
         let plain = |line: &String| line.replace(WHITE_ON_BLACK, "").replace(RESET, "");
         let cells: Vec<Vec<char>> =

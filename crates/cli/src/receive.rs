@@ -1,7 +1,6 @@
-//! `shoal receive`: files from hosts into a folder.
+//! `shoal receive`: receives files from hosts into a folder.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, IsTerminal, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -13,17 +12,19 @@ use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 use shoal_daemon::control::api::{
-    CancelReason, Command, Event, Progress, RefuseReason, Reply, SendFile, Senders, TransferId,
+    CancelReason, Command, ControlEvent, ControlReply, RefuseReason, SendFile, SenderFilter,
+    TransferId, TransferProgress,
 };
-use shoal_daemon::control::socket::{CallError, Connection};
+use shoal_daemon::control::socket::{CallError, ControlConnection};
 
-use crate::args::Receive;
+use crate::args::ReceiveArgs;
 use crate::chunks::Chunks;
+use crate::confirm::{can_ask, is_yes};
 use crate::credit::Credits;
-use crate::failure::{self, Failure};
-use crate::inbox::{Inbox, Prepared, Refusal, Taken};
+use crate::failure::{self, ExitError};
+use crate::inbox::{NameConflict, OfferPlan, OfferRefusal, ReceiveFolder};
 use crate::interrupt::Interrupt;
-use crate::options::Common;
+use crate::options::CommonOptions;
 use crate::output::shown;
 use crate::progress::{Display, summary};
 use crate::target;
@@ -33,47 +34,47 @@ mod active;
 mod again;
 mod places;
 
-use active::{Active, What};
-use places::{Held, MAX_ACTIVE, Pace, SHARE_MIN, gives_way, may_hold};
+use active::{ActiveReceive, ReceiveKind};
+use places::{MAX_ACTIVE, OccupiedPlace, RecentRate, SHARE_MIN, gives_way, may_hold};
 
-/// How often the loop checks for Ctrl-C.
+/// Interval between checks for Ctrl-C, in milliseconds.
 const TICK_MS: u16 = 250;
-/// How long to wait for a file that is being synced when the node is gone.
+/// Longest wait for a file that is being synced when the node is gone.
 const FINISH_WAIT: Duration = Duration::from_secs(10);
 
-/// One receive from the first offer to the last.
-struct Receiving<'a> {
-    node: &'a mut Connection,
-    inbox: Inbox,
+/// State of one `shoal receive`, from the first offer to the last.
+struct ReceiveSession<'a> {
+    node: &'a mut ControlConnection,
+    inbox: ReceiveFolder,
     display: Display,
     max_size: u64,
     /// Transfers that may still end before the command does.
     left: Option<u64>,
-    active: BTreeMap<TransferId, Active>,
-    /// How much each sender may make this host hash.
+    active: BTreeMap<TransferId, ActiveReceive>,
+    /// Limits of what each sender may make this host hash.
     credits: Credits,
-    finished: Receiver<Finished>,
-    /// Given to threads that sync and rename: a channel for results, a socket that wakes the loop.
-    finishing: (Sender<Finished>, Arc<UnixStream>),
+    finished: Receiver<FinishedFile>,
+    /// For threads that sync and rename: a channel for results, and a socket that wakes the loop.
+    finishing: (Sender<FinishedFile>, Arc<UnixStream>),
     wake: UnixStream,
-    /// Ctrl-C came: no more offers are accepted.
+    /// True after Ctrl-C: no more offers are accepted.
     stopping: bool,
-    result: Totals,
+    result: ReceiveTotals,
 }
 
 /// The result of syncing and renaming a whole file.
-struct Finished {
+struct FinishedFile {
     transfer: TransferId,
-    /// Its name beneath the folder, or what went wrong.
+    /// Name beneath the folder, or the error.
     name: Result<String, String>,
     hash: String,
-    stats: Progress,
+    stats: TransferProgress,
     took: Duration,
 }
 
 /// A file that has arrived, for `--json`.
 #[derive(Serialize)]
-struct Received<'a> {
+struct ReceivedFile<'a> {
     from: &'a str,
     name: &'a str,
     size: u64,
@@ -85,7 +86,7 @@ struct Received<'a> {
 
 /// Totals of the command.
 #[derive(Debug, Default, Serialize)]
-struct Totals {
+struct ReceiveTotals {
     files_received: u64,
     /// Files that existed already, with the same content.
     files_present: u64,
@@ -97,14 +98,15 @@ struct Totals {
 }
 
 /// Receives until the count is reached or Ctrl-C; fails if any file failed.
-pub fn run(common: &Common, args: &Receive) -> Result<()> {
+pub fn run(common: &CommonOptions, args: &ReceiveArgs) -> Result<()> {
     let taken = match (args.overwrite, args.rename) {
-        (true, _) => Taken::Overwrite,
-        (_, true) => Taken::Number,
-        _ => Taken::Refuse,
+        (true, _) => NameConflict::Overwrite,
+        (_, true) => NameConflict::Number,
+        _ => NameConflict::Refuse,
     };
     make_folder(args)?;
-    let inbox = Inbox::open(&args.dir, taken).map_err(|e| Failure::of(failure::FAILED, e))?;
+    let inbox =
+        ReceiveFolder::open(&args.dir, taken).map_err(|e| ExitError::of(failure::FAILED, e))?;
     let from = senders(&args.from)?;
     let display = Display::new(common.json, args.quiet, args.verbose);
     let interrupt = Interrupt::catch()?;
@@ -124,7 +126,7 @@ pub fn run(common: &Common, args: &Receive) -> Result<()> {
     let (sender, finished) = channel();
     let (wake, waker) = UnixStream::pair().context("can't make a socket pair")?;
     wake.set_nonblocking(true)?;
-    let mut receiving = Receiving {
+    let mut receiving = ReceiveSession {
         node: &mut node.connection,
         inbox,
         display,
@@ -136,7 +138,7 @@ pub fn run(common: &Common, args: &Receive) -> Result<()> {
         finishing: (sender, Arc::new(waker)),
         wake,
         stopping: false,
-        result: Totals::default(),
+        result: ReceiveTotals::default(),
     };
     let ended = loop {
         match (receiving.until_done(&interrupt), &again) {
@@ -157,42 +159,38 @@ pub fn run(common: &Common, args: &Receive) -> Result<()> {
     ended?;
     match receiving.result.files_failed {
         0 => Ok(()),
-        n => Err(Failure::said(failure::FAILED, format!("{n} files failed"))),
+        n => Err(ExitError::said(failure::FAILED, format!("{n} files failed"))),
     }
 }
 
-/// Makes the folder if it isn't there and the user wants it.
-fn make_folder(args: &Receive) -> Result<()> {
+/// Makes the folder if it is missing and the user wants it.
+fn make_folder(args: &ReceiveArgs) -> Result<()> {
     let missing = std::fs::symlink_metadata(&args.dir)
         .is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
-    let asks = || std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
-    if !missing || !(args.create || (asks() && wants_folder(&args.dir)?)) {
+    if !missing || !(args.create || (can_ask() && wants_folder(&args.dir)?)) {
         return Ok(());
     }
     std::fs::create_dir_all(&args.dir).map_err(|e| {
-        Failure::of(failure::FAILED, format!("{}: can't be made: {e}", args.dir.display()))
+        ExitError::of(failure::FAILED, format!("{}: can't be made: {e}", args.dir.display()))
     })
 }
 
 fn wants_folder(dir: &Path) -> Result<bool> {
-    eprint!("shoal: {} is not there. Make it? [y/N] ", shown(&dir.display().to_string()));
-    let mut answer = String::new();
-    std::io::stdin().lock().take(64).read_line(&mut answer).context("can't read the answer")?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    is_yes(&format!("{} is not there. Make it?", shown(&dir.display().to_string())))
 }
 
-fn senders(words: &[String]) -> Result<Senders> {
+fn senders(words: &[String]) -> Result<SenderFilter> {
     match words {
-        [any] if any == "any" => Ok(Senders::Any),
+        [any] if any == "any" => Ok(SenderFilter::Any),
         words if words.iter().any(|w| w == "any") => {
-            let text = "--from any takes everybody: name no host beside it";
-            Err(Failure::of(failure::USAGE, text))
+            let text = "--from any accepts all hosts: name no other host";
+            Err(ExitError::of(failure::USAGE, text))
         }
-        words => Ok(Senders::Hosts(words.to_vec())),
+        words => Ok(SenderFilter::Hosts(words.to_vec())),
     }
 }
 
-impl Receiving<'_> {
+impl ReceiveSession<'_> {
     fn until_done(&mut self, interrupt: &Interrupt) -> Result<()> {
         while self.left != Some(0) {
             if interrupt.happened() {
@@ -221,7 +219,7 @@ impl Receiving<'_> {
             1 => "stopped with one file on its way; it resumes when sent again".to_string(),
             n => format!("stopped with {n} files on their way; they resume when sent again"),
         };
-        Err(Failure::of(failure::INTERRUPTED, text))
+        Err(ExitError::of(failure::INTERRUPTED, text))
     }
 
     fn finishing_any(&self) -> bool {
@@ -246,14 +244,16 @@ impl Receiving<'_> {
         Ok(())
     }
 
-    fn handle(&mut self, event: Event) -> Result<()> {
+    fn handle(&mut self, event: ControlEvent) -> Result<()> {
         match event {
-            Event::Offered { transfer, from, file, chunk } => {
+            ControlEvent::Offered { transfer, from, file, chunk } => {
                 self.offered(transfer, from, file, chunk)
             }
-            Event::Progress(progress) => self.progress(&progress),
-            Event::Complete { transfer, hash, stats } => self.complete(transfer, hash, stats),
-            Event::Failed { transfer, reason, detail } => {
+            ControlEvent::Progress(progress) => self.progress(&progress),
+            ControlEvent::Complete { transfer, hash, stats } => {
+                self.complete(transfer, hash, stats)
+            }
+            ControlEvent::Failed { transfer, reason, detail } => {
                 self.failed(transfer, reason, detail);
                 Ok(())
             }
@@ -275,8 +275,8 @@ impl Receiving<'_> {
                 }
                 (prepared, hashes)
             }
-            Err(Refusal { reason, detail }) => {
-                // A sender that is told `busy` offers the file again.
+            Err(OfferRefusal { reason, detail }) => {
+                // The sender offers the file again after `busy`.
                 let busy = reason == RefuseReason::Busy;
                 self.result.files_refused += u64::from(!busy);
                 self.result.files_put_off += u64::from(busy);
@@ -287,21 +287,21 @@ impl Receiving<'_> {
             }
         };
         let (what, chunks, answer) = match prepared {
-            Prepared::New(incoming, chunks) => {
+            OfferPlan::New(incoming, chunks) => {
                 let command = Command::Accept { transfer, have: chunks.ranges().to_vec() };
                 let answer = self.node.call(command, &[incoming.file().as_fd()]);
-                (What::New(incoming), chunks, answer)
+                (ReceiveKind::New(incoming), chunks, answer)
             }
-            Prepared::There(there) => {
+            OfferPlan::There(there) => {
                 let command = Command::Compare { transfer };
                 let answer = self.node.call(command, &[there.file.as_fd()]);
-                (What::There(there), Chunks::default(), answer)
+                (ReceiveKind::There(there), Chunks::default(), answer)
             }
         };
         match answer {
-            Ok(Reply::Ok) => {}
+            Ok(ControlReply::Ok) => {}
             Ok(other) => return Err(target::unexpected(&other)),
-            // The sender is gone; the command goes on with the next offer.
+            // The sender is gone; the command continues with the next offer.
             Err(CallError::Node(e)) => {
                 self.credits.give(Instant::now(), &from, hashes);
                 let text = format!("{} from {from}: {}", shown(&file.name), e.message);
@@ -312,14 +312,14 @@ impl Receiving<'_> {
         }
         self.display.begin(transfer, &format!("{from}: {}", file.name), file.size);
         let now = Instant::now();
-        let active = Active {
+        let active = ActiveReceive {
             from,
             file,
             what,
             chunks,
             hashes,
             moved: false,
-            pace: Pace::new(now),
+            pace: RecentRate::new(now),
             began: now,
             recorded: now,
             recording: Arc::default(),
@@ -329,15 +329,15 @@ impl Receiving<'_> {
         Ok(())
     }
 
-    /// Whether and how an offer is taken, how many bytes of existing files must be hashed for it,
-    /// and which transfer gives way to it.
+    /// Decides on an offer. Returns the way of receiving the file, the bytes of existing files to
+    /// hash for it, and a transfer to put off.
     fn prepare(
         &mut self,
         from: &str,
         file: &SendFile,
         chunk: u64,
-    ) -> Result<(Prepared, u64, Option<TransferId>), Refusal> {
-        let no = |reason, detail: String| Err(Refusal { reason, detail });
+    ) -> Result<(OfferPlan, u64, Option<TransferId>), OfferRefusal> {
+        let no = |reason, detail: String| Err(OfferRefusal { reason, detail });
         if self.stopping {
             return no(RefuseReason::NoReceiver, "stopped".into());
         }
@@ -349,24 +349,26 @@ impl Receiving<'_> {
             return no(RefuseReason::Busy, "enough files are on their way".into());
         };
         let of_sender = || self.active.values().filter(|active| active.from == from);
-        let bytes_missing = of_sender().map(Active::bytes_missing).sum();
+        let bytes_missing = of_sender().map(ActiveReceive::bytes_missing).sum();
         let prepared = self.inbox.prepare(from, file, chunk, bytes_missing)?;
         // An offer costs its sender nothing, but makes this host hash an existing file.
-        let compared = of_sender().filter(|active| matches!(active.what, What::There(_))).count();
-        if matches!(prepared, Prepared::There(_)) && compared >= SHARE_MIN {
+        let compared =
+            of_sender().filter(|active| matches!(active.what, ReceiveKind::There(_))).count();
+        if matches!(prepared, OfferPlan::There(_)) && compared >= SHARE_MIN {
             return no(RefuseReason::Busy, "enough files are being compared".into());
         }
         let hashes = prepared.hashes(file.size);
         if hashes > 0
             && let Err(wait) = self.credits.take(Instant::now(), from, hashes)
         {
-            let text = format!("enough was compared for it in vain; again in {}", span(wait));
+            let text =
+                format!("too many comparisons for the sender failed; again in {}", span(wait));
             return no(RefuseReason::Busy, text);
         }
         Ok((prepared, hashes, put_off))
     }
 
-    /// Whether there is a place for one more file of a sender, and which transfer gives it up.
+    /// Finds a place for one more file of a sender, and the transfer that gives it up, if any.
     fn place(&self, from: &str) -> Option<Option<TransferId>> {
         let all = self.active.len();
         let own = self.active.values().filter(|active| active.from == from).count();
@@ -377,17 +379,17 @@ impl Receiving<'_> {
         if !taken && all < MAX_ACTIVE {
             return None;
         }
-        let held = self.active.iter().map(|(&transfer, active)| Held {
+        let held = self.active.iter().map(|(&transfer, active)| OccupiedPlace {
             transfer,
             from: &active.from,
             pace: active.pace,
             finishing: active.finishing,
         });
-        let held: Vec<Held> = held.collect();
+        let held: Vec<OccupiedPlace> = held.collect();
         gives_way(&held, from, !taken, Instant::now()).map(Some)
     }
 
-    /// Ends a transfer in favour of another sender; what has arrived is kept.
+    /// Ends a transfer in favour of another sender; its data is kept.
     fn put_off(&mut self, transfer: TransferId) -> Result<()> {
         self.tell(Command::Cancel { transfer, reason: CancelReason::PutOff })?;
         let Some(active) = self.active.remove(&transfer) else { return Ok(()) };
@@ -399,7 +401,7 @@ impl Receiving<'_> {
         Ok(())
     }
 
-    fn progress(&mut self, progress: &Progress) -> Result<()> {
+    fn progress(&mut self, progress: &TransferProgress) -> Result<()> {
         if let Some(active) = self.active.get_mut(&progress.transfer) {
             let count = active.chunks.count(active.file.size);
             let came = progress.bytes_done.saturating_sub(progress.bytes_resumed);
@@ -414,15 +416,20 @@ impl Receiving<'_> {
     }
 
     /// Starts a thread that syncs and renames a whole file, since syncing may take long.
-    fn complete(&mut self, transfer: TransferId, hash: String, stats: Progress) -> Result<()> {
+    fn complete(
+        &mut self,
+        transfer: TransferId,
+        hash: String,
+        stats: TransferProgress,
+    ) -> Result<()> {
         let Some(active) = self.active.get_mut(&transfer) else { return Ok(()) };
-        // The sender's hash agrees: the bytes that it sent add to its credit.
+        // The sender's hash agrees, so the bytes that it sent add to its credit.
         let sent = active.file.size.saturating_sub(stats.bytes_resumed);
         let hashed = std::mem::take(&mut active.hashes);
         self.credits.give(Instant::now(), &active.from, hashed.saturating_add(sent));
         let incoming = match &active.what {
-            What::New(incoming) => incoming.clone(),
-            What::There(there) => {
+            ReceiveKind::New(incoming) => incoming.clone(),
+            ReceiveKind::There(there) => {
                 there.settle();
                 return self.present(transfer);
             }
@@ -434,13 +441,13 @@ impl Receiving<'_> {
             let began = Instant::now();
             let name = incoming.finish(executable, modified_ns);
             let took = began.elapsed();
-            let _ = sender.send(Finished { transfer, name, hash, stats, took });
+            let _ = sender.send(FinishedFile { transfer, name, hash, stats, took });
             let _ = std::io::Write::write(&mut &*waker, &[1]);
         });
         Ok(())
     }
 
-    /// An offered file existed already, with the same content.
+    /// Ends a transfer whose file existed already, with the same content.
     fn present(&mut self, transfer: TransferId) -> Result<()> {
         let Some(active) = self.active.remove(&transfer) else { return Ok(()) };
         self.tell(Command::Confirm { transfer })?;
@@ -451,8 +458,8 @@ impl Receiving<'_> {
         Ok(self.display.end(transfer, active.file.size, &line)?)
     }
 
-    fn finish(&mut self, finished: Finished) -> Result<()> {
-        let Finished { transfer, name, hash, stats, took: sync } = finished;
+    fn finish(&mut self, finished: FinishedFile) -> Result<()> {
+        let FinishedFile { transfer, name, hash, stats, took: sync } = finished;
         let Some(active) = self.active.remove(&transfer) else { return Ok(()) };
         let name = match name {
             Ok(name) => name,
@@ -472,7 +479,7 @@ impl Receiving<'_> {
         self.result.bytes_received += active.file.size;
         self.end_one();
         if self.display.is_json() {
-            let received = Received {
+            let received = ReceivedFile {
                 from: &active.from,
                 name: &name,
                 size: active.file.size,
@@ -483,7 +490,7 @@ impl Receiving<'_> {
             };
             crate::output::json("received", &received)?;
         }
-        let stats = Progress { bytes_total: active.file.size, ..stats };
+        let stats = TransferProgress { bytes_total: active.file.size, ..stats };
         let path = self.inbox.shown(&name);
         let line = format!("{path} from {}: {}", active.from, summary(&stats, took));
         Ok(self.display.end(transfer, active.file.size, &line)?)
@@ -494,7 +501,7 @@ impl Receiving<'_> {
         let (now, took) = (Instant::now(), active.began.elapsed());
         self.credits.ended(now, &active.from, active.hashes, took);
         let kept = match (&active.what, reason) {
-            (What::There(_), CancelReason::Exists) => {
+            (ReceiveKind::There(_), CancelReason::Exists) => {
                 self.result.files_refused += 1;
                 let name = shown(&active.file.name);
                 let text = format!(
@@ -504,15 +511,18 @@ impl Receiving<'_> {
                 );
                 return self.display.fail(Some(transfer), &active.from, &text);
             }
-            // After a wrong hash nothing is kept for a resumed transfer.
-            (What::New(incoming), CancelReason::HashMismatch | CancelReason::SourceChanged) => {
+            // After a wrong hash no data is kept for a resumed transfer.
+            (
+                ReceiveKind::New(incoming),
+                CancelReason::HashMismatch | CancelReason::SourceChanged,
+            ) => {
                 incoming.discard();
                 String::new()
             }
             _ => active.put_away(),
         };
         self.result.files_failed += 1;
-        // An offer without data doesn't count for `--count`, or it would end the command early.
+        // A transfer without data doesn't count for `--count`, or it would end the command early.
         if active.moved || reason != CancelReason::TimedOut {
             self.end_one();
         }
@@ -539,7 +549,7 @@ impl Receiving<'_> {
     /// Prints the count of lines held back, and totals if there was more than one file.
     fn say_total(&mut self) -> Result<()> {
         self.display.tick(true)?;
-        let Totals { files_received, files_present, bytes_received, .. } = self.result;
+        let ReceiveTotals { files_received, files_present, bytes_received, .. } = self.result;
         if files_received + files_present > 1 {
             let files = counted(files_received as usize, "file");
             let mut text = format!("received {files}, {}", Bytes(bytes_received));
@@ -551,7 +561,7 @@ impl Receiving<'_> {
         Ok(())
     }
 
-    /// At the end: keeps incomplete files for a resumed transfer.
+    /// Keeps incomplete files for resumed transfers, at the end of the command.
     fn keep_what_arrived(&mut self) {
         // The node is gone, but a thread may still be renaming a file.
         let patience = Instant::now() + FINISH_WAIT;

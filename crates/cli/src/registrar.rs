@@ -1,4 +1,4 @@
-//! `shoal registrar`: the process that lets machines in, and what its owner asks of it.
+//! `shoal registrar`: runs the process that admits machines, and queries it.
 
 mod door;
 
@@ -7,19 +7,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use shoal_daemon::control::api::{Asked, Command, Given, RegistrarStatus, Reply};
-use shoal_daemon::control::socket::{ConnectError, Connection};
-use shoal_registrar::Config;
+use shoal_daemon::control::api::{
+    Command, ControlReply, RegistrarReply, RegistrarRequest, RegistrarStatus,
+};
+use shoal_daemon::control::socket::{ConnectError, ControlConnection};
+use shoal_registrar::RegistrarConfig;
 
-use crate::failure::{self, Failure};
-use crate::options::{self, Common};
-use crate::output::{self, Paint, Table, paint, plain};
+use crate::failure::{self, ExitError};
+use crate::options::{self, CommonOptions};
+use crate::output::{self, CellStyle, TextTable, paint, plain};
 use crate::target::unexpected;
 use crate::units::{counted, span_s, thousands, utc};
 
-/// Where a registrar's configuration is unless the command line says otherwise.
+/// Default path of a registrar's configuration.
 pub const CONFIG: &str = "/etc/shoal-registrar/registrar.toml";
-/// Where its control socket is then.
+/// Default path of a registrar's control socket.
 pub const SOCKET: &str = "/run/shoal-registrar/control.sock";
 
 const EXAMPLES: &str = "\
@@ -30,37 +32,36 @@ Examples:
   shoal registrar remove bob
   shoal registrar door --new       void all invites, when one is in wrong hands
 
-`shoal network create` writes its files; docs/joining.md says what is in them.";
+`shoal network create` writes the registrar's files; docs/guide/members.md explains them.";
 
-/// The arguments of `shoal registrar`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct RegistrarArgs {
     #[command(subcommand)]
-    verb: Verb,
+    verb: RegistrarCommand,
 }
 
 #[derive(Subcommand, Debug)]
-enum Verb {
-    /// Be the registrar, in the foreground, until SIGTERM or Ctrl-C.
+enum RegistrarCommand {
+    /// Run the registrar in the foreground until SIGTERM or Ctrl-C.
     #[command(arg = options::registrar())]
     Run,
-    /// The registrar in short: its mandate, members, what it counted.
+    /// Show the registrar in short: its mandate, members and counters.
     #[command(args = options::of_registrar())]
     Status,
-    /// Who became a member by its invites.
+    /// List the members that joined with its invites.
     #[command(args = options::of_registrar())]
     Members,
     /// End a membership for good: the key can't come back, the name and address can.
     #[command(args = options::of_registrar())]
-    Remove(Remove),
-    /// Make another secret for the door, which voids all invites given out before.
+    Remove(RemoveArgs),
+    /// Make another secret for the door, which voids all earlier invites.
     #[command(args = [options::registrar(), options::json()])]
-    Door(door::Door),
+    Door(door::DoorArgs),
 }
 
 #[derive(Args, Debug)]
-struct Remove {
+struct RemoveArgs {
     /// Name of the member.
     name: String,
     /// Also withdraw the invite by which the member joined, if it is still open.
@@ -68,42 +69,40 @@ struct Remove {
     withdraw: bool,
 }
 
-/// Runs a command of `shoal registrar`.
-pub fn run(common: &Common, args: &RegistrarArgs) -> Result<()> {
+pub fn run(common: &CommonOptions, args: &RegistrarArgs) -> Result<()> {
     match &args.verb {
-        Verb::Run => serve(common),
-        Verb::Status => status(common),
-        Verb::Members => members(common),
-        Verb::Remove(verb) => {
+        RegistrarCommand::Run => serve(common),
+        RegistrarCommand::Status => status(common),
+        RegistrarCommand::Members => members(common),
+        RegistrarCommand::Remove(verb) => {
             let (name, withdraw) = (verb.name.clone(), verb.withdraw);
-            let done = ask(common, Asked::Remove { name, withdraw })?;
+            let done = ask(common, RegistrarRequest::Remove { name, withdraw })?;
             print_done(common, &done)
         }
-        Verb::Door(verb) => door::door(common, verb),
+        RegistrarCommand::Door(verb) => door::door(common, verb),
     }
 }
 
-fn serve(common: &Common) -> Result<()> {
+fn serve(common: &CommonOptions) -> Result<()> {
     let file = common.config.clone().unwrap_or_else(|| PathBuf::from(CONFIG));
     let config = load(&file)?;
     let log = crate::run::log("info");
     crate::run::ended(&log, shoal_registrar::run(config, log.clone()))
 }
 
-/// Reads a registrar's configuration.
-pub fn load(file: &Path) -> Result<Config> {
-    Config::load(file).map_err(|e| Failure::of(failure::CONFIG, format!("{e:#}")))
+pub fn load(file: &Path) -> Result<RegistrarConfig> {
+    RegistrarConfig::load(file).map_err(|e| ExitError::of(failure::CONFIG, format!("{e:#}")))
 }
 
 /// The control socket that the command line names, directly or by a configuration.
-fn socket(common: &Common) -> Result<PathBuf> {
+fn socket(common: &CommonOptions) -> Result<PathBuf> {
     if let Some(socket) = &common.socket {
         return Ok(socket.clone());
     }
     let default = Path::new(CONFIG);
     match &common.config {
         Some(file) => load(file).map(|config| config.path(&config.control_socket)),
-        // Its owner's group need not read the files.
+        // Users who may use the socket need not be able to read the configuration.
         None if std::fs::File::open(default).is_ok() => {
             load(default).map(|config| config.path(&config.control_socket))
         }
@@ -113,7 +112,7 @@ fn socket(common: &Common) -> Result<PathBuf> {
 
 fn failed(error: ConnectError) -> anyhow::Error {
     match error {
-        ConnectError::NotRunning(path) => Failure::of(
+        ConnectError::NotRunning(path) => ExitError::of(
             failure::UNREACHABLE,
             format!(
                 "no registrar answers at {}; start one with `shoal registrar run`, or name its \
@@ -125,18 +124,22 @@ fn failed(error: ConnectError) -> anyhow::Error {
     }
 }
 
-/// Asks the registrar one thing.
-pub fn ask(common: &Common, ask: Asked) -> Result<Given> {
-    let mut connection = Connection::connect(&socket(common)?).map_err(failed)?;
+/// Sends one request to the registrar.
+pub fn ask(common: &CommonOptions, ask: RegistrarRequest) -> Result<RegistrarReply> {
+    let mut connection = ControlConnection::connect(&socket(common)?).map_err(failed)?;
     call(&mut connection, ask)
 }
 
-/// Asks the registrar at this socket, and waits so long for one that is just starting.
-pub fn ask_within(socket: &Path, question: Asked, wait: Duration) -> Result<Given> {
+/// Sends a request to the registrar at this socket; waits at most `wait` for one that is starting.
+pub fn ask_within(
+    socket: &Path,
+    question: RegistrarRequest,
+    wait: Duration,
+) -> Result<RegistrarReply> {
     const AGAIN: Duration = Duration::from_millis(20);
     let began = Instant::now();
     loop {
-        match Connection::connect(socket) {
+        match ControlConnection::connect(socket) {
             Err(ConnectError::NotRunning(_)) if began.elapsed() + AGAIN < wait => {
                 std::thread::sleep(AGAIN);
             }
@@ -145,40 +148,40 @@ pub fn ask_within(socket: &Path, question: Asked, wait: Duration) -> Result<Give
     }
 }
 
-fn call(connection: &mut Connection, ask: Asked) -> Result<Given> {
+fn call(connection: &mut ControlConnection, ask: RegistrarRequest) -> Result<RegistrarReply> {
     match connection.call(Command::Registrar { ask }, &[]).map_err(failure::call)? {
-        Reply::Registrar(given) => Ok(*given),
+        ControlReply::Registrar(given) => Ok(*given),
         other => Err(unexpected(&other)),
     }
 }
 
-/// Prints what was done.
-pub fn print_done(common: &Common, given: &Given) -> Result<()> {
+/// Prints the result of a command.
+pub fn print_done(common: &CommonOptions, given: &RegistrarReply) -> Result<()> {
     match given {
-        Given::Done { text } if common.json => {
+        RegistrarReply::Done { text } if common.json => {
             Ok(output::json("registrar", &serde_json::json!({ "done": text }))?)
         }
-        Given::Done { text } => Ok(output::line(text)?),
+        RegistrarReply::Done { text } => Ok(output::line(text)?),
         _ => Err(another()),
     }
 }
 
-/// Error: the registrar's answer doesn't fit the question.
+/// Error for an answer that doesn't fit the request.
 pub fn another() -> anyhow::Error {
-    Failure::of(failure::FAILED, "the registrar gave an unexpected answer")
+    ExitError::of(failure::FAILED, "the registrar gave an unexpected answer")
 }
 
-fn status(common: &Common) -> Result<()> {
-    match ask(common, Asked::Status)? {
-        Given::Status(status) if common.json => Ok(output::json("registrar", &status)?),
-        Given::Status(status) => print_status(&status),
+fn status(common: &CommonOptions) -> Result<()> {
+    match ask(common, RegistrarRequest::Status)? {
+        RegistrarReply::Status(status) if common.json => Ok(output::json("registrar", &status)?),
+        RegistrarReply::Status(status) => print_status(&status),
         _ => Err(another()),
     }
 }
 
 fn print_status(s: &RegistrarStatus) -> Result<()> {
     let line = |name: &str, text: String| {
-        output::line(&format!("  {} {text}", paint(Paint::Dim, &format!("{name:<11}"))))
+        output::line(&format!("  {} {text}", paint(CellStyle::Dim, &format!("{name:<11}"))))
     };
     output::line(&format!("registrar, process {}", s.pid))?;
     line("public key", s.public_key.clone())?;
@@ -200,15 +203,15 @@ fn print_status(s: &RegistrarStatus) -> Result<()> {
     let each = each.collect::<Vec<_>>().join(", ");
     let each = if each.is_empty() { each } else { format!(" ({each})") };
     line("dropped", format!("{}{each}", thousands(dropped)))?;
-    s.warnings.iter().try_for_each(|text| line("warning", paint(Paint::Bad, text)))?;
+    s.warnings.iter().try_for_each(|text| line("warning", paint(CellStyle::Bad, text)))?;
     Ok(())
 }
 
-fn members(common: &Common) -> Result<()> {
+fn members(common: &CommonOptions) -> Result<()> {
     let mut all = Vec::new();
     loop {
-        let Given::Members { members, all: count } =
-            ask(common, Asked::Members { skip: all.len() as u32 })?
+        let RegistrarReply::Members { members, all: count } =
+            ask(common, RegistrarRequest::Members { skip: all.len() as u32 })?
         else {
             return Err(another());
         };
@@ -221,7 +224,7 @@ fn members(common: &Common) -> Result<()> {
     if common.json {
         return Ok(output::json("members", &all)?);
     }
-    let mut table = Table::new(&["name", "address", "ipv4", "groups", "until"]);
+    let mut table = TextTable::new(&["name", "address", "ipv4", "groups", "until"]);
     for member in &all {
         let ipv4 = member.ipv4.clone().unwrap_or_else(|| "-".into());
         let (groups, until) = (member.groups.join(" "), utc(member.expires_unix_s));

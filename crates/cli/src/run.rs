@@ -1,19 +1,19 @@
-//! `shoal run`: be a node.
+//! `shoal run`: runs a node.
 
 use anyhow::Result;
 use shoal_daemon::config::Experiment;
-use shoal_daemon::control::log::{FLUSH_MAX, Log, LogQueue};
+use shoal_daemon::control::log::{FLUSH_MAX, LogQueue, NodeLog};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::{Layer, fmt, reload};
 
 use crate::check;
-use crate::failure::{self, Failure};
-use crate::options::Common;
+use crate::failure::{self, ExitError};
+use crate::options::CommonOptions;
 use crate::output;
 
 /// Runs until SIGTERM or Ctrl-C.
-pub fn run(common: &Common, experiment: Experiment) -> Result<()> {
+pub fn run(common: &CommonOptions, experiment: Experiment) -> Result<()> {
     let mut setup = check::load(&check::needed_config(common)?)?;
     if let Some(socket) = &common.socket {
         setup.config.node.control_socket = std::path::absolute(socket)?;
@@ -23,22 +23,22 @@ pub fn run(common: &Common, experiment: Experiment) -> Result<()> {
     ended(&log, shoal_daemon::run::run(setup, log.clone()))
 }
 
-/// Says by the log why a process ended, and waits a while until that is written: a process that
-/// nobody reads must end, too.
-pub fn ended(log: &Log, result: Result<()>) -> Result<()> {
+/// Logs why a process ended, and waits at most [`FLUSH_MAX`] until that is written: a process must
+/// end even if nobody reads its log.
+pub fn ended(log: &NodeLog, result: Result<()>) -> Result<()> {
     let result = result.map_err(|error| {
         let text = format!("{error:#}");
         log.queue.push(format!("shoal: {}\n", output::message(&text)).as_bytes());
-        Failure::said(failure::FAILED, text)
+        ExitError::said(failure::FAILED, text)
     });
     log.queue.flush(FLUSH_MAX);
     result
 }
 
-/// Prints what is logged from `level` on, for journald and terminals alike: lines on standard
-/// error; the journal has its own clock. Lines go through a queue, so that no thread that logs
-/// waits for whoever reads them; its thread is started by the node.
-pub fn log(level: &str) -> Log {
+/// Prints log lines from `level` on to standard error. Lines for the journal have no time, since it
+/// has its own clock. Lines go through a queue, so that no thread that logs waits for a reader. The
+/// node starts the queue's thread.
+pub fn log(level: &str) -> NodeLog {
     let queue = LogQueue::default();
     let (filter, handle) = reload::Layer::new(level_filter(level));
     let sinks = queue.clone();
@@ -51,13 +51,13 @@ pub fn log(level: &str) -> Log {
     };
     tracing_subscriber::registry().with(lines.with_filter(filter)).init();
     log_panics(&queue);
-    Log::new(queue, move |level: &str| {
+    NodeLog::new(queue, move |level: &str| {
         let _ = handle.modify(|filter| *filter = level_filter(level));
     })
 }
 
-/// Has a panic's words go through the queue: the thread that panics must end, so that others see
-/// that it did.
+/// Sends the message of a panic through the queue: the thread that panics must end, so that other
+/// threads notice it.
 fn log_panics(queue: &LogQueue) {
     let queue = queue.clone();
     std::panic::set_hook(Box::new(move |panic| {

@@ -1,4 +1,4 @@
-//! `shoal send`: files and folders to a host.
+//! `shoal send`: sends files and folders to a host.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;
@@ -7,67 +7,70 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde::Serialize;
 use shoal_daemon::control::api::{
-    CancelReason, Command, ErrorCode, Event, Progress, RefuseReason, Reply, TransferId,
+    CancelReason, Command, ControlEvent, ControlReply, ErrorCode, RefuseReason, TransferId,
+    TransferProgress,
 };
-use shoal_daemon::control::socket::{CallError, Connection};
+use shoal_daemon::control::socket::{CallError, ControlConnection};
 
-use crate::args::Send;
-use crate::failure::{self, Failure};
+use crate::args::SendArgs;
+use crate::failure::{self, ExitError};
 use crate::interrupt::Interrupt;
-use crate::options::Common;
+use crate::options::CommonOptions;
 use crate::progress::{Display, rate, summary};
-use crate::sources::{self, Opened, Source};
+use crate::sources::{self, FileSource, OpenedFile};
 use crate::target;
 use crate::units::counted;
 
-/// How often the loop checks for Ctrl-C and for files that wait for their receiver.
+/// Interval between checks for Ctrl-C and for files that wait for their receiver.
 const TICK: Duration = Duration::from_millis(200);
-/// Pause before a receiver that isn't there yet is asked again.
+/// Pause before a missing receiver is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Least time for which a file that was put off is offered again.
 const PUT_OFF_WAIT: Duration = Duration::from_secs(60);
-/// After this time without an answer the user is told what the command waits for.
+/// Time without an answer after which the user is told the reason.
 const QUIET_MAX: Duration = Duration::from_secs(2);
 
-/// One send from the first file to the last.
-struct Sending<'a> {
-    node: &'a mut Connection,
+/// State of one `shoal send`, from the first file to the last.
+struct SendSession<'a> {
+    node: &'a mut ControlConnection,
     host: String,
     parallel: usize,
     display: Display,
-    waiting: VecDeque<Source>,
-    active: BTreeMap<TransferId, Active>,
-    /// The receiver has answered, or the user was told that it hasn't.
+    waiting: VecDeque<FileSource>,
+    active: BTreeMap<TransferId, ActiveSend>,
+    /// True if the receiver has answered.
     answered: bool,
+    /// True if the user was told that the receiver hasn't answered.
     told: bool,
-    /// When to give up on a receiver that isn't there, and when to ask it next.
+    /// Time to give up on a missing receiver.
     patience: Instant,
     wait: Duration,
+    /// Time before which nothing is offered.
     not_before: Option<Instant>,
-    result: Totals,
+    result: SendTotals,
     /// Exit code of the worst failure.
     code: u8,
 }
 
-struct Active {
-    source: Source,
-    opened: Opened,
+struct ActiveSend {
+    source: FileSource,
+    opened: OpenedFile,
     began: Instant,
-    /// The receiver took it: it can be reached.
+    /// True if the receiver accepted the file, so it can be reached.
     accepted: bool,
-    /// The receiver had the whole file.
+    /// True if the receiver had the whole file.
     there: bool,
 }
 
 /// Totals of the command.
 #[derive(Debug, Default, Serialize)]
-struct Totals {
+struct SendTotals {
     host: String,
     files_sent: u64,
     /// Files that the receiver had already, with the same content.
     files_present: u64,
     files_failed: u64,
-    /// Without those that the receiver had.
+    /// Bytes sent, without files that the receiver had.
     bytes_sent: u64,
     retransmitted_bytes: u64,
     skipped: Vec<String>,
@@ -77,18 +80,18 @@ struct Totals {
 }
 
 /// Sends everything; fails if any file failed.
-pub fn run(common: &Common, args: &Send) -> Result<()> {
+pub fn run(common: &CommonOptions, args: &SendArgs) -> Result<()> {
     let host = args.host.clone();
     let found = sources::find(&args.files, args.name.as_deref())?;
     let display = Display::new(common.json, args.quiet, args.verbose);
     if let ([], [], [why]) = (&found.sources[..], &found.skipped[..], &found.unfit[..]) {
-        return Err(Failure::of(failure::FAILED, why));
+        return Err(ExitError::of(failure::FAILED, why));
     }
     for line in found.skipped.iter().chain(&found.unfit) {
         eprintln!("shoal: {line}");
     }
     if found.sources.is_empty() {
-        return Err(Failure::of(failure::FAILED, "there is no file to send"));
+        return Err(ExitError::of(failure::FAILED, "there is no file to send"));
     }
     let (count, bytes) = (found.sources.len(), found.sources.iter().map(|s| s.size).sum());
     if count > 1 {
@@ -97,7 +100,7 @@ pub fn run(common: &Common, args: &Send) -> Result<()> {
     let interrupt = Interrupt::catch()?;
     let mut node = target::connect_or_be(common)?;
     let (began, wait) = (Instant::now(), Duration::from_secs_f64(args.wait));
-    let mut sending = Sending {
+    let mut sending = SendSession {
         node: &mut node.connection,
         host: host.clone(),
         parallel: usize::from(args.parallel),
@@ -109,18 +112,18 @@ pub fn run(common: &Common, args: &Send) -> Result<()> {
         patience: began + wait,
         wait,
         not_before: None,
-        result: Totals {
+        result: SendTotals {
             host,
             files_failed: found.unfit.len() as u64,
             skipped: found.skipped,
             unfit: found.unfit,
-            ..Totals::default()
+            ..SendTotals::default()
         },
         code: failure::FAILED,
     };
     let ended = sending.until_done(&interrupt);
     sending.display.tick(true)?;
-    let Sending { mut result, display, code, active, waiting, .. } = sending;
+    let SendSession { mut result, display, code, active, waiting, .. } = sending;
     result.seconds = began.elapsed().as_secs_f64();
     if count > 1 {
         display.say(&total(&result, began.elapsed()))?;
@@ -132,22 +135,22 @@ pub fn run(common: &Common, args: &Send) -> Result<()> {
         let open = active.len() + waiting.len();
         let are = if open == 1 { "is" } else { "are" };
         let text = match open {
-            // Nothing was begun, and the reason says why.
+            // Nothing was begun, and the error says why.
             _ if open == count && active.is_empty() => format!("{error:#}"),
             n => format!("{error:#}; {} {are} not at {}", counted(n, "file"), result.host),
         };
-        let code = error.downcast_ref::<Failure>().map_or(code, |f| f.code);
-        return Err(Failure::of(code, text));
+        let code = error.downcast_ref::<ExitError>().map_or(code, |f| f.code);
+        return Err(ExitError::of(code, text));
     }
     match result.files_failed {
         0 => Ok(()),
-        1 => Err(Failure::said(code, "one file was not sent")),
-        n => Err(Failure::of(code, format!("{n} files were not sent"))),
+        1 => Err(ExitError::said(code, "one file was not sent")),
+        n => Err(ExitError::of(code, format!("{n} files were not sent"))),
     }
 }
 
 /// `sent 9,000 files to bob: 1.2 GB in 10.00 s, 120.0 MB/s; 3 already there; 2 not sent`.
-fn total(result: &Totals, took: Duration) -> String {
+fn total(result: &SendTotals, took: Duration) -> String {
     let files = counted(result.files_sent as usize, "file");
     let mut text = format!("sent {files} to {}: {}", result.host, rate(result.bytes_sent, took));
     if result.files_present > 0 {
@@ -159,7 +162,7 @@ fn total(result: &Totals, took: Duration) -> String {
     text
 }
 
-impl Sending<'_> {
+impl SendSession<'_> {
     fn until_done(&mut self, interrupt: &Interrupt) -> Result<()> {
         loop {
             self.begin_more()?;
@@ -168,7 +171,7 @@ impl Sending<'_> {
             }
             if interrupt.happened() {
                 let text = "stopped; sending the same files again resumes";
-                return Err(Failure::of(failure::INTERRUPTED, text));
+                return Err(ExitError::of(failure::INTERRUPTED, text));
             }
             self.display.tick(false)?;
             if let Some(event) = self.node.event(Some(TICK)).map_err(failure::call)? {
@@ -191,26 +194,26 @@ impl Sending<'_> {
         Ok(())
     }
 
-    /// Why the receiver may be silent, as far as this node can tell.
+    /// Reason why the receiver may be silent, as far as this node can tell.
     fn why_silent(&mut self) -> Result<String> {
-        if let Reply::Circuits(circuits) =
+        if let ControlReply::Circuits(circuits) =
             self.node.call(Command::Circuits, &[]).map_err(failure::call)?
             && let Some(why) = crate::circuits::missing(&circuits, &self.host)
         {
             return Ok(why);
         }
         Ok(match self.node.call(Command::Status, &[]).map_err(failure::call)? {
-            Reply::Status(status) if status.links_up == 0 => {
+            ControlReply::Status(status) if status.links_up == 0 => {
                 "no link of this node is up (see `shoal peers`)".into()
             }
             _ => {
                 let host = &self.host;
-                format!("its node doesn't run, or no route leads there (try `shoal ping {host}`)")
+                format!("the node doesn't run, or no route leads there (try `shoal ping {host}`)")
             }
         })
     }
 
-    /// Offers as many files as may be on their way.
+    /// Offers files until `parallel` of them are being sent.
     fn begin_more(&mut self) -> Result<()> {
         if self.not_before.is_some_and(|at| Instant::now() < at) {
             return Ok(());
@@ -222,7 +225,13 @@ impl Sending<'_> {
             match sources::open(&source) {
                 Ok(opened) => {
                     let (accepted, there) = (false, false);
-                    batch.push(Active { source, opened, began: Instant::now(), accepted, there })
+                    batch.push(ActiveSend {
+                        source,
+                        opened,
+                        began: Instant::now(),
+                        accepted,
+                        there,
+                    })
                 }
                 Err(e) => self.failed(None, failure::FAILED, &e.to_string()),
             }
@@ -234,7 +243,7 @@ impl Sending<'_> {
         let descriptors: Vec<_> = batch.iter().map(|a| a.opened.file.as_fd()).collect();
         let command = Command::Send { host: self.host.clone(), files };
         match self.node.call(command, &descriptors) {
-            Ok(Reply::Sending { transfers }) if transfers.len() == batch.len() => {
+            Ok(ControlReply::Sending { transfers }) if transfers.len() == batch.len() => {
                 for (transfer, active) in transfers.into_iter().zip(batch) {
                     let file = &active.opened.described;
                     self.display.begin(transfer, &file.name, file.size);
@@ -263,9 +272,9 @@ impl Sending<'_> {
         passing.contains(&code) && Instant::now() < self.patience
     }
 
-    fn handle(&mut self, event: Event) -> Result<()> {
+    fn handle(&mut self, event: ControlEvent) -> Result<()> {
         match event {
-            Event::Accepted { transfer, resumed_bytes, whole } => {
+            ControlEvent::Accepted { transfer, resumed_bytes, whole } => {
                 let Some(active) = self.active.get_mut(&transfer) else { return Ok(()) };
                 active.accepted = true;
                 active.there = whole;
@@ -278,10 +287,10 @@ impl Sending<'_> {
                     self.display.say(&text)?;
                 }
             }
-            Event::Progress(progress) => self.display.update(&progress)?,
-            Event::Done { transfer, stats, .. } => self.done(transfer, &stats)?,
-            Event::Refused { transfer, reason } => self.refused(transfer, reason),
-            Event::Failed { transfer, reason, detail } => {
+            ControlEvent::Progress(progress) => self.display.update(&progress)?,
+            ControlEvent::Done { transfer, stats, .. } => self.done(transfer, &stats)?,
+            ControlEvent::Refused { transfer, reason } => self.refused(transfer, reason),
+            ControlEvent::Failed { transfer, reason, detail } => {
                 let lost = matches!(reason, CancelReason::TimedOut | CancelReason::PeerLost);
                 if lost && self.active.get(&transfer).is_some_and(|active| !active.accepted) {
                     return self.unreachable(transfer);
@@ -301,7 +310,7 @@ impl Sending<'_> {
         Ok(())
     }
 
-    fn done(&mut self, transfer: TransferId, stats: &Progress) -> Result<()> {
+    fn done(&mut self, transfer: TransferId, stats: &TransferProgress) -> Result<()> {
         let Some(active) = self.active.get(&transfer) else { return Ok(()) };
         if let Some(how) = sources::changed(&active.opened) {
             let text = format!("the file changed while it was being sent: {how}; send it again");
@@ -350,7 +359,7 @@ impl Sending<'_> {
         }
     }
 
-    /// The receiver put a file off in favour of another sender: waits for a place again.
+    /// Offers a file again that the receiver put off in favour of another sender.
     fn put_off(&mut self, transfer: TransferId) -> Result<()> {
         let Some(active) = self.active.get(&transfer) else { return Ok(()) };
         let name = crate::output::shown(&active.source.name);
@@ -381,7 +390,7 @@ impl Sending<'_> {
         }
     }
 
-    /// Puts a file back to be offered again, as long as the user wants to wait.
+    /// Puts a file back to be offered again, if the user still wants to wait.
     fn later(&mut self, transfer: TransferId) -> bool {
         let patient = Instant::now() < self.patience;
         patient && self.put_back(transfer)

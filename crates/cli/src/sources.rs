@@ -1,4 +1,4 @@
-//! Which files a `shoal send` means, and how each is opened.
+//! Finds the files that a `shoal send` names, and opens them.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -9,53 +9,53 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use shoal_crypto::Hasher;
+use shoal_crypto::encoding::hex;
 use shoal_daemon::control::api::{MAX_FILE_NAME, SendFile};
 
-use crate::failure::{self, Failure};
+use crate::failure::{self, ExitError};
 
-/// Deepest folder that is followed.
+/// Greatest depth of folders.
 const MAX_DEPTH: usize = 32;
 
 /// A file to be sent.
 #[derive(Clone, Debug)]
-pub struct Source {
-    /// Where it is.
+pub struct FileSource {
     pub path: PathBuf,
-    /// Its name for the receiver.
+    /// Name for the receiver.
     pub name: String,
-    /// Bytes when it was found.
+    /// Bytes when the file was found.
     pub size: u64,
 }
 
-/// An opened file with what the node is told of it.
-pub struct Opened {
+/// An opened file, and its description for the node.
+pub struct OpenedFile {
     pub file: File,
     pub described: SendFile,
 }
 
-/// Files in the order of the command line, and sentences about what was left out.
+/// Files in the order of the command line, and sentences about files that are left out.
 #[derive(Debug, Default)]
-pub struct Found {
-    pub sources: Vec<Source>,
+pub struct SourceFiles {
+    pub sources: Vec<FileSource>,
     /// Left out on purpose: links, devices, empty folders.
     pub skipped: Vec<String>,
-    /// What can't be sent: names that no receiver takes, folders that can't be read.
+    /// Left out by necessity: names that no receiver accepts, folders that can't be read.
     pub unfit: Vec<String>,
-    /// Holds a copy of standard input open, which has no other name.
+    /// Copy of standard input in a nameless file, which exists only while it is open.
     _copy: Option<File>,
 }
 
-/// Finds every file that `words` name, folders included with all beneath them. `name` is that of
-/// the only file at the receiver.
+/// Finds every file that `words` name, including all files in folders. `name` is the name of a
+/// single file at the receiver.
 ///
 /// # Errors
-/// The words and the name contradict each other; standard input can't be read or copied.
-pub fn find(words: &[PathBuf], name: Option<&str>) -> Result<Found> {
+/// The words and the name contradict each other, or standard input can't be read or copied.
+pub fn find(words: &[PathBuf], name: Option<&str>) -> Result<SourceFiles> {
     if name.is_some() && (words.len() != 1 || words[0].is_dir()) {
         let text = "--name is for one file; a folder and several files keep their names";
-        return Err(Failure::of(failure::USAGE, text));
+        return Err(ExitError::of(failure::USAGE, text));
     }
-    let mut found = Found::default();
+    let mut found = SourceFiles::default();
     for word in words {
         let entered = match word.as_os_str() == "-" {
             true => Ok(enter_input(name, &mut found)?),
@@ -69,16 +69,16 @@ pub fn find(words: &[PathBuf], name: Option<&str>) -> Result<Found> {
     Ok(found)
 }
 
-/// Standard input: the file that it is, or a copy of what comes through a pipe.
-fn enter_input(name: Option<&str>, found: &mut Found) -> Result<()> {
+/// Adds standard input: itself if it is a regular file at its start, else a copy of its data.
+fn enter_input(name: Option<&str>, found: &mut SourceFiles) -> Result<()> {
     let Some(name) = name else {
         let text = "standard input has no name; fix: shoal send --name NAME - HOST";
-        return Err(Failure::of(failure::USAGE, text));
+        return Err(ExitError::of(failure::USAGE, text));
     };
     let mut input = std::io::stdin();
     if input.is_terminal() {
         let text = "standard input is a terminal; fix: PROGRAM | shoal send --name NAME - HOST";
-        return Err(Failure::of(failure::USAGE, text));
+        return Err(ExitError::of(failure::USAGE, text));
     }
     let failed = |e: std::io::Error| fail(Path::new("-"), &e.to_string());
     let there = nix::sys::stat::fstat(&input).map_err(|e| failed(e.into()))?;
@@ -96,14 +96,9 @@ fn enter_input(name: Option<&str>, found: &mut Found) -> Result<()> {
     Ok(())
 }
 
-/// A new file that loses its name at once, and ends with its descriptor.
+/// A new file without a name, which ends with its descriptor.
 fn nameless_file() -> std::io::Result<File> {
-    let tag: String = crate::keys::random()
-        .map_err(std::io::Error::other)?
-        .iter()
-        .take(8)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let tag = hex(&crate::keys::random().map_err(std::io::Error::other)?[..8]);
     let path = std::env::temp_dir().join(format!(".shoal-send-{tag}"));
     let file =
         OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
@@ -111,12 +106,12 @@ fn nameless_file() -> std::io::Result<File> {
     Ok(file)
 }
 
-impl Found {
-    /// Keeps the first file of each name. Another file of the name is unfit; one that is named
-    /// twice goes once.
+impl SourceFiles {
+    /// Keeps the first file of each name. A different file of that name is unfit; a file that is
+    /// named twice is sent once.
     fn keep_one_per_name(&mut self) {
         let mut kept: BTreeMap<String, PathBuf> = BTreeMap::new();
-        let Found { sources, skipped, unfit, .. } = self;
+        let SourceFiles { sources, skipped, unfit, .. } = self;
         sources.retain(|source| {
             let Some(first) = kept.get(&source.name) else {
                 kept.insert(source.name.clone(), source.path.clone());
@@ -139,8 +134,8 @@ impl Found {
     }
 }
 
-/// A file or folder of the command line. It may be a symbolic link: the user named it.
-fn enter_top(word: &Path, name: Option<&str>, found: &mut Found) -> Result<()> {
+/// Adds a file or folder of the command line. It may be a symbolic link: the user named it.
+fn enter_top(word: &Path, name: Option<&str>, found: &mut SourceFiles) -> Result<()> {
     let meta = fs::metadata(word).map_err(|e| fail(word, &e.to_string()))?;
     let name = name.map_or_else(|| top_name(word), |name| Ok(name.to_string()))?;
     if meta.is_dir() {
@@ -153,7 +148,7 @@ fn enter_top(word: &Path, name: Option<&str>, found: &mut Found) -> Result<()> {
     Ok(())
 }
 
-/// What a file or folder of the command line is called at the receiver: its last part.
+/// Name at the receiver of a file or folder of the command line: its last part.
 fn top_name(word: &Path) -> Result<String> {
     let known = match word.file_name() {
         Some(name) => name.to_os_string(),
@@ -166,8 +161,8 @@ fn top_name(word: &Path) -> Result<String> {
     text(word, &known)
 }
 
-/// Walks a folder. Notes entries that can't be sent, and goes on with the others.
-fn walk(folder: &Path, prefix: &str, depth: usize, found: &mut Found) {
+/// Walks a folder. Notes entries that can't be sent, and continues.
+fn walk(folder: &Path, prefix: &str, depth: usize, found: &mut SourceFiles) {
     let entries = match list(folder, depth) {
         Ok(entries) => entries,
         Err(e) => return found.unfit(&e),
@@ -197,7 +192,7 @@ fn list(folder: &Path, depth: usize) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-fn enter(path: &Path, prefix: &str, depth: usize, found: &mut Found) -> Result<()> {
+fn enter(path: &Path, prefix: &str, depth: usize, found: &mut SourceFiles) -> Result<()> {
     let meta = fs::symlink_metadata(path).map_err(|e| fail(path, &e.to_string()))?;
     let own = text(path, path.file_name().unwrap_or_default())?;
     let name = format!("{prefix}/{own}");
@@ -223,24 +218,24 @@ fn kind(of: fs::FileType) -> &'static str {
     }
 }
 
-fn source(path: &Path, name: String, size: u64) -> Result<Source> {
+fn source(path: &Path, name: String, size: u64) -> Result<FileSource> {
     if name.len() > MAX_FILE_NAME {
-        let text = format!("its name is longer than {MAX_FILE_NAME} bytes with its folders");
+        let text = format!("the name is longer than {MAX_FILE_NAME} bytes with its folders");
         return Err(fail(path, &text));
     }
     if let Err(why) = crate::names::parts(&name) {
         return Err(fail(path, &format!("no receiver would take it: {why}")));
     }
-    Ok(Source { path: path.to_path_buf(), name, size })
+    Ok(FileSource { path: path.to_path_buf(), name, size })
 }
 
 fn text(path: &Path, name: &std::ffi::OsStr) -> Result<String> {
-    let text = name.to_str().ok_or_else(|| fail(path, "its name is not UTF-8"))?;
+    let text = name.to_str().ok_or_else(|| fail(path, "the name is not UTF-8"))?;
     Ok(text.to_string())
 }
 
-/// Opens a source. The file that has the name now is sent, not the one found before.
-pub fn open(source: &Source) -> Result<Opened> {
+/// Opens a source: the file that has its name at this moment, not the one found before.
+pub fn open(source: &FileSource) -> Result<OpenedFile> {
     let failed = |e: std::io::Error| fail(&source.path, &e.to_string());
     let mut options = OpenOptions::new();
     // Opening a pipe that has replaced the file must not block.
@@ -248,11 +243,11 @@ pub fn open(source: &Source) -> Result<Opened> {
     let file = options.open(&source.path).map_err(failed)?;
     let meta = file.metadata().map_err(failed)?;
     if !meta.is_file() {
-        return Err(fail(&source.path, "is no regular file any more"));
+        return Err(fail(&source.path, "is not a regular file any more"));
     }
     if let Some(last) = untrue_len(&file, meta.len()).map_err(failed)? {
         let why = format!(
-            "says that it has {} bytes and has {last}: the kernel makes its content when it is \
+            "is listed with {} bytes but has {last}: the kernel makes its content when it is \
              read; copy it, and send the copy",
             meta.len()
         );
@@ -265,38 +260,39 @@ pub fn open(source: &Source) -> Result<Opened> {
         file_id: file_id(&source.name, &meta),
         executable: meta.mode() & 0o100 != 0,
     };
-    Ok(Opened { file, described })
+    Ok(OpenedFile { file, described })
 }
 
-/// Whether a file's length is wrong, as for those of /proc and /sys; says how.
+/// Reads the end of a file. `more` if the file was listed as empty but has content, `fewer` if it
+/// ends before `len`, as in /proc and /sys; none if the length is right.
 fn untrue_len(file: &File, len: u64) -> std::io::Result<Option<&'static str>> {
     let read = file.read_at(&mut [0], len.saturating_sub(1))?;
     Ok(match (len, read) {
         (0, 0) => None,
-        (0, _) => Some("some"),
+        (0, _) => Some("more"),
         (_, 0) => Some("fewer"),
         _ => None,
     })
 }
 
-/// How an opened file has changed since it was described.
-pub fn changed(opened: &Opened) -> Option<String> {
+/// Change of an opened file since it was described, in words.
+pub fn changed(opened: &OpenedFile) -> Option<String> {
     let meta = match opened.file.metadata() {
         Ok(meta) => meta,
         Err(e) => return Some(e.to_string()),
     };
     let was = &opened.described;
     if meta.len() != was.size {
-        return Some(format!("it had {} bytes and has {} now", was.size, meta.len()));
+        return Some(format!("the size changed from {} to {} bytes", was.size, meta.len()));
     }
-    (modified_ns(&meta) != was.modified_ns).then(|| "it was written to".into())
+    (modified_ns(&meta) != was.modified_ns).then(|| "the content was written to".into())
 }
 
 fn modified_ns(meta: &fs::Metadata) -> i64 {
     meta.mtime().saturating_mul(1_000_000_000).saturating_add(meta.mtime_nsec())
 }
 
-/// The identity of a file: equal for an unchanged file, another one after any change.
+/// Identity of a file: equal for an unchanged file, different after any change.
 fn file_id(name: &str, meta: &fs::Metadata) -> String {
     let mut hasher = Hasher::new();
     hasher.update(b"shoal file id v1");
@@ -305,14 +301,14 @@ fn file_id(name: &str, meta: &fs::Metadata) -> String {
     }
     hasher.update(&modified_ns(meta).to_be_bytes());
     hasher.update(name.as_bytes());
-    hasher.finalize().iter().take(16).map(|b| format!("{b:02x}")).collect()
+    hex(&hasher.finalize()[..16])
 }
 
 fn fail(path: &Path, why: &str) -> anyhow::Error {
-    Failure::of(failure::FAILED, format!("{}: {why}", printed(path)))
+    ExitError::of(failure::FAILED, format!("{}: {why}", printed(path)))
 }
 
-/// A path as it may stand in a message: a name can hold anything, line breaks too.
+/// A path made safe for a message: a name can hold anything, even line breaks.
 fn printed(path: &Path) -> String {
     crate::output::shown(&path.display().to_string())
 }
@@ -321,7 +317,7 @@ fn printed(path: &Path) -> String {
 mod tests {
     use super::*;
 
-    fn all_of(words: &[PathBuf]) -> Found {
+    fn all_of(words: &[PathBuf]) -> SourceFiles {
         find(words, None).unwrap()
     }
 
@@ -369,15 +365,15 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_makes_up_is_not_sent_as_empty() {
+    fn a_file_of_the_kernel_with_a_wrong_length_is_not_sent() {
         let why = |path: &str| {
             let source = all_of(&[PathBuf::from(path)]).sources.remove(0);
             open(&source).err().unwrap().to_string()
         };
         let said = why("/proc/self/status");
-        assert!(said.contains("says that it has 0 bytes and has some"), "{said}");
+        assert!(said.contains("is listed with 0 bytes but has more"), "{said}");
         let said = why("/sys/kernel/mm/transparent_hugepage/enabled");
-        assert!(said.contains("says that it has 4096 bytes and has fewer"), "{said}");
+        assert!(said.contains("is listed with 4096 bytes but has fewer"), "{said}");
     }
 
     #[test]
@@ -391,7 +387,7 @@ mod tests {
         let red = dir.path().join("a\x1b[31m\nb");
         fs::write(&red, "x").unwrap();
         let (none, device) = (dir.path().join("none"), PathBuf::from("/dev/null"));
-        // Each is named; the one regular file is sent.
+        // Each unfit file is named; the one regular file is sent.
         let found = all_of(&[none, device, hidden, file, pipe, red]);
         assert_eq!(found.sources.len(), 1);
         let whys = [
@@ -408,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn of_one_name_the_first_file_is_sent_and_the_others_are_named() {
+    fn the_first_file_of_a_name_is_sent_and_the_others_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let [one, two] = ["one", "two"].map(|folder| {
             fs::create_dir(dir.path().join(folder)).unwrap();
@@ -454,7 +450,7 @@ mod tests {
         assert_eq!(changed(&first), None);
         assert_eq!(open(&source).unwrap().described, first.described);
         fs::write(&path, "three").unwrap();
-        assert_eq!(changed(&first).unwrap(), "it had 3 bytes and has 5 now");
+        assert_eq!(changed(&first).unwrap(), "the size changed from 3 to 5 bytes");
         assert_ne!(open(&source).unwrap().described.file_id, first.described.file_id);
     }
 }

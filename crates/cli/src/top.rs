@@ -1,11 +1,11 @@
-//! `shoal top`: a node live: links, rates, loss, drops, what it uses.
+//! `shoal top`: shows a node live: links, rates, loss, drops, resources.
 //!
 //! ```text
 //! node --status, peers--> Sample --two of them--> rates --> view (rows, order, pause) --> screen
 //! ```
 //!
-//! Nothing here names who talks to whom: a node's neighbours are its own links, and sessions with
-//! hosts are only counted.
+//! The output does not show who talks to whom: a node's neighbours are its own links, and sessions
+//! with hosts are only counted.
 
 mod rates;
 mod view;
@@ -15,22 +15,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use shoal_daemon::control::api::{Command, Reply};
-use shoal_daemon::control::socket::Connection;
+use shoal_daemon::control::api::{Command, ControlReply};
+use shoal_daemon::control::socket::ControlConnection;
 
-use crate::args::Top;
+use crate::args::TopArgs;
 use crate::interrupt::Interrupt;
-use crate::options::Common;
+use crate::options::CommonOptions;
 use crate::target::{connect, unexpected};
 use crate::{failure, monitor, output};
-use rates::{Rates, Sample};
-use view::View;
+use rates::{NodeRates, NodeSample};
+use view::TopView;
 
-/// Longest wait for a key, so that signals are noticed.
+/// Longest wait for a key; signals are noticed after it.
 const NAP: Duration = Duration::from_millis(100);
 
 /// Shows the node until the user leaves, `--count` samples are shown, or the node stops.
-pub fn run(common: &Common, args: &Top) -> Result<()> {
+pub fn run(common: &CommonOptions, args: &TopArgs) -> Result<()> {
     let mut node = connect(common)?;
     let interval = Duration::from_secs_f64(args.interval);
     let live = !common.json && io::stdout().is_terminal() && io::stdin().is_terminal();
@@ -46,7 +46,7 @@ pub fn run(common: &Common, args: &Top) -> Result<()> {
     while !interrupt.happened() && args.count.is_none_or(|count| shown < count) {
         sleep(interval, &interrupt);
         let after = sample(&mut node)?;
-        let rates = Rates::between(&before, &after);
+        let rates = NodeRates::between(&before, &after);
         if common.json {
             output::json("top", &rates)?;
         } else {
@@ -57,17 +57,17 @@ pub fn run(common: &Common, args: &Top) -> Result<()> {
     Ok(())
 }
 
-/// The screen, until a key or a signal ends it.
+/// Draws the screen until a key or a signal ends it.
 fn watch(
-    node: &mut Connection,
+    node: &mut ControlConnection,
     terminal: &mut ratatui::DefaultTerminal,
     interval: Duration,
     count: Option<u64>,
     interrupt: &Interrupt,
 ) -> Result<()> {
-    let mut view = View::new(output::coloured());
+    let mut view = TopView::new(output::coloured());
     let mut before = sample(node)?;
-    // The first sample comes soon, so that there is something to see.
+    // The first sample comes early, so that the screen shows something.
     let mut next = Instant::now() + interval.min(Duration::from_millis(300));
     let mut shown = 0;
     while !interrupt.happened() && count.is_none_or(|count| shown < count) {
@@ -82,7 +82,7 @@ fn watch(
         }
         if Instant::now() >= next {
             let after = sample(node)?;
-            view.take(Rates::between(&before, &after));
+            view.take(NodeRates::between(&before, &after));
             (before, shown) = (after, shown + 1);
             next = Instant::now() + interval;
         }
@@ -102,17 +102,17 @@ fn sleep(time: Duration, interrupt: &Interrupt) {
     }
 }
 
-fn sample(node: &mut Connection) -> Result<Sample> {
+fn sample(node: &mut ControlConnection) -> Result<NodeSample> {
     let status = match node.call(Command::Status, &[]) {
-        Ok(Reply::Status(status)) => status,
+        Ok(ControlReply::Status(status)) => status,
         Ok(other) => return Err(unexpected(&other)),
         Err(e) => return Err(failure::call(e)),
     };
     let peers = match node.call(Command::Peers, &[]) {
-        Ok(Reply::Peers(peers)) => peers,
+        Ok(ControlReply::Peers(peers)) => peers,
         Ok(other) => return Err(unexpected(&other)),
         Err(e) => return Err(failure::call(e)),
     };
     let unix_ms = shoal_daemon::worker::clock::unix_ms();
-    Ok(Sample { at: Instant::now(), unix_ms, status: *status, peers })
+    Ok(NodeSample { at: Instant::now(), unix_ms, status: *status, peers })
 }

@@ -4,6 +4,12 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use jiff::SignedDuration;
+use jiff::civil::{Date, DateTime};
+
+/// The day from which clocks count seconds.
+const EPOCH: Date = Date::constant(1970, 1, 1);
+
 /// A number of bytes: 500, 500k, 500M, 2G, 1.5GiB. Decimal unless the unit has an `i`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes(pub u64);
@@ -32,7 +38,7 @@ impl FromStr for Bytes {
         }
         let value: f64 = number.parse().map_err(|_| expected())?;
         let bytes = value * factor as f64;
-        // 2^63 bytes: no file is larger, and the conversion stays exact enough below it.
+        // No file is larger than 2^63 bytes, and the conversion stays exact enough below that.
         if !bytes.is_finite() || !(0.0..9.2e18).contains(&bytes) {
             return Err(expected());
         }
@@ -53,7 +59,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Reads seconds, 0 to 86,400.
+/// Parses seconds, 0 to 86,400.
 pub fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(f) if (0.0..=86_400.0).contains(&f) => Ok(f),
@@ -61,7 +67,7 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Reads a time span such as 90s, 30m, 24h or 7d, as seconds; at most ten years.
+/// Parses a time span such as 90s, 30m, 24h or 7d into seconds; at most ten years.
 pub fn lifetime(text: &str) -> Result<u64, String> {
     let wrong = || "expected a time such as 90s, 30m, 24h or 7d, at most 3650d".to_string();
     let unit = text.chars().last().ok_or_else(wrong)?;
@@ -77,13 +83,13 @@ pub fn lifetime(text: &str) -> Result<u64, String> {
     all.filter(|all| (1..=315_360_000).contains(all)).ok_or_else(wrong)
 }
 
-/// Reads an address and port that a node can be called at.
+/// Parses an address and port at which a node can be called.
 pub fn endpoint(text: &str) -> Result<std::net::SocketAddr, String> {
     let at = text.parse().ok().filter(|at| shoal_daemon::config::can_be_called(*at));
     at.ok_or_else(|| "expected IP:PORT that can be sent to, such as 192.0.2.1:23871".into())
 }
 
-/// Reads the seconds between two samples, 0.1 to 3,600.
+/// Parses the seconds between two samples, 0.1 to 3,600.
 pub fn interval(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(f) if (0.1..=3_600.0).contains(&f) => Ok(f),
@@ -91,7 +97,7 @@ pub fn interval(text: &str) -> Result<f64, String> {
     }
 }
 
-/// So many things of a kind, in words.
+/// A number of things of one kind, in words.
 pub fn counted(count: usize, what: &str) -> String {
     if count == 1 { format!("one {what}") } else { format!("{count} {what}s") }
 }
@@ -113,37 +119,25 @@ pub fn span(time: Duration) -> String {
     }
 }
 
-/// Seconds since 1970 as a date and time of day in UTC: 2026-11-29 03:20 UTC.
+/// Seconds since 1970 as a date and time of day in UTC: 2026-11-29 03:20 UTC. Later times than the
+/// year 9999 are shown as its end.
 pub fn utc(unix_s: u64) -> String {
-    let (days, minute) = (unix_s / 86_400, unix_s % 86_400 / 60);
-    // Years begin in March here, so that leap days come last; 400 years have 146,097 days.
-    let days = days + 719_468;
-    let (era, of_era) = (days / 146_097, days % 146_097);
-    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-    let year = era * 400 + year + u64::from(month <= 2);
-    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", minute / 60, minute % 60)
+    let since = SignedDuration::from_secs(i64::try_from(unix_s).unwrap_or(i64::MAX));
+    let time = DateTime::from(EPOCH).saturating_add(since);
+    time.strftime("%Y-%m-%d %H:%M UTC").to_string()
 }
 
-/// A day such as 2027-12-31: the seconds since 1970 at its beginning in UTC.
+/// Seconds since 1970 as a day in UTC: 2026-11-29.
+pub fn day(unix_s: u64) -> String {
+    utc(unix_s)[..10].to_owned()
+}
+
+/// Parses a day such as 2027-12-31 into seconds since 1970, at its beginning in UTC.
 pub fn date(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?}: expected a day such as 2027-12-31");
-    let parts: Vec<u64> = text.split('-').map_while(|part| part.parse().ok()).collect();
-    let &[year, month, day] = &parts[..] else { return Err(wrong()) };
-    let is_near = (1970..=9_999).contains(&year) && (1..=12).contains(&month);
-    if !is_near || !(1..=31).contains(&day) {
-        return Err(wrong());
-    }
-    // As in `utc`, years begin in March.
-    let (year, from_march) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let of_year = (153 * from_march + 2) / 5 + day - 1;
-    let days = 365 * year + year / 4 - year / 100 + year / 400 + of_year;
-    let unix_s = (days - 719_468) * 86_400;
-    // A day that its month lacks is another one when it is written again.
-    if utc(unix_s).starts_with(text) { Ok(unix_s) } else { Err(wrong()) }
+    // The library reads other spellings too.
+    let day = text.parse().ok().filter(|day: &Date| day.to_string() == text);
+    let unix_s = day.and_then(|day| u64::try_from(day.duration_since(EPOCH).as_secs()).ok());
+    unix_s.ok_or_else(|| format!("{text:?}: expected a day such as 2027-12-31"))
 }
 
 /// Seconds as a [`span`]; negative or infinite values are shown as 0.
@@ -194,16 +188,35 @@ mod tests {
     #[test]
     fn dates_are_those_of_the_calendar() {
         assert_eq!(utc(0), "1970-01-01 00:00 UTC");
+        assert_eq!([0, 951_782_400, u64::MAX].map(day), ["1970-01-01", "2000-02-29", "9999-12-31"]);
         assert_eq!(date("1970-01-01"), Ok(0));
         assert_eq!(date("2000-02-29"), Ok(951_782_400));
         assert_eq!(date("2100-03-01"), Ok(4_107_542_400));
-        for wrong in ["", "2027", "2027-2-1", "2027-02-29", "2027-13-01", "2027-12-00", "1-1-1-1"] {
+        assert_eq!(date("9999-12-31"), Ok(253_402_214_400));
+        let wrong = [
+            "",
+            "2027",
+            "2027-2-1",
+            "2027-02-29",
+            "2027-13-01",
+            "2027-12-00",
+            "1-1-1-1",
+            "20271231",
+            "2027-12-31T00:00",
+            "+002027-12-31",
+            "1969-12-31",
+            "10000-01-01",
+            " 2027-12-31",
+        ];
+        for wrong in wrong {
             assert!(date(wrong).unwrap_err().contains("expected a day such as 2027-12-31"));
         }
         assert_eq!(utc(951_782_400), "2000-02-29 00:00 UTC");
         assert_eq!(utc(1_795_922_445), "2026-11-29 03:20 UTC");
         assert_eq!(utc(4_107_542_399), "2100-02-28 23:59 UTC");
         assert_eq!(utc(4_107_542_400), "2100-03-01 00:00 UTC");
+        assert_eq!(utc(253_402_214_400), "9999-12-31 00:00 UTC");
+        assert_eq!(utc(u64::MAX), "9999-12-31 23:59 UTC");
     }
 
     #[test]

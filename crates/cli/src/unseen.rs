@@ -1,12 +1,12 @@
 //! Characters of names that are invisible, or that move the text around them.
 //!
 //! Both kinds make a name look like another one. Names must not hold characters that move text,
-//! but for the marks of direction, which Hebrew and Arabic names hold: they act as one invisible
-//! letter, and are written out. Names may hold invisible characters: Persian and the scripts of
-//! India join letters with them, and emoji are composed with them. An invisible character that does
-//! none of that is written out.
+//! except for the marks of direction, which Hebrew and Arabic names hold. Such a mark counts as one
+//! invisible letter, and is written out. Names may hold invisible characters: Persian and the
+//! scripts of India join letters with them, and emoji are composed with them. Any other invisible
+//! character is written out.
 
-/// Whether a character moves text (Unicode 16: Bidi_Control, line and paragraph separators).
+/// True if a character moves text (Unicode 16: Bidi_Control, line and paragraph separators).
 pub fn turns(c: char) -> bool {
     matches!(c,
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -18,7 +18,7 @@ pub fn is_mark(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}')
 }
 
-/// Whether a character is invisible (Unicode 16: Default_Ignorable_Code_Point, and the marks of
+/// True if a character is invisible (Unicode 16: Default_Ignorable_Code_Point, and the marks of
 /// interlinear text). With [`turns`], these are all of the category Cf except visible signs.
 fn is_unseen(c: char) -> bool {
     matches!(c,
@@ -29,8 +29,8 @@ fn is_unseen(c: char) -> bool {
         | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// The text, safe for a terminal: no character moves the cursor or the text, and none is
-/// invisible. Control characters become U+FFFD, the others their number: `\u{200b}`.
+/// The text, safe for a terminal: no character moves the cursor or the text, and none is invisible.
+/// Control characters become U+FFFD, the other ones their number: `\u{200b}`.
 pub fn written_out(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut before = None;
@@ -48,7 +48,7 @@ pub fn written_out(text: &str) -> String {
     out
 }
 
-/// Whether an invisible character has its proper use: a joiner between two letters or pictures, a
+/// True if an invisible character has its proper use: a joiner between two letters or pictures, a
 /// variation selector after one. The alphabets of Europe use neither.
 fn is_at_home(before: Option<char>, c: char, after: Option<char>) -> bool {
     let is_joiner = |c| matches!(c, '\u{200c}' | '\u{200d}');

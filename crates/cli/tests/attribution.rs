@@ -1,22 +1,22 @@
-//! Replays the transcript in docs/attribution.md.
+//! Replays the transcript in docs/guide/attribution.md.
 
 use std::path::Path;
 use std::process::Command;
 
 /// A command of the transcript and what it prints, error output included.
-struct Step {
+struct TranscriptStep {
     command: String,
     output: Vec<String>,
 }
 
-fn steps(text: &str) -> Vec<Step> {
-    let mut steps: Vec<Step> = Vec::new();
+fn steps(text: &str) -> Vec<TranscriptStep> {
+    let mut steps: Vec<TranscriptStep> = Vec::new();
     let mut inside = false;
     for line in text.lines() {
         if line.starts_with("```") {
             inside = line == "```console";
         } else if let Some(command) = line.strip_prefix("$ ").filter(|_| inside) {
-            steps.push(Step { command: command.to_owned(), output: Vec::new() });
+            steps.push(TranscriptStep { command: command.to_owned(), output: Vec::new() });
         } else if let Some(step) = steps.last_mut().filter(|_| inside) {
             step.output.push(line.to_owned());
         }
@@ -24,7 +24,7 @@ fn steps(text: &str) -> Vec<Step> {
     steps
 }
 
-/// Whether `line` matches `pattern`, where each `[..]` stands for any text.
+/// True if `line` matches `pattern`, where each `[..]` stands for any text.
 fn matches(pattern: &str, line: &str) -> bool {
     let mut rest = line;
     for (n, piece) in pattern.split("[..]").enumerate() {
@@ -110,7 +110,7 @@ fn what_a_receiver_kept_is_enough_for_evidence() {
     for file in ["one", "two", "one.stamps", "two.stamps"] {
         std::fs::remove_file(club.0.path().join(file)).expect("a file");
     }
-    // The two windows of `two` have displaced that of `one`.
+    // The two windows of `two` have displaced the window of `one`.
     let kept = "evidence --group club/group --kept proofs";
     club.good(&format!("{kept} --flow {flow} --packet 150 --out from-kept"));
     assert_eq!(club.bytes("from-kept"), club.bytes("from-stamps"));
@@ -124,7 +124,7 @@ fn what_a_receiver_kept_is_enough_for_evidence() {
     assert!(text.contains("evidence for packet 199"), "{text}");
     club.bad(&format!("{kept} --packet 200 --out more"), 4, "no proof of this packet");
     club.bad(&format!("{kept} --flow 00 --packet 1 --out more"), 4, "no proof of this packet");
-    // Somebody changed a packet's hash in the file.
+    // A packet's hash in the file was changed.
     let mut bytes = club.bytes("proofs");
     *bytes.last_mut().expect("bytes") ^= 1;
     std::fs::write(club.0.path().join("changed"), bytes).expect("a file");
@@ -148,7 +148,7 @@ fn wrong_files_are_told_apart() {
     let other = "verify --group club/group --epoch club/epoch one --stamps two.stamps";
     let (code, text) = club.run(other);
     assert!(code != 0 && text.contains("0 of 200"), "{text}");
-    // A file that is cut between two packets.
+    // The file is cut between two packets.
     let two = club.bytes("two");
     std::fs::write(club.0.path().join("short"), &two[..199 * 1_400]).expect("a file");
     let short = "verify --group club/group --epoch club/epoch short --stamps two.stamps";
@@ -179,7 +179,7 @@ fn wrong_files_are_told_apart() {
     }
 }
 
-/// A file that holds nothing proves nothing.
+/// An empty file proves nothing.
 #[test]
 fn an_empty_file_is_not_said_to_be_sent_by_a_member() {
     let club = Club::new();
@@ -234,8 +234,8 @@ fn a_member_notices_two_notices_for_one_epoch() {
     assert!(text.contains("epoch 4 has 2 members"), "{text}");
 }
 
-/// A member forges an opening of its own packet that names somebody else: it must fail. So must a
-/// changed registry in the issuer's folder.
+/// A member forges an opening of its own packet that names somebody else. That must fail, and so
+/// must a changed registry in the issuer's folder.
 #[test]
 fn names_come_from_the_issuers_registry() {
     let club = Club::new();
@@ -263,7 +263,7 @@ fn names_come_from_the_issuers_registry() {
     std::fs::write(club.0.path().join("framed"), framed).expect("a file");
     let why = "framed: the entry in the registry does not hold";
     club.bad("judge --group club/group packet framed", 4, why);
-    // The same in the registry.
+    // A changed registry.
     let mut members = club.bytes("club/members");
     let end = members.len() - 64;
     members.splice(end - own..end, request[4..].iter().copied());
@@ -297,7 +297,7 @@ fn a_trustee_collects_for_the_group_it_dealt_for() {
 
 #[test]
 fn the_transcript_in_the_docs_is_true() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/attribution.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/attribution.md");
     let text = std::fs::read_to_string(page).expect("the page");
     let program = Path::new(env!("CARGO_BIN_EXE_shoal"));
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-//! The primitives, each as Shoal uses it. `cargo bench -p shoal-crypto`.
+//! Primitives, each as Shoal uses it. Run: `cargo bench -p shoal-crypto`.
 #![allow(missing_docs)]
 
 use std::hint::black_box;

@@ -1,4 +1,4 @@
-//! The AEAD suites, with Shoal's one nonce layout.
+//! AEAD suites, with the one nonce layout that Shoal uses.
 
 use core::fmt;
 
@@ -8,14 +8,14 @@ use aegis::aegis256x4::Aegis256X4;
 use aws_lc_rs::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use zeroize::Zeroizing;
 
-/// The AEAD that seals the frames of a session. The values travel in handshakes. Which one is
-/// fastest depends on the processors of both ends ([`crate::Means::agree`]).
+/// AEAD that seals the frames of a session. The values are part of the handshake. The fastest suite
+/// depends on the processors of both ends ([`crate::SuiteSupport::agree`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Suite {
     /// AES-256-GCM (NIST SP 800-38D).
     Aes256Gcm = 1,
-    /// ChaCha20-Poly1305 (RFC 8439): the only one without AES instructions.
+    /// ChaCha20-Poly1305 (RFC 8439): the only suite that needs no AES instructions.
     ChaCha20Poly1305 = 2,
     /// AEGIS-256X4 (RFC 10032) with tags of 128 bits: four states side by side.
     Aegis256X4 = 3,
@@ -62,18 +62,18 @@ pub struct BadTag;
 
 /// One AEAD key. Never use a counter twice for sealing under one key.
 ///
-/// The nonce is the counter as a big-endian `u64` behind zero bytes: four of them (Noise section
-/// 12.4), with AEGIS 24.
+/// The nonce is the counter as a big-endian `u64` after zero bytes: four of them (Noise section
+/// 12.4), or 24 with AEGIS.
 pub struct AeadKey(Expanded);
 
 enum Expanded {
-    /// Of AES-256-GCM and ChaCha20-Poly1305.
+    /// AES-256-GCM or ChaCha20-Poly1305.
     Library(LessSafeKey),
-    /// AEGIS has no key schedule: key and nonce make the first state together.
+    /// AEGIS has no key schedule: its first state follows from key and nonce together.
     Aegis(Lanes, Zeroizing<[u8; 32]>),
 }
 
-/// States of AEGIS-256 side by side.
+/// Number of AEGIS-256 states side by side.
 #[derive(Clone, Copy)]
 enum Lanes {
     One,
@@ -81,7 +81,7 @@ enum Lanes {
     Four,
 }
 
-/// Runs a method of the AEGIS type of `$lanes`, which are types of their own.
+/// Calls a method of the AEGIS type for `$lanes`; each number of lanes has its own type.
 macro_rules! aegis {
     ($lanes:expr, $key:expr, $counter:expr, |$cipher:ident| $call:expr) => {{
         let (key, nonce): (&[u8; 32], _) = ($key, aegis_nonce($counter));
@@ -122,7 +122,7 @@ impl AeadKey {
             Suite::Aegis256X2 => return aegis(Lanes::Two),
             Suite::Aegis256X4 => return aegis(Lanes::Four),
         };
-        // Both algorithms take 32 bytes, which is the only thing that can be wrong here.
+        // Both algorithms take 32 bytes, and a wrong length is the only possible error.
         let key = UnboundKey::new(algorithm, key).expect("key length is fixed by the type");
         AeadKey(Expanded::Library(LessSafeKey::new(key)))
     }
@@ -149,7 +149,7 @@ impl AeadKey {
         }
     }
 
-    /// Opens `body_and_tag` in place: the plaintext stands in all but the last 16 bytes.
+    /// Opens `body_and_tag` in place: the plaintext is all but the last 16 bytes.
     pub fn open(&self, counter: u64, aad: &[u8], body_and_tag: &mut [u8]) -> Result<(), BadTag> {
         match &self.0 {
             Expanded::Aegis(lanes, key) => {
@@ -218,7 +218,8 @@ mod tests {
         assert_eq!((Suite::from_byte(0), Suite::from_byte(6)), (None, None));
     }
 
-    /// RFC 10032, appendix: AEGIS-256X4 with key and nonce that count up, nothing said.
+    /// RFC 10032, appendix: AEGIS-256X4 with ascending bytes as key and nonce, and an empty
+    /// message.
     #[test]
     fn aegis_published_vector() {
         let key: [u8; 32] = core::array::from_fn(|i| i as u8);

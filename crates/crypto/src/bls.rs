@@ -1,11 +1,11 @@
 //! BLS12-381 for group signatures: scalars, points of G1, and one pairing equation.
 //!
-//! All of blst's unsafe calls of the workspace are in this module and its children. Two kinds of
-//! multiplication exist and are told apart by name: those of [`G1::mul`] and [`G1Table`] take the
-//! same time for every scalar, those called *public* do not and may see public values only.
+//! All unsafe calls of blst in the workspace are in this module and its children. Multiplications
+//! come in two kinds. [`G1::mul`] and [`G1Table`] take equal time for every scalar. Functions with
+//! *public* in their name do not, and may see public values only.
 //!
-//! Invariant: a [`G1`] or [`G2`] that a decoder gives lies in the subgroup of prime order. The one
-//! way round it is [`G1Unchecked::unproved`], for arithmetic that decides whether to go on.
+//! Invariant: a [`G1`] or [`G2`] from a decoder lies in the subgroup of prime order. The one
+//! exception is [`G1Unchecked::unproved`], for arithmetic that decides if decoding goes on.
 
 #![allow(unsafe_code)]
 
@@ -25,16 +25,16 @@ pub use public::{G1PublicTable, PublicBase, mul_public, sum_of_products, sum_of_
 pub use scalar::{SCALAR_LEN, Scalar, SplitChallenge};
 pub use table::G1Table;
 
-/// Why bytes are no element of the group they were read as.
+/// Reason why bytes do not encode an element of the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadElement {
-    /// Flags, length or coordinate are not the one canonical encoding of anything.
+    /// Flags, length or coordinate do not form a canonical encoding.
     Encoding,
     /// No point of the curve has this coordinate.
     NotOnCurve,
     /// A point of the curve, but outside the subgroup of prime order.
     NotInSubgroup,
-    /// The neutral element, which no message of ours may hold.
+    /// The neutral element, which no message of Shoal may contain.
     Identity,
     /// A scalar that is not below the group order.
     ScalarRange,
@@ -54,7 +54,7 @@ impl core::fmt::Display for BadElement {
 
 impl std::error::Error for BadElement {}
 
-/// Maps blst's verdict on an encoding.
+/// Maps blst's error code.
 fn check(code: blst::BLST_ERROR) -> Result<(), BadElement> {
     match code {
         blst::BLST_ERROR::BLST_SUCCESS => Ok(()),

@@ -1,7 +1,7 @@
-//! The primitives that the simulator replaces: those that every frame and every route costs, and
-//! those that draw randomness of the operating system.
+//! Primitives that the simulator replaces: those used for every frame and route, whose cost
+//! matters, and those that draw randomness from the operating system.
 
-use crate::{AeadKey, BadKem, BadTag, Flaw, KEM_CIPHERTEXT_LEN, KEM_PUBLIC_LEN, KemSecret};
+use crate::{AeadKey, BadKem, BadTag, KEM_CIPHERTEXT_LEN, KEM_PUBLIC_LEN, KemSecret, PlantedFault};
 use crate::{PublicKey, Secret, Suite, kem_encapsulate};
 
 /// A key that seals frames.
@@ -9,41 +9,42 @@ pub trait Aead: Sized {
     /// Expands `key` for `suite`.
     fn new(suite: Suite, key: &[u8; 32]) -> Self;
 
-    /// Seals `body` in place and writes its tag; never twice with one counter.
+    /// Seals `body` in place and writes its tag. Never use a counter twice.
     fn seal(&self, counter: u64, aad: &[u8], body: &mut [u8], tag_out: &mut [u8; 16]);
 
-    /// Opens `body_and_tag` in place: the plaintext stands in all but the last 16 bytes.
+    /// Opens `body_and_tag` in place: the plaintext is all but the last 16 bytes.
     ///
     /// # Errors
     ///
     /// The tag does not verify; the body is then undefined.
     fn open(&self, counter: u64, aad: &[u8], body_and_tag: &mut [u8]) -> Result<(), BadTag>;
 
-    /// What the machines that use such keys do wrong on purpose. Only the simulator's have a flaw.
+    /// Deliberate fault of the machines that use such keys. Only the simulator's keys have one.
     #[inline]
-    fn flaw() -> Option<Flaw> {
+    fn flaw() -> Option<PlantedFault> {
         None
     }
 }
 
-/// Seals frames, checks proofs and makes KEM secrets for a machine. A type names them, so that they
-/// are fixed when a program is compiled. Code that leaves its type parameter out gets [`Standard`],
-/// the only one here; the simulator has others, which nothing else can name.
+/// Primitives that seal frames, check proofs and make KEM secrets for a machine. A machine has them
+/// as a type parameter, fixed when a program is compiled. Its default is [`StandardCiphers`], the
+/// only implementation here. The simulator has others, which no other crate can name.
 pub trait Ciphers: 'static {
     /// Seals the frames of sessions.
     type Aead: Aead;
 
-    /// True when the holder of `key` signed `msg` (Ed25519, RFC 8032).
+    /// True if the holder of `key` signed `msg` (Ed25519, RFC 8032).
     fn verify(key: &PublicKey, msg: &[u8], sig: &[u8; 64]) -> bool;
 
-    /// A KEM key pair for one handshake. The library draws it from the operating system. `seed` is
-    /// a secret of the handshake, from which the simulator's ciphers draw instead.
+    /// A KEM key pair for one handshake. The library draws it from the operating system's
+    /// randomness. The simulator's ciphers derive it from `seed` instead, a secret of the
+    /// handshake.
     fn kem_pair(_seed: &[u8; 32]) -> Result<(KemSecret, Box<[u8; KEM_PUBLIC_LEN]>), BadKem> {
         KemSecret::generate()
     }
 
-    /// A fresh secret for the holder of `public`, and the ciphertext that carries it. `seed` is as
-    /// in [`Self::kem_pair`].
+    /// A new secret for the holder of `public`, and the ciphertext that carries it. `seed` is used
+    /// as in [`Self::kem_pair`].
     fn kem_encapsulate(
         _seed: &[u8; 32],
         public: &[u8],
@@ -54,9 +55,9 @@ pub trait Ciphers: 'static {
 
 /// The ciphers of real networks.
 #[derive(Clone, Copy, Debug)]
-pub struct Standard;
+pub struct StandardCiphers;
 
-impl Ciphers for Standard {
+impl Ciphers for StandardCiphers {
     type Aead = AeadKey;
 
     fn verify(key: &PublicKey, msg: &[u8], sig: &[u8; 64]) -> bool {

@@ -6,7 +6,7 @@ use aws_lc_rs::agreement::{PrivateKey, UnparsedPublicKey, X25519, agree};
 
 use crate::Secret;
 
-/// The other side's point gives an all-zero secret, which RFC 7748 section 6.1 refuses.
+/// Error: the other side's point gives an all-zero secret, which RFC 7748 section 6.1 refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the public key gives no shared secret")]
 pub struct BadPoint;
@@ -20,7 +20,7 @@ pub struct DhSecret {
 impl DhSecret {
     /// From 32 secret random bytes.
     pub fn new(bytes: &[u8; 32]) -> DhSecret {
-        // X25519 takes every 32-byte string as a private key (RFC 7748 section 5).
+        // X25519 accepts every 32-byte string as a private key (RFC 7748 section 5).
         let key = PrivateKey::from_private_key(&X25519, bytes).expect("any 32 bytes are a key");
         let computed = key.compute_public_key().expect("an X25519 key has a public half");
         let mut public = [0; 32];
@@ -52,6 +52,7 @@ impl fmt::Debug for DhSecret {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::encoding::from_hex;
 
     #[test]
     fn both_sides_agree() {
@@ -68,9 +69,7 @@ mod tests {
     /// RFC 7748 section 6.1.
     #[test]
     fn published_vector() {
-        let hex = |s: &str| -> [u8; 32] {
-            core::array::from_fn(|i| u8::from_str_radix(&s[2 * i..2 * i + 2], 16).unwrap())
-        };
+        let hex = |s: &str| from_hex(s).unwrap();
         let alice =
             DhSecret::new(&hex("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a"));
         let bob = hex("de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f");

@@ -1,70 +1,71 @@
-//! What nodes of a simulation do wrong on purpose, so that its checkers are seen to notice.
+//! Deliberate faults of simulated nodes, which prove that the simulator's checkers notice them.
 //!
-//! A machine asks its ciphers, which are a type ([`Aead::flaw`](crate::Aead::flaw)). Those of real
-//! networks have none, which is known when a program is compiled: neither a flaw nor the question
-//! is in it, and no setting can bring one back. A feature of a crate could not promise that: cargo
-//! turns it on for all programs of a workspace that are built together. The pool of a mix, which
-//! has no ciphers, is told when it is made. Why so: docs/decisions/planted-faults.md.
+//! A machine asks its ciphers, which are a type parameter, for its fault
+//! ([`Aead::flaw`](crate::Aead::flaw)). The ciphers of real networks have none, and the compiler
+//! knows it. A real program thus contains neither a fault nor the check for one, and no setting can
+//! add one. A cargo feature could not promise that: cargo turns it on for all programs of a
+//! workspace that are built together. A mix has no ciphers, so it gets its fault as an argument.
+//! Reasons: docs/design/decisions/planted-faults.md.
 
-/// What a node does wrong.
+/// A deliberate fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flaw {
-    /// A relay passes on cells whose layer does not verify.
+pub enum PlantedFault {
+    /// A relay forwards cells whose layer does not verify.
     LayerUnverified,
-    /// A relay does not look whether a cell passed before.
+    /// A relay does not check if a cell came before.
     LayerReplayed,
-    /// A relay seals cells that come back without looking whether their number sealed before.
+    /// A relay seals cells on their way back without checking if their number was used before.
     BackReplayed,
     /// An origin seals two cells under one number.
     NumberTwice,
-    /// The origin and the last relay leave the layer that they share open.
+    /// The origin and the last relay leave their shared layer unsealed.
     LayerOpen,
-    /// A relay leaves what it opened in the cell that goes on.
+    /// A relay leaves its opened layer in the cell that it forwards.
     NoFiller,
     /// A node never forgets a circuit.
     CircuitKept,
     /// A node sends set-up cells in shorter frames.
     LegShort,
-    /// A host sends what is for a hidden host by its address.
+    /// A host sends data for a hidden host to that host's address, past the circuit.
     PastCircuit,
-    /// Control cells skip the mix.
+    /// Control cells bypass the mix.
     ControlUnmixed,
-    /// Cells wait for three quarters of the mean that they were to wait for.
+    /// Cells wait for three quarters of the intended mean.
     MixHasty,
-    /// A mix lets cells go one quantum too soon.
+    /// A mix releases cells one quantum too early.
     MixEarly,
-    /// A mix keeps cells for one quantum too long.
+    /// A mix releases cells one quantum too late.
     MixLate,
-    /// A mix lets cells go in the order in which they came.
+    /// A mix releases cells in the order in which they arrived.
     MixInOrder,
-    /// The permutation of a mix leaves no cell in its place.
+    /// The permutation of a mix never leaves a cell at its position.
     MixMoves,
-    /// A mix that is full lets a cell go at once.
+    /// A full mix releases a cell at once.
     MixOverflows,
-    /// A mix keeps as many cells of one node as come.
+    /// A mix accepts any number of cells from one node.
     MixNoShare,
-    /// A host sends no cover beside what it has to send.
+    /// A host sends no cover while it has data to send.
     CoverPauses,
-    /// A router uses only slots for which it has something.
+    /// A router uses only those slots for which it has data.
     CoverPassesGaps,
-    /// A slot takes one frame more where more wait.
+    /// A slot sends one extra frame if more wait.
     CoverExtra,
     /// Reports leave when they are due instead of in slots.
     CoverReports,
-    /// The addresses of all links hop by one secret.
-    HopOneSecret,
-    /// The addresses of a link hop by a secret of the link, anew with each session.
-    HopOfLink,
-    /// A node takes in frames at addresses of any epoch that was.
-    HopKept,
-    /// A node takes in frames at the addresses in use alone.
-    HopOnlyNow,
-    /// The end that leads moves when it calls.
-    HopAtCall,
-    /// The end that follows moves when it answers.
-    HopAtAnswer,
-    /// An end never goes back to the fixed endpoint by itself.
-    HopStays,
-    /// All pairs of neighbours meet at addresses of one secret.
+    /// The addresses of all links change by one secret.
+    ShiftOneSecret,
+    /// The addresses of a link change by one secret of the link, restarted with each session.
+    ShiftOfLink,
+    /// A node accepts frames at addresses of any past epoch.
+    ShiftKept,
+    /// A node accepts frames only at the addresses in use.
+    ShiftOnlyNow,
+    /// The leading end changes its address when it calls.
+    ShiftAtCall,
+    /// The following end changes its address when it answers.
+    ShiftAtAnswer,
+    /// An end never returns to the fixed endpoint by itself.
+    ShiftStays,
+    /// All pairs of neighbours use one rendezvous secret.
     MeetOneSecret,
 }

@@ -4,12 +4,12 @@ use core::fmt;
 
 use aws_lc_rs::{digest, hmac};
 
-/// Streaming BLAKE3, for files and for whatever needs a fast collision-free name.
+/// Incremental BLAKE3, for files and other input whose hash serves as its name.
 #[derive(Clone, Default)]
 pub struct Hasher(blake3::Hasher);
 
 impl Hasher {
-    /// Starts with nothing hashed.
+    /// A hasher that has no input yet.
     pub fn new() -> Hasher {
         Hasher(blake3::Hasher::new())
     }
@@ -19,12 +19,12 @@ impl Hasher {
         self.0.update(bytes);
     }
 
-    /// The hash of everything so far; more may follow.
+    /// The hash of all bytes so far. More bytes may follow.
     pub fn finalize(&self) -> [u8; 32] {
         *self.0.finalize().as_bytes()
     }
 
-    /// How many bytes were hashed so far.
+    /// Number of bytes hashed so far.
     pub fn count(&self) -> u64 {
         self.0.count()
     }
@@ -41,10 +41,11 @@ pub fn hash(bytes: &[u8]) -> [u8; 32] {
     *blake3::hash(bytes).as_bytes()
 }
 
-/// Derives a key from `key` for the purpose `label`, bound to `parts` (docs/wire.md section 7).
+/// Derives a key from `key` for the purpose `label`, bound to `parts`
+/// (docs/design/wire/session.md).
 ///
-/// BLAKE3 in keyed mode over the label and every part, each behind its length as a big-endian
-/// `u32`, so that no two different lists of parts give the same input.
+/// BLAKE3 in keyed mode over the label and every part. The length of each, a big-endian `u32`,
+/// precedes it, so two different lists of parts never give equal input.
 pub fn kdf(key: &[u8; 32], label: &str, parts: &[&[u8]]) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new_keyed(key);
     for part in core::iter::once(label.as_bytes()).chain(parts.iter().copied()) {
@@ -82,6 +83,7 @@ pub fn hmac_sha256(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::encoding::hex;
 
     #[test]
     fn kdf_frames_its_parts() {
@@ -97,7 +99,6 @@ mod tests {
     /// RFC 4231 test case 2, FIPS 180-4 example "abc", and the BLAKE3 paper's empty input.
     #[test]
     fn published_vectors() {
-        let hex = |b: &[u8]| b.iter().map(|x| format!("{x:02x}")).collect::<String>();
         assert_eq!(
             hex(&hmac_sha256(b"Jefe", &[b"what do ya want ", b"for nothing?"])),
             "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"

@@ -1,23 +1,22 @@
-//! The identity of a node: one seed, two key pairs, one text form.
+//! Identity of a node: one seed, two key pairs, one text form.
 
 use core::fmt;
 use core::str::FromStr;
 use std::sync::Arc;
 
 use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 
+use crate::encoding::{base64, from_base64};
 use crate::{DhSecret, Secret, kdf};
 
 /// A node's public identity: 64 bytes, as text 88 characters of base64.
 ///
-/// `Debug` hides it, because who talks to whom is what logs must not say; `Display` prints it.
+/// `Debug` hides the key, because logs must not say who talks to whom. `Display` prints it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublicKey {
-    /// X25519: proves who a handshake is with.
+    /// X25519 key, which proves the other party of a handshake.
     pub dh: [u8; 32],
-    /// Ed25519: proves who signed a route.
+    /// Ed25519 key, which proves the signer of a route.
     pub sign: [u8; 32],
 }
 
@@ -33,7 +32,7 @@ impl PublicKey {
         out
     }
 
-    /// From the wire form; whether the halves are points shows when they are used.
+    /// From the wire form. Whether the halves are valid points is checked when they are used.
     pub fn from_bytes(bytes: &[u8; 64]) -> PublicKey {
         let (mut dh, mut sign) = ([0; 32], [0; 32]);
         dh.copy_from_slice(&bytes[..32]);
@@ -41,9 +40,8 @@ impl PublicKey {
         PublicKey { dh, sign }
     }
 
-    /// True when one of the halves is a point of small order. Such a key is nobody's: some
-    /// signatures hold under it for every message, and every agreement with it gives the same
-    /// secret.
+    /// True if one of the halves is a point of small order. Such a key belongs to nobody. Under it
+    /// some signatures verify for every message, and every key agreement gives one constant secret.
     pub fn is_weak(&self) -> bool {
         let mut y = self.sign;
         // The top bit is the sign of x, which small order does not depend on.
@@ -51,14 +49,14 @@ impl PublicKey {
         SMALL_ORDER.contains(&y) || DhSecret::new(&[1; 32]).agree(&self.dh).is_err()
     }
 
-    /// True when the holder of this key signed `msg` (Ed25519, RFC 8032).
+    /// True if the holder of this key signed `msg` (Ed25519, RFC 8032).
     pub fn verify(&self, msg: &[u8], sig: &[u8; 64]) -> bool {
         UnparsedPublicKey::new(&ED25519, &self.sign).verify(msg, sig).is_ok()
     }
 }
 
-/// The y coordinates of Ed25519's eight points of small order: 0, 1, -1 and two of order 8, and
-/// those that have a second encoding (p, p + 1) in it.
+/// The y coordinates of Ed25519's eight points of small order: 0, 1, -1 and two of order 8. Second
+/// encodings (p, p + 1) are listed too.
 const SMALL_ORDER: [[u8; 32]; 7] = [
     [0; 32],
     near_power(1, 0, 0),
@@ -77,7 +75,7 @@ const SMALL_ORDER: [[u8; 32]; 7] = [
     near_power(0xee, 0xff, 0x7f),
 ];
 
-/// 32 bytes, all the same but for the first and the last.
+/// 32 bytes, all equal except the first and the last.
 const fn near_power(first: u8, middle: u8, last: u8) -> [u8; 32] {
     let mut out = [middle; 32];
     out[0] = first;
@@ -87,7 +85,7 @@ const fn near_power(first: u8, middle: u8, last: u8) -> [u8; 32] {
 
 impl fmt::Display for PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&STANDARD.encode(self.to_bytes()))
+        f.write_str(&base64(&self.to_bytes()))
     }
 }
 
@@ -97,7 +95,7 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// Why a text is no key.
+/// Error: a text is not a public key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected a public key: 88 characters of base64, as `shoal pubkey` prints them")]
 pub struct KeyError;
@@ -106,7 +104,7 @@ impl FromStr for PublicKey {
     type Err = KeyError;
 
     fn from_str(text: &str) -> Result<PublicKey, KeyError> {
-        let bytes = STANDARD.decode(text.trim()).map_err(|_| KeyError)?;
+        let bytes = from_base64(text.trim()).ok_or(KeyError)?;
         let bytes: [u8; 64] = bytes.try_into().map_err(|_| KeyError)?;
         Ok(PublicKey::from_bytes(&bytes))
     }
@@ -119,7 +117,7 @@ struct Inner {
     public: PublicKey,
 }
 
-/// A node's secret identity. Clones share one copy of the keys.
+/// Secret identity of a node. Clones share one copy of the keys.
 #[derive(Clone)]
 pub struct Identity(Arc<Inner>);
 
@@ -130,13 +128,13 @@ impl Identity {
         Identity::from_seed(kdf(entropy.expose(), "shoal identity seed v1", &[]))
     }
 
-    /// The identity that a key file's 32 bytes stand for.
+    /// The identity that follows from a key file's 32 bytes.
     pub fn from_seed(seed: [u8; 32]) -> Identity {
         let seed = Secret::new(seed);
         let dh_key = Secret::new(kdf(seed.expose(), "shoal identity x25519 v1", &[]));
         let sign_key = Secret::new(kdf(seed.expose(), "shoal identity ed25519 v1", &[]));
         let dh = DhSecret::new(dh_key.expose());
-        // Ed25519 takes every 32-byte string as a seed (RFC 8032 section 5.1.5).
+        // Ed25519 accepts every 32-byte string as a seed (RFC 8032 section 5.1.5).
         let sign = Ed25519KeyPair::from_seed_unchecked(sign_key.expose())
             .expect("any 32 bytes are an Ed25519 seed");
         let mut sign_public = [0; 32];
@@ -160,7 +158,7 @@ impl Identity {
         &self.0.dh
     }
 
-    /// Signs `msg` (Ed25519; the same message always gives the same signature).
+    /// Signs `msg` with Ed25519, which is deterministic.
     pub fn sign(&self, msg: &[u8]) -> [u8; 64] {
         let mut out = [0; 64];
         out.copy_from_slice(self.0.sign.sign(msg).as_ref());
@@ -205,7 +203,7 @@ mod tests {
         assert!(!good.is_weak());
         let mut forged = [0; 64];
         forged[0] = 1;
-        // The neutral point: a signature that nobody made holds for every message.
+        // The neutral point: a forged signature verifies for every message.
         let neutral = PublicKey { sign: near_power(1, 0, 0), ..good };
         assert!(neutral.verify(b"anything", &forged));
         for y in SMALL_ORDER {

@@ -30,7 +30,7 @@ impl KemSecret {
         Ok((KemSecret(key), Box::new(public)))
     }
 
-    /// From the 2,400 bytes of FIPS 203; for recorded handshakes.
+    /// From the 2,400-byte form of FIPS 203, for recorded handshakes.
     pub fn from_bytes(bytes: &[u8]) -> Result<KemSecret, BadKem> {
         if bytes.len() != KEM_SECRET_LEN {
             return Err(BadKem);
@@ -38,14 +38,14 @@ impl KemSecret {
         DecapsulationKey::new(&ML_KEM_768, bytes).map(KemSecret).map_err(|_| BadKem)
     }
 
-    /// The 2,400 bytes of FIPS 203; for recorded handshakes.
+    /// The 2,400-byte form of FIPS 203, for recorded handshakes.
     pub fn to_bytes(&self) -> Result<Secret<KEM_SECRET_LEN>, BadKem> {
         let bytes = self.0.key_bytes().map_err(|_| BadKem)?;
         Ok(Secret::new(bytes.as_ref().try_into().map_err(|_| BadKem)?))
     }
 
-    /// The secret inside `ciphertext`. A forged ciphertext gives a secret that nobody knows
-    /// (implicit rejection), not an error.
+    /// The secret inside `ciphertext`. A forged ciphertext gives an unknown secret instead of an
+    /// error (implicit rejection).
     pub fn decapsulate(&self, ciphertext: &[u8]) -> Result<Secret<32>, BadKem> {
         if ciphertext.len() != KEM_CIPHERTEXT_LEN {
             return Err(BadKem);
@@ -61,7 +61,7 @@ impl fmt::Debug for KemSecret {
     }
 }
 
-/// Makes a fresh secret for the holder of `public`, and the ciphertext that carries it.
+/// Makes a new secret for the holder of `public`, and the ciphertext that carries it.
 pub fn kem_encapsulate(
     public: &[u8],
 ) -> Result<(Box<[u8; KEM_CIPHERTEXT_LEN]>, Secret<32>), BadKem> {
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(secret.decapsulate(&[0; 5]), Err(BadKem));
         assert!(KemSecret::from_bytes(&[0; 5]).is_err());
         assert!(kem_encapsulate(&[0; 5]).is_err());
-        // Coefficients above the modulus: FIPS 203 section 7.2 asks for the check.
+        // Coefficients above the modulus, which FIPS 203 section 7.2 requires to be refused.
         assert!(kem_encapsulate(&[0xff; KEM_PUBLIC_LEN]).is_err());
     }
 }

@@ -1,11 +1,11 @@
-//! Header masks: one AES-256 block per header, many at a time (docs/wire.md section 2).
+//! Header masks: one AES-256 block per header, many at a time (docs/design/wire/frame.md).
 
 use core::fmt;
 
 use aes::Aes256Enc;
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 
-/// A key that turns a sample of ciphertext into a mask, as RFC 9001 section 5.4.3 does.
+/// A key that turns a sample of ciphertext into a mask, as in RFC 9001 section 5.4.3.
 #[derive(Clone)]
 pub struct MaskKey(Aes256Enc);
 
@@ -22,7 +22,7 @@ impl MaskKey {
         block.0
     }
 
-    /// Turns samples into masks in place, in as few AES calls as the machine allows.
+    /// Turns samples into masks in place, with as few AES calls as the machine allows.
     pub fn mask_batch(&self, samples: &mut [[u8; 16]]) {
         self.0.encrypt_blocks(Array::cast_slice_from_core_mut(samples));
     }

@@ -1,16 +1,17 @@
-//! Classes of processors, what each suite costs on them, and the suite that two of them take.
+//! Processor classes, the cost of each suite on them, and the suite that two classes agree on.
 
 use crate::Suite;
 
-/// A class of processors: how many blocks one of its AES instructions encrypts. The values travel
-/// in handshakes, and both ends know what each class pays (docs/decisions/0005-suites.md).
+/// A class of processors, by the number of blocks that one AES instruction encrypts. Handshakes
+/// carry the values. Both ends have the cost table of all classes
+/// (docs/design/decisions/0005-suites.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Processor {
     /// No AES instructions, or none that the libraries use.
     Plain = 1,
-    /// One block, in two pipes or slowly: x86-64 with AES-NI and AVX, on which two states side by
-    /// side cost less than one.
+    /// One block, with two pipelines or slow instructions: x86-64 with AES-NI and AVX. Two states
+    /// side by side cost less than one.
     AesPairs = 6,
     /// One block: x86-64 with AES-NI and AVX.
     Aes = 2,
@@ -33,13 +34,13 @@ impl Processor {
         Processor::ArmAes,
     ];
 
-    /// The class of this machine by its instructions. Those of [`Processor::AesPairs`] are told
-    /// from those of [`Processor::Aes`] by measuring only, for which this crate has no clock.
+    /// Class of this machine by its instruction sets. Only a measurement can tell
+    /// [`Processor::AesPairs`] from [`Processor::Aes`], and this crate has no clock.
     pub fn here() -> Processor {
         #[cfg(target_arch = "x86_64")]
         {
             use std::is_x86_feature_detected as has;
-            // The libraries' slowest routines for AES instructions ask for AVX and PCLMULQDQ too.
+            // The libraries' slowest routines with AES instructions need AVX and PCLMULQDQ too.
             match has!("aes") && has!("pclmulqdq") && has!("avx") {
                 false => Processor::Plain,
                 true if has!("vaes") && has!("avx512f") => Processor::Vaes512,
@@ -81,8 +82,8 @@ impl Processor {
         }
     }
 
-    /// The suites that a processor of this class should ever use. Without AES instructions look-ups
-    /// in the tables of AES and AEGIS can leak keys, and take long.
+    /// Suites that a processor of this class should ever use. Without AES instructions, AES and
+    /// AEGIS use table look-ups, which can leak keys and are slow.
     pub const fn suites(self) -> Suites {
         match self {
             Processor::Plain => Suites(1 << (Suite::ChaCha20Poly1305 as u8 - 1)),
@@ -90,8 +91,8 @@ impl Processor {
         }
     }
 
-    /// Nanoseconds that sealing 1,400 bytes takes, in the order of [`Suite::ALL`]. Only ratios
-    /// matter: both ends of a session must hold the same table.
+    /// Nanoseconds for sealing 1,400 bytes, in the order of [`Suite::ALL`]. Only the ratios matter.
+    /// Both ends of a session must have equal tables.
     const fn row(self) -> [u16; Suite::ALL.len()] {
         // aes-256-gcm, chacha20-poly1305, aegis-256x4, aegis-256, aegis-256x2
         match self {
@@ -104,7 +105,7 @@ impl Processor {
         }
     }
 
-    /// Nanoseconds that sealing 1,400 bytes by `suite` takes on a processor of this class.
+    /// Nanoseconds for sealing 1,400 bytes with `suite` on a processor of this class.
     pub const fn cost_ns(self, suite: Suite) -> u16 {
         self.row()[suite as usize - 1]
     }
@@ -118,8 +119,8 @@ impl Suites {
     /// Every suite.
     pub const ALL: Suites = Suites((1 << Suite::ALL.len()) - 1);
 
-    /// From its bits in a handshake: bit n - 1 stands for the suite whose value is n. `None`: a bit
-    /// is set that stands for no suite.
+    /// From the bits in a handshake: bit n - 1 stands for the suite with value n. None if another
+    /// bit is set.
     pub const fn from_bits(bits: u8) -> Option<Suites> {
         if bits & !Self::ALL.0 == 0 { Some(Suites(bits)) } else { None }
     }
@@ -129,22 +130,21 @@ impl Suites {
         self.0
     }
 
-    /// Whether it holds `suite`.
+    /// True if the set holds `suite`.
     pub const fn has(self, suite: Suite) -> bool {
         self.0 & 1 << (suite as u8 - 1) != 0
     }
 
-    /// Whether it holds none.
+    /// True if the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The suites that both hold.
+    /// The suites that are in both sets.
     pub const fn and(self, other: Suites) -> Suites {
         Suites(self.0 & other.0)
     }
 
-    /// The suites in it.
     pub fn iter(self) -> impl Iterator<Item = Suite> {
         Suite::ALL.into_iter().filter(move |&suite| self.has(suite))
     }
@@ -156,44 +156,43 @@ impl FromIterator<Suite> for Suites {
     }
 }
 
-/// Means of one end of a session, as it tells them.
+/// Suites and processor of one end of a session, as it claims them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Means {
-    /// The class of its processor.
+pub struct SuiteSupport {
     pub processor: Processor,
-    /// The suites that it takes.
+    /// The suites that the end accepts.
     pub suites: Suites,
 }
 
-/// A suite that costs an end more than this many times its cheapest common one is not taken, so
-/// that a member can't slow others by what it says of itself.
+/// A suite is avoided if it costs an end more than this many times its cheapest common suite.
+/// Otherwise a member could slow others down by a false claim.
 const FLOOR: u16 = 3;
 
-impl Means {
+impl SuiteSupport {
     /// The means of this machine, with all suites that suit its processor.
-    pub fn here() -> Means {
+    pub fn here() -> SuiteSupport {
         let processor = Processor::here();
-        Means { processor, suites: processor.suites() }
+        SuiteSupport { processor, suites: processor.suites() }
     }
 
-    /// From what a handshake carries. `None`: there is no such class, or no such suite.
-    pub const fn from_bytes(processor: u8, suites: u8) -> Option<Means> {
+    /// From the fields of a handshake. None if the class or a suite is unknown.
+    pub const fn from_bytes(processor: u8, suites: u8) -> Option<SuiteSupport> {
         match (Processor::from_byte(processor), Suites::from_bits(suites)) {
-            (Some(processor), Some(suites)) => Some(Means { processor, suites }),
+            (Some(processor), Some(suites)) => Some(SuiteSupport { processor, suites }),
             _ => None,
         }
     }
 
-    /// Means without the suites outside `allowed`.
-    pub fn limited(self, allowed: Suites) -> Means {
-        Means { suites: self.suites.and(allowed), ..self }
+    /// The means without the suites outside `allowed`.
+    pub fn limited(self, allowed: Suites) -> SuiteSupport {
+        SuiteSupport { suites: self.suites.and(allowed), ..self }
     }
 
-    /// The suite of a session between both: the one whose slower end is fastest. Both ends find the
-    /// same. `None`: they have none in common.
-    pub fn agree(self, other: Means) -> Option<Suite> {
+    /// The suite of a session between both ends: the one whose slower end is fastest. Both ends
+    /// compute equal results. None if they have no common suite.
+    pub fn agree(self, other: SuiteSupport) -> Option<Suite> {
         let common = self.suites.and(other.suites);
-        let within = |end: Means| {
+        let within = |end: SuiteSupport| {
             let best = common.iter().map(|suite| end.processor.cost_ns(suite)).min().unwrap_or(0);
             move |suite: &Suite| end.processor.cost_ns(*suite) <= best.saturating_mul(FLOOR)
         };
@@ -205,7 +204,7 @@ impl Means {
         fair.or_else(|| common.iter().min_by_key(cost))
     }
 
-    /// The suites that are taken, fastest first.
+    /// The accepted suites, fastest first.
     pub fn by_cost(self) -> Vec<Suite> {
         let mut suites: Vec<Suite> = self.suites.iter().collect();
         suites.sort_by_key(|&suite| (self.processor.cost_ns(suite), suite));
@@ -219,15 +218,15 @@ mod tests {
 
     use super::*;
 
-    fn means(processor: Processor) -> Means {
-        Means { processor, suites: processor.suites() }
+    fn means(processor: Processor) -> SuiteSupport {
+        SuiteSupport { processor, suites: processor.suites() }
     }
 
-    fn any_means() -> impl Strategy<Value = Means> {
+    fn any_means() -> impl Strategy<Value = SuiteSupport> {
         let bits = 0..=Suites::ALL.bits();
         (0..Processor::ALL.len(), bits).prop_map(|(class, bits)| {
             let suites = Suites::from_bits(bits).unwrap();
-            Means { processor: Processor::ALL[class], suites }
+            SuiteSupport { processor: Processor::ALL[class], suites }
         })
     }
 
@@ -243,14 +242,15 @@ mod tests {
             }
         }
 
-        /// A member may say what it likes: of those that both take, no suite is taken that costs
-        /// more than three times the cheapest, if there is one that neither end has to refuse.
+        /// A member may make any claim. If a common suite costs neither end more than three times
+        /// its cheapest, such a suite is chosen.
         #[test]
         fn nobody_is_slowed_by_what_another_says(own in any_means(), said in any_means()) {
             let common = own.suites.and(said.suites);
-            let costs = |end: Means| common.iter().map(move |suite| end.processor.cost_ns(suite));
-            let fits = |end: Means, suite| {
-                end.processor.cost_ns(suite) <= 3 * costs(end).min().unwrap_or(0)
+            let cost = |end: SuiteSupport, suite| end.processor.cost_ns(suite);
+            let costs = |end| common.iter().map(move |suite| cost(end, suite));
+            let fits = |end: SuiteSupport, suite| {
+                cost(end, suite) <= 3 * costs(end).min().unwrap_or(0)
             };
             let fair = common.iter().any(|suite| fits(own, suite) && fits(said, suite));
             if let Some(agreed) = own.agree(said).filter(|_| fair) {
@@ -259,7 +259,7 @@ mod tests {
         }
     }
 
-    /// Every pair of classes, and what both take.
+    /// Every pair of classes, and the suite that both choose.
     #[test]
     fn each_pair_of_classes_takes_the_expected_suite() {
         use Processor::{Aes, AesPairs, ArmAes, Plain, Vaes256, Vaes512};
@@ -301,7 +301,9 @@ mod tests {
             assert_eq!(Processor::from_byte(processor as u8), Some(processor));
         }
         assert_eq!((Processor::from_byte(0), Processor::from_byte(7)), (None, None));
-        assert!(Suites::from_bits(0x20).is_none() && Means::from_bytes(2, 0x20).is_none());
-        assert!(Means::from_bytes(0, 1).is_none() && Means::from_bytes(7, 1).is_none());
+        assert!(Suites::from_bits(0x20).is_none() && SuiteSupport::from_bytes(2, 0x20).is_none());
+        assert!(
+            SuiteSupport::from_bytes(0, 1).is_none() && SuiteSupport::from_bytes(7, 1).is_none()
+        );
     }
 }

@@ -1,15 +1,16 @@
-//! The deterministic generator that machines are seeded with.
+//! Deterministic random generator for the workspace's state machines.
 
 use core::fmt;
 
 use zeroize::Zeroize;
 
-/// Bytes made at a time: four outputs of BLAKE3, which its SIMD code makes together.
+/// Bytes generated at once: four outputs of BLAKE3, which its SIMD code makes together.
 const BLOCK: usize = 256;
 
 /// A generator whose whole output follows from its seed (BLAKE3 in XOF mode, keyed by the seed).
 ///
-/// Seeded by the operating system's randomness it is fit for keys; seeded by a test it repeats.
+/// A seed from the operating system's randomness makes it fit for keys. A test's seed makes it
+/// repeatable.
 pub struct Rng {
     xof: blake3::OutputReader,
     block: [u8; BLOCK],
@@ -17,7 +18,7 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// Starts the sequence of `seed`.
+    /// Starts the sequence that follows from `seed`.
     pub fn new(seed: [u8; 32]) -> Rng {
         let mut hasher = blake3::Hasher::new_keyed(&seed);
         hasher.update(b"shoal rng v1");
@@ -29,7 +30,8 @@ impl Rng {
     /// Fills `out` with the next bytes.
     pub fn fill(&mut self, out: &mut [u8]) {
         if out.len() > BLOCK {
-            // What is left in the block is skipped, so that no byte is ever handed out twice.
+            // A large request reads past the block. Later small ones get the rest of the block, so
+            // no byte repeats.
             self.xof.fill(out);
             return;
         }
@@ -66,12 +68,12 @@ impl Rng {
         u64::from_le_bytes(self.array())
     }
 
-    /// A number from 0 to `n - 1`; 0 when `n` is 0. The bias is below `n / 2^64`.
+    /// A number from 0 to `n - 1`; 0 if `n` is 0. The bias is below `n / 2^64`.
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.u64()) * u128::from(n)) >> 64) as u64
     }
 
-    /// A seed for a generator of its own, bound to `label`.
+    /// A seed for another generator, bound to `label`.
     pub fn fork(&mut self, label: &str) -> [u8; 32] {
         let base: [u8; 32] = self.array();
         crate::kdf(&base, label, &[])

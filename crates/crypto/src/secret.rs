@@ -9,7 +9,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 pub struct Secret<const N: usize>([u8; N]);
 
 impl<const N: usize> Secret<N> {
-    /// Takes the bytes in; the caller wipes its own copy if it keeps one.
+    /// Stores the bytes. The caller must wipe its own copy.
     pub const fn new(bytes: [u8; N]) -> Self {
         Secret(bytes)
     }
@@ -34,7 +34,8 @@ impl<const N: usize> fmt::Debug for Secret<N> {
     }
 }
 
-/// What all nodes of one network share. It hides handshakes from strangers; it proves no identity.
+/// The secret that all nodes of one network share. It hides handshakes from strangers, but proves
+/// no identity.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct NetworkSecret(pub [u8; 32]);
 
@@ -45,18 +46,18 @@ impl fmt::Debug for NetworkSecret {
 }
 
 impl NetworkSecret {
-    /// What the authority's list calls it by. Nobody can tell the secret from its name.
+    /// The secret's name in the authority's list. The secret can't be computed from it.
     pub fn name(&self) -> [u8; 32] {
         crate::kdf(&self.0, "shoal v1 network secret name", &[])
     }
 }
 
-/// The secrets of a network while they change: handshakes sealed under either are taken.
+/// Secrets of a network during a change: handshakes sealed under either are accepted.
 #[derive(Clone, Debug)]
 pub struct NetworkSecrets {
-    /// Handshakes begin with it.
+    /// The secret under which this node begins handshakes.
     pub first: NetworkSecret,
-    /// The one that comes, or the one that goes.
+    /// The next secret, or the previous one.
     pub other: Option<NetworkSecret>,
 }
 
@@ -66,7 +67,7 @@ impl From<NetworkSecret> for NetworkSecrets {
     }
 }
 
-/// Compares in a time that depends on the lengths only; different lengths are unequal.
+/// Compares in a time that depends only on the lengths. Different lengths are unequal.
 pub fn ct_eq(a: &[u8], b: &[u8]) -> bool {
     aws_lc_rs::constant_time::verify_slices_are_equal(a, b).is_ok()
 }

@@ -1,13 +1,12 @@
-//! Signatures alone: the key pair of an authority that takes part in no handshake.
+//! Signatures only: the key pair of an authority, which takes part in no handshake.
 
 use core::fmt;
 use core::str::FromStr;
 use std::sync::Arc;
 
 use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 
+use crate::encoding::{base64, from_base64};
 use crate::{Secret, kdf};
 
 /// The public half of a [`SigningKey`]: 32 bytes, as text 44 characters of base64.
@@ -15,7 +14,7 @@ use crate::{Secret, kdf};
 pub struct VerifyKey(pub [u8; 32]);
 
 impl VerifyKey {
-    /// True when the holder of this key signed `msg` (Ed25519, RFC 8032).
+    /// True if the holder of this key signed `msg` (Ed25519, RFC 8032).
     pub fn verify(&self, msg: &[u8], sig: &[u8; 64]) -> bool {
         UnparsedPublicKey::new(&ED25519, &self.0).verify(msg, sig).is_ok()
     }
@@ -23,11 +22,11 @@ impl VerifyKey {
 
 impl fmt::Display for VerifyKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&STANDARD.encode(self.0))
+        f.write_str(&base64(&self.0))
     }
 }
 
-/// Why a text is no key of an authority.
+/// Error: a text is not an authority's public key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "expected an authority's public key: 44 characters of base64, as `shoal authority init` \
@@ -39,7 +38,7 @@ impl FromStr for VerifyKey {
     type Err = VerifyKeyError;
 
     fn from_str(text: &str) -> Result<VerifyKey, VerifyKeyError> {
-        let bytes = STANDARD.decode(text.trim()).map_err(|_| VerifyKeyError)?;
+        let bytes = from_base64(text.trim()).ok_or(VerifyKeyError)?;
         bytes.try_into().map(VerifyKey).map_err(|_| VerifyKeyError)
     }
 }
@@ -58,11 +57,11 @@ impl SigningKey {
         SigningKey::from_seed(kdf(entropy.expose(), "shoal authority seed v1", &[]))
     }
 
-    /// The key that a key file's 32 bytes stand for.
+    /// The key that follows from a key file's 32 bytes.
     pub fn from_seed(seed: [u8; 32]) -> SigningKey {
         let seed = Secret::new(seed);
         let key = Secret::new(kdf(seed.expose(), "shoal authority ed25519 v1", &[]));
-        // Ed25519 takes every 32-byte string as a seed (RFC 8032 section 5.1.5).
+        // Ed25519 accepts every 32-byte string as a seed (RFC 8032 section 5.1.5).
         let pair = Ed25519KeyPair::from_seed_unchecked(key.expose())
             .expect("any 32 bytes are an Ed25519 seed");
         SigningKey { seed: Arc::new(seed), pair: Arc::new(pair) }
@@ -80,7 +79,7 @@ impl SigningKey {
         VerifyKey(out)
     }
 
-    /// Signs `msg` (Ed25519; the same message always gives the same signature).
+    /// Signs `msg` with Ed25519, which is deterministic.
     pub fn sign(&self, msg: &[u8]) -> [u8; 64] {
         let mut out = [0; 64];
         out.copy_from_slice(self.pair.sign(msg).as_ref());
@@ -113,7 +112,7 @@ mod tests {
         assert!(!format!("{key:?}").contains("1"));
     }
 
-    /// One seed file, used for a node and for an authority, must not let one sign for the other.
+    /// If one seed file is used for a node and for an authority, neither may sign for the other.
     #[test]
     fn a_seed_means_different_keys_for_nodes_and_authorities() {
         assert_ne!(

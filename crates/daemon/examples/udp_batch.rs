@@ -1,10 +1,9 @@
-//! How fast the batched UDP of this machine is: one sender, one receiver, full frames, loopback.
-//! Both are bound to no address, so that each send names its source and each receive its
-//! destination.
+//! Measures this machine's batched UDP: one sender, one receiver, full frames, loopback. Both are
+//! bound to no address, so each send names its source and each receive its destination.
 //!
-//! `cargo run --release -p shoal-daemon --example udp_batch [seconds]` prints, for sends with and
-//! without segmentation offload, frames and bits per second, frames per receive call, and what
-//! the receive buffer lost.
+//! `cargo run --release -p shoal-daemon --example udp_batch [seconds]` compares sends with and
+//! without segmentation offload. It prints frames and bits per second, frames per receive call, and
+//! frames lost in the receive buffer.
 
 #![allow(clippy::disallowed_methods)]
 
@@ -13,10 +12,10 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use shoal_daemon::net::receive::Receiver;
-use shoal_daemon::net::send::{Frames, Outcome, SendCounters, Sender};
+use shoal_daemon::net::receive::DatagramReceiver;
+use shoal_daemon::net::send::{DatagramSender, OutboundRun, SendCounters, SendResult};
 use shoal_daemon::net::socket::{self, SocketConfig};
-use shoal_relay::Path;
+use shoal_relay::SendPath;
 use shoal_session::Endpoints;
 use shoal_wire::{SizeClass, Time};
 
@@ -66,23 +65,23 @@ fn run(name: &str, gso: bool, length: Duration) -> anyhow::Result<()> {
 }
 
 fn send(fd: i32, ends: Endpoints, gso: bool, length: Duration) -> SendCounters {
-    let mut sender = Sender::new(gso, true);
-    let path = Path { link: None, ends };
+    let mut sender = DatagramSender::new(gso, true);
+    let path = SendPath { link: None, ends };
     let frames = vec![7u8; FRAME * 44];
     let offsets: Vec<u32> = (0..44).map(|i| i * FRAME as u32).collect();
     let start = Instant::now();
     while start.elapsed() < length {
-        let run = Frames { buffer: &frames, offsets: &offsets, len: FRAME };
+        let run = OutboundRun { buffer: &frames, offsets: &offsets, len: FRAME };
         let (_, outcome) = sender.send(fd, Time::ZERO, path, run);
-        if outcome != Outcome::Sent {
+        if outcome != SendResult::Sent {
             std::thread::yield_now();
         }
     }
     sender.counters()
 }
 
-fn receive(fd: i32, bound: SocketAddr, stop: &AtomicBool) -> (Receiver, u64) {
-    let mut receiver = Receiver::new(bound);
+fn receive(fd: i32, bound: SocketAddr, stop: &AtomicBool) -> (DatagramReceiver, u64) {
+    let mut receiver = DatagramReceiver::new(bound);
     let mut runs = 0;
     while !stop.load(Ordering::Relaxed) {
         match receiver.receive(fd) {

@@ -1,7 +1,7 @@
-//! The daemon: owns the operating system and drives a node.
+//! The daemon: owns the operating system's resources and drives a node.
 //!
 //! In: a configuration, datagrams, files, commands of programs on the control socket, signals. Out:
-//! datagrams, files, answers. Everything that decides about packets is in the node; here are
+//! datagrams, files, answers. The node makes all decisions about packets. This crate has the
 //! clocks, sockets, threads, disks and privileges.
 //!
 //! ```text
@@ -12,11 +12,11 @@
 //!           disk threads    handshake thread     control threads
 //! ```
 //!
-//! One worker owns the node's control and runs each batch to completion; it never waits for a disk,
-//! a program or a Diffie-Hellman. Further workers, if the configuration asks for them, forward on
-//! lanes of their own (`shoal_node::Worker`). Every queue between threads is bounded.
+//! One worker owns the node's control and runs each batch to completion. It never waits for a disk,
+//! a program or a Diffie-Hellman computation. The configuration may ask for further workers, which
+//! forward on their own lanes (`shoal_node::Worker`). Every queue between threads is bounded.
 //!
-//! Invariant: nothing here looks into a cell, chooses a route or paces a transfer.
+//! Invariant: this crate never reads a cell, chooses a route or paces a transfer.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a shell owns the system")]
 

@@ -1,15 +1,16 @@
-//! Telling the service manager how the daemon is: the `sd_notify` protocol, one datagram per state.
+//! Reports the daemon's state to the service manager: the `sd_notify` protocol, one datagram per
+//! state.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// How long the manager may take to make room for a datagram: packets wait meanwhile.
+/// Longest wait for the manager to make room for a datagram. Packets wait meanwhile.
 const WAIT: Duration = Duration::from_millis(50);
 
-/// Sends `state` (such as `READY=1`) to the service manager, if there is one. Losing it is no
-/// error of the node's: the manager has time-outs. A manager that hangs is waited for briefly.
+/// Sends `state` (such as `READY=1`) to the service manager, if there is one. A lost datagram is no
+/// error, since the manager has time-outs. The call waits briefly for a manager that hangs.
 pub fn notify(state: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let address = match path.as_bytes() {

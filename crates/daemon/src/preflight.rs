@@ -1,7 +1,7 @@
-//! What a start would refuse, found without starting.
+//! Finds the errors of a start without starting.
 //!
-//! It asks what [`crate::run`] asks, in the same words, and leaves nothing behind. What a running
-//! node of this configuration has itself (ports, the interface) is not looked at.
+//! The checks and their words are those of [`crate::run`], and leave nothing behind. Resources of a
+//! running node of this configuration (ports, the interface) are not checked.
 
 use std::ffi::CString;
 use std::io;
@@ -14,29 +14,29 @@ use nix::unistd::{
     AccessFlags, Gid, User, access, getegid, geteuid, getgrouplist, getgroups, getuid,
 };
 
-use crate::config::{Config, Preset, Setup};
-use crate::control::api::{Command, Reply};
+use crate::config::{NodeConfig, NodeSetup, Preset};
+use crate::control::api::{Command, ControlReply};
 use crate::control::cover::OFF;
-use crate::control::socket::{self, ConnectError, Connection};
+use crate::control::socket::{self, ConnectError, ControlConnection};
 use crate::membership::{anonymity, circuits, renewal};
 use crate::privileges;
 use crate::run::own_ipv4;
-use crate::tun::device::{self, Asks};
-use crate::tun::dns::Responder;
+use crate::tun::device::{self, DeviceSetting};
+use crate::tun::dns::DnsResponder;
 use crate::tun::interface;
 use crate::worker::build;
-use crate::worker::hopping::{Hopping, check_inside};
+use crate::worker::shifting::{KernelShifts, check_inside};
 
-/// Why a start would fail.
+/// Reasons why a start would fail.
 #[derive(Debug, Default)]
 pub struct Refusals {
-    /// Reasons that hold whoever starts the node.
+    /// Reasons that hold for any user.
     pub faults: Vec<String>,
-    /// Reasons that hold if this user starts it.
+    /// Reasons that hold if this user starts the node.
     pub rights: Vec<String>,
-    /// What the node could not do, though it would start.
+    /// Functions that would fail although the node starts.
     pub warnings: Vec<String>,
-    /// What the node's preset wants of it and it could not do, though it would start.
+    /// Requirements of the preset that would fail although the node starts.
     pub unmet: Vec<String>,
 }
 
@@ -51,8 +51,8 @@ impl Refusals {
     }
 }
 
-/// Everything beyond the files that [`Setup::load`] has read.
-pub fn refusals(setup: &Setup) -> Refusals {
+/// Checks everything beyond the files that [`NodeSetup::load`] has read.
+pub fn refusals(setup: &NodeSetup) -> Refusals {
     let config = &setup.config;
     let linked = setup.linked.as_ref().unwrap_or(&setup.hosts);
     let mut found = Refusals::default();
@@ -67,13 +67,14 @@ pub fn refusals(setup: &Setup) -> Refusals {
     unkept(config, (!hidden.is_empty(), may_meet), &mut found);
     found.warnings.extend(circuits::without_effect(config));
     found.warnings.extend(anonymity::without_effect(config, linked));
+    found.warnings.extend(anonymity::direct_without_effect(config));
     let unlisted = circuits::unlisted(config, &setup.hosts, setup.authority.as_ref());
     found.warnings.extend(circuits::unlisted_words(&unlisted));
     found.warnings.extend(circuits::unmixed(config, setup.hosts.mixes()));
-    if let Err(e) = circuits::Guard::read(config, &setup.hosts, &mut found.warnings) {
+    if let Err(e) = circuits::GuardFile::read(config, &setup.hosts, &mut found.warnings) {
         found.note(&e);
     }
-    if let Err(e) = circuits::Met::read(config, &mut found.warnings) {
+    if let Err(e) = circuits::MetHostsFile::read(config, &mut found.warnings) {
         found.note(&e);
     }
     if config.registrar.is_some() {
@@ -85,11 +86,11 @@ pub fn refusals(setup: &Setup) -> Refusals {
     if let Err(e) = setup.check_overlay() {
         found.note(&e);
     }
-    found.warnings.extend(Hopping::unreached(config, &setup.hosts));
+    found.warnings.extend(KernelShifts::unreached(config, &setup.hosts));
     if let Err(e) = privileges::check_seal() {
         found.rights.push(format!("{e:#}"));
     }
-    let running = match Connection::connect(&socket) {
+    let running = match ControlConnection::connect(&socket) {
         Ok(mut running) => {
             let same = is_same(setup, &mut running, &mut found);
             if !same {
@@ -98,7 +99,7 @@ pub fn refusals(setup: &Setup) -> Refusals {
             }
             same
         }
-        // A node that refuses this user is taken for the one of this configuration.
+        // A node that refuses this user is assumed to be the one of this configuration.
         Err(error) => matches!(error, ConnectError::Denied(_)),
     };
     if !running {
@@ -110,11 +111,11 @@ pub fn refusals(setup: &Setup) -> Refusals {
     found
 }
 
-/// Refuses a place for a control socket that no user's node could have.
+/// Refuses a path for a control socket that no user's node could open.
 ///
 /// # Errors
 ///
-/// The error says what to do. A place of another user, as a unit's is, is no fault.
+/// The error says what to do. A path that only another user may use, as a unit's is, is no fault.
 pub fn check_socket(socket: &Path) -> io::Result<()> {
     match socket::check_place(socket) {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(()),
@@ -122,14 +123,14 @@ pub fn check_socket(socket: &Path) -> io::Result<()> {
     }
 }
 
-/// What the node could not have of virtual devices.
-fn devices(setup: &Setup, found: &mut Refusals) {
+/// Checks the virtual devices.
+fn devices(setup: &NodeSetup, found: &mut Refusals) {
     let config = &setup.config;
-    let wanted = [("[interface]", config.interface.is_some()), ("[hop]", config.hop.is_some())];
+    let wanted = [("[interface]", config.interface.is_some()), ("[shift]", config.shift.is_some())];
     if let Err(e) = check_inside(config) {
         found.note(&e);
     }
-    let on_segment = match Hopping::is_on_segment(config) {
+    let on_segment = match KernelShifts::is_on_segment(config) {
         Ok(on_segment) => on_segment,
         Err(e) => {
             found.note(&e);
@@ -137,7 +138,7 @@ fn devices(setup: &Setup, found: &mut Refusals) {
         }
     };
     for (section, _) in wanted.into_iter().filter(|(_, wanted)| *wanted) {
-        if !(section == "[hop]" && on_segment)
+        if !(section == "[shift]" && on_segment)
             && let Err(e) = device::check_device(section)
         {
             found.note(&e);
@@ -154,10 +155,10 @@ fn devices(setup: &Setup, found: &mut Refusals) {
     }
 }
 
-/// Whether a running node is that of this configuration, as far as its status says. Notes what the
-/// node can't keep of its preset now.
-fn is_same(setup: &Setup, running: &mut Connection, found: &mut Refusals) -> bool {
-    let Ok(Reply::Status(status)) = running.call(Command::Status, &[]) else { return true };
+/// True if the running node, by its status, is that of this configuration. Notes requirements of
+/// the preset that it does not meet.
+fn is_same(setup: &NodeSetup, running: &mut ControlConnection, found: &mut Refusals) -> bool {
+    let Ok(ControlReply::Status(status)) = running.call(Command::Status, &[]) else { return true };
     let is_same = status.public_key == setup.identity.public().to_string();
     if let Some(interface) = status.interface.filter(|_| is_same)
         && !["", "up"].contains(&interface.state.as_str())
@@ -179,7 +180,7 @@ fn has(capability: Capability) -> bool {
     caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false)
 }
 
-fn identities(config: &Config, found: &mut Refusals) {
+fn identities(config: &NodeConfig, found: &mut Refusals) {
     let user = config.node.user.as_ref().map(|name| privileges::find_user(name)).transpose();
     match user {
         Ok(Some(user)) if !geteuid().is_root() && user.uid != getuid() => {
@@ -197,7 +198,8 @@ fn identities(config: &Config, found: &mut Refusals) {
         match group {
             Ok(Some(group)) if !may_give_to(group.gid) => {
                 found.rights.push(format!(
-                    "[node] {key}: this user is not in the group {:?}, so it can't get the socket",
+                    "[node] {key}: this user is not in the group {:?}, so the node can't give it \
+                     the socket",
                     group.name
                 ));
             }
@@ -207,25 +209,26 @@ fn identities(config: &Config, found: &mut Refusals) {
     }
 }
 
-/// Finds files about the authority's lists, and about circuits if it must begin any, or may meet
-/// others over them, that the node could not write, as this user or as the one that it becomes.
-fn unkept(config: &Config, (has_circuits, may_meet): (bool, bool), found: &mut Refusals) {
+/// Finds state files that the node could not write, as this user or as its configured one: files of
+/// the authority's lists, and of circuits. `has_circuits`: the node must begin some. `may_meet`:
+/// other hosts may use circuits with it.
+fn unkept(config: &NodeConfig, (has_circuits, may_meet): (bool, bool), found: &mut Refusals) {
     let user = config.node.user.as_ref().and_then(|name| User::from_name(name).ok().flatten());
     let user = user.filter(|_| geteuid().is_root());
     let mut files = Vec::new();
     if let Some(section) = &config.authority {
         let then = "an older list could pass for the newest";
         files.push(("[authority] seen_file", section.seen_file.clone(), then));
-        // Only what neighbours pass on is kept.
-        let then = "a list that came from a neighbour is gone";
+        // Only a node that passes lists on stores neighbours' lists and secrets.
+        let then = "the list from a neighbour is gone";
         let kept = ("[authority] kept_file", section.kept_file(), then);
         files.extend(section.pass_on.then_some(kept));
         let then = match &config.registrar {
-            None => "what registrars signed is gone until a neighbour tells it again",
-            Some(_) => "what the registrar signed is gone, and the node does not start",
+            None => "registrars' supplements are gone until a neighbour sends them again",
+            Some(_) => "the registrar's supplements are gone, and the node does not start",
         };
         files.push(("[authority] chains_file", section.chains_file(), then));
-        let then = "a secret of the network that neighbours handed on is gone";
+        let then = "the network's secret from a neighbour is gone";
         let kept = ("[authority] secrets_file", section.secrets_file(), then);
         files.extend(section.pass_on.then_some(kept));
     }
@@ -234,7 +237,7 @@ fn unkept(config: &Config, (has_circuits, may_meet): (bool, bool), found: &mut R
         files.push(("[circuits] guard_file", config.circuits.guard_file.clone(), then));
     }
     if may_meet {
-        let then = "this host calls those in the clear that speak with it over circuits";
+        let then = "this host calls hosts in the clear that use circuits with it";
         files.push(("[circuits] met_file", config.circuits.met_file(), then));
     }
     for (key, file, then) in files {
@@ -250,7 +253,7 @@ fn unkept(config: &Config, (has_circuits, may_meet): (bool, bool), found: &mut R
     }
 }
 
-/// Whether `user`, or else this process, can make files in `folder`.
+/// True if `user`, or else this process, can create files in `folder`.
 fn may_make_in(folder: &Path, user: Option<&User>) -> nix::Result<()> {
     access(folder, AccessFlags::W_OK | AccessFlags::X_OK)?;
     let Some(user) = user.filter(|user| !user.uid.is_root()) else { return Ok(()) };
@@ -268,23 +271,23 @@ fn may_make_in(folder: &Path, user: Option<&User>) -> nix::Result<()> {
     }
 }
 
-/// Whether this user may give its files to a group.
+/// True if this user may give its files to the group.
 fn may_give_to(group: Gid) -> bool {
     let is_in = || getgroups().is_ok_and(|groups| groups.contains(&group));
     geteuid().is_root() || getegid() == group || is_in()
 }
 
-/// Finds what another program has: the name of an interface, or the address of the responder.
-fn own_names(config: &Config, found: &mut Refusals) {
-    let interface = config.interface.as_ref().map(|i| Asks::interface(i.name.as_str()));
-    let hop = config.hop.as_ref().map(|hop| Asks::hop(hop.device.as_str()));
-    for asks in interface.into_iter().chain(hop) {
+/// Checks names and addresses that another program may use: interfaces and the DNS responder.
+fn own_names(config: &NodeConfig, found: &mut Refusals) {
+    let interface = config.interface.as_ref().map(|i| DeviceSetting::interface(i.name.as_str()));
+    let shift = config.shift.as_ref().map(|shift| DeviceSetting::shift(shift.device.as_str()));
+    for asks in interface.into_iter().chain(shift) {
         if nix::net::if_::if_nametoindex(asks.name).is_ok() {
             found.note(&device::not_made(&asks, &io::Error::from(Errno::EEXIST)));
         }
     }
     if let Some(names) = &config.names
-        && let Err(e) = Responder::open(names.listen.0.0, names.domain.as_str())
+        && let Err(e) = DnsResponder::open(names.listen.0.0, names.domain.as_str())
     {
         found.note(&e);
     }

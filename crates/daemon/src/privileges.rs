@@ -1,12 +1,13 @@
-//! What the process may do, and what it gives up.
+//! Drops the privileges of the process.
 //!
-//! Before any key is read: no core dumps, no debugger of the same user, memory locked where the
-//! limits allow, and nothing that is executed gains privileges: whatever thread starts later
-//! inherits that. After the sockets are open and the files are read: another user, no capabilities.
-//! Capabilities belong to threads, so no thread may start before they are given up.
+//! Before any key is read, core dumps and debuggers of the same user are turned off. Memory is
+//! locked if the limits allow, and executed programs gain no privileges. Threads that start later
+//! inherit all this.
 //!
-//! Invariant: a node that can't give up a right does not start. What the kernel says of a call does
-//! not count, since a service manager's filter may answer in its place; the state after it does.
+//! After the sockets are open and the files are read, the process becomes another user without
+//! capabilities. Capabilities belong to threads, so no thread may start before they are dropped. A
+//! node that still has a capability does not start. The result of a system call does not count,
+//! since a service manager's filter may answer it; the state afterwards counts.
 
 use anyhow::{Context, bail};
 use caps::{CapSet, CapsHashSet};
@@ -18,10 +19,9 @@ use nix::unistd::{
     Gid, Group, Uid, User, geteuid, getgid, getuid, initgroups, setresgid, setresuid,
 };
 
-/// Keeps secrets out of core dumps, debuggers and swap. Returns what could not be had, in words for
-/// the operator.
+/// Keeps secrets out of core dumps, debuggers and swap. Returns warnings about steps that failed.
 ///
-/// Errors: what is executed could gain rights.
+/// Errors: executed programs could gain privileges.
 pub fn guard_memory(drops_to_user: bool) -> anyhow::Result<Vec<String>> {
     gain_nothing()?;
     let mut warnings = Vec::new();
@@ -41,10 +41,10 @@ pub fn guard_memory(drops_to_user: bool) -> anyhow::Result<Vec<String>> {
     Ok(warnings)
 }
 
-/// Pages are locked when they are first touched, so that address space alone costs nothing.
+/// Locks pages when they are first used, so that mere address space costs nothing.
 fn lock_memory(drops_to_user: bool) -> Result<(), String> {
-    // Beyond the limit every later allocation would fail: lock only where there is none. Root has
-    // none, but the limit counts again after dropping to a user.
+    // Beyond a limit, every later allocation would fail, so memory is locked only without a limit.
+    // Root has none, but the limit counts again after the change to another user.
     let _raised = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
     let (limit, _) = getrlimit(Resource::RLIMIT_MEMLOCK).map_err(|e| e.to_string())?;
     let privileged = geteuid().is_root() && !drops_to_user;
@@ -59,7 +59,7 @@ fn on_fault() -> MlockAllFlags {
     MlockAllFlags::from_bits_retain(libc::MCL_ONFAULT)
 }
 
-/// The user that `name` names; looked up before anything is given up.
+/// Looks up a user, before any privilege is dropped.
 pub fn find_user(name: &str) -> anyhow::Result<User> {
     match User::from_name(name).with_context(|| format!("can't look up user {name:?}"))? {
         Some(user) => Ok(user),
@@ -70,7 +70,7 @@ pub fn find_user(name: &str) -> anyhow::Result<User> {
     }
 }
 
-/// The group that the key `key` names.
+/// Looks up the group that the setting `key` names.
 pub fn find_group(key: &str, name: &str) -> anyhow::Result<Group> {
     match Group::from_name(name).with_context(|| format!("can't look up group {name:?}"))? {
         Some(group) => Ok(group),
@@ -81,7 +81,7 @@ pub fn find_group(key: &str, name: &str) -> anyhow::Result<Group> {
     }
 }
 
-/// Becomes `user` for good. Does nothing when the process runs as that user already.
+/// Becomes `user` for good. Does nothing if the process already runs as that user.
 pub fn become_user(user: &User) -> anyhow::Result<()> {
     if getuid() == user.uid && geteuid() == user.uid {
         return Ok(());
@@ -96,7 +96,7 @@ pub fn become_user(user: &User) -> anyhow::Result<()> {
     let name = std::ffi::CString::new(user.name.as_str()).context("a user name with a NUL")?;
     initgroups(&name, user.gid).context("can't set the groups")?;
     setresgid(user.gid, user.gid, user.gid).context("can't become the group")?;
-    // From root to a user the kernel clears every capability.
+    // When root becomes another user, the kernel clears every capability.
     setresuid(user.uid, user.uid, user.uid).context("can't become the user")?;
     if !user.uid.is_root()
         && setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0)).is_ok()
@@ -110,19 +110,18 @@ fn check_group(gid: Gid) -> anyhow::Result<()> {
     if getgid() == gid { Ok(()) } else { bail!("the group did not change") }
 }
 
-/// Has a file that may not grow (`RLIMIT_FSIZE`) fail its writer with an error, as a full disk
-/// does: this thread, and those that start after it, no longer end by SIGXFSZ. It is blocked and
-/// read by nobody.
+/// Blocks SIGXFSZ in this thread and those that it starts later. A write beyond the limit of file
+/// sizes (`RLIMIT_FSIZE`) then fails with an error, as on a full disk.
 pub fn survive_full_files() -> anyhow::Result<()> {
     let mut set = SigSet::empty();
     set.add(Signal::SIGXFSZ);
     set.thread_block().context("can't block SIGXFSZ")
 }
 
-/// Sets no_new_privs: a program that this thread, or one that it starts later, executes gains no
-/// right by being executed.
+/// Sets no_new_privs: no program executed by this thread, or by one that it starts later, gains
+/// privileges.
 ///
-/// Errors: the kernel does not say that the flag is set.
+/// Errors: the kernel does not confirm the flag.
 pub fn gain_nothing() -> anyhow::Result<()> {
     let asked = prctl::set_no_new_privs();
     if prctl::get_no_new_privs() == Ok(true) {
@@ -130,16 +129,16 @@ pub fn gain_nothing() -> anyhow::Result<()> {
     }
     let why = asked.err().map_or("the call changes nothing".into(), |e| e.to_string());
     bail!(
-        "no_new_privs can't be set ({why}): what the node executes could gain rights; let its \
-         service's filter permit prctl, or set NoNewPrivileges=yes there"
+        "no_new_privs can't be set ({why}): programs that the node executes could gain privileges; \
+         let its service's filter permit prctl, or set NoNewPrivileges=yes there"
     )
 }
 
-/// The last step: this thread, and those that start after it, have no capability left, whatever the
-/// service manager gave for the start; and the process stays undumpable (changing the user resets
-/// that on some systems). Returns what the operator should know.
+/// The last step. Removes every capability of this thread and of those that start later, whatever
+/// the service manager gave for the start. Keeps the process undumpable, since changing the user
+/// resets that on some systems. Returns warnings for the operator.
 ///
-/// Errors: a right stays.
+/// Errors: a capability remains.
 pub fn seal() -> anyhow::Result<Vec<String>> {
     let mut warnings = Vec::new();
     if let Err(e) = prctl::set_dumpable(false) {
@@ -152,29 +151,29 @@ pub fn seal() -> anyhow::Result<Vec<String>> {
     Ok(warnings)
 }
 
-/// Whether [`seal`] would fail, found out in a thread that ends: rights belong to threads.
+/// Checks that [`seal`] would succeed, in a thread that ends: capabilities belong to threads.
 pub fn check_seal() -> anyhow::Result<()> {
     let tried = std::thread::Builder::new().spawn(give_up).context("can't start a thread")?;
     tried.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the thread that tried it panicked")))
 }
 
-/// Gives up every right but root's own, which only `[node] user` ends.
+/// Drops every privilege but root's own, which only `[node] user` ends.
 fn give_up() -> anyhow::Result<()> {
     gain_nothing()?;
     if geteuid().is_root() { Ok(()) } else { keep_capabilities(&CapsHashSet::new()) }
 }
 
-/// Gives up every capability of this thread but `kept`, also for what it executes.
+/// Drops every capability of this thread but `kept`, also for programs that it executes.
 ///
 /// Errors: the thread still has others.
 pub fn keep_capabilities(kept: &CapsHashSet) -> anyhow::Result<()> {
     let none = CapsHashSet::new();
-    // Effective before permitted: what is not permitted can't be in effect. Ambient ones go with
-    // inheritable ones.
+    // Effective before permitted: a capability that is not permitted can't be effective. Ambient
+    // ones end with inheritable ones.
     let sets = [(CapSet::Effective, kept), (CapSet::Permitted, kept), (CapSet::Inheritable, &none)];
     for (which, wanted) in sets {
         let is_so = || caps::read(None, which).is_ok_and(|has| has == *wanted);
-        // A service manager's filter may refuse the call even where it changes nothing.
+        // A service manager's filter may refuse the call even if nothing would change.
         if is_so() {
             continue;
         }

@@ -1,31 +1,28 @@
-//! What one member may begin with another.
+//! Rights of one member towards another.
 
-use crate::policy::What;
+use crate::policy::AllowedTraffic;
 
 /// Ports `first` to `last`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PortRange {
-    /// The lowest.
     pub first: u16,
-    /// The highest.
     pub last: u16,
 }
 
 impl PortRange {
-    /// Every port.
     pub const ALL: PortRange = PortRange { first: 0, last: u16::MAX };
 }
 
-/// The kinds of traffic that are no IP.
+/// Kinds of traffic other than IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rights {
+pub enum TrafficKind {
     /// `shoal ping`.
     Ping,
     /// `shoal send`.
     Files,
 }
 
-/// What a member may begin with another. What the other began may always be answered.
+/// Traffic that a member may begin with another one. Answers are always allowed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     everything: bool,
@@ -37,12 +34,12 @@ pub struct Access {
 }
 
 impl Access {
-    /// Everything, as within a group.
+    /// All rights, as within a group.
     pub fn everything() -> Access {
         Access { everything: true, ..Access::default() }
     }
 
-    /// Pings and files, and no packet of a program.
+    /// Pings and files, but no IP packets.
     pub fn without_packets() -> Access {
         Access { ping: true, files: true, ..Access::default() }
     }
@@ -57,39 +54,39 @@ impl Access {
         *self == Access::default()
     }
 
-    /// Whether that kind of traffic may begin.
-    pub fn has(&self, right: Rights) -> bool {
+    /// True if this kind of traffic may begin.
+    pub fn has(&self, right: TrafficKind) -> bool {
         self.everything
             || match right {
-                Rights::Ping => self.ping,
-                Rights::Files => self.files,
+                TrafficKind::Ping => self.ping,
+                TrafficKind::Files => self.files,
             }
     }
 
-    /// Whether ICMP echoes may begin.
+    /// True if ICMP echoes may begin.
     pub fn has_icmp(&self) -> bool {
         self.everything || self.icmp
     }
 
-    /// Whether TCP to `port` may begin.
+    /// True if TCP to `port` may begin.
     pub fn has_tcp(&self, port: u16) -> bool {
         self.everything || contains(&self.tcp, port)
     }
 
-    /// Whether UDP to `port` may begin.
+    /// True if UDP to `port` may begin.
     pub fn has_udp(&self, port: u16) -> bool {
         self.everything || contains(&self.udp, port)
     }
 
-    /// Adds what a rule allows.
-    pub(crate) fn allow(&mut self, what: &What) {
+    /// Adds the rights of a rule.
+    pub(crate) fn allow(&mut self, what: &AllowedTraffic) {
         match what {
-            What::Everything => *self = Access::everything(),
-            What::Ping => self.ping = true,
-            What::Files => self.files = true,
-            What::Icmp => self.icmp = true,
-            What::Tcp(ports) => join(&mut self.tcp, ports),
-            What::Udp(ports) => join(&mut self.udp, ports),
+            AllowedTraffic::Everything => *self = Access::everything(),
+            AllowedTraffic::Ping => self.ping = true,
+            AllowedTraffic::Files => self.files = true,
+            AllowedTraffic::Icmp => self.icmp = true,
+            AllowedTraffic::Tcp(ports) => join(&mut self.tcp, ports),
+            AllowedTraffic::Udp(ports) => join(&mut self.udp, ports),
         }
     }
 }
@@ -131,7 +128,7 @@ mod tests {
             let range = |&(first, more): &(u16, u16)| PortRange { first, last: first + more };
             let mut access = Access::default();
             for one in &all {
-                access.allow(&What::Tcp(vec![range(one)]));
+                access.allow(&AllowedTraffic::Tcp(vec![range(one)]));
             }
             let expected = all.iter().map(range).any(|r| (r.first..=r.last).contains(&probe));
             prop_assert_eq!(access.has_tcp(probe), expected);
@@ -143,10 +140,10 @@ mod tests {
     #[test]
     fn the_last_port_is_a_port() {
         let mut access = Access::default();
-        access.allow(&What::Udp(vec![PortRange { first: 65_535, last: 65_535 }]));
-        access.allow(&What::Udp(vec![PortRange::ALL]));
+        access.allow(&AllowedTraffic::Udp(vec![PortRange { first: 65_535, last: 65_535 }]));
+        access.allow(&AllowedTraffic::Udp(vec![PortRange::ALL]));
         assert!(access.has_udp(65_535) && access.has_udp(0) && !access.has_tcp(0));
-        assert!(!access.has(Rights::Ping) && Access::everything().has(Rights::Files));
+        assert!(!access.has(TrafficKind::Ping) && Access::everything().has(TrafficKind::Files));
         assert!(Access::default().is_nothing() && !access.is_nothing());
     }
 }

@@ -1,47 +1,47 @@
-//! What a member is to circuits: whether it carries them, and what paths are chosen by
-//! (docs/circuits.md).
+//! A member's part in circuits: whether it relays them, and properties for the choice of paths
+//! (docs/design/circuits.md).
 
 use shoal_wire::{Address, ParseError};
 
 use crate::codec::{name, put_name};
-use crate::fields::{Fields, Kind};
+use crate::fields::{FieldKind, Fields};
 use crate::mixes::{self, is_mix_name};
 use crate::{Error, Field, is_name};
 
-/// Greatest capacity in Mbit/s.
+/// Maximum capacity in Mbit/s.
 pub const CAPACITY_MAX: u32 = 10_000_000;
 
-// A node that ignores these makes no circuits.
-const RELAY: Kind = Kind { number: 6, is_critical: false, what: "relay" };
-const EXIT: Kind = Kind { number: 7, is_critical: false, what: "exit" };
-const FAMILY: Kind = Kind { number: 8, is_critical: false, what: "family" };
-const CAPACITY: Kind = Kind { number: 9, is_critical: false, what: "capacity" };
-const NEAR: Kind = Kind { number: 10, is_critical: false, what: "near" };
-// A relay that ignores its own would let cells pass that the authority wants held back.
-const MIX: Kind = Kind { number: 11, is_critical: true, what: "mix" };
+// A node that ignores these fields makes no circuits.
+const RELAY: FieldKind = FieldKind { number: 6, is_critical: false, what: "relay" };
+const EXIT: FieldKind = FieldKind { number: 7, is_critical: false, what: "exit" };
+const FAMILY: FieldKind = FieldKind { number: 8, is_critical: false, what: "family" };
+const CAPACITY: FieldKind = FieldKind { number: 9, is_critical: false, what: "capacity" };
+const NEAR: FieldKind = FieldKind { number: 10, is_critical: false, what: "near" };
+// A relay that ignores this field would forward cells that the authority wants delayed.
+const MIX: FieldKind = FieldKind { number: 11, is_critical: true, what: "mix" };
 
-/// What is said of a member's part in circuits.
+/// The fields of a descriptor about circuits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Carrier {
-    /// Whether circuits may lead through it; routers only.
+pub struct CircuitRole {
+    /// True if circuits may lead through the member; routers only.
     pub relay: bool,
-    /// Whether it may lead others out of the network. No node uses this yet.
+    /// True if the member may be an exit from the network. No node uses this yet.
     pub exit: bool,
-    /// Who operates it, as a name. A member without a family is one of its own.
+    /// Name of the operator. A member without a family is a family of its own.
     pub family: Option<String>,
-    /// What it can carry, in Mbit/s, from 1 to [`CAPACITY_MAX`].
+    /// Capacity in Mbit/s, from 1 to [`CAPACITY_MAX`].
     pub capacity: Option<u32>,
-    /// Roughly where it is, as a name: for people.
+    /// Approximate location, as a name for people.
     pub near: Option<String>,
-    /// What it does with the cells of all circuits that it carries, as the network's
-    /// [`crate::Mixes`] call it. Relays only; without it circuits name what they want.
+    /// Name of the member's mix, from the network's [`crate::Mixes`], for the cells of all circuits
+    /// through it. Relays only. Without it each circuit chooses a mix.
     pub mix: Option<String>,
 }
 
-impl Carrier {
-    /// Checks what is said of the member at `address`.
+impl CircuitRole {
+    /// Checks the fields for the member at `address`.
     ///
-    /// Errors: the key that is wrong, and why.
+    /// Errors: the invalid key, and the reason.
     pub fn check(&self, address: Address) -> Result<(), (&'static str, &'static str)> {
         if self.relay && !address.is_router() {
             let why = "only a router (an address with host number 0) can be a relay of circuits";
@@ -49,7 +49,7 @@ impl Carrier {
         }
         if self.mix.is_some() && !self.relay {
             let why =
-                "only a relay of circuits has a mix of its own: make it one, or take the mix out";
+                "only a relay of circuits has a mix of its own: make it a relay, or remove the mix";
             return Err(("mix", why));
         }
         if self.mix.as_deref().is_some_and(|mix| !is_mix_name(mix)) {
@@ -82,9 +82,9 @@ impl Carrier {
         all.extend(self.capacity.map(capacity));
     }
 
-    pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Carrier, Error> {
+    pub(crate) fn take(fields: &mut Fields<'_>) -> Result<CircuitRole, Error> {
         let nothing = |_: &mut _| Ok(());
-        Ok(Carrier {
+        Ok(CircuitRole {
             relay: fields.take(&RELAY, nothing)?.is_some(),
             exit: fields.take(&EXIT, nothing)?.is_some(),
             family: fields.take(&FAMILY, |reader| name(reader, FAMILY.what))?,
@@ -104,18 +104,18 @@ mod tests {
     use crate::fields;
     use shoal_wire::Reader;
 
-    fn read(all: Vec<Field>) -> Result<Carrier, Error> {
+    fn read(all: Vec<Field>) -> Result<CircuitRole, Error> {
         let mut bytes = Vec::new();
         fields::put(&mut bytes, all).unwrap();
         let mut fields = Fields::read(&mut Reader::new(&bytes))?;
-        let carrier = Carrier::take(&mut fields)?;
+        let carrier = CircuitRole::take(&mut fields)?;
         assert!(fields.unknown().is_empty());
         Ok(carrier)
     }
 
     #[test]
     fn what_is_not_said_has_no_field_and_no_value_is_out_of_its_range() {
-        assert_eq!(read(Vec::new()), Ok(Carrier::default()));
+        assert_eq!(read(Vec::new()), Ok(CircuitRole::default()));
         let capacity = |n: u32| read(vec![CAPACITY.field(|out| out.extend(n.to_be_bytes()))]);
         assert_eq!(capacity(CAPACITY_MAX).unwrap().capacity, Some(CAPACITY_MAX));
         for n in [0, CAPACITY_MAX + 1] {

@@ -1,18 +1,18 @@
-//! Passing registrars' supplements on from neighbour to neighbour (docs/authority.md section 6).
+//! Exchange of registrars' supplements between neighbours (docs/design/membership.md).
 //!
 //! ```text
 //! A, more steps:  have(7) -->              steps 5, 6, 7 -->
 //! B, fewer:                  <-- want 5..7                   <-- have(7), once they count
 //! ```
 //!
-//! Whoever has steps of a mandate of its list says how many and what the last one is. Whoever hears
-//! of more asks for them, from one neighbour at a time. Where two have different steps with one
-//! number, the one asks for steps by halves until it has the first that differs: then both have
-//! both, and nothing from there on counts. What has arrived is given to the caller, who checks
-//! signatures and mandates, and says by [`Chains::changed`] what counts.
+//! A node tells its neighbours how many steps of each mandate it has, and the hash of the last one.
+//! A neighbour with fewer steps requests them, from one neighbour at a time. If two nodes have
+//! different steps with one number, the first such step is found by bisection. Then both nodes have
+//! both steps, and no step from there on counts. The caller gets arrived steps, checks signatures
+//! and mandates, and reports by [`ChainExchange::changed`] which ones count.
 //!
-//! Invariant: this machine believes nothing that a neighbour says. A false word costs one transfer
-//! of at most 64 steps.
+//! Invariant: neighbours' claims are not trusted. A false claim costs one transfer of at most 64
+//! steps.
 
 mod fetch;
 
@@ -20,128 +20,125 @@ use core::cmp::Reverse;
 use core::time::Duration;
 
 use shoal_wire::{
-    Address, CHAIN_STEPS_MAX, CONTROL_BODY_MAX, ChainHave, ChainMark, ChainMessage, DropReason,
-    LinkId, STEPS_ASKED_MAX, Time,
+    Address, CHAIN_STEPS_MAX, CONTROL_BODY_MAX, ChainInventory, ChainMark, ChainMessage,
+    DropReason, LinkId, STEPS_ASKED_MAX, Time,
 };
 
-use crate::ledger::Ledger;
-use crate::peers::{self, Peers, Words};
+use crate::ledger::PeerLedger;
+use crate::peers::{self, AnnouncementTimer, PeerSchedule};
 use crate::{Directory, MandateId, Register};
-use fetch::{Aim, Fetch, Took};
+use fetch::{ChainFetch, FetchGoal, FetchProgress};
 
-/// Between two messages with steps for one neighbour.
+/// Interval between two messages with steps to one neighbour.
 const PACE: Duration = Duration::from_micros(500);
-/// Between two such messages for any neighbours.
+/// Interval between two messages with steps to any neighbours.
 const PACE_ALL: Duration = Duration::from_micros(40);
-/// Time for which a neighbour is not asked after a step that the registrar did not sign.
+/// Time without requests to a neighbour after it sent a step that the registrar did not sign.
 const AGAIN_FORGED: Duration = Duration::from_secs(300);
 
-/// What the machine counts.
+/// Counters of the exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChainStats {
-    /// Transfers whose steps count.
+    /// Transfers whose steps were accepted.
     pub taken: u64,
     /// Transfers whose steps were refused.
     pub refused: u64,
-    /// Transfers that stood still or took too long.
+    /// Transfers that stalled or took too long.
     pub given_up: u64,
     /// Steps sent.
     pub steps_sent: u64,
 }
 
-/// What became of steps that arrived.
+/// The caller's verdict on arrived steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChainOutcome {
-    /// They count.
+    /// The steps count.
     Taken,
-    /// The registrar signed them, but one has no effect (now).
+    /// The registrar signed the steps, but one has no effect at present.
     Refused,
-    /// They follow from other steps than those that are here.
+    /// The steps follow from other steps than this node's.
     Diverged,
-    /// One is not the registrar's.
+    /// The registrar did not sign one of the steps.
     Forged,
 }
 
-/// Steps that arrived. Nothing else is asked for until [`Chains::settled`].
+/// Steps that arrived. Nothing more is requested until [`ChainExchange::settled`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ArrivedSteps {
-    /// From whom.
+pub struct ReceivedSteps {
+    /// The neighbour that sent the steps.
     pub neighbour: Address,
-    /// Of which mandate.
     pub mandate: MandateId,
-    /// They are said to show that the registrar signed two steps with one number: two of them, or
-    /// one that differs from the one that is here.
+    /// Claimed evidence of a fork: two different steps with one number, or one step that differs
+    /// from this node's step.
     pub is_fork: bool,
-    /// Their bytes, in the order of their numbers; nothing about them is known.
+    /// The encoded steps, in the order of their numbers; not checked yet.
     pub steps: Vec<Vec<u8>>,
 }
 
-/// Steps that a neighbour asked for.
+/// Steps requested by a neighbour.
 #[derive(Clone, Copy, Debug)]
-struct Serving {
+struct StepTransfer {
     mandate: MandateId,
     next: u64,
-    /// The second one of a fork's two steps is next.
+    /// True if the second of a fork's two steps is next.
     other: bool,
     last: u64,
 }
 
 #[derive(Debug)]
-struct Peer {
+struct ChainPeer {
     neighbour: Address,
-    /// Its newest `have`.
-    heard: Option<ChainHave>,
-    words: Words,
-    serving: Option<Serving>,
-    /// When the next steps may leave.
+    /// The neighbour's newest `have`.
+    heard: Option<ChainInventory>,
+    words: AnnouncementTimer,
+    serving: Option<StepTransfer>,
+    /// Earliest time of the next message with steps.
     steps_at: Time,
 }
 
-/// Asked for, and not answered yet by the caller.
+/// A transfer whose verdict the caller has not given yet.
 #[derive(Clone, Copy, Debug)]
-struct Checking {
+struct PendingVerdict {
     link: LinkId,
     neighbour: Address,
     mandate: MandateId,
 }
 
-/// One node's part in passing supplements on. What it has is its [`Directory`]'s registers, which
-/// each call is given.
+/// Exchange of supplements by one node. Each call gets the [`Directory`] with the node's registers.
 #[derive(Debug, Default)]
-pub struct Chains {
-    peers: Peers<Peer>,
-    ledger: Ledger,
-    /// When the next steps may leave to anybody.
+pub struct ChainExchange {
+    peers: PeerSchedule<ChainPeer>,
+    ledger: PeerLedger,
+    /// Earliest time of the next message with steps to any neighbour.
     paced: Time,
-    fetch: Option<Fetch>,
-    arrived: Option<(LinkId, ArrivedSteps)>,
-    checking: Option<Checking>,
-    /// When a neighbour that failed may be asked again.
+    fetch: Option<ChainFetch>,
+    arrived: Option<(LinkId, ReceivedSteps)>,
+    checking: Option<PendingVerdict>,
+    /// Time at which a neighbour that failed may be asked again.
     retry_at: Option<Time>,
-    /// A neighbour has said what it has.
+    /// True after a neighbour's first `have`.
     heard: bool,
     stats: ChainStats,
 }
 
-impl Chains {
-    /// Without neighbours.
-    pub fn new() -> Chains {
-        Chains::default()
+impl ChainExchange {
+    /// An exchange without neighbours.
+    pub fn new() -> ChainExchange {
+        ChainExchange::default()
     }
 
-    /// What happened since the start.
+    /// Counters since the start.
     pub fn stats(&self) -> ChainStats {
         self.stats
     }
 
-    /// True if a neighbour has said since the start what it has, and nothing of that is on its way
-    /// here.
+    /// True if a neighbour has sent a `have` since the start and no transfer is pending.
     pub fn has_caught_up(&self) -> bool {
         let idle = self.fetch.is_none() && self.arrived.is_none() && self.checking.is_none();
         self.heard && idle && self.retry_at.is_none()
     }
 
-    /// Other steps count than before, or another list is in force: every neighbour is told.
+    /// Handles a change of steps or list: drops a useless transfer and tells every neighbour.
     pub fn changed(&mut self, now: Time, directory: &Directory) {
         if let Some(fetch) = &self.fetch
             && !fetch.is_wanted(directory)
@@ -156,18 +153,18 @@ impl Chains {
         self.choose(now, directory);
     }
 
-    /// The neighbour with this address hears us. Messages of links that are not up have no effect.
+    /// Adds a link to a neighbour. Messages on unknown links are refused.
     pub fn link_up(&mut self, now: Time, link: LinkId, neighbour: Address, directory: &Directory) {
         self.link_down(now, link, directory);
-        self.peers.insert(link, Peer::new(now, neighbour));
+        self.peers.insert(link, ChainPeer::new(now, neighbour));
     }
 
-    /// Whether a link is up.
+    /// True if the link is up.
     pub fn is_up(&self, link: LinkId) -> bool {
         self.peers.is_up(link)
     }
 
-    /// A neighbour is lost.
+    /// Removes a link.
     pub fn link_down(&mut self, now: Time, link: LinkId, directory: &Directory) {
         let Some(peer) = self.peers.remove(link) else { return };
         if self.fetch.as_ref().is_some_and(|fetch| fetch.link == link) {
@@ -175,7 +172,7 @@ impl Chains {
         }
     }
 
-    /// The transfer that goes on has failed.
+    /// Ends the current transfer as failed.
     fn give_up(&mut self, now: Time, neighbour: Address, directory: &Directory) {
         self.fetch = None;
         self.stats.given_up += 1;
@@ -183,10 +180,11 @@ impl Chains {
         self.choose(now, directory);
     }
 
-    /// Takes in a message of a neighbour.
+    /// Handles a neighbour's message.
     ///
-    /// Errors: why it has no effect; nothing has changed then. `list_budget` to one who asks for
-    /// steps again and again, `unknown_flow` where the link is not up or nobody asked.
+    /// Errors: the reason why the message is dropped; nothing has changed then. `list_budget` if
+    /// the neighbour requests too many steps; `unknown_flow` if the link is not up or the steps
+    /// were not requested.
     pub fn handle_message(
         &mut self,
         now: Time,
@@ -208,24 +206,24 @@ impl Chains {
                 let fetch = self.fetch.as_mut().filter(|fetch| fetch.link == link);
                 let fetch = fetch.ok_or(DropReason::UnknownFlow)?;
                 match fetch.take(now, steps, directory)? {
-                    Took::More => {}
-                    Took::All(steps) => {
+                    FetchProgress::More => {}
+                    FetchProgress::All(steps) => {
                         let (mandate, is_fork) = (fetch.mandate, fetch.is_of_fork());
-                        let arrived = ArrivedSteps { neighbour, mandate, is_fork, steps };
+                        let arrived = ReceivedSteps { neighbour, mandate, is_fork, steps };
                         (self.fetch, self.arrived) = (None, Some((link, arrived)));
                     }
-                    Took::Useless => self.give_up(now, neighbour, directory),
+                    FetchProgress::Useless => self.give_up(now, neighbour, directory),
                 }
                 Ok(())
             }
         }
     }
 
-    fn hear(&mut self, now: Time, link: LinkId, have: ChainHave, directory: &Directory) {
+    fn hear(&mut self, now: Time, link: LinkId, have: ChainInventory, directory: &Directory) {
         self.heard = true;
         self.peers.change(link, |peer| {
             if have.ask {
-                // Answers are spaced out, whatever it asks.
+                // Answers are rate-limited.
                 peer.words.answer(now);
             }
             let asks = have.ask;
@@ -247,7 +245,7 @@ impl Chains {
         let register = directory.register(&mandate);
         let register = register.filter(|register| first <= served(register));
         let Some(register) = register else {
-            // It asks for what is not here, or not any more.
+            // The requested steps are not available, or no longer.
             self.peers.change(link, |peer| {
                 peer.words.answer(now);
             });
@@ -257,15 +255,17 @@ impl Chains {
             return Err(DropReason::ListBudget);
         }
         let last = (first + count - 1).min(served(register));
-        let serving = Serving { mandate, next: first, other: false, last };
+        let serving = StepTransfer { mandate, next: first, other: false, last };
         self.peers.change(link, |peer| peer.serving = Some(serving));
         Ok(())
     }
 
-    /// Says what the steps were that [`Chains::poll_arrived`] gave. Those that count are to be put
-    /// in force first, and [`Chains::changed`] called.
+    /// Takes the verdict on the steps from [`ChainExchange::poll_arrived`]. If they count, apply
+    /// them and call [`ChainExchange::changed`] first.
     pub fn settled(&mut self, now: Time, outcome: ChainOutcome, directory: &Directory) {
-        let Some(Checking { link, neighbour, mandate }) = self.checking.take() else { return };
+        let Some(PendingVerdict { link, neighbour, mandate }) = self.checking.take() else {
+            return;
+        };
         let len = directory.register(&mandate).map_or(0, Register::len);
         match outcome {
             ChainOutcome::Taken => {
@@ -273,8 +273,8 @@ impl Chains {
                 self.ledger.forgive(neighbour);
             }
             ChainOutcome::Diverged if len > 0 && self.is_up(link) => {
-                let aim = Aim::Search { same: 0, other: len };
-                self.fetch = Some(Fetch::new(now, (link, mandate), aim));
+                let aim = FetchGoal::Search { same: 0, other: len };
+                self.fetch = Some(ChainFetch::new(now, (link, mandate), aim));
             }
             ChainOutcome::Diverged | ChainOutcome::Refused | ChainOutcome::Forged => {
                 self.stats.refused += 1;
@@ -286,8 +286,8 @@ impl Chains {
         self.choose(now, directory);
     }
 
-    /// Begins a transfer, if none goes on and there is one to begin: from the neighbour that failed
-    /// least, then from the one with most steps.
+    /// Begins a transfer if none is running and a neighbour has something to offer. The neighbour
+    /// with the fewest failures is asked first, then the one with the most steps.
     fn choose(&mut self, now: Time, directory: &Directory) {
         if self.fetch.is_some() || self.arrived.is_some() || self.checking.is_some() {
             self.retry_at = None;
@@ -299,25 +299,25 @@ impl Chains {
                 let marks = peer.heard.iter().flat_map(|have| &have.chains);
                 marks.filter_map(move |mark| {
                     let register = directory.register(&MandateId(mark.mandate))?;
-                    Some((link, conduct, Aim::of(register, mark)?, mark))
+                    Some((link, conduct, FetchGoal::of(register, mark)?, mark))
                 })
             })
         };
         let first = offers()
             .filter(|(_, conduct, ..)| conduct.not_before <= now)
             .min_by_key(|(_, conduct, _, mark)| (conduct.failures, Reverse(mark.steps)))
-            .map(|(link, _, aim, mark)| Fetch::new(now, (link, MandateId(mark.mandate)), aim));
+            .map(|(link, _, aim, mark)| ChainFetch::new(now, (link, MandateId(mark.mandate)), aim));
         let later = || offers().map(|(_, conduct, ..)| conduct.not_before).min();
         self.retry_at = if first.is_none() { later() } else { None };
         self.fetch = first;
     }
 
-    /// How often the neighbour failed that a link leads to.
+    /// Number of failures of the neighbour at this link.
     fn failures(&self, link: LinkId) -> u32 {
         self.peers.get(link).map_or(0, |peer| self.ledger.conduct(peer.neighbour).failures)
     }
 
-    /// Does what time asks for.
+    /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Time, directory: &Directory) {
         if self.retry_at.is_some_and(|at| at <= now) {
             self.choose(now, directory);
@@ -331,7 +331,7 @@ impl Chains {
         }
     }
 
-    /// When [`Chains::handle_timeout`] or a poll has something to do.
+    /// Time of the next [`ChainExchange::handle_timeout`] or poll.
     pub fn poll_timeout(&self) -> Option<Time> {
         let fetch = self.fetch.as_ref();
         [
@@ -345,15 +345,15 @@ impl Chains {
         .min()
     }
 
-    /// Takes steps that arrived; the caller owes [`Chains::settled`].
-    pub fn poll_arrived(&mut self) -> Option<ArrivedSteps> {
+    /// Returns arrived steps. The caller must call [`ChainExchange::settled`].
+    pub fn poll_arrived(&mut self) -> Option<ReceivedSteps> {
         let (link, arrived) = self.arrived.take()?;
-        let ArrivedSteps { neighbour, mandate, .. } = arrived;
-        self.checking = Some(Checking { link, neighbour, mandate });
+        let ReceivedSteps { neighbour, mandate, .. } = arrived;
+        self.checking = Some(PendingVerdict { link, neighbour, mandate });
         Some(arrived)
     }
 
-    /// The next message to send, and to whom.
+    /// The next message to send, and its link.
     pub fn poll_transmit(
         &mut self,
         now: Time,
@@ -364,7 +364,7 @@ impl Chains {
         {
             return Some((fetch.link, message));
         }
-        // Each turn without a message moves a neighbour behind `now`.
+        // Each iteration without a message moves the neighbour's due time past `now`.
         while let Some(link) = self.peers.next_due(now) {
             if let Some(message) = self.speak(now, link, directory) {
                 return Some((link, message));
@@ -373,7 +373,7 @@ impl Chains {
         None
     }
 
-    /// What is due for a neighbour, if it may leave now.
+    /// The message due for a neighbour, if it may leave now.
     fn speak(&mut self, now: Time, link: LinkId, directory: &Directory) -> Option<ChainMessage> {
         let paced = self.paced;
         let sent = self.peers.change(link, |peer| {
@@ -404,12 +404,18 @@ impl Chains {
     }
 }
 
-impl Peer {
-    fn new(now: Time, neighbour: Address) -> Peer {
-        Peer { neighbour, heard: None, words: Words::new(now), serving: None, steps_at: Time::ZERO }
+impl ChainPeer {
+    fn new(now: Time, neighbour: Address) -> ChainPeer {
+        ChainPeer {
+            neighbour,
+            heard: None,
+            words: AnnouncementTimer::new(now),
+            serving: None,
+            steps_at: Time::ZERO,
+        }
     }
 
-    /// Whether it is known to have what counts here.
+    /// True if the neighbour is known to have all steps that count at this node.
     fn has_all(&self, directory: &Directory) -> bool {
         let Some(heard) = &self.heard else { return false };
         directory.registers().all(|register| {
@@ -422,7 +428,7 @@ impl Peer {
         })
     }
 
-    /// Nothing is said by a node whose list has no mandates.
+    /// The `have` for a neighbour; `None` if the list has no mandates.
     fn say(&mut self, now: Time, directory: &Directory) -> Option<ChainMessage> {
         let chains: Vec<ChainMark> = directory.registers().map(mark_of).collect();
         if chains.is_empty() {
@@ -431,19 +437,19 @@ impl Peer {
         }
         let ask = !self.has_all(directory);
         self.words.say(now, ask);
-        Some(ChainMessage::Have(ChainHave { ask, chains }))
+        Some(ChainMessage::Have(ChainInventory { ask, chains }))
     }
 }
 
-impl peers::Peer for Peer {
+impl peers::ExchangePeer for ChainPeer {
     fn due(&self) -> Option<Time> {
         let steps = self.serving.map(|_| self.steps_at);
         [self.words.due(), steps].into_iter().flatten().min()
     }
 }
 
-impl Serving {
-    /// As many of the steps as one message holds. A fork's number has two.
+impl StepTransfer {
+    /// The next steps, as many as fit in one message. The number of a fork has two steps.
     fn steps(&mut self, directory: &Directory) -> Vec<Vec<u8>> {
         let (mut out, mut left) = (Vec::new(), CONTROL_BODY_MAX);
         let Some(register) = directory.register(&self.mandate) else { return out };
@@ -470,7 +476,7 @@ impl Serving {
     }
 }
 
-/// The last number of which this node has a step to give.
+/// The highest step number that this node can send.
 fn served(register: &Register) -> u64 {
     register.fork().map_or(register.len(), |fork| fork[0].step().number)
 }

@@ -1,4 +1,4 @@
-//! Between which hosts circuits are required, as policies and hosts files say it.
+//! Rules on which hosts must use circuits, as in policies and hosts files.
 //!
 //! ```toml
 //! [[circuits]]
@@ -10,29 +10,30 @@
 //! mode = "off"
 //! ```
 //!
-//! Rules hold in both directions, and for hosts only: a circuit ends at a host. Of rules about
-//! groups, and of those about one pair, the strictest counts. Where none fits the mode is off.
+//! Rules hold in both directions, and for hosts only: a circuit ends at a host. A rule about a pair
+//! of members takes precedence over rules about groups. Among rules of one kind the strictest
+//! counts. Without a matching rule the mode is off.
 
 use std::collections::BTreeSet;
 
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::policy::{Side, side};
+use crate::policy::{RuleSide, side};
 use crate::{EntryError, RULES_MAX};
 
-/// Whether two hosts speak over circuits.
+/// Use of circuits between two hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CircuitMode {
-    /// They need not, and do not.
+    /// No circuits.
     #[default]
     Off,
-    /// Nothing of the two leaves outside a circuit. The stricter of the two modes.
+    /// All traffic between the two hosts uses circuits. The stricter mode.
     Require,
 }
 
 impl CircuitMode {
-    /// The mode as it stands in files.
+    /// The mode as written in files.
     pub const fn as_str(self) -> &'static str {
         match self {
             CircuitMode::Off => "off",
@@ -41,7 +42,7 @@ impl CircuitMode {
     }
 }
 
-/// A rule as it stands in a file.
+/// A rule as written in a file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CircuitText {
@@ -50,34 +51,33 @@ pub struct CircuitText {
     mode: Spanned<String>,
 }
 
-/// A host, as rules know it.
+/// A host's properties that rules refer to.
 #[derive(Clone, Copy, Debug)]
-pub struct Party<'a> {
-    /// Its name.
+pub struct RuleSubject<'a> {
     pub name: &'a str,
-    /// Its groups, ascending.
+    /// The host's groups, sorted.
     pub groups: &'a [String],
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Pair {
-    Groups([Side; 2]),
+enum RuleScope {
+    Groups([RuleSide; 2]),
     Members([String; 2]),
 }
 
-/// Between whom circuits are required, read and checked.
+/// Checked rules on circuits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CircuitRules {
-    rules: Vec<(Pair, CircuitMode)>,
+    rules: Vec<(RuleScope, CircuitMode)>,
 }
 
 impl CircuitRules {
-    /// Checks rules that were read from a file.
+    /// Checks rules from a file.
     ///
     /// # Errors
-    /// The first fault, with its rule, its key and its place in the file: a mode that is unknown,
-    /// not exactly two sides, a side that is no name of the kind that its key takes, one member
-    /// twice, or more than [`RULES_MAX`] rules.
+    /// The first fault, with its rule, key and position in the file. Faults are: an unknown mode, a
+    /// number of sides other than two, an invalid name, one member twice, or more than
+    /// [`RULES_MAX`] rules.
     pub fn check(texts: Vec<CircuitText>) -> Result<CircuitRules, EntryError> {
         if texts.len() > RULES_MAX {
             return Err(EntryError {
@@ -93,56 +93,58 @@ impl CircuitRules {
         Ok(CircuitRules { rules: rules.collect::<Result<_, _>>()? })
     }
 
-    /// Whether the two speak over circuits, whichever of them begins.
-    pub fn mode(&self, a: Party<'_>, b: Party<'_>) -> CircuitMode {
+    /// The mode between two hosts, whichever begins.
+    pub fn mode(&self, a: RuleSubject<'_>, b: RuleSubject<'_>) -> CircuitMode {
         let by_name = self.rules.iter().filter(|(pair, _)| match pair {
-            Pair::Members([x, y]) => (x == a.name && y == b.name) || (x == b.name && y == a.name),
-            Pair::Groups(_) => false,
+            RuleScope::Members([x, y]) => {
+                (x == a.name && y == b.name) || (x == b.name && y == a.name)
+            }
+            RuleScope::Groups(_) => false,
         });
         let by_group = || {
             self.rules.iter().filter(|(pair, _)| match pair {
-                Pair::Groups([x, y]) => {
+                RuleScope::Groups([x, y]) => {
                     (x.holds(a.groups) && y.holds(b.groups))
                         || (x.holds(b.groups) && y.holds(a.groups))
                 }
-                Pair::Members(_) => false,
+                RuleScope::Members(_) => false,
             })
         };
         let strictest = by_name.map(|(_, mode)| *mode).max();
         strictest.or_else(|| by_group().map(|(_, mode)| *mode).max()).unwrap_or_default()
     }
 
-    /// How many rules there are.
+    /// Number of rules.
     pub fn len(&self) -> usize {
         self.rules.len()
     }
 
-    /// True when circuits are required nowhere by rules.
+    /// True if there are no rules.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// Groups that rules name.
+    /// Groups named in rules.
     pub fn groups(&self) -> BTreeSet<&str> {
         let sides = self.rules.iter().filter_map(|(pair, _)| match pair {
-            Pair::Groups(sides) => Some(sides),
-            Pair::Members(_) => None,
+            RuleScope::Groups(sides) => Some(sides),
+            RuleScope::Members(_) => None,
         });
-        sides.flatten().filter_map(Side::group).collect()
+        sides.flatten().filter_map(RuleSide::group).collect()
     }
 
-    /// Members that rules name.
+    /// Members named in rules.
     pub fn members(&self) -> BTreeSet<&str> {
         let pairs = self.rules.iter().filter_map(|(pair, _)| match pair {
-            Pair::Members(names) => Some(names),
-            Pair::Groups(_) => None,
+            RuleScope::Members(names) => Some(names),
+            RuleScope::Groups(_) => None,
         });
         pairs.flatten().map(String::as_str).collect()
     }
 }
 
-/// A rule of a file, or the key at fault with its offset and what is wrong.
-fn rule(text: CircuitText) -> Result<(Pair, CircuitMode), (&'static str, usize, String)> {
+/// Checks one rule. Errors: the key at fault, its offset in bytes, and the reason.
+fn rule(text: CircuitText) -> Result<(RuleScope, CircuitMode), (&'static str, usize, String)> {
     let CircuitText { between, members, mode } = text;
     let (at, mode) = (mode.span().start, mode.into_inner());
     let mode = match mode.as_str() {
@@ -159,7 +161,7 @@ fn rule(text: CircuitText) -> Result<(Pair, CircuitMode), (&'static str, usize, 
         (Some(list), None) => {
             let [a, b] = two("between", list)?;
             let side = |text| side(text).map_err(|(at, message)| ("between", at, message));
-            Ok((Pair::Groups([side(a)?, side(b)?]), mode))
+            Ok((RuleScope::Groups([side(a)?, side(b)?]), mode))
         }
         (None, Some(list)) => {
             let [a, b] = two("members", list)?;
@@ -171,9 +173,9 @@ fn rule(text: CircuitText) -> Result<(Pair, CircuitMode), (&'static str, usize, 
                 }
             }
             if a == b {
-                return Err(("members", at, format!("{a:?} stands twice: expected two members")));
+                return Err(("members", at, format!("{a:?} is used twice: expected two members")));
             }
-            Ok((Pair::Members([a, b]), mode))
+            Ok((RuleScope::Members([a, b]), mode))
         }
         _ => Err(("mode", at, "expected between = [two groups] or members = [two names]".into())),
     }
@@ -195,7 +197,8 @@ mod tests {
     fn mode(rules: &CircuitRules, a: (&str, &[&str]), b: (&str, &[&str])) -> CircuitMode {
         let own = |groups: &[&str]| groups.iter().map(|g| g.to_string()).collect::<Vec<_>>();
         let (of_a, of_b) = (own(a.1), own(b.1));
-        let (a, b) = (Party { name: a.0, groups: &of_a }, Party { name: b.0, groups: &of_b });
+        let (a, b) =
+            (RuleSubject { name: a.0, groups: &of_a }, RuleSubject { name: b.0, groups: &of_b });
         let both = [rules.mode(a, b), rules.mode(b, a)];
         assert_eq!(both[0], both[1], "rules have no direction");
         both[0]
@@ -229,7 +232,7 @@ mod tests {
             ("between = [\"a\"]\nmode = \"off\"", "between", "two names, found 1"),
             ("between = [\"a\", \"b c\"]\nmode = \"off\"", "between", "name of a group"),
             ("members = [\"a\", \"*\"]\nmode = \"off\"", "members", "a member's name"),
-            ("members = [\"a\", \"a\"]\nmode = \"off\"", "members", "stands twice"),
+            ("members = [\"a\", \"a\"]\nmode = \"off\"", "members", "is used twice"),
             ("mode = \"off\"", "mode", "expected between"),
             (
                 "between = [\"a\", \"b\"]\nmembers = [\"a\", \"b\"]\nmode = \"off\"",

@@ -1,4 +1,4 @@
-//! Reading and writing of what descriptors and lists are made of (docs/authority.md).
+//! Encoding of the parts of descriptors and lists (docs/design/wire/join.md).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -6,11 +6,11 @@ use shoal_wire::{ParseError, Reader};
 
 use crate::{Error, Prefix};
 
-/// Longest name of a member or group in bytes: what a DNS label holds.
+/// Maximum length of a member's or group's name in bytes: that of a DNS label.
 pub const NAME_MAX: usize = 63;
 
-/// Whether `text` may name a member or a group: 1 to 63 letters, digits, '-', '_' or '.', beginning
-/// with a letter or digit.
+/// True if `text` is a valid name of a member or group: 1 to 63 letters, digits, '-', '_' or '.',
+/// beginning with a letter or digit.
 pub fn is_name(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     (1..=NAME_MAX).contains(&text.len())
@@ -28,13 +28,13 @@ pub(crate) fn name(reader: &mut Reader<'_>, what: &'static str) -> Result<String
     Ok(text.to_owned())
 }
 
-/// `text` must be a name: checked where it enters.
+/// Appends a name. The caller must have checked `text`.
 pub(crate) fn put_name(out: &mut Vec<u8>, text: &str) {
     out.push(text.len() as u8);
     out.extend_from_slice(text.as_bytes());
 }
 
-/// A set that is not empty: strictly ascending, so that each set has one encoding.
+/// Reads a non-empty set. Its items are strictly ascending, so each set has one encoding.
 pub(crate) fn set<T: Ord>(
     reader: &mut Reader<'_>,
     max: usize,
@@ -113,7 +113,7 @@ pub(crate) fn put_prefix(out: &mut Vec<u8>, prefix: &Prefix) {
     put_ip(out, prefix.ip());
 }
 
-/// Checks the four bytes that tell one kind of file from another.
+/// Checks the four magic bytes of a file.
 pub(crate) fn magic(
     reader: &mut Reader<'_>,
     want: &[u8; 4],

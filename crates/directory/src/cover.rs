@@ -1,5 +1,5 @@
-//! The schedules that a network offers to links between hosts and their routers, as policies and
-//! hosts files say it (docs/cover.md).
+//! The schedules that a network offers for links between hosts and their routers, as in policies
+//! and hosts files (docs/design/cover.md).
 //!
 //! ```toml
 //! [[cover]]
@@ -8,8 +8,8 @@
 //! schedule = "constant"     # or "poisson"; absent: constant
 //! ```
 //!
-//! Who watches the wires can tell hosts of one tier from those of another, and from those that
-//! have none: the tiers are few, and one list has them for all.
+//! An observer of the links can tell hosts of different tiers apart, and hosts without a tier. So
+//! tiers are few, and one list defines them for all.
 
 use serde::Deserialize;
 use shoal_wire::{Address, CoverKind, CoverTier};
@@ -17,18 +17,18 @@ use toml::Spanned;
 
 use crate::{EntryError, is_name};
 
-/// Most tiers of one network.
+/// Maximum number of tiers of a network.
 pub const TIERS_MAX: usize = 4;
-/// Longest name of a tier in bytes.
+/// Maximum length of a tier's name in bytes.
 pub const TIER_NAME_MAX: usize = 16;
-/// What a name may be, for error messages.
+/// Rule for names, for error messages.
 const NAME_RULE: &str = "the name of a tier of cover is 1 to 16 letters, digits, '-', '_' or '.', \
                          beginning with a letter or digit";
-/// What is said of a router with a tier.
+/// Error for a router with a tier.
 const HOSTS_ONLY: &str =
-    "only a host has a tier of cover: its router keeps the same one towards it";
+    "only a host has a tier of cover: its router uses the host's tier on their link";
 
-/// A tier as it stands in a file.
+/// A tier as written in a file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TierText {
@@ -40,28 +40,26 @@ pub struct TierText {
 /// A schedule with its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tier {
-    /// What people call it.
     pub name: String,
-    /// When frames leave.
     pub schedule: CoverTier,
 }
 
-/// The tiers of a network in their order, read and checked.
+/// Checked tiers of a network, in the order of the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tiers {
     all: Vec<Tier>,
 }
 
-/// The key at fault, the byte of the text at which it stands, and what is wrong.
+/// The key at fault, its offset in the text in bytes, and the reason.
 type Wrong = (&'static str, usize, String);
 
 impl Tiers {
-    /// Checks tiers that were read from a file.
+    /// Checks tiers from a file.
     ///
     /// # Errors
-    /// The first fault, with its entry, its key and its place in the file: more than [`TIERS_MAX`],
-    /// a name that is none or stands twice, a rate out of its range, an unknown schedule, or two
-    /// that are the same.
+    /// The first fault, with its entry, key and position in the file. Faults are: more than
+    /// [`TIERS_MAX`] tiers, an invalid or repeated name, a rate out of range, an unknown schedule,
+    /// or two equal tiers.
     pub fn check(texts: Vec<TierText>) -> Result<Tiers, EntryError> {
         let mut tiers = Tiers::default();
         let found = texts.len();
@@ -70,7 +68,7 @@ impl Tiers {
             let added = match index {
                 TIERS_MAX => {
                     let text = format!("expected at most {TIERS_MAX} [[cover]], found {found}");
-                    Err(("name", at, format!("{text}: hosts of one tier hide among each other")))
+                    Err(("name", at, format!("{text}: hosts of one tier hide among themselves")))
                 }
                 _ => read(text).and_then(|tier| tiers.add(tier, at)),
             };
@@ -83,33 +81,33 @@ impl Tiers {
         let wrong = |text| Err(("name", at, text));
         if self.by_name(&tier.name).is_some() {
             return wrong(format!(
-                "{:?} stands twice: each [[cover]] needs its own name",
+                "{:?} is used twice: each [[cover]] needs its own name",
                 tier.name
             ));
         }
         if let Some(same) = self.all.iter().find(|other| other.schedule == tier.schedule) {
-            return wrong(format!("{:?} is the same as {:?}: take one out", tier.name, same.name));
+            return wrong(format!("{:?} is the same as {:?}: remove one", tier.name, same.name));
         }
         self.all.push(tier);
         Ok(())
     }
 
-    /// Each of them, the first one first.
+    /// All tiers, in order.
     pub fn iter(&self) -> impl Iterator<Item = &Tier> {
         self.all.iter()
     }
 
-    /// True when the network offers none.
+    /// True if there are no tiers.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// The schedule of this name.
+    /// The schedule of the tier with this name.
     pub fn by_name(&self, name: &str) -> Option<CoverTier> {
         self.all.iter().find(|tier| tier.name == name).map(|tier| tier.schedule)
     }
 
-    /// What to say where none of them has this name.
+    /// Error message for an unknown tier name.
     pub fn unknown(&self, name: &str) -> String {
         let names: Vec<String> = self.all.iter().map(|tier| format!("{:?}", tier.name)).collect();
         match &names[..] {
@@ -119,10 +117,10 @@ impl Tiers {
     }
 }
 
-/// Checks the tier's name that is said of the member at `address`, if one is.
+/// Checks the name of the tier of the member at `address`, if it has one.
 ///
 /// # Errors
-/// Why it can't have it: it is a router, or the name is none.
+/// The member is a router, or the name is invalid.
 pub fn check_cover(cover: Option<&str>, address: Address) -> Result<(), &'static str> {
     match cover {
         Some(_) if address.is_router() => Err(HOSTS_ONLY),
@@ -207,8 +205,13 @@ mod tests {
             (tier("a tier", "mbit = 1"), 0, "name", "the name of a tier of cover is 1 to 16"),
             (tier(&"x".repeat(17), "mbit = 1"), 0, "name", "is 1 to 16 letters"),
             (tier("", "mbit = 1"), 0, "name", "is 1 to 16 letters"),
-            (home.clone() + &home, 1, "name", "\"home\" stands twice"),
-            (home.clone() + &home.replace("home", "h"), 1, "name", "the same as \"home\": take"),
+            (home.clone() + &home, 1, "name", "\"home\" is used twice"),
+            (
+                home.clone() + &home.replace("home", "h"),
+                1,
+                "name",
+                "is the same as \"home\": remove",
+            ),
             (tier("home", "mbit = 0"), 0, "mbit", "expected 1 to 100 Mbit/s, found 0"),
             (tier("home", "mbit = -10"), 0, "mbit", "expected 1 to 100 Mbit/s, found -10"),
             (tier("home", "mbit = 101"), 0, "mbit", "expected 1 to 100 Mbit/s, found 101"),

@@ -1,63 +1,63 @@
-//! Which list is in force, and who its members are now.
+//! The list in force and its present members.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use shoal_crypto::{PublicKey, hash};
 use shoal_wire::{Address, Time};
 
 use crate::mandate::MandateId;
-use crate::reckoning::Reckoning;
-use crate::register::{Applied, Register, Unapplied};
+use crate::reckoning::TrustedClock;
+use crate::register::{Register, StepEffect, StepRejection};
 use crate::supplement::Supplement;
-use crate::{Content, List, Member, Policy, Refused, fold};
+use crate::{List, ListContent, ListRejection, Member, Policy, fold};
 
-/// How far in the future a list may have been issued: clocks of two machines differ.
+/// Maximum time in seconds by which a list may seem to be issued in the future, since clocks
+/// differ.
 pub const CLOCK_SKEW_S: u64 = 600;
 
-/// Whether a list is in force.
+/// Freshness of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// No list was accepted yet: nobody is a member.
+pub enum Freshness {
+    /// No list was accepted yet, so there are no members.
     Missing,
-    /// The list is older than allowed: nobody is a member.
+    /// The list is older than allowed, so there are no members.
     Stale,
-    /// The list's members are in force, as far as they have not expired.
+    /// The list's members are in force unless they have expired.
     Fresh,
 }
 
-/// Names the newest list that was accepted; kept over a restart.
+/// Identifies the newest accepted list. Stored, so that it survives a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
-    /// Its version.
+pub struct ListMark {
     pub version: u64,
-    /// BLAKE3 of its bytes.
+    /// BLAKE3 of the list's bytes.
     pub digest: [u8; 32],
 }
 
-/// The lists of one authority, the newest in force. Their signatures are checked by
-/// [`List::open`].
+/// The newest list of an authority, and the registers of its mandates. [`List::open`] checks
+/// signatures.
 #[derive(Clone, Debug)]
 pub struct Directory {
     staleness_max_s: u64,
     list: Option<List>,
-    /// The newest list that was accepted, by this machine or before it.
-    mark: Option<Mark>,
-    /// Versions of descriptors in force, so that no newer list brings back an older one.
+    /// The newest list accepted, in this process or an earlier one.
+    mark: Option<ListMark>,
+    /// Versions of descriptors in force, so that a newer list can't bring back an older descriptor.
     versions: BTreeMap<PublicKey, u64>,
-    /// Whom the list's mandates admit.
+    /// Members admitted under the list's mandates.
     registers: BTreeMap<MandateId, Register>,
-    /// Those of them who clash with no member of the list, nor with one of another register.
+    /// Members of registers without a conflict with the list or another register.
     admitted: Vec<Arc<Member>>,
-    /// Keys of members whose names differ from an earlier member's by capitals alone.
+    /// Keys of members whose names differ from an earlier member's only in upper and lower case.
     nameless: BTreeSet<PublicKey>,
-    reckoning: Reckoning,
+    reckoning: TrustedClock,
 }
 
 impl Directory {
-    /// A directory without a list. A list counts until it is `staleness_max` old.
+    /// A directory without a list. A list counts until its age is `staleness_max`.
     pub fn new(staleness_max: Duration) -> Directory {
         Directory {
             staleness_max_s: staleness_max.as_secs(),
@@ -67,38 +67,37 @@ impl Directory {
             registers: BTreeMap::new(),
             admitted: Vec::new(),
             nameless: BTreeSet::new(),
-            reckoning: Reckoning::NEW,
+            reckoning: TrustedClock::NEW,
         }
     }
 
-    /// As [`Directory::new`], but lists older than the one of this mark are refused.
-    pub fn resume(staleness_max: Duration, mark: Option<Mark>) -> Directory {
+    /// Like [`Directory::new`], but lists older than that of `mark` are refused.
+    pub fn resume(staleness_max: Duration, mark: Option<ListMark>) -> Directory {
         Directory { mark, ..Directory::new(staleness_max) }
     }
 
-    /// The newest list that was accepted.
-    pub fn mark(&self) -> Option<Mark> {
+    pub fn mark(&self) -> Option<ListMark> {
         self.mark
     }
 
-    /// Puts a list in force; says whether anything changed. The one in force may come again, and
-    /// changes nothing.
+    /// Puts a list in force. Returns true if anything changed; the current list may come again.
     ///
-    /// Errors: it is older than what was seen, or from the future; the list in force stays.
-    pub fn accept(&mut self, now: Time, unix_s: u64, list: List) -> Result<bool, Refused> {
+    /// Errors: the list is older than one seen before, or from the future. The current list stays
+    /// in force.
+    pub fn accept(&mut self, now: Time, unix_s: u64, list: List) -> Result<bool, ListRejection> {
         let (found, issued) = (list.content().version, list.content().issued_unix_s);
         self.look(now, unix_s);
         let at = self.unix_s(now, unix_s);
         if issued > at.saturating_add(CLOCK_SKEW_S) {
-            return Err(Refused::Future(issued - at));
+            return Err(ListRejection::Future(issued - at));
         }
         let digest = hash(list.bytes());
         if let Some(known) = self.mark {
             if found < known.version {
-                return Err(Refused::Older { found, known: known.version });
+                return Err(ListRejection::Older { found, known: known.version });
             }
             if found == known.version && known.digest != digest {
-                return Err(Refused::Twin(found));
+                return Err(ListRejection::Twin(found));
             }
             if found == known.version && self.list.is_some() {
                 return Ok(false);
@@ -109,7 +108,7 @@ impl Directory {
             match self.versions.get(key) {
                 Some(known) if known > version => {
                     let (name, found, known) = (name.clone(), *version, *known);
-                    return Err(Refused::OlderMember { name, found, known });
+                    return Err(ListRejection::OlderMember { name, found, known });
                 }
                 _ => {}
             }
@@ -119,12 +118,12 @@ impl Directory {
         self.keep_registers(&list);
         self.list = Some(list);
         self.admit();
-        self.mark = Some(Mark { version: found, digest });
+        self.mark = Some(ListMark { version: found, digest });
         self.reckoning.take_in(now, unix_s, issued, self.staleness_max_s);
         Ok(true)
     }
 
-    /// Has a register for each mandate of the list, with the steps that are known of it.
+    /// Keeps one register for each mandate of the list, with the known steps.
     fn keep_registers(&mut self, list: &List) {
         let mut older = core::mem::take(&mut self.registers);
         for mandate in &list.content().mandates {
@@ -138,38 +137,41 @@ impl Directory {
         }
     }
 
-    /// Takes in what the registrar of one of the list's mandates signed.
+    /// Applies a supplement of a registrar.
     ///
-    /// Errors: it has no effect; `Foreign` where the list has no such mandate.
+    /// Errors: the supplement has no effect; `Foreign` if the list lacks its mandate.
     pub fn supplement(
         &mut self,
         now: Time,
         unix_s: u64,
         supplement: &Supplement,
-    ) -> Result<Applied, Unapplied> {
+    ) -> Result<StepEffect, StepRejection> {
         let at = self.unix_s(now, unix_s);
         let register = self.registers.get_mut(&supplement.step().mandate);
-        let applied = register.ok_or(Unapplied::Foreign)?.apply(at, supplement)?;
-        if applied != Applied::Known {
+        let applied = register.ok_or(StepRejection::Foreign)?.apply(at, supplement)?;
+        if applied != StepEffect::Known {
             self.admit();
         }
         Ok(applied)
     }
 
-    /// Takes in steps of one mandate in their order, up to the first that has no effect. Says
-    /// whether members may have changed, and why that one has none.
+    /// Applies steps of one mandate in order, up to the first without effect. Returns true if
+    /// members may have changed, and the error of that step.
     pub fn supplements(
         &mut self,
         now: Time,
         unix_s: u64,
         steps: &[Supplement],
-    ) -> (bool, Result<(), Unapplied>) {
+    ) -> (bool, Result<(), StepRejection>) {
         let at = self.unix_s(now, unix_s);
         let (mut changed, mut outcome) = (false, Ok(()));
         for step in steps {
             let register = self.registers.get_mut(&step.step().mandate);
-            match register.ok_or(Unapplied::Foreign).and_then(|register| register.apply(at, step)) {
-                Ok(applied) => changed |= applied != Applied::Known,
+            match register
+                .ok_or(StepRejection::Foreign)
+                .and_then(|register| register.apply(at, step))
+            {
+                Ok(applied) => changed |= applied != StepEffect::Known,
                 Err(why) => {
                     outcome = Err(why);
                     break;
@@ -182,60 +184,60 @@ impl Directory {
         (changed, outcome)
     }
 
-    /// Whether [`Directory::supplement`] would take this in as the next step; nothing changes.
+    /// Checks that [`Directory::supplement`] would accept this as the next step. Members don't
+    /// change.
     ///
-    /// Errors: what it would say.
+    /// Errors: the reason why not.
     pub fn check_supplement(
         &mut self,
         now: Time,
         unix_s: u64,
         supplement: &Supplement,
-    ) -> Result<(), Unapplied> {
+    ) -> Result<(), StepRejection> {
         let at = self.unix_s(now, unix_s);
         let register = self.registers.get_mut(&supplement.step().mandate);
-        register.ok_or(Unapplied::Foreign)?.check(at, supplement)
+        register.ok_or(StepRejection::Foreign)?.check(at, supplement)
     }
 
-    /// Takes in two steps of one mandate with one number.
+    /// Applies evidence of a fork: two steps of one mandate with one number.
     ///
-    /// Errors: they have no effect.
-    pub fn show_fork(&mut self, fork: [Supplement; 2]) -> Result<Applied, Unapplied> {
+    /// Errors: the steps are no such evidence.
+    pub fn show_fork(&mut self, fork: [Supplement; 2]) -> Result<StepEffect, StepRejection> {
         let register = self.registers.get_mut(&fork[0].step().mandate);
-        let applied = register.ok_or(Unapplied::Foreign)?.show_fork(fork)?;
-        if applied != Applied::Known {
+        let applied = register.ok_or(StepRejection::Foreign)?.show_fork(fork)?;
+        if applied != StepEffect::Known {
             self.admit();
         }
         Ok(applied)
     }
 
-    /// What is known of the list's mandates, ascending by their ids.
+    /// Registers of the list's mandates, ascending by id.
     pub fn registers(&self) -> impl Iterator<Item = &Register> {
         self.registers.values()
     }
 
-    /// What is known of one mandate.
+    /// The register of a mandate.
     pub fn register(&self, id: &MandateId) -> Option<&Register> {
         self.registers.get(id)
     }
 
-    /// Finds who of the registers' members is one of the network. The authority's word counts more:
-    /// a revoked key, or a name, key or address of the list, is nobody else's. Of two registers the
-    /// one with the smaller id counts more.
+    /// Computes the admitted members. The list takes precedence: a revoked key is no member, and
+    /// names, keys, addresses and endpoints of the list are taken. Among registers, the one with
+    /// the smaller id takes precedence.
     fn admit(&mut self) {
         self.admitted.clear();
         self.nameless.clear();
         let Some(content) = self.list.as_ref().map(List::content) else { return };
-        let mut taken = Taken::default();
+        let mut taken = UniqueClaims::default();
         for signed in &content.members {
-            taken.take(&signed.member);
+            taken.reserve(&signed.member);
         }
         for member in self.registers.values().flat_map(Register::members_by_age) {
             if !content.is_revoked(&member.key) && taken.take(member) {
                 self.admitted.push(member.clone());
             }
         }
-        // The list has no order in time, so of its own members the routers and the lower addresses
-        // come first.
+        // The list has no order in time: its routers come first, then lower addresses.
         let mut all: Vec<&Member> = content.members.iter().map(|signed| &signed.member).collect();
         all.sort_by_key(|member| (!member.address.is_router(), member.address));
         let mut names = BTreeSet::new();
@@ -246,29 +248,36 @@ impl Directory {
         }
     }
 
-    /// Whether an earlier member has this one's name, in other capitals: the name leads to that
-    /// member alone. Of the list and a register the list's member counts as the earlier one.
+    /// True if an earlier member has the name of this key's member, apart from case. The name then
+    /// resolves to the earlier member only. Members of the list count as earlier than those of
+    /// registers.
     pub fn is_nameless(&self, key: &PublicKey) -> bool {
         self.nameless.contains(key)
     }
 
-    /// The list that was accepted last, whether it is fresh or not.
+    /// True if the list itself has a member with this key, so that the authority vouches for its
+    /// endpoint. Other members come from registrars.
+    pub fn is_in_list(&self, key: &PublicKey) -> bool {
+        self.versions.contains_key(key)
+    }
+
+    /// The last accepted list, fresh or not.
     pub fn list(&self) -> Option<&List> {
         self.list.as_ref()
     }
 
-    /// Notes what the wall clock shows. To be called every few seconds, so that a clock that ran
-    /// evenly for an hour is believed, and setting it back makes nothing valid again.
+    /// Records the wall clock. Call this every few seconds: a clock that ran evenly for an hour is
+    /// trusted, and setting it back makes nothing valid again.
     pub fn look(&mut self, now: Time, unix_s: u64) {
         self.reckoning.look(now, unix_s);
     }
 
-    /// The time that counts for lists and members, in seconds since 1970.
+    /// The time used for lists and members, in seconds since 1970.
     fn unix_s(&self, now: Time, unix_s: u64) -> u64 {
         self.reckoning.unix_s(now, unix_s)
     }
 
-    /// How many seconds the wall clock is behind the time that counts for lists and members.
+    /// Seconds by which the wall clock is behind the time used for lists and members.
     pub fn behind_s(&self, now: Time, unix_s: u64) -> u64 {
         self.unix_s(now, unix_s).saturating_sub(unix_s)
     }
@@ -279,28 +288,28 @@ impl Directory {
         Some(self.unix_s(now, unix_s).saturating_sub(list.content().issued_unix_s))
     }
 
-    /// Whether a list is in force.
-    pub fn standing(&self, now: Time, unix_s: u64) -> Standing {
+    /// Freshness of the list.
+    pub fn standing(&self, now: Time, unix_s: u64) -> Freshness {
         match self.age_s(now, unix_s) {
-            None => Standing::Missing,
-            Some(age) if age >= self.staleness_max_s => Standing::Stale,
-            Some(_) => Standing::Fresh,
+            None => Freshness::Missing,
+            Some(age) if age >= self.staleness_max_s => Freshness::Stale,
+            Some(_) => Freshness::Fresh,
         }
     }
 
-    /// The members in force, those of the list before those of its mandates: none unless the list
-    /// is fresh.
+    /// The members in force: the list's, then those of its mandates. Empty unless the list is
+    /// fresh.
     pub fn members(&self, now: Time, unix_s: u64) -> impl Iterator<Item = &Member> {
-        let fresh = self.standing(now, unix_s) == Standing::Fresh;
+        let fresh = self.standing(now, unix_s) == Freshness::Fresh;
         self.last_members(now, unix_s).filter(move |_| fresh)
     }
 
-    /// The members of the newest list that have not expired, however old the list is: those from
-    /// whom a newer one may come. They have no rights by that.
+    /// Unexpired members of the newest list, even if the list is stale. A newer list may come from
+    /// them. They have no other rights.
     pub fn last_members(&self, now: Time, unix_s: u64) -> impl Iterator<Item = &Member> {
         let at = self.unix_s(now, unix_s);
         let content = self.list.as_ref().map(List::content);
-        let members = content.into_iter().flat_map(|content: &Content| &content.members);
+        let members = content.into_iter().flat_map(|content: &ListContent| &content.members);
         let members = members.filter(|signed| signed.unknown_critical().is_none());
         let members = members
             .map(|signed| &signed.member)
@@ -308,31 +317,30 @@ impl Directory {
         members.filter(move |member| member.expires_unix_s > at)
     }
 
-    /// All of whom the newest list or its mandates speak, in force or not.
+    /// All members of the newest list and its mandates, in force or not.
     pub fn listed(&self) -> impl Iterator<Item = &Member> {
         let content = self.list.as_ref().map(List::content);
-        let members = content.into_iter().flat_map(|content: &Content| &content.members);
+        let members = content.into_iter().flat_map(|content: &ListContent| &content.members);
         members.map(|signed| &signed.member).chain(self.admitted.iter().map(|member| &**member))
     }
 
-    /// Members of the newest list that are left out here, since their descriptors have a critical
-    /// field that this version does not know; with the field's number.
+    /// Members that this version must ignore, since their descriptors have an unknown critical
+    /// field; with the field's number.
     pub fn left_out(&self) -> impl Iterator<Item = (&Member, u16)> {
         let content = self.list.as_ref().map(List::content);
-        let members = content.into_iter().flat_map(|content: &Content| &content.members);
+        let members = content.into_iter().flat_map(|content: &ListContent| &content.members);
         members.filter_map(|signed| Some((&signed.member, signed.unknown_critical()?)))
     }
 
-    /// The policy in force: none unless the list is fresh.
+    /// The policy in force; `None` unless the list is fresh.
     pub fn policy(&self, now: Time, unix_s: u64) -> Option<&Policy> {
-        let fresh = self.standing(now, unix_s) == Standing::Fresh;
+        let fresh = self.standing(now, unix_s) == Freshness::Fresh;
         self.list.as_ref().filter(|_| fresh).map(List::policy)
     }
 
-    /// How long from now the members in force stay the same, if no other list comes and the wall
-    /// clock is not set.
+    /// Time until the members in force change, unless another list comes or the wall clock is set.
     pub fn next_change(&self, now: Time, unix_s: u64) -> Option<Duration> {
-        if self.standing(now, unix_s) != Standing::Fresh {
+        if self.standing(now, unix_s) != Freshness::Fresh {
             return None;
         }
         let at = self.unix_s(now, unix_s);
@@ -344,30 +352,41 @@ impl Directory {
     }
 }
 
-/// Names, keys and addresses that have somebody.
+/// Names, keys, addresses and endpoints in use.
 #[derive(Default)]
-struct Taken<'a> {
+struct UniqueClaims<'a> {
     names: BTreeSet<&'a str>,
     halves: BTreeSet<[u8; 32]>,
     addresses: BTreeSet<Address>,
     ipv4s: BTreeSet<Ipv4Addr>,
+    endpoints: BTreeSet<SocketAddr>,
 }
 
-impl<'a> Taken<'a> {
-    /// Takes all of a member's, if nobody has any of them.
+impl<'a> UniqueClaims<'a> {
+    /// Reserves a member's name, key, addresses and endpoint. Returns false if one is already in
+    /// use.
     fn take(&mut self, member: &'a Member) -> bool {
-        let Member { name, key, address, ipv4, .. } = member;
+        let Member { name, key, address, ipv4, endpoint, .. } = member;
         let has = self.names.contains(name.as_str())
             || self.halves.contains(&key.dh)
             || self.addresses.contains(address)
-            || ipv4.is_some_and(|ipv4| self.ipv4s.contains(&ipv4));
+            || ipv4.is_some_and(|ipv4| self.ipv4s.contains(&ipv4))
+            || endpoint.is_some_and(|at| self.endpoints.contains(&at));
         if !has {
-            self.names.insert(name);
-            self.halves.insert(key.dh);
-            self.addresses.insert(*address);
-            self.ipv4s.extend(ipv4);
+            self.reserve(member);
         }
         !has
+    }
+
+    /// Reserves what a member has, even if some of it is in use: two members of the list may have
+    /// one endpoint.
+    fn reserve(&mut self, member: &'a Member) {
+        let Member { name, key, address, ipv4, endpoint, .. } = member;
+        self.names.insert(name);
+        self.halves.insert(key.dh);
+        self.addresses.insert(*address);
+        self.ipv4s.extend(ipv4);
+        self.endpoints.extend(endpoint);
     }
 }
 

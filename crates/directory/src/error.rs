@@ -1,112 +1,98 @@
-//! Why bytes, or a list, have no effect.
+//! Reasons why bytes or lists are refused.
 
 use shoal_wire::ParseError;
 
 use crate::span::span;
 
-/// Why bytes are no descriptor or list of this authority.
+/// Reasons why bytes are no descriptor or list of this authority.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// They can't be decoded.
     #[error("{0}")]
     Parse(#[from] ParseError),
-    /// They are something else.
+    /// The magic bytes are wrong.
     #[error("is no {0}")]
     Kind(&'static str),
-    /// They are of the format before this one.
+    /// The bytes have format 1.
     #[error(
         "is a {0} in format 1, which this version of shoal does not read: make a new authority \
          (`shoal authority init`), sign every member anew, and give all nodes its key and list"
     )]
     Old(&'static str),
-    /// They have a field that nobody may ignore.
+    /// An unknown field is critical.
     #[error("has the critical field {0}, which this version of shoal does not know: update shoal")]
     Critical(u16),
     /// The signature is not the authority's.
-    #[error("not signed by this network's authority: another network's, or changed on its way")]
+    #[error(
+        "not signed by this network's authority: it belongs to another network, or was changed on \
+         its way"
+    )]
     Signature,
-    /// A value that the format rules out.
+    /// A value is outside the format's limits.
     #[error("{0}")]
     Range(&'static str),
-    /// Two members have one name, or one that is revoked is a member.
+    /// A member's name is taken or its key is revoked.
     #[error("member {name:?}: {why}")]
-    Member {
-        /// Which.
-        name: String,
-        /// What is wrong with it.
-        why: &'static str,
-    },
-    /// Two members have one key, address or prefix.
-    #[error("member {name:?}: its {what} is that of {other:?} too")]
+    Member { name: String, why: &'static str },
+    #[error("member {name:?}: its {what} is also that of {other:?}")]
     Shared {
-        /// The one.
+        /// Name of one member.
         name: String,
-        /// The other.
+        /// Name of the other member.
         other: String,
-        /// What they share.
+        /// The shared key, address or prefix.
         what: String,
     },
-    /// A member names a mix or a tier of cover that the policy does not have.
+    /// A member refers to an undefined mix or tier.
     #[error("member {name:?}: {why}")]
     Unknown {
-        /// Which.
         name: String,
-        /// What it names, and what there is.
+        /// The undefined name, and the defined ones.
         why: String,
     },
-    /// A mandate has what another one has.
+    /// Two mandates conflict, or a mandate's key is revoked.
     #[error("mandate {name:?}: {why}")]
-    Mandate {
-        /// Which.
-        name: String,
-        /// What is wrong with it.
-        why: &'static str,
-    },
+    Mandate { name: String, why: &'static str },
     /// The policy in the list can't be read.
     #[error("policy: {0}")]
     Policy(#[from] crate::PolicyError),
 }
 
-/// What is wrong with an entry of a file that people write, and where.
+/// A fault in an entry of a file that people write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryError {
-    /// Which entry of its kind, from 0 on.
+    /// Index of the entry among those of its kind, from 0.
     pub index: usize,
     /// The key at fault.
     pub key: &'static str,
-    /// The byte of the file's text at which it stands.
+    /// Offset in the file's text in bytes.
     pub offset: usize,
-    /// What was expected, and what was found.
+    /// The expected and the found value.
     pub message: String,
 }
 
-/// Why a list that the authority did sign has no effect. The one in force stays.
+/// Reasons why a list with a valid signature is refused. The list in force stays.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// A newer one was seen.
+pub enum ListRejection {
     #[error("version {found} is older than version {known}, which was seen before")]
     Older {
-        /// Its version.
         found: u64,
-        /// The newest version seen.
+        /// The newest version seen before.
         known: u64,
     },
-    /// Two lists with one version: the authority's key or folder is used in two places.
+    /// Another list has the same version: the authority's key or folder is used in two places.
     #[error("another list with version {0} was seen before: is the authority's key in two places?")]
     Twin(u64),
-    /// A newer list with an older descriptor of a member.
+    /// The list has an older descriptor of a member than a list before.
     #[error(
         "member {name:?}: version {found} is older than version {known}, which was seen before"
     )]
     OlderMember {
-        /// Which.
         name: String,
-        /// Version of its descriptor there.
+        /// Version of the descriptor in this list.
         found: u64,
-        /// The newest version seen.
+        /// The newest version seen before.
         known: u64,
     },
-    /// Issued later than now.
-    #[error("it was issued {} in the future: is this machine's clock right?", span(*.0))]
+    #[error("the list was issued {} in the future: is this machine's clock right?", span(*.0))]
     Future(u64),
 }

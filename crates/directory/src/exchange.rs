@@ -1,140 +1,146 @@
-//! Passing the newest list on from neighbour to neighbour (docs/authority.md section 5).
+//! Exchange of the newest list between neighbours (docs/design/membership.md).
 //!
 //! ```text
 //! A, newer:  have(7) -->            part, part, part -->
 //! B, older:              <-- want                        <-- have(7), once it is in force
 //! ```
 //!
-//! Whoever has a list says so when a link comes up and when the list changes, and again until the
-//! neighbour has it too. Whoever hears of a newer one asks for it, part by part, from one neighbour
-//! at a time. What has arrived whole is given to the caller, who checks the authority's signature;
-//! only what the caller gives back by [`Exchange::set_list`] is passed on.
+//! A node announces its list when a link comes up and when the list changes, and repeats that until
+//! the neighbour has the list. A neighbour with an older list requests it, part by part, from one
+//! neighbour at a time. The caller gets a complete list and checks the authority's signature. Only
+//! lists set by [`ListExchange::set_list`] are sent on.
 //!
-//! Invariant: this machine believes nothing that a neighbour says. A false word costs one transfer,
-//! whose memory grows only with bytes that came.
+//! Invariant: neighbours' claims are not trusted. A false claim costs one transfer, whose memory
+//! grows only with received bytes.
 
 use core::cmp::Reverse;
 use core::time::Duration;
 use std::sync::Arc;
 
-use shoal_wire::{Address, DropReason, LIST_PART_LEN, LinkId, ListHave, ListMessage, Time};
+use shoal_wire::{Address, DropReason, LIST_PART_LEN, LinkId, ListInventory, ListMessage, Time};
 
-use crate::Mark;
-use crate::fetch::{Fetch, parts_of};
-use crate::ledger::{Conduct, Ledger};
-use crate::peers::{self, Peers, Words};
+use crate::ListMark;
+use crate::fetch::{ListFetch, parts_of};
+use crate::ledger::{PeerLedger, TransferRecord};
+use crate::peers::{self, AnnouncementTimer, PeerSchedule};
 
-/// Between two parts for one neighbour: 23 Mbit/s.
+/// Interval between two parts to one neighbour: 23 Mbit/s.
 const PACE: Duration = Duration::from_micros(500);
-/// Between two parts for any neighbours: 290 Mbit/s.
+/// Interval between two parts to any neighbours: 290 Mbit/s.
 const PACE_ALL: Duration = Duration::from_micros(40);
-/// Parts that may leave at once after a pause, so that not each of them wakes the node.
+/// Burst of parts after a pause, so that the node need not wake for each part.
 const BURST: u32 = 8;
-/// As [`BURST`], for all neighbours together.
+/// Like [`BURST`], for all neighbours together.
 const BURST_ALL: u32 = 128;
-/// Time for which a neighbour is not asked after a list that the authority did not sign.
+/// Time without requests to a neighbour after it sent a list that the authority did not sign.
 const AGAIN_FORGED: Duration = Duration::from_secs(300);
 
-/// What the machine counts.
+/// Counters of the exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExchangeStats {
-    /// Lists that arrived whole and were put in force.
+    /// Complete lists that were put in force.
     pub taken: u64,
-    /// Lists that arrived whole and were refused.
+    /// Complete lists that were refused.
     pub refused: u64,
-    /// Transfers that stood still, or gave way to another neighbour's.
+    /// Transfers that stalled, or were abandoned for another neighbour.
     pub given_up: u64,
     /// Parts sent.
     pub parts_sent: u64,
-    /// Parts received that were asked for.
+    /// Requested parts received.
     pub parts_received: u64,
-    /// Messages of neighbours about another list that has the version of ours.
+    /// Announcements of a different list with the version of this node's list.
     pub twins: u64,
 }
 
-/// What became of a list that arrived.
+/// The caller's verdict on an arrived list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It is in force.
+pub enum ListVerdict {
+    /// The list is in force.
     Taken,
-    /// The authority signed it, but it has no effect (now).
+    /// The authority signed the list, but it has no effect at present.
     Refused,
-    /// It is no list of the authority's.
+    /// The bytes are no list signed by the authority.
     Forged,
 }
 
-/// A list that arrived whole. Nothing else is asked for until [`Exchange::settled`].
+/// A list that arrived. Nothing more is requested until [`ListExchange::settled`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Arrived {
-    /// From whom.
+pub struct ReceivedList {
+    /// The neighbour that sent the list.
     pub neighbour: Address,
-    /// Its bytes; nothing about them is known.
+    /// The list's bytes, not checked yet.
     pub bytes: Vec<u8>,
 }
 
-/// Parts that a neighbour asked for.
+/// Parts requested by a neighbour.
 #[derive(Clone, Copy, Debug)]
-struct Serving {
+struct PartTransfer {
     first: u32,
     bits: u64,
 }
 
 #[derive(Debug)]
-struct Peer {
+struct ListPeer {
     neighbour: Address,
-    /// Its newest `have`.
-    heard: Option<ListHave>,
-    words: Words,
-    serving: Option<Serving>,
-    /// When the next part may leave.
+    /// The neighbour's newest `have`.
+    heard: Option<ListInventory>,
+    words: AnnouncementTimer,
+    serving: Option<PartTransfer>,
+    /// Earliest time of the next part.
     part_at: Time,
 }
 
-/// One node's part in passing lists on.
+/// Exchange of lists by one node.
 #[derive(Debug, Default)]
-pub struct Exchange {
-    own: Option<(Mark, Arc<[u8]>)>,
-    peers: Peers<Peer>,
-    ledger: Ledger,
-    /// When the next part may leave to anybody.
+pub struct ListExchange {
+    own: Option<(ListMark, Arc<[u8]>)>,
+    peers: PeerSchedule<ListPeer>,
+    ledger: PeerLedger,
+    /// Earliest time of the next part to any neighbour.
     paced: Time,
-    fetch: Option<Fetch>,
-    /// Whole, and not given to the caller yet.
-    arrived: Option<Arrived>,
-    /// Given to the caller, who has not said yet what it is.
+    fetch: Option<ListFetch>,
+    /// A complete list that the caller has not taken yet.
+    arrived: Option<ReceivedList>,
+    /// The sender of the list that the caller is checking.
     checking: Option<Address>,
-    /// When a neighbour that failed may be asked again.
+    /// Time at which a neighbour that failed may be asked again.
     retry_at: Option<Time>,
     stats: ExchangeStats,
 }
 
-impl Peer {
-    fn new(now: Time, neighbour: Address) -> Peer {
-        Peer { neighbour, heard: None, words: Words::new(now), serving: None, part_at: Time::ZERO }
+impl ListPeer {
+    fn new(now: Time, neighbour: Address) -> ListPeer {
+        ListPeer {
+            neighbour,
+            heard: None,
+            words: AnnouncementTimer::new(now),
+            serving: None,
+            part_at: Time::ZERO,
+        }
     }
 
-    /// Whether it is known to have version `ours` or a newer one.
+    /// True if the neighbour is known to have version `ours` or a newer one.
     fn has(&self, ours: u64) -> bool {
         self.heard.is_some_and(|heard| heard.version >= ours)
     }
 }
 
-impl peers::Peer for Peer {
+impl peers::ExchangePeer for ListPeer {
     fn due(&self) -> Option<Time> {
-        let parts = self.serving.map(|Serving { bits, .. }| {
+        let parts = self.serving.map(|PartTransfer { bits, .. }| {
             self.part_at + PACE * bits.count_ones().min(BURST).saturating_sub(1)
         });
         [self.words.due(), parts].into_iter().flatten().min()
     }
 }
 
-impl Exchange {
-    /// Without a list and without neighbours.
-    pub fn new() -> Exchange {
-        Exchange::default()
+impl ListExchange {
+    /// An exchange without a list and without neighbours.
+    pub fn new() -> ListExchange {
+        ListExchange::default()
     }
 
-    /// What happened since the start.
+    /// Counters since the start.
     pub fn stats(&self) -> ExchangeStats {
         self.stats
     }
@@ -143,8 +149,8 @@ impl Exchange {
         self.own.as_ref().map_or(0, |(mark, _)| mark.version)
     }
 
-    /// The list in force is this one, signed by the authority: every neighbour is told.
-    pub fn set_list(&mut self, now: Time, mark: Mark, bytes: Arc<[u8]>) {
+    /// Sets the list in force, whose signature was checked, and tells every neighbour.
+    pub fn set_list(&mut self, now: Time, mark: ListMark, bytes: Arc<[u8]>) {
         self.own = Some((mark, bytes));
         self.ledger.begin_list();
         if self.fetch.as_ref().is_some_and(|fetch| fetch.of.version <= mark.version) {
@@ -159,18 +165,18 @@ impl Exchange {
         self.choose(now);
     }
 
-    /// The neighbour with this address hears us. Messages of links that are not up have no effect.
+    /// Adds a link to a neighbour. Messages on unknown links are refused.
     pub fn link_up(&mut self, now: Time, link: LinkId, neighbour: Address) {
         self.link_down(now, link);
-        self.peers.insert(link, Peer::new(now, neighbour));
+        self.peers.insert(link, ListPeer::new(now, neighbour));
     }
 
-    /// Whether a link is up.
+    /// True if the link is up.
     pub fn is_up(&self, link: LinkId) -> bool {
         self.peers.is_up(link)
     }
 
-    /// A neighbour is lost.
+    /// Removes a link.
     pub fn link_down(&mut self, now: Time, link: LinkId) {
         let Some(peer) = self.peers.remove(link) else { return };
         if self.fetch.as_ref().is_some_and(|fetch| fetch.link == link) {
@@ -178,7 +184,7 @@ impl Exchange {
         }
     }
 
-    /// The transfer that goes on has failed.
+    /// Ends the current transfer as failed.
     fn give_up(&mut self, now: Time, neighbour: Address) {
         self.fetch = None;
         self.stats.given_up += 1;
@@ -186,10 +192,10 @@ impl Exchange {
         self.choose(now);
     }
 
-    /// Takes in a message of a neighbour.
+    /// Handles a neighbour's message.
     ///
-    /// Errors: why it has no effect; nothing has changed then. `list_budget` to one who asks for
-    /// the list again and again, `unknown_flow` where the link is not up.
+    /// Errors: the reason why the message is dropped; nothing has changed then. `list_budget` if
+    /// the neighbour requests the list too often; `unknown_flow` if the link is not up.
     pub fn handle_message(
         &mut self,
         now: Time,
@@ -211,14 +217,14 @@ impl Exchange {
         }
     }
 
-    fn hear(&mut self, now: Time, link: LinkId, have: ListHave) {
+    fn hear(&mut self, now: Time, link: LinkId, have: ListInventory) {
         let (ours, digest) =
             self.own.as_ref().map_or((0, [0; 32]), |(mark, _)| (mark.version, mark.digest));
         self.stats.twins += u64::from(have.version == ours && have.digest != digest);
         self.peers.change(link, |peer| {
             peer.heard = Some(have);
             if have.ask {
-                // Answers are spaced out, whatever it asks.
+                // Answers are rate-limited.
                 peer.words.answer(now);
             } else if have.version >= ours && peer.words.have_begun() {
                 peer.words.end();
@@ -228,9 +234,9 @@ impl Exchange {
             && fetch.link == link
             && fetch.is_of_another(&have)
         {
-            // Another list begins anew, but within the time of the one before.
+            // A transfer of another list begins, within the time of the former one.
             let began = fetch.began;
-            self.fetch = (have.version > ours).then(|| Fetch::new(now, link, have));
+            self.fetch = (have.version > ours).then(|| ListFetch::new(now, link, have));
             if let Some(fetch) = &mut self.fetch {
                 fetch.began = began;
             }
@@ -249,7 +255,7 @@ impl Exchange {
         let (ours, count) =
             self.own.as_ref().map_or((0, 0), |(mark, bytes)| (mark.version, parts_of(bytes.len())));
         if version != ours || count == 0 {
-            // It asks for a list that is not ours, or not any more.
+            // The requested list is not this node's list, or no longer.
             self.peers.change(link, |peer| {
                 peer.words.answer(now);
             });
@@ -264,7 +270,7 @@ impl Exchange {
         if !self.ledger.may_have(now, neighbour, count) {
             return Err(DropReason::ListBudget);
         }
-        self.peers.change(link, |peer| peer.serving = Some(Serving { first, bits }));
+        self.peers.change(link, |peer| peer.serving = Some(PartTransfer { first, bits }));
         Ok(())
     }
 
@@ -284,23 +290,23 @@ impl Exchange {
         if fetch.is_whole()
             && let Some(fetch) = self.fetch.take()
         {
-            self.arrived = Some(Arrived { neighbour, bytes: fetch.into_bytes() });
+            self.arrived = Some(ReceivedList { neighbour, bytes: fetch.into_bytes() });
         }
         Ok(())
     }
 
-    /// Says what the list was that [`Exchange::poll_arrived`] gave. One that counts is to be given
-    /// to [`Exchange::set_list`] first.
-    pub fn settled(&mut self, now: Time, outcome: Outcome) {
+    /// Takes the verdict on the list from [`ListExchange::poll_arrived`]. If the list counts, call
+    /// [`ListExchange::set_list`] first.
+    pub fn settled(&mut self, now: Time, outcome: ListVerdict) {
         let Some(neighbour) = self.checking.take() else { return };
         match outcome {
-            Outcome::Taken => {
+            ListVerdict::Taken => {
                 self.stats.taken += 1;
                 self.ledger.forgive(neighbour);
             }
-            Outcome::Refused | Outcome::Forged => {
+            ListVerdict::Refused | ListVerdict::Forged => {
                 self.stats.refused += 1;
-                let forged = outcome == Outcome::Forged;
+                let forged = outcome == ListVerdict::Forged;
                 let least = if forged { AGAIN_FORGED } else { Duration::ZERO };
                 self.ledger.punish(now, neighbour, least);
             }
@@ -308,13 +314,13 @@ impl Exchange {
         self.choose(now);
     }
 
-    /// The neighbour to be asked: of those who say they have a newer list the one that failed
-    /// least, then the one with the newest. Also when another may be asked.
+    /// The neighbour to ask for a newer list: the one with the fewest failures, then the one with
+    /// the newest list. Also returns when another neighbour may be asked.
     fn candidate(
         &self,
         now: Time,
         but: Option<LinkId>,
-    ) -> (Option<(LinkId, ListHave)>, Option<Time>) {
+    ) -> (Option<(LinkId, ListInventory)>, Option<Time>) {
         let ours = self.version();
         let newer = || {
             let others = self.peers.iter().filter(|(link, _)| Some(*link) != but);
@@ -323,7 +329,8 @@ impl Exchange {
                 Some((link, self.ledger.conduct(peer.neighbour), heard))
             })
         };
-        let may = |(_, conduct, _): &(LinkId, Conduct, ListHave)| conduct.not_before <= now;
+        let may =
+            |(_, conduct, _): &(LinkId, TransferRecord, ListInventory)| conduct.not_before <= now;
         let first = newer()
             .filter(may)
             .min_by_key(|(_, conduct, heard)| (conduct.failures, Reverse(heard.version)));
@@ -332,12 +339,12 @@ impl Exchange {
         (first.map(|(link, _, heard)| (link, heard)), later)
     }
 
-    /// How often the neighbour failed that a link leads to.
+    /// Number of failures of the neighbour at this link.
     fn failures(&self, link: LinkId) -> u32 {
         self.peers.get(link).map_or(0, |peer| self.ledger.conduct(peer.neighbour).failures)
     }
 
-    /// Begins a transfer, if none goes on and there is one to begin.
+    /// Begins a transfer if none is running and a neighbour has a newer list.
     fn choose(&mut self, now: Time) {
         if self.fetch.is_some() || self.arrived.is_some() || self.checking.is_some() {
             self.retry_at = None;
@@ -345,10 +352,10 @@ impl Exchange {
         }
         let (found, later) = self.candidate(now, None);
         self.retry_at = later.filter(|_| found.is_none());
-        self.fetch = found.map(|(link, have)| Fetch::new(now, link, have));
+        self.fetch = found.map(|(link, have)| ListFetch::new(now, link, have));
     }
 
-    /// Does what time asks for.
+    /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.retry_at.is_some_and(|at| at <= now) {
             self.choose(now);
@@ -361,7 +368,7 @@ impl Exchange {
                 return;
             }
             if self.candidate(now, Some(link)).0.is_none() {
-                // Nobody else has it, so this neighbour gets its whole time again.
+                // No other neighbour has a newer list, so the time limit begins anew.
                 if let Some(fetch) = &mut self.fetch {
                     fetch.began = now;
                 }
@@ -373,12 +380,12 @@ impl Exchange {
         }
     }
 
-    /// When [`Exchange::handle_timeout`] or a poll has something to do, and why.
+    /// Time and reason of the next [`ListExchange::handle_timeout`] or poll.
     pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
         let fetch = self.fetch.as_ref().map(|fetch| fetch.due(self.failures(fetch.link)));
         [
             self.arrived.as_ref().map(|_| (Time::ZERO, "list arrived")),
-            self.peers.first_due().map(|at| (at, "word or part of the list due")),
+            self.peers.first_due().map(|at| (at, "announcement or part of a list due")),
             self.retry_at.map(|at| (at, "neighbour may be asked again")),
             fetch,
         ]
@@ -387,21 +394,21 @@ impl Exchange {
         .min()
     }
 
-    /// Takes a list that arrived whole; the caller owes [`Exchange::settled`].
-    pub fn poll_arrived(&mut self) -> Option<Arrived> {
+    /// Returns an arrived list. The caller must call [`ListExchange::settled`].
+    pub fn poll_arrived(&mut self) -> Option<ReceivedList> {
         let arrived = self.arrived.take()?;
         self.checking = Some(arrived.neighbour);
         Some(arrived)
     }
 
-    /// The next message to send, and to whom.
+    /// The next message to send, and its link.
     pub fn poll_transmit(&mut self, now: Time) -> Option<(LinkId, ListMessage)> {
         if let Some(fetch) = &mut self.fetch
             && let Some(message) = fetch.ask(now)
         {
             return Some((fetch.link, message));
         }
-        // Each turn without a message moves a neighbour behind `now`.
+        // Each iteration without a message moves the neighbour's due time past `now`.
         while let Some(link) = self.peers.next_due(now) {
             if let Some(message) = self.speak(now, link) {
                 return Some((link, message));
@@ -410,7 +417,7 @@ impl Exchange {
         None
     }
 
-    /// What is due for a neighbour, if it may leave now.
+    /// The message due for a neighbour, if it may leave now.
     fn speak(&mut self, now: Time, link: LinkId) -> Option<ListMessage> {
         let (own, paced) = (self.own.clone(), self.paced);
         let (mark, bytes) = own.unzip();
@@ -427,7 +434,7 @@ impl Exchange {
             let offset = serving.bits.trailing_zeros();
             let number = serving.first + offset;
             serving.bits &= serving.bits - 1;
-            // A pause lets a few leave at once, and no more.
+            // A pause allows a burst of at most `BURST` parts.
             peer.part_at = peer.part_at.max(now - PACE * BURST) + PACE;
             if serving.bits == 0 {
                 peer.serving = None;
@@ -450,16 +457,18 @@ impl Exchange {
     }
 }
 
-impl Peer {
-    fn say(&mut self, now: Time, mark: Option<Mark>, bytes: &[u8]) -> ListMessage {
+impl ListPeer {
+    fn say(&mut self, now: Time, mark: Option<ListMark>, bytes: &[u8]) -> ListMessage {
         let ours = mark.map_or(0, |mark| mark.version);
         let ask = !self.has(ours);
         self.words.say(now, ask);
-        ListMessage::Have(mark.map_or(ListHave { ask, ..ListHave::default() }, |mark| ListHave {
-            ask,
-            version: mark.version,
-            digest: mark.digest,
-            len: bytes.len() as u32,
+        ListMessage::Have(mark.map_or(ListInventory { ask, ..ListInventory::default() }, |mark| {
+            ListInventory {
+                ask,
+                version: mark.version,
+                digest: mark.digest,
+                len: bytes.len() as u32,
+            }
         }))
     }
 }

@@ -1,47 +1,47 @@
-//! One list on its way here: which parts came, which are asked for, and how long that may take.
+//! Transfer of one list to this node: received parts, requests and time limits.
 
 use core::time::Duration;
 
-use shoal_wire::{DropReason, LIST_PART_LEN, LinkId, ListHave, ListMessage, Time};
+use shoal_wire::{DropReason, LIST_PART_LEN, LinkId, ListInventory, ListMessage, Time};
 
-/// Parts asked for at once.
+/// Maximum number of parts requested at once.
 const WINDOW: u32 = u64::BITS;
-/// Wait before parts that did not come are asked for again: the first time, and the longest.
+/// Time until missing parts are requested again: first and longest interval.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 const ASK_AGAIN_MAX: Duration = Duration::from_millis(1_600);
-/// A transfer without a new part for so long has failed.
+/// Time without a new part after which a transfer has failed.
 const STILL: Duration = Duration::from_secs(5);
-/// A transfer that takes longer gives way to another neighbour that has such a list; doubled with
-/// each failure of the neighbour, so that a slow line wins in the end.
+/// Time after which a slow transfer is abandoned for another neighbour that has a newer list too.
+/// Each failure of the neighbour doubles this time, so that a slow link succeeds in the end.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How many parts a list of `len` bytes has.
+/// Number of parts of a list of `len` bytes.
 pub(crate) fn parts_of(len: usize) -> u32 {
-    // At most 64 MiB: see `LIST_LEN_MAX`.
+    // `len` is at most 64 MiB: see `LIST_LEN_MAX`.
     len.div_ceil(LIST_PART_LEN) as u32
 }
 
-/// A list that is being fetched.
+/// A running transfer.
 #[derive(Debug)]
-pub(crate) struct Fetch {
+pub(crate) struct ListFetch {
     pub(crate) link: LinkId,
-    /// What its holder says of it.
-    pub(crate) of: ListHave,
+    /// The neighbour's claim about the list.
+    pub(crate) of: ListInventory,
     pub(crate) began: Time,
-    /// Parts below `first`, and those of `have`; what lies between is zero.
+    /// Parts below `first` and those in `have`; missing parts between are zero.
     bytes: Vec<u8>,
     first: u32,
-    /// Parts from `first` on that came.
+    /// Bitmap of received parts from `first` on.
     have: u64,
     ask_at: Time,
     gap: Duration,
-    /// When a new part came last.
+    /// Time of the last new part.
     moved: Time,
 }
 
-impl Fetch {
-    pub(crate) fn new(now: Time, link: LinkId, of: ListHave) -> Fetch {
-        Fetch {
+impl ListFetch {
+    pub(crate) fn new(now: Time, link: LinkId, of: ListInventory) -> ListFetch {
+        ListFetch {
             link,
             of,
             began: now,
@@ -54,13 +54,13 @@ impl Fetch {
         }
     }
 
-    pub(crate) fn is_of_another(&self, have: &ListHave) -> bool {
+    pub(crate) fn is_of_another(&self, have: &ListInventory) -> bool {
         (have.version, have.digest, have.len) != (self.of.version, self.of.digest, self.of.len)
     }
 
-    /// Takes in a part.
+    /// Adds a part.
     ///
-    /// Errors: it was not asked for, came before, or has the wrong length.
+    /// Errors: the part was not requested, was received before, or has the wrong length.
     pub(crate) fn take(&mut self, now: Time, number: u32, bytes: &[u8]) -> Result<(), DropReason> {
         let len = self.of.len as usize;
         let place = number.checked_sub(self.first).filter(|place| *place < WINDOW);
@@ -77,7 +77,7 @@ impl Fetch {
         self.bytes[from..until].copy_from_slice(bytes);
         self.have |= 1 << place;
         (self.moved, self.gap) = (now, ASK_AGAIN);
-        // Parts come in a row: the missing ones are asked for when no more do.
+        // Parts arrive in a row. Missing ones are requested again after a pause.
         self.ask_at = now + self.gap;
         if self.missing() == 0 {
             self.first += WINDOW.min(parts_of(len) - self.first);
@@ -86,7 +86,7 @@ impl Fetch {
         Ok(())
     }
 
-    /// Parts from `first` on that are still wanted.
+    /// Bitmap of missing parts from `first` on.
     fn missing(&self) -> u64 {
         let left = parts_of(self.of.len as usize) - self.first;
         let all = if left < WINDOW { (1 << left) - 1 } else { u64::MAX };
@@ -101,7 +101,7 @@ impl Fetch {
         self.bytes
     }
 
-    /// The question that is due, if one is.
+    /// The request that is due, if any.
     pub(crate) fn ask(&mut self, now: Time) -> Option<ListMessage> {
         if self.ask_at > now || self.is_whole() {
             return None;
@@ -124,9 +124,9 @@ impl Fetch {
         self.began + PATIENCE * 2u32.pow(failures.min(5))
     }
 
-    /// When something is to be done, and what.
+    /// Time and reason of the next action.
     pub(crate) fn due(&self, failures: u32) -> (Time, &'static str) {
-        let still = (self.moved + STILL, "transfer of a list stands still");
+        let still = (self.moved + STILL, "transfer of a list has stalled");
         let slow = (self.slow_at(failures), "transfer of a list is slow");
         still.min(slow).min((self.ask_at, "parts of a list are missing"))
     }

@@ -1,44 +1,45 @@
-//! Optional fields of descriptors and lists (docs/authority.md section 2).
+//! Optional fields of descriptors and lists (docs/design/wire/join.md).
 //!
 //! ```text
 //! fields = count 1, then each, ascending by number: number 2, length 2, value
 //! ```
 //!
-//! The highest bit of a number says that the field is critical: a node that does not know the field
-//! must not act on what has it. Other unknown fields have no effect, and are kept byte for byte.
+//! The highest bit of a number marks a critical field. A node that does not know a critical field
+//! must not act on the descriptor or list that has it. Other unknown fields have no effect; they
+//! are kept byte for byte.
 //!
-//! Invariant: one content has one encoding. A number stands once, a known field has the critical
-//! bit of its kind, and what is empty has no field.
+//! Invariant: each content has one encoding. A number appears once, a known field has the critical
+//! bit of its kind, and an empty value has no field.
 
 use shoal_wire::{ParseError, Reader};
 
 use crate::Error;
 
-/// Most fields of one descriptor, and of the head of one list.
+/// Maximum number of fields in a descriptor or in the head of a list.
 pub const FIELDS_MAX: usize = 64;
-/// The bit of a number that says that the field is critical.
+/// The bit of a number that marks a critical field.
 const CRITICAL: u16 = 1 << 15;
 
 /// A field that this version does not know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// From 1 to 32,767.
+    /// The number, from 1 to 32,767.
     pub number: u16,
-    /// Whether a node that does not know the field must not act on what has it.
+    /// True if a node that does not know the field must not act on its descriptor or list.
     pub is_critical: bool,
-    /// What it says; at most 65,535 bytes.
+    /// The value, at most 65,535 bytes.
     pub value: Vec<u8>,
 }
 
 /// A field that this version knows.
-pub(crate) struct Kind {
+pub(crate) struct FieldKind {
     pub(crate) number: u16,
     pub(crate) is_critical: bool,
     pub(crate) what: &'static str,
 }
 
-impl Kind {
-    /// The field of this kind with the value that `write` appends.
+impl FieldKind {
+    /// Builds a field of this kind with the value that `write` appends.
     pub(crate) fn field(&self, write: impl FnOnce(&mut Vec<u8>)) -> Field {
         let mut value = Vec::new();
         write(&mut value);
@@ -46,7 +47,7 @@ impl Kind {
     }
 }
 
-/// The fields that were read, and not taken yet: number, critical bit, value.
+/// Fields read but not taken yet: number, critical bit, value.
 pub(crate) struct Fields<'a>(Vec<(u16, bool, &'a [u8])>);
 
 impl<'a> Fields<'a> {
@@ -70,10 +71,11 @@ impl<'a> Fields<'a> {
         Ok(Fields(all))
     }
 
-    /// Takes the field of this kind, which `read` decodes to its end; none where it is absent.
+    /// Takes and decodes the field of this kind; `None` if it is absent. `read` must consume the
+    /// whole value.
     pub(crate) fn take<T>(
         &mut self,
-        kind: &Kind,
+        kind: &FieldKind,
         read: impl FnOnce(&mut Reader<'a>) -> Result<T, Error>,
     ) -> Result<Option<T>, Error> {
         let Some(at) = self.0.iter().position(|field| field.0 == kind.number) else {
@@ -89,7 +91,7 @@ impl<'a> Fields<'a> {
         Ok(Some(out))
     }
 
-    /// What nobody has taken: fields that this version does not know.
+    /// The remaining fields, which this version does not know.
     pub(crate) fn unknown(self) -> Vec<Field> {
         let own = |(number, is_critical, value): (u16, bool, &[u8])| Field {
             number,
@@ -100,9 +102,9 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Writes fields in the one order that they have.
+/// Writes fields, sorted by number.
 ///
-/// Errors: too many, one number twice, or one that the format has no room for.
+/// Errors: too many fields, a repeated or invalid number, or too long a value.
 pub(crate) fn put(out: &mut Vec<u8>, mut fields: Vec<Field>) -> Result<(), Error> {
     if fields.len() > FIELDS_MAX {
         return Err(Error::Range("a descriptor, or the head of a list, has at most 64 fields"));
@@ -114,7 +116,7 @@ pub(crate) fn put(out: &mut Vec<u8>, mut fields: Vec<Field>) -> Result<(), Error
         let len = u16::try_from(value.len());
         let len = len.map_err(|_| Error::Range("a field has at most 65535 bytes"))?;
         if number <= last || number >= CRITICAL {
-            return Err(Error::Range("a field has a number of its own, from 1 to 32767"));
+            return Err(Error::Range("a field must have a unique number from 1 to 32767"));
         }
         last = number;
         let tag = if is_critical { number | CRITICAL } else { number };
@@ -125,7 +127,7 @@ pub(crate) fn put(out: &mut Vec<u8>, mut fields: Vec<Field>) -> Result<(), Error
     Ok(())
 }
 
-/// The number of the first critical one of fields that this version does not know.
+/// The number of the first critical field among the unknown ones.
 pub(crate) fn first_critical(unknown: &[Field]) -> Option<u16> {
     unknown.iter().find(|field| field.is_critical).map(|field| field.number)
 }

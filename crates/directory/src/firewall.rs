@@ -1,21 +1,21 @@
-//! The inbound firewall of one host: which packets of other members reach its programs.
+//! The inbound firewall of a host: decides which packets of other members reach its programs.
 //!
 //! ```text
 //! outbound packet -> note: what this host began may be answered
 //! inbound packet  -> of a known flow? else: may its sender begin it? else: dropped by name
 //! ```
 //!
-//! A flow belongs to whoever began it. When rights change, flows that their sender might not begin
-//! any more are closed, and stay closed while this host's own programs still answer them: their
-//! packets must not pass for a flow that this host began. A closed flow takes no room.
+//! A flow belongs to the end that began it. When a member loses the right to a flow, the flow is
+//! closed. It stays closed while this host's programs still answer, since those answers must not
+//! look like a flow of this host. A closed flow takes no room in the table.
 //!
-//! An ICMP error passes where it is about a live flow of its sender's.
+//! An ICMP error passes if it is about a live flow with its sender.
 //!
-//! Where the table is full, a new flow takes the place of one that is over, or silent for long
-//! enough: of the same member, or of the one that has most, if that has more. So a member that
-//! opens flows without end takes room from itself before others.
+//! When the table is full, a new flow replaces one that has ended or was silent for long enough.
+//! The replaced flow belongs to the same member, or to the member with the most flows if that has
+//! more. So a member that opens flows without end displaces its own flows first.
 //!
-//! Invariant: bounded in all and per member.
+//! Invariant: the number of flows is bounded, in total and per member.
 
 use core::net::Ipv6Addr;
 use core::time::Duration;
@@ -29,43 +29,44 @@ use crate::Access;
 mod closed;
 mod table;
 
-use closed::Closed;
-use table::{Standing, Table};
+use closed::ClosedServices;
+use table::{FlowState, FlowTable};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// What a packet's headers say about its transport.
+/// Kind of a packet, by its transport headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opening {
+pub enum PacketKind {
     /// TCP.
-    Tcp(Segment),
+    Tcp(TcpSegment),
     /// UDP.
     Udp,
-    /// ICMP of either version: a question that may begin, such as an echo request.
+    /// ICMP of either version: a request such as an echo request.
     Question,
-    /// ICMP: the answer to one.
+    /// ICMP: the answer to a request.
     Answer,
     /// ICMP: an error about a packet of the flow that the tuple names.
     Trouble,
-    /// Another protocol; flows of those have no ports.
+    /// Another protocol, whose flows have no ports.
     Other,
 }
 
-/// What a TCP segment does to its connection.
+/// Effect of a TCP segment on its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Segment {
+pub enum TcpSegment {
     /// SYN without ACK.
     Begins,
-    /// Neither.
+    /// Neither SYN, FIN nor RST, or SYN with ACK.
     Goes,
-    /// FIN: its sender has said everything.
+    /// FIN: the sender has no more data.
     Leaves,
     /// RST.
     Resets,
 }
 
-/// One direction of a flow, seen from this host. IPv4 addresses stand as `::ffff:a.b.c.d`.
+/// Addresses and ports of a flow, seen from this host. IPv4 addresses are written as
+/// `::ffff:a.b.c.d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuple {
     /// IP protocol.
@@ -74,26 +75,26 @@ pub struct Tuple {
     pub ours: (Ipv6Addr, u16),
     /// The member's end. ICMP has its identifier as both ports.
     pub theirs: (Ipv6Addr, u16),
-    /// What the packet does to its flow.
-    pub opening: Opening,
+    /// Effect of the packet on its flow.
+    pub opening: PacketKind,
 }
 
-/// How much is remembered, and for how long.
+/// Limits of the table, and lifetimes of flows without packets.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Flows in all; each takes about 190 bytes.
+    /// Maximum number of flows; each takes about 190 bytes.
     pub flows: usize,
-    /// Flows with one member.
+    /// Maximum number of flows per member.
     pub flows_per_member: usize,
-    /// TCP that both ends spoke on (RFC 5382 section 5: at least 2 h 4 min).
+    /// TCP with packets of both ends (RFC 5382 section 5: at least 2 h 4 min).
     pub tcp: Duration,
-    /// TCP that one end left, or that only one end spoke on.
+    /// TCP with a FIN of one end, or packets of one end only.
     pub tcp_transient: Duration,
-    /// TCP that both ends left, or one reset: what is still on the way may arrive.
+    /// TCP with FINs of both ends, or a reset: delayed packets may still arrive.
     pub tcp_over: Duration,
-    /// UDP that both ends spoke on (RFC 4787 section 4.3: at least 2 min).
+    /// UDP with packets of both ends (RFC 4787 section 4.3: at least 2 min).
     pub udp: Duration,
-    /// Everything else.
+    /// All other flows.
     pub other: Duration,
 }
 
@@ -121,41 +122,41 @@ pub(crate) struct Key {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owner {
+enum FlowInitiator {
     Us,
     Them,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Flow {
-    owner: Owner,
-    /// Who spoke: this host, the member.
+struct TrackedFlow {
+    owner: FlowInitiator,
+    /// True for an end that has sent packets: this host, the member.
     spoke: (bool, bool),
-    /// Who left a TCP connection.
+    /// True for an end that has sent a FIN: this host, the member.
     left: (bool, bool),
     reset: bool,
     heard: Time,
     until: Time,
 }
 
-/// Members' rights and flows, as this host sees them.
+/// Rights of members towards this host, and their flows with it.
 #[derive(Debug, Default)]
 pub struct Firewall {
     limits: Limits,
     access: BTreeMap<u32, Arc<Access>>,
-    table: Table,
-    closed: Closed,
+    table: FlowTable,
+    closed: ClosedServices,
     displaced: u64,
 }
 
 impl Firewall {
-    /// Nobody has rights.
+    /// A firewall without any rights.
     pub fn new(limits: Limits) -> Firewall {
         Firewall { limits, ..Firewall::default() }
     }
 
-    /// Puts other rights in force. Members that are not in `access` have none, and their flows are
-    /// forgotten; flows that a member might not begin any more are closed.
+    /// Replaces all rights. Members missing in `access` have no rights, and their flows are
+    /// forgotten. Flows that a member may no longer begin are closed.
     pub fn set_access(&mut self, access: BTreeMap<u32, Arc<Access>>) {
         self.access = access;
         let Firewall { access, table, closed, .. } = self;
@@ -167,7 +168,7 @@ impl Firewall {
         table.review(|key, flow| {
             let access = access.get(&key.member)?;
             let (protocol, port) = (key.protocol, key.ports.0);
-            let stays = flow.owner == Owner::Us || may_begin(access, protocol, port);
+            let stays = flow.owner == FlowInitiator::Us || may_begin(access, protocol, port);
             if !stays && answers_may_begin(protocol) {
                 closed.close(key.member, (protocol, port), flow.until);
             }
@@ -175,29 +176,29 @@ impl Firewall {
         });
     }
 
-    /// Forgets a member, since another may get its number.
+    /// Forgets a member: its number may be reused.
     pub fn forget(&mut self, member: u32) {
         self.access.remove(&member);
         self.table.forget(member);
         self.closed.forget(member);
     }
 
-    /// Notes a packet of this host's programs to `member`.
+    /// Records a packet from this host's programs to `member`.
     ///
-    /// Errors: the table is full, or has too many flows of this member: an answer would not pass,
-    /// so the packet need not leave.
+    /// Errors: the table is full, or the member has too many flows. An answer would not pass, so
+    /// the packet need not leave.
     pub fn outbound(&mut self, now: Time, member: u32, tuple: &Tuple) -> Result<(), DropReason> {
         let key = key(member, tuple);
         let begins = match tuple.opening {
-            Opening::Tcp(segment) => segment == Segment::Begins,
-            Opening::Udp | Opening::Question | Opening::Other => true,
-            Opening::Answer => false,
-            Opening::Trouble => return Ok(()),
+            PacketKind::Tcp(segment) => segment == TcpSegment::Begins,
+            PacketKind::Udp | PacketKind::Question | PacketKind::Other => true,
+            PacketKind::Answer => false,
+            PacketKind::Trouble => return Ok(()),
         };
-        let anew = tuple.opening == Opening::Tcp(Segment::Begins);
+        let anew = tuple.opening == PacketKind::Tcp(TcpSegment::Begins);
         match self.alive(now, &key) {
             Some(flow) if anew && flow.is_over() => {
-                self.note(now, key, Flow::new(Owner::Us), tuple.opening, true);
+                self.note(now, key, TrackedFlow::new(FlowInitiator::Us), tuple.opening, true);
                 Ok(())
             }
             Some(flow) => {
@@ -205,55 +206,56 @@ impl Firewall {
                 Ok(())
             }
             None if begins && self.is_closed(now, &key) => Ok(()),
-            None if begins => self.begin(now, key, Owner::Us, tuple.opening),
-            // No flow is needed: answers pass by the rights of the member, or not at all.
+            None if begins => self.begin(now, key, FlowInitiator::Us, tuple.opening),
+            // No flow is needed: further packets pass by the member's rights, or not at all.
             None => Ok(()),
         }
     }
 
-    /// Whether a packet from `member` may pass to this host's programs.
+    /// Checks a packet from `member` to this host's programs.
     ///
-    /// Errors: what is counted.
+    /// Errors: the reason for the drop.
     pub fn inbound(&mut self, now: Time, member: u32, tuple: &Tuple) -> Result<(), DropReason> {
         let key = key(member, tuple);
         let Some(access) = self.access.get(&member) else { return Err(DropReason::PolicyDenied) };
         let may = may_begin(access, tuple.protocol, tuple.ours.1);
         let flow = self.alive(now, &key);
-        if tuple.opening == Opening::Trouble {
+        if tuple.opening == PacketKind::Trouble {
             return flow.map(|_| ()).ok_or(DropReason::IpStrayError);
         }
-        let anew = tuple.opening == Opening::Tcp(Segment::Begins);
+        let anew = tuple.opening == PacketKind::Tcp(TcpSegment::Begins);
         match flow {
             Some(flow) if anew && may && flow.is_over() => {
-                self.note(now, key, Flow::new(Owner::Them), tuple.opening, false);
+                self.note(now, key, TrackedFlow::new(FlowInitiator::Them), tuple.opening, false);
                 Ok(())
             }
-            // Without the right a member can't begin one in the place of a flow that is over.
+            // A member without the right can't reuse the ports of an ended flow.
             Some(flow) if anew && flow.is_over() => Err(DropReason::PolicyDenied),
             Some(flow) => {
                 self.note(now, key, flow, tuple.opening, false);
                 Ok(())
             }
-            // An answer, or the middle of a connection, is fine where its beginning would be: this
-            // host may have restarted since.
-            None if may => self.begin(now, key, Owner::Them, tuple.opening),
+            // If the member may begin such a flow, packets from its middle pass too: this host may
+            // have restarted.
+            None if may => self.begin(now, key, FlowInitiator::Them, tuple.opening),
             None => Err(DropReason::PolicyDenied),
         }
     }
 
-    /// A flow that has not run out.
-    fn alive(&self, now: Time, key: &Key) -> Option<Flow> {
+    /// The flow, if it has not expired.
+    fn alive(&self, now: Time, key: &Key) -> Option<TrackedFlow> {
         self.table.get(key).filter(|flow| flow.until > now)
     }
 
-    /// Whether a packet of this host's programs answers what a member may not ask any more.
+    /// True if a packet from this host's programs answers a service that the member may no longer
+    /// use.
     fn is_closed(&mut self, now: Time, key: &Key) -> bool {
         let service = (key.protocol, key.ports.0);
         let until = now + self.limits.udp;
         answers_may_begin(key.protocol) && self.closed.bars(now, key.member, service, until)
     }
 
-    fn note(&mut self, now: Time, key: Key, flow: Flow, opening: Opening, ours: bool) {
+    fn note(&mut self, now: Time, key: Key, flow: TrackedFlow, opening: PacketKind, ours: bool) {
         self.table.put(key, flow.noted(now, &self.limits, &key, opening, ours));
     }
 
@@ -261,19 +263,19 @@ impl Firewall {
         &mut self,
         now: Time,
         key: Key,
-        owner: Owner,
-        opening: Opening,
+        owner: FlowInitiator,
+        opening: PacketKind,
     ) -> Result<(), DropReason> {
         self.table.tidy(now, key.member);
         self.closed.tidy(now);
         if self.table.get(&key).is_none() && !self.has_room(now, key.member) {
             return Err(DropReason::IpFlows);
         }
-        self.note(now, key, Flow::new(owner), opening, owner == Owner::Us);
+        self.note(now, key, TrackedFlow::new(owner), opening, owner == FlowInitiator::Us);
         Ok(())
     }
 
-    /// Makes room for one flow of `member`, where there is none.
+    /// Makes room for one flow of `member`, if needed. Returns false if there is none.
     fn has_room(&mut self, now: Time, member: u32) -> bool {
         let share = self.table.share(member);
         let gone = if share >= self.limits.flows_per_member {
@@ -282,7 +284,7 @@ impl Firewall {
             return true;
         } else {
             match self.table.largest() {
-                // A member that has less than another gets what it asks for.
+                // A member with fewer flows than the largest one displaces a flow of that one.
                 Some((most, other)) if share < most => self.table.make_room(now, other, true),
                 _ => self.table.make_room(now, member, false),
             }
@@ -291,26 +293,26 @@ impl Firewall {
         gone.is_some()
     }
 
-    /// Flows remembered, including those that ran out and were not looked at since.
+    /// Number of flows, including expired ones that were not removed yet.
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// True when no flow is remembered.
+    /// True if there are no flows.
     pub fn is_empty(&self) -> bool {
         self.table.len() == 0
     }
 
-    /// Flows that were forgotten before their time, since others needed room.
+    /// Number of live flows that were displaced by others.
     pub fn displaced(&self) -> u64 {
         self.displaced
     }
 }
 
-impl Flow {
-    fn new(owner: Owner) -> Flow {
+impl TrackedFlow {
+    fn new(owner: FlowInitiator) -> TrackedFlow {
         let nobody = (false, false);
-        Flow {
+        TrackedFlow {
             owner,
             spoke: nobody,
             left: nobody,
@@ -320,30 +322,32 @@ impl Flow {
         }
     }
 
-    /// The flow after one more packet: of this host if `ours`, else of the member.
+    /// The flow after another packet: from this host if `ours`, else from the member.
     fn noted(
         mut self,
         now: Time,
         limits: &Limits,
         key: &Key,
-        opening: Opening,
+        opening: PacketKind,
         ours: bool,
-    ) -> Flow {
+    ) -> TrackedFlow {
         let end = |(us, them): &mut (bool, bool)| if ours { *us = true } else { *them = true };
         end(&mut self.spoke);
         match opening {
-            // A new connection may use the ports of one that has ended.
-            Opening::Tcp(Segment::Begins) => (self.left, self.reset) = ((false, false), false),
-            Opening::Tcp(Segment::Leaves) => end(&mut self.left),
-            Opening::Tcp(Segment::Resets) => self.reset = true,
-            // This host's kernel goes on sending, so it did not accept the reset.
-            Opening::Tcp(Segment::Goes) if ours => self.reset = false,
+            // A new connection may reuse the ports of an ended one.
+            PacketKind::Tcp(TcpSegment::Begins) => {
+                (self.left, self.reset) = ((false, false), false)
+            }
+            PacketKind::Tcp(TcpSegment::Leaves) => end(&mut self.left),
+            PacketKind::Tcp(TcpSegment::Resets) => self.reset = true,
+            // This host's kernel still sends, so it did not accept the reset.
+            PacketKind::Tcp(TcpSegment::Goes) if ours => self.reset = false,
             _ => {}
         }
         let keep = match self.standing(key.protocol) {
-            Standing::Over => limits.tcp_over,
-            Standing::Tcp => limits.tcp,
-            Standing::Udp => limits.udp,
+            FlowState::Over => limits.tcp_over,
+            FlowState::Tcp => limits.tcp,
+            FlowState::Udp => limits.udp,
             _ if key.protocol == TCP => limits.tcp_transient,
             _ => limits.other,
         };
@@ -351,18 +355,18 @@ impl Flow {
         self
     }
 
-    /// Both ends have left, or one has reset it.
+    /// True if both ends sent a FIN, or one sent a reset.
     fn is_over(&self) -> bool {
         self.reset || self.left == (true, true)
     }
 
-    fn standing(&self, protocol: u8) -> Standing {
+    fn standing(&self, protocol: u8) -> FlowState {
         match protocol {
-            TCP if self.is_over() => Standing::Over,
-            _ if self.spoke != (true, true) => Standing::Unanswered,
-            TCP if self.left == (false, false) => Standing::Tcp,
-            UDP => Standing::Udp,
-            _ => Standing::Brief,
+            TCP if self.is_over() => FlowState::Over,
+            _ if self.spoke != (true, true) => FlowState::Unanswered,
+            TCP if self.left == (false, false) => FlowState::Tcp,
+            UDP => FlowState::Udp,
+            _ => FlowState::Brief,
         }
     }
 }
@@ -389,7 +393,7 @@ impl Key {
     }
 }
 
-/// Whether an answer of this protocol looks like the beginning of a flow.
+/// True if an answer of this protocol looks like the beginning of a flow.
 fn answers_may_begin(protocol: u8) -> bool {
     !matches!(protocol, TCP | 1 | 58)
 }

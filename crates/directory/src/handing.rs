@@ -1,66 +1,71 @@
-//! Handing the network's newest secret on from neighbour to neighbour (docs/authority.md section
-//! 7).
+//! Distribution of the newest network secret between neighbours (docs/design/membership.md).
 //!
 //! ```text
 //! A, has it:  have(1) -->             give -->
 //! B:                      <-- have(0)          <-- have(1), once it is kept
 //! ```
 //!
-//! A node says of the newest secret that its list names whether it has it. To a neighbour that
-//! names the same one and does not have it, it gives the secret. Links lead to members in force
-//! only, and a node names a secret only once it has the list that does: so who was revoked in that
-//! list, or before, is given nothing by anybody who could give it.
+//! A node tells its neighbours whether it has the newest secret that its list names. A node that
+//! has the secret gives it to a neighbour that names the same one and lacks it. Links lead to
+//! members in force only, and a node names a secret only after it has the list that does. So a
+//! member revoked in that list or an earlier one gets the secret from no node that has it.
 //!
-//! Invariant: this machine believes nothing that a neighbour says. What is given counts only if the
-//! list has its name.
+//! Invariant: neighbours' claims are not trusted. A received secret counts only if the list has its
+//! name.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
 
 use shoal_crypto::NetworkSecret;
-use shoal_wire::{Address, DropReason, LinkId, SecretHave, SecretMessage, Time};
+use shoal_wire::{Address, DropReason, LinkId, SecretInventory, SecretMessage, Time};
 
 use crate::SecretName;
-use crate::peers::{self, Peers, Words};
+use crate::peers::{self, AnnouncementTimer, PeerSchedule};
 
-/// A neighbour that asks again sooner has a copy on its way.
+/// Minimum time between two copies for a neighbour: a request within this time gets no second copy.
 const GIVE_LEAST: Duration = Duration::from_millis(200);
-/// Copies that a neighbour may have at once, so that lost ones can be given again.
+/// Maximum burst of copies per neighbour, so that lost ones can be repeated.
 const COPIES: u32 = 4;
-/// Time in which a neighbour earns one more.
+/// Time in which a neighbour may get one more copy.
 const COPY_EVERY: Duration = Duration::from_secs(30);
-/// Neighbours whose copies are counted: more than a list has members.
+/// Maximum number of neighbours with a count of copies: more than a list has members.
 const NEIGHBOURS_MAX: usize = 65_536;
 
 #[derive(Debug)]
-struct Peer {
+struct SecretPeer {
     neighbour: Address,
-    /// Its newest word.
-    heard: Option<SecretHave>,
-    words: Words,
-    /// It is to be given the secret.
+    /// The neighbour's newest `have`.
+    heard: Option<SecretInventory>,
+    words: AnnouncementTimer,
+    /// True if the secret must be sent to the neighbour.
     give: bool,
     gave: Option<Time>,
 }
 
-/// One node's part in handing the secret on.
+/// Distribution of the secret by one node.
 #[derive(Debug, Default)]
-pub struct Handing {
-    /// What the list calls the newest secret; none if it names none.
+pub struct SecretExchange {
+    /// Name of the newest secret in the list; `None` if the list names none.
     name: Option<SecretName>,
-    /// That secret, once it is here and kept.
+    /// The secret of that name, once it is stored at this node.
     secret: Option<NetworkSecret>,
-    /// A secret that fits was given to the caller, who keeps it.
+    /// True while the caller stores a received secret.
     keeping: bool,
-    peers: Peers<Peer>,
-    /// When a neighbour that had copies will have earned all of them anew.
+    peers: PeerSchedule<SecretPeer>,
+    /// For each neighbour that got copies, the time at which it may get a full burst again.
     copies: BTreeMap<Address, Time>,
     given: u64,
 }
 
-impl Peer {
-    fn new(now: Time, neighbour: Address) -> Peer {
-        Peer { neighbour, heard: None, words: Words::new(now), give: false, gave: None }
+impl SecretPeer {
+    fn new(now: Time, neighbour: Address) -> SecretPeer {
+        SecretPeer {
+            neighbour,
+            heard: None,
+            words: AnnouncementTimer::new(now),
+            give: false,
+            gave: None,
+        }
     }
 
     fn has(&self, name: SecretName) -> bool {
@@ -72,31 +77,31 @@ impl Peer {
     }
 }
 
-impl peers::Peer for Peer {
+impl peers::ExchangePeer for SecretPeer {
     fn due(&self) -> Option<Time> {
         if self.give { Some(Time::ZERO) } else { self.words.due() }
     }
 }
 
-impl Handing {
-    /// Without a list and without neighbours.
-    pub fn new() -> Handing {
-        Handing::default()
+impl SecretExchange {
+    /// A distribution without a list and without neighbours.
+    pub fn new() -> SecretExchange {
+        SecretExchange::default()
     }
 
-    /// How many neighbours have the newest secret, and how many there are.
+    /// Number of neighbours that have the newest secret, and of all neighbours.
     pub fn neighbours(&self) -> (usize, usize) {
         let has = |name| self.peers.iter().filter(|(_, peer)| peer.has(name)).count();
         (self.name.map_or(0, has), self.peers.len())
     }
 
-    /// Copies that were given away.
+    /// Number of copies sent.
     pub fn given(&self) -> u64 {
         self.given
     }
 
-    /// The list in force calls the newest secret this, and it is here, or is not. Neighbours are
-    /// told.
+    /// Sets the name of the newest secret by the list in force, and the secret if this node has it.
+    /// Tells the neighbours.
     pub fn set(&mut self, now: Time, name: Option<SecretName>, secret: Option<NetworkSecret>) {
         let same = self.name == name && self.secret.is_some() == secret.is_some();
         if self.name != name {
@@ -114,34 +119,34 @@ impl Handing {
             let lacks =
                 name.is_some_and(|name| self.peers.get(link).is_some_and(|peer| peer.lacks(name)));
             if lacks {
-                // One that had its copies asks again.
+                // A neighbour over its limit asks again later.
                 let _ = self.offer(now, link);
             }
         }
     }
 
-    /// The neighbour with this address hears us. It is a member in force.
+    /// Adds a link to a neighbour, which must be a member in force.
     pub fn link_up(&mut self, now: Time, link: LinkId, neighbour: Address) {
         self.link_down(link);
-        self.peers.insert(link, Peer::new(now, neighbour));
+        self.peers.insert(link, SecretPeer::new(now, neighbour));
     }
 
-    /// Whether a link is up.
+    /// True if the link is up.
     pub fn is_up(&self, link: LinkId) -> bool {
         self.peers.is_up(link)
     }
 
-    /// A neighbour is lost.
+    /// Removes a link.
     pub fn link_down(&mut self, link: LinkId) {
         self.peers.remove(link);
     }
 
-    /// Takes in a message of a neighbour. A secret that the list names is given back: keep it, and
-    /// call [`Handing::set`].
+    /// Handles a neighbour's message. Returns a secret that the list names: store it, then call
+    /// [`SecretExchange::set`].
     ///
-    /// Errors: why it has no effect. `list_budget` to one who asks for the secret again and again,
-    /// `bad_secret` for one that the list does not name, `unknown_flow` where the link is not up or
-    /// nobody asked.
+    /// Errors: the reason why the message is dropped. `list_budget` if the neighbour asks too
+    /// often. `bad_secret` if the list does not name the secret. `unknown_flow` if the link is not
+    /// up or the secret was not requested.
     pub fn handle_message(
         &mut self,
         now: Time,
@@ -159,21 +164,21 @@ impl Handing {
                     return Err(DropReason::BadSecret);
                 }
                 self.keeping = true;
-                // Who gives it has it.
-                let heard = SecretHave { ask: false, has: true, name };
+                // The sender has the secret.
+                let heard = SecretInventory { ask: false, has: true, name };
                 self.peers.change(link, |peer| peer.heard = Some(heard));
                 Ok(Some(secret))
             }
         }
     }
 
-    fn hear(&mut self, now: Time, link: LinkId, have: SecretHave) -> Result<(), DropReason> {
+    fn hear(&mut self, now: Time, link: LinkId, have: SecretInventory) -> Result<(), DropReason> {
         let (name, here) = (self.name, self.secret.is_some());
         let lacks = self.peers.change(link, |peer| {
             peer.heard = Some(have);
             let Some(name) = name else { return false };
             if have.ask {
-                // Answers are spaced out, whatever it asks.
+                // Answers are rate-limited.
                 peer.words.answer(now);
             } else if here && peer.has(name) && peer.words.have_begun() {
                 peer.words.end();
@@ -184,7 +189,7 @@ impl Handing {
         if lacks == Some(true) { self.offer(now, link) } else { Ok(()) }
     }
 
-    /// Has a neighbour given the secret, if it did not have too many copies.
+    /// Marks the secret for sending to a neighbour, within its limit of copies.
     fn offer(&mut self, now: Time, link: LinkId) -> Result<(), DropReason> {
         let Some(neighbour) = self.peers.get(link).map(|peer| peer.neighbour) else {
             return Ok(());
@@ -204,17 +209,17 @@ impl Handing {
         Ok(())
     }
 
-    /// When a poll has something to do.
+    /// Time of the next poll.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.peers.first_due()
     }
 
-    /// The next message to send, and to whom.
+    /// The next message to send, and its link.
     pub fn poll_transmit(&mut self, now: Time) -> Option<(LinkId, SecretMessage)> {
-        // No copy of the secret is made unless a message is due.
+        // The secret is copied only if a message is due.
         self.poll_timeout().filter(|at| *at <= now)?;
         let (name, secret) = (self.name, self.secret.clone());
-        // Each turn without a message moves a neighbour behind `now`.
+        // Each iteration without a message moves the neighbour's due time past `now`.
         while let Some(link) = self.peers.next_due(now) {
             let here = secret.is_some();
             let message = self.peers.change(link, |peer| {
@@ -237,10 +242,10 @@ impl Handing {
     }
 }
 
-impl Peer {
-    fn say(&mut self, now: Time, name: SecretName, here: bool) -> SecretHave {
+impl SecretPeer {
+    fn say(&mut self, now: Time, name: SecretName, here: bool) -> SecretInventory {
         let ask = !self.has(name);
         self.words.say(now, ask || !here);
-        SecretHave { ask, has: here, name }
+        SecretInventory { ask, has: here, name }
     }
 }

@@ -1,62 +1,62 @@
-//! The secrets of a network that a node or a registrar knows while they change (docs/authority.md
-//! section 7).
+//! The network secrets that a node or registrar knows during a change of the secret
+//! (docs/design/membership.md).
 
 use shoal_crypto::{NetworkSecret, NetworkSecrets};
 
 use crate::{SecretName, SecretNames};
 
-/// Secrets that are kept at most: the list names no more than two.
+/// Maximum number of stored secrets: the list names at most two.
 pub const SECRETS_KEPT_MAX: usize = 2;
 
-/// That of the own file, and those that are kept beside it.
+/// The secret of the node's own file, and the stored secrets.
 #[derive(Debug)]
-pub struct Known {
+pub struct KnownSecrets {
     own: NetworkSecret,
     kept: Vec<NetworkSecret>,
 }
 
-impl Known {
-    /// `own` stands in the file that the configuration names; `kept` are at most
-    /// [`SECRETS_KEPT_MAX`], further ones are left out.
-    pub fn new(own: NetworkSecret, mut kept: Vec<NetworkSecret>) -> Known {
+impl KnownSecrets {
+    /// `own` comes from the file named in the configuration. `kept` are the stored secrets; those
+    /// beyond [`SECRETS_KEPT_MAX`] are dropped.
+    pub fn new(own: NetworkSecret, mut kept: Vec<NetworkSecret>) -> KnownSecrets {
         kept.truncate(SECRETS_KEPT_MAX);
-        Known { own, kept }
+        KnownSecrets { own, kept }
     }
 
-    /// That of the own file.
+    /// The secret of the node's own file.
     pub fn own(&self) -> &NetworkSecret {
         &self.own
     }
 
-    /// Those that are kept.
+    /// The stored secrets.
     pub fn kept(&self) -> &[NetworkSecret] {
         &self.kept
     }
 
-    /// The one with this name.
+    /// The secret with this name.
     pub fn find(&self, name: SecretName) -> Option<&NetworkSecret> {
         self.all().find(|secret| secret.name() == name)
     }
 
-    /// All of them, the own one last.
+    /// All secrets, the own one last.
     pub fn all(&self) -> impl Iterator<Item = &NetworkSecret> {
         self.kept.iter().chain([&self.own])
     }
 
-    /// Takes in one that is to be kept, unless it is known or there is no room.
+    /// Adds a stored secret, unless it is known or there is no room.
     pub fn add(&mut self, secret: NetworkSecret) {
         if self.find(secret.name()).is_none() && self.kept.len() < SECRETS_KEPT_MAX {
             self.kept.push(secret);
         }
     }
 
-    /// Forgets what is kept and does not count at this time by the list's names.
+    /// Drops stored secrets that are not valid at `unix_s` by the list's names.
     pub fn retain(&mut self, names: Option<&SecretNames>, unix_s: u64) {
         self.kept.retain(|secret| counts(names, secret.name(), unix_s));
     }
 
-    /// What handshakes begin with at this time, and what is taken beside it. Without any secret
-    /// that the list names it is the own one.
+    /// The secret for own handshakes, and the other one accepted at `unix_s`. If no known secret is
+    /// in the list, the own one is used.
     pub fn chosen(&self, names: Option<&SecretNames>, unix_s: u64) -> NetworkSecrets {
         let Some(names) = names else { return self.own.clone().into() };
         let other = names.other(unix_s).and_then(|name| self.find(name)).cloned();
@@ -68,7 +68,7 @@ impl Known {
     }
 }
 
-/// Whether the list's names have this one, and it counts at this time.
+/// True if the list names this secret as valid at `unix_s`.
 pub(crate) fn counts(names: Option<&SecretNames>, name: SecretName, unix_s: u64) -> bool {
     names.is_some_and(|all| name == all.current || all.other(unix_s) == Some(name))
 }

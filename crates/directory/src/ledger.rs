@@ -1,35 +1,34 @@
-//! What each neighbour has had of the list, and how often its transfers failed.
+//! Parts of the list sent to each neighbour, and failures of its transfers.
 //!
-//! It is kept by neighbour, not by link: a link that goes and comes, or is made anew under another
-//! number, earns nothing.
+//! The counts belong to neighbours, not links: a neighbour gains nothing by a new link.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
 
 use shoal_wire::{Address, Time};
 
-/// Copies of the list that a neighbour may have at once, so that lost parts can be sent again.
+/// Maximum burst of copies of the list per neighbour, so that lost parts can be repeated.
 const COPIES: u64 = 4;
-/// Time in which a neighbour earns so many copies anew.
+/// Time in which a neighbour may get [`COPIES`] more.
 const COPIES_TIME: Duration = Duration::from_secs(120);
-/// Parts added to every such allowance: short lists are asked for as often.
+/// Parts added to each allowance, so that short lists allow enough requests.
 const PARTS_MIN: u64 = 64;
-/// Wait before a neighbour whose transfer failed is asked again, doubling with each failure.
+/// Time until a neighbour that failed is asked again; it doubles with each failure.
 const AGAIN_FIRST: Duration = Duration::from_secs(1);
-/// Longest such wait.
+/// Maximum of that time.
 const AGAIN_MAX: Duration = Duration::from_secs(30);
-/// Neighbours that are remembered: more than a list has members.
+/// Maximum number of neighbours: more than a list has members.
 const NEIGHBOURS_MAX: usize = 65_536;
 
-/// Parts of the list in force that a neighbour had.
+/// A neighbour's allowance of parts of the list in force.
 #[derive(Clone, Copy, Debug)]
-struct Allowance {
+struct SendAllowance {
     spent: u64,
     at: Time,
 }
 
-impl Allowance {
-    /// Whether one more part of a list of `count` may be sent, after what was earned until `now`.
+impl SendAllowance {
+    /// True if one more part of a list with `count` parts may be sent at `now`.
     fn has(&mut self, now: Time, count: u32) -> bool {
         let most = COPIES * u64::from(count) + PARTS_MIN;
         let elapsed_us = u64::try_from(now.since(self.at).as_micros()).unwrap_or(u64::MAX);
@@ -42,48 +41,47 @@ impl Allowance {
     }
 }
 
-/// How a neighbour's transfers to this node went.
+/// Record of a neighbour's transfers to this node.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Conduct {
+pub(crate) struct TransferRecord {
     pub(crate) failures: u32,
-    /// Time before which it is not asked for its list.
+    /// Earliest time of the next request to the neighbour.
     pub(crate) not_before: Time,
 }
 
-/// See the module's documentation.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
-    allowances: BTreeMap<Address, Allowance>,
-    /// Of neighbours whose last transfer failed.
-    conducts: BTreeMap<Address, Conduct>,
+pub(crate) struct PeerLedger {
+    allowances: BTreeMap<Address, SendAllowance>,
+    /// Records of neighbours whose last transfer failed.
+    conducts: BTreeMap<Address, TransferRecord>,
 }
 
-impl Ledger {
-    /// Another list is in force, of which nobody had anything yet.
+impl PeerLedger {
+    /// Resets all allowances for a new list.
     pub(crate) fn begin_list(&mut self) {
         self.allowances.clear();
     }
 
-    /// Whether one more part of a list of `count` may go to a neighbour.
+    /// True if one more part of a list with `count` parts may go to a neighbour.
     pub(crate) fn may_have(&mut self, now: Time, neighbour: Address, count: u32) -> bool {
         self.allowance(now, neighbour).has(now, count)
     }
 
-    /// A part went to a neighbour.
+    /// Counts a part sent to a neighbour.
     pub(crate) fn spend(&mut self, now: Time, neighbour: Address) {
         self.allowance(now, neighbour).spent += 1;
     }
 
-    fn allowance(&mut self, now: Time, neighbour: Address) -> &mut Allowance {
+    fn allowance(&mut self, now: Time, neighbour: Address) -> &mut SendAllowance {
         make_room(&mut self.allowances, neighbour, |allowance| allowance.at);
-        self.allowances.entry(neighbour).or_insert(Allowance { spent: 0, at: now })
+        self.allowances.entry(neighbour).or_insert(SendAllowance { spent: 0, at: now })
     }
 
-    pub(crate) fn conduct(&self, neighbour: Address) -> Conduct {
+    pub(crate) fn conduct(&self, neighbour: Address) -> TransferRecord {
         self.conducts.get(&neighbour).copied().unwrap_or_default()
     }
 
-    /// A neighbour's transfer failed: it is not asked again for a while, for `least` at least.
+    /// Records a failure: the neighbour is not asked again for a while, at least for `least`.
     pub(crate) fn punish(&mut self, now: Time, neighbour: Address, least: Duration) {
         make_room(&mut self.conducts, neighbour, |conduct| conduct.not_before);
         let conduct = self.conducts.entry(neighbour).or_default();
@@ -93,14 +91,14 @@ impl Ledger {
         conduct.not_before = conduct.not_before.max(until);
     }
 
-    /// A neighbour's list counted.
+    /// Forgets a neighbour's failures after a success.
     pub(crate) fn forgive(&mut self, neighbour: Address) {
         self.conducts.remove(&neighbour);
     }
 }
 
-/// Forgets the oldest entry where there is no room for a new one. Neighbours are members: lists of
-/// the authority alone bring so many.
+/// Removes the oldest entry if there is no room for a new one. Neighbours are members, so only
+/// lists of the authority can bring that many.
 fn make_room<T>(entries: &mut BTreeMap<Address, T>, new: Address, age: impl Fn(&T) -> Time) {
     if entries.len() >= NEIGHBOURS_MAX && !entries.contains_key(&new) {
         let oldest = entries.iter().min_by_key(|(_, entry)| age(entry)).map(|(at, _)| *at);
@@ -114,7 +112,7 @@ mod tests {
 
     #[test]
     fn the_ledger_is_bounded_and_the_oldest_entry_goes_first() {
-        let mut ledger = Ledger::default();
+        let mut ledger = PeerLedger::default();
         let at = |n: usize| Address::new(n as u32, 1);
         for n in 0..=NEIGHBOURS_MAX {
             let now = Time::from_millis(n as u64);

@@ -1,8 +1,8 @@
-//! Who belongs to a network, and who may reach whom.
+//! Membership of a network, and access between its members.
 //!
-//! In: bytes that a network's authority signed, its policy as text, time, and what a packet's
-//! headers say. Out: the members in force now, each member's rights towards this host, and whether
-//! a packet passes.
+//! In: bytes signed by a network's authority, its policy as text, time, and the headers of packets.
+//! Out: the members in force, each member's rights towards this host, and the firewall's verdict on
+//! a packet.
 //!
 //! ```text
 //! shoal authority --signs--> list = version, time, revoked keys, policy, members
@@ -16,12 +16,12 @@
 //! the list's names of secrets + known secrets --> Rotation: which of them count
 //! ```
 //!
-//! A node trusts one public key, and whom that key gives a mandate. What is not signed by it, older
-//! than what is in force, or older than the node's limit has no effect, and a list that is too old
-//! means no members at all.
+//! A node trusts one public key, and the registrars to which that key gives a mandate. A list has
+//! no effect if it is signed by another key or older than the list in force. A list older than the
+//! node's limit means no members at all.
 //!
-//! Invariant: this crate knows no file, no socket and no clock. Its caller says what time it is, by
-//! a monotonic clock and by the wall clock.
+//! Invariant: no file, no socket and no clock. The caller gives the time, by a monotonic clock and
+//! by the wall clock.
 
 #![forbid(unsafe_code)]
 
@@ -43,6 +43,7 @@ mod ledger;
 mod list;
 mod mandate;
 mod member;
+mod mesh;
 mod mixes;
 mod names;
 mod peers;
@@ -56,31 +57,37 @@ mod secrets;
 mod span;
 mod supplement;
 
-pub use access::{Access, PortRange, Rights};
-pub use carrier::{CAPACITY_MAX, Carrier};
-pub use chains::{ArrivedSteps, ChainOutcome, ChainStats, Chains};
-pub use circuits::{CircuitMode, CircuitRules, CircuitText, Party};
+pub use access::{Access, PortRange, TrafficKind};
+pub use carrier::{CAPACITY_MAX, CircuitRole};
+pub use chains::{ChainExchange, ChainOutcome, ChainStats, ReceivedSteps};
+pub use circuits::{CircuitMode, CircuitRules, CircuitText, RuleSubject};
 pub use codec::{NAME_MAX, is_name};
 pub use cover::{TIER_NAME_MAX, TIERS_MAX, Tier, TierText, Tiers, check_cover};
-pub use directory::{CLOCK_SKEW_S, Directory, Mark, Standing};
-pub use error::{EntryError, Error, Refused};
-pub use exchange::{Arrived, Exchange, ExchangeStats, Outcome};
+pub use directory::{CLOCK_SKEW_S, Directory, Freshness, ListMark};
+pub use error::{EntryError, Error, ListRejection};
+pub use exchange::{ExchangeStats, ListExchange, ListVerdict, ReceivedList};
 pub use fields::{FIELDS_MAX, Field};
-pub use firewall::{Firewall, Limits, Opening, Segment, Tuple};
-pub use handing::Handing;
-pub use known::{Known, SECRETS_KEPT_MAX};
+pub use firewall::{Firewall, Limits, PacketKind, TcpSegment, Tuple};
+pub use handing::SecretExchange;
+pub use known::{KnownSecrets, SECRETS_KEPT_MAX};
 pub use list::{
-    Content, List, MEMBERS_MAX, POLICY_MAX, REVOKED_MAX, Revoked, SIZE_MAX, is_overlay,
+    List, ListContent, MEMBERS_MAX, POLICY_MAX, REVOKED_MAX, RevokedKey, SIZE_MAX, is_overlay,
 };
-pub use mandate::{ADMITTED_MAX, HostRange, MANDATES_MAX, Mandate, MandateId, RANGES_MAX};
-pub use member::{DESCRIPTOR_LEN_MAX, GROUPS_MAX, Member, PREFIXES_MAX, Signed, is_host};
+pub use mandate::{
+    ADMITTED_MAX, HostRange, MANDATES_MAX, Mandate, MandateId, MandateRights, NumberRange,
+    RANGES_MAX, ROUTERS_MAX, RouterRange,
+};
+pub use member::{
+    DESCRIPTOR_LEN_MAX, GROUPS_MAX, Member, PREFIXES_MAX, SignedMember, is_callable, is_host,
+};
+pub use mesh::neighbours;
 pub use mixes::{MIX_NAME_MAX, MIXES_MAX, Mix, MixText, Mixes};
 pub use names::{BadName, check_new_name, fold};
 pub use policy::{Policy, PolicyError, RULES_MAX};
 pub use prefix::Prefix;
-pub use recent::Recent;
-pub use register::{Applied, BadMandate, Register, STEPS_MAX, Unapplied};
-pub use rotation::{Rotation, ToKeep};
-pub use secrets::{SecretChange, SecretName, SecretNames, Stage};
+pub use recent::FlowCache;
+pub use register::{MandateViolation, Register, STEPS_MAX, StepEffect, StepRejection};
+pub use rotation::{SecretRotation, SecretsToStore};
+pub use secrets::{RotationStage, SecretChange, SecretName, SecretNames};
 pub use span::span;
-pub use supplement::{ENTRIES_MAX, Entry, SUPPLEMENT_LEN_MAX, Step, Supplement};
+pub use supplement::{ENTRIES_MAX, SUPPLEMENT_LEN_MAX, Step, StepEntry, Supplement};

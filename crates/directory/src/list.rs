@@ -1,4 +1,4 @@
-//! The list: everything that the authority says, signed at once (docs/authority.md section 3).
+//! The list: all statements of the authority under one signature (docs/design/wire/join.md).
 //!
 //! ```text
 //! "SHL2" | version 8 | issued 8 | revoked: count 4, (digest 32, name) ascending
@@ -6,8 +6,8 @@
 //! then for each member, ascending by key: length 2, descriptor
 //! ```
 //!
-//! The signature covers the head, and the digest in the head covers the members, so that one
-//! signature is checked however many members there are, and a list can't be mixed from two.
+//! The signature covers the head, and the digest in the head covers the members. So one signature
+//! check covers any number of members, and two lists can't be mixed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
@@ -17,79 +17,82 @@ use shoal_crypto::{PublicKey, SigningKey, VerifyKey, hash};
 use shoal_wire::{ParseError, Reader};
 
 use crate::codec::{magic, name, put_name};
-use crate::fields::{self, Fields, Kind};
-use crate::mandate::{self, Mandate};
+use crate::fields::{self, FieldKind, Fields};
+use crate::mandate::{self, Mandate, MandateFormat};
 use crate::secrets::SECRETS;
-use crate::{Error, Field, Member, Policy, Prefix, SecretNames, Signed};
+use crate::{Error, Field, Member, Policy, Prefix, SecretNames, SignedMember};
 
-/// Most members of a network.
+/// Maximum number of members of a network.
 pub const MEMBERS_MAX: usize = 65_536;
-/// Most revoked keys that a list remembers.
+/// Maximum number of revoked keys in a list.
 pub const REVOKED_MAX: usize = 65_536;
-/// Longest policy in bytes of text.
+/// Maximum length of a policy in bytes.
 pub const POLICY_MAX: usize = 64 << 10;
-/// Longest list in bytes; a file that is longer need not be read.
+/// Maximum length of a list in bytes; a longer file need not be read.
 pub const SIZE_MAX: usize = shoal_wire::LIST_LEN_MAX;
-/// Ties a signature to this use and version.
+/// Domain separation of signatures.
 const LABEL: &[u8] = b"shoal list 2";
 const MAGIC: &[u8; 4] = b"SHL2";
-/// Bits of the prefix that all hosts of a network share.
+/// Length of the prefix common to all hosts of a network, in bits.
 const OVERLAY_BITS: u8 = 48;
 
-/// A node that ignores them knows fewer members.
-const MANDATES: Kind = Kind { number: 3, is_critical: false, what: "mandates" };
-/// A node that ignores it gives hosts other addresses than the rest does: nothing more is allowed.
-const OVERLAY: Kind = Kind { number: 1, is_critical: false, what: "overlay prefix" };
+/// A node that ignores mandates knows fewer members.
+const MANDATES: FieldKind = FieldKind { number: 3, is_critical: false, what: "mandates" };
+/// A node that ignored the rights of mandates would refuse a chain from its first router on, and so
+/// miss later removals.
+const MANDATES_2: FieldKind = FieldKind { number: 5, is_critical: true, what: "mandates" };
+/// A node that ignores the prefix computes wrong addresses of hosts; it allows nothing more.
+const OVERLAY: FieldKind = FieldKind { number: 1, is_critical: false, what: "overlay prefix" };
 
-/// A key that is a member no more, and never will be again.
+/// A key that must never be a member again.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Revoked {
+pub struct RevokedKey {
     /// BLAKE3 of the public key's 64 bytes.
     pub digest: [u8; 32],
-    /// Whose it was, for people.
+    /// Name of the former member, for people.
     pub name: String,
 }
 
-impl Revoked {
+impl RevokedKey {
     /// Revokes `key`.
-    pub fn new(name: &str, key: &PublicKey) -> Revoked {
-        Revoked { digest: hash(&key.to_bytes()), name: name.to_owned() }
+    pub fn new(name: &str, key: &PublicKey) -> RevokedKey {
+        RevokedKey { digest: hash(&key.to_bytes()), name: name.to_owned() }
     }
 }
 
-/// What a list says.
+/// The content of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Content {
-    /// Of two lists the greater version counts.
+pub struct ListContent {
+    /// Version. The list with the greater version counts.
     pub version: u64,
-    /// When it was signed, in seconds since 1970.
+    /// Time of the signature in seconds since 1970.
     pub issued_unix_s: u64,
-    /// Keys that may not come back.
-    pub revoked: Vec<Revoked>,
-    /// Who may reach whom, as TOML.
+    /// Revoked keys.
+    pub revoked: Vec<RevokedKey>,
+    /// The policy, as TOML.
     pub policy: String,
-    /// The first 48 bits of all hosts' IPv6 addresses; see [`is_overlay`]. Where the list does not
-    /// say, they follow from the network's secret.
+    /// The first 48 bits of the IPv6 addresses of all hosts; see [`is_overlay`]. If absent, they
+    /// are derived from the network secret.
     pub overlay: Option<Prefix>,
-    /// Which of the network's secrets count; none if nothing was ever said of them.
+    /// Names of the network secrets that count; `None` if the authority never named any.
     pub secrets: Option<SecretNames>,
-    /// Who may make members beside the authority; ascending by id.
+    /// Mandates of registrars, ascending by id.
     pub mandates: Vec<Mandate>,
-    /// What newer versions say in the list's head; ascending by number.
+    /// Unknown fields of the list's head, ascending by number.
     pub unknown: Vec<Field>,
     /// The members.
-    pub members: Vec<Signed>,
+    pub members: Vec<SignedMember>,
 }
 
-/// A list with the authority's signature, as it stands in files.
+/// A list with the authority's signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List {
-    content: Content,
+    content: ListContent,
     policy: Policy,
     bytes: Arc<[u8]>,
 }
 
-/// Whether hosts of a network may have addresses in `prefix`: 48 bits, in fd00::/8 (RFC 4193).
+/// True if `prefix` can be an overlay prefix: 48 bits, within fd00::/8 (RFC 4193).
 pub fn is_overlay(prefix: &Prefix) -> bool {
     match prefix.ip() {
         IpAddr::V6(ip) => prefix.bits() == OVERLAY_BITS && ip.octets()[0] == 0xfd,
@@ -110,12 +113,12 @@ fn put_overlay(out: &mut Vec<u8>, prefix: &Prefix) {
     }
 }
 
-impl Content {
-    /// Signs it.
+impl ListContent {
+    /// Signs the content.
     ///
-    /// Errors: limits, two members with one name, key or address, a member with a revoked key, a
-    /// policy that can't be read, a member that names a mix or a tier of cover that the policy does
-    /// not have, a critical field that is not known here.
+    /// Errors: a limit is exceeded; two members share name, key or address; a member's key is
+    /// revoked. Also: the policy is invalid, a member names an undefined mix or tier, or an unknown
+    /// field is critical.
     pub fn sign(mut self, authority: &SigningKey) -> Result<List, Error> {
         self.revoked.sort();
         self.revoked.dedup_by(|a, b| a.digest == b.digest);
@@ -155,7 +158,11 @@ impl Content {
         all.extend(self.overlay.map(|prefix| OVERLAY.field(|out| put_overlay(out, &prefix))));
         all.extend(self.secrets.map(|names| SECRETS.field(|out| names.put(out))));
         if !self.mandates.is_empty() {
-            all.push(MANDATES.field(|out| mandate::put_all(out, &self.mandates)));
+            let kind = match MandateFormat::of(&self.mandates) {
+                MandateFormat::First => &MANDATES,
+                MandateFormat::Second => &MANDATES_2,
+            };
+            all.push(kind.field(|out| mandate::put_all(out, &self.mandates)));
         }
         fields::put(&mut out, all)?;
         out.extend_from_slice(&(self.members.len() as u32).to_be_bytes());
@@ -163,13 +170,13 @@ impl Content {
         Ok(out)
     }
 
-    /// Whether this key may not come back.
+    /// True if this key is revoked.
     pub fn is_revoked(&self, key: &PublicKey) -> bool {
         let digest = hash(&key.to_bytes());
         self.revoked.binary_search_by(|revoked| revoked.digest.cmp(&digest)).is_ok()
     }
 
-    /// The rules between the parts, which are sorted already.
+    /// Checks the parts against each other. They must be sorted.
     fn check(&self) -> Result<Policy, Error> {
         fields::refuse_critical(&self.unknown)?;
         if self.members.len() > MEMBERS_MAX || self.revoked.len() > REVOKED_MAX {
@@ -179,13 +186,13 @@ impl Content {
             return Err(Error::Range("a policy has at most 65536 bytes"));
         }
         if self.overlay.is_some_and(|prefix| !is_overlay(&prefix)) {
-            return Err(Error::Range("the hosts' prefix has 48 bits and lies in fd00::/8"));
+            return Err(Error::Range("the hosts' prefix must have 48 bits and be in fd00::/8"));
         }
         self.secrets.as_ref().map_or(Ok(()), SecretNames::check)?;
         mandate::check_all(&self.mandates)?;
         for mandate in &self.mandates {
             if self.is_revoked(&mandate.key) {
-                let (name, why) = (mandate.name.clone(), "its key is revoked");
+                let (name, why) = (mandate.name.clone(), "the key is revoked");
                 return Err(Error::Mandate { name, why });
             }
         }
@@ -194,9 +201,9 @@ impl Content {
         let mut prefixes = BTreeMap::new();
         let mut ipv4s = BTreeMap::new();
         let mut last: Option<&Member> = None;
-        for Signed { member, .. } in &self.members {
+        for SignedMember { member, .. } in &self.members {
             let wrong = |why| Err(Error::Member { name: member.name.clone(), why });
-            // Sessions know a peer by the first half of its key.
+            // Sessions identify a peer by the first half of its key.
             let shared = |other: &str, what: String| {
                 Err(Error::Shared { name: member.name.clone(), other: other.into(), what })
             };
@@ -222,11 +229,11 @@ impl Content {
                 }
             }
             if self.is_revoked(&member.key) {
-                return wrong("its key is revoked");
+                return wrong("the key is revoked");
             }
         }
         let policy = Policy::parse(&self.policy)?;
-        for Signed { member, .. } in &self.members {
+        for SignedMember { member, .. } in &self.members {
             let unknown = |why| Err(Error::Unknown { name: member.name.clone(), why });
             let mix = member.carrier.mix.as_deref();
             if let Some(mix) = mix.filter(|mix| policy.mixes().by_name(mix).is_none()) {
@@ -242,7 +249,7 @@ impl Content {
 }
 
 impl List {
-    /// Decodes a list and checks it, signature first.
+    /// Decodes a list and checks it. The signature is checked before members are read.
     pub fn open(authority: &VerifyKey, bytes: &[u8]) -> Result<List, Error> {
         if bytes.len() > SIZE_MAX {
             return Err(Error::Range("a list has at most 64 MiB"));
@@ -271,13 +278,13 @@ impl List {
             return Err(Error::Signature);
         }
         let overlay = fields.take(&OVERLAY, overlay)?;
-        let mandates = fields.take(&MANDATES, mandate::read_all)?.unwrap_or_default();
+        let mandates = mandates(&mut fields)?;
         let secrets = fields.take(&SECRETS, SecretNames::read)?;
         let unknown = fields.unknown();
-        // A critical field may change the meaning of what follows, so that nothing more is read.
+        // A critical field may change the meaning of the rest, so nothing more is read.
         fields::refuse_critical(&unknown)?;
         let members = read_members(reader, count)?;
-        let content = Content {
+        let content = ListContent {
             version,
             issued_unix_s,
             revoked,
@@ -292,37 +299,46 @@ impl List {
         Ok(List { content, policy, bytes: bytes.into() })
     }
 
-    /// What it says.
-    pub fn content(&self) -> &Content {
+    pub fn content(&self) -> &ListContent {
         &self.content
     }
 
-    /// Its policy, read.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// The bytes that stand in files, signature included.
+    /// The encoded list, with signature.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// As [`List::bytes`], to be kept.
+    /// Like [`List::bytes`], with shared ownership.
     pub fn shared(&self) -> Arc<[u8]> {
         self.bytes.clone()
     }
 }
 
-fn read_revoked(reader: &mut Reader<'_>) -> Result<Vec<Revoked>, Error> {
+/// Takes the mandates, which have one field or the other.
+fn mandates(fields: &mut Fields<'_>) -> Result<Vec<Mandate>, Error> {
+    use MandateFormat::{First, Second};
+    let first = fields.take(&MANDATES, |reader| mandate::read_all(reader, First))?;
+    let second = fields.take(&MANDATES_2, |reader| mandate::read_all(reader, Second))?;
+    match (first, second) {
+        (Some(_), Some(_)) => Err(ParseError::Invalid { what: MANDATES.what }.into()),
+        (first, second) => Ok(first.or(second).unwrap_or_default()),
+    }
+}
+
+fn read_revoked(reader: &mut Reader<'_>) -> Result<Vec<RevokedKey>, Error> {
     let what = "revoked keys";
     let count = reader.u32(what)? as usize;
     if count > REVOKED_MAX {
         return Err(ParseError::TooLong { what, max: REVOKED_MAX, have: count }.into());
     }
-    // Nothing is reserved on the word of a count that no signature covers yet.
-    let mut out: Vec<Revoked> = Vec::new();
+    // No memory is reserved for a count that no signature covers yet.
+    let mut out: Vec<RevokedKey> = Vec::new();
     for _ in 0..count {
-        let next = Revoked { digest: reader.array(what)?, name: name(reader, what)? };
+        let next = RevokedKey { digest: reader.array(what)?, name: name(reader, what)? };
         if out.last().is_some_and(|last| last.digest >= next.digest) {
             return Err(ParseError::Invalid { what }.into());
         }
@@ -331,11 +347,11 @@ fn read_revoked(reader: &mut Reader<'_>) -> Result<Vec<Revoked>, Error> {
     Ok(out)
 }
 
-fn read_members(mut reader: Reader<'_>, count: usize) -> Result<Vec<Signed>, Error> {
+fn read_members(mut reader: Reader<'_>, count: usize) -> Result<Vec<SignedMember>, Error> {
     let mut out = Vec::with_capacity(count);
     for _ in 0..count {
         let len = usize::from(reader.u16("length of a descriptor")?);
-        out.push(Signed::decode(reader.bytes("descriptor", len)?)?);
+        out.push(SignedMember::decode(reader.bytes("descriptor", len)?)?);
     }
     reader.finish("list")?;
     Ok(out)

@@ -1,5 +1,5 @@
-//! Mandates: whom a registrar may make members, within what the authority signed (docs/authority.md
-//! section 6).
+//! Mandates: limits, signed by the authority, for the members that a registrar may add
+//! (docs/design/membership.md).
 //!
 //! ```text
 //! mandate = name | serial 4 | key 64 | groups: count 1, names ascending
@@ -7,58 +7,64 @@
 //!         | IPv4: bits 1, IP 4 unless bits are 0 | most 4 | longest 4 | until 8
 //! ```
 //!
-//! The authority's key stays off every machine that takes newcomers in. A registrar's key is on
-//! one, so it can be stolen: then it makes and removes members of its own mandate, and nothing
-//! else, since every node compares what it signs with the mandate.
+//! Mandates with rights beyond hosts behind named routers have these rights behind them
+//! (`rights.rs`), and a critical field of their own: a node that ignored it would stop at the first
+//! router of a chain and miss every later removal.
+//!
+//! The authority's key stays off all machines that admit newcomers. A registrar's key is on such a
+//! machine and can be stolen. A thief can then add and remove members of that mandate, and nothing
+//! else: every node checks supplements against the mandate.
+
+mod rights;
 
 use core::fmt;
 use std::collections::BTreeSet;
 
+use shoal_crypto::encoding::hex;
 use shoal_crypto::{PublicKey, kdf};
 use shoal_wire::{Address, ParseError, Reader};
 
 use crate::codec::{name, put_name};
 use crate::{Error, GROUPS_MAX, Prefix, is_name};
+pub use rights::{MandateRights, NumberRange, ROUTERS_MAX, RouterRange};
 
-/// Most mandates of one list.
+/// Maximum number of mandates in a list.
 pub const MANDATES_MAX: usize = 16;
-/// Most ranges of hosts in one mandate.
+/// Maximum number of host ranges in a mandate.
 pub const RANGES_MAX: usize = 16;
-/// Most keys that one mandate may ever admit.
+/// Maximum number of keys that a mandate may ever admit.
 pub const ADMITTED_MAX: u32 = 65_536;
 const WHAT: &str = "mandate";
 
-/// Names a mandate: a hash of its registrar's key and its serial number.
+/// Identifies a mandate: a hash of its registrar's key and serial number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MandateId(pub [u8; 32]);
 
 impl fmt::Debug for MandateId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Two bytes tell a network's few mandates apart, and no more.
-        write!(f, "MandateId({:02x}{:02x})", self.0[0], self.0[1])
+        // Two bytes suffice to tell a network's few mandates apart.
+        write!(f, "MandateId({})", hex(&self.0[..2]))
     }
 }
 
-/// As programs are told of it: 64 letters and digits, as hex.
+/// All 64 hex digits, for programs.
 impl fmt::Display for MandateId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&hex(&self.0))
     }
 }
 
-/// Host numbers behind one router, both ends included.
+/// A range of host numbers behind one router, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostRange {
-    /// The router's number.
     pub router: u32,
-    /// The first host, 1 or more.
+    /// The first host number, at least 1.
     pub first: u16,
-    /// The last one.
     pub last: u16,
 }
 
 impl HostRange {
-    /// Whether the node at `address` is one of these hosts.
+    /// True if `address` is in the range.
     pub fn holds(&self, address: Address) -> bool {
         address.router == self.router && (self.first..=self.last).contains(&address.host)
     }
@@ -96,38 +102,38 @@ impl core::str::FromStr for HostRange {
     }
 }
 
-/// What a registrar may do.
+/// Limits for a registrar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mandate {
-    /// What people call it; one mandate per name.
+    /// Name for people, unique in the list.
     pub name: String,
-    /// Another serial makes another mandate, whose chain of supplements begins anew.
+    /// Serial number. A different serial makes a different mandate with a new chain.
     pub serial: u32,
     /// The registrar's key.
     pub key: PublicKey,
-    /// Groups that it may put members into; ascending, at most [`GROUPS_MAX`].
+    /// Groups that members may be in; sorted, at most [`GROUPS_MAX`].
     pub groups: Vec<String>,
-    /// Addresses that it may give; ascending and disjoint, 1 to [`RANGES_MAX`].
+    /// Addresses for members; sorted and disjoint, at most [`RANGES_MAX`].
     pub hosts: Vec<HostRange>,
-    /// IPv4 addresses that it may give.
+    /// Prefix of IPv4 addresses for members.
     pub ipv4: Option<Prefix>,
-    /// Keys that it may ever admit, those included that are no members any more: 1 to
-    /// [`ADMITTED_MAX`].
+    /// Maximum number of keys ever admitted, former members included: 1 to [`ADMITTED_MAX`].
     pub most: u32,
-    /// Longest membership, in seconds from the time at which it is signed.
+    /// Maximum duration of a membership, in seconds after its signature.
     pub longest_s: u32,
-    /// In seconds since 1970: no membership that it gives lasts longer.
+    /// End of the mandate in seconds since 1970; no membership lasts longer.
     pub until_unix_s: u64,
+    /// Rights beyond hosts behind named routers.
+    pub rights: MandateRights,
 }
 
 impl Mandate {
-    /// What names it.
     pub fn id(&self) -> MandateId {
         let parts = [&self.key.to_bytes()[..], &self.serial.to_be_bytes()];
         MandateId(kdf(&[0; 32], "shoal mandate 1", &parts))
     }
 
-    /// Sorts its sets, and checks what the format limits.
+    /// Sorts the sets and checks the format's limits.
     pub fn checked(mut self) -> Result<Mandate, Error> {
         self.groups.sort();
         self.groups.dedup();
@@ -142,7 +148,8 @@ impl Mandate {
         if self.groups.len() > GROUPS_MAX {
             return wrong("a mandate has at most 32 groups");
         }
-        if !(1..=RANGES_MAX).contains(&self.hosts.len()) {
+        let least = usize::from(self.rights.numbers.is_none());
+        if !(least..=RANGES_MAX).contains(&self.hosts.len()) {
             return wrong("a mandate has 1 to 16 ranges of hosts");
         }
         if self.hosts.iter().any(|range| range.first == 0 || range.first > range.last) {
@@ -152,20 +159,24 @@ impl Mandate {
             return wrong("a mandate's ranges of hosts overlap");
         }
         if self.ipv4.is_some_and(|prefix| !prefix.ip().is_ipv4() || prefix.bits() == 0) {
-            return wrong("a mandate's IPv4 addresses are a network such as 10.9.0.0/24");
+            return wrong("a mandate's IPv4 addresses must be a network such as 10.9.0.0/24");
         }
         if !(1..=ADMITTED_MAX).contains(&self.most) || self.longest_s == 0 {
-            return wrong("a mandate admits 1 to 65536 keys, for a second or more");
+            return wrong("a mandate admits 1 to 65536 keys, for at least one second");
         }
         if self.key.is_weak() {
-            return wrong("a mandate's key is no key");
+            return wrong("a mandate's key is invalid");
         }
+        self.rights.check()?;
         Ok(self)
     }
 
-    /// Whether it may give this address.
+    /// True if members may get this address.
     pub fn may_give(&self, address: Address) -> bool {
-        self.hosts.iter().any(|range| range.holds(address))
+        if address.is_router() {
+            return self.rights.may_number(address.router);
+        }
+        self.rights.may_give(address) || self.hosts.iter().any(|range| range.holds(address))
     }
 
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
@@ -189,7 +200,7 @@ impl Mandate {
         out.extend_from_slice(&self.until_unix_s.to_be_bytes());
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Mandate, Error> {
+    fn read(reader: &mut Reader<'_>, format: MandateFormat) -> Result<Mandate, Error> {
         let invalid = || Error::from(ParseError::Invalid { what: WHAT });
         let own_name = name(reader, WHAT)?;
         let serial = reader.u32(WHAT)?;
@@ -220,8 +231,12 @@ impl Mandate {
             most: reader.u32(WHAT)?,
             longest_s: reader.u32(WHAT)?,
             until_unix_s: reader.u64(WHAT)?,
+            rights: match format {
+                MandateFormat::First => MandateRights::default(),
+                MandateFormat::Second => MandateRights::read(reader)?,
+            },
         };
-        // One content has one encoding.
+        // Each content has one encoding.
         match mandate.clone().checked() {
             Ok(checked) if checked == mandate => Ok(mandate),
             _ => Err(invalid()),
@@ -229,29 +244,60 @@ impl Mandate {
     }
 }
 
-/// Reads the mandates of a list, which are ascending by id.
-pub(crate) fn read_all(reader: &mut Reader<'_>) -> Result<Vec<Mandate>, Error> {
+/// The format of a list's mandates. A list uses the second one if any mandate has more rights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MandateFormat {
+    First,
+    Second,
+}
+
+impl MandateFormat {
+    /// The format that these mandates need.
+    pub(crate) fn of(all: &[Mandate]) -> MandateFormat {
+        match all.iter().all(|mandate| mandate.rights.is_none()) {
+            true => MandateFormat::First,
+            false => MandateFormat::Second,
+        }
+    }
+}
+
+/// Reads the mandates of a list, which must ascend by id.
+pub(crate) fn read_all(
+    reader: &mut Reader<'_>,
+    format: MandateFormat,
+) -> Result<Vec<Mandate>, Error> {
     let count = usize::from(reader.u8(WHAT)?);
     if !(1..=MANDATES_MAX).contains(&count) {
         return Err(ParseError::Invalid { what: WHAT }.into());
     }
     let mut all: Vec<Mandate> = Vec::with_capacity(count);
     for _ in 0..count {
-        let next = Mandate::read(reader)?;
+        let next = Mandate::read(reader, format)?;
         if all.last().is_some_and(|last| last.id() >= next.id()) {
             return Err(ParseError::Invalid { what: WHAT }.into());
         }
         all.push(next);
     }
+    // Each content has one encoding.
+    if MandateFormat::of(&all) != format {
+        return Err(ParseError::Invalid { what: WHAT }.into());
+    }
     Ok(all)
 }
 
 pub(crate) fn put_all(out: &mut Vec<u8>, all: &[Mandate]) {
+    let format = MandateFormat::of(all);
     out.push(all.len() as u8);
-    all.iter().for_each(|mandate| mandate.put(out));
+    for mandate in all {
+        mandate.put(out);
+        if format == MandateFormat::Second {
+            mandate.rights.put(out);
+        }
+    }
 }
 
-/// The rules between the mandates of a list: their names, keys, hosts and IPv4 addresses differ.
+/// Checks the mandates of a list against each other: names, keys, hosts, routers and IPv4
+/// addresses must differ.
 pub(crate) fn check_all(all: &[Mandate]) -> Result<(), Error> {
     if all.len() > MANDATES_MAX {
         return Err(Error::Range("a list has at most 16 mandates"));
@@ -263,21 +309,41 @@ pub(crate) fn check_all(all: &[Mandate]) -> Result<(), Error> {
             return wrong("two mandates have this name");
         }
         if !keys.insert(mandate.key) {
-            return wrong("its key is that of another mandate");
+            return wrong("the key is also that of another mandate");
         }
         for other in &all[..i] {
             let both = |range: &HostRange| other.hosts.iter().any(|theirs| range.overlaps(theirs));
-            if mandate.hosts.iter().any(both) {
-                return wrong("its hosts are those of another mandate, too");
+            if mandate.hosts.iter().any(both)
+                || meets_numbers(mandate, other)
+                || meets_numbers(other, mandate)
+            {
+                return wrong("the hosts overlap another mandate's");
+            }
+            let shared = |range: &RouterRange| {
+                let inside = |hosts: &HostRange| range.holds(hosts.router);
+                other.rights.routers.iter().any(|theirs| range.overlaps(theirs))
+                    || other.hosts.iter().any(inside)
+            };
+            let theirs = |hosts: &HostRange| other.rights.may_number(hosts.router);
+            if mandate.rights.routers.iter().any(shared) || mandate.hosts.iter().any(theirs) {
+                return wrong("the routers overlap another mandate's routers or hosts");
             }
             if let (Some(ours), Some(theirs)) = (mandate.ipv4, other.ipv4)
                 && (ours.covers(&theirs) || theirs.covers(&ours))
             {
-                return wrong("its IPv4 addresses are those of another mandate, too");
+                return wrong("the IPv4 addresses overlap another mandate's");
             }
         }
     }
     Ok(())
+}
+
+/// True if hosts of the second mandate may get a host number of the first one.
+fn meets_numbers(mandate: &Mandate, other: &Mandate) -> bool {
+    let Some(numbers) = mandate.rights.numbers else { return false };
+    let others = other.hosts.iter().map(|range| (range.first, range.last));
+    let all = other.rights.numbers.map(|range| (range.first, range.last));
+    others.chain(all).any(|(first, last)| numbers.meets(first, last))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A member's descriptor: what the authority says of one node (docs/authority.md section 2).
+//! A member's descriptor: the authority's statement about one node (docs/design/wire/join.md).
 //!
 //! ```text
 //! "SHM2" | version 8 | name | key 64 | address 6 | expires 8 | fields | signature 64
@@ -12,7 +12,7 @@
 //!                                                                                ! critical
 //! ```
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use shoal_crypto::{PublicKey, SigningKey, VerifyKey};
 use shoal_wire::{Address, ParseError, Reader};
@@ -21,75 +21,77 @@ use crate::codec::{
     endpoint, magic, name, prefix, put_endpoint, put_name, put_prefix, put_set, set,
 };
 use crate::cover::check_cover;
-use crate::fields::{self, Fields, Kind};
-use crate::{Carrier, Error, Field, Prefix, is_name};
+use crate::fields::{self, FieldKind, Fields};
+use crate::{CircuitRole, Error, Field, Prefix, is_name};
 
-/// Most groups, and most security groups, of one member.
+/// Maximum number of groups, and of security groups, per member.
 pub const GROUPS_MAX: usize = 32;
-/// Most prefixes of one member.
+/// Maximum number of prefixes per member.
 pub const PREFIXES_MAX: usize = 64;
-/// Longest descriptor in bytes.
+/// Maximum length of a descriptor in bytes.
 pub const DESCRIPTOR_LEN_MAX: usize = 16 << 10;
-/// Ties a signature to this use and version.
+/// Domain separation of signatures.
 const LABEL: &[u8] = b"shoal member 2";
 const MAGIC: &[u8; 4] = b"SHM2";
 const SIGNATURE_LEN: usize = 64;
 
-// A field is critical where a node that ignores it would allow more, or protect less, than the
+// A field is critical if a node that ignores it would allow more, or protect less, than the
 // authority says.
-const ENDPOINT: Kind = Kind { number: 1, is_critical: false, what: "endpoint" };
-const GROUPS: Kind = Kind { number: 2, is_critical: false, what: "groups" };
-const PREFIXES: Kind = Kind { number: 3, is_critical: false, what: "prefixes" };
-const SECURITY_GROUPS: Kind = Kind { number: 4, is_critical: true, what: "security groups" };
-const NO_INTERFACE: Kind = Kind { number: 5, is_critical: false, what: "no interface" };
-const COVER: Kind = Kind { number: 12, is_critical: true, what: "cover" };
-const IPV4: Kind = Kind { number: 13, is_critical: false, what: "IPv4 address" };
+const ENDPOINT: FieldKind = FieldKind { number: 1, is_critical: false, what: "endpoint" };
+const GROUPS: FieldKind = FieldKind { number: 2, is_critical: false, what: "groups" };
+const PREFIXES: FieldKind = FieldKind { number: 3, is_critical: false, what: "prefixes" };
+const SECURITY_GROUPS: FieldKind =
+    FieldKind { number: 4, is_critical: true, what: "security groups" };
+const NO_INTERFACE: FieldKind = FieldKind { number: 5, is_critical: false, what: "no interface" };
+const COVER: FieldKind = FieldKind { number: 12, is_critical: true, what: "cover" };
+const IPV4: FieldKind = FieldKind { number: 13, is_critical: false, what: "IPv4 address" };
 
-/// What is said of a member.
+/// The content of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Of two descriptors of one member the greater version counts.
+    /// Version. The descriptor with the greater version counts.
     pub version: u64,
-    /// What people call it; one member per name.
+    /// Name for people, unique in the list.
     pub name: String,
-    /// Who it is.
+    /// The member's public key.
     pub key: PublicKey,
-    /// Where it is in the overlay.
+    /// Overlay address.
     pub address: Address,
-    /// From this time on, in seconds since 1970, it is no member any more.
+    /// End of the membership in seconds since 1970.
     pub expires_unix_s: u64,
-    /// Where it listens, if others may call it.
+    /// Endpoint at which others may call the member.
     pub endpoint: Option<SocketAddr>,
-    /// What policy knows it by; ascending, at most [`GROUPS_MAX`].
+    /// Groups, as the policy names them; sorted, at most [`GROUPS_MAX`].
     pub groups: Vec<String>,
-    /// Whom it must encrypt with on direct links; ascending, at most [`GROUPS_MAX`].
+    /// Security groups: direct links to members of the same one must be encrypted. Sorted, at most
+    /// [`GROUPS_MAX`].
     pub security_groups: Vec<String>,
-    /// IP addresses beside its own that it may speak for; ascending, at most [`PREFIXES_MAX`].
+    /// Prefixes of further IP addresses that the member may use as source; sorted, at most
+    /// [`PREFIXES_MAX`].
     pub prefixes: Vec<Prefix>,
-    /// Whether it has a virtual interface; without one it has no prefixes.
+    /// True if the member has a virtual interface; without one it has no prefixes.
     pub interface: bool,
-    /// Its IPv4 address on virtual interfaces, beside the IPv6 address that follows from its key;
-    /// one member per address. Without an interface it has none.
+    /// IPv4 address on virtual interfaces, in addition to the IPv6 address, which follows from the
+    /// key. Unique; requires an interface.
     pub ipv4: Option<Ipv4Addr>,
-    /// The schedule of its link with its router, as the network's [`crate::Tiers`] call it. Hosts
-    /// only.
+    /// Name of the tier of cover on the link to the member's router, from the network's
+    /// [`crate::Tiers`]. Hosts only.
     pub cover: Option<String>,
-    /// What it is to circuits.
-    pub carrier: Carrier,
-    /// What newer versions say of it; ascending by number.
+    /// The member's part in circuits.
+    pub carrier: CircuitRole,
+    /// Unknown fields, ascending by number.
     pub unknown: Vec<Field>,
 }
 
-/// A descriptor with the authority's signature, as it stands in files.
+/// A descriptor with the authority's signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Signed {
-    /// What it says.
+pub struct SignedMember {
     pub member: Member,
     bytes: Vec<u8>,
 }
 
 impl Member {
-    /// Sorts its sets, and checks what the format limits.
+    /// Sorts the sets and checks the format's limits.
     pub fn checked(mut self) -> Result<Member, Error> {
         for set in [&mut self.groups, &mut self.security_groups] {
             set.sort();
@@ -119,7 +121,9 @@ impl Member {
             return Err(Error::Range("a member without an interface has no IPv4 address"));
         }
         if self.ipv4.is_some_and(|ipv4| !is_host(&ipv4)) {
-            return Err(Error::Range("a member's IPv4 address is that of a host"));
+            return Err(Error::Range(
+                "a member's IPv4 address must be a unicast address of a host",
+            ));
         }
         check_cover(self.cover.as_deref(), self.address).map_err(Error::Range)?;
         self.carrier.check(self.address).map_err(|(_, why)| Error::Range(why))?;
@@ -134,18 +138,18 @@ impl Member {
         Ok(self)
     }
 
-    /// Signs it.
+    /// Signs the descriptor.
     ///
-    /// Errors: as [`Member::checked`], and where it is too much for a descriptor.
-    pub fn sign(self, authority: &SigningKey) -> Result<Signed, Error> {
+    /// Errors: as [`Member::checked`], or the descriptor would be too long.
+    pub fn sign(self, authority: &SigningKey) -> Result<SignedMember, Error> {
         self.checked()?.seal(authority)
     }
 
-    fn seal(self, authority: &SigningKey) -> Result<Signed, Error> {
+    fn seal(self, authority: &SigningKey) -> Result<SignedMember, Error> {
         let mut bytes = self.body()?;
         let signature = authority.sign(&labelled(&bytes));
         bytes.extend_from_slice(&signature);
-        let signed = Signed::decode(&bytes)?;
+        let signed = SignedMember::decode(&bytes)?;
         if signed.member == self {
             Ok(signed)
         } else {
@@ -164,7 +168,7 @@ impl Member {
         Ok(out)
     }
 
-    /// Reads what stands before the signature.
+    /// Decodes a descriptor up to its signature.
     pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Member, Error> {
         magic(reader, MAGIC, "member's descriptor")?;
         let version = reader.u64("version")?;
@@ -182,7 +186,7 @@ impl Member {
         let no_interface = fields.take(&NO_INTERFACE, |_| Ok(()))?;
         let cover = fields.take(&COVER, |reader| self::name(reader, COVER.what))?;
         let ipv4 = fields.take(&IPV4, |reader| Ok(Ipv4Addr::from(reader.array(IPV4.what)?)))?;
-        let carrier = Carrier::take(&mut fields)?;
+        let carrier = CircuitRole::take(&mut fields)?;
         Ok(Member {
             version,
             name,
@@ -232,12 +236,13 @@ impl Member {
     }
 }
 
-impl Signed {
+impl SignedMember {
     /// Decodes a descriptor and checks its signature.
     ///
-    /// Errors: it is none, not the authority's, or has a critical field that is not known here.
-    pub fn open(authority: &VerifyKey, bytes: &[u8]) -> Result<Signed, Error> {
-        let signed = Signed::decode(bytes)?;
+    /// Errors: the bytes are no descriptor, the signature is wrong, or an unknown field is
+    /// critical.
+    pub fn open(authority: &VerifyKey, bytes: &[u8]) -> Result<SignedMember, Error> {
+        let signed = SignedMember::decode(bytes)?;
         let (body, signature) = bytes.split_at(bytes.len() - SIGNATURE_LEN);
         let signature = signature.first_chunk().ok_or(Error::Signature)?;
         if !authority.verify(&labelled(body), signature) {
@@ -248,7 +253,7 @@ impl Signed {
     }
 
     /// Decodes a descriptor whose bytes are covered by another signature.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Signed, Error> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<SignedMember, Error> {
         let (max, have) = (DESCRIPTOR_LEN_MAX, bytes.len());
         if have > max {
             return Err(ParseError::TooLong { what: "descriptor", max, have }.into());
@@ -257,28 +262,43 @@ impl Signed {
         let member = Member::read(&mut reader)?;
         reader.bytes("signature", SIGNATURE_LEN)?;
         reader.finish("descriptor")?;
-        Ok(Signed { member, bytes: bytes.to_vec() })
+        Ok(SignedMember { member, bytes: bytes.to_vec() })
     }
 
-    /// The critical field that this version does not know, if there is one: then this is no member
-    /// here, though all rules between members hold for it.
+    /// The unknown critical field, if there is one. Then the node is no member for this version,
+    /// though all rules between members apply to it.
     pub fn unknown_critical(&self) -> Option<u16> {
         fields::first_critical(&self.member.unknown)
     }
 
-    /// The bytes that stand in files, signature included.
+    /// The encoded descriptor, with signature.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-/// Whether a machine may have this address.
+/// True if a machine may have this address.
 pub fn is_host(address: &Ipv4Addr) -> bool {
     let special = address.is_unspecified() || address.is_loopback() || address.is_broadcast();
     !special && !address.is_multicast() && !address.is_link_local()
 }
 
-fn names(reader: &mut Reader<'_>, kind: &Kind) -> Result<Vec<String>, Error> {
+/// True if others can call a router of a mandate at this endpoint. Loopback counts: a whole network
+/// may run on one machine.
+pub fn is_callable(at: &SocketAddr) -> bool {
+    let special = match at.ip() {
+        IpAddr::V4(ip) => {
+            ip.is_unspecified() || ip.is_broadcast() || ip.is_multicast() || ip.is_link_local()
+        }
+        IpAddr::V6(ip) => {
+            let mapped = ip.to_ipv4_mapped().is_some();
+            ip.is_unspecified() || mapped || ip.is_multicast() || ip.is_unicast_link_local()
+        }
+    };
+    !special && at.port() != 0
+}
+
+fn names(reader: &mut Reader<'_>, kind: &FieldKind) -> Result<Vec<String>, Error> {
     set(reader, GROUPS_MAX, kind.what, |reader| name(reader, kind.what))
 }
 

@@ -1,10 +1,10 @@
-//! The strategies that a network offers to its circuits, as policies and hosts files say it.
+//! The strategies (mixes) that a network offers to its circuits, as in policies and hosts files.
 //!
 //! ```toml
 //! [[mix]]
 //! name = "slow"             # what people call it
 //! kind = "stop-and-go"      # each cell waits for a time of its own
-//! mean_ms = 5               # in the mean
+//! mean_ms = 5               # on average
 //! most_ms = 25              # at most; absent: five times the mean, but not above 1000
 //!
 //! [[mix]]
@@ -13,26 +13,27 @@
 //! every_ms = 7.5
 //! ```
 //!
-//! Their order counts: circuits use the first, unless their host wants less delay. They are few,
-//! and one list has them for all: hosts with delays of their own could be told apart by them.
+//! The order counts: circuits use the first strategy, unless their host wants less delay. The
+//! strategies are few, and one list defines them for all hosts: hosts with delays of their own
+//! could be told apart.
 
 use serde::Deserialize;
-use shoal_wire::{MixTime, Strategy};
+use shoal_wire::{MixStrategy, MixTime};
 use toml::Spanned;
 
 use crate::{EntryError, is_name};
 
-/// Most strategies of one network.
+/// Maximum number of strategies of a network.
 pub const MIXES_MAX: usize = 4;
-/// Longest name of a strategy in bytes.
+/// Maximum length of a strategy's name in bytes.
 pub const MIX_NAME_MAX: usize = 16;
-/// What a name may be, for error messages.
+/// Rule for names, for error messages.
 pub(crate) const NAME_RULE: &str = "the name of a mix is 1 to 16 letters, digits, '-', '_' or '.', \
                                     beginning with a letter or digit";
-/// How much longer than the mean a cell may wait, unless a file says otherwise.
+/// Default ratio of the longest to the mean delay.
 const MOST: u16 = 5;
 
-/// A strategy as it stands in a file. Times are in milliseconds.
+/// A strategy as written in a file. Times are in milliseconds.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MixText {
@@ -46,28 +47,26 @@ pub struct MixText {
 /// A strategy with its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mix {
-    /// What people call it.
     pub name: String,
-    /// What a relay does.
-    pub strategy: Strategy,
+    pub strategy: MixStrategy,
 }
 
-/// The strategies of a network in their order, read and checked.
+/// Checked strategies of a network, in the order of the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mixes {
     all: Vec<Mix>,
 }
 
-/// The key at fault, the byte of the text at which it stands, and what is wrong.
+/// The key at fault, its offset in the text in bytes, and the reason.
 type Wrong = (&'static str, usize, String);
 
 impl Mixes {
-    /// Checks strategies that were read from a file.
+    /// Checks strategies from a file.
     ///
     /// # Errors
-    /// The first fault, with its entry, its key and its place in the file: more than [`MIXES_MAX`],
-    /// a name that is none or stands twice, an unknown kind, a time that is missing, does not
-    /// belong to the kind or is no possible one, or two that are the same.
+    /// The first fault, with its entry, key and position in the file. Faults are: more than
+    /// [`MIXES_MAX`] strategies, an invalid or repeated name, an unknown kind, or two equal
+    /// strategies. A time may also be missing, invalid or of another kind.
     pub fn check(texts: Vec<MixText>) -> Result<Mixes, EntryError> {
         let mut mixes = Mixes::default();
         let found = texts.len();
@@ -76,7 +75,7 @@ impl Mixes {
             let added = match index {
                 MIXES_MAX => {
                     let text = format!("expected at most {MIXES_MAX} [[mix]], found {found}");
-                    Err(("name", at, format!("{text}: take those out that are least used")))
+                    Err(("name", at, format!("{text}: remove the least used")))
                 }
                 _ => read(text).and_then(|mix| mixes.add(mix, at)),
             };
@@ -88,36 +87,36 @@ impl Mixes {
     fn add(&mut self, mix: Mix, at: usize) -> Result<(), Wrong> {
         let wrong = |text| Err(("name", at, text));
         if self.by_name(&mix.name).is_some() {
-            return wrong(format!("{:?} stands twice: each [[mix]] needs its own name", mix.name));
+            return wrong(format!("{:?} is used twice: each [[mix]] needs its own name", mix.name));
         }
         if let Some(same) = self.all.iter().find(|other| other.strategy == mix.strategy) {
-            return wrong(format!("{:?} is the same as {:?}: take one out", mix.name, same.name));
+            return wrong(format!("{:?} is the same as {:?}: remove one", mix.name, same.name));
         }
         self.all.push(mix);
         Ok(())
     }
 
-    /// Each of them, the first one first.
+    /// All strategies, in order.
     pub fn iter(&self) -> impl Iterator<Item = &Mix> {
         self.all.iter()
     }
 
-    /// True when the network offers none: circuits do without.
+    /// True if there are no strategies; circuits then use none.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// The strategies without their names, the first one first.
-    pub fn offer(&self) -> Vec<Strategy> {
+    /// The strategies without names, in order.
+    pub fn offer(&self) -> Vec<MixStrategy> {
         self.all.iter().map(|mix| mix.strategy).collect()
     }
 
-    /// The strategy of this name.
-    pub fn by_name(&self, name: &str) -> Option<Strategy> {
+    /// The strategy with this name.
+    pub fn by_name(&self, name: &str) -> Option<MixStrategy> {
         self.all.iter().find(|mix| mix.name == name).map(|mix| mix.strategy)
     }
 
-    /// What to say where none of them has this name.
+    /// Error message for an unknown name.
     pub fn unknown(&self, name: &str) -> String {
         let names: Vec<String> = self.all.iter().map(|mix| format!("{:?}", mix.name)).collect();
         match &names[..] {
@@ -127,7 +126,7 @@ impl Mixes {
     }
 }
 
-/// Whether `text` may name a strategy.
+/// True if `text` is a valid name of a strategy.
 pub(crate) fn is_mix_name(text: &str) -> bool {
     is_name(text) && text.len() <= MIX_NAME_MAX
 }
@@ -148,7 +147,7 @@ fn read(text: MixText) -> Result<Mix, Wrong> {
             refuse("mean_ms", mean_ms, "\"timed\" has every_ms alone")?;
             refuse("most_ms", most_ms, "\"timed\" has every_ms alone")?;
             let every = every_ms.ok_or_else(|| needed("every_ms"))?;
-            Strategy::Timed { every: time("every_ms", &every)? }
+            MixStrategy::Timed { every: time("every_ms", &every)? }
         }
         other => {
             let text = format!("{other:?}: expected \"stop-and-go\" or \"timed\"");
@@ -158,7 +157,7 @@ fn read(text: MixText) -> Result<Mix, Wrong> {
     Ok(Mix { name: name.into_inner(), strategy })
 }
 
-fn stop_and_go(mean: Spanned<f64>, most: Option<Spanned<f64>>) -> Result<Strategy, Wrong> {
+fn stop_and_go(mean: Spanned<f64>, most: Option<Spanned<f64>>) -> Result<MixStrategy, Wrong> {
     let (at, mean) = (mean.span().start, time("mean_ms", &mean)?);
     let most = match most {
         Some(most) => time("most_ms", &most)?,
@@ -168,27 +167,27 @@ fn stop_and_go(mean: Spanned<f64>, most: Option<Spanned<f64>>) -> Result<Strateg
         let text = format!("{mean} is more than most_ms: expected {most} or less");
         return Err(("mean_ms", at, text));
     }
-    Ok(Strategy::StopAndGo { mean, most })
+    Ok(MixStrategy::StopAndGo { mean, most })
 }
 
 fn refuse(key: &'static str, value: Option<Spanned<f64>>, why: &str) -> Result<(), Wrong> {
-    value.map_or(Ok(()), |value| Err((key, value.span().start, format!("{why}: take it out"))))
+    value.map_or(Ok(()), |value| Err((key, value.span().start, format!("{why}: remove it"))))
 }
 
-/// A time in milliseconds. What is no multiple of 0.1 ms is refused, not rounded: the file says
-/// what relays do.
+/// Reads a time in milliseconds. A time that is no multiple of 0.1 ms is refused, not rounded: the
+/// file must say exactly what relays do.
 fn time(key: &'static str, value: &Spanned<f64>) -> Result<MixTime, Wrong> {
     let (at, ms) = (value.span().start, *value.get_ref());
     let wrong = |text: String| Err((key, at, format!("{ms} ms: {text}")));
     if ms.is_nan() || ms < 0.1 {
-        return wrong("expected 0.1 ms or more; for no delay take this [[mix]] out".into());
+        return wrong("expected 0.1 ms or more; for no delay remove this [[mix]]".into());
     }
     if ms > 1_000.0 {
-        return wrong("expected at most 1000 ms: no mix keeps a cell longer".into());
+        return wrong("expected at most 1000 ms: no mix delays a cell longer".into());
     }
     let units = (ms * 10.0).round();
     match MixTime::from_units(units as u16) {
-        // The nearest number to 5.1 is not the tenth of 51.
+        // The float nearest to 5.1 is not exactly 51 tenths.
         Some(time) if (units - ms * 10.0).abs() < 1e-6 => Ok(time),
         _ => wrong("expected a multiple of 0.1 ms".into()),
     }
@@ -226,10 +225,10 @@ mod tests {
             + &mix("short", "kind = \"stop-and-go\"\nmean_ms = 0.1\nmost_ms = 0.3")
             + &mix("long", "kind = \"stop-and-go\"\nmean_ms = 300.1");
         let mixes = mixes(&text).unwrap();
-        let slow = Strategy::StopAndGo { mean: units(50), most: units(250) };
-        let steps = Strategy::Timed { every: units(75) };
-        let short = Strategy::StopAndGo { mean: units(1), most: units(3) };
-        let long = Strategy::StopAndGo { mean: units(3_001), most: MixTime::MAX };
+        let slow = MixStrategy::StopAndGo { mean: units(50), most: units(250) };
+        let steps = MixStrategy::Timed { every: units(75) };
+        let short = MixStrategy::StopAndGo { mean: units(1), most: units(3) };
+        let long = MixStrategy::StopAndGo { mean: units(3_001), most: MixTime::MAX };
         assert_eq!(mixes.offer(), [slow, steps, short, long]);
         assert_eq!((mixes.by_name("steps"), mixes.by_name("step")), (Some(steps), None));
     }
@@ -243,16 +242,21 @@ mod tests {
         let timed = |more: &str| mix("steps", &format!("kind = \"timed\"\n{more}"));
         assert_eq!(mixes(&four).unwrap().iter().count(), MIXES_MAX);
         for (text, index, key, words) in [
-            (four.clone() + &slow, 4, "name", "at most 4 [[mix]], found 5: take those out"),
+            (four.clone() + &slow, 4, "name", "at most 4 [[mix]], found 5: remove the least"),
             (mix("a mix", "kind = \"timed\"\nevery_ms = 1"), 0, "name", "the name of a mix is"),
             (slow.replace("slow", &"x".repeat(17)), 0, "name", "is 1 to 16 letters"),
-            (slow.clone() + &slow, 1, "name", "\"slow\" stands twice"),
-            (slow.clone() + &slow.replace("slow", "s"), 1, "name", "the same as \"slow\": take"),
+            (slow.clone() + &slow, 1, "name", "\"slow\" is used twice"),
+            (
+                slow.clone() + &slow.replace("slow", "s"),
+                1,
+                "name",
+                "is the same as \"slow\": remove",
+            ),
             (slow.replace("stop-and-go", "poisson"), 0, "kind", "expected \"stop-and-go\" or \"t"),
             (stop_and_go(""), 0, "kind", "\"stop-and-go\" needs mean_ms"),
             (timed(""), 0, "kind", "\"timed\" needs every_ms"),
             (stop_and_go("mean_ms = 1\nevery_ms = 1"), 0, "every_ms", "has mean_ms and most_ms"),
-            (timed("mean_ms = 1"), 0, "mean_ms", "has every_ms alone: take it out"),
+            (timed("mean_ms = 1"), 0, "mean_ms", "has every_ms alone: remove it"),
             (timed("every_ms = 1\nmost_ms = 1"), 0, "most_ms", "has every_ms alone"),
             (stop_and_go("mean_ms = 0"), 0, "mean_ms", "0 ms: expected 0.1 ms or more; for no"),
             (stop_and_go("mean_ms = -5.0"), 0, "mean_ms", "expected 0.1 ms or more"),
@@ -288,7 +292,10 @@ mod tests {
             let time = units(at);
             let text = stop_and_go(&format!("mean_ms = {}", time.to_string().replace(" ms", "")));
             let offer = mixes(&text).unwrap().offer();
-            assert!(matches!(offer[0], Strategy::StopAndGo { mean, .. } if mean == time), "{text}");
+            assert!(
+                matches!(offer[0], MixStrategy::StopAndGo { mean, .. } if mean == time),
+                "{text}"
+            );
         }
     }
 }

@@ -1,15 +1,14 @@
-//! Names of nodes: which texts are one name, and which name may be given.
+//! Names of nodes: comparison, and rules for new names.
 //!
-//! DNS does not tell capitals from small letters, nor a name from the name with a dot behind it. So
-//! two texts that [`fold`] makes the same are one name everywhere: at whoever gives out names, in
-//! look-ups, in DNS.
+//! DNS ignores case, and a dot at the end of a name. So two texts that [`fold`] to the same text
+//! are one name everywhere: at registrars, in look-ups, in DNS.
 
 use std::net::IpAddr;
 
 use crate::is_name;
 
-/// Last labels that other systems give a meaning of their own: RFC 6761, 6762, 7686 and 9476, and
-/// words that Shoal keeps for itself.
+/// Top-level labels with a special meaning: RFC 6761, 6762, 7686 and 9476, and words that Shoal
+/// reserves.
 const RESERVED: [&str; 13] = [
     "all",
     "alt",
@@ -25,16 +24,16 @@ const RESERVED: [&str; 13] = [
     "shoal",
     "test",
 ];
-/// Names by which programs look for a service without being asked: proxies (WPAD), tunnels
-/// (ISATAP), and this machine. With a search domain every machine would ask who has one of them.
+/// Names that programs look up on their own: proxies (WPAD), tunnels (ISATAP), and this machine.
+/// With a search domain, every machine would look up a node of such a name.
 const SERVICES: [&str; 4] = ["ip6-localhost", "ip6-loopback", "isatap", "wpad"];
 
-/// The name as it is compared: small ASCII letters, without one dot at the end.
+/// The name for comparison: ASCII lower case, without one dot at the end.
 pub fn fold(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
-/// Why a text may not become the name of a node. Nodes that have such a name already keep it.
+/// Reasons why a text can't become the name of a node. Nodes that already have such a name keep it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadName {
     /// The text breaks the rule of [`is_name`].
@@ -44,10 +43,10 @@ pub enum BadName {
     )]
     Shape,
     /// The text ends with a dot.
-    #[error("a name has no dot at its end, since DNS leaves that dot out")]
+    #[error("a name must not end with a dot, since DNS ignores that dot")]
     Dot,
     /// A label is empty, or is Punycode, which programs show as other letters.
-    #[error("a name has no part that is empty or begins with `xn--`: choose another")]
+    #[error("a name must not have a part that is empty or begins with `xn--`")]
     Label,
     /// Programs read the text as an address.
     #[error("programs read this as an address: put a letter into the name")]
@@ -57,9 +56,7 @@ pub enum BadName {
     Reserved(&'static str),
 }
 
-/// Whether `name` may be given to a node.
-///
-/// Errors: the reason.
+/// Checks that `name` may be given to a node.
 pub fn check_new_name(name: &str) -> Result<(), BadName> {
     if !is_name(name) {
         return Err(BadName::Shape);
@@ -82,7 +79,7 @@ pub fn check_new_name(name: &str) -> Result<(), BadName> {
     reserved.map_or(Ok(()), |word| Err(BadName::Reserved(word)))
 }
 
-/// Whether a label is a decimal or hexadecimal number.
+/// True if a label is a decimal or hexadecimal number.
 fn is_number(label: &str) -> bool {
     match label.strip_prefix("0x") {
         Some(digits) => digits.bytes().all(|digit| digit.is_ascii_hexdigit()),
@@ -99,7 +96,7 @@ mod tests {
         assert_eq!(fold("R1"), "r1");
         assert_eq!(fold("R1."), fold("r1"));
         assert_eq!(fold("a.B-c_D"), "a.b-c_d");
-        // Two dots at the end are no shape that DNS knows, so they stay apart.
+        // DNS has no names with two dots at the end, so they stay different.
         assert_ne!(fold("r1.."), fold("r1"));
     }
 

@@ -1,4 +1,4 @@
-//! Who may reach whom, as the authority writes it (docs/authority.md section 4).
+//! The authority's policy: access between members (docs/guide/authority.md).
 //!
 //! ```toml
 //! [[allow]]
@@ -8,11 +8,11 @@
 //! ports = [22, "8000-8080"] # tcp and udp only; absent means all
 //! ```
 //!
-//! Rules `[[circuits]]` and the network's `[[mix]]` and `[[cover]]` stand beside these: see
+//! The policy also has the rules `[[circuits]]` and the network's `[[mix]]` and `[[cover]]`: see
 //! `circuits.rs`, `mixes.rs` and `cover.rs`.
 //!
-//! Members that share a group may do everything with each other; between others nothing is allowed
-//! but what a rule allows.
+//! Members of a common group have all rights towards each other. Other members have only the rights
+//! that rules allow.
 
 use core::fmt;
 use std::collections::BTreeSet;
@@ -21,22 +21,22 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::access::{Access, PortRange};
-use crate::circuits::{CircuitMode, CircuitRules, CircuitText, Party};
+use crate::circuits::{CircuitMode, CircuitRules, CircuitText, RuleSubject};
 use crate::cover::{TierText, Tiers};
 use crate::mixes::{MixText, Mixes};
 use crate::{EntryError, Member, is_name};
 
-/// Most rules of one policy, of each kind.
+/// Maximum number of rules of a policy, of each kind.
 pub const RULES_MAX: usize = 1_024;
-/// Most entries in the ports of one rule.
+/// Maximum number of port entries per rule.
 const PORTS_MAX: usize = 64;
 
-/// What is wrong with a policy, and where.
+/// A fault in a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyError {
-    /// The line, counted from 1.
+    /// Line, counted from 1.
     pub line: usize,
-    /// What was expected, and what was found.
+    /// The expected and the found value.
     pub message: String,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for PolicyError {
 
 impl std::error::Error for PolicyError {}
 
-/// A policy, read and checked.
+/// A checked policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     rules: Vec<Rule>,
@@ -59,39 +59,39 @@ pub struct Policy {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rule {
-    from: Side,
-    to: Side,
-    what: What,
+    from: RuleSide,
+    to: RuleSide,
+    what: AllowedTraffic,
 }
 
-/// Whom a rule is about.
+/// The members on one side of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum RuleSide {
     Everybody,
     Group(String),
 }
 
-impl Side {
-    /// Whether it is about a member with these groups, which ascend.
+impl RuleSide {
+    /// True if the rule applies to a member with these sorted groups.
     pub(crate) fn holds(&self, groups: &[String]) -> bool {
         match self {
-            Side::Everybody => true,
-            Side::Group(group) => groups.binary_search(group).is_ok(),
+            RuleSide::Everybody => true,
+            RuleSide::Group(group) => groups.binary_search(group).is_ok(),
         }
     }
 
-    /// The group, if it is about one.
+    /// The group; `None` for everybody.
     pub(crate) fn group(&self) -> Option<&str> {
         match self {
-            Side::Everybody => None,
-            Side::Group(name) => Some(name),
+            RuleSide::Everybody => None,
+            RuleSide::Group(name) => Some(name),
         }
     }
 }
 
-/// What a rule allows.
+/// Traffic that a rule allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum AllowedTraffic {
     Everything,
     Ping,
     Files,
@@ -102,9 +102,9 @@ pub(crate) enum What {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct PolicyFile {
     #[serde(default)]
-    allow: Vec<Spanned<Entry>>,
+    allow: Vec<Spanned<AllowEntry>>,
     #[serde(default)]
     circuits: Vec<CircuitText>,
     #[serde(default)]
@@ -115,7 +115,7 @@ struct File {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct AllowEntry {
     from: Spanned<String>,
     to: Spanned<String>,
     proto: Spanned<String>,
@@ -129,18 +129,18 @@ enum Port {
     Text(String),
 }
 
-/// A fault at a byte offset of the text.
-pub(crate) type Fault = (usize, String);
+/// Byte offset and description of a fault.
+pub(crate) type PolicyFault = (usize, String);
 
 impl Policy {
-    /// Reads a policy. The empty text is one: within groups everything, between them nothing.
+    /// Parses a policy. The empty text is a policy: all rights within groups, none between them.
     pub fn parse(text: &str) -> Result<Policy, PolicyError> {
         let at = |offset: usize, message: String| {
             let before = &text.as_bytes()[..offset.min(text.len())];
             let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
             PolicyError { line, message }
         };
-        let file: File = toml::from_str(text).map_err(|error| {
+        let file: PolicyFile = toml::from_str(text).map_err(|error| {
             at(error.span().map_or(0, |span| span.start), error.message().trim().to_owned())
         })?;
         if let Some(first) = file.allow.get(RULES_MAX) {
@@ -156,28 +156,28 @@ impl Policy {
         Ok(Policy { rules, circuits, mixes, tiers })
     }
 
-    /// Groups that rules name.
+    /// Groups named in rules.
     pub fn groups(&self) -> BTreeSet<&str> {
         let sides = self.rules.iter().flat_map(|rule| [&rule.from, &rule.to]);
-        sides.filter_map(Side::group).chain(self.circuits.groups()).collect()
+        sides.filter_map(RuleSide::group).chain(self.circuits.groups()).collect()
     }
 
-    /// Members that rules name.
+    /// Members named in rules.
     pub fn members(&self) -> BTreeSet<&str> {
         self.circuits.members()
     }
 
-    /// How many rules there are.
+    /// Number of rules.
     pub fn len(&self) -> usize {
         self.rules.len() + self.circuits.len()
     }
 
-    /// True when there is none.
+    /// True if there are no rules.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether two members speak over circuits; off where one of them is a router.
+    /// Mode of circuits between two members; off if one of them is a router.
     pub fn circuits(&self, a: &Member, b: &Member) -> CircuitMode {
         if a.address.is_router() || b.address.is_router() {
             return CircuitMode::Off;
@@ -185,7 +185,7 @@ impl Policy {
         self.circuits.mode(party(a), party(b))
     }
 
-    /// What relays may do with the cells of circuits.
+    /// Strategies of relays for the cells of circuits.
     pub fn mixes(&self) -> &Mixes {
         &self.mixes
     }
@@ -195,13 +195,13 @@ impl Policy {
         &self.tiers
     }
 
-    /// What `from` may begin with `to`.
+    /// Rights of `from` towards `to`.
     pub fn access(&self, from: &Member, to: &Member) -> Access {
         let is_in = |member: &Member, group: &String| member.groups.binary_search(group).is_ok();
         if from.groups.iter().any(|group| is_in(to, group)) {
             return Access::everything();
         }
-        let fits = |side: &Side, member: &Member| side.holds(&member.groups);
+        let fits = |side: &RuleSide, member: &Member| side.holds(&member.groups);
         let mut access = Access::default();
         for rule in self.rules.iter().filter(|r| fits(&r.from, from) && fits(&r.to, to)) {
             access.allow(&rule.what);
@@ -210,11 +210,11 @@ impl Policy {
     }
 }
 
-fn party(member: &Member) -> Party<'_> {
-    Party { name: &member.name, groups: &member.groups }
+fn party(member: &Member) -> RuleSubject<'_> {
+    RuleSubject { name: &member.name, groups: &member.groups }
 }
 
-fn rule(entry: Entry) -> Result<Rule, Fault> {
+fn rule(entry: AllowEntry) -> Result<Rule, PolicyFault> {
     let (proto_at, proto) = (entry.proto.span().start, entry.proto.into_inner());
     if let Some(ports) = entry.ports.as_ref().filter(|_| proto != "tcp" && proto != "udp") {
         return Err((ports.span().start, format!("{proto:?} has no ports")));
@@ -224,12 +224,12 @@ fn rule(entry: Entry) -> Result<Rule, Fault> {
         Some(list) => ports(list)?,
     };
     let what = match proto.as_str() {
-        "any" => What::Everything,
-        "ping" => What::Ping,
-        "files" => What::Files,
-        "icmp" => What::Icmp,
-        "tcp" => What::Tcp(ports),
-        "udp" => What::Udp(ports),
+        "any" => AllowedTraffic::Everything,
+        "ping" => AllowedTraffic::Ping,
+        "files" => AllowedTraffic::Files,
+        "icmp" => AllowedTraffic::Icmp,
+        "tcp" => AllowedTraffic::Tcp(ports),
+        "udp" => AllowedTraffic::Udp(ports),
         other => {
             let text = format!("proto {other:?}: expected tcp, udp, icmp, ping, files or any");
             return Err((proto_at, text));
@@ -238,17 +238,17 @@ fn rule(entry: Entry) -> Result<Rule, Fault> {
     Ok(Rule { from: side(entry.from)?, to: side(entry.to)?, what })
 }
 
-/// Whom `text` names.
-pub(crate) fn side(text: Spanned<String>) -> Result<Side, Fault> {
+/// Parses one side of a rule.
+pub(crate) fn side(text: Spanned<String>) -> Result<RuleSide, PolicyFault> {
     let at = text.span().start;
     match text.into_inner() {
-        star if star == "*" => Ok(Side::Everybody),
-        name if is_name(&name) => Ok(Side::Group(name)),
+        star if star == "*" => Ok(RuleSide::Everybody),
+        name if is_name(&name) => Ok(RuleSide::Group(name)),
         other => Err((at, format!("{other:?}: expected the name of a group, or \"*\" for all"))),
     }
 }
 
-fn ports(list: Spanned<Vec<Spanned<Port>>>) -> Result<Vec<PortRange>, Fault> {
+fn ports(list: Spanned<Vec<Spanned<Port>>>) -> Result<Vec<PortRange>, PolicyFault> {
     let at = list.span().start;
     let list = list.into_inner();
     if list.is_empty() || list.len() > PORTS_MAX {
@@ -270,7 +270,10 @@ fn ports(list: Spanned<Vec<Spanned<Port>>>) -> Result<Vec<PortRange>, Fault> {
                 }
             };
             if first > last {
-                return Err((at, format!("{first}-{last}: the first port is the greater one")));
+                return Err((
+                    at,
+                    format!("{first}-{last}: the first port is greater than the last"),
+                ));
             }
             Ok(PortRange { first, last })
         })

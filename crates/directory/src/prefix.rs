@@ -1,10 +1,10 @@
-//! Prefixes of IP addresses: the networks behind members.
+//! IP prefixes: networks behind members.
 
 use core::fmt;
 use core::str::FromStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// IP addresses that a member may speak for: a subnet, or one address with all its bits.
+/// An IP prefix: a subnet, or one address with all its bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Prefix {
     ip: IpAddr,
@@ -12,7 +12,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// None if `bits` are too many, or if bits of `ip` behind them are set.
+    /// `None` if `bits` is too large, or if address bits behind the prefix are set.
     pub fn new(ip: IpAddr, bits: u8) -> Option<Prefix> {
         let clear = match ip {
             IpAddr::V4(ip) if bits <= 32 => {
@@ -31,12 +31,12 @@ impl Prefix {
         self.ip
     }
 
-    /// How many leading bits count.
+    /// Length in bits.
     pub fn bits(&self) -> u8 {
         self.bits
     }
 
-    /// The prefix of this length in which `ip` lies; none if `bits` are too many.
+    /// The prefix of this length that holds `ip`; `None` if `bits` is too large.
     pub fn around(ip: IpAddr, bits: u8) -> Option<Prefix> {
         match ip {
             IpAddr::V4(ip) if bits <= 32 => {
@@ -51,22 +51,21 @@ impl Prefix {
         }
     }
 
-    /// Whether `ip` lies in it.
+    /// True if `ip` is in the prefix.
     pub fn holds(&self, ip: IpAddr) -> bool {
         Prefix::around(ip, self.bits) == Some(*self)
     }
 
-    /// Whether all of `other` lies in it.
+    /// True if all of `other` is in the prefix.
     pub fn covers(&self, other: &Prefix) -> bool {
         self.bits <= other.bits && self.holds(other.ip)
     }
 
-    /// Why no network behind a host can be this, if so.
+    /// The reason why this prefix can't be behind a host, if there is one.
     pub fn misuse(&self) -> Option<&'static str> {
         if self.bits == 0 {
             return Some(
-                "a default route can't lie behind a host: what nodes send to each other would go \
-                 there too",
+                "a default route can't be behind a host: packets between nodes would go there too",
             );
         }
         let special = match self.ip {
@@ -81,8 +80,8 @@ impl Prefix {
             }
         };
         special.then_some(
-            "a prefix behind a host is of unicast addresses: not loopback, link-local, multicast, \
-             or IPv4 in IPv6",
+            "a prefix behind a host must have unicast addresses: not loopback, link-local, \
+             multicast, or IPv4 in IPv6",
         )
     }
 }
@@ -97,7 +96,7 @@ impl FromStr for Prefix {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Prefix, Self::Err> {
-        let wrong = "expected ADDRESS or ADDRESS/BITS without bits behind the prefix, such as \
+        let wrong = "expected ADDRESS or ADDRESS/BITS with zero bits behind the prefix, such as \
                      10.1.0.0/16 or fd00:1::/64";
         let (ip, bits) = match text.split_once('/') {
             Some((ip, bits)) => (ip, Some(bits)),

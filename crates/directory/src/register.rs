@@ -1,5 +1,5 @@
-//! The register of a mandate: whom its registrar made members, step by step (docs/authority.md
-//! section 6).
+//! The register of a mandate: the members that its registrar added, step by step
+//! (docs/design/membership.md).
 //!
 //! ```text
 //! Supplement --> next in the chain? --> each entry within the mandate? --> members
@@ -8,13 +8,14 @@
 //!                frozen                                refused, nothing changed
 //! ```
 //!
-//! Invariant: the members follow from the mandate and the steps alone, never from when a node heard
-//! of them, so nodes that have the same steps have the same members. What a mandate rules out is no
-//! member, whatever its registrar signs.
+//! Invariant: the members follow from the mandate and the steps alone, not from the order or time
+//! of arrival. So nodes with the same steps have the same members. A member outside the mandate's
+//! limits is never accepted.
 
 mod table;
 
 use core::fmt;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -23,103 +24,116 @@ use shoal_crypto::PublicKey;
 use crate::directory::CLOCK_SKEW_S;
 use crate::mandate::{Mandate, MandateId};
 use crate::span::span;
-use crate::supplement::{Entry, Step, Supplement};
-use crate::{Carrier, Member, is_host};
-use table::Table;
+use crate::supplement::{Step, StepEntry, Supplement};
+use crate::{CircuitRole, Member, is_callable, is_host};
+use table::MemberTable;
 
-/// Most steps of one chain. Then the authority adopts the members and signs another mandate.
+/// Maximum number of steps of a chain. After that the authority adopts the members and signs
+/// another mandate.
 pub const STEPS_MAX: usize = 65_536;
 
-/// What a supplement did.
+/// Effect of a supplement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Applied {
+pub enum StepEffect {
     /// Members may have changed.
     Changed,
-    /// It was there already.
+    /// The step was already known.
     Known,
-    /// It shows that the registrar signed two steps with one number: from there on nothing counts.
+    /// The registrar signed two steps with one number: from that number on nothing counts.
     Frozen,
 }
 
-/// Why a supplement has no effect. Nothing has changed then.
+/// Reasons why a supplement has no effect. Nothing has changed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unapplied {
-    /// It is another mandate's.
-    #[error("it is of another mandate")]
+pub enum StepRejection {
+    #[error("the step belongs to another mandate")]
     Foreign,
-    /// Steps before it are missing, from this number on.
+    /// Earlier steps are missing, from this number on.
     #[error("steps from {0} on are missing")]
     Missing(u64),
-    /// The chain is frozen before it.
+    /// The chain is frozen at an earlier step or this one.
     #[error("the registrar signed two different steps with the number {0}")]
     Frozen(u64),
-    /// It names another step before it than the one that is here.
-    #[error("it does not follow from the step before it")]
+    /// The step's `previous` is not the hash of the last step.
+    #[error("the step does not follow from the last one")]
     Unchained,
-    /// The chain has no room.
     #[error("a mandate has at most 65536 steps: let the authority adopt its members")]
     Full,
-    /// It was signed later than now.
-    #[error("it was signed {} in the future: is this machine's clock right?", span(*.0))]
+    #[error("the step was signed {} in the future: is this machine's clock right?", span(*.0))]
     Future(u64),
-    /// The mandate does not allow it.
     #[error("{0}")]
-    Bad(BadMandate),
+    Bad(MandateViolation),
 }
 
-/// What a registrar's mandate does not allow.
+/// Violations of a mandate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BadMandate {
-    /// It was signed after the mandate's end.
+pub enum MandateViolation {
     Over,
-    /// It was signed before the step that it follows.
     Backwards,
-    /// The member's address is not one of the mandate's hosts.
     Address,
-    /// Its IPv4 address is not one of the mandate's.
+    /// The router's number is outside the mandate's ranges, or was another key's before.
+    Number,
+    /// The mandate has given as many router numbers as it may.
+    Routers,
+    /// A router has no family, a host has one, or the family is one more than the mandate may give.
+    Family,
+    Relay,
+    Mix,
+    Cover,
+    /// A router has no endpoint that others can call, or a host has an endpoint.
+    Endpoint,
     Ipv4,
-    /// It is in a group that the mandate does not have.
     Group,
-    /// Its membership lasts longer than the mandate allows.
     TooLong,
-    /// It says what only the authority may say of a member.
+    /// The descriptor has a field that only the authority may set.
     Beyond,
-    /// Its descriptor is none.
+    /// The descriptor is invalid.
     Descriptor,
-    /// Its version is not greater than the one before.
     Version,
-    /// Its key was removed.
+    /// The key was removed before.
     Returned,
-    /// Another member has its name.
     Name,
-    /// Another member has its address.
     Taken,
-    /// Another member has its IPv4 address.
     TakenIpv4,
-    /// The mandate has admitted as many keys as it may.
+    TakenEndpoint,
     Most,
-    /// Nobody whom the mandate admitted is to be removed.
+    /// The removed key is no member of the mandate.
     Stranger,
 }
 
-impl fmt::Display for BadMandate {
+impl fmt::Display for MandateViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            BadMandate::Over => "it was signed after the mandate's end",
-            BadMandate::Backwards => "it was signed before the step that it follows",
-            BadMandate::Address => "a member's address is not one of the mandate's hosts",
-            BadMandate::Ipv4 => "a member's IPv4 address is not one of the mandate's",
-            BadMandate::Group => "a member is in a group that the mandate does not have",
-            BadMandate::TooLong => "a membership lasts longer than the mandate allows",
-            BadMandate::Beyond => "it says what only the authority may say of a member",
-            BadMandate::Descriptor => "a descriptor is none",
-            BadMandate::Version => "a descriptor is not newer than the one before",
-            BadMandate::Returned => "a key comes back that was removed",
-            BadMandate::Name => "two members have one name",
-            BadMandate::Taken => "two members have one address",
-            BadMandate::TakenIpv4 => "two members have one IPv4 address",
-            BadMandate::Most => "the mandate has admitted as many keys as it may",
-            BadMandate::Stranger => "a key is removed that is no member of this mandate",
+            MandateViolation::Over => "the step was signed after the mandate's end",
+            MandateViolation::Backwards => "the step was signed before the one that it follows",
+            MandateViolation::Address => "a member's address is not one of the mandate's hosts",
+            MandateViolation::Number => {
+                "a router's number is not one of the mandate's, or was another router's before"
+            }
+            MandateViolation::Routers => "the mandate has given as many router numbers as it may",
+            MandateViolation::Family => {
+                "a router has no family, a host has one, or the mandate has given as many families \
+                 as it may"
+            }
+            MandateViolation::Relay => "the mandate allows no relays",
+            MandateViolation::Mix => "the mandate allows no relays with a mix of their own",
+            MandateViolation::Cover => "the mandate allows no hosts with a tier of cover",
+            MandateViolation::Endpoint => {
+                "a router has no endpoint that others can call, or a host has an endpoint"
+            }
+            MandateViolation::Ipv4 => "a member's IPv4 address is not one of the mandate's",
+            MandateViolation::Group => "a member is in a group that the mandate does not have",
+            MandateViolation::TooLong => "a membership lasts longer than the mandate allows",
+            MandateViolation::Beyond => "a descriptor says what only the authority may say",
+            MandateViolation::Descriptor => "a descriptor is invalid",
+            MandateViolation::Version => "a descriptor has no greater version than the one before",
+            MandateViolation::Returned => "a removed key is added again",
+            MandateViolation::Name => "two members have the same name",
+            MandateViolation::Taken => "two members have the same address",
+            MandateViolation::TakenIpv4 => "two members have the same IPv4 address",
+            MandateViolation::TakenEndpoint => "two members have the same endpoint",
+            MandateViolation::Most => "the mandate has admitted as many keys as it may",
+            MandateViolation::Stranger => "the removed key is no member of this mandate",
         })
     }
 }
@@ -130,37 +144,35 @@ pub struct Register {
     mandate: Mandate,
     id: MandateId,
     steps: Vec<Supplement>,
-    /// Two steps with one number, the first that counts no more.
+    /// The two steps of a fork; steps from their number on don't count.
     fork: Option<Box<[Supplement; 2]>>,
-    table: Table,
+    table: MemberTable,
 }
 
 impl Register {
-    /// Of a mandate without members.
+    /// A register without members.
     pub fn new(mandate: Mandate) -> Register {
         Register {
             id: mandate.id(),
             mandate,
             steps: Vec::new(),
             fork: None,
-            table: Table::default(),
+            table: MemberTable::default(),
         }
     }
 
-    /// Its mandate.
     pub fn mandate(&self) -> &Mandate {
         &self.mandate
     }
 
-    /// The mandate's id.
     pub fn id(&self) -> MandateId {
         self.id
     }
 
-    /// The same chain under what a newer list says of the mandate. Steps that it no longer allows,
-    /// and those behind them, are gone.
+    /// The chain under a newer version of its mandate. It ends before the first step that the
+    /// mandate no longer allows.
     ///
-    /// Panics if the mandate has another id.
+    /// Panics if the mandate has a different id.
     pub fn under(&self, mandate: Mandate) -> Register {
         let mut newer = Register::new(mandate);
         assert_eq!(newer.id, self.id, "a chain is of one mandate");
@@ -173,22 +185,22 @@ impl Register {
         newer
     }
 
-    /// How many steps count.
+    /// Number of steps that count.
     pub fn len(&self) -> u64 {
         self.steps.len() as u64
     }
 
-    /// Whether the registrar has said nothing yet.
+    /// True if there are no steps.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// What the next step names as its `previous`.
+    /// The hash that the next step must have as `previous`.
     pub fn head(&self) -> [u8; 32] {
         self.steps.last().map_or(self.id.0, Supplement::digest)
     }
 
-    /// The steps that count, the first one first.
+    /// The steps that count, in order.
     pub fn steps(&self) -> &[Supplement] {
         &self.steps
     }
@@ -198,108 +210,138 @@ impl Register {
         self.steps.get(usize::try_from(number.checked_sub(1)?).ok()?)
     }
 
-    /// Two steps with one number, if the registrar signed such: nothing from that number on counts.
+    /// The two steps of a fork, if the registrar signed two with one number. From that number on
+    /// nothing counts.
     pub fn fork(&self) -> Option<&[Supplement; 2]> {
         self.fork.as_deref()
     }
 
-    /// How many keys were ever admitted.
+    /// Number of keys ever admitted.
     pub fn admitted(&self) -> usize {
         self.table.admitted()
     }
 
-    /// Whether this key was admitted and then removed.
+    /// Number of router numbers ever given. A new key of a router keeps its number.
+    pub fn routers_given(&self) -> usize {
+        self.table.numbers().len()
+    }
+
+    /// True if this router number was ever given.
+    pub fn is_given(&self, router: u32) -> bool {
+        self.table.numbers().contains_key(&router)
+    }
+
+    /// Families ever given, folded by [`crate::fold`].
+    pub fn families(&self) -> &BTreeSet<String> {
+        self.table.families()
+    }
+
+    /// True if this key was admitted and then removed.
     pub fn is_removed(&self, key: &PublicKey) -> bool {
         self.table.is_removed(key)
     }
 
-    /// The members, those included whose membership has expired.
+    /// Time of the step that removed this key, in seconds since 1970.
+    pub fn removed_at(&self, key: &PublicKey) -> Option<u64> {
+        self.table.removed_at(key)
+    }
+
+    /// Keys that were removed, and the times of the steps that removed them. A key is missing if
+    /// its membership had expired before and another member got its name or address.
+    pub fn removed(&self) -> impl Iterator<Item = (&PublicKey, u64)> {
+        self.table.removed()
+    }
+
+    /// The members, including those whose membership has expired.
     pub fn members(&self) -> impl Iterator<Item = &Member> {
         self.table.holders().map(|holder| &*holder.member)
     }
 
-    /// The members of [`Register::members`], those first who had their names first.
+    /// All members, in the order in which they got their names.
     pub fn members_by_age(&self) -> Vec<&Arc<Member>> {
         let mut holders: Vec<_> = self.table.holders().collect();
         holders.sort_by_key(|holder| holder.named);
         holders.into_iter().map(|holder| &holder.member).collect()
     }
 
-    /// Takes in what the registrar signed, as [`Supplement::open`] found; `unix_s` is the time now.
+    /// Applies a supplement from [`Supplement::open`]; `unix_s` is the present time.
     ///
-    /// Errors: it has no effect.
-    pub fn apply(&mut self, unix_s: u64, supplement: &Supplement) -> Result<Applied, Unapplied> {
+    /// Errors: the supplement has no effect.
+    pub fn apply(
+        &mut self,
+        unix_s: u64,
+        supplement: &Supplement,
+    ) -> Result<StepEffect, StepRejection> {
         let step = supplement.step();
         if step.mandate != self.id {
-            return Err(Unapplied::Foreign);
+            return Err(StepRejection::Foreign);
         }
         if let Some(known) = self.step(step.number) {
             if known.digest() == supplement.digest() {
-                return Ok(Applied::Known);
+                return Ok(StepEffect::Known);
             }
             let fork = [known.clone(), supplement.clone()];
             return Ok(self.freeze(fork));
         }
         self.look_at(unix_s, step)?;
         self.take(supplement)?;
-        Ok(Applied::Changed)
+        Ok(StepEffect::Changed)
     }
 
-    /// Whether [`Register::apply`] would take this in as the next step. Nothing changes.
+    /// Checks that [`Register::apply`] would accept this as the next step. Nothing changes.
     ///
-    /// Errors: what it would say.
-    pub fn check(&mut self, unix_s: u64, supplement: &Supplement) -> Result<(), Unapplied> {
+    /// Errors: the reason why not.
+    pub fn check(&mut self, unix_s: u64, supplement: &Supplement) -> Result<(), StepRejection> {
         self.look_at(unix_s, supplement.step())?;
         self.look_behind(supplement.step())?;
         let entered = self.enter(supplement.step());
         self.table.undo();
-        entered.map_err(Unapplied::Bad)
+        entered.map_err(StepRejection::Bad)
     }
 
-    /// Takes in that the registrar signed two steps with one number, of which this node may have
-    /// neither.
+    /// Applies evidence of a fork. This node may have neither of the two steps.
     ///
-    /// Errors: they show nothing of this mandate, or an earlier fork is known.
-    pub fn show_fork(&mut self, fork: [Supplement; 2]) -> Result<Applied, Unapplied> {
+    /// Errors: the steps are no fork of this mandate, or an earlier fork is known.
+    pub fn show_fork(&mut self, fork: [Supplement; 2]) -> Result<StepEffect, StepRejection> {
         let [one, other] = [fork[0].step(), fork[1].step()];
         if one.mandate != self.id || other.mandate != self.id {
-            return Err(Unapplied::Foreign);
+            return Err(StepRejection::Foreign);
         }
         if one.number != other.number || fork[0].digest() == fork[1].digest() {
-            return Err(Unapplied::Unchained);
+            return Err(StepRejection::Unchained);
         }
         match self.frozen_at() {
-            Some(at) if at < one.number => Err(Unapplied::Frozen(at)),
-            Some(at) if at == one.number => Ok(Applied::Known),
+            Some(at) if at < one.number => Err(StepRejection::Frozen(at)),
+            Some(at) if at == one.number => Ok(StepEffect::Known),
             _ => Ok(self.freeze(fork)),
         }
     }
 
-    /// Whether a step may count now, wherever it stands in the chain.
-    fn look_at(&self, unix_s: u64, step: &Step) -> Result<(), Unapplied> {
+    /// Checks a step's mandate and time, and that the chain is not frozen before it.
+    fn look_at(&self, unix_s: u64, step: &Step) -> Result<(), StepRejection> {
         if step.mandate != self.id {
-            return Err(Unapplied::Foreign);
+            return Err(StepRejection::Foreign);
         }
         if let Some(at) = self.frozen_at().filter(|at| step.number >= *at) {
-            return Err(Unapplied::Frozen(at));
+            return Err(StepRejection::Frozen(at));
         }
         if step.issued_unix_s > unix_s.saturating_add(CLOCK_SKEW_S) {
-            return Err(Unapplied::Future(step.issued_unix_s - unix_s));
+            return Err(StepRejection::Future(step.issued_unix_s - unix_s));
         }
         Ok(())
     }
 
-    /// Whether a step follows from the one before it.
-    fn look_behind(&self, step: &Step) -> Result<(), Unapplied> {
+    /// Checks that a step follows from the last one.
+    fn look_behind(&self, step: &Step) -> Result<(), StepRejection> {
         let next = self.len() + 1;
         if step.number > next {
-            return Err(Unapplied::Missing(next));
+            return Err(StepRejection::Missing(next));
         }
         if step.number < next || step.previous != self.head() {
-            return Err(Unapplied::Unchained);
+            return Err(StepRejection::Unchained);
         }
         if self.steps.len() >= STEPS_MAX {
-            return Err(Unapplied::Full);
+            return Err(StepRejection::Full);
         }
         Ok(())
     }
@@ -308,87 +350,130 @@ impl Register {
         self.fork.as_ref().map(|fork| fork[0].step().number)
     }
 
-    /// Nothing from the number of these two steps on counts.
-    fn freeze(&mut self, fork: [Supplement; 2]) -> Applied {
+    /// Freezes the chain before the number of these two steps.
+    fn freeze(&mut self, fork: [Supplement; 2]) -> StepEffect {
         let before = (fork[0].step().number - 1) as usize;
         let mut older = Register::new(self.mandate.clone());
         for step in self.steps.iter().take(before) {
-            // They were taken in this order before.
+            // Every step was accepted before in this order.
             let _ = older.take(step);
         }
         *self = Register { fork: Some(Box::new(fork)), ..older };
-        Applied::Frozen
+        StepEffect::Frozen
     }
 
-    /// Takes in the next step of the chain, all of it or nothing.
-    fn take(&mut self, supplement: &Supplement) -> Result<(), Unapplied> {
+    /// Applies the next step of the chain, entirely or not at all.
+    fn take(&mut self, supplement: &Supplement) -> Result<(), StepRejection> {
         let step = supplement.step();
         self.look_behind(step)?;
         if let Err(why) = self.enter(step) {
             self.table.undo();
-            return Err(Unapplied::Bad(why));
+            return Err(StepRejection::Bad(why));
         }
         self.table.keep();
         self.steps.push(supplement.clone());
         Ok(())
     }
 
-    /// Takes in the entries of a step.
+    /// Applies the entries of a step.
     ///
-    /// Errors: one is not allowed; those before it have changed the table.
-    fn enter(&mut self, step: &Step) -> Result<(), BadMandate> {
+    /// Errors: an entry is not allowed. Entries before it have changed the table.
+    fn enter(&mut self, step: &Step) -> Result<(), MandateViolation> {
         let at = step.issued_unix_s;
         if at >= self.mandate.until_unix_s {
-            return Err(BadMandate::Over);
+            return Err(MandateViolation::Over);
         }
         if at < self.steps.last().map_or(0, |last| last.step().issued_unix_s) {
-            return Err(BadMandate::Backwards);
+            return Err(MandateViolation::Backwards);
         }
         for entry in &step.entries {
             match entry {
-                Entry::Removed(digest) => self.table.remove(*digest)?,
-                Entry::Member(member) => {
+                StepEntry::Removed(digest) => self.table.remove(*digest, at)?,
+                StepEntry::Member(member) => {
                     self.permits(member, at)?;
-                    self.table.put(member, at, self.mandate.most as usize)?;
+                    self.table.put(member, at, &self.mandate)?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Whether the mandate lets anybody be this member, signed at this time.
-    fn permits(&self, member: &Member, issued_unix_s: u64) -> Result<(), BadMandate> {
+    /// Checks a descriptor signed at this time against the mandate.
+    fn permits(&self, member: &Member, issued_unix_s: u64) -> Result<(), MandateViolation> {
         let mandate = &self.mandate;
         if member.clone().checked().as_ref() != Ok(member) || member.key.is_weak() {
-            return Err(BadMandate::Descriptor);
+            return Err(MandateViolation::Descriptor);
         }
-        let beyond = member.endpoint.is_some()
-            || !member.security_groups.is_empty()
+        let beyond = !member.security_groups.is_empty()
             || !member.prefixes.is_empty()
-            || member.cover.is_some()
-            || member.carrier != Carrier::default()
+            || member.carrier.exit
             || !member.unknown.is_empty()
             || member.key == mandate.key;
         if beyond {
-            return Err(BadMandate::Beyond);
+            return Err(MandateViolation::Beyond);
         }
-        if member.address.is_router() || !mandate.may_give(member.address) {
-            return Err(BadMandate::Address);
+        match member.address.is_router() {
+            true => self.permits_router(member)?,
+            false => self.permits_host(member)?,
         }
         let may_give = |ip: IpAddr| mandate.ipv4.is_some_and(|prefix| prefix.holds(ip));
         if member.ipv4.is_some_and(|ipv4| !is_host(&ipv4) || !may_give(ipv4.into())) {
-            return Err(BadMandate::Ipv4);
+            return Err(MandateViolation::Ipv4);
         }
         if !member.groups.iter().all(|group| mandate.groups.contains(group)) {
-            return Err(BadMandate::Group);
+            return Err(MandateViolation::Group);
         }
         let longest = issued_unix_s.saturating_add(mandate.longest_s.into());
         if member.expires_unix_s > longest.min(mandate.until_unix_s) {
-            return Err(BadMandate::TooLong);
+            return Err(MandateViolation::TooLong);
+        }
+        Ok(())
+    }
+
+    /// Checks what a router's descriptor says beyond a host's.
+    fn permits_router(&self, member: &Member) -> Result<(), MandateViolation> {
+        let (rights, carrier) = (&self.mandate.rights, &member.carrier);
+        if !self.mandate.may_give(member.address) {
+            return Err(MandateViolation::Number);
+        }
+        let inside = |ip: IpAddr| self.mandate.ipv4.is_some_and(|prefix| prefix.holds(ip));
+        if !member.endpoint.is_some_and(|at| is_callable(&at) && !inside(at.ip())) {
+            return Err(MandateViolation::Endpoint);
+        }
+        if carrier.family.is_none() {
+            return Err(MandateViolation::Family);
+        }
+        if carrier.relay && !rights.relay {
+            return Err(MandateViolation::Relay);
+        }
+        if carrier.mix.is_some() && !rights.mix {
+            return Err(MandateViolation::Mix);
+        }
+        Ok(())
+    }
+
+    /// Checks that a host's descriptor says nothing that is for routers.
+    fn permits_host(&self, member: &Member) -> Result<(), MandateViolation> {
+        if !self.mandate.may_give(member.address) {
+            return Err(MandateViolation::Address);
+        }
+        if member.endpoint.is_some() {
+            return Err(MandateViolation::Endpoint);
+        }
+        if member.carrier.family.is_some() {
+            return Err(MandateViolation::Family);
+        }
+        if member.carrier != CircuitRole::default() {
+            return Err(MandateViolation::Beyond);
+        }
+        if member.cover.is_some() && !self.mandate.rights.cover {
+            return Err(MandateViolation::Cover);
         }
         Ok(())
     }
 }
 
+#[cfg(test)]
+mod router_tests;
 #[cfg(test)]
 mod tests;

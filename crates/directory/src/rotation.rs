@@ -1,70 +1,69 @@
-//! One node's secrets of the network while they change (docs/authority.md section 7).
+//! A node's network secrets during a change of the secret (docs/design/membership.md).
 //!
 //! ```text
 //! own secret, kept ones, the operator's offer, neighbours -> known secrets
 //! the list's names + known secrets -> under which handshakes begin, and which are taken
 //! ```
 //!
-//! In: the list's names, time, messages of neighbours, what the operator offers, what became of
-//! writes. Out: which secrets count, what is to be written to the disk, messages to neighbours.
+//! In: the names in the list, time, messages of neighbours, the operator's offer, results of
+//! writes. Out: the secrets that count, secrets to write to disk, messages to neighbours.
 //!
-//! Invariant: a secret counts only while the list names it. What comes from a neighbour, or the
-//! operator, is given to the caller to be written before it counts and neighbours are told that it
-//! is here.
+//! Invariant: a secret counts only while the list names it. A secret from a neighbour or the
+//! operator is first passed to the caller for storing. Only then does it count, and only then are
+//! neighbours told that this node has it.
 
 use shoal_crypto::{NetworkSecret, NetworkSecrets};
 use shoal_wire::{Address, DropReason, LinkId, SecretMessage, Time};
 
 use crate::known::counts;
-use crate::{Handing, Known, SecretName, SecretNames};
+use crate::{KnownSecrets, SecretExchange, SecretName, SecretNames};
 
-/// What is to be written to the disk.
+/// Secrets to write to disk.
 #[derive(Debug)]
-pub struct ToKeep {
-    /// All that the file is to have.
+pub struct SecretsToStore {
+    /// The whole content of the file.
     pub all: Vec<NetworkSecret>,
-    /// The one of them that counts once it is written, or can't be: [`Rotation::kept`].
+    /// The new secret among them, which counts once the write has finished or failed:
+    /// [`SecretRotation::kept`].
     pub new: Option<NetworkSecret>,
 }
 
-/// See the module's documentation.
 #[derive(Debug)]
-pub struct Rotation {
-    /// The node's own, and others that the list names, or named when the node started.
-    known: Known,
-    /// From the operator, and not named by the list yet.
+pub struct SecretRotation {
+    /// The node's own secret, and others that the list names, or named when the node started.
+    known: KnownSecrets,
+    /// The operator's offer, if no list has named it yet.
     offered: Option<NetworkSecret>,
-    /// Given to the caller to be kept, or to be given to it.
+    /// A new secret that the caller is storing or must store.
     keeping: Option<NetworkSecret>,
-    /// The caller has it.
+    /// True if the caller has taken it for storing.
     is_given: bool,
-    /// Names of what the disk has; none if the last write failed.
+    /// Names of the secrets on disk; `None` if the last write failed.
     saved: Option<Vec<SecretName>>,
-    /// Under which handshakes begin, and which are taken beside it.
+    /// The secret for own handshakes, and the other accepted one.
     in_force: NetworkSecrets,
-    /// The caller does not know of it yet.
+    /// True if the caller has not seen `in_force` yet.
     is_new: bool,
-    handing: Option<Handing>,
+    handing: Option<SecretExchange>,
 }
 
-impl Rotation {
-    /// Without a list yet; `kept` is what the disk has. Neighbours are told nothing unless
+impl SecretRotation {
+    /// A state without a list. `kept` are the secrets on disk. Neighbours get messages only if
     /// `pass_on`.
-    pub fn new(own: NetworkSecret, kept: Vec<NetworkSecret>, pass_on: bool) -> Rotation {
-        Rotation {
+    pub fn new(own: NetworkSecret, kept: Vec<NetworkSecret>, pass_on: bool) -> SecretRotation {
+        SecretRotation {
             in_force: own.clone().into(),
             saved: Some(kept.iter().map(NetworkSecret::name).collect()),
-            known: Known::new(own, kept),
+            known: KnownSecrets::new(own, kept),
             offered: None,
             keeping: None,
             is_given: false,
             is_new: false,
-            handing: pass_on.then(Handing::new),
+            handing: pass_on.then(SecretExchange::new),
         }
     }
 
-    /// What is known.
-    pub fn known(&self) -> &Known {
+    pub fn known(&self) -> &KnownSecrets {
         &self.known
     }
 
@@ -73,31 +72,31 @@ impl Rotation {
         &self.in_force
     }
 
-    /// The secrets that count, if others do than at the last call.
+    /// The secrets that count, if they changed since the last call.
     pub fn take_new(&mut self) -> Option<NetworkSecrets> {
         core::mem::take(&mut self.is_new).then(|| self.in_force.clone())
     }
 
-    /// How many neighbours have the newest secret, and how many there are.
+    /// Number of neighbours that have the newest secret, and of all neighbours.
     pub fn neighbours(&self) -> (usize, usize) {
-        self.handing.as_ref().map(Handing::neighbours).unwrap_or_default()
+        self.handing.as_ref().map(SecretExchange::neighbours).unwrap_or_default()
     }
 
-    /// What the operator offers as the next secret, or offers no more.
+    /// Sets or removes the operator's offer of the next secret.
     pub fn offer(&mut self, offered: Option<NetworkSecret>) {
         self.offered = offered;
     }
 
-    /// Whether the operator offers one that no list named yet.
+    /// True if the operator offers a secret that no list has named yet.
     pub fn is_offered(&self) -> bool {
         self.offered.is_some()
     }
 
-    /// Compares what is known with the names of the list at this time; `may_hand` where neighbours
-    /// are members in force.
+    /// Updates the state by the names in the list at `unix_s`. `may_hand` must be true only if
+    /// neighbours are members in force.
     pub fn look(&mut self, now: Time, names: Option<&SecretNames>, unix_s: u64, may_hand: bool) {
         self.known.retain(names, unix_s);
-        // While another is being kept the offer waits.
+        // The offer waits while another secret is being stored.
         if self.keeping.is_none()
             && let Some(offered) =
                 self.offered.take_if(|offered| counts(names, offered.name(), unix_s))
@@ -123,30 +122,30 @@ impl Rotation {
         }
     }
 
-    /// What the file is to have, by name.
+    /// Names of the secrets that the file must have.
     fn wanted(&self) -> Vec<SecretName> {
         self.known.kept().iter().chain(&self.keeping).map(NetworkSecret::name).collect()
     }
 
-    /// What is to be written now, if anything is; call [`Rotation::note_given`] once somebody
-    /// writes it.
-    pub fn to_keep(&self) -> Option<ToKeep> {
+    /// The secrets to write, if the file must change. Call [`SecretRotation::note_given`] when the
+    /// write begins.
+    pub fn to_keep(&self) -> Option<SecretsToStore> {
         let waits = self.keeping.is_some() && !self.is_given;
         let is_other = || self.saved.as_ref() != Some(&self.wanted());
-        (waits || self.keeping.is_none() && is_other()).then(|| ToKeep {
+        (waits || self.keeping.is_none() && is_other()).then(|| SecretsToStore {
             all: self.known.kept().iter().chain(&self.keeping).cloned().collect(),
             new: self.keeping.clone(),
         })
     }
 
-    /// What [`Rotation::to_keep`] said is being written.
+    /// Records that the write asked for by [`SecretRotation::to_keep`] has begun.
     pub fn note_given(&mut self) {
         (self.saved, self.is_given) = (Some(self.wanted()), true);
     }
 
-    /// The secrets are on the disk, or could not be written there: they count all the same, since
-    /// without them the node would reach nobody, and [`Rotation::to_keep`] has them again. Which
-    /// one was `new`, if any; with one look again.
+    /// Records the result of a write; `new` is the new secret in it, if any. The secret counts even
+    /// if the write failed, since without it the node could reach nobody;
+    /// [`SecretRotation::to_keep`] then asks again. Call [`SecretRotation::look`] afterwards.
     pub fn kept(&mut self, new: Option<NetworkSecret>, is_written: bool) {
         if !is_written {
             self.saved = None;
@@ -157,31 +156,31 @@ impl Rotation {
         }
     }
 
-    /// The neighbour with this address hears us. It is a member in force.
+    /// Adds a link to a neighbour, which must be a member in force.
     pub fn link_up(&mut self, now: Time, link: LinkId, neighbour: Address) {
         if let Some(handing) = &mut self.handing {
             handing.link_up(now, link, neighbour);
         }
     }
 
-    /// Whether a link is up.
+    /// True if the link is up.
     pub fn is_up(&self, link: LinkId) -> bool {
         self.handing.as_ref().is_some_and(|handing| handing.is_up(link))
     }
 
-    /// A neighbour is lost.
+    /// Removes a link.
     pub fn link_down(&mut self, link: LinkId) {
         if let Some(handing) = &mut self.handing {
             handing.link_down(link);
         }
     }
 
-    /// Takes in a message of a neighbour; whether a secret came that is to be kept: look again.
+    /// Handles a neighbour's message. Returns true if it brought a secret to store; then call
+    /// [`SecretRotation::look`].
     ///
     /// # Errors
     ///
-    /// Why it has no effect: as [`Handing::handle_message`] has it, or `not_allowed` where nothing
-    /// is passed on.
+    /// As [`SecretExchange::handle_message`], or `not_allowed` if this node passes nothing on.
     pub fn handle_message(
         &mut self,
         now: Time,
@@ -190,7 +189,7 @@ impl Rotation {
     ) -> Result<bool, DropReason> {
         let handing = self.handing.as_mut().ok_or(DropReason::NotAllowed)?;
         match handing.handle_message(now, link, message)? {
-            // Another is being kept: a neighbour gives this one again.
+            // Another secret is being stored; a neighbour will send this one again.
             Some(secret) if self.keeping.is_none() => {
                 (self.keeping, self.is_given) = (Some(secret), false);
                 Ok(true)
@@ -199,13 +198,12 @@ impl Rotation {
         }
     }
 
-    /// The next message to send, and to whom. Links of members that a moment ago were removed end a
-    /// little later: `is_member` says of a link whether its neighbour is one in force, and who is
-    /// none is given no secret.
+    /// The next message to send, and its link. A link to a removed member ends a little later, so
+    /// `is_member` must be true only for links to members in force. Other neighbours get no secret.
     ///
     /// # Errors
     ///
-    /// `unknown_peer` in the place of such a message. There may be more.
+    /// `unknown_peer` for a secret that was withheld. More messages may follow.
     pub fn poll_transmit(
         &mut self,
         now: Time,
@@ -218,9 +216,9 @@ impl Rotation {
         Some(Ok((link, message)))
     }
 
-    /// When a poll has something to do.
+    /// Time of the next poll.
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.handing.as_ref().and_then(Handing::poll_timeout)
+        self.handing.as_ref().and_then(SecretExchange::poll_timeout)
     }
 }
 
@@ -242,7 +240,7 @@ mod tests {
 
     #[test]
     fn an_offer_waits_while_another_secret_is_kept() {
-        let mut rotation = Rotation::new(secret(1), Vec::new(), false);
+        let mut rotation = SecretRotation::new(secret(1), Vec::new(), false);
         (rotation.keeping, rotation.is_given) = (Some(secret(3)), true);
         rotation.offer(Some(secret(2)));
         rotation.look(NOW, Some(&announced(2)), 0, true);
@@ -255,21 +253,21 @@ mod tests {
 
     #[test]
     fn a_secret_that_waits_is_to_be_kept_whatever_the_file_has() {
-        let mut rotation = Rotation::new(secret(1), vec![secret(2)], false);
-        rotation.known = Known::new(secret(1), Vec::new());
+        let mut rotation = SecretRotation::new(secret(1), vec![secret(2)], false);
+        rotation.known = KnownSecrets::new(secret(1), Vec::new());
         rotation.keeping = Some(secret(2));
         let to_keep = rotation.to_keep().unwrap();
         assert_eq!((to_keep.all.len(), to_keep.new.unwrap().0), (1, [2; 32]));
         rotation.note_given();
-        assert!(rotation.to_keep().is_none(), "it is on its way");
+        assert!(rotation.to_keep().is_none(), "the write has begun");
     }
 
     #[test]
     fn what_could_not_be_written_counts_and_is_to_be_kept_again() {
-        let mut rotation = Rotation::new(secret(1), Vec::new(), false);
+        let mut rotation = SecretRotation::new(secret(1), Vec::new(), false);
         rotation.offer(Some(secret(2)));
         rotation.look(NOW, Some(&announced(2)), 0, true);
-        assert!(rotation.in_force().other.is_none(), "it is not written yet");
+        assert!(rotation.in_force().other.is_none(), "the secret is not written yet");
         let new = rotation.to_keep().unwrap().new;
         rotation.note_given();
         rotation.kept(new, false);
@@ -285,12 +283,12 @@ mod tests {
 
     #[test]
     fn who_is_no_member_in_force_is_given_nothing() {
-        let mut rotation = Rotation::new(secret(1), vec![secret(2)], true);
+        let mut rotation = SecretRotation::new(secret(1), vec![secret(2)], true);
         rotation.look(NOW, Some(&announced(2)), 0, true);
         let link = LinkId::from_bits(0);
         rotation.link_up(NOW, link, Address::new(1, 1));
         let name = secret(2).name();
-        let lacks = shoal_wire::SecretHave { ask: false, has: false, name };
+        let lacks = shoal_wire::SecretInventory { ask: false, has: false, name };
         for (is_member, given) in [(false, 0), (true, 1)] {
             let now = if is_member { NOW + core::time::Duration::from_secs(1) } else { NOW };
             rotation.handle_message(now, link, SecretMessage::Have(lacks)).unwrap();

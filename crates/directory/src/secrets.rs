@@ -1,89 +1,91 @@
-//! How a network's secret changes (docs/authority.md section 7): what the list says of it.
+//! Names of the network's secrets in the list, during a change of the secret
+//! (docs/design/membership.md).
 //!
-//! The list names secrets, and holds none: a name is a hash. At most two count at once, so that a
-//! node that takes handshakes under both tries no more than two seals.
+//! The list names secrets and does not contain them: a name is a hash. At most two count at a time,
+//! so that a node tries no more than two seals per handshake.
 
 use shoal_wire::{ParseError, Reader};
 
 use crate::Error;
-use crate::fields::Kind;
+use crate::fields::FieldKind;
 
-/// A node that ignores it keeps the secret that it has, and reaches nobody once that is gone: it
-/// lets nobody in.
-pub(crate) const SECRETS: Kind = Kind { number: 4, is_critical: false, what: "secrets" };
+/// A node that ignores this field keeps its old secret. After the change it reaches nobody and
+/// admits nobody.
+pub(crate) const SECRETS: FieldKind = FieldKind { number: 4, is_critical: false, what: "secrets" };
 
 const SETTLED: u8 = 0;
 const NEXT: u8 = 1;
 const PREVIOUS: u8 = 2;
 
-/// What the list calls a secret by: [`shoal_crypto::NetworkSecret::name`].
+/// Name of a secret in the list: [`shoal_crypto::NetworkSecret::name`].
 pub type SecretName = [u8; 32];
 
-/// Which secrets of the network count.
+/// The network secrets that count.
 ///
 /// ```text
 /// current 32 | change 1 (0: none; 1: next; 2: previous) | next or previous 32 | until 8 (previous)
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SecretNames {
-    /// Handshakes begin with it.
+    /// The secret for own handshakes.
     pub current: SecretName,
-    /// The one that comes or goes.
+    /// The next or previous secret, if any.
     pub change: SecretChange,
 }
 
-/// How far a change of the secret is.
+/// State of a change in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecretChange {
     /// There is one secret.
     Settled,
-    /// This one will be the current one: neighbours hand it on.
+    /// The next current secret, which neighbours pass on.
     Next(SecretName),
-    /// This one was the current one, and is taken until then, in seconds since 1970.
+    /// The former secret, accepted until this time in seconds since 1970.
     Previous(SecretName, u64),
 }
 
-/// What a change of the secret has come to at some time.
+/// State of a change at some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum RotationStage {
     /// One secret counts.
     Settled,
-    /// Another one comes.
+    /// Another secret is announced.
     Announced,
-    /// The one before is taken until then, in seconds since 1970.
+    /// The former secret is accepted until this time in seconds since 1970.
     Switched(u64),
 }
 
-impl Stage {
-    /// Its word in what people and programs read.
+impl RotationStage {
+    /// Word for people and programs.
     pub fn word(self) -> &'static str {
         match self {
-            Stage::Settled => "settled",
-            Stage::Announced => "announced",
-            Stage::Switched(_) => "switched",
+            RotationStage::Settled => "settled",
+            RotationStage::Announced => "announced",
+            RotationStage::Switched(_) => "switched",
         }
     }
 
-    /// Until when the secret before is taken, in seconds since 1970; none unless there is one.
+    /// End of the acceptance of the former secret, in seconds since 1970; `None` if there is no
+    /// former secret.
     pub fn old_until_unix_s(self) -> Option<u64> {
         match self {
-            Stage::Switched(until) => Some(until),
-            Stage::Settled | Stage::Announced => None,
+            RotationStage::Switched(until) => Some(until),
+            RotationStage::Settled | RotationStage::Announced => None,
         }
     }
 }
 
 impl SecretNames {
-    /// How far the change is at this time.
-    pub fn stage(&self, unix_s: u64) -> Stage {
+    /// The state of the change at `unix_s`.
+    pub fn stage(&self, unix_s: u64) -> RotationStage {
         match self.change {
-            SecretChange::Next(_) => Stage::Announced,
-            SecretChange::Previous(_, until) if unix_s < until => Stage::Switched(until),
-            SecretChange::Settled | SecretChange::Previous(..) => Stage::Settled,
+            SecretChange::Next(_) => RotationStage::Announced,
+            SecretChange::Previous(_, until) if unix_s < until => RotationStage::Switched(until),
+            SecretChange::Settled | SecretChange::Previous(..) => RotationStage::Settled,
         }
     }
 
-    /// The newest secret that is named, which neighbours hand on.
+    /// The newest named secret, which neighbours pass on.
     pub fn newest(&self) -> SecretName {
         match self.change {
             SecretChange::Next(next) => next,
@@ -91,7 +93,7 @@ impl SecretNames {
         }
     }
 
-    /// The secret beside the current one that handshakes are taken under at this time.
+    /// The other secret accepted in handshakes at `unix_s`.
     pub fn other(&self, unix_s: u64) -> Option<SecretName> {
         match self.change {
             SecretChange::Settled => None,
@@ -105,7 +107,9 @@ impl SecretNames {
             return Ok(());
         };
         if other == self.current {
-            return Err(Error::Range("the secret that comes or goes is not the current one"));
+            return Err(Error::Range(
+                "the next or previous secret must differ from the current one",
+            ));
         }
         Ok(())
     }

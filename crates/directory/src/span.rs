@@ -1,6 +1,6 @@
-//! Times as people say them.
+//! Durations for people.
 
-/// Seconds in the two greatest units.
+/// Formats seconds in the two largest units.
 pub fn span(seconds: u64) -> String {
     let units = [("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)];
     let first = units.iter().position(|unit| seconds >= unit.1).unwrap_or(3);

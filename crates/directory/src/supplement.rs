@@ -1,5 +1,4 @@
-//! Supplements: what a registrar adds to the authority's list, step by step (docs/authority.md
-//! section 6).
+//! Supplements: a registrar's changes to the members, step by step (docs/design/membership.md).
 //!
 //! ```text
 //! "SHS1" | mandate 32 | number 8 | previous 32 | issued 8 | count 1 | entries | signature 64
@@ -8,9 +7,9 @@
 //!          2 BLAKE3 of a member's key: removed for good
 //! ```
 //!
-//! `previous` is the BLAKE3 of the supplement before, without its signature; that of the first is
-//! the mandate's id. So whoever has the last one knows whether it has all of them, and a registrar
-//! can't say different things to different nodes without leaving two supplements with one number.
+//! `previous` is the BLAKE3 of the last supplement without its signature; for the first it is the
+//! mandate's id. So a node with the last step knows whether it has all of them. A registrar that
+//! tells different nodes different things leaves two supplements with one number.
 
 use shoal_crypto::{Identity, PublicKey, hash};
 use shoal_wire::{ParseError, Reader};
@@ -19,45 +18,45 @@ use crate::codec::magic;
 use crate::mandate::MandateId;
 use crate::{Error, Member};
 
-/// Longest supplement in bytes: one message between neighbours carries it.
+/// Maximum length of a supplement in bytes: it must fit in one message between neighbours.
 pub const SUPPLEMENT_LEN_MAX: usize = 1_024;
-/// Most entries of one supplement.
+/// Maximum number of entries in a supplement.
 pub const ENTRIES_MAX: usize = 4;
-/// Ties a signature to this use and version.
+/// Domain separation of signatures.
 const LABEL: &[u8] = b"shoal supplement 1";
 const MAGIC: &[u8; 4] = b"SHS1";
 const SIGNATURE_LEN: usize = 64;
 const WHAT: &str = "supplement";
 
-/// One thing that a registrar says.
+/// One change of the members.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
-    /// Somebody is a member, by this descriptor.
+pub enum StepEntry {
+    /// Adds or renews a member.
     Member(Box<Member>),
-    /// The member with this digest of its key is none any more, and never will be again.
+    /// Removes for good the member whose key has this digest.
     Removed([u8; 32]),
 }
 
-impl Entry {
-    /// Removes the member with this key.
-    pub fn remove(key: &PublicKey) -> Entry {
-        Entry::Removed(hash(&key.to_bytes()))
+impl StepEntry {
+    /// An entry that removes the member with this key.
+    pub fn remove(key: &PublicKey) -> StepEntry {
+        StepEntry::Removed(hash(&key.to_bytes()))
     }
 }
 
-/// What a step says.
+/// The content of a supplement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Whose chain it is part of.
+    /// The mandate of the chain.
     pub mandate: MandateId,
-    /// Where it stands there, from 1 on.
+    /// Position in the chain, from 1.
     pub number: u64,
-    /// The hash of the step before.
+    /// Hash of the last step.
     pub previous: [u8; 32],
-    /// When it was signed, in seconds since 1970.
+    /// Time of the signature in seconds since 1970.
     pub issued_unix_s: u64,
-    /// What changes; 1 to [`ENTRIES_MAX`].
-    pub entries: Vec<Entry>,
+    /// The changes; 1 to [`ENTRIES_MAX`].
+    pub entries: Vec<StepEntry>,
 }
 
 /// A step with its registrar's signature.
@@ -68,9 +67,9 @@ pub struct Supplement {
 }
 
 impl Step {
-    /// Signs it.
+    /// Signs the step.
     ///
-    /// Errors: it has no entry or too many, or is longer than a message carries.
+    /// Errors: the step has no entry or too many, or is too long.
     pub fn sign(self, registrar: &Identity) -> Result<Supplement, Error> {
         if !(1..=ENTRIES_MAX).contains(&self.entries.len()) {
             return Err(Error::Range("a supplement has 1 to 4 entries"));
@@ -83,8 +82,8 @@ impl Step {
         bytes.push(self.entries.len() as u8);
         for entry in &self.entries {
             let (kind, value) = match entry {
-                Entry::Member(member) => (1, member.body()?),
-                Entry::Removed(digest) => (2, digest.to_vec()),
+                StepEntry::Member(member) => (1, member.body()?),
+                StepEntry::Removed(digest) => (2, digest.to_vec()),
             };
             let len = u16::try_from(value.len());
             let len = len.map_err(|_| Error::Range("a supplement has at most 1024 bytes"))?;
@@ -112,20 +111,19 @@ impl Supplement {
         Ok(Supplement { step, bytes: bytes.to_vec() })
     }
 
-    /// Whose chain these bytes say that they are part of, and where they stand there; nothing about
-    /// them is known.
+    /// Mandate and number that these bytes claim; nothing else is checked.
     pub fn peek(bytes: &[u8]) -> Result<(MandateId, u64), Error> {
         let mut reader = Reader::new(bytes);
         magic(&mut reader, MAGIC, WHAT)?;
         Ok((MandateId(reader.array(WHAT)?), reader.u64(WHAT)?))
     }
 
-    /// What [`Supplement::digest`] of these bytes would be; none if they are too short.
+    /// The [`Supplement::digest`] of encoded bytes; `None` if they are too short.
     pub(crate) fn digest_of(bytes: &[u8]) -> Option<[u8; 32]> {
         Some(hash(&bytes[..bytes.len().checked_sub(SIGNATURE_LEN)?]))
     }
 
-    /// The step, and the length of what its signature covers.
+    /// The step, and the number of signed bytes.
     fn decode(bytes: &[u8]) -> Result<(Step, usize), Error> {
         let (max, have) = (SUPPLEMENT_LEN_MAX, bytes.len());
         if have > max {
@@ -151,29 +149,28 @@ impl Supplement {
         Ok((Step { mandate, number, previous, issued_unix_s, entries }, signed))
     }
 
-    /// What it says.
     pub fn step(&self) -> &Step {
         &self.step
     }
 
-    /// The bytes that stand in files and messages, signature included.
+    /// The encoded supplement, with signature.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// What the step behind it names as its `previous`.
+    /// The hash that the next step must have as `previous`.
     pub fn digest(&self) -> [u8; 32] {
         hash(&self.bytes[..self.bytes.len() - SIGNATURE_LEN])
     }
 }
 
-fn entry(reader: &mut Reader<'_>) -> Result<Entry, Error> {
+fn entry(reader: &mut Reader<'_>) -> Result<StepEntry, Error> {
     let kind = reader.u8(WHAT)?;
     let len = usize::from(reader.u16(WHAT)?);
     let mut value = Reader::new(reader.bytes(WHAT, len)?);
     let entry = match kind {
-        1 => Entry::Member(Box::new(Member::read(&mut value)?)),
-        2 => Entry::Removed(value.array(WHAT)?),
+        1 => StepEntry::Member(Box::new(Member::read(&mut value)?)),
+        2 => StepEntry::Removed(value.array(WHAT)?),
         value => return Err(ParseError::Unknown { what: WHAT, value: value.into() }.into()),
     };
     value.finish(WHAT)?;

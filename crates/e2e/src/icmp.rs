@@ -1,4 +1,4 @@
-//! ICMP messages as a member's root can send them.
+//! ICMP messages that root on a member's machine can send.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,7 +7,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 /// UDP's number in an IP header.
 pub const UDP: u8 = 17;
 
-/// A packet, as an error quotes it: IP headers, and eight bytes behind them.
+/// A packet as an error quotes it: an IP header and eight bytes after it.
 pub fn quote(from: IpAddr, to: IpAddr, protocol: u8, transport: [u8; 8]) -> Vec<u8> {
     let mut bytes = match (from, to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
@@ -26,19 +26,19 @@ pub fn quote(from: IpAddr, to: IpAddr, protocol: u8, transport: [u8; 8]) -> Vec<
     bytes
 }
 
-/// An echo reply, as an error quotes it: no socket sent it, but kernels act on such errors.
+/// An echo reply as an error quotes it. No socket sent it, but kernels act on such errors.
 pub fn echo(from: IpAddr, to: IpAddr) -> Vec<u8> {
     let (protocol, kind) = if from.is_ipv6() { (58, 129) } else { (1, 0) };
     quote(from, to, protocol, [kind, 0, 0, 0, 0, 7, 0, 1])
 }
 
-/// A UDP datagram, as an error quotes it.
+/// A UDP datagram as an error quotes it.
 pub fn datagram(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     let ([a, b], [c, d]) = (from.port().to_be_bytes(), to.port().to_be_bytes());
     quote(from.ip(), to.ip(), UDP, [a, b, c, d, 0x05, 0x28, 0, 0])
 }
 
-/// An ICMP error of type `kind` and this code that quotes a packet and carries an MTU.
+/// An ICMP error of this type and code that quotes a packet and carries an MTU.
 pub fn error((kind, code): (u8, u8), mtu: u16, quoted: &[u8]) -> Vec<u8> {
     let [high, low] = mtu.to_be_bytes();
     let mut bytes = vec![kind, code, 0, 0, 0, 0, high, low];
@@ -59,12 +59,12 @@ pub fn too_big(v6: bool, quoted: &[u8]) -> Vec<u8> {
     if v6 { error((2, 0), 1_280, quoted) } else { error((3, 4), 68, quoted) }
 }
 
-/// A host's error about a port on which nobody listens.
+/// A host's error about a port without a listener.
 pub fn port_unreachable(v6: bool, quoted: &[u8]) -> Vec<u8> {
     error(if v6 { (1, 4) } else { (3, 3) }, 0, quoted)
 }
 
-/// Sends ICMP messages from the caller's namespace; the kernel adds ICMPv6 checksums.
+/// Sends ICMP messages from the caller's namespace. The kernel adds ICMPv6 checksums.
 pub fn send(from: IpAddr, to: IpAddr, messages: &[Vec<u8>]) {
     let (domain, protocol) = match to.is_ipv6() {
         true => (Domain::IPV6, Protocol::ICMPV6),

@@ -1,4 +1,4 @@
-//! A network of one command on the loopback, and machines that join it by invites.
+//! A network made by one command on the loopback, and machines that join it by invites.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use shoal_daemon::control::api::{Command, Reply, Status};
-use shoal_daemon::control::socket::Connection;
+use shoal_daemon::control::api::{Command, ControlReply, Status};
+use shoal_daemon::control::socket::ControlConnection;
 
 use crate::{send_signal, shoal, text};
 
 /// A network with a router and a registrar on the loopback.
-pub struct World {
+pub struct JoiningNetwork {
     folder: tempfile::TempDir,
     endpoint: Ipv4Addr,
-    /// Processes that run, by name.
+    /// Running processes, by name.
     pub running: Vec<(String, Child)>,
 }
 
@@ -27,20 +27,20 @@ fn own_address() -> Ipv4Addr {
     Ipv4Addr::new(127, 64 | (high & 63), low, NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-impl World {
-    /// Makes the files, and starts node and registrar as processes of their own.
-    #[expect(clippy::new_without_default, reason = "it starts programs")]
-    pub fn new() -> World {
-        let mut world = World::create(&[]);
+impl JoiningNetwork {
+    /// Creates the files, and starts the node and the registrar as processes.
+    #[expect(clippy::new_without_default, reason = "the call starts programs")]
+    pub fn new() -> JoiningNetwork {
+        let mut world = JoiningNetwork::create(&[]);
         world.start("r1");
         world.start_registrar();
         world
     }
 
-    /// Makes the files, with further words for `shoal network create`, and starts nothing.
-    pub fn create(more: &[&str]) -> World {
+    /// Creates the files, with further words for `shoal network create`, and starts nothing.
+    pub fn create(more: &[&str]) -> JoiningNetwork {
         let folder = tempfile::tempdir().unwrap();
-        let world = World { folder, endpoint: own_address(), running: Vec::new() };
+        let world = JoiningNetwork { folder, endpoint: own_address(), running: Vec::new() };
         let (dir, authority) = (world.path("r1"), world.path("authority"));
         let endpoint = world.endpoint.to_string();
         let words = ["network", "create", "home", "--no-start", "--no-interface", "--host", "r1"];
@@ -48,16 +48,21 @@ impl World {
         create.args(more).args(["--endpoint", &endpoint]).arg("--dir").arg(dir);
         let output = create.arg("--authority").arg(authority).output().unwrap();
         assert!(output.status.success(), "{:?}", text(&output));
-        assert!(text(&output).0.contains("move it"), "{:?}", text(&output));
+        assert!(text(&output).0.contains("move that"), "{:?}", text(&output));
         world
     }
 
-    /// A place in the folder of this network.
+    /// Address of the network's first router and of its registrar.
+    pub fn endpoint(&self) -> Ipv4Addr {
+        self.endpoint
+    }
+
+    /// A path in the folder of this network.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Starts `shoal` with these words, and keeps what it says in NAME.log.
+    /// Starts `shoal` with these words. Its output goes to NAME.log.
     pub fn spawn(&mut self, name: &str, words: &[&str]) {
         self.spawn_with(name, words, &[]);
     }
@@ -75,14 +80,14 @@ impl World {
         self.start_with(name, &[]);
     }
 
-    /// As [`World::start`], with more environment variables.
+    /// [`JoiningNetwork::start`] with more environment variables.
     pub fn start_with(&mut self, name: &str, environment: &[(&str, &Path)]) {
         let config = self.path(name).join("node.toml");
         self.spawn_with(name, &["run", "-c", config.to_str().unwrap()], environment);
         self.until(|_| shoal(&["status", "-c"]).arg(&config).output().unwrap().status.success());
     }
 
-    /// The registrar's file.
+    /// The registrar's configuration file.
     pub fn registrar(&self) -> String {
         self.path("r1").join("registrar/registrar.toml").to_str().unwrap().to_owned()
     }
@@ -94,7 +99,7 @@ impl World {
         self.until(|world| world.ask(&["registrar", "status"]).is_some());
     }
 
-    /// Ends a process by a signal such as `-TERM`.
+    /// Ends a process with a signal such as `-TERM`.
     pub fn end(&mut self, name: &str, signal: &str) {
         let at = self.running.iter().position(|(other, _)| other == name).unwrap();
         let (_, mut child) = self.running.remove(at);
@@ -109,13 +114,13 @@ impl World {
         output.status.success().then(|| serde_json::from_str(&last).unwrap())
     }
 
-    /// Makes an invite.
+    /// Creates an invite.
     pub fn invite(&self, words: &[&str]) -> String {
         let made = self.ask(&[&["invite"], words].concat()).expect("an invite");
         made["invite"]["text"].as_str().unwrap().to_owned()
     }
 
-    /// `shoal up` without a start: exit code and what was said.
+    /// Runs `shoal up` without a start. Returns the exit code and the output.
     pub fn up(&self, name: &str, invite: &str, words: &[&str]) -> (Option<i32>, String) {
         let mut command = shoal(&["up", invite, "--no-start", "--no-interface", "--dir"]);
         command.arg(self.path(name)).args(["--name", name]).args(words);
@@ -124,14 +129,14 @@ impl World {
         (output.status.code(), out + &err)
     }
 
-    /// As [`World::up`], which must succeed.
+    /// Runs [`JoiningNetwork::up`], which must succeed.
     #[track_caller]
     pub fn joins(&self, name: &str, invite: &str) {
         let (code, said) = self.up(name, invite, &[]);
         assert_eq!(code, Some(0), "{said}{}", self.logs());
     }
 
-    /// Runs a command of the authority: its exit code and what was said.
+    /// Runs a command of the authority. Returns its exit code and output.
     pub fn authority(&self, words: &[&str]) -> (Option<i32>, String) {
         let mut command = shoal(&["authority", words[0]]);
         let output = command.arg("--dir").arg(self.path("authority")).args(&words[1..]).output();
@@ -149,7 +154,7 @@ impl World {
         fs::copy(list, self.path(on).join("network.list")).unwrap();
     }
 
-    /// Announces another secret of the network, and gives list and secret to r1.
+    /// Announces another secret of the network, and gives r1 the list and the secret.
     #[track_caller]
     pub fn announce(&self) {
         let secret = self.path("r1/network.key");
@@ -158,22 +163,23 @@ impl World {
         fs::copy(next, self.path("r1/network.key.next")).unwrap();
     }
 
-    /// Whether a node's list says that the change of the secret is that far, and the node has the
-    /// newest one.
+    /// True if a node's list has this state of the secret's change, and the node has the newest
+    /// secret.
     #[track_caller]
     pub fn is_rotated(&self, name: &str, state: &str) -> bool {
         let secret = self.status(name).authority.and_then(|authority| authority.secret);
         secret.is_some_and(|secret| secret.state == state && secret.has_newest)
     }
 
-    /// Waits until all of these nodes are that far.
+    /// Waits until all of these nodes have this state.
     #[track_caller]
     pub fn all_rotated(&self, names: &[&str], state: &str) {
         self.until(|world| names.iter().all(|name| world.is_rotated(name, state)));
     }
 
-    /// Makes the files of a node that the authority itself signs, with a link to `neighbour`, which
-    /// learns of it if it is a router. It starts no node, and no node gets the new list but this.
+    /// Creates the files of a node that the authority signs, with a link to `neighbour`. If the
+    /// node is a router, the neighbour's file gets the link, too. Starts no node. Only the new node
+    /// gets the new list.
     pub fn signs(&self, name: &str, address: &str, neighbour: &str) {
         let dir = self.path(name);
         fs::create_dir(&dir).unwrap();
@@ -206,11 +212,11 @@ impl World {
         }
     }
 
-    /// Where the node at an overlay address listens, if the authority signs it.
+    /// Endpoint of the node at an overlay address, if the authority signs it.
     fn endpoint_of(&self, address: &str) -> String {
         let (router, host) = address.split_once('.').unwrap();
         let [router, host]: [u16; 2] = [router, host].map(|number| number.parse().unwrap());
-        // Below the range that the kernel gives out.
+        // Below the kernel's ephemeral range.
         format!("{}:{}", self.endpoint, 20_400 + 100 * router + host)
     }
 
@@ -222,21 +228,21 @@ impl World {
     }
 
     /// Asks a node by its control socket; none if it does not answer.
-    pub fn call(&self, name: &str, command: Command) -> Option<Reply> {
+    pub fn call(&self, name: &str, command: Command) -> Option<ControlReply> {
         let socket = self.path(name).join("control.sock");
-        Connection::connect(&socket).ok()?.call(command, &[]).ok()
+        ControlConnection::connect(&socket).ok()?.call(command, &[]).ok()
     }
 
-    /// What a node says of itself.
+    /// Status of a node.
     #[track_caller]
     pub fn status(&self, name: &str) -> Status {
         match self.call(name, Command::Status) {
-            Some(Reply::Status(status)) => *status,
+            Some(ControlReply::Status(status)) => *status,
             other => panic!("{other:?}\n{}", self.logs()),
         }
     }
 
-    /// Datagrams and messages that a node dropped for this reason.
+    /// Number of datagrams and messages that a node dropped for this reason.
     #[track_caller]
     pub fn drops(&self, name: &str, reason: &str) -> u64 {
         let drops = self.status(name).drops;
@@ -250,14 +256,14 @@ impl World {
         all.iter().map(|member| member["name"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Whether one node reaches another.
+    /// True if one node reaches another.
     pub fn pings(&self, from: &str, to: &str) -> bool {
         let config = self.path(from).join("node.toml");
         let ping = ["ping", "-n", "1", "-W", "0.5", to, "-c", config.to_str().unwrap()];
         shoal(&ping).output().unwrap().status.success()
     }
 
-    /// What all that run have said.
+    /// Logs of all running processes.
     pub fn logs(&self) -> String {
         let log = |(name, _): &(String, Child)| {
             fs::read_to_string(self.path(&format!("{name}.log"))).unwrap_or_default()
@@ -265,18 +271,22 @@ impl World {
         self.running.iter().map(log).collect::<Vec<_>>().join("\n")
     }
 
-    /// Waits until `done` is true; panics after a while.
+    /// Waits until `done` is true. Panics after 30 s.
     #[track_caller]
-    pub fn until(&self, done: impl Fn(&World) -> bool) {
+    pub fn until(&self, done: impl Fn(&JoiningNetwork) -> bool) {
         let began = Instant::now();
         while !done(self) {
-            assert!(began.elapsed() < Duration::from_secs(30), "it never came:\n{}", self.logs());
+            assert!(
+                began.elapsed() < Duration::from_secs(30),
+                "the expected state never came:\n{}",
+                self.logs()
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 }
 
-impl Drop for World {
+impl Drop for JoiningNetwork {
     fn drop(&mut self) {
         for (_, child) in &mut self.running {
             let _ = child.kill();

@@ -1,17 +1,18 @@
-//! Shared code of the tests of the real programs: where the programs are, nodes on the loopback,
-//! and checks of what the machine has.
+//! Shared code of the tests of the real programs: paths of the programs, nodes on the loopback, and
+//! checks of the machine's features.
 //!
-//! The tests are in `tests/`: they start `shoal` and `shoal-lab` as users do, on the loopback and,
-//! as root, between namespaces. No product code is here, and none depends on this crate.
+//! The tests are in `tests/`. They start `shoal` and `shoal-lab` as users do, on the loopback and,
+//! as root, between namespaces. This crate contains no product code, and no other crate depends on
+//! it.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "starts real processes")]
 
 pub mod clock;
-pub mod hopping;
 pub mod icmp;
 pub mod joining;
 pub mod machines;
 mod programs;
+pub mod shifting;
 pub mod stalls;
 pub mod thread;
 pub mod town;
@@ -25,8 +26,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use shoal_lab::needs::{self, Need};
-use shoal_lab::site::Site;
+use shoal_lab::needs::{self, Requirement};
+use shoal_lab::site::RunningNetwork;
 
 pub use programs::{lab_program, program};
 
@@ -43,25 +44,25 @@ pub fn text(output: &Output) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
-/// Whether namespaces, and the programs that tests start in them, are available. If not, prints a
-/// line, or panics where the environment requires them.
+/// True if namespaces, and the programs that tests start in them, are available. Otherwise prints a
+/// line, or panics if the environment requires them.
 pub fn namespaces() -> bool {
     needs::met(needs::LAB, "SHOAL_REQUIRE_NETNS")
 }
 
-/// As [`namespaces`], for IPv6.
+/// [`namespaces`] for IPv6.
 pub fn ipv6() -> bool {
-    needs::met(&[Need::Ipv6], "SHOAL_REQUIRE_NETNS")
+    needs::met(&[Requirement::Ipv6], "SHOAL_REQUIRE_NETNS")
 }
 
-/// As [`namespaces`], with the device for virtual interfaces.
+/// [`namespaces`] with the device for virtual interfaces.
 pub fn tun_possible() -> bool {
-    needs::met(&[needs::LAB, &[Need::Tun]].concat(), "SHOAL_REQUIRE_NETNS")
+    needs::met(&[needs::LAB, &[Requirement::Tun]].concat(), "SHOAL_REQUIRE_NETNS")
 }
 
-/// The rows of docs/metrics.md: name of the metric, and when nodes have it.
+/// The rows of docs/reference/metrics.md: name of each metric, and the nodes that have it.
 pub fn documented_metrics() -> Vec<(String, String)> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/metrics.md");
     let text = std::fs::read_to_string(file).unwrap();
     let row = |line: &str| {
         let mut cells = line.strip_prefix("| `shoal_")?.split('|').map(str::trim);
@@ -73,7 +74,8 @@ pub fn documented_metrics() -> Vec<(String, String)> {
     text.lines().filter_map(row).collect()
 }
 
-/// Checks that a node prints exactly the metrics that docs/metrics.md lists for such nodes.
+/// Checks that a node prints exactly the metrics that docs/reference/metrics.md lists for such
+/// nodes.
 #[track_caller]
 pub fn check_metrics(printed: &str, when: &[&str]) {
     let rows = documented_metrics();
@@ -82,9 +84,9 @@ pub fn check_metrics(printed: &str, when: &[&str]) {
         names.filter_map(|line| line.split(['{', ' ']).next()).collect();
     for name in &names {
         let known = rows.iter().find(|(row, _)| row == name);
-        let (_, condition) = known.unwrap_or_else(|| panic!("{name}: not in docs/metrics.md"));
+        let (_, condition) = known.unwrap_or_else(|| panic!("{name}: not in metrics.md"));
         let may = condition == "always" || when.contains(&condition.as_str());
-        assert!(may, "{name}: docs/metrics.md says {condition:?}, this node is {when:?}");
+        assert!(may, "{name}: metrics.md says {condition:?}, this node is {when:?}");
     }
     for (row, condition) in &rows {
         let must = condition == "always" || when.contains(&condition.as_str());
@@ -93,22 +95,22 @@ pub fn check_metrics(printed: &str, when: &[&str]) {
 }
 
 /// One router, `r1`, and hosts behind it: their folders, and their processes while they run.
-pub struct Net {
+pub struct LoopbackNet {
     root: tempfile::TempDir,
     names: Vec<String>,
     nodes: Vec<(String, Child)>,
 }
 
-impl Net {
-    /// Writes keys and configurations; the first name is the router's.
-    pub fn new(names: &[&str]) -> Net {
+impl LoopbackNet {
+    /// Writes keys and configurations. The first name is the router's.
+    pub fn new(names: &[&str]) -> LoopbackNet {
         let root = tempfile::tempdir().unwrap();
         let network = root.path().join("network.key");
         let made = shoal(&["genkey", "--network", "-o", network.to_str().unwrap()]).output();
         assert!(made.unwrap().status.success());
         let at = own_address();
-        // Ports below the range that the kernel gives out, on an address of this network's own. No
-        // port is probed: a child that another test has just forked could still hold it then.
+        // Ports are below the kernel's ephemeral range, on this network's own address. No port is
+        // probed: a child that another test has just forked could still hold it.
         let ports: Vec<u16> = (20_400..).take(names.len()).collect();
         let mut hosts = String::new();
         for (i, name) in names.iter().enumerate() {
@@ -139,10 +141,9 @@ impl Net {
         }
         std::fs::write(root.path().join("hosts.toml"), hosts).unwrap();
         let names = names.iter().map(|n| n.to_string()).collect();
-        Net { root, names, nodes: Vec::new() }
+        LoopbackNet { root, names, nodes: Vec::new() }
     }
 
-    /// Folder of one node.
     pub fn dir(&self, name: &str) -> PathBuf {
         self.root.path().join(name)
     }
@@ -152,7 +153,6 @@ impl Net {
         self.root.path()
     }
 
-    /// Configuration of one node.
     pub fn config(&self, name: &str) -> PathBuf {
         self.dir(name).join("node.toml")
     }
@@ -163,7 +163,7 @@ impl Net {
         std::fs::write(self.config(name), old + more).unwrap();
     }
 
-    /// A folder for anything else.
+    /// A folder for other files.
     pub fn folder(&self, name: &str) -> PathBuf {
         let dir = self.root.path().join(name);
         std::fs::create_dir_all(&dir).unwrap();
@@ -175,7 +175,7 @@ impl Net {
         self.start_with(name, &[]);
     }
 
-    /// As `start`, with more environment variables.
+    /// Starts a node with more environment variables.
     pub fn start_with(&mut self, name: &str, environment: &[(&str, &Path)]) {
         let log = std::fs::File::create(self.dir(name).join("log")).unwrap();
         let config = self.config(name);
@@ -186,7 +186,7 @@ impl Net {
         self.until(|net| net.ask(name, &["status"]).is_some());
     }
 
-    /// Takes over a node that was started in another way.
+    /// Adopts the process of a node that was started in another way.
     pub fn adopt(&mut self, name: &str, child: Child) {
         self.nodes.push((name.to_string(), child));
     }
@@ -202,7 +202,7 @@ impl Net {
         });
     }
 
-    /// Ends one node with this signal and waits for its end; returns its exit code.
+    /// Ends one node with this signal and waits for its end. Returns its exit code.
     pub fn end(&mut self, name: &str, signal: &str) -> Option<i32> {
         let at = self.nodes.iter().position(|n| n.0 == name).unwrap();
         let (_, mut child) = self.nodes.remove(at);
@@ -210,13 +210,12 @@ impl Net {
         child.wait().unwrap().code()
     }
 
-    /// Sends one node a signal.
     pub fn signal(&self, name: &str, signal: &str) {
         let (_, child) = self.nodes.iter().find(|n| n.0 == name).unwrap();
         send_signal(child, signal);
     }
 
-    /// A command to one node.
+    /// A command for one node.
     pub fn command(&self, name: &str, words: &[&str]) -> Command {
         let mut command = shoal(&["-c"]);
         command.arg(self.config(name)).args(words);
@@ -231,12 +230,16 @@ impl Net {
         output.status.success().then(|| serde_json::from_str(last).unwrap())
     }
 
-    /// Waits until `done` is true; panics after a while.
+    /// Waits until `done` is true. Panics after 40 s.
     #[track_caller]
-    pub fn until(&self, done: impl Fn(&Net) -> bool) {
+    pub fn until(&self, done: impl Fn(&LoopbackNet) -> bool) {
         let began = Instant::now();
         while !done(self) {
-            assert!(began.elapsed() < Duration::from_secs(40), "it never came:\n{}", self.logs());
+            assert!(
+                began.elapsed() < Duration::from_secs(40),
+                "the expected state never came:\n{}",
+                self.logs()
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -247,7 +250,7 @@ impl Net {
     }
 }
 
-impl Drop for Net {
+impl Drop for LoopbackNet {
     fn drop(&mut self) {
         for (_, child) in &mut self.nodes {
             let _ = child.kill();
@@ -262,14 +265,14 @@ pub fn send_signal(child: &Child, signal: &str) {
     kill(Pid::from_raw(child.id() as i32), signal).unwrap();
 }
 
-/// A loopback address that no other test uses, in this process or in one beside it.
+/// A loopback address that no other test uses, in this process or in a parallel one.
 fn own_address() -> Ipv4Addr {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let [.., high, low] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, 128 | high, low, NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Waits for a child's end; panics after a while.
+/// Waits for a child's end. Panics after 60 s.
 pub fn end_of(mut child: Child, what: &str) -> Output {
     let began = Instant::now();
     while child.try_wait().unwrap().is_none() {
@@ -282,18 +285,18 @@ pub fn end_of(mut child: Child, what: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// A file that h1 is to send and h2 waits for.
-pub struct Awaited {
-    /// Sends it.
+/// A file for h1 to send, and a receiver at h2 that waits for it.
+pub struct AwaitedFile {
+    /// The command that sends the file.
     pub send: Command,
     receive: Child,
     content: Vec<u8>,
     inbox: PathBuf,
 }
 
-impl Awaited {
+impl AwaitedFile {
     /// A file of `len` bytes in `folder`, which also gets the copy.
-    pub fn new(site: &Site, folder: &Path, len: usize) -> Awaited {
+    pub fn new(site: &RunningNetwork, folder: &Path, len: usize) -> AwaitedFile {
         let at = |name| site.network().topology().find(name).unwrap();
         let (file, content) = (folder.join("file"), bytes(5, len));
         std::fs::write(&file, &content).unwrap();
@@ -302,17 +305,17 @@ impl Awaited {
         let words = ["receive", "--count", "1", "--from", "h1", "--dir", inbox.to_str().unwrap()];
         let receive = site.command(at("h2"), &words).stderr(Stdio::null()).spawn().unwrap();
         let words = ["send", "--wait", "10", file.to_str().unwrap(), "h2"];
-        Awaited { send: site.command(at("h1"), &words), receive, content, inbox }
+        AwaitedFile { send: site.command(at("h1"), &words), receive, content, inbox }
     }
 
-    /// Waits until the receiver ends; whether it has the file as it was sent.
+    /// Waits until the receiver ends. True if the received file equals the sent one.
     pub fn arrived(mut self) -> bool {
         let received = self.receive.wait().unwrap().success();
         received && std::fs::read(self.inbox.join("file")).unwrap() == self.content
     }
 }
 
-/// Random-looking bytes; the same seed gives the same.
+/// Random-looking bytes. Equal seeds give equal bytes.
 pub fn bytes(seed: u8, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     shoal_crypto::Rng::new([seed; 32]).fill(&mut bytes);
@@ -328,15 +331,15 @@ pub fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Path of an incomplete file (`end` is `part`) or of its record (`state`), whose names end with
-/// the sender's tag; a path without a file while there is none.
+/// Path of an incomplete file (`end` is `part`) or of its record (`state`). The names end with the
+/// sender's tag. If there is none, the path leads to no file.
 pub fn unfinished(inbox: &Path, file: &str, end: &str) -> PathBuf {
     let (begin, end) = (format!(".{file}-"), format!(".shoal-{end}"));
     let found = names(inbox).into_iter().find(|n| n.starts_with(&begin) && n.ends_with(&end));
     inbox.join(found.unwrap_or(format!("no {end}")))
 }
 
-/// Whether an incomplete file holds the content at `offset`; bytes before may be missing.
+/// True if an incomplete file holds the content at `offset`. Bytes before may be missing.
 pub fn holds(path: &Path, content: &[u8], offset: usize) -> bool {
     let mut found = [0; 64];
     let file = std::fs::File::open(path);
@@ -344,14 +347,14 @@ pub fn holds(path: &Path, content: &[u8], offset: usize) -> bool {
     read && found == content[offset..offset + 64]
 }
 
-/// Begins a command whose output is wanted.
+/// Begins a command and captures its output.
 pub fn begin(mut command: Command) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Three nodes; files from h1 cross at 5 MB/s, slow enough to kill something in between.
-pub fn slow_network() -> Net {
-    let mut net = Net::new(&["r1", "h1", "h2"]);
+/// Three nodes. Files from h1 cross at 5 MB/s, slow enough to kill a process in between.
+pub fn slow_network() -> LoopbackNet {
+    let mut net = LoopbackNet::new(&["r1", "h1", "h2"]);
     net.configure("h1", "[transfer]\nmax_rate_mbit = 40\n");
     net.start_all();
     net

@@ -1,6 +1,6 @@
-//! Machines that tests wire by hand: a namespace each, with nodes in some of them.
+//! Machines that tests connect by hand: a namespace for each, with nodes in some of them.
 //!
-//! The lab's networks give each link a subnet of its own. Here tests say which addresses there are.
+//! The lab's networks give each link its own subnet. These tests choose the addresses.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::{program, send_signal, shoal, text};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The machines, the folders of their nodes, and the nodes that run; these end with it.
+/// The machines, the folders of their nodes, and the running nodes. Nodes end when this is dropped.
 pub struct Machines {
     folder: tempfile::TempDir,
     spaces: BTreeMap<String, Namespace>,
@@ -37,7 +37,7 @@ impl Machines {
         self.spaces.get(name).unwrap_or_else(|| panic!("no machine {name}"))
     }
 
-    /// Joins an interface of one machine with one of another; both are up.
+    /// Connects an interface of one machine with one of another, and brings both up.
     pub fn join(&self, (a, of_a): (&str, &str), (b, of_b): (&str, &str)) {
         let there = format!("/proc/{}/fd/{}", std::process::id(), self.space(b).raw_fd());
         let pair = format!("ip link add {of_a} type veth peer name {of_b} netns {there}");
@@ -45,7 +45,7 @@ impl Machines {
         self.sh(b, &format!("ip link set {of_b} up"));
     }
 
-    /// The folder of a machine's node, named `node.toml` there.
+    /// The folder of a machine's node, whose configuration is `node.toml`.
     pub fn folder(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -55,7 +55,7 @@ impl Machines {
         self.folder.path().join(name)
     }
 
-    /// Runs something inside a machine.
+    /// Runs a function inside a machine.
     pub fn inside<T: Send>(&self, name: &str, f: impl FnOnce() -> T + Send) -> T {
         self.space(name).enter(|| Ok(f())).unwrap()
     }
@@ -66,7 +66,7 @@ impl Machines {
         command
     }
 
-    /// Runs a script on a machine: whether it succeeded, and all that it said.
+    /// Runs a script on a machine. Returns its success and its output.
     pub fn tries(&self, name: &str, script: &str) -> (bool, String) {
         let mut shell = self.shell(name, script);
         let output = self.inside(name, || shell.output().unwrap());
@@ -74,7 +74,7 @@ impl Machines {
         (output.status.success(), out + &err)
     }
 
-    /// Runs a script on a machine, which must succeed; gives what it said.
+    /// Runs a script on a machine, which must succeed. Returns its output.
     #[track_caller]
     pub fn sh(&self, name: &str, script: &str) -> String {
         let (done, said) = self.tries(name, script);
@@ -82,14 +82,14 @@ impl Machines {
         said
     }
 
-    /// Begins a script on a machine; its output is kept.
+    /// Begins a script on a machine, and captures its output.
     pub fn begin(&self, name: &str, script: &str) -> Child {
         let mut shell = self.shell(name, &format!("exec {script}"));
         shell.stdout(Stdio::piped()).stderr(Stdio::piped());
         self.inside(name, || shell.spawn().unwrap())
     }
 
-    /// Makes a key in a node's folder; gives its public key.
+    /// Creates a key in a node's folder. Returns its public key.
     pub fn make_key(&self, name: &str) -> String {
         let file = self.folder(name).join("node.key");
         let file = file.to_str().unwrap();
@@ -97,16 +97,15 @@ impl Machines {
         text(&shoal(&["pubkey", file]).output().unwrap()).0.trim().to_string()
     }
 
-    /// Makes the secret of the network, `network.key` beside the folders.
+    /// Creates the secret of the network, `network.key` beside the folders.
     pub fn make_secret(&self) {
         let file = self.file("network.key");
         let made = shoal(&["genkey", "--network", "-o", file.to_str().unwrap()]).output().unwrap();
         assert!(made.status.success(), "{:?}", text(&made));
     }
 
-    /// Writes keys and files of nodes: the first is a router, and the others are its hosts, which
-    /// call it at `endpoint`. The router listens at port 7400. Each has an interface, and answers
-    /// for names.
+    /// Writes keys and files of nodes. The first is a router that listens at port 7400. The others
+    /// are its hosts, which call it at `endpoint`. Each node has an interface and a DNS responder.
     pub fn write_nodes(&self, names: &[&str], endpoint: &str) {
         self.make_secret();
         let (mut hosts, mut links) = (String::new(), String::new());
@@ -134,8 +133,8 @@ impl Machines {
         }
     }
 
-    /// Starts a machine's node and waits until it answers. A file `etc-hosts` in its folder stands
-    /// in the place of /etc/hosts.
+    /// Starts a machine's node and waits until it answers. A file `etc-hosts` in its folder
+    /// replaces /etc/hosts for the node.
     pub fn start(&mut self, name: &str) {
         let log = std::fs::File::options().create(true).append(true).open(self.log(name)).unwrap();
         let known = self.folder(name).join("etc-hosts");
@@ -159,7 +158,7 @@ impl Machines {
         child.wait().unwrap();
     }
 
-    /// A command to a machine's node: whether it succeeded, and all that it said.
+    /// Runs a command for a machine's node. Returns its success and its output.
     pub fn command(&self, name: &str, words: &[&str]) -> (bool, String) {
         let mut command = shoal(words);
         command.arg("-c").arg(self.folder(name).join("node.toml"));
@@ -168,7 +167,7 @@ impl Machines {
         (output.status.success(), out + &err)
     }
 
-    /// What a node answers in JSON, if it does.
+    /// A node's answer in JSON, if it answers.
     pub fn ask(&self, name: &str, words: &[&str]) -> Option<Value> {
         let mut command = shoal(words);
         command.arg("--json").arg("-c").arg(self.folder(name).join("node.toml"));
@@ -177,7 +176,7 @@ impl Machines {
         output.status.success().then(|| serde_json::from_str(out.lines().last()?).ok()).flatten()
     }
 
-    /// Warnings of a node's status, but for that of tests, which run as root.
+    /// Warnings of a node's status, without the one about tests running as root.
     pub fn warnings(&self, name: &str) -> Vec<String> {
         let status = self.ask(name, &["status"]).unwrap();
         let warnings = status["status"]["warnings"].as_array().unwrap();
@@ -185,29 +184,29 @@ impl Machines {
         texts.filter(|text| !text.starts_with("running as root")).map(str::to_string).collect()
     }
 
-    /// What a node says of the hops of its link with a neighbour: the state, how many were made,
-    /// and how many failed.
-    pub fn hops(&self, name: &str, peer: &str) -> Option<(String, u64, u64)> {
+    /// State of shifts on a node's link with a neighbour: the state, and the numbers of shifts made
+    /// and failed.
+    pub fn shifts(&self, name: &str, peer: &str) -> Option<(String, u64, u64)> {
         let peers = self.ask(name, &["peers"])?;
         let peer = peers["peers"].as_array()?.iter().find(|known| known["name"] == peer)?;
-        let hop = &peer["hop"];
-        let state = hop["state"].as_str()?.to_string();
-        Some((state, hop["made"].as_u64()?, hop["failed"].as_u64()?))
+        let shift = &peer["shift"];
+        let state = shift["state"].as_str()?.to_string();
+        Some((state, shift["made"].as_u64()?, shift["failed"].as_u64()?))
     }
 
-    /// Waits until a link's addresses hop.
-    pub fn wait_until_hopping(&self, name: &str, peer: &str) {
-        let hops = || self.hops(name, peer).is_some_and(|(state, ..)| state == "hopping");
-        self.until(&format!("{name} hops with {peer}"), hops);
+    /// Waits until a link's addresses shift.
+    pub fn wait_until_shifting(&self, name: &str, peer: &str) {
+        let shifts = || self.shifts(name, peer).is_some_and(|(state, ..)| state == "shifting");
+        self.until(&format!("{name} shifts with {peer}"), shifts);
     }
 
-    /// Waits until `done`; panics after a while.
+    /// Waits until `done` is true. Panics after 60 s.
     #[track_caller]
     pub fn until(&self, what: &str, done: impl Fn() -> bool) {
         let began = Instant::now();
         while !done() {
             let logs = || self.spaces.keys().map(|name| self.log_of(name)).collect::<String>();
-            assert!(began.elapsed() < PATIENCE, "it never came: {what}\n{}", logs());
+            assert!(began.elapsed() < PATIENCE, "never came: {what}\n{}", logs());
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -216,7 +215,7 @@ impl Machines {
         self.folder(name).join("log")
     }
 
-    /// Log of a machine's node, behind its name.
+    /// Log of a machine's node, after its name.
     pub fn log_of(&self, name: &str) -> String {
         let text = std::fs::read_to_string(self.log(name)).unwrap_or_default();
         format!("{name}: {text}\n")

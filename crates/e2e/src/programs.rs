@@ -1,25 +1,26 @@
 //! Finds the programs that tests start.
 //!
-//! Cargo builds a package's programs for that package's own tests only. So they may be missing
-//! here, or older than the sources that the tests were built of.
+//! Cargo builds a package's programs only for that package's own tests. Here they may be missing,
+//! or older than the sources of the tests.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
-/// `shoal`, built of the sources that this test was built of.
+/// `shoal`, built from the sources of this test.
 ///
 /// # Panics
-/// When it is not there or older than its sources; says the command that builds it.
+/// If the program is missing or older than its sources. The message names the command that builds
+/// it.
 pub fn program() -> &'static str {
     static PLACE: OnceLock<String> = OnceLock::new();
     PLACE.get_or_init(|| found("shoal"))
 }
 
-/// `shoal-lab`, as [`program`].
+/// `shoal-lab`; see [`program`].
 ///
 /// # Panics
-/// As [`program`].
+/// See [`program`].
 pub fn lab_program() -> &'static str {
     static PLACE: OnceLock<String> = OnceLock::new();
     PLACE.get_or_init(|| found("shoal-lab"))
@@ -45,7 +46,7 @@ fn found(name: &str) -> String {
     place.into_os_string().into_string().expect("a path of UTF-8")
 }
 
-/// When somebody asked for the tests: the start of cargo, or of this process without it.
+/// Time of the request for the tests: the start of cargo, or of this process without cargo.
 fn asked() -> SystemTime {
     let parent = std::os::unix::process::parent_id();
     let stats =
@@ -57,18 +58,18 @@ fn asked() -> SystemTime {
     started.unwrap_or_else(SystemTime::now)
 }
 
-/// The start of a process by its `stat` and the machine's (proc(5)).
+/// The start of a process, from its `stat` and the machine's (proc(5)).
 fn started(stat: &str, machine: &str) -> Option<SystemTime> {
-    /// Ticks a second, on all kernels of today (`USER_HZ`).
+    /// Ticks per second, on all current kernels (`USER_HZ`).
     const TICKS: f64 = 100.0;
-    // Field 22; the third is the first one behind the name.
+    // Field 22; the third is the first one after the name.
     let ticks: f64 = stat.rsplit_once(')')?.1.split_whitespace().nth(22 - 3)?.parse().ok()?;
     let boot = machine.lines().find_map(|line| line.strip_prefix("btime "))?;
     let seconds = boot.trim().parse::<u64>().ok()? as f64 + ticks / TICKS;
     Some(SystemTime::UNIX_EPOCH + Duration::from_secs_f64(seconds))
 }
 
-/// Fault of the program at `place`, for tests that somebody asked for at this time.
+/// Fault of the program at `place`, for tests requested at the time `asked`.
 fn fault(place: &Path, asked: SystemTime) -> Option<String> {
     let Some(built) = modified(place) else { return Some("is not there".into()) };
     // A test does not depend on all sources of the program, so its own age says nothing. Sources
@@ -79,8 +80,8 @@ fn fault(place: &Path, asked: SystemTime) -> Option<String> {
     Some(format!("is older than {}", newer.display()))
 }
 
-/// The sources of a program, from cargo's file of dependencies: `program: source source ...`,
-/// where a backslash stands before each space within a path.
+/// The sources of a program, from cargo's dependency file: `program: source source ...`, with a
+/// backslash before each space in a path.
 fn sources(dependencies: &Path) -> Vec<PathBuf> {
     let text = std::fs::read_to_string(dependencies).unwrap_or_default();
     let Some((_, list)) = text.split_once(": ") else { return Vec::new() };
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
     use std::fs::{File, create_dir};
 
-    /// A file with a modification time of `at` seconds.
+    /// Writes a file with a modification time of `at` seconds.
     fn file(place: &Path, at: u64) {
         let file = File::options().create(true).append(true).open(place).unwrap();
         file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(at)).unwrap();
@@ -119,7 +120,7 @@ mod tests {
         file(&source, 25);
         let said = fault(&program, test).unwrap();
         assert!(said.ends_with("a folder/main.rs"), "{said}");
-        // A source that changed while the tests run.
+        // A source that changed while the tests ran.
         file(&source, 35);
         assert_eq!(fault(&program, test), None);
         std::fs::remove_file(&source).unwrap();
@@ -131,7 +132,7 @@ mod tests {
         let stat = "7 (a ) b) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 250 1000 2 3";
         let at = SystemTime::UNIX_EPOCH + Duration::from_millis(1_002_500);
         assert_eq!(started(stat, "cpu 1 2\nbtime 1000\n"), Some(at));
-        // A source that only the program depends on, not this test, counts, too.
+        // A source on which only the program depends, not this test, counts, too.
         let now = SystemTime::now();
         assert!(asked() <= now && asked() > now - Duration::from_secs(86_400 * 30));
     }

@@ -1,38 +1,38 @@
-//! Tests of times on machines that stand still now and then, as virtual ones do whose host is busy.
+//! Repeats tests of times on machines that stall, such as virtual machines on a busy host.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A pause that no node of a machine with time for all would make.
+/// A pause longer than any that a node makes on an idle machine.
 const STALL: Duration = Duration::from_millis(200);
-/// What is waited for after each try of a check, in seconds.
+/// Pause after each attempt of a check, in seconds.
 const PAUSES: [u64; 3] = [5, 30, 0];
 
-/// Does a check of times. One that fails while the machine stands still for a while is done again,
-/// and in the end given up with `SKIPPED` in the output.
+/// Runs a check of times. If it fails while the machine stalls, it is repeated after a pause. After
+/// the last attempt it is given up with `SKIPPED` in the output.
 ///
 /// # Panics
 ///
-/// With the check's error, if the machine ran all the time.
+/// With the check's error, if the machine did not stall.
 pub fn check(what: &str, check: impl Fn() -> Result<(), String>) {
     for pause in PAUSES.map(Duration::from_secs) {
-        let stalls = Stalls::watch();
+        let stalls = StallWatch::watch();
         let Err(wrong) = check() else { return };
         let longest = stalls.end();
         assert!(longest > STALL, "{what}: {wrong}");
-        println!("{what}: {wrong}; but the machine stood still for {longest:?}: again");
+        println!("{what}: {wrong}; but the machine stalled for {longest:?}: the check is repeated");
         std::thread::sleep(pause);
     }
-    println!("SKIPPED: {what}: a machine that stands still in between shows no times");
+    println!("SKIPPED: {what}: the machine stalls, so times can't be checked");
 }
 
-/// Watches for how long the machine runs nothing at all.
-struct Stalls(Arc<AtomicBool>, JoinHandle<Duration>);
+/// Measures the longest time in which the machine runs nothing.
+struct StallWatch(Arc<AtomicBool>, JoinHandle<Duration>);
 
-impl Stalls {
-    fn watch() -> Stalls {
+impl StallWatch {
+    fn watch() -> StallWatch {
         let over = Arc::new(AtomicBool::new(false));
         let ends = over.clone();
         let watch = move || {
@@ -44,10 +44,9 @@ impl Stalls {
             }
             longest
         };
-        Stalls(over, std::thread::spawn(watch))
+        StallWatch(over, std::thread::spawn(watch))
     }
 
-    /// The longest pause.
     fn end(self) -> Duration {
         self.0.store(true, Ordering::Relaxed);
         self.1.join().unwrap_or_default()

@@ -1,11 +1,11 @@
-//! Sets user and seccomp filters of one thread, and of the processes that it starts. The kernel
+//! Sets user and seccomp filters of one thread and of the processes that it starts. The kernel
 //! keeps both per thread; libraries set them for the whole process.
 
 #![allow(unsafe_code)]
 
 use nix::errno::Errno;
 
-/// Sets user and group of this thread alone.
+/// Sets user and group of only this thread.
 pub fn become_user(uid: u32, gid: u32) {
     // SAFETY: both calls take numbers by value and change nothing but this thread's identity.
     let done = unsafe {
@@ -17,8 +17,9 @@ pub fn become_user(uid: u32, gid: u32) {
     assert_eq!(done, [0, 0], "{}", Errno::last());
 }
 
-/// Has the kernel answer a system call of this thread, and of processes that it starts, with the
-/// error `answer` (0: success) without doing it. With `first`, only calls with that first argument.
+/// Makes the kernel answer a system call of this thread, and of processes that it starts, with the
+/// error `answer` (0: success) without executing it. With `first`, only calls with that first
+/// argument.
 pub fn filter(call: libc::c_long, first: Option<i32>, answer: u16) {
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let load = |at: u32| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at);

@@ -1,4 +1,4 @@
-//! A network of real nodes as the lab makes it, its folder, and what tests do with it.
+//! A network of real nodes that the lab builds, with its folder and helpers for tests.
 
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
@@ -7,30 +7,29 @@ use std::path::{Path, PathBuf};
 use std::process::{self, Child, Stdio};
 use std::time::{Duration, Instant};
 
-use shoal_daemon::control::api::{Command, Reply, Status};
-use shoal_lab::site::Site;
-use shoal_lab::{Conditions, Executable, Kind, Network, Topology};
+use shoal_daemon::control::api::{Command, ControlReply, Status};
+use shoal_lab::site::RunningNetwork;
+use shoal_lab::{Conditions, Executable, Network, NetworkKind, Topology};
 
 use crate::{bytes, end_of, text};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Nodes that run until this is dropped. Nodes have names.
-pub struct Town {
-    /// The nodes.
-    pub site: Site,
-    /// Holds their folders, and what tests write.
+/// Nodes that run until this is dropped. They are addressed by name.
+pub struct LabTown {
+    pub site: RunningNetwork,
+    /// Folder of the nodes' folders and of files that tests write.
     pub folder: tempfile::TempDir,
 }
 
-impl Town {
-    /// Starts all nodes, and waits until all links are up. `extra` is more of each node's
-    /// configuration; `change` may edit the files in the folder first.
+impl LabTown {
+    /// Starts all nodes, and waits until all links are up. `extra` is added to each node's
+    /// configuration. `change` may edit the files in the folder first.
     pub fn new(
-        (topology, kind, conditions): (Topology, Kind, Conditions),
+        (topology, kind, conditions): (Topology, NetworkKind, Conditions),
         extra: &str,
         change: impl FnOnce(&Path),
-    ) -> Town {
+    ) -> LabTown {
         let folder = tempfile::tempdir().unwrap();
         let network = Network::build(topology, kind, conditions).unwrap();
         let executable = Executable::shoal(crate::program());
@@ -38,29 +37,26 @@ impl Town {
             change(folder);
             Ok(())
         };
-        let site = Site::start_after(network, &executable, folder.path(), extra, change);
+        let site = RunningNetwork::start_after(network, &executable, folder.path(), extra, change);
         let mut site = site.unwrap_or_else(|e| panic!("{e:#}"));
         site.wait_until_up(PATIENCE).unwrap_or_else(|e| panic!("{e:#}"));
-        Town { site, folder }
+        LabTown { site, folder }
     }
 
-    /// The number of a node.
     pub fn find(&self, name: &str) -> usize {
         self.site.network().topology().find(name).unwrap()
     }
 
-    /// What a node says of itself.
     pub fn status(&self, name: &str) -> Status {
         match self.site.ask(self.find(name), Command::Status) {
-            Ok(Reply::Status(status)) => *status,
+            Ok(ControlReply::Status(status)) => *status,
             other => panic!("{other:?}"),
         }
     }
 
-    /// All metrics of a node.
     pub fn metrics(&self, name: &str) -> String {
         match self.site.ask(self.find(name), Command::Metrics) {
-            Ok(Reply::Metrics(text)) => text,
+            Ok(ControlReply::Metrics(text)) => text,
             other => panic!("{other:?}"),
         }
     }
@@ -72,18 +68,17 @@ impl Town {
         line.rsplit(' ').next().and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{text}"))
     }
 
-    /// Runs something in a node's namespace.
+    /// Runs a function in a node's namespace.
     pub fn inside<T: Send>(&self, name: &str, f: impl FnOnce() -> T + Send) -> T {
         let namespace = self.site.network().namespace(self.find(name)).unwrap();
         namespace.enter(|| Ok(f())).unwrap()
     }
 
-    /// The address of a node's interface.
     pub fn address(&self, name: &str) -> Ipv6Addr {
         self.status(name).interface.unwrap().address.parse().unwrap()
     }
 
-    /// A TCP connection between the interfaces of two nodes: the end at each.
+    /// A TCP connection between the interfaces of two nodes, as its two ends.
     pub fn connect(&self, from: &str, to: &str, port: u16) -> (TcpStream, TcpStream) {
         let at = SocketAddr::from((self.address(to), port));
         let listener = self.inside(to, || TcpListener::bind(at).unwrap());
@@ -91,8 +86,7 @@ impl Town {
         (near, listener.accept().unwrap().0)
     }
 
-    /// Sends `len` bytes, which depend on `seed`, from program to program; returns how long they
-    /// took.
+    /// Sends `len` bytes, which depend on `seed`, from program to program. Returns the duration.
     pub fn stream(&self, from: &str, to: &str, port: u16, (seed, len): (u8, usize)) -> Duration {
         let (mut near, mut far) = self.connect(from, to, port);
         let began = Instant::now();
@@ -109,7 +103,7 @@ impl Town {
         began.elapsed()
     }
 
-    /// A command to a node: whether it succeeded, and all that it said.
+    /// Runs a command for a node. Returns its success and its output.
     pub fn run(&self, name: &str, words: &[&str]) -> (bool, String) {
         let output = self.site.command(self.find(name), words).output().unwrap();
         let (out, err) = text(&output);
@@ -117,7 +111,7 @@ impl Town {
     }
 
     /// Begins to send a file of `len` bytes, which depend on `seed`.
-    pub fn send(&self, from: &str, to: &str, (seed, len): (u8, usize)) -> Sending {
+    pub fn send(&self, from: &str, to: &str, (seed, len): (u8, usize)) -> FileInFlight {
         let name = format!("{from}-{to}-{seed}");
         let (file, inbox) = (self.folder.path().join(&name), format!("in-{name}"));
         let inbox = self.folder.path().join(inbox);
@@ -129,12 +123,12 @@ impl Town {
         let mut send = self.site.command(self.find(from), &["send", "--wait", "20"]);
         send.arg(&file).arg(to).stdout(Stdio::null()).stderr(Stdio::piped());
         let (began, send) = (Instant::now(), send.spawn().unwrap());
-        Sending { began, receive, send, file, inbox, content: (seed, len) }
+        FileInFlight { began, receive, send, file, inbox, content: (seed, len) }
     }
 }
 
-/// A file on its way.
-pub struct Sending {
+/// A file that is being sent.
+pub struct FileInFlight {
     began: Instant,
     receive: Child,
     send: Child,
@@ -143,10 +137,10 @@ pub struct Sending {
     content: (u8, usize),
 }
 
-impl Sending {
-    /// Waits until the receiver has it, byte for byte; returns how long the sender took.
+impl FileInFlight {
+    /// Waits until the receiver has the file, byte for byte. Returns the sender's duration.
     pub fn end(self) -> Duration {
-        let Sending { began, receive, send, file, inbox, content: (seed, len) } = self;
+        let FileInFlight { began, receive, send, file, inbox, content: (seed, len) } = self;
         let sent = end_of(send, "send");
         let took = began.elapsed();
         assert!(sent.status.success(), "{}: {}", file.display(), text(&sent).1);
@@ -165,7 +159,7 @@ pub fn configure(folder: &Path, name: &str, more: &str) {
     OpenOptions::new().append(true).open(file).unwrap().write_all(more.as_bytes()).unwrap();
 }
 
-/// Runs a command of the authority in this folder, which must succeed; what it printed.
+/// Runs a command of the authority in this folder, which must succeed. Returns its output.
 #[track_caller]
 pub fn authority(folder: &Path, words: &[&str]) -> String {
     let mut command = process::Command::new(crate::program());
@@ -175,8 +169,8 @@ pub fn authority(folder: &Path, words: &[&str]) -> String {
     text(&output).0
 }
 
-/// Makes every node a member, each with a copy of the list of its own. The section `[authority]`
-/// gets `more`.
+/// Makes every node a member, and gives each a copy of the list. `more` is added to the section
+/// `[authority]`.
 pub fn found(folder: &Path, topology: &Topology, more: &str) {
     let made = authority(folder, &["init"]);
     let config = made.split("node.toml:\n").nth(1).unwrap();

@@ -1,5 +1,5 @@
-/* A wall clock that is wrong, for one process: preloaded, it adds the seconds that a file holds
-   (8 bytes, the machine's order) to the time since 1970. Other clocks stay as they are. */
+/* Shifts the wall clock of one process. When preloaded, this library adds the seconds in a file
+   (8 bytes, native byte order) to the time since 1970. Other clocks are unchanged. */
 
 #define _GNU_SOURCE
 #include <fcntl.h>

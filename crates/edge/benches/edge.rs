@@ -1,32 +1,34 @@
-//! Edge work in memory, one core: packets of programs to sealed cells, sealed cells to packets, and
-//! a file from host to host.
+//! Costs of the edge in memory, on one core: sealing packets into cells, opening cells into
+//! packets, and moving a file from host to host.
 
 use core::time::Duration;
 use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use shoal_crypto::{Identity, NetworkSecret};
-use shoal_edge::{Cells, Config, Edge, Event, Flow, HostConfig, HostId, Out};
-use shoal_transfer::{ChunkSet, Event as TransferEvent, OfferInfo, SegmentLen};
+use shoal_edge::{
+    Edge, EdgeConfig, EdgeEvent, EdgeOutput, HostConfig, HostId, InboundCells, PacketFlow,
+};
+use shoal_transfer::{ChunkSet, FileTransferEvent as TransferEvent, OfferInfo, SegmentLen};
 use shoal_wire::{Address, CircuitId, EdgeKind, SizeClass, Time};
 
 const FULL: usize = SizeClass::Full.frame_len();
-/// As many as leave at once.
+/// Packets that leave together.
 const PACKETS: usize = 44;
 /// Bytes of a packet's plaintext.
 const PACKET: usize = 1_374;
 const FILE: usize = 4 << 20;
 const HOSTS: [Address; 2] = [Address::new(1, 1), Address::new(2, 1)];
 
-/// A way out that keeps the frames, back to back.
+/// An output that collects the frames, back to back.
 #[derive(Default)]
-struct Taken {
+struct FrameCollector {
     frames: Vec<u8>,
-    /// Bytes of each.
+    /// Length of each frame in bytes.
     lens: Vec<usize>,
 }
 
-impl Out for Taken {
+impl EdgeOutput for FrameCollector {
     fn cells(&mut self, _: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
         for &at in offsets {
             self.frames.extend_from_slice(&buf[at as usize..at as usize + len]);
@@ -67,8 +69,8 @@ impl Out for Taken {
     }
 }
 
-impl Taken {
-    /// Hands everything to the other host, in runs of equal length.
+impl FrameCollector {
+    /// Delivers all frames to the other host, in runs of equal length.
     fn deliver(&mut self, now: Time, to: &mut Edge) {
         let mut at = 0;
         for equal in self.lens.chunk_by(|a, b| a == b) {
@@ -83,10 +85,10 @@ impl Taken {
     }
 }
 
-/// A way out on which nothing is kept.
-struct Nowhere;
+/// An output that discards all frames.
+struct DiscardOutput;
 
-impl Out for Nowhere {
+impl EdgeOutput for DiscardOutput {
     fn cells(&mut self, _: Time, buf: &mut [u8], _: &[u32], _: usize) {
         black_box(buf);
     }
@@ -126,11 +128,11 @@ impl Out for Nowhere {
 
 fn arrive(now: Time, to: &mut Edge, frames: &mut [u8], len: usize) {
     let offsets: Vec<u32> = (0..frames.len() / len).map(|i| (i * len) as u32).collect();
-    to.handle_cells(now, Cells::new(frames, &offsets, len), &mut ());
+    to.handle_cells(now, InboundCells::new(frames, &offsets, len), &mut ());
 }
 
-fn send(now: Time, edge: &mut Edge, host: HostId, out: &mut impl Out) {
-    let flow = Flow { host, number: 7, stream: 1 };
+fn send(now: Time, edge: &mut Edge, host: HostId, out: &mut impl EdgeOutput) {
+    let flow = PacketFlow { host, number: 7, stream: 1 };
     for _ in 0..PACKETS {
         edge.send_packet(now, flow, PACKET, out, |plain| {
             plain.fill(3);
@@ -141,10 +143,10 @@ fn send(now: Time, edge: &mut Edge, host: HostId, out: &mut impl Out) {
 }
 
 fn host(at: usize, now: Time) -> (Edge, HostId) {
-    let config = Config {
+    let config = EdgeConfig {
         address: HOSTS[at],
-        session: shoal_session::Config::new(shoal_session::Role::Edge),
-        transfer: shoal_transfer::Config::default(),
+        session: shoal_session::SessionConfig::new(shoal_session::SessionRole::Edge),
+        transfer: shoal_transfer::TransferConfig::default(),
         echo_max: 16,
         direct: None,
         ip: true,
@@ -158,15 +160,15 @@ fn host(at: usize, now: Time) -> (Edge, HostId) {
     (edge, id)
 }
 
-/// Has a host do what is due, and plays the owner of its disk.
-fn work(now: Time, edge: &mut Edge, out: &mut Taken, ended: &mut bool) {
+/// Handles all that is due at a host, and simulates its disk.
+fn work(now: Time, edge: &mut Edge, out: &mut FrameCollector, ended: &mut bool) {
     while let Some(job) = edge.poll_job() {
         edge.handle_done(now, job.run());
     }
     edge.handle_timeout(now);
     edge.drive(now, out);
     while let Some(event) = edge.poll_event() {
-        let Event::Transfer(event) = event else { continue };
+        let EdgeEvent::Transfer(event) = event else { continue };
         let transfers = edge.transfers();
         match event {
             TransferEvent::Offered { id, .. } => transfers.accept(now, id, &ChunkSet::default()),
@@ -176,7 +178,7 @@ fn work(now: Time, edge: &mut Edge, out: &mut Taken, ended: &mut bool) {
             TransferEvent::Write { id, index, data, .. } => {
                 transfers.chunk_written(now, id, index, data);
             }
-            // A fixed hash at both ends: the bench measures the path of the bytes.
+            // A fixed hash at both ends: hashing is not part of this benchmark.
             TransferEvent::HashWanted { id } => {
                 transfers.sink_hash(now, id, [0; 32]);
                 transfers.source_hash(now, id, [0; 32]);
@@ -201,18 +203,19 @@ impl Pair {
         let now = Time::from_millis(1_000);
         let [(a, b_id), (b, a_id)] = [host(0, now), host(1, now)];
         let mut pair = Pair { now, edges: [a, b], ids: [b_id, a_id] };
-        send(now, &mut pair.edges[0], b_id, &mut Nowhere);
+        send(now, &mut pair.edges[0], b_id, &mut DiscardOutput);
         (0..100).for_each(|_| {
             pair.step();
         });
         pair
     }
 
-    /// Lets both do what is due, and half a millisecond pass; says whether a file came to its end.
+    /// Handles all that is due at both hosts and advances time by half a millisecond. Returns true
+    /// if a transfer ended.
     fn step(&mut self) -> bool {
         let mut ended = false;
         let [a, b] = &mut self.edges;
-        let (mut there, mut back) = (Taken::default(), Taken::default());
+        let (mut there, mut back) = (FrameCollector::default(), FrameCollector::default());
         work(self.now, a, &mut there, &mut ended);
         there.deliver(self.now, b);
         work(self.now, b, &mut back, &mut ended);
@@ -245,12 +248,12 @@ fn packets(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("edge");
     group.throughput(Throughput::Bytes((PACKETS * FULL) as u64));
     group.bench_function("44 packets leave", |bencher| {
-        bencher.iter(|| send(now, a, to, &mut Nowhere));
+        bencher.iter(|| send(now, a, to, &mut DiscardOutput));
     });
     group.bench_function("44 packets arrive", |bencher| {
         bencher.iter_batched_ref(
             || {
-                let mut taken = Taken::default();
+                let mut taken = FrameCollector::default();
                 send(now, a, to, &mut taken);
                 taken.frames
             },

@@ -1,34 +1,35 @@
-//! The order of packets restored in memory, one core: 17,000 and 84,000 packets a second (200 and
-//! 1,000 Mbit/s) behind stop-and-go mixes of 5 ms, beside packets in order. What is delivered is
-//! copied, as the interface does; the difference is what order costs.
+//! Cost of restoring the order of packets in memory, on one core. 17,000 and 84,000 packets a
+//! second (200 and 1,000 Mbit/s) come through stop-and-go mixes of 5 ms, or in order for
+//! comparison. Delivered packets are copied, as the interface does. The difference is the cost of
+//! the order.
 
 use core::time::Duration;
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use shoal_crypto::Rng;
-use shoal_edge::{HostId, Label, Sequences, Verdict};
+use shoal_edge::{HostId, OrderVerdict, PacketLabel, PacketReordering};
 use shoal_wire::{CircuitId, SizeClass, Time, ip};
 
-/// By the Mbit/s that they take on the line, packets in a second.
+/// Mbit/s on the link, and packets per second.
 const RATES: [(u32, f64); 2] = [(200, 17_000.0), (1_000, 84_000.0)];
 const MEAN_MS: f64 = 5.0;
-/// No delay is longer than this many means.
+/// Longest delay, as a multiple of the mean.
 const CAP: f64 = 5.0;
-/// All numbers, so that the end goes on with the beginning.
+/// All numbers, so that the sequence wraps seamlessly.
 const PACKETS: u32 = ip::NUMBERS;
-/// Packets that one turn of the node takes in.
+/// Packets per turn of the node.
 const TURN: usize = 20;
-/// Turns that are measured together.
+/// Turns per measurement.
 const TURNS: usize = 100;
-/// Bytes of a packet over three relays, and of its cell.
+/// Bytes of a packet on a circuit with three relays, and of its cell.
 const PACKET: usize = 1_314;
 const CELL: usize = SizeClass::Full.frame_len();
 
 const HOST: HostId = HostId::from_bits(1);
 const CIRCUIT: CircuitId = CircuitId::from_bits(1);
 
-/// Numbers in the order in which their packets come, with the times.
+/// Arrival times and numbers of packets, in the order of arrival.
 fn arrivals(rate: f64, mixes: u32, loss_percent: u64) -> Vec<(Time, u32)> {
     let mut rng = Rng::new([1; 32]);
     let below = -(-CAP).exp_m1();
@@ -48,34 +49,34 @@ fn arrivals(rate: f64, mixes: u32, loss_percent: u64) -> Vec<(Time, u32)> {
     all
 }
 
-/// Packets that come again and again, and what restores their order.
-struct Receiver {
+/// An endless repetition of the packets, and the receiver's reordering.
+struct OrderBench {
     rate: f64,
     all: Vec<(Time, u32)>,
     next: usize,
-    /// When the present round began.
+    /// Start of the present repetition.
     begun: Time,
-    sequences: Sequences,
+    sequences: PacketReordering,
     steps: ip::SendSteps,
     cells: Vec<u8>,
     interface: Vec<u8>,
 }
 
-impl Receiver {
-    fn new(rate: f64, mixes: u32, loss_percent: u64) -> Receiver {
-        let mut sequences = Sequences::default();
-        // The law's quantile of one in 10,000, and a little more.
+impl OrderBench {
+    fn new(rate: f64, mixes: u32, loss_percent: u64) -> OrderBench {
+        let mut sequences = PacketReordering::default();
+        // The delay of the mixes that one packet of 10,000 exceeds, and a small allowance.
         let hold = Duration::from_millis([0, 28, 40, 52][mixes as usize]);
         sequences.set_hold(CIRCUIT, hold);
         let steps = ip::SendSteps::of(hold);
         let all = arrivals(rate, mixes, loss_percent);
         let (next, begun, cells) = (0, Time::ZERO, vec![7; TURN * CELL]);
         let interface = vec![0; 16 * PACKET];
-        Receiver { rate, all, next, begun, sequences, steps, cells, interface }
+        OrderBench { rate, all, next, begun, sequences, steps, cells, interface }
     }
 
     fn turn(&mut self) {
-        let Receiver { rate, all, next, begun, sequences, steps, cells, interface } = self;
+        let OrderBench { rate, all, next, begun, sequences, steps, cells, interface } = self;
         let mut now = *begun;
         let mut places = (0..16).map(|place| place * PACKET).cycle();
         let mut deliver = |packet: &[u8]| {
@@ -87,9 +88,9 @@ impl Receiver {
             now = *begun + Duration::from_nanos(at.0);
             let sent = *begun + Duration::from_secs_f64(f64::from(number) / *rate);
             let flags = steps.at(sent).to_flags();
-            let label = Label::new(ip::StreamNumber { stream: 1, number }, flags);
+            let label = PacketLabel::new(ip::StreamNumber { stream: 1, number }, flags);
             let packet = &cell[64..64 + PACKET];
-            if sequences.take(now, (HOST, CIRCUIT), label, packet, false) == Verdict::Deliver {
+            if sequences.take(now, (HOST, CIRCUIT), label, packet, false) == OrderVerdict::Deliver {
                 deliver(packet);
             }
             *next += 1;
@@ -116,7 +117,7 @@ fn order(criterion: &mut Criterion) {
             let of = format!("{mbit} Mbit/s, {mixes} mixes");
             let mut receiver = None;
             group.bench_function(BenchmarkId::new(of, format!("{loss}% lost")), |bencher| {
-                let receiver = receiver.get_or_insert_with(|| Receiver::new(rate, mixes, loss));
+                let receiver = receiver.get_or_insert_with(|| OrderBench::new(rate, mixes, loss));
                 bencher.iter(|| (0..TURNS).for_each(|_| receiver.turn()));
             });
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use shoal_session::{PeerId, Table};
+use shoal_session::{IdTable, PeerId};
 use shoal_transfer::PeerKey;
 use shoal_wire::Address;
 
@@ -36,21 +36,21 @@ impl From<HostId> for PeerKey {
     }
 }
 
-/// Addresses of the hosts. Control changes its own; the copy that a worker gets never changes.
+/// Addresses of the hosts. Control changes its own copy; a worker's copy never changes.
 #[derive(Clone, Debug, Default)]
-pub struct Book {
+pub struct HostDirectory {
     by_address: BTreeMap<Address, HostId>,
-    entries: Table<HostId, Entry>,
+    entries: IdTable<HostId, HostAddress>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct HostAddress {
     address: Address,
-    /// It is spoken with over circuits alone.
+    /// True if the host is reached only over circuits.
     hidden: bool,
 }
 
-impl Book {
+impl HostDirectory {
     /// The host at an address.
     pub fn host(&self, address: Address) -> Option<HostId> {
         self.by_address.get(&address).copied()
@@ -61,52 +61,52 @@ impl Book {
         self.entries.get(host).map(|entry| entry.address)
     }
 
-    /// Address of a host that may be spoken with by it; None also for a hidden host.
+    /// Address to which cells for a host may be routed. None for an unknown host and for a hidden
+    /// one.
     #[inline]
     pub(crate) fn routed(&self, host: HostId) -> Option<Address> {
         self.entries.get(host).filter(|entry| !entry.hidden).map(|entry| entry.address)
     }
 
-    /// Whether a host is spoken with over circuits alone.
+    /// True if the host is reached only over circuits.
     #[inline]
     pub(crate) fn is_hidden(&self, host: HostId) -> bool {
         self.entries.get(host).is_some_and(|entry| entry.hidden)
     }
 
-    /// Says whether a host is spoken with over circuits alone.
+    /// Sets whether the host is reached only over circuits.
     pub(crate) fn set_hidden(&mut self, host: HostId, hidden: bool) {
         if let Some(entry) = self.entries.get_mut(host) {
             entry.hidden = hidden;
         }
     }
 
-    /// The host that is this peer of a session, if it is in the book.
+    /// The host of this session peer, if it is in the book.
     pub(crate) fn of_peer(&self, peer: PeerId) -> Option<HostId> {
         let host = HostId::from(peer);
         self.address(host).map(|_| host)
     }
 
-    /// The session's peer that is this host, if it was not removed.
+    /// The session peer of this host, if the host was not removed.
     pub(crate) fn peer(&self, host: HostId) -> Option<PeerId> {
         self.address(host).map(|_| host.into())
     }
 
-    /// All hosts that have an address of their own.
+    /// All hosts in the book.
     pub(crate) fn hosts(&self) -> impl Iterator<Item = HostId> + '_ {
         self.by_address.values().copied()
     }
 
-    /// Sets the address of a peer, which may have had another one.
+    /// Sets the address of a peer, in place of its former one.
     pub(crate) fn put(&mut self, peer: PeerId, address: Address) -> HostId {
         let host = HostId::from(peer);
         self.leave(host);
         let hidden = self.is_hidden(host);
-        self.entries.put(host, Entry { address, hidden });
+        self.entries.put(host, HostAddress { address, hidden });
         self.by_address.insert(address, host);
         host
     }
 
-    /// Forgets a host.
     pub(crate) fn remove(&mut self, host: HostId) {
         self.leave(host);
         self.entries.remove(host);

@@ -1,32 +1,33 @@
-//! Frames in buffers: offsets of the routed header and of the end-to-end plaintext, which is sealed
-//! and opened in place.
+//! Offsets within frames: the routed header, and the end-to-end plaintext, which is sealed and
+//! opened in place.
 
-use shoal_wire::leg::{self, Shape};
+use shoal_wire::leg::{self, CellShape};
 use shoal_wire::{
-    Address, DropReason, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, TAG_LEN, TrafficClass,
-    edge, link,
+    Address, CongestionMark, DropReason, LinkId, LinkKind, RoutedHeader, SizeClass, TAG_LEN,
+    TrafficClass, edge, link,
 };
 use zerocopy::IntoBytes;
 
-/// Where a cell's payload starts in its frame.
+/// Offset of a cell's payload in its frame.
 pub(crate) const CELL_AT: usize = link::CELL_AT;
-/// Where the end-to-end plaintext starts in its frame: the kind byte.
+/// Offset of the end-to-end plaintext in its frame; it starts with the kind byte.
 pub(crate) const PLAIN_AT: usize = CELL_AT + edge::KIND_AT;
 
-/// How a cell stands in its frame.
+/// Layout of a cell within its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Form {
+pub(crate) struct CellLayout {
     frame_len: u16,
-    /// Where what the host pair seals starts, session header first,
+    /// Offset of the part that the two hosts seal for each other; it starts with the session
+    /// header.
     sealed_at: u16,
-    /// and how long it is.
+    /// Length of that part in bytes, session header and tag included.
     sealed_len: u16,
 }
 
-impl Form {
+impl CellLayout {
     /// A cell that is routed by the hosts' addresses.
-    pub(crate) const fn cell(class: SizeClass) -> Form {
-        Form {
+    pub(crate) const fn cell(class: SizeClass) -> CellLayout {
+        CellLayout {
             frame_len: class.frame_len() as u16,
             sealed_at: CELL_AT as u16,
             sealed_len: class.cell_len() as u16,
@@ -34,67 +35,65 @@ impl Form {
     }
 
     /// A host unit in a leg cell of this shape.
-    pub(crate) const fn unit(shape: Shape) -> Form {
-        Form {
+    pub(crate) const fn unit(shape: CellShape) -> CellLayout {
+        CellLayout {
             frame_len: SizeClass::Full.frame_len() as u16,
             sealed_at: (CELL_AT + leg::BODY_AT) as u16,
             sealed_len: shape.unit_len() as u16,
         }
     }
 
-    /// Whether it is a host unit.
+    /// True for a host unit.
     pub(crate) const fn is_unit(self) -> bool {
         self.sealed_at as usize != CELL_AT
     }
 
-    /// Bytes of the frame.
     pub(crate) const fn frame_len(self) -> usize {
         self.frame_len as usize
     }
 
-    /// Where what is sealed starts in the frame.
+    /// Offset of the sealed part in the frame.
     pub(crate) const fn sealed_at(self) -> usize {
         self.sealed_at as usize
     }
 
-    /// Bytes that are sealed, session header and tag included.
+    /// Length of the sealed part in bytes, session header and tag included.
     pub(crate) const fn sealed_len(self) -> usize {
         self.sealed_len as usize
     }
 
-    /// Where the plaintext starts in the frame: its kind byte.
+    /// Offset of the plaintext in the frame; it starts with the kind byte.
     pub(crate) const fn plain_at(self) -> usize {
         self.sealed_at() + edge::KIND_AT
     }
 
-    /// Bytes of the plaintext, kind byte included.
+    /// Length of the plaintext in bytes, kind byte included.
     pub(crate) const fn plain_len(self) -> usize {
         self.sealed_len() - edge::OVERHEAD
     }
 }
 
-/// Cells for this host in the buffer in which they arrived, all of one length. The link's seal is
-/// open; the routed headers are in place.
-pub struct Cells<'a> {
-    /// The buffer.
+/// Cells for this host, in the buffer in which they arrived, all of one length. The link's seal is
+/// open; the routed headers are still there.
+pub struct InboundCells<'a> {
     pub buf: &'a mut [u8],
-    /// Where their frames start.
+    /// Offset of each frame in `buf`.
     pub offsets: &'a [u32],
-    /// Bytes of each frame.
+    /// Length of each frame in bytes.
     pub frame_len: usize,
-    /// The link that each came over; empty where that is not known.
+    /// Link over which each cell came. Empty if the links are not known.
     pub from: &'a [LinkId],
     /// The worker that handed the cells off, if one did.
     pub by: Option<u8>,
 }
 
-impl<'a> Cells<'a> {
-    /// Cells whose links are not known.
-    pub fn new(buf: &'a mut [u8], offsets: &'a [u32], frame_len: usize) -> Cells<'a> {
-        Cells { buf, offsets, frame_len, from: &[], by: None }
+impl<'a> InboundCells<'a> {
+    /// Cells from unknown links.
+    pub fn new(buf: &'a mut [u8], offsets: &'a [u32], frame_len: usize) -> InboundCells<'a> {
+        InboundCells { buf, offsets, frame_len, from: &[], by: None }
     }
 
-    /// The frame of one of them.
+    /// Frame number `index`.
     pub(crate) fn frame(&mut self, index: usize) -> &mut [u8] {
         let at = self.offsets[index] as usize;
         &mut self.buf[at..at + self.frame_len]
@@ -115,13 +114,14 @@ pub(crate) fn address_cell(
 }
 
 /// The end-to-end plaintext of the frame that starts at `at`.
-pub(crate) fn plain(buf: &mut [u8], at: usize, form: Form) -> &mut [u8] {
+pub(crate) fn plain(buf: &mut [u8], at: usize, form: CellLayout) -> &mut [u8] {
     let at = at + form.plain_at();
     &mut buf[at..at + form.plain_len()]
 }
 
-/// Overwrites the space of the end-to-end seals of direct cells, so that old bytes of the buffer
-/// don't leave. It holds each cell's flow number for the relay, which removes it.
+/// Overwrites the space of the end-to-end seal in cells for a direct link, so that no old bytes of
+/// the buffer are sent. Its first byte carries the cell's flow number to the relay, which removes
+/// it.
 pub(crate) fn unseal(buf: &mut [u8], payloads: &[u32], cell_len: usize, flows: &[u8]) {
     for (i, &at) in payloads.iter().enumerate() {
         let cell = &mut buf[at as usize..at as usize + cell_len];
@@ -131,14 +131,14 @@ pub(crate) fn unseal(buf: &mut [u8], payloads: &[u32], cell_len: usize, flows: &
     }
 }
 
-/// Whether a frame came over the link with its host, without an end-to-end seal.
+/// True if the frame came over a direct link, without an end-to-end seal.
 pub(crate) fn is_direct(buf: &[u8], at: u32) -> bool {
     buf[at as usize + link::KIND_AT] == LinkKind::Direct as u8
 }
 
-/// Whether a frame met congestion on its way.
+/// True if a router marked the frame because of congestion.
 pub(crate) fn is_congested(frame: &[u8]) -> bool {
-    frame[link::ROUTED_AT + RoutedHeader::MARK_AT] == Mark::Congested as u8
+    frame[link::ROUTED_AT + RoutedHeader::MARK_AT] == CongestionMark::Congested as u8
 }
 
 /// The source address in the routed header of a frame.

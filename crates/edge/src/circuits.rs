@@ -1,82 +1,93 @@
-//! Hidden hosts: who they are, and the circuits on which they are spoken with.
+//! Hidden hosts, and the circuits over which they are reached.
 //!
 //! ```text
-//! something to send, no circuit -> NeedCircuit ... set_circuit -> handshake on it, then units
-//! a unit of the host comes on another circuit -> answers go back on that one
+//! packet to send, no circuit -> NeedCircuit ... set_circuit -> handshake on it, then units
+//! unit of the host comes on another circuit -> replies leave on that circuit
 //! ```
 //!
-//! Units leave on the circuit that this host built to the other, else on the one on which the
-//! newest authentic unit came. A session is one of the two hosts: circuits change under it.
-//! Handshakes begin on a circuit of this host's own alone, since on the other only answers can go
-//! back.
+//! Units leave on the circuit that this host built to the other host. Without one, they leave on
+//! the circuit on which the newest authentic unit came. The session belongs to the two hosts and
+//! survives a change of circuits. This host begins handshakes only on a circuit that it built
+//! itself, since the other host's circuit carries only replies.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
 
 use shoal_crypto::Ciphers;
-use shoal_session::Via;
-use shoal_transfer::{Added, SegmentLen};
-use shoal_wire::leg::Shape;
+use shoal_session::HostPath;
+use shoal_transfer::{MixDelay, SegmentLen};
+use shoal_wire::leg::CellShape;
 use shoal_wire::{CircuitId, SizeClass, Time, ip};
 
 use crate::book::HostId;
-use crate::cells::Form;
-use crate::edge::{Edge, Event, Out};
+use crate::cells::CellLayout;
+use crate::edge::{Edge, EdgeEvent, EdgeOutput};
 use crate::sequence::OrderStats;
-use crate::units::Way;
+use crate::units::HiddenRoute;
 
-/// How long a circuit may take that was asked for: a little less than a handshake that nobody
-/// answers.
+/// Longest wait for a requested circuit: a little less than the time after which an unanswered
+/// handshake fails.
 const CIRCUIT_WAIT: Duration = Duration::from_secs(20);
 
-/// What control knows of a hidden host.
-struct Hidden {
-    /// Of the last circuit, or as policy has it.
-    shape: Shape,
-    /// Of the circuits that this host builds, and of those that the other one built, if any came.
-    built: Shape,
-    far: Option<Shape>,
-    /// There was a session over a circuit: the host stays hidden, also when it is removed and comes
-    /// again, and after a restart if it was written down ([`Edge::poll_met`]).
+/// Control's record of a hidden host.
+struct HiddenHost {
+    /// Shape of the circuit in use, or else the shape that policy requires.
+    shape: CellShape,
+    /// Shape of the circuits that this host builds, and (`far`) of those that the other host
+    /// builds, if any came.
+    built: CellShape,
+    far: Option<CellShape>,
+    /// True if there ever was a session over a circuit. The host then stays hidden, even if it is
+    /// removed and added again. After a restart it stays hidden if it was written to disk
+    /// ([`Edge::poll_met`]).
     is_met: bool,
-    /// The circuit that this host built.
-    own: Option<(CircuitId, Shape)>,
-    /// The circuit on which the host's newest unit came.
-    answer: Option<(CircuitId, Shape)>,
+    /// Circuit that this host built.
+    own: Option<(CircuitId, CellShape)>,
+    /// Circuit on which the host's newest unit came.
+    answer: Option<(CircuitId, CellShape)>,
 }
 
-impl Hidden {
-    fn new(shape: Shape) -> Hidden {
-        // Who learns from a circuit of the other host that it is hidden has not built one yet.
-        Hidden { shape, built: Shape::MOST, far: None, is_met: false, own: None, answer: None }
+impl HiddenHost {
+    fn new(shape: CellShape) -> HiddenHost {
+        // A host that becomes hidden because the other one built a circuit has built none itself
+        // yet.
+        HiddenHost {
+            shape,
+            built: CellShape::MOST,
+            far: None,
+            is_met: false,
+            own: None,
+            answer: None,
+        }
     }
 
-    /// Bytes of plaintext that fit the units of this host's circuits, and of the other's.
+    /// Bytes of plaintext that fit both this host's units and the other host's.
     fn common_len(&self) -> usize {
-        let plain_len = |shape| Form::unit(shape).plain_len();
+        let plain_len = |shape| CellLayout::unit(shape).plain_len();
         plain_len(self.built).min(plain_len(self.far.unwrap_or(self.built)))
     }
 
-    fn way(&self) -> Option<(CircuitId, Shape)> {
+    fn way(&self) -> Option<(CircuitId, CellShape)> {
         self.own.or(self.answer)
     }
 }
 
 /// All hidden hosts.
 #[derive(Default)]
-pub(crate) struct Circuits {
-    hosts: BTreeMap<HostId, Hidden>,
-    /// When circuits that were asked for are given up. All hosts may be hidden, and few of them
-    /// wait at a time: each turn looks at those alone.
+pub(crate) struct HiddenHosts {
+    hosts: BTreeMap<HostId, HiddenHost>,
+    /// Times at which requests for circuits are given up. Only hosts with a request are listed, so
+    /// that a turn need not look at all hidden hosts.
     needs: BTreeMap<HostId, Time>,
-    /// What mixes on circuits add, whoever built them, where there are some.
-    added: BTreeMap<CircuitId, Added>,
-    /// Hosts that got a circuit: what waits for one can leave.
-    ready: Vec<HostId>,
+    /// Delay that the mixes on a circuit add, whichever host built it. Circuits without mixes are
+    /// absent.
+    added: BTreeMap<CircuitId, MixDelay>,
+    /// Hosts that have just got a circuit; their waiting packets and messages can leave.
+    pub(crate) ready: Vec<HostId>,
 }
 
-impl Circuits {
-    /// Whether there was a session with the host over a circuit.
+impl HiddenHosts {
+    /// True if there was a session with the host over a circuit.
     pub(crate) fn is_met(&self, host: HostId) -> bool {
         self.hosts.get(&host).is_some_and(|hidden| hidden.is_met)
     }
@@ -87,12 +98,13 @@ impl Circuits {
         self.ready.retain(|ready| *ready != host);
     }
 
-    /// Whether the host may get a circuit whose units hold so much plaintext, though the present
-    /// one's do not: what is sent on one of the other host, with more tag places, is lost until
-    /// this host has its own again. A file that was offered before its host was hidden fits none.
+    /// True if this host's own circuits hold so much plaintext per unit, even if the circuit in use
+    /// does not. While only the other host's circuit is there, with more tag places, longer
+    /// plaintexts are lost until this host has its own circuit again. False for a file that was
+    /// offered before its host became hidden: its segments fit no circuit.
     pub(crate) fn may_fit(&self, host: HostId, len: usize) -> bool {
         let hidden = self.hosts.get(&host);
-        hidden.is_some_and(|hidden| Form::unit(hidden.built).plain_len() >= len)
+        hidden.is_some_and(|hidden| CellLayout::unit(hidden.built).plain_len() >= len)
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<(Time, &'static str)> {
@@ -102,10 +114,10 @@ impl Circuits {
 }
 
 impl<C: Ciphers> Edge<C> {
-    /// Sets the hosts with which policy requires circuits, and the shape of their cells. Others
-    /// stay hidden as long as this node runs if there was a session with them over a circuit.
-    pub fn set_hidden(&mut self, hosts: &BTreeMap<HostId, Shape>) {
-        let shown = |(host, hidden): (&HostId, &Hidden)| {
+    /// Sets the hosts with which policy requires circuits, and the shape of their cells. Another
+    /// host stays hidden while this node runs if there was a session with it over a circuit.
+    pub fn set_hidden(&mut self, hosts: &BTreeMap<HostId, CellShape>) {
+        let shown = |(host, hidden): (&HostId, &HiddenHost)| {
             (!hidden.is_met && !hosts.contains_key(host)).then_some(*host)
         };
         let shown: Vec<HostId> = self.circuits.hosts.iter().filter_map(shown).collect();
@@ -118,7 +130,7 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
-    /// Whether the host is spoken with over circuits alone.
+    /// True if the host is reached only over circuits.
     pub fn is_hidden(&self, host: HostId) -> bool {
         self.own.book.is_hidden(host)
     }
@@ -126,7 +138,8 @@ impl<C: Ciphers> Edge<C> {
     /// Bytes of end-to-end plaintext that a cell for the host holds, kind byte included.
     pub fn plain_len(&self, host: HostId) -> usize {
         let hidden = self.circuits.hosts.get(&host);
-        hidden.map_or(SizeClass::Full.edge_len(), |hidden| Form::unit(hidden.shape).plain_len())
+        hidden
+            .map_or(SizeClass::Full.edge_len(), |hidden| CellLayout::unit(hidden.shape).plain_len())
     }
 
     /// Bytes of the longest IP packet that a cell for the host holds.
@@ -135,17 +148,17 @@ impl<C: Ciphers> Edge<C> {
         self.plain_len(host) - ip::PACKET_AT - number
     }
 
-    /// Bytes of file in the segments of a file that is offered to the host now. They fit the
-    /// circuits of both hosts.
+    /// Bytes of file per segment, for a file that is offered to the host now. Segments of this
+    /// length fit the circuits of both hosts.
     pub fn segment_len(&self, host: HostId) -> SegmentLen {
         let hidden = self.circuits.hosts.get(&host);
-        let plain_len = hidden.map_or(SizeClass::Full.edge_len(), Hidden::common_len);
+        let plain_len = hidden.map_or(SizeClass::Full.edge_len(), HiddenHost::common_len);
         SegmentLen::in_plain(plain_len).unwrap_or(SegmentLen::MIN)
     }
 
-    /// Sets the circuit, built by this host, on which it sends to a hidden host from now on. None
-    /// says that there is none any more. Call [`Edge::drive`] afterwards.
-    pub fn set_circuit(&mut self, host: HostId, circuit: Option<(CircuitId, Shape)>) {
+    /// Sets the circuit, built by this host, on which it sends to a hidden host. None if that
+    /// circuit has ended. Call [`Edge::drive`] afterwards.
+    pub fn set_circuit(&mut self, host: HostId, circuit: Option<(CircuitId, CellShape)>) {
         let Some(hidden) = self.circuits.hosts.get_mut(&host) else { return };
         hidden.own = circuit;
         if let Some((_, shape)) = circuit {
@@ -155,72 +168,73 @@ impl<C: Ciphers> Edge<C> {
         self.take_way(host);
     }
 
-    /// Says how long packets may be late against each other that come on a circuit with mixes,
-    /// whoever built it: the quantile of the law of its delays that one of 10,000 exceeds, and an
-    /// allowance for lines. Packets wait so long for those before them, or less where less is seen
-    /// to do. Zero, as without a call, says that the circuit keeps its order. It counts until the
-    /// circuit is over.
+    /// Sets how long packets on a circuit with mixes wait for earlier ones, whichever host built
+    /// the circuit. `hold` is the delay of the circuit's mixes that one packet of 10,000 exceeds,
+    /// plus an allowance for the links. The real wait may be shorter if packets turn out less late.
+    /// Zero, the default, means that the circuit keeps its order. The value holds until the circuit
+    /// ends.
     pub fn set_hold(&mut self, circuit: CircuitId, hold: Duration) {
         self.own.sequences.set_hold(circuit, hold);
     }
 
-    /// Says what mixes on a circuit add, whoever built it: in the mean, and the quantile of the law
-    /// of its delays that one of 10,000 exceeds. Files go at a rate that allows for it. It counts
-    /// until the circuit is over.
+    /// Sets the delay that the mixes on a circuit add, whichever host built it. `mean` is the
+    /// average, and one packet of 10,000 takes longer than `hold`. Files are paced for it. The
+    /// value holds until the circuit ends.
     pub fn set_added(&mut self, circuit: CircuitId, mean: Duration, hold: Duration) {
-        self.circuits.added.insert(circuit, Added { mean, hold });
-        let is_on = |way: Option<(CircuitId, Shape)>| way.is_some_and(|way| way.0 == circuit);
-        let uses = |hidden: &Hidden| is_on(hidden.own) || is_on(hidden.answer);
+        self.circuits.added.insert(circuit, MixDelay { mean, hold });
+        let is_on = |way: Option<(CircuitId, CellShape)>| way.is_some_and(|way| way.0 == circuit);
+        let uses = |hidden: &HiddenHost| is_on(hidden.own) || is_on(hidden.answer);
         let hosts = self.circuits.hosts.iter().filter(|(_, hidden)| uses(hidden));
         let hosts: Vec<HostId> = hosts.map(|(host, _)| *host).collect();
         hosts.into_iter().for_each(|host| self.take_added(host));
     }
 
-    /// What mixes between here and a host add: packets go out on one circuit, and what answers them
-    /// may come back on another.
-    fn added(&self, host: HostId) -> Added {
-        let Circuits { hosts, added, .. } = &self.circuits;
+    /// Delay of the mixes between this host and another. Packets leave on one circuit and their
+    /// answers may come on another, so the larger value of both counts.
+    fn added(&self, host: HostId) -> MixDelay {
+        let HiddenHosts { hosts, added, .. } = &self.circuits;
         let ways = hosts.get(&host).map_or([None; 2], |hidden| [hidden.own, hidden.answer]);
         let ways = ways.into_iter().flatten();
         let all = ways.filter_map(|(circuit, _)| added.get(&circuit));
-        all.fold(Added::default(), |most, added| Added {
+        all.fold(MixDelay::default(), |most, added| MixDelay {
             mean: most.mean.max(added.mean),
             hold: most.hold.max(added.hold),
         })
     }
 
-    /// Tells the files what mixes between here and a host add.
+    /// Tells the transfers the delay of the mixes between this host and another.
     pub(crate) fn take_added(&mut self, host: HostId) {
         let added = self.added(host);
         self.transfers.set_added(host.into(), added);
     }
 
-    /// How much later than without mixes an answer of the host may come.
+    /// Extra time that mixes may add to a round trip with the host.
     pub fn answers_later(&self, host: HostId) -> Duration {
         self.added(host).hold * 2
     }
 
-    /// For how long packets may gather before they are taken in, since many wait for others in any
-    /// case; none while few do. What comes together is opened and delivered together.
+    /// Time for which arriving packets may gather before the node handles them, since many wait for
+    /// earlier ones anyway. Packets that are handled together are opened and delivered together.
+    /// None while few wait.
     pub fn gathers(&self) -> Option<Duration> {
         self.own.sequences.gathers()
     }
 
-    /// Counters of the order of packets that came over circuits.
+    /// Counters of the reordering of packets from circuits.
     pub fn order_stats(&self) -> OrderStats {
         self.own.sequences.stats()
     }
 
-    /// From now on packets are delivered as circuits bring them, in whatever order.
+    /// Switches the reordering off: packets are delivered as they come, in any order.
     pub fn keep_any_order(&mut self) {
         self.own.sequences.is_off = true;
     }
 
-    /// A circuit is over, whoever built it. Call [`Edge::drive`] afterwards.
+    /// Handles the end of a circuit, whichever host built it. Call [`Edge::drive`] afterwards.
     pub fn circuit_ended(&mut self, now: Time, circuit: CircuitId) {
         self.own.sequences.circuit_ended(circuit);
         self.circuits.added.remove(&circuit);
-        let is_it = |way: &mut (CircuitId, Shape)| way.0 == circuit;
+        let is_it = |way: &mut (CircuitId, CellShape)| way.0 == circuit;
         let mut changed = Vec::new();
         for (&host, hidden) in &mut self.circuits.hosts {
             let had_own = hidden.own.take_if(is_it).is_some();
@@ -236,8 +250,9 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
-    /// Has a host spoken with over circuits alone; what else there was with it ends.
-    fn hide(&mut self, host: HostId, shape: Shape) {
+    /// From now on the host is reached only over circuits. Its session outside circuits and its
+    /// direct link end.
+    fn hide(&mut self, host: HostId, shape: CellShape) {
         let Some(peer) = self.own.book.peer(host) else { return };
         if let Some(hidden) = self.circuits.hosts.get_mut(&host) {
             if hidden.way().is_none() {
@@ -245,35 +260,36 @@ impl<C: Ciphers> Edge<C> {
             }
             return;
         }
-        self.circuits.hosts.insert(host, Hidden::new(shape));
+        self.circuits.hosts.insert(host, HiddenHost::new(shape));
         self.book().set_hidden(host, true);
         self.sessions.set_hidden(peer, true);
         self.sessions.set_endpoint(peer, None);
         self.end_direct(host);
-        // What waits for a session asks for a circuit.
+        // Packets and messages that wait for a session must now ask for a circuit.
         self.circuits.ready.push(host);
     }
 
-    /// As `hide`, for a host that was met before it was removed, or before this node started.
+    /// Hides a host that was met over a circuit before it was removed or before this node started.
     pub(crate) fn hide_again(&mut self, host: HostId) {
-        self.hide(host, Shape::MOST);
+        self.hide(host, CellShape::MOST);
         if let Some(hidden) = self.circuits.hosts.get_mut(&host) {
             hidden.is_met = true;
         }
     }
 
-    fn show(&mut self, host: HostId) {
+    pub(crate) fn show(&mut self, host: HostId) {
         self.circuits.forget(host);
         self.take_added(host);
         self.own.forget(host);
         self.book().set_hidden(host, false);
         if let (Some(peer), Some(at)) = (self.own.book.peer(host), self.address_of(host)) {
             self.sessions.set_hidden(peer, false);
-            self.sessions.set_endpoint(peer, Some(Via::Routed(at)));
+            self.sessions.set_endpoint(peer, Some(HostPath::Routed(at)));
         }
     }
 
-    /// A session with the host was agreed; one over a circuit keeps it hidden.
+    /// Handles a new session with the host. A session over a circuit keeps the host hidden for
+    /// good.
     pub(crate) fn note_session(&mut self, host: HostId) {
         let Some(hidden) = self.circuits.hosts.get_mut(&host) else { return };
         if core::mem::replace(&mut hidden.is_met, true) {
@@ -286,8 +302,8 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
-    /// The host's newest unit came on this circuit.
-    pub(crate) fn note_way(&mut self, host: HostId, way: (CircuitId, Shape)) {
+    /// Notes that the host's newest unit came on this circuit.
+    pub(crate) fn note_way(&mut self, host: HostId, way: (CircuitId, CellShape)) {
         self.hide(host, way.1);
         self.note_session(host);
         let Some(hidden) = self.circuits.hosts.get_mut(&host) else { return };
@@ -297,16 +313,16 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
-    /// Puts the host's circuit into force.
+    /// Starts to use the host's current circuit.
     fn take_way(&mut self, host: HostId) {
         self.take_added(host);
         let Some(peer) = self.own.book.peer(host) else { return };
         let Some(hidden) = self.circuits.hosts.get_mut(&host) else { return };
-        let own = hidden.own.map(|(circuit, _)| Via::Circuit(circuit));
+        let own = hidden.own.map(|(circuit, _)| HostPath::Circuit(circuit));
         match hidden.way() {
             Some((circuit, shape)) => {
                 hidden.shape = shape;
-                self.own.ways.put(host, Way { circuit, form: Form::unit(shape) });
+                self.own.ways.put(host, HiddenRoute { circuit, form: CellLayout::unit(shape) });
                 if !self.circuits.ready.contains(&host) {
                     self.circuits.ready.push(host);
                 }
@@ -318,27 +334,27 @@ impl<C: Ciphers> Edge<C> {
         self.sessions.set_endpoint(peer, own);
     }
 
-    /// Whether a handshake with the host can't begin for want of a circuit.
+    /// True if a handshake with the host can't begin because there is no circuit.
     pub(crate) fn lacks_circuit(&self, host: HostId) -> bool {
         self.circuits.hosts.get(&host).is_some_and(|hidden| hidden.own.is_none())
     }
 
-    /// Asks for a circuit to the host, once until there is one or it is given up.
+    /// Asks for a circuit to the host, unless a request is already open.
     pub(crate) fn need_circuit(&mut self, now: Time, host: HostId) {
         if self.lacks_circuit(host) && !self.circuits.needs.contains_key(&host) {
             self.circuits.needs.insert(host, now + CIRCUIT_WAIT);
-            self.event(Event::NeedCircuit(host));
+            self.event(EdgeEvent::NeedCircuit(host));
         }
     }
 
-    /// Whether something waits for a session or a circuit with the host.
+    /// True if an echo, message or packet waits for a session or a circuit with the host.
     fn has_waiting(&self, host: HostId) -> bool {
         let echoes = self.echoes.iter().any(|(to, _)| *to == host);
         echoes || self.unsent.iter().any(|(to, _)| *to == host) || self.waiting.is_for(host)
     }
 
-    /// Sends what waited for circuits.
-    pub(crate) fn use_circuits(&mut self, now: Time, buf: &mut [u8], out: &mut impl Out) {
+    /// Sends packets and messages that waited for circuits.
+    pub(crate) fn use_circuits(&mut self, now: Time, buf: &mut [u8], out: &mut impl EdgeOutput) {
         for host in core::mem::take(&mut self.circuits.ready) {
             match self.reaches(now, host, out) {
                 true => {
@@ -351,9 +367,9 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
-    /// Gives up circuits that were asked for in vain.
+    /// Gives up requests for circuits that took too long.
     pub(crate) fn give_up_circuits(&mut self, now: Time) {
-        let Circuits { hosts, needs, .. } = &mut self.circuits;
+        let HiddenHosts { hosts, needs, .. } = &mut self.circuits;
         let over = needs.extract_if(.., |_, until| *until <= now).map(|(host, _)| host);
         let has_way = |host: &HostId| hosts.get(host).is_some_and(|hidden| hidden.way().is_some());
         let failed: Vec<HostId> = over.filter(|host| !has_way(host)).collect();
@@ -369,10 +385,10 @@ mod tests {
     use super::*;
     use crate::HostConfig;
     use crate::direct::DirectConfig;
-    use crate::edge::Config;
+    use crate::edge::EdgeConfig;
 
     #[test]
-    fn direct_links_with_hidden_hosts_are_neither_asked_for_nor_answered() {
+    fn direct_links_with_hidden_hosts_or_while_forbidden_are_neither_asked_for_nor_answered() {
         let direct = DirectConfig {
             proactive: true,
             endpoint: None,
@@ -381,10 +397,10 @@ mod tests {
             idle: Duration::from_secs(60),
             links_max: 8,
         };
-        let config = Config {
+        let config = EdgeConfig {
             address: Address::new(1, 1),
-            session: shoal_session::Config::new(shoal_session::Role::Edge),
-            transfer: shoal_transfer::Config::default(),
+            session: shoal_session::SessionConfig::new(shoal_session::SessionRole::Edge),
+            transfer: shoal_transfer::TransferConfig::default(),
             echo_max: 16,
             ip: true,
             direct: Some(direct),
@@ -401,12 +417,21 @@ mod tests {
         let said = DirectMessage { kind, level, keep, endpoint, groups: Vec::new(), meeting: None };
         assert_eq!(edge.handle_direct(now, host, &said), Ok(()));
         assert!(edge.direct_terms(host).is_some());
-        let shape = Shape::new(3).expect("a sound shape");
+        let shape = CellShape::new(3).expect("a sound shape");
         edge.set_hidden(&BTreeMap::from([(host, shape)]));
         assert_eq!(edge.direct_terms(host), None, "the link ends");
         assert_eq!(edge.handle_direct(now, host, &said), Err(DropReason::CircuitRequired));
         edge.want_all_direct(now);
         edge.note_wanted(now, host);
-        assert_eq!(edge.direct_stats().map(|stats| (stats.asked, stats.agreed)), Some((0, 1)));
+        let asked = |edge: &Edge| edge.direct_stats().map(|stats| (stats.asked, stats.agreed));
+        assert_eq!(asked(&edge), Some((0, 1)));
+        edge.set_hidden(&BTreeMap::new());
+        assert_eq!(edge.handle_direct(now, host, &said), Ok(()));
+        edge.allow_direct(now, false);
+        assert_eq!(edge.direct_terms(host), None, "the link ends");
+        assert_eq!(edge.handle_direct(now, host, &said), Err(DropReason::NotAllowed));
+        edge.want_all_direct(now);
+        edge.note_wanted(now, host);
+        assert_eq!(asked(&edge), Some((0, 2)));
     }
 }

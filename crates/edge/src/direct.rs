@@ -1,15 +1,16 @@
-//! Direct links: when one is made, how its cells are protected, when it ends. The caller owns the
-//! links themselves; this machine decides.
+//! Direct links: when to make one, how to protect its cells, when to end it. This machine decides;
+//! the caller owns the links.
 //!
 //! ```text
-//! traffic to a host -> Ask ..... routers ..... -> it wants one too -> Yes, and its end is ready
+//! traffic to a host -> Ask ..... routers ..... -> that host agrees -> Yes, and its end is ready
 //!                  Open and call <- Yes ..... routers .....
 //! ```
 //!
-//! Nothing is sent past the routers before both hosts have agreed: an observer at the wire of a
-//! host that wants no direct link learns nothing.
+//! No frame is sent past the routers before both hosts agree. If a host wants no direct link, an
+//! observer at its wire therefore learns nothing.
 
 mod again;
+mod permission;
 
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
@@ -19,69 +20,68 @@ use shoal_crypto::Rng;
 use shoal_wire::{DirectKind, DirectMessage, DropReason, Level, Meeting, MeetingId, Time};
 
 use crate::book::HostId;
-use crate::levels::{Levels, Why};
-use crate::meet::{Meets, Reach, Relayed};
-pub(crate) use again::Said;
-use again::Taken;
+use crate::levels::{LevelReason, SecuritySettings};
+use crate::meet::{MeetingState, NoDirectReason, Reachability};
+use again::HandledMessage;
+pub(crate) use again::RepeatTimer;
 
-/// How long an answer may take, a handshake with the host included.
+/// Longest wait for an answer, a handshake with the host included.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
-/// How long a link may be down, at its start or later, before it is given up.
+/// Longest time that a link may be down, at its start or later, before it is given up.
 const MAKING_WAIT: Duration = Duration::from_secs(10);
-/// How long a link that ends still accepts cells.
+/// Time for which a closing link still accepts cells.
 const CLOSING_WAIT: Duration = Duration::from_secs(5);
-/// First wait after a failure; doubles with each one,
+/// Wait after the first failure. Each further failure doubles it, up to [`BACK_OFF_MAX`].
 const BACK_OFF: Duration = Duration::from_secs(5);
-/// up to this.
 const BACK_OFF_MAX: Duration = Duration::from_secs(300);
-/// How often in a row a host may make this one call its endpoint, by asking or answering again,
+/// Number of calls in a row that a host may cause to the endpoint that it names, by asking or
+/// answering again. The limit exists because the endpoint may belong to somebody else.
 const ASKS_MAX: u32 = 4;
-/// and how soon it may do so once more. The endpoint that it names may be somebody else's.
+/// Time after which one more call is allowed.
 const ASKS_GAP: Duration = Duration::from_secs(30);
-/// Messages and events that may wait to be taken; the owner takes them after every call.
+/// Largest number of messages that may wait. The owner takes messages and events after every call.
 const WAITING_MAX: usize = 1_024;
 
-/// What this host wants of direct links.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DirectConfig {
-    /// Make links with all hosts and keep them, instead of on traffic.
+    /// Make and keep links with all hosts. False: make a link when there is traffic.
     pub proactive: bool,
-    /// Where other hosts can call this one.
+    /// Endpoint at which other hosts can call this one.
     pub endpoint: Option<SocketAddr>,
-    /// The weakest level accepted with a host that shares no security group, and with which
-    /// nothing stronger is asked for.
+    /// Weakest level that this host accepts. A shared security group, or an `encrypt_with` entry
+    /// for the host, requires encryption instead.
     pub weakest: Level,
-    /// Names of the security groups of this host by its own file, hashed.
+    /// Hashed names of the security groups in this host's own file.
     pub groups: Vec<[u8; 8]>,
-    /// A link without traffic for so long ends.
+    /// A link without traffic for this long ends.
     pub idle: Duration,
-    /// Links at once.
+    /// Largest number of links at the same time.
     pub links_max: usize,
 }
 
-/// An action for the owner of the links.
+/// An action that the owner of the links must take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DirectEvent {
     /// Make a link with the host, or call the host again on the existing link.
     Open {
-        /// With whom.
         host: HostId,
-        /// Where to call it; `None` waits for it to call.
+        /// Endpoint to call. `None`: wait for a call from the host.
         endpoint: Option<SocketAddr>,
-        /// The weakest level to accept.
+        /// Weakest level to accept.
         level: Level,
-        /// Why.
-        why: Why,
+        /// Reason for the level.
+        why: LevelReason,
     },
-    /// Send probes to these places of the host, beside those of the same attempt. The link exists.
+    /// Send probes to these endpoints of the host, in addition to earlier ones of the same attempt.
+    /// The link already exists.
     Meet {
-        /// With whom.
         host: HostId,
-        /// The attempt.
+        /// Identifies the attempt.
         id: MeetingId,
-        /// This end calls where the first probe comes from; the other end answers probes.
+        /// True if this end calls the endpoint from which the first probe comes. The other end
+        /// answers probes.
         asker: bool,
-        /// Where the host may be.
+        /// Endpoints at which the host may be.
         places: Vec<SocketAddr>,
     },
     /// Send nothing more over the link; arriving cells are still accepted.
@@ -90,67 +90,66 @@ pub enum DirectEvent {
     Remove(HostId),
 }
 
-/// Counters of direct links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectStats {
-    /// Times that a host was asked for one.
+    /// Requests sent.
     pub asked: u64,
-    /// Times that a host was told yes.
+    /// Requests answered with yes.
     pub agreed: u64,
-    /// Times that a link came up.
+    /// Links that came up.
     pub up: u64,
-    /// Times that a link was lost.
+    /// Links that were lost.
     pub lost: u64,
-    /// Links that ended because nothing used them, at either end.
+    /// Links that either end closed for lack of traffic.
     pub trimmed: u64,
-    /// Attempts without an answer, or whose link did not come up.
+    /// Attempts that got no answer or whose link did not come up.
     pub failed: u64,
-    /// Requests not answered because `links_max` links exist.
+    /// Requests left unanswered because `links_max` links exist.
     pub full: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// No link; the earliest time of the next attempt.
+enum DirectPhase {
+    /// No link. Earliest time of the next attempt.
     Waiting(Time),
-    /// Asked; the time at which the answer is overdue.
+    /// A request was sent. Time at which its answer is overdue.
     Asked(Time),
-    /// The link exists but is down; the time at which it is given up.
+    /// The link exists but is down. Time at which it is given up.
     Making(Time),
-    /// In use; when it last was.
+    /// The link is in use. Time of its last traffic.
     Up(Time),
-    /// Ends at this time.
+    /// The link is closing. Time at which it is removed.
     Closing(Time),
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
-    phase: Phase,
-    /// Failed attempts in a row.
+pub(crate) struct DirectEntry {
+    phase: DirectPhase,
+    /// Failures in a row.
     failures: u32,
-    /// The other end is proactive: idleness doesn't end the link.
+    /// True if the other end is proactive. The link then stays up without traffic.
     keep: bool,
-    pub(crate) terms: (Level, Why),
-    pub(crate) meets: Meets,
-    /// A request that nobody has answered yet.
-    asking: Option<Said>,
-    /// Private addresses that were told, and for which attempt.
-    pub(crate) nearing: Option<(Said, MeetingId)>,
-    /// The request and the answer that were taken last.
-    asked: Option<Taken>,
-    agreed: Option<Taken>,
-    /// Why the last attempt gave no link.
-    pub(crate) relayed: Option<Relayed>,
+    pub(crate) terms: (Level, LevelReason),
+    pub(crate) meets: MeetingState,
+    /// Repeats of a request that is still unanswered.
+    asking: Option<RepeatTimer>,
+    /// Repeats of the message with this host's private addresses, and its attempt.
+    pub(crate) nearing: Option<(RepeatTimer, MeetingId)>,
+    /// The last request of the other host that was handled, and (`agreed`) its last answer.
+    asked: Option<HandledMessage>,
+    agreed: Option<HandledMessage>,
+    /// Reason why the last attempt made no link.
+    pub(crate) relayed: Option<NoDirectReason>,
 }
 
-/// How many more calls of its endpoint a host may cause.
+/// Budget of calls that a host may cause to the endpoint that it names.
 #[derive(Clone, Copy, Debug)]
-struct Asks {
+struct CallBudget {
     left: u32,
     since: Time,
 }
 
-impl Asks {
+impl CallBudget {
     fn take(&mut self, now: Time) -> Result<(), DropReason> {
         let earned = now.since(self.since).as_secs() / ASKS_GAP.as_secs();
         let earned = u32::try_from(earned).unwrap_or(ASKS_MAX).min(ASKS_MAX - self.left);
@@ -161,59 +160,62 @@ impl Asks {
     }
 }
 
-impl Entry {
+impl DirectEntry {
     pub(crate) fn is_up(&self) -> bool {
-        matches!(self.phase, Phase::Up(_))
+        matches!(self.phase, DirectPhase::Up(_))
     }
 
     pub(crate) fn has_link(&self) -> bool {
-        matches!(self.phase, Phase::Making(_) | Phase::Up(_) | Phase::Closing(_))
+        matches!(self.phase, DirectPhase::Making(_) | DirectPhase::Up(_) | DirectPhase::Closing(_))
     }
 }
 
-/// The machine; see the module's documentation. It has at most one entry per host.
+/// The machine; see the module's documentation. There is at most one entry per host.
 #[derive(Debug)]
-pub struct Direct {
+pub struct DirectMachine {
     pub(crate) config: DirectConfig,
-    pub(crate) entries: BTreeMap<HostId, Entry>,
-    pub(crate) reach: Reach,
-    pub(crate) levels: Levels,
+    pub(crate) entries: BTreeMap<HostId, DirectEntry>,
+    pub(crate) reach: Reachability,
+    pub(crate) levels: SecuritySettings,
     rng: Rng,
-    asks: BTreeMap<HostId, Asks>,
+    asks: BTreeMap<HostId, CallBudget>,
     messages: VecDeque<(HostId, DirectMessage)>,
     events: VecDeque<DirectEvent>,
     stats: DirectStats,
-    /// When to look at the entries; not later than the first one's time.
+    /// False: no links; see [`Self::allow`].
+    is_allowed: bool,
+    /// Time at which to check the entries, at the latest when the first of them is due.
     look_at: Option<Time>,
-    /// This host is seen elsewhere, and nobody was told.
+    /// True if this host's observed addresses changed and no host was told yet.
     moved: bool,
 }
 
-impl Direct {
-    /// A machine without links or requests. `seed` seeds what nobody else may guess.
-    pub fn new(config: DirectConfig, seed: [u8; 32]) -> Direct {
-        Direct {
+impl DirectMachine {
+    /// A machine without links or requests. `seed` seeds the ids of attempts, which nobody may
+    /// guess.
+    pub fn new(config: DirectConfig, seed: [u8; 32]) -> DirectMachine {
+        DirectMachine {
             config,
             entries: BTreeMap::new(),
-            reach: Reach::default(),
-            levels: Levels::default(),
+            reach: Reachability::default(),
+            levels: SecuritySettings::default(),
             rng: Rng::new(seed),
             asks: BTreeMap::new(),
             messages: VecDeque::new(),
             events: VecDeque::new(),
             stats: DirectStats::default(),
+            is_allowed: true,
             look_at: None,
             moved: false,
         }
     }
 
-    /// Counters.
     pub fn stats(&self) -> DirectStats {
         self.stats
     }
 
-    /// What was agreed with a host, as long as there is a link.
-    pub fn terms(&self, host: HostId) -> Option<(Level, Why)> {
+    /// The terms agreed with a host. None without a link.
+    pub fn terms(&self, host: HostId) -> Option<(Level, LevelReason)> {
         self.entries.get(&host).filter(|entry| entry.has_link()).map(|entry| entry.terms)
     }
 
@@ -239,38 +241,38 @@ impl Direct {
         self.events.push_back(event);
     }
 
-    /// Traffic for the host went through routers.
+    /// Notes that traffic for the host went through routers.
     pub fn wanted(&mut self, now: Time, host: HostId) {
         let phase = self.entries.get(&host).map(|entry| entry.phase);
-        if !phase.is_none_or(|phase| matches!(phase, Phase::Waiting(until) if until <= now)) {
+        let is_free = |phase| matches!(phase, DirectPhase::Waiting(until) if until <= now);
+        if !self.is_allowed || !phase.is_none_or(is_free) {
             return;
         }
         if self.links() >= self.config.links_max {
-            self.set(host, Phase::Waiting(now + BACK_OFF));
-            return self.note_relayed(host, Relayed::Full);
+            self.set(host, DirectPhase::Waiting(now + BACK_OFF));
+            return self.note_relayed(host, NoDirectReason::Full);
         }
-        self.set(host, Phase::Asked(now + ANSWER_WAIT));
+        self.set(host, DirectPhase::Asked(now + ANSWER_WAIT));
         let ours = self.rng.array();
         if let Some(entry) = self.entries.get_mut(&host) {
-            entry.meets = Meets { ours, ..Meets::default() };
+            entry.meets = MeetingState { ours, ..MeetingState::default() };
             entry.agreed = None;
         }
         self.ask(now, host);
     }
 
-    /// Lets a host wait for the next attempt, which may come at once.
+    /// Puts a host into the waiting phase; the next attempt may begin at once.
     pub(crate) fn wait(&mut self, now: Time, host: HostId) {
-        self.set(host, Phase::Waiting(now));
+        self.set(host, DirectPhase::Waiting(now));
     }
 
-    /// Puts a host into a phase.
-    fn set(&mut self, host: HostId, phase: Phase) {
-        let entry = self.entries.entry(host).or_insert_with(|| Entry {
+    fn set(&mut self, host: HostId, phase: DirectPhase) {
+        let entry = self.entries.entry(host).or_insert_with(|| DirectEntry {
             phase,
             failures: 0,
             keep: false,
-            terms: (Level::Encrypt, Why::Both),
-            meets: Meets::default(),
+            terms: (Level::Encrypt, LevelReason::Both),
+            meets: MeetingState::default(),
             asking: None,
             nearing: None,
             asked: None,
@@ -278,39 +280,41 @@ impl Direct {
             relayed: None,
         });
         entry.phase = phase;
-        // Where both asked at once each may hear the other first. It goes on until it is answered:
-        // the other may not know that it is heard.
-        if !matches!(phase, Phase::Asked(_) | Phase::Making(_)) {
+        // The request is repeated also in the phase `Making`. If both hosts ask at once, each may
+        // get the other's request before an answer. A host can't tell if its own request arrived.
+        if !matches!(phase, DirectPhase::Asked(_) | DirectPhase::Making(_)) {
             entry.asking = None;
         }
-        if !matches!(phase, Phase::Making(_)) {
+        if !matches!(phase, DirectPhase::Making(_)) {
             entry.nearing = None;
         }
         let entry = *entry;
         self.look_at = [self.look_at, self.due(&entry)].into_iter().flatten().min();
     }
 
-    /// Traffic with the host took the link.
+    /// Notes that traffic with the host used the link.
     pub fn used(&mut self, now: Time, host: HostId) {
-        if let Some(Entry { phase: Phase::Up(last), .. }) = self.entries.get_mut(&host) {
+        if let Some(DirectEntry { phase: DirectPhase::Up(last), .. }) = self.entries.get_mut(&host)
+        {
             *last = now;
         }
     }
 
-    /// The link with the host came up or went down.
+    /// Notes that the link with the host came up or went down.
     pub fn link_changed(&mut self, now: Time, host: HostId, up: bool) {
         let Some(entry) = self.entries.get_mut(&host) else { return };
         match (entry.phase, up) {
-            (Phase::Making(_), true) => {
+            (DirectPhase::Making(_), true) => {
                 (entry.failures, entry.relayed) = (0, None);
                 self.stats.up += 1;
-                self.set(host, Phase::Up(now));
+                self.set(host, DirectPhase::Up(now));
             }
-            (Phase::Up(_), false) => {
+            (DirectPhase::Up(_), false) => {
                 self.stats.lost += 1;
                 let probed = entry.meets.probed;
-                self.set(host, Phase::Making(now + MAKING_WAIT));
-                // A translator may have forgotten the link, and then nobody can call.
+                self.set(host, DirectPhase::Making(now + MAKING_WAIT));
+                // A translator may have forgotten the link's mapping. Neither host can call the
+                // other then.
                 if probed {
                     self.ask_again(now, host);
                 }
@@ -319,7 +323,7 @@ impl Direct {
         }
     }
 
-    /// Forgets a host: its number may be given to another.
+    /// Forgets a host, since its id may be given to another one.
     pub fn forget(&mut self, host: HostId) {
         let gone = self.entries.remove(&host);
         self.levels.forget(host);
@@ -330,10 +334,11 @@ impl Direct {
         }
     }
 
-    /// Takes a host's message; `listed` is its endpoint in the list of hosts.
+    /// Handles a host's message. `listed` is its endpoint in the list of hosts.
     ///
-    /// Errors: `not_allowed` for an answer without a request; `table_full` where `links_max` links
-    /// exist; `direct_budget` where the host asks or answers too often.
+    /// Errors: `not_allowed` for an answer without a request, and for any request while links are
+    /// not allowed; `table_full` if `links_max` links exist; `direct_budget` if the host asks or
+    /// answers too often.
     pub fn handle_message(
         &mut self,
         now: Time,
@@ -341,6 +346,7 @@ impl Direct {
         said: &DirectMessage,
         listed: Option<SocketAddr>,
     ) -> Result<(), DropReason> {
+        self.check_allowed(said.kind)?;
         if self.is_repeated(now, host, said) {
             if said.kind == DirectKind::Ask {
                 self.say(host, DirectKind::Yes);
@@ -348,24 +354,25 @@ impl Direct {
             return Ok(());
         }
         let phase = self.entries.get(&host).map(|entry| entry.phase);
-        let has_link = matches!(phase, Some(Phase::Making(_) | Phase::Up(_)));
+        let has_link = matches!(phase, Some(DirectPhase::Making(_) | DirectPhase::Up(_)));
         let again = said.kind == DirectKind::Yes && has_link;
         if said.kind == DirectKind::Ask || again {
-            let fresh = Asks { left: ASKS_MAX, since: now };
+            let fresh = CallBudget { left: ASKS_MAX, since: now };
             self.asks.entry(host).or_insert(fresh).take(now)?;
         }
         match (said.kind, phase) {
             (DirectKind::Ask, phase) => self.asked(now, host, said, listed, phase),
-            (DirectKind::Yes, Some(Phase::Asked(_) | Phase::Making(_) | Phase::Up(_))) => {
-                self.agreed(now, host, said, listed)
-            }
-            (DirectKind::End, Some(Phase::Up(_) | Phase::Making(_))) => {
+            (
+                DirectKind::Yes,
+                Some(DirectPhase::Asked(_) | DirectPhase::Making(_) | DirectPhase::Up(_)),
+            ) => self.agreed(now, host, said, listed),
+            (DirectKind::End, Some(DirectPhase::Up(_) | DirectPhase::Making(_))) => {
                 self.stats.trimmed += 1;
                 self.close(now, host);
                 Ok(())
             }
             (DirectKind::End, Some(_)) => Ok(()),
-            (DirectKind::Near, Some(Phase::Making(_))) => self.near(host, said),
+            (DirectKind::Near, Some(DirectPhase::Making(_))) => self.near(host, said),
             _ => Err(DropReason::NotAllowed),
         }
     }
@@ -386,8 +393,8 @@ impl Direct {
         let again = core::mem::replace(&mut entry.meets.again, false);
         (entry.asking, entry.agreed) = (None, taken);
         match entry.phase {
-            Phase::Up(_) if again => self.meet_again(now, host, said),
-            Phase::Up(_) => return Err(DropReason::NotAllowed),
+            DirectPhase::Up(_) if again => self.meet_again(now, host, said),
+            DirectPhase::Up(_) => return Err(DropReason::NotAllowed),
             _ => self.open(now, host, said, said.endpoint.or(listed)),
         }
         Ok(())
@@ -399,9 +406,9 @@ impl Direct {
         host: HostId,
         said: &DirectMessage,
         listed: Option<SocketAddr>,
-        phase: Option<Phase>,
+        phase: Option<DirectPhase>,
     ) -> Result<(), DropReason> {
-        let has_link = self.entries.get(&host).is_some_and(Entry::has_link);
+        let has_link = self.entries.get(&host).is_some_and(DirectEntry::has_link);
         if !has_link && self.links() >= self.config.links_max {
             self.stats.full += 1;
             return Err(DropReason::TableFull);
@@ -409,7 +416,7 @@ impl Direct {
         self.stats.agreed += 1;
         let taken = Some(self.taken(now, host, said));
         if !self.entries.contains_key(&host) {
-            self.set(host, Phase::Waiting(now));
+            self.set(host, DirectPhase::Waiting(now));
         }
         if let Some(entry) = self.entries.get_mut(&host) {
             entry.asked = taken;
@@ -421,21 +428,21 @@ impl Direct {
         let terms = self.terms_with(host, said);
         let entry = self.entries.get_mut(&host).filter(|entry| entry.terms.0 == terms.0);
         match (phase, entry) {
-            // The other end missed the answer, or has restarted, and calls again. The message may
+            // The other end missed the answer, or has restarted, and asks again. Its message may
             // give another reason for the same level.
-            (Some(Phase::Up(_)), Some(entry)) => {
+            (Some(DirectPhase::Up(_)), Some(entry)) => {
                 entry.terms = terms;
                 self.levels.claim(host, said);
                 self.meet_again(now, host, said);
             }
-            // A host with an endpoint that is asked waits to be called.
+            // If this host has an endpoint and was asked, it waits for the call.
             _ if self.config.endpoint.is_some() => self.open(now, host, said, None),
             _ => self.open(now, host, said, said.endpoint.or(listed)),
         }
         Ok(())
     }
 
-    /// Asks the owner to make the link. With no endpoint to call, the other end must call.
+    /// Asks the owner to make the link. Without an endpoint to call, the other end must call.
     fn open(
         &mut self,
         now: Time,
@@ -447,7 +454,7 @@ impl Direct {
         self.levels.claim(host, said);
         let keep = said.keep;
         let failures = self.entries.get(&host).map_or(0, |entry| entry.failures);
-        let before = self.entries.get(&host).copied().filter(Entry::has_link);
+        let before = self.entries.get(&host).copied().filter(DirectEntry::has_link);
         let meets = endpoint.is_none() && self.config.endpoint.is_none();
         let places = match self.places(said.meeting.as_ref()) {
             Err(why) if meets => {
@@ -459,10 +466,10 @@ impl Direct {
         if before.is_some_and(|before| before.terms.0 != level) {
             self.tell(DirectEvent::Remove(host));
         }
-        // A repeated message doesn't extend the time.
+        // A repeated message doesn't extend the deadline.
         let phase = match before.map(|before| before.phase) {
-            Some(making @ Phase::Making(_)) => making,
-            _ => Phase::Making(now + MAKING_WAIT),
+            Some(making @ DirectPhase::Making(_)) => making,
+            _ => DirectPhase::Making(now + MAKING_WAIT),
         };
         self.set(host, phase);
         if let Some(entry) = self.entries.get_mut(&host) {
@@ -475,15 +482,15 @@ impl Direct {
     }
 
     fn close(&mut self, now: Time, host: HostId) {
-        self.set(host, Phase::Closing(now + CLOSING_WAIT));
+        self.set(host, DirectPhase::Closing(now + CLOSING_WAIT));
         self.tell(DirectEvent::Close(host));
     }
 
     fn fail(&mut self, now: Time, host: HostId, failures: u32) {
         self.stats.failed += 1;
         let wait = BACK_OFF.saturating_mul(1 << failures.min(16)).min(BACK_OFF_MAX);
-        let had_link = self.entries.get(&host).is_some_and(Entry::has_link);
-        self.set(host, Phase::Waiting(now + wait));
+        let had_link = self.entries.get(&host).is_some_and(DirectEntry::has_link);
+        self.set(host, DirectPhase::Waiting(now + wait));
         if let Some(entry) = self.entries.get_mut(&host) {
             (entry.failures, entry.keep) = (failures.saturating_add(1), false);
         }
@@ -492,29 +499,29 @@ impl Direct {
         }
     }
 
-    fn note_relayed(&mut self, host: HostId, why: Relayed) {
+    fn note_relayed(&mut self, host: HostId, why: NoDirectReason) {
         if let Some(entry) = self.entries.get_mut(&host) {
             entry.relayed = Some(why);
         }
     }
 
-    /// When an entry has something to do.
-    fn due(&self, entry: &Entry) -> Option<Time> {
+    /// Time at which an entry is due.
+    fn due(&self, entry: &DirectEntry) -> Option<Time> {
         [self.over_at(entry), entry.repeat_at()].into_iter().flatten().min()
     }
 
-    /// When the phase of an entry is over.
-    fn over_at(&self, entry: &Entry) -> Option<Time> {
+    /// Time at which the phase of an entry ends.
+    fn over_at(&self, entry: &DirectEntry) -> Option<Time> {
         match entry.phase {
-            Phase::Waiting(at) => self.config.proactive.then_some(at),
-            Phase::Asked(at) | Phase::Making(at) | Phase::Closing(at) => Some(at),
-            Phase::Up(last) => {
+            DirectPhase::Waiting(at) => (self.config.proactive && self.is_allowed).then_some(at),
+            DirectPhase::Asked(at) | DirectPhase::Making(at) | DirectPhase::Closing(at) => Some(at),
+            DirectPhase::Up(last) => {
                 (!self.config.proactive && !entry.keep).then(|| last + self.config.idle)
             }
         }
     }
 
-    /// Handles what is due.
+    /// Handles all entries that are due.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.look_at.is_none_or(|at| at > now) {
             return;
@@ -522,38 +529,38 @@ impl Direct {
         if core::mem::take(&mut self.moved) {
             self.tell_moved(now);
         }
-        let is_due = |entry: &Entry| self.due(entry).is_some_and(|at| at <= now);
+        let is_due = |entry: &DirectEntry| self.due(entry).is_some_and(|at| at <= now);
         let due = self.entries.iter().filter(|(_, entry)| is_due(entry));
-        let due: Vec<(HostId, Entry)> = due.map(|(host, entry)| (*host, *entry)).collect();
+        let due: Vec<(HostId, DirectEntry)> = due.map(|(host, entry)| (*host, *entry)).collect();
         for (host, entry) in due {
             self.repeat(now, host);
             if self.over_at(&entry).is_none_or(|at| at > now) {
                 continue;
             }
             match entry.phase {
-                Phase::Waiting(_) => self.wanted(now, host),
-                Phase::Asked(_) => {
+                DirectPhase::Waiting(_) => self.wanted(now, host),
+                DirectPhase::Asked(_) => {
                     self.fail(now, host, entry.failures);
-                    self.note_relayed(host, Relayed::NoAnswer);
+                    self.note_relayed(host, NoDirectReason::NoAnswer);
                 }
-                Phase::Making(_) => {
+                DirectPhase::Making(_) => {
                     self.fail(now, host, entry.failures);
                     self.note_relayed(
                         host,
                         match entry.meets {
-                            Meets { probed: false, .. } => Relayed::NoCall,
-                            Meets { hard: true, .. } => Relayed::OneHard,
-                            Meets { .. } => Relayed::NoProbe,
+                            MeetingState { probed: false, .. } => NoDirectReason::NoCall,
+                            MeetingState { hard: true, .. } => NoDirectReason::OneHard,
+                            MeetingState { .. } => NoDirectReason::NoProbe,
                         },
                     );
                 }
-                Phase::Up(_) => {
+                DirectPhase::Up(_) => {
                     self.stats.trimmed += 1;
                     self.say(host, DirectKind::End);
                     self.close(now, host);
                 }
-                Phase::Closing(_) => {
-                    self.set(host, Phase::Waiting(now));
+                DirectPhase::Closing(_) => {
+                    self.set(host, DirectPhase::Waiting(now));
                     self.tell(DirectEvent::Remove(host));
                 }
             }
@@ -561,7 +568,7 @@ impl Direct {
         self.look_at = self.entries.values().filter_map(|entry| self.due(entry)).min();
     }
 
-    /// When there is something to do, and why.
+    /// Time of the next event, and its reason.
     pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
         if !self.messages.is_empty() || !self.events.is_empty() {
             return Some((Time::ZERO, "direct link to tell of"));
@@ -569,7 +576,7 @@ impl Direct {
         self.look_at.map(|at| (at, "direct link"))
     }
 
-    /// Takes the next message and its destination.
+    /// Takes the next message and its receiver.
     pub fn poll_message(&mut self) -> Option<(HostId, DirectMessage)> {
         self.messages.pop_front()
     }

@@ -9,7 +9,7 @@
 
 use shoal_wire::{EdgeKind, ParseError, Reader};
 
-/// One echo request or reply (docs/wire.md section 6).
+/// One echo request or reply (docs/design/wire/frame.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Echo {
     pub(crate) reply: bool,

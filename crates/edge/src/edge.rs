@@ -4,141 +4,140 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use shoal_crypto::{Ciphers, Identity, NetworkSecret, NetworkSecrets, PublicKey, Rng, Standard};
-use shoal_session::{Done, EndpointRules, Event as SessionEvent, Job, Sessions, Table, Via};
+use shoal_crypto::{
+    Ciphers, Identity, NetworkSecret, NetworkSecrets, PublicKey, Rng, StandardCiphers,
+};
+use shoal_session::{
+    EndpointRules, HandshakeTask, HandshakeTaskResult, HostPath, IdTable, SessionEvent, Sessions,
+};
 use shoal_transfer::{PeerKey, Transfers};
 use shoal_wire::{Address, CircuitId, DropReason, SizeClass, Time, TrafficClass};
 
 use crate::book::HostId;
-use crate::building::Run;
-use crate::cells::{CELL_AT, Form, PLAIN_AT, address_cell, plain};
-use crate::circuits::Circuits;
-use crate::direct::{Direct, DirectConfig, DirectEvent};
+use crate::building::CellBatch;
+use crate::cells::{CELL_AT, CellLayout, PLAIN_AT, address_cell, plain};
+use crate::circuits::HiddenHosts;
+use crate::direct::{DirectConfig, DirectEvent, DirectMachine};
 use crate::echo::Echo;
-use crate::hosts::Met;
-use crate::numbers::Numbers;
-use crate::packets::Waiting;
-use crate::worker::{EdgeWorker, Order, Turn};
+use crate::hosts::MetHosts;
+use crate::numbers::PacketNumbers;
+use crate::packets::WaitingPackets;
+use crate::worker::{EdgeOrder, EdgeTurn, EdgeWorker};
 
 pub(crate) const FULL: usize = SizeClass::Full.frame_len();
-/// The longest cell, in which messages are written.
-const WHOLE: Form = Form::cell(SizeClass::Full);
-/// Segments in one burst: what one GSO send of the relay holds.
+/// Layout of the longest cell, in which messages are written.
+const WHOLE: CellLayout = CellLayout::cell(SizeClass::Full);
+/// Segments in one burst: as many as one GSO send of the relay holds.
 pub(crate) const BURST_MAX: usize = 44;
-/// Bursts per call of [`Edge::drive`], so that one call can't keep the node from its socket.
+/// Bursts per call of [`Edge::drive`], so that the node returns to its socket in time.
 const BURSTS_MAX: usize = 8;
-/// Messages that may wait for sessions; one more is dropped as `no_session`, and said again later.
+/// Messages that may wait for sessions. One more is dropped as `no_session`; its sender repeats it
+/// later.
 pub(crate) const UNSENT_MAX: usize = 64;
-/// Rounds of draining control output per call; the rest is due at once.
+/// Rounds of control output per call of [`Edge::drive`]. The rest is due at once.
 const ROUNDS_MAX: usize = 64;
 
 /// Configuration of an edge.
 #[derive(Clone, Debug)]
-pub struct Config {
-    /// Address of this host.
+pub struct EdgeConfig {
     pub address: Address,
-    /// Sessions with other hosts.
-    pub session: shoal_session::Config,
-    /// File transfers.
-    pub transfer: shoal_transfer::Config,
-    /// Echo replies that may wait to be sent; requests above that are dropped.
+    pub session: shoal_session::SessionConfig,
+    pub transfer: shoal_transfer::TransferConfig,
+    /// Echo replies that may wait to be sent; further requests are dropped.
     pub echo_max: usize,
-    /// Whether there is an interface for IP packets; without one they are dropped.
+    /// True if there is an interface for IP packets. Without one, packets are dropped.
     pub ip: bool,
-    /// Configuration of direct links; None for no direct links.
+    /// None: no direct links.
     pub direct: Option<DirectConfig>,
-    /// Events that may wait to be polled; one more displaces the oldest. Events of files don't
-    /// count: transfers bound them.
+    /// Events that may wait to be polled; one more displaces the oldest. File events don't count,
+    /// since transfers bound them.
     pub events_max: usize,
 }
 
-/// The way out of the edge, towards the relay.
-pub trait Out {
-    /// Takes cells: frames of `len` bytes at `offsets` of `buf`, routed header and sealed payload
-    /// in place, all to one destination and of one class.
+/// Output of the edge, towards the relay.
+pub trait EdgeOutput {
+    /// Sends cells: frames of `len` bytes at `offsets` of `buf`, with routed header and sealed
+    /// payload in place. All cells have one destination and one class.
     fn cells(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize);
-    /// Full frames towards `dst` that would leave without waiting.
+    /// Number of full frames towards `dst` that would leave without waiting.
     fn room(&self, dst: Address) -> usize;
-    /// Whether the backlog towards `dst` is so long that programs' packets should wait.
+    /// True if the backlog towards `dst` is so long that programs' packets should wait.
     fn is_congested(&self, dst: Address) -> bool;
-    /// Whether cells for `dst` may leave now over a direct link, without an end-to-end seal.
+    /// True if cells for `dst` may leave over a direct link, without an end-to-end seal.
     fn may_go_direct(&self, dst: Address) -> bool;
-    /// Takes cells as `cells` does, without an end-to-end seal. `may_go_direct` must be true.
+    /// Sends cells as `cells` does, over a direct link. Requires that `may_go_direct` is true.
     fn direct(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize);
-    /// Takes units for a circuit: full frames at `offsets` of `buf`, each with a sealed unit in its
-    /// place in a leg cell. Whatever else is in the frames is to be written over.
+    /// Sends units on a circuit: full frames at `offsets` of `buf`, each with a sealed unit at its
+    /// place in a leg cell. All other bytes of the frames must be overwritten.
     fn unit(&mut self, now: Time, circuit: CircuitId, buf: &mut [u8], offsets: &[u32]);
-    /// Takes a handshake cell that goes over a circuit, on its control lane.
+    /// Sends a handshake cell over a circuit, on the circuit's control lane.
     fn hidden_handshake(&mut self, now: Time, circuit: CircuitId, cell: &[u8]);
-    /// Full frames on a circuit that would leave without waiting.
+    /// Number of full frames on a circuit that would leave without waiting.
     fn circuit_room(&self, circuit: CircuitId) -> usize;
-    /// Whether the backlog towards a circuit's next node is so long that programs' packets should
+    /// True if the backlog towards a circuit's next node is so long that programs' packets should
     /// wait.
     fn circuit_is_congested(&self, circuit: CircuitId) -> bool;
 }
 
-/// What the node's owner may want to know.
+/// Events for the owner of the node.
 #[derive(Debug)]
-pub enum Event {
-    /// About a file.
-    Transfer(shoal_transfer::Event),
+pub enum EdgeEvent {
+    Transfer(shoal_transfer::FileTransferEvent),
     /// An answer to [`Edge::ping`].
     Echo {
-        /// Who answered.
         host: HostId,
-        /// As given to `ping`.
+        /// The value passed to `ping`.
         id: u32,
-        /// As given to `ping`.
+        /// The value passed to `ping`.
         seq: u32,
     },
-    /// A session with a host was agreed.
+    /// A session with a host was established.
     Established(HostId),
     /// A host could not be reached.
     Unreachable(HostId),
-    /// A direct link is to be made or ended.
+    /// The owner of the links must take this action.
     Direct(DirectEvent),
-    /// Something is to be sent to a hidden host and there is no circuit to it: see
-    /// [`Edge::set_circuit`].
+    /// A hidden host has packets or messages waiting and no circuit; see [`Edge::set_circuit`].
     NeedCircuit(HostId),
 }
 
-/// The edge of one host: its control, and the first worker's data path. `C` names the ciphers.
-pub struct Edge<C: Ciphers = Standard> {
-    pub(crate) config: Config,
-    /// Sessions; they hold the first worker's lanes.
-    pub(crate) sessions: Sessions<Via, C>,
-    /// The first worker's data path; it also holds the book of hosts and the counts of drops.
+/// The edge of one host: its control, and the first worker's data path. `C` selects the ciphers.
+pub struct Edge<C: Ciphers = StandardCiphers> {
+    pub(crate) config: EdgeConfig,
+    /// Sessions, with the first worker's lanes.
+    pub(crate) sessions: Sessions<HostPath, C>,
+    /// The first worker's data path, with the book of hosts and the drop counters.
     pub(crate) own: EdgeWorker,
     pub(crate) transfers: Transfers,
     pub(crate) echoes: VecDeque<(HostId, Echo)>,
-    /// Messages to hosts whose session is being made; bounded by [`UNSENT_MAX`].
+    /// Messages to hosts whose session is not established yet; at most [`UNSENT_MAX`].
     pub(crate) unsent: VecDeque<(HostId, Vec<u8>)>,
-    events: VecDeque<Event>,
+    events: VecDeque<EdgeEvent>,
     /// Hosts whose echo requests are answered; None means all.
     pub(crate) answered: Option<BTreeSet<HostId>>,
-    pub(crate) waiting: Waiting,
-    pub(crate) circuits: Circuits,
-    /// Hosts that are gone and will be hidden when they come again.
-    pub(crate) met: Met,
-    pub(crate) direct: Option<Direct>,
+    pub(crate) waiting: WaitingPackets,
+    pub(crate) circuits: HiddenHosts,
+    /// Removed hosts that must be hidden if they are added again.
+    pub(crate) met: MetHosts,
+    pub(crate) direct: Option<DirectMachine>,
     /// Hosts with which there may be direct links; None means all.
     pub(crate) partners: Option<BTreeSet<HostId>>,
-    /// Endpoints of hosts in the list.
+    /// Endpoints of hosts, from the list of hosts.
     pub(crate) listed: BTreeMap<HostId, SocketAddr>,
-    /// Endpoints that hosts may name.
+    /// Rules for the endpoints that hosts may name as their own.
     pub(crate) rules: Arc<EndpointRules>,
-    /// When a cell of each host was last opened.
-    pub(crate) heard: Table<HostId, Time>,
-    /// Other workers need the changed book of hosts.
+    /// Time at which the last cell of each host was opened.
+    pub(crate) heard: IdTable<HostId, Time>,
+    /// True if the other workers must get a new book of hosts.
     pub(crate) book_stale: bool,
-    pub(crate) orders: VecDeque<(u8, Order<C::Aead>)>,
+    pub(crate) orders: VecDeque<(u8, EdgeOrder<C::Aead>)>,
     out: Vec<u8>,
 }
 
 impl Edge {
-    /// A host that knows no other yet. `unix_ms` is the wall clock at `now`.
+    /// An edge without any host. `unix_ms` is the wall clock at `now`, in milliseconds.
     pub fn new(
-        config: Config,
+        config: EdgeConfig,
         identity: Identity,
         secret: NetworkSecret,
         seed: [u8; 32],
@@ -150,9 +149,9 @@ impl Edge {
 }
 
 impl<C: Ciphers> Edge<C> {
-    /// As `new`, with the ciphers that the type names.
+    /// Same as `new`, with other ciphers.
     pub fn with_ciphers(
-        config: Config,
+        config: EdgeConfig,
         identity: Identity,
         secret: NetworkSecret,
         seed: [u8; 32],
@@ -171,7 +170,7 @@ impl<C: Ciphers> Edge<C> {
         );
         let transfers = Transfers::new(config.transfer.clone(), seeds.fork("transfers"), now);
         let mut own = EdgeWorker::new(&config);
-        own.numbers = Numbers::new(seeds.fork("packet numbers"));
+        own.numbers = PacketNumbers::new(seeds.fork("packet numbers"));
         Edge {
             sessions,
             own,
@@ -180,14 +179,17 @@ impl<C: Ciphers> Edge<C> {
             unsent: VecDeque::new(),
             events: VecDeque::new(),
             answered: None,
-            waiting: Waiting::default(),
-            circuits: Circuits::default(),
-            met: Met::new(config.session.max_peers),
-            direct: config.direct.clone().map(|direct| Direct::new(direct, seeds.fork("direct"))),
+            waiting: WaitingPackets::default(),
+            circuits: HiddenHosts::default(),
+            met: MetHosts::new(config.session.max_peers),
+            direct: config
+                .direct
+                .clone()
+                .map(|direct| DirectMachine::new(direct, seeds.fork("direct"))),
             partners: None,
             listed: BTreeMap::new(),
             rules: Arc::default(),
-            heard: Table::default(),
+            heard: IdTable::default(),
             book_stale: true,
             orders: VecDeque::new(),
             out: Vec::new(),
@@ -195,7 +197,7 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
-    /// Answers echo requests of these hosts only; those of all others are `policy_denied`.
+    /// Limits echo replies to these hosts. Requests of others are dropped as `policy_denied`.
     pub fn set_answered(&mut self, hosts: BTreeSet<HostId>) {
         self.answered = Some(hosts);
     }
@@ -216,12 +218,12 @@ impl<C: Ciphers> Edge<C> {
         Some((key, self.address_of(host)?))
     }
 
-    /// Whether the backlog towards the host is so long that programs' packets should wait.
-    pub fn is_congested(&self, host: HostId, out: &impl Out) -> bool {
+    /// True if the backlog towards the host is so long that programs' packets should wait.
+    pub fn is_congested(&self, host: HostId, out: &impl EdgeOutput) -> bool {
         self.own.is_congested(host, out)
     }
 
-    /// When something of a host last arrived, over a session or a direct link with it.
+    /// Time at which the host's last cell arrived, over a session or a direct link.
     pub fn last_heard(&self, host: HostId) -> Option<Time> {
         self.heard.get(host).copied()
     }
@@ -232,13 +234,13 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
-    /// Whether there is a session with the host now.
+    /// True if there is a session with the host.
     pub fn is_live(&self, now: Time, host: HostId) -> bool {
         self.own.book.peer(host).is_some_and(|peer| self.sessions.is_live(now, peer))
     }
 
-    /// Begins a handshake with the host, unless there is a session, or asks for the circuit that it
-    /// needs.
+    /// Begins a handshake with the host unless there is a session. For a hidden host without a
+    /// circuit, asks for a circuit instead.
     pub(crate) fn connect(&mut self, now: Time, host: HostId) {
         let Some(peer) = self.own.book.peer(host) else { return };
         match self.lacks_circuit(host) {
@@ -247,44 +249,44 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
-    /// Gives up what waits for a host that can't be reached.
+    /// Drops everything that waits for an unreachable host.
     pub(crate) fn fail(&mut self, now: Time, host: HostId) {
         self.echoes.retain(|(to, _)| *to != host);
         self.unsent.retain(|(to, _)| *to != host);
         self.waiting.forget(host);
         self.transfers.peer_lost(now, host.into());
-        self.event(Event::Unreachable(host));
+        self.event(EdgeEvent::Unreachable(host));
     }
 
-    /// The file transfers: commands go there; call [`Self::drive`] afterwards.
+    /// The file transfers, for commands; call [`Self::drive`] afterwards.
     pub fn transfers(&mut self) -> &mut Transfers {
         &mut self.transfers
     }
 
-    /// Has handshakes with hosts begin with the first of these secrets, and takes those under both.
+    /// Sets the network secrets: handshakes begin with the first one, and both are accepted.
     pub fn set_secrets(&mut self, secrets: NetworkSecrets) {
         self.sessions.set_secrets(secrets);
     }
 
     /// The sessions with other hosts.
-    pub fn sessions(&self) -> &Sessions<Via, C> {
+    pub fn sessions(&self) -> &Sessions<HostPath, C> {
         &self.sessions
     }
 
-    /// Sends a host an echo request; [`Event::Echo`] brings the answer. Call [`Self::drive`] after.
+    /// Sends an echo request to a host; [`EdgeEvent::Echo`] reports the answer. Call
+    /// [`Self::drive`] afterwards.
     ///
-    /// Errors: `queue_full`, or `no_endpoint` for a host that was removed; nothing is sent.
+    /// Errors: `queue_full`, or `no_endpoint` for a removed host; nothing is sent then.
     pub fn ping(&mut self, host: HostId, id: u32, seq: u32) -> Result<(), DropReason> {
         self.address_of(host).ok_or(DropReason::NoEndpoint)?;
         self.queue_echo(host, Echo { reply: false, id, seq })
     }
 
-    /// Offers a file to a host, whether a session with it lives or not. Call [`Self::drive`]
-    /// afterwards.
+    /// Offers a file to a host, with or without a session. Call [`Self::drive`] afterwards.
     ///
-    /// Its segments must be those of [`Self::segment_len`]; longer ones end the transfer.
+    /// The segments must have the length [`Self::segment_len`]; longer ones end the transfer.
     ///
-    /// Errors: as [`Transfers::offer`]; `no_endpoint` for a host that was removed.
+    /// Errors: as [`Transfers::offer`]; `no_endpoint` for a removed host.
     pub fn offer(
         &mut self,
         now: Time,
@@ -304,9 +306,9 @@ impl<C: Ciphers> Edge<C> {
         Ok(())
     }
 
-    /// Sends what is due: handshakes, messages, echoes, then as many segments as pacing and the way
-    /// out allow. Call it after every `handle_*` and every command.
-    pub fn drive(&mut self, now: Time, out: &mut impl Out) {
+    /// Sends everything that is due: handshakes, messages, echoes, then as many segments as pacing
+    /// and [`EdgeOutput::room`] allow. Call it after every `handle_*` and every command.
+    pub fn drive(&mut self, now: Time, out: &mut impl EdgeOutput) {
         let mut buf = core::mem::take(&mut self.out);
         buf.resize(BURST_MAX * FULL, 0);
         self.flush_packets(now, out);
@@ -326,7 +328,7 @@ impl<C: Ciphers> Edge<C> {
         self.out = buf;
     }
 
-    fn handle_sessions(&mut self, now: Time, buf: &mut [u8], out: &mut impl Out) -> bool {
+    fn handle_sessions(&mut self, now: Time, buf: &mut [u8], out: &mut impl EdgeOutput) -> bool {
         let mut any = false;
         while let Some(event) = self.sessions.poll_event() {
             any = true;
@@ -337,10 +339,13 @@ impl<C: Ciphers> Edge<C> {
                     self.note_session(host);
                     self.send_unsent(now, host, buf, out);
                     self.send_waiting(now, host, out);
-                    self.event(Event::Established(host));
+                    self.event(EdgeEvent::Established(host));
                 }
                 SessionEvent::NeedKeepalive { .. } => self.send_keepalive(now, host, buf, out),
-                SessionEvent::Expired { .. } | SessionEvent::OtherProcess { .. } => {}
+                // Hosts don't tell each other of removals.
+                SessionEvent::Removed { .. }
+                | SessionEvent::Expired { .. }
+                | SessionEvent::OtherProcess { .. } => {}
                 SessionEvent::Failed { .. } => self.fail(now, host),
                 SessionEvent::NeedCircuit { .. } => self.need_circuit(now, host),
             }
@@ -348,7 +353,7 @@ impl<C: Ciphers> Edge<C> {
         any
     }
 
-    fn send_handshakes(&mut self, now: Time, buf: &mut [u8], out: &mut impl Out) -> bool {
+    fn send_handshakes(&mut self, now: Time, buf: &mut [u8], out: &mut impl EdgeOutput) -> bool {
         let mut any = false;
         let cell_len = SizeClass::Full.cell_len();
         while let Some((_, to, len)) =
@@ -356,17 +361,17 @@ impl<C: Ciphers> Edge<C> {
         {
             any = true;
             let to = match to {
-                Via::Circuit(circuit) => {
+                HostPath::Circuit(circuit) => {
                     out.hidden_handshake(now, circuit, &buf[CELL_AT..CELL_AT + len]);
                     continue;
                 }
-                Via::Routed(to) => to,
+                HostPath::Routed(to) => to,
             };
             if self.own.book.host(to).is_some_and(|host| self.is_hidden(host)) {
                 self.count(DropReason::CircuitRequired);
                 continue;
             }
-            // A cookie reply fills a small cell, every other handshake a full one.
+            // A cookie reply fits a small cell; every other handshake cell is a full one.
             let fits = |class: &SizeClass| class.cell_len() == len;
             let Some(class) = SizeClass::ALL.into_iter().find(fits) else { continue };
             address_cell(buf, 0, to, self.config.address, TrafficClass::Control);
@@ -375,7 +380,7 @@ impl<C: Ciphers> Edge<C> {
         any
     }
 
-    fn send_messages(&mut self, now: Time, buf: &mut [u8], out: &mut impl Out) -> bool {
+    fn send_messages(&mut self, now: Time, buf: &mut [u8], out: &mut impl EdgeOutput) -> bool {
         let mut any = false;
         while let Some((peer, len)) = self.transfers.poll_message(now, plain(buf, 0, WHOLE)) {
             any = true;
@@ -384,7 +389,7 @@ impl<C: Ciphers> Edge<C> {
         any
     }
 
-    /// Sends the message of `len` bytes in the first frame of `buf`, or keeps it until there is a
+    /// Sends the message of `len` bytes in the first frame of `buf`, or stores it until there is a
     /// session.
     pub(crate) fn send_or_keep(
         &mut self,
@@ -392,7 +397,7 @@ impl<C: Ciphers> Edge<C> {
         host: HostId,
         buf: &mut [u8],
         len: usize,
-        out: &mut impl Out,
+        out: &mut impl EdgeOutput,
     ) {
         if self.reaches(now, host, out) {
             return self.send_message(now, host, buf, len, out);
@@ -412,7 +417,7 @@ impl<C: Ciphers> Edge<C> {
         host: HostId,
         buf: &mut [u8],
         len: usize,
-        out: &mut impl Out,
+        out: &mut impl EdgeOutput,
     ) {
         let form = match self.own.form(host, len) {
             Ok(form) => form,
@@ -425,13 +430,13 @@ impl<C: Ciphers> Edge<C> {
         self.send_plain(now, host, buf, form, out);
     }
 
-    /// Sends what waited for a session with `host`.
+    /// Sends the messages that waited for a session with `host`.
     pub(crate) fn send_unsent(
         &mut self,
         now: Time,
         host: HostId,
         buf: &mut [u8],
-        out: &mut impl Out,
+        out: &mut impl EdgeOutput,
     ) {
         for _ in 0..self.unsent.len() {
             let Some((to, message)) = self.unsent.pop_front() else { return };
@@ -444,8 +449,8 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
-    fn send_echoes(&mut self, now: Time, buf: &mut [u8], out: &mut impl Out) {
-        // Replies to hosts without a session wait for it.
+    fn send_echoes(&mut self, now: Time, buf: &mut [u8], out: &mut impl EdgeOutput) {
+        // Echoes to hosts without a session wait until there is one.
         for _ in 0..self.echoes.len() {
             let Some((host, echo)) = self.echoes.pop_front() else { return };
             let form = self.own.form(host, Echo::LEN).ok();
@@ -461,10 +466,10 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
-    fn send_segments(&mut self, now: Time, buf: &mut [u8], out: &mut impl Out) {
+    fn send_segments(&mut self, now: Time, buf: &mut [u8], out: &mut impl EdgeOutput) {
         for _ in 0..BURSTS_MAX {
             let Edge { own, sessions, transfers, circuits, .. } = self;
-            let turn = Turn { now, shard: sessions.shard(), out: &mut *out };
+            let turn = EdgeTurn { now, shard: sessions.shard(), out: &mut *out };
             let mut blocked = |key: PeerKey| {
                 let host = key.into();
                 own.room(host, turn.out) < BURST_MAX || !own.reaches(&turn, host)
@@ -482,23 +487,23 @@ impl<C: Ciphers> Edge<C> {
             for i in 0..count {
                 transfers.write_segment(&burst, i, plain(buf, i * FULL, form));
             }
-            let run = Run::segments(host, form);
+            let run = CellBatch::segments(host, form);
             self.send_run(now, run, &mut buf[..count * FULL], out);
         }
     }
 
-    /// Tells the sessions the time of the wall clock.
+    /// Passes the wall clock to the sessions.
     pub fn set_unix_time(&mut self, now: Time, unix_ms: u64) {
         self.sessions.set_unix_time(now, unix_ms);
     }
 
-    /// Forgets the keys of all hosts and makes new sessions where there were some: see
+    /// Drops the keys of all hosts and makes new sessions with those that had one: see
     /// [`Sessions::rekey_all`]. Call [`Self::drive`] afterwards.
     pub fn rekey_all(&mut self, now: Time, fresh: &[u8; 32]) {
         self.sessions.rekey_all(now, fresh);
     }
 
-    /// Handles what is due; call [`Self::drive`] afterwards.
+    /// Handles all expired timers; call [`Self::drive`] afterwards.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.sessions.poll_timeout().is_some_and(|(at, _)| at <= now) {
             self.sessions.handle_timeout(now);
@@ -513,11 +518,11 @@ impl<C: Ciphers> Edge<C> {
         self.own.sequences.handle_timeout(now);
     }
 
-    /// When [`Self::handle_timeout`] and [`Self::drive`] have something to do, and why.
+    /// Time at which [`Self::handle_timeout`] and [`Self::drive`] are due, and the reason.
     pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
         let leave = (Time::ZERO, "IP packets leave");
         let packets = (!self.own.building.is_empty()).then_some(leave);
-        let direct = self.direct.as_ref().and_then(Direct::poll_timeout);
+        let direct = self.direct.as_ref().and_then(DirectMachine::poll_timeout);
         let files = self.transfers.poll_timeout();
         let orders = (!self.orders.is_empty()).then_some((Time::ZERO, "order for a worker"));
         let circuits = self.circuits.poll_timeout();
@@ -527,22 +532,22 @@ impl<C: Ciphers> Edge<C> {
         machines.into_iter().flatten().min()
     }
 
-    /// Takes the next piece of handshake work; run it anywhere and give the result to
+    /// Takes the next piece of handshake work. It may run on any thread; pass its result to
     /// [`Self::handle_done`].
-    pub fn poll_job(&mut self) -> Option<Job<Via, C>> {
+    pub fn poll_job(&mut self) -> Option<HandshakeTask<HostPath, C>> {
         self.sessions.poll_job()
     }
 
-    /// Takes in the result of a job; call [`Self::drive`] afterwards.
-    pub fn handle_done(&mut self, now: Time, done: Done<Via>) {
+    /// Handles the result of a job; call [`Self::drive`] afterwards.
+    pub fn handle_done(&mut self, now: Time, done: HandshakeTaskResult<HostPath>) {
         self.sessions.handle_done(now, done);
     }
 
     /// Takes the oldest event.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        let direct = || self.direct.as_mut()?.poll_event().map(Event::Direct);
+    pub fn poll_event(&mut self) -> Option<EdgeEvent> {
+        let direct = || self.direct.as_mut()?.poll_event().map(EdgeEvent::Direct);
         let first = self.events.pop_front().or_else(direct);
-        first.or_else(|| self.transfers.poll_event().map(Event::Transfer))
+        first.or_else(|| self.transfers.poll_event().map(EdgeEvent::Transfer))
     }
 
     /// Drops counted since the last call, for the node's counters.
@@ -554,7 +559,7 @@ impl<C: Ciphers> Edge<C> {
         self.own.count(reason, 1);
     }
 
-    pub(crate) fn event(&mut self, event: Event) {
+    pub(crate) fn event(&mut self, event: EdgeEvent) {
         if self.events.len() >= self.config.events_max {
             self.events.pop_front();
         }

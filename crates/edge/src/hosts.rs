@@ -1,50 +1,54 @@
-//! Hosts that come and go, and which of them are hidden when they come again.
+//! Adding and removing hosts, and the memory of removed hosts that must stay hidden.
 
+use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use shoal_crypto::{Ciphers, PublicKey};
-use shoal_session::Via;
+use shoal_session::HostPath;
 use shoal_wire::{Address, DropReason, Time};
 
-use crate::book::{Book, HostId};
+use crate::book::{HostDirectory, HostId};
 use crate::edge::Edge;
+
+/// Time for which a forgotten host's circuits are refused. Its user can run the same command within
+/// this time: the other host's next circuit would hide both hosts again.
+pub const FORGOTTEN_FOR: Duration = Duration::from_secs(600);
 
 /// Another host, as the hosts file names it.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
-    /// Its public key.
     pub key: PublicKey,
-    /// Its address.
     pub address: Address,
 }
 
-/// Hosts that were met over circuits, now or before this node started, and are not in the table.
-/// Without this memory, who can keep lists from a node could have it forget all hosts, and speak in
-/// the clear with those of the next list.
+/// Hosts outside the table that were met over circuits, in this run of the node or before. Without
+/// this memory, an attacker who can withhold lists from a node could make it forget all hosts. The
+/// node would then talk outside circuits with the hosts of the next list.
 ///
-/// They are known by the key that proves who a handshake is with, as sessions know peers.
+/// The Diffie-Hellman key identifies a host, as it does in sessions: handshakes prove it.
 #[derive(Debug)]
-pub(crate) struct Met {
-    /// How many there may be: as many as the table of hosts holds, so that it may be emptied.
+pub(crate) struct MetHosts {
+    /// Largest number of hosts: as many as the table of hosts holds, so that all of them may be
+    /// removed.
     max: usize,
-    /// When each was removed, counted in removals, and the other way round.
+    /// Number of each host's removal, and the reverse map.
     by_key: BTreeMap<[u8; 32], u64>,
     by_age: BTreeMap<u64, [u8; 32]>,
     removals: u64,
-    /// Hosts that were met and are yet to be written down.
+    /// Hosts that were met and must still be written to disk.
     fresh: VecDeque<PublicKey>,
 }
 
-impl Met {
-    pub(crate) fn new(max: usize) -> Met {
+impl MetHosts {
+    pub(crate) fn new(max: usize) -> MetHosts {
         let (by_key, by_age, fresh) = (BTreeMap::new(), BTreeMap::new(), VecDeque::new());
-        Met { max, by_key, by_age, removals: 0, fresh }
+        MetHosts { max, by_key, by_age, removals: 0, fresh }
     }
 
-    /// Has a host that was met written down.
+    /// Queues a host that was met, to be written to disk.
     ///
-    /// Errors: `table_full`; the one that waited longest is not written down.
+    /// Errors: `table_full`; the host that waited longest is not written.
     pub(crate) fn tell(&mut self, key: PublicKey) -> Result<(), DropReason> {
         self.fresh.push_back(key);
         if self.fresh.len() > self.max {
@@ -56,7 +60,7 @@ impl Met {
 
     /// Remembers a host that is removed.
     ///
-    /// Errors: `table_full`; the one that was removed first is forgotten.
+    /// Errors: `table_full`; the host that was removed first is forgotten.
     fn put(&mut self, key: &PublicKey) -> Result<(), DropReason> {
         self.take(key);
         self.removals += 1;
@@ -71,18 +75,24 @@ impl Met {
         Ok(())
     }
 
-    /// Whether a host that comes was met before; it is forgotten here.
+    /// Forgets a host that is added again. Returns true if it was met before.
     fn take(&mut self, key: &PublicKey) -> bool {
         let removal = self.by_key.remove(&key.dh);
         removal.is_some_and(|removal| self.by_age.remove(&removal).is_some())
     }
+
+    /// Forgets a host, whether it is in the table of hosts or not.
+    fn forget(&mut self, key: &PublicKey) {
+        self.take(key);
+        self.fresh.retain(|fresh| fresh.dh != key.dh);
+    }
 }
 
 impl<C: Ciphers> Edge<C> {
-    /// Adds a host, or moves it to another address if its key is known. One with which there was a
-    /// session over a circuit is hidden at once, however often it was removed.
+    /// Adds a host, or changes the address of a host with a known key. If there ever was a session
+    /// with the host over a circuit, it is hidden at once, however often it was removed.
     ///
-    /// Errors: `table_full`, and nothing has changed.
+    /// Errors: `table_full`; nothing changes then.
     pub fn add_host(&mut self, host: &HostConfig) -> Result<HostId, DropReason> {
         let peer = match self.sessions.peer_by_key(&host.key) {
             Some(peer) => peer,
@@ -93,14 +103,14 @@ impl<C: Ciphers> Edge<C> {
             self.hide_again(id);
         }
         if !self.is_hidden(id) {
-            self.sessions.set_endpoint(peer, Some(Via::Routed(host.address)));
+            self.sessions.set_endpoint(peer, Some(HostPath::Routed(host.address)));
         }
         Ok(id)
     }
 
-    /// Remembers hosts that were met over circuits before this node started, the one that was met
-    /// first at the front: they are hidden as soon as they are added. To be called before that. A
-    /// drop is counted as `table_full` for each that is one too many.
+    /// Restores the hosts that were met over circuits before this node started, in the order in
+    /// which they were met. They are hidden as soon as they are added, so call this first. Each
+    /// host above the limit is counted as a drop, `table_full`.
     pub fn remember_met<'a>(&mut self, keys: impl IntoIterator<Item = &'a PublicKey>) {
         for key in keys {
             if let Err(reason) = self.met.put(key) {
@@ -109,22 +119,44 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
-    /// The next host with which there was, for the first time, a session over a circuit: to be
-    /// written down, and given to [`Edge::remember_met`] after a restart.
+    /// Takes the next host with which there was a first session over a circuit. Write it to disk,
+    /// and pass it to [`Edge::remember_met`] after a restart.
     pub fn poll_met(&mut self) -> Option<PublicKey> {
         self.met.fresh.pop_front()
     }
 
-    /// The book of hosts, to be changed. Other workers get the new one, behind the orders about
-    /// sessions that are queued already.
-    pub(crate) fn book(&mut self) -> &mut Book {
+    /// Forgets that these hosts were met over circuits. Those in the table are reached outside
+    /// circuits from now on: their sessions over circuits end, and their circuits are refused for
+    /// [`FORGOTTEN_FOR`]. Returns these hosts. Pass the policy to [`Edge::set_hidden`] again
+    /// afterwards, since hosts that it names are shown, too.
+    pub fn forget_met(&mut self, now: Time, keys: &[PublicKey]) -> Vec<HostId> {
+        let mut shown = Vec::new();
+        for key in keys {
+            self.met.forget(key);
+            let Some(peer) = self.sessions.peer_by_key(key) else { continue };
+            let Some(host) = self.own.book.of_peer(peer).filter(|host| self.is_hidden(*host))
+            else {
+                continue;
+            };
+            self.show(host);
+            self.sessions.refuse_circuits(peer, now + FORGOTTEN_FOR);
+            // Packets and messages that wait for a circuit can leave without one.
+            self.circuits.ready.push(host);
+            shown.push(host);
+        }
+        shown
+    }
+
+    /// The book of hosts, for a change. Other workers get the changed book after the orders about
+    /// sessions that are already queued.
+    pub(crate) fn book(&mut self) -> &mut HostDirectory {
         self.take_orders();
         self.book_stale = true;
         Arc::make_mut(&mut self.own.book)
     }
 
-    /// Forgets a host: its session, and its transfers fail. What stays is that it was met over a
-    /// circuit; a drop is counted as `table_full` where another is forgotten for that.
+    /// Removes a host. Its session ends and its transfers fail. If it was met over a circuit, that
+    /// is remembered; a drop is counted as `table_full` if another host is forgotten for it.
     pub fn remove_host(&mut self, now: Time, host: HostId) {
         let Some(peer) = self.own.book.peer(host) else { return };
         let met = self.sessions.peer_key(peer).filter(|_| self.circuits.is_met(host));
@@ -155,9 +187,9 @@ mod tests {
     #[test]
     fn the_oldest_of_too_many_is_forgotten_and_each_is_known_once() {
         let keys = [1, 2, 3, 4].map(|seed| Identity::from_seed([seed; 32]).public());
-        let mut met = Met::new(3);
+        let mut met = MetHosts::new(3);
         assert_eq!(keys[..3].iter().map(|key| met.put(key)).collect::<Vec<_>>(), [Ok(()); 3]);
-        assert_eq!(met.put(&keys[0]), Ok(()), "the newest now");
+        assert_eq!(met.put(&keys[0]), Ok(()), "now the newest");
         assert_eq!(met.put(&keys[3]), Err(DropReason::TableFull));
         assert_eq!(keys.map(|key| met.take(&key)), [true, false, true, true]);
         assert!(!met.take(&keys[0]) && met.by_key.is_empty() && met.by_age.is_empty());

@@ -1,5 +1,5 @@
-//! Control's own cells, which leave through the first worker's data path, and commands for direct
-//! links.
+//! Control's part of the outbound path: its own cells, which leave through the first worker's data
+//! path, and commands for direct links.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -8,57 +8,63 @@ use shoal_crypto::Ciphers;
 use shoal_wire::{DirectMessage, DropReason, SizeClass, Time};
 
 use crate::book::HostId;
-use crate::building::Run;
-use crate::cells::{Form, plain};
-use crate::direct::{Direct, DirectStats};
-use crate::edge::{Edge, Out};
-use crate::levels::{GroupHash, Security, Why};
-use crate::meet::{Reach, Relayed};
-use crate::worker::Turn;
+use crate::building::CellBatch;
+use crate::cells::{CellLayout, plain};
+use crate::direct::{DirectMachine, DirectStats};
+use crate::edge::{Edge, EdgeOutput};
+use crate::levels::{GroupHash, HostSecurity, LevelReason};
+use crate::meet::{NoDirectReason, Reachability};
+use crate::worker::EdgeTurn;
 
 impl<C: Ciphers> Edge<C> {
-    /// Whether a cell can be sent to the host at once.
-    pub(crate) fn reaches(&mut self, now: Time, host: HostId, out: &mut impl Out) -> bool {
-        self.own.reaches(&Turn { now, shard: self.sessions.shard(), out }, host)
+    /// True if a cell can be sent to the host at once.
+    pub(crate) fn reaches(&mut self, now: Time, host: HostId, out: &mut impl EdgeOutput) -> bool {
+        self.own.reaches(&EdgeTurn { now, shard: self.sessions.shard(), out }, host)
     }
 
-    /// Sends the frames that fill `buf`; their plaintexts are in place.
-    pub(crate) fn send_run(&mut self, now: Time, run: Run, buf: &mut [u8], out: &mut impl Out) {
-        let mut turn = Turn { now, shard: self.sessions.shard(), out };
+    /// Sends the frames in `buf`, whose plaintexts are in place.
+    pub(crate) fn send_run(
+        &mut self,
+        now: Time,
+        run: CellBatch,
+        buf: &mut [u8],
+        out: &mut impl EdgeOutput,
+    ) {
+        let mut turn = EdgeTurn { now, shard: self.sessions.shard(), out };
         self.own.send_run(&mut turn, run, &[], buf);
         self.take_notes(now);
     }
 
     /// Sends the plaintext in the first frame of `buf`, with control priority. A message without a
-    /// session is dropped; its own timer repeats it when there is one.
+    /// session is dropped; its own timer repeats it.
     pub(crate) fn send_plain(
         &mut self,
         now: Time,
         host: HostId,
         buf: &mut [u8],
-        form: Form,
-        out: &mut impl Out,
+        form: CellLayout,
+        out: &mut impl EdgeOutput,
     ) {
-        self.send_run(now, Run::control(host, form), &mut buf[..form.frame_len()], out);
+        self.send_run(now, CellBatch::control(host, form), &mut buf[..form.frame_len()], out);
     }
 
-    /// Seals a keepalive for the host, even if a direct link exists: it confirms new keys.
+    /// Seals a keepalive for the host, even if a direct link exists, since it confirms new keys.
     pub(crate) fn send_keepalive(
         &mut self,
         now: Time,
         host: HostId,
         buf: &mut [u8],
-        out: &mut impl Out,
+        out: &mut impl EdgeOutput,
     ) {
         let Ok(form) = self.own.form(host, 1) else { return };
         plain(buf, 0, form).fill(0);
-        let mut turn = Turn { now, shard: self.sessions.shard(), out };
+        let mut turn = EdgeTurn { now, shard: self.sessions.shard(), out };
         let frame = &mut buf[..form.frame_len()];
-        self.own.send_sealed(&mut turn, Run::control(host, form), frame);
+        self.own.send_sealed(&mut turn, CellBatch::control(host, form), frame);
         self.take_notes(now);
     }
 
-    /// Traffic for the host went through routers.
+    /// Notes that traffic for the host went through routers.
     pub(crate) fn note_wanted(&mut self, now: Time, host: HostId) {
         let may = self.may_be_partner(host);
         if let Some(direct) = self.direct.as_mut().filter(|_| may) {
@@ -66,16 +72,17 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
-    /// Whether there may be a direct link with the host. A hidden host has none: it would show who
-    /// speaks with whom.
+    /// True if there may be a direct link with the host. A hidden host gets none, since it would
+    /// show an observer who talks with whom.
     fn may_be_partner(&self, host: HostId) -> bool {
         let listed = self.partners.as_ref().is_none_or(|partners| partners.contains(&host));
         listed && !self.own.book.is_hidden(host)
     }
 
-    /// Limits direct links to these hosts: no others are asked or answered. The default is all.
+    /// Limits direct links to these hosts: others are neither asked nor answered. The default is
+    /// all.
     pub fn set_partners(&mut self, partners: BTreeSet<HostId>) {
-        let gone = |direct: &Direct, host: &HostId| {
+        let gone = |direct: &DirectMachine, host: &HostId| {
             direct.terms(*host).is_some() && !partners.contains(host)
         };
         if let Some(direct) = &mut self.direct {
@@ -85,7 +92,15 @@ impl<C: Ciphers> Edge<C> {
         self.partners = Some(partners);
     }
 
-    /// Sets the endpoint of a host in the list.
+    /// Allows or forbids direct links with all hosts; see [`DirectMachine::allow`]. Call
+    /// [`Edge::drive`] afterwards.
+    pub fn allow_direct(&mut self, now: Time, is_allowed: bool) {
+        if let Some(direct) = &mut self.direct {
+            direct.allow(now, is_allowed);
+        }
+    }
+
+    /// Sets a host's endpoint from the list of hosts.
     pub fn set_listed(&mut self, host: HostId, endpoint: Option<SocketAddr>) {
         match endpoint {
             Some(endpoint) => self.listed.insert(host, endpoint),
@@ -93,13 +108,13 @@ impl<C: Ciphers> Edge<C> {
         };
     }
 
-    /// Says what the list and the file say of security groups, of this host (`own`) and of others,
-    /// as [`Direct::set_security`] takes it.
+    /// Sets the security groups of this host (`own`) and the security settings of other hosts; see
+    /// [`DirectMachine::set_security`].
     pub fn set_security(
         &mut self,
         now: Time,
         own: Vec<GroupHash>,
-        hosts: BTreeMap<HostId, Security>,
+        hosts: BTreeMap<HostId, HostSecurity>,
     ) {
         if let Some(direct) = &mut self.direct {
             direct.set_security(now, own, hosts);
@@ -113,45 +128,45 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
-    /// Ends the direct link with the host, if there is one, since its endpoint has changed.
+    /// Ends the direct link with the host, if there is one. Its endpoint has changed.
     pub fn end_direct(&mut self, host: HostId) {
         if let Some(direct) = &mut self.direct {
             direct.forget(host);
         }
     }
 
-    /// The direct link with the host came up or went down.
+    /// Notes that the direct link with the host came up or went down.
     pub fn direct_changed(&mut self, now: Time, host: HostId, up: bool) {
         if let Some(direct) = &mut self.direct {
             direct.link_changed(now, host, up);
         }
     }
 
-    /// The agreed level of the direct link with the host, and why; None without a link.
-    pub fn direct_terms(&self, host: HostId) -> Option<(shoal_wire::Level, Why)> {
+    /// Level of the direct link with the host, and its reason. None without a link.
+    pub fn direct_terms(&self, host: HostId) -> Option<(shoal_wire::Level, LevelReason)> {
         self.direct.as_ref()?.terms(host)
     }
 
-    /// Where other hosts can call this one for direct links, if anywhere.
+    /// Endpoint at which other hosts can call this one for direct links, if there is one.
     pub fn direct_endpoint(&self) -> Option<SocketAddr> {
         self.direct.as_ref()?.config.endpoint
     }
 
-    /// Why there is no direct link with a host, if one was wanted.
-    pub fn direct_relayed(&self, host: HostId) -> Option<Relayed> {
+    /// Reason why a wanted direct link with a host does not exist.
+    pub fn direct_relayed(&self, host: HostId) -> Option<NoDirectReason> {
         self.direct.as_ref()?.relayed(host)
     }
 
-    /// Says where this host can be reached, for direct links.
-    pub fn set_reach(&mut self, reach: Reach) {
+    /// Sets the addresses at which this host may be reached, for direct links.
+    pub fn set_reach(&mut self, reach: Reachability) {
         if let Some(direct) = &mut self.direct {
             direct.set_reach(reach);
         }
     }
 
-    /// Counters of direct links; None where they are not configured.
+    /// Counters of direct links. None if direct links are not configured.
     pub fn direct_stats(&self) -> Option<DirectStats> {
-        self.direct.as_ref().map(Direct::stats)
+        self.direct.as_ref().map(DirectMachine::stats)
     }
 
     pub(crate) fn handle_direct(
@@ -176,13 +191,13 @@ impl<C: Ciphers> Edge<C> {
         &mut self,
         now: Time,
         buf: &mut [u8],
-        out: &mut impl Out,
+        out: &mut impl EdgeOutput,
     ) -> bool {
         let mut any = false;
-        while let Some((host, said)) = self.direct.as_mut().and_then(Direct::poll_message) {
+        while let Some((host, said)) = self.direct.as_mut().and_then(DirectMachine::poll_message) {
             any = true;
             let bytes = said.to_bytes();
-            plain(buf, 0, Form::cell(SizeClass::Full))[..bytes.len()].copy_from_slice(&bytes);
+            plain(buf, 0, CellLayout::cell(SizeClass::Full))[..bytes.len()].copy_from_slice(&bytes);
             self.send_or_keep(now, host, buf, bytes.len(), out);
         }
         any

@@ -1,108 +1,106 @@
-//! At which level cells of a direct link are protected: what both ends' files ask for, what the
-//! list says of both, and what the other end claims of itself.
+//! Protection level of the cells of a direct link. It follows from both ends' files, from the list,
+//! and from the groups that the other end claims.
 //!
 //! ```text
-//! own groups   = those of the list and those of the file
-//! their groups = those of the list and those that they claim
-//! a common one, or one end that asks for it with the other -> encrypt
-//! else                                    -> the stronger of both ends' weakest levels
+//! own groups   = groups in the list + groups in the file
+//! their groups = groups in the list + groups that they claim
+//! common group, or one end requires encryption with the other -> encrypt
+//! else                           -> the stronger of both ends' weakest accepted levels
 //! ```
 //!
-//! What is added, by a list or by a claim, makes a link stronger, never weaker. So a host that
-//! claims groups of others gains nothing.
+//! An entry of a list or a claim can only make a link stronger. A host that claims groups of others
+//! therefore gains nothing.
 
 use std::collections::BTreeMap;
 
 use shoal_wire::{DirectMessage, Level, Time};
 
 use crate::book::HostId;
-use crate::direct::{Direct, DirectEvent};
+use crate::direct::{DirectEvent, DirectMachine};
 
-/// The name of a security group, hashed, as it stands in messages.
+/// Hash of a security group's name, as messages carry it.
 pub type GroupHash = [u8; 8];
 
-/// Why a direct link has its level.
+/// Reason for the level of a direct link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum LevelReason {
     /// Both ends are in one security group.
     SharedGroup,
     /// Both ends accept nothing weaker.
     Both,
-    /// This end accepts nothing weaker.
+    /// Only this end accepts nothing weaker.
     Ours,
-    /// This end accepts nothing weaker with that host.
+    /// This end's `encrypt_with` names the other host.
     Named,
-    /// The other end accepts nothing weaker.
+    /// Only the other end accepts nothing weaker.
     Theirs,
 }
 
-impl Why {
+impl LevelReason {
     /// The reason in words.
     pub const fn words(self) -> &'static str {
         match self {
-            Why::SharedGroup => "shared security group",
-            Why::Both => "both ends ask for it",
-            Why::Ours => "this end asks for it",
-            Why::Named => "this end's encrypt_with has that host",
-            Why::Theirs => "the other end asks for it",
+            LevelReason::SharedGroup => "shared security group",
+            LevelReason::Both => "both ends ask for it",
+            LevelReason::Ours => "this end asks for it",
+            LevelReason::Named => "this end's encrypt_with names that host",
+            LevelReason::Theirs => "the other end asks for it",
         }
     }
 }
 
-/// The level of cells between two hosts. Each end gives the weakest level that it accepts and its
-/// security groups. Both ends get equal results.
-pub fn agree(ours: (Level, &[GroupHash]), theirs: (Level, &[GroupHash])) -> (Level, Why) {
+/// The level of cells between two hosts. Each end passes the weakest level that it accepts and its
+/// security groups. Both ends get the same result.
+pub fn agree(ours: (Level, &[GroupHash]), theirs: (Level, &[GroupHash])) -> (Level, LevelReason) {
     if ours.1.iter().any(|group| theirs.1.contains(group)) {
-        return (Level::Encrypt, Why::SharedGroup);
+        return (Level::Encrypt, LevelReason::SharedGroup);
     }
     let why = match ours.0.cmp(&theirs.0) {
-        core::cmp::Ordering::Less => Why::Ours,
-        core::cmp::Ordering::Equal => Why::Both,
-        core::cmp::Ordering::Greater => Why::Theirs,
+        core::cmp::Ordering::Less => LevelReason::Ours,
+        core::cmp::Ordering::Equal => LevelReason::Both,
+        core::cmp::Ordering::Greater => LevelReason::Theirs,
     };
     (ours.0.min(theirs.0), why)
 }
 
-/// What the list and this host's file say of another host.
+/// Security settings for another host, from the list and from this host's file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Security {
-    /// Its security groups by the list.
+pub struct HostSecurity {
+    /// The host's security groups in the list.
     pub groups: Vec<GroupHash>,
-    /// This host's file asks for encryption with it.
+    /// True if this host's file requires encryption with the host.
     pub encrypt: bool,
 }
 
-/// What is known of security groups, beside this host's own file.
+/// Security groups and levels of all hosts, except this host's own file.
 #[derive(Debug, Default)]
-pub(crate) struct Levels {
-    /// This host's groups by the list.
+pub(crate) struct SecuritySettings {
+    /// This host's groups in the list.
     own: Vec<GroupHash>,
-    hosts: BTreeMap<HostId, Security>,
-    /// What hosts with which there were links said last: the weakest level that they take, and
-    /// their groups.
+    hosts: BTreeMap<HostId, HostSecurity>,
+    /// Latest claim of each host with a link: the weakest level that it accepts, and its groups.
     claims: BTreeMap<HostId, (Level, Vec<GroupHash>)>,
 }
 
-impl Levels {
+impl SecuritySettings {
     pub(crate) fn claim(&mut self, host: HostId, said: &DirectMessage) {
         self.claims.insert(host, (said.level, said.groups.clone()));
     }
 
-    /// Forgets what a host said. What the list says of it stays until another list is said.
+    /// Forgets a host's claim. Its settings from the list stay until the next list.
     pub(crate) fn forget(&mut self, host: HostId) {
         self.claims.remove(&host);
     }
 }
 
-impl Direct {
-    /// Says what the list says of this host (`own`: its security groups) and of others; what was
-    /// said before is forgotten. A link at another level than the new one ends, and is asked for
-    /// anew.
+impl DirectMachine {
+    /// Replaces the settings from the list: this host's security groups (`own`) and those of other
+    /// hosts. A link whose level changes ends and may be requested again.
     pub fn set_security(
         &mut self,
         now: Time,
         own: Vec<GroupHash>,
-        hosts: BTreeMap<HostId, Security>,
+        hosts: BTreeMap<HostId, HostSecurity>,
     ) {
         (self.levels.own, self.levels.hosts) = (own, hosts);
         let claims = self.levels.claims.iter();
@@ -113,7 +111,7 @@ impl Direct {
         }
     }
 
-    fn put_terms(&mut self, now: Time, host: HostId, terms: (Level, Why)) {
+    fn put_terms(&mut self, now: Time, host: HostId, terms: (Level, LevelReason)) {
         match self.entries.get_mut(&host).filter(|entry| entry.has_link()) {
             None => {}
             Some(entry) if entry.terms.0 == terms.0 => entry.terms = terms,
@@ -124,7 +122,7 @@ impl Direct {
         }
     }
 
-    /// The weakest level that this host takes with another, shared groups aside.
+    /// The weakest level that this host accepts with another one, regardless of shared groups.
     pub(crate) fn weakest(&self, host: HostId) -> Level {
         match self.is_named(host) {
             true => Level::Encrypt,
@@ -136,18 +134,18 @@ impl Direct {
         self.levels.hosts.get(&host).is_some_and(|security| security.encrypt)
     }
 
-    /// The level with a host that said this.
-    pub(crate) fn terms_with(&self, host: HostId, said: &DirectMessage) -> (Level, Why) {
+    /// Level with the host that sent this message, and its reason.
+    pub(crate) fn terms_with(&self, host: HostId, said: &DirectMessage) -> (Level, LevelReason) {
         self.agree(host, said.level, &said.groups)
     }
 
-    fn agree(&self, host: HostId, level: Level, claimed: &[GroupHash]) -> (Level, Why) {
+    fn agree(&self, host: HostId, level: Level, claimed: &[GroupHash]) -> (Level, LevelReason) {
         let ours = [&self.config.groups[..], &self.levels.own].concat();
         let listed = self.levels.hosts.get(&host).map_or(&[][..], |security| &security.groups);
         let theirs = [claimed, listed].concat();
         let named = self.is_named(host) && self.config.weakest != Level::Encrypt;
         match agree((self.weakest(host), &ours), (level, &theirs)) {
-            (level, Why::Ours | Why::Both) if named => (level, Why::Named),
+            (level, LevelReason::Ours | LevelReason::Both) if named => (level, LevelReason::Named),
             terms => terms,
         }
     }

@@ -1,8 +1,7 @@
-//! What enters and leaves the network at a host: sessions with other hosts, files, IP packets,
-//! echoes.
+//! The edge of the network at a host: sessions with other hosts, files, IP packets, echoes.
 //!
-//! In: cells for this host as the relay delivers them, commands, time. Out: cells for the relay
-//! (through [`Out`]), events for whoever owns disks and users.
+//! Input: cells for this host from the relay, commands, time. Output: cells for the relay (through
+//! [`EdgeOutput`]), and events for the owner of disks and users.
 //!
 //! ```text
 //! cells --> end-to-end open --> +- segment, transfer message --> transfers --+
@@ -10,15 +9,15 @@
 //! cells <-- end-to-end seal <-- routed header <-- segments, messages <-------+
 //! ```
 //!
-//! One session serves a pair of hosts, however many files go between them. Segments are written
-//! straight into the frame in which they leave: one copy, no allocation.
+//! One session serves a pair of hosts, for any number of files. Segments are written straight into
+//! the frame in which they leave: one copy, no allocation.
 //!
-//! A *hidden* host is spoken with over circuits alone: policy says so, or an earlier session did.
-//! Its cells are host units of leg cells, all of one length. What an earlier session said outlasts
-//! the host's place in the list.
+//! A *hidden* host is reached only over circuits, because policy says so or because an earlier
+//! session used a circuit. Its cells are host units in leg cells, all of one length. A host that
+//! was met over a circuit stays hidden even after it left the list.
 //!
-//! Invariant: the edge knows hosts and circuits, never neighbours, routes or relays. [`Out::room`]
-//! tells it whether there is room on the way out.
+//! Invariant: the edge knows hosts and circuits, but no neighbours, routes or relays.
+//! [`EdgeOutput::room`] tells it how much may be sent.
 
 #![forbid(unsafe_code)]
 
@@ -41,13 +40,15 @@ mod sequence;
 mod units;
 mod worker;
 
-pub use book::{Book, HostId};
-pub use building::Flow;
-pub use cells::Cells;
-pub use direct::{Direct, DirectConfig, DirectEvent, DirectStats};
-pub use edge::{Config, Edge, Event, Out};
-pub use hosts::HostConfig;
-pub use levels::{GroupHash, Security, Why, agree};
-pub use meet::{Reach, Relayed};
-pub use sequence::{Label, OrderStats, Sequences, Verdict};
-pub use worker::{Arrival, EdgeWorker, Note, Order, Others, Seen, Turn};
+pub use book::{HostDirectory, HostId};
+pub use building::PacketFlow;
+pub use cells::InboundCells;
+pub use direct::{DirectConfig, DirectEvent, DirectMachine, DirectStats};
+pub use edge::{Edge, EdgeConfig, EdgeEvent, EdgeOutput};
+pub use hosts::{FORGOTTEN_FOR, HostConfig};
+pub use levels::{GroupHash, HostSecurity, LevelReason, agree};
+pub use meet::{NoDirectReason, Reachability};
+pub use sequence::{OrderStats, OrderVerdict, PacketLabel, PacketReordering};
+pub use worker::{
+    CellHandoff, EdgeNote, EdgeOrder, EdgeTurn, EdgeWorker, HostTraffic, PacketArrival,
+};

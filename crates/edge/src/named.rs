@@ -1,5 +1,5 @@
-//! Endpoints that hosts name as their own, and the list for them: those that this node may not call
-//! are left out before anything is decided about them.
+//! Checks of endpoints that hosts name as their own or that the list names for them. Endpoints that
+//! this node may not call are removed before anything else is decided.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -13,18 +13,18 @@ use crate::book::HostId;
 use crate::edge::Edge;
 
 impl<C: Ciphers> Edge<C> {
-    /// Says which endpoints hosts may name as theirs, from now on.
+    /// Sets the rules for endpoints that hosts may name as their own.
     pub fn set_endpoint_rules(&mut self, rules: Arc<EndpointRules>) {
         self.rules = rules;
     }
 
-    /// The endpoint of a host in the list, if this node may call it.
+    /// A host's endpoint from the list, if this node may call it.
     pub(crate) fn listed_endpoint(&self, host: HostId) -> Option<SocketAddr> {
         let listed = self.listed.get(&host).copied();
         listed.filter(|at| self.rules.check(*at, EndpointOrigin::Told).is_ok())
     }
 
-    /// A host's message without the endpoints that this node may not call; they are counted.
+    /// The message without endpoints that this node may not call. Each one removed is counted.
     pub(crate) fn without_refused<'a>(
         &mut self,
         said: &'a DirectMessage,

@@ -1,48 +1,50 @@
-//! The numbers that packets for hidden hosts get.
+//! Numbers of packets to hidden hosts.
 
 use shoal_crypto::Rng;
-use shoal_session::Table;
+use shoal_session::IdTable;
 use shoal_wire::{Time, ip};
 
 use crate::book::HostId;
 
 const _: () = assert!(ip::NUMBERS == 1 << NUMBER_BITS);
 const NUMBER_BITS: u32 = 20;
-/// When a stream sent last is known in steps of 268 ms, of which there are as many as fit beside a
-/// number: they begin anew after 18 minutes.
+/// The time of a stream's last packet is stored in steps of 2^28 ns (268 ms). The step shares 32
+/// bits with a packet number and wraps after 18 minutes.
 const STEP_BITS: u32 = 28;
 const STEPS: u32 = 1 << (u32::BITS - NUMBER_BITS);
-/// A stream sent nothing for [`ip::BREAK`] if so many steps began meanwhile.
+/// Number of steps after which a stream had a break of [`ip::BREAK`].
 const BREAK: u32 = 8;
 
 const _: () = assert!(ip::BREAK.as_nanos() < ((BREAK - 1) as u128) << STEP_BITS);
 
-/// The step in which `now` is.
+/// The step at `now`.
 fn step(now: Time) -> u32 {
     (now.0 >> STEP_BITS) as u32 % STEPS
 }
 
-/// The next number of each stream to each host, and above it when it sent last; 16 KiB for a host
-/// that packets went to. They survive circuits and sessions, and are drawn anew for a host that
-/// comes again: what it remembers of the time before is most likely far from them.
-pub(crate) struct Numbers {
+/// Next number of each stream to each host, with the step of its last packet in the bits above. 16
+/// KiB for each host that packets went to.
+///
+/// Numbers survive circuits and sessions. A host that is removed and added again gets new random
+/// numbers. They are most likely far from the numbers that the host remembers.
+pub(crate) struct PacketNumbers {
     rng: Rng,
-    next: Table<HostId, Box<[u32; ip::STREAMS]>>,
+    next: IdTable<HostId, Box<[u32; ip::STREAMS]>>,
 }
 
-impl Numbers {
-    pub(crate) fn new(seed: [u8; 32]) -> Numbers {
-        Numbers { rng: Rng::new(seed), next: Table::default() }
+impl PacketNumbers {
+    pub(crate) fn new(seed: [u8; 32]) -> PacketNumbers {
+        PacketNumbers { rng: Rng::new(seed), next: IdTable::default() }
     }
 
-    /// Takes the next number of a host's stream; says whether the stream sent nothing for long.
+    /// Takes the next number of a host's stream. Also returns true if the stream had a break.
     pub(crate) fn take(&mut self, now: Time, host: HostId, stream: u16) -> (u32, bool) {
         if self.next.get(host).is_none() {
             let never = step(now).wrapping_sub(BREAK) % STEPS * ip::NUMBERS;
             let first = core::array::from_fn(|_| self.rng.u32() % ip::NUMBERS + never);
             self.next.put(host, Box::new(first));
         }
-        let next = self.next.get_mut(host).expect("it is there, or was put there");
+        let next = self.next.get_mut(host).expect("the entry exists or was just inserted");
         let next = &mut next[usize::from(stream)];
         let (number, last) = (*next % ip::NUMBERS, *next / ip::NUMBERS);
         let is_first = step(now).wrapping_sub(last) % STEPS >= BREAK;
@@ -61,7 +63,7 @@ mod tests {
 
     #[test]
     fn numbers_go_on_and_those_after_a_break_are_first() {
-        let mut numbers = Numbers::new([1; 32]);
+        let mut numbers = PacketNumbers::new([1; 32]);
         let host = HostId::from_bits(3);
         let mut take = |ms, stream| numbers.take(Time::from_millis(ms), host, stream);
         let (first, is_first) = take(5_000, 7);

@@ -1,4 +1,4 @@
-//! IP packets of programs at the first worker. Packets for a host without a session wait for it.
+//! IP packets of programs at the first worker. Packets to a host without a session wait for one.
 
 use std::collections::VecDeque;
 
@@ -6,18 +6,19 @@ use shoal_crypto::Ciphers;
 use shoal_wire::{DropReason, Time, ip};
 
 use crate::book::HostId;
-use crate::building::Flow;
-use crate::edge::{Edge, Out};
-use crate::worker::Turn;
+use crate::building::PacketFlow;
+use crate::edge::{Edge, EdgeOutput};
+use crate::worker::EdgeTurn;
 
-/// Packets that wait for sessions, over all hosts. They are few: programs wait for answers.
+/// Packets that may wait for sessions, to all hosts together. Few are enough, since programs wait
+/// for answers.
 const WAITING_MAX: usize = 64;
 
-/// Plaintexts for hosts whose session is being made, with their flows.
+/// Plaintexts to hosts without a session, with their flows.
 #[derive(Default)]
-pub(crate) struct Waiting(VecDeque<(Flow, Vec<u8>)>);
+pub(crate) struct WaitingPackets(VecDeque<(PacketFlow, Vec<u8>)>);
 
-impl Waiting {
+impl WaitingPackets {
     pub(crate) fn forget(&mut self, host: HostId) {
         self.0.retain(|(flow, _)| flow.host != host);
     }
@@ -28,20 +29,20 @@ impl Waiting {
 }
 
 impl<C: Ciphers> Edge<C> {
-    /// Sends one IP packet: `write` fills the whole plaintext of a cell that has at least `len`
-    /// bytes, kind byte first. A packet for a host without a session, or without the circuit that
-    /// it needs, waits for that if there is room. Call [`Edge::drive`] after the last one.
+    /// Sends one IP packet. `write` fills the whole plaintext of a cell that has at least `len`
+    /// bytes, kind byte first. If the host has no session, or lacks a circuit that it needs, the
+    /// packet waits while there is room. Call [`Edge::drive`] after the last packet.
     ///
     /// Drops are counted: `ip_too_big`, `no_session`.
     pub fn send_packet(
         &mut self,
         now: Time,
-        flow: Flow,
+        flow: PacketFlow,
         len: usize,
-        out: &mut impl Out,
+        out: &mut impl EdgeOutput,
         write: impl FnOnce(&mut [u8]),
     ) {
-        let mut turn = Turn { now, shard: self.sessions.shard(), out };
+        let mut turn = EdgeTurn { now, shard: self.sessions.shard(), out };
         if self.own.building.is_for(flow.host) || self.own.reaches(&turn, flow.host) {
             self.own.send_packet(&mut turn, flow, len, write);
             return self.take_notes(now);
@@ -58,8 +59,8 @@ impl<C: Ciphers> Edge<C> {
         self.waiting.0.push_back((flow, body));
     }
 
-    /// Sends what waited for a session with `host`.
-    pub(crate) fn send_waiting(&mut self, now: Time, host: HostId, out: &mut impl Out) {
+    /// Sends the packets that waited for a session with `host`.
+    pub(crate) fn send_waiting(&mut self, now: Time, host: HostId, out: &mut impl EdgeOutput) {
         for _ in 0..self.waiting.0.len() {
             let Some((flow, body)) = self.waiting.0.pop_front() else { return };
             if flow.host != host {
@@ -75,8 +76,8 @@ impl<C: Ciphers> Edge<C> {
     }
 
     /// Seals and sends the packets under construction.
-    pub(crate) fn flush_packets(&mut self, now: Time, out: &mut impl Out) {
-        self.own.flush(&mut Turn { now, shard: self.sessions.shard(), out });
+    pub(crate) fn flush_packets(&mut self, now: Time, out: &mut impl EdgeOutput) {
+        self.own.flush(&mut EdgeTurn { now, shard: self.sessions.shard(), out });
         self.take_notes(now);
     }
 }

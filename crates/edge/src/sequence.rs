@@ -1,28 +1,31 @@
 //! The order of packets that came over circuits.
 //!
 //! ```text
-//! circuit 1         7 8 9 . . 12         keeps its order: what is missing on it is lost
-//! circuit 2                    13 14     came sooner than 12: held until circuit 1 has brought it
-//! circuit 3         7 9 10 8 12 14 13    has mixes: each is held until those before it came
+//! circuit 1         7 8 9 . . 12         no mixes, keeps its order: missing packets are lost
+//! circuit 2                    13 14     came before 12: held until circuit 1 brings 12
+//! circuit 3         7 9 10 8 12 14 13    has mixes: each is held until the earlier ones come
 //! ```
 //!
-//! Packets have numbers in streams, which are the flows between two hosts, or several that share
-//! one. A packet that is due is delivered where it lies; one with others right behind it goes with
-//! them, since one write to the interface costs more than a copy. One with others missing before it
-//! is copied and held until these come or are given up; then it is released, with all that follow
-//! it without a gap. One that comes later still is delivered at once. Of a fast stream behind mixes
-//! a packet that is due may be kept, too ([`pace`]).
+//! Packets are numbered within streams. A stream is one flow between two hosts, or several flows
+//! that share it. A packet is due if it is the next one of its stream. It is then delivered from
+//! the buffer in which it arrived. If packets right behind it already wait, it is copied and
+//! delivered with them: one write to the interface costs more than a copy. If earlier packets are
+//! missing, a packet is copied and held until they come or are given up. It is then released, with
+//! all that follow it without a gap. A packet that comes after it was given up is delivered at
+//! once. In a fast stream behind mixes, even the packet that is due may be held for a while
+//! ([`pace`]).
 //!
-//! How long a missing packet is waited for, from the arrival of the first one behind it on:
+//! Time for which a missing packet is waited for, counted from the arrival of the first packet
+//! behind it:
 //!
-//! - on a circuit without mixes not at all, since it keeps its order;
-//! - on one with mixes for its hold ([`path`]);
-//! - across a change of circuits for [`WAIT`] and the hold of the former;
-//! - and no longer once a packet comes that is the first of its stream after a break.
+//! - zero on a circuit without mixes, since it keeps its order;
+//! - the hold of a circuit with mixes ([`path`]);
+//! - [`WAIT`] plus the hold of the former circuit after a change of circuits;
+//! - in any case no longer than until a packet comes that is marked as first after a break.
 //!
-//! Invariants: no packet is delivered before one of its stream that may still come; what is held is
-//! bounded, for a stream and in all. Nothing is delivered twice, since the session of the two hosts
-//! opens nothing twice.
+//! Invariants: no packet is delivered while an earlier one of its stream is still waited for. Held
+//! packets are bounded, per stream and in total. No packet is delivered twice, since the session of
+//! the two hosts opens none twice.
 
 mod deadlines;
 mod front;
@@ -38,130 +41,132 @@ use shoal_wire::{CircuitId, Time, ip};
 
 use crate::book::HostId;
 use crate::sequence::deadlines::Deadlines;
-use crate::sequence::front::Record;
-use crate::sequence::known::Known;
-use crate::sequence::path::Paths;
-use crate::sequence::pool::{Held, NONE, Pool, SLOT, SLOTS_MAX};
-use crate::sequence::stream::{SPAN, Stream};
-use crate::worker::Arrival;
+use crate::sequence::front::MissingSince;
+use crate::sequence::known::StreamTable;
+use crate::sequence::path::MixedCircuits;
+use crate::sequence::pool::{HeldPacket, NONE, PacketPool, SLOT, SLOTS_MAX};
+use crate::sequence::stream::{PacketStream, SPAN};
+use crate::worker::PacketArrival;
 
-/// How long a packet is held across a change of circuits: longer than two of them differ.
+/// Wait across a change of circuits; the delays of two circuits differ by less.
 const WAIT: Duration = Duration::from_millis(300);
-/// Packets that wait, of all streams. The slots above it are for those that are released and not
-/// taken yet: a turn of the node brings fewer.
+/// Packets that wait, in all streams. The remaining slots are for packets that are released and not
+/// yet taken; one turn of the node brings fewer.
 const HELD_MAX: usize = SLOTS_MAX - 1_024;
 
-/// Who calls after a longer time than this may have been away. What came meanwhile waits in its
-/// sockets, and is given as long a time to be taken in, up to a bound, before it counts as missing.
+/// If calls are further apart than `AWAY`, the node was busy, and packets that arrived meanwhile
+/// are still in its sockets. Deadlines that passed in between are then extended by the length of
+/// the pause, at most by `AWAY_MAX`.
 const AWAY: Duration = Duration::from_millis(2);
 const AWAY_MAX: Duration = Duration::from_millis(50);
 
-/// Behind mixes packets come in quanta, a few in each. While so many wait for others, which is
-/// where a stream is fast, those that come may gather for this part of the path's hold, and no
-/// longer than this: a node that wakes for each quantum spends more on that than on packets.
+/// Mixes release packets in quanta of a few. While at least `GATHER_FROM` packets wait, as happens
+/// in a fast stream, arriving packets may gather. They gather for the path's hold divided by
+/// `GATHER_PART`, at most for `GATHER_MAX`. A node that wakes for each quantum would spend more
+/// time on waking than on packets.
 const GATHER_FROM: usize = 64;
 const GATHER_PART: u32 = 32;
 const GATHER_MAX: Duration = Duration::from_millis(1);
 
-/// The first packet that comes of a stream may have overtaken so many, unless it says otherwise.
+/// Number of packets that the first packet of a stream may have overtaken, unless it is marked as
+/// first.
 const OVERTAKEN: u64 = 48;
 
-/// What becomes of a packet.
+/// Decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It is to be delivered, from where it lies.
+pub enum OrderVerdict {
+    /// Deliver the packet from the buffer in which it arrived.
     Deliver,
-    /// It was copied, and is released when those before it came or are given up.
+    /// The packet was copied. It is released when the earlier ones came or are given up.
     Held,
-    /// One with its number is held already.
+    /// A packet with this number is already held.
     Duplicate,
 }
 
-/// What a packet on a circuit says of itself.
+/// Fields that a packet on a circuit carries.
 #[derive(Clone, Copy, Debug)]
-pub struct Label {
-    /// Its place.
+pub struct PacketLabel {
+    /// Stream and number.
     pub number: ip::StreamNumber,
-    /// Its stream sent nothing for [`ip::BREAK`] before it, or ever.
+    /// True if the stream sent nothing for [`ip::BREAK`] before this packet, or never sent before.
     pub is_first: bool,
-    /// When it was sent.
+    /// Time of sending, in coarse steps.
     pub sent: ip::SendTime,
 }
 
-impl Label {
-    /// What stands before a packet and in its flags.
-    pub fn new(number: ip::StreamNumber, flags: u8) -> Label {
+impl PacketLabel {
+    /// The label from the number before a packet and from the packet's flags.
+    pub fn new(number: ip::StreamNumber, flags: u8) -> PacketLabel {
         let is_first = flags & ip::FIRST != 0;
-        Label { number, is_first, sent: ip::SendTime::from_flags(flags) }
+        PacketLabel { number, is_first, sent: ip::SendTime::from_flags(flags) }
     }
 }
 
 /// Counters of packets that came over circuits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OrderStats {
-    /// Packets that were held.
     pub held: u64,
-    /// Packets of these that were released, in their order.
+    /// Held packets that were released, in their order.
     pub released: u64,
-    /// Gaps that were given up: packets that were waited for and did not come in time.
+    /// Gaps that were given up: their packets did not come in time.
     pub given_up: u64,
-    /// Packets that came early in a fast stream, and were kept until they had taken longer.
+    /// Packets of a fast stream that were due, but were held until they had taken longer.
     pub kept: u64,
-    /// Packets that came after others behind them were delivered.
+    /// Packets that came after later ones of their stream were delivered.
     pub late: u64,
-    /// Times that packets of a stream were released early, since too many waited.
+    /// Times that packets of a stream were released early because too many waited.
     pub overflowed: u64,
-    /// Packets delivered without regard to their order, since there was no room to hold them or to
-    /// know their stream.
+    /// Packets delivered out of order because there was no room to hold them or to store their
+    /// stream.
     pub unordered: u64,
 }
 
-/// A packet as it came.
+/// A packet as it arrived.
 #[derive(Clone, Copy)]
-struct Packet<'a> {
-    label: Label,
+struct CircuitPacket<'a> {
+    label: PacketLabel,
     circuit: CircuitId,
     bytes: &'a [u8],
     congested: bool,
-    /// When it was sent, as far as is known.
+    /// Time of sending, as far as it is known; zero if not.
     sent: Time,
 }
 
-/// The packets of all streams.
+/// All streams and their held packets.
 #[derive(Default)]
-pub struct Sequences {
-    known: Known,
-    pool: Pool,
-    /// How many wait.
+pub struct PacketReordering {
+    known: StreamTable,
+    pool: PacketPool,
+    /// Number of packets that wait.
     held: usize,
-    paths: Paths,
-    /// Streams of which packets wait, by when those that are due are given up.
+    paths: MixedCircuits,
+    /// Streams with waiting packets, by the time at which their missing packets are given up.
     deadlines: Deadlines,
-    /// When something was called last, and until when nothing is given up.
+    /// Time of the last call, and the time before which nothing is given up.
     awake: Time,
     not_before: Time,
-    /// Streams of which packets are released and not taken.
+    /// Streams with packets that are released and not yet taken.
     released: Vec<u16>,
-    arrivals: Vec<Arrival>,
+    arrivals: Vec<PacketArrival>,
     stats: OrderStats,
-    /// Nothing is held.
+    /// True if the reordering is switched off.
     pub(crate) is_off: bool,
 }
 
-impl Sequences {
-    /// Takes in a packet of a host, which came on a circuit; `bytes` is what is delivered of it.
+impl PacketReordering {
+    /// Handles a packet of a host that came on a circuit. `bytes` is the part to deliver.
     #[inline]
     pub fn take(
         &mut self,
         now: Time,
         (host, circuit): (HostId, CircuitId),
-        label: Label,
+        label: PacketLabel,
         bytes: &[u8],
         congested: bool,
-    ) -> Verdict {
+    ) -> OrderVerdict {
         let number = label.number;
         if self.is_off || number.stream == 0 {
-            return Verdict::Deliver;
+            return OrderVerdict::Deliver;
         }
         self.wake(now);
         if self.paths.come(now, circuit) {
@@ -171,7 +176,7 @@ impl Sequences {
         let missing = if label.is_first || keeps_order { 0 } else { OVERTAKEN };
         let Some(at) = self.known.find(host, number, missing) else {
             self.stats.unordered += 1;
-            return Verdict::Deliver;
+            return OrderVerdict::Deliver;
         };
         let sent = self.paths.sent(now, label.sent);
         let stream = &mut self.known.streams[usize::from(at)];
@@ -180,12 +185,12 @@ impl Sequences {
             stream.pace.note(now, sent);
             stream.due += 1;
             stream.circuit = Some(circuit);
-            return Verdict::Deliver;
+            return OrderVerdict::Deliver;
         }
-        self.take_other(now, at, &Packet { label, circuit, bytes, congested, sent })
+        self.take_other(now, at, &CircuitPacket { label, circuit, bytes, congested, sent })
     }
 
-    fn take_other(&mut self, now: Time, at: u16, packet: &Packet<'_>) -> Verdict {
+    fn take_other(&mut self, now: Time, at: u16, packet: &CircuitPacket<'_>) -> OrderVerdict {
         let at_number = self.come_near(at, packet);
         let stream = &mut self.known.streams[usize::from(at)];
         if at_number < stream.due {
@@ -193,7 +198,7 @@ impl Sequences {
             if at_number >= stream.first && self.paths.note_late(packet.circuit) {
                 self.set_all_deadlines();
             }
-            return Verdict::Deliver;
+            return OrderVerdict::Deliver;
         }
         if at_number == stream.due {
             let missed = stream.front.of(at_number).filter(|rec| rec.circuit == packet.circuit);
@@ -201,7 +206,7 @@ impl Sequences {
         }
         let is_early = stream.pace.due(packet.sent) > now;
         self.stats.kept += u64::from(at_number == stream.due && is_early);
-        // With others right behind it, it is delivered together with them.
+        // Packets right behind this one already wait, so all are delivered together.
         let is_followed = stream.holds(at_number + 1);
         if at_number > stream.due || stream.released > 0 || is_early || is_followed {
             return self.hold(now, at, at_number, packet);
@@ -210,18 +215,18 @@ impl Sequences {
         stream.due += 1;
         stream.circuit = Some(packet.circuit);
         self.release_due(at);
-        Verdict::Deliver
+        OrderVerdict::Deliver
     }
 
-    /// Gives up what a packet shows to be lost, and what is too far from it. Returns its number,
-    /// not wrapped.
-    fn come_near(&mut self, at: u16, packet: &Packet<'_>) -> u64 {
-        let Packet { label: Label { number, is_first, .. }, circuit, .. } = *packet;
+    /// Gives up packets that this one shows to be lost, and packets too far before it. Returns the
+    /// unwrapped number of the packet.
+    fn come_near(&mut self, at: u16, packet: &CircuitPacket<'_>) -> u64 {
+        let CircuitPacket { label: PacketLabel { number, is_first, .. }, circuit, .. } = *packet;
         let stream = &mut self.known.streams[usize::from(at)];
         let at_number = stream.unwrap(number);
         let is_before = is_first && at_number < stream.due;
         if is_before || at_number + SPAN <= stream.due || at_number >= stream.due + 2 * SPAN {
-            // The other host was restarted, or was not heard for very long.
+            // The other host has restarted, or was not heard for very long.
             self.release_all(at);
             let stream = &mut self.known.streams[usize::from(at)];
             stream.restart(number);
@@ -230,11 +235,11 @@ impl Sequences {
         let hold = self.paths.hold(circuit);
         let keeps_order = hold.is_zero();
         let is_same = stream.circuit.is_none_or(|last| last == circuit);
-        let is_next = |stream: &mut Stream| stream.first_held().is_none_or(|n| at_number < n);
+        let is_next = |stream: &mut PacketStream| stream.first_held().is_none_or(|n| at_number < n);
         if at_number > stream.due && keeps_order && is_same && is_next(stream) {
             stream.due = at_number;
         } else if at_number > stream.due && is_first && hold + WAIT < ip::BREAK {
-            // What was sent so long before it is not on its way any more.
+            // Packets sent before such a break are no longer in flight.
             self.skip_to(at, at_number);
         } else if at_number >= stream.due + SPAN {
             self.stats.overflowed += 1;
@@ -243,16 +248,22 @@ impl Sequences {
         at_number
     }
 
-    /// Copies a packet that is not due yet, or may not overtake those that are still to be taken.
-    fn hold(&mut self, now: Time, at: u16, number: u64, packet: &Packet<'_>) -> Verdict {
+    /// Copies a packet that is not due yet, or that must not overtake packets still to be taken.
+    fn hold(
+        &mut self,
+        now: Time,
+        at: u16,
+        number: u64,
+        packet: &CircuitPacket<'_>,
+    ) -> OrderVerdict {
         let stream = &self.known.streams[usize::from(at)];
         if stream.holds(number) {
-            return Verdict::Duplicate;
+            return OrderVerdict::Duplicate;
         }
         if !self.store(at, number, packet) {
             return self.pass_by(at, number);
         }
-        let Sequences { known, paths, .. } = self;
+        let PacketReordering { known, paths, .. } = self;
         self.held += 1;
         self.stats.held += 1;
         known.note_held(at, 1);
@@ -261,7 +272,7 @@ impl Sequences {
             self.release_due(at);
         } else {
             let last = stream.circuit;
-            let until = |record: &Record| until(paths, last, record);
+            let until = |record: &MissingSince| until(paths, last, record);
             if stream.front.note(now, number, packet.circuit, until) {
                 self.set_deadline(at);
             }
@@ -272,35 +283,35 @@ impl Sequences {
             self.stats.overflowed += 1;
             self.release_all(fullest);
         }
-        Verdict::Held
+        OrderVerdict::Held
     }
 
-    /// Puts a packet into its place; says whether there was room.
-    fn store(&mut self, at: u16, number: u64, packet: &Packet<'_>) -> bool {
+    /// Stores a packet in its slot. Returns false if there is no room.
+    fn store(&mut self, at: u16, number: u64, packet: &CircuitPacket<'_>) -> bool {
         let stream = &self.known.streams[usize::from(at)];
         let has_place = number - stream.base() < stream.ring.len() as u64;
         if !has_place && !self.known.make_place(at, number) {
             return false;
         }
-        let Packet { circuit, bytes, congested, sent, .. } = *packet;
-        let held = Held { circuit, len: bytes.len() as u16, congested, sent };
+        let CircuitPacket { circuit, bytes, congested, sent, .. } = *packet;
+        let held = HeldPacket { circuit, len: bytes.len() as u16, congested, sent };
         let Some(slot) = self.pool.put(bytes, held) else { return false };
         self.known.streams[usize::from(at)].put(number, slot);
         true
     }
 
-    /// Delivers a packet for which there is no room: its order is lost, and the packet is not.
-    fn pass_by(&mut self, at: u16, number: u64) -> Verdict {
+    /// Delivers a packet for which there is no room. Its order is lost, but not the packet.
+    fn pass_by(&mut self, at: u16, number: u64) -> OrderVerdict {
         self.stats.unordered += 1;
         self.release_all(at);
         let stream = &mut self.known.streams[usize::from(at)];
         stream.due = stream.due.max(number + 1);
-        Verdict::Deliver
+        OrderVerdict::Deliver
     }
 
-    /// Releases what is due, and what waits for nothing but what is lost.
+    /// Releases packets that are due, and packets behind those that are certainly lost.
     fn release_due(&mut self, at: u16) {
-        let Sequences { known, pool, paths, .. } = self;
+        let PacketReordering { known, pool, paths, .. } = self;
         let stream = &mut known.streams[usize::from(at)];
         let was_taken = stream.released == 0;
         let mut count = 0;
@@ -312,7 +323,7 @@ impl Sequences {
             if stream.kept().is_some() {
                 break;
             }
-            // A circuit that keeps its order brings no more of what is missing on it.
+            // A circuit that keeps its order won't deliver the missing packets.
             let keeps_order = stream.circuit.is_none_or(|last| paths.hold(last).is_zero());
             let Some(first) = keeps_order.then(|| stream.first_held()).flatten() else { break };
             let next = pool.get(stream.ring[stream.place(first)]).circuit;
@@ -330,7 +341,7 @@ impl Sequences {
         self.set_deadline(at);
     }
 
-    /// Gives up the packet that is due, and those behind it up to the first that waits.
+    /// Gives up the missing packet that is due, and all up to the first that waits.
     fn give_up(&mut self, at: u16) {
         let stream = &mut self.known.streams[usize::from(at)];
         if let Some(first) = stream.first_held() {
@@ -340,7 +351,7 @@ impl Sequences {
         self.release_due(at);
     }
 
-    /// Releases what is due and only kept.
+    /// Releases packets that are due and were held only by the pace.
     fn let_go(&mut self, at: u16) {
         let awake = self.awake;
         let stream = &mut self.known.streams[usize::from(at)];
@@ -350,7 +361,7 @@ impl Sequences {
         }
     }
 
-    /// Gives up all that is missing before packets that wait.
+    /// Gives up all missing packets, so that all waiting ones are released.
     fn release_all(&mut self, at: u16) {
         self.let_go(at);
         while self.known.streams[usize::from(at)].first_held().is_some() {
@@ -358,7 +369,7 @@ impl Sequences {
         }
     }
 
-    /// Gives up what is missing until `number` is due or was.
+    /// Gives up missing packets until `number` is due or has been passed.
     fn skip_to(&mut self, at: u16, number: u64) {
         self.let_go(at);
         while self.known.streams[usize::from(at)].due < number {
@@ -374,7 +385,7 @@ impl Sequences {
         }
     }
 
-    /// Sets when the packet that is due is given up.
+    /// Sets the time at which the missing packet is given up.
     fn set_deadline(&mut self, at: u16) {
         let stream = &mut self.known.streams[usize::from(at)];
         let mut over = Time::FAR;
@@ -396,14 +407,14 @@ impl Sequences {
         }
     }
 
-    /// The hold of a circuit changed.
+    /// Recomputes all deadlines, after the hold of a circuit changed.
     fn set_all_deadlines(&mut self) {
         let all: Vec<u16> = self.known.all().collect();
         all.into_iter().for_each(|at| self.set_deadline(at));
     }
 
-    /// Notes that something is called. Nothing is given up at once whose time ran out in between,
-    /// while nobody looked.
+    /// Notes a call. If deadlines passed since the last call, nothing is given up at once, since
+    /// nobody read the sockets meanwhile.
     #[inline]
     fn wake(&mut self, now: Time) {
         let away = now.since(self.awake);
@@ -417,7 +428,7 @@ impl Sequences {
         self.awake = self.awake.max(now);
     }
 
-    /// Gives up what was waited for too long.
+    /// Gives up packets that were waited for too long.
     pub fn handle_timeout(&mut self, now: Time) {
         self.wake(now);
         while let Some((until, at)) = self.deadlines.first()
@@ -430,7 +441,7 @@ impl Sequences {
         }
     }
 
-    /// When there is something to give up or to take.
+    /// Time at which packets must be given up or taken.
     pub fn poll_timeout(&self) -> Option<Time> {
         if !self.released.is_empty() {
             return Some(Time::ZERO);
@@ -438,15 +449,15 @@ impl Sequences {
         self.deadlines.first().map(|(until, _)| self.not_before.max(until))
     }
 
-    /// For how long packets may gather before they are taken in; none while few wait.
+    /// Time for which arriving packets may gather before they are handled. None while few wait.
     pub(crate) fn gathers(&self) -> Option<Duration> {
         let part = (self.paths.hold_now() / GATHER_PART).min(GATHER_MAX);
         (self.held >= GATHER_FROM && !part.is_zero()).then_some(part)
     }
 
-    /// Has the released packets delivered, those of a stream together and in their order; gives the
-    /// buffer in which they lie, too.
-    pub fn take_released(&mut self, deliver: impl FnOnce(&[Arrival], &mut [u8])) {
+    /// Calls `deliver` with the released packets and the buffer that holds them. Packets of one
+    /// stream are together and in their order.
+    pub fn take_released(&mut self, deliver: impl FnOnce(&[PacketArrival], &mut [u8])) {
         if self.released.is_empty() {
             return;
         }
@@ -459,9 +470,9 @@ impl Sequences {
                 let slot = core::mem::replace(&mut stream.ring[place], NONE);
                 if slot != NONE {
                     stream.released -= 1;
-                    let Held { len, congested, .. } = self.pool.get(slot);
+                    let HeldPacket { len, congested, .. } = self.pool.get(slot);
                     let at = u32::from(slot) * SLOT as u32;
-                    self.arrivals.push(Arrival { host, at, len: len.into(), congested });
+                    self.arrivals.push(PacketArrival { host, at, len: len.into(), congested });
                 }
             }
             if stream.held == 0 {
@@ -475,26 +486,26 @@ impl Sequences {
         self.pool.trim();
     }
 
-    /// Says how long packets of a circuit may be late against each other; zero, as without a call,
-    /// for a circuit that keeps its order. It counts until [`Self::circuit_ended`].
+    /// Sets how long packets of a circuit wait for earlier ones. Zero, the default, is for a
+    /// circuit that keeps its order. The value holds until [`Self::circuit_ended`].
     pub fn set_hold(&mut self, circuit: CircuitId, hold: Duration) {
         if self.paths.set(circuit, hold) {
             self.set_all_deadlines();
         }
     }
 
-    /// In which steps packets on a circuit say when they were sent.
+    /// Unit of time in which packets on a circuit state when they were sent.
     pub(crate) fn steps(&self, circuit: CircuitId) -> ip::SendSteps {
         self.paths.steps(circuit)
     }
 
-    /// A circuit is over: what is missing on it does not come any more.
+    /// Handles the end of a circuit: its missing packets won't come.
     pub fn circuit_ended(&mut self, circuit: CircuitId) {
         self.paths.set(circuit, Duration::ZERO);
         let is_on = |at: &u16| self.known.streams[usize::from(*at)].circuit == Some(circuit);
         let on: Vec<u16> = self.known.all().filter(is_on).collect();
         for at in on {
-            let stream = |sequences: &Sequences| {
+            let stream = |sequences: &PacketReordering| {
                 let stream = &sequences.known.streams[usize::from(at)];
                 (stream.circuit == Some(circuit), stream.held)
             };
@@ -508,11 +519,10 @@ impl Sequences {
         self.set_all_deadlines();
     }
 
-    /// Forgets a host.
     pub fn forget(&mut self, host: HostId) {
         let streams: Vec<u16> = self.known.streams_of(host).collect();
         for at in streams {
-            let Stream { ring, held, until, .. } = &mut self.known.streams[usize::from(at)];
+            let PacketStream { ring, held, until, .. } = &mut self.known.streams[usize::from(at)];
             ring.iter().filter(|slot| **slot != NONE).for_each(|slot| self.pool.free(*slot));
             self.held -= *held as usize;
             self.deadlines.remove(*until, at);
@@ -522,15 +532,14 @@ impl Sequences {
         self.pool.trim();
     }
 
-    /// Counters.
     pub fn stats(&self) -> OrderStats {
         self.stats
     }
 }
 
-/// When those are given up that a record tells of, in a stream whose last packet that was due came
-/// on this circuit.
-fn until(paths: &Paths, last: Option<CircuitId>, record: &Record) -> Time {
+/// Time at which the missing packets of a record are given up. `last` is the circuit on which the
+/// stream's last packet that was due came.
+fn until(paths: &MixedCircuits, last: Option<CircuitId>, record: &MissingSince) -> Time {
     let hold = paths.hold(record.circuit);
     let wait = match last.filter(|last| *last != record.circuit) {
         Some(last) => WAIT + paths.hold(last),

@@ -1,33 +1,34 @@
-//! Units: what the first worker seals for hidden hosts and opens of them.
+//! Units: cells that the first worker seals for hidden hosts, and opens from them.
 
-use shoal_crypto::{Aead, Ciphers, Flaw};
+use shoal_crypto::{Aead, Ciphers, PlantedFault};
 use shoal_session::SessionShard;
 use shoal_wire::{CircuitId, DropReason, EdgeKind, Time, ip};
 
 use crate::book::HostId;
-use crate::building::Run;
-use crate::cells::{Cells, Form, is_congested, plain};
-use crate::edge::Out;
-use crate::sequence::{Label, Verdict};
-use crate::worker::{Arrival, EdgeWorker, Left, To, Turn};
+use crate::building::CellBatch;
+use crate::cells::{CellLayout, InboundCells, is_congested, plain};
+use crate::edge::EdgeOutput;
+use crate::sequence::{OrderVerdict, PacketLabel};
+use crate::worker::{CellFinisher, EdgeTurn, EdgeWorker, PacketArrival, UnfinishedCell};
 
-/// The circuit on which a hidden host is spoken with, and the form of its units.
+/// The circuit over which a hidden host is reached, and the layout of its units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Way {
+pub(crate) struct HiddenRoute {
     pub(crate) circuit: CircuitId,
-    pub(crate) form: Form,
+    pub(crate) form: CellLayout,
 }
 
-/// Stream and number of a packet that came on a circuit, and what is delivered of it: as long as
-/// without a number, but for the kind byte.
+/// Stream number of a packet that came on a circuit, and the part of the plaintext to deliver. That
+/// part has the layout of a plaintext without a number, but its first byte is not the kind byte.
 fn numbered(plain: &[u8]) -> Option<(ip::StreamNumber, &[u8])> {
     let (head, packet) = plain.split_at(ip::NUMBER_LEN);
     let number = ip::StreamNumber::from_bytes([head[1], head[2], head[3], packet[0]]);
     (head[0] == EdgeKind::Numbered as u8).then_some((number, packet))
 }
 
-/// Bytes of a packet with its flags up to the end that its header names (RFC 791, RFC 8200): what
-/// is behind them is padding. All of them where the header names no end among them.
+/// Length of a packet and its flags, up to the end that its IP header names (RFC 791, RFC 8200).
+/// The bytes behind are padding. If the header names no end within `packet`, the length of
+/// `packet`.
 pub(crate) fn used(packet: &[u8]) -> usize {
     let word = |at: usize| {
         let at = ip::PACKET_AT + at;
@@ -44,7 +45,7 @@ pub(crate) fn used(packet: &[u8]) -> usize {
 }
 
 impl EdgeWorker {
-    /// Forgets what the first worker knows of a hidden host.
+    /// Forgets all state of a hidden host.
     pub(crate) fn forget(&mut self, host: HostId) {
         self.ways.remove(host);
         self.numbers.forget(host);
@@ -53,8 +54,8 @@ impl EdgeWorker {
 
     pub(crate) fn send_units<C: Ciphers>(
         &mut self,
-        turn: &mut Turn<'_, C, impl Out>,
-        run: Run,
+        turn: &mut EdgeTurn<'_, C, impl EdgeOutput>,
+        run: CellBatch,
         buf: &mut [u8],
     ) -> Result<(), DropReason> {
         let peer = self.book.peer(run.host).ok_or(DropReason::NoEndpoint)?;
@@ -67,7 +68,7 @@ impl EdgeWorker {
         self.payloads.extend(self.offsets.iter().map(|at| at + run.form.sealed_at() as u32));
         self.number(turn.now, run, circuit, buf);
         turn.shard.seal_units(turn.now, peer, buf, &self.payloads, run.form.sealed_len())?;
-        if C::Aead::flaw() == Some(Flaw::PastCircuit)
+        if C::Aead::flaw() == Some(PlantedFault::PastCircuit)
             && let Some(to) = self.book.address(run.host)
         {
             self.address(run, to, buf);
@@ -78,8 +79,8 @@ impl EdgeWorker {
         Ok(())
     }
 
-    /// Numbers the packets among units, whose streams stand there.
-    fn number(&mut self, now: Time, run: Run, circuit: CircuitId, buf: &mut [u8]) {
+    /// Writes the packet numbers into units, where their stream numbers already are.
+    fn number(&mut self, now: Time, run: CellBatch, circuit: CircuitId, buf: &mut [u8]) {
         let EdgeWorker { numbers, offsets, .. } = self;
         let sent = self.sequences.steps(circuit).at(now).to_flags();
         for &at in &*offsets {
@@ -93,42 +94,42 @@ impl EdgeWorker {
         }
     }
 
-    /// Delivers a unit's packet if it is its turn.
+    /// Delivers the packet of a unit, unless it must wait for earlier ones.
     fn deliver_unit(
         &mut self,
         now: Time,
         index: usize,
         (host, circuit): (HostId, CircuitId),
         at: u32,
-        form: Form,
+        form: CellLayout,
         buf: &[u8],
     ) {
         let plain = &buf[at as usize + form.plain_at()..][..form.plain_len()];
         let Some((number, packet)) = numbered(plain).filter(|_| self.takes_packets) else {
-            return self.left.push(Left { index, to: To::Control(host) });
+            return self.left.push(UnfinishedCell { index, to: CellFinisher::Control(host) });
         };
         let congested = is_congested(&buf[at as usize..]);
-        let label = Label::new(number, packet[ip::FLAGS_AT]);
-        // A short packet, such as an acknowledgement, costs as little as it is.
+        let label = PacketLabel::new(number, packet[ip::FLAGS_AT]);
+        // Only the packet itself is copied, not its padding, so a short acknowledgement is cheap.
         let packet = &packet[..used(packet)];
         match self.sequences.take(now, (host, circuit), label, packet, congested) {
-            Verdict::Deliver => {
+            OrderVerdict::Deliver => {
                 let at = at + (form.plain_at() + ip::NUMBER_LEN) as u32;
-                self.arrived.push(Arrival { host, at, len: packet.len() as u32, congested });
+                self.arrived.push(PacketArrival { host, at, len: packet.len() as u32, congested });
             }
-            Verdict::Held => {}
-            Verdict::Duplicate => self.count(DropReason::Replayed, 1),
+            OrderVerdict::Held => {}
+            OrderVerdict::Duplicate => self.count(DropReason::Replayed, 1),
         }
     }
 
-    /// Opens units that came over a circuit, delivers the packets among them, and leaves the rest.
-    /// All circuits are the first worker's, and so is the one lane of their sessions.
+    /// Opens units that came over a circuit, delivers their packets, and leaves the rest to
+    /// control. The first worker has all circuits, and the only lane of their sessions.
     pub(crate) fn open_units<C: Ciphers>(
         &mut self,
         now: Time,
         shard: &mut SessionShard<C>,
-        (circuit, form): (CircuitId, Form),
-        cells: &mut Cells<'_>,
+        (circuit, form): (CircuitId, CellLayout),
+        cells: &mut InboundCells<'_>,
     ) {
         self.arrived.clear();
         self.left.clear();

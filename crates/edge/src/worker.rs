@@ -1,85 +1,78 @@
-//! The data path of a host, one per worker: it seals and opens cells on the lanes that the worker
+//! The data path of a host, one per worker. It seals and opens cells on the lanes that the worker
 //! holds.
 //!
 //! ```text
-//! packets, control's messages -> a direct link, or sealed -> out, or on a circuit
-//! cells for this host -> opened, source checked -> packets, delivered where they lie
+//! packets, control's messages -> over a direct link, or sealed -> out, or on a circuit
+//! cells for this host -> opened, source checked -> packets, delivered in place
 //!                          |-> no packet, or perhaps a handshake: left to control
-//!                          |-> sealed on another worker's lane: left to that one
+//!                          |-> sealed on another worker's lane: left to that worker
 //! ```
 //!
-//! Control is [`crate::Edge`]: it makes and ends sessions. It holds the first worker's data path
-//! and finishes the cells that this one leaves, in the same buffer. Cells that other data paths
-//! leave go through [`Others`]. Orders go from control to workers, notes from workers to control.
+//! [`crate::Edge`] is the control, which makes and ends sessions. It holds the first worker's data
+//! path and finishes the cells that this one leaves, in the same buffer. Cells that another
+//! worker's data path leaves go through [`CellHandoff`]. Control sends orders to workers; workers
+//! send notes to control.
 
 use core::ops::Range;
 use std::sync::Arc;
 
 use shoal_crypto::Ciphers;
-use shoal_session::{Opened, Opening, SessionShard, Table};
+use shoal_session::{IdTable, OpenResult, OpenedSessionFrame, SessionShard};
 use shoal_wire::{
     Address, DropReason, EdgeKind, LinkId, RoutedHeader, SizeClass, Time, TrafficClass, ip, link,
 };
 
-use crate::book::{Book, HostId};
-use crate::building::{Building, Flow, Run};
+use crate::book::{HostDirectory, HostId};
+use crate::building::{BatchBuilder, CellBatch, PacketFlow};
 use crate::cells::{
-    CELL_AT, Cells, Form, PLAIN_AT, address_cell, is_congested, is_direct, source, unseal,
+    CELL_AT, CellLayout, InboundCells, PLAIN_AT, address_cell, is_congested, is_direct, source,
+    unseal,
 };
-use crate::edge::{Config, Out};
-use crate::numbers::Numbers;
-use crate::sequence::Sequences;
-use crate::units::{Way, used};
+use crate::edge::{EdgeConfig, EdgeOutput};
+use crate::numbers::PacketNumbers;
+use crate::sequence::PacketReordering;
+use crate::units::{HiddenRoute, used};
 
-/// Bytes of the shortest packet in a cell: kind, flags and the header of IPv4.
+/// Length of the shortest packet in a cell, in bytes: kind, flags and the IPv4 header.
 const PACKET_MIN: usize = ip::PACKET_AT + 20;
 
-/// What control tells a worker.
-pub enum Order<A> {
-    /// Keys of sessions.
-    Keys(shoal_session::Order<A>),
-    /// The new book of hosts.
-    Hosts(Arc<Book>),
+/// An order of control to a worker.
+pub enum EdgeOrder<A> {
+    Keys(shoal_session::ShardOrder<A>),
+    Hosts(Arc<HostDirectory>),
 }
 
-/// What a worker tells control, once per batch.
+/// An observation of a worker for control, at most once per batch.
 #[derive(Clone, Copy, Debug)]
-pub enum Note {
-    /// About a session.
-    Session(shoal_session::Note),
-    /// About a host.
-    Host {
-        /// Which.
-        host: HostId,
-        /// What the worker saw.
-        what: Seen,
-    },
+pub enum EdgeNote {
+    Session(shoal_session::SessionUse),
+    Host { host: HostId, what: HostTraffic },
 }
 
-/// Traffic of a host that a worker saw.
+/// Traffic with a host that a worker observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
-    /// Cells went to it through routers.
+pub enum HostTraffic {
+    /// Cells to the host went through routers.
     Routed,
-    /// Cells went to it over a direct link.
+    /// Cells to the host went over a direct link.
     Direct,
-    /// Cells of it came over a direct link.
+    /// Cells of the host came over a direct link.
     Heard,
-    /// Cells for it could not be sealed: it needs a session.
+    /// Cells to the host could not be sealed: it needs a session.
     Unsealed,
 }
 
-/// Hands cells off to the worker that can finish them. Each method says whether the cell was
-/// taken; otherwise it is dropped.
-pub trait Others {
-    /// Hands a cell, not yet opened, to `worker`, which opens it. It came over the link `from`.
+/// Hands cells to the worker that can finish them. Each method returns false if the cell was not
+/// taken; it is then dropped.
+pub trait CellHandoff {
+    /// Hands an unopened cell to `worker`, which opens it. The cell came over the link `from`.
     fn cell(&mut self, worker: u8, from: Option<LinkId>, frame: &[u8]) -> bool;
     /// Hands an opened cell of `host` to control.
     fn plain(&mut self, host: HostId, frame: &[u8]) -> bool;
 }
 
-/// With one worker, nothing is handed off.
-impl Others for () {
+/// A single worker hands nothing off.
+impl CellHandoff for () {
     fn cell(&mut self, _: u8, _: Option<LinkId>, _: &[u8]) -> bool {
         false
     }
@@ -89,87 +82,86 @@ impl Others for () {
     }
 }
 
-/// An IP packet that arrived, in the buffer of its [`Cells`].
+/// An IP packet that arrived, in the buffer of its [`InboundCells`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival {
-    /// Who sealed it.
+pub struct PacketArrival {
+    /// The host that sealed the packet.
     pub host: HostId,
-    /// Where the plaintext of its cell starts: a byte before the flags, whatever it says.
+    /// Offset of the packet's plaintext: one byte before the flags. That byte may have any value.
     pub at: u32,
-    /// Bytes of the plaintext up to the next packet in the cell, or all, padding included.
+    /// Length of the plaintext in bytes, up to the next packet in the cell. For the last packet, up
+    /// to the end of the cell, padding included.
     pub len: u32,
-    /// A router marked its cell because of congestion.
+    /// True if a router marked the cell because of congestion.
     pub congested: bool,
 }
 
-/// What a worker sends with.
-pub struct Turn<'a, C: Ciphers, O> {
-    /// The time.
+/// A worker's means to send.
+pub struct EdgeTurn<'a, C: Ciphers, O> {
     pub now: Time,
-    /// The lanes that it holds.
+    /// Lanes that the worker holds.
     pub shard: &'a mut SessionShard<C>,
-    /// The way out.
     pub out: &'a mut O,
 }
 
-/// A cell that the data path could not finish: its index in the batch, and who can.
+/// A cell that the data path could not finish: its index in the batch, and who can finish it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Left {
+pub(crate) struct UnfinishedCell {
     pub(crate) index: usize,
-    pub(crate) to: To,
+    pub(crate) to: CellFinisher,
 }
 
-/// Who finishes a cell.
+/// The part of the node that finishes a cell.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum To {
-    /// Control: an opened cell that this host sent, and that holds no packet.
+pub(crate) enum CellFinisher {
+    /// Control: an opened cell of this host that holds no packet.
     Control(HostId),
-    /// Control: perhaps a handshake, since no session has its index. The cell is unchanged.
+    /// Control: a cell whose index no session knows, perhaps a handshake. The cell is unchanged.
     Handshake,
-    /// This worker. The cell is unchanged.
+    /// The worker with this number. The cell is unchanged.
     Worker(u8),
 }
 
-/// See the module's documentation.
+/// The data path of one worker; see the module's documentation.
 pub struct EdgeWorker {
     me: Address,
-    /// Whether there is an interface that takes packets.
+    /// True if there is an interface that takes packets.
     pub(crate) takes_packets: bool,
-    /// Whether direct links are configured; only then traffic through routers is noted.
+    /// True if direct links are configured. Only then is traffic through routers noted.
     is_asked: bool,
-    pub(crate) book: Arc<Book>,
-    /// Of hidden hosts; the first worker has all circuits.
-    pub(crate) ways: Table<HostId, Way>,
-    /// Of packets to hidden hosts.
-    pub(crate) numbers: Numbers,
-    /// The order of packets of hidden hosts.
-    pub(crate) sequences: Sequences,
-    pub(crate) building: Building,
-    pub(crate) arrived: Vec<Arrival>,
-    /// Of the last batch.
-    pub(crate) left: Vec<Left>,
-    /// Hosts of which the last batch of units brought something new.
+    pub(crate) book: Arc<HostDirectory>,
+    /// Circuits to hidden hosts. Only the first worker has any.
+    pub(crate) ways: IdTable<HostId, HiddenRoute>,
+    /// Numbers of packets to hidden hosts.
+    pub(crate) numbers: PacketNumbers,
+    /// Order of packets from hidden hosts.
+    pub(crate) sequences: PacketReordering,
+    pub(crate) building: BatchBuilder,
+    pub(crate) arrived: Vec<PacketArrival>,
+    /// Unfinished cells of the last batch.
+    pub(crate) left: Vec<UnfinishedCell>,
+    /// Hosts whose newest unit so far was in the last batch.
     pub(crate) moved: Vec<HostId>,
-    /// Observations not yet taken as notes, each once.
-    seen: Vec<(HostId, Seen)>,
+    /// Observations that are not taken yet, each once.
+    seen: Vec<(HostId, HostTraffic)>,
     pub(crate) offsets: Vec<u32>,
     pub(crate) payloads: Vec<u32>,
-    pub(crate) opened: Vec<Opening>,
+    pub(crate) opened: Vec<OpenResult>,
     drops: Vec<(DropReason, u64)>,
 }
 
 impl EdgeWorker {
-    /// The data path of one worker of the edge that is made of `config`.
-    pub fn new(config: &Config) -> EdgeWorker {
+    /// The data path of one worker, for an edge with this configuration.
+    pub fn new(config: &EdgeConfig) -> EdgeWorker {
         EdgeWorker {
             me: config.address,
             takes_packets: config.ip,
             is_asked: config.direct.is_some(),
             book: Arc::default(),
-            ways: Table::default(),
-            numbers: Numbers::new([0; 32]),
-            sequences: Sequences::default(),
-            building: Building::default(),
+            ways: IdTable::default(),
+            numbers: PacketNumbers::new([0; 32]),
+            sequences: PacketReordering::default(),
+            building: BatchBuilder::default(),
             arrived: Vec::new(),
             left: Vec::new(),
             moved: Vec::new(),
@@ -181,11 +173,15 @@ impl EdgeWorker {
         }
     }
 
-    /// Takes in an order; they must come in the order in which they were given.
-    pub fn handle_order<C: Ciphers>(&mut self, shard: &mut SessionShard<C>, order: Order<C::Aead>) {
+    /// Handles an order. Orders must come in the sequence in which control gave them.
+    pub fn handle_order<C: Ciphers>(
+        &mut self,
+        shard: &mut SessionShard<C>,
+        order: EdgeOrder<C::Aead>,
+    ) {
         match order {
-            Order::Keys(order) => shard.handle_order(order),
-            Order::Hosts(book) => self.book = book,
+            EdgeOrder::Keys(order) => shard.handle_order(order),
+            EdgeOrder::Hosts(book) => self.book = book,
         }
     }
 
@@ -194,8 +190,8 @@ impl EdgeWorker {
         self.book.address(host)
     }
 
-    /// Whether the backlog towards the host is so long that programs' packets should wait.
-    pub fn is_congested(&self, host: HostId, out: &impl Out) -> bool {
+    /// True if the backlog towards the host is so long that programs' packets should wait.
+    pub fn is_congested(&self, host: HostId, out: &impl EdgeOutput) -> bool {
         match (self.book.routed(host), self.ways.get(host)) {
             (Some(to), _) => out.is_congested(to),
             (None, Some(way)) => out.circuit_is_congested(way.circuit),
@@ -203,8 +199,8 @@ impl EdgeWorker {
         }
     }
 
-    /// Full frames for the host that would leave without waiting.
-    pub(crate) fn room(&self, host: HostId, out: &impl Out) -> usize {
+    /// Number of full frames for the host that would leave without waiting.
+    pub(crate) fn room(&self, host: HostId, out: &impl EdgeOutput) -> usize {
         match (self.book.routed(host), self.ways.get(host)) {
             (Some(to), _) => out.room(to),
             (None, Some(way)) => out.circuit_room(way.circuit),
@@ -212,9 +208,14 @@ impl EdgeWorker {
         }
     }
 
-    /// Whether this worker can send to the host: there is a session with a lane for it, and for a
-    /// hidden host a circuit, or there is a direct link. What it can't send is for control.
-    pub fn reaches<C: Ciphers>(&self, turn: &Turn<'_, C, impl Out>, host: HostId) -> bool {
+    /// True if this worker can send to the host. That takes a direct link, or a session with a lane
+    /// of this worker; a hidden host also needs a circuit. Cells for other hosts are left to
+    /// control.
+    pub fn reaches<C: Ciphers>(
+        &self,
+        turn: &EdgeTurn<'_, C, impl EdgeOutput>,
+        host: HostId,
+    ) -> bool {
         let has_lane = || !self.lanes(turn, host).is_empty();
         match self.book.routed(host) {
             Some(to) => has_lane() || turn.out.may_go_direct(to),
@@ -222,32 +223,32 @@ impl EdgeWorker {
         }
     }
 
-    /// The form of a cell for the host that holds `len` bytes of plaintext.
+    /// The layout of a cell for the host that holds `len` bytes of plaintext.
     ///
     /// Errors: `ip_too_big`; `no_session` for a hidden host without a circuit.
-    pub(crate) fn form(&self, host: HostId, len: usize) -> Result<Form, DropReason> {
+    pub(crate) fn form(&self, host: HostId, len: usize) -> Result<CellLayout, DropReason> {
         let form = match self.book.is_hidden(host) {
-            false => SizeClass::for_edge(len).map(Form::cell),
+            false => SizeClass::for_edge(len).map(CellLayout::cell),
             true => Some(self.ways.get(host).ok_or(DropReason::NoSession)?.form),
         };
         form.filter(|form| form.plain_len() >= len).ok_or(DropReason::IpTooBig)
     }
 
-    /// The lanes on which this worker seals for a host.
-    fn lanes<C: Ciphers, O>(&self, turn: &Turn<'_, C, O>, host: HostId) -> Range<u8> {
+    /// Lanes on which this worker seals for a host.
+    fn lanes<C: Ciphers, O>(&self, turn: &EdgeTurn<'_, C, O>, host: HostId) -> Range<u8> {
         let peer = self.book.peer(host);
         peer.map_or(0..0, |peer| turn.shard.seal_lanes(turn.now, peer))
     }
 
-    /// Sends one IP packet to a host that it reaches: `write` fills the whole plaintext of a cell
-    /// that has at least `len` bytes, kind byte first. Call [`EdgeWorker::flush`] after the last
-    /// one.
+    /// Sends one IP packet to a host for which [`EdgeWorker::reaches`] is true. `write` fills the
+    /// whole plaintext of a cell that has at least `len` bytes, kind byte first. Call
+    /// [`EdgeWorker::flush`] after the last packet.
     ///
     /// Drops are counted: `ip_too_big`, `no_session`.
     pub fn send_packet<C: Ciphers>(
         &mut self,
-        turn: &mut Turn<'_, C, impl Out>,
-        flow: Flow,
+        turn: &mut EdgeTurn<'_, C, impl EdgeOutput>,
+        flow: PacketFlow,
         len: usize,
         write: impl FnOnce(&mut [u8]),
     ) {
@@ -261,30 +262,29 @@ impl EdgeWorker {
             Err(reason) => return self.count(reason, 1),
         };
         let lane = flow.lane(self.lanes(turn, flow.host));
-        let run = Run { host: flow.host, form, traffic: TrafficClass::Bulk, lane };
+        let run = CellBatch { host: flow.host, form, traffic: TrafficClass::Bulk, lane };
         if !self.building.fits(&run) {
             self.flush(turn);
         }
         self.building.add(run, class.filter(|_| !form.is_unit()), (flow, len), write);
     }
 
-    /// Sends the packets under construction.
-    pub fn flush<C: Ciphers>(&mut self, turn: &mut Turn<'_, C, impl Out>) {
+    pub fn flush<C: Ciphers>(&mut self, turn: &mut EdgeTurn<'_, C, impl EdgeOutput>) {
         let Some((mut buf, run, count)) = self.building.take() else { return };
         let flows = self.building.flows;
         self.send_run(turn, run, &flows, &mut buf[..count * run.form.frame_len()]);
         self.building.give_back(buf);
     }
 
-    /// Sends the frames that fill `buf`, whose plaintexts are in place: units on the host's
-    /// circuit, others over a direct link if there is one, else sealed. `flows` are the packets'
-    /// flows; empty for other cells.
+    /// Sends the frames in `buf`, whose plaintexts are in place. Units leave on the host's circuit.
+    /// Other cells leave over a direct link if there is one, else sealed through routers. `flows`
+    /// are the packets' flows; empty for other cells.
     ///
     /// Drops are counted: `no_endpoint`, `no_session`, `circuit_required`.
     pub(crate) fn send_run<C: Ciphers>(
         &mut self,
-        turn: &mut Turn<'_, C, impl Out>,
-        run: Run,
+        turn: &mut EdgeTurn<'_, C, impl EdgeOutput>,
+        run: CellBatch,
         flows: &[u8],
         buf: &mut [u8],
     ) {
@@ -293,17 +293,18 @@ impl EdgeWorker {
             self.address(run, to, buf);
             unseal(buf, &self.payloads, run.form.sealed_len(), flows);
             turn.out.direct(turn.now, buf, &self.offsets, run.form.frame_len());
-            self.note(run.host, Seen::Direct);
+            self.note(run.host, HostTraffic::Direct);
         } else if self.send_sealed(turn, run, buf) && !run.form.is_unit() {
-            self.note(run.host, Seen::Routed);
+            self.note(run.host, HostTraffic::Routed);
         }
     }
 
-    /// As `send_run`, but sealed even if there is a direct link. Returns whether they were sealed.
+    /// Sends frames as `send_run` does, but always sealed, even if there is a direct link. Returns
+    /// true if they were sent.
     pub(crate) fn send_sealed<C: Ciphers>(
         &mut self,
-        turn: &mut Turn<'_, C, impl Out>,
-        run: Run,
+        turn: &mut EdgeTurn<'_, C, impl EdgeOutput>,
+        run: CellBatch,
         buf: &mut [u8],
     ) -> bool {
         let sent = match run.form.is_unit() {
@@ -312,15 +313,15 @@ impl EdgeWorker {
         };
         if let Err(reason) = sent {
             self.count(reason, (buf.len() / run.form.frame_len()) as u64);
-            self.note(run.host, Seen::Unsealed);
+            self.note(run.host, HostTraffic::Unsealed);
         }
         sent.is_ok()
     }
 
     fn send_cells<C: Ciphers>(
         &mut self,
-        turn: &mut Turn<'_, C, impl Out>,
-        run: Run,
+        turn: &mut EdgeTurn<'_, C, impl EdgeOutput>,
+        run: CellBatch,
         buf: &mut [u8],
     ) -> Result<(), DropReason> {
         let refusal = || self.refusal(run.host).unwrap_or(DropReason::NoEndpoint);
@@ -336,13 +337,13 @@ impl EdgeWorker {
         Ok(())
     }
 
-    /// Why nothing that is routed by its address goes to a host, or is taken of it.
+    /// Reason to refuse cells to and from a host outside circuits, if it is hidden.
     pub(crate) fn refusal(&self, host: HostId) -> Option<DropReason> {
         self.book.is_hidden(host).then_some(DropReason::CircuitRequired)
     }
 
-    /// Writes the routed headers of frames, and notes where they and their cells start.
-    pub(crate) fn address(&mut self, run: Run, to: Address, buf: &mut [u8]) {
+    /// Writes the routed headers of frames, and fills the offsets of frames and their cells.
+    pub(crate) fn address(&mut self, run: CellBatch, to: Address, buf: &mut [u8]) {
         self.offsets.clear();
         self.payloads.clear();
         for at in (0..buf.len()).step_by(run.form.frame_len()) {
@@ -352,48 +353,48 @@ impl EdgeWorker {
         }
     }
 
-    fn note(&mut self, host: HostId, what: Seen) {
-        let wanted = self.is_asked || matches!(what, Seen::Heard | Seen::Unsealed);
+    fn note(&mut self, host: HostId, what: HostTraffic) {
+        let wanted = self.is_asked || matches!(what, HostTraffic::Heard | HostTraffic::Unsealed);
         if wanted && !self.seen.contains(&(host, what)) {
             self.seen.push((host, what));
         }
     }
 
     /// The IP packets among the cells that were opened last, in their order.
-    pub fn arrivals(&self) -> &[Arrival] {
+    pub fn arrivals(&self) -> &[PacketArrival] {
         &self.arrived
     }
 
-    /// Takes in cells and hands off those it can't finish; for workers after the first. Returns how
-    /// many of them the first worker need not finish.
+    /// Handles cells and hands off those it can't finish; for workers after the first. Returns the
+    /// number of cells that were not handed to the first worker.
     ///
-    /// Drops are counted: `bad_source`, `other_worker`, `circuit_required`, and the errors of seals
-    /// and headers.
+    /// Drops are counted: `bad_source`, `other_worker`, `circuit_required`, and the errors of
+    /// opening and of headers.
     pub fn handle_cells<C: Ciphers>(
         &mut self,
         now: Time,
         shard: &mut SessionShard<C>,
-        mut cells: Cells<'_>,
-        others: &mut impl Others,
+        mut cells: InboundCells<'_>,
+        others: &mut impl CellHandoff,
     ) -> u64 {
         self.open(now, shard, &mut cells);
         let mut to_first = 0;
         for i in 0..self.left.len() {
-            let Left { index, to } = self.left[i];
+            let UnfinishedCell { index, to } = self.left[i];
             let worker = match to {
-                To::Control(host) => {
+                CellFinisher::Control(host) => {
                     if !others.plain(host, cells.frame(index)) {
                         self.count(DropReason::OtherWorker, 1);
                     }
                     continue;
                 }
-                // The first worker handed the cell off after control had seen it.
-                To::Handshake if cells.by == Some(0) => {
+                // The first worker handed the cell off after its control had seen it.
+                CellFinisher::Handshake if cells.by == Some(0) => {
                     self.count(DropReason::UnknownIndex, 1);
                     continue;
                 }
-                To::Handshake => 0,
-                To::Worker(worker) => worker,
+                CellFinisher::Handshake => 0,
+                CellFinisher::Worker(worker) => worker,
             };
             let from = cells.from.get(index).copied();
             let taken = others.cell(worker, from, cells.frame(index));
@@ -405,12 +406,12 @@ impl EdgeWorker {
         cells.offsets.len() as u64 - to_first
     }
 
-    /// Opens cells, delivers the packets among them, and leaves the rest.
+    /// Opens cells, delivers their packets, and leaves the other cells in `left`.
     pub(crate) fn open<C: Ciphers>(
         &mut self,
         now: Time,
         shard: &mut SessionShard<C>,
-        cells: &mut Cells<'_>,
+        cells: &mut InboundCells<'_>,
     ) {
         self.arrived.clear();
         self.left.clear();
@@ -427,21 +428,21 @@ impl EdgeWorker {
             let sender = match is_direct(frame, 0) {
                 true => self.sender_direct(frame),
                 false => match openings.next() {
-                    Some(Opening::Data(opened)) => self.sender(opened, frame),
-                    Some(Opening::Drop(reason)) => Err(reason),
-                    Some(Opening::Handshake) => {
-                        self.left.push(Left { index, to: To::Handshake });
+                    Some(OpenResult::Data(opened)) => self.sender(opened, frame),
+                    Some(OpenResult::Drop(reason)) => Err(reason),
+                    Some(OpenResult::Handshake) => {
+                        self.left.push(UnfinishedCell { index, to: CellFinisher::Handshake });
                         continue;
                     }
-                    Some(Opening::Worker(worker)) => {
-                        self.left.push(Left { index, to: To::Worker(worker) });
+                    Some(OpenResult::Worker(worker)) => {
+                        self.left.push(UnfinishedCell { index, to: CellFinisher::Worker(worker) });
                         continue;
                     }
                     None => continue,
                 },
             };
             match sender {
-                Ok(host) => self.deliver(index, host, at, Form::cell(class), cells.buf),
+                Ok(host) => self.deliver(index, host, at, CellLayout::cell(class), cells.buf),
                 Err(reason) => self.count(reason, 1),
             }
         }
@@ -449,45 +450,46 @@ impl EdgeWorker {
         self.opened = opened;
     }
 
-    /// Delivers the packets in an opened cell; one without any is for control.
-    fn deliver(&mut self, index: usize, host: HostId, at: u32, form: Form, buf: &[u8]) {
+    /// Delivers the packets in an opened cell. A cell without packets is left to control.
+    fn deliver(&mut self, index: usize, host: HostId, at: u32, form: CellLayout, buf: &[u8]) {
         let plain_at = at as usize + form.plain_at();
         let mut rest = &buf[plain_at..plain_at + form.plain_len()];
         if !self.takes_packets || rest[0] != EdgeKind::Ip as u8 {
-            return self.left.push(Left { index, to: To::Control(host) });
+            return self.left.push(UnfinishedCell { index, to: CellFinisher::Control(host) });
         }
         let congested = is_congested(&buf[at as usize..]);
         let end = plain_at + rest.len();
         loop {
             let (at, len) = ((end - rest.len()) as u32, used(rest));
-            // Whatever is shorter than the shortest packet is padding, and so is all behind it.
+            // A rest that is too short for a packet, or that begins with another kind, is padding.
             let is_packet =
                 |next: &&[u8]| len.min(next.len()) >= PACKET_MIN && next[0] == EdgeKind::Ip as u8;
             let next = rest.get(len..).filter(is_packet);
             let Some(next) = next else {
                 let len = rest.len() as u32;
-                return self.arrived.push(Arrival { host, at, len, congested });
+                return self.arrived.push(PacketArrival { host, at, len, congested });
             };
-            self.arrived.push(Arrival { host, at, len: len as u32, congested });
+            self.arrived.push(PacketArrival { host, at, len: len as u32, congested });
             rest = next;
         }
     }
 
     /// The host that sealed an opened cell. The seal covers the source address, so only the peer
-    /// can have written that; it must be the peer's own.
-    fn sender(&self, opened: Opened, frame: &[u8]) -> Result<HostId, DropReason> {
+    /// can have written it; it must be the peer's own address.
+    fn sender(&self, opened: OpenedSessionFrame, frame: &[u8]) -> Result<HostId, DropReason> {
         let host = self.book.of_peer(opened.peer).ok_or(DropReason::BadSource)?;
         self.check_source(host, frame).map(|()| host)
     }
 
-    /// Checks that the source address of a frame is its host's address, and the host not hidden.
+    /// Checks that the source address of a frame is its host's address, and that the host is not
+    /// hidden.
     pub(crate) fn check_source(&self, host: HostId, frame: &[u8]) -> Result<(), DropReason> {
         let is_there = Some(source(frame)?) == self.book.routed(host);
         is_there.then_some(()).ok_or_else(|| self.refusal(host).unwrap_or(DropReason::BadSource))
     }
 
-    /// The host that sent a cell over a direct link: the link's seal proves who it is. The bulk
-    /// class may be unencrypted there, so only IP packets and segments are accepted in it.
+    /// The host that sent a cell over a direct link, as the link's seal proves. The bulk class may
+    /// be unencrypted on the link, so only IP packets and segments are accepted in that class.
     fn sender_direct(&mut self, frame: &[u8]) -> Result<HostId, DropReason> {
         let header = RoutedHeader::parse(&frame[link::ROUTED_AT..])?;
         let host = self.book.host(header.src()).ok_or(DropReason::BadSource)?;
@@ -499,31 +501,31 @@ impl EdgeWorker {
         if is_bulk != (header.class() == TrafficClass::Bulk) {
             return Err(DropReason::NotAllowed);
         }
-        // Messages about direct links don't count as traffic that keeps a link.
+        // Messages about direct links don't count as traffic, which would keep the link up.
         if kind != EdgeKind::Direct {
-            self.note(host, Seen::Heard);
+            self.note(host, HostTraffic::Heard);
         }
         Ok(host)
     }
 
-    /// Gives control the notes since the last time. Notes that `tell` refuses are kept for the next
-    /// call. Returns whether all were taken.
+    /// Gives control the notes since the last call. Notes that `tell` refuses are kept for the next
+    /// call. Returns true if all were taken.
     pub fn tell<C: Ciphers>(
         &mut self,
         shard: &mut SessionShard<C>,
-        mut tell: impl FnMut(Note) -> bool,
+        mut tell: impl FnMut(EdgeNote) -> bool,
     ) -> bool {
-        let all = shard.tell(|note| tell(Note::Session(note)));
-        self.seen.retain(|&(host, what)| !tell(Note::Host { host, what }));
+        let all = shard.tell(|note| tell(EdgeNote::Session(note)));
+        self.seen.retain(|&(host, what)| !tell(EdgeNote::Host { host, what }));
         all && self.seen.is_empty()
     }
 
     /// Takes the next note about a host.
-    pub(crate) fn poll_note(&mut self) -> Option<Note> {
-        self.seen.pop().map(|(host, what)| Note::Host { host, what })
+    pub(crate) fn poll_note(&mut self) -> Option<EdgeNote> {
+        self.seen.pop().map(|(host, what)| EdgeNote::Host { host, what })
     }
 
-    /// Drops counted since the last call.
+    /// Takes the drop counts since the last call.
     pub fn take_drops(&mut self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         self.drops.drain(..)
     }

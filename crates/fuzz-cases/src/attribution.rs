@@ -1,12 +1,13 @@
-//! Decoders of `shoal-attribution`: what decodes must encode to the same bytes again, nothing
-//! panics, and no bytes pass for a signature.
+//! Decoders of `shoal-attribution`: decoded values must encode to the same bytes, nothing panics,
+//! and no input is a valid signature.
 
 use std::sync::OnceLock;
 
 use shoal_attribution::{
-    Credential, Dealing, DealingPublic, EpochNotice, Evidence, EvidenceRing, FlowId, Group,
-    GroupId, GroupVerifier, IssuerKey, JoinRequest, Message, OpenerPublic, Opening, OpeningShare,
-    Part, Registry, Renewal, SIGNATURE_LEN, Seen, Signature, TrusteeKey, Verifier, VerifierConfig,
+    Dealing, DealingPublic, EpochNotice, Evidence, EvidenceRing, FlowId, Group, GroupId,
+    GroupVerifier, IssuerKey, JoinRequest, MemberCredential, Message, NoticeMemory, OpenerPublic,
+    Opening, OpeningShare, Registry, Renewal, SIGNATURE_LEN, Signature, StampPart, TrusteeKey,
+    Verifier, VerifierConfig,
 };
 use shoal_crypto::Rng;
 use shoal_crypto::bls::{G1, G2, Scalar};
@@ -37,7 +38,7 @@ fn group_verifier() -> &'static GroupVerifier {
     })
 }
 
-/// A scalar, a point of G1 or a point of G2: the longest that the input has bytes for.
+/// A scalar, a point of G1 or a point of G2: the longest for which the input has enough bytes.
 pub fn elements(data: &[u8]) {
     if let Some(bytes) = data.first_chunk::<96>() {
         if let Ok(point) = G2::decode(bytes) {
@@ -56,19 +57,19 @@ pub fn elements(data: &[u8]) {
     }
 }
 
-/// Every kind of file, told apart by its first four bytes.
+/// Every kind of file, by its first four bytes.
 pub fn files(data: &[u8]) {
     let again = match data.first_chunk::<4>() {
         Some(b"SAG1") => Group::decode(data).map(|v| v.encode()),
         Some(b"SAT1") => TrusteeKey::decode(data).map(|v| v.encode()),
         Some(b"SAD1") => DealingPublic::decode(data).map(|v| v.encode()),
         Some(b"SAJ1") => JoinRequest::decode(data).map(|v| v.encode()),
-        Some(b"SAC2") => Credential::decode(data).map(|v| v.encode()),
+        Some(b"SAC2") => MemberCredential::decode(data).map(|v| v.encode()),
         Some(b"SAR2") => {
             let (issuer, group) = (issuer(), group());
             Registry::decode(data, group).map(|v| v.encode(&issuer, group))
         }
-        Some(b"SAP1") => Seen::decode(data).map(|v| v.encode()),
+        Some(b"SAP1") => NoticeMemory::decode(data).map(|v| v.encode()),
         Some(b"SAE2") => EpochNotice::decode(data).map(|v| v.encode()),
         Some(b"SAS1") => OpeningShare::decode(data).map(|v| v.encode()),
         Some(b"SAO2") => Opening::decode(data).map(|v| v.encode()),
@@ -91,7 +92,7 @@ pub fn files(data: &[u8]) {
     }
 }
 
-/// A signature over nothing that anybody signed.
+/// A signature over an empty message that nobody signed.
 pub fn signature(data: &[u8]) {
     let verifier = group_verifier();
     let mut bytes = [0; SIGNATURE_LEN];
@@ -103,17 +104,17 @@ pub fn signature(data: &[u8]) {
 
 /// One stamp part.
 pub fn parts(data: &[u8]) {
-    if let Ok(part) = Part::decode(data) {
+    if let Ok(part) = StampPart::decode(data) {
         let again = match &part {
-            Part::Seal(seal) => seal.encode(),
-            Part::Chunk(chunk) => chunk.encode(),
-            Part::Request(request) => request.encode(),
+            StampPart::Seal(seal) => seal.encode(),
+            StampPart::Chunk(chunk) => chunk.encode(),
+            StampPart::Request(request) => request.encode(),
         };
         assert_eq!(again, data);
     }
 }
 
-/// Stamp parts, each behind its length, into a verifier that knows the flow of the first.
+/// Stamp parts, each preceded by its length, for a verifier that knows their flows.
 pub fn stamps(data: &[u8]) {
     let mut rest = data;
     let group = group_verifier().clone();

@@ -6,18 +6,18 @@ use std::sync::{Arc, LazyLock};
 
 use shoal_crypto::{SigningKey, VerifyKey};
 use shoal_directory::{
-    Access, Exchange, Firewall, Limits, List, Mark, Opening, Outcome, Policy, Segment, Signed,
-    Tuple,
+    Access, Firewall, Limits, List, ListExchange, ListMark, ListVerdict, PacketKind, Policy,
+    SignedMember, TcpSegment, Tuple,
 };
 use shoal_wire::{Address, LIST_PART_LEN, LinkId, ListMessage, Time};
 
 use crate::machines::{span, steps};
 
-/// The authority of the golden vectors, which stand in the corpus.
+/// The authority of the golden vectors, which are in the corpus.
 static KEY: LazyLock<SigningKey> = LazyLock::new(|| SigningKey::from_seed([42; 32]));
 static AUTHORITY: LazyLock<VerifyKey> = LazyLock::new(|| KEY.public());
 
-/// What the authority's signatures are tied to.
+/// Domain separation of the authority's signatures.
 const MEMBER: &[u8] = b"shoal member 2";
 const LIST: &[u8] = b"shoal list 2";
 
@@ -25,24 +25,24 @@ fn sealed(label: &[u8], data: &[u8]) -> Vec<u8> {
     [data, &KEY.sign(&[label, data].concat())].concat()
 }
 
-/// The bytes of a descriptor or a list: what decodes must encode to the same bytes. Input without a
-/// valid signature is signed here, so that the search reaches contents that the corpus lacks.
+/// A descriptor or a list: decoded values must encode to the same bytes. Input without a valid
+/// signature is signed, so that the search reaches contents that the corpus lacks.
 pub fn files(data: &[u8]) {
     let bytes = sealed(MEMBER, data);
-    if let Ok(signed) = Signed::open(&AUTHORITY, &bytes)
-        // Some contents that decode can't be signed.
+    if let Ok(signed) = SignedMember::open(&AUTHORITY, &bytes)
+        // Some decodable contents can't be signed.
         && let Ok(again) = signed.member.clone().sign(&KEY)
     {
         assert_eq!(again.bytes(), bytes);
     }
     let bytes = sealed(LIST, data);
     if let Ok(list) = List::open(&AUTHORITY, &bytes) {
-        let again = list.content().clone().sign(&KEY).expect("what opens keeps the rules");
+        let again = list.content().clone().sign(&KEY).expect("opened values keep the rules");
         assert_eq!(again.bytes(), bytes);
     }
-    if let Ok(signed) = Signed::open(&AUTHORITY, data) {
+    if let Ok(signed) = SignedMember::open(&AUTHORITY, data) {
         assert_eq!(signed.bytes(), data);
-        let again = signed.member.clone().checked().expect("what opens keeps the rules");
+        let again = signed.member.clone().checked().expect("opened values keep the rules");
         assert_eq!(again, signed.member);
     }
     if let Ok(list) = List::open(&AUTHORITY, data) {
@@ -59,7 +59,7 @@ pub fn policy(data: &[u8]) {
     }
 }
 
-/// Packets both ways, changes of rights, time. Four bytes are a step.
+/// Packets in both directions, changes of rights, time. A step has four bytes.
 pub fn firewall(data: &[u8]) {
     let limits = Limits { flows: 24, flows_per_member: 10, ..Limits::default() };
     let mut wall = Firewall::new(limits);
@@ -80,15 +80,15 @@ pub fn firewall(data: &[u8]) {
         }
         now = Time(now.0 + (u64::from(step[1] >> 2) << 30));
         let (protocol, opening) = match step[0] >> 4 & 7 {
-            0 => (6, Opening::Tcp(Segment::Begins)),
-            1 => (6, Opening::Tcp(Segment::Goes)),
-            2 if step[0] & 8 == 0 => (6, Opening::Tcp(Segment::Leaves)),
-            2 => (6, Opening::Tcp(Segment::Resets)),
-            3 => (17, Opening::Udp),
-            4 => (58, Opening::Question),
-            5 => (58, Opening::Answer),
-            6 => (58, Opening::Trouble),
-            _ => (132, Opening::Other),
+            0 => (6, PacketKind::Tcp(TcpSegment::Begins)),
+            1 => (6, PacketKind::Tcp(TcpSegment::Goes)),
+            2 if step[0] & 8 == 0 => (6, PacketKind::Tcp(TcpSegment::Leaves)),
+            2 => (6, PacketKind::Tcp(TcpSegment::Resets)),
+            3 => (17, PacketKind::Udp),
+            4 => (58, PacketKind::Question),
+            5 => (58, PacketKind::Answer),
+            6 => (58, PacketKind::Trouble),
+            _ => (132, PacketKind::Other),
         };
         let ours = (Ipv6Addr::LOCALHOST, u16::from(step[2] & 7));
         let theirs = (Ipv6Addr::UNSPECIFIED, u16::from(step[3] & 7));
@@ -101,33 +101,33 @@ pub fn firewall(data: &[u8]) {
     }
 }
 
-/// Messages that one step may cause at most; more means that draining doesn't end.
+/// Maximum number of messages per step; more means that draining doesn't end.
 const OUTPUTS_MAX: usize = 10_000;
 
-/// Neighbours that send any message about lists, come and go, and time. Queued output is due,
-/// draining ends, parts lie within the list, and a list has the length that was announced.
+/// Neighbours that send any message about lists, links that come and go, and time. Queued output is
+/// due and draining ends. Parts lie within the list, and a list has the announced length.
 pub fn exchange(data: &[u8]) {
     let mut now = Time::from_millis(1_000);
-    let mut machine = Exchange::new();
+    let mut machine = ListExchange::new();
     let own: Arc<[u8]> = vec![7; 3 * LIST_PART_LEN + 9].into();
     let mut version = 0;
     for (verb, bytes) in steps(data) {
         let link = LinkId::from_bits(u32::from(verb >> 6));
         match verb % 8 {
-            // Two link numbers lead to one neighbour.
+            // Two link numbers belong to one neighbour.
             0 => machine.link_up(now, link, Address::new(1 + link.bits() / 2, 0)),
             1 => machine.link_down(now, link),
             2 => {
                 version += 1 + u64::from(verb >> 6);
-                let mark = Mark { version, digest: [version as u8; 32] };
+                let mark = ListMark { version, digest: [version as u8; 32] };
                 machine.set_list(now, mark, own.clone());
             }
             3 => {
                 now = now + span(bytes);
                 machine.handle_timeout(now);
             }
-            4 => machine.settled(now, Outcome::Refused),
-            5 => machine.settled(now, Outcome::Forged),
+            4 => machine.settled(now, ListVerdict::Refused),
+            5 => machine.settled(now, ListVerdict::Forged),
             _ => {
                 let Some((&kind, body)) = bytes.split_first() else { continue };
                 let Ok(message) = ListMessage::parse(kind, body) else { continue };
@@ -137,7 +137,7 @@ pub fn exchange(data: &[u8]) {
         if let Some(arrived) = machine.poll_arrived() {
             assert!(!arrived.bytes.is_empty());
             if verb & 8 != 0 {
-                machine.settled(now, Outcome::Taken);
+                machine.settled(now, ListVerdict::Taken);
             }
         }
         machine.handle_timeout(now);
@@ -165,19 +165,19 @@ mod tests {
     use shoal_directory::Error;
     use std::path::Path;
 
-    /// Finds a corpus whose signatures or labels are outdated.
+    /// Detects a corpus with outdated signatures or labels.
     #[test]
     fn the_corpus_of_files_opens() {
         let corpus =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/directory_files");
         let read = |name: &str| std::fs::read(corpus.join(name)).expect(name);
-        let descriptor = Signed::open(&AUTHORITY, &read("descriptor")).expect("a descriptor");
-        let body = Signed::open(&AUTHORITY, &sealed(MEMBER, &read("descriptor_body")));
+        let descriptor = SignedMember::open(&AUTHORITY, &read("descriptor")).expect("a descriptor");
+        let body = SignedMember::open(&AUTHORITY, &sealed(MEMBER, &read("descriptor_body")));
         assert_eq!(body, Ok(descriptor));
         let critical = sealed(MEMBER, &read("descriptor_body_critical"));
-        assert_eq!(Signed::open(&AUTHORITY, &critical), Err(Error::Critical(1_000)));
+        assert_eq!(SignedMember::open(&AUTHORITY, &critical), Err(Error::Critical(1_000)));
         let twice = sealed(MEMBER, &read("descriptor_body_twice"));
-        assert!(matches!(Signed::open(&AUTHORITY, &twice), Err(Error::Parse(_))));
+        assert!(matches!(SignedMember::open(&AUTHORITY, &twice), Err(Error::Parse(_))));
         List::open(&AUTHORITY, &read("list")).expect("a list");
         let head = List::open(&AUTHORITY, &sealed(LIST, &read("list_head"))).expect("a head");
         assert_eq!(head.content().unknown.len(), 2);

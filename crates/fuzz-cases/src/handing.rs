@@ -1,25 +1,26 @@
-//! The network's secret, as neighbours hand it on.
+//! Distribution of the network secret between neighbours.
 
 use shoal_crypto::NetworkSecret;
-use shoal_directory::Handing;
+use shoal_directory::SecretExchange;
 use shoal_wire::{Address, LinkId, SecretMessage, Time};
 
 use crate::machines::{span, steps};
 
-/// Messages that one step may cause at most; more means that draining doesn't end.
+/// Maximum number of messages per step; more means that draining doesn't end.
 const OUTPUTS_MAX: usize = 10_000;
 
-/// Neighbours that send any message about the secret, come and go, lists that name it or another,
-/// and time. Queued output is due, draining ends, and only what the list names is taken or given.
+/// Neighbours that send any message about the secret, links that come and go, lists that name this
+/// secret or another, and time. Queued output is due and draining ends. Only a secret that the list
+/// names is accepted or given.
 pub fn secrets(data: &[u8]) {
     let mut now = Time::from_millis(1_000);
     let secret = |n: u8| NetworkSecret([n; 32]);
-    let mut machine = Handing::new();
+    let mut machine = SecretExchange::new();
     let (mut name, mut here) = (None, false);
     for (verb, bytes) in steps(data) {
         let link = LinkId::from_bits(u32::from(verb >> 6));
         match verb % 8 {
-            // Two link numbers lead to one neighbour.
+            // Two link numbers belong to one neighbour.
             0 => machine.link_up(now, link, Address::new(1 + link.bits() / 2, 0)),
             1 => machine.link_down(link),
             2 => {
@@ -31,7 +32,7 @@ pub fn secrets(data: &[u8]) {
             3 => now = now + span(bytes),
             _ => {
                 let Some((&kind, body)) = bytes.split_first() else { continue };
-                // The name is hard to find: where it is all ones, it is put in.
+                // The fuzzer can't guess the name: 32 bytes of ones are replaced by it.
                 let mut body = body.to_vec();
                 let ones = (0..body.len()).find(|at| body[*at..].starts_with(&[0xff; 32]));
                 if let (Some(at), Some(name)) = (ones, &name) {

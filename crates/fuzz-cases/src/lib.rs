@@ -1,10 +1,10 @@
-//! What the fuzzer runs, as plain functions, so that the committed corpus is replayed by an
-//! ordinary test on stable Rust.
+//! The fuzzer's targets as plain functions, so that an ordinary test on stable Rust replays the
+//! committed corpus.
 //!
-//! In: arbitrary bytes. Out: nothing; a broken promise panics. `fuzz/fuzz_targets` has one short
+//! In: arbitrary bytes. Out: nothing; a broken property panics. `fuzz/fuzz_targets` has one short
 //! program per entry of [`CASES`]; `fuzz/corpus/NAME` is its corpus. A program calls its function
-//! directly, not by the table: the linker then leaves out all other code, and libFuzzer has a tenth
-//! of the counters to check after every execution.
+//! directly, not by the table. The linker then leaves out all other code, and libFuzzer checks a
+//! tenth of the counters after every execution.
 
 pub mod attribution;
 pub mod directory;
@@ -18,14 +18,15 @@ pub mod node;
 pub mod nodes;
 pub mod onion;
 pub mod path;
+#[cfg(test)]
+mod replay_tests;
 pub mod supplements;
 pub mod wire;
 
-/// One target: its name, which is also that of its corpus folder, and what it does with an input.
-pub type Case = (&'static str, fn(&[u8]));
+/// A target: its name, which is also that of its corpus folder, and its function.
+pub type FuzzTarget = (&'static str, fn(&[u8]));
 
-/// Every target.
-pub const CASES: &[Case] = &[
+pub const CASES: &[FuzzTarget] = &[
     ("wire_frame", wire::frame),
     ("wire_control", wire::control),
     ("wire_handshake", wire::handshake),

@@ -1,19 +1,21 @@
-//! The machines behind the seals: whatever an authentic peer sends, nothing panics, queued output
-//! makes `poll_timeout` due, and draining ends.
+//! State machines behind the seals: for all input from an authentic peer, nothing panics, queued
+//! output makes `poll_timeout` due, and draining ends.
 //!
-//! An input is a list of steps, each `[verb][length u16][bytes]`; a length beyond the end takes
-//! what there is.
+//! An input is a list of steps, each `[verb][length u16][bytes]`; a length beyond the end takes the
+//! remaining bytes.
 
 use core::net::SocketAddr;
 use core::time::Duration;
 
 use shoal_crypto::{Identity, NetworkSecret};
 use shoal_routing::Routing;
-use shoal_session::{Role, Sessions};
-use shoal_transfer::{ChunkSet, Event, OfferInfo, PeerKey, SegmentLen, TransferId, Transfers};
-use shoal_wire::{LinkId, RoutingMessage, SizeClass, Time};
+use shoal_session::{FormerKeys, FormerPeer, SessionRole, Sessions};
+use shoal_transfer::{
+    ChunkSet, FileTransferEvent, OfferInfo, PeerKey, SegmentLen, TransferId, Transfers,
+};
+use shoal_wire::{LinkId, Removal, RemovalReason, RoutingMessage, SizeClass, Time};
 
-/// Outputs that one step may cause at most; more means that draining doesn't end.
+/// Maximum number of outputs per step; more means that draining doesn't end.
 const OUTPUTS_MAX: usize = 20_000;
 const PEER: PeerKey = PeerKey(1);
 
@@ -32,10 +34,10 @@ pub(crate) fn span(bytes: &[u8]) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// A machine of file transfers, told whatever the input says.
+/// File transfers, driven by the input.
 pub fn transfer(data: &[u8]) {
     let mut now = Time::from_millis(1_000);
-    let mut machine = Transfers::new(shoal_transfer::Config::default(), [1; 32], now);
+    let mut machine = Transfers::new(shoal_transfer::TransferConfig::default(), [1; 32], now);
     let mut known: Vec<TransferId> = Vec::new();
     for (verb, bytes) in steps(data) {
         let id = bytes.first().and_then(|&at| known.get(usize::from(at) % known.len().max(1)));
@@ -91,15 +93,19 @@ fn drain_transfer(now: Time, machine: &mut Transfers, known: &mut Vec<TransferId
     while let Some(event) = machine.poll_event() {
         spend();
         match event {
-            Event::Read { id, index, buffer, .. } => machine.chunk_read(now, id, index, buffer),
-            Event::Write { id, index, data, .. } => machine.chunk_written(now, id, index, data),
-            Event::Offered { id, .. } => known.push(id),
+            FileTransferEvent::Read { id, index, buffer, .. } => {
+                machine.chunk_read(now, id, index, buffer)
+            }
+            FileTransferEvent::Write { id, index, data, .. } => {
+                machine.chunk_written(now, id, index, data)
+            }
+            FileTransferEvent::Offered { id, .. } => known.push(id),
             _ => {}
         }
     }
 }
 
-/// A router among neighbours that say whatever the input says.
+/// A router whose neighbours send messages from the input.
 pub fn routing(data: &[u8]) {
     let identity = |router: u32| Identity::from_seed([router as u8; 32]);
     let origins = (1..6).map(|router| (router, identity(router).public()));
@@ -139,14 +145,17 @@ pub fn routing(data: &[u8]) {
     }
 }
 
-/// A session machine among handshakes and frames of the input.
+/// A session machine that receives handshakes and frames from the input.
 pub fn session(data: &[u8]) {
     let now = Time::from_millis(1_000);
-    let config = shoal_session::Config::new(Role::Link);
+    let config = shoal_session::SessionConfig::new(SessionRole::Link);
     let secret = NetworkSecret([3; 32]);
     let me = Identity::from_seed([1; 32]);
     let mut machine = Sessions::new(config, me, secret, [4; 32], now, 1_800_000_000_000);
     let peer = machine.add_peer(Identity::from_seed([2; 32]).public()).expect("room for one");
+    let removal = Removal { reason: RemovalReason::Registrar, day: 20_000 };
+    let gone = FormerPeer { key: Identity::from_seed([5; 32]).public(), removal };
+    machine.set_former(FormerKeys::new([gone]).into());
     let stranger = SocketAddr::from(([10, 0, 0, 9], 7_400));
     machine.set_endpoint(peer, Some(stranger));
     let mut out = vec![0; SizeClass::Full.frame_len()];

@@ -1,18 +1,17 @@
-//! Where two neighbours meet: whatever their clocks say, and whichever handshakes are answered, an
-//! end takes in what answers its calls, and little else.
+//! Rendezvous of two neighbours, with any clocks and any answered handshakes. Each end accepts the
+//! answers to its own calls, and few other identifiers.
 
 use core::time::Duration;
 
 use shoal_crypto::Secret;
-use shoal_relay::hop::{EPOCH, Rendezvous, is_reserved};
+use shoal_relay::shift::{EPOCH, Rendezvous, is_reserved};
 use shoal_session::Endpoints;
-use shoal_wire::{HopPlace, Time};
+use shoal_wire::{ShiftAnnouncement, Time};
 
-/// Identifiers of two secrets with three epochs each by the wall clock, and as many by the base's
-/// count; of the base, and of the one before.
+/// Maximum number of accepted identifiers. Two secrets have three epochs each by the wall clock,
+/// and as many by the base's count. The present and the former base add one each.
 const ACCEPTED_MAX: usize = 2 * (3 + 3) + 2;
 
-/// Takes the next bytes of the input.
 fn take<const N: usize>(data: &mut &[u8]) -> Option<[u8; N]> {
     let (first, rest) = data.split_first_chunk()?;
     *data = rest;
@@ -29,13 +28,13 @@ fn takes(end: &Rendezvous, now: Time, ends: &Endpoints) -> bool {
     end.accepted(now, &mut accepted);
     assert!(accepted.len() <= ACCEPTED_MAX);
     assert!(!accepted.iter().any(|identifier| is_reserved(*identifier)));
-    let own = ends.local.and_then(HopPlace::split);
+    let own = ends.local.and_then(ShiftAnnouncement::split);
     own.is_some_and(|(_, identifier)| accepted.contains(&identifier))
 }
 
 fn check(end: &mut Rendezvous, now: Time) {
     let due = end.poll_timeout(now);
-    assert!(now < due && due <= now + EPOCH, "it would be called without end, or too late");
+    assert!(now < due && due <= now + EPOCH, "the timeout is past, or too late");
     let calls = end.calls(now, None);
     assert!(!calls.is_empty() && calls.iter().all(|call| takes(end, now, call)));
     assert!(calls.iter().all(|call| end.knows(now, call.remote)));
@@ -45,7 +44,7 @@ fn check(end: &mut Rendezvous, now: Time) {
     }
 }
 
-/// One byte says what comes next, and its bytes follow.
+/// Reads steps: one byte selects a step, and its arguments follow.
 pub fn meeting(mut data: &[u8]) {
     let data = &mut data;
     let Some([first, other]) = take(data) else { return };
@@ -68,7 +67,7 @@ pub fn meeting(mut data: &[u8]) {
                 let set = unix_ms.saturating_add_signed(i64::from(i32::from_be_bytes(seconds)));
                 let _other = ends[at].set_clock(now, set);
             }),
-            // A handshake of the other end, if it is taken in: by both.
+            // A handshake from the other end; if it is accepted, both ends have met.
             2 => take(data).map(|[turn]| {
                 let calls = ends[1 - at].calls(now, None);
                 let call = calls[usize::from(turn) % calls.len()];
@@ -76,7 +75,7 @@ pub fn meeting(mut data: &[u8]) {
                 let back = call.local.map(|remote| Endpoints { local, remote });
                 if let Some(back) = back.filter(|back| takes(&ends[at], now, back)) {
                     let _met = ends[at].met(now, &back);
-                    assert!(ends[1 - at].met(now, &call), "it was its own call");
+                    assert!(ends[1 - at].met(now, &call), "the call was its own");
                 }
             }),
             3 => take(data).map(|[first, other]| ends[at].set_secrets(&secrets(first, other))),

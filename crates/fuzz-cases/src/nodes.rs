@@ -1,20 +1,21 @@
-//! A whole relay and a whole edge, behind the seals: an authentic neighbour or host sends what the
-//! input holds.
+//! A whole relay and a whole edge, behind the seals: an authentic neighbour or host sends the
+//! input.
 //!
 //! An input is a list of steps, each `[verb][length u16][bytes]`, as in [`crate::machines`]. The
-//! far end is a bare session machine, so that everything sealed comes from the input.
+//! far end is a bare session machine, so everything that it seals comes from the input.
 
 use core::net::SocketAddr;
 use core::time::Duration;
 
 use shoal_crypto::{Identity, NetworkSecret};
-use shoal_edge::{Edge, Event as EdgeEvent, HostConfig, Out};
+use shoal_edge::{Edge, EdgeEvent, EdgeOutput, HostConfig};
 use shoal_link::{EgressConfig, LivenessConfig};
 use shoal_relay::{
-    Arrival, Incoming, LinkConfig, Path, RUN_MAX, Relay, SendOutcome, Sink, Stop, Turn,
+    ArrivalSource, CallContext, FrameSink, LinkConfig, RUN_MAX, ReceivedRun, Relay, SendError,
+    SendOutcome, SendPath,
 };
-use shoal_session::{PeerId, Role, Sessions};
-use shoal_transfer::{ChunkSet, Event as FileEvent};
+use shoal_session::{PeerId, SessionRole, Sessions};
+use shoal_transfer::{ChunkSet, FileTransferEvent as FileEvent};
 use shoal_wire::{
     Address, CircuitId, LinkKind, RoutedHeader, SizeClass, Time, TrafficClass, edge, link,
 };
@@ -24,11 +25,11 @@ use crate::machines::{span, steps};
 const FULL: usize = SizeClass::Full.frame_len();
 const START: Time = Time::from_millis(1_000);
 const UNIX_MS: u64 = 1_800_000_000_000;
-/// Rounds in which two machines must have agreed on keys.
+/// Maximum number of rounds until two machines have agreed on keys.
 const ROUNDS_MAX: usize = 16;
-/// Outputs of one step at most; more means that draining doesn't end.
+/// Maximum number of outputs per step; more means that draining doesn't end.
 const OUTPUTS_MAX: usize = 20_000;
-/// Calls at one instant at most.
+/// Maximum number of calls at one instant.
 const CALLS_MAX: usize = 1_000;
 
 const ME: Address = Address::new(1, 0);
@@ -47,16 +48,16 @@ fn socket(n: u8) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, n], 7_400))
 }
 
-/// What a relay sends; a share of the sends finds no room.
+/// Frames sent by a relay; some sends are refused.
 #[derive(Default)]
-struct Wire {
+struct RelaySends {
     sent: Vec<(SocketAddr, Vec<u8>)>,
-    stop: Option<Stop>,
+    stop: Option<SendError>,
     frames: usize,
 }
 
-impl Sink for Wire {
-    fn send(&mut self, path: Path, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
+impl FrameSink for RelaySends {
+    fn send(&mut self, path: SendPath, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
         assert!(SizeClass::of_frame(len).is_some(), "a frame of {len} bytes");
         self.frames += offsets.len();
         assert!(self.frames < OUTPUTS_MAX, "sending ends");
@@ -64,32 +65,32 @@ impl Sink for Wire {
             return SendOutcome { sent: 0, stop: self.stop };
         }
         let frames = offsets.iter().map(|&at| buf[at as usize..at as usize + len].to_vec());
-        // Frames to others are ignored. The far end gets at most 64 frames of a send.
+        // Frames to other destinations are ignored. The far end gets at most 64 frames of a send.
         self.sent.extend(frames.take(64).map(|frame| (path.ends.remote, frame)));
         self.sent.truncate(256);
         SendOutcome { sent: offsets.len(), stop: None }
     }
 }
 
-fn one(from: SocketAddr, len: usize) -> Incoming {
+fn one(from: SocketAddr, len: usize) -> ReceivedRun {
     let len = len as u32;
-    Incoming { from: from.into(), offset: 0, len, stride: len, congested: false }
+    ReceivedRun { from: from.into(), offset: 0, len, stride: len, congested: false }
 }
 
-/// A router with a neighbouring router, which the input plays, and a host that is silent.
-struct Link {
+/// A router with a neighbouring router, played by the input, and a silent host.
+struct RelayRig {
     now: Time,
     relay: Relay,
     far: Sessions<SocketAddr>,
     me: PeerId,
-    wire: Wire,
+    wire: RelaySends,
 }
 
-impl Link {
-    fn new() -> Link {
-        let config = shoal_relay::Config {
+impl RelayRig {
+    fn new() -> RelayRig {
+        let config = shoal_relay::RelayConfig {
             address: ME,
-            session: shoal_session::Config::new(Role::Link),
+            session: shoal_session::SessionConfig::new(SessionRole::Link),
             liveness: LivenessConfig::default(),
             egress: EgressConfig::default(),
             hold: shoal_relay::HoldConfig::default(),
@@ -102,12 +103,12 @@ impl Link {
             let link = LinkConfig { key: identity(n).public(), address, endpoint: None };
             relay.add_link(START, &link).expect("room for two");
         }
-        let session = shoal_session::Config::new(Role::Link);
+        let session = shoal_session::SessionConfig::new(SessionRole::Link);
         let mut far = Sessions::new(session, identity(2), secret(), [5; 32], START, UNIX_MS);
         let me = far.add_peer(identity(1).public()).expect("room for one");
         far.set_endpoint(me, Some(socket(1)));
         far.connect(START, me);
-        let mut pair = Link { now: START, relay, far, me, wire: Wire::default() };
+        let mut pair = RelayRig { now: START, relay, far, me, wire: RelaySends::default() };
         for _ in 0..ROUNDS_MAX {
             pair.work();
             pair.greet();
@@ -116,7 +117,7 @@ impl Link {
         pair
     }
 
-    /// Delivers the handshakes of the far end's sessions, and its answers.
+    /// Delivers the handshakes and answers of the far end's sessions.
     fn greet(&mut self) {
         let mut frame = [0; FULL];
         while let Some(job) = self.far.poll_job() {
@@ -141,13 +142,13 @@ impl Link {
 
     fn hand_over(&mut self, frame: &mut [u8]) {
         let incoming = [one(socket(2), frame.len())];
-        let mut turn = Turn { now: self.now, sink: &mut self.wire, hand: &mut () };
-        let from = Arrival::Socket;
+        let mut turn = CallContext { now: self.now, sink: &mut self.wire, hand: &mut () };
+        let from = ArrivalSource::Socket;
         self.relay
             .handle_batch(&mut turn, frame, &incoming, from, &mut |_, cells, _| cells.count());
     }
 
-    /// Does what the relay asks for, and checks that it then asks for nothing more.
+    /// Serves the relay until it asks for nothing more, and checks that this ends.
     fn work(&mut self) {
         let now = self.now;
         for call in 0.. {
@@ -173,7 +174,7 @@ impl Link {
         }
     }
 
-    /// The far end seals what the input says and sends it.
+    /// The far end seals `plain`, from the input, and sends it.
     fn say(&mut self, class: SizeClass, plain: &[u8]) {
         let mut frame = [0; FULL];
         let frame = &mut frame[..class.frame_len()];
@@ -186,9 +187,9 @@ impl Link {
     }
 }
 
-/// A relay whose neighbour is authentic and hostile.
+/// A relay with an authentic, hostile neighbour.
 pub fn relay(data: &[u8]) {
-    let mut pair = Link::new();
+    let mut pair = RelayRig::new();
     for (verb, bytes) in steps(data) {
         let class = SizeClass::ALL[usize::from(verb >> 4) % SizeClass::ALL.len()];
         match verb % 8 {
@@ -203,7 +204,12 @@ pub fn relay(data: &[u8]) {
                 pair.far.handle_timeout(pair.now);
             }
             6 => {
-                let stops = [None, Some(Stop::Full), Some(Stop::Failed), Some(Stop::TooLong)];
+                let stops = [
+                    None,
+                    Some(SendError::Full),
+                    Some(SendError::Failed),
+                    Some(SendError::TooLong),
+                ];
                 pair.wire.stop = stops[usize::from(verb >> 6)];
             }
             _ => {
@@ -211,7 +217,7 @@ pub fn relay(data: &[u8]) {
                 let dst = if verb > 127 { FAR } else { Address::new(5, 1) };
                 let header = RoutedHeader::new(dst, ME, TrafficClass::Bulk);
                 frame[link::ROUTED_AT..link::CELL_AT].copy_from_slice(&header_bytes(&header));
-                let mut turn = Turn { now: pair.now, sink: &mut pair.wire, hand: &mut () };
+                let mut turn = CallContext { now: pair.now, sink: &mut pair.wire, hand: &mut () };
                 let len = class.frame_len();
                 pair.relay.send_cells(&mut turn, LinkKind::Cell, &mut frame, &[0], len);
             }
@@ -226,11 +232,11 @@ fn header_bytes(header: &RoutedHeader) -> [u8; RoutedHeader::LEN] {
     zerocopy::transmute!(*header)
 }
 
-/// What an edge sends.
+/// Cells sent by an edge.
 #[derive(Default)]
-struct Cells(Vec<Vec<u8>>, usize);
+struct EdgeSends(Vec<Vec<u8>>, usize);
 
-impl Out for Cells {
+impl EdgeOutput for EdgeSends {
     fn cells(&mut self, _: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
         self.1 += offsets.len();
         assert!(self.1 < OUTPUTS_MAX, "sending ends");
@@ -272,24 +278,24 @@ impl Out for Cells {
     }
 }
 
-/// A host, and another that the input plays.
-struct Pair {
+/// A host, and another one played by the input.
+struct EdgeRig {
     now: Time,
     edge: Edge,
     far: Sessions<Address>,
     me: PeerId,
-    out: Cells,
+    out: EdgeSends,
 }
 
 const NEAR_HOST: Address = Address::new(1, 1);
 const FAR_HOST: Address = Address::new(2, 1);
 
-impl Pair {
-    fn new() -> Pair {
-        let config = shoal_edge::Config {
+impl EdgeRig {
+    fn new() -> EdgeRig {
+        let config = shoal_edge::EdgeConfig {
             address: NEAR_HOST,
-            session: shoal_session::Config::new(Role::Edge),
-            transfer: shoal_transfer::Config::default(),
+            session: shoal_session::SessionConfig::new(SessionRole::Edge),
+            transfer: shoal_transfer::TransferConfig::default(),
             echo_max: 16,
             direct: None,
             events_max: 64,
@@ -298,12 +304,12 @@ impl Pair {
         let mut edge = Edge::new(config, identity(1), secret(), [4; 32], START, UNIX_MS);
         let host = HostConfig { key: identity(2).public(), address: FAR_HOST };
         edge.add_host(&host).expect("room for one");
-        let session = shoal_session::Config::new(Role::Edge);
+        let session = shoal_session::SessionConfig::new(SessionRole::Edge);
         let mut far = Sessions::new(session, identity(2), secret(), [5; 32], START, UNIX_MS);
         let me = far.add_peer(identity(1).public()).expect("room for one");
         far.set_endpoint(me, Some(NEAR_HOST));
         far.connect(START, me);
-        let mut pair = Pair { now: START, edge, far, me, out: Cells::default() };
+        let mut pair = EdgeRig { now: START, edge, far, me, out: EdgeSends::default() };
         for _ in 0..ROUNDS_MAX {
             pair.work();
             pair.greet();
@@ -340,7 +346,7 @@ impl Pair {
         let header = RoutedHeader::new(NEAR_HOST, FAR_HOST, TrafficClass::Bulk);
         frame[link::ROUTED_AT..link::CELL_AT].copy_from_slice(&header_bytes(&header));
         let len = frame.len();
-        let cells = shoal_edge::Cells::new(frame, &[0], len);
+        let cells = shoal_edge::InboundCells::new(frame, &[0], len);
         self.edge.handle_cells(self.now, cells, &mut ());
     }
 
@@ -382,7 +388,7 @@ impl Pair {
         let _ = self.edge.take_drops();
     }
 
-    /// A shell whose hashes are all wrong: that of an empty input.
+    /// A shell whose file hashes are all wrong: zeroes.
     fn serve(&mut self, event: EdgeEvent) {
         let EdgeEvent::Transfer(event) = event else { return };
         let (now, transfers) = (self.now, self.edge.transfers());
@@ -401,9 +407,9 @@ impl Pair {
     }
 }
 
-/// An edge whose peer is authentic and hostile.
+/// An edge with an authentic, hostile peer.
 pub fn edge(data: &[u8]) {
-    let mut pair = Pair::new();
+    let mut pair = EdgeRig::new();
     for (verb, bytes) in steps(data) {
         let class = SizeClass::ALL[usize::from(verb >> 4) % SizeClass::ALL.len()];
         match verb % 8 {
@@ -415,7 +421,7 @@ pub fn edge(data: &[u8]) {
                 pair.hand_over(&mut frame);
             }
             6 => {
-                // After a few minutes no timer is left.
+                // No timer is left after a few minutes.
                 pair.now = pair.now + span(bytes).min(Duration::from_secs(400));
                 pair.far.handle_timeout(pair.now);
             }

@@ -1,80 +1,80 @@
-//! Circuits: whatever neighbours, origins and hops say, nothing panics, nothing is answered more
-//! often than asked, and no key seals twice with one number.
+//! Circuits, with any messages of neighbours, origins and hops. Nothing panics, no request gets
+//! more answers than allowed, and no key seals twice with one number.
 //!
-//! The machines seal with an AEAD that checks nothing and lets the input change what is
-//! sealed: so any content comes with headers that hold.
+//! The machines use an AEAD that checks nothing, and the input can change sealed bytes: so any
+//! content comes with valid headers.
 
 use core::cell::RefCell;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use shoal_crypto::{Aead, BadTag, Ciphers, Identity, NetworkSecret, PublicKey, Suite};
-use shoal_crypto::{Means, Processor, Suites};
-use shoal_onion::{Config, Event, Limits, Onion, Own, Passed};
-use shoal_wire::leg::{CELL_LEN, Grant, Message, Offer, Shape, Terms};
-use shoal_wire::{Address, CircuitId, MixTime, Reader, Strategy, Time};
+use shoal_crypto::{Processor, SuiteSupport, Suites};
+use shoal_onion::{CellResult, CircuitLimits, Onion, OnionConfig, OnionEvent, OriginatedCell};
+use shoal_wire::leg::{CELL_LEN, CellShape, HopOffer, HopTerms, LegGrant, LegMessage};
+use shoal_wire::{Address, CircuitId, MixStrategy, MixTime, Reader, Time};
 
 use crate::machines::{span, steps};
 
-/// Control messages and what set-ups say: what can be read is written again, and read again.
+/// Control messages and the contents of set-ups: a parsed value is written and parsed again.
 pub fn leg(data: &[u8]) {
-    if let Ok(message) = Message::parse(data) {
+    if let Ok(message) = LegMessage::parse(data) {
         let mut out = [0xff; 1_304];
-        message.write(&mut out).expect("it fits the smallest room");
-        assert_eq!(Message::parse(&out), Ok(message));
+        message.write(&mut out).expect("the message fits the smallest room");
+        assert_eq!(LegMessage::parse(&out), Ok(message));
     }
-    if let Ok(offer) = Offer::parse(data) {
+    if let Ok(offer) = HopOffer::parse(data) {
         assert_eq!(offer.to_bytes(), data);
     }
-    if let Ok(terms) = Terms::parse(data) {
+    if let Ok(terms) = HopTerms::parse(data) {
         assert_eq!(terms.to_bytes(), data);
     }
-    if let Ok(grant) = Grant::read(&mut Reader::new(data)) {
-        assert_eq!(grant.to_bytes(), data[..Grant::LEN]);
+    if let Ok(grant) = LegGrant::read(&mut Reader::new(data)) {
+        assert_eq!(grant.to_bytes(), data[..LegGrant::LEN]);
     }
 }
 
-/// A relay between an origin and a host: cells to it are changed, replayed and made up. Those of
-/// some circuits it keeps back.
+/// A relay between an origin and a host: cells to it are changed, replayed and made up. It delays
+/// the cells of some circuits.
 pub fn hop(data: &[u8]) {
-    World::new(RELAY).drive(data);
+    CircuitRig::new(RELAY).drive(data);
 }
 
-/// An origin: cells that come back to it are.
+/// An origin: cells to it are changed, replayed and made up.
 pub fn origin(data: &[u8]) {
-    World::new(A).drive(data);
+    CircuitRig::new(A).drive(data);
 }
 
 const A: Address = Address::new(1, 1);
 const RELAY: Address = Address::new(1, 0);
 const B: Address = Address::new(2, 1);
-/// Cells that wait, and old ones that may be replayed, at most.
+/// Maximum number of cells in flight, and of old cells for replays.
 const CELLS_MAX: usize = 64;
 
-/// The longest that a relay keeps a cell back.
+/// Maximum delay of a cell at a relay.
 const WAIT_MAX: Duration = Duration::from_millis(25);
 
-/// What the network's list offers relays to do.
-fn mixes() -> [Strategy; 2] {
+/// Strategies in the network's list.
+fn mixes() -> [MixStrategy; 2] {
     let ms = |ms| MixTime::from_duration(Duration::from_millis(ms)).expect("less than a second");
-    [Strategy::StopAndGo { mean: ms(5), most: ms(25) }, Strategy::Timed { every: ms(10) }]
+    [MixStrategy::StopAndGo { mean: ms(5), most: ms(25) }, MixStrategy::Timed { every: ms(10) }]
 }
 
 type Cell = Box<[u8; CELL_LEN]>;
 
 thread_local! {
-    /// What changes the next bytes that are sealed: at which offset, by what.
+    /// Changes to the next sealed bytes: offset, and value for XOR.
     static BEND: RefCell<Vec<(u16, u8)>> = const { RefCell::new(Vec::new()) };
-    /// Under which numbers each key has sealed.
+    /// Keys and the numbers under which they have sealed.
     static SEALED: RefCell<BTreeSet<([u8; 32], u64)>> = const { RefCell::new(BTreeSet::new()) };
 }
 
-/// A seal that checks nothing, and changes what it seals as the input wants.
-struct Bent([u8; 32]);
+/// An AEAD that checks nothing, and applies the input's changes when it seals.
+struct TamperingAead([u8; 32]);
 
-impl Aead for Bent {
-    fn new(_: Suite, key: &[u8; 32]) -> Bent {
-        Bent(*key)
+impl Aead for TamperingAead {
+    fn new(_: Suite, key: &[u8; 32]) -> TamperingAead {
+        TamperingAead(*key)
     }
 
     fn seal(&self, counter: u64, _: &[u8], body: &mut [u8], tag: &mut [u8; 16]) {
@@ -92,14 +92,14 @@ impl Aead for Bent {
 struct BentCiphers;
 
 impl Ciphers for BentCiphers {
-    type Aead = Bent;
+    type Aead = TamperingAead;
 
     fn verify(_: &PublicKey, _: &[u8], _: &[u8; 64]) -> bool {
         true
     }
 }
 
-/// Changes bytes: `[offset u16][xor]`, as often as there are some.
+/// Parses changes of bytes: `[offset u16][xor]`, repeated.
 fn changes(bytes: &[u8]) -> Vec<(u16, u8)> {
     let all = bytes.chunks_exact(3).map(|c| (u16::from_be_bytes([c[0], c[1]]), c[2]));
     all.take(CELL_LEN).collect()
@@ -112,30 +112,30 @@ fn change(body: &mut [u8], changes: &[(u16, u8)]) {
     }
 }
 
-struct World {
+struct CircuitRig {
     now: Time,
-    /// Whose cells are changed.
+    /// The node whose cells are changed.
     target: Address,
     nodes: BTreeMap<Address, Onion<BentCiphers>>,
     wire: VecDeque<(Address, Address, Cell)>,
     old: VecDeque<(Address, Address, Cell)>,
-    /// The newest circuit at either end.
+    /// The newest circuit at each end.
     ends: BTreeMap<Address, CircuitId>,
-    /// Cells that the relay kept back.
+    /// Number of cells that the relay delayed.
     mixed: usize,
 }
 
-impl World {
-    fn new(target: Address) -> World {
+impl CircuitRig {
+    fn new(target: Address) -> CircuitRig {
         SEALED.take();
         BEND.take();
         let all = [A, RELAY, B];
         let identity = |at: Address| Identity::from_seed([at.router as u8 * 3 + at.host as u8; 32]);
         let keys: BTreeMap<_, _> = all.map(|at| (at, identity(at).public())).into();
         let nodes = all.map(|address| {
-            let means = Means { processor: Processor::Aes, suites: Suites::ALL };
-            let limits = Limits { own: 16, others: 16, of_relay: 8, of_host: 8 };
-            let config = Config { address, limits, means, relay: address.is_router() };
+            let means = SuiteSupport { processor: Processor::Aes, suites: Suites::ALL };
+            let limits = CircuitLimits { own: 16, others: 16, of_relay: 8, of_host: 8 };
+            let config = OnionConfig { address, limits, means, relay: address.is_router() };
             let secret = NetworkSecret([1; 32]);
             let (seed, now) = ([address.router as u8 + 7; 32], Time::ZERO);
             let mut node = Onion::new(config, identity(address), secret, seed, now, 1 << 40);
@@ -145,7 +145,7 @@ impl World {
         });
         let (nodes, ends) = (nodes.into(), BTreeMap::new());
         let (wire, old) = (VecDeque::new(), VecDeque::new());
-        let mut world = World { now: Time::ZERO, target, nodes, wire, old, ends, mixed: 0 };
+        let mut world = CircuitRig { now: Time::ZERO, target, nodes, wire, old, ends, mixed: 0 };
         world.build(&[]);
         world.carry();
         world
@@ -155,9 +155,9 @@ impl World {
         self.nodes.get_mut(&at).expect("one of three nodes")
     }
 
-    /// A circuit whose relay does this with its cells.
-    fn build(&mut self, mix: &[Strategy]) {
-        let (now, shape) = (self.now, Shape::new(2).expect("two places"));
+    /// Builds a circuit whose relay applies these strategies.
+    fn build(&mut self, mix: &[MixStrategy]) {
+        let (now, shape) = (self.now, CellShape::new(2).expect("two places"));
         let (path, life) = ([RELAY, B], Duration::from_secs(60));
         let built = self.node(A).build_mixed(now, &path, mix, shape, life);
         if let Ok(id) = built {
@@ -166,7 +166,7 @@ impl World {
         self.drain();
     }
 
-    /// Hands cells of one node over as a batch.
+    /// Delivers cells of one node as a batch.
     fn hand(&mut self, from: Address, to: Address, cells: Vec<Cell>) {
         let mut buf: Vec<u8> = cells.iter().flat_map(|cell| cell.iter().copied()).collect();
         let offsets: Vec<u32> = (0..cells.len()).map(|n| (n * CELL_LEN) as u32).collect();
@@ -181,36 +181,36 @@ impl World {
         assert_eq!(out.len(), offsets.len(), "one result for each cell");
         let went = out
             .iter()
-            .filter(|went| matches!(went, Ok(Passed::On(..) | Passed::Mixed(..))))
+            .filter(|went| matches!(went, Ok(CellResult::On(..) | CellResult::Mixed(..))))
             .count();
         let sent = self.drain();
-        // A cookie reply, an answer, the next create cell: one for each cell that stays.
+        // A cell that stays may cause a cookie reply, an answer or the next create cell.
         assert!(sent <= 2 * (offsets.len() - went), "{sent} for {}", offsets.len());
         for (went, cell) in out.into_iter().zip(buf.chunks_exact(CELL_LEN)) {
-            if let Ok(Passed::Mixed(.., due)) = went {
+            if let Ok(CellResult::Mixed(.., due)) = went {
                 self.kept(to, due);
             }
             match went {
-                Ok(Passed::On(next, _) | Passed::Mixed(next, ..)) => {
+                Ok(CellResult::On(next, _) | CellResult::Mixed(next, ..)) => {
                     let cell = Box::new(cell.try_into().expect("a cell"));
                     self.wire.push_back((to, next, cell));
                 }
-                Ok(Passed::Unit(id)) => _ = self.ends.insert(to, id),
-                Ok(Passed::Taken) | Err(_) => {}
+                Ok(CellResult::Unit(id)) => _ = self.ends.insert(to, id),
+                Ok(CellResult::Taken) | Err(_) => {}
             }
         }
         self.wire.truncate(CELLS_MAX);
     }
 
-    /// A cell of `at` waits until then: this test sends it at once, since nobody promises that
-    /// cells of a mix leave in their order.
+    /// Counts a cell that `at` delays until `due`. The test sends it at once, since cells of a mix
+    /// need not stay in order.
     fn kept(&mut self, at: Address, due: Time) {
         assert_eq!(at, RELAY, "only a relay keeps cells back");
         assert!(self.now <= due && due <= self.now + WAIT_MAX, "{due:?} at {:?}", self.now);
         self.mixed += 1;
     }
 
-    /// Takes all that nodes want done; says how many cells that were.
+    /// Serves all nodes. Returns the number of cells sent.
     fn drain(&mut self) -> usize {
         let now = self.now;
         let before = self.wire.len();
@@ -222,12 +222,12 @@ impl World {
                 left -= 1;
                 assert!(left > 0, "draining ends");
             }
-            while let Some(Own { to, cell, wait, .. }) = node.poll_transmit() {
+            while let Some(OriginatedCell { to, cell, wait, .. }) = node.poll_transmit() {
                 waits.extend(wait.map(|wait| (at, wait.due)));
                 self.wire.push_back((at, to, cell));
             }
             while let Some(event) = node.poll_event() {
-                if let Event::Handshake(id, bytes) = event {
+                if let OnionEvent::Handshake(id, bytes) = event {
                     assert!(bytes.len() <= 1_400);
                     self.ends.insert(at, id);
                 }
@@ -241,7 +241,7 @@ impl World {
         self.wire.len() - before
     }
 
-    /// Carries what is on the wire, and what comes of it.
+    /// Delivers the cells in flight, and those that follow from them.
     fn carry(&mut self) {
         for _ in 0..CELLS_MAX {
             let Some((from, to, cell)) = self.wire.pop_front() else { return };
@@ -299,7 +299,7 @@ impl World {
         self.hand(from, self.target, vec![cell]);
     }
 
-    /// The oldest cell to the target comes, changed.
+    /// The oldest cell to the target arrives, changed.
     fn changed(&mut self, bytes: &[u8]) {
         let at = self.wire.iter().position(|(_, to, _)| *to == self.target);
         let Some((from, to, mut cell)) = at.and_then(|at| self.wire.remove(at)) else { return };
@@ -313,7 +313,7 @@ impl World {
         self.nodes.values_mut().for_each(|node| node.handle_timeout(now));
     }
 
-    /// Old cells come again, in one batch, in the name of the newest one's sender.
+    /// Replays old cells in one batch, in the name of the newest one's sender.
     fn replay(&mut self, bytes: &[u8]) {
         let Some((from, ..)) = self.old.back() else { return };
         let (from, count) = (*from, self.old.len());
@@ -328,19 +328,20 @@ impl World {
 mod tests {
     use super::*;
 
-    /// What committed inputs reach: a new circuit, the cells of its set-up, and units both ways.
+    /// The code that committed inputs reach: a new circuit, the cells of its set-up, and units in
+    /// both directions.
     #[test]
     fn inputs_reach_relays_that_keep_cells_back() {
-        // 9 modulo 10; 0x40 asks for a mix, 0x20 for the second one.
+        // The verb is 9 modulo 10; 0x40 asks for a mix, 0x20 for the second one.
         for (begin, mixed) in [(9, false), (0x40 + 5, true), (0x60 + 3, true)] {
             assert_eq!(begin % 10, 9);
             let (carry, a_says, b_says) = (1, 5, 0x80 + 7);
             assert_eq!((carry % 10, b_says % 10), (1, 5));
             let verbs = [begin, carry, a_says, carry, b_says, carry];
             let input: Vec<u8> = verbs.into_iter().flat_map(|verb| [verb, 0, 0]).collect();
-            let mut world = World::new(RELAY);
+            let mut world = CircuitRig::new(RELAY);
             world.drive(&input);
-            // The set-up's cells on, the unit on, and one of each back.
+            // The set-up's cells and the unit on the way out, and one of each on the way back.
             assert_eq!(world.mixed >= 4, mixed, "{begin}: {}", world.mixed);
             assert!(mixed || world.mixed == 0);
         }

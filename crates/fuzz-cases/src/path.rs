@@ -1,31 +1,33 @@
-//! Paths of circuits: whatever the network's list and the guard file say, a path that is chosen
-//! keeps its promises, and what it does not keep it says.
+//! Paths of circuits, with any list and any guard file: a chosen path satisfies the rules, and
+//! warns of those that it can't satisfy.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use shoal_crypto::Rng;
-use shoal_onion::path::{Ask, Built, Kept, Router, Routers, SITE, Warning, choose};
+use shoal_onion::path::{
+    BuiltCircuit, ListedRouter, PathRequest, PathWarning, RouterList, SITE, Vanguards, choose,
+};
 use shoal_wire::Address;
 
 use crate::machines::steps;
 
-/// Routers that a list names here at most: a path of five among more is as hard.
+/// Maximum number of routers in a list: more would make a path of five no harder to choose.
 const ROUTERS_MAX: usize = 24;
 
-struct World {
-    routers: BTreeMap<Address, Router>,
-    kept: Kept,
+struct PathRig {
+    routers: BTreeMap<Address, ListedRouter>,
+    kept: Vanguards,
     failed: Vec<Address>,
     beside: Vec<Address>,
     unix_s: u64,
     rng: Rng,
 }
 
-/// A list, a guard file and paths, as the input has them: see [`crate::machines`] for its steps.
+/// A list, a guard file and paths from the input; its steps are described in [`crate::machines`].
 pub fn path(data: &[u8]) {
-    let mut world = World {
+    let mut world = PathRig {
         routers: BTreeMap::new(),
-        kept: Kept::default(),
+        kept: Vanguards::default(),
         failed: Vec::new(),
         beside: Vec::new(),
         unix_s: 1_800_000_000,
@@ -47,13 +49,14 @@ fn router(number: u8) -> Address {
     Address::new(u32::from(number) % 32 + 1, 0)
 }
 
-impl World {
-    /// `[number][1: relay, 0x70: family][hosts][capacity u16]`.
+impl PathRig {
+    /// Adds a router. Input: number; flags (0x01 relay, 0x70 family); hosts; capacity (big-endian
+    /// `u16`).
     fn add_router(&mut self, bytes: &[u8]) {
         let Some(&[number, flags, hosts, high, low]) = bytes.first_chunk::<5>() else { return };
         let family = flags >> 4 & 7;
         let capacity = u32::from(u16::from_be_bytes([high, low]));
-        let new = Router {
+        let new = ListedRouter {
             relay: flags & 1 == 1,
             family: (family > 0).then(|| format!("family {family}")),
             capacity: (capacity > 0).then_some(capacity),
@@ -65,14 +68,14 @@ impl World {
         }
     }
 
-    /// A guard file, which is written as it was read.
+    /// Reads a guard file. Its text form must read back as the same guards.
     fn read(&mut self, bytes: &[u8]) {
-        let Ok(kept) = Kept::parse(&String::from_utf8_lossy(bytes)) else { return };
-        assert_eq!(Kept::parse(&kept.text()).as_ref(), Ok(&kept));
+        let Ok(kept) = Vanguards::parse(&String::from_utf8_lossy(bytes)) else { return };
+        assert_eq!(Vanguards::parse(&kept.text()).as_ref(), Ok(&kept));
         self.kept = kept;
     }
 
-    /// `[days u16]`: time passes, or the clock was set back.
+    /// Sets the time, forward or back. Input: days (big-endian `u16`).
     fn pass(&mut self, bytes: &[u8]) {
         let days = bytes.iter().take(2).fold(0, |days, &byte| days << 8 | u64::from(byte));
         self.unix_s = days * 86_400;
@@ -83,7 +86,7 @@ impl World {
         a != b && family(a).is_some_and(|of_a| family(b) == Some(of_a))
     }
 
-    /// Each once.
+    /// Sets the failed routers, each once.
     fn fail(&mut self, bytes: &[u8]) {
         self.failed.clear();
         for at in bytes.iter().take(ROUTERS_MAX).map(|n| router(*n)) {
@@ -93,12 +96,13 @@ impl World {
         }
     }
 
-    /// `[own router][other's router][relays, 0x80: it is built, 0x40: in doubt]`.
+    /// Chooses a path. Input: own router; other router; flags (0x07 relays, 0x40 doubtful, 0x80
+    /// build the path).
     fn choose(&mut self, bytes: &[u8]) {
         let Some(&[from, to, how]) = bytes.first_chunk::<3>() else { return };
-        let routers = Routers::new(self.routers.clone());
+        let routers = RouterList::new(self.routers.clone());
         let [here, there] = [from, to].map(router);
-        let ask = Ask {
+        let ask = PathRequest {
             from: Address::new(here.router, 1),
             to: Address::new(there.router, 2),
             relays: how % 8,
@@ -109,46 +113,46 @@ impl World {
         };
         let before = self.kept.text();
         let chosen = choose(&routers, &ask, &mut self.kept, &mut self.rng);
-        assert_eq!(self.kept.text(), before, "nothing is kept that was not built");
+        assert_eq!(self.kept.text(), before, "only built paths change the guard file");
         let all = routers.relays().count();
         let Ok(path) = chosen else { return assert_eq!(all, 0, "there are relays") };
         let most = usize::from(ask.relays.clamp(1, 5)).min(all);
         let len = path.relays.len();
-        assert_eq!(len, most, "whatever failed");
-        assert_eq!(path.relays.iter().collect::<BTreeSet<_>>().len(), len, "one stands twice");
+        assert_eq!(len, most, "failed routers must not shorten the path");
+        assert_eq!(path.relays.iter().collect::<BTreeSet<_>>().len(), len, "a relay is used twice");
         assert!(path.relays.iter().all(|at| routers.is_relay(*at)));
         self.check_warnings(&ask, [here, there], &path.relays, &path.warnings);
         if how & 0x80 != 0 {
-            let Ask { from, to, unix_s, .. } = ask;
+            let PathRequest { from, to, unix_s, .. } = ask;
             let is_doubtful = how & 0x40 != 0;
-            let built = Built { from, to, relays: &path.relays, unix_s, is_doubtful };
+            let built = BuiltCircuit { from, to, relays: &path.relays, unix_s, is_doubtful };
             self.kept.note_built(&routers, &built, &mut self.rng);
-            // What is kept can be written down and read again.
+            // The guard file can be written and read again.
             let text = self.kept.text();
-            assert_eq!(Kept::parse(&text).map(|kept| kept.text()), Ok(text));
+            assert_eq!(Vanguards::parse(&text).map(|kept| kept.text()), Ok(text));
         }
     }
 
     fn check_warnings(
         &self,
-        ask: &Ask<'_>,
+        ask: &PathRequest<'_>,
         [here, there]: [Address; 2],
         path: &[Address],
-        warnings: &[Warning],
+        warnings: &[PathWarning],
     ) {
-        let says = |warning: Warning| warnings.contains(&warning);
+        let says = |warning: PathWarning| warnings.contains(&warning);
         let is_small = |at| self.routers.get(&at).is_none_or(|router| router.hosts < SITE);
-        assert_eq!(says(Warning::OneRelay), path.len() == 1);
-        assert_eq!(says(Warning::TwoRelays), path.len() == 2 && self.routers.len() > 2);
+        assert_eq!(says(PathWarning::OneRelay), path.len() == 1);
+        assert_eq!(says(PathWarning::TwoRelays), path.len() == 2 && self.routers.len() > 2);
         let have = path.len() as u8;
-        assert_eq!(says(Warning::Short { asked: ask.relays, have }), have < ask.relays);
+        assert_eq!(says(PathWarning::Short { asked: ask.relays, have }), have < ask.relays);
         let many = path.len() > 1;
         let last = path[path.len() - 1];
-        assert_eq!(says(Warning::SmallSiteHere), many && path[0] == here && is_small(here));
-        assert_eq!(says(Warning::SmallSiteThere), many && last == there && is_small(there));
-        assert_eq!(says(Warning::SameRouter), here == there);
+        assert_eq!(says(PathWarning::SmallSiteHere), many && path[0] == here && is_small(here));
+        assert_eq!(says(PathWarning::SmallSiteThere), many && last == there && is_small(there));
+        assert_eq!(says(PathWarning::SameRouter), here == there);
         let nodes: Vec<Address> = path.iter().copied().chain([here, there]).collect();
         let related = |a: &Address| nodes.iter().any(|b| self.are_related(*a, *b));
-        assert_eq!(says(Warning::Families), nodes.iter().any(related));
+        assert_eq!(says(PathWarning::Families), nodes.iter().any(related));
     }
 }

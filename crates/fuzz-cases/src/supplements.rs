@@ -1,4 +1,4 @@
-//! What a registrar signs, and the register of its mandate.
+//! Supplements, and the register of a mandate.
 
 use std::sync::LazyLock;
 
@@ -6,19 +6,19 @@ use core::time::Duration;
 
 use shoal_crypto::{Identity, PublicKey, SigningKey};
 use shoal_directory::{
-    Applied, Carrier, ChainOutcome, Chains, Content, Directory, Entry, HostRange, Mandate, Member,
-    Register, Step, Supplement,
+    ChainExchange, ChainOutcome, CircuitRole, Directory, HostRange, ListContent, Mandate,
+    MandateRights, Member, Register, RouterRange, Step, StepEffect, StepEntry, Supplement,
 };
 use shoal_wire::{Address, ChainMessage, LinkId, Time};
 
 use crate::machines::{span, steps};
 
-/// The registrar of the golden vectors, one of which stands in the corpus.
+/// The registrar of the golden vectors, one of which is in the corpus.
 static REGISTRAR: LazyLock<Identity> = LazyLock::new(|| Identity::from_seed([7; 32]));
 /// Keys of newcomers.
 static KEYS: LazyLock<Vec<PublicKey>> =
     LazyLock::new(|| (0..8).map(|seed| Identity::from_seed([seed; 32]).public()).collect());
-/// What the registrar's signatures are tied to.
+/// Domain separation of the registrar's signatures.
 const LABEL: &[u8] = b"shoal supplement 1";
 
 fn mandate(most: u32) -> Mandate {
@@ -32,17 +32,25 @@ fn mandate(most: u32) -> Mandate {
         most,
         longest_s: 1_000,
         until_unix_s: 2_000_000_000,
+        rights: MandateRights {
+            routers: vec![RouterRange { first: 2, last: 6 }],
+            routers_most: 2,
+            families_most: 2,
+            family: Some("acme".into()),
+            relay: true,
+            ..MandateRights::default()
+        },
     }
 }
 
 /// Entries of a step, six bytes each.
-fn entries(bytes: &[u8], at: u64) -> Vec<Entry> {
+fn entries(bytes: &[u8], at: u64) -> Vec<StepEntry> {
     let entry = |b: &[u8]| {
         let key = KEYS[usize::from(b[1] & 7)];
         if b[0] & 1 == 0 {
-            return Entry::remove(&key);
+            return StepEntry::remove(&key);
         }
-        Entry::Member(Box::new(Member {
+        let host = Member {
             version: u64::from(b[2]),
             name: format!("n{}", b[3] & 7),
             key,
@@ -55,14 +63,34 @@ fn entries(bytes: &[u8], at: u64) -> Vec<Entry> {
             interface: true,
             ipv4: (b[0] & 4 != 0).then(|| [10, 9, 0, b[4] & 15].into()),
             cover: None,
-            carrier: Carrier::default(),
+            carrier: CircuitRole::default(),
             unknown: Vec::new(),
-        }))
+        };
+        let member = if b[0] & 8 == 0 { host } else { router(host, b) };
+        StepEntry::Member(Box::new(member))
     };
     bytes.chunks_exact(6).map(entry).collect()
 }
 
-/// Bytes as a registrar's and as anybody's, steps that follow and that fork, other mandates.
+/// A router with a number, an endpoint, a family and rights by these bytes.
+fn router(host: Member, b: &[u8]) -> Member {
+    let family = ["acme", "ACME", "b", "c"][usize::from(b[3] >> 3 & 3)];
+    let carrier = CircuitRole {
+        relay: b[0] & 16 != 0,
+        mix: (b[0] & 48 == 48).then(|| "slow".into()),
+        family: (b[0] & 64 == 0).then(|| family.into()),
+        ..CircuitRole::default()
+    };
+    Member {
+        address: Address::new(u32::from(b[4] & 7), 0),
+        endpoint: (b[0] & 128 == 0).then(|| ([192, 0, 2, b[1] >> 3 & 7], 1).into()),
+        carrier,
+        ..host
+    }
+}
+
+/// Bytes signed by the registrar or by nobody, steps that follow and that fork, changes of the
+/// mandate.
 pub fn supplements(data: &[u8]) {
     let mut register = Register::new(mandate(6));
     let mut at = 1_790_000_000;
@@ -84,7 +112,7 @@ pub fn supplements(data: &[u8]) {
                 let sealed = [bytes, &signature].concat();
                 if let Ok(supplement) = Supplement::open(&REGISTRAR.public(), &sealed) {
                     let again = supplement.step().clone().sign(&REGISTRAR);
-                    assert_eq!(again.expect("what opens can be signed").bytes(), sealed);
+                    assert_eq!(again.expect("opened steps can be signed").bytes(), sealed);
                     let _ = register.apply(at, &supplement);
                 }
             }
@@ -92,7 +120,7 @@ pub fn supplements(data: &[u8]) {
                 if let Ok(supplement) = chained(&register, bytes) {
                     let before = (register.len(), register.head(), register.admitted());
                     match register.apply(at, &supplement) {
-                        Ok(applied) => assert_eq!(applied, Applied::Changed),
+                        Ok(applied) => assert_eq!(applied, StepEffect::Changed),
                         Err(_) => {
                             let after = (register.len(), register.head(), register.admitted());
                             assert_eq!(before, after);
@@ -115,28 +143,28 @@ pub fn supplements(data: &[u8]) {
     }
 }
 
-/// Messages that one step may cause at most; more means that draining doesn't end.
+/// Maximum number of messages per step; more means that draining doesn't end.
 const OUTPUTS_MAX: usize = 10_000;
 
-/// Neighbours that send any message about chains, come and go, steps that count and forks, and
-/// time. Queued output is due, draining ends, and nothing is asked for that is here.
+/// Neighbours that send any message about chains, links that come and go, steps that count and
+/// forks, and time. Queued output is due, and draining ends.
 pub fn chains(data: &[u8]) {
     let mut now = Time::from_millis(1_000);
     let mut directory = Directory::new(Duration::from_secs(1 << 30));
     let mandates = vec![mandate(6)];
-    let content = Content { version: 1, issued_unix_s: AT, mandates, ..Content::default() };
+    let content = ListContent { version: 1, issued_unix_s: AT, mandates, ..ListContent::default() };
     let list = content.sign(&SigningKey::from_seed([42; 32])).expect("a mandate keeps the rules");
-    directory.accept(now, AT, list).expect("it is the first list");
-    let mut machine = Chains::new();
+    directory.accept(now, AT, list).expect("no list came before");
+    let mut machine = ChainExchange::new();
     for (verb, bytes) in steps(data) {
         let link = LinkId::from_bits(u32::from(verb >> 6));
         match verb % 8 {
-            // Two link numbers lead to one neighbour.
+            // Two link numbers belong to one neighbour.
             0 => machine.link_up(now, link, Address::new(1 + link.bits() / 2, 0), &directory),
             1 => machine.link_down(now, link, &directory),
             2 | 3 => {
                 let register = directory.registers().next().expect("the list has a mandate");
-                // Either the next step, or one that differs from the last.
+                // The next step, or one that forks from the last.
                 let fork = verb % 8 == 3 && !register.is_empty();
                 let (number, previous) = match register.step(register.len()) {
                     Some(last) if fork => (register.len(), last.step().previous),
@@ -158,7 +186,7 @@ pub fn chains(data: &[u8]) {
             }
             _ => {
                 let Some((&kind, body)) = bytes.split_first() else { continue };
-                // The mandate's id is hard to find: where it is all ones, it is put in.
+                // The fuzzer can't guess the mandate's id: 32 bytes of ones are replaced by it.
                 let own = mandate(6).id().0;
                 let mut body = body.to_vec();
                 let ones = (0..body.len()).find(|at| body[*at..].starts_with(&[0xff; 32]));
@@ -188,18 +216,25 @@ pub fn chains(data: &[u8]) {
     }
 }
 
-/// When all of [`chains`] is signed, in seconds since 1970.
+/// Time of all signatures in [`chains`], in seconds since 1970.
 const AT: u64 = 1_790_000_000;
 
-/// Nobody is a member whom the mandate does not allow, and the same steps give the same members.
+/// Checks that all members are within the mandate, and that the steps give the same members again.
 fn check(register: &Register) {
+    let rights = &register.mandate().rights;
     assert!(register.admitted() <= register.mandate().most as usize);
+    assert!(register.routers_given() <= usize::from(rights.routers_most));
+    assert!(register.families().len() <= usize::from(rights.families_most));
     for member in register.members() {
         assert!(register.mandate().may_give(member.address) && !register.is_removed(&member.key));
+        let (is_router, carrier) = (member.address.is_router(), &member.carrier);
+        assert_eq!((is_router, is_router), (carrier.family.is_some(), member.endpoint.is_some()));
+        assert!(carrier.mix.is_none() && (is_router || !carrier.relay));
         let twins = register.members().filter(|other| {
             other.name == member.name
                 || other.address == member.address
                 || (other.ipv4.is_some() && other.ipv4 == member.ipv4)
+                || (other.endpoint.is_some() && other.endpoint == member.endpoint)
         });
         assert_eq!(twins.count(), 1);
     }

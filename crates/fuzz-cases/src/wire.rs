@@ -1,12 +1,12 @@
-//! Parsers of `shoal-wire`: what decodes must encode to the same bytes again, and nothing panics.
+//! Parsers of `shoal-wire`: decoded values must encode to the same bytes, and nothing panics.
 
 use shoal_wire::{
-    Address, Control, ControlMessages, DirectMessage, DropReason, FirstPayload, HandshakePart,
-    HopPlace, LinkKind, MirrorAnswer, MirrorRequest, Reply, Request, RoutedHeader, SecondPayload,
-    SizeClass, Time, place_bytes, transfer,
+    Address, ControlMessage, ControlMessages, DirectMessage, DropReason, FirstPayload,
+    HandshakePart, HandshakeReply, HandshakeRequest, LinkKind, MirrorAnswer, MirrorRequest,
+    RoutedHeader, SecondPayload, ShiftAnnouncement, SizeClass, Time, place_bytes, transfer,
 };
 
-/// What a frame says in the open: kind, routed header, size class.
+/// The clear parts of a frame: kind, routed header, size class.
 pub fn frame(data: &[u8]) {
     if let Some(&kind) = data.first() {
         let _ = LinkKind::from_byte(kind);
@@ -25,56 +25,58 @@ pub fn frame(data: &[u8]) {
     }
 }
 
-/// Control messages of a link: what is read is written as the same bytes.
+/// Control messages of a link: a parsed value must be written as the same bytes.
 pub fn control(data: &[u8]) {
     for message in ControlMessages::new(data) {
         let Ok((kind, body)) = message else { return };
-        match Control::parse(kind, body) {
-            Ok(Control::Report(report)) => assert_eq!(report.to_bytes(), body),
-            Ok(Control::PathChallenge(token) | Control::PathResponse(token)) => {
+        match ControlMessage::parse(kind, body) {
+            Ok(ControlMessage::Report(report)) => assert_eq!(report.to_bytes(), body),
+            Ok(ControlMessage::PathChallenge(token) | ControlMessage::PathResponse(token)) => {
                 assert_eq!(token, body);
             }
-            Ok(Control::Goodbye) => assert!(body.is_empty()),
-            Ok(Control::Routing(message)) => {
+            Ok(ControlMessage::Goodbye) => assert!(body.is_empty()),
+            Ok(ControlMessage::Routing(message)) => {
                 let mut again = Vec::new();
                 message.encode(&mut again);
                 assert_eq!((message.kind(), again.as_slice()), (kind, body));
                 assert_eq!(message.encoded_len(), body.len());
             }
-            Ok(Control::List(message)) => {
+            Ok(ControlMessage::List(message)) => {
                 let mut again = Vec::new();
                 message.encode(&mut again);
                 assert_eq!((message.kind(), again.as_slice()), (kind, body));
             }
-            Ok(Control::Chain(message)) => {
+            Ok(ControlMessage::Chain(message)) => {
                 let mut again = Vec::new();
                 message.encode(&mut again);
                 assert_eq!((message.kind(), again.as_slice()), (kind, body));
             }
-            Ok(Control::Secret(message)) => {
+            Ok(ControlMessage::Secret(message)) => {
                 let mut again = Vec::new();
                 message.encode(&mut again);
                 assert_eq!((message.kind(), again.as_slice()), (kind, body));
             }
-            Ok(Control::Clock(unix_ms)) => assert_eq!(&unix_ms.to_be_bytes()[..], body),
-            Ok(Control::Twin) => assert!(body.is_empty()),
-            Ok(Control::Cover(ends)) => assert_eq!(&ends.to_be_bytes()[..], body),
-            Ok(Control::Seen(at)) => assert_eq!(&place_bytes(Some(at))[..], body),
-            Ok(Control::HopPlace(place)) => assert_eq!(&HopPlace::to_bytes(place)[..], body),
-            Ok(Control::HopStep(step)) => assert_eq!(&step.to_bytes()[..], body),
-            Ok(Control::HopProbe(probe)) => assert_eq!(&probe.to_bytes()[..], body),
+            Ok(ControlMessage::Clock(unix_ms)) => assert_eq!(&unix_ms.to_be_bytes()[..], body),
+            Ok(ControlMessage::Twin) => assert!(body.is_empty()),
+            Ok(ControlMessage::Cover(ends)) => assert_eq!(&ends.to_be_bytes()[..], body),
+            Ok(ControlMessage::Seen(at)) => assert_eq!(&place_bytes(Some(at))[..], body),
+            Ok(ControlMessage::ShiftPlace(place)) => {
+                assert_eq!(&ShiftAnnouncement::to_bytes(place)[..], body)
+            }
+            Ok(ControlMessage::ShiftStep(step)) => assert_eq!(&step.to_bytes()[..], body),
+            Ok(ControlMessage::ShiftProbe(probe)) => assert_eq!(&probe.to_bytes()[..], body),
             Err(_) => {}
         }
     }
 }
 
-/// The message by which two hosts agree on a link of their own.
+/// The message in which two hosts agree on a direct link.
 pub fn direct(data: &[u8]) {
     let Ok(message) = DirectMessage::parse(data) else { return };
     assert!(message.groups.len() <= DirectMessage::GROUPS_MAX);
     let again = message.to_bytes();
     assert!(again.len() <= DirectMessage::LEN_MAX);
-    // The kind byte was looked at before.
+    // The kind byte was parsed before.
     assert_eq!(again[1..], data[1..again.len()]);
     assert!(data[again.len()..].iter().all(|&byte| byte == 0));
     if let Some(at) = message.endpoint {
@@ -82,7 +84,7 @@ pub fn direct(data: &[u8]) {
     }
 }
 
-/// Handshake messages and their payloads, and what mirrors are asked and answer.
+/// Handshake messages and their payloads, and requests and answers of mirrors.
 pub fn handshake(data: &[u8]) {
     if let Ok(request) = MirrorRequest::parse(data) {
         assert_eq!(request.to_bytes(), data[..MirrorRequest::LEN]);
@@ -90,26 +92,26 @@ pub fn handshake(data: &[u8]) {
     if let Ok(answer) = MirrorAnswer::parse(data) {
         assert_eq!(answer.to_bytes(), data[..MirrorAnswer::LEN]);
     }
-    if let Ok(request) = Request::parse(data) {
+    if let Ok(request) = HandshakeRequest::parse(data) {
         let mut again = vec![0xff; data.len()];
-        request.write(&mut again).expect("it fitted before");
+        request.write(&mut again).expect("the message fitted before");
         assert_eq!(again, data);
     }
-    if let Ok(reply) = Reply::parse(data) {
+    if let Ok(reply) = HandshakeReply::parse(data) {
         let mut again = vec![0xff; data.len()];
-        reply.write(&mut again).expect("it fitted before");
+        reply.write(&mut again).expect("the message fitted before");
         assert_eq!(again, data);
     }
     if let Ok(part) = HandshakePart::parse(data) {
         let mut again = vec![0xff; data.len()];
-        part.write(&mut again).expect("it fitted before");
+        part.write(&mut again).expect("the message fitted before");
         assert_eq!(again, data);
     }
     let _ = FirstPayload::parse(data);
     let _ = SecondPayload::parse(data);
 }
 
-/// What STUN servers answer.
+/// Answers of STUN servers.
 pub fn stun(data: &[u8]) {
     if let Ok(seen) = shoal_wire::stun_answer(data) {
         assert!(shoal_wire::stun_id(data).is_some());
@@ -117,8 +119,8 @@ pub fn stun(data: &[u8]) {
     }
 }
 
-/// What translators of addresses answer: the machine under the bytes of a stranger, one datagram
-/// after another, each behind its length.
+/// Answers of address translators: the port mapper receives a stranger's datagrams, each preceded
+/// by its length.
 pub fn portmap(data: &[u8]) {
     let inner = "192.168.1.7:7400".parse().expect("an endpoint");
     let mut mapper = shoal_portmap::Mapper::new(inner, [7; 12], Time::ZERO);
@@ -147,9 +149,9 @@ pub fn portmap(data: &[u8]) {
 /// Messages and segments of transfers.
 pub fn transfer(data: &[u8]) {
     let _ = transfer::Segment::parse(data);
-    if let Ok(message) = transfer::Transfer::parse(data) {
+    if let Ok(message) = transfer::TransferMessage::parse(data) {
         let mut again = vec![0; SizeClass::Full.edge_len()];
-        let len = message.encode(&mut again).expect("what was decoded can be encoded");
+        let len = message.encode(&mut again).expect("decoded messages can be encoded");
         assert_eq!(again[..len], data[..len]);
     }
 }

@@ -1,4 +1,4 @@
-//! Where a host is for programs: an IPv6 address that follows from keys (docs/wire.md section 11).
+//! IPv6 addresses of hosts, derived from their keys (docs/design/ip.md).
 //!
 //! ```text
 //!  0    1              6                                      16
@@ -7,30 +7,30 @@
 //! +----+--------------+--------------------------------------+
 //! ```
 //!
-//! The first 48 bits are a unique local prefix (RFC 4193) that the authority's list states, or that
-//! is drawn from the network's secret, so that two networks on one machine have different prefixes.
-//! The rest is a hash of the host's public key: to take another host's address, one must find a key
-//! with the same 80 bits.
+//! The first 48 bits are a unique local prefix (RFC 4193), stated in the authority's list or
+//! derived from the network secret. So two networks on one machine have different prefixes. The
+//! rest is a hash of the host's public key. To take another host's address, an attacker must find a
+//! key with the same 80 bits.
 
 use core::net::Ipv6Addr;
 
 use shoal_crypto::{NetworkSecret, PublicKey, kdf};
 
-/// Bits of the prefix that all hosts of a network share.
+/// Length of the prefix common to all hosts of a network, in bits.
 const PREFIX_BITS: u8 = 48;
 /// The hash needs no secret key: the address is public.
 const NO_KEY: [u8; 32] = [0; 32];
 
-/// An address and the length of the prefix in which its network lies.
+/// An IPv6 prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
-    /// The address, zero behind the prefix.
+    /// First address of the prefix.
     pub address: Ipv6Addr,
-    /// Bits that count.
+    /// Length in bits.
     pub bits: u8,
 }
 
-/// The 80 bits of a host's address. No two hosts of a network may have equal ones.
+/// The last 80 bits of a host's address. They must be unique in a network.
 pub fn host_part(key: &PublicKey) -> [u8; 10] {
     let drawn = kdf(&NO_KEY, "shoal v1 overlay host", &[&key.to_bytes()]);
     let mut part = [0; 10];
@@ -38,7 +38,7 @@ pub fn host_part(key: &PublicKey) -> [u8; 10] {
     part
 }
 
-/// The prefix of a network.
+/// The prefix of a network, derived from its secret.
 pub fn overlay_prefix(secret: &NetworkSecret) -> Prefix {
     let drawn = kdf(&secret.0, "shoal v1 overlay prefix", &[]);
     let mut address = [0; 16];
@@ -47,7 +47,7 @@ pub fn overlay_prefix(secret: &NetworkSecret) -> Prefix {
     Prefix { address: address.into(), bits: PREFIX_BITS }
 }
 
-/// The prefix of the network in which `address` lies.
+/// The prefix of the network that holds `address`.
 pub fn network_prefix(address: Ipv6Addr) -> Prefix {
     let mut network = [0; 16];
     network[..6].copy_from_slice(&address.octets()[..6]);

@@ -1,15 +1,15 @@
-//! Active queue management (AQM, RFC 7567): which flows get a congestion signal where a queue
-//! stands, and which signal.
+//! Active queue management (AQM, RFC 7567): chooses the flows that get a congestion signal at a
+//! standing queue, and the kind of signal.
 //!
-//! One flow at a time gets a signal. After the n-th signal in a row the next one waits for
-//! 50 ms / sqrt(n) (the control law of CoDel, RFC 8289): the longer the queue stands, the more
-//! signals there are. Signals to all flows at once would idle the line until they have found their
+//! One flow at a time gets a signal. After the n-th signal in a row the next one waits for 50 ms /
+//! sqrt(n), the control law of CoDel (RFC 8289). So a queue that persists causes more and more
+//! signals. Signals to all flows at once would leave the line idle until the flows have found their
 //! rates again.
 //!
-//! A flow whose packets can carry congestion marks (RFC 3168) gets a mark. Any other flow loses one
-//! packet. A congestion control that knows only loss answers one lost packet as it answers many, so
-//! no flow gets two signals within 50 ms. Packets with little payload (SYN, pure acknowledgements,
-//! answers of a few bytes) are never dropped.
+//! A flow that supports congestion marks (RFC 3168) gets a mark. Any other flow loses one packet. A
+//! loss-based congestion control reacts to one lost packet as to many, so no flow gets two signals
+//! within 50 ms. Packets with little payload (SYN, pure acknowledgements, short answers) are never
+//! dropped.
 
 use core::time::Duration;
 
@@ -18,13 +18,13 @@ use shoal_wire::Time;
 use crate::packet::{Packet, TCP, UDP};
 use crate::sum;
 
-/// Slots for flows, chosen by hash; flows in one slot count as one.
+/// Number of slots for flows, chosen by hash. Flows in one slot count as one.
 const FLOWS: usize = 256;
-/// Least time between two signals to one flow; it has slowed down by then on most paths.
+/// Minimum time between two signals to one flow. On most paths it has slowed down by then.
 const GAP: Duration = Duration::from_millis(50);
-/// From the first signal to the second.
+/// Time from the first signal to the second.
 const INTERVAL: Duration = Duration::from_millis(50);
-/// Bound of the count: `INTERVAL` / sqrt of it is 1 ms, the shortest wait between signals.
+/// Maximum of the count n: `INTERVAL` / sqrt(n) is then 1 ms, the shortest wait between signals.
 const IN_A_ROW_MAX: u32 = 2_500;
 /// Packets of up to this many bytes are never dropped.
 const SPARED_MAX: usize = 256;
@@ -32,9 +32,9 @@ const SPARED_MAX: usize = 256;
 const NOT_CAPABLE: u8 = 0;
 const MARK: u8 = 3;
 
-/// What to do with a packet that met a queue.
+/// Action for a packet that met a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AqmAction {
     /// Pass it unchanged.
     Pass,
     /// Mark it: [`mark`].
@@ -43,37 +43,37 @@ pub enum Verdict {
     Drop,
 }
 
-/// The control law: when the next signal is due, and to whom.
-pub struct Signals {
-    /// When each slot of flows last got a signal.
+/// The control law: time and receiver of the next signal.
+pub struct SignalSchedule {
+    /// Time of the last signal to each slot.
     signalled: Box<[Time; FLOWS]>,
-    /// Signals in a row; the law's n.
+    /// Number of signals in a row; the law's n.
     in_a_row: u32,
     /// The earliest time of the next signal.
     next: Time,
-    /// When a packet last met the queue.
+    /// Time at which a packet last met the queue.
     met: Time,
 }
 
-impl Default for Signals {
+impl Default for SignalSchedule {
     fn default() -> Self {
         let signalled = Box::new([Time::ZERO; FLOWS]);
-        Signals { signalled, in_a_row: 0, next: Time::ZERO, met: Time::ZERO }
+        SignalSchedule { signalled, in_a_row: 0, next: Time::ZERO, met: Time::ZERO }
     }
 }
 
-impl Signals {
-    /// Notes that a packet met the queue.
+impl SignalSchedule {
+    /// Records that a packet met the queue.
     pub fn meet(&mut self, now: Time) {
         if now.since(self.met) > INTERVAL {
-            // The queue was gone for a while: the last rate of signals was about enough.
+            // There was no queue for a while, so the last rate of signals was about sufficient.
             self.in_a_row /= 2;
         }
         self.met = now;
     }
 
-    /// Whether a packet of `flow` that met the queue gets a signal; `more` is by how much longer
-    /// than on most paths it takes until a signal shows, and so until the next.
+    /// True if a packet of `flow` that met the queue gets a signal. `more` is the extra delay,
+    /// beyond that of most paths, until a signal takes effect. The next signal waits for it too.
     pub fn signal(&mut self, now: Time, flow: u32, more: Duration) -> bool {
         let last = &mut self.signalled[flow as usize % FLOWS];
         if now < self.next || *last != Time::ZERO && now.since(*last) < GAP + more {
@@ -89,30 +89,29 @@ impl Signals {
 /// Active queue management of one queue: decides which packets get a congestion signal.
 #[derive(Default)]
 pub struct Aqm {
-    signals: Signals,
+    signals: SignalSchedule,
 }
 
 impl Aqm {
-    /// Decides about a packet (or super-frame) at the front of `bytes` that met a queue; `more` as
-    /// of [`Signals::signal`].
-    pub fn judge(&mut self, now: Time, packet: &Packet, bytes: &[u8], more: Duration) -> Verdict {
+    /// Decides on the packet (or super-frame) at the front of `bytes`, which met a queue; `more` as
+    /// in [`SignalSchedule::signal`].
+    pub fn judge(&mut self, now: Time, packet: &Packet, bytes: &[u8], more: Duration) -> AqmAction {
         self.signals.meet(now);
         let verdict = match ecn(packet.v6, bytes) {
-            NOT_CAPABLE if packet.len <= SPARED_MAX => return Verdict::Pass,
-            NOT_CAPABLE if !matches!(packet.protocol, TCP | UDP) => return Verdict::Pass,
-            NOT_CAPABLE => Verdict::Drop,
-            _ => Verdict::Mark,
+            NOT_CAPABLE if packet.len <= SPARED_MAX => return AqmAction::Pass,
+            NOT_CAPABLE if !matches!(packet.protocol, TCP | UDP) => return AqmAction::Pass,
+            NOT_CAPABLE => AqmAction::Drop,
+            _ => AqmAction::Mark,
         };
-        if self.signals.signal(now, packet.flow(bytes), more) { verdict } else { Verdict::Pass }
+        if self.signals.signal(now, packet.flow(bytes), more) { verdict } else { AqmAction::Pass }
     }
 }
 
-/// The ECN field of the packet at the front of `bytes`.
 fn ecn(v6: bool, bytes: &[u8]) -> u8 {
     if v6 { bytes[1] >> 4 & MARK } else { bytes[1] & MARK }
 }
 
-/// Marks the packet at the front of `bytes`; its IP headers must be whole.
+/// Sets the congestion mark of the packet at the front of `bytes`, whose IP headers must be whole.
 pub fn mark(bytes: &mut [u8]) {
     match bytes.first().map(|b| b >> 4) {
         Some(6) if bytes.len() >= 2 => bytes[1] |= MARK << 4,
@@ -145,7 +144,7 @@ mod tests {
         bytes
     }
 
-    fn judge(aqm: &mut Aqm, at_ms: u64, bytes: &[u8]) -> Verdict {
+    fn judge(aqm: &mut Aqm, at_ms: u64, bytes: &[u8]) -> AqmAction {
         let packet = Packet::parse(bytes).expect("sound headers");
         aqm.judge(Time::ZERO + Duration::from_millis(at_ms), &packet, bytes, Duration::ZERO)
     }
@@ -157,7 +156,7 @@ mod tests {
         let more = Duration::from_millis(80);
         let mut dropped = |at_ms| {
             let now = Time::from_millis(at_ms);
-            aqm.judge(now, &packet, &bytes, more) == Verdict::Drop
+            aqm.judge(now, &packet, &bytes, more) == AqmAction::Drop
         };
         let at: Vec<u64> = (5..400).filter(|ms| dropped(*ms)).collect();
         assert_eq!(at, [5, 135, 265, 395]);
@@ -168,11 +167,11 @@ mod tests {
         for v6 in [true, false] {
             for ecn in 1..=3 {
                 let mut aqm = Aqm::default();
-                assert_eq!(judge(&mut aqm, 5, &packet(v6, ecn, 1)), Verdict::Mark);
+                assert_eq!(judge(&mut aqm, 5, &packet(v6, ecn, 1)), AqmAction::Mark);
                 for ms in 6..55 {
-                    assert_eq!(judge(&mut aqm, ms, &packet(v6, ecn, 1)), Verdict::Pass);
+                    assert_eq!(judge(&mut aqm, ms, &packet(v6, ecn, 1)), AqmAction::Pass);
                 }
-                assert_eq!(judge(&mut aqm, 55, &packet(v6, ecn, 1)), Verdict::Mark);
+                assert_eq!(judge(&mut aqm, 55, &packet(v6, ecn, 1)), AqmAction::Mark);
             }
         }
     }
@@ -181,25 +180,25 @@ mod tests {
     fn flows_without_ecn_lose_one_packet_per_interval() {
         let mut aqm = Aqm::default();
         let (one, other) = (packet(true, 0, 1), packet(true, 0, 2));
-        assert_eq!(judge(&mut aqm, 5, &one), Verdict::Drop);
-        assert_eq!(judge(&mut aqm, 54, &one), Verdict::Pass);
-        assert_eq!(judge(&mut aqm, 54, &other), Verdict::Pass);
-        assert_eq!(judge(&mut aqm, 55, &other), Verdict::Drop);
+        assert_eq!(judge(&mut aqm, 5, &one), AqmAction::Drop);
+        assert_eq!(judge(&mut aqm, 54, &one), AqmAction::Pass);
+        assert_eq!(judge(&mut aqm, 54, &other), AqmAction::Pass);
+        assert_eq!(judge(&mut aqm, 55, &other), AqmAction::Drop);
         // 50 ms / sqrt(2) later.
-        assert_eq!(judge(&mut aqm, 90, &one), Verdict::Pass);
-        assert_eq!(judge(&mut aqm, 91, &other), Verdict::Pass);
-        assert_eq!(judge(&mut aqm, 91, &one), Verdict::Drop);
+        assert_eq!(judge(&mut aqm, 90, &one), AqmAction::Pass);
+        assert_eq!(judge(&mut aqm, 91, &other), AqmAction::Pass);
+        assert_eq!(judge(&mut aqm, 91, &one), AqmAction::Drop);
     }
 
-    /// Signals that each of `flows` flows gets from millisecond `from` to `to`. Each sends a packet
-    /// per millisecond, and every packet meets the queue.
+    /// Number of signals that each of `flows` flows gets from millisecond `from` to `to`. Each flow
+    /// sends a packet per millisecond, and every packet meets the queue.
     fn stand(aqm: &mut Aqm, (from, to): (u64, u64), flows: u8) -> Vec<u32> {
         let mut counts = vec![0; usize::from(flows)];
         let mut last = vec![None; usize::from(flows)];
         for ms in from..to {
             for flow in 0..flows {
                 let at = usize::from(flow);
-                if judge(aqm, ms, &packet(true, 0, flow)) != Verdict::Pass {
+                if judge(aqm, ms, &packet(true, 0, flow)) != AqmAction::Pass {
                     assert!(last[at].is_none_or(|last| ms - last >= 50), "flow {flow} at {ms}");
                     counts[at] += 1;
                     last[at] = Some(ms);
@@ -239,10 +238,10 @@ mod tests {
         let mut aqm = Aqm::default();
         let mut short = packet(false, 0, 1);
         short[2..4].copy_from_slice(&52u16.to_be_bytes());
-        assert_eq!(judge(&mut aqm, 5, &short), Verdict::Pass);
+        assert_eq!(judge(&mut aqm, 5, &short), AqmAction::Pass);
         let mut ping = packet(false, 0, 1);
         ping[9] = crate::packet::ICMP;
-        assert_eq!(judge(&mut aqm, 5, &ping), Verdict::Pass);
+        assert_eq!(judge(&mut aqm, 5, &ping), AqmAction::Pass);
     }
 
     #[test]

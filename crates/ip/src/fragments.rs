@@ -1,20 +1,23 @@
-//! Fragments of datagrams that arrive: the first one is judged, and the others follow it.
+//! Fragments of received datagrams: the firewall judges the first one, and the others follow its
+//! verdict.
 //!
 //! ```text
 //! first fragment -> judged by its ports -> passes, with those that waited; or is refused
 //! later fragment -> first one known? -> as that one; else it waits for it
 //! ```
 //!
-//! Nothing is put together here: the kernel does that. Bytes that overlap are refused with all that
-//! is still to come of their datagram (RFC 5722), so that no second fragment writes over the ports
-//! by which the first one passed. Linux sends fragments in order; size classes, mixes and several
-//! ways may change it.
+//! Datagrams are not reassembled; the kernel does that. A fragment that overlaps another one is
+//! refused, with all further fragments of its datagram (RFC 5722). Otherwise a later fragment could
+//! overwrite the ports by which the first one passed. Linux sends fragments in order; size classes,
+//! mixes and several paths may change the order.
 //!
-//! A number of IPv4 comes again after 65,536 datagrams. A datagram is therefore forgotten when all
-//! of it has passed, and a first fragment begins anew what was silent for [`FRAGMENT_WAIT`].
+//! IPv4 identifications repeat after 65,536 datagrams. A datagram is therefore forgotten when all
+//! of it has passed. A first fragment also starts a new datagram if the old one was silent for
+//! [`FRAGMENT_WAIT`].
 //!
-//! Invariant: datagrams and waiting bytes are bounded per host and in all. Where a host has too
-//! many, its own oldest datagram makes room; where all have, the oldest of the host with most.
+//! Invariant: datagrams and waiting bytes are bounded, per host and in total. A host with too many
+//! datagrams loses its oldest one. When the table is full, the host with the most datagrams loses
+//! its oldest one.
 
 use core::net::Ipv6Addr;
 use core::time::Duration;
@@ -26,30 +29,31 @@ use crate::Packet;
 
 /// Time for which later fragments wait for the first one.
 pub const FRAGMENT_WAIT: Duration = Duration::from_secs(1);
-/// Time for which the verdict on a first fragment holds.
+/// Lifetime of the verdict on a first fragment.
 const KEEP: Duration = Duration::from_secs(15);
-/// Datagrams of one host, and of all.
+/// Maximum number of datagrams, per host and in total.
 const DATAGRAMS_MAX: (usize, usize) = (512, 4_096);
-/// Bytes that wait, of one host and of all. The longest datagram fits twice.
+/// Maximum number of waiting bytes, per host and in total. The longest datagram fits twice.
 const WAITING_MAX: (usize, usize) = (128 << 10, 1 << 20);
-/// Separate pieces of a datagram that are known at once; 47 full fragments make the longest one.
+/// Maximum number of separate pieces per datagram; the longest datagram has 47 full fragments.
 const PIECES_MAX: usize = 32;
-/// Protocol in the key of an IPv6 datagram: its addresses and number alone name it (RFC 8200).
+/// Protocol in the key of an IPv6 datagram, which is identified by addresses and identification
+/// only (RFC 8200).
 const IPV6: u8 = 44;
 
 /// Fate of a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Passage {
+pub enum FragmentAction {
     /// The fragment passes.
     Pass,
-    /// The fragment passes, and after it all of [`Fragments::take_released`].
+    /// The fragment passes, followed by all of [`Fragments::take_released`].
     Release,
     /// A copy of the fragment waits for the first one.
     Wait,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct DatagramKey {
     host: u32,
     id: u32,
     protocol: u8,
@@ -58,45 +62,44 @@ struct Key {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    /// The first fragment has not come.
+enum FragmentVerdict {
+    /// The first fragment is missing.
     Unknown,
     Passes,
     Refused(DropReason),
 }
 
-/// The order in which datagrams of a host are forgotten: by time, then by number.
+/// Expiry and sequence number: the order in which a host's datagrams are forgotten.
 type Due = (Time, u64);
 
 #[derive(Debug)]
 struct Datagram {
-    verdict: Verdict,
+    verdict: FragmentVerdict,
     due: Due,
     heard: Time,
-    pieces: Pieces,
+    pieces: ReceivedRanges,
     waiting: Vec<Box<[u8]>>,
 }
 
-/// Share of the table that one host uses.
+/// A host's share of the table.
 #[derive(Debug, Default)]
-struct Share {
-    due: BTreeMap<Due, Key>,
-    /// Bytes that wait.
+struct HostFragments {
+    due: BTreeMap<Due, DatagramKey>,
+    /// Waiting bytes.
     bytes: usize,
 }
 
-/// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Fragments {
-    datagrams: BTreeMap<Key, Datagram>,
-    shares: BTreeMap<u32, Share>,
-    /// Hosts by how many datagrams they have.
+    datagrams: BTreeMap<DatagramKey, Datagram>,
+    shares: BTreeMap<u32, HostFragments>,
+    /// Number of datagrams and host, sorted.
     by_size: BTreeSet<(usize, u32)>,
-    /// Bytes that wait, of all hosts.
+    /// Waiting bytes of all hosts.
     bytes: usize,
-    /// Datagrams begun so far.
+    /// Number of datagrams so far.
     begun: u64,
-    /// The host whose datagrams were looked at last, in turn.
+    /// The other host whose datagrams were checked last, in turn.
     looked: u32,
     released: Vec<Box<[u8]>>,
     /// Waiting fragments that were dropped.
@@ -104,22 +107,22 @@ pub struct Fragments {
 }
 
 impl Fragments {
-    /// Takes in a fragment of `host`; `bytes` hold it. `judge` is asked about a first fragment. A
-    /// whole packet passes as `judge` says.
+    /// Handles a fragment of `host` in `bytes`. `judge` is called for a first fragment, and for a
+    /// whole packet.
     ///
-    /// Errors: the reason to count if the fragment goes no further.
+    /// Errors: the reason why the fragment is dropped.
     pub fn take(
         &mut self,
         now: Time,
         host: u32,
         (packet, bytes): (&Packet, &[u8]),
         judge: impl FnOnce() -> Result<(), DropReason>,
-    ) -> Result<Passage, DropReason> {
-        let Some(fragment) = packet.fragment else { return judge().map(|()| Passage::Pass) };
+    ) -> Result<FragmentAction, DropReason> {
+        let Some(fragment) = packet.fragment else { return judge().map(|()| FragmentAction::Pass) };
         self.forget_old(now, host);
         let protocol = if packet.v6 { IPV6 } else { packet.protocol };
         let Packet { source, destination, .. } = *packet;
-        let key = Key { host, id: fragment.id, protocol, source, destination };
+        let key = DatagramKey { host, id: fragment.id, protocol, source, destination };
         let is_first = fragment.at == 0;
         let silent = |datagram: &Datagram| now.since(datagram.heard) >= FRAGMENT_WAIT;
         if is_first && self.datagrams.get(&key).is_some_and(silent) {
@@ -135,29 +138,28 @@ impl Fragments {
             return Err(DropReason::IpFragment);
         }
         match datagram.verdict {
-            Verdict::Refused(reason) => self.finish(&key, Err(reason)),
-            Verdict::Passes => self.finish(&key, Ok(Passage::Pass)),
-            Verdict::Unknown if is_first => match judge() {
+            FragmentVerdict::Refused(reason) => self.finish(&key, Err(reason)),
+            FragmentVerdict::Passes => self.finish(&key, Ok(FragmentAction::Pass)),
+            FragmentVerdict::Unknown if is_first => match judge() {
                 Ok(()) => {
                     self.permit(now, &key);
-                    self.finish(&key, Ok(Passage::Release))
+                    self.finish(&key, Ok(FragmentAction::Release))
                 }
                 Err(reason) => {
                     self.refuse(now, &key, reason);
                     self.finish(&key, Err(reason))
                 }
             },
-            Verdict::Unknown => self.wait(&key, &bytes[..packet.len]),
+            FragmentVerdict::Unknown => self.wait(&key, &bytes[..packet.len]),
         }
     }
 
-    /// Takes the fragments that waited for the first one that passed last, in the order in which
-    /// they came.
+    /// Returns the fragments that waited for the first one that passed last, in order of arrival.
     pub fn take_released(&mut self) -> impl Iterator<Item = Box<[u8]>> + '_ {
         self.released.drain(..)
     }
 
-    /// Forgets what is over, and takes the drops of fragments that waited, since the last call.
+    /// Removes expired datagrams, and returns the drops of waiting fragments since the last call.
     pub fn take_drops(&mut self, now: Time) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         if !self.datagrams.is_empty() {
             self.forget_old(now, self.looked);
@@ -165,30 +167,29 @@ impl Fragments {
         self.drops.drain(..)
     }
 
-    /// Datagrams that are known.
+    /// Number of known datagrams.
     pub fn len(&self) -> usize {
         self.datagrams.len()
     }
 
-    /// True when no datagram is known.
     pub fn is_empty(&self) -> bool {
         self.datagrams.is_empty()
     }
 
-    /// Forgets a datagram all of which came.
+    /// Forgets a datagram if all of it has arrived.
     fn finish(
         &mut self,
-        key: &Key,
-        passage: Result<Passage, DropReason>,
-    ) -> Result<Passage, DropReason> {
+        key: &DatagramKey,
+        passage: Result<FragmentAction, DropReason>,
+    ) -> Result<FragmentAction, DropReason> {
         if self.datagrams.get(key).is_some_and(|datagram| datagram.pieces.is_all()) {
             self.forget(key);
         }
         passage
     }
 
-    fn begin(&mut self, now: Time, key: Key) {
-        let full = |shares: &BTreeMap<u32, Share>| {
+    fn begin(&mut self, now: Time, key: DatagramKey) {
+        let full = |shares: &BTreeMap<u32, HostFragments>| {
             shares.get(&key.host).is_some_and(|share| share.due.len() >= DATAGRAMS_MAX.0)
         };
         if full(&self.shares) {
@@ -201,18 +202,18 @@ impl Fragments {
         self.begun += 1;
         let due = (now + FRAGMENT_WAIT, self.begun);
         let datagram = Datagram {
-            verdict: Verdict::Unknown,
+            verdict: FragmentVerdict::Unknown,
             due,
             heard: now,
-            pieces: Pieces::default(),
+            pieces: ReceivedRanges::default(),
             waiting: Vec::new(),
         };
         self.datagrams.insert(key, datagram);
         self.resize(key.host, |share| share.due.insert(due, key));
     }
 
-    /// Has the verdict of a datagram hold, and takes the fragments that waited for it.
-    fn decide(&mut self, now: Time, key: &Key, verdict: Verdict) -> Vec<Box<[u8]>> {
+    /// Sets the verdict on a datagram, and returns the fragments that waited for it.
+    fn decide(&mut self, now: Time, key: &DatagramKey, verdict: FragmentVerdict) -> Vec<Box<[u8]>> {
         let Some(datagram) = self.datagrams.get_mut(key) else { return Vec::new() };
         datagram.verdict = verdict;
         let before = datagram.due;
@@ -229,18 +230,18 @@ impl Fragments {
         waiting
     }
 
-    fn permit(&mut self, now: Time, key: &Key) {
-        let waiting = self.decide(now, key, Verdict::Passes);
+    fn permit(&mut self, now: Time, key: &DatagramKey) {
+        let waiting = self.decide(now, key, FragmentVerdict::Passes);
         self.released.extend(waiting);
     }
 
-    fn refuse(&mut self, now: Time, key: &Key, reason: DropReason) {
-        let waiting = self.decide(now, key, Verdict::Refused(reason));
+    fn refuse(&mut self, now: Time, key: &DatagramKey, reason: DropReason) {
+        let waiting = self.decide(now, key, FragmentVerdict::Refused(reason));
         self.count(reason, waiting.len());
     }
 
-    /// Keeps a fragment until the first one comes, if there is room.
-    fn wait(&mut self, key: &Key, bytes: &[u8]) -> Result<Passage, DropReason> {
+    /// Stores a fragment until the first one arrives, if there is room.
+    fn wait(&mut self, key: &DatagramKey, bytes: &[u8]) -> Result<FragmentAction, DropReason> {
         let (share, datagram) = (self.shares.get_mut(&key.host), self.datagrams.get_mut(key));
         let room = share.zip(datagram).filter(|(share, _)| {
             let fits = share.bytes + bytes.len() <= WAITING_MAX.0;
@@ -250,10 +251,10 @@ impl Fragments {
         share.bytes += bytes.len();
         self.bytes += bytes.len();
         datagram.waiting.push(bytes.into());
-        Ok(Passage::Wait)
+        Ok(FragmentAction::Wait)
     }
 
-    /// Forgets datagrams of this host and of another one, each in its turn, whose time is over.
+    /// Removes expired datagrams of this host and of another one, in turn.
     fn forget_old(&mut self, now: Time, host: u32) {
         let next = self.looked.wrapping_add(1);
         let next = self.shares.range(next..).next().or(self.shares.iter().next());
@@ -267,7 +268,7 @@ impl Fragments {
         }
     }
 
-    /// Forgets the datagram of a host whose time is over first.
+    /// Removes a host's datagram with the earliest expiry.
     fn forget_first(&mut self, host: u32) {
         let first = self.shares.get(&host).and_then(|share| share.due.first_key_value());
         if let Some((_, key)) = first {
@@ -276,7 +277,7 @@ impl Fragments {
         }
     }
 
-    fn forget(&mut self, key: &Key) {
+    fn forget(&mut self, key: &DatagramKey) {
         let Some(datagram) = self.datagrams.remove(key) else { return };
         let bytes: usize = datagram.waiting.iter().map(|fragment| fragment.len()).sum();
         self.bytes -= bytes;
@@ -287,7 +288,7 @@ impl Fragments {
         self.count(DropReason::IpFragmentAlone, datagram.waiting.len());
     }
 
-    fn resize<T>(&mut self, host: u32, change: impl FnOnce(&mut Share) -> T) {
+    fn resize<T>(&mut self, host: u32, change: impl FnOnce(&mut HostFragments) -> T) {
         let share = self.shares.entry(host).or_default();
         self.by_size.remove(&(share.due.len(), host));
         change(share);
@@ -305,24 +306,24 @@ impl Fragments {
     }
 }
 
-/// The bytes of a datagram that came: pieces in order that neither touch nor overlap.
+/// The received bytes of a datagram: pieces in order that neither touch nor overlap.
 #[derive(Debug)]
-struct Pieces {
+struct ReceivedRanges {
     pieces: [(u16, u16); PIECES_MAX],
     count: usize,
-    /// Length of the datagram, once the last fragment came.
+    /// Length of the datagram, known after the last fragment.
     len: Option<u16>,
 }
 
-impl Default for Pieces {
-    fn default() -> Pieces {
-        Pieces { pieces: [(0, 0); PIECES_MAX], count: 0, len: None }
+impl Default for ReceivedRanges {
+    fn default() -> ReceivedRanges {
+        ReceivedRanges { pieces: [(0, 0); PIECES_MAX], count: 0, len: None }
     }
 }
 
-impl Pieces {
-    /// Adds the bytes from `at` to `end`; false if some of them came before, if they contradict the
-    /// datagram's length, or if there are too many pieces.
+impl ReceivedRanges {
+    /// Adds the bytes from `at` to `end`. Returns false if some of them were received before, if
+    /// they contradict the datagram's length, or if there are too many pieces.
     fn add(&mut self, at: u16, end: u16, more: bool) -> bool {
         let last = self.pieces[..self.count].last().map_or(0, |piece| piece.1);
         let fits = match (more, self.len) {
@@ -359,7 +360,7 @@ impl Pieces {
         true
     }
 
-    /// True if every byte of the datagram came.
+    /// True if every byte of the datagram was received.
     fn is_all(&self) -> bool {
         self.len.is_some_and(|len| self.pieces[..self.count] == [(0, len)])
     }

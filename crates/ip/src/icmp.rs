@@ -1,4 +1,4 @@
-//! ICMP errors for programs whose packet can't be sent, as one write to the interface.
+//! ICMP errors for programs whose packet can't be sent, each as one write to the interface.
 
 use core::net::Ipv6Addr;
 
@@ -6,39 +6,41 @@ use crate::packet::{ICMP, ICMPV6, IPV4_LEN, IPV6_LEN, Packet};
 use crate::sum;
 use crate::vnet::VNET_LEN;
 
-/// The longest reply, `virtio_net_hdr` included (RFC 4443 section 2.4: no more than 1,280 bytes).
+/// Maximum length of an error with its `virtio_net_hdr`, in bytes (RFC 4443 section 2.4: at most
+/// 1,280 bytes of packet).
 pub const REPLY_MAX: usize = VNET_LEN + 1_280;
-/// Bytes of an ICMP header.
+/// Length of an ICMP header in bytes.
 const ICMP_LEN: usize = 8;
-/// Longest IPv4 error (RFC 1812 section 4.3.2.3).
+/// Maximum length of an IPv4 error in bytes (RFC 1812 section 4.3.2.3).
 const IPV4_MAX: usize = 576;
 /// "Don't fragment".
 const DF: u8 = 0x40;
 
-/// Why a packet can't be sent.
+/// Reasons why a packet can't be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Complaint {
-    /// It is longer than this many bytes.
+pub enum IcmpError {
+    /// The packet is too long.
     TooBig {
-        /// What would fit.
+        /// Maximum length in bytes.
         mtu: u16,
     },
-    /// There is no such host.
+    /// No host has the destination address.
     NoHost,
 }
 
-/// Writes the complaint about the packet at the front of `bytes`; returns its length, or nothing
-/// where none may be sent (RFC 4443 section 2.4, RFC 1122 section 3.2.2).
+/// Writes the error for the packet at the front of `bytes` and returns its length. Returns `None`
+/// if no error may be sent (RFC 4443 section 2.4, RFC 1122 section 3.2.2).
 ///
-/// Its source is the address that could not be reached: no router has an address of its own here,
-/// and Linux accepts no IPv4 packet from outside whose source is its own address.
+/// The error's source is the unreachable address. No router has an own address here, and Linux
+/// accepts no external IPv4 packet with its own address as source.
 pub fn complain(
-    complaint: Complaint,
+    complaint: IcmpError,
     packet: &Packet,
     bytes: &[u8],
     out: &mut [u8; REPLY_MAX],
 ) -> Option<usize> {
-    // Errors are never answered with errors, and of a datagram only the first fragment is.
+    // Errors are never answered with errors. Of a fragmented datagram only the first fragment is
+    // answered.
     if packet.is_error(bytes) || packet.is_later_fragment() {
         return None;
     }
@@ -52,7 +54,7 @@ pub fn complain(
     Some(VNET_LEN + len)
 }
 
-fn complain_v6(complaint: Complaint, packet: &Packet, bytes: &[u8], out: &mut [u8]) -> usize {
+fn complain_v6(complaint: IcmpError, packet: &Packet, bytes: &[u8], out: &mut [u8]) -> usize {
     let quoted = packet.len.min(out.len() - IPV6_LEN - ICMP_LEN);
     let (head, icmp) = out.split_at_mut(IPV6_LEN);
     let octets = |address: Ipv6Addr| address.octets();
@@ -63,11 +65,11 @@ fn complain_v6(complaint: Complaint, packet: &Packet, bytes: &[u8], out: &mut [u
     head[8..24].copy_from_slice(&octets(packet.destination));
     head[24..].copy_from_slice(&octets(packet.source));
     match complaint {
-        Complaint::TooBig { mtu } => {
+        IcmpError::TooBig { mtu } => {
             icmp[0] = 2;
             icmp[6..8].copy_from_slice(&mtu.to_be_bytes());
         }
-        Complaint::NoHost => icmp[..2].copy_from_slice(&[1, 3]),
+        IcmpError::NoHost => icmp[..2].copy_from_slice(&[1, 3]),
     }
     icmp[ICMP_LEN..ICMP_LEN + quoted].copy_from_slice(&bytes[..quoted]);
     let covered = sum::pseudo(head, true, ICMPV6) + (ICMP_LEN + quoted) as u32;
@@ -77,16 +79,16 @@ fn complain_v6(complaint: Complaint, packet: &Packet, bytes: &[u8], out: &mut [u
 }
 
 fn complain_v4(
-    complaint: Complaint,
+    complaint: IcmpError,
     packet: &Packet,
     bytes: &[u8],
     out: &mut [u8],
 ) -> Option<usize> {
     // An IPv4 packet without "don't fragment" gets no "fragmentation needed".
     let told = match complaint {
-        Complaint::TooBig { mtu } if bytes[6] & DF != 0 => (4, mtu),
-        Complaint::TooBig { .. } => return None,
-        Complaint::NoHost => (1, 0),
+        IcmpError::TooBig { mtu } if bytes[6] & DF != 0 => (4, mtu),
+        IcmpError::TooBig { .. } => return None,
+        IcmpError::NoHost => (1, 0),
     };
     let quoted = packet.len.min(IPV4_MAX - IPV4_LEN - ICMP_LEN);
     let total = IPV4_LEN + ICMP_LEN + quoted;

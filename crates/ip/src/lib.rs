@@ -1,7 +1,7 @@
-//! IP packets of a virtual interface to cells and back.
+//! Conversion of a virtual interface's IP packets to cells and back.
 //!
-//! In: what one read of a TUN device gives (a `virtio_net_hdr`, then a packet or a super-frame of
-//! up to 64 kB that the kernel left uncut), and the packets of one receive batch. Out: packets that
+//! In: one read of a TUN device, and the packets of one receive batch. A read is a `virtio_net_hdr`
+//! and a packet, or a super-frame of up to 64 kB that the kernel did not segment. Out: packets that
 //! fit a cell each, written in place; super-frames for one write each.
 //!
 //! ```text
@@ -9,15 +9,15 @@
 //! edge --> Gate::inbound: sender's own address? --> Merge: packets of a flow --> one write
 //! ```
 //!
-//! Each cell carries a whole packet with headers of its own, so that a lost cell costs one packet.
-//! Checksums of TCP and UDP stay partial on the way: the end-to-end seal protects the bytes, and
-//! the receiving kernel is told that it need not look.
+//! Each cell carries a whole packet with its own headers, so a lost cell costs one packet.
+//! Checksums of TCP and UDP stay partial on the way, since the end-to-end seal protects the bytes.
+//! The receiving kernel is told not to verify them.
 //!
-//! An overlay path is one hop for IP: hop limits are not lowered, since routed cells have a limit
-//! of their own and a packet never leaves the receiving interface towards the network again.
+//! For IP, an overlay path is one hop: hop limits are not decremented. Routed cells have a limit of
+//! their own, and a packet never goes back from the receiving interface to the network.
 //!
-//! Invariant: this crate knows hosts as numbers that its caller gives. It has no session, key or
-//! descriptor, and allocates nothing per packet.
+//! Invariant: hosts are numbers chosen by the caller. The crate has no session, key or descriptor,
+//! and allocates nothing per packet.
 
 #![forbid(unsafe_code)]
 
@@ -37,14 +37,14 @@ mod transport;
 mod vnet;
 
 pub use address::{Prefix, host_part, network_prefix, overlay_address, overlay_prefix};
-pub use aqm::{Aqm, Signals, Verdict, mark};
-pub use fragments::{FRAGMENT_WAIT, Fragments, Passage};
-pub use gate::{Gate, Refusal, Taken};
-pub use icmp::{Complaint, REPLY_MAX, complain};
-pub use merge::{Merge, Piece};
+pub use aqm::{Aqm, AqmAction, SignalSchedule, mark};
+pub use fragments::{FRAGMENT_WAIT, FragmentAction, Fragments};
+pub use gate::{AddressGate, AddressInUse, OutboundRefusal};
+pub use icmp::{IcmpError, REPLY_MAX, complain};
+pub use merge::{BufferSlice, PacketMerger};
 pub use packet::{Fragment, Packet};
-pub use quote::Quote;
-pub use split::Split;
+pub use quote::QuotedPacket;
+pub use split::PacketSegmenter;
 pub use stream::StreamKey;
-pub use transport::Transport;
+pub use transport::TransportFields;
 pub use vnet::{READ_MAX, VNET_LEN};

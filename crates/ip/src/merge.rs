@@ -1,26 +1,29 @@
-//! Packets of one batch that belong together become one super-frame for one write.
+//! Merging of consecutive packets of one flow in a batch into one super-frame, for a single write.
 //!
-//! The rules are those of Linux' generic receive offload (net/ipv4/tcp_offload.c, udp_offload.c):
-//! one flow, headers equal except for lengths, numbers and checksums, consecutive sequence numbers,
-//! equal sizes except for the last. Payloads are not copied: a write is a head made here and pieces
-//! of the buffer in which the packets arrived.
+//! The rules are those of Linux' generic receive offload (net/ipv4/tcp_offload.c, udp_offload.c).
+//! Packets must be of one flow, with equal headers except for lengths, numbers and checksums. Their
+//! sequence numbers must be consecutive, and their sizes equal except for the last. Payloads are
+//! not copied: a write is a new header and pieces of the receive buffer.
 //!
-//! Order within a flow is kept: a packet that does not fit its flow's open super-frame is written
-//! after it.
+//! The order within a flow is preserved: a packet that does not fit its flow's open super-frame is
+//! written after it.
 
 use shoal_wire::ip;
 
 use crate::packet::{IPV4_LEN, IPV6_LEN, Packet, TCP, UDP};
 use crate::sum;
-use crate::vnet::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VNET_LEN, Vnet};
+use crate::vnet::{
+    GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VNET_LEN, VirtioNetHeader,
+};
 
-/// Super-frames that are open at once; the flows of one batch are few.
+/// Maximum number of open super-frames; the flows of one batch are few.
 const OPEN_MAX: usize = 8;
-/// Packets in one super-frame: UDP_MAX_SEGMENTS of older kernels. A batch brings fewer.
+/// Maximum number of packets in a super-frame: UDP_MAX_SEGMENTS of older kernels. A batch has
+/// fewer.
 const PIECES_MAX: usize = 64;
-/// Longest IP and TCP headers that are merged.
+/// Maximum length of merged IP and TCP headers in bytes.
 const HEAD_MAX: usize = IPV6_LEN + 60;
-/// Longest packet, headers included.
+/// Maximum length of a packet in bytes, with headers.
 const PACKET_MAX: usize = 65_535;
 
 const ACK: u8 = 0x10;
@@ -28,40 +31,40 @@ const PSH: u8 = 0x08;
 const FIN: u8 = 0x01;
 const ECE: u8 = 0x40;
 
-/// A part of the buffer in which packets arrived.
+/// A part of the receive buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Piece {
-    /// Where it starts.
+pub struct BufferSlice {
+    /// Offset in bytes.
     pub at: u32,
-    /// Its bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
-/// Collects the packets of one batch.
-pub struct Merge {
-    open: Vec<Open>,
+/// Merges the packets of one batch.
+pub struct PacketMerger {
+    open: Vec<OpenSuperFrame>,
     tcp: bool,
     udp: bool,
 }
 
 /// A super-frame that may still grow.
-struct Open {
+struct OpenSuperFrame {
     /// `virtio_net_hdr`, IP and TCP or UDP headers of the first packet.
     head: [u8; VNET_LEN + HEAD_MAX],
     head_len: usize,
     packet: Packet,
-    /// Where the first packet starts in the buffer.
+    /// Offset of the first packet in the buffer.
     first_at: u32,
-    pieces: [Piece; PIECES_MAX],
+    pieces: [BufferSlice; PIECES_MAX],
     count: usize,
     size: usize,
     payload: usize,
-    /// No packet may be added.
+    /// True if no further packet may be added.
     last: bool,
 }
 
 /// The parsed headers of a packet that may be merged.
-struct Candidate<'a> {
+struct MergeCandidate<'a> {
     bytes: &'a [u8],
     packet: Packet,
     at: u32,
@@ -69,21 +72,22 @@ struct Candidate<'a> {
     payload: usize,
 }
 
-impl Merge {
-    /// `tcp`, `udp`: the interface takes super-frames of them (of UDP since Linux 6.2).
-    pub fn new(tcp: bool, udp: bool) -> Merge {
-        Merge { open: Vec::with_capacity(OPEN_MAX), tcp, udp }
+impl PacketMerger {
+    /// `tcp`, `udp`: true if the interface accepts super-frames of the protocol (UDP since Linux
+    /// 6.2).
+    pub fn new(tcp: bool, udp: bool) -> PacketMerger {
+        PacketMerger { open: Vec::with_capacity(OPEN_MAX), tcp, udp }
     }
 
-    /// Takes in the packet at `at` of `buf`, whose headers are `packet` and whose cell had these
-    /// flags. `write` gets what is to be written: a head, then pieces of `buf`.
+    /// Adds the packet at `at` of `buf`, with headers `packet` and the `flags` of its cell. `write`
+    /// gets each finished write: a header, then pieces of `buf`.
     pub fn push(
         &mut self,
         buf: &[u8],
         at: u32,
         packet: &Packet,
         flags: u8,
-        write: &mut impl FnMut(&[u8], &[Piece]),
+        write: &mut impl FnMut(&[u8], &[BufferSlice]),
     ) {
         let bytes = &buf[at as usize..at as usize + packet.len];
         let partial = flags & ip::PARTIAL != 0;
@@ -102,11 +106,11 @@ impl Merge {
         } else if self.open.len() == OPEN_MAX {
             self.open.remove(0).finish(write);
         }
-        self.open.push(Open::new(&candidate));
+        self.open.push(OpenSuperFrame::new(&candidate));
     }
 
-    /// The batch is over.
-    pub fn finish(&mut self, write: &mut impl FnMut(&[u8], &[Piece])) {
+    /// Ends the batch and writes all open super-frames.
+    pub fn finish(&mut self, write: &mut impl FnMut(&[u8], &[BufferSlice])) {
         for open in self.open.drain(..) {
             open.finish(write);
         }
@@ -118,7 +122,7 @@ impl Merge {
         packet: &Packet,
         at: u32,
         partial: bool,
-    ) -> Option<Candidate<'a>> {
+    ) -> Option<MergeCandidate<'a>> {
         let plain_len = if packet.v6 { IPV6_LEN } else { IPV4_LEN };
         if !partial || packet.payload_at != plain_len || packet.fragment.is_some() {
             return None;
@@ -137,32 +141,32 @@ impl Merge {
             _ => return None,
         };
         let payload = bytes.len().checked_sub(head_len).filter(|len| *len > 0)?;
-        Some(Candidate { bytes, packet: *packet, at, head_len, payload })
+        Some(MergeCandidate { bytes, packet: *packet, at, head_len, payload })
     }
 }
 
-/// Writes a packet as it is.
-fn single(packet: &Packet, at: u32, partial: bool, write: &mut impl FnMut(&[u8], &[Piece])) {
+/// Writes a single packet.
+fn single(packet: &Packet, at: u32, partial: bool, write: &mut impl FnMut(&[u8], &[BufferSlice])) {
     let vnet = match packet.sum_offset().filter(|_| partial) {
-        Some(offset) => Vnet {
+        Some(offset) => VirtioNetHeader {
             flags: NEEDS_CSUM,
             gso: GSO_NONE,
             sum_start: packet.payload_at as u16,
             sum_offset: offset as u16,
-            ..Vnet::default()
+            ..VirtioNetHeader::default()
         },
-        None => Vnet::default(),
+        None => VirtioNetHeader::default(),
     };
-    write(&vnet.to_bytes(), &[Piece { at, len: packet.len as u32 }]);
+    write(&vnet.to_bytes(), &[BufferSlice { at, len: packet.len as u32 }]);
 }
 
-impl Open {
-    fn new(first: &Candidate<'_>) -> Open {
+impl OpenSuperFrame {
+    fn new(first: &MergeCandidate<'_>) -> OpenSuperFrame {
         let mut head = [0; VNET_LEN + HEAD_MAX];
         head[VNET_LEN..VNET_LEN + first.head_len].copy_from_slice(&first.bytes[..first.head_len]);
-        let mut pieces = [Piece::default(); PIECES_MAX];
+        let mut pieces = [BufferSlice::default(); PIECES_MAX];
         pieces[0] = first.piece();
-        Open {
+        OpenSuperFrame {
             head,
             head_len: first.head_len,
             packet: first.packet,
@@ -175,7 +179,7 @@ impl Open {
         }
     }
 
-    /// Addresses, protocol and, where both have them, ports.
+    /// Compares addresses, protocol and, if both have them, ports.
     fn same_flow(&self, packet: &Packet, bytes: &[u8]) -> bool {
         let mine = &self.packet;
         let ports = |bytes: &[u8], at: usize| -> Option<[u8; 4]> {
@@ -187,8 +191,8 @@ impl Open {
             && ports(&self.head[VNET_LEN..], mine.payload_at) == ports(bytes, packet.payload_at)
     }
 
-    /// Adds a packet of the same flow if it follows on.
-    fn append(&mut self, next: &Candidate<'_>) -> bool {
+    /// Adds the next packet of the flow. Returns false if it does not fit.
+    fn append(&mut self, next: &MergeCandidate<'_>) -> bool {
         let fits = !self.last
             && self.count < PIECES_MAX
             && next.payload <= self.size
@@ -209,7 +213,7 @@ impl Open {
         true
     }
 
-    /// Whether the headers are those that cutting the super-frame would give this packet.
+    /// True if segmentation of the super-frame would give the next packet these headers.
     fn follows(&self, next: &[u8]) -> bool {
         let at = self.packet.payload_at;
         let head = &self.head[VNET_LEN..VNET_LEN + self.head_len];
@@ -233,7 +237,7 @@ impl Open {
             && same(at + 18, self.head_len)
     }
 
-    fn finish(mut self, write: &mut impl FnMut(&[u8], &[Piece])) {
+    fn finish(mut self, write: &mut impl FnMut(&[u8], &[BufferSlice])) {
         if self.count == 1 {
             return single(&self.packet, self.first_at, true, write);
         }
@@ -245,7 +249,7 @@ impl Open {
             (TCP, false) => (GSO_TCPV4, 16),
             _ => (GSO_UDP_L4, 6),
         };
-        let about = Vnet {
+        let about = VirtioNetHeader {
             flags: NEEDS_CSUM,
             gso,
             head_len: self.head_len as u16,
@@ -272,12 +276,12 @@ impl Open {
     }
 }
 
-impl Candidate<'_> {
-    fn piece(&self) -> Piece {
-        Piece { at: self.at + self.head_len as u32, len: self.payload as u32 }
+impl MergeCandidate<'_> {
+    fn piece(&self) -> BufferSlice {
+        BufferSlice { at: self.at + self.head_len as u32, len: self.payload as u32 }
     }
 
-    /// Whether the packet has PSH or FIN, after which nothing is added.
+    /// True if the packet has PSH or FIN, which ends a super-frame.
     fn ends(&self) -> bool {
         let flags = self.packet.payload_at + 13;
         self.packet.protocol == TCP && self.bytes[flags] & (PSH | FIN) != 0

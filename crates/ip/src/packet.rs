@@ -1,4 +1,4 @@
-//! A packet's headers, parsed and checked once.
+//! Parsing and validation of a packet's headers.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
@@ -12,65 +12,65 @@ pub(crate) const ICMPV6: u8 = 58;
 pub(crate) const IPV4_LEN: usize = 20;
 pub(crate) const IPV6_LEN: usize = 40;
 
-/// Protocol number of the fragment header of IPv6.
+/// Protocol number of the IPv6 fragment header.
 const FRAGMENT: u8 = 44;
-/// Bytes of the fragment header of IPv6.
+/// Length of the IPv6 fragment header in bytes.
 const FRAGMENT_LEN: usize = 8;
-/// Least bytes of a first fragment behind its IP headers: a TCP header without options, or what
-/// ports and types of other protocols take (RFC 1858, RFC 7112).
+/// Minimum payload of a first fragment in bytes, for TCP and for other protocols. TCP needs a
+/// header without options, others their ports or types (RFC 1858, RFC 7112).
 const FIRST_MIN: (usize, usize) = (20, 8);
-/// Longest datagram behind its IP headers, and longest datagram of IPv4 with them.
+/// Maximum length of a datagram in bytes: for IPv6 after its IP headers, for IPv4 including them.
 const DATAGRAM_MAX: usize = 65_535;
 
-/// Extension headers that are followed; real packets have none or one.
+/// Maximum number of extension headers; real packets have none or one.
 const EXTENSIONS_MAX: usize = 4;
-/// Bytes of extension headers; most networks drop longer chains (RFC 9098 section 6).
+/// Maximum length of extension headers in bytes; most networks drop longer chains (RFC 9098 section
+/// 6).
 const EXTENSION_BYTES_MAX: usize = 256;
 
-/// The part of a datagram that a fragment holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// Number of the datagram; IPv4 has 16 bits of it.
+    /// Identification of the datagram; 16 bits in IPv4.
     pub id: u32,
-    /// First byte of the datagram that the fragment holds; 0 in the fragment with the ports.
+    /// Offset of the fragment in the datagram; 0 in the fragment with the ports.
     pub at: u16,
-    /// Byte behind the last one that it holds.
+    /// Offset behind the last byte of the fragment.
     pub end: u16,
-    /// True if more fragments follow behind `end`.
+    /// True if more fragments follow.
     pub more: bool,
 }
 
-/// A packet with sound headers: addresses of hosts, lengths that agree.
+/// A packet with valid headers: addresses of hosts, consistent lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Who sent it; IPv4 as `::ffff:a.b.c.d`.
+    /// Source address; IPv4 as `::ffff:a.b.c.d`.
     pub source: Ipv6Addr,
-    /// Who it is for, in the same form.
+    /// Destination address, in the same form.
     pub destination: Ipv6Addr,
-    /// Bytes in all.
+    /// Total length in bytes.
     pub len: usize,
-    /// Whether it is IPv6.
+    /// True for IPv6.
     pub v6: bool,
     /// Protocol after the IP headers.
     pub protocol: u8,
-    /// Start of that protocol's header; in a later fragment, start of its data.
+    /// Offset of that protocol's header; in a later fragment, of its data.
     pub payload_at: usize,
-    /// The part of a datagram that the packet is, unless it is a whole one.
+    /// Position of the fragment; `None` for a whole datagram.
     pub fragment: Option<Fragment>,
 }
 
 impl Packet {
-    /// Reads the headers at the front of `bytes`; what lies behind the packet is ignored.
+    /// Parses the headers at the front of `bytes`. Bytes behind the packet are ignored.
     ///
     /// Errors: `ip_malformed`, `ip_multicast`, `ip_extension_headers`; `ip_fragment` for a first
-    /// fragment without a whole transport header, and for a later one that would overwrite that.
+    /// fragment without a whole transport header, or a later one that would overwrite it.
     pub fn parse(bytes: &[u8]) -> Result<Packet, DropReason> {
         parse(bytes, false)
     }
 
-    /// Reads the headers at the front of what an ICMP error quotes: the packet may be longer than
-    /// what is there. A routing header is refused, since kernels take its last segment for the
-    /// destination (RFC 8754 section 5.4).
+    /// Parses the headers of a packet quoted in an ICMP error, which may be cut short. A routing
+    /// header is refused, since kernels take its last segment as the destination (RFC 8754 section
+    /// 5.4).
     pub(crate) fn parse_quoted(bytes: &[u8]) -> Result<Packet, DropReason> {
         parse(bytes, true)
     }
@@ -80,26 +80,26 @@ impl Packet {
         self.fragment.is_some_and(|fragment| fragment.at > 0)
     }
 
-    /// Bytes of the packet in which ports can stand. Fragments have none: the fragments of a
-    /// datagram go the same way, and only the first one has ports.
+    /// The four bytes of the ports. Fragments have none: all fragments of a datagram take one path,
+    /// and only the first has ports.
     pub(crate) fn ports<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8; 4]> {
         let body = bytes.get(self.payload_at..).filter(|_| self.fragment.is_none())?;
         body.first_chunk::<4>()
     }
 
-    /// A number that packets of one flow share, in one direction, and the fragments between two
-    /// addresses; `bytes` are what [`Packet::parse`] was given.
+    /// A hash common to the packets of one flow in one direction, and to the fragments between two
+    /// addresses. `bytes` are those given to [`Packet::parse`].
     pub fn flow(&self, bytes: &[u8]) -> u32 {
         let address = |a: Ipv6Addr| a.to_bits() as u64;
         let ports = self.ports(bytes).map_or(&[][..], |ports| ports);
         let ports = ports.iter().fold(0u64, |sum, b| sum << 8 | u64::from(*b));
         let seen = address(self.source) ^ address(self.destination).rotate_left(17) ^ ports << 13;
-        // Fibonacci hashing: the values only have to spread.
+        // Fibonacci hashing: the values only need to spread.
         (seen.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
     }
 
-    /// Offset of the checksum of TCP or UDP from that header, if the packet has all that the
-    /// checksum covers.
+    /// Offset of the TCP or UDP checksum in that header, if the packet holds all bytes that it
+    /// covers.
     pub(crate) fn sum_offset(&self) -> Option<usize> {
         if self.fragment.is_some() {
             return None;
@@ -142,7 +142,7 @@ fn parse_v4(bytes: &[u8], quoted: bool) -> Result<Packet, DropReason> {
     }
     let cut = u16::from_be_bytes([head[6], head[7]]);
     let id = u32::from(u16::from_be_bytes([head[4], head[5]]));
-    // More fragments, or an offset.
+    // The bit "more fragments", or an offset.
     let fragment = match cut & 0x3fff {
         0 => None,
         _ => Some(Fragment::new(id, cut << 3, cut & 0x2000 != 0, len - head_len, head[9])?),
@@ -179,7 +179,7 @@ fn parse_v6(bytes: &[u8], quoted: bool) -> Result<Packet, DropReason> {
     if source.is_unicast_link_local() {
         return Err(DropReason::IpMulticast);
     }
-    // An IPv4-mapped address would pass for the IPv4 address in it.
+    // An IPv4-mapped address would be taken for the IPv4 address in it.
     let nobody =
         |a: Ipv6Addr| a.is_unspecified() || a.is_loopback() || a.to_ipv4_mapped().is_some();
     if nobody(source) || nobody(destination) || source.is_multicast() {
@@ -190,12 +190,12 @@ fn parse_v6(bytes: &[u8], quoted: bool) -> Result<Packet, DropReason> {
     Ok(Packet { source, destination, len, v6: true, protocol, payload_at, fragment })
 }
 
-/// Steps over hop-by-hop options, routing, destination options and a fragment header. Finds the
-/// protocol behind them, where that starts, and the part that a fragment is. `len` is the packet's,
-/// of which `packet` may be the front.
+/// Skips hop-by-hop options, routing, destination options and a fragment header. Returns the
+/// protocol behind them, its offset, and the fragment's position. `len` is the packet's length;
+/// `packet` may hold only its front.
 ///
-/// Fragments have no extension header behind the fragment header: their first fragments would not
-/// tell which byte of the datagram a port stands at.
+/// An extension header after a fragment header is refused: it would hide the position of the ports
+/// in the datagram.
 fn skip_extensions(
     packet: &[u8],
     first: u8,
@@ -210,7 +210,8 @@ fn skip_extensions(
                 let &[protocol, _, high, low, id @ ..] = body.ok_or(DropReason::IpMalformed)?;
                 (next, at) = (protocol, at + FRAGMENT_LEN);
                 let cut = u16::from_be_bytes([high, low]);
-                // A datagram in one fragment stands for itself (RFC 6946).
+                // A single fragment that holds the whole datagram is handled as a whole packet (RFC
+                // 6946).
                 if cut & 0xfff9 == 0 {
                     continue;
                 }
@@ -238,10 +239,10 @@ fn skip_extensions(
 }
 
 impl Fragment {
-    /// The fragment that holds `len` bytes from `at` on of a datagram of `protocol`.
+    /// A fragment with `len` bytes from offset `at` of a datagram of `protocol`.
     ///
-    /// Errors: `ip_malformed` where length and place contradict each other; `ip_fragment` for one
-    /// that is too short or overwrites the transport header.
+    /// Errors: `ip_malformed` if length and offset are inconsistent; `ip_fragment` if the fragment
+    /// is too short or overwrites the transport header.
     fn new(id: u32, at: u16, more: bool, len: usize, protocol: u8) -> Result<Fragment, DropReason> {
         let end = usize::from(at) + len;
         if len == 0 || more && !len.is_multiple_of(8) || end > DATAGRAM_MAX {

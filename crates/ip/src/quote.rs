@@ -1,8 +1,8 @@
-//! The front of the packet that caused an ICMP error, which the error quotes.
+//! The offending packet, whose front an ICMP error quotes.
 //!
-//! Kernels act on a quote: they lower the path MTU to its destination and report the error to its
+//! Kernels act on a quote: they lower the path MTU to its destination, and report the error to its
 //! socket. So the quoted packet must be one that this host, or a machine behind it, can have sent
-//! to the host that delivers the error. Quotes that are cut short or malformed are refused.
+//! to the host that delivers the error. Short or malformed quotes are refused.
 
 use core::net::Ipv6Addr;
 
@@ -11,33 +11,33 @@ use shoal_wire::DropReason;
 use crate::Packet;
 use crate::packet::{ICMP, ICMPV6, TCP, UDP};
 
-/// Bytes of an ICMP header.
+/// Length of an ICMP header in bytes.
 const ICMP_LEN: usize = 8;
-/// Bytes of the quoted packet's transport header that every error holds (RFC 792): ports, or the
-/// type and identifier of an echo.
+/// Length of the quoted transport header in bytes, as every error has it (RFC 792): ports, or type
+/// and identifier of an echo.
 const TRANSPORT_LEN: usize = 8;
 
-/// Protocol and type of an IPv4 redirect. Those of IPv6 come from link-local addresses, which the
+/// Protocol and type of an IPv4 redirect. IPv6 redirects come from link-local addresses, which the
 /// gate refuses.
 const REDIRECT: (u8, u8) = (ICMP, 5);
 
-/// The packet that an error quotes.
+/// The addresses and ports of a quoted packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quote {
-    /// Who sent it; IPv4 as `::ffff:a.b.c.d`.
+pub struct QuotedPacket {
+    /// Source address; IPv4 as `::ffff:a.b.c.d`.
     pub source: Ipv6Addr,
-    /// Who it was for, in the same form.
+    /// Destination address, in the same form.
     pub destination: Ipv6Addr,
     /// Protocol after the IP headers.
     pub protocol: u8,
-    /// Source and destination, as in [`crate::Transport`].
+    /// Source and destination port, as in [`crate::TransportFields`].
     pub ports: (u16, u16),
 }
 
 impl Packet {
-    /// Whether it is an ICMP error; `bytes` are what [`Packet::parse`] was given. Types of ICMPv6
-    /// below 128 are errors, those that nobody has defined among them (RFC 4443 section 2.1). A
-    /// later fragment is none: only the first one has the type.
+    /// True if the packet is an ICMP error; `bytes` are those given to [`Packet::parse`]. ICMPv6
+    /// types below 128 are errors, undefined ones included (RFC 4443 section 2.1). A later fragment
+    /// is no error: only the first one has the type.
     pub fn is_error(&self, bytes: &[u8]) -> bool {
         match self.protocol {
             ICMP | ICMPV6 if !self.is_later_fragment() => {
@@ -47,12 +47,12 @@ impl Packet {
         }
     }
 
-    /// Reads what an ICMP error quotes.
+    /// Parses the packet quoted in an ICMP error.
     ///
-    /// Errors: `ip_stray_error` where it quotes no packet of its own version whose addresses and
-    /// ports can be read, or one that is an error itself; and for redirects, since an overlay path
-    /// is one hop and nobody on it knows of a better one.
-    pub fn quote(&self, bytes: &[u8]) -> Result<Quote, DropReason> {
+    /// Errors: `ip_stray_error`. The quoted packet has another IP version, unreadable addresses or
+    /// ports, or is an error itself; or the error is a redirect. An overlay path is one hop for IP,
+    /// so there is no better route to redirect to.
+    pub fn quote(&self, bytes: &[u8]) -> Result<QuotedPacket, DropReason> {
         let body = bytes.get(self.payload_at..self.len).unwrap_or_default();
         let quoted = body.get(ICMP_LEN..).filter(|_| (self.protocol, body[0]) != REDIRECT);
         quoted.and_then(|quoted| read(quoted, self.v6)).ok_or(DropReason::IpStrayError)
@@ -67,7 +67,7 @@ fn is_error(protocol: u8, kind: u8) -> bool {
     }
 }
 
-fn read(quoted: &[u8], v6: bool) -> Option<Quote> {
+fn read(quoted: &[u8], v6: bool) -> Option<QuotedPacket> {
     let packet = Packet::parse_quoted(quoted).ok().filter(|packet| packet.v6 == v6)?;
     if packet.is_later_fragment() {
         return None;
@@ -81,5 +81,5 @@ fn read(quoted: &[u8], v6: bool) -> Option<Quote> {
         TCP | UDP => (port(0), port(2)),
         _ => (0, 0),
     };
-    Some(Quote { source, destination, protocol, ports })
+    Some(QuotedPacket { source, destination, protocol, ports })
 }

@@ -1,10 +1,10 @@
-//! One read of the interface, cut into packets that fit a cell each.
+//! Segmentation of one read of the interface into packets that fit a cell each.
 
 use shoal_wire::{DropReason, EdgeKind, ip};
 
 use crate::packet::{IPV4_LEN, Packet, TCP, UDP};
 use crate::sum;
-use crate::vnet::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, VNET_LEN, Vnet};
+use crate::vnet::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, VNET_LEN, VirtioNetHeader};
 
 /// TCP flags FIN and PSH: only the last packet of a super-frame keeps them.
 const FIN_PSH: u8 = 0x09;
@@ -15,50 +15,50 @@ const CWR: u8 = 0x80;
 const DF: u8 = 0x40;
 /// "More fragments", among flags and offset of IPv4.
 const MORE: u16 = 0x2000;
-/// Least bytes of a fragment that is made: a path of 68 bytes, the shortest of IPv4, has room.
+/// Minimum payload of a fragment in bytes: it fits a path of 68 bytes, the minimum of IPv4.
 const FRAGMENT_MIN: usize = 48;
-/// The IPv4 option without meaning, and the bit of options that every fragment has.
+/// The IPv4 option "no operation", and the bit of options that are copied to every fragment.
 const NOP: u8 = 1;
 const COPIED: u8 = 0x80;
 
-/// One read of the interface: a packet, or a super-frame to cut.
+/// One read of the interface: a packet, or a super-frame to segment.
 #[derive(Clone, Copy, Debug)]
-pub struct Split<'a> {
+pub struct PacketSegmenter<'a> {
     bytes: &'a [u8],
     packet: Packet,
-    /// Bytes of the headers that every packet repeats; all of them if nothing is to be cut.
+    /// Length of the headers repeated in every packet; of the whole packet if it is not segmented.
     head_len: usize,
-    /// Payload per packet.
+    /// Payload per packet in bytes.
     size: usize,
     count: usize,
-    sums: Sums,
+    sums: ChecksumMode,
     marked: bool,
 }
 
-/// What to do with the transport checksum.
+/// Handling of the transport checksum.
 #[derive(Clone, Copy, Debug)]
-enum Sums {
-    /// It is complete: leave it.
+enum ChecksumMode {
+    /// The checksum is complete: leave it.
     Whole,
-    /// It is partial, of TCP or UDP: a flag in the cell tells the receiver.
+    /// The checksum of TCP or UDP is partial: a flag in the cell tells the receiver.
     Partial,
-    /// It is partial, of another protocol: complete it here.
+    /// The checksum of another protocol is partial: complete it.
     Complete { start: usize, offset: usize },
-    /// Each packet of a super-frame gets a partial one. `pseudo` is the pseudo-header's sum
-    /// without the length.
+    /// Each packet of a super-frame gets a partial checksum. `pseudo` is the sum of the
+    /// pseudo-header without the length.
     Cut { pseudo: u32 },
-    /// The packet is cut into fragments. The checksum, if it was partial, is this one at this place
-    /// of the packet.
+    /// The packet is fragmented. A partial checksum is completed: its offset in the packet, and
+    /// value.
     Fragments { whole: Option<(usize, u16)> },
 }
 
-impl<'a> Split<'a> {
-    /// Reads what came before the packet and what its headers say.
+impl<'a> PacketSegmenter<'a> {
+    /// Parses the `virtio_net_hdr` and the packet's headers.
     ///
-    /// Errors: as [`Packet::parse`], and `ip_too_big` when a packet is longer than `mtu`.
-    pub fn new(read: &'a [u8], mtu: usize) -> Result<Split<'a>, DropReason> {
+    /// Errors: as [`Packet::parse`], and `ip_too_big` if a packet is longer than `mtu`.
+    pub fn new(read: &'a [u8], mtu: usize) -> Result<PacketSegmenter<'a>, DropReason> {
         let (vnet, bytes) = read.split_first_chunk::<VNET_LEN>().ok_or(DropReason::IpMalformed)?;
-        let vnet = Vnet::parse(vnet);
+        let vnet = VirtioNetHeader::parse(vnet);
         let packet = Packet::parse(bytes)?;
         let bytes = &bytes[..packet.len];
         let split = match vnet.gso {
@@ -71,17 +71,17 @@ impl<'a> Split<'a> {
         Ok(split)
     }
 
-    /// What the headers say.
+    /// The parsed headers.
     pub fn packet(&self) -> &Packet {
         &self.packet
     }
 
-    /// How many packets it makes, at least one.
+    /// Number of packets, at least one.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Bytes of end-to-end plaintext that packet `i` needs; all but the last need the same.
+    /// Length of packet `i` as end-to-end plaintext in bytes; equal for all but the last.
     pub fn cell_len(&self, i: usize) -> usize {
         ip::PACKET_AT + self.packet_len(i)
     }
@@ -91,29 +91,29 @@ impl<'a> Split<'a> {
         self.head_len + to - from
     }
 
-    /// Which bytes of the read are the payload of packet `i`.
+    /// The range of packet `i`'s payload in the read.
     fn payload(&self, i: usize) -> (usize, usize) {
         let from = (self.head_len + i * self.size).min(self.bytes.len());
         let to = if i + 1 == self.count { self.bytes.len() } else { from + self.size };
         (from, to.min(self.bytes.len()))
     }
 
-    /// The packet in fragments for a path of `mtu` bytes, as a router makes them of an IPv4 packet
-    /// that allows it; none for any other packet, and for a super-frame.
-    pub fn fragments(&self, mtu: usize) -> Option<Split<'a>> {
+    /// The packet fragmented for a path of `mtu` bytes, as an IPv4 router would do. `None` for
+    /// IPv6, "don't fragment" and super-frames.
+    pub fn fragments(&self, mtu: usize) -> Option<PacketSegmenter<'a>> {
         let head_len = self.packet.payload_at;
         let size = mtu.saturating_sub(head_len) & !7;
         if self.packet.v6 || self.bytes[6] & DF != 0 || self.count != 1 || size < FRAGMENT_MIN {
             return None;
         }
         let partial = match self.sums {
-            Sums::Whole => None,
-            Sums::Partial => Some((head_len, self.packet.sum_offset()?)),
-            Sums::Complete { start, offset } => Some((start, offset)),
-            Sums::Cut { .. } | Sums::Fragments { .. } => return None,
+            ChecksumMode::Whole => None,
+            ChecksumMode::Partial => Some((head_len, self.packet.sum_offset()?)),
+            ChecksumMode::Complete { start, offset } => Some((start, offset)),
+            ChecksumMode::Cut { .. } | ChecksumMode::Fragments { .. } => return None,
         };
         let whole = partial.map(|(start, offset)| {
-            // Zero stands for no checksum (RFC 768).
+            // Zero means no checksum (RFC 768).
             let sum = !sum::fold(sum::add(&self.bytes[start..]));
             (start + offset, if sum == 0 { u16::MAX } else { sum })
         });
@@ -121,24 +121,32 @@ impl<'a> Split<'a> {
             return None;
         }
         let count = (self.bytes.len() - head_len).div_ceil(size);
-        Some(Split { head_len, size, count, sums: Sums::Fragments { whole }, ..*self })
+        Some(PacketSegmenter {
+            head_len,
+            size,
+            count,
+            sums: ChecksumMode::Fragments { whole },
+            ..*self
+        })
     }
 
-    /// Makes every packet carry a congestion mark; only for flows that can ([`crate::Aqm`]).
+    /// Sets the congestion mark on every packet; only for flows that support it ([`crate::Aqm`]).
     pub fn mark(&mut self) {
         self.marked = true;
     }
 
-    /// Writes packet `i` as the end-to-end plaintext of a cell: kind, flags, packet, zeroes.
-    /// `plain` has at least [`Self::cell_len`] bytes.
+    /// Writes packet `i` as a cell's end-to-end plaintext: kind, flags, packet, zeroes. `plain` has
+    /// at least [`Self::cell_len`] bytes.
     pub fn write(&self, i: usize, plain: &mut [u8]) {
         let (from, to) = self.payload(i);
         let len = self.head_len + to - from;
         let (front, rest) = plain.split_at_mut(ip::PACKET_AT);
         front[0] = EdgeKind::Ip as u8;
         front[ip::FLAGS_AT] = match self.sums {
-            Sums::Partial | Sums::Cut { .. } => ip::PARTIAL,
-            Sums::Whole | Sums::Complete { .. } | Sums::Fragments { .. } => 0,
+            ChecksumMode::Partial | ChecksumMode::Cut { .. } => ip::PARTIAL,
+            ChecksumMode::Whole
+            | ChecksumMode::Complete { .. }
+            | ChecksumMode::Fragments { .. } => 0,
         };
         let (out, padding) = rest.split_at_mut(len);
         padding.fill(0);
@@ -149,22 +157,22 @@ impl<'a> Split<'a> {
             crate::aqm::mark(head);
         }
         match self.sums {
-            Sums::Cut { pseudo } => self.renumber(i, len, pseudo, head),
-            Sums::Complete { start, offset } => {
+            ChecksumMode::Cut { pseudo } => self.renumber(i, len, pseudo, head),
+            ChecksumMode::Complete { start, offset } => {
                 let sum = !sum::fold(sum::add(&out[start..]));
                 out[start + offset..start + offset + 2].copy_from_slice(&sum.to_be_bytes());
             }
-            Sums::Fragments { whole } => {
+            ChecksumMode::Fragments { whole } => {
                 self.make_fragment(i, len, head);
                 if let Some((at, sum)) = whole.filter(|_| i == 0) {
                     out[at..at + 2].copy_from_slice(&sum.to_be_bytes());
                 }
             }
-            Sums::Whole | Sums::Partial => {}
+            ChecksumMode::Whole | ChecksumMode::Partial => {}
         }
     }
 
-    /// Makes the header of fragment `i` from that of the packet, which may be a fragment itself.
+    /// Makes the header of fragment `i` from that of the packet, which may itself be a fragment.
     fn make_fragment(&self, i: usize, len: usize, head: &mut [u8]) {
         let (before, follows) = self.packet.fragment.map_or((0, false), |f| (f.at, f.more));
         let more = if follows || i + 1 != self.count { MORE } else { 0 };
@@ -209,7 +217,7 @@ impl<'a> Split<'a> {
     }
 }
 
-/// Overwrites the IPv4 options that only a first fragment has (RFC 791 section 3.2).
+/// Overwrites the IPv4 options that only a first fragment carries (RFC 791 section 3.2).
 fn clear_options(options: &mut [u8]) {
     let mut at = 0;
     while let Some(&kind) = options.get(at).filter(|kind| **kind != 0) {
@@ -225,25 +233,41 @@ fn clear_options(options: &mut [u8]) {
     }
 }
 
-fn whole<'a>(bytes: &'a [u8], packet: Packet, vnet: &Vnet) -> Result<Split<'a>, DropReason> {
+fn whole<'a>(
+    bytes: &'a [u8],
+    packet: Packet,
+    vnet: &VirtioNetHeader,
+) -> Result<PacketSegmenter<'a>, DropReason> {
     let (start, offset) = (usize::from(vnet.sum_start), usize::from(vnet.sum_offset));
     let sums = if !vnet.needs_sum() {
-        Sums::Whole
+        ChecksumMode::Whole
     } else if packet.fragment.is_some() {
         // The checksum covers bytes of other fragments.
         return Err(DropReason::IpMalformed);
     } else if start == packet.payload_at && packet.sum_offset() == Some(offset) {
-        Sums::Partial
+        ChecksumMode::Partial
     } else if start >= packet.payload_at && start + offset + 2 <= bytes.len() {
-        // The checksum must not overwrite the IP headers, which were checked.
-        Sums::Complete { start, offset }
+        // The checksum must not overwrite the validated IP headers.
+        ChecksumMode::Complete { start, offset }
     } else {
         return Err(DropReason::IpMalformed);
     };
-    Ok(Split { bytes, packet, head_len: bytes.len(), size: 0, count: 1, sums, marked: false })
+    Ok(PacketSegmenter {
+        bytes,
+        packet,
+        head_len: bytes.len(),
+        size: 0,
+        count: 1,
+        sums,
+        marked: false,
+    })
 }
 
-fn cut<'a>(bytes: &'a [u8], packet: Packet, vnet: &Vnet) -> Result<Split<'a>, DropReason> {
+fn cut<'a>(
+    bytes: &'a [u8],
+    packet: Packet,
+    vnet: &VirtioNetHeader,
+) -> Result<PacketSegmenter<'a>, DropReason> {
     let at = packet.payload_at;
     if packet.fragment.is_some() {
         return Err(DropReason::IpMalformed);
@@ -260,11 +284,19 @@ fn cut<'a>(bytes: &'a [u8], packet: Packet, vnet: &Vnet) -> Result<Split<'a>, Dr
         _ => return Err(DropReason::IpMalformed),
     };
     let size = usize::from(vnet.size);
-    // A super-frame without a partial checksum can't be (virtio 1.2, section 5.1.6.2).
+    // A super-frame must have a partial checksum (virtio 1.2, section 5.1.6.2).
     if !vnet.needs_sum() || size == 0 || head_len >= bytes.len() {
         return Err(DropReason::IpMalformed);
     }
     let count = (bytes.len() - head_len).div_ceil(size);
     let pseudo = sum::pseudo(bytes, packet.v6, packet.protocol);
-    Ok(Split { bytes, packet, head_len, size, count, sums: Sums::Cut { pseudo }, marked: false })
+    Ok(PacketSegmenter {
+        bytes,
+        packet,
+        head_len,
+        size,
+        count,
+        sums: ChecksumMode::Cut { pseudo },
+        marked: false,
+    })
 }

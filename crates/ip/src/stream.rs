@@ -1,25 +1,25 @@
-//! Streams: what flows are called where a circuit may bring their packets in another order.
+//! Stream numbers of flows, for circuits that may reorder packets.
 
 use shoal_crypto::{MaskKey, kdf};
 use shoal_wire::ip::STREAMS;
 
 use crate::packet::{ICMP, ICMPV6, Packet, TCP, UDP};
 
-/// The secret by which flows get their streams: whoever chooses addresses and ports can't have his
-/// flow share a stream with another, and wait for its losses.
+/// The secret key that assigns flows to streams. Without it, nobody can choose addresses and ports
+/// such that two flows share a stream and wait for each other's losses.
 #[derive(Debug)]
 pub struct StreamKey(MaskKey);
 
 impl StreamKey {
-    /// The key of a seed.
     pub fn new(seed: &[u8; 32]) -> StreamKey {
         StreamKey(MaskKey::new(&kdf(seed, "streams of flows", &[])))
     }
 }
 
 impl Packet {
-    /// The stream of the packet's flow; `bytes` are what [`Packet::parse`] was given. Fragments of
-    /// a protocol between two addresses share one. ICMP has 0: its order means nothing.
+    /// The stream of the packet's flow; `bytes` are those given to [`Packet::parse`]. Fragments of
+    /// one protocol between two addresses share a stream. ICMP has stream 0: its order does not
+    /// matter.
     pub fn stream(&self, key: &StreamKey, bytes: &[u8]) -> u16 {
         if matches!(self.protocol, ICMP | ICMPV6) {
             return 0;
@@ -30,7 +30,7 @@ impl Packet {
         };
         let ports = u32::from_be_bytes(*ports.unwrap_or(&[0; 4]));
         let about = u128::from(self.protocol) << 32 | u128::from(ports);
-        // All are of one length, so that chained blocks are as good as one random function.
+        // All inputs have one length, so chained blocks act as a random function.
         let blocks = [self.source.to_bits(), self.destination.to_bits(), about];
         let chained = blocks.iter().fold(0, |before: u128, block| {
             u128::from_be_bytes(key.0.mask(&(before ^ block).to_be_bytes()))
@@ -94,10 +94,10 @@ mod tests {
             counts[usize::from(stream(7, &packet(TCP, [1, 2], [port, 80])))] += 1;
         }
         assert_eq!(counts[0], 0);
-        // Ten each; of a fair draw less than one in a hundred thousand has more than 28.
+        // Ten each on average; in a fair draw fewer than one in a hundred thousand exceeds 28.
         assert!(counts[1..].iter().all(|n| *n <= 28), "{:?}", counts.iter().max());
         let squares: f64 = counts[1..].iter().map(|n| (f64::from(*n) - 10.0).powi(2)).sum();
-        // Chi squared with 4,094 degrees of freedom: 4,094 and 90 more or less.
+        // Chi squared with 4,094 degrees of freedom: mean 4,094, standard deviation 90.
         assert!((squares / 10.0 - 4_094.0).abs() < 400.0, "{squares}");
     }
 }

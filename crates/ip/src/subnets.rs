@@ -4,13 +4,13 @@ use core::cmp::Reverse;
 use core::net::Ipv6Addr;
 use std::collections::BTreeMap;
 
-/// Bits of `::ffff:0:0/96`, in which IPv4 addresses stand.
+/// Length of `::ffff:0:0/96`, the prefix of mapped IPv4 addresses.
 const MAPPED_BITS: u8 = 96;
 
-/// A table of prefixes; `T` is the owner of one.
+/// A table of prefixes with owners of type `T`.
 #[derive(Clone, Debug)]
 pub(crate) struct Subnets<T> {
-    /// By length, the longest first, then by the address in front.
+    /// Owners by prefix length, the longest first, then by address.
     lengths: BTreeMap<Reverse<u8>, BTreeMap<u128, T>>,
 }
 
@@ -25,13 +25,13 @@ fn mask(bits: u8) -> u128 {
 }
 
 impl<T: Copy + PartialEq> Subnets<T> {
-    /// Adds a prefix; false if another has it already, and nothing has changed.
+    /// Adds a prefix. Returns false, without a change, if it has another owner.
     pub fn insert(&mut self, address: Ipv6Addr, bits: u8, whose: T) -> bool {
         let nets = self.lengths.entry(Reverse(bits.min(128))).or_default();
         *nets.entry(u128::from(address) & mask(bits)).or_insert(whose) == whose
     }
 
-    /// Owner of the longest prefix that holds `address`. A prefix of IPv6 holds no IPv4 address.
+    /// Owner of the longest prefix that holds `address`. An IPv6 prefix holds no IPv4 address.
     pub fn find(&self, address: Ipv6Addr) -> Option<T> {
         let v4 = address.to_ipv4_mapped().is_some();
         let lengths = self.lengths.iter().take_while(|(bits, _)| !v4 || bits.0 >= MAPPED_BITS);
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What [`Subnets::find`] must return, by a search of all prefixes.
+    /// The expected result of [`Subnets::find`], by a search of all prefixes.
     fn slowly(all: &[(Ipv6Addr, u8, u32)], address: Ipv6Addr) -> Option<u32> {
         let same = |a: Ipv6Addr, bits: u8| {
             let differ = u128::from(a) ^ u128::from(address);
@@ -82,7 +82,7 @@ mod tests {
         ) {
             let (mut table, mut kept) = (Subnets::default(), Vec::new());
             for (i, (at, bits)) in all.into_iter().enumerate() {
-                // A prefix that is a part of `::ffff:0:0/96` has at least 96 bits.
+                // A prefix within `::ffff:0:0/96` has at least 96 bits.
                 let bits = if at.to_ipv4_mapped().is_some() { bits.max(96) } else { bits };
                 if table.insert(at, bits, i as u32) {
                     kept.push((at, bits, i as u32));
@@ -97,12 +97,12 @@ mod tests {
         let mut table = Subnets::default();
         let at = |text: &str| text.parse::<Ipv6Addr>().unwrap();
         assert!(table.insert(at("fd00:1::"), 32, 1) && table.insert(at("fd00:1::"), 32, 1));
-        assert!(!table.insert(at("fd00:1::7"), 32, 2), "the bits behind it don't count");
+        assert!(!table.insert(at("fd00:1::7"), 32, 2), "bits behind the prefix don't count");
         assert!(table.insert(at("fd00:1:2::"), 48, 2) && table.insert(at("::"), 0, 3));
         assert_eq!(table.find(at("fd00:1:1::1")), Some(1));
         assert_eq!(table.find(at("fd00:1:2::1")), Some(2));
         assert_eq!(table.find(at("2001::1")), Some(3));
-        assert_eq!(table.find(at("::ffff:10.0.0.1")), None, "::/0 is of the other family");
+        assert_eq!(table.find(at("::ffff:10.0.0.1")), None, "::/0 is an IPv6 prefix");
         table.clear();
         assert_eq!(table.find(at("fd00:1:1::1")), None);
     }

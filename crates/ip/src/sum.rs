@@ -1,6 +1,6 @@
 //! The Internet checksum (RFC 1071).
 
-/// Sum of `bytes` as big-endian 16-bit words, not folded; fits for up to 64 kB.
+/// Sum of `bytes` as big-endian 16-bit words, not folded; exact for up to 64 kB.
 pub(crate) fn add(bytes: &[u8]) -> u32 {
     let (words, rest) = bytes.as_chunks::<2>();
     let sum: u32 = words.iter().map(|w| u32::from(u16::from_be_bytes(*w))).sum();
@@ -15,7 +15,7 @@ pub(crate) fn fold(mut sum: u32) -> u16 {
     sum as u16
 }
 
-/// Sum of the pseudo-header of TCP or UDP without its length, not folded.
+/// Sum of the TCP or UDP pseudo-header without the length, not folded.
 pub(crate) fn pseudo(packet: &[u8], v6: bool, protocol: u8) -> u32 {
     let addresses = if v6 { &packet[8..40] } else { &packet[12..20] };
     add(addresses) + u32::from(protocol)

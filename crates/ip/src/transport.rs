@@ -1,4 +1,4 @@
-//! The front of the transport header: all that a firewall needs of it.
+//! The front of the transport header, as a firewall needs it.
 
 use shoal_wire::DropReason;
 
@@ -7,18 +7,19 @@ use crate::packet::{ICMP, ICMPV6, TCP, UDP};
 
 /// Ports, and flags or type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transport {
-    /// Source and destination; an ICMP echo has its identifier as both, other protocols have 0.
+pub struct TransportFields {
+    /// Source and destination port. An ICMP echo has its identifier as both; other protocols have
+    /// 0.
     pub ports: (u16, u16),
-    /// TCP: the flags. ICMP: the type. Else 0.
+    /// TCP flags, ICMP type, or 0.
     pub detail: u8,
 }
 
 impl Packet {
-    /// Reads the front of the transport header; `bytes` are what [`Packet::parse`] was given.
+    /// Parses the front of the transport header; `bytes` are those given to [`Packet::parse`].
     ///
-    /// Errors: `ip_malformed` where the header is cut short; `ip_fragment` in a later fragment.
-    pub fn transport(&self, bytes: &[u8]) -> Result<Transport, DropReason> {
+    /// Errors: `ip_malformed` if the header is cut short; `ip_fragment` for a later fragment.
+    pub fn transport(&self, bytes: &[u8]) -> Result<TransportFields, DropReason> {
         if self.is_later_fragment() {
             return Err(DropReason::IpFragment);
         }
@@ -28,17 +29,17 @@ impl Packet {
         match self.protocol {
             TCP => {
                 at(19)?;
-                Ok(Transport { ports: (port(0)?, port(2)?), detail: at(13)? })
+                Ok(TransportFields { ports: (port(0)?, port(2)?), detail: at(13)? })
             }
             UDP => {
                 at(7)?;
-                Ok(Transport { ports: (port(0)?, port(2)?), detail: 0 })
+                Ok(TransportFields { ports: (port(0)?, port(2)?), detail: 0 })
             }
             ICMP | ICMPV6 => {
                 at(7)?;
-                Ok(Transport { ports: (port(4)?, port(4)?), detail: at(0)? })
+                Ok(TransportFields { ports: (port(4)?, port(4)?), detail: at(0)? })
             }
-            _ => Ok(Transport { ports: (0, 0), detail: 0 }),
+            _ => Ok(TransportFields { ports: (0, 0), detail: 0 }),
         }
     }
 }
@@ -57,7 +58,7 @@ mod tests {
         bytes
     }
 
-    fn transport(protocol: u8, body: &[u8]) -> Result<Transport, DropReason> {
+    fn transport(protocol: u8, body: &[u8]) -> Result<TransportFields, DropReason> {
         let bytes = packet(protocol, body);
         Packet::parse(&bytes).unwrap().transport(&bytes)
     }
@@ -66,14 +67,17 @@ mod tests {
     fn ports_and_details_are_read_and_stubs_refused() {
         let mut tcp = [0; 20];
         (tcp[1], tcp[3], tcp[13]) = (22, 80, 0x12);
-        assert_eq!(transport(TCP, &tcp), Ok(Transport { ports: (22, 80), detail: 0x12 }));
+        assert_eq!(transport(TCP, &tcp), Ok(TransportFields { ports: (22, 80), detail: 0x12 }));
         assert_eq!(transport(TCP, &tcp[..19]), Err(DropReason::IpMalformed));
         let udp = [1, 0, 0, 53, 0, 8, 0, 0];
-        assert_eq!(transport(UDP, &udp), Ok(Transport { ports: (256, 53), detail: 0 }));
+        assert_eq!(transport(UDP, &udp), Ok(TransportFields { ports: (256, 53), detail: 0 }));
         assert_eq!(transport(UDP, &udp[..7]), Err(DropReason::IpMalformed));
         let echo = [128, 0, 0, 0, 1, 2, 0, 1];
-        assert_eq!(transport(ICMPV6, &echo), Ok(Transport { ports: (258, 258), detail: 128 }));
+        assert_eq!(
+            transport(ICMPV6, &echo),
+            Ok(TransportFields { ports: (258, 258), detail: 128 })
+        );
         assert_eq!(transport(ICMPV6, &echo[..4]), Err(DropReason::IpMalformed));
-        assert_eq!(transport(132, &[]), Ok(Transport { ports: (0, 0), detail: 0 }));
+        assert_eq!(transport(132, &[]), Ok(TransportFields { ports: (0, 0), detail: 0 }));
     }
 }

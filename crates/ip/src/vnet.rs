@@ -1,5 +1,5 @@
-//! `struct virtio_net_hdr`: what a TUN with IFF_VNET_HDR puts before every packet
-//! (linux/virtio_net.h; the machine's byte order).
+//! `struct virtio_net_hdr`, which a TUN device with IFF_VNET_HDR puts before every packet
+//! (linux/virtio_net.h; native byte order).
 //!
 //! ```text
 //!  0       1          2         4          6            8             10
@@ -8,9 +8,9 @@
 //! +-------+----------+---------+----------+------------+-------------+
 //! ```
 
-/// Bytes of the header.
+/// Length of the header in bytes.
 pub const VNET_LEN: usize = 10;
-/// The longest read: the header and the longest packet.
+/// Maximum length of a read in bytes: the header and the longest packet.
 pub const READ_MAX: usize = VNET_LEN + 65_535;
 
 pub(crate) const NEEDS_CSUM: u8 = 1;
@@ -18,12 +18,11 @@ pub(crate) const GSO_NONE: u8 = 0;
 pub(crate) const GSO_TCPV4: u8 = 1;
 pub(crate) const GSO_TCPV6: u8 = 4;
 pub(crate) const GSO_UDP_L4: u8 = 5;
-/// Set beside TCP when the first segment has CWR.
+/// Set with the TCP types if the first segment has CWR.
 const GSO_ECN: u8 = 0x80;
 
-/// The header as values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Vnet {
+pub(crate) struct VirtioNetHeader {
     pub(crate) flags: u8,
     pub(crate) gso: u8,
     pub(crate) head_len: u16,
@@ -32,10 +31,10 @@ pub(crate) struct Vnet {
     pub(crate) sum_offset: u16,
 }
 
-impl Vnet {
-    pub(crate) fn parse(bytes: &[u8; VNET_LEN]) -> Vnet {
+impl VirtioNetHeader {
+    pub(crate) fn parse(bytes: &[u8; VNET_LEN]) -> VirtioNetHeader {
         let word = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
-        Vnet {
+        VirtioNetHeader {
             flags: bytes[0],
             gso: bytes[1] & !GSO_ECN,
             head_len: word(2),

@@ -1,4 +1,5 @@
-//! The registrar's desk: who may come in, under which name and address (docs/joining.md section 2).
+//! The registrar's desk: decides who joins, with which name and address
+//! (docs/design/membership.md).
 //!
 //! ```text
 //! hello   --> door secret? --> cookie
@@ -7,11 +8,11 @@
 //!                             --> supplement: within the mandate? --> ledger --> answer, publish
 //! ```
 //!
-//! Driving it: hand over datagrams, then take everything from [`Desk::poll_output`].
+//! Driving it: pass it datagrams, then drain [`Desk::poll_output`].
 //!
-//! Invariant: nothing is answered or published before its record is in the ledger, and a grant is
-//! found by the newcomer's key. So whatever is lost, repeated or interrupted, no machine gets two
-//! memberships for one use of a token, and none that was granted one is shut out.
+//! Invariant: an answer or supplement leaves only after its record is in the ledger, and a grant is
+//! found by the newcomer's key. So a loss, repetition or crash gives no machine two memberships for
+//! one use of a token. No machine loses a membership that it was granted either.
 
 mod entry;
 mod error;
@@ -21,6 +22,7 @@ mod owner;
 mod parts;
 mod places;
 mod pressure;
+mod routers;
 mod sources;
 mod visits;
 mod waiting;
@@ -32,145 +34,145 @@ use std::time::Duration;
 
 use shoal_crypto::{Identity, PublicKey, Rng, Secret, VerifyKey};
 use shoal_directory::{
-    Carrier, Directory, Entry, List, Mandate, MandateId, Member, Refused, Register, SecretNames,
-    Standing, Step, Supplement, Unapplied,
+    Directory, Freshness, List, ListRejection, Mandate, MandateId, Member, Register, SecretNames,
+    Step, StepEntry, StepRejection, Supplement,
 };
 use shoal_session::cookie::Cookies;
 use shoal_wire::{DropReason, Time};
 
 use crate::door::Door;
 use crate::invite::DoorSecret;
-use crate::ledger::{End, Ledger};
-use crate::messages::{Answer, Grant, JOIN_LABEL, PART_MAX, Refusal, Request, Wish};
-use crate::record::{Cause, Record};
-use crate::tokens::{Ended, TokenHash, Tokens};
+use crate::ledger::{Ledger, LedgerTail};
+use crate::messages::{Answer, Grant, JOIN_LABEL, NameRequest, PART_MAX, Refusal, Request};
+use crate::record::{LedgerRecord, StepCause};
+use crate::tokens::{TokenEnd, TokenHash, Tokens};
 use crate::words::Words;
 pub use error::DeskError;
-use knocks::Knocks;
-use members::Replaced;
+use knocks::KnockReplayCache;
+use members::KeyReplacements;
 pub use owner::OwnerError;
-use owner::{Hold, Known};
-use parts::Parts;
-use pressure::Pressure;
-use sources::Shares;
-use visits::{Bundle, Chain, Progress, VisitId, Visits};
+use owner::{NodeChain, SigningHold};
+use parts::KnockReassembly;
+use pressure::FloodDetector;
+use sources::DoorLimits;
+use visits::{Bundle, EncodedChain, VisitId, VisitStage, Visits};
 use waiting::WaitingRoom;
 
-/// Machines that may wait for approval at once.
+/// Maximum number of machines waiting for approval.
 pub const WAITING_MAX: usize = 256;
 
-/// Store of the ledger.
 pub trait Disk {
-    /// Appends bytes, and returns once they outlast a loss of power.
+    /// Appends bytes, and returns once they survive a power failure.
     ///
     /// # Errors
     ///
-    /// They don't; the file is as before.
+    /// The bytes can't be stored; the file is unchanged.
     fn append(&mut self, bytes: &[u8]) -> std::io::Result<()>;
 }
 
-/// What makes a desk.
+/// Settings of a desk.
 pub struct DeskConfig {
-    /// The registrar's keys; a mandate of the list names them.
+    /// The registrar's keys. A mandate in the list names the public key.
     pub identity: Identity,
-    /// What its door is sealed with.
+    /// The secret that seals handshakes at the door.
     pub door: DoorSecret,
-    /// Former secrets of the door: members who know no other are still let in.
+    /// Former door secrets, which admit members only: a member may know only the secret of its
+    /// invite.
     pub doors_before: Vec<DoorSecret>,
-    /// Signs the list.
+    /// The authority's key, which signs the list.
     pub authority: VerifyKey,
-    /// What newcomers get.
+    /// The network secret that newcomers get.
     pub network_secret: Secret<32>,
-    /// Where the registrar can be called, for invites.
+    /// The registrar's endpoints, as invites name them.
     pub endpoints: Vec<SocketAddr>,
-    /// How long memberships last, if the mandate allows it.
+    /// Duration of memberships. The mandate's limit applies if it is shorter.
     pub membership: Duration,
-    /// How old a list may be.
+    /// Maximum age of a list.
     pub staleness_max: Duration,
 }
 
-/// What a desk asks for.
+/// An action that the desk asks of its shell.
 #[derive(Debug)]
-pub enum Output {
-    /// A datagram.
+pub enum DeskOutput {
+    /// A datagram to send.
     Send(SocketAddr, Vec<u8>),
-    /// A supplement for the network's nodes.
+    /// A nonce for a router's endpoint, to send from another port than the door's.
+    Try(SocketAddr, Vec<u8>),
+    /// A supplement to pass to the network's nodes.
     Publish(Supplement),
 }
 
-/// Somebody who waits for approval.
+/// A machine that waits for approval.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    /// The key that wants to join.
+pub struct PendingApproval {
     pub key: PublicKey,
-    /// The name that it wishes for.
+    /// The invite's name, or the name that the machine asks for.
     pub name: Option<String>,
-    /// What its owner sees, too.
+    /// The words that the machine's owner sees and can compare.
     pub words: Words,
 }
 
-/// What a registrar counts.
+/// Counters of a registrar.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeskStats {
-    /// Handshakes that were answered.
+    /// Handshakes completed with a visit.
     pub welcomed: u64,
     /// Members admitted.
     pub joined: u64,
     /// Memberships renewed.
     pub renewed: u64,
-    /// Members that have another key.
+    /// Members whose key was replaced.
     pub rekeyed: u64,
     /// Members that left.
     pub left: u64,
-    /// Requests that got a reason instead.
+    /// Requests and knocks that were refused with a reason.
     pub refused: u64,
 }
 
-/// See the module's documentation.
 pub struct Desk<D> {
     config: DeskConfig,
-    /// The door that is open to all, and former doors, which are open to members.
+    /// The current door comes first. Former doors behind it admit members only.
     doors: Vec<Door>,
     disk: D,
-    /// Why the desk could not do its part when it last tried.
+    /// The error of the last request that the desk could not fulfil.
     fault: Option<String>,
-    end: End,
+    end: LedgerTail,
     directory: Directory,
     mandate: Option<MandateId>,
-    /// Part of a mandate that the node beside the registrar has.
-    known: Option<Known>,
-    hold: Hold,
-    /// The highest number that was signed for a mandate.
+    /// Steps of a mandate's chain that the node beside the registrar has.
+    known: Option<NodeChain>,
+    hold: SigningHold,
+    /// The highest step number signed for a mandate.
     signed: Option<(MandateId, u64)>,
     list: Arc<[u8]>,
-    /// Supplements, each behind its length (2 bytes).
-    chain: Chain,
+    /// Supplements, each preceded by its length (2 bytes).
+    chain: EncodedChain,
     tokens: Tokens,
-    /// Machines that may join, and the name that each was approved by.
+    /// Approved machines, and the name under which each was approved.
     approved: BTreeMap<(TokenHash, PublicKey), Option<String>>,
     denied: BTreeSet<(TokenHash, PublicKey)>,
-    replaced: Replaced,
-    /// By which invite a key became a member's.
+    replaced: KeyReplacements,
+    /// The token by which each key became a member.
     joined_by: BTreeMap<PublicKey, TokenHash>,
     waiting: WaitingRoom,
     visits: Visits,
-    knocks: Knocks,
-    outputs: VecDeque<Output>,
-    shares: Shares,
+    knocks: KnockReplayCache,
+    outputs: VecDeque<DeskOutput>,
+    shares: DoorLimits,
     cookies: Cookies,
-    parts: Parts,
-    pressure: Pressure,
+    parts: KnockReassembly,
+    pressure: FloodDetector,
     drops: BTreeMap<DropReason, u64>,
     stats: DeskStats,
     rng: Rng,
 }
 
 impl<D: Disk> Desk<D> {
-    /// A desk that goes on where its ledger ends.
+    /// Opens a desk and replays its ledger.
     ///
     /// # Errors
     ///
-    /// List or ledger can't be used.
+    /// The list or the ledger is unusable.
     pub fn open(
         config: DeskConfig,
         list: List,
@@ -193,23 +195,23 @@ impl<D: Disk> Desk<D> {
             mandate: own_mandate(&directory, &config.identity),
             directory,
             known: None,
-            hold: Hold::default(),
+            hold: SigningHold::default(),
             signed: None,
             list: bytes,
-            chain: Chain::default(),
+            chain: EncodedChain::default(),
             tokens: Tokens::default(),
             approved: BTreeMap::new(),
             denied: BTreeSet::new(),
-            replaced: Replaced::default(),
+            replaced: KeyReplacements::default(),
             joined_by: BTreeMap::new(),
             waiting: WaitingRoom::default(),
             visits: Visits::default(),
-            knocks: Knocks::default(),
+            knocks: KnockReplayCache::default(),
             outputs: VecDeque::new(),
-            shares: Shares::new(now, hellos),
+            shares: DoorLimits::new(now, hellos),
             cookies: Cookies::new(cookies, now),
-            parts: Parts::default(),
-            pressure: Pressure::default(),
+            parts: KnockReassembly::default(),
+            pressure: FloodDetector::default(),
             drops: BTreeMap::new(),
             stats: DeskStats::default(),
             rng,
@@ -221,21 +223,21 @@ impl<D: Disk> Desk<D> {
         Ok(desk)
     }
 
-    /// Takes in a record of the ledger.
-    fn recall(&mut self, record: Record, now: Time, unix_s: u64) -> Result<(), DeskError> {
+    /// Replays a record of the ledger.
+    fn recall(&mut self, record: LedgerRecord, now: Time, unix_s: u64) -> Result<(), DeskError> {
         match record {
-            Record::Issued { token, unix_s, terms } => {
-                // The table was as full when the token was given out.
+            LedgerRecord::Issued { token, unix_s, terms } => {
+                // A full table made the same decision when the token was issued.
                 let _ = self.tokens.issue(unix_s, token, terms);
             }
-            Record::Withdrawn(token) => {
+            LedgerRecord::Withdrawn(token) => {
                 self.tokens.withdraw(&token);
             }
-            Record::Denied { token, key } => {
+            LedgerRecord::Denied { token, key } => {
                 self.denied.insert((token, key));
             }
-            Record::Step { cause, key, supplement } => {
-                if let Cause::Joined(token) = cause {
+            LedgerRecord::Step { cause, key, supplement } => {
+                if let StepCause::Joined(token) = cause {
                     self.tokens.spend(&token);
                     self.joined_by.insert(key, token);
                 }
@@ -244,13 +246,13 @@ impl<D: Disk> Desk<D> {
                 let wrong = |why: String| DeskError::Chain { number, why };
                 let step = step.map_err(|error| wrong(error.to_string()))?;
                 self.signed = Some((step.step().mandate, number));
-                if cause == Cause::Rekeyed {
+                if cause == StepCause::Rekeyed {
                     self.replaced.note(key, step.step());
                 }
                 match self.directory.supplement(now, unix_s.max(step.step().issued_unix_s), &step) {
                     Ok(_) => self.chain.push(&step),
-                    // Steps of a mandate before this one: its members are the authority's own.
-                    Err(Unapplied::Foreign) => {}
+                    // A step under an earlier mandate: the authority took its members over.
+                    Err(StepRejection::Foreign) => {}
                     Err(why) => return Err(wrong(why.to_string())),
                 }
             }
@@ -258,45 +260,49 @@ impl<D: Disk> Desk<D> {
         Ok(())
     }
 
-    /// Takes in a newer list.
+    /// Applies a newer list. Returns false if the list is not newer.
     ///
     /// # Errors
     ///
-    /// It is refused, and the one before stays.
-    pub fn set_list(&mut self, list: List, (now, unix_s): (Time, u64)) -> Result<bool, Refused> {
+    /// The list is refused; the current one stays in force.
+    pub fn set_list(
+        &mut self,
+        list: List,
+        (now, unix_s): (Time, u64),
+    ) -> Result<bool, ListRejection> {
         let bytes = list.shared();
         let is_new = self.directory.accept(now, unix_s, list)?;
         if is_new {
             self.list = bytes;
             self.mandate = own_mandate(&self.directory, &self.config.identity);
-            // What a changed mandate cuts off is no part of the chain any more.
+            // Steps that a narrowed mandate no longer allows leave the chain.
             let steps = self.register().map(Register::steps).unwrap_or_default().to_vec();
             self.chain.set(&steps);
         }
         Ok(is_new)
     }
 
-    /// What the list in force says of the network's secrets.
+    /// Names of the network's secrets, from the list in force.
     pub fn secret_names(&self) -> Option<SecretNames> {
         self.directory.list()?.content().secrets
     }
 
-    /// Has newcomers get this secret of the network.
+    /// Sets the network secret that newcomers get.
     pub fn set_network_secret(&mut self, secret: Secret<32>) {
         self.config.network_secret = secret;
     }
 
-    /// What happened since the start.
+    /// Counters since the start.
     pub fn stats(&self) -> DeskStats {
         self.stats
     }
 
-    /// Datagrams that had no effect, by reason.
+    /// Dropped datagrams, by reason.
     pub fn drops(&self) -> &BTreeMap<DropReason, u64> {
         &self.drops
     }
 
-    /// The registrar's mandate and its members, if the list has it.
+    /// The registrar's mandate and its members, if the list has a mandate for the registrar.
     pub fn register(&self) -> Option<&Register> {
         self.directory.register(&self.mandate?)
     }
@@ -311,37 +317,35 @@ impl<D: Disk> Desk<D> {
         self.directory.age_s(now, unix_s)
     }
 
-    /// Whether the list in force counts.
-    pub fn standing(&self, now: Time, unix_s: u64) -> Standing {
+    /// Freshness of the list in force.
+    pub fn standing(&self, now: Time, unix_s: u64) -> Freshness {
         self.directory.standing(now, unix_s)
     }
 
-    /// Tokens that were given out.
+    /// Issued tokens.
     pub fn tokens(&self) -> &Tokens {
         &self.tokens
     }
 
-    /// Who waits for approval.
-    pub fn waiting(&self) -> impl Iterator<Item = &Waiting> {
+    /// Machines that wait for approval.
+    pub fn waiting(&self) -> impl Iterator<Item = &PendingApproval> {
         self.waiting.all()
     }
 
-    /// Store of the ledger.
     pub fn disk_mut(&mut self) -> &mut D {
         &mut self.disk
     }
 
-    /// Store of the ledger.
     pub fn disk(&self) -> &D {
         &self.disk
     }
 
-    /// What is to be done next.
-    pub fn poll_output(&mut self) -> Option<Output> {
+    /// The next action for the shell.
+    pub fn poll_output(&mut self) -> Option<DeskOutput> {
         self.outputs.pop_front()
     }
 
-    fn write(&mut self, record: &Record) -> Result<(), OwnerError> {
+    fn write(&mut self, record: &LedgerRecord) -> Result<(), OwnerError> {
         let (bytes, end) = self.end.append(record);
         let written = self.disk.append(&bytes).map_err(OwnerError::Disk);
         self.fault = written.as_ref().err().map(OwnerError::to_string);
@@ -350,12 +354,12 @@ impl<D: Disk> Desk<D> {
         Ok(())
     }
 
-    /// Signs the next step of the chain, writes it down, puts it in force and publishes it.
+    /// Signs the next step of the chain, writes it to the ledger, applies it and publishes it.
     fn step(
         &mut self,
-        cause: Cause,
+        cause: StepCause,
         key: PublicKey,
-        entries: Vec<Entry>,
+        entries: Vec<StepEntry>,
         (now, unix_s): (Time, u64),
     ) -> Result<(), OwnerError> {
         let register = self.register().ok_or(OwnerError::NoMandate)?;
@@ -375,17 +379,21 @@ impl<D: Disk> Desk<D> {
         };
         let supplement = step.sign(&self.config.identity).map_err(|_| OwnerError::Descriptor)?;
         self.directory.check_supplement(now, unix_s, &supplement)?;
-        self.write(&Record::Step { cause, key, supplement: supplement.bytes().to_vec() })?;
+        self.write(&LedgerRecord::Step { cause, key, supplement: supplement.bytes().to_vec() })?;
         self.signed = Some((supplement.step().mandate, supplement.step().number));
         self.directory.supplement(now, unix_s, &supplement)?;
         self.chain.push(&supplement);
-        self.outputs.push_back(Output::Publish(supplement));
+        self.outputs.push_back(DeskOutput::Publish(supplement));
         Ok(())
     }
 
     fn answer(&mut self, at: (Time, u64), id: VisitId, request: Request) -> Answer {
         let done = match request {
             Request::Join { wish, sign, signature } => self.join(at, id, wish, sign, &signature),
+            Request::Router { request, sign, signature } => {
+                self.join_router(at, id, (request, sign), &signature)
+            }
+            Request::Reach(nonce) => self.reach(at, id, nonce),
             Request::Await => self.settle(at, id),
             Request::Part { offset } => return self.part(at.0, id, offset),
             Request::Renew => self.renew(at, id),
@@ -393,8 +401,9 @@ impl<D: Disk> Desk<D> {
             Request::Rekey { key, signatures } => self.rekey(at, id, key, &signatures),
         };
         match &done {
-            Ok(Answer::Waiting) => self.visits.progress(id, at.0, Progress::Waiting),
-            Ok(_) => self.visits.progress(id, at.0, Progress::Answered),
+            Ok(Answer::Trying) => {}
+            Ok(Answer::Waiting) => self.visits.progress(id, at.0, VisitStage::Waiting),
+            Ok(_) => self.visits.progress(id, at.0, VisitStage::Answered),
             Err(_) => {}
         }
         done.unwrap_or_else(Answer::Refused)
@@ -404,7 +413,7 @@ impl<D: Disk> Desk<D> {
         &mut self,
         at: (Time, u64),
         id: VisitId,
-        wish: Wish,
+        wish: NameRequest,
         sign: [u8; 32],
         signature: &[u8; 64],
     ) -> Result<Answer, Refusal> {
@@ -414,11 +423,11 @@ impl<D: Disk> Desk<D> {
         if key.is_weak() || !key.verify(&said, signature) {
             return Err(Refusal::Key);
         }
-        (visit.key, visit.wish) = (Some(key), wish);
+        (visit.key, visit.wish, visit.router) = (Some(key), wish, None);
         self.settle(at, id)
     }
 
-    /// Decides about a visitor who wants to join.
+    /// Decides on a request to join.
     fn settle(&mut self, (now, unix_s): (Time, u64), id: VisitId) -> Result<Answer, Refusal> {
         let visit = self.visits.get_mut(id).ok_or(Refusal::Registrar)?;
         let (token, words, source) = (visit.token, visit.channel.words(), visit.source());
@@ -434,41 +443,40 @@ impl<D: Disk> Desk<D> {
             Some(terms) => terms.map_err(ended)?.clone(),
             None => return Err(Refusal::Withdrawn),
         };
+        let router = self.check_kind((&terms.kind, &mandate), id, &key, unix_s)?;
+        if let Some(router) = &router
+            && !self.is_reached(id, router.endpoint)
+        {
+            return self.try_endpoint(now, id, router.endpoint);
+        }
         let approved = self.approved.get(&(token, key)).cloned();
         if terms.approve && approved.is_none() {
             if self.denied.contains(&(token, key)) {
                 return Err(Refusal::NotApproved);
             }
-            let waiting = Waiting { key, name: terms.name.or(wish.name), words };
+            let waiting = PendingApproval { key, name: terms.name.or(wish.name), words };
             self.waiting.put(now, token, source, waiting)?;
             return Ok(Answer::Waiting);
         }
         if self.holders(unix_s).any(|held| held.key.dh == key.dh && held.key != key) {
             return Err(Refusal::Key);
         }
-        // An approval is of one name: what the machine wishes for later counts no more.
-        let wish = Wish { name: approved.unwrap_or(wish.name), ..wish };
+        // The approved name holds; a later wish of the machine has no effect.
+        let wish = NameRequest { name: approved.unwrap_or(wish.name), ..wish };
         let naming = self.naming(terms.name, wish, unix_s, (token, key));
-        let place = places::choose(&mandate, self.holders(unix_s), naming)?;
-        let groups = if terms.groups.is_empty() { mandate.groups.clone() } else { terms.groups };
-        let member = Member {
-            version: 1,
-            name: place.name,
-            key,
-            address: place.address,
-            expires_unix_s: self.expiry(&mandate, unix_s),
-            endpoint: None,
-            groups,
-            security_groups: Vec::new(),
-            prefixes: Vec::new(),
-            interface: true,
-            ipv4: place.ipv4,
-            cover: None,
-            carrier: Carrier::default(),
-            unknown: Vec::new(),
+        let expires_unix_s = self.expiry(&mandate, unix_s);
+        let member = match router {
+            None => {
+                let place = places::choose(&mandate, self.holders(unix_s), naming)?;
+                place.member(key, expires_unix_s, groups(terms.groups, &mandate))
+            }
+            Some(router) => {
+                let place = self.place_router(&mandate, naming, (&key, unix_s))?;
+                router.member(place, key, expires_unix_s, terms.groups)
+            }
         };
-        let entries = vec![Entry::Member(Box::new(self.newer(member)))];
-        self.step(Cause::Joined(token), key, entries, (now, unix_s))
+        let entries = vec![StepEntry::Member(Box::new(self.newer(member)))];
+        self.step(StepCause::Joined(token), key, entries, (now, unix_s))
             .map_err(|e| self.refused(&e))?;
         self.tokens.spend(&token);
         self.joined_by.insert(key, token);
@@ -477,8 +485,9 @@ impl<D: Disk> Desk<D> {
         self.granted(id, &key, (now, unix_s)).ok_or(Refusal::Registrar)
     }
 
-    /// Whose names, keys and addresses nobody else gets: all of the list and of other registrars,
-    /// expired or not, and this one's own until they expire, revoked or not.
+    /// Members whose names, keys and addresses are taken. Members in the list and of other
+    /// registrars count even after they expire; this registrar's own count until they expire, even
+    /// if revoked.
     fn holders(&self, unix_s: u64) -> impl Iterator<Item = &Member> {
         let listed = self.directory.list().into_iter().flat_map(|list| &list.content().members);
         let given = self.directory.registers().flat_map(move |register| {
@@ -488,15 +497,15 @@ impl<D: Disk> Desk<D> {
         listed.map(|signed| &signed.member).chain(given)
     }
 
-    /// The descriptor with a version above the one that its key had before.
+    /// The descriptor, with a version one above the former descriptor of its key.
     fn newer(&self, member: Member) -> Member {
         let before = self.register().and_then(|r| r.members().find(|m| m.key == member.key));
         Member { version: before.map_or(1, |before| before.version + 1), ..member }
     }
 
-    /// The registrar's mandate, if it may use it now.
+    /// The registrar's mandate, if the mandate is valid and the list is fresh.
     fn mandate_now(&self, now: Time, unix_s: u64) -> Result<Mandate, Refusal> {
-        if self.directory.standing(now, unix_s) != Standing::Fresh {
+        if self.directory.standing(now, unix_s) != Freshness::Fresh {
             return Err(Refusal::Registrar);
         }
         let mandate = self.register().map(Register::mandate).ok_or(Refusal::MandateEnded)?;
@@ -510,7 +519,8 @@ impl<D: Disk> Desk<D> {
             || self.register().is_some_and(|register| register.is_removed(key))
     }
 
-    /// What a member was granted; none for others. Its visit may fetch list and chain.
+    /// The grant of a member; `None` for a key that is no member's. The visit may then fetch list
+    /// and chain.
     fn granted(
         &mut self,
         id: VisitId,
@@ -542,21 +552,26 @@ impl<D: Disk> Desk<D> {
         if bytes.is_empty() {
             return Answer::Refused(Refusal::Registrar);
         }
-        self.visits.progress(id, now, Progress::Part(offset));
+        self.visits.progress(id, now, VisitStage::Part(offset));
         Answer::Part { offset, bytes }
     }
 }
 
-/// Answer to the holder of a token that ended.
-fn ended(why: Ended) -> Refusal {
+/// Groups of a host: the invite's, or all that the mandate has.
+fn groups(named: Vec<String>, mandate: &Mandate) -> Vec<String> {
+    if named.is_empty() { mandate.groups.clone() } else { named }
+}
+
+/// The refusal for a token that is no longer valid.
+fn ended(why: TokenEnd) -> Refusal {
     match why {
-        Ended::Spent => Refusal::Spent,
-        Ended::Expired => Refusal::Expired,
-        Ended::Withdrawn => Refusal::Withdrawn,
+        TokenEnd::Spent => Refusal::Spent,
+        TokenEnd::Expired => Refusal::Expired,
+        TokenEnd::Withdrawn => Refusal::Withdrawn,
     }
 }
 
-/// The mandate of the list that names this registrar.
+/// The mandate in the list that names this registrar.
 fn own_mandate(directory: &Directory, identity: &Identity) -> Option<MandateId> {
     let own = |register: &&Register| register.mandate().key == identity.public();
     directory.registers().find(own).map(Register::id)

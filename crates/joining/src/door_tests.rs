@@ -17,7 +17,7 @@ fn knock() -> (Knock, Door) {
 }
 
 fn read(door: &Door, knock: &Knock) -> Visitor {
-    let mut places = Places::default();
+    let mut places = KnockParts::default();
     let mut number = None;
     for frame in &knock.frames {
         let part = door.part(frame).unwrap();
@@ -29,7 +29,7 @@ fn read(door: &Door, knock: &Knock) -> Visitor {
 }
 
 #[test]
-fn both_ends_have_one_channel_and_one_set_of_words() {
+fn both_ends_get_the_same_channel_and_the_same_words_to_compare() {
     let (own, registrar, secret, token) = parties();
     let hello = Hello::new(&registrar.public(), &secret, &mut rng(7));
     let (mut knock, door) = knock();
@@ -38,7 +38,8 @@ fn both_ends_have_one_channel_and_one_set_of_words() {
     assert_eq!((answer.len(), hello.cookie(&answer)), (hello.frame.len(), Ok([6; 12])));
     let visitor = read(&door, &knock);
     assert_eq!((visitor.half, &visitor.token), (own.public().dh, &token));
-    let (mut theirs, welcome) = door.welcome(visitor, 77, None, &mut rng(6)).unwrap();
+    let (mut theirs, welcome) =
+        door.welcome(visitor, 77, (None, VisitorKind::Router), &mut rng(6)).unwrap();
     let lens = |frames: &[Vec<u8>]| frames.iter().map(Vec::len).collect::<Vec<_>>();
     assert_eq!(lens(&welcome), lens(&knock.frames), "no more goes back than came");
     assert!(knock.take(&welcome[2]).unwrap().is_none());
@@ -46,7 +47,7 @@ fn both_ends_have_one_channel_and_one_set_of_words() {
     let mut answer = knock.take(&welcome[1]).unwrap().unwrap();
     let ours = &mut answer.channel;
     assert_eq!((ours.words(), ours.binding()), (theirs.words(), theirs.binding()));
-    assert_eq!(answer.refused, None);
+    assert_eq!((answer.refused, answer.kind), (None, VisitorKind::Router));
     let frame = ours.seal([7; 16], b"hello").unwrap();
     assert!(theirs.open(&frame).unwrap().starts_with(b"hello"));
     let frame = theirs.seal([8; 16], b"welcome").unwrap();
@@ -58,7 +59,7 @@ fn parts_of_two_answers_to_one_knock_are_not_mixed() {
     let (mut knock, door) = knock();
     let answer = |seed, why| {
         let visitor = read(&door, &knock);
-        door.welcome(visitor, 1, why, &mut rng(seed)).unwrap().1
+        door.welcome(visitor, 1, (why, VisitorKind::Host), &mut rng(seed)).unwrap().1
     };
     let (first, other) = (answer(6, None), answer(7, Some(Refusal::Spent)));
     for frame in [&first[0], &first[1], &other[2], &other[0]] {
@@ -77,7 +78,8 @@ fn strangers_and_changed_frames_are_turned_away() {
     assert_eq!(other.hello(&hello.frame).err(), Some(DropReason::BadHandshake));
     assert_eq!(other.part(&knock.frames[0]).err(), Some(DropReason::BadHandshake));
     let cookie = door.cookie(&door.hello(&hello.frame).unwrap(), &[6; 12], &mut rng(8));
-    let (_, welcome) = door.welcome(read(&door, &knock), 1, None, &mut rng(6)).unwrap();
+    let (_, welcome) =
+        door.welcome(read(&door, &knock), 1, (None, VisitorKind::Host), &mut rng(6)).unwrap();
     let changed = |frame: &[u8], at: usize| {
         let mut wrong = frame.to_vec();
         wrong[at] ^= 1;
@@ -97,5 +99,5 @@ fn strangers_and_changed_frames_are_turned_away() {
         assert!(door.part(&knock.frames[0][..len]).is_err() && knock.take(&[]).is_err());
     }
     let took = [0, 1, 2].map(|place| knock.take(&welcome[place]).unwrap().is_some());
-    assert_eq!(took, [false, false, true], "none of these used the knock up");
+    assert_eq!(took, [false, false, true], "rejected frames leave the knock usable");
 }

@@ -1,4 +1,4 @@
-//! Frames between a newcomer and a registrar (docs/joining.md section 3).
+//! Frames between a newcomer and a registrar (docs/design/wire/join.md).
 //!
 //! ```text
 //! at the door  192 or 576 bytes, see `door`
@@ -6,69 +6,69 @@
 //!              AES-256-GCM, key kdf(key of the direction, "seal", R), nonce 0
 //! ```
 //!
-//! R is random. A frame is found by the address that it came from and by trying the keys of the
-//! few visits from there, so nothing in it stays in the clear.
+//! R is random. The receiver finds a frame's visit by the source address, and tries the keys of the
+//! few visits from there. So nothing in a frame is in the clear.
 
 use shoal_crypto::{AeadKey, Secret, Suite, kdf};
 use shoal_session::noise::Split;
-use shoal_session::replay::{Refused, Window};
+use shoal_session::replay::{ReplayError, ReplayWindow};
 use shoal_wire::{DropReason, SizeClass, TAG_LEN, shake};
 
 use crate::words::Words;
 
-/// Length of a frame whose message is short.
+/// Length of a frame with a short message, in bytes.
 pub const SMALL_LEN: usize = 192;
-/// Length of a frame whose message is not. Links carry on over paths of 624 bytes, which hold this
-/// with the headers of IPv6, so the door does, too.
+/// Length of a frame with a longer message, in bytes. With IPv6 and UDP headers it takes 624 bytes,
+/// the smallest packet size that links support.
 pub const LARGE_LEN: usize = SizeClass::Medium.frame_len();
 const LEAD_LEN: usize = shake::LEAD_LEN;
 const COUNTER_LEN: usize = 4;
 /// Longest message in bytes.
 pub const MESSAGE_MAX: usize = LARGE_LEN - LEAD_LEN - COUNTER_LEN - TAG_LEN;
 const SMALL_MAX: usize = SMALL_LEN - LEAD_LEN - COUNTER_LEN - TAG_LEN;
-/// Frames that a replay window spans: more than are under way at once.
+/// Size of the replay window in frames: more than are in flight at once.
 const WINDOW: u32 = 1_024;
 
-/// What both ends of a handshake mix in before its first message.
+/// The prologue of the handshake, which both ends mix in before the first message.
 pub(crate) fn prologue(lead: &[u8; LEAD_LEN]) -> Vec<u8> {
     [b"shoal join ".as_slice(), &[shoal_wire::VERSION], lead].concat()
 }
 
-/// Whether a frame of this length may be one that a [`Channel`] sealed.
+/// True if a [`Channel`] may have sealed a frame of this length.
 pub(crate) fn is_sealed_len(len: usize) -> bool {
     len == SMALL_LEN || len == LARGE_LEN
 }
 
-/// The keys that a handshake left, and which frames were seen.
+/// The keys that follow from a handshake, and the replay window.
 pub(crate) struct Channel {
     seal: Secret<32>,
     open: Secret<32>,
     counter: u32,
-    window: Window,
+    window: ReplayWindow,
     binding: [u8; 32],
 }
 
 impl Channel {
-    /// The channel of one end.
     pub(crate) fn new(split: Split, is_initiator: bool) -> Channel {
         let binding = kdf(split.forth.expose(), "shoal join binding 1", &[split.back.expose()]);
         let Split { forth, back } = split;
         let (seal, open) = if is_initiator { (forth, back) } else { (back, forth) };
-        Channel { seal, open, counter: 0, window: Window::new(WINDOW), binding }
+        Channel { seal, open, counter: 0, window: ReplayWindow::new(WINDOW), binding }
     }
 
-    /// What both ends of this handshake have in common with nobody else.
+    /// A value derived from the handshake's keys: unique to this handshake and known to its two
+    /// ends only.
     pub(crate) fn binding(&self) -> &[u8; 32] {
         &self.binding
     }
 
-    /// What people at both ends can compare.
+    /// Words that people at both ends can compare.
     pub(crate) fn words(&self) -> Words {
         Words::of(&self.binding)
     }
 
-    /// Seals a message of at most [`MESSAGE_MAX`] bytes under random bytes `lead`; none once the
-    /// counters are used up.
+    /// Seals a message of at most [`MESSAGE_MAX`] bytes with the random bytes `lead`; `None` when
+    /// the counter is exhausted.
     pub(crate) fn seal(&mut self, lead: [u8; LEAD_LEN], message: &[u8]) -> Option<Vec<u8>> {
         debug_assert!(message.len() <= MESSAGE_MAX, "messages are made to fit");
         let counter = self.counter;
@@ -84,11 +84,11 @@ impl Channel {
         Some(frame)
     }
 
-    /// Opens a frame: the message, and zeroes behind it.
+    /// Opens a frame. Returns the message and the zeroes behind it.
     ///
     /// # Errors
     ///
-    /// `bad_size`, `bad_tag`: not of this channel. `replayed`, `too_old`.
+    /// `bad_size`, `bad_tag` (sealed with other keys), `replayed`, `too_old`.
     pub(crate) fn open(&mut self, frame: &[u8]) -> Result<Vec<u8>, DropReason> {
         if !is_sealed_len(frame.len()) {
             return Err(DropReason::BadSize);
@@ -101,8 +101,8 @@ impl Channel {
         let counter = body.first_chunk().ok_or(DropReason::BadSize)?;
         let counter = u32::from_be_bytes(*counter);
         self.window.check(counter).map_err(|refused| match refused {
-            Refused::Seen => DropReason::Replayed,
-            Refused::Old => DropReason::TooOld,
+            ReplayError::Seen => DropReason::Replayed,
+            ReplayError::Old => DropReason::TooOld,
         })?;
         self.window.accept(counter);
         body.drain(..COUNTER_LEN);
@@ -135,12 +135,12 @@ mod tests {
             let opened = b.open(&frame).unwrap();
             assert!(opened.starts_with(&message) && opened[len..].iter().all(|&b| b == 0));
             assert_eq!(b.open(&frame), Err(DropReason::Replayed));
-            assert_eq!(a.open(&frame), Err(DropReason::BadTag), "its own frame");
+            assert_eq!(a.open(&frame), Err(DropReason::BadTag), "a frame of this end itself");
         }
     }
 
     #[test]
-    fn what_was_changed_or_cut_does_not_open() {
+    fn changed_cut_and_old_frames_do_not_open() {
         let (mut a, mut b) = pair();
         let frame = a.seal([9; 16], b"message").unwrap();
         for at in 0..frame.len() {
@@ -149,7 +149,7 @@ mod tests {
             assert_eq!(b.open(&wrong), Err(DropReason::BadTag));
             assert_eq!(b.open(&frame[..at]), Err(DropReason::BadSize));
         }
-        assert!(b.open(&frame).is_ok(), "none of these used its counter up");
+        assert!(b.open(&frame).is_ok(), "rejected frames leave the replay window unchanged");
         for _ in 0..3 * WINDOW {
             b.open(&a.seal([3; 16], &[]).unwrap()).unwrap();
         }

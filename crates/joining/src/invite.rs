@@ -9,39 +9,39 @@
 //! checksum = first bytes of BLAKE3 of "SHOAL:1/" and all before it
 //! ```
 //!
-//! Numbers are big-endian. The shape stands first, so that the first two letters say how long the
-//! whole is, and a reader can tell a part that is missing from a letter that is wrong.
+//! Numbers are big-endian. The shape comes first, so the first two letters give the length of the
+//! whole. A reader can therefore tell a missing part from a wrong letter.
 //!
-//! Who reads an invite can reach the registrar and use the token. It holds neither the network's
-//! secret nor any list, and nothing of it says what network it is for.
+//! Whoever reads an invite can reach the registrar and use the token. An invite holds neither the
+//! network secret nor a list, and it does not reveal which network it is for.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::str::FromStr;
 
+use shoal_crypto::encoding::{append_base32, base32_len, from_base32};
 use shoal_crypto::{NetworkSecret, PublicKey, Secret, VerifyKey, hash, kdf};
 use shoal_wire::{ParseError, Reader};
 use zeroize::Zeroizing;
 
-use crate::base32;
 use crate::tokens::Token;
 
-/// Most endpoints of an invite.
+/// Maximum number of endpoints in an invite.
 pub const ENDPOINTS_MAX: usize = 3;
 /// Length of a door secret in bytes.
 pub const DOOR_SECRET_LEN: usize = 16;
-/// The version that this program reads.
+/// The invite version that this program reads.
 pub(crate) const VERSION: u32 = 1;
-/// How every invite of it begins.
+/// Prefix of an invite of this version.
 pub(crate) const HEAD: &str = "SHOAL:1/";
-/// All but endpoints and checksum.
+/// Length of all fields except endpoints and checksum, in bytes.
 const FIXED_LEN: usize = 1 + 32 + PublicKey::LEN + DOOR_SECRET_LEN + Token::LEN + 4;
 const CHECKSUM_LEN: usize = 4;
-/// No invite is longer, in characters.
+/// Upper bound for the length of an invite, in characters.
 const TEXT_MAX: usize = 1_024;
 
-/// What hides a registrar's door: handshakes with it are sealed under this, so that who has no
-/// invite gets no answer.
+/// The secret of a registrar's door. Handshakes with the registrar are sealed under it, so a sender
+/// without an invite gets no answer.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DoorSecret(Secret<DOOR_SECRET_LEN>);
 
@@ -56,7 +56,7 @@ impl DoorSecret {
         self.0.expose()
     }
 
-    /// What stands in place of a network's secret in the outer seal of handshakes.
+    /// The secret that takes the network secret's place in the outer seal of handshakes.
     pub fn outer(&self) -> NetworkSecret {
         NetworkSecret(kdf(&[0; 32], "shoal door 1", &[self.expose()]))
     }
@@ -68,20 +68,20 @@ impl fmt::Debug for DoorSecret {
     }
 }
 
-/// Whom a newcomer trusts, where it asks, and with what right.
+/// An invite: the keys that a newcomer trusts, the registrar's endpoints, and a token.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Invite {
-    /// Signs the network's list.
+    /// The authority's key, which signs the network's list.
     pub authority: VerifyKey,
-    /// Whom to ask.
+    /// The registrar's key.
     pub registrar: PublicKey,
-    /// Without it the registrar does not answer.
+    /// The door secret: without it the registrar does not answer.
     pub door: DoorSecret,
     /// The right to become a member.
     pub token: Token,
-    /// From this time on, in seconds since 1970, the token is worth nothing.
+    /// End of the token's validity, in seconds since 1970.
     pub expires_unix_s: u32,
-    /// Where the registrar listens; 1 to [`ENDPOINTS_MAX`], best first.
+    /// The registrar's endpoints; 1 to [`ENDPOINTS_MAX`], best first.
     pub endpoints: Vec<SocketAddr>,
 }
 
@@ -91,66 +91,67 @@ impl fmt::Debug for Invite {
     }
 }
 
-/// What is wrong with the text of an invite, in words for who pasted it.
+/// Reasons why a text is no valid invite, in words for whoever pasted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InviteError {
-    /// It begins with something else.
-    #[error("there is no invite: one begins with SHOAL:1/, as `shoal invite` prints it")]
+    /// No invite begins in the text.
+    #[error("no invite found: one begins with SHOAL:1/, as `shoal invite` prints it")]
     NotAnInvite,
-    /// It is of another version.
+    /// The invite has another version.
     #[error(
         "this invite has version {0}, and this shoal reads version 1: update shoal here, or ask \
          for an invite from a registrar with the same version"
     )]
     OtherVersion(u32),
-    /// A character that stands in no invite.
-    #[error("character {at} of the invite is {letter:?}, which stands in none: it was mistyped")]
+    /// The invite contains an impossible character.
+    #[error(
+        "character {at} of the invite is {letter:?}, which no invite contains: it was mistyped"
+    )]
     Letter {
-        /// Its place, counted from 1 and without white space.
+        /// Position of the character, counted from 1 without white space.
         at: usize,
-        /// The character.
         letter: char,
     },
-    /// The end is missing.
+    /// The end of the invite is missing.
     #[error(
         "the invite has {have} characters and should have {need}: a part of it is missing; copy \
          all of it"
     )]
     Truncated {
-        /// Characters that there are, without white space.
+        /// Number of characters found, without white space.
         have: usize,
-        /// Characters that its beginning asks for.
+        /// Number of characters that the beginning of the invite announces.
         need: usize,
     },
-    /// Something stands behind the end.
-    #[error("letters that are too many at the end of the invite: {0}; copy the invite again")]
+    /// Letters follow the end of the invite.
+    #[error("the invite is followed by {0} letters too many: copy the invite again")]
     TooLong(usize),
-    /// The text is longer than one with an invite in it should be.
+    /// The text is longer than [`crate::PASTED_MAX`].
     #[error("this text is too long to look for an invite in it: copy the invite alone")]
     LongText,
-    /// Two invites that differ.
-    #[error("this text has two different invites: copy the one that is meant")]
+    /// The text holds two different invites.
+    #[error("this text has two different invites: copy only the right one")]
     Several,
-    /// The checksum does not hold.
-    #[error("the invite's checksum does not hold: a character is wrong; copy it again")]
+    /// The checksum is wrong.
+    #[error("the invite's checksum is wrong: a character was mistyped; copy the invite again")]
     Mistyped,
-    /// The checksum holds, and the content can't be.
-    #[error("whoever made this invite made it wrongly: {0}")]
+    /// The checksum is right, and a field is invalid.
+    #[error("this invite was made wrongly: {0}; ask for another one")]
     Content(&'static str),
 }
 
-/// An invite's time is over.
+/// The invite has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "by this machine's clock the invite expired {} ago: ask for another one, or set the clock",
     span(*.ago_s)
 )]
 pub struct Expired {
-    /// Seconds since then.
+    /// Seconds since the expiry.
     pub ago_s: u64,
 }
 
-/// Seconds as people say them.
+/// Formats seconds for people.
 fn span(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),
@@ -161,8 +162,9 @@ fn span(seconds: u64) -> String {
 }
 
 const COUNT: InviteError = InviteError::Content("an invite has 1 to 3 endpoints");
-const ENDPOINT: InviteError =
-    InviteError::Content("an endpoint is the address of one machine, with a port that is not 0");
+const ENDPOINT: InviteError = InviteError::Content(
+    "an endpoint must be the address of one machine, with a port other than 0",
+);
 
 fn check_endpoints(endpoints: &[SocketAddr]) -> Result<(), InviteError> {
     if !(1..=ENDPOINTS_MAX).contains(&endpoints.len()) {
@@ -172,7 +174,7 @@ fn check_endpoints(endpoints: &[SocketAddr]) -> Result<(), InviteError> {
         let ip = at.ip();
         let of_no_machine = match ip {
             IpAddr::V4(ip) => ip.is_broadcast(),
-            // It says nothing without the name of an interface, which an invite has no place for.
+            // A link-local address needs an interface name, which an invite can't carry.
             IpAddr::V6(ip) => ip.is_unicast_link_local(),
         };
         at.port() != 0 && !ip.is_unspecified() && !ip.is_multicast() && !of_no_machine
@@ -187,7 +189,7 @@ fn checksum(bytes: &[u8]) -> [u8; CHECKSUM_LEN] {
     short
 }
 
-/// Families of the endpoints that a shape names; none where no invite has it.
+/// For each endpoint in a shape, true if it is IPv6; `None` for an invalid shape.
 fn families(shape: u8) -> Option<Vec<bool>> {
     let count = usize::from(shape & 3) + 1;
     let known = (1 << (2 + count)) - 1;
@@ -195,18 +197,18 @@ fn families(shape: u8) -> Option<Vec<bool>> {
     is_known.then(|| (0..count).map(|at| shape & 4 << at != 0).collect())
 }
 
-/// Bytes of an invite with such endpoints.
+/// Length in bytes of an invite with these endpoint families.
 fn whole_len(six: &[bool]) -> usize {
     let endpoints: usize = six.iter().map(|&six| if six { 18 } else { 6 }).sum();
     FIXED_LEN + endpoints + CHECKSUM_LEN
 }
 
 impl Invite {
-    /// The invite as text, to be kept secret until it is used.
+    /// The invite as text, which must stay secret until it is used.
     ///
     /// # Errors
     ///
-    /// There is no endpoint, there are more than [`ENDPOINTS_MAX`], or one can't be called.
+    /// The number of endpoints is not 1 to [`ENDPOINTS_MAX`], or an endpoint can't be called.
     pub fn to_text(&self) -> Result<Zeroizing<String>, InviteError> {
         check_endpoints(&self.endpoints)?;
         let six = self.endpoints.iter().enumerate();
@@ -228,15 +230,15 @@ impl Invite {
         bytes.extend_from_slice(&sum);
         let mut text = Zeroizing::new(String::with_capacity(TEXT_MAX));
         text.push_str(HEAD);
-        base32::encode(&bytes, &mut text);
+        append_base32(&bytes, &mut text);
         Ok(text)
     }
 
-    /// Whether its time is over at `unix_s`.
+    /// Checks the expiry at `unix_s`.
     ///
     /// # Errors
     ///
-    /// It is. A clock may be wrong: only the registrar's decides.
+    /// The invite has expired by this clock, which may be wrong: the registrar's clock decides.
     pub fn check_time(&self, unix_s: u64) -> Result<(), Expired> {
         match unix_s.checked_sub(self.expires_unix_s.into()) {
             Some(ago_s) => Err(Expired { ago_s }),
@@ -265,26 +267,26 @@ impl Invite {
     }
 }
 
-/// Whether any invite has so many letters.
+/// True if some invite shape has this many letters.
 pub(crate) fn is_whole(letters: usize) -> bool {
-    let len = |shape| Some(base32::letters(whole_len(&families(shape)?)));
+    let len = |shape| Some(base32_len(whole_len(&families(shape)?)));
     (0..=u8::MAX).any(|shape| len(shape) == Some(letters))
 }
 
-/// Letters of an invite that begins with these values.
-pub(crate) fn need(values: &[u8]) -> Result<usize, InviteError> {
-    let (bytes, _) = base32::join(values);
+/// Number of letters in an invite that begins with these two letters.
+pub(crate) fn need(first: &str) -> Result<usize, InviteError> {
+    // Two letters hold the shape and bits of the next byte; eight hold whole bytes.
+    let bytes = from_base32(&format!("{first}000000")).ok_or(InviteError::Mistyped)?;
     let six = bytes.first().and_then(|shape| families(*shape)).ok_or(InviteError::Mistyped)?;
-    Ok(base32::letters(whole_len(&six)))
+    Ok(base32_len(whole_len(&six)))
 }
 
-/// The invite whose letters, as many as [`need`] says, have these values.
-pub(crate) fn decode(values: &[u8]) -> Result<Invite, InviteError> {
-    let (bytes, is_whole) = base32::join(values);
-    let bytes = Zeroizing::new(bytes);
+/// Decodes an invite from all its letters; [`need`] gives their number.
+pub(crate) fn decode(letters: &str) -> Result<Invite, InviteError> {
+    let bytes = Zeroizing::new(from_base32(letters).ok_or(InviteError::Mistyped)?);
     let six = bytes.first().and_then(|shape| families(*shape)).ok_or(InviteError::Mistyped)?;
     let (content, sum) = bytes.split_last_chunk().ok_or(InviteError::Mistyped)?;
-    if !is_whole || checksum(content) != *sum {
+    if checksum(content) != *sum {
         return Err(InviteError::Mistyped);
     }
     let invite = Invite::read(content, &six).map_err(|_| InviteError::Mistyped)?;
@@ -292,7 +294,7 @@ pub(crate) fn decode(values: &[u8]) -> Result<Invite, InviteError> {
     Ok(invite)
 }
 
-/// The one invite in a text, which may have other words, quotes and line breaks in it.
+/// Finds the one invite in a text, which may contain other words, quotes and line breaks.
 impl FromStr for Invite {
     type Err = InviteError;
 
@@ -301,9 +303,9 @@ impl FromStr for Invite {
     }
 }
 
-/// Characters of the shortest invite.
+/// Number of characters of the shortest invite.
 pub(crate) fn shortest() -> usize {
-    HEAD.len() + base32::letters(whole_len(&[false]))
+    HEAD.len() + base32_len(whole_len(&[false]))
 }
 
 #[cfg(test)]

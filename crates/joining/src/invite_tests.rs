@@ -52,7 +52,7 @@ fn every_kind_of_mistake_has_its_own_words() {
         assert!(with.to_string().contains(words), "{with}");
     };
     for text in ["", "hello", "SHOAL", "SHOAL:x/0", "SHOAL:01/0"] {
-        fails(text, InviteError::NotAnInvite, "there is no invite");
+        fails(text, InviteError::NotAnInvite, "no invite found");
     }
     fails(&good.replace(":1/", ":2/"), InviteError::OtherVersion(2), "update shoal");
     fails("SHOAL:1234/", InviteError::OtherVersion(1_234), "version 1234");
@@ -81,16 +81,15 @@ fn impossible_contents_are_neither_written_nor_read() {
     assert_eq!(at("255.255.255.255:5").to_text().map(|_| ()), Err(ENDPOINT));
     assert_eq!(invite(&[]).to_text().map(|_| ()), Err(COUNT));
     assert_eq!(invite(&[ONE[0]; 4]).to_text().map(|_| ()), Err(COUNT));
-    // Somebody else's program may have made one with a checksum that holds.
+    // Another program may have made an invite with a right checksum.
     let good = text(ONE);
-    let values: Vec<u8> = good[8..].chars().map(|c| base32::value(c).unwrap()).collect();
-    let (mut bytes, _) = base32::join(&values);
+    let mut bytes = from_base32(&good[8..]).unwrap();
     let end = bytes.len() - CHECKSUM_LEN;
     bytes[end - 2..end].fill(0);
     let sum = checksum(&bytes[..end]);
     bytes[end..].copy_from_slice(&sum);
     let mut forged = HEAD.to_owned();
-    base32::encode(&bytes, &mut forged);
+    append_base32(&bytes, &mut forged);
     assert_eq!(read(&forged), Err(ENDPOINT));
 }
 
@@ -112,7 +111,7 @@ fn debug_hides_what_is_secret() {
 }
 
 proptest! {
-    /// Each place, and each letter that reads as another one.
+    /// Every position, with every letter that reads as another one.
     #[test]
     fn any_one_wrong_character_is_noticed(three: bool, at in 0_usize..276, letter in 0..32_u8) {
         let good = text(if three { THREE } else { ONE });
@@ -123,7 +122,7 @@ proptest! {
         prop_assert!(read(&wrong).is_err());
     }
 
-    /// Two letters that changed places.
+    /// Two adjacent letters swapped.
     #[test]
     fn swapped_characters_are_noticed(at in 8_usize..236) {
         let good = text(ONE);
@@ -141,7 +140,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_read(
+    fn an_encoded_invite_decodes_to_itself(
         keys: [[u8; 32]; 3], secrets: [[u8; 16]; 2], expires_unix_s: u32,
         ends in proptest::collection::vec((any::<[u8; 16]>(), 1_u16..), 1..=3),
     ) {

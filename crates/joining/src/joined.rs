@@ -1,93 +1,112 @@
-//! What a newcomer was granted, once the authority's list and the registrar's mandate bear it out.
+//! Check of a grant against the authority's list and the registrar's supplements.
 
 use std::net::SocketAddr;
 
 use shoal_crypto::{Identity, Secret, VerifyKey};
 use shoal_directory::{
-    Directory, Error, List, Member, Refused, Register, Standing, Supplement, Unapplied,
+    Directory, Error, Freshness, List, ListRejection, Member, Register, StepRejection, Supplement,
 };
 use shoal_wire::Time;
 
 use crate::messages::Grant;
-use crate::newcomer::Contact;
+use crate::newcomer::{Contact, JoinGoal};
 
-/// Clocks of a registrar and a newcomer may differ by so much.
+/// Maximum difference between the clocks of registrar and newcomer, in seconds.
 const CLOCK_SKEW_S: u64 = shoal_directory::CLOCK_SKEW_S;
 
-/// All that a new member's node needs.
+/// All data that a new member's node needs.
 #[derive(Clone, Debug)]
-pub struct Joined {
-    /// The member that it is.
+pub struct NewMembership {
+    /// The member's descriptor.
     pub member: Member,
-    /// Signs the list.
+    /// The authority's key, which signs the list.
     pub authority: VerifyKey,
-    /// What all nodes of the network share.
+    /// The network secret.
     pub secret: Secret<32>,
-    /// The list, as it stands in files.
+    /// The list, encoded as in files.
     pub list: Vec<u8>,
     /// The registrar's supplements, the first one first.
     pub chain: Vec<Supplement>,
-    /// Length of the prefix in which the network's IPv4 addresses lie, if it has them.
+    /// Length of the prefix that holds the network's IPv4 addresses, if the network has any.
     pub ipv4_bits: Option<u8>,
-    /// Where its router listens, if the list says so.
+    /// The endpoint of the member's router, if it is known. A router gets that of the other router
+    /// with the smallest number.
     pub router: Option<SocketAddr>,
 }
 
-/// Why it came to nothing, in words for who runs `shoal up`.
+/// Reasons why joining fails, in words for whoever runs `shoal up`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
-    /// No answer.
+pub enum JoinError {
     #[error("{}", silent(*.welcomed))]
     Silent {
-        /// Whether the registrar had answered before.
+        /// True if the registrar had answered before.
         welcomed: bool,
     },
-    /// Nothing could be sent to any of its addresses; the last reason.
+    /// No datagram could be sent to any of the registrar's endpoints; the last reason.
     #[error("nothing can be sent to the registrar from this machine: {0}")]
     Unsendable(String),
-    /// The invite's key of the registrar is none.
-    #[error("the invite names a registrar whose key is none: ask for another invite")]
+    /// The registrar's key in the invite is invalid.
+    #[error("the registrar's key in the invite is invalid: ask for another invite")]
     Registrar,
-    /// More than any list and chain.
-    #[error("the registrar offers a list of {0} bytes: more than a network has")]
+    /// List and chain together are longer than any network's.
+    #[error(
+        "the registrar offers a list of {0} bytes, which is more than any network has: ask for \
+         another invite"
+    )]
     TooLong(usize),
-    /// The clocks differ.
+    /// The clocks of registrar and newcomer differ too much.
     #[error("{}", clocks(*.registrar, *.here))]
     Clock {
-        /// What the registrar's clock shows, in seconds since 1970.
+        /// The registrar's clock, in seconds since 1970.
         registrar: u64,
-        /// What this machine's clock shows.
+        /// This machine's clock, in seconds since 1970.
         here: u64,
     },
-    /// The list is not the authority's, or can't be read.
-    #[error("the list that the registrar gave: {0}")]
+    /// The list has a wrong signature or format.
+    #[error("the registrar's list: {0}")]
     List(#[from] Error),
-    /// The list is refused.
-    #[error("the list that the registrar gave: {0}")]
-    Refused(#[from] Refused),
-    /// The list is too old.
+    #[error("the registrar's list: {0}")]
+    Refused(#[from] ListRejection),
     #[error(
-        "the list that the registrar gave is too old: the authority has to sign it again \
-         (`shoal authority renew`)"
+        "the registrar's list is too old: the authority has to sign it again (`shoal authority \
+         renew`)"
     )]
     Stale,
-    /// The list does not know the registrar.
+    /// The list has no mandate for the registrar.
     #[error("the authority's list gives this registrar no mandate: ask for another invite")]
     NoMandate,
-    /// What the registrar signed is not allowed, or damaged.
-    #[error("what the registrar signed does not count: {0}")]
+    /// A supplement is damaged or breaks the mandate.
+    #[error("a supplement of the registrar is not valid: {0}")]
     Chain(String),
-    /// This machine is not in it.
-    #[error("the registrar says that this machine is a member, and what it signed does not")]
+    /// The supplements have no membership for this machine's key.
+    #[error("the registrar says that this machine is a member, but its supplements do not")]
     NotAMember,
-    /// It is in it otherwise than it was told.
-    #[error("the registrar says something else of this machine than what it signed")]
+    /// The token admits a router, and the machine did not ask to be one.
+    #[error(
+        "this invite is for a router: repeat the command with --endpoint IP:PORT, the UDP endpoint \
+         at which others reach this machine"
+    )]
+    ForRouter,
+    /// The token admits a host, and the machine asked to be a router.
+    #[error(
+        "this invite is for a host: leave out --endpoint, or ask for an invite for a router \
+         (`shoal invite --router`)"
+    )]
+    ForHost,
+    /// The registrar has signed the router with another endpoint, or as a relay against its wish.
+    #[error(
+        "the registrar has this router with another endpoint, or as a relay: ask its owner to \
+         remove the router, and for another invite"
+    )]
+    OtherRouter,
+    /// The membership in the supplements differs from the grant.
+    #[error("the registrar's answer about this machine differs from its supplements")]
     Grant,
 }
 
 fn silent(welcomed: bool) -> &'static str {
     if welcomed {
-        "the registrar answered and then fell silent: try again"
+        "the registrar stopped answering: try again"
     } else {
         "no answer from the registrar: is it running, and does UDP reach it?"
     }
@@ -106,47 +125,69 @@ fn clocks(registrar: u64, here: u64) -> String {
     format!("this machine's clock is {apart} {which} the registrar's: set the one that is wrong")
 }
 
-impl Joined {
-    /// Compares what was granted with list and chain.
+impl NewMembership {
+    /// Checks that the membership is of the kind that the machine asked for.
+    ///
+    /// Errors: a host, or a router of other properties.
+    pub(crate) fn checked_for(self, goal: &JoinGoal) -> Result<NewMembership, JoinError> {
+        let Member { address, endpoint, carrier, .. } = &self.member;
+        match goal {
+            JoinGoal::Router(request) => {
+                let is_it = address.is_router() && *endpoint == Some(request.endpoint);
+                let fits = is_it && (request.relay || !carrier.relay);
+                if fits { Ok(self) } else { Err(JoinError::OtherRouter) }
+            }
+            JoinGoal::Join(_) if address.is_router() => Err(JoinError::ForRouter),
+            _ => Ok(self),
+        }
+    }
+
+    /// Checks a grant against list and chain.
     pub(crate) fn check(
         own: &Identity,
         contact: &Contact,
         grant: &Grant,
         bundle: &[u8],
         unix_s: u64,
-    ) -> Result<Joined, Fault> {
+    ) -> Result<NewMembership, JoinError> {
         let (registrar, here) = (grant.unix_s, unix_s);
         if registrar.abs_diff(here) > CLOCK_SKEW_S {
-            return Err(Fault::Clock { registrar, here });
+            return Err(JoinError::Clock { registrar, here });
         }
-        let (list, chain) =
-            bundle.split_at_checked(grant.list_len as usize).ok_or(Fault::TooLong(bundle.len()))?;
+        let (list, chain) = bundle
+            .split_at_checked(grant.list_len as usize)
+            .ok_or(JoinError::TooLong(bundle.len()))?;
         let now = Time::ZERO;
         let mut directory = Directory::new(contact.staleness_max);
         directory.accept(now, unix_s, List::open(&contact.authority, list)?)?;
-        if directory.standing(now, unix_s) != Standing::Fresh {
-            return Err(Fault::Stale);
+        if directory.standing(now, unix_s) != Freshness::Fresh {
+            return Err(JoinError::Stale);
         }
         let named =
             |r: &&Register| r.mandate().key == contact.registrar && r.id().0 == grant.mandate;
-        let mandate = directory.registers().find(named).ok_or(Fault::NoMandate)?.mandate().clone();
+        let mandate =
+            directory.registers().find(named).ok_or(JoinError::NoMandate)?.mandate().clone();
         let chain = supplements(chain, contact)?;
         for supplement in &chain {
             let applied = directory.supplement(now, unix_s, supplement);
-            applied.map_err(|why: Unapplied| Fault::Chain(why.to_string()))?;
+            applied.map_err(|why: StepRejection| JoinError::Chain(why.to_string()))?;
         }
         let key = own.public();
         let mut members = directory.members(now, unix_s);
-        let member = members.find(|member| member.key == key).ok_or(Fault::NotAMember)?.clone();
+        let member = members.find(|member| member.key == key).ok_or(JoinError::NotAMember)?.clone();
         let said = (&grant.name, grant.address, grant.ipv4, grant.expires_unix_s);
         if said != (&member.name, member.address, member.ipv4, member.expires_unix_s) {
-            return Err(Fault::Grant);
+            return Err(JoinError::Grant);
         }
-        let is_router = |other: &&Member| {
-            other.address.is_router() && other.address.router == member.address.router
-        };
-        let router = directory.members(now, unix_s).find(is_router);
-        Ok(Joined {
+        let routers = directory.members(now, unix_s).filter(|other| {
+            let is_next = match member.address.is_router() {
+                true => other.key != key && other.endpoint.is_some(),
+                false => other.address.router == member.address.router,
+            };
+            other.address.is_router() && is_next
+        });
+        let router = routers.min_by_key(|router| router.address);
+        Ok(NewMembership {
             router: router.and_then(|router| router.endpoint),
             ipv4_bits: mandate.ipv4.map(|prefix| prefix.bits()),
             authority: contact.authority,
@@ -158,14 +199,14 @@ impl Joined {
     }
 }
 
-fn supplements(mut bytes: &[u8], contact: &Contact) -> Result<Vec<Supplement>, Fault> {
-    let cut = || Fault::Chain("it is cut short".into());
+fn supplements(mut bytes: &[u8], contact: &Contact) -> Result<Vec<Supplement>, JoinError> {
+    let cut = || JoinError::Chain("a supplement is cut short".into());
     let mut all = Vec::new();
     while !bytes.is_empty() {
         let (len, rest) = bytes.split_first_chunk::<2>().ok_or_else(cut)?;
         let (one, rest) = rest.split_at_checked(u16::from_be_bytes(*len).into()).ok_or_else(cut)?;
         let opened = Supplement::open(&contact.registrar, one);
-        all.push(opened.map_err(|error| Fault::Chain(error.to_string()))?);
+        all.push(opened.map_err(|error| JoinError::Chain(error.to_string()))?);
         bytes = rest;
     }
     Ok(all)

@@ -1,4 +1,4 @@
-//! The registrar's ledger: a file to which records are appended, and nothing else.
+//! The registrar's ledger: an append-only file of records.
 //!
 //! ```text
 //! "SHJ1" | record | record | ...
@@ -7,118 +7,117 @@
 //!          content
 //! ```
 //!
-//! A registrar says nothing about a thing before its record is on the disk. So a record that was
-//! cut short, when the machine lost its power, speaks of nothing that anybody was told: a reader
-//! leaves out the last one. Whatever else does not read is damage, and is refused: a ledger without
-//! its middle would give out twice what it forgot.
+//! A registrar writes a record to disk before it answers. So a record cut short by a power failure
+//! was never announced to anybody, and a reader drops it if it is the last one. Any other
+//! unreadable record is damage, and the ledger is refused: without its middle the registrar would
+//! grant some uses twice.
 
 use shoal_crypto::hash;
 use shoal_wire::ParseError;
 
-use crate::record::Record;
+use crate::record::LedgerRecord;
 
-/// Longest record in bytes, with length and sum.
+/// Maximum length of a record in bytes, with length and sum.
 pub const RECORD_MAX: usize = 4_096;
-/// Longest ledger in bytes that is read: far more than 65,536 steps take.
+/// Maximum length of a ledger in bytes: far more than 65,536 steps take.
 pub const LEDGER_MAX: usize = 256 << 20;
 const MAGIC: &[u8; 4] = b"SHJ1";
 const LEN_LEN: usize = 2;
-/// Length of a record's sum.
+/// Length of a record's sum in bytes.
 pub const SUM_LEN: usize = 8;
 
-type Sum = [u8; SUM_LEN];
+type RecordSum = [u8; SUM_LEN];
 
-/// Why a file can't be used as a ledger.
+/// Reasons why a file is no usable ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LedgerError {
-    /// It begins with something else.
+    /// The file does not begin with the ledger's magic bytes.
     #[error("this is no registrar's ledger, or one of another version")]
     Kind,
-    /// It is longer than [`LEDGER_MAX`].
+    /// The file is longer than [`LEDGER_MAX`].
     #[error("the ledger is longer than 256 MiB")]
     TooLong,
-    /// A record in its middle does not read.
+    /// A record before the end has a wrong sum.
     #[error(
-        "the ledger is damaged at byte {0}: put back a copy of it, or the registrar could grant \
-         twice what it granted before"
+        "the ledger is damaged at byte {0}: restore a copy of it; without the damaged records the \
+         registrar could grant the same use twice"
     )]
     Damaged(usize),
-    /// A record that was written whole says what this version does not know.
+    /// A record is intact, but this version can't read it.
     #[error("the ledger's record at byte {at} can't be read ({error}): update shoal here")]
     Record {
-        /// Where it begins.
+        /// Offset of the record in bytes.
         at: usize,
-        /// What is wrong with it.
         error: ParseError,
     },
 }
 
-/// The end of a ledger: what a record is appended to.
+/// Length and last sum of a ledger, to which the next record is appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct LedgerTail {
     len: usize,
-    sum: Sum,
+    sum: RecordSum,
 }
 
-impl End {
-    /// The end of a file of no bytes.
-    pub const EMPTY: End = End { len: 0, sum: *b"SHJ1SHJ1" };
+impl LedgerTail {
+    /// The end of an empty file.
+    pub const EMPTY: LedgerTail = LedgerTail { len: 0, sum: *b"SHJ1SHJ1" };
 
-    /// How long the file is, in bytes.
+    /// Length of the file in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The sum of its last record, over all records before it, too.
+    /// The sum of the last record, which covers all records before it.
     pub fn sum(&self) -> [u8; SUM_LEN] {
         self.sum
     }
 
-    /// Whether a ledger with these bytes once ended with this sum, when it had so many bytes.
+    /// True if a ledger with these bytes had this sum when it was `len` bytes long.
     pub fn was(bytes: &[u8], len: usize, sum: &[u8; SUM_LEN]) -> bool {
         match bytes.get(..len) {
-            Some([]) => *sum == End::EMPTY.sum,
+            Some([]) => *sum == LedgerTail::EMPTY.sum,
             Some(before) => before.ends_with(sum),
             None => false,
         }
     }
 
-    /// Whether nothing was written yet.
+    /// True if the ledger has no records.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// What to append to the file for a record, and the end it has then. Until the bytes are on the
-    /// disk the file has the old end.
-    pub fn append(&self, record: &Record) -> (Vec<u8>, End) {
+    /// The bytes to append for a record, and the end after that. Until the bytes are on disk the
+    /// old end holds.
+    pub fn append(&self, record: &LedgerRecord) -> (Vec<u8>, LedgerTail) {
         let mut out = if self.is_empty() { MAGIC.to_vec() } else { Vec::new() };
         let start = out.len();
         out.extend_from_slice(&[0; LEN_LEN]);
         record.write(&mut out);
         let len = out.len() - start - LEN_LEN;
-        debug_assert!(LEN_LEN + len + SUM_LEN <= RECORD_MAX, "no record has so much to say");
+        debug_assert!(LEN_LEN + len + SUM_LEN <= RECORD_MAX, "no record is longer");
         out[start..start + LEN_LEN].copy_from_slice(&(len as u16).to_be_bytes());
         let sum = sum(&self.sum, &out[start..]);
         out.extend_from_slice(&sum);
-        let end = End { len: self.len + out.len(), sum };
+        let end = LedgerTail { len: self.len + out.len(), sum };
         (out, end)
     }
 }
 
-fn sum(before: &Sum, record: &[u8]) -> Sum {
+fn sum(before: &RecordSum, record: &[u8]) -> RecordSum {
     let long = hash(&[before.as_slice(), record].concat());
     let mut short = [0; SUM_LEN];
     short.copy_from_slice(&long[..SUM_LEN]);
     short
 }
 
-/// A ledger that was read.
+/// A ledger as read from its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ledger {
-    /// Its records, in their order.
-    pub records: Vec<Record>,
-    /// Where it ends. Bytes behind that are a record that was cut short: cut them off.
-    pub end: End,
+    pub records: Vec<LedgerRecord>,
+    /// End of the last whole record. Bytes behind it belong to a record that was cut short:
+    /// truncate the file.
+    pub end: LedgerTail,
 }
 
 impl Ledger {
@@ -126,9 +125,9 @@ impl Ledger {
     ///
     /// # Errors
     ///
-    /// It is none, too long, or damaged elsewhere than at its end.
+    /// The file is no ledger, too long, or damaged elsewhere than at its end.
     pub fn read(bytes: &[u8]) -> Result<Ledger, LedgerError> {
-        let mut ledger = Ledger { records: Vec::new(), end: End::EMPTY };
+        let mut ledger = Ledger { records: Vec::new(), end: LedgerTail::EMPTY };
         if bytes.len() > LEDGER_MAX {
             return Err(LedgerError::TooLong);
         }
@@ -138,7 +137,7 @@ impl Ledger {
         if !bytes.starts_with(MAGIC) {
             return Err(LedgerError::Kind);
         }
-        let (mut at, mut before) = (MAGIC.len(), End::EMPTY.sum);
+        let (mut at, mut before) = (MAGIC.len(), LedgerTail::EMPTY.sum);
         while at < bytes.len() {
             let Some((content, len, sum)) = content_at(bytes, at, &before) else {
                 if is_cut_short(bytes, at, &before) {
@@ -146,35 +145,39 @@ impl Ledger {
                 }
                 return Err(LedgerError::Damaged(at));
             };
-            let record = Record::read(content);
+            let record = LedgerRecord::read(content);
             ledger.records.push(record.map_err(|error| LedgerError::Record { at, error })?);
             (at, before) = (at + len, sum);
-            ledger.end = End { len: at, sum };
+            ledger.end = LedgerTail { len: at, sum };
         }
         Ok(ledger)
     }
 }
 
-/// The content of the record that begins at `at`, its whole length and its sum.
-fn content_at<'a>(bytes: &'a [u8], at: usize, before: &Sum) -> Option<(&'a [u8], usize, Sum)> {
+/// Content, total length and sum of the record at `at`; `None` if its sum is wrong.
+fn content_at<'a>(
+    bytes: &'a [u8],
+    at: usize,
+    before: &RecordSum,
+) -> Option<(&'a [u8], usize, RecordSum)> {
     let rest = bytes.get(at..)?;
     let len = usize::from(u16::from_be_bytes(*rest.first_chunk()?));
     let (framed, rest) = rest.split_at_checked(LEN_LEN + len)?;
-    let found: Sum = *rest.first_chunk()?;
+    let found: RecordSum = *rest.first_chunk()?;
     let whole = framed.len() + SUM_LEN;
     (sum(before, framed) == found).then_some((&framed[LEN_LEN..], whole, found))
 }
 
-/// Whether what begins at `at` can be the end of a record whose writing was broken off: there is no
-/// more of it than one record, and no other record stands behind it.
-fn is_cut_short(bytes: &[u8], at: usize, before: &Sum) -> bool {
-    let reads = |next: usize, before: &Sum| content_at(bytes, next, before).is_some();
-    // If its sum alone is wrong, the record behind it was made with the right one.
+/// True if the bytes at `at` can be a record whose writing was interrupted. They are no longer than
+/// one record then, and no intact record follows.
+fn is_cut_short(bytes: &[u8], at: usize, before: &RecordSum) -> bool {
+    let reads = |next: usize, before: &RecordSum| content_at(bytes, next, before).is_some();
+    // If only this record's sum is wrong, the next record was made with the right sum.
     let len = bytes[at..].first_chunk().map_or(0, |len| usize::from(u16::from_be_bytes(*len)));
     let framed = bytes.get(at..at + LEN_LEN + len);
     let follows =
         framed.is_some_and(|framed| reads(at + framed.len() + SUM_LEN, &sum(before, framed)));
-    // Else the sum that it was made with stands in front of it.
+    // Otherwise the sum before the next record is the one that it was made with.
     let first = at + LEN_LEN + SUM_LEN;
     bytes.len() - at <= RECORD_MAX
         && !follows

@@ -1,33 +1,42 @@
 use super::*;
-use crate::record::{Cause, SUPPLEMENT_MAX};
-use crate::tokens::{Terms, TokenHash};
+use crate::record::{SUPPLEMENT_MAX, StepCause};
+use crate::tokens::{TokenHash, TokenKind, TokenTerms};
 use proptest::prelude::*;
 use shoal_crypto::{Identity, Rng};
 
-fn terms(name: Option<&str>) -> Terms {
+fn terms(name: Option<&str>) -> TokenTerms {
     let groups = ["servers", "staff"].map(str::to_owned).to_vec();
     let name = name.map(str::to_owned);
-    Terms { uses: 1, expires_unix_s: 1_790_086_400, name, groups, approve: true }
+    let kind = TokenKind::Host;
+    TokenTerms { uses: 1, expires_unix_s: 1_790_086_400, name, groups, approve: true, kind }
 }
 
-fn records() -> Vec<Record> {
+fn records() -> Vec<LedgerRecord> {
     let (token, key) = (TokenHash([7; 32]), Identity::from_seed([5; 32]).public());
-    let step = |cause, len| Record::Step { cause, key, supplement: vec![9; len] };
+    let router = |hash, family: Option<&str>, relay| {
+        let kind = TokenKind::Router { family: family.map(str::to_owned), relay };
+        let terms = TokenTerms { kind, ..terms(None) };
+        LedgerRecord::Issued { token: TokenHash([hash; 32]), unix_s: 1, terms }
+    };
+    let step = |cause, len| LedgerRecord::Step { cause, key, supplement: vec![9; len] };
     vec![
-        Record::Issued { token, unix_s: 1_790_000_000, terms: terms(Some("bob")) },
-        Record::Issued { token: TokenHash([8; 32]), unix_s: 1, terms: terms(None) },
-        step(Cause::Joined(token), SUPPLEMENT_MAX),
-        step(Cause::Renewed, 0),
-        Record::Denied { token, key },
-        Record::Withdrawn(token),
-        step(Cause::Left, 200),
-        step(Cause::Rekeyed, 201),
-        step(Cause::Removed, 202),
+        LedgerRecord::Issued { token, unix_s: 1_790_000_000, terms: terms(Some("bob")) },
+        LedgerRecord::Issued { token: TokenHash([8; 32]), unix_s: 1, terms: terms(None) },
+        router(9, Some("acme"), true),
+        router(10, None, true),
+        router(11, None, false),
+        step(StepCause::Joined(token), SUPPLEMENT_MAX),
+        step(StepCause::Renewed, 0),
+        LedgerRecord::Denied { token, key },
+        LedgerRecord::Withdrawn(token),
+        step(StepCause::Left, 200),
+        step(StepCause::Rekeyed, 201),
+        step(StepCause::Removed, 202),
     ]
 }
 
-fn file(records: &[Record]) -> Vec<u8> {
-    let mut end = End::EMPTY;
+fn file(records: &[LedgerRecord]) -> Vec<u8> {
+    let mut end = LedgerTail::EMPTY;
     let mut file = Vec::new();
     for record in records {
         let (bytes, next) = end.append(record);
@@ -38,17 +47,17 @@ fn file(records: &[Record]) -> Vec<u8> {
     file
 }
 
-/// Where each record of the file begins, and where the last one ends.
-fn starts(records: &[Record]) -> Vec<usize> {
+/// Offsets at which the records begin, and the end of the last one.
+fn starts(records: &[LedgerRecord]) -> Vec<usize> {
     (0..=records.len()).map(|n| if n == 0 { 4 } else { file(&records[..n]).len() }).collect()
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn an_encoded_ledger_decodes_to_itself() {
     let (records, file) = (records(), file(&records()));
     let ledger = Ledger::read(&file).unwrap();
     assert_eq!((&ledger.records, ledger.end.len()), (&records, file.len()));
-    assert_eq!(Ledger::read(&[]).unwrap().end, End::EMPTY);
+    assert_eq!(Ledger::read(&[]).unwrap().end, LedgerTail::EMPTY);
     assert_eq!(Ledger::read(b"SHL2....").unwrap_err(), LedgerError::Kind);
 }
 
@@ -62,14 +71,14 @@ fn a_record_that_was_cut_short_is_left_out_wherever_it_was_cut() {
         assert_eq!(ledger.records, records[..whole], "{len}");
         let end = if whole == 0 { 0 } else { starts[whole] };
         assert_eq!(ledger.end.len(), end);
-        // What is appended where it ends makes a whole ledger again.
+        // A record appended at this end makes a whole ledger again.
         let (bytes, _) = ledger.end.append(&records[0]);
         let again = Ledger::read(&[&file[..end], &bytes].concat()).unwrap();
         assert_eq!(again.records.len(), whole + 1);
     }
 }
 
-/// A disk may have made room for the record, and not have its bytes.
+/// A disk may have reserved space for the record without writing its bytes.
 #[test]
 fn an_end_of_zeroes_is_a_record_that_was_cut_short() {
     let (records, file) = (records(), file(&records()));
@@ -98,7 +107,7 @@ fn damage_before_the_last_record_is_refused_and_nothing_is_forgotten() {
             Err(other) => panic!("{at}: {other}"),
         }
     }
-    // A record less in the middle, and two that changed places.
+    // One record removed from the middle, and two swapped.
     let cut = [&file[..starts[1]], &file[starts[2]..]].concat();
     assert_eq!(Ledger::read(&cut), Err(LedgerError::Damaged(starts[1])));
     let parts = [0..starts[3], starts[4]..starts[5], starts[3]..starts[4], starts[5]..file.len()];
@@ -106,7 +115,7 @@ fn damage_before_the_last_record_is_refused_and_nothing_is_forgotten() {
     assert_eq!(Ledger::read(&swapped), Err(LedgerError::Damaged(starts[3])));
 }
 
-/// The registrar would else forget what a newer version wrote.
+/// Otherwise the registrar would forget records of a newer version.
 #[test]
 fn a_whole_record_of_an_unknown_kind_is_refused() {
     let mut file = file(&records()[..1]);
@@ -125,9 +134,9 @@ fn the_longest_record_has_room() {
     let long = |n: usize| format!("{n:0>63}");
     let groups = (0..32).map(long).collect();
     let name = Some(long(99));
-    let terms = Terms { groups, name, ..terms(None) }.checked().unwrap();
-    let record = Record::Issued { token: TokenHash([1; 32]), unix_s: 0, terms };
-    let (bytes, _) = End::EMPTY.append(&record);
+    let terms = TokenTerms { groups, name, ..terms(None) }.checked().unwrap();
+    let record = LedgerRecord::Issued { token: TokenHash([1; 32]), unix_s: 0, terms };
+    let (bytes, _) = LedgerTail::EMPTY.append(&record);
     assert!(bytes.len() <= RECORD_MAX);
     assert_eq!(Ledger::read(&bytes).unwrap().records, [record]);
 }
@@ -143,6 +152,6 @@ proptest! {
         if let Ok(ledger) = Ledger::read(&bytes) {
             prop_assert_eq!(&file(&ledger.records)[..], &bytes[..ledger.end.len()]);
         }
-        let _ = Record::read(&noise);
+        let _ = LedgerRecord::read(&noise);
     }
 }

@@ -1,7 +1,8 @@
-//! How a machine becomes a member of a network by an invite.
+//! Joining: a machine becomes a member of a network by an invite.
 //!
-//! An *invite* is a text that a registrar gave out: whom to trust, where the registrar listens, and
-//! a token. The registrar's *ledger* says which tokens there are and what was granted for them.
+//! An *invite* is a text that a registrar issues. It holds the authority's key, the registrar's key
+//! and endpoints, and a token. The registrar's *ledger* records the tokens issued and the
+//! memberships granted for them.
 //!
 //! ```text
 //! Token --> Invite --text--> newcomer
@@ -12,14 +13,13 @@
 //! ```
 //!
 //! In: text, the bytes of a ledger, random bytes, the time in seconds since 1970. Out: invites,
-//! words for people to compare, whether a token holds, and the bytes to append to the ledger.
+//! words for people to compare, the validity of a token, and the bytes to append to the ledger.
 //!
-//! Invariant: no file, no socket and no clock. The registrar never keeps a token, only its hash.
-//! docs/joining.md is the normative text.
+//! Invariant: no file, no socket and no clock. The registrar stores the hash of a token, never the
+//! token. docs/design/wire/join.md is the normative text.
 
 #![forbid(unsafe_code)]
 
-mod base32;
 mod desk;
 mod door;
 mod frame;
@@ -30,18 +30,22 @@ mod messages;
 mod newcomer;
 mod pasted;
 mod record;
+mod refusal;
 mod tokens;
 mod words;
 
 pub use desk::{
-    Desk, DeskConfig, DeskError, DeskStats, Disk, Output, OwnerError, WAITING_MAX, Waiting,
+    Desk, DeskConfig, DeskError, DeskOutput, DeskStats, Disk, OwnerError, PendingApproval,
+    WAITING_MAX,
 };
 pub use invite::{DOOR_SECRET_LEN, DoorSecret, ENDPOINTS_MAX, Expired, Invite, InviteError};
-pub use joined::{Fault, Joined};
-pub use ledger::{End, LEDGER_MAX, Ledger, LedgerError, RECORD_MAX, SUM_LEN};
-pub use messages::{Grant, PART_MAX, Refusal, Wish};
-pub use newcomer::{Contact, Event, Goal, Newcomer};
+pub use joined::{JoinError, NewMembership};
+pub use ledger::{LEDGER_MAX, Ledger, LedgerError, LedgerTail, RECORD_MAX, SUM_LEN};
+pub use messages::{Grant, NameRequest, PART_MAX, Refusal, RouterRequest};
+pub use newcomer::{Contact, JoinEvent, JoinGoal, Newcomer};
 pub use pasted::PASTED_MAX;
-pub use record::{Cause, Record, SUPPLEMENT_MAX};
-pub use tokens::{Ended, TOKENS_MAX, Terms, TermsError, Token, TokenHash, Tokens, USES_MAX};
+pub use record::{LedgerRecord, SUPPLEMENT_MAX, StepCause};
+pub use tokens::{
+    TOKENS_MAX, TermsError, Token, TokenEnd, TokenHash, TokenKind, TokenTerms, Tokens, USES_MAX,
+};
 pub use words::{WORDS, Words};

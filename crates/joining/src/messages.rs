@@ -1,4 +1,4 @@
-//! What newcomers ask and registrars answer, inside their frames (docs/joining.md section 4).
+//! Requests of newcomers and answers of registrars, inside their frames (docs/design/wire/join.md).
 //!
 //! ```text
 //! 1 join   | name's length 1, name | bits 1: 1 another name will do | key's second half 32 |
@@ -10,31 +10,41 @@
 //! 6 rekey   | new key 64 | signature 64 by the key so far | signature 64 by the new key:
 //!            Ed25519 over "shoal rekey 1", the handshake's binding and the new key
 //!
+//! 7 router  | name's length 1, name | bits 1: 1 another name, 2 no relay | key's second half 32
+//!           | endpoint: family 1, IP, port 2 | capacity 4 in Mbit/s, 0 unknown | signature 64:
+//!             Ed25519 over "shoal router 1", the handshake's binding and all before it
+//! 8 reach   | nonce 8
+//!
 //! 129 granted | time 8 | name's length 1, name | address 6 | expires 8 | bits 1: 1 IPv4 | [IPv4 4]
 //!             | network secret 32 | mandate 32 | length of the list 4 | length of the chain 4
 //! 130 waiting
 //! 131 refused | reason 1
 //! 132 part    | offset 4 | length 2 | bytes
 //! 133 left
+//! 134 try     | nonce 8, sent to the endpoint of a router instead of the visitor's address
+//! 135 trying
 //! ```
 //!
-//! Behind a message stand zeroes. Every request may be repeated: it is answered as the first time.
+//! Zeroes follow a message up to the end of its frame. Every request may be repeated and then gets
+//! the same answer.
 
-use core::fmt;
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use shoal_crypto::{PublicKey, Secret};
-use shoal_directory::is_name;
+use shoal_directory::{CAPACITY_MAX, is_name};
 use shoal_wire::{Address, ParseError, Reader};
 
 use crate::frame::MESSAGE_MAX;
 use crate::record::put_name;
+pub use crate::refusal::Refusal;
 
-/// Most bytes of a list in one answer.
+/// Maximum number of bytes of list and chain in one answer.
 pub const PART_MAX: usize = 512;
-/// Ties the signatures of keys that join to this use and version.
+/// Domain separation of signatures by keys that join.
 pub(crate) const JOIN_LABEL: &[u8] = b"shoal join 1";
-/// Ties the signatures of a key and of the one that replaces it to this use and version.
+/// Domain separation of signatures by keys that join as routers.
+const ROUTER_LABEL: &[u8] = b"shoal router 1";
+/// Domain separation of signatures by an old key and its replacement.
 const REKEY_LABEL: &[u8] = b"shoal rekey 1";
 
 const _: () = assert!(1 + 4 + 2 + PART_MAX <= MESSAGE_MAX);
@@ -45,199 +55,153 @@ const PART: u8 = 3;
 const RENEW: u8 = 4;
 const LEAVE: u8 = 5;
 const REKEY: u8 = 6;
+const ROUTER: u8 = 7;
+const REACH: u8 = 8;
 const GRANTED: u8 = 129;
 const WAITING: u8 = 130;
 const REFUSED: u8 = 131;
 const PART_OF: u8 = 132;
 const LEFT: u8 = 133;
+const TRY: u8 = 134;
+const TRYING: u8 = 135;
 
 const ANOTHER_NAME: u8 = 1;
+const NO_RELAY: u8 = 2;
 const IPV4: u8 = 1;
 
-/// The name that a machine wishes for.
+/// The name that a machine asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wish {
-    /// The name; none where any will do.
+pub struct NameRequest {
+    /// The name; `None` if any will do.
     pub name: Option<String>,
-    /// Whether it takes another one if that is taken.
+    /// True if the machine accepts another name when this one is taken.
     pub or_another: bool,
 }
 
-/// What a newcomer, or a member, asks.
+/// A machine's wish to become a router.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouterRequest {
+    pub name: NameRequest,
+    /// Endpoint at which others call the router. The registrar lets the machine prove it.
+    pub endpoint: SocketAddr,
+    /// False if the machine does not want to be a relay of circuits.
+    pub relay: bool,
+    /// Capacity in Mbit/s, from 1 to [`CAPACITY_MAX`].
+    pub capacity: Option<u32>,
+}
+
+/// Proves that a visitor receives at an endpoint.
+pub(crate) type ReachNonce = [u8; 8];
+
+/// The kind of member that a visitor's token admits, or that the visitor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum VisitorKind {
+    Host = 0,
+    Router = 1,
+}
+
+impl VisitorKind {
+    pub(crate) fn of(value: u8) -> Option<VisitorKind> {
+        [VisitorKind::Host, VisitorKind::Router].into_iter().find(|kind| *kind as u8 == value)
+    }
+}
+
+/// A request of a newcomer or a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// To become a member.
+    /// Become a member.
     Join {
-        /// Under which name.
-        wish: Wish,
-        /// The second half of the key whose first half the handshake proved.
+        wish: NameRequest,
+        /// Second half of the public key; the handshake proved the first half.
         sign: [u8; 32],
-        /// Shows that the second half is its own.
+        /// Proves that the newcomer has the second half.
         signature: [u8; 64],
     },
-    /// Whether somebody has approved.
+    /// Become a router.
+    Router {
+        request: RouterRequest,
+        /// Second half of the public key; the handshake proved the first half.
+        sign: [u8; 32],
+        /// Signature over [`router_said`].
+        signature: [u8; 64],
+    },
+    /// Show the nonce that came to the router's endpoint.
+    Reach(ReachNonce),
+    /// Ask again for approval.
     Await,
-    /// A part of the list and the chain behind it, as they were granted.
+    /// Fetch a part of the granted list and of the chain behind it.
     Part {
-        /// From which byte on.
+        /// Offset of the first byte.
         offset: u32,
     },
-    /// A longer membership.
+    /// Renew the membership.
     Renew,
-    /// To be a member no more.
+    /// End the membership.
     Leave,
-    /// To be the same member with another key.
+    /// Replace the member's key.
     Rekey {
-        /// The new key.
         key: PublicKey,
-        /// By the key so far, and by the new one, over [`rekey_said`].
+        /// Signatures over [`rekey_said`]: by the old key, then by the new one.
         signatures: [[u8; 64]; 2],
     },
 }
 
-/// What both keys sign when one replaces the other, over a channel with this binding.
+/// The bytes that a key signs to become a router, over a channel with this binding.
+pub(crate) fn router_said(binding: &[u8; 32], request: &RouterRequest, sign: &[u8; 32]) -> Vec<u8> {
+    [ROUTER_LABEL, binding, &router_head(request, sign)].concat()
+}
+
+/// A request to become a router, up to its signature.
+fn router_head(request: &RouterRequest, sign: &[u8; 32]) -> Vec<u8> {
+    let RouterRequest { name, endpoint, relay, capacity } = request;
+    let mut out = vec![ROUTER];
+    put_name(&mut out, name.name.as_deref().unwrap_or_default());
+    let another = if name.or_another { ANOTHER_NAME } else { 0 };
+    out.push(another | if *relay { 0 } else { NO_RELAY });
+    out.extend_from_slice(sign);
+    match endpoint.ip() {
+        IpAddr::V4(ip) => out.extend([&[4], &ip.octets()[..]].concat()),
+        IpAddr::V6(ip) => out.extend([&[6], &ip.octets()[..]].concat()),
+    }
+    out.extend_from_slice(&endpoint.port().to_be_bytes());
+    out.extend_from_slice(&capacity.unwrap_or(0).to_be_bytes());
+    out
+}
+
+/// The bytes that old and new key sign, over a channel with this binding.
 pub(crate) fn rekey_said(binding: &[u8; 32], key: &PublicKey) -> Vec<u8> {
     [REKEY_LABEL, binding, &key.to_bytes()].concat()
 }
 
-/// Why a registrar that could answer says no.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Refusal {
-    /// All uses of the token are spent, by other keys.
-    Spent = 1,
-    /// The token's time is over.
-    Expired = 2,
-    /// The token was withdrawn.
-    Withdrawn = 3,
-    /// No host number, IPv4 address or place is left.
-    Full = 4,
-    /// Another member has the name, an open invite gives it, or no node may have it.
-    NameTaken = 5,
-    /// Somebody said no.
-    NotApproved = 6,
-    /// The authority gives the registrar no right any more, or it is over.
-    MandateEnded = 7,
-    /// The key was removed, or is of no use; another one may join.
-    Key = 8,
-    /// The registrar can't write its ledger, or its list is too old.
-    Registrar = 9,
-    /// The authority has made the member its own, so a registrar changes nothing about it.
-    Adopted = 10,
-    /// Another key took the key's place, and it is not the one that is asked for.
-    Replaced = 11,
-    /// The membership is over.
-    Ended = 12,
-    /// Its key was replaced a short time ago.
-    Soon = 13,
-    /// Too many machines wait for approval.
-    Crowded = 14,
-}
-
-impl Refusal {
-    pub(crate) const ALL: [Refusal; 14] = [
-        Refusal::Spent,
-        Refusal::Expired,
-        Refusal::Withdrawn,
-        Refusal::Full,
-        Refusal::NameTaken,
-        Refusal::NotApproved,
-        Refusal::MandateEnded,
-        Refusal::Key,
-        Refusal::Registrar,
-        Refusal::Adopted,
-        Refusal::Replaced,
-        Refusal::Ended,
-        Refusal::Soon,
-        Refusal::Crowded,
-    ];
-
-    /// The reason with this number.
-    pub(crate) fn of(value: u8) -> Option<Refusal> {
-        Refusal::ALL.into_iter().find(|why| *why as u8 == value)
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Refusal::Spent => {
-                "the invite was used up by another machine: ask its registrar who that was, and \
-                 for another invite"
-            }
-            Refusal::Expired => "the invite has expired: ask for another one",
-            Refusal::Withdrawn => "the invite was withdrawn: ask for another one",
-            Refusal::Full => "the registrar has no place left: its mandate is used up",
-            Refusal::NameTaken => {
-                "another member has this name, an open invite gives it, or it is reserved: choose \
-                 another with --name. If the invite itself says the name, --name has no effect: \
-                 ask the registrar's owner for an invite with another name"
-            }
-            Refusal::NotApproved => "the registrar's owner did not approve this machine",
-            Refusal::MandateEnded => {
-                "the registrar may let nobody in any more: the authority must renew its mandate"
-            }
-            Refusal::Key => {
-                "this machine's key was removed from the network, or is that of another \
-                 registrar's member: join with another key"
-            }
-            Refusal::Registrar => {
-                "the registrar can't do that at the moment: its log and `shoal registrar status` \
-                 say why"
-            }
-            Refusal::Adopted => {
-                "the authority has made this machine its own member: it alone makes that last \
-                 longer (`shoal authority sign NAME --days N`), or ends it (`shoal authority \
-                 revoke`)"
-            }
-            Refusal::Replaced => {
-                "this machine's key was replaced by another one: whoever has that is the member. \
-                 If this machine does not have it, ask the registrar's owner to remove that \
-                 member, and for another invite"
-            }
-            Refusal::Ended => "this machine's membership has ended: join anew, with another invite",
-            Refusal::Soon => {
-                "this machine's key was replaced less than a week ago, and each new key is one of \
-                 those that the mandate may ever admit: if this one is not safe, ask the \
-                 registrar's owner to remove this machine, and for another invite"
-            }
-            Refusal::Crowded => {
-                "too many machines wait for approval at this registrar: try again once its owner \
-                 has approved or denied some (`shoal invite approve`, `shoal invite deny`)"
-            }
-        })
-    }
-}
-
-/// What was granted. It is believed only as far as the authority's list and the registrar's
-/// supplements say the same.
+/// A grant. The newcomer believes it only as far as the authority's list and the registrar's
+/// supplements agree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The registrar's clock, in seconds since 1970.
     pub unix_s: u64,
-    /// What the member is called.
     pub name: String,
-    /// Where it is.
+    /// The member's overlay address.
     pub address: Address,
-    /// From this time on, in seconds since 1970, it is no member any more.
+    /// End of the membership, in seconds since 1970.
     pub expires_unix_s: u64,
-    /// Its IPv4 address, where the network has them.
+    /// The member's IPv4 address, if the network has IPv4 addresses.
     pub ipv4: Option<Ipv4Addr>,
-    /// What all nodes of the network share.
+    /// The network secret.
     pub secret: Secret<32>,
-    /// The mandate that the supplements stand on.
+    /// The mandate that the supplements are signed under.
     pub mandate: [u8; 32],
     /// Length of the list in bytes.
     pub list_len: u32,
-    /// Length of the chain in bytes: supplements, each behind its length (2 bytes).
+    /// Length of the chain in bytes: supplements, each preceded by its length (2 bytes).
     pub chain_len: u32,
 }
 
-/// What a registrar answers.
+/// An answer of a registrar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Granted(Box<Grant>),
-    /// Somebody must approve first.
+    /// The registrar's owner must approve the machine first.
     Waiting,
     Refused(Refusal),
     Part {
@@ -245,6 +209,10 @@ pub(crate) enum Answer {
         bytes: Vec<u8>,
     },
     Left,
+    /// The nonce that a router must show. Goes to the endpoint that it claims.
+    Try(ReachNonce),
+    /// A nonce is on its way to the endpoint.
+    Trying,
 }
 
 impl Request {
@@ -258,6 +226,10 @@ impl Request {
                 out.extend_from_slice(signature);
                 out
             }
+            Request::Router { request, sign, signature } => {
+                [&router_head(request, sign)[..], signature].concat()
+            }
+            Request::Reach(nonce) => [&[REACH], &nonce[..]].concat(),
             Request::Await => vec![AWAIT],
             Request::Part { offset } => [&[PART], &offset.to_be_bytes()[..]].concat(),
             Request::Renew => vec![RENEW],
@@ -273,16 +245,24 @@ impl Request {
         let mut reader = Reader::new(message);
         let request = match reader.u8("request")? {
             JOIN => {
-                let len = usize::from(reader.u8("name")?);
-                let name = name(reader.bytes("name", len)?)?;
-                let bits = reader.u8("bits of a wish")?;
-                if bits & !ANOTHER_NAME != 0 {
-                    return Err(ParseError::Invalid { what: "bits of a wish" });
-                }
-                let wish = Wish { name, or_another: bits != 0 };
+                let (wish, _) = wish(&mut reader, ANOTHER_NAME)?;
                 let (sign, signature) = (reader.array("key")?, reader.array("signature")?);
                 Request::Join { wish, sign, signature }
             }
+            ROUTER => {
+                let (name, bits) = wish(&mut reader, ANOTHER_NAME | NO_RELAY)?;
+                let sign = reader.array("key")?;
+                let endpoint = endpoint(&mut reader)?;
+                let capacity = match reader.u32("capacity")? {
+                    0 => None,
+                    n @ 1..=CAPACITY_MAX => Some(n),
+                    _ => return Err(ParseError::Invalid { what: "capacity" }),
+                };
+                let relay = bits & NO_RELAY == 0;
+                let request = RouterRequest { name, endpoint, relay, capacity };
+                Request::Router { request, sign, signature: reader.array("signature")? }
+            }
+            REACH => Request::Reach(reader.array("nonce")?),
             AWAIT => Request::Await,
             PART => Request::Part { offset: reader.u32("offset")? },
             RENEW => Request::Renew,
@@ -326,6 +306,8 @@ impl Answer {
                 out
             }
             Answer::Left => vec![LEFT],
+            Answer::Try(nonce) => [&[TRY], &nonce[..]].concat(),
+            Answer::Trying => vec![TRYING],
         }
     }
 
@@ -350,6 +332,8 @@ impl Answer {
                 Answer::Part { offset, bytes: reader.bytes("part", len)?.to_vec() }
             }
             LEFT => Answer::Left,
+            TRY => Answer::Try(reader.array("nonce")?),
+            TRYING => Answer::Trying,
             other => return Err(ParseError::Unknown { what: "answer", value: other.into() }),
         };
         zeroes(&reader)?;
@@ -381,7 +365,28 @@ fn grant(reader: &mut Reader<'_>) -> Result<Grant, ParseError> {
     })
 }
 
-/// A name, or none where there are no bytes.
+/// A wish for a name, and the bits behind it.
+fn wish(reader: &mut Reader<'_>, known: u8) -> Result<(NameRequest, u8), ParseError> {
+    let len = usize::from(reader.u8("name")?);
+    let name = name(reader.bytes("name", len)?)?;
+    let bits = reader.u8("bits of a wish")?;
+    if bits & !known != 0 {
+        return Err(ParseError::Invalid { what: "bits of a wish" });
+    }
+    Ok((NameRequest { name, or_another: bits & ANOTHER_NAME != 0 }, bits))
+}
+
+fn endpoint(reader: &mut Reader<'_>) -> Result<SocketAddr, ParseError> {
+    let what = "endpoint";
+    let ip: IpAddr = match reader.u8(what)? {
+        4 => Ipv4Addr::from(reader.array::<4>(what)?).into(),
+        6 => Ipv6Addr::from(reader.array::<16>(what)?).into(),
+        value => return Err(ParseError::Unknown { what, value: value.into() }),
+    };
+    Ok(SocketAddr::new(ip, reader.u16(what)?))
+}
+
+/// A name; `None` for no bytes.
 fn name(bytes: &[u8]) -> Result<Option<String>, ParseError> {
     let text = core::str::from_utf8(bytes).map_err(|_| ParseError::Invalid { what: "name" })?;
     match text {
@@ -415,12 +420,23 @@ mod tests {
         }
     }
 
+    fn router(name: Option<&str>, endpoint: &str, capacity: Option<u32>) -> Request {
+        let name = NameRequest { name: name.map(Into::into), or_another: name.is_some() };
+        let (endpoint, relay) = (endpoint.parse().unwrap(), capacity.is_some());
+        let request = RouterRequest { name, endpoint, relay, capacity };
+        Request::Router { request, sign: [1; 32], signature: [2; 64] }
+    }
+
     #[test]
-    fn what_is_written_is_read() {
-        let wish = |name: Option<&str>| Wish { name: name.map(Into::into), or_another: true };
+    fn encoded_messages_decode_to_themselves() {
+        let wish =
+            |name: Option<&str>| NameRequest { name: name.map(Into::into), or_another: true };
         for request in [
             Request::Join { wish: wish(Some("bob")), sign: [1; 32], signature: [2; 64] },
             Request::Join { wish: wish(None), sign: [1; 32], signature: [2; 64] },
+            router(Some("r2"), "192.0.2.7:7400", Some(100)),
+            router(None, "[2001:db8::7]:1", None),
+            Request::Reach([6; 8]),
             Request::Await,
             Request::Part { offset: 7 },
             Request::Renew,
@@ -435,7 +451,7 @@ mod tests {
             bytes.extend([0; 9]);
             assert_eq!(Request::parse(&bytes), Ok(request.clone()));
             bytes.push(1);
-            assert!(Request::parse(&bytes).is_err(), "only zeroes stand behind {request:?}");
+            assert!(Request::parse(&bytes).is_err(), "only zeroes follow {request:?}");
         }
         let mut answers = vec![
             Answer::Granted(Box::new(granted())),
@@ -443,6 +459,8 @@ mod tests {
             Answer::Waiting,
             Answer::Part { offset: 9, bytes: vec![5; PART_MAX] },
             Answer::Left,
+            Answer::Try([8; 8]),
+            Answer::Trying,
         ];
         answers.extend(Refusal::ALL.map(Answer::Refused));
         for answer in answers {
@@ -456,16 +474,34 @@ mod tests {
     #[test]
     fn the_longest_messages_fit_their_frames() {
         let name = Some("x".repeat(63));
-        let wish = Wish { name, or_another: true };
+        let wish = NameRequest { name, or_another: true };
         let join = Request::Join { wish, sign: [1; 32], signature: [2; 64] };
         assert!(join.encode().len() <= MESSAGE_MAX);
+        let (longest, ip) = ("x".repeat(63), "[2001:db8::7]:65535");
+        assert!(router(Some(&longest), ip, Some(CAPACITY_MAX)).encode().len() <= MESSAGE_MAX);
         let grant = Grant { name: "x".repeat(63), ..granted() };
         assert!(Answer::Granted(Box::new(grant)).encode().len() <= MESSAGE_MAX);
     }
 
+    #[test]
+    fn values_of_a_router_out_of_range_are_refused() {
+        let good = router(Some("r2"), "192.0.2.7:7400", Some(CAPACITY_MAX)).encode();
+        // Kind, name with its length, bits, key, family and IP and port, capacity.
+        let (bits, family) = (1 + 3, 1 + 3 + 1 + 32);
+        let capacity = family + 7;
+        for (at, byte) in [(bits, 4), (family, 5), (capacity, 1), (0, 9)] {
+            let mut bad = good.clone();
+            bad[at] = byte;
+            assert!(Request::parse(&bad).is_err(), "byte {at}");
+        }
+        for len in 0..good.len() {
+            assert!(Request::parse(&good[..len]).is_err());
+        }
+    }
+
     proptest! {
         #[test]
-        fn noise_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn random_bytes_never_cause_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = (Request::parse(&bytes), Answer::parse(&bytes));
         }
     }

@@ -1,5 +1,5 @@
-//! A machine that asks a registrar: to become a member, for a longer membership, for another key,
-//! to leave (docs/joining.md section 2).
+//! A machine that asks a registrar to join, renew its membership, replace its key or leave
+//! (docs/design/membership.md).
 //!
 //! ```text
 //! hello, to all endpoints --> cookie --> knock, to the first that answers --> welcome --> request
@@ -8,12 +8,11 @@
 //!   --> granted: fetch list and chain, check --> joined
 //! ```
 //!
-//! Driving it: hand over datagrams, call [`Newcomer::handle_timeout`] at
-//! [`Newcomer::poll_timeout`], and take everything from [`Newcomer::poll_transmit`] and
-//! [`Newcomer::poll_event`] after each call.
+//! Driving it: pass it datagrams, call [`Newcomer::handle_timeout`] at [`Newcomer::poll_timeout`],
+//! and drain [`Newcomer::poll_transmit`] and [`Newcomer::poll_event`] after each call.
 //!
-//! Invariant: nothing that a registrar says counts unless the authority's list and the registrar's
-//! mandate bear it out.
+//! Invariant: the registrar's statements count only if the authority's list and the registrar's
+//! mandate confirm them.
 
 use core::net::SocketAddr;
 use std::collections::{BTreeMap, VecDeque};
@@ -25,144 +24,155 @@ use shoal_wire::Time;
 use crate::door::{Hello, Knock};
 use crate::frame::Channel;
 use crate::invite::{DoorSecret, Invite};
-use crate::joined::{Fault, Joined};
-use crate::messages::{Answer, Grant, JOIN_LABEL, PART_MAX, Refusal, Request, Wish, rekey_said};
+use crate::joined::{JoinError, NewMembership};
+use crate::messages::{
+    Answer, Grant, JOIN_LABEL, NameRequest, PART_MAX, Refusal, Request, RouterRequest, VisitorKind,
+    rekey_said, router_said,
+};
 use crate::tokens::Token;
 use crate::words::Words;
 
-/// First gap between two tries, doubling.
+/// First interval between two tries; it doubles each time.
 const TRY_FIRST: Duration = Duration::from_millis(250);
-/// Longest gap between two tries.
+/// Longest interval between two tries.
 const TRY_MAX: Duration = Duration::from_secs(2);
-/// Requests without an answer after which it says hello again: the registrar may have been
-/// restarted. Knocks likewise.
+/// Number of knocks or requests without an answer after which the newcomer says hello again: the
+/// registrar may have restarted.
 const TRIES: u32 = 4;
-/// Times that parts are asked for in vain, after which it says hello again.
+/// Number of fetches without a new part after which the newcomer says hello again.
 const PART_TRIES: u32 = 6;
-/// Welcomes in a row that count as something new.
+/// Consecutive welcomes that count as progress.
 const WELCOMES: u32 = 4;
-/// Time without anything new after which it gives up.
+/// Time without progress after which the newcomer gives up.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two questions whether somebody has approved.
+/// Interval between two requests for approval.
 const AWAIT_EVERY: Duration = Duration::from_secs(2);
-/// Parts asked for at once.
+/// Time after which a router asks for another nonce at its endpoint.
+const ENDPOINT_AGAIN: Duration = Duration::from_secs(1);
+/// Maximum number of parts requested at once.
 const PARTS_AT_ONCE: usize = 64;
-/// A part that did not come by then is asked for again.
+/// Time after which a missing part is requested again.
 const PART_AGAIN: Duration = Duration::from_millis(400);
-/// Longest list and chain that are fetched: the longest list, and 65,536 steps.
+/// Maximum length of list and chain in bytes: the longest list, and 65,536 supplements.
 const BUNDLE_MAX: usize = shoal_directory::SIZE_MAX + 65_536 * 1_026;
 
-/// What to ask for.
+/// A request to a registrar.
 #[derive(Clone, Debug)]
-pub enum Goal {
-    /// To become a member.
-    Join(Wish),
-    /// A longer membership.
+pub enum JoinGoal {
+    /// Become a host.
+    Join(NameRequest),
+    /// Become a router. The socket that the machine asks from must receive at its endpoint.
+    Router(RouterRequest),
+    /// Renew the membership.
     Renew,
-    /// To be the same member with this key in the place of the one that asks. Asked for again, by
-    /// the same two keys, it is answered as the first time.
+    /// Replace the own key with this one. A repetition by the same two keys gets the same answer.
     Rekey(Identity),
-    /// To be a member no more.
+    /// End the membership.
     Leave,
 }
 
-/// Whom to ask.
+/// A registrar, and the data needed to reach it.
 #[derive(Clone)]
 pub struct Contact {
-    /// Signs the network's list.
+    /// The authority's key, which signs the network's list.
     pub authority: VerifyKey,
-    /// The registrar.
+    /// The registrar's key.
     pub registrar: PublicKey,
-    /// What its door is sealed with.
+    /// The secret of the registrar's door.
     pub door: DoorSecret,
-    /// The token to show; none for members.
+    /// The token; `None` for members.
     pub token: Option<Token>,
-    /// Where it listens.
+    /// The registrar's endpoints.
     pub endpoints: Vec<SocketAddr>,
-    /// How old the list may be that it gives.
+    /// Maximum age of the registrar's list.
     pub staleness_max: Duration,
 }
 
 impl Contact {
-    /// Who gave out the invite; its list may be no older than `staleness_max`.
+    /// The registrar of an invite, whose list may be at most `staleness_max` old.
     pub fn new(invite: Invite, staleness_max: Duration) -> Contact {
         let Invite { authority, registrar, door, token, endpoints, .. } = invite;
         Contact { authority, registrar, door, token: Some(token), endpoints, staleness_max }
     }
 }
 
-/// What happened.
+/// A report to the shell.
 #[derive(Debug)]
-pub enum Event {
-    /// Nobody answers so far. The shell says so, since it knows how long a person waits.
+pub enum JoinEvent {
+    /// No endpoint has answered yet. The shell creates this event, since it knows how long a person
+    /// waits.
     Unanswered,
-    /// Somebody must approve first, and compares these words.
+    /// The registrar's owner must approve the machine, and compares these words.
     Waiting(Words),
-    /// So many bytes of the list and the chain are here, of so many.
+    /// Number of bytes of list and chain received, and their total.
     Fetched(usize, usize),
-    /// It is a member, after [`Goal::Rekey`] with the new key. The last event.
-    Joined(Box<Joined>),
-    /// It is a member no more. The last event.
+    /// The machine is a member; after [`JoinGoal::Rekey`] with the new key. The last event.
+    Joined(Box<NewMembership>),
+    /// The membership has ended. The last event.
     Left,
-    /// The registrar says no. The last event.
+    /// The registrar refused the request. The last event.
     Refused(Refusal),
-    /// It came to nothing. The last event.
-    Failed(Fault),
+    /// The request failed. The last event.
+    Failed(JoinError),
 }
 
-/// What it is doing.
-enum State {
+enum JoinState {
     /// No endpoint has answered yet.
     Calling,
-    /// A knock waits for its answer; how often it was sent.
+    /// A knock waits for its answer; the number of times it was sent.
     Knocking(u32),
-    /// A request waits for its answer; how often it was sent.
+    /// A request waits for its answer; the number of times it was sent.
     Asking(u32),
-    /// Somebody must approve.
+    /// The registrar's owner must approve; the number of requests since the last answer.
     Waiting(u32),
-    Fetching(Box<Fetch>),
+    Fetching(Box<BundleFetch>),
     Done,
 }
 
-struct Fetch {
+struct BundleFetch {
     grant: Grant,
-    /// Parts that came, by their numbers.
+    /// Received parts, by number.
     parts: BTreeMap<u32, Vec<u8>>,
-    /// When a part was asked for.
+    /// Time of the last request for each missing part.
     asked: BTreeMap<u32, Time>,
-    /// All parts before this one are here.
+    /// Number of the first missing part.
     first: u32,
     have: usize,
     whole: usize,
-    /// How often parts were asked for since the last one came.
+    /// Number of fetches since the last new part.
     tries: u32,
 }
 
-/// See the module's documentation.
 pub struct Newcomer {
     own: Identity,
     contact: Contact,
-    goal: Goal,
+    goal: JoinGoal,
     rng: Rng,
     hello: Option<Hello>,
-    /// The endpoint that answered, and the knock for it.
+    /// The endpoint that answered, and the knock sent to it.
     knock: Option<(SocketAddr, Knock)>,
     channel: Option<(SocketAddr, Channel)>,
-    state: State,
+    state: JoinState,
     next: Time,
     gap: Duration,
-    /// When something new was heard last.
+    /// Time of the last progress.
     heard: Time,
     said_words: bool,
-    /// Welcomes since the registrar did more than that.
+    /// Welcomes since the last other progress.
     welcomes: u32,
     out: VecDeque<(SocketAddr, Vec<u8>)>,
-    events: VecDeque<Event>,
+    events: VecDeque<JoinEvent>,
 }
 
 impl Newcomer {
-    /// A machine with these keys, which asks for `goal`.
-    pub fn new(own: Identity, contact: Contact, goal: Goal, seed: [u8; 32], now: Time) -> Newcomer {
+    /// A newcomer with these keys, which asks for `goal`.
+    pub fn new(
+        own: Identity,
+        contact: Contact,
+        goal: JoinGoal,
+        seed: [u8; 32],
+        now: Time,
+    ) -> Newcomer {
         Newcomer {
             own,
             contact,
@@ -171,7 +181,7 @@ impl Newcomer {
             hello: None,
             knock: None,
             channel: None,
-            state: State::Calling,
+            state: JoinState::Calling,
             next: now,
             gap: TRY_FIRST,
             heard: now,
@@ -182,25 +192,25 @@ impl Newcomer {
         }
     }
 
-    /// When [`Newcomer::handle_timeout`] has something to do; never, once it is done.
+    /// The time for the next [`Newcomer::handle_timeout`]; `None` when done.
     pub fn poll_timeout(&self) -> Option<Time> {
         match self.state {
-            State::Done => None,
+            JoinState::Done => None,
             _ => Some(self.next.min(self.gives_up())),
         }
     }
 
-    /// The next datagram, and where it goes.
+    /// The next datagram, and its destination.
     pub fn poll_transmit(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
         self.out.pop_front()
     }
 
-    /// What happened next.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<JoinEvent> {
         self.events.pop_front()
     }
 
-    /// Whether the registrar has answered the knock in force.
+    /// True if the registrar has answered the current knock.
     pub fn is_welcomed(&self) -> bool {
         self.channel.is_some()
     }
@@ -209,60 +219,60 @@ impl Newcomer {
         self.heard + PATIENCE
     }
 
-    fn end(&mut self, event: Event) {
-        self.state = State::Done;
+    fn end(&mut self, event: JoinEvent) {
+        self.state = JoinState::Done;
         self.events.push_back(event);
     }
 
-    /// Does what time asks for; `unix_s` is what this machine's clock shows.
+    /// Does what is due at `now`; `unix_s` is this machine's clock.
     pub fn handle_timeout(&mut self, now: Time, unix_s: u64) {
-        if matches!(self.state, State::Done) {
+        if matches!(self.state, JoinState::Done) {
             return;
         }
         if now >= self.gives_up() {
             let welcomed = self.channel.is_some();
-            return self.end(Event::Failed(Fault::Silent { welcomed }));
+            return self.end(JoinEvent::Failed(JoinError::Silent { welcomed }));
         }
         if now < self.next {
             return;
         }
         match &mut self.state {
-            State::Done => {}
-            State::Calling => self.call(now),
-            State::Knocking(tries) | State::Asking(tries) | State::Waiting(tries)
+            JoinState::Done => {}
+            JoinState::Calling => self.call(now),
+            JoinState::Knocking(tries) | JoinState::Asking(tries) | JoinState::Waiting(tries)
                 if *tries >= TRIES =>
             {
                 self.begin_again(now);
             }
-            State::Knocking(_) => self.knock(now),
-            State::Asking(_) => self.ask(now),
-            State::Waiting(tries) => {
+            JoinState::Knocking(_) => self.knock(now),
+            JoinState::Asking(_) => self.ask(now),
+            JoinState::Waiting(tries) => {
                 *tries += 1;
                 self.next = now + AWAIT_EVERY;
                 self.send(&Request::Await);
             }
-            State::Fetching(fetch) if fetch.tries >= PART_TRIES => self.begin_again(now),
-            State::Fetching(fetch) => {
+            JoinState::Fetching(fetch) if fetch.tries >= PART_TRIES => self.begin_again(now),
+            JoinState::Fetching(fetch) => {
                 fetch.tries += 1;
                 self.fetch(now, unix_s);
             }
         }
     }
 
-    /// Notes that the registrar did something new.
+    /// Records progress.
     fn progress(&mut self, now: Time) {
         (self.heard, self.welcomes) = (now, 0);
     }
 
-    /// Says hello anew: the registrar does not know the channel any more, or is elsewhere now.
+    /// Starts again with a hello: the registrar has forgotten the channel or has moved.
     fn begin_again(&mut self, now: Time) {
-        // Another channel has other words.
+        // A new channel has other words.
         (self.hello, self.knock, self.channel, self.said_words) = (None, None, None, false);
-        (self.state, self.gap) = (State::Calling, TRY_FIRST);
+        (self.state, self.gap) = (JoinState::Calling, TRY_FIRST);
         self.call(now);
     }
 
-    /// When the next try is due.
+    /// Schedules the next try.
     fn try_later(&mut self, now: Time) {
         self.next = now + self.gap;
         self.gap = (self.gap * 2).min(TRY_MAX);
@@ -275,7 +285,7 @@ impl Newcomer {
         self.try_later(now);
     }
 
-    /// Takes in the answer to a hello: from there the registrar is asked.
+    /// Handles the answer to a hello, and knocks at the endpoint that sent it.
     fn begin_knock(&mut self, now: Time, from: SocketAddr, frame: &[u8]) {
         let Some(hello) = &self.hello else { return };
         let Ok(cookie) = hello.cookie(frame) else { return };
@@ -284,21 +294,21 @@ impl Newcomer {
         let what = (token.as_ref().unwrap_or(&none), &cookie);
         match Knock::new(&self.own, registrar, door, what, &mut self.rng) {
             Ok(knock) => self.knock = Some((from, knock)),
-            Err(_) => return self.end(Event::Failed(Fault::Registrar)),
+            Err(_) => return self.end(JoinEvent::Failed(JoinError::Registrar)),
         }
-        (self.state, self.gap) = (State::Knocking(0), TRY_FIRST);
+        (self.state, self.gap) = (JoinState::Knocking(0), TRY_FIRST);
         self.knock(now);
     }
 
     fn knock(&mut self, now: Time) {
-        if let (State::Knocking(tries), Some((to, knock))) = (&mut self.state, &self.knock) {
+        if let (JoinState::Knocking(tries), Some((to, knock))) = (&mut self.state, &self.knock) {
             *tries += 1;
             self.out.extend(knock.frames.iter().map(|frame| (*to, frame.clone())));
         }
         self.try_later(now);
     }
 
-    /// Takes in a part of the answer to a knock.
+    /// Handles a part of the answer to a knock.
     fn take_welcome(&mut self, now: Time, from: SocketAddr, frame: &[u8]) {
         let Some((to, knock)) = &mut self.knock else { return };
         let taken = (*to == from).then(|| knock.take(frame));
@@ -308,7 +318,16 @@ impl Newcomer {
             self.heard = now;
         }
         if let Some(why) = welcome.refused {
-            return self.end(Event::Refused(why));
+            return self.end(JoinEvent::Refused(why));
+        }
+        match (&self.goal, welcome.kind) {
+            (JoinGoal::Join(_), VisitorKind::Router) => {
+                return self.end(JoinEvent::Failed(JoinError::ForRouter));
+            }
+            (JoinGoal::Router(_), VisitorKind::Host) => {
+                return self.end(JoinEvent::Failed(JoinError::ForHost));
+            }
+            _ => {}
         }
         (self.channel, self.gap) = (Some((from, welcome.channel)), TRY_FIRST);
         self.ask(now);
@@ -316,23 +335,29 @@ impl Newcomer {
 
     fn ask(&mut self, now: Time) {
         let request = match &self.goal {
-            Goal::Renew => Request::Renew,
-            Goal::Leave => Request::Leave,
-            Goal::Rekey(new) => {
+            JoinGoal::Renew => Request::Renew,
+            JoinGoal::Leave => Request::Leave,
+            JoinGoal::Rekey(new) => {
                 let Some((_, channel)) = &self.channel else { return };
                 let said = rekey_said(channel.binding(), &new.public());
                 let signatures = [self.own.sign(&said), new.sign(&said)];
                 Request::Rekey { key: new.public(), signatures }
             }
-            Goal::Join(wish) => {
+            JoinGoal::Router(request) => {
+                let Some((_, channel)) = &self.channel else { return };
+                let sign = self.own.public().sign;
+                let signature = self.own.sign(&router_said(channel.binding(), request, &sign));
+                Request::Router { request: request.clone(), sign, signature }
+            }
+            JoinGoal::Join(wish) => {
                 let Some((_, channel)) = &self.channel else { return };
                 let said = [JOIN_LABEL, channel.binding()].concat();
                 let signature = self.own.sign(&said);
                 Request::Join { wish: wish.clone(), sign: self.own.public().sign, signature }
             }
         };
-        let tries = if let State::Asking(tries) = self.state { tries + 1 } else { 1 };
-        self.state = State::Asking(tries);
+        let tries = if let JoinState::Asking(tries) = self.state { tries + 1 } else { 1 };
+        self.state = JoinState::Asking(tries);
         self.try_later(now);
         self.send(&request);
     }
@@ -346,18 +371,20 @@ impl Newcomer {
         }
     }
 
-    /// Takes in a datagram. What nobody but the registrar could have sent is all that counts.
+    /// Handles a datagram. A datagram that the registrar did not seal has no effect.
     pub fn handle_datagram(&mut self, now: Time, unix_s: u64, from: SocketAddr, bytes: &[u8]) {
-        if matches!(self.state, State::Done) {
+        if matches!(self.state, JoinState::Done) {
             return;
         }
         match &self.state {
-            State::Calling => return self.begin_knock(now, from, bytes),
-            State::Knocking(_) => return self.take_welcome(now, from, bytes),
+            JoinState::Calling => return self.begin_knock(now, from, bytes),
+            JoinState::Knocking(_) => return self.take_welcome(now, from, bytes),
             _ => {}
         }
         let Some((to, channel)) = &mut self.channel else { return };
-        let message = (*to == from).then(|| channel.open(bytes));
+        // The nonce for a router's endpoint comes from another port, and maybe another address.
+        let may_come = *to == from || matches!(self.goal, JoinGoal::Router(_));
+        let message = may_come.then(|| channel.open(bytes));
         let Some(Ok(message)) = message else { return };
         let Ok(answer) = Answer::parse(&message) else { return };
         self.take(now, unix_s, answer);
@@ -365,40 +392,48 @@ impl Newcomer {
 
     fn take(&mut self, now: Time, unix_s: u64, answer: Answer) {
         match (answer, &mut self.state) {
-            (Answer::Refused(Refusal::Registrar), State::Fetching(_)) => {
+            (Answer::Refused(Refusal::Registrar), JoinState::Fetching(_)) => {
                 self.begin_again(now);
             }
-            (Answer::Refused(why), _) => self.end(Event::Refused(why)),
-            (Answer::Left, State::Asking(_)) if matches!(self.goal, Goal::Leave) => {
-                self.end(Event::Left);
+            (Answer::Refused(why), _) => self.end(JoinEvent::Refused(why)),
+            (Answer::Left, JoinState::Asking(_)) if matches!(self.goal, JoinGoal::Leave) => {
+                self.end(JoinEvent::Left);
             }
-            (Answer::Waiting, State::Asking(_) | State::Waiting(_)) => {
-                self.state = State::Waiting(0);
+            (Answer::Try(nonce), JoinState::Asking(_) | JoinState::Waiting(_)) => {
+                self.send(&Request::Reach(nonce));
+            }
+            (Answer::Trying, JoinState::Asking(_)) => {
+                // The registrar counts the requests, and gives up before this machine does.
+                (self.state, self.next) = (JoinState::Asking(0), now + ENDPOINT_AGAIN);
+                self.progress(now);
+            }
+            (Answer::Waiting, JoinState::Asking(_) | JoinState::Waiting(_)) => {
+                self.state = JoinState::Waiting(0);
                 self.next = now + AWAIT_EVERY;
                 self.progress(now);
                 if let (false, Some((_, channel))) = (self.said_words, &self.channel) {
                     self.said_words = true;
-                    self.events.push_back(Event::Waiting(channel.words()));
+                    self.events.push_back(JoinEvent::Waiting(channel.words()));
                 }
             }
-            (Answer::Granted(grant), State::Asking(_) | State::Waiting(_)) => {
+            (Answer::Granted(grant), JoinState::Asking(_) | JoinState::Waiting(_)) => {
                 self.begin_fetch(now, unix_s, *grant);
             }
-            (Answer::Part { offset, bytes }, State::Fetching(_)) => {
+            (Answer::Part { offset, bytes }, JoinState::Fetching(_)) => {
                 self.take_part(now, unix_s, offset, &bytes);
             }
-            // What comes twice, or late.
+            // Repeated or late answers.
             _ => {}
         }
     }
 
     fn take_part(&mut self, now: Time, unix_s: u64, offset: u32, bytes: &[u8]) {
-        let State::Fetching(fetch) = &mut self.state else { return };
+        let JoinState::Fetching(fetch) = &mut self.state else { return };
         if !fetch.take(offset, bytes) {
             return;
         }
         fetch.tries = 0;
-        self.events.push_back(Event::Fetched(fetch.have, fetch.whole));
+        self.events.push_back(JoinEvent::Fetched(fetch.have, fetch.whole));
         self.progress(now);
         self.fetch(now, unix_s);
     }
@@ -406,23 +441,25 @@ impl Newcomer {
     fn begin_fetch(&mut self, now: Time, unix_s: u64, grant: Grant) {
         let whole = grant.list_len as usize + grant.chain_len as usize;
         if whole > BUNDLE_MAX || grant.list_len == 0 {
-            return self.end(Event::Failed(Fault::TooLong(whole)));
+            return self.end(JoinEvent::Failed(JoinError::TooLong(whole)));
         }
         let (parts, asked) = (BTreeMap::new(), BTreeMap::new());
         let (first, have, tries) = (0, 0, 0);
-        let fetch = Fetch { grant, parts, asked, first, have, whole, tries };
-        self.state = State::Fetching(Box::new(fetch));
+        let fetch = BundleFetch { grant, parts, asked, first, have, whole, tries };
+        self.state = JoinState::Fetching(Box::new(fetch));
         self.fetch(now, unix_s);
     }
 
-    /// Asks for what is missing, or checks what is whole.
+    /// Requests missing parts, or checks list and chain when they are complete.
     fn fetch(&mut self, now: Time, unix_s: u64) {
-        let State::Fetching(fetch) = &mut self.state else { return };
+        let JoinState::Fetching(fetch) = &mut self.state else { return };
         if fetch.have == fetch.whole {
             let whole: Vec<u8> = fetch.parts.values().flatten().copied().collect();
-            let own = if let Goal::Rekey(new) = &self.goal { new } else { &self.own };
-            let joined = Joined::check(own, &self.contact, &fetch.grant, &whole, unix_s);
-            let event = joined.map_or_else(Event::Failed, |joined| Event::Joined(Box::new(joined)));
+            let own = if let JoinGoal::Rekey(new) = &self.goal { new } else { &self.own };
+            let joined = NewMembership::check(own, &self.contact, &fetch.grant, &whole, unix_s);
+            let joined = joined.and_then(|joined| joined.checked_for(&self.goal));
+            let event =
+                joined.map_or_else(JoinEvent::Failed, |joined| JoinEvent::Joined(Box::new(joined)));
             return self.end(event);
         }
         let wanted = fetch.wanted(now);
@@ -431,12 +468,12 @@ impl Newcomer {
     }
 }
 
-impl Fetch {
+impl BundleFetch {
     fn count(&self) -> u32 {
         self.whole.div_ceil(PART_MAX) as u32
     }
 
-    /// Takes in a part; whether it was missing.
+    /// Adds a part. Returns true if it was missing.
     fn take(&mut self, offset: u32, bytes: &[u8]) -> bool {
         let (number, at) = (offset / PART_MAX as u32, offset as usize);
         let fits = at.is_multiple_of(PART_MAX)
@@ -454,12 +491,12 @@ impl Fetch {
         true
     }
 
-    /// Offsets of parts to ask for now: as many as may be under way.
+    /// Offsets of the parts to request now, up to the limit.
     fn wanted(&mut self, now: Time) -> Vec<u32> {
         self.asked.retain(|_, at| *at + PART_AGAIN > now);
         let room = PARTS_AT_ONCE.saturating_sub(self.asked.len());
         let missing = |n: &u32| !self.parts.contains_key(n) && !self.asked.contains_key(n);
-        // Those in front come first, so what lies behind the first gaps is short.
+        // Lower parts come first, so few parts lie behind the first gap.
         let wanted: Vec<u32> = (self.first..self.count()).filter(missing).take(room).collect();
         self.asked.extend(wanted.iter().map(|number| (*number, now)));
         wanted.into_iter().map(|number| number * PART_MAX as u32).collect()

@@ -1,4 +1,4 @@
-//! An invite in text that somebody pasted: a mail, a chat, a command line, a page.
+//! Search for an invite in a pasted text: a mail, a chat, a command line, a web page.
 //!
 //! ```text
 //! text --> flow: without white space, invisible characters, hyphens and marks of quotes
@@ -6,29 +6,28 @@
 //! ```
 //!
 //! A mail program breaks lines and puts "> " before them; a chat adds quotes, a page invisible
-//! characters. None of that is part of an invite, and none of it can be mistaken for a letter of
-//! one.
+//! characters. None of these belongs to an invite, and none can be mistaken for one of its letters.
 
+use shoal_crypto::encoding::is_base32;
 use zeroize::Zeroizing;
 
-use crate::base32;
 use crate::invite::{HEAD, Invite, InviteError, VERSION, decode, is_whole, need, shortest};
 
-/// Longest text that is searched, in bytes.
+/// Maximum length of a text to search, in bytes.
 pub const PASTED_MAX: usize = 65_536;
-/// How an invite begins, whatever its version.
+/// Prefix of invites of every version.
 const PREFIX: &str = "SHOAL:";
-/// Escapes of a character in the address of a page.
+/// URL escapes of the characters in the prefix.
 const ESCAPES: [(&str, &str); 4] = [("%3A", ":"), ("%3a", ":"), ("%2F", "/"), ("%2f", "/")];
 
-/// A character that can be seen, and whether white space stands before it.
-type Letter = (char, bool);
+/// A visible character, and true if white space precedes it.
+type PastedChar = (char, bool);
 
 /// Finds the one invite in a text.
 ///
 /// # Errors
 ///
-/// There is none, a broken one alone, or there are two different ones.
+/// The text has no valid invite, or two different ones.
 pub(crate) fn find(text: &str) -> Result<Invite, InviteError> {
     if text.len() > PASTED_MAX {
         return Err(InviteError::LongText);
@@ -46,8 +45,8 @@ pub(crate) fn find(text: &str) -> Result<Invite, InviteError> {
     found.ok_or_else(|| fault.unwrap_or(InviteError::NotAnInvite))
 }
 
-/// The characters of a text that count.
-fn flow(text: &str) -> Zeroizing<Vec<Letter>> {
+/// The visible characters of a text, without line breaks, quote marks and hyphens.
+fn flow(text: &str) -> Zeroizing<Vec<PastedChar>> {
     let mut text = Zeroizing::new(text.to_owned());
     for (escape, meant) in ESCAPES {
         text = Zeroizing::new(text.replace(escape, meant));
@@ -61,9 +60,9 @@ fn flow(text: &str) -> Zeroizing<Vec<Letter>> {
             _ if is_unseen(c) => {}
             '\n' | '\r' => (gap, line_begins) = (true, true),
             c if c.is_whitespace() => gap = true,
-            // Marks of a quoted line.
+            // Quote marks of a mail.
             '>' | '|' if line_begins => {}
-            // A word, or a line of a mail or a shell, that goes on in the next line.
+            // Continuations: hyphenation, or the end of a line in a mail or shell.
             '-' | '\u{2010}' | '\u{2011}' => {}
             '=' | '\\' if ends_line => {}
             c => {
@@ -75,7 +74,7 @@ fn flow(text: &str) -> Zeroizing<Vec<Letter>> {
     flow
 }
 
-/// Whether a character takes no room in a text.
+/// True for characters that are not visible.
 fn is_unseen(c: char) -> bool {
     matches!(c,
         '\0' | '\u{ad}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
@@ -83,17 +82,17 @@ fn is_unseen(c: char) -> bool {
         | '\u{feff}' | '\u{fffd}')
 }
 
-fn begins(flow: &[Letter], with: &str) -> bool {
+fn begins(flow: &[PastedChar], with: &str) -> bool {
     let mut letters = flow.iter().map(|(c, _)| c);
     with.chars().all(|c| letters.next().is_some_and(|other| other.eq_ignore_ascii_case(&c)))
 }
 
-/// Reads the invite with which a flow begins.
-fn read(flow: &[Letter]) -> Result<Invite, InviteError> {
+/// Reads the invite at the beginning of `flow`.
+fn read(flow: &[PastedChar]) -> Result<Invite, InviteError> {
     let behind = &flow[PREFIX.len()..];
     let digits: String = behind.iter().map(|(c, _)| *c).take_while(char::is_ascii_digit).collect();
     match behind.get(digits.len()) {
-        // The text ends in the middle of the head.
+        // The text ends within the prefix.
         None => {
             let have = PREFIX.len() + digits.len();
             return Err(InviteError::Truncated { have, need: shortest() });
@@ -107,38 +106,38 @@ fn read(flow: &[Letter]) -> Result<Invite, InviteError> {
         _ => return Err(InviteError::NotAnInvite),
     }
     let letters = &behind[digits.len() + 1..];
-    let mut values = Zeroizing::new(Vec::with_capacity(letters.len().min(512)));
+    let mut own = Zeroizing::new(String::with_capacity(letters.len().min(512)));
     let mut needed = None;
     for (at, (c, gap)) in letters.iter().enumerate() {
         if needed.is_some_and(|needed| at == needed) {
             break;
         }
-        let Some(value) = base32::value(*c) else {
+        if !is_base32(*c) {
             let is_end = *gap || !(c.is_alphanumeric() || "!?#$%&+~@".contains(*c));
             let letter = InviteError::Letter { at: HEAD.len() + at + 1, letter: *c };
             return Err(if is_end { cut(at, needed) } else { letter });
-        };
-        values.push(value);
-        if values.len() == 2 {
-            needed = Some(need(&values)?);
+        }
+        own.push(*c);
+        if own.len() == 2 {
+            needed = Some(need(&own)?);
         }
     }
-    if needed != Some(values.len()) {
-        return Err(cut(values.len(), needed));
+    if needed != Some(own.len()) {
+        return Err(cut(own.len(), needed));
     }
-    // Letters that touch the last one belong to what was copied as the invite.
-    let behind = letters[values.len()..].iter().enumerate();
+    // Letters directly behind the last one were copied as part of the invite.
+    let behind = letters[own.len()..].iter().enumerate();
     let touching = behind.take_while(|(at, (c, gap))| {
-        c.is_ascii_alphanumeric() && !gap && !begins(&letters[values.len() + at..], PREFIX)
+        c.is_ascii_alphanumeric() && !gap && !begins(&letters[own.len() + at..], PREFIX)
     });
     match touching.count() {
-        0 => decode(&values),
+        0 => decode(&own),
         more => Err(InviteError::TooLong(more)),
     }
 }
 
-/// The end is missing behind so many letters. A text as long as a whole invite of another shape is
-/// whole: its first letters, which say how long it is, are wrong.
+/// The error for an invite that ends after `have` letters. If a whole invite of another shape has
+/// this length, the first letters, which hold the shape, are wrong.
 fn cut(have: usize, needed: Option<usize>) -> InviteError {
     if needed.is_some() && is_whole(have) {
         return InviteError::Mistyped;
@@ -221,7 +220,7 @@ mod tests {
         let letter = InviteError::Letter { at: 200, letter: 'U' };
         assert_eq!(find(&format!("{}U{}", &good[..199], &good[200..])), Err(letter));
         assert_eq!(find("SHOAL: a network"), Err(InviteError::NotAnInvite));
-        // The first letter is wrong, and says that the invite is longer.
+        // A wrong first letter makes the invite look longer.
         let shape = format!("{}1{}", &good[..8], &good[9..]);
         assert_eq!(find(&shape), Err(InviteError::Mistyped));
     }

@@ -1,8 +1,11 @@
-//! What a registrar writes down: one record for each thing that it must not forget.
+//! Records of a registrar's ledger.
 //!
 //! ```text
-//! 1 issued    | token's hash 32 | issued 8 | uses 4 | expires 8 | bits 1 | [name] | groups
-//!               bits: 1 approve, 2 name; name = length 1, bytes; groups = count 1, names ascending
+//! 1 issued    | token's hash 32 | issued 8 | uses 4 | expires 8 | bits 1 | [name] | [family]
+//!             | groups
+//!               bits: 1 approve, 2 name, 4 router, 8 router that is no relay
+//!               name = length 1, bytes; family = of routers, a name or length 0
+//!               groups = count 1, names ascending
 //! 2 withdrawn | token's hash 32
 //! 3 step      | cause 1 | [token's hash 32] | key 64 | supplement
 //!               cause: 1 joined by a token, 2 renewed, 3 left, 4 changed its key, 5 removed
@@ -13,9 +16,9 @@ use shoal_crypto::PublicKey;
 use shoal_directory::{GROUPS_MAX, is_name};
 use shoal_wire::{ParseError, Reader};
 
-use crate::tokens::{Terms, TokenHash};
+use crate::tokens::{TokenHash, TokenKind, TokenTerms};
 
-/// Longest supplement in bytes: one control message carries it.
+/// Maximum length of a supplement in bytes: it must fit in one control message.
 pub const SUPPLEMENT_MAX: usize = 1_024;
 
 const ISSUED: u8 = 1;
@@ -25,50 +28,49 @@ const DENIED: u8 = 4;
 
 const APPROVE: u8 = 1;
 const NAMED: u8 = 2;
+const ROUTER: u8 = 4;
+const NO_RELAY: u8 = 8;
 
-/// Why a supplement was signed.
+/// Reasons for a supplement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum StepCause {
     /// A machine joined by a token.
     Joined(TokenHash),
-    /// A member has its membership renewed.
+    /// A membership was renewed.
     Renewed,
     /// A member left.
     Left,
-    /// A member has another key in the place of the one that the record names.
+    /// A member's key was replaced; the record names the old key.
     Rekeyed,
     /// The registrar's owner removed a member.
     Removed,
 }
 
-/// One record.
+/// A record of the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Record {
-    /// A token was given out.
+pub enum LedgerRecord {
+    /// A token was issued.
     Issued {
-        /// Its hash.
         token: TokenHash,
-        /// When, in seconds since 1970.
+        /// Time of issue in seconds since 1970.
         unix_s: u64,
-        /// What it is good for.
-        terms: Terms,
+        terms: TokenTerms,
     },
-    /// A token was taken back.
+    /// A token was withdrawn.
     Withdrawn(TokenHash),
     /// A supplement was signed.
     Step {
-        /// Why.
-        cause: Cause,
-        /// Of the member that it is about; of one that has another key now, the one before.
+        cause: StepCause,
+        /// The member's key; for [`StepCause::Rekeyed`] the old key.
         key: PublicKey,
-        /// Its bytes.
+        /// The encoded supplement.
         supplement: Vec<u8>,
     },
-    /// Somebody said no to a machine that waited for approval.
+    /// The registrar's owner denied a machine that waited for approval.
     Denied {
-        /// The token that it showed.
+        /// The machine's token.
         token: TokenHash,
-        /// Who it is.
+        /// The machine's key.
         key: PublicKey,
     },
 }
@@ -93,11 +95,11 @@ fn key(reader: &mut Reader<'_>) -> Result<PublicKey, ParseError> {
     Ok(PublicKey::from_bytes(&reader.array("key")?))
 }
 
-impl Record {
-    /// Appends the record, its kind first. Terms must have been checked.
+impl LedgerRecord {
+    /// Encodes the record, its kind first. Terms must have been checked.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         match self {
-            Record::Issued { token, unix_s, terms } => {
+            LedgerRecord::Issued { token, unix_s, terms } => {
                 out.push(ISSUED);
                 out.extend_from_slice(&token.0);
                 out.extend_from_slice(&unix_s.to_be_bytes());
@@ -105,31 +107,39 @@ impl Record {
                 out.extend_from_slice(&terms.expires_unix_s.to_be_bytes());
                 let approve = if terms.approve { APPROVE } else { 0 };
                 let named = if terms.name.is_some() { NAMED } else { 0 };
-                out.push(approve | named);
+                let kind = match &terms.kind {
+                    TokenKind::Host => 0,
+                    TokenKind::Router { relay: true, .. } => ROUTER,
+                    TokenKind::Router { relay: false, .. } => ROUTER | NO_RELAY,
+                };
+                out.push(approve | named | kind);
                 terms.name.iter().for_each(|name| put_name(out, name));
+                if let TokenKind::Router { family, .. } = &terms.kind {
+                    put_name(out, family.as_deref().unwrap_or_default());
+                }
                 out.push(terms.groups.len() as u8);
                 terms.groups.iter().for_each(|group| put_name(out, group));
             }
-            Record::Withdrawn(token) => {
+            LedgerRecord::Withdrawn(token) => {
                 out.push(WITHDRAWN);
                 out.extend_from_slice(&token.0);
             }
-            Record::Step { cause, key, supplement } => {
+            LedgerRecord::Step { cause, key, supplement } => {
                 out.push(STEP);
                 match cause {
-                    Cause::Joined(token) => {
+                    StepCause::Joined(token) => {
                         out.push(1);
                         out.extend_from_slice(&token.0);
                     }
-                    Cause::Renewed => out.push(2),
-                    Cause::Left => out.push(3),
-                    Cause::Rekeyed => out.push(4),
-                    Cause::Removed => out.push(5),
+                    StepCause::Renewed => out.push(2),
+                    StepCause::Left => out.push(3),
+                    StepCause::Rekeyed => out.push(4),
+                    StepCause::Removed => out.push(5),
                 }
                 out.extend_from_slice(&key.to_bytes());
                 out.extend_from_slice(supplement);
             }
-            Record::Denied { token, key } => {
+            LedgerRecord::Denied { token, key } => {
                 out.push(DENIED);
                 out.extend_from_slice(&token.0);
                 out.extend_from_slice(&key.to_bytes());
@@ -137,16 +147,16 @@ impl Record {
         }
     }
 
-    /// Reads a record to its end.
-    pub(crate) fn read(bytes: &[u8]) -> Result<Record, ParseError> {
+    /// Decodes a whole record.
+    pub(crate) fn read(bytes: &[u8]) -> Result<LedgerRecord, ParseError> {
         let mut reader = Reader::new(bytes);
         let record = match reader.u8("kind of a record")? {
-            ISSUED => Record::Issued {
+            ISSUED => LedgerRecord::Issued {
                 token: token(&mut reader)?,
                 unix_s: reader.u64("time")?,
                 terms: terms(&mut reader)?,
             },
-            WITHDRAWN => Record::Withdrawn(token(&mut reader)?),
+            WITHDRAWN => LedgerRecord::Withdrawn(token(&mut reader)?),
             STEP => {
                 let cause = cause(&mut reader)?;
                 let key = key(&mut reader)?;
@@ -156,9 +166,9 @@ impl Record {
                     let (what, max) = ("supplement", SUPPLEMENT_MAX);
                     return Err(ParseError::TooLong { what, max, have });
                 }
-                return Ok(Record::Step { cause, key, supplement });
+                return Ok(LedgerRecord::Step { cause, key, supplement });
             }
-            DENIED => Record::Denied { token: token(&mut reader)?, key: key(&mut reader)? },
+            DENIED => LedgerRecord::Denied { token: token(&mut reader)?, key: key(&mut reader)? },
             other => {
                 return Err(ParseError::Unknown { what: "kind of a record", value: other.into() });
             }
@@ -168,25 +178,27 @@ impl Record {
     }
 }
 
-fn cause(reader: &mut Reader<'_>) -> Result<Cause, ParseError> {
+fn cause(reader: &mut Reader<'_>) -> Result<StepCause, ParseError> {
     match reader.u8("cause")? {
-        1 => Ok(Cause::Joined(token(reader)?)),
-        2 => Ok(Cause::Renewed),
-        3 => Ok(Cause::Left),
-        4 => Ok(Cause::Rekeyed),
-        5 => Ok(Cause::Removed),
+        1 => Ok(StepCause::Joined(token(reader)?)),
+        2 => Ok(StepCause::Renewed),
+        3 => Ok(StepCause::Left),
+        4 => Ok(StepCause::Rekeyed),
+        5 => Ok(StepCause::Removed),
         other => Err(ParseError::Unknown { what: "cause", value: other.into() }),
     }
 }
 
-fn terms(reader: &mut Reader<'_>) -> Result<Terms, ParseError> {
+fn terms(reader: &mut Reader<'_>) -> Result<TokenTerms, ParseError> {
     let (uses, expires_unix_s) = (reader.u32("uses")?, reader.u64("expiry")?);
     let bits = reader.u8("bits")?;
-    if bits & !(APPROVE | NAMED) != 0 {
+    let is_router = bits & ROUTER != 0;
+    if bits & !(APPROVE | NAMED | ROUTER | NO_RELAY) != 0 || (bits & NO_RELAY != 0 && !is_router) {
         return Err(ParseError::Unknown { what: "bits", value: bits.into() });
     }
     let named = bits & NAMED != 0;
     let name = if named { Some(self::name(reader, "name")?) } else { None };
+    let kind = if is_router { router(reader, bits & NO_RELAY == 0)? } else { TokenKind::Host };
     let count = usize::from(reader.u8("groups")?);
     if count > GROUPS_MAX {
         return Err(ParseError::TooLong { what: "groups", max: GROUPS_MAX, have: count });
@@ -195,9 +207,18 @@ fn terms(reader: &mut Reader<'_>) -> Result<Terms, ParseError> {
     for _ in 0..count {
         groups.push(self::name(reader, "group")?);
     }
-    let terms = Terms { uses, expires_unix_s, name, groups, approve: bits & APPROVE != 0 };
+    let approve = bits & APPROVE != 0;
+    let terms = TokenTerms { uses, expires_unix_s, name, groups, approve, kind };
     match terms.clone().checked() {
         Ok(checked) if checked == terms => Ok(terms),
         _ => Err(ParseError::Invalid { what: "terms of a token" }),
     }
+}
+
+fn router(reader: &mut Reader<'_>, relay: bool) -> Result<TokenKind, ParseError> {
+    let family = match reader.rest().first() {
+        Some(0) => reader.u8("family").map(|_| None)?,
+        _ => Some(name(reader, "family")?),
+    };
+    Ok(TokenKind::Router { family, relay })
 }

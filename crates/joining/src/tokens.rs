@@ -1,8 +1,8 @@
-//! Tokens that were given out, and how many uses each has left.
+//! Issued tokens and their remaining uses.
 //!
-//! A table holds hashes: who reads it, or the ledger it is made from, can't use a token. What was
-//! spent, expired or withdrawn stays known, so that its bearer hears the reason; when the table is
-//! full the one that ended first is forgotten, and is then as unknown as one that never was.
+//! The table holds hashes, so nobody can use a token who reads the table or its ledger. Spent,
+//! expired and withdrawn tokens stay in the table, so their holders hear the reason. When the table
+//! is full, the ended token with the earliest expiry is removed; it is then unknown.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,17 +10,16 @@ use std::fmt;
 use shoal_crypto::{Secret, kdf};
 use shoal_directory::{GROUPS_MAX, is_name};
 
-/// Tokens that a table knows at once.
+/// Maximum number of tokens in a table.
 pub const TOKENS_MAX: usize = 16_384;
-/// Most uses of a token.
+/// Maximum number of uses per token.
 pub const USES_MAX: u32 = 65_536;
 
-/// The right to become a member. Only its [`TokenHash`] is kept.
+/// The right to become a member. Registrars store only its [`TokenHash`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(Secret<{ Token::LEN }>);
 
 impl Token {
-    /// Length in bytes.
     pub const LEN: usize = 16;
 
     /// A token from random bytes.
@@ -33,7 +32,7 @@ impl Token {
         self.0.expose()
     }
 
-    /// What registrars keep of it.
+    /// The hash that registrars store.
     pub fn hash(&self) -> TokenHash {
         TokenHash(kdf(&[0; 32], "shoal token 1", &[self.expose()]))
     }
@@ -45,63 +44,76 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Names a token to whoever has seen it, and gives it to nobody.
+/// A hash that identifies a token and does not reveal it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TokenHash(pub [u8; 32]);
 
 impl TokenHash {
-    /// Length in bytes.
     pub const LEN: usize = 32;
 }
 
-/// What a token is good for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Terms {
-    /// How many machines may join by it; 1 to [`USES_MAX`].
-    pub uses: u32,
-    /// From this time on, in seconds since 1970, it is worth nothing.
-    pub expires_unix_s: u64,
-    /// The name that the machine gets, whatever it wishes. Only with one use.
-    pub name: Option<String>,
-    /// Groups that its members are in; ascending, at most 32.
-    pub groups: Vec<String>,
-    /// Whether somebody must approve each machine.
-    pub approve: bool,
+/// The kind of member that a token admits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TokenKind {
+    /// A host.
+    #[default]
+    Host,
+    /// A router.
+    Router {
+        /// Name of its operator; `None` for the mandate's family.
+        family: Option<String>,
+        /// False if it must not be a relay of circuits.
+        relay: bool,
+    },
 }
 
-/// Why terms are refused.
+/// Terms of a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenTerms {
+    /// Number of machines that may join; 1 to [`USES_MAX`].
+    pub uses: u32,
+    /// End of validity in seconds since 1970.
+    pub expires_unix_s: u64,
+    /// The name that the machine gets, regardless of its wish. Requires a single use.
+    pub name: Option<String>,
+    /// Groups of the members; sorted, at most 32.
+    pub groups: Vec<String>,
+    /// True if the registrar's owner must approve each machine.
+    pub approve: bool,
+    /// The kind of member. The machine has no say in it, nor in a router's family.
+    pub kind: TokenKind,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TermsError {
-    /// Too few or too many uses.
     #[error("an invite has 1 to 65536 uses")]
     Uses,
-    /// Several machines can't have one name.
+    /// A name with more than one use.
     #[error("an invite with a name has one use: two machines can't have one name")]
     NamedTwice,
-    /// No name.
+    /// The name, a group or the family is invalid.
     #[error(
-        "a name, and a group, is 1 to 63 letters, digits, '-', '_' or '.', beginning with a letter \
-         or digit"
+        "a name, a group or a family is 1 to 63 letters, digits, '-', '_' or '.', beginning with a \
+         letter or digit"
     )]
     Name,
-    /// Too many groups.
     #[error("an invite names at most 32 groups")]
     Groups,
-    /// The token exists.
-    #[error("this token was given out before")]
+    /// The token is already in the table.
+    #[error("this token was issued before")]
     Twice,
-    /// No room.
+    /// The table is full of valid tokens.
     #[error("16384 invites are valid at once: withdraw some")]
     Full,
 }
 
-impl Terms {
-    /// Sorts its groups, and checks them and all else.
+impl TokenTerms {
+    /// Sorts the groups and checks all terms.
     ///
     /// # Errors
     ///
-    /// A number out of its range, or a text that is no name.
-    pub fn checked(mut self) -> Result<Terms, TermsError> {
+    /// A number is out of range, or a name is invalid.
+    pub fn checked(mut self) -> Result<TokenTerms, TermsError> {
         self.groups.sort();
         self.groups.dedup();
         if !(1..=USES_MAX).contains(&self.uses) {
@@ -113,53 +125,58 @@ impl Terms {
         if self.groups.len() > GROUPS_MAX {
             return Err(TermsError::Groups);
         }
-        let all = self.name.iter().chain(&self.groups).all(|name| is_name(name));
+        let family = match &self.kind {
+            TokenKind::Host => None,
+            TokenKind::Router { family, .. } => family.as_ref(),
+        };
+        let all = self.name.iter().chain(&self.groups).chain(family).all(|name| is_name(name));
         all.then_some(self).ok_or(TermsError::Name)
     }
 }
 
-/// Why a token that was given out is worth nothing.
+/// Reasons why an issued token is no longer valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// All its uses are.
+pub enum TokenEnd {
+    /// All uses are spent.
     Spent,
-    /// Its time is over.
     Expired,
-    /// Its registrar took it back.
     Withdrawn,
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
-    terms: Terms,
+struct TokenEntry {
+    terms: TokenTerms,
     used: u32,
     withdrawn: bool,
 }
 
-impl Entry {
-    fn ended(&self, unix_s: u64) -> Option<Ended> {
+impl TokenEntry {
+    fn ended(&self, unix_s: u64) -> Option<TokenEnd> {
         if self.withdrawn {
-            Some(Ended::Withdrawn)
+            Some(TokenEnd::Withdrawn)
         } else if self.used >= self.terms.uses {
-            Some(Ended::Spent)
+            Some(TokenEnd::Spent)
         } else {
-            (unix_s >= self.terms.expires_unix_s).then_some(Ended::Expired)
+            (unix_s >= self.terms.expires_unix_s).then_some(TokenEnd::Expired)
         }
     }
 }
 
-/// See the module's documentation.
 #[derive(Clone, Debug, Default)]
-pub struct Tokens(BTreeMap<TokenHash, Entry>);
+pub struct Tokens(BTreeMap<TokenHash, TokenEntry>);
 
 impl Tokens {
-    /// Takes in a token that was given out at `unix_s`, with terms that were
-    /// [`Terms::checked`].
+    /// Adds a token issued at `unix_s`, with terms from [`TokenTerms::checked`].
     ///
     /// # Errors
     ///
-    /// It is known, or [`TOKENS_MAX`] others hold.
-    pub fn issue(&mut self, unix_s: u64, token: TokenHash, terms: Terms) -> Result<(), TermsError> {
+    /// The token is already known, or [`TOKENS_MAX`] others are valid.
+    pub fn issue(
+        &mut self,
+        unix_s: u64,
+        token: TokenHash,
+        terms: TokenTerms,
+    ) -> Result<(), TermsError> {
         if self.0.contains_key(&token) {
             return Err(TermsError::Twice);
         }
@@ -169,12 +186,17 @@ impl Tokens {
             let first = first.map(|(token, _)| *token).ok_or(TermsError::Full)?;
             self.0.remove(&first);
         }
-        self.0.insert(token, Entry { terms, used: 0, withdrawn: false });
+        self.0.insert(token, TokenEntry { terms, used: 0, withdrawn: false });
         Ok(())
     }
 
-    /// What the token is good for at `unix_s`; none where nobody knows it.
-    pub fn standing(&self, unix_s: u64, token: &TokenHash) -> Option<Result<&Terms, Ended>> {
+    /// Terms of the token, or the reason why it is not valid at `unix_s`; `None` for an unknown
+    /// token.
+    pub fn standing(
+        &self,
+        unix_s: u64,
+        token: &TokenHash,
+    ) -> Option<Result<&TokenTerms, TokenEnd>> {
         let entry = self.0.get(token)?;
         Some(entry.ended(unix_s).map_or(Ok(&entry.terms), Err))
     }
@@ -186,17 +208,17 @@ impl Tokens {
         }
     }
 
-    /// Takes a token back; whether it is known.
+    /// Withdraws a token. Returns true if it is known.
     pub fn withdraw(&mut self, token: &TokenHash) -> bool {
         let entry = self.0.get_mut(token);
         entry.map(|entry| entry.withdrawn = true).is_some()
     }
 
-    /// Every token that is known: its terms, how often it was used, and why it holds no more.
+    /// All known tokens: hash, terms, number of uses so far, and the reason if no longer valid.
     pub fn iter(
         &self,
         unix_s: u64,
-    ) -> impl Iterator<Item = (&TokenHash, &Terms, u32, Option<Ended>)> {
+    ) -> impl Iterator<Item = (&TokenHash, &TokenTerms, u32, Option<TokenEnd>)> {
         let all = self.0.iter();
         all.map(move |(token, entry)| (token, &entry.terms, entry.used, entry.ended(unix_s)))
     }
@@ -206,8 +228,9 @@ impl Tokens {
 mod tests {
     use super::*;
 
-    fn terms(uses: u32, expires_unix_s: u64) -> Terms {
-        Terms { uses, expires_unix_s, name: None, groups: Vec::new(), approve: false }
+    fn terms(uses: u32, expires_unix_s: u64) -> TokenTerms {
+        let (name, groups, kind) = (None, Vec::new(), TokenKind::Host);
+        TokenTerms { uses, expires_unix_s, name, groups, approve: false, kind }
     }
 
     fn hash(n: u32) -> TokenHash {
@@ -226,16 +249,16 @@ mod tests {
             tokens.standing(at, &hash(n)).map(|standing| standing.map(|terms| terms.uses))
         };
         assert_eq!(standing(&tokens, 99, 0), Some(Ok(2)));
-        assert_eq!(standing(&tokens, 100, 0), Some(Err(Ended::Expired)));
+        assert_eq!(standing(&tokens, 100, 0), Some(Err(TokenEnd::Expired)));
         assert_eq!(standing(&tokens, 99, 9), None);
         tokens.spend(&hash(1));
         assert_eq!(standing(&tokens, 99, 1), Some(Ok(2)));
         tokens.spend(&hash(1));
-        assert_eq!(standing(&tokens, 99, 1), Some(Err(Ended::Spent)));
-        // Who asks after the end hears what ended it.
-        assert_eq!(standing(&tokens, 1_000, 1), Some(Err(Ended::Spent)));
+        assert_eq!(standing(&tokens, 99, 1), Some(Err(TokenEnd::Spent)));
+        // The reason stays the same after the expiry.
+        assert_eq!(standing(&tokens, 1_000, 1), Some(Err(TokenEnd::Spent)));
         assert!(tokens.withdraw(&hash(2)) && !tokens.withdraw(&hash(9)));
-        assert_eq!(standing(&tokens, 99, 2), Some(Err(Ended::Withdrawn)));
+        assert_eq!(standing(&tokens, 99, 2), Some(Err(TokenEnd::Withdrawn)));
         assert_eq!(tokens.issue(10, hash(2), terms(2, 100)), Err(TermsError::Twice));
         assert_eq!(tokens.iter(99).filter(|token| token.3.is_none()).count(), 1);
     }
@@ -251,25 +274,37 @@ mod tests {
         tokens.spend(&hash(7));
         tokens.spend(&hash(5));
         tokens.issue(10, more, terms(1, 100)).unwrap();
-        assert!(tokens.standing(10, &hash(5)).is_none(), "the one that would have ended first");
+        assert!(
+            tokens.standing(10, &hash(5)).is_none(),
+            "the ended token with the earliest expiry"
+        );
         assert!(tokens.standing(10, &hash(7)).is_some() && tokens.standing(10, &more).is_some());
         assert_eq!(tokens.iter(10).count(), TOKENS_MAX);
     }
 
     #[test]
     fn impossible_terms_are_refused() {
-        let good = Terms { name: Some("bob".into()), ..terms(1, 100) };
+        let good = TokenTerms { name: Some("bob".into()), ..terms(1, 100) };
         assert_eq!(good.clone().checked(), Ok(good.clone()));
-        let refused = |terms: Terms| terms.checked().unwrap_err();
+        let refused = |terms: TokenTerms| terms.checked().unwrap_err();
         assert_eq!(refused(terms(0, 1)), TermsError::Uses);
         assert_eq!(refused(terms(USES_MAX + 1, 1)), TermsError::Uses);
-        assert_eq!(refused(Terms { uses: 2, ..good.clone() }), TermsError::NamedTwice);
-        assert_eq!(refused(Terms { name: Some("-".into()), ..good.clone() }), TermsError::Name);
+        assert_eq!(refused(TokenTerms { uses: 2, ..good.clone() }), TermsError::NamedTwice);
+        assert_eq!(
+            refused(TokenTerms { name: Some("-".into()), ..good.clone() }),
+            TermsError::Name
+        );
         let groups = |names: &[&str]| names.iter().map(|&name| name.into()).collect();
-        assert_eq!(refused(Terms { groups: groups(&["a", ""]), ..good.clone() }), TermsError::Name);
+        assert_eq!(
+            refused(TokenTerms { groups: groups(&["a", ""]), ..good.clone() }),
+            TermsError::Name
+        );
         let many = (0..33).map(|n| format!("g{n}")).collect();
-        assert_eq!(refused(Terms { groups: many, ..good.clone() }), TermsError::Groups);
-        let twice = Terms { groups: groups(&["b", "a", "b"]), ..good }.checked().unwrap();
+        assert_eq!(refused(TokenTerms { groups: many, ..good.clone() }), TermsError::Groups);
+        let family = |name: &str| TokenKind::Router { family: Some(name.into()), relay: true };
+        assert_eq!(refused(TokenTerms { kind: family("a b"), ..good.clone() }), TermsError::Name);
+        assert!(TokenTerms { kind: family("acme"), ..good.clone() }.checked().is_ok());
+        let twice = TokenTerms { groups: groups(&["b", "a", "b"]), ..good }.checked().unwrap();
         assert_eq!(twice.groups, ["a", "b"]);
     }
 

@@ -1,25 +1,25 @@
-//! Six words that two people compare, so that each knows who is at the other end.
+//! Six words that two people compare to verify the other end of a handshake.
 //!
-//! They are the first 66 bits of a hash of the handshake, by the English list of BIP 39: 2,048
-//! common words, no two of which begin with the same four letters. Both ends have put fresh
-//! randomness into a handshake, so nobody can look for keys that give the words of another.
+//! The words encode the first 66 bits of a hash of the handshake, by the English list of BIP 39.
+//! That list has 2,048 common words, each with different first four letters. Both ends add fresh
+//! randomness to a handshake, so nobody can search for keys that give the same words as another
+//! handshake.
 
 use core::fmt;
 
 use bip39::Language;
 use shoal_crypto::kdf;
 
-/// How many words there are.
+/// Number of words.
 pub const WORDS: usize = 6;
-/// Bits of a word.
+/// Bits per word.
 const BITS: u32 = 11;
 
-/// Words of one handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Words([u16; WORDS]);
 
 impl Words {
-    /// The words of a handshake with this hash.
+    /// The words for a handshake hash.
     pub fn of(handshake: &[u8; 32]) -> Words {
         let long = kdf(handshake, "shoal words 1", &[]);
         let mut first = [0; 16];
@@ -29,14 +29,13 @@ impl Words {
         Words(core::array::from_fn(|at| word(at) as u16))
     }
 
-    /// The words, in their order.
     pub fn iter(&self) -> impl Iterator<Item = &'static str> {
         let list = Language::English.word_list();
         self.0.map(|at| list[usize::from(at)]).into_iter()
     }
 
-    /// Whether somebody who typed `text` means these words: however they are divided, and only the
-    /// first four letters of each count.
+    /// True if the typed `text` means these words. Separators don't matter, and only the first four
+    /// letters of each word count.
     pub fn are(&self, text: &str) -> bool {
         let start = |word: &str| word.chars().take(4).collect::<String>().to_lowercase();
         let typed = text.split(|c: char| !c.is_alphabetic()).filter(|word| !word.is_empty());
@@ -55,7 +54,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Keeps the words of a hash as they are: both ends must have the same.
+    /// Fixes the words for a hash: both ends must compute the same ones.
     #[test]
     fn golden_words() {
         assert_eq!(Words::of(&[0; 32]).to_string(), "source plastic walk dirt name bacon");
@@ -89,7 +88,7 @@ mod tests {
         assert!(!words.are(&Words::of(&[1; 32]).to_string()));
     }
 
-    /// What the doc line says of the list.
+    /// Checks the module documentation's statement about the list.
     #[test]
     fn the_first_four_letters_tell_words_apart() {
         let list = Language::English.word_list();

@@ -3,19 +3,19 @@
 //! `cargo build --release -p shoal-cli`, then
 //! `cargo run --release -p shoal-lab --example crowd [shoal] [hosts] [routers]`
 //!
-//! Starts one `shoal run` as router `r1` and plays everybody else against it over UDP on the
-//! loopback, with the relay machine that real nodes run:
+//! Starts one `shoal run` as router `r1`. All other nodes are played over UDP on the loopback, with
+//! the relay machine of real nodes:
 //!
 //! ```text
 //! hosts 1.1 to 1.10000 --UDP--> r1 (the process) <--UDP-- r2 -- r3 -- r4 to r1000, in memory
 //! ```
 //!
 //! A host makes its session, waits until its link is up and quiet, and sends nothing more: r1 keeps
-//! an idle session. r2 stays, as a neighbour with measurements and routes. The example then waits
-//! until idle sessions have given back the memory that only traffic needs, and reads r1's resident
-//! memory and processor time from /proc. It exits with 1 when either is above its limit. Sessions
-//! of r1 last longer than the default, so that a slow machine has time to open them all; an idle
-//! session costs the same at any age.
+//! an idle session. r2 stays as a neighbour with measurements and routes. The example then waits
+//! until idle sessions have freed the memory that only traffic needs. Finally the example reads
+//! r1's resident memory and processor time from /proc. The example exits with 1 if either is above
+//! its limit. Sessions of r1 live longer than by default, so that a slow machine has time to open
+//! them all. An idle session costs the same at any age.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a shell owns the system")]
 
@@ -31,34 +31,35 @@ use anyhow::{Context, Result, bail, ensure};
 use shoal_crypto::{Identity, NetworkSecret, PublicKey};
 use shoal_daemon::config::keys;
 use shoal_daemon::control::api;
-use shoal_daemon::control::socket::Connection;
-use shoal_daemon::worker::clock::{Clock, unix_ms};
-use shoal_lab::Process;
+use shoal_daemon::control::socket::ControlConnection;
+use shoal_daemon::worker::clock::{BootClock, unix_ms};
+use shoal_lab::ChildProcess;
 use shoal_relay::{
-    Arrival, Config, Incoming, LinkConfig, Path as LinkPath, Relay, SendOutcome, Sink, Stop, Turn,
+    ArrivalSource, CallContext, FrameSink, LinkConfig, ReceivedRun, Relay, RelayConfig, SendError,
+    SendOutcome, SendPath as LinkPath,
 };
 use shoal_wire::{Address, SizeClass, Time};
 
-/// Most resident memory, in MiB.
+/// Limit of resident memory in MiB.
 const MEMORY_MAX_MIB: f64 = 64.0;
-/// Most processor time, in percent of one core.
+/// Limit of processor time in percent of one core.
 const CPU_MAX_PERCENT: f64 = 1.0;
-/// Hosts that may shake hands at once: fewer than make the router ask for cookies.
+/// Limit of hosts in a handshake: fewer than make the router ask for cookies.
 const CALLING_MAX: usize = 96;
-/// Hosts that have a socket at once: fewer than the usual limit of open files.
+/// Limit of hosts with a socket: fewer than the usual limit of open files.
 const PRESENT_MAX: usize = 700;
-/// How long a host stays after its link came up: reports go on for one second after the last
+/// Time that a host stays after its link came up. Reports continue for one second after the last
 /// traffic.
 const STAY: Duration = Duration::from_millis(1_600);
 /// Rest before the measurement. Expanded keys are dropped 15 s after their last use.
 const SETTLE: Duration = Duration::from_secs(20);
-/// How long is measured.
+/// Length of the measurement.
 const MEASURE: Duration = Duration::from_secs(20);
-/// How long each step on the way there may take.
+/// Limit of each preparation step.
 const PATIENCE: Duration = Duration::from_secs(240);
 /// Sleep between two reads of the sockets.
 const TICK: Duration = Duration::from_millis(2);
-/// Routers of the star that call their hub per tick.
+/// Number of the star's routers that call their hub per tick.
 const STAR_STEP: usize = 8;
 
 const FULL: usize = SizeClass::Full.frame_len();
@@ -76,7 +77,7 @@ fn main() -> Result<ExitCode> {
     let hosts: u16 = number(arguments.next(), 10_000).context("number of hosts")?;
     let routers: u16 = number(arguments.next(), 1_000).context("number of routers")?;
     ensure!(routers > HUB as u16, "there must be more than {HUB} routers");
-    let mut bench = Bench::start(&program, hosts, routers)?;
+    let mut bench = CrowdBench::start(&program, hosts, routers)?;
     eprintln!("r1 runs as process {}", bench.process.pid());
     bench.report("started");
     bench.learn_routes()?;
@@ -92,11 +93,15 @@ fn beside_this_one() -> Result<PathBuf> {
     let me = std::env::current_exe()?;
     let folder = me.parent().and_then(Path::parent).context("no folder above this program")?;
     let program = folder.join("shoal");
-    ensure!(program.exists(), "{}: build shoal-cli first, or name it", program.display());
+    ensure!(
+        program.exists(),
+        "{}: missing; build shoal-cli first, or pass the path",
+        program.display()
+    );
     Ok(program)
 }
 
-/// Keys of router `n`, or of host `n` behind r1.
+/// Identity of router `n`, or of host `n` behind r1.
 fn identity(kind: u8, n: usize) -> Identity {
     let mut seed = [kind; 32];
     seed[..8].copy_from_slice(&(n as u64).to_be_bytes());
@@ -111,19 +116,19 @@ fn host(n: usize) -> Identity {
     identity(2, n)
 }
 
-struct Bench {
-    /// Fields drop in this order: the process ends before its folder goes.
-    process: Process,
-    star: Star,
-    clock: Clock,
+struct CrowdBench {
+    /// Fields drop in this order: the process ends before its folder is removed.
+    process: ChildProcess,
+    star: RouterStar,
+    clock: BootClock,
     r1: SocketAddr,
     hosts: u16,
     routers: u16,
     folder: tempfile::TempDir,
 }
 
-impl Bench {
-    fn start(program: &Path, hosts: u16, routers: u16) -> Result<Bench> {
+impl CrowdBench {
+    fn start(program: &Path, hosts: u16, routers: u16) -> Result<CrowdBench> {
         let folder = tempfile::tempdir()?;
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         let r1 = free_port()?;
@@ -133,23 +138,23 @@ impl Bench {
         let log = std::fs::File::create(folder.path().join("node.log"))?;
         command.args(["run", "-c", "node.toml"]).current_dir(folder.path());
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let process = Process::start("r1", command, None)?;
-        let clock = Clock::new();
-        let star = Star::new(clock.now(), socket, r1, usize::from(routers))?;
-        let mut bench = Bench { process, star, clock, r1, hosts, routers, folder };
+        let process = ChildProcess::start("r1", command, None)?;
+        let clock = BootClock::new();
+        let star = RouterStar::new(clock.now(), socket, r1, usize::from(routers))?;
+        let mut bench = CrowdBench { process, star, clock, r1, hosts, routers, folder };
         bench.until("r1 to answer", |bench| Ok(bench.status().is_ok()))?;
         Ok(bench)
     }
 
     fn status(&self) -> Result<api::Status> {
-        let mut connection = Connection::connect(&self.folder.path().join("control.sock"))?;
+        let mut connection = ControlConnection::connect(&self.folder.path().join("control.sock"))?;
         match connection.call(api::Command::Status, &[])? {
-            api::Reply::Status(status) => Ok(*status),
+            api::ControlReply::Status(status) => Ok(*status),
             other => bail!("unexpected answer {other:?}"),
         }
     }
 
-    /// One turn of everybody who stays.
+    /// One turn of all permanent nodes.
     fn turn(&mut self) -> Result<()> {
         if let Some(status) = self.process.poll()? {
             let log = std::fs::read_to_string(self.folder.path().join("node.log"))?;
@@ -163,11 +168,14 @@ impl Bench {
     fn until(
         &mut self,
         what: &str,
-        mut done: impl FnMut(&mut Bench) -> Result<bool>,
+        mut done: impl FnMut(&mut CrowdBench) -> Result<bool>,
     ) -> Result<()> {
         let deadline = self.clock.now() + PATIENCE;
         while !done(self)? {
-            ensure!(self.clock.now() < deadline, "waited {PATIENCE:?} for {what}, in vain");
+            ensure!(
+                self.clock.now() < deadline,
+                "timed out after {PATIENCE:?}, waiting for {what}"
+            );
             self.wait(Duration::from_millis(100))?;
         }
         Ok(())
@@ -186,7 +194,7 @@ impl Bench {
         self.until("r1 to learn all routes", |bench| Ok(bench.status()?.routes >= wanted))
     }
 
-    /// Lets every host open its session and go.
+    /// Each host opens its session and leaves.
     fn crowd(&mut self) -> Result<()> {
         let mut next = 1;
         let mut present: VecDeque<Host> = VecDeque::new();
@@ -194,7 +202,7 @@ impl Bench {
         let deadline = self.clock.now() + PATIENCE;
         while next <= usize::from(self.hosts) || !present.is_empty() {
             let now = self.clock.now();
-            ensure!(now < deadline, "{} hosts, and no more in {PATIENCE:?}", next - 1);
+            ensure!(now < deadline, "only {} hosts in {PATIENCE:?}", next - 1);
             let mut calling = present.iter().filter(|host| host.up_at.is_none()).count();
             while next <= usize::from(self.hosts)
                 && calling < CALLING_MAX
@@ -241,7 +249,7 @@ impl Bench {
         println!("  per host          {:>10.1} KiB", memory * 1_024.0 / f64::from(self.hosts));
         println!("  at most           {peak:>10.1} MiB");
         println!("idle processor time {percent:>10.2} %    (limit {CPU_MAX_PERCENT})");
-        // `<` and not `!(>)`: a figure that is NaN must not pass.
+        // `<` instead of `!(>)`: NaN must fail.
         let fits = memory < MEMORY_MAX_MIB && percent < CPU_MAX_PERCENT;
         Ok(if fits { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
@@ -284,8 +292,8 @@ fn write_files(
     Ok(())
 }
 
-/// A relay machine as the daemon makes it. `slow` has long timeouts, for routers of the star: they
-/// share one thread, and must not take its pauses for dead neighbours.
+/// A relay machine as the daemon makes it. `slow` sets long timeouts, for routers of the star:
+/// these share one thread, and must not mistake its pauses for dead neighbours.
 fn relay(
     now: Time,
     address: Address,
@@ -293,13 +301,13 @@ fn relay(
     origins: Vec<(u32, PublicKey)>,
     slow: bool,
 ) -> Result<Relay> {
-    let mut config = Config {
+    let mut config = RelayConfig {
         address,
-        session: shoal_session::Config {
-            // As r1's: see `write_files`.
+        session: shoal_session::SessionConfig {
+            // Equal to r1's: see `write_files`.
             rekey_after: Duration::from_secs(3_600),
             reject_after: Duration::from_secs(7_200),
-            ..shoal_session::Config::new(shoal_session::Role::Link)
+            ..shoal_session::SessionConfig::new(shoal_session::SessionRole::Link)
         },
         liveness: shoal_link::LivenessConfig::default(),
         egress: shoal_link::EgressConfig::default(),
@@ -316,19 +324,25 @@ fn relay(
     Ok(Relay::new(config, identity, secret, origins, seed, now, unix_ms()))
 }
 
-/// Hands one datagram to a relay. There is no edge here: cells for it are dropped.
-fn deliver(relay: &mut Relay, now: Time, from: SocketAddr, frame: &mut [u8], sink: &mut impl Sink) {
+/// Hands one datagram to a relay. Cells for this node are dropped, since it has no edge.
+fn deliver(
+    relay: &mut Relay,
+    now: Time,
+    from: SocketAddr,
+    frame: &mut [u8],
+    sink: &mut impl FrameSink,
+) {
     let len = frame.len() as u32;
     let incoming =
-        [Incoming { from: from.into(), offset: 0, len, stride: len.max(1), congested: false }];
-    let mut turn = Turn { now, sink, hand: &mut () };
-    relay.handle_batch(&mut turn, frame, &incoming, Arrival::Socket, &mut |_, _, _| 0);
+        [ReceivedRun { from: from.into(), offset: 0, len, stride: len.max(1), congested: false }];
+    let mut turn = CallContext { now, sink, hand: &mut () };
+    relay.handle_batch(&mut turn, frame, &incoming, ArrivalSource::Socket, &mut |_, _, _| 0);
     let sink = turn.sink;
     work(relay, now, sink);
 }
 
-/// Does what waits and what is due.
-fn work(relay: &mut Relay, now: Time, sink: &mut impl Sink) {
+/// Runs pending jobs and due timers.
+fn work(relay: &mut Relay, now: Time, sink: &mut impl FrameSink) {
     while let Some(job) = relay.poll_job() {
         let done = job.run();
         relay.handle_done(now, done, sink);
@@ -339,7 +353,7 @@ fn work(relay: &mut Relay, now: Time, sink: &mut impl Sink) {
     while relay.poll_event().is_some() {}
 }
 
-/// Takes in what waits at `socket`.
+/// Handles the datagrams that wait at `socket`.
 fn receive(
     socket: &UdpSocket,
     buf: &mut [u8],
@@ -356,22 +370,22 @@ fn receive(
     }
 }
 
-/// A socket as a relay's way out.
+/// A socket as a relay's sink.
 struct Udp<'a>(&'a UdpSocket);
 
-impl Sink for Udp<'_> {
+impl FrameSink for Udp<'_> {
     fn send(&mut self, path: LinkPath, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
         let to = path.ends.remote;
         for (sent, &at) in offsets.iter().enumerate() {
             if self.0.send_to(&buf[at as usize..at as usize + len], to).is_err() {
-                return SendOutcome { sent, stop: Some(Stop::Failed) };
+                return SendOutcome { sent, stop: Some(SendError::Failed) };
             }
         }
         SendOutcome { sent: offsets.len(), stop: None }
     }
 }
 
-/// A host behind r1, as long as it is there.
+/// A host behind r1, while present.
 struct Host {
     relay: Relay,
     socket: UdpSocket,
@@ -401,18 +415,18 @@ impl Host {
     }
 }
 
-/// The other routers: r2 and, in memory, r3 with all the others around it.
-struct Star {
-    /// Router `n` stands at `n - R2`.
+/// The other routers: r2, and in memory r3 with all further routers around it.
+struct RouterStar {
+    /// Router `n` has the index `n - R2`.
     relays: Vec<Relay>,
     socket: UdpSocket,
     r1: SocketAddr,
-    /// Of those around the hub, the next that has not called it yet.
+    /// The next router around the hub that has not called the hub yet.
     next: usize,
     buf: Vec<u8>,
 }
 
-/// The way out of a router of the star.
+/// The sink of a router of the star.
 struct StarSink<'a> {
     from: usize,
     socket: &'a UdpSocket,
@@ -420,7 +434,7 @@ struct StarSink<'a> {
     sent: &'a mut VecDeque<(usize, SocketAddr, Vec<u8>)>,
 }
 
-impl Sink for StarSink<'_> {
+impl FrameSink for StarSink<'_> {
     fn send(&mut self, path: LinkPath, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
         let to = path.ends.remote;
         if to == self.r1 {
@@ -434,7 +448,7 @@ impl Sink for StarSink<'_> {
     }
 }
 
-/// Where a router of the star would be, were it not in memory.
+/// Address of a router of the star, which only exists in memory.
 fn place(n: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, (n >> 8) as u8, n as u8], 7400))
 }
@@ -453,8 +467,8 @@ fn link_to(n: usize, endpoint: Option<SocketAddr>) -> LinkConfig {
     LinkConfig { key: router(n).public(), address: Address::new(n as u32, 0), endpoint }
 }
 
-impl Star {
-    fn new(now: Time, socket: UdpSocket, r1: SocketAddr, routers: usize) -> Result<Star> {
+impl RouterStar {
+    fn new(now: Time, socket: UdpSocket, r1: SocketAddr, routers: usize) -> Result<RouterStar> {
         socket.set_nonblocking(true)?;
         let all: Vec<_> = (1..=routers).map(|n| (n as u32, router(n).public())).collect();
         let mut relays = Vec::new();
@@ -463,7 +477,7 @@ impl Star {
             let origins = if n <= HUB { all.clone() } else { vec![all[HUB - 1]] };
             relays.push(relay(now, Address::new(n as u32, 0), router(n), origins, n >= HUB)?);
         }
-        let mut star = Star { relays, socket, r1, next: HUB + 1, buf: vec![0; FULL] };
+        let mut star = RouterStar { relays, socket, r1, next: HUB + 1, buf: vec![0; FULL] };
         star.link(now, R2, link_to(1, Some(r1)))?;
         star.link(now, R2, link_to(HUB, Some(place(HUB))))?;
         star.link(now, HUB, link_to(R2, None))?;
@@ -478,7 +492,7 @@ impl Star {
         added.map(drop).map_err(|reason| anyhow::anyhow!("{}", reason.label()))
     }
 
-    /// Does everything that is due, until nothing is left.
+    /// Handles everything that is due, until nothing is left.
     fn turn(&mut self, now: Time) -> Result<()> {
         let last = self.relays.len() + R2;
         for n in self.next..last.min(self.next + STAR_STEP) {
@@ -486,7 +500,7 @@ impl Star {
             self.next = n + 1;
         }
         let mut sent = VecDeque::new();
-        let Star { relays, socket, r1, buf, .. } = self;
+        let RouterStar { relays, socket, r1, buf, .. } = self;
         let (socket, r1) = (&*socket, *r1);
         let r2 = &mut relays[0];
         receive(socket, buf, |from, frame| {

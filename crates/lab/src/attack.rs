@@ -1,8 +1,9 @@
 //! The attacker's experiments, on all cores.
 //!
-//! In: scenarios of `shoal-attack` and a size. Out: a [`Report`], one row for each case. These are
-//! in virtual time: they need no network and no root, and the same size gives the same figures.
-//! [`capture`] attacks recorded links instead, and [`recognise`] asks which program they carry.
+//! Inputs: scenarios of `shoal-attack` and a size. Output: a [`AttackReport`] with one row per
+//! case. The experiments run in virtual time: they need neither network nor root, and equal sizes
+//! give equal figures. [`capture`] attacks recorded links instead. [`recognise`] tests which
+//! program recorded links carry.
 
 pub mod capture;
 pub(crate) mod live;
@@ -12,63 +13,61 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
-use shoal_attack::scenarios::{Case, Checked, Scenario, Size};
-use shoal_attack::{Outcome, Wrong, experiment};
+use shoal_attack::scenarios::{AttackCase, AttackScenario, ConditionResult, Size};
+use shoal_attack::{AttackResult, SceneError, experiment};
 
-/// What the attacker achieved.
+/// Results of the attacks.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
-    /// Flows and seeds.
+pub struct AttackReport {
+    /// Number of flows and seeds.
     pub size: Size,
     /// All cases, in the order of the scenarios.
-    pub rows: Vec<Row>,
+    pub rows: Vec<AttackRow>,
 }
 
-/// One case.
+/// Result of one case.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    /// Whose case it is.
-    pub scenario: Scenario,
-    /// What it is, in a few words.
+pub struct AttackRow {
+    pub scenario: AttackScenario,
+    /// Name of the case.
     pub case: String,
-    /// The curve that it is a point of.
+    /// Curve that the case is a point of.
     pub series: Option<String>,
     /// Pairs of hosts in each network.
     pub flows: usize,
-    /// Networks.
+    /// Number of networks.
     pub networks: u64,
-    /// How long they are watched.
+    /// Time that the attacker observes, in seconds.
     pub seconds: u32,
-    /// What was found.
-    pub outcome: Outcome,
-    /// Conditions on it.
-    pub checks: Vec<Checked>,
+    pub outcome: AttackResult,
+    /// Conditions on the outcome.
+    pub checks: Vec<ConditionResult>,
 }
 
-impl Report {
-    /// The rows of a scenario.
-    pub fn of(&self, scenario: Scenario) -> impl Iterator<Item = &Row> {
+impl AttackReport {
+    pub fn of(&self, scenario: AttackScenario) -> impl Iterator<Item = &AttackRow> {
         self.rows.iter().filter(move |row| row.scenario == scenario)
     }
 
-    /// All conditions, with the cases that they are about.
-    pub fn checks(&self) -> impl Iterator<Item = (&Row, &Checked)> {
+    /// All conditions, each with its row.
+    pub fn checks(&self) -> impl Iterator<Item = (&AttackRow, &ConditionResult)> {
         self.rows.iter().flat_map(|row| row.checks.iter().map(move |check| (row, check)))
     }
 }
 
-/// Runs all cases of these scenarios. `progress` is told what begins, and how far it is; threads
-/// call it.
+/// Runs all cases of these scenarios. `progress` gets the number of the case that begins, the
+/// number of all cases, and its name; worker threads call it.
 ///
 /// # Errors
-/// A case that is out of bounds.
+/// A case is out of bounds.
 pub fn run(
-    scenarios: &[Scenario],
+    scenarios: &[AttackScenario],
     size: Size,
     progress: &(dyn Fn(usize, usize, &str) + Sync),
-) -> Result<Report, Wrong> {
-    let of = |s: &Scenario| s.cases(size).into_iter().map(|case| (*s, case)).collect::<Vec<_>>();
-    let cases: Vec<(Scenario, Case)> = scenarios.iter().flat_map(of).collect();
+) -> Result<AttackReport, SceneError> {
+    let of =
+        |s: &AttackScenario| s.cases(size).into_iter().map(|case| (*s, case)).collect::<Vec<_>>();
+    let cases: Vec<(AttackScenario, AttackCase)> = scenarios.iter().flat_map(of).collect();
     let next = AtomicUsize::new(0);
     let done = Mutex::new(vec![None; cases.len()]);
     let work = || {
@@ -87,13 +86,13 @@ pub fn run(
         }
     });
     let rows = done.into_inner().unwrap_or_else(|e| e.into_inner());
-    Ok(Report { size, rows: rows.into_iter().flatten().collect::<Result<_, _>>()? })
+    Ok(AttackReport { size, rows: rows.into_iter().flatten().collect::<Result<_, _>>()? })
 }
 
-fn row(scenario: Scenario, case: &Case) -> Result<Row, Wrong> {
+fn row(scenario: AttackScenario, case: &AttackCase) -> Result<AttackRow, SceneError> {
     let outcome = experiment(&case.setup)?;
     let setup = &case.setup;
-    Ok(Row {
+    Ok(AttackRow {
         scenario,
         case: case.name.clone(),
         series: case.series.clone(),

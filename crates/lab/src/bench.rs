@@ -1,4 +1,5 @@
-//! Shoal beside other programs: the same links in the same run, medians with their spread.
+//! Comparison of Shoal with other programs: the same links in the same run, medians with their
+//! spread.
 //!
 //! ```text
 //! h1 - r1 - r2 - h2      Shoal's nodes stay up, and idle, while the others run
@@ -7,34 +8,36 @@
 pub(crate) mod peers;
 
 use anyhow::{Context, Result};
+use shoal_cli::interrupt::Interrupt;
 
-use crate::record::{Report, Table};
-use crate::run::{self, Live, Options, flows};
+use crate::figures;
+use crate::record::{ReportTable, ScenarioReport};
+use crate::run::{self, LiveRun, RunOptions, flows};
 use crate::scenario::Scenario;
 use crate::workspace::Workspace;
 
 /// Settings of a comparison.
 #[derive(Clone, Debug)]
-pub struct Bench {
+pub struct PeerComparison {
     /// Rate of every link, as in a scenario.
     pub rate: String,
-    /// Share that every link loses, 0 to 1.
+    /// Share of packets that every link loses, 0 to 1.
     pub loss: f64,
     /// One-way delay of the link between the routers, in milliseconds.
     pub delay_ms: f64,
     /// Size of the file in millions of bytes.
     pub size_mb: f64,
-    /// Runs of each; medians are reported.
+    /// Number of runs of each program; medians are reported.
     pub repeat: u32,
 }
 
-/// Measures Shoal and every other program that is installed.
+/// Measures Shoal and every other installed program.
 ///
 /// # Errors
-/// Without namespaces, or when Shoal itself does not get the file through. Another program that
-/// fails gets a row without a figure, with its message.
-pub fn bench(bench: &Bench, options: &Options) -> Result<Report> {
-    crate::interrupt::notice()?;
+/// Namespaces are missing, or Shoal itself does not transfer the file. Another program that fails
+/// gets a row without a figure, with its message.
+pub fn bench(bench: &PeerComparison, options: &RunOptions) -> Result<ScenarioReport> {
+    Interrupt::catch()?;
     let text = format!(
         "title = \"Shoal and others on the same links\"\n\
          about = \"A file of {} MB over h1 - r1 - r2 - h2, by each program in turn\"\n\
@@ -64,15 +67,15 @@ pub fn bench(bench: &Bench, options: &Options) -> Result<Report> {
     };
     for turn in 1..=bench.repeat {
         options.say(&format!("turn {turn} of {}", bench.repeat));
-        // Room for two more copies: those that other programs make.
+        // Twice the space, for the copies that other programs make.
         let workspace = Workspace::new(2 * flows::room(&scenario, case))?;
-        let mut live = Live::start(&scenario, case, &conditions, options, workspace.path())?;
+        let mut live = LiveRun::start(&scenario, case, &conditions, options, workspace.path())?;
         live.site.network().route_ip()?;
         report.links = live.manner();
         let run = live.run()?;
         let rate = run.figures.iter().find(|f| f.name == "rate_mbit").context("no rate")?;
         note("Shoal (encrypted twice)", Ok(rate.value));
-        let place = peers::Place::new(&live.site, bench.size_mb)?;
+        let place = peers::PeerSite::new(&live.site, bench.size_mb)?;
         for peer in peers::ALL {
             crate::interrupt::check()?;
             note(peer.name, (peer.run)(&place));
@@ -82,16 +85,15 @@ pub fn bench(bench: &Bench, options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-fn table(bench: &Bench, seen: Vec<(String, Vec<f64>, String)>) -> Table {
+fn table(bench: &PeerComparison, seen: Vec<(String, Vec<f64>, String)>) -> ReportTable {
     let row = |(name, mut values, why): (String, Vec<f64>, String)| {
-        values.sort_by(f64::total_cmp);
+        let middle = figures::middle(&mut values);
         let Some((low, high)) = values.first().copied().zip(values.last().copied()) else {
             return (format!("{name}: {why}"), vec![None, None, None]);
         };
-        let middle = (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0;
         (name, vec![Some(middle), Some(low), Some(high)])
     };
-    Table {
+    ReportTable {
         mixed: false,
         title: format!(
             "{} MB; links {}, {}% loss each; {} ms between the routers",

@@ -1,4 +1,4 @@
-//! Circuits and cover in networks of the lab: files that ask for them, and what hosts say of them.
+//! Circuits and cover in networks of the lab: configuration of nodes, and queries to hosts.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,20 +7,24 @@ use anyhow::{Context, Result, ensure};
 use shoal_daemon::control::api;
 
 use crate::network::Network;
-use crate::scenario::{self, Case, Scenario};
-use crate::site::{Site, insert};
+use crate::scenario::{self, Scenario, ScenarioCase};
+use crate::site::{RunningNetwork, insert};
 use crate::topology::Topology;
 
-/// How long a circuit and another that stands by may take to be there.
+/// Limit of the time until a circuit and a standby are ready.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Makes the hosts of `case` speak over circuits and their links covered, if it asks for that, in
-/// the files of nodes that have not been started yet: the list names relays, a mix and a tier, and
-/// hosts require circuits.
+/// Configures circuits and cover if `case` asks for them. The list then names relays, a mix and a
+/// tier, and hosts require circuits. Nodes must not have been started yet.
 ///
 /// # Errors
-/// Without the files.
-pub fn prepare(scenario: &Scenario, case: &Case, network: &Network, folder: &Path) -> Result<()> {
+/// A file is missing.
+pub fn prepare(
+    scenario: &Scenario,
+    case: &ScenarioCase,
+    network: &Network,
+    folder: &Path,
+) -> Result<()> {
     set_kernels(case, network)?;
     if let Some(cover) = case.cover {
         let file = folder.join("hosts.toml");
@@ -30,7 +34,7 @@ pub fn prepare(scenario: &Scenario, case: &Case, network: &Network, folder: &Pat
         let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
         std::fs::write(&file, format!("{text}\n{cover}"))?;
     }
-    if case.circuits == scenario::Circuits::Off {
+    if case.circuits == scenario::CircuitUse::Off {
         return Ok(());
     }
     let topology = network.topology();
@@ -54,14 +58,13 @@ pub fn prepare(scenario: &Scenario, case: &Case, network: &Network, folder: &Pat
     Ok(())
 }
 
-/// Names of the hosts.
 fn hosts(topology: &Topology) -> impl Iterator<Item = &str> {
     let all = topology.nodes.iter().filter(|node| !node.plain && !node.address.is_router());
     all.map(|node| node.name.as_str())
 }
 
-/// Sets what a case says of the kernels of hosts.
-fn set_kernels(case: &Case, network: &Network) -> Result<()> {
+/// Sets the kernel parameters of a case on its hosts.
+fn set_kernels(case: &ScenarioCase, network: &Network) -> Result<()> {
     let topology = network.topology();
     let hosts = (0..topology.nodes.len()).filter(|&node| !topology.nodes[node].address.is_router());
     for space in hosts.filter_map(|host| network.namespace(host)) {
@@ -77,8 +80,8 @@ fn set_kernels(case: &Case, network: &Network) -> Result<()> {
     Ok(())
 }
 
-/// Arguments of `shoal-lab node` for what no configuration says.
-pub fn arguments(case: &Case) -> Vec<String> {
+/// Arguments of `shoal-lab node` for settings that no configuration has.
+pub fn arguments(case: &ScenarioCase) -> Vec<String> {
     let life = case.circuit_life_s.map(|life| format!("--circuit-life-ms={}", life * 1e3));
     let any_order = (!case.keep_order).then(|| "--any-order".to_owned());
     life.into_iter().chain(any_order).collect()
@@ -92,24 +95,24 @@ fn relays(scenario: &Scenario, topology: &Topology) -> Vec<String> {
     }
 }
 
-/// The circuits from a host to another, the one in use first.
+/// The circuits from one host to another, the circuit in use first.
 ///
 /// # Errors
-/// When the node does not answer.
-pub fn of(site: &Site, from: usize, to: usize) -> Result<Vec<api::Circuit>> {
-    let api::Reply::Circuits(all) = site.ask(from, api::Command::Circuits)? else {
-        anyhow::bail!("unexpected answer to a question for circuits");
+/// The node does not answer.
+pub fn of(site: &RunningNetwork, from: usize, to: usize) -> Result<Vec<api::CircuitStatus>> {
+    let api::ControlReply::Circuits(all) = site.ask(from, api::Command::Circuits)? else {
+        anyhow::bail!("the node answered `circuits` with another reply");
     };
     let name = &site.network().topology().nodes[to].name;
     let found = all.hosts.into_iter().find(|host| host.host == *name);
     Ok(found.map(|host| host.circuits).unwrap_or_default())
 }
 
-/// Waits until a host has a circuit to another, and one that stands by.
+/// Waits until a host has a circuit to another host, and a standby.
 ///
 /// # Errors
-/// When they do not come.
-pub fn wait(site: &mut Site, from: usize, to: usize) -> Result<()> {
+/// The circuits are not ready in time.
+pub fn wait(site: &mut RunningNetwork, from: usize, to: usize) -> Result<()> {
     site.wait("a circuit and a standby", PATIENCE, |site| {
         let circuits = of(site, from, to)?;
         let has = |state: &str| circuits.iter().any(|circuit| circuit.state == state);
@@ -117,11 +120,11 @@ pub fn wait(site: &mut Site, from: usize, to: usize) -> Result<()> {
     })
 }
 
-/// The second relay of the circuit that a host uses to another.
+/// The second relay of the circuit in use from one host to another.
 ///
 /// # Errors
-/// Without a circuit of two relays.
-pub fn second_relay(site: &Site, from: usize, to: usize) -> Result<String> {
+/// No circuit is in use, or the circuit has only one relay.
+pub fn second_relay(site: &RunningNetwork, from: usize, to: usize) -> Result<String> {
     let circuits = of(site, from, to)?;
     let used = circuits.into_iter().find(|circuit| circuit.state == "in use");
     let relays = used.context("no circuit is in use")?.relays;
@@ -129,21 +132,21 @@ pub fn second_relay(site: &Site, from: usize, to: usize) -> Result<String> {
     Ok(relays[1].clone())
 }
 
-/// Counts how often another circuit carries what goes from a host to another.
+/// Counts replacements of the circuit in use from one host to another.
 #[derive(Debug, Default)]
 pub struct Rotations {
-    /// The age and relays of the circuit in use when it was looked at last.
+    /// Age and relays of the circuit in use at the last look.
     last: Option<(f64, Vec<String>)>,
-    /// So often.
+    /// Number of replacements.
     pub count: u64,
 }
 
 impl Rotations {
-    /// Looks at the circuits of the moment. One that takes over is younger than the one before, or
-    /// leads over other relays.
-    pub fn see(&mut self, circuits: &[api::Circuit]) {
+    /// Examines the current circuits. A replacement is younger than its predecessor, or has other
+    /// relays.
+    pub fn see(&mut self, circuits: &[api::CircuitStatus]) {
         let used = circuits.iter().find(|circuit| circuit.state == "in use");
-        let Some(api::Circuit { age_s, relays, .. }) = used else { return };
+        let Some(api::CircuitStatus { age_s, relays, .. }) = used else { return };
         let is_another = |(age, before): &(f64, Vec<String>)| age_s < age || before != relays;
         self.count += u64::from(self.last.as_ref().is_some_and(is_another));
         self.last = Some((*age_s, relays.clone()));
@@ -158,7 +161,7 @@ mod tests {
     fn a_circuit_that_is_younger_or_of_other_relays_is_another() {
         let circuit = |state: &str, age_s, relay: &str| {
             let (state, relays) = (state.to_owned(), vec![relay.to_owned()]);
-            api::Circuit { state, relays, age_s, ..api::Circuit::default() }
+            api::CircuitStatus { state, relays, age_s, ..api::CircuitStatus::default() }
         };
         let mut rotations = Rotations::default();
         rotations.see(&[]);

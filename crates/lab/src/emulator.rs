@@ -1,14 +1,14 @@
-//! The lab's own link emulator: rate, delay, jitter, loss and a bounded queue, for every packet.
+//! The lab's own link emulator: rate, delay, jitter, loss and a bounded queue for every packet.
 //!
 //! ```text
 //! node a -- veth -- [ end 0 | a thread, two packet sockets per link | end 1 ] -- veth -- node b
 //! ```
 //!
-//! One thread serves all emulated links of a network, in a namespace of its own. It takes what
-//! came, decides about each packet ([`Line`]), and sends what is due, in turns of [`TURN`] while
-//! there is traffic: one system call moves up to 64 packets, and packets are never copied here.
-//! Nodes' interfaces split aggregates before they reach a link, so that every packet is a wire
-//! packet; an aggregate that arrives all the same is counted and lost.
+//! One thread serves all emulated links of a network, in its own namespace. The thread works in
+//! turns of [`TURN`] while packets pass: it receives packets, decides the fate of each
+//! ([`LineModel`]), and sends those that are due. One system call moves up to 64 packets, and
+//! packets are never copied. Nodes' interfaces split aggregates before they reach a link, so that
+//! every packet is a wire packet. An aggregate that arrives nevertheless is counted and lost.
 
 mod line;
 mod packets;
@@ -25,49 +25,50 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 
 use crate::namespace::Namespace;
-pub use line::{Line, Settings, Verdict};
-use packets::{BATCH, HEADER_BYTES, Packet, Port, Slots};
+pub use line::{LineModel, PacketFate, Settings};
+use packets::{BATCH, HEADER_BYTES, PacketSlots, PacketSocket, SlotPacket};
 
-/// Time between two turns while packets pass: the error of a delay.
+/// Time between two turns while packets pass. Delays are late by up to this time.
 pub const TURN: Duration = Duration::from_micros(100);
-/// Without packets for so long, the thread sleeps until one comes.
+/// Time without packets after which the thread sleeps until a packet comes.
 const QUIET: Duration = Duration::from_millis(5);
-/// How long it sleeps before it checks whether it should end.
+/// Longest sleep before the thread checks whether it should end.
 const NAP: Duration = Duration::from_millis(50);
-/// Packets that may wait on all links together: 128 MB.
+/// Limit of packets that wait on all links together: 128 MB.
 const SLOTS: u32 = 65_536;
-/// Most batches taken from one interface in one turn.
+/// Limit of batches received from one interface in one turn.
 const BATCHES_MAX: usize = 16;
-/// Width of the histogram of waits, in nanoseconds; the last step also counts all longer waits.
+/// Width of the histogram's steps of waiting times, in nanoseconds. The last step also counts all
+/// longer waits.
 pub const WAIT_STEP: u64 = 100_000;
-/// Number of those steps.
+/// Number of the histogram's steps.
 pub const WAIT_STEPS: usize = 512;
 
-/// Figures of one direction.
+/// Counters of one direction.
 #[derive(Debug)]
-pub struct Counters {
-    /// Packets that came.
+pub struct EmulatorCounters {
+    /// Packets received from the sender.
     pub packets: AtomicU64,
-    /// Packets lost on purpose.
+    /// Packets lost by the configured loss.
     pub lost: AtomicU64,
-    /// Packets that met a full queue.
+    /// Packets lost to a full queue.
     pub full: AtomicU64,
-    /// Packets that met a cut link.
+    /// Packets lost to a cut link.
     pub cut: AtomicU64,
-    /// Packets that could not be taken: aggregates.
+    /// Packets refused as longer than a slot: aggregates.
     pub oversize: AtomicU64,
-    /// Bytes that went out at the far end, from the Ethernet header on.
+    /// Bytes sent at the far end, from the Ethernet header on.
     pub delivered_bytes: AtomicU64,
     /// Histogram of waits for the line: packets per [`WAIT_STEP`].
     pub waits: Box<[AtomicU64]>,
-    /// Longest wait since it was last asked for, in nanoseconds.
+    /// Longest wait since the last reset, in nanoseconds.
     pub longest_wait: AtomicU64,
 }
 
-impl Default for Counters {
-    fn default() -> Counters {
+impl Default for EmulatorCounters {
+    fn default() -> EmulatorCounters {
         let zero = || AtomicU64::new(0);
-        Counters {
+        EmulatorCounters {
             packets: zero(),
             lost: zero(),
             full: zero(),
@@ -80,17 +81,17 @@ impl Default for Counters {
     }
 }
 
-/// State of one direction that the thread and its owner share.
+/// State of one direction, shared by the thread and its owner.
 #[derive(Debug)]
-struct Shared {
+struct SharedDirection {
     settings: Mutex<Settings>,
     changed: AtomicBool,
-    counters: Arc<Counters>,
+    counters: Arc<EmulatorCounters>,
 }
 
-/// One link to emulate: its interfaces in the emulator's namespace, and the settings at the start.
+/// One link to emulate: its interfaces in the emulator's namespace, and the initial settings.
 #[derive(Clone, Debug)]
-pub struct Wire {
+pub struct EmulatedLink {
     /// The interfaces facing the two nodes.
     pub interfaces: [String; 2],
     /// Settings of both directions.
@@ -101,7 +102,7 @@ pub struct Wire {
 #[derive(Debug)]
 pub struct Emulator {
     /// One entry per link: the directions from end 0 and from end 1.
-    links: Vec<[Arc<Shared>; 2]>,
+    links: Vec<[Arc<SharedDirection>; 2]>,
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     task: u64,
@@ -111,14 +112,14 @@ impl Emulator {
     /// Starts to emulate `wires` in `namespace`.
     ///
     /// # Errors
-    /// When an interface is missing, or without CAP_NET_RAW.
-    pub fn start(namespace: &Namespace, wires: &[Wire]) -> Result<Emulator> {
-        let mut pump = Pump::new();
+    /// An interface or CAP_NET_RAW is missing.
+    pub fn start(namespace: &Namespace, wires: &[EmulatedLink]) -> Result<Emulator> {
+        let mut pump = EmulatorLoop::new();
         let mut links = Vec::new();
         for wire in wires {
             let ports = namespace.enter(|| open(wire))?;
             let shared = [(); 2].map(|()| {
-                Arc::new(Shared {
+                Arc::new(SharedDirection {
                     settings: Mutex::new(wire.settings),
                     changed: AtomicBool::new(false),
                     counters: Arc::default(),
@@ -131,13 +132,13 @@ impl Emulator {
         let flag = ended.clone();
         let (say, hear) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("emulator".into()).spawn(move || {
-            // Without that privilege, delays are less exact on a busy machine.
+            // Without CAP_SYS_NICE the call fails. Delays are then less exact on a busy machine.
             let _ = packets::prefer_this_thread();
             let _ = say.send(nix::unistd::gettid().as_raw());
             pump.run(&flag);
         });
         let thread = Some(thread.context("starting the emulator")?);
-        let task = hear.recv().context("the emulator's thread")?.unsigned_abs().into();
+        let task = hear.recv().context("the emulator thread ended at once")?.unsigned_abs().into();
         Ok(Emulator { links, ended, thread, task })
     }
 
@@ -148,12 +149,12 @@ impl Emulator {
         shared.changed.store(true, Relaxed);
     }
 
-    /// Figures of the direction from `end` of `link`.
-    pub fn counters(&self, link: usize, end: usize) -> Arc<Counters> {
+    /// Counters of the direction from `end` of `link`.
+    pub fn counters(&self, link: usize, end: usize) -> Arc<EmulatorCounters> {
         self.links[link][end].counters.clone()
     }
 
-    /// CPU seconds that the thread has used.
+    /// CPU seconds used by the thread.
     pub fn cpu_s(&self) -> f64 {
         crate::process::task_cpu_s(self.task)
     }
@@ -163,29 +164,29 @@ impl Drop for Emulator {
     fn drop(&mut self) {
         self.ended.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
-            // The thread ends by itself; a panic of it is on standard error already.
+            // The thread ends by itself. A panic of the thread is already on standard error.
             let _ = thread.join();
         }
     }
 }
 
-fn open(wire: &Wire) -> Result<[Port; 2]> {
-    let port = |name: &String| Port::open(nix::net::if_::if_nametoindex(name.as_str())?);
+fn open(wire: &EmulatedLink) -> Result<[PacketSocket; 2]> {
+    let port = |name: &String| PacketSocket::open(nix::net::if_::if_nametoindex(name.as_str())?);
     Ok([port(&wire.interfaces[0])?, port(&wire.interfaces[1])?])
 }
 
-/// One direction of a link, as the thread keeps it.
+/// The thread's state of one direction.
 struct Direction {
     from: usize,
     to: usize,
-    line: Line,
+    line: LineModel,
     settings: Settings,
-    queue: VecDeque<(u64, Packet)>,
-    shared: Arc<Shared>,
+    queue: VecDeque<(u64, SlotPacket)>,
+    shared: Arc<SharedDirection>,
 }
 
 impl Direction {
-    /// Takes over settings that were changed.
+    /// Copies settings that the owner changed.
     fn look(&mut self) {
         if self.shared.changed.swap(false, Relaxed) {
             self.settings = *self.shared.settings.lock().unwrap_or_else(PoisonError::into_inner);
@@ -193,28 +194,28 @@ impl Direction {
     }
 }
 
-struct Pump {
-    ports: Vec<Port>,
+struct EmulatorLoop {
+    ports: Vec<PacketSocket>,
     directions: Vec<Direction>,
-    slots: Slots,
+    slots: PacketSlots,
     start: Instant,
-    taken: Vec<Packet>,
+    taken: Vec<SlotPacket>,
     ready: Vec<bool>,
 }
 
-impl Pump {
-    fn new() -> Pump {
-        Pump {
+impl EmulatorLoop {
+    fn new() -> EmulatorLoop {
+        EmulatorLoop {
             ports: Vec::new(),
             directions: Vec::new(),
-            slots: Slots::new(SLOTS),
+            slots: PacketSlots::new(SLOTS),
             start: Instant::now(),
             taken: Vec::with_capacity(BATCH),
             ready: Vec::new(),
         }
     }
 
-    fn add(&mut self, ports: [Port; 2], shared: &[Arc<Shared>; 2]) -> Result<()> {
+    fn add(&mut self, ports: [PacketSocket; 2], shared: &[Arc<SharedDirection>; 2]) -> Result<()> {
         let first = self.ports.len();
         self.ports.extend(ports);
         for (end, shared) in shared.iter().enumerate() {
@@ -222,7 +223,7 @@ impl Pump {
             self.directions.push(Direction {
                 from: first + end,
                 to: first + 1 - end,
-                line: Line::new(shoal_daemon::config::keys::os_random()?),
+                line: LineModel::new(shoal_daemon::config::keys::os_random()?),
                 settings,
                 queue: VecDeque::new(),
                 shared: shared.clone(),
@@ -260,17 +261,17 @@ impl Pump {
         }
     }
 
-    /// Notes which interfaces have packets, with one call for all of them.
+    /// Records which interfaces have packets, with one call for all of them.
     fn look(&mut self) {
         let ports = self.ports.iter();
         let mut fds: Vec<_> = ports.map(|p| PollFd::new(p.as_fd(), PollFlags::POLLIN)).collect();
-        // An error here is an interrupted call; the next turn comes soon.
+        // An error is an interrupted call; the next turn follows soon.
         let found = ppoll(&mut fds, Some(TimeSpec::from(Duration::ZERO)), None).unwrap_or(0);
         let ready = fds.iter().map(|fd| found > 0 && fd.any().unwrap_or(false)).collect();
         self.ready = ready;
     }
 
-    /// Sleeps until a packet comes or is due.
+    /// Sleeps until a packet arrives or is due.
     fn wait(&self) {
         let moving = self.directions.iter().filter(|direction| !direction.settings.kept);
         let due = moving.filter_map(|direction| direction.queue.front()).map(|(due, _)| *due).min();
@@ -278,11 +279,11 @@ impl Pump {
         let nap = due.map_or(NAP, |due| left(due).min(NAP));
         let ports = self.ports.iter();
         let mut fds: Vec<_> = ports.map(|p| PollFd::new(p.as_fd(), PollFlags::POLLIN)).collect();
-        // An error here is an interrupted sleep; the loop looks at everything anyway.
+        // An error is an interrupted sleep; the loop checks everything anyway.
         let _ = ppoll(&mut fds, Some(TimeSpec::from(nap)), None);
     }
 
-    /// Takes what came and decides about it; returns how many packets it was.
+    /// Receives packets and decides the fate of each; returns their number.
     fn take(&mut self, direction: usize) -> usize {
         let now = self.now();
         let direction = &mut self.directions[direction];
@@ -298,16 +299,16 @@ impl Pump {
                 let exempt = is_resolution(self.slots.bytes(packet.slot));
                 let len = usize::from(packet.len);
                 let lost = match direction.line.pass(now, len, exempt, &direction.settings) {
-                    Verdict::Arrives { due, waited } => {
+                    PacketFate::Arrives { due, waited } => {
                         let step = (waited / WAIT_STEP).min(WAIT_STEPS as u64 - 1) as usize;
                         counters.waits[step].fetch_add(1, Relaxed);
                         counters.longest_wait.fetch_max(waited, Relaxed);
                         direction.queue.push_back((due, packet));
                         continue;
                     }
-                    Verdict::Lost => &counters.lost,
-                    Verdict::Full => &counters.full,
-                    Verdict::Cut => &counters.cut,
+                    PacketFate::Lost => &counters.lost,
+                    PacketFate::Full => &counters.full,
+                    PacketFate::Cut => &counters.cut,
                 };
                 lost.fetch_add(1, Relaxed);
                 self.slots.release(packet.slot);
@@ -319,7 +320,7 @@ impl Pump {
         total
     }
 
-    /// Sends what is due; returns how many packets it was.
+    /// Sends the packets that are due; returns their number.
     fn release(&mut self, direction: usize, now: u64) -> usize {
         let direction = &mut self.directions[direction];
         direction.look();
@@ -349,8 +350,8 @@ impl Pump {
     }
 }
 
-/// Whether the Ethernet frame behind the offload header resolves addresses: no IP packet, such as
-/// ARP, or a neighbour solicitation or advertisement of IPv6 (RFC 4861).
+/// True for frames that resolve addresses: frames without IP, such as ARP, and IPv6 neighbour
+/// solicitations and advertisements (RFC 4861). The frame follows the offload header.
 fn is_resolution(slot: &[u8]) -> bool {
     let frame = &slot[HEADER_BYTES..];
     match frame[12..14] {

@@ -9,23 +9,23 @@ use anyhow::{Context, Result, ensure};
 #[derive(Clone, Debug)]
 pub struct Executable {
     path: PathBuf,
-    /// The command that is a node.
+    /// Command that runs a node.
     node: &'static str,
-    /// Its further arguments.
+    /// Further arguments of that command.
     more: Vec<String>,
 }
 
 impl Executable {
-    /// `shoal`, at this path.
+    /// `shoal` at this path.
     pub fn shoal(path: impl Into<PathBuf>) -> Executable {
         Executable { path: path.into(), node: "run", more: Vec::new() }
     }
 
-    /// The executable of this process, which must be `shoal-lab`. Its hidden commands have the
-    /// names of those of `shoal`, except `node`, since `run` runs a scenario there.
+    /// The executable of this process, which must be `shoal-lab`. Hidden commands of `shoal-lab`
+    /// have the names of `shoal`'s commands, except `node`: `run` runs a scenario in `shoal-lab`.
     ///
     /// # Errors
-    /// When it can't be found, as where it was replaced meanwhile.
+    /// The file can't be found, for example because it was replaced.
     pub fn own() -> Result<Executable> {
         let path = std::env::current_exe().context("finding this program")?;
         Ok(Executable { path, node: "node", more: Vec::new() })
@@ -34,7 +34,7 @@ impl Executable {
     /// `given`, or else [`Executable::own`].
     ///
     /// # Errors
-    /// As [`Executable::own`].
+    /// See [`Executable::own`].
     pub fn given_or_own(given: &Option<Executable>) -> Result<Executable> {
         given.clone().map_or_else(Executable::own, Ok)
     }
@@ -44,19 +44,22 @@ impl Executable {
         Command::new(&self.path)
     }
 
-    /// `shoal run`: a node with this configuration.
+    /// The command `shoal run`: a node with this configuration.
     pub fn node(&self, config: &str) -> Command {
         let mut command = self.command();
         command.args([self.node, "-c", config]).args(&self.more);
         command
     }
 
-    /// As it is, with arguments for nodes that only `shoal-lab` knows.
+    /// Adds arguments of nodes that only `shoal-lab` knows.
     ///
     /// # Errors
-    /// There are some, and this is `shoal`.
+    /// `more` is not empty, and this is `shoal`.
     pub fn with(self, more: Vec<String>) -> Result<Executable> {
-        ensure!(more.is_empty() || self.node == "node", "this case needs the nodes of shoal-lab");
+        ensure!(
+            more.is_empty() || self.node == "node",
+            "this case needs shoal-lab's own nodes; run it without `--shoal`"
+        );
         Ok(Executable { more, ..self })
     }
 }

@@ -1,22 +1,18 @@
 //! The figures of a run, and the conditions on them.
 
-use crate::record::{self, Case, Figure, Outcome, PaperRow};
-use crate::scenario::{Hold, Plot, Points, Scenario};
+use crate::record::{self, CaseRecord, ConditionOutcome, Figure, PaperRow};
+use crate::scenario::{FigureCondition, PlotLineSettings, PlotSettings, Scenario};
 
-/// Every figure: its name, its unit, and what it is.
+/// Every figure: name, unit and description.
 pub const KNOWN: &[(&str, &str, &str)] = &[
     ("rate_mbit", "Mbit/s", "file bits per second, from acceptance to the last confirmation"),
-    ("share", "", "that rate as a share of what the path can carry"),
-    ("steady_share", "", "the same from 1.5 s after the start to shortly before the end"),
+    ("share", "", "`rate_mbit` as a share of what the path can carry"),
+    ("steady_share", "", "`share` from 1.5 s after the start to shortly before the end"),
     ("startup_s", "s", "from acceptance to 90% of what the path can carry, over 200 ms"),
     ("fair_share", "", "goodput as a share of an equal part, while all flows run"),
     ("jain", "", "Jain's index of the flows' goodput, from 3 s after the last start"),
     ("resent_over_lost", "", "file bytes sent again, per file byte that the links lost"),
-    (
-        "gap_ms",
-        "ms",
-        "longest silence on a receiver's link; of UDP and TCP between interfaces, there",
-    ),
+    ("gap_ms", "ms", "longest silence on a receiver's link, or at the interface for UDP and TCP"),
     ("reroute_ms", "ms", "from a cut to the first new route"),
     ("return_per_million", "", "frames from the receiver per million segments"),
     ("queue_ms", "ms", "99th percentile of the wait in a link's queue, after start-up"),
@@ -27,7 +23,7 @@ pub const KNOWN: &[(&str, &str, &str)] = &[
     ("ping_ms", "ms", "mean round trip of ping over the virtual interface"),
     ("ping_min_ms", "ms", "shortest of these round trips"),
     ("ping_max_ms", "ms", "longest of these round trips"),
-    ("ping_p999_ms", "ms", "what 99.9% of these round trips do not exceed"),
+    ("ping_p999_ms", "ms", "99.9th percentile of the round trips of ping"),
     ("ping_lost", "", "share of pings without an answer"),
     ("wget_mbit", "Mbit/s", "bytes that wget fetched over the virtual interface"),
     (
@@ -35,109 +31,105 @@ pub const KNOWN: &[(&str, &str, &str)] = &[
         "",
         "TCP segments sent again over the virtual interface, from 1.5 s after the start",
     ),
-    ("tcp_lost", "", "of those, how many had not arrived"),
-    ("tcp_disordered", "", "TCP segments that arrived there before an earlier one"),
-    ("udp_mbit", "Mbit/s", "UDP payload that arrived over the virtual interface"),
-    ("udp_lost", "", "share of UDP datagrams that did not arrive there"),
-    ("udp_missing", "", "UDP datagrams that did not arrive there"),
-    ("udp_disordered", "", "UDP datagrams that arrived there after a later one"),
-    ("udp_delay_ms", "ms", "mean time of UDP datagrams from one interface to the other"),
-    ("udp_delay_p99_ms", "ms", "what 99% of these times do not exceed"),
+    ("tcp_lost", "", "TCP segments sent again that had not arrived"),
     (
-        "udp_jitter_ms",
-        "ms",
-        "mean of the jitters of UDP that iperf3 reckons each tenth of a second (RFC 3550)",
+        "tcp_disordered",
+        "",
+        "TCP segments that arrived at the virtual interface before an earlier one",
     ),
-    ("rotations", "", "how often the first flow moved to another circuit"),
-    ("seen", "", "datagrams that observers of the wires kept"),
-    ("odd_sizes", "", "of those, how many have none of the three sizes"),
-    ("uneven", "", "places at which their bytes do not look random"),
-    ("on_two_wires", "", "of those, how many share 16 bytes in a row with another wire"),
-    ("in_clear", "", "of those, how many hold content or addresses of hosts"),
+    ("udp_mbit", "Mbit/s", "UDP payload that arrived over the virtual interface"),
+    ("udp_lost", "", "share of UDP datagrams that did not arrive at the virtual interface"),
+    ("udp_missing", "", "UDP datagrams that did not arrive at the virtual interface"),
+    ("udp_disordered", "", "UDP datagrams that arrived at the virtual interface after a later one"),
+    ("udp_delay_ms", "ms", "mean time of UDP datagrams from one interface to the other"),
+    ("udp_delay_p99_ms", "ms", "99th percentile of these times"),
+    ("udp_jitter_ms", "ms", "mean of iperf3's UDP jitters, one each tenth of a second (RFC 3550)"),
+    ("rotations", "", "number of times that the first flow moved to another circuit"),
+    ("seen", "", "datagrams that wiretaps recorded"),
+    ("odd_sizes", "", "recorded datagrams that have none of the three sizes"),
+    ("uneven", "", "byte positions of recorded datagrams that do not look random"),
+    ("on_two_wires", "", "recorded datagrams that share 16 bytes in a row with another wire"),
+    ("in_clear", "", "recorded datagrams that hold content or addresses of hosts"),
     ("flood_per_s", "/s", "packets per second that a flood really sent"),
     ("handshake_cpu", "", "share of a core that a flood's target spent on handshakes"),
-    ("links_lost", "", "links that routers lost, but for those to a flood's origin"),
+    ("links_lost", "", "links that routers lost, without those to a flood's origin"),
     ("explained", "", "drops counted at the target per packet of the flood that reached it"),
     ("files", "", "files that arrived"),
-    ("broken", "", "files that had to be sent again from where they were"),
+    ("broken", "", "files that had to be resumed"),
     (
         "attack_auc",
         "",
-        "how often an attacker on access links scores a true pair above a wrong one",
+        "probability that an attacker on access links scores a true pair above a wrong one",
     ),
-    ("attack_auc_low", "", "lower end of the 95% interval of that"),
-    ("attack_auc_high", "", "its upper end"),
-    ("attack_top1", "", "how often the true pair has the highest score of its row"),
-    ("attack_guess", "", "the same for who guesses"),
-    ("attack_shuffled", "", "`attack_auc` when it is drawn at random which pairs are true"),
-    ("attack_shuffled_low", "", "lower end of the 95% interval of that"),
-    ("attack_shuffled_high", "", "its upper end"),
+    ("attack_auc_low", "", "lower end of the 95% interval of `attack_auc`"),
+    ("attack_auc_high", "", "upper end of the 95% interval of `attack_auc`"),
+    ("attack_top1", "", "share of rows in which the true pair has the highest score"),
+    ("attack_guess", "", "`attack_top1` of a random guess"),
+    ("attack_shuffled", "", "`attack_auc` with randomly drawn true pairs"),
+    ("attack_shuffled_low", "", "lower end of the 95% interval of `attack_shuffled`"),
+    ("attack_shuffled_high", "", "upper end of the 95% interval of `attack_shuffled`"),
     ("attack_frames_per_s", "/s", "full frames on an access link, both directions"),
-    ("hops", "", "hops of all links' addresses that were made"),
-    ("hops_failed", "", "hops after which a link fell back to its fixed endpoint"),
+    ("shifts", "", "address shifts made on all links"),
+    ("shifts_failed", "", "shifts after which a link fell back to its fixed endpoint"),
     ("cpu_share", "", "share of a core that the first gateway used during a test"),
-    ("kernel_share", "", "share of that time spent in the kernel"),
-    ("frames_per_send", "", "frames per call that sends, at a relay under a TCP stream"),
-    ("frames_per_message", "", "frames per message that it receives"),
+    ("kernel_share", "", "share of that processor time spent in the kernel"),
+    ("frames_per_send", "", "frames per send call, at a relay under a TCP stream"),
+    ("frames_per_message", "", "frames per message that the relay receives"),
     ("relay_ns", "ns", "processor time of a relay per frame"),
     (
-        "hop_frames",
+        "shift_frames",
         "",
-        "frames of both ends per hop, on idle links, beyond those of fixed addresses",
+        "frames of both ends per shift on idle links, beyond those with fixed addresses",
     ),
-    ("hop_bytes", "B", "the same in bytes of UDP payload"),
-    ("up_again_s", "s", "from the start of a node that was killed to the first answer"),
-    ("neighbours", "", "addresses of a node in the table of the router before it"),
-    ("near_hops_lost", "", "share of UDP lost within 50 ms of hops, less that in random windows"),
-    ("linked_addresses", "", "how often an observer links a hop again by addresses alone"),
-    ("linked_over", "", "that, less what who guesses reaches with three standard deviations more"),
-    ("linked_times", "", "how often he does by times and volumes"),
+    ("shift_bytes", "B", "bytes of UDP payload of `shift_frames`"),
+    ("up_again_s", "s", "from the start of a killed node to its first answer"),
+    ("neighbours", "", "addresses of a node in the neighbour table of the router before it"),
+    ("near_shifts_lost", "", "share of UDP lost within 50 ms of shifts, minus `random_lost`"),
+    ("linked_addresses", "", "share of shifts that an observer links by addresses alone"),
+    ("linked_over", "", "`linked_addresses` minus a random guess and three standard deviations"),
+    ("linked_times", "", "share of shifts that an observer links by times and volumes"),
     (
         "linked_phases",
         "",
-        "how often the observer names the link by the phase of a shift 20 intervals before",
+        "share of shifts that an observer links by the phase of a shift 20 intervals earlier",
     ),
     (
         "linked_phases_over",
         "",
-        "`linked_phases` less the share of a guess and three standard deviations of it",
+        "`linked_phases` minus a random guess and three standard deviations",
     ),
-    ("linked_shuffled", "", "how often one that is drawn is the right one"),
-    ("linked_hops", "", "hops that he saw"),
-    ("scanned", "", "datagrams that a scanner sent to addresses of before"),
-    ("scan_bytes", "B", "bytes that came back"),
-    ("scan_stale", "", "share of them that nodes counted as `stale_address`"),
-    ("scan_echoes", "", "share of pings to such addresses that the kernel answered"),
+    ("linked_shuffled", "", "share of shifts that a random guess links"),
+    ("linked_shifts", "", "shifts that the observer saw"),
+    ("scanned", "", "datagrams that a scanner sent to former addresses"),
+    ("scan_bytes", "B", "bytes that the scanner received"),
+    ("scan_stale", "", "share of the scanner's datagrams that nodes counted as `stale_address`"),
+    ("scan_echoes", "", "share of pings to former addresses that the kernel answered"),
     ("random_lost", "", "share of UDP lost in random windows"),
-    ("direct_share", "", "runs in which two hosts got a link of their own, of all"),
+    ("direct_share", "", "share of runs in which two hosts got a direct link"),
     (
         "timely_share",
         "",
-        "of those, how many had it after a routed and three direct round trips and 50 ms",
+        "share of direct links made within one routed and three direct round trips plus 50 ms",
     ),
-    ("soon_share", "", "runs in which they had it within a second, of all"),
-    ("reached_share", "", "runs in which they reached each other, of all"),
+    ("soon_share", "", "share of runs with a direct link within a second"),
+    ("reached_share", "", "share of runs in which the hosts reached each other"),
     ("setup_ms", "ms", "from the first cell between two hosts to their direct link"),
-    ("setup_p95_ms", "ms", "what 95% of these times do not exceed"),
-    (
-        "first_ms",
-        "ms",
-        "from the first request for an echo to its answer, with the hosts' handshake",
-    ),
-    ("first_p95_ms", "ms", "what 95% of these times do not exceed"),
+    ("setup_p95_ms", "ms", "95th percentile of `setup_ms`"),
+    ("first_ms", "ms", "from the first echo request to its answer, including the hosts' handshake"),
+    ("first_p95_ms", "ms", "95th percentile of `first_ms`"),
     ("memory_mb", "MB", "largest resident memory of a node"),
-    ("memory_growth", "", "resident memory at the end, per that after a quarter of the time"),
-    ("cpu_s", "s", "processor time of a node"),
     (
-        "late_share",
+        "memory_growth",
         "",
-        "share of the cells of a node's mixes that left more than 0.5 ms after their time",
+        "resident memory at the end, divided by that after a quarter of the time",
     ),
-    ("kernel_s", "s", "how much of that was spent in the kernel"),
-    ("idle", "", "share of the machine that nobody used"),
+    ("cpu_s", "s", "processor time of a node"),
+    ("late_share", "", "share of a node's mixed cells that left more than 0.5 ms late"),
+    ("kernel_s", "s", "part of `cpu_s` spent in the kernel"),
+    ("idle", "", "unused share of the machine"),
 ];
 
-/// Whether there is such a figure.
+/// True if a figure of this name exists.
 pub fn is_known(name: &str) -> bool {
     KNOWN.iter().any(|(known, _, _)| *known == name)
 }
@@ -158,19 +150,19 @@ pub fn figure(name: &str, of: impl Into<String>, value: f64) -> Figure {
     Figure { name: name.into(), of: of.into(), value, low: value, high: value }
 }
 
-/// The value of the metric whose line begins so, in the text of a node's.
+/// Value of the metric whose line starts with `begins`, in the text of a node's metrics.
 pub fn metric(text: &str, begins: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix(begins)?.trim().parse().ok())
 }
 
-/// Jain's index of n values: 1 when all are equal, 1/n when one has all. None without values.
+/// Jain's index of n values: 1 if all are equal, 1/n if one has everything. `None` without values.
 pub fn jain(values: &[f64]) -> Option<f64> {
     let sum: f64 = values.iter().sum();
     let squares: f64 = values.iter().map(|v| v * v).sum();
     (squares > 0.0).then(|| sum * sum / (values.len() as f64 * squares))
 }
 
-/// Medians, and the spread around them, of the figures of several runs.
+/// Medians and spreads of the figures of several runs.
 pub fn medians(runs: &[&[Figure]]) -> Vec<Figure> {
     let mut all: Vec<Figure> = Vec::new();
     for figure in runs.iter().flat_map(|run| run.iter()) {
@@ -187,22 +179,30 @@ pub fn medians(runs: &[&[Figure]]) -> Vec<Figure> {
     all
 }
 
-/// The median; NaN of none. Sorts the values.
-fn middle(values: &mut [f64]) -> f64 {
+/// The median of several runs: the middle value, or the mean of the two middle values. Unlike
+/// [`shoal_crypto::quantile::median`], it need not be one of the values. NaN without values. Sorts
+/// the values.
+pub(crate) fn middle(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     let at = |at: usize| values.get(at).copied().unwrap_or(f64::NAN);
     (at(values.len().saturating_sub(1) / 2) + at(values.len() / 2)) / 2.0
 }
 
-/// What `compare` says of a figure in two cases: the median over their runs, each beside the other
-/// case's of the same turn, since the machine's speed changes between turns. Where the figure was
-/// not measured in each turn of both, of the two medians.
-fn beside(case: &Case, other: &Case, figure: &Figure, compare: impl Fn(f64, f64) -> f64) -> f64 {
+/// Compares a figure in two cases by `compare`. The result is the median over turns, since the
+/// machine's speed changes between turns. If a turn lacks the figure in either case, the two
+/// medians are compared instead.
+fn beside(
+    case: &CaseRecord,
+    other: &CaseRecord,
+    figure: &Figure,
+    compare: impl Fn(f64, f64) -> f64,
+) -> f64 {
     let find = |figures: &[Figure]| {
         let found = figures.iter().find(|f| f.name == figure.name && f.of == figure.of);
         found.map(|found| found.value)
     };
-    let each = |case: &Case| case.runs.iter().map(|run| find(&run.figures)).collect::<Option<_>>();
+    let each =
+        |case: &CaseRecord| case.runs.iter().map(|run| find(&run.figures)).collect::<Option<_>>();
     let both: Option<(Vec<f64>, Vec<f64>)> = each(case).zip(each(other));
     if let Some((own, others)) = both
         && own.len() == others.len()
@@ -215,10 +215,10 @@ fn beside(case: &Case, other: &Case, figure: &Figure, compare: impl Fn(f64, f64)
     find(&other.figures).map_or(f64::NAN, |other| compare(figure.value, other))
 }
 
-/// Whether `hold` is true of the figures of `cases`, one outcome each.
-pub fn judge(hold: &Hold, cases: &[Case]) -> Vec<Outcome> {
+/// Checks the condition `hold` on the figures of `cases`: one outcome per matching figure.
+pub fn judge(hold: &FigureCondition, cases: &[CaseRecord]) -> Vec<ConditionOutcome> {
     let fits = |f: &&Figure| f.name == hold.figure && hold.of.as_ref().is_none_or(|of| *of == f.of);
-    let nothing = Case::default();
+    let nothing = CaseRecord::default();
     let named = |name: &str| cases.iter().find(|c| c.name == name).unwrap_or(&nothing);
     let mut outcomes = Vec::new();
     for case in cases.iter().filter(|c| hold.case.as_ref().is_none_or(|name| c.name == *name)) {
@@ -227,11 +227,11 @@ pub fn judge(hold: &Hold, cases: &[Case]) -> Vec<Outcome> {
             let mut what = format!("{} of {}", figure.name, shown(&figure.of));
             if let Some(other) = &hold.against {
                 value = beside(case, named(other), figure, |own, other| own / other);
-                what += &format!(", against case {other:?},");
+                what += &format!(", divided by that of case {other:?},");
             }
             if let Some(other) = &hold.minus {
                 value = beside(case, named(other), figure, |own, other| own - other);
-                what += &format!(", without that of case {other:?},");
+                what += &format!(", minus that of case {other:?},");
             }
             // A ratio has no unit.
             let unit = if hold.against.is_some() { "" } else { unit(&figure.name) };
@@ -240,18 +240,28 @@ pub fn judge(hold: &Hold, cases: &[Case]) -> Vec<Outcome> {
     }
     if outcomes.is_empty() {
         let rule = format!("{} is known", hold.figure);
-        outcomes.push(Outcome { rule, found: "no such figure was found".into(), holds: false });
+        outcomes.push(ConditionOutcome {
+            rule,
+            found: "no such figure was measured".into(),
+            holds: false,
+        });
     }
     outcomes
 }
 
-fn outcome(hold: &Hold, case: &str, what: &str, value: f64, unit: &str) -> Outcome {
+fn outcome(
+    hold: &FigureCondition,
+    case: &str,
+    what: &str,
+    value: f64,
+    unit: &str,
+) -> ConditionOutcome {
     let with_unit = |text: String| format!("{text} {unit}").trim_end().to_owned();
     let mut rule = format!("{case}: {what} is");
     let mut holds = true;
     if let Some(low) = hold.at_least {
         rule += &with_unit(format!(" at least {low}"));
-        // `>=` and not `!(<)`: NaN must not pass.
+        // `>=` instead of `!(<)`: NaN must fail.
         holds &= value >= low;
     }
     if let Some(high) = hold.at_most {
@@ -260,12 +270,12 @@ fn outcome(hold: &Hold, case: &str, what: &str, value: f64, unit: &str) -> Outco
         holds &= value <= high;
     }
     let found = if value.is_finite() { with_unit(number(value)) } else { number(value) };
-    Outcome { rule, found, holds }
+    ConditionOutcome { rule, found, holds }
 }
 
-/// A paper's figures, with ours where there is one.
-pub fn papers(scenario: &Scenario, cases: &[Case]) -> Vec<PaperRow> {
-    let ours = |paper: &crate::scenario::Paper| {
+/// A paper's figures, with ours where measured.
+pub fn papers(scenario: &Scenario, cases: &[CaseRecord]) -> Vec<PaperRow> {
+    let ours = |paper: &crate::scenario::PaperFigure| {
         let name = paper.figure.as_ref()?;
         let case = match &paper.case {
             Some(case) => cases.iter().find(|c| c.name == *case)?,
@@ -274,7 +284,7 @@ pub fn papers(scenario: &Scenario, cases: &[Case]) -> Vec<PaperRow> {
         let of = |f: &&Figure| paper.of.as_ref().is_none_or(|of| *of == f.of);
         Some(case.figures.iter().filter(|f| f.name == *name).find(of)?.value)
     };
-    let row = |paper: &crate::scenario::Paper| PaperRow {
+    let row = |paper: &crate::scenario::PaperFigure| PaperRow {
         what: paper.what.clone(),
         unit: paper.unit.clone(),
         paper: paper.value,
@@ -284,13 +294,13 @@ pub fn papers(scenario: &Scenario, cases: &[Case]) -> Vec<PaperRow> {
     scenario.papers.iter().map(row).collect()
 }
 
-/// The scenario's plots, with the cases that were run; a plot without any is left out.
-pub fn plots(scenario: &Scenario, cases: &[Case]) -> Vec<record::Plot> {
+/// The scenario's plots, with the cases that were run. A plot without such cases is left out.
+pub fn plots(scenario: &Scenario, cases: &[CaseRecord]) -> Vec<record::RecordedPlot> {
     let plots = scenario.plots.iter().map(|plot| over_cases(plot, cases));
     plots.filter(|plot| plot.lines.iter().any(|line| !line.known)).collect()
 }
 
-fn over_cases(plot: &Plot, cases: &[Case]) -> record::Plot {
+fn over_cases(plot: &PlotSettings, cases: &[CaseRecord]) -> record::RecordedPlot {
     let value = |case: &str, of: Option<&String>| {
         let case = cases.iter().find(|c| c.name == case)?;
         let fits = |f: &&Figure| f.name == plot.figure && of.is_none_or(|of| *of == f.of);
@@ -298,23 +308,23 @@ fn over_cases(plot: &Plot, cases: &[Case]) -> record::Plot {
     };
     let measured = |case: &str, of: Option<&String>| {
         let divisor = plot.against.as_ref().map_or(Some(1.0), |other| value(other, of))?;
-        // A case in which nothing arrived divides nothing.
+        // Division by a case in which nothing arrived gives no value.
         Some(value(case, of)? / divisor).filter(|value| value.is_finite())
     };
-    let line = |line: &Points| {
+    let line = |line: &PlotLineSettings| {
         let of = line.of.as_ref().or(plot.of.as_ref());
         let cases = line.cases.iter().filter_map(|(x, case)| Some((*x, measured(case, of)?)));
-        record::Points {
+        record::PlotPoints {
             name: line.name.clone(),
             points: cases.chain(line.values.iter().copied()).collect(),
             known: line.cases.is_empty(),
         }
     };
     let y = match &plot.against {
-        Some(case) => format!("{} as a share of that in the case {case:?}", plot.figure),
+        Some(case) => format!("{} divided by that of case {case:?}", plot.figure),
         None => format!("{} {}", plot.figure, unit(&plot.figure)).trim_end().into(),
     };
-    record::Plot {
+    record::RecordedPlot {
         title: plot.title.clone(),
         x: plot.x.clone(),
         y,
@@ -327,7 +337,7 @@ fn shown(of: &str) -> &str {
     if of.is_empty() { "the run" } else { of }
 }
 
-/// A number with as many digits as are useful.
+/// Formats a number with a useful number of digits.
 pub fn number(value: f64) -> String {
     match value.abs() {
         v if !v.is_finite() => "none".into(),
@@ -344,14 +354,14 @@ pub fn number(value: f64) -> String {
 mod tests {
     use super::*;
 
-    fn hold(at_least: Option<f64>, at_most: Option<f64>) -> Hold {
+    fn hold(at_least: Option<f64>, at_most: Option<f64>) -> FigureCondition {
         let (of, case, against, minus) = (None, None, None, None);
-        Hold { figure: "share".into(), of, case, against, minus, at_least, at_most }
+        FigureCondition { figure: "share".into(), of, case, against, minus, at_least, at_most }
     }
 
-    fn case(name: &str, value: f64) -> Case {
+    fn case(name: &str, value: f64) -> CaseRecord {
         let figures = vec![figure("share", "a", value)];
-        Case { name: name.into(), figures, ..Case::default() }
+        CaseRecord { name: name.into(), figures, ..CaseRecord::default() }
     }
 
     #[test]
@@ -373,24 +383,27 @@ mod tests {
 
     #[test]
     fn cases_are_compared_turn_by_turn() {
-        // The machine's speed doubles, in both cases; in one turn only one of them is disturbed.
+        // The machine's speed doubles in both cases; in one turn only one case is disturbed.
         let of = |name: &str, values: [f64; 3]| {
-            let run = |value| record::Run {
+            let run = |value| record::RunRecord {
                 figures: vec![figure("share", "a", value)],
-                ..record::Run::default()
+                ..record::RunRecord::default()
             };
-            let runs: Vec<record::Run> = values.map(run).into();
+            let runs: Vec<record::RunRecord> = values.map(run).into();
             let each: Vec<&[Figure]> = runs.iter().map(|run| run.figures.as_slice()).collect();
-            Case { name: name.into(), figures: medians(&each), runs, ..Case::default() }
+            CaseRecord { name: name.into(), figures: medians(&each), runs, ..CaseRecord::default() }
         };
         let cases = [of("x", [10.0, 20.0, 21.0]), of("y", [10.0, 12.0, 21.0])];
         let case = Some("y".to_owned());
-        let against =
-            Hold { case: case.clone(), against: Some("x".into()), ..hold(Some(1.0), None) };
+        let against = FigureCondition {
+            case: case.clone(),
+            against: Some("x".into()),
+            ..hold(Some(1.0), None)
+        };
         assert_eq!(judge(&against, &cases)[0].found, "1.000", "medians would say 0.6");
-        let minus = Hold { case, minus: Some("x".into()), ..hold(Some(0.0), None) };
+        let minus = FigureCondition { case, minus: Some("x".into()), ..hold(Some(0.0), None) };
         assert_eq!(judge(&minus, &cases)[0].found, "0");
-        // A turn is missing.
+        // One turn is missing.
         let mut short = cases.clone();
         short[1].runs.pop();
         assert_eq!(judge(&against, &short)[0].found, "0.600");
@@ -400,24 +413,24 @@ mod tests {
     #[test]
     fn rules_and_what_was_found_have_units() {
         let rate = vec![figure("rate_mbit", "file", 512.25)];
-        let cases = [Case { name: "x".into(), figures: rate, ..Case::default() }];
-        let rule = Hold { figure: "rate_mbit".into(), ..hold(Some(500.0), Some(900.0)) };
+        let cases = [CaseRecord { name: "x".into(), figures: rate, ..CaseRecord::default() }];
+        let rule = FigureCondition { figure: "rate_mbit".into(), ..hold(Some(500.0), Some(900.0)) };
         let judged = &judge(&rule, &cases)[0];
         let said = "x: rate_mbit of file is at least 500 Mbit/s and at most 900 Mbit/s";
         assert_eq!((judged.rule.as_str(), judged.found.as_str()), (said, "512.2 Mbit/s"));
-        let ratio = Hold { against: Some("x".into()), ..rule };
+        let ratio = FigureCondition { against: Some("x".into()), ..rule };
         assert_eq!(judge(&ratio, &cases)[0].found, "1.000");
     }
 
     #[test]
     fn a_plot_has_the_cases_that_were_run() {
-        let line = |name: &str, cases: &[(f64, &str)], values: &[(f64, f64)]| Points {
+        let line = |name: &str, cases: &[(f64, &str)], values: &[(f64, f64)]| PlotLineSettings {
             name: name.into(),
             of: None,
             cases: cases.iter().map(|(x, case)| (*x, (*case).to_owned())).collect(),
             values: values.to_vec(),
         };
-        let plot = |against: Option<&str>| Plot {
+        let plot = |against: Option<&str>| PlotSettings {
             title: "t".into(),
             x: "relays".into(),
             doublings: false,
@@ -439,8 +452,8 @@ mod tests {
         let shares = over_cases(&plot(Some("x")), &cases);
         assert_eq!(shares.lines[0].points, [(1.0, 1.0), (3.0, 0.25)]);
         assert_eq!(shares.lines[1].points, [(1.0, 0.25)], "a value is a share already");
-        assert_eq!(shares.y, "share as a share of that in the case \"x\"");
-        // Nothing to divide by.
+        assert_eq!(shares.y, "share divided by that of case \"x\"");
+        // Division by a zero, or by a case that was not run.
         for against in ["nothing", "not run"] {
             assert!(over_cases(&plot(Some(against)), &cases).lines.iter().all(|line| line.known));
         }
@@ -454,10 +467,13 @@ mod tests {
         let cases = [case("x", 0.9), case("y", 0.5)];
         let judged = judge(&hold(Some(0.8), Some(1.0)), &cases);
         assert_eq!(judged.iter().map(|o| o.holds).collect::<Vec<_>>(), [true, false]);
-        let ratio =
-            Hold { case: Some("y".into()), against: Some("x".into()), ..hold(Some(0.5), None) };
+        let ratio = FigureCondition {
+            case: Some("y".into()),
+            against: Some("x".into()),
+            ..hold(Some(0.5), None)
+        };
         assert!(judge(&ratio, &cases)[0].holds);
-        let less = Hold { minus: Some("y".into()), ..hold(Some(0.39), Some(0.41)) };
+        let less = FigureCondition { minus: Some("y".into()), ..hold(Some(0.39), Some(0.41)) };
         assert_eq!(judge(&less, &cases).iter().map(|o| o.holds).collect::<Vec<_>>(), [true, false]);
         assert!(!judge(&hold(Some(0.0), None), &[])[0].holds);
         assert!(!judge(&hold(Some(0.0), None), &[case("x", f64::NAN)])[0].holds);

@@ -1,4 +1,4 @@
-//! Files to send: random bytes, and their hashes.
+//! Files to send: random bytes and their hashes.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use shoal_crypto::{Hasher, Rng};
 use shoal_daemon::config::keys;
 
-/// Bytes made or hashed at a time.
+/// Bytes generated or hashed at a time.
 const BLOCK: usize = 1 << 20;
 
 /// Writes `size` random bytes; returns their BLAKE3 hash.
@@ -29,10 +29,10 @@ pub fn make_file(path: &Path, size: u64) -> Result<[u8; 32]> {
     Ok(hasher.finalize())
 }
 
-/// Hashes what arrived, which must be `size` bytes long.
+/// Hashes the received file, which must be `size` bytes long.
 pub fn hash_file(path: &Path, size: u64) -> Result<[u8; 32]> {
     let mut file = File::open(path).with_context(|| path.display().to_string())?;
-    ensure!(file.metadata()?.len() == size, "the file arrived with another length");
+    ensure!(file.metadata()?.len() == size, "the received file has another length");
     let mut hasher = Hasher::new();
     let mut block = vec![0; BLOCK];
     loop {

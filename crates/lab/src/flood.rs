@@ -1,5 +1,5 @@
 //! Floods of hostile datagrams: garbage, first handshake messages, and replayed frames, from
-//! thousands of spoofed addresses; or of create cells, from a neighbour.
+//! thousands of spoofed addresses; or create cells from a neighbour.
 
 mod batch;
 mod creates;
@@ -15,27 +15,27 @@ use shoal_crypto::{Identity, Rng};
 use shoal_daemon::config::keys;
 use shoal_daemon::membership::hosts;
 use shoal_daemon::worker::clock::unix_ms;
-use shoal_session::{Config, Role, Sessions};
+use shoal_session::{SessionConfig, SessionRole, Sessions};
 use shoal_wire::{SizeClass, Time};
 
-use crate::scenario::{Flow, Malice};
-use crate::site::Site;
+use crate::scenario::{FloodDatagrams, ScenarioFlow};
+use crate::site::RunningNetwork;
 use crate::wiretap;
-use batch::Kind;
-use creates::Asker;
-use spout::Spout;
+use batch::FloodKind;
+use creates::CreateFlooder;
+use spout::SpoofingSockets;
 
-/// Different packets of each kind; they are sent again and again.
+/// Number of different packets of each kind; they are sent repeatedly.
 const PACKETS: usize = 1_200;
-/// Time between two portions.
+/// Time between two bursts.
 const PORTION: Duration = Duration::from_millis(1);
-/// How long frames are recorded to be replayed.
+/// Time for which frames are recorded for replay.
 const RECORD: Duration = Duration::from_millis(300);
-/// Sizes of garbage: the three classes, and others.
+/// Sizes of garbage: the three size classes, and others.
 const SIZES: [usize; 9] = [192, 576, 1_440, 1_440, 1, 191, 577, 1_439, 1_472];
-/// Packets in a row from one address: as many as one system call takes ...
+/// Consecutive packets from one address: as many as one system call takes.
 const FROM_ONE: usize = batch::MOST;
-/// ... but few handshakes, since a node limits them per address.
+/// Consecutive handshakes from one address: few, since a node limits them per address.
 const HANDSHAKES_FROM_ONE: usize = 4;
 
 /// A flood; ends when dropped.
@@ -43,24 +43,29 @@ const HANDSHAKES_FROM_ONE: usize = 4;
 pub struct Flood {
     sent: Arc<AtomicU64>,
     ended: Arc<AtomicBool>,
-    /// When it began.
     began: Instant,
 }
 
 impl Flood {
-    /// Starts a flood from `from` to its neighbour `to`. Replays are frames of the link of
-    /// `victim`, on which a file is under way.
+    /// Starts a flood from `from` to its neighbour `to`. Replays are frames recorded on the link of
+    /// `victim`, where a file is in transit.
     ///
     /// # Errors
-    /// Without namespaces, or when nothing passes the victim's link.
-    pub fn start(site: &Site, spec: &Flow, from: usize, to: usize, victim: usize) -> Result<Flood> {
+    /// Namespaces are missing, or the victim's link carries nothing.
+    pub fn start(
+        site: &RunningNetwork,
+        spec: &ScenarioFlow,
+        from: usize,
+        to: usize,
+        victim: usize,
+    ) -> Result<Flood> {
         let network = site.network();
         let link = network.topology().link_between(from, to);
-        let link = link.context("a flood needs a link from where it comes to where it goes")?;
+        let link = link.context("a flood needs a link from its origin to its target")?;
         let target = network.endpoint(link, from);
         let mut rng = Rng::new(keys::os_random()?);
-        if spec.flood == [Malice::Creates] {
-            let asker = Asker::new(site, from, to)?;
+        if spec.flood == [FloodDatagrams::Creates] {
+            let asker = CreateFlooder::new(site, from, to)?;
             return Flood::of(spec.packets_per_s, move |pace, count, ended| {
                 ask(asker, rng, pace, count, ended);
             });
@@ -68,27 +73,30 @@ impl Flood {
         let mut kinds = Vec::new();
         for kind in &spec.flood {
             let (payloads, in_a_row) = match kind {
-                Malice::Creates => bail!("create cells can't be mixed with other kinds"),
-                Malice::Malformed => (garbage(&mut rng), FROM_ONE),
-                Malice::Handshakes => (handshakes(site, to, target)?, HANDSHAKES_FROM_ONE),
-                Malice::Replays => {
+                FloodDatagrams::Creates => bail!("create cells can't be mixed with other kinds"),
+                FloodDatagrams::Malformed => (garbage(&mut rng), FROM_ONE),
+                FloodDatagrams::Handshakes => (handshakes(site, to, target)?, HANDSHAKES_FROM_ONE),
+                FloodDatagrams::Replays => {
                     let space = network.namespace(victim).context("replays need namespaces")?;
                     (wiretap::record(space, RECORD, PACKETS)?, FROM_ONE)
                 }
             };
-            ensure!(!payloads.is_empty(), "nothing to replay: no file is under way");
-            kinds.push(Kind::new(payloads, in_a_row));
+            ensure!(
+                !payloads.is_empty(),
+                "nothing to replay: no file is in transit on the victim's link"
+            );
+            kinds.push(FloodKind::new(payloads, in_a_row));
         }
-        let space = network.namespace(from).context("a flood needs namespaces: root")?;
-        // Aggregates leave as single packets, so that the target receives wire packets.
+        let space = network.namespace(from).context("a flood needs namespaces; run as root")?;
+        // The kernel must split aggregates, so that the target receives wire packets.
         network.single_packets(from, to)?;
-        let spout = space.enter(|| Spout::open(target))?;
+        let spout = space.enter(|| SpoofingSockets::open(target))?;
         Flood::of(spec.packets_per_s, move |pace, count, ended| {
             pour(&spout, kinds, rng, pace, count, ended);
         })
     }
 
-    /// A flood of so many packets per second, by a thread that runs `work`.
+    /// A flood of `pace` packets per second, by a thread that runs `work`.
     fn of(
         pace: u64,
         work: impl FnOnce(u64, &AtomicU64, &AtomicBool) + Send + 'static,
@@ -101,7 +109,7 @@ impl Flood {
         Ok(Flood { sent, ended, began: Instant::now() })
     }
 
-    /// Packets sent, and for how many seconds.
+    /// Number of packets sent, and seconds since the start.
     pub fn figures(&self) -> (u64, f64) {
         (self.sent.load(Relaxed), self.began.elapsed().as_secs_f64())
     }
@@ -114,8 +122,8 @@ impl Drop for Flood {
 }
 
 fn pour(
-    spout: &Spout,
-    mut kinds: Vec<Kind>,
+    spout: &SpoofingSockets,
+    mut kinds: Vec<FloodKind>,
     mut rng: Rng,
     pace: u64,
     count: &AtomicU64,
@@ -124,7 +132,7 @@ fn pour(
     let began = Instant::now();
     let mut sent = 0;
     while !ended.load(Relaxed) {
-        // Packets that a busy machine delayed are not made up for.
+        // Packets that a busy machine delayed by more than 20 ms are skipped.
         let due = began.elapsed().as_nanos() as u64 * pace / 1_000_000_000;
         sent = u64::max(sent, due.saturating_sub(pace / 50));
         while sent < due && !ended.load(Relaxed) {
@@ -143,9 +151,9 @@ fn pour(
     }
 }
 
-/// Asks for circuits at this pace, once all create cells are made.
-fn ask(mut asker: Asker, mut rng: Rng, pace: u64, count: &AtomicU64, ended: &AtomicBool) {
-    // Without cells nothing is sent, which the figures show.
+/// Sends create cells at this pace, after all of them are made.
+fn ask(mut asker: CreateFlooder, mut rng: Rng, pace: u64, count: &AtomicU64, ended: &AtomicBool) {
+    // Without cells nothing is sent; the figures show that.
     if asker.prepare(|| ended.load(Relaxed)).is_err() {
         return;
     }
@@ -172,21 +180,21 @@ fn garbage(rng: &mut Rng) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// First messages of unknown callers that have the network's secret.
-fn handshakes(site: &Site, to: usize, target: SocketAddr) -> Result<Vec<Vec<u8>>> {
+/// First handshake messages of unknown callers that have the network secret.
+fn handshakes(site: &RunningNetwork, to: usize, target: SocketAddr) -> Result<Vec<Vec<u8>>> {
     let name = &site.network().topology().nodes[to].name;
     let home = site.folder(to);
     let list = home.parent().context("a folder without a parent")?.join("hosts.toml");
-    let hosts = hosts::Hosts::load(&list)?;
-    let key = hosts.by_name(name).context("a node that nobody knows")?.key;
+    let hosts = hosts::HostList::load(&list)?;
+    let key = hosts.by_name(name).context("the node is not in hosts.toml")?.key;
     let mut all = Vec::new();
     for _ in 0..PACKETS {
         let secret = keys::load_network_secret(&home.join("network.key"), None)?;
         let seed = keys::os_random()?;
         let identity = Identity::generate(keys::os_random()?);
-        let config = Config::new(Role::Link);
+        let config = SessionConfig::new(SessionRole::Link);
         let mut sessions = Sessions::new(config, identity, secret, seed, Time::ZERO, unix_ms());
-        let peer = sessions.add_peer(key).context("a session table without room for one")?;
+        let peer = sessions.add_peer(key).context("the session table is full")?;
         sessions.set_endpoint(peer, Some(target));
         sessions.connect(Time::ZERO, peer);
         while let Some(job) = sessions.poll_job() {

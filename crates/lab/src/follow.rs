@@ -1,4 +1,4 @@
-//! Following a `shoal send` or `shoal receive` by the JSON lines that it prints.
+//! Follows a `shoal send` or `shoal receive` by the JSON lines that it prints.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, ExitStatus, Stdio};
@@ -8,50 +8,55 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::process::{Process, Usage};
-use crate::site::Site;
+use crate::process::{ChildProcess, ResourceUsage};
+use crate::site::RunningNetwork;
 
-/// Most bytes of messages kept for the case of failure.
+/// Limit of error messages in bytes.
 const STDERR_MAX: u64 = 16 << 10;
 
 /// A running `shoal send` or `shoal receive`.
 #[derive(Debug)]
 pub struct Follower {
-    process: Process,
+    process: ChildProcess,
     lines: Receiver<(Instant, Value)>,
     messages: Receiver<String>,
-    /// Its last report of progress.
-    pub state: State,
+    /// State according to the last line.
+    pub state: TransferState,
 }
 
-/// State of a transfer, from the program's lines so far.
+/// State of a transfer, by the program's lines so far.
 #[derive(Clone, Debug, Default)]
-pub struct State {
-    /// It has printed a line: it is connected to its node.
+pub struct TransferState {
+    /// True after the first line: the program is connected to its node.
     pub ready: bool,
-    /// When the transfer was accepted, as this end learnt it.
+    /// Time at which this end learnt that the transfer was accepted.
     pub accepted: Option<Instant>,
-    /// When the file had its final name (receive) or was reported so (send).
+    /// Time at which the file got its final name (receive), or the sender learnt of it (send).
     pub done: Option<Instant>,
-    /// File bytes that the receiver has.
+    /// Number of file bytes that the receiver has.
     pub bytes_done: u64,
-    /// File bytes per second of late.
+    /// Recent rate in file bytes per second.
     pub rate: f64,
-    /// Bytes sent again.
+    /// Number of file bytes sent again.
     pub retransmitted_bytes: u64,
-    /// Share of segments that did not arrive at first.
+    /// Share of segments lost at the first attempt.
     pub loss: f64,
     /// Longest time without a new file byte, as the receiving node measured it, in milliseconds.
     pub gap_ms: Option<f64>,
-    /// How long the receiver's fsync took, in milliseconds.
+    /// Duration of the receiver's fsync in milliseconds.
     pub sync_ms: Option<f64>,
 }
 
 impl Follower {
     /// Starts `command`, which prints JSON lines, beside `node`.
-    pub fn start(name: &str, mut command: Command, site: &Site, node: usize) -> Result<Follower> {
+    pub fn start(
+        name: &str,
+        mut command: Command,
+        site: &RunningNetwork,
+        node: usize,
+    ) -> Result<Follower> {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut process = Process::start(name, command, site.network().namespace_fd(node))?;
+        let mut process = ChildProcess::start(name, command, site.network().namespace_fd(node))?;
         let out = process.take_stdout().context("no pipe for its output")?;
         let errors = process.take_stderr().context("no pipe for its messages")?;
         let (line_in, lines) = channel();
@@ -67,17 +72,17 @@ impl Follower {
         });
         std::thread::spawn(move || {
             let mut text = String::new();
-            // What was read before an error is shown.
+            // Text read before an error is still shown.
             let _ = errors.take(STDERR_MAX).read_to_string(&mut text);
             let _ = message_in.send(text);
         });
-        Ok(Follower { process, lines, messages, state: State::default() })
+        Ok(Follower { process, lines, messages, state: TransferState::default() })
     }
 
-    /// Takes in the lines since the last call. True once it has ended with success.
+    /// Handles the lines since the last call. True after the program ended with success.
     ///
     /// # Errors
-    /// When it has failed, with its messages.
+    /// The program failed; the error has its messages.
     pub fn look(&mut self) -> Result<bool> {
         let ended = self.process.poll()?;
         loop {
@@ -96,8 +101,8 @@ impl Follower {
         }
     }
 
-    /// What it has used so far.
-    pub fn usage(&self) -> Usage {
+    /// Resource usage so far.
+    pub fn usage(&self) -> ResourceUsage {
         self.process.usage()
     }
 
@@ -107,8 +112,8 @@ impl Follower {
     }
 }
 
-impl State {
-    /// Takes in a line: `{"version":1,"event":{"event":"progress",...}}` for the node's events, or
+impl TransferState {
+    /// Handles a line: `{"version":1,"event":{"event":"progress",...}}` for the node's events, or
     /// `{"version":1,"WHAT":...}` for the program's own.
     fn take(&mut self, when: Instant, line: &Value) {
         self.ready = true;
@@ -140,35 +145,35 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shoal_daemon::control::api::{Event, Progress};
+    use shoal_daemon::control::api::{ControlEvent, TransferProgress};
 
     #[test]
     fn lines_of_the_programs_are_understood() {
         let now = Instant::now();
-        let mut state = State::default();
+        let mut state = TransferState::default();
         let mut take = |line: Value| {
             state.take(now, &line);
             state.clone()
         };
         assert!(take(serde_json::json!({ "version": 1, "receiving": ["h1"] })).ready);
-        let stats = Progress {
+        let stats = TransferProgress {
             bytes_done: 9,
             retransmitted_bytes: 3,
             loss: 0.5,
             gap_ms: 7.0,
-            ..Progress::default()
+            ..TransferProgress::default()
         };
-        let event = |event: Event| serde_json::json!({ "version": 1, "event": event });
+        let event = |event: ControlEvent| serde_json::json!({ "version": 1, "event": event });
         assert!(
-            take(event(Event::Accepted { transfer: 1, resumed_bytes: 0, whole: false }))
+            take(event(ControlEvent::Accepted { transfer: 1, resumed_bytes: 0, whole: false }))
                 .accepted
                 .is_some()
         );
-        let seen = take(event(Event::Progress(stats.clone())));
+        let seen = take(event(ControlEvent::Progress(stats.clone())));
         assert_eq!((seen.bytes_done, seen.retransmitted_bytes), (9, 3));
         assert_eq!((seen.loss, seen.gap_ms, seen.done), (0.5, Some(7.0), None));
-        let stats = Progress { bytes_done: 10, ..stats };
-        let seen = take(event(Event::Done { transfer: 1, hash: String::new(), stats }));
+        let stats = TransferProgress { bytes_done: 10, ..stats };
+        let seen = take(event(ControlEvent::Done { transfer: 1, hash: String::new(), stats }));
         assert_eq!((seen.bytes_done, seen.done), (10, Some(now)));
     }
 }

@@ -5,8 +5,8 @@
 //!         <---  [                                    ]  <---
 //! ```
 //!
-//! Each direction loses, delays and cuts datagram by datagram, as a wire behind a token bucket
-//! would. It receives and sends aggregates of the kernel (GRO, GSO), or the forwarders would use
+//! Each direction loses, delays and cuts single datagrams, like a wire behind a token bucket. The
+//! forwarder receives and sends the kernel's aggregates (GRO, GSO); otherwise forwarders would use
 //! more of the machine than the nodes.
 
 use std::collections::VecDeque;
@@ -30,55 +30,55 @@ use shoal_crypto::Rng;
 
 use crate::shaping::Rate;
 
-/// Bucket and queue: the same as those of the shaped links between namespaces.
+/// Size of bucket and queue: equal to those of the shaped links between namespaces.
 const BURST_BYTES: u64 = 256 << 10;
 const QUEUE: Duration = Duration::from_millis(20);
-/// Most datagrams of one GSO send (UDP_MAX_SEGMENTS of older kernels).
+/// Limit of datagrams in one GSO send (UDP_MAX_SEGMENTS of older kernels).
 const SEGMENTS_MAX: usize = 64;
-/// Most datagrams received before the queues are served again.
+/// Limit of receive calls before the queues are served again.
 const BATCHES_MAX: usize = 16;
-/// How long the thread may sleep before it checks whether it should end.
+/// Longest sleep of the thread before it checks whether it should end.
 const NAP: Duration = Duration::from_millis(100);
-/// How long to wait for an address that is still in use.
+/// Longest wait for an address that is still in use.
 const BIND_WITHIN: Duration = Duration::from_secs(1);
 
-/// One direction's figures.
+/// Counters of one direction.
 #[derive(Debug, Default)]
-pub struct Counters {
-    /// Datagrams that came from the sender.
+pub struct ForwarderCounters {
+    /// Datagrams received from the sender.
     pub sent: AtomicU64,
-    /// Datagrams lost on purpose; neither a full queue nor a cut counts here.
+    /// Datagrams lost by the configured loss. Neither a full queue nor a cut counts.
     pub lost: AtomicU64,
-    /// Datagrams that met a cut link.
+    /// Datagrams lost to a cut link.
     pub cut: AtomicU64,
-    /// Bytes that reached the receiver, with the headers of a wire.
+    /// Bytes that reached the receiver, including the headers of a wire.
     pub delivered_bytes: AtomicU64,
 }
 
-/// A link of the loopback kind; ends when dropped.
+/// A link over the loopback; ends when dropped.
 #[derive(Debug)]
 pub struct Forwarder {
-    shared: Arc<Shared>,
+    shared: Arc<ForwarderShared>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct ForwarderShared {
     ended: AtomicBool,
     cut: AtomicBool,
-    /// A datagram is lost when a number from 0 to 2^32 - 1 is below this.
+    /// A datagram is lost if a random number from 0 to 2^32 - 1 is below this.
     lose_below: AtomicU64,
-    to: Arc<[Counters; 2]>,
+    to: Arc<[ForwarderCounters; 2]>,
 }
 
 /// Settings of a forwarder.
 #[derive(Clone, Copy, Debug)]
-pub struct Wire {
-    /// Where the two nodes listen.
+pub struct ForwarderConfig {
+    /// Addresses at which the two nodes listen.
     pub nodes: [SocketAddr; 2],
-    /// Where the forwarder listens, facing each of them.
+    /// Addresses of the forwarder that face the nodes.
     pub facing: [SocketAddr; 2],
-    /// Bytes of headers that count beside each datagram's.
+    /// Bytes of headers that count in addition to each datagram.
     pub headers_bytes: u64,
     /// Rate of each direction.
     pub rate: Option<Rate>,
@@ -92,29 +92,29 @@ impl Forwarder {
     /// Opens the sockets and starts to forward.
     ///
     /// # Errors
-    /// When an address is taken.
-    pub fn start(wire: Wire) -> Result<Forwarder> {
-        let shared = Arc::new(Shared::default());
+    /// An address is in use.
+    pub fn start(wire: ForwarderConfig) -> Result<Forwarder> {
+        let shared = Arc::new(ForwarderShared::default());
         shared.lose_below.store(below(wire.loss), Relaxed);
         let sockets = [open(wire.facing[0])?, open(wire.facing[1])?];
-        let mut pump = Pump::new(sockets, wire, shared.clone());
+        let mut pump = ForwarderLoop::new(sockets, wire, shared.clone());
         let thread = std::thread::Builder::new().name("forwarder".into());
         let thread = thread.spawn(move || pump.run()).context("starting a forwarder")?;
         Ok(Forwarder { shared, thread: Some(thread) })
     }
 
-    /// Whether nothing passes from now on.
+    /// Cuts or mends the link.
     pub fn set_cut(&self, cut: bool) {
         self.shared.cut.store(cut, Relaxed);
     }
 
-    /// From now on loses this share, 0 to 1.
+    /// Sets the share of datagrams lost, 0 to 1.
     pub fn set_loss(&self, share: f64) {
         self.shared.lose_below.store(below(share), Relaxed);
     }
 
-    /// Figures of the directions towards node 0 and node 1.
-    pub fn counters(&self) -> Arc<[Counters; 2]> {
+    /// Counters of the directions towards node 0 and node 1.
+    pub fn counters(&self) -> Arc<[ForwarderCounters; 2]> {
         self.shared.to.clone()
     }
 }
@@ -123,15 +123,15 @@ impl Drop for Forwarder {
     fn drop(&mut self) {
         self.shared.ended.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It ends by itself; had it panicked, the message is on standard error already.
+            // The thread ends by itself. A panic of the thread is already on standard error.
             let _ = thread.join();
         }
     }
 }
 
 fn open(at: SocketAddr) -> Result<UdpSocket> {
-    // A child that is being started holds copies of this process's sockets for a moment, also
-    // those of a network that is gone.
+    // A child process that is being started briefly holds copies of this process's sockets, even of
+    // those of a removed network.
     let end = Instant::now() + BIND_WITHIN;
     let socket = loop {
         match UdpSocket::bind(at) {
@@ -143,49 +143,53 @@ fn open(at: SocketAddr) -> Result<UdpSocket> {
     };
     socket.set_nonblocking(true)?;
     setsockopt(&socket, sockopt::UdpGroSegment, &true).context("UDP GRO")?;
-    // As much as the kernel allows; a smaller buffer only loses datagrams sooner.
+    // The kernel may grant less; a smaller buffer only loses datagrams sooner.
     let _ = setsockopt(&socket, sockopt::RcvBuf, &(4 << 20));
     let _ = setsockopt(&socket, sockopt::SndBuf, &(4 << 20));
     Ok(socket)
 }
 
-/// The threshold for a share from 0 to 1.
+/// The threshold of a share from 0 to 1.
 fn below(share: f64) -> u64 {
     (share * 4_294_967_296.0).round() as u64
 }
 
 /// Datagrams of one length that leave together.
-struct Run {
+struct DatagramRun {
     due: Instant,
     stride: usize,
     bytes: Vec<u8>,
 }
 
 /// One direction of a link.
-struct Direction {
+struct ForwarderDirection {
     to: SockaddrStorage,
-    queue: VecDeque<Run>,
-    /// When the token bucket would be full again (the virtual clock of GCRA).
+    queue: VecDeque<DatagramRun>,
+    /// Time at which the token bucket would be full again (the virtual clock of GCRA).
     full_at: Instant,
 }
 
-struct Pump {
+struct ForwarderLoop {
     sockets: [UdpSocket; 2],
-    directions: [Direction; 2],
+    directions: [ForwarderDirection; 2],
     bytes_per_s: Option<f64>,
     headers_bytes: u64,
     rng: Rng,
-    shared: Arc<Shared>,
+    shared: Arc<ForwarderShared>,
 }
 
-impl Pump {
-    fn new(sockets: [UdpSocket; 2], wire: Wire, shared: Arc<Shared>) -> Pump {
-        let direction = |to: SocketAddr| Direction {
+impl ForwarderLoop {
+    fn new(
+        sockets: [UdpSocket; 2],
+        wire: ForwarderConfig,
+        shared: Arc<ForwarderShared>,
+    ) -> ForwarderLoop {
+        let direction = |to: SocketAddr| ForwarderDirection {
             to: SockaddrStorage::from(to),
             queue: VecDeque::new(),
             full_at: Instant::now(),
         };
-        Pump {
+        ForwarderLoop {
             sockets,
             directions: wire.nodes.map(direction),
             bytes_per_s: wire.rate.map(|r| r.0 as f64 / 8.0),
@@ -211,20 +215,20 @@ impl Pump {
         }
     }
 
-    /// Sleeps until a datagram arrives or one is due.
+    /// Sleeps until a datagram arrives or is due.
     fn wait(&self) {
         let due = self.directions.iter().filter_map(|w| w.queue.front()).map(|run| run.due).min();
         let now = Instant::now();
         let nap = due.map_or(NAP, |due| due.saturating_duration_since(now).min(NAP));
         let mut fds = self.sockets.each_ref().map(|s| PollFd::new(s.as_fd(), PollFlags::POLLIN));
-        // An error here is an interrupted sleep; the loop looks at everything anyway.
+        // An error is an interrupted sleep; the loop checks everything anyway.
         let _ = ppoll(&mut fds, Some(TimeSpec::from(nap)), None);
     }
 
-    /// Decides about what arrived for node `to`.
+    /// Decides the fate of the datagrams for node `to`.
     fn take(&mut self, to: usize, bytes: &[u8], stride: usize) {
         let now = Instant::now();
-        let mut run: Option<Run> = None;
+        let mut run: Option<DatagramRun> = None;
         for datagram in bytes.chunks(stride.max(1)) {
             let counters = &self.shared.to[to];
             counters.sent.fetch_add(1, Relaxed);
@@ -241,10 +245,10 @@ impl Pump {
             let Some(due) = self.directions[to].departure(now, len, self.bytes_per_s) else {
                 continue;
             };
-            // A run leaves when its last datagram may, and ends with a shorter one.
+            // A run leaves when its last datagram may leave, and ends with a shorter datagram.
             let open = run.take_if(|r| !r.takes(datagram.len()));
             self.directions[to].queue.extend(open);
-            let run = run.get_or_insert_with(|| Run {
+            let run = run.get_or_insert_with(|| DatagramRun {
                 due,
                 stride: datagram.len(),
                 bytes: Vec::with_capacity(bytes.len()),
@@ -255,7 +259,7 @@ impl Pump {
         self.directions[to].queue.extend(run);
     }
 
-    /// Sends what is due.
+    /// Sends the runs that are due.
     fn release(&mut self, now: Instant) {
         for (to, direction) in self.directions.iter_mut().enumerate() {
             while direction.queue.front().is_some_and(|run| run.due <= now) {
@@ -270,7 +274,7 @@ impl Pump {
                         direction.queue.push_front(run);
                         break;
                     }
-                    // The node is not up yet, or has gone: a wire would lose it as well.
+                    // The node is not up yet, or is gone: a wire would lose the run too.
                     Err(_) => {}
                 }
             }
@@ -278,7 +282,7 @@ impl Pump {
     }
 }
 
-impl Run {
+impl DatagramRun {
     fn takes(&self, len: usize) -> bool {
         let count = self.bytes.len() / self.stride;
         len <= self.stride
@@ -288,8 +292,8 @@ impl Run {
     }
 }
 
-impl Direction {
-    /// When a packet of `len` bytes leaves, or none when the queue is full.
+impl ForwarderDirection {
+    /// Departure time of a packet of `len` bytes; `None` if the queue is full.
     fn departure(&mut self, now: Instant, len: u64, bytes_per_s: Option<f64>) -> Option<Instant> {
         let Some(bytes_per_s) = bytes_per_s else { return Some(now) };
         let cost = Duration::from_secs_f64(len as f64 / bytes_per_s);
@@ -304,7 +308,7 @@ impl Direction {
     }
 }
 
-/// One call's datagrams: bytes in all, and the length of each but the last.
+/// Receives datagrams with one call: bytes in all, and the length of each but the last.
 fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Option<(usize, usize)> {
     let mut space = nix::cmsg_space!(i32);
     let mut parts = [IoSliceMut::new(buffer)];
@@ -319,7 +323,7 @@ fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Option<(usize, usize)> {
     Some((message.bytes, stride.unwrap_or(message.bytes)))
 }
 
-fn send(socket: &UdpSocket, run: &Run, to: &SockaddrStorage) -> Result<(), Errno> {
+fn send(socket: &UdpSocket, run: &DatagramRun, to: &SockaddrStorage) -> Result<(), Errno> {
     let stride = u16::try_from(run.stride).map_err(|_| Errno::EMSGSIZE)?;
     let split = [ControlMessage::UdpGsoSegments(&stride)];
     let split = if run.bytes.len() > run.stride { &split[..] } else { &[] };
@@ -327,7 +331,7 @@ fn send(socket: &UdpSocket, run: &Run, to: &SockaddrStorage) -> Result<(), Errno
     sendmsg(socket.as_raw_fd(), &bytes, split, MsgFlags::MSG_DONTWAIT, Some(to)).map(drop)
 }
 
-/// Whether `at` can be bound: how a run finds loopback addresses that no other run uses.
+/// True if `at` can be bound. A run finds unused loopback addresses by this.
 pub fn is_free(at: SocketAddr) -> bool {
     !matches!(UdpSocket::bind(at), Err(e) if e.kind() == ErrorKind::AddrInUse)
 }

@@ -1,7 +1,7 @@
 //! Machines without a node, behind hosts that are their gateways.
 //!
-//! The list grants each gateway the network of the machine behind it, the gateway serves that
-//! network, every gateway accepts the others' networks, and kernels forward packets.
+//! The list grants each gateway the network of the machine behind it, and the gateway serves that
+//! network. Every gateway accepts the others' networks, and kernels forward packets.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::network::Network;
 use crate::site::insert;
 use crate::topology::Topology;
 
-/// Each machine without a node whose only neighbour runs one, with that neighbour.
+/// Each machine without a node whose only neighbour runs a node, with that neighbour.
 pub fn behind(topology: &Topology) -> Vec<(usize, usize)> {
     let only = |node: usize| {
         let mut neighbours = topology.links_of(node).map(|(_, neighbour)| neighbour);
@@ -22,11 +22,11 @@ pub fn behind(topology: &Topology) -> Vec<(usize, usize)> {
     plain.filter_map(|node| Some((node, only(node)?))).collect()
 }
 
-/// Makes the neighbours of such machines gateways, in the files of nodes with an `[interface]` that
-/// have not been started yet.
+/// Makes the neighbours of machines without a node gateways. Nodes must have an `[interface]` and
+/// must not have been started yet.
 ///
 /// # Errors
-/// Without namespaces, or without the files.
+/// Namespaces or files are missing.
 pub fn prepare(network: &Network, folder: &Path) -> Result<()> {
     let topology = network.topology();
     for (node, gateway) in behind(topology) {

@@ -1,7 +1,7 @@
-//! A report as one HTML page: no script, nothing to fetch, plots as inline SVG.
+//! A report as one HTML page without scripts or external files; plots are inline SVG.
 //!
-//! In: a [`Report`]. Out: text. The page follows the reader's choice of light or dark, and fits the
-//! width of a phone.
+//! Input: a [`ScenarioReport`]. Output: text. The page follows the reader's light or dark mode, and
+//! fits the width of a phone.
 
 mod attack;
 mod model;
@@ -11,22 +11,26 @@ mod topology;
 
 use std::fmt::Write;
 
+use shoal_cli::units::utc;
+
 use crate::figures::{self, number};
-use crate::record::{self, Case, Figure, Mark, Points, Report, Run, Table};
+use crate::record::{
+    self, CaseRecord, Figure, PlotPoints, ReportTable, RunRecord, ScenarioReport, TimedEvent,
+};
 pub use attack::{page as attack_page, pictures as attack_pictures};
 pub use model::model;
-use plot::{Drawn, Line, Plot};
+use plot::{LineStyle, PlotFrame, PlotLine};
 pub use recognise::page as recognise_page;
 
-/// Cases above this number are folded away until the reader opens them.
+/// With more cases than this, cases are folded until the reader opens them.
 const OPEN_MAX: usize = 2;
-/// More than so many curves in one plot can't be told apart.
+/// Limit of curves in one plot: more can't be told apart.
 const CURVES_MAX: usize = 12;
 
 const STYLE: &str = include_str!("html/style.css");
 
-/// The page about one report.
-pub fn page(report: &Report) -> String {
+/// The page of one report.
+pub fn page(report: &ScenarioReport) -> String {
     let mut body = head(report);
     verdict(&mut body, report);
     papers(&mut body, report);
@@ -50,10 +54,11 @@ pub fn page(report: &Report) -> String {
     wrap(&report.title, &body)
 }
 
-/// The page about two reports, side by side.
-pub fn compare(a: &Report, b: &Report) -> String {
+/// The page that compares two reports side by side.
+pub fn compare(a: &ScenarioReport, b: &ScenarioReport) -> String {
     let mut body = format!("<h1>{} and {}</h1>", escape(&a.title), escape(&b.title));
-    let made = |r: &Report| format!("{}, {}", date(r.made_unix_s), escape(&r.machine.kernel));
+    let made =
+        |r: &ScenarioReport| format!("{}, {}", utc(r.made_unix_s), escape(&r.machine.kernel));
     let _ = write!(body, "<p>A: {}. B: {}.</p>", made(a), made(b));
     for remark in remarks(a, b) {
         let _ = write!(body, "<p class=\"bad\">{}</p>", escape(&remark));
@@ -85,26 +90,25 @@ pub fn compare(a: &Report, b: &Report) -> String {
     wrap("Two runs", &body)
 }
 
-/// Most figures that only one report has and that are named.
+/// Limit of listed figures that only one report has.
 const ALONE: usize = 8;
 
 /// A figure of two reports.
 #[derive(Clone, Debug)]
-pub struct Both {
-    /// The case.
+pub struct ComparedFigure {
     pub case: String,
-    /// The figure, and whose.
+    /// Name of the figure, and its subject.
     pub name: String,
-    /// In the first report.
+    /// Value in the first report.
     pub a: f64,
-    /// In the second.
+    /// Value in the second report.
     pub b: f64,
     /// The second divided by the first.
     pub ratio: f64,
 }
 
-/// Reasons against a comparison of two reports.
-pub fn remarks(a: &Report, b: &Report) -> Vec<String> {
+/// Reasons to doubt a comparison of two reports.
+pub fn remarks(a: &ScenarioReport, b: &ScenarioReport) -> Vec<String> {
     let mut out = Vec::new();
     if a.name != b.name {
         out.push(format!("different scenarios: A is of {:?}, B of {:?}", a.name, b.name));
@@ -127,8 +131,8 @@ pub fn remarks(a: &Report, b: &Report) -> Vec<String> {
     out
 }
 
-/// Figures of `one` that `other` has not.
-fn alone(one: &Report, other: &Report) -> Vec<String> {
+/// Figures of `one` that `other` lacks.
+fn alone(one: &ScenarioReport, other: &ScenarioReport) -> Vec<String> {
     let mut out = Vec::new();
     for case in &one.cases {
         let beside = other.cases.iter().find(|c| c.name == case.name);
@@ -143,14 +147,14 @@ fn alone(one: &Report, other: &Report) -> Vec<String> {
 }
 
 /// All figures that both reports have.
-pub fn rows_of_both(a: &Report, b: &Report) -> Vec<Both> {
+pub fn rows_of_both(a: &ScenarioReport, b: &ScenarioReport) -> Vec<ComparedFigure> {
     let mut rows = Vec::new();
     for case in &a.cases {
         let Some(other) = b.cases.iter().find(|c| c.name == case.name) else { continue };
         for figure in &case.figures {
             let same = |f: &&Figure| f.name == figure.name && f.of == figure.of;
             let Some(found) = other.figures.iter().find(same) else { continue };
-            rows.push(Both {
+            rows.push(ComparedFigure {
                 case: case.name.clone(),
                 name: format!("{} {}", figure.name, figure.of),
                 a: figure.value,
@@ -173,14 +177,14 @@ fn wrap(title: &str, body: &str) -> String {
     )
 }
 
-fn head(report: &Report) -> String {
+fn head(report: &ScenarioReport) -> String {
     let m = &report.machine;
     let mut text = format!("<h1>{}</h1><p>{}</p>", escape(&report.title), escape(&report.about));
     let _ = write!(
         text,
         "<p class=\"dim\">{} · {} · {} × {} · Linux {}{}{}</p>",
         escape(&report.name),
-        date(report.made_unix_s),
+        utc(report.made_unix_s),
         m.processors,
         escape(&m.processor),
         escape(&m.kernel),
@@ -190,7 +194,7 @@ fn head(report: &Report) -> String {
     text
 }
 
-fn verdict(body: &mut String, report: &Report) {
+fn verdict(body: &mut String, report: &ScenarioReport) {
     for doubt in &report.doubts {
         let _ = write!(body, "<p class=\"bad\">{}</p>", escape(doubt));
     }
@@ -207,11 +211,11 @@ fn verdict(body: &mut String, report: &Report) {
             escape(&outcome.found)
         );
     }
-    let head = "<tr><th></th><th>what must hold</th><th>found</th></tr>";
-    section(body, "What must hold", &scroll(&format!("<table>{head}{rows}</table>")));
+    let head = "<tr><th></th><th>condition</th><th>found</th></tr>";
+    section(body, "Conditions", &scroll(&format!("<table>{head}{rows}</table>")));
 }
 
-fn papers(body: &mut String, report: &Report) {
+fn papers(body: &mut String, report: &ScenarioReport) {
     if report.papers.is_empty() {
         return;
     }
@@ -232,17 +236,17 @@ fn papers(body: &mut String, report: &Report) {
     section(body, "The paper and Shoal", &table);
 }
 
-fn over_cases(body: &mut String, report: &Report) {
+fn over_cases(body: &mut String, report: &ScenarioReport) {
     if report.plots.is_empty() {
         return;
     }
-    let line = |line: &Points| {
-        let drawn = if line.known { Drawn::Crosses } else { Drawn::Dotted };
-        Line { name: line.name.clone(), points: line.points.clone(), drawn }
+    let line = |line: &PlotPoints| {
+        let drawn = if line.known { LineStyle::Crosses } else { LineStyle::Dotted };
+        PlotLine { name: line.name.clone(), points: line.points.clone(), drawn }
     };
     let mut text = String::new();
-    for record::Plot { title, x, y, doublings, lines } in &report.plots {
-        let plot = Plot { title, x, y, marks: &[], doublings: *doublings };
+    for record::RecordedPlot { title, x, y, doublings, lines } in &report.plots {
+        let plot = PlotFrame { title, x, y, marks: &[], doublings: *doublings };
         text += &plot.draw(&lines.iter().map(line).collect::<Vec<_>>());
     }
     if report.plots.iter().flat_map(|plot| &plot.lines).any(|line| line.known) {
@@ -251,26 +255,26 @@ fn over_cases(body: &mut String, report: &Report) {
     section(body, "Over cases", &text);
 }
 
-fn loss_plot(report: &Report) -> Option<String> {
+fn loss_plot(report: &ScenarioReport) -> Option<String> {
     let mut names: Vec<&str> = report.cases.iter().map(|c| c.series.as_str()).collect();
     names.retain(|n| !n.is_empty());
     names.dedup();
     if names.is_empty() {
         return None;
     }
-    let value = |c: &Case| c.figures.iter().find(|f| f.name == "rate_mbit").map(|f| f.value);
+    let value = |c: &CaseRecord| c.figures.iter().find(|f| f.name == "rate_mbit").map(|f| f.value);
     let line = |name: &&str| {
         let cases = report.cases.iter().filter(|c| c.series == *name);
         let points = cases.filter_map(|c| Some((c.path_loss * 100.0, value(c)?))).collect();
-        Line { name: (*name).into(), points, drawn: Drawn::Dotted }
+        PlotLine { name: (*name).into(), points, drawn: LineStyle::Dotted }
     };
-    let lines: Vec<Line> = names.iter().map(line).collect();
+    let lines: Vec<PlotLine> = names.iter().map(line).collect();
     let (x, y) = ("loss in %", "Mbit/s of file");
-    let plot = Plot { title: "Goodput", x, y, marks: &[], doublings: false };
+    let plot = PlotFrame { title: "Goodput", x, y, marks: &[], doublings: false };
     Some(plot.draw(&lines))
 }
 
-fn overview(report: &Report) -> String {
+fn overview(report: &ScenarioReport) -> String {
     let mut columns: Vec<(&str, &str)> = Vec::new();
     for figure in report.cases.iter().flat_map(|c| &c.figures) {
         let key = (figure.name.as_str(), figure.of.as_str());
@@ -296,7 +300,7 @@ fn overview(report: &Report) -> String {
     scroll(&(text + "</table>"))
 }
 
-fn case_section(body: &mut String, case: &Case, open: bool) {
+fn case_section(body: &mut String, case: &CaseRecord, open: bool) {
     let open = if open { " open" } else { "" };
     let _ = write!(body, "<details{open}><summary>Case: {}</summary>", escape(&case.name));
     *body += &plots(case);
@@ -325,8 +329,8 @@ fn case_section(body: &mut String, case: &Case, open: bool) {
     *body += "</details>";
 }
 
-/// Everything over time, of the first run.
-fn plots(case: &Case) -> String {
+/// All curves over time, of the first run.
+fn plots(case: &CaseRecord) -> String {
     let Some(run) = case.runs.first() else { return String::new() };
     let mut text = String::new();
     let kinds = [
@@ -336,29 +340,29 @@ fn plots(case: &Case) -> String {
         ("memory", "Resident memory", "MB"),
     ];
     for (kind, title, y) in kinds {
-        let mut lines: Vec<Line> = run
+        let mut lines: Vec<PlotLine> = run
             .curves
             .iter()
             .filter(|c| c.plot == kind)
-            .map(|c| Line {
+            .map(|c| PlotLine {
                 name: c.name.clone(),
                 points: run.times.iter().copied().zip(c.values.iter().copied()).collect(),
-                drawn: Drawn::Curve,
+                drawn: LineStyle::Curve,
             })
             .collect();
-        let most = |l: &Line| l.points.iter().map(|p| p.1).fold(0.0, f64::max);
+        let most = |l: &PlotLine| l.points.iter().map(|p| p.1).fold(0.0, f64::max);
         lines.sort_by(|x, y| most(y).total_cmp(&most(x)));
         lines.truncate(CURVES_MAX);
         lines.sort_by(|x, y| x.name.cmp(&y.name));
         if !lines.is_empty() {
-            let plot = Plot { title, x: "seconds", y, marks: &run.events, doublings: false };
+            let plot = PlotFrame { title, x: "seconds", y, marks: &run.events, doublings: false };
             text += &plot.draw(&lines);
         }
     }
     text
 }
 
-fn marks(body: &mut String, title: &str, marks: &[Mark]) {
+fn marks(body: &mut String, title: &str, marks: &[TimedEvent]) {
     if marks.is_empty() {
         return;
     }
@@ -372,7 +376,7 @@ fn marks(body: &mut String, title: &str, marks: &[Mark]) {
     *body += "</ul>";
 }
 
-fn drops(body: &mut String, run: &Run) {
+fn drops(body: &mut String, run: &RunRecord) {
     if run.drops.is_empty() {
         return;
     }
@@ -385,7 +389,7 @@ fn drops(body: &mut String, run: &Run) {
     let _ = write!(body, "<h3>Drops since the nodes' start</h3>{table}");
 }
 
-fn table_of(table: &Table) -> String {
+fn table_of(table: &ReportTable) -> String {
     let mut text = String::from("<table><tr>");
     for column in &table.columns {
         let _ = write!(text, "<th>{}</th>", escape(column));
@@ -406,7 +410,7 @@ fn section(body: &mut String, title: &str, content: &str) {
     let _ = write!(body, "<section><h2>{}</h2>{content}</section>", escape(title));
 }
 
-/// A wide table scrolls by itself on a narrow screen.
+/// Wraps a table so that it scrolls by itself on a narrow screen.
 fn scroll(table: &str) -> String {
     format!("<div class=\"scroll\">{table}</div>")
 }
@@ -424,22 +428,6 @@ fn escape(text: &str) -> String {
         }
     }
     out
-}
-
-/// A day and a time, in UTC (civil-from-days of Howard Hinnant's date algorithms).
-fn date(unix_s: u64) -> String {
-    let days = (unix_s / 86_400) as i64 + 719_468;
-    let era = days / 146_097;
-    let day_of_era = days % 146_097;
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let (hour, minute) = (unix_s / 3_600 % 24, unix_s / 60 % 60);
-    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
 }
 
 #[cfg(test)]

@@ -1,31 +1,31 @@
 //! Real networks of Shoal nodes on one machine.
 //!
-//! In: a [`topology`](Topology), the conditions of its links, and an [`Executable`]. Out: nodes, as
-//! processes on links that are shaped, lose and can be cut, and a report.
+//! Inputs: a [`topology`](Topology), the conditions of its links, and an [`Executable`]. Outputs:
+//! nodes as processes, on links with shaping, loss and cuts, and a report.
 //!
 //! ```text
-//! topology   who is beside whom
-//! network    the links: namespaces and veth pairs (namespace, veth, shaping), or without
+//! topology   nodes and links
+//! network    links: veth pairs between namespaces (namespace, veth, shaping), or without
 //!            root forwarders on the loopback (forward)
-//! wiretap    what an observer sees, and statistics of it
+//! wiretap    records packets as an observer, with statistics
 //! executable the program of nodes: `shoal`, or `shoal-lab` itself
-//! site       folders, configs, keys; the node processes
-//! demo       what `shoal-lab demo` does, and its report
-//! emulator   links with delay, jitter, bursts of losses, and a queue that is measured
-//! scenario   experiments as TOML files; run carries them out, figures says what must hold
-//! attack     how well an attacker pairs access links, in virtual time and in captures, and whether
-//!            a censor tells Shoal from other programs
+//! site       folders, configurations, keys; the node processes
+//! demo       `shoal-lab demo` and its report
+//! emulator   links with delay, jitter, bursts of losses, and a measured queue
+//! scenario   experiments as TOML files; run performs them, figures checks their conditions
+//! attack     an attacker that pairs access links, in virtual time and in captures, and a censor
+//!            that tells Shoal from other programs
 //! bench      other programs on the same links
 //! stages     experiments without a network: time per segment, ways to use files
-//! moving     addresses that hop: a paper's tests, what hops cost, and who links them again
-//! translators pairs of hosts behind translators of addresses: which get a link of their own
-//! record     the data of a report; html draws it
-//! needs      what a machine must have for all this
+//! moving     address shifts: a paper's tests, the cost of shifts, and an observer that links them
+//! translators pairs of hosts behind NATs: which of them get a direct link
+//! record     data of a report; html draws it
+//! needs      requirements of the machine
 //! ```
 //!
-//! Invariant: rate, loss and cuts act outside the nodes, which are ordinary processes with ordinary
-//! configs: the lab does nothing that a user couldn't do by hand. All of it disappears when the
-//! process that owns it ends, however that happens.
+//! Invariant: rate, loss and cuts act outside the nodes. Nodes are ordinary processes with ordinary
+//! configurations: the lab does nothing that a user couldn't do by hand. Everything disappears when
+//! the owning process ends, however that happens.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a shell owns the system")]
 
@@ -41,9 +41,7 @@ mod flood;
 mod follow;
 mod forward;
 pub mod gateways;
-mod hops;
 pub mod html;
-mod interrupt;
 mod meter;
 mod moving;
 pub mod namespace;
@@ -58,6 +56,7 @@ pub mod run;
 pub mod scenario;
 mod shapes;
 mod shaping;
+mod shifts;
 pub mod site;
 mod stages;
 pub mod statistics;
@@ -69,9 +68,11 @@ mod veth;
 pub mod wiretap;
 mod workspace;
 
+use shoal_cli::interrupt;
+
 pub use executable::Executable;
-pub use network::{Conditions, Family, Ground, Kind, Loss, Network};
-pub use process::{Process, Usage};
+pub use network::{Conditions, IpFamily, LinkLoss, Network, NetworkBasis, NetworkKind};
+pub use process::{ChildProcess, ResourceUsage};
 pub use shaping::Rate;
 pub use topology::{LinkSpec, NodeSpec, Topology};
 

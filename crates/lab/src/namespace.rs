@@ -1,8 +1,8 @@
 //! Network namespaces without names.
 //!
-//! A namespace here is an open file and nothing else. It disappears, with its links, rules and
-//! queues, once this process and the nodes in it are gone, however they ended: there is nothing to
-//! clean up after a crash, and two runs can't clash.
+//! A namespace is only an open file. The namespace disappears with its links, rules and queues
+//! after this process and the nodes inside have ended, however they ended. Nothing needs cleaning
+//! up after a crash, and two runs can't clash.
 
 use std::fs::File;
 use std::future::Future;
@@ -12,17 +12,17 @@ use anyhow::{Context, Result};
 use nix::sched::{CloneFlags, setns, unshare};
 use rtnetlink::{Handle, LinkUnspec};
 
-/// A network namespace of our own, with its loopback up.
+/// An unnamed network namespace with its loopback up.
 #[derive(Debug)]
 pub struct Namespace {
     file: File,
 }
 
 impl Namespace {
-    /// A fresh one.
+    /// Makes a namespace.
     ///
     /// # Errors
-    /// Without CAP_SYS_ADMIN, or on a kernel without network namespaces.
+    /// CAP_SYS_ADMIN is missing, or the kernel has no network namespaces.
     pub fn new() -> Result<Namespace> {
         let file = on_own_thread(|| {
             unshare(CloneFlags::CLONE_NEWNET).context("making a network namespace")?;
@@ -36,12 +36,12 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// The namespace's file; valid as long as the namespace.
+    /// The namespace's file; valid as long as `self`.
     pub fn raw_fd(&self) -> RawFd {
         self.file.as_raw_fd()
     }
 
-    /// Runs `f` on a thread that is inside the namespace. Sockets it opens stay inside.
+    /// Runs `f` on a thread inside the namespace. Sockets that `f` opens stay inside.
     pub fn enter<T: Send>(&self, f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         on_own_thread(|| {
             setns(self.file.as_fd(), CloneFlags::CLONE_NEWNET).context("entering a namespace")?;
@@ -68,7 +68,7 @@ impl Namespace {
     }
 }
 
-/// Runs `f` on a thread of its own, since a thread's namespace can't be restored reliably.
+/// Runs `f` on a new thread, since a thread's namespace can't be restored reliably.
 fn on_own_thread<T: Send>(f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| match scope.spawn(f).join() {
         Ok(result) => result,

@@ -1,7 +1,7 @@
-//! What a machine must have for namespaces and for tests, and what to install otherwise.
+//! Requirements of namespaces and tests on the machine, with packages to install.
 //!
-//! Tests ask [`met`]: if something is missing they are skipped with one line, or fail if the
-//! environment requires it.
+//! Tests call [`met`]. If a requirement is missing, the test is skipped with one line, or fails if
+//! the environment demands it.
 
 use std::io::Write;
 use std::net::{Ipv6Addr, UdpSocket};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::namespace::Namespace;
 
-/// A program, and the packages that bring it on Debian and Ubuntu, and on Fedora.
+/// Programs, with the packages that contain them on Debian and Ubuntu, and on Fedora.
 const PACKAGES: &[(&str, &str, &str)] = &[
     ("cc", "gcc", "gcc"),
     ("chromium", "chromium", "chromium"),
@@ -33,38 +33,38 @@ const PACKAGES: &[(&str, &str, &str)] = &[
 
 /// A requirement on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
+pub enum Requirement {
     /// Rights to make network namespaces.
     Namespaces,
     /// IPv6, at least on the loopback.
     Ipv6,
-    /// The device behind virtual interfaces.
+    /// The device for virtual interfaces.
     Tun,
     /// A program in the search path.
     Tool(&'static str),
 }
 
 /// Requirements of tests in namespaces.
-pub const LAB: &[Need] = &[
-    Need::Namespaces,
-    Need::Tool("ip"),
-    Need::Tool("nft"),
-    Need::Tool("ping"),
-    Need::Tool("sysctl"),
-    Need::Tool("tc"),
+pub const LAB: &[Requirement] = &[
+    Requirement::Namespaces,
+    Requirement::Tool("ip"),
+    Requirement::Tool("nft"),
+    Requirement::Tool("ping"),
+    Requirement::Tool("sysctl"),
+    Requirement::Tool("tc"),
 ];
 
-impl Need {
-    /// What is missing and what to do about it, in words; None if the requirement is met.
+impl Requirement {
+    /// The missing requirement and its remedy, as text; `None` if it is met.
     pub fn missing(self) -> Option<String> {
         match self {
-            Need::Namespaces => no_namespaces(),
-            Need::Ipv6 if UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() => None,
-            Need::Ipv6 => Some("IPv6 (sysctl net.ipv6.conf.lo.disable_ipv6=0)".into()),
-            Need::Tun if Path::new("/dev/net/tun").exists() => None,
-            Need::Tun => Some("/dev/net/tun (modprobe tun)".into()),
-            Need::Tool(tool) if find(tool).is_some() => None,
-            Need::Tool(tool) => Some(install(tool)),
+            Requirement::Namespaces => no_namespaces(),
+            Requirement::Ipv6 if UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() => None,
+            Requirement::Ipv6 => Some("IPv6 (sysctl net.ipv6.conf.lo.disable_ipv6=0)".into()),
+            Requirement::Tun if Path::new("/dev/net/tun").exists() => None,
+            Requirement::Tun => Some("/dev/net/tun (modprobe tun)".into()),
+            Requirement::Tool(tool) if find(tool).is_some() => None,
+            Requirement::Tool(tool) => Some(install(tool)),
         }
     }
 }
@@ -74,16 +74,16 @@ fn no_namespaces() -> Option<String> {
         return Some("network namespaces (run it as root)".into());
     }
     let error = Namespace::new().err()?;
-    Some(format!("network namespaces (not to be had here: {error:#})"))
+    Some(format!("network namespaces (unavailable here: {error:#})"))
 }
 
-/// Where a program is in the search path.
+/// Path of a program in the search path.
 pub fn find(tool: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).map(|folder| folder.join(tool)).find(|file| file.is_file())
 }
 
-/// The program's name and how to install it.
+/// The program's name, and the commands that install it.
 fn install(tool: &str) -> String {
     match PACKAGES.iter().find(|(name, ..)| *name == tool) {
         Some((_, debian, fedora)) => {
@@ -93,23 +93,23 @@ fn install(tool: &str) -> String {
     }
 }
 
-/// All that is missing of `needs`, in one line; None if nothing is.
-pub fn missing(needs: &[Need]) -> Option<String> {
+/// All missing requirements in one line; `None` if all are met.
+pub fn missing(needs: &[Requirement]) -> Option<String> {
     let all: Vec<String> = needs.iter().filter_map(|need| need.missing()).collect();
     if all.is_empty() { None } else { Some(all.join(", ")) }
 }
 
-/// For tests: whether all of `needs` are met. If not, prints a line with the test's name and what
-/// is missing.
+/// For tests: true if all of `needs` are met. Otherwise prints a line with the test's name and the
+/// missing requirements.
 ///
 /// # Panics
-/// When something is missing and the environment has the variable `required`.
-pub fn met(needs: &[Need], required: &str) -> bool {
+/// A requirement is missing, and the environment has the variable `required`.
+pub fn met(needs: &[Requirement], required: &str) -> bool {
     let Some(missing) = missing(needs) else { return true };
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
     assert!(std::env::var_os(required).is_none(), "{required} is set; {test} needs {missing}");
-    // Not by `eprintln`, since the test harness hides that of tests that pass.
+    // `eprintln` would not do: the test harness hides its output for tests that pass.
     let _written = writeln!(std::io::stderr(), "SKIPPED {test}: needs {missing}");
     false
 }
@@ -119,11 +119,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named_with_its_package() {
-        assert_eq!(missing(&[Need::Tool("sh")]), None);
+    fn missing_tools_are_named_with_their_packages() {
+        assert_eq!(missing(&[Requirement::Tool("sh")]), None);
         let said = install("nft");
         assert_eq!(said, "`nft` (apt-get install nftables, or dnf install nftables)");
-        let nowhere = [Need::Tool("sh"), Need::Tool("no-such-tool"), Need::Tool("nor-this")];
+        let nowhere = [
+            Requirement::Tool("sh"),
+            Requirement::Tool("no-such-tool"),
+            Requirement::Tool("nor-this"),
+        ];
         assert_eq!(missing(&nowhere).as_deref(), Some("`no-such-tool`, `nor-this`"));
         assert!(!met(&nowhere, "SHOAL_NOBODY_SETS_THIS"));
         for (tool, ..) in PACKAGES {

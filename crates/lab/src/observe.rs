@@ -1,5 +1,5 @@
-//! What somebody sees who watches all wires at once: sizes and bytes of datagrams, what two wires
-//! have in common, and what should be on none.
+//! An observer of all wires at once: sizes and bytes of datagrams, bytes that two wires share, and
+//! secrets that should be on no wire.
 
 use std::collections::HashMap;
 use std::thread::JoinHandle;
@@ -12,16 +12,16 @@ use zerocopy::IntoBytes;
 use crate::figures::figure;
 use crate::network::Network;
 use crate::record::Figure;
-use crate::site::Site;
-use crate::statistics::{Anomaly, Statistics};
+use crate::site::RunningNetwork;
+use crate::statistics::{Anomaly, PayloadStatistics};
 use crate::udp::PATTERN;
 use crate::wiretap;
 
-/// Datagrams that are kept of each node.
+/// Limit of recorded datagrams per node.
 const KEPT: usize = 6_000;
-/// So many bytes in a row are no accident.
+/// Number of equal consecutive bytes that can't be a coincidence.
 const SAME: usize = 16;
-/// A row of [`SAME`] bytes holds an aligned block of this length, wherever it begins.
+/// Each sequence of [`SAME`] bytes contains an aligned block of this length.
 const BLOCK: usize = SAME / 2;
 
 /// Observers of all nodes' wires.
@@ -31,25 +31,26 @@ pub struct Observers {
 }
 
 impl Observers {
-    /// Keeps what leaves each node from now on, for `span`.
+    /// Starts to record packets that leave each node, for `span`.
     ///
     /// # Errors
-    /// Without namespaces.
+    /// Namespaces are missing.
     pub fn start(network: &Network, span: Duration) -> Result<Observers> {
         let mut threads = Vec::new();
         for node in 0..network.topology().nodes.len() {
-            let socket = wiretap::Ear::open(network.namespace(node).context("no namespace")?)?;
+            let socket =
+                wiretap::DepartureRecorder::open(network.namespace(node).context("no namespace")?)?;
             let thread = std::thread::Builder::new().name("observer".into());
             threads.push(thread.spawn(move || Ok(socket.record(span, KEPT)))?);
         }
         Ok(Observers { threads })
     }
 
-    /// Waits for the end of the time, and says what the wires show of two hosts.
+    /// Waits until `span` is over, and returns figures of the wires, for two hosts.
     ///
     /// # Errors
-    /// When an observer failed.
-    pub fn finish(self, site: &Site, ends: (usize, usize)) -> Result<Vec<Figure>> {
+    /// An observer failed.
+    pub fn finish(self, site: &RunningNetwork, ends: (usize, usize)) -> Result<Vec<Figure>> {
         let mut wires = Vec::new();
         for thread in self.threads {
             let Ok(kept) = thread.join() else { bail!("an observer's thread failed") };
@@ -59,9 +60,9 @@ impl Observers {
     }
 }
 
-/// Bytes that belong on no wire: content, the hosts' overlay addresses, and where a cell would name
-/// both hosts.
-fn secrets(site: &Site, (from, to): (usize, usize)) -> Result<Vec<Vec<u8>>> {
+/// Bytes that belong on no wire: content, the hosts' overlay addresses, and the part of a cell's
+/// header that names both hosts.
+fn secrets(site: &RunningNetwork, (from, to): (usize, usize)) -> Result<Vec<Vec<u8>>> {
     let nodes = &site.network().topology().nodes;
     let pair = |from: Address, to: Address| {
         let header = RoutedHeader::new(to, from, TrafficClass::Bulk);
@@ -78,9 +79,9 @@ fn secrets(site: &Site, (from, to): (usize, usize)) -> Result<Vec<Vec<u8>>> {
     Ok(secrets)
 }
 
-/// The figures of datagrams, by wire.
+/// The figures of recorded datagrams, by wire.
 fn figures(wires: &[Vec<Vec<u8>>], secrets: &[Vec<u8>]) -> Vec<Figure> {
-    let mut statistics = Statistics::default();
+    let mut statistics = PayloadStatistics::default();
     let all = || wires.iter().flatten();
     all().for_each(|datagram| statistics.see(datagram));
     let is_size = |anomaly: &Anomaly| matches!(anomaly, Anomaly::Size { .. });
@@ -101,12 +102,12 @@ fn figures(wires: &[Vec<Vec<u8>>], secrets: &[Vec<u8>]) -> Vec<Figure> {
     .into()
 }
 
-/// A wire, a datagram on it, and a place there.
-type Place<'a> = (usize, &'a [u8], usize);
+/// A wire, a datagram on it, and an index into the datagram.
+type BlockIndex<'a> = (usize, &'a [u8], usize);
 
-/// Datagrams that have [`SAME`] bytes in a row in common with one of another wire.
+/// Number of datagrams that share [`SAME`] consecutive bytes with a datagram of another wire.
 fn on_two_wires(wires: &[Vec<Vec<u8>>]) -> usize {
-    let mut blocks: HashMap<&[u8], Vec<Place<'_>>> = HashMap::new();
+    let mut blocks: HashMap<&[u8], Vec<BlockIndex<'_>>> = HashMap::new();
     let mut found = 0;
     for (wire, datagrams) in wires.iter().enumerate() {
         let is_common = |datagram: &&Vec<u8>| {
@@ -127,7 +128,7 @@ fn on_two_wires(wires: &[Vec<Vec<u8>>]) -> usize {
     found
 }
 
-/// Length of what two datagrams have in common around a place of each.
+/// Length of the equal bytes of two datagrams around an index into each.
 fn common(a: &[u8], at: usize, b: &[u8], b_at: usize) -> usize {
     let ahead = a[at..].iter().zip(&b[b_at..]).take_while(|(x, y)| x == y).count();
     let behind = a[..at].iter().rev().zip(b[..b_at].iter().rev());
@@ -174,7 +175,7 @@ mod tests {
             assert_eq!(value(&wires, "on_two_wires"), 1.0, "{at}");
             wires[2][9][115] ^= 1;
             assert_eq!(value(&wires, "on_two_wires"), 0.0, "{at}");
-            // What a wire carries twice says nothing of another.
+            // Bytes that one wire carries twice don't count.
             let mut wires = random(3);
             wires[1][3] = wires[1][4].clone();
             assert_eq!(value(&wires, "on_two_wires"), 0.0);

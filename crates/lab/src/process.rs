@@ -1,4 +1,4 @@
-//! Child processes that don't outlive the run.
+//! Child processes that end with the run at the latest.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -11,23 +11,27 @@ use nix::sched::CloneFlags;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// How long a child may take to end after SIGTERM before it is killed.
+/// Grace period after SIGTERM before a child is killed.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A child process; ended when dropped, and by the kernel when the thread that started it ends.
+/// A child process. Ends when dropped; the kernel kills it when the thread that started it ends.
 #[derive(Debug)]
-pub struct Process {
+pub struct ChildProcess {
     child: Child,
     name: String,
 }
 
-impl Process {
-    /// Starts `command`, inside the namespace whose file is `namespace` if one is given. It gets
-    /// its own process group, so that Ctrl-C reaches only the caller, who ends it in order.
+impl ChildProcess {
+    /// Starts `command`, inside the namespace whose file is `namespace` if given. The child gets
+    /// its own process group: Ctrl-C reaches only the caller, who ends the child in order.
     ///
     /// # Errors
-    /// When the program can't be started.
-    pub fn start(name: &str, mut command: Command, namespace: Option<RawFd>) -> Result<Process> {
+    /// The program can't be started.
+    pub fn start(
+        name: &str,
+        mut command: Command,
+        namespace: Option<RawFd>,
+    ) -> Result<ChildProcess> {
         command.process_group(0);
         // SAFETY: between fork and exec only two system calls are made, no memory is allocated and
         // no lock is taken. The descriptor stays open: its owner outlives this call.
@@ -42,50 +46,49 @@ impl Process {
             });
         }
         let child = command.spawn().with_context(|| format!("starting {name}"))?;
-        Ok(Process { child, name: name.to_owned() })
+        Ok(ChildProcess { child, name: name.to_owned() })
     }
 
-    /// Its name in messages.
+    /// Name for messages.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its process number.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its output, if that was piped and not taken before.
+    /// Standard output, if piped and not taken before.
     pub fn take_stdout(&mut self) -> Option<std::process::ChildStdout> {
         self.child.stdout.take()
     }
 
-    /// Its messages, if they were piped and not taken before.
+    /// Standard error, if piped and not taken before.
     pub fn take_stderr(&mut self) -> Option<std::process::ChildStderr> {
         self.child.stderr.take()
     }
 
-    /// Whether it has ended, and how.
+    /// The exit status; `None` while the process runs.
     pub fn poll(&mut self) -> Result<Option<ExitStatus>> {
         self.child.try_wait().with_context(|| format!("waiting for {}", self.name))
     }
 
-    /// Asks it to end, without waiting.
+    /// Sends SIGTERM without waiting.
     pub fn ask_to_end(&mut self) {
         if let Ok(None) = self.child.try_wait() {
-            // It may end by itself in this moment: then there is nobody to ask.
+            // An error means that the process ended in this moment.
             let _ = kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM);
         }
     }
 
-    /// Ends it at once, as a crash would.
+    /// Ends the process at once, like a crash.
     pub fn kill(&mut self) {
-        // An error means that it has ended already.
+        // An error means that the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Waits until it has ended; kills it when that takes longer than a few seconds.
+    /// Waits for the end of the process; kills it after three seconds.
     pub fn finish(&mut self) -> Option<ExitStatus> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -102,17 +105,17 @@ impl Process {
         }
     }
 
-    /// CPU seconds that it has used so far.
+    /// CPU seconds used so far.
     pub fn cpu_s(&self) -> f64 {
         cpu_s(&format!("/proc/{}/stat", self.pid()))
     }
 
-    /// How much of that was spent in the kernel.
+    /// CPU seconds spent in the kernel.
     pub fn kernel_s(&self) -> f64 {
         times(&format!("/proc/{}/stat", self.pid())).1
     }
 
-    /// CPU seconds of its threads of this name.
+    /// CPU seconds of the process's threads with this name.
     pub fn thread_cpu_s(&self, name: &str) -> f64 {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid()));
         let tasks = tasks.into_iter().flatten().flatten().map(|task| task.path());
@@ -122,27 +125,27 @@ impl Process {
         tasks.filter(is_it).map(|task| cpu_s(&task.join("stat").display().to_string())).sum()
     }
 
-    /// What it has used so far: CPU seconds, and the largest resident memory in bytes.
-    pub fn usage(&self) -> Usage {
+    /// Resource usage so far.
+    pub fn usage(&self) -> ResourceUsage {
         usage(self.pid())
     }
 }
 
-impl Drop for Process {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         self.ask_to_end();
         self.finish();
     }
 }
 
-/// What a process has used.
+/// Resource usage of a process.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Usage {
+pub struct ResourceUsage {
     /// CPU seconds in user and kernel mode.
     pub cpu_s: f64,
     /// Largest resident memory in bytes.
     pub memory_bytes: u64,
-    /// Resident memory now, in bytes.
+    /// Current resident memory, in bytes.
     pub resident_bytes: u64,
 }
 
@@ -156,25 +159,25 @@ fn cpu_s(stat: &str) -> f64 {
     user + kernel
 }
 
-/// Seconds in user and in kernel mode.
+/// Seconds in user mode and in kernel mode.
 fn times(stat: &str) -> (f64, f64) {
     let stat = std::fs::read_to_string(stat).unwrap_or_default();
-    // proc(5): the name in parentheses may hold spaces; utime and stime are the 12th and 13th
-    // fields behind it, in ticks of 10 ms.
+    // proc(5): the name in parentheses may contain spaces. Fields 12 and 13 after it are utime and
+    // stime, in ticks of 10 ms.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let mut ticks = fields.split_whitespace().skip(11).map(|n| n.parse::<u64>().unwrap_or(0));
     let mut seconds = || ticks.next().unwrap_or(0) as f64 / 100.0;
     (seconds(), seconds())
 }
 
-fn usage(pid: u32) -> Usage {
+fn usage(pid: u32) -> ResourceUsage {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let bytes = |field: &str| {
         let line = status.lines().find_map(|l| l.strip_prefix(field));
         let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
         kib.unwrap_or(0) * 1024
     };
-    Usage {
+    ResourceUsage {
         cpu_s: cpu_s(&format!("/proc/{pid}/stat")),
         memory_bytes: bytes("VmHWM:"),
         resident_bytes: bytes("VmRSS:"),

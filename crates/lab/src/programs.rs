@@ -1,8 +1,8 @@
 //! Ordinary programs over virtual interfaces: ping, wget, and iperf3 with TCP and UDP.
 //!
-//! They run between `h1` and `h2` of the scenario's network, or between machines without a node
-//! behind these, one after the other, and are found in the search path. Each case of the report is
-//! one workload.
+//! The programs run between `h1` and `h2` of the scenario's network, or between machines without a
+//! node behind these hosts. Programs run one after the other, and must be in the search path. Each
+//! case of the report is one workload.
 
 mod iperf;
 mod levels;
@@ -20,12 +20,12 @@ use serde_json::Value;
 use crate::executable::Executable;
 use crate::figures::{self, figure};
 use crate::gateways;
-use crate::network::{Kind, Network};
+use crate::network::{Network, NetworkKind};
 use crate::pings;
-use crate::record::{Case, Figure, NodeUse, Report, Run, Table};
-use crate::run::Options;
+use crate::record::{CaseRecord, Figure, NodeUse, ReportTable, RunRecord, ScenarioReport};
+use crate::run::RunOptions;
 use crate::scenario::Scenario;
-use crate::site::Site;
+use crate::site::RunningNetwork;
 use crate::stages;
 use crate::workspace::Workspace;
 pub(crate) use iperf::iperf;
@@ -34,25 +34,28 @@ pub(crate) use iperf::iperf;
 const FROM: &str = "h1";
 /// The node of the servers, or the gateway of their machine.
 const TO: &str = "h2";
-/// How long the network may take to come up, and a program to begin or to end after its time.
+/// Limit of the network's start-up time, and of a program's time to start, or to end after its run.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Seconds of each measurement, if the scenario does not say.
+/// Default length of each measurement, in seconds.
 const SECONDS: f64 = 3.0;
-/// Payload of UDP where no sizes are listed: a packet of nearly the MTU.
+/// Default UDP payload in bytes: a packet of nearly the MTU.
 const PAYLOAD: u16 = 1_300;
 
-/// Runs every program as often as asked and adds a case for each workload.
+/// Runs every program the requested number of times, and adds a case for each workload.
 ///
 /// # Errors
-/// Without namespaces or a program, or when nothing gets through.
-pub fn run(scenario: &Scenario, options: &Options, report: &mut Report) -> Result<()> {
-    ensure!(Kind::available() == Kind::Namespaces, "virtual interfaces need root");
+/// Namespaces or a program are missing, or nothing gets through.
+pub fn run(scenario: &Scenario, options: &RunOptions, report: &mut ScenarioReport) -> Result<()> {
+    ensure!(
+        NetworkKind::available() == NetworkKind::Namespaces,
+        "virtual interfaces need namespaces; run as root"
+    );
     let topology = scenario.network();
     let conditions = scenario.conditions(&topology, &scenario.all_cases()[0]);
     report.drawing = crate::run::drawing(&topology, &conditions);
     let workspace = Workspace::new(0)?;
     let network =
-        Network::build_each(topology, Kind::Namespaces.over(scenario.family), &conditions)?;
+        Network::build_each(topology, NetworkKind::Namespaces.over(scenario.family), &conditions)?;
     report.links = network.manner();
     let executable = Executable::given_or_own(&options.executable)?;
     if !scenario.levels.is_empty() {
@@ -65,10 +68,10 @@ pub fn run(scenario: &Scenario, options: &Options, report: &mut Report) -> Resul
         );
     }
     let extra = format!("{}\n[interface]\n", scenario.node_config);
-    let bench = Bench::start(network, &executable, workspace.path(), &extra)?;
+    let bench = ProgramBench::start(network, &executable, workspace.path(), &extra)?;
     let seconds = scenario.duration_s.unwrap_or(SECONDS);
     for workload in workloads(scenario).into_iter().filter(|w| options.wants(scenario, &w.name())) {
-        let mut case = Case { name: workload.name(), ..Case::default() };
+        let mut case = CaseRecord { name: workload.name(), ..CaseRecord::default() };
         for turn in 1..=options.repeat.unwrap_or(scenario.repeat) {
             options.say(&format!("{}: {} ({turn})", report.name, case.name));
             let run = bench.measure(workload, seconds, scenario.udp_mbit)?;
@@ -91,7 +94,7 @@ pub fn run(scenario: &Scenario, options: &Options, report: &mut Report) -> Resul
     Ok(())
 }
 
-/// Names of a scenario's cases, in the order in which they run.
+/// Names of a scenario's cases, in the order of their runs.
 pub fn case_names(scenario: &Scenario) -> Vec<String> {
     match scenario.levels.as_slice() {
         [] => workloads(scenario).into_iter().map(Workload::name).collect(),
@@ -117,7 +120,7 @@ fn workloads(scenario: &Scenario) -> Vec<Workload> {
 }
 
 /// UDP rates by payload.
-fn by_size(payloads: &[u16], cases: &[Case]) -> Table {
+fn by_size(payloads: &[u16], cases: &[CaseRecord]) -> ReportTable {
     let rows = payloads.iter().filter_map(|&payload| {
         let name = Workload::Udp(payload).name();
         let case = cases.iter().find(|case| case.name == name)?;
@@ -125,27 +128,27 @@ fn by_size(payloads: &[u16], cases: &[Case]) -> Table {
         let packets = rate.map(|mbit| mbit * 1e3 / 8.0 / f64::from(payload));
         Some((format!("{payload} bytes"), vec![rate, packets]))
     });
-    Table {
+    ReportTable {
         mixed: false,
         title: "UDP by payload".into(),
         columns: ["payload", "Mbit/s", "thousand packets/s"].map(str::to_owned).into(),
         rows: rows.collect(),
-        unit: "what arrived".into(),
+        unit: "received payload".into(),
     }
 }
 
-/// What programs do over the network while it is measured.
+/// A workload of programs.
 #[derive(Clone, Copy)]
 enum Workload {
-    /// Pings, nothing else.
+    /// Pings alone.
     Ping,
-    /// So many TCP streams at once.
+    /// This number of concurrent TCP streams.
     Tcp(u32),
-    /// Pings beside so many TCP streams.
+    /// Pings beside this number of TCP streams.
     Loaded(u32),
     /// A file from a web server.
     Web,
-    /// Datagrams with so many bytes of payload.
+    /// Datagrams with this payload in bytes.
     Udp(u16),
 }
 
@@ -163,39 +166,40 @@ impl Workload {
 }
 
 /// The running network and its two ends.
-struct Bench {
-    site: Site,
+struct ProgramBench {
+    site: RunningNetwork,
     from: usize,
     to: usize,
     far: IpAddr,
 }
 
-impl Bench {
+impl ProgramBench {
     fn start(
         network: Network,
         executable: &Executable,
         folder: &Path,
         extra: &str,
-    ) -> Result<Bench> {
+    ) -> Result<ProgramBench> {
         let end = |name| network.topology().find(name).context("the network needs h1 and h2");
         let (h1, h2) = (end(FROM)?, end(TO)?);
         let behind = gateways::behind(network.topology());
         let machine = |host| behind.iter().find(|(_, gateway)| *gateway == host).map(|m| m.0);
         let (from, to) = (machine(h1).unwrap_or(h1), machine(h2).unwrap_or(h2));
-        let mut site = Site::start_after(network, executable, folder, extra, gateways::prepare)?;
+        let mut site =
+            RunningNetwork::start_after(network, executable, folder, extra, gateways::prepare)?;
         site.wait_until_up(PATIENCE)?;
         let far = match machine(h2) {
             Some(machine) => site.network().ip_of(h2, machine)?,
             None => site.interface(h2)?,
         };
         levels::wait_for_direct(&mut site, h1, "h2")?;
-        let bench = Bench { site, from, to, far };
+        let bench = ProgramBench { site, from, to, far };
         let first = bench.ping(0.5)?;
         ensure!(first.is_finite(), "no answer over the interface:\n{}", bench.site.log_end(h1));
         Ok(bench)
     }
 
-    fn measure(&self, workload: Workload, seconds: f64, udp_mbit: f64) -> Result<Run> {
+    fn measure(&self, workload: Workload, seconds: f64, udp_mbit: f64) -> Result<RunRecord> {
         let used = || self.site.nodes().map(|node| (node.cpu_s(), node.kernel_s()));
         let before: Vec<(f64, f64)> = used().collect();
         let mut figures = match workload {
@@ -226,17 +230,17 @@ impl Bench {
             figures.push(figure("memory_mb", &name, memory_bytes as f64 / 1e6));
             nodes.push(NodeUse { name, cpu_s, memory_bytes });
         }
-        Ok(Run { seconds, nodes, figures, ..Run::default() })
+        Ok(RunRecord { seconds, nodes, figures, ..RunRecord::default() })
     }
 
-    /// Mean round trip in milliseconds; NaN when nothing came back.
+    /// Mean round trip in milliseconds; NaN without answers.
     fn ping(&self, seconds: f64) -> Result<f64> {
         let words = pings::arguments(self.far, seconds);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         Ok(pings::mean_ms(&self.run("ping", &words)?))
     }
 
-    /// Payload that arrived, in Mbit/s.
+    /// Received payload in Mbit/s.
     fn tcp(&self, streams: &str, seconds: f64) -> Result<f64> {
         let found = self.iperf(&["-P", streams, "-C", "cubic"], seconds)?;
         let rate = found["end"]["sum_received"]["bits_per_second"].as_f64();
@@ -255,7 +259,7 @@ impl Bench {
         ])
     }
 
-    /// Bytes of a file over HTTP, in Mbit/s.
+    /// Rate of a file over HTTP, in Mbit/s.
     fn wget(&self, seconds: f64) -> Result<f64> {
         let server = self.site.network().namespace(self.to).context("no namespace")?;
         let listener = server.enter(|| web::listen(self.far))?;

@@ -2,134 +2,125 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Version of the JSON form: grows when a field changes its meaning or goes away.
+/// Version of the JSON form. Grows when a field changes its meaning or is removed.
 pub const VERSION: u32 = 1;
 
-/// Everything about a scenario's runs.
+/// Results of a scenario's runs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Report {
-    /// Version of this form, [`VERSION`].
+pub struct ScenarioReport {
+    /// Version of the JSON form, [`VERSION`].
     pub version: u32,
-    /// The scenario's name.
+    /// Name of the scenario.
     pub name: String,
-    /// Its title.
+    /// Title of the scenario.
     pub title: String,
-    /// What the scenario shows.
+    /// Purpose of the scenario.
     pub about: String,
-    /// When it was made, in seconds since 1970.
+    /// Time of creation, in seconds since 1970.
     pub made_unix_s: u64,
-    /// Where.
     pub machine: Machine,
-    /// How links were made.
+    /// Description of the links' implementation.
     pub links: String,
-    /// The network.
     pub drawing: Drawing,
-    /// One per case.
-    pub cases: Vec<Case>,
+    /// One entry per case.
+    pub cases: Vec<CaseRecord>,
     /// A paper's figures beside ours.
     pub papers: Vec<PaperRow>,
-    /// Figures over cases; reports that were written without it have none.
+    /// Plots of figures over cases. Missing in older reports.
     #[serde(default)]
-    pub plots: Vec<Plot>,
-    /// Conditions on figures, and whether they held.
-    pub holds: Vec<Outcome>,
+    pub plots: Vec<RecordedPlot>,
+    /// Conditions on figures, with their outcomes.
+    pub holds: Vec<ConditionOutcome>,
     /// Tables and bars of experiments without a network.
-    pub tables: Vec<Table>,
+    pub tables: Vec<ReportTable>,
     /// Reasons to doubt the figures, such as a machine without idle time.
     pub doubts: Vec<String>,
 }
 
-impl Report {
-    /// Whether all conditions held.
+impl ScenarioReport {
+    /// True if all conditions hold.
     pub fn holds(&self) -> bool {
         self.holds.iter().all(|h| h.holds)
     }
 }
 
-/// The machine that a report was made on.
+/// The machine that produced a report.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Machine {
     /// Kernel release.
     pub kernel: String,
-    /// Processor, as it calls itself.
+    /// Model name of the processor.
     pub processor: String,
-    /// How many of them.
+    /// Number of processors.
     pub processors: usize,
 }
 
-/// A network to be drawn.
+/// A network to draw.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Drawing {
-    /// Names, and whether each is a `router`, a `host` or `plain`.
+    /// Name and kind of each node: `router`, `host` or `plain`.
     pub nodes: Vec<(String, String)>,
-    /// Ends by their places in `nodes`, and what the link is like.
+    /// Indices of both ends in `nodes`, and the link's conditions as text.
     pub links: Vec<(usize, usize, String)>,
 }
 
 /// One variation of the scenario.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Case {
-    /// Its name.
+pub struct CaseRecord {
     pub name: String,
-    /// The curve over loss that it belongs to; empty for none.
+    /// Curve over loss that the case belongs to; empty for none.
     pub series: String,
     /// Loss over the first flow's path, 0 to 1.
     pub path_loss: f64,
-    /// Every run.
-    pub runs: Vec<Run>,
+    pub runs: Vec<RunRecord>,
     /// Medians of the runs' figures.
     pub figures: Vec<Figure>,
 }
 
-/// One run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Run {
-    /// How long the traffic went on.
+pub struct RunRecord {
+    /// Length of the traffic in seconds.
     pub seconds: f64,
     /// Idle share of the machine's processors.
     pub idle: f64,
     /// Times of the samples, in seconds after the start of the traffic.
     pub times: Vec<f64>,
-    /// What was sampled.
+    /// Sampled values.
     pub curves: Vec<Curve>,
     /// Events of links and nodes.
-    pub events: Vec<Mark>,
-    /// Changes of routes.
-    pub routes: Vec<Mark>,
-    /// What each node, program and the emulator used.
+    pub events: Vec<TimedEvent>,
+    pub routes: Vec<TimedEvent>,
+    /// Resource usage of each node, program and the emulator.
     pub nodes: Vec<NodeUse>,
-    /// Its figures.
     pub figures: Vec<Figure>,
-    /// Drops by node and reason.
+    /// Node, reason and number of drops.
     pub drops: Vec<(String, String, u64)>,
 }
 
-/// Something sampled over time.
+/// A value sampled over time.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Curve {
-    /// Which plot it is part of: `goodput`, `cpu`, `queue` or `memory`.
+    /// Plot of the curve: `goodput`, `cpu`, `queue` or `memory`.
     pub plot: String,
-    /// Whose it is.
+    /// Flow, node or link of the curve.
     pub name: String,
     /// One value per sample.
     pub values: Vec<f64>,
 }
 
-/// Something that happened at a time.
+/// An event with its time.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Mark {
+pub struct TimedEvent {
     /// Seconds after the start of the traffic.
     pub at_s: f64,
-    /// What.
     pub text: String,
 }
 
-/// What a process used.
+/// Resource usage of a process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct NodeUse {
-    /// Its name.
     pub name: String,
-    /// CPU seconds while the traffic went on.
+    /// CPU seconds during the traffic.
     pub cpu_s: f64,
     /// Largest resident memory in bytes.
     pub memory_bytes: u64,
@@ -138,82 +129,76 @@ pub struct NodeUse {
 /// A figure.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// Which (docs/lab.md).
+    /// Name of the figure (docs/reference/figures.md).
     pub name: String,
-    /// Whose: a flow, a link, a node; empty for the whole run.
+    /// Subject: a flow, a link or a node; empty for the whole run.
     pub of: String,
-    /// The value; the median where there are several runs.
+    /// The value; the median of several runs.
     pub value: f64,
-    /// The smallest of several.
+    /// The smallest value of several runs.
     pub low: f64,
-    /// The largest of several.
+    /// The largest value of several runs.
     pub high: f64,
 }
 
 /// A paper's figure beside ours.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PaperRow {
-    /// What it is.
+    /// Name of the figure.
     pub what: String,
-    /// Its unit.
     pub unit: String,
-    /// What the paper says.
+    /// Value in the paper.
     pub paper: f64,
-    /// Where it says so.
+    /// Section, figure or table of the paper.
     pub place: String,
-    /// What was found here.
+    /// Our value, if measured.
     pub ours: Option<f64>,
 }
 
-/// A figure over a number that differs from case to case.
+/// A plot of a figure over a number that differs from case to case.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Plot {
-    /// What it shows.
+pub struct RecordedPlot {
     pub title: String,
-    /// What runs to the right, with its unit.
+    /// Label of the x axis, with its unit.
     pub x: String,
-    /// What runs up, with its unit.
+    /// Label of the y axis, with its unit.
     pub y: String,
-    /// Whether each doubling to the right is as wide as the next.
+    /// True if the x axis is logarithmic.
     pub doublings: bool,
-    /// What is drawn.
-    pub lines: Vec<Points>,
+    pub lines: Vec<PlotPoints>,
 }
 
 /// A line of a plot.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Points {
-    /// Its name.
+pub struct PlotPoints {
     pub name: String,
-    /// The number, and the figure or value.
+    /// Values of x and y.
     pub points: Vec<(f64, f64)>,
-    /// Whether these are values that were not measured.
+    /// True if the values were not measured.
     pub known: bool,
 }
 
-/// A condition, and whether it held.
+/// A condition and its outcome.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Outcome {
-    /// The condition.
+pub struct ConditionOutcome {
     pub rule: String,
-    /// The figure found.
+    /// The measured figure.
     pub found: String,
-    /// Whether it holds.
+    /// True if the condition holds.
     pub holds: bool,
 }
 
-/// A table, drawn as bars too where it has a numeric column for it.
+/// A table. Also drawn as bars, unless `mixed`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Table {
-    /// Its title.
+pub struct ReportTable {
     pub title: String,
-    /// Names of the columns; the first names the rows.
+    /// Names of the columns; the first column has the names of the rows.
     pub columns: Vec<String>,
-    /// Rows: a name and one value per further column.
+    /// Rows: a name, and one value per further column.
     pub rows: Vec<(String, Vec<Option<f64>>)>,
-    /// What the values are.
+    /// Unit of the values.
     pub unit: String,
-    /// Rows have units of their own, so that bars would compare nothing.
+    /// True if rows have different units, so that bars would be meaningless.
     #[serde(default)]
     pub mixed: bool,
 }

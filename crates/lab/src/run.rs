@@ -1,4 +1,4 @@
-//! Running a scenario: each case as often as asked, and one report about all of it.
+//! Runs a scenario: each case the requested number of times, with one report.
 
 mod curves;
 pub(crate) mod flows;
@@ -9,43 +9,44 @@ use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
+use shoal_cli::interrupt::Interrupt;
 
 use crate::executable::Executable;
+use crate::figures;
 use crate::network::Conditions;
-use crate::record::{self, Drawing, Figure, Machine, Report};
-use crate::scenario::{Case, Hold, Kind, Scenario};
+use crate::record::{self, Drawing, Figure, Machine, ScenarioReport};
+use crate::scenario::{ExperimentKind, FigureCondition, Scenario, ScenarioCase};
 use crate::topology::Topology;
 use crate::workspace::Workspace;
-use crate::{figures, interrupt};
-pub(crate) use live::Live;
+pub(crate) use live::LiveRun;
 
-/// A run whose machine was idle for less than this proves nothing.
+/// Minimum idle share of the machine: with less, a run proves nothing.
 const IDLE_MIN: f64 = 0.10;
 
 /// Options of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// What nodes run; none for this process's own executable, as `shoal-lab` wants it.
+pub struct RunOptions {
+    /// Program of the nodes; `None` for this process's own executable, as `shoal-lab` needs it.
     pub executable: Option<Executable>,
-    /// Only the case of this name, or those whose name begins with this if there is none.
+    /// Only the case with this name. If no case has it, the cases whose names begin with it.
     pub case: Option<String>,
-    /// Runs of each case, in place of the scenario's number.
+    /// Number of runs of each case; overrides the scenario's.
     pub repeat: Option<u32>,
-    /// Say nothing while it goes on.
+    /// Print no progress.
     pub quiet: bool,
-    /// Where captures of an attacker are kept, a folder for each case; none to forget them.
+    /// Folder for an attacker's captures, with a folder per case; `None` to delete captures.
     pub captures: Option<PathBuf>,
 }
 
-impl Options {
-    /// Whether the case of this name is to run.
+impl RunOptions {
+    /// True if the case of this name is selected.
     pub fn wants(&self, scenario: &Scenario, name: &str) -> bool {
         let Some(wanted) = &self.case else { return true };
         let exact = scenario.case_names().contains(wanted);
         if exact { name == wanted } else { name.starts_with(wanted) }
     }
 
-    /// Tells the user something, unless it is to be quiet.
+    /// Prints a line to standard error, unless quiet.
     pub fn say(&self, text: &str) {
         if !self.quiet {
             eprintln!("{text}");
@@ -53,39 +54,39 @@ impl Options {
     }
 }
 
-/// Runs `scenario`. Everything it made is gone when this returns.
+/// Runs `scenario`, and removes everything that it made.
 ///
 /// # Errors
-/// When the network does not come up, or required traffic does not arrive. A condition that does
-/// not hold is no error here; the report has it.
-pub fn run(name: &str, scenario: &Scenario, options: &Options) -> Result<Report> {
-    interrupt::notice()?;
+/// The network does not come up, or required traffic does not arrive. A condition that fails is not
+/// an error; the report has it.
+pub fn run(name: &str, scenario: &Scenario, options: &RunOptions) -> Result<ScenarioReport> {
+    Interrupt::catch()?;
     let names = scenario.case_names();
     ensure!(
         names.iter().any(|case| options.wants(scenario, case)),
-        "no case of {name} begins so; it has: {}",
+        "no case of {name} has this name or beginning; its cases: {}",
         names.join("; ")
     );
     let mut report = empty(name, scenario);
     match scenario.kind {
-        Kind::Network => network(scenario, options, &mut report)?,
-        Kind::LatencyBreakup => crate::stages::latency(options, &mut report)?,
-        Kind::ReadWriteMethods => crate::stages::methods(options, &mut report)?,
-        Kind::Programs => crate::programs::run(scenario, options, &mut report)?,
-        Kind::Moving => crate::moving::run(scenario, options, &mut report)?,
-        Kind::Translators => crate::translators::run(scenario, options, &mut report)?,
+        ExperimentKind::Network => network(scenario, options, &mut report)?,
+        ExperimentKind::LatencyBreakup => crate::stages::latency(options, &mut report)?,
+        ExperimentKind::ReadWriteMethods => crate::stages::methods(options, &mut report)?,
+        ExperimentKind::Programs => crate::programs::run(scenario, options, &mut report)?,
+        ExperimentKind::Moving => crate::moving::run(scenario, options, &mut report)?,
+        ExperimentKind::Translators => crate::translators::run(scenario, options, &mut report)?,
     }
     report.papers = figures::papers(scenario, &report.cases);
     report.plots = figures::plots(scenario, &report.cases);
     let ran = |name: &Option<String>| {
         name.as_ref().is_none_or(|name| report.cases.iter().any(|case| case.name == *name))
     };
-    let known = |h: &Hold| {
+    let known = |h: &FigureCondition| {
         let mut figures = report.cases.iter().flat_map(|case| &case.figures);
         figures.any(|figure| figure.name == h.figure)
     };
-    // Conditions on cases that were not run can't be judged.
-    let judged = |h: &&Hold| {
+    // Conditions on cases that were not run can't be checked.
+    let judged = |h: &&FigureCondition| {
         options.case.is_none() || (ran(&h.case) && ran(&h.against) && ran(&h.minus) && known(h))
     };
     let holds = scenario.holds.iter().filter(judged);
@@ -94,22 +95,22 @@ pub fn run(name: &str, scenario: &Scenario, options: &Options) -> Result<Report>
 }
 
 /// A report of `scenario` without results.
-pub(crate) fn empty(name: &str, scenario: &Scenario) -> Report {
-    Report {
+pub(crate) fn empty(name: &str, scenario: &Scenario) -> ScenarioReport {
+    ScenarioReport {
         version: record::VERSION,
         name: name.into(),
         title: scenario.title.clone(),
         about: scenario.about.trim().into(),
         made_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
         machine: machine(),
-        ..Report::default()
+        ..ScenarioReport::default()
     }
 }
 
-fn network(scenario: &Scenario, options: &Options, report: &mut Report) -> Result<()> {
+fn network(scenario: &Scenario, options: &RunOptions, report: &mut ScenarioReport) -> Result<()> {
     let topology = scenario.network();
-    let wanted = |c: &Case| options.wants(scenario, &c.name);
-    let cases: Vec<Case> = scenario.all_cases().into_iter().filter(wanted).collect();
+    let wanted = |c: &ScenarioCase| options.wants(scenario, &c.name);
+    let cases: Vec<ScenarioCase> = scenario.all_cases().into_iter().filter(wanted).collect();
     report.drawing = drawing(&topology, &scenario.conditions(&topology, &cases[0]));
     let repeat = options.repeat.unwrap_or(scenario.repeat);
     let each: Vec<Vec<Conditions>> =
@@ -117,14 +118,14 @@ fn network(scenario: &Scenario, options: &Options, report: &mut Report) -> Resul
     report.cases = cases
         .iter()
         .zip(&each)
-        .map(|(case, conditions)| record::Case {
+        .map(|(case, conditions)| record::CaseRecord {
             name: case.name.clone(),
             series: case.series.clone(),
             path_loss: flows::path_loss(scenario, case, &topology, conditions),
-            ..record::Case::default()
+            ..record::CaseRecord::default()
         })
         .collect();
-    // In turn: the machine's speed changes from minute to minute.
+    // Cases take turns, since the machine's speed changes from minute to minute.
     for turn in 1..=repeat {
         for (i, (case, conditions)) in cases.iter().zip(&each).enumerate() {
             options.say(&format!("{}: {} ({turn} of {repeat})", report.name, case.name));
@@ -148,13 +149,13 @@ fn network(scenario: &Scenario, options: &Options, report: &mut Report) -> Resul
 
 fn once(
     scenario: &Scenario,
-    case: &Case,
+    case: &ScenarioCase,
     conditions: &[Conditions],
-    options: &Options,
-    report: &mut Report,
-) -> Result<record::Run> {
+    options: &RunOptions,
+    report: &mut ScenarioReport,
+) -> Result<record::RunRecord> {
     let workspace = Workspace::new(flows::room(scenario, case))?;
-    let mut live = Live::start(scenario, case, conditions, options, workspace.path())?;
+    let mut live = LiveRun::start(scenario, case, conditions, options, workspace.path())?;
     report.links = live.manner();
     let run = live.run()?;
     for figure in run.figures.iter().filter(|f| is_said(f)) {
@@ -163,7 +164,7 @@ fn once(
     Ok(run)
 }
 
-/// Whether a figure is said while the scenario goes on.
+/// True if a figure is printed during the run.
 fn is_said(figure: &Figure) -> bool {
     let of_flows = [
         "share",
@@ -200,7 +201,7 @@ pub(crate) fn drawing(topology: &Topology, conditions: &[Conditions]) -> Drawing
     Drawing { nodes, links: links.map(|(l, c)| (l.a, l.b, words(c))).collect() }
 }
 
-/// What a link is like, in few words.
+/// Short description of a link's conditions.
 fn words(c: &Conditions) -> String {
     let mut parts = Vec::new();
     parts.extend(c.rate.map(|r| r.to_string()));

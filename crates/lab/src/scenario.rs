@@ -1,7 +1,7 @@
-//! A scenario: a TOML file that says which network, what happens on it when, and what must hold.
+//! A scenario: a TOML file with a network, its traffic and events, and conditions on the results.
 //!
-//! In: text. Out: a [`Scenario`] whose names all exist, or an error with file, line and key. The
-//! format is described in docs/lab.md; the shipped scenarios are in [`library`].
+//! Input: text. Output: a [`Scenario`] in which all names exist, or an error with file, line and
+//! key. docs/reference/scenarios.md describes the format; [`library`] has the shipped scenarios.
 
 mod check;
 pub mod library;
@@ -16,24 +16,25 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
-use shoal_daemon::config::{ConfigError, Source, read_text};
+use shoal_daemon::config::{ConfigError, ConfigSource, read_text};
 use shoal_wire::{CoverKind, CoverTier};
 
-use crate::network::{Conditions, Family, Loss, Through};
+use crate::network::{Conditions, IpFamily, LinkLoss, LinkMiddle};
 use crate::shaping::Rate;
 use crate::topology::Topology;
-pub use moving::{Moving, Tests};
-pub use nat::{Cell, Input, Nat, PUBLIC, Ports};
-pub use plot::{Plot, Points};
+pub use moving::{ShiftTestKind, ShiftTests};
+pub use nat::{NatKind, NatPair, NatPortMapping, PUBLIC, UnsolicitedInput};
+pub use plot::{PlotLineSettings, PlotSettings};
 pub use traffic::{
-    Attack, Attacked, Deed, Event, Flow, LiveMark, Malice, Over, STARTUP_S, Shape, Traffic,
+    AttackSettings, CaseAttack, EventAction, FloodDatagrams, FlowKind, LiveMark, ProgramShape,
+    STARTUP_S, ScenarioEvent, ScenarioFlow, TcpPath,
 };
 
-/// What kind of experiment a scenario is.
+/// Kind of an experiment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// Nodes, links, flows, events.
+pub enum ExperimentKind {
+    /// Nodes, links, flows and events.
     #[default]
     Network,
     /// Time per stage for one segment, in memory and with the kernel.
@@ -42,104 +43,102 @@ pub enum Kind {
     ReadWriteMethods,
     /// Programs over virtual interfaces, between the nodes `h1` and `h2`.
     Programs,
-    /// Pairs of hosts behind translators of addresses.
+    /// Pairs of hosts behind NATs.
     Translators,
-    /// Links with addresses that hop, beside others.
+    /// Links with shifting addresses, compared with others.
     Moving,
 }
 
-/// Everything that a run needs to know.
+/// A scenario.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// One line.
+    /// Title in one line.
     pub title: String,
-    /// A paragraph on what it shows, and how.
+    /// A paragraph on the purpose and method.
     pub about: String,
-    /// What kind it is.
     #[serde(default)]
-    pub kind: Kind,
-    /// A network that exists already: `paper`, `chain`, `pairs` or `sites`; `[[node]]` and
-    /// `[[link]]` add to it.
+    pub kind: ExperimentKind,
+    /// A predefined network: `paper`, `chain`, `pairs` or `sites`. `[[node]]` and `[[link]]` add to
+    /// it.
     #[serde(default)]
-    pub topology: Base,
-    /// Hosts at each of the two routers of `pairs`, or of the three of `sites`.
+    pub topology: BaseTopology,
+    /// Number of hosts at each of the two routers of `pairs`, or of the three of `sites`.
     #[serde(default = "two")]
     pub pairs: u16,
-    /// Which addresses links have.
+    /// Address family of links.
     #[serde(default)]
-    pub family: Family,
+    pub family: IpFamily,
     /// Conditions of every link.
     #[serde(default)]
-    pub links: Line,
-    /// More nodes.
+    pub links: LinkSettings,
+    /// Additional nodes.
     #[serde(default, rename = "node")]
-    pub nodes: Vec<Node>,
-    /// More links, or other conditions of links that exist.
+    pub nodes: Vec<ScenarioNode>,
+    /// Additional links, or other conditions of existing links.
     #[serde(default, rename = "link")]
-    pub link: Vec<Link>,
-    /// Kinds of translators of addresses.
+    pub link: Vec<ScenarioLink>,
+    /// Kinds of NATs.
     #[serde(default, rename = "nat")]
-    pub nats: Vec<Nat>,
-    /// Pairs of hosts behind them.
+    pub nats: Vec<NatKind>,
+    /// Pairs of hosts behind NATs.
     #[serde(default, rename = "cell")]
-    pub cells: Vec<Cell>,
-    /// Tests of addresses that hop.
-    pub moving: Option<Moving>,
-    /// Routers that carry circuits; all, if none is named.
+    pub cells: Vec<NatPair>,
+    /// Tests of address shifts.
+    pub moving: Option<ShiftTests>,
+    /// Routers that carry circuits; empty for all.
     #[serde(default)]
     pub relays: Vec<String>,
-    /// Traffic.
     #[serde(default, rename = "flow")]
-    pub flows: Vec<Flow>,
+    pub flows: Vec<ScenarioFlow>,
     /// Events of links and nodes.
     #[serde(default, rename = "event")]
-    pub events: Vec<Event>,
-    /// Variations, run one after the other; none means one case.
+    pub events: Vec<ScenarioEvent>,
+    /// Variations, run one after the other; empty for one case.
     #[serde(default, rename = "case")]
-    pub cases: Vec<Case>,
+    pub cases: Vec<ScenarioCase>,
     /// Cases that differ in loss and round trip.
     pub sweep: Option<Sweep>,
     /// Conditions on figures.
     #[serde(default, rename = "hold")]
-    pub holds: Vec<Hold>,
-    /// Figures of a paper to put beside ours.
+    pub holds: Vec<FigureCondition>,
+    /// Figures of a paper to show beside ours.
     #[serde(default, rename = "paper")]
-    pub papers: Vec<Paper>,
+    pub papers: Vec<PaperFigure>,
     /// Plots of figures over cases.
     #[serde(default, rename = "plot")]
-    pub plots: Vec<Plot>,
-    /// How often each case is run; figures are medians.
+    pub plots: Vec<PlotSettings>,
+    /// Number of runs of each case; figures are medians.
     #[serde(default = "one")]
     pub repeat: u32,
-    /// How long the traffic goes on; none means until every file has arrived.
+    /// Length of the traffic in seconds; `None` to run until every file has arrived.
     pub duration_s: Option<f64>,
-    /// Time after which a run fails, in seconds.
+    /// Time limit of a run, in seconds.
     #[serde(default = "limit")]
     pub limit_s: f64,
-    /// Time between two samples.
+    /// Time between two samples, in milliseconds.
     #[serde(default = "sample")]
     pub sample_ms: u64,
-    /// For so many seconds from the start of the traffic, all wires are observed.
+    /// Seconds from the start of the traffic for which all wires are observed.
     pub observe_s: Option<f64>,
-    /// An attacker beside the run.
-    pub attack: Option<Attack>,
-    /// Whether a run on a machine without idle time is invalid; false for scenarios that fill the
+    /// An attacker during the run.
+    pub attack: Option<AttackSettings>,
+    /// True if a run on a machine without idle time is invalid. False for scenarios that fill the
     /// machine on purpose.
     #[serde(default = "yes")]
     pub needs_idle: bool,
-    /// For programs: payloads of UDP in bytes, one case each, and no other program; none means all
-    /// programs, and UDP of one size.
+    /// For programs: UDP payloads in bytes, one case each, without other programs. Empty for all
+    /// programs, with one UDP payload.
     #[serde(default)]
     pub payloads: Vec<u16>,
     /// For programs: levels of the direct link of h1 and h2, one case each, with one TCP stream and
     /// no other program.
     #[serde(default)]
     pub levels: Vec<String>,
-    /// For programs: the rate of UDP, in Mbit/s of payload.
+    /// For programs: the UDP rate, in Mbit/s of payload.
     #[serde(default = "udp_mbit")]
     pub udp_mbit: f64,
-    /// Appended to every node's configuration.
+    /// Text for the end of every node's configuration.
     #[serde(default)]
     pub node_config: String,
 }
@@ -164,68 +163,68 @@ fn udp_mbit() -> f64 {
     100.0
 }
 
-/// Networks that need no `[[node]]`.
+/// Predefined networks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Base {
-    /// Nothing: the file lists all.
+pub enum BaseTopology {
+    /// No node: the file lists all.
     #[default]
     None,
-    /// Three routers fully meshed, two hosts each.
+    /// Three fully meshed routers with two hosts each.
     Paper,
     /// h1 - r1 - r2 - h2.
     Chain,
-    /// Two routers and `pairs` hosts at each: h1 to hN, and hN+1 to h2N.
+    /// Two routers with `pairs` hosts each: h1 to hN, and hN+1 to h2N.
     Pairs,
-    /// Three routers fully meshed, and `pairs` hosts at each: h1 to hN, hN+1 to h2N, h2N+1 to h3N.
+    /// Three fully meshed routers with `pairs` hosts each: h1 to hN, hN+1 to h2N, h2N+1 to h3N.
     Sites,
 }
 
-/// A node to add.
+/// An additional node.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Node {
-    /// Its name.
+pub struct ScenarioNode {
     pub name: String,
-    /// Its overlay address, `router.host`; none for a machine that is no node of the network, only
+    /// Overlay address, `router.host`. `None` for a machine outside the overlay, which can only be
     /// an end of TCP flows and floods.
     pub address: Option<String>,
 }
 
-/// A link to add, or other conditions of an existing one.
+/// An additional link, or other conditions of an existing link.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Link {
-    /// Its ends. A host that calls its router stands first.
+pub struct ScenarioLink {
+    /// Names of the ends. A host precedes the router that it calls.
     pub between: [String; 2],
-    /// What it is like, where that differs from `[links]`.
+    /// Conditions that differ from `[links]`.
     #[serde(flatten)]
-    pub line: Line,
+    pub line: LinkSettings,
 }
 
-/// Conditions of a link, as far as they are given.
+/// Conditions of a link; missing values are inherited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Line {
-    /// Such as "1gbit"; "none" for no limit.
+pub struct LinkSettings {
+    /// Rate such as "1gbit"; "none" for no limit.
     #[serde(default, deserialize_with = "rate")]
     pub rate: Option<Option<Rate>>,
-    /// One-way delay.
+    /// One-way delay in milliseconds.
     pub delay_ms: Option<f64>,
-    /// Delays spread evenly this far around `delay_ms`; packets stay in order.
+    /// Spread of the delay to both sides of `delay_ms`, evenly distributed; packets stay in order.
     pub jitter_ms: Option<f64>,
     /// Share of packets lost in each direction, 0 to 1.
     pub loss: Option<f64>,
-    /// Packets lost in a row on average (Gilbert); 1 means each on its own.
+    /// Mean number of consecutive losses (Gilbert); 1 makes losses independent.
     pub burst: Option<f64>,
-    /// Bound of the queue as time at the link's rate.
+    /// Bound of the queue, as milliseconds at the link's rate.
     pub queue_ms: Option<f64>,
-    /// Pass through the lab's emulator even where the kernel could do it: its queue is measured.
+    /// True for the lab's emulator even if the kernel could shape the link: the emulator measures
+    /// its queue.
     pub emulate: Option<bool>,
-    /// What is between its ends.
-    pub through: Option<Through>,
-    /// How often the addresses of its ends change, in seconds; 0 for never.
-    pub hop_s: Option<u32>,
+    /// Machines between the ends.
+    pub through: Option<LinkMiddle>,
+    /// Interval of address shifts at both ends, in seconds; 0 for no shifts.
+    pub shift_s: Option<u32>,
 }
 
 fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<Rate>>, D::Error> {
@@ -236,10 +235,10 @@ fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<Rate>>, D::E
     }
 }
 
-impl Line {
-    /// `self`, with the values of `base` where it has none.
-    pub fn or(self, base: Line) -> Line {
-        Line {
+impl LinkSettings {
+    /// `self`, with missing values from `base`.
+    pub fn or(self, base: LinkSettings) -> LinkSettings {
+        LinkSettings {
             rate: self.rate.or(base.rate),
             delay_ms: self.delay_ms.or(base.delay_ms),
             jitter_ms: self.jitter_ms.or(base.jitter_ms),
@@ -248,22 +247,22 @@ impl Line {
             queue_ms: self.queue_ms.or(base.queue_ms),
             emulate: self.emulate.or(base.emulate),
             through: self.through.or(base.through),
-            hop_s: self.hop_s.or(base.hop_s),
+            shift_s: self.shift_s.or(base.shift_s),
         }
     }
 
-    /// The conditions for the network, with defaults.
+    /// The network's conditions, with defaults for missing values.
     pub fn conditions(&self) -> Conditions {
         let ms = |value: Option<f64>| Duration::from_secs_f64(value.unwrap_or(0.0) / 1e3);
         Conditions {
             rate: self.rate.flatten(),
             delay: ms(self.delay_ms),
             jitter: ms(self.jitter_ms),
-            loss: Loss { share: self.loss.unwrap_or(0.0), burst: self.burst.unwrap_or(1.0) },
+            loss: LinkLoss { share: self.loss.unwrap_or(0.0), burst: self.burst.unwrap_or(1.0) },
             queue: self.queue_ms.map(|q| ms(Some(q))),
             emulate: self.emulate.unwrap_or(false),
             through: self.through.unwrap_or_default(),
-            hop: self.hop_s.filter(|s| *s > 0).map(|s| Duration::from_secs(s.into())),
+            shift: self.shift_s.filter(|s| *s > 0).map(|s| Duration::from_secs(s.into())),
         }
     }
 }
@@ -271,40 +270,38 @@ impl Line {
 /// One variation.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Case {
-    /// Its name.
+pub struct ScenarioCase {
     pub name: String,
-    /// Other conditions of links.
+    /// Conditions of links that differ.
     #[serde(default)]
-    pub links: Line,
-    /// The only link that `links` concerns; none for all.
+    pub links: LinkSettings,
+    /// The only link that `links` applies to; `None` for all.
     pub link: Option<[String; 2]>,
-    /// Names of the flows that run; none for all.
+    /// Names of the flows that run; `None` for all.
     pub flows: Option<Vec<String>>,
-    /// Whether events happen.
+    /// True if events happen.
     #[serde(default = "yes")]
     pub events: bool,
-    /// How hosts speak with each other.
     #[serde(default)]
-    pub circuits: Circuits,
-    /// Life of each circuit in seconds, in place of the product's.
+    pub circuits: CircuitUse,
+    /// Life of each circuit in seconds; overrides the product's.
     pub circuit_life_s: Option<f64>,
-    /// Relays of each circuit, in place of the product's.
+    /// Number of relays of each circuit; overrides the product's.
     pub circuit_relays: Option<u8>,
-    /// What relays do with the cells of circuits; none for nothing.
-    pub mix: Option<Mix>,
-    /// By which schedule frames leave the links between hosts and routers; none for none.
-    pub cover: Option<Cover>,
-    /// Whether hosts keep the order of packets behind mixes and across a change of circuits.
+    /// Mix strategy of the relays; `None` for no mix.
+    pub mix: Option<MixSettings>,
+    /// Schedule of covered access links; `None` for no cover.
+    pub cover: Option<CoverSettings>,
+    /// True if hosts restore the order of packets behind mixes and across a change of circuits.
     #[serde(default = "yes")]
     pub keep_order: bool,
-    /// What the attacker does here, besides looking.
+    /// Additional actions of the attacker in this case.
     #[serde(default)]
-    pub attack: Attacked,
-    /// Values of `net.ipv4.` settings of the hosts' kernels, by their names behind it.
+    pub attack: CaseAttack,
+    /// Values of `net.ipv4.` settings of the hosts' kernels, by name without that prefix.
     #[serde(default)]
     pub kernel: BTreeMap<String, String>,
-    /// The curve it belongs to, in plots over loss.
+    /// Curve of the case in plots over loss.
     #[serde(default)]
     pub series: String,
 }
@@ -313,32 +310,31 @@ fn yes() -> bool {
     true
 }
 
-/// A strategy as it stands in a hosts file.
+/// A mix strategy, as in a hosts file.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Mix {
-    /// Its kind.
+pub struct MixSettings {
     pub kind: MixKind,
-    /// Of stop-and-go: the mean of times that are not cut off.
+    /// Stop-and-go: mean of the times before the cut at `most_ms`.
     pub mean_ms: Option<f64>,
-    /// Of stop-and-go: the longest time, if not the product's.
+    /// Stop-and-go: longest time; `None` for the product's.
     pub most_ms: Option<f64>,
-    /// Of timed: between two departures.
+    /// Timed: interval between two departures.
     pub every_ms: Option<f64>,
 }
 
-/// Kinds of strategies.
+/// Kinds of mix strategies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MixKind {
-    /// Each cell waits for a time of its own.
+    /// Each cell waits for a random time of its own.
     StopAndGo,
-    /// All that came leaves from time to time.
+    /// All waiting cells leave together at intervals.
     Timed,
 }
 
-impl fmt::Display for Mix {
-    /// As in a hosts file.
+impl fmt::Display for MixSettings {
+    /// Writes the strategy as in a hosts file.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
             MixKind::StopAndGo => "stop-and-go",
@@ -354,13 +350,13 @@ impl fmt::Display for Mix {
     }
 }
 
-/// A tier of cover as it stands in a hosts file.
+/// A tier of cover, as in a hosts file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Cover {
-    /// Frames of so many Mbit/s leave in each direction.
+pub struct CoverSettings {
+    /// Rate of the frames in each direction, in Mbit/s.
     pub mbit: u16,
-    /// How far apart they are.
+    /// Distribution of the gaps between frames.
     #[serde(default)]
     pub schedule: Schedule,
 }
@@ -372,12 +368,12 @@ pub enum Schedule {
     /// One slot in each gap.
     #[default]
     Constant,
-    /// As the events of a Poisson process.
+    /// Random gaps of a Poisson process.
     Poisson,
 }
 
-impl Cover {
-    /// The schedule; none for a rate that there is not.
+impl CoverSettings {
+    /// The tier; `None` for an unsupported rate.
     pub fn tier(self) -> Option<CoverTier> {
         let kind = match self.schedule {
             Schedule::Constant => CoverKind::Constant,
@@ -387,8 +383,8 @@ impl Cover {
     }
 }
 
-impl fmt::Display for Cover {
-    /// As in a hosts file.
+impl fmt::Display for CoverSettings {
+    /// Writes the tier as in a hosts file.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let schedule = match self.schedule {
             Schedule::Constant => "constant",
@@ -399,14 +395,14 @@ impl fmt::Display for Cover {
     }
 }
 
-/// How hosts speak with each other.
+/// Use of circuits between hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Circuits {
-    /// Routers carry their cells as routes go.
+pub enum CircuitUse {
+    /// No circuits: cells follow the routers' routes.
     #[default]
     Off,
-    /// Over circuits alone.
+    /// Circuits only.
     Require,
 }
 
@@ -414,27 +410,27 @@ pub enum Circuits {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sweep {
-    /// The link that loses and delays.
+    /// Names of the ends of the link with loss and delay.
     pub link: [String; 2],
     /// Shares lost in each direction.
     pub loss: Vec<f64>,
-    /// Round trips.
+    /// Round trips in milliseconds.
     pub rtt_ms: Vec<f64>,
 }
 
 /// A condition on a figure.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Hold {
-    /// Which figure (docs/lab.md lists them).
+pub struct FigureCondition {
+    /// Name of the figure (docs/reference/figures.md lists them).
     pub figure: String,
-    /// Whose: a flow, link or node; none for all that have it.
+    /// Flow, link or node; `None` for all with the figure.
     pub of: Option<String>,
-    /// In which case; none for every one.
+    /// Case; `None` for every case.
     pub case: Option<String>,
-    /// Divide by the figure of this case.
+    /// Case by whose figure the figure is divided.
     pub against: Option<String>,
-    /// Take the figure of this case away.
+    /// Case whose figure is subtracted.
     pub minus: Option<String>,
     /// Lower bound.
     pub at_least: Option<f64>,
@@ -445,28 +441,26 @@ pub struct Hold {
 /// A figure of a paper.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Paper {
-    /// What it is.
+pub struct PaperFigure {
+    /// Name of the figure.
     pub what: String,
-    /// The figure.
     pub value: f64,
-    /// Its unit.
     pub unit: String,
-    /// Where it stands.
+    /// Section, figure or table of the paper.
     pub place: String,
-    /// Our figure to put beside it.
+    /// Our figure to show beside it.
     pub figure: Option<String>,
-    /// Whose.
+    /// Flow, link or node of our figure.
     pub of: Option<String>,
-    /// In which case; none for the first.
+    /// Case of our figure; `None` for the first.
     pub case: Option<String>,
 }
 
 impl Scenario {
-    /// Reads `file`.
+    /// Reads and checks `file`.
     ///
     /// # Errors
-    /// With file, line and key.
+    /// The file can't be read, or has a wrong value; the error names file, line and key.
     pub fn load(file: &Path) -> Result<Scenario, ConfigError> {
         let text = read_text(file).map_err(|e| ConfigError::unreadable(file, &e))?;
         Scenario::parse(file, &text)
@@ -475,60 +469,59 @@ impl Scenario {
     /// Checks `text` as the content of `file`.
     ///
     /// # Errors
-    /// With file, line and key.
+    /// A value is wrong; the error names file, line and key.
     pub fn parse(file: &Path, text: &str) -> Result<Scenario, ConfigError> {
-        let source = Source::new(file, text);
+        let source = ConfigSource::new(file, text);
         let scenario: Scenario = toml::from_str(text).map_err(|e| source.syntax(&e))?;
         check::check(&scenario, &source)?;
         Ok(scenario)
     }
 
-    /// The topology.
     pub fn network(&self) -> Topology {
         check::topology(self)
     }
 
-    /// All its cases; at least one.
-    pub fn all_cases(&self) -> Vec<Case> {
+    /// All cases; at least one.
+    pub fn all_cases(&self) -> Vec<ScenarioCase> {
         let mut cases = self.cases.clone();
         if let Some(sweep) = &self.sweep {
             for rtt in &sweep.rtt_ms {
                 for loss in &sweep.loss {
-                    cases.push(Case {
+                    cases.push(ScenarioCase {
                         name: format!("{rtt} ms, {}%", (loss * 1e6).round() / 1e4),
-                        links: Line {
+                        links: LinkSettings {
                             loss: Some(*loss),
                             delay_ms: Some(rtt / 2.0),
                             emulate: Some(true),
-                            ..Line::default()
+                            ..LinkSettings::default()
                         },
                         link: Some(sweep.link.clone()),
                         events: true,
                         keep_order: true,
                         series: format!("RTT {rtt} ms"),
-                        ..Case::default()
+                        ..ScenarioCase::default()
                     });
                 }
             }
         }
         if cases.is_empty() {
-            cases.push(Case {
+            cases.push(ScenarioCase {
                 name: "all".into(),
                 events: true,
                 keep_order: true,
-                ..Case::default()
+                ..ScenarioCase::default()
             });
         }
         cases
     }
 
-    /// Names of its cases, in the order in which they run.
+    /// Names of the cases, in the order of their runs.
     pub fn case_names(&self) -> Vec<String> {
         match self.kind {
-            Kind::Programs => crate::programs::case_names(self),
-            Kind::Moving => crate::moving::case_names(self),
-            Kind::Translators => {
-                let cells = self.cells.iter().map(Cell::name);
+            ExperimentKind::Programs => crate::programs::case_names(self),
+            ExperimentKind::Moving => crate::moving::case_names(self),
+            ExperimentKind::Translators => {
+                let cells = self.cells.iter().map(NatPair::name);
                 cells.chain([crate::translators::ALL.to_owned()]).collect()
             }
             _ => self.all_cases().into_iter().map(|case| case.name).collect(),
@@ -536,7 +529,7 @@ impl Scenario {
     }
 
     /// Conditions of each link in `case`, in the topology's order.
-    pub fn conditions(&self, topology: &Topology, case: &Case) -> Vec<Conditions> {
+    pub fn conditions(&self, topology: &Topology, case: &ScenarioCase) -> Vec<Conditions> {
         let is = |link: usize, names: &[String; 2]| {
             let l = topology.links[link];
             let ends = [&topology.nodes[l.a].name, &topology.nodes[l.b].name];
@@ -545,7 +538,7 @@ impl Scenario {
         (0..topology.links.len())
             .map(|link| {
                 let own = self.link.iter().rfind(|l| is(link, &l.between));
-                let mut line = own.map_or(Line::default(), |l| l.line).or(self.links);
+                let mut line = own.map_or(LinkSettings::default(), |l| l.line).or(self.links);
                 if case.link.as_ref().is_none_or(|names| is(link, names)) {
                     line = case.links.or(line);
                 }

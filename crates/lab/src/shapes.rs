@@ -1,8 +1,8 @@
-//! A flow with the times of a program: what the attacker plays in virtual time, as datagrams
-//! between virtual interfaces.
+//! A flow with the times of a program: real datagrams between virtual interfaces, at the times that
+//! the attacker's virtual experiments use.
 //!
-//! Each datagram of data fills one cell of a circuit. The other end acknowledges, as TCP would, and
-//! sends what the program asks for.
+//! Each datagram of data fills one cell of a circuit. The other end acknowledges as TCP would, and
+//! sends the program's requests.
 
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use shoal_attack::{Draws, Plan, Traffic};
+use shoal_attack::{Draws, FlowTimes, ProgramKind};
 
 use crate::network::Network;
 
-/// Payload of data, and of requests and acknowledgements, in bytes.
+/// Payload of data, and of requests and acknowledgements.
 const DATA: [u8; 1_200] = [0; 1_200];
 const SMALL: [u8; 60] = [0; 60];
-/// How long a read waits before its thread looks whether it should end.
+/// Longest wait of a read before its thread checks whether it should end.
 const NAP: Duration = Duration::from_millis(50);
-/// From host to host and back, over mixes of 5 ms: what a program would see.
+/// Round trip between the hosts over mixes of 5 ms, as a program would see it, in seconds.
 const RTT_S: f64 = 0.08;
 
-/// A flow; ends when dropped.
+/// A running flow; ends when dropped.
 #[derive(Debug)]
 pub struct ShapedFlow {
     arrived: Arc<AtomicU64>,
@@ -30,21 +30,23 @@ pub struct ShapedFlow {
 }
 
 impl ShapedFlow {
-    /// Starts one between two hosts, whose virtual interfaces have these addresses: the times of
-    /// `shape` for so many seconds, drawn for `name`.
+    /// Starts a flow between two hosts, whose virtual interfaces have these addresses. The
+    /// datagrams follow the times of `shape` for this number of seconds; `name` seeds the random
+    /// numbers.
     ///
     /// # Errors
-    /// Without namespaces, or without a route.
+    /// Namespaces or a route are missing.
     pub fn start(
         network: &Network,
         hosts: [usize; 2],
         addresses: [IpAddr; 2],
-        shape: Traffic,
+        shape: ProgramKind,
         (seconds, name): (f64, &str),
     ) -> Result<ShapedFlow> {
         let plan = shape.plan(seconds, RTT_S, &mut Draws::new(0, name, 0));
         let open = |host: usize| -> Result<UdpSocket> {
-            let space = network.namespace(host).context("shaped flows need namespaces: root")?;
+            let space =
+                network.namespace(host).context("shaped flows need namespaces; run as root")?;
             let socket = space.enter(|| Ok(UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?))?;
             socket.set_read_timeout(Some(NAP))?;
             Ok(socket)
@@ -57,13 +59,13 @@ impl ShapedFlow {
         }
         let flow = ShapedFlow { arrived: Arc::default(), is_over: Arc::default() };
         let [first, second] = ends;
-        // Data goes from the host that was called to its caller, or the other way.
+        // Data goes from the called host to its caller, or in the other direction.
         let (source, sink) = if plan.down { (second, first) } else { (first, second) };
         flow.run(plan, source, sink)?;
         Ok(flow)
     }
 
-    fn run(&self, plan: Plan, source: UdpSocket, sink: UdpSocket) -> Result<()> {
+    fn run(&self, plan: FlowTimes, source: UdpSocket, sink: UdpSocket) -> Result<()> {
         let began = Instant::now();
         let start = |work: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name("shape".into()).spawn(work).map(drop)
@@ -78,7 +80,7 @@ impl ShapedFlow {
         Ok(())
     }
 
-    /// Bytes of data that have arrived.
+    /// Received bytes of data.
     pub fn arrived(&self) -> u64 {
         self.arrived.load(Relaxed) * DATA.len() as u64
     }
@@ -90,7 +92,7 @@ impl Drop for ShapedFlow {
     }
 }
 
-/// Sends a datagram at each of these times, in nanoseconds after the beginning.
+/// Sends a datagram at each of these times, in nanoseconds after `began`.
 fn play(from: &UdpSocket, began: Instant, times: &[u64], datagram: &[u8], is_over: &AtomicBool) {
     for at in times {
         let due = began + Duration::from_nanos(*at);
@@ -104,16 +106,16 @@ fn play(from: &UdpSocket, began: Instant, times: &[u64], datagram: &[u8], is_ove
             }
             std::thread::sleep(wait.min(NAP));
         }
-        // One that the interface does not take is lost.
+        // A datagram that the interface refuses is lost.
         let _ = from.send(datagram);
     }
 }
 
-/// Counts what arrives, and acknowledges so many at a time; none if it is 0.
+/// Counts received datagrams, and acknowledges every `every`-th; 0 for no acknowledgements.
 fn take(at: &UdpSocket, every: usize, arrived: &AtomicU64, is_over: &AtomicBool) {
     let mut datagram = DATA;
     while !is_over.load(Relaxed) {
-        // An error is a timeout, or says that the other end is gone.
+        // An error is a timeout, or means that the other end is gone.
         if at.recv(&mut datagram).is_err() {
             continue;
         }
@@ -139,7 +141,7 @@ mod tests {
         source.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         let flow = ShapedFlow { arrived: Arc::default(), is_over: Arc::default() };
         let data = (0..9).map(|i| i * 20_000_000).collect();
-        let plan = Plan { down: false, data, other: vec![5_000_000], acks_every: 2 };
+        let plan = FlowTimes { down: false, data, other: vec![5_000_000], acks_every: 2 };
         let (heard, began) = (source.try_clone().unwrap(), Instant::now());
         flow.run(plan, source, sink).unwrap();
         let mut datagram = [0; 2_000];

@@ -1,9 +1,9 @@
-//! Sets rate, loss and cuts of links between namespaces. The only file that calls other programs
-//! for them: `tc` (package iproute2) and `nft` (nftables).
+//! Sets rate, loss and cuts of links between namespaces. No other file calls `tc` (package
+//! iproute2) and `nft` (nftables) for them.
 //!
-//! Rate: a token bucket at the sending end of each direction, whose queue holds 20 ms. Loss and
-//! cuts: rules at the receiving end, where a GSO aggregate has become single packets, so that each
-//! wire packet is lost on its own.
+//! Rate: a token bucket at the sending end of each direction, with a queue of 20 ms. Loss and cuts:
+//! rules at the receiving end. At that end a GSO aggregate has become single packets, so each wire
+//! packet is lost independently.
 
 use std::fmt;
 use std::process::Command;
@@ -14,23 +14,22 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::namespace::Namespace;
-use crate::needs::{self, Need};
+use crate::needs::{self, Requirement};
 use crate::network::Conditions;
 #[cfg(doc)]
-use crate::network::Family;
+use crate::network::IpFamily;
 
-/// Bucket of the shaper: above the 64 kB of one GSO send, small against the queue.
+/// Bucket of the shaper in bytes: above the 64 kB of one GSO send, small compared with the queue.
 pub(crate) const BURST_BYTES: u32 = 256 << 10;
 /// Queue of the shaper, as time at the link's rate.
 const QUEUE: Duration = Duration::from_millis(20);
-/// The smaller of the two sizes of a packet with a full frame ([`Family::packet_bytes`]). It turns
-/// a queue's time into a count of packets, which must suffice for both families.
+/// Smaller length of a packet with a full frame over both families ([`IpFamily::packet_bytes`]).
+/// Converts a queue's time into a number of packets that suffices for both families.
 const PACKET_BYTES: f64 = 1_482.0;
 /// Denominator of loss probabilities in rules.
 const LOSS_STEPS: u32 = 1_000_000;
 
-/// A rate in bits per second, as `tc` understands it: bytes of the IP packet and the Ethernet
-/// header count.
+/// A rate in bits per second, as `tc` counts: bytes of the IP packet and the Ethernet header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rate(pub u64);
 
@@ -65,9 +64,9 @@ impl fmt::Display for Rate {
     }
 }
 
-/// Fails with what to install when a program that is needed is absent.
+/// Fails if a required program is missing; the error tells how to install it.
 pub fn check_tools(rate: Option<Rate>) -> Result<()> {
-    let needed = [Need::Tool("nft"), Need::Tool("tc")];
+    let needed = [Requirement::Tool("nft"), Requirement::Tool("tc")];
     let needed = &needed[..if rate.is_some() { 2 } else { 1 }];
     match needs::missing(needed) {
         None => Ok(()),
@@ -75,7 +74,7 @@ pub fn check_tools(rate: Option<Rate>) -> Result<()> {
     }
 }
 
-/// Limits what leaves by `interface` to `rate`, with a queue of `queue` (20 ms if none).
+/// Limits packets that leave by `interface` to `rate`, with a queue of `queue` (default 20 ms).
 pub fn limit(
     namespace: &Namespace,
     interface: &str,
@@ -90,7 +89,7 @@ pub fn limit(
     run(namespace, tc).map(drop)
 }
 
-/// Whether this kernel has netem.
+/// True if this kernel has netem.
 pub fn has_netem() -> Result<bool> {
     let namespace = Namespace::new()?;
     let mut tc = Command::new("tc");
@@ -98,8 +97,8 @@ pub fn has_netem() -> Result<bool> {
     Ok(run(&namespace, tc).is_ok())
 }
 
-/// Rate, delay, jitter and bursts of losses for what leaves by `interface`, by netem. Its queue
-/// counts packets: as many full ones as fit into delay and queue together.
+/// Sets rate, delay, jitter and bursts of losses for packets that leave by `interface`, by netem.
+/// netem's queue counts packets: as many full packets as fit into delay and queue together.
 pub fn netem(namespace: &Namespace, interface: &str, c: &Conditions) -> Result<()> {
     let mut tc = Command::new("tc");
     tc.args(["qdisc", "add", "dev", interface, "root", "netem"]);
@@ -127,8 +126,8 @@ pub fn prepare(namespace: &Namespace) -> Result<()> {
     nft(namespace, &[&format!("add chain inet lab arriving {{ {hook} }}")])
 }
 
-/// From now on loses a share (0 to 1) of the packets that arrive by `interface`, each on its own,
-/// or all if it is `cut`. What was lost before goes on counting.
+/// Loses a share (0 to 1) of the packets that arrive by `interface`, independently, or all if
+/// `cut`. The counters of earlier losses stay.
 pub fn set(namespace: &Namespace, interface: &str, share: f64, cut: bool) -> Result<()> {
     let below = (share * f64::from(LOSS_STEPS)).round() as u32;
     let mut rules = format!(
@@ -136,8 +135,9 @@ pub fn set(namespace: &Namespace, interface: &str, share: f64, cut: bool) -> Res
          add chain inet lab in_{interface}\nflush chain inet lab in_{interface}\n"
     );
     if cut || below > 0 {
-        // IPv6 neighbour discovery passes these rules; IPv4's ARP does not. A lost message would
-        // stop everything for a second, and show an end that its neighbour is gone.
+        // IPv6 neighbour discovery passes these rules; IPv4's ARP is not subject to them. A lost
+        // message would block all traffic for a second, and reveal to an end that its neighbour is
+        // gone.
         rules += &format!(
             "add rule inet lab in_{interface} icmpv6 type {{ nd-neighbor-solicit, \
              nd-neighbor-advert }} return\n"
@@ -151,7 +151,7 @@ pub fn set(namespace: &Namespace, interface: &str, share: f64, cut: bool) -> Res
              counter name {interface} drop\n"
         );
     }
-    // A second jump to the same chain would lose twice.
+    // A second jump to the chain would lose packets twice.
     let jump = format!("iifname \"{interface}\" jump in_{interface}");
     if !nft_out(namespace, &["list chain inet lab arriving"])?.contains(&jump) {
         rules += &format!("add rule inet lab arriving {jump}\n");
@@ -159,17 +159,17 @@ pub fn set(namespace: &Namespace, interface: &str, share: f64, cut: bool) -> Res
     nft(namespace, &[&rules])
 }
 
-/// Packets that a link has taken away.
+/// Numbers of packets that a link has dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
-    /// Lost, each on its own.
+pub struct DroppedPackets {
+    /// Lost by the configured loss.
     pub lost: u64,
-    /// Met a cut link.
+    /// Lost to a cut link.
     pub cut: u64,
 }
 
-/// How many packets [`set`] has taken from `interface`.
-pub fn taken(namespace: &Namespace, interface: &str) -> Result<Taken> {
+/// Numbers of packets that the rules of [`set`] have dropped at `interface`.
+pub fn taken(namespace: &Namespace, interface: &str) -> Result<DroppedPackets> {
     let mut list = Command::new("nft");
     list.args(["-j", "list counters table inet lab"]);
     let listing: Value = serde_json::from_slice(&run(namespace, list)?)?;
@@ -178,7 +178,7 @@ pub fn taken(namespace: &Namespace, interface: &str) -> Result<Taken> {
         let named = items.iter().map(|item| &item["counter"]).find(|c| c["name"] == name);
         named.and_then(|counter| counter["packets"].as_u64()).unwrap_or(0)
     };
-    Ok(Taken { lost: count(interface), cut: count(&format!("{interface}_cut")) })
+    Ok(DroppedPackets { lost: count(interface), cut: count(&format!("{interface}_cut")) })
 }
 
 /// Runs `nft` in a namespace.

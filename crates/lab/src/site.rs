@@ -1,5 +1,5 @@
-//! Folders, configs and keys of a network's nodes, and their processes, as a user would make them
-//! with `shoal genkey`, an editor and `shoal run`.
+//! Folders, configurations, keys and processes of a network's nodes. All are made as a user would
+//! make them with `shoal genkey`, an editor and `shoal run`.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -12,52 +12,53 @@ use anyhow::{Context, Result, bail, ensure};
 use shoal_crypto::{Identity, NetworkSecret};
 use shoal_daemon::config::keys;
 use shoal_daemon::control::api;
-use shoal_daemon::control::socket::Connection;
+use shoal_daemon::control::socket::ControlConnection;
 
 use crate::executable::Executable;
 use crate::network::Network;
-use crate::process::Process;
+use crate::process::ChildProcess;
 
-/// Longest path of a Unix socket (unix(7): 108 bytes with the final zero).
+/// Limit of a Unix socket's path (unix(7): 108 bytes with the final zero).
 const SOCKET_PATH_MAX: usize = 107;
-/// How often a condition is checked while waiting for it.
+/// Interval of checks while waiting for a condition.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A network with its nodes running.
 ///
-/// Fields drop in this order: processes end before their links and folders go.
+/// Fields drop in this order: processes end before their links and folders are removed.
 #[derive(Debug)]
-pub struct Site {
-    /// None for a machine without a node, and for a node that was killed and not started again.
-    nodes: Vec<Option<Process>>,
+pub struct RunningNetwork {
+    /// `None` for a machine without a node, and for a killed node that was not restarted.
+    nodes: Vec<Option<ChildProcess>>,
     network: Network,
     folder: PathBuf,
     executable: Executable,
 }
 
-impl Site {
-    /// Writes everything that the nodes of `network` need into `folder`, and starts
-    /// `executable` for each. `extra` is appended to every node's config.
+impl RunningNetwork {
+    /// Writes all files of the nodes of `network` into `folder`, and starts `executable` for each.
+    /// `extra` is appended to every node's configuration.
     pub fn start(
         network: Network,
         executable: &Executable,
         folder: &Path,
         extra: &str,
-    ) -> Result<Site> {
-        Site::start_after(network, executable, folder, extra, |_, _| Ok(()))
+    ) -> Result<RunningNetwork> {
+        RunningNetwork::start_after(network, executable, folder, extra, |_, _| Ok(()))
     }
 
-    /// As [`Site::start`], with changes to the files, or to the namespaces, before the nodes run.
+    /// Like [`RunningNetwork::start`]; `change` may change the files or the namespaces before the
+    /// nodes run.
     pub fn start_after(
         network: Network,
         executable: &Executable,
         folder: &Path,
         extra: &str,
         change: impl FnOnce(&Network, &Path) -> Result<()>,
-    ) -> Result<Site> {
+    ) -> Result<RunningNetwork> {
         write_files(&network, folder, extra)?;
         change(&network, folder)?;
-        let mut site = Site {
+        let mut site = RunningNetwork {
             nodes: Vec::new(),
             network,
             folder: folder.to_path_buf(),
@@ -71,37 +72,37 @@ impl Site {
         Ok(site)
     }
 
-    /// The network that the nodes are on.
     pub fn network(&self) -> &Network {
         &self.network
     }
 
-    /// The nodes' processes that run, in the topology's order.
-    pub fn nodes(&self) -> impl Iterator<Item = &Process> {
+    /// The running node processes, in the topology's order.
+    pub fn nodes(&self) -> impl Iterator<Item = &ChildProcess> {
         self.nodes.iter().flatten()
     }
 
-    /// The process of `node`, if one runs.
-    pub fn process(&self, node: usize) -> Option<&Process> {
+    /// The process of `node`; `None` if the node does not run.
+    pub fn process(&self, node: usize) -> Option<&ChildProcess> {
         self.nodes[node].as_ref()
     }
 
-    /// The node's own folder.
+    /// The node's folder.
     pub fn folder(&self, node: usize) -> PathBuf {
         self.folder.join(&self.network.topology().nodes[node].name)
     }
 
-    /// A connection to the node's control socket.
-    pub fn control(&self, node: usize) -> Result<Connection> {
-        Ok(Connection::connect(&self.socket(node))?)
+    /// Connects to the node's control socket.
+    pub fn control(&self, node: usize) -> Result<ControlConnection> {
+        Ok(ControlConnection::connect(&self.socket(node))?)
     }
 
-    /// Asks `node` one thing.
-    pub fn ask(&self, node: usize, command: api::Command) -> Result<api::Reply> {
+    /// Sends one command to `node`, and returns its reply.
+    pub fn ask(&self, node: usize, command: api::Command) -> Result<api::ControlReply> {
         Ok(self.control(node)?.call(command, &[])?)
     }
 
-    /// `shoal ARGS --socket ...`, ready to be started beside `node` as its user would.
+    /// The command `shoal ARGS --socket ...`, prepared to run beside `node`, as its user would run
+    /// it.
     pub fn command(&self, node: usize, arguments: &[&str]) -> Command {
         let mut command = self.executable.command();
         command.args(arguments).arg("--socket").arg(self.socket(node));
@@ -111,7 +112,7 @@ impl Site {
 
     /// Ends `node` in order and starts it again.
     pub fn restart(&mut self, node: usize) -> Result<()> {
-        // Dropping it asks it to end and waits.
+        // Dropping the process asks it to end, and waits.
         self.nodes[node] = None;
         self.revive(node)
     }
@@ -119,19 +120,19 @@ impl Site {
     /// Ends these nodes in order, all at once, and starts them again.
     pub fn restart_all(&mut self, nodes: &[usize]) -> Result<()> {
         for &node in nodes {
-            self.nodes[node].iter_mut().for_each(Process::ask_to_end);
+            self.nodes[node].iter_mut().for_each(ChildProcess::ask_to_end);
         }
         nodes.iter().try_for_each(|&node| self.restart(node))
     }
 
-    /// Kills `node`, as a power failure would.
+    /// Kills `node`, like a power failure.
     pub fn kill(&mut self, node: usize) {
         if let Some(mut process) = self.nodes[node].take() {
             process.kill();
         }
     }
 
-    /// Starts `node` again after it was killed; does nothing when it runs.
+    /// Starts `node` again after a kill; does nothing if it runs.
     pub fn revive(&mut self, node: usize) -> Result<()> {
         if self.nodes[node].is_none() {
             self.nodes[node] = Some(self.start_node(node)?);
@@ -139,13 +140,13 @@ impl Site {
         Ok(())
     }
 
-    /// Waits until `done` returns a value or `patience` is over; fails at once when a node has
+    /// Waits until `done` returns a value, or fails after `patience`. Fails at once if a node has
     /// ended or the user interrupts.
     pub fn wait<T>(
         &mut self,
         what: &str,
         patience: Duration,
-        mut done: impl FnMut(&mut Site) -> Result<Option<T>>,
+        mut done: impl FnMut(&mut RunningNetwork) -> Result<Option<T>>,
     ) -> Result<T> {
         let deadline = Instant::now() + patience;
         let mut last = None;
@@ -155,28 +156,28 @@ impl Site {
             match done(self) {
                 Ok(Some(value)) => return Ok(value),
                 Ok(None) => {}
-                // A node that is still starting refuses connections.
+                // A starting node refuses connections.
                 Err(e) => last = Some(e),
             }
             if Instant::now() > deadline {
                 let seconds = patience.as_secs();
                 return match last {
                     Some(e) => Err(e.context(format!("waited {seconds} s for {what}"))),
-                    None => bail!("waited {seconds} s for {what}, in vain"),
+                    None => bail!("gave up on {what} after {seconds} s"),
                 };
             }
             std::thread::sleep(LOOK);
         }
     }
 
-    /// Waits until every node answers and all its links are up, and every router knows the others.
+    /// Waits until every node answers, all links are up, and every router has routes to the others.
     pub fn wait_until_up(&mut self, patience: Duration) -> Result<()> {
         let topology = self.network.topology().clone();
         for (node, spec) in topology.nodes.iter().enumerate().filter(|(_, s)| !s.plain) {
             let links = topology.neighbours_of(node).count();
             let what = format!("{} and its {links} links", spec.name);
             self.wait(&what, patience, |site| match site.ask(node, api::Command::Status)? {
-                api::Reply::Status(s) => Ok((s.links_up as usize == links).then_some(())),
+                api::ControlReply::Status(s) => Ok((s.links_up as usize == links).then_some(())),
                 other => bail!("unexpected answer {other:?}"),
             })?;
         }
@@ -191,33 +192,33 @@ impl Site {
         Ok(())
     }
 
-    /// The neighbour through which `node` reaches router number `router`.
+    /// Name of the neighbour through which `node` reaches router number `router`.
     pub fn next_hop(&self, node: usize, router: u32) -> Result<Option<String>> {
-        let api::Reply::Routes(routes) = self.ask(node, api::Command::Routes)? else {
-            bail!("unexpected answer to a question for routes");
+        let api::ControlReply::Routes(routes) = self.ask(node, api::Command::Routes)? else {
+            bail!("the node answered `routes` with another reply");
         };
         Ok(routes.into_iter().find(|r| r.router == router).and_then(|r| r.next_hop))
     }
 
-    /// What a node says of itself.
+    /// The node's status.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// The node does not answer.
     pub fn status(&self, node: usize) -> Result<api::Status> {
         match self.ask(node, api::Command::Status)? {
-            api::Reply::Status(status) => Ok(*status),
-            other => bail!("unexpected answer to a question for the status: {other:?}"),
+            api::ControlReply::Status(status) => Ok(*status),
+            other => bail!("the node answered `status` with another reply: {other:?}"),
         }
     }
 
-    /// What a node says of its neighbours.
+    /// The node's list of neighbours.
     ///
     /// # Errors
-    /// When it does not answer.
-    pub fn peers(&self, node: usize) -> Result<Vec<api::Peer>> {
+    /// The node does not answer.
+    pub fn peers(&self, node: usize) -> Result<Vec<api::NeighbourStatus>> {
         match self.ask(node, api::Command::Peers)? {
-            api::Reply::Peers(peers) => Ok(peers),
-            other => bail!("unexpected answer to a question for the neighbours: {other:?}"),
+            api::ControlReply::Peers(peers) => Ok(peers),
+            other => bail!("the node answered `peers` with another reply: {other:?}"),
         }
     }
 
@@ -226,7 +227,7 @@ impl Site {
         Ok(self.status(node)?.interface.context("the node has no interface")?.address.parse()?)
     }
 
-    /// Fails with the end of its log when a node has ended.
+    /// Fails if a node has ended, with the end of its log.
     pub fn check_alive(&mut self) -> Result<()> {
         for node in 0..self.nodes.len() {
             let Some(process) = &mut self.nodes[node] else { continue };
@@ -249,7 +250,7 @@ impl Site {
         self.folder(node).join("control.sock")
     }
 
-    fn start_node(&self, node: usize) -> Result<Process> {
+    fn start_node(&self, node: usize) -> Result<ChildProcess> {
         let name = &self.network.topology().nodes[node].name;
         let folder = self.folder(node);
         let log = File::options()
@@ -259,18 +260,18 @@ impl Site {
             .context("the node's log")?;
         let mut command = self.executable.node("node.toml");
         command.current_dir(&folder).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        Process::start(name, command, self.network.namespace_fd(node))
+        ChildProcess::start(name, command, self.network.namespace_fd(node))
     }
 }
 
-impl Drop for Site {
+impl Drop for RunningNetwork {
     fn drop(&mut self) {
-        // All nodes are asked at once, so that the wait for their ends is one and not nine.
-        self.nodes.iter_mut().flatten().for_each(Process::ask_to_end);
+        // All nodes are asked at once, so that their shutdowns overlap.
+        self.nodes.iter_mut().flatten().for_each(ChildProcess::ask_to_end);
     }
 }
 
-/// Puts `more` behind the line `after` of a file.
+/// Inserts `more` after the line `after` of a file.
 pub(crate) fn insert(file: &Path, after: &str, more: &str) -> Result<()> {
     let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
     ensure!(text.contains(after), "{}: there is no {after:?}", file.display());
@@ -295,7 +296,7 @@ fn write_files(network: &Network, folder: &Path, extra: &str) -> Result<()> {
         let (name, address, key) = (&spec.name, spec.address, identity.public());
         writeln!(hosts, "[[host]]\nname = \"{name}\"\naddress = \"{address}\"\nkey = \"{key}\"")?;
         if let Some((link, other)) = topology.direct_link_of(node) {
-            // The other host's endpoint for a direct link.
+            // Endpoint of the other host for a direct link.
             writeln!(hosts, "endpoint = \"{}\"", network.endpoint(link, other))?;
         }
         writeln!(hosts)?;
@@ -319,7 +320,7 @@ fn config(network: &Network, node: usize, extra: &str) -> String {
     for (link, neighbour) in topology.neighbours_of(node) {
         let peer = &topology.nodes[neighbour];
         text += &format!("\n[[link]]\npeer = \"{}\"\n", peer.name);
-        // A router waits for its hosts to call, as it would for hosts behind a home router.
+        // A router waits for the calls of its hosts, as if they were behind home routers.
         if peer.address.is_router() {
             text += &format!("endpoint = \"{}\"\n", network.endpoint(link, node));
         }

@@ -1,4 +1,4 @@
-//! Experiments without a network: time per stage for one segment, and ways to use files.
+//! Experiments without a network: time per stage for one segment, and methods of file access.
 
 mod ciphers;
 mod methods;
@@ -6,19 +6,20 @@ mod methods;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use shoal_crypto::quantile::median;
 
-use crate::record::{Report, Table};
-use crate::run::Options;
+use crate::record::{ReportTable, ScenarioReport};
+use crate::run::RunOptions;
 use crate::scenario::Scenario;
 use crate::workspace::Workspace;
 
-/// File bytes of a segment.
+/// File bytes in a segment.
 pub const SEGMENT: usize = 1_366;
-/// Bytes of a full frame.
+/// Length of a full frame in bytes.
 pub const FRAME: usize = 1_440;
-/// Segments of a chunk, the unit of disk access.
+/// Segments in a chunk, the unit of disk access.
 pub const CHUNK_SEGMENTS: usize = 192;
-/// How often each stage is measured; medians are reported.
+/// Number of measurements of each stage; medians are reported.
 const ROUNDS: usize = 9;
 
 /// A chain without limits, to measure the time that whole nodes use per segment.
@@ -36,7 +37,7 @@ size_mb = 1000
 "#;
 
 /// Time per stage for one segment, beside the paper's figures 16 and 20.
-pub fn latency(options: &Options, report: &mut Report) -> Result<()> {
+pub fn latency(options: &RunOptions, report: &mut ScenarioReport) -> Result<()> {
     options.say("ciphers");
     report.tables.push(ciphers::table());
     let workspace = Workspace::new(2 << 28)?;
@@ -52,7 +53,7 @@ pub fn latency(options: &Options, report: &mut Report) -> Result<()> {
         let row = |(name, ours, paper): &(&str, _, _)| ((*name).to_owned(), vec![*ours, *paper]);
         parts.iter().map(row).collect()
     };
-    let table = |title: &str, parts: &[(&str, Option<f64>, Option<f64>)]| Table {
+    let table = |title: &str, parts: &[(&str, Option<f64>, Option<f64>)]| ReportTable {
         mixed: false,
         title: title.into(),
         columns: vec!["stage".into(), "Shoal".into(), "paper".into()],
@@ -81,7 +82,7 @@ pub fn latency(options: &Options, report: &mut Report) -> Result<()> {
             ("inject (UDP, 44 a call)", Some(udp.send), Some(8_112.0)),
             ("logic", None, Some(82.0)),
             ("whole node, by its CPU time", own("r1"), Some(39_254.0)),
-            ("best of the paper: 4 threads, -O2", None, Some(20_871.0)),
+            ("the paper's best: 4 threads, -O2", None, Some(20_871.0)),
         ],
     ));
     report.tables.push(table(
@@ -99,51 +100,50 @@ pub fn latency(options: &Options, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Time of single parts of the work, in nanoseconds per full frame.
-pub struct Parts {
-    /// Sealing it.
+/// Time of single operations, in nanoseconds per full frame.
+pub struct CipherTimes {
+    /// Sealing.
     pub seal: f64,
-    /// Opening it.
+    /// Opening.
     pub open: f64,
 }
 
-/// Measures the parts.
-pub fn parts() -> Parts {
-    Parts { seal: ciphers::seal_ns(), open: ciphers::open_ns() }
+/// Measures sealing and opening.
+pub fn parts() -> CipherTimes {
+    CipherTimes { seal: ciphers::seal_ns(), open: ciphers::open_ns() }
 }
 
 /// CPU time per segment of every node of an unlimited chain, in nanoseconds.
-fn whole_nodes(options: &Options) -> Result<Vec<(String, f64)>> {
+fn whole_nodes(options: &RunOptions) -> Result<Vec<(String, f64)>> {
     let scenario = Scenario::parse("chain".as_ref(), CHAIN).context("the chain")?;
-    let options = Options { quiet: true, case: None, repeat: None, ..options.clone() };
+    let options = RunOptions { quiet: true, case: None, repeat: None, ..options.clone() };
     let report = crate::run::run("chain", &scenario, &options)?;
     let run = report.cases.first().and_then(|c| c.runs.first()).context("no run")?;
     let segments = 1e9 / SEGMENT as f64;
     Ok(run.nodes.iter().map(|n| (n.name.clone(), n.cpu_s / segments * 1e9)).collect())
 }
 
-/// Ways to read and write a file.
-pub fn methods(options: &Options, report: &mut Report) -> Result<()> {
+/// Methods to read and write a file.
+pub fn methods(options: &RunOptions, report: &mut ScenarioReport) -> Result<()> {
     let workspace = Workspace::new(2 * methods::BYTES as u64)?;
     options.say(&format!("in {}", workspace.place));
     report.tables.extend(methods::tables(workspace.path())?);
     Ok(())
 }
 
-/// Median over some rounds of the nanoseconds that `work` takes, divided by `count`.
+/// Median over several rounds of the nanoseconds that `work` takes, divided by `count`.
 fn median_ns(count: usize, mut work: impl FnMut()) -> f64 {
-    let mut rounds: Vec<f64> = (0..ROUNDS)
+    let rounds: Vec<f64> = (0..ROUNDS)
         .map(|_| {
             let start = Instant::now();
             work();
             start.elapsed().as_nanos() as f64 / count as f64
         })
         .collect();
-    rounds.sort_by(f64::total_cmp);
-    rounds[ROUNDS / 2]
+    median(&rounds).unwrap_or(f64::NAN)
 }
 
-/// Fails unless `found` is `wanted`.
+/// Fails unless `found` equals `wanted`.
 fn all(found: usize, wanted: usize) -> Result<()> {
     ensure!(found == wanted, "{found} bytes instead of {wanted}");
     Ok(())

@@ -1,29 +1,29 @@
-//! Tests whether bytes on the wire look random: sizes, and frequencies of values at each position.
+//! Tests of whether bytes on the wire look random: lengths, and frequencies of values at each
+//! position.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use shoal_wire::SizeClass;
 
-/// Values of a byte.
+/// Number of values of a byte.
 const VALUES: usize = 256;
-/// Fewest payloads of a class for a test of each position: five expected per value, the usual rule
-/// for chi-square.
+/// Minimum number of payloads of a class for a test of each position: five expected per value, the
+/// usual rule for chi-square.
 pub const COUNT_MIN: u64 = 5 * VALUES as u64;
-/// Largest deviation that passes, in standard deviations. With about 2,200 positions tested, random
+/// Largest accepted deviation in standard deviations. With about 2,200 tested positions, random
 /// bytes exceed it once in many millions of runs.
 pub const SIGMA_MAX: f64 = 7.0;
 
-/// Counts of payloads.
 #[derive(Clone, Debug, Default)]
-pub struct Statistics {
-    classes: BTreeMap<SizeClass, Positions>,
-    /// Payloads whose length is in no class, by length.
+pub struct PayloadStatistics {
+    classes: BTreeMap<SizeClass, PositionCounts>,
+    /// Number of payloads outside the size classes, by length.
     pub odd_sizes: BTreeMap<usize, u64>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Positions {
+struct PositionCounts {
     count: u64,
     values: Vec<[u32; VALUES]>,
 }
@@ -31,29 +31,29 @@ struct Positions {
 /// A deviation from random bytes in the size classes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Anomaly {
-    /// A length that is in no class.
+    /// A length outside the size classes.
     Size {
-        /// The length in bytes.
+        /// Length in bytes.
         len: usize,
-        /// How many payloads had it.
+        /// Number of payloads with this length.
         count: u64,
     },
     /// The values at one position are not uniform.
     Position {
-        /// Of payloads of this class,
+        /// Class of the payloads.
         class: SizeClass,
-        /// this byte, counted from 0;
+        /// Index of the byte, counted from 0.
         at: usize,
-        /// the value seen most,
+        /// Most frequent value.
         value: u8,
-        /// and how far chi-square is from what it should be, in standard deviations.
+        /// Deviation of chi-square from its mean, in standard deviations.
         sigma: f64,
     },
     /// The values over all positions of a class are not uniform.
     Class {
-        /// Of payloads of this class.
+        /// Class of the payloads.
         class: SizeClass,
-        /// As above.
+        /// Deviation of chi-square from its mean, in standard deviations.
         sigma: f64,
     },
 }
@@ -76,7 +76,7 @@ impl fmt::Display for Anomaly {
     }
 }
 
-impl Statistics {
+impl PayloadStatistics {
     /// Counts one payload.
     pub fn see(&mut self, payload: &[u8]) {
         let Some(class) = SizeClass::of_frame(payload.len()) else {
@@ -91,13 +91,13 @@ impl Statistics {
         }
     }
 
-    /// How many payloads of `class` were seen.
+    /// Number of counted payloads of `class`.
     pub fn count(&self, class: SizeClass) -> u64 {
         self.classes.get(&class).map_or(0, |p| p.count)
     }
 
-    /// Everything that does not look random. Positions of a class are tested one by one when enough
-    /// payloads were seen, all together otherwise.
+    /// Everything that does not look random. Positions of a class are tested one by one if enough
+    /// payloads were counted, otherwise only together.
     pub fn anomalies(&self) -> Vec<Anomaly> {
         let sizes = self.odd_sizes.iter().map(|(&len, &count)| Anomaly::Size { len, count });
         let mut found: Vec<Anomaly> = sizes.collect();
@@ -120,8 +120,8 @@ impl Statistics {
     }
 }
 
-/// How far chi-square of the counts is from that of uniform values, in standard deviations: with
-/// 255 degrees of freedom its mean is 255 and its variance 510.
+/// Deviation of chi-square of the counts from uniform values, in standard deviations. With 255
+/// degrees of freedom, chi-square has mean 255 and variance 510.
 fn chi_square_sigma(counts: &[u32; VALUES]) -> f64 {
     let total: f64 = counts.iter().map(|&n| f64::from(n)).sum();
     if total == 0.0 {
@@ -138,9 +138,9 @@ mod tests {
     use super::*;
     use shoal_crypto::Rng;
 
-    fn random(count: usize, change: impl Fn(usize, &mut [u8])) -> Statistics {
+    fn random(count: usize, change: impl Fn(usize, &mut [u8])) -> PayloadStatistics {
         let mut rng = Rng::new([7; 32]);
-        let mut statistics = Statistics::default();
+        let mut statistics = PayloadStatistics::default();
         for i in 0..count {
             let mut frame = [0; 192];
             rng.fill(&mut frame);
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_constant_a_counter_and_a_lost_bit_are_found() {
-        let at = |statistics: Statistics| {
+        let at = |statistics: PayloadStatistics| {
             let found = statistics.anomalies();
             found.iter().find_map(|a| match a {
                 Anomaly::Position { at, .. } => Some(*at),
@@ -168,13 +168,13 @@ mod tests {
         assert_eq!(at(random(3_000, |_, f| f[5] = 1)), Some(5));
         assert_eq!(at(random(3_000, |i, f| f[7] = i as u8)), Some(7));
         assert_eq!(at(random(3_000, |_, f| f[9] &= 0x7f)), Some(9));
-        // Few frames are enough for padding that was left in the clear.
+        // A few frames are enough to find padding in the clear.
         assert!(!random(20, |_, f| f[100..].fill(0)).anomalies().is_empty());
     }
 
     #[test]
     fn sizes_outside_the_classes_are_found() {
-        let mut statistics = Statistics::default();
+        let mut statistics = PayloadStatistics::default();
         statistics.see(&[0; 100]);
         assert_eq!(statistics.anomalies(), [Anomaly::Size { len: 100, count: 1 }]);
     }

@@ -1,5 +1,4 @@
-//! A TCP flow of the kernel: through the lab's links, beside what Shoal carries, or between virtual
-//! interfaces.
+//! A kernel TCP flow: over the lab's links outside Shoal, or between virtual interfaces.
 
 mod info;
 
@@ -13,13 +12,13 @@ use anyhow::{Context, Result};
 use nix::sys::socket::{setsockopt, sockopt::TcpCongestion};
 
 use crate::network::Network;
-pub use info::Counts;
+pub use info::TcpCounters;
 
 /// Bytes per write and read.
 const BLOCK: usize = 256 << 10;
-/// Time between two portions of a flow with a bound.
+/// Time between two writes of a flow with limited rate.
 const PORTION: Duration = Duration::from_millis(1);
-/// How long connecting may take, and one write may stand.
+/// Timeout of connecting, and of one write.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A flow from one node to another; ends when dropped.
@@ -34,11 +33,11 @@ pub struct TcpFlow {
 }
 
 impl TcpFlow {
-    /// Starts one to an address of `to`, with a congestion control of this kernel and at most
-    /// `mbit` Mbit/s of payload.
+    /// Starts a flow to an address of `to`, with a congestion control of this kernel. `mbit` limits
+    /// the payload rate in Mbit/s.
     ///
     /// # Errors
-    /// Without namespaces, without a route, or without that congestion control.
+    /// Namespaces, a route or the congestion control are missing.
     pub fn start(
         network: &Network,
         (from, to): (usize, usize),
@@ -47,7 +46,7 @@ impl TcpFlow {
         mbit: Option<f64>,
     ) -> Result<TcpFlow> {
         let spaces = network.namespace(from).zip(network.namespace(to));
-        let (near, far) = spaces.context("TCP flows need namespaces: root")?;
+        let (near, far) = spaces.context("TCP flows need namespaces; run as root")?;
         let any: IpAddr = match address {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -89,14 +88,14 @@ impl TcpFlow {
         self.gap_us.load(Relaxed) as f64 / 1e3
     }
 
-    /// What the sender sent again, and what came to the receiver before an earlier segment; None
-    /// where the kernel does not say.
-    pub fn counts(&self) -> Option<Counts> {
+    /// Segments that the sender sent again, and segments that the receiver got before an earlier
+    /// segment. `None` if the kernel does not report them.
+    pub fn counts(&self) -> Option<TcpCounters> {
         let (near, far) = (info::counts(&self.stream)?, info::counts(&self.there)?);
-        Some(Counts { disordered: far.disordered, ..near })
+        Some(TcpCounters { disordered: far.disordered, ..near })
     }
 
-    /// Payload bytes that have arrived.
+    /// Payload bytes received so far.
     pub fn received(&self) -> u64 {
         self.received.load(Relaxed)
     }
@@ -105,7 +104,7 @@ impl TcpFlow {
 impl Drop for TcpFlow {
     fn drop(&mut self) {
         self.ended.store(true, Relaxed);
-        // Makes both threads' calls return, so that they end.
+        // Makes both threads' calls return, so that the threads end.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
@@ -123,7 +122,7 @@ fn pour(mut out: TcpStream, mbit: Option<f64>, ended: &AtomicBool) {
                 due.saturating_sub(sent).min(BLOCK)
             }
         };
-        // A write fails when the connection has ended; the counter has the bytes so far.
+        // A write fails after the connection has ended; the counter has the bytes so far.
         if out.write_all(&block[..len]).is_err() {
             return;
         }

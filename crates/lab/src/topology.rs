@@ -4,44 +4,41 @@ use std::collections::VecDeque;
 
 use shoal_wire::Address;
 
-/// A node of a topology.
 #[derive(Clone, Debug)]
 pub struct NodeSpec {
-    /// Its name in hosts.toml.
+    /// Name in hosts.toml.
     pub name: String,
-    /// Its overlay address; host 0 is a router.
+    /// Overlay address; host 0 is a router.
     pub address: Address,
-    /// Whether it is a machine without a node, an end of other traffic.
+    /// True for a machine without a node, an end of other traffic.
     pub plain: bool,
 }
 
 impl NodeSpec {
-    /// A node of the network.
+    /// A node of the overlay.
     pub fn new(name: String, address: Address) -> NodeSpec {
         NodeSpec { name, address, plain: false }
     }
 }
 
-/// A link between two nodes, by their places in [`Topology::nodes`].
+/// A link between two nodes, by their indices in [`Topology::nodes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkSpec {
-    /// One end. For a host's access link this is the host, who calls its router.
+    /// One end. For an access link, the host that calls its router.
     pub a: usize,
     /// The other end.
     pub b: usize,
 }
 
-/// Nodes and links, not yet built.
+/// Nodes and links of a network that is not built yet.
 #[derive(Clone, Debug)]
 pub struct Topology {
-    /// Its nodes.
     pub nodes: Vec<NodeSpec>,
-    /// Its links.
     pub links: Vec<LinkSpec>,
 }
 
 impl Topology {
-    /// The network of the first paper: three routers, each beside both others, two hosts at each.
+    /// The network of the first paper: three fully meshed routers with two hosts each.
     ///
     /// ```text
     ///   h1 h2           h3 h4
@@ -58,7 +55,7 @@ impl Topology {
         Topology::sites(2)
     }
 
-    /// The chain that user-space data planes are compared on: h1 - r1 - r2 - h2.
+    /// The chain on which user-space data planes are compared: h1 - r1 - r2 - h2.
     pub fn chain() -> Topology {
         Topology::of_routers(2, 1, &[(0, 1)])
     }
@@ -68,13 +65,13 @@ impl Topology {
         Topology::of_routers(2, hosts, &[(0, 1)])
     }
 
-    /// Three routers, each beside both others, with `hosts` hosts each: h1 to hN at r1, and so on.
+    /// Three fully meshed routers with `hosts` hosts each: h1 to hN at r1, and so on.
     pub fn sites(hosts: u16) -> Topology {
         Topology::of_routers(3, hosts, &[(0, 1), (1, 2), (0, 2)])
     }
 
-    /// `routers` routers r1, r2, ... linked as `mesh` says (counted from 0), each with
-    /// `hosts_each` hosts; hosts are numbered through the whole network.
+    /// `routers` routers r1, r2, ... with links `mesh` (counted from 0), and `hosts_each` hosts
+    /// each. Hosts are numbered through the whole network.
     fn of_routers(routers: u32, hosts_each: u16, mesh: &[(usize, usize)]) -> Topology {
         let mut nodes: Vec<NodeSpec> =
             (1..=routers).map(|r| NodeSpec::new(format!("r{r}"), Address::new(r, 0))).collect();
@@ -90,12 +87,12 @@ impl Topology {
         Topology { nodes, links }
     }
 
-    /// The place of the node called `name`.
+    /// Index of the node with this name.
     pub fn find(&self, name: &str) -> Option<usize> {
         self.nodes.iter().position(|n| n.name == name)
     }
 
-    /// The places of the routers.
+    /// Indices of the routers.
     pub fn routers(&self) -> impl Iterator<Item = usize> + '_ {
         let router = |n: &usize| !self.nodes[*n].plain && self.nodes[*n].address.is_router();
         (0..self.nodes.len()).filter(router)
@@ -106,15 +103,15 @@ impl Topology {
         self.links.iter().position(|l| (l.a, l.b) == (x, y) || (l.a, l.b) == (y, x))
     }
 
-    /// `(link, neighbour)` of each of a node's links.
+    /// Link and neighbour of each of a node's links.
     pub fn links_of(&self, node: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
         self.links.iter().enumerate().filter_map(move |(i, l)| {
             (l.a == node).then_some((i, l.b)).or((l.b == node).then_some((i, l.a)))
         })
     }
 
-    /// `(link, neighbour)` of each of a node's configured links: those to other nodes, except links
-    /// of two hosts, which are direct links.
+    /// Link and neighbour of each of a node's configured links: links to other nodes, except links
+    /// between two hosts, which are direct links.
     pub fn neighbours_of(&self, node: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
         let is_host = move |n: usize| !self.nodes[n].address.is_router();
         self.links_of(node).filter(move |&(_, neighbour)| {
@@ -123,14 +120,14 @@ impl Topology {
         })
     }
 
-    /// The first direct link of the host `node`.
+    /// The first direct link of the host `node`, with its other end.
     pub fn direct_link_of(&self, node: usize) -> Option<(usize, usize)> {
         let is_host = |n: usize| !self.nodes[n].plain && !self.nodes[n].address.is_router();
         self.links_of(node).find(|&(_, neighbour)| is_host(node) && is_host(neighbour))
     }
 
-    /// Links of a shortest path from one node to another, with the nodes that each leads to; None
-    /// when there is no path. `up` tells which links may be used.
+    /// Links of a shortest path from one node to another, each with the node it leads to. `None`
+    /// without a path. `up` tells which links may be used.
     pub fn path(
         &self,
         from: usize,
@@ -158,7 +155,7 @@ impl Topology {
         Some(way)
     }
 
-    /// Names of a link's ends, as people read them.
+    /// Names of a link's ends, for people.
     pub fn link_name(&self, link: usize) -> String {
         let LinkSpec { a, b } = self.links[link];
         format!("{} - {}", self.nodes[a].name, self.nodes[b].name)

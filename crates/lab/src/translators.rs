@@ -1,9 +1,8 @@
-//! Hosts behind translators of addresses: which pairs get a link of their own, how soon, and why
-//! the others have none.
+//! Hosts behind NATs: which pairs get a direct link, how soon, and why other pairs get none.
 //!
-//! All cells of a scenario are in one network, each with hosts and translators of its own, and are
-//! run at once, as often as asked. Hosts start anew for each run, at ports of their own, so that no
-//! translator remembers them.
+//! All cells of a scenario are in one network, each with its own hosts and NATs. The cells run at
+//! the same time, the requested number of times. Hosts restart for each run, at new ports, so that
+//! no NAT remembers them.
 
 mod ground;
 mod watch;
@@ -11,47 +10,55 @@ mod watch;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use shoal_crypto::quantile::{median, quantile};
 use shoal_daemon::control::api;
 
 use crate::executable::Executable;
 use crate::figures::{self, figure, number};
-use crate::network::Kind;
-use crate::record::{Case, Figure, Mark, Report, Run, Table};
-use crate::run::Options;
-use crate::scenario::{Cell, Scenario};
-use crate::site::Site;
+use crate::network::NetworkKind;
+use crate::record::{CaseRecord, Figure, ReportTable, RunRecord, ScenarioReport, TimedEvent};
+use crate::run::RunOptions;
+use crate::scenario::{NatPair, Scenario};
+use crate::site::RunningNetwork;
 use crate::workspace::Workspace;
-use ground::Ground;
-use watch::Found;
+use ground::NatNetwork;
+use watch::PairOutcome;
 
-/// How long hosts may take until routers have said where they are seen.
+/// Limit of the time until routers have reported the hosts' outer endpoints.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long they are waited for until a second one has, too, which may never come where packets
-/// are lost.
+/// Wait for a second router's report, which may never come if packets are lost.
 const SECOND_VIEW: Duration = Duration::from_secs(8);
-/// Name of the case that sums up all cells that can be direct.
+/// Name of the case that sums up all cells with an expected direct link.
 pub const ALL: &str = "all that can be direct";
 
-/// Runs every cell as often as asked, and adds a case for each.
+/// Runs every cell the requested number of times, and adds a case for each.
 ///
 /// # Errors
-/// Without namespaces, or when hosts do not reach each other at all.
-pub fn run(scenario: &Scenario, options: &Options, report: &mut Report) -> Result<()> {
-    ensure!(Kind::available() == Kind::Namespaces, "translators of addresses need root");
+/// Namespaces are missing, or hosts do not reach each other at all.
+pub fn run(scenario: &Scenario, options: &RunOptions, report: &mut ScenarioReport) -> Result<()> {
+    ensure!(
+        NetworkKind::available() == NetworkKind::Namespaces,
+        "NATs need namespaces; run as root"
+    );
     let wanted = scenario.cells.iter().filter(|cell| {
         options.wants(scenario, &cell.name()) || options.case.as_deref() == Some(ALL)
     });
-    let cells: Vec<Cell> = wanted.cloned().collect();
-    let ground = Ground::plan(scenario, &cells)?;
+    let cells: Vec<NatPair> = wanted.cloned().collect();
+    let ground = NatNetwork::plan(scenario, &cells)?;
     report.drawing = crate::run::drawing(&ground.topology, &ground.conditions);
     let workspace = Workspace::new(0)?;
     let network = ground.build(scenario.family)?;
-    report.links = format!("{}; translators by nftables", network.manner());
+    report.links = format!("{}; NATs by nftables", network.manner());
     let executable = Executable::given_or_own(&options.executable)?;
     let prepare = |network: &_, folder: &_| ground.prepare(network, folder);
-    let mut site =
-        Site::start_after(network, &executable, workspace.path(), &scenario.node_config, prepare)?;
-    let mut found: Vec<Vec<Found>> = cells.iter().map(|_| Vec::new()).collect();
+    let mut site = RunningNetwork::start_after(
+        network,
+        &executable,
+        workspace.path(),
+        &scenario.node_config,
+        prepare,
+    )?;
+    let mut found: Vec<Vec<PairOutcome>> = cells.iter().map(|_| Vec::new()).collect();
     let repeat = options.repeat.unwrap_or(scenario.repeat);
     for turn in 0..repeat {
         if turn > 0 {
@@ -69,7 +76,7 @@ pub fn run(scenario: &Scenario, options: &Options, report: &mut Report) -> Resul
     }
     report.cases = cells.iter().zip(&found).map(|(cell, all)| case(cell.name(), all)).collect();
     let counted = cells.iter().zip(&found).filter(|(cell, _)| cell.counts());
-    let counted: Vec<Found> = counted.flat_map(|(_, all)| all.iter().cloned()).collect();
+    let counted: Vec<PairOutcome> = counted.flat_map(|(_, all)| all.iter().cloned()).collect();
     if !counted.is_empty() {
         report.cases.push(case(ALL.into(), &counted));
     }
@@ -77,50 +84,57 @@ pub fn run(scenario: &Scenario, options: &Options, report: &mut Report) -> Resul
     Ok(())
 }
 
-/// Waits until every host has its link and knows where it is seen.
-fn wait_until_seen(site: &mut Site, ground: &Ground) -> Result<()> {
+/// Waits until every host has its link and knows its outer endpoint.
+fn wait_until_seen(site: &mut RunningNetwork, ground: &NatNetwork) -> Result<()> {
     let since = Instant::now();
     for host in ground.hosts() {
         let name = site.network().topology().nodes[host].name.clone();
-        let what = format!("{name} to be seen");
+        let what = format!("the outer endpoint of {name}");
         site.wait(&what, PATIENCE, |site| {
             let status = site.status(host)?;
-            let api::Reply::Netcheck(net) = site.ask(host, api::Command::Netcheck)? else {
-                bail!("unexpected answer to a question for what is seen");
+            let api::ControlReply::Netcheck(net) = site.ask(host, api::Command::Netcheck)? else {
+                bail!("the node answered `netcheck` with another reply");
             };
             let late = since.elapsed() >= SECOND_VIEW && !net.seen.is_empty();
             let known = net.mapping != "unknown" || net.endpoint.is_some();
             let seen = known || late || net.direct == "off";
             Ok((status.links_up >= 1 && seen).then_some(()))
         })
-        .with_context(|| format!("its log ends:\n{}", site.log_end(host)))?;
+        .with_context(|| format!("end of its log:\n{}", site.log_end(host)))?;
     }
     Ok(())
 }
 
-fn case(name: String, all: &[Found]) -> Case {
-    let runs: Vec<Run> = all.iter().map(Found::run).collect();
+fn case(name: String, all: &[PairOutcome]) -> CaseRecord {
+    let runs: Vec<RunRecord> = all.iter().map(PairOutcome::run).collect();
     let each: Vec<&[Figure]> = runs.iter().map(|run| run.figures.as_slice()).collect();
     let mut figures = figures::medians(&each);
-    let count = |is: fn(&Found) -> bool| all.iter().filter(|one| is(one)).count() as f64;
+    let count = |is: fn(&PairOutcome) -> bool| all.iter().filter(|one| is(one)).count() as f64;
     let share = |of: f64| of / all.len() as f64;
     let direct = count(|one| one.setup.is_some());
     figures.push(figure("direct_share", "", share(direct)));
-    figures.push(figure("soon_share", "", share(count(Found::is_soon))));
+    figures.push(figure("soon_share", "", share(count(PairOutcome::is_soon))));
     figures.push(figure("reached_share", "", share(count(|one| one.first_ms.is_some()))));
     if direct > 0.0 {
-        figures.push(figure("timely_share", "", count(Found::is_timely) / direct));
+        figures.push(figure("timely_share", "", count(PairOutcome::is_timely) / direct));
     }
-    let most = |value: fn(&Found) -> Option<f64>| most(all.iter().filter_map(value).collect());
+    let most = |value: fn(&PairOutcome) -> Option<f64>| {
+        quantile(&all.iter().filter_map(value).collect::<Vec<_>>(), 0.95)
+    };
     figures.extend(most(|one| one.setup).map(|ms| figure("setup_p95_ms", "", ms)));
     figures.extend(most(|one| one.first_ms).map(|ms| figure("first_p95_ms", "", ms)));
-    Case { name, runs, figures, ..Case::default() }
+    CaseRecord { name, runs, figures, ..CaseRecord::default() }
 }
 
-fn table(cells: &[Cell], found: &[Vec<Found>]) -> Table {
+fn table(cells: &[NatPair], found: &[Vec<PairOutcome>]) -> ReportTable {
     let rows = cells.iter().zip(found).map(|(cell, all)| {
-        let count = |is: fn(&Found) -> bool| Some(all.iter().filter(|one| is(one)).count() as f64);
-        let values = |value: fn(&Found) -> Option<f64>| all.iter().filter_map(value).collect();
+        let count =
+            |is: fn(&PairOutcome) -> bool| Some(all.iter().filter(|one| is(one)).count() as f64);
+        let values = |value: fn(&PairOutcome) -> Option<f64>| -> Vec<f64> {
+            all.iter().filter_map(value).collect()
+        };
+        let middle = |value| median(&values(value));
+        let most = |value| quantile(&values(value), 0.95);
         let why = all.iter().find_map(|one| one.why.as_deref());
         let name = match why {
             Some(why) => format!("{}: routers, {why}", cell.name()),
@@ -129,14 +143,14 @@ fn table(cells: &[Cell], found: &[Vec<Found>]) -> Table {
         let row = vec![
             count(|one| one.setup.is_some()),
             Some(all.len() as f64),
-            median(values(|one| one.setup)),
-            most(values(|one| one.setup)),
-            median(values(Found::bound_ms)),
-            count(Found::is_soon),
-            median(values(|one| one.first_ms)),
-            most(values(|one| one.first_ms)),
-            median(values(|one| one.routed_ms)),
-            median(values(|one| one.direct_ms)),
+            middle(|one| one.setup),
+            most(|one| one.setup),
+            middle(PairOutcome::bound_ms),
+            count(PairOutcome::is_soon),
+            middle(|one| one.first_ms),
+            most(|one| one.first_ms),
+            middle(|one| one.routed_ms),
+            middle(|one| one.direct_ms),
         ];
         (name, row)
     });
@@ -153,28 +167,17 @@ fn table(cells: &[Cell], found: &[Vec<Found>]) -> Table {
         "routed",
         "direct",
     ];
-    Table {
+    ReportTable {
         mixed: false,
         title: "Pairs of hosts".into(),
         columns: columns.map(str::to_owned).into(),
         rows: rows.collect(),
-        unit: "runs, and medians in ms, with what 95% of runs do not exceed".into(),
+        unit: "runs, and medians and 95th percentiles in ms".into(),
     }
 }
 
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
-}
-
-/// What 95% of the values do not exceed.
-fn most(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    values.get((values.len() * 19).div_ceil(20).checked_sub(1)?).copied()
-}
-
-impl Found {
-    /// What is said of it.
+impl PairOutcome {
+    /// Description of the run, for progress output.
     fn words(&self) -> String {
         let of = |ms: Option<f64>| number(ms.unwrap_or(f64::NAN));
         let (first, routed) = (of(self.first_ms), of(self.routed_ms));
@@ -191,11 +194,11 @@ impl Found {
         format!("{way}; first answer {first} ms, routed {routed} ms")
     }
 
-    fn run(&self) -> Run {
+    fn run(&self) -> RunRecord {
         let mut figures: Vec<Figure> = Vec::new();
         figures.extend(self.first_ms.map(|ms| figure("first_ms", "", ms)));
         figures.extend(self.setup.map(|ms| figure("setup_ms", "", ms)));
-        let events = self.why.iter().map(|why| Mark { at_s: 0.0, text: why.clone() });
-        Run { figures, events: events.collect(), idle: 1.0, ..Run::default() }
+        let events = self.why.iter().map(|why| TimedEvent { at_s: 0.0, text: why.clone() });
+        RunRecord { figures, events: events.collect(), idle: 1.0, ..RunRecord::default() }
     }
 }

@@ -10,33 +10,33 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::network::Network;
 
-/// Time between two portions.
+/// Time between two bursts.
 const PORTION: Duration = Duration::from_millis(1);
-/// How long a read waits before its thread looks whether it should end.
+/// Longest wait of a read before its thread checks whether it should end.
 const NAP: Duration = Duration::from_millis(50);
-/// How long datagrams are waited for that are on the way at the end.
+/// Wait at the end for datagrams in transit.
 const LAST: Duration = Duration::from_millis(700);
 /// Buffers at both ends, in bytes: 300 ms of 200 Mbit/s.
 const BUFFER: usize = 8 << 20;
-/// Longest datagram, and more.
+/// Buffer for a datagram: more than the longest.
 const DATAGRAM_MAX: usize = 2_048;
-/// What every datagram repeats behind its head. An observer of the network must never see it.
+/// Repeated content of every datagram after its head. An observer of the network must never see it.
 pub const PATTERN: [u8; 16] = *b"In clear no more";
-/// Length of the head: a number, and when it was sent in microseconds after the start of the flow,
-/// four bytes each. The time begins again after 71 minutes, which no datagram takes.
+/// Length of the head: the number, and the time of sending in microseconds after the start of the
+/// flow, four bytes each. The time wraps after 71 minutes, longer than any datagram takes.
 const HEAD_LEN: usize = 8;
-/// Width of a step of delays, and how many there are; longer ones count as the last.
+/// Width of a histogram step, and number of steps. The last step also counts all longer delays.
 const STEP_US: u32 = 100;
 const STEPS: usize = 20_000;
-/// Datagrams of which it is known one by one whether they came: ten minutes of 150 Mbit/s.
+/// Limit of individually recorded datagrams: ten minutes of 150 Mbit/s.
 const CAME_MAX: usize = 10_000_000;
 
-/// What has arrived.
+/// Counters of received datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
-    /// Datagrams.
+pub struct ReceivedCounters {
+    /// Number of datagrams.
     pub count: u64,
-    /// Of those, how many came after one with a higher number.
+    /// Number of datagrams that came after one with a higher number.
     pub disordered: u64,
     /// Payload bytes.
     pub bytes: u64,
@@ -46,9 +46,9 @@ pub struct Seen {
     last: Option<Instant>,
 }
 
-impl Seen {
-    /// Takes in a datagram, and says its number and when it was sent; those of others are passed
-    /// over.
+impl ReceivedCounters {
+    /// Counts a datagram, and returns its number and time of sending. Foreign datagrams are
+    /// ignored.
     fn take(&mut self, now: Instant, datagram: &[u8]) -> Option<(u32, u32)> {
         let (head, rest) = datagram.split_first_chunk::<HEAD_LEN>()?;
         if !PATTERN.starts_with(&rest[..rest.len().min(PATTERN.len())]) {
@@ -66,7 +66,8 @@ impl Seen {
     }
 }
 
-/// Times from one interface to the other. Both are read from one clock: the machine is one.
+/// Histogram of delays from one interface to the other. One clock measures both ends: it is one
+/// machine.
 #[derive(Clone, Debug)]
 pub struct Delays {
     steps: Vec<u64>,
@@ -86,12 +87,12 @@ impl Delays {
         (self.count, self.sum_us) = (self.count + 1, self.sum_us + u64::from(us));
     }
 
-    /// The mean in milliseconds; NaN without any.
+    /// The mean in milliseconds; NaN without datagrams.
     pub fn mean_ms(&self) -> f64 {
         self.sum_us as f64 / 1e3 / self.count as f64
     }
 
-    /// What 99% of them do not exceed, in milliseconds to 0.1 ms; NaN without any.
+    /// The 99th percentile in milliseconds, to 0.1 ms; NaN without datagrams.
     pub fn p99_ms(&self) -> f64 {
         let mut above = self.count / 100;
         let step = self.steps.iter().rposition(|count| {
@@ -103,11 +104,11 @@ impl Delays {
     }
 }
 
-/// Which datagrams have come, by their numbers.
+/// Bitmap of received datagrams, by number.
 #[derive(Clone, Debug, Default)]
-struct Came(Vec<u64>);
+struct ReceivedBitmap(Vec<u64>);
 
-impl Came {
+impl ReceivedBitmap {
     fn take(&mut self, number: u32) {
         let (word, bit) = (number as usize / 64, number % 64);
         if word < CAME_MAX / 64 {
@@ -124,36 +125,35 @@ impl Came {
     }
 }
 
-/// What became of a flow.
+/// Result of a flow.
 #[derive(Clone, Debug)]
-pub struct Outcome {
-    /// What arrived.
-    pub seen: Seen,
-    /// How long that took.
+pub struct UdpOutcome {
+    /// Counters of received datagrams.
+    pub seen: ReceivedCounters,
+    /// Delays of received datagrams.
     pub delays: Delays,
-    /// Datagrams that were sent.
+    /// Number of datagrams sent.
     pub sent: u64,
-    /// For how many seconds.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// When those that are missing were due to be sent, in seconds after `began`; of the first
-    /// millions only.
+    /// Times at which missing datagrams were due to be sent, in seconds after `began`. Only the
+    /// first ten million datagrams count.
     pub missing_s: Vec<f64>,
-    /// When it began.
     pub began: Instant,
 }
 
-/// All that is known of what came.
+/// State of the receiver.
 #[derive(Clone, Debug, Default)]
-struct Taken {
-    seen: Seen,
+struct UdpReceiver {
+    seen: ReceivedCounters,
     delays: Delays,
-    came: Came,
+    came: ReceivedBitmap,
 }
 
-/// A flow; ends when dropped.
+/// A running flow; ends when dropped.
 #[derive(Debug)]
 pub struct UdpFlow {
-    taken: Arc<Mutex<Taken>>,
+    taken: Arc<Mutex<UdpReceiver>>,
     per_s: f64,
     sent: Arc<AtomicU64>,
     is_over: Arc<AtomicBool>,
@@ -162,11 +162,11 @@ pub struct UdpFlow {
 }
 
 impl UdpFlow {
-    /// Starts one from `from` to the address `far` of `to`: datagrams of `payload` bytes, `mbit`
-    /// Mbit/s of them.
+    /// Starts a flow from `from` to the address `far` of `to`, with datagrams of `payload` bytes at
+    /// `mbit` Mbit/s.
     ///
     /// # Errors
-    /// Without namespaces, or without a route.
+    /// Namespaces or a route are missing.
     pub fn start(
         network: &Network,
         (from, to): (usize, usize),
@@ -175,7 +175,7 @@ impl UdpFlow {
         payload: u16,
     ) -> Result<UdpFlow> {
         let spaces = network.namespace(from).zip(network.namespace(to));
-        let (near, there) = spaces.context("UDP flows need namespaces: root")?;
+        let (near, there) = spaces.context("UDP flows need namespaces; run as root")?;
         let any = (Ipv6Addr::UNSPECIFIED, 0);
         let input = there.enter(|| Ok(UdpSocket::bind(any)?))?;
         input.set_read_timeout(Some(NAP))?;
@@ -205,22 +205,22 @@ impl UdpFlow {
         Ok(flow)
     }
 
-    /// What has arrived so far.
-    pub fn seen(&self) -> Seen {
+    /// Counters of the datagrams received so far.
+    pub fn seen(&self) -> ReceivedCounters {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner).seen
     }
 
-    /// Stops it, and waits for what is on the way.
-    pub fn finish(self) -> Outcome {
+    /// Stops the flow, and waits for datagrams in transit.
+    pub fn finish(self) -> UdpOutcome {
         let seconds = self.began.elapsed().as_secs_f64();
         self.is_over.store(true, Relaxed);
         std::thread::sleep(LAST);
-        let Taken { seen, delays, came } =
+        let UdpReceiver { seen, delays, came } =
             self.taken.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let sent = self.sent.load(Relaxed);
         let missing = (0..sent.min(CAME_MAX as u64)).filter(|number| !came.has(*number));
         let missing_s = missing.map(|number| (number + 1) as f64 / self.per_s).collect();
-        Outcome { seen, delays, sent, seconds, missing_s, began: self.began }
+        UdpOutcome { seen, delays, sent, seconds, missing_s, began: self.began }
     }
 }
 
@@ -231,13 +231,13 @@ impl Drop for UdpFlow {
     }
 }
 
-fn take(input: &UdpSocket, began: Instant, taken: &Mutex<Taken>, is_unread: &AtomicBool) {
+fn take(input: &UdpSocket, began: Instant, taken: &Mutex<UdpReceiver>, is_unread: &AtomicBool) {
     let mut datagram = [0; DATAGRAM_MAX];
     while !is_unread.load(Relaxed) {
-        // An error is a timeout, or says that a sender is gone.
+        // An error is a timeout, or means that a sender is gone.
         let Ok(len) = input.recv(&mut datagram) else { continue };
         let now = Instant::now();
-        let Taken { seen, delays, came } =
+        let UdpReceiver { seen, delays, came } =
             &mut *taken.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((number, sent_us)) = seen.take(now, &datagram[..len]) {
             delays.take(micros(now - began).wrapping_sub(sent_us));
@@ -246,7 +246,7 @@ fn take(input: &UdpSocket, began: Instant, taken: &Mutex<Taken>, is_unread: &Ato
     }
 }
 
-/// As it stands in heads.
+/// Time in microseconds, as in heads; wraps.
 fn micros(time: Duration) -> u32 {
     time.as_micros() as u32
 }
@@ -267,7 +267,7 @@ fn pour(
         while number < due && !is_over.load(Relaxed) {
             datagram[..4].copy_from_slice(&(number as u32).to_be_bytes());
             datagram[4..HEAD_LEN].copy_from_slice(&micros(began.elapsed()).to_be_bytes());
-            // One that the interface does not take is lost.
+            // A datagram that the interface refuses is lost.
             let _ = out.send(&datagram);
             number += 1;
             sent.store(number, Relaxed);
@@ -281,9 +281,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_late_is_disorder_and_what_is_missing_is_none() {
+    fn late_datagrams_count_as_disorder_and_lost_ones_do_not() {
         let start = Instant::now();
-        let mut seen = Seen::default();
+        let mut seen = ReceivedCounters::default();
         let datagram = |number: u32| [&number.to_be_bytes()[..], &[0, 0, 0, 9], &PATTERN].concat();
         for (ms, number) in [(0, 0), (10, 2), (50, 1), (60, 3), (61, 7)] {
             let taken = seen.take(start + Duration::from_millis(ms), &datagram(number));
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn those_that_came_are_known_by_their_numbers() {
-        let mut came = Came::default();
+        let mut came = ReceivedBitmap::default();
         [0, 63, 64, 1_000].into_iter().for_each(|number| came.take(number));
         let all: Vec<u64> = (0..2_000).filter(|number| came.has(*number)).collect();
         assert_eq!(all, [0, 63, 64, 1_000]);
@@ -311,7 +311,7 @@ mod tests {
         assert!(delays.mean_ms().is_nan() && delays.p99_ms().is_nan());
         (0..1_000).for_each(|n| delays.take(n * 100 + 50));
         assert_eq!((delays.mean_ms(), delays.p99_ms()), (50.0, 99.0));
-        // One that took longer than all steps counts as the last.
+        // A longer delay counts in the last step.
         let mut delays = Delays::default();
         delays.take(u32::MAX);
         assert_eq!(delays.p99_ms(), 2_000.0);

@@ -9,17 +9,15 @@ use rtnetlink::{LinkMessageBuilder, LinkUnspec};
 
 use crate::namespace::Namespace;
 
-/// How long the kernel may take until a new address is good.
+/// Limit of the kernel's time until a new address is usable.
 const LEISURE: Duration = Duration::from_secs(10);
 
-/// One end of a link to be.
+/// One end of a link to make.
 #[derive(Clone, Copy, Debug)]
-pub struct End<'a> {
-    /// Where it is.
+pub struct VethEnd<'a> {
     pub namespace: &'a Namespace,
-    /// Name of its interface there; at most 15 bytes.
+    /// Name of the interface; at most 15 bytes.
     pub interface: &'a str,
-    /// Its address.
     pub address: IpAddr,
     /// Length of the prefix that both ends' addresses share.
     pub prefix_len: u8,
@@ -28,9 +26,9 @@ pub struct End<'a> {
 /// Makes a link between two namespaces and brings it up.
 ///
 /// Without `aggregates` every packet on it is a wire packet, so that shapers and loss rules count
-/// wire packets. With them up to 64 kB pass as one, which is fast, but right only on a link without
-/// shaping and loss.
-pub fn connect(a: End<'_>, b: End<'_>, aggregates: bool) -> Result<()> {
+/// wire packets. With `aggregates` up to 64 kB pass as one packet. That is fast, but correct only
+/// on a link without shaping and loss.
+pub fn connect(a: VethEnd<'_>, b: VethEnd<'_>, aggregates: bool) -> Result<()> {
     let peer = LinkUnspec::new_with_name(b.interface).setns_by_fd(b.namespace.raw_fd()).build();
     let pair = LinkMessageBuilder::<LinkUnspec>::new_with_info_kind(InfoKind::Veth)
         .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
@@ -46,9 +44,9 @@ pub fn connect(a: End<'_>, b: End<'_>, aggregates: bool) -> Result<()> {
 }
 
 /// Makes half of an emulated or switched link: from `near` to an interface called `far` in another
-/// namespace, which has no address there.
+/// namespace. `far` has no address.
 pub fn connect_through(
-    near: End<'_>,
+    near: VethEnd<'_>,
     middle: &Namespace,
     far: &str,
     aggregates: bool,
@@ -61,10 +59,11 @@ pub fn connect_through(
     near.namespace
         .netlink(async |handle| handle.link().add(pair).execute().await)
         .with_context(|| format!("making half a link {} - {far}", near.interface))?;
-    // Only the emulator's packet sockets, or a bridge, may send there: the kernel must not answer.
+    // The kernel must not answer at `far`: only the emulator's packet sockets, or a bridge, may
+    // send there.
     let index = middle.enter(|| {
         let quiet = format!("/proc/sys/net/ipv6/conf/{far}/disable_ipv6");
-        // A kernel without IPv6 is quiet already.
+        // A kernel without IPv6 does not answer anyway.
         let _ = std::fs::write(quiet, "1");
         Ok(nix::net::if_::if_nametoindex(far)?)
     })?;
@@ -73,11 +72,11 @@ pub fn connect_through(
     bring_up(near, aggregates).with_context(|| format!("setting up {}", near.interface))
 }
 
-/// Readies a namespace for links with IPv6 addresses, before it has any: an address is good at
-/// once, without a second of duplicate detection, and the kernel looks for no routers.
+/// Prepares a namespace for links with IPv6 addresses, before it has any. An address is then usable
+/// without a second of duplicate detection, and the kernel solicits no routers.
 ///
 /// # Errors
-/// On a kernel without IPv6.
+/// The kernel has no IPv6.
 pub fn prepare_ipv6(namespace: &Namespace) -> Result<()> {
     let options = [
         ("all/disable_ipv6", "0"),
@@ -90,13 +89,14 @@ pub fn prepare_ipv6(namespace: &Namespace) -> Result<()> {
     namespace.enter(|| {
         for (option, value) in options {
             let file = format!("/proc/sys/net/ipv6/conf/{option}");
-            std::fs::write(&file, value).with_context(|| format!("{file}: is IPv6 off here?"))?;
+            std::fs::write(&file, value)
+                .with_context(|| format!("{file}: IPv6 may be disabled"))?;
         }
         Ok(())
     })
 }
 
-/// Gives an interface that exists an address, and brings it up.
+/// Gives an existing interface an address, and brings it up.
 pub fn address(namespace: &Namespace, interface: &str, at: IpAddr, prefix: u8) -> Result<()> {
     let index = namespace.enter(|| Ok(nix::net::if_::if_nametoindex(interface)?))?;
     namespace.netlink(async |handle| {
@@ -106,11 +106,11 @@ pub fn address(namespace: &Namespace, interface: &str, at: IpAddr, prefix: u8) -
     await_good(namespace, interface, at)
 }
 
-/// From now on every packet that leaves by `interface` is one of the wire.
+/// Makes every packet that leaves by `interface` a wire packet.
 ///
-/// The kernel splits whatever has more segments than the interface takes. `ethtool -K` with tso and
-/// gso off is not enough: UDP segmentation is a feature of its own. Receive coalescing is off on a
-/// veth unless somebody turns it on.
+/// The kernel splits a packet with more segments than the interface accepts. `ethtool -K` with tso
+/// and gso off is not enough: UDP segmentation is a separate feature. Receive coalescing is off on
+/// a veth by default.
 pub fn split(namespace: &Namespace, interface: &str) -> Result<()> {
     let index = namespace.enter(|| Ok(nix::net::if_::if_nametoindex(interface)?))?;
     let single = LinkUnspec::new_with_index(index);
@@ -118,15 +118,15 @@ pub fn split(namespace: &Namespace, interface: &str) -> Result<()> {
     namespace.netlink(async |handle| handle.link().set(single).execute().await)
 }
 
-fn bring_up(end: End<'_>, aggregates: bool) -> Result<()> {
+fn bring_up(end: VethEnd<'_>, aggregates: bool) -> Result<()> {
     if !aggregates {
         split(end.namespace, end.interface)?;
     }
     address(end.namespace, end.interface, end.address, end.prefix_len)
 }
 
-/// Waits until an IPv6 address is good. The kernel makes it so at its leisure, though it looks for
-/// no duplicate: before, who asks for the address gets no answer, and asks again after a second.
+/// Waits until an IPv6 address is usable. Even without duplicate detection, the kernel takes its
+/// time. Until then a neighbour's solicitation gets no answer, and is repeated after a second.
 fn await_good(namespace: &Namespace, interface: &str, at: IpAddr) -> Result<()> {
     /// IFA_F_TENTATIVE of linux/if_addr.h.
     const TENTATIVE: u8 = 0x40;
@@ -145,6 +145,6 @@ fn await_good(namespace: &Namespace, interface: &str, at: IpAddr) -> Result<()> 
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        bail!("the kernel has not taken {at} into use for {LEISURE:?}")
+        bail!("the address {at} is not usable after {LEISURE:?}")
     })
 }

@@ -1,7 +1,7 @@
-//! What an observer of a link sees: every UDP payload that passes a node's interface.
+//! An observer of links: records every UDP payload at a node's interfaces.
 //!
-//! In: packets of an AF_PACKET socket in the node's namespace. Out: [`Statistics`] of their bytes,
-//! per position, and the packets themselves in a pcap file when one is asked for.
+//! Input: packets of an AF_PACKET socket in the node's namespace. Output: [`PayloadStatistics`] of
+//! their bytes, per position, and a pcap file of the packets if requested.
 
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, IoSliceMut, Read, Write};
@@ -21,39 +21,39 @@ use nix::sys::time::TimeSpec;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::namespace::Namespace;
-use crate::statistics::Statistics;
+use crate::statistics::PayloadStatistics;
 
 /// linux/if_ether.h: every protocol, both directions.
 const ETH_P_ALL: u16 = 3;
-/// How long the socket waits before the thread looks whether it should end.
+/// Longest wait of the socket before the thread checks whether it should end.
 const NAP: Duration = Duration::from_millis(50);
-/// Receive buffer: a second of a shaped link. Packets that overflow it are not analysed.
+/// Receive buffer in bytes: a second of a shaped link. Packets that overflow it are not analysed.
 const BUFFER_BYTES: usize = 64 << 20;
-/// Longest packet kept; more than any frame with its headers.
+/// Buffer for a packet: more than any frame with its headers.
 const PACKET_MAX: usize = 2048;
-/// What is kept of each packet where its contents are not asked for: headers and some bytes.
+/// Recorded bytes of each packet if its content is not needed: headers and some bytes.
 const HEAD_MAX: usize = 128;
 
-/// An observer; ends when finished or dropped.
+/// A running observer; ends when finished or dropped.
 #[derive(Debug)]
 pub struct Wiretap {
     ended: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<Statistics>>>,
+    thread: Option<JoinHandle<Result<PayloadStatistics>>>,
 }
 
 impl Wiretap {
-    /// Watches all links of `namespace`'s node; writes the packets to `pcap` if one is named.
+    /// Observes all links of `namespace`'s node; writes the packets to `pcap` if given.
     ///
     /// # Errors
-    /// Without CAP_NET_RAW, or when the file can't be made.
+    /// CAP_NET_RAW is missing, or the file can't be made.
     pub fn start(namespace: &Namespace, pcap: Option<&Path>) -> Result<Wiretap> {
         Wiretap::open(namespace, pcap.map(|path| Pcap::create(path, PACKET_MAX)).transpose()?)
     }
 
-    /// Watches them and writes the first bytes of each packet to `pcap`.
+    /// Like [`Wiretap::start`], but writes only the first bytes of each packet to `pcap`.
     ///
     /// # Errors
-    /// As [`Wiretap::start`].
+    /// See [`Wiretap::start`].
     pub fn of_heads(namespace: &Namespace, pcap: &Path) -> Result<Wiretap> {
         Wiretap::open(namespace, Some(Pcap::create(pcap, HEAD_MAX)?))
     }
@@ -64,9 +64,9 @@ impl Wiretap {
             Socket::new(Domain::PACKET, Type::RAW, Some(protocol)).context("a packet socket")
         })?;
         socket.set_read_timeout(Some(NAP))?;
-        // Only root may have this much; without it bursts overflow.
+        // Requires root; with a smaller buffer, bursts overflow.
         let _ = setsockopt(&socket, sockopt::RcvBufForce, &BUFFER_BYTES);
-        // The kernel's times: this thread may be late.
+        // Timestamps of the kernel: this thread may be late.
         setsockopt(&socket, sockopt::ReceiveTimestampns, &true)?;
         let ended = Arc::new(AtomicBool::new(false));
         let flag = ended.clone();
@@ -75,8 +75,8 @@ impl Wiretap {
         Ok(Wiretap { ended, thread: Some(thread) })
     }
 
-    /// Stops, and says what was seen.
-    pub fn finish(mut self) -> Result<Statistics> {
+    /// Stops, and returns the statistics.
+    pub fn finish(mut self) -> Result<PayloadStatistics> {
         self.ended.store(true, Ordering::Relaxed);
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(result)) => result,
@@ -91,24 +91,24 @@ impl Drop for Wiretap {
     }
 }
 
-/// Payloads of datagrams that leave by `namespace`'s links, `count` at most, within `span`.
+/// Records at most `count` payloads of datagrams that leave by `namespace`'s links, within `span`.
 pub fn record(namespace: &Namespace, span: Duration, count: usize) -> Result<Vec<Vec<u8>>> {
-    Ok(Ear::open(namespace)?.record(span, count))
+    Ok(DepartureRecorder::open(namespace)?.record(span, count))
 }
 
-/// An observer of what leaves a node.
+/// An observer of the datagrams that leave a node.
 #[derive(Debug)]
-pub struct Ear {
+pub struct DepartureRecorder {
     socket: Socket,
     own: Vec<IpAddr>,
 }
 
-impl Ear {
-    /// Opens it in `namespace`: what leaves from now on is recorded.
+impl DepartureRecorder {
+    /// Opens the observer in `namespace`: datagrams are recorded from this call on.
     ///
     /// # Errors
-    /// Without CAP_NET_RAW.
-    pub fn open(namespace: &Namespace) -> Result<Ear> {
+    /// CAP_NET_RAW is missing.
+    pub fn open(namespace: &Namespace) -> Result<DepartureRecorder> {
         let protocol = Protocol::from(i32::from(ETH_P_ALL.to_be()));
         let (socket, own) = namespace.enter(|| {
             let socket = Socket::new(Domain::PACKET, Type::RAW, Some(protocol))?;
@@ -117,10 +117,10 @@ impl Ear {
             Ok((socket, own))
         })?;
         socket.set_read_timeout(Some(NAP))?;
-        Ok(Ear { socket, own })
+        Ok(DepartureRecorder { socket, own })
     }
 
-    /// Payloads of the datagrams that leave, `count` at most, within `span`.
+    /// At most `count` payloads of the datagrams that leave, within `span`.
     pub fn record(mut self, span: Duration, count: usize) -> Vec<Vec<u8>> {
         let end = std::time::Instant::now() + span;
         let mut packet = [0; PACKET_MAX];
@@ -137,8 +137,8 @@ impl Ear {
     }
 }
 
-fn watch(socket: Socket, mut pcap: Option<Pcap>, ended: &AtomicBool) -> Result<Statistics> {
-    let mut statistics = Statistics::default();
+fn watch(socket: Socket, mut pcap: Option<Pcap>, ended: &AtomicBool) -> Result<PayloadStatistics> {
+    let mut statistics = PayloadStatistics::default();
     let mut packet = [0; PACKET_MAX];
     while !ended.load(Ordering::Relaxed) {
         let (len, at) = match receive(&socket, &mut packet) {
@@ -157,7 +157,7 @@ fn watch(socket: Socket, mut pcap: Option<Pcap>, ended: &AtomicBool) -> Result<S
     Ok(statistics)
 }
 
-/// The length of a packet, and when it passed, since 1970.
+/// The length of a packet, and its time since 1970.
 fn receive(socket: &Socket, packet: &mut [u8]) -> std::io::Result<(usize, Duration)> {
     let mut control = nix::cmsg_space!(TimeSpec);
     let mut into = [IoSliceMut::new(packet)];
@@ -173,7 +173,7 @@ fn receive(socket: &Socket, packet: &mut [u8]) -> std::io::Result<(usize, Durati
 
 /// A UDP datagram in an Ethernet frame.
 #[derive(Debug, PartialEq, Eq)]
-struct Datagram<'a> {
+struct ParsedDatagram<'a> {
     from: IpAddr,
     payload: &'a [u8],
 }
@@ -183,9 +183,9 @@ fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
     address.as_sockaddr_in6().map(|v6| v6.ip().into()).or_else(v4)
 }
 
-/// Ethernet II, IPv4 or IPv6 without fragments and extensions, UDP; none for anything else, such as
-/// ARP.
-fn parse(frame: &[u8]) -> Option<Datagram<'_>> {
+/// Parses Ethernet II, IPv4 or IPv6 without fragments and extensions, and UDP; `None` for anything
+/// else, such as ARP.
+fn parse(frame: &[u8]) -> Option<ParsedDatagram<'_>> {
     match frame.get(12..14)? {
         [0x08, 0x00] => parse_v4(&frame[14..]),
         [0x86, 0xdd] => parse_v6(&frame[14..]),
@@ -193,17 +193,17 @@ fn parse(frame: &[u8]) -> Option<Datagram<'_>> {
     }
 }
 
-fn parse_v6(ip: &[u8]) -> Option<Datagram<'_>> {
+fn parse_v6(ip: &[u8]) -> Option<ParsedDatagram<'_>> {
     let payload_len = usize::from(u16::from_be_bytes([*ip.get(4)?, *ip.get(5)?]));
     let from: [u8; 16] = ip.get(8..24)?.try_into().ok()?;
     if ip.first()? >> 4 != 6 || *ip.get(6)? != 17 {
         return None;
     }
     let payload = ip.get(40 + 8..40 + payload_len)?;
-    Some(Datagram { from: Ipv6Addr::from(from).into(), payload })
+    Some(ParsedDatagram { from: Ipv6Addr::from(from).into(), payload })
 }
 
-fn parse_v4(ip: &[u8]) -> Option<Datagram<'_>> {
+fn parse_v4(ip: &[u8]) -> Option<ParsedDatagram<'_>> {
     let header_len = usize::from(ip.first()? & 0x0f) * 4;
     let total_len = usize::from(u16::from_be_bytes([*ip.get(2)?, *ip.get(3)?]));
     let from: [u8; 4] = ip.get(12..16)?.try_into().ok()?;
@@ -211,14 +211,14 @@ fn parse_v4(ip: &[u8]) -> Option<Datagram<'_>> {
         return None;
     }
     let payload = ip.get(header_len + 8..total_len)?;
-    Some(Datagram { from: IpAddr::from(from), payload })
+    Some(ParsedDatagram { from: IpAddr::from(from), payload })
 }
 
 /// A capture file that `tcpdump -r` and Wireshark read.
 #[derive(Debug)]
 struct Pcap {
     out: BufWriter<File>,
-    /// Bytes that are kept of a packet, at most.
+    /// Limit of recorded bytes per packet.
     most: usize,
 }
 
@@ -256,7 +256,7 @@ mod tests {
         ip.extend(b"abc");
         frame.extend(&ip);
         frame.extend([0; 20]); // Ethernet's padding
-        let seen = Datagram { from: IpAddr::from([10, 0, 0, 1]), payload: b"abc" };
+        let seen = ParsedDatagram { from: IpAddr::from([10, 0, 0, 1]), payload: b"abc" };
         assert_eq!(parse(&frame), Some(seen));
         for len in 0..frame.len() - 20 {
             assert_eq!(parse(&frame[..len]), None, "{len}");
@@ -274,7 +274,7 @@ mod tests {
         frame.extend([0; 16]);
         frame.extend([0, 1, 0, 2, 0, 11, 0, 0]);
         frame.extend(b"abc");
-        let seen = Datagram { from: from.into(), payload: b"abc" };
+        let seen = ParsedDatagram { from: from.into(), payload: b"abc" };
         assert_eq!(parse(&frame), Some(seen));
         for len in 0..frame.len() {
             assert_eq!(parse(&frame[..len]), None, "{len}");

@@ -1,4 +1,4 @@
-//! The folder of a run: in memory when there is room, and removed afterwards.
+//! The folder of a run: in memory if it has room, and removed afterwards.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -8,13 +8,13 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-/// How the folders of runs begin.
+/// Prefix of the folders' names.
 const PREFIX: &str = "shoal-demo-";
-/// A locked file in each folder: if the lock is free, the folder's owner has ended.
+/// A locked file in each folder. If the lock is free, the folder's owner has ended.
 const OWNER: &str = "owner";
-/// Room for keys, logs and sockets beside the file, in bytes.
+/// Space for keys, logs and sockets beside the files, in bytes.
 const SPARE_BYTES: u64 = 64 << 20;
-/// Younger folders are left alone: their owners may not have locked them yet.
+/// Younger folders are not removed: their owners may not have locked them yet.
 const STALE_AGE: Duration = Duration::from_secs(10);
 
 /// A folder with a lock.
@@ -22,12 +22,12 @@ const STALE_AGE: Duration = Duration::from_secs(10);
 pub struct Workspace {
     folder: TempDir,
     _lock: File,
-    /// Where it is, in words.
+    /// Path and medium of the folder, for messages.
     pub place: String,
 }
 
 impl Workspace {
-    /// Makes one with room for files of `bytes` in all; removes what crashed runs left.
+    /// Makes a folder with room for files of `bytes` in all. Removes the folders of crashed runs.
     pub fn new(bytes: u64) -> Result<Workspace> {
         let need = bytes + SPARE_BYTES;
         let memory = Path::new("/dev/shm");
@@ -50,12 +50,11 @@ impl Workspace {
         Ok(Workspace { folder, _lock: lock, place })
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Keeps the folder for the user.
+    /// Keeps the folder for the user, and returns its path.
     pub fn keep(mut self) -> PathBuf {
         self.folder.disable_cleanup(true);
         self.folder.path().to_path_buf()

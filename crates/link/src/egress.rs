@@ -1,22 +1,22 @@
-//! The queue between open and seal: bounded, two priorities, empty most of the time. Cells wait
-//! here because the link is slower than its sources; cells that a mix delays have waited before.
+//! The bounded queue between opening and sealing, with two priorities. A cell waits here only if
+//! the link is slower than its sources. Delays of mixes come before this queue.
 
 use std::collections::VecDeque;
 
 use shoal_wire::{DropReason, SizeClass};
 
-use crate::pool::Pool;
-use crate::shares::Shares;
+use crate::pool::FramePool;
+use crate::shares::TurnScheduler;
 
-/// Limits of one egress. Frames, not bytes: a frame of any class costs the line a packet.
+/// Limits of one egress, in frames: a frame of any class costs the line one packet.
 #[derive(Clone, Copy, Debug)]
 pub struct EgressConfig {
-    /// Data cells that may wait; one more is dropped as `queue_full`. 512 full frames are 5.9 ms at
-    /// 1 Gbit/s.
+    /// Maximum number of waiting data cells. A further one is dropped as `queue_full`. 512 full
+    /// frames take 5.9 ms at 1 Gbit/s.
     pub data_frames_max: usize,
-    /// Control cells that may wait.
+    /// Maximum number of waiting control cells.
     pub control_frames_max: usize,
-    /// From this many waiting data cells on, cells that pass are marked as having met congestion.
+    /// With at least this many waiting data cells, cells that pass get a congestion mark.
     pub mark_frames: usize,
 }
 
@@ -26,88 +26,88 @@ impl Default for EgressConfig {
     }
 }
 
-/// Which of the two queues a cell belongs to.
+/// The priority of a cell, which selects its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
     /// Leaves first: reports, routes, handshakes, acknowledgements.
     Control,
-    /// Everything else.
+    /// All other cells.
     Data,
 }
 
-/// The egress' answer for a run of cells that is to leave now.
+/// Answer to whether a run of cells may leave now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Nothing waits: seal in place and send at once.
+    /// Nothing waits: seal the cells in place and send them at once.
     Bypass,
-    /// Something waits: hand the cells to [`Egress::push`].
+    /// Other cells wait: pass these to [`Egress::push`].
     Queue,
 }
 
-/// Counters of an egress since it was made.
+/// Counters since the egress was created.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EgressStats {
     /// Cells that had to wait.
     pub queued: u64,
-    /// Cells refused because their queue was full.
+    /// Cells dropped because their queue was full.
     pub dropped: u64,
-    /// Most data cells that ever waited at once.
+    /// Maximum number of data cells that waited at once.
     pub depth_max: usize,
-    /// Times the kernel had no room.
+    /// Number of times the kernel had no room.
     pub refusals: u64,
 }
 
-/// A cell that waits, in a slot of the pool.
-pub(crate) struct Waiting {
+/// A waiting cell, in a slot of the pool.
+pub(crate) struct QueuedFrame {
     pub(crate) slot: u32,
     pub(crate) class: SizeClass,
 }
 
-/// Cells on their way out of one link.
+/// Outgoing cells of one link.
 pub struct Egress {
     config: EgressConfig,
-    control: VecDeque<Waiting>,
-    data: VecDeque<Waiting>,
-    /// Cells of peers on a covered link, in place of `data`.
-    shares: Option<Box<Shares>>,
-    /// Cells, one per slot of a full frame's length; grows to what was needed, until
-    /// [`Egress::rest`].
-    pool: Pool,
-    /// Frames the kernel refused after they were sealed; they leave before anything else.
-    sealed: VecDeque<Waiting>,
+    control: VecDeque<QueuedFrame>,
+    data: VecDeque<QueuedFrame>,
+    /// Cells of peers on a covered link. They wait here and not in `data`.
+    shares: Option<Box<TurnScheduler>>,
+    /// Memory of the waiting cells, one slot of a full frame's length per cell. It grows as needed
+    /// and is freed by [`Egress::rest`].
+    pool: FramePool,
+    /// Frames that the kernel refused after sealing. They leave before all others.
+    sealed: VecDeque<QueuedFrame>,
     stats: EgressStats,
 }
 
-/// Cells of a peer that may wait for its turns beside files of this node.
+/// Maximum number of cells of one peer that may wait for turns while this node still sends files.
 const SHARED_FEW: usize = 4;
 const SLOT: usize = SizeClass::Full.frame_len();
 
-/// A run of frames of one class that may leave together, copied to the caller's buffer.
+/// A run of frames of one class, copied to the caller's buffer. They may leave together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
-    /// How many frames.
+pub struct FrameRun {
+    /// Number of frames.
     pub count: usize,
-    /// Their class; frame `i` starts at `i * class.frame_len()`.
+    /// Class of the frames. Frame `i` starts at `i * class.frame_len()`.
     pub class: SizeClass,
-    /// Whether they are sealed already: the kernel refused them before.
+    /// True if the frames are already sealed, since the kernel refused them before.
     pub sealed: bool,
 }
 
 impl Egress {
-    /// An empty egress; memory is taken when the first cell has to wait.
+    /// An empty egress. It allocates memory when the first cell waits.
     pub fn new(config: EgressConfig) -> Egress {
         Egress {
             config,
             control: VecDeque::new(),
             data: VecDeque::new(),
             shares: None,
-            pool: Pool::default(),
+            pool: FramePool::default(),
             sealed: VecDeque::new(),
             stats: EgressStats::default(),
         }
     }
 
-    /// Whether a run of this priority may leave at once.
+    /// Decides whether a run of this priority may leave at once.
     pub fn admission(&self, priority: Priority) -> Admission {
         let behind_others = match priority {
             Priority::Control => !self.control.is_empty(),
@@ -118,22 +118,23 @@ impl Egress {
         if self.sealed.is_empty() && !behind_others { Admission::Bypass } else { Admission::Queue }
     }
 
-    /// Cells that wait, of both priorities.
+    /// Number of waiting cells of both priorities.
     pub fn backlog(&self) -> usize {
         self.sealed.len() + self.control.len() + self.data.len() + self.shared()
     }
 
-    /// Has cells of each peer leave in turns of its own, as those of a covered link do, or all in
-    /// order. A peer without cells for so many rounds of 32 frames loses its turns. Cells that wait
-    /// leave before others if this ends.
+    /// Turns on or off that each peer's cells leave in the peer's own turns, as on covered links.
+    ///
+    /// A peer without cells for `idle_rounds` rounds of 32 frames loses its turns. With None, all
+    /// cells leave in order of arrival, and waiting cells leave before later ones.
     pub fn set_shares(&mut self, idle_rounds: Option<u32>) {
         if let Some(mut shares) = self.shares.take() {
             self.data.extend(core::iter::from_fn(|| shares.any()));
         }
-        self.shares = idle_rounds.map(|rounds| Box::new(Shares::new(rounds)));
+        self.shares = idle_rounds.map(|rounds| Box::new(TurnScheduler::new(rounds)));
     }
 
-    /// Whether each peer has turns of its own.
+    /// True if each peer has its own turns.
     pub fn has_shares(&self) -> bool {
         self.shares.is_some()
     }
@@ -142,12 +143,12 @@ impl Egress {
         self.shares.as_ref().map_or(0, |shares| shares.len())
     }
 
-    /// Whether data cells that pass now get a congestion mark.
+    /// True if data cells that pass get a congestion mark.
     pub fn is_marking(&self) -> bool {
         self.data_waiting() >= self.config.mark_frames
     }
 
-    /// Whether data cells of a peer that pass now get a congestion mark.
+    /// True if data cells of this peer get a congestion mark.
     pub fn is_marking_of(&self, peer: u64) -> bool {
         match &self.shares {
             Some(shares) => shares.len_of(peer) >= self.config.mark_frames,
@@ -155,19 +156,19 @@ impl Egress {
         }
     }
 
-    /// Data cells that this node's files may send now: none while there is a backlog, so that files
-    /// wait on disk instead of here.
+    /// Number of data cells that this node's files may send now. It is zero during a backlog, so
+    /// files wait on disk and not here.
     pub fn room(&self) -> usize {
         let alone = self.sealed.len() + self.control.len() + self.data.len() == 0;
         let waits = match &self.shares {
-            // A few cells of peers that send little wait for their turns all the time.
+            // Peers that send little always have a few cells waiting for turns.
             Some(shares) => !alone || shares.longest() > SHARED_FEW,
             None => !alone,
         };
         if waits { 0 } else { self.space() }
     }
 
-    /// Data cells that may join the backlog; one more is dropped.
+    /// Number of data cells that still fit. A further one is dropped.
     pub fn space(&self) -> usize {
         self.config.data_frames_max.saturating_sub(self.data_waiting())
     }
@@ -177,14 +178,16 @@ impl Egress {
         self.data.len() + self.sealed.len() + shared
     }
 
-    /// Counters since the start.
+    /// Counters since the egress was created.
     pub fn stats(&self) -> EgressStats {
         self.stats
     }
 
-    /// Copies one unsealed frame (header and tag bytes are still meaningless) into the queue.
+    /// Copies an unsealed frame into the queue. Its header and tag bytes are not set yet.
     ///
-    /// Errors: `queue_full`, and the frame is forgotten.
+    /// # Errors
+    ///
+    /// `queue_full`: the frame is dropped.
     pub fn push(
         &mut self,
         priority: Priority,
@@ -203,16 +206,18 @@ impl Egress {
             Priority::Control => &mut self.control,
             Priority::Data => &mut self.data,
         };
-        queue.push_back(Waiting { slot, class });
+        queue.push_back(QueuedFrame { slot, class });
         self.stats.queued += 1;
         self.stats.depth_max = self.stats.depth_max.max(self.data.len());
         Ok(())
     }
 
-    /// Copies an unsealed frame of a peer into the queue, to leave in a turn of that peer, before
-    /// that peer's data if it is control. Where peers have no turns it waits as others do.
+    /// Copies an unsealed frame of a peer into the queue. It leaves in that peer's turns, control
+    /// before data. Without turns it waits as in [`Egress::push`].
     ///
-    /// Errors: `queue_full`, and the frame is forgotten.
+    /// # Errors
+    ///
+    /// `queue_full`: the frame is dropped.
     pub fn push_of(
         &mut self,
         peer: u64,
@@ -227,71 +232,72 @@ impl Egress {
             return Err(self.refuse());
         }
         let slot = self.pool.store(SLOT, frame);
-        shares.push(peer, priority, Waiting { slot, class });
+        shares.push(peer, priority, QueuedFrame { slot, class });
         self.stats.queued += 1;
         self.stats.depth_max = self.stats.depth_max.max(self.data.len() + shares.len());
         Ok(())
     }
 
-    /// Moves the frame whose turn it is into `buf`: of the link itself, else of the peer that has
-    /// the turn. None where that peer has none: the turn stays empty.
-    pub fn take_turn(&mut self, buf: &mut [u8]) -> Option<Run> {
+    /// Moves the frame of this turn into `buf`. Frames of the link itself come first, then a frame
+    /// of the peer that holds the turn. Returns None if that peer has no frame: the turn stays
+    /// empty.
+    pub fn take_turn(&mut self, buf: &mut [u8]) -> Option<FrameRun> {
         let others = self.sealed.len() + self.control.len() + self.data.len();
         let Some(shares) = self.shares.as_mut().filter(|_| others == 0) else {
             return self.take_run(buf, 1);
         };
-        let Waiting { slot, class } = shares.turn()?;
+        let QueuedFrame { slot, class } = shares.turn()?;
         self.pool.take(SLOT, slot, &mut buf[..class.frame_len()]);
-        Some(Run { count: 1, class, sealed: false })
+        Some(FrameRun { count: 1, class, sealed: false })
     }
 
-    /// Takes back sealed frames that the kernel had no room for. They keep their counters and leave
-    /// first. They are at most the frames of one send, since nothing else is sent before them.
+    /// Takes back sealed frames for which the kernel had no room. They keep their counters and
+    /// leave first. Their number is at most one send's, since nothing else is sent before them.
     pub fn push_back_sealed(&mut self, class: SizeClass, frames: &[u8], offsets: &[u32]) {
         self.stats.refusals += 1;
         for &at in offsets {
             let at = at as usize;
             let slot = self.pool.store(SLOT, &frames[at..at + class.frame_len()]);
-            self.sealed.push_back(Waiting { slot, class });
+            self.sealed.push_back(QueuedFrame { slot, class });
         }
     }
 
-    /// Queues a frame that is sealed already, such as a handshake, before all that is not. Says
-    /// whether there was room: at most `max` wait.
+    /// Queues a frame that is already sealed, such as a handshake, ahead of all unsealed ones.
+    /// Returns false if `max` sealed frames already wait.
     pub fn push_sealed(&mut self, class: SizeClass, frame: &[u8], max: usize) -> bool {
         let has_room = self.sealed.len() < max;
         if has_room {
             let slot = self.pool.store(SLOT, frame);
-            self.sealed.push_back(Waiting { slot, class });
+            self.sealed.push_back(QueuedFrame { slot, class });
         }
         has_room
     }
 
-    /// The class of the frames that leave next, if those are sealed.
+    /// The class of the next frames to leave, if these are sealed.
     pub fn sealed_class(&self) -> Option<SizeClass> {
         self.sealed.front().map(|waiting| waiting.class)
     }
 
-    /// Whether cells of class control may join those that wait. Half of the places are kept for
-    /// what the two ends of the link tell each other.
+    /// True if control cells of peers may join the control queue. Half of that queue is reserved
+    /// for messages between the two ends of the link.
     pub fn has_room_for_control_cells(&self) -> bool {
         self.control.len() * 2 < self.config.control_frames_max
     }
 
-    /// Counts a frame that finds no place.
+    /// Counts a frame that is dropped because the queue is full.
     pub fn refuse(&mut self) -> DropReason {
         self.stats.dropped += 1;
         DropReason::QueueFull
     }
 
-    /// Changes the limits. What waits beyond them leaves in its turn.
+    /// Changes the limits. Cells that already wait beyond them still leave in order.
     pub fn set_limits(&mut self, config: EgressConfig) {
         self.config = config;
     }
 
-    /// Moves the next run of frames of one class into `buf`: at most `max` frames, as many as fit.
-    /// The caller seals them unless they are sealed, sends them, and repeats this until None.
-    pub fn take_run(&mut self, buf: &mut [u8], max: usize) -> Option<Run> {
+    /// Moves the next run of frames of one class into `buf`: at most `max`, as many as fit. The
+    /// caller seals them unless they are sealed, sends them, and repeats until None.
+    pub fn take_run(&mut self, buf: &mut [u8], max: usize) -> Option<FrameRun> {
         let sealed = !self.sealed.is_empty();
         let queue = if sealed {
             &mut self.sealed
@@ -309,10 +315,10 @@ impl Egress {
             self.pool.take(SLOT, waiting.slot, &mut buf[count * len..(count + 1) * len]);
             count += 1;
         }
-        Some(Run { count, class, sealed })
+        Some(FrameRun { count, class, sealed })
     }
 
-    /// Forgets all cells and gives the memory back; returns how many cells it forgot.
+    /// Drops all cells and frees the memory. Returns the number of dropped cells.
     pub fn clear(&mut self) -> usize {
         let lost = self.backlog();
         let (config, stats) = (self.config, self.stats);
@@ -321,7 +327,7 @@ impl Egress {
         lost
     }
 
-    /// Gives the memory back if nothing waits. Turns stay whose they are.
+    /// Frees the memory if no cell waits. The peers keep their turns.
     pub fn rest(&mut self) {
         if self.backlog() == 0 {
             let shares = self.shares.take();
@@ -380,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_refused_leaves_first_and_stays_sealed() {
+    fn frames_that_the_kernel_refused_leave_first_and_stay_sealed() {
         let mut egress = small_queue();
         let mut buf = vec![0; 44 * SLOT];
         egress.push(Priority::Control, SizeClass::Small, &frame(SizeClass::Small, 7)).unwrap();
@@ -404,7 +410,7 @@ mod tests {
                 let _ = egress.push_of(peer, Priority::Data, SizeClass::Full, &full);
             }
         }
-        assert_eq!(egress.backlog(), 8 * 4, "four of each place");
+        assert_eq!(egress.backlog(), 8 * 4, "four for each slot");
         assert_eq!(egress.stats().dropped, 600 - 32);
         assert!(egress.is_marking_of(99) && egress.room() == 0);
         egress.set_shares(None);

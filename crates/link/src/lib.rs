@@ -1,8 +1,7 @@
-//! One neighbour: whether it lives, how far away it is, and the queue of cells that wait to leave
-//! for it.
+//! The link to one neighbour: its liveness, its measurements, and its queue of outgoing cells.
 //!
-//! In: what was sent and received, the neighbour's reports, cells that can't leave yet. Out:
-//! reports that are due, up and down events, cells in the order in which they may leave.
+//! In: frames sent and received, the neighbour's reports, cells that must wait. Out: reports that
+//! are due, up and down events, cells in their order of departure.
 //!
 //! ```text
 //!             +-----------------------+
@@ -16,11 +15,10 @@
 //!             +-----------------------+
 //! ```
 //!
-//! A cell waits **unsealed**: its counter is taken and its tag computed when it departs, so that
-//! the order of counters is the order on the wire. Only frames that the kernel refused after they
-//! had been sealed are kept sealed, and they leave first.
+//! A cell waits **unsealed**. It gets its counter and tag when it leaves, so the order of counters
+//! is the order on the wire. Only frames that the kernel refused stay sealed, and they leave first.
 //!
-//! Invariant: this crate knows neither routes nor flows; keys stay in `session`.
+//! Invariant: this crate depends neither on routes nor on flows. Keys stay in `session`.
 
 #![forbid(unsafe_code)]
 
@@ -31,9 +29,11 @@ mod pool;
 mod rhythm;
 mod schedule;
 mod shares;
+#[cfg(test)]
+mod stalls_tests;
 mod width;
 
-pub use egress::{Admission, Egress, EgressConfig, EgressStats, Priority, Run};
-pub use liveness::{LinkStats, Liveness, LivenessConfig, Transition};
-pub use schedule::Schedule;
-pub use width::Width;
+pub use egress::{Admission, Egress, EgressConfig, EgressStats, FrameRun, Priority};
+pub use liveness::{LinkStats, LinkTransition, Liveness, LivenessConfig};
+pub use schedule::SlotSchedule;
+pub use width::WidthDetector;

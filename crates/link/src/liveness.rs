@@ -1,36 +1,38 @@
-//! Whether a neighbour hears us: reports, silence, round-trip time, loss, clock offset.
+//! Detects whether a neighbour receives our frames. Measures round-trip time, loss and clock
+//! offset.
 //!
-//! One rule decides: while we send, the neighbour's reports must show that it received more. That
+//! One rule decides: while we send, the neighbour's reports must show that it received more. This
 //! detects a dead line, a dead neighbour, and a line that works in one direction only.
 //!
 //! ```text
 //! traffic on a calm link -----------------------------> dead after `dead_after` + 2 round trips
-//! one frame now and then, loss, past silences, cover --> dead after three times as long
+//! sparse traffic, loss, recent silences, covered link --> dead after three times `dead_after`
+//!                                                         + 2 round trips
 //! ```
 
 use core::time::Duration;
 
-use shoal_wire::{Jitter, Report, Time};
+use shoal_wire::{Jitter, LaneReport, Time};
 
-use crate::rhythm::Rhythm;
+use crate::rhythm::KeepalivePeriod;
 
-/// Periods of reports and timeouts. Periods are averages, drawn from 3/4 to 5/4 of the value.
+/// Mean periods of reports, and timeouts. Each period is drawn from 3/4 to 5/4 of its value.
 #[derive(Clone, Copy, Debug)]
 pub struct LivenessConfig {
-    /// How often each side reports while the link carries traffic.
+    /// Period of each side's reports while the link carries traffic.
     pub report_interval: Duration,
-    /// How long after its last traffic a link still counts as active.
+    /// Time after its last traffic for which a link still counts as active.
     pub active_for: Duration,
-    /// How long the neighbour of a calm link may let us send traffic without reporting progress;
-    /// twice the round-trip time is added. Other links have three times as long.
+    /// Maximum time of sending on a calm link without a report of progress. Twice the round-trip
+    /// time is added. On other links it is three times as long.
     pub dead_after: Duration,
-    /// How often an idle link sends a keepalive. With `None` idle links are silent and their
-    /// sessions end, which is fine unless there is a NAT on the path.
+    /// Period of keepalives on an idle link. With `None`, idle links are silent and their sessions
+    /// end. That is fine unless there is a NAT on the path.
     pub keepalive: Option<Duration>,
-    /// Whether that is only how it begins: links whose keepalives are answered send fewer of them,
-    /// one each 55 s at least; those that were silent for too long more, one each 5 s at most.
+    /// True if the keepalive period adapts. It grows up to 55 s while keepalives are answered, and
+    /// shrinks down to 5 s if silences prove too long.
     pub adapt: bool,
-    /// How often a report is sent on a link that is down.
+    /// Period of reports on a link that is down.
     pub retry: Duration,
 }
 
@@ -47,154 +49,157 @@ impl Default for LivenessConfig {
     }
 }
 
-/// A change that routing must hear of at once.
+/// A change that routing must learn at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transition {
-    /// The neighbour hears us.
+pub enum LinkTransition {
+    /// The neighbour receives our frames.
     Up,
-    /// It doesn't, or it is not known.
+    /// The neighbour does not receive our frames, or this is unknown.
     Down,
 }
 
-/// Measurements of a link, for the status and for routing.
+/// Measurements of a link, for status and routing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LinkStats {
     /// Frames sent.
     pub sent: u64,
     /// Frames received and opened.
     pub received: u64,
-    /// Full frames among them.
+    /// Full frames among the received ones.
     pub full: u64,
     /// Frames that the neighbour has received, by its newest report.
     pub reported: u64,
     /// Smoothed round-trip time; zero until measured.
     pub rtt: Duration,
-    /// Share of our frames that got lost, from the last reports (0 to 1).
+    /// Smoothed share of our frames that were lost (0 to 1), from the reports.
     pub loss: f32,
     /// Neighbour's clock minus ours, in microseconds.
     pub clock_offset_us: i64,
 }
 
-/// Watches one neighbour.
+/// Liveness of one neighbour.
 #[derive(Debug)]
 pub struct Liveness {
     config: LivenessConfig,
     up: bool,
-    /// Whether there is a session; without one nothing can be sent, so nothing is due.
+    /// True if there is a session. Without one nothing can be sent, so no report or keepalive is
+    /// due.
     session: bool,
     stats: LinkStats,
-    /// Highest counter opened, per lane.
+    /// The highest opened counter of each lane.
     highest: [u32; LANES],
     last_sent: Time,
     last_traffic: Option<Time>,
     last_heard: Option<Time>,
     last_progress: Option<Time>,
-    /// Since when we send without a report of progress.
+    /// Start of the time in which we send without a report of progress.
     waiting_since: Option<Time>,
-    /// Since when we send traffic without one.
+    /// Start of the time in which we send traffic without a report of progress.
     unreported_since: Option<Time>,
-    /// Until when the link is not calm: its neighbour was silent, and yet alive.
+    /// The link is not calm until this time, because its neighbour was silent and yet alive.
     doubted_until: Option<Time>,
-    /// The deadline of this silence, which was put off since we ourselves looked too late.
+    /// Extended deadline of the current silence. It was extended once because this node itself
+    /// checked too late.
     excused_until: Option<Time>,
-    /// When the link last went down.
+    /// Time at which the link last went down.
     down_since: Option<Time>,
-    /// Reports are rarer, and silences may last longer.
+    /// True if reports are rarer and silences may be longer.
     unhurried: bool,
     next_report: Option<Time>,
     last_report: Option<Time>,
-    /// Frames sent when the last report left.
+    /// Number of frames sent when the last report left.
     sent_at_report: u64,
-    /// The report that began the present sample of loss: frames received, highest counter, arrival.
-    /// None since the last session was agreed: what the neighbour still counts may be the frames
-    /// of the one before.
+    /// Start of the current loss sample: frames received, highest counter, arrival time of the
+    /// report. None since the last session was agreed, because a report may still count frames of
+    /// the previous session.
     loss_base: Option<(u64, u32, Time)>,
-    /// Since when reports show that almost nothing arrives.
+    /// Start of the time in which reports show that almost nothing arrives.
     smothered_since: Option<Time>,
-    /// The link is down because almost nothing arrives.
+    /// True if the link is down because almost nothing arrives.
     smothered: bool,
-    /// The neighbour's clock in its last report, and when that came.
+    /// The neighbour's clock in its last report, and the arrival time of that report.
     echo: Option<(u64, Time)>,
     rtt_min_us: u64,
-    /// When the last keepalive left that no report has answered yet.
+    /// Departure time of the last keepalive that no report has answered yet.
     probe_at: Option<Time>,
-    /// When we assume that the neighbour has lost the session.
+    /// Time at which we assume that the neighbour has lost the session.
     reconnect_at: Option<Time>,
-    /// When a neighbour that sent traffic and fell silent gets a keepalive.
+    /// Time at which a neighbour that sent traffic and then fell silent gets a keepalive.
     quiet_at: Option<Time>,
     jitter: Jitter,
-    /// How often keepalives leave.
-    rhythm: Rhythm,
-    /// How long the link was silent before the keepalive that no report has answered yet.
+    /// Period of keepalives.
+    rhythm: KeepalivePeriod,
+    /// Duration of the silence before the keepalive that no report has answered yet.
     silence: Option<Duration>,
-    /// The periods that run now.
+    /// The currently drawn periods.
     report_gap: Duration,
     keepalive_gap: Duration,
     probe_gap: Duration,
 }
 
-/// How many times `dead_after` a neighbour may be silent on a link that is not calm.
+/// Factor on `dead_after` for links that are not calm.
 const PATIENCE: u32 = 3;
-/// How many times rarer reports are on an unhurried link.
+/// Factor on the report period of an unhurried link.
 const RARER: u32 = 3;
-/// Loss beyond which a link is not calm: several reports in a row get lost now and then.
+/// Loss above which a link is not calm: several reports in a row are lost now and then.
 const CALM_LOSS: f32 = 0.03;
-/// How long a link is not calm after a silence that was nearly too long, or was too long but ended.
+/// Time for which a link is not calm after a silence nearly too long, or too long but ended.
 const DOUBTED_FOR: Duration = Duration::from_secs(600);
-/// A link that is back so soon without another session was silent, and not dead.
+/// A link that is up again within this time without a new session was silent, not dead.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
-/// A deadline that is noticed so much later was missed by ourselves: our machine stood still, and
-/// reports may wait behind other frames.
+/// A deadline noticed later than this was missed because this machine was suspended. Reports may
+/// then still wait behind other frames.
 const LATE: Duration = Duration::from_millis(3);
-/// How long such a neighbour has from then on.
+/// Extension of the deadline in that case.
 const GRACE: Duration = Duration::from_millis(40);
-/// How soon, besides the round trip, an unanswered keepalive is repeated: twice more before the
-/// default `dead_after`, so that a single loss doesn't take a link down.
+/// Delay, besides the round trip, before an unanswered keepalive is repeated. Two repeats fit into
+/// the default `dead_after`, so a single loss does not take a link down.
 const PROBE_AGAIN: Duration = Duration::from_millis(30);
-/// How soon it is repeated on an idle link, which has longer.
+/// Delay before it is repeated on an idle link, whose neighbour has more time.
 const PROBE_IDLE_AGAIN: Duration = Duration::from_millis(110);
-/// How soon a neighbour that sent traffic and then nothing at all gets a keepalive: later than the
-/// reports that follow the last traffic. So a neighbour's death is noticed while we only receive.
+/// Delay before a neighbour that sent traffic and then nothing at all gets a keepalive. It ends
+/// after the reports that follow the last traffic. This way a neighbour's death is noticed even
+/// while we only receive.
 const QUIET_AFTER: Duration = Duration::from_millis(400);
-/// How much longer than a report takes at most the first keepalive waits that asks for one, while
-/// we send. It is repeated as others are: on an idle link one lost frame would be the only one for
-/// the neighbour to report on, and the link would count as dead.
+/// Extra wait, beyond the longest time until a report, before the first keepalive that requests a
+/// report. Without that keepalive, one lost frame on an idle link would leave the neighbour nothing
+/// to report. The link would then count as dead.
 const UNHEARD_SPARE: Duration = Duration::from_millis(20);
-/// A keepalive is answered after a random delay up to this, so that an observer can't pair the two.
+/// A keepalive is answered after a random delay up to this, so an observer can't pair the two.
 const ANSWER_SPREAD: Duration = Duration::from_millis(20);
-/// Bound of a round trip. It depends on the neighbour's word for how long it held our clock, which
-/// must not extend its timeout.
+/// Upper bound of a measured round trip. The measurement trusts the neighbour's hold time, which
+/// must not extend the neighbour's timeout.
 const RTT_MAX: Duration = Duration::from_secs(2);
-/// Frames sent since the last report that make the next one due sooner ...
+/// Number of frames sent since the last report that makes the next report due sooner.
 const BUSY_FRAMES: u64 = 64;
-/// ... but no more than so many per interval.
+/// Maximum number of reports per interval for that reason.
 const BUSY_REPORTS: u32 = 2;
-/// How long a session may stand without a report before another handshake is asked for.
+/// Time without a report on a session after which another handshake is requested.
 const RECONNECT_AFTER: Duration = Duration::from_secs(2);
 
-/// Time that a sample of the loss takes at least.
+/// Minimum duration of a loss sample.
 const SAMPLE_FOR: Duration = Duration::from_millis(100);
-/// Frames sent that make a sample of the loss.
+/// Minimum number of frames sent in a loss sample.
 const SAMPLE: u32 = 32;
-/// Frames of a sample on a link that is down because of losses: it carries little.
+/// Frames per sample on a link that is down because of losses, since such a link carries few.
 const SAMPLE_DOWN: u32 = 4;
-/// Almost nothing arrives if it is less than one of so many frames: such a line is of no use, or
-/// an attacker copies single frames.
+/// Almost nothing arrives if fewer than one in this many frames does. Such a line is useless, or an
+/// attacker copies single frames.
 const SMOTHERED: u64 = 32;
-/// How long that may last: longer than a burst of loss.
+/// Maximum time in which almost nothing arrives: longer than a burst of loss.
 const SMOTHERED_FOR: Duration = Duration::from_secs(2);
 
-/// Lanes of a link at most.
+/// Maximum number of lanes of a link.
 const LANES: usize = 16;
 
 impl Liveness {
-    /// A neighbour that is down until it reports progress. `seed` seeds the spread of its periods.
+    /// A neighbour that is down until it reports progress. `seed` seeds the random periods.
     pub fn new(config: LivenessConfig, seed: u64, now: Time) -> Liveness {
         let mut jitter = Jitter::new(seed);
         Liveness {
             report_gap: jitter.around(config.report_interval),
             keepalive_gap: jitter.around(config.keepalive.unwrap_or_default()),
-            rhythm: Rhythm::new(config.keepalive.unwrap_or_default()),
+            rhythm: KeepalivePeriod::new(config.keepalive.unwrap_or_default()),
             silence: None,
             probe_gap: jitter.around(PROBE_AGAIN),
             jitter,
@@ -227,34 +232,34 @@ impl Liveness {
         }
     }
 
-    /// Has reports be rarer and silences last longer, or no more: on links that send few frames,
-    /// reports would take the place of others.
+    /// Sets whether reports are rarer and silences may be longer. On links that send few frames,
+    /// reports would displace other frames.
     pub fn set_unhurried(&mut self, unhurried: bool) {
         self.unhurried = unhurried;
     }
 
-    /// Whether the neighbour hears us, as far as is known.
+    /// True if the neighbour receives our frames, as far as known.
     pub fn is_up(&self) -> bool {
         self.up
     }
 
-    /// Measurements of the link.
     pub fn stats(&self) -> LinkStats {
         self.stats
     }
 
-    /// When a frame of the neighbour last opened.
+    /// Time at which a frame of the neighbour was last opened.
     pub fn last_heard(&self) -> Option<Time> {
         self.last_heard
     }
 
-    /// When the neighbour last reported progress: that something of ours arrived.
+    /// Time at which the neighbour last reported progress, that is, the arrival of further frames
+    /// of ours.
     pub fn last_progress(&self) -> Option<Time> {
         self.last_progress
     }
 
-    /// A session was agreed: the neighbour is there, and its counters start at 0. Reports are due
-    /// at once, so that both sides learn that the link works.
+    /// Notes that a session was agreed: the neighbour is alive, and its counters start at 0. A
+    /// report is due at once, so both sides learn that the link works.
     pub fn session_established(&mut self, now: Time) {
         self.session = true;
         self.down_since = None;
@@ -266,7 +271,8 @@ impl Liveness {
         self.reconnect_at = (!self.up).then(|| now + RECONNECT_AFTER);
     }
 
-    /// `frames` frames left; `traffic` unless all were reports or keepalives: those need no answer.
+    /// Notes that `frames` frames left. `traffic` is false if all were reports or keepalives, which
+    /// need no answer.
     pub fn sent(&mut self, now: Time, frames: u64, traffic: bool) {
         self.stats.sent += frames;
         self.last_sent = now;
@@ -278,14 +284,14 @@ impl Liveness {
         }
     }
 
-    /// `frames` frames left for another place than the link's, if that is where the neighbour is:
-    /// they show nothing of the link, and put off no keepalive.
+    /// Notes that `frames` frames left for an endpoint that the neighbour may have moved to. They
+    /// prove nothing about the link and do not delay keepalives.
     pub fn sent_beside(&mut self, frames: u64) {
         self.stats.sent += frames;
     }
 
-    /// `frames` frames were opened, the newest on this lane with this counter; `traffic` unless
-    /// all of them were reports or keepalives.
+    /// Notes that `frames` frames were opened, with the newest counter of this lane. `traffic` is
+    /// false if all were reports or keepalives.
     pub fn received(&mut self, now: Time, frames: u64, (lane, highest): (u8, u32), traffic: bool) {
         self.stats.received += frames;
         self.last_heard = Some(now);
@@ -299,13 +305,13 @@ impl Liveness {
         }
     }
 
-    /// Counts full frames among those that were opened.
+    /// Counts full frames among the opened ones.
     pub fn received_full(&mut self, frames: u64) {
         self.stats.full += frames;
     }
 
-    /// The neighbour reported.
-    pub fn handle_report(&mut self, now: Time, report: &Report) -> Option<Transition> {
+    /// Handles a report of the neighbour.
+    pub fn handle_report(&mut self, now: Time, report: &LaneReport) -> Option<LinkTransition> {
         self.echo = Some((report.sent_us, now));
         self.measure(now, report);
         // A smaller count means that the neighbour was restarted.
@@ -328,13 +334,13 @@ impl Liveness {
         }
         if !self.up {
             self.up = true;
-            return Some(Transition::Up);
+            return Some(LinkTransition::Up);
         }
         None
     }
 
-    /// Takes the report that is due, if one is.
-    pub fn poll_report(&mut self, now: Time) -> Option<Report> {
+    /// Takes a report if one is due.
+    pub fn poll_report(&mut self, now: Time) -> Option<LaneReport> {
         if self.next_report? > now {
             return None;
         }
@@ -355,10 +361,10 @@ impl Liveness {
         let since_last = self.last_report.map_or(0, |at| micros(now.since(at)));
         self.last_report = Some(now);
         self.sent_at_report = self.stats.sent;
-        Some(Report {
+        Some(LaneReport {
             lane: 0,
             received: self.stats.received,
-            // The sum grows by one with every frame that is sent, whatever its lane.
+            // The sum grows by one with each frame sent, on any lane.
             highest: self.highest.iter().fold(0, |sum, n| sum.wrapping_add(*n)),
             interval_us: since_last,
             sent_us: now.as_micros(),
@@ -368,8 +374,8 @@ impl Liveness {
         })
     }
 
-    /// Takes the keepalive that is due, if one is. It counts as sent even if it can't be. It asks
-    /// for one report: an idle neighbour that lost its keys is noticed within one interval.
+    /// Takes a keepalive if one is due. It counts as sent even if it could not leave. It requests a
+    /// report, so an idle neighbour that lost its keys is noticed within one interval.
     pub fn poll_keepalive(&mut self, now: Time) -> bool {
         let due = self.keepalive_at().is_some_and(|at| at <= now);
         if due {
@@ -391,14 +397,14 @@ impl Liveness {
         due
     }
 
-    /// Makes a report due: a keepalive came, or the path is in doubt.
+    /// Makes a report due soon, because a keepalive came or the path is in doubt.
     pub fn hurry_report(&mut self, now: Time) {
         let answer = now + self.jitter.below(ANSWER_SPREAD);
         self.next_report = Some(self.next_report.map_or(answer, |at| at.min(answer)));
     }
 
-    /// True from time to time while a session exists over which no report comes: the neighbour may
-    /// have lost it, and another handshake is due.
+    /// True from time to time while a session exists but no report comes. The neighbour may have
+    /// lost the session, so another handshake is due.
     pub fn poll_reconnect(&mut self, now: Time) -> bool {
         let due = self.reconnect_at.is_some_and(|at| at <= now);
         if due {
@@ -420,8 +426,8 @@ impl Liveness {
         [idle, again, quiet, unheard].into_iter().flatten().min()
     }
 
-    /// How long a report may take that traffic of ours makes due: by then it was lost, or the
-    /// traffic was, of which an idle neighbour knows nothing.
+    /// Time within which a report on our traffic must arrive. Later, the report was lost, or the
+    /// traffic was and an idle neighbour knows nothing of it.
     fn unheard_after(&self) -> Duration {
         self.report_interval() * 5 / 4 + UNHEARD_SPARE + self.stats.rtt
     }
@@ -430,8 +436,9 @@ impl Liveness {
         self.config.report_interval * if self.unhurried { RARER } else { 1 }
     }
 
-    /// Takes the link down if the neighbour has been silent for too long; tells it once.
-    pub fn handle_timeout(&mut self, now: Time) -> Option<Transition> {
+    /// Takes the link down if the neighbour has been silent for too long. Returns the transition
+    /// once.
+    pub fn handle_timeout(&mut self, now: Time) -> Option<LinkTransition> {
         let late = now.since(self.dead_at().filter(|at| self.up && *at <= now)?);
         if late > LATE && self.excused_until.is_none() {
             self.excused_until = Some(now + GRACE);
@@ -440,9 +447,9 @@ impl Liveness {
         self.declare_down(now)
     }
 
-    /// The session is gone. A neighbour that we call is called again after a while; one that calls
-    /// us causes no work until it does, so that hosts may come and go.
-    pub fn session_lost(&mut self, now: Time, we_call: bool) -> Option<Transition> {
+    /// Notes that the session is gone. If `we_call`, a handshake is due again after a while. A
+    /// neighbour that calls us causes no work until it calls, so hosts may come and go.
+    pub fn session_lost(&mut self, now: Time, we_call: bool) -> Option<LinkTransition> {
         let change = self.declare_down(now);
         self.session = false;
         self.next_report = None;
@@ -450,7 +457,7 @@ impl Liveness {
         change
     }
 
-    /// When [`Self::handle_timeout`] or [`Self::poll_report`] has something to do.
+    /// Time and reason of the next call of a `poll_` function or [`Self::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
         let dead = if self.up { self.dead_at() } else { None };
         [
@@ -464,7 +471,7 @@ impl Liveness {
         .min()
     }
 
-    /// When the neighbour will have been silent for too long.
+    /// Deadline after which the neighbour has been silent for too long.
     fn dead_at(&self) -> Option<Time> {
         let round_trips = 2 * self.stats.rtt;
         let at = self.waiting_since? + self.config.dead_after * PATIENCE + round_trips;
@@ -473,16 +480,16 @@ impl Liveness {
         Some(self.excused_until.map_or(at.min(soon), |until| at.min(soon).max(until)))
     }
 
-    /// Whether a silence that began then is not one of the link's usual ones, and ended a steady
-    /// flow of reports.
+    /// True if the link is calm at `since`, the start of a silence: reports were steady, loss is
+    /// low, and no long silence ended recently.
     fn is_calm(&self, since: Time) -> bool {
         let steady = self.last_progress.is_some_and(|at| since.since(at) <= self.config.active_for);
         let doubted = self.doubted_until.is_some_and(|until| since < until);
         steady && !doubted && !self.unhurried && self.stats.loss <= CALM_LOSS
     }
 
-    /// Remembers that the neighbour, which reports progress, was silent for nearly too long, or for
-    /// longer.
+    /// Notes whether the neighbour, which just reported progress, was silent for nearly too long or
+    /// for longer.
     fn doubt(&mut self, now: Time) {
         let nearly = self.config.dead_after * 15 / 16 + 2 * self.stats.rtt;
         let long = self.unreported_since.is_some_and(|at| now.since(at) >= nearly);
@@ -496,7 +503,7 @@ impl Liveness {
         (self.waiting_since, self.unreported_since, self.excused_until) = (None, None, None);
     }
 
-    fn declare_down(&mut self, now: Time) -> Option<Transition> {
+    fn declare_down(&mut self, now: Time) -> Option<LinkTransition> {
         let was_up = core::mem::replace(&mut self.up, false);
         self.down_since = was_up.then_some(now).or(self.down_since);
         self.wait_no_more();
@@ -507,9 +514,9 @@ impl Liveness {
         }
         self.quiet_at = None;
         self.reconnect_at = Some(now + self.jitter.around(RECONNECT_AFTER));
-        // Reports go on at the retry interval: the neighbour may come back.
+        // Reports continue at the retry interval, since the neighbour may come back.
         self.next_report = Some(now + self.jitter.around(self.config.retry));
-        was_up.then_some(Transition::Down)
+        was_up.then_some(LinkTransition::Down)
     }
 
     fn note_traffic(&mut self, now: Time) {
@@ -519,8 +526,8 @@ impl Liveness {
         }
     }
 
-    /// Makes the next report due sooner while we send much. Our own frames fill the queue below,
-    /// which may drop reports; more of them keep the link from looking dead.
+    /// Makes the next report due sooner while we send much. Our own frames may fill a queue on the
+    /// path that then drops reports. More reports keep the link from looking dead.
     fn report_sooner(&mut self, now: Time) {
         if self.stats.sent - self.sent_at_report >= BUSY_FRAMES
             && let (Some(next), Some(last)) = (self.next_report, self.last_report)
@@ -530,7 +537,7 @@ impl Liveness {
         }
     }
 
-    /// Judges a sample of the loss that began at `since`.
+    /// Evaluates a loss sample that began at `since`.
     fn judge(&mut self, since: Time, arrived: u64, sent: u32) {
         if arrived * SMOTHERED > u64::from(sent) {
             (self.smothered_since, self.smothered) = (None, false);
@@ -539,10 +546,10 @@ impl Liveness {
         }
     }
 
-    fn measure(&mut self, now: Time, report: &Report) {
+    fn measure(&mut self, now: Time, report: &LaneReport) {
         let (base_received, base_highest, since) =
             self.loss_base.unwrap_or((report.received, report.highest, now));
-        // A new key or a restarted neighbour resets the counts; such a sample is useless.
+        // A new key or a restarted neighbour resets the counts, so the sample is invalid.
         let anew = self.loss_base.is_none()
             || report.highest < base_highest
             || report.received < base_received;
@@ -568,10 +575,10 @@ impl Liveness {
         let sample = Duration::from_micros(rtt_us).min(RTT_MAX);
         self.stats.rtt =
             if self.stats.rtt.is_zero() { sample } else { (self.stats.rtt * 7 + sample) / 8 };
-        // The sample with the least queueing tells the clocks apart best (RFC 5905 section 10).
+        // The sample with the least queueing gives the best clock offset (RFC 5905 section 10).
         if rtt_us <= self.rtt_min_us {
             self.rtt_min_us = rtt_us;
-            // A neighbour's clock may have any value.
+            // A neighbour's clock may have any value, so the difference is computed in 128 bits.
             let there = i128::from(report.sent_us) * 2;
             let here = i128::from(spent) + i128::from(now_us);
             let offset = ((there - here) / 2).clamp(i64::MIN.into(), i64::MAX.into());

@@ -1,13 +1,13 @@
-//! Full frames on a link whose path carries only medium ones: cut into three before they are
-//! sealed, put together after they were opened.
+//! Splits full frames for a path that carries only medium ones: three parts before sealing,
+//! reassembled after opening.
 //!
 //! ```text
 //! full:    | header 8 | kind, body: 1,416 bytes                  | tag 16 |
 //! medium:  | header 8 | kind 3 | number 4 | place 1 | 472 bytes | zeroes | tag 16 |    three
 //! ```
 //!
-//! Each part is sealed with a counter of its own, so that only the neighbour can make one, and none
-//! counts twice. Incomplete frames are bounded; the oldest is dropped first.
+//! Each part is sealed with its own counter. So only the neighbour can make a part, and no part
+//! counts twice. The number of incomplete frames is bounded, and the oldest is dropped first.
 
 use std::collections::VecDeque;
 
@@ -16,14 +16,13 @@ use shoal_wire::{DropReason, SizeClass, TAG_LEN, link};
 const FULL: usize = SizeClass::Full.frame_len();
 const MEDIUM: usize = SizeClass::Medium.frame_len();
 
-/// Parts of a full frame.
+/// Number of parts of a full frame.
 pub const PARTS: usize = link::PARTS;
-/// Full frames that may wait for their other parts, 23 kB. Only a path that reorders by more frames
-/// needs more.
+/// Maximum number of incomplete frames: 23 kB. Only a path that reorders by more frames needs more.
 pub const WAITING_MAX: usize = 16;
 
-/// Cuts the full frame at the start of `frame`, not yet sealed, and appends its parts to `out` as
-/// medium frames, not yet sealed. `number` must differ from that of the frames before.
+/// Cuts the unsealed full frame at the start of `frame`, and appends its parts to `out` as unsealed
+/// medium frames. `number` must differ from the numbers of recent frames.
 pub fn cut(frame: &[u8], number: u32, out: &mut Vec<u8>) {
     let plain = &frame[link::KIND_AT..FULL - TAG_LEN];
     for (place, bytes) in plain.chunks_exact(link::PART_LEN).enumerate() {
@@ -37,7 +36,7 @@ pub fn cut(frame: &[u8], number: u32, out: &mut Vec<u8>) {
     }
 }
 
-struct Waiting {
+struct PartialFrame {
     number: u32,
     have: u8,
     frame: Box<[u8; FULL]>,
@@ -45,16 +44,18 @@ struct Waiting {
 
 /// Incomplete frames of one neighbour.
 #[derive(Default)]
-pub struct Assembly {
-    waiting: VecDeque<Waiting>,
+pub struct FrameAssembly {
+    waiting: VecDeque<PartialFrame>,
 }
 
-impl Assembly {
-    /// Takes in an opened medium frame of kind part. A frame that is complete by it is appended to
-    /// `out`, opened: header and tag are zeroes.
+impl FrameAssembly {
+    /// Adds an opened medium frame of kind part. If it completes a frame, that frame is appended to
+    /// `out`, opened, with zeroes as header and tag.
     ///
-    /// Errors: `malformed`, and nothing has changed; `too_old`: the part is taken in, and the
-    /// oldest incomplete frame is given up.
+    /// # Errors
+    ///
+    /// `malformed`: nothing has changed. `too_old`: the part is added, and the oldest incomplete
+    /// frame is dropped.
     pub fn take(&mut self, part: &[u8], out: &mut Vec<u8>) -> Result<(), DropReason> {
         let number = part.get(link::PART_NUMBER_AT..).and_then(|b| b.first_chunk());
         let number = u32::from_be_bytes(*number.ok_or(DropReason::Malformed)?);
@@ -70,7 +71,7 @@ impl Assembly {
                     result = Err(DropReason::TooOld);
                 }
                 let frame = Box::new([0; FULL]);
-                self.waiting.push_back(Waiting { number, have: 0, frame });
+                self.waiting.push_back(PartialFrame { number, have: 0, frame });
                 self.waiting.len() - 1
             }
         };
@@ -102,8 +103,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Under any order, losses and copies frames come out unchanged and once, and a frame whose
-        /// parts all arrive while few others wait does come out.
+        /// Frames come out unchanged and once, under any order, loss and duplication. A frame comes
+        /// out if all its parts arrive while few others are incomplete.
         #[test]
         fn frames_come_out_as_they_went_in(
             frames in prop::collection::vec(any::<u8>(), 1..8),
@@ -116,7 +117,7 @@ mod tests {
                 prop_assert_eq!(parts.len(), PARTS * MEDIUM);
                 cuts.push(parts);
             }
-            let mut assembly = Assembly::default();
+            let mut assembly = FrameAssembly::default();
             let mut seen = vec![0u8; frames.len()];
             for (frame, place) in order {
                 let frame = frame % frames.len();
@@ -134,10 +135,10 @@ mod tests {
         }
 
         #[test]
-        fn whatever_comes_memory_is_bounded(
+        fn any_sequence_of_parts_keeps_memory_bounded(
             parts in prop::collection::vec((any::<u32>(), any::<u8>(), 0usize..600), 0..200),
         ) {
-            let mut assembly = Assembly::default();
+            let mut assembly = FrameAssembly::default();
             for (number, place, len) in parts {
                 let mut part = vec![1; len];
                 if let Some(head) = part.get_mut(link::PART_NUMBER_AT..=link::PART_PLACE_AT) {

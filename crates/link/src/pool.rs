@@ -1,14 +1,14 @@
-//! Memory for cells that wait: slots of one length, used again.
+//! Memory for waiting cells: reusable slots of one length.
 
-/// Slots of equal length. Grows to what was needed, until it is dropped.
+/// Slots of equal length. The pool only grows until it is dropped.
 #[derive(Default)]
-pub(crate) struct Pool {
+pub(crate) struct FramePool {
     bytes: Vec<u8>,
     free: Vec<u32>,
 }
 
-impl Pool {
-    /// Copies a cell into a slot of `len` bytes, the length of all slots of this pool.
+impl FramePool {
+    /// Copies a cell into a slot of `len` bytes. All slots of a pool have this length.
     pub(crate) fn store(&mut self, len: usize, cell: &[u8]) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
             let next = self.bytes.len() / len;
@@ -27,7 +27,7 @@ impl Pool {
         self.free.push(slot);
     }
 
-    /// Bytes of all slots.
+    /// Allocated bytes.
     #[cfg(test)]
     pub(crate) fn capacity(&self) -> usize {
         self.bytes.capacity()

@@ -1,50 +1,50 @@
-//! How often an idle link sends a keepalive: as rarely as the translators of addresses and
-//! firewalls on its way allow, which forget what has been silent for too long.
+//! The period of keepalives on an idle link. It is as long as the translators and firewalls on the
+//! path allow, since these forget a silent flow after a timeout.
 //!
 //! ```text
 //! answered after half of the period or more, 6 times in a row --> 5/4 of the period
 //! unanswered after a silence, and so the link goes down ------------> 3/4 of that silence
 //! ```
 //!
-//! A silence that was too long is not tried again for [`REMEMBERED`].
+//! A silence that proved too long is not tried again for [`REMEMBERED`].
 
 use core::time::Duration;
 
 use shoal_wire::Time;
 
-/// The shortest period, unless a shorter one was configured.
+/// Lower bound of the period, unless a shorter period is configured.
 const LEAST: Duration = Duration::from_secs(5);
-/// The longest period, unless a longer one was configured.
+/// Upper bound of the period, unless a longer period is configured.
 const MOST: Duration = Duration::from_secs(55);
-/// Answers in a row that make the period longer.
+/// Number of answers in a row that lengthen the period.
 const GOOD: u32 = 6;
-/// How long a silence that was too long bounds the period.
+/// Time for which a silence that was too long bounds the period.
 const REMEMBERED: Duration = Duration::from_secs(3_600);
-/// Shorter silences say nothing: the keepalive asked something else.
+/// Shorter silences prove nothing about translators: these keepalives had other causes.
 const TELLING: Duration = Duration::from_secs(3);
 
-/// The period between keepalives, as it adapts.
+/// The adaptive period between keepalives.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rhythm {
+pub(crate) struct KeepalivePeriod {
     configured: Duration,
     period: Duration,
     good: u32,
-    /// What was too long, and when that was seen.
+    /// The shortest silence that was too long, and the time of the last failure.
     too_long: Option<(Duration, Time)>,
 }
 
-impl Rhythm {
-    /// Begins with the period that is configured.
-    pub(crate) fn new(configured: Duration) -> Rhythm {
-        Rhythm { configured, period: configured, good: 0, too_long: None }
+impl KeepalivePeriod {
+    /// Starts with the configured period.
+    pub(crate) fn new(configured: Duration) -> KeepalivePeriod {
+        KeepalivePeriod { configured, period: configured, good: 0, too_long: None }
     }
 
-    /// The period, on average.
+    /// The mean period.
     pub(crate) fn period(&self) -> Duration {
         self.period
     }
 
-    /// A keepalive after `silence` was answered.
+    /// Notes that a keepalive after `silence` was answered.
     pub(crate) fn answered(&mut self, now: Time, silence: Duration) {
         if silence < TELLING.max(self.period / 2) {
             return;
@@ -55,13 +55,13 @@ impl Rhythm {
         }
         self.good = 0;
         self.too_long.take_if(|(_, at)| now.since(*at) >= REMEMBERED);
-        // Periods are drawn up to a quarter longer.
+        // A drawn period is up to a quarter longer than the mean.
         let bound = self.too_long.map_or(MOST, |(silence, _)| silence * 3 / 4);
         let bound = bound.min(MOST.max(self.configured));
         self.period = (self.period * 5 / 4).min(bound).max(self.period);
     }
 
-    /// A keepalive after `silence` was not answered, nor were its repeats.
+    /// Notes that a keepalive after `silence` was not answered, nor were its repeats.
     pub(crate) fn unanswered(&mut self, now: Time, silence: Duration) {
         self.good = 0;
         if silence < TELLING {
@@ -80,11 +80,11 @@ mod tests {
 
     const S: fn(u64) -> Duration = Duration::from_secs;
 
-    /// Lives on a link that forgets what was silent for `timeout`; returns the rhythm and how often
-    /// it was forgotten in the last half.
-    fn live(configured: Duration, timeout: Duration, rounds: u32) -> (Rhythm, u32) {
+    /// Simulates a link that a translator forgets after `timeout`. Returns the rhythm, and the
+    /// number of failures in the second half.
+    fn live(configured: Duration, timeout: Duration, rounds: u32) -> (KeepalivePeriod, u32) {
         let mut jitter = shoal_wire::Jitter::new(7);
-        let (mut rhythm, mut now, mut late) = (Rhythm::new(configured), Time::ZERO, 0);
+        let (mut rhythm, mut now, mut late) = (KeepalivePeriod::new(configured), Time::ZERO, 0);
         for round in 0..rounds {
             let silence = jitter.around(rhythm.period());
             now = now + silence;
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_as_rare_as_the_way_allows() {
+    fn the_keepalive_period_approaches_the_timeout_of_the_path() {
         let (rhythm, late) = live(S(20), S(1_000), 200);
         assert_eq!((rhythm.period(), late), (S(55), 0));
         for timeout in [10, 20, 30, 45] {
@@ -121,11 +121,11 @@ mod tests {
 
     #[test]
     fn a_neighbour_that_was_away_costs_little() {
-        let mut rhythm = Rhythm::new(S(20));
+        let mut rhythm = KeepalivePeriod::new(S(20));
         rhythm.unanswered(Time::ZERO, S(20));
         assert_eq!(rhythm.period(), S(15));
         rhythm.unanswered(Time::ZERO, Duration::from_millis(400));
-        assert_eq!(rhythm.period(), S(15), "that was no silence");
+        assert_eq!(rhythm.period(), S(15), "a short silence changes nothing");
         let later = Time::ZERO + S(4_000);
         (0..2 * GOOD).for_each(|_| rhythm.answered(later, rhythm.period()));
         assert!(rhythm.period() > S(20), "{rhythm:?}");

@@ -1,4 +1,4 @@
-//! When frames leave a covered link: in slots that follow from a seed and the clock alone.
+//! Departure times of frames on a covered link: slots that depend only on a seed and the clock.
 
 use core::time::Duration;
 
@@ -11,61 +11,60 @@ use shoal_wire::{CoverKind, CoverTier, Jitter, Time};
 /// Poisson    -x--x------------x-x-----------x---------   gaps are exponential
 /// ```
 ///
-/// Why not at exact multiples of the gap: a frame leaves some microseconds late, by as much as the
-/// node has other work. Where all gaps are equal, whoever watches them sees that lateness alone,
-/// and with it the work; beside gaps that differ by chance it is lost.
+/// Slots are not at exact multiples of the gap, for this reason: a frame leaves some microseconds
+/// late if the node has other work. With equal gaps, an observer would see only that lateness, and
+/// thereby the work. Random gaps conceal it.
 #[derive(Debug)]
-pub struct Schedule {
+pub struct SlotSchedule {
     tier: CoverTier,
     jitter: Jitter,
-    /// The gap in which the next slot is begins here.
+    /// Start of the gap that contains the next slot.
     from: Time,
     next: Time,
     skipped: u64,
 }
 
-/// How long a node may stand still and still make good the slots that it missed, by sending their
-/// frames at once. More than that is a machine that slept.
+/// Maximum suspension whose missed slots are made up by sending their frames at once. After a
+/// longer one, such as a machine's sleep, only this last second is made up.
 const MADE_GOOD: Duration = Duration::from_secs(1);
 
-impl Schedule {
-    /// A schedule that begins now. `seed` seeds the times of its slots; they are no secret, since
-    /// whoever watches the link sees them.
-    pub fn new(tier: CoverTier, seed: u64, now: Time) -> Schedule {
+impl SlotSchedule {
+    /// A schedule that begins at `now`. `seed` determines the slots' times. It needs no secrecy,
+    /// since an observer of the link sees these times anyway.
+    pub fn new(tier: CoverTier, seed: u64, now: Time) -> SlotSchedule {
         let mut schedule =
-            Schedule { tier, jitter: Jitter::new(seed), from: now, next: now, skipped: 0 };
+            SlotSchedule { tier, jitter: Jitter::new(seed), from: now, next: now, skipped: 0 };
         schedule.next = schedule.draw(now);
         schedule
     }
 
-    /// Begins anew: slots before `now` are no longer due.
+    /// Restarts the schedule at `now`. Earlier slots are dropped.
     pub fn begin(&mut self, now: Time) {
         self.from = now;
         self.next = self.draw(now);
     }
 
-    /// Its rate.
     pub fn tier(&self) -> CoverTier {
         self.tier
     }
 
-    /// When the next slot is.
+    /// Time of the next slot.
     pub fn next(&self) -> Time {
         self.next
     }
 
-    /// Slots that were never used, since the node stood still for more than a second.
+    /// Number of slots skipped because the node was suspended for more than a second.
     pub fn skipped(&self) -> u64 {
         self.skipped
     }
 
-    /// Takes a slot whose time has come, if there is one.
+    /// Takes a slot if one is due. Returns true if it did.
     pub fn take(&mut self, now: Time) -> bool {
         if self.next > now {
             return false;
         }
         if now.since(self.next) > MADE_GOOD {
-            // All but those of the last moment are given up at once.
+            // Skips all slots but those of the last second.
             let lost = (now.since(self.from) - MADE_GOOD).as_nanos() / self.tier.gap().as_nanos();
             let lost = u64::try_from(lost).unwrap_or(u64::MAX);
             self.skipped += lost;
@@ -95,11 +94,11 @@ mod tests {
 
     const START: Time = Time::from_millis(5_000);
 
-    fn schedule(kind: CoverKind) -> Schedule {
-        Schedule::new(CoverTier::new(10, kind).unwrap(), 7, START)
+    fn schedule(kind: CoverKind) -> SlotSchedule {
+        SlotSchedule::new(CoverTier::new(10, kind).unwrap(), 7, START)
     }
 
-    /// The times of the slots that are taken by a node that looks at these times.
+    /// Times of the slots that a node takes if it calls at the times `looks`.
     fn taken(kind: CoverKind, looks: impl Iterator<Item = Time>) -> Vec<Time> {
         let mut schedule = schedule(kind);
         let mut slots = Vec::new();

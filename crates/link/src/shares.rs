@@ -1,113 +1,118 @@
-//! Turns of a covered link: each peer has some of its own, and nobody else uses them.
+//! Turns of a covered link. A turn is one of the 32 frames of a round. Each turn belongs to one
+//! peer or to none, and no other peer may use it.
 //!
 //! ```text
-//! frames   0 1 2 3 4 5 6 7 8 9 ...          a round has 32 of them
-//! turns of a . . . . . . . . . .            a peer that is new: 2, as far apart as can be
-//! turns of b . b . b . b . b . .            a peer with a backlog: up to 16
+//! a round has 32 frames:              0 1 2 3 4 5 6 7 8 9 ... 16 ... 31
+//! a new peer holds 2 of them:         x . . . . . . . . . ...  x ...  .
+//! a peer with a backlog, up to 16:    x . x . x . x . x . ...  x ...  .
 //! ```
 //!
-//! A cell waits for a turn of its own peer. A turn whose peer has no cell leaves empty, so how long
-//! a cell waits does not depend on what other peers send. The price is speed: a peer has half of
-//! the frames at most, however idle the others are. Peers beyond eight share the turns of the one
-//! that came last, so that a crowd that arrives neither slows nor meets who was there before.
+//! A cell waits for a turn of its own peer. If that peer has no cell, the turn stays empty. The
+//! waiting time of a cell therefore does not depend on other peers' traffic. The cost is speed: a
+//! peer gets at most half of the frames, even if all others are idle.
+//!
+//! Peers beyond eight share the turns of the peer that came last. A crowd of new peers therefore
+//! neither slows nor affects the earlier ones.
 
 use std::collections::VecDeque;
 
-use crate::egress::{Priority, Waiting};
+use crate::egress::{Priority, QueuedFrame};
 
-/// Turns of a round.
+/// Turns in a round.
 const TURNS: usize = 32;
-/// Turns of a peer that is new.
+/// Turns of a new peer.
 const FIRST: usize = 2;
-/// Turns that a peer may have.
+/// Maximum number of turns of a peer.
 const MOST: usize = TURNS / 2;
-/// Peers that have turns of their own: half of the turns are left for those with a backlog.
+/// Maximum number of peers with their own turns. Half of all turns is left for peers with a
+/// backlog.
 const PEERS: usize = TURNS / 2 / FIRST;
-/// A peer that used less than half of its turns in so many rounds gives half of them back.
+/// A peer that uses less than half of its turns for this many rounds loses half of them.
 const SLACK_ROUNDS: u32 = 8;
 
-/// Cells of one peer, and how it uses its turns.
+/// One peer: its waiting cells and its use of turns.
 #[derive(Default)]
-struct Peer {
+struct PeerQueue {
     key: u64,
-    /// Cells of class control, which leave before its others.
-    urgent: VecDeque<Waiting>,
-    waiting: VecDeque<Waiting>,
+    /// Control cells of the peer, which leave before its data cells.
+    urgent: VecDeque<QueuedFrame>,
+    waiting: VecDeque<QueuedFrame>,
     turns: usize,
     /// Cells that left in this round.
     used: usize,
-    /// Rounds in a row in which it used less than half of its turns, and none.
+    /// Consecutive rounds in which the peer used less than half of its turns.
     slack: u32,
+    /// Consecutive rounds in which the peer had no cell.
     idle: u32,
 }
 
-/// The cells that wait on one covered link, by peer.
-pub(crate) struct Shares {
-    peers: Vec<Option<Peer>>,
-    /// The one that came last.
+/// Waiting cells of one covered link, by peer.
+pub(crate) struct TurnScheduler {
+    peers: Vec<Option<PeerQueue>>,
+    /// Slot of the peer that came last.
     newest: usize,
-    /// Holder of each turn, by the number of the turn. Numbers that follow each other lie far
-    /// apart in a round: see [`place`].
+    /// The peer slot that holds each turn. Turns with consecutive numbers lie far apart in a round:
+    /// see [`place`].
     holders: [Option<u8>; TURNS],
     /// Frames so far.
     frames: usize,
     waiting: usize,
-    /// A peer without a cell for so many rounds loses its turns.
+    /// Number of rounds without a cell after which a peer loses its turns.
     idle_max: u32,
 }
 
-/// Turn of a frame within its round: five bits in reverse, so that a block of 2^n turns is evenly
-/// spread over the round.
+/// Number of the turn in which a frame falls. Reversing the five bits spreads each block of 2^n
+/// turns evenly over the round.
 fn place(frame: usize) -> usize {
     ((frame % TURNS) as u8).reverse_bits() as usize >> (8 - TURNS.trailing_zeros())
 }
 
-impl Peer {
+impl PeerQueue {
     fn len(&self) -> usize {
         self.urgent.len() + self.waiting.len()
     }
 
-    fn pop(&mut self) -> Option<Waiting> {
+    fn pop(&mut self) -> Option<QueuedFrame> {
         self.urgent.pop_front().or_else(|| self.waiting.pop_front())
     }
 }
 
-impl Shares {
-    pub(crate) fn new(idle_max: u32) -> Shares {
+impl TurnScheduler {
+    pub(crate) fn new(idle_max: u32) -> TurnScheduler {
         let peers = (0..PEERS).map(|_| None).collect();
-        Shares { peers, newest: 0, holders: [None; TURNS], frames: 0, waiting: 0, idle_max }
+        TurnScheduler { peers, newest: 0, holders: [None; TURNS], frames: 0, waiting: 0, idle_max }
     }
 
-    /// Shares of the same size without cells and turns.
-    pub(crate) fn emptied(&self) -> Shares {
-        Shares::new(self.idle_max)
+    /// An empty scheduler with the same `idle_max`.
+    pub(crate) fn emptied(&self) -> TurnScheduler {
+        TurnScheduler::new(self.idle_max)
     }
 
-    /// Cells that wait.
+    /// Number of waiting cells.
     pub(crate) fn len(&self) -> usize {
         self.waiting
     }
 
-    /// Cells that wait of the peer that has most.
+    /// Number of waiting cells of the peer with the longest queue.
     pub(crate) fn longest(&self) -> usize {
-        self.peers.iter().flatten().map(Peer::len).max().unwrap_or(0)
+        self.peers.iter().flatten().map(PeerQueue::len).max().unwrap_or(0)
     }
 
-    /// Cells that wait where those of a peer do.
+    /// Number of cells waiting in the slot that a peer uses.
     pub(crate) fn len_of(&self, key: u64) -> usize {
         let peer = self.place_of(key).and_then(|at| self.peers[at].as_ref());
-        peer.map_or(0, Peer::len)
+        peer.map_or(0, PeerQueue::len)
     }
 
-    /// Place in which cells of a peer wait: its own one, or the newest one's where none is free.
+    /// The slot of a peer: its own, or the newest peer's if no slot is free.
     fn place_of(&self, key: u64) -> Option<usize> {
-        let same = |peer: &Option<Peer>| peer.as_ref().is_some_and(|peer| peer.key == key);
+        let same = |peer: &Option<PeerQueue>| peer.as_ref().is_some_and(|peer| peer.key == key);
         let is_full = self.peers.iter().all(Option::is_some);
         self.peers.iter().position(same).or(is_full.then_some(self.newest))
     }
 
-    /// Adds a cell of a peer, which gets turns if it is new, and more of them if it has a backlog.
-    pub(crate) fn push(&mut self, key: u64, priority: Priority, cell: Waiting) {
+    /// Adds a cell of a peer. A new peer gets turns, and a peer with a backlog gets more.
+    pub(crate) fn push(&mut self, key: u64, priority: Priority, cell: QueuedFrame) {
         let at = self.find(key);
         let Some(peer) = &mut self.peers[at] else { return };
         match priority {
@@ -124,8 +129,8 @@ impl Shares {
         }
     }
 
-    /// The cell that leaves in the next frame, if its turn has one.
-    pub(crate) fn turn(&mut self) -> Option<Waiting> {
+    /// Takes the cell for the next frame. Returns None if the holder of the turn has no cell.
+    pub(crate) fn turn(&mut self) -> Option<QueuedFrame> {
         let holder = self.holders[place(self.frames)];
         self.frames += 1;
         let peer = holder.and_then(|at| self.peers[at as usize].as_mut());
@@ -141,20 +146,20 @@ impl Shares {
         cell
     }
 
-    /// The next cell of whichever peer has one, where turns don't count any more.
-    pub(crate) fn any(&mut self) -> Option<Waiting> {
-        let cell = self.peers.iter_mut().flatten().find_map(Peer::pop);
+    /// Takes the next cell of any peer, regardless of turns.
+    pub(crate) fn any(&mut self) -> Option<QueuedFrame> {
+        let cell = self.peers.iter_mut().flatten().find_map(PeerQueue::pop);
         self.waiting -= usize::from(cell.is_some());
         cell
     }
 
-    /// The place of a peer. One that is new gets a free one, or else shares the newest one's.
+    /// The slot of a peer. A new peer gets a free slot, or shares the newest peer's.
     fn find(&mut self, key: u64) -> usize {
         if let Some(at) = self.place_of(key) {
             return at;
         }
         let Some(at) = self.peers.iter().position(Option::is_none) else { return self.newest };
-        self.peers[at] = Some(Peer { key, ..Peer::default() });
+        self.peers[at] = Some(PeerQueue { key, ..PeerQueue::default() });
         self.newest = at;
         for _ in self.grant(at, FIRST)..FIRST {
             if self.take_from_largest(FIRST) {
@@ -164,7 +169,8 @@ impl Shares {
         at
     }
 
-    /// Has the peer with most turns lose one to a peer that has so many; says whether it did.
+    /// Takes one turn from the peer with most turns, if it has at least two more than `turns`.
+    /// Returns true if it did.
     fn take_from_largest(&mut self, turns: usize) -> bool {
         let turns_of = |at: &usize| self.peers[*at].as_ref().map_or(0, |peer| peer.turns);
         let Some(largest) = (0..PEERS).max_by_key(turns_of) else { return false };
@@ -176,8 +182,8 @@ impl Shares {
         last.is_some_and(|turn| self.holders[turn].take().is_some())
     }
 
-    /// Gives a peer so many free turns, as far as there are any: a block of equal distances, else
-    /// those that are free. Half of the turns stay for peers that are new. Says how many it gave.
+    /// Gives up to `wanted` free turns to a peer: evenly spaced turns if enough are free, else any.
+    /// Half of all turns is reserved for new peers. Returns the number of turns given.
     fn grant(&mut self, at: usize, wanted: usize) -> usize {
         let is_free = |turn: usize| self.holders[turn].is_none();
         let whole = (0..TURNS / wanted.max(1))
@@ -194,10 +200,10 @@ impl Shares {
         turns.len()
     }
 
-    /// Turns that a peer may be given: all of its first ones, and of others those that are not kept
-    /// for peers that may still come.
+    /// Maximum number of turns that a peer may be given: its missing first turns, plus those not
+    /// reserved for future peers.
     fn spare(&self, at: usize) -> usize {
-        let has = |peer: &Peer| peer.turns;
+        let has = |peer: &PeerQueue| peer.turns;
         let first = FIRST.saturating_sub(self.peers[at].as_ref().map_or(0, has));
         let beyond: usize =
             self.peers.iter().flatten().map(|peer| has(peer).saturating_sub(FIRST)).sum();
@@ -235,14 +241,14 @@ mod tests {
     use super::*;
     use shoal_wire::SizeClass;
 
-    fn cell(slot: u32) -> Waiting {
-        Waiting { slot, class: SizeClass::Full }
+    fn cell(slot: u32) -> QueuedFrame {
+        QueuedFrame { slot, class: SizeClass::Full }
     }
 
-    /// The frames in which the cells of peer 7 leave, which come one in each 21 frames, while
-    /// another peer has so many cells in each frame, at frames that `busy` names.
+    /// Frames in which the cells of peer 7 leave, at one cell per 21 frames. Another peer adds
+    /// `busy(frame)` cells at each frame.
     fn frames_of_seven(busy: impl Fn(usize) -> usize) -> Vec<usize> {
-        let mut shares = Shares::new(32);
+        let mut shares = TurnScheduler::new(32);
         let mut left = Vec::new();
         for frame in 0..4_000 {
             for _ in 0..busy(frame) {
@@ -261,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_leaves_when_it_would_if_no_other_peer_sent_anything() {
+    fn other_peers_traffic_does_not_delay_a_cell() {
         let alone = frames_of_seven(|_| 0);
         assert!(alone.len() > 180);
         for busy in [1, 3] {
@@ -272,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_peer_with_a_backlog_gets_half_of_the_frames() {
-        let mut shares = Shares::new(32);
+        let mut shares = TurnScheduler::new(32);
         let mut left = 0;
         for _ in 0..3_200 {
             if shares.len_of(1) < 44 {
@@ -285,7 +291,7 @@ mod tests {
 
     #[test]
     fn many_peers_leave_a_busy_one_its_share() {
-        let mut shares = Shares::new(32);
+        let mut shares = TurnScheduler::new(32);
         let mut left = 0;
         for frame in 0..6_400 {
             if shares.len_of(1) < 44 {
@@ -302,7 +308,7 @@ mod tests {
 
     #[test]
     fn two_busy_peers_share_evenly() {
-        let mut shares = Shares::new(32);
+        let mut shares = TurnScheduler::new(32);
         let mut left = [0; 3];
         for frame in 0..3_200 {
             for key in [0, 1, 2].into_iter().filter(|key| frame >= key * 64) {
@@ -318,8 +324,8 @@ mod tests {
     }
 
     #[test]
-    fn who_is_silent_gives_its_turns_back() {
-        let mut shares = Shares::new(4);
+    fn a_silent_peer_loses_its_turns() {
+        let mut shares = TurnScheduler::new(4);
         for key in 0..8 {
             shares.push(key, Priority::Data, cell(0));
         }
@@ -332,8 +338,8 @@ mod tests {
 
     #[test]
     fn turns_of_a_peer_lie_far_apart() {
-        let mut shares = Shares::new(32);
-        let mine = |shares: &Shares| -> Vec<usize> {
+        let mut shares = TurnScheduler::new(32);
+        let mine = |shares: &TurnScheduler| -> Vec<usize> {
             (0..TURNS).filter(|&frame| shares.holders[place(frame)].is_some()).collect()
         };
         shares.push(1, Priority::Data, cell(0));

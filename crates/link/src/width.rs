@@ -1,5 +1,5 @@
-//! Whether the path to a neighbour carries full frames, as RFC 8899 finds out what a path carries.
-//! There are two sizes here: full, or medium (docs/wire.md section 3).
+//! Detects whether the path to a neighbour carries full frames, in the manner of RFC 8899. Two
+//! sizes are distinguished: full and medium (docs/design/wire/session.md).
 //!
 //! ```text
 //!           no full frame arrives, a report of ours does      8 times, 700 ms
@@ -9,62 +9,64 @@
 //! ```
 //!
 //! Each report of a neighbour counts the full frames that arrived, and echoes the time of our
-//! newest report. A report that echoes one which left after a full frame, and counts no new one, is
-//! a sign of a narrow path: a short frame passed, a full one did not. In doubt a probe, which is a
-//! full frame, leaves ahead of each report of ours, so that each such sign stands for another lost
-//! frame. Loss that does not ask for the length takes reports, too, and gives no sign.
+//! newest report. Suppose that a report echoes a report of ours sent after a full frame, but counts
+//! no new full frame. Then a short frame passed and a full one did not: a sign of a narrow path.
 //!
-//! A narrow path gets a probe from time to time while there is traffic. An idle path gets none.
+//! In doubt, a probe leaves ahead of each report of ours. The probe is a full frame, so each sign
+//! stands for a different lost frame. Loss that is independent of length also takes reports and so
+//! gives no sign.
+//!
+//! A narrow path gets a probe from time to time while it carries traffic. An idle path gets none.
 
 use core::time::Duration;
 
-use shoal_wire::{Jitter, Report, Time};
+use shoal_wire::{Jitter, LaneReport, Time};
 
-/// Signs in a row that make a path narrow. With a loss of one in five, probes alone give eight in
-/// a row in one of 390,000 doubts.
+/// Number of signs in a row that make a path narrow. At 20% loss, probes alone give eight in a row
+/// in one of 390,000 doubts.
 const SIGNS: u32 = 8;
-/// A doubt lasts at least so long: a queue that is full for a moment may take short frames only.
+/// Minimum duration of a doubt. A queue that is full for a moment may drop full frames only.
 const DOUBT: Duration = Duration::from_millis(700);
-/// When a path that has become narrow gets its first probe. The next one waits twice as long, ...
+/// Delay of the first probe of a path that became narrow. It doubles with each probe.
 const PROBE_FIRST: Duration = Duration::from_millis(500);
-/// ... and so on up to this: a few of them fall into a minute.
+/// Upper bound of that delay. It allows a few probes per minute.
 const PROBE_LAST: Duration = Duration::from_secs(12);
-/// A path that gets narrow again so soon waits for probes as long as it did before.
+/// A path that becomes narrow again within this time keeps its last probe delay.
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// Signs that a path is narrow.
 #[derive(Clone, Copy, Debug)]
-struct Doubt {
+struct NarrowSuspicion {
     since: Time,
     signs: u32,
 }
 
-/// Whether full frames may leave for a neighbour.
+/// Detects whether full frames may be sent to a neighbour.
 #[derive(Debug)]
-pub struct Width {
-    /// The owner says that the path is narrow.
+pub struct WidthDetector {
+    /// True if the configuration says that the path is narrow.
     fixed: bool,
     narrow: bool,
-    /// Time and count of full frames of the newest report; none before the session's first.
+    /// Time and count of full frames in the newest report. None before the session's first report.
     newest: Option<(u64, u64)>,
-    /// When a full frame left of which, and of those since, no report knows.
+    /// Time of the first full frame that left since reports last counted a new one.
     unseen: Option<Time>,
-    /// The newest time that a report echoed, if that counted.
+    /// The newest echoed time that counted as a sign.
     echoed_us: u64,
-    doubt: Option<Doubt>,
+    doubt: Option<NarrowSuspicion>,
     jitter: Jitter,
-    /// When a narrow path gets its next probe, and how long the next one waits.
+    /// When a narrow path gets its next probe, and the delay before that probe.
     probe_at: Time,
     probe_gap: Duration,
-    /// There was traffic since the last probe.
+    /// True if there was traffic since the last probe.
     flows: bool,
     widened: Option<Time>,
 }
 
-impl Width {
-    /// A wide path. `seed` seeds the spread of times between probes.
-    pub fn new(seed: u64) -> Width {
-        Width {
+impl WidthDetector {
+    /// A wide path. `seed` seeds the random times of probes.
+    pub fn new(seed: u64) -> WidthDetector {
+        WidthDetector {
             fixed: false,
             narrow: false,
             newest: None,
@@ -79,23 +81,23 @@ impl Width {
         }
     }
 
-    /// True if full frames must go in parts.
+    /// True if full frames must be split into parts.
     pub fn is_narrow(&self) -> bool {
         self.narrow || self.fixed
     }
 
-    /// True if a probe is to leave ahead of each report.
+    /// True if a probe must leave ahead of each report.
     pub fn is_in_doubt(&self) -> bool {
         self.doubt.is_some()
     }
 
-    /// Fixes the path as narrow, as its owner says, or has reports find out.
+    /// Fixes the path as narrow if `narrow`, or lets reports decide.
     pub fn fix(&mut self, narrow: bool) {
         self.fixed = narrow;
         self.doubt = None;
     }
 
-    /// A session was agreed, whose handshake went in parts if `narrow`, and else in full frames.
+    /// Resets for an agreed session. `narrow` is true if its handshake went in parts.
     pub fn session_established(&mut self, now: Time, narrow: bool) {
         (self.newest, self.unseen, self.doubt, self.echoed_us) = (None, None, None, 0);
         match narrow {
@@ -104,17 +106,18 @@ impl Width {
         }
     }
 
-    /// Ends a doubt: the link is down, or a probe could not leave.
+    /// Ends a doubt, because the link is down or a probe could not leave.
     pub fn end_doubt(&mut self) {
         (self.unseen, self.doubt) = (None, None);
     }
 
-    /// The device takes no full frames.
+    /// Notes that the network device takes no full frames.
     pub fn refused(&mut self, now: Time) {
         self.become_narrow(now);
     }
 
-    /// Frames left, so many of them full ones; `traffic` unless all were reports or keepalives.
+    /// Notes that frames left, `full` of them full ones. `traffic` is false if all were reports or
+    /// keepalives.
     pub fn sent(&mut self, now: Time, full: u64, traffic: bool) {
         if full > 0 && !self.is_narrow() {
             self.unseen.get_or_insert(now);
@@ -122,9 +125,9 @@ impl Width {
         self.flows |= traffic;
     }
 
-    /// The neighbour reported. Says whether the path is another than before.
-    pub fn handle_report(&mut self, now: Time, report: &Report) -> bool {
-        // One that was overtaken by a newer one says nothing.
+    /// Handles a report of the neighbour. Returns true if the path became wide or narrow.
+    pub fn handle_report(&mut self, now: Time, report: &LaneReport) -> bool {
+        // A report older than the newest one is ignored.
         let before = self.newest.filter(|(sent_us, _)| report.sent_us > *sent_us);
         if self.newest.is_some() && before.is_none() {
             return false;
@@ -141,7 +144,7 @@ impl Width {
             return false;
         }
         self.echoed_us = report.echoed_us;
-        let doubt = self.doubt.get_or_insert(Doubt { since: now, signs: 0 });
+        let doubt = self.doubt.get_or_insert(NarrowSuspicion { since: now, signs: 0 });
         doubt.signs += u32::from(report.echoed_us >= doubt.since.as_micros());
         if doubt.signs < SIGNS || now.since(doubt.since) < DOUBT {
             return false;
@@ -162,19 +165,19 @@ impl Width {
         self.flows = true;
     }
 
-    /// True if a narrow path is to get a probe now.
+    /// True if a narrow path must get a probe now.
     pub fn wants_probe(&self, now: Time) -> bool {
         self.poll_timeout().is_some_and(|at| at <= now)
     }
 
-    /// A probe left for a narrow path, or could not.
+    /// Notes that a probe left for a narrow path, or could not leave.
     pub fn probed(&mut self, now: Time) {
         self.probe_gap = (self.probe_gap * 2).min(PROBE_LAST);
         self.probe_at = now + self.jitter.around(self.probe_gap);
         self.flows = false;
     }
 
-    /// When [`Self::wants_probe`] becomes true.
+    /// Time at which [`Self::wants_probe`] becomes true.
     pub fn poll_timeout(&self) -> Option<Time> {
         (self.narrow && !self.fixed && self.flows).then_some(self.probe_at)
     }
@@ -186,24 +189,24 @@ mod tests {
 
     const START: Time = Time::from_millis(10_000);
 
-    /// Both ends' reports, one each 100 ms, over a path that takes 20 ms each way.
-    struct Pair {
-        width: Width,
+    /// One end's width on a simulated path: both ends report every 100 ms.
+    struct WidthRig {
+        width: WidthDetector,
         now: Time,
-        /// Our report that the neighbour has, and full frames that arrived there.
+        /// Time of our newest report that arrived, and number of full frames that arrived.
         echoed: Time,
         full: u64,
     }
 
-    impl Pair {
-        fn new() -> Pair {
-            let mut width = Width::new(1);
+    impl WidthRig {
+        fn new() -> WidthRig {
+            let mut width = WidthDetector::new(1);
             width.session_established(START, false);
-            Pair { width, now: START, echoed: START, full: 0 }
+            WidthRig { width, now: START, echoed: START, full: 0 }
         }
 
-        /// One period: a probe if one is due, our report, and the neighbour's. Says whether the
-        /// path has changed.
+        /// Simulates one period: a probe if due, our report, then the neighbour's. Returns true if
+        /// the path changed.
         fn round(&mut self, full_passes: bool, report_passes: bool) -> bool {
             let narrow = self.width.wants_probe(self.now);
             if narrow || self.width.is_in_doubt() {
@@ -216,7 +219,8 @@ mod tests {
             self.echoed = if report_passes { self.now } else { self.echoed };
             self.now = self.now + Duration::from_millis(100);
             let (sent_us, echoed_us) = (self.now.as_micros() + 7, self.echoed.as_micros());
-            let report = Report { sent_us, echoed_us, full: self.full, ..Report::default() };
+            let report =
+                LaneReport { sent_us, echoed_us, full: self.full, ..LaneReport::default() };
             self.width.handle_report(self.now, &report)
         }
 
@@ -228,7 +232,7 @@ mod tests {
 
     #[test]
     fn eight_signs_make_a_path_narrow_and_one_probe_wide_again() {
-        let mut pair = Pair::new();
+        let mut pair = WidthRig::new();
         pair.round(true, true);
         pair.data(1, 0);
         let rounds = (0..100).find(|_| pair.round(false, true));
@@ -247,15 +251,15 @@ mod tests {
     }
 
     #[test]
-    fn whatever_takes_reports_too_gives_no_sign() {
-        let mut pair = Pair::new();
+    fn loss_of_reports_too_is_no_sign_of_a_narrow_path() {
+        let mut pair = WidthRig::new();
         pair.round(true, true);
         pair.data(1, 0);
         for _ in 0..100 {
             assert!(!pair.round(false, false));
         }
         assert!(!pair.width.is_in_doubt());
-        // Seven signs, and then a full frame.
+        // Seven signs, followed by a full frame that arrives.
         for _ in 0..8 {
             assert!(!pair.round(false, true));
         }
@@ -265,21 +269,21 @@ mod tests {
 
     #[test]
     fn a_report_that_was_overtaken_is_no_sign_and_proves_nothing() {
-        let mut pair = Pair::new();
+        let mut pair = WidthRig::new();
         pair.data(3, 3);
         pair.round(true, true);
         pair.round(true, true);
         pair.data(1, 0);
         pair.round(false, true);
         let doubt = pair.width.is_in_doubt();
-        let old = Report { sent_us: 5, full: 1, ..Report::default() };
+        let old = LaneReport { sent_us: 5, full: 1, ..LaneReport::default() };
         assert!(!pair.width.handle_report(pair.now, &old));
         assert!(doubt && !pair.round(false, true) && pair.width.is_in_doubt());
     }
 
     #[test]
     fn a_path_that_its_owner_fixes_stays_narrow_and_gets_no_probe() {
-        let mut pair = Pair::new();
+        let mut pair = WidthRig::new();
         pair.width.fix(true);
         pair.data(9, 9);
         for _ in 0..200 {
@@ -293,9 +297,9 @@ mod tests {
 
     #[test]
     fn a_path_that_becomes_narrow_again_and_again_gets_few_probes() {
-        let mut pair = Pair::new();
+        let mut pair = WidthRig::new();
         let mut probes = 0;
-        // A path that passes a full frame now and then: after each, data is lost again.
+        // A path that passes a full frame now and then, and loses the data after each.
         for round in 0..6_000 {
             pair.data(u64::from(!pair.width.is_narrow()), 0);
             probes += u64::from(pair.width.wants_probe(pair.now));
@@ -306,12 +310,12 @@ mod tests {
 
     #[test]
     fn an_idle_path_gets_no_probe() {
-        let mut pair = Pair::new();
+        let mut pair = WidthRig::new();
         pair.width.session_established(pair.now, true);
         let mut probes = 0;
         for _ in 0..6_000 {
             probes += u32::from(pair.width.wants_probe(pair.now));
-            // A probe is traffic, and leaves before it is noted.
+            // The probe leaves and counts as traffic before `probed` is called.
             pair.round(false, true);
         }
         assert!(probes <= 1, "{probes} probes");

@@ -1,11 +1,11 @@
-//! What mixing costs for each cell: `cargo bench -p shoal-mix`. The figure to stay below is 80 ns
-//! for the delay, the way into the pool and the way out.
+//! CPU cost of mixing one cell: `cargo bench -p shoal-mix`. The limit is 80 ns for the delay, the
+//! copy into the pool and the copy out.
 
 use core::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use shoal_mix::{Delays, Limits, Mix, path};
-use shoal_wire::{Address, LinkId, MixTime, SizeClass, Strategy, Time};
+use shoal_mix::{DepartureTimes, MixLimits, MixPool, path};
+use shoal_wire::{Address, LinkId, MixStrategy, MixTime, SizeClass, Time};
 
 const FULL: usize = SizeClass::Full.frame_len();
 const RUN: usize = 44;
@@ -16,15 +16,15 @@ fn ms(ms: u64) -> MixTime {
     MixTime::from_duration(Duration::from_millis(ms)).expect("below a second")
 }
 
-fn stop_and_go(mean: u64) -> Strategy {
-    Strategy::StopAndGo { mean: ms(mean), most: ms(5 * mean) }
+fn stop_and_go(mean: u64) -> MixStrategy {
+    MixStrategy::StopAndGo { mean: ms(mean), most: ms(5 * mean) }
 }
 
-/// Runs of 44 cells of a link that carries 1 Gbit/s, in the buffer in which they came, and what
-/// leaves meanwhile.
-struct Flow {
-    delays: Delays,
-    mix: Mix,
+/// A link that carries 1 Gbit/s in runs of 44 cells: the buffer in which they arrive, and the cells
+/// that leave meanwhile.
+struct LinkLoad {
+    delays: DepartureTimes,
+    mix: MixPool,
     now: Time,
     number: u64,
     hops: u64,
@@ -33,11 +33,11 @@ struct Flow {
     leaves: Vec<u8>,
 }
 
-impl Flow {
-    fn new(mean_ms: u64, hops: u64, links: u64) -> Flow {
-        let mut flow = Flow {
-            delays: Delays::new(stop_and_go(mean_ms), &[1; 32]),
-            mix: Mix::new(Limits::default(), [2; 32]),
+impl LinkLoad {
+    fn new(mean_ms: u64, hops: u64, links: u64) -> LinkLoad {
+        let mut flow = LinkLoad {
+            delays: DepartureTimes::new(stop_and_go(mean_ms), &[1; 32]),
+            mix: MixPool::new(MixLimits::default(), [2; 32]),
             now: Time::from_millis(1_000),
             number: 0,
             hops,
@@ -45,12 +45,12 @@ impl Flow {
             came: vec![3; RUN * FULL],
             leaves: vec![0; RUN * FULL],
         };
-        // Until as many wait as always will.
+        // Runs until the number of waiting cells is steady.
         (0..20 * mean_ms * 84 / RUN as u64).for_each(|_| flow.step());
         flow
     }
 
-    /// A run comes, and until the next one comes cells leave.
+    /// Admits one run, then releases the cells that leave until the next run arrives.
     fn step(&mut self) {
         self.delays.foresee(0, 0, self.number..self.number + RUN as u64);
         for cell in self.came.chunks_exact(FULL) {
@@ -74,13 +74,13 @@ fn pool(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("mix");
     group.throughput(Throughput::Elements(RUN as u64));
     for (mean, hops, links) in [(5, 1, 1), (5, 20, 1), (5, 20, 20), (50, 1, 1)] {
-        let mut flow = Flow::new(mean, hops, links);
+        let mut flow = LinkLoad::new(mean, hops, links);
         let name = format!("1 Gbit/s, {mean} ms, {hops} nodes before, {links} links");
         group.bench_function(name, |bencher| bencher.iter(|| flow.step()));
         println!("{} cells wait, in {} kB", flow.mix.len(), flow.mix.bytes() / 1_000);
     }
-    // What a link without a mix costs here: nothing, since its cells stay where they are. A copy of
-    // each is the least that any mix costs.
+    // A link without a mix copies no cell, so it costs nothing. One copy of each cell is the lower
+    // bound for any mix.
     let (from, mut to) = (vec![3; RUN * FULL], vec![0; RUN * FULL]);
     group.bench_function("one copy", |bencher| {
         bencher.iter(|| std::hint::black_box(&mut to).copy_from_slice(std::hint::black_box(&from)));
@@ -90,7 +90,7 @@ fn pool(criterion: &mut Criterion) {
 
 fn law(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("law");
-    let mut delays = Delays::new(stop_and_go(5), &[1; 32]);
+    let mut delays = DepartureTimes::new(stop_and_go(5), &[1; 32]);
     let mut n = 0;
     group.bench_function("due", |bencher| {
         bencher.iter(|| {
@@ -99,9 +99,9 @@ fn law(criterion: &mut Criterion) {
         });
     });
     group.throughput(Throughput::Elements(RUN as u64));
-    group.bench_function("due, a run that was foreseen", |bencher| {
+    group.bench_function("due, a precomputed run", |bencher| {
         bencher.iter(|| {
-            // As cells come behind another mix: each number of 1,024 in a row once.
+            // The order of cells behind another mix: a permutation of each 1,024 numbers.
             let numbers = (n..n + RUN as u64).map(|n| n / 1_024 * 1_024 + n * 619 % 1_024);
             n += RUN as u64;
             delays.foresee(0, 0, numbers.clone());

@@ -1,19 +1,19 @@
-//! Mixes: how long cells of a circuit wait at a relay, and the pool in which they wait.
+//! Mixes: the delays of circuit cells at a relay, and the pool in which they wait.
 //!
-//! In: unsealed cells with the times at which they are to leave. Out: runs of cells whose time has
-//! come, in an order that is drawn at random.
+//! In: unsealed cells with their departure times. Out: runs of cells whose time has come, in random
+//! order.
 //!
 //! ```text
 //! strategy, key, number --Delays--> departure time --+
 //! cell ----------------------------------------------+--> Mix --> runs of equal cells
-//! strategies of a path --path--> what they add to a packet's way
+//! strategies of a path --path--> the delay that they add to a packet
 //! ```
 //!
-//! Departures happen in quanta ([`QUANTUM`]): what leaves in one is permuted. One wake-up for each
-//! cell would be too dear, and runs save calls of the kernel.
+//! Cells leave in quanta ([`QUANTUM`]), and each quantum's cells are permuted. A wake-up for every
+//! single cell would cost too much, and runs save system calls.
 //!
-//! Invariants: no cell leaves before the quantum in which it is due, whatever comes; the same
-//! inputs give the same outputs; this crate knows neither sessions nor circuits.
+//! Invariants: no cell leaves before the quantum in which it is due. Equal inputs give equal
+//! outputs. This crate depends neither on sessions nor on circuits.
 
 #![forbid(unsafe_code)]
 
@@ -23,6 +23,6 @@ mod path;
 mod slots;
 mod wheel;
 
-pub use law::{Delays, QUANTUM};
-pub use mix::{LATE, Limits, Mix};
-pub use path::{Added, mean, path};
+pub use law::{DepartureTimes, QUANTUM};
+pub use mix::{LATE, MixLimits, MixPool};
+pub use path::{AddedDelay, mean, path};

@@ -1,92 +1,93 @@
-//! The pool of one worker: cells that wait for their time.
+//! The pool of one worker: cells that wait for their departure time.
 //!
-//! All links of the worker share it. A uniform permutation of what leaves in a quantum is one of
-//! each link's part, and one wheel needs one timer.
+//! All links of the worker share one pool. A uniform permutation of a quantum's cells also permutes
+//! each link's cells uniformly, and one wheel needs only one timer.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use shoal_crypto::{Flaw, Rng};
+use shoal_crypto::{PlantedFault, Rng};
 use shoal_wire::{Address, DropReason, LinkId, SizeClass, Time};
 
 use crate::law::QUANTUM_NS;
-use crate::slots::{Held, NONE, Slots};
+use crate::slots::{CellSlab, CellSlot, NONE};
 use crate::wheel::{QUANTA, Wheel};
 
-/// How many cells may wait; one more is dropped as `mix_full`. Each takes the room of a full frame,
-/// 1,440 bytes, while it waits.
+/// Maximum numbers of waiting cells. A cell beyond them is dropped as `mix_full`. Each waiting cell
+/// takes 1,440 bytes, the length of a full frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// For one link. A quarter of it is what may wait of one node's mixed cells, for all links
-    /// together: 5,000, while 1 Gbit/s for 50 ms brings 4,217 in the mean.
+pub struct MixLimits {
+    /// Maximum for one link. The mixed cells that came from one node may take a quarter of it,
+    /// counted over all links: 5,000. A 50 ms mix at 1 Gbit/s holds 4,217 cells on average.
     pub per_link: usize,
-    /// For all links.
+    /// Maximum for all links together.
     pub in_all: usize,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { per_link: 20_000, in_all: 40_000 }
+impl Default for MixLimits {
+    fn default() -> MixLimits {
+        MixLimits { per_link: 20_000, in_all: 40_000 }
     }
 }
 
-/// Cells that left later than this after the beginning of their quantum are counted, for each of
-/// these times. Where a worker was away for several quanta, all count from the first one's.
+/// Lateness limits. A counter for each limit counts the cells that leave later than this after the
+/// start of their quantum. If a worker was suspended for several quanta, the start of the first one
+/// counts for all.
 pub const LATE: [Duration; 3] =
     [Duration::from_micros(500), Duration::from_millis(2), Duration::from_millis(10)];
 
-/// What waits for one link.
+/// Counts of the cells that wait for one link.
 #[derive(Clone, Copy, Default)]
-struct Waiting {
+struct LinkOccupancy {
     cells: usize,
-    /// Of them, those that leave in the order in which they came.
+    /// Number of these cells that leave in order of arrival.
     in_order: usize,
-    /// The quantum of the last of these.
+    /// The quantum of the last cell that leaves in order.
     last: u64,
 }
 
-/// A cell whose time has come. They leave by link, then in the order that was drawn.
+/// A cell whose time has come. The order of departure is by link, then random.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Leaving {
+struct DueCell {
     link: LinkId,
     turn: u32,
     slot: u32,
 }
 
-/// Cells that wait, unsealed.
-pub struct Mix {
-    limits: Limits,
+/// A pool of waiting, unsealed cells.
+pub struct MixPool {
+    limits: MixLimits,
     rng: Rng,
-    flaw: Option<Flaw>,
-    slots: Slots,
+    flaw: Option<PlantedFault>,
+    slots: CellSlab,
     wheel: Wheel,
-    links: BTreeMap<LinkId, Waiting>,
-    /// Mixed cells that wait, by the node that sent them here.
+    links: BTreeMap<LinkId, LinkOccupancy>,
+    /// Number of waiting mixed cells from each node.
     from: BTreeMap<Address, usize>,
-    /// What leaves now, and how much of it is gone.
-    leaving: Vec<Leaving>,
+    /// Cells that leave in this quantum. The first `left` of them are gone.
+    leaving: Vec<DueCell>,
     left: usize,
-    /// The first quantum of what leaves now.
+    /// The first quantum of the cells in `leaving`.
     opened: u64,
     late: [u64; LATE.len()],
-    /// Memory that every quantum uses again.
+    /// Scratch memory, used again in every quantum.
     slot_list: Vec<u32>,
 }
 
-impl Mix {
-    /// An empty pool. The order in which cells leave follows from the seed, which must be secret.
-    pub fn new(limits: Limits, seed: [u8; 32]) -> Mix {
-        Mix::flawed(limits, seed, None)
+impl MixPool {
+    /// An empty pool. The seed determines the order in which cells leave and must be secret.
+    pub fn new(limits: MixLimits, seed: [u8; 32]) -> MixPool {
+        MixPool::flawed(limits, seed, None)
     }
 
-    /// An empty pool of a simulation, which does something wrong on purpose.
+    /// An empty pool with a deliberate flaw, for the simulator.
     #[doc(hidden)]
-    pub fn flawed(limits: Limits, seed: [u8; 32], flaw: Option<Flaw>) -> Mix {
-        Mix {
+    pub fn flawed(limits: MixLimits, seed: [u8; 32], flaw: Option<PlantedFault>) -> MixPool {
+        MixPool {
             limits,
             rng: Rng::new(seed),
             flaw,
-            slots: Slots::default(),
+            slots: CellSlab::default(),
             wheel: Wheel::default(),
             links: BTreeMap::new(),
             from: BTreeMap::new(),
@@ -98,13 +99,15 @@ impl Mix {
         }
     }
 
-    /// Copies one unsealed cell for a link into the pool. It leaves in the first quantum that does
-    /// not lie before `due`, at a random place among those of its quantum; a time that lies more
-    /// than a second ahead counts as one second ahead. `from` is the node that sent it here.
+    /// Copies an unsealed cell for a link into the pool.
+    ///
+    /// The cell leaves in the first quantum that begins at `due` or later, at a random position
+    /// among the cells of that quantum. A `due` more than a second ahead counts as one second
+    /// ahead. `from` is the node that sent the cell here.
     ///
     /// # Errors
     ///
-    /// `mix_full`, and the cell is forgotten.
+    /// `mix_full`: the cell is dropped.
     pub fn admit(
         &mut self,
         now: Time,
@@ -116,14 +119,14 @@ impl Mix {
     ) -> Result<(), DropReason> {
         let of_sender = self.from.get(&from).copied().unwrap_or(0);
         let mut quantum = due.0.div_ceil(QUANTUM_NS);
-        let has_share = of_sender < self.share() || self.flaw == Some(Flaw::MixNoShare);
+        let has_share = of_sender < self.share() || self.flaw == Some(PlantedFault::MixNoShare);
         if !has_share || self.is_full(link) {
-            if self.flaw != Some(Flaw::MixOverflows) {
+            if self.flaw != Some(PlantedFault::MixOverflows) {
                 return Err(DropReason::MixFull);
             }
             quantum = 0;
         }
-        quantum += u64::from(self.flaw == Some(Flaw::MixLate));
+        quantum += u64::from(self.flaw == Some(PlantedFault::MixLate));
         self.from.insert(from, of_sender + 1);
         self.links.entry(link).or_default().cells += 1;
         let held = self.store(now, quantum, cell);
@@ -131,12 +134,14 @@ impl Mix {
         Ok(())
     }
 
-    /// Copies one unsealed cell for a link into the pool. It leaves as [`Mix::admit`] says, but
-    /// behind all that was queued for the link before.
+    /// Copies an unsealed cell for a link into the pool.
+    ///
+    /// The cell leaves as [`MixPool::admit`] says, but after all cells queued for the link before
+    /// it.
     ///
     /// # Errors
     ///
-    /// `mix_full`, and the cell is forgotten.
+    /// `mix_full`: the cell is dropped.
     pub fn queue(
         &mut self,
         now: Time,
@@ -158,7 +163,7 @@ impl Mix {
         Ok(())
     }
 
-    /// How many cells of one node may wait.
+    /// Maximum number of waiting cells from one node.
     fn share(&self) -> usize {
         self.limits.per_link / 4
     }
@@ -167,9 +172,9 @@ impl Mix {
         self.slots.used() >= self.limits.in_all || self.held(link) >= self.limits.per_link
     }
 
-    fn store(&mut self, now: Time, quantum: u64, cell: &[u8]) -> &mut Held {
+    fn store(&mut self, now: Time, quantum: u64, cell: &[u8]) -> &mut CellSlot {
         let now = now.0 / QUANTUM_NS;
-        // A worker that was away for long finds quanta in the wheel whose time is over.
+        // After a long suspension, the wheel still contains quanta that are over.
         while self.wheel.first().is_some_and(|first| first < now) {
             self.open_quantum();
         }
@@ -179,15 +184,16 @@ impl Mix {
         self.slots.get_mut(slot)
     }
 
-    /// When the next cell is due.
+    /// Time at which the next cell is due.
     pub fn poll_timeout(&self) -> Option<Time> {
         let open = || Some(Time(self.wheel.first()?.saturating_mul(QUANTUM_NS)));
         if self.left < self.leaving.len() { Some(Time::ZERO) } else { open() }
     }
 
-    /// Moves the next due cells of one link and class into `buf`, at most `max`, as many as fit.
-    /// Returns their link, number and class; cell `i` starts at `i * class.frame_len()`. Call until
-    /// None.
+    /// Moves the next due cells of one link and class into `buf`: at most `max`, as many as fit.
+    ///
+    /// Returns their link, number and class. Cell `i` starts at `i * class.frame_len()`. Call this
+    /// until it returns None.
     pub fn release(
         &mut self,
         now: Time,
@@ -195,7 +201,7 @@ impl Mix {
         max: usize,
     ) -> Option<(LinkId, usize, SizeClass)> {
         if self.left == self.leaving.len() {
-            let early = u64::from(self.flaw == Some(Flaw::MixEarly));
+            let early = u64::from(self.flaw == Some(PlantedFault::MixEarly));
             self.wheel.first().filter(|first| *first <= now.0 / QUANTUM_NS + early)?;
             self.open_quantum();
         }
@@ -220,8 +226,7 @@ impl Mix {
         Some((link, count, class))
     }
 
-    /// Puts what leaves in the first quantum of the wheel behind what leaves already, in an order
-    /// that is drawn at random.
+    /// Appends the cells of the wheel's first quantum to the cells that leave, in random order.
     fn open_quantum(&mut self) {
         let Some((quantum, last)) = self.wheel.take_first() else { return };
         if self.left == self.leaving.len() {
@@ -233,29 +238,29 @@ impl Mix {
         list.extend(walk(&self.slots, last));
         list.reverse();
         let is_mixed = |slot: &u32| self.slots.get(*slot).from.is_some();
-        // What keeps its order leaves first.
+        // Cells that must stay in order leave first.
         let in_order = list.iter().filter(|slot| !is_mixed(slot)).count();
         if in_order > 0 {
             list.sort_by_key(is_mixed);
         }
         match self.flaw {
-            Some(Flaw::MixInOrder) => {}
-            Some(Flaw::MixMoves) => derange(&mut self.rng, &mut list[in_order..]),
+            Some(PlantedFault::MixInOrder) => {}
+            Some(PlantedFault::MixMoves) => derange(&mut self.rng, &mut list[in_order..]),
             _ => shuffle(&mut self.rng, &mut list[in_order..]),
         }
         let start = self.leaving.len();
         let leaving = (0..).zip(&list);
         self.leaving.extend(leaving.map(|(turn, &slot)| {
             let link = self.slots.get(slot).link;
-            Leaving { link, turn, slot }
+            DueCell { link, turn, slot }
         }));
         self.leaving[start..].sort_unstable();
         self.slot_list = list;
     }
 
-    /// Frees a slot, and the place that its cell had.
+    /// Frees a slot and uncounts its cell.
     fn forget_slot(&mut self, slot: u32) {
-        let Held { link, from, .. } = *self.slots.get(slot);
+        let CellSlot { link, from, .. } = *self.slots.get(slot);
         if let Some(waiting) = self.links.get_mut(&link) {
             waiting.cells -= 1;
             waiting.in_order -= usize::from(from.is_none());
@@ -274,7 +279,7 @@ impl Mix {
         self.slots.free(slot);
     }
 
-    /// Forgets the cells of links that are gone; returns how many they were.
+    /// Drops the cells of links that no longer exist. Returns how many cells it dropped.
     pub fn forget(&mut self, is_there: impl Fn(LinkId) -> bool) -> u64 {
         if self.links.keys().all(|&link| is_there(link)) {
             return 0;
@@ -302,7 +307,7 @@ impl Mix {
         (before - self.slots.used()) as u64
     }
 
-    /// Gives back all memory if no cell waits.
+    /// Frees all memory if no cell waits.
     pub fn rest(&mut self) {
         if self.is_empty() {
             (self.slots, self.wheel) = Default::default();
@@ -310,50 +315,48 @@ impl Mix {
         }
     }
 
-    /// Takes the numbers of cells that left late since this was asked last: later than each of
-    /// [`LATE`].
+    /// Takes the counts of late cells since the last call, one for each limit in [`LATE`].
     pub fn take_late(&mut self) -> [u64; LATE.len()] {
         core::mem::take(&mut self.late)
     }
 
-    /// Cells that wait for a link.
+    /// Number of cells that wait for a link.
     pub fn held(&self, link: LinkId) -> usize {
         self.links.get(&link).map_or(0, |waiting| waiting.cells)
     }
 
-    /// Whether cells wait for a link that leave in the order in which they came.
+    /// True if cells that leave in order of arrival wait for a link.
     pub fn is_queued(&self, link: LinkId) -> bool {
         self.links.get(&link).is_some_and(|waiting| waiting.in_order > 0)
     }
 
-    /// Mixed cells that wait of the node of which most do, and how many may.
+    /// The largest number of waiting mixed cells from one node, and the maximum.
     pub fn largest_share(&self) -> (usize, usize) {
         (self.from.values().copied().max().unwrap_or(0), self.share())
     }
 
-    /// Cells that wait.
+    /// Number of waiting cells.
     pub fn len(&self) -> usize {
         self.slots.used()
     }
 
-    /// True when none waits.
     pub fn is_empty(&self) -> bool {
         self.slots.used() == 0
     }
 
-    /// Bytes of memory that cells take or have taken, until [`Mix::rest`].
+    /// Bytes allocated for cells. They are freed by [`MixPool::rest`].
     pub fn bytes(&self) -> usize {
         self.slots.bytes()
     }
 }
 
-/// The slots of a list, from the one that came last.
-fn walk(slots: &Slots, last: u32) -> impl Iterator<Item = u32> + '_ {
+/// The slots of a list, beginning with the one added last.
+fn walk(slots: &CellSlab, last: u32) -> impl Iterator<Item = u32> + '_ {
     let next = |slot: &u32| Some(slots.get(*slot).next).filter(|next| *next != NONE);
     core::iter::successors(Some(last), next)
 }
 
-/// What a shuffle becomes that is off by one: nothing stays in its place (Sattolo).
+/// A shuffle with an off-by-one error: no item stays at its position (Sattolo).
 fn derange(rng: &mut Rng, list: &mut [u32]) {
     for i in (1..list.len()).rev() {
         list.swap(i, rng.below(i as u64) as usize);

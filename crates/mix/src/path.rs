@@ -1,56 +1,57 @@
-//! What the mixes of a path add to the way of a packet.
+//! The delay that the mixes of a path add to a packet.
 
 use core::time::Duration;
 
-use shoal_wire::{MixTime, Mixing, Strategy};
+use shoal_wire::{HopDelay, MixStrategy, MixTime};
 
-/// Of a hundred thousand packets ten are on the way for longer than the hold.
+/// Probability that a packet takes longer than the hold: one packet in 10,000.
 const LATER: f64 = 1e-4;
 const UNITS_MAX: usize = MixTime::MAX.units() as usize;
 
-/// What strategies that a packet meets one after the other add to its way, in one direction.
+/// Delay that a sequence of strategies adds to a packet, in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Added {
-    /// In the mean; one second if it is more.
+pub struct AddedDelay {
+    /// The mean, capped at one second.
     pub mean: MixTime,
-    /// How long a packet is worth waiting for that others overtook: all but one in 10,000 take at
-    /// most as long. One second if it is more.
+    /// The delay that all but one packet in 10,000 stay within, capped at one second. A receiver
+    /// waits this long for a packet that others overtook.
     pub hold: MixTime,
-    /// The longest that is possible.
+    /// The longest possible delay.
     pub most: Duration,
 }
 
-impl Added {
-    /// Whether more packets than that take longer than `hold`: it is as long as can be said.
+impl AddedDelay {
+    /// True if the cap of one second on `hold` applies. Then more than one packet in 10,000 may be
+    /// later.
     pub fn is_too_long(&self) -> bool {
         self.hold == MixTime::MAX && self.most > MixTime::MAX.duration()
     }
 
-    /// As the destination of a circuit is told.
-    pub fn mixing(self) -> Mixing {
-        Mixing::Path { mean: self.mean, hold: self.hold }
+    /// The form in which the destination of a circuit is told.
+    pub fn mixing(self) -> HopDelay {
+        HopDelay::Path { mean: self.mean, hold: self.hold }
     }
 }
 
-/// What these strategies add together in the mean.
-pub fn mean(strategies: impl IntoIterator<Item = Strategy>) -> Duration {
+/// Mean delay that these strategies add together.
+pub fn mean(strategies: impl IntoIterator<Item = MixStrategy>) -> Duration {
     let holding = strategies.into_iter().filter(|s| s.holds() && s.is_valid());
-    let units: f64 = holding.map(|strategy| Law::of(strategy).mean).sum();
+    let units: f64 = holding.map(|strategy| DelayDistribution::of(strategy).mean).sum();
     Duration::from_nanos((units * 1e5) as u64)
 }
 
-/// What these strategies add together.
+/// Delay that these strategies add together.
 ///
-/// The distribution of the sum is computed in steps of 100 us, in which all times of strategies are
-/// given: at worst 10,000 steps for each strategy.
-pub fn path(strategies: impl IntoIterator<Item = Strategy>) -> Added {
+/// Computes the distribution of the sum in steps of 100 us, the unit of all strategy times. This
+/// takes up to 10,000 steps for each strategy.
+pub fn path(strategies: impl IntoIterator<Item = MixStrategy>) -> AddedDelay {
     let mut mean = 0.0;
     let mut most = Duration::ZERO;
     let mut mixes = 0;
-    // By units of time: how probable it is that the strategies so far add so many.
+    // Probability of each sum of delays so far, by units of time.
     let mut sum = vec![1.0];
     for strategy in strategies.into_iter().filter(|s| s.holds() && s.is_valid()) {
-        let law = Law::of(strategy);
+        let law = DelayDistribution::of(strategy);
         mean += law.mean;
         most += strategy.most().duration();
         mixes += 1;
@@ -61,10 +62,11 @@ pub fn path(strategies: impl IntoIterator<Item = Strategy>) -> Added {
         later -= probability;
         later <= LATER
     });
-    // A step of the sum stands for up to one unit more of each strategy.
+    // Each strategy's delay is rounded down to a step, so the true sum may be one unit longer per
+    // strategy.
     let hold = within.map_or(UNITS_MAX, |step| step + mixes);
     let hold = u16::try_from(hold).ok().and_then(MixTime::from_units);
-    Added {
+    AddedDelay {
         mean: MixTime::from_units((mean.ceil() as u16).min(MixTime::MAX.units()))
             .unwrap_or(MixTime::MAX),
         hold: hold
@@ -74,30 +76,32 @@ pub fn path(strategies: impl IntoIterator<Item = Strategy>) -> Added {
     }
 }
 
-/// The times of one strategy: each unit is so many times as probable as the one before it. All
-/// strategies are like this, so that adding one takes a step for each unit, however long it is.
-struct Law {
+/// The delay distribution of one strategy, in units of 100 us.
+///
+/// Each unit's probability is `ratio` times that of the unit before it. All strategies have this
+/// form, so adding one costs one step per unit, for any `units`.
+struct DelayDistribution {
     units: usize,
     ratio: f64,
     mean: f64,
 }
 
-impl Law {
-    fn of(strategy: Strategy) -> Law {
+impl DelayDistribution {
+    fn of(strategy: MixStrategy) -> DelayDistribution {
         let units = strategy.most().units();
         let most = f64::from(units);
         let (ratio, mean) = match strategy {
-            Strategy::StopAndGo { mean, .. } => {
+            MixStrategy::StopAndGo { mean, .. } => {
                 let mean = f64::from(mean.units());
-                // What is above the longest time is drawn again.
+                // Times above the longest are drawn again.
                 ((-1.0 / mean).exp(), mean - most / (most / mean).exp_m1())
             }
-            Strategy::Pass | Strategy::Timed { .. } => (1.0, most / 2.0),
+            MixStrategy::Pass | MixStrategy::Timed { .. } => (1.0, most / 2.0),
         };
-        Law { units: units.into(), ratio, mean }
+        DelayDistribution { units: units.into(), ratio, mean }
     }
 
-    /// The distribution of a time of this law and another together, up to [`UNITS_MAX`].
+    /// Distribution of the sum of this delay and another one, up to [`UNITS_MAX`].
     fn added_to(&self, other: &[f64]) -> Vec<f64> {
         let ends = self.ratio.powi(self.units as i32);
         let first = if self.ratio < 1.0 {

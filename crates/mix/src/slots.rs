@@ -1,66 +1,65 @@
-//! Memory for cells that wait.
+//! Memory for waiting cells.
 
 use shoal_wire::{Address, LinkId, SizeClass};
 
-/// No slot.
+/// Marks the end of a list of slots.
 pub(crate) const NONE: u32 = u32::MAX;
 
 const SLOT_LEN: usize = SizeClass::Full.frame_len();
-/// Slots that are taken from the system at once: 92 kB. One growing buffer would copy all that
-/// waits whenever it grows, and hold up to twice as much as needed.
+/// Slots allocated at a time: 92 kB. One growing buffer would copy all waiting cells whenever it
+/// grows, and use up to twice the memory.
 const SLAB: usize = 64;
 
-/// What is known of a cell that waits.
+/// Metadata of a waiting cell.
 #[derive(Clone, Copy)]
-pub(crate) struct Held {
-    /// The next slot of the same list.
+pub(crate) struct CellSlot {
+    /// The next slot of its list, or [`NONE`].
     pub(crate) next: u32,
     pub(crate) link: LinkId,
-    /// The node that it came from; none for one that leaves in the order in which it came.
+    /// The node that sent the cell here. None if the cell leaves in order of arrival.
     pub(crate) from: Option<Address>,
     pub(crate) class: SizeClass,
 }
 
-/// Slots for cells of all classes, each with the room of a full frame.
-pub(crate) struct Slots {
-    held: Vec<Held>,
+/// Slots for cells of all classes, each as long as a full frame.
+pub(crate) struct CellSlab {
+    held: Vec<CellSlot>,
     slabs: Vec<Box<[u8]>>,
-    /// The first of those that were used and are free. The one that was freed last comes first: it
-    /// is still in the cache.
+    /// Head of the free list. The slot freed last comes first, since it is still in the cache.
     free: u32,
     used: usize,
 }
 
-impl Held {
-    const EMPTY: Held =
-        Held { next: NONE, link: LinkId::from_bits(0), from: None, class: SizeClass::Full };
+impl CellSlot {
+    const EMPTY: CellSlot =
+        CellSlot { next: NONE, link: LinkId::from_bits(0), from: None, class: SizeClass::Full };
 }
 
-impl Default for Slots {
-    fn default() -> Slots {
-        Slots { held: Vec::new(), slabs: Vec::new(), free: NONE, used: 0 }
+impl Default for CellSlab {
+    fn default() -> CellSlab {
+        CellSlab { held: Vec::new(), slabs: Vec::new(), free: NONE, used: 0 }
     }
 }
 
-impl Slots {
-    /// Slots in use.
+impl CellSlab {
+    /// Number of slots in use.
     pub(crate) fn used(&self) -> usize {
         self.used
     }
 
-    pub(crate) fn get(&self, slot: u32) -> &Held {
+    pub(crate) fn get(&self, slot: u32) -> &CellSlot {
         &self.held[slot as usize]
     }
 
-    pub(crate) fn get_mut(&mut self, slot: u32) -> &mut Held {
+    pub(crate) fn get_mut(&mut self, slot: u32) -> &mut CellSlot {
         &mut self.held[slot as usize]
     }
 
-    /// Copies a cell into a slot. What is known of it is to be written there.
+    /// Copies a cell into a slot. The caller must then set the slot's metadata.
     pub(crate) fn store(&mut self, cell: &[u8]) -> u32 {
         let slot = match self.free {
             NONE => {
-                self.held.push(Held::EMPTY);
+                self.held.push(CellSlot::EMPTY);
                 self.held.len() as u32 - 1
             }
             slot => {
@@ -83,7 +82,7 @@ impl Slots {
         cell.copy_from_slice(&self.slabs[slab][at..at + cell.len()]);
     }
 
-    /// Frees a slot. With the last one in use, all memory but one slab goes back.
+    /// Frees a slot. When no slot is in use, this frees all slabs but one.
     pub(crate) fn free(&mut self, slot: u32) {
         self.get_mut(slot).next = self.free;
         self.free = slot;
@@ -96,13 +95,13 @@ impl Slots {
         }
     }
 
-    /// Bytes that are taken from the system.
+    /// Bytes allocated.
     pub(crate) fn bytes(&self) -> usize {
-        self.slabs.len() * SLAB * SLOT_LEN + self.held.capacity() * size_of::<Held>()
+        self.slabs.len() * SLAB * SLOT_LEN + self.held.capacity() * size_of::<CellSlot>()
     }
 }
 
-/// The slab of a slot, and where it starts there.
+/// The slab of a slot, and the slot's offset there.
 fn place(slot: u32) -> (usize, usize) {
     (slot as usize / SLAB, slot as usize % SLAB * SLOT_LEN)
 }

@@ -1,15 +1,16 @@
-//! Which cells leave in which quantum.
+//! A timer wheel: the cells that leave in each quantum.
 
-use crate::slots::{NONE, Slots};
+use crate::slots::{CellSlab, NONE};
 
-/// Quanta that the wheel tells apart: 1,024 ms. No mix keeps a cell for longer than a second.
+/// Quanta in the wheel: 1,024 ms. No mix delays a cell for longer than a second.
 pub(crate) const QUANTA: usize = 4_096;
 
 /// Lists of slots by the quantum in which they leave.
 pub(crate) struct Wheel {
-    /// By quantum, modulo [`QUANTA`]: the slot that came last. Empty until the first one comes.
+    /// The slot added last to each list, by quantum modulo [`QUANTA`]. Empty until the first cell
+    /// comes.
     last: Vec<u32>,
-    /// A bit for each list that is not empty.
+    /// One bit per list, set if the list is not empty.
     occupied: [u64; QUANTA / 64],
     /// The first quantum whose list is not empty.
     first: Option<u64>,
@@ -22,14 +23,14 @@ impl Default for Wheel {
 }
 
 impl Wheel {
-    /// The first quantum in which something leaves.
+    /// The first quantum in which a cell leaves.
     pub(crate) fn first(&self) -> Option<u64> {
         self.first
     }
 
-    /// Adds a slot to the list of a quantum. All quanta in the wheel lie within [`QUANTA`] of each
-    /// other.
-    pub(crate) fn push(&mut self, quantum: u64, slot: u32, slots: &mut Slots) {
+    /// Adds a slot to the list of a quantum. All quanta in the wheel must lie within [`QUANTA`] of
+    /// each other.
+    pub(crate) fn push(&mut self, quantum: u64, slot: u32, slots: &mut CellSlab) {
         if self.last.is_empty() {
             self.last.resize(QUANTA, NONE);
         }
@@ -40,7 +41,8 @@ impl Wheel {
         self.first = Some(self.first.map_or(quantum, |first| first.min(quantum)));
     }
 
-    /// Takes the list of the first quantum: the slot that came last, from which the others follow.
+    /// Takes the list of the first quantum: the slot added last, which links to the slots added
+    /// before.
     pub(crate) fn take_first(&mut self) -> Option<(u64, u32)> {
         let quantum = self.first?;
         let at = quantum as usize % QUANTA;
@@ -49,10 +51,10 @@ impl Wheel {
         Some((quantum, core::mem::replace(&mut self.last[at], NONE)))
     }
 
-    /// How far behind a list the next one is that is not empty.
+    /// Distance from list `at` to the next list that is not empty, in quanta.
     fn after(&self, at: usize) -> Option<usize> {
         let words = self.occupied.len();
-        // The word of `at` is looked at twice: what stands behind it, and in the end all of it.
+        // Looks at the word of `at` twice: first at the bits from `at` on, last at the whole word.
         let behind = self.occupied[at / 64] & (!0 << (at % 64));
         let words = (0..=words).map(|i| match i {
             0 => (at / 64, behind),
@@ -63,7 +65,7 @@ impl Wheel {
         Some((next + QUANTA - at) % QUANTA)
     }
 
-    /// All lists: their quanta, and the slots that came last.
+    /// Takes all lists: each quantum with the slot added last.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = (u64, u32)> + '_ {
         core::iter::from_fn(|| self.take_first())
     }

@@ -1,36 +1,36 @@
-//! How a run went over time: what Figures 4 to 7 of the paper plot.
+//! Time series of a run, as in Figures 4 to 7 of the paper.
 
 use serde::Serialize;
 
-use crate::case::{Case, Wrong};
-use crate::law::Law;
-use crate::reno::{self, Outcome};
+use crate::case::{ModelError, TcpExperiment};
+use crate::law::BatchingStrategy;
+use crate::reno::{self, RenoOutcome};
 
-/// Seconds of Figures 4 and 5, which show the start alone.
+/// Duration of Figures 4 and 5, which show only the start.
 const START_SECONDS: u32 = 1;
-/// Seconds of Figures 6 and 7: some ten halvings of the window.
+/// Duration of Figures 6 and 7: about ten halvings of the window.
 const HALVING_SECONDS: u32 = 10;
-/// Throughput is a mean over so many parts of a run.
+/// Throughput is averaged over a part of a run; a run has this many parts.
 const PARTS: usize = 10;
 
-/// One value over the time of one run.
+/// One quantity over the time of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Course {
-    /// What ran.
+pub struct TimeSeries {
+    /// Name of the run.
     pub name: &'static str,
-    /// Seconds since the start, and the value in the figure's unit.
+    /// Time in seconds and value in the figure's unit.
     pub points: Vec<(f64, f64)>,
 }
 
-/// The course that a figure of the paper plots; none for the figures that have another axis.
+/// The time series that a figure of the paper plots. Empty for figures with another axis.
 ///
 /// # Errors
 /// Those of [`reno::run`].
-pub(crate) fn courses(number: u32, seed: u64) -> Result<Vec<Course>, Wrong> {
-    let calm = Case { law: Law::None, ..Case::paper() };
+pub(crate) fn courses(number: u32, seed: u64) -> Result<Vec<TimeSeries>, ModelError> {
+    let calm = TcpExperiment { law: BatchingStrategy::None, ..TcpExperiment::paper() };
     let (name, case, seconds) = match number {
         4 | 5 => ("one run without a mix", calm, START_SECONDS),
-        6 | 7 => ("one run", Case::paper(), HALVING_SECONDS),
+        6 | 7 => ("one run", TcpExperiment::paper(), HALVING_SECONDS),
         _ => return Ok(Vec::new()),
     };
     let outcome = reno::run(&case, seconds, seed)?;
@@ -38,16 +38,17 @@ pub(crate) fn courses(number: u32, seed: u64) -> Result<Vec<Course>, Wrong> {
         4 | 6 => window(&outcome),
         _ => throughput(&outcome, PARTS),
     };
-    Ok(vec![Course { name, points }])
+    Ok(vec![TimeSeries { name, points }])
 }
 
-/// The window in packets.
-fn window(outcome: &Outcome) -> Vec<(f64, f64)> {
+/// The window in packets over time.
+fn window(outcome: &RenoOutcome) -> Vec<(f64, f64)> {
     outcome.samples.iter().map(|sample| (sample.at_s, sample.window)).collect()
 }
 
-/// Packets a second, each a mean over one of so many `parts` of the run.
-pub(crate) fn throughput(outcome: &Outcome, parts: usize) -> Vec<(f64, f64)> {
+/// Throughput in packets per second over time. Each value is the mean over one of `parts` parts of
+/// the run.
+pub(crate) fn throughput(outcome: &RenoOutcome, parts: usize) -> Vec<(f64, f64)> {
     let samples = &outcome.samples;
     let behind = samples.len() / parts;
     let rate = |i: usize| {

@@ -1,144 +1,140 @@
-//! The paper's Figures 4 to 15: what it prints, what its formulas give, what a run shows.
+//! The paper's Figures 4 to 15: its printed values, its formulas, and results of runs.
 //!
-//! The text of the paper names few of the values that its figures plot, so most rows have none of
-//! its numbers.
+//! The paper's text gives few of the plotted values, so most rows contain none of its numbers.
 
 use core::ops::RangeInclusive;
 use core::time::Duration;
 
 use serde::Serialize;
 
-use crate::case::{Case, SEEDS_MAX, Wrong};
-use crate::course::{Course, courses};
+use crate::case::{ModelError, SEEDS_MAX, TcpExperiment};
+use crate::course::{TimeSeries, courses};
 use crate::filling::{FillRow, fillings};
-use crate::law::Law;
-use crate::reno::{self, Outcome};
-use crate::sweep::{Estimate, estimate, over_bandwidth, over_dupthresh, over_mixes};
+use crate::law::BatchingStrategy;
+use crate::reno::{self, RenoOutcome};
+use crate::sweep::{FormulaEstimate, estimate, over_bandwidth, over_dupthresh, over_mixes};
 
-/// The figures that this crate has.
+/// Numbers of the figures in this crate.
 pub const FIGURES: RangeInclusive<u32> = 4..=15;
-/// Length of Figures 4 and 5, which show the start alone.
+/// Duration of Figures 4 and 5 in seconds, which show only the start.
 const START_SECONDS: u32 = 1;
-/// Rows of Figures 4 and 5.
 const START_ROWS: usize = 10;
-/// Period of Figure 14's mix. The paper states none; this one delays as long as the stop-and-go mix
-/// does on average.
+/// Period of Figure 14's mix. The paper does not state it; this one has the mean delay of the
+/// stop-and-go mix.
 const PERIOD: Duration = Duration::from_millis(10);
 
-/// How long and how often each case runs.
+/// Duration and number of runs per case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Runs {
-    /// Simulated seconds of a run, 1 to [`crate::SECONDS_MAX`].
+pub struct RunParameters {
+    /// Simulated seconds per run, 1 to [`crate::SECONDS_MAX`].
     pub seconds: u32,
-    /// Runs of each case, 1 to [`SEEDS_MAX`]; figures are their means.
+    /// Runs per case, 1 to [`SEEDS_MAX`]; figures are their means.
     pub seeds: u32,
-    /// Seed of the first run; the others count up from it.
+    /// Seed of the first run; each further run adds 1.
     pub seed: u64,
 }
 
-impl Default for Runs {
-    fn default() -> Runs {
-        Runs { seconds: 60, seeds: 3, seed: 1 }
+impl Default for RunParameters {
+    fn default() -> RunParameters {
+        RunParameters { seconds: 60, seeds: 3, seed: 1 }
     }
 }
 
-/// One value of x. None stands where there is no such number.
+/// The values at one x. None: there is no such value.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Row {
-    /// Where on the figure's axis.
+pub struct FigureRow {
+    /// Position on the figure's axis.
     pub x: f64,
-    /// What the paper's text says that its theory gives.
+    /// Theoretical value in the paper's text.
     pub paper_theory: Option<f64>,
-    /// What the paper's text says that its simulation gave.
+    /// Simulated value in the paper's text.
     pub paper_seen: Option<f64>,
-    /// The value of the paper's formula as printed.
+    /// Value of the paper's formula as printed.
     pub printed: Option<f64>,
-    /// The value of the formula as it should read.
+    /// Value of the corrected formula.
     pub corrected: Option<f64>,
-    /// What our runs gave; none if it never happened, such as a window that was never halved.
+    /// Result of our runs. None if there is none, such as the window of a run that never halved it.
     pub simulated: Option<f64>,
 }
 
-/// One figure as a table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Figure {
-    /// The paper's number, one of [`FIGURES`].
+pub struct FigureTable {
+    /// Number in the paper, one of [`FIGURES`].
     pub number: u32,
-    /// What it shows, with its unit.
+    /// Quantity and unit.
     pub title: &'static str,
-    /// What x is, with its unit.
+    /// Meaning and unit of x.
     pub axis: &'static str,
-    /// The values, by x.
-    pub rows: Vec<Row>,
-    /// What the paper plots over time: window or throughput of one run. Empty where `rows` are the
-    /// plot. Of Figure 15, whose plot has no other rows, throughput of three senders.
-    pub courses: Vec<Course>,
-    /// Of Figure 15: seconds until the line is full.
+    /// Values by x.
+    pub rows: Vec<FigureRow>,
+    /// Time series that the paper plots: window or throughput of one run. Empty if `rows` are the
+    /// plot. For Figure 15, which has no other rows, the throughput of three senders.
+    pub courses: Vec<TimeSeries>,
+    /// For Figure 15: seconds until the line is full.
     pub fills: Vec<FillRow>,
-    /// Why the columns differ, in plain words.
+    /// Explanation of the differences between columns.
     pub why: &'static str,
 }
 
-/// What a figure shows of a case.
+/// Quantity that a figure shows.
 #[derive(Clone, Copy)]
-enum Shown {
-    /// The window when it is halved.
+enum FigureQuantity {
+    /// The window at the moment of halving, in packets.
     Window,
-    /// Packets a second.
+    /// Packets per second.
     Throughput,
     /// Milliseconds.
     RoundTrip,
 }
 
-/// Computes and runs a figure.
+/// Computes and simulates a figure.
 ///
-/// # Errors
-/// [`Wrong::Figure`] for a number outside [`FIGURES`], [`Wrong::Runs`] for runs out of bounds,
-/// [`Wrong::Events`] if a run was given up.
-pub fn figure(number: u32, runs: &Runs) -> Result<Figure, Wrong> {
-    let case = Case::paper();
-    let timed = Case { law: Law::Timed { period: PERIOD }, ..case };
-    let d = |case: &Case| f64::from(case.dupthresh);
-    let m = |case: &Case| f64::from(case.mixes);
-    let mbps = |case: &Case| case.bandwidth_bps as f64 / 1e6;
+/// # Errors [`ModelError::Figure`] for a number outside [`FIGURES`], [`ModelError::Runs`] for runs
+/// out of bounds, [`ModelError::Events`] if a run was stopped.
+pub fn figure(number: u32, runs: &RunParameters) -> Result<FigureTable, ModelError> {
+    let case = TcpExperiment::paper();
+    let timed = TcpExperiment { law: BatchingStrategy::Timed { period: PERIOD }, ..case };
+    let d = |case: &TcpExperiment| f64::from(case.dupthresh);
+    let m = |case: &TcpExperiment| f64::from(case.mixes);
+    let mbps = |case: &TcpExperiment| case.bandwidth_bps as f64 / 1e6;
     let rows = match number {
         4 | 5 => start(number, runs)?,
-        6 => rows(number, &[case], d, Shown::Window, runs)?,
-        7 => rows(number, &[case], d, Shown::Throughput, runs)?,
-        8 => rows(number, &over_bandwidth(&case), mbps, Shown::Throughput, runs)?,
-        9 => rows(number, &over_mixes(&case), m, Shown::Window, runs)?,
-        10 => rows(number, &over_mixes(&case), m, Shown::RoundTrip, runs)?,
-        11 => rows(number, &over_mixes(&case), m, Shown::Throughput, runs)?,
-        12 => rows(number, &over_dupthresh(&case), d, Shown::Window, runs)?,
-        13 => rows(number, &over_dupthresh(&case), d, Shown::Throughput, runs)?,
-        14 => rows(number, &over_dupthresh(&timed), d, Shown::Window, runs)?,
+        6 => rows(number, &[case], d, FigureQuantity::Window, runs)?,
+        7 => rows(number, &[case], d, FigureQuantity::Throughput, runs)?,
+        8 => rows(number, &over_bandwidth(&case), mbps, FigureQuantity::Throughput, runs)?,
+        9 => rows(number, &over_mixes(&case), m, FigureQuantity::Window, runs)?,
+        10 => rows(number, &over_mixes(&case), m, FigureQuantity::RoundTrip, runs)?,
+        11 => rows(number, &over_mixes(&case), m, FigureQuantity::Throughput, runs)?,
+        12 => rows(number, &over_dupthresh(&case), d, FigureQuantity::Window, runs)?,
+        13 => rows(number, &over_dupthresh(&case), d, FigureQuantity::Throughput, runs)?,
+        14 => rows(number, &over_dupthresh(&timed), d, FigureQuantity::Window, runs)?,
         15 => Vec::new(),
-        _ => return Err(Wrong::Figure),
+        _ => return Err(ModelError::Figure),
     };
     let (title, axis) = title(number);
     let (fills, courses) = match number {
         15 => fillings(runs.seed)?,
         _ => (Vec::new(), courses(number, runs.seed)?),
     };
-    Ok(Figure { number, title, axis, rows, courses, fills, why: why(number) })
+    Ok(FigureTable { number, title, axis, rows, courses, fills, why: why(number) })
 }
 
-/// Mean throughput of a case in packets a second.
-pub(crate) fn throughput(case: &Case, runs: &Runs) -> Result<f64, Wrong> {
+/// Mean throughput of a case in packets per second.
+pub(crate) fn throughput(case: &TcpExperiment, runs: &RunParameters) -> Result<f64, ModelError> {
     let all = outcomes(case, runs)?;
     Ok(all.iter().map(|outcome| outcome.throughput_pps).sum::<f64>() / all.len() as f64)
 }
 
 /// Runs a case with each seed.
-fn outcomes(case: &Case, runs: &Runs) -> Result<Vec<Outcome>, Wrong> {
+fn outcomes(case: &TcpExperiment, runs: &RunParameters) -> Result<Vec<RenoOutcome>, ModelError> {
     if !(1..=SEEDS_MAX).contains(&runs.seeds) {
-        return Err(Wrong::Runs);
+        return Err(ModelError::Runs);
     }
     let seeds = (0..u64::from(runs.seeds)).map(|i| runs.seed.wrapping_add(i));
     seeds.map(|seed| reno::run(case, runs.seconds, seed)).collect()
 }
 
-/// Mean of those that there are.
+/// Mean of the present values.
 fn mean(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
     let values: Vec<f64> = values.flatten().collect();
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
@@ -146,42 +142,43 @@ fn mean(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
 
 fn rows(
     number: u32,
-    cases: &[Case],
-    x: impl Fn(&Case) -> f64,
-    shown: Shown,
-    runs: &Runs,
-) -> Result<Vec<Row>, Wrong> {
-    let row = |case: &Case| {
+    cases: &[TcpExperiment],
+    x: impl Fn(&TcpExperiment) -> f64,
+    shown: FigureQuantity,
+    runs: &RunParameters,
+) -> Result<Vec<FigureRow>, ModelError> {
+    let row = |case: &TcpExperiment| {
         let (x, outcomes) = (x(case), outcomes(case, runs)?);
         let (printed, corrected) = formula(&estimate(case), shown);
         let simulated = mean(outcomes.iter().map(|outcome| match shown {
-            Shown::Window => outcome.halved_window,
-            Shown::Throughput => Some(outcome.throughput_pps),
-            Shown::RoundTrip => outcome.rtt_ms,
+            FigureQuantity::Window => outcome.halved_window,
+            FigureQuantity::Throughput => Some(outcome.throughput_pps),
+            FigureQuantity::RoundTrip => outcome.rtt_ms,
         }));
         let (paper_theory, paper_seen) = paper(number, x);
-        Ok(Row { x, paper_theory, paper_seen, printed, corrected, simulated })
+        Ok(FigureRow { x, paper_theory, paper_seen, printed, corrected, simulated })
     };
     cases.iter().map(row).collect()
 }
 
-/// What the formulas give, as printed and corrected.
-fn formula(estimate: &Estimate, shown: Shown) -> (Option<f64>, Option<f64>) {
+/// Values of the formulas, as printed and corrected.
+fn formula(estimate: &FormulaEstimate, shown: FigureQuantity) -> (Option<f64>, Option<f64>) {
     match shown {
-        Shown::Window => (estimate.window_printed, estimate.window_corrected),
-        Shown::Throughput => {
+        FigureQuantity::Window => (estimate.window_printed, estimate.window_corrected),
+        FigureQuantity::Throughput => {
             (estimate.throughput_printed_pps, Some(estimate.throughput_corrected_pps))
         }
-        Shown::RoundTrip => {
+        FigureQuantity::RoundTrip => {
             let ms = Some(estimate.round_trip.mean_s * 1e3);
             (ms, ms)
         }
     }
 }
 
-/// Figures 4 and 5: window and throughput after the start without a mix, where no seed matters.
-fn start(number: u32, runs: &Runs) -> Result<Vec<Row>, Wrong> {
-    let case = Case { law: Law::None, ..Case::paper() };
+/// Figures 4 and 5: window and throughput after the start without a mix, where the seed has no
+/// effect.
+fn start(number: u32, runs: &RunParameters) -> Result<Vec<FigureRow>, ModelError> {
+    let case = TcpExperiment { law: BatchingStrategy::None, ..TcpExperiment::paper() };
     let outcome = reno::run(&case, START_SECONDS, runs.seed)?;
     let every = outcome.samples.len() / START_ROWS;
     let mut before = 0;
@@ -195,12 +192,12 @@ fn start(number: u32, runs: &Runs) -> Result<Vec<Row>, Wrong> {
             _ => (Some(case.line_pps()), pps),
         };
         let simulated = Some(simulated);
-        Row { x: sample.at_s, paper_theory, paper_seen, printed: None, corrected, simulated }
+        FigureRow { x: sample.at_s, paper_theory, paper_seen, printed: None, corrected, simulated }
     };
     Ok((1..=START_ROWS).map(row).collect())
 }
 
-/// What the text of the paper prints for a figure at `x`: its theory, its simulation.
+/// Values in the paper's text for a figure at `x`: theoretical and simulated.
 fn paper(number: u32, x: f64) -> (Option<f64>, Option<f64>) {
     let line = 2_441.4;
     let window = (Some(8.27), Some(8.76));
@@ -219,7 +216,6 @@ fn paper(number: u32, x: f64) -> (Option<f64>, Option<f64>) {
     }
 }
 
-/// Title and axis of a figure.
 fn title(number: u32) -> (&'static str, &'static str) {
     match number {
         4 => ("window without a mix, packets", "seconds"),
@@ -237,7 +233,7 @@ fn title(number: u32) -> (&'static str, &'static str) {
     }
 }
 
-/// Why the columns of a figure differ.
+/// Explanation of the differences between the columns of a figure.
 fn why(number: u32) -> &'static str {
     match number {
         4 => {
@@ -246,15 +242,15 @@ fn why(number: u32) -> &'static str {
         }
         5 => {
             "Each row is the mean of the tenth of a second before it. The line is full shortly \
-             after 0.4 s with a round trip of 50 ms; the paper does not state its own."
+             after 0.4 s with a round trip of 50 ms; the paper does not state its round trip."
         }
         6 => {
-            "The printed formula (10) sums to 5.17; 8.27 is not its value. Runs give more than \
-             both formulas: acknowledgements come back spread out, so the next window is spread \
-             out too, and fewer of its packets change places."
+            "The printed formula (10) sums to 5.17; 8.27 is not its value. Runs give larger \
+             windows than both formulas: acknowledgements return spread out, so the next window is \
+             spread out, too, and fewer of its packets are reordered."
         }
         7 => {
-            "The formula (3) has 5.17 for the window here; with 8.27 it gives 104. Runs lie above \
+            "The formula (3) has 5.17 for the window here; with 8.27 it gives 104. Runs exceed \
              both, since their windows are larger. No round trip that fits Figures 5 and 6 gives \
              31.23."
         }
@@ -263,33 +259,34 @@ fn why(number: u32) -> &'static str {
              paper saw throughput rise a little with the rate, as its formula does."
         }
         9 => {
-            "By the formulas the window does not depend on the mixes. The paper saw it rise a \
-             little with them; here it falls a little. The paper has a line behind each mix, \
-             these runs have none, which may be why."
+            "In the formulas, the window does not depend on the mixes. The paper saw it rise a \
+             little with them; here it falls a little. In the paper each mix has its own line, \
+             which may be the reason."
         }
         10 => "Each mix adds 10 ms: 5 ms to a packet and 5 ms to its acknowledgement.",
         11 => {
-            "The window stays and the round trip grows, so throughput falls. The paper puts 8.27 \
-             where its formula gives 5.17. Runs exceed both formulas, though (14) says at most."
+            "The window is constant and the round trip grows, so throughput falls. The paper uses \
+             8.27 where its formula gives 5.17. Runs exceed both formulas, though (14) says at \
+             most."
         }
         12 => {
-            "At the line's rate 128 packets take 52 ms, and next to no delay of a 5 ms mix is so \
-             long: from there on the window is never halved. At 64 it first \
+            "At the line's rate 128 packets take 52 ms, and hardly any delay of a 5 ms mix is so \
+             long: from 128 on, the window is never halved. At 64 it first \
              grows past what fills the line."
         }
         13 => {
-            "The line's rate is a bound that (14) does not know. Runs reach it at 128, where (14) \
+            "The line's rate is a bound that (14) ignores. Runs reach it at 128, where (14) \
              says at most 1709."
         }
         14 => {
-            "In 10 ms the line brings 24 packets to a flush, so from 32 on no packet is late by \
-             so many others: the window is never halved. The paper states no period."
+            "In 10 ms the line brings 24 packets to a flush, so from 32 on no packet is overtaken \
+             by so many others: the window is never halved. The paper states no period."
         }
         _ => {
-            "The threshold that adapts soon covers what the mix does. But the first halving ends \
-             slow start, and from there on the window grows by one over itself with each \
-             acknowledgement of new data, of which a mix leaves few. A threshold of 192 keeps slow \
-             start going."
+            "The adaptive threshold soon covers the reordering of the mix. But the first halving \
+             ends slow start, and from then on each acknowledgement of new data adds 1/window to \
+             the window. A mix leaves few of them. With a threshold of 192, slow start goes on \
+             until the line is full."
         }
     }
 }

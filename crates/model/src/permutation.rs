@@ -1,37 +1,42 @@
-//! The window when it is halved, exactly: all orders of a window count, each with equal chance.
+//! The exact window at the moment of halving: all orders of a window have equal probability.
 //!
-//! Lemma 1 of the paper asks that no packet moves back by more than two places, and Lemma 2 counts
-//! such orders. But a packet that comes late brings no duplicate acknowledgement while the receiver
-//! still waits for an earlier one. So there are more calm orders than (8) says.
+//! Lemma 1 of the paper requires that no packet moves back by more than two places, and Lemma 2
+//! counts such orders. But a late packet causes no duplicate acknowledgement while the receiver
+//! still waits for an earlier one. There are therefore more calm orders than (8) says.
 //!
-//! The exact chance follows from a symmetry. Let the receiver wait for packet e, with r of the N
-//! packets behind e received. Whatever happened before, each set of r of these N is equally likely,
-//! because an arrival tells only whether it is e. So two numbers are the whole state.
+//! The exact probability follows from a symmetry. Let the receiver wait for packet e, with r of the
+//! N packets behind e received. Each set of r of these N is then equally likely, since an arrival
+//! reveals only whether it is e. Two numbers are therefore the whole state.
 
-use crate::window::{Sum, add_up};
+use crate::window::{SeriesSum, add_up};
 
-/// The chances of at most D - 1 duplicate acknowledgements in windows of 1, 2, 3... packets.
+/// Probabilities of at most D - 1 duplicate acknowledgements in windows of 1, 2, 3... packets.
 ///
-/// Each step takes a time and memory that grow with the window; stop at what you need.
+/// Time and memory per step grow with the window. The iterator never ends.
 #[derive(Clone, Debug)]
-pub struct Exact {
+pub struct CalmProbabilities {
     dupthresh: usize,
     /// Packets of the next window behind its first one.
     behind: usize,
-    /// For each r: the chance of a calm end when the receiver has just begun to wait for a packet,
-    /// with r of those behind it received.
+    /// For each r: probability of a calm end, if the receiver begins to wait for a packet and has
+    /// r of those behind it.
     begun: Vec<f64>,
-    /// For each r: the same when it has just got the packet that it waited for.
+    /// For each r: probability of a calm end, if the receiver has just got the packet that it
+    /// waited for.
     got: Vec<f64>,
 }
 
-impl Exact {
-    /// Starts at a window of one packet.
-    pub fn new(dupthresh: u32) -> Exact {
-        Exact { dupthresh: dupthresh as usize, behind: 0, begun: Vec::new(), got: Vec::new() }
+impl CalmProbabilities {
+    pub fn new(dupthresh: u32) -> CalmProbabilities {
+        CalmProbabilities {
+            dupthresh: dupthresh as usize,
+            behind: 0,
+            begun: Vec::new(),
+            got: Vec::new(),
+        }
     }
 
-    /// The chances after the awaited packet came: the first one behind it is there or is not.
+    /// Probabilities after the awaited packet came: the first one behind it was received or not.
     fn next_got(&self) -> Vec<f64> {
         let all = self.behind;
         if all == 0 {
@@ -46,13 +51,13 @@ impl Exact {
     }
 }
 
-impl Iterator for Exact {
+impl Iterator for CalmProbabilities {
     type Item = f64;
 
     fn next(&mut self) -> Option<f64> {
         let got = self.next_got();
-        // The awaited packet is equally likely at each place among those that are still to come. It
-        // comes after 0, 1, ... duplicates; with D of them the sender retransmits.
+        // The awaited packet is equally likely at each position among those still to come. It comes
+        // after 0, 1, ... duplicates; with D of them the sender retransmits.
         let mut before = vec![0.0];
         for chance in &got {
             before.push(before[before.len() - 1] + chance);
@@ -69,20 +74,20 @@ impl Iterator for Exact {
     }
 }
 
-/// E(W) with exact chances: D + 1 plus the sum over n above D of the chance that no window up to n
-/// was halved. 5.36 for D = 3, where the paper's formula sums to 5.17.
-pub fn mean_window(dupthresh: u32) -> Sum {
-    let chances = Exact::new(dupthresh).skip(dupthresh as usize);
+/// E(W) with exact probabilities: D + 1, plus the sum over n above D of the probability that no
+/// window up to n was halved. 5.36 for D = 3; the paper's formula sums to 5.17.
+pub fn mean_window(dupthresh: u32) -> SeriesSum {
+    let chances = CalmProbabilities::new(dupthresh).skip(dupthresh as usize);
     let terms = chances.scan(1.0, |product, chance| {
         *product *= chance;
-        // Chances fall with n, so the next quotient is below this one.
+        // Probabilities fall with n, so the next quotient is below this one.
         Some((*product, chance))
     });
     add_up(f64::from(dupthresh + 1), terms)
 }
 
-/// The most duplicate acknowledgements for one packet when packets 0, 1, 2... arrive in `order`,
-/// which names each of them once.
+/// Largest number of duplicate acknowledgements for one packet when packets 0, 1, 2... arrive in
+/// `order`, which contains each packet once.
 pub fn most_duplicates(order: &[usize]) -> u32 {
     let mut there = vec![false; order.len() + 1];
     let (mut awaited, mut duplicates, mut most) = (0, 0, 0);

@@ -1,11 +1,10 @@
-//! Draws from the workspace's seeded generator.
+//! Random numbers from the workspace's seeded generator.
 
 use shoal_crypto::Rng;
 
 /// 2^53, the number of steps of a double between 0 and 1.
 const STEPS: f64 = (1u64 << 53) as f64;
 
-/// The generator of a seed.
 pub fn rng(seed: u64) -> Rng {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
@@ -17,7 +16,7 @@ pub(crate) fn uniform(rng: &mut Rng) -> f64 {
     ((rng.u64() >> 11) as f64 + 0.5) / STEPS
 }
 
-/// Puts `items` into a uniformly random order (Fisher and Yates).
+/// Shuffles `items` uniformly (Fisher and Yates).
 pub fn permute<T>(items: &mut [T], rng: &mut Rng) {
     for last in (1..items.len()).rev() {
         let other = rng.below(last as u64 + 1) as usize;

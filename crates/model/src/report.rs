@@ -1,60 +1,57 @@
-//! Everything that `shoal-lab model` prints, as values.
+//! Values of the output of `shoal-lab model`.
 
 use core::time::Duration;
 
 use serde::Serialize;
 
-use crate::case::{Case, Wrong};
-use crate::figures::{FIGURES, Figure, Runs, figure, throughput};
-use crate::findings::{Finding, findings};
-use crate::law::Law;
+use crate::case::{ModelError, TcpExperiment};
+use crate::figures::{FIGURES, FigureTable, RunParameters, figure, throughput};
+use crate::findings::{PaperError, findings};
+use crate::law::BatchingStrategy;
 use crate::sweep::DUPTHRESHES;
 use crate::{permutation, window};
 
-/// Holds of the table of resequencing, in milliseconds; 0 for none.
+/// Holds in the table of the resequencer, in milliseconds; 0: no resequencer.
 const HOLDS_MS: [u64; 6] = [0, 10, 20, 30, 50, 70];
-/// The cap of that table in means.
+/// Cap in that table, as a multiple of the mean.
 const CAP: f64 = 5.0;
 
 /// E(W) at one duplicate threshold, in packets.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct WindowRow {
-    /// The duplicate threshold.
     pub dupthresh: u32,
-    /// What the paper prints.
+    /// Value printed in the paper.
     pub paper: Option<f64>,
-    /// The sum of its formula (42).
+    /// Sum of the paper's formula (42).
     pub printed: f64,
-    /// With all calm orders counted.
+    /// Value with all calm orders counted.
     pub corrected: f64,
-    /// The bound of Theorem 2.
+    /// Bound of Theorem 2.
     pub bound: f64,
 }
 
-/// Throughput with a resequencer in front of the receiver, one stop-and-go mix of 5 ms.
+/// Throughput with a resequencer in front of the receiver and one stop-and-go mix of 5 ms.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct HoldRow {
-    /// How long it waits for a missing packet, in milliseconds; 0 for no resequencer.
+    /// Wait for a missing packet in milliseconds; 0: no resequencer.
     pub hold_ms: u64,
-    /// Packets a second, delays without a cap.
+    /// Packets per second, with unlimited delays.
     pub uncapped_pps: f64,
-    /// Packets a second, delays of at most five means.
+    /// Packets per second, with delays of at most five means.
     pub capped_pps: f64,
 }
 
-/// Formulas and figures.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
-    /// How the cases were run.
-    pub runs: Runs,
-    /// What is wrong in the paper; empty in a report of one figure.
-    pub findings: Vec<Finding>,
-    /// E(W) over the duplicate threshold; empty in a report of one figure.
+pub struct ModelReport {
+    /// Parameters of the runs.
+    pub runs: RunParameters,
+    /// Errors of the paper. Empty in a report of one figure.
+    pub findings: Vec<PaperError>,
+    /// E(W) by duplicate threshold. Empty in a report of one figure.
     pub windows: Vec<WindowRow>,
-    /// Throughput over the hold of a resequencer; empty in a report of one figure.
+    /// Throughput by hold of the resequencer. Empty in a report of one figure.
     pub holds: Vec<HoldRow>,
-    /// The figures.
-    pub figures: Vec<Figure>,
+    pub figures: Vec<FigureTable>,
 }
 
 /// E(W) at each of [`DUPTHRESHES`].
@@ -70,11 +67,11 @@ pub fn windows() -> Vec<WindowRow> {
 }
 
 /// Throughput at each of [`HOLDS_MS`].
-fn holds(runs: &Runs) -> Result<Vec<HoldRow>, Wrong> {
+fn holds(runs: &RunParameters) -> Result<Vec<HoldRow>, ModelError> {
     let pps = |hold_ms, cap| {
-        let law = Law::StopAndGo { mean: Duration::from_millis(5), cap };
+        let law = BatchingStrategy::StopAndGo { mean: Duration::from_millis(5), cap };
         let hold = (hold_ms > 0).then(|| Duration::from_millis(hold_ms));
-        throughput(&Case { law, hold, ..Case::paper() }, runs)
+        throughput(&TcpExperiment { law, hold, ..TcpExperiment::paper() }, runs)
     };
     let row = |hold_ms| {
         let (uncapped_pps, capped_pps) = (pps(hold_ms, None)?, pps(hold_ms, Some(CAP))?);
@@ -83,24 +80,24 @@ fn holds(runs: &Runs) -> Result<Vec<HoldRow>, Wrong> {
     HOLDS_MS.into_iter().map(row).collect()
 }
 
-impl Report {
-    /// Everything: a few seconds of work with the default runs.
+impl ModelReport {
+    /// The complete report: a few seconds of computation with the default runs.
     ///
     /// # Errors
     /// Those of [`figure`].
-    pub fn all(runs: &Runs) -> Result<Report, Wrong> {
+    pub fn all(runs: &RunParameters) -> Result<ModelReport, ModelError> {
         let figures: Result<_, _> = FIGURES.map(|number| figure(number, runs)).collect();
         let (findings, windows, holds) = (findings(runs)?, windows(), holds(runs)?);
-        Ok(Report { runs: *runs, findings, windows, holds, figures: figures? })
+        Ok(ModelReport { runs: *runs, findings, windows, holds, figures: figures? })
     }
 
-    /// One figure alone.
+    /// The report of one figure.
     ///
     /// # Errors
     /// Those of [`figure`].
-    pub fn one(number: u32, runs: &Runs) -> Result<Report, Wrong> {
+    pub fn one(number: u32, runs: &RunParameters) -> Result<ModelReport, ModelError> {
         let figures = vec![figure(number, runs)?];
         let (findings, windows, holds) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Report { runs: *runs, findings, windows, holds, figures })
+        Ok(ModelReport { runs: *runs, findings, windows, holds, figures })
     }
 }

@@ -1,19 +1,19 @@
-//! A report as text for people.
+//! Formats a report as text.
 
 use core::fmt::Write;
 
-use crate::figures::{Figure, Row};
+use crate::figures::{FigureRow, FigureTable};
 use crate::filling::FillRow;
-use crate::findings::Finding;
-use crate::report::{HoldRow, Report, WindowRow};
+use crate::findings::PaperError;
+use crate::report::{HoldRow, ModelReport, WindowRow};
 
-/// Longest line of a reason in characters.
+/// Longest line of an explanation, in characters.
 const LINE_CHARS: usize = 92;
-/// Two blanks between columns.
+/// Gap between columns.
 const GAP: &str = "  ";
 
-/// Writes a report as text: at most 100 characters a line, a line break at the end.
-pub fn render(report: &Report) -> String {
+/// Formats a report with at most 100 characters per line and a line break at the end.
+pub fn render(report: &ModelReport) -> String {
     let mut parts = Vec::new();
     if !report.findings.is_empty() {
         parts.push(findings(&report.findings));
@@ -33,8 +33,8 @@ pub fn render(report: &Report) -> String {
     parts.join("\n")
 }
 
-fn findings(all: &[Finding]) -> String {
-    let mut out = String::from("What the paper says, and what is so\n");
+fn findings(all: &[PaperError]) -> String {
+    let mut out = String::from("Statements of the paper, and our results\n");
     for (i, finding) in all.iter().enumerate() {
         // Writing to a string does not fail.
         let _ = writeln!(out, "\n{}. {}", i + 1, finding.about);
@@ -71,10 +71,10 @@ fn holds(all: &[HoldRow]) -> String {
     out
 }
 
-fn figure(figure: &Figure) -> String {
+fn figure(figure: &FigureTable) -> String {
     let heading =
         [figure.axis, "paper: theory", "paper: seen", "as printed", "corrected", "simulated"];
-    let cells = |row: &Row| {
+    let cells = |row: &FigureRow| {
         let x = format!("{:.1}", row.x);
         let x = x.strip_suffix(".0").unwrap_or(&x).to_string();
         let numbers = [row.paper_theory, row.paper_seen, row.printed, row.corrected, row.simulated];
@@ -108,7 +108,7 @@ fn number(value: Option<f64>) -> String {
     }
 }
 
-/// Columns as wide as they need, numbers to the right.
+/// Formats a table with columns as wide as necessary, numbers aligned to the right.
 fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
     let width = |i: usize| {
         let cells = rows.iter().map(|row| row[i].len());
@@ -126,7 +126,7 @@ fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
     out
 }
 
-/// Appends `text` in lines that begin with `indent`.
+/// Appends `text`, wrapped into lines that begin with `indent`.
 fn wrap(out: &mut String, indent: &str, text: &str) {
     let mut line = indent.to_string();
     for word in text.split_whitespace() {

@@ -1,34 +1,33 @@
-//! The window when it is halved, as the paper computes it: equations (5) to (12), (15) to (18) and
-//! (38) to (64).
+//! The paper's computation of the window at the moment of halving: equations (5) to (12), (15) to
+//! (18) and (38) to (64).
 //!
 //! W is the number of packets in flight when the sender first gets D duplicate acknowledgements for
-//! one packet. The window starts small and grows by one packet each round trip. D is the duplicate
+//! one packet. The window starts small and grows by one packet per round trip. D is the duplicate
 //! threshold; the paper calls it dupthresh.
 //!
-//! Factorials would overflow at D = 171. All of them stand in quotients, and are computed as
+//! Factorials would overflow at D = 171. All of them are in quotients, which are computed as
 //! products of factors of at most 1.
 
-/// A series stops when a bound of all that follows is below this.
+/// A series ends when a bound of its rest is below this.
 pub const TOLERANCE: f64 = 1e-12;
-/// Most terms of a series. The slowest one here needs about 300 at the largest threshold.
+/// Largest number of terms. The slowest series needs about 300 at the largest threshold.
 pub const TERMS_MAX: u32 = 10_000;
 
-/// The value of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sum {
+pub struct SeriesSum {
     /// The sum of the terms that were added.
     pub value: f64,
-    /// How many these were; [`TERMS_MAX`] if the tolerance was not reached.
+    /// Number of terms added; [`TERMS_MAX`] if the tolerance was not reached.
     pub terms: u32,
-    /// A bound of the terms left out: [`TOLERANCE`] or less unless the terms ran out.
+    /// Bound of the omitted terms: [`TOLERANCE`] or less, unless the terms ran out.
     pub rest: f64,
 }
 
 /// Adds terms to `start` until all later ones together are within [`TOLERANCE`].
 ///
-/// Each item is a term and a bound of the quotient of any later term and the one before it.
-pub(crate) fn add_up(start: f64, terms: impl Iterator<Item = (f64, f64)>) -> Sum {
-    let mut sum = Sum { value: start, terms: 0, rest: f64::INFINITY };
+/// Each item is a term, and a bound of the quotient of any later term and its predecessor.
+pub(crate) fn add_up(start: f64, terms: impl Iterator<Item = (f64, f64)>) -> SeriesSum {
+    let mut sum = SeriesSum { value: start, terms: 0, rest: f64::INFINITY };
     for (term, quotient) in terms.take(TERMS_MAX as usize) {
         sum.value += term;
         sum.terms += 1;
@@ -41,32 +40,34 @@ pub(crate) fn add_up(start: f64, terms: impl Iterator<Item = (f64, f64)>) -> Sum
     sum
 }
 
-/// (8) and (20): the paper's chance that a window of `n` packets in random order gives at most two
-/// duplicate acknowledgements for any packet, 2 x 3^(n-2) / n!. 1 for windows of up to 3.
+/// (8) and (20): the paper's probability that a window of `n` packets in random order gives at most
+/// two duplicate acknowledgements for any packet. It is 2 x 3^(n-2) / n!, and 1 for windows of up
+/// to 3.
 ///
-/// It counts the orders of Lemma 1, in which no packet moves back by more than two places. These
-/// suffice, and others do too; [`crate::permutation::Exact`] counts all.
+/// The formula counts the orders of Lemma 1, in which no packet moves back by more than two places.
+/// Such orders are sufficient but not necessary. [`crate::permutation::CalmProbabilities`] counts
+/// all calm orders.
 pub fn calm_at_three(n: u32) -> f64 {
     calm(n, 3)
 }
 
-/// (9) and (21): the opposite of (8).
+/// (9) and (21): the complement of (8).
 pub fn retransmit_at_three(n: u32) -> f64 {
     1.0 - calm_at_three(n)
 }
 
-/// (40): the paper's chance of at most D - 1 duplicate acknowledgements in a window of `n`,
-/// D^(n-D+1) (D-1)! / n!, which is the product of D / j over j from D + 1 to n. 1 for `n` up to D.
+/// (40): the paper's probability of at most D - 1 duplicate acknowledgements in a window of `n`. It
+/// is D^(n-D+1) (D-1)! / n!, the product of D / j over j from D + 1 to n. 1 for `n` up to D.
 pub fn calm(n: u32, dupthresh: u32) -> f64 {
     (dupthresh + 1..=n).map(|j| f64::from(dupthresh) / f64::from(j)).product()
 }
 
-/// (41): the opposite of (40).
+/// (41): the complement of (40).
 pub fn retransmit(n: u32, dupthresh: u32) -> f64 {
     1.0 - calm(n, dupthresh)
 }
 
-/// (5) and (16) for any chance of a calm window: that the window is halved at `n` and not before.
+/// (5) and (16) for any probability of a calm window: the window is halved at `n` and not before.
 pub fn halved_at_with(n: u32, dupthresh: u32, calm: impl Fn(u32) -> f64) -> f64 {
     if n <= dupthresh {
         return 0.0;
@@ -74,26 +75,27 @@ pub fn halved_at_with(n: u32, dupthresh: u32, calm: impl Fn(u32) -> f64) -> f64 
     (dupthresh + 1..n).map(&calm).product::<f64>() * (1.0 - calm(n))
 }
 
-/// (10) for D = 3 and (42): the paper's chance that the window is halved at `n`.
+/// (10) for D = 3, and (42): the paper's probability that the window is halved at `n`.
 pub fn halved_at(n: u32, dupthresh: u32) -> f64 {
     halved_at_with(n, dupthresh, |k| calm(k, dupthresh))
 }
 
-/// g(n, D) of (50): the chance that no window up to `n` was halved.
+/// g(n, D) of (50): the probability that no window up to `n` was halved.
 pub fn g(n: u32, dupthresh: u32) -> f64 {
     (dupthresh + 1..=n).map(|k| calm(k, dupthresh)).product()
 }
 
 /// g(n, D + 1) as (58) prints it: D^(k-D) D! / k!, multiplied over k from D + 2 to n.
 ///
-/// The base is wrong. Each factor is D's own chance (40), so the product is g(n, D) (D + 1) / D.
+/// The base is wrong. Each factor is the probability (40) for D, so the product is g(n, D) (D + 1)
+/// / D.
 pub fn g_next_as_printed(n: u32, dupthresh: u32) -> f64 {
     (dupthresh + 2..=n).map(|k| calm(k, dupthresh)).product()
 }
 
-/// g(n, D + 1) as (58) should read: (D+1)^(k-D) D! / k!, which follows from (40) and (50).
+/// g(n, D + 1) corrected: (D+1)^(k-D) D! / k!, which follows from (40) and (50).
 ///
-/// It is larger than g(n, D) by more than (63) says, so Theorem 3 holds for the window.
+/// The value exceeds g(n, D) by more than (63) says, so Theorem 3 holds for the window.
 pub fn g_next(n: u32, dupthresh: u32) -> f64 {
     let base = f64::from(dupthresh + 1);
     let factor = |k| (dupthresh + 2..=k).map(|j| base / f64::from(j)).product::<f64>();
@@ -102,8 +104,8 @@ pub fn g_next(n: u32, dupthresh: u32) -> f64 {
 
 /// E(W) of (6), (15) and Theorem 3, (56): D + 1 plus the sum of g(n, D) over all n above D.
 ///
-/// Theorem 1 gives 8.27 for D = 3. The sum is 5.17.
-pub fn mean_window(dupthresh: u32) -> Sum {
+/// Theorem 1 gives 8.27 for D = 3, but the sum is 5.17.
+pub fn mean_window(dupthresh: u32) -> SeriesSum {
     let start = (1.0, 1.0);
     let terms = (dupthresh + 1..).scan(start, |(chance, g), n| {
         *chance *= f64::from(dupthresh) / f64::from(n);
@@ -120,7 +122,7 @@ pub fn theorem_1_bound() -> f64 {
 }
 
 /// The bound of Theorem 2, (18) and (39): the sum of n D^(n-D) (D-1)! / (n-1)! over all n above D.
-pub fn theorem_2_bound(dupthresh: u32) -> Sum {
+pub fn theorem_2_bound(dupthresh: u32) -> SeriesSum {
     let d = f64::from(dupthresh);
     let terms = (dupthresh + 1..).scan(1.0, |product, n| {
         let n = f64::from(n);

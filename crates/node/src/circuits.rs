@@ -1,102 +1,102 @@
-//! Circuits at a node: what becomes of the leg cells that reach it, and how its own leave.
+//! Circuits at a node: handling of received leg cells, and sending of its own.
 //!
 //! ```text
 //! leg cells -> onion -+-> for the next node of their circuit: fresh routed header -> relay
 //!                     +-> units of circuits that end here -> edge
-//!                     +-> set-up and echoes, whose answers `send_own` sends -> relay
+//!                     +-> set-up and echoes, whose answers `send_own_legs` sends -> relay
 //! ```
 //!
-//! Circuits are the first worker's alone. A cell that goes on stays in the buffer in which it came,
-//! and leaves with the cells of its batch that are in transit.
+//! Only the first worker handles circuits. A cell for the next node stays in the buffer in which it
+//! arrived, and leaves with the batch's cells in transit.
 
 use core::time::Duration;
 
-use shoal_crypto::{Aead, Ciphers, Flaw, Identity, NetworkSecret};
+use shoal_crypto::{Aead, Ciphers, Identity, NetworkSecret, PlantedFault};
 use shoal_edge::HostId;
-use shoal_ip::Signals;
-use shoal_onion::pool::Pool;
-use shoal_onion::{Event, Limits, Onion, Own, Passed, Wait};
-use shoal_relay::{CIRCUIT_LEN, MixedCell, Turn};
-use shoal_wire::leg::Shape;
+use shoal_ip::SignalSchedule;
+use shoal_onion::pool::CircuitPool;
+use shoal_onion::{CellResult, CircuitLimits, MixWait, Onion, OnionEvent, OriginatedCell};
+use shoal_relay::{CIRCUIT_LEN, CallContext, MixedCell};
+use shoal_wire::leg::CellShape;
 use shoal_wire::{
-    Address, CircuitId, DropReason, LinkKind, Mark, RoutedHeader, SizeClass, Time, TrafficClass,
-    link,
+    Address, CircuitId, CongestionMark, DropReason, LinkKind, RoutedHeader, SizeClass, Time,
+    TrafficClass, link,
 };
 use zerocopy::IntoBytes;
 
 use crate::control::Control;
 use crate::shell::Shell;
 
-/// Where a frame says whether it waited.
+/// Position of the congestion mark in a frame.
 const MARK_AT: usize = link::ROUTED_AT + RoutedHeader::MARK_AT;
 const FULL: usize = SizeClass::Full.frame_len();
 
-/// How much longer than mixes alone explain a packet is waited for: a packet that is given up too
-/// soon counts as lost with a TCP, and one in 10,000 is many at 200 Mbit/s. So half of what mixes
-/// add comes on top, and this for lines and stalls of machines.
+/// Extra time to wait for a missing packet, for lines and suspended machines. Half of the mixes'
+/// hold is added too. A packet given up too soon counts as lost for TCP, and one in 10,000 is many
+/// at 200 Mbit/s.
 const LINES: Duration = Duration::from_millis(5);
 
-/// The circuits of one node.
-pub struct Circuits<C: Ciphers> {
-    /// The machine.
+pub struct NodeCircuits<C: Ciphers> {
+    /// The circuit state machine.
     pub onion: Onion<C>,
-    /// The circuits that this host begins, if it begins any.
-    pub(crate) pool: Option<Pool>,
+    /// The circuits that this host begins, if it may.
+    pub(crate) pool: Option<CircuitPool>,
     me: Address,
-    /// Which circuits lose a cell when cells come marked.
-    signals: Signals,
-    /// Leg cells that came in or began here, since the start.
+    /// Chooses the circuits that lose a cell when cells arrive with a congestion mark.
+    signals: SignalSchedule,
+    /// Leg cells received or sent by this node, since the start.
     cells: u64,
-    /// Of those that came in, how many were dropped, since the start.
+    /// Number of received leg cells dropped since the start.
     dropped: u64,
     drops: Vec<(DropReason, u64)>,
     /// Circuits on which the edge could not send.
     gone: Vec<CircuitId>,
-    /// Memory that every batch uses again: where leg cells start, and what became of them.
+    /// Scratch memory: starts of leg cells, and results for them.
     starts: Vec<u32>,
-    passed: Vec<Result<Passed, DropReason>>,
+    passed: Vec<Result<CellResult, DropReason>>,
 }
 
-impl<C: Ciphers> Circuits<C> {
-    /// A node without circuits: a router carries those of others, a host is the end of some.
+impl<C: Ciphers> NodeCircuits<C> {
+    /// A node without circuits. A router carries those of others, and a host may be an end of some.
     pub(crate) fn new(
-        relay: &shoal_relay::Config,
+        relay: &shoal_relay::RelayConfig,
         identity: Identity,
         secret: NetworkSecret,
         seed: [u8; 32],
         now: Time,
         unix_ms: u64,
-    ) -> Circuits<C> {
+    ) -> NodeCircuits<C> {
         let me = relay.address;
-        let config = shoal_onion::Config {
+        let config = shoal_onion::OnionConfig {
             address: me,
-            limits: Limits::of(me),
+            limits: CircuitLimits::of(me),
             means: relay.session.means,
             relay: me.is_router(),
         };
         let onion = Onion::new(config, identity, secret, seed, now, unix_ms);
         let (drops, gone, starts, passed) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let (cells, dropped, signals) = (0, 0, Signals::default());
+        let (cells, dropped, signals) = (0, 0, SignalSchedule::default());
         let pool = None;
-        Circuits { onion, pool, me, signals, cells, dropped, drops, gone, starts, passed }
+        NodeCircuits { onion, pool, me, signals, cells, dropped, drops, gone, starts, passed }
     }
 
-    /// Leg cells that came in or began here, and how many were dropped, since the start.
+    /// Number of leg cells received or sent since the start, and number dropped.
     pub fn cells(&self) -> (u64, u64) {
         (self.cells, self.dropped)
     }
 
-    /// Takes in leg cells for this node: `legs` says where in `buf` their frames start. Frames that
-    /// go on are added to `onward`, their routed header written anew; `unit` gets frames that hold
-    /// units of one circuit that ends here, with its shape, and says which host sealed them. Those
-    /// that are to wait in a mix are added to `mixed`.
+    /// Handles leg cells for this node. `legs` gives the starts of their frames in `buf`.
+    ///
+    /// Frames for a next node are appended to `onward` with a rewritten header, or to `mixed` if
+    /// they must wait in a mix. `unit` gets the frames with units of one circuit that ends here,
+    /// with its shape. It returns the host that sealed them.
     pub(crate) fn handle_legs(
         &mut self,
         now: Time,
         buf: &mut [u8],
         legs: &[u32],
         (onward, mixed): (&mut Vec<u32>, &mut Vec<MixedCell>),
-        mut unit: impl FnMut(&mut [u8], &[u32], (CircuitId, Shape)) -> Option<HostId>,
+        mut unit: impl FnMut(&mut [u8], &[u32], (CircuitId, CellShape)) -> Option<HostId>,
     ) {
         self.cells += legs.len() as u64;
         let mut passed = core::mem::take(&mut self.passed);
@@ -107,7 +107,7 @@ impl<C: Ciphers> Circuits<C> {
             let (mut frames, later) = rest.split_at(same);
             rest = later;
             passed.clear();
-            // A host with a backlog on its way to the first relay slows its programs down itself.
+            // A host with a backlog to its first relay slows down its programs itself.
             let is_judged = from.is_ok_and(Address::is_router);
             match from {
                 Ok(from) => {
@@ -120,7 +120,7 @@ impl<C: Ciphers> Circuits<C> {
                 let (run, behind) = frames.split_at(equal.len());
                 frames = behind;
                 match equal[0] {
-                    Ok(Passed::On(to, carried)) => {
+                    Ok(CellResult::On(to, carried)) => {
                         let circuit = Some(carried.circuit).filter(|_| carried.unit && is_judged);
                         let before = onward.len();
                         onward.extend(run.iter().filter(|&&at| {
@@ -129,7 +129,7 @@ impl<C: Ciphers> Circuits<C> {
                         }));
                         self.address(buf, &onward[before..], to, carried.circuit.bits());
                     }
-                    Ok(Passed::Mixed(to, carried, due)) => {
+                    Ok(CellResult::Mixed(to, carried, due)) => {
                         let circuit = Some(carried.circuit).filter(|_| carried.unit && is_judged);
                         for &at in run {
                             let frame = &buf[at as usize..];
@@ -140,7 +140,7 @@ impl<C: Ciphers> Circuits<C> {
                             mixed.extend(from.map(|from| MixedCell { at, due, from }));
                         }
                     }
-                    Ok(Passed::Unit(circuit)) => match self.onion.shape(circuit) {
+                    Ok(CellResult::Unit(circuit)) => match self.onion.shape(circuit) {
                         Some(shape) => {
                             if let Some(host) = unit(buf, run, (circuit, shape)) {
                                 self.onion.note_sender(circuit, host.bits());
@@ -148,7 +148,7 @@ impl<C: Ciphers> Circuits<C> {
                         }
                         None => self.count(DropReason::UnknownCircuit, run.len() as u64),
                     },
-                    Ok(Passed::Taken) => {}
+                    Ok(CellResult::Taken) => {}
                     Err(reason) => self.count(reason, run.len() as u64),
                 }
             }
@@ -156,10 +156,10 @@ impl<C: Ciphers> Circuits<C> {
         self.passed = passed;
     }
 
-    /// Whether a cell is lost because it or others before it waited: active queue management by
-    /// circuit, whose flows can't be told apart here. Counted as `circuit_congested`.
+    /// True if a cell must be lost because of congestion. This is active queue management per
+    /// circuit, since flows are not visible here. Counted as `circuit_congested`.
     fn loses(&mut self, now: Time, circuit: CircuitId, frame: &[u8]) -> bool {
-        if frame[MARK_AT] != Mark::Congested as u8 {
+        if frame[MARK_AT] != CongestionMark::Congested as u8 {
             return false;
         }
         self.signals.meet(now);
@@ -170,9 +170,11 @@ impl<C: Ciphers> Circuits<C> {
         lost
     }
 
-    /// Makes leg cells of units, which stand in full frames at `frames` of `buf`.
+    /// Makes leg cells from units, in full frames at `frames` of `buf`.
     ///
-    /// Errors: as of [`Onion::seal_units`]; the edge is told that the circuit is of no use.
+    /// # Errors
+    ///
+    /// The errors of [`Onion::seal_units`]. The edge is told that the circuit is unusable.
     pub(crate) fn seal_units(
         &mut self,
         now: Time,
@@ -196,7 +198,7 @@ impl<C: Ciphers> Circuits<C> {
         }
     }
 
-    /// The next circuit on which the edge sends though nothing can go over it.
+    /// Takes the next circuit on which the edge sends although it is unusable.
     pub(crate) fn poll_gone(&mut self) -> Option<CircuitId> {
         self.gone.pop()
     }
@@ -206,9 +208,9 @@ impl<C: Ciphers> Circuits<C> {
         self.starts.extend(frames.iter().map(|at| at + link::CELL_AT as u32));
     }
 
-    /// Writes the routed headers of leg cells that leave for `to`. A fresh header has no mark: one
-    /// that travelled on would let a node before signal to a node behind. Writes the circuit's
-    /// number, too, for the queue of a covered link.
+    /// Writes the routed headers of leg cells for `to`. A fresh header has no mark: a forwarded
+    /// mark would be a signal between distant nodes of a circuit. Also writes the circuit's number,
+    /// for the queue of a covered link.
     fn address(&self, buf: &mut [u8], frames: &[u32], to: Address, circuit: u32) {
         let header = RoutedHeader::new(to, self.me, TrafficClass::Bulk);
         for &at in frames {
@@ -218,14 +220,13 @@ impl<C: Ciphers> Circuits<C> {
         }
     }
 
-    /// Writes the next cell of the machine's own into `frame`, if there is one, and says how it
-    /// waits.
+    /// Writes the next cell of this node's own into `frame`, if there is one. Returns how it waits.
     fn write_own(&mut self, frame: &mut [u8; FULL]) -> Option<Option<MixedCell>> {
-        let Own { to, cell, wait, circuit } = self.onion.poll_transmit()?;
+        let OriginatedCell { to, cell, wait, circuit } = self.onion.poll_transmit()?;
         self.cells += 1;
         frame[link::CELL_AT..link::CELL_AT + cell.len()].copy_from_slice(&cell[..]);
         self.address(frame, &[0], to, circuit.map_or(0, CircuitId::bits));
-        Some(wait.map(|Wait { due, from }| MixedCell { at: 0, due, from }))
+        Some(wait.map(|MixWait { due, from }| MixedCell { at: 0, due, from }))
     }
 
     fn count(&mut self, reason: DropReason, more: u64) {
@@ -236,26 +237,25 @@ impl<C: Ciphers> Circuits<C> {
         }
     }
 
-    /// Takes in the result of a piece of set-up work.
-    pub(crate) fn handle_done(&mut self, now: Time, done: shoal_onion::Done) {
+    /// Handles the result of a set-up job.
+    pub(crate) fn handle_done(&mut self, now: Time, done: shoal_onion::SetupJobResult) {
         if let Err(reason) = self.onion.handle_done(now, done) {
             self.count(reason, 1);
         }
     }
 
-    /// This node's own address.
     pub(crate) fn me(&self) -> Address {
         self.me
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<(Time, &'static str)> {
         let gone = (!self.gone.is_empty()).then_some((Time::ZERO, "circuit that is gone"));
-        let pool = self.pool.as_ref().and_then(Pool::poll_timeout).map(|at| (at, "pool"));
+        let pool = self.pool.as_ref().and_then(CircuitPool::poll_timeout).map(|at| (at, "pool"));
         let onion = self.onion.poll_timeout().map(|at| (at, "circuits"));
         [gone, onion, pool].into_iter().flatten().min()
     }
 
-    /// Drops since the last call.
+    /// Takes the drops since the last call.
     pub(crate) fn take_drops(&mut self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         let lost = self.onion.take_lost();
         let lost = (lost > 0).then_some((DropReason::QueueFull, lost));
@@ -263,28 +263,28 @@ impl<C: Ciphers> Circuits<C> {
     }
 }
 
-/// The node that sent the leg cell of the frame at `at`, as its routed header says; only the leg's
-/// keys prove it.
+/// The sender of the leg cell of the frame at `at`, by its routed header. Only the leg's keys prove
+/// it.
 fn source(buf: &[u8], at: u32) -> Result<Address, DropReason> {
     RoutedHeader::parse(&buf[at as usize + link::ROUTED_AT..]).map(|header| header.src())
 }
 
 impl<S: Shell> Control<S> {
-    /// Tells the edge of what it must know; returns the event if the node's owner may want it, too.
-    pub(crate) fn tell_edge(&mut self, now: Time, event: Event) -> Option<Event> {
+    /// Reports a circuit event to the edge. Returns it if the node's owner may need it too.
+    pub(crate) fn tell_edge(&mut self, now: Time, event: OnionEvent) -> Option<OnionEvent> {
         self.circuits.note_event(now, &event);
         match event {
-            Event::Handshake(circuit, mut cell) => {
+            OnionEvent::Handshake(circuit, mut cell) => {
                 let taken = self.edge.handle_hidden_handshake(now, circuit, &mut cell);
                 if let Err(reason) = taken {
                     self.circuits.count(reason, 1);
                 }
                 return None;
             }
-            Event::Failed(circuit, ..) | Event::Ended(circuit) => {
+            OnionEvent::Failed(circuit, ..) | OnionEvent::Ended(circuit) => {
                 self.edge.circuit_ended(now, circuit);
             }
-            Event::Built(circuit) | Event::Mixed(circuit) => {
+            OnionEvent::Built(circuit) | OnionEvent::Mixed(circuit) => {
                 let added = self.circuits.onion.waits(circuit);
                 if let Some(added) = added.filter(|added| !added.most.is_zero()) {
                     let (mean, hold) = (added.mean.duration(), added.hold.duration());
@@ -292,13 +292,13 @@ impl<S: Shell> Control<S> {
                     self.edge.set_added(circuit, mean, hold);
                 }
             }
-            Event::Echoed(..) => {}
+            OnionEvent::Echoed(..) => {}
         }
-        (!matches!(event, Event::Mixed(_))).then_some(event)
+        (!matches!(event, OnionEvent::Mixed(_))).then_some(event)
     }
 
-    /// For how long the sockets may be left alone, to be looked at then, whatever else ends the
-    /// wait: where a link is covered, and where what comes waits in any case.
+    /// Maximum time for which the sockets may be ignored and then polled. None means no such delay.
+    /// The delay applies on covered links, and while received packets are gathered anyway.
     pub fn doze(&self, now: Time) -> Option<Duration> {
         if self.relay.may_doze(now) {
             return Some(Duration::MAX);
@@ -306,21 +306,21 @@ impl<S: Shell> Control<S> {
         if self.relay.address().is_router() { None } else { self.edge.gathers() }
     }
 
-    /// Hands the interface the packets of hidden hosts that waited for others.
+    /// Delivers hidden hosts' packets that waited for earlier ones to the interface.
     pub(crate) fn deliver_released(&mut self, now: Time) {
         if let Some(queue) = &mut self.queue {
             self.edge.take_released(|released, buf| queue.deliver(now, released, buf));
         }
     }
 
-    /// Sends the leg cells that set circuits up, ask and answer.
+    /// Sends the leg cells for set-up, echoes and answers.
     pub(crate) fn send_own_legs(&mut self, now: Time, sink: &mut S::Sink) {
         let mut frame = [0; FULL];
         while let Some(wait) = self.circuits.write_own(&mut frame) {
-            let mut turn = Turn { now, sink: &mut *sink, hand: &mut self.outbox };
+            let mut turn = CallContext { now, sink: &mut *sink, hand: &mut self.outbox };
             match wait {
                 Some(cell) => self.relay.mix_cells(now, &mut frame, &[cell]),
-                None if <S::Ciphers as Ciphers>::Aead::flaw() == Some(Flaw::LegShort) => {
+                None if <S::Ciphers as Ciphers>::Aead::flaw() == Some(PlantedFault::LegShort) => {
                     let len = SizeClass::Medium.frame_len();
                     let frame = &mut frame[..len];
                     self.relay.send_cells(&mut turn, LinkKind::Leg, frame, &[0], len);

@@ -1,5 +1,5 @@
-//! Control: the relay and the edge of one node with the first worker's data path, what passes
-//! between them, and what the other workers are told.
+//! Control: the relay and edge of one node with the first worker's data path, and the orders to the
+//! other workers.
 //!
 //! ```text
 //! handle_datagrams -> relay -> (cells for us) edge -> interface
@@ -10,8 +10,8 @@
 //! give_orders      -> orders, frames -> rings
 //! ```
 //!
-//! After every call [`Control::drive`] sends what the edge has to send, [`Control::poll_event`] and
-//! [`Control::poll_job`] are emptied, and [`Control::give_orders`] comes last.
+//! After every call, call [`Control::drive`] to send the edge's output. Then empty
+//! [`Control::poll_event`] and [`Control::poll_job`], and call [`Control::give_orders`] last.
 
 use core::ops::Range;
 use core::time::Duration;
@@ -19,107 +19,104 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use shoal_crypto::{Ciphers, Identity, NetworkSecret, NetworkSecrets, PublicKey, Rng, Standard};
-use shoal_directory::{Access, Rights as Right};
-use shoal_edge::{Cells, DirectEvent, Edge, Flow, HostId};
-use shoal_ip::{Gate, Packet, StreamKey};
-use shoal_relay::{Arrival, Counters, Incoming, LocalCells, Relay, Traffic, Turn};
-use shoal_session::{Done, Endpoints, Job, Via};
+use shoal_crypto::{
+    Ciphers, Identity, NetworkSecret, NetworkSecrets, PublicKey, Rng, StandardCiphers,
+};
+use shoal_directory::{Access, TrafficKind as Right};
+use shoal_edge::{DirectEvent, Edge, HostId, InboundCells, PacketFlow};
+use shoal_ip::{AddressGate, Packet, StreamKey};
+use shoal_relay::{
+    ArrivalSource, CallContext, DropCounters, LocalCells, ReceivedRun, Relay, TrafficCounters,
+};
+use shoal_session::{Endpoints, HandshakeTask, HandshakeTaskResult, HostPath};
 use shoal_wire::{LinkId, Time};
 
-use crate::circuits::Circuits;
-use crate::out::EdgeOut;
-use crate::queue::{Onward, Queue};
-use crate::rings::{Kind, Message, Outbox, Parcel, WorkerReport};
-use crate::shell::Shell;
+use crate::circuits::NodeCircuits;
+use crate::out::ControlOutput;
+use crate::queue::{InterfaceQueue, PacketOutput};
+use crate::rings::{Outbox, Parcel, ParcelKind, WorkerMessage, WorkerReport};
+use crate::shell::{NodeQueue, Shell};
 use crate::worker::Worker;
 
-/// What a node is made of.
 #[derive(Clone, Debug)]
-pub struct Config {
-    /// The node among its neighbours; its sessions say how many workers there are.
-    pub relay: shoal_relay::Config,
-    /// The node as a host; its sessions say how many workers serve programs.
-    pub edge: shoal_edge::Config,
+pub struct NodeSettings {
+    /// The relay's settings. Its sessions define the number of workers.
+    pub relay: shoal_relay::RelayConfig,
+    /// The edge's settings. Its sessions define how many workers serve programs.
+    pub edge: shoal_edge::EdgeConfig,
 }
 
-/// Randomness of a node's machines.
+/// Random seeds of a node's parts.
 #[derive(Clone, Debug)]
 pub struct Seeds {
-    /// The relay's.
     pub relay: [u8; 32],
-    /// The edge's.
     pub edge: [u8; 32],
-    /// That of its circuits.
     pub circuits: [u8; 32],
 }
 
-/// What the owner of a node may want to hear.
+/// An event for a node's owner.
 #[derive(Debug)]
-pub enum Event {
-    /// An event of the relay: about neighbours and routes.
-    Relay(shoal_relay::Event),
-    /// An event of the edge: about hosts and files.
-    Edge(shoal_edge::Event),
-    /// A direct link was made, changed or ended as the edge wanted; the link, where there is one.
-    /// The relay's events about a link that ended come after this one.
+pub enum NodeEvent {
+    /// A relay event, about neighbours and routes.
+    Relay(shoal_relay::RelayEvent),
+    /// An edge event, about hosts and files.
+    Edge(shoal_edge::EdgeEvent),
+    /// A direct link was made, changed or ended, with the link if there is one. Relay events about
+    /// an ended link come later.
     Direct(DirectEvent, Option<LinkId>),
-    /// About a circuit of this node.
-    Circuit(shoal_onion::Event),
+    /// An event of a circuit of this node.
+    Circuit(shoal_onion::OnionEvent),
 }
 
-/// Control, and the first worker.
+/// Control of a node, including the first worker.
 pub struct Control<S: Shell> {
-    /// The node among its neighbours.
+    /// The node's forwarding part.
     pub relay: Relay<S::Ciphers>,
-    /// The node as a host.
+    /// The node's host part.
     pub edge: Edge<S::Ciphers>,
-    /// The node on circuits.
-    pub circuits: Circuits<S::Ciphers>,
-    /// The first worker's queue of the interface, if there is one.
-    pub(crate) queue: Option<Queue<S::Device, S::Flows>>,
-    /// By which flows to hidden hosts get their streams.
+    /// The node's circuits.
+    pub circuits: NodeCircuits<S::Ciphers>,
+    /// The first worker's queue of the interface, if there is an interface.
+    pub(crate) queue: Option<NodeQueue<S>>,
+    /// The key that assigns flows to hidden hosts to streams.
     stream_key: StreamKey,
-    /// Whether the other workers must yet be told of the gate in force.
+    /// True if the other workers have not been told of the current gate.
     gate_is_new: bool,
-    /// Direct links, by the host at their other end.
+    /// Direct links by remote host.
     pub(crate) direct: BTreeMap<HostId, LinkId>,
-    /// Where this node takes datagrams at its machine.
+    /// This machine's endpoints at which the node receives datagrams.
     pub(crate) locals: Vec<SocketAddr>,
-    /// Where a translator keeps a port open for this node.
+    /// The public endpoint that a translator keeps open for this node.
     pub(crate) mapped: Option<SocketAddr>,
-    /// The way to the other workers, if there are several.
+    /// The connection to the other workers, if there are any.
     pub(crate) outbox: Option<Outbox<S>>,
-    /// What each other worker has counted since the start, from worker 1 on.
+    /// Totals of each other worker since the start, from worker 1 on.
     others: Vec<WorkerReport<S::Sockets>>,
-    /// Whether one of the other workers is gone.
+    /// True if a worker is gone.
     broken: bool,
-    /// Until when the edge is left alone, since it has something to send and no room for it.
+    /// Time until which the edge is not driven, because it has data but no room to send.
     stuck_until: Option<Time>,
 }
 
-/// Handshake work of a machine.
-pub enum HandshakeJob<C = Standard> {
-    /// With a neighbour.
-    Link(Job<Endpoints, C>),
-    /// With a host.
-    Host(Job<Via, C>),
-    /// With a hop of a circuit.
-    Circuit(shoal_onion::Job<C>),
+/// A handshake job.
+pub enum HandshakeJob<C = StandardCiphers> {
+    /// A handshake with a neighbour.
+    Link(HandshakeTask<Endpoints, C>),
+    /// A handshake with a host.
+    Host(HandshakeTask<HostPath, C>),
+    /// A handshake with a hop of a circuit.
+    Circuit(shoal_onion::SetupJob<C>),
 }
 
 /// The result of a [`HandshakeJob`].
 pub enum HandshakeDone {
-    /// With a neighbour.
-    Link(Done<Endpoints>),
-    /// With a host.
-    Host(Done<Via>),
-    /// With a hop of a circuit.
-    Circuit(shoal_onion::Done),
+    Link(HandshakeTaskResult<Endpoints>),
+    Host(HandshakeTaskResult<HostPath>),
+    Circuit(shoal_onion::SetupJobResult),
 }
 
 impl<C: Ciphers> HandshakeJob<C> {
-    /// Does the work; any thread may.
+    /// Runs the job. Any thread may do so.
     pub fn run(self) -> HandshakeDone {
         match self {
             HandshakeJob::Link(job) => HandshakeDone::Link(job.run()),
@@ -128,7 +125,7 @@ impl<C: Ciphers> HandshakeJob<C> {
         }
     }
 
-    /// Adds randomness to the machine's own.
+    /// Mixes fresh randomness into the job's own.
     pub fn freshen(&mut self, fresh: &[u8; 32]) {
         match self {
             HandshakeJob::Link(job) => job.freshen(fresh),
@@ -138,27 +135,26 @@ impl<C: Ciphers> HandshakeJob<C> {
     }
 }
 
-/// How long an edge that has something to send and no room for it is left alone. The relay tries a
-/// full queue again every half millisecond.
+/// Delay before an edge without room to send is driven again. The relay retries a full queue every
+/// 0.5 ms.
 const STUCK_WAIT: Duration = Duration::from_micros(250);
 
 impl<S: Shell> Control<S> {
-    /// A node with no neighbours and hosts yet. `origins` are the routers whose keys are known,
-    /// `queue` is the interface's, if there is one; `unix_ms` is the wall clock that goes with
-    /// `now`.
-    #[expect(clippy::too_many_arguments, reason = "what a node needs from its start to its end")]
+    /// A node without neighbours and hosts. `origins` are the routers whose keys are known. `queue`
+    /// belongs to the interface, if there is one. `unix_ms` is the wall-clock time at `now`.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a node")]
     pub fn new(
-        config: Config,
+        config: NodeSettings,
         identity: Identity,
         secret: NetworkSecret,
         origins: impl IntoIterator<Item = (u32, PublicKey)>,
-        queue: Option<Queue<S::Device, S::Flows>>,
+        queue: Option<NodeQueue<S>>,
         seeds: &Seeds,
         now: Time,
         unix_ms: u64,
     ) -> Control<S> {
         let (id, net) = (identity.clone(), secret.clone());
-        let circuits = Circuits::new(&config.relay, id, net, seeds.circuits, now, unix_ms);
+        let circuits = NodeCircuits::new(&config.relay, id, net, seeds.circuits, now, unix_ms);
         let (id, net) = (identity.clone(), secret.clone());
         let relay = Relay::with_ciphers(config.relay, id, net, origins, seeds.relay, now, unix_ms);
         let edge = Edge::with_ciphers(config.edge, identity, secret, seeds.edge, now, unix_ms);
@@ -179,13 +175,12 @@ impl<S: Shell> Control<S> {
         }
     }
 
-    /// Makes the workers after the first. `rings` has one entry for each worker, the first
-    /// included. `queues` are the interface's queues beside control's: each worker takes one, as
-    /// far as they go.
+    /// Makes the workers after the first. `rings` has one entry for each worker, including the
+    /// first. `queues` are the interface's other queues, one for each worker as far as they go.
     pub fn split(
         &mut self,
-        rings: impl IntoIterator<Item = S::Rings>,
-        queues: Vec<Queue<S::Device, S::Flows>>,
+        rings: impl IntoIterator<Item = S::WorkerRings>,
+        queues: Vec<NodeQueue<S>>,
     ) -> Vec<Worker<S>> {
         let mut queues = queues.into_iter();
         let mut outboxes = (0..).zip(rings).map(|(number, rings)| Outbox::new(number, rings));
@@ -202,32 +197,30 @@ impl<S: Shell> Control<S> {
         others
     }
 
-    /// The first worker's queue of the interface, if there is one.
-    pub fn queue(&self) -> Option<&Queue<S::Device, S::Flows>> {
+    pub fn queue(&self) -> Option<&NodeQueue<S>> {
         self.queue.as_ref()
     }
 
-    /// The first worker's queue of the interface, if there is one, to be changed.
-    pub fn queue_mut(&mut self) -> Option<&mut Queue<S::Device, S::Flows>> {
+    pub fn queue_mut(&mut self) -> Option<&mut NodeQueue<S>> {
         self.queue.as_mut()
     }
 
-    /// What each of the other workers has done, from worker 1 on.
+    /// Reports of the other workers, from worker 1 on.
     pub fn others(&self) -> &[WorkerReport<S::Sockets>] {
         &self.others
     }
 
-    /// Whether `worker` knows what control knows: neighbours, routes, hosts, and whose packets the
-    /// gate lets pass. It does once it has taken in all messages.
+    /// True if `worker` has control's current view, hosts and gate. This is so once it has handled
+    /// all messages.
     pub fn is_known_to(&self, worker: &Worker<S>) -> bool {
         worker.knows(&self.relay, &self.edge, self.queue.as_ref())
     }
 
-    /// The node's traffic, with the frames received, frames sent and cells in transit of the first
-    /// worker alone.
-    pub fn own_traffic(&self) -> Traffic {
+    /// The node's traffic, except that received frames, sent frames and cells in transit are the
+    /// first worker's only.
+    pub fn own_traffic(&self) -> TrafficCounters {
         let mut own = self.relay.counters().traffic;
-        for WorkerReport { counters: Counters { traffic, .. }, .. } in &self.others {
+        for WorkerReport { counters: DropCounters { traffic, .. }, .. } in &self.others {
             own.frames_in -= traffic.frames_in;
             own.frames_out -= traffic.frames_out;
             own.cells_transit -= traffic.cells_transit;
@@ -235,27 +228,27 @@ impl<S: Shell> Control<S> {
         own
     }
 
-    /// Whether a worker is gone, and with it the lanes that it held.
+    /// True if a worker is gone, and with it its lanes.
     pub fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// As [`Relay::set_secrets`], for handshakes of all kinds. Sessions and circuits go on.
+    /// Sets the network secrets for handshakes of all kinds, as [`Relay::set_secrets`]. Sessions
+    /// and circuits continue.
     pub fn set_secrets(&mut self, secrets: NetworkSecrets) {
         self.relay.set_secrets(secrets.clone());
         self.edge.set_secrets(secrets.clone());
         self.circuits.onion.set_secrets(secrets);
     }
 
-    /// Puts another gate in force, which says whose packets pass; nothing happens without a queue.
-    pub fn set_gate(&mut self, gate: Arc<Gate>) {
+    /// Replaces the gate, which decides whose packets pass. No effect without a queue.
+    pub fn set_gate(&mut self, gate: Arc<AddressGate>) {
         if let Some(queue) = &mut self.queue {
             queue.set_gate(gate);
             self.gate_is_new = true;
         }
     }
 
-    /// Forgets a host.
     pub fn remove_host(&mut self, now: Time, host: HostId) {
         self.edge.remove_host(now, host);
         if let Some(queue) = &self.queue {
@@ -263,8 +256,8 @@ impl<S: Shell> Control<S> {
         }
     }
 
-    /// Puts into force what hosts may begin with this node, and with whom there may be direct
-    /// links; from then on everything else is refused.
+    /// Sets the rights of hosts to begin traffic with this node, and the hosts that may have direct
+    /// links. From then on all other traffic is refused.
     pub fn set_rights(
         &mut self,
         to_us: &BTreeMap<HostId, Arc<Access>>,
@@ -278,85 +271,85 @@ impl<S: Shell> Control<S> {
         }
     }
 
-    /// Takes in packets of programs. Call [`Self::drive`] afterwards.
+    /// Handles packets of programs. Call [`Self::drive`] afterwards.
     pub fn handle_packets(&mut self, now: Time, sink: &mut S::Sink) {
         self.with_queue(sink, |queue, onward| queue.read(now, onward));
     }
 
-    /// Says that the first worker's queue of the interface is empty.
+    /// Notes that the first worker's queue of the interface is empty.
     pub fn note_no_packets(&mut self) {
         if let Some(queue) = &mut self.queue {
             queue.note_empty();
         }
     }
 
-    /// Lets the interface's queue send something.
+    /// Calls `send` with the first worker's queue and its output.
     fn with_queue(
         &mut self,
         sink: &mut S::Sink,
-        send: impl FnOnce(&mut Queue<S::Device, S::Flows>, &mut FromFirst<'_, S>),
+        send: impl FnOnce(&mut NodeQueue<S>, &mut FirstWorkerOutput<'_, S>),
     ) {
         let Some(queue) = &mut self.queue else { return };
         let Control { relay, circuits, outbox, .. } = self;
-        let way = EdgeOut { relay, circuits, sink, outbox, cells: 0 };
+        let way = ControlOutput { relay, circuits, sink, outbox, cells: 0 };
         let (edge, stream_key) = (&mut self.edge, &self.stream_key);
-        send(queue, &mut FromFirst { edge, stream_key, way });
+        send(queue, &mut FirstWorkerOutput { edge, stream_key, way });
     }
 
-    /// Whether packets of programs had better wait in the interface: the backlog on the way of the
-    /// last one is so long that cells are marked.
+    /// True if packets of programs should wait in the interface, because the backlog on the last
+    /// packet's path is so long that cells are marked.
     pub fn packets_wait(&self) -> bool {
-        let last = self.queue.as_ref().and_then(Queue::last);
+        let last = self.queue.as_ref().and_then(InterfaceQueue::last);
         let to = last.and_then(|host| self.edge.address_of(host));
         to.is_some_and(|to| self.relay.is_marking(to))
     }
 
-    /// Whether other workers have so many of this one's parcels that nothing more should be
+    /// True if so many of this worker's parcels are with other workers that no datagrams should be
     /// received.
     pub fn is_full(&mut self) -> bool {
         self.outbox.as_mut().is_some_and(Outbox::is_full)
     }
 
-    /// Takes in one batch of datagrams: `incoming` says where in `buf` they lie.
+    /// Handles one batch of datagrams. `incoming` gives their positions in `buf`.
     pub fn handle_datagrams(
         &mut self,
         now: Time,
         sink: &mut S::Sink,
         buf: &mut [u8],
-        incoming: &[Incoming],
+        incoming: &[ReceivedRun],
     ) {
         let Control { relay, edge, circuits, queue, outbox, .. } = self;
         let mut local = |buf: &mut [u8], cells: LocalCells<'_>, outbox: &mut _| {
             take_cells(now, (&mut *edge, &mut *circuits), queue, outbox, buf, cells)
         };
-        let mut turn = Turn { now, sink, hand: outbox };
-        relay.handle_batch(&mut turn, buf, incoming, Arrival::Socket, &mut local);
+        let mut turn = CallContext { now, sink, hand: outbox };
+        relay.handle_batch(&mut turn, buf, incoming, ArrivalSource::Socket, &mut local);
     }
 
-    /// Takes in what another worker says.
-    pub fn handle_message(&mut self, now: Time, sink: &mut S::Sink, message: Message<S>) {
+    /// Handles a message of another worker.
+    pub fn handle_message(&mut self, now: Time, sink: &mut S::Sink, message: WorkerMessage<S>) {
         match message {
-            Message::Parcel(mut parcel) => {
+            WorkerMessage::Parcel(mut parcel) => {
                 self.handle_parcel(now, sink, &mut parcel);
                 if let Some(outbox) = &mut self.outbox {
                     outbox.give_back(parcel);
                 }
             }
-            Message::Note(note) => self.relay.handle_note(now, &note, sink),
-            Message::HostNote(note) => self.edge.handle_note(now, &note),
-            Message::Report(worker, report) => {
+            WorkerMessage::Note(note) => self.relay.handle_note(now, &note, sink),
+            WorkerMessage::HostNote(note) => self.edge.handle_note(now, &note),
+            WorkerMessage::Report(worker, report) => {
                 self.relay.add_counters(&report.counters);
                 if let Some(known) = self.others.get_mut(usize::from(worker).wrapping_sub(1)) {
                     known.counters.add(&report.counters);
                     (known.sockets, known.packets) = (report.sockets, report.packets);
                 }
             }
-            // Control sends these to the other workers, and gets none.
-            Message::Order(_) | Message::HostOrder(_) | Message::Gate(_) => {}
+            // Only control sends these.
+            WorkerMessage::Order(_) | WorkerMessage::HostOrder(_) | WorkerMessage::Gate(_) => {}
         }
     }
 
-    /// Takes in frames that another worker handed over.
+    /// Handles frames that another worker handed over.
     fn handle_parcel(&mut self, now: Time, sink: &mut S::Sink, parcel: &mut Parcel) {
         let Control { relay, edge, circuits, queue, outbox, .. } = self;
         let mut local = |buf: &mut [u8], cells: LocalCells<'_>, outbox: &mut _| {
@@ -364,22 +357,22 @@ impl<S: Shell> Control<S> {
         };
         let Parcel { kind, buffer, runs, frames, plain, reads, by, .. } = parcel;
         match kind {
-            Kind::Raw | Kind::Unknown => {
-                let mut turn = Turn { now, sink, hand: outbox };
-                relay.handle_batch(&mut turn, buffer, runs, Arrival::Worker(*by), &mut local);
+            ParcelKind::Raw | ParcelKind::Unknown => {
+                let mut turn = CallContext { now, sink, hand: outbox };
+                relay.handle_batch(&mut turn, buffer, runs, ArrivalSource::Worker(*by), &mut local);
             }
-            Kind::Opened => {
-                let mut turn = Turn { now, sink, hand: outbox };
+            ParcelKind::Opened => {
+                let mut turn = CallContext { now, sink, hand: outbox };
                 relay.handle_opened(&mut turn, buffer, frames, &mut local);
             }
-            Kind::Leaving => {
-                let mut turn = Turn { now, sink, hand: outbox };
+            ParcelKind::Leaving => {
+                let mut turn = CallContext { now, sink, hand: outbox };
                 relay.handle_leaving(&mut turn, buffer, frames);
             }
-            Kind::Released => relay.handle_released(now, buffer, frames, sink),
-            Kind::Sealed => relay.handle_sealed(now, buffer, frames),
-            Kind::Plain => self.handle_plain(now, buffer, plain),
-            Kind::Read => self.with_queue(sink, |queue, onward| {
+            ParcelKind::Released => relay.handle_released(now, buffer, frames, sink),
+            ParcelKind::Sealed => relay.handle_sealed(now, buffer, frames),
+            ParcelKind::Plain => self.handle_plain(now, buffer, plain),
+            ParcelKind::Read => self.with_queue(sink, |queue, onward| {
                 for read in reads {
                     let bytes = &buffer[read.start as usize..read.end as usize];
                     queue.pass(now, bytes, Duration::ZERO, onward);
@@ -388,7 +381,7 @@ impl<S: Shell> Control<S> {
         }
     }
 
-    /// Takes in cells of hosts that another worker opened.
+    /// Handles cells of hosts that another worker opened.
     fn handle_plain(&mut self, now: Time, buffer: &mut [u8], cells: &[(HostId, Range<u32>)]) {
         for (host, cell) in cells {
             let frame = &mut buffer[cell.start as usize..cell.end as usize];
@@ -399,7 +392,7 @@ impl<S: Shell> Control<S> {
         }
     }
 
-    /// Does what time asks for.
+    /// Handles all timers that are due.
     pub fn handle_timeout(&mut self, now: Time, sink: &mut S::Sink) {
         if due(self.relay.poll_timeout(), now) {
             self.relay.handle_timeout(now, sink);
@@ -412,14 +405,14 @@ impl<S: Shell> Control<S> {
         }
     }
 
-    /// Sends what the edge has to send. To be called after everything else.
+    /// Sends the edge's output. Call this after all other calls.
     pub fn drive(&mut self, now: Time, sink: &mut S::Sink) {
         while let Some(circuit) = self.circuits.poll_gone() {
-            self.tell_edge(now, shoal_onion::Event::Ended(circuit));
+            self.tell_edge(now, shoal_onion::OnionEvent::Ended(circuit));
         }
         self.drive_pool(now);
         let Control { relay, edge, circuits, outbox, .. } = self;
-        let mut way = EdgeOut { relay, circuits, sink: &mut *sink, outbox, cells: 0 };
+        let mut way = ControlOutput { relay, circuits, sink: &mut *sink, outbox, cells: 0 };
         edge.drive(now, &mut way);
         let sent = way.cells;
         self.deliver_released(now);
@@ -432,61 +425,62 @@ impl<S: Shell> Control<S> {
         self.stuck_until = stuck.then(|| now + STUCK_WAIT);
     }
 
-    /// When [`Self::handle_timeout`] and [`Self::drive`] should be called next, and why.
+    /// Time and reason of the next call of [`Self::handle_timeout`] and [`Self::drive`].
     pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
         let edge = self.edge.poll_timeout();
         let edge = edge.map(|(at, why)| (self.stuck_until.map_or(at, |until| at.max(until)), why));
         [edge, self.relay.poll_timeout(), self.circuits.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// Gives the orders that are due, then the frames. To be called at the end of every turn.
+    /// Sends due orders to the workers, then frames. Call this at the end of every turn.
     pub fn give_orders(&mut self) {
         let Control { relay, edge, queue, outbox, broken, .. } = self;
         let Some(outbox) = outbox else { return };
-        // The gate first: a host off the list passes no more, even while workers have its keys.
+        // The gate goes first: packets of a removed host must not pass while workers still have its
+        // keys.
         if let Some(queue) = queue.as_ref().filter(|_| core::mem::take(&mut self.gate_is_new)) {
             for worker in 1..=self.others.len() as u8 {
-                *broken |= !outbox.tell(worker, Message::Gate(queue.gate()));
+                *broken |= !outbox.tell(worker, WorkerMessage::Gate(queue.gate()));
             }
         }
         while let Some((worker, order)) = edge.poll_order() {
-            *broken |= !outbox.tell(worker, Message::HostOrder(order));
+            *broken |= !outbox.tell(worker, WorkerMessage::HostOrder(order));
         }
         while let Some((worker, order)) = relay.poll_order() {
-            *broken |= !outbox.tell(worker, Message::Order(order));
+            *broken |= !outbox.tell(worker, WorkerMessage::Order(order));
         }
         outbox.flush();
     }
 
-    /// Takes the next event. On the way it makes and ends direct links as the edge wants.
-    pub fn poll_event(&mut self, now: Time) -> Option<Event> {
+    /// Takes the next event. This also makes and ends direct links as the edge requests.
+    pub fn poll_event(&mut self, now: Time) -> Option<NodeEvent> {
         if let Some(event) = self.relay.poll_event() {
             self.note_link(now, &event);
-            if matches!(event, shoal_relay::Event::Seen) {
+            if matches!(event, shoal_relay::RelayEvent::Seen) {
                 self.gather();
             }
-            return Some(Event::Relay(event));
+            return Some(NodeEvent::Relay(event));
         }
         while let Some(event) = self.circuits.onion.poll_event() {
             if let Some(event) = self.tell_edge(now, event) {
-                return Some(Event::Circuit(event));
+                return Some(NodeEvent::Circuit(event));
             }
         }
         match self.edge.poll_event()? {
-            shoal_edge::Event::Direct(event) => {
+            shoal_edge::EdgeEvent::Direct(event) => {
                 let link = self.handle_direct(now, event.clone());
-                Some(Event::Direct(event, link))
+                Some(NodeEvent::Direct(event, link))
             }
             event => {
-                if let shoal_edge::Event::NeedCircuit(host) = event {
+                if let shoal_edge::EdgeEvent::NeedCircuit(host) = event {
                     self.want_circuit(now, host);
                 }
-                Some(Event::Edge(event))
+                Some(NodeEvent::Edge(event))
             }
         }
     }
 
-    /// Tells the machines what the wall clock says.
+    /// Sets the wall-clock time of all parts.
     pub fn set_unix_time(&mut self, now: Time, unix_ms: u64) {
         self.relay.set_unix_time(now, unix_ms);
         self.edge.set_unix_time(now, unix_ms);
@@ -496,22 +490,22 @@ impl<S: Shell> Control<S> {
         }
     }
 
-    /// Forgets all keys and makes new ones, with this randomness.
+    /// Drops all keys and makes new ones, with this randomness.
     pub fn rekey_all(&mut self, now: Time, sink: &mut S::Sink, fresh: &mut Rng) {
         self.relay.rekey_all(now, &fresh.array(), sink);
         self.edge.rekey_all(now, &fresh.array());
         self.circuits.onion.forget_all(now, &fresh.array());
     }
 
-    /// The next piece of handshake work: neighbours first, since nothing else works without them;
-    /// circuits last, since everybody may ask for them.
+    /// Takes the next handshake job. Neighbours come first, since all else depends on them.
+    /// Circuits come last, since anybody may request them.
     pub fn poll_job(&mut self) -> Option<HandshakeJob<S::Ciphers>> {
         let link = self.relay.poll_job().map(HandshakeJob::Link);
         let host = || self.edge.poll_job().map(HandshakeJob::Host);
         link.or_else(host).or_else(|| self.circuits.onion.poll_job().map(HandshakeJob::Circuit))
     }
 
-    /// Takes in the result of a piece of handshake work.
+    /// Handles the result of a handshake job.
     pub fn handle_done(&mut self, now: Time, sink: &mut S::Sink, done: HandshakeDone) {
         match done {
             HandshakeDone::Link(done) => self.relay.handle_done(now, done, sink),
@@ -521,12 +515,12 @@ impl<S: Shell> Control<S> {
     }
 }
 
-/// Takes cells for this node: the edge opens them, or hands them to the worker that can; the queue
-/// writes packets to the interface. Leg cells go on, or give their units to the edge.
+/// Handles cells for this node. The edge opens them or hands them to the right worker, and the
+/// queue writes packets to the interface. Leg cells continue, or their units go to the edge.
 fn take_cells<S: Shell>(
     now: Time,
-    (edge, circuits): (&mut Edge<S::Ciphers>, &mut Circuits<S::Ciphers>),
-    queue: &mut Option<Queue<S::Device, S::Flows>>,
+    (edge, circuits): (&mut Edge<S::Ciphers>, &mut NodeCircuits<S::Ciphers>),
+    queue: &mut Option<NodeQueue<S>>,
     outbox: &mut Option<Outbox<S>>,
     buf: &mut [u8],
     found: LocalCells<'_>,
@@ -534,7 +528,7 @@ fn take_cells<S: Shell>(
     let count = found.count();
     if !found.legs.is_empty() {
         let unit = |buf: &mut [u8], run: &[u32], way| {
-            let from = edge.handle_units(now, way, Cells::new(&mut *buf, run, found.len));
+            let from = edge.handle_units(now, way, InboundCells::new(&mut *buf, run, found.len));
             if let Some(queue) = &mut *queue {
                 queue.deliver(now, edge.arrivals(), buf);
             }
@@ -545,7 +539,7 @@ fn take_cells<S: Shell>(
     if found.offsets.is_empty() {
         return count;
     }
-    let cells = Cells::new(buf, found.offsets, found.len);
+    let cells = InboundCells::new(buf, found.offsets, found.len);
     match outbox {
         Some(outbox) => edge.handle_cells(now, cells, outbox),
         None => edge.handle_cells(now, cells, &mut ()),
@@ -556,14 +550,14 @@ fn take_cells<S: Shell>(
     count
 }
 
-/// What the first worker's queue sends through: the edge.
-struct FromFirst<'a, S: Shell> {
+/// The output of the first worker's queue: the edge.
+struct FirstWorkerOutput<'a, S: Shell> {
     edge: &'a mut Edge<S::Ciphers>,
     stream_key: &'a StreamKey,
-    way: EdgeOut<'a, S>,
+    way: ControlOutput<'a, S>,
 }
 
-impl<S: Shell> Onward for FromFirst<'_, S> {
+impl<S: Shell> PacketOutput for FirstWorkerOutput<'_, S> {
     fn is_congested(&self, host: HostId) -> bool {
         self.edge.is_congested(host, &self.way)
     }
@@ -582,11 +576,11 @@ impl<S: Shell> Onward for FromFirst<'_, S> {
     }
 
     fn reaches(&self, _: Time, _: HostId) -> bool {
-        // The first worker's edge makes sessions, and lets packets wait for them.
+        // The first worker's edge makes sessions, and packets wait for them there.
         true
     }
 
-    fn send(&mut self, now: Time, flow: Flow, len: usize, write: impl FnOnce(&mut [u8])) {
+    fn send(&mut self, now: Time, flow: PacketFlow, len: usize, write: impl FnOnce(&mut [u8])) {
         self.edge.send_packet(now, flow, len, &mut self.way, write);
     }
 

@@ -1,19 +1,18 @@
-//! Direct links: the edge decides about them. The functions here make and end them in the relay,
-//! and tell the edge where this node can be reached.
+//! Direct links. The edge decides about them. This module makes and ends them in the relay, and
+//! tells the edge where this node can be reached.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use shoal_edge::{DirectEvent, HostId, Reach};
-use shoal_relay::{Event as RelayEvent, LinkConfig};
+use shoal_edge::{DirectEvent, HostId, Reachability};
+use shoal_relay::{LinkConfig, RelayEvent};
 use shoal_session::{EndpointOrigin, EndpointRules};
-use shoal_wire::{Candidate, CandidateKind, DropReason, LinkId, Mapping, Time};
+use shoal_wire::{CandidateKind, DropReason, EndpointCandidate, LinkId, Mapping, Time};
 
 use crate::control::Control;
 use crate::shell::Shell;
 
-/// Whether an address of this machine may be valid everywhere: an IPv6 one that is neither local to
-/// a link nor to a site.
+/// True if a local address may be valid globally: IPv6, and neither link-local nor unique local.
 fn is_global(at: &SocketAddr) -> bool {
     match at.ip() {
         IpAddr::V4(_) => false,
@@ -21,8 +20,8 @@ fn is_global(at: &SocketAddr) -> bool {
     }
 }
 
-/// Items of both, in turn as long as both have some: where there is room for a few, no kind of
-/// place crowds out the other.
+/// Alternates the items of both iterators while both have some. If there is room for only a few,
+/// neither kind displaces the other.
 fn in_turn<T>(
     mut one: impl Iterator<Item = T>,
     mut other: impl Iterator<Item = T>,
@@ -38,7 +37,7 @@ fn in_turn<T>(
 }
 
 impl<S: Shell> Control<S> {
-    /// Does what the edge wants of a direct link; returns the link, if there is one.
+    /// Executes the edge's request about a direct link. Returns the link, if there is one.
     pub(crate) fn handle_direct(&mut self, now: Time, event: DirectEvent) -> Option<LinkId> {
         match event {
             DirectEvent::Open { host, endpoint, level, .. } => {
@@ -83,7 +82,7 @@ impl<S: Shell> Control<S> {
         }
     }
 
-    /// Tells the edge of a direct link that came up or is lost.
+    /// Tells the edge that a direct link came up or went down.
     pub(crate) fn note_link(&mut self, now: Time, event: &RelayEvent) {
         let (RelayEvent::LinkUp(link) | RelayEvent::LinkDown(link)) = *event else { return };
         if let Some(host) = self.direct_host(link) {
@@ -91,27 +90,29 @@ impl<S: Shell> Control<S> {
         }
     }
 
-    /// Says which endpoints this node has at its machine, where it takes datagrams.
+    /// Sets this machine's endpoints at which the node receives datagrams.
     pub fn set_locals(&mut self, locals: Vec<SocketAddr>) {
         self.locals = locals;
         self.gather();
     }
 
-    /// Says which endpoints frames may go to and come from, whoever names them.
+    /// Sets the rules for endpoints from and to which frames may go.
     pub fn set_endpoint_rules(&mut self, rules: EndpointRules) {
         let rules = Arc::new(rules);
         self.relay.set_endpoint_rules(Arc::clone(&rules));
         self.edge.set_endpoint_rules(rules);
     }
 
-    /// Whether this node may call an endpoint of this origin.
+    /// Checks whether this node may call an endpoint of this origin.
     ///
-    /// Errors: why not, as of [`EndpointRules::check`].
+    /// # Errors
+    ///
+    /// The reason, as of [`EndpointRules::check`].
     pub fn may_call(&self, at: SocketAddr, origin: EndpointOrigin) -> Result<(), DropReason> {
         self.relay.endpoint_rules().check(at, origin)
     }
 
-    /// Says where a translator keeps a port open for this node, if one does.
+    /// Sets the public endpoint that a translator keeps open for this node, if there is one.
     pub fn set_mapped(&mut self, mapped: Option<SocketAddr>) {
         let refused = mapped.and_then(|at| self.may_call(at, EndpointOrigin::View).err());
         refused.into_iter().for_each(|reason| self.relay.count_drop(reason, 1));
@@ -119,14 +120,14 @@ impl<S: Shell> Control<S> {
         self.gather();
     }
 
-    /// Where this node takes datagrams at its machine, as it was told.
+    /// This machine's endpoints, as set by [`Self::set_locals`].
     pub fn locals(&self) -> &[SocketAddr] {
         &self.locals
     }
 
-    /// What translators on this node's way out do, as far as those who see it tell.
+    /// Behaviour of translators on this node's path, as far as observed.
     pub fn mapping(&self) -> Mapping {
-        // Seen by one at its own address: no translator stands between.
+        // An observer saw a local address, so there is no translator in between.
         match self.relay.seen().any(|(_, seen)| self.locals.contains(&seen)) {
             true => Mapping::Easy,
             false => self.relay.mapping(),
@@ -142,20 +143,20 @@ impl<S: Shell> Control<S> {
         let is_seen = |local: &&SocketAddr| seen.contains(local);
         let (public, private): (Vec<SocketAddr>, Vec<SocketAddr>) =
             self.locals.iter().filter(|local| !is_seen(local)).partition(|local| is_global(local));
-        let of = |kind| move |at: SocketAddr| Candidate { kind, at };
+        let of = |kind| move |at: SocketAddr| EndpointCandidate { kind, at };
         let open = self.mapped.into_iter().map(of(CandidateKind::Configured));
         let seen = seen.iter().copied().map(of(CandidateKind::Seen));
         let public = public.into_iter().map(of(CandidateKind::Ipv6));
         let candidates = open.chain(in_turn(seen, public)).collect();
-        self.edge.set_reach(Reach { mapping, candidates, private });
+        self.edge.set_reach(Reachability { mapping, candidates, private });
     }
 
-    /// The host at the other end of a direct link.
+    /// The host at the remote end of a direct link.
     pub fn direct_host(&self, link: LinkId) -> Option<HostId> {
         self.direct.iter().find(|(_, known)| **known == link).map(|(host, _)| *host)
     }
 
-    /// How many direct links there are.
+    /// Number of direct links.
     pub fn direct_links(&self) -> usize {
         self.direct.len()
     }

@@ -1,10 +1,11 @@
-//! The interface's firewall: reads from packets the tuples on which `shoal_directory`'s decides.
+//! The interface's firewall. It extracts the tuples from packets on which the firewall of
+//! `shoal_directory` decides.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use shoal_directory as directory;
-use shoal_directory::{Access, Limits, Opening, Recent, Segment, Tuple};
+use shoal_directory::{Access, FlowCache, Limits, PacketKind, TcpSegment, Tuple};
 use shoal_edge::HostId;
 use shoal_ip::Packet;
 use shoal_wire::{DropReason, Time};
@@ -18,33 +19,31 @@ const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
 
-/// The firewall's table of flows, one for all workers of a node: the shell guards it. It holds
-/// `None` until there are rights.
-pub trait Flows: Clone {
-    /// 0 without rights; one more after every [`Flows::change`] with rights in force.
+/// The firewall's table of flows, shared by all workers of a node and guarded by the shell. It is
+/// `None` until rights are set.
+pub trait SharedFlowTable: Clone {
+    /// Zero without rights. It grows by one with each [`SharedFlowTable::change`] that sets rights.
     fn epoch(&self) -> u64;
-    /// Asks the table.
+    /// Queries the table.
     fn ask<T>(&self, ask: impl FnOnce(&mut Option<directory::Firewall>) -> T) -> T;
-    /// Changes the table. Whoever asks after this returned is answered by the new rules.
+    /// Changes the table. Queries that begin after the return use the new rules.
     fn change(&self, change: impl FnOnce(&mut Option<directory::Firewall>));
 }
 
-/// The firewall of one interface, as one worker sees it. It asks the table of all workers about a
-/// flow ten times a second and about every packet that begins or ends one. Without rights in force
-/// everything passes.
-pub struct Firewall<F> {
+/// The firewall of one interface, for one worker. It queries the shared table ten times a second
+/// per flow, and for every packet that begins or ends a flow. Without rights, all packets pass.
+pub struct InterfaceFirewall<F> {
     shared: F,
-    arrived: Recent,
-    sent: Recent,
+    arrived: FlowCache,
+    sent: FlowCache,
 }
 
-impl<F: Flows> Firewall<F> {
-    /// A firewall that asks `shared`.
-    pub(crate) fn new(shared: F) -> Firewall<F> {
-        Firewall { shared, arrived: Recent::default(), sent: Recent::default() }
+impl<F: SharedFlowTable> InterfaceFirewall<F> {
+    pub(crate) fn new(shared: F) -> InterfaceFirewall<F> {
+        InterfaceFirewall { shared, arrived: FlowCache::default(), sent: FlowCache::default() }
     }
 
-    /// Puts other rights in force, for all workers.
+    /// Sets the rights for all workers.
     pub(crate) fn set_rights(&self, to_us: &BTreeMap<HostId, Arc<Access>>) {
         let access = to_us.iter().map(|(id, access)| (id.bits(), access.clone()));
         self.shared.change(|machine| {
@@ -54,17 +53,17 @@ impl<F: Flows> Firewall<F> {
         });
     }
 
-    /// Flows that are remembered, if there are rights in force.
+    /// Number of remembered flows. None without rights.
     pub fn flows(&self) -> Option<usize> {
         self.shared.ask(|machine| machine.as_ref().map(directory::Firewall::len))
     }
 
-    /// Flows that were removed while alive, to make room for others; `None` without rights.
+    /// Number of active flows that were removed to make room for others. `None` without rights.
     pub fn displaced(&self) -> Option<u64> {
         self.shared.ask(|machine| machine.as_ref().map(directory::Firewall::displaced))
     }
 
-    /// Forgets a host and its flows, for all workers.
+    /// Removes a host and its flows, for all workers.
     pub(crate) fn forget(&self, host: HostId) {
         self.shared.change(|machine| {
             if let Some(machine) = machine {
@@ -73,9 +72,11 @@ impl<F: Flows> Firewall<F> {
         });
     }
 
-    /// Checks whether a packet of `host` may pass to programs; `bytes` hold it.
+    /// Checks whether a packet of `host` may pass to programs. `bytes` contain the packet.
     ///
-    /// Errors: the reason to count if it may not.
+    /// # Errors
+    ///
+    /// The drop reason if it may not.
     pub(crate) fn inbound(
         &mut self,
         now: Time,
@@ -87,9 +88,11 @@ impl<F: Flows> Firewall<F> {
         ask(&self.shared, &mut self.arrived, (now, host), tuple, directory::Firewall::inbound)
     }
 
-    /// Notes a packet, or a super-frame, of this host's programs to `host`.
+    /// Notes a packet or super-frame of this host's programs for `host`.
     ///
-    /// Errors: the reason to count if the packet may not leave.
+    /// # Errors
+    ///
+    /// The drop reason if the packet may not leave.
     pub(crate) fn outbound(
         &mut self,
         now: Time,
@@ -102,15 +105,16 @@ impl<F: Flows> Firewall<F> {
     }
 }
 
-/// Asks the machine about a packet, unless its flow passed a moment ago.
-fn ask<F: Flows>(
+/// Queries the table about a packet, unless its flow passed recently.
+fn ask<F: SharedFlowTable>(
     shared: &F,
-    recent: &mut Recent,
+    recent: &mut FlowCache,
     (now, host): (Time, HostId),
     tuple: impl FnOnce() -> Result<Tuple, DropReason>,
     judge: impl FnOnce(&mut directory::Firewall, Time, u32, &Tuple) -> Result<(), DropReason>,
 ) -> Result<(), DropReason> {
-    // Read before the rules: if they change meanwhile, the verdict is remembered for the old epoch.
+    // The epoch is read before the rules. If the rules change in between, the verdict counts for
+    // the old epoch.
     let epoch = shared.epoch();
     if epoch == 0 {
         return Ok(());
@@ -139,31 +143,31 @@ fn tuple(packet: &Packet, bytes: &[u8], ours: bool) -> Result<Tuple, DropReason>
     Ok(Tuple { protocol: packet.protocol, ours, theirs, opening })
 }
 
-/// The flow that an ICMP error is about: the quoted packet went the other way.
+/// The flow that an ICMP error refers to. The quoted packet has the opposite direction.
 fn about(packet: &Packet, bytes: &[u8], ours: bool) -> Result<Tuple, DropReason> {
     let quote = packet.quote(bytes)?;
     let (from, to) = quote.ports;
     let (source, destination) = ((quote.source, from), (quote.destination, to));
     let (ours, theirs) = if ours { (destination, source) } else { (source, destination) };
-    Ok(Tuple { protocol: quote.protocol, ours, theirs, opening: Opening::Trouble })
+    Ok(Tuple { protocol: quote.protocol, ours, theirs, opening: PacketKind::Trouble })
 }
 
-fn opening(protocol: u8, detail: u8) -> Opening {
+fn opening(protocol: u8, detail: u8) -> PacketKind {
     match (protocol, detail) {
-        (TCP, flags) => Opening::Tcp(segment(flags)),
-        (UDP, _) => Opening::Udp,
-        (ICMP, 0) | (ICMPV6, 129) => Opening::Answer,
-        (ICMP | ICMPV6, _) => Opening::Question,
-        _ => Opening::Other,
+        (TCP, flags) => PacketKind::Tcp(segment(flags)),
+        (UDP, _) => PacketKind::Udp,
+        (ICMP, 0) | (ICMPV6, 129) => PacketKind::Answer,
+        (ICMP | ICMPV6, _) => PacketKind::Question,
+        _ => PacketKind::Other,
     }
 }
 
-fn segment(flags: u8) -> Segment {
+fn segment(flags: u8) -> TcpSegment {
     match flags {
-        _ if flags & RST != 0 => Segment::Resets,
-        _ if flags & (SYN | ACK) == SYN => Segment::Begins,
-        _ if flags & FIN != 0 => Segment::Leaves,
-        _ => Segment::Goes,
+        _ if flags & RST != 0 => TcpSegment::Resets,
+        _ if flags & (SYN | ACK) == SYN => TcpSegment::Begins,
+        _ if flags & FIN != 0 => TcpSegment::Leaves,
+        _ => TcpSegment::Goes,
     }
 }
 

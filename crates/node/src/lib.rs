@@ -1,9 +1,7 @@
-//! One node, whole, as a value: relay, edge, circuits, direct links, programs' packets, and
-//! its workers.
+//! A complete node as a value: relay, edge, circuits, direct links, programs' packets, and workers.
 //!
-//! In: datagrams, what the interface reads, messages of other workers, time. Out: frames for a
-//! sink, packets for the interface, messages for other workers, events for whoever owns disks and
-//! users.
+//! In: datagrams, packets from the interface, messages of other workers, time. Out: frames for a
+//! sink, packets for the interface, messages for other workers, events for the node's owner.
 //!
 //! ```text
 //! datagrams -> relay -> cells for this node -> edge -> gate -> firewall -> merge -> interface
@@ -14,12 +12,13 @@
 //! Control <= rings => Worker 1, Worker 2, ...      each with sink, interface queue and lanes
 //! ```
 //!
-//! A node begins as its [`Control`], which has the first worker's data path. With several workers
-//! [`Control::split`] makes the others; from then on only [`Message`]s join them. What the shell
-//! lends is named once, in [`Shell`]. Read [`control`](mod@control) first, then `worker.rs`.
+//! A node begins as its [`Control`], which contains the first worker's data path.
+//! [`Control::split`] makes the other workers. From then on they communicate by [`WorkerMessage`]s
+//! only. [`Shell`] names everything that the shell provides. Read [`control`](mod@control) first,
+//! then `worker.rs`.
 //!
-//! Invariant: no lock, thread, clock or system call; what workers share beside rings is the
-//! firewall's table of flows, which the shell guards ([`Flows`]).
+//! Invariant: no lock, thread, clock or system call. Besides rings, workers share only the
+//! firewall's table of flows, which the shell guards ([`SharedFlowTable`]).
 
 #![forbid(unsafe_code)]
 
@@ -36,10 +35,10 @@ mod shell;
 mod support;
 mod worker;
 
-pub use circuits::Circuits;
-pub use control::{Config, Control, Event, HandshakeDone, HandshakeJob, Seeds};
-pub use firewall::{Firewall, Flows};
-pub use queue::{Queue, QueueCounters};
-pub use rings::{Message, PARCELS, Parcel, RING, WorkerReport};
-pub use shell::{Device, Rings, Shell, TunOffloads};
+pub use circuits::NodeCircuits;
+pub use control::{Control, HandshakeDone, HandshakeJob, NodeEvent, NodeSettings, Seeds};
+pub use firewall::{InterfaceFirewall, SharedFlowTable};
+pub use queue::{InterfaceQueue, QueueCounters};
+pub use rings::{PARCELS, Parcel, RING, WorkerMessage, WorkerReport};
+pub use shell::{NodeQueue, Shell, TunOffloads, TunQueue, WorkerRings};
 pub use worker::Worker;

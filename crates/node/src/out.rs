@@ -1,32 +1,32 @@
-//! The edge's way out in control: straight into the relay, or through a circuit.
+//! The edge's output in control: directly into the relay, or through a circuit.
 
-use shoal_edge::Out;
-use shoal_relay::{Relay, Turn};
+use shoal_edge::EdgeOutput;
+use shoal_relay::{CallContext, Relay};
 use shoal_wire::{Address, CircuitId, LinkKind, SizeClass, Time};
 
-use crate::circuits::Circuits;
+use crate::circuits::NodeCircuits;
 use crate::rings::Outbox;
 use crate::shell::Shell;
 
-/// Where cells and units of this host leave.
-pub(crate) struct EdgeOut<'a, S: Shell> {
+/// Sends cells and units of this host.
+pub(crate) struct ControlOutput<'a, S: Shell> {
     pub(crate) relay: &'a mut Relay<S::Ciphers>,
-    pub(crate) circuits: &'a mut Circuits<S::Ciphers>,
+    pub(crate) circuits: &'a mut NodeCircuits<S::Ciphers>,
     pub(crate) sink: &'a mut S::Sink,
     pub(crate) outbox: &'a mut Option<Outbox<S>>,
-    /// How many left.
+    /// Number of cells and units sent.
     pub(crate) cells: u64,
 }
 
-impl<S: Shell> EdgeOut<'_, S> {
+impl<S: Shell> ControlOutput<'_, S> {
     fn send(&mut self, now: Time, kind: LinkKind, buf: &mut [u8], offsets: &[u32], len: usize) {
         self.cells += offsets.len() as u64;
-        let mut turn = Turn { now, sink: self.sink, hand: self.outbox };
+        let mut turn = CallContext { now, sink: self.sink, hand: self.outbox };
         self.relay.send_cells(&mut turn, kind, buf, offsets, len);
     }
 }
 
-impl<S: Shell> Out for EdgeOut<'_, S> {
+impl<S: Shell> EdgeOutput for ControlOutput<'_, S> {
     fn cells(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
         self.send(now, LinkKind::Cell, buf, offsets, len);
     }

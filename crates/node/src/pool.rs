@@ -1,4 +1,4 @@
-//! Circuits that this host begins: what the pool wants is done, and it hears what became of them.
+//! Circuits that this host begins. This module executes the pool's wishes and reports events to it.
 //!
 //! ```text
 //! edge: NeedCircuit -> pool -> build, echo, close -> onion -> events -> pool
@@ -9,53 +9,52 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use shoal_crypto::{Ciphers, PublicKey};
 use shoal_edge::HostId;
-use shoal_onion::Event;
-use shoal_onion::path::{Kept, Routers};
-use shoal_onion::pool::{Build, Pool};
-use shoal_wire::leg::Shape;
-use shoal_wire::{Address, CircuitId, CoverTier, Strategy, Time};
+use shoal_onion::OnionEvent;
+use shoal_onion::path::{RouterList, Vanguards};
+use shoal_onion::pool::{CircuitPlan, CircuitPool};
+use shoal_wire::leg::CellShape;
+use shoal_wire::{Address, CircuitId, CoverTier, MixStrategy, Time};
 
-use crate::circuits::Circuits;
+use crate::circuits::NodeCircuits;
 use crate::control::Control;
 use crate::shell::Shell;
 
-impl<C: Ciphers> Circuits<C> {
-    /// Notes what became of a circuit.
-    pub(crate) fn note_event(&mut self, now: Time, event: &Event) {
+impl<C: Ciphers> NodeCircuits<C> {
+    /// Reports a circuit's event to the pool.
+    pub(crate) fn note_event(&mut self, now: Time, event: &OnionEvent) {
         let Some(pool) = &mut self.pool else { return };
         match *event {
-            Event::Built(id) => pool.note_built(now, id),
-            Event::Failed(id, hop, why) => pool.note_failed(now, id, hop, why),
-            Event::Echoed(id, hop, number, _) => pool.note_echoed(now, id, hop, number),
-            Event::Ended(id) => pool.note_ended(now, id),
-            Event::Handshake(..) | Event::Mixed(_) => {}
+            OnionEvent::Built(id) => pool.note_built(now, id),
+            OnionEvent::Failed(id, hop, why) => pool.note_failed(now, id, hop, why),
+            OnionEvent::Echoed(id, hop, number, _) => pool.note_echoed(now, id, hop, number),
+            OnionEvent::Ended(id) => pool.note_ended(now, id),
+            OnionEvent::Handshake(..) | OnionEvent::Mixed(_) => {}
         }
     }
 }
 
 impl<S: Shell> Control<S> {
-    /// Lets this host begin circuits; without a pool only those of others end here.
-    pub fn set_pool(&mut self, pool: Pool) {
+    /// Lets this host begin circuits. Without a pool, only circuits of other hosts end here.
+    pub fn set_pool(&mut self, pool: CircuitPool) {
         self.circuits.pool = Some(pool);
     }
 
-    /// The circuits that this host begins.
-    pub fn pool(&self) -> Option<&Pool> {
+    pub fn pool(&self) -> Option<&CircuitPool> {
         self.circuits.pool.as_ref()
     }
 
-    /// The relays that this host stays with, if they changed since this was asked last: to be
-    /// written down.
-    pub fn poll_kept(&mut self) -> Option<&Kept> {
+    /// The relays that this host keeps using, if they changed since the last call. The caller
+    /// stores them.
+    pub fn poll_kept(&mut self) -> Option<&Vanguards> {
         self.circuits.pool.as_mut()?.poll_kept()
     }
 
-    /// Puts the network's routers in force. `nodes` are the keys of relays and hosts: circuits lead
-    /// to nobody else, and from here nowhere if this node is none of the relays.
+    /// Sets the network's routers, and the keys of relays and hosts. Circuits lead to no other
+    /// nodes. If this node is no relay, circuits don't continue here.
     pub fn set_circuit_nodes(
         &mut self,
         now: Time,
-        routers: Routers,
+        routers: RouterList,
         nodes: BTreeMap<Address, PublicKey>,
     ) {
         let me = self.circuits.me();
@@ -67,52 +66,66 @@ impl<S: Shell> Control<S> {
         }
     }
 
-    /// Says which strategies the network offers, the first one first. To be called before
-    /// [`Self::set_circuit_nodes`], whose relays may have one of them.
-    pub fn set_mixes(&mut self, now: Time, mixes: Vec<Strategy>) {
+    /// Sets the strategies that the network offers, in order. Call this before
+    /// [`Self::set_circuit_nodes`], whose relays may use one of them.
+    pub fn set_mixes(&mut self, now: Time, mixes: Vec<MixStrategy>) {
         if let Some(pool) = &mut self.circuits.pool {
             pool.set_mixes(now, mixes.clone());
         }
         self.circuits.onion.set_mixes(now, mixes);
     }
 
-    /// Has loops sent along this host's circuits, or none: see [`Pool::set_loops`].
+    /// Turns loops along this host's circuits on or off: see [`CircuitPool::set_loops`].
     pub fn set_loops(&mut self, now: Time, on: bool) {
         if let Some(pool) = &mut self.circuits.pool {
             pool.set_loops(now, on);
         }
     }
 
-    /// Says which hosts' links are covered: see [`Pool::set_tiers`].
+    /// Sets the hosts with covered links: see [`CircuitPool::set_tiers`].
     pub fn set_tiers(&mut self, own: Option<CoverTier>, far: BTreeMap<Address, CoverTier>) {
         if let Some(pool) = &mut self.circuits.pool {
             pool.set_tiers(own, far);
         }
     }
 
-    /// Sets the hosts that are spoken with over circuits alone, as policy has it. Without a pool
-    /// this host begins nothing with them, and answers on their circuits. Call [`Self::drive`]
+    /// Sets the hosts that policy makes hidden: they are reached over circuits only. Without a pool
+    /// this host begins nothing with them, but answers on their circuits. Call [`Self::drive`]
     /// afterwards.
     pub fn set_hidden(&mut self, hosts: &BTreeSet<HostId>) {
-        let shape = self.circuits.pool.as_ref().map_or(Shape::MOST, Pool::shape);
+        let shape = self.circuits.pool.as_ref().map_or(CellShape::MOST, CircuitPool::shape);
         self.edge.set_hidden(&hosts.iter().map(|host| (*host, shape)).collect());
     }
 
-    /// Has a hop of a circuit asked, as [`Pool::ask`] says. Call [`Self::drive`] afterwards.
+    /// Forgets that hosts were met over circuits, and closes this host's circuits to them: see
+    /// [`Edge::forget_met`]. Call [`Self::set_hidden`] and [`Self::drive`] afterwards.
+    ///
+    /// [`Edge::forget_met`]: shoal_edge::Edge::forget_met
+    pub fn forget_met(&mut self, now: Time, keys: &[PublicKey]) -> Vec<HostId> {
+        let shown = self.edge.forget_met(now, keys);
+        if let Some(pool) = &mut self.circuits.pool {
+            let at = shown.iter().filter_map(|host| self.edge.address_of(*host));
+            at.for_each(|to| pool.forget(now, to));
+        }
+        shown
+    }
+
+    /// Sends an echo request to a hop of a circuit: see [`CircuitPool::ask`]. Call [`Self::drive`]
+    /// afterwards.
     pub fn ask_hop(&mut self, id: CircuitId, hop: u8) -> Option<u64> {
         self.circuits.pool.as_mut()?.ask(id, hop)
     }
 
-    /// Has a circuit to a host built, if there is a pool. Call [`Self::drive`] afterwards.
+    /// Requests a circuit to a host, if there is a pool. Call [`Self::drive`] afterwards.
     pub fn want_circuit(&mut self, now: Time, host: HostId) {
         if let (Some(pool), Some(to)) = (&mut self.circuits.pool, self.edge.address_of(host)) {
             pool.want(now, to);
         }
     }
 
-    /// Does what the pool wants.
+    /// Executes the pool's requests.
     pub(crate) fn drive_pool(&mut self, now: Time) {
-        let Circuits { pool: Some(pool), onion, .. } = &mut self.circuits else { return };
+        let NodeCircuits { pool: Some(pool), onion, .. } = &mut self.circuits else { return };
         let edge = &mut self.edge;
         pool.note_carried(now, |id| onion.carried_at(id));
         pool.note_progress(now, |id| onion.progress(id).map(|(hops, _)| hops));
@@ -124,16 +137,16 @@ impl<S: Shell> Control<S> {
                 }
             }
             while let Some((id, hop, number)) = pool.poll_echo() {
-                // One that can't be sent is one that is not answered.
+                // An echo that can't be sent counts as unanswered.
                 let _ = onion.echo(id, hop, number);
             }
             while let Some(id) = pool.poll_close() {
                 onion.close(id);
                 edge.circuit_ended(now, id);
             }
-            // Behind those that are closed: the pool does not count them, and may give their places
-            // away.
-            let Some(Build { to, path, shape, life, mixes }) = pool.poll_build(now) else {
+            // After the closed circuits, because the pool no longer counts those and may reuse
+            // their capacity.
+            let Some(CircuitPlan { to, path, shape, life, mixes }) = pool.poll_build(now) else {
                 break;
             };
             let begun = onion.build_mixed(now, &path, &mixes, shape, life);

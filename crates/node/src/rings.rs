@@ -1,98 +1,100 @@
-//! What workers hand to each other: frames in parcels, orders, notes.
+//! Messages between workers: frames in parcels, orders, notes.
 //!
-//! Frames are copied once into a parcel, which travels by pointer through a bounded channel and
-//! comes back to the worker that filled it. Each worker has [`PARCELS`] of them: with none left a
-//! frame is dropped and counted as `other_worker`. Orders are never dropped: the first worker waits
-//! until there is room. The others wait for nobody.
+//! Frames are copied once into a parcel. The parcel travels by pointer through a bounded channel
+//! and returns to the worker that filled it. Each worker has [`PARCELS`] of them. If none is left,
+//! a frame is dropped and counted as `other_worker`. Orders are never dropped: the first worker
+//! waits for room. The other workers never wait.
 
 use core::ops::Range;
 use core::time::Duration;
 use std::sync::Arc;
 
 use shoal_crypto::Ciphers;
-use shoal_edge::{HostId, Others};
-use shoal_ip::{Gate, READ_MAX};
-use shoal_relay::{Counters, FrameAt, Handed, Handoff, Incoming, Note, Order, Unfinished};
+use shoal_edge::{CellHandoff, HostId};
+use shoal_ip::{AddressGate, READ_MAX};
+use shoal_relay::{
+    DropCounters, FrameAt, Handoff, HandoffFrame, HandoffKind, ReceivedRun, WorkerNote, WorkerOrder,
+};
 use shoal_wire::{LinkId, SizeClass};
 
 use crate::queue::QueueCounters;
-use crate::shell::{Rings, Shell};
+use crate::shell::{Shell, WorkerRings};
 
-/// Parcels of one worker, of 66 kB each: frames for others of 51 ms at 1 Gbit/s.
+/// Parcels per worker, of 66 kB each: frames of 51 ms at 1 Gbit/s.
 pub const PARCELS: usize = 96;
-/// How soon a worker looks again whether parcels came back: one that comes back wakes nobody.
+/// Delay before a worker checks again for returned parcels, since a return wakes nobody.
 pub(crate) const LADEN_WAIT: Duration = Duration::from_micros(250);
-/// Parcels that may hold frames of no known session: a flood consists of such frames.
+/// Maximum number of parcels with frames of no known session, since a flood consists of such
+/// frames.
 const UNKNOWN: usize = PARCELS / 8;
-/// Bytes of a parcel: as many full frames as one message brings.
+/// Bytes of a parcel: as many full frames as one message carries.
 const PARCEL_BYTES: usize = 46 * SizeClass::Full.frame_len();
 const _: () = assert!(READ_MAX <= PARCEL_BYTES);
-/// Stands for the link of a frame that has none.
+/// Placeholder for frames without a link.
 const NO_LINK: LinkId = LinkId::from_bits(u32::MAX);
-/// Messages that may wait for a worker: all parcels of 16 workers, and 256 orders, notes and
-/// others.
+/// Capacity of a worker's ring: all parcels of 16 workers, and 256 orders, notes and other
+/// messages.
 pub const RING: usize = 16 * PARCELS + 256;
 
-/// What the frames of a parcel are.
+/// The kind of a parcel's frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// As they came; the runs say from where.
+pub(crate) enum ParcelKind {
+    /// Received frames; the runs contain their sources.
     Raw,
-    /// As they came, of no session that the worker knows.
+    /// Received frames of no session known to the worker.
     Unknown,
-    /// Opened at the link: for the first worker, or cells whose end-to-end seal the receiver opens.
+    /// Opened frames: for the first worker, or cells whose end-to-end seal the receiver opens.
     Opened,
-    /// Cells whose end-to-end seal the sender opened, with something else than packets of programs:
-    /// for the first worker.
+    /// Cells for the first worker whose end-to-end seal the sender opened. They contain no packets
+    /// of programs.
     Plain,
-    /// Cells to leave over a link, not sealed and not yet past a hold.
+    /// Unsealed cells to send over a link, before any hold.
     Leaving,
-    /// Cells to leave over a link, not sealed, past the hold of the worker that hands them over.
+    /// Unsealed cells to send over a link, after the sender's hold.
     Released,
-    /// Packets as the interface gave them, for the first worker to send.
+    /// Packets read from the interface, for the first worker to send.
     Read,
-    /// Sealed; the kernel had no room.
+    /// Sealed frames for which the kernel had no room.
     Sealed,
 }
 
-/// Frames on their way from worker to worker.
+/// Frames in transit between workers.
 #[derive(Clone)]
 pub struct Parcel {
-    /// Who filled it.
+    /// Number of the worker that filled it.
     pub by: u8,
-    /// What they are.
-    pub(crate) kind: Kind,
-    /// The frames, back to back.
+    /// The kind of its frames.
+    pub(crate) kind: ParcelKind,
+    /// The frames, one after the other.
     pub(crate) buffer: Box<[u8]>,
-    /// Where raw frames are and came from.
-    pub(crate) runs: Vec<Incoming>,
-    /// Where opened, leaving, released and sealed frames are, and their links.
-    pub(crate) frames: Vec<Handed>,
-    /// Where plain cells are, and the host that each came from.
+    /// Positions and sources of raw frames.
+    pub(crate) runs: Vec<ReceivedRun>,
+    /// Positions and links of opened, leaving, released and sealed frames.
+    pub(crate) frames: Vec<HandoffFrame>,
+    /// Positions of plain cells, each with the host that sent it.
     pub(crate) plain: Vec<(HostId, Range<u32>)>,
-    /// Where reads of the interface are.
+    /// Positions of packets from the interface.
     pub(crate) reads: Vec<Range<u32>>,
     used: usize,
 }
 
 impl Parcel {
-    /// How many of its frames came in and were neither handled nor dropped, if it is for worker
-    /// `to`: those that must be opened yet, and those that control alone handles. A cell for this
-    /// node, or one to be sent, was counted by the worker that hands it over.
+    /// Number of received frames that are neither handled nor dropped yet, if the parcel is for
+    /// worker `to`. These are the frames still to open, and those that only control handles. The
+    /// sending worker has already counted cells for this node, and cells to send.
     pub fn coming(&self, to: u8) -> u64 {
-        let raw = |run: &Incoming| u64::from(run.len / run.stride.max(1));
+        let raw = |run: &ReceivedRun| u64::from(run.len / run.stride.max(1));
         match self.kind {
-            Kind::Raw | Kind::Unknown => self.runs.iter().map(raw).sum(),
-            Kind::Opened if to == 0 => self.frames.len() as u64,
-            Kind::Opened | Kind::Plain | Kind::Leaving => 0,
-            Kind::Released | Kind::Read | Kind::Sealed => 0,
+            ParcelKind::Raw | ParcelKind::Unknown => self.runs.iter().map(raw).sum(),
+            ParcelKind::Opened if to == 0 => self.frames.len() as u64,
+            ParcelKind::Opened | ParcelKind::Plain | ParcelKind::Leaving => 0,
+            ParcelKind::Released | ParcelKind::Read | ParcelKind::Sealed => 0,
         }
     }
 
-    /// How many of its frames were to leave, were refused by the kernel, and wait to be sent again
-    /// by the first worker.
+    /// Number of outgoing frames that the kernel refused and the first worker must send again.
     pub fn going(&self) -> u64 {
-        if self.kind == Kind::Sealed { self.frames.len() as u64 } else { 0 }
+        if self.kind == ParcelKind::Sealed { self.frames.len() as u64 } else { 0 }
     }
 
     fn add(&mut self, frame: &[u8]) -> Range<u32> {
@@ -102,14 +104,14 @@ impl Parcel {
         at as u32..self.used as u32
     }
 
-    fn add_raw(&mut self, from: &Incoming, frame: &[u8]) {
+    fn add_raw(&mut self, from: &ReceivedRun, frame: &[u8]) {
         let (offset, len) = (self.add(frame).start, frame.len() as u32);
-        let same = |run: &&mut Incoming| {
+        let same = |run: &&mut ReceivedRun| {
             run.from == from.from && run.stride == len && run.congested == from.congested
         };
         match self.runs.last_mut().filter(same) {
             Some(run) => run.len += len,
-            None => self.runs.push(Incoming {
+            None => self.runs.push(ReceivedRun {
                 from: from.from,
                 offset,
                 len,
@@ -120,65 +122,63 @@ impl Parcel {
     }
 }
 
-/// What a worker told of itself; `T` is what the shell counts of its sockets.
+/// A worker's report. `T` is the shell's type of socket counters.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerReport<T> {
-    /// What it counted since it last told.
-    pub counters: Counters,
-    /// What its sockets did since the start.
+    /// Counters since the last report.
+    pub counters: DropCounters,
+    /// Socket counters since the start.
     pub sockets: T,
-    /// Packets of its queue of the interface since the start.
+    /// Packets of its interface queue since the start.
     pub packets: QueueCounters,
 }
 
-/// The type of keys that a shell's ciphers have.
-type Keys<S> = <<S as Shell>::Ciphers as Ciphers>::Aead;
+/// The type of keys of a shell's ciphers.
+type AeadOf<S> = <<S as Shell>::Ciphers as Ciphers>::Aead;
 
-/// What goes from worker to worker.
-pub enum Message<S: Shell> {
-    /// Frames.
+/// A message between workers.
+pub enum WorkerMessage<S: Shell> {
     Parcel(Box<Parcel>),
-    /// From control.
-    Order(Order<Keys<S>>),
-    /// From control, about hosts.
-    HostOrder(shoal_edge::Order<Keys<S>>),
-    /// From control: who may be spoken with over the interface.
-    Gate(Arc<Gate>),
-    /// To control.
-    Note(Note),
-    /// To control, about hosts.
-    HostNote(shoal_edge::Note),
-    /// To control, every 20 ms while there is traffic: the worker's number, and its report.
+    /// An order of control.
+    Order(WorkerOrder<AeadOf<S>>),
+    /// An order of control about hosts.
+    HostOrder(shoal_edge::EdgeOrder<AeadOf<S>>),
+    /// A new gate from control. It decides which packets pass the interface.
+    Gate(Arc<AddressGate>),
+    /// A note for control.
+    Note(WorkerNote),
+    /// A note for control about hosts.
+    HostNote(shoal_edge::EdgeNote),
+    /// A worker's number and report for control, every 20 ms while there is traffic.
     Report(u8, Box<WorkerReport<S::Sockets>>),
 }
 
-/// A worker's parcels, and its way to the others.
+/// A worker's parcels, and its connection to the others.
 pub(crate) struct Outbox<S: Shell> {
     worker: u8,
-    rings: S::Rings,
+    rings: S::WorkerRings,
     made: usize,
-    /// Parcels with unknown frames that were not yet seen to come back.
+    /// Parcels with unknown frames that have not returned yet.
     unknown: usize,
     #[expect(clippy::vec_box, reason = "parcels travel by pointer")]
     idle: Vec<Box<Parcel>>,
-    /// Parcels that are being filled, with the worker they are for.
+    /// Parcels being filled, each with its destination worker.
     open: Vec<(u8, Box<Parcel>)>,
 }
 
 impl<S: Shell> Outbox<S> {
-    /// The outbox of `worker`.
-    pub(crate) fn new(worker: u8, rings: S::Rings) -> Outbox<S> {
+    pub(crate) fn new(worker: u8, rings: S::WorkerRings) -> Outbox<S> {
         let (idle, open) = (Vec::new(), Vec::new());
         Outbox { worker, rings, made: 0, unknown: 0, idle, open }
     }
 
-    /// An empty parcel, if there is one.
-    fn fresh(&mut self, kind: Kind) -> Option<Box<Parcel>> {
+    /// Takes an empty parcel. None if all are in use.
+    fn fresh(&mut self, kind: ParcelKind) -> Option<Box<Parcel>> {
         self.away();
-        if kind == Kind::Unknown && self.unknown >= UNKNOWN {
+        if kind == ParcelKind::Unknown && self.unknown >= UNKNOWN {
             return None;
         }
-        self.unknown += usize::from(kind == Kind::Unknown);
+        self.unknown += usize::from(kind == ParcelKind::Unknown);
         if let Some(mut parcel) = self.idle.pop() {
             (parcel.kind, parcel.used) = (kind, 0);
             parcel.runs.clear();
@@ -188,7 +188,7 @@ impl<S: Shell> Outbox<S> {
             return Some(parcel);
         }
         if self.made >= PARCELS {
-            self.unknown -= usize::from(kind == Kind::Unknown);
+            self.unknown -= usize::from(kind == ParcelKind::Unknown);
             return None;
         }
         self.made += 1;
@@ -204,8 +204,8 @@ impl<S: Shell> Outbox<S> {
         }))
     }
 
-    /// A parcel for another worker with room for `len` bytes; none when no parcel is left.
-    fn parcel_for(&mut self, worker: u8, kind: Kind, len: usize) -> Option<&mut Parcel> {
+    /// The open parcel for another worker with room for `len` bytes. None if no parcel is left.
+    fn parcel_for(&mut self, worker: u8, kind: ParcelKind, len: usize) -> Option<&mut Parcel> {
         if worker == self.worker {
             return None;
         }
@@ -228,8 +228,10 @@ impl<S: Shell> Outbox<S> {
     }
 
     fn send(&mut self, to: u8, parcel: Box<Parcel>) {
-        if let Some(Message::Parcel(parcel)) = self.rings.try_send(to, Message::Parcel(parcel)) {
-            // Only a worker that is gone refuses, and the node ends soon after it.
+        if let Some(WorkerMessage::Parcel(parcel)) =
+            self.rings.try_send(to, WorkerMessage::Parcel(parcel))
+        {
+            // Only a worker that is gone refuses a parcel, and then the node ends soon.
             self.take_home(parcel);
         }
     }
@@ -241,34 +243,35 @@ impl<S: Shell> Outbox<S> {
         }
     }
 
-    /// Hands over a message if there is room.
-    pub(crate) fn try_tell(&mut self, worker: u8, message: Message<S>) -> bool {
+    /// Sends a message if there is room. Returns false otherwise.
+    pub(crate) fn try_tell(&mut self, worker: u8, message: WorkerMessage<S>) -> bool {
         self.rings.try_send(worker, message).is_none()
     }
 
-    /// Hands over a message, waiting for room; false when the worker is gone.
-    pub(crate) fn tell(&mut self, worker: u8, message: Message<S>) -> bool {
+    /// Sends a message and waits for room. Returns false if the worker is gone.
+    pub(crate) fn tell(&mut self, worker: u8, message: WorkerMessage<S>) -> bool {
         self.rings.send(worker, message)
     }
 
-    /// Gives a parcel back to the worker that filled it.
+    /// Returns a parcel to the worker that filled it.
     pub(crate) fn give_back(&mut self, parcel: Box<Parcel>) {
         self.rings.give_back(parcel);
     }
 
-    /// Whether a quarter of the parcels is with others: packets of programs had better wait.
+    /// True if a quarter of the parcels is with other workers. Packets of programs should then
+    /// wait.
     pub(crate) fn is_laden(&mut self) -> bool {
         self.away() >= PARCELS / 4
     }
 
-    /// Whether half of the parcels are with others: datagrams had better wait in the sockets'
-    /// buffers, which hold more. Messages of other workers are still taken, so that no two workers
-    /// wait for each other: the other half is for that.
+    /// True if half of the parcels are with other workers. Datagrams should then wait in the
+    /// sockets' buffers, which hold more. Messages are still handled, so that no two workers wait
+    /// for each other. The other half of the parcels serves that purpose.
     pub(crate) fn is_full(&mut self) -> bool {
         self.away() >= PARCELS / 2
     }
 
-    /// How many parcels others have, after those that came back are taken in.
+    /// Number of parcels with other workers, after collecting returned ones.
     fn away(&mut self) -> usize {
         while let Some(parcel) = self.rings.take_back() {
             self.take_home(parcel);
@@ -277,19 +280,19 @@ impl<S: Shell> Outbox<S> {
     }
 
     fn take_home(&mut self, parcel: Box<Parcel>) {
-        self.unknown -= usize::from(parcel.kind == Kind::Unknown);
+        self.unknown -= usize::from(parcel.kind == ParcelKind::Unknown);
         self.idle.push(parcel);
     }
 
-    /// Takes a read of the interface, for the first worker.
+    /// Adds a packet from the interface to a parcel for the first worker.
     pub(crate) fn read(&mut self, read: &[u8]) -> bool {
-        let Some(parcel) = self.parcel_for(0, Kind::Read, read.len()) else { return false };
+        let Some(parcel) = self.parcel_for(0, ParcelKind::Read, read.len()) else { return false };
         let place = parcel.add(read);
         parcel.reads.push(place);
         true
     }
 
-    fn raw(&mut self, worker: u8, kind: Kind, from: &Incoming, frame: &[u8]) -> bool {
+    fn raw(&mut self, worker: u8, kind: ParcelKind, from: &ReceivedRun, frame: &[u8]) -> bool {
         let parcel = self.parcel_for(worker, kind, frame.len());
         parcel.map(|parcel| parcel.add_raw(from, frame)).is_some()
     }
@@ -297,43 +300,45 @@ impl<S: Shell> Outbox<S> {
     fn hand(
         &mut self,
         worker: u8,
-        kind: Kind,
+        kind: ParcelKind,
         link: LinkId,
         congested: bool,
         frame: &[u8],
     ) -> bool {
         let Some(parcel) = self.parcel_for(worker, kind, frame.len()) else { return false };
         let (at, len) = (parcel.add(frame).start, frame.len() as u32);
-        parcel.frames.push(Handed { link, at, len, congested });
+        parcel.frames.push(HandoffFrame { link, at, len, congested });
         true
     }
 }
 
 impl<S: Shell> Handoff for Outbox<S> {
-    fn take(&mut self, what: Unfinished<'_>, frame: FrameAt<'_>) -> bool {
+    fn take(&mut self, what: HandoffKind<'_>, frame: FrameAt<'_>) -> bool {
         let frame = frame.bytes();
         match what {
-            Unfinished::Raw { worker, from } => self.raw(worker, Kind::Raw, from, frame),
-            Unfinished::Unknown { from } => self.raw(0, Kind::Unknown, from, frame),
-            Unfinished::Opened { link, congested } => {
-                self.hand(0, Kind::Opened, link, congested, frame)
+            HandoffKind::Raw { worker, from } => self.raw(worker, ParcelKind::Raw, from, frame),
+            HandoffKind::Unknown { from } => self.raw(0, ParcelKind::Unknown, from, frame),
+            HandoffKind::Opened { link, congested } => {
+                self.hand(0, ParcelKind::Opened, link, congested, frame)
             }
-            Unfinished::Leaving { worker, link } => {
-                self.hand(worker, Kind::Leaving, link, false, frame)
+            HandoffKind::Leaving { worker, link } => {
+                self.hand(worker, ParcelKind::Leaving, link, false, frame)
             }
-            Unfinished::Released { link } => self.hand(0, Kind::Released, link, false, frame),
-            Unfinished::Sealed { link } => self.hand(0, Kind::Sealed, link, false, frame),
+            HandoffKind::Released { link } => {
+                self.hand(0, ParcelKind::Released, link, false, frame)
+            }
+            HandoffKind::Sealed { link } => self.hand(0, ParcelKind::Sealed, link, false, frame),
         }
     }
 }
 
-impl<S: Shell> Others for Outbox<S> {
+impl<S: Shell> CellHandoff for Outbox<S> {
     fn cell(&mut self, worker: u8, from: Option<LinkId>, frame: &[u8]) -> bool {
-        self.hand(worker, Kind::Opened, from.unwrap_or(NO_LINK), false, frame)
+        self.hand(worker, ParcelKind::Opened, from.unwrap_or(NO_LINK), false, frame)
     }
 
     fn plain(&mut self, host: HostId, frame: &[u8]) -> bool {
-        let Some(parcel) = self.parcel_for(0, Kind::Plain, frame.len()) else { return false };
+        let Some(parcel) = self.parcel_for(0, ParcelKind::Plain, frame.len()) else { return false };
         let place = parcel.add(frame);
         parcel.plain.push((host, place));
         true

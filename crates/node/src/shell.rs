@@ -1,59 +1,64 @@
-//! What a node asks of its shell: sockets, the interface's queue, rings between workers.
+//! The interface to a node's shell: sockets, the interface's queues, rings between workers.
 
 use shoal_crypto::Ciphers;
-use shoal_ip::Piece;
-use shoal_relay::Sink;
+use shoal_ip::BufferSlice;
+use shoal_relay::FrameSink;
 
-use crate::firewall::Flows;
-use crate::rings::{Message, Parcel};
+use crate::firewall::SharedFlowTable;
+use crate::queue::InterfaceQueue;
+use crate::rings::{Parcel, WorkerMessage};
 
-/// The types that a shell lends a node.
+/// The types that a shell provides to a node.
 pub trait Shell: Sized {
-    /// The ciphers that the node seals with.
+    /// The ciphers of the node.
     type Ciphers: Ciphers;
-    /// Takes the frames that the node sends.
-    type Sink: Sink;
-    /// One queue of the interface.
-    type Device: Device;
+    /// Sends the node's frames.
+    type Sink: FrameSink;
+    /// One queue of the virtual interface.
+    type TunQueue: TunQueue;
     /// The firewall's table of flows.
-    type Flows: Flows;
-    /// A worker's way to the others.
-    type Rings: Rings<Self>;
-    /// What the shell counts of a worker's sockets, for control to know.
+    type Flows: SharedFlowTable;
+    /// A worker's connection to the other workers.
+    type WorkerRings: WorkerRings<Self>;
+    /// The shell's counters of a worker's sockets, for control.
     type Sockets: Clone + Default;
 }
 
-/// Which super-frames the interface and a node take from each other. A super-frame is several
-/// packets of one flow behind one header, which are cut later.
+/// The super-frames that the interface and a node exchange. A super-frame is several packets of one
+/// flow behind one header, which are cut later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TunOffloads {
-    /// Super-frames of TCP, and partial checksums.
+    /// TCP super-frames, and partial checksums.
     pub tcp: bool,
-    /// Super-frames of UDP (Linux 6.2).
+    /// UDP super-frames (Linux 6.2).
     pub udp: bool,
 }
 
-/// One queue of the interface. Packets and super-frames stand behind a `virtio_net_hdr`.
-pub trait Device {
-    /// Which super-frames it takes and gives.
+/// A worker's queue of the interface.
+pub type NodeQueue<S> = InterfaceQueue<<S as Shell>::TunQueue, <S as Shell>::Flows>;
+
+/// One queue of the interface. Each packet or super-frame follows a `virtio_net_hdr`.
+pub trait TunQueue {
+    /// The super-frames that the queue reads and writes.
     fn offloads(&self) -> TunOffloads;
-    /// Reads one packet or super-frame into `buf`; none when none waits.
+    /// Reads one packet or super-frame into `buf`. None if the queue is empty.
     fn read(&mut self, buf: &mut [u8]) -> Option<usize>;
-    /// Writes one packet or super-frame: `head`, then pieces of `buf`. Says whether it was taken.
-    fn write(&mut self, head: &[u8], buf: &[u8], pieces: &[Piece]) -> bool;
+    /// Writes one packet or super-frame: `head`, then pieces of `buf`. Returns true if it was
+    /// accepted.
+    fn write(&mut self, head: &[u8], buf: &[u8], pieces: &[BufferSlice]) -> bool;
 }
 
-/// A worker's way to the others; worker 0 is control. Messages from one worker to another arrive
-/// once, in the order in which they were sent.
-pub trait Rings<S: Shell> {
-    /// Sends a message if there is room and the worker is there; gives it back otherwise. There is
-    /// always room for parcels ([`crate::RING`]).
-    fn try_send(&mut self, to: u8, message: Message<S>) -> Option<Message<S>>;
-    /// Sends a message that may not get lost: where there is no room, this waits until there is.
-    /// False when the worker is gone.
-    fn send(&mut self, to: u8, message: Message<S>) -> bool;
-    /// Gives a parcel back to the worker that filled it. There is always room.
+/// A worker's connection to the others. Worker 0 is control. Messages from one worker to another
+/// arrive once and in order.
+pub trait WorkerRings<S: Shell> {
+    /// Sends a message. Returns it if there is no room or the worker is gone. Parcels always have
+    /// room ([`crate::RING`]).
+    fn try_send(&mut self, to: u8, message: WorkerMessage<S>) -> Option<WorkerMessage<S>>;
+    /// Sends a message that must not be lost, and waits until there is room. Returns false if the
+    /// worker is gone.
+    fn send(&mut self, to: u8, message: WorkerMessage<S>) -> bool;
+    /// Returns a parcel to the worker that filled it. There is always room.
     fn give_back(&mut self, parcel: Box<Parcel>);
-    /// A parcel of this worker's own that came back.
+    /// Takes a returned parcel of this worker.
     fn take_back(&mut self) -> Option<Box<Parcel>>;
 }

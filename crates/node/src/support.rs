@@ -8,51 +8,52 @@ use std::sync::Arc;
 
 use core::time::Duration;
 use shoal_crypto::{
-    Aead, AeadKey, BadTag, Ciphers, Identity, NetworkSecret, PublicKey, Standard, Suite,
+    Aead, AeadKey, BadTag, Ciphers, Identity, NetworkSecret, PublicKey, StandardCiphers, Suite,
 };
 use shoal_directory::Firewall;
 use shoal_edge::{HostConfig, HostId};
-use shoal_ip::{Gate, Piece, overlay_address, overlay_prefix};
-use shoal_relay::{Incoming, LinkConfig, Path, SendOutcome, Sink};
-use shoal_session::Role;
+use shoal_ip::{AddressGate, BufferSlice, overlay_address, overlay_prefix};
+use shoal_relay::{FrameSink, LinkConfig, ReceivedRun, SendOutcome, SendPath};
+use shoal_session::SessionRole;
 use shoal_wire::{Address, DropReason, LinkKind, RoutedHeader, SizeClass, Time};
 
 use crate::{
-    Config, Control, Device, Event, Flows, Message, Parcel, Queue, Rings, Seeds, Shell, TunOffloads,
+    Control, InterfaceQueue, NodeEvent, NodeSettings, Parcel, Seeds, SharedFlowTable, Shell,
+    TunOffloads, TunQueue, WorkerMessage, WorkerRings,
 };
 
-/// The shell's types.
-pub(crate) struct Alone;
+/// The test shell.
+pub(crate) struct TestShell;
 
-impl Shell for Alone {
-    type Ciphers = Watching;
-    type Sink = Wire;
-    type Device = Tap;
-    type Flows = Table;
-    type Rings = Ring;
+impl Shell for TestShell {
+    type Ciphers = RecordingCiphers;
+    type Sink = TestSink;
+    type TunQueue = TestTun;
+    type Flows = TestFlowTable;
+    type WorkerRings = TestRing;
     type Sockets = ();
 }
 
-/// Keeps what is sent, with where it goes.
+/// Stores sent frames with their destinations.
 #[derive(Default)]
-pub(crate) struct Wire(VecDeque<(SocketAddr, Vec<u8>)>);
+pub(crate) struct TestSink(VecDeque<(SocketAddr, Vec<u8>)>);
 
-impl Sink for Wire {
-    fn send(&mut self, path: Path, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
+impl FrameSink for TestSink {
+    fn send(&mut self, path: SendPath, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
         let frame = |&at: &u32| (path.ends.remote, buf[at as usize..at as usize + len].to_vec());
         self.0.extend(offsets.iter().map(frame));
         SendOutcome { sent: offsets.len(), stop: None }
     }
 }
 
-/// One queue of an interface: what programs wrote, and what they were given.
+/// One queue of an interface: packets that programs wrote, and packets that they received.
 #[derive(Default)]
-pub(crate) struct Tap {
+pub(crate) struct TestTun {
     pub(crate) waiting: VecDeque<Vec<u8>>,
     pub(crate) given: Vec<Vec<u8>>,
 }
 
-impl Device for Tap {
+impl TunQueue for TestTun {
     fn offloads(&self) -> TunOffloads {
         TunOffloads { tcp: false, udp: false }
     }
@@ -63,7 +64,7 @@ impl Device for Tap {
         Some(read.len())
     }
 
-    fn write(&mut self, head: &[u8], buf: &[u8], pieces: &[Piece]) -> bool {
+    fn write(&mut self, head: &[u8], buf: &[u8], pieces: &[BufferSlice]) -> bool {
         let pieces = pieces.iter().map(|piece| &buf[piece.at as usize..][..piece.len as usize]);
         self.given.push(core::iter::once(head).chain(pieces).collect::<Vec<_>>().concat());
         true
@@ -71,32 +72,31 @@ impl Device for Tap {
 }
 
 thread_local! {
-    /// Destination and source of each cell with a routed header that a link sealed, and its kind.
+    /// Kind, destination and source of each cell that a link sealed.
     static CELLS: RefCell<Vec<(LinkKind, Address, Address)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Takes the cells that links of this thread's nodes sealed since the last call.
+/// Takes the cells sealed by this thread's nodes since the last call.
 pub(crate) fn take_cells() -> Vec<(LinkKind, Address, Address)> {
     CELLS.take()
 }
 
-/// The ciphers of real networks, which note what cells links seal.
-pub(crate) struct Watching;
+/// The standard ciphers, which also record the cells that links seal.
+pub(crate) struct RecordingCiphers;
 
-/// A key of theirs.
-pub(crate) struct Watched(AeadKey);
+pub(crate) struct RecordingAead(AeadKey);
 
-impl Ciphers for Watching {
-    type Aead = Watched;
+impl Ciphers for RecordingCiphers {
+    type Aead = RecordingAead;
 
     fn verify(key: &PublicKey, msg: &[u8], sig: &[u8; 64]) -> bool {
-        Standard::verify(key, msg, sig)
+        StandardCiphers::verify(key, msg, sig)
     }
 }
 
-impl Aead for Watched {
-    fn new(suite: Suite, key: &[u8; 32]) -> Watched {
-        Watched(AeadKey::new(suite, key))
+impl Aead for RecordingAead {
+    fn new(suite: Suite, key: &[u8; 32]) -> RecordingAead {
+        RecordingAead(AeadKey::new(suite, key))
     }
 
     fn seal(&self, counter: u64, aad: &[u8], body: &mut [u8], tag_out: &mut [u8; 16]) {
@@ -115,27 +115,31 @@ impl Aead for Watched {
     }
 }
 
-/// One ring for all messages, and the parcels that came back.
+/// One ring for all messages, and the returned parcels.
 #[derive(Clone, Default)]
-pub(crate) struct Ring {
-    messages: Rc<RefCell<VecDeque<Message<Alone>>>>,
+pub(crate) struct TestRing {
+    messages: Rc<RefCell<VecDeque<WorkerMessage<TestShell>>>>,
     empty: Rc<RefCell<VecDeque<Box<Parcel>>>>,
 }
 
-impl Ring {
-    /// The oldest message.
-    pub(crate) fn take(&self) -> Option<Message<Alone>> {
+impl TestRing {
+    /// Takes the oldest message.
+    pub(crate) fn take(&self) -> Option<WorkerMessage<TestShell>> {
         self.messages.borrow_mut().pop_front()
     }
 }
 
-impl Rings<Alone> for Ring {
-    fn try_send(&mut self, _: u8, message: Message<Alone>) -> Option<Message<Alone>> {
+impl WorkerRings<TestShell> for TestRing {
+    fn try_send(
+        &mut self,
+        _: u8,
+        message: WorkerMessage<TestShell>,
+    ) -> Option<WorkerMessage<TestShell>> {
         self.messages.borrow_mut().push_back(message);
         None
     }
 
-    fn send(&mut self, to: u8, message: Message<Alone>) -> bool {
+    fn send(&mut self, to: u8, message: WorkerMessage<TestShell>) -> bool {
         self.try_send(to, message).is_none()
     }
 
@@ -150,9 +154,9 @@ impl Rings<Alone> for Ring {
 
 /// A table of flows for one thread.
 #[derive(Clone, Default)]
-pub(crate) struct Table(Rc<RefCell<(Option<Firewall>, u64)>>);
+pub(crate) struct TestFlowTable(Rc<RefCell<(Option<Firewall>, u64)>>);
 
-impl Flows for Table {
+impl SharedFlowTable for TestFlowTable {
     fn epoch(&self) -> u64 {
         self.0.borrow().1
     }
@@ -167,77 +171,74 @@ impl Flows for Table {
     }
 }
 
-/// The key of the node at an address.
 pub(crate) fn identity(at: Address) -> Identity {
     Identity::from_seed([at.router as u8 * 16 + at.host as u8; 32])
 }
 
-/// Bytes of a packet at most.
+/// Maximum packet length in bytes.
 const MTU: usize = 1_280;
 
-/// The address of the interface of the node at an address.
+/// The interface address of the node at an overlay address.
 pub(crate) fn interface(at: Address) -> Ipv6Addr {
     overlay_address(&overlay_prefix(&secret()), &identity(at).public())
 }
 
-/// The secret of all tests' networks.
+/// The network secret of all tests.
 pub(crate) fn secret() -> NetworkSecret {
     NetworkSecret([7; 32])
 }
 
-/// The keys of nodes.
 pub(crate) fn keys(nodes: &[Address]) -> BTreeMap<Address, PublicKey> {
     nodes.iter().map(|&at| (at, identity(at).public())).collect()
 }
 
-/// The wall clock at time zero, in milliseconds.
+/// Wall-clock time at time zero, in milliseconds since 1970.
 pub(crate) const UNIX_MS: u64 = 1_800_000_000_000;
 
-/// A few nodes of one worker, joined by perfect wires, under one clock.
+/// A few nodes with one worker each, connected by perfect wires, under one clock.
 pub(crate) struct Net {
     pub(crate) now: Time,
-    /// How long each wire takes.
+    /// Delay of each wire.
     pub(crate) delay: Duration,
-    /// A node that does nothing any more.
+    /// A node that has stopped.
     pub(crate) dead: Option<usize>,
-    /// What is on the wires, by sender, and when it arrives.
-    flying: VecDeque<(Time, Vec<Wire>)>,
-    pub(crate) nodes: Vec<Control<Alone>>,
-    /// What was said of which node, but for neighbours and routes.
-    pub(crate) events: Vec<(usize, Event)>,
-    /// What tests put on the wires, by sender.
-    put: Vec<(usize, Wire)>,
+    /// Frames in transit by sender, with their arrival time.
+    flying: VecDeque<(Time, Vec<TestSink>)>,
+    pub(crate) nodes: Vec<Control<TestShell>>,
+    /// Events of nodes, except those about neighbours and routes.
+    pub(crate) events: Vec<(usize, NodeEvent)>,
+    /// Frames that tests inject, by sender.
+    put: Vec<(usize, TestSink)>,
 }
 
 fn socket(node: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, node as u8 + 1], 7_400))
 }
 
-/// Constants of the node at an address.
-pub(crate) fn config(address: Address) -> Config {
-    let relay = shoal_relay::Config {
+pub(crate) fn config(address: Address) -> NodeSettings {
+    let relay = shoal_relay::RelayConfig {
         address,
-        session: shoal_session::Config::new(Role::Link),
+        session: shoal_session::SessionConfig::new(SessionRole::Link),
         liveness: shoal_link::LivenessConfig::default(),
         egress: shoal_link::EgressConfig::default(),
         hold: shoal_relay::HoldConfig::default(),
         routing: shoal_routing::Config::default(),
         events_max: 64,
     };
-    let edge = shoal_edge::Config {
+    let edge = shoal_edge::EdgeConfig {
         address,
-        session: shoal_session::Config::new(Role::Edge),
-        transfer: shoal_transfer::Config::default(),
+        session: shoal_session::SessionConfig::new(SessionRole::Edge),
+        transfer: shoal_transfer::TransferConfig::default(),
         echo_max: 16,
         ip: !address.is_router(),
         direct: None,
         events_max: 64,
     };
-    Config { relay, edge }
+    NodeSettings { relay, edge }
 }
 
 impl Net {
-    /// Nodes at `addresses`, joined by `links`, when their links are up and routes are known.
+    /// Nodes at `addresses`, connected by `links`, after links are up and routes are known.
     pub(crate) fn new(addresses: &[Address], links: &[(usize, usize)]) -> Net {
         let now = Time::from_millis(1_000);
         let routers: Vec<_> = addresses.iter().copied().filter(|at| at.is_router()).collect();
@@ -251,8 +252,8 @@ impl Net {
             let seeds = Seeds { relay: seed(1), edge: seed(2), circuits: seed(3) };
             let unix_ms = UNIX_MS + 1_000;
             let queue = (!at.is_router()).then(|| {
-                let gate = Gate::new(vec![interface(at)], MTU);
-                Queue::new(Tap::default(), Arc::new(gate), Table::default())
+                let gate = AddressGate::new(vec![interface(at)], MTU);
+                InterfaceQueue::new(TestTun::default(), Arc::new(gate), TestFlowTable::default())
             });
             Control::new(config(at), identity(at), secret(), origins, queue, &seeds, now, unix_ms)
         };
@@ -278,18 +279,17 @@ impl Net {
         net
     }
 
-    /// Has a host know another, whose packets it takes.
+    /// Adds a host to another's table and gate.
     pub(crate) fn introduce(&mut self, at: usize, other: Address) -> HostId {
         let node = &mut self.nodes[at];
         let key = identity(other).public();
         let host = node.edge.add_host(&HostConfig { key, address: other }).expect("room");
-        let mut gate = Gate::new(vec![interface(node.relay.address())], MTU);
+        let mut gate = AddressGate::new(vec![interface(node.relay.address())], MTU);
         gate.add(host.bits(), interface(other)).expect("another address");
         node.set_gate(Arc::new(gate));
         host
     }
 
-    /// Lets time pass.
     pub(crate) fn run(&mut self, span: Duration) {
         let end = self.now + span;
         while self.now < end {
@@ -310,15 +310,16 @@ impl Net {
         }
     }
 
-    /// Puts frames of a node on its wires.
-    pub(crate) fn put(&mut self, from: usize, frames: Wire) {
+    /// Injects frames of a node into its wires.
+    pub(crate) fn put(&mut self, from: usize, frames: TestSink) {
         self.put.push((from, frames));
     }
 
-    /// One turn of a node: what arrives, what is due, what it makes of both; returns what it sends.
-    fn turn(&mut self, at: usize, arrivals: &[(usize, Vec<u8>)]) -> Wire {
+    /// Runs one turn of a node: arrivals, timers, and their consequences. Returns the frames it
+    /// sends.
+    fn turn(&mut self, at: usize, arrivals: &[(usize, Vec<u8>)]) -> TestSink {
         let (now, node) = (self.now, &mut self.nodes[at]);
-        let mut wire = Wire::default();
+        let mut wire = TestSink::default();
         if self.dead == Some(at) {
             return wire;
         }
@@ -326,7 +327,7 @@ impl Net {
             let mut buf = run.iter().flat_map(|(_, frame)| frame).copied().collect::<Vec<_>>();
             let (len, stride) = (buf.len() as u32, run[0].1.len() as u32);
             let from = socket(run[0].0).into();
-            let incoming = Incoming { from, offset: 0, len, stride, congested: false };
+            let incoming = ReceivedRun { from, offset: 0, len, stride, congested: false };
             node.handle_datagrams(now, &mut wire, &mut buf, &[incoming]);
         }
         if node.poll_timeout().is_some_and(|(at, _)| at <= now) {
@@ -336,7 +337,7 @@ impl Net {
         loop {
             node.drive(now, &mut wire);
             while let Some(event) = node.poll_event(now) {
-                if !matches!(event, Event::Relay(_)) {
+                if !matches!(event, NodeEvent::Relay(_)) {
                     self.events.push((at, event));
                 }
             }
@@ -346,20 +347,20 @@ impl Net {
         }
     }
 
-    /// How often a node dropped something for this reason.
+    /// Number of drops of a node for this reason.
     pub(crate) fn dropped(&self, node: usize, reason: DropReason) -> u64 {
         self.nodes[node].relay.counters().dropped(reason)
     }
 
-    /// What a node dropped, whatever for.
+    /// All drops of a node by reason.
     pub(crate) fn drops(&self, node: usize) -> Vec<(DropReason, u64)> {
         self.nodes[node].relay.counters().drops().filter(|(_, n)| *n > 0).collect()
     }
 }
 
-/// What nodes sent to one of them, and who sent it.
-fn arrivals(to: usize, wires: &[Wire]) -> Vec<(usize, Vec<u8>)> {
-    let of = |(from, wire): (usize, &Wire)| {
+/// Frames for one node, each with its sender.
+fn arrivals(to: usize, wires: &[TestSink]) -> Vec<(usize, Vec<u8>)> {
+    let of = |(from, wire): (usize, &TestSink)| {
         let here = wire.0.iter().filter(move |(there, _)| *there == socket(to));
         here.map(move |(_, frame)| (from, frame.clone())).collect::<Vec<_>>()
     };

@@ -1,61 +1,63 @@
-//! A worker after the first: it forwards on lanes of its own and, with a queue of the interface,
-//! serves programs. What it can't finish it hands to the worker that can.
+//! A worker after the first. It forwards on its own lanes and, if it has a queue of the interface,
+//! serves programs. It hands frames that it can't finish to other workers.
 //!
-//! A turn of its shell: [`Worker::handle_message`] for what others handed over,
-//! [`Worker::handle_datagrams`] for each batch, [`Worker::handle_packets`] when programs sent
-//! something, and [`Worker::drive`] at the end.
+//! In a turn, its shell calls [`Worker::handle_message`] for messages of other workers and
+//! [`Worker::handle_datagrams`] for each batch. After packets of programs it calls
+//! [`Worker::handle_packets`], and at the end [`Worker::drive`].
 
 use core::time::Duration;
 
-use shoal_edge::{Cells, Edge, EdgeWorker, Flow, HostId, Out};
-use shoal_relay::{Arrival, Counters, Forwarder, Incoming, LocalCells, Relay, Turn};
+use shoal_edge::{Edge, EdgeOutput, EdgeWorker, HostId, InboundCells, PacketFlow};
+use shoal_relay::{
+    ArrivalSource, CallContext, DropCounters, Forwarder, LocalCells, ReceivedRun, Relay,
+};
 use shoal_session::SessionShard;
 use shoal_wire::{Address, CircuitId, DropReason, LinkId, LinkKind, Time, ip};
 
-use crate::queue::{Onward, Queue};
-use crate::rings::{Kind, LADEN_WAIT, Message, Outbox, Parcel, WorkerReport};
-use crate::shell::Shell;
+use crate::queue::{InterfaceQueue, PacketOutput};
+use crate::rings::{LADEN_WAIT, Outbox, Parcel, ParcelKind, WorkerMessage, WorkerReport};
+use crate::shell::{NodeQueue, Shell};
 
-/// How often counters are told while there is traffic.
+/// Period of counter reports while there is traffic.
 const TELL_EVERY: Duration = Duration::from_millis(20);
-/// How soon notes that found no room in control's ring are told again.
+/// Delay before notes that found no room in control's ring are sent again.
 const TELL_AGAIN: Duration = Duration::from_millis(1);
 
-/// See the module's documentation.
+/// A worker after the first.
 pub struct Worker<S: Shell> {
     number: u8,
     shard: SessionShard<S::Ciphers>,
     forwarder: Forwarder,
     outbox: Outbox<S>,
-    programs: Option<Programs<S>>,
-    /// When it was driven last, and when it told its counters last.
+    programs: Option<ProgramService<S>>,
+    /// Times of the last drive and of the last counter report.
     driven_at: Time,
     told_at: Time,
-    /// Whether control has taken all notes.
+    /// True if control has accepted all notes.
     all_told: bool,
 }
 
-/// What serves programs: the lanes of hosts that this worker holds, and its queue.
-struct Programs<S: Shell> {
+/// The part that serves programs: lanes of hosts, and a queue of the interface.
+struct ProgramService<S: Shell> {
     shard: SessionShard<S::Ciphers>,
     edge: EdgeWorker,
-    queue: Queue<S::Device, S::Flows>,
-    /// Cells of one parcel, and the links that they came on.
+    queue: NodeQueue<S>,
+    /// Cells of one parcel, and the links on which they arrived.
     offsets: Vec<u32>,
     from: Vec<LinkId>,
 }
 
-impl<S: Shell> Programs<S> {
-    /// Takes in cells for this host; returns how many of them were not left to the first worker.
-    fn take(&mut self, now: Time, cells: Cells<'_>, outbox: &mut Outbox<S>) -> u64 {
-        let Cells { buf, offsets, frame_len, from, by } = cells;
-        let cells = Cells { buf: &mut *buf, offsets, frame_len, from, by };
+impl<S: Shell> ProgramService<S> {
+    /// Handles cells for this host. Returns the number of cells not left to the first worker.
+    fn take(&mut self, now: Time, cells: InboundCells<'_>, outbox: &mut Outbox<S>) -> u64 {
+        let InboundCells { buf, offsets, frame_len, from, by } = cells;
+        let cells = InboundCells { buf: &mut *buf, offsets, frame_len, from, by };
         let kept = self.edge.handle_cells(now, &mut self.shard, cells, outbox);
         self.queue.deliver(now, self.edge.arrivals(), buf);
         kept
     }
 
-    /// Takes in cells for this host that another worker opened at the link, and counted.
+    /// Handles cells for this host that another worker opened and counted.
     fn take_parcel(&mut self, now: Time, parcel: &mut Parcel, outbox: &mut Outbox<S>) {
         let mut offsets = core::mem::take(&mut self.offsets);
         let mut from = core::mem::take(&mut self.from);
@@ -67,34 +69,34 @@ impl<S: Shell> Programs<S> {
             from.extend(equal.iter().map(|cell| cell.link));
             let frame_len = equal[0].len as usize;
             let (buf, offsets, from) = (&mut parcel.buffer[..], &offsets[..], &from[..]);
-            self.take(now, Cells { buf, offsets, frame_len, from, by }, outbox);
+            self.take(now, InboundCells { buf, offsets, frame_len, from, by }, outbox);
         }
         (self.offsets, self.from) = (offsets, from);
     }
 }
 
-/// The way of a worker's cells: on lanes of its own, or to the worker that holds their lane.
-struct WorkerOut<'a, S: Shell> {
+/// A worker's output: its own lanes, or the worker that owns a cell's lane.
+struct WorkerOutput<'a, S: Shell> {
     shard: &'a mut SessionShard<S::Ciphers>,
     forwarder: &'a mut Forwarder,
     sink: &'a mut S::Sink,
     outbox: &'a mut Outbox<S>,
 }
 
-impl<S: Shell> WorkerOut<'_, S> {
+impl<S: Shell> WorkerOutput<'_, S> {
     fn send(&mut self, now: Time, kind: LinkKind, buf: &mut [u8], offsets: &[u32], len: usize) {
-        let mut turn = Turn { now, sink: self.sink, hand: self.outbox };
+        let mut turn = CallContext { now, sink: self.sink, hand: self.outbox };
         self.forwarder.send_cells(self.shard, &mut turn, kind, buf, offsets, len);
     }
 }
 
-impl<S: Shell> Out for WorkerOut<'_, S> {
+impl<S: Shell> EdgeOutput for WorkerOutput<'_, S> {
     fn cells(&mut self, now: Time, buf: &mut [u8], offsets: &[u32], len: usize) {
         self.send(now, LinkKind::Cell, buf, offsets, len);
     }
 
     fn room(&self, _: Address) -> usize {
-        // Only files ask, which the first worker sends.
+        // Only files ask, and the first worker sends them.
         0
     }
 
@@ -110,7 +112,7 @@ impl<S: Shell> Out for WorkerOut<'_, S> {
         self.send(now, LinkKind::Direct, buf, offsets, len);
     }
 
-    // Circuits are control's.
+    // Only control has circuits.
     fn unit(&mut self, _: Time, _: CircuitId, _: &mut [u8], offsets: &[u32]) {
         self.forwarder.count_drop(DropReason::UnknownCircuit, offsets.len() as u64);
     }
@@ -128,19 +130,19 @@ impl<S: Shell> Out for WorkerOut<'_, S> {
     }
 }
 
-/// What a worker's queue sends through: the worker's part of the edge.
-struct FromQueue<'a, 'b, S: Shell> {
+/// The output of a worker's queue: the worker's part of the edge.
+struct QueueOutput<'a, 'b, S: Shell> {
     edge: &'a mut EdgeWorker,
-    turn: shoal_edge::Turn<'a, S::Ciphers, WorkerOut<'b, S>>,
+    turn: shoal_edge::EdgeTurn<'a, S::Ciphers, WorkerOutput<'b, S>>,
 }
 
-impl<S: Shell> Onward for FromQueue<'_, '_, S> {
+impl<S: Shell> PacketOutput for QueueOutput<'_, '_, S> {
     fn is_congested(&self, host: HostId) -> bool {
         self.edge.is_congested(host, self.turn.out)
     }
 
     fn packet_len(&self, _: HostId) -> usize {
-        // Hosts with less are control's.
+        // Control handles hosts with shorter packets.
         ip::PACKET_MAX
     }
 
@@ -148,7 +150,7 @@ impl<S: Shell> Onward for FromQueue<'_, '_, S> {
         self.edge.reaches(&self.turn, host)
     }
 
-    fn send(&mut self, _: Time, flow: Flow, len: usize, write: impl FnOnce(&mut [u8])) {
+    fn send(&mut self, _: Time, flow: PacketFlow, len: usize, write: impl FnOnce(&mut [u8])) {
         self.edge.send_packet(&mut self.turn, flow, len, write);
     }
 
@@ -158,192 +160,197 @@ impl<S: Shell> Onward for FromQueue<'_, '_, S> {
 }
 
 impl<S: Shell> Worker<S> {
-    /// Worker `number`, which serves programs if `programs` says with what.
+    /// Worker `number`. It serves programs if `programs` is given.
     pub(crate) fn new(
         number: u8,
         (shard, forwarder): (SessionShard<S::Ciphers>, Forwarder),
         outbox: Outbox<S>,
-        programs: Option<HostsAndQueue<S>>,
+        programs: Option<ProgramParts<S>>,
     ) -> Worker<S> {
         let programs = programs.map(|((shard, edge), queue)| {
             let (offsets, from) = (Vec::new(), Vec::new());
-            Programs { shard, edge, queue, offsets, from }
+            ProgramService { shard, edge, queue, offsets, from }
         });
         let (driven_at, told_at) = (Time::ZERO, Time::ZERO);
         Worker { number, shard, forwarder, outbox, programs, driven_at, told_at, all_told: true }
     }
 
-    /// Its number; control is worker 0.
+    /// Number of the worker. Control is worker 0.
     pub fn number(&self) -> u8 {
         self.number
     }
 
-    /// Its queue of the interface, if it has one.
-    pub fn queue(&self) -> Option<&Queue<S::Device, S::Flows>> {
+    pub fn queue(&self) -> Option<&NodeQueue<S>> {
         self.programs.as_ref().map(|programs| &programs.queue)
     }
 
-    /// Its queue of the interface, if it has one, to be changed.
-    pub fn queue_mut(&mut self) -> Option<&mut Queue<S::Device, S::Flows>> {
+    pub fn queue_mut(&mut self) -> Option<&mut NodeQueue<S>> {
         self.programs.as_mut().map(|programs| &mut programs.queue)
     }
 
-    /// Whether it knows the neighbours, routes, hosts and gate that these know.
+    /// True if the worker has this view, these hosts and this gate.
     pub(crate) fn knows(
         &self,
         relay: &Relay<S::Ciphers>,
         edge: &Edge<S::Ciphers>,
-        queue: Option<&Queue<S::Device, S::Flows>>,
+        queue: Option<&NodeQueue<S>>,
     ) -> bool {
         let programs = self.programs.as_ref();
         let hosts = programs.is_none_or(|programs| edge.is_known_to(&programs.edge));
-        let gate = |(ours, theirs): (&Queue<_, _>, &Programs<S>)| ours.has_gate_of(&theirs.queue);
+        let gate = |(ours, theirs): (&InterfaceQueue<_, _>, &ProgramService<S>)| {
+            ours.has_gate_of(&theirs.queue)
+        };
         relay.is_known_to(&self.forwarder) && hosts && queue.zip(programs).is_none_or(gate)
     }
 
-    /// What it counted and did not tell control yet.
-    pub fn counters(&self) -> &Counters {
+    /// Counters not yet reported to control.
+    pub fn counters(&self) -> &DropCounters {
         self.forwarder.counters()
     }
 
-    /// Cells that it holds.
+    /// Number of cells held.
     pub fn held(&self) -> usize {
         self.forwarder.held()
     }
 
-    /// Counts drops that the shell saw, such as receive overflows.
+    /// Counts drops outside of this crate, such as receive overflows.
     pub fn count_drop(&mut self, reason: DropReason, n: u64) {
         self.forwarder.count_drop(reason, n);
     }
 
-    /// Whether others have so many of this worker's parcels that nothing more should be received.
-    /// Messages are to be taken in all the same.
+    /// True if so many of this worker's parcels are with others that no datagrams should be
+    /// received. Messages must be handled nevertheless.
     pub fn is_full(&mut self) -> bool {
         self.outbox.is_full()
     }
 
-    /// Whether packets of programs had better wait in the interface: too many parcels are with
-    /// others, or the backlog on the way of the last packet is so long that cells are marked.
+    /// True if packets of programs should wait in the interface. Either too many parcels are with
+    /// others, or the backlog on the last packet's path is so long that cells are marked.
     pub fn packets_wait(&mut self) -> bool {
         let last = self.programs.as_ref().and_then(|p| p.edge.address_of(p.queue.last()?));
         self.outbox.is_laden() || last.is_some_and(|to| self.forwarder.is_marking(to))
     }
 
-    /// Takes in one batch of datagrams: `incoming` says where in `buf` they lie.
+    /// Handles one batch of datagrams. `incoming` gives their positions in `buf`.
     pub fn handle_datagrams(
         &mut self,
         now: Time,
         sink: &mut S::Sink,
         buf: &mut [u8],
-        incoming: &[Incoming],
+        incoming: &[ReceivedRun],
     ) {
-        self.take_batch(now, sink, buf, incoming, Arrival::Socket);
+        self.take_batch(now, sink, buf, incoming, ArrivalSource::Socket);
     }
 
-    /// Takes in one batch, with the cells for this host in it.
+    /// Handles one batch, including cells for this host.
     fn take_batch(
         &mut self,
         now: Time,
         sink: &mut S::Sink,
         buf: &mut [u8],
-        incoming: &[Incoming],
-        arrival: Arrival,
+        incoming: &[ReceivedRun],
+        arrival: ArrivalSource,
     ) {
         let Worker { shard, forwarder, outbox, programs, .. } = self;
         let mut local = programs.as_mut().map(|programs| {
             move |buf: &mut [u8], cells: LocalCells<'_>, outbox: &mut Outbox<S>| {
                 let LocalCells { offsets, from, len: frame_len, .. } = cells;
-                programs.take(now, Cells { buf, offsets, frame_len, from, by: None }, outbox)
+                programs.take(now, InboundCells { buf, offsets, frame_len, from, by: None }, outbox)
             }
         });
-        let mut turn = Turn { now, sink, hand: outbox };
+        let mut turn = CallContext { now, sink, hand: outbox };
         forwarder.handle_batch(shard, &mut turn, buf, incoming, arrival, local.as_mut());
     }
 
-    /// Takes in packets of programs, unless too many parcels are with others.
+    /// Handles packets of programs, unless too many parcels are with others.
     pub fn handle_packets(&mut self, now: Time, sink: &mut S::Sink) {
         let Worker { shard: links, forwarder, outbox, programs, .. } = self;
-        let Some(Programs { shard, edge, queue, .. }) = programs else { return };
+        let Some(ProgramService { shard, edge, queue, .. }) = programs else { return };
         if outbox.is_laden() {
             return;
         }
-        let mut way = WorkerOut { shard: links, forwarder, sink, outbox };
-        let turn = shoal_edge::Turn { now, shard, out: &mut way };
-        let mut onward = FromQueue { edge, turn };
+        let mut way = WorkerOutput { shard: links, forwarder, sink, outbox };
+        let turn = shoal_edge::EdgeTurn { now, shard, out: &mut way };
+        let mut onward = QueueOutput { edge, turn };
         queue.read(now, &mut onward);
         onward.edge.flush(&mut onward.turn);
     }
 
-    /// Says that its queue of the interface is empty.
+    /// Notes that the worker's queue of the interface is empty.
     pub fn note_no_packets(&mut self) {
         if let Some(programs) = &mut self.programs {
             programs.queue.note_empty();
         }
     }
 
-    /// Takes in what another worker says.
-    pub fn handle_message(&mut self, now: Time, sink: &mut S::Sink, message: Message<S>) {
+    /// Handles a message of another worker.
+    pub fn handle_message(&mut self, now: Time, sink: &mut S::Sink, message: WorkerMessage<S>) {
         match message {
-            Message::Order(order) => self.forwarder.handle_order(&mut self.shard, order),
-            Message::HostOrder(order) => {
-                if let Some(Programs { shard, edge, .. }) = &mut self.programs {
+            WorkerMessage::Order(order) => self.forwarder.handle_order(&mut self.shard, order),
+            WorkerMessage::HostOrder(order) => {
+                if let Some(ProgramService { shard, edge, .. }) = &mut self.programs {
                     edge.handle_order(shard, order);
                 }
             }
-            Message::Gate(gate) => {
+            WorkerMessage::Gate(gate) => {
                 if let Some(programs) = &mut self.programs {
                     programs.queue.set_gate(gate);
                 }
             }
-            Message::Parcel(mut parcel) => {
+            WorkerMessage::Parcel(mut parcel) => {
                 self.handle_parcel(now, sink, &mut parcel);
                 self.outbox.give_back(parcel);
             }
-            // For control only.
-            Message::Note(_) | Message::HostNote(_) | Message::Report(..) => {}
+            // Only control handles these.
+            WorkerMessage::Note(_) | WorkerMessage::HostNote(_) | WorkerMessage::Report(..) => {}
         }
     }
 
-    /// Takes in frames that another worker handed over.
+    /// Handles frames that another worker handed over.
     fn handle_parcel(&mut self, now: Time, sink: &mut S::Sink, parcel: &mut Parcel) {
         match parcel.kind {
-            Kind::Raw => {
-                let (by, runs) = (Arrival::Worker(parcel.by), &parcel.runs);
+            ParcelKind::Raw => {
+                let (by, runs) = (ArrivalSource::Worker(parcel.by), &parcel.runs);
                 self.take_batch(now, sink, &mut parcel.buffer, runs, by);
             }
-            Kind::Leaving => {
-                let mut turn = Turn { now, sink, hand: &mut self.outbox };
+            ParcelKind::Leaving => {
+                let mut turn = CallContext { now, sink, hand: &mut self.outbox };
                 let (shard, buffer) = (&mut self.shard, &mut parcel.buffer);
                 self.forwarder.handle_leaving(shard, &mut turn, buffer, &parcel.frames);
             }
-            Kind::Opened => {
+            ParcelKind::Opened => {
                 if let Some(programs) = &mut self.programs {
                     programs.take_parcel(now, parcel, &mut self.outbox);
                 }
             }
-            Kind::Unknown | Kind::Plain | Kind::Released | Kind::Sealed | Kind::Read => {
+            ParcelKind::Unknown
+            | ParcelKind::Plain
+            | ParcelKind::Released
+            | ParcelKind::Sealed
+            | ParcelKind::Read => {
                 debug_assert!(false, "the rest is for the first worker");
             }
         }
     }
 
-    /// Sends on the held cells whose time has come.
+    /// Sends the held cells that are due.
     pub fn handle_timeout(&mut self, now: Time, sink: &mut S::Sink) {
         if self.forwarder.poll_timeout().is_some_and(|(at, _)| at <= now) {
-            let mut turn = Turn { now, sink, hand: &mut self.outbox };
+            let mut turn = CallContext { now, sink, hand: &mut self.outbox };
             self.forwarder.handle_timeout(&mut self.shard, &mut turn);
         }
     }
 
-    /// Hands on what others must finish, and tells control what came and went. `sockets` returns
-    /// what the worker's sockets did since the start.
+    /// Flushes parcels, and sends notes and counters to control. `sockets` returns the socket
+    /// counters since the start.
     pub fn drive(&mut self, now: Time, sockets: impl FnOnce() -> S::Sockets) {
         self.driven_at = now;
         let Worker { outbox, shard, forwarder, programs, .. } = self;
         outbox.flush();
-        self.all_told = forwarder.tell(shard, |note| outbox.try_tell(0, Message::Note(note)));
-        if let Some(Programs { shard, edge, queue, .. }) = programs {
-            self.all_told &= edge.tell(shard, |note| outbox.try_tell(0, Message::HostNote(note)));
+        self.all_told = forwarder.tell(shard, |note| outbox.try_tell(0, WorkerMessage::Note(note)));
+        if let Some(ProgramService { shard, edge, queue, .. }) = programs {
+            self.all_told &=
+                edge.tell(shard, |note| outbox.try_tell(0, WorkerMessage::HostNote(note)));
             for (reason, n) in edge.take_drops().chain(queue.take_drops(now)) {
                 forwarder.count_drop(reason, n);
             }
@@ -355,14 +362,14 @@ impl<S: Shell> Worker<S> {
         let packets = programs.as_ref().map(|p| p.queue.counters()).unwrap_or_default();
         let report = Box::new(WorkerReport { counters, sockets: sockets(), packets });
         self.told_at = now;
-        // Where there is no room, the counters are kept and told with later ones.
-        if !outbox.try_tell(0, Message::Report(self.number, report.clone())) {
+        // Without room, the counters are kept for the next report.
+        if !outbox.try_tell(0, WorkerMessage::Report(self.number, report.clone())) {
             forwarder.put_back(&report.counters);
         }
     }
 
-    /// When [`Self::handle_timeout`] and [`Self::drive`] should be called next though nothing else
-    /// happened, and why.
+    /// Time and reason of the next call of [`Self::handle_timeout`] and [`Self::drive`] if no other
+    /// event happens.
     pub fn poll_timeout(&mut self) -> Option<(Time, &'static str)> {
         let rings = if self.outbox.is_laden() {
             Some((self.driven_at + LADEN_WAIT, "parcels may have come back"))
@@ -376,8 +383,5 @@ impl<S: Shell> Worker<S> {
     }
 }
 
-/// What a worker needs to serve programs.
-type HostsAndQueue<S> = (
-    (SessionShard<<S as Shell>::Ciphers>, EdgeWorker),
-    Queue<<S as Shell>::Device, <S as Shell>::Flows>,
-);
+/// Everything that a worker needs to serve programs.
+type ProgramParts<S> = ((SessionShard<<S as Shell>::Ciphers>, EdgeWorker), NodeQueue<S>);

@@ -1,5 +1,5 @@
-//! What a relay does to cells of circuits, beside opening and sealing the frames that they come in,
-//! and what nodes do to set a circuit up: `cargo bench -p shoal-onion`.
+//! Cost of a circuit's cells at a relay, without opening and sealing their frames, and cost of a
+//! set-up. Run: `cargo bench -p shoal-onion`.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "measures time")]
 
@@ -8,17 +8,17 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use shoal_crypto::{Identity, Means, NetworkSecret, Standard};
-use shoal_onion::{Config, Event, Limits, Onion, Passed};
-use shoal_wire::leg::{CELL_LEN, Shape};
+use shoal_crypto::{Identity, NetworkSecret, StandardCiphers, SuiteSupport};
+use shoal_onion::{CellResult, CircuitLimits, Onion, OnionConfig, OnionEvent};
+use shoal_wire::leg::{CELL_LEN, CellShape};
 use shoal_wire::{Address, CircuitId, DropReason, Time};
 
-type Node = Onion<Standard>;
+type Node = Onion<StandardCiphers>;
 
 const ORIGIN: Address = Address::new(1, 1);
 const RUN: usize = 44;
 const TAGS: u8 = 3;
-/// How often a host may ask for a circuit: eight times in a second.
+/// Time between two circuit requests, below a host's limit of eight per second.
 const EVERY: Duration = Duration::from_millis(130);
 
 fn path() -> [Address; 4] {
@@ -34,10 +34,10 @@ fn nodes() -> BTreeMap<Address, Node> {
     };
     let keys: BTreeMap<_, _> = all().map(|at| (at, identity(at).public())).collect();
     let node = |at: Address| {
-        let config = Config {
+        let config = OnionConfig {
             address: at,
-            limits: Limits { own: 1_024, of_host: 1_024, ..Limits::ROUTER },
-            means: Means::here(),
+            limits: CircuitLimits { own: 1_024, of_host: 1_024, ..CircuitLimits::ROUTER },
+            means: SuiteSupport::here(),
             relay: at.is_router(),
         };
         let seed = *identity(at).seed().expose();
@@ -49,7 +49,7 @@ fn nodes() -> BTreeMap<Address, Node> {
     all().map(node).collect()
 }
 
-/// Nodes without wires between them, and the time that one of them takes.
+/// Nodes without a network between them, and the time that one of them takes.
 struct Net {
     nodes: BTreeMap<Address, Node>,
     watched: Address,
@@ -71,7 +71,7 @@ impl Net {
         made
     }
 
-    /// Does all work and carries cells until none is left.
+    /// Does all work, and carries cells until none is left.
     fn settle(&mut self, now: Time) {
         let all: Vec<Address> = self.nodes.keys().copied().collect();
         loop {
@@ -89,7 +89,7 @@ impl Net {
                 return;
             }
             for (mut from, mut to, mut cell) in wire {
-                while let Ok(Passed::On(next, _)) = self.hand(now, (from, to), &mut cell[..]) {
+                while let Ok(CellResult::On(next, _)) = self.hand(now, (from, to), &mut cell[..]) {
                     (from, to) = (to, next);
                 }
             }
@@ -97,46 +97,46 @@ impl Net {
     }
 
     fn build(&mut self, now: Time) -> CircuitId {
-        let shape = Shape::new(TAGS).expect("three places");
+        let shape = CellShape::new(TAGS).expect("three places");
         let life = Duration::from_secs(600);
         let id = self.call(ORIGIN, |origin| origin.build(now, &path(), shape, life));
         self.settle(now);
         let event = self.call(ORIGIN, Node::poll_event);
-        assert_eq!(event, id.map(Event::Built).ok());
+        assert_eq!(event, id.map(OnionEvent::Built).ok());
         id.expect("begun")
     }
 
-    /// Hands one cell to its node.
+    /// Delivers one cell to its node.
     fn hand(
         &mut self,
         now: Time,
         (from, to): (Address, Address),
         cell: &mut [u8],
-    ) -> Result<Passed, DropReason> {
+    ) -> Result<CellResult, DropReason> {
         let mut out = Vec::with_capacity(1);
         self.call(to, |node| node.handle_batch(now, from, cell, &[0], &mut out));
         out[0]
     }
 
-    /// Writes a cell as it comes to the second relay.
+    /// Writes a cell as it reaches the second relay.
     fn write_cell(&mut self, id: CircuitId, cell: &mut [u8]) {
         let origin = self.nodes.get_mut(&ORIGIN).expect("the origin");
         origin.seal_units(Time::ZERO, id, cell, &[0]).expect("built");
         let first = path()[0];
         let went = self.hand(Time::ZERO, (ORIGIN, first), cell);
-        assert!(matches!(went, Ok(Passed::On(next, _)) if next == path()[1]));
+        assert!(matches!(went, Ok(CellResult::On(next, _)) if next == path()[1]));
     }
 }
 
-/// What the second relay does to a run of cells.
+/// Work of the second relay on a run of cells.
 ///
-/// It finds them as in a node: in one buffer, written a moment ago, since the frames around them
-/// were opened in place just before. Each round needs new cells, as no number is taken twice. They
-/// are written into the same buffer between the rounds; that is not measured.
+/// As in a node, the cells are in one buffer that was written just before, since their frames were
+/// opened in place. Each round needs new cells, because no number is accepted twice. They are
+/// written into that buffer between the rounds, which is not measured.
 fn relay_work(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("onion");
     group.throughput(Throughput::Elements(RUN as u64));
-    // As far apart as in frames.
+    // Distance as in frames.
     let offsets: Vec<u32> = (0..RUN as u32).map(|n| 24 + 1_440 * n).collect();
     for (name, circuits) in [("a run of 44 of one circuit", 1), ("44 circuits mixed", RUN)] {
         let mut net = Net::new(ORIGIN);
@@ -152,7 +152,8 @@ fn relay_work(criterion: &mut Criterion) {
             let begun = Instant::now();
             relay.handle_batch(Time::ZERO, path()[0], &mut buf, &offsets, &mut out);
             let took = begun.elapsed();
-            let goes_on = |went: &_| matches!(went, Ok(Passed::On(next, _)) if *next == path()[2]);
+            let goes_on =
+                |went: &_| matches!(went, Ok(CellResult::On(next, _)) if *next == path()[2]);
             assert!(out.iter().all(goes_on));
             took
         };
@@ -163,8 +164,7 @@ fn relay_work(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// What one node does for one circuit: a relay for the hop that it becomes, the origin for each of
-/// its four.
+/// Work of one node for one circuit: a relay's for its one hop, the origin's for all four hops.
 fn set_up(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("onion/set-up of a hop");
     let [first, second, _, last] = path();

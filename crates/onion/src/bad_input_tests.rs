@@ -1,8 +1,11 @@
-//! What bad input gets, row by row: a drop or a refusal by name, and nothing else happens.
+//! Effects of bad input, row by row: a drop or a refusal with its name, and no other effect.
 //!
-//! Rows with tests elsewhere: nodes that are no neighbours, junk and replays (`tests`), too many
-//! circuits of a neighbour or half-open ones (`places_tests`, `setup_tests`), a list without relays
-//! and a relay that vanished (`pool`), strangers' cells at a whole node (`shoal-node`).
+//! Other test files cover further rows:
+//!
+//! - nodes that are no neighbours, junk and replays: `tests`;
+//! - too many circuits of a neighbour, or half-open ones: `places_tests`, `setup_tests`;
+//! - a list without relays, and a relay that vanished: `pool`;
+//! - strangers' cells at a whole node: `shoal-node`.
 
 use super::*;
 use crate::hop::take_numbers;
@@ -13,35 +16,35 @@ const EXTENDED: u8 = 2;
 const ECHO: u8 = 5;
 const ECHOED: u8 = 6;
 
-/// Has a control message changed before it is sealed, the one of this type behind `skip` others:
-/// from this offset on, where 0 is its flag and 1 its type.
+/// Changes a control message before it is sealed: the one of this type after `skip` others, from
+/// this offset on. Offset 0 is its flag, offset 1 its type.
 fn bend(kind: u8, skip: usize, at: usize, bytes: &[u8]) {
     BEND.set(Some((kind, skip, at, bytes.to_vec())));
 }
 
-/// What becomes of a set-up over three relays whose hop, counted from 2, is asked for by another
+/// Result of a set-up over three relays in which a hop, counted from 2, is requested with another
 /// address.
-fn asked_for(hop: usize, tags: u8, relays: &[Address], to: Address) -> Option<(u8, Failure)> {
+fn asked_for(hop: usize, tags: u8, relays: &[Address], to: Address) -> Option<(u8, SetupFailure)> {
     let mut world = World::new();
     bend(EXTEND, hop - 2, 2, &to.to_bytes());
     let id = world.begin(relays, tags);
     world.run();
-    assert!(BEND.take().is_none(), "it was sealed");
+    assert!(BEND.take().is_none(), "the message was sealed");
     let failed = world.events.iter().find_map(|(_, event)| match event {
-        Event::Failed(of, hop, why) if *of == id => Some((*hop, *why)),
+        OnionEvent::Failed(of, hop, why) if *of == id => Some((*hop, *why)),
         _ => None,
     });
-    let is_refused = matches!(failed, Some((_, Failure::Refused(_))));
+    let is_refused = matches!(failed, Some((_, SetupFailure::Refused(_))));
     let counted = [(relays[hop - 2], DropReason::NotAllowed)];
     assert_eq!(world.drops, counted[..usize::from(is_refused)]);
     world.pass(Duration::from_secs(72));
-    assert_eq!(world.circuits(), 0, "nothing is left");
+    assert_eq!(world.circuits(), 0, "no circuit is left");
     failed
 }
 
 #[test]
 fn a_relay_extends_neither_to_itself_nor_back_nor_to_strangers() {
-    let refused = |hop: u8| Some((hop, Failure::Refused(Refusal::NotAllowed)));
+    let refused = |hop: u8| Some((hop, SetupFailure::Refused(ExtendRefusal::NotAllowed)));
     let path = relays(3);
     for (hop, to) in [
         (2, relay(1)),
@@ -54,7 +57,7 @@ fn a_relay_extends_neither_to_itself_nor_back_nor_to_strangers() {
     ] {
         assert_eq!(asked_for(hop.into(), 5, &path, to), refused(hop), "{hop} {to}");
     }
-    // Behind the last place there is only a host.
+    // After the last place there can only be a host.
     assert_eq!(asked_for(4, 3, &path, relay(5)), refused(4));
 }
 
@@ -64,10 +67,14 @@ fn a_node_that_is_no_relay_extends_nowhere() {
     world.node(relay(2)).set_relay(false);
     let id = world.begin(&relays(3), 3);
     world.run();
-    assert_eq!(world.events, [(A, Event::Failed(id, 3, Failure::Refused(Refusal::NotAllowed)))]);
+    assert_eq!(
+        world.events,
+        [(A, OnionEvent::Failed(id, 3, SetupFailure::Refused(ExtendRefusal::NotAllowed)))]
+    );
 }
 
-/// An address that is not of the node whose key the origin used: the hop can't read the message.
+/// The address does not belong to the node whose key the origin used, so the hop can't read the
+/// message.
 #[test]
 fn a_hop_that_is_not_the_one_meant_ends_the_set_up() {
     let mut world = World::new();
@@ -76,7 +83,7 @@ fn a_hop_that_is_not_the_one_meant_ends_the_set_up() {
     world.run();
     assert_eq!(world.drops, [(relay(5), DropReason::BadHandshake)]);
     world.pass(Duration::from_secs(12));
-    assert_eq!(world.events, [(A, Event::Failed(id, 2, Failure::Silent))]);
+    assert_eq!(world.events, [(A, OnionEvent::Failed(id, 2, SetupFailure::Silent))]);
 }
 
 #[test]
@@ -90,12 +97,12 @@ fn reserved_values_are_malformed_where_they_are_read() {
         let dropped = core::mem::take(&mut world.drops);
         assert_eq!(dropped, [(relay(2), DropReason::Malformed)], "{at} {byte}");
         assert_eq!(world.events, []);
-        // On its way back.
+        // An answer on its way back.
         bend(ECHOED, 0, at, &[if byte == ECHOED { ECHO } else { byte }]);
         world.node(A).echo(id, 2, 9).unwrap();
         world.run();
         let why = match (at, byte) {
-            // What was not asked for.
+            // An answer that was not asked for.
             (1, EXTENDED) => DropReason::UnknownCircuit,
             _ => DropReason::Malformed,
         };
@@ -104,17 +111,18 @@ fn reserved_values_are_malformed_where_they_are_read() {
         assert_eq!(world.events, []);
         world.node(A).echo(id, 4, 10).unwrap();
         world.run();
-        let answered = Event::Echoed(id, 4, 10, Some(Duration::ZERO));
+        let answered = OnionEvent::Echoed(id, 4, 10, Some(Duration::ZERO));
         assert_eq!(world.events, [(A, answered)], "the circuit goes on");
     }
 }
 
-/// A carrier flips a bit of an echo on any leg. It dies at the next node on its way out, and at the
-/// origin at the latest on its way back; where the next node overwrites the bit, nothing happened.
+/// A node on the path flips a bit of an echo on any leg. On its way out the next node drops it; on
+/// its way back the origin does, at the latest. If the next node overwrites the bit, nothing
+/// happens.
 #[test]
 fn a_changed_control_cell_dies_by_name() {
     let mut world = World::new();
-    let (id, shape) = (world.built(&relays(3), 3), Shape::new(3).unwrap());
+    let (id, shape) = (world.built(&relays(3), 3), CellShape::new(3).unwrap());
     let flips = (0..40).step_by(3).chain((40..1_320).step_by(211)).chain((1_320..1_400).step_by(7));
     for at in flips {
         for leg in 0..8 {
@@ -130,7 +138,7 @@ fn a_changed_control_cell_dies_by_name() {
             bad.cell[at] ^= 0x10;
             let died = world.hand(&bad);
             world.run();
-            // The place of the node that opens it, or that sealed it.
+            // Place of the node that opens it, or that sealed it.
             let place = if leg < 4 { 3 - leg } else { leg - 4 } as u8;
             let covered = shape.flag_at(place)..shape.tag_at(place) + 16;
             let heard = world.events.drain(..).count();
@@ -152,7 +160,7 @@ fn a_changed_control_cell_dies_by_name() {
     no_nonce_twice();
 }
 
-/// A cell comes again, late, or in another's place, in both directions and on both lanes.
+/// A cell is repeated, late, or put in another's place, in both directions and on both lanes.
 #[test]
 fn cells_that_come_again_or_elsewhere_die_by_name() {
     let mut world = World::new();
@@ -169,10 +177,10 @@ fn cells_that_come_again_or_elsewhere_die_by_name() {
     world.events.clear();
     for seen in &all {
         assert_eq!(world.hand(seen), Some(DropReason::Replayed));
-        // To another node, from another node, and as another circuit's.
-        let elsewhere = Seen { to: relay(6), ..seen.clone() };
+        // Sent to another node, from another node, and as another circuit's cell.
+        let elsewhere = CarriedCell { to: relay(6), ..seen.clone() };
         assert_eq!(world.hand(&elsewhere), Some(DropReason::UnknownCircuit));
-        let forged = Seen { from: relay(6), ..seen.clone() };
+        let forged = CarriedCell { from: relay(6), ..seen.clone() };
         assert_eq!(world.hand(&forged), Some(DropReason::UnknownCircuit));
     }
     assert_eq!(world.run().len() + world.units.len() + world.events.len(), 0);
@@ -183,8 +191,8 @@ fn cells_that_come_again_or_elsewhere_die_by_name() {
     no_nonce_twice();
 }
 
-/// What a hop answers has the number of a request. One that went ahead of all requests would move
-/// the windows of the hops before it, so that their answers come too late.
+/// A hop's answer has the number of a request. A number ahead of all requests would move the
+/// windows of the hops before it, so that their own answers would be too late.
 #[test]
 fn an_answer_to_what_nobody_asked_moves_no_window() {
     for (from, dropped_at, heard) in
@@ -199,7 +207,7 @@ fn an_answer_to_what_nobody_asked_moves_no_window() {
         for &hop in heard {
             world.node(A).echo(id, hop, 9).unwrap();
             world.run();
-            let answered = Event::Echoed(id, hop, 9, Some(Duration::ZERO));
+            let answered = OnionEvent::Echoed(id, hop, 9, Some(Duration::ZERO));
             assert_eq!(world.events.pop(), Some((A, answered)), "{from}, {hop}");
         }
         assert_eq!((&world.events[..], &world.drops[..]), (&[][..], &[][..]));
@@ -229,7 +237,7 @@ fn what_is_over_or_full_is_refused_by_name() {
 
     // This node has as many circuits as it may.
     let mut world = World::new();
-    let shape = Shape::new(1).unwrap();
+    let shape = CellShape::new(1).unwrap();
     let begin = |world: &mut World| {
         let built = world.node(A).build(Time::ZERO, &relays(1), shape, Duration::from_secs(60));
         while let Some(job) = world.node(A).poll_job() {
@@ -250,7 +258,7 @@ fn what_is_over_or_full_is_refused_by_name() {
 fn events_that_nobody_takes_are_bounded_and_those_lost_are_counted() {
     let mut world = World::new();
     let origin = world.node(A);
-    (0..2_000).for_each(|n| origin.tell_of_test(Event::Ended(CircuitId::from_bits(n))));
+    (0..2_000).for_each(|n| origin.tell_of_test(OnionEvent::Ended(CircuitId::from_bits(n))));
     assert_eq!((origin.take_lost(), origin.take_lost()), (2_000 - 1_024, 0));
     assert_eq!(core::iter::from_fn(|| origin.poll_event()).count(), 1_024);
 }

@@ -1,56 +1,62 @@
-//! Handshakes of the two hosts on the control lane: what came of one so far at an end of a circuit.
+//! Handshakes between the two hosts on the control lane: the part that has come so far, at one end
+//! of a circuit.
 
 use core::time::Duration;
 
 use shoal_wire::Time;
-use shoal_wire::leg::Part;
+use shoal_wire::leg::HandshakeHalf;
 
-/// How long the first half of a handshake waits for the second.
+/// Time for which the first half of a handshake waits for the second.
 const WAIT: Duration = Duration::from_secs(10);
 
-struct Half {
+struct StoredHalf {
     number: u8,
     second: bool,
     len: u16,
     bytes: Box<[u8]>,
-    /// The number of the cell that it came in.
+    /// Number of the cell that it came in.
     cell: u64,
     until: Time,
 }
 
-/// A handshake that came whole.
+/// A complete handshake.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Whole {
+pub(crate) struct CompleteHandshake {
     pub(crate) number: u8,
     pub(crate) bytes: Box<[u8]>,
-    /// The numbers of the two cells that it came in, by half.
+    /// Numbers of the two cells that it came in, by half.
     pub(crate) cells: [u64; 2],
 }
 
-/// What came of the newest handshake: one half at most.
+/// At most one half of the newest handshake.
 #[derive(Default)]
-pub(crate) struct Inbox(Option<Box<Half>>);
+pub(crate) struct Inbox(Option<Box<StoredHalf>>);
 
 impl Inbox {
-    /// Takes a half in, which came in cell `cell`: the handshake, if that was the other half of the
-    /// one that is here. A half of another handshake replaces what is here.
-    pub(crate) fn take(&mut self, now: Time, part: &Part<'_>, cell: u64) -> Option<Whole> {
+    /// Adds a half, which came in cell `cell`. Returns the handshake if it completes the stored
+    /// half. A half of another handshake replaces the stored one.
+    pub(crate) fn take(
+        &mut self,
+        now: Time,
+        part: &HandshakeHalf<'_>,
+        cell: u64,
+    ) -> Option<CompleteHandshake> {
         self.forget_old(now);
-        let Part { number, second, len, bytes } = *part;
-        let fits = |half: &Half| {
+        let HandshakeHalf { number, second, len, bytes } = *part;
+        let fits = |half: &StoredHalf| {
             (half.number, half.len, half.second) == (number, len, !second) && half.cell != cell
         };
         match self.0.take_if(|half| fits(half)) {
             Some(half) => {
                 let mut whole = vec![0; len.into()].into_boxed_slice();
-                whole[Part::range(len, second)].copy_from_slice(bytes);
-                whole[Part::range(len, !second)].copy_from_slice(&half.bytes);
+                whole[HandshakeHalf::range(len, second)].copy_from_slice(bytes);
+                whole[HandshakeHalf::range(len, !second)].copy_from_slice(&half.bytes);
                 let cells = if second { [half.cell, cell] } else { [cell, half.cell] };
-                Some(Whole { number, bytes: whole, cells })
+                Some(CompleteHandshake { number, bytes: whole, cells })
             }
             None => {
                 let (bytes, until) = (bytes.into(), now + WAIT);
-                self.0 = Some(Box::new(Half { number, second, len, bytes, cell, until }));
+                self.0 = Some(Box::new(StoredHalf { number, second, len, bytes, cell, until }));
                 None
             }
         }
@@ -74,11 +80,11 @@ mod tests {
     #[test]
     fn halves_come_together_in_any_order() {
         let whole = [5_u8; 169].map(|byte| byte + 1);
-        let [one, two] = Part::both(4, &whole).unwrap();
+        let [one, two] = HandshakeHalf::both(4, &whole).unwrap();
         let mut inbox = Inbox::default();
         let now = Time::ZERO;
         assert_eq!(inbox.take(now, &two, 8), None);
-        assert_eq!(inbox.take(now, &two, 9), None, "the other half is missing still");
+        assert_eq!(inbox.take(now, &two, 9), None, "the other half is still missing");
         let done = inbox.take(now, &one, 7).unwrap();
         assert_eq!((&done.bytes[..], done.cells, done.number), (&whole[..], [7, 9], 4));
         assert!(inbox.is_empty());
@@ -86,12 +92,12 @@ mod tests {
 
     #[test]
     fn halves_of_two_handshakes_stay_apart_and_old_ones_go() {
-        let [one, _] = Part::both(4, &[1; 100]).unwrap();
-        let [_, other] = Part::both(5, &[2; 100]).unwrap();
-        let [_, two] = Part::both(4, &[1; 100]).unwrap();
+        let [one, _] = HandshakeHalf::both(4, &[1; 100]).unwrap();
+        let [_, other] = HandshakeHalf::both(5, &[2; 100]).unwrap();
+        let [_, two] = HandshakeHalf::both(4, &[1; 100]).unwrap();
         let mut inbox = Inbox::default();
         assert_eq!(inbox.take(Time::ZERO, &one, 1), None);
-        assert_eq!(inbox.take(Time::ZERO, &other, 2), None, "it replaces the other one");
+        assert_eq!(inbox.take(Time::ZERO, &other, 2), None, "the new half replaces the stored one");
         assert_eq!(inbox.take(Time::ZERO, &two, 3), None);
         assert!(inbox.take(Time::ZERO + WAIT, &one, 4).is_none(), "too late");
         assert!(inbox.take(Time::ZERO + WAIT, &two, 5).is_some());

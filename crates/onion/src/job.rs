@@ -1,95 +1,113 @@
-//! The public-key work of set-ups, as values that another thread may run.
+//! Public-key work of circuit set-up, as values that another thread may run.
 //!
-//! A [`Job`] holds all it needs and touches nothing else; its [`Done`] goes back to the machine,
-//! which then decides by what its tables know at that time. Every job taken must come back.
+//! A [`SetupJob`] holds all its input and touches nothing else. Its [`SetupJobResult`] goes back to
+//! the machine, which then decides by its tables at that time. Every job must come back.
 
 use core::fmt;
 use core::marker::PhantomData;
 use std::sync::Arc;
 
-use shoal_crypto::{Ciphers, Identity, Means, Secret, Standard, kdf};
+use shoal_crypto::{Ciphers, Identity, Secret, StandardCiphers, SuiteSupport, kdf};
 use shoal_session::noise::Initiator;
-use shoal_session::outer::Opener;
-use shoal_wire::leg::{FIRST_LEN, Offer, SECOND_LEN, Shape};
-use shoal_wire::{Address, CircuitId, DropReason, Mixing};
+use shoal_session::outer::SharedOuterSeal;
+use shoal_wire::leg::{CellShape, FIRST_LEN, HopOffer, SECOND_LEN};
+use shoal_wire::{Address, CircuitId, DropReason, HopDelay};
 
 use crate::layer::LayerSecrets;
-use crate::setup::{self, Answer, Bond, Create};
+use crate::setup::{self, Bond, CreateAnswer, CreateCell};
 
-/// What all jobs of one machine share.
-pub(crate) struct Common {
+/// Data that all jobs of one machine share.
+pub(crate) struct SetupContext {
     pub(crate) identity: Identity,
-    pub(crate) means: Means,
+    pub(crate) means: SuiteSupport,
 }
 
-/// Names one handshake of one circuit of ours: the result of an earlier one is stale.
+/// Names one handshake of one of this node's circuits, so that a result of an earlier one is
+/// recognized as stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Attempt {
+pub(crate) struct SetupAttempt {
     pub(crate) circuit: CircuitId,
     pub(crate) number: u64,
 }
 
-/// What the origin's first message to a hop is made of, beside the leg secret.
-pub(crate) struct First {
+/// Content of the origin's first message to a hop, without the leg secret.
+pub(crate) struct FirstMessageInput {
     /// The hop's X25519 key.
     pub(crate) responder: [u8; 32],
     pub(crate) ephemeral: Secret<32>,
-    pub(crate) shape: Shape,
+    pub(crate) shape: CellShape,
     pub(crate) place: u8,
-    /// In units of ten seconds.
+    /// Lifetime in units of ten seconds.
     pub(crate) lifetime: u8,
-    pub(crate) mixing: Mixing,
+    pub(crate) mixing: HopDelay,
 }
 
-/// A first message, and what is needed to read its answer.
-pub(crate) type Begun = (Initiator, Box<[u8; FIRST_LEN]>);
+/// A first message, and the state needed to read its answer.
+pub(crate) type FirstMessageState = (Initiator, Box<[u8; FIRST_LEN]>);
 
-pub(crate) enum Work {
-    /// The first message to the first hop.
-    Begin { attempt: Attempt, leg: Secret<32>, first: First },
-    /// A hop's answer, and the first message to the hop behind it.
+pub(crate) enum SetupWork {
+    /// Makes the first message to the first hop.
+    Begin { attempt: SetupAttempt, leg: Secret<32>, first: FirstMessageInput },
+    /// Reads a hop's answer, and makes the first message to the hop behind it.
     Extend {
-        attempt: Attempt,
+        attempt: SetupAttempt,
         initiator: Initiator,
         noise: Box<[u8; SECOND_LEN]>,
-        next: Option<First>,
+        next: Option<FirstMessageInput>,
     },
-    /// The answer to a create cell of this node.
-    Answer { from: Address, opener: Opener, create: Create, bond: Bond, ephemeral: Secret<32> },
+    /// Makes the answer to a create cell for this node.
+    Answer {
+        from: Address,
+        opener: SharedOuterSeal,
+        create: CreateCell,
+        bond: Bond,
+        ephemeral: Secret<32>,
+    },
 }
 
-/// One piece of set-up work: 150 to 350 microseconds.
-pub struct Job<C = Standard> {
-    pub(crate) common: Arc<Common>,
-    pub(crate) work: Work,
-    /// How often the machine had forgotten all keys.
+/// One piece of set-up work, which takes 150 to 350 microseconds.
+pub struct SetupJob<C = StandardCiphers> {
+    pub(crate) common: Arc<SetupContext>,
+    pub(crate) work: SetupWork,
+    /// Number of times that the machine had forgotten all keys.
     pub(crate) age: u64,
-    /// For the machine's generator.
+    /// Randomness for the machine's generator.
     pub(crate) fresh: Option<Secret<32>>,
     pub(crate) ciphers: PhantomData<C>,
 }
 
-/// What a [`Job`] found out, for [`crate::Onion::handle_done`].
-pub struct Done {
-    pub(crate) outcome: Outcome,
+/// Result of a [`SetupJob`], for [`crate::Onion::handle_done`].
+pub struct SetupJobResult {
+    pub(crate) outcome: SetupJobOutcome,
     pub(crate) age: u64,
     pub(crate) fresh: Option<Secret<32>>,
 }
 
-pub(crate) enum Outcome {
-    Begin { attempt: Attempt, made: Result<Begun, DropReason> },
-    Extend { attempt: Attempt, made: Result<(LayerSecrets, Option<Begun>), DropReason> },
-    Answer { from: Address, opener: Opener, made: Result<Box<Answer>, DropReason> },
+pub(crate) enum SetupJobOutcome {
+    Begin {
+        attempt: SetupAttempt,
+        made: Result<FirstMessageState, DropReason>,
+    },
+    Extend {
+        attempt: SetupAttempt,
+        made: Result<(LayerSecrets, Option<FirstMessageState>), DropReason>,
+    },
+    Answer {
+        from: Address,
+        opener: SharedOuterSeal,
+        made: Result<Box<CreateAnswer>, DropReason>,
+    },
 }
 
-impl<C: Ciphers> Job<C> {
-    /// Mixes fresh randomness of the operating system into all that the job draws, and all that the
-    /// machine draws after its result. To be called by the thread that runs the job, just before.
+impl<C: Ciphers> SetupJob<C> {
+    /// Mixes fresh randomness of the operating system into all that the job draws, and into all
+    /// that the machine draws after its result. The thread that runs the job must call this just
+    /// before.
     pub fn freshen(&mut self, fresh: &[u8; 32]) {
         let ephemeral = match &mut self.work {
-            Work::Begin { first, .. } => Some(&mut first.ephemeral),
-            Work::Extend { next, .. } => next.as_mut().map(|first| &mut first.ephemeral),
-            Work::Answer { ephemeral, .. } => Some(ephemeral),
+            SetupWork::Begin { first, .. } => Some(&mut first.ephemeral),
+            SetupWork::Extend { next, .. } => next.as_mut().map(|first| &mut first.ephemeral),
+            SetupWork::Answer { ephemeral, .. } => Some(ephemeral),
         };
         if let Some(old) = ephemeral {
             *old = Secret::new(kdf(fresh, "ephemeral", &[old.expose()]));
@@ -97,40 +115,40 @@ impl<C: Ciphers> Job<C> {
         self.fresh = Some(Secret::new(kdf(fresh, "machine", &[])));
     }
 
-    /// Does the work. Nothing but the bytes of the KEM depends on anything outside the job; see
-    /// [`Job::freshen`] and [`Ciphers::kem_pair`].
-    pub fn run(self) -> Done {
+    /// Runs the job. Only the bytes of the KEM depend on anything outside the job; see
+    /// [`SetupJob::freshen`] and [`Ciphers::kem_pair`].
+    pub fn run(self) -> SetupJobResult {
         let common = &*self.common;
         let outcome = match self.work {
-            Work::Begin { attempt, leg, first } => {
-                Outcome::Begin { attempt, made: begin::<C>(common, &leg, &first) }
+            SetupWork::Begin { attempt, leg, first } => {
+                SetupJobOutcome::Begin { attempt, made: begin::<C>(common, &leg, &first) }
             }
-            Work::Extend { attempt, initiator, noise, next } => {
+            SetupWork::Extend { attempt, initiator, noise, next } => {
                 let made = setup::finish(&initiator, &noise[..], common.means);
                 let made = made.and_then(|secrets| {
                     let leg = secrets.next_leg();
                     let next = next.map(|first| begin::<C>(common, &leg, &first)).transpose()?;
                     Ok((secrets, next))
                 });
-                Outcome::Extend { attempt, made }
+                SetupJobOutcome::Extend { attempt, made }
             }
-            Work::Answer { from, opener, create, bond, ephemeral } => {
+            SetupWork::Answer { from, opener, create, bond, ephemeral } => {
                 let own = common.identity.dh();
                 let made = create.answer::<C>(own, bond, common.means, &ephemeral);
-                Outcome::Answer { from, opener, made: made.map(Box::new) }
+                SetupJobOutcome::Answer { from, opener, made: made.map(Box::new) }
             }
         };
-        Done { outcome, age: self.age, fresh: self.fresh }
+        SetupJobResult { outcome, age: self.age, fresh: self.fresh }
     }
 }
 
 fn begin<C: Ciphers>(
-    common: &Common,
+    common: &SetupContext,
     leg: &Secret<32>,
-    first: &First,
-) -> Result<Begun, DropReason> {
-    let First { responder, ephemeral, shape, place, lifetime, mixing } = first;
-    let offer = Offer {
+    first: &FirstMessageInput,
+) -> Result<FirstMessageState, DropReason> {
+    let FirstMessageInput { responder, ephemeral, shape, place, lifetime, mixing } = first;
+    let offer = HopOffer {
         leg: *leg.expose(),
         suites: common.means.suites.bits(),
         processor: common.means.processor as u8,
@@ -142,17 +160,17 @@ fn begin<C: Ciphers>(
     setup::begin::<C>(responder, &offer, ephemeral)
 }
 
-impl<C> fmt::Debug for Job<C> {
+impl<C> fmt::Debug for SetupJob<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.work {
-            Work::Begin { .. } => "Job(begin)",
-            Work::Extend { .. } => "Job(extend)",
-            Work::Answer { .. } => "Job(answer)",
+            SetupWork::Begin { .. } => "Job(begin)",
+            SetupWork::Extend { .. } => "Job(extend)",
+            SetupWork::Answer { .. } => "Job(answer)",
         })
     }
 }
 
-impl fmt::Debug for Done {
+impl fmt::Debug for SetupJobResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Done")
     }

@@ -1,4 +1,4 @@
-//! Layers: what the origin of a circuit shares with one hop.
+//! Layers: the seal that the origin of a circuit shares with one hop.
 //!
 //! ```text
 //!             10                     tag_at(place)      next tag places
@@ -7,21 +7,21 @@
 //!             f: flags of the hops before, filler
 //! ```
 //!
-//! Each hop opens (forward) or seals (backward) its part in place, so that no byte of a cell stays
-//! what it was, and nothing moves.
+//! Each hop opens (forward) or seals (backward) its part in place. Every byte of a cell changes,
+//! and none moves.
 
 use core::ops::Range;
 use core::time::Duration;
 
-use shoal_crypto::{Aead, Flaw, MaskKey, Secret, Suite, kdf};
-use shoal_mix::Delays;
+use shoal_crypto::{Aead, MaskKey, PlantedFault, Secret, Suite, kdf};
+use shoal_mix::DepartureTimes;
 use shoal_session::noise::Split;
-use shoal_wire::leg::{BODY_AT, CELL_LEN, Shape};
-use shoal_wire::{DropReason, MixTime, Strategy, TAG_LEN, Time};
+use shoal_wire::leg::{BODY_AT, CELL_LEN, CellShape};
+use shoal_wire::{DropReason, MixStrategy, MixTime, TAG_LEN, Time};
 
-use crate::leg::{Direction, Lane, encrypt};
+use crate::leg::{Direction, LegLane, encrypt};
 
-/// The secrets of one layer; keys are expanded from them.
+/// Secrets of one layer, from which its keys are expanded.
 #[derive(Clone)]
 pub(crate) struct LayerSecrets {
     suite: Suite,
@@ -34,12 +34,12 @@ impl LayerSecrets {
         LayerSecrets { suite, forth: split.forth.clone(), back: split.back.clone() }
     }
 
-    /// What the leg to the hop behind this one is protected with.
+    /// Secret from which the keys of the leg to the hop behind this one follow.
     pub(crate) fn next_leg(&self) -> Secret<32> {
         Secret::new(kdf(self.forth.expose(), "shoal v1 next leg", &[self.back.expose()]))
     }
 
-    fn key(&self, direction: Direction, lane: Lane) -> Secret<32> {
+    fn key(&self, direction: Direction, lane: LegLane) -> Secret<32> {
         let base = match direction {
             Direction::Forward => &self.forth,
             Direction::Backward => &self.back,
@@ -48,35 +48,35 @@ impl LayerSecrets {
         Secret::new(kdf(base.expose(), "shoal v1 layer", &[&about]))
     }
 
-    /// How long cells wait at a hop with this strategy.
-    fn delays(&self, strategy: Strategy) -> Delays {
+    /// Delays of cells at a hop with this strategy.
+    fn delays(&self, strategy: MixStrategy) -> DepartureTimes {
         let key = kdf(self.forth.expose(), "shoal v1 mix", &[self.back.expose()]);
-        Delays::new(strategy, Secret::new(key).expose())
+        DepartureTimes::new(strategy, Secret::new(key).expose())
     }
 
     /// The layer of a hop at `place`.
-    pub(crate) fn layer<A: Aead>(&self, shape: Shape, place: u8) -> Layer<A> {
+    pub(crate) fn layer<A: Aead>(&self, shape: CellShape, place: u8) -> Layer<A> {
         Layer {
             shape,
             place,
             secrets: self.clone(),
             keys: Default::default(),
-            strategy: Strategy::Pass,
+            strategy: MixStrategy::Pass,
             delays: None,
         }
     }
 }
 
-/// One layer. Its keys are expanded when they are used.
+/// One layer. Its keys are expanded on demand.
 pub(crate) struct Layer<A> {
-    shape: Shape,
+    shape: CellShape,
     place: u8,
     secrets: LayerSecrets,
-    /// By direction and lane.
+    /// Expanded keys, by direction and lane.
     keys: [[Option<A>; 2]; 2],
-    /// What the hop does with cells before they leave.
-    strategy: Strategy,
-    delays: Option<Box<Delays>>,
+    /// The hop's strategy.
+    strategy: MixStrategy,
+    delays: Option<Box<DepartureTimes>>,
 }
 
 impl<A: Aead> Layer<A> {
@@ -84,66 +84,66 @@ impl<A: Aead> Layer<A> {
         self.place
     }
 
-    fn key(&mut self, direction: Direction, lane: Lane) -> &A {
+    fn key(&mut self, direction: Direction, lane: LegLane) -> &A {
         let key = &mut self.keys[direction as usize][lane as usize];
         let secrets = &self.secrets;
         key.get_or_insert_with(|| A::new(secrets.suite, secrets.key(direction, lane).expose()))
     }
 
-    /// The direction and lane in which the layer uses a key, if it is one of its own.
-    pub(crate) fn use_of(&self, key: &[u8; 32]) -> Option<(Direction, Lane)> {
-        let lanes = [Lane::Data, Lane::Control];
+    /// The direction and lane of a key, if it is one of this layer's.
+    pub(crate) fn use_of(&self, key: &[u8; 32]) -> Option<(Direction, LegLane)> {
+        let lanes = [LegLane::Data, LegLane::Control];
         let all =
             [Direction::Forward, Direction::Backward].map(|way| lanes.map(|lane| (way, lane)));
         let mut all = all.into_iter().flatten();
         all.find(|&(direction, lane)| self.secrets.key(direction, lane).expose() == key)
     }
 
-    /// The same layer of a hop that delays cells.
-    pub(crate) fn mixed(self, strategy: Strategy) -> Layer<A> {
+    /// The layer with this mix strategy.
+    pub(crate) fn mixed(self, strategy: MixStrategy) -> Layer<A> {
         Layer { strategy, delays: None, ..self }
     }
 
-    fn delays(&mut self) -> &mut Delays {
+    fn delays(&mut self) -> &mut DepartureTimes {
         let drawn = self.drawn();
         let Layer { secrets, delays, .. } = self;
         delays.get_or_insert_with(|| Box::new(secrets.delays(drawn)))
     }
 
-    /// The strategy from which delays are drawn.
-    fn drawn(&self) -> Strategy {
+    /// Strategy from which delays are drawn.
+    fn drawn(&self) -> MixStrategy {
         match self.strategy {
-            Strategy::StopAndGo { mean, most } if A::flaw() == Some(Flaw::MixHasty) => {
+            MixStrategy::StopAndGo { mean, most } if A::flaw() == Some(PlantedFault::MixHasty) => {
                 let hasty = MixTime::from_units(mean.units() * 3 / 4);
-                Strategy::StopAndGo { mean: hasty.unwrap_or(mean), most }
+                MixStrategy::StopAndGo { mean: hasty.unwrap_or(mean), most }
             }
             strategy => strategy,
         }
     }
 
-    /// What the hop does with cells, and how long each waits.
-    pub(crate) fn waits(&self) -> (Strategy, Delays) {
+    /// The hop's strategy, and the delay of each cell.
+    pub(crate) fn waits(&self) -> (MixStrategy, DepartureTimes) {
         (self.strategy, self.secrets.delays(self.drawn()))
     }
 
-    /// When a cell that the hop worked on at `now` may leave it; none if it need not wait.
+    /// Time at which a cell that was processed at `now` may leave; none if it need not wait.
     pub(crate) fn due(
         &mut self,
         now: Time,
         direction: Direction,
-        lane: Lane,
+        lane: LegLane,
         number: u64,
     ) -> Option<Time> {
-        let skips = A::flaw() == Some(Flaw::ControlUnmixed) && lane == Lane::Control;
+        let skips = A::flaw() == Some(PlantedFault::ControlUnmixed) && lane == LegLane::Control;
         let holds = self.strategy.holds() && !skips;
         holds.then(|| self.delays().due(now, direction as u8, lane as u8, number))
     }
 
-    /// Computes at once how long a run of cells waits for which [`Self::due`] is about to be asked.
+    /// Computes the delays of a run of cells together, before [`Self::due`] is called for each.
     pub(crate) fn foresee(
         &mut self,
         direction: Direction,
-        lane: Lane,
+        lane: LegLane,
         numbers: &[Result<u64, DropReason>],
     ) {
         if self.strategy.holds() {
@@ -152,18 +152,17 @@ impl<A: Aead> Layer<A> {
         }
     }
 
-    /// How long it waits there: what the origin and the hop agree on. None of a hop whose delays
-    /// depend on its clock.
+    /// Delay at the hop, which origin and hop compute alike. None if it depends on the hop's clock.
     pub(crate) fn delay(
         &mut self,
         direction: Direction,
-        lane: Lane,
+        lane: LegLane,
         number: u64,
     ) -> Option<Duration> {
         match self.strategy {
-            Strategy::Pass => Some(Duration::ZERO),
-            Strategy::Timed { .. } => None,
-            Strategy::StopAndGo { .. } => {
+            MixStrategy::Pass => Some(Duration::ZERO),
+            MixStrategy::Timed { .. } => None,
+            MixStrategy::StopAndGo { .. } => {
                 Some(self.delays().delay(direction as u8, lane as u8, number))
             }
         }
@@ -175,25 +174,31 @@ impl<A: Aead> Layer<A> {
         self.delays = None;
     }
 
-    /// What the leg to the hop behind this one is set up with.
+    /// Secret from which the keys of the leg to the hop behind this one follow.
     pub(crate) fn next_leg(&self) -> Secret<32> {
         self.secrets.next_leg()
     }
 
     fn is_left_open(&self) -> bool {
-        A::flaw() == Some(Flaw::LayerOpen) && self.place == 1
+        A::flaw() == Some(PlantedFault::LayerOpen) && self.place == 1
     }
 
-    /// Where the sealed part starts.
-    pub(crate) fn start(&self, lane: Lane) -> usize {
+    /// Start of the sealed part.
+    pub(crate) fn start(&self, lane: LegLane) -> usize {
         match lane {
-            Lane::Data => BODY_AT,
-            Lane::Control => self.shape.flag_at(self.place),
+            LegLane::Data => BODY_AT,
+            LegLane::Control => self.shape.flag_at(self.place),
         }
     }
 
     /// Seals the layer's part of a cell and writes its tag.
-    pub(crate) fn seal(&mut self, direction: Direction, lane: Lane, counter: u64, cell: &mut [u8]) {
+    pub(crate) fn seal(
+        &mut self,
+        direction: Direction,
+        lane: LegLane,
+        counter: u64,
+        cell: &mut [u8],
+    ) {
         if self.is_left_open() {
             return;
         }
@@ -207,11 +212,11 @@ impl<A: Aead> Layer<A> {
     ///
     /// # Errors
     ///
-    /// `bad_layer`; the cell is of no use then.
+    /// `bad_layer`: the cell is then unusable.
     pub(crate) fn open(
         &mut self,
         direction: Direction,
-        lane: Lane,
+        lane: LegLane,
         counter: u64,
         cell: &mut [u8],
     ) -> Result<(), DropReason> {
@@ -224,53 +229,53 @@ impl<A: Aead> Layer<A> {
         opened.map_err(|_| DropReason::BadLayer)
     }
 
-    /// The control cell's byte for this hop.
+    /// Offset of this hop's flag in a control cell.
     pub(crate) fn flag_at(&self) -> usize {
         self.shape.flag_at(self.place)
     }
 
-    /// Where a control message of this hop stands.
+    /// Range of a control message for this hop.
     pub(crate) fn message_range(&self) -> Range<usize> {
         self.flag_at() + 1..self.shape.tag_at(self.place)
     }
 
-    /// What the next node must not read of a cell that was opened: the tag and all behind it, and
-    /// in a control cell the flags up to this hop's.
-    pub(crate) fn opened(&self, lane: Lane) -> [Range<usize>; 2] {
+    /// Ranges of an opened cell that the next node must not read: the tag and all after it. In a
+    /// control cell, also the flags up to this hop's.
+    pub(crate) fn opened(&self, lane: LegLane) -> [Range<usize>; 2] {
         let flags = match lane {
-            Lane::Data => BODY_AT..BODY_AT,
-            Lane::Control => BODY_AT..self.flag_at() + 1,
+            LegLane::Data => BODY_AT..BODY_AT,
+            LegLane::Control => BODY_AT..self.flag_at() + 1,
         };
         [flags, self.shape.tag_at(self.place)..CELL_LEN]
     }
 
-    /// What this hop does not seal of a cell: tag places behind its own, and in a control cell the
-    /// flags of hops before it.
-    pub(crate) fn unsealed(&self, lane: Lane) -> [Range<usize>; 2] {
+    /// Ranges of a cell that this hop does not seal: the tag places after its own. In a control
+    /// cell, also the flags of hops before it.
+    pub(crate) fn unsealed(&self, lane: LegLane) -> [Range<usize>; 2] {
         let flags = match lane {
-            Lane::Data => BODY_AT..BODY_AT,
-            Lane::Control => BODY_AT..self.flag_at(),
+            LegLane::Data => BODY_AT..BODY_AT,
+            LegLane::Control => BODY_AT..self.flag_at(),
         };
         [flags, self.shape.tag_at(self.place) + TAG_LEN..CELL_LEN]
     }
 }
 
-/// A node's own source of bytes that mean nothing, under a key that nobody else has.
+/// A node's source of filler: bytes without meaning, from a key that no other node has.
 pub(crate) struct Filler {
     key: MaskKey,
-    /// Ranges that were filled.
+    /// Number of blocks used.
     count: u64,
 }
 
-/// Parts of cells that are to be filled: where in the buffer, and how long.
+/// Parts of cells to be filled: offset in the buffer, and length.
 #[derive(Default)]
-pub(crate) struct Filling {
+pub(crate) struct FillerParts {
     parts: Vec<(u32, u32)>,
     blocks: Vec<[u8; 16]>,
 }
 
-impl Filling {
-    /// Notes a part of the cell that starts at `start`.
+impl FillerParts {
+    /// Adds a part of the cell that starts at `start`.
     pub(crate) fn note(&mut self, start: u32, part: &Range<usize>) {
         if !part.is_empty() {
             self.parts.push((start + part.start as u32, part.len() as u32));
@@ -283,9 +288,9 @@ impl Filler {
         Filler { key: MaskKey::new(key.expose()), count: 0 }
     }
 
-    /// Fills all parts that were noted. No two blocks are ever equal.
-    pub(crate) fn fill(&mut self, buf: &mut [u8], filling: &mut Filling) {
-        let Filling { parts, blocks } = filling;
+    /// Fills all noted parts. No two blocks are ever equal.
+    pub(crate) fn fill(&mut self, buf: &mut [u8], filling: &mut FillerParts) {
+        let FillerParts { parts, blocks } = filling;
         let count: usize = parts.iter().map(|part| part.1.div_ceil(16) as usize).sum();
         blocks.clear();
         blocks.extend((self.count..).take(count).map(|n| u128::from(n).to_be_bytes()));

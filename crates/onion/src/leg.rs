@@ -1,5 +1,5 @@
-//! Legs: what protects the cells that one node sends to another. The key of a leg hides which
-//! circuit a cell is of and how many went before, and refuses what somebody else made.
+//! Legs: the protection of cells that one node sends to another. The key of a leg hides a cell's
+//! circuit and counter. It also makes forged cells detectable.
 //!
 //! ```text
 //! sample = bytes 10 to 25                            ciphertext of a layer, or filler
@@ -8,89 +8,89 @@
 //! check  = 28 bits of AES(leg key, X XOR (index | counter | 1))
 //! ```
 //!
-//! Both are CBC-MACs of two blocks, a pseudo-random function for messages of one length. A forged
-//! cell passes its check with probability 2^-28.
+//! X and the check are CBC-MACs of two blocks, a pseudo-random function for messages of one length.
+//! A forged cell passes its check with probability 2^-28.
 //!
-//! The receiver chooses the key, one for each node that sends to it, and tells it with each index:
-//! so a batch of cells from one node is read at once, whatever circuits they are of. A node that
-//! sends keeps the key by circuit: a receiver that was restarted tells another one.
+//! The receiver chooses one key for each sending node, and tells it with each index. A batch of
+//! cells from one node is therefore read at once, whatever circuits they belong to. A sender stores
+//! the key per circuit, since a restarted receiver tells a new one.
 
 use std::collections::BTreeMap;
 
 use shoal_crypto::{MaskKey, kdf};
-use shoal_session::replay::{Refused, Window};
-use shoal_wire::leg::{BODY_AT, CHECK_BITS, COUNTER_AT, COUNTER_BITS, Grant, SAMPLE_AT};
+use shoal_session::replay::{ReplayError, ReplayWindow};
+use shoal_wire::leg::{BODY_AT, CHECK_BITS, COUNTER_AT, COUNTER_BITS, LegGrant, SAMPLE_AT};
 use shoal_wire::{Address, DropReason};
 
-use crate::layer::Filling;
+use crate::layer::FillerParts;
 use crate::slots::for_lane;
 
-/// The farthest that a counter may be ahead of the newest: this many cells in a row may get lost.
+/// Most by which a counter may be ahead of the newest: so many cells in a row may be lost.
 const JUMP_MAX: u64 = 1 << 17;
-/// Cells of a circuit in one direction and lane at most.
+/// Most cells of a circuit in one direction and lane.
 pub(crate) const CELLS_MAX: u64 = 1 << 28;
 
-/// Which way a cell goes.
+/// Direction of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// From the origin on.
+    /// From the origin.
     Forward = 0,
-    /// Back to the origin.
+    /// To the origin.
     Backward = 1,
 }
 
-/// What a cell is part of: each has counters, windows and layer keys of its own.
+/// Lane of a cell. Each lane has its own counters, windows and layer keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lane {
-    /// What two hosts exchange.
+pub(crate) enum LegLane {
+    /// Units between the two hosts.
     Data = 0,
-    /// What the origin and one hop say to each other.
+    /// Messages between the origin and one hop.
     Control = 1,
 }
 
-/// The key of the cells that one node sends to another.
+/// Key of the cells from one node to another.
 pub(crate) struct LegKey(MaskKey);
 
-/// What the head of a cell shows.
+/// Head of a cell, with its mask removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
-    /// With the lane.
+pub(crate) struct CellHead {
+    /// Index with the lane.
     pub(crate) index: u32,
     /// Counter and check.
     both: u64,
 }
 
-/// A cell that is to leave, but for its head.
+/// A cell that is complete except for its head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Going {
+pub(crate) struct OutboundCell {
     pub(crate) start: u32,
-    /// With the lane.
+    /// Index with the lane.
     pub(crate) index: u32,
     pub(crate) number: u64,
     pub(crate) key: KeyId,
 }
 
-/// Buffers that live as long as the machine, so that no cell allocates.
+/// Buffers for the life of the machine, so that no cell allocates.
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub(crate) blocks: Vec<[u8; 16]>,
     masks: Vec<[u8; 16]>,
-    /// Of the cells of a batch, what [`LegKey::read`] found.
-    pub(crate) heads: Vec<Head>,
-    /// Of the cells of a batch, their numbers. A window may refuse them still.
+    /// Heads of a batch, as [`LegKey::read`] found them.
+    pub(crate) heads: Vec<CellHead>,
+    /// Numbers of a batch's cells. A replay window may still refuse them.
     pub(crate) numbers: Vec<Result<u64, DropReason>>,
-    /// Cells of a batch that go on.
-    pub(crate) going: Vec<Going>,
-    /// For fillers.
-    pub(crate) fill: Filling,
+    /// Cells of a batch that leave again.
+    pub(crate) going: Vec<OutboundCell>,
+    /// Parts to be filled.
+    pub(crate) fill: FillerParts,
 }
 
 impl Scratch {
-    /// As [`LegKey::read`] and [`LegKey::check`], where no key is known: nothing is found.
+    /// Like [`LegKey::read`] and [`LegKey::check`] without a key: no cell is recognized.
     pub(crate) fn read_nothing(&mut self, count: usize) {
         self.heads.clear();
-        // No index has all bits set in its lane.
-        self.heads.resize(count, Head { index: u32::MAX, both: 0 });
+        // No valid index has all bits of its lane set.
+        self.heads.resize(count, CellHead { index: u32::MAX, both: 0 });
         self.numbers.clear();
         self.numbers.resize(count, Err(DropReason::UnknownCircuit));
     }
@@ -105,23 +105,23 @@ fn sample(buf: &[u8], start: u32) -> [u8; 16] {
     buf[at..at + 16].try_into().expect("sixteen bytes")
 }
 
-/// What X is changed by for the check. It is never zero, which is what the mask is made from.
+/// Value XORed into X for the check. It is never zero, since zero gives the mask.
 fn about(index: u32, number: u64) -> u128 {
     u128::from(index) << 96 | u128::from(number) << 32 | 1
 }
 
-/// Changes a block.
+/// XORs a value into a block.
 fn mix(block: &mut [u8; 16], with: u128) {
     *block = (u128::from_be_bytes(*block) ^ with).to_be_bytes();
 }
 
-/// Index, counter and check as a number; the mask for them, in the first ten bytes of a block.
+/// Index, and counter with check, from the first ten bytes of a block.
 fn ten(block: &[u8]) -> (u32, u64) {
     (word(&block[..4]), u64::from(word(&block[4..6])) << 32 | u64::from(word(&block[6..10])))
 }
 
-/// Encrypts blocks. From half a load of the widest instructions on, a full one costs less than
-/// single blocks do.
+/// Encrypts blocks. If at least half of a load of the widest instructions is left over, a padded
+/// full load costs less than single blocks.
 pub(crate) fn encrypt(key: &MaskKey, blocks: &mut Vec<[u8; 16]>) {
     const WIDE: usize = 64;
     let count = blocks.len();
@@ -137,7 +137,7 @@ impl LegKey {
         LegKey(MaskKey::new(secret))
     }
 
-    /// Reads the heads of the cells of a batch into `scratch.heads`.
+    /// Reads the heads of a batch's cells into `scratch.heads`.
     pub(crate) fn read(&self, buf: &[u8], offsets: &[u32], scratch: &mut Scratch) {
         let Scratch { blocks, masks, heads, .. } = scratch;
         blocks.clear();
@@ -149,13 +149,13 @@ impl LegKey {
         heads.extend(offsets.iter().zip(masks).map(|(&start, mask)| {
             let start = start as usize;
             let (shown, mask) = (ten(&buf[start..start + BODY_AT]), ten(&mask[..]));
-            Head { index: shown.0 ^ mask.0, both: shown.1 ^ mask.1 }
+            CellHead { index: shown.0 ^ mask.0, both: shown.1 ^ mask.1 }
         }));
     }
 
-    /// Finds the numbers of cells that [`LegKey::read`] has read, one result for each in
-    /// `scratch.numbers`. `next` says of an index which number is expected; no index that it does
-    /// not know has one.
+    /// Finds the numbers of the cells that [`LegKey::read`] has read, one result each in
+    /// `scratch.numbers`. `next` returns the expected number of an index, or none if the index is
+    /// unknown.
     ///
     /// Results: `unknown_circuit`, `bad_leg`.
     pub(crate) fn check(&self, scratch: &mut Scratch, next: impl Fn(u32) -> Option<u64>) {
@@ -181,12 +181,12 @@ impl LegKey {
         }
     }
 
-    /// Writes the heads of cells whose bodies are done.
-    pub(crate) fn write(&self, buf: &mut [u8], cells: &[Going], blocks: &mut Vec<[u8; 16]>) {
+    /// Writes the heads of cells with finished bodies.
+    pub(crate) fn write(&self, buf: &mut [u8], cells: &[OutboundCell], blocks: &mut Vec<[u8; 16]>) {
         blocks.clear();
         blocks.extend(cells.iter().map(|cell| sample(buf, cell.start)));
         encrypt(&self.0, blocks);
-        // Behind what the masks are made from, what the checks are made from.
+        // The blocks for the masks come first, the blocks for the checks after them.
         blocks.extend_from_within(..);
         for (check, cell) in blocks[cells.len()..].iter_mut().zip(cells) {
             mix(check, about(cell.index, cell.number));
@@ -207,29 +207,29 @@ impl LegKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct KeyId(u32);
 
-struct Kept {
+struct SendKeyEntry {
     name: (Address, [u8; 32]),
     key: LegKey,
     uses: usize,
 }
 
-/// The keys under which this node sends, one for each that a node told it, however often.
+/// Keys under which this node sends: one for each key that another node told it.
 #[derive(Default)]
 pub(crate) struct SendKeys {
-    keys: Vec<Option<Kept>>,
+    keys: Vec<Option<SendKeyEntry>>,
     ids: BTreeMap<(Address, [u8; 32]), KeyId>,
     free: Vec<KeyId>,
-    /// That no leg had lately.
+    /// Keys whose last leg has ended since [`SendKeys::forget`].
     unused: Vec<KeyId>,
 }
 
 impl SendKeys {
-    /// Takes the key that `node` told, to be given back once.
+    /// Registers a use of the key that `node` told. Each use must be given back once.
     pub(crate) fn take(&mut self, node: Address, secret: &[u8; 32]) -> KeyId {
         let name = (node, kdf(secret, "shoal v1 leg key name", &[]));
         let Self { keys, ids, free, .. } = self;
         let id = *ids.entry(name).or_insert_with(|| {
-            let kept = Some(Kept { name, key: LegKey::new(secret), uses: 0 });
+            let kept = Some(SendKeyEntry { name, key: LegKey::new(secret), uses: 0 });
             match free.pop() {
                 Some(id) => {
                     keys[id.0 as usize] = kept;
@@ -247,7 +247,7 @@ impl SendKeys {
         id
     }
 
-    /// Gives a key back. Cells that are going may leave under it until [`SendKeys::forget`].
+    /// Ends one use of a key. Cells that are leaving may use it until [`SendKeys::forget`].
     pub(crate) fn give_back(&mut self, id: KeyId) {
         if let Some(kept) = &mut self.keys[id.0 as usize] {
             kept.uses -= 1;
@@ -257,7 +257,7 @@ impl SendKeys {
         }
     }
 
-    /// Forgets the keys that no leg has.
+    /// Forgets the keys that no leg uses.
     pub(crate) fn forget(&mut self) {
         for id in self.unused.drain(..) {
             let slot = &mut self.keys[id.0 as usize];
@@ -269,7 +269,12 @@ impl SendKeys {
     }
 
     /// Writes the heads of cells that leave under any keys.
-    pub(crate) fn write(&self, buf: &mut [u8], cells: &mut [Going], blocks: &mut Vec<[u8; 16]>) {
+    pub(crate) fn write(
+        &self,
+        buf: &mut [u8],
+        cells: &mut [OutboundCell],
+        blocks: &mut Vec<[u8; 16]>,
+    ) {
         if cells.windows(2).any(|pair| pair[0].key > pair[1].key) {
             cells.sort_unstable_by_key(|cell| cell.key);
         }
@@ -286,39 +291,38 @@ impl SendKeys {
     }
 }
 
-/// What is needed to send over a leg.
+/// Data for sending over a leg.
 #[derive(Clone, Copy)]
 pub(crate) struct Leg {
     /// The node at the other end.
     pub(crate) node: Address,
     index: u32,
-    /// Of this leg alone: it is given back once.
+    /// A use of the key that belongs to this leg; given back once.
     pub(crate) key: KeyId,
 }
 
 impl Leg {
-    /// The leg to `node`, which told us `grant`.
-    pub(crate) fn new(node: Address, grant: &Grant, keys: &mut SendKeys) -> Leg {
+    pub(crate) fn new(node: Address, grant: &LegGrant, keys: &mut SendKeys) -> Leg {
         Leg { node, index: grant.index, key: keys.take(node, &grant.key) }
     }
 
-    /// A cell that is to leave over this leg.
-    pub(crate) fn going(&self, lane: Lane, start: u32, number: u64) -> Going {
-        Going { start, index: for_lane(self.index, lane), number, key: self.key }
+    /// A cell that leaves over this leg.
+    pub(crate) fn going(&self, lane: LegLane, start: u32, number: u64) -> OutboundCell {
+        OutboundCell { start, index: for_lane(self.index, lane), number, key: self.key }
     }
 }
 
-/// Whether a number was not accepted yet.
+/// Checks that a number was not accepted before.
 ///
 /// Errors: `replayed`, `too_old`.
-pub(crate) fn is_new(window: &Window, number: u64) -> Result<(), DropReason> {
+pub(crate) fn is_new(window: &ReplayWindow, number: u64) -> Result<(), DropReason> {
     window.check(number as u32).map_err(|refused| match refused {
-        Refused::Seen => DropReason::Replayed,
-        Refused::Old => DropReason::TooOld,
+        ReplayError::Seen => DropReason::Replayed,
+        ReplayError::Old => DropReason::TooOld,
     })
 }
 
-/// The first 28 bits of a MAC.
+/// First 28 bits of a MAC.
 fn shorten(mac: &[u8; 16]) -> u64 {
     u64::from(word(&mac[..4])) >> (32 - CHECK_BITS)
 }
@@ -342,11 +346,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn write(secret: u8, index: u32, number: u64, cell: &mut [u8]) {
-        let going = Going { start: 0, index, number, key: KeyId(0) };
+        let going = OutboundCell { start: 0, index, number, key: KeyId(0) };
         LegKey::new(&[secret; 32]).write(cell, &[going], &mut Vec::new());
     }
 
-    /// The index that a cell shows, and its number, if `index` is the one that is expected.
+    /// The index in a cell's head, and its number if `index` is the expected one.
     fn read(secret: u8, index: u32, next: u64, cell: &[u8]) -> (u32, Result<u64, DropReason>) {
         let (key, mut scratch) = (LegKey::new(&[secret; 32]), Scratch::default());
         key.read(cell, &[0], &mut scratch);
@@ -386,12 +390,12 @@ mod tests {
     #[test]
     fn a_batch_is_what_its_cells_are_one_by_one() {
         let mut keys = SendKeys::default();
-        let grants = [1, 2].map(|n| Grant { index: n * 5, key: [n as u8; 32] });
+        let grants = [1, 2].map(|n| LegGrant { index: n * 5, key: [n as u8; 32] });
         let legs = [0, 1].map(|n| Leg::new(Address::new(1, 0), &grants[n], &mut keys));
         let mut buf: Vec<u8> = (0..64 * 90_u32).map(|n| (n * n / 7) as u8).collect();
         let mut one_by_one = buf.clone();
-        let mut cells: Vec<Going> = (0..90)
-            .map(|n| legs[n as usize % 2].going(Lane::Control, n * 64, 70 + u64::from(n)))
+        let mut cells: Vec<OutboundCell> = (0..90)
+            .map(|n| legs[n as usize % 2].going(LegLane::Control, n * 64, 70 + u64::from(n)))
             .collect();
         for cell in &cells {
             let n = (cell.start / 64 % 2) as u8 + 1;
@@ -403,7 +407,7 @@ mod tests {
         let (key, mut scratch) = (LegKey::new(&[2; 32]), Scratch::default());
         let offsets: Vec<u32> = (0..45).map(|n| n * 128 + 64).collect();
         key.read(&buf, &offsets, &mut scratch);
-        key.check(&mut scratch, |index| (index == for_lane(10, Lane::Control)).then_some(0));
+        key.check(&mut scratch, |index| (index == for_lane(10, LegLane::Control)).then_some(0));
         let want: Vec<_> = (0..45).map(|n| Ok(71 + 2 * n)).collect();
         assert_eq!(scratch.numbers, want);
     }
@@ -412,7 +416,8 @@ mod tests {
     fn a_key_is_kept_as_long_as_a_leg_has_it() {
         let mut keys = SendKeys::default();
         let mut leg = |node, n| {
-            let leg = Leg::new(Address::new(node, 0), &Grant { index: 1, key: [n; 32] }, &mut keys);
+            let leg =
+                Leg::new(Address::new(node, 0), &LegGrant { index: 1, key: [n; 32] }, &mut keys);
             leg.key
         };
         let [a, b, c, d] = [leg(1, 1), leg(1, 1), leg(1, 2), leg(2, 1)];
@@ -422,7 +427,7 @@ mod tests {
         keys.forget();
         assert_eq!(keys.len(), 1);
         keys.give_back(b);
-        // Taken again before it was forgotten.
+        // Used again before it was forgotten.
         let again = keys.take(Address::new(1, 0), &[1; 32]);
         keys.forget();
         assert_eq!((again, keys.len()), (b, 1));

@@ -1,8 +1,9 @@
-//! Onion circuits: a host wraps each cell once for every relay that it chose, and a relay learns no
-//! other node of the circuit than its two neighbours.
+//! Onion circuits. A host wraps each cell once for every relay that it chose. A relay learns no
+//! nodes of the circuit but its two neighbours.
 //!
-//! In: leg cells with the node that sent them, and the time. Out: the same cells, changed in place,
-//! with the node that they go to; units for this node; cells of the circuit's set-up to send.
+//! Input is leg cells with the node that sent them, and the time. Output is those cells, changed in
+//! place, with the node that they go to. There are also units for this node, and cells of circuit
+//! set-up to send.
 //!
 //! ```text
 //!            origin                relay                relay                 host
@@ -11,17 +12,17 @@
 //! ```
 //!
 //! A circuit is set up hop by hop: the origin does an anonymous handshake with each node through
-//! the hops before it (`setup`). `leg` protects a cell between two nodes of the circuit, `layer` is
-//! what the origin shares with one of them.
+//! the hops before it (`setup`). A `leg` protects a cell between two nodes of the circuit. A
+//! `layer` is the seal that the origin shares with one of them.
 //!
-//! Driving it: after any call, take everything from [`Onion::poll_transmit`], [`Onion::poll_event`]
-//! and [`Onion::poll_job`], whose jobs any thread may run; call
-//! [`Onion::handle_timeout`] at [`Onion::poll_timeout`].
+//! A caller must do two things. After any call, take all output from [`Onion::poll_transmit`],
+//! [`Onion::poll_event`] and [`Onion::poll_job`], whose jobs any thread may run. At the time from
+//! [`Onion::poll_timeout`], call [`Onion::handle_timeout`].
 //!
 //! Invariants: a node accepts each number of a direction and lane once, before it seals or opens
-//! anything with it; it sends and passes on no control cell backward that was not asked for; a
-//! create cell that is not sealed for this node leaves no state and gets no answer; circuits of
-//! others take no places from those that this node begins.
+//! anything with it. It sends or forwards a control cell backward only if it was asked for. A
+//! create cell that is not sealed for this node leaves no state and gets no answer. Circuits of
+//! others never use the places of circuits that this node begins.
 
 #![forbid(unsafe_code)]
 
@@ -43,6 +44,9 @@ mod tests;
 #[cfg(test)]
 mod vector_tests;
 
-pub use job::{Done, Job};
-pub use onion::{Carried, Config, Event, Failure, Fill, Onion, Own, Passed, Wait, Waits};
-pub use room::Limits;
+pub use job::{SetupJob, SetupJobResult};
+pub use onion::{
+    CellResult, ForwardedCell, KeyDelays, MixWait, Onion, OnionConfig, OnionEvent, OriginatedCell,
+    SetupFailure, TableFill,
+};
+pub use room::CircuitLimits;

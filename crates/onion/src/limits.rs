@@ -1,4 +1,4 @@
-//! How fast a node lets others set circuits up, and which create cells it took.
+//! Rate at which a node lets others set up circuits, and the create cells that it accepted.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -6,32 +6,32 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use shoal_crypto::hash;
 use shoal_wire::{Address, Time};
 
-/// Nodes that are remembered at most. One more is refused until another's share has grown back.
+/// Most nodes that are remembered. A further one is refused until another's share has grown back.
 const NODES_MAX: usize = 4_096;
 
-/// A share of what may be asked for: so many at once, and one more each so often.
+/// A rate limit: `burst` requests at once, and one more after each `every`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Share {
+pub(crate) struct RateLimit {
     pub(crate) burst: u32,
     pub(crate) every: Duration,
 }
 
-/// Of a host: 8 circuits a second.
-const HOST: Share = Share { burst: 32, every: Duration::from_millis(125) };
-/// Of a relay, which asks for many hosts: 200 a second.
-const RELAY: Share = Share { burst: 400, every: Duration::from_millis(5) };
+/// Rate of a host: 8 circuits a second.
+const HOST: RateLimit = RateLimit { burst: 32, every: Duration::from_millis(125) };
+/// Rate of a relay, which asks for many hosts: 200 a second.
+const RELAY: RateLimit = RateLimit { burst: 400, every: Duration::from_millis(5) };
 
-/// Who asked for circuits lately.
+/// Rate limits of the nodes that asked for circuits.
 #[derive(Default)]
-pub(crate) struct Asked {
-    /// When the share of each will have grown back whole.
+pub(crate) struct SetupRates {
+    /// Time at which each node's share is full again.
     full_at: BTreeMap<Address, Time>,
 }
 
-impl Asked {
-    /// Whether `from` may have one more circuit set up now; counts it if so.
+impl SetupRates {
+    /// True if `from` may set up one more circuit at `now`. Counts it if so.
     pub(crate) fn take(&mut self, now: Time, from: Address) -> bool {
-        let Share { burst, every } = if from.is_router() { RELAY } else { HOST };
+        let RateLimit { burst, every } = if from.is_router() { RELAY } else { HOST };
         let full_at = self.full_at.get(&from).copied().unwrap_or(now).max(now);
         if full_at + every > now + every * burst {
             return false;
@@ -50,25 +50,25 @@ impl Asked {
 /// Create cells that are remembered.
 const SEEN_MAX: usize = 8_192;
 
-/// The newest create cells that were taken, by a hash of their Noise message.
+/// The newest accepted create cells, by a hash of their Noise message.
 #[derive(Default)]
-pub(crate) struct Seen {
+pub(crate) struct CreateReplayCache {
     hashes: BTreeSet<[u8; 32]>,
     order: VecDeque<[u8; 32]>,
 }
 
-impl Seen {
-    /// Messages that are remembered, and the most.
+impl CreateReplayCache {
+    /// Messages that are remembered, and the limit.
     pub(crate) fn fill(&self) -> (usize, usize) {
         (self.hashes.len().max(self.order.len()), SEEN_MAX)
     }
 
-    /// Whether this message was taken.
+    /// True if this message was accepted before.
     pub(crate) fn contains(&self, name: &[u8; 32]) -> bool {
         self.hashes.contains(name)
     }
 
-    /// Remembers a message by its [`Seen::name`].
+    /// Records a message by its [`CreateReplayCache::name`].
     pub(crate) fn insert(&mut self, name: [u8; 32]) {
         if self.hashes.insert(name) {
             self.order.push_back(name);
@@ -80,7 +80,6 @@ impl Seen {
         }
     }
 
-    /// Names a message.
     pub(crate) fn name(message: &[u8]) -> [u8; 32] {
         hash(message)
     }
@@ -92,10 +91,11 @@ mod tests {
 
     #[test]
     fn each_node_has_a_share_that_grows_back() {
-        let mut asked = Asked::default();
+        let mut asked = SetupRates::default();
         let (host, relay) = (Address::new(1, 1), Address::new(1, 0));
-        let taken =
-            |asked: &mut Asked, now, who, n: u32| (0..n).filter(|_| asked.take(now, who)).count();
+        let taken = |asked: &mut SetupRates, now, who, n: u32| {
+            (0..n).filter(|_| asked.take(now, who)).count()
+        };
         assert_eq!(taken(&mut asked, Time::ZERO, host, 100), 32);
         assert_eq!(taken(&mut asked, Time::ZERO, relay, 1_000), 400);
         let later = Time::ZERO + Duration::from_secs(1);
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded() {
-        let mut asked = Asked::default();
+        let mut asked = SetupRates::default();
         for router in 1..=NODES_MAX as u32 {
             assert!(asked.take(Time::ZERO, Address::new(router, 0)));
         }

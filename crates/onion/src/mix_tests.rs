@@ -1,6 +1,6 @@
-//! Relays that delay cells: which cells wait, for how long, and who knows of it.
+//! Relays that delay cells: which cells wait, how long, and which nodes know it.
 
-use shoal_wire::{MixTime, Strategy};
+use shoal_wire::{MixStrategy, MixTime};
 
 use super::*;
 
@@ -8,30 +8,30 @@ fn ms(ms: u64) -> MixTime {
     MixTime::from_duration(Duration::from_millis(ms)).unwrap()
 }
 
-fn stop() -> Strategy {
-    Strategy::StopAndGo { mean: ms(5), most: ms(25) }
+fn stop() -> MixStrategy {
+    MixStrategy::StopAndGo { mean: ms(5), most: ms(25) }
 }
 
-fn timed() -> Strategy {
-    Strategy::Timed { every: ms(10) }
+fn timed() -> MixStrategy {
+    MixStrategy::Timed { every: ms(10) }
 }
 
 /// Nodes whose list offers both strategies.
 fn world() -> World {
     let mut world = World::new();
     world.nodes.values_mut().for_each(|node| node.set_mixes(Time::ZERO, vec![stop(), timed()]));
-    // Not at a time at which a quantum ends.
+    // This time is not the end of a quantum.
     world.now = Time(1_000_000_100);
     world
 }
 
-fn begin(world: &mut World, mixes: &[Strategy]) -> CircuitId {
-    let (now, shape) = (world.now, Shape::new(3).unwrap());
+fn begin(world: &mut World, mixes: &[MixStrategy]) -> CircuitId {
+    let (now, shape) = (world.now, CellShape::new(3).unwrap());
     let life = Duration::from_secs(600);
     world.node(A).build_mixed(now, &relays(3), mixes, shape, life).unwrap()
 }
 
-/// How many cells left a node at once, and how many waited.
+/// Number of cells that left a node at once, and number that waited.
 fn left(world: &World, at: Address) -> (usize, usize) {
     let of = |waits: bool| {
         world.left.iter().filter(|(node, due)| *node == at && due.is_some() == waits).count()
@@ -42,14 +42,14 @@ fn left(world: &World, at: Address) -> (usize, usize) {
 #[test]
 fn every_cell_of_a_mixed_circuit_waits_at_its_relays_and_no_other_does() {
     let mut world = world();
-    let id = begin(&mut world, &[stop(), Strategy::Pass, timed()]);
+    let id = begin(&mut world, &[stop(), MixStrategy::Pass, timed()]);
     world.run();
     let at_destination = world.events.iter().find_map(|(at, event)| match event {
-        Event::Mixed(there) if *at == B => Some(*there),
+        OnionEvent::Mixed(there) if *at == B => Some(*there),
         _ => None,
     });
     let there = at_destination.expect("the destination is told");
-    assert!(world.events.contains(&(A, Event::Built(id))));
+    assert!(world.events.contains(&(A, OnionEvent::Built(id))));
     for hop in 1..=4 {
         world.node(A).echo(id, hop, 9).unwrap();
     }
@@ -68,14 +68,15 @@ fn every_cell_of_a_mixed_circuit_waits_at_its_relays_and_no_other_does() {
         assert!(at_once + waited >= 5, "{at}: {at_once} and {waited}");
         assert_eq!(if waits { at_once } else { waited }, 0, "{at}: {at_once} and {waited}");
     }
-    let ended = world.events.iter().any(|(at, event)| (*at, event) == (B, &Event::Ended(there)));
+    let ended =
+        world.events.iter().any(|(at, event)| (*at, event) == (B, &OnionEvent::Ended(there)));
     assert!(ended, "the destination is told that it is over");
 }
 
 #[test]
 fn both_ends_know_what_the_path_adds() {
     let mut world = world();
-    let id = begin(&mut world, &[stop(), Strategy::Pass, timed()]);
+    let id = begin(&mut world, &[stop(), MixStrategy::Pass, timed()]);
     world.run();
     let there = *world.node(B).ids_of_test().first().unwrap();
     let (here, there) = (world.node(A).waits(id).unwrap(), world.node(B).waits(there).unwrap());
@@ -86,8 +87,8 @@ fn both_ends_know_what_the_path_adds() {
     assert!(world.node(A).waits(plain).unwrap().most.is_zero());
 }
 
-/// The origin can tell how long an echo waits at each relay, since the delays follow from keys that
-/// it shares with them.
+/// The origin can compute how long an echo waits at each relay, since the delays follow from keys
+/// that it shares with them.
 #[test]
 fn the_origin_knows_how_long_each_echo_is_to_wait() {
     let mut world = world();
@@ -99,7 +100,9 @@ fn the_origin_knows_how_long_each_echo_is_to_wait() {
         world.events.clear();
         world.node(A).echo(id, hop, number).unwrap();
         world.run();
-        let [(A, Event::Echoed(_, _, _, waits))] = world.events[..] else { panic!("no answer") };
+        let [(A, OnionEvent::Echoed(_, _, _, waits))] = world.events[..] else {
+            panic!("no answer")
+        };
         if hop == 3 {
             assert_eq!(waits, None, "a timed mix goes by its own clock");
             continue;
@@ -117,10 +120,10 @@ fn a_relay_takes_only_strategies_of_the_list_and_its_own_counts_more() {
     let mut world = world();
     let now = world.now;
     world.node(relay(2)).set_mixes(now, vec![timed()]);
-    // Other nodes may have the list of before for a while.
+    // Other nodes may still have the previous list for a while.
     let id = begin(&mut world, &[stop(); 3]);
     world.run();
-    assert!(world.events.contains(&(A, Event::Built(id))));
+    assert!(world.events.contains(&(A, OnionEvent::Built(id))));
     world.pass(Duration::from_secs(12 * 60));
     world.drops.clear();
     begin(&mut world, &[stop(); 3]);
@@ -131,25 +134,25 @@ fn a_relay_takes_only_strategies_of_the_list_and_its_own_counts_more() {
     world.node(relay(2)).set_own_mix(Some(timed()));
     let id = begin(&mut world, &[]);
     world.run();
-    assert!(world.events.contains(&(A, Event::Built(id))));
+    assert!(world.events.contains(&(A, OnionEvent::Built(id))));
     let counts = [1, 2, 3].map(|n| left(&world, relay(n)));
     assert!(counts[1].0 == 0 && counts[1].1 > 0 && counts[0].1 + counts[2].1 == 0, "{counts:?}");
 }
 
-/// Else an origin could have a relay carry its cells without that relay's own mix.
+/// Otherwise an origin could make a relay carry its cells without that relay's own mix.
 #[test]
 fn a_relay_that_was_called_a_destination_carries_nothing_on() {
     let mut world = world();
     world.node(relay(2)).set_own_mix(Some(timed()));
-    let (now, shape, life) = (world.now, Shape::new(3).unwrap(), Duration::from_secs(600));
+    let (now, shape, life) = (world.now, CellShape::new(3).unwrap(), Duration::from_secs(600));
     let path = [relay(1), relay(2)];
     let id = world.node(A).build_mixed(now, &path, &[stop()], shape, life).unwrap();
     world.run();
-    assert!(world.events.contains(&(A, Event::Built(id))));
+    assert!(world.events.contains(&(A, OnionEvent::Built(id))));
     assert_eq!(core::mem::take(&mut world.drops), []);
     world.node(A).extend_of_test(id, 2, relay(3), &[7; shoal_wire::leg::FIRST_LEN]);
     world.run();
-    // The origin, which asked for nothing, does not know the answer.
+    // The origin, which asked for nothing, does not recognize the answer.
     let answer = (A, DropReason::UnknownCircuit);
     assert_eq!(world.drops, [(relay(2), DropReason::NotAllowed), answer]);
     assert_eq!(world.node(relay(2)).carried().count(), 0);

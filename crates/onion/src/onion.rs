@@ -1,4 +1,4 @@
-//! The machine of one node: circuits that it began, circuits that it carries, and their set-up.
+//! Onion machine of one node: circuits that it began, circuits that it carries, and their set-up.
 
 mod build;
 mod end;
@@ -13,152 +13,150 @@ mod view;
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
-use places::Places;
-use queue::Queue;
+use places::CircuitPlaces;
+use queue::SetupQueue;
 use shoal_crypto::{
-    Ciphers, Identity, Means, NetworkSecret, NetworkSecrets, PublicKey, Rng, Secret,
+    Ciphers, Identity, NetworkSecret, NetworkSecrets, PublicKey, Rng, Secret, SuiteSupport,
 };
-use shoal_mix::Added;
+use shoal_mix::AddedDelay;
 use shoal_session::cookie::Cookies;
 use shoal_session::outer::{Lead, OuterSeal, OuterSeals};
-use shoal_wire::leg::{CELL_LEN, FIRST_LEN, Refusal, Shape};
-use shoal_wire::{Address, CircuitId, DropReason, Mixing, Strategy, Time};
-pub use view::{Fill, Waits};
+use shoal_wire::leg::{CELL_LEN, CellShape, ExtendRefusal, FIRST_LEN};
+use shoal_wire::{Address, CircuitId, DropReason, HopDelay, MixStrategy, Time};
+pub use view::{KeyDelays, TableFill};
 
-use crate::circuit::{AtOrigin, Circuit};
-use crate::hop::{AtHop, Hop, Leaving, Tools, WARM_LEN};
-use crate::job::Common;
+use crate::circuit::{OriginCircuit, OriginResult};
+use crate::hop::{CircuitHop, HopResult, OutboundBatch, SealTools, WARM_LEN};
+use crate::job::SetupContext;
 use crate::layer::Filler;
-use crate::leg::{Lane, Scratch, SendKeys};
-use crate::limits::{Asked, Seen};
-use crate::room::{Limits, Room};
-use crate::setup::{self, Bond, Cell, Sides};
-use crate::slots::Slots;
+use crate::leg::{LegLane, Scratch, SendKeys};
+use crate::limits::{CreateReplayCache, SetupRates};
+use crate::room::{CircuitLimits, CircuitRoom};
+use crate::setup::{self, Bond, BoxedCell, LegSetup};
+use crate::slots::CircuitSlots;
 
-/// How long a set-up waits for its answer, and a new hop for its first cell.
+/// Time for which a set-up waits for its answer, and a new hop for its first cell.
 const HALF_OPEN: Duration = Duration::from_secs(10);
-/// A circuit that carries nothing for so long is forgotten.
+/// Idle time after which a circuit is forgotten.
 const IDLE: Duration = Duration::from_secs(60);
-/// Circuits live no longer than this, whatever their origin asked for.
+/// Longest life of a circuit, whatever its origin asked for.
 const LIFE_MAX: Duration = Duration::from_secs(20 * 60);
-/// A hop that carries nothing for so long gives its memory back, but for what it must keep.
+/// Idle time after which a hop becomes cold.
 const COOL: Duration = Duration::from_secs(10);
-/// Places of warm hops: they share 32 MB. A hop takes one, three where relays delay cells. Others
-/// carry cells, too, with keys that are expanded each time and a window that is short: what was
-/// overtaken far is `too_old`. Those over which most goes are warm.
+/// Places of warm hops, which share 32 MB. A hop uses one, or three if relays delay cells. Cold
+/// hops carry cells too, but expand their keys each time and have a short window, so that cells
+/// overtaken by many are `too_old`. The hops with the most traffic are warm.
 const WARM_MAX: usize = 32 * 1_000_000 / WARM_LEN;
-/// How often circuits are looked through for those whose time is over.
+/// Time between two searches for circuits to forget.
 const SWEEP: Duration = Duration::from_secs(1);
-/// Cells and events that wait to be taken at most.
+/// Most cells, or events, that wait to be taken.
 const QUEUE_MAX: usize = 1_024;
-/// The number of the machine's own echoes, which nobody is told of.
+/// Number of the machine's own echoes, which are not reported.
 const OWN_ECHO: u64 = 0;
-/// Strategies of a list before are taken for so long, ...
+/// Time for which strategies of earlier lists are still accepted.
 const FORMER_KEPT: Duration = Duration::from_secs(12 * 60);
-/// ... and so many: as many as a list has.
+/// Most strategies of earlier lists: as many as one list has.
 const FORMER_MAX: usize = 4;
 
-/// What a node is told at its start.
-pub struct Config {
+/// Configuration of a node at its start.
+pub struct OnionConfig {
     /// The node's own address.
     pub address: Address,
-    /// Circuits at most: [`Limits::of`] the address.
-    pub limits: Limits,
-    /// The AEAD suites that this node takes, and the class of its processor.
-    pub means: Means,
-    /// Whether circuits may go on from here.
+    /// Limits on circuits: [`CircuitLimits::of`] the address.
+    pub limits: CircuitLimits,
+    /// The AEAD suites that this node accepts, and its processor class.
+    pub means: SuiteSupport,
+    /// True if circuits may continue from this node.
     pub relay: bool,
 }
 
-/// What became of a cell.
+/// Result for a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Passed {
+pub enum CellResult {
     /// The cell was changed in place and goes on to this node.
-    On(Address, Carried),
-    /// So was this one, and it may not leave before this time.
-    Mixed(Address, Carried, Time),
-    /// It holds a unit for this node.
+    On(Address, ForwardedCell),
+    /// Like `On`, but the cell may not leave before this time.
+    Mixed(Address, ForwardedCell, Time),
+    /// The cell has a unit for this node.
     Unit(CircuitId),
-    /// It was for this machine.
+    /// The cell was for this machine.
     Taken,
 }
 
-/// On which circuit a cell goes on, and what it holds.
+/// Circuit and content of a cell that goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Carried {
-    /// The circuit.
+pub struct ForwardedCell {
     pub circuit: CircuitId,
-    /// Whether the cell holds a unit, and no message of the circuit's control lane.
+    /// True for a unit, false for a message of the control lane.
     pub unit: bool,
 }
 
-/// A cell that this machine sends of its own.
-pub struct Own {
-    /// Where it goes.
+/// A cell that this machine itself sends.
+pub struct OriginatedCell {
+    /// Node that it goes to.
     pub to: Address,
-    /// The leg cell.
-    pub cell: Cell,
-    /// How it waits before it leaves, if it does.
-    pub wait: Option<Wait>,
-    /// The circuit that it belongs to; none for an answer to a node that has none.
+    pub cell: BoxedCell,
+    /// Wait of the cell in a mix, if any.
+    pub wait: Option<MixWait>,
+    /// Circuit of the cell; none for an answer to a node without one.
     pub circuit: Option<CircuitId>,
 }
 
-/// How a cell waits in a mix.
+/// Wait of a cell in a mix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wait {
-    /// When it may leave.
+pub struct MixWait {
+    /// Time at which it may leave.
     pub due: Time,
-    /// The node that it was sent for: the cells of each have a share of the mix.
+    /// Node that sent the cell, for its share of the mix.
     pub from: Address,
 }
 
-/// What happened to circuits that this node began or is the destination of.
+/// Event of a circuit that this node began, or that ends here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// All hops are there, the destination too.
+pub enum OnionEvent {
+    /// All hops are set up, including the destination.
     Built(CircuitId),
-    /// This hop, counted from 1, can't be set up; the circuit is gone.
-    Failed(CircuitId, u8, Failure),
+    /// This hop, counted from 1, can't be set up. The circuit has been closed.
+    Failed(CircuitId, u8, SetupFailure),
     /// A circuit of another host ends here, and relays on it delay cells: see [`Onion::waits`].
     Mixed(CircuitId),
-    /// A hop, counted from 1, answered the echo of this number. Question and answer together were
-    /// to wait so long in mixes; none where that depends on a relay's clock.
+    /// A hop, counted from 1, answered the echo of this number. The duration is what mixes add to
+    /// echo and answer together; none if it depends on a relay's clock.
     Echoed(CircuitId, u8, u64, Option<Duration>),
-    /// Its lifetime is over, or nothing went over it for long.
+    /// The circuit's lifetime is over, or it was idle for too long.
     Ended(CircuitId),
-    /// A handshake of the other end's session came, at either end of the circuit: the newest, if
-    /// others came before and were not taken.
+    /// A handshake of the other end's session came, at either end of the circuit. Only the newest
+    /// is reported, if earlier ones were not taken.
     Handshake(CircuitId, Box<[u8]>),
 }
 
-/// Why a hop can't be set up.
+/// Reason why a hop can't be set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// It did not answer.
+pub enum SetupFailure {
+    /// The hop did not answer.
     Silent,
     /// The relay before it refused.
-    Refused(Refusal),
-    /// It answered with a handshake that is wrong.
+    Refused(ExtendRefusal),
+    /// The hop's handshake is wrong.
     BadHandshake,
-    /// This node itself has no room, or its list lacks the hop.
+    /// This node has no room, or its list lacks the hop.
     Here,
 }
 
-/// What the wall clock showed at time zero, in seconds since 1970.
+/// Wall clock at machine time zero, in seconds since 1970.
 pub(crate) fn unix_s_at_zero(now: Time, unix_ms: u64) -> u64 {
     (unix_ms / 1_000).saturating_sub(now.since(Time::ZERO).as_secs())
 }
 
-enum Entry<A> {
-    Origin(Box<Circuit<A>>),
-    Hop(Box<Hop<A>>),
+enum CircuitEntry<A> {
+    Origin(Box<OriginCircuit<A>>),
+    Hop(Box<CircuitHop<A>>),
 }
 
-/// A create cell that was sent and waits for its answer.
-struct Waiting {
+/// A create cell that has no answer yet.
+struct PendingCreate {
     id: CircuitId,
-    /// The node before on a circuit of others.
+    /// The previous node, if the circuit is another node's.
     asker: Option<Address>,
     to: Address,
     lead: Lead,
@@ -166,70 +164,68 @@ struct Waiting {
     bond: Bond,
     outer: OuterSeal,
     noise: Box<[u8; FIRST_LEN]>,
-    /// How often it was sent again with a cookie.
+    /// Times that it was repeated with a cookie.
     repeats: u8,
     until: Time,
 }
 
-impl Waiting {
-    fn sides(&self) -> Sides<'_> {
-        Sides { outer: &self.outer, bond: &self.bond, leg: &self.leg }
+impl PendingCreate {
+    fn sides(&self) -> LegSetup<'_> {
+        LegSetup { outer: &self.outer, bond: &self.bond, leg: &self.leg }
     }
 }
 
-/// All circuits of one node.
 pub struct Onion<C: Ciphers> {
-    config: Config,
-    /// Circuits are set up under the first.
+    config: OnionConfig,
+    /// Circuits are set up under the first secret.
     secrets: NetworkSecrets,
     own: PublicKey,
     outer: OuterSeals,
     rng: Rng,
     /// Keys of the nodes that circuits may go through or to.
     nodes: BTreeMap<Address, PublicKey>,
-    /// With some of them.
+    /// Bonds with some of those nodes.
     bonds: BTreeMap<Address, Bond>,
-    /// The strategies that the network offers.
-    mixes: Vec<Strategy>,
-    /// Those of lists before, and until when circuits may still name them.
-    former: Vec<(Strategy, Time)>,
-    /// What this node does with the cells of all circuits that it carries, if it has a strategy of
-    /// its own.
-    own_mix: Option<Strategy>,
-    slots: Slots<Entry<C::Aead>>,
-    /// By the token that the answer begins with.
-    waiting: BTreeMap<Lead, Waiting>,
-    /// What circuits of others take.
-    room: Room,
-    queue: Queue,
-    /// Handshakes that were begun with hops of own circuits.
+    /// Strategies that the network offers.
+    mixes: Vec<MixStrategy>,
+    /// Strategies of earlier lists, and the time until which circuits may still name them.
+    former: Vec<(MixStrategy, Time)>,
+    /// This node's own strategy for all circuits that it carries, if it has one.
+    own_mix: Option<MixStrategy>,
+    slots: CircuitSlots<CircuitEntry<C::Aead>>,
+    /// By the token at the start of the answer.
+    waiting: BTreeMap<Lead, PendingCreate>,
+    /// Places of other nodes' circuits.
+    room: CircuitRoom,
+    queue: SetupQueue,
+    /// Number of handshakes begun with hops of own circuits.
     attempts: u64,
-    asked: Asked,
-    seen: Seen,
+    asked: SetupRates,
+    seen: CreateReplayCache,
     /// Unix seconds at time zero.
     unix_s: u64,
     sweep_at: Time,
-    transmits: VecDeque<Own>,
-    /// Of own circuits, each of which makes a few.
-    events: VecDeque<Event>,
-    /// So many found no room there.
+    transmits: VecDeque<OriginatedCell>,
+    /// Events of own circuits, each of which makes a few.
+    events: VecDeque<OnionEvent>,
+    /// Number of events that found no room.
     lost: u64,
-    /// Handshakes that nobody took yet, the newest of each circuit.
+    /// Handshakes that were not taken yet, the newest of each circuit.
     handshakes: BTreeMap<CircuitId, Box<[u8]>>,
     keys: SendKeys,
     filler: Filler,
-    /// So many more hops may be warm.
+    /// Number of further hops that may be warm.
     warm_left: usize,
     scratch: Scratch,
-    at_hop: Vec<Result<AtHop, DropReason>>,
-    at_origin: Vec<Result<AtOrigin, DropReason>>,
+    at_hop: Vec<Result<HopResult, DropReason>>,
+    at_origin: Vec<Result<OriginResult, DropReason>>,
 }
 
 impl<C: Ciphers> Onion<C> {
-    /// A node without circuits. Everything random comes from `seed`, but for ML-KEM; `unix_ms` is
-    /// the wall clock that goes with `now`.
+    /// A node without circuits. All its randomness, except that of ML-KEM, follows from `seed`.
+    /// `unix_ms` is the wall clock at `now`.
     pub fn new(
-        config: Config,
+        config: OnionConfig,
         identity: Identity,
         secret: NetworkSecret,
         seed: [u8; 32],
@@ -239,12 +235,12 @@ impl<C: Ciphers> Onion<C> {
         let mut rng = Rng::new(seed);
         let (own_key, secrets) = (identity.public(), NetworkSecrets::from(secret));
         let outer = OuterSeals::new(setup::ROLE, &secrets, &own_key);
-        let Limits { own, others, .. } = config.limits;
-        let slots = Slots::new(Secret::new(rng.fork("leg keys")), own + others);
-        let room = Room::new(config.limits);
+        let CircuitLimits { own, others, .. } = config.limits;
+        let slots = CircuitSlots::new(Secret::new(rng.fork("leg keys")), own + others);
+        let room = CircuitRoom::new(config.limits);
         let filler = Filler::new(&Secret::new(rng.fork("filler")));
         let cookies = Cookies::new(rng.fork("cookies"), now);
-        let queue = Queue::new(Common { identity, means: config.means }, cookies);
+        let queue = SetupQueue::new(SetupContext { identity, means: config.means }, cookies);
         Onion {
             config,
             secrets,
@@ -261,8 +257,8 @@ impl<C: Ciphers> Onion<C> {
             room,
             queue,
             attempts: 0,
-            asked: Asked::default(),
-            seen: Seen::default(),
+            asked: SetupRates::default(),
+            seen: CreateReplayCache::default(),
             unix_s: unix_s_at_zero(now, unix_ms),
             sweep_at: Time::ZERO,
             transmits: VecDeque::new(),
@@ -278,26 +274,26 @@ impl<C: Ciphers> Onion<C> {
         }
     }
 
-    /// Sets circuits up under the first of these secrets, and takes part in those under both.
+    /// Sets the network's secrets: circuits are set up under the first, and carried under both.
     pub fn set_secrets(&mut self, secrets: NetworkSecrets) {
         self.outer = OuterSeals::new(setup::ROLE, &secrets, &self.own);
         self.secrets = secrets;
     }
 
-    /// Says through which nodes circuits may go, and to which hosts.
+    /// Sets the nodes that circuits may go through, and the hosts that they may lead to.
     pub fn set_nodes(&mut self, nodes: BTreeMap<Address, PublicKey>) {
         let old = core::mem::replace(&mut self.nodes, nodes);
         self.bonds.retain(|at, _| old.get(at) == self.nodes.get(at));
     }
 
-    /// Says whether circuits may go on from here.
+    /// Sets if circuits may continue from this node.
     pub fn set_relay(&mut self, relay: bool) {
         self.config.relay = relay;
     }
 
-    /// Says which strategies the network offers: circuits may name no others, but for twelve
-    /// minutes those of the list before, which hosts may still have.
-    pub fn set_mixes(&mut self, now: Time, mixes: Vec<Strategy>) {
+    /// Sets the strategies that the network offers. Circuits may name only these. For twelve
+    /// minutes they may also name those of the previous list, which other hosts may still have.
+    pub fn set_mixes(&mut self, now: Time, mixes: Vec<MixStrategy>) {
         let before = core::mem::replace(&mut self.mixes, mixes);
         let gone = before.into_iter().map(|strategy| (strategy, now + FORMER_KEPT));
         let mut former: Vec<_> = gone.chain(self.former.drain(..)).collect();
@@ -306,86 +302,89 @@ impl<C: Ciphers> Onion<C> {
         self.former = former;
     }
 
-    /// Says that this node delays cells of all circuits that it carries, whatever they name.
-    pub fn set_own_mix(&mut self, own: Option<Strategy>) {
+    /// Sets a strategy for the cells of all circuits that this node carries, whatever they name.
+    pub fn set_own_mix(&mut self, own: Option<MixStrategy>) {
         self.own_mix = own;
     }
 
-    /// The strategies that the network offers.
-    pub fn mixes(&self) -> &[Strategy] {
+    pub fn mixes(&self) -> &[MixStrategy] {
         &self.mixes
     }
 
-    /// When a circuit that this node began last carried a unit, in either direction.
+    /// Last time at which a circuit of this node carried a unit, in either direction.
     pub fn carried_at(&self, id: CircuitId) -> Option<Time> {
         match self.slots.get(id)? {
-            Entry::Origin(circuit) => circuit.carried,
-            Entry::Hop(_) => None,
+            CircuitEntry::Origin(circuit) => circuit.carried,
+            CircuitEntry::Hop(_) => None,
         }
     }
 
-    /// Circuits at this node, as their origin or as a hop.
+    /// Number of circuits at this node, as their origin or as a hop.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Hops of a circuit that this node began, and whether all are there.
+    /// Number of hops that a circuit of this node has, and true if it is complete.
     pub fn progress(&self, id: CircuitId) -> Option<(usize, bool)> {
         match self.slots.get(id)? {
-            Entry::Origin(circuit) => Some((circuit.hops(), circuit.is_built())),
-            Entry::Hop(_) => None,
+            CircuitEntry::Origin(circuit) => Some((circuit.hops(), circuit.is_built())),
+            CircuitEntry::Hop(_) => None,
         }
     }
 
-    /// How the cells of a circuit are divided.
-    pub fn shape(&self, id: CircuitId) -> Option<Shape> {
+    /// Division of a circuit's cells.
+    pub fn shape(&self, id: CircuitId) -> Option<CellShape> {
         match self.slots.get(id)? {
-            Entry::Origin(circuit) => Some(circuit.shape),
-            Entry::Hop(hop) => Some(hop.shape),
+            CircuitEntry::Origin(circuit) => Some(circuit.shape),
+            CircuitEntry::Hop(hop) => Some(hop.shape),
         }
     }
 
-    /// What mixes on a circuit that ends at this node, or began here, add to each cell one way.
-    pub fn waits(&self, id: CircuitId) -> Option<Added> {
+    /// Delay that mixes add to each cell in one direction, on a circuit that ends or began here.
+    pub fn waits(&self, id: CircuitId) -> Option<AddedDelay> {
         match self.slots.get(id)? {
-            Entry::Origin(circuit) => Some(shoal_mix::path(circuit.mixes.iter().copied())),
-            Entry::Hop(hop) => match hop.mixing {
-                Mixing::Path { mean, hold } => Some(Added { mean, hold, most: hold.duration() }),
-                Mixing::Relay(_) => Some(Added::default()),
+            CircuitEntry::Origin(circuit) => Some(shoal_mix::path(circuit.mixes.iter().copied())),
+            CircuitEntry::Hop(hop) => match hop.mixing {
+                HopDelay::Path { mean, hold } => {
+                    Some(AddedDelay { mean, hold, most: hold.duration() })
+                }
+                HopDelay::Relay(_) => Some(AddedDelay::default()),
             },
         }
     }
 
-    /// The node to which units go that this node sends as an end of a circuit.
+    /// Node to which this node sends units as an end of the circuit.
     pub fn next_node(&self, id: CircuitId) -> Option<Address> {
         match self.slots.get(id)? {
-            Entry::Origin(circuit) => circuit.first().map(|leg| leg.node),
-            Entry::Hop(hop) => Some(hop.prev.node),
+            CircuitEntry::Origin(circuit) => circuit.first().map(|leg| leg.node),
+            CircuitEntry::Hop(hop) => Some(hop.prev.node),
         }
     }
 
-    /// Says what the wall clock shows, in milliseconds since 1970.
+    /// Sets the wall clock, in milliseconds since 1970.
     pub fn set_unix_time(&mut self, now: Time, unix_ms: u64) {
         self.unix_s = unix_s_at_zero(now, unix_ms);
     }
 
     /// The next cell to send.
-    pub fn poll_transmit(&mut self) -> Option<Own> {
+    pub fn poll_transmit(&mut self) -> Option<OriginatedCell> {
         self.transmits.pop_front()
     }
 
     /// The next event.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<OnionEvent> {
         let told = self.events.pop_front();
-        told.or_else(|| self.handshakes.pop_first().map(|(id, bytes)| Event::Handshake(id, bytes)))
+        told.or_else(|| {
+            self.handshakes.pop_first().map(|(id, bytes)| OnionEvent::Handshake(id, bytes))
+        })
     }
 
-    /// When [`Onion::handle_timeout`] has something to do.
+    /// Time of the next call of [`Onion::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Time> {
         let is_quiet = self.events.is_empty() && self.handshakes.is_empty();
         if !self.transmits.is_empty() || !is_quiet || self.queue.is_due() {
@@ -397,68 +396,69 @@ impl<C: Ciphers> Onion<C> {
     fn transmit(
         &mut self,
         to: Address,
-        cell: Cell,
-        wait: Option<Wait>,
+        cell: BoxedCell,
+        wait: Option<MixWait>,
         circuit: Option<CircuitId>,
     ) -> Result<(), DropReason> {
         if self.transmits.len() >= QUEUE_MAX {
             return Err(DropReason::QueueFull);
         }
-        self.transmits.push_back(Own { to, cell, wait, circuit });
+        self.transmits.push_back(OriginatedCell { to, cell, wait, circuit });
         Ok(())
     }
 
-    fn tell(&mut self, event: Event) {
-        // Whoever drives this takes all events after each call. Only own circuits make some, and
-        // no hop's answers make more than it was asked for.
+    fn tell(&mut self, event: OnionEvent) {
+        // The caller takes all events after each call. Only own circuits make events, and a hop
+        // can't answer more often than it was asked.
         match self.events.len() < QUEUE_MAX {
             true => self.events.push_back(event),
             false => self.lost += 1,
         }
     }
 
-    /// Events since the last call that found too many others waiting, and are lost: `queue_full`.
+    /// Returns and resets the number of events that were lost because too many waited:
+    /// `queue_full`.
     pub fn take_lost(&mut self) -> u64 {
         core::mem::take(&mut self.lost)
     }
 
-    fn insert(&mut self, now: Time, entry: Entry<C::Aead>) -> Result<CircuitId, DropReason> {
+    fn insert(&mut self, now: Time, entry: CircuitEntry<C::Aead>) -> Result<CircuitId, DropReason> {
         if self.is_empty() {
             self.sweep_at = now + SWEEP;
         }
         self.slots.insert(entry).ok_or(DropReason::CircuitLimit)
     }
 
-    fn origin(&mut self, id: CircuitId) -> Result<&mut Circuit<C::Aead>, DropReason> {
+    fn origin(&mut self, id: CircuitId) -> Result<&mut OriginCircuit<C::Aead>, DropReason> {
         match self.slots.get_mut(id) {
-            Some(Entry::Origin(circuit)) => Ok(circuit),
+            Some(CircuitEntry::Origin(circuit)) => Ok(circuit),
             _ => Err(DropReason::UnknownCircuit),
         }
     }
 
-    fn hop(&mut self, id: CircuitId) -> Result<&mut Hop<C::Aead>, DropReason> {
+    fn hop(&mut self, id: CircuitId) -> Result<&mut CircuitHop<C::Aead>, DropReason> {
         match self.slots.get_mut(id) {
-            Some(Entry::Hop(hop)) => Ok(hop),
+            Some(CircuitEntry::Hop(hop)) => Ok(hop),
             _ => Err(DropReason::UnknownCircuit),
         }
     }
 
-    /// Takes leg cells of `from` in, which may change in place: `offsets` says where in `buf` they
-    /// start. One result for each is added to `out`.
+    /// Processes leg cells from `from`, which may change in place. `offsets` are their starts in
+    /// `buf`. One result per cell is added to `out`.
     ///
-    /// Results: what became of it, or why it was dropped: `unknown_circuit`, `bad_leg`, `replayed`,
-    /// `too_old`, `bad_layer`, `malformed`, `not_allowed`, `unexpected_reply`; of a set-up also
-    /// `bad_handshake`, `bad_version`, `wrong_clock`, `replayed_handshake`, `circuit_limit`,
-    /// `cookie_required`, `handshake_budget`, `queue_full`.
+    /// Errors: `unknown_circuit`, `bad_leg`, `replayed`, `too_old`, `bad_layer`, `malformed`,
+    /// `not_allowed`, `unexpected_reply`. For set-up cells also `bad_handshake`, `bad_version`,
+    /// `wrong_clock`, `replayed_handshake`, `circuit_limit`, `cookie_required`, `handshake_budget`,
+    /// `queue_full`.
     pub fn handle_batch(
         &mut self,
         now: Time,
         from: Address,
         buf: &mut [u8],
         offsets: &[u32],
-        out: &mut Vec<Result<Passed, DropReason>>,
+        out: &mut Vec<Result<CellResult, DropReason>>,
     ) {
-        // Its own while the batch is worked on: answers that leave meanwhile use another.
+        // Answers that are sent during the batch use another scratch.
         let mut scratch = core::mem::take(&mut self.scratch);
         match self.slots.key_of(from) {
             Some(key) => {
@@ -473,7 +473,7 @@ impl<C: Ciphers> Onion<C> {
             let cells = at..at + run.len();
             at = cells.end;
             let cells = (&offsets[cells.clone()], &numbers[cells]);
-            let leaving = &mut Leaving { going, fill };
+            let leaving = &mut OutboundBatch { going, fill };
             self.handle_run(now, from, run[0].index, buf, cells, leaving, out);
         }
         self.filler.fill(buf, fill);
@@ -483,16 +483,16 @@ impl<C: Ciphers> Onion<C> {
         self.scratch = scratch;
     }
 
-    /// The number that is expected next of `from` under an index.
+    /// The next expected number from `from` under an index.
     fn expected(&self, from: Address, index: u32) -> Option<u64> {
         let (id, lane) = self.slots.find(index)?;
         match self.slots.get(id)? {
-            Entry::Origin(circuit) => circuit.expected(from, lane),
-            Entry::Hop(hop) => hop.expected(from, lane),
+            CircuitEntry::Origin(circuit) => circuit.expected(from, lane),
+            CircuitEntry::Hop(hop) => hop.expected(from, lane),
         }
     }
 
-    /// Takes in cells that name one circuit and lane, or none.
+    /// Processes cells that name one circuit and lane, or none.
     #[allow(clippy::too_many_arguments, reason = "all are of one batch")]
     fn handle_run(
         &mut self,
@@ -501,58 +501,60 @@ impl<C: Ciphers> Onion<C> {
         index: u32,
         buf: &mut [u8],
         cells: (&[u32], &[Result<u64, DropReason>]),
-        leaving: &mut Leaving<'_>,
-        out: &mut Vec<Result<Passed, DropReason>>,
+        leaving: &mut OutboundBatch<'_>,
+        out: &mut Vec<Result<CellResult, DropReason>>,
     ) {
         let run = cells.0;
         let Some((id, lane)) = self.slots.find(index) else {
             let taken = run.iter().map(|&start| {
                 let (cell, _) = buf[start as usize..].split_first_chunk_mut().expect("a cell");
-                self.handle_setup(now, from, cell).map(|()| Passed::Taken)
+                self.handle_setup(now, from, cell).map(|()| CellResult::Taken)
             });
             return out.extend(taken);
         };
         let Self { config, slots, at_hop, at_origin, room, warm_left, .. } = self;
         match slots.get_mut(id) {
-            Some(Entry::Hop(hop)) => {
+            Some(CircuitEntry::Hop(hop)) => {
                 at_hop.clear();
                 let was_open = hop.confirmed;
                 hop.handle_run(now, (from, lane), buf, cells, leaving, at_hop);
                 if hop.confirmed && !was_open {
                     room.close_half(hop.prev.node);
                 }
-                if lane == Lane::Data {
+                if lane == LegLane::Data {
                     let is_router = config.address.is_router();
                     let count = at_hop.iter().filter(|went| went.is_ok()).count();
-                    Places { room, warm_left, is_router }.note_data(id, hop, count);
+                    CircuitPlaces { room, warm_left, is_router }.note_data(id, hop, count);
                 }
                 let went = core::mem::take(at_hop);
                 for (&start, went) in run.iter().zip(&went) {
                     out.push(went.and_then(|went| match went {
-                        AtHop::On(to, due) => {
-                            let data = Carried { circuit: id, unit: lane == Lane::Data };
-                            Ok(due.map_or(Passed::On(to, data), |due| Passed::Mixed(to, data, due)))
+                        HopResult::On(to, due) => {
+                            let data = ForwardedCell { circuit: id, unit: lane == LegLane::Data };
+                            Ok(due.map_or(CellResult::On(to, data), |due| {
+                                CellResult::Mixed(to, data, due)
+                            }))
                         }
-                        AtHop::Unit => Ok(Passed::Unit(id)),
-                        AtHop::Message(number) => {
+                        HopResult::Unit => Ok(CellResult::Unit(id)),
+                        HopResult::Message(number) => {
                             let cell = &buf[start as usize..start as usize + CELL_LEN];
-                            self.handle_request(now, id, number, cell).map(|()| Passed::Taken)
+                            self.handle_request(now, id, number, cell).map(|()| CellResult::Taken)
                         }
                     }));
                 }
                 self.at_hop = went;
             }
-            Some(Entry::Origin(circuit)) => {
+            Some(CircuitEntry::Origin(circuit)) => {
                 at_origin.clear();
                 circuit.handle_run(now, lane, buf, cells, at_origin);
                 let opened = core::mem::take(at_origin);
                 for (&start, opened) in run.iter().zip(&opened) {
                     out.push(opened.and_then(|opened| match opened {
-                        AtOrigin::Unit => Ok(Passed::Unit(id)),
-                        AtOrigin::Message(hop, number) => {
+                        OriginResult::Unit => Ok(CellResult::Unit(id)),
+                        OriginResult::Message(hop, number) => {
                             let cell = &buf[start as usize..start as usize + CELL_LEN];
                             let taken = self.handle_answer(now, id, (hop, number), cell);
-                            taken.map(|()| Passed::Taken)
+                            taken.map(|()| CellResult::Taken)
                         }
                     }));
                 }
@@ -562,13 +564,13 @@ impl<C: Ciphers> Onion<C> {
         }
     }
 
-    /// Wraps units, which stand in cells behind the leg header, for the other end of a circuit.
-    /// `offsets` says where in `buf` the cells start. Says where they go.
+    /// Wraps units for the other end of a circuit. Each is in a cell, after the leg header;
+    /// `offsets` are the cells' starts in `buf`. Returns the node that they go to.
     ///
     /// # Errors
     ///
-    /// `unknown_circuit`: it is gone, not built yet, or does not end here. `circuit_expired`.
-    /// Nothing was changed.
+    /// `unknown_circuit`: the circuit is gone, not built yet, or does not end here.
+    /// `circuit_expired`: no numbers are left. Nothing was changed.
     pub fn seal_units(
         &mut self,
         now: Time,
@@ -577,10 +579,10 @@ impl<C: Ciphers> Onion<C> {
         offsets: &[u32],
     ) -> Result<Address, DropReason> {
         let Self { slots, filler, keys, scratch, .. } = self;
-        let tools = &mut Tools { filler, keys, scratch };
+        let tools = &mut SealTools { filler, keys, scratch };
         match slots.get_mut(id) {
-            Some(Entry::Origin(circuit)) => circuit.seal_units(now, buf, offsets, tools),
-            Some(Entry::Hop(hop)) => hop.seal_units(now, buf, offsets, tools),
+            Some(CircuitEntry::Origin(circuit)) => circuit.seal_units(now, buf, offsets, tools),
+            Some(CircuitEntry::Hop(hop)) => hop.seal_units(now, buf, offsets, tools),
             None => Err(DropReason::UnknownCircuit),
         }
     }

@@ -1,28 +1,28 @@
-//! Which relays a circuit takes (docs/circuits.md).
+//! Choice of a circuit's relays (docs/design/circuits.md).
 //!
-//! In: the routers of the network's list, the two hosts, what this host stays with. Out: relays in
-//! their order, and what this network can't hide. Nothing is random but by the generator that is
-//! lent.
+//! Input is the routers of the network's list, the two hosts, and the relays that this host stays
+//! with. Output is the relays in order, and warnings about what the path does not hide. All
+//! randomness comes from the caller's generator.
 //!
 //! ```text
 //! host -- own router -- relay 1 -- middles -- last relay -- their router -- host
 //!         knows the host                                    knows the other host
 //! ```
 //!
-//! **The site rule.** Relay 1 learns this host, so it should be a node that knows it anyway: its
-//! own router. But relay 2 learns relay 1, and a router with few hosts behind it as good as names
-//! the host. So relay 1 is the own router if [`SITE`] hosts or more are behind it, else a relay
-//! elsewhere that stays for months (the guard). The last relay is chosen by the same rule at the
-//! other host's side.
+//! **The site rule.** Relay 1 learns this host, so it should be a node that knows it anyway: the
+//! host's own router. But relay 2 learns relay 1, and a router with few hosts almost reveals the
+//! host. Relay 1 is therefore the own router if it has at least [`SITE`] hosts. Otherwise it is a
+//! relay elsewhere that stays for months (the guard). The last relay is chosen by an equal rule at
+//! the other host's side.
 //!
-//! **Failures.** Whoever can make set-ups fail must not choose the path by it. How long a path is
-//! and which rules it keeps follow from the list and from what is asked for alone; relays that
-//! failed are left out as far as a path of that kind is found without them. At the ends a host has
-//! only the few relays that it stays with, and draws others slowly ([`Kept`]).
+//! **Failures.** An attacker who can make set-ups fail must not be able to steer the path. A path's
+//! length and the rules that it keeps therefore follow only from the list and the request. Relays
+//! that failed are left out if a path of that kind exists without them. At the ends of its paths a
+//! host keeps to a few relays, and draws new ones slowly ([`Vanguards`]).
 //!
-//! Invariants: no router stands twice in a path; no two relays of a path, and none and one of the
-//! two routers at its ends, are of one family, unless a warning says so; failures change neither a
-//! path's length nor the rules that it keeps.
+//! Invariants: no router is in a path twice. No two relays of a path, and no relay and end router,
+//! are of one family, unless a warning says so. Failures change neither a path's length nor the
+//! rules that it keeps.
 
 mod kept;
 mod search;
@@ -31,85 +31,85 @@ use core::fmt;
 use std::collections::{BTreeMap, BTreeSet};
 
 use shoal_crypto::Rng;
-use shoal_wire::{Address, Strategy};
+use shoal_wire::{Address, MixStrategy};
 
-pub use kept::{Built, Kept, KeptError};
-use search::{DOUBTFUL, LEAST, RULES, Rules, SPARINGS};
+pub use kept::{BuiltCircuit, Vanguards, VanguardsError};
+use search::{DOUBTFUL, LEAST, PathRules, RULES, SPARINGS};
 
-/// Hosts that make a site large: its router tells nothing of one of them.
+/// Number of hosts that makes a site large, so that its router does not reveal which host is meant.
 pub const SITE: u32 = 8;
 
 /// A router of the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Router {
-    /// Whether circuits may lead through it.
+pub struct ListedRouter {
+    /// True if circuits may lead through it.
     pub relay: bool,
-    /// Who operates it. A router without a family is one of its own.
+    /// Operator of the router. A router without a family counts as a family of its own.
     pub family: Option<String>,
-    /// What it can carry, in Mbit/s.
+    /// Capacity in Mbit/s.
     pub capacity: Option<u32>,
-    /// Hosts behind it.
+    /// Number of hosts behind it.
     pub hosts: u32,
-    /// What it does with the cells of all circuits that it carries, if it does not do with each
-    /// what its origin names.
-    pub mix: Option<Strategy>,
+    /// Mix strategy that the router uses for the cells of all circuits. None if it uses the one
+    /// that each circuit's origin names.
+    pub mix: Option<MixStrategy>,
 }
 
-/// The routers of the network, by their addresses: relays and others.
+/// The network's routers by address, relays or not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Routers {
-    routers: BTreeMap<Address, Router>,
+pub struct RouterList {
+    routers: BTreeMap<Address, ListedRouter>,
 }
 
-impl Routers {
+impl RouterList {
     /// The routers of a list. Addresses of hosts are left out.
-    pub fn new(routers: impl IntoIterator<Item = (Address, Router)>) -> Routers {
-        Routers { routers: routers.into_iter().filter(|(at, _)| at.is_router()).collect() }
+    pub fn new(routers: impl IntoIterator<Item = (Address, ListedRouter)>) -> RouterList {
+        RouterList { routers: routers.into_iter().filter(|(at, _)| at.is_router()).collect() }
     }
 
-    /// Routers, whether they carry circuits or not.
+    /// Number of routers, relays or not.
     pub fn len(&self) -> usize {
         self.routers.len()
     }
 
-    /// True when no router is known.
+    /// True if no router is known.
     pub fn is_empty(&self) -> bool {
         self.routers.is_empty()
     }
 
-    /// Whether circuits may lead through `at`.
+    /// True if circuits may lead through `at`.
     pub fn is_relay(&self, at: Address) -> bool {
         self.routers.get(&at).is_some_and(|router| router.relay)
     }
 
-    /// What the relay at `at` does with the cells of all circuits, if it has a strategy of its own.
-    pub fn mix(&self, at: Address) -> Option<Strategy> {
+    /// Own strategy of the relay at `at`, if it has one.
+    pub fn mix(&self, at: Address) -> Option<MixStrategy> {
         self.routers.get(&at)?.mix
     }
 
-    /// Those that carry circuits.
+    /// Routers that carry circuits.
     pub fn relays(&self) -> impl Iterator<Item = Address> {
         self.routers.iter().filter(|(_, router)| router.relay).map(|(at, _)| *at)
     }
 
-    /// Whether many hosts are behind `at`.
+    /// True if many hosts are behind `at`.
     fn is_large(&self, at: Address) -> bool {
         self.routers.get(&at).is_some_and(|router| router.hosts >= SITE)
     }
 
-    /// Whether two routers are of one family.
+    /// True if two routers are of one family.
     fn are_related(&self, a: Address, b: Address) -> bool {
         let family = |at: Address| self.routers.get(&at).and_then(|r| r.family.as_deref());
         a == b || family(a).is_some_and(|of_a| family(b) == Some(of_a))
     }
 
-    /// How often each relay is to be taken: in proportion to its capacity, but with a probability
-    /// of at most 2/R, where R is the number of relays in the list. One without a capacity counts
-    /// as the smallest that is known.
+    /// Weight of each relay, proportional to its capacity. No relay has a probability above 2/R,
+    /// where R is the number of relays in the list. A relay without a capacity counts as the
+    /// smallest known one.
     fn weights(&self) -> Vec<(Address, u64)> {
         let carrying = || self.routers.iter().filter(|(_, router)| router.relay);
         let least = carrying().filter_map(|(_, router)| router.capacity).min().unwrap_or(1);
-        let weight = |router: &Router| u64::from(router.capacity.unwrap_or(least).max(1));
+        let weight = |router: &ListedRouter| u64::from(router.capacity.unwrap_or(least).max(1));
         let mut weights: Vec<_> = carrying().map(|(at, r)| (*at, weight(r))).collect();
         let limit = clip(weights.iter().map(|(_, weight)| *weight).collect());
         weights.iter_mut().for_each(|(_, weight)| *weight = (*weight).min(limit));
@@ -117,13 +117,14 @@ impl Routers {
     }
 }
 
-/// The weight above which others must be cut so that none has more than 2/R of all that is left.
+/// The maximum weight of a relay. With larger ones cut to it, none has more than 2/R of the sum of
+/// all R weights.
 fn clip(mut weights: Vec<u64>) -> u64 {
     weights.sort_unstable_by(|a, b| b.cmp(a));
     let count = weights.len() as u64;
     let mut rest: u64 = weights.iter().sum();
     for (cut, weight) in (0..).zip(&weights) {
-        // With the first `cut` at this limit, it is 2/R of all.
+        // This limit is 2/R of the sum in which the first `cut` weights are cut to it.
         let Some(others) = count.checked_sub(2 * cut).filter(|others| *others > 0) else { break };
         let limit = (2 * rest / others).max(1);
         if *weight <= limit {
@@ -134,49 +135,49 @@ fn clip(mut weights: Vec<u64>) -> u64 {
     weights.last().copied().unwrap_or(1).max(1)
 }
 
-/// A path that is wanted.
+/// A request for a path.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask<'a> {
+pub struct PathRequest<'a> {
     /// This host.
     pub from: Address,
     /// The other host.
     pub to: Address,
-    /// Relays, 1 to 5.
+    /// Number of relays, 1 to 5.
     pub relays: u8,
     /// The time, in seconds since 1970.
     pub unix_s: u64,
-    /// Relays that failed lately, each once, the oldest failure first. They are taken in this order
-    /// where no path of the same kind does without. The two hosts' own routers at their ends are
-    /// taken all the same: there is no other way to the hosts.
+    /// Relays that failed lately, each once, the oldest failure first. They are used in this order
+    /// if no path of that kind exists without them. The two hosts' own routers may still be at the
+    /// ends, since there is no other path to the hosts.
     pub failed: &'a [Address],
-    /// Relays that are better not in the middle where others fit: those of another circuit to that
-    /// host, which had better not fail together with this one.
+    /// Relays to avoid in the middle if others fit: those of another circuit to that host, which
+    /// should not fail together with this one.
     pub beside: &'a [Address],
-    /// Those that may have failed. In the middle one that failed is tried before them: it may be
-    /// back, and if a set-up gets further over it, it is known who is at fault.
+    /// Relays that may have failed. In the middle of a path, a relay that did fail is tried before
+    /// them, since it may work again. If the set-up then gets further, one of these was at fault.
     pub doubtful: &'a [Address],
 }
 
-impl Ask<'_> {
-    /// This host's router, and the other's.
+impl PathRequest<'_> {
+    /// The routers of this host and of the other.
     fn routers(&self) -> [Address; 2] {
         [Address::new(self.from.router, 0), Address::new(self.to.router, 0)]
     }
 }
 
-/// A path that was chosen.
+/// A chosen path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Path {
+pub struct RelayPath {
     /// The relays in their order, at least one.
     pub relays: Vec<Address>,
-    /// What it does not hide.
-    pub warnings: Vec<Warning>,
+    /// Warnings about what it does not hide.
+    pub warnings: Vec<PathWarning>,
 }
 
-/// What a network, or a path, can't hide. Displayed in words for users.
+/// Warning: what a network or path can't hide. `Display` gives text for users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Warning {
-    /// So few routers, this many, that they can work out who speaks with whom.
+pub enum PathWarning {
+    /// This number of routers is so small that they can work out which hosts speak with each other.
     FewRouters(u8),
     /// Both hosts are behind one router.
     SameRouter,
@@ -186,9 +187,9 @@ pub enum Warning {
     TwoRelays,
     /// The path has fewer relays than were asked for.
     Short {
-        /// Relays that were asked for.
+        /// Number of relays that were asked for.
         asked: u8,
-        /// Relays that it has.
+        /// Number of relays in the path.
         have: u8,
     },
     /// Two routers of the path are of one family.
@@ -197,54 +198,51 @@ pub enum Warning {
     SmallSiteHere,
     /// The last relay is the router of the other host's small site.
     SmallSiteThere,
-    /// The network offers mixes, and all add more delay than this host allows.
+    /// The network offers mixes, but all add more delay than this host allows.
     Unmixed,
 }
 
-impl fmt::Display for Warning {
+impl fmt::Display for PathWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Warning::FewRouters(1) => f.write_str("one router: nobody is hidden from it"),
-            Warning::FewRouters(2) => f.write_str("two routers: nobody is hidden from them"),
-            Warning::FewRouters(n) => {
+            PathWarning::FewRouters(1) => f.write_str("one router: nobody is hidden from it"),
+            PathWarning::FewRouters(2) => f.write_str("two routers: nobody is hidden from them"),
+            PathWarning::FewRouters(n) => {
                 write!(f, "{n} routers with few hosts each: nobody is hidden from them")
             }
-            Warning::SameRouter => f.write_str(
-                "both hosts are behind one router, which sees what comes from one and what goes to \
-                 the other at the same time",
+            PathWarning::SameRouter => f.write_str(
+                "both hosts are behind one router, which sees the traffic of both ends at once",
             ),
-            Warning::OneRelay => f.write_str("one relay: it knows both hosts"),
-            Warning::TwoRelays => f.write_str(
-                "two relays, of which each knows one host and the other relay: if they work \
-                 together they know both hosts at once, where with three they would have to \
-                 compare times",
+            PathWarning::OneRelay => f.write_str("one relay: it knows both hosts"),
+            PathWarning::TwoRelays => f.write_str(
+                "two relays: together they know both hosts, while three relays would also have to \
+                 compare the times of cells",
             ),
-            Warning::Short { asked, have } => write!(
+            PathWarning::Short { asked, have } => write!(
                 f,
-                "{have} of {asked} relays: the network's list has no more that fit (`shoal \
-                 authority sign ROUTER --relay`)"
+                "{have} of {asked} relays: the network's list has no more that fit (sign one with \
+                 `shoal authority sign ROUTER --relay`)"
             ),
-            Warning::Families => f.write_str(
-                "families repeat: one operator runs two routers of the path, and may know both \
-                 hosts",
+            PathWarning::Families => f.write_str(
+                "one operator (family) runs two routers of the path, and may learn both hosts",
             ),
-            Warning::SmallSiteHere => f.write_str(
+            PathWarning::SmallSiteHere => f.write_str(
                 "relay 1 is this host's own router with few hosts behind it: relay 2 can tell who \
                  begins",
             ),
-            Warning::SmallSiteThere => f.write_str(
+            PathWarning::SmallSiteThere => f.write_str(
                 "the last relay is the other host's own router with few hosts behind it: the relay \
                  before it can tell who is reached",
             ),
-            Warning::Unmixed => f.write_str(
-                "when cells pass: all mixes of the network's list add more than max_added_ms in \
-                 [circuits], so relays pass them on at once",
+            PathWarning::Unmixed => f.write_str(
+                "the times of cells: each mix of the network's list adds more delay than \
+                 max_added_ms in [circuits] allows, so relays forward cells at once",
             ),
         }
     }
 }
 
-/// There is no relay that a circuit could lead through.
+/// Error: no relay exists for a circuit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRelays;
 
@@ -259,22 +257,23 @@ impl fmt::Display for NoRelays {
 
 impl std::error::Error for NoRelays {}
 
-/// Chooses relays. The path is as long as was asked for, or as can be. Where the list does not let
-/// it keep all rules they yield in this order: families differ, the site rule. Only then, within
-/// that length and those rules, relays that failed and those of another circuit are spared.
+/// Chooses relays. The path has the requested length, or the longest possible one. If the list has
+/// no path that keeps all rules, they are dropped in this order: different families, then the site
+/// rule. Failed relays, and those of another circuit, are left out only if a path of that length
+/// and with those rules exists without them.
 ///
-/// `kept` notes which relays were drawn for the ends, so that only few are ever tried; this host
-/// stays with those over which a circuit was built ([`Kept::note_built`]).
+/// `kept` records the relays drawn for the ends, so that only few are ever tried. This host stays
+/// with those over which a circuit was built ([`Vanguards::note_built`]).
 ///
 /// # Errors
 ///
-/// There is no relay.
+/// The list has no relay.
 pub fn choose(
-    routers: &Routers,
-    ask: &Ask<'_>,
-    kept: &mut Kept,
+    routers: &RouterList,
+    ask: &PathRequest<'_>,
+    kept: &mut Vanguards,
     rng: &mut Rng,
-) -> Result<Path, NoRelays> {
+) -> Result<RelayPath, NoRelays> {
     kept.forget_drawn(routers, ask.unix_s);
     let weights = routers.weights();
     if weights.is_empty() {
@@ -287,24 +286,24 @@ pub fn choose(
         if let Some(path) = found {
             let warnings = warnings(routers, ask, &path);
             kept.note_drawn(ask, &path);
-            return Ok(Path { relays: path, warnings });
+            return Ok(RelayPath { relays: path, warnings });
         }
     }
     Err(NoRelays)
 }
 
-/// Lengths of paths among `relays` relays, and rules, the best first.
-fn kinds(ask: &Ask<'_>, relays: usize) -> impl Iterator<Item = (usize, Rules)> {
+/// Lengths of paths and rules for `relays` relays, the best first.
+fn kinds(ask: &PathRequest<'_>, relays: usize) -> impl Iterator<Item = (usize, PathRules)> {
     let most = usize::from(ask.relays.clamp(1, shoal_wire::leg::RELAYS_MAX)).min(relays);
     (1..=most).rev().flat_map(|len| RULES.map(|rules| (len, rules)))
 }
 
-/// True if `end` is no guard or last relay, or if a path as good as others leads over it at that
-/// end and past all relays in `ask.doubtful`.
+/// True if `end` is no guard or last relay. Also true if an equally good path uses it at its end
+/// and avoids all relays in `ask.doubtful`.
 pub(crate) fn leads_past(
-    routers: &Routers,
-    ask: &Ask<'_>,
-    kept: &Kept,
+    routers: &RouterList,
+    ask: &PathRequest<'_>,
+    kept: &Vanguards,
     rng: &mut Rng,
     end: Address,
 ) -> bool {
@@ -319,37 +318,41 @@ pub(crate) fn leads_past(
     slots.is_empty() || slots.into_iter().any(|n| search((len, rules), DOUBTFUL, Some((n, end))))
 }
 
-/// What a path does not hide.
-pub(crate) fn warnings(routers: &Routers, ask: &Ask<'_>, path: &[Address]) -> Vec<Warning> {
+/// Warnings about what a path does not hide.
+pub(crate) fn warnings(
+    routers: &RouterList,
+    ask: &PathRequest<'_>,
+    path: &[Address],
+) -> Vec<PathWarning> {
     let mut all = Vec::new();
     let [here, there] = ask.routers();
     let is_small = |at: Address| !routers.is_large(at);
     let count = routers.len();
     if count <= 2 || (count == 3 && (is_small(here) || is_small(there))) {
-        all.push(Warning::FewRouters(count as u8));
+        all.push(PathWarning::FewRouters(count as u8));
     }
     if here == there {
-        all.push(Warning::SameRouter);
+        all.push(PathWarning::SameRouter);
     }
     match path.len() {
-        1 => all.push(Warning::OneRelay),
-        // Of two routers it is said that nobody is hidden from them.
-        2 if count > 2 => all.push(Warning::TwoRelays),
+        1 => all.push(PathWarning::OneRelay),
+        // With two routers, the first warning already says that nobody is hidden from them.
+        2 if count > 2 => all.push(PathWarning::TwoRelays),
         _ => {}
     }
     if path.len() < usize::from(ask.relays) {
-        all.push(Warning::Short { asked: ask.relays, have: path.len() as u8 });
+        all.push(PathWarning::Short { asked: ask.relays, have: path.len() as u8 });
     }
     let nodes: BTreeSet<Address> = path.iter().copied().chain([here, there]).collect();
     let mut pairs = nodes.iter().flat_map(|a| nodes.range(a..).skip(1).map(move |b| (*a, *b)));
     if pairs.any(|(a, b)| routers.are_related(a, b)) {
-        all.push(Warning::Families);
+        all.push(PathWarning::Families);
     }
     if path.len() > 1 && path[0] == here && is_small(here) {
-        all.push(Warning::SmallSiteHere);
+        all.push(PathWarning::SmallSiteHere);
     }
     if path.len() > 1 && path.last() == Some(&there) && is_small(there) {
-        all.push(Warning::SmallSiteThere);
+        all.push(PathWarning::SmallSiteThere);
     }
     all
 }

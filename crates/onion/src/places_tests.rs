@@ -1,38 +1,39 @@
-//! How many circuits nodes keep, which give way, and what is left of those that end.
+//! Number of circuits that nodes keep, which ones are closed for others, and cleanup after circuits
+//! end.
 
 use shoal_crypto::{Processor, Suites};
-use shoal_crypto::{Secret, Standard};
-use shoal_wire::Mixing;
-use shoal_wire::leg::Offer;
+use shoal_crypto::{Secret, StandardCiphers};
+use shoal_wire::HopDelay;
+use shoal_wire::leg::HopOffer;
 
 use super::*;
 use crate::setup;
 
 const LIFE: Duration = Duration::from_secs(900);
 
-/// So few that tests fill them: two neighbours' shares fill a router.
-fn few(address: Address) -> Limits {
+/// Limits that tests can reach: two neighbours' shares fill a router.
+fn few(address: Address) -> CircuitLimits {
     match address.is_router() {
-        true => Limits { own: 4, others: 8, of_relay: 8, of_host: 8 },
-        false => Limits { own: 32, others: 8, of_relay: 8, of_host: 8 },
+        true => CircuitLimits { own: 4, others: 8, of_relay: 8, of_host: 8 },
+        false => CircuitLimits { own: 32, others: 8, of_relay: 8, of_host: 8 },
     }
 }
 
 impl World {
     /// Builds a circuit over one relay, if there is room for it.
     fn try_build(&mut self, from: Address, path: &[Address]) -> Option<CircuitId> {
-        let (now, shape) = (self.now, Shape::new(1).unwrap());
+        let (now, shape) = (self.now, CellShape::new(1).unwrap());
         let id = self.node(from).build(now, path, shape, LIFE).unwrap();
         self.run();
-        self.events.contains(&(from, Event::Built(id))).then_some(id)
+        self.events.contains(&(from, OnionEvent::Built(id))).then_some(id)
     }
 
-    /// Whether the last hop of a circuit of A still answers.
+    /// True if the last hop of a circuit of A still answers.
     fn answers(&mut self, id: CircuitId) -> bool {
         self.events.clear();
         let _ = self.node(A).echo(id, 2, 5);
         self.run();
-        self.events.contains(&(A, Event::Echoed(id, 2, 5, Some(Duration::ZERO))))
+        self.events.contains(&(A, OnionEvent::Echoed(id, 2, 5, Some(Duration::ZERO))))
     }
 
     fn wait(&mut self, s: u64) {
@@ -50,10 +51,10 @@ impl World {
 
 #[test]
 fn circuits_are_limited_per_neighbour_and_in_speed() {
-    let limits = |at: Address| Limits { own: 512, ..Limits::of(at) };
+    let limits = |at: Address| CircuitLimits { own: 512, ..CircuitLimits::of(at) };
     let mut world = World::with_limits(limits);
     let path = relays(1);
-    let shape = Shape::new(1).unwrap();
+    let shape = CellShape::new(1).unwrap();
     for _ in 0..40 {
         world.node(A).build(Time::ZERO, &path, shape, Duration::from_secs(60)).unwrap();
     }
@@ -71,8 +72,8 @@ fn circuits_are_limited_per_neighbour_and_in_speed() {
     world.fits();
 }
 
-/// Places that one host keeps with echoes alone go to others, the oldest first. Those over which
-/// something went stay.
+/// Places that one host keeps with echoes only go to others, the oldest first. Circuits that
+/// carried data stay.
 #[test]
 fn circuits_that_carried_nothing_make_room() {
     let mut world = World::with_limits(few);
@@ -88,24 +89,24 @@ fn circuits_that_carried_nothing_make_room() {
     world.drops.clear();
     world.wait(11);
     assert!(world.try_build(B, &back).is_some());
-    // What gave way is counted.
+    // Closed circuits are counted.
     assert_eq!(world.drops, [(relay(1), DropReason::CircuitLimit)]);
     world.fits();
     assert!(world.node(relay(1)).ids_of_test().contains(&at_relay));
-    assert!(world.answers(first), "it carried something");
+    assert!(world.answers(first), "the circuit carried data");
     let answer: Vec<bool> = rest.into_iter().map(|id| world.answers(id)).collect();
     assert_eq!(answer, [false, true, true, true, true, true, true], "the oldest went");
     no_nonce_twice();
 }
 
-/// The flood is over four last relays, so that none of them has much of it.
+/// The flood comes over four last relays, so that each has only a part of it.
 #[test]
 fn a_host_whose_places_are_taken_stays_within_reach_and_may_begin_circuits() {
     let mut world = World::with_limits(few);
     let taken: Vec<_> =
         (0..8).map(|n| world.try_build(A, &[relay(n % 4 + 1), B]).unwrap()).collect();
     assert_eq!(world.node(B).len(), 8);
-    // Anybody on the way could have made this one, for all that the machine knows.
+    // For all that the machine knows, any node on the path may have made this one.
     world.unit(A, taken[0], 1, 3);
     world.run();
     world.units.clear();
@@ -114,7 +115,7 @@ fn a_host_whose_places_are_taken_stays_within_reach_and_may_begin_circuits() {
     world.run();
     let (_, there, _) = world.units.pop().unwrap();
     world.node(B).note_sender(there, 77);
-    assert!(world.try_build(B, &[relay(5), A]).is_some(), "its own places are its own");
+    assert!(world.try_build(B, &[relay(5), A]).is_some(), "places of own circuits are free");
     assert_eq!(world.try_build(A, &[relay(6), B]), None);
     world.wait(11);
     assert!(world.try_build(A, &[relay(6), B]).is_some());
@@ -124,10 +125,10 @@ fn a_host_whose_places_are_taken_stays_within_reach_and_may_begin_circuits() {
     world.fits();
 }
 
-/// Circuits of one peer keep eight places, however many bring what it sealed.
+/// Circuits of one peer keep eight places, however many bring its units.
 #[test]
 fn one_peer_keeps_few_places() {
-    let limits = |at: Address| Limits { others: 12, of_relay: 12, ..few(at) };
+    let limits = |at: Address| CircuitLimits { others: 12, of_relay: 12, ..few(at) };
     let mut world = World::with_limits(limits);
     let all: Vec<_> =
         (0..12).map(|n| world.try_build(A, &[relay(n % 4 + 1), B]).unwrap()).collect();
@@ -145,18 +146,20 @@ fn one_peer_keeps_few_places() {
 /// Hops that never get a first cell.
 #[test]
 fn one_neighbour_has_an_eighth_of_the_half_open_places() {
-    let limits = |_| Limits { own: 512, others: 2_048, of_relay: 512, of_host: 512 };
+    let limits = |_| CircuitLimits { own: 512, others: 2_048, of_relay: 512, of_host: 512 };
     let mut world = World::with_limits(limits);
     let ask = |world: &mut World, from: Address| {
-        let (now, shape) = (world.now, Shape::new(1).unwrap());
+        let (now, shape) = (world.now, CellShape::new(1).unwrap());
         let id = world.node(from).build(now, &relays(1), shape, LIFE).unwrap();
         for node in [from, relay(1)] {
             while let Some(job) = world.node(node).poll_job() {
                 world.node(node).handle_done(now, job.run()).unwrap();
             }
-            while let Some(crate::Own { to, cell, .. }) = world.node(node).poll_transmit() {
+            while let Some(crate::OriginatedCell { to, cell, .. }) =
+                world.node(node).poll_transmit()
+            {
                 if node == from {
-                    world.hand(&Seen { from, to, cell });
+                    world.hand(&CarriedCell { from, to, cell });
                 }
             }
         }
@@ -173,13 +176,13 @@ fn one_neighbour_has_an_eighth_of_the_half_open_places() {
     world.fits();
 }
 
-/// A relay whose queue is full can't ask the next node. Nothing of that attempt may be left to end
-/// a later one.
+/// A relay whose queue is full can't ask the next node. No trace of that attempt may end a later
+/// one.
 #[test]
 fn a_relay_that_could_not_ask_the_next_node_forgets_that_it_wanted_to() {
     let mut world = World::new();
     let id = world.begin(&relays(2), 3);
-    // To the first relay, back, and to where it is asked to go on.
+    // To the first relay, back, and with the request to extend.
     for _ in 0..2 {
         world.collect();
         let seen = world.wire.pop().unwrap();
@@ -188,7 +191,12 @@ fn a_relay_that_could_not_ask_the_next_node_forgets_that_it_wanted_to() {
     world.collect();
     let first = relay(1);
     let asks = world.wire.pop().unwrap();
-    let own = |_| crate::Own { to: A, cell: Box::new([0; CELL_LEN]), wait: None, circuit: None };
+    let own = |_| crate::OriginatedCell {
+        to: A,
+        cell: Box::new([0; CELL_LEN]),
+        wait: None,
+        circuit: None,
+    };
     let full = (0..1_024).map(own);
     world.node(first).transmits_of_test().extend(full);
     assert_eq!(world.hand(&asks), Some(DropReason::QueueFull));
@@ -196,19 +204,24 @@ fn a_relay_that_could_not_ask_the_next_node_forgets_that_it_wanted_to() {
     assert_eq!(world.node(first).told_of_test(relay(2)), 0);
     world.fits();
 
-    // Once more.
+    // A second attempt.
     let (leg, key) = (world.node(A).next_leg_of_test(id), world.node(A).nodes_of_test()[&relay(2)]);
-    let shape = Shape::new(3).unwrap();
+    let shape = CellShape::new(3).unwrap();
     let (leg, suites, processor) = (*leg.expose(), Suites::ALL.bits(), Processor::Aes as u8);
-    let mixing = Mixing::default();
-    let offer = Offer { leg, suites, processor, shape, place: 2, lifetime: 60, mixing };
-    let (_, noise) = setup::begin::<Standard>(&key.dh, &offer, &Secret::new([9; 32])).unwrap();
+    let mixing = HopDelay::default();
+    let offer = HopOffer { leg, suites, processor, shape, place: 2, lifetime: 60, mixing };
+    let (_, noise) =
+        setup::begin::<StandardCiphers>(&key.dh, &offer, &Secret::new([9; 32])).unwrap();
     world.node(A).extend_of_test(id, 1, relay(2), &noise);
     world.run();
     world.now = world.now + Duration::from_millis(10_500);
     let now = world.now;
     world.node(first).handle_timeout(now);
-    assert_eq!(world.node(first).carried().collect::<Vec<_>>(), [(A, relay(2))], "it goes on");
+    assert_eq!(
+        world.node(first).carried().collect::<Vec<_>>(),
+        [(A, relay(2))],
+        "the circuit was extended"
+    );
     assert_eq!(world.node(first).told_of_test(relay(2)), 1);
     world.pass(Duration::from_secs(70));
     assert_eq!((world.node(first).len(), world.node(first).told_of_test(relay(2))), (0, 0));
@@ -216,7 +229,7 @@ fn a_relay_that_could_not_ask_the_next_node_forgets_that_it_wanted_to() {
     no_nonce_twice();
 }
 
-/// Warm places go to the circuits over which most goes, whoever was there first.
+/// Warm places go to the circuits with the most traffic, whichever came first.
 #[test]
 fn a_busy_circuit_takes_the_warm_place_of_a_slow_one() {
     let mut world = World::new();
@@ -237,7 +250,7 @@ fn a_busy_circuit_takes_the_warm_place_of_a_slow_one() {
     world.pass(Duration::from_secs(1));
     assert_eq!(warm(&mut world), [false, true]);
     assert_eq!(*world.node(relay(1)).warm_left_of_test(), 0);
-    // The place is given back once.
+    // The place is given back only once.
     world.pass(Duration::from_secs(12));
     assert_eq!((warm(&mut world), *world.node(relay(1)).warm_left_of_test()), ([false; 2], 1));
 }

@@ -1,7 +1,7 @@
-//! Which circuits a host has: to each host that it speaks with one in use and one that stands by.
+//! Pool of a host's circuits: for each host that it speaks with, one in use and one standby.
 //!
-//! In: hosts that are wanted, the network's relays, what became of circuits, time. Out: circuits to
-//! build, to use, to close, and echoes to send.
+//! Input is the wanted hosts, the network's relays, the results of circuits, and the time. Output
+//! is circuits to build, to use and to close, and echoes to send.
 //!
 //! ```text
 //! want --> poll_build --> Onion::build --> note_begun, note_built | note_failed
@@ -11,16 +11,16 @@
 //!          poll_close --> Onion::close
 //! ```
 //!
-//! A circuit lives for ten minutes, or up to a fifth more or less. The one in use gives way to the
-//! standby before it ends, and is closed later, so that what is on the way arrives. A standby that
-//! is half as old as it may become gives way to a new one.
+//! A circuit lives for ten minutes, plus or minus a fifth. Before the one in use ends, the standby
+//! replaces it. The old one is closed later, so that cells on their way arrive. A standby at half
+//! of its life is replaced by a new one.
 //!
-//! Driving it: after any call take everything from the `poll_` methods; call
-//! [`Pool::handle_timeout`] at [`Pool::poll_timeout`].
+//! A caller must do two things. After any call, take all output of the `poll_` methods. At the time
+//! from [`CircuitPool::poll_timeout`], call [`CircuitPool::handle_timeout`].
 //!
-//! Invariants: a host has at most one circuit in use and one standby, and one more is built at a
-//! time, with a try beside it at most (`tries`); a relay that failed is avoided for a while, and
-//! taken again where no other path keeps the same rules ([`crate::path`]).
+//! Invariants: a host has at most one circuit in use and one standby. At most one more is built at
+//! a time, with at most one try besides it (`tries`). A relay that failed is avoided for a while,
+//! and used again if no other path keeps equal rules ([`crate::path`]).
 
 mod blame;
 mod echoes;
@@ -36,154 +36,152 @@ use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
 use shoal_crypto::Rng;
-use shoal_wire::leg::Shape;
-use shoal_wire::{Address, CircuitId, DropReason, ParseError, Strategy, Time};
+use shoal_wire::leg::CellShape;
+use shoal_wire::{Address, CircuitId, DropReason, MixStrategy, ParseError, Time};
 
-use crate::onion::{Failure, unix_s_at_zero};
-use crate::path::{self, Ask, Kept, Routers, Warning};
-pub use blame::Avoided;
+use crate::onion::{SetupFailure, unix_s_at_zero};
+use crate::path::{self, PathRequest, PathWarning, RouterList, Vanguards};
 use blame::Blame;
-use live::{Building, Ending, Live};
-pub use loops::{LoopTotals, Verdict};
-use mixes::Offer;
-use pace::Paces;
-use tries::Tries;
-pub use view::{CircuitState, CircuitView, HostView, Problem, SetUps};
+pub use blame::SuspectedRelay;
+use live::{BuildingCircuit, EndingCircuit, LiveCircuit};
+pub use loops::{LoopTotals, LoopVerdict};
+use mixes::MixOffer;
+use pace::EchoPaces;
+use tries::CircuitTries;
+pub use view::{CircuitProblem, CircuitState, CircuitView, HostView, SetupCounts};
 
-/// Tag places at least, however few relays there are: circuits of up to three relays look alike.
+/// Least number of tag places, however few the relays: circuits of up to three relays look alike.
 const TAGS_MIN: u8 = 3;
-/// A circuit's life. It may be longer or shorter by a fifth.
+/// Life of a circuit, plus or minus a fifth.
 const LIFE: Duration = Duration::from_secs(600);
-/// A host that nothing was sent to for so long gets no new circuits.
+/// Idle time after which a host gets no new circuits.
 const WANTED: Duration = Duration::from_secs(600);
-/// A set-up that takes longer has failed: at first, and after failures, each of which doubles it.
-/// A cell that gets lost is not sent again.
+/// Time after which a set-up has failed: the first, and the longest, since each failure doubles it.
+/// A lost cell of a set-up is not sent again.
 const BUILD_MAX: (Duration, Duration) = (Duration::from_millis(1_500), Duration::from_secs(5));
 /// First and longest wait after failed set-ups.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
-/// Set-ups at once.
+/// Most set-ups at once.
 const BUILDING_MAX: usize = 8;
-/// What a pool is told at its start.
+/// Configuration of a pool at its start.
 #[derive(Clone, Copy, Debug)]
-pub struct Config {
+pub struct PoolConfig {
     /// The host's own address.
     pub address: Address,
-    /// Relays of each circuit, 1 to 5.
+    /// Number of relays in each circuit, 1 to 5.
     pub relays: u8,
-    /// Circuits at most, of all kinds.
+    /// Most circuits, of all kinds.
     pub circuits_max: usize,
-    /// What the relays of a circuit may add in the mean, one way; zero for no mixes. None: the
-    /// first strategy of the network is used, whatever it adds.
+    /// Longest mean delay that the relays of a circuit may add in one direction; zero for no mixes.
+    /// None uses the network's first strategy, whatever it adds.
     pub max_added: Option<Duration>,
 }
 
 /// A circuit to be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Build {
-    /// The host that it leads to.
+pub struct CircuitPlan {
+    /// The destination host.
     pub to: Address,
-    /// The relays, and `to` behind them.
+    /// The relays, then `to`.
     pub path: Vec<Address>,
-    /// How its cells are divided.
-    pub shape: Shape,
-    /// How long it lives.
+    /// Division of its cells.
+    pub shape: CellShape,
     pub life: Duration,
-    /// What each relay does with cells.
-    pub mixes: Vec<Strategy>,
+    /// Strategy of each relay.
+    pub mixes: Vec<MixStrategy>,
 }
 
-/// What is known of one destination.
-struct Host {
-    /// When something was last to go there.
+/// State for one destination.
+struct DestinationCircuits {
+    /// Last time at which data was to go there.
     wanted: Time,
-    in_use: Option<Live>,
-    standby: Option<Live>,
-    building: Option<Building>,
-    tries: Tries,
-    ending: Vec<Ending>,
-    /// Set-ups that failed in a row, but for those that this host's uplink is at fault for.
+    in_use: Option<LiveCircuit>,
+    standby: Option<LiveCircuit>,
+    building: Option<BuildingCircuit>,
+    tries: CircuitTries,
+    ending: Vec<EndingCircuit>,
+    /// Failed set-ups in a row, not counting those due to this host's uplink.
     failures: u32,
-    /// How many of these ended between two relays: the next one goes over another middle.
+    /// Number of these that ended between two relays. The next set-up uses another middle.
     legs: u32,
-    /// Set-ups in a row that this host's uplink is at fault for.
+    /// Failed set-ups in a row that are due to this host's uplink.
     cut: u32,
-    /// The last of either.
+    /// The last failure of either kind.
     last: Option<LastFailure>,
-    /// How many set-ups in a row came as far as their last relay, and over which the last one went.
+    /// Number of set-ups in a row that reached their last relay, and that relay.
     at_last: Option<(Address, u32)>,
-    /// No set-up begins before.
+    /// No set-up begins before this time.
     retry_at: Time,
-    /// The relays of the circuit that failed last, if it is not known on which leg.
+    /// Relays of the last failed circuit, if the failed leg is unknown.
     spared: Vec<Address>,
     has_no_relays: bool,
-    /// What loops last showed of one of its circuits, and when.
-    verdict: Option<(Verdict, Time)>,
+    /// Last verdict of loops on one of its circuits, and its time.
+    verdict: Option<(LoopVerdict, Time)>,
 }
 
-/// Where and why a set-up ended.
+/// Position and reason of a failed set-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastFailure {
-    /// The hop that is not there, counted from 1.
+    /// The hop that is missing, counted from 1.
     pub hop: u8,
-    /// Which node it is.
+    /// The missing node.
     pub node: Address,
-    /// The hop before it; none of hop 1.
+    /// The hop before it; none for hop 1.
     pub before: Option<Address>,
-    /// Why.
-    pub why: Failure,
+    pub why: SetupFailure,
 }
 
 /// The circuits that one host begins.
-pub struct Pool {
-    config: Config,
-    shape: Shape,
-    routers: Routers,
-    /// The strategies that the network offers, and those of relays.
-    offer: Offer,
-    /// What a newer list says of them, and from when on that counts.
-    coming: Option<(Time, Offer)>,
-    kept: Kept,
+pub struct CircuitPool {
+    config: PoolConfig,
+    shape: CellShape,
+    routers: RouterList,
+    /// Strategies that the network offers, and those of relays.
+    offer: MixOffer,
+    /// Strategies of a newer list, and the time from which they count.
+    coming: Option<(Time, MixOffer)>,
+    kept: Vanguards,
     kept_is_new: bool,
     rng: Rng,
     life: Duration,
     /// Unix seconds at time zero.
     unix_s: u64,
-    hosts: BTreeMap<Address, Host>,
+    hosts: BTreeMap<Address, DestinationCircuits>,
     by_id: BTreeMap<CircuitId, Address>,
     blame: Blame,
     switches: VecDeque<(Address, Option<CircuitId>)>,
     closes: VecDeque<CircuitId>,
     echoes: VecDeque<(CircuitId, u8, u64)>,
-    set_ups: SetUps,
-    /// How often circuits may be echoed.
-    paces: Paces,
-    /// Whether loops are sent.
+    set_ups: SetupCounts,
+    /// Limits on echoes per circuit.
+    paces: EchoPaces,
+    /// True if loops are sent.
     has_loops: bool,
     loop_totals: LoopTotals,
-    /// When the state was last looked at.
+    /// Last time at which the state was updated.
     now: Time,
     due: Option<Time>,
 }
 
-impl Pool {
-    /// A pool without circuits. `kept` are the relays that this host stays with; `unix_ms` is the
-    /// wall clock that goes with `now`.
+impl CircuitPool {
+    /// A pool without circuits. `kept` are the relays that this host stays with. `unix_ms` is the
+    /// wall clock at `now`.
     ///
     /// # Errors
     ///
     /// `config.relays` is not 1 to 5.
     pub fn new(
-        config: Config,
-        kept: Kept,
+        config: PoolConfig,
+        kept: Vanguards,
         seed: [u8; 32],
         now: Time,
         unix_ms: u64,
-    ) -> Result<Pool, ParseError> {
-        Ok(Pool {
+    ) -> Result<CircuitPool, ParseError> {
+        Ok(CircuitPool {
             config,
-            shape: Shape::new(config.relays.max(TAGS_MIN))?,
-            routers: Routers::default(),
-            offer: Offer::default(),
+            shape: CellShape::new(config.relays.max(TAGS_MIN))?,
+            routers: RouterList::default(),
+            offer: MixOffer::default(),
             coming: None,
             kept,
             kept_is_new: false,
@@ -196,8 +194,8 @@ impl Pool {
             switches: VecDeque::new(),
             closes: VecDeque::new(),
             echoes: VecDeque::new(),
-            set_ups: SetUps::default(),
-            paces: Paces::default(),
+            set_ups: SetupCounts::default(),
+            paces: EchoPaces::default(),
             has_loops: false,
             loop_totals: LoopTotals::default(),
             now,
@@ -205,12 +203,12 @@ impl Pool {
         })
     }
 
-    /// Lets circuits that are built from now on live for so long, in place of ten minutes.
+    /// Sets the life of circuits that are built later, instead of ten minutes.
     pub fn set_life(&mut self, life: Duration) {
         self.life = life;
     }
 
-    /// Says what the wall clock shows, in milliseconds since 1970.
+    /// Sets the wall clock, in milliseconds since 1970.
     pub fn set_unix_time(&mut self, now: Time, unix_ms: u64) {
         self.unix_s = unix_s_at_zero(now, unix_ms);
     }
@@ -219,30 +217,37 @@ impl Pool {
         self.unix_s + now.since(Time::ZERO).as_secs()
     }
 
-    /// How the cells of all circuits are divided.
-    pub fn shape(&self) -> Shape {
+    /// Division of the cells of all circuits.
+    pub fn shape(&self) -> CellShape {
         self.shape
     }
 
-    /// Hosts that circuits are held for at most.
+    /// Most hosts for which circuits are held.
     fn hosts_max(&self) -> usize {
         (self.config.circuits_max / 2).max(1)
     }
 
-    /// Puts the network's routers in force. A circuit over one that is no relay any more gives way
-    /// to another; and when they change, one that hides less than was asked for, be it by the new
-    /// list or by the old one, since another may hide more.
-    pub fn set_routers(&mut self, now: Time, routers: Routers) {
+    /// Sets the network's routers. A circuit over a router that is not a relay any more is
+    /// replaced. After a change, a circuit with warnings, by the old list or the new one, is
+    /// replaced too, since another may hide more.
+    pub fn set_routers(&mut self, now: Time, routers: RouterList) {
         let has_changed = self.routers != routers;
         self.offer_own(now, &routers);
         self.routers = routers;
-        let Config { address: from, relays, .. } = self.config;
+        let PoolConfig { address: from, relays, .. } = self.config;
         for (to, host) in &mut self.hosts {
             host.retry_at = host.retry_at.min(now);
             host.has_no_relays = false;
             let (unix_s, none): (_, &[Address]) = (0, &[]);
-            let ask =
-                Ask { from, to: *to, relays, unix_s, failed: none, beside: none, doubtful: none };
+            let ask = PathRequest {
+                from,
+                to: *to,
+                relays,
+                unix_s,
+                failed: none,
+                beside: none,
+                doubtful: none,
+            };
             for live in host.in_use.iter_mut().chain(&mut host.standby) {
                 let is_listed = live.relays().iter().all(|at| self.routers.is_relay(*at));
                 if has_changed {
@@ -256,13 +261,12 @@ impl Pool {
         self.settle(now);
     }
 
-    /// The strategies that the network offers.
-    pub fn mixes(&self) -> &[Strategy] {
+    pub fn mixes(&self) -> &[MixStrategy] {
         &self.offer.mixes
     }
 
-    /// Notes that something is to go to `to`. False if it is no host, or circuits to too many
-    /// others are in use.
+    /// Notes that data is to go to `to`. Returns false if `to` is no host, or if circuits to too
+    /// many other hosts are in use.
     pub fn want(&mut self, now: Time, to: Address) -> bool {
         if let Some(host) = self.hosts.get_mut(&to) {
             host.wanted = now;
@@ -277,15 +281,15 @@ impl Pool {
             let Some(idle) = idle else { return false };
             self.forget(now, idle);
         }
-        self.hosts.insert(to, Host::new(now));
+        self.hosts.insert(to, DestinationCircuits::new(now));
         self.settle(now);
         true
     }
 
-    /// Notes what the circuits in use carried: `carried` says when one last did. Cheap: to be
-    /// called in each turn.
+    /// Notes the traffic of the circuits in use. `carried` returns the time at which one last
+    /// carried data. Cheap: call it in each turn.
     pub fn note_carried(&mut self, now: Time, carried: impl Fn(CircuitId) -> Option<Time>) {
-        let Pool { hosts, rng, due, .. } = self;
+        let CircuitPool { hosts, rng, due, .. } = self;
         for host in hosts.values_mut() {
             let Some(live) = &mut host.in_use else { continue };
             let Some(at) = carried(live.id).filter(|at| *at > live.used) else { continue };
@@ -296,8 +300,8 @@ impl Pool {
         }
     }
 
-    /// Notes how far set-ups have come: `hops` says how many hops of a circuit are there. The hop
-    /// behind them failed when a set-up takes too long. Cheap: to be called in each turn.
+    /// Notes the progress of set-ups. `hops` returns the number of a circuit's hops. If a set-up
+    /// takes too long, the next hop has failed. Cheap: call it in each turn.
     pub fn note_progress(&mut self, now: Time, hops: impl Fn(CircuitId) -> Option<usize>) {
         let hosts = self.hosts.values_mut();
         for building in
@@ -317,8 +321,9 @@ impl Pool {
         self.settle(now);
     }
 
-    /// The next circuit to build. Call [`Pool::note_begun`] with what [`crate::Onion::build`] says.
-    pub fn poll_build(&mut self, now: Time) -> Option<Build> {
+    /// The next circuit to build. Call [`CircuitPool::note_begun`] with the result of
+    /// [`crate::Onion::build`].
+    pub fn poll_build(&mut self, now: Time) -> Option<CircuitPlan> {
         loop {
             let build = match self.next_to_try(now) {
                 Some(to) => self.choose_try(now, to),
@@ -331,7 +336,7 @@ impl Pool {
         }
     }
 
-    /// Set-ups that are under way.
+    /// Number of open set-ups.
     fn building(&self) -> usize {
         let hosts = self.hosts.values();
         hosts.flat_map(|host| host.building.iter().chain(&host.tries.building)).count()
@@ -340,7 +345,7 @@ impl Pool {
     /// The host that needs a circuit most: one without any comes before one without a standby.
     fn next_to_build(&self, now: Time) -> Option<Address> {
         let building = self.building();
-        // What is being built has no number for a moment.
+        // A circuit that is being built has no id for a moment.
         let all = self.by_id.len() + building;
         if building >= BUILDING_MAX || all >= self.config.circuits_max {
             return None;
@@ -357,7 +362,7 @@ impl Pool {
         needing.min().map(|(_, to)| to)
     }
 
-    fn choose(&mut self, now: Time, to: Address) -> Option<Build> {
+    fn choose(&mut self, now: Time, to: Address) -> Option<CircuitPlan> {
         self.condemn(now, to);
         let mut failed = self.blame.failed(now);
         let host = self.hosts.get(&to)?;
@@ -372,30 +377,30 @@ impl Pool {
         Some(self.begin(now, to, building, false))
     }
 
-    /// Has ends of paths to `to` left out that failed with every relay that can stand beside them.
+    /// Condemns ends of paths to `to` that failed with every relay that can be next to them.
     fn condemn(&mut self, now: Time, to: Address) {
         for (end, others) in self.blame.accused(now) {
-            let Config { address: from, relays, .. } = self.config;
+            let PoolConfig { address: from, relays, .. } = self.config;
             if [from.router, to.router].contains(&end.router) {
                 continue;
             }
             let (unix_s, failed) = (self.unix_s(now), self.blame.failed(now));
             let (failed, beside, doubtful) = (&failed[..], &[][..], &others[..]);
-            let ask = Ask { from, to, relays, unix_s, failed, beside, doubtful };
+            let ask = PathRequest { from, to, relays, unix_s, failed, beside, doubtful };
             if !path::leads_past(&self.routers, &ask, &self.kept, &mut self.rng, end) {
                 self.blame.condemn(end);
             }
         }
     }
 
-    /// Draws a path to `to` without these relays, as far as can be; none if there is no relay.
-    fn draw(&mut self, now: Time, to: Address, failed: &[Address]) -> Option<Building> {
+    /// Draws a path to `to` without the failed relays, if possible; none if there is no relay.
+    fn draw(&mut self, now: Time, to: Address, failed: &[Address]) -> Option<BuildingCircuit> {
         let unix_s = self.unix_s(now);
         let host = self.hosts.get(&to)?;
-        let others = host.in_use.iter().flat_map(Live::relays).chain(&host.spared);
+        let others = host.in_use.iter().flat_map(LiveCircuit::relays).chain(&host.spared);
         let beside: Vec<Address> = others.copied().collect();
         let doubtful: Vec<Address> = self.blame.doubtful(now).collect();
-        let ask = Ask {
+        let ask = PathRequest {
             from: self.config.address,
             to,
             relays: self.config.relays,
@@ -406,12 +411,12 @@ impl Pool {
         };
         let chosen = path::choose(&self.routers, &ask, &mut self.kept, &mut self.rng).ok()?;
         let life = live::between((self.life * 4 / 5, self.life * 6 / 5), &mut self.rng);
-        let path::Path { relays: mut path, mut warnings } = chosen;
+        let path::RelayPath { relays: mut path, mut warnings } = chosen;
         let (mixes, warning) = self.mixes_of(&path);
         warnings.extend(warning);
         let added = shoal_mix::path(mixes.iter().copied());
         path.push(to);
-        Some(Building {
+        Some(BuildingCircuit {
             id: None,
             path,
             mixes,
@@ -424,19 +429,25 @@ impl Pool {
         })
     }
 
-    /// Begins a set-up, or a try.
-    fn begin(&mut self, now: Time, to: Address, building: Building, is_try: bool) -> Build {
-        let Building { path, mixes, life, .. } = &building;
+    /// Begins a set-up or a try.
+    fn begin(
+        &mut self,
+        now: Time,
+        to: Address,
+        building: BuildingCircuit,
+        is_try: bool,
+    ) -> CircuitPlan {
+        let BuildingCircuit { path, mixes, life, .. } = &building;
         self.blame.note_chosen(now, &path[..path.len() - 1]);
         let (path, mixes, life) = (path.clone(), mixes.clone(), *life);
         if let Some(host) = self.hosts.get_mut(&to) {
             let place = if is_try { &mut host.tries.building } else { &mut host.building };
             *place = Some(building);
         }
-        Build { to, path, shape: self.shape, life, mixes }
+        CircuitPlan { to, path, shape: self.shape, life, mixes }
     }
 
-    /// The circuit that goes to a host from now on; none while there is none.
+    /// A host and the circuit that its data uses from here on; none while there is no circuit.
     pub fn poll_switch(&mut self) -> Option<(Address, Option<CircuitId>)> {
         self.switches.pop_front()
     }
@@ -451,51 +462,51 @@ impl Pool {
         self.echoes.pop_front()
     }
 
-    /// The relays that this host stays with, if they changed since this was asked last: to be
-    /// written down.
-    pub fn poll_kept(&mut self) -> Option<&Kept> {
+    /// Relays that this host stays with, if they have changed since the last call. The caller must
+    /// store them.
+    pub fn poll_kept(&mut self) -> Option<&Vanguards> {
         core::mem::take(&mut self.kept_is_new).then_some(&self.kept)
     }
 
-    /// When [`Pool::handle_timeout`] has something to do.
+    /// Time of the next call of [`CircuitPool::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Time> {
         let is_queued =
             !(self.switches.is_empty() && self.closes.is_empty() && self.echoes.is_empty());
         if is_queued { Some(self.now) } else { self.due }
     }
 
-    /// Does what is due.
+    /// Does all work that is due.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.due.is_some_and(|due| due <= now) {
             self.settle(now);
         }
     }
 
-    /// Notes what [`crate::Onion::build`] said of the circuit to `to` that [`Pool::poll_build`]
-    /// gave.
+    /// Notes the result of [`crate::Onion::build`] for the circuit to `to` from
+    /// [`CircuitPool::poll_build`].
     pub fn note_begun(&mut self, now: Time, to: Address, begun: Result<CircuitId, DropReason>) {
         let host = self.hosts.get_mut(&to);
         let both = host.map(|host| (host.building.as_mut(), host.tries.building.as_mut()));
-        let is_new = |building: &&mut Building| building.id.is_none();
+        let is_new = |building: &&mut BuildingCircuit| building.id.is_none();
         let (usual, tried) = both.unwrap_or_default();
         match (usual.filter(is_new), tried.filter(is_new), begun) {
             (Some(building), _, Ok(id)) | (None, Some(building), Ok(id)) => {
                 building.id = Some(id);
                 self.by_id.insert(id, to);
             }
-            (Some(_), _, Err(_)) => self.failed(now, to, None, Failure::Here),
-            (None, Some(_), Err(_)) => self.try_failed(now, to, None, Failure::Here),
+            (Some(_), _, Err(_)) => self.failed(now, to, None, SetupFailure::Here),
+            (None, Some(_), Err(_)) => self.try_failed(now, to, None, SetupFailure::Here),
             (None, None, Ok(id)) => self.closes.push_back(id),
             (None, None, Err(_)) => {}
         }
         self.settle(now);
     }
 
-    /// Notes that all hops of a circuit are there.
+    /// Notes that a circuit has all its hops.
     pub fn note_built(&mut self, now: Time, id: CircuitId) {
         let unix_s = self.unix_s(now);
         let Some((to, host)) = self.host_of(id) else { return };
-        let is_this = |building: &mut Building| building.id == Some(id);
+        let is_this = |building: &mut BuildingCircuit| building.id == Some(id);
         let tried = host.tries.building.take_if(is_this);
         let is_try = tried.is_some();
         let Some(building) = tried.or_else(|| host.building.take_if(is_this)) else { return };
@@ -510,11 +521,11 @@ impl Pool {
         self.blame.note_heard(now, relays[0]);
         self.blame.note_built(now, relays);
         let (from, is_doubtful) = (self.config.address, building.is_doubtful);
-        let built = path::Built { from, to, relays, unix_s, is_doubtful };
+        let built = path::BuiltCircuit { from, to, relays, unix_s, is_doubtful };
         let before = self.kept.text();
         self.kept.note_built(&self.routers, &built, &mut self.rng);
         self.kept_is_new |= self.kept.text() != before;
-        let mut live = Live::new(now, id, building, &mut self.rng);
+        let mut live = LiveCircuit::new(now, id, building, &mut self.rng);
         self.follow_mixes_with(now, &mut live);
         if is_try {
             self.try_built(now, to, live);
@@ -524,8 +535,8 @@ impl Pool {
         self.settle(now);
     }
 
-    /// Has a circuit that was built stand by, or be used if one is missing.
-    fn stand_by(&mut self, now: Time, to: Address, live: Live) {
+    /// Makes a new circuit the standby, or uses it if none is in use.
+    fn stand_by(&mut self, now: Time, to: Address, live: LiveCircuit) {
         let Some(host) = self.hosts.get_mut(&to) else { return };
         let is_urgent = host.lacks_circuit();
         if let Some(stale) = host.standby.replace(live) {
@@ -536,8 +547,8 @@ impl Pool {
         }
     }
 
-    /// Notes that the set-up of a circuit failed at a hop, counted from 1: it is not there.
-    pub fn note_failed(&mut self, now: Time, id: CircuitId, hop: u8, why: Failure) {
+    /// Notes that the set-up of a circuit failed at a hop, counted from 1, which is missing.
+    pub fn note_failed(&mut self, now: Time, id: CircuitId, hop: u8, why: SetupFailure) {
         let Some((to, host)) = self.host_of(id) else { return };
         if host.building.as_ref().is_some_and(|building| building.id == Some(id)) {
             self.by_id.remove(&id);
@@ -551,14 +562,14 @@ impl Pool {
         self.settle(now);
     }
 
-    /// Notes that a circuit is gone.
+    /// Notes that a circuit has ended.
     pub fn note_ended(&mut self, now: Time, id: CircuitId) {
         self.lose(now, id);
         self.settle(now);
     }
 
     /// The host that a circuit leads to.
-    fn host_of(&mut self, id: CircuitId) -> Option<(Address, &mut Host)> {
+    fn host_of(&mut self, id: CircuitId) -> Option<(Address, &mut DestinationCircuits)> {
         let to = *self.by_id.get(&id)?;
         Some((to, self.hosts.get_mut(&to)?))
     }

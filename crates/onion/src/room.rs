@@ -1,93 +1,95 @@
-//! Room for the circuits that others set up here: how many each neighbour may have, and which of
-//! them end when there is no room.
+//! Room for circuits of other nodes: limits per neighbour, and the circuits that are closed when
+//! there is no room.
 //!
-//! Whoever sets circuits up pays for each once, and keeps it with an echo a minute. So a circuit
-//! that never carried anything gives way to a new one, the oldest first: those of who only takes
-//! places stand in that order before those of who uses them.
+//! A circuit costs its origin one set-up, and one echo a minute to keep. When there is no room, the
+//! oldest circuit that never carried data is closed first. An attacker who only occupies places
+//! thus loses them before honest users do.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use shoal_wire::{Address, CircuitId, DropReason, Time};
 
-/// Circuits of a node at most.
+/// Most circuits of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// That it begins. Those of others never take their places.
+pub struct CircuitLimits {
+    /// Circuits that it begins. Circuits of others never use their places.
     pub own: usize,
-    /// That others set up here.
+    /// Circuits that other nodes set up through or to this node.
     pub others: usize,
-    /// Of these, circuits of one neighbour that is a router. None that is no relay sets any up.
+    /// Circuits that one neighbouring relay may set up, counted within `others`. Routers that are
+    /// not relays may set up none.
     pub of_relay: usize,
-    /// Of these, circuits of one neighbour that is a host.
+    /// Circuits that one neighbouring host may set up, counted within `others`.
     pub of_host: usize,
 }
 
-impl Limits {
-    /// Of a host. One relay may be the last one of all circuits that lead to it.
-    pub const HOST: Limits = Limits { own: 64, others: 256, of_relay: 256, of_host: 16 };
-    /// Of a router. A host has as many places here as it may begin circuits.
-    pub const ROUTER: Limits = Limits { own: 64, others: 16_384, of_relay: 4_096, of_host: 64 };
+impl CircuitLimits {
+    /// Limits of a host. All circuits that lead to it may have one last relay.
+    pub const HOST: CircuitLimits =
+        CircuitLimits { own: 64, others: 256, of_relay: 256, of_host: 16 };
+    /// Limits of a router. A host has as many places here as it may begin circuits.
+    pub const ROUTER: CircuitLimits =
+        CircuitLimits { own: 64, others: 16_384, of_relay: 4_096, of_host: 64 };
 
-    /// Of the node with this address.
-    pub const fn of(node: Address) -> Limits {
-        if node.is_router() { Limits::ROUTER } else { Limits::HOST }
+    /// Limits of the node with this address.
+    pub const fn of(node: Address) -> CircuitLimits {
+        if node.is_router() { CircuitLimits::ROUTER } else { CircuitLimits::HOST }
     }
 }
 
-/// Circuits of others that wait for their first cell, or for their next hop, at most.
+/// Most circuits of others that wait for their first cell, or for their next hop.
 pub(crate) const HALF_OPEN_MAX: usize = 1_024;
-/// Of these, circuits of one neighbour.
+/// Most of these from one neighbour.
 pub(crate) const HALF_OPEN_SHARE: usize = HALF_OPEN_MAX / 8;
-/// A circuit has so long to carry something before it gives way to another.
+/// Time for a circuit to carry data before it may be closed for another.
 const GRACE: Duration = Duration::from_secs(10);
-/// Circuits of one host that keep their places at its peer: one in use, one that stands by, some
-/// that end.
+/// Circuits of one host that keep their places at its peer: one in use, one standby, some that end.
 pub(crate) const OF_SENDER: usize = 8;
 
-/// What a circuit of others has carried.
+/// Use of another node's circuit so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carried {
-    /// Set-up and echoes at most.
+pub(crate) enum TenantUse {
+    /// Only set-up and echoes.
     Nothing,
     /// At a router: a cell of the data lane.
     Data,
-    /// At its end: what this host sealed, as its number says.
+    /// At the circuit's end: a unit that the host of this number sealed.
     Of(u32),
 }
 
-/// What the place of a circuit depends on.
+/// Facts that decide a circuit's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tenant {
+pub(crate) struct CircuitTenant {
     pub(crate) id: CircuitId,
-    /// The node that asked for it.
+    /// Neighbour that asked for it.
     pub(crate) from: Address,
     pub(crate) born: Time,
 }
 
 #[derive(Default)]
-struct Neighbour {
+struct NeighbourCounts {
     circuits: usize,
     half_open: usize,
 }
 
-/// The circuits of others.
-pub(crate) struct Room {
-    limits: Limits,
+/// Places of other nodes' circuits.
+pub(crate) struct CircuitRoom {
+    limits: CircuitLimits,
     len: usize,
     half_open: usize,
-    neighbours: BTreeMap<Address, Neighbour>,
+    neighbours: BTreeMap<Address, NeighbourCounts>,
     /// Circuits that carried nothing, the oldest first.
     unused: BTreeSet<(Time, CircuitId)>,
-    /// The same by neighbour.
+    /// Circuits that carried nothing, by neighbour.
     unused_of: BTreeSet<(Address, Time, CircuitId)>,
-    /// Circuits that carried what a host sealed, by that host, in the order in which they did.
+    /// Circuits with units of a host, by that host, in the order of their first unit.
     senders: BTreeMap<u32, VecDeque<CircuitId>>,
 }
 
-impl Room {
-    pub(crate) fn new(limits: Limits) -> Room {
-        Room {
+impl CircuitRoom {
+    pub(crate) fn new(limits: CircuitLimits) -> CircuitRoom {
+        CircuitRoom {
             limits,
             len: 0,
             half_open: 0,
@@ -98,17 +100,17 @@ impl Room {
         }
     }
 
-    /// Circuits of others.
+    /// Number of circuits of other nodes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// How many of them are half open.
+    /// Number of half-open circuits.
     pub(crate) fn half_open(&self) -> usize {
         self.half_open
     }
 
-    /// Circuits of one host that keep their places because they brought what it sealed, at most.
+    /// Largest number of circuits that keep their places because of units of one host.
     pub(crate) fn of_sender(&self) -> usize {
         self.senders.values().map(VecDeque::len).max().unwrap_or(0)
     }
@@ -119,13 +121,13 @@ impl Room {
         self.neighbours.entry(from).or_default().half_open += 1;
     }
 
-    /// Ends what [`Room::open_half`] began.
+    /// Counts the end of a half-open circuit of `from`, see [`CircuitRoom::open_half`].
     pub(crate) fn close_half(&mut self, from: Address) {
         self.half_open -= 1;
         self.change(from, |neighbour| neighbour.half_open -= 1);
     }
 
-    fn change(&mut self, from: Address, change: impl FnOnce(&mut Neighbour)) {
+    fn change(&mut self, from: Address, change: impl FnOnce(&mut NeighbourCounts)) {
         let neighbour = self.neighbours.entry(from).or_default();
         change(neighbour);
         if neighbour.circuits + neighbour.half_open == 0 {
@@ -133,17 +135,17 @@ impl Room {
         }
     }
 
-    /// Whether one more circuit of `from` may be half open, beside `others` that will be.
+    /// True if `from` may have one more half-open circuit, besides `others` that are coming.
     pub(crate) fn may_open_half(&self, from: Address, others: usize) -> bool {
         let own = self.neighbours.get(&from).map_or(0, |neighbour| neighbour.half_open);
         self.half_open + others < HALF_OPEN_MAX && own < HALF_OPEN_SHARE
     }
 
-    /// Which circuit must end so that there is room for one more of `from`; none if there is room.
+    /// The circuit that must end so that `from` may have one more; none if there is room.
     ///
     /// # Errors
     ///
-    /// `circuit_limit`: none may end.
+    /// `circuit_limit`: no circuit may end.
     pub(crate) fn gives_way(
         &self,
         now: Time,
@@ -163,21 +165,21 @@ impl Room {
         old.map(|(_, id)| Some(id)).ok_or(DropReason::CircuitLimit)
     }
 
-    /// Adds a circuit that carried nothing yet.
-    pub(crate) fn add(&mut self, tenant: Tenant) {
+    /// Adds a circuit that has carried nothing yet.
+    pub(crate) fn add(&mut self, tenant: CircuitTenant) {
         self.len += 1;
         self.change(tenant.from, |neighbour| neighbour.circuits += 1);
         self.put_back(tenant);
     }
 
     /// Removes a circuit.
-    pub(crate) fn remove(&mut self, tenant: Tenant, carried: Carried) {
+    pub(crate) fn remove(&mut self, tenant: CircuitTenant, carried: TenantUse) {
         self.len -= 1;
         self.change(tenant.from, |neighbour| neighbour.circuits -= 1);
         match carried {
-            Carried::Nothing => self.note_used(tenant),
-            Carried::Data => {}
-            Carried::Of(sender) => {
+            TenantUse::Nothing => self.note_used(tenant),
+            TenantUse::Data => {}
+            TenantUse::Of(sender) => {
                 if let Some(all) = self.senders.get_mut(&sender) {
                     all.retain(|id| *id != tenant.id);
                     if all.is_empty() {
@@ -188,23 +190,23 @@ impl Room {
         }
     }
 
-    /// From now on the circuit gives way to none.
-    pub(crate) fn note_used(&mut self, Tenant { id, from, born }: Tenant) {
+    /// Marks a circuit as used: it keeps its place.
+    pub(crate) fn note_used(&mut self, CircuitTenant { id, from, born }: CircuitTenant) {
         self.unused.remove(&(born, id));
         self.unused_of.remove(&(from, born, id));
     }
 
-    /// Notes that a circuit brought what `sender` sealed, who is not the one of before. Returns
-    /// another circuit of the same sender, to be put back: it has too many.
-    pub(crate) fn note_sender(&mut self, tenant: Tenant, sender: u32) -> Option<CircuitId> {
+    /// Notes that a circuit brought a unit that `sender` sealed, for the first time. Returns
+    /// another circuit of this sender, which has too many. The caller must put it back.
+    pub(crate) fn note_sender(&mut self, tenant: CircuitTenant, sender: u32) -> Option<CircuitId> {
         self.note_used(tenant);
         let all = self.senders.entry(sender).or_default();
         all.push_back(tenant.id);
         if all.len() > OF_SENDER { all.pop_front() } else { None }
     }
 
-    /// Has a circuit give way again as one that carried nothing.
-    pub(crate) fn put_back(&mut self, Tenant { id, from, born }: Tenant) {
+    /// Marks a circuit as unused again, so that it may be closed for another.
+    pub(crate) fn put_back(&mut self, CircuitTenant { id, from, born }: CircuitTenant) {
         self.unused.insert((born, id));
         self.unused_of.insert((from, born, id));
     }
@@ -215,11 +217,11 @@ mod tests {
     use super::*;
 
     const RELAY: Address = Address::new(1, 0);
-    const LIMITS: Limits = Limits { own: 1, others: 4, of_relay: 4, of_host: 2 };
+    const LIMITS: CircuitLimits = CircuitLimits { own: 1, others: 4, of_relay: 4, of_host: 2 };
 
-    fn tenant(n: u32, from: Address, born_s: u64) -> Tenant {
+    fn tenant(n: u32, from: Address, born_s: u64) -> CircuitTenant {
         let born = Time::ZERO + Duration::from_secs(born_s);
-        Tenant { id: CircuitId::from_bits(n), from, born }
+        CircuitTenant { id: CircuitId::from_bits(n), from, born }
     }
 
     fn at(s: u64) -> Time {
@@ -228,53 +230,57 @@ mod tests {
 
     #[test]
     fn who_is_at_its_share_makes_room_itself() {
-        let (mut room, host) = (Room::new(LIMITS), Address::new(1, 1));
+        let (mut room, host) = (CircuitRoom::new(LIMITS), Address::new(1, 1));
         room.add(tenant(9, RELAY, 0));
         room.add(tenant(1, host, 1));
         room.add(tenant(2, host, 2));
-        let gives_way = |room: &Room, s| room.gives_way(at(s), host);
-        assert_eq!(gives_way(&room, 10), Err(DropReason::CircuitLimit), "they are young");
+        let gives_way = |room: &CircuitRoom, s| room.gives_way(at(s), host);
+        assert_eq!(
+            gives_way(&room, 10),
+            Err(DropReason::CircuitLimit),
+            "the circuits are too young"
+        );
         assert_eq!(gives_way(&room, 11), Ok(Some(CircuitId::from_bits(1))));
         room.note_used(tenant(1, host, 1));
         assert_eq!(gives_way(&room, 12), Ok(Some(CircuitId::from_bits(2))));
         room.note_used(tenant(2, host, 2));
         assert_eq!(gives_way(&room, 99), Err(DropReason::CircuitLimit), "all are used");
         assert_eq!(room.gives_way(at(99), RELAY), Ok(None));
-        room.remove(tenant(1, host, 1), Carried::Data);
+        room.remove(tenant(1, host, 1), TenantUse::Data);
         assert_eq!(gives_way(&room, 99), Ok(None));
     }
 
     #[test]
     fn a_full_table_gives_up_what_was_never_used() {
-        let mut room = Room::new(LIMITS);
+        let mut room = CircuitRoom::new(LIMITS);
         (0..4).for_each(|n| room.add(tenant(n, Address::new(n + 1, 0), n.into())));
-        let gives_way = |room: &Room, s| room.gives_way(at(s), Address::new(9, 0));
+        let gives_way = |room: &CircuitRoom, s| room.gives_way(at(s), Address::new(9, 0));
         assert_eq!(gives_way(&room, 9), Err(DropReason::CircuitLimit));
         assert_eq!(gives_way(&room, 10), Ok(Some(CircuitId::from_bits(0))));
-        room.remove(tenant(0, RELAY, 0), Carried::Nothing);
+        room.remove(tenant(0, RELAY, 0), TenantUse::Nothing);
         assert_eq!((gives_way(&room, 10), room.unused.len()), (Ok(None), 3));
     }
 
     #[test]
     fn one_sender_keeps_a_few_circuits() {
-        let mut room = Room::new(Limits::HOST);
-        let all: Vec<Tenant> = (0..10).map(|n| tenant(n, RELAY, n.into())).collect();
+        let mut room = CircuitRoom::new(CircuitLimits::HOST);
+        let all: Vec<CircuitTenant> = (0..10).map(|n| tenant(n, RELAY, n.into())).collect();
         all.iter().for_each(|tenant| room.add(*tenant));
         let out: Vec<_> = all.iter().filter_map(|t| room.note_sender(*t, 5)).collect();
         assert_eq!(out, [0, 1].map(CircuitId::from_bits));
         assert!(room.unused.is_empty());
         room.put_back(all[0]);
         assert_eq!((room.unused.len(), room.unused_of.len()), (1, 1));
-        room.remove(all[0], Carried::Nothing);
-        all[2..].iter().for_each(|tenant| room.remove(*tenant, Carried::Of(5)));
-        room.remove(all[1], Carried::Nothing);
+        room.remove(all[0], TenantUse::Nothing);
+        all[2..].iter().for_each(|tenant| room.remove(*tenant, TenantUse::Of(5)));
+        room.remove(all[1], TenantUse::Nothing);
         assert!(room.senders.is_empty() && room.unused_of.is_empty());
         assert!(room.neighbours.is_empty() && room.len() == 0);
     }
 
     #[test]
     fn one_neighbour_has_a_share_of_the_half_open_places() {
-        let mut room = Room::new(Limits::ROUTER);
+        let mut room = CircuitRoom::new(CircuitLimits::ROUTER);
         let mut opened = 0;
         for n in 1..=20 {
             let from = Address::new(n, 0);

@@ -1,4 +1,4 @@
-//! The cells that set a hop up, and the work behind them: pure functions that another thread may
+//! Cells that set up a hop, and the work behind them, as pure functions that another thread may
 //! run.
 //!
 //! ```text
@@ -7,22 +7,22 @@
 //! cookie:  | token 16 | salt 16 | type, version, cookie                             | tag 16 |
 //! ```
 //!
-//! All are sealed as handshakes are ([`shoal_session::outer`]), so that strangers get no answer.
-//! The two nodes of a leg have a secret of their own beside it, the [`Bond`]. The proof in a create
-//! cell is made with it, so that nobody asks in another's name, and so are the keys of both grants
-//! and of cookies: neither those who carry the cells nor the origin, who knows the leg secret, can
-//! read how other circuits' cells of that leg are protected.
+//! All are sealed like handshakes ([`shoal_session::outer`]), so that strangers get no answer. The
+//! two nodes of a leg also have a secret of their own, the [`Bond`]. The proof in a create cell is
+//! made with it, so that no node can ask in another's name. So are the keys of both grants and of
+//! cookies. Neither the nodes that carry the cells nor the origin, which knows the leg secret, can
+//! read how that leg protects other circuits' cells.
 
-use shoal_crypto::{AeadKey, Ciphers, DhSecret, Means, Rng, Secret, Suite, ct_eq, kdf};
-use shoal_session::noise::{Initiator, Pattern, Responder};
-use shoal_session::outer::{Lead, Opener, OuterSeal, OuterSeals};
-use shoal_wire::leg::{CELL_LEN, FIRST_LEN, Grant, Offer, SECOND_LEN, Terms};
+use shoal_crypto::{AeadKey, Ciphers, DhSecret, Rng, Secret, Suite, SuiteSupport, ct_eq, kdf};
+use shoal_session::noise::{Initiator, NoisePattern, Responder};
+use shoal_session::outer::{Lead, OuterSeal, OuterSeals, SharedOuterSeal};
+use shoal_wire::leg::{CELL_LEN, FIRST_LEN, HopOffer, HopTerms, LegGrant, SECOND_LEN};
 use shoal_wire::{Address, DropReason, ParseError, Reader, TAG_LEN, shake};
 use zeroize::Zeroizing;
 
 use crate::layer::LayerSecrets;
 
-/// The role in the labels of the outer seal.
+/// Role in the labels of the outer seal.
 pub(crate) const ROLE: &[u8] = b"leg";
 const PROLOGUE: [u8; 10] = {
     let mut text = *b"shoal -leg";
@@ -32,7 +32,7 @@ const PROLOGUE: [u8; 10] = {
 const TYPE_CREATE: u8 = 1;
 const TYPE_CREATED: u8 = 2;
 const TYPE_COOKIE: u8 = 3;
-const SEALED_GRANT: usize = Grant::LEN + TAG_LEN;
+const SEALED_GRANT: usize = LegGrant::LEN + TAG_LEN;
 
 const _: () = assert!(
     shake::REQUEST_AT
@@ -44,33 +44,34 @@ const _: () = assert!(
         + TAG_LEN
         <= CELL_LEN
 );
-const _: () = assert!(shake::REPLY_AT + 2 + Grant::LEN + SECOND_LEN + TAG_LEN <= CELL_LEN);
-const _: () = assert!(FIRST_LEN == Pattern::Anonymous.first_len() + Offer::LEN);
-const _: () = assert!(SECOND_LEN == Pattern::Anonymous.second_len() + Terms::LEN);
+const _: () = assert!(shake::REPLY_AT + 2 + LegGrant::LEN + SECOND_LEN + TAG_LEN <= CELL_LEN);
+const _: () = assert!(FIRST_LEN == NoisePattern::Anonymous.first_len() + HopOffer::LEN);
+const _: () = assert!(SECOND_LEN == NoisePattern::Anonymous.second_len() + HopTerms::LEN);
 
-/// What a node under load asks the sender of a create cell to show.
+/// Cookie that a node under load requires from the sender of a create cell.
 pub(crate) type Cookie = [u8; shake::COOKIE_LEN];
 
-/// Says that a create cell is of the node that it names, and which cookie that node got.
+/// Proof of a create cell's sender, and of the cookie that this node got.
 type Proof = [u8; shake::COOKIE_LEN];
 
 /// A whole leg cell.
-pub(crate) type Cell = Box<[u8; CELL_LEN]>;
+pub(crate) type BoxedCell = Box<[u8; CELL_LEN]>;
 
-fn cell() -> Cell {
+fn cell() -> BoxedCell {
     Box::new([0; CELL_LEN])
 }
 
-/// What the two nodes of a leg share and no origin knows: it is made from their lasting keys.
+/// Secret that the two nodes of a leg share and no origin knows. It follows from their long-term
+/// keys.
 #[derive(Clone)]
 pub(crate) struct Bond(Secret<32>);
 
 impl Bond {
-    /// The bond of the node of `own` with the one whose X25519 key is `other`.
+    /// Bond between the node of `own` and the node whose X25519 key is `other`.
     ///
     /// # Errors
     ///
-    /// `bad_handshake`: `other` is no key.
+    /// `bad_handshake`: `other` is not a valid key.
     pub(crate) fn new(own: &DhSecret, other: &[u8; 32]) -> Result<Bond, DropReason> {
         let shared = own.agree(other).map_err(|_| DropReason::BadHandshake)?;
         Ok(Bond(Secret::new(kdf(shared.expose(), "shoal v1 leg bond", &[]))))
@@ -81,12 +82,12 @@ impl Bond {
         AeadKey::new(Suite::Aes256Gcm, key.expose())
     }
 
-    /// What a created cell is sealed with.
+    /// Key of a created cell's seal.
     fn created(&self, leg: &Secret<32>) -> Secret<32> {
         Secret::new(kdf(leg.expose(), "shoal v1 leg created", &[self.0.expose()]))
     }
 
-    /// What a cookie reply is sealed with.
+    /// Key of a cookie reply's seal.
     fn cookie(&self) -> Secret<32> {
         Secret::new(kdf(self.0.expose(), "shoal v1 leg cookie", &[]))
     }
@@ -109,24 +110,24 @@ fn put(out: &mut [u8], parts: &[&[u8]]) {
     }
 }
 
-/// What bytes that can't be parsed are counted as.
+/// Drop reason for bytes that can't be parsed.
 pub(crate) fn malformed(_: ParseError) -> DropReason {
     DropReason::Malformed
 }
 
-/// Means that the other end of a set-up told.
-fn said_means(processor: u8, suites: u8) -> Result<Means, DropReason> {
-    Means::from_bytes(processor, suites).ok_or(DropReason::Malformed)
+/// Means claimed by the other end of a set-up.
+fn said_means(processor: u8, suites: u8) -> Result<SuiteSupport, DropReason> {
+    SuiteSupport::from_bytes(processor, suites).ok_or(DropReason::Malformed)
 }
 
-/// Begins the set-up of a hop: the state of the handshake, and the first message.
+/// Begins the set-up of a hop. Returns the state of the handshake, and the first message.
 ///
 /// # Errors
 ///
-/// `bad_handshake`: the responder's key is no key.
+/// `bad_handshake`: the responder's key is not valid.
 pub(crate) fn begin<C: Ciphers>(
     responder: &[u8; 32],
-    offer: &Offer,
+    offer: &HopOffer,
     ephemeral: &Secret<32>,
 ) -> Result<(Initiator, Box<[u8; FIRST_LEN]>), DropReason> {
     let said = Zeroizing::new(offer.to_bytes());
@@ -136,43 +137,42 @@ pub(crate) fn begin<C: Ciphers>(
     Ok((initiator, noise))
 }
 
-/// Ends it with the hop's answer.
+/// Ends the handshake with the hop's answer.
 ///
 /// # Errors
 ///
-/// `bad_handshake`: the answer is not of that hop, or of another set-up. `bad_version`: it
-/// chose another suite than both have to.
+/// `bad_handshake`: the answer is from another node or for another set-up. `bad_version`: the hop
+/// chose another suite than both ends compute.
 pub(crate) fn finish(
     initiator: &Initiator,
     noise: &[u8],
-    own: Means,
+    own: SuiteSupport,
 ) -> Result<LayerSecrets, DropReason> {
     let (split, said) = initiator.finish(None, noise).map_err(|_| DropReason::BadHandshake)?;
-    let terms = Terms::parse(&said).map_err(|_| DropReason::Malformed)?;
+    let terms = HopTerms::parse(&said).map_err(|_| DropReason::Malformed)?;
     let suite = own.agree(said_means(terms.processor, terms.suites)?);
     let suite = suite.filter(|&suite| suite as u8 == terms.suite).ok_or(DropReason::BadVersion)?;
     Ok(LayerSecrets::new(suite, &split))
 }
 
-/// What the two nodes of a leg know while it is set up.
-pub(crate) struct Sides<'a> {
+/// Data that the two nodes of a leg have during its set-up.
+pub(crate) struct LegSetup<'a> {
     pub(crate) outer: &'a OuterSeal,
     pub(crate) bond: &'a Bond,
     pub(crate) leg: &'a Secret<32>,
 }
 
-/// Makes the cell with which `asker` asks the node of `sides` to be a hop. Without a cookie it
-/// shows zeroes.
+/// Makes the cell with which `asker` asks the node of `sides` to be a hop. Zeroes mean no cookie.
 pub(crate) fn write_create(
-    sides: &Sides<'_>,
+    sides: &LegSetup<'_>,
     lead: &Lead,
     (asker, cookie, shown_s): (Address, &Cookie, u32),
-    grant: &Grant,
+    grant: &LegGrant,
     noise: &[u8; FIRST_LEN],
-) -> Cell {
+) -> BoxedCell {
     let mut out = cell();
     let mut sealed = [0; SEALED_GRANT];
-    sealed[..Grant::LEN].copy_from_slice(&Zeroizing::new(grant.to_bytes())[..]);
+    sealed[..LegGrant::LEN].copy_from_slice(&Zeroizing::new(grant.to_bytes())[..]);
     let (body, tag) = sealed.split_last_chunk_mut().expect("a grant is longer than a tag");
     sides.bond.grant_key(sides.leg).seal(0, &[], body, tag);
     let (head, shown) = ([TYPE_CREATE, shoal_wire::VERSION], shown_s.to_be_bytes());
@@ -183,27 +183,27 @@ pub(crate) fn write_create(
     out
 }
 
-/// A create cell behind its outer seal.
-pub(crate) struct Create {
+/// A create cell without its outer seal.
+pub(crate) struct CreateCell {
     pub(crate) lead: Lead,
     proof: Proof,
-    /// When the node that asked made it, in the lower bits of Unix seconds.
+    /// Time at which the asking node made it: the lower bits of Unix seconds.
     pub(crate) shown_s: u32,
     sealed: [u8; SEALED_GRANT],
     /// The origin's first Noise message.
     pub(crate) noise: Box<[u8; FIRST_LEN]>,
 }
 
-impl Create {
-    /// Opens a create cell for the node of `outer`, and says what opened it.
+impl CreateCell {
+    /// Opens a create cell for the node of `outer`. Also returns the seal that opened it.
     ///
     /// # Errors
     ///
-    /// `bad_handshake`: it is none, or for another node. `bad_version`, `malformed`.
+    /// `bad_handshake`: it is no create cell, or is for another node. `bad_version`, `malformed`.
     pub(crate) fn open(
         outer: &OuterSeals,
         cell: &mut [u8],
-    ) -> Result<(Create, Opener), DropReason> {
+    ) -> Result<(CreateCell, SharedOuterSeal), DropReason> {
         let (lead, body, opener) = outer.open_request(cell)?;
         let mut reader = Reader::new(body);
         if reader.u8("type").map_err(malformed)? != TYPE_CREATE {
@@ -220,16 +220,16 @@ impl Create {
         if reader.rest().iter().any(|&byte| byte != 0) {
             return Err(DropReason::Malformed);
         }
-        Ok((Create { lead, proof, shown_s, sealed, noise }, opener))
+        Ok((CreateCell { lead, proof, shown_s, sealed, noise }, opener))
     }
 
-    /// Whether `asker` made it, and shows this cookie in it.
+    /// True if `asker` made it with this cookie.
     pub(crate) fn shows(&self, bond: &Bond, asker: Address, cookie: &Cookie) -> bool {
         let said: [&[u8]; 3] = [&self.shown_s.to_be_bytes(), &self.sealed, &self.noise[..]];
         ct_eq(&bond.proof(asker, cookie, said), &self.proof)
     }
 
-    /// Reads what the origin said and makes the layer.
+    /// Reads the origin's offer and makes the layer.
     ///
     /// # Errors
     ///
@@ -238,41 +238,41 @@ impl Create {
         mut self,
         own: &DhSecret,
         bond: Bond,
-        means: Means,
+        means: SuiteSupport,
         ephemeral: &Secret<32>,
-    ) -> Result<Answer, DropReason> {
+    ) -> Result<CreateAnswer, DropReason> {
         let bad = DropReason::BadHandshake;
-        let responder = Responder::read(Pattern::Anonymous, &PROLOGUE, own, &self.noise[..])
+        let responder = Responder::read(NoisePattern::Anonymous, &PROLOGUE, own, &self.noise[..])
             .map_err(|_| bad)?;
-        let offer = Offer::parse(&responder.payload).map_err(malformed)?;
+        let offer = HopOffer::parse(&responder.payload).map_err(malformed)?;
         let leg = Secret::new(offer.leg);
         bond.grant_key(&leg).open(0, &[], &mut self.sealed).map_err(|_| bad)?;
-        let back = Grant::read(&mut Reader::new(&self.sealed)).map_err(malformed)?;
+        let back = LegGrant::read(&mut Reader::new(&self.sealed)).map_err(malformed)?;
         let suite = means.agree(said_means(offer.processor, offer.suites)?);
         let suite = suite.ok_or(DropReason::BadVersion)?;
         let (processor, suites) = (means.processor as u8, means.suites.bits());
-        let terms = Terms { suite: suite as u8, processor, suites }.to_bytes();
+        let terms = HopTerms { suite: suite as u8, processor, suites }.to_bytes();
         let (split, noise) = responder.finish::<C>(ephemeral.expose(), &terms).map_err(|_| bad)?;
         let secrets = LayerSecrets::new(suite, &split);
-        Ok(Answer { offer, leg, bond, back, secrets, noise, lead: self.lead })
+        Ok(CreateAnswer { offer, leg, bond, back, secrets, noise, lead: self.lead })
     }
 }
 
-/// What answering a create cell leaves.
-pub(crate) struct Answer {
-    pub(crate) offer: Offer,
+/// Answer to a create cell.
+pub(crate) struct CreateAnswer {
+    pub(crate) offer: HopOffer,
     pub(crate) leg: Secret<32>,
     bond: Bond,
-    /// How to send back over the leg.
-    pub(crate) back: Grant,
+    /// Grant for sending back over the leg.
+    pub(crate) back: LegGrant,
     pub(crate) secrets: LayerSecrets,
     noise: Vec<u8>,
     lead: Lead,
 }
 
-impl Answer {
-    /// The created cell. `grant` says how to send cells here.
-    pub(crate) fn write(&self, outer: &OuterSeal, grant: &Grant, rng: &mut Rng) -> Cell {
+impl CreateAnswer {
+    /// The created cell. `grant` lets the asking node send cells here.
+    pub(crate) fn write(&self, outer: &OuterSeal, grant: &LegGrant, rng: &mut Rng) -> BoxedCell {
         let mut out = cell();
         let head = [TYPE_CREATED, shoal_wire::VERSION];
         let grant = Zeroizing::new(grant.to_bytes());
@@ -289,18 +289,18 @@ pub(crate) fn write_cookie(
     lead: &Lead,
     cookie: &Cookie,
     rng: &mut Rng,
-) -> Cell {
+) -> BoxedCell {
     let mut out = cell();
     put(&mut out[shake::REPLY_AT..], &[&[TYPE_COOKIE, shoal_wire::VERSION], cookie]);
     outer.seal_reply(lead, &rng.array(), Some(&bond.cookie()), &mut out[..]);
     out
 }
 
-/// What a create cell was answered with.
-pub(crate) enum Reply {
-    /// How to send cells to the new hop, and its Noise message.
-    Created(Grant, Box<[u8; SECOND_LEN]>),
-    /// The create cell is to be sent again with this.
+/// Answer that a create cell got.
+pub(crate) enum CreateReply {
+    /// Grant for the new hop, and its Noise message.
+    Created(LegGrant, Box<[u8; SECOND_LEN]>),
+    /// Cookie with which the create cell must be repeated.
     Cookie(Cookie),
 }
 
@@ -308,13 +308,14 @@ pub(crate) enum Reply {
 ///
 /// # Errors
 ///
-/// `bad_handshake`: it is none, or not of the node that was asked. `bad_version`, `malformed`.
+/// `bad_handshake`: it is no answer, or not from the asked node. `bad_version`, `malformed`.
 pub(crate) fn open_reply(
-    Sides { outer, bond, leg }: &Sides<'_>,
+    LegSetup { outer, bond, leg }: &LegSetup<'_>,
     lead: &Lead,
     cell: &mut [u8; CELL_LEN],
-) -> Result<Reply, DropReason> {
-    // Both have one length, and opening in place destroys what it refuses.
+) -> Result<CreateReply, DropReason> {
+    // Both kinds have one length, and a failed opening in place destroys the cell, so the first
+    // trial uses a copy.
     let mut copy = *cell;
     let (body, wanted) = match outer.open_reply(lead, Some(&bond.created(leg)), &mut copy) {
         Ok(body) => (body, TYPE_CREATED),
@@ -327,12 +328,12 @@ pub(crate) fn open_reply(
     }
     let reply = match wanted {
         TYPE_CREATED => {
-            let grant = Grant::read(&mut reader).map_err(malformed)?;
+            let grant = LegGrant::read(&mut reader).map_err(malformed)?;
             let noise = reader.bytes("second noise message", SECOND_LEN).map_err(malformed)?;
             let noise = noise.to_vec().try_into().map_err(|_| DropReason::Malformed)?;
-            Reply::Created(grant, noise)
+            CreateReply::Created(grant, noise)
         }
-        _ => Reply::Cookie(reader.array("cookie").map_err(malformed)?),
+        _ => CreateReply::Cookie(reader.array("cookie").map_err(malformed)?),
     };
     if reader.rest().iter().any(|&byte| byte != 0) {
         return Err(DropReason::Malformed);

@@ -1,16 +1,16 @@
-//! Set-up work on another thread, and what keeps a flood of it off.
+//! Set-up work on another thread, and the limits that keep a flood of it off.
 
-use shoal_crypto::{Means, Processor, Suites};
-use shoal_crypto::{Secret, Standard};
+use shoal_crypto::{Processor, SuiteSupport, Suites};
+use shoal_crypto::{Secret, StandardCiphers};
 use shoal_session::outer::{OuterSeal, OuterSeals};
 
 use super::*;
 use crate::setup::{Bond, Cookie};
-use crate::{Done, Job, setup};
+use crate::{SetupJob, SetupJobResult, setup};
 
 impl World {
-    /// Hands over what is on the wire, and keeps what nodes want to be worked on.
-    fn step(&mut self) -> Vec<Seen> {
+    /// Delivers all cells on the wire, and leaves the nodes' jobs undone.
+    fn step(&mut self) -> Vec<CarriedCell> {
         self.collect_cells();
         let wire = core::mem::take(&mut self.wire);
         for seen in &wire {
@@ -19,17 +19,17 @@ impl World {
         wire
     }
 
-    fn jobs(&mut self, at: Address) -> Vec<Job<WatchedCiphers>> {
+    fn jobs(&mut self, at: Address) -> Vec<SetupJob<WatchedCiphers>> {
         let node = self.node(at);
         core::iter::from_fn(|| node.poll_job()).collect()
     }
 
-    fn done(&mut self, at: Address, done: Done) -> Result<(), DropReason> {
+    fn done(&mut self, at: Address, done: SetupJobResult) -> Result<(), DropReason> {
         let now = self.now;
         self.node(at).handle_done(now, done)
     }
 
-    /// Has the first messages of all circuits of A made, and drops what else they wait for.
+    /// Makes the first messages of all circuits of A, and drops their further jobs.
     fn creates(&mut self, path: &[Address], count: usize) -> Vec<CircuitId> {
         let ids = (0..count).map(|_| self.begin(path, 3)).collect();
         for job in self.jobs(A) {
@@ -56,7 +56,7 @@ fn public_key_work_is_left_to_another_thread() {
     let job = world.jobs(relay(1)).remove(0);
     assert_eq!(format!("{job:?}"), "Job(answer)");
     let done = job.run();
-    // The circuit ends while its hop works: what comes of it finds nobody.
+    // The circuit ends while its hop works, so the result belongs to no circuit.
     world.node(A).close(id);
     world.done(relay(1), done).unwrap();
     assert_eq!((world.step().len(), world.node(relay(1)).len()), (1, 1));
@@ -91,7 +91,7 @@ fn under_load_a_create_cell_must_show_that_answers_reach_its_sender() {
     assert_eq!(world.step().len(), 20);
     let asked = count(&world, relay(1), DropReason::CookieRequired);
     assert_eq!(asked, 4, "sixteen wait");
-    // One reply for each, and of one length.
+    // One reply for each, all of one length.
     let replies = world.step();
     assert_eq!(replies.len(), asked);
     assert!(replies.iter().all(|seen| (seen.from, seen.to) == (relay(1), A)));
@@ -101,24 +101,24 @@ fn under_load_a_create_cell_must_show_that_answers_reach_its_sender() {
     let leads = again.iter().map(|seen| &seen.cell[..16]).collect::<BTreeSet<_>>();
     assert_eq!(leads.len(), asked);
     for seen in again {
-        let copy = Seen { from: relay(2), ..seen };
+        let copy = CarriedCell { from: relay(2), ..seen };
         assert_eq!(world.hand(&copy), Some(DropReason::ReplayedHandshake));
     }
     assert_eq!(world.step().len(), 0);
     assert_eq!(ids.len(), 20);
 }
 
-/// The bond between two nodes of the world.
+/// Bond between two nodes of the world.
 fn bond(own: Address, other: Address) -> Bond {
     Bond::new(identity(own).dh(), &identity(other).public().dh).unwrap()
 }
 
-/// What set-ups with a node are sealed with, as all members of the network know it.
+/// Outer seal of set-ups with a node, as all members of the network know it.
 fn outer(responder: Address) -> OuterSeal {
     OuterSeal::new(setup::ROLE, &NetworkSecret([7; 32]), &identity(responder).public())
 }
 
-/// What that node opens create cells with.
+/// Seals with which that node opens create cells.
 fn outers(responder: Address) -> OuterSeals {
     OuterSeals::new(setup::ROLE, &NetworkSecret([7; 32]).into(), &identity(responder).public())
 }
@@ -136,17 +136,17 @@ fn a_cookie_that_is_shown_must_be_the_right_one() {
         world.done(relay(1), job.run()).unwrap();
     }
     world.now = world.now + Duration::from_secs(5);
-    let copy = Seen { from: relay(2), ..shows.clone() };
+    let copy = CarriedCell { from: relay(2), ..shows.clone() };
     assert_eq!(world.hand(&copy), Some(DropReason::BadHandshake));
-    let opened = setup::Create::open(&outers(relay(1)), &mut shows.cell.clone()[..]);
+    let opened = setup::CreateCell::open(&outers(relay(1)), &mut shows.cell.clone()[..]);
     let (create, _) = opened.unwrap();
     assert!(!create.shows(&bond(A, relay(1)), A, &Cookie::default()));
     assert!(!create.shows(&bond(A, relay(1)), A, &[7; 12]));
     assert_eq!(world.hand(&shows), None);
 }
 
-/// A relay that answers with cookies again and again is not followed, and nobody else is at all,
-/// though all who carry the create cell can read who asked.
+/// A relay that answers with cookies again and again is not obeyed. Other nodes' cookies are never
+/// obeyed, though all nodes that carry the create cell can read the asker.
 #[test]
 fn cookies_without_end_are_not_followed() {
     let mut world = World::new();
@@ -158,7 +158,7 @@ fn cookies_without_end_are_not_followed() {
         let forged = |by: Address| {
             let (seals, mut rng) = ((&outer(relay(1)), &bond(by, A)), Rng::new([n; 32]));
             let cell = setup::write_cookie(seals, &lead, &[n; 12], &mut rng);
-            Seen { from: relay(1), to: A, cell }
+            CarriedCell { from: relay(1), to: A, cell }
         };
         assert_eq!(world.hand(&forged(relay(2))), Some(DropReason::BadHandshake));
         let refused = (n == 3).then_some(DropReason::HandshakeBudget);
@@ -167,41 +167,41 @@ fn cookies_without_end_are_not_followed() {
     assert!(world.step().is_empty());
 }
 
-/// The origin makes the leg secret, and so does whoever it works with: with all bytes of a leg and
-/// its secret they must not learn how cells of other circuits are protected there.
+/// The origin makes the leg secret, so its accomplices know it too. With all bytes of a leg and its
+/// secret, they must not learn how that leg protects other circuits' cells.
 #[test]
 fn who_knows_the_leg_secret_reads_no_grant() {
     let (leg, lead) = (Secret::new([21; 32]), [6; 16]);
-    let grant = shoal_wire::leg::Grant { index: 5, key: [3; 32] };
-    let offer = |leg: &Secret<32>| shoal_wire::leg::Offer {
+    let grant = shoal_wire::leg::LegGrant { index: 5, key: [3; 32] };
+    let offer = |leg: &Secret<32>| shoal_wire::leg::HopOffer {
         leg: *leg.expose(),
         suites: Suites::ALL.bits(),
         processor: Processor::Aes as u8,
-        shape: Shape::new(3).unwrap(),
+        shape: CellShape::new(3).unwrap(),
         place: 2,
         lifetime: 6,
-        mixing: shoal_wire::Mixing::default(),
+        mixing: shoal_wire::HopDelay::default(),
     };
     let responder = identity(relay(2));
-    let means = Means { processor: Processor::Aes, suites: Suites::ALL };
+    let means = SuiteSupport { processor: Processor::Aes, suites: Suites::ALL };
     let ephemeral = Secret::new([4; 32]);
     let (_, noise) =
-        setup::begin::<Standard>(&responder.public().dh, &offer(&leg), &ephemeral).unwrap();
+        setup::begin::<StandardCiphers>(&responder.public().dh, &offer(&leg), &ephemeral).unwrap();
     let (outer, own) = (outer(relay(2)), bond(relay(1), relay(2)));
-    let sides = setup::Sides { outer: &outer, bond: &own, leg: &leg };
+    let sides = setup::LegSetup { outer: &outer, bond: &own, leg: &leg };
     let shown = (relay(1), &Cookie::default(), 77);
     let create = setup::write_create(&sides, &lead, shown, &grant, &noise);
     let answer = |bond: Bond| {
-        let opened = setup::Create::open(&outers(relay(2)), &mut create.clone()[..]);
+        let opened = setup::CreateCell::open(&outers(relay(2)), &mut create.clone()[..]);
         let (create, _) = opened.unwrap();
-        create.answer::<Standard>(responder.dh(), bond, means, &ephemeral)
+        create.answer::<StandardCiphers>(responder.dh(), bond, means, &ephemeral)
     };
     assert_eq!(answer(bond(A, relay(2))).err(), Some(DropReason::BadHandshake));
     let answer = answer(bond(relay(2), relay(1))).unwrap();
     assert_eq!((answer.back.index, answer.back.key), (grant.index, grant.key));
     let created = answer.write(&outer, &grant, &mut Rng::new([1; 32]));
     let others = bond(A, relay(2));
-    let origin = setup::Sides { outer: &outer, bond: &others, leg: &leg };
+    let origin = setup::LegSetup { outer: &outer, bond: &others, leg: &leg };
     assert!(setup::open_reply(&origin, &lead, &mut created.clone()).is_err());
     assert!(setup::open_reply(&sides, &lead, &mut created.clone()).is_ok());
 }
@@ -212,7 +212,7 @@ fn set_ups_through_a_loaded_relay_come_to_their_end() {
     let ids = world.creates(&relays(3), 30);
     world.step();
     world.run();
-    let built = |id| world.events.contains(&(A, Event::Built(id)));
+    let built = |id| world.events.contains(&(A, OnionEvent::Built(id)));
     assert!(ids.into_iter().all(built));
     assert!(count(&world, relay(1), DropReason::CookieRequired) >= 14);
     no_nonce_twice();
@@ -225,19 +225,22 @@ fn nobody_asks_in_the_name_of_another() {
         world.creates(&relays(1), 1);
         world.collect_cells();
         let create = world.wire.pop().unwrap();
-        assert_eq!(world.hand(&Seen { from: B, ..create.clone() }), Some(DropReason::BadHandshake));
-        let stranger = Seen { from: Address::new(77, 1), ..create };
+        assert_eq!(
+            world.hand(&CarriedCell { from: B, ..create.clone() }),
+            Some(DropReason::BadHandshake)
+        );
+        let stranger = CarriedCell { from: Address::new(77, 1), ..create };
         assert_eq!(world.hand(&stranger), Some(DropReason::UnknownPeer));
     }
     assert!(world.jobs(relay(1)).is_empty());
-    // The share of B is whole.
+    // The share of B is unused.
     world.wire.clear();
-    let shape = Shape::new(1).unwrap();
+    let shape = CellShape::new(1).unwrap();
     for _ in 0..32 {
         let path = [relay(1), A];
         let id = world.node(B).build(Time::ZERO, &path, shape, Duration::from_secs(60)).unwrap();
         world.run();
-        assert!(world.events.contains(&(B, Event::Built(id))));
+        assert!(world.events.contains(&(B, OnionEvent::Built(id))));
     }
 }
 
@@ -250,14 +253,14 @@ fn so_much_work_waits_and_no_more() {
         let create = world.wire.pop().unwrap();
         if world.hand(&create) == Some(DropReason::CookieRequired) {
             world.collect_cells();
-            // The cookie goes to whom the cell named.
+            // The cookie goes to the node that the cell named.
             assert_eq!(world.wire.pop().map(|seen| seen.to), Some(A));
         }
     }
     assert_eq!(world.jobs(relay(1)).len(), 16, "nobody shows a cookie");
     let mut world = World::new();
     world.creates(&relays(1), 64);
-    let shape = Shape::new(1).unwrap();
+    let shape = CellShape::new(1).unwrap();
     for _ in 0..64 {
         world.begin(&relays(1), 1);
     }
@@ -281,6 +284,6 @@ fn a_machine_that_exists_twice_forgets_all_circuits() {
     assert_eq!(world.done(relay(1), answer), Err(DropReason::UnexpectedReply));
     assert_eq!(world.circuits(), 3, "two relays and the destination know one still");
     assert!(world.run().is_empty(), "nobody is told, since that would seal");
-    assert!(world.events.contains(&(A, Event::Ended(id))));
+    assert!(world.events.contains(&(A, OnionEvent::Ended(id))));
     assert_eq!(world.done(A, job.run()), Err(DropReason::UnexpectedReply));
 }

@@ -2,10 +2,10 @@
 
 use super::*;
 
-/// What the events of a node tell of handshakes.
+/// Handshakes that the events of a node report.
 fn handshakes(world: &mut World) -> Vec<(Address, CircuitId, Vec<u8>)> {
     let told = core::mem::take(&mut world.events).into_iter().map(|(at, event)| match event {
-        Event::Handshake(id, bytes) => (at, id, bytes.into_vec()),
+        OnionEvent::Handshake(id, bytes) => (at, id, bytes.into_vec()),
         other => panic!("{other:?}"),
     });
     told.collect()
@@ -38,7 +38,7 @@ fn a_handshake_passes_both_ways_over_every_number_of_relays() {
     }
 }
 
-/// The destination speaks only when asked, and under each number once.
+/// The destination sends only when asked, and only once under each number.
 #[test]
 fn a_request_is_answered_once_however_its_cells_come() {
     let mut world = World::new();
@@ -78,19 +78,19 @@ fn half_a_handshake_is_forgotten() {
     world.hand(&late);
     world.run();
     assert_eq!((world.events.len(), &world.drops[..]), (0, &[][..]));
-    // Only an end of the circuit takes one.
+    // Only an end of the circuit may send a handshake.
     let carried = world.node(relay(1)).ids_of_test()[0];
     let refused = world.node(relay(1)).send_handshake(carried, &[1; 100]);
     assert_eq!(refused, Err(DropReason::UnknownCircuit));
 }
 
-/// A host takes what came in one turn at its end: of the handshakes of a circuit the newest, and
-/// all that became of its own circuits.
+/// A host may take all events only at the end of a turn. It then gets the newest handshake of each
+/// circuit, and all events of its own circuits.
 #[test]
 fn handshakes_without_end_push_nothing_out() {
     let mut world = World::new();
     let id = world.built(&relays(1), 1);
-    let (now, shape) = (world.now, Shape::new(1).unwrap());
+    let (now, shape) = (world.now, CellShape::new(1).unwrap());
     let path = [relay(5), A];
     world.dead.insert(relay(5));
     let own = world.node(B).build(now, &path, shape, Duration::from_secs(60)).unwrap();
@@ -99,17 +99,17 @@ fn handshakes_without_end_push_nothing_out() {
         for n in 0..500_u32 {
             world.node(A).send_handshake(id, &unit(n as u8, 100)).unwrap();
         }
-        while let Some(crate::Own { to, cell, .. }) = world.node(A).poll_transmit() {
-            world.hand(&Seen { from: A, to, cell });
+        while let Some(crate::OriginatedCell { to, cell, .. }) = world.node(A).poll_transmit() {
+            world.hand(&CarriedCell { from: A, to, cell });
             let seen = world.wire.pop().unwrap();
             world.hand(&seen);
         }
     }
     let later = now + Duration::from_secs(11);
     world.node(B).handle_timeout(later);
-    let told: Vec<Event> = core::iter::from_fn(|| world.node(B).poll_event()).collect();
-    assert_eq!(told[0], Event::Failed(own, 1, Failure::Silent));
-    assert!(matches!(&told[1..], [Event::Handshake(_, bytes)] if bytes[..] == unit(243, 100)));
+    let told: Vec<OnionEvent> = core::iter::from_fn(|| world.node(B).poll_event()).collect();
+    assert_eq!(told[0], OnionEvent::Failed(own, 1, SetupFailure::Silent));
+    assert!(matches!(&told[1..], [OnionEvent::Handshake(_, bytes)] if bytes[..] == unit(243, 100)));
     let lost = world.drops.iter().filter(|drop| **drop == (B, DropReason::QueueFull)).count();
     assert_eq!(lost, 1_499);
 }

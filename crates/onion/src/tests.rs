@@ -1,4 +1,5 @@
-//! Circuits between machines, without a network: cells are carried by hand, watched and changed.
+//! Circuits between machines, without a network: the tests carry, watch and change cells
+//! themselves.
 
 use core::cell::RefCell;
 use core::time::Duration;
@@ -7,11 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use shoal_crypto::{
     Aead, AeadKey, BadTag, Ciphers, Identity, NetworkSecret, PublicKey, Rng, Suite,
 };
-use shoal_crypto::{Means, Processor, Suites};
-use shoal_wire::leg::{BODY_AT, CELL_LEN, Refusal, Shape};
+use shoal_crypto::{Processor, SuiteSupport, Suites};
+use shoal_wire::leg::{BODY_AT, CELL_LEN, CellShape, ExtendRefusal};
 use shoal_wire::{Address, CircuitId, DropReason, Time, shake};
 
-use crate::{Config, Event, Failure, Limits, Onion, Own, Passed};
+use crate::{
+    CellResult, CircuitLimits, Onion, OnionConfig, OnionEvent, OriginatedCell, SetupFailure,
+};
 
 #[path = "bad_input_tests.rs"]
 mod bad_input_tests;
@@ -30,18 +33,18 @@ const A: Address = Address::new(1, 1);
 const B: Address = Address::new(9, 1);
 
 thread_local! {
-    /// Which nonces each key has sealed with.
+    /// Nonces with which each key has sealed.
     static NONCES: RefCell<BTreeSet<([u8; 32], u64)>> = const { RefCell::new(BTreeSet::new()) };
-    /// Nonces that a key sealed with twice.
+    /// Number of nonces that a key used twice.
     static TWICE: RefCell<u64> = const { RefCell::new(0) };
-    /// What changes a control message before it is sealed: its type, how many of that type go
-    /// before it, and the bytes that it gets from an offset on.
+    /// Change to a control message before it is sealed. Fields: its type, the number of messages of
+    /// that type to skip, and the new bytes with their offset.
     static BEND: RefCell<Option<Bend>> = const { RefCell::new(None) };
 }
 
 type Bend = (u8, usize, usize, Vec<u8>);
 
-/// Changes the body of the innermost layer of a control message if it is the one to be changed.
+/// Changes the body of the innermost layer of a control message, if it is the one to be changed.
 fn bend_body(body: &mut [u8]) {
     BEND.with_borrow_mut(|bend| match bend {
         Some((kind, skip, at, bytes)) if body[..2] == [1, *kind] => {
@@ -56,12 +59,12 @@ fn bend_body(body: &mut [u8]) {
     });
 }
 
-/// AEADs that watch that no key seals twice with one nonce.
-struct Watched(AeadKey, [u8; 32]);
+/// AEAD that checks that no key seals twice with one nonce.
+struct NonceCheckedAead(AeadKey, [u8; 32]);
 
-impl Aead for Watched {
-    fn new(suite: Suite, key: &[u8; 32]) -> Watched {
-        Watched(AeadKey::new(suite, key), *key)
+impl Aead for NonceCheckedAead {
+    fn new(suite: Suite, key: &[u8; 32]) -> NonceCheckedAead {
+        NonceCheckedAead(AeadKey::new(suite, key), *key)
     }
 
     fn seal(&self, counter: u64, aad: &[u8], body: &mut [u8], tag_out: &mut [u8; 16]) {
@@ -80,16 +83,16 @@ impl Aead for Watched {
 struct WatchedCiphers;
 
 impl Ciphers for WatchedCiphers {
-    type Aead = Watched;
+    type Aead = NonceCheckedAead;
 
     fn verify(key: &PublicKey, msg: &[u8], sig: &[u8; 64]) -> bool {
         key.verify(msg, sig)
     }
 }
 
-/// One cell on its way, as whoever carries it sees it.
+/// One cell on its way, as a node that carries it sees it.
 #[derive(Clone)]
-struct Seen {
+struct CarriedCell {
     from: Address,
     to: Address,
     cell: Box<Cell>,
@@ -99,14 +102,14 @@ struct World {
     now: Time,
     nodes: BTreeMap<Address, Onion<WatchedCiphers>>,
     /// Cells that nodes sent, in order.
-    wire: Vec<Seen>,
-    /// What nodes were handed.
+    wire: Vec<CarriedCell>,
+    /// Units that nodes delivered.
     units: Vec<(Address, CircuitId, Box<Cell>)>,
     drops: Vec<(Address, DropReason)>,
-    events: Vec<(Address, Event)>,
-    /// How each cell left a node that is not its origin.
+    events: Vec<(Address, OnionEvent)>,
+    /// Time until which each cell waited at a node that is not its origin.
     left: Vec<(Address, Option<Time>)>,
-    /// Nodes that take nothing.
+    /// Nodes that accept nothing.
     dead: BTreeSet<Address>,
 }
 
@@ -127,22 +130,23 @@ fn relays(k: u8) -> Vec<Address> {
 fn identity(at: Address) -> Identity {
     Identity::from_seed([(at.router * 16 + u32::from(at.host)) as u8; 32])
 }
-/// So many of its own and as many of others, of which one neighbour may have a quarter.
-const LIMITS: Limits = Limits { own: 256, others: 256, of_relay: 64, of_host: 64 };
+/// Limits with equal numbers of own and other circuits. One neighbour may have a quarter of the
+/// latter.
+const LIMITS: CircuitLimits = CircuitLimits { own: 256, others: 256, of_relay: 64, of_host: 64 };
 
 impl World {
     fn new() -> World {
         World::with_limits(|_| LIMITS)
     }
 
-    fn with_limits(limits: impl Fn(Address) -> Limits) -> World {
+    fn with_limits(limits: impl Fn(Address) -> CircuitLimits) -> World {
         let addresses: Vec<Address> = (1..=6).map(relay).chain([A, B]).collect();
         let keys: BTreeMap<_, _> =
             addresses.iter().map(|&at| (at, identity(at).public())).collect();
         let nodes = addresses.iter().map(|&address| {
-            let means = Means { processor: Processor::Vaes512, suites: Suites::ALL };
+            let means = SuiteSupport { processor: Processor::Vaes512, suites: Suites::ALL };
             let (limits, relay) = (limits(address), address.is_router());
-            let config = Config { address, limits, means, relay };
+            let config = OnionConfig { address, limits, means, relay };
             let seed = identity(address).seed().expose().map(|byte| byte ^ 0xff);
             let secret = NetworkSecret([7; 32]);
             let mut node = Onion::new(config, identity(address), secret, seed, Time::ZERO, 1 << 40);
@@ -165,8 +169,8 @@ impl World {
         self.nodes.get_mut(&at).unwrap()
     }
 
-    /// Hands one cell to its node; what comes out is on the wire.
-    fn hand(&mut self, seen: &Seen) -> Option<DropReason> {
+    /// Delivers one cell to its node, and puts the output on the wire.
+    fn hand(&mut self, seen: &CarriedCell) -> Option<DropReason> {
         if self.dead.contains(&seen.to) {
             return None;
         }
@@ -176,10 +180,10 @@ impl World {
         self.node(seen.to).handle_batch(now, seen.from, &mut cell[..], &[0], &mut out);
         let out = out[0];
         match out {
-            Ok(Passed::On(to, _)) => self.leave(seen.to, to, cell, None),
-            Ok(Passed::Mixed(to, _, due)) => self.leave(seen.to, to, cell, Some(due)),
-            Ok(Passed::Unit(id)) => self.units.push((seen.to, id, cell)),
-            Ok(Passed::Taken) => {}
+            Ok(CellResult::On(to, _)) => self.leave(seen.to, to, cell, None),
+            Ok(CellResult::Mixed(to, _, due)) => self.leave(seen.to, to, cell, Some(due)),
+            Ok(CellResult::Unit(id)) => self.units.push((seen.to, id, cell)),
+            Ok(CellResult::Taken) => {}
             Err(reason) => self.drops.push((seen.to, reason)),
         }
         out.err()
@@ -187,15 +191,15 @@ impl World {
 
     fn leave(&mut self, from: Address, to: Address, cell: Box<Cell>, due: Option<Time>) {
         self.left.push((from, due));
-        self.wire.push(Seen { from, to, cell });
+        self.wire.push(CarriedCell { from, to, cell });
     }
 
-    /// Puts what nodes want to send on the wire, and leaves what they want worked on.
+    /// Puts the nodes' cells on the wire, and leaves their jobs undone.
     fn collect_cells(&mut self) {
         for (&at, node) in &mut self.nodes {
-            while let Some(Own { to, cell, wait, .. }) = node.poll_transmit() {
+            while let Some(OriginatedCell { to, cell, wait, .. }) = node.poll_transmit() {
                 self.left.push((at, wait.map(|wait| wait.due)));
-                self.wire.push(Seen { from: at, to, cell });
+                self.wire.push(CarriedCell { from: at, to, cell });
             }
             while let Some(event) = node.poll_event() {
                 self.events.push((at, event));
@@ -203,7 +207,7 @@ impl World {
         }
     }
 
-    /// Has work done, and puts what nodes want to send on the wire.
+    /// Runs the nodes' jobs, and puts their cells on the wire.
     fn collect(&mut self) {
         let now = self.now;
         for (&at, node) in &mut self.nodes {
@@ -216,8 +220,8 @@ impl World {
         self.collect_cells();
     }
 
-    /// Carries cells until none is left; returns all that were on the wire.
-    fn run(&mut self) -> Vec<Seen> {
+    /// Carries cells until none is left. Returns all that were on the wire.
+    fn run(&mut self) -> Vec<CarriedCell> {
         let mut all = Vec::new();
         loop {
             self.collect();
@@ -232,7 +236,7 @@ impl World {
     }
 
     fn begin(&mut self, path: &[Address], tags: u8) -> CircuitId {
-        let (now, shape) = (self.now, Shape::new(tags).unwrap());
+        let (now, shape) = (self.now, CellShape::new(tags).unwrap());
         self.node(A).build(now, path, shape, Duration::from_secs(600)).unwrap()
     }
 
@@ -240,17 +244,17 @@ impl World {
         let id = self.begin(path, tags);
         self.run();
         assert_eq!(self.drops, []);
-        assert_eq!(self.events.pop(), Some((A, Event::Built(id))));
+        assert_eq!(self.events.pop(), Some((A, OnionEvent::Built(id))));
         id
     }
 
-    /// Sends a unit from a node: as hosts seal them, it looks random.
+    /// Sends a unit from a node. Like a host's sealed unit, it looks random.
     fn unit(&mut self, from: Address, id: CircuitId, tags: u8, byte: u8) {
-        let (now, len) = (self.now, Shape::new(tags).unwrap().unit_len());
+        let (now, len) = (self.now, CellShape::new(tags).unwrap().unit_len());
         let mut cell = Box::new([0; CELL_LEN]);
         cell[BODY_AT..BODY_AT + len].copy_from_slice(&unit(byte, len));
         let to = self.node(from).seal_units(now, id, &mut cell[..], &[0]).unwrap();
-        self.wire.push(Seen { from, to, cell });
+        self.wire.push(CarriedCell { from, to, cell });
     }
 
     fn pass(&mut self, time: Duration) {
@@ -282,7 +286,7 @@ fn units_pass_both_ways_over_every_number_of_relays() {
             let forth = world.run();
             assert_eq!(forth.len(), usize::from(k) + 1);
             let (at, there, cell) = world.units.pop().unwrap();
-            let len = Shape::new(tags).unwrap().unit_len();
+            let len = CellShape::new(tags).unwrap().unit_len();
             assert_eq!(at, B);
             assert_eq!(cell[BODY_AT..BODY_AT + len], unit(0xa1, len));
             world.unit(B, there, tags, 0xb2);
@@ -303,7 +307,7 @@ fn every_hop_answers_an_echo_and_forgets_a_closed_circuit() {
     for hop in 1..=4 {
         world.node(A).echo(id, hop, 70 + u64::from(hop)).unwrap();
         world.run();
-        let answered = Event::Echoed(id, hop, 70 + u64::from(hop), Some(Duration::ZERO));
+        let answered = OnionEvent::Echoed(id, hop, 70 + u64::from(hop), Some(Duration::ZERO));
         assert_eq!(world.events.pop(), Some((A, answered)));
     }
     assert!(world.node(A).echo(id, 5, 1).is_err());
@@ -314,7 +318,7 @@ fn every_hop_answers_an_echo_and_forgets_a_closed_circuit() {
     no_nonce_twice();
 }
 
-/// A relay that is told to forget a circuit sends on what came before in the same batch.
+/// A relay that is told to forget a circuit still forwards the cells that came before in the batch.
 #[test]
 fn a_close_in_a_batch_leaves_the_cells_before_it_going() {
     let mut world = World::new();
@@ -327,18 +331,18 @@ fn a_close_in_a_batch_leaves_the_cells_before_it_going() {
     let offsets: Vec<u32> = (0..4).map(|n| n * CELL_LEN as u32).collect();
     let (now, mut out) = (world.now, Vec::new());
     world.node(relay(1)).handle_batch(now, A, &mut buf, &offsets, &mut out);
-    assert_eq!(out[3], Ok(Passed::Taken));
+    assert_eq!(out[3], Ok(CellResult::Taken));
     for (went, cell) in out.iter().zip(buf.chunks(CELL_LEN)).take(3) {
-        let Ok(Passed::On(to, _)) = *went else { panic!("{went:?}") };
+        let Ok(CellResult::On(to, _)) = *went else { panic!("{went:?}") };
         let cell = Box::new(cell.try_into().unwrap());
-        world.wire.push(Seen { from: relay(1), to, cell });
+        world.wire.push(CarriedCell { from: relay(1), to, cell });
     }
     world.run();
     assert_eq!((world.circuits(), &world.drops[..]), (0, &[][..]));
 }
 
-/// What a carrier changes, the next node drops or overwrites: nothing gets through to where
-/// somebody else could recognise it.
+/// The next node drops or overwrites every change made on a leg. No change reaches a place where an
+/// accomplice could recognize it.
 #[test]
 fn a_changed_byte_never_gets_past_the_next_node() {
     let flips: Vec<usize> = (0..40).chain((40..1_320).step_by(97)).chain(1_320..CELL_LEN).collect();
@@ -355,13 +359,12 @@ fn a_changed_byte_never_gets_past_the_next_node() {
             let mut bad = good.clone();
             bad.cell[at] ^= 0x10;
             let dropped = world.hand(&bad);
-            // The host has the seal of the two hosts behind the leg's check.
+            // At the host, the two hosts' seal comes after the leg's check.
             if dropped.is_none() && leg < 3 {
                 let after = world.wire.pop().unwrap();
-                // The same cell unchanged, in a world that is the same up to fresh keys: here the
-                // flip must have been overwritten, so that the next node takes the cell.
+                // The next node accepts the cell, so it must have overwritten the flip.
                 assert_eq!(world.hand(&after), None, "flip at {at} on leg {leg}");
-                assert!(at >= Shape::new(3).unwrap().tag_at(3 - leg) + 16, "{at} on leg {leg}");
+                assert!(at >= CellShape::new(3).unwrap().tag_at(3 - leg) + 16, "{at} on leg {leg}");
             }
         }
     }
@@ -385,7 +388,7 @@ fn a_changed_byte_on_the_way_back_never_reaches_the_origin() {
             bad.cell[at] ^= 0x10;
             world.hand(&bad);
             world.run();
-            // On the first leg back only the two hosts' own seal covers the unit.
+            // On the first leg back, only the two hosts' own seal covers the unit.
             if leg > 0 || at < 26 {
                 assert_eq!(world.units.len(), 0, "flip at {at} on leg {leg}");
             }
@@ -410,8 +413,8 @@ fn a_replayed_cell_dies_at_the_next_node() {
     no_nonce_twice();
 }
 
-/// A hop with traffic has a long window; the pool of memory for that has an end, and hops that are
-/// idle give it back.
+/// A hop with traffic has a long window. The pool of memory for such windows is limited, and idle
+/// hops give it back.
 #[test]
 fn cells_may_overtake_each_other_far_where_there_is_memory_for_it() {
     for (warm, late) in [(1, None), (0, Some(DropReason::TooOld))] {
@@ -431,7 +434,7 @@ fn cells_may_overtake_each_other_far_where_there_is_memory_for_it() {
         assert_eq!(world.units.len(), 201 + usize::from(late.is_none()));
         assert_eq!(*world.node(relay(1)).warm_left_of_test(), 0);
         world.pass(Duration::from_secs(12));
-        assert_eq!(*world.node(relay(1)).warm_left_of_test(), warm, "it is cold again");
+        assert_eq!(*world.node(relay(1)).warm_left_of_test(), warm, "the hop is cold again");
         assert!(world.hand(&overtaken).is_some());
         world.unit(A, id, 3, 7);
         world.run();
@@ -440,7 +443,7 @@ fn cells_may_overtake_each_other_far_where_there_is_memory_for_it() {
     no_nonce_twice();
 }
 
-/// What is on two legs has nothing in common: neither at one place nor moved.
+/// Cells on two legs have no 16 bytes in common, at equal or different offsets.
 #[test]
 fn no_sixteen_bytes_come_twice() {
     let mut world = World::new();
@@ -460,7 +463,7 @@ fn no_sixteen_bytes_come_twice() {
         all.extend(world.run());
     }
     let mut seen: BTreeMap<&[u8], (usize, usize)> = BTreeMap::new();
-    for (number, Seen { to, cell, .. }) in all.iter().enumerate() {
+    for (number, CarriedCell { to, cell, .. }) in all.iter().enumerate() {
         for (at, bytes) in cell.windows(16).enumerate() {
             let before = seen.insert(bytes, (number, at));
             assert_eq!(before, None, "16 equal bytes at {at} of cell {number}, to {to}");
@@ -477,7 +480,7 @@ fn a_node_that_is_no_neighbour_of_a_circuit_can_send_nothing_into_it() {
     let mut seen = world.wire.pop().unwrap();
     seen.from = relay(6);
     assert_eq!(world.hand(&seen), Some(DropReason::UnknownCircuit));
-    let junk = Seen { from: A, to: relay(1), cell: Box::new([3; CELL_LEN]) };
+    let junk = CarriedCell { from: A, to: relay(1), cell: Box::new([3; CELL_LEN]) };
     assert!(matches!(world.hand(&junk), Some(DropReason::UnknownCircuit | DropReason::BadLeg)));
 }
 
@@ -487,7 +490,7 @@ fn a_create_cell_counts_once_and_only_where_it_was_sent() {
     let id = world.begin(&relays(1), 1);
     world.collect();
     let create = world.wire.pop().unwrap();
-    let elsewhere = Seen { to: relay(2), ..create.clone() };
+    let elsewhere = CarriedCell { to: relay(2), ..create.clone() };
     assert_eq!(world.hand(&elsewhere), Some(DropReason::UnknownCircuit));
     assert_eq!(world.node(relay(2)).len(), 0);
     let mut changed = create.clone();
@@ -510,7 +513,7 @@ fn a_silent_relay_ends_the_set_up_and_leaves_nothing() {
         let id = world.begin(&relays(3), 3);
         world.run();
         world.pass(Duration::from_secs(12));
-        assert_eq!(world.events, [(A, Event::Failed(id, hop, Failure::Silent))]);
+        assert_eq!(world.events, [(A, OnionEvent::Failed(id, hop, SetupFailure::Silent))]);
         world.pass(Duration::from_secs(70));
         assert_eq!(world.circuits(), 0);
     }
@@ -527,12 +530,12 @@ fn a_relay_refuses_to_go_on_where_it_may_not() {
     world.run();
     assert_eq!(
         world.events.pop(),
-        Some((A, Event::Failed(id, 2, Failure::Refused(Refusal::NotAllowed))))
+        Some((A, OnionEvent::Failed(id, 2, SetupFailure::Refused(ExtendRefusal::NotAllowed))))
     );
     assert_eq!(world.drops, [(relay(1), DropReason::NotAllowed)]);
     world.pass(Duration::from_secs(2));
     assert_eq!(world.circuits(), 0);
-    let shape = Shape::new(3).unwrap();
+    let shape = CellShape::new(3).unwrap();
     let now = world.now;
     let life = Duration::from_secs(60);
     for path in [
@@ -555,9 +558,9 @@ fn circuits_end_when_idle_and_at_their_time() {
     world.pass(Duration::from_secs(59));
     assert_eq!(world.circuits(), 5);
     world.pass(Duration::from_secs(3));
-    assert_eq!((world.circuits(), world.events.pop()), (0, Some((A, Event::Ended(id)))));
+    assert_eq!((world.circuits(), world.events.pop()), (0, Some((A, OnionEvent::Ended(id)))));
 
-    // All ends came to their end at once, and tell each other.
+    // All ends expired at once, and tell each other.
     world.drops.clear();
     let id = world.built(&relays(3), 3);
     for _ in 0..61 {

@@ -1,4 +1,4 @@
-//! What is sent to translators, and what they answer.
+//! Requests to translators, and their answers.
 //!
 //! ```text
 //! PCP MAP    | 2 | op 1 | 0 | code 1 | lifetime 4 | client's IP 16, or epoch 4 and 0 | nonce 12
@@ -11,12 +11,12 @@ use core::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
 use shoal_wire::{ParseError, Reader};
 
-/// Longest answer that is looked at: RFC 6887 section 7.
+/// Longest answer that is read: RFC 6887 section 7.
 pub const ANSWER_MAX: usize = 1_100;
 
 const PCP: u8 = 2;
 const NAT_PMP: u8 = 0;
-/// The bit of answers in the operation.
+/// Bit of the operation that marks an answer.
 const ANSWER: u8 = 0x80;
 const MAP: u8 = 1;
 const PMP_ADDRESS: u8 = 0;
@@ -25,21 +25,21 @@ const UDP: u8 = 17;
 const PCP_HEAD_LEN: usize = 24;
 const PCP_MAP_LEN: usize = 60;
 
-/// A port that is to be kept open.
+/// A request to keep a port open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
-    /// Names the mapping: who does not know it can't change it.
+pub struct MappingRequest {
+    /// Id of the mapping; without it nobody can change the mapping.
     pub nonce: [u8; 12],
-    /// Where this machine listens, as the translator sees it.
+    /// Endpoint of this machine, as the translator sees it.
     pub inner: SocketAddrV4,
-    /// Where it was open before; anywhere, if nowhere.
+    /// Outer endpoint of an earlier mapping; none accepts any.
     pub outer: Option<SocketAddrV4>,
-    /// For how long, in seconds; 0 ends it.
+    /// Lifetime in seconds; 0 ends the mapping.
     pub lifetime_s: u32,
 }
 
 /// PCP's request to map a port (RFC 6887 section 11.1).
-pub fn pcp_map(wish: &Wish) -> [u8; PCP_MAP_LEN] {
+pub fn pcp_map(wish: &MappingRequest) -> [u8; PCP_MAP_LEN] {
     let outer = wish.outer.unwrap_or(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
     let mut out = [0; PCP_MAP_LEN];
     (out[0], out[1], out[36]) = (PCP, MAP, UDP);
@@ -52,13 +52,14 @@ pub fn pcp_map(wish: &Wish) -> [u8; PCP_MAP_LEN] {
     out
 }
 
-/// NAT-PMP's question for the translator's own address (RFC 6886 section 3.2).
+/// NAT-PMP's request for the translator's own address (RFC 6886 section 3.2).
 pub fn pmp_address() -> [u8; 2] {
     [NAT_PMP, PMP_ADDRESS]
 }
 
-/// NAT-PMP's request to map a port (section 3.3). The end of a mapping names no outer port.
-pub fn pmp_map(wish: &Wish) -> [u8; 12] {
+/// NAT-PMP's request to map a port (section 3.3). A request that ends a mapping names no outer
+/// port.
+pub fn pmp_map(wish: &MappingRequest) -> [u8; 12] {
     let outer = wish.outer.filter(|_| wish.lifetime_s > 0).map_or(0, |outer| outer.port());
     let mut out = [0; 12];
     (out[0], out[1]) = (NAT_PMP, PMP_MAP_UDP);
@@ -68,59 +69,59 @@ pub fn pmp_map(wish: &Wish) -> [u8; 12] {
     out
 }
 
-/// What a translator says.
+/// An answer of a translator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// By PCP: a port is open, or no longer where the time is 0.
+pub enum MappingAnswer {
+    /// PCP: a port is open, or closed if the lifetime is 0.
     Map {
-        /// The mapping.
+        /// Id of the mapping.
         nonce: [u8; 12],
-        /// The port at the machine.
+        /// Port of the machine.
         inner: u16,
-        /// Where it is open; none where it is open no longer.
+        /// Outer endpoint; none if the port is closed.
         outer: Option<SocketAddrV4>,
-        /// For how long, in seconds.
+        /// Lifetime in seconds.
         lifetime_s: u32,
     },
-    /// By PCP: no. `nonce` is that of the request, if the answer repeats it.
+    /// PCP: a refusal.
     MapRefused {
-        /// The mapping.
+        /// Id of the mapping, if the answer repeats it.
         nonce: Option<[u8; 12]>,
-        /// Why (RFC 6887 section 7.4), never 0.
+        /// Reason (RFC 6887 section 7.4), never 0.
         code: u8,
-        /// For how long it will say so, in seconds.
+        /// Time in seconds for which the refusal holds.
         lifetime_s: u32,
     },
-    /// By NAT-PMP: the translator's own address.
+    /// NAT-PMP: the translator's own address.
     PmpAddress(Ipv4Addr),
-    /// By NAT-PMP: a port is open, or no longer where the time is 0.
+    /// NAT-PMP: a port is open, or closed if the lifetime is 0.
     PmpMap {
-        /// The port at the machine.
+        /// Port of the machine.
         inner: u16,
-        /// The port at the translator.
+        /// Port of the translator.
         outer: u16,
-        /// For how long, in seconds.
+        /// Lifetime in seconds.
         lifetime_s: u32,
     },
-    /// By NAT-PMP: no. PCP's requests are answered so, too, by who knows only this.
+    /// NAT-PMP: a refusal. A translator without PCP answers a PCP request in this way, too.
     PmpRefused {
-        /// Why (RFC 6886 section 3.5), never 0.
+        /// Reason (RFC 6886 section 3.5), never 0.
         code: u16,
     },
 }
 
-/// Whether an address may be one at which others reach a machine.
+/// Checks that others may reach a machine at this address.
 fn usable(ip: Ipv4Addr) -> Result<Ipv4Addr, ParseError> {
     let nobody = ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast() || ip.is_loopback();
     let invalid = ParseError::Invalid { what: "outer address" };
     (!nobody).then_some(ip).ok_or(invalid)
 }
 
-/// Reads an answer.
+/// Parses an answer.
 ///
 /// # Errors
-/// It is none, does not hold together, or names an endpoint that is no host's.
-pub fn parse(datagram: &[u8]) -> Result<Answer, ParseError> {
+/// The datagram is not an answer, is inconsistent, or names an endpoint that no host can have.
+pub fn parse(datagram: &[u8]) -> Result<MappingAnswer, ParseError> {
     if datagram.len() > ANSWER_MAX {
         let (what, max, have) = ("answer", ANSWER_MAX, datagram.len());
         return Err(ParseError::TooLong { what, max, have });
@@ -135,7 +136,7 @@ pub fn parse(datagram: &[u8]) -> Result<Answer, ParseError> {
     }
 }
 
-fn pcp(datagram: &[u8]) -> Result<Answer, ParseError> {
+fn pcp(datagram: &[u8]) -> Result<MappingAnswer, ParseError> {
     if datagram.len() < PCP_HEAD_LEN || !datagram.len().is_multiple_of(4) {
         return Err(ParseError::Invalid { what: "length of an answer" });
     }
@@ -144,14 +145,14 @@ fn pcp(datagram: &[u8]) -> Result<Answer, ParseError> {
     let lifetime_s = reader.u32("lifetime")?;
     let map = datagram.get(PCP_HEAD_LEN..PCP_MAP_LEN);
     let Some(map) = map else {
-        let refused = Answer::MapRefused { nonce: None, code, lifetime_s };
+        let refused = MappingAnswer::MapRefused { nonce: None, code, lifetime_s };
         let short = ParseError::Invalid { what: "length of an answer" };
         return (code != 0).then_some(refused).ok_or(short);
     };
     let mut reader = Reader::new(map);
     let nonce: [u8; 12] = reader.array("nonce")?;
     if code != 0 {
-        return Ok(Answer::MapRefused { nonce: Some(nonce), code, lifetime_s });
+        return Ok(MappingAnswer::MapRefused { nonce: Some(nonce), code, lifetime_s });
     }
     let protocol = reader.u8("protocol")?;
     if protocol != UDP {
@@ -171,20 +172,20 @@ fn pcp(datagram: &[u8]) -> Result<Answer, ParseError> {
     if outer.is_none() && lifetime_s > 0 {
         return Err(ParseError::Invalid { what: "outer port" });
     }
-    Ok(Answer::Map { nonce, inner, outer, lifetime_s })
+    Ok(MappingAnswer::Map { nonce, inner, outer, lifetime_s })
 }
 
-fn pmp(op: u8, rest: &[u8]) -> Result<Answer, ParseError> {
+fn pmp(op: u8, rest: &[u8]) -> Result<MappingAnswer, ParseError> {
     let mut reader = Reader::new(rest);
     let (code, _epoch) = (reader.u16("code")?, reader.u32("epoch")?);
     if code != 0 {
-        return Ok(Answer::PmpRefused { code });
+        return Ok(MappingAnswer::PmpRefused { code });
     }
     let answer = match op {
         PMP_ADDRESS => {
-            Answer::PmpAddress(usable(Ipv4Addr::from(reader.array::<4>("outer address")?))?)
+            MappingAnswer::PmpAddress(usable(Ipv4Addr::from(reader.array::<4>("outer address")?))?)
         }
-        PMP_MAP_UDP => Answer::PmpMap {
+        PMP_MAP_UDP => MappingAnswer::PmpMap {
             inner: reader.u16("inner port")?,
             outer: reader.u16("outer port")?,
             lifetime_s: reader.u32("lifetime")?,
@@ -193,7 +194,7 @@ fn pmp(op: u8, rest: &[u8]) -> Result<Answer, ParseError> {
     };
     reader.finish("answer")?;
     match answer {
-        Answer::PmpMap { outer: 0, lifetime_s: 1.., .. } => {
+        MappingAnswer::PmpMap { outer: 0, lifetime_s: 1.., .. } => {
             Err(ParseError::Invalid { what: "outer port" })
         }
         answer => Ok(answer),
@@ -206,9 +207,9 @@ mod tests {
 
     const NONCE: [u8; 12] = *b"twelve bytes";
 
-    fn wish() -> Wish {
+    fn wish() -> MappingRequest {
         let (inner, outer) = ("192.168.1.7:7400", "203.0.113.9:40000");
-        Wish {
+        MappingRequest {
             nonce: NONCE,
             inner: inner.parse().unwrap(),
             outer: outer.parse().ok(),
@@ -220,10 +221,11 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// By the pictures of RFC 6887 sections 7.1, 7.2 and 11.1, and of RFC 6886 sections 3.2, 3.3.
+    /// Checked against the figures of RFC 6887 sections 7.1, 7.2 and 11.1, and of RFC 6886 sections
+    /// 3.2, 3.3.
     #[test]
     fn requests_are_those_of_the_rfcs() {
-        let fresh = Wish { outer: None, ..wish() };
+        let fresh = MappingRequest { outer: None, ..wish() };
         let mapped = "00000000000000000000ffff";
         let head = format!("0201000000001c20{mapped}c0a80107");
         let nonce = hex(&NONCE);
@@ -235,7 +237,7 @@ mod tests {
         assert_eq!(hex(&pmp_address()), "0000");
         assert_eq!(hex(&pmp_map(&fresh)), "000100001ce8000000001c20");
         assert_eq!(hex(&pmp_map(&wish())), "000100001ce89c4000001c20");
-        let ended = Wish { lifetime_s: 0, ..wish() };
+        let ended = MappingRequest { lifetime_s: 0, ..wish() };
         assert_eq!(hex(&pmp_map(&ended)), "000100001ce8000000000000");
     }
 
@@ -249,30 +251,30 @@ mod tests {
     #[test]
     fn answers_are_read() {
         let (outer, lifetime_s) = (wish().outer, 7_200);
-        let map = Answer::Map { nonce: NONCE, inner: 7_400, outer, lifetime_s };
+        let map = MappingAnswer::Map { nonce: NONCE, inner: 7_400, outer, lifetime_s };
         assert_eq!(parse(&granted()), Ok(map));
         let options = [granted(), vec![1, 0, 0, 4, 1, 2, 3, 4]].concat();
         assert_eq!(parse(&options), Ok(map));
         let mut refused = granted();
         refused[3] = 8;
-        let no = Answer::MapRefused { nonce: Some(NONCE), code: 8, lifetime_s };
+        let no = MappingAnswer::MapRefused { nonce: Some(NONCE), code: 8, lifetime_s };
         assert_eq!(parse(&refused), Ok(no));
         refused.truncate(24);
         refused[3] = 1;
-        let no = Answer::MapRefused { nonce: None, code: 1, lifetime_s };
+        let no = MappingAnswer::MapRefused { nonce: None, code: 1, lifetime_s };
         assert_eq!(parse(&refused), Ok(no));
         let address = b"\x00\x80\x00\x00\x00\x00\x01\x02\xcb\x00\x71\x09";
-        assert_eq!(parse(address), Ok(Answer::PmpAddress([203, 0, 113, 9].into())));
+        assert_eq!(parse(address), Ok(MappingAnswer::PmpAddress([203, 0, 113, 9].into())));
         let map = b"\x00\x81\x00\x00\x00\x00\x01\x02\x1c\xe8\x9c\x40\x00\x00\x1c\x20";
-        let open = Answer::PmpMap { inner: 7_400, outer: 40_000, lifetime_s };
+        let open = MappingAnswer::PmpMap { inner: 7_400, outer: 40_000, lifetime_s };
         assert_eq!(parse(map), Ok(open));
-        // What knows no PCP says so of any operation.
+        // A translator without PCP gives this answer to any operation.
         let unknown = b"\x00\x81\x00\x01\x00\x00\x01\x02";
-        assert_eq!(parse(unknown), Ok(Answer::PmpRefused { code: 1 }));
+        assert_eq!(parse(unknown), Ok(MappingAnswer::PmpRefused { code: 1 }));
         let mut ended = granted();
         ended[4..8].fill(0);
         ended[44..].fill(0);
-        assert!(matches!(parse(&ended), Ok(Answer::Map { outer: None, lifetime_s: 0, .. })));
+        assert!(matches!(parse(&ended), Ok(MappingAnswer::Map { outer: None, lifetime_s: 0, .. })));
     }
 
     #[test]

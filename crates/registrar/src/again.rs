@@ -1,48 +1,48 @@
-//! Writes that are tried again until they succeed, as on a disk that is full for a while.
+//! Writes that are repeated until they succeed, for instance while a disk is full.
 
 use std::time::Duration;
 
 use shoal_wire::Time;
 
-/// From a write that failed to the next one, doubling.
+/// Time from a failed write to the next one; doubles with each failure.
 const FIRST: Duration = Duration::from_secs(1);
-/// The longest that it takes to the next one.
+/// Longest time from a failed write to the next one.
 pub const MOST: Duration = Duration::from_secs(60);
 
-/// How it stands with the writing of one file.
+/// State of the writes of one file.
 #[derive(Default)]
-pub struct Again {
-    /// The last write failed.
-    failed: Option<Failed>,
+pub struct WriteRetry {
+    /// Some if the last write failed.
+    failed: Option<FailedWrite>,
 }
 
 /// A write that failed.
-struct Failed {
-    /// Why, and what to do about it.
+struct FailedWrite {
+    /// Reason, and what to do about it.
     why: String,
-    /// When it is tried again.
+    /// Time of the next try.
     next: Time,
-    /// How long after the last try that is.
+    /// Time between the last try and the next one.
     gap: Duration,
 }
 
-impl Again {
-    /// When the file is to be written again, if that is so.
+impl WriteRetry {
+    /// Time at which the file must be written again, if the last write failed.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.failed.as_ref().map(|failed| failed.next)
     }
 
-    /// Whether it is time.
+    /// True if the next write is due.
     pub fn is_due(&self, now: Time) -> bool {
         self.poll_timeout().is_some_and(|next| next <= now)
     }
 
-    /// Why what is known is not on the disk, in words for the owner.
+    /// Reason why the data is not on the disk, in words for the owner.
     pub fn fault(&self) -> Option<&str> {
         self.failed.as_ref().map(|failed| failed.why.as_str())
     }
 
-    /// The file was written, or not; `what` is in it.
+    /// Records the result of a write; `what` names the data.
     pub fn note(&mut self, now: Time, what: &str, written: Result<(), String>) {
         let before = self.failed.take();
         let Err(why) = written else {
@@ -52,10 +52,10 @@ impl Again {
             return;
         };
         let gap = before.as_ref().map_or(FIRST, |failed| (failed.gap * 2).min(MOST));
-        // A disk that stays full is one line, not one a minute.
+        // A disk that stays full is logged once, not once a minute.
         if before.is_none_or(|failed| failed.why != why) {
             tracing::warn!("{why}");
         }
-        self.failed = Some(Failed { why, next: now + gap, gap });
+        self.failed = Some(FailedWrite { why, next: now + gap, gap });
     }
 }

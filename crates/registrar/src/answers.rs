@@ -1,63 +1,63 @@
-//! What the registrar answers its owner.
+//! Answers to the registrar's owner.
 
 use shoal_crypto::PublicKey;
+use shoal_crypto::encoding::hex;
 use shoal_daemon::control::api::{
-    Asked, Command, ErrorCode, Given, InviteAsked, InviteMade, Joiner, PAGE, RegistrarMember,
-    RegistrarStatus, Reply, TokenState,
+    Command, ControlReply, ErrorCode, InviteStatus, InviteTerms, Joiner, NewInvite, PAGE,
+    RegistrarMember, RegistrarReply, RegistrarRequest, RegistrarStatus, RouterTerms,
 };
-use shoal_daemon::control::log::Log;
-use shoal_directory::{Register, Standing as ListStanding};
-use shoal_joining::{Desk, Ended, OwnerError, Terms, TokenHash};
+use shoal_daemon::control::log::NodeLog;
+use shoal_directory::{Freshness as ListStanding, Register};
+use shoal_joining::{Desk, OwnerError, TokenEnd, TokenHash, TokenKind, TokenTerms};
 
-use crate::config::Config;
-use crate::follow::Standing;
+use crate::config::RegistrarConfig;
+use crate::follow::FollowStatus;
 use crate::ledger::LedgerFile;
 
 /// Bytes of a token's hash that name it to people.
 const ID_LEN: usize = 8;
-/// Longest that an invite is good for, in seconds: ten years.
+/// Longest lifetime of an invite, in seconds: ten years.
 const EXPIRES_MAX_S: u64 = 315_360_000;
-/// A mandate that ends this soon is a warning.
+/// The owner is warned of a mandate's end this many seconds before.
 const SOON_S: u64 = 14 * 86_400;
 
-/// Why a registrar with such a list refuses everybody.
+/// Reason why a registrar with an old list refuses everybody.
 const STALE: &str = "the authority's list is too old, so nobody can join: sign it again with \
                      `shoal authority renew`, and give it to one node";
 
-/// What an answer needs.
-pub struct Now<'a> {
-    /// The desk.
+/// State from which an answer is made.
+pub struct AnswerContext<'a> {
     pub desk: &'a mut Desk<LedgerFile>,
-    /// What it was made from.
-    pub config: &'a Config,
-    /// Where it listens.
+    /// Configuration that the desk was made from.
+    pub config: &'a RegistrarConfig,
+    /// Addresses at which the registrar listens.
     pub listen: &'a [std::net::SocketAddr],
-    /// How it stands with the node.
-    pub node: Standing,
-    /// Whether it started a moment ago, after a ledger that was not in use.
+    /// State of the node beside the registrar.
+    pub node: FollowStatus,
+    /// True if the registrar started a moment ago, with a ledger that was not in use before.
     pub is_early: bool,
-    /// Why the network's secrets, or its list, are not on the disk.
+    /// Reasons why the network's secrets, or the list, are not on the disk.
     pub faults: Vec<String>,
     /// The log of this process.
-    pub log: &'a Log,
+    pub log: &'a NodeLog,
     /// Bytes sent to newcomers.
     pub bytes_out: u64,
-    /// Its own key.
+    /// The registrar's own key.
     pub public_key: PublicKey,
-    /// The time of both clocks.
+    /// Time of both clocks; the second one in seconds since 1970.
     pub at: (shoal_wire::Time, u64),
 }
 
-/// What keeps the registrar from doing what it is asked for, and is its own machine's to mend.
+/// A fault of the registrar's own machine that keeps it from serving requests.
 pub fn fault(
     desk: &Desk<LedgerFile>,
-    config: &Config,
+    config: &RegistrarConfig,
     at: (shoal_wire::Time, u64),
 ) -> Option<String> {
     if let Some(why) = desk.fault() {
         let file = config.path(&config.ledger_file);
         return Some(format!(
-            "{}: {why}: as long as that lasts nobody joins or leaves, and no membership is renewed",
+            "{}: {why}: until that is mended nobody joins or leaves, and no membership is renewed",
             file.display()
         ));
     }
@@ -67,109 +67,137 @@ pub fn fault(
 /// Warning to the owner while somebody floods the door.
 pub fn flooded(count: u64) -> String {
     format!(
-        "somebody with an invite, open or ended, floods the door: {count} knocks in a minute came \
-         to nothing. Others get in, since each address and each invite has a share. If it goes on, \
-         void all invites with `shoal registrar door --new`"
+        "a holder of an open or ended invite floods the door: {count} knocks in a minute came \
+         to nothing. Other machines get in, since each address and each invite has a share. To end \
+         it, void all invites with `shoal registrar door --new`"
     )
 }
 
 fn id(token: &TokenHash) -> String {
-    token.0[..ID_LEN].iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&token.0[..ID_LEN])
 }
 
-fn refused(error: &OwnerError) -> Reply {
+fn refused(error: &OwnerError) -> ControlReply {
     let code = match error {
         OwnerError::Disk(_) => ErrorCode::Internal,
         _ => ErrorCode::BadRequest,
     };
-    Reply::error(code, error.to_string())
+    ControlReply::error(code, error.to_string())
 }
 
-impl Now<'_> {
+/// Terms of routers, as the control socket names them.
+fn router(kind: &TokenKind) -> Option<RouterTerms> {
+    match kind {
+        TokenKind::Host => None,
+        TokenKind::Router { family, relay } => {
+            Some(RouterTerms { family: family.clone(), relay: *relay })
+        }
+    }
+}
+
+impl AnswerContext<'_> {
     /// Answers a command.
-    pub fn answer(mut self, command: &Command) -> Reply {
+    pub fn answer(mut self, command: &Command) -> ControlReply {
         let Command::Registrar { ask } = command else {
-            let text = "this is a registrar and no node: name the node's control socket";
-            return Reply::error(ErrorCode::BadRequest, text);
+            let text = "this is a registrar, not a node: name the node's control socket";
+            return ControlReply::error(ErrorCode::BadRequest, text);
         };
         let given = match ask {
-            Asked::Status => Ok(Given::Status(Box::new(self.status()))),
-            Asked::Invite(asked) => self.invite(asked),
-            Asked::Invites { skip } => Ok(self.invites(*skip as usize)),
-            Asked::Withdraw { id } => self.withdraw(id),
-            Asked::Waiting => Ok(self.waiting()),
-            Asked::Approve { key, yes, words } => self.approve(key, words.as_deref(), *yes),
-            Asked::Members { skip } => Ok(self.members(*skip as usize)),
-            Asked::Remove { name, withdraw } => self.remove(name, *withdraw),
+            RegistrarRequest::Status => Ok(RegistrarReply::Status(Box::new(self.status()))),
+            RegistrarRequest::Invite(asked) => self.invite(asked),
+            RegistrarRequest::Invites { skip } => Ok(self.invites(*skip as usize)),
+            RegistrarRequest::Withdraw { id, members } => self.withdraw(id, *members),
+            RegistrarRequest::Waiting => Ok(self.waiting()),
+            RegistrarRequest::Approve { key, yes, words } => {
+                self.approve(key, words.as_deref(), *yes)
+            }
+            RegistrarRequest::Members { skip } => Ok(self.members(*skip as usize)),
+            RegistrarRequest::Remove { name, withdraw } => self.remove(name, *withdraw),
         };
-        given.map_or_else(|reply| reply, |given| Reply::Registrar(Box::new(given)))
+        given.map_or_else(|reply| reply, |given| ControlReply::Registrar(Box::new(given)))
     }
 
-    fn invite(&mut self, asked: &InviteAsked) -> Result<Given, Reply> {
+    fn invite(&mut self, asked: &InviteTerms) -> Result<RegistrarReply, ControlReply> {
         if !(1..=EXPIRES_MAX_S).contains(&asked.expires_s) {
             let text = "an invite is good for one second to ten years";
-            return Err(Reply::error(ErrorCode::BadRequest, text));
+            return Err(ControlReply::error(ErrorCode::BadRequest, text));
         }
         let unix_s = self.at.1;
         let expires_unix_s = unix_s.saturating_add(asked.expires_s).min(u32::MAX.into());
-        let terms = Terms {
+        let terms = TokenTerms {
             uses: asked.uses,
             expires_unix_s,
             name: asked.name.clone(),
             groups: asked.groups.clone(),
             approve: asked.approve,
+            kind: match &asked.router {
+                None => TokenKind::Host,
+                Some(RouterTerms { family, relay }) => {
+                    TokenKind::Router { family: family.clone(), relay: *relay }
+                }
+            },
         };
         let (text, token) = self.desk.invite(terms, unix_s).map_err(|e| refused(&e))?;
         let (text, id) = (text.to_string(), id(&token));
         let warnings = self.warnings();
-        Ok(Given::Invite(InviteMade { text, id, expires_unix_s, warnings }))
+        Ok(RegistrarReply::Invite(NewInvite { text, id, expires_unix_s, warnings }))
     }
 
-    fn invites(&self, skip: usize) -> Given {
+    fn invites(&self, skip: usize) -> RegistrarReply {
         let mut all: Vec<_> = self.desk.tokens().iter(self.at.1).collect();
         all.sort_by_key(|(token, terms, ..)| (core::cmp::Reverse(terms.expires_unix_s), **token));
         let count = all.len() as u32;
-        let state = |(token, terms, used, ended): (&TokenHash, &Terms, u32, Option<Ended>)| {
-            let state = match ended {
-                None => "open",
-                Some(Ended::Spent) => "spent",
-                Some(Ended::Expired) => "expired",
-                Some(Ended::Withdrawn) => "withdrawn",
+        let state =
+            |(token, terms, used, ended): (&TokenHash, &TokenTerms, u32, Option<TokenEnd>)| {
+                let state = match ended {
+                    None => "open",
+                    Some(TokenEnd::Spent) => "spent",
+                    Some(TokenEnd::Expired) => "expired",
+                    Some(TokenEnd::Withdrawn) => "withdrawn",
+                };
+                InviteStatus {
+                    id: id(token),
+                    state: state.into(),
+                    used,
+                    uses: terms.uses,
+                    expires_unix_s: terms.expires_unix_s,
+                    name: terms.name.clone(),
+                    groups: terms.groups.clone(),
+                    approve: terms.approve,
+                    router: router(&terms.kind),
+                }
             };
-            TokenState {
-                id: id(token),
-                state: state.into(),
-                used,
-                uses: terms.uses,
-                expires_unix_s: terms.expires_unix_s,
-                name: terms.name.clone(),
-                groups: terms.groups.clone(),
-                approve: terms.approve,
-            }
-        };
         let invites = all.into_iter().skip(skip).take(PAGE).map(state).collect();
-        Given::Invites { invites, all: count }
+        RegistrarReply::Invites { invites, all: count }
     }
 
-    fn withdraw(&mut self, text: &str) -> Result<Given, Reply> {
+    fn withdraw(&mut self, text: &str, members: bool) -> Result<RegistrarReply, ControlReply> {
         let begins = |token: &TokenHash| id(token).starts_with(&text.to_lowercase());
         let tokens = self.desk.tokens().iter(self.at.1).map(|(token, ..)| *token);
         let found: Vec<_> = tokens.filter(begins).take(2).collect();
         let token = match (found.as_slice(), text) {
             (_, "") | ([], _) => {
-                return Err(Reply::error(ErrorCode::BadRequest, "there is no invite with this id"));
+                return Err(ControlReply::error(
+                    ErrorCode::BadRequest,
+                    "there is no invite with this id",
+                ));
             }
             ([token], _) => *token,
             _ => {
-                let text = "several invites have an id that begins so: write more of it";
-                return Err(Reply::error(ErrorCode::BadRequest, text));
+                let text = "several invites have an id that begins like this: give more of it";
+                return Err(ControlReply::error(ErrorCode::BadRequest, text));
             }
         };
+        if members {
+            let gone = self.desk.withdraw_all(&token, self.at).map_err(|e| refused(&e))?;
+            let text = format!("invite {} is withdrawn; members removed: {gone}", id(&token));
+            return Ok(done_text(text));
+        }
         self.desk.withdraw(&token).map_err(|e| refused(&e))?;
         Ok(done_text(format!("invite {} is withdrawn", id(&token))))
     }
 
-    fn remove(&mut self, name: &str, withdraw: bool) -> Result<Given, Reply> {
+    fn remove(&mut self, name: &str, withdraw: bool) -> Result<RegistrarReply, ControlReply> {
         let invite = self.desk.remove(name, self.at).map_err(|e| refused(&e))?;
         let rest = match invite {
             None => String::new(),
@@ -187,28 +215,37 @@ impl Now<'_> {
                 id(&token)
             ),
         };
-        Ok(done_text(format!("{name} is a member no more{rest}")))
+        Ok(done_text(format!("{name} is removed{rest}")))
     }
 
-    fn waiting(&self) -> Given {
-        let joiner = |waiting: &shoal_joining::Waiting| Joiner {
+    fn waiting(&self) -> RegistrarReply {
+        let joiner = |waiting: &shoal_joining::PendingApproval| Joiner {
             key: waiting.key.to_string(),
             name: waiting.name.clone(),
             words: waiting.words.to_string(),
         };
-        Given::Waiting(self.desk.waiting().map(joiner).collect())
+        RegistrarReply::Waiting(self.desk.waiting().map(joiner).collect())
     }
 
-    fn approve(&mut self, key: &str, words: Option<&str>, yes: bool) -> Result<Given, Reply> {
+    fn approve(
+        &mut self,
+        key: &str,
+        words: Option<&str>,
+        yes: bool,
+    ) -> Result<RegistrarReply, ControlReply> {
         let key: PublicKey = key
             .parse()
-            .map_err(|_| Reply::error(ErrorCode::BadRequest, "this is no public key"))?;
+            .map_err(|_| ControlReply::error(ErrorCode::BadRequest, "this is not a public key"))?;
         self.desk.approve(&key, words, yes).map_err(|e| refused(&e))?;
-        let text = if yes { "approved: it joins within seconds" } else { "it may not join" };
+        let text = if yes {
+            "approved: the machine joins within seconds"
+        } else {
+            "the machine may not join"
+        };
         Ok(done_text(text.into()))
     }
 
-    fn members(&self, skip: usize) -> Given {
+    fn members(&self, skip: usize) -> RegistrarReply {
         let mut all: Vec<_> =
             self.desk.register().map(|r| r.members().collect()).unwrap_or_default();
         all.sort_by(|a: &&shoal_directory::Member, b| a.name.cmp(&b.name));
@@ -221,7 +258,7 @@ impl Now<'_> {
             expires_unix_s: member.expires_unix_s,
         };
         let members = all.into_iter().skip(skip).take(PAGE).map(member).collect();
-        Given::Members { members, all: count }
+        RegistrarReply::Members { members, all: count }
     }
 
     fn status(&self) -> RegistrarStatus {
@@ -269,7 +306,7 @@ impl Now<'_> {
         status
     }
 
-    /// What the owner should know.
+    /// Warnings for the owner.
     fn warnings(&self) -> Vec<String> {
         let mut all = self.config.warnings();
         all.extend(self.desk.doubt().map(|doubt| doubt.to_string()));
@@ -301,6 +338,6 @@ impl Now<'_> {
     }
 }
 
-fn done_text(text: String) -> Given {
-    Given::Done { text }
+fn done_text(text: String) -> RegistrarReply {
+    RegistrarReply::Done { text }
 }

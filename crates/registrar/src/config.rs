@@ -1,4 +1,4 @@
-//! `registrar.toml`: what a registrar is, and where its files are.
+//! `registrar.toml`: the registrar's configuration.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -11,18 +11,18 @@ use shoal_daemon::config::{self, DEFAULT_CONTROL_SOCKET, can_be_called};
 use shoal_joining::ENDPOINTS_MAX;
 
 const DAY_S: u64 = 86_400;
-/// Secrets of before that the door may have.
+/// Most former secrets of the door.
 const DOORS_BEFORE: usize = 3;
-/// Sockets of one registrar.
+/// Most sockets of one registrar.
 const LISTEN_MAX: usize = 16;
 
 /// A registrar's configuration. Relative paths count from the folder of its file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Config {
+pub struct RegistrarConfig {
     /// The registrar's own key, which the mandate names; never a node's.
     pub key_file: PathBuf,
-    /// The secret that its door is sealed with.
+    /// Secret that seals the door.
     pub door_file: PathBuf,
     /// The network's secret, which newcomers get.
     pub network_secret_file: PathBuf,
@@ -30,28 +30,28 @@ pub struct Config {
     authority: String,
     /// The authority's list. The registrar replaces it when its node has a newer one.
     pub list_file: PathBuf,
-    /// The ledger, which only grows.
+    /// The ledger; its file only grows.
     pub ledger_file: PathBuf,
     /// UDP sockets, each IP:PORT.
     pub listen: Vec<SocketAddr>,
-    /// Where newcomers call it, one to three IP:PORT: what invites say.
+    /// Endpoints at which newcomers call, one to three IP:PORT, which invites contain.
     pub endpoints: Vec<SocketAddr>,
-    /// Days that a membership lasts, if the mandate allows as many.
+    /// Lifetime of a membership in days, if the mandate allows as many.
     #[serde(default = "membership_days")]
     membership_days: u32,
-    /// Seconds after which a list counts no more, as in the nodes' files.
+    /// Age in seconds from which a list doesn't count, as in the nodes' files.
     #[serde(default = "max_staleness_s")]
     max_staleness_s: u64,
-    /// Control socket of the node beside it.
+    /// Control socket of the node beside the registrar.
     #[serde(default = "node_socket")]
     pub node_socket: PathBuf,
     /// The registrar's own control socket.
     pub control_socket: PathBuf,
     /// Members of this group may ask for invites, besides root and the registrar's user.
     pub control_group: Option<String>,
-    /// The user that it becomes, when started by root.
+    /// User that the process becomes, if root started it.
     pub user: Option<String>,
-    /// Where the authority's folder was made. While it is still there, the owner is warned.
+    /// The authority's folder, where it was made. The owner is warned while it is still there.
     pub authority_folder: Option<PathBuf>,
     #[serde(skip)]
     file: PathBuf,
@@ -62,27 +62,27 @@ fn membership_days() -> u32 {
 }
 
 fn max_staleness_s() -> u64 {
-    config::Authority::MAX_STALENESS_S
+    config::AuthorityConfig::MAX_STALENESS_S
 }
 
 fn node_socket() -> PathBuf {
     DEFAULT_CONTROL_SOCKET.into()
 }
 
-impl Config {
+impl RegistrarConfig {
     /// Reads and checks a file.
     ///
     /// # Errors
     ///
-    /// What is wrong with it, and where.
-    pub fn load(file: &Path) -> anyhow::Result<Config> {
+    /// The fault, and its place.
+    pub fn load(file: &Path) -> anyhow::Result<RegistrarConfig> {
         let text = config::read_text(file).with_context(|| file.display().to_string())?;
-        Config::parse(file, &text)
+        RegistrarConfig::parse(file, &text)
     }
 
-    fn parse(file: &Path, text: &str) -> anyhow::Result<Config> {
+    fn parse(file: &Path, text: &str) -> anyhow::Result<RegistrarConfig> {
         let at = || file.display().to_string();
-        let mut config: Config = toml::from_str(text).with_context(at)?;
+        let mut config: RegistrarConfig = toml::from_str(text).with_context(at)?;
         config.file = file.to_path_buf();
         config.check().with_context(at)?;
         Ok(config)
@@ -116,17 +116,17 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// It is none.
+    /// The text is not a key.
     pub fn authority(&self) -> anyhow::Result<VerifyKey> {
         self.authority.parse().context("authority: expected its public key, as node.toml has it")
     }
 
-    /// How long memberships last, at most.
+    /// Longest membership.
     pub fn membership(&self) -> Duration {
         Duration::from_secs(u64::from(self.membership_days) * DAY_S)
     }
 
-    /// How old a list may be.
+    /// Greatest age of a list.
     pub fn staleness_max(&self) -> Duration {
         Duration::from_secs(self.max_staleness_s)
     }
@@ -139,8 +139,8 @@ impl Config {
         }
     }
 
-    /// Files for secrets that the door was sealed with before, the newest first. Members who
-    /// joined by them know no other.
+    /// Files of the door's former secrets, the newest first. Members who joined with one of them
+    /// know no other.
     pub fn doors_before(&self) -> [PathBuf; DOORS_BEFORE] {
         let file = self.path(&self.door_file);
         core::array::from_fn(|n| {
@@ -150,7 +150,7 @@ impl Config {
         })
     }
 
-    /// What the owner should know of the files.
+    /// Warnings for the owner about the files.
     pub fn warnings(&self) -> Vec<String> {
         let folder = self.authority_folder.as_ref().map(|folder| self.path(folder));
         let there = folder.filter(|folder| folder.join("authority.key").exists());
@@ -169,7 +169,7 @@ impl Config {
 mod tests {
     use super::*;
 
-    fn with(change: impl FnOnce(String) -> String) -> Result<Config, String> {
+    fn with(change: impl FnOnce(String) -> String) -> Result<RegistrarConfig, String> {
         let key = shoal_crypto::SigningKey::from_seed([1; 32]).public();
         let text = format!(
             "key_file = \"registrar.key\"\ndoor_file = \"door.key\"\n\
@@ -177,7 +177,8 @@ mod tests {
              list_file = \"network.list\"\nledger_file = \"ledger\"\nlisten = [\"0.0.0.0:7500\"]\n\
              endpoints = [\"192.0.2.1:7500\"]\ncontrol_socket = \"control.sock\"\n"
         );
-        let config = Config::parse(Path::new("/etc/shoal-registrar/registrar.toml"), &change(text));
+        let config =
+            RegistrarConfig::parse(Path::new("/etc/shoal-registrar/registrar.toml"), &change(text));
         config.map_err(|e| format!("{e:#}"))
     }
 

@@ -1,4 +1,5 @@
-//! The ledger's file: opened by one process at a time, and on the disk before anything is said.
+//! The ledger's file: one process at a time opens it, and a record is on the disk before it is
+//! told.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -7,18 +8,19 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use nix::fcntl::{Flock, FlockArg};
+use shoal_crypto::encoding::hex;
 use shoal_daemon::files::reading;
 use shoal_daemon::worker::clock::unix_ms;
-use shoal_joining::{Disk, End, LEDGER_MAX, Ledger, Record, SUM_LEN};
+use shoal_joining::{Disk, LEDGER_MAX, Ledger, LedgerRecord, LedgerTail, SUM_LEN};
 
 /// The file, locked until this is dropped.
 pub struct LedgerFile {
     file: Flock<File>,
-    note: Note,
+    note: LedgerEndNote,
     len: u64,
     /// Length of the ledger when it was opened.
     opened: u64,
-    /// Bytes of a failed write that could not be cut off again stand behind `len`.
+    /// True if bytes of a failed write, which could not be cut off, remain after `len`.
     is_torn: bool,
 }
 
@@ -27,8 +29,8 @@ impl LedgerFile {
     ///
     /// # Errors
     ///
-    /// Another process has it, or it can't be read or written, or is damaged.
-    pub fn open(path: &Path) -> anyhow::Result<(LedgerFile, Ledger, Past)> {
+    /// Another process uses the file, it can't be read or written, or it is damaged.
+    pub fn open(path: &Path) -> anyhow::Result<(LedgerFile, Ledger, LedgerHistory)> {
         let at = || path.display().to_string();
         let is_new = !path.exists();
         let mut options = OpenOptions::new();
@@ -46,7 +48,7 @@ impl LedgerFile {
         let bytes = reading::read_open(&file, LEDGER_MAX as u64).with_context(at)?;
         let ledger = Ledger::read(&bytes).with_context(at)?;
         let len = ledger.end.len() as u64;
-        let mut note = Note::of(path);
+        let mut note = LedgerEndNote::of(path);
         let past = note.read(&bytes[..ledger.end.len()], &ledger);
         note.is_settled = past.is_recent;
         let is_torn = bytes.len() as u64 > len;
@@ -58,23 +60,23 @@ impl LedgerFile {
         Ok((opened, ledger, past))
     }
 
-    /// Notes that the ledger is still in use, so that a start soon after goes on at once.
+    /// Notes that the ledger is still in use, so that a start soon afterwards need not wait.
     pub fn touch(&mut self) {
         self.note.touch();
     }
 
-    /// Says whether the ledger is known to be the newest one. The note of one that is not has no
-    /// time, so the next start waits for word of the network, however soon it is.
+    /// Records if the ledger is known to be the newest one. If not, its note has no time, so the
+    /// next start waits for the network's word, however soon it is.
     pub fn settle(&mut self, is_settled: bool) {
         if std::mem::replace(&mut self.note.is_settled, is_settled) != is_settled {
             self.note.touch();
         }
     }
 
-    /// Length of the ledger, and its last sum as hex; none of a ledger that is an older copy.
+    /// Length of the ledger, and its last sum as hex; none for a ledger that is an older copy.
     pub fn end(&self) -> Option<(u64, String)> {
         let (len, sum) = self.note.end?;
-        Some((len, format!("{:016x}", u64::from_be_bytes(sum))))
+        Some((len, hex(&sum)))
     }
 
     /// Length in bytes.
@@ -82,16 +84,16 @@ impl LedgerFile {
         self.len
     }
 
-    /// True if it had this end, of `sum` as hex, when it was opened or before.
+    /// True if the ledger had this end when it was opened, or before; `sum` is hex.
     pub fn had(&self, len: u64, sum: &str) -> bool {
         let mut last = [0; SUM_LEN];
         let at = len.checked_sub(SUM_LEN as u64);
         let read = at.map(|at| self.file.read_exact_at(&mut last, at));
         let is_there = len <= self.opened && read.is_some_and(|read| read.is_ok());
-        len == 0 || (is_there && format!("{:016x}", u64::from_be_bytes(last)) == sum)
+        len == 0 || (is_there && hex(&last) == sum)
     }
 
-    /// Cuts off what stands behind the end.
+    /// Cuts off the bytes after the end.
     fn mend(&mut self) -> io::Result<()> {
         if self.is_torn {
             self.file.set_len(self.len)?;
@@ -104,37 +106,38 @@ impl LedgerFile {
 
 /// Facts about the ledger besides its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Past {
-    /// Bytes that it has, and bytes that it had: it is an older copy, or another ledger.
+pub struct LedgerHistory {
+    /// Present and former length in bytes, if this is an older copy or another ledger.
     pub older: Option<(usize, usize)>,
-    /// True if its end was noted beside it. The owner removes the note of a ledger whose newest
-    /// copy is lost.
+    /// True if a note of its end exists. The owner removes the note of a ledger whose newest copy
+    /// is lost.
     pub is_noted: bool,
-    /// Whether it is new, or was in use a moment ago, so that no backup was put back meanwhile.
+    /// True if the ledger is new, or was in use a moment ago, so that no backup was put back
+    /// meanwhile.
     pub is_recent: bool,
 }
 
-/// A start so soon after the ledger was in use needs no word of the network.
+/// A start within this many seconds of the ledger's last use needs no word of the network.
 const RECENT_S: u64 = 30;
 
-/// The ledger's end, noted in a file `ledger.end` beside it: its length, when it was in use, in
-/// seconds since 1970, and its last sum as hex.
-struct Note {
+/// Note of the ledger's end, in a file `ledger.end` beside it. Its words are the length, the time
+/// of the last use in seconds since 1970, and the last sum as hex.
+struct LedgerEndNote {
     path: PathBuf,
-    /// The ledger is known to be the newest one. Until then the note has 0 in place of the time.
+    /// True if the ledger is known to be the newest one. Until then the note's time is 0.
     is_settled: bool,
-    /// None while the ledger is an older copy, of which nothing is noted.
+    /// None while the ledger is an older copy, whose end is not noted.
     end: Option<(u64, [u8; SUM_LEN])>,
 }
 
-impl Note {
-    fn of(ledger: &Path) -> Note {
+impl LedgerEndNote {
+    fn of(ledger: &Path) -> LedgerEndNote {
         let mut path = ledger.to_path_buf().into_os_string();
         path.push(".end");
-        Note { path: path.into(), is_settled: false, end: None }
+        LedgerEndNote { path: path.into(), is_settled: false, end: None }
     }
 
-    fn read(&self, bytes: &[u8], ledger: &Ledger) -> Past {
+    fn read(&self, bytes: &[u8], ledger: &Ledger) -> LedgerHistory {
         let text = std::fs::read_to_string(&self.path).unwrap_or_default();
         let mut words = text.split_whitespace();
         let mut number = || words.next().and_then(|word| word.parse::<u64>().ok());
@@ -143,15 +146,15 @@ impl Note {
             text.split_whitespace().nth(2).and_then(|word| u64::from_str_radix(word, 16).ok());
         let (Some(len), Some(used), Some(sum)) = (len, used, sum) else {
             // A ledger without steps and without a note is a new one.
-            let is_step = |record: &Record| matches!(record, Record::Step { .. });
+            let is_step = |record: &LedgerRecord| matches!(record, LedgerRecord::Step { .. });
             let is_recent = !ledger.records.iter().any(is_step);
-            return Past { older: None, is_noted: false, is_recent };
+            return LedgerHistory { older: None, is_noted: false, is_recent };
         };
         let had = usize::try_from(len).unwrap_or(usize::MAX);
-        let was = End::was(bytes, had, &sum.to_be_bytes());
+        let was = LedgerTail::was(bytes, had, &sum.to_be_bytes());
         let age_s = (unix_ms() / 1_000).checked_sub(used);
         let is_recent = was && age_s.is_some_and(|age_s| age_s <= RECENT_S);
-        Past { older: (!was).then_some((bytes.len(), had)), is_noted: true, is_recent }
+        LedgerHistory { older: (!was).then_some((bytes.len(), had)), is_noted: true, is_recent }
     }
 
     fn write(&mut self, len: u64, sum: [u8; SUM_LEN]) {
@@ -163,14 +166,14 @@ impl Note {
         let Some((len, sum)) = self.end else { return };
         let used = if self.is_settled { unix_ms() / 1_000 } else { 0 };
         let fresh = self.path.with_extension("end.new");
-        let text = format!("{len} {used} {:016x}\n", u64::from_be_bytes(sum));
-        // Without it the next start waits for word of the network.
+        let text = format!("{len} {used} {}\n", hex(&sum));
+        // If this fails, the next start waits for word of the network.
         let _unwritten =
             std::fs::write(&fresh, text).and_then(|()| std::fs::rename(&fresh, &self.path));
     }
 }
 
-/// A new file's name outlasts a loss of power once its folder is synced.
+/// Syncs a file's folder: before that a new file's name may be lost with the power.
 fn sync_folder(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
@@ -191,7 +194,7 @@ impl Disk for LedgerFile {
             }
             Err(_) => {
                 self.is_torn = true;
-                // If it fails, the next write tries again first.
+                // If this fails, the next write tries it again first.
                 let _torn = self.mend();
             }
         }
@@ -204,8 +207,8 @@ mod tests {
     use super::*;
     use shoal_joining::TokenHash;
 
-    fn record(n: u8) -> Record {
-        Record::Withdrawn(TokenHash([n; 32]))
+    fn record(n: u8) -> LedgerRecord {
+        LedgerRecord::Withdrawn(TokenHash([n; 32]))
     }
 
     #[test]
@@ -213,7 +216,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger");
         let (mut file, ledger, _) = LedgerFile::open(&path).unwrap();
-        assert!(ledger.records.is_empty() && ledger.end == End::EMPTY);
+        assert!(ledger.records.is_empty() && ledger.end == LedgerTail::EMPTY);
         let (first, end) = ledger.end.append(&record(1));
         file.append(&first).unwrap();
         let said = LedgerFile::open(&path).err().unwrap();
@@ -236,16 +239,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger");
         let (mut file, ledger, past) = LedgerFile::open(&path).unwrap();
-        assert_eq!(past, Past { older: None, is_noted: false, is_recent: true }, "it is new");
+        assert_eq!(
+            past,
+            LedgerHistory { older: None, is_noted: false, is_recent: true },
+            "a new ledger"
+        );
         let (first, end) = ledger.end.append(&record(1));
         let (second, _) = end.append(&record(2));
         file.append(&first).unwrap();
         file.append(&second).unwrap();
         drop(file);
         let past = || LedgerFile::open(&path).unwrap().2;
-        assert_eq!(past(), Past { older: None, is_noted: true, is_recent: true });
+        assert_eq!(past(), LedgerHistory { older: None, is_noted: true, is_recent: true });
         std::fs::write(&path, &first).unwrap();
-        let older = Past {
+        let older = LedgerHistory {
             older: Some((first.len(), first.len() + second.len())),
             is_noted: true,
             is_recent: false,
@@ -262,7 +269,7 @@ mod tests {
         let used = text.split_whitespace().nth(1).unwrap();
         let long_ago = text.replace(used, "1700000000");
         std::fs::write(&note, long_ago).unwrap();
-        assert_eq!(past(), Past { older: None, is_noted: true, is_recent: false });
+        assert_eq!(past(), LedgerHistory { older: None, is_noted: true, is_recent: false });
     }
 
     #[test]
@@ -277,7 +284,7 @@ mod tests {
         drop(file);
         assert!(is_recent(), "in use a moment ago");
         let (mut file, ..) = open();
-        // The node knows more than this ledger has, or nobody has said yet what it knows.
+        // The node knows more than this ledger has, or has not told yet what it knows.
         file.settle(false);
         file.touch();
         file.append(&end.append(&record(2)).0).unwrap();

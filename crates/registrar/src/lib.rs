@@ -1,7 +1,8 @@
-//! A registrar's process: it lets machines into a network by invites (docs/joining.md).
+//! A registrar's process: it admits machines to a network by invites (docs/guide/members.md).
 //!
-//! In: `registrar.toml`, datagrams of newcomers, questions of its owner on a control socket, lists
-//! of the node beside it. Out: datagrams, records in the ledger's file, supplements for that node.
+//! In: `registrar.toml`, datagrams of newcomers, requests of the owner on a control socket, lists
+//! from the node beside it. Out: datagrams, records in the ledger's file, supplements for that
+//! node.
 //!
 //! ```text
 //! newcomers <--UDP--> process: Desk <--Asked, Given--> control socket
@@ -10,11 +11,12 @@
 //!                            follow: the node's control socket
 //! ```
 //!
-//! One thread drives [`shoal_joining::Desk`], which decides everything; another one speaks with the
-//! node, and may wait for it.
+//! One thread drives [`shoal_joining::Desk`], which decides everything. Another thread speaks with
+//! the node, and may wait for it.
 //!
-//! Invariant: this process has the registrar's key and the network's secret, never the authority's
-//! key nor a node's, and no right on packets. What it grants is on the disk before it is said.
+//! Invariant: this process has the registrar's key and the network's secret, but never the
+//! authority's key or a node's, and no privilege over packets. A grant is on the disk before it is
+//! told.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a shell owns the system")]
 
@@ -27,5 +29,5 @@ mod newest;
 mod process;
 mod secrets;
 
-pub use config::Config;
+pub use config::RegistrarConfig;
 pub use process::run;

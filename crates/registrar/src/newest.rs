@@ -7,41 +7,41 @@ use std::sync::Arc;
 use anyhow::bail;
 use shoal_wire::Time;
 
-use crate::again::Again;
+use crate::again::WriteRetry;
 
-/// Keeps it.
-pub struct Newest {
+/// Keeper of the newest list.
+pub struct ListKeeper {
     file: PathBuf,
-    /// What is not in the file yet.
+    /// List that is not in the file yet.
     list: Option<Arc<[u8]>>,
-    again: Again,
+    again: WriteRetry,
 }
 
-impl Newest {
-    /// In this file.
-    pub fn new(file: PathBuf) -> Newest {
-        Newest { file, list: None, again: Again::default() }
+impl ListKeeper {
+    /// Keeps the list in this file.
+    pub fn new(file: PathBuf) -> ListKeeper {
+        ListKeeper { file, list: None, again: WriteRetry::default() }
     }
 
-    /// Keeps a list in the place of what is there.
+    /// Replaces the kept list by a newer one.
     pub fn keep(&mut self, list: Arc<[u8]>, now: Time) {
         self.list = Some(list);
         self.save(now);
     }
 
-    /// When [`Newest::handle_timeout`] has something to do.
+    /// Time at which [`ListKeeper::handle_timeout`] has work.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.again.poll_timeout()
     }
 
-    /// Tries a write that failed again, if it is time.
+    /// Repeats a write that failed, if it is time.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.again.is_due(now) {
             self.save(now);
         }
     }
 
-    /// Why the list is not on the disk, in words for the owner.
+    /// Reason why the list is not on the disk, in words for the owner.
     pub fn fault(&self) -> Option<&str> {
         self.again.fault()
     }
@@ -51,8 +51,8 @@ impl Newest {
         let written = self.replace(list).map_err(|error| {
             format!(
                 "{}: the list can't be kept for the next start: {error}; make room there, and let \
-                 this registrar's user write beside its list_file: it tries again, once a minute \
-                 at least",
+                 this registrar's user write beside its list_file: the registrar tries again, once \
+                 a minute at least",
                 self.file.display()
             )
         });
@@ -84,12 +84,12 @@ mod tests {
     #[test]
     fn a_list_that_could_not_be_kept_is_kept_later_and_only_the_newest() {
         let folder = tempfile::tempdir().unwrap();
-        // There is no such folder yet.
+        // The folder does not exist yet.
         let file = folder.path().join("state").join("network.list");
-        let mut newest = Newest::new(file.clone());
+        let mut newest = ListKeeper::new(file.clone());
         let now = Time::from_millis(7);
         newest.keep(b"one".as_slice().into(), now);
-        assert!(newest.fault().unwrap().contains("it tries again"), "{:?}", newest.fault());
+        assert!(newest.fault().unwrap().contains("tries again"), "{:?}", newest.fault());
         newest.keep(b"two".as_slice().into(), now);
         fs::create_dir(folder.path().join("state")).unwrap();
         newest.handle_timeout(now + Duration::from_millis(900));

@@ -1,8 +1,8 @@
-//! The process: opens what it needs, gives up every right, and serves newcomers until it is told to
-//! stop.
+//! The process: opens what it needs, gives up every privilege, and serves newcomers until it is
+//! told to stop.
 
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -14,39 +14,39 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use shoal_crypto::PublicKey;
 use shoal_daemon::config::keys;
-use shoal_daemon::control::api::LedgerEnd;
-use shoal_daemon::control::log::Log;
-use shoal_daemon::control::socket::{FromControl, Owner, Server, Wake, check_free};
+use shoal_daemon::control::api::{Command, ControlReply, LedgerEnd};
+use shoal_daemon::control::log::NodeLog;
+use shoal_daemon::control::socket::{ClientMessage, ControlServer, SocketOwner, Wake, check_free};
 use shoal_daemon::files::reading;
 use shoal_daemon::notify::notify;
 use shoal_daemon::privileges;
-use shoal_daemon::worker::clock::{Clock, unix_ms};
-use shoal_daemon::worker::wake::{Inbox, Waker, channel};
+use shoal_daemon::worker::clock::{BootClock, unix_ms};
+use shoal_daemon::worker::wake::{Waker, WakingInbox, channel};
 use shoal_directory::{List, MandateId, Register, SIZE_MAX};
-use shoal_joining::{Desk, DeskConfig, Output};
+use shoal_joining::{Desk, DeskConfig, DeskOutput};
 use shoal_wire::Time;
 
-use crate::answers::{self, Now};
-use crate::config::Config;
-use crate::follow::{ByControl, Follower, News};
-use crate::ledger::{LedgerFile, Past};
-use crate::newest::Newest;
-use crate::secrets::Secrets;
+use crate::answers::{self, AnswerContext};
+use crate::config::RegistrarConfig;
+use crate::follow::{ControlClient, Follower, NodeUpdate};
+use crate::ledger::{LedgerFile, LedgerHistory};
+use crate::newest::ListKeeper;
+use crate::secrets::SecretKeeper;
 
-/// Questions of the owner that may wait.
+/// Requests of the owner that may wait.
 const COMMANDS: usize = 64;
-/// Lists of the node that may wait.
+/// Items from the node that may wait.
 const LISTS: usize = 2;
-/// Datagrams that one socket is read for before the others.
+/// Datagrams that are read from one socket before the others.
 const BATCH: usize = 64;
-/// Longest datagram that is looked at; longer ones are cut, and are `bad_size`.
+/// Longest datagram; longer ones are cut, and count as `bad_size`.
 const DATAGRAM_MAX: usize = 1_500;
-/// How long the first look at the node may take. One that is away is not waited for longer.
+/// Longest wait for the first look at the node, which may be away.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
-/// How long after its start a registrar signs nothing, unless a neighbour of the node has said what
-/// it knows: neighbours are there within seconds.
+/// Time after its start in which a registrar signs nothing, unless a neighbour of the node has told
+/// what it knows. Neighbours do so within seconds.
 const EARLY: Duration = Duration::from_secs(30);
-/// How often the ledger's note is written, if nothing else happens.
+/// Interval between writes of the ledger's note, if nothing else happens.
 const TOUCH_EVERY: Duration = Duration::from_secs(10);
 /// Receive buffer asked of the kernel per socket, in bytes.
 const RECEIVE_BUFFER: usize = 1 << 20;
@@ -55,9 +55,9 @@ const RECEIVE_BUFFER: usize = 1 << 20;
 ///
 /// # Errors
 ///
-/// What it needs is not there or can't be used; or it can't give up a right.
-pub fn run(config: Config, log: Log) -> anyhow::Result<()> {
-    let mut process = Process::open(config, log)?;
+/// Something that it needs is missing or can't be used, or a privilege can't be given up.
+pub fn run(config: RegistrarConfig, log: NodeLog) -> anyhow::Result<()> {
+    let mut process = RegistrarProcess::open(config, log)?;
     notify("READY=1");
     tracing::info!("ready");
     let ended = process.serve();
@@ -65,44 +65,46 @@ pub fn run(config: Config, log: Log) -> anyhow::Result<()> {
     ended
 }
 
-struct Process {
-    config: Config,
+struct RegistrarProcess {
+    config: RegistrarConfig,
     desk: Desk<LedgerFile>,
     public_key: PublicKey,
     sockets: Vec<UdpSocket>,
     listen: Vec<SocketAddr>,
-    clock: Clock,
+    clock: BootClock,
     waker: Arc<Waker>,
-    control: Receiver<FromControl>,
-    _server: Server,
+    control: Receiver<ClientMessage>,
+    _server: ControlServer,
     signals: SignalFd,
-    news: Inbox<News>,
-    secrets: Secrets,
-    newest: Newest,
+    news: WakingInbox<NodeUpdate>,
+    secrets: SecretKeeper,
+    newest: ListKeeper,
     follower: Follower,
     bytes_out: u64,
-    /// Steps and list that the follower was told of, whether it asks for a secret, and the length
-    /// of the ledger whose end the node is to keep.
+    /// Last state told to the follower: steps, list version, true if it asks for a secret, length
+    /// of the ledger. The node is to keep the end of a ledger of that length.
     told: (u64, u64, bool, Option<u64>),
-    /// The ledger was compared with the end that the node keeps, and had it.
+    /// True if the ledger had the end that the node keeps; none before the comparison.
     compared: Option<bool>,
-    /// Steps of others that it was told of.
+    /// Steps of other registrars that the follower was told of.
     told_learnt: Vec<(MandateId, u64)>,
-    /// Why the ledger may not be the newest one, as the log has it.
+    /// Logged reason why the ledger may not be the newest one.
     said_doubt: Option<String>,
-    /// From then on it signs though no neighbour has said what it knows.
+    /// Time from which the registrar signs, even if no neighbour has told what it knows.
     signs_at: Time,
-    /// When the ledger's note is written again.
+    /// Time of the next write of the ledger's note.
     touch_at: Time,
-    /// The log has this fault of the desk.
+    /// Logged fault of the desk.
     said_fault: Option<String>,
-    log: Log,
-    /// The log says that somebody floods the door.
+    log: NodeLog,
+    /// True if the log says that somebody floods the door.
     said_flood: bool,
+    /// True after [`Command::Stop`].
+    told_to_stop: bool,
 }
 
-impl Process {
-    fn open(config: Config, log: Log) -> anyhow::Result<Process> {
+impl RegistrarProcess {
+    fn open(config: RegistrarConfig, log: NodeLog) -> anyhow::Result<RegistrarProcess> {
         let socket = config.path(&config.control_socket);
         if check_free(&socket).is_err() {
             let socket = socket.display();
@@ -113,7 +115,7 @@ impl Process {
         let mut warnings = privileges::guard_memory(drops)?;
         let signals = take_signals()?;
         let (sockets, listen) = open_sockets(&config.listen)?;
-        let (clock, waker) = (Clock::new(), Waker::new().context("can't make a descriptor")?);
+        let (clock, waker) = (BootClock::new(), Waker::new().context("can't make a descriptor")?);
         let (commands, control) = sync_channel(COMMANDS);
         let mut server = open_control(&config, commands, &waker, user.as_ref())?;
         if let Some(user) = &user {
@@ -121,20 +123,20 @@ impl Process {
         }
         warnings.extend(privileges::seal().context("can't give up rights")?);
         log.queue.start().context("can't start the thread of the log")?;
-        // Read as the user that it is from now on, so that what can't be read later is found now.
+        // Files are read as the final user, so that one that can't be read later is found here.
         let (mut desk, public_key, mut secrets, past) = open_desk(&config, clock.now())?;
         let signs_at = clock.now() + if past.is_recent { Duration::ZERO } else { EARLY };
         secrets.choose(&mut desk, clock.now());
         server.start().context("can't serve the control socket")?;
         let (outlet, news) = channel(LISTS, &waker);
-        let node = ByControl::new(&config.path(&config.node_socket));
+        let node = ControlClient::new(&config.path(&config.node_socket));
         let follower = Follower::start(node, config.authority()?, outlet)?;
         warnings.extend(config.warnings());
-        // A warning may name a folder; nothing else that names anybody is logged.
+        // A warning may name a folder. Nothing else in the log names anybody.
         warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-        let newest = Newest::new(config.path(&config.list_file));
+        let newest = ListKeeper::new(config.path(&config.list_file));
         let (bytes_out, told) = (0, (u64::MAX, 0, false, None));
-        let mut process = Process {
+        let mut process = RegistrarProcess {
             config,
             desk,
             public_key,
@@ -151,7 +153,7 @@ impl Process {
             follower,
             bytes_out,
             told,
-            // Without a note the ledger counts, whatever the node keeps.
+            // Without a note the ledger counts, whatever end the node keeps.
             compared: (!past.is_noted).then_some(true),
             told_learnt: Vec::new(),
             said_doubt: None,
@@ -160,8 +162,9 @@ impl Process {
             said_fault: None,
             log,
             said_flood: false,
+            told_to_stop: false,
         };
-        // A ledger that is older than what the node knows must be seen before anything is signed.
+        // A ledger older than the node's knowledge must be found before anything is signed.
         process.tell_follower();
         process.follower.first_look(FIRST_LOOK);
         process.note_node();
@@ -190,14 +193,17 @@ impl Process {
                 while let Ok(message) = self.control.try_recv() {
                     self.answer(message);
                 }
+                if self.told_to_stop {
+                    return Ok(());
+                }
                 while let Some(news) = self.news.take() {
                     match news {
-                        News::List(list) => self.take_list(*list),
-                        News::Steps(steps) => {
+                        NodeUpdate::List(list) => self.take_list(*list),
+                        NodeUpdate::Steps(steps) => {
                             let at = self.at();
                             steps.iter().for_each(|step| self.desk.learn(step, at));
                         }
-                        News::Secret(secret) => {
+                        NodeUpdate::Secret(secret) => {
                             let now = self.clock.now();
                             self.secrets.take(secret, &mut self.desk, now);
                         }
@@ -209,18 +215,18 @@ impl Process {
         }
     }
 
-    /// Logs once when somebody floods the door, and when he stops.
+    /// Logs once when somebody floods the door, and once when that ends.
     fn note_flood(&mut self) {
         let flood = self.desk.flood(self.clock.now());
         match flood {
             Some(count) if !self.said_flood => tracing::warn!("{}", answers::flooded(count)),
-            None if self.said_flood => tracing::info!("nobody floods the door any more"),
+            None if self.said_flood => tracing::info!("the flood of the door has ended"),
             _ => {}
         }
         self.said_flood = flood.is_some();
     }
 
-    /// Logs once why newcomers and members are refused for a fault of the registrar's own.
+    /// Logs a fault of the registrar's own once, since newcomers and members are refused for it.
     fn note_fault(&mut self) {
         let now = self.at();
         let fault = answers::fault(&self.desk, &self.config, now);
@@ -229,13 +235,13 @@ impl Process {
         }
         match &fault {
             Some(fault) => tracing::error!("{fault}"),
-            None => tracing::info!("the registrar does again what it is asked for"),
+            None => tracing::info!("the registrar serves requests again"),
         }
         self.said_fault = fault;
     }
 
-    /// Waits for something to do: which sockets can be read, whether to stop, whether others woke
-    /// this thread.
+    /// Waits for something to do. Returns the sockets that can be read, true to stop, and true if
+    /// another thread woke this one.
     fn wait(&self) -> anyhow::Result<(Vec<bool>, bool, bool)> {
         let watched = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut fds: Vec<_> = self.sockets.iter().map(|s| watched(s.as_fd())).collect();
@@ -253,7 +259,7 @@ impl Process {
         Ok((ready, stop, woken))
     }
 
-    /// How long to wait at most: until there is something to do without being woken.
+    /// Longest wait: until the next timer.
     fn patience(&self) -> PollTimeout {
         let next = [self.secrets.poll_timeout(), self.newest.poll_timeout(), Some(self.touch_at)];
         let Some(next) = next.into_iter().flatten().min() else { return PollTimeout::NONE };
@@ -264,38 +270,48 @@ impl Process {
     fn receive(&mut self, socket: usize) {
         let mut buffer = [0; DATAGRAM_MAX];
         for _ in 0..BATCH {
-            // An error here is one that an earlier datagram met on its way, or that there is none.
+            // An error is that of an earlier datagram, or says that none is left.
             let Ok((len, from)) = self.sockets[socket].recv_from(&mut buffer) else { return };
             let at = self.at();
-            // What has no effect is counted at the desk.
+            // The desk counts datagrams without effect.
             let _dropped = self.desk.handle_datagram(at, from, &mut buffer[..len]);
             self.send(socket);
         }
     }
 
-    /// Does what the desk asks for; answers leave through the socket that was called.
+    /// Does what the desk asks for. Answers leave through the socket that was called.
     fn send(&mut self, socket: usize) {
         while let Some(output) = self.desk.poll_output() {
             match output {
-                Output::Send(to, bytes) => {
-                    // What the kernel has no room for is lost, as any datagram may be.
+                DeskOutput::Send(to, bytes) => {
+                    // A datagram without room in the kernel is lost, as any datagram may be.
                     let sent = self.sockets.get(socket).map(|s| s.send_to(&bytes, to));
                     self.bytes_out += sent.and_then(Result::ok).unwrap_or_default() as u64;
                 }
+                DeskOutput::Try(to, bytes) => {
+                    // The desk sends another nonce if this one is lost.
+                    self.bytes_out += try_endpoint(to, &bytes).unwrap_or_default() as u64;
+                }
                 // The follower gives the node what it lacks.
-                Output::Publish(_) => tracing::info!("members changed"),
+                DeskOutput::Publish(_) => tracing::info!("members changed"),
             }
         }
     }
 
-    fn answer(&mut self, message: FromControl) {
-        let FromControl::Request(request) = message else { return };
+    fn answer(&mut self, message: ClientMessage) {
+        let ClientMessage::Request(request) = message else { return };
+        if request.command == Command::Stop {
+            tracing::info!("stopping");
+            self.told_to_stop = true;
+            return request.reply(ControlReply::Ok);
+        }
         let at = self.at();
         let faults = [self.secrets.fault(), self.newest.fault()];
         let faults = faults.into_iter().flatten().map(str::to_owned).collect();
         let is_early = self.signs_at > at.0;
-        let Process { desk, config, listen, follower, bytes_out, public_key, log, .. } = self;
-        let now = Now {
+        let RegistrarProcess { desk, config, listen, follower, bytes_out, public_key, log, .. } =
+            self;
+        let now = AnswerContext {
             desk,
             config,
             listen,
@@ -326,7 +342,7 @@ impl Process {
         }
     }
 
-    /// Has the desk know what the node has.
+    /// Tells the desk what the node has.
     fn note_node(&mut self) {
         let standing = self.follower.standing();
         let is_early = self.clock.now() < self.signs_at && !standing.has_caught_up;
@@ -352,7 +368,7 @@ impl Process {
         self.said_doubt = doubt;
     }
 
-    /// Notes now and then that the ledger is in use.
+    /// Notes at intervals that the ledger is in use.
     fn touch(&mut self) {
         let now = self.clock.now();
         if self.touch_at <= now {
@@ -384,9 +400,21 @@ impl Process {
     }
 }
 
-type Opened = (Desk<LedgerFile>, PublicKey, Secrets, Past);
+/// Sends a datagram to the endpoint of a router, from a port of its own. A firewall that lets in
+/// only answers of the door must not pass for an open port.
+fn try_endpoint(to: SocketAddr, bytes: &[u8]) -> io::Result<usize> {
+    let any: IpAddr = match to.is_ipv4() {
+        true => Ipv4Addr::UNSPECIFIED.into(),
+        false => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.set_nonblocking(true)?;
+    socket.send_to(bytes, to)
+}
 
-fn open_desk(config: &Config, now: Time) -> anyhow::Result<Opened> {
+type OpenedDesk = (Desk<LedgerFile>, PublicKey, SecretKeeper, LedgerHistory);
+
+fn open_desk(config: &RegistrarConfig, now: Time) -> anyhow::Result<OpenedDesk> {
     let identity = keys::load_identity(&config.path(&config.key_file))?;
     let authority = config.authority()?;
     let list_file = config.path(&config.list_file);
@@ -394,7 +422,7 @@ fn open_desk(config: &Config, now: Time) -> anyhow::Result<Opened> {
     let list = reading::read(&list_file, SIZE_MAX as u64).with_context(at)?;
     let list = List::open(&authority, &list).with_context(at)?;
     let public = identity.public();
-    let secrets = Secrets::load(config)?;
+    let secrets = SecretKeeper::load(config)?;
     let doors_before = config.doors_before().into_iter().filter(|file| file.exists());
     let doors_before = doors_before.map(|file| keys::load_door(&file, None));
     let desk = DeskConfig {
@@ -434,17 +462,17 @@ fn open_sockets(listen: &[SocketAddr]) -> anyhow::Result<(Vec<UdpSocket>, Vec<So
 }
 
 fn open_control(
-    config: &Config,
-    commands: std::sync::mpsc::SyncSender<FromControl>,
+    config: &RegistrarConfig,
+    commands: std::sync::mpsc::SyncSender<ClientMessage>,
     waker: &Arc<Waker>,
     user: Option<&nix::unistd::User>,
-) -> anyhow::Result<Server> {
+) -> anyhow::Result<ControlServer> {
     let group = config.control_group.as_ref();
     let group = group.map(|name| privileges::find_group("control_group", name)).transpose()?;
     let ring = waker.clone();
     let wake: Wake = Arc::new(move || ring.wake());
-    let mut server = Server::new(commands, wake, group.map(|group| group.gid.as_raw()));
-    let owner = Owner { user: user.map(|user| (user.uid, user.gid)), group: None };
+    let mut server = ControlServer::new(commands, wake, group.map(|group| group.gid.as_raw()));
+    let owner = SocketOwner { user: user.map(|user| (user.uid, user.gid)), group: None };
     let path = config.path(&config.control_socket);
     server.bind(&path, Some(owner)).context("can't open the control socket")?;
     Ok(server)
@@ -457,4 +485,25 @@ fn take_signals() -> anyhow::Result<SignalFd> {
     privileges::survive_full_files()?;
     SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
         .context("can't read signals")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_tried_from_a_port_of_its_own_in_either_ip_family() {
+        for ip in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+            // A machine may lack IPv6.
+            let Ok(router) = UdpSocket::bind((ip, 0)) else { continue };
+            let door = UdpSocket::bind((ip, 0)).unwrap();
+            router.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            let endpoint = router.local_addr().unwrap();
+            assert_eq!(try_endpoint(endpoint, b"nonce").unwrap(), 5);
+            let mut bytes = [0; 9];
+            let (len, from) = router.recv_from(&mut bytes).unwrap();
+            assert_eq!(&bytes[..len], b"nonce");
+            assert_ne!(from.port(), door.local_addr().unwrap().port());
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! What one batch needs while it is sorted and sent: runs, groups, lanes.
+//! Helpers to sort and send one batch: runs, groups, lanes.
 
 use core::ops::Range;
 
@@ -10,27 +10,27 @@ use shoal_wire::{
     TrafficClass, link,
 };
 
-use crate::{FrameAt, Incoming};
+use crate::{FrameAt, ReceivedRun};
 
 pub(crate) const MARK_AT: usize = link::ROUTED_AT + RoutedHeader::MARK_AT;
 pub(crate) const HOP_LIMIT_AT: usize = link::ROUTED_AT + RoutedHeader::HOP_LIMIT_AT;
 
-/// Frames of one size class that go one way.
-pub(crate) struct Run<'a> {
+/// Frames of one size class with a common next step.
+pub(crate) struct OutgoingRun<'a> {
     pub(crate) buf: &'a mut [u8],
     pub(crate) offsets: &'a [u32],
     pub(crate) class: SizeClass,
 }
 
-impl Run<'_> {
-    /// How many frames.
+impl OutgoingRun<'_> {
+    /// Number of frames.
     pub(crate) fn count(&self) -> u64 {
         self.offsets.len() as u64
     }
 
-    /// A run of some of the frames, in their buffer.
-    pub(crate) fn of<'b>(&'b mut self, offsets: &'b [u32]) -> Run<'b> {
-        Run { buf: &mut *self.buf, offsets, class: self.class }
+    /// A run of some of these frames, in the same buffer.
+    pub(crate) fn of<'b>(&'b mut self, offsets: &'b [u32]) -> OutgoingRun<'b> {
+        OutgoingRun { buf: &mut *self.buf, offsets, class: self.class }
     }
 
     /// One of the frames.
@@ -38,38 +38,38 @@ impl Run<'_> {
         FrameAt { buf: &*self.buf, at, len: self.class.frame_len() as u32 }
     }
 
-    /// Whether the neighbour is to report on them: they are more than reports and keepalives. Not
-    /// to be asked once they are sealed.
+    /// True if the neighbour must report on these frames, since they are not only reports and
+    /// keepalives. Valid only before they are sealed.
     pub(crate) fn is_traffic(&self) -> bool {
         self.offsets.first().is_some_and(|&at| is_traffic(self.buf[at as usize + link::KIND_AT]))
     }
 }
 
-/// Frames of a batch that leave together.
-pub(crate) struct Group {
+/// Frames of a batch that leave by one link with one priority.
+pub(crate) struct SendGroup {
     pub(crate) link: LinkId,
     pub(crate) priority: Priority,
     pub(crate) offsets: Vec<u32>,
 }
 
-/// The last look-up of a batch: consecutive cells mostly go the same way.
-pub(crate) struct LastHop {
+/// The last look-up of a batch, cached because consecutive cells mostly have the same destination.
+pub(crate) struct RouteCache {
     pub(crate) dst: Address,
     pub(crate) link: LinkId,
 }
 
-/// The lanes of a link that a worker may choose from.
-struct Lanes {
-    /// How many there are, whoever seals on them.
+/// The lanes of a link, for a worker to choose from.
+struct LaneChoice {
+    /// Number of all lanes, of all workers.
     all: u8,
     mine: Range<u8>,
-    /// What the number of a lane's plain twin is greater by, if lanes have twins.
+    /// Offset from a lane's number to that of its plain twin, if lanes have twins.
     plain: Option<u8>,
 }
 
-impl Lanes {
-    /// The lane of the frame at `at`. A pair of hosts stays on the one that all workers choose for
-    /// it, if that is this worker's.
+impl LaneChoice {
+    /// The lane of the frame at `at`. All workers choose the same lane for a pair of hosts. If this
+    /// worker does not own that lane, it chooses among its own.
     fn of(&self, buf: &[u8], at: u32) -> u8 {
         let lane = lane_of(buf, at, &(0..self.all));
         let lane = if self.mine.contains(&lane) { lane } else { lane_of(buf, at, &self.mine) };
@@ -77,17 +77,19 @@ impl Lanes {
     }
 }
 
-/// Seals a run, each flow's cells on the flow's lane.
+/// Seals a run, each flow's cells on that flow's lane.
 ///
-/// Errors: as of [`SessionShard::seal_batch`].
+/// # Errors
+///
+/// The errors of [`SessionShard::seal_batch`].
 pub(crate) fn seal<C: Ciphers>(
     shard: &mut SessionShard<C>,
     now: Time,
     link: LinkId,
-    run: &mut Run<'_>,
+    run: &mut OutgoingRun<'_>,
 ) -> Result<(), DropReason> {
     let peer = PeerId::from(link);
-    let lanes = Lanes {
+    let lanes = LaneChoice {
         all: shard.lanes(now, peer),
         mine: shard.seal_lanes(now, peer),
         plain: shard.plain_from(now, peer),
@@ -105,35 +107,35 @@ pub(crate) fn seal<C: Ciphers>(
     Ok(())
 }
 
-/// Whether the frame at `at` goes on a lane that is not encrypted, where there are such: bulk
-/// between the two hosts of a direct link.
+/// True if the frame at `at` may use a lane without encryption: bulk between the two hosts of a
+/// direct link.
 fn is_plain(buf: &[u8], at: u32) -> bool {
     let frame = &buf[at as usize..];
     frame[link::KIND_AT] == LinkKind::Direct as u8
         && frame[link::ROUTED_AT + RoutedHeader::CLASS_AT] == TrafficClass::Bulk as u8
 }
 
-/// Whether a control frame says goodbye. It counts only as the newest frame of the newest session:
-/// one that was held back must not end what its sender's next life has agreed on.
+/// True if a control frame says goodbye. A goodbye counts only as the newest frame of the newest
+/// session. A delayed one must not end a session that its sender agreed on after a restart.
 pub(crate) fn is_goodbye(frame: &[u8]) -> bool {
     frame[link::BODY_AT] == CONTROL_GOODBYE
 }
 
-/// Whether a frame of this kind, as its byte says, is a cell.
+/// True if the kind byte denotes a cell.
 fn is_cell(kind: u8) -> bool {
     let cells = [LinkKind::Cell, LinkKind::Direct, LinkKind::Leg];
     let wide = [LinkKind::SmallCell, LinkKind::MediumCell];
     cells.into_iter().chain(wide).any(|cell| kind == cell as u8)
 }
 
-/// Whether a frame of this kind, as its byte says, is more than what keeps a link alive. So is
-/// cover: a covered link is watched as one that is in use.
+/// True if the kind byte denotes more than a keepalive or report. This includes cover: a covered
+/// link is monitored like one in use.
 pub(crate) fn is_traffic(kind: u8) -> bool {
     is_cell(kind) || kind == LinkKind::Part as u8 || kind == LinkKind::Cover as u8
 }
 
-/// Where the edge writes the flow of a cell without an end-to-end seal, one byte with any number:
-/// in the place of the seal's header. It is zeroed before the cell leaves.
+/// Position at which the edge writes the flow of a cell without an end-to-end seal: one byte, in
+/// place of the seal's header. It is zeroed before the cell leaves.
 pub(crate) const FLOW_AT: usize = link::CELL_AT;
 
 /// Zeroes the flow numbers of frames that leave.
@@ -146,13 +148,13 @@ pub(crate) fn forget_flows(buf: &mut [u8], offsets: &[u32]) {
     }
 }
 
-/// Bytes at the start of an unsealed frame in which a node writes the number of the circuit of a
-/// leg cell that it sends: the place of the session header, which is written at the seal.
+/// Length of the circuit number that a node writes at the start of its own unsealed leg cell. It
+/// occupies the place of the session header, which sealing overwrites.
 pub const CIRCUIT_LEN: usize = 4;
 
-/// The peer whose turns of a covered link a cell takes: the pair of nodes that its routed header
-/// names, and the circuit of a leg cell that this node sends itself. Of other leg cells the circuit
-/// is hidden. None for a frame that is no cell.
+/// The peer whose turns of a covered link a cell uses. It is the pair of nodes in the routed
+/// header, with the circuit for this node's own leg cells. The circuit of other leg cells is
+/// hidden. None if the frame is no cell.
 pub(crate) fn peer_of(frame: &[u8], me: Address) -> Option<u64> {
     if !is_cell(frame[link::KIND_AT]) {
         return None;
@@ -163,16 +165,17 @@ pub(crate) fn peer_of(frame: &[u8], me: Address) -> Option<u64> {
         true => &frame[..CIRCUIT_LEN],
         false => &[],
     };
-    // FNV-1a with 64 bits. Who chooses addresses so that they collide shares turns, and gains what
-    // a ninth peer has.
+    // FNV-1a with 64 bits. A sender that chooses colliding addresses shares turns, and gains no
+    // more than a ninth peer has.
     let mix = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     Some(pair.iter().chain(circuit).fold(0xcbf2_9ce4_8422_2325, mix))
 }
 
-/// Chooses one of `lanes` for the frame at `at`. A pair of hosts stays on one lane, so that its
-/// cells keep their order and routers see no flows, and so does a leg; on a direct link each flow
-/// stays on one lane.
-/// Frames that are no cells take the first.
+/// Chooses one of `lanes` for the frame at `at`.
+///
+/// A pair of hosts stays on one lane, so its cells keep their order and routers see no flows. The
+/// cells of a leg also stay on one lane, and so does each flow of a direct link. Frames that are no
+/// cells take the first lane.
 pub(crate) fn lane_of(buf: &[u8], at: u32, lanes: &Range<u8>) -> u8 {
     let frame = &buf[at as usize..];
     if lanes.len() <= 1 || !is_cell(frame[link::KIND_AT]) {
@@ -184,7 +187,7 @@ pub(crate) fn lane_of(buf: &[u8], at: u32, lanes: &Range<u8>) -> u8 {
         false => &[],
     };
     // FNV-1a, then the finalizer of MurmurHash3, without which the source's last byte would hardly
-    // count. It only has to spread: whoever chooses addresses gains nothing by colliding.
+    // count. The hash only spreads load, so an attacker gains nothing from collisions.
     let mut hash = pair
         .iter()
         .chain(flow)
@@ -195,12 +198,12 @@ pub(crate) fn lane_of(buf: &[u8], at: u32, lanes: &Range<u8>) -> u8 {
     lanes.start + (hash as usize % lanes.len()) as u8
 }
 
-/// Lanes of a link at most.
+/// Maximum number of lanes of a link.
 pub(crate) const LANES: usize = 16;
 
-/// Fills `frames` with where each frame of a batch starts and which of `incoming` it belongs to;
-/// returns their bytes.
-pub(crate) fn cut(incoming: &[Incoming], frames: &mut Vec<(u32, u32)>) -> u64 {
+/// Fills `frames` with the start of each frame of a batch and its index in `incoming`. Returns the
+/// number of bytes.
+pub(crate) fn cut(incoming: &[ReceivedRun], frames: &mut Vec<(u32, u32)>) -> u64 {
     frames.clear();
     let mut bytes = 0;
     for (source, run) in incoming.iter().enumerate() {
@@ -217,14 +220,18 @@ pub(crate) fn cut(incoming: &[Incoming], frames: &mut Vec<(u32, u32)>) -> u64 {
 
 /// Length in bytes of a frame that [`cut`] found.
 #[inline]
-pub(crate) fn frame_len(&(at, source): &(u32, u32), incoming: &[Incoming]) -> u32 {
+pub(crate) fn frame_len(&(at, source): &(u32, u32), incoming: &[ReceivedRun]) -> u32 {
     let run = &incoming[source as usize];
     run.stride.min(run.offset + run.len - at)
 }
 
 /// The offsets of the batch's frames that leave by `link` with this priority.
-pub(crate) fn group(groups: &mut Vec<Group>, link: LinkId, priority: Priority) -> &mut Vec<u32> {
-    let same = |g: &Group| g.link == link && g.priority == priority;
+pub(crate) fn group(
+    groups: &mut Vec<SendGroup>,
+    link: LinkId,
+    priority: Priority,
+) -> &mut Vec<u32> {
+    let same = |g: &SendGroup| g.link == link && g.priority == priority;
     let at = match groups.iter().position(same) {
         Some(at) => at,
         None => match groups.iter().position(|g| g.offsets.is_empty()) {
@@ -234,7 +241,7 @@ pub(crate) fn group(groups: &mut Vec<Group>, link: LinkId, priority: Priority) -
                 free
             }
             None => {
-                groups.push(Group { link, priority, offsets: Vec::new() });
+                groups.push(SendGroup { link, priority, offsets: Vec::new() });
                 groups.len() - 1
             }
         },

@@ -1,76 +1,83 @@
-//! What neighbours say to each other, sessions that come and go, and time.
+//! Control messages between neighbours, the start and end of sessions, and timers.
 
 use shoal_crypto::Ciphers;
-use shoal_link::{Priority, Transition};
+use shoal_link::{LinkTransition, Priority};
 use shoal_routing::{LinkPolicy, RouteChange};
-use shoal_session::{Done, Endpoint, Endpoints, Event as SessionEvent, Job, PeerId};
+use shoal_session::{
+    Endpoint, Endpoints, HandshakeTask, HandshakeTaskResult, PeerId, SessionEvent,
+};
 use shoal_wire::{
-    CONTROL_GOODBYE, CONTROL_REPORT, Control, ControlMessages, ControlWriter, DropReason, LinkId,
-    LinkKind, SizeClass, Time, link,
+    CONTROL_GOODBYE, CONTROL_REPORT, ControlMessage, ControlMessages, ControlWriter, DropReason,
+    LinkId, LinkKind, SizeClass, Time, link,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use crate::batch::Run;
-use crate::{LinkView, Path, Relay, Sink, Stop};
+use crate::batch::OutgoingRun;
+use crate::{FrameSink, LinkView, Relay, SendError, SendPath};
 
-/// What the node's owner may want to hear.
+/// An event for the node's owner.
 #[derive(Clone, Debug)]
-pub enum Event {
-    /// A neighbour hears us (again).
+pub enum RelayEvent {
+    /// A neighbour receives our frames (again).
     LinkUp(LinkId),
-    /// A neighbour is lost.
+    /// A link went down.
     LinkDown(LinkId),
     /// A session was agreed.
     Established(LinkId),
-    /// This node is seen somewhere else than before, or by another.
+    /// This node's public address changed, or a different neighbour observed it.
     Seen,
-    /// A probe came from the other end of a direct link, which is called there now.
+    /// A probe arrived from the other end of a direct link. That host is now called at its source.
     Met(LinkId),
-    /// Full frames to a neighbour go in parts from now on, since the path does not carry them; or
-    /// they go whole again.
+    /// Full frames to a neighbour now go in parts, because the path does not carry them, or go
+    /// whole again.
     Width(LinkId),
-    /// Two nodes run with this neighbour's key, or with this node's own as this neighbour says.
+    /// Two nodes use this neighbour's key, or this node's own key, as the neighbour reports.
     Twins(LinkId),
+    /// This neighbour says that this node's membership has ended.
+    Removed(LinkId),
     /// A route changed.
     Route(RouteChange),
 }
 
-/// Rounds of draining after one call. Each output can cause only few more (a link that comes up
-/// causes a hello and a dump), so this is never reached; what is left is due at once.
+/// Maximum number of rounds of draining after one call. Each output causes only a few more, such as
+/// a hello and a dump when a link comes up. The limit is never reached in practice, and any rest is
+/// due at once.
 const ROUNDS_MAX: usize = 64;
-/// Bytes in front of a control body in its frame.
+/// Offset of a control body in its frame.
 const BODY_AT: usize = link::BODY_AT;
 
 impl<C: Ciphers> Relay<C> {
-    /// Takes in the body of a control frame.
+    /// Handles the body of a control frame.
     pub(crate) fn handle_control(&mut self, now: Time, from: LinkId, body: &[u8]) {
         for message in ControlMessages::new(body) {
-            let outcome = match message.and_then(|(kind, body)| Control::parse(kind, body)) {
-                Ok(Control::Report(report)) => {
+            let outcome = match message.and_then(|(kind, body)| ControlMessage::parse(kind, body)) {
+                Ok(ControlMessage::Report(report)) => {
                     self.handle_report(now, from, &report);
                     Ok(())
                 }
-                Ok(Control::PathChallenge(token)) => {
+                Ok(ControlMessage::PathChallenge(token)) => {
                     self.handle_path_challenge(from, token);
                     Ok(())
                 }
-                Ok(Control::PathResponse(token)) => self.handle_path_response(now, from, token),
-                Ok(Control::Goodbye) => {
+                Ok(ControlMessage::PathResponse(token)) => {
+                    self.handle_path_response(now, from, token)
+                }
+                Ok(ControlMessage::Goodbye) => {
                     self.handle_goodbye(now, from);
                     Ok(())
                 }
-                Ok(Control::Routing(message)) => self.handle_routing(now, from, message),
-                Ok(Control::List(message)) => self.lists.take_list(from, message),
-                Ok(Control::Chain(message)) => self.lists.take_chain(from, message),
-                Ok(Control::Secret(message)) => self.lists.take_secret(from, message),
-                Ok(Control::Clock(unix_ms)) => self.hear_clock(now, from, unix_ms),
-                Ok(Control::Twin) => self.hear_of_twin(now, from),
-                Ok(Control::Seen(at)) => self.hear_seen(now, from, at),
-                Ok(Control::Cover(ends)) => self.hear_cover(now, from, ends),
-                Ok(Control::HopPlace(place)) => self.hear_hop_place(now, from, place),
-                Ok(Control::HopStep(step)) => self.hear_hop_step(now, from, &step),
-                Ok(Control::HopProbe(probe)) => self.hear_hop_probe(now, from, &probe),
+                Ok(ControlMessage::Routing(message)) => self.handle_routing(now, from, message),
+                Ok(ControlMessage::List(message)) => self.lists.take_list(from, message),
+                Ok(ControlMessage::Chain(message)) => self.lists.take_chain(from, message),
+                Ok(ControlMessage::Secret(message)) => self.lists.take_secret(from, message),
+                Ok(ControlMessage::Clock(unix_ms)) => self.hear_clock(now, from, unix_ms),
+                Ok(ControlMessage::Twin) => self.hear_of_twin(now, from),
+                Ok(ControlMessage::Seen(at)) => self.hear_seen(now, from, at),
+                Ok(ControlMessage::Cover(ends)) => self.hear_cover(now, from, ends),
+                Ok(ControlMessage::ShiftPlace(place)) => self.hear_shift_place(now, from, place),
+                Ok(ControlMessage::ShiftStep(step)) => self.hear_shift_step(now, from, &step),
+                Ok(ControlMessage::ShiftProbe(probe)) => self.hear_shift_probe(now, from, &probe),
                 Err(_) => Err(DropReason::Malformed),
             };
             if let Err(reason) = outcome {
@@ -79,12 +86,11 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
-    /// One neighbour.
     pub fn view(&self, link: LinkId) -> Option<LinkView> {
-        self.neighbours.get(link).map(|neighbour| self.with_hop(neighbour.view(link)))
+        self.neighbours.get(link).map(|neighbour| self.with_shift(neighbour.view(link)))
     }
 
-    fn handle_report(&mut self, now: Time, from: LinkId, report: &shoal_wire::Report) {
+    fn handle_report(&mut self, now: Time, from: LinkId, report: &shoal_wire::LaneReport) {
         let Some(neighbour) = self.neighbours.get_mut(from) else { return };
         let change = neighbour.liveness.handle_report(now, report);
         let progress = neighbour.liveness.last_progress() == Some(now);
@@ -107,17 +113,17 @@ impl<C: Ciphers> Relay<C> {
         if !neighbour.address.is_router() {
             return Err(DropReason::NotAllowed);
         }
-        // Queries and tables count as traffic, so that a silent router is noticed in every cycle.
+        // Queries and tables count as traffic, so a silent router is detected in every cycle.
         neighbour.liveness.received(now, 0, (0, 0), true);
         self.neighbours.reschedule(from);
         routing.handle_message(now, from, message)
     }
 
-    fn transition(&mut self, now: Time, link: LinkId, change: Option<Transition>) {
+    fn transition(&mut self, now: Time, link: LinkId, change: Option<LinkTransition>) {
         let (Some(change), Some(neighbour)) = (change, self.neighbours.get_mut(link)) else {
             return;
         };
-        let is_up = change == Transition::Up;
+        let is_up = change == LinkTransition::Up;
         neighbour.up_since = is_up.then_some(now);
         if let (Some(routing), true) = (&mut self.routing, neighbour.address.is_router()) {
             if is_up {
@@ -128,35 +134,36 @@ impl<C: Ciphers> Relay<C> {
         }
         self.set_calls(now, link);
         if is_up {
-            self.hop_back(now, link);
+            self.shift_back(now, link);
         } else {
-            self.hop_lost(now, link);
+            self.shift_lost(now, link);
             let Some(neighbour) = self.neighbours.get_mut(link) else { return };
-            // What waits for a dead neighbour must not go out as a burst of old cells later.
+            // Cells queued for a dead neighbour must not leave as a burst later.
             let lost = neighbour.egress.clear();
             neighbour.width.end_doubt();
             let verdict = neighbour.trial.lost(now);
             self.own.counters.drop_out(DropReason::NoRoute, lost as u64);
             self.follow(now, link, verdict);
-            // The neighbour may have lost its keys; a fresh handshake finds out. None is made where
-            // the keys are just too old: a host that is idle or gone calls when it wants something.
+            // The neighbour may have lost its keys, which a handshake finds out. No handshake is
+            // sent if the keys are only too old: an idle or absent host calls when it needs the
+            // link.
             let called = self.neighbours.get(link).is_some_and(|neighbour| neighbour.called);
             if called || self.sessions.is_live(now, PeerId::from(link)) {
                 self.sessions.reconnect(now, PeerId::from(link));
             }
         }
-        self.event(if is_up { Event::LinkUp(link) } else { Event::LinkDown(link) });
+        self.event(if is_up { RelayEvent::LinkUp(link) } else { RelayEvent::LinkDown(link) });
     }
 
-    /// Ends the session with a neighbour that stops. If this node calls the neighbour, it does so
-    /// soon and often, since the neighbour may just start again.
+    /// Ends the session with a neighbour that stops. If this node calls the neighbour, it calls
+    /// again soon and often, since the neighbour may only restart.
     fn handle_goodbye(&mut self, now: Time, link: LinkId) {
         let Some(called) = self.neighbours.get(link).map(|n| n.called) else { return };
         self.sessions.end(now, PeerId::from(link), called);
         self.lose_session(now, link);
     }
 
-    /// Notes that there is no session with a neighbour any more.
+    /// Handles the loss of the session with a neighbour.
     fn lose_session(&mut self, now: Time, link: LinkId) {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         neighbour.established = false;
@@ -167,14 +174,14 @@ impl<C: Ciphers> Relay<C> {
         }
         let change = neighbour.liveness.session_lost(now, neighbour.called);
         self.neighbours.reschedule(link);
-        // Also where the link was never up.
-        self.hop_lost(now, link);
+        // Also needed if the link was never up.
+        self.shift_lost(now, link);
         self.transition(now, link, change);
         self.set_calls(now, link);
     }
 
-    /// Tells every neighbour that this node stops. Nothing may be asked of the relay afterwards.
-    pub fn say_goodbye(&mut self, now: Time, sink: &mut impl Sink) {
+    /// Tells all neighbours that this node stops. The relay must not be used afterwards.
+    pub fn say_goodbye(&mut self, now: Time, sink: &mut impl FrameSink) {
         let there = self.neighbours.iter().filter(|(_, neighbour)| neighbour.established);
         for link in there.map(|(link, _)| link).collect::<Vec<_>>() {
             self.send_control(now, link, &[(CONTROL_GOODBYE, &[])], sink);
@@ -183,10 +190,10 @@ impl<C: Ciphers> Relay<C> {
         self.refresh();
     }
 
-    /// Forgets a neighbour, its session and its routes: its id names nobody from now on.
+    /// Removes a neighbour with its session and routes. Its id becomes invalid.
     pub fn remove_link(&mut self, now: Time, link: LinkId) {
         if self.neighbours.get(link).is_some_and(|n| n.up_since.is_some()) {
-            self.transition(now, link, Some(Transition::Down));
+            self.transition(now, link, Some(LinkTransition::Down));
         }
         if let Some(gone) = self.neighbours.remove(link) {
             self.own.counters.drop_out(DropReason::NoRoute, gone.egress.backlog() as u64);
@@ -196,13 +203,15 @@ impl<C: Ciphers> Relay<C> {
         self.sessions.remove_peer(PeerId::from(link));
         self.end_probes(link);
         self.count_held_back(link);
-        self.hops.remove(link);
+        self.shifts.remove(link);
         self.refresh();
     }
 
-    /// Changes where a neighbour is called; `None` leaves the endpoint that is known and waits for
-    /// the neighbour to call. Only handshakes go to the new endpoint until one is answered: a link
-    /// that is up stays where it is until then.
+    /// Changes the endpoint at which a neighbour is called. With `None` the known endpoint stays,
+    /// and this node waits for a call.
+    ///
+    /// Until a handshake is answered at the new endpoint, only handshakes go there. A link that is
+    /// up stays at its old endpoint until then.
     pub fn set_endpoint(&mut self, now: Time, link: LinkId, endpoint: Option<SocketAddr>) {
         let endpoint = endpoint.map(Endpoints::from);
         if self.set_fallback(now, link, endpoint) {
@@ -220,7 +229,7 @@ impl<C: Ciphers> Relay<C> {
                 self.call_home(now, link);
             }
             Some(_) => {
-                self.hop_lost(now, link);
+                self.shift_lost(now, link);
                 if let Some(neighbour) = self.neighbours.get_mut(link) {
                     neighbour.endpoint = endpoint;
                 }
@@ -232,8 +241,8 @@ impl<C: Ciphers> Relay<C> {
         self.refresh();
     }
 
-    /// Calls a neighbour where it is configured to be, if the endpoint in use is another; says
-    /// whether it did. The link moves there when the call is answered.
+    /// Calls a neighbour at its configured endpoint, if that differs from the one in use. Returns
+    /// true if it called. The link moves when the call is answered.
     pub fn call_home(&mut self, now: Time, link: LinkId) -> bool {
         let home = self.sessions.home(PeerId::from(link));
         let is_there = |home: &Endpoints| {
@@ -246,8 +255,8 @@ impl<C: Ciphers> Relay<C> {
         calls
     }
 
-    /// Gives back memory that a burst of traffic took: for quiet times, since the next batch takes
-    /// what it needs anew.
+    /// Frees memory that a burst of traffic needed. Call this in quiet times, since the next batch
+    /// allocates it again.
     pub fn rest(&mut self) {
         self.own.rest();
         (self.kept, self.scratch) = Default::default();
@@ -257,8 +266,8 @@ impl<C: Ciphers> Relay<C> {
         self.refresh();
     }
 
-    /// Says that the path to a neighbour carries no full frame, so that full frames go in parts;
-    /// or, unless `always`, that handshakes and probes are to find out.
+    /// Sets whether the path to a neighbour is fixed as narrow, so that full frames always go in
+    /// parts. Otherwise handshakes and probes detect the width.
     pub fn set_small_path(&mut self, link: LinkId, always: bool) {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         self.sessions.set_small_path(PeerId::from(link), always);
@@ -266,7 +275,7 @@ impl<C: Ciphers> Relay<C> {
         self.refresh();
     }
 
-    /// Replaces the policies of links and the pinned first hops: see
+    /// Replaces the policies of links and the pinned next hops: see
     /// [`shoal_routing::Routing::set_policies`].
     pub fn set_policies(
         &mut self,
@@ -280,8 +289,8 @@ impl<C: Ciphers> Relay<C> {
         self.refresh();
     }
 
-    /// Does what time asks for.
-    pub fn handle_timeout(&mut self, now: Time, sink: &mut impl Sink) {
+    /// Handles all timers that are due.
+    pub fn handle_timeout(&mut self, now: Time, sink: &mut impl FrameSink) {
         self.fill_slots(now, sink);
         if self.retry_at.is_some_and(|at| at <= now) {
             self.handle_writable(now, sink);
@@ -289,7 +298,7 @@ impl<C: Ciphers> Relay<C> {
         self.release(now, sink);
         self.drive_mirrors(now, sink);
         self.drive_probes(now, sink);
-        self.drive_hops(now);
+        self.drive_shifts(now);
         if self.sessions.poll_timeout().is_some_and(|(at, _)| at <= now) {
             self.sessions.handle_timeout(now);
         }
@@ -298,7 +307,7 @@ impl<C: Ciphers> Relay<C> {
         {
             routing.handle_timeout(now);
         }
-        // Taken out first: an alarm that is due again at once must not keep this call going.
+        // Collects them first: an alarm that is due again at once must not prolong this call.
         let due: Vec<LinkId> = core::iter::from_fn(|| self.neighbours.pop_alarm(now)).collect();
         for link in due {
             self.handle_alarm(now, link, sink);
@@ -306,7 +315,7 @@ impl<C: Ciphers> Relay<C> {
         self.drive(now, sink);
     }
 
-    fn handle_alarm(&mut self, now: Time, link: LinkId, sink: &mut impl Sink) {
+    fn handle_alarm(&mut self, now: Time, link: LinkId, sink: &mut impl FrameSink) {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         let change = neighbour.liveness.handle_timeout(now);
         let report = neighbour.liveness.poll_report(now);
@@ -325,7 +334,7 @@ impl<C: Ciphers> Relay<C> {
         self.neighbours.reschedule(link);
     }
 
-    /// When [`Self::handle_timeout`] has something to do, and why.
+    /// Time and reason of the next call of [`Self::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
         [
             self.slots.next().map(|at| (at, "slot")),
@@ -338,26 +347,31 @@ impl<C: Ciphers> Relay<C> {
             self.order_due(),
             self.mirrors_due(),
             self.probes_due(),
-            self.hops.due(),
+            self.shifts.due(),
         ]
         .into_iter()
         .flatten()
         .min()
     }
 
-    /// Takes the next piece of handshake work; run it anywhere and give the result to
+    /// Takes the next handshake job. Run it on any thread and pass the result to
     /// [`Self::handle_done`].
-    pub fn poll_job(&mut self) -> Option<Job<Endpoints, C>> {
+    pub fn poll_job(&mut self) -> Option<HandshakeTask<Endpoints, C>> {
         self.sessions.poll_job()
     }
 
-    /// Takes in the result of a job.
-    pub fn handle_done(&mut self, now: Time, done: Done<Endpoints>, sink: &mut impl Sink) {
+    /// Handles the result of a job.
+    pub fn handle_done(
+        &mut self,
+        now: Time,
+        done: HandshakeTaskResult<Endpoints>,
+        sink: &mut impl FrameSink,
+    ) {
         self.sessions.handle_done(now, done);
         self.drive(now, sink);
     }
 
-    /// Tells the sessions and the routing what the wall clock says, in milliseconds since 1970.
+    /// Sets the wall-clock time of sessions and routing, in milliseconds since 1970.
     pub fn set_unix_time(&mut self, now: Time, unix_ms: u64) {
         self.wall = (now, unix_ms);
         self.sessions.set_unix_time(now, unix_ms);
@@ -367,27 +381,27 @@ impl<C: Ciphers> Relay<C> {
         self.set_meeting_clock(now);
     }
 
-    /// Forgets the keys of all links and calls every neighbour anew: see
+    /// Drops the keys of all links and calls every neighbour again: see
     /// [`shoal_session::Sessions::rekey_all`].
-    pub fn rekey_all(&mut self, now: Time, fresh: &[u8; 32], sink: &mut impl Sink) {
+    pub fn rekey_all(&mut self, now: Time, fresh: &[u8; 32], sink: &mut impl FrameSink) {
         self.sessions.rekey_all(now, fresh);
         self.drive(now, sink);
     }
 
     /// Takes the oldest event.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<RelayEvent> {
         self.events.pop_front()
     }
 
-    pub(crate) fn event(&mut self, event: Event) {
+    pub(crate) fn event(&mut self, event: RelayEvent) {
         if self.events.len() >= self.config.events_max {
             self.events.pop_front();
         }
         self.events.push_back(event);
     }
 
-    /// Passes on what the machines inside have to say, until they are silent.
-    pub(crate) fn drive(&mut self, now: Time, sink: &mut impl Sink) {
+    /// Handles the outputs of sessions, routing and other parts until none is left.
+    pub(crate) fn drive(&mut self, now: Time, sink: &mut impl FrameSink) {
         for _ in 0..ROUNDS_MAX {
             let mut silent = true;
             self.follow_heard(now);
@@ -400,7 +414,7 @@ impl<C: Ciphers> Relay<C> {
             silent &= !self.send_paths(now, sink);
             silent &= !self.tell_covers(now, sink);
             silent &= !self.tell_seen(now, sink);
-            silent &= !self.send_hops(now, sink);
+            silent &= !self.send_shifts(now, sink);
             if silent {
                 break;
             }
@@ -408,25 +422,27 @@ impl<C: Ciphers> Relay<C> {
         self.refresh();
     }
 
-    fn handle_session(&mut self, now: Time, event: SessionEvent, sink: &mut impl Sink) {
+    fn handle_session(&mut self, now: Time, event: SessionEvent, sink: &mut impl FrameSink) {
         match event {
             SessionEvent::Established { peer, initiator, suite, level, .. } => {
                 let link = LinkId::from(peer);
                 let before = self.fixed_endpoint(link);
                 let to = self.sessions.endpoint(peer).or(before);
-                let (from, hopping) = self.hop_session(now, link, to);
+                let (from, shifting) = self.shift_session(now, link, to);
                 let Some(neighbour) = self.neighbours.get_mut(link) else { return };
                 neighbour.endpoint = from;
                 let is_there = |to: Endpoints| from.is_some_and(|from| from.is_same_place(&to));
-                let asks = if hopping || initiator && to.is_some_and(is_there) {
+                let asks = if shifting || initiator && to.is_some_and(is_there) {
                     neighbour.trial.end()
                 } else if initiator {
-                    // It was at an address of the schedule, which says nothing of this one.
+                    // The call reached an address of the schedule, which proves nothing about this
+                    // endpoint.
                     false
                 } else {
                     neighbour.trial.called(now, from, before, self.rng.array())
                 };
                 neighbour.established = true;
+                neighbour.notices.removed = None;
                 (neighbour.keys, neighbour.level) = (Some((now, suite)), level);
                 let narrow = self.sessions.is_small_path(peer);
                 neighbour.width.session_established(now, narrow);
@@ -435,12 +451,12 @@ impl<C: Ciphers> Relay<C> {
                     self.list_path(link);
                 }
                 self.note_place(link, to.filter(|_| initiator));
-                // The first report confirms the new key to the other side.
+                // The first report confirms the new key to the neighbour.
                 self.handle_alarm(now, link, sink);
                 self.note_call(now, link, sink);
                 self.list_seen(link);
                 self.end_probes(link);
-                self.event(Event::Established(link));
+                self.event(RelayEvent::Established(link));
             }
             SessionEvent::OtherProcess { peer, back } => {
                 self.note_process(now, LinkId::from(peer), back, sink);
@@ -450,21 +466,24 @@ impl<C: Ciphers> Relay<C> {
             }
             SessionEvent::Expired { peer } => self.lose_session(now, LinkId::from(peer)),
             SessionEvent::Failed { peer } => self.call_again(now, peer),
-            // A neighbour is never hidden.
+            SessionEvent::Removed { peer, removal } => {
+                self.note_removal(now, LinkId::from(peer), removal);
+            }
+            // A neighbour is never a hidden host.
             SessionEvent::NeedCircuit { .. } => {}
         }
     }
 
-    /// A router keeps calling its neighbours, and a host its uplinks: a link that is configured
-    /// with an endpoint is wanted. The session spaces the attempts out.
+    /// Calls a neighbour again if this node is its caller. A router keeps calling its neighbours, a
+    /// host its uplinks. The sessions limit the rate of attempts.
     fn call_again(&mut self, now: Time, peer: PeerId) {
         if self.neighbours.get(LinkId::from(peer)).is_some_and(|n| n.called) {
-            // Not `connect`: a session that only we remember would count as one.
+            // `connect` won't do: it would count a session that only this node remembers.
             self.sessions.reconnect(now, peer);
         }
     }
 
-    fn send_handshakes(&mut self, now: Time, sink: &mut impl Sink) -> bool {
+    fn send_handshakes(&mut self, now: Time, sink: &mut impl FrameSink) -> bool {
         let mut frame = [0; SizeClass::Full.frame_len()];
         let mut sent = false;
         while let Some((peer, to, len)) = self.sessions.poll_transmit(now, &mut frame) {
@@ -473,22 +492,22 @@ impl<C: Ciphers> Relay<C> {
             if self.schedule_handshake(link, &to, &frame[..len]) {
                 continue;
             }
-            let path = Path { link, ends: to };
+            let path = SendPath { link, ends: to };
             let outcome = self.own.send_outside(sink, path, (&frame[..len], &[0], len));
             self.own.counters.traffic.frames_out += outcome.sent as u64;
             self.own.counters.traffic.handshakes_out += outcome.sent as u64;
             self.own.counters.traffic.bytes_out += (outcome.sent * len) as u64;
-            if let (Some(Stop::TooLong), Some(peer)) = (outcome.stop, peer) {
+            if let (Some(SendError::TooLong), Some(peer)) = (outcome.stop, peer) {
                 self.sessions.handle_too_long(peer, to, &frame[..len]);
             } else if let Some(stop) = outcome.stop {
-                // Handshakes are repeated by their own timers.
+                // Timers repeat handshakes.
                 self.own.counters.drop(stop.reason(), 1);
             }
         }
         sent
     }
 
-    fn send_routing(&mut self, now: Time, sink: &mut impl Sink) -> bool {
+    fn send_routing(&mut self, now: Time, sink: &mut impl FrameSink) -> bool {
         let mut sent = false;
         let mut body = Vec::new();
         while let Some((link, message)) = self.routing.as_mut().and_then(|r| r.poll_transmit()) {
@@ -503,7 +522,7 @@ impl<C: Ciphers> Relay<C> {
         }
         while let Some(change) = self.routing.as_mut().and_then(|r| r.poll_event()) {
             sent = true;
-            self.event(Event::Route(change));
+            self.event(RelayEvent::Route(change));
         }
         sent
     }
@@ -513,7 +532,7 @@ impl<C: Ciphers> Relay<C> {
         now: Time,
         link: LinkId,
         messages: &[(u8, &[u8])],
-        sink: &mut impl Sink,
+        sink: &mut impl FrameSink,
     ) {
         let mut body = [0; SizeClass::Full.link_body_len()];
         let mut writer = ControlWriter::new(&mut body);
@@ -523,14 +542,14 @@ impl<C: Ciphers> Relay<C> {
         self.send_quiet(now, link, LinkKind::Control, &body[..class.link_body_len()], sink);
     }
 
-    /// Sends a frame that asks for no report by itself.
+    /// Sends a frame that does not request a report.
     fn send_quiet(
         &mut self,
         now: Time,
         link: LinkId,
         kind: LinkKind,
         body: &[u8],
-        sink: &mut impl Sink,
+        sink: &mut impl FrameSink,
     ) {
         let class = SizeClass::for_link_body(body.len()).unwrap_or(SizeClass::Full);
         let mut frame = [0; SizeClass::Full.frame_len()];
@@ -540,7 +559,7 @@ impl<C: Ciphers> Relay<C> {
         self.dispatch(
             now,
             (link, Priority::Control),
-            Run { buf: frame, offsets: &[0], class },
+            OutgoingRun { buf: frame, offsets: &[0], class },
             sink,
         );
     }

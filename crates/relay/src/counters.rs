@@ -1,11 +1,11 @@
-//! What a node counts: every drop under its reason, and what went through.
+//! Counters of a node: traffic, and drops by reason.
 
 use shoal_mix::LATE;
 use shoal_wire::DropReason;
 
-/// Frames and bytes that went through, at the link.
+/// Counters of frames and bytes on links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct TrafficCounters {
     /// Datagrams received.
     pub frames_in: u64,
     /// Bytes of UDP payload received.
@@ -14,7 +14,7 @@ pub struct Traffic {
     pub frames_out: u64,
     /// Bytes of UDP payload sent.
     pub bytes_out: u64,
-    /// Cells passed on from one neighbour to another.
+    /// Cells forwarded from one neighbour to another.
     pub cells_transit: u64,
     /// Cells for this node.
     pub cells_local: u64,
@@ -22,42 +22,43 @@ pub struct Traffic {
     pub cells_origin: u64,
     /// Cells that got a congestion mark here.
     pub cells_marked: u64,
-    /// Cells that a hold took in.
+    /// Cells that entered a hold.
     pub cells_held: u64,
-    /// Held cells that a hold let go or gave up: each was dispatched. The others are held now.
+    /// Cells that left a hold or were given up there: each was dispatched. The rest is held.
     pub cells_released: u64,
-    /// Of these, those that left later than each of [`LATE`] after their time.
+    /// Released cells that were later than each of [`LATE`].
     pub cells_late: [u64; LATE.len()],
-    /// Frames that were to leave over a link, handshakes apart: each has left, waits, or is counted
-    /// as a drop. A cell that is held is dispatched when the hold lets it go.
+    /// Frames to send over a link, without handshakes. Each was sent, waits, or is counted as a
+    /// drop. A held cell is dispatched when its hold releases it.
     pub dispatched: u64,
-    /// Handshake frames that left.
+    /// Handshake frames sent.
     pub handshakes_out: u64,
-    /// Dispatched frames that were cut into parts: each part leaves, waits or is dropped by itself.
+    /// Dispatched frames that were cut into parts. Each part is sent, waits or is dropped by
+    /// itself.
     pub cut: u64,
     /// Dispatched frames, or their parts, that were dropped.
     pub dropped_out: u64,
-    /// Control frames that opened.
+    /// Control frames opened.
     pub control_in: u64,
-    /// Keepalives that opened.
+    /// Keepalives opened.
     pub keepalives_in: u64,
-    /// Handshake frames that were taken in, for work or for an answer.
+    /// Handshake frames accepted, as a request or as an answer.
     pub handshakes_in: u64,
-    /// Frames that opened and only filled a slot of a covered link.
+    /// Opened frames that only filled a slot of a covered link.
     pub cover_in: u64,
-    /// Frames that filled a slot here, since nothing else did: each was dispatched.
+    /// Frames sent only to fill a slot: each was dispatched.
     pub cover_out: u64,
-    /// Parts of full frames that opened.
+    /// Parts of full frames opened.
     pub parts_in: u64,
-    /// Full frames that parts made whole.
+    /// Full frames completed from parts.
     pub wholes_in: u64,
-    /// Frames that came in, or were made whole, and were dropped before they were passed on.
+    /// Received or completed frames that were dropped before they were forwarded.
     pub dropped_in: u64,
 }
 
-impl Traffic {
-    /// Adds what another worker counted.
-    pub fn add(&mut self, other: &Traffic) {
+impl TrafficCounters {
+    /// Adds the counters of another worker.
+    pub fn add(&mut self, other: &TrafficCounters) {
         self.frames_in += other.frames_in;
         self.bytes_in += other.bytes_in;
         self.frames_out += other.frames_out;
@@ -86,38 +87,37 @@ impl Traffic {
 
 /// Drops by reason, and traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Counters {
+pub struct DropCounters {
     drops: [u64; DropReason::COUNT],
-    /// What went through.
-    pub traffic: Traffic,
+    pub traffic: TrafficCounters,
 }
 
-impl Default for Counters {
+impl Default for DropCounters {
     fn default() -> Self {
-        Counters { drops: [0; DropReason::COUNT], traffic: Traffic::default() }
+        DropCounters { drops: [0; DropReason::COUNT], traffic: TrafficCounters::default() }
     }
 }
 
-impl Counters {
+impl DropCounters {
     /// Counts `n` drops.
     pub fn drop(&mut self, reason: DropReason, n: u64) {
         self.drops[reason as usize] += n;
     }
 
-    /// Counts `n` frames that came in and go no further.
+    /// Counts `n` received frames that are dropped.
     pub(crate) fn drop_in(&mut self, reason: DropReason, n: u64) {
         self.traffic.dropped_in += n;
         self.drop(reason, n);
     }
 
-    /// Counts `n` frames that were to leave and don't.
+    /// Counts `n` outgoing frames that are dropped.
     pub(crate) fn drop_out(&mut self, reason: DropReason, n: u64) {
         self.traffic.dropped_out += n;
         self.drop(reason, n);
     }
 
-    /// Adds what another worker counted.
-    pub fn add(&mut self, other: &Counters) {
+    /// Adds the counters of another worker.
+    pub fn add(&mut self, other: &DropCounters) {
         self.drops.iter_mut().zip(other.drops).for_each(|(sum, n)| *sum += n);
         self.traffic.add(&other.traffic);
     }
@@ -127,7 +127,7 @@ impl Counters {
         self.drops[reason as usize]
     }
 
-    /// Every reason with its count, zeros included.
+    /// All reasons with their counts, including zeros.
     pub fn drops(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         DropReason::ALL.iter().map(|&reason| (reason, self.dropped(reason)))
     }

@@ -1,4 +1,4 @@
-//! Covered links: full frames leave by a schedule, whatever there is to send (docs/cover.md).
+//! Covered links: full frames leave by a schedule, regardless of traffic (docs/design/cover.md).
 //!
 //! ```text
 //! cells, control ----> egress --+
@@ -6,12 +6,12 @@
 //! cover, if nothing waits ------+
 //! ```
 //!
-//! The schedule never asks what waits. It ends when the path can't carry it, at a full hour, so
-//! that the end tells nothing of what the link carried, and begins anew at the next one. On a path
-//! that carries no full frame each of them leaves as three medium ones, in the same slot.
+//! The schedule never depends on waiting frames. If the path can't carry it, it ends at a full
+//! hour, so that the end reveals nothing about the traffic. It begins again an hour later. On a
+//! path without full frames, each full frame leaves as three medium ones in the same slot.
 //!
-//! A link's entry in the list of slots is made when [`Relay::refresh`] finds that it should have
-//! one, whatever the reason, and used or given back when its time comes.
+//! [`Relay::refresh`] makes an entry in the list of slots for each link that should have one. When
+//! its time comes, the entry is used or removed.
 //!
 //! ```text
 //!            session, tier               minutes with too much loss          full hour
@@ -27,142 +27,139 @@ mod slots;
 
 use core::time::Duration;
 
-use shoal_crypto::{Aead, Ciphers, Flaw};
-use shoal_link::{EgressConfig, LinkStats, Schedule, parts};
+use shoal_crypto::{Aead, Ciphers, PlantedFault};
+use shoal_link::{EgressConfig, LinkStats, SlotSchedule, parts};
 use shoal_session::{Endpoint, Endpoints};
 use shoal_wire::{CONTROL_COVER, COVER_KEPT, CoverTier, DropReason, LinkId, SizeClass, Time};
 
-use crate::batch::Run;
+use crate::batch::OutgoingRun;
 use crate::neighbours::Neighbour;
-use crate::{RUN_MAX, Relay, Sink};
+use crate::{FrameSink, RUN_MAX, Relay};
 use fill::{cover_frames, fill};
-use judge::Minute;
-use slots::Punctual;
-pub(crate) use slots::Slots;
+use judge::LossMinute;
+use slots::LatenessEqualizer;
+pub(crate) use slots::SlotQueue;
 
-/// Why a schedule ends.
+/// Reason for which a schedule ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoverFault {
-    /// For five minutes in a row the neighbour got too few of the frames that were sent.
+    /// For five minutes in a row, the neighbour received too few of the frames sent.
     Loss,
-    /// For five minutes in a row the kernel had no room for too many of them.
+    /// For five minutes in a row, the kernel had no room for too many frames.
     NoRoom,
-    /// The neighbour ends its own.
+    /// The neighbour ends its schedule.
     Neighbour,
 }
 
-/// Where a covered link stands.
+/// State of a covered link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoverState {
-    /// There is no session, so nothing is sent.
+    /// There is no session, so no frame is sent.
     Waiting,
     /// Frames leave by the schedule.
     Running,
-    /// They do until the full hour at this time, in seconds since 1970.
+    /// Frames leave by the schedule until this full hour, in seconds since 1970.
     Ending(u64, CoverFault),
-    /// They leave as they come, since this time, in seconds since 1970, for an hour.
+    /// Frames leave without a schedule for an hour, since this time in seconds since 1970.
     Off(u64, CoverFault),
 }
 
-/// What is known of a link's cover, for people.
+/// State of a link's cover, for status output.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CoverView {
-    /// Its schedule.
     pub tier: CoverTier,
-    /// Whether it is kept.
     pub state: CoverState,
     /// Frames that left in slots.
     pub frames: u64,
-    /// Those of them that carried something.
+    /// Frames among them that carried data or control.
     pub filled: u64,
-    /// Slots that were never used: this node could not run, or the kernel had no room, for more
-    /// than a second.
+    /// Slots skipped for more than a second, because this node was suspended or the kernel had no
+    /// room.
     pub skipped: u64,
-    /// Share of the frames sent in the last whole minute that did not arrive, 0 to 1; none before
-    /// there was such a minute.
+    /// Share of the frames sent in the last full minute that were lost, 0 to 1. None before the
+    /// first full minute.
     pub lost: Option<f32>,
-    /// Frames that came in that minute, as a share of the schedule's: about 1 if the neighbour
-    /// keeps it too.
+    /// Frames received in that minute, relative to the schedule: about 1 if the neighbour keeps it
+    /// too.
     pub arriving: Option<f32>,
-    /// Why it would have ended, while it is kept whatever is lost.
+    /// The fault that would have ended the schedule, if the schedule is kept regardless of loss.
     pub strained: Option<CoverFault>,
 }
 
-/// How long a host lets datagrams wait for its next slot.
+/// Maximum time for which a host delays datagrams until its next slot.
 const DOZE_MAX: Duration = Duration::from_millis(3);
-/// It does so where slots are so far apart, in the mean. Where they are nearer it wakes often.
+/// Minimum mean distance of slots for this delay. With nearer slots the node wakes often anyway.
 const DOZE_GAP: Duration = Duration::from_millis(2);
-/// Milliseconds of an hour.
+/// Milliseconds per hour.
 const HOUR_MS: u64 = 3_600_000;
-/// How far ahead a neighbour's end may be, in milliseconds: an hour, and ten minutes of difference
-/// between clocks.
+/// Maximum time until a neighbour's announced end, in milliseconds: an hour, and ten minutes of
+/// clock difference.
 const AHEAD_MAX_MS: u64 = HOUR_MS + 600_000;
-/// Handshakes that wait for a slot; they are repeated by their own timers.
+/// Maximum number of handshakes that wait for slots. Timers repeat dropped ones.
 const HANDSHAKES_MAX: usize = 8;
-/// How long cells wait at most: those of this time fill the egress, or one run of a file if that is
-/// more, for which files wait ...
+/// Maximum wait of cells. The egress holds the cells of this time, but at least one run of a file.
 const WAIT_MAX: Duration = Duration::from_millis(100);
-/// ... and cells are marked from those of this time on.
+/// Wait from which on cells are marked.
 const WAIT_MARKED: Duration = Duration::from_millis(10);
-/// A peer keeps its turns of a covered link for so long after its last cell.
+/// Time after its last cell for which a peer keeps its turns on a covered link.
 const TURNS_KEPT: Duration = Duration::from_secs(5);
-/// Frames that the kernel has no room for are made good if they are those of this time or less.
+/// Maximum debt of frames for which the kernel had no room: the frames of this time.
 const OWED_MAX: Duration = Duration::from_secs(1);
 
-/// A full hour at which something changes.
+/// A full hour at which the schedule's state changes.
 #[derive(Clone, Copy, Debug)]
-struct Turning {
-    /// By this node's own clock, so that a wall clock that jumps changes nothing.
+struct HourlyChange {
+    /// Monotonic time, so jumps of the wall clock have no effect.
     at: Time,
-    /// In seconds since 1970.
+    /// This hour in seconds since 1970.
     unix_s: u64,
     fault: CoverFault,
 }
 
-/// The slots of one link, and how they are used.
+/// The slots of one link, and counts of their use.
 #[derive(Debug)]
-pub(crate) struct Cover {
-    schedule: Schedule,
-    punctual: Punctual,
-    /// The entry in the list of slots.
+pub(crate) struct LinkCover {
+    schedule: SlotSchedule,
+    punctual: LatenessEqualizer,
+    /// The link's entry in the list of slots.
     listed: Option<Time>,
-    /// Whether slots are used.
+    /// True if slots are in use.
     running: bool,
-    /// When the schedule ends.
-    ends: Option<Turning>,
-    /// When it ended, and when it begins anew.
-    off: Option<(Turning, Time)>,
-    /// The neighbour asks that it is kept whatever is lost.
+    /// End of the schedule.
+    ends: Option<HourlyChange>,
+    /// End of the last schedule, and time of the next begin.
+    off: Option<(HourlyChange, Time)>,
+    /// True if the neighbour requires this schedule regardless of loss.
     kept: bool,
-    /// Why it would have ended since.
+    /// The fault that would have ended it otherwise.
     strained: Option<CoverFault>,
     frames: u64,
     filled: u64,
-    /// Frames of past slots that are to leave in the next ones, beside their own.
+    /// Number of frames of past slots that leave in the next slots, beside their own frames.
     owed: usize,
-    /// Frames of past slots that were too many to make good.
+    /// Number of frames of past slots that were given up, since the debt was full.
     given_up: u64,
     refused: u64,
-    minute: Minute,
+    minute: LossMinute,
     lost: Option<f32>,
     arriving: Option<f32>,
 }
 
-/// What is to be done when a link's entry in the list of slots is due.
-enum Due {
-    /// It is given back.
+/// Action when a link's entry in the list of slots is due.
+enum SlotAction {
+    /// Remove the entry.
     Nothing,
-    /// Slots begin.
+    /// Begin the schedule.
     Begin,
-    /// So many frames are to leave.
+    /// Send this number of frames.
     Frames(usize),
 }
 
-impl Cover {
-    fn new(tier: CoverTier, seed: u64, now: Time) -> Cover {
-        Cover {
-            schedule: Schedule::new(tier, seed, now),
-            punctual: Punctual::default(),
+impl LinkCover {
+    fn new(tier: CoverTier, seed: u64, now: Time) -> LinkCover {
+        LinkCover {
+            schedule: SlotSchedule::new(tier, seed, now),
+            punctual: LatenessEqualizer::default(),
             listed: None,
             running: false,
             ends: None,
@@ -174,30 +171,30 @@ impl Cover {
             owed: 0,
             given_up: 0,
             refused: 0,
-            minute: Minute::default(),
+            minute: LossMinute::default(),
             lost: None,
             arriving: None,
         }
     }
 
-    /// What is to be done at the time of its entry.
-    fn due(&mut self, now: Time, scheduled: bool) -> Due {
+    /// The action when the link's entry is due.
+    fn due(&mut self, now: Time, scheduled: bool) -> SlotAction {
         if self.off.is_some_and(|(_, again)| again <= now) {
             (self.off, self.ends) = (None, None);
         }
         if !scheduled || self.off.is_some() {
             self.running = false;
-            return Due::Nothing;
+            return SlotAction::Nothing;
         }
         if !core::mem::replace(&mut self.running, true) {
-            return Due::Begin;
+            return SlotAction::Begin;
         }
         let each = self.schedule.tier().frames();
         let mut frames = 0;
         while frames + each <= RUN_MAX && self.schedule.take(now) {
             frames += each;
         }
-        Due::Frames(frames)
+        SlotAction::Frames(frames)
     }
 
     fn begin(&mut self, now: Time, stats: &LinkStats) {
@@ -205,12 +202,12 @@ impl Cover {
         self.owed = 0;
         self.minute.bad = 0;
         self.begin_minute(now, stats);
-        // What ended while there was no session is over.
+        // An end that passed while there was no session is void.
         self.ends = self.ends.filter(|ends| ends.at > now);
     }
 
-    /// Notes that the kernel did not take `short` of the frames of a slot, `paid` of which were
-    /// owed before.
+    /// Notes that the kernel refused `short` frames of a slot. `paid` of the slot's frames were
+    /// owed from earlier slots.
     fn owe(&mut self, short: usize, paid: usize) {
         self.refused += short.saturating_sub(paid) as u64;
         let most = OWED_MAX.as_nanos() / self.schedule.tier().frame_gap().as_nanos();
@@ -221,12 +218,12 @@ impl Cover {
 }
 
 impl Neighbour {
-    /// Whether its frames leave in slots, or wait until they can.
+    /// True if its frames leave in slots, or wait until they can.
     pub(crate) fn is_covered(&self) -> bool {
         self.cover.as_ref().is_some_and(|cover| cover.off.is_none())
     }
 
-    /// Whether its frames leave in slots now.
+    /// True if its frames leave in slots now.
     pub(crate) fn is_scheduled(&self) -> bool {
         self.is_covered() && self.established && self.endpoint.is_some() && !self.closing
     }
@@ -253,7 +250,7 @@ impl Neighbour {
     }
 }
 
-/// Limits of the egress of a covered link: what waits leaves one by one.
+/// Limits of a covered link's egress, whose frames leave one by one.
 fn limits(tier: CoverTier, usual: EgressConfig) -> EgressConfig {
     let frames = |span: Duration| (span.as_nanos() / tier.frame_gap().as_nanos()) as usize;
     EgressConfig {
@@ -269,8 +266,8 @@ fn idle_rounds(tier: CoverTier) -> u32 {
 }
 
 impl<C: Ciphers> Relay<C> {
-    /// Has the frames of a link leave by a schedule from now on, or as they come. The same schedule
-    /// again leaves it as it is, but begins anew one that is off.
+    /// Sets or removes the schedule of a link. The same schedule again changes nothing, except that
+    /// it restarts a schedule that is off.
     pub fn set_cover(&mut self, now: Time, link: LinkId, tier: Option<CoverTier>) {
         let seed = self.rng.u64();
         let usual = self.config.egress;
@@ -280,7 +277,7 @@ impl<C: Ciphers> Relay<C> {
             if let Some(old) = &mut neighbour.cover {
                 self.slots.set(link, &mut old.listed, None);
             }
-            neighbour.cover = tier.map(|tier| Cover::new(tier, seed, now));
+            neighbour.cover = tier.map(|tier| LinkCover::new(tier, seed, now));
             neighbour.egress.set_limits(tier.map_or(usual, |tier| limits(tier, usual)));
             neighbour.egress.set_shares(tier.map(idle_rounds));
             neighbour.liveness.set_unhurried(tier.is_some());
@@ -294,10 +291,11 @@ impl<C: Ciphers> Relay<C> {
         self.refresh();
     }
 
-    /// Whether datagrams may wait for the next slot, which is near: on hosts whose slots are far
-    /// apart, and there always. A node that wakes for its slots alone wakes half as often; one that
-    /// did so only while nothing comes would tell by its answers, and by the times of its frames,
-    /// when something does.
+    /// True if datagrams may wait for the next slot.
+    ///
+    /// This holds on hosts whose slots are far apart, if the next slot is near. A node that wakes
+    /// only for slots wakes half as often. It must do so always. If it did so only without traffic,
+    /// the times of its answers and frames would reveal incoming traffic.
     pub fn may_doze(&self, now: Time) -> bool {
         let near = |next: Time| next.since(now) <= DOZE_MAX;
         let far_apart = |link| {
@@ -309,16 +307,16 @@ impl<C: Ciphers> Relay<C> {
             && self.slots.links().all(far_apart)
     }
 
-    /// Sends what the slots that have come are for. To be called first of all after a wait: what
-    /// else a node does then makes slots late.
-    pub fn handle_slots(&mut self, now: Time, sink: &mut impl Sink) {
+    /// Sends the frames of due slots. Call this first after a wait, since other work makes slots
+    /// late.
+    pub fn handle_slots(&mut self, now: Time, sink: &mut impl FrameSink) {
         if self.slots.next().is_some_and(|at| at <= now) {
             self.fill_slots(now, sink);
             self.refresh();
         }
     }
 
-    pub(crate) fn fill_slots(&mut self, now: Time, sink: &mut impl Sink) {
+    pub(crate) fn fill_slots(&mut self, now: Time, sink: &mut impl FrameSink) {
         while let Some(link) = self.slots.pop(now) {
             let Some(neighbour) = self.neighbours.get_mut(link) else { continue };
             let scheduled = neighbour.is_scheduled();
@@ -327,18 +325,18 @@ impl<C: Ciphers> Relay<C> {
             let woke_for = cover.listed.take().unwrap_or(now);
             let due = cover.due(now, scheduled);
             match due {
-                Due::Nothing => continue,
-                Due::Begin => {
+                SlotAction::Nothing => continue,
+                SlotAction::Begin => {
                     cover.begin(now, &stats);
                     self.covers_to_tell.push(link);
                 }
-                Due::Frames(_) => cover.punctual.woke(now.since(woke_for)),
+                SlotAction::Frames(_) => cover.punctual.woke(now.since(woke_for)),
             }
             let next = cover.punctual.wake_for(cover.schedule.next());
             self.slots.set(link, &mut cover.listed, Some(next));
             let minute_is_over = cover.minute.is_over(now);
             let ends = cover.ends.filter(|ends| ends.at <= now);
-            if let Due::Frames(frames) = due {
+            if let SlotAction::Frames(frames) = due {
                 let frames = self.spoil_slot(link, frames);
                 self.send_slots(now, link, frames, sink);
             }
@@ -351,22 +349,24 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
-    /// How many frames leave in a slot for so many: other than those where a simulation's node does
-    /// it wrong.
+    /// Number of frames that leave in a slot of `frames`. It differs only in a simulation with a
+    /// deliberate flaw.
     fn spoil_slot(&self, link: LinkId, frames: usize) -> usize {
         let waiting = || self.neighbours.get(link).map_or(0, |n| n.egress.backlog());
         match C::Aead::flaw() {
-            Some(Flaw::CoverPauses) if !self.address().is_router() && waiting() > 0 => {
+            Some(PlantedFault::CoverPauses) if !self.address().is_router() && waiting() > 0 => {
                 frames.min(waiting())
             }
-            Some(Flaw::CoverPassesGaps) if self.address().is_router() => frames.min(waiting()),
-            Some(Flaw::CoverExtra) if waiting() > frames => frames + 1,
+            Some(PlantedFault::CoverPassesGaps) if self.address().is_router() => {
+                frames.min(waiting())
+            }
+            Some(PlantedFault::CoverExtra) if waiting() > frames => frames + 1,
             _ => frames,
         }
     }
 
-    /// Sends the frames of slots of a covered link, and as many of those that are owed as fit.
-    fn send_slots(&mut self, now: Time, link: LinkId, frames: usize, sink: &mut impl Sink) {
+    /// Sends the frames of due slots, and as many owed frames as fit.
+    fn send_slots(&mut self, now: Time, link: LinkId, frames: usize, sink: &mut impl FrameSink) {
         let cover = self.neighbours.get_mut(link).and_then(|neighbour| neighbour.cover.as_mut());
         let Some(cover) = cover else { return };
         let paid = cover.owed.min(RUN_MAX.saturating_sub(frames));
@@ -379,8 +379,14 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
-    /// Sends so many frames: what waits, else cover. Says how many the kernel took.
-    fn send_full(&mut self, now: Time, link: LinkId, frames: usize, sink: &mut impl Sink) -> usize {
+    /// Sends this number of frames: queued ones, then cover. Returns how many the kernel accepted.
+    fn send_full(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        frames: usize,
+        sink: &mut impl FrameSink,
+    ) -> usize {
         let mut buf = core::mem::take(&mut self.scratch.run);
         let mut offsets = core::mem::take(&mut self.scratch.stride);
         buf.resize(RUN_MAX * SizeClass::Full.frame_len(), 0);
@@ -389,7 +395,8 @@ impl<C: Ciphers> Relay<C> {
             let Some(neighbour) = self.neighbours.get_mut(link) else { break };
             let small = neighbour.width.is_narrow();
             if neighbour.width.wants_probe(now) {
-                // In the place of a slot's three parts, at a time that no traffic decides.
+                // The probe replaces the three parts of one frame. Traffic does not influence its
+                // time.
                 neighbour.width.probed(now);
                 sent += usize::from(self.send_probe(now, link, true, sink));
                 left -= 1;
@@ -415,37 +422,39 @@ impl<C: Ciphers> Relay<C> {
         sent
     }
 
-    /// Sends what lies in `buf`; says whether more may follow.
+    /// Sends the frames in `buf`. Returns true if more may follow.
     fn send_run(
         &mut self,
         now: Time,
         link: LinkId,
         (buf, offsets): (&mut [u8], &mut Vec<u32>),
-        shape: fill::Shape,
-        sink: &mut impl Sink,
+        shape: fill::FrameGroup,
+        sink: &mut impl FrameSink,
     ) -> bool {
         let len = shape.class.frame_len();
         offsets.clear();
         offsets.extend((0..shape.count).map(|i| (i * len) as u32));
         self.own.counters.traffic.cover_out += shape.cover as u64;
         self.own.counters.traffic.dispatched += shape.cover as u64;
-        let run = &mut Run { buf, offsets, class: shape.class };
+        let run = &mut OutgoingRun { buf, offsets, class: shape.class };
         self.depart(now, link, run, shape.sealed, sink)
     }
 
-    /// Sends the frames of a slot before its time: the last ones of a node that stops, which
-    /// whoever watches the link sees anyway.
-    pub(crate) fn send_last_slot(&mut self, now: Time, link: LinkId, sink: &mut impl Sink) {
+    /// Sends a slot's frames early: the last frames of a node that stops. An observer of the link
+    /// notices the stop anyway.
+    pub(crate) fn send_last_slot(&mut self, now: Time, link: LinkId, sink: &mut impl FrameSink) {
         let neighbour = self.neighbours.get(link).filter(|neighbour| neighbour.is_scheduled());
         if let Some(cover) = neighbour.and_then(|neighbour| neighbour.cover.as_ref()) {
             self.send_slots(now, link, cover.schedule.tier().frames(), sink);
         }
     }
 
-    /// Has a handshake wait for a slot, where frames leave in slots; says whether it did. One to
-    /// another place than the link's leaves at once: slots lead elsewhere. So does one of a length
-    /// that slots don't have while the link is down, since it finds out what the path carries;
-    /// while the link is up it is dropped.
+    /// Queues a handshake for a slot if the link is scheduled. Returns true if the handshake is
+    /// queued or dropped.
+    ///
+    /// A handshake to another endpoint leaves at once, since slots go to the link's endpoint. A
+    /// handshake of a length that slots don't have leaves at once while the link is down, since it
+    /// tests the path. While the link is up it is dropped.
     pub(crate) fn schedule_handshake(
         &mut self,
         link: Option<LinkId>,
@@ -475,7 +484,7 @@ impl<C: Ciphers> Relay<C> {
         true
     }
 
-    fn judge_cover(&mut self, now: Time, link: LinkId, sink: &mut impl Sink) {
+    fn judge_cover(&mut self, now: Time, link: LinkId, sink: &mut impl FrameSink) {
         let hour = self.next_hour(now);
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         let (stats, is_up) = (neighbour.liveness.stats(), neighbour.liveness.is_up());
@@ -486,13 +495,13 @@ impl<C: Ciphers> Relay<C> {
         let keeps = required || cover.kept;
         cover.strained = fault.filter(|_| keeps);
         if let Some(fault) = fault.filter(|_| !keeps) {
-            cover.ends.get_or_insert(Turning { fault, ..hour });
+            cover.ends.get_or_insert(HourlyChange { fault, ..hour });
         }
         self.tell_cover(now, link, sink);
     }
 
     /// Tells the neighbour when this node's schedule ends, or that it has begun.
-    fn tell_cover(&mut self, now: Time, link: LinkId, sink: &mut impl Sink) {
+    fn tell_cover(&mut self, now: Time, link: LinkId, sink: &mut impl FrameSink) {
         let Some(neighbour) = self.neighbours.get(link) else { return };
         let cover = neighbour.cover.as_ref().filter(|cover| cover.off.is_none());
         let Some(cover) = cover else { return };
@@ -503,8 +512,8 @@ impl<C: Ciphers> Relay<C> {
         self.send_control(now, link, &[(CONTROL_COVER, &ends.to_be_bytes())], sink);
     }
 
-    /// Tells neighbours of schedules that have begun; says whether there were any.
-    pub(crate) fn tell_covers(&mut self, now: Time, sink: &mut impl Sink) -> bool {
+    /// Tells neighbours about schedules that have begun. Returns true if there were any.
+    pub(crate) fn tell_covers(&mut self, now: Time, sink: &mut impl FrameSink) -> bool {
         let begun = core::mem::take(&mut self.covers_to_tell);
         for &link in &begun {
             self.tell_cover(now, link, sink);
@@ -512,12 +521,17 @@ impl<C: Ciphers> Relay<C> {
         !begun.is_empty()
     }
 
-    /// The neighbour says when its schedule ends: so does this node's, but at a full hour of its
-    /// own clock that is still to come. With 0 the neighbour's has begun: so does this node's if it
-    /// was off, and it goes on if it was to end only because the neighbour's did. With
-    /// [`COVER_KEPT`] this node's begins, or goes on, and does not end while the neighbour says so.
+    /// Handles a neighbour's message about its schedule.
     ///
-    /// Errors: `malformed`, if that is no full hour, or is far ahead.
+    /// `ends` is the time at which the neighbour's schedule ends. This node's schedule then ends at
+    /// a coming full hour of its own clock. With 0 the neighbour's schedule has begun. This node's
+    /// begins if it was off, and continues if it was to end only because of the neighbour. With
+    /// [`COVER_KEPT`] this node's begins or continues, and does not end while the neighbour says
+    /// so.
+    ///
+    /// # Errors
+    ///
+    /// `malformed`: the time is no full hour or too far ahead.
     pub(crate) fn hear_cover(
         &mut self,
         now: Time,
@@ -542,14 +556,14 @@ impl<C: Ciphers> Relay<C> {
                 self.set_cover(now, from, Some(tier));
             }
             (0, None) => {
-                let neighbours = |ends: &Turning| ends.fault == CoverFault::Neighbour;
+                let neighbours = |ends: &HourlyChange| ends.fault == CoverFault::Neighbour;
                 cover.ends = cover.ends.filter(|ends| !neighbours(ends));
             }
             (_, Some(_)) => {}
             (_, None) if required => {}
             (_, None) => {
                 let later = ends_ms.saturating_sub(hour.unix_s * 1_000);
-                cover.ends.get_or_insert(Turning {
+                cover.ends.get_or_insert(HourlyChange {
                     at: hour.at + Duration::from_millis(later),
                     unix_s: hour.unix_s + later / 1_000,
                     fault: CoverFault::Neighbour,
@@ -557,37 +571,5 @@ impl<C: Ciphers> Relay<C> {
             }
         }
         Ok(())
-    }
-
-    /// Ends a schedule: frames leave as they come.
-    fn end_cover(&mut self, now: Time, link: LinkId, ends: Turning, sink: &mut impl Sink) {
-        let usual = self.config.egress;
-        self.tell_cover(now, link, sink);
-        let Some(neighbour) = self.neighbours.get_mut(link) else { return };
-        let Some(cover) = &mut neighbour.cover else { return };
-        cover.off = Some((ends, ends.at + Duration::from_millis(HOUR_MS)));
-        cover.running = false;
-        self.slots.set(link, &mut cover.listed, None);
-        neighbour.egress.set_limits(usual);
-        neighbour.egress.set_shares(None);
-        neighbour.liveness.set_unhurried(false);
-        self.block(now, link);
-    }
-
-    /// The next full hour, by the wall clock as it is now.
-    fn next_hour(&self, now: Time) -> Turning {
-        let unix_ms = self.unix_ms(now);
-        let hour_ms = (unix_ms / HOUR_MS + 1) * HOUR_MS;
-        Turning {
-            at: now + Duration::from_millis(hour_ms - unix_ms),
-            unix_s: hour_ms / 1_000,
-            fault: CoverFault::Neighbour,
-        }
-    }
-
-    /// Milliseconds since 1970.
-    pub(crate) fn unix_ms(&self, now: Time) -> u64 {
-        let (at, unix_ms) = self.wall;
-        unix_ms + now.since(at).as_millis() as u64
     }
 }

@@ -1,6 +1,6 @@
-//! Rules of endpoints where frames come in and leave: what comes from inside the network's own
-//! addresses is dropped at the head of a batch, and no frame leaves to there, whoever named the
-//! place. What others name passes [`Relay::may_learn`] besides.
+//! Endpoint rules where frames arrive and leave. A frame whose source is inside the network's own
+//! addresses is dropped at the start of a batch. No frame is sent to such an address, whoever named
+//! it. Endpoints named by others must also pass [`Relay::may_learn`].
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,39 +9,39 @@ use shoal_crypto::Ciphers;
 use shoal_session::{EndpointOrigin, EndpointRules, Endpoints, PeerId};
 use shoal_wire::{DropReason, LinkId, Time};
 
-use crate::io::{Incoming, Path, SendOutcome, Sink, Stop};
+use crate::io::{FrameSink, ReceivedRun, SendError, SendOutcome, SendPath};
 use crate::{Forwarder, Relay};
 
-impl Stop {
-    /// The counter of frames that were dropped for it.
+impl SendError {
+    /// The drop reason for these frames.
     pub(crate) fn reason(self) -> DropReason {
         match self {
-            Stop::Inside => DropReason::EndpointInside,
-            Stop::Full | Stop::Failed | Stop::TooLong => DropReason::SendFailed,
+            SendError::Inside => DropReason::EndpointInside,
+            SendError::Full | SendError::Failed | SendError::TooLong => DropReason::SendFailed,
         }
     }
 }
 
 impl Forwarder {
-    /// Sends frames of `len` bytes at `offsets` of `buf`, unless their endpoint leads into this
-    /// node's own interface: each would come back as a longer one, without end.
+    /// Sends frames of `len` bytes at `offsets` of `buf`, unless their endpoint is inside this
+    /// node's own interface. Each such frame would return as a longer one, without end.
     pub(crate) fn send_outside(
         &self,
-        sink: &mut impl Sink,
-        path: Path,
+        sink: &mut impl FrameSink,
+        path: SendPath,
         (buf, offsets, len): (&[u8], &[u32], usize),
     ) -> SendOutcome {
         if self.view.rules.is_inside(path.ends.remote.ip()) {
-            return SendOutcome { sent: 0, stop: Some(Stop::Inside) };
+            return SendOutcome { sent: 0, stop: Some(SendError::Inside) };
         }
         sink.send(path, buf, offsets, len)
     }
 
-    /// Drops frames whose source is no endpoint, before any key is touched: an answer would go
-    /// there. Frames of one run have one source.
-    pub(crate) fn drop_inside(&mut self, incoming: &[Incoming], frames: &mut Vec<(u32, u32)>) {
+    /// Drops frames with a forbidden source before any decryption, since answers would go there.
+    /// Frames of one run have one source.
+    pub(crate) fn drop_inside(&mut self, incoming: &[ReceivedRun], frames: &mut Vec<(u32, u32)>) {
         let rules = &self.view.rules;
-        let check = |run: &Incoming| rules.check(run.from.remote, EndpointOrigin::Source);
+        let check = |run: &ReceivedRun| rules.check(run.from.remote, EndpointOrigin::Source);
         if incoming.iter().all(|run| check(run).is_ok()) {
             return;
         }
@@ -57,13 +57,15 @@ impl Forwarder {
     }
 }
 
-/// Places of one neighbour that are called in turn.
+/// Maximum number of endpoints of one neighbour that are called in turn.
 const PLACES_MAX: usize = 8;
 
 impl<C: Ciphers> Relay<C> {
-    /// As [`Relay::set_endpoint`], for a neighbour that may be at any of these places, as at the
-    /// addresses of a name, the likeliest first: requests of handshakes go there in turn while the
-    /// link is down (RFC 8305). At most 8 places are called.
+    /// Sets several candidate endpoints of a neighbour, the likeliest first, for example the
+    /// addresses of a name.
+    ///
+    /// While the link is down, handshake requests go to them in turn (RFC 8305). At most 8 are
+    /// called. See [`Relay::set_endpoint`].
     pub fn set_endpoints(&mut self, now: Time, link: LinkId, places: &[SocketAddr]) {
         let Some(&first) = places.first() else { return };
         self.set_endpoint(now, link, Some(first));
@@ -75,8 +77,8 @@ impl<C: Ciphers> Relay<C> {
         self.refresh();
     }
 
-    /// Has requests of handshakes go to all places where a neighbour may be, while it is at none.
-    /// There and back again: so each place gets requests of both forms, whole and in parts.
+    /// Directs handshake requests to all candidate endpoints while the link is down. The order runs
+    /// forth and back, so each endpoint gets requests of both forms, whole and in parts.
     pub(crate) fn call_in_turn(&mut self, link: LinkId) {
         let known = self.neighbours.get(link).filter(|neighbour| neighbour.places.len() > 1);
         let Some(known) = known else { return };
@@ -87,7 +89,7 @@ impl<C: Ciphers> Relay<C> {
         self.sessions.set_calls(PeerId::from(link), calls);
     }
 
-    /// A neighbour answered at one of its places: that one is called first from now on.
+    /// Moves a candidate endpoint at which the neighbour answered to the front, to be called first.
     pub(crate) fn note_place(&mut self, link: LinkId, at: Option<Endpoints>) {
         let Some(neighbour) = self.neighbours.get_quietly(link) else { return };
         let found =
@@ -99,7 +101,7 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
-    /// Says which endpoints frames may go to and come from, from now on.
+    /// Sets the rules for endpoints from and to which frames may go.
     pub fn set_endpoint_rules(&mut self, rules: Arc<EndpointRules>) {
         if *rules != *self.rules {
             self.rules = rules;
@@ -107,12 +109,11 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
-    /// The rules in force.
     pub fn endpoint_rules(&self) -> &EndpointRules {
         &self.rules
     }
 
-    /// Whether an endpoint of this origin is taken in; one that is not is counted.
+    /// Returns true if the rules accept an endpoint of this origin. Counts refusals.
     pub(crate) fn may_learn(&mut self, at: SocketAddr, origin: EndpointOrigin) -> bool {
         let checked = self.rules.check(at, origin);
         if let Err(reason) = checked {

@@ -1,105 +1,104 @@
-//! The data path of a worker, the first like all others: how a frame is opened, which way it goes,
-//! and how it leaves.
+//! The data path of a worker: it opens each frame, decides where it goes, and sends it. All workers
+//! run the same path, including the first.
 //!
-//! A worker finishes alone what it can: a cell that came on a lane of its own and leaves at once,
-//! on a lane of its own, through a link where nothing waits; and a cell for this node. Everything
-//! else it hands over ([`crate::Handoff`]):
+//! A worker finishes cells for this node. It also finishes cells that arrive and leave on its own
+//! lanes, at once and over a link without a backlog. It hands over the rest ([`crate::Handoff`]):
 //!
 //! ```text
-//!             +-> raw: another worker's lane, or nobody's, as handshakes   (any worker)
+//!             +-> raw: another worker's lane, or no lane, like handshakes  (any worker)
 //! datagrams --+-> opened: control, keepalives, parts                       (first worker)
 //!             +-> released: the link has a backlog, or it goes in parts    (first worker)
 //!             +-> sealed: the kernel has no room                           (first worker)
 //!             +-> datagrams
 //! ```
 //!
-//! The first worker hands over to itself: its frames stay where they lie, and the [`crate::Relay`]
-//! finishes them after the batch. What came and went is noted per link. The relay takes in the
-//! notes once per batch, so that liveness, reports, keys and endpoints don't depend on who did the
-//! work.
+//! The first worker hands over to itself: its frames stay in their buffer, and the [`crate::Relay`]
+//! finishes them after the batch. Each link has a note of the frames received and sent. The relay
+//! processes the notes once per batch. So liveness, reports, keys and endpoints don't depend on
+//! which worker handled a frame.
 //!
-//! The functions stand in the order in which a frame meets them.
+//! Functions are in the order in which a frame passes them.
 
 use std::sync::Arc;
 
 use shoal_crypto::Ciphers;
 use shoal_link::Priority;
-use shoal_mix::Mix;
-use shoal_session::{Endpoints, Opened, Opening, PeerId, SessionShard};
+use shoal_mix::MixPool;
+use shoal_session::{Endpoints, OpenResult, OpenedSessionFrame, PeerId, SessionShard};
 use shoal_wire::{
-    Address, DropReason, Level, LinkId, LinkKind, Mark, RoutedHeader, SizeClass, Time,
+    Address, CongestionMark, DropReason, Level, LinkId, LinkKind, RoutedHeader, SizeClass, Time,
     TrafficClass, link,
 };
 
 use crate::batch::{
-    Group, HOP_LIMIT_AT, LANES, LastHop, MARK_AT, Run, cut, frame_len, group, is_goodbye,
-    is_traffic, priority, seal,
+    HOP_LIMIT_AT, LANES, MARK_AT, OutgoingRun, RouteCache, SendGroup, cut, frame_len, group,
+    is_goodbye, is_traffic, priority, seal,
 };
 use crate::direct;
-use crate::notes::{Links, Note};
-use crate::view::{Goes, LinkFacts, View, way};
+use crate::handoff::{hand_on, hand_over};
+use crate::notes::{LinkNotes, WorkerNote};
+use crate::view::{ForwardingDecision, ForwardingView, LinkFacts, way};
 use crate::{
-    Arrival, Counters, FrameAt, Handed, Handoff, Incoming, LocalCells, MixedCell, Path, RUN_MAX,
-    SendOutcome, Sink, Stop, Turn, Unfinished,
+    ArrivalSource, CallContext, DropCounters, FrameAt, FrameSink, Handoff, HandoffFrame,
+    HandoffKind, LocalCells, MixedCell, RUN_MAX, ReceivedRun, SendError, SendOutcome, SendPath,
 };
 
-/// What the first worker tells another.
-pub enum Order<A> {
-    /// About sessions and their keys.
-    Keys(shoal_session::Order<A>),
-    /// Neighbours and routes from now on.
-    View(Arc<View>),
-    /// Whether a link has a backlog, which nothing may pass by.
+/// An order of the first worker to another.
+pub enum WorkerOrder<A> {
+    /// A change of sessions and their keys.
+    Keys(shoal_session::ShardOrder<A>),
+    /// The new view of neighbours and routes.
+    View(Arc<ForwardingView>),
+    /// A change of a link's gate. A closed gate means a backlog, which no frame may overtake.
     Gate {
-        /// Which link.
         link: LinkId,
-        /// There is no backlog.
+        /// True if there is no backlog.
         open: bool,
-        /// The backlog is so long that cells are marked, and nothing more should be read for the
-        /// link.
+        /// True if the backlog is so long that cells are marked. Then sources should read no more
+        /// data for this link.
         marking: bool,
     },
 }
 
-/// Memory that every batch uses again.
+/// Scratch memory, used again by every batch.
 #[derive(Default)]
-pub(crate) struct Scratch {
+pub(crate) struct ForwarderScratch {
     frames: Vec<(u32, u32)>,
     pub(crate) offsets: Vec<u32>,
-    /// What leaves a hold.
+    /// Frames released from a hold.
     pub(crate) run: Vec<u8>,
-    opened: Vec<Opening>,
-    pub(crate) sorted: Sorted,
+    opened: Vec<OpenResult>,
+    pub(crate) sorted: SortedBatch,
 }
 
-/// Frames of one length, sorted by where they go.
+/// Frames of one length, sorted by destination.
 #[derive(Default)]
-pub(crate) struct Sorted {
-    groups: Vec<Group>,
-    pub(crate) last: Option<LastHop>,
-    /// Whether somebody takes cells for this node, and leg cells.
+pub(crate) struct SortedBatch {
+    groups: Vec<SendGroup>,
+    pub(crate) last: Option<RouteCache>,
+    /// True if `local` takes cells for this node, and true if it takes leg cells.
     pub(crate) keeps: bool,
     pub(crate) keeps_legs: bool,
-    /// Cells for this node, and the links that they came on.
+    /// Cells for this node, and the links on which they arrived.
     local: Vec<u32>,
     local_from: Vec<LinkId>,
-    /// Shorter cells that came in full frames.
-    pub(crate) wide: Vec<Handed>,
-    /// Leg cells for this node, and those that go on from here, at once or later.
+    /// Shorter cells that arrived in full frames.
+    pub(crate) wide: Vec<HandoffFrame>,
+    /// Leg cells for this node; leg cells that leave again at once; those that leave later.
     legs: Vec<u32>,
     onward: Vec<u32>,
     mixed: Vec<MixedCell>,
 }
 
-/// Where frames come from.
+/// Source of frames.
 #[derive(Clone, Copy)]
-struct Origin<'a> {
-    incoming: &'a [Incoming],
-    arrival: Arrival,
+struct BatchSource<'a> {
+    incoming: &'a [ReceivedRun],
+    arrival: ArrivalSource,
 }
 
-/// A frame that opened.
-pub(crate) struct Arrived<'a> {
+/// An opened frame.
+pub(crate) struct OpenedFrame<'a> {
     pub(crate) link: LinkId,
     pub(crate) sender: Option<&'a LinkFacts>,
     pub(crate) at: u32,
@@ -108,52 +107,56 @@ pub(crate) struct Arrived<'a> {
     pub(crate) congested: bool,
 }
 
-/// Frames of one session and lane in a row.
+/// Consecutive frames of one session and lane.
 #[derive(Default)]
-struct Tally {
+struct LaneTally {
     of: Option<(LinkId, u8)>,
     sender: Option<LinkFacts>,
     frames: u64,
-    /// Highest counter on the newest session: counters of older sessions say nothing of how many
-    /// frames were sent on this one.
+    /// Highest counter on the newest session. Counters of older sessions don't show how many frames
+    /// were sent on this one.
     highest: Option<u32>,
     traffic: bool,
-    /// Which of the batch's runs the newest frame is in.
+    /// Index of the batch's run that contains the newest frame.
     source: Option<u32>,
 }
 
-/// The data path of one worker. The worker's part of the sessions stands beside it, for the first
-/// worker inside of [`crate::Relay`].
+/// The data path of one worker. The worker's session shard is separate; the first worker's is part
+/// of [`crate::Relay`].
 pub struct Forwarder {
-    pub(crate) view: Arc<View>,
-    pub(crate) counters: Counters,
-    pub(crate) links: Links,
-    /// Cells that wait.
-    pub(crate) mix: Mix,
-    pub(crate) scratch: Scratch,
+    pub(crate) view: Arc<ForwardingView>,
+    pub(crate) counters: DropCounters,
+    pub(crate) links: LinkNotes,
+    /// Cells held for later departure.
+    pub(crate) mix: MixPool,
+    pub(crate) scratch: ForwarderScratch,
 }
 
 impl Forwarder {
-    /// A data path that knows what the view says, and a pool for cells that wait.
-    pub(crate) fn new(view: Arc<View>, mix: Mix) -> Forwarder {
+    /// A data path with this view and this pool for held cells.
+    pub(crate) fn new(view: Arc<ForwardingView>, mix: MixPool) -> Forwarder {
         Forwarder {
             view,
-            counters: Counters::default(),
-            links: Links::default(),
+            counters: DropCounters::default(),
+            links: LinkNotes::default(),
             mix,
-            scratch: Scratch::default(),
+            scratch: ForwarderScratch::default(),
         }
     }
 
-    /// Takes in an order; they must come in the order in which they were given.
-    pub fn handle_order<C: Ciphers>(&mut self, shard: &mut SessionShard<C>, order: Order<C::Aead>) {
+    /// Handles an order. Orders must be handled in the order in which they were given.
+    pub fn handle_order<C: Ciphers>(
+        &mut self,
+        shard: &mut SessionShard<C>,
+        order: WorkerOrder<C::Aead>,
+    ) {
         match order {
-            Order::Keys(order) => shard.handle_order(order),
-            Order::View(view) => {
+            WorkerOrder::Keys(order) => shard.handle_order(order),
+            WorkerOrder::View(view) => {
                 self.view = view;
                 self.give_up_held();
             }
-            Order::Gate { link, open, marking } => {
+            WorkerOrder::Gate { link, open, marking } => {
                 if !self.view.is_past(link) {
                     self.links.set_gate(link, open, marking);
                 }
@@ -161,64 +164,64 @@ impl Forwarder {
         }
     }
 
-    /// What was counted since the counters were last taken.
-    pub fn counters(&self) -> &Counters {
+    /// Counters since they were last taken.
+    pub fn counters(&self) -> &DropCounters {
         &self.counters
     }
 
-    /// Takes what was counted since the last call.
-    pub fn take_counters(&mut self) -> Counters {
+    /// Takes the counters since the last call.
+    pub fn take_counters(&mut self) -> DropCounters {
         core::mem::take(&mut self.counters)
     }
 
-    /// Whether anything was counted since the counters were last taken.
+    /// True if any counter changed since they were last taken.
     pub fn has_counted(&self) -> bool {
-        self.counters != Counters::default()
+        self.counters != DropCounters::default()
     }
 
-    /// Adds counters again that were taken and could not be told.
-    pub fn put_back(&mut self, counters: &Counters) {
+    /// Adds back counters that were taken and could not be delivered.
+    pub fn put_back(&mut self, counters: &DropCounters) {
         self.counters.add(counters);
     }
 
-    /// Counts drops that the shell saw, such as receive overflows.
+    /// Counts drops outside of this crate, such as receive overflows.
     pub fn count_drop(&mut self, reason: DropReason, n: u64) {
         self.counters.drop(reason, n);
     }
 
-    /// Tells what came and went since the last time. What `tell` refuses is kept and told with
-    /// what comes later. Says whether everything was told.
+    /// Passes notes on frames received and sent to `tell`. Notes that `tell` refuses are merged
+    /// with later ones. Returns true if all were accepted.
     pub fn tell<C: Ciphers>(
         &mut self,
         shard: &mut SessionShard<C>,
-        mut tell: impl FnMut(Note) -> bool,
+        mut tell: impl FnMut(WorkerNote) -> bool,
     ) -> bool {
-        // Sessions first: the first frame of a new session puts that session in use.
-        let all = shard.tell(|note| tell(Note::Session(note)));
-        self.links.tell(|note| tell(Note::Link(*note))) && all
+        // Sessions first: the first frame of a new session activates it.
+        let all = shard.tell(|note| tell(WorkerNote::Session(note)));
+        self.links.tell(|note| tell(WorkerNote::Link(*note))) && all
     }
 
-    /// Gives back memory that a burst of traffic took.
+    /// Frees memory that a burst of traffic needed.
     pub(crate) fn rest(&mut self) {
-        self.scratch = Scratch::default();
+        self.scratch = ForwarderScratch::default();
         self.mix.rest();
     }
 
-    /// Takes in one batch, as [`crate::Relay::handle_batch`] does. `local` gets the cells for this
-    /// node and says how many of them it did not hand on to the first worker; without `local` all
-    /// of them go to the first worker.
-    pub fn handle_batch<C: Ciphers, S: Sink, H: Handoff>(
+    /// Handles one batch, as [`crate::Relay::handle_batch`] does. `local` gets the cells for this
+    /// node, and returns how many it did not pass on to the first worker. Without `local`, all of
+    /// them go to the first worker.
+    pub fn handle_batch<C: Ciphers, S: FrameSink, H: Handoff>(
         &mut self,
         shard: &mut SessionShard<C>,
-        turn: &mut Turn<'_, S, H>,
+        turn: &mut CallContext<'_, S, H>,
         buf: &mut [u8],
-        incoming: &[Incoming],
-        arrival: Arrival,
+        incoming: &[ReceivedRun],
+        arrival: ArrivalSource,
         mut local: Option<&mut impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64>,
     ) {
         let mut frames = core::mem::take(&mut self.scratch.frames);
         let bytes = cut(incoming, &mut frames);
-        if arrival == Arrival::Socket {
+        if arrival == ArrivalSource::Socket {
             self.counters.traffic.bytes_in += bytes;
             self.counters.traffic.frames_in += frames.len() as u64;
             self.drop_stale(incoming, &mut frames);
@@ -230,7 +233,7 @@ impl Forwarder {
         for equal in frames.chunk_by(|a, b| len_of(a) == len_of(b)) {
             match SizeClass::of_frame(len_of(&equal[0]) as usize) {
                 Some(class) => {
-                    self.open(shard, turn, buf, equal, Origin { incoming, arrival }, class);
+                    self.open(shard, turn, buf, equal, BatchSource { incoming, arrival }, class);
                     self.pass_on(shard, turn, buf, class, local.as_deref_mut());
                     self.sort_wide(shard, turn, buf, local.as_deref_mut());
                 }
@@ -240,13 +243,13 @@ impl Forwarder {
         self.scratch.frames = frames;
     }
 
-    /// Drops frames to addresses that are not in use, before any key is touched.
-    fn drop_stale(&mut self, incoming: &[Incoming], frames: &mut Vec<(u32, u32)>) {
+    /// Drops frames to addresses that are not in use, before any decryption.
+    fn drop_stale(&mut self, incoming: &[ReceivedRun], frames: &mut Vec<(u32, u32)>) {
         let Some(accepted) = &self.view.accepted else { return };
         let mut last = None;
         let all = frames.len();
         frames.retain(|&(_, source)| {
-            // Frames of one run came to one address.
+            // Frames of one run have the same destination address.
             let known = last.filter(|(of, _)| *of == source).map(|(_, takes)| takes);
             let takes =
                 known.unwrap_or_else(|| accepted.takes(incoming[source as usize].from.local));
@@ -260,10 +263,10 @@ impl Forwarder {
     fn open<C: Ciphers, S, H: Handoff>(
         &mut self,
         shard: &mut SessionShard<C>,
-        turn: &mut Turn<'_, S, H>,
+        turn: &mut CallContext<'_, S, H>,
         buf: &mut [u8],
         frames: &[(u32, u32)],
-        origin: Origin<'_>,
+        origin: BatchSource<'_>,
         class: SizeClass,
     ) {
         let mut scratch = core::mem::take(&mut self.scratch);
@@ -272,15 +275,15 @@ impl Forwarder {
         scratch.opened.clear();
         let len = class.frame_len();
         shard.open_batch(turn.now, buf, &scratch.offsets, len, &mut scratch.opened);
-        let mut tally = Tally::default();
+        let mut tally = LaneTally::default();
         scratch.sorted.last = None;
         for (&(at, source), opening) in frames.iter().zip(scratch.opened.drain(..)) {
             let from = &origin.incoming[source as usize];
             let outcome = match opening {
-                Opening::Data(opened) => {
+                OpenResult::Data(opened) => {
                     let kind = buf[at as usize + link::KIND_AT];
                     self.count(&mut tally, &opened, kind, (source, class), origin.incoming);
-                    let frame = Arrived {
+                    let frame = OpenedFrame {
                         link: LinkId::from(opened.peer),
                         sender: tally.sender.as_ref(),
                         at,
@@ -290,19 +293,19 @@ impl Forwarder {
                     };
                     self.take(&frame, buf, class, &mut scratch.sorted, turn.hand)
                 }
-                Opening::Worker(worker) => {
+                OpenResult::Worker(worker) => {
                     let frame = FrameAt { buf: &*buf, at, len: len as u32 };
-                    hand_on(turn.hand, Unfinished::Raw { worker, from }, frame)
+                    hand_on(turn.hand, HandoffKind::Raw { worker, from }, frame)
                 }
-                // The first worker knows all sessions.
-                Opening::Handshake if origin.arrival == Arrival::Worker(0) => {
+                // The first worker knows all sessions, so no worker can open this frame.
+                OpenResult::Handshake if origin.arrival == ArrivalSource::Worker(0) => {
                     Err(DropReason::UnknownIndex)
                 }
-                Opening::Handshake => {
+                OpenResult::Handshake => {
                     let frame = FrameAt { buf: &*buf, at, len: len as u32 };
-                    hand_on(turn.hand, Unfinished::Unknown { from }, frame)
+                    hand_on(turn.hand, HandoffKind::Unknown { from }, frame)
                 }
-                Opening::Drop(reason) => Err(reason),
+                OpenResult::Drop(reason) => Err(reason),
             };
             if let Err(reason) = outcome {
                 self.counters.drop_in(reason, 1);
@@ -312,21 +315,21 @@ impl Forwarder {
         self.scratch = scratch;
     }
 
-    /// Counts a frame that opened with those before it of the same session and lane.
+    /// Adds an opened frame to the tally of its session and lane.
     #[inline]
     fn count(
         &mut self,
-        tally: &mut Tally,
-        opened: &Opened,
+        tally: &mut LaneTally,
+        opened: &OpenedSessionFrame,
         kind: u8,
         (source, class): (u32, SizeClass),
-        incoming: &[Incoming],
+        incoming: &[ReceivedRun],
     ) {
         let of = Some((LinkId::from(opened.peer), opened.lane));
         if tally.of != of {
             self.settle(tally, class, incoming);
             let sender = self.view.link(LinkId::from(opened.peer)).copied();
-            *tally = Tally { of, sender, ..Tally::default() };
+            *tally = LaneTally { of, sender, ..LaneTally::default() };
         }
         tally.frames += 1;
         tally.traffic |= is_traffic(kind);
@@ -338,7 +341,7 @@ impl Forwarder {
     }
 
     /// Adds a tally to the note of its link.
-    fn settle(&mut self, tally: &Tally, class: SizeClass, incoming: &[Incoming]) {
+    fn settle(&mut self, tally: &LaneTally, class: SizeClass, incoming: &[ReceivedRun]) {
         let Some((link, lane)) = tally.of else { return };
         let note = self.links.note(link);
         note.frames += tally.frames;
@@ -352,17 +355,17 @@ impl Forwarder {
         }
     }
 
-    /// Decides where a frame that opened goes: into the group of its next hop, to this node, or to
-    /// the first worker.
+    /// Decides where an opened frame goes: to the group of its next hop, to this node, or to the
+    /// first worker.
     pub(crate) fn take(
         &self,
-        arrived: &Arrived<'_>,
+        arrived: &OpenedFrame<'_>,
         buf: &mut [u8],
         class: SizeClass,
-        sorted: &mut Sorted,
+        sorted: &mut SortedBatch,
         hand: &mut impl Handoff,
     ) -> Result<(), DropReason> {
-        let &Arrived { link, sender, at, level, newest, congested } = arrived;
+        let &OpenedFrame { link, sender, at, level, newest, congested } = arrived;
         let len = class.frame_len();
         let frame = &mut buf[at as usize..at as usize + len];
         let kind = LinkKind::from_byte(frame[link::KIND_AT]).map_err(|_| DropReason::Malformed)?;
@@ -373,7 +376,7 @@ impl Forwarder {
             }
             LinkKind::Cell | LinkKind::Direct | LinkKind::Leg => {
                 if congested {
-                    frame[MARK_AT] = Mark::Congested as u8;
+                    frame[MARK_AT] = CongestionMark::Congested as u8;
                 }
                 if let (Some(sender), Some(me)) = (sender, self.view.me) {
                     let header = RoutedHeader::parse(&frame[link::ROUTED_AT..])?;
@@ -384,7 +387,7 @@ impl Forwarder {
                         }
                         _ => way(&header, me, sender.address, sender.may_transit)?,
                     };
-                    if let Goes::On(hops) = goes {
+                    if let ForwardingDecision::On(hops) = goes {
                         let hop = self.hop(header.dst(), &mut sorted.last)?;
                         group(&mut sorted.groups, hop, priority(header.class())).push(at);
                         frame[HOP_LIMIT_AT] = hops;
@@ -410,30 +413,30 @@ impl Forwarder {
                 let class = if small { SizeClass::Small } else { SizeClass::Medium };
                 frame[link::KIND_AT] = LinkKind::Cell as u8;
                 let len = class.frame_len() as u32;
-                sorted.wide.push(Handed { link, at, len, congested });
+                sorted.wide.push(HandoffFrame { link, at, len, congested });
                 return Ok(());
             }
             LinkKind::SmallCell | LinkKind::MediumCell => return Err(DropReason::Malformed),
         }
         let frame = FrameAt { buf: &*buf, at, len: len as u32 };
-        hand_on(hand, Unfinished::Opened { link, congested }, frame)
+        hand_on(hand, HandoffKind::Opened { link, congested }, frame)
     }
 
-    /// The next hop to `dst`, looked up once for cells in a row.
-    fn hop(&self, dst: Address, last: &mut Option<LastHop>) -> Result<LinkId, DropReason> {
+    /// The next hop to `dst`. Consecutive cells to one destination share a look-up.
+    fn hop(&self, dst: Address, last: &mut Option<RouteCache>) -> Result<LinkId, DropReason> {
         if let Some(last) = last.as_ref().filter(|last| last.dst == dst) {
             return Ok(last.link);
         }
         let link = self.view.next_hop(dst).ok_or(DropReason::NoRoute)?;
-        *last = Some(LastHop { dst, link });
+        *last = Some(RouteCache { dst, link });
         Ok(link)
     }
 
-    /// Lends what is for this node, and sends on its way what was sorted.
-    pub(crate) fn pass_on<C: Ciphers, S: Sink, H: Handoff>(
+    /// Passes cells for this node to `local`, and sends the sorted cells.
+    pub(crate) fn pass_on<C: Ciphers, S: FrameSink, H: Handoff>(
         &mut self,
         shard: &mut SessionShard<C>,
-        turn: &mut Turn<'_, S, H>,
+        turn: &mut CallContext<'_, S, H>,
         buf: &mut [u8],
         class: SizeClass,
         local: Option<&mut impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64>,
@@ -441,7 +444,8 @@ impl Forwarder {
         let mut sorted = core::mem::take(&mut self.scratch.sorted);
         let is_local = !sorted.local.is_empty() || !sorted.legs.is_empty();
         if let Some(local) = local.filter(|_| is_local) {
-            let Sorted { local: offsets, local_from: from, legs, onward, mixed, .. } = &mut sorted;
+            let SortedBatch { local: offsets, local_from: from, legs, onward, mixed, .. } =
+                &mut sorted;
             let cells = LocalCells { offsets, from, legs, onward, mixed, len: class.frame_len() };
             self.counters.traffic.cells_local += local(buf, cells, turn.hand);
             sorted.local.clear();
@@ -454,7 +458,7 @@ impl Forwarder {
         let mut all = 0;
         for group in sorted.groups.iter_mut().filter(|group| !group.offsets.is_empty()) {
             all += group.offsets.len() as u64;
-            let run = Run { buf: &mut *buf, offsets: &group.offsets, class };
+            let run = OutgoingRun { buf: &mut *buf, offsets: &group.offsets, class };
             self.dispatch(shard, turn, group.link, run);
             group.offsets.clear();
         }
@@ -463,8 +467,8 @@ impl Forwarder {
         self.scratch.sorted = sorted;
     }
 
-    /// Puts leg cells that go on from here beside the cells in transit; says how many.
-    fn sort_onward(&mut self, buf: &[u8], sorted: &mut Sorted) -> u64 {
+    /// Adds leg cells that leave again to the groups of cells in transit. Returns their number.
+    fn sort_onward(&mut self, buf: &[u8], sorted: &mut SortedBatch) -> u64 {
         let mut count = 0;
         for at in sorted.onward.drain(..) {
             let header = RoutedHeader::parse(&buf[at as usize + link::ROUTED_AT..]);
@@ -479,36 +483,36 @@ impl Forwarder {
         count
     }
 
-    /// Seals and sends cells that are past the hold, or hands them to the first worker where this
-    /// one may not.
-    pub(crate) fn steer<C: Ciphers, S: Sink, H: Handoff>(
+    /// Seals and sends cells that have left the hold. If this worker may not send them, it hands
+    /// them to the first worker.
+    pub(crate) fn steer<C: Ciphers, S: FrameSink, H: Handoff>(
         &mut self,
         shard: &mut SessionShard<C>,
-        turn: &mut Turn<'_, S, H>,
+        turn: &mut CallContext<'_, S, H>,
         link: LinkId,
-        mut run: Run<'_>,
+        mut run: OutgoingRun<'_>,
     ) {
         let all = run.offsets;
         for offsets in all.chunks(RUN_MAX) {
             let mut run = run.of(offsets);
             let Some(to) = self.endpoint(shard, turn.now, link) else {
-                let taken = hand_over(Unfinished::Released { link }, &run, turn.hand);
+                let taken = hand_over(HandoffKind::Released { link }, &run, turn.hand);
                 self.lose(&offsets[taken..]);
                 continue;
             };
             self.counters.traffic.dispatched += run.count();
-            // What could not be sealed is counted, and there is nobody to tell.
+            // `depart` has counted cells that could not be sealed. No caller needs to know.
             let _sealed = self.depart(shard, turn, (link, to), &mut run, false);
         }
     }
 
-    /// Counts frames that were to leave and that another worker did not take.
+    /// Counts outgoing frames that another worker did not take.
     pub(crate) fn lose(&mut self, offsets: &[u32]) {
         self.counters.traffic.dispatched += offsets.len() as u64;
         self.counters.drop_out(DropReason::OtherWorker, offsets.len() as u64);
     }
 
-    /// Where a link's frames go, if this worker may send them by itself, at once.
+    /// The endpoint of a link, if this worker may send to it by itself, at once.
     pub(crate) fn endpoint<C: Ciphers>(
         &self,
         shard: &SessionShard<C>,
@@ -520,16 +524,17 @@ impl Forwarder {
         (!lanes.is_empty()).then_some(to)
     }
 
-    /// Seals a run, unless it is sealed, and sends it. What the kernel has no room for goes to the
-    /// first worker, and the link's gate closes. Says whether more may follow.
+    /// Seals a run unless it is sealed, and sends it. Returns true if more frames may follow.
     ///
-    /// Errors: as of [`shoal_session::SessionShard::seal_batch`]; the run is counted as dropped.
-    pub(crate) fn depart<C: Ciphers, S: Sink, H: Handoff>(
+    /// Frames for which the kernel has no room go to the first worker, and the link's gate closes.
+    ///
+    /// Errors: as of [`shoal_session::SessionShard::seal_batch`]. The run is counted as dropped.
+    pub(crate) fn depart<C: Ciphers, S: FrameSink, H: Handoff>(
         &mut self,
         shard: &mut SessionShard<C>,
-        turn: &mut Turn<'_, S, H>,
+        turn: &mut CallContext<'_, S, H>,
         (link, to): (LinkId, Endpoints),
-        run: &mut Run<'_>,
+        run: &mut OutgoingRun<'_>,
         sealed: bool,
     ) -> Result<bool, DropReason> {
         let traffic = sealed || run.is_traffic();
@@ -547,31 +552,31 @@ impl Forwarder {
         let rest = &run.offsets[outcome.sent..];
         match outcome.stop {
             None => return Ok(true),
-            Some(Stop::Full) => {
+            Some(SendError::Full) => {
                 note.refused = true;
                 let marking = self.links.is_marking(link);
                 self.links.set_gate(link, false, marking);
-                let what = Unfinished::Sealed { link };
+                let what = HandoffKind::Sealed { link };
                 let lost = rest.iter().filter(|&&at| !turn.hand.take(what, run.frame(at)));
                 self.counters.drop_out(DropReason::OtherWorker, lost.count() as u64);
             }
-            Some(stop @ (Stop::Failed | Stop::Inside | Stop::TooLong)) => {
-                note.too_long |= stop == Stop::TooLong && run.class == SizeClass::Full;
+            Some(stop @ (SendError::Failed | SendError::Inside | SendError::TooLong)) => {
+                note.too_long |= stop == SendError::TooLong && run.class == SizeClass::Full;
                 self.counters.drop_out(stop.reason(), rest.len() as u64);
             }
         }
-        Ok(outcome.stop != Some(Stop::Full))
+        Ok(outcome.stop != Some(SendError::Full))
     }
 
-    /// Sends frames that are sealed.
+    /// Sends sealed frames.
     pub(crate) fn transmit(
         &mut self,
-        sink: &mut impl Sink,
+        sink: &mut impl FrameSink,
         (link, ends): (LinkId, Endpoints),
-        run: &Run<'_>,
+        run: &OutgoingRun<'_>,
     ) -> SendOutcome {
         let len = run.class.frame_len();
-        let path = Path { link: Some(link), ends };
+        let path = SendPath { link: Some(link), ends };
         let outcome = self.send_outside(sink, path, (run.buf, run.offsets, len));
         self.counters.traffic.frames_out += outcome.sent as u64;
         self.counters.traffic.bytes_out += (outcome.sent * len) as u64;
@@ -579,22 +584,7 @@ impl Forwarder {
     }
 }
 
-/// Whether a cell of a circuit looks as all of them do.
+/// True if a leg cell has the length and class that all leg cells have.
 fn is_leg(header: &RoutedHeader, class: SizeClass) -> bool {
     class == SizeClass::Full && header.class() == TrafficClass::Bulk
-}
-
-/// Hands on a frame that came in. What is not taken is dropped.
-pub(crate) fn hand_on(
-    hand: &mut impl Handoff,
-    what: Unfinished<'_>,
-    frame: FrameAt<'_>,
-) -> Result<(), DropReason> {
-    hand.take(what, frame).then_some(()).ok_or(DropReason::OtherWorker)
-}
-
-/// Hands cells to another worker; says how many of them it took, from the first on.
-pub(crate) fn hand_over(what: Unfinished<'_>, run: &Run<'_>, hand: &mut impl Handoff) -> usize {
-    let took = |at: &&u32| hand.take(what, run.frame(**at));
-    run.offsets.iter().take_while(took).count()
 }

@@ -1,150 +1,167 @@
-//! The seam between the workers of a node: where frames go that one of them can't finish.
+//! The interface between a node's workers: frames that one worker can't finish.
 
-use shoal_wire::{LinkId, SizeClass, Time};
+use shoal_wire::{DropReason, LinkId, SizeClass, Time};
 
-use crate::{Incoming, MixedCell};
+use crate::batch::OutgoingRun;
+use crate::{MixedCell, ReceivedRun};
 
-/// How frames reached a worker.
+/// The origin of frames at a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
-    /// From its own socket.
+pub enum ArrivalSource {
+    /// The worker's own socket.
     Socket,
-    /// From the worker of this number, which could not open them.
+    /// The worker of this number, which could not open them.
     Worker(u8),
 }
 
-/// A frame in its buffer. Who takes it copies it, or remembers the place.
+/// A frame in a buffer. A receiver copies it or remembers its position.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameAt<'a> {
-    /// The buffer.
     pub buf: &'a [u8],
-    /// Where the frame starts.
+    /// Start of the frame.
     pub at: u32,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
 impl<'a> FrameAt<'a> {
-    /// The frame itself.
     pub fn bytes(&self) -> &'a [u8] {
         &self.buf[self.at as usize..(self.at + self.len) as usize]
     }
 }
 
-/// What is to become of a frame that a worker can't finish.
+/// A frame that a worker can't finish, and the step that is missing.
 #[derive(Clone, Copy, Debug)]
-pub enum Unfinished<'a> {
-    /// It is as it came, untouched, and another worker opens it.
+pub enum HandoffKind<'a> {
+    /// A raw frame that another worker opens.
     Raw {
-        /// Which worker.
+        /// Number of that worker.
         worker: u8,
-        /// Where it came from.
-        from: &'a Incoming,
+        /// Source of the frame.
+        from: &'a ReceivedRun,
     },
-    /// It is as it came, of no session that this worker knows; the first worker may know it.
-    /// Anybody can send such frames, so they must not take the room of others.
+    /// A raw frame without a session known to this worker. The first worker may know it. Anybody
+    /// can send such frames, so they must not use the capacity for other frames.
     Unknown {
-        /// Where it came from.
-        from: &'a Incoming,
+        /// Source of the frame.
+        from: &'a ReceivedRun,
     },
-    /// It is open, and the first worker takes it.
+    /// An opened frame for the first worker.
     Opened {
-        /// The neighbour that it came from.
+        /// The neighbour that sent it.
         link: LinkId,
-        /// As in [`Incoming`].
+        /// True if it met congestion, as in [`ReceivedRun`].
         congested: bool,
     },
-    /// It is a cell that has met no hold, and another worker is to send it.
+    /// A cell of this node, before any hold, that another worker sends.
     Leaving {
-        /// Which worker.
+        /// Number of that worker.
         worker: u8,
-        /// The neighbour that it goes to.
+        /// The neighbour that gets it.
         link: LinkId,
     },
-    /// It is a cell, past the hold, that may not leave from here: it waits in the egress, or the
-    /// first worker sends it.
+    /// A cell after its hold that may not leave here. It waits in the egress, or the first worker
+    /// sends it.
     Released {
-        /// The neighbour that it goes to.
+        /// The neighbour that gets it.
         link: LinkId,
     },
-    /// It is sealed, and the kernel had no room for it; the first worker keeps it.
+    /// A sealed frame for which the kernel had no room. The first worker stores it.
     Sealed {
-        /// The neighbour that it goes to.
+        /// The neighbour that gets it.
         link: LinkId,
     },
 }
 
-/// Takes what a worker can't finish.
+/// Accepts frames that a worker can't finish.
 pub trait Handoff {
-    /// Takes a frame; says whether there was room for it. What is not taken is dropped.
-    fn take(&mut self, what: Unfinished<'_>, frame: FrameAt<'_>) -> bool;
+    /// Accepts a frame. Returns false if there is no room, and the caller drops the frame.
+    fn take(&mut self, what: HandoffKind<'_>, frame: FrameAt<'_>) -> bool;
 }
 
-/// A worker alone: nothing is ever handed over.
+/// For a single worker, which never hands over.
 impl Handoff for () {
-    fn take(&mut self, _: Unfinished<'_>, _: FrameAt<'_>) -> bool {
+    fn take(&mut self, _: HandoffKind<'_>, _: FrameAt<'_>) -> bool {
         false
     }
 }
 
-/// The others, if there are any.
+/// For a node that may have no other workers.
 impl<H: Handoff> Handoff for Option<H> {
-    fn take(&mut self, what: Unfinished<'_>, frame: FrameAt<'_>) -> bool {
+    fn take(&mut self, what: HandoffKind<'_>, frame: FrameAt<'_>) -> bool {
         self.as_mut().is_some_and(|others| others.take(what, frame))
     }
 }
 
-/// What a call works with: the time, the sockets, the way to the other workers.
+/// The context of a call: time, socket, other workers.
 #[derive(Debug)]
-pub struct Turn<'a, S, H> {
-    /// Now.
+pub struct CallContext<'a, S, H> {
     pub now: Time,
-    /// Takes what is sent.
+    /// Receives the frames to send.
     pub sink: &'a mut S,
-    /// Takes what others must finish; `()` where there are none.
+    /// Receives the frames that other workers must finish. `()` if there are no others.
     pub hand: &'a mut H,
 }
 
-/// A frame that was handed over, in the buffer that comes with it.
+/// A frame that was handed over, with its position in the accompanying buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Handed {
-    /// The neighbour that it came from or goes to.
+pub struct HandoffFrame {
+    /// The neighbour that sent it or gets it.
     pub link: LinkId,
-    /// Where it starts in the buffer.
+    /// Start in the buffer.
     pub at: u32,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
-    /// As in [`Incoming`].
+    /// True if it met congestion, as in [`ReceivedRun`].
     pub congested: bool,
 }
 
-impl Handed {
+impl HandoffFrame {
     pub(crate) fn class(&self) -> Option<SizeClass> {
         SizeClass::of_frame(self.len as usize)
     }
 }
 
-/// Cells for this node in a batch's buffer, opened at the link.
+/// Opened cells for this node, in a batch's buffer.
 #[derive(Debug)]
 pub struct LocalCells<'a> {
-    /// Where the frames of hosts' cells start.
+    /// Starts of the frames of hosts' cells.
     pub offsets: &'a [u32],
-    /// The neighbour that each of these came from.
+    /// The neighbour that sent each of them.
     pub from: &'a [LinkId],
-    /// Where the frames of leg cells start: full frames, and for the first worker alone.
+    /// Starts of the frames of leg cells: full frames, only on the first worker.
     pub legs: &'a [u32],
-    /// Takes the frames of leg cells whose routed header was written anew for the next node of
-    /// their circuit: they leave with the cells of the batch that are in transit.
+    /// Output: leg cells whose routed header was rewritten for the next node of their circuit. They
+    /// leave with the batch's cells in transit.
     pub onward: &'a mut Vec<u32>,
-    /// Takes those of them that leave later.
+    /// Output: leg cells among them that leave later.
     pub mixed: &'a mut Vec<MixedCell>,
-    /// Bytes of each frame.
+    /// Length of each frame in bytes.
     pub len: usize,
 }
 
 impl LocalCells<'_> {
-    /// How many there are.
+    /// Number of cells.
     pub fn count(&self) -> u64 {
         (self.offsets.len() + self.legs.len()) as u64
     }
+}
+
+/// Hands over a received frame. A frame that is not accepted is dropped.
+pub(crate) fn hand_on(
+    hand: &mut impl Handoff,
+    what: HandoffKind<'_>,
+    frame: FrameAt<'_>,
+) -> Result<(), DropReason> {
+    hand.take(what, frame).then_some(()).ok_or(DropReason::OtherWorker)
+}
+
+/// Hands cells to another worker. Returns how many it accepted, from the first on.
+pub(crate) fn hand_over(
+    what: HandoffKind<'_>,
+    run: &OutgoingRun<'_>,
+    hand: &mut impl Handoff,
+) -> usize {
+    let took = |at: &&u32| hand.take(what, run.frame(**at));
+    run.offsets.iter().take_while(took).count()
 }

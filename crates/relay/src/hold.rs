@@ -1,56 +1,55 @@
-//! The hold stage of a worker: cells that wait because they are mixed, in one pool for all links
-//! over which the worker sends. Every cell meets it before it meets the egress:
+//! The hold stage of a worker: cells that wait because they are mixed. One pool serves all links
+//! over which the worker sends. Every cell passes this stage before the egress:
 //!
 //! ```text
 //! of mixed circuits -> mix_cells -+-> held until they are due -> release -+-> steer -> depart
 //! others -----------> dispatch ---+-> (in the buffer they came in) -------+
 //! ```
 //!
-//! Frames of the link itself are never held: reports, keepalives, routes and handshakes measure the
-//! link, and would measure the mix instead. Full cells that go in parts are held whole, and cut
-//! when they depart.
+//! Frames of the link itself are never held: reports, keepalives, routes and handshakes. They
+//! measure the link, and would then measure the mix. Full cells that go in parts are held whole and
+//! cut when they leave.
 
 use core::time::Duration;
 
 use shoal_crypto::Ciphers;
-use shoal_mix::Limits;
+use shoal_mix::MixLimits;
 use shoal_session::SessionShard;
 use shoal_wire::{Address, DropReason, LinkId, LinkKind, RoutedHeader, SizeClass, Time, link};
 
-use crate::batch::Run;
-use crate::kept::Keeping;
-use crate::{Forwarder, Handoff, RUN_MAX, Relay, Sink, Turn};
+use crate::batch::OutgoingRun;
+use crate::kept::DeferringHandoff;
+use crate::{CallContext, Forwarder, FrameSink, Handoff, RUN_MAX, Relay};
 
-/// What the hold stage does.
+/// Settings of the hold stage.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HoldConfig {
-    /// Each cell that leaves over a new link waits for this time, rounded up to 250 us, and leaves
-    /// in order of arrival. That hides nothing; it is for tests of how a node works with held
-    /// cells.
+    /// Delay of each cell that leaves over a new link, rounded up to 250 us. Cells leave in order
+    /// of arrival. The delay hides nothing and serves tests of held cells.
     pub link_delay: Option<Duration>,
-    /// How many cells each worker may hold.
-    pub limits: Limits,
+    /// Maximum numbers of cells that each worker holds.
+    pub limits: MixLimits,
 }
 
-/// A leg cell that goes on later.
+/// A leg cell that leaves later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MixedCell {
-    /// Where its frame starts: a full one, whose routed header is written for the next node.
+    /// Start of its frame in the buffer: a full frame with the routed header for the next node.
     pub at: u32,
-    /// When it leaves.
+    /// Departure time.
     pub due: Time,
-    /// The node that it came from.
+    /// The node that sent it.
     pub from: Address,
 }
 
 impl Forwarder {
-    /// Takes cells that are to leave over a link: they go on at once, unless the link has a delay.
-    pub(crate) fn dispatch<C: Ciphers, S: Sink, H: Handoff>(
+    /// Sends cells over a link: at once, unless the link has a delay.
+    pub(crate) fn dispatch<C: Ciphers, S: FrameSink, H: Handoff>(
         &mut self,
         shard: &mut SessionShard<C>,
-        turn: &mut Turn<'_, S, H>,
+        turn: &mut CallContext<'_, S, H>,
         link: LinkId,
-        run: Run<'_>,
+        run: OutgoingRun<'_>,
     ) {
         let delay = self.view.link(link).and_then(|facts| facts.link_delay);
         if delay.is_none() && !self.mix.is_queued(link) {
@@ -65,13 +64,13 @@ impl Forwarder {
         self.count_held(held, run.count() - held);
     }
 
-    /// Takes leg cells that are to leave later. The link of each is chosen now.
+    /// Adds leg cells to the pool. Each cell's link is chosen now.
     pub(crate) fn mix_cells(&mut self, now: Time, buf: &mut [u8], cells: &[MixedCell]) {
         let (mut known, mut held, mut lost) = (None, 0, 0);
         for cell in cells {
             let frame = &mut buf[cell.at as usize..][..SizeClass::Full.frame_len()];
             let dst = RoutedHeader::parse(&frame[link::ROUTED_AT..]).map(|header| header.dst());
-            // Cells in a row mostly go the same way.
+            // Caches the link, since consecutive cells mostly have the same destination.
             let way = match known {
                 Some((same, way)) if same == dst => way,
                 _ => dst.and_then(|dst| self.way_out(LinkKind::Leg, dst)),
@@ -97,12 +96,12 @@ impl Forwarder {
         self.counters.drop_out(DropReason::MixFull, lost);
     }
 
-    /// Sends the next run of held cells that are due on; says whether there was one. `buf` holds
-    /// [`RUN_MAX`] full frames.
-    fn release<C: Ciphers, S: Sink, H: Handoff>(
+    /// Sends the next run of held cells that are due. Returns false if there is none. `buf` has
+    /// room for [`RUN_MAX`] full frames.
+    fn release<C: Ciphers, S: FrameSink, H: Handoff>(
         &mut self,
         shard: &mut SessionShard<C>,
-        turn: &mut Turn<'_, S, H>,
+        turn: &mut CallContext<'_, S, H>,
         buf: &mut [u8],
         offsets: &mut Vec<u32>,
     ) -> bool {
@@ -114,16 +113,16 @@ impl Forwarder {
         traffic.cells_late.iter_mut().zip(self.mix.take_late()).for_each(|(sum, n)| *sum += n);
         offsets.clear();
         offsets.extend((0..count).map(|i| (i * class.frame_len()) as u32));
-        self.steer(shard, turn, link, Run { buf, offsets, class });
+        self.steer(shard, turn, link, OutgoingRun { buf, offsets, class });
         true
     }
 
-    /// Sends on the cells whose time has come. To be called when [`Self::poll_timeout`] says so, by
-    /// a worker after the first.
-    pub fn handle_timeout<C: Ciphers, S: Sink, H: Handoff>(
+    /// Sends the cells that are due. Workers after the first call this at the time of
+    /// [`Self::poll_timeout`].
+    pub fn handle_timeout<C: Ciphers, S: FrameSink, H: Handoff>(
         &mut self,
         shard: &mut SessionShard<C>,
-        turn: &mut Turn<'_, S, H>,
+        turn: &mut CallContext<'_, S, H>,
     ) {
         let mut buf = core::mem::take(&mut self.scratch.run);
         let mut offsets = core::mem::take(&mut self.scratch.offsets);
@@ -132,17 +131,17 @@ impl Forwarder {
         (self.scratch.run, self.scratch.offsets) = (buf, offsets);
     }
 
-    /// When [`Self::handle_timeout`] has something to do, and why.
+    /// Time and reason of the next call of [`Self::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
         self.mix.poll_timeout().map(|at| (at, "hold"))
     }
 
-    /// Cells that this worker holds.
+    /// Number of cells that this worker holds.
     pub fn held(&self) -> usize {
         self.mix.len()
     }
 
-    /// Gives up the cells that are held for links which are gone.
+    /// Drops cells held for links that no longer exist.
     pub(crate) fn give_up_held(&mut self) {
         let lost = self.mix.forget(|link| self.view.link(link).is_some());
         self.counters.traffic.cells_released += lost;
@@ -152,8 +151,8 @@ impl Forwarder {
 }
 
 impl<C: Ciphers> Relay<C> {
-    /// Changes how long each cell that leaves over a link from now on waits first. What is held
-    /// leaves before it, when it would have left.
+    /// Changes the delay of cells over a link. Cells that are already held keep their departure
+    /// time and leave first.
     pub fn set_link_delay(&mut self, link: LinkId, delay: Option<Duration>) {
         if let Some(neighbour) = self.neighbours.get_mut(link) {
             neighbour.link_delay = delay;
@@ -161,29 +160,28 @@ impl<C: Ciphers> Relay<C> {
         self.refresh();
     }
 
-    /// Takes leg cells of `buf` that are to leave later, in an order that is drawn at random. The
-    /// link of each is chosen now. Those that come in a batch go through
+    /// Adds leg cells of `buf` to the pool; they leave later in random order. Each cell's link is
+    /// chosen now. Cells of a received batch go through
     /// [`LocalCells::mixed`](crate::LocalCells::mixed).
     ///
-    /// Cells that no link leads to are counted as `no_route`, cells for which there is no room as
-    /// `mix_full`.
+    /// Cells without a route are counted as `no_route`, cells without room as `mix_full`.
     pub fn mix_cells(&mut self, now: Time, buf: &mut [u8], cells: &[MixedCell]) {
         self.own.mix_cells(now, buf, cells);
     }
 
-    /// Cells that the first worker holds for a link. They are no backlog.
+    /// Number of cells that the first worker holds for a link. They are not part of the backlog.
     pub fn held(&self, link: LinkId) -> usize {
         self.own.mix.held(link)
     }
 
-    /// Mixed cells that the first worker holds of the node of which it holds most, and how many it
-    /// may.
+    /// The largest number of mixed cells that the first worker holds from one node, and the
+    /// maximum.
     pub fn largest_share(&self) -> (usize, usize) {
         self.own.mix.largest_share()
     }
 
-    /// Sends on the cells that the first worker holds and whose time has come.
-    pub(crate) fn release<S: Sink>(&mut self, now: Time, sink: &mut S) {
+    /// Sends the cells of the first worker's pool that are due.
+    pub(crate) fn release<S: FrameSink>(&mut self, now: Time, sink: &mut S) {
         if self.own.poll_timeout().is_none_or(|(at, _)| at > now) {
             return;
         }
@@ -191,12 +189,12 @@ impl<C: Ciphers> Relay<C> {
         let mut offsets = core::mem::take(&mut self.scratch.stride);
         buf.resize(RUN_MAX * SizeClass::Full.frame_len(), 0);
         loop {
-            let hand = &mut Keeping { kept: &mut self.kept, others: &mut () };
-            let here = &mut Turn { now, sink: &mut *sink, hand };
+            let hand = &mut DeferringHandoff { kept: &mut self.kept, others: &mut () };
+            let here = &mut CallContext { now, sink: &mut *sink, hand };
             if !self.own.release(self.sessions.shard(), here, &mut buf, &mut offsets) {
                 break;
             }
-            self.finish(&mut Turn { now, sink: &mut *sink, hand: &mut () }, &mut buf);
+            self.finish(&mut CallContext { now, sink: &mut *sink, hand: &mut () }, &mut buf);
         }
         (self.scratch.run, self.scratch.stride) = (buf, offsets);
     }

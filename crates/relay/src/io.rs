@@ -1,57 +1,58 @@
-//! The seam to whoever owns the socket.
+//! The interface to the owner of the socket.
 
 use shoal_session::Endpoints;
 use shoal_wire::LinkId;
 
-/// A run of datagrams from one source: as GRO delivers them, or a single one.
+/// One datagram, or a run of datagrams from one source as GRO delivers them.
 #[derive(Clone, Copy, Debug)]
-pub struct Incoming {
-    /// Who sent them, and which of this node's addresses they came to, if that is known.
+pub struct ReceivedRun {
+    /// Source of the datagrams, and their destination address at this node, if known.
     pub from: Endpoints,
-    /// Where the first one starts in the batch's buffer.
+    /// Start of the first datagram in the batch's buffer.
     pub offset: u32,
-    /// Bytes in all.
+    /// Total number of bytes.
     pub len: u32,
-    /// Length of each datagram; the last may be shorter. Never 0.
+    /// Length of each datagram. Only the last may be shorter. Never 0.
     pub stride: u32,
-    /// The IP header said "congestion experienced" (RFC 3168), folded into the mark (RFC 6040).
+    /// True if the IP header said "congestion experienced" (RFC 3168). The mark takes it over (RFC
+    /// 6040).
     pub congested: bool,
 }
 
-/// Why a send stopped before its last frame.
+/// Reason for which a send stopped before its last frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// No room below (ENOBUFS, EAGAIN): keep the frames, try again soon.
+pub enum SendError {
+    /// The kernel has no room (ENOBUFS, EAGAIN): keep the frames and try again soon.
     Full,
     /// The kernel refuses these frames: drop them.
     Failed,
-    /// The endpoint leads into this node's own interface: drop them.
+    /// The endpoint is inside this node's own interface: drop the frames.
     Inside,
     /// The device takes no frames of this length: drop them, and send no more of them there.
     TooLong,
 }
 
-/// What became of a send.
+/// Result of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendOutcome {
-    /// How many frames were taken, from the first on.
+    /// Number of frames accepted, from the first on.
     pub sent: usize,
-    /// Why not all of them; `None` when all were.
-    pub stop: Option<Stop>,
+    /// Reason for which not all were accepted. `None` if all were.
+    pub stop: Option<SendError>,
 }
 
-/// The way of a send.
+/// The path of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Path {
-    /// The neighbour, by which a shell remembers what the path can do; `None` for answers to
-    /// handshakes of a caller that is not known yet.
+pub struct SendPath {
+    /// The neighbour, for which a shell may remember path properties. `None` for answers to
+    /// handshakes of an unknown caller.
     pub link: Option<LinkId>,
-    /// From where to where.
+    /// Source and destination.
     pub ends: Endpoints,
 }
 
-/// Where sealed frames go.
-pub trait Sink {
+/// The destination of sealed frames, such as a socket.
+pub trait FrameSink {
     /// Sends the frames of `len` bytes at `offsets` of `buf`, in this order.
-    fn send(&mut self, path: Path, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome;
+    fn send(&mut self, path: SendPath, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome;
 }

@@ -1,24 +1,24 @@
-//! What the first worker's data path can't finish. The frames stay where they lie, and the relay
-//! finishes them after the batch, in the same buffer.
+//! Frames that the first worker's data path can't finish. They stay in the batch's buffer, where
+//! the relay finishes them after the batch.
 
 use shoal_session::Endpoints;
 
-use crate::{FrameAt, Handed, Handoff, LocalCells, Unfinished};
+use crate::{FrameAt, Handoff, HandoffFrame, HandoffKind, LocalCells};
 
-/// Places of frames in the buffer of the present batch.
+/// Positions of frames in the buffer of the current batch.
 #[derive(Default)]
-pub(crate) struct Kept {
-    /// Frames of no session, such as handshakes: who sent them, where they start, bytes.
+pub(crate) struct DeferredFrames {
+    /// Frames without a session, such as handshakes: sender, start, length in bytes.
     pub(crate) unknown: Vec<(Endpoints, u32, u32)>,
-    /// Control, keepalives, parts.
-    pub(crate) opened: Vec<Handed>,
-    /// Cells past the hold, to leave over links that the data path may not use.
-    pub(crate) released: Vec<Handed>,
-    /// Sealed, and refused by the kernel.
-    pub(crate) sealed: Vec<Handed>,
+    /// Control frames, keepalives and parts.
+    pub(crate) opened: Vec<HandoffFrame>,
+    /// Cells that left the hold, for links that the data path may not use.
+    pub(crate) released: Vec<HandoffFrame>,
+    /// Sealed frames that the kernel refused.
+    pub(crate) sealed: Vec<HandoffFrame>,
 }
 
-impl Kept {
+impl DeferredFrames {
     pub(crate) fn clear(&mut self) {
         self.unknown.clear();
         self.opened.clear();
@@ -27,33 +27,33 @@ impl Kept {
     }
 }
 
-/// Keeps what the first worker finishes, and hands over what others do.
-pub(crate) struct Keeping<'a, H> {
-    pub(crate) kept: &'a mut Kept,
+/// Keeps frames for the relay, and hands the rest to other workers.
+pub(crate) struct DeferringHandoff<'a, H> {
+    pub(crate) kept: &'a mut DeferredFrames,
     pub(crate) others: &'a mut H,
 }
 
-impl<H: Handoff> Handoff for Keeping<'_, H> {
-    fn take(&mut self, what: Unfinished<'_>, frame: FrameAt<'_>) -> bool {
-        let at = |link, congested| Handed { link, at: frame.at, len: frame.len, congested };
+impl<H: Handoff> Handoff for DeferringHandoff<'_, H> {
+    fn take(&mut self, what: HandoffKind<'_>, frame: FrameAt<'_>) -> bool {
+        let at = |link, congested| HandoffFrame { link, at: frame.at, len: frame.len, congested };
         match what {
-            Unfinished::Raw { .. } | Unfinished::Leaving { .. } => {
+            HandoffKind::Raw { .. } | HandoffKind::Leaving { .. } => {
                 return self.others.take(what, frame);
             }
-            Unfinished::Released { link } => self.kept.released.push(at(link, false)),
-            Unfinished::Unknown { from } => {
+            HandoffKind::Released { link } => self.kept.released.push(at(link, false)),
+            HandoffKind::Unknown { from } => {
                 self.kept.unknown.push((from.from, frame.at, frame.len));
             }
-            Unfinished::Opened { link, congested } => self.kept.opened.push(at(link, congested)),
-            Unfinished::Sealed { link } => self.kept.sealed.push(at(link, false)),
+            HandoffKind::Opened { link, congested } => self.kept.opened.push(at(link, congested)),
+            HandoffKind::Sealed { link } => self.kept.sealed.push(at(link, false)),
         }
         true
     }
 }
 
-/// What takes cells for this node, as the first worker's data path calls it.
+/// Adapts a consumer of cells for this node to the first worker's data path.
 pub(crate) fn lend<H>(
     local: &mut impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64,
-) -> impl FnMut(&mut [u8], LocalCells<'_>, &mut Keeping<'_, H>) -> u64 {
+) -> impl FnMut(&mut [u8], LocalCells<'_>, &mut DeferringHandoff<'_, H>) -> u64 {
     |buf, cells, hand| local(buf, cells, hand.others)
 }

@@ -1,25 +1,26 @@
-//! A node among its neighbours: frames in, frames out, and which way they go.
+//! The forwarding engine of a node: frames from neighbours in, frames to neighbours out.
 //!
-//! In: batches of datagrams as they came off the socket, cells from this node's own edge, time.
-//! Out: frames for the socket (through a [`Sink`]), cells for this node's edge (through a closure),
-//! link and route changes.
+//! In: batches of datagrams from the socket, cells from this node's own edge, time. Out: frames for
+//! the socket (through a [`FrameSink`]), cells for this node's edge (through a closure), link and
+//! route changes.
 //!
 //! ```text
 //! datagrams -> open -> take -+-> for this node: to the edge            (forward.rs)
 //!                            +-> transit -> next hop -> hold -> seal -> datagrams
 //! edge's cells ------------------------------^                         (origin.rs, hold.rs)
 //!                            +-> control: reports, routes              (relay.rs, control.rs)
-//!                            +-> what must wait, or goes in parts      (relay.rs, small.rs)
+//!                            +-> frames that wait, or go in parts      (relay.rs, small.rs)
 //! ```
 //!
-//! Every worker's data path is a [`Forwarder`]. The [`Relay`] holds the first worker's and finishes
-//! what workers can't; frames of the first worker it finishes in the buffer in which they lie.
+//! Every worker's data path is a [`Forwarder`]. The [`Relay`] holds the first worker's forwarder
+//! and finishes what workers can't. It finishes the first worker's frames in the buffer in which
+//! they arrived.
 //!
-//! Read [`Forwarder`]'s file first, then [`relay`](mod@relay): the functions stand in the order in
-//! which a frame meets them.
+//! Read [`Forwarder`]'s file first, then [`relay`](mod@relay). Functions are in the order in which
+//! a frame passes them.
 //!
-//! Invariant: the relay never sees a flow, a port, a length or a file; what stands behind the
-//! routed header is opaque to it, and it depends on neither `edge` nor `transfer`.
+//! Invariant: the relay never sees a flow, a port, a length or a file. All bytes after the routed
+//! header are opaque to it, and it depends neither on `edge` nor on `transfer`.
 
 #![forbid(unsafe_code)]
 
@@ -32,10 +33,6 @@ mod endpoints;
 mod forward;
 mod handoff;
 mod hold;
-pub mod hop;
-mod hop_moves;
-mod hop_probes;
-mod hops;
 mod io;
 mod kept;
 mod lists;
@@ -50,6 +47,10 @@ mod paths;
 mod probe;
 pub mod relay;
 mod rendezvous;
+pub mod shift;
+mod shift_moves;
+mod shift_probes;
+mod shifts;
 mod small;
 mod stun;
 mod trial;
@@ -57,21 +58,23 @@ mod view;
 mod workers;
 
 pub use batch::CIRCUIT_LEN;
-pub use control::Event;
-pub use counters::{Counters, Traffic};
+pub use control::RelayEvent;
+pub use counters::{DropCounters, TrafficCounters};
 pub use cover::{CoverFault, CoverState, CoverView};
-pub use forward::{Forwarder, Order};
-pub use handoff::{Arrival, FrameAt, Handed, Handoff, LocalCells, Turn, Unfinished};
+pub use forward::{Forwarder, WorkerOrder};
+pub use handoff::{
+    ArrivalSource, CallContext, FrameAt, Handoff, HandoffFrame, HandoffKind, LocalCells,
+};
 pub use hold::{HoldConfig, MixedCell};
-pub use hops::{Accepted, FORMER_KEPT, FORMER_MAX};
-pub use io::{Incoming, Path, SendOutcome, Sink, Stop};
+pub use io::{FrameSink, ReceivedRun, SendError, SendOutcome, SendPath};
 pub use neighbours::{LinkConfig, LinkView};
-pub use notes::{LinkNote, Note};
-pub use notices::Notices;
-pub use relay::{Config, Relay};
+pub use notes::{LinkNote, WorkerNote};
+pub use notices::NeighbourWarnings;
+pub use relay::{Relay, RelayConfig};
+pub use shifts::{AcceptedAddresses, FORMER_KEPT, FORMER_MAX};
 pub use shoal_mix::LATE;
-pub use view::View;
+pub use view::ForwardingView;
 
-/// Frames in one GSO send. Hosts send as many at once, so that a run that left in one send arrives
-/// in one, and routers don't cut it anew. One UDP send would hold 45 full frames.
+/// Maximum number of frames in one GSO send. Hosts send this many at once, so a run arrives as it
+/// was sent and routers don't cut it. One UDP send would hold 45 full frames.
 pub const RUN_MAX: usize = 44;

@@ -1,24 +1,24 @@
-//! Messages of neighbours for the node's owner: about the authority's list, registrars' supplements
-//! and the network's secret.
+//! Neighbours' messages for the node's owner: on the authority's list, registrars' supplements and
+//! the network secret.
 
 use std::collections::VecDeque;
 
 use shoal_crypto::Ciphers;
 use shoal_wire::{ChainMessage, DropReason, LinkId, ListMessage, SecretMessage, Time};
 
-use crate::{Relay, Sink};
+use crate::{FrameSink, Relay};
 
-/// Those that wait.
+/// Messages that wait for the owner.
 #[derive(Debug, Default)]
-pub(crate) struct Lists {
+pub(crate) struct AuthorityInbox {
     waiting: VecDeque<(LinkId, ListMessage)>,
     chains: VecDeque<(LinkId, ChainMessage)>,
     secrets: VecDeque<(LinkId, SecretMessage)>,
-    /// How many of each may wait; 0 where nobody takes them.
+    /// Maximum length of each queue. Zero if the owner takes no messages.
     max: usize,
 }
 
-impl Lists {
+impl AuthorityInbox {
     pub(crate) fn take_list(&mut self, from: LinkId, what: ListMessage) -> Result<(), DropReason> {
         push(&mut self.waiting, self.max, (from, what))
     }
@@ -40,7 +40,7 @@ impl Lists {
     }
 }
 
-/// Has a message wait for the node's owner, if there is room.
+/// Queues a message for the node's owner if there is room.
 fn push<T>(waiting: &mut VecDeque<T>, max: usize, message: T) -> Result<(), DropReason> {
     match max {
         0 => Err(DropReason::NotAllowed),
@@ -53,70 +53,71 @@ fn push<T>(waiting: &mut VecDeque<T>, max: usize, message: T) -> Result<(), Drop
 }
 
 impl<C: Ciphers> Relay<C> {
-    /// Has messages about the authority's list kept for [`Self::poll_list`], those about
-    /// supplements for [`Self::poll_chain`] and about the secret for [`Self::poll_secret`], `max`
-    /// at once of each; one more is dropped as `list_budget`. At first `max` is 0: all are dropped
-    /// as `not_allowed`.
+    /// Sets the maximum length of each queue of [`Self::poll_list`], [`Self::poll_chain`] and
+    /// [`Self::poll_secret`].
+    ///
+    /// A message beyond `max` is dropped as `list_budget`. Initially `max` is 0, and all messages
+    /// are dropped as `not_allowed`.
     pub fn take_lists(&mut self, max: usize) {
         self.lists.max = max;
     }
 
-    /// Takes the oldest message of a neighbour about the authority's list. To be called until there
-    /// is none, after whatever takes in frames.
+    /// Takes the oldest message of a neighbour on the authority's list. Call this until it returns
+    /// None, after each call that handles frames.
     pub fn poll_list(&mut self) -> Option<(LinkId, ListMessage)> {
         self.lists.waiting.pop_front()
     }
 
-    /// As [`Self::poll_list`], about registrars' supplements.
+    /// Takes the oldest message on registrars' supplements; see [`Self::poll_list`].
     pub fn poll_chain(&mut self) -> Option<(LinkId, ChainMessage)> {
         self.lists.chains.pop_front()
     }
 
-    /// As [`Self::poll_list`], about the network's secret.
+    /// Takes the oldest message on the network secret; see [`Self::poll_list`].
     pub fn poll_secret(&mut self) -> Option<(LinkId, SecretMessage)> {
         self.lists.secrets.pop_front()
     }
 
-    /// Sends a neighbour a message about the authority's list.
+    /// Sends a neighbour a message on the authority's list.
     pub fn send_list(
         &mut self,
         now: Time,
         to: LinkId,
         message: &ListMessage,
-        sink: &mut impl Sink,
+        sink: &mut impl FrameSink,
     ) {
         self.send_passed(now, to, (message.kind(), |body| message.encode(body)), sink);
     }
 
-    /// Sends a neighbour a message about registrars' supplements.
+    /// Sends a neighbour a message on registrars' supplements.
     pub fn send_chain(
         &mut self,
         now: Time,
         to: LinkId,
         message: &ChainMessage,
-        sink: &mut impl Sink,
+        sink: &mut impl FrameSink,
     ) {
         self.send_passed(now, to, (message.kind(), |body| message.encode(body)), sink);
     }
 
-    /// Sends a neighbour a message about the network's secret.
+    /// Sends a neighbour a message on the network secret.
     pub fn send_secret(
         &mut self,
         now: Time,
         to: LinkId,
         message: &SecretMessage,
-        sink: &mut impl Sink,
+        sink: &mut impl FrameSink,
     ) {
         self.send_passed(now, to, (message.kind(), |body| message.encode(body)), sink);
     }
 
-    /// Sends a neighbour a message of a kind, which `encode` appends to its body.
+    /// Sends a neighbour a message of this kind. `encode` appends its body.
     fn send_passed(
         &mut self,
         now: Time,
         to: LinkId,
         (kind, encode): (u8, impl FnOnce(&mut Vec<u8>)),
-        sink: &mut impl Sink,
+        sink: &mut impl FrameSink,
     ) {
         let mut body = Vec::new();
         encode(&mut body);

@@ -1,7 +1,7 @@
-//! Links that carry nothing but the authority's lists: those of a node whose own list is too old.
+//! The mode in which links carry only the authority's lists, for a node whose own list is too old.
 //!
-//! Sessions, reports and lists go on, so that a newer list can come. Cells and routing messages are
-//! dropped as `stale_list`, whichever way they go, and every route is left.
+//! Sessions, reports and lists continue, so a newer list can arrive. Cells and routing messages of
+//! both directions are dropped as `stale_list`, and all routes are withdrawn.
 
 use shoal_crypto::Ciphers;
 use shoal_wire::{DropReason, Time};
@@ -9,7 +9,7 @@ use shoal_wire::{DropReason, Time};
 use crate::Relay;
 
 impl<C: Ciphers> Relay<C> {
-    /// Has links carry the authority's lists only, or everything again.
+    /// Turns the mode in which links carry only lists on or off.
     pub fn set_lists_only(&mut self, now: Time, on: bool) {
         if core::mem::replace(&mut self.lists_only, on) == on {
             return;

@@ -1,13 +1,14 @@
-//! Where this node is seen: its routers say so, and mirrors do, which are other routers that a host
-//! has no link with. Two of them tell what a translator of addresses on the way does.
+//! Observations of this node's public address, from its routers and from mirrors. Mirrors are
+//! routers without a link to this host. Two observers show how a translator of addresses on the
+//! path behaves.
 //!
 //! ```text
 //! host --- link ------------ its router:    Seen, after handshakes and moves
-//!      \-- sealed request -> other router:  sealed answer, of as many bytes
+//!      \\-- sealed request -> other router:  sealed answer, of as many bytes
 //! ```
 //!
-//! A mirror keeps nothing of who asks. It remembers what it answered for as long as the date in a
-//! request holds, so that a copy of a request draws no byte.
+//! A mirror stores no data about its callers. It remembers answered requests until their date
+//! expires, so a replayed request gets no answer.
 
 use core::time::Duration;
 use std::collections::{BTreeSet, VecDeque};
@@ -21,22 +22,22 @@ use shoal_wire::{
     SizeClass, TAG_LEN, Time, place_bytes, shake,
 };
 
-use crate::stun::Stun;
-use crate::{Event, Path, Relay, Sink};
+use crate::stun::StunClient;
+use crate::{FrameSink, Relay, RelayEvent, SendPath};
 
-/// The role in the keys of requests and answers.
+/// The role in the key derivation of requests and answers.
 const ROLE: &[u8] = b"mirror";
-/// How far the date of a request may be from the mirror's clock, in seconds.
+/// Maximum difference between a request's date and the mirror's clock, in seconds.
 const DATE_OFF_S: u32 = 60;
-/// Answers per second, ...
+/// Answers per second.
 const ANSWERS_PER_S: u32 = 8;
-/// ... and at once after a pause.
+/// Maximum burst of answers after a pause.
 const ANSWERS_BURST: u32 = 32;
-/// Requests remembered: all that are answered while their date holds.
+/// Number of remembered requests: all that can be answered while their date is valid.
 const TAKEN_MAX: usize = (2 * DATE_OFF_S * ANSWERS_PER_S + ANSWERS_BURST) as usize;
-/// Mirrors that are asked.
+/// Maximum number of mirrors to ask.
 const MIRRORS_MAX: usize = 2;
-/// When a mirror that does not answer is asked again, since it was asked last; then it is given up.
+/// Delays between requests to a mirror that does not answer. After the last one it is given up.
 const AGAIN: [Duration; 5] = [
     Duration::from_millis(400),
     Duration::from_millis(800),
@@ -44,29 +45,29 @@ const AGAIN: [Duration; 5] = [
     Duration::from_millis(3_200),
     Duration::from_millis(6_400),
 ];
-/// When a host is told once more where it is seen, since it was told last: nobody answers that.
+/// Delays between repeats of the message that tells a host its address. It is never acknowledged.
 const TELL_AGAIN: [Duration; 3] =
     [Duration::from_millis(250), Duration::from_millis(750), Duration::from_millis(1_500)];
-/// Hosts that wait to be told once more, for each of these times. Others are told once.
+/// Maximum number of hosts in each repeat queue. Further hosts are told once.
 const TELL_AGAIN_MAX: usize = 4_096;
 
-/// Hosts that are told where they are seen.
+/// Hosts to be told their public address.
 #[derive(Default)]
-pub(crate) struct SeenToTell {
-    /// Those that are told at once.
+pub(crate) struct AddressReports {
+    /// Hosts to be told at once.
     now: Vec<LinkId>,
-    /// Those that are told once more, by how often they were: each queue in the order of its times.
+    /// Hosts to be told again, by number of repeats. Each queue is in order of time.
     again: [VecDeque<(Time, LinkId)>; TELL_AGAIN.len()],
 }
 
-impl SeenToTell {
+impl AddressReports {
     fn list(&mut self, link: LinkId) {
         if !self.now.contains(&link) {
             self.now.push(link);
         }
     }
 
-    /// Takes who is to be told now, and lists each to be told once more.
+    /// Takes the hosts to be told now, and queues each for a repeat.
     fn take(&mut self, now: Time) -> Vec<LinkId> {
         let mut all = core::mem::take(&mut self.now);
         for &link in &all {
@@ -96,36 +97,37 @@ impl SeenToTell {
     }
 }
 
-/// A mirror that is asked.
-struct Ask {
+/// A mirror that is being asked.
+struct MirrorRequestState {
     at: SocketAddr,
     seal: OuterSeal,
-    /// What led the requests that were sent.
+    /// The first bytes of the requests that were sent.
     leads: Vec<Lead>,
     due: Time,
 }
 
-/// Both sides of mirrors.
+/// The state of mirrors, as client and as server.
 pub(crate) struct Mirrors {
-    /// Others are asked under the first.
+    /// Network secrets. Requests use the first.
     secrets: NetworkSecrets,
-    /// This node's key; none on hosts, which answer nobody.
+    /// This node's key. None on hosts, which answer no requests.
     me: Option<PublicKey>,
-    /// Under what requests to this node are sealed.
+    /// Seals for requests to this node.
     own: Option<OuterSeals>,
     rng: Rng,
-    /// The wall clock at this node's start: it may have answered what is older.
+    /// Wall clock at this node's start. Older requests may already have been answered by a previous
+    /// process.
     started_s: u32,
     taken: BTreeSet<Lead>,
     order: VecDeque<Lead>,
-    /// When the next answer would be due if answers came evenly.
+    /// When the next answer would be due at an even rate.
     answer_at: Time,
     known: Vec<(PublicKey, SocketAddr)>,
-    asks: Vec<Ask>,
-    /// What mirrors saw.
+    asks: Vec<MirrorRequestState>,
+    /// Mirrors, and the address that each of them reported.
     views: Vec<(SocketAddr, SocketAddr)>,
-    /// Public servers that are asked beside them.
-    pub(crate) stun: Stun,
+    /// Public STUN servers that are also asked.
+    pub(crate) stun: StunClient,
 }
 
 fn reason(error: ParseError) -> DropReason {
@@ -135,13 +137,13 @@ fn reason(error: ParseError) -> DropReason {
     }
 }
 
-/// Writes what stands under a seal to the start of `body`.
+/// Writes plaintext to the start of `body`.
 fn put(body: &mut [u8], bytes: &[u8]) {
     body[..bytes.len()].copy_from_slice(bytes);
 }
 
 impl Mirrors {
-    /// `me` is this node's key if it is a router.
+    /// Creates the state. `me` is this node's key if it is a router.
     pub(crate) fn new(
         secret: NetworkSecret,
         me: Option<PublicKey>,
@@ -151,7 +153,7 @@ impl Mirrors {
         let mut rng = Rng::new(seed);
         let secrets = NetworkSecrets::from(secret);
         Mirrors {
-            stun: Stun::new(rng.array()),
+            stun: StunClient::new(rng.array()),
             own: me.map(|me| OuterSeals::new(ROLE, &secrets, &me)),
             me,
             secrets,
@@ -166,17 +168,17 @@ impl Mirrors {
         }
     }
 
-    /// Asks under the first of these secrets, and answers under both.
+    /// Replaces the secrets: requests use the first, and answers accept both.
     fn set_secrets(&mut self, secrets: NetworkSecrets) {
         self.own = self.me.map(|me| OuterSeals::new(ROLE, &secrets, &me));
         self.secrets = secrets;
     }
 
-    /// Asks anew, all but those that see this node's frames anyway.
+    /// Asks all known mirrors again, except neighbours, which see this node's frames anyway.
     fn ask(&mut self, now: Time, neighbours: &[SocketAddr]) {
         self.views.clear();
         let others = self.known.iter().filter(|(_, at)| !neighbours.contains(at));
-        let ask = |(key, at): &(PublicKey, SocketAddr)| Ask {
+        let ask = |(key, at): &(PublicKey, SocketAddr)| MirrorRequestState {
             at: *at,
             seal: OuterSeal::new(ROLE, &self.secrets.first, key),
             leads: Vec::new(),
@@ -185,7 +187,7 @@ impl Mirrors {
         self.asks = others.take(MIRRORS_MAX).map(ask).collect();
     }
 
-    /// The next request that is due, and where it goes.
+    /// Takes the next request that is due, with its destination.
     fn poll_request(&mut self, now: Time, shown_s: u32) -> Option<(SocketAddr, [u8; MIRROR_LEN])> {
         self.asks.retain(|ask| ask.due > now || ask.leads.len() < AGAIN.len());
         let ask = self.asks.iter_mut().find(|ask| ask.due <= now)?;
@@ -212,10 +214,11 @@ impl Mirrors {
         may
     }
 
-    /// Answers a request, in its place.
+    /// Answers a request.
     ///
-    /// Errors: `unknown_index` for whatever is not sealed for this router; `wrong_clock`,
-    /// `replayed_handshake`, `handshake_budget`, `bad_version` and `malformed` draw nothing either.
+    /// Errors: `unknown_index` if the request is not sealed for this router. `wrong_clock`,
+    /// `replayed_handshake`, `handshake_budget`, `bad_version` and `malformed` also cause no
+    /// answer.
     fn answer(
         &mut self,
         now: Time,
@@ -249,13 +252,14 @@ impl Mirrors {
         Ok(out)
     }
 
-    /// Whether a frame may be the answer to a request.
+    /// True if a frame may be the answer to a request.
     fn awaits(&self, token: &Lead) -> bool {
-        let fits = |ask: &Ask| ask.leads.iter().any(|lead| ask.seal.token(lead) == *token);
+        let fits =
+            |ask: &MirrorRequestState| ask.leads.iter().any(|lead| ask.seal.token(lead) == *token);
         self.asks.iter().any(fits)
     }
 
-    /// Takes an answer.
+    /// Handles an answer.
     fn take_answer(
         &mut self,
         from: SocketAddr,
@@ -263,7 +267,8 @@ impl Mirrors {
         rules: &EndpointRules,
     ) -> Result<(), DropReason> {
         let token = *frame.first_chunk::<{ shake::LEAD_LEN }>().ok_or(DropReason::BadSize)?;
-        let fits = |ask: &Ask| ask.leads.iter().any(|lead| ask.seal.token(lead) == token);
+        let fits =
+            |ask: &MirrorRequestState| ask.leads.iter().any(|lead| ask.seal.token(lead) == token);
         let at = self.asks.iter().position(|ask| ask.at == from && fits(ask));
         let ask = &self.asks[at.ok_or(DropReason::UnexpectedReply)?];
         let lead = ask.leads.iter().find(|lead| ask.seal.token(lead) == token);
@@ -281,9 +286,11 @@ const _: () = assert!(shake::REPLY_AT + MirrorAnswer::LEN + TAG_LEN <= MIRROR_LE
 const _: () = assert!(MIRROR_LEN == SizeClass::Small.frame_len());
 
 impl<C: Ciphers> Relay<C> {
-    /// Says which routers may be asked where they see this node, with the keys and endpoints under
-    /// which the list has them. Two of them are asked whenever a router of this node sees it
-    /// somewhere else than before. At first there are none, and nobody is asked.
+    /// Sets the routers that may be asked for this node's public address, with their keys and
+    /// endpoints from the list.
+    ///
+    /// Two of them are asked whenever a router of this node sees a new address. Initially there are
+    /// none.
     pub fn set_mirrors(&mut self, now: Time, mut mirrors: Vec<(PublicKey, SocketAddr)>) {
         mirrors.retain(|(_, at)| self.rules.check(*at, EndpointOrigin::Told).is_ok());
         if self.mirrors.known != mirrors {
@@ -294,8 +301,8 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
-    /// Has handshakes, and questions to mirrors, begin with the first of these secrets, and takes
-    /// those under both. Links stay as they are.
+    /// Sets the network secrets. Handshakes and requests to mirrors use the first, and both are
+    /// accepted. Links stay as they are.
     pub fn set_secrets(&mut self, secrets: NetworkSecrets) {
         self.sessions.set_secrets(secrets.clone());
         self.mirrors.set_secrets(secrets);
@@ -310,7 +317,8 @@ impl<C: Ciphers> Relay<C> {
         self.mirrors.stun.ask(now);
     }
 
-    /// Where this node is seen, and by whom: by its routers, by mirrors, by STUN's servers.
+    /// Observations of this node's public address: each observer and the address. Observers are its
+    /// routers, mirrors and STUN servers.
     pub fn seen(&self) -> impl Iterator<Item = (SocketAddr, SocketAddr)> + '_ {
         let routers = self
             .neighbours
@@ -320,7 +328,7 @@ impl<C: Ciphers> Relay<C> {
         routers.chain(asked.copied())
     }
 
-    /// What a translator on this node's way out does, as far as those who see this node tell.
+    /// Behaviour of a translator on this node's path, as the observations show.
     pub fn mapping(&self) -> Mapping {
         let mut mapping = Mapping::Unknown;
         let views: Vec<_> = self.seen().collect();
@@ -338,7 +346,7 @@ impl<C: Ciphers> Relay<C> {
         mapping
     }
 
-    /// Has a host told where it is seen.
+    /// Queues a host to be told its public address.
     pub(crate) fn list_seen(&mut self, link: LinkId) {
         let host = self.neighbours.get(link).is_some_and(|n| !n.address.is_router());
         if host && self.config.address.is_router() {
@@ -346,8 +354,8 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
-    /// Tells hosts where they are seen; says whether there were any to be told.
-    pub(crate) fn tell_seen(&mut self, now: Time, sink: &mut impl Sink) -> bool {
+    /// Tells hosts their public addresses. Returns true if there were any to tell.
+    pub(crate) fn tell_seen(&mut self, now: Time, sink: &mut impl FrameSink) -> bool {
         let listed = self.seen_to_tell.take(now);
         for &link in &listed {
             let neighbour = self.neighbours.get(link).filter(|neighbour| neighbour.established);
@@ -359,9 +367,9 @@ impl<C: Ciphers> Relay<C> {
         !listed.is_empty()
     }
 
-    /// A router says where it sees this node.
+    /// Handles a router's report of this node's public address.
     ///
-    /// Errors: `not_allowed` for a neighbour that is no router, and on routers.
+    /// Errors: `not_allowed` if the neighbour is no router or this node is a router.
     pub(crate) fn hear_seen(
         &mut self,
         now: Time,
@@ -375,25 +383,25 @@ impl<C: Ciphers> Relay<C> {
         self.rules.check(at, EndpointOrigin::View)?;
         if neighbour.seen.replace(at) != Some(at) {
             self.ask_mirrors(now);
-            self.event(Event::Seen);
+            self.event(RelayEvent::Seen);
         }
         Ok(())
     }
 
-    /// Takes a frame outside of sessions that is no handshake; none if it may be one.
+    /// Handles a frame outside of sessions that is no handshake. None if it may be a handshake.
     pub(crate) fn handle_stray(
         &mut self,
         now: Time,
         from: Endpoints,
         frame: &mut [u8],
-        sink: &mut impl Sink,
+        sink: &mut impl FrameSink,
     ) -> Option<Result<(), DropReason>> {
         let token =
             frame.first_chunk::<{ shake::LEAD_LEN }>().filter(|_| frame.len() == MIRROR_LEN)?;
         if self.mirrors.awaits(token) {
             let taken = self.mirrors.take_answer(from.remote, frame, &self.rules);
             if taken.is_ok() {
-                self.event(Event::Seen);
+                self.event(RelayEvent::Seen);
             }
             return Some(taken);
         }
@@ -405,14 +413,15 @@ impl<C: Ciphers> Relay<C> {
         }
         let now_s = self.unix_s(now);
         let answer = self.mirrors.answer(now, now_s, from.remote, frame);
-        // A covered host asks nobody: the answer would be somebody else's, beside the schedule.
+        // A covered host sends no requests. The source is forged, and an answer would be a frame
+        // outside of the schedule.
         if answer.is_ok() && self.is_of_covered(from) {
             return Some(Err(DropReason::NotAllowed));
         }
         Some(answer.map(|answer| self.send_stray(from, &answer, sink)))
     }
 
-    /// Whether a covered neighbour is there.
+    /// True if a covered neighbour has this endpoint.
     fn is_of_covered(&self, from: Endpoints) -> bool {
         let mut covered = self.neighbours.iter().filter(|(_, near)| near.is_covered());
         covered.any(|(_, near)| near.endpoint.is_some_and(|ends| ends.remote == from.remote))
@@ -423,8 +432,8 @@ impl<C: Ciphers> Relay<C> {
         (unix_ms.saturating_add(now.since(at).as_millis() as u64) / 1_000) as u32
     }
 
-    /// Sends what is due to mirrors.
-    pub(crate) fn drive_mirrors(&mut self, now: Time, sink: &mut impl Sink) {
+    /// Sends requests to mirrors and STUN servers that are due.
+    pub(crate) fn drive_mirrors(&mut self, now: Time, sink: &mut impl FrameSink) {
         let shown_s = self.unix_s(now);
         while let Some((to, frame)) = self.mirrors.poll_request(now, shown_s) {
             self.send_stray(to.into(), &frame, sink);
@@ -437,12 +446,12 @@ impl<C: Ciphers> Relay<C> {
     pub(crate) fn mirrors_due(&self) -> Option<(Time, &'static str)> {
         let told = self.seen_to_tell.next();
         let due = [self.mirrors.next(), self.mirrors.stun.next(), told].into_iter().flatten().min();
-        due.map(|at| (at, "where it is seen"))
+        due.map(|at| (at, "public address"))
     }
 
-    /// Sends a frame outside of sessions. One that is not taken is lost.
-    pub(crate) fn send_stray(&mut self, to: Endpoints, frame: &[u8], sink: &mut impl Sink) {
-        let path = Path { link: None, ends: to };
+    /// Sends a frame outside of sessions. If the kernel refuses it, it is lost.
+    pub(crate) fn send_stray(&mut self, to: Endpoints, frame: &[u8], sink: &mut impl FrameSink) {
+        let path = SendPath { link: None, ends: to };
         let outcome = self.own.send_outside(sink, path, (frame, &[0], frame.len()));
         let traffic = &mut self.own.counters.traffic;
         traffic.frames_out += outcome.sent as u64;
@@ -459,8 +468,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_told_is_told_again_three_times_as_long_as_there_is_room() {
-        let (mut hosts, at) = (SeenToTell::default(), Time::from_millis);
+    fn an_address_report_is_repeated_three_times_while_there_is_room() {
+        let (mut hosts, at) = (AddressReports::default(), Time::from_millis);
         let link = LinkId::from_bits(7);
         assert_eq!(hosts.next(), None);
         (0..2).for_each(|_| hosts.list(link));
@@ -472,7 +481,7 @@ mod tests {
         assert_eq!((hosts.next(), hosts.take(at(60_000))), (None, vec![]));
         let many = (0..TELL_AGAIN_MAX + 9).map(|n| LinkId::from_bits(n as u32));
         many.for_each(|link| hosts.list(link));
-        assert_eq!(hosts.take(at(60_000)).len(), TELL_AGAIN_MAX + 9, "once, all of them");
+        assert_eq!(hosts.take(at(60_000)).len(), TELL_AGAIN_MAX + 9, "all of them once");
         assert_eq!(hosts.take(at(61_000)).len(), TELL_AGAIN_MAX);
     }
 }

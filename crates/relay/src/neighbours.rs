@@ -1,28 +1,29 @@
-//! The table of neighbours, and which of them is the next hop.
+//! The table of neighbours, and the choice of the next hop.
 
 use core::time::Duration;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use shoal_crypto::{PublicKey, Suite};
-use shoal_link::parts::Assembly;
-use shoal_link::{Egress, EgressConfig, EgressStats, LinkStats, Liveness, LivenessConfig, Width};
-use shoal_session::{Endpoints, PeerId, Table};
+use shoal_link::parts::FrameAssembly;
+use shoal_link::{
+    Egress, EgressConfig, EgressStats, LinkStats, Liveness, LivenessConfig, WidthDetector,
+};
+use shoal_session::{Endpoints, IdTable, PeerId};
 use shoal_wire::{Address, Level, LinkId, Time};
 
-use crate::cover::{Cover, CoverView};
-use crate::hop::HopView;
-use crate::notices::Notices;
-use crate::trial::Trial;
+use crate::cover::{CoverView, LinkCover};
+use crate::notices::NeighbourWarnings;
+use crate::shift::ShiftView;
+use crate::trial::EndpointTrial;
 
 /// A neighbour as the configuration names it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkConfig {
-    /// Who it is.
     pub key: PublicKey,
-    /// Where it is in the overlay; host 0 makes it a router.
+    /// Overlay address. Host number 0 makes it a router.
     pub address: Address,
-    /// Where to call it; `None` waits for it to call.
+    /// The endpoint to call. With `None` this node waits for a call.
     pub endpoint: Option<SocketAddr>,
 }
 
@@ -30,109 +31,108 @@ pub struct LinkConfig {
 pub(crate) struct Neighbour {
     pub(crate) address: Address,
     pub(crate) endpoint: Option<Endpoints>,
-    /// Places where the neighbour may be, if it has a name with several addresses.
+    /// Candidate endpoints, if the neighbour's configured name has several addresses.
     pub(crate) places: Vec<Endpoints>,
-    /// What is under way about another endpoint that its frames come from.
-    pub(crate) trial: Trial,
+    /// Trial of another endpoint from which its frames come.
+    pub(crate) trial: EndpointTrial,
     pub(crate) liveness: Liveness,
     pub(crate) egress: Egress,
-    /// How long cells wait before the egress.
+    /// Delay of cells before the egress.
     pub(crate) link_delay: Option<Duration>,
-    /// When `liveness` or `width` wants to be called, as far as the timer set knows.
+    /// The next deadline of `liveness` or `width` in the timer set.
     pub(crate) alarm: Option<Time>,
     pub(crate) up_since: Option<Time>,
     pub(crate) established: bool,
-    /// By which schedule its frames leave.
-    pub(crate) cover: Option<Cover>,
-    /// No cell leaves while its frames do not leave by a schedule.
+    /// The schedule of the link's frames, on a covered link.
+    pub(crate) cover: Option<LinkCover>,
+    /// True if cells may leave only by a schedule.
     pub(crate) cover_required: bool,
-    /// Since when the present keys are in use, and with which cipher.
+    /// Start and cipher suite of the current keys.
     pub(crate) keys: Option<(Time, Suite)>,
-    /// How well those keys protect cells of the two ends' own.
+    /// Protection level of the two ends' own cells under these keys.
     pub(crate) level: Level,
-    /// A direct link that ends: nothing more is sent over it.
+    /// True while a direct link ends. Nothing more is sent over it.
     pub(crate) closing: bool,
-    /// Whether the path to it carries full frames. Where it is narrow they go in parts.
-    pub(crate) width: Width,
-    /// Number of the last full frame that went in parts.
+    /// Detects whether the path carries full frames. On a narrow path they go in parts.
+    pub(crate) width: WidthDetector,
+    /// Number of the last full frame that was sent in parts.
     pub(crate) parts_sent: u32,
-    /// Full frames of which not all parts came.
-    pub(crate) assembly: Assembly,
-    /// What it says, and how it calls, for people.
-    pub(crate) notices: Notices,
-    /// Where it says that it sees this node.
+    /// Full frames that arrived incompletely.
+    pub(crate) assembly: FrameAssembly,
+    /// Warnings about the neighbour.
+    pub(crate) notices: NeighbourWarnings,
+    /// Our public address, as this neighbour reports it.
     pub(crate) seen: Option<SocketAddr>,
-    /// Whether we call it: a router, or whoever's endpoint is configured. Others call us.
+    /// True if this node calls the neighbour: a router, or a configured endpoint. Others call this
+    /// node.
     pub(crate) called: bool,
-    /// It may have changed since the view was brought up to date.
+    /// True if the neighbour may have changed since the last refresh of the view.
     touched: bool,
 }
 
-/// What is known of a neighbour, for people.
+/// State of a neighbour, for status output.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkView {
-    /// Its id here.
     pub link: LinkId,
-    /// Where it is in the overlay.
     pub address: Address,
-    /// Where its datagrams come from.
+    /// Source endpoint of its datagrams.
     pub endpoint: Option<SocketAddr>,
-    /// Which of this node's addresses its datagrams go to, as far as it was learnt.
+    /// This node's address to which its datagrams go, if known.
     pub local: Option<SocketAddr>,
-    /// A session is agreed.
+    /// True if a session is agreed.
     pub established: bool,
-    /// Since when the present keys are in use, and with which cipher; of the last session if none
-    /// is agreed.
+    /// Start and cipher suite of the current keys, or of the last session's if none is agreed.
     pub keys: Option<(Time, Suite)>,
-    /// How well these keys protect cells without an end-to-end seal, on a direct link.
+    /// Protection level of cells without an end-to-end seal, on a direct link.
     pub level: Level,
-    /// When a frame of its last opened.
+    /// When one of its frames was last opened.
     pub last_heard: Option<Time>,
-    /// Since when it has been up; `None` while it is down.
+    /// When the link came up. `None` while it is down.
     pub up_since: Option<Time>,
-    /// The path to it carries no full frame: they go in parts.
+    /// True if the path carries no full frames, so that they go in parts.
     pub small: bool,
-    /// This node calls it; others call this node.
+    /// True if this node calls the neighbour, false if the neighbour calls.
     pub called: bool,
-    /// What it says, and how it calls.
-    pub notices: Notices,
-    /// Where it says that it sees this node.
+    /// Warnings about the neighbour.
+    pub notices: NeighbourWarnings,
+    /// Our public address, as this neighbour reports it.
     pub seen: Option<SocketAddr>,
-    /// Counters and times.
     pub stats: LinkStats,
-    /// The queue towards it.
+    /// Counters of the queue to the neighbour.
     pub egress: EgressStats,
-    /// The backlog: cells that wait there now, since the link is slower than their sources.
+    /// The backlog: cells that wait there because the link is slower than their sources.
     pub waiting: usize,
-    /// Its schedule, on a covered link.
+    /// The schedule, on a covered link.
     pub cover: Option<CoverView>,
-    /// What became of hops, where the link's addresses hop.
-    pub hop: Option<HopView>,
+    /// The state of address shifts, if the link's addresses shift.
+    pub shift: Option<ShiftView>,
 }
 
-/// All neighbours, their timers, and which of them may have changed.
+/// All neighbours with their timers, and a list of those that may have changed.
 #[derive(Default)]
 pub(crate) struct Neighbours {
-    all: Table<LinkId, Neighbour>,
+    all: IdTable<LinkId, Neighbour>,
     routers: Vec<LinkId>,
     alarms: BTreeSet<(Time, LinkId)>,
-    /// Neighbours that were lent to be changed, and those that are gone.
+    /// Neighbours that were borrowed mutably, and removed ones.
     touched: Vec<LinkId>,
 }
 
 impl Neighbour {
-    /// Whether this node's own cells may go to it past the routers: another host that hears us.
+    /// True if this node's own cells may bypass the routers: the neighbour is a host and the link
+    /// is up.
     pub(crate) fn is_direct(&self) -> bool {
         !self.address.is_router() && self.liveness.is_up() && self.established && !self.closing
     }
 
-    /// The next time of its timers. On a covered link a probe of the path waits for a slot.
+    /// The next deadline. On a covered link a probe of the path waits for a slot.
     fn due(&self) -> Option<Time> {
         let probe = self.width.poll_timeout().filter(|_| !self.is_scheduled());
         self.liveness.poll_timeout().map(|(at, _)| at).into_iter().chain(probe).min()
     }
 
-    /// Where any worker may send its frames by itself; none if the relay must send them.
+    /// The endpoint to which any worker may send frames directly. None if only the relay may send
+    /// them.
     pub(crate) fn shared_endpoint(&self) -> Option<Endpoints> {
         let shut = self.is_covered() || self.is_shut();
         let alone = self.width.is_narrow() || self.trial.is_limited() || shut;
@@ -155,7 +155,7 @@ impl Neighbours {
             address: config.address,
             endpoint: config.endpoint.map(Endpoints::from),
             places: Vec::new(),
-            trial: Trial::default(),
+            trial: EndpointTrial::default(),
             liveness: Liveness::new(liveness, seed, now),
             egress: Egress::new(egress),
             link_delay,
@@ -167,10 +167,10 @@ impl Neighbours {
             keys: None,
             level: Level::Encrypt,
             closing: false,
-            width: Width::new(seed.rotate_left(32)),
+            width: WidthDetector::new(seed.rotate_left(32)),
             parts_sent: 0,
-            assembly: Assembly::default(),
-            notices: Notices::default(),
+            assembly: FrameAssembly::default(),
+            notices: NeighbourWarnings::default(),
             seen: None,
             called: config.endpoint.is_some() || config.address.is_router(),
             touched: true,
@@ -197,7 +197,7 @@ impl Neighbours {
         self.all.get(link)
     }
 
-    /// The neighbour, to be changed.
+    /// Borrows a neighbour mutably and marks it as touched.
     pub(crate) fn get_mut(&mut self, link: LinkId) -> Option<&mut Neighbour> {
         let neighbour = self.all.get_mut(link)?;
         if !core::mem::replace(&mut neighbour.touched, true) {
@@ -206,7 +206,8 @@ impl Neighbours {
         Some(neighbour)
     }
 
-    /// The neighbour, to be changed in what neither views nor timers show.
+    /// Borrows a neighbour mutably without marking it. The caller must change nothing that views or
+    /// timers show.
     pub(crate) fn get_quietly(&mut self, link: LinkId) -> Option<&mut Neighbour> {
         self.all.get_mut(link)
     }
@@ -215,7 +216,7 @@ impl Neighbours {
         self.all.iter()
     }
 
-    /// All of them, to be changed.
+    /// Borrows all neighbours mutably and marks them as touched.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Neighbour> {
         let touched = &mut self.touched;
         self.all.iter_mut().map(|(link, neighbour)| {
@@ -226,7 +227,7 @@ impl Neighbours {
         })
     }
 
-    /// Takes the list of those that may have changed; some may stand in it twice.
+    /// Takes the list of touched neighbours. Duplicates are possible.
     pub(crate) fn take_touched(&mut self) -> Vec<LinkId> {
         for &link in &self.touched {
             if let Some(neighbour) = self.all.get_mut(link) {
@@ -236,25 +237,25 @@ impl Neighbours {
         core::mem::take(&mut self.touched)
     }
 
-    /// Takes back the list's memory.
+    /// Returns the list's memory for reuse.
     pub(crate) fn give_back(&mut self, mut touched: Vec<LinkId>) {
         touched.clear();
         self.touched = touched;
     }
 
-    /// Whether nothing was touched since the list was taken.
+    /// True if no neighbour was touched since the list was taken.
     pub(crate) fn is_seen(&self) -> bool {
         self.touched.is_empty()
     }
 
-    /// The router a host sends through: the first that is up, else the first.
+    /// The router through which a host sends: the first that is up, else the first.
     pub(crate) fn uplink(&self) -> Option<LinkId> {
         let is_up = |link: &&LinkId| self.get(**link).is_some_and(|n| n.liveness.is_up());
         self.routers.iter().find(is_up).or(self.routers.first()).copied()
     }
 
-    /// Makes sure the timer set knows of the neighbour's next deadline. A deadline that moved
-    /// later is left alone: it fires, finds nothing, and is set anew.
+    /// Updates the timer set with the neighbour's next deadline. If the deadline moved later, the
+    /// old timer stays. It fires without effect and is set anew.
     pub(crate) fn reschedule(&mut self, link: LinkId) {
         let Some(neighbour) = self.all.get_mut(link) else { return };
         let Some(due) = neighbour.due() else { return };
@@ -267,7 +268,7 @@ impl Neighbours {
         self.alarms.insert((due, link));
     }
 
-    /// The next neighbour whose deadline has come.
+    /// Takes the next neighbour whose deadline has come.
     pub(crate) fn pop_alarm(&mut self, now: Time) -> Option<LinkId> {
         let &(at, link) = self.alarms.first()?;
         if at > now {
@@ -309,11 +310,11 @@ impl Neighbour {
             egress: self.egress.stats(),
             waiting: self.egress.backlog(),
             cover: self.cover_view(),
-            hop: None,
+            shift: None,
         }
     }
 }
 
-/// How soon a send that the kernel had no room for is tried again. ENOBUFS has no wake-up; half a
-/// millisecond is 62 kB at 1 Gbit/s, about one GSO send.
+/// Delay before a send for which the kernel had no room is repeated. ENOBUFS has no wake-up. At 1
+/// Gbit/s this delay is 62 kB, about one GSO send.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_micros(500);

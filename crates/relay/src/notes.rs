@@ -1,39 +1,38 @@
-//! Notes: what a data path tells of links. Gates: what it is told of them.
+//! Notes report a link's traffic from a data path to the relay. Gates tell a data path which links
+//! have a backlog.
 
-use shoal_session::{Endpoints, Table};
+use shoal_session::{Endpoints, IdTable};
 use shoal_wire::LinkId;
 
 use crate::batch::LANES;
 
-/// What a worker tells the first one, once per batch.
+/// A worker's note for the first worker, at most one per batch and link or session.
 #[derive(Clone, Copy, Debug)]
-pub enum Note {
-    /// Of a session.
-    Session(shoal_session::Note),
-    /// Of a link.
+pub enum WorkerNote {
+    Session(shoal_session::SessionUse),
     Link(LinkNote),
 }
 
-/// What came and went over one link since it was last told.
+/// Traffic of one link since its last note.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkNote {
     pub(crate) link: LinkId,
-    /// Frames that opened, and the highest counter per lane.
+    /// Number of opened frames, and the highest counter per lane.
     pub(crate) frames: u64,
     pub(crate) highest: [u32; LANES],
-    /// Some of them were neither reports nor keepalives.
+    /// True if any opened frame was neither a report nor a keepalive.
     pub(crate) traffic: bool,
-    /// Where the newest of them came from.
+    /// Source of the newest opened frame.
     pub(crate) source: Option<Endpoints>,
-    /// Frames that left: those that ask for a report; reports and keepalives, which ask for none.
+    /// Number of sent frames that ask for a report, and of reports and keepalives, which don't.
     pub(crate) sent: u64,
     pub(crate) sent_quietly: u64,
-    /// Full frames among those that opened, and among those that left.
+    /// Number of full frames among the opened and among the sent ones.
     pub(crate) full: u64,
     pub(crate) sent_full: u64,
-    /// The kernel had no room.
+    /// True if the kernel had no room.
     pub(crate) refused: bool,
-    /// The device takes no full frames.
+    /// True if the device takes no full frames.
     pub(crate) too_long: bool,
 }
 
@@ -55,26 +54,26 @@ impl LinkNote {
     }
 }
 
-/// A link as a data path sees it.
+/// The state of a link in a data path.
 #[derive(Clone, Copy, Default)]
-struct Known {
-    /// It may have a backlog, which nothing may pass by.
+struct LinkGate {
+    /// True if the link may have a backlog, which no frame may overtake.
     closed: bool,
-    /// The backlog is so long that cells are marked.
+    /// True if the backlog is so long that cells are marked.
     marking: bool,
-    /// Which of the notes is the link's, from 1 on; 0 for none.
+    /// Position of the link's note in `notes`, counted from 1. Zero if there is none.
     note: u32,
 }
 
-/// What is known of links, and the notes that are to be told: one for each link at most.
+/// States of all links, and their pending notes: at most one per link.
 #[derive(Default)]
-pub(crate) struct Links {
-    known: Table<LinkId, Known>,
+pub(crate) struct LinkNotes {
+    known: IdTable<LinkId, LinkGate>,
     notes: Vec<LinkNote>,
 }
 
-impl Links {
-    /// The link's note, to be told.
+impl LinkNotes {
+    /// The link's pending note.
     pub(crate) fn note(&mut self, link: LinkId) -> &mut LinkNote {
         let next = self.notes.len() as u32 + 1;
         let known = self.known.get_or_default(link);
@@ -87,22 +86,22 @@ impl Links {
         &mut self.notes[at]
     }
 
-    /// Whether the link may have a backlog.
+    /// True if the link may have a backlog.
     pub(crate) fn is_closed(&self, link: LinkId) -> bool {
         self.known.get(link).is_some_and(|known| known.closed)
     }
 
-    /// Whether the link's backlog is so long that cells are marked, and that no more should be read
-    /// for it.
+    /// True if the link's backlog is so long that cells are marked. Then sources should read no
+    /// more data for it.
     pub(crate) fn is_marking(&self, link: LinkId) -> bool {
         self.known.get(link).is_some_and(|known| known.marking)
     }
 
-    /// Says whether the link has no backlog, so that frames may leave at once, and whether it has
-    /// one that marks cells.
+    /// Sets the gate of a link. It is open without a backlog, and frames may leave at once.
+    /// `marking` is true if the backlog marks cells.
     pub(crate) fn set_gate(&mut self, link: LinkId, open: bool, marking: bool) {
         let known = match open {
-            // The gate of a link of which nothing is known is open.
+            // A link without a state has an open gate.
             true => self.known.get_mut(link),
             false => Some(self.known.get_or_default(link)),
         };
@@ -111,10 +110,10 @@ impl Links {
         }
     }
 
-    /// Tells what came and went since the last time. What `tell` refuses is kept and told with
-    /// what comes later. Says whether everything was told.
+    /// Passes all pending notes to `tell`. Notes that it refuses are merged with later ones.
+    /// Returns true if it accepted all.
     pub(crate) fn tell(&mut self, mut tell: impl FnMut(&LinkNote) -> bool) -> bool {
-        let Links { known, notes } = self;
+        let LinkNotes { known, notes } = self;
         let mut set_place = |note: &LinkNote, place| {
             if let Some(known) = known.get_mut(note.link) {
                 known.note = place;
@@ -142,11 +141,11 @@ mod tests {
 
     #[test]
     fn a_note_that_found_no_room_is_told_with_what_comes_later() {
-        let mut links = Links::default();
+        let mut links = LinkNotes::default();
         for link in [4, 0, 7, 4] {
             links.note(LinkId::from_bits(link)).frames += 1;
         }
-        assert!(!links.tell(|note| note.link == LinkId::from_bits(0)), "one of three has room");
+        assert!(!links.tell(|note| note.link == LinkId::from_bits(0)), "one note has room");
         for link in [0, 7] {
             links.note(LinkId::from_bits(link)).frames += 1;
         }
@@ -157,13 +156,13 @@ mod tests {
         });
         assert!(all);
         assert_eq!(told, [(4, 2), (7, 2), (0, 1)]);
-        assert!(links.tell(|_| false), "nothing is left");
+        assert!(links.tell(|_| false), "no note is left");
     }
 
     #[test]
     fn a_gate_is_open_until_it_is_closed_and_marking_is_each_links_own() {
-        let mut links = Links::default();
-        let seen = |links: &Links| {
+        let mut links = LinkNotes::default();
+        let seen = |links: &LinkNotes| {
             (0..3).map(|n| links.is_closed(LinkId::from_bits(n))).collect::<Vec<_>>()
         };
         assert_eq!(seen(&links), [false; 3]);

@@ -1,21 +1,21 @@
-//! Frames that are open already: those that another worker opened, those that parts made whole, and
-//! shorter cells that came in full frames of a covered link.
+//! Handling of frames that are already open: opened by another worker, reassembled from parts, or
+//! shorter cells from full frames of a covered link.
 
 use shoal_crypto::Ciphers;
 use shoal_session::SessionShard;
 use shoal_wire::{Level, LinkKind, link};
 
-use crate::forward::Arrived;
-use crate::{Forwarder, Handed, Handoff, LocalCells, Sink, Turn};
+use crate::forward::OpenedFrame;
+use crate::{CallContext, Forwarder, FrameSink, Handoff, HandoffFrame, LocalCells};
 
 impl Forwarder {
-    /// Takes in frames that another worker opened. That worker's notes account for them.
-    pub(crate) fn handle_opened<C: Ciphers, S: Sink, H: Handoff>(
+    /// Handles frames that another worker opened. That worker's notes account for them.
+    pub(crate) fn handle_opened<C: Ciphers, S: FrameSink, H: Handoff>(
         &mut self,
         shard: &mut SessionShard<C>,
-        turn: &mut Turn<'_, S, H>,
+        turn: &mut CallContext<'_, S, H>,
         buf: &mut [u8],
-        frames: &[Handed],
+        frames: &[HandoffFrame],
         local: &mut impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64,
     ) {
         let mut sorted = core::mem::take(&mut self.scratch.sorted);
@@ -25,11 +25,11 @@ impl Forwarder {
         self.sort_wide(shard, turn, buf, Some(local));
     }
 
-    /// Sorts and sends the shorter cells that came in full frames.
-    pub(crate) fn sort_wide<C: Ciphers, S: Sink, H: Handoff>(
+    /// Sorts and sends shorter cells that arrived in full frames.
+    pub(crate) fn sort_wide<C: Ciphers, S: FrameSink, H: Handoff>(
         &mut self,
         shard: &mut SessionShard<C>,
-        turn: &mut Turn<'_, S, H>,
+        turn: &mut CallContext<'_, S, H>,
         buf: &mut [u8],
         local: Option<&mut impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64>,
     ) {
@@ -37,32 +37,33 @@ impl Forwarder {
             return;
         }
         let mut wide = core::mem::take(&mut self.scratch.sorted.wide);
-        // One class after the other, each in its order.
+        // Groups cells by class and keeps the order within a class.
         wide.sort_by_key(|cell| cell.len);
         self.sort(shard, turn, buf, &wide, local);
         wide.clear();
         self.scratch.sorted.wide = wide;
     }
 
-    /// Sorts and sends frames that are open.
-    fn sort<C: Ciphers, S: Sink, H: Handoff>(
+    /// Sorts and sends opened frames.
+    fn sort<C: Ciphers, S: FrameSink, H: Handoff>(
         &mut self,
         shard: &mut SessionShard<C>,
-        turn: &mut Turn<'_, S, H>,
+        turn: &mut CallContext<'_, S, H>,
         buf: &mut [u8],
-        frames: &[Handed],
+        frames: &[HandoffFrame],
         mut local: Option<&mut impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64>,
     ) {
         let mut sorted = core::mem::take(&mut self.scratch.sorted);
         for equal in frames.chunk_by(|a, b| a.len == b.len) {
             let Some(class) = equal[0].class() else { continue };
-            for &Handed { link, at, congested, .. } in equal {
+            for &HandoffFrame { link, at, congested, .. } in equal {
                 let sender = self.view.link(link);
-                // The worker that opened it has dropped what its lane's level does not allow, and
-                // an old goodbye. Parts travel on encrypted lanes alone.
+                // The opening worker has already dropped frames that their lane's level forbids,
+                // and old goodbyes. Parts only use encrypted lanes.
                 let (level, newest) = (Level::Encrypt, true);
-                let frame = Arrived { link, sender, at, level, newest, congested };
-                // Parts made it whole; whoever opens a frame counts it, and cover is not handed on.
+                let frame = OpenedFrame { link, sender, at, level, newest, congested };
+                // Cover counted here was reassembled from parts. Other cover is counted when opened
+                // and not handed over.
                 let kind = buf[at as usize + link::KIND_AT];
                 self.counters.traffic.cover_in += u64::from(kind == LinkKind::Cover as u8);
                 if let Err(reason) = self.take(&frame, buf, class, &mut sorted, turn.hand) {

@@ -1,37 +1,37 @@
-//! Cells of this node's own, sent by any worker.
+//! This node's own cells, sent by any worker.
 //!
-//! On a link with a router all cells of a pair of hosts stay on one lane, whichever worker sealed
-//! them end to end, so that routers can't tell flows apart. The worker that seals on that lane
-//! sends them; the others hand them to it. On a direct link every worker sends on lanes of its own,
-//! and so does the first worker with leg cells, of which no other has any.
+//! On a link with a router, all cells of a pair of hosts stay on one lane, whichever worker sealed
+//! them. So routers can't tell flows apart. The worker that seals on that lane sends them, and the
+//! others hand them to it. On a direct link every worker sends on its own lanes. Only the first
+//! worker has leg cells, and it sends them on its own lanes.
 
 use shoal_crypto::Ciphers;
 use shoal_session::{PeerId, SessionShard};
 use shoal_wire::{Address, DropReason, LinkId, LinkKind, RoutedHeader, SizeClass, Time, link};
 
-use crate::batch::{Run, lane_of};
-use crate::forward::hand_over;
-use crate::{Forwarder, Handed, Handoff, Sink, Turn, Unfinished};
+use crate::batch::{OutgoingRun, lane_of};
+use crate::handoff::hand_over;
+use crate::{CallContext, Forwarder, FrameSink, Handoff, HandoffFrame, HandoffKind};
 
 impl Forwarder {
-    /// Whether cells for the host `dst` may go without an end-to-end seal now, as
-    /// [`crate::Relay::may_go_direct`] says.
+    /// True if cells for the host `dst` may go without an end-to-end seal. See
+    /// [`crate::Relay::may_go_direct`].
     pub fn may_go_direct(&self, dst: Address) -> bool {
         self.view.direct(dst).is_some()
     }
 
-    /// Whether the backlog on the way to `dst` is so long that cells are marked, and that more
-    /// cells had better wait at their source.
+    /// True if the backlog on the link to `dst` is so long that cells are marked. Sources should
+    /// then wait.
     pub fn is_marking(&self, dst: Address) -> bool {
         self.view.origin_hop(dst).is_some_and(|link| self.links.is_marking(link))
     }
 
     /// Sends cells of this node's own edge, as [`crate::Relay::send_cells`] does, or hands them to
-    /// the worker that seals on the lane of their two hosts.
-    pub fn send_cells<C: Ciphers, S: Sink, H: Handoff>(
+    /// the worker that seals on their lane.
+    pub fn send_cells<C: Ciphers, S: FrameSink, H: Handoff>(
         &mut self,
         shard: &mut SessionShard<C>,
-        turn: &mut Turn<'_, S, H>,
+        turn: &mut CallContext<'_, S, H>,
         kind: LinkKind,
         buf: &mut [u8],
         offsets: &[u32],
@@ -55,20 +55,21 @@ impl Forwarder {
             LinkKind::Cell => self.owner(shard, turn.now, link, buf, first),
             _ => me,
         };
-        let mut run = Run { buf, offsets, class };
+        let mut run = OutgoingRun { buf, offsets, class };
         if owner == me {
             return self.dispatch(shard, turn, link, run);
         }
-        let to = Unfinished::Leaving { worker: owner, link };
+        let to = HandoffKind::Leaving { worker: owner, link };
         let taken = hand_over(to, &run, turn.hand);
         match me {
-            // The first worker, which sends control and files, sends what finds no room by itself.
+            // The first worker also sends control and files. It sends cells itself if the other
+            // worker has no room.
             0 => self.dispatch(shard, turn, link, run.of(&offsets[taken..])),
             _ => self.lose(&offsets[taken..]),
         }
     }
 
-    /// The link by which a cell of this node's own leaves for `dst`.
+    /// The link for this node's own cells to `dst`.
     pub(crate) fn way_out(&self, kind: LinkKind, dst: Address) -> Result<LinkId, DropReason> {
         if self.view.lists_only {
             return Err(DropReason::StaleList);
@@ -80,8 +81,8 @@ impl Forwarder {
         hop.ok_or(DropReason::NoRoute)
     }
 
-    /// The worker that sends the cells of the pair of hosts whose cell is at `at`; this one, where
-    /// no worker may send over the link by itself.
+    /// The worker that sends the cells of this pair of hosts (from the cell at `at`). It is this
+    /// worker if no worker may send over the link by itself.
     fn owner<C: Ciphers>(
         &self,
         shard: &SessionShard<C>,
@@ -98,14 +99,15 @@ impl Forwarder {
         shard.sealer(now, peer, lane)
     }
 
-    /// Takes in cells of this node's own that another worker handed over, since this one seals on
-    /// their lanes. Where it does not after all, since keys have changed, they go to the first one.
-    pub fn handle_leaving<C: Ciphers, S: Sink, H: Handoff>(
+    /// Handles this node's own cells that another worker handed over because this one seals on
+    /// their lanes. If keys have changed and another worker owns the lane, the cells go to the
+    /// first worker.
+    pub fn handle_leaving<C: Ciphers, S: FrameSink, H: Handoff>(
         &mut self,
         shard: &mut SessionShard<C>,
-        turn: &mut Turn<'_, S, H>,
+        turn: &mut CallContext<'_, S, H>,
         buf: &mut [u8],
-        frames: &[Handed],
+        frames: &[HandoffFrame],
     ) {
         let me = shard.worker();
         let mut offsets = core::mem::take(&mut self.scratch.offsets);
@@ -113,7 +115,8 @@ impl Forwarder {
         while let Some(first) = rest.first() {
             let peer = PeerId::from(first.link);
             let lanes = 0..shard.lanes(turn.now, peer);
-            let of = |handed: &Handed| (handed.link, handed.len, lane_of(buf, handed.at, &lanes));
+            let of =
+                |handed: &HandoffFrame| (handed.link, handed.len, lane_of(buf, handed.at, &lanes));
             let key = of(first);
             let same = rest.iter().take_while(|handed| of(handed) == key).count();
             let (run, later) = rest.split_at(same);
@@ -121,12 +124,12 @@ impl Forwarder {
             let Some(class) = first.class() else { continue };
             offsets.clear();
             offsets.extend(run.iter().map(|handed| handed.at));
-            let run = Run { buf: &mut *buf, offsets: &offsets, class };
-            // The first worker sends what nobody else does.
+            let run = OutgoingRun { buf: &mut *buf, offsets: &offsets, class };
+            // The first worker sends cells for which no other worker is the owner.
             if me == 0 || shard.sealer(turn.now, peer, key.2) == me {
                 self.dispatch(shard, turn, first.link, run);
             } else {
-                let to = Unfinished::Leaving { worker: 0, link: first.link };
+                let to = HandoffKind::Leaving { worker: 0, link: first.link };
                 let taken = hand_over(to, &run, turn.hand);
                 self.lose(&offsets[taken..]);
             }

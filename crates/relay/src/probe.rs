@@ -1,14 +1,14 @@
-//! Probes: how two hosts of which nobody can call the other find a way between them.
+//! Hole punching: two hosts, neither of which can be called, find a path by probes.
 //!
 //! ```text
-//! both ends, to each place:   0, 50, 150, 350, 750, 1,550, 3,000 ms
-//! a probe comes in            the end that did not ask: answers it, 3 times per source, 7 in all
-//!                             the end that asked: calls where it came from
+//! both ends, to each candidate:  0, 50, 150, 350, 750, 1,550, 3,000 ms
+//! a probe arrives                the end that did not ask: answers, 3 times per source, 7 in all
+//!                                the end that asked: calls the source
 //! ```
 //!
-//! A probe begins with a token that both ends can compute and nobody else, and that counts once. So
-//! a frame of a stranger costs a look into a table. The names of others as places get nothing but
-//! probes, at most [`PROBES_MAX`] of one attempt, and draw no answer.
+//! A probe begins with a token that only the two ends can compute and that counts once. So a
+//! stranger's frame costs one table look-up. An endpoint that was named maliciously gets nothing
+//! but probes, at most [`PROBES_MAX`] per attempt, and can't provoke an answer.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -21,9 +21,9 @@ use shoal_wire::{
     DropReason, LinkId, Meeting, MeetingId, PROBE_BODY, PROBE_LEN, PROBES_MAX, TAG_LEN, Time, shake,
 };
 
-use crate::{Event, Relay, Sink};
+use crate::{FrameSink, Relay, RelayEvent};
 
-/// When a place gets probes, since it was named.
+/// Times of the probes to a candidate endpoint, after it was named.
 const SCHEDULE: [Duration; 7] = [
     Duration::ZERO,
     Duration::from_millis(50),
@@ -33,57 +33,56 @@ const SCHEDULE: [Duration; 7] = [
     Duration::from_millis(1_550),
     Duration::from_millis(3_000),
 ];
-/// Places of one attempt.
+/// Maximum number of candidates per attempt.
 const PLACES_MAX: usize = Meeting::CANDIDATES_MAX;
-/// Answers to one source: an answer may be lost, and it may be the only way in.
+/// Maximum number of answers to one source. An answer may be lost, and it may be the only way in.
 const ANSWERS_MAX: usize = 3;
-/// How long an attempt waits for probes.
+/// Time for which an attempt waits for probes.
 const KEPT: Duration = Duration::from_secs(5);
-/// Attempts at once.
+/// Maximum number of simultaneous attempts.
 const ATTEMPTS_MAX: usize = 16;
-/// How soon the end that asked calls another place from which a probe came.
+/// Minimum time before the asking end calls a different source of probes.
 const CALL_AGAIN: Duration = Duration::from_secs(1);
-/// First wait for an answer to that call: the way is short, and half of what it saves is lost when
-/// one frame is.
+/// First wait for an answer to that call. The direct path is short, and one lost frame would
+/// otherwise cost half of the time it saves.
 const CALL_WAIT: Duration = Duration::from_millis(150);
 
 const _: () = assert!(PLACES_MAX * (SCHEDULE.len() + 1) == PROBES_MAX);
 const _: () = assert!(shake::LEAD_LEN + PROBE_BODY.len() + TAG_LEN <= PROBE_LEN);
 
-/// A place, since when it is tried, and how often it was.
-type Tried = (SocketAddr, Time, usize);
+/// A candidate endpoint, the start of its probes, and their number so far.
+type CandidateProbe = (SocketAddr, Time, usize);
 
 /// One attempt of two hosts.
-struct Attempt {
+struct PunchAttempt {
     link: LinkId,
     id: MeetingId,
-    /// This end asked, so it calls.
+    /// True if this end asked, so that it calls.
     asker: bool,
     key: Secret<32>,
-    places: Vec<Tried>,
-    /// Sources that were answered, each as often as it was.
+    places: Vec<CandidateProbe>,
+    /// Sources that were answered, once for each answer.
     answered: Vec<SocketAddr>,
     /// Number of the next probe.
     next: usize,
     until: Time,
-    /// When, and where, the other end was called last.
+    /// Time and endpoint of the last call to the other end.
     called: Option<(Time, SocketAddr)>,
 }
 
-/// All attempts, and the tokens of probes that may come.
+/// All attempts, and the tokens of expected probes.
 #[derive(Default)]
-pub(crate) struct Probes {
-    attempts: Vec<Attempt>,
+pub(crate) struct PunchAttempts {
+    attempts: Vec<PunchAttempt>,
     tokens: BTreeMap<Lead, (MeetingId, u8)>,
 }
 
-/// What identifies a probe: who sent it, and its number.
+/// The identity of a probe: its sender and its number.
 fn name(from_asker: bool, number: u8) -> [u8; 2] {
     [u8::from(from_asker), number]
 }
 
-impl Attempt {
-    /// The token of a probe.
+impl PunchAttempt {
     fn token(&self, from_asker: bool, number: u8) -> Lead {
         let long = kdf(self.key.expose(), "shoal v1 probe token", &[&name(from_asker, number)]);
         let mut token = Lead::default();
@@ -91,14 +90,14 @@ impl Attempt {
         token
     }
 
-    /// Under what a probe is sealed. Each key seals one frame.
+    /// The key that seals a probe. Each key seals one frame.
     fn seal_key(&self, from_asker: bool, number: u8) -> AeadKey {
         let name = name(from_asker, number);
         let key = Secret::new(kdf(self.key.expose(), "shoal v1 probe seal", &[&name]));
         AeadKey::new(Suite::Aes256Gcm, key.expose())
     }
 
-    /// The next probe, while there is one.
+    /// The next probe, up to [`PROBES_MAX`].
     fn probe(&mut self) -> Option<[u8; PROBE_LEN]> {
         let number = u8::try_from(self.next).ok().filter(|_| self.next < PROBES_MAX)?;
         self.next += 1;
@@ -126,7 +125,7 @@ impl Attempt {
         }
     }
 
-    /// Adds places to be tried from now on.
+    /// Adds candidate endpoints, to be probed from now on.
     fn add(&mut self, now: Time, places: &[SocketAddr]) {
         for &at in places {
             let known = self.places.iter().any(|(known, ..)| *known == at);
@@ -136,26 +135,27 @@ impl Attempt {
         }
     }
 
-    fn due(place: &Tried) -> Option<Time> {
+    fn due(place: &CandidateProbe) -> Option<Time> {
         let (_, since, sent) = *place;
         SCHEDULE.get(sent).map(|&after| since + after)
     }
 
-    /// The next place that is due.
+    /// Takes the next candidate whose probe is due.
     fn take_due(&mut self, now: Time) -> Option<SocketAddr> {
-        let due = |place: &&mut Tried| Attempt::due(place).is_some_and(|at| at <= now);
+        let due =
+            |place: &&mut CandidateProbe| PunchAttempt::due(place).is_some_and(|at| at <= now);
         let place = self.places.iter_mut().find(due)?;
         place.2 += 1;
         Some(place.0)
     }
 
     fn next_time(&self) -> Time {
-        self.places.iter().filter_map(Attempt::due).fold(self.until, Time::min)
+        self.places.iter().filter_map(PunchAttempt::due).fold(self.until, Time::min)
     }
 }
 
-impl Probes {
-    /// Begins an attempt, or adds places to it.
+impl PunchAttempts {
+    /// Begins an attempt, or adds candidates to it.
     ///
     /// Errors: `table_full`.
     fn meet(
@@ -175,7 +175,7 @@ impl Probes {
         let key = Secret::new(kdf(&[0; 32], "shoal v1 probe", &[&id]));
         let until = now + KEPT;
         let (places_tried, answered) = (Vec::new(), Vec::new());
-        let mut attempt = Attempt {
+        let mut attempt = PunchAttempt {
             link,
             id,
             asker,
@@ -194,8 +194,8 @@ impl Probes {
         Ok(())
     }
 
-    /// Ends the attempts that `over` names.
-    fn end(&mut self, over: impl Fn(&Attempt) -> bool) {
+    /// Ends the attempts for which `over` returns true.
+    fn end(&mut self, over: impl Fn(&PunchAttempt) -> bool) {
         let gone: Vec<MeetingId> =
             self.attempts.extract_if(.., |attempt| over(attempt)).map(|gone| gone.id).collect();
         if !gone.is_empty() {
@@ -205,11 +205,11 @@ impl Probes {
 }
 
 impl<C: Ciphers> Relay<C> {
-    /// Sends probes to places where the other end of a direct link may be, and takes those of the
-    /// other end; with an attempt that is known already, to these places, too. The end that asked
-    /// calls where the first one comes from.
+    /// Begins an attempt: sends probes to candidate endpoints of a direct link's other end, and
+    /// accepts its probes. For a known attempt it adds these candidates. The end that asked calls
+    /// the source of the first probe.
     ///
-    /// Errors: `table_full` where too many attempts are under way; `unknown_peer`.
+    /// Errors: `table_full` for too many attempts; `unknown_peer`.
     pub fn meet(
         &mut self,
         now: Time,
@@ -225,18 +225,18 @@ impl<C: Ciphers> Relay<C> {
         self.probes.meet(now, link, meeting, &places)
     }
 
-    /// Whether a frame may be a probe that this node waits for.
+    /// True if a frame may be an expected probe.
     pub(crate) fn is_probe(&self, token: &Lead) -> bool {
         self.probes.tokens.contains_key(token)
     }
 
-    /// Takes a probe. Its token counts no more.
+    /// Handles a probe. Its token then expires.
     pub(crate) fn handle_probe(
         &mut self,
         now: Time,
         from: Endpoints,
         frame: &mut [u8],
-        sink: &mut impl Sink,
+        sink: &mut impl FrameSink,
     ) -> Result<(), DropReason> {
         let token = *frame.first_chunk::<{ shake::LEAD_LEN }>().ok_or(DropReason::BadSize)?;
         let known = self.probes.tokens.get(&token).copied();
@@ -253,7 +253,7 @@ impl<C: Ciphers> Relay<C> {
                 attempt.called = Some((now, from.remote));
                 self.set_endpoint(now, link, Some(from.remote));
                 self.sessions.hurry(PeerId::from(link), CALL_WAIT);
-                self.event(Event::Met(link));
+                self.event(RelayEvent::Met(link));
             }
             return Ok(());
         }
@@ -268,13 +268,13 @@ impl<C: Ciphers> Relay<C> {
         Ok(())
     }
 
-    /// Ends the attempts of a link that stands, or is gone.
+    /// Ends the attempts of a link that is established or gone.
     pub(crate) fn end_probes(&mut self, link: LinkId) {
         self.probes.end(|attempt| attempt.link == link);
     }
 
     /// Sends the probes that are due.
-    pub(crate) fn drive_probes(&mut self, now: Time, sink: &mut impl Sink) {
+    pub(crate) fn drive_probes(&mut self, now: Time, sink: &mut impl FrameSink) {
         let mut due = Vec::new();
         for attempt in &mut self.probes.attempts {
             while let Some(place) = attempt.take_due(now) {
@@ -288,7 +288,7 @@ impl<C: Ciphers> Relay<C> {
     }
 
     pub(crate) fn probes_due(&self) -> Option<(Time, &'static str)> {
-        let times = self.probes.attempts.iter().map(Attempt::next_time);
+        let times = self.probes.attempts.iter().map(PunchAttempt::next_time);
         times.min().map(|at| (at, "probe"))
     }
 }

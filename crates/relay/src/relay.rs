@@ -1,128 +1,132 @@
-//! The relay's own part of the way of a packet. As in every worker, the data path (`forward.rs`)
-//! sorts and sends a batch. The relay does what the data path can't, in the order of the functions
-//! here:
+//! The relay: the steps of forwarding that a worker's data path can't do. The data path
+//! (`forward.rs`) sorts and sends a batch as in every worker. The relay does the rest, in the order
+//! of the functions here:
 //!
 //! 1. [`Relay::handle_batch`]: datagrams of one `recvmmsg` go through the data path
-//! 2. `finish`: takes in notes of what came and went, cells that the data path may not send,
-//!    handshakes, control and parts, all in the buffer where they lie
-//! 3. `dispatch`: mark; straight on if there is no backlog, else wait in the egress
-//! 4. `depart`: cut into parts for a small path, choose the place of a link on trial; seal and send
-//! 5. `flush`: what waited leaves
+//! 2. `finish`: handles notes of received and sent frames, cells that the data path may not send,
+//!    handshakes, control and parts, all in place
+//! 3. `dispatch`: marks cells; sends at once without a backlog, else queues in the egress
+//! 4. `depart`: cuts frames into parts for a narrow path, chooses the endpoint of a link on trial,
+//!    seals and sends
+//! 5. `flush`: sends queued frames
 //!
-//! Cells of this node's own edge enter at 1 through [`Relay::send_cells`]. Cells that a hold keeps
-//! (`hold.rs`) leave the data path when their time has come, and go on at 2.
+//! Cells of this node's own edge enter at step 1 through [`Relay::send_cells`]. Held cells
+//! (`hold.rs`) leave the data path at their departure time and continue at step 2.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use shoal_crypto::{
-    Aead, Ciphers, Flaw, Identity, NetworkSecret, PublicKey, Rng, Secret, Standard,
+    Aead, Ciphers, Identity, NetworkSecret, PlantedFault, PublicKey, Rng, Secret, StandardCiphers,
 };
 use shoal_link::{Admission, EgressConfig, LivenessConfig, Priority};
-use shoal_mix::Mix;
+use shoal_mix::MixPool;
 use shoal_routing::Routing;
 use shoal_session::{EndpointRules, Endpoints, PeerId, Sessions};
-use shoal_wire::{Address, DropReason, LinkId, LinkKind, Mark, SizeClass, TAG_LEN, Time, link};
-
-use crate::batch::{MARK_AT, Run, forget_flows, peer_of};
-use crate::control::Event;
-use crate::cover::Slots;
-use crate::hops::Hops;
-use crate::kept::{Keeping, Kept, lend};
-use crate::lists::Lists;
-use crate::mirror::{Mirrors, SeenToTell};
-use crate::neighbours::{Neighbours, RETRY_AFTER};
-use crate::probe::Probes;
-use crate::view::View;
-use crate::workers::Workers;
-use crate::{
-    Arrival, Counters, Forwarder, Handed, Handoff, HoldConfig, Incoming, LinkConfig, LinkView,
-    LocalCells, RUN_MAX, Sink, Turn,
+use shoal_wire::{
+    Address, CongestionMark, DropReason, LinkId, LinkKind, SizeClass, TAG_LEN, Time, link,
 };
 
-/// What a relay is made of.
+use crate::batch::{MARK_AT, OutgoingRun, forget_flows, peer_of};
+use crate::control::RelayEvent;
+use crate::cover::SlotQueue;
+use crate::kept::{DeferredFrames, DeferringHandoff, lend};
+use crate::lists::AuthorityInbox;
+use crate::mirror::{AddressReports, Mirrors};
+use crate::neighbours::{Neighbours, RETRY_AFTER};
+use crate::probe::PunchAttempts;
+use crate::shifts::ShiftLinks;
+use crate::view::ForwardingView;
+use crate::workers::WorkerOrders;
+use crate::{
+    ArrivalSource, CallContext, DropCounters, Forwarder, FrameSink, Handoff, HandoffFrame,
+    HoldConfig, LinkConfig, LinkView, LocalCells, RUN_MAX, ReceivedRun,
+};
+
 #[derive(Clone, Debug)]
-pub struct Config {
-    /// Where this node is; host 0 makes it a router.
+pub struct RelayConfig {
+    /// Overlay address of this node. Host number 0 makes it a router.
     pub address: Address,
-    /// Sessions with neighbours.
-    pub session: shoal_session::Config,
-    /// How silence is noticed.
+    /// Settings of sessions with neighbours.
+    pub session: shoal_session::SessionConfig,
+    /// Timers that detect silence.
     pub liveness: LivenessConfig,
     /// Limits of each egress.
     pub egress: EgressConfig,
-    /// What the hold stage does, and its limits per worker.
+    /// Settings of the hold stage, with limits per worker.
     pub hold: HoldConfig,
-    /// Routing constants; used by routers only.
+    /// Routing constants, used by routers only.
     pub routing: shoal_routing::Config,
-    /// Events that may wait to be polled; one more and the oldest goes.
+    /// Maximum number of events that wait to be polled. Beyond that the oldest is dropped.
     pub events_max: usize,
 }
 
-/// Memory that every call uses again.
+/// Scratch memory, used again by every call.
 #[derive(Default)]
-pub(crate) struct Scratch {
+pub(crate) struct RelayScratch {
     pub(crate) offsets: Vec<u32>,
-    /// What leaves the egress or a hold, and its offsets.
+    /// Frames from the egress or a hold, and their offsets.
     pub(crate) run: Vec<u8>,
     pub(crate) stride: Vec<u32>,
-    /// Offsets of what goes back to the egress.
+    /// Offsets of frames that return to the egress.
     pub(crate) back: Vec<u32>,
-    /// The parts of full frames that go out in parts, and their offsets.
+    /// Parts of full frames, and their offsets.
     pub(crate) cut: Vec<u8>,
     pub(crate) cut_at: Vec<u32>,
-    /// Full frames put together from parts.
+    /// Full frames reassembled from parts.
     pub(crate) whole: Vec<u8>,
-    pub(crate) whole_frames: Vec<Handed>,
+    pub(crate) whole_frames: Vec<HandoffFrame>,
 }
 
-/// A node among its neighbours. `C` is what it seals frames and checks proofs with.
-pub struct Relay<C: Ciphers = Standard> {
-    pub(crate) config: Config,
+/// A node and its neighbours. `C` selects the ciphers for frames and proofs.
+pub struct Relay<C: Ciphers = StandardCiphers> {
+    pub(crate) config: RelayConfig,
     pub(crate) sessions: Sessions<Endpoints, C>,
     pub(crate) neighbours: Neighbours,
     pub(crate) routing: Option<Routing<C>>,
-    /// The first worker's data path. Its shard of the sessions stands in `sessions`.
+    /// The first worker's data path. The shard of its sessions is in `sessions`.
     pub(crate) own: Forwarder,
-    /// What the data path left to be finished.
-    pub(crate) kept: Kept,
-    pub(crate) events: VecDeque<Event>,
-    pub(crate) lists: Lists,
-    /// Links whose egress holds cells, and when to try them.
+    /// Frames that the data path left to the relay.
+    pub(crate) kept: DeferredFrames,
+    pub(crate) events: VecDeque<RelayEvent>,
+    pub(crate) lists: AuthorityInbox,
+    /// Links whose egress holds cells, and the time of the next attempt.
     pub(crate) blocked: Vec<LinkId>,
     pub(crate) retry_at: Option<Time>,
-    pub(crate) scratch: Scratch,
+    pub(crate) scratch: RelayScratch,
     pub(crate) rng: Rng,
-    /// What the other workers' pools of held cells are seeded from.
+    /// The seed of the other workers' hold pools.
     pub(crate) mix_seed: Secret<32>,
-    /// Links with a path challenge or an answer to be sent.
+    /// Links with a path challenge or answer to send.
     pub(crate) paths: Vec<LinkId>,
-    pub(crate) workers: Workers<C>,
-    /// The next slots of covered links, and neighbours to be told that theirs have begun.
-    pub(crate) slots: Slots,
+    pub(crate) workers: WorkerOrders<C>,
+    /// The next slots of covered links.
+    pub(crate) slots: SlotQueue,
+    /// Neighbours that must be told that slots have begun.
     pub(crate) covers_to_tell: Vec<LinkId>,
-    /// Where this node is seen, and hosts to be told where they are.
+    /// Observations of this node's public address.
     pub(crate) mirrors: Mirrors,
-    pub(crate) seen_to_tell: SeenToTell,
-    /// Attempts to find a way to hosts that can't be called.
-    pub(crate) probes: Probes,
-    /// Links whose addresses hop.
-    pub(crate) hops: Hops,
-    /// Milliseconds since 1970, and when it was so late.
+    /// Hosts that must be told their public address.
+    pub(crate) seen_to_tell: AddressReports,
+    /// Attempts to find a path to hosts that can't be called.
+    pub(crate) probes: PunchAttempts,
+    /// Links whose addresses shift.
+    pub(crate) shifts: ShiftLinks,
+    /// Monotonic time of the last wall-clock reading, and that reading in ms since 1970.
     pub(crate) wall: (Time, u64),
-    /// Links carry the authority's lists and nothing else.
+    /// True if links carry only the authority's lists.
     pub(crate) lists_only: bool,
-    /// Endpoints that frames may go to, and come from.
+    /// Rules for the endpoints from and to which frames may go.
     pub(crate) rules: Arc<EndpointRules>,
-    /// No cell leaves over a link without cover.
+    /// True if no cell may leave over a link without cover.
     pub(crate) cover_required: bool,
 }
 
 impl Relay {
-    /// A node with no neighbours yet. `origins` are the routers whose keys are known; `unix_ms` is
-    /// the wall clock that goes with `now`.
+    /// A node without neighbours. `origins` are the routers whose keys are known. `unix_ms` is the
+    /// wall-clock time at `now`.
     pub fn new(
-        config: Config,
+        config: RelayConfig,
         identity: Identity,
         secret: NetworkSecret,
         origins: impl IntoIterator<Item = (u32, PublicKey)>,
@@ -135,9 +139,9 @@ impl Relay {
 }
 
 impl<C: Ciphers> Relay<C> {
-    /// A node with no neighbours yet, as by [`Relay::new`], with the ciphers that the type names.
+    /// A node without neighbours, as [`Relay::new`], with the ciphers of `C`.
     pub fn with_ciphers(
-        config: Config,
+        config: RelayConfig,
         identity: Identity,
         secret: NetworkSecret,
         origins: impl IntoIterator<Item = (u32, PublicKey)>,
@@ -165,29 +169,29 @@ impl<C: Ciphers> Relay<C> {
         let paths = Rng::new(seeds.fork("paths"));
         let mix_seed = Secret::new(seeds.fork("mix"));
         let mirrors = Mirrors::new(net, mirror, seeds.fork("mirrors"), unix_ms);
-        let mix = Mix::flawed(config.hold.limits, *mix_seed.expose(), C::Aead::flaw());
+        let mix = MixPool::flawed(config.hold.limits, *mix_seed.expose(), C::Aead::flaw());
         Relay {
             sessions,
             neighbours: Neighbours::default(),
             routing,
-            own: Forwarder::new(Arc::new(View::new(me)), mix),
+            own: Forwarder::new(Arc::new(ForwardingView::new(me)), mix),
             mix_seed,
             config,
-            kept: Kept::default(),
+            kept: DeferredFrames::default(),
             events: VecDeque::new(),
-            lists: Lists::default(),
+            lists: AuthorityInbox::default(),
             blocked: Vec::new(),
             retry_at: None,
-            scratch: Scratch::default(),
+            scratch: RelayScratch::default(),
             rng: paths,
             paths: Vec::new(),
-            workers: Workers::default(),
-            slots: Slots::default(),
+            workers: WorkerOrders::default(),
+            slots: SlotQueue::default(),
             covers_to_tell: Vec::new(),
             mirrors,
-            seen_to_tell: SeenToTell::default(),
-            probes: Probes::default(),
-            hops: Hops::default(),
+            seen_to_tell: AddressReports::default(),
+            probes: PunchAttempts::default(),
+            shifts: ShiftLinks::default(),
             wall: (now, unix_ms),
             lists_only: false,
             rules: Arc::default(),
@@ -195,9 +199,11 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
-    /// Adds a neighbour and, where an endpoint is known, calls it.
+    /// Adds a neighbour and calls it if its endpoint is known.
     ///
-    /// Errors: `table_full`, and nothing has changed.
+    /// # Errors
+    ///
+    /// `table_full`: nothing has changed.
     pub fn add_link(&mut self, now: Time, config: &LinkConfig) -> Result<LinkId, DropReason> {
         let peer = self.sessions.add_peer(config.key).map_err(|_| DropReason::TableFull)?;
         let liveness = self.config.liveness;
@@ -216,27 +222,26 @@ impl<C: Ciphers> Relay<C> {
         Ok(link)
     }
 
-    /// Where this node is.
     pub fn address(&self) -> Address {
         self.config.address
     }
 
-    /// What was dropped and what went through.
-    pub fn counters(&self) -> &Counters {
+    /// Counters of traffic and drops.
+    pub fn counters(&self) -> &DropCounters {
         &self.own.counters
     }
 
-    /// Counts drops that the shell saw, such as receive overflows.
+    /// Counts drops outside of this crate, such as receive overflows.
     pub fn count_drop(&mut self, reason: DropReason, n: u64) {
         self.own.counters.drop(reason, n);
     }
 
-    /// The neighbours.
     pub fn links(&self) -> impl Iterator<Item = LinkView> + '_ {
-        self.neighbours.views().map(|view| self.with_hop(view))
+        self.neighbours.views().map(|view| self.with_shift(view))
     }
 
-    /// Replaces the table of routers whose keys are known, as after a reload of the hosts file.
+    /// Replaces the table of routers whose keys are known, for example after a reload of the hosts
+    /// file.
     pub fn set_origins(&mut self, now: Time, origins: impl IntoIterator<Item = (u32, PublicKey)>) {
         if let Some(routing) = &mut self.routing {
             routing.set_origins(now, origins);
@@ -244,30 +249,29 @@ impl<C: Ciphers> Relay<C> {
         self.refresh();
     }
 
-    /// The routing machine, on routers.
+    /// The routing state, on routers.
     pub fn routing(&self) -> Option<&Routing<C>> {
         self.routing.as_ref()
     }
 
-    /// The sessions with neighbours.
     pub fn sessions(&self) -> &Sessions<Endpoints, C> {
         &self.sessions
     }
 
-    /// Takes in one batch. `incoming` says where in `buf` datagrams lie; `local` gets the cells for
-    /// this node, and returns how many they are. Frames of `buf` are overwritten.
-    pub fn handle_batch<S: Sink, H: Handoff>(
+    /// Handles one batch of datagrams. `incoming` gives their positions in `buf`. `local` gets the
+    /// cells for this node and returns their number. Frames in `buf` are overwritten.
+    pub fn handle_batch<S: FrameSink, H: Handoff>(
         &mut self,
-        turn: &mut Turn<'_, S, H>,
+        turn: &mut CallContext<'_, S, H>,
         buf: &mut [u8],
-        incoming: &[Incoming],
-        arrival: Arrival,
+        incoming: &[ReceivedRun],
+        arrival: ArrivalSource,
         local: &mut impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64,
     ) {
         let rest = self.take_stun(buf, incoming);
         let incoming = rest.as_deref().unwrap_or(incoming);
-        let hand = &mut Keeping { kept: &mut self.kept, others: &mut *turn.hand };
-        let here = &mut Turn { now: turn.now, sink: &mut *turn.sink, hand };
+        let hand = &mut DeferringHandoff { kept: &mut self.kept, others: &mut *turn.hand };
+        let here = &mut CallContext { now: turn.now, sink: &mut *turn.sink, hand };
         let shard = self.sessions.shard();
         self.own.handle_batch(shard, here, buf, incoming, arrival, Some(&mut lend(local)));
         self.finish(turn, buf);
@@ -275,44 +279,50 @@ impl<C: Ciphers> Relay<C> {
         self.drive(turn.now, turn.sink);
     }
 
-    /// Sorts and sends frames that are open already, and finishes what the data path leaves.
-    pub(crate) fn sort_opened<S: Sink, H: Handoff>(
+    /// Sorts and sends opened frames, and finishes the frames that the data path leaves.
+    pub(crate) fn sort_opened<S: FrameSink, H: Handoff>(
         &mut self,
-        turn: &mut Turn<'_, S, H>,
+        turn: &mut CallContext<'_, S, H>,
         buf: &mut [u8],
-        frames: &[Handed],
+        frames: &[HandoffFrame],
         local: &mut impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64,
     ) {
-        let hand = &mut Keeping { kept: &mut self.kept, others: &mut *turn.hand };
-        let here = &mut Turn { now: turn.now, sink: &mut *turn.sink, hand };
+        let hand = &mut DeferringHandoff { kept: &mut self.kept, others: &mut *turn.hand };
+        let here = &mut CallContext { now: turn.now, sink: &mut *turn.sink, hand };
         self.own.handle_opened(self.sessions.shard(), here, buf, frames, &mut lend(local));
         self.finish(turn, buf);
     }
 
-    /// Sends cells of this node's own edge: as [`LinkKind::Cell`] those with an end-to-end seal, as
-    /// [`LinkKind::Direct`] those for the direct link, whose plaintext stands where a sealed one
-    /// would, as [`LinkKind::Leg`] those of a circuit. Each frame of `len` bytes at `offsets` holds
-    /// its routed header and payload in place; all have the destination and class of the first. The
-    /// worker that holds the lane of their two hosts sends those with an end-to-end seal.
+    /// Sends cells of this node's own edge.
     ///
-    /// Cells that no link leads to are counted as `no_route`.
-    pub fn send_cells<S: Sink, H: Handoff>(
+    /// `kind` is [`LinkKind::Cell`] for cells with an end-to-end seal and [`LinkKind::Leg`] for
+    /// cells of a circuit. For the direct link, `kind` is [`LinkKind::Direct`], and the plaintext
+    /// is at the position of sealed bytes. Each frame of `len` bytes at `offsets` contains its
+    /// routed header and payload. All frames have the destination and class of the first. The
+    /// worker that owns the lane of the two hosts sends cells with an end-to-end seal.
+    ///
+    /// Cells without a route are counted as `no_route`.
+    pub fn send_cells<S: FrameSink, H: Handoff>(
         &mut self,
-        turn: &mut Turn<'_, S, H>,
+        turn: &mut CallContext<'_, S, H>,
         kind: LinkKind,
         buf: &mut [u8],
         offsets: &[u32],
         len: usize,
     ) {
-        let hand = &mut Keeping { kept: &mut self.kept, others: &mut *turn.hand };
-        let here = &mut Turn { now: turn.now, sink: &mut *turn.sink, hand };
+        let hand = &mut DeferringHandoff { kept: &mut self.kept, others: &mut *turn.hand };
+        let here = &mut CallContext { now: turn.now, sink: &mut *turn.sink, hand };
         self.own.send_cells(self.sessions.shard(), here, kind, buf, offsets, len);
         self.finish(turn, buf);
         self.refresh();
     }
 
-    /// Finishes what the data path left in `buf`, and takes in what it noted.
-    pub(crate) fn finish<S: Sink, H>(&mut self, turn: &mut Turn<'_, S, H>, buf: &mut [u8]) {
+    /// Finishes the frames that the data path left in `buf`, and processes its notes.
+    pub(crate) fn finish<S: FrameSink, H>(
+        &mut self,
+        turn: &mut CallContext<'_, S, H>,
+        buf: &mut [u8],
+    ) {
         let now = turn.now;
         self.settle(now);
         let mut kept = core::mem::take(&mut self.kept);
@@ -336,26 +346,34 @@ impl<C: Ciphers> Relay<C> {
         self.kept = kept;
     }
 
-    /// Takes in the notes of the first worker's data path, as those of the others.
+    /// Processes the notes of the first worker's data path like those of the other workers.
     pub(crate) fn settle(&mut self, now: Time) {
-        // Sessions first: the first frame of a new session puts that session in use.
+        // Sessions first: the first frame of a new session activates it.
         self.sessions.take_notes(now);
         while let Some(note) = self.own.links.poll_note() {
             self.note_link(now, &note);
         }
     }
 
-    /// Takes an opened frame that is not a cell.
+    /// Handles an opened frame that is not a cell.
     ///
-    /// Errors: `unknown_peer` if the neighbour that it came from was removed since, `malformed`.
-    fn take_opened(&mut self, now: Time, at: &Handed, frame: &[u8]) -> Result<(), DropReason> {
+    /// # Errors
+    ///
+    /// `unknown_peer`: the neighbour was removed meanwhile. `malformed`: the frame has an unknown
+    /// kind, or one that the data path finishes.
+    fn take_opened(
+        &mut self,
+        now: Time,
+        at: &HandoffFrame,
+        frame: &[u8],
+    ) -> Result<(), DropReason> {
         let neighbour = self.neighbours.get_mut(at.link).ok_or(DropReason::UnknownPeer)?;
         match LinkKind::from_byte(frame[link::KIND_AT]).map_err(|_| DropReason::Malformed)? {
-            // The data path leaves a cell only where its view has no such neighbour.
+            // The data path leaves a cell only if its view lacks the neighbour.
             LinkKind::Cell | LinkKind::Direct | LinkKind::Leg => {
                 return Err(DropReason::UnknownPeer);
             }
-            // It finishes these itself.
+            // The data path finishes these kinds itself.
             LinkKind::SmallCell | LinkKind::MediumCell | LinkKind::Cover => {
                 return Err(DropReason::Malformed);
             }
@@ -378,9 +396,12 @@ impl<C: Ciphers> Relay<C> {
         self.known().origin_hop(dst)
     }
 
-    /// Full data frames towards `dst` that may be sent now, whatever a hold keeps: none while there
-    /// is a backlog. After a hold, frames meet the backlog of a later time, and a source that stops
-    /// and goes with it would make it swing: such a source is told what fits the egress.
+    /// Number of full data frames to `dst` that may be sent now: zero during a backlog. Held cells
+    /// don't count.
+    ///
+    /// A held frame enters the egress only after its hold. A source that follows the backlog would
+    /// therefore make the backlog oscillate. A link with a hold reports the free space of its
+    /// egress instead.
     pub fn room(&self, dst: Address) -> usize {
         let neighbour = self.next_hop(dst).and_then(|link| self.neighbours.get(link));
         match neighbour.filter(|neighbour| neighbour.established) {
@@ -390,19 +411,19 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
-    /// Whether the backlog on the way to `dst` is so long that cells are marked.
+    /// True if the backlog on the link to `dst` is so long that cells are marked.
     pub fn is_marking(&self, dst: Address) -> bool {
         let neighbour = self.next_hop(dst).and_then(|link| self.neighbours.get(link));
         neighbour.is_some_and(|n| n.egress.is_marking())
     }
 
-    /// Marks cells while the backlog is long; sends at once when nothing waits, else queues.
+    /// Marks cells if the backlog is long. Sends them at once if none waits, else queues them.
     pub(crate) fn dispatch(
         &mut self,
         now: Time,
         (link, priority): (LinkId, Priority),
-        mut run: Run<'_>,
-        sink: &mut impl Sink,
+        mut run: OutgoingRun<'_>,
+        sink: &mut impl FrameSink,
     ) {
         self.own.counters.traffic.dispatched += run.count();
         let Some(neighbour) = self.neighbours.get_mut(link) else {
@@ -415,7 +436,7 @@ impl<C: Ciphers> Relay<C> {
         if !covered && neighbour.egress.is_marking() && priority == Priority::Data {
             self.own.counters.traffic.cells_marked += run.count();
             for &at in run.offsets {
-                run.buf[at as usize + MARK_AT] = Mark::Congested as u8;
+                run.buf[at as usize + MARK_AT] = CongestionMark::Congested as u8;
             }
         }
         if covered {
@@ -425,8 +446,8 @@ impl<C: Ciphers> Relay<C> {
         for offsets in all.chunks(RUN_MAX) {
             let Some(neighbour) = self.neighbours.get_mut(link) else { return };
             let bypass = neighbour.egress.admission(priority) == Admission::Bypass;
-            let beside =
-                C::Aead::flaw() == Some(Flaw::CoverReports) && priority == Priority::Control;
+            let beside = C::Aead::flaw() == Some(PlantedFault::CoverReports)
+                && priority == Priority::Control;
             if bypass && (!neighbour.is_scheduled() || beside) {
                 self.depart(now, link, &mut run.of(offsets), false, sink);
                 continue;
@@ -445,8 +466,9 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
-    /// Has cells wait for turns of their peers on a covered link, marked where there is a backlog.
-    fn share(&mut self, link: LinkId, priority: Priority, run: Run<'_>) {
+    /// Queues cells on a covered link for the turns of their peers, and marks them if there is a
+    /// backlog.
+    fn share(&mut self, link: LinkId, priority: Priority, run: OutgoingRun<'_>) {
         let me = self.address();
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         let len = run.class.frame_len();
@@ -457,7 +479,7 @@ impl<C: Ciphers> Relay<C> {
                 Some(peer) => {
                     if priority == Priority::Data && egress.is_marking_of(peer) {
                         self.own.counters.traffic.cells_marked += 1;
-                        frame[MARK_AT] = Mark::Congested as u8;
+                        frame[MARK_AT] = CongestionMark::Congested as u8;
                     }
                     egress.push_of(peer, priority, run.class, frame)
                 }
@@ -469,15 +491,15 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
-    /// Seals a run (unless it is sealed) and sends it. What the kernel has no room for goes back to
-    /// the egress; says whether the link may send on.
+    /// Seals a run unless it is sealed, and sends it. Frames for which the kernel has no room
+    /// return to the egress. Returns true if more frames may follow.
     pub(crate) fn depart(
         &mut self,
         now: Time,
         link: LinkId,
-        run: &mut Run<'_>,
+        run: &mut OutgoingRun<'_>,
         sealed: bool,
-        sink: &mut impl Sink,
+        sink: &mut impl FrameSink,
     ) -> bool {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return false };
         let Some(endpoint) = neighbour.endpoint else {
@@ -489,11 +511,11 @@ impl<C: Ciphers> Relay<C> {
             return self.depart_cut(now, link, run, sink);
         }
         let bytes = run.offsets.len() * run.class.frame_len();
-        // Where slots lead must not show what is in them.
+        // The endpoint of a slot's frames must not depend on their contents.
         let cells = sealed || run.is_traffic() || neighbour.is_scheduled();
         let to = neighbour.trial.place(endpoint, cells, bytes);
-        let hand = &mut Keeping { kept: &mut self.kept, others: &mut () };
-        let here = &mut Turn { now, sink, hand };
+        let hand = &mut DeferringHandoff { kept: &mut self.kept, others: &mut () };
+        let here = &mut CallContext { now, sink, hand };
         let goes_on = self.own.depart(self.sessions.shard(), here, (link, to), run, sealed);
         let mut refused = core::mem::take(&mut self.kept.sealed);
         self.take_back(now, run.buf, &refused);
@@ -506,7 +528,8 @@ impl<C: Ciphers> Relay<C> {
         goes_on.unwrap_or(true)
     }
 
-    /// Has a link tried again after [`RETRY_AFTER`]; until then nothing passes what waits for it.
+    /// Keeps the data path from sending on a link until the retry after [`RETRY_AFTER`]. Later
+    /// frames therefore can't overtake waiting ones.
     pub(crate) fn block(&mut self, now: Time, link: LinkId) {
         if !self.blocked.contains(&link) {
             self.blocked.push(link);
@@ -515,8 +538,8 @@ impl<C: Ciphers> Relay<C> {
         self.retry_at = Some(now + RETRY_AFTER);
     }
 
-    /// Empties the egresses that were blocked, as far as the kernel takes it.
-    pub fn handle_writable(&mut self, now: Time, sink: &mut impl Sink) {
+    /// Sends the frames of blocked egresses, as far as the kernel accepts them.
+    pub fn handle_writable(&mut self, now: Time, sink: &mut impl FrameSink) {
         self.retry_at = None;
         for link in core::mem::take(&mut self.blocked) {
             self.flush(now, link, sink);
@@ -527,7 +550,7 @@ impl<C: Ciphers> Relay<C> {
         self.refresh();
     }
 
-    fn flush(&mut self, now: Time, link: LinkId, sink: &mut impl Sink) {
+    fn flush(&mut self, now: Time, link: LinkId, sink: &mut impl FrameSink) {
         let mut run_buf = core::mem::take(&mut self.scratch.run);
         let mut offsets = core::mem::take(&mut self.scratch.stride);
         run_buf.resize(RUN_MAX * SizeClass::Full.frame_len(), 0);
@@ -538,7 +561,7 @@ impl<C: Ciphers> Relay<C> {
             let len = next.class.frame_len() as u32;
             offsets.clear();
             offsets.extend((0..next.count as u32).map(|i| i * len));
-            let run = &mut Run { buf: &mut run_buf, offsets: &offsets, class: next.class };
+            let run = &mut OutgoingRun { buf: &mut run_buf, offsets: &offsets, class: next.class };
             if !self.depart(now, link, run, next.sealed, sink) {
                 break;
             }

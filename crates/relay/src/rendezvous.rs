@@ -1,42 +1,44 @@
-//! Links whose handshakes begin at addresses that follow from the time (`hop/rendezvous.rs` says
-//! which): where requests go, and where a link's data goes that does not hop.
+//! Links whose handshakes begin at time-dependent rendezvous addresses (`shift/rendezvous.rs`
+//! derives them): destinations of handshakes, and of data that does not use shifting addresses.
 
-use shoal_crypto::{Aead, Ciphers, Flaw, Secret};
+use shoal_crypto::{Aead, Ciphers, PlantedFault, Secret};
 use shoal_session::{Endpoints, PeerId};
 use shoal_wire::{LinkId, Time};
 
 use crate::Relay;
-use crate::hop::Rendezvous;
-use crate::hops::Hopping;
+use crate::shift::Rendezvous;
+use crate::shifts::ShiftLink;
 
-impl Hopping {
-    /// Whether a handshake that was answered between these addresses was where both ends meet.
+impl ShiftLink {
+    /// True if a handshake answered between these addresses used the rendezvous.
     pub(crate) fn meets(&mut self, now: Time, to: Option<Endpoints>) -> bool {
         self.meet.as_mut().zip(to).is_some_and(|(meet, to)| meet.met(now, &to))
     }
 }
 
 impl<C: Ciphers> Relay<C> {
-    /// Has handshakes with a neighbour begin at addresses under this prefix of the neighbour's, at
-    /// this port, and of this node's prefix, which follow from both keys, the network's secret and
-    /// the wall clock; an endpoint that is known is called if nobody answers there. With none they
-    /// begin at that endpoint. To be said after [`Relay::set_hop`]; a link that doesn't hop has no
-    /// such addresses.
+    /// Makes handshakes with a neighbour begin at rendezvous addresses, or with None at its fixed
+    /// endpoint.
+    ///
+    /// The addresses are under the neighbour's given prefix and port, and under this node's prefix.
+    /// Both keys, the network secret and the wall clock determine them. If nobody answers
+    /// there, a known endpoint is called. Call this after [`Relay::set_shift`]; a link without
+    /// address shifts has no rendezvous.
     pub fn set_rendezvous(&mut self, now: Time, link: LinkId, place: Option<([u8; 8], u16)>) {
-        let Some(known) = self.hops.links.get(&link) else { return };
+        let Some(known) = self.shifts.links.get(&link) else { return };
         if known.meet.as_ref().map(|meet| meet.peer()) == place {
             return;
         }
-        // A former place leaves its endpoint.
+        // Removes the previous rendezvous and restores its endpoint.
         let _before = self.take_meeting(now, link, false);
         let Some(place) = place else {
-            self.follow_hop(now, link);
+            self.follow_shift(now, link);
             return self.refresh();
         };
         let peer = PeerId::from(link);
         let fallback = self.sessions.home(peer);
         let made = self.meeting(now, peer, place);
-        let (Some(mut meet), Some(known)) = (made, self.hops.links.get_mut(&link)) else {
+        let (Some(mut meet), Some(known)) = (made, self.shifts.links.get_mut(&link)) else {
             return self.refresh();
         };
         meet.fallback = fallback;
@@ -49,30 +51,30 @@ impl<C: Ciphers> Relay<C> {
                 self.sessions.set_endpoint(peer, None);
             }
         }
-        self.follow_hop(now, link);
+        self.follow_shift(now, link);
         self.sessions.connect(now, peer);
         self.refresh();
     }
 
     fn meeting(&self, now: Time, peer: PeerId, place: ([u8; 8], u16)) -> Option<Box<Rendezvous>> {
         let secrets = match C::Aead::flaw() {
-            Some(Flaw::MeetOneSecret) => (Secret::new([7; 32]), None),
+            Some(PlantedFault::MeetOneSecret) => (Secret::new([7; 32]), None),
             _ => self.sessions.meeting_secrets(peer)?,
         };
         let leads = self.sessions.own_key().dh < self.sessions.peer_key(peer)?.dh;
-        let places = (self.hops.own?, place);
+        let places = (self.shifts.own?, place);
         Some(Box::new(Rendezvous::new(leads, places, &secrets, now, self.unix_ms(now))))
     }
 
-    /// Takes a link's addresses from it, for the link made anew if it `stays` to hop; else its
-    /// handshakes begin at the endpoint that stays.
+    /// Removes a link's rendezvous. If it `stays`, the caller installs it in the recreated link.
+    /// Otherwise handshakes begin at the fixed endpoint.
     pub(crate) fn take_meeting(
         &mut self,
         now: Time,
         link: LinkId,
         stays: bool,
     ) -> Option<Box<Rendezvous>> {
-        let meet = self.hops.links.get_mut(&link)?.meet.take()?;
+        let meet = self.shifts.links.get_mut(&link)?.meet.take()?;
         if stays {
             return Some(meet);
         }
@@ -92,9 +94,10 @@ impl<C: Ciphers> Relay<C> {
         Some(meet)
     }
 
-    /// Says where a neighbour is called if nobody answers where both meet; false if they don't.
+    /// Sets the endpoint to call if nobody answers at the rendezvous. Returns false if the link has
+    /// none.
     pub(crate) fn set_fallback(&mut self, now: Time, link: LinkId, at: Option<Endpoints>) -> bool {
-        let meet = self.hops.links.get_mut(&link).and_then(|known| known.meet.as_mut());
+        let meet = self.shifts.links.get_mut(&link).and_then(|known| known.meet.as_mut());
         let Some(meet) = meet else { return false };
         meet.fallback = at;
         self.set_calls(now, link);
@@ -102,34 +105,34 @@ impl<C: Ciphers> Relay<C> {
         true
     }
 
-    /// Where a link's frames go besides its schedules: what others may be told of it. Of a
-    /// neighbour that is met, no more than is configured: where else it calls from may follow from
-    /// the time, by another prefix than this node has for it.
+    /// The link's endpoint outside of its schedules, as far as others may learn it. For a neighbour
+    /// with a rendezvous, that is only the configured endpoint. Any other source may be an address
+    /// that follows from the time, under a prefix unknown to this node.
     pub(crate) fn told_endpoint(&self, link: LinkId) -> Option<Endpoints> {
         let fixed = self.fixed_endpoint(link);
-        let Some(meet) = self.hops.links.get(&link).and_then(|known| known.meet.as_ref()) else {
+        let Some(meet) = self.shifts.links.get(&link).and_then(|known| known.meet.as_ref()) else {
             return fixed;
         };
         let called = meet.fallback.filter(|_| !meet.has_base());
         fixed.filter(|at| called.is_some_and(|called| called.remote == at.remote))
     }
 
-    /// Has a link's data that does not hop go where both ends met last, or, if it has hopped since,
-    /// where they would meet now.
+    /// Moves a link's unscheduled data to the addresses of the last rendezvous. If the data has
+    /// shifted since, these are the current epoch's addresses.
     pub(crate) fn follow_meeting(&mut self, now: Time, link: LinkId) {
-        let Some(known) = self.hops.links.get_mut(&link) else { return };
-        let hops = known.shown.is_some();
-        let base = known.meet.as_mut().and_then(|meet| meet.base(now, hops));
-        if hops && base.is_some() {
+        let Some(known) = self.shifts.links.get_mut(&link) else { return };
+        let shifts = known.shown.is_some();
+        let base = known.meet.as_mut().and_then(|meet| meet.base(now, shifts));
+        if shifts && base.is_some() {
             known.fixed = base;
         }
     }
 
-    /// Has handshakes with a neighbour go where both ends meet, unless the link hops or is at its
-    /// fixed endpoint, and is up.
+    /// Directs handshakes with a neighbour to the rendezvous, unless the link is up and uses
+    /// shifting addresses or its fixed endpoint.
     pub(crate) fn set_calls(&mut self, now: Time, link: LinkId) {
         let Some((known, meet)) =
-            self.hops.links.get(&link).and_then(|known| Some((known, known.meet.as_ref()?)))
+            self.shifts.links.get(&link).and_then(|known| Some((known, known.meet.as_ref()?)))
         else {
             return self.call_in_turn(link);
         };
@@ -144,25 +147,25 @@ impl<C: Ciphers> Relay<C> {
         self.sessions.set_calls(PeerId::from(link), calls);
     }
 
-    /// The network's secret is another.
+    /// Derives all rendezvous anew after a change of the network secret.
     pub(crate) fn renew_meetings(&mut self) {
-        let Relay { hops, sessions, .. } = self;
+        let Relay { shifts, sessions, .. } = self;
         let mut other = Vec::new();
-        for (link, known) in &mut hops.links {
+        for (link, known) in &mut shifts.links {
             let Some(meet) = &mut known.meet else { continue };
             if let Some(secrets) = sessions.meeting_secrets(PeerId::from(*link)) {
                 meet.set_secrets(&secrets);
                 other.push(*link);
             }
         }
-        // What follows from it is done with the next call that says what time it is, at once.
-        other.into_iter().for_each(|link| self.hops.set_alarm(link, Some(Time::ZERO)));
+        // The consequences follow at once, with the next call that gives the time.
+        other.into_iter().for_each(|link| self.shifts.set_alarm(link, Some(Time::ZERO)));
     }
 
-    /// The wall clock may have been set.
+    /// Adapts all rendezvous to a wall clock that may have been set.
     pub(crate) fn set_meeting_clock(&mut self, now: Time) {
         let unix_ms = self.wall.1;
-        let links = self.hops.links.iter_mut();
+        let links = self.shifts.links.iter_mut();
         let is_set = |meet: &mut Box<Rendezvous>| meet.set_clock(now, unix_ms);
         let other = links
             .filter_map(|(link, known)| known.meet.as_mut().is_some_and(is_set).then_some(*link));
@@ -171,7 +174,7 @@ impl<C: Ciphers> Relay<C> {
             return;
         }
         for link in other {
-            self.follow_hop(now, link);
+            self.follow_shift(now, link);
         }
         self.refresh();
     }

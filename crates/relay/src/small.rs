@@ -1,23 +1,30 @@
-//! Links whose path carries no full frame: each goes as three medium ones (docs/wire.md section 3).
-//! Handshakes, the own device and probes say which paths those are.
+//! Links whose path carries no full frames: each goes as three medium ones
+//! (docs/design/wire/frame.md). Handshakes, this node's network device and probes detect such
+//! paths.
 
 use shoal_crypto::Ciphers;
 use shoal_link::{Admission, Priority, parts};
 use shoal_session::PeerId;
-use shoal_wire::{DropReason, LinkId, LinkKind, Report, SizeClass, Time, link};
+use shoal_wire::{DropReason, LaneReport, LinkId, LinkKind, SizeClass, Time, link};
 
-use crate::batch::{Run, seal};
-use crate::control::Event;
-use crate::{Handed, Handoff, LocalCells, Relay, Sink, Stop, Turn};
+use crate::batch::{OutgoingRun, seal};
+use crate::control::RelayEvent;
+use crate::{CallContext, FrameSink, Handoff, HandoffFrame, LocalCells, Relay, SendError};
 
-/// Sealed frames that wait in an egress at most when a probe joins them.
+/// Maximum number of sealed frames in an egress that a probe may join.
 const SEALED_MAX: usize = 64;
 
 impl<C: Ciphers> Relay<C> {
-    /// Takes in a part; a frame that it makes whole waits for the end of the batch.
+    /// Adds a part. A frame that it completes waits for the end of the batch.
     ///
-    /// Errors: `malformed`, and it counts as no part.
-    pub(crate) fn take_part(&mut self, part: &Handed, frame: &[u8]) -> Result<(), DropReason> {
+    /// # Errors
+    ///
+    /// `malformed`: the part is dropped.
+    pub(crate) fn take_part(
+        &mut self,
+        part: &HandoffFrame,
+        frame: &[u8],
+    ) -> Result<(), DropReason> {
         if frame.len() != SizeClass::Medium.frame_len() {
             return Err(DropReason::Malformed);
         }
@@ -29,7 +36,7 @@ impl<C: Ciphers> Relay<C> {
         let len = whole.len() as u32 - at;
         if len > 0 {
             self.own.counters.traffic.wholes_in += 1;
-            self.scratch.whole_frames.push(Handed { at, len, ..*part });
+            self.scratch.whole_frames.push(HandoffFrame { at, len, ..*part });
         }
         if let Err(reason) = taken {
             self.own.counters.drop(reason, 1);
@@ -37,10 +44,10 @@ impl<C: Ciphers> Relay<C> {
         Ok(())
     }
 
-    /// Takes in full frames that arrived in parts, as if they had come whole.
-    pub(crate) fn handle_whole<S: Sink, H: Handoff>(
+    /// Handles full frames that arrived in parts, as if each had arrived whole.
+    pub(crate) fn handle_whole<S: FrameSink, H: Handoff>(
         &mut self,
-        turn: &mut Turn<'_, S, H>,
+        turn: &mut CallContext<'_, S, H>,
         local: &mut impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64,
     ) {
         if self.scratch.whole_frames.is_empty() {
@@ -54,13 +61,13 @@ impl<C: Ciphers> Relay<C> {
         (self.scratch.whole, self.scratch.whole_frames) = (whole, frames);
     }
 
-    /// Sends full frames of a link that carries none: each as three medium ones.
+    /// Sends each full frame of a narrow link as three medium ones.
     pub(crate) fn depart_cut(
         &mut self,
         now: Time,
         link: LinkId,
-        run: &Run<'_>,
-        sink: &mut impl Sink,
+        run: &OutgoingRun<'_>,
+        sink: &mut impl FrameSink,
     ) -> bool {
         let mut cut = core::mem::take(&mut self.scratch.cut);
         let mut cut_at = core::mem::take(&mut self.scratch.cut_at);
@@ -76,15 +83,16 @@ impl<C: Ciphers> Relay<C> {
         let count = (run.offsets.len() * parts::PARTS) as u32;
         cut_at.clear();
         cut_at.extend((0..count).map(|i| i * class.frame_len() as u32));
-        let run = &mut Run { buf: &mut cut, offsets: &cut_at, class };
+        let run = &mut OutgoingRun { buf: &mut cut, offsets: &cut_at, class };
         let goes_on = self.depart(now, link, run, false, sink);
         (self.scratch.cut, self.scratch.cut_at) = (cut, cut_at);
         goes_on
     }
 
-    /// Judges by a neighbour's report whether the path to it carries full frames. While full frames
-    /// go to another place than reports nothing is learnt. On a covered link all frames are full.
-    pub(crate) fn judge_width(&mut self, now: Time, link: LinkId, report: &Report) {
+    /// Uses a neighbour's report to judge whether its path carries full frames. The report proves
+    /// nothing while full frames go to another endpoint than reports. It proves nothing on a
+    /// covered link either, where all frames are full.
+    pub(crate) fn judge_width(&mut self, now: Time, link: LinkId, report: &LaneReport) {
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
         if neighbour.trial.is_limited() || neighbour.is_scheduled() {
             neighbour.width.end_doubt();
@@ -99,22 +107,22 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
-    /// Tells the sessions and the owner that the path to a neighbour has changed.
+    /// Tells the sessions and the owner that the path to a neighbour became wide or narrow.
     pub(crate) fn note_width(&mut self, link: LinkId) {
         let Some(neighbour) = self.neighbours.get(link) else { return };
         self.sessions.note_path(PeerId::from(link), neighbour.width.is_narrow());
-        self.event(Event::Width(link));
+        self.event(RelayEvent::Width(link));
     }
 
-    /// Sends the probe of a path that is due: ahead of a report (`reports`) while there is a doubt,
-    /// from time to time where the path is narrow. Says whether the neighbour must be asked for a
-    /// report, since it may have none due.
+    /// Sends a probe of the path if one is due. In doubt a probe goes ahead of each report
+    /// (`reports`). On a narrow path a probe goes from time to time. Returns true if the neighbour
+    /// must be asked for a report, since it may have none due.
     pub(crate) fn probe_width(
         &mut self,
         now: Time,
         link: LinkId,
         reports: bool,
-        sink: &mut impl Sink,
+        sink: &mut impl FrameSink,
     ) -> bool {
         let neighbour = self.neighbours.get(link).filter(|neighbour| !neighbour.is_scheduled());
         let Some(neighbour) = neighbour else { return false };
@@ -133,18 +141,18 @@ impl<C: Ciphers> Relay<C> {
         doubt && sent
     }
 
-    /// Sends a keepalive that is a full frame, whole, at once or behind what is sealed. Says
-    /// whether it left, or will.
+    /// Sends a keepalive as a whole full frame: at once if `at_once`, else behind sealed frames
+    /// that wait. Returns true if it left or will leave.
     pub(crate) fn send_probe(
         &mut self,
         now: Time,
         link: LinkId,
         at_once: bool,
-        sink: &mut impl Sink,
+        sink: &mut impl FrameSink,
     ) -> bool {
         let mut frame = [0; SizeClass::Full.frame_len()];
         frame[link::KIND_AT] = LinkKind::Keepalive as u8;
-        let run = &mut Run { buf: &mut frame, offsets: &[0], class: SizeClass::Full };
+        let run = &mut OutgoingRun { buf: &mut frame, offsets: &[0], class: SizeClass::Full };
         let Some(neighbour) = self.neighbours.get_mut(link) else { return false };
         let Some(to) = neighbour.endpoint.filter(|_| neighbour.established) else { return false };
         if seal(self.sessions.shard(), now, link, run).is_err() {
@@ -160,7 +168,7 @@ impl<C: Ciphers> Relay<C> {
         let note = self.own.links.note(link);
         (note.sent, note.sent_full) =
             (note.sent + outcome.sent as u64, note.sent_full + outcome.sent as u64);
-        note.too_long |= outcome.stop == Some(Stop::TooLong);
+        note.too_long |= outcome.stop == Some(SendError::TooLong);
         self.settle(now);
         outcome.sent > 0
     }

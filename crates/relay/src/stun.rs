@@ -1,5 +1,5 @@
-//! Public servers that are asked where they see this node, if the operator names any: STUN's
-//! Binding, from the socket of the links (docs/ip.md says what that shows to whom).
+//! STUN Binding requests to public servers for this node's public address, from the links' socket.
+//! Requests leave only if the operator names servers. docs/guide/direct.md says what that reveals.
 
 use core::time::Duration;
 use std::net::SocketAddr;
@@ -9,46 +9,46 @@ use shoal_session::{EndpointOrigin, EndpointRules};
 use shoal_wire::{DropReason, StunId, Time, stun_answer, stun_id, stun_request};
 
 use crate::batch::frame_len;
-use crate::forward::hand_on;
-use crate::io::Incoming;
-use crate::{Event, Forwarder, FrameAt, Handoff, Relay, Unfinished};
+use crate::handoff::hand_on;
+use crate::io::ReceivedRun;
+use crate::{Forwarder, FrameAt, Handoff, HandoffKind, Relay, RelayEvent};
 
-/// Servers that are asked.
+/// Maximum number of servers to ask.
 const SERVERS_MAX: usize = 2;
-/// When a server that does not answer is asked again, since it was asked last; then it is given up.
+/// Delays between requests to a server that does not answer. After the last one it is given up.
 const AGAIN: [Duration; 3] =
     [Duration::from_millis(500), Duration::from_millis(1_000), Duration::from_millis(2_000)];
 
-/// A server that is asked.
-struct Ask {
+/// A server that is being asked.
+struct StunTransaction {
     at: SocketAddr,
-    /// What names the requests that were sent.
+    /// Transaction ids of the requests that were sent.
     ids: Vec<StunId>,
     due: Time,
 }
 
-/// The servers, and what they said.
-pub(crate) struct Stun {
+/// The servers and their answers.
+pub(crate) struct StunClient {
     rng: Rng,
     servers: Vec<SocketAddr>,
-    asks: Vec<Ask>,
-    /// By whom, and where, this node is seen.
+    asks: Vec<StunTransaction>,
+    /// Servers, and the address that each of them reported.
     pub(crate) views: Vec<(SocketAddr, SocketAddr)>,
 }
 
-impl Stun {
-    pub(crate) fn new(seed: [u8; 32]) -> Stun {
-        Stun { rng: Rng::new(seed), servers: Vec::new(), asks: Vec::new(), views: Vec::new() }
+impl StunClient {
+    pub(crate) fn new(seed: [u8; 32]) -> StunClient {
+        StunClient { rng: Rng::new(seed), servers: Vec::new(), asks: Vec::new(), views: Vec::new() }
     }
 
-    /// Asks anew.
+    /// Asks all servers again.
     pub(crate) fn ask(&mut self, now: Time) {
         self.views.clear();
-        let ask = |&at: &SocketAddr| Ask { at, ids: Vec::new(), due: now };
+        let ask = |&at: &SocketAddr| StunTransaction { at, ids: Vec::new(), due: now };
         self.asks = self.servers.iter().take(SERVERS_MAX).map(ask).collect();
     }
 
-    /// The next request that is due, and where it goes.
+    /// Takes the next request that is due, with its destination.
     pub(crate) fn poll_request(&mut self, now: Time) -> Option<(SocketAddr, [u8; 20])> {
         self.asks.retain(|ask| ask.due > now || ask.ids.len() < AGAIN.len());
         let ask = self.asks.iter_mut().find(|ask| ask.due <= now)?;
@@ -62,7 +62,7 @@ impl Stun {
         self.asks.iter().map(|ask| ask.due).min()
     }
 
-    /// Takes a datagram if it is the answer to a request; none if it is not.
+    /// Handles a datagram if it answers a request. None if it does not.
     fn take(
         &mut self,
         from: SocketAddr,
@@ -86,21 +86,21 @@ impl Stun {
 }
 
 impl Forwarder {
-    /// Drops datagrams of this worker that have no size of a frame, but for what may be an answer:
-    /// the first worker asked, whoever takes it in.
+    /// Drops datagrams of no frame length, except possible STUN answers. The first worker sent the
+    /// requests, but any worker may receive the answer.
     pub(crate) fn hand_stun(
         &mut self,
         worker: u8,
         hand: &mut impl Handoff,
         buf: &[u8],
         frames: &[(u32, u32)],
-        incoming: &[Incoming],
+        incoming: &[ReceivedRun],
     ) {
         for frame in frames {
             let from = &incoming[frame.1 as usize];
             let at = FrameAt { buf, at: frame.0, len: frame_len(frame, incoming) };
             let outcome = match worker != 0 && stun_id(at.bytes()).is_some() {
-                true => hand_on(hand, Unfinished::Unknown { from }, at),
+                true => hand_on(hand, HandoffKind::Unknown { from }, at),
                 false => Err(DropReason::BadSize),
             };
             if let Err(reason) = outcome {
@@ -111,17 +111,28 @@ impl Forwarder {
 }
 
 impl<C: Ciphers> Relay<C> {
-    /// Says which servers are asked for the endpoint at which they see this node, whenever a router
-    /// sees it elsewhere than before; at most two are. At first there are none.
-    pub fn set_stun(&mut self, servers: Vec<SocketAddr>) {
-        self.mirrors.stun.servers = servers;
+    /// Sets the STUN servers; initially there are none. At most two of them are asked, whenever a
+    /// router sees a new address of this node. Other servers than before are asked at once if a
+    /// router sees this node already.
+    pub fn set_stun(&mut self, now: Time, servers: Vec<SocketAddr>) {
+        let stun = &mut self.mirrors.stun;
+        if stun.servers != servers {
+            stun.servers = servers;
+            if self.neighbours.iter().any(|(_, neighbour)| neighbour.seen.is_some()) {
+                stun.ask(now);
+            }
+        }
     }
 
-    /// Takes answers of such servers out of a batch: they have none of the sizes of frames. None
-    /// if there are no such answers, as in nearly every batch.
-    pub(crate) fn take_stun(&mut self, buf: &[u8], incoming: &[Incoming]) -> Option<Vec<Incoming>> {
-        let of = |one: &Incoming| &buf[one.offset as usize..(one.offset + one.len) as usize];
-        let may_be = |one: &Incoming| stun_id(of(one)).is_some();
+    /// Removes STUN answers from a batch; they have no frame length. None if there are no answers,
+    /// as in nearly every batch.
+    pub(crate) fn take_stun(
+        &mut self,
+        buf: &[u8],
+        incoming: &[ReceivedRun],
+    ) -> Option<Vec<ReceivedRun>> {
+        let of = |one: &ReceivedRun| &buf[one.offset as usize..(one.offset + one.len) as usize];
+        let may_be = |one: &ReceivedRun| stun_id(of(one)).is_some();
         if self.mirrors.stun.asks.is_empty() || !incoming.iter().any(may_be) {
             return None;
         }
@@ -129,7 +140,7 @@ impl<C: Ciphers> Relay<C> {
         for one in incoming {
             match self.mirrors.stun.take(one.from.remote, of(one), &self.rules) {
                 None => rest.push(*one),
-                Some(Ok(())) => self.event(Event::Seen),
+                Some(Ok(())) => self.event(RelayEvent::Seen),
                 Some(Err(reason)) => self.own.counters.drop_in(reason, 1),
             }
         }

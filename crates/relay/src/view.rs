@@ -1,7 +1,8 @@
-//! What a worker must know to pass a cell on, and the decision itself, alike for all workers.
+//! The data that a worker needs to forward a cell, and the forwarding decision. It is alike for all
+//! workers.
 //!
-//! Nobody marks a view stale: [`Neighbours`] keeps which neighbours were touched, and what those
-//! are now is compared with what the view says of them.
+//! Views have no stale flag. [`Neighbours`] lists the touched neighbours, and [`Relay::refresh`]
+//! compares their state with the view.
 //!
 //! [`Neighbours`]: crate::neighbours::Neighbours
 
@@ -11,29 +12,29 @@ use std::sync::Arc;
 
 use shoal_crypto::Ciphers;
 use shoal_routing::RouteTable;
-use shoal_session::{EndpointRules, Endpoints, Table};
+use shoal_session::{EndpointRules, Endpoints, IdTable};
 use shoal_wire::{Address, DropReason, LinkId, RoutedHeader};
 
 use crate::Relay;
-use crate::hops::Accepted;
+use crate::shifts::AcceptedAddresses;
 
-/// Where a cell goes.
+/// The forwarding decision for a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Goes {
-    /// It is for this node.
+pub(crate) enum ForwardingDecision {
+    /// The cell is for this node.
     Here,
-    /// To a neighbour, with this hop limit.
+    /// The cell goes to a neighbour, with this hop limit.
     On(u8),
 }
 
-/// Decides whether a cell may go further. `sender` is the neighbour that it came from, whose cells
-/// may be passed on if `may_transit`.
+/// Decides whether a cell may go further. `sender` is the neighbour that sent it. `may_transit` is
+/// true if this neighbour's cells may be forwarded.
 pub(crate) fn way(
     header: &RoutedHeader,
     me: Address,
     sender: Address,
     may_transit: bool,
-) -> Result<Goes, DropReason> {
+) -> Result<ForwardingDecision, DropReason> {
     let (dst, src) = (header.dst(), header.src());
     if src == me {
         return Err(DropReason::Reflected);
@@ -42,7 +43,7 @@ pub(crate) fn way(
         return Err(DropReason::BadSource);
     }
     if dst == me {
-        return Ok(Goes::Here);
+        return Ok(ForwardingDecision::Here);
     }
     if !me.is_router() {
         return Err(DropReason::NotForUs);
@@ -51,54 +52,55 @@ pub(crate) fn way(
         return Err(DropReason::NoRoute);
     }
     let hops = header.hop_limit().checked_sub(1).filter(|&left| left > 0);
-    hops.map(Goes::On).ok_or(DropReason::HopLimit)
+    hops.map(ForwardingDecision::On).ok_or(DropReason::HopLimit)
 }
 
-/// What a worker must know of a neighbour.
+/// The data that a worker needs about a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkFacts {
     pub(crate) address: Address,
-    /// Its cells may be passed on. Those of a router only once both sides know each other's tables:
-    /// one that has just restarted might send in a circle what it gets back.
+    /// True if its cells may be forwarded. A router's cells are forwarded only once both sides know
+    /// each other's routing tables. A router that has just restarted might send returned cells in a
+    /// circle.
     pub(crate) may_transit: bool,
-    /// Where its frames go; none where the relay itself must send them, such as in parts, in
-    /// slots or to a place on trial.
+    /// Destination of its frames. None if the relay itself must send them, for example in parts, in
+    /// slots or to an endpoint on trial.
     pub(crate) endpoint: Option<Endpoints>,
-    /// How long cells wait before its egress.
+    /// Delay of cells before its egress.
     pub(crate) link_delay: Option<Duration>,
-    /// It is another host, and this node's own cells may go to it past the routers.
+    /// True if it is another host, and this node's own cells may go to it past the routers.
     pub(crate) direct: bool,
 }
 
-/// Neighbours and routes at one moment: workers hold it while the next is made.
+/// A snapshot of neighbours and routes. Workers use it while the next one is made.
 #[derive(Clone, Debug, Default)]
-pub struct View {
+pub struct ForwardingView {
     pub(crate) me: Option<Address>,
-    /// Links carry the authority's lists only: no neighbour is known, and no cell is taken.
+    /// True if links carry only the authority's lists. Then the view has no neighbours, and all
+    /// cells are dropped.
     pub(crate) lists_only: bool,
-    links: Table<LinkId, LinkFacts>,
+    links: IdTable<LinkId, LinkFacts>,
     by_address: BTreeMap<Address, LinkId>,
     table: Arc<RouteTable>,
-    /// Where frames may come under this node's prefix, if addresses hop.
-    pub(crate) accepted: Option<Arc<Accepted>>,
-    /// Endpoints that frames may go to, and come from.
+    /// Destination endpoints accepted under this node's prefix, if its addresses shift.
+    pub(crate) accepted: Option<Arc<AcceptedAddresses>>,
+    /// Rules for the endpoints from and to which frames may go.
     pub(crate) rules: Arc<EndpointRules>,
     /// The router through which a host sends.
     uplink: Option<LinkId>,
 }
 
-impl View {
-    /// Of a node that has no neighbour yet.
-    pub(crate) fn new(me: Address) -> View {
-        View { me: Some(me), ..View::default() }
+impl ForwardingView {
+    /// The view of a node without neighbours.
+    pub(crate) fn new(me: Address) -> ForwardingView {
+        ForwardingView { me: Some(me), ..ForwardingView::default() }
     }
 
-    /// The neighbour of this id.
     pub(crate) fn link(&self, link: LinkId) -> Option<&LinkFacts> {
         self.links.get(link)
     }
 
-    /// Whether another neighbour has the number of this one by now.
+    /// True if this id is outdated because a later neighbour has its number.
     pub(crate) fn is_past(&self, link: LinkId) -> bool {
         self.links.is_past(link)
     }
@@ -111,7 +113,7 @@ impl View {
         }
     }
 
-    /// The link with the host `dst` itself, past the routers, if this node's own cells may take it.
+    /// The direct link to the host `dst`, if this node's own cells may use it.
     pub(crate) fn direct(&self, dst: Address) -> Option<LinkId> {
         let link = self.by_address.get(&dst).copied()?;
         self.link(link)?.direct.then_some(link)
@@ -126,7 +128,8 @@ impl View {
         self.direct(dst).or_else(router).or(self.uplink)
     }
 
-    /// Says what a neighbour is now. Of two with one address the newer has it.
+    /// Sets or removes the facts of a neighbour. If two neighbours have one address, the newer one
+    /// gets it.
     fn set(&mut self, link: LinkId, now: Option<LinkFacts>) {
         let before = match now {
             Some(facts) => self.links.put(link, facts),
@@ -147,13 +150,13 @@ impl View {
 }
 
 impl<C: Ciphers> Relay<C> {
-    /// Neighbours and routes as they are.
-    pub(crate) fn known(&self) -> &View {
+    /// The current view of neighbours and routes.
+    pub(crate) fn known(&self) -> &ForwardingView {
         debug_assert!(self.neighbours.is_seen(), "a call ended without `refresh`");
         &self.own.view
     }
 
-    /// What the workers must know of a neighbour now; nothing, if links carry lists only.
+    /// The facts about a neighbour for workers. None if links carry lists only.
     fn facts(&self, link: LinkId) -> Option<LinkFacts> {
         let neighbour = self.neighbours.get(link).filter(|_| !self.lists_only)?;
         let routes = |r: &shoal_routing::Routing<C>| r.is_adjacent(link);
@@ -167,10 +170,10 @@ impl<C: Ciphers> Relay<C> {
         })
     }
 
-    /// Brings the view and the list of slots up to date. To be called at the end of whatever
-    /// touches neighbours or routes.
+    /// Updates the view and the list of slots. Call this at the end of each function that changes
+    /// neighbours or routes.
     pub(crate) fn refresh(&mut self) {
-        self.hops.gather_due();
+        self.shifts.gather_due();
         let mut touched = self.neighbours.take_touched();
         for &link in &touched {
             self.slots.refresh(&mut self.neighbours, link);
@@ -181,19 +184,19 @@ impl<C: Ciphers> Relay<C> {
         let new_table = (!Arc::ptr_eq(table, &seen.table)).then(|| Arc::clone(table));
         let sends_up = !self.config.address.is_router() && !self.lists_only;
         let uplink = sends_up.then(|| self.neighbours.uplink()).flatten();
-        let as_arc = |accepted: &Option<Arc<Accepted>>| accepted.as_ref().map(Arc::as_ptr);
-        let hops = as_arc(&self.hops.accepted) == as_arc(&seen.accepted);
+        let as_arc = |accepted: &Option<Arc<AcceptedAddresses>>| accepted.as_ref().map(Arc::as_ptr);
+        let shifts = as_arc(&self.shifts.accepted) == as_arc(&seen.accepted);
         let rules = Arc::ptr_eq(&self.rules, &seen.rules);
-        let same = new_table.is_none() && uplink == seen.uplink && hops && rules;
+        let same = new_table.is_none() && uplink == seen.uplink && shifts && rules;
         if touched.is_empty() && same && self.lists_only == seen.lists_only {
             return self.neighbours.give_back(touched);
         }
         let facts: Vec<_> = touched.drain(..).map(|link| (link, self.facts(link))).collect();
         self.neighbours.give_back(touched);
-        // Copies the view if other workers hold it; where there is one worker nobody does.
+        // Copies the view only if other workers hold it. With one worker, none does.
         let view = Arc::make_mut(&mut self.own.view);
         (view.uplink, view.lists_only) = (uplink, self.lists_only);
-        view.accepted.clone_from(&self.hops.accepted);
+        view.accepted.clone_from(&self.shifts.accepted);
         view.rules = Arc::clone(&self.rules);
         if let Some(table) = new_table {
             view.table = table;
@@ -209,7 +212,7 @@ impl<C: Ciphers> Relay<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Config, LinkConfig};
+    use crate::{LinkConfig, RelayConfig};
     use shoal_crypto::{Identity, NetworkSecret};
     use shoal_wire::{Id, Time};
     use std::net::SocketAddr;
@@ -217,9 +220,9 @@ mod tests {
     const NOW: Time = Time::from_millis(1_000);
 
     fn relay(address: Address) -> Relay {
-        let config = Config {
+        let config = RelayConfig {
             address,
-            session: shoal_session::Config::new(shoal_session::Role::Link),
+            session: shoal_session::SessionConfig::new(shoal_session::SessionRole::Link),
             liveness: shoal_link::LivenessConfig::default(),
             egress: shoal_link::EgressConfig::default(),
             hold: crate::HoldConfig::default(),
@@ -236,7 +239,7 @@ mod tests {
         relay.add_link(NOW, &LinkConfig { key, address, endpoint }).expect("room")
     }
 
-    /// Whether the view says what one made anew would say.
+    /// True if the view equals one made from scratch.
     fn is_right(relay: &Relay) -> bool {
         let view = relay.known();
         let links = relay.neighbours.iter().map(|(link, _)| link);
@@ -294,7 +297,7 @@ mod tests {
         assert_eq!(place(&relay), before);
         let held = Arc::clone(&relay.own.view);
         add(&mut relay, 50, Address::new(1, 50));
-        assert!(held.next_hop(Address::new(1, 50)).is_none(), "whoever holds it sees no change");
+        assert!(held.next_hop(Address::new(1, 50)).is_none(), "a holder sees no change");
         assert!(is_right(&relay));
     }
 }

@@ -1,51 +1,54 @@
-//! What the relay gives the workers after the first, and what it takes from them.
+//! Orders of the relay for the other workers, and their notes to it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use shoal_crypto::{Aead, Ciphers, kdf};
 use shoal_link::Egress;
-use shoal_mix::Mix;
+use shoal_mix::MixPool;
 use shoal_session::{PeerId, SessionShard};
 use shoal_wire::{DropReason, LinkId, RoutedHeader, Time, link};
 
-use crate::batch::{Run, priority};
-use crate::kept::Keeping;
-use crate::notes::{LinkNote, Note};
-use crate::{Counters, Forwarder, Handed, Handoff, LocalCells, Order, Relay, Sink, Turn};
+use crate::batch::{OutgoingRun, priority};
+use crate::kept::DeferringHandoff;
+use crate::notes::{LinkNote, WorkerNote};
+use crate::{
+    CallContext, DropCounters, Forwarder, FrameSink, Handoff, HandoffFrame, LocalCells, Relay,
+    WorkerOrder,
+};
 
-/// What the others were told.
-pub(crate) struct Workers<C: Ciphers> {
-    orders: VecDeque<(u8, Order<C::Aead>)>,
-    /// Whether the view is another than the workers were told.
+/// Orders for the other workers, and the state that they were told.
+pub(crate) struct WorkerOrders<C: Ciphers> {
+    orders: VecDeque<(u8, WorkerOrder<C::Aead>)>,
+    /// True if the workers have not been told the current view.
     pub(crate) stale: bool,
-    /// Links that have a backlog, over which the other workers may not send. With each: whether
-    /// they were told that its cells are marked; none before they are told anything.
+    /// Links with a backlog, over which the other workers may not send. The value says whether they
+    /// were told that cells are marked. None before they are told of the gate.
     closed: BTreeMap<LinkId, Option<bool>>,
 }
 
-impl<C: Ciphers> Default for Workers<C> {
+impl<C: Ciphers> Default for WorkerOrders<C> {
     fn default() -> Self {
-        Workers { orders: VecDeque::new(), stale: true, closed: BTreeMap::new() }
+        WorkerOrders { orders: VecDeque::new(), stale: true, closed: BTreeMap::new() }
     }
 }
 
 impl<C: Ciphers> Relay<C> {
-    /// The data path of worker `number`, from 1 on, and its shard of the sessions.
+    /// The data path and session shard of worker `number`, counted from 1.
     pub fn forwarder(&self, number: u8) -> (SessionShard<C>, Forwarder) {
         let shard = SessionShard::new(&self.config.session, number);
         let seed = kdf(self.mix_seed.expose(), "shoal v1 mix of a worker", &[&[number]]);
-        let mix = Mix::flawed(self.config.hold.limits, seed, C::Aead::flaw());
+        let mix = MixPool::flawed(self.config.hold.limits, seed, C::Aead::flaw());
         (shard, Forwarder::new(Arc::default(), mix))
     }
 
-    /// Whether another worker knows the neighbours and routes that this node has now.
+    /// True if another worker has the current view.
     pub fn is_known_to(&self, worker: &Forwarder) -> bool {
         Arc::ptr_eq(&self.own.view, &worker.view)
     }
 
-    /// Adds what another worker counted.
-    pub fn add_counters(&mut self, counters: &Counters) {
+    /// Adds the counters of another worker.
+    pub fn add_counters(&mut self, counters: &DropCounters) {
         self.own.counters.add(counters);
     }
 
@@ -53,19 +56,19 @@ impl<C: Ciphers> Relay<C> {
         self.config.session.workers > 1
     }
 
-    /// The next order, and the worker that it is for. None may get lost or overtake another; to be
-    /// taken after every call. With one worker there is none.
-    pub fn poll_order(&mut self) -> Option<(u8, Order<C::Aead>)> {
+    /// Takes the next order, and the number of its worker. Call this after every call. Orders must
+    /// not be lost or reordered. With one worker there are none.
+    pub fn poll_order(&mut self) -> Option<(u8, WorkerOrder<C::Aead>)> {
         if !self.has_others() {
             return None;
         }
         if let Some((worker, order)) = self.sessions.poll_order() {
-            return Some((worker, Order::Keys(order)));
+            return Some((worker, WorkerOrder::Keys(order)));
         }
         if self.workers.orders.is_empty() {
             if core::mem::take(&mut self.workers.stale) {
                 let view = Arc::clone(&self.own.view);
-                self.tell(|| Order::View(Arc::clone(&view)));
+                self.tell(|| WorkerOrder::View(Arc::clone(&view)));
             }
             self.tell_gates();
         }
@@ -77,7 +80,7 @@ impl<C: Ciphers> Relay<C> {
         (due && self.has_others()).then_some((Time::ZERO, "order for a worker"))
     }
 
-    fn tell(&mut self, order: impl Fn() -> Order<C::Aead>) {
+    fn tell(&mut self, order: impl Fn() -> WorkerOrder<C::Aead>) {
         let others = 1..self.config.session.workers;
         self.workers.orders.extend(others.map(|worker| (worker, order())));
     }
@@ -101,22 +104,23 @@ impl<C: Ciphers> Relay<C> {
                 self.workers.closed.insert(link, Some(marking));
             }
             if open || told != Some(marking) {
-                self.tell(|| Order::Gate { link, open, marking });
+                self.tell(|| WorkerOrder::Gate { link, open, marking });
             }
         }
     }
 
-    /// Takes in what another worker tells.
-    pub fn handle_note(&mut self, now: Time, note: &Note, sink: &mut impl Sink) {
+    /// Handles a note of another worker.
+    pub fn handle_note(&mut self, now: Time, note: &WorkerNote, sink: &mut impl FrameSink) {
         match note {
-            Note::Session(note) => {
+            WorkerNote::Session(note) => {
                 self.sessions.handle_note(now, note);
                 self.drive(now, sink);
             }
-            Note::Link(note) => {
+            WorkerNote::Link(note) => {
                 self.note_link(now, note);
                 if note.refused && self.neighbours.get(note.link).is_some() {
-                    // Even if the refused frames got lost: the worker waits to be told of the gate.
+                    // Needed even if the refused frames got lost: the worker waits for an order
+                    // about the gate.
                     self.workers.closed.entry(note.link).or_default();
                 }
                 if self.paths.is_empty() {
@@ -128,7 +132,7 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
-    /// Accounts for what came and went over a link.
+    /// Accounts for frames received and sent over a link.
     pub(crate) fn note_link(&mut self, now: Time, note: &LinkNote) {
         let link = note.link;
         let Some(neighbour) = self.neighbours.get_mut(link) else { return };
@@ -161,13 +165,13 @@ impl<C: Ciphers> Relay<C> {
         }
     }
 
-    /// Takes in frames that another worker opened: control, and cells for this node. That worker's
-    /// notes account for them.
-    pub fn handle_opened<S: Sink, H: Handoff>(
+    /// Handles frames that another worker opened: control frames, and cells for this node. The
+    /// worker's notes account for them.
+    pub fn handle_opened<S: FrameSink, H: Handoff>(
         &mut self,
-        turn: &mut Turn<'_, S, H>,
+        turn: &mut CallContext<'_, S, H>,
         buf: &mut [u8],
-        frames: &[Handed],
+        frames: &[HandoffFrame],
         local: &mut impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64,
     ) {
         self.sort_opened(turn, buf, frames, local);
@@ -175,28 +179,28 @@ impl<C: Ciphers> Relay<C> {
         self.drive(turn.now, turn.sink);
     }
 
-    /// Takes in cells of this node's own that are the first worker's to send, as
+    /// Handles this node's own cells that the first worker must send, as
     /// [`Forwarder::handle_leaving`] does.
-    pub fn handle_leaving<S: Sink, H: Handoff>(
+    pub fn handle_leaving<S: FrameSink, H: Handoff>(
         &mut self,
-        turn: &mut Turn<'_, S, H>,
+        turn: &mut CallContext<'_, S, H>,
         buf: &mut [u8],
-        frames: &[Handed],
+        frames: &[HandoffFrame],
     ) {
-        let hand = &mut Keeping { kept: &mut self.kept, others: &mut *turn.hand };
-        let here = &mut Turn { now: turn.now, sink: &mut *turn.sink, hand };
+        let hand = &mut DeferringHandoff { kept: &mut self.kept, others: &mut *turn.hand };
+        let here = &mut CallContext { now: turn.now, sink: &mut *turn.sink, hand };
         self.own.handle_leaving(self.sessions.shard(), here, buf, frames);
         self.finish(turn, buf);
         self.drive(turn.now, turn.sink);
     }
 
-    /// Takes in cells that are past another worker's hold and that it may not send itself.
+    /// Sends cells that left another worker's hold but that this worker may not send itself.
     pub fn handle_released(
         &mut self,
         now: Time,
         buf: &mut [u8],
-        frames: &[Handed],
-        sink: &mut impl Sink,
+        frames: &[HandoffFrame],
+        sink: &mut impl FrameSink,
     ) {
         self.send_released(now, buf, frames, sink);
         self.drive(now, sink);
@@ -206,11 +210,11 @@ impl<C: Ciphers> Relay<C> {
         &mut self,
         now: Time,
         buf: &mut [u8],
-        frames: &[Handed],
-        sink: &mut impl Sink,
+        frames: &[HandoffFrame],
+        sink: &mut impl FrameSink,
     ) {
         let mut offsets = core::mem::take(&mut self.scratch.offsets);
-        let kind = |buf: &[u8], handed: &Handed| {
+        let kind = |buf: &[u8], handed: &HandoffFrame| {
             let header = RoutedHeader::parse(&buf[handed.at as usize + link::ROUTED_AT..]);
             header.map(|header| (handed.link, handed.len, priority(header.class())))
         };
@@ -227,7 +231,7 @@ impl<C: Ciphers> Relay<C> {
                     self.own.counters.drop(DropReason::StaleList, run.len() as u64);
                 }
                 (Ok((link, _, priority)), Some(class)) => {
-                    let run = Run { buf: &mut *buf, offsets: &offsets, class };
+                    let run = OutgoingRun { buf: &mut *buf, offsets: &offsets, class };
                     self.dispatch(now, (link, priority), run, sink);
                 }
                 _ => self.own.counters.drop(DropReason::Malformed, run.len() as u64),
@@ -236,8 +240,8 @@ impl<C: Ciphers> Relay<C> {
         self.scratch.offsets = offsets;
     }
 
-    /// Takes in frames of other workers that are sealed and that the kernel had no room for.
-    pub fn handle_sealed(&mut self, now: Time, buf: &[u8], frames: &[Handed]) {
+    /// Takes sealed frames of other workers for which the kernel had no room.
+    pub fn handle_sealed(&mut self, now: Time, buf: &[u8], frames: &[HandoffFrame]) {
         for handed in frames {
             match self.neighbours.get(handed.link) {
                 Some(neighbour) if neighbour.egress.space() == 0 => {
@@ -249,8 +253,8 @@ impl<C: Ciphers> Relay<C> {
         self.refresh();
     }
 
-    /// Keeps frames that are sealed and that the kernel had no room for.
-    pub(crate) fn take_back(&mut self, now: Time, buf: &[u8], frames: &[Handed]) {
+    /// Queues sealed frames for which the kernel had no room.
+    pub(crate) fn take_back(&mut self, now: Time, buf: &[u8], frames: &[HandoffFrame]) {
         for run in frames.chunk_by(|a, b| (a.link, a.len) == (b.link, b.len)) {
             let (link, class) = (run[0].link, run[0].class());
             let (Some(class), Some(neighbour)) = (class, self.neighbours.get_mut(link)) else {

@@ -1,4 +1,5 @@
-//! One link to a neighbour router: the instances of both ends, what was advertised, what waits.
+//! State of the link to one neighbouring router: instances of both ends, advertised routes,
+//! unacknowledged updates.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -8,26 +9,26 @@ use shoal_wire::{Instances, Time};
 use crate::budget::Budgets;
 use crate::estimate::Estimate;
 
-/// Updates sent and not yet acknowledged, at most: a full dump of 1,000 routes takes 67.
+/// Limit of unacknowledged updates per link. A full dump of 1,000 routes takes 67 updates.
 pub const WINDOW: usize = 16;
-/// Least time between two new instances of the far end that are taken: each costs us a full dump.
+/// Least time between two accepted new instances of the far end: each costs us a full dump.
 pub(crate) const INSTANCE_GAP: Duration = Duration::from_millis(50);
 
-/// What was advertised last to the neighbour about one destination.
+/// The last advertisement to the neighbour for one destination.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Advertised {
-    /// Sequence number and metric; `None` if it is not known whether it arrived.
+    /// Sequence number and metric; `None` if its arrival is unknown.
     pub(crate) last: Option<(u64, u32)>,
-    /// Sequence number whose proof the neighbour acknowledged and still keeps; 0 for none.
+    /// Sequence number of the proof that the neighbour acknowledged and still keeps; 0 for none.
     pub(crate) proved: u64,
 }
 
-/// An update on its way.
+/// An update that is not acknowledged yet.
 #[derive(Debug)]
 pub(crate) struct Unacked {
     pub(crate) number: u32,
     pub(crate) at: Time,
-    /// Destinations in it, each with the sequence number whose proof went along, or 0.
+    /// Destinations in the update, each with the sequence number of the proof sent along, or 0.
     pub(crate) entries: Vec<(u32, u64)>,
 }
 
@@ -40,32 +41,31 @@ pub(crate) struct Adjacency {
     pub(crate) instance: u32,
     /// The far end's instance; 0 until heard.
     pub(crate) peer: u32,
-    /// Whether the far end has heard our instance.
+    /// True if the far end has heard our instance.
     pub(crate) heard: bool,
-    /// When the far end's instance last changed.
     pub(crate) peer_since: Time,
-    /// Offers taken from this link.
+    /// Number of offers accepted from this link.
     pub(crate) routes: usize,
-    /// Number of the newest update taken in.
+    /// Number of the newest update accepted from the far end.
     pub(crate) newest_update: u32,
-    /// Whether a full dump was asked for, or granted, since the query cycle began.
+    /// True if we asked for a full dump in this query cycle.
     pub(crate) dump_asked: bool,
     pub(crate) dump_granted: bool,
-    /// Query cycles until all routes are asked for again; 0 for never.
+    /// Query cycles until the request for all routes is repeated; 0 for never.
     pub(crate) ask_again: u8,
     pub(crate) advertised: BTreeMap<u32, Advertised>,
-    /// Destinations whose state here may differ from what was advertised.
+    /// Destinations that may have to be advertised again.
     pub(crate) changed: BTreeSet<u32>,
     pub(crate) unacked: VecDeque<Unacked>,
     /// Number of the last update sent.
     pub(crate) number: u32,
-    /// Losses in a row: doubles the wait for acknowledgements.
+    /// Consecutive losses. Each of the first four doubles the wait for an acknowledgement.
     pub(crate) losses: u32,
     /// Smoothed time from an update to its acknowledgement.
     rtt: Duration,
     /// Time before which no update leaves.
     pub(crate) flush_after: Time,
-    /// Allowances of the far end. Kept while the link is down.
+    /// Allowances of the far end. Survive while the link is down.
     pub(crate) budgets: Budgets,
 }
 
@@ -104,17 +104,17 @@ impl Adjacency {
         Instances { from: self.instance, to: self.peer }
     }
 
-    /// True when a message with these instances belongs to the present instances of both ends.
+    /// True if `of` names the current instances of both ends.
     pub(crate) fn is_current(&self, of: Instances) -> bool {
         self.peer != 0 && of.from == self.peer && of.to == self.instance
     }
 
-    /// Whether routes may be sent: both ends know each other's instance.
+    /// True if routes may be sent: both ends know each other's instance.
     pub(crate) fn is_ready(&self) -> bool {
         self.heard && self.peer != 0
     }
 
-    /// Starts over with a new instance of the far end, which knows nothing advertised before.
+    /// Starts over with a new instance of the far end, which has no advertisement of ours.
     pub(crate) fn begin_instance(&mut self, peer: u32, now: Time) {
         self.peer = peer;
         self.heard = false;
@@ -126,8 +126,8 @@ impl Adjacency {
         self.losses = 0;
     }
 
-    /// Forgets which advertisements arrived, not that they were sent: the far end may still hold
-    /// such a route, and must then be sent its retraction.
+    /// Marks the arrival of every advertisement as unknown. The entries stay: the far end may still
+    /// hold such a route, and must then receive its retraction.
     pub(crate) fn doubt_all(&mut self) {
         for (router, advertised) in &mut self.advertised {
             advertised.last = None;
@@ -145,7 +145,7 @@ impl Adjacency {
         self.losses = 0;
     }
 
-    /// How long to wait for an acknowledgement.
+    /// Timeout of an acknowledgement.
     pub(crate) fn patience(&self, base: Duration) -> Duration {
         base.max(self.rtt * 2) * (1 << self.losses.min(4))
     }

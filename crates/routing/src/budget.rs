@@ -1,26 +1,26 @@
-//! How much one neighbour may cause: at once, and per second.
+//! Token buckets that limit the work and traffic that one neighbour may cause.
 
 use shoal_wire::Time;
 
 use crate::Config;
 
-/// Signatures of one neighbour checked at once: several times a large network's full dump.
+/// Signature checks allowed at once per neighbour: several times a large network's full dump.
 const VERIFY_BURST: u64 = 4_096;
-/// Signatures per second after that: at about 60 us each, a few percent of a core.
+/// Signature checks per second after that: at about 60 us each, a few percent of a core.
 const VERIFY_RATE: u64 = 1_000;
-/// Queries answered per second and at once: this many, or four times as many as we send if more.
+/// Queries answered per second, and at once: the larger of this and four times our own query rate.
 const QUERIES_MIN: u64 = 100;
 const QUERIES_TIMES: u64 = 4;
-/// Hellos answered at once, and per second after that: an honest far end sends four per second
+/// Hellos answered at once, and per second after that. An honest far end sends four per second
 /// until both ends are heard.
 const HELLO_BURST: u64 = 32;
 const HELLO_RATE: u64 = 8;
-/// Updates and sequence number requests taken at once, and per second after that: each may cause a
-/// message.
+/// Updates and sequence number requests accepted at once, and per second after that. Each may cause
+/// one message.
 const MESSAGE_BURST: u64 = 4_096;
 const MESSAGE_RATE: u64 = 1_000;
 
-/// What is left of one allowance.
+/// A token bucket.
 #[derive(Debug)]
 pub(crate) struct Budget {
     burst: u64,
@@ -30,12 +30,12 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// `burst` at once, and `rate` per second after that.
+    /// Allows `burst` at once and `rate` per second after that.
     pub(crate) fn new(burst: u64, rate: u64, now: Time) -> Budget {
         Budget { burst, rate, left: burst, at: now }
     }
 
-    /// Takes `count`; false, and nothing is taken, if there is not so much left.
+    /// Takes `count` tokens. Takes none and returns false if fewer are left.
     pub(crate) fn take(&mut self, count: u64, now: Time) -> bool {
         let elapsed_us = now.since(self.at).as_micros() as u64;
         let earned = elapsed_us.saturating_mul(self.rate) / 1_000_000;
@@ -51,13 +51,13 @@ impl Budget {
     }
 }
 
-/// The allowances of one neighbour. They outlive its link: a neighbour could refill them otherwise
-/// by taking the link down and up.
+/// The allowances of one neighbour. Survive its link: otherwise a neighbour could refill them by
+/// taking the link down and up.
 #[derive(Debug)]
 pub(crate) struct Budgets {
-    /// Signatures that may be checked.
+    /// Signature checks.
     pub(crate) checks: Budget,
-    /// Queries and hellos that may be answered, updates and requests that may be taken in.
+    /// Answers to queries and hellos, and accepted updates and requests.
     pub(crate) queries: Budget,
     pub(crate) hellos: Budget,
     pub(crate) messages: Budget,

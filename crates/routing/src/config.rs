@@ -1,9 +1,9 @@
-//! Every constant of routing that an operator may change.
+//! The routing constants that an operator may change.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Constants of the routing machine; `Default` is what docs/routing.md describes.
+/// Constants of the routing machine. docs/design/routing.md describes the `Default` values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Length of a query cycle (the paper, III.G; default 5 s).
@@ -12,42 +12,43 @@ pub struct Config {
     pub queries: u32,
     /// Cost of a link that answers every query (default 100).
     pub default_cost: u32,
-    /// Added for a link that answers no query, and in proportion for missing replies (default 400).
+    /// Added cost of a link that answers no query (default 400). Missing replies add their share of
+    /// it.
     pub add_on_cost: u32,
     /// Weight of the newest cycle in the smoothed share of missing replies, 1 to 100 percent
     /// (default 25).
     pub smoothing_percent: u32,
-    /// By how much another path must be cheaper than the one in use before traffic moves, and how
-    /// far a link's measured cost must move before it is believed, in percent (default 20).
+    /// Percentage (default 20) by which another path must be cheaper before traffic moves to it. A
+    /// link's cost is updated only if the measured cost differs by more than this, too.
     pub hysteresis_percent: u32,
     /// Least time between two bursts of updates on one link (default 20 ms).
     pub update_gap: Duration,
-    /// Least wait for an acknowledgement before an update's routes are sent again; longer where
-    /// round trips or losses say so (default 250 ms).
+    /// Least wait for an acknowledgement before an update's routes are sent again (default 250 ms).
+    /// Long round trips and losses lengthen it.
     pub retransmit: Duration,
     /// Wait for an answer to a sequence number request; doubles with each try (default 200 ms).
     pub request_gap: Duration,
     /// Least time between two new sequence numbers of our own (default 100 ms).
     pub seqno_gap: Duration,
-    /// How long our own proofs hold (default 1 h), by clocks that differ by a day at most: others
-    /// take a proof for a day longer.
+    /// Validity of our own proofs (default 1 h). Clocks may differ by a day, so receivers accept a
+    /// proof for a day longer.
     pub proof_validity: Duration,
-    /// How often we sign a new one (default 20 min).
+    /// Interval between two new proofs of our own (default 20 min).
     pub proof_refresh: Duration,
     /// Most routes accepted from one link (default 4,096).
     pub max_routes_per_link: usize,
-    /// What differs for the links to single neighbours, by router number.
+    /// Settings for the links to single neighbours, by router number.
     pub links: BTreeMap<u32, LinkPolicy>,
-    /// Destinations that may be reached through one neighbour only: destination to neighbour.
+    /// Destinations that only one neighbour may lead to: destination to neighbour.
     pub pins: BTreeMap<u32, u32>,
 }
 
-/// What differs for the links to one neighbour.
+/// Settings for the links to one neighbour.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkPolicy {
-    /// In place of [`Config::default_cost`].
+    /// Overrides [`Config::default_cost`].
     pub default_cost: Option<u32>,
-    /// Destinations believed when they come from this neighbour; `None` means all known origins.
+    /// Destinations accepted from this neighbour; `None` means all known origins.
     pub import: Option<BTreeSet<u32>>,
 }
 
@@ -73,18 +74,17 @@ impl Default for Config {
     }
 }
 
-/// Which constant is out of its range.
+/// A constant that is out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("routing: {key} must be {expected}")]
 pub struct ConfigError {
-    /// Name of the field.
     pub key: &'static str,
-    /// What it may be.
+    /// Accepted values, for the message.
     pub expected: &'static str,
 }
 
 impl Config {
-    /// Says which constant, if any, the machine can't work with.
+    /// Checks the range of each constant.
     pub fn check(&self) -> Result<(), ConfigError> {
         let fault = |key, expected| Err(ConfigError { key, expected });
         let ms = Duration::from_millis;
@@ -95,7 +95,7 @@ impl Config {
             return fault("queries", "1 to 100");
         }
         let policies = self.links.values().filter_map(|policy| policy.default_cost);
-        // A link must cost something: the feasibility condition rests on it.
+        // The feasibility condition requires that each link costs at least 1.
         if policies.chain([self.default_cost]).any(|cost| !(1..=1 << 24).contains(&cost)) {
             return fault("default_cost", "1 to 16777216");
         }

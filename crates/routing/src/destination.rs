@@ -1,9 +1,9 @@
-//! One known origin: what neighbours offer, what we claimed, which offer is in use.
+//! One known origin: neighbours' offers, our own claims, and the selected offer.
 
 use shoal_crypto::PublicKey;
 use shoal_wire::{LinkId, METRIC_INFINITE, OriginProof, Time};
 
-/// How near a router claimed to be (RFC 8966 section 3.2.5, "feasibility distance").
+/// The nearest distance that a router claimed (RFC 8966 section 3.2.5, "feasibility distance").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Distance {
     pub(crate) seqno: u64,
@@ -11,17 +11,17 @@ pub(crate) struct Distance {
 }
 
 impl Distance {
-    /// Strictly nearer: newer, or as new and cheaper (RFC 8966 section 2.4, with section 2.5).
+    /// True if strictly nearer: newer, or as new and cheaper (RFC 8966 sections 2.4 and 2.5).
     pub(crate) fn is_better(self, than: Distance) -> bool {
         self.seqno > than.seqno || (self.seqno == than.seqno && self.metric < than.metric)
     }
 }
 
-/// What one neighbour offers.
+/// A route that one neighbour offers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer {
     pub(crate) link: LinkId,
-    /// As the neighbour advertised it; never infinite.
+    /// Distance that the neighbour advertised; never infinite.
     pub(crate) distance: Distance,
 }
 
@@ -29,16 +29,16 @@ pub(crate) struct Offer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Selected {
     pub(crate) link: LinkId,
-    /// Sequence number of the offer, and the cost of the whole path from here.
+    /// Sequence number of the offer, and cost of the whole path from this router.
     pub(crate) distance: Distance,
     pub(crate) since: Time,
 }
 
-/// The newest request passed on.
+/// The newest request that we passed on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PassedOn {
     pub(crate) seqno: u64,
-    /// How many more routers may pass it on.
+    /// Number of further routers that may pass the request on.
     pub(crate) hops: u8,
     pub(crate) at: Time,
 }
@@ -47,16 +47,16 @@ pub(crate) struct PassedOn {
 #[derive(Debug)]
 pub(crate) struct Destination {
     pub(crate) key: PublicKey,
-    /// False once the operator took it off the list.
+    /// False after the operator removed the origin from the list.
     pub(crate) known: bool,
-    /// Verified proofs by ascending sequence number: those that offers stand on, and the newest.
+    /// Verified proofs by ascending sequence number: those of current offers, and the newest.
     pub(crate) proofs: Vec<OriginProof>,
-    /// The nearest we ever claimed to be. Never forgotten while we run: the absence of loops
-    /// rests on it.
+    /// The nearest distance that we ever claimed. Kept as long as the process runs and the key
+    /// stays: freedom from loops depends on it.
     pub(crate) claimed: Option<Distance>,
     pub(crate) offers: Vec<Offer>,
     pub(crate) selected: Option<Selected>,
-    /// Requests sent since a route is wanted.
+    /// Requests sent since a newer sequence number is needed.
     pub(crate) tries: u32,
     pub(crate) passed_on: Option<PassedOn>,
 }
@@ -84,17 +84,17 @@ impl Destination {
         self.proofs.last()
     }
 
-    /// Keeps a proof that was verified.
+    /// Stores a verified proof.
     pub(crate) fn keep_proof(&mut self, proof: OriginProof) {
         let at = self.proofs.partition_point(|kept| kept.seqno < proof.seqno);
         if self.proofs.get(at).is_none_or(|kept| kept.seqno != proof.seqno) {
-            // Mostly the only proof, and there are many such lists: `push` would reserve four.
+            // Most lists have one proof, and many lists exist: `push` would reserve room for four.
             self.proofs.reserve_exact(1);
             self.proofs.insert(at, proof);
         }
     }
 
-    /// Forgets proofs that no offer stands on, except the newest.
+    /// Drops proofs that belong to no offer, except the newest.
     pub(crate) fn prune_proofs(&mut self) {
         let Some(newest) = self.newest().map(|proof| proof.seqno) else { return };
         let Destination { proofs, offers, .. } = self;
@@ -107,7 +107,7 @@ impl Destination {
         self.offers.iter().find(|offer| offer.link == link)
     }
 
-    /// Puts a neighbour's offer in place of its last; true if it had none.
+    /// Replaces a neighbour's offer; true if the neighbour had none.
     pub(crate) fn set_offer(&mut self, link: LinkId, distance: Distance) -> bool {
         match self.offers.iter_mut().find(|offer| offer.link == link) {
             Some(offer) => {
@@ -122,7 +122,7 @@ impl Destination {
         }
     }
 
-    /// Removes a neighbour's offer; true if there was one.
+    /// Removes a neighbour's offer; true if one existed.
     pub(crate) fn remove_offer(&mut self, link: LinkId) -> bool {
         let before = self.offers.len();
         self.offers.retain(|offer| offer.link != link);
@@ -133,16 +133,15 @@ impl Destination {
         self.claimed.is_none_or(|claimed| offer.distance.is_better(claimed))
     }
 
-    /// Notes that we claim `distance` to a neighbour from now on.
+    /// Records that we claim `distance` to a neighbour.
     pub(crate) fn claim(&mut self, distance: Distance) {
         if self.claimed.is_none_or(|claimed| distance.is_better(claimed)) {
             self.claimed = Some(distance);
         }
     }
 
-    /// Picks the offer to use. That is the cheapest feasible one; the one in use stays until
-    /// another is cheaper by `hysteresis_percent`. `cost_of` is a link's cost; `None` bars the
-    /// link.
+    /// Picks the offer to use: the cheapest feasible offer. The selected offer stays until another
+    /// is cheaper by `hysteresis_percent`. `cost_of` returns a link's cost; `None` bars the link.
     pub(crate) fn select(
         &self,
         cost_of: impl Fn(LinkId) -> Option<u32>,
@@ -163,7 +162,7 @@ impl Destination {
         Some(if moves { best } else { kept })
     }
 
-    /// How many offers beside the selected one could be used at once.
+    /// Number of feasible offers beside the selected offer.
     pub(crate) fn alternatives(&self) -> usize {
         let used = self.selected.map(|selected| selected.link);
         let other = self.offers.iter().filter(|offer| Some(offer.link) != used);

@@ -1,28 +1,27 @@
-//! What a link costs, measured by query cycles (the paper, III.G).
+//! The cost of a link, measured by query cycles (the paper, III.G).
 
 use crate::Config;
 
-/// Queries and replies of the present cycle, and the result of earlier ones.
+/// Queries and replies of the current cycle, and the result of earlier cycles.
 #[derive(Debug)]
 pub(crate) struct Estimate {
     default_cost: u32,
-    /// Nonces of this cycle's queries that nobody answered yet.
+    /// Nonces of this cycle's unanswered queries.
     waiting: Vec<u64>,
     sent: u32,
     /// Smoothed share of missing replies, in parts per million.
     missing_ppm: u32,
-    /// The cost that routes are computed with.
+    /// Link cost used for route computation.
     cost: u32,
 }
 
 impl Estimate {
-    /// A link that just came up is believed to be good: its handshake came through.
+    /// Starts at the default cost: the handshake of the new link just came through.
     pub(crate) fn new(default_cost: u32) -> Estimate {
         Estimate { default_cost, waiting: Vec::new(), sent: 0, missing_ppm: 0, cost: default_cost }
     }
 
-    /// Puts the neighbour's default cost from `config` in place of the one so far; what was
-    /// measured stays.
+    /// Replaces the default cost by the neighbour's value in `config`. Measurements stay.
     pub(crate) fn set_default_cost(&mut self, config: &Config, neighbour: u32) {
         let default_cost = config.default_cost_of(neighbour);
         if default_cost != self.default_cost {
@@ -44,25 +43,25 @@ impl Estimate {
         self.missing_ppm
     }
 
-    /// Queries sent in this cycle.
+    /// Number of queries sent in this cycle.
     pub(crate) fn sent(&self) -> u32 {
         self.sent
     }
 
-    /// Counts a query that is sent now.
+    /// Counts a query that is about to be sent.
     pub(crate) fn query(&mut self, nonce: u64) {
         self.waiting.push(nonce);
         self.sent += 1;
     }
 
-    /// Takes a reply; false if no query of this cycle waits for it.
+    /// Accepts a reply; false if no query of this cycle has that nonce.
     pub(crate) fn reply(&mut self, nonce: u64) -> bool {
         let found = self.waiting.iter().position(|waiting| *waiting == nonce);
         found.map(|at| self.waiting.swap_remove(at)).is_some()
     }
 
-    /// Ends the cycle: `cost = default + missing / sent * add_on` over the smoothed share. Says
-    /// whether the cost in use changed.
+    /// Ends the cycle: `cost = default + missing / sent * add_on`, with the smoothed share. True if
+    /// the cost in use changed.
     pub(crate) fn close_cycle(&mut self, config: &Config) -> bool {
         if self.sent == 0 {
             return false;
@@ -72,9 +71,9 @@ impl Estimate {
         self.sent = 0;
         let weight = u64::from(config.smoothing_percent);
         let old = u64::from(self.missing_ppm);
-        // Both shares are at most a million and the weights add to 100: fits.
+        // Fits: both shares are at most a million, and the weights add up to 100.
         self.missing_ppm = ((old * (100 - weight) + sample * weight) / 100) as u32;
-        // Smoothing never reaches zero, so that below one percent the link counts as clean.
+        // Smoothing never reaches zero, so a share below one percent counts as zero.
         if sample == 0 && self.missing_ppm < 10_000 {
             self.missing_ppm = 0;
         }

@@ -1,4 +1,4 @@
-//! What neighbours say: hellos, and updates entry by entry.
+//! Handlers of neighbours' hellos and updates.
 
 use shoal_crypto::Ciphers;
 use shoal_wire::{
@@ -66,16 +66,16 @@ impl<C: Ciphers> Routing<C> {
             return Err(DropReason::StaleRouting);
         }
         let unknown = update.entries.iter().filter(|entry| self.needs_check(entry)).count();
-        // Looked up above.
+        // Present: looked up above.
         let Some(adjacency) = self.links.get_mut(&link) else { return Ok(()) };
-        // What is refused here is not acknowledged, so the neighbour sends it again.
+        // A refused update is not acknowledged, so the neighbour sends it again.
         if !adjacency.budgets.checks.take(unknown as u64, now)
             || !adjacency.budgets.messages.take(1, now)
         {
             return Err(DropReason::RouteBudget);
         }
         adjacency.newest_update = update.number;
-        // The sender could only know our number from a hello that arrived.
+        // The sender only knows our instance from a hello of ours that arrived.
         let newly_heard = !core::mem::replace(&mut adjacency.heard, true);
         let ack = RoutingMessage::Ack { instances: adjacency.instances(), number: update.number };
         self.outbox.push_back((link, ack));
@@ -91,7 +91,7 @@ impl<C: Ciphers> Routing<C> {
         result
     }
 
-    /// True when taking this entry in means checking a signature.
+    /// True if the entry requires a signature check.
     fn needs_check(&self, entry: &RouteEntry) -> bool {
         let Some(proof) = &entry.proof else { return false };
         let known = self.destinations.get(&entry.router).and_then(|d| d.proof(proof.seqno));
@@ -129,7 +129,7 @@ impl<C: Ciphers> Routing<C> {
             let known = destination.offer(link).is_some();
             let distance = Distance { seqno: entry.seqno, metric: entry.metric };
             if !proved {
-                // An offer that can't be proved any more is no offer.
+                // An offer without a valid proof is removed.
                 adjacency.routes -= usize::from(destination.remove_offer(link));
                 result = Err(DropReason::BadRoute);
             } else if !known && adjacency.routes >= self.config.max_routes_per_link {
@@ -145,7 +145,7 @@ impl<C: Ciphers> Routing<C> {
         result
     }
 
-    /// Asks for all routes, at most once per cycle: the neighbour relies on a proof that we lack.
+    /// Asks for all routes, at most once per cycle: the neighbour refers to a proof that we lack.
     fn ask_for_dump(&mut self, link: LinkId) {
         let Some(adjacency) = self.links.get_mut(&link) else { return };
         if !core::mem::replace(&mut adjacency.dump_asked, true) {
@@ -154,8 +154,8 @@ impl<C: Ciphers> Routing<C> {
         }
     }
 
-    /// Takes an entry about ourselves. A proof of ours that is newer than we remember was signed
-    /// before a restart with the clock set back: our sequence numbers go on after it.
+    /// Handles an entry about this router. A proof of ours that we don't remember was signed before
+    /// a restart with the clock set back. Our sequence numbers then continue after it.
     fn hear_of_ourselves(&mut self, now: Time, entry: &RouteEntry) -> Result<(), DropReason> {
         match &entry.proof {
             Some(proof) => self.resume_after(now, proof),
@@ -163,7 +163,7 @@ impl<C: Ciphers> Routing<C> {
         }
     }
 
-    /// Makes our next sequence number follow that of `proof`, if it is ours and ahead.
+    /// Makes our next sequence number exceed that of `proof`, if `proof` is ours and ahead.
     pub(crate) fn resume_after(
         &mut self,
         now: Time,
@@ -181,7 +181,7 @@ impl<C: Ciphers> Routing<C> {
         Ok(())
     }
 
-    /// Forgets all that was offered on `link`.
+    /// Drops all offers of `link`.
     pub(crate) fn drop_offers(&mut self, now: Time, link: LinkId) {
         if let Some(adjacency) = self.links.get_mut(&link) {
             adjacency.routes = 0;

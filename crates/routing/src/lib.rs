@@ -1,8 +1,8 @@
-//! Which neighbour a cell for a far router goes to: link costs by queries, loop-free routes.
+//! Routing between routers: link costs measured by queries, and loop-free next hops.
 //!
-//! In: links that come up and go down, [`RoutingMessage`](shoal_wire::RoutingMessage)s from their
-//! far ends, the time. Out: messages to neighbours, [`RouteChange`]s for whoever watches, and a
-//! [`RouteTable`] that the data plane looks next hops up in.
+//! Inputs: links that come up and go down, [`RoutingMessage`](shoal_wire::RoutingMessage)s of
+//! neighbours, the time. Outputs: messages to neighbours, [`RouteChange`]s for observers, and a
+//! [`RouteTable`] in which the data plane looks up next hops.
 //!
 //! ```text
 //!  link_up/down --> adjacency (hello, instances) --+
@@ -12,17 +12,17 @@
 //!                     neighbours <-- update, proof <-- feasibility distance
 //! ```
 //!
-//! The algorithm is the paper's query cycle (Custom Fast and Reliable Anonymity Network, III.G)
-//! for the cost of a link, and Babel's feasibility condition with sequence numbers (RFC 8966,
-//! sections 2.4 to 2.6 and 3.5 to 3.8) for routes: a router takes a route only from a neighbour
-//! that was nearer to the destination, under the same sequence number of the origin, than the
-//! router itself ever claimed to be. No loop forms, not even for a moment, whatever is lost or
-//! late. Who is at a destination is proved by the origin's signature; what it costs to get there
-//! is each router's word (docs/routing.md says what follows from that).
+//! Link costs follow the paper's query cycle (Custom Fast and Reliable Anonymity Network, III.G).
+//! Routes follow Babel's feasibility condition with sequence numbers (RFC 8966, sections 2.4 to 2.6
+//! and 3.5 to 3.8). A router accepts a route only if the neighbour is nearer to the destination
+//! than the router ever claimed to be. Both distances must have one sequence number of the origin.
+//! Loops are impossible at every moment, even if messages are lost or late. The origin's signature
+//! proves who is at a destination. Nothing proves the cost: each router states its own
+//! (docs/design/routing.md describes the consequences).
 //!
-//! Invariant: nothing here knows of hosts, sockets or sessions; the machine sees router numbers
-//! and [`LinkId`](shoal_wire::LinkId)s. After any call, if output is queued, `poll_timeout` is due
-//! now. Memory is bounded by known origins times links.
+//! Invariants: the machine knows router numbers and [`LinkId`](shoal_wire::LinkId)s, but no hosts,
+//! sockets or sessions. If output is queued after a call, `poll_timeout` is due at once. Memory is
+//! bounded by known origins times links.
 
 #![forbid(unsafe_code)]
 

@@ -10,15 +10,15 @@ use crate::destination::Distance;
 use crate::routing::Routing;
 use crate::timers::Timer;
 
-/// What is to be advertised to one neighbour about one destination.
-struct Wanted {
+/// The advertisement that one neighbour should have for one destination.
+struct PendingAdvertisement {
     distance: Distance,
     /// Sent unless the neighbour has it. Most retractions need none.
     proof: Option<shoal_wire::OriginProof>,
 }
 
 impl<C: Ciphers> Routing<C> {
-    /// Notes that `router` may have to be advertised anew on every link.
+    /// Marks `router` for advertisement on every link.
     pub(crate) fn advertise_all(&mut self, now: Time, router: u32) {
         for (link, adjacency) in &mut self.links {
             if adjacency.is_ready() {
@@ -28,7 +28,7 @@ impl<C: Ciphers> Routing<C> {
         }
     }
 
-    /// Notes that `router` is to be advertised on `link` even if nothing changed.
+    /// Marks `router` for advertisement on `link` even if nothing changed.
     pub(crate) fn advertise_again(&mut self, now: Time, link: LinkId, router: u32) {
         let Some(adjacency) = self.links.get_mut(&link).filter(|a| a.is_ready()) else { return };
         if let Some(advertised) = adjacency.advertised.get_mut(&router) {
@@ -38,7 +38,7 @@ impl<C: Ciphers> Routing<C> {
         self.timers.set_by(Timer::Flush(link), now.max(adjacency.flush_after));
     }
 
-    /// Advertises everything to the neighbour.
+    /// Advertises every destination to the neighbour.
     pub(crate) fn dump(&mut self, now: Time, link: LinkId) {
         let Some(adjacency) = self.links.get_mut(&link).filter(|a| a.is_ready()) else { return };
         adjacency.doubt_all();
@@ -75,7 +75,7 @@ impl<C: Ciphers> Routing<C> {
         let adjacency = self.links.get_mut(&link).ok_or(DropReason::NotAllowed)?;
         let found = adjacency.unacked.iter().position(|sent| sent.number == number);
         let found = found.filter(|_| adjacency.is_current(instances));
-        // Removing what was found one line above: it is there.
+        // `position` found the element at this index.
         let Some(sent) = found.and_then(|at| adjacency.unacked.remove(at)) else {
             return Err(DropReason::StaleRouting);
         };
@@ -95,7 +95,7 @@ impl<C: Ciphers> Routing<C> {
         Ok(())
     }
 
-    /// Counts updates not acknowledged in time as lost, and has their routes advertised again.
+    /// Counts overdue updates as lost, and marks their routes for advertisement.
     pub(crate) fn retransmit(&mut self, now: Time, link: LinkId) {
         let Some(adjacency) = self.links.get_mut(&link) else { return };
         let patience = adjacency.patience(self.config.retransmit);
@@ -126,7 +126,7 @@ impl<C: Ciphers> Routing<C> {
         }
     }
 
-    /// Sends what changed on `link`, as far as the window allows.
+    /// Sends the changed routes of `link`, as far as the window allows.
     pub(crate) fn flush(&mut self, now: Time, link: LinkId) {
         let mut sent_any = false;
         while let Some(update) = self.next_update(now, link) {
@@ -165,8 +165,8 @@ impl<C: Ciphers> Routing<C> {
         Some(RouteUpdate { instances: adjacency.instances(), number, entries })
     }
 
-    /// The entry that brings the neighbour up to date about `router`; `None` if it is. A distance
-    /// advertised here counts as claimed from now on.
+    /// The entry that updates the neighbour about `router`; `None` if nothing changed. An
+    /// advertised distance counts as claimed.
     fn entry_for(&mut self, link: LinkId, router: u32) -> Option<RouteEntry> {
         let wanted = self.wanted(self.links.get(&link)?, link, router)?;
         let adjacency = self.links.get_mut(&link)?;
@@ -186,25 +186,31 @@ impl<C: Ciphers> Routing<C> {
         Some(RouteEntry { router, metric, seqno, proof })
     }
 
-    fn wanted(&self, adjacency: &Adjacency, link: LinkId, router: u32) -> Option<Wanted> {
+    fn wanted(
+        &self,
+        adjacency: &Adjacency,
+        link: LinkId,
+        router: u32,
+    ) -> Option<PendingAdvertisement> {
         if router == self.me {
             let distance = Distance { seqno: self.own.seqno, metric: 0 };
-            return Some(Wanted { distance, proof: Some(self.own) });
+            return Some(PendingAdvertisement { distance, proof: Some(self.own) });
         }
         let destination = self.destinations.get(&router)?;
         if router == adjacency.neighbour {
-            // Tells a neighbour whose clock fell back which numbers it used up before.
+            // Tells a neighbour whose clock was set back which sequence numbers it has used.
             let newest = destination.newest()?;
             let fresh = destination.offer(link).map(|offer| offer.distance.seqno);
             let distance = Distance { seqno: newest.seqno, metric: METRIC_INFINITE };
             let ahead = fresh.is_none_or(|fresh| fresh < newest.seqno);
-            return ahead.then_some(Wanted { distance, proof: Some(*newest) });
+            return ahead.then_some(PendingAdvertisement { distance, proof: Some(*newest) });
         }
-        // Split horizon: a route over this very link is not advertised on it.
+        // Split horizon: a route over this link is not advertised on it.
         if let Some(selected) = destination.selected.filter(|selected| selected.link != link) {
             let proof = destination.proof(selected.distance.seqno).copied();
-            debug_assert!(proof.is_some(), "a selected offer keeps its proof");
-            return proof.map(|p| Wanted { distance: selected.distance, proof: Some(p) });
+            debug_assert!(proof.is_some(), "the proof of a selected offer is stored");
+            return proof
+                .map(|p| PendingAdvertisement { distance: selected.distance, proof: Some(p) });
         }
         let advertised = adjacency.advertised.get(&router)?;
         let distance = match advertised.last {
@@ -214,6 +220,6 @@ impl<C: Ciphers> Routing<C> {
                 metric: METRIC_INFINITE,
             },
         };
-        Some(Wanted { distance, proof: None })
+        Some(PendingAdvertisement { distance, proof: None })
     }
 }

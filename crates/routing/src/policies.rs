@@ -1,4 +1,4 @@
-//! Policies that change while the routing runs.
+//! Policies that change while routing runs.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use shoal_wire::{LinkId, RoutingMessage, Time};
 
 use crate::{LinkPolicy, Routing};
 
-/// Query cycles until a request for a dump is repeated. The neighbour grants one per cycle of its
-/// own, so it may have refused the first request.
+/// Query cycles until a dump request is repeated. The neighbour grants one per cycle of its own, so
+/// it may have refused the first request.
 const ASK_AGAIN: u8 = 2;
 
 impl<C: Ciphers> Routing<C> {
-    /// Replaces the policies of links and the pinned first hops. Links stay up, and every route
-    /// that the new policies still allow stays in use; destinations that were not imported before
-    /// are asked for.
+    /// Replaces the link policies and the pinned first hops. Links stay up, and every route that
+    /// the new policies allow stays in use. Destinations that were not imported before are
+    /// requested.
     pub fn set_policies(
         &mut self,
         now: Time,
@@ -48,7 +48,7 @@ impl<C: Ciphers> Routing<C> {
         self.handle_timeout(now);
     }
 
-    /// Asks the neighbour for all its routes, now and once more later.
+    /// Requests all routes from the neighbour at once, and once more later.
     pub(crate) fn ask_for_all(&mut self, link: LinkId) {
         let Some(adjacency) = self.links.get_mut(&link).filter(|a| a.is_ready()) else { return };
         adjacency.ask_again = ASK_AGAIN;
@@ -56,7 +56,7 @@ impl<C: Ciphers> Routing<C> {
         self.outbox.push_back((link, request));
     }
 
-    /// Repeats a request for all routes, when a query cycle ends.
+    /// Repeats a request for all routes at the end of a query cycle.
     pub(crate) fn repeat_dump_request(&mut self, link: LinkId) {
         let Some(adjacency) = self.links.get_mut(&link).filter(|a| a.is_ready()) else { return };
         let left = adjacency.ask_again;
@@ -68,7 +68,7 @@ impl<C: Ciphers> Routing<C> {
     }
 }
 
-/// Whether `new` imports what `old` did not.
+/// True if `new` imports a destination that `old` does not.
 fn is_wider(old: Option<&LinkPolicy>, new: Option<&LinkPolicy>) -> bool {
     let import = |policy: Option<&LinkPolicy>| policy.and_then(|policy| policy.import.clone());
     match (import(old), import(new)) {

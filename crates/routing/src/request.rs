@@ -1,8 +1,9 @@
-//! Sequence numbers: asking origins for newer ones, passing requests on, making our own.
+//! Sequence number requests: asking origins for newer numbers, forwarding requests, and making our
+//! own numbers.
 //!
-//! A route that is lost may leave only offers that are not feasible: each might lead in a circle.
-//! A newer sequence number, which only the origin can make, tells those that do from those that
-//! don't (RFC 8966 section 2.5).
+//! After a route is lost, all remaining offers may be unfeasible: each might lead in a circle. A
+//! newer sequence number, which only the origin can make, shows which of them don't (RFC 8966
+//! section 2.5).
 
 use shoal_crypto::Ciphers;
 use shoal_wire::{DropReason, LinkId, METRIC_INFINITE, RoutingMessage, SeqnoRequest, Time};
@@ -12,24 +13,24 @@ use crate::origin;
 use crate::routing::Routing;
 use crate::timers::Timer;
 
-/// Requests in a row before it is left to the next cycle to begin anew.
+/// Limit of consecutive requests; the next cycle starts over.
 const TRIES_MAX: u32 = 5;
-/// Routers that may pass a request on (RFC 8966 section 3.8.2.1 suggests 64; the hop limit of
-/// cells is 32, so no farther origin could be used).
+/// Number of routers that may pass a request on. RFC 8966 section 3.8.2.1 suggests 64, but the hop
+/// limit of cells is 32: no farther origin could be used.
 const HOPS: u8 = 32;
-/// Requests answered with a signature check, at most, per `Config::seqno_gap`.
+/// Limit of requests answered with a signature check per `Config::seqno_gap`.
 const AHEAD_CHECKS: u32 = 4;
 
 impl<C: Ciphers> Routing<C> {
-    /// Asks for a newer sequence number of `router`, unless we are asking already or have given
-    /// up for this cycle.
+    /// Asks for a newer sequence number of `router`, unless a request is pending or all tries of
+    /// this cycle are used up.
     pub(crate) fn want_route(&mut self, now: Time, router: u32) {
         if !self.timers.is_set(Timer::Request(router)) {
             self.ask(now, router);
         }
     }
 
-    /// The route is there, or a new cycle begins: requests may start over.
+    /// Resets the tries, after a route was found or a new cycle began.
     pub(crate) fn forget_tries(&mut self, router: u32) {
         self.timers.clear(Timer::Request(router));
         if let Some(destination) = self.destinations.get_mut(&router) {
@@ -37,7 +38,7 @@ impl<C: Ciphers> Routing<C> {
         }
     }
 
-    /// Sends the request to every neighbour that has an offer, and arms the next try.
+    /// Sends the request to every neighbour with an offer, and arms the next try.
     pub(crate) fn ask(&mut self, now: Time, router: u32) {
         let Some(destination) = self.destinations.get_mut(&router) else { return };
         let Some(proof) = destination.newest().copied() else { return };
@@ -53,14 +54,15 @@ impl<C: Ciphers> Routing<C> {
         self.timers.set(Timer::Request(router), now + wait);
     }
 
-    /// Repeats a request while it is still needed.
+    /// Repeats the request if the destination still lacks a good route.
     pub(crate) fn repeat_request(&mut self, now: Time, router: u32) {
         if self.is_starved(router) {
             self.ask(now, router);
         }
     }
 
-    /// True when no feasible offer is in use, or an offer that is not feasible is far cheaper.
+    /// True if an unfeasible offer exists, and either no offer is selected or the selected one is
+    /// far dearer.
     pub(crate) fn is_starved(&self, router: u32) -> bool {
         let Some(destination) = self.destinations.get(&router) else { return false };
         let barred = destination.offers.iter().filter(|offer| !destination.is_feasible(offer));
@@ -95,7 +97,7 @@ impl<C: Ciphers> Routing<C> {
             return Ok(());
         }
         let hops = request.hops.min(HOPS).checked_sub(1).ok_or(DropReason::HopLimit)?;
-        // A request for this number that gets as far is on its way already: its answer serves all.
+        // A recent request for this number with at least as many hops left serves this one too.
         let gap = self.config.request_gap;
         let serves = |p: PassedOn| p.seqno == asked && p.hops >= hops && now < p.at + gap;
         if destination.passed_on.is_some_and(serves) {
@@ -142,7 +144,7 @@ impl<C: Ciphers> Routing<C> {
         self.resume_after(now, &request.proof)
     }
 
-    /// Makes a new sequence number now, or as soon as `Config::seqno_gap` allows.
+    /// Makes a new sequence number as soon as `Config::seqno_gap` allows.
     pub(crate) fn new_seqno_soon(&mut self, now: Time) {
         self.seqno_wanted = true;
         self.timers.set_by(Timer::Seqno, now.max(self.seqno_after));
@@ -154,14 +156,14 @@ impl<C: Ciphers> Routing<C> {
         }
     }
 
-    /// Signs our next sequence number and tells everybody.
+    /// Signs our next sequence number and advertises it on all links.
     pub(crate) fn new_seqno(&mut self, now: Time) {
         self.seqno_wanted = false;
         self.seqno_after = now + self.config.seqno_gap;
         let early = self.jitter.below(self.config.proof_refresh / 4);
         self.timers.set(Timer::Refresh, now + (self.config.proof_refresh - early));
         let expiry = self.unix_s(now).saturating_add(self.config.proof_validity.as_secs());
-        // 2^64 numbers don't run out; a proof at the very end is one that only we could sign.
+        // 2^64 numbers don't run out. A proof at the very end is one that only we could sign.
         let seqno = self.own.seqno.max(self.seqno_floor).saturating_add(1);
         self.own = origin::prove(&self.identity, self.me, seqno, expiry);
         self.advertise_all(now, self.me);

@@ -1,10 +1,10 @@
-//! The machine: what the relay calls, timers, and the choice of routes.
+//! The routing machine: entry points for the relay, timers, and route selection.
 
 use core::marker::PhantomData;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use shoal_crypto::{Ciphers, Identity, PublicKey, Rng, Standard};
+use shoal_crypto::{Ciphers, Identity, PublicKey, Rng, StandardCiphers};
 use shoal_wire::{DropReason, Jitter, LinkId, OriginProof, RoutingMessage, Time};
 
 use crate::adjacency::Adjacency;
@@ -13,50 +13,50 @@ use crate::destination::{Destination, Offer, Selected};
 use crate::timers::{Timer, Timers};
 use crate::{Config, LinkInfo, RouteChange, RouteInfo, RouteTable, origin};
 
-/// Route changes kept for a reader that is slow; the oldest are forgotten first.
+/// Limit of route changes that wait for a slow reader. The oldest are dropped first.
 const EVENTS_MAX: usize = 8_192;
-/// Messages kept for a driver that doesn't drain; beyond it replies are dropped.
+/// Limit of messages that the driver has not taken. Received messages are refused beyond it.
 const OUTBOX_MAX: usize = 65_536;
 
-/// Seconds by which routers' clocks may differ: a neighbour's handshake is taken with as much, and
-/// a link without routes would be of no use. A proof counts for so long past its expiry.
+/// Accepted difference of routers' clocks, in seconds. Handshakes accept the same difference, and a
+/// link without routes would be useless. A proof is accepted this long past its expiry.
 const CLOCK_OFF_S: u64 = 86_400;
 
-/// A smaller difference between the wall clock and what is expected is drift: nobody set the clock.
+/// A smaller difference from the expected wall clock, in seconds, is drift: nobody set the clock.
 const CLOCK_STEP_S: u64 = 5;
 
-/// Whether a proof counts by a clock that may be wrong.
+/// True if the proof has not expired, given that our clock may be wrong.
 pub(crate) fn is_current(proof: &OriginProof, unix_s: u64) -> bool {
     proof.expiry_unix_s.saturating_add(CLOCK_OFF_S) > unix_s
 }
 
-/// The routing of one router. `C` is what checks proofs of origin.
-pub struct Routing<C: Ciphers = Standard> {
+/// The routing machine of one router. `C` verifies the proofs of origin.
+pub struct Routing<C: Ciphers = StandardCiphers> {
     pub(crate) config: Config,
     pub(crate) me: u32,
     pub(crate) identity: Identity,
     pub(crate) links: BTreeMap<LinkId, Adjacency>,
-    /// Of neighbours whose link is down. Bounded: neighbours are configured.
+    /// Budgets of neighbours whose link is down. Bounded: neighbours are configured.
     budgets: BTreeMap<u32, Budgets>,
     pub(crate) destinations: BTreeMap<u32, Destination>,
     pub(crate) timers: Timers,
     pub(crate) outbox: VecDeque<(LinkId, RoutingMessage)>,
-    /// Our own proof: our newest sequence number.
+    /// Our newest proof, with our newest sequence number.
     pub(crate) own: OriginProof,
     pub(crate) seqno_after: Time,
     pub(crate) seqno_wanted: bool,
-    /// Our next sequence number must exceed this, too.
+    /// Lower bound: our next sequence number must exceed it.
     pub(crate) seqno_floor: u64,
-    /// Proofs "of ours" checked since `ahead_since`.
+    /// Checks since `ahead_since` of proofs that claim to be ours.
     pub(crate) ahead_checks: u32,
     pub(crate) ahead_since: Time,
     rng: Rng,
-    /// Spreads the times of periodic messages.
+    /// Randomizes the times of periodic messages.
     pub(crate) jitter: Jitter,
     events: VecDeque<RouteChange>,
     table: Arc<RouteTable>,
     table_stale: bool,
-    /// Set while this router takes no part: see [`Routing::set_quiet`].
+    /// True while this router takes no part in routing: see [`Routing::set_quiet`].
     pub(crate) quiet: bool,
     started: Time,
     started_unix_s: u64,
@@ -65,10 +65,10 @@ pub struct Routing<C: Ciphers = Standard> {
 }
 
 impl Routing {
-    /// Routing of router `me`, which signs with `identity`. `origins` are the routers that may be
-    /// destinations, and the keys that prove it. `unix_s` is the wall clock at `now` in seconds:
-    /// expiries count by it, and sequence numbers begin at its milliseconds, so that they are newer
-    /// than those of an earlier run.
+    /// Creates the machine of router `me`, which signs with `identity`. `origins` are the routers
+    /// that may be destinations, with the keys that prove it. `unix_s` is the wall clock at `now`
+    /// in seconds. Expiries are compared with it. Sequence numbers begin at its milliseconds, and
+    /// so exceed those of an earlier run.
     pub fn new(
         config: Config,
         me: u32,
@@ -83,7 +83,7 @@ impl Routing {
 }
 
 impl<C: Ciphers> Routing<C> {
-    /// As [`Routing::new`], with the ciphers that the type names.
+    /// Like [`Routing::new`], with explicit ciphers.
     pub fn with_ciphers(
         config: Config,
         me: u32,
@@ -129,8 +129,8 @@ impl<C: Ciphers> Routing<C> {
         }
     }
 
-    /// The link to router `neighbour` can carry messages. Call [`Routing::link_down`] and this
-    /// again when the far end proves to have started anew, never for a mere rekey.
+    /// Reports that the link to router `neighbour` can carry messages. If the far end proves to
+    /// have restarted, call [`Routing::link_down`] and this again. Never do so for a mere rekey.
     pub fn link_up(&mut self, now: Time, link: LinkId, neighbour: u32) {
         if self.links.contains_key(&link) {
             self.link_down(now, link);
@@ -141,7 +141,7 @@ impl<C: Ciphers> Routing<C> {
         let budgets = budgets.unwrap_or_else(|| Budgets::new(&self.config, now));
         let adjacency = Adjacency::new(neighbour, instance, cost, budgets, now);
         self.links.insert(link, adjacency);
-        // Spread, so that a router's queries don't leave in one burst.
+        // Random offset: a router's queries must not leave in one burst.
         let gap_ns = self.query_gap().as_nanos() as u64;
         let offset = core::time::Duration::from_nanos(self.rng.below(gap_ns.max(1)));
         if !self.quiet {
@@ -151,9 +151,9 @@ impl<C: Ciphers> Routing<C> {
         self.settle(now);
     }
 
-    /// Takes no part in routing from now on, or takes part again. A quiet router has no routes and
-    /// takes no message in. Its hellos carry a new instance that has heard nobody, so its
-    /// neighbours drop their routes through it.
+    /// Suspends or resumes this router's part in routing. A quiet router has no routes and refuses
+    /// all messages. Hellos of the router carry a new instance that has heard nobody, so neighbours
+    /// drop their routes through it.
     pub fn set_quiet(&mut self, now: Time, quiet: bool) {
         if core::mem::replace(&mut self.quiet, quiet) == quiet {
             return;
@@ -164,7 +164,7 @@ impl<C: Ciphers> Routing<C> {
         }
     }
 
-    /// The link carries nothing any more: every route over it is left at once.
+    /// Reports that the link carries nothing. Every route over it ends at once.
     pub fn link_down(&mut self, now: Time, link: LinkId) {
         let Some(gone) = self.links.remove(&link) else { return };
         self.budgets.insert(gone.neighbour, gone.budgets);
@@ -179,8 +179,8 @@ impl<C: Ciphers> Routing<C> {
         self.settle(now);
     }
 
-    /// Takes in what the router at the far end of `link` sent. On error the message, or that
-    /// entry of it, changed nothing; the machine may always be used on.
+    /// Handles a message of the router at the far end of `link`. A refused message, or a refused
+    /// entry of it, changes nothing; the machine stays usable.
     pub fn handle_message(
         &mut self,
         now: Time,
@@ -213,13 +213,13 @@ impl<C: Ciphers> Routing<C> {
         result
     }
 
-    /// Does what is due at `now`.
+    /// Runs the timers due at `now`.
     pub fn handle_timeout(&mut self, now: Time) {
         self.settle(now);
     }
 
-    /// When [`Routing::handle_timeout`] is to be called at the latest, and why; `Time::ZERO` while
-    /// output waits.
+    /// Deadline of the next [`Routing::handle_timeout`], and its reason; `Time::ZERO` while output
+    /// is queued.
     pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
         if !self.outbox.is_empty() {
             return Some((Time::ZERO, "routing message"));
@@ -230,22 +230,21 @@ impl<C: Ciphers> Routing<C> {
         self.timers.next()
     }
 
-    /// The next message to send, and on which link.
+    /// Returns the next message to send, and its link.
     pub fn poll_transmit(&mut self) -> Option<(LinkId, RoutingMessage)> {
         self.outbox.pop_front()
     }
 
-    /// The next change of a route.
     pub fn poll_event(&mut self) -> Option<RouteChange> {
         self.events.pop_front()
     }
 
-    /// The next hops as of the last call. Cloning the `Arc` is the snapshot.
+    /// The next hops as of the last call. Clone the `Arc` for a snapshot.
     pub fn table(&self) -> &Arc<RouteTable> {
         &self.table
     }
 
-    /// Every destination that can be reached, by ascending router number.
+    /// Every reachable destination, by ascending router number.
     pub fn routes(&self) -> impl Iterator<Item = RouteInfo> + '_ {
         self.destinations.iter().filter_map(|(router, destination)| {
             let selected = destination.selected?;
@@ -260,8 +259,8 @@ impl<C: Ciphers> Routing<C> {
         })
     }
 
-    /// Other links that could take over for `router` at once, asking nobody, each with the cost of
-    /// the path over it; the cheapest first.
+    /// Other links that could replace the route to `router` at once, without any request. Each
+    /// comes with the cost of its path; the cheapest comes first.
     pub fn alternatives(&self, router: u32) -> Vec<(LinkId, u32)> {
         let Some(destination) = self.destinations.get(&router) else { return Vec::new() };
         let used = destination.selected.map(|selected| selected.link);
@@ -278,7 +277,7 @@ impl<C: Ciphers> Routing<C> {
         paths
     }
 
-    /// What is known of one link; `None` if it is down.
+    /// Routing state of one link; `None` if the link is down.
     pub fn link_info(&self, link: LinkId) -> Option<LinkInfo> {
         let adjacency = self.links.get(&link)?;
         let waiting: usize = adjacency.unacked.iter().map(|sent| sent.entries.len()).sum();
@@ -292,14 +291,14 @@ impl<C: Ciphers> Routing<C> {
         })
     }
 
-    /// Whether both ends of `link` know each other's instance. Until then the neighbour may send
-    /// cells by routes of an earlier run of this router; the relay drops them, so that not even a
-    /// restart makes a loop.
+    /// True if both ends of `link` know each other's instance. Until then the neighbour may send
+    /// cells by routes of an earlier run of this router. The relay drops such cells, so that even a
+    /// restart makes no loop.
     pub fn is_adjacent(&self, link: LinkId) -> bool {
         self.links.get(&link).is_some_and(Adjacency::is_ready)
     }
 
-    /// Replaces the known origins. Routes to those that are gone, or whose key changed, end.
+    /// Replaces the known origins. Routes to removed origins, or to those with a changed key, end.
     pub fn set_origins(&mut self, now: Time, origins: impl IntoIterator<Item = (u32, PublicKey)>) {
         let others = origins.into_iter().filter(|(router, _)| *router != self.me);
         let wanted: BTreeMap<u32, PublicKey> = others.collect();
@@ -312,7 +311,7 @@ impl<C: Ciphers> Routing<C> {
             let entry = self.destinations.entry(router);
             let destination = entry.or_insert_with(|| Destination::new(key));
             if destination.key != key {
-                // A new key has sequence numbers of its own: claims under the old one mean nothing.
+                // A new key has its own sequence numbers: claims under the old key mean nothing.
                 *destination = Destination::new(key);
             }
             grew |= !core::mem::replace(&mut destination.known, true);
@@ -323,7 +322,7 @@ impl<C: Ciphers> Routing<C> {
         self.settle(now);
     }
 
-    /// Ends the routes to an origin. What we claimed stays, in case it comes back.
+    /// Ends the routes to an origin. Our claims stay, in case the origin returns.
     fn retire(&mut self, now: Time, router: u32) {
         let Some(destination) = self.destinations.get_mut(&router) else { return };
         destination.known = false;
@@ -359,8 +358,8 @@ impl<C: Ciphers> Routing<C> {
         if adjacency.estimate.reply(nonce) { Ok(()) } else { Err(DropReason::StaleRouting) }
     }
 
-    /// Runs the timers that are due and brings the table up to date. Every timer that fires is
-    /// armed for later or not at all, so this ends.
+    /// Runs the due timers and updates the table. Each fired timer is armed for later or not at
+    /// all, so the loop ends.
     fn settle(&mut self, now: Time) {
         while let Some(timer) = self.timers.pop_due(now) {
             match timer {
@@ -381,7 +380,7 @@ impl<C: Ciphers> Routing<C> {
         }
     }
 
-    /// Sends the link's next query. At the end of a cycle, closes it first.
+    /// Sends the link's next query. At the end of a cycle, closes the cycle first.
     fn query(&mut self, now: Time, link: LinkId) {
         let gap = self.jitter.around(self.query_gap());
         let nonce = self.rng.u64();
@@ -406,7 +405,8 @@ impl<C: Ciphers> Routing<C> {
         }
     }
 
-    /// Drops what expired, and asks again for destinations to which only unfeasible offers lead.
+    /// Drops offers with expired proofs. Requests sequence numbers for destinations that only
+    /// unfeasible offers lead to.
     fn keep_house(&mut self, now: Time) {
         self.timers.set(Timer::Housekeeping, now + self.config.cycle);
         let unix_s = self.unix_s(now);
@@ -437,7 +437,7 @@ impl<C: Ciphers> Routing<C> {
         }
     }
 
-    /// What it costs to reach `router`'s next hop over `link`; `None` if it may not be used.
+    /// Cost of `link` as the first hop to `router`; `None` if `link` may not be used for it.
     pub(crate) fn cost_for(&self, router: u32, link: LinkId) -> Option<u32> {
         let adjacency = self.links.get(&link)?;
         let pin = self.config.pins.get(&router);
@@ -445,7 +445,7 @@ impl<C: Ciphers> Routing<C> {
         allowed.then_some(adjacency.estimate.cost())
     }
 
-    /// Chooses anew for `router`, and tells whoever must know.
+    /// Selects the offer for `router` anew, and reports a change.
     pub(crate) fn reselect(&mut self, now: Time, router: u32) {
         let Some(destination) = self.destinations.get(&router) else { return };
         let hysteresis = self.config.hysteresis_percent;
@@ -455,7 +455,7 @@ impl<C: Ciphers> Routing<C> {
             let since = old.filter(|old| old.link == link).map_or(now, |old| old.since);
             Selected { link, distance, since }
         });
-        // Looked up above.
+        // Present: looked up above.
         let Some(destination) = self.destinations.get_mut(&router) else { return };
         destination.selected = new;
         destination.prune_proofs();
@@ -478,27 +478,27 @@ impl<C: Ciphers> Routing<C> {
         }
     }
 
-    /// Says what the wall clock shows at `now`, in seconds: it may have been set since the start.
-    /// Expiries count by it from then on, and a proof of our own that was made by another time is
-    /// made anew.
+    /// Sets the wall clock, in seconds: it may have been set since the start. Expiries are compared
+    /// with it, and our own proof is signed anew.
     pub fn set_unix_s(&mut self, now: Time, unix_s: u64) {
         if self.unix_s(now).abs_diff(unix_s) < CLOCK_STEP_S {
             return;
         }
         (self.started, self.started_unix_s) = (now, unix_s);
         self.new_seqno_soon(now);
-        // Routes that were refused as expired may hold now.
+        // Routes that were refused as expired may be valid by the new clock.
         self.ask_everybody_for_dumps();
         self.settle(now);
     }
 
-    /// How often a neighbour showed a proof of our own origin that was newer than ours: once after
-    /// a restart with the clock set back, again and again while another router runs with our key.
+    /// Number of times that a neighbour presented a proof of our own that was newer than ours. Once
+    /// is normal after a restart with the clock set back. Repeated cases mean that another router
+    /// runs with our key.
     pub fn outrun(&self) -> u32 {
         self.outrun
     }
 
-    /// The wall clock at `now`, in seconds, by the monotonic clock since the start.
+    /// Wall clock at `now`, in seconds, advanced by the monotonic clock.
     pub(crate) fn unix_s(&self, now: Time) -> u64 {
         self.started_unix_s.saturating_add(now.since(self.started).as_secs())
     }

@@ -4,24 +4,24 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use shoal_wire::{LinkId, Time};
 
-/// What may fall due.
+/// A timer's reason and object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
-    /// When the link's next query is to be sent, or its cycle to be closed.
+    /// Send the link's next query, or close its cycle.
     Query(LinkId),
-    /// When the link's hello is to be repeated.
+    /// Repeat the link's hello.
     Hello(LinkId),
-    /// When changed routes may go out on the link.
+    /// Send changed routes on the link.
     Flush(LinkId),
-    /// When the oldest unacknowledged update on the link counts as lost.
+    /// Count the oldest unacknowledged update on the link as lost.
     Retransmit(LinkId),
-    /// When a sequence number request for the destination is to be repeated.
+    /// Repeat the sequence number request for the destination.
     Request(u32),
-    /// When our own route is to be signed afresh because its proof ages.
+    /// Sign our own proof anew, since it ages.
     Refresh,
-    /// When a new sequence number that somebody asked for may be made.
+    /// Make the new sequence number that a neighbour requested.
     Seqno,
-    /// When proofs are checked for age, and destinations without a route asked for again.
+    /// Check proofs for age, and request sequence numbers for destinations without a route.
     Housekeeping,
 }
 
@@ -40,7 +40,7 @@ impl Timer {
     }
 }
 
-/// Timers in the order in which they fall due.
+/// Timers by due time.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     at: BTreeMap<Timer, Time>,
@@ -48,7 +48,7 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Arms `timer` for `at`, in place of whatever it was armed for.
+    /// Arms `timer` for `at`, and replaces an earlier setting.
     pub(crate) fn set(&mut self, timer: Timer, at: Time) {
         if let Some(old) = self.at.insert(timer, at) {
             self.order.remove(&(old, timer));
@@ -56,7 +56,7 @@ impl Timers {
         self.order.insert((at, timer));
     }
 
-    /// Arms `timer` for `at` unless it is due earlier already.
+    /// Arms `timer` for `at`, unless it is due earlier.
     pub(crate) fn set_by(&mut self, timer: Timer, at: Time) {
         if self.at.get(&timer).is_none_or(|old| *old > at) {
             self.set(timer, at);
@@ -73,7 +73,7 @@ impl Timers {
         self.at.contains_key(&timer)
     }
 
-    /// Takes out the first timer that is due at `now`.
+    /// Removes and returns the first timer due at `now`.
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<Timer> {
         let (at, timer) = *self.order.first()?;
         if at > now {

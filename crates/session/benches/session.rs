@@ -1,12 +1,12 @@
-//! What a relay does to a frame, without sockets and routing, and what a handshake costs.
+//! Cost of a frame at a relay, without sockets and routing, and of a handshake.
 //!
-//! `cargo bench -p shoal-session`. The relay figure is per batch of 44 frames of 1,440 bytes: open
-//! under one neighbour's session, seal under another's.
+//! Run: `cargo bench -p shoal-session`. The relay figure is for a batch of 44 frames of 1,440
+//! bytes: opened under one neighbour's session, sealed under another's.
 #![allow(missing_docs)]
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use shoal_crypto::{Identity, NetworkSecret, Suite};
-use shoal_session::{Config, Job, Opening, PeerId, Role, Sessions};
+use shoal_session::{HandshakeTask, OpenResult, PeerId, SessionConfig, SessionRole, Sessions};
 use shoal_wire::Time;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const LEN: usize = 1_440;
 const BATCH: usize = 44;
 
 fn machine(n: u8, suites: &[Suite]) -> Sessions<SocketAddr> {
-    let mut config = Config::new(Role::Link);
+    let mut config = SessionConfig::new(SessionRole::Link);
     config.means.suites = suites.iter().copied().collect();
     config.rekey_frames = u32::MAX;
     let identity = Identity::from_seed([n; 32]);
@@ -73,7 +73,7 @@ fn relay_round(suites: &[Suite]) -> impl FnMut() -> Duration {
     let (r_to_b, _) = join((&mut r, 2), (&mut b, 3));
     let offsets: Vec<u32> = (0..BATCH as u32).map(|i| i * LEN as u32).collect();
     let mut buf = vec![0; BATCH * LEN];
-    let mut out: Vec<Opening> = Vec::new();
+    let mut out: Vec<OpenResult> = Vec::new();
     move || {
         a.seal_batch(Time::ZERO, a_to_r, 0, &mut buf, &offsets, LEN).expect("a session");
         let start = now();
@@ -115,14 +115,14 @@ fn responder_round(suites: &[Suite]) -> impl FnMut() -> Duration {
         let (_, _, len) = a.poll_transmit(Time::ZERO, &mut frame).expect("a request");
         let start = now();
         b.handle_handshake(Time::ZERO, addr(1), &mut frame[..len]).expect("good");
-        let done = b.poll_job().map(Job::run).expect("a job");
+        let done = b.poll_job().map(HandshakeTask::run).expect("a job");
         b.handle_done(Time::ZERO, done);
         b.poll_transmit(Time::ZERO, &mut frame).expect("a response");
         start.elapsed()
     }
 }
 
-/// The best of many rounds: what the work costs when nothing else has the core.
+/// The best of many rounds: the cost of the work when nothing else uses the core.
 fn best(name: &str, units: usize, rounds: usize, mut round: impl FnMut() -> Duration) {
     let best = (0..rounds).map(|_| round()).min().unwrap_or_default();
     let each = best.as_nanos() as f64 / units as f64;

@@ -1,51 +1,51 @@
-//! What a session machine is told, and what it says back.
+//! Configuration, events and counters of a session machine.
 
 use core::fmt::Debug;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use shoal_crypto::{Means, Suite};
-use shoal_wire::{Address, DropReason, Level, LinkId, shake};
+use shoal_crypto::{Suite, SuiteSupport};
+use shoal_wire::{Address, DropReason, Level, LinkId, Removal, shake};
 
-/// Where frames can be sent to: [`crate::Endpoints`] for links, an overlay address for host pairs.
+/// Destination of frames: [`crate::Endpoints`] for links, [`crate::HostPath`] for host pairs.
 pub trait Endpoint: Copy + Eq + Ord + Debug {
-    /// Whom a source's share counts for, and how many of the bytes count. The port does not, and
-    /// an IPv6 address counts by its /64: whoever has one of them has them all.
-    fn source(&self) -> Source;
+    /// Key under which limits per source count this endpoint. The port does not count. An IPv6
+    /// address counts by its /64, since a host can use every address of its /64.
+    fn source(&self) -> SourceKey;
 
-    /// What a cookie is bound to, and how many of the bytes count: all that tells where a datagram
-    /// arrives. Who gets a cookie receives there and nowhere else.
-    fn place(&self) -> Place;
+    /// Bytes that a cookie is bound to: all that decides where a datagram arrives. Only a receiver
+    /// at this endpoint gets the cookie.
+    fn place(&self) -> CookieBinding;
 
-    /// As [`Endpoint::place`], with no more of an IPv6 address than its /64: for senders whose
-    /// addresses change. Who has one of a /64 has them all.
-    fn wide_place(&self) -> Place {
+    /// Like [`Endpoint::place`], with only the /64 of an IPv6 address: for senders whose addresses
+    /// change. A host can use every address of its /64.
+    fn wide_place(&self) -> CookieBinding {
         self.place()
     }
 
-    /// Whether a datagram came to an address of this node's under `prefix`.
+    /// True if the datagram came to an address of this node under `prefix`.
     fn is_to(&self, _prefix: &[u8; 8]) -> bool {
         false
     }
 
-    /// Whether both are where the same peer would be found.
+    /// True if both endpoints lead to one place of a peer.
     fn is_same_place(&self, other: &Self) -> bool {
         self == other
     }
 
-    /// The use of sessions whose handshakes go there, in a machine of use `machine`.
-    fn role(&self, machine: Role) -> Role {
+    /// Role of sessions whose handshakes go to this endpoint, in a machine of role `machine`.
+    fn role(&self, machine: SessionRole) -> SessionRole {
         machine
     }
 }
 
-/// Bytes that name a source, and how many of them count.
-pub type Source = ([u8; 12], usize);
-/// Bytes that name an endpoint, and how many of them count.
-pub type Place = ([u8; 19], usize);
+/// Bytes that name a source, and the number of bytes used.
+pub type SourceKey = ([u8; 12], usize);
+/// Bytes that name an endpoint, and the number of bytes used.
+pub type CookieBinding = ([u8; 19], usize);
 
 impl Endpoint for SocketAddr {
-    fn source(&self) -> Source {
+    fn source(&self) -> SourceKey {
         let mut out = [0; 12];
         match self.ip().to_canonical() {
             IpAddr::V4(ip) => {
@@ -61,7 +61,7 @@ impl Endpoint for SocketAddr {
         }
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> CookieBinding {
         let mut out = [0; 19];
         let len = match self.ip().to_canonical() {
             IpAddr::V4(ip) => {
@@ -81,110 +81,111 @@ impl Endpoint for SocketAddr {
 }
 
 impl Endpoint for Address {
-    fn source(&self) -> Source {
+    fn source(&self) -> SourceKey {
         let mut out = [0; 12];
         out[..Address::LEN].copy_from_slice(&self.to_bytes());
         (out, Address::LEN)
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> CookieBinding {
         let mut out = [0; 19];
         out[..Address::LEN].copy_from_slice(&self.to_bytes());
         (out, Address::LEN)
     }
 }
 
-/// What a session is for; it is part of every key's label.
+/// Use of a session, which is part of every key's label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum SessionRole {
     /// Between neighbours: no associated data.
     Link,
     /// Between hosts: the immutable bytes of the routed header are associated data.
     Edge,
-    /// Between hosts over a circuit: no associated data, since relays rewrite what stands around.
+    /// Between hosts over a circuit: no associated data, since relays rewrite the bytes around it.
     Onion,
 }
 
-impl Role {
+impl SessionRole {
     pub(crate) const fn label(self) -> &'static [u8] {
         match self {
-            Role::Link => b"link",
-            Role::Edge => b"edge",
-            Role::Onion => b"onion",
+            SessionRole::Link => b"link",
+            SessionRole::Edge => b"edge",
+            SessionRole::Onion => b"onion",
         }
     }
 
     /// Length of a handshake frame.
     pub const fn handshake_len(self) -> usize {
         match self {
-            Role::Link => shake::LINK_LEN,
-            Role::Edge | Role::Onion => shake::EDGE_LEN,
+            SessionRole::Link => shake::LINK_LEN,
+            SessionRole::Edge | SessionRole::Onion => shake::EDGE_LEN,
         }
     }
 
     /// Length of a cookie reply.
     pub const fn cookie_len(self) -> usize {
         match self {
-            Role::Link => shake::LINK_COOKIE_LEN,
-            Role::Edge | Role::Onion => shake::EDGE_COOKIE_LEN,
+            SessionRole::Link => shake::LINK_COOKIE_LEN,
+            SessionRole::Edge | SessionRole::Onion => shake::EDGE_COOKIE_LEN,
         }
     }
 }
 
-/// What a machine may use and for how long. [`Config::new`] has the values of docs/wire.md.
+/// Limits and times of a session machine. [`SessionConfig::new`] has the values of
+/// docs/design/wire/session.md.
 #[derive(Clone, Debug)]
-pub struct Config {
-    /// Which use: [`Role::Link`] or [`Role::Edge`]. A machine for hosts makes sessions over
-    /// circuits too.
-    pub role: Role,
-    /// Lanes to offer, 1 to 16; a session has the smaller of both ends' offers.
+pub struct SessionConfig {
+    /// [`SessionRole::Link`] or [`SessionRole::Edge`]. A machine for hosts also makes sessions over
+    /// circuits.
+    pub role: SessionRole,
+    /// Lanes to offer, 1 to 16. A session uses the smaller of both ends' offers.
     pub lanes: u8,
-    /// Workers that share the lanes, from 1 on; what others than the first hold is in their
+    /// Workers that share the lanes, at least 1. Each worker but the first has its lanes in a
     /// [`crate::SessionShard`].
     pub workers: u8,
-    /// Suites that this node takes, and the class of its processor.
-    pub means: Means,
-    /// A session that is used gets new keys at this age, or up to a sixth sooner.
+    /// Suites that this node accepts, and its processor class.
+    pub means: SuiteSupport,
+    /// Age at which a session in use gets new keys; up to a sixth sooner at random.
     pub rekey_after: Duration,
-    /// A session gets new keys after this many frames in one direction of one lane.
+    /// Frames in one direction of one lane after which a session gets new keys.
     pub rekey_frames: u32,
-    /// A session is over at this age.
+    /// Age at which a session ends.
     pub reject_after: Duration,
-    /// Whether sessions that nobody uses get new keys too, instead of ending.
+    /// True if idle sessions get new keys too, instead of ending.
     pub keep_idle: bool,
-    /// Peers at most.
+    /// Most peers.
     pub max_peers: usize,
     /// Requests that may wait for the handshake thread.
     pub handshake_queue: usize,
-    /// Frames that a replay window spans at most; it grows to that when it must.
+    /// Largest span of a replay window in frames. A window grows to it on demand.
     pub window: u32,
-    /// First wait for a reply; from the one after `retry_even` on each is twice as long, up to
-    /// `retry_max`.
+    /// First wait for a reply. After `retry_even` more equal waits, each wait is twice the one
+    /// before, up to `retry_max`.
     pub retry_first: Duration,
-    /// How many waits more are as long as the first: most of what is not answered was lost on its
-    /// way, and who waits longer each time for that makes people wait. Over circuits all are longer
-    /// than the one before: mixes may hold an answer for seconds, and few requests are open.
+    /// Number of further waits as long as the first. Most missing replies are lost frames, and
+    /// doubling at once would make people wait. Over circuits each wait doubles: mixes may hold an
+    /// answer for seconds, and few requests are open at a time.
     pub retry_even: u8,
-    /// The wait for each reply of a peer that said that it stops, and may start again.
+    /// Wait for each reply of a peer that announced its stop, since it may start again soon.
     pub retry_eager: Duration,
     /// Longest wait for a reply.
     pub retry_max: Duration,
-    /// A session under which we sealed for this long without opening anything gets new keys: the
-    /// peer may have lost it. Everything that travels is answered in some way within seconds, but
-    /// for the last report between neighbours.
+    /// Time of sealing without opening anything after which a session gets new keys. The peer may
+    /// have lost it: all traffic draws some answer within seconds, except the last report between
+    /// neighbours.
     pub silence: Duration,
-    /// Requests sent before the peer counts as unreachable.
+    /// Number of requests after which the peer counts as unreachable.
     pub attempts: u8,
 }
 
-impl Config {
-    /// The defaults of docs/wire.md section 9, with the suites that suit this processor.
-    pub fn new(role: Role) -> Config {
-        Config {
+impl SessionConfig {
+    /// Defaults of docs/design/wire/session.md, with the suites that suit this processor.
+    pub fn new(role: SessionRole) -> SessionConfig {
+        SessionConfig {
             role,
             lanes: 1,
             workers: 1,
-            means: Means::here(),
+            means: SuiteSupport::here(),
             rekey_after: Duration::from_secs(120),
             rekey_frames: 1 << 28,
             reject_after: Duration::from_secs(180),
@@ -192,8 +193,8 @@ impl Config {
             max_peers: 65_536,
             handshake_queue: 256,
             window: match role {
-                Role::Link => 1 << 13,
-                Role::Edge | Role::Onion => 1 << 17,
+                SessionRole::Link => 1 << 13,
+                SessionRole::Edge | SessionRole::Onion => 1 << 17,
             },
             retry_first: Duration::from_millis(300),
             retry_even: 5,
@@ -204,14 +205,14 @@ impl Config {
         }
     }
 
-    /// How many waits after the first are as long as it, in handshakes for sessions of this use.
-    pub(crate) fn even_waits(&self, role: Role) -> u8 {
-        if role == Role::Onion { 0 } else { self.retry_even }
+    /// Number of waits equal to the first, for handshakes of this role.
+    pub(crate) fn even_waits(&self, role: SessionRole) -> u8 {
+        if role == SessionRole::Onion { 0 } else { self.retry_even }
     }
 }
 
 shoal_wire::id! {
-    /// A peer as the machine names it.
+    /// A peer, as the machine names it.
     PeerId
 }
 
@@ -221,137 +222,127 @@ impl From<LinkId> for PeerId {
     }
 }
 
-/// A neighbour has the id of its session's peer.
+/// A neighbour's id equals its peer's id.
 impl From<PeerId> for LinkId {
     fn from(peer: PeerId) -> LinkId {
         LinkId::from_bits(peer.0)
     }
 }
 
-/// A table has no room for another entry.
+/// Error: a table is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no room for another peer")]
 pub struct TableFull;
 
-/// What is known of a frame that opened.
+/// Description of a frame that opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Opened {
-    /// Who sealed it.
+pub struct OpenedSessionFrame {
+    /// Peer that sealed it.
     pub peer: PeerId,
-    /// On which lane.
     pub lane: u8,
-    /// How well the lane protects it.
+    /// Protection of the lane.
     pub level: Level,
-    /// Its counter.
     pub counter: u32,
-    /// Whether no higher counter came before, on the newest session: the endpoint may move to
-    /// where this frame came from.
+    /// True if no higher counter of the newest session came before. The endpoint may then move to
+    /// the source of this frame.
     pub newest: bool,
 }
 
-/// What became of a frame that was to be opened.
+/// Result of opening a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opening {
-    /// It opened, in place.
-    Data(Opened),
-    /// No session knows it; it was not touched. It may be a handshake, for
+pub enum OpenResult {
+    /// The frame was opened in place.
+    Data(OpenedSessionFrame),
+    /// No session has the frame's index. The frame is unchanged and may be a handshake, for
     /// [`crate::Sessions::handle_handshake`].
     Handshake,
-    /// This worker holds its lane. It was not touched.
+    /// This worker holds the frame's lane. The frame is unchanged.
     Worker(u8),
-    /// It is refused, and its bytes are undefined.
+    /// The frame is refused, and its bytes are undefined.
     Drop(DropReason),
 }
 
-impl Opening {
-    /// What was learnt of the frame, or why this worker learnt nothing.
-    pub fn opened(self) -> Result<Opened, DropReason> {
+impl OpenResult {
+    /// The opened frame, or the reason why this worker did not open it.
+    pub fn opened(self) -> Result<OpenedSessionFrame, DropReason> {
         match self {
-            Opening::Data(opened) => Ok(opened),
-            Opening::Handshake => Err(DropReason::UnknownIndex),
-            Opening::Worker(_) => Err(DropReason::OtherWorker),
-            Opening::Drop(reason) => Err(reason),
+            OpenResult::Data(opened) => Ok(opened),
+            OpenResult::Handshake => Err(DropReason::UnknownIndex),
+            OpenResult::Worker(_) => Err(DropReason::OtherWorker),
+            OpenResult::Drop(reason) => Err(reason),
         }
     }
 }
 
-/// What the machine wants its owner to know.
+/// Event for the machine's owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// Frames can be sealed for the peer under fresh keys.
+pub enum SessionEvent {
+    /// New keys are ready to seal frames for the peer.
     Established {
-        /// The peer.
         peer: PeerId,
-        /// Whether we began the handshake.
+        /// True if this node began the handshake.
         initiator: bool,
-        /// The cipher that was agreed on.
+        /// The negotiated suite.
         suite: Suite,
-        /// The level that was agreed on.
+        /// The negotiated level.
         level: Level,
-        /// False when the session replaces a live one.
+        /// False if the session replaces a live one.
         new: bool,
     },
-    /// Another process of the peer made the session that is in use from now on than the one before;
-    /// [`Event::Established`] follows. A restart does that, or a second node with the key.
+    /// The session in use was made by another process of the peer than the one before;
+    /// [`SessionEvent::Established`] follows. The cause is a restart, or a second node with the
+    /// peer's key.
     OtherProcess {
-        /// The peer.
         peer: PeerId,
-        /// True if this process had called before the other one did: both run.
+        /// True if this process had called before the previous one did: both are running.
         back: bool,
     },
-    /// Seal something for the peer now, a keepalive if there is nothing else: it tells the peer
-    /// that the new keys work, and the peer seals under the old ones until then.
-    NeedKeepalive {
-        /// The peer.
-        peer: PeerId,
-    },
-    /// The last session with the peer is over; `connect` makes another.
-    Expired {
-        /// The peer.
-        peer: PeerId,
-    },
-    /// Nobody answered; `connect` tries again.
-    Failed {
-        /// The peer.
-        peer: PeerId,
-    },
-    /// New keys are due with a peer that is spoken with over circuits, and there is no circuit on
-    /// which a handshake could begin.
-    NeedCircuit {
-        /// The peer.
-        peer: PeerId,
-    },
+    /// The owner must seal a frame for the peer at once, a keepalive if it has no other. The frame
+    /// tells the peer that the new keys work; until then the peer seals under the old ones.
+    NeedKeepalive { peer: PeerId },
+    /// The last session with the peer ended. [`crate::Sessions::connect`] makes another.
+    Expired { peer: PeerId },
+    /// The peer did not answer. [`crate::Sessions::connect`] tries again.
+    Failed { peer: PeerId },
+    /// New keys are due with a peer that is reached over circuits only, but it has no circuit for
+    /// the handshake.
+    NeedCircuit { peer: PeerId },
+    /// The peer answered that this node's membership has ended. Only the peer can have sealed the
+    /// answer, but it may lie, so the handshake goes on. Comes once per handshake.
+    Removed { peer: PeerId, removal: Removal },
 }
 
-impl Event {
-    /// The peer that it is about.
+impl SessionEvent {
     pub fn peer(&self) -> PeerId {
         match *self {
-            Event::Established { peer, .. }
-            | Event::OtherProcess { peer, .. }
-            | Event::NeedKeepalive { peer }
-            | Event::Expired { peer }
-            | Event::Failed { peer }
-            | Event::NeedCircuit { peer } => peer,
+            SessionEvent::Established { peer, .. }
+            | SessionEvent::OtherProcess { peer, .. }
+            | SessionEvent::NeedKeepalive { peer }
+            | SessionEvent::Expired { peer }
+            | SessionEvent::Failed { peer }
+            | SessionEvent::NeedCircuit { peer }
+            | SessionEvent::Removed { peer, .. } => peer,
         }
     }
 }
 
 /// Counters of handshakes by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct HandshakeStats {
     /// Requests sent.
     pub requests_sent: u64,
     /// Requests answered.
     pub responses_sent: u64,
     /// Cookie replies sent.
     pub cookies_sent: u64,
-    /// Cookie replies taken.
+    /// Cookie replies accepted.
     pub cookies_taken: u64,
-    /// Sessions established, either way.
+    /// Sessions established, in either role.
     pub established: u64,
-    /// Times that a peer did not answer at all.
+    /// Handshakes that got no answer.
     pub failed: u64,
-    /// Requests that the handshake thread found wrong.
+    /// Requests that the handshake thread refused.
     pub refused: u64,
+    /// Former members that were told of their removal; counted as refused, too.
+    pub removed_told: u64,
 }

@@ -1,4 +1,5 @@
-//! Cookies: under load, a request must show that its sender receives at the address it names.
+//! Cookies: under load, a request must prove that its sender receives at the address it writes
+//! from.
 
 use core::time::Duration;
 
@@ -7,26 +8,25 @@ use shoal_wire::{Time, shake};
 
 use crate::config::Endpoint;
 
-/// How long a cookie secret is used; a cookie holds for once to twice that (WireGuard's figure).
+/// Lifetime of a cookie secret; a cookie is valid for one to two lifetimes (WireGuard's figure).
 pub const COOKIE_AGE: Duration = Duration::from_secs(120);
 
-/// Cookies given out per second: answering more would cost a router what a flood wants it to spend.
+/// Cookies sent per second. More answers would cost a router the work that a flood aims at.
 const ANSWERS_PER_S: u64 = 10_000;
-/// Cookies given out at once after a pause.
+/// Cookies sent at once after a pause.
 const ANSWERS_BURST: u64 = 512;
 
-/// A cookie.
 pub type Cookie = [u8; shake::COOKIE_LEN];
 
-/// The two secrets that cookies are made under.
+/// The two secrets from which cookies are made.
 pub struct Cookies {
     current: Secret<32>,
     previous: Secret<32>,
     since: Time,
     rng: Rng,
-    /// When the next answer would be due if answers came evenly.
+    /// Time at which the next answer would be due at an even rate.
     answer_at: Time,
-    /// Under this prefix of the node's, cookies hold for a whole prefix of their holder's.
+    /// Prefix of this node under which a cookie is valid for its holder's whole /64.
     wide: Option<[u8; 8]>,
 }
 
@@ -39,13 +39,13 @@ impl Cookies {
         Cookies { current, previous, since: now, rng, answer_at: Time::ZERO, wide: None }
     }
 
-    /// With other secrets, from `seed`.
+    /// A copy with new secrets, from `seed`.
     pub fn anew(&self, seed: [u8; 32], now: Time) -> Cookies {
         Cookies { wide: self.wide, ..Cookies::new(seed, now) }
     }
 
     fn refresh(&mut self, now: Time) {
-        // Twice at most: after a long silence both secrets must be new.
+        // At most two rounds: after a long pause both secrets must be new.
         for _ in 0..2 {
             if now.since(self.since) >= COOKIE_AGE {
                 let fresh = Secret::new(self.rng.array());
@@ -55,7 +55,7 @@ impl Cookies {
         }
     }
 
-    /// Has cookies for requests to addresses under this prefix hold for all of their holder's /64.
+    /// Makes cookies for requests to addresses under this prefix valid for the sender's whole /64.
     pub fn set_wide_prefix(&mut self, prefix: Option<[u8; 8]>) {
         self.wide = prefix;
     }
@@ -69,13 +69,13 @@ impl Cookies {
         cookie
     }
 
-    /// The cookie for whoever receives at `from`.
+    /// The cookie for the holder of endpoint `from`.
     pub fn issue<E: Endpoint>(&mut self, now: Time, from: &E) -> Cookie {
         self.refresh(now);
         self.make(&self.current, from)
     }
 
-    /// Whether a cookie may be given out now; counts it if so.
+    /// True if a cookie may be sent at this time. Counts it if so.
     pub fn may_answer(&mut self, now: Time) -> bool {
         const EVERY: Duration = Duration::from_nanos(1_000_000_000 / ANSWERS_PER_S);
         const AHEAD: Duration = Duration::from_nanos(1_000_000_000 / ANSWERS_PER_S * ANSWERS_BURST);
@@ -87,16 +87,16 @@ impl Cookies {
         may
     }
 
-    /// What was issued to `from` lately, the newest first.
+    /// The two valid cookies of `from`, the newest first.
     pub fn issued<E: Endpoint>(&mut self, now: Time, from: &E) -> [Cookie; 2] {
         self.refresh(now);
         [&self.current, &self.previous].map(|secret| self.make(secret, from))
     }
 
-    /// Whether `cookie` was issued to `from` lately.
+    /// True if `cookie` was issued to `from` and is still valid.
     pub fn holds<E: Endpoint>(&mut self, now: Time, from: &E, cookie: &Cookie) -> bool {
         if *cookie == Cookie::default() {
-            // None was put in: nothing secret decides.
+            // The request has no cookie. This check needs no constant time.
             return false;
         }
         let [new, old] = self.issued(now, from);

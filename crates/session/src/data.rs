@@ -1,12 +1,13 @@
-//! The first worker's data path: its shard does the work, and what it notes is taken in at once.
-//! Whoever drives the shard itself ([`Sessions::shard`]) has its notes taken in afterwards.
+//! Data path of the first worker. Its shard does the work, and the machine processes its notes at
+//! once. A caller that drives the shard itself ([`Sessions::shard`]) must pass on the notes
+//! afterwards.
 
 use shoal_crypto::Ciphers;
 use shoal_wire::{DropReason, Time};
 
-use crate::config::{Endpoint, Opening, PeerId};
+use crate::config::{Endpoint, OpenResult, PeerId};
 use crate::sessions::Sessions;
-use crate::shard::{Note, SessionShard};
+use crate::shard::{SessionShard, SessionUse};
 
 impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     /// Opens frames: see [`crate::SessionShard::open_batch`].
@@ -16,7 +17,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         buf: &mut [u8],
         offsets: &[u32],
         len: usize,
-        out: &mut Vec<Opening>,
+        out: &mut Vec<OpenResult>,
     ) {
         self.slots.own.open_batch(now, buf, offsets, len, out);
         self.take_notes(now);
@@ -26,7 +27,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     ///
     /// # Errors
     ///
-    /// Those of [`crate::SessionShard::seal_batch`]; nothing was changed.
+    /// The errors of [`crate::SessionShard::seal_batch`]; nothing was changed.
     pub fn seal_batch(
         &mut self,
         now: Time,
@@ -41,18 +42,18 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         Ok(())
     }
 
-    /// The first worker's shard, for a data path that serves every worker. What it notes waits for
+    /// The first worker's shard, for a data path that serves every worker. Its notes wait for
     /// [`Sessions::take_notes`].
     pub fn shard(&mut self) -> &mut SessionShard<C> {
         &mut self.slots.own
     }
 
-    /// The next thing that the first worker's shard noted, for [`Sessions::handle_note`].
-    pub fn poll_note(&mut self) -> Option<Note> {
+    /// The next note of the first worker's shard, for [`Sessions::handle_note`].
+    pub fn poll_note(&mut self) -> Option<SessionUse> {
         self.slots.own.poll_note()
     }
 
-    /// Takes in what the first worker's shard opened and sealed since the last time.
+    /// Processes the notes of the first worker's shard since the last call.
     pub fn take_notes(&mut self, now: Time) {
         while let Some(note) = self.slots.own.poll_note() {
             self.handle_note(now, &note);

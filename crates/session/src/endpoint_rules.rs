@@ -1,53 +1,54 @@
-//! Endpoints that a node may send to. Each way in which one becomes known passes this check.
+//! Rules for endpoints that a node may send to. Every source of endpoints passes this check.
 //!
 //! ```text
 //! own file ---------------- Configured --+
 //! source of a datagram ---- Source ------+
 //! router, mirror, STUN ---- View --------+--> EndpointRules::check --> known, or a counted drop
 //! answer of DNS ----------- Named -------+
-//! member, list, hop place - Told --------+
+//! member, list, shift ----- Told --------+
 //! ```
 //!
-//! A frame to an address inside the network's own prefixes enters this node's own interface, and
-//! leaves it again as a longer frame to the same address: one frame then fills the line. Other
-//! endpoints that members name would have this node call services of its machine or its provider.
+//! A frame to an address inside the network's own prefixes enters this node's own interface. The
+//! node sends it on as a longer frame to that address, until one frame fills the line. Other
+//! endpoints that members name could make this node call services of its machine or provider.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use shoal_wire::DropReason;
 
-/// Source of the claim that somebody can be reached at an endpoint.
+/// Source of a claim that a node can be reached at an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndpointOrigin {
     /// This node's own file, or the signed list for a neighbour that the file names.
     Configured,
-    /// A datagram that came from there.
+    /// A datagram that came from the endpoint.
     Source,
-    /// Somebody who sees this node there, or a neighbour whose addresses shift under that prefix.
+    /// A node that sees this node at the endpoint, or a neighbour whose addresses shift under its
+    /// prefix.
     View,
-    /// The answer to a look-up of a configured name.
+    /// The DNS answer for a configured name.
     Named,
-    /// A host that is seen at this node's own address names private addresses of its machine.
+    /// A host at this node's own public address, which names private addresses of its machine.
     Near,
-    /// A member, or the list.
+    /// A member or the list.
     Told,
 }
 
-/// A prefix of mapped addresses: its bits that count, and how many these are.
+/// A prefix of mapped addresses: its value, and its length in bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Net {
+struct MappedPrefix {
     value: u128,
     bits: u32,
 }
 
-impl Net {
-    /// `bits` beyond the length of the family's addresses name a single address.
-    fn new((ip, bits): (IpAddr, u8)) -> Net {
+impl MappedPrefix {
+    /// A length beyond that of the family's addresses counts as a single address.
+    fn new((ip, bits): (IpAddr, u8)) -> MappedPrefix {
         let bits = match ip {
             IpAddr::V4(_) => 96 + u32::from(bits).min(32),
             IpAddr::V6(_) => u32::from(bits).min(128),
         };
-        Net { value: kept(as_bits(ip), bits), bits }
+        MappedPrefix { value: kept(as_bits(ip), bits), bits }
     }
 
     fn holds(&self, address: u128) -> bool {
@@ -66,12 +67,13 @@ fn as_bits(ip: IpAddr) -> u128 {
     }
 }
 
-/// Networks of a node and its machine, each as an address and the bits of its prefix.
+/// Networks of a node and its machine, each as an address and a prefix length in bits.
 #[derive(Clone, Debug, Default)]
 pub struct NodeNetworks {
-    /// Prefixes whose packets the kernel hands to the node's own interface, and the overlay's.
+    /// Prefixes whose packets the kernel routes to the node's own interface, and the overlay's
+    /// prefixes.
     pub inside: Vec<(IpAddr, u8)>,
-    /// Networks behind this node, which it forwards for.
+    /// Networks behind this node, for which it forwards packets.
     pub served: Vec<(IpAddr, u8)>,
     /// Addresses of the machine's other interfaces.
     pub connected: Vec<(IpAddr, u8)>,
@@ -81,25 +83,26 @@ pub struct NodeNetworks {
     pub configured: Vec<IpAddr>,
 }
 
-/// The rules of one node. Without networks they refuse only what is refused everywhere.
+/// Endpoint rules of one node. Without networks, only endpoints that no node may use are refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndpointRules {
-    inside: Vec<Net>,
-    /// Networks of the machine's other interfaces with longer prefixes: the kernel prefers them.
-    nearer: Vec<Net>,
-    served: Vec<Net>,
-    /// Networks of other nodes here in which no configured neighbour is. Links of two nodes, each
-    /// inside the other's network, would carry each frame round and round.
-    nested: Vec<Net>,
+    inside: Vec<MappedPrefix>,
+    /// Networks of the machine's other interfaces with longer prefixes, which the kernel prefers.
+    nearer: Vec<MappedPrefix>,
+    served: Vec<MappedPrefix>,
+    /// Networks of other nodes on this machine without a configured neighbour. Two links, each
+    /// inside the other node's network, would pass each frame back and forth without end.
+    nested: Vec<MappedPrefix>,
     own: Vec<u128>,
-    /// This node itself is configured to speak over the loopback, as in a network on one machine.
+    /// True if this node's own configuration uses the loopback, as in a network on one machine.
     loopback: bool,
 }
 
 impl EndpointRules {
     /// Rules of a node with these networks.
     pub fn new(networks: &NodeNetworks) -> EndpointRules {
-        let nets = |of: &[(IpAddr, u8)]| of.iter().copied().map(Net::new).collect::<Vec<_>>();
+        let nets =
+            |of: &[(IpAddr, u8)]| of.iter().copied().map(MappedPrefix::new).collect::<Vec<_>>();
         let (inside, mut nearer) = (nets(&networks.inside), nets(&networks.connected));
         nearer
             .retain(|net| inside.iter().any(|wide| wide.bits < net.bits && wide.holds(net.value)));
@@ -117,7 +120,7 @@ impl EndpointRules {
         }
     }
 
-    /// Whether frames to the address would enter this node's own interface.
+    /// True if frames to the address would enter this node's own interface.
     pub fn is_inside(&self, ip: IpAddr) -> bool {
         let address = as_bits(ip);
         let widest = self.inside.iter().filter(|net| net.holds(address)).map(|net| net.bits).max();
@@ -126,19 +129,20 @@ impl EndpointRules {
         })
     }
 
-    /// Whether this node may send to an endpoint of this origin.
+    /// Checks if this node may send to an endpoint from this origin.
     ///
     /// # Errors
     ///
-    /// `endpoint_inside` for an address that leads into this node's own interface;
-    /// `endpoint_refused` for one that is no other machine's, as far as the origin can say so.
+    /// `endpoint_inside` for an address that leads into this node's own interface.
+    /// `endpoint_refused` for an address that can't belong to another machine. The less the origin
+    /// is trusted, the more addresses are refused.
     pub fn check(&self, at: SocketAddr, origin: EndpointOrigin) -> Result<(), DropReason> {
         let ip = at.ip().to_canonical();
         if self.is_inside(ip) {
             return Err(DropReason::EndpointInside);
         }
         let scoped = matches!(at, SocketAddr::V6(v6) if v6.scope_id() != 0);
-        let holds = |nets: &[Net]| nets.iter().any(|net| net.holds(as_bits(ip)));
+        let holds = |nets: &[MappedPrefix]| nets.iter().any(|net| net.holds(as_bits(ip)));
         let is_own = || self.own.contains(&as_bits(ip));
         let refused = at.port() == 0
             || !is_machine(ip)
@@ -155,7 +159,7 @@ impl EndpointRules {
         if refused { Err(DropReason::EndpointRefused) } else { Ok(()) }
     }
 
-    /// Whether others can't know what is there: the address means something else on each machine.
+    /// True if the address means something else on each machine, so that others can't know it.
     fn is_local(&self, ip: IpAddr, scoped: bool) -> bool {
         let hidden = match ip {
             IpAddr::V4(_) => None,
@@ -170,7 +174,7 @@ impl EndpointRules {
     }
 }
 
-/// Whether the address may be that of one machine.
+/// True if the address can belong to a single machine.
 fn is_machine(ip: IpAddr) -> bool {
     match ip {
         // "This network" (RFC 1122), multicast, and reserved addresses up to the broadcast.
@@ -186,7 +190,7 @@ fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-/// Addresses at which providers of machines tell a machine its own secrets.
+/// Addresses at which cloud providers give a machine its own secrets.
 const METADATA: [IpAddr; 10] = [
     IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)),
     IpAddr::V4(Ipv4Addr::new(169, 254, 170, 2)),
@@ -204,9 +208,9 @@ fn is_metadata(ip: IpAddr) -> bool {
     METADATA.contains(&ip)
 }
 
-/// The IPv4 address to which a translator would carry packets: of NAT64's well-known prefix (RFC
-/// 6052) and the last 32 bits of its local ones (RFC 8215), of 6to4 (RFC 3056), or behind 96 zeroes
-/// (RFC 4291 section 2.5.5.1).
+/// IPv4 address inside an IPv6 address that a translator would unpack. Covered are NAT64's
+/// well-known prefix (RFC 6052) and the last 32 bits of its local prefixes (RFC 8215). Also covered
+/// are 6to4 (RFC 3056) and an address after 96 zero bits (RFC 4291 section 2.5.5.1).
 fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
     let [a, b, c, d, e, f, g, h] = ip.segments();
     let of = |high: u16, low: u16| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low));
@@ -302,7 +306,7 @@ mod tests {
             assert_eq!(check(&rules, at, Source), "ok", "{at}");
         }
         assert_eq!(check(&rules, "169.254.169.254", Source), no);
-        assert_eq!(check(&rules, "192.0.2.9", View), "ok", "no translator stands between");
+        assert_eq!(check(&rules, "192.0.2.9", View), "ok", "the node has no translator");
         assert_eq!(check(&rules, "192.168.7.1", Near), "ok", "a machine of the same network");
         assert_eq!([check(&rules, "127.0.0.1", View), check(&rules, "::1", Named)], [no; 2]);
     }

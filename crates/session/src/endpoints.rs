@@ -2,22 +2,21 @@
 
 use std::net::SocketAddr;
 
-use crate::config::{Endpoint, Place, Source};
+use crate::config::{CookieBinding, Endpoint, SourceKey};
 
-/// Where a neighbour is, and from which of this node's addresses it is reached.
+/// Address of a neighbour, and the address of this node from which it is reached.
 ///
-/// Equality compares both ends. Whether two lead to the same place of the neighbour is another
-/// question: [`Endpoint::is_same_place`].
+/// Equality compares both ends. [`Endpoint::is_same_place`] compares only the neighbour's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Endpoints {
-    /// The address and port here, where the neighbour called or answered; `None` leaves the choice
-    /// to the kernel.
+    /// Address and port of this node, at which the neighbour called or answered. With `None` the
+    /// kernel chooses.
     pub local: Option<SocketAddr>,
     /// The neighbour's address and port.
     pub remote: SocketAddr,
 }
 
-/// The kernel chooses the end that is here.
+/// The kernel chooses the local end.
 impl From<SocketAddr> for Endpoints {
     fn from(remote: SocketAddr) -> Endpoints {
         Endpoints { local: None, remote }
@@ -25,15 +24,15 @@ impl From<SocketAddr> for Endpoints {
 }
 
 impl Endpoint for Endpoints {
-    fn source(&self) -> Source {
+    fn source(&self) -> SourceKey {
         self.remote.source()
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> CookieBinding {
         self.remote.place()
     }
 
-    fn wide_place(&self) -> Place {
+    fn wide_place(&self) -> CookieBinding {
         let (source, len) = self.remote.source();
         let mut out = [0; 19];
         out[..len].copy_from_slice(&source[..len]);

@@ -1,24 +1,24 @@
-//! Runs of frames of one lane, opened and sealed in place by whoever holds the lane.
+//! Runs of frames of one lane, opened and sealed in place by the holder of the lane.
 
 use shoal_crypto::{Aead, MaskKey, Suite};
 use shoal_wire::{DropReason, Level, RoutedHeader, SessionHeader, TAG_LEN};
 
-use crate::config::{Opened, Opening, PeerId, Role};
+use crate::config::{OpenResult, OpenedSessionFrame, PeerId, SessionRole};
 use crate::keys::{Rx, Tx};
-use crate::replay::Refused;
-use crate::slots::Index;
+use crate::replay::ReplayError;
+use crate::slots::SessionIndex;
 
 const HEADER: usize = SessionHeader::LEN;
 const AAD: usize = RoutedHeader::IMMUTABLE;
-/// Where the associated data stands before a host's frame: the routed header's start.
+/// Distance from the associated data, which is the routed header's start, to a host's frame.
 const AAD_BEFORE: usize = RoutedHeader::LEN;
 
-/// Buffers that live as long as the machine, so that no frame allocates.
+/// Buffers for the life of the machine, so that no frame allocates.
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub(crate) samples: Vec<[u8; 16]>,
     masks: Vec<[u8; 16]>,
-    pub(crate) found: Vec<Option<(Index, u8)>>,
+    pub(crate) found: Vec<Option<(SessionIndex, u8)>>,
 }
 
 fn word(bytes: &[u8]) -> u32 {
@@ -30,11 +30,11 @@ fn head(mask: &[u8; 16]) -> u32 {
     word(&mask[..4])
 }
 
-/// The associated data of the frame at `off`: empty between neighbours and on circuits.
-fn aad(role: Role, buf: &[u8], off: usize, out: &mut [u8; AAD]) -> usize {
+/// Associated data of the frame at `off`: empty between neighbours and on circuits.
+fn aad(role: SessionRole, buf: &[u8], off: usize, out: &mut [u8; AAD]) -> usize {
     match role {
-        Role::Link | Role::Onion => 0,
-        Role::Edge => {
+        SessionRole::Link | SessionRole::Onion => 0,
+        SessionRole::Edge => {
             let start = off - AAD_BEFORE;
             out.copy_from_slice(&buf[start..start + AAD]);
             AAD
@@ -42,11 +42,11 @@ fn aad(role: Role, buf: &[u8], off: usize, out: &mut [u8; AAD]) -> usize {
     }
 }
 
-/// Whether every frame lies inside `buf` and has room for header, a byte, and tag.
-pub(crate) fn fits(role: Role, buf: &[u8], offsets: &[u32], len: usize) -> bool {
+/// True if every frame lies inside `buf` and has room for header, one byte and tag.
+pub(crate) fn fits(role: SessionRole, buf: &[u8], offsets: &[u32], len: usize) -> bool {
     let before = match role {
-        Role::Link | Role::Onion => 0,
-        Role::Edge => AAD_BEFORE,
+        SessionRole::Link | SessionRole::Onion => 0,
+        SessionRole::Edge => AAD_BEFORE,
     };
     let inside = |&off: &u32| {
         let off = off as usize;
@@ -56,8 +56,8 @@ pub(crate) fn fits(role: Role, buf: &[u8], offsets: &[u32], len: usize) -> bool 
 }
 
 impl Scratch {
-    /// Finds the session and lane of every frame. `knows` says whether an index and lane belong to
-    /// a session of the epoch that it is given.
+    /// Finds the session and lane of every frame. `knows` must return true if an index and lane
+    /// belong to a session of the given epoch.
     pub(crate) fn find(
         &mut self,
         buf: &[u8],
@@ -65,7 +65,7 @@ impl Scratch {
         len: usize,
         (epoch, key): (u32, &MaskKey),
         previous: Option<(u32, &MaskKey)>,
-        knows: impl Fn(Index, u8, u32) -> bool,
+        knows: impl Fn(SessionIndex, u8, u32) -> bool,
     ) {
         let Scratch { samples, masks, found } = self;
         samples.clear();
@@ -79,7 +79,7 @@ impl Scratch {
         key.mask_batch(masks);
         let look = |off: u32, mask: &[u8; 16], epoch| {
             let off = off as usize;
-            let (index, lane) = Index::split(word(&buf[off..off + 4]) ^ head(mask));
+            let (index, lane) = SessionIndex::split(word(&buf[off..off + 4]) ^ head(mask));
             knows(index, lane, epoch).then_some((index, lane))
         };
         found.extend(offsets.iter().zip(&*masks).map(|(&off, mask)| look(off, mask, epoch)));
@@ -91,27 +91,27 @@ impl Scratch {
         }
     }
 
-    /// The run of frames of one session and lane that starts at `at`: where it ends, and whose it
-    /// is if anybody's.
-    pub(crate) fn run(&self, at: usize) -> (usize, Option<(Index, u8)>) {
+    /// End of the run of frames that starts at `at`, and its session and lane if any. A run has one
+    /// session and lane.
+    pub(crate) fn run(&self, at: usize) -> (usize, Option<(SessionIndex, u8)>) {
         let whose = self.found[at];
         let same = self.found[at..].iter().take_while(|found| **found == whose).count();
         (at + same, whose)
     }
 }
 
-/// Opens frames of one lane and pushes one result for each; says whether any opened. `masks` holds
-/// their samples and is used up.
+/// Opens frames of one lane and pushes one result for each. Returns true if any opened. `masks`
+/// holds the frames' samples and is overwritten.
 #[expect(clippy::too_many_arguments, reason = "the pieces of one run, split for the borrows")]
 pub(crate) fn open_run<A: Aead>(
-    (role, suite): (Role, Suite),
+    (role, suite): (SessionRole, Suite),
     (peer, lane): (PeerId, u8),
     rx: &mut Rx<A>,
     buf: &mut [u8],
     offsets: &[u32],
     len: usize,
     masks: &mut [[u8; 16]],
-    out: &mut Vec<Opening>,
+    out: &mut Vec<OpenResult>,
 ) -> bool {
     let Rx { half, window } = rx;
     let level = half.level;
@@ -122,9 +122,9 @@ pub(crate) fn open_run<A: Aead>(
         let off = off as usize;
         let counter = word(&buf[off + 4..off + HEADER]) ^ head(mask);
         if let Err(refused) = window.check(counter) {
-            out.push(Opening::Drop(match refused {
-                Refused::Seen => DropReason::Replayed,
-                Refused::Old => DropReason::TooOld,
+            out.push(OpenResult::Drop(match refused {
+                ReplayError::Seen => DropReason::Replayed,
+                ReplayError::Old => DropReason::TooOld,
             }));
             continue;
         }
@@ -141,9 +141,9 @@ pub(crate) fn open_run<A: Aead>(
             Ok(()) => {
                 any = true;
                 let newest = window.accept(counter);
-                Opening::Data(Opened { peer, lane, level, counter, newest })
+                OpenResult::Data(OpenedSessionFrame { peer, lane, level, counter, newest })
             }
-            Err(_) => Opening::Drop(DropReason::BadTag),
+            Err(_) => OpenResult::Drop(DropReason::BadTag),
         });
     }
     any
@@ -151,9 +151,9 @@ pub(crate) fn open_run<A: Aead>(
 
 /// Seals frames on one lane, whose index at the receiver is `raw`, and writes header and tag.
 ///
-/// Errors: `key_expired`, `bad_size`, and nothing was changed.
+/// Errors: `key_expired` and `bad_size`; nothing is changed.
 pub(crate) fn seal_run<A: Aead>(
-    (role, suite): (Role, Suite),
+    (role, suite): (SessionRole, Suite),
     (raw, index_mask): (u32, &MaskKey),
     tx: &mut Tx<A>,
     buf: &mut [u8],
@@ -176,9 +176,9 @@ pub(crate) fn seal_run<A: Aead>(
         let mut tag = [0; TAG_LEN];
         match level {
             Level::Encrypt => hot.aead.seal(counter.into(), &data[..used], body, &mut tag),
-            // An AEAD over nothing but associated data is a MAC ...
+            // An AEAD with associated data only is a MAC.
             Level::Authenticate => hot.aead.seal(counter.into(), body, &mut [], &mut tag),
-            // ... and over nothing at all it proves the counter. No body changes it.
+            // An AEAD without any data proves the counter only. The body may be anything.
             Level::None => hot.aead.seal(counter.into(), &[], &mut [], &mut tag),
         }
         tail.copy_from_slice(&tag);

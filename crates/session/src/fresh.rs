@@ -1,21 +1,22 @@
-//! Fresh randomness, and an end of all sessions at once.
+//! Fresh randomness, and the end of all sessions at once.
 //!
-//! A machine that was copied while it ran (a snapshot or a clone of a virtual machine) goes on
-//! twice: both copies draw the same random bytes, and seal with the same counters under the same
-//! keys. Two things stand against that. Every handshake job is given fresh bytes of the operating
-//! system, which reach the machine with the job's result; and when the shell finds out that it was
-//! stopped and resumed, [`Sessions::rekey_all`] forgets all keys.
+//! A machine may be copied while it runs, by a snapshot or a clone of a virtual machine. Both
+//! copies then draw equal random bytes, and seal with equal counters under equal keys. Two measures
+//! prevent that. Every handshake job gets fresh bytes from the operating system, which reach the
+//! machine with the job's result. And when the shell notices that it was stopped and resumed,
+//! [`Sessions::rekey_all`] forgets all keys.
 
 use shoal_crypto::{Ciphers, Rng, Secret, kdf};
 use shoal_wire::Time;
 
-use crate::config::{Endpoint, Event, PeerId};
-use crate::job::{Job, Work};
+use crate::config::{Endpoint, PeerId, SessionEvent};
+use crate::job::{HandshakeTask, HandshakeWork};
 use crate::sessions::Sessions;
 
-impl<E, C> Job<E, C> {
-    /// Mixes fresh randomness of the operating system into all that the job draws, and all that the
-    /// machine draws after its result. To be called by the thread that runs the job, just before.
+impl<E, C> HandshakeTask<E, C> {
+    /// Mixes fresh randomness of the operating system into all that the job draws, and into all
+    /// that the machine draws after its result. The thread that runs the job must call this just
+    /// before.
     pub fn freshen(&mut self, fresh: &[u8; 32]) {
         let half = |label, old: &[u8; 16]| {
             let long = kdf(fresh, label, &[old]);
@@ -25,31 +26,31 @@ impl<E, C> Job<E, C> {
         };
         let key = |old: &Secret<32>| Secret::new(kdf(fresh, "ephemeral", &[old.expose()]));
         match &mut self.work {
-            Work::Start(start) => {
+            HandshakeWork::Start(start) => {
                 start.ephemeral = key(&start.ephemeral);
                 start.lead = half("lead", &start.lead);
             }
-            Work::Answer(answer) => {
+            HandshakeWork::Answer(answer) => {
                 answer.ephemeral = key(&answer.ephemeral);
                 answer.salt = half("salt", &answer.salt);
             }
-            Work::Finish(_) => {}
+            HandshakeWork::Finish(_) => {}
         }
         self.fresh = Some(Secret::new(kdf(fresh, "machine", &[])));
     }
 }
 
 impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
-    /// Mixes fresh randomness into all that is drawn from now on.
+    /// Mixes fresh randomness into all later draws.
     pub(crate) fn freshen(&mut self, fresh: &[u8; 32]) {
         let old: [u8; 32] = self.rng.array();
         self.rng = Rng::new(kdf(fresh, "shoal session rng", &[&old]));
     }
 
-    /// Forgets all keys and begins new handshakes wherever there was a session or a handshake: for
-    /// an owner whose state may exist twice. `fresh` must be new randomness of the operating
-    /// system. Nothing is sealed or opened under the old keys from now on, and no handshake that
-    /// was begun before comes to anything.
+    /// Forgets all keys, for an owner whose state may exist twice. Begins a new handshake with each
+    /// peer that had a session or a handshake. `fresh` must be new randomness of the operating
+    /// system. After the call no frame is sealed or opened under the old keys, and no earlier
+    /// handshake completes.
     pub fn rekey_all(&mut self, now: Time, fresh: &[u8; 32]) {
         self.now = self.now.max(now);
         self.freshen(fresh);
@@ -76,7 +77,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             self.slots.release(index);
         }
         if had {
-            self.events.push_back(Event::Expired { peer });
+            self.events.push_back(SessionEvent::Expired { peer });
         }
         if wanted {
             self.begin(peer);

@@ -1,8 +1,8 @@
-//! Two parties that share keys: handshakes, frame seals, replay windows, rekeying, cookies.
+//! Sessions between two parties: handshakes, frame seals, replay windows, rekeying, cookies.
 //!
-//! The same machine, [`Sessions`], serves neighbours (`E = Endpoints`) and pairs of hosts
-//! (`E = Via`). In: frames and handshake frames as they came, and the time. Out: the same bytes
-//! opened in place, handshake frames to send, jobs for the handshake thread, events.
+//! One machine, [`Sessions`], serves neighbours (`E = Endpoints`) and pairs of hosts (`E = Via`).
+//! Input is frames, handshake frames, and the time. Output is frames opened in place, handshake
+//! frames to send, jobs for the handshake thread, and events.
 //!
 //! ```text
 //!            open_batch                           seal_batch
@@ -13,16 +13,17 @@
 //!           seal, cookie         (another thread)        peer known? fresh?
 //! ```
 //!
-//! Driving it: after any call, take everything from [`Sessions::poll_event`],
-//! [`Sessions::poll_transmit`] and, as far as the handshake thread has room, from
-//! [`Sessions::poll_job`]; call [`Sessions::handle_timeout`] at [`Sessions::poll_timeout`].
+//! A caller must do two things. After any call, take all output from [`Sessions::poll_event`] and
+//! [`Sessions::poll_transmit`], and from [`Sessions::poll_job`] as far as the handshake thread has
+//! room. At the time from [`Sessions::poll_timeout`], call [`Sessions::handle_timeout`].
 //!
-//! Invariant: a frame is accepted at most once; keys never outlive the process; nothing is answered
-//! that was not sealed with the network's secret; this crate knows nothing of what frames carry.
-//! `docs/wire.md` sections 2, 5 and 7 to 9 are the normative text.
+//! Invariants: a frame is accepted at most once. Keys never outlive the process. A frame that was
+//! not sealed with the network's secret gets no answer. This crate does not interpret the content
+//! of frames. `docs/design/wire` is the normative text.
 
 #![forbid(unsafe_code)]
 
+mod answered;
 mod config;
 pub mod cookie;
 mod data;
@@ -41,6 +42,7 @@ mod peer;
 mod places;
 mod process;
 mod races;
+mod removed;
 pub mod replay;
 mod seen;
 mod sessions;
@@ -53,12 +55,14 @@ mod vector_tests;
 mod via;
 
 pub use config::{
-    Config, Endpoint, Event, Opened, Opening, PeerId, Place, Role, Source, Stats, TableFull,
+    CookieBinding, Endpoint, HandshakeStats, OpenResult, OpenedSessionFrame, PeerId, SessionConfig,
+    SessionEvent, SessionRole, SourceKey, TableFull,
 };
 pub use endpoint_rules::{EndpointOrigin, EndpointRules, NodeNetworks};
 pub use endpoints::Endpoints;
-pub use job::{Done, Job};
-pub use owners::Table;
+pub use job::{HandshakeTask, HandshakeTaskResult};
+pub use owners::IdTable;
+pub use removed::{FORMER_MAX, FormerKeys, FormerPeer};
 pub use sessions::Sessions;
-pub use shard::{Note, Order, SessionShard};
-pub use via::Via;
+pub use shard::{SessionShard, SessionUse, ShardOrder};
+pub use via::HostPath;

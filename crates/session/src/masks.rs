@@ -1,34 +1,34 @@
-//! Our receiver-wide index mask keys: the one that is handed out, and the one before it.
+//! Index mask keys that a node gives to its peers: the current key, and the previous one.
 
 use core::time::Duration;
 
 use shoal_crypto::{MaskKey, Rng, Secret};
 use shoal_wire::Time;
 
-/// How long one key is handed out.
+/// Time for which peers get one key.
 const HAND_OUT: Duration = Duration::from_secs(600);
 
-struct Key {
+struct IndexMaskKey {
     epoch: u32,
     raw: Secret<32>,
     expanded: MaskKey,
 }
 
-impl Key {
-    fn new(epoch: u32, rng: &mut Rng) -> Key {
+impl IndexMaskKey {
+    fn new(epoch: u32, rng: &mut Rng) -> IndexMaskKey {
         let raw = Secret::new(rng.array());
         let expanded = MaskKey::new(raw.expose());
-        Key { epoch, raw, expanded }
+        IndexMaskKey { epoch, raw, expanded }
     }
 }
 
 /// Both keys.
 pub(crate) struct IndexMasks {
-    current: Key,
-    /// With the time from which no session can use it any more.
-    previous: Option<(Key, Time)>,
+    current: IndexMaskKey,
+    /// Previous key, and the time at which the last session that uses it has ended.
+    previous: Option<(IndexMaskKey, Time)>,
     since: Time,
-    /// Longest time from handing a key out to the end of a session that uses it.
+    /// Longest time from giving a key out to the end of a session that uses it.
     keep: Duration,
     rng: Rng,
 }
@@ -36,25 +36,25 @@ pub(crate) struct IndexMasks {
 impl IndexMasks {
     pub(crate) fn new(seed: [u8; 32], now: Time, keep: Duration) -> IndexMasks {
         let mut rng = Rng::new(seed);
-        let current = Key::new(0, &mut rng);
+        let current = IndexMaskKey::new(0, &mut rng);
         IndexMasks { current, previous: None, since: now, keep, rng }
     }
 
-    /// Masks under a key that is given, for recorded frames.
+    /// Masks under a given key, for recorded frames.
     #[cfg(test)]
     pub(crate) fn with_key(raw: [u8; 32]) -> IndexMasks {
         let mut masks = IndexMasks::new([0; 32], Time::ZERO, HAND_OUT);
         let expanded = MaskKey::new(&raw);
-        masks.current = Key { epoch: 0, raw: Secret::new(raw), expanded };
+        masks.current = IndexMaskKey { epoch: 0, raw: Secret::new(raw), expanded };
         masks
     }
 
-    /// The key to hand out now, with its epoch. Changes it when it is old enough and the one before
-    /// is out of use.
+    /// The key to give out, with its epoch. Replaces the key if it is old enough and the previous
+    /// one is out of use.
     pub(crate) fn grant(&mut self, now: Time) -> (u32, Secret<32>) {
         self.expire(now);
         if now.since(self.since) >= HAND_OUT && self.previous.is_none() {
-            let fresh = Key::new(self.current.epoch.wrapping_add(1), &mut self.rng);
+            let fresh = IndexMaskKey::new(self.current.epoch.wrapping_add(1), &mut self.rng);
             let old = core::mem::replace(&mut self.current, fresh);
             self.previous = Some((old, now + self.keep));
             self.since = now;

@@ -9,10 +9,10 @@
 //! <- e, ee, ekem1, se       <- e, ee, ekem1
 //! ```
 //!
-//! Noise Protocol Framework revision 34, sections 5 and 7.5, and its draft extension for hybrid
-//! forward secrecy; DH is X25519, the KEM is ML-KEM-768, the cipher AESGCM, the hash SHA256.
-//! Without the two hybrid tokens the same code is plain IK and NK, which the tests run against
-//! another implementation.
+//! Sources: Noise Protocol Framework revision 34, sections 5 and 7.5, and its draft extension for
+//! hybrid forward secrecy. DH is X25519, the KEM is ML-KEM-768, the cipher AESGCM, the hash SHA256.
+//! Without the two hybrid tokens this code is plain IK and NK, which the tests compare with another
+//! implementation.
 //!
 //! An error leaves the handshake unusable: drop it.
 
@@ -25,47 +25,47 @@ use zeroize::Zeroizing;
 const RESPONSE_LABEL: &[u8] = b"shoal response";
 const TAG: usize = AeadKey::TAG_LEN;
 
-/// What a seal held; wiped on drop.
-type Plain = Zeroizing<Vec<u8>>;
+/// Content of a seal; wiped on drop.
+type Plaintext = Zeroizing<Vec<u8>>;
 
-/// The message can't be what the pattern asks for, or a seal in it does not verify.
+/// Error: a message does not fit the pattern, or one of its seals does not verify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("noise message refused")]
 pub struct NoiseError;
 
-/// What the two ends prove to each other. The responder always proves its long-term key.
+/// Identities that the two ends prove. The responder always proves its long-term key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pattern {
+pub enum NoisePattern {
     /// `IKhfs`: the initiator proves its long-term key too.
     Known,
     /// `NKhfs`: the initiator has no long-term key.
     Anonymous,
 }
 
-impl Pattern {
+impl NoisePattern {
     const fn name(self) -> &'static [u8] {
         match self {
-            Pattern::Known => b"Noise_IKhfs_25519+MLKEM768_AESGCM_SHA256",
-            Pattern::Anonymous => b"Noise_NKhfs_25519+MLKEM768_AESGCM_SHA256",
+            NoisePattern::Known => b"Noise_IKhfs_25519+MLKEM768_AESGCM_SHA256",
+            NoisePattern::Anonymous => b"Noise_NKhfs_25519+MLKEM768_AESGCM_SHA256",
         }
     }
 
-    /// Length in bytes of the first message around its payload.
+    /// Length in bytes of the first message, without its payload.
     pub const fn first_len(self) -> usize {
         let proved = match self {
-            Pattern::Known => 32 + TAG,
-            Pattern::Anonymous => 0,
+            NoisePattern::Known => 32 + TAG,
+            NoisePattern::Anonymous => 0,
         };
         32 + KEM_PUBLIC_LEN + TAG + proved + TAG
     }
 
-    /// Length in bytes of the second message around its payload.
+    /// Length in bytes of the second message, without its payload.
     pub const fn second_len(self) -> usize {
         32 + KEM_CIPHERTEXT_LEN + TAG + TAG
     }
 }
 
-/// The keys that a finished handshake leaves: one per direction.
+/// Keys of a finished handshake: one per direction.
 pub struct Split {
     /// From initiator to responder.
     pub forth: Secret<32>,
@@ -73,7 +73,7 @@ pub struct Split {
     pub back: Secret<32>,
 }
 
-/// Noise section 5.2; the cipher state of section 5.1 is the last two fields.
+/// Symmetric state (Noise section 5.2). The last two fields are the cipher state of section 5.1.
 #[derive(Clone)]
 struct Symmetric {
     chain: Secret<32>,
@@ -131,7 +131,7 @@ impl Symmetric {
         self.hash = sha256(&[&self.hash, &out[start..]]);
     }
 
-    fn decrypt_and_hash(&mut self, sealed: &[u8]) -> Result<Plain, NoiseError> {
+    fn decrypt_and_hash(&mut self, sealed: &[u8]) -> Result<Plaintext, NoiseError> {
         let mut plain = Zeroizing::new(sealed.to_vec());
         if let Some((key, count)) = self.cipher() {
             key.open(count, &self.hash, &mut plain).map_err(|_| NoiseError)?;
@@ -148,8 +148,8 @@ impl Symmetric {
         Ok(())
     }
 
-    /// A key beside those of the pattern. The label is no DH output, which has 32 bytes, and not
-    /// empty as in [`Self::split`].
+    /// An extra key beside those of the pattern. The label must differ from a DH output, which has
+    /// 32 bytes, and from the empty input of [`Self::split`].
     fn branch(&self, label: &[u8]) -> Secret<32> {
         debug_assert!(!label.is_empty() && label.len() != 32, "a label of its own");
         self.hkdf(label).0
@@ -172,7 +172,7 @@ fn take_point(rest: &mut &[u8]) -> Result<[u8; 32], NoiseError> {
     take(rest, 32)?.try_into().map_err(|_| NoiseError)
 }
 
-/// An initiator who has sent the first message.
+/// An initiator that has sent the first message.
 pub struct Initiator {
     state: Symmetric,
     ephemeral: DhSecret,
@@ -189,7 +189,7 @@ impl Initiator {
         payload: &[u8],
     ) -> Result<(Initiator, Vec<u8>), NoiseError> {
         let kem = C::kem_pair(ephemeral).map_err(|_| NoiseError)?;
-        let pattern = if own.is_some() { Pattern::Known } else { Pattern::Anonymous };
+        let pattern = if own.is_some() { NoisePattern::Known } else { NoisePattern::Anonymous };
         let state = Symmetric::new(pattern.name(), prologue, responder);
         Self::start_with(state, own, responder, ephemeral, Some(kem), payload)
     }
@@ -203,7 +203,7 @@ impl Initiator {
         payload: &[u8],
     ) -> Result<(Initiator, Vec<u8>), NoiseError> {
         let ephemeral = DhSecret::new(ephemeral);
-        let mut out = Vec::with_capacity(Pattern::Known.first_len() + payload.len());
+        let mut out = Vec::with_capacity(NoisePattern::Known.first_len() + payload.len());
         out.extend_from_slice(ephemeral.public());
         state.mix_hash(ephemeral.public());
         state.mix_dh(&ephemeral, responder)?;
@@ -219,18 +219,18 @@ impl Initiator {
         Ok((Initiator { state, ephemeral, kem }, out))
     }
 
-    /// What only the two ends know once the first message is written: es and ss are in it.
+    /// A key that only the two ends know after the first message, since it contains es and ss.
     pub fn response_key(&self) -> Secret<32> {
         self.state.branch(RESPONSE_LABEL)
     }
 
-    /// Reads the second message: the keys, and what the responder said. The initiator itself stays
-    /// as it was, so that a forged reply can't use it up.
+    /// Reads the second message. Returns the keys and the responder's payload. The initiator's
+    /// state is unchanged, so a forged reply can't use it up.
     pub fn finish(
         &self,
         own: Option<&DhSecret>,
         message: &[u8],
-    ) -> Result<(Split, Plain), NoiseError> {
+    ) -> Result<(Split, Plaintext), NoiseError> {
         let mut state = self.state.clone();
         let mut rest = message;
         let ephemeral = take_point(&mut rest)?;
@@ -249,21 +249,21 @@ impl Initiator {
     }
 }
 
-/// A responder who has read the first message.
+/// A responder that has read the first message.
 pub struct Responder {
     state: Symmetric,
-    /// The initiator's long-term key; proved by the message. None in the anonymous pattern.
+    /// The initiator's long-term key, proved by the message. None in the anonymous pattern.
     pub peer: Option<[u8; 32]>,
     ephemeral: [u8; 32],
-    kem: Option<Plain>,
-    /// What the initiator said.
-    pub payload: Plain,
+    kem: Option<Plaintext>,
+    /// The initiator's payload.
+    pub payload: Plaintext,
 }
 
 impl Responder {
     /// Reads the first message.
     pub fn read(
-        pattern: Pattern,
+        pattern: NoisePattern,
         prologue: &[u8],
         own: &DhSecret,
         message: &[u8],
@@ -273,7 +273,7 @@ impl Responder {
     }
 
     fn read_with(
-        pattern: Pattern,
+        pattern: NoisePattern,
         mut state: Symmetric,
         own: &DhSecret,
         message: &[u8],
@@ -288,19 +288,19 @@ impl Responder {
             false => None,
         };
         let peer = match pattern {
-            Pattern::Known => {
+            NoisePattern::Known => {
                 let peer = state.decrypt_and_hash(take(&mut rest, 32 + TAG)?)?;
                 let peer: [u8; 32] = peer.as_slice().try_into().map_err(|_| NoiseError)?;
                 state.mix_dh(own, &peer)?;
                 Some(peer)
             }
-            Pattern::Anonymous => None,
+            NoisePattern::Anonymous => None,
         };
         let payload = state.decrypt_and_hash(rest)?;
         Ok(Responder { state, peer, ephemeral, kem, payload })
     }
 
-    /// The key that [`Initiator::response_key`] gives at the other end.
+    /// The key that equals [`Initiator::response_key`] at the other end.
     pub fn response_key(&self) -> Secret<32> {
         self.state.branch(RESPONSE_LABEL)
     }
@@ -312,7 +312,7 @@ impl Responder {
         payload: &[u8],
     ) -> Result<(Split, Vec<u8>), NoiseError> {
         let (seed, ephemeral) = (ephemeral, DhSecret::new(ephemeral));
-        let mut out = Vec::with_capacity(Pattern::Known.second_len() + payload.len());
+        let mut out = Vec::with_capacity(NoisePattern::Known.second_len() + payload.len());
         out.extend_from_slice(ephemeral.public());
         self.state.mix_hash(ephemeral.public());
         self.state.mix_dh(&ephemeral, &self.ephemeral)?;

@@ -1,4 +1,4 @@
-//! The outer seal of handshake frames: strangers see random bytes and get no answer.
+//! Outer seal of handshake frames: strangers see random bytes and get no answer.
 //!
 //! ```text
 //! request: | R 16                | sealed body | tag 16 |    key = kdf(request, R)
@@ -6,17 +6,18 @@
 //! response:| token 16 | salt 16  | sealed body | tag 16 |    key = kdf(reply, R, salt, H)
 //! ```
 //!
-//! The keys come from the network's secret and the responder's public key (docs/wire.md section 8).
-//! They prove nothing about who speaks; the Noise messages inside do. H is what the two ends share
-//! after the first Noise message. So another member can forge a cookie reply, but no response:
-//! however many it sends, none of them costs public-key work or keeps the true one out.
+//! The keys follow from the network's secret and the responder's public key
+//! (docs/design/wire/session.md). They prove no identity; the Noise messages inside do. H is a key
+//! that only the two ends know after the first Noise message. Another member can therefore forge a
+//! cookie reply, but not a response. However many forged responses it sends, none costs public-key
+//! work or displaces the true one.
 
 use std::sync::Arc;
 
 use shoal_crypto::{AeadKey, NetworkSecret, NetworkSecrets, PublicKey, Secret, Suite, kdf};
 use shoal_wire::{DropReason, SizeClass, TAG_LEN, shake};
 
-/// What handshakes with one responder are sealed under, around their Noise messages.
+/// Keys that seal handshakes with one responder, around their Noise messages.
 pub struct OuterSeal {
     secret: NetworkSecret,
     request: Secret<32>,
@@ -24,14 +25,14 @@ pub struct OuterSeal {
     part: Secret<32>,
 }
 
-/// Random bytes that lead a request.
+/// Random bytes at the start of a request.
 pub type Lead = [u8; shake::LEAD_LEN];
 
-/// What the two ends share after the first Noise message; a cookie reply is made without it.
-pub type Shared<'a> = Option<&'a Secret<32>>;
+/// Key that the two ends share after the first Noise message. A cookie reply is sealed without it.
+pub type ResponseKey<'a> = Option<&'a Secret<32>>;
 
 impl OuterSeal {
-    /// `role` is the name of what handshakes are made for.
+    /// `role` is the label of the handshake's purpose.
     pub fn new(role: &[u8], secret: &NetworkSecret, responder: &PublicKey) -> OuterSeal {
         let parts: [&[u8]; 2] = [role, &responder.to_bytes()];
         OuterSeal {
@@ -42,12 +43,12 @@ impl OuterSeal {
         }
     }
 
-    /// The network's secret that its keys come from.
+    /// The network secret from which the keys follow.
     pub(crate) fn secret(&self) -> &NetworkSecret {
         &self.secret
     }
 
-    /// What the reply to the request `lead` starts with.
+    /// First bytes of the reply to the request `lead`.
     pub fn token(&self, lead: &Lead) -> Lead {
         let long = kdf(self.reply.expose(), "token", &[lead]);
         let mut token = [0; shake::LEAD_LEN];
@@ -60,7 +61,7 @@ impl OuterSeal {
         AeadKey::new(Suite::Aes256Gcm, key.expose())
     }
 
-    fn reply_key(&self, lead: &Lead, salt: &[u8], shared: Shared<'_>) -> AeadKey {
+    fn reply_key(&self, lead: &Lead, salt: &[u8], shared: ResponseKey<'_>) -> AeadKey {
         let derive = |parts: &[&[u8]]| Secret::new(kdf(self.reply.expose(), "seal", parts));
         let key = match shared {
             None => derive(&[lead, salt]),
@@ -74,36 +75,36 @@ impl OuterSeal {
         AeadKey::new(Suite::Aes256Gcm, key.expose())
     }
 
-    /// Writes `lead` and seals the part of a handshake frame that stands behind it.
+    /// Writes `lead` and seals the part of a handshake frame after it.
     pub fn seal_part(&self, lead: &Lead, frame: &mut [u8]) {
         frame[..shake::LEAD_LEN].copy_from_slice(lead);
         seal(&self.part_key(lead), &mut frame[shake::REQUEST_AT..]);
     }
 
-    /// Opens a part in place: its leading bytes and its body.
+    /// Opens a part in place. Returns its leading bytes and its body.
     pub fn open_part<'a>(&self, frame: &'a mut [u8]) -> Result<(Lead, &'a [u8]), DropReason> {
         let (lead, sealed) = frame.split_first_chunk_mut().ok_or(DropReason::BadSize)?;
         Ok((*lead, open(&self.part_key(lead), sealed)?))
     }
 
-    /// Writes `lead` and seals the body that stands behind it.
+    /// Writes `lead` and seals the body after it.
     pub fn seal_request(&self, lead: &Lead, frame: &mut [u8]) {
         frame[..shake::LEAD_LEN].copy_from_slice(lead);
         seal(&self.request_key(lead), &mut frame[shake::REQUEST_AT..]);
     }
 
-    /// Opens a request in place: its leading bytes and its body.
+    /// Opens a request in place. Returns its leading bytes and its body.
     pub fn open_request<'a>(&self, frame: &'a mut [u8]) -> Result<(Lead, &'a [u8]), DropReason> {
         let (lead, sealed) = frame.split_first_chunk_mut().ok_or(DropReason::BadSize)?;
         Ok((*lead, open(&self.request_key(lead), sealed)?))
     }
 
-    /// Writes token and salt and seals the body that stands behind them.
+    /// Writes token and salt, and seals the body after them.
     pub fn seal_reply(
         &self,
         lead: &Lead,
         salt: &[u8; shake::SALT_LEN],
-        shared: Shared<'_>,
+        shared: ResponseKey<'_>,
         frame: &mut [u8],
     ) {
         frame[..shake::LEAD_LEN].copy_from_slice(&self.token(lead));
@@ -111,11 +112,11 @@ impl OuterSeal {
         seal(&self.reply_key(lead, salt, shared), &mut frame[shake::REPLY_AT..]);
     }
 
-    /// Opens the reply to the request `lead` in place: its body.
+    /// Opens the reply to the request `lead` in place. Returns its body.
     pub fn open_reply<'a>(
         &self,
         lead: &Lead,
-        shared: Shared<'_>,
+        shared: ResponseKey<'_>,
         frame: &'a mut [u8],
     ) -> Result<&'a [u8], DropReason> {
         let (head, sealed) =
@@ -124,48 +125,48 @@ impl OuterSeal {
     }
 }
 
-/// What requests to one responder may be sealed under: while the network's secret changes there are
-/// two.
+/// Seals of requests to one responder: two during a change of the network's secret.
 pub struct OuterSeals {
     first: Arc<OuterSeal>,
     other: Option<Arc<OuterSeal>>,
 }
 
-/// What opened a frame: its answer is sealed under the same.
-pub type Opener = Arc<OuterSeal>;
+/// Seal that opened a frame. The answer is sealed under it too.
+pub type SharedOuterSeal = Arc<OuterSeal>;
 
 impl OuterSeals {
-    /// As [`OuterSeal::new`].
+    /// See [`OuterSeal::new`].
     pub fn new(role: &[u8], secrets: &NetworkSecrets, responder: &PublicKey) -> OuterSeals {
         let seal = |secret| Arc::new(OuterSeal::new(role, secret, responder));
         OuterSeals { first: seal(&secrets.first), other: secrets.other.as_ref().map(seal) }
     }
 
-    /// Opens a request in place, as [`OuterSeal::open_request`], and says what opened it.
+    /// Opens a request in place, like [`OuterSeal::open_request`]. Also returns the seal that
+    /// opened it.
     pub fn open_request<'a>(
         &self,
         frame: &'a mut [u8],
-    ) -> Result<(Lead, &'a [u8], Opener), DropReason> {
+    ) -> Result<(Lead, &'a [u8], SharedOuterSeal), DropReason> {
         let (lead, opener) =
             self.open_with(frame, |seal, frame| seal.open_request(frame).map(|(lead, _)| lead))?;
-        Ok((lead, body(frame), Opener::clone(opener)))
+        Ok((lead, body(frame), SharedOuterSeal::clone(opener)))
     }
 
-    /// Opens a part in place, as [`OuterSeal::open_part`].
+    /// Opens a part in place, like [`OuterSeal::open_part`].
     pub fn open_part<'a>(&self, frame: &'a mut [u8]) -> Result<(Lead, &'a [u8]), DropReason> {
         let (lead, _) =
             self.open_with(frame, |seal, frame| seal.open_part(frame).map(|(lead, _)| lead))?;
         Ok((lead, body(frame)))
     }
 
-    /// Opens a frame under the first seal, or under the second if there is one and the first does
-    /// not open it; says which. A stranger's frame costs two trials then. A trial in place destroys
-    /// what it refuses, so while there are two a copy is kept for the second.
+    /// Opens a frame under the first seal, or else under the second if there is one. Returns the
+    /// seal that opened it. With two seals, a stranger's frame costs two trials. A failed trial in
+    /// place destroys the frame, so the second trial uses a copy.
     fn open_with(
         &self,
         frame: &mut [u8],
         opens: impl Fn(&OuterSeal, &mut [u8]) -> Result<Lead, DropReason>,
-    ) -> Result<(Lead, &Opener), DropReason> {
+    ) -> Result<(Lead, &SharedOuterSeal), DropReason> {
         let Some(other) = &self.other else { return Ok((opens(&self.first, frame)?, &self.first)) };
         let mut space = [0; SizeClass::Full.frame_len()];
         let copy = space.get_mut(..frame.len()).ok_or(DropReason::BadSize)?;
@@ -178,12 +179,13 @@ impl OuterSeals {
     }
 }
 
-/// The body of a request or a part that was opened.
+/// Body of an opened request or part.
 fn body(frame: &[u8]) -> &[u8] {
     &frame[shake::REQUEST_AT..frame.len() - TAG_LEN]
 }
 
-/// Seals all but the last 16 bytes and writes the tag there. Each key seals one frame: nonce 0.
+/// Seals all but the last 16 bytes and writes the tag there. Each key seals one frame, so the nonce
+/// is 0.
 fn seal(key: &AeadKey, frame: &mut [u8]) {
     let body = frame.len() - TAG_LEN;
     let (body, tag_at) = frame.split_at_mut(body);
@@ -200,18 +202,23 @@ fn open<'a>(key: &AeadKey, sealed: &'a mut [u8]) -> Result<&'a [u8], DropReason>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Role;
+    use crate::config::SessionRole;
     use shoal_crypto::Identity;
 
     #[test]
     fn opens_only_with_the_same_secret_responder_role_and_lead() {
         let key = |n| Identity::from_seed([n; 32]).public();
-        let outer =
-            |role: Role, n, k| OuterSeal::new(role.label(), &NetworkSecret([n; 32]), &key(k));
-        let good = outer(Role::Link, 1, 1);
+        let outer = |role: SessionRole, n, k| {
+            OuterSeal::new(role.label(), &NetworkSecret([n; 32]), &key(k))
+        };
+        let good = outer(SessionRole::Link, 1, 1);
         let mut frame = vec![7; 192];
         good.seal_request(&[9; 16], &mut frame);
-        for other in [outer(Role::Edge, 1, 1), outer(Role::Link, 2, 1), outer(Role::Link, 1, 2)] {
+        for other in [
+            outer(SessionRole::Edge, 1, 1),
+            outer(SessionRole::Link, 2, 1),
+            outer(SessionRole::Link, 1, 2),
+        ] {
             let refused = other.open_request(&mut frame.clone()).map(|_| ());
             assert_eq!(refused, Err(DropReason::BadHandshake));
         }
@@ -236,11 +243,11 @@ mod tests {
     #[test]
     fn a_frame_opens_in_place_under_either_secret_and_says_which() {
         let key = Identity::from_seed([1; 32]).public();
-        let seal = |n| OuterSeal::new(Role::Link.label(), &NetworkSecret([n; 32]), &key);
+        let seal = |n| OuterSeal::new(SessionRole::Link.label(), &NetworkSecret([n; 32]), &key);
         let other = Some(NetworkSecret([2; 32]));
         let secrets = NetworkSecrets { first: NetworkSecret([1; 32]), other };
-        let two = OuterSeals::new(Role::Link.label(), &secrets, &key);
-        let one = OuterSeals::new(Role::Link.label(), &secrets.first.into(), &key);
+        let two = OuterSeals::new(SessionRole::Link.label(), &secrets, &key);
+        let one = OuterSeals::new(SessionRole::Link.label(), &secrets.first.into(), &key);
         for len in [192, SizeClass::Full.frame_len()] {
             for n in [1, 2] {
                 let mut request = vec![7; len];

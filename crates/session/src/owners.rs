@@ -1,37 +1,36 @@
-//! Tables by id. [`Owners`] hands out ids, inside [`crate::Sessions`]; a [`Table`] elsewhere
-//! follows it. Both tell an id in use from one whose owner was removed.
+//! Tables by id. [`IdAllocator`] allocates ids, inside [`crate::Sessions`]; a [`IdTable`] elsewhere
+//! follows it. Both tell an id in use from an id whose owner was removed.
 
 use std::collections::VecDeque;
 
 use shoal_wire::{IDS_MAX, Id};
 
-/// Values by id, as dense as the numbers are.
+/// Values by id, stored densely by number.
 #[derive(Clone, Debug)]
-pub struct Table<I, T> {
-    /// By number: its newest owner, and the owner's value.
+pub struct IdTable<I, T> {
+    /// By number: the newest owner, and its value.
     entries: Vec<(I, Option<T>)>,
 }
 
-impl<I, T> Default for Table<I, T> {
+impl<I, T> Default for IdTable<I, T> {
     fn default() -> Self {
-        Table { entries: Vec::new() }
+        IdTable { entries: Vec::new() }
     }
 }
 
-impl<I: Id, T> Table<I, T> {
-    /// The owner's value.
+impl<I: Id, T> IdTable<I, T> {
     #[inline]
     pub fn get(&self, id: I) -> Option<&T> {
         self.entries.get(id.number()).filter(|entry| entry.0 == id)?.1.as_ref()
     }
 
-    /// The owner's value, to be changed.
     #[inline]
     pub fn get_mut(&mut self, id: I) -> Option<&mut T> {
         self.entries.get_mut(id.number()).filter(|entry| entry.0 == id)?.1.as_mut()
     }
 
-    /// Gives a value to `id`, and returns what stood at its number: its own or an earlier owner's.
+    /// Stores a value for `id`. Returns the value that was at its number: its own or an earlier
+    /// owner's.
     pub fn put(&mut self, id: I, value: T) -> Option<(I, T)> {
         let next = self.entries.len() as u32;
         let empty = (next..=id.number() as u32).map(|number| (I::from_bits(number), None));
@@ -40,12 +39,12 @@ impl<I: Id, T> Table<I, T> {
         Some((before, value?))
     }
 
-    /// Takes the owner's value away.
+    /// Removes and returns the owner's value.
     pub fn remove(&mut self, id: I) -> Option<T> {
         self.entries.get_mut(id.number()).filter(|entry| entry.0 == id)?.1.take()
     }
 
-    /// The value of `id`, made where there is none. An earlier owner of the number loses its value.
+    /// The value of `id`, or a new default. An earlier owner of the number loses its value.
     pub fn get_or_default(&mut self, id: I) -> &mut T
     where
         T: Default,
@@ -56,38 +55,38 @@ impl<I: Id, T> Table<I, T> {
         self.entries[id.number()].1.get_or_insert_default()
     }
 
-    /// Whether another id with this number has a value here.
+    /// True if another id with this number has a value here.
     pub fn is_past(&self, id: I) -> bool {
         self.entries.get(id.number()).is_some_and(|(owner, value)| value.is_some() && *owner != id)
     }
 
-    /// All values, in the order of their numbers.
+    /// All values, ordered by number.
     pub fn iter(&self) -> impl Iterator<Item = (I, &T)> {
         self.entries.iter().filter_map(|(id, value)| Some((*id, value.as_ref()?)))
     }
 
-    /// All values, to be changed.
+    /// All values, mutable.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (I, &mut T)> {
         self.entries.iter_mut().filter_map(|(id, value)| Some((*id, value.as_mut()?)))
     }
 }
 
-/// The table that hands out ids.
+/// Table that allocates ids.
 #[derive(Clone, Debug)]
-pub(crate) struct Owners<I, T> {
-    table: Table<I, T>,
-    /// The next owners of numbers that are free, in the order in which they came free.
+pub(crate) struct IdAllocator<I, T> {
+    table: IdTable<I, T>,
+    /// Next ids of free numbers, in the order in which the numbers became free.
     free: VecDeque<I>,
 }
 
-impl<I, T> Default for Owners<I, T> {
+impl<I, T> Default for IdAllocator<I, T> {
     fn default() -> Self {
-        Owners { table: Table::default(), free: VecDeque::new() }
+        IdAllocator { table: IdTable::default(), free: VecDeque::new() }
     }
 }
 
-impl<I: Id, T> Owners<I, T> {
-    /// Hands out an id, unless `max` or [`IDS_MAX`] are in use.
+impl<I: Id, T> IdAllocator<I, T> {
+    /// Allocates an id, unless `max` or [`IDS_MAX`] are in use.
     pub(crate) fn add(&mut self, max: usize, value: T) -> Option<I> {
         let made = self.table.entries.len();
         let fresh = || (made < max.min(IDS_MAX)).then(|| I::from_bits(made as u32));
@@ -96,26 +95,24 @@ impl<I: Id, T> Owners<I, T> {
         Some(id)
     }
 
-    /// Takes an id back: it names nobody from now on.
+    /// Frees an id. After that it names nobody.
     pub(crate) fn remove(&mut self, id: I) -> Option<T> {
         let value = self.table.remove(id)?;
         self.free.push_back(id.successor());
         Some(value)
     }
 
-    /// The owner's value.
     #[inline]
     pub(crate) fn get(&self, id: I) -> Option<&T> {
         self.table.get(id)
     }
 
-    /// The owner's value, to be changed.
     #[inline]
     pub(crate) fn get_mut(&mut self, id: I) -> Option<&mut T> {
         self.table.get_mut(id)
     }
 
-    /// All ids in use, in the order of their numbers.
+    /// All ids in use, ordered by number.
     pub(crate) fn ids(&self) -> impl Iterator<Item = I> {
         self.table.iter().map(|(id, _)| id)
     }
@@ -129,7 +126,7 @@ mod tests {
 
     #[test]
     fn an_id_names_its_owner_and_no_other() {
-        let mut owners = Owners::<LinkId, char>::default();
+        let mut owners = IdAllocator::<LinkId, char>::default();
         let a = owners.add(2, 'a').expect("room");
         let b = owners.add(2, 'b').expect("room");
         assert_eq!(owners.add(2, 'c'), None, "two at most");
@@ -143,7 +140,7 @@ mod tests {
 
     #[test]
     fn freed_numbers_are_given_out_in_turn() {
-        let mut owners = Owners::<LinkId, ()>::default();
+        let mut owners = IdAllocator::<LinkId, ()>::default();
         let [a, b] = [(); 2].map(|()| owners.add(2, ()).expect("room"));
         owners.remove(b);
         owners.remove(a);
@@ -153,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_table_follows_and_shows_whom_a_value_displaces() {
-        let mut table = Table::<LinkId, char>::default();
+        let mut table = IdTable::<LinkId, char>::default();
         let old = LinkId::from_bits(3);
         let new = old.successor();
         assert_eq!(table.put(old, 'a'), None);

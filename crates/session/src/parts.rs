@@ -1,65 +1,73 @@
-//! Handshakes on paths that carry no full frame: each goes as three medium frames.
+//! Handshakes on paths that carry no full frame: each is sent as three medium frames.
 //!
 //! ```text
 //! | R 16 | sealed: type, version, number 8, place 1, 480 bytes of the handshake frame | tag 16 |
 //! ```
 //!
-//! A part is sealed like a request, under a key of the network's secret, the receiver's public key
-//! and R: strangers can make none, and get no answer to one. Parts are put together before anything
-//! of the handshake is looked at, so what waits for its other parts is bounded, in all and per
-//! source. A replayed part is recognized by a hash, and pushes out nothing that waits. For a second
-//! after the first time it is put together with others of its source all the same, since the one
-//! that came first may have been a copy.
+//! A part is sealed like a request, under a key that follows from the network's secret, the
+//! receiver's public key and R. Strangers can't make one, and get no answer to one. Parts are
+//! joined before the handshake itself is checked. Incomplete handshakes are therefore limited, in
+//! all and per source.
+//!
+//! A replayed part is recognized by its hash, and displaces no waiting part. An attacker's copy of
+//! a part may arrive before the part itself. For one second, a copy from another source is
+//! therefore accepted too, and joined with the parts of that source.
 
 use std::collections::VecDeque;
 
 use shoal_crypto::Rng;
 use shoal_wire::{DropReason, HandshakePart, SizeClass, TAG_LEN, shake};
 
-use crate::config::{Endpoint, Role};
+use crate::config::{Endpoint, SessionRole};
 use crate::outer::{Lead, OuterSeal, OuterSeals};
-use crate::races::{COPIES_OF_PART, Races};
-use crate::seen::{self, Name, Seen};
+use crate::races::{COPIES_OF_PART, CopyRaces};
+use crate::seen::{self, HandshakeDigest, HandshakeReplayCache};
 
-/// Handshake frames that may wait for their other parts, in all: 92 kB.
+/// Most incomplete handshake frames, in all: 92 kB.
 const WAITING_MAX: usize = 64;
-/// As [`WAITING_MAX`], for one source, whatever its ports: one handshake and its repetitions.
+/// Most incomplete handshake frames of one source address, on all its ports: enough for one
+/// handshake with its repetitions.
 const WAITING_PER_SOURCE: usize = 4;
 const PART_FRAME: usize = SizeClass::Medium.frame_len();
 
-/// What is there of one frame.
-struct Waiting<E> {
+/// The parts of one frame that have come.
+struct PartialHandshake<E> {
     from: E,
     number: u64,
     have: u8,
     frame: Vec<u8>,
 }
 
-/// Frames of which not all parts are there.
-pub(crate) struct Parts<E> {
-    waiting: VecDeque<Waiting<E>>,
-    /// Parts that came.
-    pub(crate) seen: Seen,
-    pub(crate) races: Races<E>,
+/// Incomplete handshake frames.
+pub(crate) struct HandshakeParts<E> {
+    waiting: VecDeque<PartialHandshake<E>>,
+    /// Parts that have come before.
+    pub(crate) seen: HandshakeReplayCache,
+    pub(crate) races: CopyRaces<E>,
 }
 
-impl<E: Endpoint> Parts<E> {
-    pub(crate) fn new() -> Parts<E> {
-        let races = Races::new(COPIES_OF_PART);
-        Parts { waiting: VecDeque::new(), seen: Seen::default(), races }
+impl<E: Endpoint> HandshakeParts<E> {
+    pub(crate) fn new() -> HandshakeParts<E> {
+        let races = CopyRaces::new(COPIES_OF_PART);
+        HandshakeParts { waiting: VecDeque::new(), seen: HandshakeReplayCache::default(), races }
     }
 
-    /// Takes in a part that was opened; returns the frame when it is whole, and whether another
-    /// was given up for it.
+    /// Adds an opened part. Returns the frame once it is complete, and true if another frame was
+    /// dropped to make room.
     pub(crate) fn take(&mut self, from: E, part: &HandshakePart<'_>) -> (Option<Vec<u8>>, bool) {
-        let same = |w: &Waiting<E>| w.from.is_same_place(&from) && w.number == part.number;
+        let same = |w: &PartialHandshake<E>| w.from.is_same_place(&from) && w.number == part.number;
         let mut gave_up = false;
         let at = match self.waiting.iter().position(same) {
             Some(at) => at,
             None => {
                 gave_up = self.make_room(from);
                 let frame = vec![0; shake::LINK_LEN];
-                self.waiting.push_back(Waiting { from, number: part.number, have: 0, frame });
+                self.waiting.push_back(PartialHandshake {
+                    from,
+                    number: part.number,
+                    have: 0,
+                    frame,
+                });
                 self.waiting.len() - 1
             }
         };
@@ -74,7 +82,7 @@ impl<E: Endpoint> Parts<E> {
     }
 
     fn make_room(&mut self, from: E) -> bool {
-        let own = |w: &Waiting<E>| w.from.source() == from.source();
+        let own = |w: &PartialHandshake<E>| w.from.source() == from.source();
         let oldest = match self.waiting.iter().filter(|w| own(w)).count() >= WAITING_PER_SOURCE {
             true => self.waiting.iter().position(own),
             false => (self.waiting.len() >= WAITING_MAX).then_some(0),
@@ -88,12 +96,12 @@ impl<E: Endpoint> Parts<E> {
     }
 }
 
-/// Whether a frame of this length may be a part.
-pub(crate) fn may_be_part(role: Role, len: usize) -> bool {
-    role == Role::Link && len == PART_FRAME
+/// True if a frame of this length may be a part.
+pub(crate) fn may_be_part(role: SessionRole, len: usize) -> bool {
+    role == SessionRole::Link && len == PART_FRAME
 }
 
-/// Cuts a handshake frame and seals its parts for the responder of `outer`.
+/// Cuts a handshake frame, and seals its parts for the responder of `outer`.
 pub(crate) fn cut(outer: &OuterSeal, rng: &mut Rng, frame: &[u8]) -> Vec<Vec<u8>> {
     let number = rng.u64();
     let pieces = frame.as_chunks::<{ shake::PART_LEN }>().0.iter().zip(0u8..);
@@ -109,11 +117,11 @@ pub(crate) fn cut(outer: &OuterSeal, rng: &mut Rng, frame: &[u8]) -> Vec<Vec<u8>
     pieces.map(seal).collect()
 }
 
-/// Opens a part in place, and names it.
+/// Opens a part in place. Also returns the hash by which a replay of it is recognized.
 pub(crate) fn open<'a>(
     outer: &OuterSeals,
     frame: &'a mut [u8],
-) -> Result<(Name, HandshakePart<'a>), DropReason> {
+) -> Result<(HandshakeDigest, HandshakePart<'a>), DropReason> {
     let (lead, body) = outer.open_part(frame)?;
     let part = HandshakePart::parse(body).map_err(crate::shake::parse_reason)?;
     Ok((seen::name(&lead, body), part))
@@ -137,15 +145,15 @@ mod tests {
     fn parts_in_any_order_and_twice_make_the_frame_once() {
         let key = Identity::from_seed([1; 32]).public();
         let secret = NetworkSecret([2; 32]);
-        let seal = OuterSeal::new(Role::Link.label(), &secret, &key);
-        let outer = OuterSeals::new(Role::Link.label(), &secret.into(), &key);
+        let seal = OuterSeal::new(SessionRole::Link.label(), &secret, &key);
+        let outer = OuterSeals::new(SessionRole::Link.label(), &secret.into(), &key);
         let mut rng = Rng::new([3; 32]);
         let mut frame = vec![0; shake::LINK_LEN];
         rng.fill(&mut frame);
         let cut = cut(&seal, &mut rng, &frame);
         assert!(cut.len() == shake::PARTS && cut.iter().all(|p| p.len() == PART_FRAME));
         for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1]] {
-            let mut parts = Parts::new();
+            let mut parts = HandshakeParts::new();
             let mut whole = Vec::new();
             for at in order.into_iter().flat_map(|at| [at, at]).take(5) {
                 let mut sealed = cut[at].clone();
@@ -155,7 +163,8 @@ mod tests {
             assert_eq!(whole, [frame.clone()]);
             assert_eq!(parts.len(), 0);
         }
-        let other = OuterSeals::new(Role::Link.label(), &NetworkSecret([9; 32]).into(), &key);
+        let other =
+            OuterSeals::new(SessionRole::Link.label(), &NetworkSecret([9; 32]).into(), &key);
         let refused = open(&other, &mut cut[0].clone()).map(|_| ());
         assert_eq!(refused, Err(DropReason::BadHandshake));
     }
@@ -163,9 +172,9 @@ mod tests {
     #[test]
     fn what_waits_is_bounded_in_all_and_per_source() {
         let bytes = [5; shake::PART_LEN];
-        let mut parts = Parts::new();
+        let mut parts = HandshakeParts::new();
         for n in 0..1_000u64 {
-            // One host, whatever its ports.
+            // One host with many ports.
             let from = SocketAddr::from(([10, 0, 0, 1], n as u16));
             parts.take(from, &part(n, 0, &bytes));
         }

@@ -1,41 +1,42 @@
-//! Where a peer is called: where it was last, where its owner says that it is, and when it said
-//! that it stops.
+//! Targets for calling a peer: its last endpoint, the owner's setting, and a peer that announced
+//! its stop.
 
 use core::time::Duration;
 
 use shoal_crypto::{Ciphers, NetworkSecret, Secret, kdf};
 use shoal_wire::Time;
 
-use crate::config::{Endpoint, PeerId, Role};
+use crate::config::{Endpoint, PeerId, SessionRole};
 use crate::sessions::Sessions;
-use crate::slots::Index;
+use crate::slots::SessionIndex;
 
 impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
-    /// Sets where the owner says that the peer is. Requests go there in turn with the endpoint,
-    /// which stays what it is; see [`Sessions::call_home`].
+    /// Sets the owner's endpoint for the peer. Requests alternate between it and the endpoint,
+    /// which does not change; see [`Sessions::call_home`].
     pub fn set_home(&mut self, peer: PeerId, home: Option<E>) {
         if let Some(peer) = self.peer_mut(peer) {
             peer.home = home;
         }
     }
 
-    /// Where the owner says that the peer is.
+    /// The owner's endpoint for the peer.
     pub fn home(&self, peer: PeerId) -> Option<E> {
         self.peer(peer)?.home
     }
 
-    /// Sets where the requests of handshakes with the peer go, in turn, and over again if there are
-    /// more of them; with none, endpoint and home decide. While the network's secret changes, the
-    /// third and fourth of every four are under the other one.
+    /// Sets the targets of handshake requests to the peer, used in turn and repeated as needed. If
+    /// empty, endpoint and home are used. During a change of the network's secret, the third and
+    /// fourth request of every four use the other secret.
     pub fn set_calls(&mut self, peer: PeerId, calls: Vec<E>) {
         if let Some(peer) = self.peer_mut(peer) {
             peer.calls = calls;
         }
     }
 
-    /// What two neighbours share before they ever met, under each of the network's secrets: for
-    /// addresses at which they find each other. It is the same as long as their keys and the secret
-    /// are: who learns one of the keys knows it for all times. None without such a peer.
+    /// Secrets that two neighbours share before they ever met, one for each of the network's
+    /// secrets. The addresses at which they find each other follow from them. They stay constant
+    /// while both keys and the network's secret do, so a leaked key reveals them for all times.
+    /// None if there is no such peer.
     pub fn meeting_secrets(&self, peer: PeerId) -> Option<(Secret<32>, Option<Secret<32>>)> {
         let shared = self.common.identity.dh().agree(&self.peer(peer)?.key.dh).ok()?;
         let under = |secret: &NetworkSecret| {
@@ -46,15 +47,14 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         Some((under(&secrets.first), secrets.other.as_ref().map(under)))
     }
 
-    /// Has cookies of requests that come to an address under this prefix hold for all addresses of
-    /// their sender's /64, since both addresses change with time; with none they hold for one
-    /// alone.
+    /// Makes cookies for requests to addresses under this prefix valid for the sender's whole /64,
+    /// since both addresses change with time. With `None` a cookie is valid for one address.
     pub fn set_wide_prefix(&mut self, prefix: Option<[u8; 8]>) {
         self.cookies.set_wide_prefix(prefix);
     }
 
-    /// Begins a handshake whose first request goes to the home of the peer, whatever its endpoint
-    /// is. The live session stays where it is in use until that answers.
+    /// Begins a handshake whose first request goes to the peer's home, not its endpoint. The live
+    /// session stays in use until that request is answered.
     pub fn call_home(&mut self, now: Time, peer: PeerId) {
         self.reconnect(now, peer);
         if let Some(dial) = self.peer_mut(peer).and_then(|p| p.dial.as_mut()) {
@@ -62,16 +62,16 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         }
     }
 
-    /// Has the handshake that begins with a peer wait only so long for its first reply, if it has
-    /// sent no request yet. Later waits double as ever.
+    /// Shortens the wait for the first reply of the handshake with a peer to `wait`, if no request
+    /// was sent yet. Later waits double as usual.
     pub fn hurry(&mut self, peer: PeerId, wait: Duration) {
         if let Some(dial) = self.peer_mut(peer).and_then(|p| p.dial.as_mut()) {
             dial.wait = if dial.sent == 0 { dial.wait.min(wait) } else { dial.wait };
         }
     }
 
-    /// Ends all sessions with a peer that said that it stops. `call` has it called soon and often,
-    /// since it may be about to start again.
+    /// Ends all sessions with a peer that announced its stop. With `call`, begins a handshake with
+    /// short, even waits, since the peer may be about to start again.
     pub fn end(&mut self, now: Time, peer: PeerId, call: bool) {
         self.now = self.now.max(now);
         self.drop_dial(peer);
@@ -91,10 +91,10 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.refresh_timer(peer);
     }
 
-    /// Remembers the address through which the handshake of this session went. Hosts do not move:
-    /// their address is part of who they are.
-    pub(crate) fn note_reached(&mut self, peer: PeerId, index: Index, at: E) {
-        if self.config.role == Role::Link
+    /// Records the endpoint of the handshake for this session. Hosts are left out: their address is
+    /// part of their identity and does not move.
+    pub(crate) fn note_reached(&mut self, peer: PeerId, index: SessionIndex, at: E) {
+        if self.config.role == SessionRole::Link
             && let Some(found) = self.peer_mut(peer)
         {
             found.note_reached(index, at);

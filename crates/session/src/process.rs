@@ -1,28 +1,28 @@
-//! The process behind a key: a restarted node is another process than before, and two processes
-//! that call in turn are two nodes with one key.
+//! Processes behind a key: a restarted node is a new process, and two processes that call in turn
+//! are two nodes with one key.
 //!
 //! ```text
 //! requests of process   X X | Y Y Y     restarted: X never calls again
 //!                       X X | Y | X     copied: X still runs, and calls after Y did
 //! ```
 //!
-//! The incarnation in a request names the process, and its timestamp orders requests. A request of
-//! X that was late on its way is older than the one of Y, so that it is no sign.
+//! The incarnation in a request names the process, and its timestamp orders requests. A delayed
+//! request of X is older than that of Y, and thus no sign of a copy.
 
 use shoal_crypto::Ciphers;
 use shoal_wire::{DropReason, Time};
 
-use crate::config::{Endpoint, Event, PeerId, Role};
+use crate::config::{Endpoint, PeerId, SessionEvent, SessionRole};
 use crate::sessions::Sessions;
 
-/// The last two processes of a peer whose requests made sessions: incarnation and newest
-/// timestamp, the last one first.
+/// The last two processes of a peer whose requests made sessions, the last one first. Each is an
+/// incarnation and its newest timestamp.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Processes([Option<(u64, u64)>; 2]);
 
 impl Processes {
-    /// Notes the request of a session that is in use now. `Some` if another process made the
-    /// session before; true in it if this process had called before that one.
+    /// Notes the request of a session that has come into use. Returns `Some` if another process
+    /// made the session before; true in it if this process had called before that one.
     pub(crate) fn note(&mut self, incarnation: u64, timestamp: u64) -> Option<bool> {
         let [last, before] = self.0;
         let Some(last) = last else {
@@ -39,22 +39,22 @@ impl Processes {
 }
 
 impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
-    /// Notes that the peer uses the session that this request made. To be called before the
-    /// session replaces the one before.
+    /// Notes that the peer uses the session that this request made. Must be called before the
+    /// session replaces the previous one.
     pub(crate) fn note_process(&mut self, peer: PeerId, incarnation: u64, timestamp: u64) {
         let found = self.peer_mut(peer);
         if let Some(back) = found.and_then(|peer| peer.processes.note(incarnation, timestamp)) {
-            self.events.push_back(Event::OtherProcess { peer, back });
+            self.events.push_back(SessionEvent::OtherProcess { peer, back });
         }
     }
 
-    /// Seals one frame on the first lane of the session that the current one replaced: the process
-    /// that made it opens the frame, and no other does. The plaintext stands as in
+    /// Seals one frame on the first lane of the session that the current one replaced. Only the
+    /// process that made that session can open it. The plaintext must be placed as in
     /// [`crate::SessionShard::seal_batch`].
     ///
     /// # Errors
     ///
-    /// Errors are those of [`crate::SessionShard::seal_batch`].
+    /// The errors of [`crate::SessionShard::seal_batch`].
     pub fn seal_former(
         &mut self,
         now: Time,
@@ -63,7 +63,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
     ) -> Result<(), DropReason> {
         let former = self.peer(peer).and_then(|found| found.old.last());
         let (index, _) = *former.ok_or(DropReason::NoSession)?;
-        let (role, len) = (Role::Link, frame.len());
+        let (role, len) = (SessionRole::Link, frame.len());
         self.slots.own.seal_under(role, now, (peer, index, 0), frame, &[0], len).map(|_| ())
     }
 }

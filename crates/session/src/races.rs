@@ -1,77 +1,81 @@
-//! Requests that a copy from another address overtook: their true sender is asked for a cookie.
+//! Requests that a copy from another address overtook: the true sender is asked for a cookie.
 //!
-//! Whoever sees a request on its way, without any key, can send a copy of it from another address
-//! that overtakes it. Of two equal datagrams nobody can tell which is the true one, and the answer
-//! has gone to where the first came from. So the one that comes later, from elsewhere and within a
-//! second, gets a cookie. The next request shows the cookie, which holds only at the address of its
-//! sender: a copy of that request is refused. What is replayed after that second draws nothing, nor
-//! does a request that was refused, or that has led to a session.
+//! An observer without any key can send a copy of a request from another address, and the copy may
+//! arrive first. Two equal datagrams can't be told apart, and the answer has gone to the source of
+//! the first. The later one, if it comes from elsewhere within a second, therefore gets a cookie.
+//! The next request has that cookie, which is valid only at its sender's address, so a copy of it
+//! is refused. A replay after that second gets no answer. Nor does a request that was refused, or
+//! that has led to a session.
 
 use core::time::Duration;
 use std::collections::VecDeque;
 
 use shoal_crypto::Ciphers;
-use shoal_wire::{DropReason, Reply, TAG_LEN, Time, shake};
+use shoal_wire::{DropReason, HandshakeReply, TAG_LEN, Time, shake};
 
 use crate::config::Endpoint;
 use crate::cookie::Cookie;
 use crate::job::AttemptId;
 use crate::outer::{Lead, OuterSeal};
-use crate::peer::Attempt;
-use crate::seen::Name;
-use crate::sessions::{Out, Sessions};
+use crate::peer::HandshakeAttempt;
+use crate::seen::HandshakeDigest;
+use crate::sessions::{OutgoingHandshake, Sessions};
 
-/// How much sooner than the true request a copy of it may come.
+/// Most time by which a copy may arrive before the true request.
 const WITHIN: Duration = Duration::from_secs(1);
-/// Requests, or parts, of which the first sources are remembered.
+/// Requests, or parts, whose first sources are remembered.
 const FIRSTS_MAX: usize = 512;
-/// Copies of a request that get a cookie: all together they are shorter than five requests.
+/// Copies of one request that get a cookie. All these cookies together are shorter than five
+/// requests.
 pub(crate) const COPIES_OF_REQUEST: u8 = 32;
-/// Copies of a part that are put together with others of their sources.
+/// Copies of one part that are joined with other parts of their sources.
 pub(crate) const COPIES_OF_PART: u8 = 8;
-/// Requests of one handshake that cookies bring forward. Others of the network can forge cookies,
-/// and must not use up all requests with them.
+/// Requests of one handshake that cookies make leave early. Other members can forge cookies, and
+/// must not use up all requests with them.
 const HURRIES: u8 = 4;
-/// As [`HURRIES`], for cookies that answer one request: a forged one leaves room for the true one.
+/// Like [`HURRIES`], for cookies that answer one request. One forged cookie leaves room for the
+/// true one.
 const HURRIES_OF_ONE: u8 = 2;
-/// Frames that may wait to be sent before cookie replies are left out.
+/// Waiting frames beyond which no cookie reply is sent.
 const COOKIES_OUT: usize = 256;
 
-/// Where a request or part came from first.
-struct First<E> {
-    name: Name,
+/// First source of a request or part.
+struct FirstArrival<E> {
+    name: HandshakeDigest,
     from: E,
     at: Time,
     copies: u8,
 }
 
-/// What came for the first time within the last second, oldest first.
-pub(crate) struct Races<E> {
-    firsts: VecDeque<First<E>>,
+/// Requests or parts that came first within the last second, oldest first.
+pub(crate) struct CopyRaces<E> {
+    firsts: VecDeque<FirstArrival<E>>,
     copies_max: u8,
 }
 
-impl<E: Endpoint> Races<E> {
-    pub(crate) fn new(copies_max: u8) -> Races<E> {
-        Races { firsts: VecDeque::new(), copies_max }
+impl<E: Endpoint> CopyRaces<E> {
+    pub(crate) fn new(copies_max: u8) -> CopyRaces<E> {
+        CopyRaces { firsts: VecDeque::new(), copies_max }
     }
 
-    /// Remembers where this came from first.
-    pub(crate) fn note(&mut self, now: Time, name: Name, from: E) {
-        let over = |first: &mut First<E>| now.since(first.at) > WITHIN;
+    /// Records the first source of a request or part.
+    pub(crate) fn note(&mut self, now: Time, name: HandshakeDigest, from: E) {
+        let over = |first: &mut FirstArrival<E>| now.since(first.at) > WITHIN;
         while self.firsts.len() >= FIRSTS_MAX || self.firsts.front_mut().is_some_and(over) {
             self.firsts.pop_front();
         }
-        self.firsts.push_back(First { name, from, at: now, copies: 0 });
+        self.firsts.push_back(FirstArrival { name, from, at: now, copies: 0 });
     }
 
-    /// The answer has reached its sender, or there is none: no copy matters any more.
-    pub(crate) fn end(&mut self, name: &Name) {
+    /// Forgets a request whose answer has reached its sender, or that gets none. Its copies no
+    /// longer matter.
+    pub(crate) fn end(&mut self, name: &HandshakeDigest) {
         self.firsts.retain(|first| first.name != *name);
     }
 
-    /// Whether what comes again may be the true one, and the first a copy; true a few times only.
-    pub(crate) fn may_be_true(&mut self, now: Time, name: &Name, from: E) -> bool {
+    /// True if a repeated request may be the true one, and the first a copy. Returns true only a
+    /// few times.
+    pub(crate) fn may_be_true(&mut self, now: Time, name: &HandshakeDigest, from: E) -> bool {
         let copies_max = self.copies_max;
         let lately = self.firsts.iter_mut().rev().take_while(|f| now.since(f.at) <= WITHIN);
         let found = lately.into_iter().find(|first| first.name == *name);
@@ -85,13 +89,13 @@ impl<E: Endpoint> Races<E> {
 }
 
 impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
-    /// Asks for a cookie where a request came again.
+    /// Asks for a cookie when a request comes again.
     pub(crate) fn handle_copy(
         &mut self,
         now: Time,
         from: E,
         (lead, opener): (&Lead, &OuterSeal),
-        name: &Name,
+        name: &HandshakeDigest,
     ) -> Result<(), DropReason> {
         if !self.races.may_be_true(now, name, from) {
             return Err(DropReason::ReplayedHandshake);
@@ -100,13 +104,13 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         Err(DropReason::CookieRequired)
     }
 
-    /// Asks for a cookie instead of taking a request.
+    /// Asks for a cookie instead of accepting a request.
     pub(crate) fn ask_for_cookie(
         &mut self,
         now: Time,
         from: E,
         (lead, opener): (&Lead, &OuterSeal),
-        name: Name,
+        name: HandshakeDigest,
     ) -> Result<(), DropReason> {
         self.send_cookie(now, from, lead, opener)?;
         self.turned_away.insert(name);
@@ -128,16 +132,16 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let mut frame = vec![0; role.cookie_len()];
         let end = frame.len() - TAG_LEN;
         let body = &mut frame[shake::REPLY_AT..end];
-        Reply::Cookie(cookie).write(body).map_err(crate::shake::parse_reason)?;
+        HandshakeReply::Cookie(cookie).write(body).map_err(crate::shake::parse_reason)?;
         let salt = self.rng.array();
         opener.seal_reply(lead, &salt, None, &mut frame);
-        self.push_out(Out { peer: None, to: from, frame });
+        self.push_out(OutgoingHandshake { peer: None, to: from, frame });
         self.stats.cookies_sent += 1;
         Ok(())
     }
 
-    /// Takes a cookie from a peer. It brings the next request forward, unless the request that it
-    /// answers carried this cookie, or was brought forward by one.
+    /// Stores a cookie from a peer. The next request leaves early, unless the answered request had
+    /// this cookie or itself left early.
     pub(crate) fn take_cookie(&mut self, now: Time, id: AttemptId, cookie: Cookie) {
         let first = self.config.retry_first;
         self.stats.cookies_taken += 1;
@@ -145,7 +149,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let same = peer.cookie.replace((cookie, now)).is_some_and(|c| c.0 == cookie);
         let Some(dial) = peer.dial.as_mut().filter(|dial| dial.retry_at.is_some()) else { return };
         let hurries = dial.hurries;
-        let may_hurry = |a: &&mut Attempt| {
+        let may_hurry = |a: &&mut HandshakeAttempt| {
             let news = a.cookie != cookie && (a.hurries == 0 || !same);
             a.number == id.number && news && !a.hurried && a.hurries < HURRIES_OF_ONE
         };
@@ -156,7 +160,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         dial.hurried = true;
         dial.retry_at = None;
         if !dial.look && !dial.eager {
-            // The request that this one repeats has doubled the wait.
+            // The request that this one repeats has already doubled the wait.
             dial.wait = (dial.wait / 2).max(first);
         }
         self.starts.push_back(id.peer);
@@ -172,7 +176,7 @@ mod tests {
     fn what_comes_again_from_elsewhere_may_be_true_for_a_second_and_a_few_times() {
         let address = |host| shoal_wire::Address { router: 1, host };
         let at = Time::from_millis;
-        let mut races = Races::new(3);
+        let mut races = CopyRaces::new(3);
         races.note(at(1_000), [1; 16], address(1));
         assert!(!races.may_be_true(at(1_000), &[1; 16], address(1)), "from where it came first");
         assert!(!races.may_be_true(at(1_000), &[2; 16], address(2)), "never came");

@@ -1,14 +1,15 @@
-//! The replay window: which counters were accepted (RFC 6479, grown lazily).
+//! Replay window: the counters that were accepted (RFC 6479, with growth on demand).
 
 /// Bits per word.
 const WORD: u32 = u64::BITS;
 
-/// Which of the newest counters of one lane were seen.
+/// The accepted counters among the newest of one lane.
 ///
-/// A ring of words as in RFC 6479 section 3, so that moving on clears words and shifts nothing. It
-/// starts with two words and doubles when a late frame would else be refused, up to the limit.
+/// A ring of words as in RFC 6479 section 3: moving on clears words and shifts nothing. The ring
+/// starts with two words. It doubles, up to the limit, when a late frame would otherwise be
+/// refused.
 #[derive(Clone, Debug)]
-pub struct Window {
+pub struct ReplayWindow {
     /// The highest counter accepted, plus one; 0 before the first.
     next: u32,
     /// Ring of bits; the length is a power of two of words.
@@ -17,34 +18,34 @@ pub struct Window {
     limit: u32,
 }
 
-/// Why a counter is refused.
+/// Reason why a counter is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// It was accepted before.
+pub enum ReplayError {
+    /// Accepted before.
     Seen,
-    /// It lies below the window.
+    /// Below the window.
     Old,
 }
 
-impl Window {
-    /// A window that spans at least `frames` counters when fully grown.
-    pub fn new(frames: u32) -> Window {
+impl ReplayWindow {
+    /// A window that spans at least `frames` counters at full size.
+    pub fn new(frames: u32) -> ReplayWindow {
         let limit = frames.div_ceil(WORD).saturating_add(1).next_power_of_two().max(2);
-        Window { next: 0, ring: Vec::new(), limit }
+        ReplayWindow { next: 0, ring: Vec::new(), limit }
     }
 
-    /// Lets the window span at least `frames` counters from now on when fully grown. What it has
-    /// forgotten stays refused: of a shorter one the older counters, and what those were when it
-    /// grows again.
+    /// Sets the span at full size to at least `frames` counters. Forgotten counters stay refused: a
+    /// shorter window refuses older counters, and still does after it has grown again.
     pub fn set_span(&mut self, frames: u32) {
-        self.limit = Window::new(frames).limit;
+        self.limit = ReplayWindow::new(frames).limit;
         let (newest, have) = (self.next.saturating_sub(1) / WORD, self.words());
         let is_whole = newest < have || self.next == 0;
         if have <= self.limit && is_whole {
             return;
         }
         let need = newest.saturating_add(2).min(self.limit).next_power_of_two();
-        // Set bits refuse. Those above the newest word are cleared when the window gets there.
+        // A set bit refuses its counter. Words above the newest are cleared when the window reaches
+        // them.
         let mut ring = vec![u64::MAX; need as usize];
         let oldest = newest.saturating_sub(have.min(need) - 1);
         for word in oldest..=newest {
@@ -58,18 +59,17 @@ impl Window {
         self.next
     }
 
-    /// Bytes that it takes on the heap now.
+    /// Bytes on the heap.
     pub fn heap_len(&self) -> usize {
         self.ring.capacity() * size_of::<u64>()
     }
 
-    /// Words in the ring now.
     fn words(&self) -> u32 {
         self.ring.len() as u32
     }
 
-    /// The lowest counter that a ring of `words` can tell: the word that the newest bit stands in
-    /// is only partly used, so one word less than the ring has.
+    /// The lowest counter that a ring of `words` can decide. The word of the newest bit is only
+    /// partly used, so the span is one word less than the ring.
     fn floor(&self, words: u32) -> u32 {
         let newest_word = self.next.saturating_sub(1) / WORD;
         newest_word.saturating_sub(words.saturating_sub(1)) * WORD
@@ -80,21 +80,21 @@ impl Window {
         (word as usize, 1 << (counter % WORD))
     }
 
-    /// Whether `counter` may still be accepted; nothing changes.
-    pub fn check(&self, counter: u32) -> Result<(), Refused> {
+    /// Checks if `counter` may still be accepted. Changes nothing.
+    pub fn check(&self, counter: u32) -> Result<(), ReplayError> {
         if counter == u32::MAX || counter < self.floor(self.words()) {
-            // The last counter is never sealed: `next` could not stand above it.
-            return Err(Refused::Old);
+            // The last counter is never sealed, since `next` could not exceed it.
+            return Err(ReplayError::Old);
         }
         if counter >= self.next {
             return Ok(());
         }
         let (word, bit) = self.slot(counter);
-        if self.ring[word] & bit != 0 { Err(Refused::Seen) } else { Ok(()) }
+        if self.ring[word] & bit != 0 { Err(ReplayError::Seen) } else { Ok(()) }
     }
 
-    /// Marks `counter` as accepted; true when it is the highest so far. Call only after the frame's
-    /// seal verified and [`Window::check`] passed.
+    /// Marks `counter` as accepted. Returns true if it is the highest so far. Call only after the
+    /// frame's seal verified and [`ReplayWindow::check`] passed.
     pub fn accept(&mut self, counter: u32) -> bool {
         let newest = counter >= self.next;
         if newest {
@@ -105,7 +105,7 @@ impl Window {
         newest
     }
 
-    /// Moves the top up to `counter`, clearing the words that now stand for newer counters.
+    /// Moves the top up to `counter`, and clears the words that are reused for newer counters.
     fn advance(&mut self, counter: u32) {
         self.grown_for(counter);
         let words = self.words();
@@ -117,14 +117,14 @@ impl Window {
         self.next = counter + 1;
     }
 
-    /// Grows the ring as far as the counters have come: a ring that holds all counters from zero
-    /// has forgotten nothing, and below the limit it always does.
+    /// Grows the ring for counters up to `counter`. A ring that holds all counters from zero has
+    /// forgotten nothing, and below the limit the ring always does.
     fn grown_for(&mut self, counter: u32) {
         let need = (counter / WORD).saturating_add(2).min(self.limit).next_power_of_two();
         let have = self.words();
         if need > have {
-            // All counters so far stand below `have * WORD`, hence unwrapped: the ring just gets
-            // longer.
+            // All counters so far are below `have * WORD`, so the ring has not wrapped and can
+            // simply get longer.
             self.ring.resize(need.max(2) as usize, 0);
         }
     }
@@ -136,35 +136,35 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    fn take(window: &mut Window, counter: u32) -> Result<bool, Refused> {
+    fn take(window: &mut ReplayWindow, counter: u32) -> Result<bool, ReplayError> {
         window.check(counter)?;
         Ok(window.accept(counter))
     }
 
     #[test]
     fn each_counter_once() {
-        let mut window = Window::new(2_048);
+        let mut window = ReplayWindow::new(2_048);
         assert_eq!(take(&mut window, 5), Ok(true));
-        assert_eq!(take(&mut window, 5), Err(Refused::Seen));
+        assert_eq!(take(&mut window, 5), Err(ReplayError::Seen));
         assert_eq!(take(&mut window, 0), Ok(false));
-        assert_eq!(take(&mut window, 0), Err(Refused::Seen));
+        assert_eq!(take(&mut window, 0), Err(ReplayError::Seen));
         assert_eq!(take(&mut window, 10_000), Ok(true));
-        assert_eq!(take(&mut window, 5), Err(Refused::Old));
+        assert_eq!(take(&mut window, 5), Err(ReplayError::Old));
         assert_eq!(take(&mut window, 10_000 - 2_048), Ok(false));
         assert_eq!(take(&mut window, u32::MAX - 1), Ok(true));
-        assert_eq!(take(&mut window, u32::MAX - 1), Err(Refused::Seen));
-        assert_eq!(take(&mut window, u32::MAX), Err(Refused::Old));
+        assert_eq!(take(&mut window, u32::MAX - 1), Err(ReplayError::Seen));
+        assert_eq!(take(&mut window, u32::MAX), Err(ReplayError::Old));
     }
 
     #[test]
     fn a_window_that_shrinks_forgets_what_it_refuses_from_then_on() {
-        let mut window = Window::new(2_048);
+        let mut window = ReplayWindow::new(2_048);
         for counter in (0..10_000).filter(|n| n % 3 == 0) {
             take(&mut window, counter).unwrap();
         }
         window.set_span(64);
         assert_eq!((window.ring.len(), window.ring.capacity()), (2, 2));
-        assert_eq!(take(&mut window, 9_000), Err(Refused::Old));
+        assert_eq!(take(&mut window, 9_000), Err(ReplayError::Old));
         assert_eq!(take(&mut window, 9_998), Ok(false));
         window.set_span(2_048);
         assert!(take(&mut window, 9_000).is_err() && take(&mut window, 9_998).is_err());
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn an_unused_window_is_small() {
-        let mut window = Window::new(1 << 17);
+        let mut window = ReplayWindow::new(1 << 17);
         assert_eq!(window.ring.capacity(), 0);
         for counter in 0..1_000 {
             take(&mut window, counter).unwrap();
@@ -185,13 +185,14 @@ mod tests {
     }
 
     proptest! {
-        /// Against a set of everything accepted: never twice, and never refused inside the span.
+        /// Compares with a set of all accepted counters: none twice, and none refused inside the
+        /// span.
         #[test]
         fn agrees_with_a_set(
             steps in proptest::collection::vec((0_u32..5_000, 0_u32..400), 1..400),
             spans: bool,
         ) {
-            let mut window = Window::new(256);
+            let mut window = ReplayWindow::new(256);
             let mut seen = BTreeSet::new();
             let mut base = 0_u32;
             for (jump, back) in steps {

@@ -1,11 +1,13 @@
-//! Requests, and parts, that came before, recognized by a hash of all that they say.
+//! Memory of earlier requests and parts, recognized by a hash of their content.
 //!
-//! A replay is found here without public-key work and before anybody is asked for a cookie, so that
-//! whoever replays gets no byte and fills no queue. What is pushed out of here is still refused by
-//! its timestamp, after the public-key work (see `peer.rs`). A hash of the random bytes that lead a
-//! request would not do: whoever has the network's secret could seal something else behind them, be
-//! faster, and have the true request taken for a replay. A seal's tag would not, either: who knows
-//! its key finds another body for it.
+//! This check needs no public-key work and comes before any cookie. A replay therefore draws no
+//! byte and fills no queue. A request that was dropped from this memory is still refused by its
+//! timestamp, after the public-key work (see `peer.rs`).
+//!
+//! A hash of a request's leading random bytes alone would not suffice. A holder of the network's
+//! secret could seal other content after those bytes and send it first. The true request would then
+//! look like a replay. Nor would the seal's tag suffice: a holder of its key can find another body
+//! for it.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -13,37 +15,37 @@ use shoal_crypto::Hasher;
 
 use crate::outer::Lead;
 
-/// Names a request or a part: a hash of 16 bytes, for which nobody finds a second input.
-pub(crate) type Name = [u8; 16];
+/// Name of a request or part: a collision-resistant hash of 16 bytes.
+pub(crate) type HandshakeDigest = [u8; 16];
 
-/// The name of what was led by `lead` and sealed `body`.
-pub(crate) fn name(lead: &Lead, body: &[u8]) -> Name {
+/// The name of the content `body` after the leading bytes `lead`.
+pub(crate) fn name(lead: &Lead, body: &[u8]) -> HandshakeDigest {
     let mut hasher = Hasher::new();
     hasher.update(lead);
     hasher.update(body);
-    let mut name = Name::default();
+    let mut name = HandshakeDigest::default();
     name.copy_from_slice(&hasher.finalize()[..16]);
     name
 }
 
-/// Requests remembered: those of ten minutes at a router with 1,600 busy neighbours.
+/// Requests remembered: ten minutes' worth at a router with 1,600 busy neighbours.
 const SEEN_MAX: usize = 8_192;
 
 /// The last requests, oldest first.
 #[derive(Default)]
-pub(crate) struct Seen {
-    order: VecDeque<Name>,
-    names: BTreeSet<Name>,
+pub(crate) struct HandshakeReplayCache {
+    order: VecDeque<HandshakeDigest>,
+    names: BTreeSet<HandshakeDigest>,
 }
 
-impl Seen {
-    /// Whether the request or part of this name is remembered.
-    pub(crate) fn contains(&self, name: &Name) -> bool {
+impl HandshakeReplayCache {
+    /// True if the request or part of this name is remembered.
+    pub(crate) fn contains(&self, name: &HandshakeDigest) -> bool {
         self.names.contains(name)
     }
 
-    /// Remembers a name in place of the oldest one; false if it is remembered already.
-    pub(crate) fn insert(&mut self, name: Name) -> bool {
+    /// Records a name, in place of the oldest one if full. Returns false if it is known already.
+    pub(crate) fn insert(&mut self, name: HandshakeDigest) -> bool {
         if !self.names.insert(name) {
             return false;
         }
@@ -63,7 +65,7 @@ mod tests {
     #[test]
     fn the_newest_are_remembered_and_no_more() {
         let name = |n: usize| (n as u128).to_be_bytes();
-        let mut seen = Seen::default();
+        let mut seen = HandshakeReplayCache::default();
         for n in 0..2 * SEEN_MAX {
             assert!(seen.insert(name(n)));
             assert!(!seen.insert(name(n)));

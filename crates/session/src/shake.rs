@@ -1,40 +1,40 @@
-//! Handshakes, as far as they are decided in the machine.
+//! Steps of a handshake that the machine decides.
 //!
 //! 1. `connect` or a session's age puts a peer on the list of starts; `poll_job` makes it a job.
-//! 2. The job comes back as a request, which is sent, and again until something answers.
-//! 3. At the other end the request passes the outer seal and, under load, the cookie; a job reads
-//!    and answers it; then the tables decide whether the answer is sent.
-//! 4. The reply finds its attempt by the token; a job ends the handshake; both ends have keys. The
-//!    initiator seals under them at once, the responder from the first frame that opens under them.
+//! 2. The job returns a request, which is sent, and repeated until an answer comes.
+//! 3. At the other end the request passes the outer seal and, under load, the cookie check. A job
+//!    reads and answers it. Then the tables decide if the answer is sent.
+//! 4. The reply finds its attempt by the token, and a job ends the handshake. The initiator seals
+//!    under the new keys at once, the responder after the first frame that opens under them.
 
 use core::time::Duration;
 use std::sync::Arc;
 
 use shoal_crypto::{Ciphers, Secret};
-use shoal_wire::{DropReason, Reply, Request, Time, shake};
+use shoal_wire::{DropReason, HandshakeReply, HandshakeRequest, Time, shake};
 
-use crate::config::{Endpoint, Event, PeerId, Role};
+use crate::config::{Endpoint, PeerId, SessionEvent, SessionRole};
 use crate::cookie::{COOKIE_AGE, Cookie};
-use crate::job::{Answer, Answered, Asked, AttemptId, Done, Finish, Finished, Grant, Outcome};
-use crate::job::{Start, Started, Work};
-use crate::keys::{Session, Terms};
+use crate::job::{
+    AttemptId, FinishJob, HandshakeTaskOutcome, HandshakeTaskResult, HandshakeWork, IndexGrant,
+    RequestJob, RequestOrigin, RequestResult, RequestVerdict, ResponseJob,
+};
 use crate::outer::Lead;
 use crate::parts;
-use crate::peer::{ATTEMPTS_OPEN, Attempt, Dial, REPLIES_MAX, Recheck, Unconfirmed};
+use crate::peer::{ATTEMPTS_OPEN, Dial, HandshakeAttempt, REPLIES_MAX};
 use crate::seen;
 use crate::sessions::Sessions;
-use crate::slots::Index;
 
-/// How far a request's date may be from our clock.
+/// Most difference between a request's date and this node's clock.
 const DATE_OFF: Duration = Duration::from_secs(86_400);
-/// As [`DATE_OFF`], under load.
+/// Like [`DATE_OFF`], under load.
 const DATE_OFF_LOADED: Duration = Duration::from_secs(600);
-/// Requests of one source that may wait under load.
+/// Most waiting requests of one source under load.
 const PER_SOURCE: usize = 8;
-/// Cookies are asked for this long after the queue was half full, as in WireGuard: without it, a
-/// flood would get every place that comes free, and the whole budget of public-key work with it.
+/// Time for which cookies are required after the queue was half full, as in WireGuard. Otherwise a
+/// flood would get every free place, and with it the whole budget of public-key work.
 const LOAD_HOLD: Duration = Duration::from_secs(1);
-/// Replies that may wait to be opened.
+/// Most replies that may wait to be opened.
 const FINISHES_MAX: usize = 1_024;
 
 pub(crate) fn parse_reason(error: shoal_wire::ParseError) -> DropReason {
@@ -45,23 +45,23 @@ pub(crate) fn parse_reason(error: shoal_wire::ParseError) -> DropReason {
 }
 
 impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
-    /// Asks for a session: begins a handshake unless a session lives or a handshake is under way,
-    /// either way round. Without an endpoint nothing happens. Cheap; call it whenever there is
-    /// something to send and no session.
+    /// Asks for a session: begins a handshake, unless a session is live or either end's handshake
+    /// is open. Does nothing without an endpoint. Cheap: call it whenever there is data to send and
+    /// no session.
     pub fn connect(&mut self, now: Time, peer: PeerId) {
         if !self.is_live(now, peer) {
             self.reconnect(now, peer);
         }
     }
 
-    /// Begins a handshake even if a session lives: for an owner who has reason to think that the
-    /// peer has lost it. The live session stays in use until the new one stands.
+    /// Begins a handshake even if a session is live: for an owner with reason to think that the
+    /// peer has lost it. The live session stays in use until the new one is ready.
     pub fn reconnect(&mut self, now: Time, peer: PeerId) {
         self.now = self.now.max(now);
         let wait = self.config.retry_first;
         let Some(found) = self.peer_mut(peer) else { return };
         if let Some(dial) = &mut found.dial {
-            // From now on somebody waits for it.
+            // Somebody waits for this handshake from here on.
             dial.look = false;
             return;
         }
@@ -69,15 +69,15 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             return;
         }
         if let Some(answered) = found.next.last().filter(|next| now.since(next.since) < wait) {
-            // The peer's handshake, answered just before, may make a session within a round trip.
-            // It may also be a replay: ours waits for it once, and for no later one.
+            // The peer's handshake was just answered and may make a session within a round trip. It
+            // may also be a replay, so this node waits for it only once.
             found.resume_at = Some(answered.since + wait);
             return self.refresh_timer(peer);
         }
         self.begin(peer);
     }
 
-    /// Begins a handshake, unless one is under way or nobody knows where the peer is.
+    /// Begins a handshake, unless one is open or the peer has no endpoint.
     pub(crate) fn begin(&mut self, peer: PeerId) {
         let wait = self.config.retry_first;
         let Some(found) = self.peer_mut(peer) else { return };
@@ -99,25 +99,26 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             look: false,
             home_first: false,
             eager: false,
+            removed: false,
         });
         self.starts.push_back(peer);
     }
 
-    pub(crate) fn next_work(&mut self) -> Option<Work<E>> {
+    pub(crate) fn next_work(&mut self) -> Option<HandshakeWork<E>> {
         if let Some(finish) = self.finishes.pop_front() {
-            return Some(Work::Finish(finish));
+            return Some(HandshakeWork::Finish(finish));
         }
         while let Some(peer) = self.starts.pop_front() {
             if let Some(start) = self.make_start(peer) {
-                return Some(Work::Start(start));
+                return Some(HandshakeWork::Start(start));
             }
         }
         let answer = self.answers.pop_front()?;
         self.answering += 1;
-        Some(Work::Answer(answer))
+        Some(HandshakeWork::Answer(answer))
     }
 
-    fn make_start(&mut self, peer: PeerId) -> Option<Start> {
+    fn make_start(&mut self, peer: PeerId) -> Option<RequestJob> {
         let now = self.now;
         let number = self.numbers + 1;
         let waits = |dial: &Dial| dial.retry_at.is_none() && dial.making.is_none();
@@ -128,7 +129,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         dial.making = Some(number);
         dial.turn += u8::from(!dial.hurried);
         let turn = dial.turn;
-        // Others of the network can forge cookies: some requests go without one.
+        // Other members can forge cookies, so some requests go without one.
         let with_cookie = dial.hurried || dial.turn % 2 == 1;
         let role = found.target(turn).map_or(machine, |to| to.role(machine));
         let cookie = found.cookie.filter(|c| with_cookie && now.since(c.1) < COOKIE_AGE);
@@ -139,7 +140,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             return None;
         };
         self.numbers = number;
-        Some(Start {
+        Some(RequestJob {
             attempt: AttemptId { peer, number },
             role,
             responder,
@@ -154,22 +155,22 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         })
     }
 
-    /// Reserves an index and adds the mask key that goes with it.
-    fn grant(&mut self) -> Option<Grant> {
+    /// Reserves an index and adds its mask key.
+    fn grant(&mut self) -> Option<IndexGrant> {
         let index = self.slots.reserve()?;
         let (epoch, mask) = self.masks.grant(self.now);
         if self.told_epoch.replace(epoch) != Some(epoch) {
             self.slots.tell_masks(&self.masks);
         }
-        Some(Grant { index, epoch, mask })
+        Some(IndexGrant { index, epoch, mask })
     }
 
-    /// Takes a frame that no session knew. Cheap: what costs Diffie-Hellman becomes a job.
+    /// Processes a frame that belongs to no session. Cheap: Diffie-Hellman work becomes a job.
     ///
     /// # Errors
     ///
-    /// The frame goes no further; [`DropReason::CookieRequired`] means that its sender was told to
-    /// ask again. The frame's bytes are undefined after the call either way.
+    /// The frame is dropped. [`DropReason::CookieRequired`] means that its sender was asked to
+    /// repeat it with a cookie. The frame's bytes are undefined after the call in every case.
     pub fn handle_handshake(
         &mut self,
         now: Time,
@@ -234,21 +235,22 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         small: bool,
     ) -> Result<(), DropReason> {
         let common = Arc::clone(&self.common);
-        let (lead, body, opener) = common.outer(from.role(common.role)).open_request(frame)?;
-        let request = Request::parse(body).map_err(parse_reason)?;
+        let role = from.role(common.role);
+        let (lead, body, opener) = common.outer(role).open_request(frame)?;
+        let request = HandshakeRequest::parse(body).map_err(parse_reason)?;
         let (shown_s, name) = (request.shown_s, seen::name(&lead, body));
         let (off, dated_before) = self.date(shown_s);
         if off > DATE_OFF {
             return Err(DropReason::WrongClock);
         }
-        // Where a copy from elsewhere was turned away, the true request's cookie still holds.
+        // If a copy from elsewhere was turned away, the true request's cookie is still valid.
         let holds = self.cookies.holds(now, &from, &request.cookie);
         if self.taken.contains(&name) || !holds && self.turned_away.contains(&name) {
             return self.handle_copy(now, from, (&lead, &opener), &name);
         }
         let queue = self.config.handshake_queue.max(4);
-        // An earlier run of this node may have answered what is from before our start: it gets a
-        // part of the queue, and no cookie.
+        // A request from before this node's start may have been answered by an earlier process.
+        // Such requests get a quarter of the queue, and no cookie.
         if dated_before && self.dated_before >= queue / 4 {
             return Err(DropReason::HandshakeBudget);
         }
@@ -257,33 +259,29 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             self.races.note(now, name, from);
         }
         let waiting = self.answers.len() + self.answering;
-        if waiting >= queue / 2 {
-            self.loaded_until = now + LOAD_HOLD;
-        }
-        let loaded = now < self.loaded_until;
+        let loaded = self.is_loaded(now, waiting, queue);
         if loaded && !recent {
             return Err(DropReason::WrongClock);
         }
-        // A cookie that is shown must hold: a copy from elsewhere shows that of the true sender.
-        // But an old request may have been pushed out of those remembered, and draws no cookie.
+        // A cookie in a request must be valid: a copy from elsewhere has the true sender's cookie.
+        // An old request gets no cookie, since its record may have been dropped from the memory.
         let shows = request.cookie != Cookie::default() && recent;
         if (loaded || shows) && !holds {
             return self.ask_for_cookie(now, from, (&lead, &opener), name);
         }
-        if loaded {
-            let same = self.sources.get(&from.source()).copied().unwrap_or(0);
-            if waiting >= queue || same >= PER_SOURCE {
-                return Err(DropReason::HandshakeBudget);
-            }
+        let same = self.sources.get(&from.source()).copied().unwrap_or(0);
+        if loaded && (waiting >= queue || same >= PER_SOURCE) {
+            return Err(DropReason::HandshakeBudget);
         }
         let (cookie, noise) = (request.cookie, Box::new(*request.noise));
+        let asked = RequestOrigin { from, name, small, dated_before, age: self.age };
+        // A captured request may come from anywhere, so only a recent one is answered.
+        let tells = recent && !dated_before && !loaded && role == SessionRole::Link;
         let grant = self.grant().ok_or(DropReason::TableFull)?;
         let (salt, ephemeral) = (self.rng.array(), Secret::new(self.rng.array()));
-        self.taken.insert(name);
-        *self.sources.entry(from.source()).or_default() += 1;
-        self.dated_before += usize::from(dated_before);
-        self.answers.push_back(Answer {
-            asked: Asked { from, name, small, dated_before, age: self.age },
+        self.join_queue(&asked);
+        self.answers.push_back(ResponseJob {
+            asked,
             lead,
             opener,
             cookie,
@@ -293,6 +291,8 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             salt,
             ephemeral,
             levels: Arc::clone(&self.levels),
+            former: Arc::clone(&self.former),
+            tells,
         });
         Ok(())
     }
@@ -316,8 +316,8 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let salt = *frame[shake::LEAD_LEN..].first_chunk().ok_or(DropReason::BadSize)?;
         let shared = full.then_some(&attempt.response_key);
         let body = attempt.outer.open_reply(&attempt.lead, shared, frame)?;
-        match (Reply::parse(body).map_err(parse_reason)?, full) {
-            (Reply::Response(noise), true) => {
+        match (HandshakeReply::parse(body).map_err(parse_reason)?, full) {
+            (HandshakeReply::Response(noise), true) => {
                 if attempt.replies.contains(&salt) {
                     return Err(DropReason::ReplayedHandshake);
                 }
@@ -327,31 +327,36 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
                 attempt.replies.push(salt);
                 let initiator = Arc::clone(&attempt.initiator);
                 let noise = Box::new(*noise);
-                self.finishes.push_back(Finish { attempt: id, role, small, initiator, noise });
+                self.finishes.push_back(FinishJob { attempt: id, role, small, initiator, noise });
             }
-            (Reply::Cookie(cookie), false) => self.take_cookie(now, id, cookie),
+            (HandshakeReply::Removed(removal), true) if role == SessionRole::Link => {
+                self.take_removal(id, &salt, removal)?;
+            }
+            (HandshakeReply::Cookie(cookie), false) => self.take_cookie(now, id, cookie),
             _ => return Err(DropReason::Malformed),
         }
         Ok(())
     }
 
-    /// Takes back what [`crate::Job::run`] made.
-    pub fn handle_done(&mut self, now: Time, done: Done<E>) {
+    /// Processes the result of [`crate::HandshakeTask::run`].
+    pub fn handle_done(&mut self, now: Time, done: HandshakeTaskResult<E>) {
         self.now = self.now.max(now);
         self.running = self.running.saturating_sub(1);
         if let Some(fresh) = &done.fresh {
             self.freshen(fresh.expose());
         }
         match done.outcome {
-            Outcome::Start(started) => self.started(now, *started),
-            Outcome::Answer { asked, grant, result } => {
+            HandshakeTaskOutcome::Start(started) => self.started(now, *started),
+            HandshakeTaskOutcome::Answer { asked, grant, result } => {
                 self.leave_queue(&asked);
                 let index = grant.index;
                 if asked.age != self.age {
                     return self.slots.release(index);
                 }
-                let answered =
-                    result.and_then(|answered| self.answered(now, asked, grant, *answered));
+                let answered = result.and_then(|verdict| match verdict {
+                    RequestVerdict::Response(made) => self.answered(now, asked, grant, *made),
+                    RequestVerdict::Removed(told) => Err(self.tell_removed(now, &asked, *told)),
+                });
                 if let Err(reason) = answered {
                     self.races.end(&asked.name);
                     self.stats.refused += 1;
@@ -359,8 +364,8 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
                     self.slots.release(index);
                 }
             }
-            Outcome::Finish { attempt, small, result } => match result {
-                // The peer may not choose what we did not offer.
+            HandshakeTaskOutcome::Finish { attempt, small, result } => match result {
+                // The peer may not choose a level that this node did not offer.
                 Ok(finished) if finished.said.level > self.weakest(attempt.peer) => {
                     self.count_drop(DropReason::BadVersion);
                 }
@@ -370,8 +375,23 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         }
     }
 
-    /// Gives back the places that a request had.
-    fn leave_queue(&mut self, asked: &Asked<E>) {
+    /// True while requests need a cookie.
+    fn is_loaded(&mut self, now: Time, waiting: usize, queue: usize) -> bool {
+        if waiting >= queue / 2 {
+            self.loaded_until = now + LOAD_HOLD;
+        }
+        now < self.loaded_until
+    }
+
+    /// Takes the queue places of a request.
+    fn join_queue(&mut self, asked: &RequestOrigin<E>) {
+        self.taken.insert(asked.name);
+        *self.sources.entry(asked.from.source()).or_default() += 1;
+        self.dated_before += usize::from(asked.dated_before);
+    }
+
+    /// Releases the queue places of a request.
+    fn leave_queue(&mut self, asked: &RequestOrigin<E>) {
         self.answering = self.answering.saturating_sub(1);
         self.dated_before -= usize::from(asked.dated_before);
         let source = asked.from.source();
@@ -383,7 +403,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         }
     }
 
-    fn started(&mut self, now: Time, started: Started) {
+    fn started(&mut self, now: Time, started: RequestResult) {
         let AttemptId { peer, number } = started.attempt;
         let index = started.grant.index;
         let spread = self.rng.below(1 << 16) as u32;
@@ -407,16 +427,16 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         dial.making = None;
         dial.sent += 1;
         let hurried = core::mem::take(&mut dial.hurried);
-        // A quarter of jitter, so that two who began together don't stay together.
+        // A quarter of jitter, so that two ends that began together don't stay in step.
         dial.retry_at = Some(now + dial.wait + dial.wait * spread / (4 << 16));
         if !dial.look && !dial.eager && dial.turn > retry_even {
             dial.wait = (dial.wait * 2).min(retry_max);
         }
-        let Started { lead, token, outer, cookie, .. } = started;
+        let RequestResult { lead, token, outer, cookie, .. } = started;
         let secret = outer.secret().clone();
         let epoch = started.grant.epoch;
         let initiator = Arc::new(initiator);
-        dial.attempts.push(Attempt {
+        dial.attempts.push(HandshakeAttempt {
             number,
             role,
             lead,
@@ -444,7 +464,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.refresh_timer(peer);
     }
 
-    fn forget(&mut self, attempt: Attempt, release: bool) {
+    pub(crate) fn forget(&mut self, attempt: HandshakeAttempt, release: bool) {
         self.tokens.remove(&attempt.token);
         self.leads.remove(&attempt.lead);
         if release {
@@ -452,7 +472,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         }
     }
 
-    /// Ends our own handshake with the peer, whatever its state.
+    /// Ends this node's own handshake with the peer, whatever its state.
     pub(crate) fn drop_dial(&mut self, peer: PeerId) {
         let dial = self.peer_mut(peer).and_then(|p| p.dial.take());
         for attempt in dial.into_iter().flat_map(|d| d.attempts) {
@@ -467,134 +487,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             peer.dial_again = again;
         }
         self.stats.failed += 1;
-        self.events.push_back(Event::Failed { peer });
+        self.events.push_back(SessionEvent::Failed { peer });
         self.refresh_timer(peer);
     }
-
-    fn answered(
-        &mut self,
-        now: Time,
-        Asked { from, name, small, .. }: Asked<E>,
-        grant: Grant,
-        answered: Answered,
-    ) -> Result<(), DropReason> {
-        let Answered { said, suite, level, lanes, split, frame, secret, .. } = answered;
-        let peer = self.peer_by_dh(&answered.peer).ok_or(DropReason::UnknownPeer)?;
-        if level > self.weakest(peer) {
-            // The level was allowed when the request came, and is not any more.
-            return Err(DropReason::BadVersion);
-        }
-        let own = self.common.identity.public();
-        let rekey_age = self.rekey_age(false);
-        let (role, window) = (from.role(self.config.role), self.config.window);
-        if self.is_hidden(peer) && role != Role::Onion {
-            return Err(DropReason::CircuitRequired);
-        }
-        let alone = if self.config.even_waits(role) == 0 { 2 } else { 3 };
-        let found = self.peer_mut(peer).ok_or(DropReason::UnknownPeer)?;
-        if !found.records.is_fresh(said.incarnation, said.timestamp) {
-            return Err(DropReason::ReplayedHandshake);
-        }
-        // Both began at once: the smaller key's request is the one that counts, unless nothing
-        // comes back for it within 0.9 s.
-        let crossed = found.dial.as_ref().is_some_and(|dial| dial.sent <= alone);
-        if crossed && own.dh < found.key.dh {
-            return Err(DropReason::CrossedHandshake);
-        }
-        let (room, gone) = found.make_room(now, said.timestamp);
-        if !room {
-            return Err(DropReason::HandshakeBudget);
-        }
-        let (index, timestamp, incarnation) = (grant.index, said.timestamp, said.incarnation);
-        found.next.push(Unconfirmed { index, since: now, timestamp, incarnation, name });
-        let terms = Terms {
-            role,
-            peer,
-            suite,
-            lanes,
-            level,
-            initiator: false,
-            rekey_age,
-            small,
-            epoch: grant.epoch,
-            peer_index: said.index,
-            peer_mask: Secret::new(said.mask_key),
-            window,
-        };
-        self.slots.fill(now, grant.index, &split, &terms);
-        if let Some(index) = gone {
-            self.slots.release(index);
-        }
-        self.note_reached(peer, grant.index, from);
-        self.stats.responses_sent += 1;
-        self.push_handshake(peer, from, frame, small.then_some(&secret));
-        self.refresh_timer(peer);
-        Ok(())
-    }
-
-    fn finished(&mut self, now: Time, (id, small): (AttemptId, bool), finished: Finished) {
-        let AttemptId { peer, number } = id;
-        let rekey_age = self.rekey_age(true);
-        let window = self.config.window;
-        let dial = self.peer_mut(peer).and_then(|p| p.dial.take_if(|d| has(d, number)));
-        let Some(dial) = dial else {
-            self.count_drop(DropReason::UnexpectedReply);
-            return;
-        };
-        let mut made = None;
-        for attempt in dial.attempts {
-            let chosen = attempt.number == number;
-            if chosen {
-                made = Some((attempt.index, attempt.epoch, attempt.role));
-            }
-            self.forget(attempt, !chosen);
-        }
-        let Some((index, epoch, role)) = made else { return };
-        let Finished { said, suite, split } = finished;
-        let terms = Terms {
-            role,
-            peer,
-            suite,
-            lanes: said.lanes,
-            level: said.level,
-            initiator: true,
-            rekey_age,
-            small,
-            epoch,
-            peer_index: said.index,
-            peer_mask: Secret::new(said.mask_key),
-            window,
-        };
-        self.slots.fill(now, index, &split, &terms);
-        self.promote(now, peer, index);
-    }
-
-    /// Makes a session the one that seals; the one before goes on opening. The endpoint is from
-    /// now on where its handshake went: the peer got what was sent there.
-    pub(crate) fn promote(&mut self, now: Time, peer: PeerId, index: Index) {
-        let Some(session) = self.slots.get(index) else { return };
-        let Session { initiator, suite, level, created, role, .. } = *session;
-        let (new, small) = (!self.is_live(now, peer), session.small);
-        if let Some(found) = self.peer_mut(peer) {
-            found.hidden |= role == Role::Onion;
-            found.small = small;
-            found.endpoint = found.take_reached(index).or(found.endpoint);
-            if !small {
-                (found.refused, found.recheck) = (false, Recheck::default());
-            }
-        }
-        if small && initiator {
-            self.plan_recheck(now, peer);
-        }
-        self.replace_current(now, peer, index, initiator, created);
-        self.drop_others(peer);
-        self.stats.established += 1;
-        self.events.push_back(Event::Established { peer, initiator, suite, level, new });
-        self.events.push_back(Event::NeedKeepalive { peer });
-        self.refresh_timer(peer);
-    }
-}
-
-fn has(dial: &Dial, number: u64) -> bool {
-    dial.attempts.iter().any(|a| a.number == number)
 }

@@ -1,9 +1,8 @@
-//! The data path of sessions: the lanes that one worker holds, of all sessions.
+//! Data path of sessions: one worker's lanes of all sessions.
 //!
-//! [`crate::Sessions`] makes sessions and ends them. Keys, counters and windows of a lane have one
-//! holder, who gets them when the session is made and keeps them to its end: nothing is shared,
-//! nothing moves, and no lock is taken. The first worker's shard stands inside `Sessions`; with one
-//! worker there is no other.
+//! [`crate::Sessions`] makes sessions and ends them. Keys, counters and window of a lane belong to
+//! one worker, from the session's start to its end. Nothing is shared or moved, and no lock is
+//! taken. The first worker's shard is inside `Sessions`; with one worker it is the only one.
 //!
 //! ```text
 //!            Order: keys, which session seals, the end
@@ -12,86 +11,71 @@
 //!            Note: what was opened and sealed, once per batch
 //! ```
 //!
-//! Who holds what follows from the lane's number alone. Opening is dealt out in turn, sealing in
-//! blocks, so that with as many lanes as the square of the workers every worker seals on lanes that
-//! any worker of the next node opens. Below the level `encrypt` each lane has a plain twin, which
-//! stands behind the encrypted lanes and has the same holders.
+//! A lane's number alone decides its workers. Lanes are dealt to the opening workers in turn, and
+//! to the sealing workers in blocks. With W workers and W * W lanes, every worker seals on lanes
+//! that any worker of the next node opens. Below the level `encrypt` each lane has a plain twin.
+//! The twins follow the encrypted lanes, and have their workers.
 //!
-//! The way of a frame, many at a time:
+//! Steps for a batch of frames:
 //!
-//! 1. The tags of all frames are the samples; one AES run masks all indexes.
-//! 2. Each index names a session and lane; frames of one lane that stand together are a run.
-//! 3. Per run one AES run masks the counters; then window check, AEAD, window mark, one by one.
-//! 4. What the run tells of the session (confirmed, heard, due for new keys) is noted once.
+//! 1. The tags of all frames are the samples; one AES run makes the masks of all indexes.
+//! 2. Each index names a session and lane. Neighbouring frames of one lane are a run.
+//! 3. Per run, one AES run makes the masks of the counters. Then, frame by frame: window check,
+//!    AEAD, window mark.
+//! 4. The effects of a run on its session (confirmed, heard, due for new keys) are noted once.
 
 use core::ops::Range;
 use core::time::Duration;
 
-use shoal_crypto::{Aead, Ciphers, MaskKey, Secret, Standard, Suite};
+use shoal_crypto::{Aead, Ciphers, MaskKey, Secret, StandardCiphers, Suite};
 use shoal_wire::{DropReason, Id, Level, Time};
 
-use crate::config::{Config, Opening, PeerId, Role};
+use crate::config::{OpenResult, PeerId, SessionConfig, SessionRole};
 use crate::frames::{Scratch, fits, open_run, seal_run};
-use crate::keys::{Lane, Terms};
-use crate::slots::Index;
+use crate::keys::{Lane, SessionTerms};
+use crate::slots::SessionIndex;
 
-/// The worker that opens what comes on a lane.
+/// The worker that opens frames of a lane.
 pub(crate) fn opener(lane: u8, workers: u8) -> u8 {
     lane % workers.max(1)
 }
 
-/// The lanes, of so many, that a worker seals on.
+/// Lanes on which a worker seals, if a session has `lanes` lanes.
 pub(crate) fn seal_lanes(worker: u8, lanes: u8, workers: u8) -> Range<u8> {
     let (lanes, workers) = (u16::from(lanes), u16::from(workers.max(1)));
     let first = |worker: u16| (worker * lanes).div_ceil(workers).min(lanes) as u8;
     first(worker.into())..first(u16::from(worker) + 1)
 }
 
-/// The worker that seals on a lane of so many.
+/// The worker that seals on a lane, if a session has `lanes` lanes.
 pub(crate) fn sealer(lane: u8, lanes: u8, workers: u8) -> u8 {
     (u16::from(lane) * u16::from(workers.max(1)) / u16::from(lanes.max(1))) as u8
 }
 
-/// What [`crate::Sessions`] has to tell a worker.
-pub enum Order<A> {
-    /// Another index mask key is handed out from now on; the one before still counts.
-    Masks {
-        /// Its number.
-        epoch: u32,
-        /// The key.
-        key: Box<MaskKey>,
-    },
-    /// A session was made.
-    Install(Install<A>),
-    /// What is sealed for a peer is sealed under this session from now on.
-    Seal {
-        /// The peer.
-        peer: PeerId,
-        /// The session.
-        index: Index,
-    },
-    /// A session was idle: expanded keys are forgotten until they are used again.
-    Cool {
-        /// The session.
-        index: Index,
-    },
-    /// A session is over.
-    Retire {
-        /// The session.
-        index: Index,
-    },
+/// Order from [`crate::Sessions`] to a worker.
+pub enum ShardOrder<A> {
+    /// A new index mask key for later sessions. The previous one stays valid.
+    Masks { epoch: u32, key: Box<MaskKey> },
+    /// A new session.
+    Install(SessionInstall<A>),
+    /// From here on, frames for a peer are sealed under this session.
+    Seal { peer: PeerId, index: SessionIndex },
+    /// A session was idle: the worker must forget its expanded keys until their next use.
+    Cool { index: SessionIndex },
+    /// A session ended.
+    Retire { index: SessionIndex },
 }
 
 /// One worker's part of a new session.
-pub struct Install<A>(Box<Part<A>>);
+pub struct SessionInstall<A>(Box<ShardSession<A>>);
 
-struct Part<A> {
-    index: Index,
-    /// Grows with every session that this shard was given.
+struct ShardSession<A> {
+    index: SessionIndex,
+    /// Grows with every session that this shard got.
     serial: u64,
     epoch: u32,
     peer: PeerId,
-    role: Role,
+    role: SessionRole,
     suite: Suite,
     level: Level,
     created: Time,
@@ -99,36 +83,36 @@ struct Part<A> {
     peer_mask: Secret<32>,
     lanes: Vec<Lane<A>>,
     peer_mask_hot: Option<Box<MaskKey>>,
-    note: Note,
+    note: SessionUse,
 }
 
-/// How many of a session's lanes are encrypted; the others are their plain twins.
+/// Number of encrypted lanes of a session; the others are their plain twins.
 fn encrypted(lanes: usize, level: Level) -> u8 {
     let lanes = lanes as u8;
     if level == Level::Encrypt { lanes } else { lanes / 2 }
 }
 
-impl<A> Part<A> {
-    /// Whether it is the session of this index, and the peer is the one that it was made with.
-    fn seals_for(&self, peer: PeerId, index: Index) -> bool {
+impl<A> ShardSession<A> {
+    /// True if this is the session of `index`, made with `peer`.
+    fn seals_for(&self, peer: PeerId, index: SessionIndex) -> bool {
         self.index == index && self.peer == peer
     }
 
-    /// Lanes of the session that are encrypted, whoever holds them.
+    /// Number of encrypted lanes of the session, whoever holds them.
     fn encrypted(&self) -> u8 {
         encrypted(self.lanes.len(), self.level)
     }
 }
 
-impl<A: Aead> Install<A> {
-    /// Takes the worker's lanes out of those of a session.
+impl<A: Aead> SessionInstall<A> {
+    /// Moves the worker's lanes out of a session's lanes.
     pub(crate) fn new(
         now: Time,
-        index: Index,
-        terms: &Terms,
+        index: SessionIndex,
+        terms: &SessionTerms,
         lanes: &mut [Lane<A>],
         (worker, workers): (u8, u8),
-    ) -> Install<A> {
+    ) -> SessionInstall<A> {
         let encrypted = encrypted(lanes.len(), terms.level);
         let seals = seal_lanes(worker, encrypted, workers);
         let twins = (0..encrypted).cycle();
@@ -136,7 +120,7 @@ impl<A: Aead> Install<A> {
             tx: lane.tx.take_if(|_| seals.contains(&number)),
             rx: lane.rx.take_if(|_| opener(number, workers) == worker),
         });
-        Install(Box::new(Part {
+        SessionInstall(Box::new(ShardSession {
             index,
             serial: 0,
             epoch: terms.epoch,
@@ -149,48 +133,49 @@ impl<A: Aead> Install<A> {
             peer_mask: terms.peer_mask.clone(),
             lanes: lanes.collect(),
             peer_mask_hot: None,
-            note: Note { index, opened: false, sealed: false, spent: 0 },
+            note: SessionUse { index, opened: false, sealed: false, spent: 0 },
         }))
     }
 }
 
-/// What a worker did with one session since it last told.
+/// A worker's use of one session since its last note.
 #[derive(Clone, Copy, Debug)]
-pub struct Note {
-    pub(crate) index: Index,
+pub struct SessionUse {
+    pub(crate) index: SessionIndex,
     pub(crate) opened: bool,
     pub(crate) sealed: bool,
-    /// The highest counter that is still free on a lane that it seals on.
+    /// The highest next counter on the worker's lanes of the session.
     pub(crate) spent: u32,
 }
 
-impl Note {
+impl SessionUse {
     fn told(&mut self) {
         (self.opened, self.sealed) = (false, false);
     }
 }
 
-/// See the module's documentation. `C` is what seals frames.
-pub struct SessionShard<C: Ciphers = Standard> {
-    role: Role,
+/// One worker's lanes of all sessions. See the module's documentation. `C` seals frames.
+pub struct SessionShard<C: Ciphers = StandardCiphers> {
+    role: SessionRole,
     worker: u8,
     workers: u8,
     reject_after: Duration,
     /// Index mask keys, the newest first; at most two.
     masks: Vec<(u32, Box<MaskKey>)>,
-    parts: Vec<Option<Box<Part<C::Aead>>>>,
-    /// By the peer's number: the session that seals.
-    current: Vec<Option<Index>>,
-    /// The last session's number, see [`Part`].
+    parts: Vec<Option<Box<ShardSession<C::Aead>>>>,
+    /// The session that seals, by the peer's number.
+    current: Vec<Option<SessionIndex>>,
+    /// Serial number of the last session, see [`ShardSession`].
     serial: u64,
-    /// Sessions with something to tell, each once.
-    told: Vec<Index>,
+    /// Sessions with an unsent note, each once.
+    told: Vec<SessionIndex>,
     scratch: Scratch,
 }
 
 impl<C: Ciphers> SessionShard<C> {
-    /// The part of `worker`, from 0 on, of the sessions that a machine of this configuration makes.
-    pub fn new(config: &Config, worker: u8) -> SessionShard<C> {
+    /// The shard of `worker`, counted from 0, for the sessions of a machine with this
+    /// configuration.
+    pub fn new(config: &SessionConfig, worker: u8) -> SessionShard<C> {
         SessionShard {
             role: config.role,
             worker,
@@ -205,26 +190,26 @@ impl<C: Ciphers> SessionShard<C> {
         }
     }
 
-    fn part(&mut self, index: Index) -> Option<&mut Part<C::Aead>> {
+    fn part(&mut self, index: SessionIndex) -> Option<&mut ShardSession<C::Aead>> {
         let part = self.parts.get_mut(index.slot())?.as_deref_mut();
         part.filter(|part| part.index == index)
     }
 
-    /// Goes on from a counter that is given, for recorded frames.
+    /// Sets the next counter, for recorded frames.
     #[cfg(test)]
-    pub(crate) fn set_counter(&mut self, index: Index, lane: u8, counter: u32) {
+    pub(crate) fn set_counter(&mut self, index: SessionIndex, lane: u8, counter: u32) {
         let lane = self.part(index).unwrap().lanes.get_mut(usize::from(lane)).unwrap();
         lane.tx.as_mut().unwrap().counter = counter;
     }
 
-    /// Takes in an order; they must come in the order in which they were given.
-    pub fn handle_order(&mut self, order: Order<C::Aead>) {
+    /// Applies an order. Orders must be applied in the order in which they were given.
+    pub fn handle_order(&mut self, order: ShardOrder<C::Aead>) {
         match order {
-            Order::Masks { epoch, key } => {
+            ShardOrder::Masks { epoch, key } => {
                 self.masks.insert(0, (epoch, key));
                 self.masks.truncate(2);
             }
-            Order::Install(Install(mut part)) => {
+            ShardOrder::Install(SessionInstall(mut part)) => {
                 self.serial += 1;
                 part.serial = self.serial;
                 let at = part.index.slot();
@@ -233,20 +218,20 @@ impl<C: Ciphers> SessionShard<C> {
                 }
                 self.parts[at] = Some(part);
             }
-            Order::Seal { peer, index } => {
+            ShardOrder::Seal { peer, index } => {
                 let at = peer.number();
                 if self.current.len() <= at {
                     self.current.resize(at + 1, None);
                 }
                 self.current[at] = Some(index);
             }
-            Order::Cool { index } => {
+            ShardOrder::Cool { index } => {
                 if let Some(part) = self.part(index) {
                     part.peer_mask_hot = None;
                     part.lanes.iter_mut().for_each(Lane::cool);
                 }
             }
-            Order::Retire { index } => {
+            ShardOrder::Retire { index } => {
                 let Some(peer) = self.part(index).map(|part| part.peer) else { return };
                 self.parts[index.slot()] = None;
                 self.told.retain(|told| *told != index);
@@ -257,55 +242,55 @@ impl<C: Ciphers> SessionShard<C> {
         }
     }
 
-    /// Opens frames of equal length `len` at `offsets` of `buf`, in place, and pushes one result
-    /// per offset: the plaintext then stands from 8 bytes after the offset to 16 before the end.
+    /// Opens frames of length `len` at `offsets` of `buf`, in place, and pushes one result per
+    /// offset. The plaintext is then from 8 bytes after the offset to 16 before the end.
     ///
-    /// For host pairs the 15 bytes before each offset must be the routed header that came with the
-    /// frame. Frames of a session over a circuit are `circuit_required`.
+    /// For host pairs, the 15 bytes before each offset must be the frame's routed header. Frames of
+    /// a session over a circuit are refused with `circuit_required`.
     pub fn open_batch(
         &mut self,
         now: Time,
         buf: &mut [u8],
         offsets: &[u32],
         len: usize,
-        out: &mut Vec<Opening>,
+        out: &mut Vec<OpenResult>,
     ) {
         self.open_as(self.role, now, buf, offsets, len, out);
     }
 
-    /// Opens what came over a circuit as [`SessionShard::open_batch`] does. Frames of other
-    /// sessions are `circuit_required`.
+    /// Opens frames that came over a circuit, like [`SessionShard::open_batch`]. Frames of other
+    /// sessions are refused with `circuit_required`.
     pub fn open_units(
         &mut self,
         now: Time,
         buf: &mut [u8],
         offsets: &[u32],
         len: usize,
-        out: &mut Vec<Opening>,
+        out: &mut Vec<OpenResult>,
     ) {
-        self.open_as(Role::Onion, now, buf, offsets, len, out);
+        self.open_as(SessionRole::Onion, now, buf, offsets, len, out);
     }
 
     fn open_as(
         &mut self,
-        role: Role,
+        role: SessionRole,
         now: Time,
         buf: &mut [u8],
         offsets: &[u32],
         len: usize,
-        out: &mut Vec<Opening>,
+        out: &mut Vec<OpenResult>,
     ) {
         if !fits(role, buf, offsets, len) {
-            out.extend(offsets.iter().map(|_| Opening::Drop(DropReason::BadSize)));
+            out.extend(offsets.iter().map(|_| OpenResult::Drop(DropReason::BadSize)));
             return;
         }
         let mut keys = self.masks.iter().map(|(epoch, key)| (*epoch, &**key));
         let Some(newest) = keys.next() else {
-            out.extend(offsets.iter().map(|_| Opening::Handshake));
+            out.extend(offsets.iter().map(|_| OpenResult::Handshake));
             return;
         };
         let parts = &self.parts;
-        let knows = |index: Index, lane: u8, epoch| {
+        let knows = |index: SessionIndex, lane: u8, epoch| {
             let part = parts.get(index.slot()).and_then(Option::as_deref);
             part.is_some_and(|part| {
                 part.index == index && part.epoch == epoch && usize::from(lane) < part.lanes.len()
@@ -317,7 +302,7 @@ impl<C: Ciphers> SessionShard<C> {
         while at < offsets.len() {
             let (end, whose) = scratch.run(at);
             match whose {
-                None => out.extend((at..end).map(|_| Opening::Handshake)),
+                None => out.extend((at..end).map(|_| OpenResult::Handshake)),
                 Some(lane) => {
                     let masks = &mut scratch.samples[at..end];
                     self.open_run(now, (role, lane), buf, &offsets[at..end], len, masks, out);
@@ -332,26 +317,26 @@ impl<C: Ciphers> SessionShard<C> {
     fn open_run(
         &mut self,
         now: Time,
-        (role, (index, lane)): (Role, (Index, u8)),
+        (role, (index, lane)): (SessionRole, (SessionIndex, u8)),
         buf: &mut [u8],
         offsets: &[u32],
         len: usize,
         masks: &mut [[u8; 16]],
-        out: &mut Vec<Opening>,
+        out: &mut Vec<OpenResult>,
     ) {
         let (reject_after, workers) = (self.reject_after, self.workers);
         let refused = |opening| offsets.iter().map(move |_| opening);
         let Some(part) = self.part(index).filter(|p| now.since(p.created) < reject_after) else {
-            return out.extend(refused(Opening::Drop(DropReason::KeyExpired)));
+            return out.extend(refused(OpenResult::Drop(DropReason::KeyExpired)));
         };
         if part.role != role {
-            return out.extend(refused(Opening::Drop(DropReason::CircuitRequired)));
+            return out.extend(refused(OpenResult::Drop(DropReason::CircuitRequired)));
         }
         let (peer, suite, serial) = (part.peer, part.suite, part.serial);
         let Some(rx) = part.lanes[usize::from(lane)].rx.as_mut() else {
-            // A twin has the holder of its lane.
+            // A twin belongs to the worker of its lane.
             let number = lane % part.encrypted().max(1);
-            return out.extend(refused(Opening::Worker(opener(number, workers))));
+            return out.extend(refused(OpenResult::Worker(opener(number, workers))));
         };
         let first = out.len();
         if !open_run((role, suite), (peer, lane), rx, buf, offsets, len, masks, out) {
@@ -361,36 +346,36 @@ impl<C: Ciphers> SessionShard<C> {
             self.told.push(index);
         }
         if self.current(peer).is_some_and(|current| serial < current.serial) {
-            // An older session's newest frame says nothing of where the peer is now.
+            // The newest frame of an older session does not show the peer's current endpoint.
             for opening in &mut out[first..] {
-                if let Opening::Data(opened) = opening {
+                if let OpenResult::Data(opened) = opening {
                     opened.newest = false;
                 }
             }
         }
     }
 
-    fn current(&self, peer: PeerId) -> Option<&Part<C::Aead>> {
+    fn current(&self, peer: PeerId) -> Option<&ShardSession<C::Aead>> {
         let index = self.current.get(peer.number()).copied().flatten()?;
         self.parts.get(index.slot())?.as_deref().filter(|part| part.seals_for(peer, index))
     }
 
-    /// Encrypted lanes of the live session with the peer; 0 without one.
+    /// Number of encrypted lanes of the live session with the peer; 0 without one.
     pub fn lanes(&self, now: Time, peer: PeerId) -> u8 {
-        let live = |part: &&Part<C::Aead>| now.since(part.created) < self.reject_after;
-        self.current(peer).filter(live).map_or(0, Part::encrypted)
+        let live = |part: &&ShardSession<C::Aead>| now.since(part.created) < self.reject_after;
+        self.current(peer).filter(live).map_or(0, ShardSession::encrypted)
     }
 
-    /// The first lane of the live session with the peer that is not encrypted, if there is one. So
-    /// much is added to the number of an encrypted lane for that of its plain twin.
+    /// The first unencrypted lane of the live session with the peer, if any. The number of a plain
+    /// twin is that of its encrypted lane plus this value.
     pub fn plain_from(&self, now: Time, peer: PeerId) -> Option<u8> {
-        let live = |part: &&Part<C::Aead>| now.since(part.created) < self.reject_after;
+        let live = |part: &&ShardSession<C::Aead>| now.since(part.created) < self.reject_after;
         let part = self.current(peer).filter(live)?;
         (part.level != Level::Encrypt).then(|| part.encrypted())
     }
 
-    /// The lanes of the live session with the peer on which this worker seals; none when there is
-    /// no such session or it has too few lanes.
+    /// Lanes of the live session with the peer on which this worker seals. Empty without such a
+    /// session, or if it has too few lanes.
     pub fn seal_lanes(&self, now: Time, peer: PeerId) -> Range<u8> {
         seal_lanes(self.worker, self.lanes(now, peer), self.workers)
     }
@@ -400,21 +385,22 @@ impl<C: Ciphers> SessionShard<C> {
         sealer(lane, self.lanes(now, peer), self.workers)
     }
 
-    /// The number of this worker.
+    /// Number of this worker.
     pub fn worker(&self) -> u8 {
         self.worker
     }
 
-    /// Seals frames of equal length `len` at `offsets` of `buf`, in place, for one lane of a peer.
-    /// The plaintext must stand from 8 bytes after each offset to 16 before the end; header and tag
-    /// are written around it. For host pairs the routed header must stand in the 15 bytes before.
+    /// Seals frames of length `len` at `offsets` of `buf`, in place, for one lane of a peer. The
+    /// plaintext must be from 8 bytes after each offset to 16 before the end; header and tag are
+    /// written around it. For host pairs, the 15 bytes before each offset must be the routed
+    /// header.
     ///
     /// # Errors
     ///
-    /// Nothing was changed: [`DropReason::NoSession`] (then [`crate::Sessions::connect`]),
-    /// [`DropReason::KeyExpired`], [`DropReason::NotAllowed`] for a lane that the session doesn't
-    /// have or that another worker seals on, [`DropReason::CircuitRequired`] for a session over a
-    /// circuit, [`DropReason::BadSize`].
+    /// Nothing is changed in these cases: [`DropReason::NoSession`] (call
+    /// [`crate::Sessions::connect`]), [`DropReason::KeyExpired`], [`DropReason::BadSize`].
+    /// [`DropReason::NotAllowed`] for a lane that the session doesn't have or on which another
+    /// worker seals. [`DropReason::CircuitRequired`] for a session over a circuit.
     pub fn seal_batch(
         &mut self,
         now: Time,
@@ -427,13 +413,13 @@ impl<C: Ciphers> SessionShard<C> {
         self.seal_as(self.role, now, (peer, lane), buf, offsets, len)
     }
 
-    /// Seals what leaves over a circuit as [`SessionShard::seal_batch`] does, on the one lane of
-    /// such a session.
+    /// Seals frames that leave over a circuit, like [`SessionShard::seal_batch`], on the only lane
+    /// of such a session.
     ///
     /// # Errors
     ///
-    /// Those of [`SessionShard::seal_batch`]; [`DropReason::CircuitRequired`] for a session that
-    /// was not made over a circuit.
+    /// The errors of [`SessionShard::seal_batch`]. [`DropReason::CircuitRequired`] for a session
+    /// that was not made over a circuit.
     pub fn seal_units(
         &mut self,
         now: Time,
@@ -442,12 +428,12 @@ impl<C: Ciphers> SessionShard<C> {
         offsets: &[u32],
         len: usize,
     ) -> Result<(), DropReason> {
-        self.seal_as(Role::Onion, now, (peer, 0), buf, offsets, len)
+        self.seal_as(SessionRole::Onion, now, (peer, 0), buf, offsets, len)
     }
 
     fn seal_as(
         &mut self,
-        role: Role,
+        role: SessionRole,
         now: Time,
         (peer, lane): (PeerId, u8),
         buf: &mut [u8],
@@ -465,13 +451,12 @@ impl<C: Ciphers> SessionShard<C> {
         Ok(())
     }
 
-    /// Seals under this session, and notes nothing of it. Returns the lane's highest counter that
-    /// is still free.
+    /// Seals under this session without a note. Returns the lane's next counter.
     pub(crate) fn seal_under(
         &mut self,
-        role: Role,
+        role: SessionRole,
         now: Time,
-        (peer, index, lane): (PeerId, Index, u8),
+        (peer, index, lane): (PeerId, SessionIndex, u8),
         buf: &mut [u8],
         offsets: &[u32],
         len: usize,
@@ -492,14 +477,14 @@ impl<C: Ciphers> SessionShard<C> {
         let tx = tx.ok_or(DropReason::NotAllowed)?;
         let mask = &part.peer_mask;
         let mask = part.peer_mask_hot.get_or_insert_with(|| Box::new(MaskKey::new(mask.expose())));
-        let raw = Index::with_lane(part.peer_index, lane);
+        let raw = SessionIndex::with_lane(part.peer_index, lane);
         seal_run((role, part.suite), (raw, mask), tx, buf, offsets, len, &mut self.scratch)?;
         Ok(tx.counter)
     }
 
-    /// Passes `tell` a note of each session that was used since the last time. A note that `tell`
-    /// refuses is kept and told with what comes later. Says whether everything was told.
-    pub fn tell(&mut self, mut tell: impl FnMut(Note) -> bool) -> bool {
+    /// Passes `tell` a note of each session that was used since the last call. A note that `tell`
+    /// refuses is kept and merged with later use. Returns true if `tell` accepted all notes.
+    pub fn tell(&mut self, mut tell: impl FnMut(SessionUse) -> bool) -> bool {
         let mut told = core::mem::take(&mut self.told);
         told.retain(|&index| {
             let Some(part) = self.part(index) else { return false };
@@ -513,9 +498,9 @@ impl<C: Ciphers> SessionShard<C> {
         self.told.is_empty()
     }
 
-    /// The next session that was used since it was last told.
-    pub(crate) fn poll_note(&mut self) -> Option<Note> {
-        // What one note brings about may end another session that was used: nothing is told of it.
+    /// The next note of a session that was used since its last note.
+    pub(crate) fn poll_note(&mut self) -> Option<SessionUse> {
+        // The effects of one note may end another session that was used. That session gets no note.
         while let Some(index) = self.told.pop() {
             if let Some(part) = self.part(index) {
                 let note = part.note;
@@ -538,7 +523,7 @@ mod tests {
                 let seals: Vec<u8> =
                     (0..workers).flat_map(|worker| seal_lanes(worker, lanes, workers)).collect();
                 assert_eq!(seals, (0..lanes).collect::<Vec<_>>());
-                // The first worker sends reports and handshakes: it can always seal.
+                // The first worker sends reports and handshakes, so it must always be able to seal.
                 assert_eq!(seal_lanes(0, lanes, workers).is_empty(), lanes == 0);
                 assert!((0..lanes).all(|lane| opener(lane, workers) < workers));
                 let seals = |lane| seal_lanes(sealer(lane, lanes, workers), lanes, workers);

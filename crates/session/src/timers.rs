@@ -1,40 +1,40 @@
-//! What happens to sessions with time and use: retries, rekeying, retirement, cooling, the end.
+//! Effects of time and use on sessions: retries, rekeying, retirement, cooling, expiry.
 
 use core::time::Duration;
 
 use shoal_crypto::Ciphers;
 use shoal_wire::Time;
 
-use crate::config::{Endpoint, Event, PeerId, Role};
+use crate::config::{Endpoint, PeerId, SessionEvent, SessionRole};
 use crate::keys::Session;
-use crate::peer::{Nudge, OLD_MAX, Unconfirmed};
+use crate::peer::{KeepaliveRetry, OLD_MAX, UnconfirmedSession};
 use crate::sessions::Sessions;
-use crate::slots::Index;
+use crate::slots::SessionIndex;
 
-/// How long an answered request may stay unconfirmed.
+/// Time for which an answered request may stay unconfirmed.
 pub(crate) const NEXT_KEEP: Duration = Duration::from_secs(60);
-/// How long replaced keys still open frames: longer than any frame is under way outside a mix.
+/// Time for which replaced keys still open frames: longer than any frame travels outside a mix.
 const OLD_KEEP: Duration = Duration::from_secs(15);
-/// How much longer the responder waits before it asks for new keys itself.
+/// Extra time before the responder asks for new keys itself.
 const RESPONDER_LATER: Duration = Duration::from_secs(20);
-/// A session that was not used for this long gives back its expanded keys.
+/// Idle time after which a session drops its expanded keys.
 const COOL_AFTER: Duration = Duration::from_secs(15);
-/// First wait before another keepalive is asked for; doubles.
+/// First wait before another keepalive is requested; each later wait doubles.
 const NUDGE_FIRST: Duration = Duration::from_secs(1);
-/// Keepalives asked for by an initiator who hears nothing: 31 seconds in all.
+/// Keepalives requested by an initiator that hears nothing: 31 seconds in all.
 const NUDGES_INITIATOR: u8 = 5;
-/// Requests of a handshake that only looks whether full frames pass.
+/// Requests of a handshake that only tests if full frames pass.
 const LOOKS: u8 = 4;
 /// Keepalives that a responder repeats.
 const NUDGES_RESPONDER: u8 = 2;
 
 impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
-    /// At what age a session asks for new keys: drawn for each, so that no period tells an observer
+    /// Age at which a session asks for new keys. It is random, so that no period tells an observer
     /// which frames are handshakes.
     pub(crate) fn rekey_age(&mut self, initiator: bool) -> Duration {
         let (most, spread) = match initiator {
             true => (self.config.rekey_after, self.config.rekey_after / 6),
-            // Never before the initiator does.
+            // The responder never asks before the initiator does.
             false => (self.config.rekey_after + RESPONDER_LATER, RESPONDER_LATER / 2),
         };
         most - spread * self.rng.below(1 << 16) as u32 / (1 << 16)
@@ -44,8 +44,8 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         now >= session.rekey_at || session.spent >= self.config.rekey_frames
     }
 
-    /// Notes that frames of this session opened.
-    pub(crate) fn note_opened(&mut self, now: Time, index: Index) {
+    /// Records that frames of this session opened.
+    pub(crate) fn note_opened(&mut self, now: Time, index: SessionIndex) {
         let Some(session) = self.slots.get_mut(index) else { return };
         let (peer, first) = (session.peer, !session.heard);
         session.used = now;
@@ -59,7 +59,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             self.note_process(peer, incarnation, timestamp);
             self.promote(now, peer, index);
         } else if first {
-            // The other end has the new keys: nothing is sealed under the old ones from now on.
+            // The other end has the new keys, and seals nothing more under the old ones.
             found.nudge = None;
             for old in &mut found.old {
                 old.1 = old.1.min(now + OLD_KEEP);
@@ -69,20 +69,20 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         self.note_used(now, peer, index);
     }
 
-    /// Notes that frames were sealed under this session.
-    pub(crate) fn note_sealed(&mut self, now: Time, index: Index) {
+    /// Records that frames were sealed under this session.
+    pub(crate) fn note_sealed(&mut self, now: Time, index: SessionIndex) {
         let (role, silence) = (self.config.role, self.config.silence);
         let Some(session) = self.slots.get_mut(index) else { return };
-        // Between neighbours the last report before a pause gets no answer: it must not count as
-        // unanswered when frames are sent after the pause.
-        let paused = role == Role::Link && now.since(session.used) >= silence;
+        // Between neighbours, the last report before a pause gets no answer. It must not count as
+        // unanswered when frames follow the pause.
+        let paused = role == SessionRole::Link && now.since(session.used) >= silence;
         session.used = now;
         session.unanswered = session.unanswered.filter(|_| !paused).or(Some(now));
         let peer = session.peer;
         self.note_used(now, peer, index);
     }
 
-    fn note_used(&mut self, now: Time, peer: PeerId, index: Index) {
+    fn note_used(&mut self, now: Time, peer: PeerId, index: SessionIndex) {
         let Some(found) = self.peer_mut(peer) else { return };
         let (cold, may_dial) = (found.cool_at.is_none(), found.dial.is_none());
         let may_dial = may_dial && found.dial_again <= now;
@@ -99,12 +99,12 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         }
     }
 
-    /// Puts `index` in the place of the session that seals.
+    /// Makes `index` the session that seals.
     pub(crate) fn replace_current(
         &mut self,
         now: Time,
         peer: PeerId,
-        index: Index,
+        index: SessionIndex,
         initiator: bool,
         created: Time,
     ) {
@@ -114,7 +114,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         };
         let mut gone = Vec::new();
         if let Some(before) = found.current.replace(index) {
-            // The responder goes on sealing under the old keys until it hears the new ones.
+            // The responder still seals under the old keys until it hears the new ones.
             let until = match (initiator, self.slots.get(before)) {
                 (true, Some(session)) => session.created + reject_after,
                 _ => now + OLD_KEEP,
@@ -126,7 +126,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         }
         let slots = &self.slots;
         found.next.retain(|next| {
-            // What was answered later may belong to a handshake that is still under way.
+            // A session that was answered later may belong to an open handshake.
             let other = next.index;
             let later = slots.get(other).is_some_and(|s| s.created > created);
             if !later && other != index {
@@ -135,7 +135,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             later && other != index
         });
         let left = if initiator { NUDGES_INITIATOR } else { NUDGES_RESPONDER };
-        found.nudge = Some(Nudge { at: now + NUDGE_FIRST, wait: NUDGE_FIRST, left });
+        found.nudge = Some(KeepaliveRetry { at: now + NUDGE_FIRST, wait: NUDGE_FIRST, left });
         found.resume_at = None;
         for index in gone {
             self.slots.release(index);
@@ -170,7 +170,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             .map(|s| s.rekey_at.max(found.dial_again));
         let retry = found.dial.as_ref().and_then(|dial| dial.retry_at);
         let nudge = found.nudge.map(|nudge| nudge.at);
-        let next = found.next.iter().map(Unconfirmed::until);
+        let next = found.next.iter().map(UnconfirmedSession::until);
         let kept = found.old.iter().map(|old| old.1).chain(next);
         [end, rekey, retry, nudge, found.cool_at, found.resume_at, found.recheck.at]
             .into_iter()
@@ -179,7 +179,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             .min()
     }
 
-    /// Does what is due at `now`.
+    /// Does all work that is due at `now`.
     pub fn handle_timeout(&mut self, now: Time) {
         self.now = self.now.max(now);
         let due: Vec<PeerId> = self.timers.iter().take_while(|t| t.0 <= now).map(|t| t.1).collect();
@@ -203,14 +203,14 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let mut gone = Vec::new();
         gone.extend(found.old.extract_if(.., |old| old.1 <= now).map(|old| old.0));
         gone.extend(found.next.extract_if(.., |next| next.until() <= now).map(|next| next.index));
-        let over = |index: &mut Index| {
+        let over = |index: &mut SessionIndex| {
             self.slots.get(*index).is_none_or(|s| s.created + reject_after <= now)
         };
         if let Some(index) = found.current.take_if(over) {
             found.nudge = None;
             found.cool_at = None;
             gone.push(index);
-            self.events.push_back(Event::Expired { peer });
+            self.events.push_back(SessionEvent::Expired { peer });
         }
         for index in gone {
             self.slots.release(index);
@@ -234,7 +234,7 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         }
     }
 
-    /// Begins the handshake that waited for the peer's, of which nothing was heard since.
+    /// Begins this node's handshake, which waited for the peer's handshake without result.
     fn resume(&mut self, now: Time, peer: PeerId) {
         let due = |at: &mut Time| *at <= now;
         if self.peer_mut(peer).is_some_and(|p| p.resume_at.take_if(due).is_some()) {
@@ -244,7 +244,8 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
 
     fn nudge(&mut self, now: Time, peer: PeerId) {
         let Some(found) = self.peer_mut(peer) else { return };
-        let Some(Nudge { wait, left, .. }) = found.nudge.filter(|nudge| nudge.at <= now) else {
+        let Some(KeepaliveRetry { wait, left, .. }) = found.nudge.filter(|nudge| nudge.at <= now)
+        else {
             return;
         };
         if left == 0 {
@@ -255,8 +256,8 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
             }
             return;
         }
-        found.nudge = Some(Nudge { at: now + wait * 2, wait: wait * 2, left: left - 1 });
-        self.events.push_back(Event::NeedKeepalive { peer });
+        found.nudge = Some(KeepaliveRetry { at: now + wait * 2, wait: wait * 2, left: left - 1 });
+        self.events.push_back(SessionEvent::NeedKeepalive { peer });
     }
 
     fn cool(&mut self, now: Time, peer: PeerId) {
@@ -289,14 +290,14 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         let due = session.rekey_at <= now;
         let Some(found) = self.peer_mut(peer) else { return };
         if due && found.dial.is_none() && found.dial_again <= now {
-            // Whatever comes of it, not again at once: the timer must move on.
+            // Even if this fails, the next attempt must wait: the timer must move on.
             found.dial_again = now + NUDGE_FIRST;
             self.reconnect(now, peer);
         }
     }
 
-    /// Asks again whether the path carries full frames: by new keys, the live ones serve meanwhile.
-    /// A handshake that is under way will tell, too.
+    /// Tests again if the path carries full frames, by a new handshake. Live keys stay in use
+    /// meanwhile. An open handshake will show it too.
     fn recheck(&mut self, now: Time, peer: PeerId) {
         let due = |at: &mut Time| *at <= now;
         let Some(found) = self.peer_mut(peer) else { return };
@@ -311,8 +312,8 @@ impl<E: Endpoint, C: Ciphers> Sessions<E, C> {
         }
     }
 
-    /// Plans the next look at a path that seems small, unless there is a better reason than lost
-    /// requests.
+    /// Plans the next test of a path that seems small, unless that is certain for another reason
+    /// than lost requests.
     pub(crate) fn plan_recheck(&mut self, now: Time, peer: PeerId) {
         let (first, last) = (self.config.retry_first, self.config.rekey_after);
         if let Some(found) = self.peer_mut(peer).filter(|p| !p.refused && !p.always_small) {

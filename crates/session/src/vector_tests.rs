@@ -1,4 +1,4 @@
-//! Frames that were made from docs/wire.md without this code: accepted, and made again.
+//! Frames made from docs/design/wire without this code: accepted, and reproduced.
 
 #[path = "../../wire/tests/vectors/mod.rs"]
 mod vectors;
@@ -6,12 +6,12 @@ mod vectors;
 use shoal_crypto::{Identity, NetworkSecret, NetworkSecrets, Secret, Suite};
 use shoal_wire::{Address, DropReason, Level, Time};
 
-use crate::config::{Config, Opening, PeerId, Role};
-use crate::keys::Terms;
+use crate::config::{OpenResult, PeerId, SessionConfig, SessionRole};
+use crate::keys::SessionTerms;
 use crate::masks::IndexMasks;
 use crate::noise::Split;
 use crate::sessions::Sessions;
-use crate::slots::Index;
+use crate::slots::SessionIndex;
 
 pub(crate) fn vector(name: &str) -> Vec<u8> {
     vectors::vector("session", name)
@@ -22,21 +22,21 @@ pub(crate) fn vector_of(folder: &str, name: &str) -> Vec<u8> {
     vectors::vector(folder, name)
 }
 
-fn machine(role: Role, seed: u8) -> Sessions<Address> {
+fn machine(role: SessionRole, seed: u8) -> Sessions<Address> {
     let identity = Identity::from_seed([seed; 32]);
     let secret = NetworkSecret([1; 32]);
-    Sessions::new(Config::new(role), identity, secret, [seed; 32], Time::ZERO, 0)
+    Sessions::new(SessionConfig::new(role), identity, secret, [seed; 32], Time::ZERO, 0)
 }
 
-/// What a vector's session is made of.
+/// Properties of a vector's session.
 #[derive(Clone, Copy)]
 struct Made {
-    role: Role,
+    role: SessionRole,
     suite: Suite,
     level: Level,
 }
 
-/// A machine with the session of the frame vectors, at index 05000007 of its own.
+/// A machine with the session of the frame vectors, at its own index 05000007.
 fn with_session(made: Made, initiator: bool) -> (Sessions<Address>, PeerId) {
     let Made { role, suite, level } = made;
     let mut sessions = machine(role, 1);
@@ -52,7 +52,7 @@ fn with_session(made: Made, initiator: bool) -> (Sessions<Address>, PeerId) {
         index = sessions.slots.reserve().unwrap();
     }
     let split = Split { forth: Secret::new([14; 32]), back: Secret::new([15; 32]) };
-    let terms = Terms {
+    let terms = SessionTerms {
         role,
         peer,
         suite,
@@ -74,7 +74,7 @@ fn with_session(made: Made, initiator: bool) -> (Sessions<Address>, PeerId) {
 fn check(name: &str, made: Made, initiator: bool, lane: u8, counter: u32) {
     let role = made.role;
     let golden = vector(name);
-    let off = if role == Role::Edge { 15 } else { 0 };
+    let off = if role == SessionRole::Edge { 15 } else { 0 };
     let len = golden.len() - off;
     let (mut receiver, peer) = with_session(made, !initiator);
     let mut frame = golden.clone();
@@ -85,7 +85,7 @@ fn check(name: &str, made: Made, initiator: bool, lane: u8, counter: u32) {
     assert!(frame[off + 9..off + len - 16].iter().enumerate().all(|(i, b)| *b == i as u8));
 
     let (mut sender, peer) = with_session(made, initiator);
-    let index = Index::split(0x0500_0007).0;
+    let index = SessionIndex::split(0x0500_0007).0;
     sender.slots.own.set_counter(index, lane, counter);
     frame[off..off + 8].fill(0);
     frame[off + len - 16..].fill(0);
@@ -96,7 +96,7 @@ fn check(name: &str, made: Made, initiator: bool, lane: u8, counter: u32) {
 #[test]
 fn golden_frames_open_and_are_made_again() {
     let made = |role, suite| Made { role, suite, level: Level::Encrypt };
-    let (link, edge) = (Role::Link, Role::Edge);
+    let (link, edge) = (SessionRole::Link, SessionRole::Edge);
     check("frame-link", made(link, Suite::Aes256Gcm), true, 1, 5);
     check("frame-chacha", made(link, Suite::ChaCha20Poly1305), false, 0, 1 << 28);
     check("frame-aegis", made(link, Suite::Aegis256X4), true, 0, 77);
@@ -108,7 +108,7 @@ fn golden_frames_open_and_are_made_again() {
 
 #[test]
 fn golden_frames_of_the_lower_levels() {
-    let made = |suite, level| Made { role: Role::Link, suite, level };
+    let made = |suite, level| Made { role: SessionRole::Link, suite, level };
     let (aes, chacha) = (Suite::Aes256Gcm, Suite::ChaCha20Poly1305);
     check("frame-authenticate", made(aes, Level::Authenticate), true, 2, 7);
     check("frame-none", made(chacha, Level::None), false, 2, 8);
@@ -120,7 +120,7 @@ fn golden_frames_of_the_lower_levels() {
         let (mut frame, mut out) = (vector(name), Vec::new());
         let len = frame.len();
         receiver.open_batch(Time::ZERO, &mut frame, &[0], len, &mut out);
-        assert_eq!(out[0], Opening::Drop(DropReason::BadTag), "{name}");
+        assert_eq!(out[0], OpenResult::Drop(DropReason::BadTag), "{name}");
     };
     refused("bad-frame-authenticate", Level::Authenticate);
     refused("bad-frame-level", Level::Authenticate);
@@ -142,7 +142,7 @@ fn golden_refusals() {
         ("request", Ok(())),
     ];
     for (name, want) in cases {
-        let mut responder = machine(Role::Link, 2);
+        let mut responder = machine(SessionRole::Link, 2);
         let mut frame = vector(name);
         let result = responder.handle_handshake(Time::ZERO, Address::new(1, 1), &mut frame);
         assert_eq!(result, want, "{name}");
@@ -162,11 +162,12 @@ fn golden_refusals() {
 }
 
 #[test]
-fn the_secret_of_addresses_that_hop_is_that_of_the_document() {
+fn the_secret_of_addresses_that_shift_is_that_of_the_document() {
     let split = Split { forth: Secret::new([14; 32]), back: Secret::new([15; 32]) };
-    let made = crate::keys::hop_secret(Role::Link, &split).map(|secret| secret.expose().to_vec());
-    assert_eq!(made, Some(vector_of("hop", "secret")));
-    assert!(crate::keys::hop_secret(Role::Edge, &split).is_none());
+    let made =
+        crate::keys::shift_secret(SessionRole::Link, &split).map(|secret| secret.expose().to_vec());
+    assert_eq!(made, Some(vector_of("shift", "secret")));
+    assert!(crate::keys::shift_secret(SessionRole::Edge, &split).is_none());
 }
 
 #[test]
@@ -177,16 +178,16 @@ fn what_two_neighbours_share_before_they_meet_is_that_of_the_document() {
         (2, 3, NetworkSecrets { first: secrets[0].clone(), other: Some(secrets[1].clone()) }),
         (3, 2, NetworkSecrets { first, other: Some(other) }),
     ] {
-        let mut machine = machine(Role::Link, own);
+        let mut machine = machine(SessionRole::Link, own);
         let far = Identity::from_seed([far; 32]).public();
         let peer = machine.add_peer(far).unwrap();
         machine.set_secrets(secrets);
         let (first, other) = machine.meeting_secrets(peer).unwrap();
         let both = [*first.expose(), *other.unwrap().expose()].concat();
-        assert_eq!(both, vector_of("hop", "meeting"));
+        assert_eq!(both, vector_of("shift", "meeting"));
     }
-    let mut hosts = machine(Role::Edge, 2);
+    let mut hosts = machine(SessionRole::Edge, 2);
     let peer = hosts.add_peer(Identity::from_seed([3; 32]).public()).unwrap();
     let (first, other) = hosts.meeting_secrets(peer).unwrap();
-    assert!(other.is_none() && first.expose()[..] != vector_of("hop", "meeting")[..32]);
+    assert!(other.is_none() && first.expose()[..] != vector_of("shift", "meeting")[..32]);
 }

@@ -1,4 +1,4 @@
-//! What must hold. One file per rule; the world tells each checker what it needs to see.
+//! Rules that must hold, one file per rule. The world feeds each checker.
 
 pub(crate) mod addresses;
 pub(crate) mod bounds;
@@ -25,11 +25,10 @@ use serde::Serialize;
 /// A rule that was broken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Violation {
-    /// The rule's short name.
     pub rule: &'static str,
-    /// Virtual time in nanoseconds; a run begins at ten seconds.
+    /// Virtual time in nanoseconds; a run begins at 10 s.
     pub at_ns: u64,
-    /// What was seen.
+    /// Observation that breaks the rule.
     pub seen: String,
 }
 

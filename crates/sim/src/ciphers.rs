@@ -1,53 +1,53 @@
-//! What simulated nodes seal with: the real ciphers under watch, or cheap ones.
+//! Ciphers of simulated nodes: the real ones with observers, or cheap ones.
 //!
-//! Both note every counter that seals, by key, whoever holds the key, so that the simulator sees a
-//! counter used twice. The real ones also note in which order cells come in and leave at each node.
-//! Proofs of origin are checked once per proof, not once per router: whether a signature holds is a
-//! pure function, and a thousand routers ask it of the same thousand proofs.
+//! Both record each sealing counter by key, for all holders of the key, so that the simulator
+//! detects a reused counter. They also record the order in which cells come and leave at each node.
+//! Each proof of origin is verified only once, since a thousand routers ask for the same thousand
+//! proofs. Verification is a pure function.
 //!
-//! They also say what the machines that use them do wrong on purpose, in runs with a planted fault.
+//! In runs with a planted fault, they also tell the machines which flaw to show.
 //!
-//! The types live here, behind the machines' type parameter, and cannot be reached from a daemon:
-//! it names `Relay` and `Edge` without a parameter, and no value chooses between the two.
+//! Machines reach these types only through their type parameter. A daemon names `Relay` and `Edge`
+//! without the parameter, and no run-time value selects the ciphers.
 
 use core::array::from_fn;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use shoal_crypto::{Aead, AeadKey, BadKem, BadTag, Ciphers, Flaw, KEM_CIPHERTEXT_LEN};
+use shoal_crypto::{Aead, AeadKey, BadKem, BadTag, Ciphers, KEM_CIPHERTEXT_LEN, PlantedFault};
 use shoal_crypto::{KEM_PUBLIC_LEN, KemSecret, PublicKey, Secret, Suite};
 use shoal_wire::{Address, LinkKind, RoutedHeader, SizeClass, Time, link};
 
-use crate::check::legs::Legs;
-use crate::check::mixes::Mixes;
-use crate::check::moves::Moves;
-use crate::check::order::{Order, Pair};
-use crate::check::spoilt::{self, Spoilt};
+use crate::check::legs::LegChecker;
+use crate::check::mixes::MixChecker;
+use crate::check::moves::ShiftChecker;
+use crate::check::order::{AddressPair, OrderChecker};
+use crate::check::spoilt::{self, AlteredCells};
 use crate::kem;
 
 /// A counter that sealed twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reuse {
+pub(crate) struct CounterReuse {
     pub(crate) counter: u64,
     pub(crate) next: u64,
 }
 
-/// One key: its number, and which counters have sealed. A relay of a circuit seals what comes back
-/// under the counters with which it came, in whatever order.
-struct Used {
+/// A key, with its number and the counters that have sealed. A relay of a circuit seals backward
+/// cells under the counters with which they came, in any order.
+struct KeyUsage {
     number: u64,
     key: [u8; 32],
-    /// All from here on are free,
+    /// All counters from here on are free.
     next: Cell<u64>,
-    /// and so are these before it: from the first to the second.
+    /// Free counters below `next`: start and end of each range.
     free: RefCell<BTreeMap<u64, u64>>,
-    /// Nodes that have it.
+    /// Nodes that have the key.
     holders: RefCell<BTreeSet<usize>>,
 }
 
-impl Used {
-    /// Whether the counter had not sealed before.
+impl KeyUsage {
+    /// Marks a counter as used. Returns false if it was used before.
     fn take(&self, counter: u64) -> bool {
         let next = self.next.get();
         let mut free = self.free.borrow_mut();
@@ -73,42 +73,42 @@ impl Used {
 }
 
 #[derive(Default)]
-struct Seen {
-    keys: RefCell<BTreeMap<[u8; 32], Rc<Used>>>,
-    /// The node that is called now.
+struct CipherLog {
+    keys: RefCell<BTreeMap<[u8; 32], Rc<KeyUsage>>>,
+    /// The node that is being called.
     node: Cell<usize>,
-    /// What its clock says.
+    /// Time on that node's clock.
     shown: Cell<Time>,
-    /// What came in and left, where it is watched.
-    order: RefCell<Option<Order>>,
-    reuse: Cell<Option<Reuse>>,
+    /// Order of cells, if it is watched.
+    order: RefCell<Option<OrderChecker>>,
+    reuse: Cell<Option<CounterReuse>>,
     proofs: RefCell<BTreeMap<[u8; 32], bool>>,
     sealed: Cell<u64>,
-    /// Hosts that no cell may name together, and the first that did.
+    /// Pairs of hosts that no cell may name together, and the first such pair that a cell named.
     hidden: RefCell<BTreeSet<(Address, Address)>>,
     named: Cell<Option<(Address, Address)>>,
-    /// Nodes that have one key, if they are more than two.
+    /// Holders of a key, if they are more than two.
     shared: RefCell<Option<BTreeSet<usize>>>,
-    /// What is known of leg cells, where there are circuits.
-    legs: RefCell<Option<Legs>>,
-    /// What carriers spoil, where there are circuits.
-    spoilt: RefCell<Option<Spoilt>>,
-    /// What nodes do wrong on purpose.
-    flaw: Cell<Option<Flaw>>,
-    /// What is known of mixed cells, where relays mix.
-    mixes: RefCell<Option<Mixes>>,
-    /// What is known of hops, where addresses hop.
-    moves: RefCell<Option<Moves>>,
+    /// Leg cells, in networks with circuits.
+    legs: RefCell<Option<LegChecker>>,
+    /// Altered leg cells, in networks with circuits.
+    spoilt: RefCell<Option<AlteredCells>>,
+    /// Flaw that nodes show on purpose.
+    flaw: Cell<Option<PlantedFault>>,
+    /// Mixed cells, in networks whose relays mix.
+    mixes: RefCell<Option<MixChecker>>,
+    /// Steps of shifts, in networks with shifting addresses.
+    moves: RefCell<Option<ShiftChecker>>,
 }
 
 thread_local! {
-    // One network per thread at a time: `begin` empties it.
-    static SEEN: Seen = Seen::default();
+    // A thread simulates one network at a time; `begin` resets this.
+    static SEEN: CipherLog = CipherLog::default();
 }
 
-/// Forgets what an earlier network of this thread did. Says whether the order of cells is watched
-/// in this one, and what its nodes do wrong.
-pub(crate) fn begin(order: Option<Order>, flaw: Option<Flaw>) {
+/// Resets all records of an earlier network in this thread. `order` watches the order of cells;
+/// `flaw` is the flaw that nodes show.
+pub(crate) fn begin(order: Option<OrderChecker>, flaw: Option<PlantedFault>) {
     SEEN.with(|seen| {
         seen.keys.borrow_mut().clear();
         seen.proofs.borrow_mut().clear();
@@ -126,93 +126,92 @@ pub(crate) fn begin(order: Option<Order>, flaw: Option<Flaw>) {
     });
 }
 
-/// Forgets the counter that was used twice.
 #[cfg(test)]
 fn begin_reuse() {
     SEEN.with(|seen| seen.reuse.set(None));
 }
 
-/// The first counter that was used twice, if any.
-pub(crate) fn reuse() -> Option<Reuse> {
+/// The first counter that was used twice, if there is one.
+pub(crate) fn reuse() -> Option<CounterReuse> {
     SEEN.with(|seen| seen.reuse.get())
 }
 
-/// Says that no cell may name these two hosts together.
+/// Forbids cells that name these two hosts together.
 pub(crate) fn hide(a: Address, b: Address) {
     SEEN.with(|seen| seen.hidden.borrow_mut().extend([(a, b), (b, a)]));
 }
 
-/// The first two hosts that a cell named though they are hidden from each other's routers, if any.
+/// The first pair of hosts that a cell named though it is hidden, if there is one.
 pub(crate) fn named() -> Option<(Address, Address)> {
     SEEN.with(|seen| seen.named.get())
 }
 
-/// Has leg cells watched.
-pub(crate) fn watch_legs(legs: Legs) {
+/// Starts to watch leg cells.
+pub(crate) fn watch_legs(legs: LegChecker) {
     SEEN.with(|seen| seen.legs.replace(Some(legs)));
 }
 
-/// Asks what is known of leg cells, if they are watched.
-pub(crate) fn with_legs<T>(ask: impl FnOnce(&mut Legs) -> T) -> Option<T> {
+/// Calls `ask` if leg cells are watched.
+pub(crate) fn with_legs<T>(ask: impl FnOnce(&mut LegChecker) -> T) -> Option<T> {
     SEEN.with(|seen| seen.legs.borrow_mut().as_mut().map(ask))
 }
 
-/// Has leg cells spoilt, and watches what becomes of them.
-pub(crate) fn watch_spoilt(spoilt: Spoilt) {
+/// Starts to alter leg cells and to watch them.
+pub(crate) fn watch_spoilt(spoilt: AlteredCells) {
     SEEN.with(|seen| seen.spoilt.replace(Some(spoilt)));
 }
 
-/// Asks what is known of spoilt cells, if they are watched.
-pub(crate) fn with_spoilt<T>(ask: impl FnOnce(&mut Spoilt) -> T) -> Option<T> {
+/// Calls `ask` if altered cells are watched.
+pub(crate) fn with_spoilt<T>(ask: impl FnOnce(&mut AlteredCells) -> T) -> Option<T> {
     SEEN.with(|seen| seen.spoilt.borrow_mut().as_mut().map(ask))
 }
 
-/// Has mixed cells watched.
-pub(crate) fn watch_mixes(mixes: Mixes) {
+/// Starts to watch mixed cells.
+pub(crate) fn watch_mixes(mixes: MixChecker) {
     SEEN.with(|seen| seen.mixes.replace(Some(mixes)));
 }
 
-/// Asks what is known of mixed cells, if they are watched.
-pub(crate) fn with_mixes<T>(ask: impl FnOnce(&mut Mixes) -> T) -> Option<T> {
+/// Calls `ask` if mixed cells are watched.
+pub(crate) fn with_mixes<T>(ask: impl FnOnce(&mut MixChecker) -> T) -> Option<T> {
     SEEN.with(|seen| seen.mixes.borrow_mut().as_mut().map(ask))
 }
 
-/// Has hops watched.
+/// Starts to watch steps of shifts.
 pub(crate) fn watch_moves() {
-    SEEN.with(|seen| seen.moves.replace(Some(Moves::default())));
+    SEEN.with(|seen| seen.moves.replace(Some(ShiftChecker::default())));
 }
 
-/// Asks what is known of hops, if they are watched.
-pub(crate) fn with_moves<T>(ask: impl FnOnce(&mut Moves) -> T) -> Option<T> {
+/// Calls `ask` if steps of shifts are watched.
+pub(crate) fn with_moves<T>(ask: impl FnOnce(&mut ShiftChecker) -> T) -> Option<T> {
     SEEN.with(|seen| seen.moves.borrow_mut().as_mut().map(ask))
 }
 
-/// Nodes that have one key, though no key is of more than two: the ends of a link, two hosts, the
-/// origin of a circuit and one hop.
+/// Nodes that share one key, if a key has more than two holders. At most two nodes share a key: the
+/// ends of a link, two hosts, or the origin of a circuit and one hop.
 pub(crate) fn shared() -> Option<BTreeSet<usize>> {
     SEEN.with(|seen| seen.shared.borrow().clone())
 }
 
-/// Plants a fault: this node is taken to have all keys.
+/// Plants a fault: this node counts as a holder of all keys.
 pub(crate) fn share(node: usize) {
     SEEN.with(|seen| seen.keys.borrow().values().for_each(|key| hold(seen, key, node)));
 }
 
-fn hold(seen: &Seen, key: &Used, node: usize) {
+fn hold(seen: &CipherLog, key: &KeyUsage, node: usize) {
     let mut holders = key.holders.borrow_mut();
     if holders.insert(node) && holders.len() > 2 {
         seen.shared.borrow_mut().get_or_insert_with(|| holders.clone());
     }
 }
 
-/// A layer of a circuit was sealed.
+/// Passes a sealed layer of a circuit to the watcher of altered cells.
 fn note_spoilt(before: Option<[u8; spoilt::PART]>, after: &[u8]) {
     if let Some((before, after)) = before.zip(spoilt::part(after)) {
         with_spoilt(|spoilt| spoilt.seals(called().0, &before, &after));
     }
 }
 
-/// Looks whom the cell in a link's plaintext names.
+/// Checks the addresses of a cell in a link's plaintext.
 fn note_names(plaintext: &[u8]) {
     SEEN.with(|seen| {
         let hidden = seen.hidden.borrow();
@@ -231,46 +230,46 @@ fn note_names(plaintext: &[u8]) {
     });
 }
 
-/// Keys that were ever expanded, and seals made.
+/// Numbers of keys ever expanded and of seals made.
 pub(crate) fn used() -> (usize, u64) {
     SEEN.with(|seen| (seen.keys.borrow().len(), seen.sealed.get()))
 }
 
-/// Notes which node the following calls belong to.
+/// Sets the node that the following calls belong to.
 pub(crate) fn set_node(node: usize) {
     SEEN.with(|seen| seen.node.set(node));
 }
 
-/// Notes what the clock of that node says.
+/// Sets the time on that node's clock.
 pub(crate) fn set_shown(shown: Time) {
     SEEN.with(|seen| seen.shown.set(shown));
 }
 
-/// The node that is called now, and what its clock says.
+/// The node that is being called, and the time on its clock.
 fn called() -> (usize, Time) {
     SEEN.with(|seen| (seen.node.get(), seen.shown.get()))
 }
 
-/// The first cell that another passed at a node, if any.
+/// The first cell that was overtaken at a node, if there is one.
 pub(crate) fn passed() -> Option<String> {
     SEEN.with(|seen| seen.order.borrow().as_ref()?.broken().cloned())
 }
 
-/// Plants a fault: cells that leave from now on are passed by others.
+/// Plants a fault: from now on, cells that leave count as overtaken.
 pub(crate) fn overtake() {
-    SEEN.with(|seen| seen.order.borrow_mut().as_mut().map(Order::overtake));
+    SEEN.with(|seen| seen.order.borrow_mut().as_mut().map(OrderChecker::overtake));
 }
 
-/// Plants a fault: every key is taken to have sealed once more than it has.
+/// Plants a fault: each key counts as having sealed once more.
 pub(crate) fn rewind() {
     SEEN.with(|seen| seen.keys.borrow().values().for_each(|key| key.next.set(key.next.get() + 1)));
 }
 
-fn counters_of(key: &[u8; 32]) -> Rc<Used> {
+fn counters_of(key: &[u8; 32]) -> Rc<KeyUsage> {
     SEEN.with(|seen| {
         let mut keys = seen.keys.borrow_mut();
         let number = keys.len() as u64;
-        let used = || Used {
+        let used = || KeyUsage {
             number,
             key: *key,
             next: Cell::default(),
@@ -283,27 +282,27 @@ fn counters_of(key: &[u8; 32]) -> Rc<Used> {
     })
 }
 
-/// Whether this is what two hosts seal, as its length shows. A layer of a circuit is longer than
-/// they seal, and so is a unit of five places, which is longer than a medium cell.
+/// True if a plaintext of this length is between two hosts. A layer of a circuit is longer, and so
+/// is a unit with five tag places, which is longer than a medium cell.
 fn is_hosts(plaintext_len: usize) -> bool {
     SizeClass::ALL.iter().any(|class| class.edge_len() == plaintext_len)
 }
 
-/// Whether this is what a link seals, as its length shows.
+/// True if a link seals plaintexts of this length.
 fn is_links(plaintext: &[u8]) -> bool {
     SizeClass::ALL.iter().any(|class| class.link_body_len() + 1 == plaintext.len())
 }
 
-/// The end of the end-to-end seal of the cell in a link's plaintext, the cell's priority and its
-/// addresses. None if the plaintext is something else.
-fn cell(plaintext: &[u8]) -> Option<([u8; 16], (u8, Pair))> {
+/// Tag of the end-to-end seal of the cell in a link's plaintext, with the cell's priority and
+/// addresses. None for other plaintexts.
+fn cell(plaintext: &[u8]) -> Option<([u8; 16], (u8, AddressPair))> {
     let is_cell = is_links(plaintext) && plaintext[0] == LinkKind::Cell as u8;
     let header = plaintext.get(link::ROUTED_AT - link::KIND_AT..)?;
     let (class, pair) = (*header.get(RoutedHeader::CLASS_AT)?, *header.first_chunk()?);
     plaintext.last_chunk().filter(|_| is_cell).map(|seal| (*seal, (class, pair)))
 }
 
-fn watch(look: impl FnOnce(usize, &mut Order)) {
+fn watch(look: impl FnOnce(usize, &mut OrderChecker)) {
     SEEN.with(|seen| {
         if let Some(order) = seen.order.borrow_mut().as_mut() {
             look(seen.node.get(), order);
@@ -311,12 +310,12 @@ fn watch(look: impl FnOnce(usize, &mut Order)) {
     });
 }
 
-fn note(used: &Used, counter: u64) {
+fn note(used: &KeyUsage, counter: u64) {
     let is_new = used.take(counter);
     SEEN.with(|seen| {
         seen.sealed.set(seen.sealed.get() + 1);
         if !is_new && seen.reuse.get().is_none() {
-            seen.reuse.set(Some(Reuse { counter, next: used.next.get() }));
+            seen.reuse.set(Some(CounterReuse { counter, next: used.next.get() }));
         }
     });
 }
@@ -336,33 +335,11 @@ fn verify(key: &PublicKey, msg: &[u8], sig: &[u8; 64]) -> bool {
     })
 }
 
-/// The daemon's ciphers, watched, but for the KEM.
-pub(crate) struct Real;
+/// The daemon's ciphers with observers. Only the KEM differs.
+pub(crate) struct RealCiphers;
 
-impl Ciphers for Real {
-    type Aead = Watched<AeadKey>;
-
-    fn verify(key: &PublicKey, msg: &[u8], sig: &[u8; 64]) -> bool {
-        verify(key, msg, sig)
-    }
-
-    fn kem_pair(_: &[u8; 32]) -> Result<(KemSecret, Box<[u8; KEM_PUBLIC_LEN]>), BadKem> {
-        kem::pair()
-    }
-
-    fn kem_encapsulate(
-        seed: &[u8; 32],
-        _: &[u8],
-    ) -> Result<(Box<[u8; KEM_CIPHERTEXT_LEN]>, Secret<32>), BadKem> {
-        kem::encapsulate(seed)
-    }
-}
-
-/// No security at all, at a tenth of the price.
-pub(crate) struct Cheap;
-
-impl Ciphers for Cheap {
-    type Aead = Watched<CheapKey>;
+impl Ciphers for RealCiphers {
+    type Aead = WatchedKey<AeadKey>;
 
     fn verify(key: &PublicKey, msg: &[u8], sig: &[u8; 64]) -> bool {
         verify(key, msg, sig)
@@ -380,23 +357,45 @@ impl Ciphers for Cheap {
     }
 }
 
-/// A key whose counters are watched.
-pub(crate) struct Watched<A> {
+/// Ciphers without any security, at a tenth of the cost.
+pub(crate) struct CheapCiphers;
+
+impl Ciphers for CheapCiphers {
+    type Aead = WatchedKey<CheapKey>;
+
+    fn verify(key: &PublicKey, msg: &[u8], sig: &[u8; 64]) -> bool {
+        verify(key, msg, sig)
+    }
+
+    fn kem_pair(_: &[u8; 32]) -> Result<(KemSecret, Box<[u8; KEM_PUBLIC_LEN]>), BadKem> {
+        kem::pair()
+    }
+
+    fn kem_encapsulate(
+        seed: &[u8; 32],
+        _: &[u8],
+    ) -> Result<(Box<[u8; KEM_CIPHERTEXT_LEN]>, Secret<32>), BadKem> {
+        kem::encapsulate(seed)
+    }
+}
+
+/// A key with an observer of its counters.
+pub(crate) struct WatchedKey<A> {
     key: A,
-    used: Rc<Used>,
+    used: Rc<KeyUsage>,
 }
 
-impl<A> Watched<A> {
-    /// Notes what stands in a layer of a circuit when it was opened or sealed.
+impl<A> WatchedKey<A> {
+    /// Passes the body of a layer that was opened or sealed to the watcher of mixes.
     fn work(&self, counter: u64, body: &[u8]) {
         let key = (self.used.number, &self.used.key);
         with_mixes(|mixes| mixes.works(called(), key, counter, body));
     }
 }
 
-impl<A: Aead> Aead for Watched<A> {
-    fn new(suite: Suite, key: &[u8; 32]) -> Watched<A> {
-        Watched { key: A::new(suite, key), used: counters_of(key) }
+impl<A: Aead> Aead for WatchedKey<A> {
+    fn new(suite: Suite, key: &[u8; 32]) -> WatchedKey<A> {
+        WatchedKey { key: A::new(suite, key), used: counters_of(key) }
     }
 
     fn seal(&self, counter: u64, aad: &[u8], body: &mut [u8], tag_out: &mut [u8; 16]) {
@@ -410,7 +409,7 @@ impl<A: Aead> Aead for Watched<A> {
                 with_spoilt(|spoilt| spoilt.leaves(called().0, body));
             }
         }
-        let step = with_moves(|_| Moves::read(body)).filter(|_| is_links);
+        let step = with_moves(|_| ShiftChecker::read(body)).filter(|_| is_links);
         let before = spoilt::part(body);
         let (cell, len, is_hosts) = (cell(body), body.len(), is_hosts(body.len()));
         self.key.seal(counter, aad, body, tag_out);
@@ -428,7 +427,7 @@ impl<A: Aead> Aead for Watched<A> {
         });
     }
 
-    fn flaw() -> Option<Flaw> {
+    fn flaw() -> Option<PlantedFault> {
         SEEN.with(|seen| seen.flaw.get())
     }
 
@@ -451,13 +450,13 @@ impl<A: Aead> Aead for Watched<A> {
     }
 }
 
-/// A toy: a keystream of additions and a checksum. What it makes looks like noise and notices
-/// every flipped bit; it hides nothing from anybody who looks.
+/// A toy cipher: a keystream made by additions, and a checksum. Its output looks like noise, and it
+/// detects each flipped bit, but it protects nothing.
 pub(crate) struct CheapKey([u64; 4]);
 
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Spreads every bit of `x` over the result (the finalizer of splitmix64).
+/// Spreads each bit of `x` over the result (the finalizer of splitmix64).
 pub(crate) fn mix(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -477,20 +476,19 @@ impl CheapKey {
         from_fn(|lane| mix(self.0[lane] ^ mix(counter.wrapping_add(lane as u64))))
     }
 
-    /// Covers or uncovers the body in one pass; returns the checksum of its covered form.
+    /// Encrypts or decrypts the body in one pass. Returns the checksum of the encrypted form.
     fn pass<const SEAL: bool>(&self, counter: u64, aad: &[u8], body: &mut [u8]) -> [u8; 16] {
         let (mut lanes, mut stream) = (self.0, self.stream(counter));
         let len = body.len() as u64;
         let (blocks, rest) = body.as_chunks_mut::<32>();
         for block in blocks {
             let (bytes, _) = block.as_chunks_mut::<8>();
-            // Whole arrays at each step, so that the compiler does several words at once, as a
-            // baseline processor can with additions and shifts.
+            // Each step handles a whole array, so that the compiler can use vector additions and
+            // shifts of a baseline processor.
             let before: [u64; 4] = from_fn(|lane| u64::from_le_bytes(bytes[lane]));
             let after: [u64; 4] = from_fn(|lane| before[lane] ^ stream[lane]);
             let covered = if SEAL { after } else { before };
-            // One-to-one in each word, since it multiplies by an odd number: no flipped bit is
-            // lost.
+            // Each word is mapped one-to-one, since the factor is odd. No flipped bit is lost.
             let turned: [u64; 4] = from_fn(|lane| lanes[lane].wrapping_add(lanes[lane] << 23));
             lanes = from_fn(|lane| turned[lane].wrapping_add(covered[lane]));
             stream = stream.map(|word| word.wrapping_add(ODD));
@@ -563,22 +561,22 @@ mod tests {
     #[test]
     fn both_open_what_they_sealed_and_nothing_else() {
         begin(None, None);
-        opens::<Watched<CheapKey>>();
+        opens::<WatchedKey<CheapKey>>();
         begin(None, None);
-        opens::<Watched<AeadKey>>();
+        opens::<WatchedKey<AeadKey>>();
     }
 
     #[test]
     fn a_counter_used_twice_under_a_key_is_seen_whoever_holds_it() {
         begin(None, None);
         let (mut body, mut tag) = ([1; 40], [0; 16]);
-        let mine = Watched::<CheapKey>::new(Suite::Aes256Gcm, &[1; 32]);
-        let yours = Watched::<CheapKey>::new(Suite::Aes256Gcm, &[1; 32]);
-        let other = Watched::<CheapKey>::new(Suite::Aes256Gcm, &[2; 32]);
+        let mine = WatchedKey::<CheapKey>::new(Suite::Aes256Gcm, &[1; 32]);
+        let yours = WatchedKey::<CheapKey>::new(Suite::Aes256Gcm, &[1; 32]);
+        let other = WatchedKey::<CheapKey>::new(Suite::Aes256Gcm, &[2; 32]);
         mine.seal(0, b"", &mut body, &mut tag);
         mine.seal(5, b"", &mut body, &mut tag);
         other.seal(0, b"", &mut body, &mut tag);
-        // Those that were passed over may come later, once each.
+        // Counters that were skipped may seal later, once each.
         for counter in [3, 1, 4, 2] {
             yours.seal(counter, b"", &mut body, &mut tag);
         }
@@ -586,7 +584,7 @@ mod tests {
         for counter in 0..=5 {
             begin_reuse();
             yours.seal(counter, b"", &mut body, &mut tag);
-            assert_eq!(reuse(), Some(Reuse { counter, next: 6 }));
+            assert_eq!(reuse(), Some(CounterReuse { counter, next: 6 }));
         }
     }
 }

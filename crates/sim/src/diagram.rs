@@ -5,47 +5,47 @@ use std::collections::BTreeSet;
 
 use shoal_wire::Time;
 
-use crate::outcome::{Fate, Outcome, Packet, Step};
+use crate::outcome::{FrameFate, LogEntry, SentFrames, SimulationOutcome};
 
-/// Arrows and notes of a diagram; more are no picture any more. Of notes there are fewer to choose
-/// from, and they say what the frames were about.
+/// Largest number of arrows and of notes; a larger diagram is unreadable. Fewer notes are shown,
+/// since they summarise the frames.
 const FRAMES_MAX: usize = 24;
 const NOTES_MAX: usize = 16;
-/// Letters of a note: longer ones make every column wide.
+/// Longest note in characters; a longer one widens every column.
 const NOTE_MAX: usize = 70;
 
-enum Line<'a> {
-    Frames(&'a Packet, usize),
-    Step(&'a Step),
+enum DiagramLine<'a> {
+    Frames(&'a SentFrames, usize),
+    Step(&'a LogEntry),
 }
 
-impl Line<'_> {
+impl DiagramLine<'_> {
     fn at_ns(&self) -> u64 {
         match self {
-            Line::Frames(packet, _) => packet.at_ns,
-            Line::Step(step) => step.at_ns,
+            DiagramLine::Frames(packet, _) => packet.at_ns,
+            DiagramLine::Step(step) => step.at_ns,
         }
     }
 
     fn nodes(&self) -> [Option<usize>; 2] {
         match self {
-            Line::Frames(packet, to) => [Some(packet.from), Some(*to)],
-            Line::Step(step) => [step.node, None],
+            DiagramLine::Frames(packet, to) => [Some(packet.from), Some(*to)],
+            DiagramLine::Step(step) => [step.node, None],
         }
     }
 }
 
-/// The end of the run as text for Mermaid.
-pub(crate) fn mermaid(outcome: &Outcome) -> String {
-    let frames = outcome.packets.iter().filter_map(|p| Some(Line::Frames(p, p.to?)));
-    let frames: Vec<Line> = frames.collect();
+/// The end of the run as a Mermaid diagram.
+pub(crate) fn mermaid(outcome: &SimulationOutcome) -> String {
+    let frames = outcome.packets.iter().filter_map(|p| Some(DiagramLine::Frames(p, p.to?)));
+    let frames: Vec<DiagramLine> = frames.collect();
     let frames = frames.into_iter().rev().take(FRAMES_MAX);
-    let notes = outcome.log.iter().rev().take(NOTES_MAX).map(Line::Step);
-    // The latest first, so that of those at one instant the notes come after the frames.
-    let mut lines: Vec<Line> = notes.chain(frames).collect();
+    let notes = outcome.log.iter().rev().take(NOTES_MAX).map(DiagramLine::Step);
+    // Notes are placed after frames of the same instant.
+    let mut lines: Vec<DiagramLine> = notes.chain(frames).collect();
     lines.reverse();
-    lines.sort_by_key(Line::at_ns);
-    let nodes: BTreeSet<usize> = lines.iter().flat_map(Line::nodes).flatten().collect();
+    lines.sort_by_key(DiagramLine::at_ns);
+    let nodes: BTreeSet<usize> = lines.iter().flat_map(DiagramLine::nodes).flatten().collect();
     let mut out = String::from("sequenceDiagram\n");
     for node in &nodes {
         let name = outcome.nodes.get(*node).map_or("?", String::as_str);
@@ -57,8 +57,10 @@ pub(crate) fn mermaid(outcome: &Outcome) -> String {
     }
     for line in &lines {
         let _ = match line {
-            Line::Frames(packet, to) => write_frames(&mut out, packet, *to),
-            Line::Step(step) => write_note(&mut out, step.at_ns, step.node, ends, &step.text),
+            DiagramLine::Frames(packet, to) => write_frames(&mut out, packet, *to),
+            DiagramLine::Step(step) => {
+                write_note(&mut out, step.at_ns, step.node, ends, &step.text)
+            }
         };
     }
     for broken in &outcome.violations {
@@ -67,13 +69,13 @@ pub(crate) fn mermaid(outcome: &Outcome) -> String {
     out
 }
 
-fn write_frames(out: &mut String, packet: &Packet, to: usize) -> core::fmt::Result {
+fn write_frames(out: &mut String, packet: &SentFrames, to: usize) -> core::fmt::Result {
     let (arrow, fate) = match packet.fate {
-        Fate::Arrives => ("->>", ""),
-        Fate::Corrupted => ("-->>", ", a bit flipped"),
-        Fate::Lost => ("-x", ", lost"),
+        FrameFate::Arrives => ("->>", ""),
+        FrameFate::Corrupted => ("-->>", ", a bit flipped"),
+        FrameFate::Lost => ("-x", ", lost"),
     };
-    let Packet { from, len, count, .. } = packet;
+    let SentFrames { from, len, count, .. } = packet;
     let many = if *count > 1 { format!("{count} x ") } else { String::new() };
     writeln!(out, "    n{from}{arrow}n{to}: {} {many}{len} B{fate}", Time(packet.at_ns))
 }
@@ -85,7 +87,7 @@ fn write_note(
     (first, last): (usize, usize),
     text: &str,
 ) -> core::fmt::Result {
-    // These two would end the line or begin an entity.
+    // A `;` would end the line, and a `#` would begin an entity.
     let text: String = text.chars().take(NOTE_MAX).filter(|c| !";#".contains(*c)).collect();
     let cut = if text.len() == NOTE_MAX { " ..." } else { "" };
     let time = Time(at_ns);

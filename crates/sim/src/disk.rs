@@ -1,4 +1,4 @@
-//! A host's disk: what survives a crash, and what a shell does for transfers.
+//! A host's disk, which survives a crash, and the disk work of a shell for transfers.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -6,30 +6,30 @@ use std::rc::Rc;
 
 use shoal_transfer::{ChunkSet, OfferInfo, TransferId};
 
-/// How long a read, a write or a hash takes.
+/// Duration of a read, a write or a hash.
 pub(crate) const DISK_TIME: Duration = Duration::from_micros(200);
 
-/// A file that is arriving or there. A chunk that is what was sent is not stored a second time:
-/// touching memory for it cost a fifth of a fast run.
+/// A file that is arriving or complete. A chunk equal to the sent one is not stored again: touching
+/// memory for it cost a fifth of a fast run.
 #[derive(Debug)]
-pub(crate) struct Stored {
+pub(crate) struct StoredFile {
     sent: Rc<[u8]>,
-    /// Bytes of every chunk but the last.
+    /// Length of every chunk but the last, in bytes.
     chunk: usize,
-    /// Chunks that differ from what was sent, by their offset.
+    /// Chunks that differ from the sent ones, by offset.
     other: BTreeMap<usize, Box<[u8]>>,
-    /// Chunks that are written: the journal.
+    /// Chunks that are written (the journal).
     pub(crate) have: ChunkSet,
     pub(crate) named: bool,
 }
 
-impl Stored {
-    /// Every chunk is there, and is what was sent.
+impl StoredFile {
+    /// True if all chunks are there and equal to the sent ones.
     pub(crate) fn is_as_sent(&self) -> bool {
         self.have.is_full() && self.other.is_empty()
     }
 
-    /// What is there, zero where nothing was written.
+    /// Content of the file, zero where nothing was written.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.sent.len()];
         for (first, count) in self.have.ranges() {
@@ -43,7 +43,7 @@ impl Stored {
         bytes
     }
 
-    /// Plants a fault: the last byte is another.
+    /// Plants a fault: changes the last byte.
     pub(crate) fn flip(&mut self) {
         let mut bytes = self.bytes();
         if let Some(last) = bytes.last_mut() {
@@ -54,25 +54,25 @@ impl Stored {
     }
 }
 
-/// Work that the disk does in its own time.
+/// Work that the disk does asynchronously.
 #[derive(Debug)]
-pub(crate) enum Work {
+pub(crate) enum DiskWork {
     Read { id: TransferId, index: u32, offset: u64, len: usize, buffer: Box<[u8]> },
     Write { id: TransferId, index: u32, offset: u64, len: usize, data: Box<[u8]> },
     Hash { id: TransferId },
 }
 
-/// Files on the disk, by the identity that senders give them.
+/// Files by the identity that their senders give them.
 #[derive(Debug, Default)]
-pub(crate) struct Disk {
-    pub(crate) stored: BTreeMap<[u8; 16], Stored>,
+pub(crate) struct SimulatedDisk {
+    pub(crate) stored: BTreeMap<[u8; 16], StoredFile>,
 }
 
-impl Disk {
-    /// Opens the file that is on offer, new or resumed; what of it is there. `sent` is what it is
-    /// to become.
+impl SimulatedDisk {
+    /// Opens an offered file, new or resumed, and returns the chunks that are there. `sent` is the
+    /// whole content.
     pub(crate) fn open(&mut self, info: &OfferInfo, sent: &Rc<[u8]>) -> ChunkSet {
-        let fresh = || Stored {
+        let fresh = || StoredFile {
             sent: Rc::clone(sent),
             chunk: info.chunk_len(),
             other: BTreeMap::new(),
@@ -81,7 +81,7 @@ impl Disk {
         };
         let stored = self.stored.entry(info.file_id).or_insert_with(fresh);
         if stored.chunk != info.chunk_len() {
-            // What is there is counted in chunks of another length.
+            // The journal counts chunks of another length.
             *stored = fresh();
         }
         stored.have.clone()
@@ -117,7 +117,7 @@ mod tests {
             executable: false,
             segment: SegmentLen::FULL,
         };
-        let mut disk = Disk::default();
+        let mut disk = SimulatedDisk::default();
         assert_eq!(disk.open(&info, &sent).ranges().count(), 0);
         disk.write(&[1; 16], 0, 0, &sent[..CHUNK_LEN]);
         disk.write(&[1; 16], 2, 2 * CHUNK_LEN as u64, &[7; 9]);
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(bytes[2 * CHUNK_LEN..], [7; 9]);
         disk.write(&[1; 16], 1, CHUNK_LEN as u64, &sent[CHUNK_LEN..2 * CHUNK_LEN]);
         disk.write(&[1; 16], 2, 2 * CHUNK_LEN as u64, &sent[2 * CHUNK_LEN..]);
-        let stored = disk.stored.get_mut(&[1; 16]).expect("it was opened");
+        let stored = disk.stored.get_mut(&[1; 16]).expect("an open file");
         assert!(stored.is_as_sent() && stored.bytes() == *sent);
         stored.flip();
         assert!(!stored.is_as_sent() && stored.bytes() != *sent);

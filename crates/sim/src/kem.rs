@@ -1,19 +1,18 @@
-//! The KEM of simulated handshakes: all that is random in it follows from the seed.
+//! The KEM of simulated handshakes. All its randomness follows from the seed.
 //!
-//! The library's own key pairs and ciphertexts are drawn from the operating system. With these,
-//! session secrets would differ between two runs of one seed, and so would the addresses and the
-//! lengths of epochs that follow from them. So every simulated handshake uses one recorded key
-//! pair, which keeps nothing secret. A ciphertext is random bytes, for which ML-KEM gives a secret,
-//! too (implicit rejection). Handshakes differ by their ciphertexts and by X25519.
+//! The library draws key pairs and ciphertexts from the operating system. Session secrets would
+//! then differ between two runs of one seed, and so would addresses and epochs that follow from
+//! them. Every simulated handshake therefore uses one recorded key pair, which protects nothing.
+//! The ciphertext is random bytes, for which ML-KEM also yields a secret (implicit rejection).
+//! Handshakes differ by their ciphertexts and by X25519.
 
 use std::sync::OnceLock;
 
 use shoal_crypto::{BadKem, KEM_CIPHERTEXT_LEN, KEM_PUBLIC_LEN, KemSecret, Rng, Secret, kdf};
 
-/// The public half within a private key of FIPS 203.
+/// Offset of the public key within a private key (FIPS 203).
 const PUBLIC_AT: usize = 1_152;
 
-/// The recorded private key.
 fn recorded() -> &'static [u8] {
     static RECORDED: OnceLock<Vec<u8>> = OnceLock::new();
     RECORDED.get_or_init(|| {
@@ -25,14 +24,13 @@ fn recorded() -> &'static [u8] {
     })
 }
 
-/// The recorded key pair.
 pub(crate) fn pair() -> Result<(KemSecret, Box<[u8; KEM_PUBLIC_LEN]>), BadKem> {
     let public = recorded().get(PUBLIC_AT..).and_then(|key| key.first_chunk()).ok_or(BadKem)?;
     Ok((KemSecret::from_bytes(recorded())?, Box::new(*public)))
 }
 
-/// A ciphertext that follows from `seed`, and the secret that it gives the holder of the recorded
-/// key.
+/// A ciphertext derived from `seed`, and the secret that the holder of the recorded key gets from
+/// it.
 pub(crate) fn encapsulate(
     seed: &[u8; 32],
 ) -> Result<(Box<[u8; KEM_CIPHERTEXT_LEN]>, Secret<32>), BadKem> {

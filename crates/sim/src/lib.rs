@@ -1,8 +1,9 @@
-//! A whole Shoal network in one thread under a virtual clock: what must hold, whatever happens.
+//! A whole Shoal network in one thread under a virtual clock, with checks of the rules that must
+//! always hold.
 //!
-//! In: [`Options`], above all a seed. Out: an [`Outcome`] with every rule that was broken, the
-//! counters, and a hash of everything that happened. The same options give the same hash, so a
-//! failure that a machine found at night is replayed by its seed.
+//! Input: [`SimulationOptions`], above all a seed. Output: an [`SimulationOutcome`] with every rule
+//! that was broken, the counters, and a hash of all events. Equal options give equal hashes, so a
+//! failure is replayed by its seed.
 //!
 //! ```text
 //!            +------------------------------ World ------------------------------+
@@ -13,15 +14,15 @@
 //!            +-------------------------------------------------------------------+
 //! ```
 //!
-//! The nodes are the very value that the daemon drives, keys and seals included; only sockets,
-//! disks, the clock and the rings between workers are played. Nothing but bytes inside ciphertexts
-//! depends on the operating system's randomness (ML-KEM), and the trace leaves those out. Where
-//! relays mix, how long cells wait follows from such bytes: there the same options give another run
-//! of the same network, which keeps the same rules.
+//! The nodes are the same values that the daemon drives, with their keys and seals. Only sockets,
+//! disks, the clock and the rings between workers are simulated. Only bytes inside ciphertexts
+//! depend on the operating system's randomness (ML-KEM), and the trace omits them. If relays mix,
+//! the delays of cells follow from such bytes. Equal options then give another run of the same
+//! network, under the same rules.
 //!
-//! Invariant: but for planted faults, the simulator changes nothing inside a machine; it sees what
-//! a shell sees, and what an observer of every wire sees. The rules it checks stand in `check/`,
-//! one file each.
+//! Invariant: except for planted faults, the simulator changes nothing inside a machine. It sees
+//! only what a shell sees and what an observer of all wires sees. Each rule has its own file in
+//! `check/`.
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +32,6 @@ mod circuits;
 mod clock;
 mod diagram;
 mod disk;
-mod hops;
 mod kem;
 mod mixes;
 mod nat;
@@ -46,22 +46,25 @@ mod rings;
 mod scenario;
 mod secrets;
 mod shell;
+mod shifts;
 mod shrink;
 mod wires;
 mod world;
 
 pub use check::Violation;
-pub use nat::{Depends, Ports, Translator};
-pub use options::{Faults, Options, Topology};
-pub use outcome::{Called, Fate, FileOutcome, Mixed, Outcome, Packet, Step};
-pub use plant::Plant;
-pub use scenario::Scenario;
-pub use shrink::{Shrunk, shrink};
+pub use nat::{NatDependence, NatRules, PortAssignment};
+pub use options::{RouterTopology, SimulationOptions, WireFaults};
+pub use outcome::{
+    CallTimes, FileOutcome, FrameFate, LogEntry, SentFrames, SimulationOutcome, StrategyWaits,
+};
+pub use plant::InjectedFault;
+pub use scenario::SavedRun;
+pub use shrink::{ShrunkRun, shrink};
 
-/// Runs one simulated network from its start to the end of its plan, or until a rule breaks.
-pub fn run(options: Options) -> Outcome {
+/// Runs one simulated network to the end of its plan, or until a rule breaks.
+pub fn run(options: SimulationOptions) -> SimulationOutcome {
     match options.cheap_ciphers {
-        true => world::World::<ciphers::Cheap>::new(options).run(),
-        false => world::World::<ciphers::Real>::new(options).run(),
+        true => world::SimulatedWorld::<ciphers::CheapCiphers>::new(options).run(),
+        false => world::SimulatedWorld::<ciphers::RealCiphers>::new(options).run(),
     }
 }

@@ -1,13 +1,13 @@
-//! Translators of addresses (NAT) in the words of RFC 4787, and which hosts stand behind which.
+//! Translators of addresses (NAT), in the terms of RFC 4787, and the hosts behind them.
 //!
 //! ```text
 //! host -- translator -- (translator) -- the public network -- (translator) -- translator -- host
-//!   \_ out: a mapping is made or refreshed        in: filtered, and led to who made the mapping _/
+//!   \_ out: a mapping is made or refreshed             in: filtered, led to the mapping's owner _/
 //! ```
 //!
-//! What goes out is translated as it is sent; what comes in is filtered when it arrives, so that
-//! frames that cross meet the mappings of that moment. Private addresses are those of hosts behind
-//! other translators, too.
+//! Outgoing frames are translated when they are sent, incoming ones are filtered when they arrive.
+//! Frames that cross therefore meet the mappings of that moment. Hosts behind different translators
+//! may have the same private addresses.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -17,135 +17,139 @@ use serde::{Deserialize, Serialize};
 use shoal_crypto::Rng;
 use shoal_wire::Time;
 
-/// The port of every node, at its own address.
+/// Port of every node at its own address.
 pub(crate) const PORT: u16 = 7_400;
-/// The lowest port that a translator gives out: below are those of its own services.
+/// Lowest port that a translator assigns; lower ports are for its own services.
 const PORT_MIN: u16 = 1_024;
-/// Mappings of one translator; a home router has so many.
+/// Largest number of mappings per translator, as in a home router.
 const MAPPINGS_MAX: usize = 2_048;
-/// Places that one mapping lets in.
+/// Largest number of remote endpoints that one mapping lets in.
 const PERMITS_MAX: usize = 256;
-/// Translators one behind another at most.
+/// Largest number of translators in a row.
 const NESTED_MAX: usize = 4;
 
-/// On what a mapping, or a filter, depends beside the inner endpoint (RFC 4787 sections 4.1 and 5).
+/// The part of the remote endpoint on which a mapping or filter depends, beside the inner endpoint
+/// (RFC 4787 sections 4.1 and 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Depends {
-    /// On nothing else: endpoint-independent.
+pub enum NatDependence {
+    /// Endpoint-independent.
     Nothing,
-    /// On the far address.
+    /// Address-dependent.
     Address,
-    /// On the far address and port.
+    /// Address- and port-dependent.
     AddressAndPort,
 }
 
-impl Depends {
-    /// The part of a far endpoint that counts.
+impl NatDependence {
+    /// The part of a remote endpoint that counts.
     fn of(self, far: SocketAddr) -> (Option<IpAddr>, u16) {
         match self {
-            Depends::Nothing => (None, 0),
-            Depends::Address => (Some(far.ip()), 0),
-            Depends::AddressAndPort => (Some(far.ip()), far.port()),
+            NatDependence::Nothing => (None, 0),
+            NatDependence::Address => (Some(far.ip()), 0),
+            NatDependence::AddressAndPort => (Some(far.ip()), far.port()),
         }
     }
 }
 
-/// Which outer port a mapping gets (RFC 4787 section 4.2).
+/// Choice of the outer port of a mapping (RFC 4787 section 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Ports {
-    /// The inner port if it is free, else any.
+pub enum PortAssignment {
+    /// The inner port if it is free, else a random one.
     Preserving,
-    /// The one after the last.
+    /// The port after the last one.
     Sequential,
-    /// Any.
+    /// A random port.
     Random,
 }
 
-/// How a translator behaves.
+/// Behaviour of a translator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Translator {
-    /// On what mappings depend.
-    pub mapping: Depends,
-    /// On what it depends whether a frame is let in.
-    pub filtering: Depends,
-    /// Which ports mappings get.
-    pub ports: Ports,
-    /// Frames from inside to an outer endpoint of the translator itself come back in (section 6).
+pub struct NatRules {
+    pub mapping: NatDependence,
+    pub filtering: NatDependence,
+    pub ports: PortAssignment,
+    /// True if frames from inside to an outer endpoint of the same translator come back in (section
+    /// 6).
     pub hairpin: bool,
-    /// How long a mapping, and each permission in it, lives after the last frame out, in
-    /// milliseconds (section 4.3; frames in refresh nothing).
+    /// Lifetime of a mapping, and of each permission in it, after the last outgoing frame, in
+    /// milliseconds (section 4.3). Incoming frames refresh nothing.
     pub timeout_ms: u64,
-    /// The translator behind which this one stands, by its number.
+    /// Number of the translator behind which this one is.
     pub behind: Option<u32>,
 }
 
-impl Translator {
-    /// A usual home router: mappings depend on nothing, and only who was spoken to is let in.
-    pub const EASY: Translator = Translator {
-        mapping: Depends::Nothing,
-        filtering: Depends::AddressAndPort,
-        ports: Ports::Preserving,
+impl NatRules {
+    /// A typical home router: endpoint-independent mappings, and only endpoints that were called
+    /// are let in.
+    pub const EASY: NatRules = NatRules {
+        mapping: NatDependence::Nothing,
+        filtering: NatDependence::AddressAndPort,
+        ports: PortAssignment::Preserving,
         hairpin: false,
         timeout_ms: 120_000,
         behind: None,
     };
-    /// A translator whose mappings depend on everything, at ports that nobody can guess.
-    pub const HARD: Translator =
-        Translator { mapping: Depends::AddressAndPort, ports: Ports::Random, ..Translator::EASY };
+    /// A translator with address- and port-dependent mappings at random ports.
+    pub const HARD: NatRules = NatRules {
+        mapping: NatDependence::AddressAndPort,
+        ports: PortAssignment::Random,
+        ..NatRules::EASY
+    };
 }
 
-/// Why a translator passes a frame not on.
+/// Reason why a translator drops a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Refused {
+pub(crate) enum NatRefusal {
     /// No mapping has this outer port.
     Unmapped,
-    /// The mapping lets nobody in from there.
+    /// The mapping does not let this remote endpoint in.
     Filtered,
-    /// There is no room for another mapping.
+    /// The table of mappings is full.
     Full,
-    /// From inside to itself, and it does not hairpin.
+    /// The frame goes from inside to the translator itself, which does not hairpin.
     Hairpin,
-    /// The address is nobody's.
+    /// No node has the address.
     Nobody,
 }
 
-/// What one inner endpoint, and what counts of the far one, has as its outer port.
-type Key = (SocketAddr, (Option<IpAddr>, u16));
+/// Key of a mapping: inner endpoint, and the part of the remote endpoint that counts.
+type MappingKey = (SocketAddr, (Option<IpAddr>, u16));
 
 #[derive(Debug)]
-struct Mapped {
-    key: Key,
+struct NatMapping {
+    key: MappingKey,
     used: Time,
-    /// Who was spoken to, as far as filtering looks, and when last.
+    /// Remote endpoints that were called, and the time of the last frame to each. Only the parts
+    /// that the filter compares are stored.
     permits: BTreeMap<(Option<IpAddr>, u16), Time>,
 }
 
-/// One translator at work.
+/// A running translator.
 #[derive(Debug)]
-pub(crate) struct Nat {
-    rules: Translator,
+pub(crate) struct NatDevice {
+    rules: NatRules,
     outer: IpAddr,
-    ports: BTreeMap<Key, u16>,
-    mapped: BTreeMap<u16, Mapped>,
+    ports: BTreeMap<MappingKey, u16>,
+    mapped: BTreeMap<u16, NatMapping>,
     last: u16,
     rng: Rng,
 }
 
-impl Nat {
-    pub(crate) fn new(rules: Translator, outer: IpAddr, seed: [u8; 32]) -> Nat {
+impl NatDevice {
+    pub(crate) fn new(rules: NatRules, outer: IpAddr, seed: [u8; 32]) -> NatDevice {
         let mut rng = Rng::new(seed);
         let last = PORT_MIN + rng.below(u64::from(u16::MAX - PORT_MIN)) as u16;
-        Nat { rules, outer, ports: BTreeMap::new(), mapped: BTreeMap::new(), last, rng }
+        NatDevice { rules, outer, ports: BTreeMap::new(), mapped: BTreeMap::new(), last, rng }
     }
 
     fn is_over(&self, now: Time, used: Time) -> bool {
         now.since(used) >= Duration::from_millis(self.rules.timeout_ms)
     }
 
-    /// Forgets mappings that nobody used for too long.
+    /// Removes expired mappings.
     fn expire(&mut self, now: Time) {
         let over = self.mapped.iter().filter(|(_, mapped)| self.is_over(now, mapped.used));
         for port in over.map(|(port, _)| *port).collect::<Vec<_>>() {
@@ -156,15 +160,17 @@ impl Nat {
     }
 
     fn free_port(&mut self, wanted: u16) -> u16 {
-        if self.rules.ports == Ports::Preserving && !self.mapped.contains_key(&wanted) {
+        if self.rules.ports == PortAssignment::Preserving && !self.mapped.contains_key(&wanted) {
             return wanted;
         }
         let span = u64::from(u16::MAX - PORT_MIN) + 1;
-        // Fewer mappings than ports: one is free.
+        // There are fewer mappings than ports, so one is free.
         loop {
             self.last = match self.rules.ports {
-                Ports::Sequential => self.last.checked_add(1).unwrap_or(PORT_MIN),
-                Ports::Preserving | Ports::Random => PORT_MIN + self.rng.below(span) as u16,
+                PortAssignment::Sequential => self.last.checked_add(1).unwrap_or(PORT_MIN),
+                PortAssignment::Preserving | PortAssignment::Random => {
+                    PORT_MIN + self.rng.below(span) as u16
+                }
             };
             if !self.mapped.contains_key(&self.last) {
                 return self.last;
@@ -172,22 +178,22 @@ impl Nat {
         }
     }
 
-    /// A frame from inside goes out; returns its outer source.
+    /// Translates an outgoing frame; returns its outer source.
     pub(crate) fn go_out(
         &mut self,
         now: Time,
         from: SocketAddr,
         to: SocketAddr,
-    ) -> Result<SocketAddr, Refused> {
+    ) -> Result<SocketAddr, NatRefusal> {
         self.expire(now);
         let key = (from, self.rules.mapping.of(to));
         let port = match self.ports.get(&key) {
             Some(&port) => port,
-            None if self.mapped.len() >= MAPPINGS_MAX => return Err(Refused::Full),
+            None if self.mapped.len() >= MAPPINGS_MAX => return Err(NatRefusal::Full),
             None => {
                 let port = self.free_port(from.port());
                 self.ports.insert(key, port);
-                self.mapped.insert(port, Mapped { key, used: now, permits: BTreeMap::new() });
+                self.mapped.insert(port, NatMapping { key, used: now, permits: BTreeMap::new() });
                 port
             }
         };
@@ -204,48 +210,48 @@ impl Nat {
         Ok(SocketAddr::new(self.outer, port))
     }
 
-    /// The inner endpoint that has an outer port.
+    /// Inner endpoint that owns an outer port.
     fn owner(&self, now: Time, port: u16) -> Option<SocketAddr> {
         let mapped = self.mapped.get(&port)?;
         (!self.is_over(now, mapped.used)).then_some(mapped.key.0)
     }
 
-    /// A frame comes in from outside; returns its inner destination.
+    /// Filters an incoming frame; returns its inner destination.
     pub(crate) fn come_in(
         &mut self,
         now: Time,
         from: SocketAddr,
         port: u16,
-    ) -> Result<SocketAddr, Refused> {
+    ) -> Result<SocketAddr, NatRefusal> {
         self.expire(now);
-        let mapped = self.mapped.get(&port).ok_or(Refused::Unmapped)?;
+        let mapped = self.mapped.get(&port).ok_or(NatRefusal::Unmapped)?;
         let permit = self.rules.filtering.of(from);
         let spoken = mapped.permits.get(&permit).is_some_and(|at| !self.is_over(now, *at));
-        match self.rules.filtering == Depends::Nothing || spoken {
+        match self.rules.filtering == NatDependence::Nothing || spoken {
             true => Ok(mapped.key.0),
-            false => Err(Refused::Filtered),
+            false => Err(NatRefusal::Filtered),
         }
     }
 }
 
-/// What a frame reaches next.
+/// Next stop of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum NextStop {
     Node(usize),
-    /// The outer side of this translator, at its own address and this port.
+    /// Outer side of this translator, at its own address and this port.
     Door(usize, u16),
 }
 
-/// All translators, and where nodes stand.
+/// All translators, and the positions of nodes.
 #[derive(Debug)]
-pub(crate) struct Nats {
-    nats: Vec<Nat>,
-    /// Behind which translator each node stands, and its address.
+pub(crate) struct NatDevices {
+    nats: Vec<NatDevice>,
+    /// For each node, the translator that it is behind, and its address.
     nodes: Vec<(Option<usize>, SocketAddr)>,
-    /// By where they stand, the addresses of nodes and translators.
-    addresses: BTreeMap<(Option<usize>, IpAddr), Next>,
-    /// Frames not passed on.
-    pub(crate) refused: BTreeMap<Refused, u64>,
+    /// Nodes and translators by their network (inside which translator) and address.
+    addresses: BTreeMap<(Option<usize>, IpAddr), NextStop>,
+    /// Dropped frames by reason.
+    pub(crate) refused: BTreeMap<NatRefusal, u64>,
 }
 
 /// Address of a node in the public network.
@@ -254,10 +260,15 @@ pub(crate) fn public(node: usize) -> SocketAddr {
     SocketAddr::from(([10, a, b, c], PORT))
 }
 
-impl Nats {
-    /// `behind` says for each node behind which translator it stands, if behind any. Numbers of
-    /// translators that are not there, or don't come before the one that names them, say none.
-    pub(crate) fn new(translators: &[Translator], behind: &[Option<u32>], seed: [u8; 32]) -> Nats {
+impl NatDevices {
+    /// Builds all translators. `behind` names for each node the translator that it is behind.
+    /// Numbers of unknown translators count as None, and so do numbers not below the translator
+    /// that names them.
+    pub(crate) fn new(
+        translators: &[NatRules],
+        behind: &[Option<u32>],
+        seed: [u8; 32],
+    ) -> NatDevices {
         let mut seeds = Rng::new(seed);
         let mut addresses = BTreeMap::new();
         let mut inside = vec![0_u16; translators.len()];
@@ -274,11 +285,11 @@ impl Nats {
                     Ipv4Addr::new(100, 64, high, low)
                 }
             };
-            addresses.insert((outside, outer.into()), Next::Door(number, 0));
-            let rules = Translator { behind: outside.map(|at| at as u32), ..*rules };
-            Nat::new(rules, outer.into(), seeds.array())
+            addresses.insert((outside, outer.into()), NextStop::Door(number, 0));
+            let rules = NatRules { behind: outside.map(|at| at as u32), ..*rules };
+            NatDevice::new(rules, outer.into(), seeds.array())
         });
-        let nats: Vec<Nat> = nats.collect();
+        let nats: Vec<NatDevice> = nats.collect();
         let nodes = behind.iter().enumerate().map(|(node, number)| {
             let number = known(*number, nats.len());
             let at = match number {
@@ -289,85 +300,86 @@ impl Nats {
                     SocketAddr::from(([192, 168, high, low], PORT))
                 }
             };
-            addresses.insert((number, at.ip()), Next::Node(node));
+            addresses.insert((number, at.ip()), NextStop::Node(node));
             (number, at)
         });
         let nodes = nodes.collect();
-        Nats { nats, nodes, addresses, refused: BTreeMap::new() }
+        NatDevices { nats, nodes, addresses, refused: BTreeMap::new() }
     }
 
-    /// The endpoint that a node has where it stands.
+    /// Endpoint of a node within its own network.
     pub(crate) fn own(&self, node: usize) -> SocketAddr {
         self.nodes[node].1
     }
 
-    fn at(&self, stands: Option<usize>, to: SocketAddr) -> Option<Next> {
+    fn at(&self, stands: Option<usize>, to: SocketAddr) -> Option<NextStop> {
         match *self.addresses.get(&(stands, to.ip()))? {
-            Next::Node(node) => (to.port() == PORT).then_some(Next::Node(node)),
-            Next::Door(number, _) => Some(Next::Door(number, to.port())),
+            NextStop::Node(node) => (to.port() == PORT).then_some(NextStop::Node(node)),
+            NextStop::Door(number, _) => Some(NextStop::Door(number, to.port())),
         }
     }
 
-    /// A node sends a frame; returns the source that it shows, and where it goes from there.
+    /// Handles a frame that a node sends; returns the source that it shows outside, and its next
+    /// stop.
     pub(crate) fn leave(
         &mut self,
         now: Time,
         node: usize,
         to: SocketAddr,
-    ) -> Result<(SocketAddr, Next), Refused> {
+    ) -> Result<(SocketAddr, NextStop), NatRefusal> {
         let (mut stands, mut from) = self.nodes[node];
         for _ in 0..=NESTED_MAX {
             if let Some(next) = self.at(stands, to) {
                 return Ok((from, next));
             }
-            let number = stands.ok_or(Refused::Nobody)?;
+            let number = stands.ok_or(NatRefusal::Nobody)?;
             let nat = &mut self.nats[number];
             let to_itself = to.ip() == nat.outer;
             if to_itself && !nat.rules.hairpin {
-                return Err(Refused::Hairpin);
+                return Err(NatRefusal::Hairpin);
             }
             from = nat.go_out(now, from, to)?;
             if to_itself {
-                return Ok((from, Next::Door(number, to.port())));
+                return Ok((from, NextStop::Door(number, to.port())));
             }
             stands = nat.rules.behind.map(|behind| behind as usize);
         }
-        Err(Refused::Nobody)
+        Err(NatRefusal::Nobody)
     }
 
-    /// The node that has the outer port of a translator now, whoever it lets in.
+    /// Node that owns an outer port of a translator, regardless of filtering.
     pub(crate) fn owner(&self, now: Time, door: usize, port: u16) -> Option<usize> {
         let (mut door, mut port) = (door, port);
         for _ in 0..=NESTED_MAX {
             match self.at(Some(door), self.nats[door].owner(now, port)?)? {
-                Next::Node(node) => return Some(node),
-                Next::Door(inner, at) => (door, port) = (inner, at),
+                NextStop::Node(node) => return Some(node),
+                NextStop::Door(inner, at) => (door, port) = (inner, at),
             }
         }
         None
     }
 
-    /// A frame reaches the outer side of a translator; returns the node that gets it.
+    /// Handles a frame at the outer side of a translator; returns the node that gets it.
     pub(crate) fn enter(
         &mut self,
         now: Time,
         from: SocketAddr,
         door: usize,
         port: u16,
-    ) -> Result<usize, Refused> {
+    ) -> Result<usize, NatRefusal> {
         let (mut door, mut port) = (door, port);
         for _ in 0..=NESTED_MAX {
             let inner = self.nats[door].come_in(now, from, port)?;
-            match self.at(Some(door), inner).ok_or(Refused::Nobody)? {
-                Next::Node(node) => return Ok(node),
-                Next::Door(inner, at) => (door, port) = (inner, at),
+            match self.at(Some(door), inner).ok_or(NatRefusal::Nobody)? {
+                NextStop::Node(node) => return Ok(node),
+                NextStop::Door(inner, at) => (door, port) = (inner, at),
             }
         }
-        Err(Refused::Nobody)
+        Err(NatRefusal::Nobody)
     }
 
-    /// Counts frames that are not passed on.
-    pub(crate) fn count(&mut self, why: Refused, frames: u64) {
+    /// Counts dropped frames.
+    pub(crate) fn count(&mut self, why: NatRefusal, frames: u64) {
         *self.refused.entry(why).or_default() += frames;
     }
 }

@@ -1,5 +1,5 @@
-//! One node: the very value that the daemon drives, what its shell does for it, and what a crash
-//! leaves.
+//! One node: the same value that the daemon drives, the work of its shell, and the state that
+//! survives a crash.
 
 use core::time::Duration;
 use std::cell::RefCell;
@@ -11,51 +11,50 @@ use std::sync::Arc;
 use shoal_crypto::{Ciphers, Identity, NetworkSecret, PublicKey};
 use shoal_directory::Access;
 use shoal_edge::{HostConfig, HostId};
-use shoal_ip::{Gate, overlay_address, overlay_prefix};
+use shoal_ip::{AddressGate, overlay_address, overlay_prefix};
 use shoal_link::{EgressConfig, LivenessConfig};
-use shoal_mix::Limits;
-use shoal_node::{Control, HandshakeDone, Message, Parcel, Queue, Seeds, Worker};
-use shoal_relay::{Counters, HoldConfig, Incoming, LinkConfig};
-use shoal_session::Role;
+use shoal_mix::MixLimits;
+use shoal_node::{Control, HandshakeDone, InterfaceQueue, Parcel, Seeds, Worker, WorkerMessage};
+use shoal_relay::{DropCounters, HoldConfig, LinkConfig, ReceivedRun};
+use shoal_session::SessionRole;
 use shoal_transfer::TransferId;
 use shoal_wire::{Address, DropReason, Id, LinkId, Time};
 
 use crate::ciphers::{self, mix};
-use crate::clock::Clock;
-use crate::disk::Disk;
-use crate::mixes::{self, List};
-use crate::options::{Options, seed_bytes};
-use crate::plan::Plan;
-use crate::plant::Plant;
-use crate::programs::{MTU, Tap};
-use crate::reach;
-use crate::rings::Bundle;
-use crate::shell::{Played, Table};
+use crate::clock::NodeClock;
+use crate::disk::SimulatedDisk;
+use crate::mixes::{self, MixList};
+use crate::options::{SimulationOptions, seed_bytes};
+use crate::plan::NetworkPlan;
+use crate::plant::InjectedFault;
+use crate::programs::{MTU, SimulatedInterface};
+use crate::reach::{self, DirectRecord};
+use crate::rings::NodeRings;
+use crate::shell::{FirewallTable, SimulatedShell};
 use crate::wires::{self, Wires};
 
-/// Up to this many nodes, everybody's hosts file names everybody.
+/// Up to this many nodes, every hosts file names all nodes.
 const KNOW_ALL_MAX: usize = 64;
-/// Workers of a node at most.
 const WORKERS_MAX: u8 = 4;
-/// Route changes that a node may cause in one call.
+/// Largest number of route changes that a node may cause in one call.
 const EVENTS_MAX: usize = 1 << 16;
 
-/// What all nodes are made from.
-pub(crate) struct Makings {
-    pub(crate) options: Options,
-    pub(crate) plan: Plan,
+/// Inputs from which all nodes are made.
+pub(crate) struct NetworkInputs {
+    pub(crate) options: SimulationOptions,
+    pub(crate) plan: NetworkPlan,
     pub(crate) keys: Vec<PublicKey>,
-    /// The endpoint that each node has where it stands.
+    /// Endpoint of each node within its own network.
     pub(crate) own: Vec<SocketAddr>,
-    /// Hosts that a node knows, where it doesn't know all.
+    /// Hosts that each node knows.
     pub(crate) knows: Vec<Vec<usize>>,
-    /// How relays mix, from when on.
-    pub(crate) lists: Vec<List>,
+    /// Lists with the mixing strategies of relays, by time.
+    pub(crate) lists: Vec<MixList>,
 }
 
-impl Makings {
-    pub(crate) fn new(options: Options, pings: &[(usize, usize)]) -> Rc<Makings> {
-        let plan = Plan::new(&options);
+impl NetworkInputs {
+    pub(crate) fn new(options: SimulationOptions, pings: &[(usize, usize)]) -> Rc<NetworkInputs> {
+        let plan = NetworkPlan::new(&options);
         let keys = (0..plan.nodes.len()).map(|n| identity(options.seed, n).public()).collect();
         let mut knows = vec![Vec::new(); plan.nodes.len()];
         if plan.nodes.len() > KNOW_ALL_MAX {
@@ -76,103 +75,104 @@ impl Makings {
         let lists = mixes::lists(&options, plan.routers);
         let nats = wires::nats(&options, &plan);
         let own = (0..plan.nodes.len()).map(|node| nats.own(node)).collect();
-        Rc::new(Makings { options, plan, keys, own, knows, lists })
+        Rc::new(NetworkInputs { options, plan, keys, own, knows, lists })
     }
 }
 
-/// A node of the network.
-pub(crate) struct Node<C: Ciphers> {
-    pub(crate) control: Control<Played<C>>,
-    workers: Vec<Worker<Played<C>>>,
-    rings: Rc<RefCell<Bundle<C>>>,
-    pub(crate) clock: Clock,
-    /// Counts starts.
+pub(crate) struct SimulatedNode<C: Ciphers> {
+    pub(crate) control: Control<SimulatedShell<C>>,
+    workers: Vec<Worker<SimulatedShell<C>>>,
+    rings: Rc<RefCell<NodeRings<C>>>,
+    pub(crate) clock: NodeClock,
+    /// Number of restarts.
     pub(crate) run: u32,
     pub(crate) alive: bool,
-    /// Stands still: neither called nor heard.
+    /// True while the node is paused: it is neither called nor does it receive.
     pub(crate) paused: bool,
-    pub(crate) disk: Disk,
-    /// Files this node sends now, by number.
+    pub(crate) disk: SimulatedDisk,
+    /// Files that the node is sending, by number.
     pub(crate) sending: BTreeMap<TransferId, usize>,
-    /// Files this node receives now, by identity.
+    /// Files that the node is receiving, by identity.
     pub(crate) receiving: BTreeMap<TransferId, [u8; 16]>,
-    /// Links on which routes flowed when this was looked at last.
+    /// Links on which routes flowed at the last look.
     pub(crate) seen_adjacent: Vec<LinkId>,
     pub(crate) seen_control: u64,
-    /// When the world will call this node.
+    /// Time at which the world will call this node.
     pub(crate) armed: Option<Time>,
-    /// Whether cells waited for links at the end of the last step; when it stood still for the last
-    /// time, by its own clock.
+    /// True if cells waited for links at the end of the last step. `resumed` is the end of the last
+    /// pause, by the node's clock.
     pub(crate) was_busy: bool,
     pub(crate) resumed: Time,
-    /// Steps at the present instant.
+    /// Number of steps at the present instant.
     pub(crate) steps: (Time, u32),
-    /// Frames handed to this run, and frames that the wires took before it.
+    /// Frames handed to the node in this run, and frames that the wires took from it in earlier
+    /// runs.
     pub(crate) delivered: u64,
     pub(crate) taken_before: u64,
     pub(crate) drops: BTreeMap<DropReason, u64>,
     /// Cells held and marked in earlier runs.
     pub(crate) cells: [u64; 2],
-    /// Drops of this run that `new_drops` told already.
+    /// Drops of this run that `new_drops` has returned already.
     told_drops: [u64; DropReason::COUNT],
     links: Vec<(LinkId, usize)>,
     far: BTreeMap<usize, LinkId>,
-    /// Direct links made since the node's start, and those that came up before that.
-    pub(crate) direct_made: usize,
-    direct_up_before: u64,
+    pub(crate) direct: DirectRecord,
     pub(crate) at: usize,
-    /// How often its prefix changed.
+    /// Number of changes of its prefix.
     pub(crate) moves: u8,
-    pub(crate) makings: Rc<Makings>,
+    pub(crate) makings: Rc<NetworkInputs>,
 }
 
 fn identity(seed: u64, node: usize) -> Identity {
     Identity::from_seed(seed_bytes(seed, &format!("identity {node}")))
 }
 
-fn transfer(options: &Options) -> shoal_transfer::Config {
-    let defaults = shoal_transfer::Config::default();
+fn transfer(options: &SimulationOptions) -> shoal_transfer::TransferConfig {
+    let defaults = shoal_transfer::TransferConfig::default();
     let law = match options.fixed_rate_bps {
         0 => defaults.law,
-        bps => shoal_transfer::Law::Fixed { rate: bps / 8 },
+        bps => shoal_transfer::LawChoice::Fixed { rate: bps / 8 },
     };
-    shoal_transfer::Config { law, ..defaults }
+    shoal_transfer::TransferConfig { law, ..defaults }
 }
 
 pub(crate) fn egress() -> EgressConfig {
     EgressConfig::default()
 }
 
-pub(crate) fn hold(options: &Options, address: Address) -> HoldConfig {
+pub(crate) fn hold(options: &SimulationOptions, address: Address) -> HoldConfig {
     let hold_us = if address.is_router() { options.hold_us } else { options.host_hold_us };
     let link_delay = Some(Duration::from_micros(hold_us)).filter(|delay| !delay.is_zero());
     let limits = match options.mix_cells as usize {
-        0 => Limits::default(),
-        per_link => Limits { per_link, ..Limits::default() },
+        0 => MixLimits::default(),
+        per_link => MixLimits { per_link, ..MixLimits::default() },
     };
     HoldConfig { link_delay, limits }
 }
 
-/// Whether programs at a node may be reached by another's, by whatever packets.
-pub(crate) fn allows(options: &Options, at: usize, other: usize) -> bool {
+/// True if the programs of a node may be reached by another node with any packet.
+pub(crate) fn allows(options: &SimulationOptions, at: usize, other: usize) -> bool {
     !mix(options.seed ^ (at as u64) << 20 ^ (other as u64) << 40).is_multiple_of(4)
 }
 
-/// The address of a node's interface.
-pub(crate) fn interface(makings: &Makings, at: usize) -> Ipv6Addr {
+pub(crate) fn interface(makings: &NetworkInputs, at: usize) -> Ipv6Addr {
     let secret = NetworkSecret(seed_bytes(makings.options.seed, "network"));
     overlay_address(&overlay_prefix(&secret), &makings.keys[at])
 }
 
-fn config(options: &Options, at: usize, address: Address) -> shoal_node::Config {
+fn config(options: &SimulationOptions, at: usize, address: Address) -> shoal_node::NodeSettings {
     let workers = options.workers.clamp(1, WORKERS_MAX as u32) as u8;
-    // As many lanes as let every worker seal on lanes that each of the far end's opens.
+    // Enough lanes that each worker can seal on lanes of each worker at the far end.
     let lanes = workers * workers;
     let liveness =
         LivenessConfig { keepalive: Some(Duration::from_secs(10)), ..LivenessConfig::default() };
-    let relay = shoal_relay::Config {
+    let relay = shoal_relay::RelayConfig {
         address,
-        session: shoal_session::Config { workers, lanes, ..shoal_session::Config::new(Role::Link) },
+        session: shoal_session::SessionConfig {
+            workers,
+            lanes,
+            ..shoal_session::SessionConfig::new(SessionRole::Link)
+        },
         liveness,
         egress: egress(),
         hold: hold(options, address),
@@ -181,33 +181,37 @@ fn config(options: &Options, at: usize, address: Address) -> shoal_node::Config 
     };
     let ip = options.flows > 0 && !address.is_router();
     let (workers, lanes) = if ip { (workers, lanes) } else { (1, 1) };
-    let edge = shoal_edge::Config {
+    let edge = shoal_edge::EdgeConfig {
         address,
-        session: shoal_session::Config { workers, lanes, ..shoal_session::Config::new(Role::Edge) },
+        session: shoal_session::SessionConfig {
+            workers,
+            lanes,
+            ..shoal_session::SessionConfig::new(SessionRole::Edge)
+        },
         transfer: transfer(options),
         echo_max: 256,
         direct: reach::direct(options, at, address),
         ip,
         events_max: 1_024,
     };
-    shoal_node::Config { relay, edge }
+    shoal_node::NodeSettings { relay, edge }
 }
 
-/// A node's control, its other workers, and the rings between them.
-type Machine<C> = (Control<Played<C>>, Vec<Worker<Played<C>>>, Rc<RefCell<Bundle<C>>>);
+type NodeParts<C> =
+    (Control<SimulatedShell<C>>, Vec<Worker<SimulatedShell<C>>>, Rc<RefCell<NodeRings<C>>>);
 
 fn machine<C: Ciphers>(
-    makings: &Makings,
-    clock: &Clock,
+    makings: &NetworkInputs,
+    clock: &NodeClock,
     at: usize,
     run: u32,
     now: Time,
-) -> Machine<C> {
+) -> NodeParts<C> {
     let (plan, options) = (&makings.plan, &makings.options);
     let (seed, address) = (options.seed, plan.nodes[at]);
     let own = |part: &str| seed_bytes(seed, &format!("{part} {at} run {run}"));
     let unix_ms = clock.wall_ms(options, at, run, now);
-    // A host takes part in no routing: it needs nobody's key for it.
+    // A host takes no part in routing, so it needs no keys of routers.
     let routers = if address.is_router() { plan.routers } else { 0 };
     let origins = (0..routers).map(|n| (plan.nodes[n].router, makings.keys[n]));
     let config = config(options, at, address);
@@ -215,22 +219,23 @@ fn machine<C: Ciphers>(
     let secret = NetworkSecret(seed_bytes(seed, "network"));
     let seeds = Seeds { relay: own("relay"), edge: own("edge"), circuits: own("circuits") };
     let (me, now) = (identity(seed, at), clock.read(now));
-    let (gate, flows) = (Arc::new(Gate::new(vec![interface(makings, at)], MTU)), Table::default());
-    let queue = |_| Queue::new(Tap::default(), Arc::clone(&gate), flows.clone());
+    let (gate, flows) =
+        (Arc::new(AddressGate::new(vec![interface(makings, at)], MTU)), FirewallTable::default());
+    let queue =
+        |_| InterfaceQueue::new(SimulatedInterface::default(), Arc::clone(&gate), flows.clone());
     let mut queues: Vec<_> = (0..if config.edge.ip { workers } else { 0 }).map(queue).collect();
     let queue = (!queues.is_empty()).then(|| queues.remove(0));
     let mut control = Control::new(config, me, secret, origins, queue, &seeds, now, unix_ms);
-    let (rings, ends) = Bundle::new(workers, own("rings"), options.plant);
+    let (rings, ends) = NodeRings::new(workers, own("rings"), options.plant);
     let workers = control.split(ends, queues);
     (control, workers, rings)
 }
 
-impl<C: Ciphers> Node<C> {
-    /// Starts the node for the first time.
-    pub(crate) fn new(makings: &Rc<Makings>, at: usize, now: Time) -> Node<C> {
-        let clock = Clock::new(&makings.options, at);
+impl<C: Ciphers> SimulatedNode<C> {
+    pub(crate) fn new(makings: &Rc<NetworkInputs>, at: usize, now: Time) -> SimulatedNode<C> {
+        let clock = NodeClock::new(&makings.options, at);
         let (control, workers, rings) = machine(makings, &clock, at, 0, now);
-        let mut node = Node {
+        let mut node = SimulatedNode {
             control,
             workers,
             rings,
@@ -238,7 +243,7 @@ impl<C: Ciphers> Node<C> {
             run: 0,
             alive: true,
             paused: false,
-            disk: Disk::default(),
+            disk: SimulatedDisk::default(),
             sending: BTreeMap::new(),
             receiving: BTreeMap::new(),
             seen_adjacent: Vec::new(),
@@ -254,8 +259,7 @@ impl<C: Ciphers> Node<C> {
             told_drops: [0; DropReason::COUNT],
             links: Vec::new(),
             far: BTreeMap::new(),
-            direct_made: 0,
-            direct_up_before: 0,
+            direct: DirectRecord::default(),
             at,
             moves: 0,
             makings: Rc::clone(makings),
@@ -264,23 +268,21 @@ impl<C: Ciphers> Node<C> {
         node
     }
 
-    /// The node at the other end of a link that the plan has.
+    /// Node at the other end of a planned link.
     pub(crate) fn far_end(&self, link: LinkId) -> Option<usize> {
         self.links.iter().find(|(known, _)| *known == link).map(|&(_, far)| far)
     }
 
-    /// Everything but the disk is gone.
+    /// Stops the node and discards all its state except the disk.
     pub(crate) fn crash(&mut self) {
         self.collect_drops();
-        self.direct_up_before = self.direct_up();
-        self.direct_made = 0;
+        (self.direct.up_before, self.direct.made) = (self.direct_up(), 0);
         self.alive = false;
         self.paused = false;
         self.sending.clear();
         self.receiving.clear();
     }
 
-    /// Starts again.
     pub(crate) fn restart(&mut self, now: Time, taken: u64) {
         self.run += 1;
         let makings = Rc::clone(&self.makings);
@@ -316,7 +318,8 @@ impl<C: Ciphers> Node<C> {
             }
             self.far.insert(far, link);
         }
-        self.configure_hops(now);
+        self.configure_shifts(now);
+        self.apply_bans(network_now);
         for &other in &makings.knows[at] {
             let host = HostConfig { key: makings.keys[other], address: plan.nodes[other] };
             self.control.edge.add_host(&host).expect("fewer hosts than the table holds");
@@ -332,12 +335,12 @@ impl<C: Ciphers> Node<C> {
         }
     }
 
-    /// Says who may be spoken with over the interface, and what they may begin.
+    /// Configures which hosts may be reached over the interface, and what they may begin.
     fn configure_interface(&mut self) {
         let makings = Rc::clone(&self.makings);
-        let mut gate = Gate::new(vec![interface(&makings, self.at)], MTU);
+        let mut gate = AddressGate::new(vec![interface(&makings, self.at)], MTU);
         let mut rights = BTreeMap::new();
-        let all_pass = makings.options.plant == Some(Plant::PacketAllowed);
+        let all_pass = makings.options.plant == Some(InjectedFault::PacketAllowed);
         for &other in &makings.knows[self.at] {
             let Some(host) = self.host(makings.plan.nodes[other]) else { continue };
             gate.add(host.bits(), interface(&makings, other)).expect("keys differ");
@@ -352,31 +355,31 @@ impl<C: Ciphers> Node<C> {
         self.control.set_rights(&rights, partners.into_iter());
     }
 
-    /// What the clock says, which is the time of all that the node does from now on.
+    /// Reads the node's clock. All further actions of the node happen at that time.
     pub(crate) fn read_clock(&self, now: Time) -> Time {
         let shown = self.clock.read(now);
         ciphers::set_shown(shown);
         shown
     }
 
-    /// The queue of the interface that the packets of a flow go through.
-    pub(crate) fn tap(&mut self, flow: u32) -> Option<&mut Tap> {
+    /// Interface queue for the packets of a flow.
+    pub(crate) fn tap(&mut self, flow: u32) -> Option<&mut SimulatedInterface> {
         let all = 1 + self.workers.len();
         let queue = match (flow as usize % all).checked_sub(1) {
             None => self.control.queue_mut(),
             Some(at) => self.workers[at].queue_mut(),
         };
-        queue.map(Queue::device_mut)
+        queue.map(InterfaceQueue::device_mut)
     }
 
-    /// What programs were given since the last call.
+    /// Packets that programs were given since the last call.
     pub(crate) fn take_given(&mut self) -> Vec<Vec<u8>> {
         let queues = self.workers.iter_mut().filter_map(Worker::queue_mut);
         let queues = queues.chain(self.control.queue_mut());
         queues.flat_map(|queue| queue.device_mut().take_given()).collect()
     }
 
-    /// Has the workers read what programs wrote, where its way is free.
+    /// Makes the workers read packets of programs, unless earlier ones still wait.
     fn read_packets(&mut self, now: Time, wires: &mut Wires) {
         match self.control.queue().map(|queue| queue.device().is_readable()) {
             Some(true) if !self.control.packets_wait() => self.control.handle_packets(now, wires),
@@ -392,51 +395,50 @@ impl<C: Ciphers> Node<C> {
         }
     }
 
-    /// Whether there is something to read, and its way is free.
+    /// True if a worker can read packets of programs, and no earlier ones wait.
     fn has_packets(&mut self) -> bool {
         let own = self.control.queue().is_some_and(|queue| queue.device().is_readable());
-        let ready = |worker: &mut Worker<Played<C>>| {
+        let ready = |worker: &mut Worker<SimulatedShell<C>>| {
             let waits = worker.packets_wait();
             !waits && worker.queue().is_some_and(|queue| queue.device().is_readable())
         };
         own && !self.control.packets_wait() || self.workers.iter_mut().any(ready)
     }
 
-    /// The links, and the nodes at their far ends.
+    /// Links and the nodes at their far ends.
     pub(crate) fn links(&self) -> &[(LinkId, usize)] {
         &self.links
     }
 
-    /// The node at the far end of a link.
     pub(crate) fn neighbour(&self, link: LinkId) -> Option<usize> {
         // Links are numbered in the order in which they were added.
         let entry = self.links.get(link.number()).filter(|(known, _)| *known == link);
         entry.map(|(_, node)| *node)
     }
 
-    /// Whether a cell that isn't for this node would be passed on, coming from that node.
+    /// True if a cell from that node would be forwarded.
     pub(crate) fn takes_transit_from(&self, far: usize) -> bool {
         let Some(&link) = self.far.get(&far) else { return false };
         self.control.relay.routing().is_none_or(|routing| routing.is_adjacent(link))
     }
 
-    /// Number of another host here.
+    /// This node's id of another host.
     pub(crate) fn host(&self, address: Address) -> Option<HostId> {
         self.control.edge.host_at(address)
     }
 
-    /// Whether it can be called now.
+    /// True if the node can be called.
     pub(crate) fn runs(&self) -> bool {
         self.alive && !self.paused
     }
 
-    /// Takes in what arrived at one instant. As the kernel does it, all that comes from one place
-    /// goes to one worker.
+    /// Handles frames that arrived at one instant. All frames from one endpoint go to one worker,
+    /// as with the kernel's sockets.
     pub(crate) fn receive(
         &mut self,
         now: Time,
         buf: &mut [u8],
-        incoming: &[Incoming],
+        incoming: &[ReceivedRun],
         wires: &mut Wires,
     ) {
         self.rings.borrow_mut().set_now(now);
@@ -445,15 +447,15 @@ impl<C: Ciphers> Node<C> {
         if all == 1 {
             return self.control.handle_datagrams(now, wires, buf, incoming);
         }
-        let worker = |run: &Incoming| match run.from.remote.ip() {
+        let worker = |run: &ReceivedRun| match run.from.remote.ip() {
             IpAddr::V4(ip) => mix(seed ^ u64::from(ip.to_bits()) << 16 ^ self.at as u64) % all,
-            // Addresses that hop lead to any worker, by the order of their first use.
-            IpAddr::V6(_) => mix(seed ^ wires.hop_number(run.from.local)) % all,
+            // A shifting address leads to any worker, depending on its number.
+            IpAddr::V6(_) => mix(seed ^ wires.shift_number(run.from.local)) % all,
         };
         let by: Vec<u64> = incoming.iter().map(worker).collect();
         for number in 0..all {
             let runs = incoming.iter().zip(&by).filter(|(_, by)| **by == number);
-            let mine: Vec<Incoming> = runs.map(|(run, _)| *run).collect();
+            let mine: Vec<ReceivedRun> = runs.map(|(run, _)| *run).collect();
             match (number as usize).checked_sub(1) {
                 _ if mine.is_empty() => {}
                 None => self.control.handle_datagrams(now, wires, buf, &mine),
@@ -462,7 +464,7 @@ impl<C: Ciphers> Node<C> {
         }
     }
 
-    /// Does what time asks for, and takes in what workers handed over.
+    /// Handles timers, and messages that workers handed over.
     pub(crate) fn handle_timeout(&mut self, now: Time, wires: &mut Wires) {
         self.rings.borrow_mut().set_now(now);
         let now = self.read_clock(now);
@@ -478,14 +480,14 @@ impl<C: Ciphers> Node<C> {
         self.read_packets(now, wires);
     }
 
-    /// Takes in handshake work that was done elsewhere.
+    /// Handles the result of handshake work.
     pub(crate) fn handle_done(&mut self, now: Time, done: HandshakeDone, wires: &mut Wires) {
         self.rings.borrow_mut().set_now(now);
         let now = self.read_clock(now);
         self.control.handle_done(now, wires, done);
     }
 
-    /// Sends what the edge has to send, and what workers have for each other.
+    /// Sends the output of the edge and the messages between workers.
     pub(crate) fn drive(&mut self, now: Time, wires: &mut Wires) {
         self.rings.borrow_mut().set_now(now);
         let now = self.read_clock(now);
@@ -496,7 +498,7 @@ impl<C: Ciphers> Node<C> {
         }
     }
 
-    /// When this node wants to be called, by the network's time, and why.
+    /// Network time of the next event, and its reason.
     pub(crate) fn poll_timeout(&mut self) -> Option<(Time, &'static str)> {
         if !self.runs() {
             return None;
@@ -509,36 +511,36 @@ impl<C: Ciphers> Node<C> {
         [first, message].into_iter().flatten().min()
     }
 
-    /// What all workers counted, wherever it is.
-    pub(crate) fn counters(&self) -> Counters {
+    /// Counters of all workers, including reports in transit.
+    pub(crate) fn counters(&self) -> DropCounters {
         let mut all = self.control.relay.counters().clone();
         self.workers.iter().for_each(|worker| all.add(worker.counters()));
         for (_, message) in self.rings.borrow().waiting() {
-            if let Message::Report(_, told) = message {
+            if let WorkerMessage::Report(_, told) = message {
                 all.add(&told.counters);
             }
         }
         all
     }
 
-    /// Whether cells wait for one of its links.
+    /// True if cells wait for one of the node's links.
     pub(crate) fn is_busy(&self) -> bool {
         self.control.relay.links().any(|link| link.waiting > 0)
     }
 
-    /// Cells that its holds keep back.
+    /// Number of cells in the node's holds.
     pub(crate) fn holding(&self) -> u64 {
         let relay = &self.control.relay;
         let own: usize = relay.links().map(|link| relay.held(link.link)).sum();
         (own + self.workers.iter().map(Worker::held).sum::<usize>()) as u64
     }
 
-    /// Frames that came in and are on their way to the worker that takes them.
+    /// Received frames in transit to the worker that handles them.
     pub(crate) fn coming(&self) -> u64 {
         self.between_workers(Parcel::coming)
     }
 
-    /// Frames that one worker could not send, on their way to the first one.
+    /// Frames that a worker could not send, in transit to the first worker.
     pub(crate) fn going(&self) -> u64 {
         self.between_workers(|parcel, _| parcel.going())
     }
@@ -546,13 +548,13 @@ impl<C: Ciphers> Node<C> {
     fn between_workers(&self, frames: impl Fn(&Parcel, u8) -> u64) -> u64 {
         let rings = self.rings.borrow();
         let parcels = rings.waiting().filter_map(|(to, message)| match message {
-            Message::Parcel(parcel) => Some(frames(parcel, to)),
+            WorkerMessage::Parcel(parcel) => Some(frames(parcel, to)),
             _ => None,
         });
         parcels.sum()
     }
 
-    /// Workers that took in all orders and still differ from what control knows.
+    /// Workers that handled all orders and still differ from control's state.
     pub(crate) fn misled(&self) -> Vec<u8> {
         let rings = self.rings.borrow();
         let told = |worker: &&Worker<_>| rings.waiting().all(|(to, _)| to != worker.number());
@@ -561,18 +563,17 @@ impl<C: Ciphers> Node<C> {
         misled.map(Worker::number).collect()
     }
 
-    /// Plants a fault: a worker is given an old view again.
+    /// Plants a fault: gives a worker an old view again.
     pub(crate) fn tell_old_view(&mut self) {
         self.rings.borrow_mut().tell_old_view();
     }
 
-    /// How many direct links came up, over all starts.
+    /// Number of direct links that came up, over all runs of the node.
     pub(crate) fn direct_up(&self) -> u64 {
         let stats = self.control.edge.direct_stats().filter(|_| self.alive);
-        self.direct_up_before + stats.map_or(0, |stats| stats.up)
+        self.direct.up_before + stats.map_or(0, |stats| stats.up)
     }
 
-    /// Drops since the last call.
     pub(crate) fn new_drops(&mut self) -> Vec<(DropReason, u64)> {
         let mut new = Vec::new();
         for ((reason, count), told) in self.counters().drops().zip(&mut self.told_drops) {
@@ -584,7 +585,7 @@ impl<C: Ciphers> Node<C> {
         new
     }
 
-    /// Adds what this run has counted to what earlier runs have.
+    /// Adds the counts of this run to those of earlier runs.
     pub(crate) fn collect_drops(&mut self) {
         let counters = self.counters();
         self.cells[0] += counters.traffic.cells_held;

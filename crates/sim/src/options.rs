@@ -1,4 +1,4 @@
-//! What a run is made of: one flat struct, every fault a number.
+//! Options of a run: one flat struct in which each fault is a number.
 
 use core::time::Duration;
 
@@ -6,39 +6,39 @@ use serde::{Deserialize, Serialize};
 use shoal_crypto::Rng;
 use shoal_wire::{CoverKind, CoverTier};
 
-use crate::nat::Translator;
-use crate::plant::Plant;
+use crate::nat::NatRules;
+use crate::plant::InjectedFault;
 
-/// What wires do to frames.
+/// Faults of wires.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Faults {
+pub struct WireFaults {
     /// Frames lost, per million.
     pub loss_ppm: u32,
     /// Frames delivered twice, per million.
     pub duplicate_ppm: u32,
     /// Frames with one bit flipped, per million.
     pub corrupt_ppm: u32,
-    /// Frames held back by up to `reorder_by`, per million, so that later ones overtake them.
+    /// Frames held back by up to `reorder_us`, per million, so that later ones overtake them.
     pub reorder_ppm: u32,
     /// Longest time a frame is held back, in microseconds.
     pub reorder_us: u64,
     /// Time on the wire, in microseconds.
     pub delay_us: u64,
-    /// By how much loss, delay and rate of the two directions of a wire differ, in percent: one
-    /// direction has them as they stand here, the other better by up to this much.
+    /// Difference of loss, delay and rate between the two directions of a wire, in percent. One
+    /// direction has the values given here; the other is better by up to this much.
     pub asymmetry_percent: u32,
     /// Bits of UDP payload per second and direction.
     pub rate_bps: u64,
-    /// Bytes that may wait for a wire before the sender is told that there is no room.
+    /// Bytes that may wait for a wire. Further frames are refused.
     pub queue_bytes: u64,
-    /// Delivered frames that an attacker sends again later from an address of its own, per million.
+    /// Delivered frames that an attacker sends again later from its own address, per million.
     pub replay_ppm: u32,
 }
 
-impl Faults {
-    /// Perfect wires of 100 Mbit/s.
-    pub const NONE: Faults = Faults {
+impl WireFaults {
+    /// Lossless wires of 100 Mbit/s.
+    pub const NONE: WireFaults = WireFaults {
         loss_ppm: 0,
         duplicate_ppm: 0,
         corrupt_ppm: 0,
@@ -52,168 +52,174 @@ impl Faults {
     };
 }
 
-impl Default for Faults {
-    fn default() -> Faults {
-        Faults::NONE
+impl Default for WireFaults {
+    fn default() -> WireFaults {
+        WireFaults::NONE
     }
 }
 
-/// How routers are joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Topology {
+pub enum RouterTopology {
     /// A random tree, and `chords` more wires.
     Random,
-    /// Each with each.
+    /// A wire between each two routers.
     Mesh,
-    /// A circle, and `chords` more wires.
+    /// A ring, and `chords` more wires.
     Ring,
-    /// A tree in which every router has up to three below it, and `chords` more wires.
+    /// A tree in which each router has up to three children, and `chords` more wires.
     Tree,
-    /// One after the other, and `chords` more wires.
+    /// A line, and `chords` more wires.
     Line,
 }
 
-impl Topology {
-    /// Every kind.
-    pub const ALL: [Topology; 5] =
-        [Topology::Random, Topology::Mesh, Topology::Ring, Topology::Tree, Topology::Line];
+impl RouterTopology {
+    /// All topologies.
+    pub const ALL: [RouterTopology; 5] = [
+        RouterTopology::Random,
+        RouterTopology::Mesh,
+        RouterTopology::Ring,
+        RouterTopology::Tree,
+        RouterTopology::Line,
+    ];
 }
 
-/// What is simulated. As JSON it is part of a [`crate::Scenario`].
+/// The simulated network and its faults. As JSON, part of a [`crate::SavedRun`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Options {
-    /// Everything random follows from it.
+pub struct SimulationOptions {
+    /// Seed of all random choices.
     pub seed: u64,
-    /// How routers are joined.
-    pub topology: Topology,
+    pub topology: RouterTopology,
     /// Routers, at least 1.
     pub routers: u32,
     /// Wires between routers beyond those of the topology.
     pub chords: u32,
     /// Hosts, spread over the routers in turn.
     pub hosts: u32,
-    /// Workers of each node, up to 4, with rings between them that the seed delays.
+    /// Workers of each node, up to 4. The seed chooses the delays of the rings between them.
     pub workers: u32,
-    /// Flows of programs' packets between hosts, some of which no rule allows.
+    /// Flows of programs' packets between hosts; policy forbids some of them.
     pub flows: u32,
-    /// Relays of the circuits over which alone every second pair of hosts is spoken with, up to 5;
-    /// 0: no pair is hidden.
+    /// Number of relays, up to 5, for half of all pairs of hosts, which reach each other over
+    /// circuits only. 0: no circuits.
     pub circuits: u32,
-    /// Lists that say how relays mix: the first holds from the start on, the others from times that
-    /// the seed chooses; 0: no relay mixes. Without circuits it says nothing.
+    /// Number of lists with mixing strategies. The first applies from the start, the others from
+    /// times that the seed chooses. 0: no relay mixes. Ignored without circuits.
     pub mixes: u32,
-    /// How long cells wait in the mean at each relay, in milliseconds, and five times as long at
-    /// most; 0: the lists say different things, drawn by the seed.
+    /// Mean delay of a cell at each relay in milliseconds; the largest delay is five times as long.
+    /// 0: the seed draws the strategies.
     pub mix_ms: u32,
-    /// Cells that a relay may hold for a link; 0: as many as a daemon's.
+    /// Largest number of cells that a relay holds for a link. 0: the daemon's value.
     pub mix_cells: u32,
-    /// Mbit/s by whose schedule the links between hosts and their routers are covered; 0: none is.
+    /// Rate in Mbit/s of the schedule of links between hosts and their routers. 0: no cover.
     pub cover: u16,
-    /// Slots of covered links come at random times.
+    /// True if covered links have a Poisson schedule.
     pub cover_poisson: bool,
-    /// For how many seconds an address of a link is used, by the link's number, again from the
-    /// first where the list is shorter; with none, addresses do not hop.
-    pub hop_s: Vec<u32>,
-    /// Where the two ends of links whose addresses hop meet: 0: at an endpoint that stays; 1: at
-    /// addresses that follow from the time, and nowhere else; 2: there, or else at the endpoint.
+    /// Epochs of addresses in seconds, by link number; a shorter list repeats. Empty: addresses do
+    /// not shift.
+    pub shift_s: Vec<u32>,
+    /// Meeting place of the two ends of a link with shifting addresses. 0: a fixed endpoint. 1:
+    /// rendezvous addresses, which follow from the time. 2: rendezvous addresses, or else the
+    /// endpoint.
     pub rendezvous: u32,
-    /// How often each host calls another all the time, in milliseconds; 0: never.
+    /// Interval in milliseconds at which each host calls another throughout the run. 0: never.
     pub pulse_ms: u64,
-    /// When the first host begins to call the second, in milliseconds, or up to a second later; the
-    /// run ends when it was answered and has the direct link that it wants. 0: never. With such a
-    /// call no others are made at the end.
+    /// Earliest time in milliseconds at which the first host calls the second; up to a second is
+    /// added. The run ends when the call is answered and the direct link is up. 0: no call. With
+    /// this call, there are no pings at the end.
     pub call_ms: u64,
-    /// The calling host starts anew just before.
+    /// True if the calling host restarts just before.
     pub call_anew: bool,
-    /// Leg cells that a router changes, repeats or puts in another's place as it sends them, per
+    /// Leg cells that a router alters, repeats or replaces by another when it sends them, per
     /// million.
     pub spoilt_ppm: u32,
-    /// Wires between pairs of hosts, which are cut for a while once each. With any, all hosts make
-    /// direct links when there is traffic.
+    /// Wires between pairs of hosts, each of which is cut once for a while. If there are any, hosts
+    /// make direct links when there is traffic.
     pub direct_wires: u32,
-    /// The weakest level that hosts take over direct links: 0 encrypt, 1 authenticate, 2 none.
-    /// Hosts whose numbers are both even or both odd are in one security group.
+    /// Times that a host may have no direct links for a while.
+    pub direct_bans: u32,
+    /// Weakest level that hosts accept on direct links: 0 encrypt, 1 authenticate, 2 none. Hosts
+    /// whose numbers are both even or both odd share a security group.
     pub direct_level: u32,
-    /// Translators of addresses, each behind none or one before it.
-    pub translators: Vec<Translator>,
-    /// Behind which of them each host stands, if behind any; hosts beyond the list stand in the
-    /// public network, as routers do.
+    /// Translators of addresses. Each may be behind an earlier one.
+    pub translators: Vec<NatRules>,
+    /// Translator that each host is behind, if any. Hosts beyond the list are in the public
+    /// network, as routers are.
     pub behind: Vec<Option<u32>>,
-    /// What wires do.
-    pub faults: Faults,
+    pub faults: WireFaults,
     /// Files to send, each between two hosts at random.
     pub files: u32,
     /// Length of the longest file in bytes.
     pub file_bytes_max: u64,
-    /// Bits of file per second at which every file leaves, whatever becomes of it; 0: the control
-    /// law that follows the path.
+    /// Fixed rate of every file in bits per second, regardless of losses. 0: the control law.
     pub fixed_rate_bps: u64,
-    /// How long the holds of routers keep each cell back, in microseconds.
+    /// Delay of each cell in the holds of routers, in microseconds.
     pub hold_us: u64,
-    /// How long those of hosts do.
+    /// Delay of each cell in the holds of hosts, in microseconds.
     pub host_hold_us: u64,
     /// All files go to one host.
     pub one_receiver: bool,
-    /// The network's secret changes, and the last host is removed before that.
+    /// True if the network's secret changes; the last host is removed before that.
     pub rotation: bool,
     /// Wires between routers that are cut for a while.
     pub cuts: u32,
     /// Wires that are cut for a while in one direction only.
     pub one_way_cuts: u32,
-    /// Times that a part of the routers is cut off from the others.
+    /// Times that a part of the routers is cut off from the rest.
     pub partitions: u32,
-    /// Times that a wire carries nothing between addresses that hop for a while.
+    /// Times that a wire carries nothing between shifting addresses for a while.
     pub filters: u32,
-    /// Times that a node gets another prefix for addresses that hop, and yet another a while later.
+    /// Times that a node gets another prefix for its shifting addresses, and a third one a while
+    /// later.
     pub renumberings: u32,
-    /// Times that a wire carries no full frames for a while, in one direction or both.
+    /// Times that a wire carries no full frames for a while, in one or both directions.
     pub narrowings: u32,
-    /// Times that a wire delays everything by up to 300 ms more, for a while.
+    /// Times that a wire delays all frames by up to 300 ms more for a while.
     pub spikes: u32,
-    /// Nodes that crash and start again, with nothing but their disks.
+    /// Nodes that crash and restart with their disks.
     pub crashes: u32,
-    /// Nodes that crash and start again, with empty disks.
+    /// Nodes that crash and restart with empty disks.
     pub wipes: u32,
-    /// Nodes that stand still for a while and go on where they were.
+    /// Nodes that pause for a while and then continue.
     pub pauses: u32,
-    /// How much faster or slower clocks run than they should, at most, in parts per million.
+    /// Largest drift of clocks, in parts per million.
     pub drift_ppm: u32,
-    /// How far wall clocks are off, at most, in seconds, those of routers by 20 minutes; anew at
-    /// each start of a node.
+    /// Largest error of wall clocks in seconds; at most 20 minutes for routers. Drawn anew at each
+    /// start of a node.
     pub wall_off_s: u32,
-    /// Time in which all this happens, in milliseconds; afterwards all is mended.
+    /// Period of the faults in milliseconds; afterwards all of them are repaired.
     pub trouble_ms: u64,
-    /// Time after that, in which everything must come to its end, in milliseconds.
+    /// Period after that in milliseconds, by whose end all transfers must be over.
     pub calm_ms: u64,
-    /// Numbers of planned faults that don't happen: how a failing run is made smaller.
+    /// Numbers of planned faults that are left out, to shrink a failing run.
     pub skip: Vec<u32>,
-    /// Numbers of planned files that nobody sends, for the same end.
+    /// Numbers of planned files that are left out, to shrink a failing run.
     pub skip_files: Vec<u32>,
-    /// Pairs of hosts that are tried at the end; more hosts than that are drawn from.
+    /// Largest number of pairs of hosts that ping each other at the end. If there are more pairs,
+    /// some are drawn.
     pub pings_max: u32,
-    /// Seal with the simulator's own cheap ciphers.
+    /// True if nodes use the simulator's cheap ciphers.
     pub cheap_ciphers: bool,
-    /// Steps and frames kept for the report of a failure.
+    /// Number of steps and frames kept for the report of a failure.
     pub log_len: usize,
-    /// What to break on purpose, to see that a checker notices.
+    /// Fault to plant, as a test of the checkers.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub plant: Option<Plant>,
+    pub plant: Option<InjectedFault>,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options::calm(0)
+impl Default for SimulationOptions {
+    fn default() -> SimulationOptions {
+        SimulationOptions::calm(0)
     }
 }
 
-impl Options {
-    /// The paper's network, three meshed routers with two hosts each, on perfect wires.
-    pub fn calm(seed: u64) -> Options {
-        Options {
+impl SimulationOptions {
+    /// The paper's network, three meshed routers with two hosts each, on lossless wires.
+    pub fn calm(seed: u64) -> SimulationOptions {
+        SimulationOptions {
             seed,
-            topology: Topology::Mesh,
+            topology: RouterTopology::Mesh,
             routers: 3,
             chords: 0,
             hosts: 6,
@@ -225,17 +231,18 @@ impl Options {
             cover_poisson: false,
             mix_cells: 0,
             mix_ms: 0,
-            hop_s: Vec::new(),
+            shift_s: Vec::new(),
             rendezvous: 0,
             pulse_ms: 0,
             call_ms: 0,
             call_anew: false,
             spoilt_ppm: 0,
             direct_wires: 0,
+            direct_bans: 0,
             direct_level: 0,
             translators: Vec::new(),
             behind: Vec::new(),
-            faults: Faults::NONE,
+            faults: WireFaults::NONE,
             files: 3,
             file_bytes_max: 1_000_000,
             fixed_rate_bps: 0,
@@ -267,11 +274,11 @@ impl Options {
     }
 
     /// A network and faults chosen by the seed.
-    pub fn from_seed(seed: u64) -> Options {
+    pub fn from_seed(seed: u64) -> SimulationOptions {
         let mut rng = Rng::new(seed_bytes(seed, "options"));
         let mut up_to = |most: u64| rng.below(most + 1);
         let some = |chance: u64, value: u64| if chance == 0 { 0 } else { value as u32 };
-        let faults = Faults {
+        let faults = WireFaults {
             loss_ppm: some(up_to(3), up_to(80_000)),
             duplicate_ppm: some(up_to(2), up_to(30_000)),
             corrupt_ppm: some(up_to(2), up_to(10_000)),
@@ -286,10 +293,10 @@ impl Options {
         let routers = 1 + up_to(6) as u32;
         let mut more = Rng::new(seed_bytes(seed, "workers"));
         let (workers, flows) = (1 + more.below(4) as u32, more.below(5) as u32);
-        // Most runs have a few kinds of faults; one in four has them all.
+        // Most runs have few kinds of faults; one in four has all of them.
         let all = up_to(3) == 0;
         let mut count = |most: u64| if all || up_to(2) == 0 { up_to(most) as u32 } else { 0 };
-        Options {
+        SimulationOptions {
             cuts: count(4),
             one_way_cuts: count(3),
             partitions: count(2),
@@ -299,7 +306,7 @@ impl Options {
             pauses: count(2),
             drift_ppm: count(300),
             wall_off_s: count(600),
-            topology: Topology::ALL[up_to(4) as usize],
+            topology: RouterTopology::ALL[up_to(4) as usize],
             routers,
             chords: up_to(3) as u32,
             workers,
@@ -311,76 +318,94 @@ impl Options {
             one_receiver: up_to(3) == 0,
             trouble_ms: 4_000 + up_to(8_000),
             calm_ms: 45_000,
-            ..Options::calm(seed)
+            ..SimulationOptions::calm(seed)
         }
     }
 
     /// A network and faults chosen by the seed, in which hosts make direct links.
-    pub fn direct(seed: u64) -> Options {
+    pub fn direct(seed: u64) -> SimulationOptions {
         let mut rng = Rng::new(seed_bytes(seed, "direct"));
-        let options = Options::from_seed(seed);
+        let options = SimulationOptions::from_seed(seed);
         let direct_wires = 1 + rng.below(u64::from(options.hosts)) as u32;
         // Failed attempts are repeated after 5 s at the earliest.
-        Options { direct_wires, trouble_ms: options.trouble_ms + 8_000, ..options }
+        SimulationOptions { direct_wires, trouble_ms: options.trouble_ms + 8_000, ..options }
     }
 
-    /// A network and faults chosen by the seed, in which half of all pairs of hosts speak over
-    /// circuits.
-    pub fn circuits(seed: u64) -> Options {
+    /// A network and faults chosen by the seed, in which hosts make direct links and may have none
+    /// at times.
+    pub fn direct_bans(seed: u64) -> SimulationOptions {
+        SimulationOptions { direct_bans: 6, ..SimulationOptions::direct(seed) }
+    }
+
+    /// A network and faults chosen by the seed, in which half of all pairs of hosts use circuits.
+    pub fn circuits(seed: u64) -> SimulationOptions {
         let mut rng = Rng::new(seed_bytes(seed, "circuits"));
-        let options = Options::from_seed(seed);
+        let options = SimulationOptions::from_seed(seed);
         let circuits = 1 + rng.below(5.min(options.routers.into())) as u32;
-        // Relays refuse who is ten minutes off.
+        // Relays refuse nodes whose clock is wrong by ten minutes.
         let wall_off_s = options.wall_off_s.min(250);
         let spoilt_ppm = if rng.below(3) > 0 { rng.below(20_000) as u32 } else { 0 };
-        Options { circuits, flows: options.flows + 2, spoilt_ppm, wall_off_s, ..options }
+        SimulationOptions { circuits, flows: options.flows + 2, spoilt_ppm, wall_off_s, ..options }
     }
 
-    /// A network and faults chosen by the seed, in which half of all pairs of hosts speak over
-    /// circuits whose relays mix. How long each cell waits, the seed does not choose.
-    pub fn mixes(seed: u64) -> Options {
+    /// A network and faults chosen by the seed, in which half of all pairs of hosts use circuits
+    /// whose relays mix. The delays of single cells do not follow from the seed.
+    pub fn mixes(seed: u64) -> SimulationOptions {
         let mut rng = Rng::new(seed_bytes(seed, "lists"));
-        Options { mixes: 1 + rng.below(3) as u32, ..Options::circuits(seed) }
+        SimulationOptions { mixes: 1 + rng.below(3) as u32, ..SimulationOptions::circuits(seed) }
     }
 
     /// A network and faults chosen by the seed, in which the links of all hosts are covered.
-    pub fn cover(seed: u64) -> Options {
+    pub fn cover(seed: u64) -> SimulationOptions {
         let mut rng = Rng::new(seed_bytes(seed, "cover"));
-        let options = if seed.is_multiple_of(2) { Options::from_seed } else { Options::circuits };
+        let options = if seed.is_multiple_of(2) {
+            SimulationOptions::from_seed
+        } else {
+            SimulationOptions::circuits
+        };
         let (cover, cover_poisson) = (5 + rng.below(6) as u16, rng.below(3) == 0);
-        Options { cover, cover_poisson, ..options(seed) }
+        SimulationOptions { cover, cover_poisson, ..options(seed) }
     }
 
-    /// A network and faults chosen by the seed, in which the addresses of all links hop.
-    pub fn hops(seed: u64) -> Options {
+    /// A network and faults chosen by the seed, in which the addresses of all links shift.
+    pub fn shifts(seed: u64) -> SimulationOptions {
+        // This word fixes a seed's numbers: it stays, so that known seeds show what they showed.
         let mut rng = Rng::new(seed_bytes(seed, "hops"));
-        let options = if seed.is_multiple_of(3) { Options::circuits } else { Options::from_seed };
+        let options = if seed.is_multiple_of(3) {
+            SimulationOptions::circuits
+        } else {
+            SimulationOptions::from_seed
+        };
         let mut some = |most: u64| 1 + rng.below(most) as u32;
-        let hop_s = (0..some(4)).map(|_| some(6)).collect();
+        let shift_s = (0..some(4)).map(|_| some(6)).collect();
         let (filters, renumberings) = (some(4) - 1, some(4) - 1);
-        Options { hop_s, filters, renumberings, pulse_ms: 1_000, ..options(seed) }
+        SimulationOptions { shift_s, filters, renumberings, pulse_ms: 1_000, ..options(seed) }
     }
 
-    /// A network and faults chosen by the seed, whose wires get narrower and wider. Every second
-    /// one has links that are covered or whose addresses hop.
-    pub fn narrow(seed: u64) -> Options {
+    /// A network and faults chosen by the seed, whose wires sometimes carry no full frames. Every
+    /// second network also has covered links or shifting addresses.
+    pub fn narrow(seed: u64) -> SimulationOptions {
         let mut rng = Rng::new(seed_bytes(seed, "narrow"));
-        let options =
-            [Options::from_seed, Options::cover, Options::direct, Options::hops][seed as usize % 4];
+        let options = [
+            SimulationOptions::from_seed,
+            SimulationOptions::cover,
+            SimulationOptions::direct,
+            SimulationOptions::shifts,
+        ][seed as usize % 4];
         let (options, narrowings) = (options(seed), 2 + rng.below(5) as u32);
-        Options { narrowings, trouble_ms: options.trouble_ms + 20_000, ..options }
+        SimulationOptions { narrowings, trouble_ms: options.trouble_ms + 20_000, ..options }
     }
 
-    /// Two routers and three hosts for `hours`, whose addresses hop: those of one link each second,
-    /// those of the others more slowly, down to once an hour. Clocks drift, and everything goes
-    /// wrong now and then.
-    pub fn hopping(seed: u64, hours: u32) -> Options {
-        let mut hop_s = vec![10, 1, 3_600, 90];
-        hop_s.rotate_left((seed % 4) as usize);
-        Options {
+    /// Two routers and three hosts for `hours`, with shifting addresses: each second on one link,
+    /// more slowly on the others, down to once an hour. Clocks drift, and faults of all kinds
+    /// occur.
+    pub fn shifting(seed: u64, hours: u32) -> SimulationOptions {
+        let mut shift_s = vec![10, 1, 3_600, 90];
+        shift_s.rotate_left((seed % 4) as usize);
+        SimulationOptions {
             routers: 2,
             hosts: 3,
-            hop_s,
+            shift_s,
             pulse_ms: 30_000,
             files: hours,
             file_bytes_max: 50_000,
@@ -395,17 +420,17 @@ impl Options {
             wall_off_s: 240,
             trouble_ms: u64::from(hours) * 3_600_000,
             calm_ms: 60_000,
-            faults: Faults { loss_ppm: 5_000, delay_us: 10_000, ..Faults::NONE },
-            ..Options::calm(seed)
+            faults: WireFaults { loss_ppm: 5_000, delay_us: 10_000, ..WireFaults::NONE },
+            ..SimulationOptions::calm(seed)
         }
     }
 
-    /// A network and faults chosen by the seed, whose secret changes meanwhile.
-    pub fn rotation(seed: u64) -> Options {
-        let options = Options::from_seed(seed);
+    /// A network and faults chosen by the seed, whose secret changes during the run.
+    pub fn rotation(seed: u64) -> SimulationOptions {
+        let options = SimulationOptions::from_seed(seed);
         let (flows, hosts) = (0, options.hosts + 2);
         let trouble_ms = options.trouble_ms + 10_000;
-        Options { rotation: true, flows, hosts, trouble_ms, calm_ms: 75_000, ..options }
+        SimulationOptions { rotation: true, flows, hosts, trouble_ms, calm_ms: 75_000, ..options }
     }
 
     /// The schedule of covered links.
@@ -414,11 +439,11 @@ impl Options {
         CoverTier::new(self.cover, kind)
     }
 
-    /// A big network that only has to find itself: `routers` in a random graph of about three
+    /// A big network that only has to find its routes: `routers` in a random graph of about three
     /// wires each, and `hosts` in all.
-    pub fn big(seed: u64, routers: u32, hosts: u32) -> Options {
-        Options {
-            topology: Topology::Random,
+    pub fn big(seed: u64, routers: u32, hosts: u32) -> SimulationOptions {
+        SimulationOptions {
+            topology: RouterTopology::Random,
             routers,
             chords: routers / 2,
             hosts,
@@ -429,15 +454,19 @@ impl Options {
             pings_max: 100,
             cheap_ciphers: true,
             log_len: 0,
-            faults: Faults { rate_bps: 1_000_000_000, queue_bytes: 1 << 20, ..Faults::NONE },
-            ..Options::calm(seed)
+            faults: WireFaults {
+                rate_bps: 1_000_000_000,
+                queue_bytes: 1 << 20,
+                ..WireFaults::NONE
+            },
+            ..SimulationOptions::calm(seed)
         }
     }
 
-    /// The paper's network for `hours`, with files, cuts and crashes all the time, on wires that
-    /// lose little.
-    pub fn long(seed: u64, hours: u32) -> Options {
-        Options {
+    /// The paper's network for `hours`, with regular files, cuts and crashes, on wires that lose
+    /// little.
+    pub fn long(seed: u64, hours: u32) -> SimulationOptions {
+        SimulationOptions {
             chords: 0,
             files: 12 * hours,
             cuts: 6 * hours,
@@ -448,22 +477,22 @@ impl Options {
             drift_ppm: 50,
             trouble_ms: u64::from(hours) * 3_600_000,
             calm_ms: 45_000,
-            faults: Faults {
+            faults: WireFaults {
                 loss_ppm: 1_000,
                 reorder_ppm: 1_000,
                 reorder_us: 2_000,
-                ..Faults::NONE
+                ..WireFaults::NONE
             },
-            ..Options::calm(seed)
+            ..SimulationOptions::calm(seed)
         }
     }
 
-    /// A line of 24 routers over which 24 hosts send as fast as 10 Gbit/s wires take it: how many
-    /// frames per second the simulator moves. The line is long so that what is measured is frames
-    /// on their way, rather than the making of files.
-    pub fn fast(seed: u64, cheap_ciphers: bool) -> Options {
-        Options {
-            topology: Topology::Line,
+    /// A line of 24 routers over which 24 hosts send at the rate of 10 Gbit/s wires. It measures
+    /// the simulator's frames per second. The line is long so that frames in transit dominate the
+    /// cost, not the making of files.
+    pub fn fast(seed: u64, cheap_ciphers: bool) -> SimulationOptions {
+        SimulationOptions {
+            topology: RouterTopology::Line,
             routers: 24,
             hosts: 24,
             files: 24,
@@ -473,13 +502,13 @@ impl Options {
             calm_ms: 31_000,
             cheap_ciphers,
             log_len: 0,
-            faults: Faults {
+            faults: WireFaults {
                 rate_bps: 10_000_000_000,
                 queue_bytes: 1 << 20,
                 delay_us: 200,
-                ..Faults::NONE
+                ..WireFaults::NONE
             },
-            ..Options::calm(seed)
+            ..SimulationOptions::calm(seed)
         }
     }
 
@@ -492,7 +521,7 @@ impl Options {
     }
 }
 
-/// The seed of one part of the run.
+/// Seed for one part of the run.
 pub(crate) fn seed_bytes(seed: u64, part: &str) -> [u8; 32] {
     shoal_crypto::kdf(&[0x51; 32], part, &[&seed.to_be_bytes()])
 }

@@ -1,4 +1,4 @@
-//! What a run says at its end.
+//! The results of a run.
 
 use core::fmt;
 use core::time::Duration;
@@ -10,7 +10,7 @@ use shoal_wire::Time;
 use crate::check::Violation;
 use crate::diagram;
 
-/// What became of one file.
+/// The result for one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FileOutcome {
     /// Sending node.
@@ -19,57 +19,52 @@ pub struct FileOutcome {
     pub to: String,
     /// Length in bytes.
     pub size: u64,
-    /// How often it was offered: once, and again after each failure or crash of the sender.
+    /// Number of offers: one, and one more after each failure or crash of the sender.
     pub attempts: u32,
-    /// Whether the sender was told that the receiver has it.
+    /// True if the sender was told that the receiver has the file.
     pub finished: bool,
-    /// The last failure the sender was told, if any.
+    /// Last failure that the sender was told, if there is one.
     pub failure: Option<String>,
     /// Virtual time from the first offer to the end, in milliseconds.
     pub took_ms: u64,
 }
 
-/// What became of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Fate {
-    /// It arrives.
+pub enum FrameFate {
     Arrives,
-    /// It arrives with a bit flipped.
+    /// The frame arrives with a bit flipped.
     Corrupted,
-    /// It never arrives.
     Lost,
 }
 
-/// Equal frames that one node sent another at one instant.
+/// Equal frames that one node sent to another at one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Packet {
-    /// When they were sent, in nanoseconds of virtual time.
+pub struct SentFrames {
+    /// Time of sending, in nanoseconds of virtual time.
     pub at_ns: u64,
     /// Number of the sender.
     pub from: usize,
-    /// Number of the receiver; `None` where nobody is.
+    /// Number of the receiver; `None` if no node has the address.
     pub to: Option<usize>,
-    /// Bytes of each.
+    /// Length of each frame in bytes.
     pub len: usize,
-    /// How many.
+    /// Number of frames.
     pub count: u32,
-    /// What became of them.
-    pub fate: Fate,
+    pub fate: FrameFate,
 }
 
-/// Something that happened, at a node or to the whole network.
+/// An event at a node or in the whole network.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
-    /// When, in nanoseconds of virtual time.
+pub struct LogEntry {
+    /// Nanoseconds of virtual time.
     pub at_ns: u64,
-    /// Number of the node.
+    /// Number of the node; `None` for the whole network.
     pub node: Option<usize>,
-    /// What, in words.
     pub text: String,
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for LogEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", Time(self.at_ns))?;
         match self.node {
@@ -79,123 +74,122 @@ impl fmt::Display for Step {
     }
 }
 
-impl Serialize for Step {
+impl Serialize for LogEntry {
     fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         s.collect_str(self)
     }
 }
 
-/// How long cells waited in mixes under one strategy.
+/// Waiting times of cells in mixes with one strategy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Mixed {
-    /// What relays did with them.
+pub struct StrategyWaits {
     pub strategy: String,
-    /// How many waited for this alone.
+    /// Number of cells that waited only for the mix.
     pub cells: u64,
-    /// How many waited for their line, too, or for a relay that stood still. They count for nothing
-    /// of what follows.
+    /// Number of cells that also waited for their link or for a paused relay. The following fields
+    /// exclude them.
     pub excused: u64,
-    /// How long they waited in the mean, in milliseconds.
+    /// Mean wait in milliseconds.
     pub mean_ms: f64,
-    /// The same as the law says, with what is cut off.
+    /// Mean wait by the truncated law, in milliseconds.
     pub law_ms: f64,
-    /// How much later than their strategy says 99 of 100 left at most, in milliseconds.
+    /// 99th percentile of the lateness against the strategy's time, in milliseconds.
     pub late_p99_ms: f64,
 }
 
-/// What came of the call of one host to another, in milliseconds since it began.
+/// Results of the call of one host to another, in milliseconds since its start.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Called {
-    /// The two had a session.
+pub struct CallTimes {
+    /// Time until there was a session.
     pub session_ms: Option<f64>,
-    /// The call was answered.
+    /// Time until the call was answered.
     pub answer_ms: Option<f64>,
-    /// A link of the two past the routers came up.
+    /// Time until a direct link was up.
     pub direct_ms: Option<f64>,
 }
 
-/// What happened in a run.
+/// The results of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Outcome {
+pub struct SimulationOutcome {
     /// The run's seed.
     pub seed: u64,
-    /// Rules that were broken; empty when all is well.
+    /// Rules that were broken; empty if there are none.
     pub violations: Vec<Violation>,
-    /// Hash over every frame's time, ends and length, and every event. Equal for equal options.
+    /// Hash over time, ends and length of every frame, and over all events. Equal options give
+    /// equal hashes.
     pub trace: String,
-    /// Virtual time that passed.
     #[serde(rename = "virtual_ms", serialize_with = "as_ms")]
     pub virtual_time: Duration,
     /// Frames that nodes sent.
     pub frames_sent: u64,
-    /// Those that wires lost.
+    /// Frames that wires lost.
     pub frames_lost: u64,
-    /// Frames that translators of addresses did not pass on.
+    /// Frames that translators of addresses dropped.
     pub frames_refused: u64,
     /// Frames that arrived at nodes, copies included.
     pub frames_delivered: u64,
-    /// Cells that holds kept back.
+    /// Cells that holds delayed.
     pub cells_held: u64,
     /// Cells that got a congestion mark.
     pub cells_marked: u64,
     /// Times that a node lost a neighbour.
     pub links_down: u64,
-    /// For how long links were down in all while nothing was wrong with them, where hosts call each
-    /// other all the time.
+    /// Total time for which links were down while nothing was wrong with them, in runs whose hosts
+    /// call each other throughout.
     #[serde(rename = "down_ms", serialize_with = "as_ms")]
     pub down: Duration,
-    /// Addresses between which frames went that hop.
+    /// Number of shifting addresses that carried frames.
     pub addresses: u64,
-    /// Calls of nodes.
+    /// Number of calls of nodes.
     pub steps: u64,
-    /// AEAD keys that were used or could have been.
+    /// Number of AEAD keys that were created.
     pub keys: u64,
-    /// Times that one of them sealed.
+    /// Number of seals with these keys.
     pub seals: u64,
-    /// Leg cells that routers spoilt and that reached the end of their leg.
+    /// Altered leg cells that reached the end of their leg.
     pub cells_spoilt: u64,
     /// Mixed cells that left relays.
     pub cells_mixed: u64,
-    /// How long mixed cells waited, by strategy.
-    pub mixed: Vec<Mixed>,
+    /// Waiting times of mixed cells, by strategy.
+    pub mixed: Vec<StrategyWaits>,
     /// Changes of next hops, over all routers.
     pub route_changes: u64,
-    /// When every router had a route to every other, looked at four times a second.
+    /// Time from which every router had a route to every other one; checked four times a second.
     pub converged_ms: Option<u64>,
     /// Echo requests sent at the end, host to host.
     pub pings: u64,
-    /// Those that were answered.
+    /// Echo replies.
     pub pongs: u64,
-    /// Packets that programs wrote, and that programs at the other ends were given.
+    /// Packets that programs wrote.
     pub packets_sent: u64,
-    /// Those that arrived.
+    /// Packets that arrived.
     pub packets_there: u64,
-    /// Those that arrived after a later one of their flow.
+    /// Packets that arrived after a later one of their flow.
     pub packets_overtaken: u64,
-    /// Times that a link of two hosts past the routers came up, at either end.
+    /// Times that a direct link came up, at either end.
     pub direct_links: u64,
-    /// Why pairs of hosts that wanted a link past the routers had none at the end, in words.
+    /// Reasons why pairs of hosts that wanted a direct link had none at the end.
     pub relayed: BTreeSet<&'static str>,
-    /// The call of one host to another, where the options ask for one.
-    pub called: Option<Called>,
-    /// Every file.
+    /// The call of one host to another, if the options ask for one.
+    pub called: Option<CallTimes>,
     pub files: Vec<FileOutcome>,
-    /// What went wrong on purpose, in words.
+    /// Descriptions of the faults.
     #[serde(skip)]
     pub faults: Vec<String>,
-    /// How many faults the seed draws; [`crate::Options::skip`] names them by number.
+    /// Number of faults that the seed draws; [`crate::SimulationOptions::skip`] names them by
+    /// number.
     pub faults_drawn: u32,
-    /// Drops by reason, over all nodes and runs.
+    /// Drops by reason, over all nodes and their runs.
     pub drops: BTreeMap<&'static str, u64>,
     /// The last steps before a violation, oldest first.
-    pub log: Vec<Step>,
+    pub log: Vec<LogEntry>,
     /// The last frames before a violation, oldest first.
     #[serde(skip)]
-    pub packets: Vec<Packet>,
+    pub packets: Vec<SentFrames>,
     /// Addresses of the nodes, by number.
     #[serde(skip)]
     pub nodes: Vec<String>,
-    /// The network, for a reader: one line per wire.
+    /// Description of the network: one line per wire.
     pub topology: Vec<String>,
 }
 
@@ -203,14 +197,14 @@ fn as_ms<S: serde::Serializer>(value: &Duration, s: S) -> Result<S::Ok, S::Error
     s.serialize_u64(value.as_millis() as u64)
 }
 
-impl Outcome {
-    /// True when no rule was broken.
+impl SimulationOutcome {
+    /// True if no rule was broken.
     pub fn is_ok(&self) -> bool {
         self.violations.is_empty()
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for SimulationOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdict = if self.is_ok() { "ok" } else { "FAILED" };
         writeln!(f, "seed {}: {verdict}, trace {}", self.seed, &self.trace[..16])?;
@@ -226,7 +220,7 @@ impl fmt::Display for Outcome {
         )?;
         if self.addresses > 0 {
             let (addresses, down) = (self.addresses, self.down.as_secs_f64());
-            writeln!(f, "  {addresses} addresses; links down without a cause for {down:.1} s")?;
+            writeln!(f, "  {addresses} addresses; links down without a fault for {down:.1} s")?;
         }
         for file in &self.files {
             let end = match (&file.failure, file.finished) {
@@ -240,12 +234,13 @@ impl fmt::Display for Outcome {
                 file.from, file.to, file.size, file.attempts, file.took_ms
             )?;
         }
-        for Mixed { strategy, cells, excused, mean_ms, law_ms, late_p99_ms } in &self.mixed {
+        for StrategyWaits { strategy, cells, excused, mean_ms, law_ms, late_p99_ms } in &self.mixed
+        {
             writeln!(
                 f,
                 "  mixes, {strategy}: {cells} cells waited for {mean_ms:.2} ms, by the law for \
-                 {law_ms:.2}; 99% are at most {late_p99_ms:.3} ms late; {excused} waited for their \
-                 line, too"
+                 {law_ms:.2}; 99% are at most {late_p99_ms:.3} ms late; {excused} also waited for \
+                 their link"
             )?;
         }
         if self.is_ok() {

@@ -1,4 +1,4 @@
-//! What happens in a run, drawn from the seed before it begins.
+//! The events of a run, drawn from the seed before it begins.
 
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -8,22 +8,23 @@ use shoal_crypto::Rng;
 use shoal_wire::{Address, Time};
 
 use crate::check::plaintext;
-use crate::options::{Options, Topology, seed_bytes};
+use crate::options::{RouterTopology, SimulationOptions, seed_bytes};
 
-/// When every run begins: never at zero, which would hide forgotten initialisations.
+/// Start of every run. Not zero, which would hide missing initialisations.
 pub(crate) const START: Time = Time::from_millis(10_000);
-/// How often a user tries to send a file.
+/// Number of times that a user tries to send a file.
 pub(crate) const ATTEMPTS_MAX: u32 = 6;
-/// How long a user waits before trying again.
+/// Time after which a user tries again.
 pub(crate) const TRY_AGAIN: Duration = Duration::from_secs(2);
-/// The longest time of a filter, in milliseconds.
+/// Longest duration of a filter, in milliseconds.
 const FILTER_MS: u64 = 60_000;
-/// The longest time of a narrow wire, in milliseconds.
+/// Longest time for which a host may have no direct links, in milliseconds.
+const BAN_MS: u64 = 12_000;
+/// Longest time for which a wire carries no full frames, in milliseconds.
 const NARROW_MS: u64 = 25_000;
-/// The most that a spike adds to a frame's delay, in microseconds.
+/// Largest additional delay of a spike, in microseconds.
 const SPIKE_US: u64 = 300_000;
 
-/// A file to be sent.
 #[derive(Clone, Debug)]
 pub(crate) struct FilePlan {
     pub(crate) number: usize,
@@ -35,65 +36,68 @@ pub(crate) struct FilePlan {
     pub(crate) file_id: [u8; 16],
 }
 
-/// Something that goes wrong, or right again.
+/// A fault, or its repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// Wires that carry nothing any more: in both directions, or only one.
-    Cut(Vec<(usize, Direction)>),
-    Mend(Vec<(usize, Direction)>),
-    /// A wire that carries nothing between addresses that hop, or does so again.
-    Filter(usize, Direction),
-    Pass(usize, Direction),
-    /// A node gets another prefix for its addresses that hop.
+pub(crate) enum PlannedFault {
+    /// Wires that carry nothing until their repair, in one or both directions.
+    Cut(Vec<(usize, WireDirection)>),
+    Mend(Vec<(usize, WireDirection)>),
+    /// A wire that carries nothing between shifting addresses, or does so again.
+    Filter(usize, WireDirection),
+    Pass(usize, WireDirection),
+    /// A node that gets another prefix for its shifting addresses.
     Renumber(usize),
-    /// A wire that carries no full frames any more, or does so again.
-    Narrow(usize, Direction),
-    Widen(usize, Direction),
-    /// A wire on which everything takes that much longer.
+    /// A wire that carries no full frames, or does so again.
+    Narrow(usize, WireDirection),
+    Widen(usize, WireDirection),
+    /// A wire that delays all frames by this much more.
     Slow(usize, Duration),
-    Crash(usize, Keep),
+    /// A host that may have no direct links, or may have them again.
+    Ban(usize),
+    Unban(usize),
+    Crash(usize, CrashRemainder),
     Restart(usize),
     Pause(usize),
     Resume(usize),
 }
 
-/// Directions of a wire, from its first end.
+/// Directions of a wire, as seen from its first end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub(crate) enum WireDirection {
     Both,
     Forth,
     Back,
 }
 
-/// What a crash leaves.
+/// State that survives a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keep {
+pub(crate) enum CrashRemainder {
     Disk,
     Nothing,
 }
 
-/// The network and its fate.
-pub(crate) struct Plan {
-    /// Address of each node; routers first.
+/// The network and its events.
+pub(crate) struct NetworkPlan {
+    /// Address of each node, routers first.
     pub(crate) nodes: Vec<Address>,
     pub(crate) routers: usize,
-    /// Pairs of nodes that a wire joins; the first calls the second.
+    /// Pairs of nodes that a wire joins; the first one calls the second.
     pub(crate) wires: Vec<(usize, usize)>,
-    /// How many of them, the first ones, are links of the configuration; the others join hosts, or
-    /// a host and a router that is not its own.
+    /// Number of wires, at the start of the list, that are configured links. The other wires join
+    /// two hosts, or a host and a router that is not its own.
     pub(crate) links: usize,
     pub(crate) files: Vec<FilePlan>,
-    /// Sorted by time, without those that `Options::skip` names.
-    pub(crate) faults: Vec<(Time, Fault)>,
-    /// How many faults there would be without `Options::skip`.
+    /// Faults by time, without those that `SimulationOptions::skip` names.
+    pub(crate) faults: Vec<(Time, PlannedFault)>,
+    /// Number of faults without `SimulationOptions::skip`.
     pub(crate) faults_drawn: u32,
-    /// From here on nothing new goes wrong.
+    /// Time after which no new fault begins.
     pub(crate) calm_from: Time,
     pub(crate) end: Time,
 }
 
-impl Plan {
-    pub(crate) fn new(options: &Options) -> Plan {
+impl NetworkPlan {
+    pub(crate) fn new(options: &SimulationOptions) -> NetworkPlan {
         let mut rng = Rng::new(seed_bytes(options.seed, "plan"));
         let routers = options.routers.max(1) as usize;
         let mut nodes: Vec<Address> = (1..=routers as u32).map(|id| Address::new(id, 0)).collect();
@@ -107,12 +111,12 @@ impl Plan {
         let links = wires.len();
         wires.extend(host_wires(options, routers, nodes.len()));
         if !options.translators.is_empty() && routers > 1 {
-            // Hosts may ask another router than their own where they are seen.
+            // Hosts may also ask a router other than their own for their public address.
             let hosts = (routers..nodes.len()).map(|host| (host, (host - routers + 1) % routers));
             wires.extend(hosts);
         }
         let calm_from = START + options.trouble();
-        let mut plan = Plan {
+        let mut plan = NetworkPlan {
             files: Vec::new(),
             faults: Vec::new(),
             faults_drawn: 0,
@@ -128,8 +132,8 @@ impl Plan {
         plan
     }
 
-    fn draw_files(&mut self, options: &Options, rng: &mut Rng) {
-        // Nothing is asked of the host that is removed where the secret changes.
+    fn draw_files(&mut self, options: &SimulationOptions, rng: &mut Rng) {
+        // The host that is removed for the change of the secret sends and receives no files.
         let hosts = self.nodes.len() - self.routers - usize::from(options.rotation);
         let routers = self.routers;
         if hosts < 2 {
@@ -155,27 +159,28 @@ impl Plan {
         }
     }
 
-    fn draw_faults(&mut self, options: &Options, backbone: usize) {
-        // Each kind has a seed of its own, so that dropping one leaves the others as they were.
-        let mut drawn: Vec<[(Time, Fault); 2]> = Vec::new();
+    fn draw_faults(&mut self, options: &SimulationOptions, backbone: usize) {
+        // Each kind has its own seed, so that dropping one kind leaves the others unchanged.
+        let mut drawn: Vec<[(Time, PlannedFault); 2]> = Vec::new();
         let (wires, nodes) = (self.wires.len() as u64, self.nodes.len() as u64);
         let kind = |name: &str, times, most_ms| times_of(options, name, times, most_ms);
         let backbone = if backbone == 0 { None } else { Some(backbone as u64) };
         for (from, until, pick) in kind("cuts", options.cuts, 4_000) {
             let Some(backbone) = backbone else { break };
-            let cut = vec![((pick % backbone) as usize, Direction::Both)];
-            drawn.push([(from, Fault::Cut(cut.clone())), (until, Fault::Mend(cut))]);
+            let cut = vec![((pick % backbone) as usize, WireDirection::Both)];
+            drawn.push([(from, PlannedFault::Cut(cut.clone())), (until, PlannedFault::Mend(cut))]);
         }
         for (from, until, pick) in kind("one-way cuts", options.one_way_cuts, 4_000) {
-            let direction = if pick >> 63 == 0 { Direction::Forth } else { Direction::Back };
+            let direction =
+                if pick >> 63 == 0 { WireDirection::Forth } else { WireDirection::Back };
             let cut = vec![((pick % wires.max(1)) as usize, direction)];
-            drawn.push([(from, Fault::Cut(cut.clone())), (until, Fault::Mend(cut))]);
+            drawn.push([(from, PlannedFault::Cut(cut.clone())), (until, PlannedFault::Mend(cut))]);
         }
         for (from, until, pick) in kind("direct cuts", options.direct_wires, 4_000) {
             let direct = (self.wires.len() - self.links) as u64;
             let Some(wire) = pick.checked_rem(direct) else { break };
-            let cut = vec![(self.links + wire as usize, Direction::Both)];
-            drawn.push([(from, Fault::Cut(cut.clone())), (until, Fault::Mend(cut))]);
+            let cut = vec![(self.links + wire as usize, WireDirection::Both)];
+            drawn.push([(from, PlannedFault::Cut(cut.clone())), (until, PlannedFault::Mend(cut))]);
         }
         for (from, until, pick) in kind("partitions", options.partitions, 4_000) {
             let side = |n: usize| (pick >> (n % 61)) & 1;
@@ -183,63 +188,97 @@ impl Plan {
                 wire.0 < self.routers && wire.1 < self.routers && side(wire.0) != side(wire.1)
             };
             let wires = self.wires.iter().enumerate().filter(|(_, wire)| apart(wire));
-            let cut: Vec<_> = wires.map(|(wire, _)| (wire, Direction::Both)).collect();
-            drawn.push([(from, Fault::Cut(cut.clone())), (until, Fault::Mend(cut))]);
+            let cut: Vec<_> = wires.map(|(wire, _)| (wire, WireDirection::Both)).collect();
+            drawn.push([(from, PlannedFault::Cut(cut.clone())), (until, PlannedFault::Mend(cut))]);
         }
-        drawn.extend(self.hop_faults(options));
+        drawn.extend(self.shift_faults(options));
         for (from, until, pick) in kind("narrowings", options.narrowings, NARROW_MS) {
-            let ways = [Direction::Both, Direction::Forth, Direction::Back][(pick % 3) as usize];
+            let ways = [WireDirection::Both, WireDirection::Forth, WireDirection::Back]
+                [(pick % 3) as usize];
             let wire = ((pick >> 32) % wires.max(1)) as usize;
-            drawn.push([(from, Fault::Narrow(wire, ways)), (until, Fault::Widen(wire, ways))]);
+            drawn.push([
+                (from, PlannedFault::Narrow(wire, ways)),
+                (until, PlannedFault::Widen(wire, ways)),
+            ]);
         }
         drawn.extend(crate::world::secrets::faults(self, options));
         for (from, until, pick) in kind("spikes", options.spikes, 3_000) {
             let (wire, more) = ((pick % wires.max(1)) as usize, (pick >> 32) % SPIKE_US);
-            let slow = |us| Fault::Slow(wire, Duration::from_micros(us));
+            let slow = |us| PlannedFault::Slow(wire, Duration::from_micros(us));
             drawn.push([(from, slow(more)), (until, slow(0))]);
         }
-        for (keep, name, times) in
-            [(Keep::Disk, "crashes", options.crashes), (Keep::Nothing, "wipes", options.wipes)]
-        {
+        for (keep, name, times) in [
+            (CrashRemainder::Disk, "crashes", options.crashes),
+            (CrashRemainder::Nothing, "wipes", options.wipes),
+        ] {
             for (from, until, pick) in kind(name, times, 2_000) {
                 let node = (pick % nodes) as usize;
-                drawn.push([(from, Fault::Crash(node, keep)), (until, Fault::Restart(node))]);
+                drawn.push([
+                    (from, PlannedFault::Crash(node, keep)),
+                    (until, PlannedFault::Restart(node)),
+                ]);
             }
         }
         for (from, until, pick) in kind("pauses", options.pauses, 6_000) {
             let node = (pick % nodes) as usize;
-            drawn.push([(from, Fault::Pause(node)), (until, Fault::Resume(node))]);
+            drawn.push([(from, PlannedFault::Pause(node)), (until, PlannedFault::Resume(node))]);
         }
+        drawn.extend(self.direct_bans(options));
         self.faults_drawn = drawn.len() as u32;
         let kept = (0..).zip(drawn).filter(|(number, _)| !options.skip.contains(number));
         self.faults = kept.flat_map(|(_, pair)| pair).collect();
         self.faults.sort_by_key(|(at, _)| *at);
     }
 
-    /// What goes wrong with addresses that hop.
-    fn hop_faults(&self, options: &Options) -> Vec<[(Time, Fault); 2]> {
+    /// Times at which hosts may have no direct links.
+    fn direct_bans(&self, options: &SimulationOptions) -> Vec<[(Time, PlannedFault); 2]> {
+        let hosts = (self.nodes.len() - self.routers) as u64;
+        let times = times_of(options, "direct bans", options.direct_bans, BAN_MS);
+        let drawn = times.into_iter().filter_map(|(from, until, pick)| {
+            let host = self.routers + pick.checked_rem(hosts)? as usize;
+            Some([(from, PlannedFault::Ban(host)), (until, PlannedFault::Unban(host))])
+        });
+        drawn.collect()
+    }
+
+    /// Faults of shifting addresses.
+    fn shift_faults(&self, options: &SimulationOptions) -> Vec<[(Time, PlannedFault); 2]> {
         let mut drawn = Vec::new();
         for (from, until, pick) in times_of(options, "filters", options.filters, FILTER_MS) {
-            let ways = [Direction::Both, Direction::Forth, Direction::Back][(pick % 3) as usize];
+            let ways = [WireDirection::Both, WireDirection::Forth, WireDirection::Back]
+                [(pick % 3) as usize];
             let wire = ((pick >> 32) % self.links.max(1) as u64) as usize;
-            drawn.push([(from, Fault::Filter(wire, ways)), (until, Fault::Pass(wire, ways))]);
+            drawn.push([
+                (from, PlannedFault::Filter(wire, ways)),
+                (until, PlannedFault::Pass(wire, ways)),
+            ]);
         }
         for (from, until, pick) in times_of(options, "moves", options.renumberings, FILTER_MS) {
             let node = (pick % self.nodes.len() as u64) as usize;
-            drawn.push([(from, Fault::Renumber(node)), (until, Fault::Renumber(node))]);
+            drawn.push([
+                (from, PlannedFault::Renumber(node)),
+                (until, PlannedFault::Renumber(node)),
+            ]);
         }
         drawn
     }
 
-    /// Whether anything happens to nodes, rather than to wires only.
+    /// True if there are faults of nodes, not only of wires.
     pub(crate) fn has_node_faults(&self) -> bool {
-        let at_node = |fault: &Fault| matches!(fault, Fault::Crash(..) | Fault::Pause(_));
+        let at_node = |fault: &PlannedFault| {
+            matches!(fault, PlannedFault::Crash(..) | PlannedFault::Pause(_))
+        };
         self.faults.iter().any(|(_, fault)| at_node(fault))
     }
 }
 
-/// When faults of one kind begin and end, and a number that chooses among them.
-fn times_of(options: &Options, name: &str, times: u32, most_ms: u64) -> Vec<(Time, Time, u64)> {
+/// Begin and end of each fault of one kind, and a number that selects its target.
+fn times_of(
+    options: &SimulationOptions,
+    name: &str,
+    times: u32,
+    most_ms: u64,
+) -> Vec<(Time, Time, u64)> {
     let mut rng = Rng::new(seed_bytes(options.seed, name));
     let span = options.trouble().as_nanos() as u64;
     let draws = (0..times).map(|_| {
@@ -250,8 +289,12 @@ fn times_of(options: &Options, name: &str, times: u32, most_ms: u64) -> Vec<(Tim
     draws.collect()
 }
 
-/// Wires between hosts, as far as there are pairs.
-fn host_wires(options: &Options, routers: usize, nodes: usize) -> BTreeSet<(usize, usize)> {
+/// Wires between hosts, as long as there are pairs.
+fn host_wires(
+    options: &SimulationOptions,
+    routers: usize,
+    nodes: usize,
+) -> BTreeSet<(usize, usize)> {
     let (mut rng, mut wires) = (Rng::new(seed_bytes(options.seed, "host wires")), BTreeSet::new());
     let hosts = nodes - routers;
     let wanted = (options.direct_wires as usize).min(hosts * hosts.saturating_sub(1) / 2);
@@ -265,15 +308,19 @@ fn host_wires(options: &Options, routers: usize, nodes: usize) -> BTreeSet<(usiz
     wires
 }
 
-/// The wires of the topology, and `chords` more as far as there are pairs.
-fn router_wires(options: &Options, routers: usize, rng: &mut Rng) -> Vec<(usize, usize)> {
+/// The wires of the topology, and `chords` more as long as there are pairs.
+fn router_wires(options: &SimulationOptions, routers: usize, rng: &mut Rng) -> Vec<(usize, usize)> {
     let mut wires: Vec<(usize, usize)> = match options.topology {
-        Topology::Random => (1..routers).map(|id| (id, rng.below(id as u64) as usize)).collect(),
-        Topology::Mesh => (1..routers).flat_map(|a| (0..a).map(move |b| (a, b))).collect(),
-        Topology::Tree => (1..routers).map(|id| (id, (id - 1) / 3)).collect(),
-        Topology::Line | Topology::Ring => (1..routers).map(|id| (id, id - 1)).collect(),
+        RouterTopology::Random => {
+            (1..routers).map(|id| (id, rng.below(id as u64) as usize)).collect()
+        }
+        RouterTopology::Mesh => (1..routers).flat_map(|a| (0..a).map(move |b| (a, b))).collect(),
+        RouterTopology::Tree => (1..routers).map(|id| (id, (id - 1) / 3)).collect(),
+        RouterTopology::Line | RouterTopology::Ring => {
+            (1..routers).map(|id| (id, id - 1)).collect()
+        }
     };
-    if options.topology == Topology::Ring && routers > 2 {
+    if options.topology == RouterTopology::Ring && routers > 2 {
         wires.push((routers - 1, 0));
     }
     let mut known: BTreeSet<_> = wires.iter().copied().collect();

@@ -1,18 +1,18 @@
-//! What a run breaks on purpose, to see that a checker notices.
+//! Faults that are planted to test the checkers.
 //!
-//! Either nodes do something wrong ([`Flaw`]), or what a checker is shown differs from what they
-//! did, or what happens between them and programs, disks and wires does.
+//! There are three kinds. A node shows a [`PlantedFault`]. A checker is shown something that did
+//! not happen. Something goes wrong between nodes and programs, disks or wires.
 
 use serde::{Deserialize, Serialize};
-use shoal_crypto::Flaw;
+use shoal_crypto::PlantedFault;
 
-/// Something broken on purpose.
+/// A planted fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Plant {
-    /// A piece of a file stands in a frame.
+pub enum InjectedFault {
+    /// A frame contains a piece of a file.
     Plaintext,
-    /// A frame is a byte short.
+    /// A frame is one byte short.
     OddSize,
     /// A frame ends in zeros.
     Zeros,
@@ -20,11 +20,11 @@ pub enum Plant {
     Counter,
     /// Two routers point at each other.
     Loop,
-    /// A router has forgotten a route at the end.
+    /// A router has lost a route at the end.
     BlackHole,
-    /// A disk flips a bit of what arrived.
+    /// A disk flips a bit of an arrived file.
     DiskBit,
-    /// A disk shows a file that nobody sent there.
+    /// A disk has a file that nobody sent to it.
     Ghost,
     /// A sender is not told how its file ended.
     Silence,
@@ -36,7 +36,7 @@ pub enum Plant {
     VanishOnWire,
     /// A cell vanishes in a hold.
     VanishHeld,
-    /// An egress or a hold lets a cell past what waits.
+    /// An egress or a hold lets a cell overtake waiting ones.
     Overtake,
     /// An egress holds more than it may.
     Queue,
@@ -48,49 +48,50 @@ pub enum Plant {
     Busy,
     /// A ring between workers delivers a parcel twice.
     RingTwice,
-    /// A worker is told once more what held before.
+    /// A worker gets an outdated order again.
     StaleOrder,
     /// A program is given a packet twice.
     PacketTwice,
-    /// A program is given a packet of which a bit was flipped.
+    /// A program gets a packet with a flipped bit.
     PacketChanged,
-    /// A program is given nothing any more.
+    /// A program gets no further packets.
     PacketLost,
     /// A firewall lets everything pass.
     PacketAllowed,
-    /// Cells of a pair of hosts that is not hidden count as those of one that is.
+    /// Cells between two hosts that are not hidden from each other count as cells of a hidden pair.
     Named,
     /// A node has the keys of all others.
     Keys,
     /// A node has more circuits than it may.
     Circuits,
-    /// Hosts wait for a millisecond for packets that others overtook.
+    /// Hosts wait for only 1 ms for overtaken packets.
     ShortHold,
-    /// Hosts wait for five seconds for them.
+    /// Hosts wait for 5 s for overtaken packets.
     LongHold,
-    /// A crash breaks a rule, but only where at least three files are sent: something for the
-    /// shrinking of failures to find.
+    /// A crash breaks a rule, but only if at least three files are sent. Tests the shrinking of
+    /// failures.
     CrashLosesFile,
-    /// Hosts build circuits of one relay, whatever they were asked for.
+    /// Hosts build circuits of one relay, whatever the options say.
     OneRelay,
-    /// Nodes take handshakes under the old secret of the network no more as soon as there is a
-    /// newer one.
+    /// Nodes refuse handshakes under the old network secret as soon as there is a newer one.
     SecretDropped,
-    /// Nodes give the next secret to whoever asks, and keep links with a member that was removed.
+    /// Nodes give the next secret to any node, and keep links with a removed member.
     SecretGiven,
-    /// Nodes keep no secret for their next start.
+    /// Nodes do not store the secret for their next start.
     SecretForgotten,
-    /// A node does this wrong itself. What is kept for a replay has none: a flaw that a checker
-    /// notices is no failure.
+    /// Hosts go on with direct links while they may have none.
+    BanIgnored,
+    /// Nodes show this flaw. It is not serialized: a replay file has no flaw, since a flaw that a
+    /// checker notices is no failure.
     #[serde(skip)]
-    Node(Flaw),
+    Node(PlantedFault),
 }
 
-impl Plant {
-    /// What nodes do wrong themselves; none where a checker, a wire or a program is lied to.
-    pub(crate) fn flaw(self) -> Option<Flaw> {
+impl InjectedFault {
+    /// The flaw of nodes. None if a checker, a wire or a program is affected instead.
+    pub(crate) fn flaw(self) -> Option<PlantedFault> {
         match self {
-            Plant::Node(flaw) => Some(flaw),
+            InjectedFault::Node(flaw) => Some(flaw),
             _ => None,
         }
     }

@@ -1,12 +1,13 @@
-//! Programs at hosts: they write packets and super-frames into the interface and read what arrives
-//! there. Every packet says whose it is, so that a model can tell what must and must not arrive.
+//! Programs at hosts. They write packets and super-frames into the interface and read arriving
+//! packets there. Each packet carries its flow and number, so that a model can tell which packets
+//! may arrive.
 
 use std::collections::VecDeque;
 use std::net::Ipv6Addr;
 
 use shoal_crypto::Rng;
-use shoal_ip::{Piece, READ_MAX, VNET_LEN};
-use shoal_node::{Device, TunOffloads};
+use shoal_ip::{BufferSlice, READ_MAX, VNET_LEN};
+use shoal_node::{TunOffloads, TunQueue};
 
 use crate::ciphers::mix;
 
@@ -15,31 +16,30 @@ const UDP: u8 = 17;
 const IPV6_LEN: usize = 40;
 /// Bytes at the start of each payload: flow and number.
 const LABEL: usize = 8;
-/// Longest payload of one packet, under the MTU of the interface.
+/// Longest payload of one packet; it fits the MTU of the interface.
 const PAYLOAD_MAX: u64 = 1_200;
-/// Packets in a super-frame at most, as the daemon's interface is set up.
+/// Largest number of packets in a super-frame, as in the daemon's interface.
 const SEGMENTS_MAX: u64 = 44;
 /// Packets and super-frames that may wait in an interface.
 const WAITING_MAX: usize = 50;
-/// MTU of the interface.
 pub(crate) const MTU: usize = 1_300;
 
 /// One queue of a node's interface.
 #[derive(Default)]
-pub(crate) struct Tap {
-    /// What programs wrote.
+pub(crate) struct SimulatedInterface {
+    /// Packets that programs wrote.
     waiting: VecDeque<Vec<u8>>,
-    /// What they were given.
+    /// Packets that programs were given.
     given: Vec<Vec<u8>>,
 }
 
-impl Tap {
-    /// Whether a program wrote something that was not read yet.
+impl SimulatedInterface {
+    /// True if a program wrote something that was not read yet.
     pub(crate) fn is_readable(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Writes a packet or super-frame; says whether there was room.
+    /// Writes a packet or super-frame. Returns false if there was no room.
     pub(crate) fn put(&mut self, read: Vec<u8>) -> bool {
         let room = self.waiting.len() < WAITING_MAX;
         if room {
@@ -48,13 +48,13 @@ impl Tap {
         room
     }
 
-    /// Takes what programs were given.
+    /// Takes the packets that programs were given.
     pub(crate) fn take_given(&mut self) -> Vec<Vec<u8>> {
         core::mem::take(&mut self.given)
     }
 }
 
-impl Device for Tap {
+impl TunQueue for SimulatedInterface {
     fn offloads(&self) -> TunOffloads {
         TunOffloads { tcp: true, udp: true }
     }
@@ -65,7 +65,7 @@ impl Device for Tap {
         Some(read.len())
     }
 
-    fn write(&mut self, head: &[u8], buf: &[u8], pieces: &[Piece]) -> bool {
+    fn write(&mut self, head: &[u8], buf: &[u8], pieces: &[BufferSlice]) -> bool {
         let mut all = head.to_vec();
         for piece in pieces {
             all.extend_from_slice(&buf[piece.at as usize..(piece.at + piece.len) as usize]);
@@ -75,31 +75,31 @@ impl Device for Tap {
     }
 }
 
-/// Packets of one program for another.
+/// Packets from one program to another.
 #[derive(Clone, Debug)]
-pub(crate) struct Flow {
+pub(crate) struct ProgramFlow {
     pub(crate) number: u32,
-    /// Nodes, and their addresses.
+    /// Sending and receiving node, and (`ends`) their addresses.
     pub(crate) from: usize,
     pub(crate) to: usize,
     ends: (Ipv6Addr, Ipv6Addr),
     tcp: bool,
-    /// Bytes of each packet's payload.
+    /// Bytes of payload per packet.
     payload: usize,
 }
 
-impl Flow {
+impl ProgramFlow {
     pub(crate) fn new(
         number: u32,
         (from, to): (usize, usize),
         ends: (Ipv6Addr, Ipv6Addr),
         rng: &mut Rng,
-    ) -> Flow {
+    ) -> ProgramFlow {
         let payload = LABEL + rng.below(PAYLOAD_MAX - LABEL as u64) as usize;
-        Flow { number, from, to, ends, tcp: rng.below(2) == 0, payload }
+        ProgramFlow { number, from, to, ends, tcp: rng.below(2) == 0, payload }
     }
 
-    /// How many packets the next read is to hold.
+    /// Draws the number of packets in the next read.
     pub(crate) fn draw(&self, rng: &mut Rng) -> u32 {
         let fit = ((READ_MAX - VNET_LEN - IPV6_LEN - 20) / self.payload) as u64;
         let most = SEGMENTS_MAX.min(fit);
@@ -110,7 +110,7 @@ impl Flow {
         if self.tcp { 20 } else { 8 }
     }
 
-    /// The payload of one packet.
+    /// Fills in the payload of one packet.
     fn fill(&self, number: u32, out: &mut [u8]) {
         out[..4].copy_from_slice(&self.number.to_be_bytes());
         out[4..LABEL].copy_from_slice(&number.to_be_bytes());
@@ -121,7 +121,7 @@ impl Flow {
         }
     }
 
-    /// A read of the interface with so many packets, from `first` on.
+    /// A read from the interface with `count` packets, from number `first` on.
     pub(crate) fn read(&self, first: u32, count: u32) -> Vec<u8> {
         let (head, len) = (self.head_len(), self.payload * count as usize);
         let mut read = vec![0; VNET_LEN + IPV6_LEN + head + len];
@@ -146,7 +146,7 @@ impl Flow {
         if self.tcp {
             let at = first.wrapping_mul(self.payload as u32);
             transport[4..8].copy_from_slice(&at.to_be_bytes());
-            // ACK: a connection that goes on.
+            // ACK: a segment of an established connection.
             (transport[12], transport[13]) = (0x50, 0x10);
         } else {
             transport[4..6].copy_from_slice(&((head + len) as u16).to_be_bytes());
@@ -156,7 +156,7 @@ impl Flow {
         read
     }
 
-    /// Whether `payload` is that of packet `number`, unchanged.
+    /// True if `payload` is the unchanged payload of packet `number`.
     fn is(&self, number: u32, payload: &[u8]) -> bool {
         let mut sent = vec![0; self.payload];
         self.fill(number, &mut sent);
@@ -164,30 +164,30 @@ impl Flow {
     }
 }
 
-/// What became of a flow's packets.
+/// A flow and the fate of its packets.
 #[derive(Clone, Debug)]
-pub(crate) struct Watch {
-    pub(crate) flow: Flow,
-    /// Whether the receiver's rules let it pass.
+pub(crate) struct WatchedFlow {
+    pub(crate) flow: ProgramFlow,
+    /// True if the receiver's rules allow the flow.
     pub(crate) allowed: bool,
-    /// Packets that were written, and by number whether they arrived.
+    /// For each packet written, true if it arrived.
     arrived: Vec<bool>,
     last: Option<u32>,
     /// Packets that arrived after a later one.
     pub(crate) overtaken: u64,
 }
 
-impl Watch {
-    pub(crate) fn new(flow: Flow, allowed: bool) -> Watch {
-        Watch { flow, allowed, arrived: Vec::new(), last: None, overtaken: 0 }
+impl WatchedFlow {
+    pub(crate) fn new(flow: ProgramFlow, allowed: bool) -> WatchedFlow {
+        WatchedFlow { flow, allowed, arrived: Vec::new(), last: None, overtaken: 0 }
     }
 
-    /// The number of the next packet.
+    /// Number of the next packet.
     pub(crate) fn next(&self) -> u32 {
         self.arrived.len() as u32
     }
 
-    /// So many more were written.
+    /// Notes that `count` more packets were written.
     pub(crate) fn sent(&mut self, count: u32) {
         self.arrived.resize(self.arrived.len() + count as usize, false);
     }
@@ -197,7 +197,6 @@ impl Watch {
         self.arrived.iter().filter(|arrived| !**arrived).count() as u64
     }
 
-    /// Packets that arrived.
     pub(crate) fn there(&self) -> u64 {
         self.arrived.iter().filter(|arrived| **arrived).count() as u64
     }
@@ -205,7 +204,7 @@ impl Watch {
     fn arrive(&mut self, number: u32, payload: &[u8]) -> Result<(), String> {
         let what = format!("packet {number} of flow {}", self.flow.number);
         let Some(arrived) = self.arrived.get_mut(number as usize) else {
-            return Err(format!("{what}: nobody sent it"));
+            return Err(format!("{what} arrived, but was never sent"));
         };
         if core::mem::replace(arrived, true) {
             return Err(format!("{what} arrived twice"));
@@ -222,17 +221,17 @@ impl Watch {
     }
 }
 
-/// Bytes of a packet's transport header.
+/// Length of a packet's transport header in bytes.
 fn head_len(ip: &[u8]) -> Option<usize> {
     match *ip.get(6)? {
         TCP => Some(20),
         UDP => Some(8),
-        // What a queue itself says about a packet that it refused.
+        // An ICMP message of the queue itself about a refused packet.
         _ => None,
     }
 }
 
-/// Flow and number of what stands in a payload.
+/// Flow and number in a payload.
 fn label_of(payload: &[u8]) -> Option<(u32, u32)> {
     let word = |at: usize| payload.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes);
     word(0).zip(word(4))
@@ -243,12 +242,12 @@ pub(crate) fn label(ip: &[u8]) -> Option<(u32, u32)> {
     label_of(ip.get(IPV6_LEN + head_len(ip)?..)?)
 }
 
-/// Takes in what the interface of `node` gave a program: a packet, or several in a super-frame.
-/// `deliver` is told of each, by flow and number.
+/// Checks a write of the interface of `node` to a program: a packet, or several in a super-frame.
+/// Calls `deliver` with the flow and number of each packet.
 ///
-/// Errors: what is wrong with it.
+/// Errors: a description of the violation.
 pub(crate) fn check(
-    watches: &mut [Watch],
+    watches: &mut [WatchedFlow],
     node: usize,
     given: &[u8],
     mut deliver: impl FnMut(u32, u32),
@@ -260,7 +259,7 @@ pub(crate) fn check(
     let size = if vnet[1] == 0 { payload.len() } else { size };
     for packet in payload.chunks(size.max(1)) {
         let (flow, number) = label_of(packet).ok_or("a packet without a label")?;
-        let watch = watches.get_mut(flow as usize).ok_or(format!("flow {flow} is nobody's"))?;
+        let watch = watches.get_mut(flow as usize).ok_or(format!("flow {flow} is unknown"))?;
         let (from, to) = watch.flow.ends;
         let ends = header[8..24] == from.octets() && header[24..40] == to.octets();
         if watch.flow.to != node || !ends {
@@ -279,24 +278,25 @@ mod tests {
     #[test]
     fn the_model_takes_each_packet_once_unchanged_and_allowed() {
         let ends = (Ipv6Addr::LOCALHOST, Ipv6Addr::UNSPECIFIED);
-        let flow = Flow { number: 0, from: 1, to: 2, ends, tcp: true, payload: 100 };
+        let flow = ProgramFlow { number: 0, from: 1, to: 2, ends, tcp: true, payload: 100 };
         let fresh = |allowed| {
-            let mut watch = Watch::new(flow.clone(), allowed);
+            let mut watch = WatchedFlow::new(flow.clone(), allowed);
             watch.sent(6);
             [watch]
         };
-        let check =
-            |watches: &mut [Watch], node, given: &[u8]| check(watches, node, given, |_, _| ());
+        let check = |watches: &mut [WatchedFlow], node, given: &[u8]| {
+            check(watches, node, given, |_, _| ())
+        };
         let mut watches = fresh(true);
         assert_eq!(check(&mut watches, 2, &flow.read(2, 3)), Ok(()));
         assert_eq!(check(&mut watches, 2, &flow.read(1, 1)), Ok(()));
         assert_eq!((watches[0].missing(), watches[0].there(), watches[0].overtaken), (2, 4, 1));
-        let refused = |watches: &mut [Watch], node, read: &[u8], why: &str| {
+        let refused = |watches: &mut [WatchedFlow], node, read: &[u8], why: &str| {
             let seen = check(watches, node, read).expect_err(why);
             assert!(seen.contains(why), "{seen}");
         };
         refused(&mut watches, 2, &flow.read(4, 1), "twice");
-        refused(&mut watches, 2, &flow.read(6, 1), "nobody sent it");
+        refused(&mut watches, 2, &flow.read(6, 1), "was never sent");
         refused(&mut watches, 3, &flow.read(5, 1), "at node 3");
         let mut changed = flow.read(5, 1);
         *changed.last_mut().unwrap() ^= 1;

@@ -1,30 +1,38 @@
-//! Direct links of the simulated hosts: who wants them, where hosts are, and why there is none.
+//! Direct links of the simulated hosts: their configuration, and reasons for missing links.
 
 use core::time::Duration;
 use std::rc::Rc;
 
 use shoal_crypto::Ciphers;
-use shoal_edge::{DirectConfig, Relayed};
+use shoal_edge::{DirectConfig, NoDirectReason};
 use shoal_wire::{Address, Level, LinkId, Time};
 
 use crate::nat;
-use crate::node::{Makings, Node};
-use crate::options::Options;
+use crate::node::{NetworkInputs, SimulatedNode};
+use crate::options::SimulationOptions;
+use crate::plant::InjectedFault;
 
-/// How long a direct link may be idle: shorter than in the daemon, so that links end within a run.
+/// Time after which an idle direct link ends. Shorter than the daemon's, so that links end within a
+/// run.
 const DIRECT_IDLE: Duration = Duration::from_secs(2);
-/// The weakest level that hosts take.
-fn weakest(options: &Options) -> Level {
+/// Longest time for which links of a host that may have none still close.
+const BAN_WAIT: Duration = Duration::from_millis(5_100);
+/// Weakest level that hosts accept.
+fn weakest(options: &SimulationOptions) -> Level {
     Level::ALL[(options.direct_level as usize).min(Level::ALL.len() - 1)]
 }
 
-/// The level of a direct link of two hosts.
-pub(crate) fn level(options: &Options, one: usize, other: usize) -> Level {
+/// Level of a direct link between two hosts.
+pub(crate) fn level(options: &SimulationOptions, one: usize, other: usize) -> Level {
     if one % 2 == other % 2 { Level::Encrypt } else { weakest(options) }
 }
 
-/// What the host at `address` wants of direct links. Every fourth can't be called.
-pub(crate) fn direct(options: &Options, at: usize, address: Address) -> Option<DirectConfig> {
+/// Direct-link configuration of a host. Every fourth host has no endpoint.
+pub(crate) fn direct(
+    options: &SimulationOptions,
+    at: usize,
+    address: Address,
+) -> Option<DirectConfig> {
     let wanted = options.direct_wires > 0 && !address.is_router();
     let callable = at % 4 != 3 && options.translators.is_empty();
     wanted.then(|| DirectConfig {
@@ -37,11 +45,51 @@ pub(crate) fn direct(options: &Options, at: usize, address: Address) -> Option<D
     })
 }
 
-impl<C: Ciphers> Node<C> {
-    /// Says where this host is, and which routers may be asked where they see it.
+/// A node's direct links, and the times at which it may have none.
+#[derive(Default)]
+pub(crate) struct DirectRecord {
+    /// Links made since the node's start.
+    pub(crate) made: usize,
+    /// Links that came up in earlier runs of the node.
+    pub(crate) up_before: u64,
+    /// Bans in force.
+    bans: i32,
+    /// Time of the first ban in force, by the node's clock.
+    banned_at: Time,
+}
+
+impl<C: Ciphers> SimulatedNode<C> {
+    /// Counts a ban of direct links that begins or ends.
+    pub(crate) fn change_bans(&mut self, now: Time, more: i32) {
+        if self.direct.bans == 0 {
+            self.direct.banned_at = self.clock.read(now);
+        }
+        self.direct.bans += more;
+    }
+
+    /// Allows direct links unless a ban is in force.
+    pub(crate) fn apply_bans(&mut self, now: Time) {
+        let is_allowed =
+            self.direct.bans == 0 || self.makings.options.plant == Some(InjectedFault::BanIgnored);
+        let now = self.read_clock(now);
+        self.control.edge.allow_direct(now, is_allowed);
+    }
+
+    /// Checks that there is no direct link [`BAN_WAIT`] after the begin of a ban. `now` is the time
+    /// by the node's clock.
+    pub(crate) fn check_bans(&self, now: Time) -> Result<(), String> {
+        let since = self.direct.banned_at.max(self.resumed);
+        let links = self.control.direct_links();
+        match self.direct.bans > 0 && links > 0 && now > since + BAN_WAIT {
+            true => Err(format!("node {}: {links} links", self.at)),
+            false => Ok(()),
+        }
+    }
+
+    /// Configures this host's own endpoint, and the routers that it may ask for its public address.
     pub(crate) fn configure_reach(&mut self, now: Time) {
         let makings = Rc::clone(&self.makings);
-        let Makings { plan, keys, own, .. } = &*makings;
+        let NetworkInputs { plan, keys, own, .. } = &*makings;
         let wires = plan.wires[plan.links..].iter();
         let mirrors = wires.filter(|wire| wire.0 == self.at && wire.1 < plan.routers);
         let mirrors = mirrors.map(|&(_, router)| (keys[router], own[router])).collect();
@@ -49,9 +97,9 @@ impl<C: Ciphers> Node<C> {
         self.control.set_locals(vec![own[self.at]]);
     }
 
-    /// Says what is wrong with the level of a link that came up, if anything is.
+    /// Checks the level of a link that came up.
     pub(crate) fn check_level(&self, link: LinkId) -> Result<(), String> {
-        let Makings { plan, options, .. } = &*self.makings;
+        let NetworkInputs { plan, options, .. } = &*self.makings;
         let Some(view) = self.control.relay.view(link) else { return Ok(()) };
         let far = plan.nodes.iter().position(|node| *node == view.address);
         let asked = match (far, self.control.direct_host(link)) {
@@ -64,10 +112,10 @@ impl<C: Ciphers> Node<C> {
         }
     }
 
-    /// Why there is no direct link with hosts that this one wants links with.
+    /// Reasons for missing direct links to hosts with which this one wants links.
     pub(crate) fn relayed(&self) -> impl Iterator<Item = &'static str> + '_ {
         let hosts = self.makings.knows[self.at].iter();
         let hosts = hosts.filter_map(|&other| self.host(self.makings.plan.nodes[other]));
-        hosts.filter_map(|host| self.control.edge.direct_relayed(host)).map(Relayed::words)
+        hosts.filter_map(|host| self.control.edge.direct_relayed(host)).map(NoDirectReason::words)
     }
 }

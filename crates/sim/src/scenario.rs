@@ -1,49 +1,48 @@
-//! A run that is kept as a file: what to simulate, and why it is worth keeping.
+//! A run that is stored in a file: its options, and the reason to keep it.
 
 use serde::{Deserialize, Serialize};
 
-use crate::options::Options;
-use crate::outcome::Outcome;
+use crate::options::SimulationOptions;
+use crate::outcome::SimulationOutcome;
 
-/// A run to be repeated: an entry of the list of regressions, or a failure that was made small.
+/// A run to be repeated: a regression, or a failure that was shrunk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Scenario {
-    /// What it shows, or showed.
+pub struct SavedRun {
+    /// The behaviour that the run shows or once showed.
     #[serde(default)]
     pub about: String,
-    /// The rule that it broke when it was written.
+    /// The rule that the run broke when it was stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broke: Option<String>,
-    /// What is simulated; what is missing is as in [`Options::calm`].
-    pub options: Options,
+    /// Options of the run. Missing ones are as in [`SimulationOptions::calm`].
+    pub options: SimulationOptions,
 }
 
-impl Scenario {
-    /// The scenario of a failure.
-    pub fn of_failure(options: Options, outcome: &Outcome) -> Scenario {
+impl SavedRun {
+    pub fn of_failure(options: SimulationOptions, outcome: &SimulationOutcome) -> SavedRun {
         let first = outcome.violations.first();
-        Scenario {
+        SavedRun {
             about: first.map(|broken| broken.seen.clone()).unwrap_or_default(),
             broke: first.map(|broken| broken.rule.to_string()),
             options,
         }
     }
 
-    /// From JSON, as [`Scenario::to_json`] writes it.
+    /// Parses JSON as [`SavedRun::to_json`] writes it.
     ///
     /// # Errors
     ///
-    /// No JSON, an unknown key, or a value of the wrong kind, in words.
-    pub fn from_json(text: &str) -> Result<Scenario, String> {
+    /// A description of the error: invalid JSON, an unknown key, or a value of the wrong type.
+    pub fn from_json(text: &str) -> Result<SavedRun, String> {
         serde_json::from_str(text).map_err(|error| error.to_string())
     }
 
-    /// As JSON for a file.
+    /// Formats the scenario as JSON for a file.
     ///
     /// # Panics
     ///
-    /// When nodes did wrong on purpose (`Plant::Node`): what is noticed of that is no failure.
+    /// If nodes show a planted flaw (`Plant::Node`): a flaw that a checker notices is no failure.
     pub fn to_json(&self) -> String {
         let text = serde_json::to_string_pretty(self).expect("numbers and names are JSON");
         text + "\n"

@@ -1,46 +1,47 @@
-//! The network's secret changes while a run goes on: which lists there are and when, and what each
-//! node keeps of lists and secrets.
+//! A change of the network's secret during a run: the authority's lists, and the lists and secrets
+//! that each node keeps.
 //!
 //! ```text
-//! list 0            list 1: announced,          list 2: switched        list 3: settled
-//! no names          the last host is removed    the old one is taken    the new one alone
+//! list 0            list 1: announced,         list 2: switched           list 3: settled
+//! no names          the last host is removed   the old one is accepted    only the new one
 //! ```
 //!
-//! Lists pass from neighbour to neighbour over links that are up, as the directory's exchange has
-//! them pass, without its messages; messages about the secret are those of the nodes.
+//! Lists pass between neighbours over links that are up, as in the directory's exchange, but
+//! without its messages. Messages about the secret are those of the nodes.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
 
 use shoal_crypto::{NetworkSecret, NetworkSecrets, Rng};
-use shoal_directory::{Rotation, SecretChange, SecretNames};
+use shoal_directory::{SecretChange, SecretNames, SecretRotation};
 use shoal_wire::{LinkId, Time};
 
-use crate::options::{Options, seed_bytes};
-use crate::plan::{Plan, START};
-use crate::plant::Plant;
+use crate::options::{SimulationOptions, seed_bytes};
+use crate::plan::{NetworkPlan, START};
+use crate::plant::InjectedFault;
 
-/// The newest list.
+/// Number of the newest list.
 pub(crate) const LISTS: usize = 3;
-/// How long after the trouble the old secret is taken: by then everybody was reachable.
+/// Time after the faults until which the old secret is accepted. By then all nodes have been
+/// reachable.
 const OVERLAP: Duration = Duration::from_secs(10);
-/// How long a disk takes at most to keep a secret.
+/// Longest time for a disk to store a secret, in milliseconds.
 const WRITE_MS: u64 = 200;
-/// Links of a member that was removed end within this time of the list.
+/// Longest time after list 1 until a link with the removed member ends.
 const LINKS_END: Duration = Duration::from_millis(500);
 
-/// The secret that the network begins with, as all nodes' files have it.
-pub(crate) fn old(options: &Options) -> NetworkSecret {
+/// Initial secret of the network, which is in all nodes' files.
+pub(crate) fn old(options: &SimulationOptions) -> NetworkSecret {
     NetworkSecret(seed_bytes(options.seed, "network"))
 }
 
-/// The one that takes its place.
-pub(crate) fn new(options: &Options) -> NetworkSecret {
+/// The next secret.
+pub(crate) fn new(options: &SimulationOptions) -> NetworkSecret {
     NetworkSecret(seed_bytes(options.seed, "the next network"))
 }
 
-/// What a list says of the secrets.
-fn names(options: &Options, list: usize) -> Option<SecretNames> {
+/// Names of the secrets in a list.
+fn names(options: &SimulationOptions, list: usize) -> Option<SecretNames> {
     let (old, new) = (old(options).name(), new(options).name());
     let (current, change) = match list {
         0 => return None,
@@ -51,8 +52,8 @@ fn names(options: &Options, list: usize) -> Option<SecretNames> {
     Some(SecretNames { current, change })
 }
 
-/// When the authority signs each list, from the first on.
-pub(crate) fn times(options: &Options, plan: &Plan) -> [Time; LISTS] {
+/// Times at which the authority signs lists 1 to 3.
+pub(crate) fn times(options: &SimulationOptions, plan: &NetworkPlan) -> [Time; LISTS] {
     let mut rng = Rng::new(seed_bytes(options.seed, "rotation"));
     let mut percent = |from: u64| {
         let ms = options.trouble().as_millis() as u64 * (from + rng.below(10)) / 100;
@@ -61,44 +62,43 @@ pub(crate) fn times(options: &Options, plan: &Plan) -> [Time; LISTS] {
     [percent(10), percent(50), plan.calm_from + OVERLAP]
 }
 
-/// The member that list 1 removes; none where nothing changes.
-pub(crate) fn removed(options: &Options, plan: &Plan) -> Option<usize> {
+/// The member that list 1 removes. None in runs without a change of the secret.
+pub(crate) fn removed(options: &SimulationOptions, plan: &NetworkPlan) -> Option<usize> {
     options.rotation.then(|| plan.nodes.len() - 1)
 }
 
-/// What the disk has.
 #[derive(Clone, Debug, Default)]
-struct Kept {
+struct StoredSecrets {
     list: usize,
     secrets: Vec<NetworkSecret>,
 }
 
-/// A write that is on its way.
-struct Write {
+/// A pending write to the disk.
+struct PendingWrite {
     until: Time,
     all: Vec<NetworkSecret>,
     new: Option<NetworkSecret>,
 }
 
-/// One node's part, whether it runs or not.
-pub(crate) struct Turn {
-    /// While it runs: its secrets, and which start of the node they are of.
-    running: Option<(u32, Rotation)>,
-    kept: Kept,
-    write: Option<Write>,
-    /// Since when each link has been up, as it was seen last.
+/// State of one node, running or not.
+pub(crate) struct NodeRotation {
+    /// Secrets of the running node, and the number of its start.
+    running: Option<(u32, SecretRotation)>,
+    kept: StoredSecrets,
+    write: Option<PendingWrite>,
+    /// Start of each link that is up, at the last look.
     links: BTreeMap<LinkId, Time>,
-    /// When its link with the removed member ends.
+    /// Time at which the link with the removed member ends.
     ends_at: Option<Time>,
     rng: Rng,
-    plant: Option<Plant>,
+    plant: Option<InjectedFault>,
 }
 
-impl Turn {
-    pub(crate) fn new(options: &Options, node: usize) -> Turn {
-        Turn {
+impl NodeRotation {
+    pub(crate) fn new(options: &SimulationOptions, node: usize) -> NodeRotation {
+        NodeRotation {
             running: None,
-            kept: Kept::default(),
+            kept: StoredSecrets::default(),
             write: None,
             links: BTreeMap::new(),
             ends_at: None,
@@ -107,29 +107,30 @@ impl Turn {
         }
     }
 
-    /// Its disk is empty; its own secret is part of its configuration.
+    /// Empties the disk. The node's first secret is in its configuration.
     pub(crate) fn wipe(&mut self) {
-        self.kept = Kept::default();
+        self.kept = StoredSecrets::default();
     }
 
-    /// The number of the list that it has.
+    /// Number of the node's newest list.
     pub(crate) fn list(&self) -> usize {
         self.kept.list
     }
 
-    /// Which start of the node runs; none while it does not.
-    pub(crate) fn follow(&mut self, now: Time, options: &Options, run: Option<u32>) {
+    /// Follows starts and stops. `run` is the number of the current start; None while the node is
+    /// down.
+    pub(crate) fn follow(&mut self, now: Time, options: &SimulationOptions, run: Option<u32>) {
         if self.running.as_ref().map(|(known, _)| *known) == run {
             return;
         }
-        // What was on its way to the disk is lost, and all links are.
+        // Pending writes and all links are lost.
         (self.running, self.write, self.ends_at) = (None, None, None);
         self.links.clear();
         let Some(run) = run else { return };
-        if self.plant == Some(Plant::SecretForgotten) {
+        if self.plant == Some(InjectedFault::SecretForgotten) {
             self.kept.secrets.clear();
         }
-        let rotation = Rotation::new(old(options), self.kept.secrets.clone(), true);
+        let rotation = SecretRotation::new(old(options), self.kept.secrets.clone(), true);
         self.running = Some((run, rotation));
         if self.kept.list > 0 {
             self.ends_at = Some(now);
@@ -137,8 +138,8 @@ impl Turn {
         self.look(now, options);
     }
 
-    /// A newer list is in force, and kept.
-    pub(crate) fn take_list(&mut self, now: Time, options: &Options, list: usize) {
+    /// Stores and applies a newer list.
+    pub(crate) fn take_list(&mut self, now: Time, options: &SimulationOptions, list: usize) {
         if self.kept.list == 0 {
             let after = self.rng.below(LINKS_END.as_millis() as u64);
             self.ends_at = Some(now + Duration::from_millis(after));
@@ -147,10 +148,10 @@ impl Turn {
         self.look(now, options);
     }
 
-    /// The operator puts the new secret beside the node's own.
-    pub(crate) fn offer(&mut self, now: Time, options: &Options) {
+    /// Simulates the operator who stores the new secret beside the node's own one.
+    pub(crate) fn offer(&mut self, now: Time, options: &SimulationOptions) {
         let rotation = self.running.as_mut().map(|(_, rotation)| rotation);
-        let wants = |rotation: &&mut Rotation| {
+        let wants = |rotation: &&mut SecretRotation| {
             rotation.known().find(new(options).name()).is_none() && !rotation.is_offered()
         };
         if let Some(rotation) = rotation.filter(wants) {
@@ -159,18 +160,18 @@ impl Turn {
         }
     }
 
-    fn look(&mut self, now: Time, options: &Options) {
+    fn look(&mut self, now: Time, options: &SimulationOptions) {
         let Some((_, rotation)) = &mut self.running else { return };
         rotation.look(now, names(options, self.kept.list).as_ref(), 0, true);
         if let Some(to_keep) = rotation.to_keep().filter(|_| self.write.is_none()) {
             rotation.note_given();
             let until = now + Duration::from_millis(self.rng.below(WRITE_MS));
-            self.write = Some(Write { until, all: to_keep.all, new: to_keep.new });
+            self.write = Some(PendingWrite { until, all: to_keep.all, new: to_keep.new });
         }
     }
 
-    /// Ends the write that is due.
-    pub(crate) fn finish_write(&mut self, now: Time, options: &Options) {
+    /// Completes the write if it is due.
+    pub(crate) fn finish_write(&mut self, now: Time, options: &SimulationOptions) {
         let Some(write) = self.write.take_if(|write| write.until <= now) else { return };
         self.kept.secrets = write.all;
         if let Some((_, rotation)) = &mut self.running {
@@ -179,26 +180,26 @@ impl Turn {
         self.look(now, options);
     }
 
-    /// The machine, while the node runs.
-    pub(crate) fn rotation(&mut self) -> Option<&mut Rotation> {
+    /// The rotation machine, while the node runs.
+    pub(crate) fn rotation(&mut self) -> Option<&mut SecretRotation> {
         self.running.as_mut().map(|(_, rotation)| rotation)
     }
 
-    /// A neighbour gave a secret: it is to be kept.
-    pub(crate) fn learnt(&mut self, now: Time, options: &Options) {
+    /// Stores a secret that a neighbour gave.
+    pub(crate) fn learnt(&mut self, now: Time, options: &SimulationOptions) {
         self.look(now, options);
     }
 
-    /// The secrets that count, if others do than before.
+    /// Takes the accepted secrets, if they changed.
     pub(crate) fn take_new(&mut self) -> Option<NetworkSecrets> {
         let mut secrets = self.rotation()?.take_new()?;
-        if self.plant == Some(Plant::SecretDropped) && self.kept.list > 1 {
+        if self.plant == Some(InjectedFault::SecretDropped) && self.kept.list > 1 {
             secrets.other = None;
         }
         Some(secrets)
     }
 
-    /// Compares links that are up with those that were, and has the machine know.
+    /// Reports changes of links to the rotation machine.
     pub(crate) fn see_links(&mut self, now: Time, up: &[(LinkId, Time, shoal_wire::Address)]) {
         let Some((_, rotation)) = &mut self.running else { return };
         let still = |link: &LinkId| up.iter().any(|(other, ..)| other == link);
@@ -216,19 +217,19 @@ impl Turn {
         }
     }
 
-    /// Whether the link with the removed member is to end now.
+    /// True once when the link with the removed member must end.
     pub(crate) fn ends_link(&mut self, now: Time) -> bool {
         let ends = self.ends_at.take_if(|at| *at <= now).is_some();
-        ends && self.plant != Some(Plant::SecretGiven)
+        ends && self.plant != Some(InjectedFault::SecretGiven)
     }
 
-    /// Whether a neighbour may be given the secret.
+    /// True if a neighbour may be given the secret.
     pub(crate) fn may_give(&self, to_removed: bool) -> bool {
-        !to_removed || self.kept.list == 0 || self.plant == Some(Plant::SecretGiven)
+        !to_removed || self.kept.list == 0 || self.plant == Some(InjectedFault::SecretGiven)
     }
 
-    /// Whether it knows the new secret, and calls and is called with that alone.
-    pub(crate) fn is_settled(&self, options: &Options) -> bool {
+    /// True if the node uses and accepts only the new secret.
+    pub(crate) fn is_settled(&self, options: &SimulationOptions) -> bool {
         let name = new(options).name();
         self.running.as_ref().is_some_and(|(_, rotation)| {
             let in_force = rotation.in_force();
@@ -236,10 +237,10 @@ impl Turn {
         })
     }
 
-    /// Whether it has the new secret, wherever that came from.
-    pub(crate) fn has_new(&self, options: &Options) -> bool {
+    /// True if the node has the new secret, in memory or on disk.
+    pub(crate) fn has_new(&self, options: &SimulationOptions) -> bool {
         let name = new(options).name();
-        let knows = |(_, rotation): &(u32, Rotation)| rotation.known().find(name).is_some();
+        let knows = |(_, rotation): &(u32, SecretRotation)| rotation.known().find(name).is_some();
         self.running.as_ref().is_some_and(knows)
             || self.kept.secrets.iter().any(|secret| secret.name() == name)
     }

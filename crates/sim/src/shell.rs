@@ -1,5 +1,5 @@
-//! What the simulator lends a node: its wires, interfaces that programs are played on, a table of
-//! flows for one thread, and rings that the seed delays.
+//! The shell that the simulator gives a node: wires, simulated interfaces, a single-threaded table
+//! of flows, and rings with delays from the seed.
 
 use core::marker::PhantomData;
 use std::cell::RefCell;
@@ -7,29 +7,28 @@ use std::rc::Rc;
 
 use shoal_crypto::Ciphers;
 use shoal_directory::Firewall;
-use shoal_node::{Flows, Shell};
+use shoal_node::{SharedFlowTable, Shell};
 
-use crate::programs::Tap;
-use crate::rings::End;
+use crate::programs::SimulatedInterface;
+use crate::rings::RingEnd;
 use crate::wires::Wires;
 
-/// The types of this shell.
-pub(crate) struct Played<C>(PhantomData<C>);
+pub(crate) struct SimulatedShell<C>(PhantomData<C>);
 
-impl<C: Ciphers> Shell for Played<C> {
+impl<C: Ciphers> Shell for SimulatedShell<C> {
     type Ciphers = C;
     type Sink = Wires;
-    type Device = Tap;
-    type Flows = Table;
-    type Rings = End<C>;
+    type TunQueue = SimulatedInterface;
+    type Flows = FirewallTable;
+    type WorkerRings = RingEnd<C>;
     type Sockets = ();
 }
 
-/// The firewall's table of one node.
+/// Firewall table of one node.
 #[derive(Clone, Default)]
-pub(crate) struct Table(Rc<RefCell<(Option<Firewall>, u64)>>);
+pub(crate) struct FirewallTable(Rc<RefCell<(Option<Firewall>, u64)>>);
 
-impl Flows for Table {
+impl SharedFlowTable for FirewallTable {
     fn epoch(&self) -> u64 {
         self.0.borrow().1
     }

@@ -1,33 +1,32 @@
-//! Makes a failing run small: as long as the same rule breaks, faults, files, nodes and what wires
-//! do are taken away.
+//! Shrinks a failing run: removes faults, files, nodes and faults of wires while the same rule
+//! still breaks.
 
-use crate::options::{Faults, Options, Topology};
-use crate::outcome::Outcome;
+use crate::options::{RouterTopology, SimulationOptions, WireFaults};
+use crate::outcome::SimulationOutcome;
 use crate::run;
 
-/// Shortest time of trouble that is tried, in milliseconds.
+/// Shortest period of faults that is tried, in milliseconds.
 const TROUBLE_MS_MIN: u64 = 500;
-/// Most faults and files that are tried one by one.
+/// Largest number of faults and of files that are tried one by one.
 const SINGLE_MAX: u32 = 200;
 
-/// The smallest run that was found.
+/// The smallest failing run that was found.
 #[derive(Clone, Debug)]
-pub struct Shrunk {
-    /// What to run.
-    pub options: Options,
-    /// How it ends: the rule that broke is the one that broke at first.
-    pub outcome: Outcome,
-    /// Runs that it took to find it.
+pub struct ShrunkRun {
+    pub options: SimulationOptions,
+    /// Result of the run; it breaks the same rule as the original.
+    pub outcome: SimulationOutcome,
+    /// Number of runs needed to find it.
     pub runs: u32,
 }
 
-/// Looks for the smallest run that breaks the rule which `options` break, in at most `runs_max`
-/// runs; `None` when `options` break none.
-pub fn shrink(options: Options, runs_max: u32) -> Option<Shrunk> {
+/// Searches for the smallest run that breaks the same rule as `options`, in at most `runs_max`
+/// runs. `None` if `options` break no rule.
+pub fn shrink(options: SimulationOptions, runs_max: u32) -> Option<ShrunkRun> {
     let outcome = run(options.clone());
     let rule = outcome.violations.first()?.rule;
-    let best = Shrunk { options, outcome, runs: 1 };
-    let mut search = Search { rule, best, runs_max };
+    let best = ShrunkRun { options, outcome, runs: 1 };
+    let mut search = ShrinkSearch { rule, best, runs_max };
     loop {
         let before = search.best.options.clone();
         search.drop_kinds();
@@ -48,19 +47,19 @@ pub fn shrink(options: Options, runs_max: u32) -> Option<Shrunk> {
     }
 }
 
-struct Search {
+struct ShrinkSearch {
     rule: &'static str,
-    best: Shrunk,
+    best: ShrunkRun,
     runs_max: u32,
 }
 
-impl Search {
+impl ShrinkSearch {
     fn is_over(&self) -> bool {
         self.best.runs >= self.runs_max
     }
 
-    /// Runs the best with a change; keeps it if it fails in the same way.
-    fn attempt(&mut self, change: impl FnOnce(&mut Options)) -> bool {
+    /// Runs the best options with a change, and keeps it if the same rule breaks.
+    fn attempt(&mut self, change: impl FnOnce(&mut SimulationOptions)) -> bool {
         let mut options = self.best.options.clone();
         change(&mut options);
         if options == self.best.options || self.is_over() {
@@ -75,9 +74,10 @@ impl Search {
         same
     }
 
-    /// Whole kinds of trouble.
+    /// Removes whole kinds of faults.
     fn drop_kinds(&mut self) {
-        let counts: [fn(&mut Options) -> &mut u32; 21] = [
+        let counts: [fn(&mut SimulationOptions) -> &mut u32; 22] = [
+            |o| &mut o.direct_bans,
             |o| &mut o.direct_wires,
             |o| &mut o.spoilt_ppm,
             |o| &mut o.mixes,
@@ -102,11 +102,11 @@ impl Search {
         ];
         self.attempt(|options| options.cover = 0);
         self.attempt(|options| options.rendezvous = 0);
-        self.attempt(|options| options.hop_s.clear());
+        self.attempt(|options| options.shift_s.clear());
         for count in counts {
             self.attempt(|options| *count(options) = 0);
         }
-        let Faults { delay_us, rate_bps, queue_bytes, reorder_us, .. } = Faults::NONE;
+        let WireFaults { delay_us, rate_bps, queue_bytes, reorder_us, .. } = WireFaults::NONE;
         self.attempt(|o| o.faults.delay_us = delay_us);
         self.attempt(|o| (o.faults.rate_bps, o.faults.queue_bytes) = (rate_bps, queue_bytes));
         if self.best.options.faults.reorder_ppm == 0 {
@@ -117,14 +117,14 @@ impl Search {
         self.attempt(|o| o.flows = 0);
     }
 
-    /// Numbered things: all, halves, quarters and so on, then each.
+    /// Removes numbered faults or files: all, halves, quarters and so on, then single ones.
     fn drop_numbered(
         &mut self,
-        drawn: fn(&Shrunk) -> u32,
-        skipped: fn(&Options) -> &Vec<u32>,
-        skipped_mut: fn(&mut Options) -> &mut Vec<u32>,
+        drawn: fn(&ShrunkRun) -> u32,
+        skipped: fn(&SimulationOptions) -> &Vec<u32>,
+        skipped_mut: fn(&mut SimulationOptions) -> &mut Vec<u32>,
     ) {
-        let left = |best: &Shrunk| -> Vec<u32> {
+        let left = |best: &ShrunkRun| -> Vec<u32> {
             let all = 0..drawn(best).min(SINGLE_MAX);
             all.filter(|number| !skipped(&best.options).contains(number)).collect()
         };
@@ -137,11 +137,11 @@ impl Search {
         }
     }
 
-    /// Sizes: of the network, of files, of the time.
+    /// Reduces sizes: network, files and times.
     fn cut_down(&mut self) {
         self.attempt(|o| o.chords = 0);
-        self.attempt(|o| o.topology = Topology::Line);
-        let sizes: [fn(&mut Options) -> &mut u32; 4] =
+        self.attempt(|o| o.topology = RouterTopology::Line);
+        let sizes: [fn(&mut SimulationOptions) -> &mut u32; 4] =
             [|o| &mut o.routers, |o| &mut o.hosts, |o| &mut o.files, |o| &mut o.chords];
         for size in sizes {
             // A network has at least one router; without hosts it only routes.
@@ -150,7 +150,7 @@ impl Search {
         }
         while self.attempt(|o| o.file_bytes_max /= 2) {}
         while self.attempt(|o| o.trouble_ms = (o.trouble_ms / 2).max(TROUBLE_MS_MIN)) {}
-        // Numbers beyond what is drawn mean nothing.
+        // Numbers above those drawn have no effect.
         let drawn = self.best.outcome.faults_drawn;
         self.best.options.skip.retain(|number| *number < drawn);
         let files = self.best.options.files;

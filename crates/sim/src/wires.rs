@@ -1,10 +1,10 @@
-//! The wires between nodes: rate, delay, loss, duplication, corruption, overtaking, cuts, and an
+//! Wires between nodes: rate, delay, loss, duplication, corruption, reordering, cuts, and an
 //! attacker who records frames and sends them again.
 //!
-//! Frames that reach a node in the same tick are one batch, as they are from a socket; a batch is
-//! written once, by the send, and read in place by the receiver.
+//! Frames that reach a node in the same tick form one batch, as from a socket. The sender writes a
+//! batch once, and the receiver reads it in place.
 
-mod hops;
+mod shifts;
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -12,73 +12,74 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use shoal_crypto::Rng;
-use shoal_relay::{Incoming, Path, SendOutcome, Sink, Stop};
+use shoal_relay::{FrameSink, ReceivedRun, SendError, SendOutcome, SendPath};
 use shoal_session::Endpoints;
 use shoal_wire::{Level, LinkId, SizeClass, Time};
 
-use crate::check::cover::Covers;
+use crate::check::cover::CoverChecker;
 use crate::check::plaintext::Payloads;
 use crate::check::{Violation, frames};
 use crate::ciphers::{self, mix};
-use crate::nat::{Nats, Next, Refused};
-use crate::node::Makings;
-use crate::options::{Faults, Options, seed_bytes};
-use crate::outcome::{Fate, Packet};
-use crate::plan::{Direction, Plan};
-use crate::plant::Plant;
+use crate::nat::{NatDevices, NatRefusal, NextStop};
+use crate::node::NetworkInputs;
+use crate::options::{SimulationOptions, WireFaults, seed_bytes};
+use crate::outcome::{FrameFate, SentFrames};
+use crate::plan::{NetworkPlan, WireDirection};
+use crate::plant::InjectedFault;
 use crate::reach;
 
-/// Arrivals are rounded up to this, so that frames arrive in batches as they do from a socket.
+/// Arrival times are rounded up to this many nanoseconds, so that frames arrive in batches as from
+/// a socket.
 const TICK_NS: u64 = 20_000;
-/// How long the attacker waits with a frame at most.
+/// Longest time for which the attacker stores a frame.
 const REPLAY_WITHIN: Duration = Duration::from_secs(3);
-/// Bytes of one batch at most: what a shell takes from its socket in one turn.
+/// Largest batch in bytes: as much as a shell takes from its socket in one turn.
 const BATCH_MAX: usize = 256 << 10;
-/// The longest frame that a narrow wire carries.
+/// Longest frame on a wire that carries no full frames.
 const NARROW: usize = SizeClass::Medium.frame_len();
-/// After how many frames a planted fault strikes one that is not small.
+/// Number of frames after which a planted fault strikes a frame that is not small.
 const PLANT_AFTER: u64 = 400;
 
-/// Frames that will arrive together.
+/// Frames that arrive together.
 #[derive(Default)]
-pub(crate) struct Batch {
+pub(crate) struct WireBatch {
     pub(crate) at: Time,
     pub(crate) to: usize,
-    /// Run of the receiving node in which the attacker saw this frame arrive; `None` for frames
-    /// that nobody replays.
+    /// Run of the receiving node in which the attacker recorded the frame. `None` for frames that
+    /// are not replayed.
     pub(crate) replayed_in: Option<u32>,
     pub(crate) bytes: Vec<u8>,
-    pub(crate) incoming: Vec<Incoming>,
-    /// Of each run of `incoming`, the outer side of the translator that it must pass, if any.
+    pub(crate) incoming: Vec<ReceivedRun>,
+    /// For each run in `incoming`, the outer side of the translator that it must pass, if there is
+    /// one.
     doors: Vec<Option<(usize, u16)>>,
 }
 
-impl Batch {
-    /// How many frames it holds.
+impl WireBatch {
+    /// Number of frames.
     pub(crate) fn frames(&self) -> u64 {
         self.incoming.iter().map(|run| u64::from(run.len / run.stride.max(1))).sum()
     }
 }
 
-struct Wire {
+struct SimulatedWire {
     ends: (usize, usize),
-    /// Cuts that hold now, per direction: from the first end, from the second.
+    /// Number of present cuts per direction: from the first end, from the second.
     cut: [u32; 2],
-    /// Reasons why it carries no full frames, per direction.
+    /// Number of reasons to carry no full frames, per direction.
     narrow: [u32; 2],
-    /// When the last frame of each direction has left.
+    /// Time at which the last frame of each direction has left.
     free: [Time; 2],
-    faults: [Faults; 2],
+    faults: [WireFaults; 2],
     slower: Duration,
-    /// The direct link of two hosts who leave it readable.
+    /// True if the wire is a direct link whose frames may be unencrypted.
     readable: bool,
 }
 
-/// The way of a frame: the node that gets it, the wire and its direction, the source that it shows
-/// there, the address that it comes to if that hops, and the outer side of the translator that it
-/// must pass.
+/// Path of a frame. `from` is the source that the receiver sees. `local` is the destination if it
+/// is a shifting address. `door` is the outer side of a translator on the path.
 #[derive(Clone, Copy)]
-struct Way {
+struct FramePath {
     far: usize,
     wire: usize,
     direction: usize,
@@ -87,10 +88,10 @@ struct Way {
     door: Option<(usize, u16)>,
 }
 
-/// A hash of everything that happened, in order: equal for equal runs.
-pub(crate) struct Trace(u64, u64);
+/// Hash of all events in their order. Equal runs have equal hashes.
+pub(crate) struct TraceHash(u64, u64);
 
-impl Trace {
+impl TraceHash {
     pub(crate) fn add(&mut self, word: u64) {
         self.0 = mix(self.0 ^ word);
         self.1 = self.1.rotate_left(23).wrapping_add(self.0);
@@ -105,60 +106,60 @@ impl Trace {
     }
 }
 
-/// All wires, and what is on them.
+/// All wires and the frames on them.
 pub(crate) struct Wires {
-    wires: Vec<Wire>,
-    /// Neighbours of each node and the wire to them, sorted.
+    wires: Vec<SimulatedWire>,
+    /// For each node, its neighbours and the wires to them, sorted.
     beside: Vec<Vec<(u32, u32)>>,
     rng: Rng,
     replay_ppm: u32,
     payloads: Payloads,
     /// Batches on the wires; empty ones are free.
-    pub(crate) batches: Vec<Batch>,
+    pub(crate) batches: Vec<WireBatch>,
     free: Vec<u32>,
     /// Batches of each node that may still grow.
     open: Vec<VecDeque<u32>>,
-    /// Batches that the world hasn't scheduled yet.
+    /// Batches that the world has not scheduled yet.
     pub(crate) fresh: Vec<u32>,
     pub(crate) sent: u64,
-    /// Frames put on wires: those sent, their copies, and what the attacker sent again.
+    /// Frames put on wires, including copies and replays.
     pub(crate) put: u64,
     pub(crate) lost: u64,
     /// Frames that each node's sink took.
     pub(crate) taken: Vec<u64>,
-    pub(crate) covers: Covers,
-    /// Where addresses hop.
-    pub(crate) hops: Option<hops::Hops>,
-    pub(crate) nats: Nats,
+    pub(crate) covers: CoverChecker,
+    /// Set if addresses shift.
+    pub(crate) shifts: Option<shifts::ShiftWires>,
+    pub(crate) nats: NatDevices,
     pub(crate) broken: Option<Violation>,
-    pub(crate) packets: VecDeque<Packet>,
+    pub(crate) packets: VecDeque<SentFrames>,
     packets_max: usize,
-    plant: Option<Plant>,
-    /// The planted fault has struck.
+    plant: Option<InjectedFault>,
+    /// True if the planted fault has struck.
     struck: bool,
-    /// The present sender.
+    /// Time and node of the present sender.
     now: Time,
     node: usize,
-    pub(crate) trace: Trace,
+    pub(crate) trace: TraceHash,
 }
 
-/// Where the attacker sends from.
+/// Source address of the attacker.
 pub(crate) fn attacker() -> SocketAddr {
     SocketAddr::from(([203, 0, 113, 7], 666))
 }
 
-/// The translators, and where the plan's nodes stand: routers in the public network.
-pub(crate) fn nats(options: &Options, plan: &Plan) -> Nats {
+/// The translators with the nodes behind them. Routers are in the public network.
+pub(crate) fn nats(options: &SimulationOptions, plan: &NetworkPlan) -> NatDevices {
     let hosts = (plan.routers..plan.nodes.len()).map(|node| node - plan.routers);
     let behind = hosts.map(|host| options.behind.get(host).copied().flatten());
     let behind: Vec<_> = core::iter::repeat_n(None, plan.routers).chain(behind).collect();
-    Nats::new(&options.translators, &behind, seed_bytes(options.seed, "translators"))
+    NatDevices::new(&options.translators, &behind, seed_bytes(options.seed, "translators"))
 }
 
-/// These faults, less by up to `asymmetry_percent`.
-fn better(faults: &Faults, rng: &mut Rng) -> Faults {
+/// The given faults, reduced by up to `asymmetry_percent`.
+fn better(faults: &WireFaults, rng: &mut Rng) -> WireFaults {
     let percent = rng.below(u64::from(faults.asymmetry_percent) + 1).min(99);
-    Faults {
+    WireFaults {
         loss_ppm: (u64::from(faults.loss_ppm) * (100 - percent) / 100) as u32,
         delay_us: faults.delay_us * (100 - percent) / 100,
         rate_bps: faults.rate_bps + faults.rate_bps * percent / 25,
@@ -166,16 +167,16 @@ fn better(faults: &Faults, rng: &mut Rng) -> Faults {
     }
 }
 
-/// Counts how often something holds one direction of a wire, or both.
-fn hold(held: &mut [u32; 2], direction: Direction, more: bool) {
-    let (forth, back) = (direction != Direction::Back, direction != Direction::Forth);
+/// Adds or removes one reason per affected direction.
+fn hold(held: &mut [u32; 2], direction: WireDirection, more: bool) {
+    let (forth, back) = (direction != WireDirection::Back, direction != WireDirection::Forth);
     for (count, _) in held.iter_mut().zip([forth, back]).filter(|held| held.1) {
         *count = if more { *count + 1 } else { count.saturating_sub(1) };
     }
 }
 
 impl Wires {
-    pub(crate) fn new(makings: &Rc<Makings>) -> Wires {
+    pub(crate) fn new(makings: &Rc<NetworkInputs>) -> Wires {
         let (options, plan) = (&makings.options, &makings.plan);
         let mut rng = Rng::new(seed_bytes(options.seed, "wires"));
         let mut beside = vec![Vec::new(); plan.nodes.len()];
@@ -194,7 +195,7 @@ impl Wires {
                 && is_host(ends.1)
                 && reach::level(options, ends.0, ends.1) != Level::Encrypt;
             let slower = Duration::ZERO;
-            Wire {
+            SimulatedWire {
                 ends,
                 cut: [0; 2],
                 narrow: [0; 2],
@@ -217,8 +218,8 @@ impl Wires {
             put: 0,
             lost: 0,
             taken: vec![0; plan.nodes.len()],
-            covers: Covers::new(options.tier()),
-            hops: (!options.hop_s.is_empty()).then(|| hops::Hops::new(makings)),
+            covers: CoverChecker::new(options.tier()),
+            shifts: (!options.shift_s.is_empty()).then(|| shifts::ShiftWires::new(makings)),
             nats: nats(options, plan),
             broken: None,
             packets: VecDeque::new(),
@@ -227,24 +228,24 @@ impl Wires {
             struck: false,
             now: Time::ZERO,
             node: 0,
-            trace: Trace(options.seed, 0),
+            trace: TraceHash(options.seed, 0),
             rng,
         }
     }
 
-    /// What follows is sent by `node` at `now`.
+    /// Sets the sender and time of the following frames.
     pub(crate) fn sender(&mut self, now: Time, node: usize) {
         (self.now, self.node) = (now, node);
         ciphers::set_node(node);
     }
 
-    pub(crate) fn set_cut(&mut self, cuts: &[(usize, Direction)], cut: bool) {
+    pub(crate) fn set_cut(&mut self, cuts: &[(usize, WireDirection)], cut: bool) {
         for &(wire, direction) in cuts {
             hold(&mut self.wires[wire].cut, direction, cut);
         }
     }
 
-    pub(crate) fn set_narrow(&mut self, wire: usize, ways: Direction, narrow: bool) {
+    pub(crate) fn set_narrow(&mut self, wire: usize, ways: WireDirection, narrow: bool) {
         hold(&mut self.wires[wire].narrow, ways, narrow);
     }
 
@@ -252,15 +253,15 @@ impl Wires {
         self.wires[wire].slower = slower;
     }
 
-    /// From now on wires only delay and limit.
+    /// Repairs all wires: from now on they only delay frames and limit the rate.
     pub(crate) fn make_perfect(&mut self) {
         self.replay_ppm = 0;
-        self.hops.iter_mut().for_each(hops::Hops::end_filters);
+        self.shifts.iter_mut().for_each(shifts::ShiftWires::end_filters);
         for wire in &mut self.wires {
             (wire.cut, wire.narrow, wire.slower) = ([0; 2], [0; 2], Duration::ZERO);
             for faults in &mut wire.faults {
-                let Faults { delay_us, rate_bps, queue_bytes, .. } = *faults;
-                *faults = Faults { delay_us, rate_bps, queue_bytes, ..Faults::NONE };
+                let WireFaults { delay_us, rate_bps, queue_bytes, .. } = *faults;
+                *faults = WireFaults { delay_us, rate_bps, queue_bytes, ..WireFaults::NONE };
             }
         }
     }
@@ -269,9 +270,9 @@ impl Wires {
         ppm > 0 && self.rng.below(1_000_000) < u64::from(ppm)
     }
 
-    /// The way of a frame to an endpoint, if a wire leads there: translators on the side of the
-    /// sender have passed it.
-    fn way_to(&mut self, ends: &Endpoints) -> Option<Way> {
+    /// Path of a frame to an endpoint, if a wire leads there. Translators on the sender's side have
+    /// been applied.
+    fn way_to(&mut self, ends: &Endpoints) -> Option<FramePath> {
         let to = ends.remote;
         if to.is_ipv6() {
             return self.way_between(ends);
@@ -284,21 +285,22 @@ impl Wires {
             }
         };
         let (far, door) = match next {
-            Next::Node(far) => (far, None),
-            // Who the frame is for decides over which wire it goes; it is filtered at the end.
-            Next::Door(door, port) => {
+            NextStop::Node(far) => (far, None),
+            // The node behind the mapping decides which wire is used; the frame is filtered on
+            // arrival.
+            NextStop::Door(door, port) => {
                 let Some(far) = self.nats.owner(self.now, door, port) else {
-                    self.nats.count(Refused::Unmapped, 1);
+                    self.nats.count(NatRefusal::Unmapped, 1);
                     return None;
                 };
                 (far, Some((door, port)))
             }
         };
         let (wire, direction) = self.wire_to(far)?;
-        Some(Way { far, wire, direction, from, local: None, door })
+        Some(FramePath { far, wire, direction, from, local: None, door })
     }
 
-    /// The wire to a node, and its direction.
+    /// Wire to a node, and its direction.
     fn wire_to(&self, far: usize) -> Option<(usize, usize)> {
         let beside = &self.beside[self.node];
         let at = beside.binary_search_by_key(&(far as u32), |entry| entry.0).ok()?;
@@ -306,7 +308,7 @@ impl Wires {
         Some((wire, usize::from(self.wires[wire].ends.0 != self.node)))
     }
 
-    /// Whether a wire carries everything that its link can do with, and without delay.
+    /// True if a wire carries all frames of its link without additional delay.
     pub(crate) fn is_whole(&self, wire: usize) -> bool {
         let known = &self.wires[wire];
         let open = known.cut == [0; 2] && known.narrow == [0; 2] && !self.is_closed(wire);
@@ -315,7 +317,7 @@ impl Wires {
 
     fn check(&mut self, to: SocketAddr, frame: &[u8]) {
         let seen = match frames::check(frame, &self.payloads) {
-            Ok(()) if to == attacker() => "an answer to a stranger's replay".to_string(),
+            Ok(()) if to == attacker() => "an answer to a replay of the attacker".to_string(),
             Ok(()) => return,
             Err(seen) => seen,
         };
@@ -323,8 +325,8 @@ impl Wires {
         self.broken.get_or_insert(Violation { rule: frames::RULE, at_ns: self.now.0, seen });
     }
 
-    /// Notes for the picture of a failure what became of frames.
-    fn note(&mut self, to: Option<usize>, len: usize, fate: Fate) {
+    /// Records a frame for the diagram of a failure.
+    fn note(&mut self, to: Option<usize>, len: usize, fate: FrameFate) {
         if self.packets_max == 0 {
             return;
         }
@@ -339,11 +341,11 @@ impl Wires {
         if self.packets.len() >= self.packets_max {
             self.packets.pop_front();
         }
-        self.packets.push_back(Packet { at_ns, from, to, len, count: 1, fate });
+        self.packets.push_back(SentFrames { at_ns, from, to, len, count: 1, fate });
     }
 
     /// A batch for `to` at `at` with room for `len` bytes.
-    fn batch(&mut self, at: Time, to: usize, len: usize) -> &mut Batch {
+    fn batch(&mut self, at: Time, to: usize, len: usize) -> &mut WireBatch {
         let open = &self.open[to];
         let found = open.iter().rev().find(|&&number| {
             let batch = &self.batches[number as usize];
@@ -362,7 +364,7 @@ impl Wires {
 
     fn new_batch(&mut self, at: Time, to: usize, replayed_in: Option<u32>) -> u32 {
         let number = self.free.pop().unwrap_or_else(|| {
-            self.batches.push(Batch::default());
+            self.batches.push(WireBatch::default());
             (self.batches.len() - 1) as u32
         });
         let batch = &mut self.batches[number as usize];
@@ -371,13 +373,13 @@ impl Wires {
         number
     }
 
-    /// Frames that are under way.
+    /// Frames in flight.
     pub(crate) fn flying(&self) -> u64 {
-        self.batches.iter().map(Batch::frames).sum()
+        self.batches.iter().map(WireBatch::frames).sum()
     }
 
-    /// Takes a batch off the wires; give it back with `recycle`.
-    pub(crate) fn take_batch(&mut self, number: u32) -> Batch {
+    /// Takes a batch off the wires. Return it with `recycle`.
+    pub(crate) fn take_batch(&mut self, number: u32) -> WireBatch {
         let batch = core::mem::take(&mut self.batches[number as usize]);
         if batch.replayed_in.is_none() {
             self.open[batch.to].retain(|&open| open != number);
@@ -385,8 +387,8 @@ impl Wires {
         batch
     }
 
-    /// Gives a batch's memory back.
-    pub(crate) fn recycle(&mut self, number: u32, mut batch: Batch) {
+    /// Returns a batch's memory.
+    pub(crate) fn recycle(&mut self, number: u32, mut batch: WireBatch) {
         batch.bytes.clear();
         batch.incoming.clear();
         batch.doors.clear();
@@ -394,9 +396,9 @@ impl Wires {
         self.free.push(number);
     }
 
-    /// Puts one frame on its wire, which has room for it.
-    fn put(&mut self, to: Way, leaves: Time, frame: &[u8]) {
-        let Way { far, wire, direction: way, .. } = to;
+    /// Puts a frame on its wire, which has room for it.
+    fn put(&mut self, to: FramePath, leaves: Time, frame: &[u8]) {
+        let FramePath { far, wire, direction: way, .. } = to;
         let faults = self.wires[wire].faults[way];
         self.sent += 1;
         self.put += 1;
@@ -404,7 +406,7 @@ impl Wires {
         let blocked = self.wires[wire].cut[way] > 0 || too_long || self.is_filtered(&to);
         if blocked || self.happens(faults.loss_ppm) {
             self.lost += 1;
-            return self.note(Some(far), frame.len(), Fate::Lost);
+            return self.note(Some(far), frame.len(), FrameFate::Lost);
         }
         let copies = 1 + u32::from(self.happens(faults.duplicate_ppm));
         self.put += u64::from(copies - 1);
@@ -419,12 +421,12 @@ impl Wires {
                 .then(|| self.rng.below(frame.len() as u64 * 8) as usize);
             let at = leaves + delay + Duration::from_nanos(late);
             self.fly(at, to, frame, flip);
-            let fate = if flip.is_some() { Fate::Corrupted } else { Fate::Arrives };
+            let fate = if flip.is_some() { FrameFate::Corrupted } else { FrameFate::Arrives };
             self.note(Some(far), frame.len(), fate);
         }
     }
 
-    fn fly(&mut self, at: Time, to: Way, frame: &[u8], flip: Option<usize>) {
+    fn fly(&mut self, at: Time, to: FramePath, frame: &[u8], flip: Option<usize>) {
         let from = Endpoints { local: to.local, remote: to.from };
         let at = Time(at.0.div_ceil(TICK_NS) * TICK_NS);
         let batch = self.batch(at, to.far, frame.len());
@@ -435,23 +437,29 @@ impl Wires {
         }
         let same_door = batch.doors.last() == Some(&to.door);
         match batch.incoming.last_mut() {
-            // As GRO does it: frames of one source and length are one run.
+            // Frames with one source and length form one run, as with GRO.
             Some(run) if same_door && run.from == from && run.stride == len => run.len += len,
             _ => {
-                batch.incoming.push(Incoming { from, offset, len, stride: len, congested: false });
+                batch.incoming.push(ReceivedRun {
+                    from,
+                    offset,
+                    len,
+                    stride: len,
+                    congested: false,
+                });
                 batch.doors.push(to.door);
             }
         }
     }
 
-    /// Takes out of a batch what the translators before the receiver don't let in.
-    pub(crate) fn admit(&mut self, now: Time, batch: &mut Batch) {
+    /// Removes frames that translators on the receiver's side do not let in.
+    pub(crate) fn admit(&mut self, now: Time, batch: &mut WireBatch) {
         let mut doors = core::mem::take(&mut batch.doors).into_iter();
         batch.incoming.retain(|run| {
             let Some((door, port)) = doors.next().flatten() else { return true };
             let why = match self.nats.enter(now, run.from.remote, door, port) {
                 Ok(node) if node == batch.to => return true,
-                Ok(_) => Refused::Unmapped,
+                Ok(_) => NatRefusal::Unmapped,
                 Err(why) => why,
             };
             let frames = u64::from(run.len / run.stride.max(1));
@@ -461,8 +469,8 @@ impl Wires {
         });
     }
 
-    /// The attacker sees frames arrive and may keep some for later.
-    pub(crate) fn overhear(&mut self, now: Time, batch: &Batch, run: u32) {
+    /// Lets the attacker record arriving frames.
+    pub(crate) fn overhear(&mut self, now: Time, batch: &WireBatch, run: u32) {
         if self.replay_ppm == 0 || batch.replayed_in.is_some() {
             return;
         }
@@ -478,7 +486,7 @@ impl Wires {
                 let copy = &mut self.batches[number as usize];
                 let frame = &batch.bytes[at as usize..(at + source.stride) as usize];
                 copy.bytes.extend_from_slice(frame);
-                copy.incoming.push(Incoming {
+                copy.incoming.push(ReceivedRun {
                     from: Endpoints { local: source.from.local, remote: attacker() },
                     offset: 0,
                     len: source.stride,
@@ -489,32 +497,32 @@ impl Wires {
         }
     }
 
-    /// Shows a frame that leaves to the checker of covered links.
+    /// Reports a sent frame to the checker of covered links.
     fn see_cover(&mut self, link: Option<LinkId>, len: usize, there: bool) {
         if let Some(link) = link {
             self.covers.sent((self.node, link), len, there);
         }
     }
 
-    /// What a planted fault makes of a frame.
+    /// Applies a planted fault to a frame.
     fn spoil(&self, frame: &[u8]) -> Vec<u8> {
         let mut frame = frame.to_vec();
         match self.plant {
-            Some(Plant::Plaintext) => {
-                // Eight bytes at an odd place: the shortest run that must be found.
+            Some(InjectedFault::Plaintext) => {
+                // Eight bytes at an odd offset: the shortest run that must be found.
                 let piece = self.payloads.piece();
                 frame[101..101 + 8].copy_from_slice(&piece[3..11]);
             }
-            Some(Plant::OddSize) => _ = frame.pop(),
-            Some(Plant::Zeros) => frame[120..150].fill(0),
+            Some(InjectedFault::OddSize) => _ = frame.pop(),
+            Some(InjectedFault::Zeros) => frame[120..150].fill(0),
             _ => {}
         }
         frame
     }
 }
 
-impl Sink for Wires {
-    fn send(&mut self, path: Path, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
+impl FrameSink for Wires {
+    fn send(&mut self, path: SendPath, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
         let (link, ends, to) = (path.link, path.ends, path.ends.remote);
         let path = self.way_to(&ends);
         self.trace.add(self.now.0);
@@ -525,16 +533,16 @@ impl Sink for Wires {
         for (sent, &at) in offsets.iter().enumerate() {
             let frame = &buf[at as usize..at as usize + len];
             let (mut leaves, mut spoiled) = (Time::ZERO, None);
-            if let Some(Way { wire, direction: way, .. }) = path {
+            if let Some(FramePath { wire, direction: way, .. }) = path {
                 let wire = &mut self.wires[wire];
                 let free = wire.free[way].max(self.now);
-                // More whole bytes wait than the queue holds.
+                // The queue is full if more whole bytes wait than it holds.
                 let waiting_ps = (free.0 - self.now.0) * 1_000;
                 if waiting_ps >= (wire.faults[way].queue_bytes + 1).saturating_mul(byte_ps) {
                     if let Some(link) = link {
                         self.covers.refused((self.node, link));
                     }
-                    return SendOutcome { sent, stop: Some(Stop::Full) };
+                    return SendOutcome { sent, stop: Some(SendError::Full) };
                 }
                 leaves = free + Duration::from_nanos(len as u64 * byte_ps / 1_000);
                 wire.free[way] = leaves;
@@ -553,12 +561,12 @@ impl Sink for Wires {
             }
             self.taken[self.node] += 1;
             self.see_cover(link, len, path.is_some());
-            if let Some(Way { far, local: Some(_), .. }) = path {
-                self.see_hop(&ends, far, frame);
+            if let Some(FramePath { far, local: Some(_), .. }) = path {
+                self.see_shift(&ends, far, frame);
             }
             match path {
                 Some(path) => self.put(path, leaves, frame),
-                None => self.note(None, len, Fate::Lost),
+                None => self.note(None, len, FrameFate::Lost),
             }
         }
         SendOutcome { sent: offsets.len(), stop: None }

@@ -1,4 +1,4 @@
-//! What a segment costs at each end, with the copy of its bytes.
+//! Cost of a segment at each end, with the copy of its bytes.
 
 #![allow(missing_docs, clippy::disallowed_methods, reason = "a benchmark takes the time")]
 
@@ -6,11 +6,13 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use shoal_transfer::{ChunkSet, Config, Event, OfferInfo, PeerKey, SegmentLen, Transfers};
+use shoal_transfer::{
+    ChunkSet, FileTransferEvent, OfferInfo, PeerKey, SegmentLen, TransferConfig, Transfers,
+};
 use shoal_wire::Time;
 
-/// Two ends of an endless file, joined without a network between them.
-struct Ends {
+/// Two ends of an endless file, without a network between them.
+struct BenchEnds {
     now: u64,
     sender: Transfers,
     receiver: Transfers,
@@ -20,11 +22,11 @@ struct Ends {
 const CELL: usize = 1_376;
 const BURST: usize = 44;
 
-impl Ends {
-    fn new() -> Ends {
+impl BenchEnds {
+    fn new() -> BenchEnds {
         let start = Time(1_000_000_000);
-        let mut sender = Transfers::new(Config::default(), [1; 32], start);
-        let receiver = Transfers::new(Config::default(), [2; 32], start);
+        let mut sender = Transfers::new(TransferConfig::default(), [1; 32], start);
+        let receiver = Transfers::new(TransferConfig::default(), [2; 32], start);
         let info = OfferInfo {
             name: "endless".into(),
             size: OfferInfo::SIZE_MAX,
@@ -34,10 +36,10 @@ impl Ends {
             segment: SegmentLen::FULL,
         };
         sender.offer(start, PeerKey(1), info).expect("an empty table has room");
-        Ends { now: start.0, sender, receiver, cells: vec![0; CELL * BURST] }
+        BenchEnds { now: start.0, sender, receiver, cells: vec![0; CELL * BURST] }
     }
 
-    /// Everything but segments: messages, reads, writes.
+    /// Handles everything except segments: messages, reads, writes.
     fn turn(&mut self) {
         let now = Time(self.now);
         let mut cell = [0; CELL];
@@ -48,16 +50,16 @@ impl Ends {
             let _ = self.sender.handle_message(now, PeerKey(1), &cell[..len], false);
         }
         while let Some(event) = self.sender.poll_event() {
-            if let Event::Read { id, index, buffer, .. } = event {
+            if let FileTransferEvent::Read { id, index, buffer, .. } = event {
                 self.sender.chunk_read(now, id, index, buffer);
             }
         }
         while let Some(event) = self.receiver.poll_event() {
             match event {
-                Event::Offered { id, info, .. } => {
+                FileTransferEvent::Offered { id, info, .. } => {
                     self.receiver.accept(now, id, &ChunkSet::new(info.chunks()));
                 }
-                Event::Write { id, index, data, .. } => {
+                FileTransferEvent::Write { id, index, data, .. } => {
                     self.receiver.chunk_written(now, id, index, data);
                 }
                 _ => {}
@@ -65,7 +67,7 @@ impl Ends {
         }
     }
 
-    /// Writes the next burst into `cells`; how many segments.
+    /// Writes the next burst into `cells`; returns the number of its segments.
     fn send(&mut self) -> usize {
         loop {
             self.now += 100_000;
@@ -91,7 +93,7 @@ fn segments(c: &mut Criterion) {
     let mut group = c.benchmark_group("segment");
     group.throughput(Throughput::Elements(1)).measurement_time(Duration::from_secs(2));
     group.bench_function("both ends, messages and events", |b| {
-        let mut ends = Ends::new();
+        let mut ends = BenchEnds::new();
         b.iter_custom(|n| {
             let start = std::time::Instant::now();
             let mut left = n as usize;

@@ -1,5 +1,5 @@
-//! What the control law does on emulated paths under a virtual clock: how transfers share, how
-//! long the queue is, what is used, and how often the receiver speaks.
+//! The control law on emulated paths under a virtual clock. Prints shares of transfers, length of
+//! the queue, use of the path, and rate of the receiver's messages.
 //!
 //! ```console
 //! cargo run --release -p shoal-transfer --example law [one | fair | beside [SEEDS]]
@@ -10,30 +10,30 @@ mod net;
 
 use std::time::Duration;
 
-use net::{MS, Net, NewRival, Rival, SHARE, Stage, jain};
+use net::{EmulatedNet, LinkStage, MS, NewRival, Rival, SHARE, jain};
 use shoal_transfer::TransferId;
 
 /// Transfers that share a line.
-struct Case {
+struct LawCase {
     transfers: u32,
     apart_s: f64,
     mbit: f64,
     delay_ms: f64,
     loss: f64,
-    /// Hosts and routers stop this often, for at most that long, in milliseconds.
+    /// Stalls of hosts and routers: mean interval and greatest length, in milliseconds.
     stalls: (u64, u64),
 }
 
 /// `n` pairs of hosts, each with an access link of its own, over one shared line.
-fn dumbbell(case: &Case, seed: u64) -> Net {
-    let access = Stage { delay_ns: 20_000, ..Stage::default() };
-    let line = Stage::line(case.mbit).delay_ms(case.delay_ms).loss(case.loss);
+fn dumbbell(case: &LawCase, seed: u64) -> EmulatedNet {
+    let access = LinkStage { delay_ns: 20_000, ..LinkStage::default() };
+    let line = LinkStage::line(case.mbit).delay_ms(case.delay_ms).loss(case.loss);
     let n = case.transfers;
     let mut stages = vec![line.clone()];
     stages.extend((0..2 * n).map(|_| access.clone()));
     stages.push(line);
     stages.extend((0..2 * n).map(|_| access.clone()));
-    let mut net = Net::new(2 * n as usize, stages, seed);
+    let mut net = EmulatedNet::new(2 * n as usize, stages, seed);
     let back = 2 * n as usize + 1;
     for i in 0..n {
         let at = 1 + 2 * i as usize;
@@ -44,11 +44,11 @@ fn dumbbell(case: &Case, seed: u64) -> Net {
     net
 }
 
-fn done(net: &Net, ids: &[(u32, TransferId)]) -> Vec<f64> {
+fn done(net: &EmulatedNet, ids: &[(u32, TransferId)]) -> Vec<f64> {
     ids.iter().map(|&(host, id)| net.bytes_done(host, id) as f64).collect()
 }
 
-fn run(case: &Case, seed: u64) {
+fn run(case: &LawCase, seed: u64) {
     let mut net = dumbbell(case, seed);
     let mut ids = Vec::new();
     for i in 0..case.transfers {
@@ -105,8 +105,8 @@ fn run(case: &Case, seed: u64) {
     );
 }
 
-/// Transfers beside a TCP connection, each as a part of an equal share, over 5 s at a time.
-fn beside(name: &str, rival: NewRival, case: &Case, seed: u64) {
+/// Transfers beside a TCP connection. Prints each one's part of an equal share, over 5 s at a time.
+fn beside(name: &str, rival: NewRival, case: &LawCase, seed: u64) {
     let mut net = dumbbell(case, seed);
     let mut ids = Vec::new();
     for i in 0..case.transfers {
@@ -146,7 +146,7 @@ fn beside(name: &str, rival: NewRival, case: &Case, seed: u64) {
 fn main() {
     let which = std::env::args().nth(1).unwrap_or_default();
     let seeds = std::env::args().nth(2).and_then(|n| n.parse().ok()).unwrap_or(4);
-    let c = |transfers, apart_s, mbit, delay_ms, loss, stalls| Case {
+    let c = |transfers, apart_s, mbit, delay_ms, loss, stalls| LawCase {
         transfers,
         apart_s,
         mbit,
@@ -201,7 +201,7 @@ fn main() {
         if !name.starts_with(&which) {
             continue;
         }
-        // Without dice all seeds are one.
+        // Without random events all seeds give one result.
         let seeds = if case.loss == 0.0 && case.stalls.0 == 0 { 1 } else { seeds };
         for seed in 0..seeds {
             run(&case, seed + 40);

@@ -1,5 +1,5 @@
-//! What the control law does on paths of 100 to 1,000 Mbit/s, in a few seconds: for trying another
-//! value of a constant (docs/control-law.md).
+//! The control law on paths of 100 to 1,000 Mbit/s, in a few seconds: for trying another value of a
+//! constant (docs/design/transfer.md).
 //!
 //! ```console
 //! cargo run --release -p shoal-transfer --example survey
@@ -10,18 +10,18 @@ mod net;
 
 use std::time::Duration;
 
-use net::{MS, Net, NewRival, Rival, SHARE, Stage, jain};
+use net::{EmulatedNet, LinkStage, MS, NewRival, Rival, SHARE, jain};
 use shoal_transfer::TransferId;
 
-/// Hosts and routers stop this often, for at most that long, in milliseconds.
+/// Stalls of hosts and routers: mean interval and greatest length, in milliseconds.
 type Stalls = (u64, u64);
 
 /// `n` pairs of hosts, each with an access link of its own, over one shared line.
-fn dumbbell(n: u32, line: Stage, seed: u64) -> Net {
-    let access = Stage { delay_ns: 20_000, ..Stage::default() };
+fn dumbbell(n: u32, line: LinkStage, seed: u64) -> EmulatedNet {
+    let access = LinkStage { delay_ns: 20_000, ..LinkStage::default() };
     let mut stages = vec![line];
     stages.extend((0..3 * n).map(|_| access.clone()));
-    let mut net = Net::new(2 * n as usize, stages, seed);
+    let mut net = EmulatedNet::new(2 * n as usize, stages, seed);
     for i in 0..n {
         let at = 1 + 3 * i as usize;
         net.routes.insert((i, n + i), vec![at, 0, at + 1]);
@@ -31,17 +31,17 @@ fn dumbbell(n: u32, line: Stage, seed: u64) -> Net {
 }
 
 /// Bytes per second that each transfer gains in the next `seconds`.
-fn gained(net: &mut Net, ids: &[(u32, TransferId)], seconds: f64) -> Vec<f64> {
+fn gained(net: &mut EmulatedNet, ids: &[(u32, TransferId)], seconds: f64) -> Vec<f64> {
     let before: Vec<_> = ids.iter().map(|&(host, id)| net.bytes_done(host, id)).collect();
     net.run_for(Duration::from_secs_f64(seconds));
     let after = ids.iter().map(|&(host, id)| net.bytes_done(host, id));
     after.zip(before).map(|(a, b)| (a - b) as f64 / seconds).collect()
 }
 
-/// One transfer: what it uses of what the path can carry, and the queue.
-fn one(name: &str, stage: Stage, stalls: Stalls, seconds: f64) {
+/// One transfer: its use of the path's capacity, and the queue.
+fn one(name: &str, stage: LinkStage, stalls: Stalls, seconds: f64) {
     let possible = stage.rate * SHARE * (1.0 - stage.loss);
-    let mut net = Net::pair(vec![stage], 7);
+    let mut net = EmulatedNet::pair(vec![stage], 7);
     (net.stall_every_ns, net.stall_ns) = (stalls.0 * MS, stalls.1 * MS);
     let ids = [(0, net.offer(0, 1, 20_000_000_000))];
     let full = (1..=30).filter(|_| gained(&mut net, &ids, 0.1)[0] > 0.9 * possible).min();
@@ -59,7 +59,7 @@ fn one(name: &str, stage: Stage, stalls: Stalls, seconds: f64) {
 /// Several transfers on a line of 100 Mbit/s that start `apart_s` apart, once for each seed.
 fn several(n: u32, apart_s: f64, stalls: Stalls, seeds: &[u64]) {
     for &seed in seeds {
-        let mut net = dumbbell(n, Stage::line(100.0).delay_ms(5.0), seed);
+        let mut net = dumbbell(n, LinkStage::line(100.0).delay_ms(5.0), seed);
         (net.stall_every_ns, net.stall_ns) = (stalls.0 * MS, stalls.1 * MS);
         let mut ids = Vec::new();
         for i in 0..n {
@@ -78,7 +78,7 @@ fn several(n: u32, apart_s: f64, stalls: Stalls, seeds: &[u64]) {
 
 /// A transfer beside a TCP connection on a line of 100 Mbit/s.
 fn beside(name: &str, rival: NewRival) {
-    let mut net = dumbbell(1, Stage::line(100.0).delay_ms(10.0), 18);
+    let mut net = dumbbell(1, LinkStage::line(100.0).delay_ms(10.0), 18);
     let ids = [(0, net.offer(0, 1, 20_000_000_000))];
     net.add_rival(rival(net.now));
     net.run_for(Duration::from_secs(5));
@@ -88,7 +88,7 @@ fn beside(name: &str, rival: NewRival) {
 
 /// A route that grows longer by 20 ms.
 fn longer_route() {
-    let mut net = dumbbell(1, Stage::line(100.0).delay_ms(5.0), 19);
+    let mut net = dumbbell(1, LinkStage::line(100.0).delay_ms(5.0), 19);
     let ids = [(0, net.offer(0, 1, 20_000_000_000))];
     net.run_for(Duration::from_secs(3));
     net.stages[0].delay_ns += 20 * MS;
@@ -99,11 +99,11 @@ fn longer_route() {
 }
 
 fn main() {
-    let line = |mbit, ms| Stage::line(mbit).delay_ms(ms);
-    let policer = Stage { police: true, ..Stage::shaped(100.0).delay_ms(5.0) };
-    let marking = Stage { mark_above: 12_500.0, ..line(100.0, 5.0) };
+    let line = |mbit, ms| LinkStage::line(mbit).delay_ms(ms);
+    let policer = LinkStage { police: true, ..LinkStage::shaped(100.0).delay_ms(5.0) };
+    let marking = LinkStage { mark_above: 12_500.0, ..line(100.0, 5.0) };
     one("200 Mbit/s", line(200.0, 5.0), (0, 0), 3.0);
-    one("1 Gbit/s", Stage::shaped(1000.0), (0, 0), 0.7);
+    one("1 Gbit/s", LinkStage::shaped(1000.0), (0, 0), 0.7);
     one("200 Mbit/s, a busy machine", line(200.0, 5.0), (10, 6), 4.0);
     one("200 ms, 1% loss", line(100.0, 100.0).loss(0.01), (0, 0), 6.0);
     one("40 ms, 20% loss", line(100.0, 20.0).loss(0.2), (0, 0), 5.0);

@@ -1,4 +1,4 @@
-//! A set of chunks: those that a receiver has.
+//! A set of a file's chunks, such as those that a receiver has.
 
 /// A set of chunk numbers below a fixed count, one bit each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,12 +14,12 @@ impl ChunkSet {
         ChunkSet { words: vec![0; (chunks as usize).div_ceil(64)], chunks, count: 0 }
     }
 
-    /// How many chunks the file has.
+    /// Number of chunks in the file.
     pub fn chunks(&self) -> u32 {
         self.chunks
     }
 
-    /// How many of them are in the set.
+    /// Number of chunks in the set.
     pub fn count(&self) -> u32 {
         self.count
     }
@@ -35,7 +35,7 @@ impl ChunkSet {
         word.is_some_and(|word| word >> (chunk % 64) & 1 == 1)
     }
 
-    /// Adds `chunk`; false when it was there or is beyond the file.
+    /// Adds `chunk`; false if it was in the set or is beyond the file.
     pub fn insert(&mut self, chunk: u32) -> bool {
         if chunk >= self.chunks || self.contains(chunk) {
             return false;
@@ -45,14 +45,14 @@ impl ChunkSet {
         true
     }
 
-    /// Adds `count` chunks from `first`; what lies beyond the file is ignored.
+    /// Adds `count` chunks from `first` on; chunks beyond the file are ignored.
     pub fn insert_range(&mut self, first: u32, count: u32) {
         for chunk in first..first.saturating_add(count).min(self.chunks) {
             self.insert(chunk);
         }
     }
 
-    /// The lowest chunk at or above `from` that is not in the set; the file's count if none.
+    /// Lowest chunk at or above `from` that is not in the set; the file's number of chunks if none.
     pub fn next_gap(&self, from: u32) -> u32 {
         let mut chunk = from;
         while chunk < self.chunks {
@@ -65,7 +65,7 @@ impl ChunkSet {
         self.chunks
     }
 
-    /// The runs of chunks in the set, in order: (first, how many).
+    /// Runs of chunks in the set, in order: first chunk and number of chunks.
     pub fn ranges(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         let mut at = 0;
         core::iter::from_fn(move || {

@@ -1,61 +1,61 @@
-//! Limits and tuning, all in one place.
+//! Limits and tuning.
 
 use core::time::Duration;
 
 use shoal_wire::transfer::{CHUNK_LEN, CHUNK_SEGMENTS};
 
-/// How senders choose their rate.
+/// Law by which senders choose their rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Law {
-    /// By queueing delay and marks, between 0.5 Mbit/s and [`Config::rate_max`].
+pub enum LawChoice {
+    /// By queueing delay and marks, between 0.5 Mbit/s and [`TransferConfig::rate_max`].
     Delay,
-    /// Always the same rate, or [`Config::rate_max`] where that is less.
+    /// A constant rate, at most [`TransferConfig::rate_max`].
     Fixed {
-        /// Bytes of file that leave per second, those sent again included.
+        /// Bytes of file that leave per second, including bytes sent again.
         rate: u64,
     },
 }
 
-/// Bounds of a node's transfers.
+/// Limits of a node's transfers.
 #[derive(Clone, Debug)]
-pub struct Config {
-    /// Transfers in one direction at once.
+pub struct TransferConfig {
+    /// Most transfers in one direction at once.
     pub transfers_max: usize,
     /// Bytes of chunks that the senders of this node may hold.
     pub sender_memory: usize,
     /// Bytes of chunks that the receivers of this node may hold.
     pub receiver_memory: usize,
-    /// How long an offer is repeated before it fails.
+    /// Time for which an offer is repeated before it fails.
     pub offer_timeout: Duration,
-    /// How long the other end may be silent before a transfer fails.
+    /// Longest silence of the other end before a transfer fails.
     pub idle_timeout: Duration,
-    /// How long after its acceptance a file fails if no byte of it has come.
+    /// Time after its acceptance in which a file's first byte must arrive.
     pub first_timeout: Duration,
-    /// How senders choose their rate.
-    pub law: Law,
-    /// Queueing delay at which a sender slows down; for [`Law::Delay`].
+    /// Law by which senders choose their rate.
+    pub law: LawChoice,
+    /// Queueing delay at which a sender slows down, for [`LawChoice::Delay`].
     pub queue_target: Duration,
     /// Highest rate of one transfer in bytes of file per second.
     pub rate_max: u64,
 }
 
-impl Default for Config {
-    fn default() -> Config {
-        Config {
+impl Default for TransferConfig {
+    fn default() -> TransferConfig {
+        TransferConfig {
             transfers_max: 256,
             sender_memory: 64 << 20,
             receiver_memory: 64 << 20,
             offer_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(30),
             first_timeout: Duration::from_secs(10),
-            law: Law::Delay,
+            law: LawChoice::Delay,
             queue_target: Duration::from_micros(2_100),
             rate_max: 5_000_000_000,
         }
     }
 }
 
-impl Config {
+impl TransferConfig {
     /// Most incoming files of one peer at once: a quarter of the table, so that no peer fills it.
     pub(crate) fn incoming_share(&self) -> usize {
         (self.transfers_max / 4).max(8).min(self.transfers_max)
@@ -73,7 +73,7 @@ pub(crate) fn chunk_share(memory: usize, active: usize) -> usize {
     (all / active.max(1)).clamp(CHUNKS_MIN, WINDOW_SEGMENTS_MAX / CHUNK_SEGMENTS)
 }
 
-/// Slots of a ring for the most chunks that [`chunk_share`] gives a single transfer.
+/// Slots of a ring for the most chunks that [`chunk_share`] grants a transfer.
 pub(crate) fn ring_len(memory: usize) -> usize {
     chunk_share(memory, 1).next_power_of_two()
 }

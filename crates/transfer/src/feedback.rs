@@ -5,43 +5,43 @@ use std::collections::VecDeque;
 use shoal_wire::Time;
 use shoal_wire::transfer::Nack;
 
-use crate::control::Report;
-use crate::ticks::{TICK_NS, Unwrap, ticks, unwrap_past};
+use crate::control::PathReport;
+use crate::ticks::{StampUnwrapper, TICK_NS, ticks, unwrap_past};
 
-/// Bursts remembered for matching clocks to transmissions.
+/// Most bursts remembered for matching clocks to transmissions.
 const LOG_MAX: usize = 8_192;
 
 /// Matches the clocks that NACKs echo to transmissions.
 #[derive(Debug, Default)]
-pub(crate) struct Feedback {
-    /// (clock, transmissions up to then), oldest first.
+pub(crate) struct NackReader {
+    /// Clock, and transmissions up to then; oldest first.
     log: VecDeque<(u64, u64)>,
     acked: u64,
-    /// As `log`, of what left up to the newest echo but may still be in mixes.
+    /// As `log`, for bursts up to the newest echo that may still be in mixes.
     mixed: VecDeque<(u64, u64)>,
-    /// Transmissions that have left the mixes, as far as the mean tells.
+    /// Transmissions that have left the mixes, if each was delayed by the mean.
     passed: u64,
     number: Option<u32>,
-    /// Segments received and marked, as last heard.
+    /// Segments received and marked, as last reported.
     counts: (u32, u32),
     echo: u64,
-    arrived: Unwrap,
-    delay: Unwrap,
+    arrived: StampUnwrapper,
+    delay: StampUnwrapper,
 }
 
-impl Feedback {
-    /// The receiver was restarted: its counts begin at 0 again.
+impl NackReader {
+    /// Resets the counts, since the receiver was restarted and counts from 0.
     pub(crate) fn restart(&mut self) {
         self.number = None;
         self.counts = (0, 0);
     }
 
-    /// Transmissions that left up to the newest echoed clock: they arrived or are lost.
+    /// Transmissions that left up to the newest echoed clock: each one arrived or is lost.
     pub(crate) fn acked(&self) -> u64 {
         self.acked
     }
 
-    /// Notes that `sent` transmissions had left at `tick`.
+    /// Records that `sent` transmissions had left at `tick`.
     pub(crate) fn remember(&mut self, tick: u64, sent: u64) {
         match self.log.back_mut() {
             Some(last) if last.0 == tick => last.1 = sent,
@@ -61,15 +61,15 @@ impl Feedback {
         newer
     }
 
-    /// The report in a NACK; None when nothing arrived since the last one.
-    /// `mixed` is what mixes add in the mean, in ticks.
+    /// Report in a NACK; None if nothing arrived since the last one. `mixed` is the mean delay of
+    /// mixes, in ticks.
     pub(crate) fn read(
         &mut self,
         now: Time,
         nack: &Nack<'_>,
         sent: u64,
         mixed: u64,
-    ) -> Option<Report> {
+    ) -> Option<PathReport> {
         let received = nack.received.wrapping_sub(self.counts.0);
         if received == 0 || received > 1 << 24 {
             return None;
@@ -91,7 +91,7 @@ impl Feedback {
         let round_ns = ((ticks(now) - echo) * TICK_NS) as i64 - hold_ns;
         let fresh = echo > self.echo;
         self.echo = self.echo.max(echo);
-        Some(Report {
+        Some(PathReport {
             acked: self.acked,
             passed: self.passed,
             sent,

@@ -4,56 +4,63 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use shoal_wire::Time;
-use shoal_wire::transfer::{CancelReason, RefuseReason, Role, Transfer};
+use shoal_wire::transfer::{CancelReason, RefuseReason, TransferEnd, TransferMessage};
 
 use crate::types::PeerKey;
 
-/// Transfers remembered after their end.
+/// Most ended transfers that are remembered.
 const GRAVES_MAX: usize = 256;
-/// Answers that wait for the network.
+/// Most answers that wait for the network.
 const REPLIES_MAX: usize = 64;
 /// Least time between two equal answers.
 const AGAIN: Duration = Duration::from_millis(10);
 
-/// How a transfer ended.
+/// Result of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum End {
+pub(crate) enum FileTransferEnd {
     Done,
     Refused(RefuseReason),
     Cancelled(CancelReason),
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Grave {
+struct EndedTransfer {
     peer: PeerKey,
     port: u16,
     nonce: u32,
-    role: Role,
-    end: End,
+    role: TransferEnd,
+    end: FileTransferEnd,
     quiet_until: Time,
 }
 
 /// Ended transfers, and answers that need no state.
 #[derive(Default)]
-pub(crate) struct Graves {
-    graves: VecDeque<Grave>,
-    replies: VecDeque<(PeerKey, Transfer<'static>)>,
+pub(crate) struct EndedTransfers {
+    graves: VecDeque<EndedTransfer>,
+    replies: VecDeque<(PeerKey, TransferMessage<'static>)>,
     quiet_until: Time,
 }
 
-impl Graves {
-    /// Remembers an end; `role` is this node's.
-    pub(crate) fn bury(&mut self, peer: PeerKey, port: u16, nonce: u32, role: Role, end: End) {
+impl EndedTransfers {
+    /// Records the result of a transfer; `role` is this node's.
+    pub(crate) fn bury(
+        &mut self,
+        peer: PeerKey,
+        port: u16,
+        nonce: u32,
+        role: TransferEnd,
+        end: FileTransferEnd,
+    ) {
         self.graves.retain(|g| (g.peer, g.port, g.role) != (peer, port, role));
         if self.graves.len() == GRAVES_MAX {
             self.graves.pop_front();
         }
         let quiet_until = Time::ZERO;
-        self.graves.push_back(Grave { peer, port, nonce, role, end, quiet_until });
+        self.graves.push_back(EndedTransfer { peer, port, nonce, role, end, quiet_until });
     }
 
-    /// Queues a message; false when too many wait.
-    pub(crate) fn reply(&mut self, peer: PeerKey, message: Transfer<'static>) -> bool {
+    /// Queues a message; false if too many wait.
+    pub(crate) fn reply(&mut self, peer: PeerKey, message: TransferMessage<'static>) -> bool {
         let room = self.replies.len() < REPLIES_MAX;
         if room {
             self.replies.push_back((peer, message));
@@ -61,7 +68,7 @@ impl Graves {
         room
     }
 
-    pub(crate) fn pop(&mut self) -> Option<(PeerKey, Transfer<'static>)> {
+    pub(crate) fn pop(&mut self) -> Option<(PeerKey, TransferMessage<'static>)> {
         self.replies.pop_front()
     }
 
@@ -77,7 +84,7 @@ impl Graves {
         peer: PeerKey,
         port: u16,
         nonce: Option<u32>,
-        role: Role,
+        role: TransferEnd,
     ) {
         let known = self.graves.iter_mut().find(|g| {
             (g.peer, g.port, g.role) == (peer, port, role) && nonce.is_none_or(|n| n == g.nonce)
@@ -89,18 +96,20 @@ impl Graves {
         if now < quiet_until {
             return;
         }
-        let cancel = |reason| Transfer::Cancel { port, role, reason };
+        let cancel = |reason| TransferMessage::Cancel { port, role, reason };
         let message = match known {
             Some(grave) => {
                 grave.quiet_until = now + AGAIN;
                 match (grave.end, role) {
-                    (End::Done, Role::Receiver) => Transfer::Done { port, nonce: grave.nonce },
-                    // The receiver sent Done itself: it needs no answer.
-                    (End::Done, Role::Sender) => return,
-                    (End::Refused(reason), _) => {
-                        Transfer::Refuse { port, nonce: grave.nonce, reason }
+                    (FileTransferEnd::Done, TransferEnd::Receiver) => {
+                        TransferMessage::Done { port, nonce: grave.nonce }
                     }
-                    (End::Cancelled(reason), _) => cancel(reason),
+                    // The receiver itself sent Done, and needs no answer.
+                    (FileTransferEnd::Done, TransferEnd::Sender) => return,
+                    (FileTransferEnd::Refused(reason), _) => {
+                        TransferMessage::Refuse { port, nonce: grave.nonce, reason }
+                    }
+                    (FileTransferEnd::Cancelled(reason), _) => cancel(reason),
                 }
             }
             None => {
@@ -111,9 +120,9 @@ impl Graves {
         self.reply(peer, message);
     }
 
-    /// Whether the offer is of a transfer that has ended.
+    /// True if the offer is of a transfer that has ended.
     pub(crate) fn ended(&self, peer: PeerKey, port: u16, nonce: u32) -> bool {
-        let key = (peer, port, nonce, Role::Receiver);
+        let key = (peer, port, nonce, TransferEnd::Receiver);
         self.graves.iter().any(|g| (g.peer, g.port, g.nonce, g.role) == key)
     }
 

@@ -1,14 +1,14 @@
 //! Numbers of transfers, and the tables that they point into.
 
-use shoal_wire::transfer::Role;
+use shoal_wire::transfer::TransferEnd;
 
 use crate::types::TransferId;
 
-/// Slots an id can name; the bit below them is the role.
+/// Bits of the slot number in an id; the bit below them is the role.
 const SLOT_BITS: u32 = 16;
 
 impl TransferId {
-    pub(crate) fn new(serial: u64, slot: usize, role: Role) -> TransferId {
+    pub(crate) fn new(serial: u64, slot: usize, role: TransferEnd) -> TransferId {
         TransferId(serial << (SLOT_BITS + 1) | (slot as u64) << 1 | role as u64)
     }
 
@@ -16,13 +16,17 @@ impl TransferId {
         (self.0 >> 1) as usize & ((1 << SLOT_BITS) - 1)
     }
 
-    /// Whether this node sends or receives.
-    pub fn role(self) -> Role {
-        if self.0 & 1 == Role::Receiver as u64 { Role::Receiver } else { Role::Sender }
+    /// This node's role in the transfer.
+    pub fn role(self) -> TransferEnd {
+        if self.0 & 1 == TransferEnd::Receiver as u64 {
+            TransferEnd::Receiver
+        } else {
+            TransferEnd::Sender
+        }
     }
 }
 
-/// The lowest free slot, a new one if there may be one more.
+/// The lowest free slot, or a new one if `max` allows it.
 pub(crate) fn place<T>(slots: &mut Vec<Option<Box<T>>>, max: usize) -> Option<usize> {
     if let Some(free) = slots.iter().position(Option::is_none) {
         return Some(free);

@@ -4,37 +4,39 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use shoal_wire::transfer::{
-    ACCEPT_PARTS_MAX, ACCEPT_RANGES_MAX, Accept, CHUNK_BITMAP_LEN, CHUNK_SEGMENTS, CancelReason,
-    NACK_CHUNKS_MAX, Nack, Segment, Stamp, Transfer,
+    ACCEPT_PARTS_MAX, ACCEPT_RANGES_MAX, CHUNK_BITMAP_LEN, CHUNK_SEGMENTS, CancelReason,
+    FileAcceptance, NACK_CHUNKS_MAX, Nack, Segment, SenderClock, TransferMessage,
 };
 use shoal_wire::{DropReason, Jitter, Time};
 
 use crate::chunk_set::ChunkSet;
-use crate::pool::Pool;
+use crate::pool::ChunkPool;
 use crate::ticks::{stamp, ticks};
-use crate::types::{Event, Failure, OfferInfo, PeerKey, Progress, TransferId};
+use crate::types::{
+    FileProgress, FileTransferEvent, OfferInfo, PeerKey, TransferFailure, TransferId,
+};
 
-/// Time between NACKs until the sender says what it wants.
+/// Interval of NACKs until the sender asks for another one.
 const INTERVAL_FIRST: Duration = Duration::from_millis(2);
 const INTERVAL_MIN: Duration = Duration::from_millis(1);
 const INTERVAL_MAX: Duration = Duration::from_millis(200);
-/// A probe is answered at once, but not more often than this.
+/// Shortest interval of answers to probes, which are otherwise answered at once.
 const URGENT: Duration = Duration::from_micros(300);
-/// Mean time between NACKs when nothing arrives: the last ones may have been lost, and the sender
-/// would time out. An even beat would show an observer that a transfer waits, and which one.
+/// Mean interval of NACKs while nothing arrives: the last ones may have been lost, and the sender
+/// would time out. A constant interval would show an observer that a transfer waits, and which one.
 const IDLE: Duration = Duration::from_millis(200);
 /// Mean wait before an acceptance is repeated while no segment comes.
 const ACCEPT_WAIT: Duration = Duration::from_millis(200);
-/// Most messages for one NACK: 42,240 segments; what lies beyond has its turn next time.
+/// Most messages for one NACK: 42,240 segments. Later segments have their turn in the next NACK.
 const NACK_PARTS_MAX: u32 = 4;
-/// How long the shell may take to answer an offer.
+/// Time for the shell to answer an offer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 const WORDS: usize = CHUNK_SEGMENTS / 64;
 const PER: u32 = CHUNK_SEGMENTS as u32;
 
-/// A chunk of which some segments are there.
-struct Slot {
+/// A chunk with some of its segments.
+struct PartialChunk {
     chunk: u32,
     missing: u32,
     have: [u64; WORDS],
@@ -42,50 +44,51 @@ struct Slot {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum State {
+enum ReceiveState {
     Offered { since: Time },
     Receiving,
 }
 
-/// What the arrivals say about the path.
+/// Measurements of arrivals, for the next NACK.
 #[derive(Debug, Default)]
-struct Clock {
-    newest: Option<Stamp>,
+struct ArrivalClock {
+    newest: Option<SenderClock>,
     arrived: u64,
-    delay: Option<Stamp>,
-    delay_before: Option<Stamp>,
+    delay: Option<SenderClock>,
+    delay_before: Option<SenderClock>,
     reorder: u32,
     received: u32,
     duplicates: u32,
     marked: u32,
 }
 
-/// One file on its way in.
-pub(crate) struct Incoming {
+/// One file that is being received.
+pub(crate) struct FileReceiver {
     pub(crate) id: TransferId,
     pub(crate) peer: PeerKey,
     pub(crate) port: u16,
     pub(crate) nonce: u32,
     pub(crate) info: OfferInfo,
     segments: u32,
-    state: State,
+    state: ReceiveState,
     have: Vec<(u32, u32)>,
     parts: u8,
     part: u8,
     accept_at: Time,
     complete: ChunkSet,
-    slots: Vec<Option<Slot>>,
-    /// Only segments of chunks below this one are taken; and how many of those aren't on disk.
+    slots: Vec<Option<PartialChunk>>,
+    /// Only segments of chunks below this one are accepted.
     limit: u32,
+    /// Number of chunks below `limit` that aren't on disk.
     undone: usize,
     top: u32,
     floor: u32,
-    clock: Clock,
+    clock: ArrivalClock,
     fresh: bool,
     urgent: bool,
     nacked: Time,
     interval: Duration,
-    /// Wait before the next NACK when nothing arrives.
+    /// Wait before the next NACK while nothing arrives.
     idle: Duration,
     jitter: Jitter,
     cursor: Option<u32>,
@@ -93,20 +96,20 @@ pub(crate) struct Incoming {
     number: u32,
     heard: Time,
     idle_timeout: Duration,
-    /// When the first byte must be there.
+    /// Time by which the first byte must arrive.
     first_by: Time,
-    /// Nothing is wanted but the hash of what is there already.
+    /// True if only the hash of the existing file is wanted.
     compares: bool,
     source_hash: Option<[u8; 32]>,
     sink_hash: Option<[u8; 32]>,
-    /// The shell was asked for its hash.
+    /// True if the shell was asked for its hash.
     hash_asked: bool,
     judged: bool,
     arrived_segments: u64,
-    stats: Progress,
+    stats: FileProgress,
 }
 
-impl Incoming {
+impl FileReceiver {
     pub(crate) fn new(
         id: TransferId,
         peer: PeerKey,
@@ -114,14 +117,14 @@ impl Incoming {
         nonce: u32,
         info: OfferInfo,
         (now, mut jitter): (Time, Jitter),
-    ) -> Incoming {
-        Incoming {
+    ) -> FileReceiver {
+        FileReceiver {
             id,
             peer,
             port,
             nonce,
             segments: info.segments(),
-            state: State::Offered { since: now },
+            state: ReceiveState::Offered { since: now },
             have: Vec::new(),
             parts: 1,
             part: 0,
@@ -132,7 +135,7 @@ impl Incoming {
             undone: 0,
             top: 0,
             floor: 0,
-            clock: Clock::default(),
+            clock: ArrivalClock::default(),
             fresh: false,
             urgent: false,
             nacked: now,
@@ -151,19 +154,19 @@ impl Incoming {
             hash_asked: false,
             judged: false,
             arrived_segments: 0,
-            stats: Progress { bytes_total: info.size, ..Progress::default() },
+            stats: FileProgress { bytes_total: info.size, ..FileProgress::default() },
             info,
         }
     }
 
     pub(crate) fn is_receiving(&self) -> bool {
-        self.state == State::Receiving
+        self.state == ReceiveState::Receiving
     }
 
-    pub(crate) fn progress(&self) -> Progress {
+    pub(crate) fn progress(&self) -> FileProgress {
         let done =
             self.stats.bytes_resumed + self.arrived_segments * self.info.segment.get() as u64;
-        Progress {
+        FileProgress {
             bytes_done: if self.complete.is_full() && self.is_receiving() {
                 self.info.size
             } else {
@@ -175,12 +178,12 @@ impl Incoming {
         }
     }
 
-    /// The shell wants the file and has some of it.
-    pub(crate) fn accept(&mut self, now: Time, have: &ChunkSet, config: &crate::Config) {
+    /// Accepts the offer: the shell wants the file and has the chunks in `have`.
+    pub(crate) fn accept(&mut self, now: Time, have: &ChunkSet, config: &crate::TransferConfig) {
         if self.is_receiving() {
             return;
         }
-        self.state = State::Receiving;
+        self.state = ReceiveState::Receiving;
         self.heard = now;
         self.idle_timeout = config.idle_timeout;
         self.first_by = now + config.first_timeout;
@@ -205,20 +208,21 @@ impl Incoming {
         self.repeat_accept(now);
     }
 
-    /// The shell has a file of that name and length: only the hashes are compared.
-    pub(crate) fn compare(&mut self, now: Time, config: &crate::Config) {
+    /// Accepts a comparison: the shell has a file of that name and length, and only hashes are
+    /// compared.
+    pub(crate) fn compare(&mut self, now: Time, config: &crate::TransferConfig) {
         let mut all = ChunkSet::new(self.complete.chunks());
         all.insert_range(0, self.complete.chunks());
         self.compares = true;
         self.accept(now, &all, config);
     }
 
-    /// Whether the shell only compares.
+    /// True if the shell only compares.
     pub(crate) fn compares(&self) -> bool {
         self.compares
     }
 
-    /// The offer came again: the acceptance was lost.
+    /// Repeats the acceptance: a repeated offer shows that it was lost.
     pub(crate) fn repeat_accept(&mut self, now: Time) {
         if self.is_receiving() && self.clock.received == 0 {
             (self.part, self.accept_at) = (0, now);
@@ -238,7 +242,7 @@ impl Incoming {
         }
     }
 
-    /// Takes one segment.
+    /// Handles one segment.
     #[inline]
     pub(crate) fn segment(
         &mut self,
@@ -246,8 +250,8 @@ impl Incoming {
         segment: Segment,
         data: &[u8],
         congested: bool,
-        pool: &mut Pool,
-    ) -> Result<Option<Event>, DropReason> {
+        pool: &mut ChunkPool,
+    ) -> Result<Option<FileTransferEvent>, DropReason> {
         if !self.is_receiving() {
             return Err(DropReason::NotAllowed);
         }
@@ -281,7 +285,7 @@ impl Incoming {
             None => {
                 let missing = (self.segments - chunk * PER).min(PER);
                 self.top = self.top.max(chunk + 1);
-                place.insert(Slot { chunk, missing, have: [0; WORDS], data: pool.take() })
+                place.insert(PartialChunk { chunk, missing, have: [0; WORDS], data: pool.take() })
             }
         };
         let bit = segment.segment as usize % CHUNK_SEGMENTS;
@@ -301,8 +305,8 @@ impl Incoming {
         Ok(self.finish_chunk(at))
     }
 
-    /// The chunk at this place of the ring is whole: it goes to the disk.
-    fn finish_chunk(&mut self, at: usize) -> Option<Event> {
+    /// Hands the whole chunk at this position of the ring to the disk.
+    fn finish_chunk(&mut self, at: usize) -> Option<FileTransferEvent> {
         let slot = self.slots[at].take()?;
         self.complete.insert(slot.chunk);
         self.floor = self.complete.next_gap(self.floor);
@@ -310,17 +314,23 @@ impl Incoming {
             self.urgent = true;
         }
         let (offset, len) = self.info.chunk_span(slot.chunk);
-        Some(Event::Write { id: self.id, index: slot.chunk, offset, len, data: slot.data })
+        Some(FileTransferEvent::Write {
+            id: self.id,
+            index: slot.chunk,
+            offset,
+            len,
+            data: slot.data,
+        })
     }
 
-    /// A chunk is on disk.
+    /// Notes that a chunk is on disk.
     pub(crate) fn written(&mut self) {
         self.undone = self.undone.saturating_sub(1);
     }
 
-    /// Whether the shell must be asked for its hash; true once. Everything is on disk then. What
-    /// was there before the offer is hashed only after the sender's own hash has come: an offer
-    /// costs its sender nothing, so it must not make the receiver read a file.
+    /// True, once, when the shell must be asked for its hash. Everything is on disk then. Data from
+    /// before the offer is hashed only after the sender's own hash has come. An offer costs its
+    /// sender nothing, so it must not make the receiver read a file.
     pub(crate) fn wants_hash(&mut self) -> bool {
         let written = self.is_receiving() && self.complete.is_full() && self.undone == 0;
         let shown = self.arrived_segments > 0 || self.source_hash.is_some();
@@ -338,20 +348,20 @@ impl Incoming {
         self.judge()
     }
 
-    /// Whether the hashes agree, once both are known; given once.
+    /// True if the hashes agree, false if not; returned once, when both are known.
     fn judge(&mut self) -> Option<bool> {
         let same = self.source_hash? == self.sink_hash?;
         (!core::mem::replace(&mut self.judged, true)).then_some(same)
     }
 
-    /// Takes the interval in which the sender wants NACKs.
+    /// Sets the interval in which the sender wants NACKs.
     pub(crate) fn cadence(&mut self, interval_us: u32) {
         let wanted = Duration::from_micros(u64::from(interval_us));
         self.interval = wanted.clamp(INTERVAL_MIN, INTERVAL_MAX);
     }
 
-    /// Hands every buffer to the pool.
-    pub(crate) fn release(&mut self, pool: &mut Pool) {
+    /// Returns every buffer to the pool.
+    pub(crate) fn release(&mut self, pool: &mut ChunkPool) {
         for slot in self.slots.iter_mut().filter_map(Option::take) {
             pool.put(slot.data);
         }
@@ -382,8 +392,8 @@ impl Incoming {
         if self.part == self.parts {
             (self.part, self.accept_at) = (0, now + self.jitter.around(ACCEPT_WAIT));
         }
-        let accept = Accept { port: self.port, nonce: self.nonce, part, parts, have };
-        Transfer::Accept(accept).encode(out)
+        let accept = FileAcceptance { port: self.port, nonce: self.nonce, part, parts, have };
+        TransferMessage::Accept(accept).encode(out)
     }
 
     fn nack_at(&self) -> Time {
@@ -401,7 +411,7 @@ impl Incoming {
         (self.fresh, self.urgent) = (false, false);
         let span = self.top.saturating_sub(self.floor);
         let reach = NACK_PARTS_MAX * self.info.segment.nack_chunks() as u32;
-        // One NACK covers a part of a wide window; the next one goes on behind it.
+        // One NACK covers a part of a wide window; the next one covers the following part.
         let on = span > reach && self.turn > self.floor && self.turn < self.top;
         let start = if on { self.turn } else { self.floor };
         self.turn = start + reach;
@@ -426,7 +436,7 @@ impl Incoming {
         self.stats.nacks += 1;
         let clock = &self.clock;
         let least = clock.delay.or(clock.delay_before).unwrap_or_default();
-        let hold = ticks(now).saturating_sub(clock.arrived).min(u64::from(Stamp::MASK));
+        let hold = ticks(now).saturating_sub(clock.arrived).min(u64::from(SenderClock::MASK));
         let nack = Nack {
             port: self.port,
             number: self.number,
@@ -436,14 +446,14 @@ impl Incoming {
             hold: stamp(hold),
             arrived: stamp(clock.arrived),
             delay: least,
-            reorder: Stamp::new(clock.reorder),
+            reorder: SenderClock::new(clock.reorder),
             received: clock.received,
             duplicates: clock.duplicates,
             marked: clock.marked,
             first,
             bitmap: &bitmap[..count as usize * CHUNK_BITMAP_LEN],
         };
-        let len = Transfer::Nack(nack).encode(out);
+        let len = TransferMessage::Nack(nack).encode(out);
         if !more {
             self.clock.turn();
         }
@@ -477,26 +487,26 @@ impl Incoming {
         self.floor * PER + inside
     }
 
-    /// When the transfer fails unless something comes. Soon where no data has come: an offer
-    /// without data holds a place that others want.
+    /// Time at which the transfer fails unless a message comes. The time is short while no data has
+    /// come: an offer without data takes a place that others want.
     fn deadline(&self) -> Time {
         let silent = self.heard + self.idle_timeout;
         let waits = self.arrived_segments == 0 && !self.complete.is_full();
         if waits { silent.min(self.first_by) } else { silent }
     }
 
-    /// Why the transfer failed for lack of messages, if it did.
-    pub(crate) fn expired(&self, now: Time) -> Option<Failure> {
+    /// Failure of the transfer for lack of messages, if its time is over.
+    pub(crate) fn expired(&self, now: Time) -> Option<TransferFailure> {
         let over = match self.state {
-            State::Offered { since } => now.since(since) >= ANSWER_TIMEOUT,
-            State::Receiving => now >= self.deadline(),
+            ReceiveState::Offered { since } => now.since(since) >= ANSWER_TIMEOUT,
+            ReceiveState::Receiving => now >= self.deadline(),
         };
-        over.then_some(Failure::Local(CancelReason::Timeout))
+        over.then_some(TransferFailure::Local(CancelReason::Timeout))
     }
 
-    /// When something is due, and what.
+    /// Time of the next action, and its name.
     pub(crate) fn next(&self) -> (Time, &'static str) {
-        if let State::Offered { since } = self.state {
+        if let ReceiveState::Offered { since } = self.state {
             return (since + ANSWER_TIMEOUT, "offer unanswered");
         }
         if self.cursor.is_some() {
@@ -512,33 +522,40 @@ impl Incoming {
         next
     }
 
-    /// Restarts the idle timeout: the shell works (writing, hashing, renaming).
+    /// Restarts the idle timeout while the shell works (writing, hashing, renaming).
     pub(crate) fn touch(&mut self, now: Time) {
         self.heard = now;
     }
 
-    pub(crate) fn segment_events(&mut self, now: Time, events: &mut VecDeque<Event>, share: usize) {
+    pub(crate) fn segment_events(
+        &mut self,
+        now: Time,
+        events: &mut VecDeque<FileTransferEvent>,
+        share: usize,
+    ) {
         self.touch(now);
         self.extend(share);
         if self.wants_hash() {
-            events.push_back(Event::HashWanted { id: self.id });
+            events.push_back(FileTransferEvent::HashWanted { id: self.id });
         }
     }
 }
 
-impl Clock {
-    /// Takes note of an arrival; how much older than the newest it is, in ticks.
+impl ArrivalClock {
+    /// Records an arrival; returns by how many ticks it is older than the newest.
     #[inline]
-    fn arrival(&mut self, tick: u64, sent: Stamp, congested: bool) -> u32 {
+    fn arrival(&mut self, tick: u64, sent: SenderClock, congested: bool) -> u32 {
         self.received = self.received.wrapping_add(1);
         self.marked = self.marked.wrapping_add(u32::from(congested));
         let arrived = stamp(tick);
-        let delay = Stamp::new(arrived.get().wrapping_sub(sent.get()));
+        let delay = SenderClock::new(arrived.get().wrapping_sub(sent.get()));
         if self.delay.is_none_or(|least| delay.after(least) < 0) {
             self.delay = Some(delay);
         }
         match self.newest {
-            Some(newest) if sent.after(newest) <= 0 => newest.after(sent) as u32 & Stamp::MASK,
+            Some(newest) if sent.after(newest) <= 0 => {
+                newest.after(sent) as u32 & SenderClock::MASK
+            }
             _ => {
                 self.newest = Some(sent);
                 self.arrived = tick;
@@ -547,7 +564,7 @@ impl Clock {
         }
     }
 
-    /// A NACK left: begins the next interval of measurements and keeps the last one.
+    /// Begins the next interval of measurements after a NACK, and keeps the last one.
     fn turn(&mut self) {
         if self.delay.is_some() {
             self.delay_before = self.delay.take();

@@ -1,7 +1,7 @@
 //! Reliable files: segments, NACK bitmaps, pacing, resume, whole-file hash.
 //!
-//! In: offers and chunks from the shell that owns the disk, opened end-to-end plaintexts from the
-//! edge. Out: segments and messages for the edge, reads and writes for the shell.
+//! In: offers and chunks from the shell that owns the disk, decrypted end-to-end plaintexts from
+//! the edge. Out: segments and messages for the edge, reads and writes for the shell.
 //!
 //! ```text
 //! disk -Read-> [ chunk | chunk | chunk ]  --segments, paced--------------->  [ chunk | chunk ]
@@ -9,16 +9,17 @@
 //!                     sender                <--NACK: bitmap, clock, delay--     receiver
 //! ```
 //!
-//! The receiver says what arrived and how long the path delays it. The sender resends what is
-//! missing although something that left later has arrived. It chooses its rate by queueing delay
-//! and marks, never by loss alone, or keeps a given rate ([`Law`]).
+//! The receiver reports which segments arrived, and how long the path delays them. The sender
+//! resends a segment that is missing although a later one has arrived. It chooses its rate by
+//! queueing delay and marks, never by loss alone, or keeps a given rate ([`LawChoice`]).
 //!
-//! Invariant: nothing here opens a file, a socket or a key; every buffer is a chunk of
-//! [`shoal_wire::transfer::CHUNK_LEN`] bytes out of a bounded pool; bytes of the file are copied
-//! once on the way out and once on the way in. `docs/transfer.md` has the rules and the figures.
+//! Invariant: nothing here opens a file, a socket or a key. Every buffer is a chunk of
+//! [`shoal_wire::transfer::CHUNK_LEN`] bytes from a bounded pool. Bytes of the file are copied once
+//! on the way out and once on the way in. `docs/design/transfer.md` has the rules and the figures.
 //!
-//! A shell drains after every call: [`Transfers::poll_message`], [`Transfers::poll_burst`] and
-//! [`Transfers::poll_event`] until None, then sleeps until [`Transfers::poll_timeout`].
+//! A shell drains after every call: it calls [`Transfers::poll_message`], [`Transfers::poll_burst`]
+//! and [`Transfers::poll_event`] until they return None. Then it sleeps until
+//! [`Transfers::poll_timeout`].
 
 #![forbid(unsafe_code)]
 
@@ -39,10 +40,12 @@ mod types;
 mod window;
 
 pub use chunk_set::ChunkSet;
-pub use config::{Config, Law};
-pub use outgoing::Burst;
+pub use config::{LawChoice, TransferConfig};
+pub use outgoing::SegmentBurst;
 pub use shoal_wire::transfer::{
-    CHUNK_LEN, CHUNK_SEGMENTS, CancelReason, RefuseReason, Role, SegmentLen,
+    CHUNK_LEN, CHUNK_SEGMENTS, CancelReason, RefuseReason, SegmentLen, TransferEnd,
 };
 pub use transfers::Transfers;
-pub use types::{Added, Event, Failure, OfferInfo, PeerKey, Progress, TransferId};
+pub use types::{
+    FileProgress, FileTransferEvent, MixDelay, OfferInfo, PeerKey, TransferFailure, TransferId,
+};

@@ -4,50 +4,51 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use shoal_wire::transfer::{
-    Accept, CHUNK_BITMAP_LEN, CHUNK_SEGMENTS, CancelReason, Nack, Offer, SEGMENT_HEADER_LEN,
-    Segment, Transfer,
+    CHUNK_BITMAP_LEN, CHUNK_SEGMENTS, CancelReason, FileAcceptance, FileOffer, Nack,
+    SEGMENT_HEADER_LEN, Segment, TransferMessage,
 };
 use shoal_wire::{DropReason, Time};
 
 use crate::chunk_set::ChunkSet;
 use crate::pacer::BURST_MAX;
-use crate::pacing::Pacing;
-use crate::pool::Pool;
+use crate::pacing::SenderPace;
+use crate::pool::ChunkPool;
 use crate::ticks::{TICK_NS, stamp, ticks, unwrap_past};
-use crate::types::{Added, Event, Failure, OfferInfo, PeerKey, Progress, TransferId};
-use crate::window::{AckSummary, Window};
+use crate::types::{
+    FileProgress, FileTransferEvent, MixDelay, OfferInfo, PeerKey, TransferFailure, TransferId,
+};
+use crate::window::{AckSummary, SendWindow};
 
-/// Chunks asked for before their turn: 6 MB, 10 ms of disk at 5 Gbit/s.
+/// Chunks requested ahead of their turn: 6 MB, 10 ms of disk at 5 Gbit/s.
 const READ_AHEAD: u32 = 24;
 /// First wait before an offer is repeated; doubles up to [`OFFER_WAIT_MAX`].
 const OFFER_WAIT: Duration = Duration::from_millis(250);
 const OFFER_WAIT_MAX: Duration = Duration::from_secs(2);
-/// Shortest time between two probes, and the longest.
+/// Shortest and longest time between two probes.
 const PROBE_WAIT: Duration = Duration::from_millis(1);
 const PROBE_WAIT_MAX: Duration = Duration::from_millis(100);
-/// Time between two probes when the receiver has everything and an end still hashes: probe and NACK
-/// keep both ends from timing out.
+/// Time between two probes while the receiver has everything and an end still hashes: probe and
+/// NACK keep both ends from timing out.
 const ALIVE: Duration = Duration::from_secs(1);
 /// Wait before the hash is repeated; doubles up to [`FIN_WAIT_MAX`].
 const FIN_WAIT: Duration = Duration::from_millis(20);
 const FIN_WAIT_MAX: Duration = Duration::from_millis(500);
-/// Reordering always allowed for, in ticks (100 us), before any was seen.
+/// Reordering that is always allowed for, in ticks (100 us in all).
 const SLACK_MIN: u32 = 25;
-/// Wait before a full egress is asked again, unless the shell asks sooner.
+/// Wait before a full egress is tried again, unless the shell polls sooner.
 const BLOCKED_WAIT: Duration = Duration::from_micros(200);
-/// At the end of a file, one copy is allowed for this many losses.
+/// Losses per copy that is allowed at the end of a file.
 const COPIES_PER_LOSS: u64 = 40;
-/// Times a receiver may forget the transfer and be offered it again without any progress.
+/// Most offers without progress to a receiver that forgot the transfer.
 const REOFFERS_MAX: u32 = 8;
 
-/// Segments of one file that leave together, to one peer.
+/// Segments of one file that leave together for one peer.
 #[derive(Clone, Debug)]
-pub struct Burst {
-    /// To whom.
+pub struct SegmentBurst {
     pub peer: PeerKey,
-    /// How many segments, 1 to 44.
+    /// Number of segments, 1 to 44.
     pub count: usize,
-    /// Bytes of end-to-end plaintext that each fills, kind byte first.
+    /// Bytes of end-to-end plaintext of each segment, kind byte first.
     pub plain_len: usize,
     pub(crate) slot: usize,
     pub(crate) port: u16,
@@ -56,31 +57,33 @@ pub struct Burst {
 }
 
 #[derive(Debug, PartialEq)]
-enum State {
+enum SendState {
     Offered { next: Time, wait: Duration, deadline: Time },
     Sending,
 }
 
-/// One file on its way out.
-pub(crate) struct Outgoing {
+/// One file that is being sent.
+pub(crate) struct FileSender {
     pub(crate) id: TransferId,
     pub(crate) peer: PeerKey,
     pub(crate) port: u16,
     nonce: u32,
     info: OfferInfo,
     segments: u32,
-    state: State,
+    state: SendState,
     parts: Vec<bool>,
-    /// The file is empty, and the receiver has it.
+    /// True if the file is empty and the receiver has it.
     there: bool,
     done: ChunkSet,
-    window: Window,
-    /// Lowest chunk that is not confirmed, next chunk to read, next segment that was never sent.
+    window: SendWindow,
+    /// Lowest unconfirmed chunk.
     base: u32,
+    /// Next chunk to read.
     next_read: u32,
+    /// Next segment that was never sent.
     next_new: u32,
     limit: u32,
-    pacing: Pacing,
+    pacing: SenderPace,
     probe_at: Time,
     probe_wait: Duration,
     hash: Option<[u8; 32]>,
@@ -91,13 +94,13 @@ pub(crate) struct Outgoing {
     offer_timeout: Duration,
     confirmed: u64,
     copies: u64,
-    stats: Progress,
-    /// The egress had no room: not asked again before this.
+    stats: FileProgress,
+    /// Time before which a full egress is not tried again.
     retry_at: Time,
 }
 
-/// What a new transfer is made of.
-pub(crate) struct Plan {
+/// Parameters of a new transfer.
+pub(crate) struct TransferPlan {
     pub(crate) id: TransferId,
     pub(crate) peer: PeerKey,
     pub(crate) port: u16,
@@ -105,16 +108,16 @@ pub(crate) struct Plan {
     pub(crate) info: OfferInfo,
 }
 
-impl Outgoing {
-    pub(crate) fn new(plan: Plan, config: &crate::Config, now: Time) -> Outgoing {
+impl FileSender {
+    pub(crate) fn new(plan: TransferPlan, config: &crate::TransferConfig, now: Time) -> FileSender {
         let chunks = plan.info.chunks();
-        Outgoing {
+        FileSender {
             id: plan.id,
             peer: plan.peer,
             port: plan.port,
             nonce: plan.nonce,
             segments: plan.info.segments(),
-            state: State::Offered {
+            state: SendState::Offered {
                 next: now,
                 wait: OFFER_WAIT,
                 deadline: now + config.offer_timeout,
@@ -122,12 +125,12 @@ impl Outgoing {
             parts: Vec::new(),
             there: false,
             done: ChunkSet::new(chunks),
-            window: Window::new(crate::config::ring_len(config.sender_memory)),
+            window: SendWindow::new(crate::config::ring_len(config.sender_memory)),
             base: 0,
             next_read: 0,
             next_new: 0,
             limit: 0,
-            pacing: Pacing::new(now, config),
+            pacing: SenderPace::new(now, config),
             probe_at: Time::FAR,
             probe_wait: PROBE_WAIT,
             hash: None,
@@ -139,15 +142,15 @@ impl Outgoing {
             confirmed: 0,
             copies: 0,
             retry_at: Time::ZERO,
-            stats: Progress { bytes_total: plan.info.size, ..Progress::default() },
+            stats: FileProgress { bytes_total: plan.info.size, ..FileProgress::default() },
             info: plan.info,
         }
     }
 
-    pub(crate) fn progress(&self, now: Time) -> Progress {
+    pub(crate) fn progress(&self, now: Time) -> FileProgress {
         let len = self.info.segment.get() as u64;
         let done = self.stats.bytes_resumed + self.confirmed * len;
-        Progress {
+        FileProgress {
             bytes_done: if self.is_confirmed() { self.info.size } else { done.min(self.info.size) },
             sent_segments: self.pacing.sent(),
             rate: (self.pacing.rate(now) * len as f64) as u64,
@@ -157,22 +160,26 @@ impl Outgoing {
         }
     }
 
-    /// Mixes on the way to the receiver add so much from now on.
-    pub(crate) fn set_added(&mut self, added: Added) {
+    /// Sets the delay that mixes on the path to the receiver add.
+    pub(crate) fn set_added(&mut self, added: MixDelay) {
         self.pacing.set_added(added);
     }
 
     fn sending(&self) -> bool {
-        self.state == State::Sending
+        self.state == SendState::Sending
     }
 
-    /// Every segment is at the receiver.
+    /// True if every segment is at the receiver.
     fn is_confirmed(&self) -> bool {
         self.sending() && self.done.is_full()
     }
 
-    /// A part of the receiver's acceptance. True when it was the last one missing.
-    pub(crate) fn accept(&mut self, now: Time, accept: &Accept) -> Result<bool, DropReason> {
+    /// Handles a part of the receiver's acceptance. True if it was the last one missing.
+    pub(crate) fn accept(
+        &mut self,
+        now: Time,
+        accept: &FileAcceptance,
+    ) -> Result<bool, DropReason> {
         if accept.nonce != self.nonce {
             return Err(DropReason::UnknownFlow);
         }
@@ -197,7 +204,7 @@ impl Outgoing {
             end - self.info.chunk_span(first).0
         };
         self.stats.bytes_resumed = have.map(bytes).sum();
-        self.state = State::Sending;
+        self.state = SendState::Sending;
         self.base = self.done.next_gap(0);
         (self.next_read, self.next_new) = (self.base, self.base * CHUNK_SEGMENTS as u32);
         // Any receiver has room for two chunks; NACKs raise the limit.
@@ -207,19 +214,19 @@ impl Outgoing {
         Ok(true)
     }
 
-    /// Whether the receiver accepted with all of it there.
+    /// True if the receiver accepted the file and had all of it.
     pub(crate) fn is_there(&self) -> bool {
         self.there || (self.info.size > 0 && self.stats.bytes_resumed == self.info.size)
     }
 
-    /// Nonce that answers to an offer must carry.
+    /// Nonce that answers to the offer must carry.
     pub(crate) fn nonce(&self) -> u32 {
         self.nonce
     }
 
-    /// The receiver forgot the transfer (it was restarted): offers it again. False when that was
-    /// tried too often.
-    pub(crate) fn offer_again(&mut self, now: Time, pool: &mut Pool) -> bool {
+    /// Offers the file again, since the receiver forgot the transfer (it was restarted). False
+    /// after too many offers.
+    pub(crate) fn offer_again(&mut self, now: Time, pool: &mut ChunkPool) -> bool {
         if !self.sending() {
             return true;
         }
@@ -234,23 +241,23 @@ impl Outgoing {
         self.confirmed = 0;
         (self.probe_at, self.fin_at) = (Time::FAR, Time::FAR);
         let deadline = now + self.offer_timeout;
-        self.state = State::Offered { next: now, wait: OFFER_WAIT, deadline };
+        self.state = SendState::Offered { next: now, wait: OFFER_WAIT, deadline };
         true
     }
 
-    /// Hands every buffer to the pool.
-    pub(crate) fn release(&mut self, pool: &mut Pool) {
+    /// Returns every buffer to the pool.
+    pub(crate) fn release(&mut self, pool: &mut ChunkPool) {
         for buffer in self.window.drain() {
             pool.put(buffer);
         }
     }
 
-    /// Asks for the chunks that come next, at most `share` held at once.
+    /// Requests the next chunks from the shell; at most `share` are held at once.
     pub(crate) fn request_reads(
         &mut self,
         share: usize,
-        pool: &mut Pool,
-        events: &mut VecDeque<Event>,
+        pool: &mut ChunkPool,
+        events: &mut VecDeque<FileTransferEvent>,
     ) {
         if !self.sending() {
             return;
@@ -272,11 +279,17 @@ impl Outgoing {
             }
             self.next_read = index + 1;
             let (offset, len) = self.info.chunk_span(index);
-            events.push_back(Event::Read { id: self.id, index, offset, len, buffer: pool.take() });
+            events.push_back(FileTransferEvent::Read {
+                id: self.id,
+                index,
+                offset,
+                len,
+                buffer: pool.take(),
+            });
         }
     }
 
-    pub(crate) fn chunk_read(&mut self, index: u32, mut data: Box<[u8]>, pool: &mut Pool) {
+    pub(crate) fn chunk_read(&mut self, index: u32, mut data: Box<[u8]>, pool: &mut ChunkPool) {
         // The last segment travels whole, so old bytes of a recycled buffer are zeroed.
         let (_, len) = self.info.chunk_span(index);
         let end = len.next_multiple_of(self.info.segment.get()).min(data.len());
@@ -295,7 +308,7 @@ impl Outgoing {
         }
     }
 
-    /// The next segment that never left, if the receiver has room and its chunk is read.
+    /// The next segment that was never sent, if the receiver has room and its chunk is read.
     fn fresh(&self) -> Option<u32> {
         let segment = self.next_new;
         (segment < self.segments && segment < self.limit && self.window.ready(segment))
@@ -315,7 +328,7 @@ impl Outgoing {
             && (self.window.has_resend() || self.fresh().is_some() || self.window.has_copy())
     }
 
-    /// Whether a burst may leave now.
+    /// True if a burst may leave now.
     pub(crate) fn may_send(&mut self, now: Time) -> bool {
         if !self.sending() {
             return false;
@@ -328,15 +341,15 @@ impl Outgoing {
         paced || (!self.has_content() && now >= self.probe_at)
     }
 
-    /// The egress has no room for this peer now.
+    /// Notes that the egress has no room for this peer.
     pub(crate) fn blocked(&mut self, now: Time) {
         self.retry_at = now + BLOCKED_WAIT;
     }
 
-    /// The burst that [`Outgoing::may_send`] announced; at most `max` segments.
-    pub(crate) fn burst(&mut self, now: Time, max: usize, slot: usize) -> Option<Burst> {
+    /// The burst that [`FileSender::may_send`] announced; at most `max` segments.
+    pub(crate) fn burst(&mut self, now: Time, max: usize, slot: usize) -> Option<SegmentBurst> {
         let tick = ticks(now);
-        let mut burst = Burst {
+        let mut burst = SegmentBurst {
             peer: self.peer,
             count: 0,
             slot,
@@ -392,7 +405,7 @@ impl Outgoing {
     }
 
     /// Writes one segment of a burst into `out`: kind byte, header, file bytes.
-    pub(crate) fn write(&self, burst: &Burst, segment: u32, out: &mut [u8]) {
+    pub(crate) fn write(&self, burst: &SegmentBurst, segment: u32, out: &mut [u8]) {
         let header = Segment { port: burst.port, sent: stamp(burst.tick), segment };
         let (head, body) = out.split_at_mut(SEGMENT_HEADER_LEN);
         head.copy_from_slice(&header.to_bytes());
@@ -407,12 +420,12 @@ impl Outgoing {
         padding.fill(0);
     }
 
-    /// Takes a NACK: what arrived, what is lost, how the path is.
+    /// Handles a NACK: arrivals, losses, and the state of the path.
     pub(crate) fn nack(
         &mut self,
         now: Time,
         nack: &Nack<'_>,
-        pool: &mut Pool,
+        pool: &mut ChunkPool,
     ) -> Result<(), DropReason> {
         let chunks = nack.bitmap.len() / CHUNK_BITMAP_LEN;
         if !self.sending() {
@@ -431,7 +444,7 @@ impl Outgoing {
         }
         if summary.lost > 0 || summary.confirmed > 0 {
             self.reoffers = 0;
-            // What mixes hold isn't lost before its time is over: a probe sooner is in vain.
+            // Segments in mixes aren't lost before the hold is over: an earlier probe is useless.
             self.probe_wait = PROBE_WAIT.max(self.pacing.rtt() / 4 + self.pacing.added().hold);
             self.probe_at = self.probe_at.min(now + self.probe_wait);
         }
@@ -444,7 +457,7 @@ impl Outgoing {
         Ok(())
     }
 
-    fn take_bitmaps(&mut self, nack: &Nack<'_>, echo: u64, pool: &mut Pool) -> AckSummary {
+    fn take_bitmaps(&mut self, nack: &Nack<'_>, echo: u64, pool: &mut ChunkPool) -> AckSummary {
         let held = (self.pacing.added().hold.as_nanos() as u64 / TICK_NS) as u32;
         let slack = (nack.reorder.get() + nack.reorder.get() / 4).max(held + SLACK_MIN);
         let mut summary = AckSummary::default();
@@ -476,7 +489,7 @@ impl Outgoing {
         summary
     }
 
-    fn finish_chunk(&mut self, chunk: u32, pool: &mut Pool) {
+    fn finish_chunk(&mut self, chunk: u32, pool: &mut ChunkPool) {
         self.done.insert(chunk);
         if let Some(buffer) = self.window.close(chunk) {
             pool.put(buffer);
@@ -490,26 +503,26 @@ impl Outgoing {
 
     /// Writes the next message that is due.
     pub(crate) fn message(&mut self, now: Time, out: &mut [u8]) -> Option<usize> {
-        if let State::Offered { next, wait, deadline } = self.state {
+        if let SendState::Offered { next, wait, deadline } = self.state {
             if now < next {
                 return None;
             }
             let (next, wait) = (now + wait, (wait * 2).min(OFFER_WAIT_MAX));
-            self.state = State::Offered { next, wait, deadline };
+            self.state = SendState::Offered { next, wait, deadline };
             return self.offer().encode(out);
         }
         if let Some(cadence) = self.pacing.take_cadence() {
             let interval_us = u32::try_from(cadence.as_micros()).unwrap_or(u32::MAX);
-            return Transfer::Cadence { port: self.port, interval_us }.encode(out);
+            return TransferMessage::Cadence { port: self.port, interval_us }.encode(out);
         }
         let hash = self.hash.filter(|_| now >= self.fin_at)?;
         self.fin_at = now + self.fin_wait.max(self.pacing.rtt() + self.pacing.added().hold);
         self.fin_wait = (self.fin_wait * 2).min(FIN_WAIT_MAX);
-        Transfer::Fin { port: self.port, nonce: self.nonce, hash }.encode(out)
+        TransferMessage::Fin { port: self.port, nonce: self.nonce, hash }.encode(out)
     }
 
-    fn offer(&self) -> Transfer<'_> {
-        Transfer::Offer(Offer {
+    fn offer(&self) -> TransferMessage<'_> {
+        TransferMessage::Offer(FileOffer {
             port: self.port,
             nonce: self.nonce,
             size: self.info.size,
@@ -521,18 +534,18 @@ impl Outgoing {
         })
     }
 
-    /// Why the transfer failed for lack of answers, if it did.
-    pub(crate) fn expired(&self, now: Time) -> Option<Failure> {
+    /// Failure of the transfer for lack of answers, if its time is over.
+    pub(crate) fn expired(&self, now: Time) -> Option<TransferFailure> {
         let over = match self.state {
-            State::Offered { deadline, .. } => now >= deadline,
-            State::Sending => now.since(self.pacing.heard()) >= self.idle_timeout,
+            SendState::Offered { deadline, .. } => now >= deadline,
+            SendState::Sending => now.since(self.pacing.heard()) >= self.idle_timeout,
         };
-        over.then_some(Failure::Local(CancelReason::Timeout))
+        over.then_some(TransferFailure::Local(CancelReason::Timeout))
     }
 
-    /// When something is due, and what.
+    /// Time of the next action, and its name.
     pub(crate) fn next(&self) -> (Time, &'static str) {
-        if let State::Offered { next, deadline, .. } = self.state {
+        if let SendState::Offered { next, deadline, .. } = self.state {
             return (next.min(deadline), "offer");
         }
         if self.pacing.has_cadence() {

@@ -1,4 +1,4 @@
-//! The token bucket between the rate and the network.
+//! The token bucket that paces segments.
 
 use core::time::Duration;
 
@@ -30,7 +30,7 @@ impl Pacer {
         (rate * CATCH_UP_S).clamp(Self::quantum(rate) + 1.0, CATCH_UP_MAX)
     }
 
-    /// Lets time pass at `rate` segments per second.
+    /// Adds the tokens of the time that passed, at `rate` segments per second.
     pub(crate) fn refill(&mut self, now: Time, rate: f64) {
         let dt = now.since(self.updated).as_secs_f64();
         self.updated = self.updated.max(now);
@@ -52,14 +52,14 @@ impl Pacer {
         self.tokens -= count as f64;
     }
 
-    /// When the next quantum may leave at `rate`.
+    /// Time at which the next quantum may leave at `rate`.
     pub(crate) fn next(&self, rate: f64) -> Time {
         let missing = (Self::quantum(rate) - self.tokens).max(0.0);
-        // A microsecond more, so that rounding never wakes the shell too early.
+        // One microsecond is added, so that rounding never wakes the shell too early.
         self.updated + Duration::from_nanos((missing / rate.max(1.0) * 1e9) as u64 + 1_000)
     }
 
-    /// Whether tokens were lost for want of something to send since the last call.
+    /// True if tokens were lost since the last call because nothing was sent.
     pub(crate) fn take_overflowed(&mut self) -> bool {
         core::mem::take(&mut self.overflowed)
     }

@@ -1,4 +1,4 @@
-//! When segments may leave: asks the control law, fills the token bucket, and passes reports to the
+//! The pace of a sender: asks the control law, fills the token bucket, and passes reports to the
 //! law. The rest of a sender knows segments and chunks, but neither rate nor round trip.
 
 use core::time::Duration;
@@ -6,82 +6,82 @@ use core::time::Duration;
 use shoal_wire::Time;
 use shoal_wire::transfer::Nack;
 
-use crate::Config;
+use crate::TransferConfig;
 use crate::control::constants::{CADENCE_AGAIN, SILENCE};
 use crate::control::{AnyLaw, ControlLaw};
-use crate::feedback::Feedback;
+use crate::feedback::NackReader;
 use crate::pacer::Pacer;
 use crate::ticks::TICK_NS;
-use crate::types::Added;
+use crate::types::MixDelay;
 
-/// How often the receiver is asked to report.
+/// Interval of reports that the receiver is asked to keep.
 #[derive(Debug)]
-struct Cadence {
+struct ReportInterval {
     interval: Duration,
     decided: Time,
-    /// The message that says so has not left yet.
+    /// True until the message with the interval has left.
     due: bool,
 }
 
 /// The pace of one sender.
 #[derive(Debug)]
-pub(crate) struct Pacing {
+pub(crate) struct SenderPace {
     law: AnyLaw,
     pacer: Pacer,
-    feedback: Feedback,
+    feedback: NackReader,
     /// Transmissions in all.
     sent: u64,
-    /// When the receiver last said something.
+    /// Time of the receiver's last message.
     heard: Time,
-    cadence: Option<Cadence>,
-    added: Added,
-    /// What mixes add has changed since the last NACK.
+    cadence: Option<ReportInterval>,
+    added: MixDelay,
+    /// True if the delay of mixes has changed since the last NACK.
     is_other_path: bool,
 }
 
-impl Pacing {
-    pub(crate) fn new(now: Time, config: &Config) -> Pacing {
-        Pacing {
+impl SenderPace {
+    pub(crate) fn new(now: Time, config: &TransferConfig) -> SenderPace {
+        SenderPace {
             law: AnyLaw::new(now, config),
             pacer: Pacer::new(now),
-            feedback: Feedback::default(),
+            feedback: NackReader::default(),
             sent: 0,
             heard: now,
             cadence: None,
-            added: Added::default(),
+            added: MixDelay::default(),
             is_other_path: false,
         }
     }
 
-    /// Mixes on the path add so much from now on.
-    pub(crate) fn set_added(&mut self, added: Added) {
+    /// Sets the delay that mixes on the path add.
+    pub(crate) fn set_added(&mut self, added: MixDelay) {
         self.is_other_path |= added != self.added;
         self.added = added;
         self.law.on_mixes(added);
     }
 
-    /// What mixes on the path add.
-    pub(crate) fn added(&self) -> Added {
+    /// Delay that mixes on the path add.
+    pub(crate) fn added(&self) -> MixDelay {
         self.added
     }
 
-    /// Starts the clocks: segments begin to leave.
+    /// Starts the clocks when segments begin to leave.
     pub(crate) fn start(&mut self, now: Time) {
         self.pacer = Pacer::new(now);
     }
 
-    /// The receiver was restarted: it counts anew, and the path may be another one.
+    /// Resets counts, since the receiver was restarted; the path may have changed, too.
     pub(crate) fn restart(&mut self, now: Time) {
         self.feedback.restart();
         self.law.on_path_change(now);
     }
 
-    /// The receiver said something.
+    /// Notes the time of a message from the receiver.
     pub(crate) fn hear(&mut self, now: Time) {
         self.heard = now;
     }
 
-    /// Takes what a NACK says about the path. False when a later one overtook it.
+    /// Passes the report of a NACK to the law. False if a later NACK overtook it.
     pub(crate) fn nack(&mut self, now: Time, nack: &Nack<'_>) -> bool {
         if !self.feedback.is_news(nack) {
             return false;
@@ -108,23 +108,23 @@ impl Pacing {
             same && !told.due && now.since(told.decided) <= CADENCE_AGAIN
         });
         if !known {
-            self.cadence = Some(Cadence { interval, decided: now, due: true });
+            self.cadence = Some(ReportInterval { interval, decided: now, due: true });
         }
     }
 
-    /// Whether the receiver must be told how often to report.
+    /// True if the receiver must be told the interval of reports.
     pub(crate) fn has_cadence(&self) -> bool {
         self.cadence.as_ref().is_some_and(|cadence| cadence.due)
     }
 
-    /// The cadence that the receiver must be told; given once.
+    /// Interval that the receiver must be told; returned once.
     pub(crate) fn take_cadence(&mut self) -> Option<Duration> {
         let cadence = self.cadence.as_mut().filter(|cadence| cadence.due)?;
         cadence.due = false;
         Some(cadence.interval)
     }
 
-    /// Lets time pass.
+    /// Adds the tokens of the time that passed.
     pub(crate) fn refill(&mut self, now: Time) {
         self.pacer.refill(now, self.law.rate(now));
     }
@@ -141,15 +141,15 @@ impl Pacing {
         paced.min(self.room()) as usize
     }
 
-    /// `count` transmissions left at `tick` (4 us units). `data` of them count against the rate;
-    /// probes don't.
+    /// Records that `count` transmissions left at `tick` (4 us units). `data` of them count against
+    /// the rate; probes don't.
     pub(crate) fn left(&mut self, tick: u64, data: usize, count: usize) {
         self.pacer.take(data);
         self.sent += count as u64;
         self.feedback.remember(tick, self.sent);
     }
 
-    /// When the next quantum may leave.
+    /// Time at which the next quantum may leave.
     pub(crate) fn next(&self) -> Time {
         self.pacer.next(self.law.rate(self.heard))
     }
@@ -159,7 +159,7 @@ impl Pacing {
         self.sent
     }
 
-    /// When the receiver last said something.
+    /// Time of the receiver's last message.
     pub(crate) fn heard(&self) -> Time {
         self.heard
     }
@@ -174,7 +174,7 @@ impl Pacing {
         self.law.rtt()
     }
 
-    /// Queueing delay last seen.
+    /// Queueing delay in the last report.
     pub(crate) fn queue(&self) -> Duration {
         self.law.queue()
     }

@@ -2,17 +2,17 @@
 
 use shoal_wire::transfer::CHUNK_LEN;
 
-/// Buffers kept; more are given back to the allocator (8 MiB stay).
+/// Most spare buffers (8 MiB); further ones are freed.
 const SPARE_MAX: usize = 32;
 
 /// Recycled chunk buffers.
 #[derive(Default)]
-pub(crate) struct Pool {
+pub(crate) struct ChunkPool {
     spare: Vec<Box<[u8]>>,
 }
 
-impl Pool {
-    /// A buffer of [`CHUNK_LEN`] bytes, holding anything.
+impl ChunkPool {
+    /// A buffer of [`CHUNK_LEN`] bytes, with any content.
     pub(crate) fn take(&mut self) -> Box<[u8]> {
         self.spare.pop().unwrap_or_else(|| vec![0; CHUNK_LEN].into_boxed_slice())
     }

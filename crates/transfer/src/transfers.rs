@@ -2,49 +2,52 @@
 
 mod added;
 
-use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
 use shoal_crypto::Rng;
-use shoal_wire::transfer::{CancelReason, Offer, RefuseReason, Role, Segment, Transfer};
+use shoal_wire::transfer::{
+    CancelReason, FileOffer, RefuseReason, Segment, TransferEnd, TransferMessage,
+};
 use shoal_wire::{DropReason, Jitter, Time};
 
-use crate::Config;
+use crate::TransferConfig;
 use crate::chunk_set::ChunkSet;
 use crate::config::chunk_share;
-use crate::graves::{End, Graves};
+use crate::graves::{EndedTransfers, FileTransferEnd};
 use crate::ids::place;
-use crate::incoming::Incoming;
-use crate::outgoing::{Burst, Outgoing, Plan};
-use crate::pool::Pool;
-use crate::types::{Added, Event, Failure, OfferInfo, PeerKey, Progress, TransferId};
+use crate::incoming::FileReceiver;
+use crate::outgoing::{FileSender, SegmentBurst, TransferPlan};
+use crate::pool::ChunkPool;
+use crate::types::{
+    FileProgress, FileTransferEvent, MixDelay, OfferInfo, PeerKey, TransferFailure, TransferId,
+};
 
 /// The transfers of one node, both ways.
 pub struct Transfers {
-    config: Config,
+    config: TransferConfig,
     rng: Rng,
-    /// Draws the seeds of what receivers say when nothing arrives.
+    /// Draws seeds for the times of receivers' messages while nothing arrives.
     idle: Rng,
-    outgoing: Vec<Option<Box<Outgoing>>>,
-    incoming: Vec<Option<Box<Incoming>>>,
+    outgoing: Vec<Option<Box<FileSender>>>,
+    incoming: Vec<Option<Box<FileReceiver>>>,
     out_ports: BTreeMap<(PeerKey, u16), usize>,
     in_ports: BTreeMap<(PeerKey, u16), usize>,
-    /// Where the last segment went: the next one most likely goes there too.
+    /// Peer, port and slot of the last segment: the next one most likely has the same.
     last_in: Option<(PeerKey, u16, usize)>,
-    added: BTreeMap<PeerKey, Added>,
-    graves: Graves,
-    pool: Pool,
-    events: VecDeque<Event>,
+    added: BTreeMap<PeerKey, MixDelay>,
+    graves: EndedTransfers,
+    pool: ChunkPool,
+    events: VecDeque<FileTransferEvent>,
     serial: u64,
     next_port: u16,
     turn: usize,
     message_turn: usize,
 }
 
-/// Commands and questions of the shell.
+/// Commands and queries of the shell.
 impl Transfers {
-    /// Without transfers. Equal seeds and calls give equal outputs.
-    pub fn new(config: Config, seed: [u8; 32], _now: Time) -> Transfers {
+    /// No transfers yet. Equal seeds and calls give equal outputs.
+    pub fn new(config: TransferConfig, seed: [u8; 32], _now: Time) -> Transfers {
         let (mut rng, idle) = (Rng::new(seed), Rng::new(shoal_crypto::kdf(&seed, "idle", &[])));
         let next_port = rng.u32() as u16;
         Transfers {
@@ -57,8 +60,8 @@ impl Transfers {
             in_ports: BTreeMap::new(),
             last_in: None,
             added: BTreeMap::new(),
-            graves: Graves::default(),
-            pool: Pool::default(),
+            graves: EndedTransfers::default(),
+            pool: ChunkPool::default(),
             events: VecDeque::new(),
             serial: 0,
             next_port,
@@ -67,9 +70,9 @@ impl Transfers {
         }
     }
 
-    /// Offers a file. [`DropReason::TableFull`] when there are too many transfers,
-    /// [`DropReason::Malformed`] when the file is beyond [`OfferInfo::SIZE_MAX`] or its name can't
-    /// travel; nothing has changed then.
+    /// Offers a file. An error changes nothing: [`DropReason::TableFull`] if there are too many
+    /// transfers, [`DropReason::Malformed`] if the file is longer than [`OfferInfo::SIZE_MAX`] or
+    /// its name can't be encoded.
     pub fn offer(
         &mut self,
         now: Time,
@@ -88,26 +91,26 @@ impl Transfers {
         let port = self.next_port;
         self.next_port = self.next_port.wrapping_add(1);
         self.serial += 1;
-        let id = TransferId::new(self.serial, slot, Role::Sender);
-        let plan = Plan { id, peer: to, port, nonce: self.rng.u32(), info: offer };
+        let id = TransferId::new(self.serial, slot, TransferEnd::Sender);
+        let plan = TransferPlan { id, peer: to, port, nonce: self.rng.u32(), info: offer };
         self.outgoing[slot] = Some(Box::new(self.begin(now, plan)));
         self.out_ports.insert((to, port), slot);
         Ok(id)
     }
 
-    /// Gives spare buffers back while nothing is under way.
+    /// Frees spare buffers if no transfer is running.
     pub fn rest(&mut self) {
         if self.out_ports.is_empty() && self.in_ports.is_empty() {
-            self.pool = Pool::default();
+            self.pool = ChunkPool::default();
         }
     }
 
-    fn out(&mut self, id: TransferId) -> Option<&mut Outgoing> {
+    fn out(&mut self, id: TransferId) -> Option<&mut FileSender> {
         let slot = self.outgoing.get_mut(id.slot())?;
         slot.as_deref_mut().filter(|out| out.id == id)
     }
 
-    fn inc(&mut self, id: TransferId) -> Option<&mut Incoming> {
+    fn inc(&mut self, id: TransferId) -> Option<&mut FileReceiver> {
         let slot = self.incoming.get_mut(id.slot())?;
         slot.as_deref_mut().filter(|inc| inc.id == id)
     }
@@ -120,8 +123,8 @@ impl Transfers {
         chunk_share(self.config.receiver_memory, self.in_ports.len())
     }
 
-    /// Sender: a chunk that [`Event::Read`] asked for. Its buffer comes back even when nobody
-    /// waits for it any more.
+    /// Sender: takes a chunk that [`FileTransferEvent::Read`] asked for. The buffer returns to the
+    /// pool even if the transfer is over.
     pub fn chunk_read(&mut self, _now: Time, id: TransferId, index: u32, data: Box<[u8]>) {
         let slot = self.outgoing.get_mut(id.slot()).and_then(Option::as_deref_mut);
         match slot.filter(|out| out.id == id) {
@@ -130,7 +133,7 @@ impl Transfers {
         }
     }
 
-    /// Sender: the source can't be read, or changed. Ends the transfer.
+    /// Sender: ends a transfer whose source can't be read or has changed.
     pub fn source_failed(&mut self, now: Time, id: TransferId, reason: CancelReason) {
         self.cancel(now, id, reason);
     }
@@ -142,7 +145,7 @@ impl Transfers {
         }
     }
 
-    /// Receiver: takes the file; `have` says what is there already.
+    /// Receiver: accepts the file; `have` holds the existing chunks.
     pub fn accept(&mut self, now: Time, id: TransferId, have: &ChunkSet) {
         let (share, config) = (self.receiver_share(), self.config.clone());
         let Some(inc) = self.inc(id).filter(|inc| !inc.is_receiving()) else { return };
@@ -150,24 +153,25 @@ impl Transfers {
         inc.extend(share);
     }
 
-    /// Receiver: a file of that name and length is there already, and no byte of it is wanted. Only
-    /// the hashes are compared: [`Event::HashWanted`] follows when the sender has told its own,
-    /// then [`Event::Complete`], or the transfer fails as [`CancelReason::Exists`] at both ends.
+    /// Receiver: accepts a comparison, since a file of that name and length exists. Only the hashes
+    /// are compared: [`FileTransferEvent::HashWanted`] follows when the sender has sent its own.
+    /// Then comes [`FileTransferEvent::Complete`], or the transfer fails as
+    /// [`CancelReason::Exists`] at both ends.
     pub fn compare(&mut self, now: Time, id: TransferId) {
         let config = self.config.clone();
         let Some(inc) = self.inc(id).filter(|inc| !inc.is_receiving()) else { return };
         inc.compare(now, &config);
     }
 
-    /// Receiver: doesn't take the file. The machine forgets the transfer.
+    /// Receiver: refuses the file. The machine forgets the transfer.
     pub fn refuse(&mut self, _now: Time, id: TransferId, reason: RefuseReason) {
         let Some(inc) = self.inc(id).filter(|inc| !inc.is_receiving()) else { return };
         let (peer, port, nonce) = (inc.peer, inc.port, inc.nonce);
-        self.graves.reply(peer, Transfer::Refuse { port, nonce, reason });
-        self.remove_incoming(id, End::Refused(reason));
+        self.graves.reply(peer, TransferMessage::Refuse { port, nonce, reason });
+        self.remove_incoming(id, FileTransferEnd::Refused(reason));
     }
 
-    /// Receiver: a chunk from [`Event::Write`] is in the file; the buffer comes back.
+    /// Receiver: a chunk from [`FileTransferEvent::Write`] is in the file; the buffer comes back.
     pub fn chunk_written(&mut self, now: Time, id: TransferId, _index: u32, buffer: Box<[u8]>) {
         self.pool.put(buffer);
         let share = self.receiver_share();
@@ -178,12 +182,12 @@ impl Transfers {
         }
     }
 
-    /// Receiver: the file can't be written. Ends the transfer.
+    /// Receiver: ends a transfer whose file can't be written.
     pub fn sink_failed(&mut self, now: Time, id: TransferId, reason: CancelReason) {
         self.cancel(now, id, reason);
     }
 
-    /// Receiver: BLAKE3 of what was written.
+    /// Receiver: BLAKE3 of the written file.
     pub fn sink_hash(&mut self, now: Time, id: TransferId, hash: [u8; 32]) {
         let verdict = self.inc(id).and_then(|inc| inc.sink_hash(hash));
         self.judge(now, id, verdict, hash);
@@ -191,7 +195,7 @@ impl Transfers {
 
     fn judge(&mut self, now: Time, id: TransferId, verdict: Option<bool>, hash: [u8; 32]) {
         match verdict {
-            Some(true) => self.events.push_back(Event::Complete { id, hash }),
+            Some(true) => self.events.push_back(FileTransferEvent::Complete { id, hash }),
             Some(false) => {
                 let compares = self.inc(id).is_some_and(|inc| inc.compares());
                 let other = CancelReason::HashMismatch;
@@ -201,91 +205,92 @@ impl Transfers {
         }
     }
 
-    /// Receiver: the file has its name. The sender is told, and the machine forgets the transfer.
+    /// Receiver: the file has its name. Tells the sender, and forgets the transfer.
     pub fn confirm(&mut self, _now: Time, id: TransferId) {
         let Some(inc) = self.inc(id) else { return };
         let (peer, port, nonce) = (inc.peer, inc.port, inc.nonce);
-        self.graves.reply(peer, Transfer::Done { port, nonce });
-        self.remove_incoming(id, End::Done);
+        self.graves.reply(peer, TransferMessage::Done { port, nonce });
+        self.remove_incoming(id, FileTransferEnd::Done);
     }
 
-    /// Either end stops; the other is told and [`Event::Failed`] follows.
+    /// Stops a transfer at either end; the other end is told, and [`FileTransferEvent::Failed`]
+    /// follows.
     pub fn cancel(&mut self, _now: Time, id: TransferId, reason: CancelReason) {
-        self.fail(id, Failure::Local(reason));
+        self.fail(id, TransferFailure::Local(reason));
     }
 
-    /// The session with a peer is gone for good: all its transfers fail.
+    /// Fails all transfers with a peer whose session is gone for good.
     pub fn peer_lost(&mut self, _now: Time, peer: PeerKey) {
         let out = self.outgoing.iter().flatten().filter(|o| o.peer == peer).map(|o| o.id);
         let inc = self.incoming.iter().flatten().filter(|i| i.peer == peer).map(|i| i.id);
         for id in out.chain(inc).collect::<Vec<_>>() {
-            self.fail(id, Failure::Local(CancelReason::PeerLost));
+            self.fail(id, TransferFailure::Local(CancelReason::PeerLost));
         }
         self.graves.forget(peer);
     }
 
-    fn fail(&mut self, id: TransferId, why: Failure) {
+    fn fail(&mut self, id: TransferId, why: TransferFailure) {
         let role = id.role();
         let known = match role {
-            Role::Sender => self.out(id).map(|out| (out.peer, out.port)),
-            Role::Receiver => self.inc(id).map(|inc| (inc.peer, inc.port)),
+            TransferEnd::Sender => self.out(id).map(|out| (out.peer, out.port)),
+            TransferEnd::Receiver => self.inc(id).map(|inc| (inc.peer, inc.port)),
         };
         let Some((peer, port)) = known else { return };
         let end = match why {
-            Failure::Local(reason) => {
-                self.graves.reply(peer, Transfer::Cancel { port, role, reason });
-                End::Cancelled(reason)
+            TransferFailure::Local(reason) => {
+                self.graves.reply(peer, TransferMessage::Cancel { port, role, reason });
+                FileTransferEnd::Cancelled(reason)
             }
-            Failure::Peer(reason) => End::Cancelled(reason),
-            Failure::Refused(reason) => End::Refused(reason),
+            TransferFailure::Peer(reason) => FileTransferEnd::Cancelled(reason),
+            TransferFailure::Refused(reason) => FileTransferEnd::Refused(reason),
         };
         match role {
-            Role::Sender => self.remove_outgoing(id, end),
-            Role::Receiver => self.remove_incoming(id, end),
+            TransferEnd::Sender => self.remove_outgoing(id, end),
+            TransferEnd::Receiver => self.remove_incoming(id, end),
         }
-        self.events.push_back(Event::Failed { id, why });
+        self.events.push_back(FileTransferEvent::Failed { id, why });
     }
 
-    fn remove_outgoing(&mut self, id: TransferId, end: End) {
+    fn remove_outgoing(&mut self, id: TransferId, end: FileTransferEnd) {
         let Some(mut out) = self.outgoing.get_mut(id.slot()).and_then(Option::take) else { return };
         out.release(&mut self.pool);
         self.out_ports.remove(&(out.peer, out.port));
-        self.graves.bury(out.peer, out.port, out.nonce(), Role::Sender, end);
+        self.graves.bury(out.peer, out.port, out.nonce(), TransferEnd::Sender, end);
     }
 
-    fn remove_incoming(&mut self, id: TransferId, end: End) {
+    fn remove_incoming(&mut self, id: TransferId, end: FileTransferEnd) {
         let Some(mut inc) = self.incoming.get_mut(id.slot()).and_then(Option::take) else { return };
         inc.release(&mut self.pool);
         self.in_ports.remove(&(inc.peer, inc.port));
         self.last_in = None;
-        self.graves.bury(inc.peer, inc.port, inc.nonce, Role::Receiver, end);
+        self.graves.bury(inc.peer, inc.port, inc.nonce, TransferEnd::Receiver, end);
     }
 
-    /// How far a transfer is; None when it is over.
-    pub fn progress(&self, now: Time, id: TransferId) -> Option<Progress> {
+    /// Progress of a transfer; None if it is over.
+    pub fn progress(&self, now: Time, id: TransferId) -> Option<FileProgress> {
         match id.role() {
-            Role::Sender => {
+            TransferEnd::Sender => {
                 let out = self.outgoing.get(id.slot())?.as_deref()?;
                 (out.id == id).then(|| out.progress(now))
             }
-            Role::Receiver => {
+            TransferEnd::Receiver => {
                 let inc = self.incoming.get(id.slot())?.as_deref()?;
                 (inc.id == id).then(|| inc.progress())
             }
         }
     }
 
-    /// The offer of an incoming transfer; None when it is over.
+    /// Offer of an incoming transfer; None if it is over.
     pub fn info(&self, id: TransferId) -> Option<&OfferInfo> {
         let inc = self.incoming.get(id.slot())?.as_deref()?;
-        (inc.id == id && id.role() == Role::Receiver).then_some(&inc.info)
+        (inc.id == id && id.role() == TransferEnd::Receiver).then_some(&inc.info)
     }
 }
 
-/// From the network.
+/// Input from the network.
 impl Transfers {
-    /// One opened segment: `body` is the whole end-to-end plaintext, kind byte first. `congested`
-    /// is the cell's mark. An error is a counted drop; the machine goes on.
+    /// Handles one decrypted segment: `body` is the whole end-to-end plaintext, kind byte first.
+    /// `congested` is the cell's mark. An error is a counted drop; the machine continues.
     #[inline]
     pub fn handle_segment(
         &mut self,
@@ -302,7 +307,7 @@ impl Transfers {
         self.last_in = slot.map(|slot| (from, segment.port, slot));
         let known = slot.and_then(|slot| self.incoming.get_mut(slot)?.as_deref_mut());
         let Some(inc) = known else {
-            self.graves.answer(now, from, segment.port, None, Role::Receiver);
+            self.graves.answer(now, from, segment.port, None, TransferEnd::Receiver);
             return Err(DropReason::UnknownFlow);
         };
         let event = inc.segment(now, segment, data, congested, &mut self.pool)?;
@@ -310,8 +315,8 @@ impl Transfers {
         Ok(())
     }
 
-    /// One opened message: `body` is the whole end-to-end plaintext, kind byte first, with its
-    /// padding. An error is a counted drop; the machine goes on.
+    /// Handles one decrypted message: `body` is the whole end-to-end plaintext, kind byte first,
+    /// with its padding. An error is a counted drop; the machine continues.
     pub fn handle_message(
         &mut self,
         now: Time,
@@ -319,33 +324,33 @@ impl Transfers {
         body: &[u8],
         _congested: bool,
     ) -> Result<(), DropReason> {
-        match Transfer::parse(body).map_err(|_| DropReason::Malformed)? {
-            Transfer::Offer(offer) => self.handle_offer(now, from, &offer),
-            Transfer::Fin { port, nonce, hash } => {
+        match TransferMessage::parse(body).map_err(|_| DropReason::Malformed)? {
+            TransferMessage::Offer(offer) => self.handle_offer(now, from, &offer),
+            TransferMessage::Fin { port, nonce, hash } => {
                 let slot = self.in_ports.get(&(from, port)).copied();
                 let inc = slot.and_then(|slot| self.incoming[slot].as_deref_mut());
                 let Some(inc) = inc.filter(|inc| inc.nonce == nonce) else {
-                    self.graves.answer(now, from, port, Some(nonce), Role::Receiver);
+                    self.graves.answer(now, from, port, Some(nonce), TransferEnd::Receiver);
                     return Err(DropReason::UnknownFlow);
                 };
                 let (id, verdict) = (inc.id, inc.fin(now, hash));
                 if inc.wants_hash() {
-                    self.events.push_back(Event::HashWanted { id });
+                    self.events.push_back(FileTransferEvent::HashWanted { id });
                 }
                 self.judge(now, id, verdict, hash);
                 Ok(())
             }
-            Transfer::Cadence { port, interval_us } => {
+            TransferMessage::Cadence { port, interval_us } => {
                 let slot = self.in_ports.get(&(from, port)).copied();
                 let inc = slot.and_then(|slot| self.incoming[slot].as_deref_mut());
                 inc.ok_or(DropReason::UnknownFlow)?.cadence(interval_us);
                 Ok(())
             }
-            Transfer::Cancel { port, role: Role::Sender, reason } => {
+            TransferMessage::Cancel { port, role: TransferEnd::Sender, reason } => {
                 let slot = self.in_ports.get(&(from, port)).copied();
                 let inc = slot.and_then(|slot| self.incoming[slot].as_deref());
                 let id = inc.ok_or(DropReason::UnknownFlow)?.id;
-                self.fail(id, Failure::Peer(reason));
+                self.fail(id, TransferFailure::Peer(reason));
                 Ok(())
             }
             message => self.handle_answer(now, from, message),
@@ -356,11 +361,11 @@ impl Transfers {
         &mut self,
         now: Time,
         from: PeerKey,
-        offer: &Offer<'_>,
+        offer: &FileOffer<'_>,
     ) -> Result<(), DropReason> {
         let (port, nonce) = (offer.port, offer.nonce);
         if self.graves.ended(from, port, nonce) {
-            self.graves.answer(now, from, port, Some(nonce), Role::Receiver);
+            self.graves.answer(now, from, port, Some(nonce), TransferEnd::Receiver);
             return Ok(());
         }
         let slot = self.in_ports.get(&(from, port)).copied();
@@ -369,16 +374,16 @@ impl Transfers {
             inc.repeat_accept(now);
             return Ok(());
         }
-        // The sender was restarted, or sends the file twice. What came is resumed under the new
-        // offer; the older transfer, if it still runs, is cancelled when its next segment comes.
-        let same = |inc: &&Incoming| {
+        // The sender was restarted, or sends the file twice. Arrived data is resumed under the new
+        // offer. An older transfer that still runs is cancelled when its next segment comes.
+        let same = |inc: &&FileReceiver| {
             inc.peer == from && (inc.port == port || inc.info.file_id == offer.file_id)
         };
         let stale = self.incoming.iter().flatten().map(Box::as_ref).filter(same);
         for id in stale.map(|inc| inc.id).collect::<Vec<_>>() {
-            self.fail(id, Failure::Peer(CancelReason::Superseded));
+            self.fail(id, TransferFailure::Peer(CancelReason::Superseded));
         }
-        let refuse = |reason| Transfer::Refuse { port, nonce, reason };
+        let refuse = |reason| TransferMessage::Refuse { port, nonce, reason };
         if offer.size > OfferInfo::SIZE_MAX {
             self.graves.reply(from, refuse(RefuseReason::TooLarge));
             return Err(DropReason::Malformed);
@@ -391,7 +396,7 @@ impl Transfers {
             return Err(DropReason::TableFull);
         };
         self.serial += 1;
-        let id = TransferId::new(self.serial, slot, Role::Receiver);
+        let id = TransferId::new(self.serial, slot, TransferEnd::Receiver);
         let info = OfferInfo {
             name: offer.name.to_owned(),
             size: offer.size,
@@ -401,69 +406,69 @@ impl Transfers {
             segment: offer.segment,
         };
         let jitter = Jitter::new(self.idle.u64());
-        let incoming = Incoming::new(id, from, port, nonce, info.clone(), (now, jitter));
+        let incoming = FileReceiver::new(id, from, port, nonce, info.clone(), (now, jitter));
         self.incoming[slot] = Some(Box::new(incoming));
         self.in_ports.insert((from, port), slot);
-        self.events.push_back(Event::Offered { id, from, info });
+        self.events.push_back(FileTransferEvent::Offered { id, from, info });
         Ok(())
     }
 
-    /// Takes a receiver's message.
+    /// Handles a receiver's message.
     fn handle_answer(
         &mut self,
         now: Time,
         from: PeerKey,
-        message: Transfer<'_>,
+        message: TransferMessage<'_>,
     ) -> Result<(), DropReason> {
         let port = match &message {
-            Transfer::Accept(accept) => accept.port,
-            Transfer::Nack(nack) => nack.port,
-            Transfer::Refuse { port, .. }
-            | Transfer::Done { port, .. }
-            | Transfer::Cancel { port, .. } => *port,
+            TransferMessage::Accept(accept) => accept.port,
+            TransferMessage::Nack(nack) => nack.port,
+            TransferMessage::Refuse { port, .. }
+            | TransferMessage::Done { port, .. }
+            | TransferMessage::Cancel { port, .. } => *port,
             // Messages of senders are handled before this call.
             _ => return Err(DropReason::NotAllowed),
         };
         let slot = self.out_ports.get(&(from, port)).copied();
         let known = slot.and_then(|slot| self.outgoing[slot].as_deref_mut());
         let Some(out) = known else {
-            if matches!(message, Transfer::Nack(_) | Transfer::Accept(_)) {
-                self.graves.answer(now, from, port, None, Role::Sender);
+            if matches!(message, TransferMessage::Nack(_) | TransferMessage::Accept(_)) {
+                self.graves.answer(now, from, port, None, TransferEnd::Sender);
             }
             return Err(DropReason::UnknownFlow);
         };
         let id = out.id;
         match message {
-            Transfer::Accept(accept) => {
+            TransferMessage::Accept(accept) => {
                 if out.accept(now, &accept)? {
                     let resumed = out.progress(now).bytes_resumed;
                     let whole = out.is_there();
-                    self.events.push_back(Event::Accepted { id, resumed, whole });
-                    self.events.push_back(Event::HashWanted { id });
+                    self.events.push_back(FileTransferEvent::Accepted { id, resumed, whole });
+                    self.events.push_back(FileTransferEvent::HashWanted { id });
                 }
             }
-            Transfer::Nack(nack) => out.nack(now, &nack, &mut self.pool)?,
-            Transfer::Refuse { nonce, reason, .. } => {
+            TransferMessage::Nack(nack) => out.nack(now, &nack, &mut self.pool)?,
+            TransferMessage::Refuse { nonce, reason, .. } => {
                 if nonce != out.nonce() {
                     return Err(DropReason::UnknownFlow);
                 }
-                self.fail(id, Failure::Refused(reason));
+                self.fail(id, TransferFailure::Refused(reason));
             }
-            Transfer::Done { nonce, .. } => {
+            TransferMessage::Done { nonce, .. } => {
                 if nonce != out.nonce() {
                     return Err(DropReason::UnknownFlow);
                 }
                 let mut stats = out.progress(now);
                 stats.bytes_done = stats.bytes_total;
-                self.remove_outgoing(id, End::Done);
-                self.events.push_back(Event::Finished { id, stats });
+                self.remove_outgoing(id, FileTransferEnd::Done);
+                self.events.push_back(FileTransferEvent::Finished { id, stats });
             }
-            Transfer::Cancel { reason: CancelReason::Unknown, .. } => {
+            TransferMessage::Cancel { reason: CancelReason::Unknown, .. } => {
                 if !out.offer_again(now, &mut self.pool) {
-                    self.fail(id, Failure::Peer(CancelReason::Unknown));
+                    self.fail(id, TransferFailure::Peer(CancelReason::Unknown));
                 }
             }
-            Transfer::Cancel { reason, .. } => self.fail(id, Failure::Peer(reason)),
+            TransferMessage::Cancel { reason, .. } => self.fail(id, TransferFailure::Peer(reason)),
             _ => return Err(DropReason::NotAllowed),
         }
         self.request_reads(id);
@@ -479,11 +484,11 @@ impl Transfers {
     }
 }
 
-/// To the network, and time.
+/// Output to the network, and time.
 impl Transfers {
-    /// Writes the next message into `out` (at least [`shoal_wire::SizeClass::edge_len`] of a full
-    /// cell), kind byte first, and says to whom and how long it is; what follows in the cell must
-    /// be zero. Call until None.
+    /// Writes the next message into `out`, kind byte first; returns its peer and length. `out` has
+    /// at least [`shoal_wire::SizeClass::edge_len`] of a full cell; the rest of the cell must be
+    /// zero. Call until None.
     pub fn poll_message(&mut self, now: Time, out: &mut [u8]) -> Option<(PeerKey, usize)> {
         while let Some((peer, message)) = self.graves.pop() {
             if let Some(len) = message.encode(out) {
@@ -510,14 +515,14 @@ impl Transfers {
     }
 
     /// The next run of segments to one peer that may leave now, at most `max` and at most 44 of
-    /// them: one GSO send. `blocked` says that the local egress has no room for a peer now; its
+    /// them: one GSO send. `blocked` returns true if the local egress has no room for a peer; its
     /// transfers wait then. Write the run with [`Transfers::write_segment`] before any other call.
     pub fn poll_burst(
         &mut self,
         now: Time,
         max: usize,
         blocked: &mut dyn FnMut(PeerKey) -> bool,
-    ) -> Option<Burst> {
+    ) -> Option<SegmentBurst> {
         let count = self.outgoing.len();
         for step in 0..count {
             let slot = (self.turn + step) % count;
@@ -544,31 +549,31 @@ impl Transfers {
     ///
     /// # Panics
     ///
-    /// When `i` is not below the burst's count or `out` is shorter than its `plain_len`.
+    /// If `i` is not below the burst's count, or `out` is shorter than its `plain_len`.
     #[inline]
-    pub fn write_segment(&self, burst: &Burst, i: usize, out: &mut [u8]) {
+    pub fn write_segment(&self, burst: &SegmentBurst, i: usize, out: &mut [u8]) {
         assert!(i < burst.count, "segment {i} of a burst of {}", burst.count);
         if let Some(transfer) = self.outgoing.get(burst.slot).and_then(Option::as_deref) {
             transfer.write(burst, burst.segments[i], out);
         }
     }
 
-    /// Ends the transfer of a burst whose segments the cells to its peer no longer hold.
-    pub fn give_up(&mut self, burst: &Burst) {
-        let of_it = |out: &&Outgoing| (out.peer, out.port) == (burst.peer, burst.port);
+    /// Ends the transfer of a burst whose segments have become too long for the cells to its peer.
+    pub fn give_up(&mut self, burst: &SegmentBurst) {
+        let of_it = |out: &&FileSender| (out.peer, out.port) == (burst.peer, burst.port);
         let known = self.outgoing.get(burst.slot).and_then(Option::as_deref).filter(of_it);
         if let Some(id) = known.map(|out| out.id) {
-            self.fail(id, Failure::Local(CancelReason::PeerLost));
+            self.fail(id, TransferFailure::Local(CancelReason::PeerLost));
         }
     }
 
-    /// What the shell must do or may want to know. Call until None.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    /// The next action for the shell, or information. Call until None.
+    pub fn poll_event(&mut self) -> Option<FileTransferEvent> {
         self.events.pop_front()
     }
 
-    /// When to call [`Transfers::handle_timeout`] and poll again, and why. At once when events or
-    /// messages wait.
+    /// Time of the next call of [`Transfers::handle_timeout`], and its reason; poll again then. At
+    /// once if events or messages wait.
     pub fn poll_timeout(&self) -> Option<(Time, &'static str)> {
         if !self.events.is_empty() {
             return Some((Time::ZERO, "transfer event"));
@@ -581,7 +586,7 @@ impl Transfers {
         out.chain(inc).min_by_key(|&(at, _)| at)
     }
 
-    /// Time has passed: ends what waited too long. Then poll messages, bursts and events.
+    /// Ends transfers that waited too long. Then poll messages, bursts and events.
     pub fn handle_timeout(&mut self, now: Time) {
         let out = self.outgoing.iter().flatten().filter_map(|t| Some((t.id, t.expired(now)?)));
         let inc = self.incoming.iter().flatten().filter_map(|t| Some((t.id, t.expired(now)?)));
@@ -589,12 +594,4 @@ impl Transfers {
             self.fail(id, why);
         }
     }
-
-    /// Transfers of this node that are not over: (sending, receiving).
-    pub fn counts(&self) -> (usize, usize) {
-        (self.out_ports.len(), self.in_ports.len())
-    }
-
-    /// How often it is worth asking for progress.
-    pub const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 }

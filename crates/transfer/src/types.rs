@@ -1,29 +1,29 @@
-//! What a shell and the machine say to each other.
+//! Values that a shell and the machine exchange.
 
 use core::fmt;
 use core::time::Duration;
 
 use shoal_wire::transfer::{CHUNK_SEGMENTS, CancelReason, RefuseReason, SegmentLen};
 
-/// A host at the other end of a session, as the edge numbers it.
+/// A host at the other end of a session, by the edge's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerKey(pub u32);
 
-/// What mixes on the way to a host add to each cell's way, each way. Zero, as without mixes, says
-/// that cells mostly keep their order.
+/// Delay that mixes on the path to a host add to each cell, in each direction. Zero, as without
+/// mixes, means that cells mostly keep their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Added {
-    /// In the mean.
+pub struct MixDelay {
+    /// Mean delay.
     pub mean: Duration,
-    /// The time within which all but one of 10,000 cells come; not below the mean.
+    /// Time within which all but one of 10,000 cells arrive; at least the mean.
     pub hold: Duration,
 }
 
-/// One transfer of this node; never used twice in the node's life.
+/// Id of a transfer of this node; never used twice in the node's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TransferId(pub u64);
 
-/// What a sender says about a file.
+/// A sender's description of a file.
 #[derive(Clone, PartialEq, Eq)]
 pub struct OfferInfo {
     /// Relative path, `/` between components.
@@ -32,36 +32,36 @@ pub struct OfferInfo {
     pub size: u64,
     /// Modification time, nanoseconds since 1970.
     pub modified_ns: i64,
-    /// Names the file's content: an offer with the id of an interrupted transfer resumes it.
+    /// Id of the file's content: an offer with the id of an interrupted transfer resumes it.
     pub file_id: [u8; 16],
-    /// The owner may execute it.
+    /// True if the owner may execute the file.
     pub executable: bool,
-    /// Bytes of file in each segment: what the cells between the two hosts hold.
+    /// Bytes of file in each segment: the room in cells between the two hosts.
     pub segment: SegmentLen,
 }
 
 impl OfferInfo {
-    /// The longest file that segment numbers of 32 bits reach, whatever the segments' length; the
-    /// highest number is the probe's.
+    /// Longest file that segment numbers of 32 bits reach, for every segment length. The highest
+    /// number is the probe's.
     pub const SIZE_MAX: u64 =
         (u32::MAX as u64 - CHUNK_SEGMENTS as u64) * SegmentLen::MIN.get() as u64;
 
-    /// How many segments the file has.
+    /// Number of segments in the file.
     pub fn segments(&self) -> u32 {
         self.size.div_ceil(self.segment.get() as u64) as u32
     }
 
-    /// Bytes of every chunk but the last.
+    /// Bytes of every chunk except the last.
     pub fn chunk_len(&self) -> usize {
         self.segment.chunk_len()
     }
 
-    /// How many chunks the file has.
+    /// Number of chunks in the file.
     pub fn chunks(&self) -> u32 {
         self.segments().div_ceil(CHUNK_SEGMENTS as u32)
     }
 
-    /// Where chunk `index` starts in the file, and its length, both in bytes.
+    /// Offset of chunk `index` in the file, and its length, both in bytes.
     pub fn chunk_span(&self, index: u32) -> (u64, usize) {
         let len = self.chunk_len() as u64;
         let offset = u64::from(index) * len;
@@ -69,140 +69,126 @@ impl OfferInfo {
     }
 }
 
-// The name stays out of logs: it says what travels.
+// The name stays out of logs, since it tells what is sent.
 impl fmt::Debug for OfferInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "OfferInfo({} bytes)", self.size)
     }
 }
 
-/// Why a transfer failed.
+/// Reason for the failure of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum TransferFailure {
     /// The receiver refused the offer.
     Refused(RefuseReason),
-    /// The other end gave up, and said why.
+    /// The other end gave up for this reason.
     Peer(CancelReason),
-    /// This end gave up.
+    /// This end gave up for this reason.
     Local(CancelReason),
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for TransferFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Refused(reason) => write!(f, "{reason}"),
-            Failure::Peer(reason) | Failure::Local(reason) => write!(f, "{reason}"),
+            TransferFailure::Refused(reason) => write!(f, "{reason}"),
+            TransferFailure::Peer(reason) | TransferFailure::Local(reason) => write!(f, "{reason}"),
         }
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for TransferFailure {}
 
-/// What a shell must do or may want to know. Chunk buffers have
-/// [`crate::CHUNK_LEN`] bytes, of which shorter chunks fill the first.
-pub enum Event {
-    /// Sender: the receiver wants the file and has `resumed` bytes of it. May come again when the
-    /// receiver was restarted; chunks are then read again as asked.
+/// Actions for a shell, and information. Chunk buffers have [`crate::CHUNK_LEN`] bytes; shorter
+/// chunks fill the first ones.
+pub enum FileTransferEvent {
+    /// Sender: the receiver wants the file and has `resumed` bytes of it. The event may come again
+    /// after a restart of the receiver; chunks are then read again on request.
     Accepted {
-        /// The transfer.
         id: TransferId,
         /// Bytes that need not travel.
         resumed: u64,
-        /// The receiver has the whole file; also true of an empty one.
+        /// True if the receiver has the whole file; also for an empty one.
         whole: bool,
     },
     /// Sender: fill the first `len` bytes of `buffer` from `offset`, then call `chunk_read`.
     Read {
-        /// The transfer.
         id: TransferId,
-        /// The chunk.
+        /// Number of the chunk.
         index: u32,
-        /// Where it starts in the file.
+        /// Offset of the chunk in the file, in bytes.
         offset: u64,
-        /// How many bytes it has.
+        /// Bytes of the chunk.
         len: usize,
-        /// To be filled and handed back.
+        /// Buffer to fill and hand back.
         buffer: Box<[u8]>,
     },
     /// Both: hash the whole file, then call `source_hash` or `sink_hash`. A sender is asked when
-    /// the transfer starts and may hash while it reads; a receiver when every chunk is written, and
-    /// where all was there before the offer once the sender has told its hash.
-    HashWanted {
-        /// The transfer.
-        id: TransferId,
-    },
+    /// the transfer starts, and may hash while it reads. A receiver is asked when every chunk is
+    /// written. If it had all chunks before the offer, it is asked once the sender has sent its
+    /// hash.
+    HashWanted { id: TransferId },
     /// Sender: the receiver has the file under its name.
     Finished {
-        /// The transfer.
         id: TransferId,
         /// Final figures.
-        stats: Progress,
+        stats: FileProgress,
     },
     /// Receiver: a file is on offer; answer with `accept` or `refuse`.
     Offered {
-        /// The transfer.
         id: TransferId,
-        /// Who offers.
+        /// Host that offers the file.
         from: PeerKey,
-        /// What.
         info: OfferInfo,
     },
     /// Receiver: write the first `len` bytes of `data` at `offset`, then call `chunk_written`.
     Write {
-        /// The transfer.
         id: TransferId,
-        /// The chunk.
+        /// Number of the chunk.
         index: u32,
-        /// Where it belongs in the file.
+        /// Offset of the chunk in the file, in bytes.
         offset: u64,
-        /// How many bytes it has.
+        /// Bytes of the chunk.
         len: usize,
-        /// The bytes; handed back with `chunk_written`.
+        /// Buffer with the bytes; handed back with `chunk_written`.
         data: Box<[u8]>,
     },
     /// Receiver: all is written and the hashes agree: give the file its name, then `confirm`.
     Complete {
-        /// The transfer.
         id: TransferId,
         /// BLAKE3 of the file.
         hash: [u8; 32],
     },
-    /// Both: it is over and the machine has forgotten it.
-    Failed {
-        /// The transfer.
-        id: TransferId,
-        /// Why.
-        why: Failure,
-    },
+    /// Both: the transfer is over, and the machine has forgotten it.
+    Failed { id: TransferId, why: TransferFailure },
 }
 
-impl fmt::Debug for Event {
+impl fmt::Debug for FileTransferEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Event::Accepted { id, resumed, whole } => {
+            FileTransferEvent::Accepted { id, resumed, whole } => {
                 write!(f, "Accepted({id:?}, {resumed}, {whole})")
             }
-            Event::Read { id, index, .. } => write!(f, "Read({id:?}, {index})"),
-            Event::HashWanted { id } => write!(f, "HashWanted({id:?})"),
-            Event::Finished { id, .. } => write!(f, "Finished({id:?})"),
-            Event::Offered { id, .. } => write!(f, "Offered({id:?})"),
-            Event::Write { id, index, .. } => write!(f, "Write({id:?}, {index})"),
-            Event::Complete { id, .. } => write!(f, "Complete({id:?})"),
-            Event::Failed { id, why } => write!(f, "Failed({id:?}, {why:?})"),
+            FileTransferEvent::Read { id, index, .. } => write!(f, "Read({id:?}, {index})"),
+            FileTransferEvent::HashWanted { id } => write!(f, "HashWanted({id:?})"),
+            FileTransferEvent::Finished { id, .. } => write!(f, "Finished({id:?})"),
+            FileTransferEvent::Offered { id, .. } => write!(f, "Offered({id:?})"),
+            FileTransferEvent::Write { id, index, .. } => write!(f, "Write({id:?}, {index})"),
+            FileTransferEvent::Complete { id, .. } => write!(f, "Complete({id:?})"),
+            FileTransferEvent::Failed { id, why } => write!(f, "Failed({id:?}, {why:?})"),
         }
     }
 }
 
-/// How far a transfer is. Figures that this end can't know are zero.
+/// Progress of a transfer. Figures that this end can't know are zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Progress {
-    /// Bytes that the receiver has (at the sender: has confirmed), resumed ones included.
+pub struct FileProgress {
+    /// Bytes that the receiver has, or at the sender, has confirmed; includes resumed ones.
     pub bytes_done: u64,
     /// Length of the file in bytes.
     pub bytes_total: u64,
-    /// Bytes that were there before this transfer.
+    /// Bytes that the receiver had before this transfer.
     pub bytes_resumed: u64,
-    /// Sender: its present rate in bytes of file per second.
+    /// Sender: present rate in bytes of file per second.
     pub rate: u64,
     /// Sender: bytes sent again. Receiver: bytes that arrived twice.
     pub retransmitted_bytes: u64,
@@ -210,11 +196,11 @@ pub struct Progress {
     pub lost_segments: u64,
     /// Sender: segments sent in all, copies included.
     pub sent_segments: u64,
-    /// Sender: segments the receiver got twice.
+    /// Sender: segments that the receiver got twice.
     pub duplicate_segments: u64,
     /// Sender: smoothed round trip.
     pub rtt: Duration,
-    /// Sender: queueing delay last seen.
+    /// Sender: queueing delay in the last report.
     pub queue: Duration,
     /// NACKs received (sender) or sent (receiver).
     pub nacks: u64,

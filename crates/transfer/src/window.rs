@@ -1,4 +1,4 @@
-//! The sender's chunks: which segments left when, and which have arrived.
+//! The sender's chunks: times at which segments left, and arrivals.
 
 use std::collections::VecDeque;
 
@@ -6,30 +6,30 @@ use shoal_wire::transfer::{CHUNK_BITMAP_LEN, CHUNK_SEGMENTS};
 
 const WORDS: usize = CHUNK_SEGMENTS / 64;
 
-/// One chunk between being read and being confirmed.
-struct Slot {
+/// One chunk, from its reading to its confirmation.
+struct SentChunk {
     chunk: u32,
-    /// Segments it has: fewer than [`CHUNK_SEGMENTS`] in a file's last chunk.
+    /// Number of segments: fewer than [`CHUNK_SEGMENTS`] in a file's last chunk.
     segments: u32,
     data: Option<Box<[u8]>>,
     acked: [u64; WORDS],
     sent: [u64; WORDS],
     queued: [u64; WORDS],
-    /// When each segment last left, in 4 us units (low 32 bits).
+    /// Time at which each segment last left, in 4 us units (low 32 bits).
     left: [u32; CHUNK_SEGMENTS],
 }
 
-/// Chunks from the lowest unconfirmed one on, in a ring.
-pub(crate) struct Window {
-    slots: Vec<Option<Box<Slot>>>,
+/// Ring of chunks, from the lowest unconfirmed one on.
+pub(crate) struct SendWindow {
+    slots: Vec<Option<Box<SentChunk>>>,
     #[expect(clippy::vec_box, reason = "the boxes move between here and the ring")]
-    spare: Vec<Box<Slot>>,
+    spare: Vec<Box<SentChunk>>,
     held: usize,
     resend: VecDeque<u32>,
     copies: VecDeque<u32>,
 }
 
-/// What the bitmaps of a NACK changed.
+/// Changes by the bitmaps of a NACK.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AckSummary {
     /// Segments newly found lost.
@@ -38,10 +38,10 @@ pub(crate) struct AckSummary {
     pub(crate) confirmed: u64,
 }
 
-impl Window {
-    pub(crate) fn new(ring_len: usize) -> Window {
+impl SendWindow {
+    pub(crate) fn new(ring_len: usize) -> SendWindow {
         let slots = (0..ring_len).map(|_| None).collect();
-        Window {
+        SendWindow {
             slots,
             spare: Vec::new(),
             held: 0,
@@ -63,23 +63,23 @@ impl Window {
         chunk as usize & (self.slots.len() - 1)
     }
 
-    fn get(&self, chunk: u32) -> Option<&Slot> {
+    fn get(&self, chunk: u32) -> Option<&SentChunk> {
         self.slots[self.at(chunk)].as_deref().filter(|slot| slot.chunk == chunk)
     }
 
-    fn get_mut(&mut self, chunk: u32) -> Option<&mut Slot> {
+    fn get_mut(&mut self, chunk: u32) -> Option<&mut SentChunk> {
         let at = self.at(chunk);
         self.slots[at].as_deref_mut().filter(|slot| slot.chunk == chunk)
     }
 
-    /// Makes room for `chunk`, which is about to be read. False when its place is taken.
+    /// Makes room for `chunk`, which is about to be read. False if its place is taken.
     pub(crate) fn open(&mut self, chunk: u32, segments: u32) -> bool {
         let at = self.at(chunk);
         if self.slots[at].is_some() {
             return false;
         }
         let mut slot = self.spare.pop().unwrap_or_else(|| {
-            Box::new(Slot {
+            Box::new(SentChunk {
                 chunk,
                 segments,
                 data: None,
@@ -97,7 +97,7 @@ impl Window {
         true
     }
 
-    /// The chunk was read. Gives the buffer back when nobody waits for it.
+    /// Stores a chunk that was read. Returns the buffer if nobody waits for it.
     pub(crate) fn fill(&mut self, chunk: u32, data: Box<[u8]>) -> Result<(), Box<[u8]>> {
         match self.get_mut(chunk) {
             Some(slot) if slot.data.is_none() => {
@@ -108,7 +108,7 @@ impl Window {
         }
     }
 
-    /// Drops a chunk that is confirmed; its buffer, if it was read.
+    /// Drops a confirmed chunk; returns its buffer, if it was read.
     pub(crate) fn close(&mut self, chunk: u32) -> Option<Box<[u8]>> {
         self.get(chunk)?;
         let at = self.at(chunk);
@@ -121,12 +121,12 @@ impl Window {
         data
     }
 
-    /// The file bytes of the chunk that holds `segment`, when they are there.
+    /// File bytes of the chunk that holds `segment`, if it is read.
     pub(crate) fn data(&self, segment: u32) -> Option<&[u8]> {
         self.get(segment / CHUNK_SEGMENTS as u32)?.data.as_deref()
     }
 
-    /// Whether `segment` can leave: its chunk is read.
+    /// True if `segment` can leave: its chunk is read.
     pub(crate) fn ready(&self, segment: u32) -> bool {
         self.data(segment).is_some()
     }
@@ -155,16 +155,16 @@ impl Window {
         None
     }
 
-    /// Has `segment` sent once more when nothing else is left to send.
+    /// Queues a copy of `segment`, to be sent when nothing else is left to send.
     pub(crate) fn push_copy(&mut self, segment: u32) {
         self.copies.push_back(segment);
     }
 
-    /// The next such copy that is still worth sending.
+    /// The next copy that is still worth sending.
     pub(crate) fn pop_copy(&mut self) -> Option<u32> {
         while let Some(segment) = self.copies.pop_front() {
             let (chunk, bit) = split(segment);
-            let open = |slot: &Slot| slot.acked[bit / 64] >> (bit % 64) & 1 == 0;
+            let open = |slot: &SentChunk| slot.acked[bit / 64] >> (bit % 64) & 1 == 0;
             if self.get(chunk).is_some_and(open) {
                 return Some(segment);
             }
@@ -180,7 +180,7 @@ impl Window {
         !self.resend.is_empty()
     }
 
-    /// Takes one chunk's part of a NACK. A missing segment is lost if it left before `echo` less
+    /// Applies one chunk's part of a NACK. A missing segment is lost if it left before `echo` less
     /// `slack` (4 us units).
     pub(crate) fn take_bitmap(
         &mut self,
@@ -196,7 +196,7 @@ impl Window {
         };
         let (words, _) = bitmap.as_chunks::<8>();
         for (i, word) in words.iter().enumerate() {
-            // Only what was sent can have arrived, even if the other end lies.
+            // Only segments that were sent can have arrived, even if the other end lies.
             let arrived = u64::from_le_bytes(*word) & slot.sent[i];
             summary.confirmed += u64::from((arrived & !slot.acked[i]).count_ones());
             slot.acked[i] |= arrived;
@@ -215,14 +215,14 @@ impl Window {
         summary
     }
 
-    /// All segments of `chunk` have arrived.
+    /// True if all segments of `chunk` have arrived.
     pub(crate) fn is_confirmed(&self, chunk: u32) -> bool {
         self.get(chunk).is_some_and(|slot| {
             slot.acked.iter().map(|word| word.count_ones()).sum::<u32>() == slot.segments
         })
     }
 
-    /// Everything in the ring, for the pool.
+    /// Takes all buffers out of the ring, for the pool.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Box<[u8]>> + '_ {
         self.resend.clear();
         self.copies.clear();
@@ -231,7 +231,7 @@ impl Window {
     }
 }
 
-/// Chunk, and place inside it.
+/// Chunk of a segment, and position in that chunk.
 fn split(segment: u32) -> (u32, usize) {
     (segment / CHUNK_SEGMENTS as u32, segment as usize % CHUNK_SEGMENTS)
 }

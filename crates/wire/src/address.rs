@@ -1,17 +1,17 @@
-//! Overlay addresses (docs/wire.md section 4).
+//! Overlay addresses (docs/design/wire/frame.md).
 
 use core::fmt;
 use core::str::FromStr;
 
-/// Where a node can be reached: the router, and the host behind it. Host 0 is the router itself.
+/// Address of a node: the router, and the host behind it. Host 0 is the router itself.
 ///
 /// An address is a locator and may change; the identity of a node is its key. `Debug` hides the
-/// value, because who talks to whom is what logs must not say; `Display` prints it for its owner.
+/// value, because logs must not say who talks to whom. `Display` prints it, for the owner.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Address {
-    /// Which router.
+    /// Router number.
     pub router: u32,
-    /// Which host behind it; 0 is the router.
+    /// Host number behind that router; 0 is the router itself.
     pub host: u16,
 }
 
@@ -24,7 +24,7 @@ impl Address {
         Address { router, host }
     }
 
-    /// True when this names a router and not a host behind it.
+    /// True if the address names a router, not a host behind it.
     pub const fn is_router(self) -> bool {
         self.host == 0
     }
@@ -36,7 +36,7 @@ impl Address {
         [r[0], r[1], r[2], r[3], h[0], h[1]]
     }
 
-    /// From the wire form; every value is an address.
+    /// From the wire form; every value is a valid address.
     pub const fn from_bytes(b: [u8; 6]) -> Address {
         Address {
             router: u32::from_be_bytes([b[0], b[1], b[2], b[3]]),
@@ -57,7 +57,7 @@ impl fmt::Debug for Address {
     }
 }
 
-/// Why a text is no address.
+/// Error: a text is not an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressError;
 

@@ -1,24 +1,24 @@
-//! Messages by which neighbours pass registrars' supplements on (docs/authority.md section 6).
+//! Messages by which neighbours pass registrars' supplements on (docs/design/wire/join.md).
 //!
-//! Each is the body of one [`ControlMessages`](crate::ControlMessages) item; the type byte stands
-//! in its head. All integers are big-endian.
+//! Each message is the body of one [`ControlMessages`](crate::ControlMessages) item, whose head has
+//! the type byte. All integers are big-endian.
 
 use crate::{CONTROL_BODY_MAX, ParseError, Reader};
 
-/// Most mandates of one list, and so most chains that a node has.
+/// Most mandates in one list, and thus most chains that a node has.
 pub const CHAINS_MAX: usize = 16;
 /// Most steps of one chain.
 pub const CHAIN_STEPS_MAX: u32 = 65_536;
 /// Longest step in bytes.
 pub const STEP_LEN_MAX: usize = 1_024;
-/// Most steps that one question asks for.
+/// Most steps that one request asks for.
 pub const STEPS_ASKED_MAX: u8 = 64;
 
 const KIND_HAVE: u8 = 35;
 const KIND_WANT: u8 = 36;
 const KIND_STEPS: u8 = 37;
 
-/// Which steps of one mandate the sender has.
+/// State of one mandate's chain at the sender.
 ///
 /// ```text
 ///  0         32      36                  68     72
@@ -30,38 +30,39 @@ const KIND_STEPS: u8 = 37;
 pub struct ChainMark {
     /// The mandate's id.
     pub mandate: [u8; 32],
-    /// How many steps count at the sender.
+    /// Number of steps that the sender has accepted.
     pub steps: u32,
-    /// What the next step would name as its previous one.
+    /// Hash of the newest step, which the next step must name as its predecessor.
     pub head: [u8; 32],
-    /// The number of which the sender has seen two different steps; 0 if it has not.
+    /// Number of a step for which the sender has seen two different versions; 0 if none.
     pub fork: u32,
 }
 
-/// What a node has of all chains.
+/// State of all chains at a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ChainHave {
-    /// The sender has not heard that the receiver has as much, and wants to.
+pub struct ChainInventory {
+    /// True if the sender wants to hear that the receiver has as much, and has not heard it yet.
     pub ask: bool,
-    /// Ascending by mandate; at most [`CHAINS_MAX`].
+    /// Sorted by mandate, ascending; at most [`CHAINS_MAX`].
     pub chains: Vec<ChainMark>,
 }
 
-/// What neighbours say to each other about supplements.
+/// Messages between neighbours about supplements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChainMessage {
-    /// What the sender has.
-    Have(ChainHave),
-    /// Asks for steps of one chain of the receiver's.
+    /// State of the sender's chains.
+    Have(ChainInventory),
+    /// Asks for steps of one of the receiver's chains.
     Want {
         /// The mandate's id.
         mandate: [u8; 32],
-        /// The number of the first step, from 1 on.
+        /// Number of the first step, counted from 1.
         first: u32,
-        /// How many: 1 to [`STEPS_ASKED_MAX`].
+        /// Number of steps: 1 to [`STEPS_ASKED_MAX`].
         count: u8,
     },
-    /// Steps of the sender's, each of 1 to [`STEP_LEN_MAX`] bytes; as many as one message holds.
+    /// Steps from the sender's chain, each 1 to [`STEP_LEN_MAX`] bytes; as many as one message
+    /// holds.
     Steps(Vec<Vec<u8>>),
 }
 
@@ -129,7 +130,7 @@ impl ChainMessage {
     }
 }
 
-fn parse_have(r: &mut Reader<'_>) -> Result<ChainHave, ParseError> {
+fn parse_have(r: &mut Reader<'_>) -> Result<ChainInventory, ParseError> {
     let invalid = |what| Err(ParseError::Invalid { what });
     let ask = r.flag("ask")?;
     let count = usize::from(r.u8("count of chains")?);
@@ -153,7 +154,7 @@ fn parse_have(r: &mut Reader<'_>) -> Result<ChainHave, ParseError> {
         }
         chains.push(mark);
     }
-    Ok(ChainHave { ask, chains })
+    Ok(ChainInventory { ask, chains })
 }
 
 fn parse_steps(mut r: Reader<'_>) -> Result<ChainMessage, ParseError> {

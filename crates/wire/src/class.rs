@@ -1,14 +1,15 @@
-//! Size classes (docs/wire.md section 1).
+//! Size classes (docs/design/wire/frame.md).
 
-/// The three lengths a frame may have. Everything is padded to one of them, so that a length tells
-/// an observer no more than its class.
+/// The three lengths that a frame may have. Every frame is padded to one of them, so its length
+/// tells an observer only the class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SizeClass {
     /// 192 bytes: keepalives, reports, acknowledgements.
     Small,
     /// 576 bytes: routing updates, short messages.
     Medium,
-    /// 1,440 bytes: data and handshakes. Fits paths of 1,500 and 1,492 bytes over IPv4 and IPv6.
+    /// 1,440 bytes: data and handshakes. Fits paths with an MTU of 1,500 or 1,492 bytes over IPv4
+    /// and IPv6.
     Full,
 }
 
@@ -40,7 +41,7 @@ impl SizeClass {
         self.frame_len() - crate::link::BODY_AT - crate::TAG_LEN
     }
 
-    /// Bytes of cell payload after the routed header: what a host pair may fill.
+    /// Bytes of cell payload after the routed header, for the two hosts to fill.
     pub const fn cell_len(self) -> usize {
         self.frame_len() - crate::link::CELL_AT - crate::TAG_LEN
     }

@@ -1,4 +1,4 @@
-//! Framing of the messages between neighbours (docs/routing.md, "Messages").
+//! Framing of the messages between neighbours (docs/design/wire/frame.md).
 //!
 //! ```text
 //! control body = message* padding
@@ -12,37 +12,37 @@ use core::net::SocketAddr;
 
 use crate::place::read_some_place;
 use crate::{
-    ChainMessage, HopPlace, HopProbe, HopStep, ListMessage, ParseError, Reader, RoutingMessage,
-    SecretMessage, SizeClass,
+    ChainMessage, ListMessage, ParseError, Reader, RoutingMessage, SecretMessage,
+    ShiftAnnouncement, ShiftProbe, ShiftStep, SizeClass,
 };
 
 /// Type byte that ends the sequence: all that follows is padding.
 pub const CONTROL_END: u8 = 0;
-/// Type byte of a [`Report`].
+/// Type byte of a [`LaneReport`].
 pub const CONTROL_REPORT: u8 = 1;
-/// Type byte of a [`Control::PathChallenge`].
+/// Type byte of a [`ControlMessage::PathChallenge`].
 pub const CONTROL_PATH_CHALLENGE: u8 = 2;
-/// Type byte of a [`Control::PathResponse`].
+/// Type byte of a [`ControlMessage::PathResponse`].
 pub const CONTROL_PATH_RESPONSE: u8 = 3;
-/// Type byte of a [`Control::Goodbye`].
+/// Type byte of a [`ControlMessage::Goodbye`].
 pub const CONTROL_GOODBYE: u8 = 4;
-/// Type byte of a [`Control::Clock`].
+/// Type byte of a [`ControlMessage::Clock`].
 pub const CONTROL_CLOCK: u8 = 5;
-/// Type byte of a [`Control::Twin`].
+/// Type byte of a [`ControlMessage::Twin`].
 pub const CONTROL_TWIN: u8 = 6;
-/// Type byte of a [`Control::Cover`].
+/// Type byte of a [`ControlMessage::Cover`].
 pub const CONTROL_COVER: u8 = 7;
-/// In place of the time at which a schedule ends: the sender keeps its own whatever is lost, and
-/// asks its neighbour to do so, too.
+/// Value in place of the time at which a schedule ends: it has no end. The sender continues its
+/// schedule whatever is lost, and asks its neighbour to do so too.
 pub const COVER_KEPT: u64 = u64::MAX;
-/// Type byte of a [`Control::Seen`].
+/// Type byte of a [`ControlMessage::Seen`].
 pub const CONTROL_SEEN: u8 = 8;
-/// Type byte of a [`Control::HopPlace`].
-pub const CONTROL_HOP_PLACE: u8 = 9;
-/// Type byte of a [`Control::HopStep`].
-pub const CONTROL_HOP_STEP: u8 = 10;
-/// Type byte of a [`Control::HopProbe`].
-pub const CONTROL_HOP_PROBE: u8 = 11;
+/// Type byte of a [`ControlMessage::ShiftPlace`].
+pub const CONTROL_SHIFT_PLACE: u8 = 9;
+/// Type byte of a [`ControlMessage::ShiftStep`].
+pub const CONTROL_SHIFT_STEP: u8 = 10;
+/// Type byte of a [`ControlMessage::ShiftProbe`].
+pub const CONTROL_SHIFT_PROBE: u8 = 11;
 /// Bytes in front of each message: type and length.
 pub const CONTROL_HEAD_LEN: usize = 3;
 /// Longest body of one message, in bytes: it fills a full frame by itself.
@@ -106,7 +106,7 @@ impl<'a> ControlWriter<'a> {
         self.used
     }
 
-    /// Appends one message if it fits whole; says whether it did. `kind` must not be
+    /// Appends one message if it fits whole, and returns true if it did. `kind` must not be
     /// [`CONTROL_END`].
     pub fn push(&mut self, kind: u8, body: &[u8]) -> bool {
         debug_assert_ne!(kind, CONTROL_END);
@@ -120,8 +120,8 @@ impl<'a> ControlWriter<'a> {
         true
     }
 
-    /// Zeroes the rest up to the smallest size class that holds what was written, and returns that
-    /// class. `None` if `out` is shorter than the class's link body.
+    /// Zeroes the rest up to the smallest size class that holds the messages, and returns that
+    /// class. None if `out` is shorter than the class's link body.
     pub fn finish(self) -> Option<SizeClass> {
         let class = SizeClass::for_link_body(self.used)?;
         self.out.get_mut(self.used..class.link_body_len())?.fill(0);
@@ -129,8 +129,9 @@ impl<'a> ControlWriter<'a> {
     }
 }
 
-/// What each side of a link tells the other about what arrived, every 100 ms while the link
-/// carries traffic. Loss, silence, round trip and clock offset come from it.
+/// Report about the frames that arrived. Each side of a link sends one every 30 ms, on average,
+/// while the link carries traffic. The receiver derives loss, silence, round trip and clock offset
+/// from it.
 ///
 /// ```text
 ///  0    1          9         13         17        25         33       37       45
@@ -139,10 +140,10 @@ impl<'a> ControlWriter<'a> {
 /// +------+----------+---------+----------+---------+----------+--------+--------+
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// Which lane this speaks of, 0 to 15.
+pub struct LaneReport {
+    /// Lane of the report, 0 to 15.
     pub lane: u8,
-    /// Frames opened on the lane in the life of the session.
+    /// Frames opened on the lane since the session began.
     pub received: u64,
     /// Highest counter opened on the lane under the current key.
     pub highest: u32,
@@ -150,23 +151,23 @@ pub struct Report {
     pub interval_us: u32,
     /// The reporter's clock when this was sent, in microseconds.
     pub sent_us: u64,
-    /// `sent_us` of the newest report that came from the other side; 0 if none did.
+    /// `sent_us` of the newest report from the other side; 0 if none came.
     pub echoed_us: u64,
-    /// Microseconds between that report's arrival and this one's departure.
+    /// Microseconds from that report's arrival to this one's departure.
     pub hold_us: u32,
-    /// Full frames among those received: they tell whether the path carries such.
+    /// Full frames among those received. A count above 0 shows that the path carries full frames.
     pub full: u64,
 }
 
-impl Report {
+impl LaneReport {
     /// Length of the body in bytes.
     pub const LEN: usize = 45;
     /// Highest lane number.
     pub const LANE_MAX: u8 = 15;
 
     /// Wire form.
-    pub fn to_bytes(self) -> [u8; Report::LEN] {
-        let mut b = [0; Report::LEN];
+    pub fn to_bytes(self) -> [u8; LaneReport::LEN] {
+        let mut b = [0; LaneReport::LEN];
         b[0] = self.lane;
         b[1..9].copy_from_slice(&self.received.to_be_bytes());
         b[9..13].copy_from_slice(&self.highest.to_be_bytes());
@@ -179,13 +180,13 @@ impl Report {
     }
 
     /// From the wire form.
-    pub fn parse(body: &[u8]) -> Result<Report, ParseError> {
+    pub fn parse(body: &[u8]) -> Result<LaneReport, ParseError> {
         let mut r = Reader::new(body);
         let lane = r.u8("report lane")?;
-        if lane > Report::LANE_MAX {
+        if lane > LaneReport::LANE_MAX {
             return Err(ParseError::Invalid { what: "report lane" });
         }
-        let report = Report {
+        let report = LaneReport {
             lane,
             received: r.u64("report received")?,
             highest: r.u32("report highest")?,
@@ -200,71 +201,72 @@ impl Report {
     }
 }
 
-/// What a path challenge holds and its answer repeats.
+/// Random bytes of a path challenge, which the answer repeats.
 pub type PathToken = [u8; 8];
 
 /// Any message between neighbours.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Control {
-    /// For the link layer.
-    Report(Report),
-    /// Asks for an answer, to find out whether the receiver is where this was sent.
+pub enum ControlMessage {
+    Report(LaneReport),
+    /// Asks for an answer, to find out whether the receiver is at the endpoint this was sent to.
     PathChallenge(PathToken),
-    /// The answer.
+    /// Answer to a path challenge.
     PathResponse(PathToken),
-    /// The sender stops: its sessions are over.
+    /// The sender stops, and its sessions end.
     Goodbye,
-    /// For the routing machine.
     Routing(RoutingMessage),
-    /// For whoever holds the authority's list.
     List(ListMessage),
-    /// For whoever holds the supplements of the list's mandates.
+    /// Message about supplements of the list's mandates.
     Chain(ChainMessage),
-    /// About the network's secret, whose body [`SecretMessage`] reads.
+    /// Message about the network's secret.
     Secret(SecretMessage),
     /// The sender's wall clock when this was sent, in milliseconds since 1970.
     Clock(u64),
-    /// Tells the receiver that another node makes handshakes with the receiver's key.
+    /// Warns the receiver that another node makes handshakes with the receiver's key.
     Twin,
-    /// When the sender's schedule of this link ends, in seconds since 1970; 0 if it runs.
+    /// Time at which the sender's schedule of this link ends, in seconds since 1970; 0 while it
+    /// runs.
     Cover(u64),
-    /// Where the sender sees the receiver: the endpoint that frames of this link come from.
+    /// Endpoint at which the sender sees the receiver: the source of this link's frames.
     Seen(SocketAddr),
-    /// Where the sender's addresses hop; none if they don't.
-    HopPlace(Option<HopPlace>),
-    /// A step of a hop.
-    HopStep(HopStep),
-    /// Asks whether addresses of a prefix can be used, or answers.
-    HopProbe(HopProbe),
+    /// Prefix, port and interval of the sender's changing addresses; none if its addresses do not
+    /// change.
+    ShiftPlace(Option<ShiftAnnouncement>),
+    /// Step of a change of address.
+    ShiftStep(ShiftStep),
+    /// Probe of an address under a prefix, or the answer.
+    ShiftProbe(ShiftProbe),
 }
 
-impl Control {
+impl ControlMessage {
     /// Decodes one message that [`ControlMessages`] yielded.
-    pub fn parse(kind: u8, body: &[u8]) -> Result<Control, ParseError> {
+    pub fn parse(kind: u8, body: &[u8]) -> Result<ControlMessage, ParseError> {
         const TOKEN: &str = "path token";
         let mut reader = Reader::new(body);
         let (what, message) = match kind {
-            CONTROL_REPORT => return Report::parse(body).map(Control::Report),
-            CONTROL_PATH_CHALLENGE => (TOKEN, Control::PathChallenge(reader.array(TOKEN)?)),
-            CONTROL_PATH_RESPONSE => (TOKEN, Control::PathResponse(reader.array(TOKEN)?)),
-            CONTROL_GOODBYE => ("goodbye", Control::Goodbye),
-            CONTROL_CLOCK => ("clock", Control::Clock(reader.u64("clock")?)),
-            CONTROL_TWIN => ("twin", Control::Twin),
-            CONTROL_COVER => ("cover", Control::Cover(reader.u64("cover")?)),
-            CONTROL_SEEN => ("seen", Control::Seen(read_some_place(&mut reader)?)),
-            CONTROL_HOP_PLACE => return HopPlace::parse(body).map(Control::HopPlace),
-            CONTROL_HOP_STEP => return HopStep::parse(body).map(Control::HopStep),
-            CONTROL_HOP_PROBE => return HopProbe::parse(body).map(Control::HopProbe),
+            CONTROL_REPORT => return LaneReport::parse(body).map(ControlMessage::Report),
+            CONTROL_PATH_CHALLENGE => (TOKEN, ControlMessage::PathChallenge(reader.array(TOKEN)?)),
+            CONTROL_PATH_RESPONSE => (TOKEN, ControlMessage::PathResponse(reader.array(TOKEN)?)),
+            CONTROL_GOODBYE => ("goodbye", ControlMessage::Goodbye),
+            CONTROL_CLOCK => ("clock", ControlMessage::Clock(reader.u64("clock")?)),
+            CONTROL_TWIN => ("twin", ControlMessage::Twin),
+            CONTROL_COVER => ("cover", ControlMessage::Cover(reader.u64("cover")?)),
+            CONTROL_SEEN => ("seen", ControlMessage::Seen(read_some_place(&mut reader)?)),
+            CONTROL_SHIFT_PLACE => {
+                return ShiftAnnouncement::parse(body).map(ControlMessage::ShiftPlace);
+            }
+            CONTROL_SHIFT_STEP => return ShiftStep::parse(body).map(ControlMessage::ShiftStep),
+            CONTROL_SHIFT_PROBE => return ShiftProbe::parse(body).map(ControlMessage::ShiftProbe),
             kind if ListMessage::KINDS.contains(&kind) => {
-                return ListMessage::parse(kind, body).map(Control::List);
+                return ListMessage::parse(kind, body).map(ControlMessage::List);
             }
             kind if ChainMessage::KINDS.contains(&kind) => {
-                return ChainMessage::parse(kind, body).map(Control::Chain);
+                return ChainMessage::parse(kind, body).map(ControlMessage::Chain);
             }
             kind if SecretMessage::KINDS.contains(&kind) => {
-                return SecretMessage::parse(kind, body).map(Control::Secret);
+                return SecretMessage::parse(kind, body).map(ControlMessage::Secret);
             }
-            _ => return RoutingMessage::parse(kind, body).map(Control::Routing),
+            _ => return RoutingMessage::parse(kind, body).map(ControlMessage::Routing),
         };
         reader.finish(what)?;
         Ok(message)

@@ -1,23 +1,22 @@
-//! By which schedule frames leave a covered link, as lists say it (docs/cover.md).
+//! Schedules by which frames leave a covered link, as lists name them (docs/design/cover.md).
 
 use core::fmt;
 use core::time::Duration;
 
 use crate::SizeClass;
 
-/// How far apart the slots of a schedule are.
+/// Spacing of the slots of a schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CoverKind {
-    /// One in each gap, at a random time in the gap's first half.
+    /// One slot in each gap, at a random time in the gap's first half.
     #[default]
     Constant,
-    /// As far apart as the events of a Poisson process (Piotrowska et al., "The Loopix Anonymity
-    /// System", section 4.1).
+    /// Gaps of a Poisson process (Piotrowska et al., "The Loopix Anonymity System", section 4.1).
     Poisson,
 }
 
-/// A schedule: so many full frames leave a link in each direction, whatever there is to send. They
-/// leave in slots, some at once.
+/// A schedule: full frames leave a link in each direction at this rate, whatever there is to send.
+/// Frames leave in slots. A slot sends one or more frames at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CoverTier {
     mbit: u16,
@@ -25,44 +24,46 @@ pub struct CoverTier {
 }
 
 impl CoverTier {
-    /// The highest rate in Mbit/s: at more a slot is as short as a timer is late.
+    /// The highest rate in Mbit/s. At a higher rate a slot would be as short as the lateness of
+    /// timers.
     pub const MBIT_MAX: u16 = 100;
 
-    /// A schedule of so many Mbit/s of frames, UDP and IP headers not counted; None unless that is
-    /// 1 to [`CoverTier::MBIT_MAX`].
+    /// A schedule that sends `mbit` Mbit/s of frames, UDP and IP headers not counted. None unless
+    /// `mbit` is 1 to [`CoverTier::MBIT_MAX`].
     pub const fn new(mbit: u16, kind: CoverKind) -> Option<CoverTier> {
         if mbit == 0 || mbit > Self::MBIT_MAX { None } else { Some(CoverTier { mbit, kind }) }
     }
 
-    /// Its rate in Mbit/s.
+    /// Rate in Mbit/s.
     pub const fn mbit(self) -> u16 {
         self.mbit
     }
 
-    /// How far apart its slots are.
+    /// Spacing of the slots.
     pub const fn kind(self) -> CoverKind {
         self.kind
     }
 
-    /// Frames of one slot: 1 up to 9 Mbit/s, 2 from 10 on, 4 at 50. More of them wake a node less
-    /// often, and make each cell wait longer; with the root of the rate both grow alike.
+    /// Frames of one slot: 1 up to 9 Mbit/s, 2 from 10 on, 4 at 50. More frames per slot wake a
+    /// node less often, and make each cell wait longer. The number grows with the square root of
+    /// the rate, which balances both effects.
     pub const fn frames(self) -> usize {
         let frames = (self.mbit as usize * 2 / 5).isqrt();
         if frames == 0 { 1 } else { frames }
     }
 
-    /// Between two frames, in the mean: 11.52 ms at 1 Mbit/s.
+    /// Mean time between two frames: 11.52 ms at 1 Mbit/s.
     pub const fn frame_gap(self) -> Duration {
         let bits = SizeClass::Full.frame_len() as u64 * 8;
         Duration::from_nanos(bits * 1_000 / self.mbit as u64)
     }
 
-    /// How long a cell waits at most for a turn of its peer, where that sends little: 16 frames.
+    /// Longest wait of a cell for its peer's turn when that peer sends little: 16 frames.
     pub const fn turn_wait(self) -> Duration {
         Duration::from_nanos(self.frame_gap().as_nanos() as u64 * 16)
     }
 
-    /// Between two slots, in the mean: 2.3 ms at 10 Mbit/s, 0.92 ms at 50.
+    /// Mean time between two slots: 2.3 ms at 10 Mbit/s, 0.92 ms at 50.
     pub const fn gap(self) -> Duration {
         Duration::from_nanos(self.frame_gap().as_nanos() as u64 * self.frames() as u64)
     }

@@ -1,5 +1,5 @@
-//! What two hosts agree on before they speak without routers: how well their traffic is sealed
-//! (docs/wire.md section 11), and the message by which they agree (section 6).
+//! Message by which two hosts agree on a direct link, and the levels of protection of such a link
+//! (docs/design/wire/direct.md).
 
 use core::net::SocketAddr;
 
@@ -7,21 +7,21 @@ use crate::meeting::Meeting;
 use crate::place::{place_bytes, read_place};
 use crate::{EdgeKind, ParseError, Reader};
 
-/// How the cells of a direct link are protected. A weaker level compares as greater.
+/// Protection of the cells of a direct link. A weaker level compares as greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Level {
-    /// Encrypted and authenticated: the only level of every other link and of host pairs.
+    /// Encrypted and authenticated: the only level of all other links and of host pairs.
     #[default]
     Encrypt = 0,
-    /// Readable by whoever watches the wire; a changed or forged cell is dropped.
+    /// Anyone who watches the wire can read cells. A changed or forged cell is dropped.
     Authenticate = 1,
-    /// Readable and changeable by whoever is on the wire.
+    /// Anyone on the wire can read and change cells.
     None = 2,
 }
 
 impl Level {
-    /// All of them, the strongest first.
+    /// All levels, the strongest first.
     pub const ALL: [Level; 3] = [Level::Encrypt, Level::Authenticate, Level::None];
 
     /// From the byte on the wire.
@@ -44,21 +44,21 @@ impl Level {
     }
 }
 
-/// What a [`DirectMessage`] is for.
+/// Purpose of a [`DirectMessage`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum DirectKind {
-    /// Asks for a direct link. A host that wants none does not answer.
+    /// Asks for a direct link. A host that does not want one sends no answer.
     Ask = 0,
-    /// The answer: this host wants the link too.
+    /// Accepts: this host wants the link too.
     Yes = 1,
-    /// The link is not used any more and ends.
+    /// Ends the link: it is not used any more.
     End = 2,
-    /// Private addresses, for a host that is seen at the same address.
+    /// Tells private addresses to a host that is seen at the same public address.
     Near = 3,
 }
 
-/// Between two hosts, end to end: about a direct link of the two.
+/// End-to-end message between two hosts, about their direct link.
 ///
 /// ```text
 ///  0      1      2       3      4        5         21     23      24
@@ -71,32 +71,31 @@ pub enum DirectKind {
 /// +---------+---------+-------+------------------------------------------------+
 /// ```
 ///
-/// Zeroes in the place of the second row say that there is none.
+/// Zeroes in place of the second row mean that the message has no meeting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectMessage {
-    /// What it is for.
     pub kind: DirectKind,
-    /// The weakest level that the sender takes.
+    /// The weakest level that the sender accepts.
     pub level: Level,
-    /// The sender keeps the link when it is idle.
+    /// True if the sender keeps the link while it is idle.
     pub keep: bool,
-    /// Where the sender can be called, if anywhere.
+    /// Endpoint at which the sender can be called, if it has one.
     pub endpoint: Option<SocketAddr>,
-    /// Names of the sender's security groups, hashed.
+    /// Hashed names of the sender's security groups.
     pub groups: Vec<[u8; 8]>,
-    /// Where the sender may be, if it can't be called.
+    /// Endpoints at which the sender may be, if it can't be called.
     pub meeting: Option<Meeting>,
 }
 
 impl DirectMessage {
-    /// Groups at most: a message without a meeting fits a small cell.
+    /// Most groups, so that a message without a meeting fits a small cell.
     pub const GROUPS_MAX: usize = 13;
     /// The longest message in bytes, kind byte included.
     pub const LEN_MAX: usize = Self::SHORT_MAX + Meeting::LEN_MAX;
-    /// The longest without a meeting.
+    /// The longest message without a meeting.
     const SHORT_MAX: usize = 24 + 8 * Self::GROUPS_MAX;
 
-    /// Reads a plaintext whose kind byte said that it is one.
+    /// Reads a plaintext whose kind byte is [`EdgeKind::Direct`].
     pub fn parse(body: &[u8]) -> Result<DirectMessage, ParseError> {
         let mut reader = Reader::new(body);
         reader.u8("kind")?;

@@ -1,9 +1,9 @@
-//! Why a frame, cell or message was dropped. Each reason is a counter and its label.
+//! Reasons why a frame, cell or message was dropped. Each reason is a counter with a label.
 
 macro_rules! drop_reasons {
     ($($(#[$doc:meta])* $name:ident = $label:literal),+ $(,)?) => {
-        /// Why something from the network went no further. On the packet path bad input is normal:
-        /// it is counted under its name and forgotten.
+        /// Reason why data from the network was dropped. Bad input is normal on the packet path: it
+        /// is counted under the reason's label and forgotten.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum DropReason {
@@ -13,7 +13,7 @@ macro_rules! drop_reasons {
         impl DropReason {
             /// Every reason, in the order of its counters.
             pub const ALL: &'static [DropReason] = &[$(DropReason::$name),+];
-            /// How many reasons there are.
+            /// Number of reasons.
             pub const COUNT: usize = Self::ALL.len();
 
             /// Name of the counter: lower case, underscores.
@@ -27,154 +27,164 @@ macro_rules! drop_reasons {
 }
 
 drop_reasons! {
-    /// Length is no size class.
+    /// The datagram's length is none of the three size classes.
     BadSize = "bad_size",
-    /// No live session has this index, and it is no handshake for us either.
+    /// No live session has this index, and the frame is not a handshake for this node.
     UnknownIndex = "unknown_index",
-    /// The tag did not verify: corrupted, forged, or sealed for somebody else.
+    /// The tag did not verify: the frame is corrupted, forged, or sealed for another node.
     BadTag = "bad_tag",
-    /// The counter was accepted before.
+    /// A frame with this counter was accepted before.
     Replayed = "replayed",
-    /// The counter is older than the replay window reaches, or a goodbye came after later frames.
+    /// The counter is older than the replay window reaches, or a goodbye arrived after later
+    /// frames.
     TooOld = "too_old",
-    /// The session's key is past its age or use limit.
+    /// The session's key is past its age limit or use limit.
     KeyExpired = "key_expired",
-    /// A handshake's seal did not verify: a stranger, or another network.
+    /// The seal of a handshake did not verify: the sender is a stranger or in another network.
     BadHandshake = "bad_handshake",
-    /// A handshake of a version, suite or level we don't speak.
+    /// A handshake asks for a version, suite or level that this node does not support.
     BadVersion = "bad_version",
-    /// A handshake from a key that is not in our table, or a frame of a neighbour that was removed
-    /// while the frame waited.
+    /// A handshake from a key that is not in this node's table, or a frame of a neighbour that was
+    /// removed while the frame waited.
     UnknownPeer = "unknown_peer",
-    /// A handshake request, part or response that came before, or a request that is older than the
-    /// peer's newest.
+    /// A handshake request, part or response arrived twice, or a request is older than the peer's
+    /// newest.
     ReplayedHandshake = "replayed_handshake",
-    /// A handshake request dated more than a day from our clock; under load, ten minutes.
+    /// A handshake request is dated more than a day from this node's clock; under load, ten
+    /// minutes.
     WrongClock = "wrong_clock",
-    /// Both ends began a handshake at once, and the other end's counts.
+    /// Both ends began a handshake at the same time, and the other end's handshake is used.
     CrossedHandshake = "crossed_handshake",
-    /// Too many handshakes wait: a cookie was asked for instead.
+    /// Too many handshakes wait, so this node asked for a cookie instead of answering.
     CookieRequired = "cookie_required",
-    /// More handshakes, parts or responses than are taken in at once.
+    /// More handshakes, parts or responses arrived at once than this node processes.
     HandshakeBudget = "handshake_budget",
-    /// A handshake reply, an answer to a path challenge or one on a circuit that nobody waits for.
+    /// A handshake reply, path-challenge answer or circuit answer that no request of this node
+    /// waits for.
     UnexpectedReply = "unexpected_reply",
-    /// Well sealed, but the content can't be decoded.
+    /// The seal verified, but the content can't be decoded.
     Malformed = "malformed",
-    /// A message that this party may not send us.
+    /// The sender may not send this message to this node.
     NotAllowed = "not_allowed",
-    /// The hop limit ran out.
+    /// The cell's hop limit reached zero.
     HopLimit = "hop_limit",
-    /// No route to the destination.
+    /// This node has no route to the destination.
     NoRoute = "no_route",
-    /// The next hop has no session yet.
+    /// This node has no session with the next hop yet.
     NoSession = "no_session",
-    /// The next hop has no known endpoint.
+    /// This node knows no endpoint of the next hop.
     NoEndpoint = "no_endpoint",
-    /// An endpoint, or the source of a datagram, inside the network's own addresses: frames to it
-    /// would enter this node's own interface.
+    /// An endpoint, or the source of a datagram, is one of the network's own addresses. Frames to
+    /// it would enter this node's own interface.
     EndpointInside = "endpoint_inside",
-    /// An endpoint that others named and that is no place of another machine.
+    /// An endpoint that others named can't belong to another machine.
     EndpointRefused = "endpoint_refused",
-    /// A datagram to this node's port that came in by its own interface.
+    /// A datagram to this node's port came in through its own interface.
     OwnInterface = "own_interface",
-    /// The cell's source address is not one that may come in over this link.
+    /// The cell's source address may not come in over this link.
     BadSource = "bad_source",
-    /// The egress queue of the next hop is full.
+    /// The next hop's egress queue is full.
     QueueFull = "queue_full",
-    /// More mixed cells than there is room for, or than one node may have at once.
+    /// The mix has no room for another cell, or one node has as many cells in it as it may.
     MixFull = "mix_full",
-    /// The kernel refused to send (not for lack of room).
+    /// The kernel refused to send, for a reason other than lack of room.
     SendFailed = "send_failed",
-    /// For a host that we are not.
+    /// The destination is a host other than this one.
     NotForUs = "not_for_us",
-    /// For a flow or transfer that doesn't exist (any more).
+    /// The flow or transfer doesn't exist, or has ended.
     UnknownFlow = "unknown_flow",
-    /// A table is full; the newcomer was refused.
+    /// A table is full, and the new entry was refused.
     TableFull = "table_full",
-    /// A frame of ours came back.
+    /// A frame that this node sent came back.
     Reflected = "reflected",
-    /// A route whose origin signature, expiry or sequence number doesn't hold.
+    /// A route's origin signature, expiry or sequence number is not valid.
     BadRoute = "bad_route",
-    /// A datagram to an address of this node's that is not in use: of a hop that is over, or never.
+    /// A datagram arrived at an address of this node that is not in use: the shift that used it is
+    /// over, or never happened.
     StaleAddress = "stale_address",
-    /// As `stale_address` or `receive_overflow`: the kernel's filter dropped it and can't count.
+    /// Like `stale_address` or `receive_overflow`. The kernel's filter dropped the datagram, and
+    /// can't count which.
     StaleOrOverflow = "stale_or_overflow",
-    /// A step of a hop that the schedule does not have now, or that is not that end's to take.
-    BadHop = "bad_hop",
-    /// More about hops than a link sends or takes in at a time: steps, challenges and places that
-    /// were to leave, or new places and probes of the neighbour.
-    HopBudget = "hop_budget",
-    /// A routing message of an earlier instance of its link, or older than one already taken in.
+    /// A step of a change of address that the schedule does not allow at this time or from this
+    /// end.
+    BadShift = "bad_shift",
+    /// Too many messages about changes of address on one link: steps, challenges and announcements
+    /// to send, or announcements and probes from the neighbour.
+    ShiftBudget = "shift_budget",
+    /// A routing message belongs to an earlier instance of its link, or is older than one already
+    /// processed.
     StaleRouting = "stale_routing",
-    /// A neighbour asks more of routing than it may.
+    /// A neighbour sends more routing requests than it may.
     RouteBudget = "route_budget",
-    /// A host speaks of a direct link more often than it may.
+    /// A host sends messages about a direct link more often than it may.
     DirectBudget = "direct_budget",
-    /// The socket's receive buffer overflowed before we read it.
+    /// The socket's receive buffer overflowed before this node read it.
     ReceiveOverflow = "receive_overflow",
-    /// The frame was for another worker, and the ring to it was full.
+    /// The frame was for another worker, and the ring to that worker was full.
     OtherWorker = "other_worker",
-    /// An IP packet whose headers contradict each other or its length.
+    /// An IP packet's headers contradict each other or the packet's length.
     IpMalformed = "ip_malformed",
-    /// An IP packet whose source address is not its sender's.
+    /// An IP packet's source address does not belong to its sender.
     IpSpoofedSource = "ip_spoofed_source",
-    /// An IP packet for an address of no host that we know, or not for us.
+    /// An IP packet's destination address belongs to no known host, or not to this host.
     IpNoHost = "ip_no_host",
-    /// An IP packet to the address it comes from.
+    /// An IP packet's source and destination address are equal.
     IpToSelf = "ip_to_self",
-    /// An IP packet to a multicast or broadcast group, or to or from a link-local address.
+    /// An IP packet goes to a multicast or broadcast group, or has a link-local address.
     IpMulticast = "ip_multicast",
-    /// A fragment of an IP packet that overlaps another one of its datagram, a first one too short
-    /// for its transport header, or one of a datagram in too many pieces.
+    /// An IP fragment overlaps another, or a first fragment is too short for its transport header,
+    /// or the datagram has too many fragments.
     IpFragment = "ip_fragment",
-    /// A fragment of an IP packet whose first fragment did not come in time, or that found no room
-    /// to wait for it.
+    /// An IP fragment's first fragment did not come in time, or there was no room to wait for it.
     IpFragmentAlone = "ip_fragment_alone",
-    /// An IPv6 packet with more extension headers than we follow.
+    /// An IPv6 packet has more extension headers than this node follows.
     IpExtensionHeaders = "ip_extension_headers",
-    /// An ICMP error that quotes no packet which this host can have sent to the error's sender.
+    /// An ICMP error quotes a packet that this host can't have sent to the error's sender.
     IpStrayError = "ip_stray_error",
-    /// An IP packet longer than a cell holds.
+    /// An IP packet is longer than a cell holds.
     IpTooBig = "ip_too_big",
-    /// An IP packet that was dropped so that its flow slows down: its queue does not get shorter.
+    /// The queue of an IP flow does not get shorter, so one packet is dropped to slow the flow
+    /// down.
     IpCongested = "ip_congested",
-    /// A neighbour's list that the network's authority did not sign, or that is not valid here.
+    /// A neighbour sent a list that the network's authority did not sign, or that is not valid
+    /// here.
     BadList = "bad_list",
-    /// A registrar's supplement that its mandate does not allow, or that it did not sign.
+    /// The mandate does not allow a registrar's supplement, or the registrar did not sign it.
     BadMandate = "bad_mandate",
-    /// What a neighbour gave as the network's secret is not the one that the list names.
+    /// A neighbour sent a network secret that is not the one the list names.
     BadSecret = "bad_secret",
-    /// More messages about the authority's list at once than a node takes in, or a neighbour that
-    /// asks for more of it than it may.
+    /// More messages about the authority's list at once than a node processes, or a neighbour asks
+    /// for more of it than it may.
     ListBudget = "list_budget",
-    /// The authority's list here is too old: no cell passes until a newer list comes.
+    /// This node's copy of the authority's list is too old. No cell passes until a newer list
+    /// comes.
     StaleList = "stale_list",
-    /// The network's policy does not let this sender begin that.
+    /// The network's policy does not let this sender begin such traffic.
     PolicyDenied = "policy_denied",
-    /// Too many IP flows at once, in all or with one host.
+    /// There are too many IP flows, in all or with one host.
     IpFlows = "ip_flows",
-    /// An IP packet arrived, and this host has no interface.
+    /// An IP packet arrived, but this host has no interface.
     NoInterface = "no_interface",
-    /// The kernel refused an IP packet that we wrote to the interface.
+    /// The kernel refused an IP packet that this node wrote to the interface.
     InterfaceRefused = "interface_refused",
-    /// A leg cell names no circuit of the node that sent it, or one that can't take it.
+    /// A leg cell names no circuit of its sender, or a circuit that can't take it.
     UnknownCircuit = "unknown_circuit",
-    /// The check of a leg cell does not hold, or its counter jumps too far.
+    /// The check of a leg cell is wrong, or its counter jumps too far.
     BadLeg = "bad_leg",
-    /// A layer of a circuit's cell did not verify: changed on the way, or sealed for another hop.
+    /// A layer of a circuit's cell did not verify: it was changed on the way or sealed for another
+    /// hop.
     BadLayer = "bad_layer",
-    /// More circuits than a node keeps, in all or for one neighbour on the circuit.
+    /// This node has as many circuits as it may, in all or for one neighbour on the circuit.
     CircuitLimit = "circuit_limit",
-    /// The circuit is past its lifetime or has carried all the cells that it may.
+    /// The circuit is past its lifetime or has carried as many cells as it may.
     CircuitExpired = "circuit_expired",
-    /// Cells of circuits had to wait on their way here, and one is lost so that programs slow down:
-    /// marks end at each relay.
+    /// A circuit's cells waited on their way here, so one packet is dropped to slow programs down.
+    /// Congestion marks can't do that, since they end at each relay.
     CircuitCongested = "circuit_congested",
-    /// Something came or was to leave in the clear, and its host is spoken with over circuits
-    /// alone; or it came over a circuit under keys that were made in the clear.
+    /// A host is reached over circuits only, but data came from it or was to go to it without one.
+    /// Or data came over a circuit under keys that were made without one.
     CircuitRequired = "circuit_required",
-    /// A cell was to leave over a link that must be covered, and is not.
+    /// A cell was to leave over a link that must be covered, but is not.
     CoverRequired = "cover_required",
 }
 

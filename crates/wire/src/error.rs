@@ -1,36 +1,35 @@
-//! Why bytes were refused, and the cursor that refuses them.
+//! Errors of decoding, and the cursor that reports them.
 
 use core::fmt;
 
-/// Why a message from the network could not be decoded. Nothing was changed by the attempt.
+/// Reason why a message from the network could not be decoded. The attempt changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseError {
     /// Fewer bytes than the field needs.
     TooShort {
         /// The field.
         what: &'static str,
-        /// Bytes it needs.
+        /// Bytes that the field needs.
         need: usize,
-        /// Bytes there were.
+        /// Bytes found.
         have: usize,
     },
-    /// More bytes, or more entries, than the format allows.
+    /// More bytes or entries than the format allows.
     TooLong {
         /// The field.
         what: &'static str,
         /// The limit.
         max: usize,
-        /// What was found.
+        /// Bytes or entries found.
         have: usize,
     },
     /// A type byte or enumerated field has a value that this version doesn't define.
     Unknown {
-        /// The field.
         what: &'static str,
-        /// What it held.
+        /// The value found.
         value: u32,
     },
-    /// A field holds a value that the format rules out (not zero where reserved, not UTF-8, ...).
+    /// A field has a value that the format forbids (not zero where reserved, not UTF-8, ...).
     Invalid {
         /// The field.
         what: &'static str,
@@ -54,7 +53,7 @@ impl fmt::Display for ParseError {
 
 impl std::error::Error for ParseError {}
 
-/// A cursor over a received message: every read names what it reads, so a refusal can say it.
+/// A cursor over a received message. Every read names its field, for the error.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],

@@ -1,4 +1,4 @@
-//! What stands inside the seal of a handshake frame (docs/wire.md section 8).
+//! Content inside the seal of a handshake frame (docs/design/wire/session.md).
 
 use crate::{Level, ParseError, Reader};
 
@@ -6,7 +6,7 @@ use crate::{Level, ParseError, Reader};
 pub mod shake {
     use crate::{SizeClass, TAG_LEN};
 
-    /// Random bytes that open a request, and the token that opens a reply.
+    /// Length of the random bytes that open a request, and of the token that opens a reply.
     pub const LEAD_LEN: usize = 16;
     /// Random bytes after a reply's token.
     pub const SALT_LEN: usize = 16;
@@ -18,13 +18,13 @@ pub mod shake {
     pub const LINK_COOKIE_LEN: usize = SizeClass::Small.frame_len();
     /// Length of a cookie reply between hosts: the payload of a small cell.
     pub const EDGE_COOKIE_LEN: usize = SizeClass::Small.cell_len();
-    /// Where the sealed body of a request starts.
+    /// Start of the sealed body of a request.
     pub const REQUEST_AT: usize = LEAD_LEN;
-    /// Where the sealed body of a reply starts.
+    /// Start of the sealed body of a reply.
     pub const REPLY_AT: usize = LEAD_LEN + SALT_LEN;
     /// Length of a cookie.
     pub const COOKIE_LEN: usize = 12;
-    /// Length of [`super::Request::shown_s`].
+    /// Length of [`super::HandshakeRequest::shown_s`].
     pub const SHOWN_LEN: usize = 4;
     /// Length of the first Noise message: e, e1 and s with their tags, the payload with its tag.
     pub const FIRST_LEN: usize =
@@ -32,9 +32,9 @@ pub mod shake {
     /// Length of the second Noise message: e, ekem1 with its tag, the payload with its tag.
     pub const SECOND_LEN: usize = 32 + (1_088 + TAG_LEN) + super::SecondPayload::LEN + TAG_LEN;
 
-    /// Parts of a handshake between neighbours on a path that carries no full frame.
+    /// Parts of a handshake between neighbours on a path that is too narrow for full frames.
     pub const PARTS: usize = 3;
-    /// Bytes of the handshake frame in each.
+    /// Bytes of the handshake frame in each part.
     pub const PART_LEN: usize = LINK_LEN / PARTS;
 
     const _: () = assert!(PART_LEN * PARTS == LINK_LEN);
@@ -49,8 +49,9 @@ const TYPE_REQUEST: u8 = 1;
 const TYPE_RESPONSE: u8 = 2;
 const TYPE_COOKIE: u8 = 3;
 const TYPE_PART: u8 = 4;
+const TYPE_REMOVED: u8 = 8;
 
-/// Refuses padding that isn't zero: nothing else checks it, so it could carry hidden bytes.
+/// Refuses padding that isn't zero: no later check covers it, so it could carry hidden bytes.
 fn zero_rest(reader: Reader<'_>) -> Result<(), ParseError> {
     match reader.rest().iter().all(|&b| b == 0) {
         true => Ok(()),
@@ -89,19 +90,20 @@ fn put(out: &mut [u8], parts: &[&[u8]]) -> Result<(), ParseError> {
 /// +------+---------+--------+------------+---------------------+---------+
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request<'a> {
-    /// What a cookie reply gave, or zeroes.
+pub struct HandshakeRequest<'a> {
+    /// The cookie from a cookie reply, or zeroes.
     pub cookie: [u8; shake::COOKIE_LEN],
-    /// The seconds of the timestamp inside the Noise message, for whoever has the network's
-    /// secret, so that old requests cost no public-key work.
+    /// Seconds of the timestamp inside the Noise message. Any holder of the network's secret can
+    /// read them here, so that old requests cost no public-key work.
     pub shown_s: u32,
     /// The first Noise message.
     pub noise: &'a [u8; shake::FIRST_LEN],
 }
 
-impl<'a> Request<'a> {
-    /// Reads an opened body. `Unknown { what: "version", .. }` is another version.
-    pub fn parse(body: &'a [u8]) -> Result<Request<'a>, ParseError> {
+impl<'a> HandshakeRequest<'a> {
+    /// Reads an opened body. The error `Unknown { what: "version", .. }` means another wire
+    /// version.
+    pub fn parse(body: &'a [u8]) -> Result<HandshakeRequest<'a>, ParseError> {
         let mut reader = Reader::new(body);
         let kind = reader.u8("handshake type")?;
         if kind != TYPE_REQUEST {
@@ -113,10 +115,10 @@ impl<'a> Request<'a> {
         let noise = reader.bytes("first noise message", shake::FIRST_LEN)?;
         zero_rest(reader)?;
         let wrong = ParseError::Invalid { what: "first noise message" };
-        Ok(Request { cookie, shown_s, noise: noise.try_into().map_err(|_| wrong)? })
+        Ok(HandshakeRequest { cookie, shown_s, noise: noise.try_into().map_err(|_| wrong)? })
     }
 
-    /// Writes the body; all of `out` is written.
+    /// Writes the body and fills the rest of `out` with zeroes.
     pub fn write(&self, out: &mut [u8]) -> Result<(), ParseError> {
         let shown = self.shown_s.to_be_bytes();
         put(out, &[&[TYPE_REQUEST, crate::VERSION], &self.cookie, &shown, self.noise])
@@ -132,18 +134,22 @@ impl<'a> Request<'a> {
 /// +------+---------+----------------------+---------+
 /// | 3    | version | cookie 12            | zeroes  |
 /// +------+---------+----------------------+---------+
+/// | 8    | version | reason 1 | day 4     | zeroes  |
+/// +------+---------+----------------------+---------+
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reply<'a> {
-    /// The handshake goes on.
+pub enum HandshakeReply<'a> {
+    /// Second Noise message: the responder accepts.
     Response(&'a [u8; shake::SECOND_LEN]),
-    /// The responder is under load: ask again and show this cookie.
+    /// The responder is under load: the initiator must ask again with this cookie.
     Cookie([u8; shake::COOKIE_LEN]),
+    /// The initiator is a former member.
+    Removed(Removal),
 }
 
-impl<'a> Reply<'a> {
+impl<'a> HandshakeReply<'a> {
     /// Reads an opened body.
-    pub fn parse(body: &'a [u8]) -> Result<Reply<'a>, ParseError> {
+    pub fn parse(body: &'a [u8]) -> Result<HandshakeReply<'a>, ParseError> {
         let mut reader = Reader::new(body);
         let kind = reader.u8("handshake type")?;
         version(&mut reader)?;
@@ -151,22 +157,59 @@ impl<'a> Reply<'a> {
             TYPE_RESPONSE => {
                 let noise = reader.bytes("second noise message", shake::SECOND_LEN)?;
                 let wrong = ParseError::Invalid { what: "second noise message" };
-                Reply::Response(noise.try_into().map_err(|_| wrong)?)
+                HandshakeReply::Response(noise.try_into().map_err(|_| wrong)?)
             }
-            TYPE_COOKIE => Reply::Cookie(reader.array("cookie")?),
+            TYPE_COOKIE => HandshakeReply::Cookie(reader.array("cookie")?),
+            TYPE_REMOVED => HandshakeReply::Removed(Removal {
+                reason: RemovalReason::from_byte(reader.u8("removal reason")?)?,
+                day: reader.u32("removal day")?,
+            }),
             _ => return Err(ParseError::Unknown { what: "handshake type", value: kind.into() }),
         };
         zero_rest(reader)?;
         Ok(reply)
     }
 
-    /// Writes the body; all of `out` is written.
+    /// Writes the body and fills the rest of `out` with zeroes.
     pub fn write(&self, out: &mut [u8]) -> Result<(), ParseError> {
         match self {
-            Reply::Response(noise) => put(out, &[&[TYPE_RESPONSE, crate::VERSION], *noise]),
-            Reply::Cookie(cookie) => put(out, &[&[TYPE_COOKIE, crate::VERSION], cookie]),
+            HandshakeReply::Response(noise) => {
+                put(out, &[&[TYPE_RESPONSE, crate::VERSION], *noise])
+            }
+            HandshakeReply::Cookie(cookie) => put(out, &[&[TYPE_COOKIE, crate::VERSION], cookie]),
+            HandshakeReply::Removed(Removal { reason, day }) => {
+                let head = [TYPE_REMOVED, crate::VERSION, *reason as u8];
+                put(out, &[&head[..], &day.to_be_bytes()])
+            }
         }
     }
+}
+
+/// Reason why a former member is no member any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RemovalReason {
+    /// A registrar removed the member.
+    Registrar = 1,
+    /// The authority's list has the member no more.
+    Authority = 2,
+}
+
+impl RemovalReason {
+    fn from_byte(byte: u8) -> Result<RemovalReason, ParseError> {
+        match byte {
+            1 => Ok(RemovalReason::Registrar),
+            2 => Ok(RemovalReason::Authority),
+            _ => Err(ParseError::Unknown { what: "removal reason", value: byte.into() }),
+        }
+    }
+}
+
+/// End of a membership before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Removal {
+    pub reason: RemovalReason,
+    /// Days since 1970 of the supplement or list that ended the membership.
+    pub day: u32,
 }
 
 /// The opened body of a part of a handshake frame.
@@ -179,11 +222,11 @@ impl<'a> Reply<'a> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakePart<'a> {
-    /// Random; the same in all parts of a frame.
+    /// Random; equal in all parts of a frame.
     pub number: u64,
-    /// Which part it is, from 0.
+    /// Position of the part, counted from 0.
     pub place: u8,
-    /// Its bytes of the frame.
+    /// Piece of the frame.
     pub bytes: &'a [u8; shake::PART_LEN],
 }
 
@@ -207,14 +250,14 @@ impl<'a> HandshakePart<'a> {
         Ok(HandshakePart { number, place, bytes: bytes.try_into().map_err(|_| wrong)? })
     }
 
-    /// Writes the body; all of `out` is written.
+    /// Writes the body and fills the rest of `out` with zeroes.
     pub fn write(&self, out: &mut [u8]) -> Result<(), ParseError> {
         let number = self.number.to_be_bytes();
         put(out, &[&[TYPE_PART, crate::VERSION], &number, &[self.place], self.bytes])
     }
 }
 
-/// Payload of the first Noise message: what the initiator says of itself.
+/// Payload of the first Noise message: what the initiator offers.
 ///
 /// ```text
 ///  0       4          36            44          52       53           54
@@ -225,21 +268,21 @@ impl<'a> HandshakePart<'a> {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FirstPayload {
-    /// Index (lane 0) under which the initiator will know the session.
+    /// Index (lane 0) by which the initiator will find the session.
     pub index: u32,
-    /// The initiator's receiver-wide index mask key.
+    /// The initiator's mask key, used for all indexes that it receives.
     pub mask_key: [u8; 32],
     /// Drawn at random when the initiator's process started.
     pub incarnation: u64,
-    /// Grows with every request of one incarnation; near the milliseconds of Unix time.
+    /// Grows with each request of one incarnation; close to Unix time in milliseconds.
     pub timestamp: u64,
-    /// The weakest level that the initiator takes (two upper bits of its byte).
+    /// The weakest level that the initiator accepts (two upper bits of its byte).
     pub weakest: Level,
-    /// Suites that the initiator takes (six lower bits): bit n - 1 stands for suite n.
+    /// Suites that the initiator accepts (six lower bits): bit n - 1 stands for suite n.
     pub suites: u8,
     /// The class of the initiator's processor, below 16 (upper half of its byte).
     pub processor: u8,
-    /// Lanes that the initiator offers, 1 to 16 (lower half, less one).
+    /// Lanes that the initiator offers, 1 to 16 (lower half, minus one).
     pub lanes: u8,
 }
 
@@ -269,7 +312,7 @@ impl FirstPayload {
         Ok(payload)
     }
 
-    /// The timestamp in seconds, as a request shows it outside the Noise message.
+    /// The timestamp in seconds, as a request repeats it outside the Noise message.
     pub fn shown_s(&self) -> u32 {
         (self.timestamp / 1_000) as u32
     }
@@ -293,7 +336,7 @@ impl core::fmt::Debug for FirstPayload {
     }
 }
 
-/// Payload of the second Noise message: what the responder says of itself, and what it chose.
+/// Payload of the second Noise message: what the responder chose.
 ///
 /// ```text
 ///  0       4          36       37           38       39
@@ -304,9 +347,9 @@ impl core::fmt::Debug for FirstPayload {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SecondPayload {
-    /// Index (lane 0) under which the responder will know the session.
+    /// Index (lane 0) by which the responder will find the session.
     pub index: u32,
-    /// The responder's receiver-wide index mask key.
+    /// The responder's mask key, used for all indexes that it receives.
     pub mask_key: [u8; 32],
     /// The level of the session (upper half of its byte).
     pub level: Level,
@@ -315,9 +358,9 @@ pub struct SecondPayload {
     pub suite: u8,
     /// The class of the responder's processor, below 16 (upper half of its byte).
     pub processor: u8,
-    /// Lanes of the session, 1 to what the initiator offered (lower half, less one).
+    /// Lanes of the session, 1 to the number that the initiator offered (lower half, minus one).
     pub lanes: u8,
-    /// Suites that the responder takes, so that the initiator can check the choice.
+    /// Suites that the responder accepts, so that the initiator can check the choice.
     pub suites: u8,
 }
 
@@ -356,7 +399,7 @@ impl core::fmt::Debug for SecondPayload {
     }
 }
 
-/// Reads a byte whose halves are a class of processors and lanes less one.
+/// Reads a byte whose halves are a processor class and a number of lanes minus one.
 fn processor_and_lanes(reader: &mut Reader<'_>) -> Result<(u8, u8), ParseError> {
     let byte = reader.u8("processor and lanes")?;
     Ok((byte >> 4, (byte & 0x0f) + 1))

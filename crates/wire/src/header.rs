@@ -1,12 +1,12 @@
-//! Fixed headers (docs/wire.md sections 2 to 5). A struct is the picture: big-endian types, no
-//! padding, length asserted at compile time.
+//! Fixed headers (docs/design/wire/frame.md). Each struct has the layout of its wire form:
+//! big-endian types, no padding, length asserted at compile time.
 
 use zerocopy::byteorder::big_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{Address, DropReason};
 
-/// What opens a sealed unit, at the link (section 2) and end to end (section 5). Both fields are
+/// Header of a sealed unit, at the link (section 2) and end to end (section 5). Both fields are
 /// masked on the wire.
 ///
 /// ```text
@@ -18,9 +18,9 @@ use crate::{Address, DropReason};
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SessionHeader {
-    /// Names the session and lane at the receiver, who chose it.
+    /// Names the session and lane at the receiver, which chose it.
     pub index: U32,
-    /// Counts the units sealed under one key; also the AEAD nonce.
+    /// Counts the units sealed under one key, and is also the AEAD nonce.
     pub counter: U32,
 }
 
@@ -31,30 +31,30 @@ impl SessionHeader {
 
 const _: () = assert!(size_of::<SessionHeader>() == SessionHeader::LEN);
 
-/// How a router treats a cell; the value travels in the routed header and can't be changed on the
-/// way.
+/// Priority of a cell at routers. Routers can't change it: the end-to-end seal covers this field of
+/// the routed header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum TrafficClass {
     /// Files and other traffic that fills the path.
     #[default]
     Bulk = 0,
-    /// Small and urgent: acknowledgements, handshakes, pings. Leaves before bulk.
+    /// Small and urgent: acknowledgements, handshakes, pings. Leaves before bulk cells.
     Control = 1,
 }
 
-/// Whether the cell met a growing queue.
+/// Congestion mark of a cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Mark {
-    /// No queue to speak of.
+pub enum CongestionMark {
+    /// No congestion on the way so far.
     #[default]
     Clear = 0,
-    /// A router, a full receive buffer or the network below (RFC 6040) met congestion.
+    /// A router, a full receive buffer or the network below (RFC 6040) had congestion.
     Congested = 1,
 }
 
-/// What a router sees of a cell (section 4), and nothing else.
+/// Everything that a router sees of a cell (section 4).
 ///
 /// ```text
 ///  0          4       6          10      12      13     14          15
@@ -90,10 +90,10 @@ impl RoutedHeader {
     pub const MARK_AT: usize = 13;
     /// Offset of the hop limit.
     pub const HOP_LIMIT_AT: usize = 14;
-    /// Hop limit a cell starts with: no Shoal network is wider.
+    /// First hop limit of a cell: no Shoal network is wider.
     pub const HOP_LIMIT: u8 = 32;
 
-    /// A fresh header: unmarked, with the full hop limit.
+    /// A new header: unmarked, with the full hop limit.
     pub const fn new(dst: Address, src: Address, class: TrafficClass) -> RoutedHeader {
         RoutedHeader {
             dst_router: U32::new(dst.router),
@@ -101,7 +101,7 @@ impl RoutedHeader {
             src_router: U32::new(src.router),
             src_host: U16::new(src.host),
             class: class as u8,
-            mark: Mark::Clear as u8,
+            mark: CongestionMark::Clear as u8,
             hop_limit: Self::HOP_LIMIT,
         }
     }
@@ -110,23 +110,24 @@ impl RoutedHeader {
     pub fn parse(bytes: &[u8]) -> Result<RoutedHeader, DropReason> {
         let (header, _) =
             RoutedHeader::read_from_prefix(bytes).map_err(|_| DropReason::Malformed)?;
-        if header.class > TrafficClass::Control as u8 || header.mark > Mark::Congested as u8 {
+        if header.class > TrafficClass::Control as u8
+            || header.mark > CongestionMark::Congested as u8
+        {
             return Err(DropReason::Malformed);
         }
         Ok(header)
     }
 
-    /// Where the cell goes.
+    /// Destination address.
     pub fn dst(&self) -> Address {
         Address::new(self.dst_router.get(), self.dst_host.get())
     }
 
-    /// Where it says it comes from; proved only by the end-to-end seal.
+    /// Claimed source address. Only the end-to-end seal proves it.
     pub fn src(&self) -> Address {
         Address::new(self.src_router.get(), self.src_host.get())
     }
 
-    /// How routers treat it.
     pub fn class(&self) -> TrafficClass {
         if self.class == TrafficClass::Control as u8 {
             TrafficClass::Control
@@ -135,12 +136,15 @@ impl RoutedHeader {
         }
     }
 
-    /// Whether it met congestion so far.
-    pub fn mark(&self) -> Mark {
-        if self.mark == Mark::Congested as u8 { Mark::Congested } else { Mark::Clear }
+    pub fn mark(&self) -> CongestionMark {
+        if self.mark == CongestionMark::Congested as u8 {
+            CongestionMark::Congested
+        } else {
+            CongestionMark::Clear
+        }
     }
 
-    /// Hops it may still take.
+    /// Number of hops that the cell may still take.
     pub fn hop_limit(&self) -> u8 {
         self.hop_limit
     }

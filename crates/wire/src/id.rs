@@ -1,20 +1,20 @@
-//! Ids of neighbours, peers, hosts and circuits. A table numbers its entries and uses a number
-//! again after its owner is removed; the generation in an id says which owner is meant.
+//! Ids of neighbours, peers, hosts and circuits. A table numbers its entries and reuses a number
+//! after its owner is removed. The generation in an id says which owner is meant.
 //!
 //! ```text
 //! id:  generation 12 | number 20
 //! ```
 //!
-//! A look-up indexes the table by the number and compares the whole id. A message that waited in a
-//! ring while its owner was removed therefore finds nobody. Generations of one number repeat after
-//! 4,096 owners, of a circuit after 256.
+//! A look-up indexes the table by the number and compares the whole id. If the owner of a message
+//! is removed while the message waits in a ring, the look-up fails. Generations of one number
+//! repeat after 4,096 owners, those of a circuit after 256.
 
 const NUMBER_BITS: u32 = 20;
 const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
-/// Ids of one kind that are in use at once, at most. The highest number is nobody's.
+/// Most ids of one kind in use at once. The highest number is never used.
 pub const IDS_MAX: usize = NUMBER_MASK as usize;
 
-/// What [`crate::id!`] declares.
+/// Types that [`crate::id!`] declares.
 pub trait Id: Copy + Eq {
     /// From [`Id::bits`].
     fn from_bits(bits: u32) -> Self;
@@ -22,24 +22,24 @@ pub trait Id: Copy + Eq {
     /// The whole id.
     fn bits(self) -> u32;
 
-    /// Its place in tables.
+    /// Index in tables.
     #[inline]
     fn number(self) -> usize {
         (self.bits() & NUMBER_MASK) as usize
     }
 
-    /// Which owner of the number it names, from 0 on.
+    /// Generation, counted from 0: which owner of the number the id names.
     fn generation(self) -> u32 {
         self.bits() >> NUMBER_BITS
     }
 
-    /// The next owner of its number.
+    /// Id of the number's next owner.
     fn successor(self) -> Self {
         Self::from_bits(self.bits().wrapping_add(1 << NUMBER_BITS))
     }
 }
 
-/// Declares an id type of 32 bits, opaque to all code but tables.
+/// Declares an id type of 32 bits. Only tables look inside it.
 #[macro_export]
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
@@ -80,13 +80,14 @@ macro_rules! id {
 }
 
 id! {
-    /// A neighbour as the relay names it: local to one node, never on the wire.
+    /// A neighbour, as the relay names it. Local to one node, never on the wire.
     LinkId
 }
 
 id! {
-    /// A circuit as one of its nodes names it: local to that node. It is the circuit's index on
-    /// legs to that node, whose lower four bits of the generation are the lane, here 0.
+    /// A circuit, as one of its nodes names it. Local to that node. It is the circuit's index on
+    /// legs to that node, in which the generation's lower four bits are the lane. Here the lane is
+    /// 0.
     CircuitId
 }
 

@@ -1,14 +1,14 @@
-//! Periods that are not the same each time.
+//! Periods with a random part.
 
 use core::time::Duration;
 
 /// Spreads the times of a periodic event. An exact period on the wire tells an observer which
-/// program keeps it; a spread one tells less. The sequence follows from the seed and is no secret.
+/// program sends it; a spread one tells less. The sequence follows from the seed and is not secret.
 #[derive(Clone, Debug)]
 pub struct Jitter(u64);
 
 impl Jitter {
-    /// Starts the sequence of `seed`.
+    /// Starts the sequence that follows from `seed`.
     pub const fn new(seed: u64) -> Jitter {
         Jitter(seed)
     }
@@ -22,20 +22,20 @@ impl Jitter {
         z ^ (z >> 31)
     }
 
-    /// A span below `most`, each as likely as any other.
+    /// A duration below `most`, uniformly distributed.
     pub fn below(&mut self, most: Duration) -> Duration {
         let most = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX);
         Duration::from_nanos(((u128::from(self.next()) * u128::from(most)) >> 64) as u64)
     }
 
-    /// An exponential span with this mean, at most 37 times as long.
+    /// An exponentially distributed duration with this mean, at most 37 times the mean.
     pub fn exponential(&mut self, mean: Duration) -> Duration {
-        // From 2^-53 to 1.
+        // `u` is between 2^-53 and 1.
         let u = ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64;
         mean.mul_f64(-u.ln())
     }
 
-    /// A span from three to five quarters of `period`, on average the period.
+    /// A duration from three to five quarters of `period`; its mean is `period`.
     pub fn around(&mut self, period: Duration) -> Duration {
         period - period / 4 + self.below(period / 2)
     }

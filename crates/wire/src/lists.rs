@@ -1,13 +1,13 @@
-//! Messages by which neighbours pass the authority's list on (docs/authority.md section 5).
+//! Messages by which neighbours pass the authority's list on (docs/design/wire/join.md).
 //!
-//! Each is the body of one [`ControlMessages`](crate::ControlMessages) item; the type byte stands
-//! in its head. All integers are big-endian.
+//! Each message is the body of one [`ControlMessages`](crate::ControlMessages) item, whose head has
+//! the type byte. All integers are big-endian.
 
 use crate::{CONTROL_BODY_MAX, ParseError, Reader};
 
 /// Longest list in bytes.
 pub const LIST_LEN_MAX: usize = 64 << 20;
-/// Bytes of a list in one part; the last part may be shorter. It fills a full frame.
+/// Bytes of a list in one part, which fills a full frame. The last part may be shorter.
 pub const LIST_PART_LEN: usize = CONTROL_BODY_MAX - PART_HEAD_LEN;
 
 const KIND_HAVE: u8 = 32;
@@ -15,7 +15,7 @@ const KIND_WANT: u8 = 33;
 const KIND_PART: u8 = 34;
 const PART_HEAD_LEN: usize = 12;
 
-/// Which list the sender has.
+/// The list that the sender has.
 ///
 /// ```text
 ///  0     1         9                    41      45
@@ -24,8 +24,9 @@ const PART_HEAD_LEN: usize = 12;
 /// +-----+---------+--------------------+-------+
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ListHave {
-    /// The sender has not heard that the receiver has this list, or a newer one, and wants to.
+pub struct ListInventory {
+    /// True if the sender wants to hear that the receiver has this list or a newer one, and has not
+    /// heard it yet.
     pub ask: bool,
     /// The list's version; 0 if the sender has none.
     pub version: u64,
@@ -35,12 +36,12 @@ pub struct ListHave {
     pub len: u32,
 }
 
-impl ListHave {
+impl ListInventory {
     /// Length of the body in bytes.
     pub const LEN: usize = 45;
 
-    fn parse(r: &mut Reader<'_>) -> Result<ListHave, ParseError> {
-        let have = ListHave {
+    fn parse(r: &mut Reader<'_>) -> Result<ListInventory, ParseError> {
+        let have = ListInventory {
             ask: r.flag("ask")?,
             version: r.u64("list version")?,
             digest: r.array("list digest")?,
@@ -59,27 +60,26 @@ impl ListHave {
     }
 }
 
-/// What neighbours say to each other about the authority's list.
+/// Messages between neighbours about the authority's list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListMessage {
-    /// Which list the sender has.
-    Have(ListHave),
+    Have(ListInventory),
     /// Asks for parts of the receiver's list.
     Want {
-        /// Of that list.
+        /// Version of that list.
         version: u64,
-        /// Number of the part that the lowest bit stands for.
+        /// Number of the part that the lowest bit of `bits` stands for.
         first: u32,
-        /// The parts from `first` on that are wanted; not zero.
+        /// Bitmap of the wanted parts, from `first` on; not zero.
         bits: u64,
     },
     /// A part of the sender's list.
     Part {
-        /// Of that list.
+        /// Version of that list.
         version: u64,
-        /// Which part, from 0.
+        /// Number of the part, counted from 0.
         number: u32,
-        /// Its bytes: at least one, at most [`LIST_PART_LEN`].
+        /// At least one byte, at most [`LIST_PART_LEN`].
         bytes: Vec<u8>,
     },
 }
@@ -123,7 +123,7 @@ impl ListMessage {
     pub fn parse(kind: u8, body: &[u8]) -> Result<ListMessage, ParseError> {
         let mut r = Reader::new(body);
         let message = match kind {
-            KIND_HAVE => ListMessage::Have(ListHave::parse(&mut r)?),
+            KIND_HAVE => ListMessage::Have(ListInventory::parse(&mut r)?),
             KIND_WANT => {
                 let (version, first) = (r.u64("list version")?, r.u32("first part")?);
                 let bits = r.u64("wanted parts")?;

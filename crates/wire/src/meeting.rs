@@ -1,57 +1,55 @@
-//! How two hosts of which nobody can call the other meet: where each may be, as part of a
-//! [`crate::DirectMessage`], and the body of probes (docs/wire.md section 11).
+//! Meeting of two hosts that nobody can call. A [`crate::DirectMessage`] holds the endpoints at
+//! which each may be. The body of probes is here too (docs/design/wire/direct.md).
 
 use core::net::SocketAddr;
 
 use crate::place::{PLACE_LEN, place_bytes, read_some_place};
 use crate::{Mapping, ParseError, Reader, SizeClass, VERSION};
 
-/// Where a host may be.
+/// An endpoint at which a host may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Candidate {
-    /// How it is known.
+pub struct EndpointCandidate {
     pub kind: CandidateKind,
-    /// The endpoint.
     pub at: SocketAddr,
 }
 
-/// How a candidate is known.
+/// Source of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum CandidateKind {
-    /// A private address of its machine; told only to hosts that are seen at the same address.
+    /// A private address of the host's machine, told only to hosts at the same public address.
     Private = 1,
-    /// Its file names it, or a translator keeps it open for it.
+    /// The host's file names it, or a translator has a port mapping for it.
     Configured = 2,
-    /// An IPv6 address of its machine that is valid everywhere.
+    /// A globally valid IPv6 address of the host's machine.
     Ipv6 = 3,
-    /// A router or a mirror sees it there.
+    /// A router or mirror sees the host at this endpoint.
     Seen = 4,
 }
 
-/// What identifies an attempt of two hosts to meet, and what its probes are sealed under: random
-/// bytes of the one that asks.
+/// Random bytes that identify one attempt of two hosts to meet. The host that asks draws them. The
+/// keys of the probes follow from them.
 pub type MeetingId = [u8; 16];
 
-/// What a host tells of where it may be.
+/// A host's endpoints for a meeting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meeting {
-    /// The attempt; an answer repeats that of the request. Never zero.
+    /// The attempt; an answer repeats the id of the request. Never zero.
     pub id: MeetingId,
-    /// What translators on its way out do.
+    /// Behaviour of the translators in front of the host.
     pub mapping: Mapping,
-    /// Where it may be, in the order in which they are tried.
-    pub candidates: Vec<Candidate>,
+    /// Endpoints at which the host may be, in the order in which they are tried.
+    pub candidates: Vec<EndpointCandidate>,
 }
 
 impl Meeting {
-    /// Candidates at most: with each tried seven times, and as many answers as candidates, an
-    /// attempt sends at most [`PROBES_MAX`] probes.
+    /// Most candidates. Each is probed seven times, and each may get one answer, so that an attempt
+    /// sends at most [`PROBES_MAX`] probes.
     pub const CANDIDATES_MAX: usize = 7;
-    /// The longest in bytes.
+    /// Longest wire form in bytes.
     pub const LEN_MAX: usize = 18 + Self::CANDIDATES_MAX * (1 + PLACE_LEN);
 
-    /// Reads one, and the zeroes behind it.
+    /// Reads a meeting.
     pub(crate) fn parse(reader: &mut Reader<'_>) -> Result<Meeting, ParseError> {
         let id: MeetingId = reader.array("meeting")?;
         if id == [0; 16] {
@@ -78,14 +76,14 @@ impl Meeting {
         out.extend_from_slice(&self.id);
         out.push(self.mapping as u8);
         out.push(candidates.len() as u8);
-        for Candidate { kind, at } in candidates {
+        for EndpointCandidate { kind, at } in candidates {
             out.push(*kind as u8);
             out.extend_from_slice(&place_bytes(Some(*at)));
         }
     }
 }
 
-fn candidate(reader: &mut Reader<'_>) -> Result<Candidate, ParseError> {
+fn candidate(reader: &mut Reader<'_>) -> Result<EndpointCandidate, ParseError> {
     let kind = match reader.u8("candidate")? {
         1 => CandidateKind::Private,
         2 => CandidateKind::Configured,
@@ -93,12 +91,12 @@ fn candidate(reader: &mut Reader<'_>) -> Result<Candidate, ParseError> {
         4 => CandidateKind::Seen,
         value => return Err(ParseError::Unknown { what: "candidate", value: value.into() }),
     };
-    Ok(Candidate { kind, at: read_some_place(reader)? })
+    Ok(EndpointCandidate { kind, at: read_some_place(reader)? })
 }
 
 /// Length of a probe.
 pub const PROBE_LEN: usize = SizeClass::Small.frame_len();
-/// Probes that one host sends in an attempt at most.
+/// Most probes that one host sends in an attempt.
 pub const PROBES_MAX: usize = 56;
-/// What stands at the start of the sealed body of a probe; zeroes follow.
+/// Start of the sealed body of a probe; zeroes follow.
 pub const PROBE_BODY: [u8; 2] = [7, VERSION];

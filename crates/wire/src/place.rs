@@ -1,5 +1,5 @@
-//! Where a node is seen: an endpoint as bytes, the control message `Seen` (docs/wire.md section 3),
-//! and what a mirror is asked and answers (section 8).
+//! Endpoints as bytes, the control message `Seen` (docs/design/wire/frame.md), and the messages of
+//! mirrors (section 8), which tell a node its public endpoint.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -7,20 +7,19 @@ use crate::{ParseError, Reader, SizeClass};
 
 /// Length of an endpoint in bytes: family, address, port.
 pub const PLACE_LEN: usize = 19;
-/// Length of a mirror's frames, and of those of its askers.
+/// Length of each frame to or from a mirror.
 pub const MIRROR_LEN: usize = SizeClass::Small.frame_len();
 
-/// What a translator on a host's way out does to the endpoints that others see (RFC 4787 section
-/// 4.1).
+/// Mapping behaviour of the translator in front of a host (RFC 4787 section 4.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Mapping {
-    /// Nobody said, or only one.
+    /// No peer, or only one, has reported the host's endpoint.
     #[default]
     Unknown = 0,
-    /// All see the host at one endpoint: there is no translator, or its mappings depend on nothing.
+    /// All peers see the host at one endpoint: no translator, or endpoint-independent mapping.
     Easy = 1,
-    /// Each sees it at another endpoint.
+    /// Each peer sees the host at another endpoint.
     Hard = 2,
 }
 
@@ -35,8 +34,8 @@ impl Mapping {
     }
 }
 
-/// Whether an address is one that many networks use each for themselves (RFC 1918, 3927, 4193,
-/// 4291), or that a provider's translator gives its customers (RFC 6598).
+/// True for addresses that many networks use independently (RFC 1918, 3927, 4193, 4291), and for
+/// those that a provider's translator gives to customers (RFC 6598).
 pub fn is_private(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => {
@@ -50,7 +49,7 @@ pub fn is_private(ip: IpAddr) -> bool {
 const TYPE_MIRROR_REQUEST: u8 = 5;
 const TYPE_MIRROR_ANSWER: u8 = 6;
 
-/// An endpoint as bytes; none is 19 zeroes.
+/// An endpoint as bytes; 19 zeroes if there is none.
 ///
 /// ```text
 ///  0        1         17     19
@@ -95,12 +94,12 @@ pub fn read_place(reader: &mut Reader<'_>) -> Result<Option<SocketAddr>, ParseEr
     Ok(Some(SocketAddr::new(ip, port)))
 }
 
-/// Reads an endpoint that must be there.
+/// Reads an endpoint; refuses its absence.
 pub(crate) fn read_some_place(reader: &mut Reader<'_>) -> Result<SocketAddr, ParseError> {
     read_place(reader)?.ok_or(ParseError::Invalid { what: "endpoint" })
 }
 
-/// The opened body of what a mirror is asked.
+/// The opened body of a request to a mirror.
 ///
 /// ```text
 ///  0      1         2            6
@@ -110,7 +109,8 @@ pub(crate) fn read_some_place(reader: &mut Reader<'_>) -> Result<SocketAddr, Par
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MirrorRequest {
-    /// The asker's wall clock in seconds since 1970, its lower four bytes: old copies draw nothing.
+    /// Lower four bytes of the asker's wall clock in seconds since 1970, so that old copies of a
+    /// request get no answer.
     pub shown_s: u32,
 }
 
@@ -124,7 +124,7 @@ pub struct MirrorRequest {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MirrorAnswer {
-    /// Where the request came from.
+    /// Endpoint that the request came from.
     pub seen: SocketAddr,
 }
 
@@ -152,7 +152,8 @@ impl MirrorRequest {
     /// Length without padding.
     pub const LEN: usize = 6;
 
-    /// Reads an opened body. `Unknown { what: "version", .. }` is another version.
+    /// Reads an opened body. The error `Unknown { what: "version", .. }` means another wire
+    /// version.
     pub fn parse(body: &[u8]) -> Result<MirrorRequest, ParseError> {
         let mut reader = Reader::new(body);
         head(&mut reader, TYPE_MIRROR_REQUEST)?;
@@ -172,7 +173,8 @@ impl MirrorAnswer {
     /// Length without padding.
     pub const LEN: usize = 2 + PLACE_LEN;
 
-    /// Reads an opened body. `Unknown { what: "version", .. }` is another version.
+    /// Reads an opened body. The error `Unknown { what: "version", .. }` means another wire
+    /// version.
     pub fn parse(body: &[u8]) -> Result<MirrorAnswer, ParseError> {
         let mut reader = Reader::new(body);
         head(&mut reader, TYPE_MIRROR_ANSWER)?;

@@ -1,7 +1,7 @@
-//! Routing messages between neighbour routers (docs/routing.md, "Messages").
+//! Routing messages between neighbour routers (docs/design/wire/routing.md).
 //!
-//! Each is the body of one [`ControlMessages`](crate::ControlMessages) item; the type byte stands
-//! in its head. All integers are big-endian.
+//! Each message is the body of one [`ControlMessages`](crate::ControlMessages) item, whose head has
+//! the type byte. All integers are big-endian.
 
 use crate::{CONTROL_BODY_MAX, ParseError, Reader};
 
@@ -20,20 +20,20 @@ const KIND_ACK: u8 = 20;
 const KIND_SEQNO_REQUEST: u8 = 21;
 const KIND_DUMP_REQUEST: u8 = 22;
 
-/// The instances of a link's two ends, which tie a message to this life of the link. A router picks
-/// a new 32-bit number whenever a link comes up, and refuses messages that name another.
+/// Instances of a link's two ends, which tie a message to this life of the link. A router draws a
+/// new 32-bit number whenever a link comes up, and refuses messages with another number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Instances {
-    /// The sender's.
+    /// The sender's instance.
     pub from: u32,
-    /// The receiver's, as the sender last heard it; 0 if it didn't yet.
+    /// The receiver's instance, as the sender last heard it; 0 if the sender has not heard it yet.
     pub to: u32,
 }
 
-/// What an origin signed: that it is reachable under its router number.
+/// An origin's signed claim that it is reachable under its router number.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct OriginProof {
-    /// Grows with each signature.
+    /// Sequence number; grows with each signature.
     pub seqno: u64,
     /// Unix time in seconds after which the proof is void.
     pub expiry_unix_s: u64,
@@ -54,9 +54,9 @@ pub struct RouteEntry {
     pub router: u32,
     /// The sender's cost to it; [`METRIC_INFINITE`] retracts.
     pub metric: u32,
-    /// The origin's sequence number that this route stands on.
+    /// The origin's sequence number for this route.
     pub seqno: u64,
-    /// The origin's proof for `seqno`. Left out when the receiver has acknowledged it before.
+    /// The origin's proof for `seqno`. Left out if the receiver has acknowledged it before.
     pub proof: Option<OriginProof>,
 }
 
@@ -112,11 +112,11 @@ fn parse_proof(r: &mut Reader<'_>, seqno: u64) -> Result<OriginProof, ParseError
 /// A numbered set of changes to what the sender advertises on this link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteUpdate {
-    /// The instances that this belongs to.
+    /// The link's instances.
     pub instances: Instances,
-    /// Grows by one per update; the receiver drops what is not newer than the newest it saw.
+    /// Grows by one per update. The receiver drops an update unless it is newer than all before.
     pub number: u32,
-    /// At least one; as many as fit in a message.
+    /// At least one, and as many as fit in a message.
     pub entries: Vec<RouteEntry>,
 }
 
@@ -127,15 +127,15 @@ impl RouteUpdate {
     pub const ENTRIES_MAX_LEN: usize = CONTROL_BODY_MAX - Self::HEAD_LEN;
 }
 
-/// Asks for a route that stands on a newer sequence number than the one proved here.
+/// Asks for a route with a newer sequence number than the one proved here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeqnoRequest {
     /// The destination router.
     pub router: u32,
-    /// How many more routers may pass this on.
+    /// Number of further routers that may pass this on.
     pub hops: u8,
-    /// The newest proof the asker has seen. The origin checks it, so that nobody can drive its
-    /// sequence number ahead with invented ones.
+    /// The newest proof that the asker has seen. The origin checks it, so that nobody can raise its
+    /// sequence number with an invented one.
     pub proof: OriginProof,
 }
 
@@ -144,33 +144,33 @@ impl SeqnoRequest {
     pub const LEN: usize = 4 + 1 + 8 + 8 + SIGNATURE_LEN;
 }
 
-/// What neighbour routers say to each other.
+/// Messages between neighbouring routers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RoutingMessage {
-    /// Ties the link's two instances together; sent when it comes up and once per cycle.
+    /// Tells both instances of the link. Sent when the link comes up and once per cycle.
     Hello(Instances),
-    /// "Are you there?"; only measures.
+    /// Asks for a reply, to measure the link.
     Query {
-        /// Comes back in the reply.
+        /// Repeated in the reply.
         nonce: u64,
     },
     /// Answer to a query.
     QueryReply {
-        /// Of the query.
+        /// Nonce of the query.
         nonce: u64,
     },
     /// Changes to the sender's routes.
     Update(RouteUpdate),
-    /// The update of this number was taken in.
+    /// Confirms the update of this number.
     Ack {
-        /// The instances that this belongs to.
+        /// The link's instances.
         instances: Instances,
-        /// Of the update.
+        /// Number of the update.
         number: u32,
     },
     /// Asks for a newer sequence number.
     SeqnoRequest(SeqnoRequest),
-    /// Asks for everything the other side advertises.
+    /// Asks for all routes that the other side advertises.
     DumpRequest(Instances),
 }
 

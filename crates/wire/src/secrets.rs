@@ -1,7 +1,7 @@
-//! Messages by which neighbours hand a network's next secret on (docs/authority.md section 7).
+//! Messages by which neighbours hand a network's next secret on (docs/design/wire/join.md).
 //!
-//! Each is the body of one [`ControlMessages`](crate::ControlMessages) item; the type byte stands
-//! in its head.
+//! Each message is the body of one [`ControlMessages`](crate::ControlMessages) item, whose head has
+//! the type byte.
 
 use core::fmt;
 
@@ -10,7 +10,7 @@ use crate::{ParseError, Reader};
 const KIND_HAVE: u8 = 38;
 const KIND_GIVE: u8 = 39;
 
-/// Whether a node has the newest secret that its list names.
+/// A node's state for the newest secret that its list names.
 ///
 /// ```text
 ///  0     1     2           34
@@ -19,21 +19,21 @@ const KIND_GIVE: u8 = 39;
 /// +-----+-----+-----------+
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SecretHave {
-    /// The sender has not heard yet that the receiver has it.
+pub struct SecretInventory {
+    /// True if the sender has not yet heard that the receiver has the secret.
     pub ask: bool,
-    /// The sender has it, and keeps it.
+    /// True if the sender has stored the secret.
     pub has: bool,
-    /// What the sender's list calls it.
+    /// The secret's name in the sender's list.
     pub name: [u8; 32],
 }
 
-/// What neighbours say to each other about the network's secret.
+/// Messages between neighbours about the network's secret.
 #[derive(Clone, PartialEq, Eq)]
 pub enum SecretMessage {
-    /// Which one the sender's list names, and whether the sender has it.
-    Have(SecretHave),
-    /// The secret itself, to a neighbour that said that it does not have it.
+    /// The secret that the sender's list names, and if the sender has it.
+    Have(SecretInventory),
+    /// The secret itself, for a neighbour that said it does not have it.
     Give([u8; 32]),
 }
 
@@ -61,7 +61,7 @@ impl SecretMessage {
     /// Appends the body to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            SecretMessage::Have(SecretHave { ask, has, name }) => {
+            SecretMessage::Have(SecretInventory { ask, has, name }) => {
                 out.extend_from_slice(&[u8::from(*ask), u8::from(*has)]);
                 out.extend_from_slice(name);
             }
@@ -73,7 +73,7 @@ impl SecretMessage {
     pub fn parse(kind: u8, body: &[u8]) -> Result<SecretMessage, ParseError> {
         let mut r = Reader::new(body);
         let message = match kind {
-            KIND_HAVE => SecretMessage::Have(SecretHave {
+            KIND_HAVE => SecretMessage::Have(SecretInventory {
                 ask: r.flag("ask")?,
                 has: r.flag("has")?,
                 name: r.array("name of a secret")?,

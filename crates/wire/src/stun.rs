@@ -1,5 +1,5 @@
-//! STUN's Binding (RFC 8489): a public server says where it sees a socket. Only what that takes;
-//! nothing of it is Shoal's own format.
+//! Binding requests and answers of STUN (RFC 8489): a public server tells a client its public
+//! endpoint. Only this part of STUN is implemented; the format is not Shoal's own.
 //!
 //! ```text
 //!  0      2        4              8                20
@@ -12,7 +12,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::{ParseError, Reader};
 
-/// Names a request, and the answer to it.
+/// Transaction id of a request and its answer.
 pub type StunId = [u8; 12];
 
 const COOKIE: [u8; 4] = 0x2112_a442_u32.to_be_bytes();
@@ -20,10 +20,10 @@ const BINDING_REQUEST: u16 = 0x0001;
 const BINDING_SUCCESS: u16 = 0x0101;
 const MAPPED_ADDRESS: u16 = 0x0001;
 const XOR_MAPPED_ADDRESS: u16 = 0x0020;
-/// Types below must be understood, or the answer is of no use (section 14).
+/// A client must understand attribute types below this, or discard the answer (section 14).
 const OPTIONAL: u16 = 0x8000;
 const HEAD_LEN: usize = 20;
-/// The longest answer that is looked at: what fits any path (section 6.1).
+/// Longest answer that is parsed: it fits any path (section 6.1).
 const ANSWER_MAX: usize = 548;
 
 /// A request without attributes.
@@ -35,7 +35,7 @@ pub fn stun_request(id: &StunId) -> [u8; HEAD_LEN] {
     out
 }
 
-/// Which request a datagram may be the answer to.
+/// Transaction id of a datagram that may be an answer.
 pub fn stun_id(datagram: &[u8]) -> Option<StunId> {
     let is_one = (HEAD_LEN..=ANSWER_MAX).contains(&datagram.len());
     let head = datagram.first_chunk::<HEAD_LEN>().filter(|head| is_one && head[4..8] == COOKIE)?;
@@ -44,10 +44,10 @@ pub fn stun_id(datagram: &[u8]) -> Option<StunId> {
     Some(id)
 }
 
-/// Where an answer says that its sender sees the asker.
+/// The asker's public endpoint, as an answer tells it.
 ///
 /// # Errors
-/// When it is no success, does not hold together, or names no endpoint that may be a host's.
+/// The datagram is not a success answer, is malformed, or has an endpoint that no host can have.
 pub fn stun_answer(datagram: &[u8]) -> Result<SocketAddr, ParseError> {
     let id = stun_id(datagram).ok_or(ParseError::Invalid { what: "STUN head" })?;
     let mut reader = Reader::new(datagram);
@@ -61,7 +61,7 @@ pub fn stun_answer(datagram: &[u8]) -> Result<SocketAddr, ParseError> {
     }
     let mut rest = &datagram[HEAD_LEN..];
     let mut seen = None;
-    // Each turn takes four bytes at least.
+    // Each iteration consumes at least four bytes.
     while !rest.is_empty() {
         let mut reader = Reader::new(rest);
         let kind = reader.u16("STUN attribute")?;
@@ -73,7 +73,7 @@ pub fn stun_answer(datagram: &[u8]) -> Result<SocketAddr, ParseError> {
             have: rest.len(),
         })?;
         match kind {
-            // The first one counts.
+            // The first address counts.
             XOR_MAPPED_ADDRESS if seen.is_none() => seen = Some(address(value, &id)?),
             XOR_MAPPED_ADDRESS | MAPPED_ADDRESS => {}
             kind if kind < OPTIONAL => {
@@ -92,8 +92,8 @@ pub fn stun_answer(datagram: &[u8]) -> Result<SocketAddr, ParseError> {
     Ok(seen)
 }
 
-/// Reads XOR-MAPPED-ADDRESS (section 14.2): all but the family is mixed with cookie and id, so that
-/// translators that change addresses in contents find none.
+/// Reads XOR-MAPPED-ADDRESS (section 14.2). All but the family is XORed with cookie and id, so that
+/// translators which rewrite addresses in payloads find none.
 fn address(value: &[u8], id: &StunId) -> Result<SocketAddr, ParseError> {
     let mut mask = [0; 16];
     mask[..4].copy_from_slice(&COOKIE);
@@ -114,8 +114,8 @@ fn address(value: &[u8], id: &StunId) -> Result<SocketAddr, ParseError> {
 mod tests {
     use super::*;
 
-    /// The answers of RFC 5769 sections 2.2 and 2.3, whose later attributes are optional or left
-    /// out here: MESSAGE-INTEGRITY needs a password.
+    /// Answers of RFC 5769 sections 2.2 and 2.3. Their later attributes are optional or left out
+    /// here, since MESSAGE-INTEGRITY needs a password.
     const ID: StunId = [0xb7, 0xe7, 0xa7, 0x01, 0xbc, 0x34, 0xd6, 0x86, 0xfa, 0x87, 0xdf, 0xae];
 
     fn answer(attributes: &[u8]) -> Vec<u8> {

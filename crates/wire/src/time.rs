@@ -1,20 +1,20 @@
-//! The clock that machines are given.
+//! Clock of the machines (crates without I/O).
 
 use core::fmt;
 use core::ops::{Add, Sub};
 use core::time::Duration;
 
-/// Monotonic time in nanoseconds since an origin the shell chose.
+/// Monotonic time in nanoseconds, counted from an origin that the shell chose.
 ///
-/// `std::time::Instant` can neither be built, printed nor stored, so a trace that used it could not
-/// be compared with another; machines take this instead.
+/// `std::time::Instant` can't be built, printed or stored, so traces that use it can't be compared.
+/// Machines take this type instead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Time(pub u64);
 
 impl Time {
     /// The origin.
     pub const ZERO: Time = Time(0);
-    /// Later than every time a machine is given.
+    /// Later than every time that a machine is given.
     pub const FAR: Time = Time(u64::MAX);
 
     /// Time `ms` milliseconds after the origin.
@@ -27,7 +27,7 @@ impl Time {
         self.0 / 1_000
     }
 
-    /// How long after `earlier` this is; zero if it is not after it.
+    /// Duration from `earlier` to this time; zero if this time is earlier.
     pub const fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

@@ -1,7 +1,7 @@
-//! Segments and messages of a file transfer (docs/wire.md section 6; docs/transfer.md says why).
+//! Segments and messages of a file transfer (docs/design/wire/transfer.md).
 //!
-//! Both travel under the end-to-end seal. A segment is the data itself, ten bytes of header before
-//! it; everything else is a message inside `[kind 1][length u16][message]`, rest zero padding.
+//! Both travel under the end-to-end seal. A segment is file data after a header of ten bytes. All
+//! else is a message in `[kind 1][length u16][message]`, followed by zeroes.
 
 use crate::{EdgeKind, ParseError, Reader, SizeClass};
 
@@ -13,13 +13,13 @@ pub use segment_len::SegmentLen;
 
 /// Bytes of a segment's header, its kind byte included.
 pub const SEGMENT_HEADER_LEN: usize = 10;
-/// Bytes of file in one segment: what a full cell holds after the header.
+/// Bytes of file in one segment, which fills a full cell.
 pub const SEGMENT_LEN: usize = SizeClass::Full.edge_len() - SEGMENT_HEADER_LEN;
 /// Segments in one chunk, the unit of disk access, of resume and of the NACK's bitmap.
 pub const CHUNK_SEGMENTS: usize = 192;
 /// Bytes of file in one chunk.
 pub const CHUNK_LEN: usize = CHUNK_SEGMENTS * SEGMENT_LEN;
-/// Bytes of bitmap that speak of one chunk.
+/// Bytes of bitmap for one chunk.
 pub const CHUNK_BITMAP_LEN: usize = CHUNK_SEGMENTS / 8;
 /// Bytes before a transfer message: kind byte and length.
 pub const TRANSFER_HEADER_LEN: usize = 3;
@@ -29,9 +29,9 @@ pub const TRANSFER_MESSAGE_MAX: usize = SizeClass::Full.edge_len() - TRANSFER_HE
 pub const NAME_LEN_MAX: usize = 400;
 /// Bytes of a NACK before its bitmap.
 pub const NACK_FIXED_LEN: usize = 48;
-/// Most chunks that one NACK speaks of: 10,560 segments.
+/// Most chunks that one NACK covers: 10,560 segments.
 pub const NACK_CHUNKS_MAX: usize = SegmentLen::FULL.nack_chunks();
-/// Most ranges in one [`Accept`]: as many as the shortest cell of segments holds.
+/// Most ranges in one [`FileAcceptance`], so that it fits the shortest cell.
 pub const ACCEPT_RANGES_MAX: usize = 159;
 /// Most parts an acceptance may have.
 pub const ACCEPT_PARTS_MAX: u8 = 16;
@@ -47,17 +47,17 @@ const _: () = {
 /// Bytes of an offer before its name.
 const OFFER_FIXED_LEN: usize = 44;
 
-/// A sender's clock as it travels: units of 4 us, 24 bits, so it wraps after 67 s.
+/// A sender's clock as it is sent: units of 4 us, 24 bits, so it wraps after 67 s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stamp(u32);
+pub struct SenderClock(u32);
 
-impl Stamp {
-    /// Bits that travel.
+impl SenderClock {
+    /// The bits that are sent.
     pub const MASK: u32 = 0xff_ffff;
 
     /// The low 24 bits of a count of 4 us units.
-    pub const fn new(units: u32) -> Stamp {
-        Stamp(units & Self::MASK)
+    pub const fn new(units: u32) -> SenderClock {
+        SenderClock(units & Self::MASK)
     }
 
     /// The 24 bits.
@@ -65,9 +65,9 @@ impl Stamp {
         self.0
     }
 
-    /// How far this is after `other`, in 4 us units; negative when before. Right while the two
+    /// Difference to `other` in 4 us units; negative if this time is earlier. Correct while the two
     /// are less than 33 s apart.
-    pub const fn after(self, other: Stamp) -> i32 {
+    pub const fn after(self, other: SenderClock) -> i32 {
         (self.0.wrapping_sub(other.0) << 8) as i32 >> 8
     }
 
@@ -76,8 +76,8 @@ impl Stamp {
         [b[1], b[2], b[3]]
     }
 
-    const fn from_bytes(b: [u8; 3]) -> Stamp {
-        Stamp(u32::from_be_bytes([0, b[0], b[1], b[2]]))
+    const fn from_bytes(b: [u8; 3]) -> SenderClock {
+        SenderClock(u32::from_be_bytes([0, b[0], b[1], b[2]]))
     }
 }
 
@@ -91,16 +91,16 @@ impl Stamp {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Names the transfer; chosen by the sender, unique among its transfers to this receiver.
+    /// Names the transfer. The sender chooses it, unique among its transfers to this receiver.
     pub port: u16,
-    /// The sender's clock when this copy left.
-    pub sent: Stamp,
-    /// Which segment of the file; [`Segment::PROBE`] carries no data.
+    /// The sender's clock when it sent this copy.
+    pub sent: SenderClock,
+    /// Number of the segment in the file; [`Segment::PROBE`] carries no data.
     pub segment: u32,
 }
 
 impl Segment {
-    /// A segment number that stands for no data: it only carries the clock to the receiver.
+    /// Segment number of a probe, which has no data: it only carries the clock to the receiver.
     pub const PROBE: u32 = u32::MAX;
 
     /// Header bytes, kind byte first.
@@ -111,8 +111,8 @@ impl Segment {
         [EdgeKind::Segment as u8, p[0], p[1], t[0], t[1], t[2], s[0], s[1], s[2], s[3]]
     }
 
-    /// Splits `body` (kind byte first) into header and file bytes, of which the transfer's
-    /// [`SegmentLen`] are there.
+    /// Splits `body` (kind byte first) into header and file bytes. The file bytes are at least
+    /// [`SegmentLen::MIN`]; the transfer's own length is not known here.
     #[inline]
     pub fn parse(body: &[u8]) -> Result<(Segment, &[u8]), ParseError> {
         let short = ParseError::TooShort {
@@ -129,7 +129,7 @@ impl Segment {
         }
         let segment = Segment {
             port: u16::from_be_bytes([h[1], h[2]]),
-            sent: Stamp::from_bytes([h[3], h[4], h[5]]),
+            sent: SenderClock::from_bytes([h[3], h[4], h[5]]),
             segment: u32::from_be_bytes([h[6], h[7], h[8], h[9]]),
         };
         Ok((segment, data))
@@ -138,8 +138,8 @@ impl Segment {
 
 /// A file on offer.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Offer<'a> {
-    /// Names the transfer from now on.
+pub struct FileOffer<'a> {
+    /// Names the transfer from here on.
     pub port: u16,
     /// Random: tells this offer from earlier ones with the same port.
     pub nonce: u32,
@@ -150,7 +150,7 @@ pub struct Offer<'a> {
     /// Equal in two offers if file and content are the same, as far as the sender knows. An
     /// interrupted transfer then resumes.
     pub file_id: [u8; 16],
-    /// The owner may execute it.
+    /// True if the file's owner may execute it.
     pub executable: bool,
     /// Bytes of file in each segment.
     pub segment: SegmentLen,
@@ -158,22 +158,22 @@ pub struct Offer<'a> {
     pub name: &'a str,
 }
 
-/// The receiver wants the file, and says which chunks it has already.
+/// The receiver's acceptance, with the chunks that it already has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Accept {
+pub struct FileAcceptance {
     /// From the offer.
     pub port: u16,
     /// From the offer.
     pub nonce: u32,
-    /// Which part this is, from 0.
+    /// Number of this part, counted from 0.
     pub part: u8,
-    /// How many parts there are, 1 to [`ACCEPT_PARTS_MAX`].
+    /// Number of parts, 1 to [`ACCEPT_PARTS_MAX`].
     pub parts: u8,
-    /// Chunks that are there: (first, how many).
+    /// Ranges of chunks that the receiver has: (first, count).
     pub have: Vec<(u32, u32)>,
 }
 
-/// What the receiver knows: the bitmap asks for segments, the rest steers the sender's rate.
+/// The receiver's state: the bitmap asks for segments, the rest steers the sender's rate.
 ///
 /// ```text
 ///  0      1      3        7       11      15     18     21        24      27        30
@@ -189,65 +189,64 @@ pub struct Accept {
 pub struct Nack<'a> {
     /// The transfer.
     pub port: u16,
-    /// Counts this receiver's NACKs.
+    /// Grows by one with each NACK.
     pub number: u32,
-    /// Every segment below this has arrived.
+    /// Every segment with a lower number has arrived.
     pub floor: u32,
-    /// The receiver has room for segments below this.
+    /// The receiver has room for segments with a lower number.
     pub limit: u32,
     /// The newest sender's clock seen in a segment.
-    pub echo: Stamp,
-    /// How long ago that segment arrived (the time until this NACK left).
-    pub hold: Stamp,
+    pub echo: SenderClock,
+    /// Time from that segment's arrival to this NACK's departure.
+    pub hold: SenderClock,
     /// The receiver's clock when that segment arrived.
-    pub arrived: Stamp,
-    /// Smallest (arrival - sent) of the last NACK intervals. It holds the unknown difference of the
-    /// two clocks, so only its changes mean anything.
-    pub delay: Stamp,
-    /// How far behind the newest segment, by the sender's clock, one arrived lately; the largest.
-    pub reorder: Stamp,
+    pub arrived: SenderClock,
+    /// Smallest (arrival - sent) in the last NACK intervals. It contains the unknown difference of
+    /// the two clocks, so only its changes have a meaning.
+    pub delay: SenderClock,
+    /// Largest delay of a recent segment behind the newest one, by the sender's clock.
+    pub reorder: SenderClock,
     /// Segments that arrived, copies and probes included.
     pub received: u32,
     /// Segments that had arrived before.
     pub duplicates: u32,
     /// Segments that arrived with a congestion mark.
     pub marked: u32,
-    /// The chunk that the bitmap starts with.
+    /// Number of the bitmap's first chunk.
     pub first: u32,
-    /// One bit per segment, 1 = arrived, whole chunks; what was never sent reads 0 too. After fewer
-    /// than [`NACK_CHUNKS_MAX`] chunks nothing has arrived.
+    /// One bit per segment of whole chunks: 1 if it arrived, 0 also if it was never sent. If the
+    /// bitmap has fewer than [`NACK_CHUNKS_MAX`] chunks, nothing after it has arrived.
     pub bitmap: &'a [u8],
 }
 
-/// Which end of a transfer speaks.
+/// End of a transfer that sends a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Role {
+pub enum TransferEnd {
     /// The end that has the file.
     Sender = 0,
-    /// The end that wants it.
+    /// The end that gets it.
     Receiver = 1,
 }
 
-/// Every message of a transfer.
+/// Messages of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Transfer<'a> {
-    /// Sender: here is a file. Repeated until answered.
-    Offer(Offer<'a>),
-    /// Receiver: send it. Repeated until segments come.
-    Accept(Accept),
-    /// Receiver: no.
+pub enum TransferMessage<'a> {
+    /// Sender: offers a file. Repeated until answered.
+    Offer(FileOffer<'a>),
+    /// Receiver: accepts. Repeated until segments come.
+    Accept(FileAcceptance),
+    /// Receiver: refuses the offer.
     Refuse {
         /// From the offer.
         port: u16,
         /// From the offer.
         nonce: u32,
-        /// Why.
         reason: RefuseReason,
     },
-    /// Receiver: what arrived.
+    /// Receiver: reports which segments arrived.
     Nack(Nack<'a>),
-    /// Sender: how often it wants to hear a NACK.
+    /// Sender: sets how often it wants a NACK.
     Cadence {
         /// The transfer.
         port: u16,
@@ -270,26 +269,25 @@ pub enum Transfer<'a> {
         /// From the offer.
         nonce: u32,
     },
-    /// Either: it ends here.
+    /// Either end: ends the transfer.
     Cancel {
         /// The transfer.
         port: u16,
-        /// Who speaks.
-        role: Role,
-        /// Why.
+        /// End that sends the message.
+        role: TransferEnd,
         reason: CancelReason,
     },
 }
 
-/// Whether `name` may travel: relative, `/` between components, none of them empty, `.` or `..`,
-/// no control character, at most [`NAME_LEN_MAX`] bytes. What a receiver creates is checked again
-/// where files are created.
+/// True if `name` may be sent: relative, `/` between components, none empty, `.` or `..`, no
+/// control character, at most [`NAME_LEN_MAX`] bytes. The receiver checks again before it creates a
+/// file.
 pub fn name_is_sound(name: &str) -> bool {
     let part = |p: &str| !p.is_empty() && p != "." && p != "..";
     name.len() <= NAME_LEN_MAX && !name.chars().any(char::is_control) && name.split('/').all(part)
 }
 
-/// Writes into a caller's buffer and remembers when it was too small.
+/// Writes into a caller's buffer and records if it was too small.
 struct Writer<'a> {
     out: &'a mut [u8],
     at: usize,
@@ -304,9 +302,9 @@ impl Writer<'_> {
     }
 }
 
-impl<'a> Transfer<'a> {
-    /// Writes `[kind][length][message]` at the start of `out` and returns how many bytes that
-    /// took. None when `out` is too small or a field is beyond its limit; `out` is then garbage.
+impl<'a> TransferMessage<'a> {
+    /// Writes `[kind][length][message]` at the start of `out` and returns the number of bytes. None
+    /// if `out` is too small or a field exceeds its limit; the content of `out` is then undefined.
     pub fn encode(&self, out: &mut [u8]) -> Option<usize> {
         let room = out.len();
         let mut w = Writer { out, at: 0 };
@@ -324,32 +322,32 @@ impl<'a> Transfer<'a> {
 
     fn put(&self, w: &mut Writer<'_>) -> Option<()> {
         match self {
-            Transfer::Offer(offer) => return offer.put(w),
-            Transfer::Accept(accept) => return accept.put(w),
-            Transfer::Refuse { port, nonce, reason } => {
+            TransferMessage::Offer(offer) => return offer.put(w),
+            TransferMessage::Accept(accept) => return accept.put(w),
+            TransferMessage::Refuse { port, nonce, reason } => {
                 w.put(&[3]);
                 w.put(&port.to_be_bytes());
                 w.put(&nonce.to_be_bytes());
                 w.put(&[*reason as u8]);
             }
-            Transfer::Nack(nack) => return nack.put(w),
-            Transfer::Cadence { port, interval_us } => {
+            TransferMessage::Nack(nack) => return nack.put(w),
+            TransferMessage::Cadence { port, interval_us } => {
                 w.put(&[5]);
                 w.put(&port.to_be_bytes());
                 w.put(&interval_us.to_be_bytes());
             }
-            Transfer::Fin { port, nonce, hash } => {
+            TransferMessage::Fin { port, nonce, hash } => {
                 w.put(&[6]);
                 w.put(&port.to_be_bytes());
                 w.put(&nonce.to_be_bytes());
                 w.put(hash);
             }
-            Transfer::Done { port, nonce } => {
+            TransferMessage::Done { port, nonce } => {
                 w.put(&[7]);
                 w.put(&port.to_be_bytes());
                 w.put(&nonce.to_be_bytes());
             }
-            Transfer::Cancel { port, role, reason } => {
+            TransferMessage::Cancel { port, role, reason } => {
                 w.put(&[8]);
                 w.put(&port.to_be_bytes());
                 w.put(&[*role as u8, *reason as u8]);
@@ -360,7 +358,7 @@ impl<'a> Transfer<'a> {
 
     /// Reads a message from an opened end-to-end plaintext, kind byte first. The padding after
     /// the message must be zero.
-    pub fn parse(body: &'a [u8]) -> Result<Transfer<'a>, ParseError> {
+    pub fn parse(body: &'a [u8]) -> Result<TransferMessage<'a>, ParseError> {
         let mut outer = Reader::new(body);
         let kind = outer.u8("edge kind")?;
         if kind != EdgeKind::Transfer as u8 {
@@ -378,22 +376,22 @@ impl<'a> Transfer<'a> {
         let kind = r.u8("transfer type")?;
         let port = r.u16("port")?;
         let message = match kind {
-            1 => Transfer::Offer(Offer::read(port, &mut r)?),
-            2 => Transfer::Accept(Accept::read(port, &mut r)?),
-            3 => Transfer::Refuse {
+            1 => TransferMessage::Offer(FileOffer::read(port, &mut r)?),
+            2 => TransferMessage::Accept(FileAcceptance::read(port, &mut r)?),
+            3 => TransferMessage::Refuse {
                 port,
                 nonce: r.u32("nonce")?,
                 reason: RefuseReason::from_byte(r.u8("refuse reason")?)?,
             },
-            4 => Transfer::Nack(Nack::read(port, &mut r)?),
-            5 => Transfer::Cadence { port, interval_us: r.u32("interval")? },
-            6 => Transfer::Fin { port, nonce: r.u32("nonce")?, hash: r.array("hash")? },
-            7 => Transfer::Done { port, nonce: r.u32("nonce")? },
-            8 => Transfer::Cancel {
+            4 => TransferMessage::Nack(Nack::read(port, &mut r)?),
+            5 => TransferMessage::Cadence { port, interval_us: r.u32("interval")? },
+            6 => TransferMessage::Fin { port, nonce: r.u32("nonce")?, hash: r.array("hash")? },
+            7 => TransferMessage::Done { port, nonce: r.u32("nonce")? },
+            8 => TransferMessage::Cancel {
                 port,
                 role: match r.u8("role")? {
-                    0 => Role::Sender,
-                    1 => Role::Receiver,
+                    0 => TransferEnd::Sender,
+                    1 => TransferEnd::Receiver,
                     b => return Err(ParseError::Unknown { what: "role", value: u32::from(b) }),
                 },
                 reason: CancelReason::from_byte(r.u8("cancel reason")?)?,
@@ -405,14 +403,14 @@ impl<'a> Transfer<'a> {
     }
 }
 
-// Debug hides the name, since it tells what travels: logs must not show it.
-impl core::fmt::Debug for Offer<'_> {
+// `Debug` hides the name: logs must not show what is sent.
+impl core::fmt::Debug for FileOffer<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "Offer(port {}, {} bytes)", self.port, self.size)
     }
 }
 
-impl<'a> Offer<'a> {
+impl<'a> FileOffer<'a> {
     fn put(&self, w: &mut Writer<'_>) -> Option<()> {
         if !name_is_sound(self.name) {
             return None;
@@ -433,7 +431,7 @@ impl<'a> Offer<'a> {
         Some(())
     }
 
-    fn read(port: u16, r: &mut Reader<'a>) -> Result<Offer<'a>, ParseError> {
+    fn read(port: u16, r: &mut Reader<'a>) -> Result<FileOffer<'a>, ParseError> {
         let nonce = r.u32("nonce")?;
         let size = r.u64("size")?;
         let modified_ns = i64::from_be_bytes(r.array("modification time")?);
@@ -446,7 +444,7 @@ impl<'a> Offer<'a> {
         let segment = match mode & 2 {
             0 => SegmentLen::FULL,
             _ => match SegmentLen::new(r.u16("segment length")?)? {
-                // The shorter form says that.
+                // The shorter form is mandatory for full segments.
                 SegmentLen::FULL => return Err(ParseError::Invalid { what: "segment length" }),
                 other => other,
             },
@@ -459,11 +457,11 @@ impl<'a> Offer<'a> {
             .ok()
             .filter(|name| name_is_sound(name))
             .ok_or(ParseError::Invalid { what: "name" })?;
-        Ok(Offer { port, nonce, size, modified_ns, file_id, executable, segment, name })
+        Ok(FileOffer { port, nonce, size, modified_ns, file_id, executable, segment, name })
     }
 }
 
-impl Accept {
+impl FileAcceptance {
     fn put(&self, w: &mut Writer<'_>) -> Option<()> {
         if self.have.len() > ACCEPT_RANGES_MAX || self.parts > ACCEPT_PARTS_MAX {
             return None;
@@ -479,7 +477,7 @@ impl Accept {
         Some(())
     }
 
-    fn read(port: u16, r: &mut Reader<'_>) -> Result<Accept, ParseError> {
+    fn read(port: u16, r: &mut Reader<'_>) -> Result<FileAcceptance, ParseError> {
         let nonce = r.u32("nonce")?;
         let part = r.u8("part")?;
         let parts = r.u8("parts")?;
@@ -498,7 +496,7 @@ impl Accept {
             }
             ranges.push((first, count));
         }
-        Ok(Accept { port, nonce, part, parts, have: ranges })
+        Ok(FileAcceptance { port, nonce, part, parts, have: ranges })
     }
 }
 
@@ -528,11 +526,11 @@ impl<'a> Nack<'a> {
         let number = r.u32("nack number")?;
         let floor = r.u32("floor")?;
         let limit = r.u32("limit")?;
-        let echo = Stamp::from_bytes(r.array("echo")?);
-        let hold = Stamp::from_bytes(r.array("hold")?);
-        let arrived = Stamp::from_bytes(r.array("arrived")?);
-        let delay = Stamp::from_bytes(r.array("delay")?);
-        let reorder = Stamp::from_bytes(r.array("reorder")?);
+        let echo = SenderClock::from_bytes(r.array("echo")?);
+        let hold = SenderClock::from_bytes(r.array("hold")?);
+        let arrived = SenderClock::from_bytes(r.array("arrived")?);
+        let delay = SenderClock::from_bytes(r.array("delay")?);
+        let reorder = SenderClock::from_bytes(r.array("reorder")?);
         let received = r.u32("received")?;
         let duplicates = r.u32("duplicates")?;
         let marked = r.u32("marked")?;

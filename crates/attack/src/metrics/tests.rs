@@ -6,7 +6,7 @@ fn identity(n: usize) -> Vec<usize> {
 
 #[test]
 fn known_scores_have_known_rates() {
-    // True 3, 1 and 2; of the wrong ones, two are above 1 and one is above 2.
+    // True pairs score 3, 1 and 2. Two wrong ones are above 1, and one is above 2.
     let scores = [[3.0, 0.0, 0.5], [1.5, 1.0, 0.0], [2.5, 0.0, 2.0]];
     let matrix = Matrix::new(3, |r, c| scores[r][c]);
     let rates = measure(&[(&matrix, identity(3))], 1.0, 1);
@@ -15,7 +15,7 @@ fn known_scores_have_known_rates() {
     assert!((rates.top1.value - 1.0 / 3.0).abs() < 1e-12);
     assert!((rates.guess - 1.0 / 3.0).abs() < 1e-12);
     assert_eq!(rates.assigned, 1.0);
-    // Only 3 is above all wrong ones.
+    // Only the score 3 is above all wrong ones.
     assert!((rates.at_1_in_100.value - 1.0 / 3.0).abs() < 1e-12);
     assert_eq!(rates.curve.last(), Some(&(1.0, 1.0)));
     assert!((rates.curve[0].1 - 1.0 / 3.0).abs() < 1e-12);
@@ -44,7 +44,7 @@ fn noise_is_guessed_and_intervals_hold_a_half() {
     for _ in 0..40 {
         let all: Vec<Matrix> =
             (0..5).map(|_| Matrix::new(20, |_, _| draws.between(0.0, 1.0))).collect();
-        let judged: Vec<Judged> = all.iter().map(|m| (m, identity(20))).collect();
+        let judged: Vec<LabelledScores> = all.iter().map(|m| (m, identity(20))).collect();
         let rates = measure(&judged, factor(&judged), 1);
         held += usize::from((rates.auc.low..=rates.auc.high).contains(&0.5));
         assert!(rates.auc.high - rates.auc.low < 0.25, "{:?}", rates.auc);

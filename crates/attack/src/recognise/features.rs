@@ -4,104 +4,109 @@ use core::f64::consts::TAU;
 use core::fmt;
 
 use serde::Serialize;
+use shoal_crypto::quantile::median;
 
-use super::Seen;
+use super::ObservedDatagram;
 
-/// Bytes of a payload that are looked at.
+/// Bytes of a payload that are examined.
 pub const HEAD: usize = 64;
 /// Bytes whose values are compared from datagram to datagram.
 const FIELDS: usize = 16;
-/// Gaps below this are those of one burst.
+/// Gaps shorter than this belong to one burst.
 const BURST_NS: f64 = 1e6;
-/// Periods that are tried pass so often in the time of an excerpt, in quarters.
+/// Numbers of periods per excerpt that are tried, in quarters.
 const PERIODS: core::ops::RangeInclusive<u32> = 16..=416;
 
 /// Kinds of features.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Group {
-    /// How long datagrams are.
+pub enum FeatureGroup {
+    /// Lengths of datagrams.
     Lengths,
-    /// What is in them.
+    /// Content of datagrams.
     Bytes,
-    /// When they pass.
+    /// Times of datagrams.
     Times,
-    /// Which way they go.
+    /// Directions of datagrams.
     Directions,
-    /// Fields of IP and UDP.
+    /// Fields of IP and UDP headers.
     Headers,
 }
 
-impl Group {
-    /// All of them.
-    pub const ALL: [Group; 5] =
-        [Group::Lengths, Group::Bytes, Group::Times, Group::Directions, Group::Headers];
+impl FeatureGroup {
+    pub const ALL: [FeatureGroup; 5] = [
+        FeatureGroup::Lengths,
+        FeatureGroup::Bytes,
+        FeatureGroup::Times,
+        FeatureGroup::Directions,
+        FeatureGroup::Headers,
+    ];
 }
 
-impl fmt::Display for Group {
+impl fmt::Display for FeatureGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Group::Lengths => "lengths",
-            Group::Bytes => "bytes",
-            Group::Times => "times",
-            Group::Directions => "directions",
-            Group::Headers => "headers",
+            FeatureGroup::Lengths => "lengths",
+            FeatureGroup::Bytes => "bytes",
+            FeatureGroup::Times => "times",
+            FeatureGroup::Directions => "directions",
+            FeatureGroup::Headers => "headers",
         })
     }
 }
 
-/// What the features are, in their order.
-pub const NAMES: [(Group, &str); 46] = [
-    (Group::Lengths, "different lengths per datagram"),
-    (Group::Lengths, "the most frequent length"),
-    (Group::Lengths, "its share"),
-    (Group::Lengths, "the second most frequent length"),
-    (Group::Lengths, "share of the two"),
-    (Group::Lengths, "the shortest"),
-    (Group::Lengths, "the longest"),
-    (Group::Lengths, "mean length"),
-    (Group::Lengths, "deviation of lengths"),
-    (Group::Lengths, "lengths that 16 divides"),
-    (Group::Bytes, "constant bytes of the first 16"),
-    (Group::Bytes, "constant bytes in a row at the start"),
-    (Group::Bytes, "entropy of byte 0"),
-    (Group::Bytes, "entropy of byte 1"),
-    (Group::Bytes, "entropy of bytes 2 and 3"),
-    (Group::Bytes, "entropy of bytes 4 to 7"),
-    (Group::Bytes, "entropy of bytes 8 to 15"),
-    (Group::Bytes, "a field that counts"),
-    (Group::Bytes, "bits set"),
-    (Group::Bytes, "how far the count of bits is from chance"),
-    (Group::Bytes, "bit 7 of byte 0"),
-    (Group::Bytes, "bit 6 of byte 0"),
-    (Group::Bytes, "bit 5 of byte 0"),
-    (Group::Bytes, "bit 4 of byte 0"),
-    (Group::Bytes, "bit 3 of byte 0"),
-    (Group::Bytes, "bit 2 of byte 0"),
-    (Group::Bytes, "bit 1 of byte 0"),
-    (Group::Bytes, "bit 0 of byte 0"),
-    (Group::Times, "datagrams per second"),
-    (Group::Times, "median gap"),
-    (Group::Times, "longest gap"),
-    (Group::Times, "deviation of gaps"),
-    (Group::Times, "gaps of a burst"),
-    (Group::Times, "gaps near the median, one way"),
-    (Group::Times, "strength of the strongest period"),
-    (Group::Times, "that period"),
-    (Group::Directions, "datagrams up"),
-    (Group::Directions, "bytes up"),
-    (Group::Directions, "turns"),
-    (Group::Directions, "longest row one way"),
-    (Group::Directions, "the first two go one way"),
-    (Group::Headers, "not to be cut in two"),
-    (Group::Headers, "congestion bits"),
-    (Group::Headers, "number of the packet is 0"),
-    (Group::Headers, "numbers of packets count"),
-    (Group::Headers, "pairs of ports per datagram"),
+/// Groups and names of the features, in their order.
+pub const NAMES: [(FeatureGroup, &str); 46] = [
+    (FeatureGroup::Lengths, "different lengths per datagram"),
+    (FeatureGroup::Lengths, "the most frequent length"),
+    (FeatureGroup::Lengths, "its share"),
+    (FeatureGroup::Lengths, "the second most frequent length"),
+    (FeatureGroup::Lengths, "share of the two"),
+    (FeatureGroup::Lengths, "the shortest"),
+    (FeatureGroup::Lengths, "the longest"),
+    (FeatureGroup::Lengths, "mean length"),
+    (FeatureGroup::Lengths, "deviation of lengths"),
+    (FeatureGroup::Lengths, "lengths that 16 divides"),
+    (FeatureGroup::Bytes, "constant bytes of the first 16"),
+    (FeatureGroup::Bytes, "constant bytes in a row at the start"),
+    (FeatureGroup::Bytes, "entropy of byte 0"),
+    (FeatureGroup::Bytes, "entropy of byte 1"),
+    (FeatureGroup::Bytes, "entropy of bytes 2 and 3"),
+    (FeatureGroup::Bytes, "entropy of bytes 4 to 7"),
+    (FeatureGroup::Bytes, "entropy of bytes 8 to 15"),
+    (FeatureGroup::Bytes, "a field that counts"),
+    (FeatureGroup::Bytes, "bits set"),
+    (FeatureGroup::Bytes, "how far the count of bits is from chance"),
+    (FeatureGroup::Bytes, "bit 7 of byte 0"),
+    (FeatureGroup::Bytes, "bit 6 of byte 0"),
+    (FeatureGroup::Bytes, "bit 5 of byte 0"),
+    (FeatureGroup::Bytes, "bit 4 of byte 0"),
+    (FeatureGroup::Bytes, "bit 3 of byte 0"),
+    (FeatureGroup::Bytes, "bit 2 of byte 0"),
+    (FeatureGroup::Bytes, "bit 1 of byte 0"),
+    (FeatureGroup::Bytes, "bit 0 of byte 0"),
+    (FeatureGroup::Times, "datagrams per second"),
+    (FeatureGroup::Times, "median gap"),
+    (FeatureGroup::Times, "longest gap"),
+    (FeatureGroup::Times, "deviation of gaps"),
+    (FeatureGroup::Times, "gaps of a burst"),
+    (FeatureGroup::Times, "gaps near the median, one way"),
+    (FeatureGroup::Times, "strength of the strongest period"),
+    (FeatureGroup::Times, "that period"),
+    (FeatureGroup::Directions, "datagrams up"),
+    (FeatureGroup::Directions, "bytes up"),
+    (FeatureGroup::Directions, "turns"),
+    (FeatureGroup::Directions, "longest row one way"),
+    (FeatureGroup::Directions, "the first two go one way"),
+    (FeatureGroup::Headers, "not to be cut in two"),
+    (FeatureGroup::Headers, "congestion bits"),
+    (FeatureGroup::Headers, "number of the packet is 0"),
+    (FeatureGroup::Headers, "numbers of packets count"),
+    (FeatureGroup::Headers, "pairs of ports per datagram"),
 ];
 
-/// The features of datagrams in the order of their times.
-pub fn of(seen: &[Seen]) -> Vec<f64> {
+/// Features of datagrams, which are sorted by time.
+pub fn of(seen: &[ObservedDatagram]) -> Vec<f64> {
     let mut all = lengths(seen).to_vec();
     all.extend(bytes(seen));
     all.extend(bits(seen));
@@ -122,7 +127,7 @@ fn moments(values: &[f64]) -> (f64, f64) {
     (mean, (values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n).sqrt())
 }
 
-/// How often each value is there, the most frequent first.
+/// Number of occurrences of each value, the most frequent first.
 fn frequencies<T: Ord>(values: impl Iterator<Item = T>) -> Vec<(T, usize)> {
     let mut values: Vec<T> = values.collect();
     values.sort_unstable();
@@ -137,7 +142,7 @@ fn frequencies<T: Ord>(values: impl Iterator<Item = T>) -> Vec<(T, usize)> {
     all
 }
 
-fn lengths(seen: &[Seen]) -> [f64; 10] {
+fn lengths(seen: &[ObservedDatagram]) -> [f64; 10] {
     let all: Vec<f64> = seen.iter().map(|s| s.len as f64).collect();
     let frequent = frequencies(seen.iter().map(|s| s.len));
     let at = |i: usize| frequent.get(i).map_or((0.0, 0), |(len, count)| (*len as f64, *count));
@@ -157,20 +162,21 @@ fn lengths(seen: &[Seen]) -> [f64; 10] {
     ]
 }
 
-/// The datagrams of each direction.
-fn ways(seen: &[Seen]) -> [Vec<&Seen>; 2] {
+/// Datagrams of each direction.
+fn ways(seen: &[ObservedDatagram]) -> [Vec<&ObservedDatagram>; 2] {
     [true, false].map(|up| seen.iter().filter(|s| s.up == up).collect())
 }
 
-/// The mean over directions, which weigh as much as they have datagrams.
-fn over_ways(seen: &[Seen], of: impl Fn(&[&Seen]) -> f64) -> f64 {
+/// Mean over both directions, weighted by their datagrams.
+fn over_ways(seen: &[ObservedDatagram], of: impl Fn(&[&ObservedDatagram]) -> f64) -> f64 {
     let each = ways(seen);
     let sum: f64 = each.iter().filter(|w| !w.is_empty()).map(|w| of(w) * w.len() as f64).sum();
     sum / seen.len().max(1) as f64
 }
 
-/// Shannon's entropy of the values at one place, as a share of what so many datagrams can have.
-fn entropy(way: &[&Seen], place: usize) -> f64 {
+/// Shannon entropy of the bytes at `place`, relative to the highest that so many datagrams can
+/// have.
+fn entropy(way: &[&ObservedDatagram], place: usize) -> f64 {
     let values = frequencies(way.iter().filter_map(|s| s.head.get(place)));
     let n: usize = values.iter().map(|(_, count)| count).sum();
     let most = (n.min(256) as f64).log2();
@@ -179,20 +185,20 @@ fn entropy(way: &[&Seen], place: usize) -> f64 {
     if most > 0.0 { sum / most } else { 0.0 }
 }
 
-fn is_constant(way: &[&Seen], place: usize) -> bool {
+fn is_constant(way: &[&ObservedDatagram], place: usize) -> bool {
     let first = way[0].head.get(place);
     first.is_some() && way.iter().all(|s| s.head.get(place) == first)
 }
 
-/// The largest share of datagrams whose field of two bytes is one more than in the one before it,
-/// at any place and in any order of bytes.
-fn counting(way: &[&Seen]) -> f64 {
-    let field = |s: &Seen, place: usize, swapped: bool| -> Option<u16> {
+/// Largest share of datagrams with a two-byte counter: a field that is one more than in the
+/// datagram before. Tries all offsets and both byte orders.
+fn counting(way: &[&ObservedDatagram]) -> f64 {
+    let field = |s: &ObservedDatagram, place: usize, swapped: bool| -> Option<u16> {
         let bytes = *s.head.get(place..)?.first_chunk::<2>()?;
         Some(if swapped { u16::from_le_bytes(bytes) } else { u16::from_be_bytes(bytes) })
     };
     let steps = |place: usize, swapped: bool| {
-        let by_one = |pair: &&[&Seen]| {
+        let by_one = |pair: &&[&ObservedDatagram]| {
             let [a, b] = [pair[0], pair[1]].map(|s| field(s, place, swapped));
             a.zip(b).is_some_and(|(a, b)| b == a.wrapping_add(1))
         };
@@ -202,20 +208,25 @@ fn counting(way: &[&Seen]) -> f64 {
     places.fold(0.0, f64::max)
 }
 
-fn bytes(seen: &[Seen]) -> [f64; 10] {
-    let constant = |way: &[&Seen], place: usize| way.len() > 1 && is_constant(way, place);
-    let count = |way: &[&Seen]| (0..FIELDS).filter(|at| constant(way, *at)).count() as f64;
-    let row = |way: &[&Seen]| (0..FIELDS).take_while(|at| constant(way, *at)).count() as f64;
+fn bytes(seen: &[ObservedDatagram]) -> [f64; 10] {
+    let constant =
+        |way: &[&ObservedDatagram], place: usize| way.len() > 1 && is_constant(way, place);
+    let count =
+        |way: &[&ObservedDatagram]| (0..FIELDS).filter(|at| constant(way, *at)).count() as f64;
+    let row =
+        |way: &[&ObservedDatagram]| (0..FIELDS).take_while(|at| constant(way, *at)).count() as f64;
     let at = |from: usize, to: usize| {
-        let mean = move |way: &[&Seen]| {
+        let mean = move |way: &[&ObservedDatagram]| {
             (from..to).map(|place| entropy(way, place)).sum::<f64>() / (to - from) as f64
         };
         over_ways(seen, mean)
     };
-    let set = |s: &Seen| s.head.iter().map(|b| b.count_ones()).sum::<u32>();
-    let bits = |s: &Seen| (8 * s.head.len()).max(1) as f64;
-    let off = |s: &Seen| (f64::from(set(s)) - bits(s) / 2.0).abs() / (bits(s) / 4.0).sqrt();
-    let mean = |of: &dyn Fn(&Seen) -> f64| moments(&seen.iter().map(of).collect::<Vec<_>>()).0;
+    let set = |s: &ObservedDatagram| s.head.iter().map(|b| b.count_ones()).sum::<u32>();
+    let bits = |s: &ObservedDatagram| (8 * s.head.len()).max(1) as f64;
+    let off =
+        |s: &ObservedDatagram| (f64::from(set(s)) - bits(s) / 2.0).abs() / (bits(s) / 4.0).sqrt();
+    let mean =
+        |of: &dyn Fn(&ObservedDatagram) -> f64| moments(&seen.iter().map(of).collect::<Vec<_>>()).0;
     [
         over_ways(seen, count),
         over_ways(seen, row),
@@ -230,28 +241,23 @@ fn bytes(seen: &[Seen]) -> [f64; 10] {
     ]
 }
 
-/// How often each bit of the first byte is set.
-fn bits(seen: &[Seen]) -> [f64; 8] {
+/// Share of datagrams in which each bit of the first byte is set.
+fn bits(seen: &[ObservedDatagram]) -> [f64; 8] {
     core::array::from_fn(|i| {
-        let is_set = |s: &&Seen| s.head.first().is_some_and(|byte| byte >> (7 - i) & 1 == 1);
+        let is_set =
+            |s: &&ObservedDatagram| s.head.first().is_some_and(|byte| byte >> (7 - i) & 1 == 1);
         share(seen.iter().filter(is_set).count(), seen.len())
     })
 }
 
-fn gaps<'a>(seen: impl Iterator<Item = &'a Seen>) -> Vec<f64> {
+fn gaps<'a>(seen: impl Iterator<Item = &'a ObservedDatagram>) -> Vec<f64> {
     let at: Vec<u64> = seen.map(|s| s.at_ns).collect();
     at.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect()
 }
 
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
-}
-
-/// How strongly times repeat with the period that shows most (Rayleigh's statistic), and its length
-/// in nanoseconds.
-fn period(seen: &[Seen]) -> (f64, f64) {
+/// Strength of the strongest period in the times (Rayleigh's statistic), and its length in
+/// nanoseconds.
+fn period(seen: &[ObservedDatagram]) -> (f64, f64) {
     let first = seen[0].at_ns;
     let span = ((seen[seen.len() - 1].at_ns - first) as f64).max(1.0);
     let strength = |period: f64| {
@@ -264,20 +270,20 @@ fn period(seen: &[Seen]) -> (f64, f64) {
     all.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or((0.0, span))
 }
 
-fn times(seen: &[Seen]) -> [f64; 8] {
+fn times(seen: &[ObservedDatagram]) -> [f64; 8] {
     let all = gaps(seen.iter());
     let span = all.iter().sum::<f64>().max(1.0);
     let (mean, deviation) = moments(&all);
-    let even = |way: &[&Seen]| {
+    let even = |way: &[&ObservedDatagram]| {
         let own = gaps(way.iter().copied());
-        let middle = median(&own);
+        let middle = median(&own).unwrap_or(0.0);
         share(own.iter().filter(|gap| (*gap - middle).abs() < 0.1 * middle).count(), own.len())
     };
     let even = ways(seen).map(|way| if way.len() > 2 { even(&way) } else { 0.0 });
     let (strength, period) = period(seen);
     [
         (all.len() as f64 * 1e9 / span).log10(),
-        median(&all).max(1.0).log10(),
+        median(&all).unwrap_or(0.0).max(1.0).log10(),
         all.iter().copied().fold(1.0, f64::max).log10(),
         deviation / mean.max(1.0),
         share(all.iter().filter(|gap| **gap < BURST_NS).count(), all.len()),
@@ -287,7 +293,7 @@ fn times(seen: &[Seen]) -> [f64; 8] {
     ]
 }
 
-fn directions(seen: &[Seen]) -> [f64; 5] {
+fn directions(seen: &[ObservedDatagram]) -> [f64; 5] {
     let up = || seen.iter().filter(|s| s.up);
     let bytes = seen.iter().map(|s| s.len).sum();
     let turns = seen.windows(2).filter(|pair| pair[0].up != pair[1].up).count();
@@ -301,11 +307,11 @@ fn directions(seen: &[Seen]) -> [f64; 5] {
     ]
 }
 
-fn headers(seen: &[Seen]) -> [f64; 5] {
+fn headers(seen: &[ObservedDatagram]) -> [f64; 5] {
     let n = seen.len();
-    let count = |is: fn(&&Seen) -> bool| share(seen.iter().filter(is).count(), n);
-    let counts = |way: &[&Seen]| {
-        let by_one = |pair: &&[&Seen]| pair[1].id == pair[0].id.wrapping_add(1);
+    let count = |is: fn(&&ObservedDatagram) -> bool| share(seen.iter().filter(is).count(), n);
+    let counts = |way: &[&ObservedDatagram]| {
+        let by_one = |pair: &&[&ObservedDatagram]| pair[1].id == pair[0].id.wrapping_add(1);
         share(way.windows(2).filter(by_one).count(), way.len() - 1)
     };
     [
@@ -321,8 +327,8 @@ fn headers(seen: &[Seen]) -> [f64; 5] {
 mod tests {
     use super::*;
 
-    fn seen(at_ms: f64, up: bool, len: usize, head: &[u8]) -> Seen {
-        Seen {
+    fn seen(at_ms: f64, up: bool, len: usize, head: &[u8]) -> ObservedDatagram {
+        ObservedDatagram {
             at_ns: (at_ms * 1e6) as u64,
             up,
             len,
@@ -340,8 +346,8 @@ mod tests {
 
     #[test]
     fn a_call_has_a_period_a_counter_and_constant_bytes() {
-        // Like RTP: one length, a number that counts, 20 ms apart both ways.
-        let call: Vec<Seen> = (0..32_u8)
+        // Resembles RTP: equal lengths, a counter, 20 ms apart in both directions.
+        let call: Vec<ObservedDatagram> = (0..32_u8)
             .map(|i| {
                 let number = i / 2;
                 let head =

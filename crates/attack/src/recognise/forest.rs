@@ -1,39 +1,37 @@
-//! A decision forest (Breiman, Random Forests, 2001).
+//! Random forest (Breiman, Random Forests, 2001).
 //!
-//! Trees ask for thresholds, so that lengths, logarithms of times and shares stand side by side
-//! without scales, and a few hundred examples are enough. Programs weigh the same, however many
-//! captures they have.
+//! Trees compare values with thresholds, so features need no common scale: lengths, logarithms of
+//! times, and shares. A few hundred examples are enough. Each program has equal weight, however
+//! many captures it has.
 
 use crate::random::Draws;
 
-/// Trees of a forest.
+/// Number of trees in a forest.
 const TREES: usize = 60;
-/// Examples that each tree draws, of each class.
+/// Examples of each class that each tree draws.
 const DRAWN: usize = 40;
-/// Deepest branch. With [`DRAWN`] examples of a few classes trees end long before it.
+/// Greatest depth. With [`DRAWN`] examples of a few classes, trees end long before it.
 const DEPTH_MAX: usize = 24;
 
-/// What is to be learnt.
+/// Training example.
 #[derive(Clone, Copy, Debug)]
-pub struct Example<'a> {
-    /// Its class.
+pub struct LabelledExcerpt<'a> {
     pub class: usize,
-    /// The capture that it is from.
+    /// Capture from which the example comes.
     pub capture: usize,
-    /// Its features.
     pub values: &'a [f64],
 }
 
 /// Trees that vote.
 pub struct Forest {
-    trees: Vec<Vec<Node>>,
+    trees: Vec<Vec<TreeNode>>,
     classes: usize,
     gains: Vec<f64>,
 }
 
-enum Node {
+enum TreeNode {
     Leaf(usize),
-    /// Values up to `at` go on at the next node, others at `other`.
+    /// Values up to `at` continue at the next node, others at `other`.
     Split {
         feature: usize,
         at: f64,
@@ -41,19 +39,24 @@ enum Node {
     },
 }
 
-/// A tree while it grows.
+/// State of a growing tree.
 struct Grower<'a> {
     classes: usize,
     features: &'a [usize],
-    /// Features that each split chooses from.
+    /// Number of features that each split tries.
     tried: usize,
-    nodes: Vec<Node>,
+    nodes: Vec<TreeNode>,
     gains: &'a mut [f64],
 }
 
 impl Forest {
-    /// Learns from examples by these features.
-    pub fn grow(examples: &[Example<'_>], classes: usize, features: &[usize], seed: u64) -> Forest {
+    /// Trains a forest on these features of the examples.
+    pub fn grow(
+        examples: &[LabelledExcerpt<'_>],
+        classes: usize,
+        features: &[usize],
+        seed: u64,
+    ) -> Forest {
         let width = examples.first().map_or(0, |example| example.values.len());
         let mut gains = vec![0.0; width];
         let by_class = captures(examples, classes);
@@ -70,16 +73,18 @@ impl Forest {
         Forest { trees, classes, gains }
     }
 
-    /// The class that most trees vote for.
+    /// The class with the most votes.
     pub fn class(&self, values: &[f64]) -> usize {
         let mut votes = vec![0; self.classes];
         for tree in &self.trees {
             let mut at = 0;
             let class = loop {
                 match tree[at] {
-                    Node::Leaf(class) => break class,
-                    Node::Split { feature, at: bound, .. } if values[feature] <= bound => at += 1,
-                    Node::Split { other, .. } => at = other,
+                    TreeNode::Leaf(class) => break class,
+                    TreeNode::Split { feature, at: bound, .. } if values[feature] <= bound => {
+                        at += 1
+                    }
+                    TreeNode::Split { other, .. } => at = other,
                 }
             };
             votes[class] += 1;
@@ -87,7 +92,7 @@ impl Forest {
         (0..self.classes).max_by_key(|class| votes[*class]).unwrap_or(0)
     }
 
-    /// By how much each feature lessened impurity, together 1.
+    /// Decrease of impurity by each feature, normalised to the sum 1.
     pub fn gains(&self) -> Vec<f64> {
         let sum = self.gains.iter().sum::<f64>().max(1e-12);
         self.gains.iter().map(|gain| gain / sum).collect()
@@ -95,16 +100,24 @@ impl Forest {
 }
 
 /// Examples by class and capture.
-fn captures<'a>(examples: &[Example<'a>], classes: usize) -> Vec<Vec<Vec<Example<'a>>>> {
-    let of = |class: usize| -> Vec<Vec<Example<'a>>> {
-        let own: Vec<Example<'a>> = examples.iter().copied().filter(|e| e.class == class).collect();
+fn captures<'a>(
+    examples: &[LabelledExcerpt<'a>],
+    classes: usize,
+) -> Vec<Vec<Vec<LabelledExcerpt<'a>>>> {
+    let of = |class: usize| -> Vec<Vec<LabelledExcerpt<'a>>> {
+        let own: Vec<LabelledExcerpt<'a>> =
+            examples.iter().copied().filter(|e| e.class == class).collect();
         own.chunk_by(|a, b| a.capture == b.capture).map(<[_]>::to_vec).collect()
     };
     (0..classes).map(of).filter(|captures| !captures.is_empty()).collect()
 }
 
-/// As many examples of each class: of a capture drawn with replacement, one drawn likewise.
-fn draw<'a>(by_class: &[Vec<Vec<Example<'a>>>], draws: &mut Draws) -> Vec<Example<'a>> {
+/// Draws equally many examples of each class: first a capture, then an example of it, both with
+/// replacement.
+fn draw<'a>(
+    by_class: &[Vec<Vec<LabelledExcerpt<'a>>>],
+    draws: &mut Draws,
+) -> Vec<LabelledExcerpt<'a>> {
     let mut drawn = Vec::with_capacity(by_class.len() * DRAWN);
     for captures in by_class {
         for _ in 0..DRAWN {
@@ -115,36 +128,36 @@ fn draw<'a>(by_class: &[Vec<Vec<Example<'a>>>], draws: &mut Draws) -> Vec<Exampl
     drawn
 }
 
-/// Gini's impurity times the number of examples.
+/// Gini impurity times the number of examples.
 fn impurity(counts: &[usize]) -> f64 {
     let n = counts.iter().sum::<usize>().max(1) as f64;
     n - counts.iter().map(|count| (*count as f64).powi(2)).sum::<f64>() / n
 }
 
 impl Grower<'_> {
-    fn grow(&mut self, examples: Vec<Example<'_>>, depth: usize, draws: &mut Draws) {
+    fn grow(&mut self, examples: Vec<LabelledExcerpt<'_>>, depth: usize, draws: &mut Draws) {
         let mut counts = vec![0; self.classes];
         examples.iter().for_each(|example| counts[example.class] += 1);
         let most = (0..self.classes).max_by_key(|class| counts[*class]).unwrap_or(0);
         let best = (depth < DEPTH_MAX).then(|| self.best(&examples, &counts, draws)).flatten();
         let Some((gain, feature, at)) = best else {
-            self.nodes.push(Node::Leaf(most));
+            self.nodes.push(TreeNode::Leaf(most));
             return;
         };
         self.gains[feature] += gain;
         let (low, high) = examples.into_iter().partition(|example| example.values[feature] <= at);
         let own = self.nodes.len();
-        self.nodes.push(Node::Leaf(most));
+        self.nodes.push(TreeNode::Leaf(most));
         self.grow(low, depth + 1, draws);
         let other = self.nodes.len();
-        self.nodes[own] = Node::Split { feature, at, other };
+        self.nodes[own] = TreeNode::Split { feature, at, other };
         self.grow(high, depth + 1, draws);
     }
 
-    /// The split that lessens impurity most: by how much, by which feature, up to which value.
+    /// Split that decreases impurity most: the decrease, the feature, and the threshold.
     fn best(
         &self,
-        examples: &[Example<'_>],
+        examples: &[LabelledExcerpt<'_>],
         counts: &[usize],
         draws: &mut Draws,
     ) -> Option<(f64, usize, f64)> {
@@ -164,7 +177,7 @@ impl Grower<'_> {
                     continue;
                 }
                 let gain = whole - impurity(&low) - impurity(&high);
-                // Below rounding there is nothing to gain.
+                // Gains below rounding errors do not count.
                 if gain > best.map_or(1e-9, |(most, ..)| most) {
                     best = Some((gain, feature, value + (next - value) / 2.0));
                 }
@@ -179,8 +192,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_forest_learns_what_no_single_threshold_says() {
-        // Class 1 where exactly one of the first two is high; the third is noise.
+    fn a_forest_learns_the_exclusive_or_of_two_values() {
+        // Class 1 if exactly one of the first two values is high; the third is noise.
         let mut draws = Draws::new(1, "forest-test", 0);
         let mut point = || -> Vec<f64> { (0..3).map(|_| draws.uniform()).collect() };
         let points: Vec<Vec<f64>> = (0..400).map(|_| point()).collect();
@@ -188,9 +201,13 @@ mod tests {
         let example =
             |(capture, values): (usize, &'_ Vec<f64>)| (class(values), capture, values.clone());
         let all: Vec<(usize, usize, Vec<f64>)> = points.iter().enumerate().map(example).collect();
-        let lessons: Vec<Example<'_>> = all[..300]
+        let lessons: Vec<LabelledExcerpt<'_>> = all[..300]
             .iter()
-            .map(|(class, capture, values)| Example { class: *class, capture: *capture, values })
+            .map(|(class, capture, values)| LabelledExcerpt {
+                class: *class,
+                capture: *capture,
+                values,
+            })
             .collect();
         let forest = Forest::grow(&lessons, 2, &[0, 1, 2], 7);
         let right = all[300..].iter().filter(|(class, _, v)| forest.class(v) == *class).count();
@@ -198,14 +215,14 @@ mod tests {
         let gains = forest.gains();
         assert!((gains.iter().sum::<f64>() - 1.0).abs() < 1e-9);
         assert!(gains[2] < gains[0] && gains[2] < gains[1], "{gains:?}");
-        // By noise alone it is a guess.
+        // With noise alone, the forest guesses.
         let blind = Forest::grow(&lessons, 2, &[2], 7);
         let right = all[300..].iter().filter(|(class, _, v)| blind.class(v) == *class).count();
         assert!((30..70).contains(&right), "{right}");
     }
 
     #[test]
-    fn without_examples_there_is_one_class() {
+    fn a_forest_without_examples_returns_a_valid_class() {
         let forest = Forest::grow(&[], 3, &[0], 1);
         assert!(forest.class(&[0.5]) < 3);
     }

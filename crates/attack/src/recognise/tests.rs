@@ -1,16 +1,16 @@
-//! Judged on features of captures that `shoal-lab attack --recognise` made, and on made-up ones.
+//! Tests with recorded features (`shoal-lab attack --recognise`) and with made-up ones.
 
 use super::*;
 
-/// Four captures of each activity, as `shoal-lab attack --recognise` writes their features.
-fn recorded() -> Vec<Sample> {
-    let mut samples: Vec<(String, Sample)> = Vec::new();
+/// Four captures of each activity, with the features that `shoal-lab attack --recognise` writes.
+fn recorded() -> Vec<ProgramCapture> {
+    let mut samples: Vec<(String, ProgramCapture)> = Vec::new();
     for line in include_str!("captures.csv").lines().skip(1) {
         let mut cells = line.split(',');
         let mut word = || cells.next().unwrap().to_owned();
         let (program, activity, number) = (word(), word(), word());
         if samples.last().is_none_or(|(last, _)| *last != number) {
-            samples.push((number, Sample { program, activity, excerpts: Vec::new() }));
+            samples.push((number, ProgramCapture { program, activity, excerpts: Vec::new() }));
         }
         let excerpts = &mut samples.last_mut().unwrap().1.excerpts;
         excerpts.push(cells.map(|cell| cell.parse().unwrap()).collect());
@@ -25,15 +25,15 @@ fn shoal_is_recognised_by_its_lengths_and_not_by_its_bytes() {
     assert!(found.found[ours].value > 0.98 && found.alarms[ours].value < 0.02, "{found:?}");
     assert!(found.accuracy.value > 0.95 && found.shuffled < 0.4, "{found:?}");
     let worth = |group| found.groups.iter().find(|worth| worth.group == group).unwrap();
-    assert!(worth(Group::Lengths).found_alone[ours] > 0.98);
-    // A tunnel that masks all bytes looks as random.
-    assert!(worth(Group::Bytes).found_alone[ours] < 0.9, "{:?}", worth(Group::Bytes));
+    assert!(worth(FeatureGroup::Lengths).found_alone[ours] > 0.98);
+    // A tunnel that masks all bytes looks equally random.
+    assert!(worth(FeatureGroup::Bytes).found_alone[ours] < 0.9, "{:?}", worth(FeatureGroup::Bytes));
     let ours = found.activities.iter().filter(|(program, ..)| program == "shoal");
     assert!(ours.clone().count() >= 4 && ours.clone().all(|(_, _, share)| share.value > 0.9));
 }
 
-/// Two programs of three that differ in one feature.
-fn made_up() -> Vec<Sample> {
+/// Three programs, of which one differs from the others in one feature.
+fn made_up() -> Vec<ProgramCapture> {
     let mut draws = Draws::new(5, "made-up", 0);
     let mut sample = |i: usize| {
         let mut excerpt = || -> Vec<f64> {
@@ -43,7 +43,7 @@ fn made_up() -> Vec<Sample> {
         };
         let program = ["a", "b", "c"][i % 3].to_owned();
         let excerpts = (0..3).map(|_| excerpt()).collect();
-        Sample { program, activity: if i < 15 { "x" } else { "y" }.into(), excerpts }
+        ProgramCapture { program, activity: if i < 15 { "x" } else { "y" }.into(), excerpts }
     };
     (0..30).map(&mut sample).collect()
 }
@@ -66,15 +66,15 @@ fn a_program_is_found_by_what_differs_and_others_are_a_guess() {
 }
 
 #[test]
-fn what_teaches_nothing_is_refused() {
+fn unusable_training_captures_are_refused() {
     let all = made_up();
-    assert_eq!(recognise(&[]), Err(Unfit::Programs));
-    let one: Vec<Sample> = all.iter().filter(|s| s.program == "a").cloned().collect();
-    assert_eq!(recognise(&one), Err(Unfit::Programs));
-    assert_eq!(recognise(&all[..4]), Err(Unfit::Captures));
+    assert_eq!(recognise(&[]), Err(TrainingError::Programs));
+    let one: Vec<ProgramCapture> = all.iter().filter(|s| s.program == "a").cloned().collect();
+    assert_eq!(recognise(&one), Err(TrainingError::Programs));
+    assert_eq!(recognise(&all[..4]), Err(TrainingError::Captures));
     let mut short = all;
     short[3].excerpts[0].pop();
-    assert_eq!(recognise(&short), Err(Unfit::Features));
+    assert_eq!(recognise(&short), Err(TrainingError::Features));
 }
 
 #[test]

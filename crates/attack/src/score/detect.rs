@@ -1,16 +1,21 @@
-//! An active attacker looks for its marks.
+//! Search of an active attacker for its marks.
 
-use crate::delay::Density;
-use crate::mark::Code;
+use crate::delay::DelayDensity;
+use crate::mark::MarkCode;
 use crate::matrix::Matrix;
 use crate::score::windows::{Measure, product};
-use crate::trace::{Span, Trace};
+use crate::trace::{LineTrace, Span};
 
-/// Bins in which a mark of the rate is looked for.
+/// Bins of the search for a rate mark.
 const BIN_NS: u64 = 50_000_000;
 
-/// How well each egress fits the mark of each ingress.
-pub(super) fn marks(codes: &[Code], egress: &[&Trace], delay: &Density, span: Span) -> Matrix {
+/// Similarity of each egress with the mark of each ingress.
+pub(super) fn marks(
+    codes: &[MarkCode],
+    egress: &[&LineTrace],
+    delay: &DelayDensity,
+    span: Span,
+) -> Matrix {
     let n = egress.len();
     let Some(first) = codes.first() else { return Matrix::new(n, |_, _| 0.0) };
     if first.delayed.is_empty() {
@@ -20,9 +25,8 @@ pub(super) fn marks(codes: &[Code], egress: &[&Trace], delay: &Density, span: Sp
     }
 }
 
-/// The correlation of counts with what is left of the code behind the mixes, at the best of three
-/// lags.
-fn rates(codes: &[Code], egress: &[&Trace], delay: &Density, span: Span) -> Matrix {
+/// Correlation of counts with the code as blurred by the mixes, at the best of three lags.
+fn rates(codes: &[MarkCode], egress: &[&LineTrace], delay: &DelayDensity, span: Span) -> Matrix {
     let bins = (span.ns() / BIN_NS) as usize;
     let delay = delay.in_bins(BIN_NS);
     let expected: Vec<Vec<f32>> = codes
@@ -42,11 +46,11 @@ fn rates(codes: &[Code], egress: &[&Trace], delay: &Density, span: Span) -> Matr
     })
 }
 
-/// The correlation of distances with those that the walk of delays gave them, frame by frame in
-/// their order (RAINBOW, Houmansadr et al.).
-fn walks(codes: &[Code], egress: &[&Trace], span: Span) -> Matrix {
+/// Correlation of the distances between frames with those of the random walk, frame by frame
+/// (RAINBOW, Houmansadr et al.).
+fn walks(codes: &[MarkCode], egress: &[&LineTrace], span: Span) -> Matrix {
     let left: Vec<Vec<u64>> = egress.iter().map(|trace| trace.cells(span).collect()).collect();
-    let within = |code: &Code| -> Vec<(u64, u64)> {
+    let within = |code: &MarkCode| -> Vec<(u64, u64)> {
         let seen = |&&(came, kept): &&(u64, u64)| (span.from.0..span.to.0).contains(&(came + kept));
         code.delayed.iter().filter(seen).copied().collect()
     };
@@ -69,20 +73,20 @@ fn walks(codes: &[Code], egress: &[&Trace], span: Span) -> Matrix {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cover::{Sent, What, trace};
-    use crate::mark::Mark;
+    use crate::cover::{FrameContent, LineFrame, trace};
+    use crate::mark::MarkKind;
     use crate::random::Draws;
     use shoal_wire::SizeClass;
 
     #[test]
     fn each_mark_is_found_in_the_stream_that_bears_it() {
-        let delay = Density::drawn(&[0], 1_000_000);
-        for mark in Mark::ALL {
+        let delay = DelayDensity::drawn(&[0], 1_000_000);
+        for mark in MarkKind::ALL {
             let marked = |number: u64| {
                 let mut draws = Draws::new(3, "detect", number);
-                let mut code = Code::new(mark, 20, &mut draws);
-                let what = What::Dummy;
-                let sent = |i: u64| Sent { at: i * 10_000_000, class: SizeClass::Full, what };
+                let mut code = MarkCode::new(mark, 20, &mut draws);
+                let what = FrameContent::Dummy;
+                let sent = |i: u64| LineFrame { at: i * 10_000_000, class: SizeClass::Full, what };
                 let mut frames = (0..2_000).map(sent).collect();
                 code.apply(mark, &mut frames, &mut draws);
                 (code, trace(&frames))
@@ -92,8 +96,8 @@ mod tests {
             let right = found.at(0, 0).min(found.at(1, 1));
             let wrong = found.at(0, 1).max(found.at(1, 0));
             assert!(right > 0.5 && wrong < 0.35, "{mark:?} {found:?}");
-            // Nothing is lost on the way, and the order stays: the walk is read as it was made.
-            assert!(mark != Mark::Rainbow || right > 0.999, "{found:?}");
+            // No frame is lost and the order stays, so the walk is found exactly.
+            assert!(mark != MarkKind::Rainbow || right > 0.999, "{found:?}");
         }
     }
 }

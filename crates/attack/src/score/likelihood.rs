@@ -1,15 +1,20 @@
 //! The matched filter.
 
 use crate::matrix::Matrix;
-use crate::score::Known;
-use crate::trace::{Span, Trace};
+use crate::score::PriorKnowledge;
+use crate::trace::{LineTrace, Span};
 
-/// The part of all frames that the law of delays does not explain, at least.
+/// Least share of frames that the distribution of delays does not explain.
 const STRAY: f64 = 0.02;
 
-/// The logarithm of how much more probable each egress is as a Poisson stream whose rate follows
-/// from the ingress and the law of delays than as one of even rate.
-pub fn likelihood(ingress: &[&Trace], egress: &[&Trace], known: &Known, span: Span) -> Matrix {
+/// Log likelihood ratio of each egress under two Poisson streams. The rate of the first follows
+/// from the ingress and the distribution of delays; the second has an even rate.
+pub fn likelihood(
+    ingress: &[&LineTrace],
+    egress: &[&LineTrace],
+    known: &PriorKnowledge,
+    span: Span,
+) -> Matrix {
     let bin_ns = known.delay.bin_ns;
     let bins = (span.ns() / bin_ns) as usize;
     let seen: Vec<Vec<u32>> = egress
@@ -40,7 +45,7 @@ pub fn likelihood(ingress: &[&Trace], egress: &[&Trace], known: &Known, span: Sp
     })
 }
 
-/// The sum of logarithms at these places. Four sums side by side don't wait for each other.
+/// Sum of logarithms at these places. Four independent sums let the processor work in parallel.
 fn total(logs: &[f32], places: &[u32]) -> f64 {
     let at = |place: u32| f64::from(logs[place as usize]);
     let fours = places.chunks_exact(4);
@@ -53,19 +58,20 @@ fn total(logs: &[f32], places: &[u32]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::delay::Density;
+    use crate::delay::DelayDensity;
 
     const MS: u64 = 1_000_000;
 
     #[test]
     fn the_score_is_the_ratio_of_two_likelihoods() {
         // One frame leaves a step after it entered; ten steps, all frames are the flow's.
-        let delay = Density::drawn(&[MS], MS);
-        let known = Known { delay, share: 1.0 };
+        let delay = DelayDensity::drawn(&[MS], MS);
+        let known = PriorKnowledge { delay, share: 1.0 };
         let span = Span { from: shoal_wire::Time(0), to: shoal_wire::Time(10 * MS) };
-        let entered = Trace::full([3 * MS]);
+        let entered = LineTrace::full([3 * MS]);
         let stray = 0.02 / 10.0;
-        let score = |at: u64| likelihood(&[&entered], &[&Trace::full([at])], &known, span).at(0, 0);
+        let score =
+            |at: u64| likelihood(&[&entered], &[&LineTrace::full([at])], &known, span).at(0, 0);
         let sum = 1.0 + 10.0 * stray;
         let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-4, "{a} {b}");
         close(score(4 * MS), (1.0_f64 + stray).ln() - sum - 0.1_f64.ln() + 1.0);

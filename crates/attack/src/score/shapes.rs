@@ -1,24 +1,24 @@
 //! Cumulative counts, starts and stops, mutual information.
 
-use crate::delay::Density;
+use crate::delay::DelayDensity;
 use crate::matrix::Matrix;
 use crate::score::windows::{longer, ranks};
-use crate::trace::{Span, Trace};
+use crate::trace::{LineTrace, Span};
 
 const MS: u64 = 1_000_000;
 /// Steps of cumulative counts.
 const SUM_NS: u64 = 60 * MS;
-/// Shortest pause, and how many mean distances of frames a pause lasts at least.
+/// Shortest pause, absolute and in mean distances of frames.
 const PAUSE_NS: u64 = 100 * MS;
 const PAUSE_DISTANCES: f64 = 5.0;
-/// How far a start may be from where it is expected, at least.
+/// Least tolerance for the time of a start.
 const NEAR_NS: f64 = 30e6;
 /// Bins for mutual information, and levels of counts.
 const BIN_NS: u64 = 100 * MS;
 const LEVELS: usize = 4;
 
-/// How far the numbers of frames that entered and left so far are apart, in standard deviations of
-/// a Poisson count; negative, so that more is nearer.
+/// Distance between the cumulative numbers of frames in and out, in standard deviations of a
+/// Poisson count. Negative, so that a higher score means nearer.
 pub fn cumulative(entered: &[Vec<f32>], left: &[Vec<f32>], delay_ns: f64) -> Matrix {
     let sums = |all: &[Vec<f32>]| -> Vec<Vec<f32>> {
         let sum = |counts: &Vec<f32>| {
@@ -42,14 +42,14 @@ pub fn cumulative(entered: &[Vec<f32>], left: &[Vec<f32>], delay_ns: f64) -> Mat
     })
 }
 
-/// Starts behind pauses and stops before them.
-struct Edges {
+/// Starts after pauses, and stops before them.
+struct PauseEdges {
     starts: Vec<u64>,
     stops: Vec<u64>,
 }
 
-impl Edges {
-    fn of(trace: &Trace, span: Span) -> Edges {
+impl PauseEdges {
+    fn of(trace: &LineTrace, span: Span) -> PauseEdges {
         let cells: Vec<u64> = trace.cells(span).collect();
         let distance = span.ns() as f64 / cells.len().max(1) as f64;
         let pause = PAUSE_NS.max((PAUSE_DISTANCES * distance) as u64);
@@ -62,15 +62,20 @@ impl Edges {
             last = at;
         }
         stops.extend((!cells.is_empty() && span.ns() - last > pause).then_some(last));
-        Edges { starts, stops }
+        PauseEdges { starts, stops }
     }
 }
 
-/// How many more starts and stops there are at both ends together than would be by chance, in
-/// standard deviations of that.
-pub fn onsets(ingress: &[&Trace], egress: &[&Trace], delay: &Density, span: Span) -> Matrix {
-    let edges = |traces: &[&Trace]| -> Vec<Edges> {
-        traces.iter().map(|trace| Edges::of(trace, span)).collect()
+/// Excess of starts and stops at both ends together over the number expected by chance, in standard
+/// deviations.
+pub fn onsets(
+    ingress: &[&LineTrace],
+    egress: &[&LineTrace],
+    delay: &DelayDensity,
+    span: Span,
+) -> Matrix {
+    let edges = |traces: &[&LineTrace]| -> Vec<PauseEdges> {
+        traces.iter().map(|trace| PauseEdges::of(trace, span)).collect()
     };
     let (entered, left) = (edges(ingress), edges(egress));
     let reach = (3.0 * delay.deviation_ns).max(NEAR_NS);
@@ -105,7 +110,7 @@ pub fn information(entered: &[Vec<f32>], left: &[Vec<f32>], delay_ns: f64) -> Ma
     })
 }
 
-/// Each count as one of four levels, by its rank.
+/// Maps each count to one of four levels, by its rank.
 fn levels(counts: &[f32]) -> Vec<u8> {
     let n = counts.len().max(1) as f32;
     ranks(counts).into_iter().map(|rank| (rank / n * LEVELS as f32) as u8).collect()
@@ -143,11 +148,11 @@ mod tests {
 
     #[test]
     fn counts_that_stay_together_are_near() {
-        let a = Trace::full((0..40).map(|i| i * 20 * MS));
-        let later = Trace::full((0..40).map(|i| i * 20 * MS + 60 * MS));
-        let b = Trace::full((0..40).map(|i| 400 * MS + i * 10 * MS));
+        let a = LineTrace::full((0..40).map(|i| i * 20 * MS));
+        let later = LineTrace::full((0..40).map(|i| i * 20 * MS + 60 * MS));
+        let b = LineTrace::full((0..40).map(|i| 400 * MS + i * 10 * MS));
         let span = Span::seconds(1);
-        let count = |trace: &Trace| trace.binned(span, COUNT_NS);
+        let count = |trace: &LineTrace| trace.binned(span, COUNT_NS);
         let found = cumulative(&[count(&a), count(&b)], &[count(&later), count(&b)], 6e7);
         assert!(found.at(0, 0) > -0.1 && found.at(0, 1) < -1.0, "{found:?}");
     }
@@ -156,13 +161,13 @@ mod tests {
     fn starts_and_stops_behind_the_delay_are_found() {
         let talk = |starts: &[u64]| {
             let word = |&at: &u64| (0..10).map(move |i| (at + i * 10) * MS);
-            Trace::full(starts.iter().flat_map(word))
+            LineTrace::full(starts.iter().flat_map(word))
         };
         let entered = talk(&[500, 1_500, 2_900, 4_100]);
         let left = talk(&[600, 1_600, 3_000, 4_200]);
         let other = talk(&[100, 1_200, 2_300, 3_500]);
         let span = Span::seconds(5);
-        let delay = Density::drawn(&[100 * MS], MS);
+        let delay = DelayDensity::drawn(&[100 * MS], MS);
         let found = onsets(&[&entered, &entered], &[&left, &other], &delay, span);
         assert!(found.at(0, 0) > 6.0 && found.at(0, 1) < 1.0, "{found:?}");
     }

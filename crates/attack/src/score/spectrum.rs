@@ -1,12 +1,13 @@
 //! The matched filter in frequency.
 //!
-//! What leaves has the spectrum of what entered, times that of the law of delays, whose phase turns
-//! with the delay. Frequencies count as much as they stand out of what all links have in common:
-//! the rhythm of TCP or of a schedule tells links apart less than what only one flow does.
+//! The egress has the spectrum of the ingress, multiplied by that of the distribution of delays.
+//! The phase of the latter depends on the delay. Each frequency is divided by its strength over all
+//! links. A rhythm that all links share, such as that of TCP or of a schedule, thus counts less
+//! than the frames of a single flow.
 
 use core::f64::consts::TAU;
 
-use crate::delay::Density;
+use crate::delay::DelayDensity;
 use crate::matrix::Matrix;
 use crate::score::COUNT_NS;
 use crate::score::windows::product;
@@ -14,14 +15,14 @@ use crate::score::windows::product;
 /// Steps of counts in a segment: 2.56 s. Segments overlap by half.
 const SEGMENT: usize = 128;
 
-/// How well the spectra fit, segment by segment: 1 is perfect, 0 is none. Counts are in steps of
+/// Similarity of the spectra over all segments: 1 is perfect, 0 is none. Counts are in steps of
 /// [`COUNT_NS`].
-pub fn spectra(entered: &[Vec<f32>], left: &[Vec<f32>], delay: &Density) -> Matrix {
+pub fn spectra(entered: &[Vec<f32>], left: &[Vec<f32>], delay: &DelayDensity) -> Matrix {
     let lag = (delay.mean_ns / COUNT_NS as f64) as usize;
     let later: Vec<&[f32]> = left.iter().map(|row| row.get(lag..).unwrap_or_default()).collect();
     let steps = later.iter().map(|row| row.len()).min().unwrap_or(0);
     let length = SEGMENT.min(steps);
-    let turns = Turns::new(length);
+    let turns = FourierBasis::new(length);
     let law = turns.law(delay, lag);
     let spectrum = |row: &[f32]| turns.spectrum(&row[..steps]);
     let entered: Vec<Vec<(f32, f32)>> =
@@ -34,30 +35,30 @@ pub fn spectra(entered: &[Vec<f32>], left: &[Vec<f32>], delay: &Density) -> Matr
     Matrix::new(entered.len(), |row, column| f64::from(product(&entered[row], &left[column])))
 }
 
-/// Sines and cosines of all frequencies of a segment but that of a constant.
-struct Turns {
+/// Sines and cosines of all frequencies of a segment but zero.
+struct FourierBasis {
     length: usize,
     window: Vec<f32>,
-    /// By frequency, then by step.
+    /// Values by frequency, then by step.
     waves: Vec<Vec<(f32, f32)>>,
 }
 
-impl Turns {
-    fn new(length: usize) -> Turns {
+impl FourierBasis {
+    fn new(length: usize) -> FourierBasis {
         let turn = |part: f64| (TAU * part).sin_cos();
         let of = |k: usize, n: usize| {
             let (sin, cos) = turn((k * n) as f64 / length as f64);
             (cos as f32, -sin as f32)
         };
         let hann = |n: usize| 0.5 - 0.5 * turn((n as f64 + 0.5) / length as f64).1;
-        Turns {
+        FourierBasis {
             length,
             window: (0..length).map(|n| hann(n) as f32).collect(),
             waves: (1..=length / 2).map(|k| (0..length).map(|n| of(k, n)).collect()).collect(),
         }
     }
 
-    /// The spectra of all segments, one behind the other.
+    /// Spectra of all segments, concatenated.
     fn spectrum(&self, counts: &[f32]) -> Vec<(f32, f32)> {
         let step = (self.length / 2).max(1);
         let segments = counts.windows(self.length.max(1)).step_by(step);
@@ -80,8 +81,8 @@ impl Turns {
         self.waves.iter().map(at).collect()
     }
 
-    /// What the law of delays, less so many steps, does to each frequency.
-    fn law(&self, delay: &Density, lag: usize) -> Vec<(f32, f32)> {
+    /// Effect of the distribution of delays on each frequency, after a shift by `lag` steps.
+    fn law(&self, delay: &DelayDensity, lag: usize) -> Vec<(f32, f32)> {
         let at = |k: usize| {
             let per_ns = k as f64 / (self.length as f64 * COUNT_NS as f64);
             let mut sum = (0.0, 0.0);
@@ -96,14 +97,14 @@ impl Turns {
     }
 }
 
-/// A spectrum behind the law of delays.
+/// A spectrum multiplied by the effect of the delays, `law`.
 fn through(spectrum: &[(f32, f32)], law: &[(f32, f32)]) -> Vec<(f32, f32)> {
     let turned =
         |(a, b): (&(f32, f32), &(f32, f32))| (a.0 * b.0 - a.1 * b.1, a.0 * b.1 + a.1 * b.0);
     spectrum.iter().zip(law.iter().cycle()).map(turned).collect()
 }
 
-/// The mean strength of each frequency over all links.
+/// Sum of the power of each frequency over all links.
 fn common(all: &[Vec<(f32, f32)>], frequencies: usize) -> Vec<f32> {
     let mut sums = vec![1e-6_f32; frequencies];
     for spectrum in all {
@@ -114,7 +115,7 @@ fn common(all: &[Vec<(f32, f32)>], frequencies: usize) -> Vec<f32> {
     sums
 }
 
-/// A spectrum as a vector of length 1, each frequency relative to what is common.
+/// Spectrum as a vector of length 1, each frequency relative to the common power.
 fn unit(spectrum: &[(f32, f32)], common: &[f32]) -> Vec<f32> {
     let whole = common.iter().cycle().map(|strength| strength.sqrt());
     let row: Vec<f32> = spectrum.iter().zip(whole).flat_map(|((x, y), s)| [x / s, y / s]).collect();
@@ -127,12 +128,13 @@ fn unit(spectrum: &[(f32, f32)], common: &[f32]) -> Vec<f32> {
 mod tests {
     use super::*;
     use crate::random::Draws;
-    use crate::trace::{Span, Trace};
+    use crate::trace::{LineTrace, Span};
 
     const MS: u64 = 1_000_000;
 
     fn counted(times: &[u64], late_ms: u64) -> Vec<f32> {
-        Trace::full(times.iter().map(|at| at + late_ms * MS)).binned(Span::seconds(10), COUNT_NS)
+        LineTrace::full(times.iter().map(|at| at + late_ms * MS))
+            .binned(Span::seconds(10), COUNT_NS)
     }
 
     #[test]
@@ -144,18 +146,18 @@ mod tests {
         let entered: Vec<Vec<f32>> = flows.iter().map(|flow| counted(flow, 0)).collect();
         for late in [0, 30, 50, 230] {
             let left: Vec<Vec<f32>> = flows.iter().map(|flow| counted(flow, late)).collect();
-            let found = spectra(&entered, &left, &Density::drawn(&[late * MS], MS));
+            let found = spectra(&entered, &left, &DelayDensity::drawn(&[late * MS], MS));
             let wrong = found.at(0, 1).max(found.at(1, 2)).max(found.at(2, 0));
             assert!(found.at(0, 0) > 0.55 && wrong < 0.2, "{late} ms: {found:?}");
-            // Who takes the delay for another one loses it: the phase is what counts.
-            let missed = spectra(&entered, &left, &Density::drawn(&[(late + 35) * MS], MS));
+            // A wrong delay loses the flow, since the phase decides.
+            let missed = spectra(&entered, &left, &DelayDensity::drawn(&[(late + 35) * MS], MS));
             assert!(missed.at(0, 0) < 0.5, "{late} ms: {missed:?}");
         }
     }
 
     #[test]
     fn what_all_links_have_in_common_counts_little() {
-        // A strong beat on all links, a few frames of each flow's own.
+        // A strong beat on all links, and a few frames of each flow.
         let mut draws = Draws::new(2, "spectrum", 0);
         let mut flow = |_: usize| -> Vec<u64> {
             let own = (0..60).map(|_| (draws.uniform() * 10e9) as u64);
@@ -163,15 +165,15 @@ mod tests {
         };
         let flows: Vec<Vec<u64>> = (0..4).map(&mut flow).collect();
         let counts: Vec<Vec<f32>> = flows.iter().map(|flow| counted(flow, 0)).collect();
-        let found = spectra(&counts, &counts, &Density::drawn(&[0], MS));
+        let found = spectra(&counts, &counts, &DelayDensity::drawn(&[0], MS));
         assert!(found.at(0, 1) < 0.5 && found.at(0, 0) > 0.99, "{found:?}");
     }
 
     #[test]
     fn links_without_frames_fit_nothing() {
         let none = vec![vec![0.0; 50], vec![0.0; 50]];
-        assert_eq!(spectra(&none, &none, &Density::drawn(&[0], MS)).at(0, 1), 0.0);
+        assert_eq!(spectra(&none, &none, &DelayDensity::drawn(&[0], MS)).at(0, 1), 0.0);
         let short = vec![vec![1.0; 2]; 2];
-        assert_eq!(spectra(&short, &short, &Density::drawn(&[900 * MS], MS)).at(0, 0), 0.0);
+        assert_eq!(spectra(&short, &short, &DelayDensity::drawn(&[900 * MS], MS)).at(0, 0), 0.0);
     }
 }

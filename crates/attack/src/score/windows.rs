@@ -5,28 +5,28 @@ use core::fmt;
 use crate::matrix::Matrix;
 use crate::score::COUNT_NS;
 
-/// Lags that are tried on each side of the mean delay: windows up to 100 ms, and longer ones.
+/// Lags that are tried on each side of the mean delay: for windows up to 100 ms, and for longer
+/// ones.
 const LAGS_SHORT: usize = 3;
 const LAGS_LONG: usize = 1;
 const SHORT_NS: u64 = 100_000_000;
 
-/// How two rows of counts are compared.
+/// Measure for comparing two rows of counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// The correlation of counts.
+    /// Correlation of counts.
     Pearson,
-    /// The correlation of their ranks.
+    /// Correlation of the ranks of counts.
     Spearman,
-    /// The angle between them.
+    /// Angle between rows of counts.
     Cosine,
 }
 
 impl Measure {
-    /// All of them.
     pub const ALL: [Measure; 3] = [Measure::Pearson, Measure::Spearman, Measure::Cosine];
 
-    /// Counts as a vector of length 1, whose product with another is the measure; zeros if they
-    /// have nothing to compare.
+    /// Counts as a vector of length 1: the product of two such vectors is the measure. All zeros if
+    /// the counts don't vary.
     pub(crate) fn unit(self, counts: &[f32]) -> Vec<f32> {
         let mut row = if self == Measure::Spearman { ranks(counts) } else { counts.to_vec() };
         if self != Measure::Cosine {
@@ -50,14 +50,14 @@ impl fmt::Display for Measure {
     }
 }
 
-/// Counts in steps of [`COUNT_NS`] as counts in longer ones.
+/// Sums counts in steps of [`COUNT_NS`] over longer windows.
 pub(crate) fn longer(counts: &[f32], window_ns: u64) -> Vec<f32> {
     let steps = (window_ns / COUNT_NS).max(1) as usize;
     counts.chunks_exact(steps).map(|window| window.iter().sum()).collect()
 }
 
-/// The measure over windows of `window_ns` of what entered and left, at the lag around the mean
-/// delay at which it is highest. Counts are in steps of [`COUNT_NS`].
+/// The measure over windows of `window_ns` between ingress and egress, at the best lag around the
+/// mean delay. Counts are in steps of [`COUNT_NS`].
 pub fn correlation(
     measure: Measure,
     entered: &[Vec<f32>],
@@ -81,8 +81,8 @@ pub fn correlation(
     })
 }
 
-/// The sum of products, up to the end of the shorter one. Eight sums side by side let the compiler
-/// use wide registers.
+/// Sum of products, up to the end of the shorter row. Eight independent sums let the compiler use
+/// wide registers.
 pub(crate) fn product(a: &[f32], b: &[f32]) -> f32 {
     let n = a.len().min(b.len());
     let (a, b) = (a[..n].chunks_exact(8), b[..n].chunks_exact(8));
@@ -96,7 +96,7 @@ pub(crate) fn product(a: &[f32], b: &[f32]) -> f32 {
     rest + sums.iter().sum::<f32>()
 }
 
-/// Ranks from 0; equal values share the mean of theirs.
+/// Ranks from 0; equal values get the mean of their ranks.
 pub fn ranks(values: &[f32]) -> Vec<f32> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_unstable_by(|a, b| values[*a].total_cmp(&values[*b]));
@@ -116,7 +116,7 @@ pub fn ranks(values: &[f32]) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::{Span, Trace};
+    use crate::trace::{LineTrace, Span};
 
     const MS: u64 = 1_000_000;
 
@@ -136,8 +136,9 @@ mod tests {
     #[test]
     fn the_best_lag_is_found() {
         let enter = [1, 2, 5, 11, 12, 17].map(|i| i * 100 * MS);
-        let count =
-            |times: &[u64]| Trace::full(times.iter().copied()).binned(Span::seconds(2), COUNT_NS);
+        let count = |times: &[u64]| {
+            LineTrace::full(times.iter().copied()).binned(Span::seconds(2), COUNT_NS)
+        };
         let left = count(&enter.map(|at| at + 230 * MS));
         let other = count(&[400 * MS, 900 * MS, 1_500 * MS]);
         let entered = [count(&enter), other.clone()];

@@ -1,4 +1,4 @@
-//! A group with everybody in it, for tests.
+//! A group with issuer, trustees and members, for tests.
 #![allow(dead_code)]
 
 use shoal_attribution::*;
@@ -11,7 +11,7 @@ pub struct World {
     pub issuer: IssuerKey,
     pub trustees: Vec<TrusteeKey>,
     pub registry: Registry,
-    /// Of the epoch that [`World::join`] started last; the first one is over.
+    /// Notice of the last epoch that [`World::join`] started. The initial epoch is already over.
     pub notice: EpochNotice,
     pub verifier: GroupVerifier,
 }
@@ -46,7 +46,7 @@ impl World {
         World { rng, group, issuer, trustees, registry, notice, verifier }
     }
 
-    /// A request of somebody with an identity of his own.
+    /// A request with a new identity.
     pub fn request(&mut self, name: &str) -> (MemberSecret, JoinRequest) {
         let secret = MemberSecret::new(&mut self.rng);
         let identity = Identity::from_seed(self.rng.array());
@@ -62,12 +62,12 @@ impl World {
     }
 
     /// A credential of the last epoch.
-    pub fn credential(&mut self, renewal: &Renewal, secret: &MemberSecret) -> Credential {
+    pub fn credential(&mut self, renewal: &Renewal, secret: &MemberSecret) -> MemberCredential {
         let found = Renewal::pick(renewal.encode(), &self.notice, &secret.point()).unwrap();
-        Credential::decode(&found.unwrap().encode()).unwrap()
+        MemberCredential::decode(&found.unwrap().encode()).unwrap()
     }
 
-    /// A new member of an epoch that begins with it. (Real epochs begin once.)
+    /// Adds a member in a new epoch. (A real epoch begins once.)
     pub fn join(&mut self, name: &str, epoch: u32) -> Signer {
         let (secret, request) = self.request(name);
         self.registry.add(&self.group, &request).unwrap();
@@ -81,22 +81,30 @@ impl World {
         signer.sign(pre, &Message { label: "test", bytes })
     }
 
-    pub fn verify(&self, bytes: &[u8], signature: &Signature) -> Result<Checked, Reject> {
+    pub fn verify(
+        &self,
+        bytes: &[u8],
+        signature: &Signature,
+    ) -> Result<VerifiedSignature, SignatureError> {
         self.verifier.verify(7, &Message { label: "test", bytes }, signature)
     }
 
-    pub fn shares(&mut self, checked: &Checked, who: &[usize]) -> Vec<OpeningShare> {
+    pub fn shares(&mut self, checked: &VerifiedSignature, who: &[usize]) -> Vec<OpeningShare> {
         let share = |n: &usize| {
             OpeningShare::new(&self.group, &self.trustees[n - 1], checked, &mut self.rng)
         };
         who.iter().map(share).collect()
     }
 
-    pub fn opening(&self, checked: &Checked, shares: &[OpeningShare]) -> Result<Opening, Error> {
+    pub fn opening(
+        &self,
+        checked: &VerifiedSignature,
+        shares: &[OpeningShare],
+    ) -> Result<Opening, Error> {
         Opening::new(&self.group, &self.registry, &self.notice, checked, shares)
     }
 
-    pub fn open(&mut self, checked: &Checked, who: &[usize]) -> Result<String, Error> {
+    pub fn open(&mut self, checked: &VerifiedSignature, who: &[usize]) -> Result<String, Error> {
         let shares = self.shares(checked, who);
         let opening = self.opening(checked, &shares)?;
         let opening = Opening::decode(&opening.encode())?;
@@ -115,7 +123,7 @@ pub fn off_curve() -> [u8; 48] {
 }
 
 fn refused_as(why: BadElement) -> [u8; 48] {
-    // Zero is left out: a decoder may refuse it for another reason.
+    // Zero is left out: a decoder may refuse it for a different reason.
     let mut candidates = (1..=u8::MAX).map(|n| {
         let mut bytes = [n; 48];
         bytes[0] = 0x80;

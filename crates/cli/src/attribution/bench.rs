@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde_json::json;
 use shoal_attribution::{
-    Candidate, Dealing, FlowId, Group, GroupVerifier, IssuerKey, MemberSecret, Message,
-    OpenerPublic, Registry, Renewal, Signature, Signer, Trial, packet_hash,
+    Dealing, FlowId, Group, GroupVerifier, IssuerKey, MemberSecret, Message, OpenerPublic,
+    ProofChecked, Registry, Renewal, Signature, Signer, StampTrial, packet_hash,
 };
 use shoal_crypto::bls::{BadElement, G1};
 use shoal_crypto::{Identity, Rng};
 
 use super::files;
-use crate::output::{Table, plain};
+use crate::output::{TextTable, plain};
 
 const PACKET: usize = 1_400;
 const EPOCH: u32 = 1;
 const FLOW: FlowId = FlowId(*b"a flow to bench.");
 
-struct Row {
+struct BenchRow {
     what: &'static str,
     paper: &'static str,
     want: &'static str,
@@ -27,14 +27,14 @@ struct Row {
     unit: &'static str,
 }
 
-struct World {
+struct BenchGroup {
     group: Group,
     issuer: IssuerKey,
     signer: Signer,
     rng: Rng,
 }
 
-fn world() -> Result<World> {
+fn world() -> Result<BenchGroup> {
     let mut rng = files::rng()?;
     let dealing = Dealing::new(0, 2, 3, b"bench", &mut rng)?;
     let opener = OpenerPublic::new(core::slice::from_ref(&dealing.public), 3, b"bench")?;
@@ -49,11 +49,11 @@ fn world() -> Result<World> {
     let found = Renewal::pick(renewal.encode(), renewal.notice(), request.point())?;
     let credential = found.context("the only member has no credential")?;
     let signer = Signer::new(&group, secret, &credential)?;
-    Ok(World { group, issuer, signer, rng })
+    Ok(BenchGroup { group, issuer, signer, rng })
 }
 
-/// The best time of one call, in milliseconds. A run of `per_round` calls is one sample, so that
-/// other programs on the machine disturb few of them.
+/// Best time of one call, in milliseconds. A sample is a run of `per_round` calls, so short that
+/// other programs disturb few samples.
 fn best(rounds: u32, per_round: u32, mut call: impl FnMut()) -> f64 {
     let sample = |call: &mut dyn FnMut()| {
         let start = Instant::now();
@@ -67,13 +67,13 @@ fn message(bytes: &[u8]) -> Message<'_> {
     Message { label: "bench", bytes }
 }
 
-fn signing(world: &mut World, rounds: u32, rows: &mut Vec<Row>) {
+fn signing(world: &mut BenchGroup, rounds: u32, rows: &mut Vec<BenchRow>) {
     let signer = world.signer.clone();
     let rng = &mut world.rng;
     let value = best(rounds, 2, || {
         black_box(signer.precompute(rng));
     });
-    let row = |what, paper, want, value| Row { what, paper, want, value, unit: "ms" };
+    let row = |what, paper, want, value| BenchRow { what, paper, want, value, unit: "ms" };
     rows.push(row("sign, precomputed part", "6.14", "1.0", value));
     for (packets, what, paper, want) in [
         (1u64, "sign with precomputed values, 1 packet", "0.022", "0.005"),
@@ -93,7 +93,7 @@ fn signing(world: &mut World, rounds: u32, rows: &mut Vec<Row>) {
     }
 }
 
-fn verifying(world: &mut World, rounds: u32, rows: &mut Vec<Row>) {
+fn verifying(world: &mut BenchGroup, rounds: u32, rows: &mut Vec<BenchRow>) {
     let mut verifier = GroupVerifier::new(&world.group);
     verifier.accept_epoch(EPOCH);
     let mut sign = || {
@@ -102,7 +102,7 @@ fn verifying(world: &mut World, rounds: u32, rows: &mut Vec<Row>) {
     };
     let batch: Vec<Signature> = (0..64).map(|_| sign()).collect();
     let good = batch[0];
-    let row = |what, paper, want, value| Row { what, paper, want, value, unit: "ms" };
+    let row = |what, paper, want, value| BenchRow { what, paper, want, value, unit: "ms" };
     let value = best(rounds, 1, || {
         assert!(verifier.verify(EPOCH, &message(b"m"), black_box(&good)).is_ok());
     });
@@ -110,7 +110,7 @@ fn verifying(world: &mut World, rounds: u32, rows: &mut Vec<Row>) {
     let mut rng = Rng::new(world.rng.fork("batch"));
     let value = best(rounds, 1, || {
         let check = |s| verifier.check(EPOCH, &message(b"m"), black_box(s)).ok();
-        let candidates: Vec<Candidate> = batch.iter().filter_map(check).collect();
+        let candidates: Vec<ProofChecked> = batch.iter().filter_map(check).collect();
         let verdicts = verifier.verify_batch(&candidates, &mut rng);
         assert!(verdicts.iter().filter(|v| v.is_ok()).count() == batch.len());
     });
@@ -120,7 +120,7 @@ fn verifying(world: &mut World, rounds: u32, rows: &mut Vec<Row>) {
     });
     rows.push(row("reject a corrupted signature", "4.85", "0.7", value));
     let mut malformed = good;
-    // The last point loses its compression flag: the decoder does all work before it finds that.
+    // The last point loses its compression flag. The decoder finds that after all its other work.
     malformed.0[4 * 48] ^= 0x80;
     let value = best(rounds, 1, || {
         assert!(verifier.verify(EPOCH, &message(b"m"), black_box(&malformed)).is_err());
@@ -150,39 +150,44 @@ fn refused_as(why: BadElement) -> [u8; 48] {
 }
 
 /// The result of one stream.
-struct Streamed {
+struct StreamFigures {
     gbits: f64,
     bytes_per_packet: f64,
     frames_per_packet: f64,
 }
 
-/// Stamps and verifies `rounds` times two windows on this thread, with losses in thousandths. The
+/// Stamps and verifies two windows, `rounds` times, on this thread. `loss` is in thousandths. The
 /// best round counts.
-fn stream(world: &mut World, window: usize, rounds: usize, loss: u64) -> Result<Streamed> {
+fn stream(
+    world: &mut BenchGroup,
+    window: usize,
+    rounds: usize,
+    loss: u64,
+) -> Result<StreamFigures> {
     let mut group = GroupVerifier::new(&world.group);
     group.accept_epoch(EPOCH);
-    let mut trial = Trial::new(world.signer.clone(), group, window, PACKET, loss)?;
+    let mut trial = StampTrial::new(world.signer.clone(), group, window, PACKET, loss)?;
     let mut best = f64::MAX;
     for _ in 0..rounds {
         let start = cpu_time()?;
         let delivered = trial.run(2)?;
         best = best.min((cpu_time()? - start).as_secs_f64() / delivered.max(1) as f64);
     }
-    Ok(Streamed {
+    Ok(StreamFigures {
         gbits: PACKET as f64 * 8.0 / best / 1e9,
         bytes_per_packet: trial.bytes_per_packet(),
         frames_per_packet: trial.frame_bytes_per_packet(),
     })
 }
 
-/// CPU time of this thread. A window takes so long that other programs run in between.
+/// CPU time of this thread. Wall time would be wrong: other programs run during a window.
 fn cpu_time() -> Result<Duration> {
     Ok(nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
 
-fn streaming(world: &mut World, rounds: u32, rows: &mut Vec<Row>) -> Result<()> {
+fn streaming(world: &mut BenchGroup, rounds: u32, rows: &mut Vec<BenchRow>) -> Result<()> {
     let windows = rounds as usize * 2;
-    let row = |what, paper, want, value, unit| Row { what, paper, want, value, unit };
+    let row = |what, paper, want, value, unit| BenchRow { what, paper, want, value, unit };
     let clean = stream(world, 4_096, windows, 0)?;
     let lossy = stream(world, 4_096, windows, 50)?;
     let small = stream(world, 256, windows * 4, 0)?;
@@ -208,7 +213,7 @@ fn streaming(world: &mut World, rounds: u32, rows: &mut Vec<Row>) -> Result<()> 
 }
 
 /// The cost of revocation with epochs, and what verifier-local lists would cost.
-fn revocation(world: &mut World, rounds: u32, rows: &mut Vec<Row>) -> Result<()> {
+fn revocation(world: &mut BenchGroup, rounds: u32, rows: &mut Vec<BenchRow>) -> Result<()> {
     const MEMBERS: usize = 32;
     let mut registry = Registry::new();
     for n in 0..MEMBERS {
@@ -226,7 +231,7 @@ fn revocation(world: &mut World, rounds: u32, rows: &mut Vec<Row>) -> Result<()>
     let check = best(rounds, 1, || {
         black_box(base.mul(&token));
     });
-    let row = |what, value| Row { what, paper: "", want: "", value, unit: "ms" };
+    let row = |what, value| BenchRow { what, paper: "", want: "", value, unit: "ms" };
     rows.push(row("revocation by epoch: issuer, for each remaining member", renew));
     rows.push(row("  signer and verifier, 10 or 100,000 revoked", 0.0));
     rows.push(row("verifier-local list: each signature, 10 revoked", check * 10.0));
@@ -236,7 +241,7 @@ fn revocation(world: &mut World, rounds: u32, rows: &mut Vec<Row>) -> Result<()>
 }
 
 /// Measures, and prints the table.
-pub fn run(json: bool, args: &super::Bench) -> Result<()> {
+pub fn run(json: bool, args: &super::AttributionBenchArgs) -> Result<()> {
     let mut world = world()?;
     let mut rows = Vec::new();
     let rounds = args.rounds.clamp(1, 100);
@@ -255,7 +260,8 @@ pub fn run(json: bool, args: &super::Bench) -> Result<()> {
         crate::output::json("bench", &rows)?;
         return Ok(());
     }
-    let mut table = Table::new(&["one core, best of many", ">Clue 2011", ">goal", ">here", "unit"]);
+    let mut table =
+        TextTable::new(&["one core, best of many", ">Clue 2011", ">goal", ">here", "unit"]);
     for row in rows {
         let value = format!("{:.4}", row.value);
         let cells = [row.what, row.paper, row.want, &value, row.unit].map(str::to_owned);

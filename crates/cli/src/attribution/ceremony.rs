@@ -10,11 +10,15 @@ use shoal_attribution::{
 };
 use shoal_crypto::Identity;
 use shoal_crypto::bls::Scalar;
+use shoal_crypto::encoding::hex;
 use shoal_daemon::worker::clock;
 use zeroize::{Zeroize, Zeroizing};
 
-use super::{Collect, Deal, Issue, Join, Renew, Revoke, Setup, done, files};
-use crate::failure::{self, Failure};
+use super::{
+    CollectArgs, DealArgs, GroupJoinArgs, GroupRenewArgs, GroupRevokeArgs, GroupSetupArgs,
+    IssueArgs, done, files,
+};
+use crate::failure::{self, ExitError};
 use files::wrong;
 
 const ISSUER_MAGIC: &[u8; 4] = b"SAI1";
@@ -26,11 +30,11 @@ fn enough(trustees: usize, threshold: usize) -> Result<()> {
     if threshold <= trustees {
         return Ok(());
     }
-    let text = format!("--threshold {threshold} is more than there are trustees ({trustees})");
-    Err(Failure::of(failure::USAGE, text))
+    let text = format!("--threshold {threshold} exceeds the number of trustees ({trustees})");
+    Err(ExitError::of(failure::USAGE, text))
 }
 
-pub fn setup(json: bool, args: &Setup) -> Result<()> {
+pub fn setup(json: bool, args: &GroupSetupArgs) -> Result<()> {
     let dir = &args.dir;
     if args.dealing.is_empty() {
         enough(args.trustees, args.threshold)?;
@@ -79,12 +83,12 @@ pub fn setup(json: bool, args: &Setup) -> Result<()> {
     done(json, &text, &value)
 }
 
-pub fn deal(json: bool, args: &Deal) -> Result<()> {
+pub fn deal(json: bool, args: &DealArgs) -> Result<()> {
     let dir = &args.dir;
     enough(args.trustees, args.threshold)?;
     if args.index == 0 || usize::from(args.index) > args.trustees {
-        let text = format!("--index {} is no trustee: there are {}", args.index, args.trustees);
-        return Err(Failure::of(failure::USAGE, text));
+        let text = format!("--index {}: there are only {} trustees", args.index, args.trustees);
+        return Err(ExitError::of(failure::USAGE, text));
     }
     std::fs::create_dir_all(dir).map_err(|e| wrong(dir, e))?;
     let mut rng = files::rng()?;
@@ -103,7 +107,7 @@ pub fn deal(json: bool, args: &Deal) -> Result<()> {
     done(json, &text, &json!({ "dealer": index, "trustees": args.trustees }))
 }
 
-pub fn collect(json: bool, args: &Collect) -> Result<()> {
+pub fn collect(json: bool, args: &CollectArgs) -> Result<()> {
     let dealings: Vec<DealingPublic> =
         args.dealing.iter().map(|f| read_dealing(f)).collect::<Result<_>>()?;
     let shares: Vec<Scalar> = args.share.iter().map(|f| read_share(f)).collect::<Result<_>>()?;
@@ -116,7 +120,7 @@ pub fn collect(json: bool, args: &Collect) -> Result<()> {
     done(json, &text, &json!({ "trustee": args.index }))
 }
 
-pub fn join(json: bool, args: &Join) -> Result<()> {
+pub fn join(json: bool, args: &GroupJoinArgs) -> Result<()> {
     let group = files::group(&args.group)?;
     if let (Some(answer), Some(epoch), Some(out)) = (&args.accept, &args.epoch, &args.credential) {
         return accept(json, args, &group, [answer, epoch, out]);
@@ -146,8 +150,8 @@ pub fn join(json: bool, args: &Join) -> Result<()> {
     done(json, &text, &json!({ "group": group.name(), "member": name }))
 }
 
-/// Takes the credential of an epoch; refuses it if another notice of that epoch was seen.
-fn accept(json: bool, args: &Join, group: &Group, paths: [&PathBuf; 3]) -> Result<()> {
+/// Writes this member's credential of an epoch. Refuses a second notice of one epoch.
+fn accept(json: bool, args: &GroupJoinArgs, group: &Group, paths: [&PathBuf; 3]) -> Result<()> {
     let [answer, epoch, out] = paths;
     let (secret, _) = read_member(&args.key)?;
     let notice = files::notice(epoch)?;
@@ -163,7 +167,7 @@ fn accept(json: bool, args: &Join, group: &Group, paths: [&PathBuf; 3]) -> Resul
     done(json, &text, &json!({ "group": group.name(), "epoch": epoch, "members": members }))
 }
 
-pub fn issue(json: bool, args: &Issue) -> Result<()> {
+pub fn issue(json: bool, args: &IssueArgs) -> Result<()> {
     let (issuer, group, mut registry, epoch) = open_dir(&args.dir)?;
     let request = JoinRequest::decode(&files::read(&args.request)?);
     let request = request.map_err(|e| wrong(&args.request, e))?;
@@ -174,7 +178,7 @@ pub fn issue(json: bool, args: &Issue) -> Result<()> {
     done(json, &text, &json!({ "member": name, "identity": identity, "after_epoch": epoch }))
 }
 
-pub fn revoke(json: bool, args: &Revoke) -> Result<()> {
+pub fn revoke(json: bool, args: &GroupRevokeArgs) -> Result<()> {
     let (issuer, group, mut registry, epoch) = open_dir(&args.dir)?;
     let next = next_epoch(&args.dir, epoch)?;
     registry.revoke(&args.name, next).map_err(|e| wrong(&args.dir, e))?;
@@ -184,7 +188,7 @@ pub fn revoke(json: bool, args: &Revoke) -> Result<()> {
     done(json, &text, &json!({ "revoked": args.name, "epoch": next, "members": left }))
 }
 
-pub fn renew(json: bool, args: &Renew) -> Result<()> {
+pub fn renew(json: bool, args: &GroupRenewArgs) -> Result<()> {
     let (issuer, group, registry, epoch) = open_dir(&args.dir)?;
     let next = next_epoch(&args.dir, epoch)?;
     let count = start_epoch(&args.dir, &issuer, &group, &registry, next, args.epoch_hours)?;
@@ -236,7 +240,7 @@ fn open_dir(dir: &Path) -> Result<(IssuerKey, Group, Registry, u32)> {
     let registry = Registry::decode(&files::read(&members)?, &group);
     let registry = registry.map_err(|e| wrong(&members, e))?;
     let path = dir.join("epoch");
-    // The notice of an expired epoch is read too: it is the last one.
+    // The notice may have expired: the last epoch stays current until the next one starts.
     let notice: EpochNotice = files::notice(&path)?;
     notice.verify_signature(&group).map_err(|e| wrong(&path, e))?;
     notice.verify_registry(&registry).map_err(|e| wrong(&members, e))?;
@@ -270,12 +274,8 @@ fn read_share(path: &Path) -> Result<Scalar> {
     scalar
 }
 
-/// The fixed-length content behind a file's four bytes of kind.
+/// Content of fixed length after the four bytes that name the file's kind.
 fn tagged<const N: usize>(path: &Path, bytes: &[u8], magic: &[u8; 4]) -> Result<[u8; N]> {
     let body = bytes.strip_prefix(magic).ok_or_else(|| wrong(path, "not a file of this kind"))?;
     body.try_into().map_err(|_| wrong(path, "damaged"))
-}
-
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

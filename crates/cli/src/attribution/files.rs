@@ -1,4 +1,4 @@
-//! Files of groups: secret ones with their modes checked, all of them bounded.
+//! Files of groups: the modes of secret files are checked, and all lengths are bounded.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -6,22 +6,22 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use shoal_attribution::{EpochNotice, Group, GroupVerifier, Seen};
+use shoal_attribution::{EpochNotice, Group, GroupVerifier, NoticeMemory};
 use shoal_crypto::Rng;
 use shoal_daemon::files::reading;
 use shoal_daemon::worker::clock;
 use zeroize::Zeroizing;
 
-use crate::failure::{self, Failure};
+use crate::failure::{self, ExitError};
 
-/// No secret file is longer than this, in bytes.
+/// Longest secret file, in bytes.
 const SECRET_MAX: u64 = 4_096;
-/// No public file is longer than this, in bytes: a registry of a million members.
+/// Longest public file, in bytes: a registry of a million members.
 const PUBLIC_MAX: u64 = 400 << 20;
 
-/// Something is wrong with a file.
+/// An error about a file.
 pub fn wrong(path: &Path, why: impl core::fmt::Display) -> anyhow::Error {
-    Failure::of(failure::CONFIG, format!("{}: {why}", path.display()))
+    ExitError::of(failure::CONFIG, format!("{}: {why}", path.display()))
 }
 
 /// Reads a public file.
@@ -36,7 +36,7 @@ pub fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
     let meta = file.metadata().map_err(|e| wrong(path, e))?;
     let mode = meta.mode() & 0o7777;
     if mode & 0o077 != 0 {
-        let fix = format!("mode {mode:04o} lets others at the secret; fix: chmod 600");
+        let fix = format!("mode {mode:04o} lets others access the secret; fix: chmod 600");
         return Err(wrong(path, format!("{fix} {}", path.display())));
     }
     let bytes = reading::read_open(&file, SECRET_MAX).map_err(|e| wrong(path, e))?;
@@ -68,7 +68,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     replace_with(path, bytes, create_public)
 }
 
-/// Replaces a file that is its owner's alone in one step.
+/// Replaces, in one step, a file that only its owner may read.
 pub fn replace_private(path: &Path, bytes: &[u8]) -> Result<()> {
     replace_with(path, bytes, create_secret)
 }
@@ -88,7 +88,7 @@ fn replace_with(
     std::fs::rename(&fresh, path).map_err(|e| wrong(path, e))
 }
 
-/// The group in a public file.
+/// Reads the group from a public file.
 pub fn group(path: &Path) -> Result<Group> {
     Group::decode(&read(path)?).map_err(|e| wrong(path, e))
 }
@@ -110,25 +110,25 @@ pub fn seed() -> Result<[u8; 32]> {
     crate::keys::random()
 }
 
-/// The issuer's notice of an epoch, still to be checked.
+/// Reads the issuer's notice of an epoch, without verifying it.
 pub fn notice(path: &Path) -> Result<EpochNotice> {
     EpochNotice::decode(&read(path)?).map_err(|e| wrong(path, e))
 }
 
-/// Accepts a notice from the file `source` and remembers it in `seen`. Refuses it if `seen` has a
-/// later epoch, or another notice of its epoch.
+/// Accepts a notice from the file `source` and records it in `seen`. Refuses it if `seen` has a
+/// later epoch, or another notice of the same epoch.
 pub fn take_notice(seen: &Path, group: &Group, notice: &EpochNotice, source: &Path) -> Result<()> {
     let mut all = match seen.exists() {
-        true => Seen::decode(&read(seen)?).map_err(|e| wrong(seen, e))?,
-        false => Seen::new(),
+        true => NoticeMemory::decode(&read(seen)?).map_err(|e| wrong(seen, e))?,
+        false => NoticeMemory::new(),
     };
     if all.take(group, notice, clock::unix_ms() / 1_000).map_err(|e| wrong(source, e))? {
-        replace(seen, &all.encode()).context("the newest notice has to be remembered (--seen)")?;
+        replace(seen, &all.encode()).context("the newest notice could not be recorded (--seen)")?;
     }
     Ok(())
 }
 
-/// The given path, or `path` with an ending.
+/// The given path, or `path` with `ending` appended.
 pub fn beside(path: &Path, ending: &str, given: Option<&PathBuf>) -> PathBuf {
     given.cloned().unwrap_or_else(|| {
         let mut name = path.as_os_str().to_os_string();

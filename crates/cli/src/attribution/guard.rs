@@ -9,17 +9,17 @@ use std::sync::OnceLock;
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous};
 
 /// A page that the kernel fills with zeros in every child (MADV_WIPEONFORK, Linux 4.14).
-struct Page(NonNull<u64>);
+struct WipedPage(NonNull<u64>);
 
-// SAFETY: the page is written once before it is shared, and only read from then on.
-unsafe impl Send for Page {}
-// SAFETY: as above.
-unsafe impl Sync for Page {}
+// SAFETY: the page is written once before it is shared, and only read afterwards.
+unsafe impl Send for WipedPage {}
+// SAFETY: the same reason as for `Send`.
+unsafe impl Sync for WipedPage {}
 
-/// A number that differs in a forked child: made of the process id and of a secret on a page that
-/// is empty in children. On kernels without such pages the process id alone makes it.
+/// A number that differs in a forked child. Combines the process id with a secret on a page that
+/// the kernel empties in children. On kernels without such pages the process id alone counts.
 pub fn witness() -> u64 {
-    static PAGE: OnceLock<Option<Page>> = OnceLock::new();
+    static PAGE: OnceLock<Option<WipedPage>> = OnceLock::new();
     let page = PAGE.get_or_init(|| {
         let seed = shoal_daemon::config::keys::os_random().ok()?;
         let secret = seed.iter().take(8).fold(1u64, |n, byte| n.rotate_left(8) ^ u64::from(*byte));
@@ -31,7 +31,7 @@ pub fn witness() -> u64 {
             madvise(page, length.get(), MmapAdvise::MADV_WIPEONFORK).ok()?;
             let page = page.cast::<u64>();
             page.write_volatile(secret | 1);
-            Some(Page(page))
+            Some(WipedPage(page))
         }
     });
     // SAFETY: the page stays mapped for the life of the process.
@@ -53,7 +53,7 @@ mod tests {
         match unsafe { fork() }.expect("a process can be forked") {
             ForkResult::Child => {
                 let code = i32::from(witness() == ours || witness() as u32 != 0);
-                // SAFETY: leaves at once.
+                // SAFETY: the child exits at once and runs no destructor.
                 unsafe { libc::_exit(code) }
             }
             ForkResult::Parent { child } => {

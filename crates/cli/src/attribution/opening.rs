@@ -5,13 +5,13 @@ use std::path::Path;
 use anyhow::Result;
 use serde_json::json;
 use shoal_attribution::{
-    Error, Evidence, Group, Opening, OpeningShare, Proved, Registry, TrusteeKey,
+    Error, Evidence, Group, Opening, OpeningShare, ProvedPacket, Registry, TrusteeKey,
 };
 
-use super::{Judge, Open, done, files};
+use super::{JudgeArgs, OpeningArgs, done, files};
 use files::wrong;
 
-pub fn open(json: bool, args: &Open) -> Result<()> {
+pub fn open(json: bool, args: &OpeningArgs) -> Result<()> {
     let group = files::group(&args.group)?;
     let (_, proved) = read_evidence(&args.evidence, &group)?;
     if let Some(path) = &args.key {
@@ -34,7 +34,7 @@ pub fn open(json: bool, args: &Open) -> Result<()> {
     let shares: Vec<OpeningShare> = args.share.iter().map(read).collect::<Result<_>>()?;
     let opening = Opening::new(&group, &registry, &notice, &proved.checked, &shares);
     let opening = opening.map_err(|e| match e {
-        Error::OtherEpoch => wrong(epoch, format!("{e}; it is signed in epoch {}", proved.epoch)),
+        Error::OtherEpoch => wrong(epoch, format!("{e}; signed in epoch {}", proved.epoch)),
         e => wrong(&args.evidence, e),
     })?;
     let member = opening.judge_packet(&group, &proved).map_err(|e| wrong(&args.evidence, e))?;
@@ -49,7 +49,7 @@ pub fn open(json: bool, args: &Open) -> Result<()> {
     )
 }
 
-pub fn judge(json: bool, args: &Judge) -> Result<()> {
+pub fn judge(json: bool, args: &JudgeArgs) -> Result<()> {
     let group = files::group(&args.group)?;
     let (evidence, proved) = read_evidence(&args.evidence, &group)?;
     let opening = Opening::decode(&files::read(&args.opening)?);
@@ -77,8 +77,8 @@ pub fn judge(json: bool, args: &Judge) -> Result<()> {
     )
 }
 
-/// Evidence from a file, checked; its epoch may be over.
-fn read_evidence(path: &Path, group: &Group) -> Result<(Evidence, Proved)> {
+/// Reads evidence and checks it. Its epoch may be over.
+fn read_evidence(path: &Path, group: &Group) -> Result<(Evidence, ProvedPacket)> {
     let evidence = Evidence::decode(&files::read(path)?).map_err(|e| wrong(path, e))?;
     let epoch = evidence.epoch().map_err(|e| wrong(path, e))?;
     let proved = evidence.verify(&files::verifier(group, epoch)).map_err(|e| wrong(path, e))?;

@@ -6,24 +6,25 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::json;
 use shoal_attribution::{
-    Credential, Event, Evidence, EvidenceRing, FlowId, Group, GroupVerifier, Part, Pool, Signer,
-    Stamper, StamperConfig, Verifier, VerifierConfig,
+    Evidence, EvidenceRing, FlowId, Group, GroupVerifier, MemberCredential, Pool, Signer,
+    StampPart, Stamper, StamperConfig, Verifier, VerifierConfig, VerifierEvent,
 };
+use shoal_crypto::encoding::hex;
 use shoal_daemon::worker::clock;
 use shoal_wire::{Reader, Time};
 
-use super::{EvidenceArgs, Sign, Stamped, Verify, ceremony, done, files, guard};
-use crate::failure::{self, Failure};
+use super::{EvidenceArgs, StampArgs, StampedFileArgs, VerifyArgs, ceremony, done, files, guard};
+use crate::failure::{self, ExitError};
 use files::wrong;
 
 const STAMPS_MAGIC: &[u8; 4] = b"SAF1";
-/// The sender of every flow here.
+/// Sender of every flow: a file has one sender.
 const SOURCE: u64 = 0;
 
-pub fn sign(json: bool, args: &Sign) -> Result<()> {
+pub fn sign(json: bool, args: &StampArgs) -> Result<()> {
     let group = files::group(&args.group)?;
     let (secret, _) = ceremony::read_member(&args.key)?;
-    let credential = Credential::decode(&files::read(&args.credential)?)
+    let credential = MemberCredential::decode(&files::read(&args.credential)?)
         .map_err(|e| wrong(&args.credential, e))?;
     let signer =
         Signer::new(&group, secret, &credential).map_err(|e| wrong(&args.credential, e))?;
@@ -74,17 +75,18 @@ fn put_parts(stamper: &mut Stamper, out: &mut Vec<u8>) {
     }
 }
 
-/// What verifying a stamped file found out.
+/// Result of verifying a stamped file.
 struct Findings {
-    /// Packets of the file, and those that its stamps cover beyond its end.
+    /// Packets in the file.
     packets: u64,
+    /// Packets that the stamps cover beyond the end of the file.
     missing: u64,
     valid: u64,
     forged: Vec<u64>,
     rejected: Vec<String>,
 }
 
-pub fn verify(json: bool, args: &Verify) -> Result<()> {
+pub fn verify(json: bool, args: &VerifyArgs) -> Result<()> {
     let group = files::group(&args.stamped.group)?;
     let notice = files::notice(&args.epoch)?;
     let seen = files::beside(&args.stamped.group, ".seen", args.seen.as_ref());
@@ -127,9 +129,9 @@ pub fn verify(json: bool, args: &Verify) -> Result<()> {
         &json!({ "packets": packets, "missing": found.missing, "kept": kept_packets,
         "valid": found.valid, "forged": found.forged,
         "rejected": found.rejected, "epoch": notice.epoch,
-        "flow": ceremony::hex(&flow.0) }),
+        "flow": hex(&flow.0) }),
     )?;
-    if good { Ok(()) } else { Err(Failure::said(failure::FAILED, "not all packets are valid")) }
+    if good { Ok(()) } else { Err(ExitError::said(failure::FAILED, "not all packets are valid")) }
 }
 
 pub fn evidence(json: bool, args: &EvidenceArgs) -> Result<()> {
@@ -138,13 +140,13 @@ pub fn evidence(json: bool, args: &EvidenceArgs) -> Result<()> {
         (Some(kept), _) => (kept, kept_evidence(kept, &group, args)?),
         (None, Some(file)) => {
             let (stamps, group_file) = (args.stamps.clone(), args.group.clone());
-            let stamped = Stamped { file: file.clone(), stamps, group: group_file };
+            let stamped = StampedFileArgs { file: file.clone(), stamps, group: group_file };
             let mut verifier = GroupVerifier::new(&group);
             epochs_of(&stamped)?.into_iter().for_each(|epoch| verifier.accept_epoch(epoch));
             let (verifier, flow, _) = check(&stamped, verifier, None)?;
             (file, verifier.evidence(&flow, args.packet))
         }
-        (None, None) => return Err(wrong(&args.out, "of which file? give FILE or --kept")),
+        (None, None) => return Err(wrong(&args.out, "no packets to read: give FILE or --kept")),
     };
     let evidence = evidence.ok_or_else(|| wrong(source, "no proof of this packet"))?;
     // The kept evidence comes from a file, so it is checked before it is handed out.
@@ -156,20 +158,19 @@ pub fn evidence(json: bool, args: &EvidenceArgs) -> Result<()> {
     done(json, &text, &json!({ "packet": args.packet, "bytes": bytes.len() }))
 }
 
-/// The proof of a packet among those that were kept.
+/// Finds the proof of a packet in a file of kept proofs.
 fn kept_evidence(path: &Path, group: &Group, args: &EvidenceArgs) -> Result<Option<Evidence>> {
     let ring = EvidenceRing::decode(&files::read(path)?, group.id(), usize::MAX);
     let ring = ring.map_err(|e| wrong(path, e))?;
     let flows = ring.flows();
     let flow = match (&args.flow, flows.as_slice()) {
-        (Some(name), _) => flows.iter().find(|f| ceremony::hex(&f.flow.0) == *name),
+        (Some(name), _) => flows.iter().find(|f| hex(&f.flow.0) == *name),
         (None, [one]) => Some(one),
         (None, []) => None,
         (None, several) => {
             let mut why = "holds several flows; name one with --flow".to_owned();
             for f in several {
-                why +=
-                    &format!("\n  {}: packets {} to {}", ceremony::hex(&f.flow.0), f.first, f.last);
+                why += &format!("\n  {}: packets {} to {}", hex(&f.flow.0), f.first, f.last);
             }
             return Err(wrong(path, why));
         }
@@ -177,7 +178,7 @@ fn kept_evidence(path: &Path, group: &Group, args: &EvidenceArgs) -> Result<Opti
     Ok(flow.and_then(|f| ring.export(&f.flow, args.packet)))
 }
 
-/// The evidence that earlier runs kept; empty without earlier runs.
+/// Reads the evidence that earlier runs kept; empty without earlier runs.
 fn read_kept(path: &Path, group: &Group, packets_max: usize) -> Result<EvidenceRing> {
     if !path.exists() {
         return Ok(EvidenceRing::new(packets_max));
@@ -185,9 +186,9 @@ fn read_kept(path: &Path, group: &Group, packets_max: usize) -> Result<EvidenceR
     EvidenceRing::decode(&files::read(path)?, group.id(), packets_max).map_err(|e| wrong(path, e))
 }
 
-/// Runs a stamped file through a verifier, which goes on with `kept` or keeps everything.
+/// Runs a stamped file through a verifier. The verifier extends `kept`, or else keeps every proof.
 fn check(
-    args: &Stamped,
+    args: &StampedFileArgs,
     group: GroupVerifier,
     kept: Option<EvidenceRing>,
 ) -> Result<(Verifier, FlowId, Findings)> {
@@ -215,8 +216,8 @@ fn check(
     let mut packets = data.chunks(packet as usize);
     let mut stamped = 0;
     for part in parts {
-        // The packets of a window are handed in just ahead of its seal.
-        if let Ok(Part::Seal(seal)) = Part::decode(part) {
+        // The packets of a window are handed in just before its seal.
+        if let Ok(StampPart::Seal(seal)) = StampPart::decode(part) {
             stamped = seal.end().max(stamped);
             while found.packets < seal.end() {
                 let Some(next) = packets.next() else { break };
@@ -238,35 +239,37 @@ fn check(
 fn collect(verifier: &mut Verifier, found: &mut Findings) {
     while let Some(event) = verifier.poll_event() {
         match event {
-            Event::Valid { count, .. } => found.valid += count,
-            Event::Forged { seq, .. } => found.forged.push(seq),
-            Event::Unstamped { .. } => {}
-            Event::Rejected { why, .. } => found.rejected.push(format!("a stamp is bad: {why}")),
+            VerifierEvent::Valid { count, .. } => found.valid += count,
+            VerifierEvent::Forged { seq, .. } => found.forged.push(seq),
+            VerifierEvent::Unstamped { .. } => {}
+            VerifierEvent::Rejected { why, .. } => {
+                found.rejected.push(format!("a stamp is bad: {why}"))
+            }
         }
     }
 }
 
-fn epochs_of(args: &Stamped) -> Result<std::collections::BTreeSet<u32>> {
+fn epochs_of(args: &StampedFileArgs) -> Result<std::collections::BTreeSet<u32>> {
     let path = files::stamps_of(&args.file, args.stamps.as_ref());
     let bytes = files::read(&path)?;
     let (_, _, parts) = read_stamps(&path, &bytes)?;
-    let epoch = |part: &&[u8]| match Part::decode(part) {
-        Ok(Part::Seal(seal)) => Some(seal.epoch),
+    let epoch = |part: &&[u8]| match StampPart::decode(part) {
+        Ok(StampPart::Seal(seal)) => Some(seal.epoch),
         _ => None,
     };
     Ok(parts.iter().filter_map(epoch).collect())
 }
 
-type Stamps<'a> = (FlowId, u32, Vec<&'a [u8]>);
+type StampParts<'a> = (FlowId, u32, Vec<&'a [u8]>);
 
-fn read_stamps<'a>(path: &Path, bytes: &'a [u8]) -> Result<Stamps<'a>> {
+fn read_stamps<'a>(path: &Path, bytes: &'a [u8]) -> Result<StampParts<'a>> {
     let bad = |e| wrong(path, e);
     let body = bytes.strip_prefix(STAMPS_MAGIC).ok_or_else(|| wrong(path, "not stamps"))?;
     let mut reader = Reader::new(body);
     let flow = FlowId(reader.array("flow").map_err(bad)?);
     let packet = reader.u32("packet length").map_err(bad)?;
     if packet == 0 {
-        return Err(wrong(path, "packets of no length"));
+        return Err(wrong(path, "the packet length is 0"));
     }
     let mut parts = Vec::new();
     while !reader.rest().is_empty() {

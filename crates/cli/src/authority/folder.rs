@@ -1,4 +1,4 @@
-//! The authority's folder: one command at a time, and each list in one step.
+//! The authority's folder: locked for one command at a time; each list is replaced in one step.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::Write;
@@ -10,20 +10,20 @@ use nix::fcntl::{Flock, FlockArg};
 use shoal_crypto::{PublicKey, SigningKey, VerifyKey};
 use shoal_daemon::config::keys;
 use shoal_daemon::files::reading;
-use shoal_directory::{Content, List, Mandate, Prefix, SIZE_MAX};
+use shoal_directory::{List, ListContent, Mandate, Prefix, SIZE_MAX};
 
-use crate::failure::{self, Failure};
+use crate::failure::{self, ExitError};
 
 pub const KEY: &str = "authority.key";
 pub const LIST: &str = "network.list";
-/// Mandates that were taken back or begun anew: a registrar's key and the serial, line by line.
+/// Withdrawn and restarted mandates: one line each, with the registrar's key and the serial.
 const ENDED: &str = "mandates.ended";
-/// Longest such file, in bytes.
+/// Longest `mandates.ended`, in bytes.
 const ENDED_MAX: u64 = 1 << 20;
 
-/// Something is wrong with a file.
+/// An error about a file.
 pub fn wrong(path: &Path, why: impl core::fmt::Display) -> anyhow::Error {
-    Failure::of(failure::CONFIG, format!("{}: {why}", path.display()))
+    ExitError::of(failure::CONFIG, format!("{}: {why}", path.display()))
 }
 
 /// Seconds since 1970.
@@ -32,15 +32,15 @@ pub fn now_s() -> u64 {
 }
 
 /// An authority, locked against other commands until it is dropped.
-pub struct Authority {
+pub struct AuthorityFolder {
     dir: PathBuf,
     key: SigningKey,
-    /// The content of the list, to be changed.
-    pub content: Content,
+    /// Content of the list, which [`AuthorityFolder::save`] signs.
+    pub content: ListContent,
     _lock: Flock<File>,
 }
 
-/// Makes the folder with a new key and a list without members, of a network with this prefix.
+/// Makes the folder with a new key, and a list without members for a network with this prefix.
 pub fn create(dir: &Path, key: &SigningKey, overlay: Prefix) -> Result<List> {
     // Other users of this machine must not read the list of members.
     let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
@@ -51,52 +51,50 @@ pub fn create(dir: &Path, key: &SigningKey, overlay: Prefix) -> Result<List> {
         return Err(wrong(&list, "exists already: choose another folder"));
     }
     let text = keys::authority_text(key);
-    keys::create(&file, &text).map_err(|e| Failure::of(failure::FAILED, e.to_string()))?;
-    let content = Content {
+    keys::create(&file, &text).map_err(|e| ExitError::of(failure::FAILED, e.to_string()))?;
+    let content = ListContent {
         version: 1,
         issued_unix_s: now_s(),
         overlay: Some(overlay),
-        ..Content::default()
+        ..ListContent::default()
     };
     let signed = content.sign(key).map_err(|e| wrong(&list, e))?;
     write(&list, signed.bytes())?;
     Ok(signed)
 }
 
-/// Takes back what [`create`] has made, as far as it goes: for a network that could not be made
-/// whole. A folder with more in it stays.
+/// Removes what [`create`] has made, as far as possible, if a network could not be made whole. A
+/// folder with other files stays.
 pub fn unmake(dir: &Path) {
     for name in [LIST, "network.list.new", KEY] {
-        // What is left is named when the command is repeated.
+        // A file that remains is named when the command is repeated.
         let _left = std::fs::remove_file(dir.join(name));
     }
     let _left = std::fs::remove_dir(dir);
 }
 
-impl Authority {
+impl AuthorityFolder {
     /// Opens the folder.
-    pub fn open(dir: &Path) -> Result<Authority> {
+    pub fn open(dir: &Path) -> Result<AuthorityFolder> {
         let file = dir.join(KEY);
         let key = keys::load_authority(&file);
-        let key = key.map_err(|e| Failure::of(failure::CONFIG, e.to_string()))?;
+        let key = key.map_err(|e| ExitError::of(failure::CONFIG, e.to_string()))?;
         let lock = reading::open(&file).map_err(|e| wrong(&file, e))?;
         let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock)
             .map_err(|_| wrong(dir, "another command is changing this authority"))?;
         let content = read(&dir.join(LIST), &key.public())?.content().clone();
-        Ok(Authority { dir: dir.to_path_buf(), key, content, _lock: lock })
+        Ok(AuthorityFolder { dir: dir.to_path_buf(), key, content, _lock: lock })
     }
 
-    /// Where the list is.
     pub fn list(&self) -> PathBuf {
         self.dir.join(LIST)
     }
 
-    /// The key that signs.
     pub fn key(&self) -> &SigningKey {
         &self.key
     }
 
-    /// Remembers a mandate that ends with the next list: its id must name no other chain.
+    /// Records a mandate that ends with the next list, so that no later chain has its id.
     pub fn note_ended(&self, mandate: &Mandate) -> Result<()> {
         let (key, serial) = (mandate.key.to_string(), mandate.serial);
         if self.last_serial(&mandate.key)? < serial {
@@ -122,7 +120,7 @@ impl Authority {
         String::from_utf8(bytes).map_err(|e| wrong(&file, e))
     }
 
-    /// Signs what the list says now as a newer one, and puts it in place.
+    /// Signs the content as the next version of the list, and replaces the file.
     pub fn save(mut self) -> Result<List> {
         let file = self.list();
         self.content.version += 1;
@@ -171,7 +169,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("net");
         create(&dir, &SigningKey::from_seed([1; 32]), "fd00::/48".parse().unwrap()).unwrap();
-        Authority::open(&dir).unwrap().save().unwrap();
+        AuthorityFolder::open(&dir).unwrap().save().unwrap();
         let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(dir.join(LIST)), mode(dir.join(KEY)), mode(dir)), (0o600, 0o600, 0o700));
     }
@@ -182,7 +180,7 @@ mod tests {
         let dir = folder.path().join("net");
         let key = SigningKey::from_seed([1; 32]);
         create(&dir, &key, "fd00::/48".parse().unwrap()).unwrap();
-        let authority = Authority::open(&dir).unwrap();
+        let authority = AuthorityFolder::open(&dir).unwrap();
         let desk = |seed: u8| shoal_crypto::Identity::from_seed([seed; 32]).public();
         let mandate = |seed: u8, serial: u32| Mandate {
             name: "desk".into(),
@@ -194,6 +192,7 @@ mod tests {
             most: 9,
             longest_s: 86_400,
             until_unix_s: 2_000_000_000,
+            rights: shoal_directory::MandateRights::default(),
         };
         assert_eq!(authority.last_serial(&desk(7)).unwrap(), 0);
         for (seed, serial) in [(7, 1), (8, 5), (7, 3), (7, 2)] {

@@ -1,38 +1,44 @@
-//! Mandates: who may make members beside the authority, and taking their members over.
+//! Mandates: registrars that may admit members, and the adoption of these members.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::Result;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use shoal_daemon::control::api::{Command, Reply};
+use shoal_crypto::encoding::from_base64;
+use shoal_daemon::control::api::{Command, ControlReply};
 use shoal_daemon::membership::chains::ChainFile;
-use shoal_directory::{HostRange, Mandate, MandateId, Member, Register, Supplement, fold};
+use shoal_directory::{
+    HostRange, Mandate, MandateId, MandateRights, Member, Policy, Register, RouterRange,
+    Supplement, fold,
+};
 use shoal_wire::Address;
 
-use super::folder::{Authority, now_s, wrong};
+use super::MandateRight;
+use super::folder::{AuthorityFolder, now_s, wrong};
 use super::verbs::{DAY_S, done, usage};
-use crate::failure::{self, Failure};
-use crate::options::Common;
+use crate::failure::{self, ExitError};
+use crate::options::CommonOptions;
 use crate::target::{self, unexpected};
 use crate::units::{counted, utc};
 
-/// What a new mandate gives where the command line says nothing.
+/// Defaults of a new mandate.
 const MOST: u32 = 250;
 const DAYS: u64 = 90;
 const UNTIL_DAYS: u64 = 365;
+/// Defaults of a new mandate with routers.
+const ROUTERS_MOST: u16 = 64;
+const FAMILIES_MOST: u8 = 16;
 
-/// Gives a mandate, changes one, or takes it back.
+/// Makes, changes or withdraws a mandate.
 pub fn mandate(json: bool, args: &super::MandateArgs) -> Result<()> {
-    let mut authority = Authority::open(&args.folder.dir)?;
+    let mut authority = AuthorityFolder::open(&args.folder.dir)?;
     let mandates = &mut authority.content.mandates;
     let at = mandates.iter().position(|mandate| mandate.name == args.name);
     let old = at.map(|at| mandates.remove(at));
     let text = if args.remove {
         let old = old.ok_or_else(|| usage(format!("there is no mandate {:?}", args.name)))?;
         authority.note_ended(&old)?;
-        format!("{}: taken back, and its members are none any more", args.name)
+        format!("{}: withdrawn, and its memberships end", args.name)
     } else {
         let mandate = match &old {
             Some(old) => changed(&authority, old, args)?,
@@ -50,11 +56,12 @@ pub fn mandate(json: bool, args: &super::MandateArgs) -> Result<()> {
     done(json, &args.folder.dir, &list, &text)
 }
 
-/// A mandate's limits, in words.
+/// Limits of a mandate, in words.
 pub fn said(mandate: &Mandate) -> String {
     let hosts: Vec<String> = mandate.hosts.iter().map(ToString::to_string).collect();
+    let rights = rights_said(&mandate.rights);
     format!(
-        "{}: at most {} keys at {}, for {} days each, until {}",
+        "{}: at most {} keys at {}{rights}, for {} days each, until {}",
         mandate.name,
         mandate.most,
         hosts.join(" "),
@@ -63,11 +70,33 @@ pub fn said(mandate: &Mandate) -> String {
     )
 }
 
+/// Rights beyond plain hosts, each behind a comma.
+fn rights_said(rights: &MandateRights) -> String {
+    let MandateRights { routers, routers_most, families_most, .. } = rights;
+    let numbers: Vec<String> = routers.iter().map(ToString::to_string).collect();
+    let mut text = String::new();
+    if !numbers.is_empty() {
+        let most = counted(usize::from(*routers_most), "router");
+        text += &format!(
+            ", {most} with the numbers {} of {families_most} families at most",
+            numbers.join(" ")
+        );
+    }
+    if let Some(family) = &rights.family {
+        text += &format!(" ({family} by default)");
+    }
+    let names = ["relays", "relays with a mix", "hosts with a tier"];
+    for (name, _) in names.into_iter().zip(bits(rights)).filter(|(_, has)| *has) {
+        text += &format!(", {name}");
+    }
+    text
+}
+
 fn days_s(days: u64) -> Result<u32> {
     u32::try_from(days * DAY_S).map_err(|_| usage("--days: a membership lasts at most 49710 days"))
 }
 
-fn fresh(authority: &Authority, args: &super::MandateArgs) -> Result<Mandate> {
+fn fresh(authority: &AuthorityFolder, args: &super::MandateArgs) -> Result<Mandate> {
     let needed = |what: &str| usage(format!("{:?} is new: --{what} is needed", args.name));
     let key = args.key.ok_or_else(|| needed("key"))?;
     if args.hosts.is_empty() {
@@ -76,7 +105,7 @@ fn fresh(authority: &Authority, args: &super::MandateArgs) -> Result<Mandate> {
     let days = args.days.unwrap_or(DAYS);
     Ok(Mandate {
         name: args.name.clone(),
-        // Another chain than those that this key had before.
+        // A new chain, different from all earlier ones of this key.
         serial: authority.last_serial(&key)?.saturating_add(1),
         key,
         groups: args.group.clone(),
@@ -85,10 +114,39 @@ fn fresh(authority: &Authority, args: &super::MandateArgs) -> Result<Mandate> {
         most: args.max.unwrap_or(MOST),
         longest_s: days_s(days)?,
         until_unix_s: args.until.unwrap_or_else(|| now_s() + UNTIL_DAYS * DAY_S),
+        rights: rights(&args.name, &MandateRights::default(), args),
     })
 }
 
-fn changed(authority: &Authority, old: &Mandate, args: &super::MandateArgs) -> Result<Mandate> {
+/// Rights beyond plain hosts: those that the command line names, and otherwise the old ones.
+fn rights(mandate: &str, old: &MandateRights, args: &super::MandateArgs) -> MandateRights {
+    let right = |right, old| if args.right.is_empty() { old } else { args.right.contains(&right) };
+    let mut new = MandateRights {
+        routers: if args.routers.is_empty() { &old.routers } else { &args.routers }.clone(),
+        numbers: old.numbers,
+        relay: right(MandateRight::Relay, old.relay),
+        mix: right(MandateRight::Mix, old.mix),
+        cover: right(MandateRight::Cover, old.cover),
+        routers_most: args.router_max.unwrap_or(old.routers_most),
+        families_most: args.family_max.unwrap_or(old.families_most),
+        family: args.family.clone().or_else(|| old.family.clone()),
+    };
+    if old.routers.is_empty() && !new.routers.is_empty() {
+        let numbers: u64 =
+            new.routers.iter().map(|range| u64::from(range.last - range.first) + 1).sum();
+        let most = ROUTERS_MOST.min(u16::try_from(numbers).unwrap_or(u16::MAX));
+        new.routers_most = args.router_max.unwrap_or(most);
+        new.families_most = args.family_max.unwrap_or(FAMILIES_MOST);
+        new.family.get_or_insert_with(|| mandate.to_owned());
+    }
+    new
+}
+
+fn changed(
+    authority: &AuthorityFolder,
+    old: &Mandate,
+    args: &super::MandateArgs,
+) -> Result<Mandate> {
     let key = args.key.unwrap_or(old.key);
     let anew = args.anew || key != old.key;
     let last = old.serial.max(authority.last_serial(&key)?);
@@ -102,20 +160,21 @@ fn changed(authority: &Authority, old: &Mandate, args: &super::MandateArgs) -> R
         most: args.max.unwrap_or(old.most),
         longest_s: args.days.map_or(Ok(old.longest_s), days_s)?,
         until_unix_s: args.until.unwrap_or(old.until_unix_s),
+        rights: rights(&old.name, &old.rights, args),
     };
     match narrowed(old, &new).filter(|_| !anew) {
         None => Ok(new),
         Some(what) => Err(usage(format!(
-            "{what}: nodes compare all that the registrar has signed with the new limits, and the \
-             first supplement beyond them ends the chain, with all members from there on. Take \
-             the members over first (`shoal authority adopt {name}`), then add --anew, which \
-             begins another chain under the narrower limits",
+            "{what}: nodes check all that the registrar has signed against the new limits. The \
+             first supplement beyond them ends the chain, with all later memberships. Adopt \
+             the members first (`shoal authority adopt {name}`), then add --anew, which \
+             begins a new chain under the narrower limits",
             name = new.name
         ))),
     }
 }
 
-/// Which limit lets less through than before, in the words of the command line.
+/// A limit that excludes what was allowed before, in the words of the command line.
 fn narrowed(old: &Mandate, new: &Mandate) -> Option<&'static str> {
     let may_give = |host: u16, router: u32| new.may_give(Address::new(router, host));
     let covers =
@@ -129,14 +188,39 @@ fn narrowed(old: &Mandate, new: &Mandate) -> Option<&'static str> {
             Some("--group leaves out a group that it had")
         }
         () if !old.hosts.iter().all(covers) => Some("--hosts leaves out addresses that it had"),
+        () if !old.rights.routers.iter().all(|range| has_routers(&new.rights, range)) => {
+            Some("--routers leaves out numbers that it had")
+        }
+        () if new.rights.routers_most < old.rights.routers_most => {
+            Some("--router-max is smaller than before")
+        }
+        () if new.rights.families_most < old.rights.families_most => {
+            Some("--family-max is smaller than before")
+        }
+        () if bits(&old.rights).iter().zip(bits(&new.rights)).any(|(old, new)| *old && !new) => {
+            Some("--right leaves out a right that it had")
+        }
         () if !ipv4() => Some("--ipv4 or --no-ipv4 leaves out addresses that it had"),
+        () if !old.rights.routers.is_empty() && new.ipv4.is_some() && new.ipv4 != old.ipv4 => Some(
+            "--ipv4 names other addresses than before, and a router may have its endpoint \
+                 there",
+        ),
         () => None,
     }
 }
 
+/// True if one range of the mandate has all these router numbers.
+fn has_routers(rights: &MandateRights, range: &RouterRange) -> bool {
+    rights.routers.iter().any(|new| new.first <= range.first && new.last >= range.last)
+}
+
+fn bits(rights: &MandateRights) -> [bool; 3] {
+    [rights.relay, rights.mix, rights.cover]
+}
+
 /// Makes the members of a mandate the authority's own.
-pub fn adopt(common: &Common, args: &super::Adopt) -> Result<()> {
-    let mut authority = Authority::open(&args.folder.dir)?;
+pub fn adopt(common: &CommonOptions, args: &super::AdoptArgs) -> Result<()> {
+    let mut authority = AuthorityFolder::open(&args.folder.dir)?;
     let mandates = &authority.content.mandates;
     let mandate = mandates.iter().find(|mandate| mandate.name == args.name).cloned();
     let mandate = mandate.ok_or_else(|| usage(format!("there is no mandate {:?}", args.name)))?;
@@ -146,13 +230,16 @@ pub fn adopt(common: &Common, args: &super::Adopt) -> Result<()> {
     };
     let register = register(&mandate, &steps)?;
     let frozen = register.fork().map(|fork| fork[0].step().number);
-    let mut taken = Taken::new(&authority);
+    let policy = Policy::parse(&authority.content.policy);
+    let policy = policy.map_err(|e| wrong(&authority.list(), e))?;
+    let mut taken = MemberIndex::new(&authority);
     let mut adopted = 0;
     for member in register.members_by_age() {
         if member.expires_unix_s <= now_s() {
             continue;
         }
-        if let Some(why) = taken.clash(&authority, member) {
+        let lacks = || lacks_for(&policy, member).then_some(LACKS);
+        if let Some(why) = taken.clash(&authority, member).or_else(lacks) {
             eprintln!("shoal: warning: {:?} is left out: {why}", member.name);
             continue;
         }
@@ -164,7 +251,7 @@ pub fn adopt(common: &Common, args: &super::Adopt) -> Result<()> {
     }
     if let Some(number) = frozen {
         eprintln!(
-            "shoal: warning: the chain is frozen from step {number} on, so no later one counts"
+            "shoal: warning: the chain is frozen from step {number} on, so later steps don't count"
         );
     }
     if args.remove {
@@ -172,24 +259,33 @@ pub fn adopt(common: &Common, args: &super::Adopt) -> Result<()> {
         authority.content.mandates.retain(|other| other.id() != mandate.id());
     }
     let list = authority.save()?;
-    let gone = if args.remove { ", and the mandate is taken back" } else { "" };
+    let gone = if args.remove { ", and the mandate is withdrawn" } else { "" };
     let text = format!("{}: {} adopted{gone}", args.name, counted(adopted, "member"));
     done(common.json, &args.folder.dir, &list, &text)
 }
 
-/// Whose names, keys and addresses the list has.
-struct Taken {
+const LACKS: &str = "the policy lacks its mix or its tier";
+
+/// True if the policy lacks the member's mix or tier: no list could have both.
+fn lacks_for(policy: &Policy, member: &Member) -> bool {
+    let (mix, tier) = (member.carrier.mix.as_deref(), member.cover.as_deref());
+    mix.is_some_and(|mix| policy.mixes().by_name(mix).is_none())
+        || tier.is_some_and(|tier| policy.tiers().by_name(tier).is_none())
+}
+
+/// Names, keys and addresses of the members in the list.
+struct MemberIndex {
     names: BTreeSet<String>,
     halves: BTreeSet<[u8; 32]>,
     addresses: BTreeSet<shoal_wire::Address>,
     ipv4s: BTreeSet<std::net::Ipv4Addr>,
 }
 
-impl Taken {
-    fn new(authority: &Authority) -> Taken {
+impl MemberIndex {
+    fn new(authority: &AuthorityFolder) -> MemberIndex {
         let (names, halves) = (BTreeSet::new(), BTreeSet::new());
         let (addresses, ipv4s) = (BTreeSet::new(), BTreeSet::new());
-        let mut taken = Taken { names, halves, addresses, ipv4s };
+        let mut taken = MemberIndex { names, halves, addresses, ipv4s };
         authority.content.members.iter().for_each(|signed| taken.add(&signed.member));
         taken
     }
@@ -201,11 +297,11 @@ impl Taken {
         self.ipv4s.extend(member.ipv4);
     }
 
-    /// Why a member can't be the authority's own.
-    fn clash(&self, authority: &Authority, member: &Member) -> Option<&'static str> {
+    /// Reason why a member can't become the authority's own.
+    fn clash(&self, authority: &AuthorityFolder, member: &Member) -> Option<&'static str> {
         match () {
-            () if authority.content.is_revoked(&member.key) => Some("its key is revoked"),
-            () if self.halves.contains(&member.key.dh) => Some("its key is a member's already"),
+            () if authority.content.is_revoked(&member.key) => Some("the key is revoked"),
+            () if self.halves.contains(&member.key.dh) => Some("the key is a member's already"),
             () if self.names.contains(&fold(&member.name)) => Some("another member has its name"),
             () if self.addresses.contains(&member.address) => {
                 Some("another member has its address")
@@ -218,12 +314,12 @@ impl Taken {
     }
 }
 
-/// The register that the steps make, as every node makes it.
+/// The register that follows from the steps, as every node computes it.
 fn register(mandate: &Mandate, steps: &[Vec<u8>]) -> Result<Register> {
     let mut register = Register::new(mandate.clone());
     let refused = |number: u64, why: String| {
         let text = format!("step {number} of {:?} does not count: {why}", mandate.name);
-        Failure::of(failure::FAILED, text)
+        ExitError::of(failure::FAILED, text)
     };
     let mut before: Option<Supplement> = None;
     for (at, step) in steps.iter().enumerate() {
@@ -242,21 +338,21 @@ fn register(mandate: &Mandate, steps: &[Vec<u8>]) -> Result<Register> {
     Ok(register)
 }
 
-/// The chain as a node keeps it.
+/// Reads a mandate's chain from a node's file.
 fn of_file(file: &Path, id: &MandateId) -> Result<Vec<Vec<u8>>> {
     if !file.exists() {
         return Err(wrong(file, "no such file"));
     }
     let (steps, fault) = ChainFile::new(file.to_path_buf()).read();
     if let Some(why) = fault {
-        return Err(Failure::of(failure::CONFIG, why));
+        return Err(ExitError::of(failure::CONFIG, why));
     }
     let own = |step: &Vec<u8>| Supplement::peek(step).is_ok_and(|(mandate, _)| mandate == *id);
     Ok(steps.into_iter().filter(own).collect())
 }
 
-/// The chain as a running node has it.
-fn of_node(common: &Common, id: &MandateId) -> Result<Vec<Vec<u8>>> {
+/// Asks the running node for a mandate's chain.
+fn of_node(common: &CommonOptions, id: &MandateId) -> Result<Vec<Vec<u8>>> {
     let mut connection = target::connect(common)?;
     let mandate = id.to_string();
     let mut all = Vec::new();
@@ -264,16 +360,15 @@ fn of_node(common: &Common, id: &MandateId) -> Result<Vec<Vec<u8>>> {
         let first = all.len() as u64 + 1;
         let command = Command::Steps { mandate: mandate.clone(), first };
         let steps = match connection.call(command, &[]).map_err(failure::call)? {
-            Reply::Steps(steps) => steps.steps,
+            ControlReply::Steps(steps) => steps.steps,
             other => return Err(unexpected(&other)),
         };
         if steps.is_empty() || all.len() > shoal_directory::STEPS_MAX {
             return Ok(all);
         }
         for step in steps {
-            let bytes = STANDARD.decode(step);
-            let bytes = bytes.map_err(|_| {
-                Failure::of(failure::FAILED, "the node gave a supplement that is no base64")
+            let bytes = from_base64(&step).ok_or_else(|| {
+                ExitError::of(failure::FAILED, "the node gave a supplement that is not base64")
             })?;
             all.push(bytes);
         }
@@ -282,7 +377,59 @@ fn of_node(common: &Common, id: &MandateId) -> Result<Vec<Vec<u8>>> {
 
 #[cfg(test)]
 mod tests {
+    use shoal_directory::CircuitRole;
+
     use super::*;
+
+    #[test]
+    fn the_rights_of_a_mandate_are_said() {
+        let none = MandateRights::default();
+        assert_eq!(rights_said(&none), "");
+        assert_eq!(rights_said(&MandateRights { cover: true, ..none }), ", hosts with a tier");
+        let rights = MandateRights {
+            routers: vec![RouterRange { first: 2, last: 9 }],
+            relay: true,
+            mix: true,
+            routers_most: 4,
+            families_most: 2,
+            family: Some("acme".into()),
+            ..MandateRights::default()
+        };
+        let want = ", 4 routers with the numbers 2-9 of 2 families at most (acme by default), \
+                    relays, relays with a mix";
+        assert_eq!(rights_said(&rights), want);
+    }
+
+    #[test]
+    fn a_mix_or_a_tier_that_the_policy_lacks_is_found() {
+        let text = "[[mix]]\nname = \"slow\"\nkind = \"stop-and-go\"\nmean_ms = 5\n\
+                    [[cover]]\nname = \"home\"\nmbit = 10\nschedule = \"constant\"\n";
+        let member = |mix: Option<&str>, cover: Option<&str>| {
+            let mix = mix.map(str::to_owned);
+            let key = shoal_crypto::Identity::from_seed([9; 32]).public();
+            Member {
+                version: 1,
+                name: "r2".into(),
+                key,
+                address: Address::new(2, 0),
+                expires_unix_s: 2_000_000_000,
+                endpoint: None,
+                groups: Vec::new(),
+                security_groups: Vec::new(),
+                prefixes: Vec::new(),
+                interface: false,
+                ipv4: None,
+                cover: cover.map(str::to_owned),
+                carrier: CircuitRole { relay: true, mix, ..CircuitRole::default() },
+                unknown: Vec::new(),
+            }
+        };
+        let policy = Policy::parse(text).unwrap();
+        assert!(!lacks_for(&policy, &member(Some("slow"), Some("home"))));
+        assert!(lacks_for(&policy, &member(Some("other"), None)));
+        assert!(lacks_for(&policy, &member(None, Some("other"))));
+        assert!(lacks_for(&Policy::default(), &member(Some("slow"), None)));
+    }
 
     #[test]
     fn a_limit_that_lets_less_through_is_named() {
@@ -297,6 +444,14 @@ mod tests {
             most: 10,
             longest_s: 86_400,
             until_unix_s: 2_000_000_000,
+            rights: MandateRights {
+                routers: vec![RouterRange { first: 2, last: 9 }],
+                relay: true,
+                routers_most: 4,
+                families_most: 2,
+                family: Some("acme".into()),
+                ..MandateRights::default()
+            },
         };
         let said = |change: fn(&mut Mandate)| {
             let mut new = old.clone();
@@ -308,8 +463,9 @@ mod tests {
             |new| new.most = 11,
             |new| new.until_unix_s += 1,
             |new| new.hosts = vec![HostRange { router: 1, first: 5, last: 40 }],
-            |new| new.ipv4 = Some("10.9.0.0/16".parse().unwrap()),
             |new| new.groups.push("third".into()),
+            |new| new.rights.routers[0].last = 12,
+            |new| new.rights.cover = true,
         ] {
             assert_eq!(said(wider), None);
         }
@@ -321,5 +477,14 @@ mod tests {
         assert_eq!(said(|new| new.hosts[0].router = 2), Some("--hosts"));
         assert_eq!(said(|new| new.ipv4 = Some("10.9.0.0/25".parse().unwrap())), Some("--ipv4"));
         assert_eq!(said(|new| new.ipv4 = None), Some("--ipv4"));
+        // A router of the chain may have its endpoint among the new addresses.
+        let wide = Some("10.9.0.0/16".parse().unwrap());
+        assert_eq!(said(|new| new.ipv4 = Some("10.9.0.0/16".parse().unwrap())), Some("--ipv4"));
+        let hosts = Mandate { rights: MandateRights::default(), ..old.clone() };
+        assert_eq!(narrowed(&hosts, &Mandate { ipv4: wide, ..hosts.clone() }), None);
+        assert_eq!(said(|new| new.rights.routers[0].first = 3), Some("--routers"));
+        assert_eq!(said(|new| new.rights.routers_most = 3), Some("--router-max"));
+        assert_eq!(said(|new| new.rights.families_most = 1), Some("--family-max"));
+        assert_eq!(said(|new| new.rights.relay = false), Some("--right"));
     }
 }

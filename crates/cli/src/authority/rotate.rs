@@ -1,5 +1,5 @@
-//! `shoal authority rotate`: another secret for the network, in three lists (docs/authority.md
-//! section 7).
+//! `shoal authority rotate`: another secret for the network, in three lists
+//! (docs/design/membership.md).
 
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
@@ -8,20 +8,20 @@ use anyhow::{Context, Result};
 use serde_json::json;
 use shoal_crypto::NetworkSecret;
 use shoal_daemon::config::keys;
-use shoal_directory::{Prefix, SecretChange, SecretNames, Stage};
+use shoal_directory::{Prefix, RotationStage, SecretChange, SecretNames};
 
-use super::folder::{Authority, now_s, wrong};
+use super::folder::{AuthorityFolder, now_s, wrong};
 use super::verbs::{DAY_S, done, usage};
 use super::{RotateArgs, RotateStep};
-use crate::failure::{self, Failure};
+use crate::failure::{self, ExitError};
 use crate::output;
 use crate::units::utc;
 
-/// The network's present secret, where the authority has it.
+/// File of the network's present secret, in the authority's folder.
 const SECRET: &str = "network.key";
 
 pub fn rotate(json: bool, args: &RotateArgs) -> Result<()> {
-    let authority = Authority::open(&args.folder.dir)?;
+    let authority = AuthorityFolder::open(&args.folder.dir)?;
     finish_switch(args, &authority)?;
     match args.step {
         None => show(json, authority.content.secrets),
@@ -32,9 +32,9 @@ pub fn rotate(json: bool, args: &RotateArgs) -> Result<()> {
     }
 }
 
-/// Puts the secret in its place that a switch has named in the list, if that was broken off in
-/// between.
-fn finish_switch(args: &RotateArgs, authority: &Authority) -> Result<()> {
+/// Completes an interrupted switch: the list already names the new secret, but its file was not
+/// renamed yet.
+fn finish_switch(args: &RotateArgs, authority: &AuthorityFolder) -> Result<()> {
     let next = next_file(args);
     let Some(names) = authority.content.secrets.filter(|_| next.exists()) else { return Ok(()) };
     if !matches!(names.change, SecretChange::Next(_)) && load(&next)?.name() == names.current {
@@ -46,28 +46,28 @@ fn finish_switch(args: &RotateArgs, authority: &Authority) -> Result<()> {
 
 fn show(json: bool, names: Option<SecretNames>) -> Result<()> {
     let stage = names.map(|names| names.stage(now_s()));
-    let until = stage.and_then(Stage::old_until_unix_s);
+    let until = stage.and_then(RotationStage::old_until_unix_s);
     if json {
-        let state = stage.map_or("fixed", Stage::word);
+        let state = stage.map_or("fixed", RotationStage::word);
         return Ok(output::json(
             "authority",
             &json!({ "secret": { "state": state, "old_until_unix_s": until } }),
         )?);
     }
     let text = match stage {
-        None => "the list says nothing of the network's secret: it never changed".to_string(),
-        Some(Stage::Announced) => {
+        None => "the list does not name the network's secret: it was never replaced".to_string(),
+        Some(RotationStage::Announced) => {
             "another secret is announced; once `shoal status` of all nodes says that they have it: \
              shoal authority rotate switch"
                 .to_string()
         }
-        Some(Stage::Switched(until)) => format!(
-            "nodes begin handshakes with the new secret, and take the old one until {}; then, or \
-             before: shoal authority rotate retire",
+        Some(RotationStage::Switched(until)) => format!(
+            "nodes begin handshakes with the new secret, and accept the old one until {}; then, or \
+             earlier: shoal authority rotate retire",
             utc(until)
         ),
-        Some(Stage::Settled) => {
-            "one secret counts; for another one: shoal authority rotate announce".to_string()
+        Some(RotationStage::Settled) => {
+            "one secret is in force; to replace it: shoal authority rotate announce".to_string()
         }
     };
     Ok(output::line(&text)?)
@@ -75,40 +75,40 @@ fn show(json: bool, names: Option<SecretNames>) -> Result<()> {
 
 fn load(file: &std::path::Path) -> Result<NetworkSecret> {
     let loaded = keys::load_network_secret(file, None);
-    loaded.map_err(|e| Failure::of(failure::CONFIG, e.to_string()))
+    loaded.map_err(|e| ExitError::of(failure::CONFIG, e.to_string()))
 }
 
-/// Where the next secret waits.
+/// File of the next secret until the switch.
 fn next_file(args: &RotateArgs) -> PathBuf {
     keys::next_key_file(&args.folder.dir.join(SECRET))
 }
 
-fn announce(json: bool, args: &RotateArgs, mut authority: Authority) -> Result<()> {
+fn announce(json: bool, args: &RotateArgs, mut authority: AuthorityFolder) -> Result<()> {
     let dir = args.folder.dir.display();
     match authority.content.secrets.map(|names| names.stage(now_s())) {
-        Some(Stage::Announced) => {
+        Some(RotationStage::Announced) => {
             return Err(usage(format!(
-                "another secret is announced already: give nodes {}, or take it back with `shoal \
+                "another secret is announced already: give nodes {}, or withdraw it with `shoal \
                  authority rotate cancel --dir {dir}`",
                 next_file(args).display()
             )));
         }
-        Some(Stage::Switched(until)) => {
+        Some(RotationStage::Switched(until)) => {
             return Err(usage(format!(
-                "the secret before is still taken until {}: wait, or end that with `shoal \
+                "the previous secret is accepted until {}: wait, or end that with `shoal \
                  authority rotate retire --dir {dir}`",
                 utc(until)
             )));
         }
-        None | Some(Stage::Settled) => {}
+        None | Some(RotationStage::Settled) => {}
     }
     let current = present(args, &mut authority)?;
     let file = next_file(args);
-    // One that is there is from a command that was broken off.
+    // An existing file was left by an interrupted command.
     if !file.exists() {
         let random = crate::keys::random()?;
         let text = keys::network_secret_text(&NetworkSecret(random));
-        keys::create(&file, &text).map_err(|e| Failure::of(failure::FAILED, e.to_string()))?;
+        keys::create(&file, &text).map_err(|e| ExitError::of(failure::FAILED, e.to_string()))?;
     }
     let next = load(&file)?.name();
     if next == current {
@@ -128,9 +128,9 @@ fn announce(json: bool, args: &RotateArgs, mut authority: Authority) -> Result<(
     Ok(())
 }
 
-/// The name of the present secret. The first time its file is needed, and the hosts' prefix, which
-/// may have followed from it, is stated.
-fn present(args: &RotateArgs, authority: &mut Authority) -> Result<[u8; 32]> {
+/// Name of the present secret. The first rotation needs the secret's file. If the list has no
+/// prefix for hosts, this call adds the one that followed from the secret.
+fn present(args: &RotateArgs, authority: &mut AuthorityFolder) -> Result<[u8; 32]> {
     let known = authority.content.secrets.map(|names| names.current);
     let file = args.secret.clone().unwrap_or_else(|| args.folder.dir.join(SECRET));
     if let (Some(known), None) = (known, &args.secret) {
@@ -150,12 +150,12 @@ fn present(args: &RotateArgs, authority: &mut Authority) -> Result<[u8; 32]> {
     if authority.content.overlay.is_none() {
         let prefix: Ipv6Addr = shoal_daemon::config::overlay_of(&secret);
         let stated = Prefix::around(prefix.into(), 48);
-        authority.content.overlay = Some(stated.context("48 bits are a prefix")?);
+        authority.content.overlay = Some(stated.context("internal error: /48 prefix refused")?);
     }
     Ok(name)
 }
 
-fn switch(json: bool, args: &RotateArgs, mut authority: Authority) -> Result<()> {
+fn switch(json: bool, args: &RotateArgs, mut authority: AuthorityFolder) -> Result<()> {
     let names = authority.content.secrets;
     let Some(SecretNames { current, change: SecretChange::Next(next) }) = names else {
         return Err(usage("no other secret is announced: `shoal authority rotate announce` first"));
@@ -169,21 +169,21 @@ fn switch(json: bool, args: &RotateArgs, mut authority: Authority) -> Result<()>
         std::fs::rename(&from, &to).map_err(|e| wrong(&from, e))?;
     }
     let until = utc(until);
-    let text = format!("handshakes begin with the new secret; the old one is taken until {until}");
+    let text = format!("handshakes begin with the new secret; the old one counts until {until}");
     done(json, &args.folder.dir, &list, &text)
 }
 
-fn retire(json: bool, args: &RotateArgs, mut authority: Authority) -> Result<()> {
+fn retire(json: bool, args: &RotateArgs, mut authority: AuthorityFolder) -> Result<()> {
     let names = authority.content.secrets;
     let Some(SecretNames { current, change: SecretChange::Previous(..) }) = names else {
-        return Err(usage("there is no old secret that is still taken"));
+        return Err(usage("no old secret is in force"));
     };
     authority.content.secrets = Some(SecretNames { current, change: SecretChange::Settled });
     let list = authority.save()?;
-    done(json, &args.folder.dir, &list, "the old secret is taken no more")
+    done(json, &args.folder.dir, &list, "the old secret is not accepted any more")
 }
 
-fn cancel(json: bool, args: &RotateArgs, mut authority: Authority) -> Result<()> {
+fn cancel(json: bool, args: &RotateArgs, mut authority: AuthorityFolder) -> Result<()> {
     let names = authority.content.secrets;
     let Some(SecretNames { current, change: SecretChange::Next(_) }) = names else {
         return Err(usage("no other secret is announced"));
@@ -191,10 +191,10 @@ fn cancel(json: bool, args: &RotateArgs, mut authority: Authority) -> Result<()>
     authority.content.secrets = Some(SecretNames { current, change: SecretChange::Settled });
     let file = next_file(args);
     if file.exists() {
-        // Who was given it may be no member any more: the next one is another, also if this command
-        // is broken off here.
+        // Holders of the file may be revoked by the next announcement, so that one must draw
+        // another secret, even if this command is interrupted here.
         std::fs::remove_file(&file).map_err(|e| wrong(&file, e))?;
     }
     let list = authority.save()?;
-    done(json, &args.folder.dir, &list, "the other secret is taken back")
+    done(json, &args.folder.dir, &list, "the announced secret is withdrawn")
 }

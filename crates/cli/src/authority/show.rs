@@ -1,4 +1,4 @@
-//! What a list says, for people and programs.
+//! Shows a list, for people and for programs.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -6,44 +6,43 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::Serialize;
 use shoal_crypto::VerifyKey;
-use shoal_daemon::config::{Authority, Config};
-use shoal_daemon::membership::authority::Reading;
+use shoal_daemon::config::{AuthorityConfig, NodeConfig};
+use shoal_daemon::membership::authority::StartupList;
 use shoal_daemon::membership::expiry;
-use shoal_directory::{Carrier, Content, Field, List, Mandate, Member};
+use shoal_directory::{CircuitRole, Field, List, ListContent, Mandate, Member};
 
 use super::folder::{self, KEY, now_s, wrong};
 use super::mandates;
-use crate::cover::{self, Tier};
-use crate::failure::{self, Failure};
-use crate::mixes::{self, Mix};
-use crate::options::Common;
-use crate::output::{self, Paint, Table};
+use crate::cover::{self, TierReport};
+use crate::failure::{self, ExitError};
+use crate::mixes::{self, MixReport};
+use crate::options::CommonOptions;
+use crate::output::{self, CellStyle, TextTable};
 use crate::target;
 use crate::units::span;
 
 #[derive(Serialize)]
-struct Shown {
+struct ListReport {
     list_version: u64,
     issued_unix_s: u64,
     age_s: u64,
     policy: String,
-    /// The first 48 bits of hosts' IPv6 addresses; none where they follow from the network's
-    /// secret.
+    /// First 48 bits of hosts' IPv6 addresses; none if they follow from the network's secret.
     overlay: Option<String>,
-    /// What relays may do with the cells of circuits, the first one first.
-    mixes: Vec<Mix>,
-    /// Schedules of links between hosts and their routers, the first one first.
-    tiers: Vec<Tier>,
+    /// Mixes that relays may apply, in the policy's order.
+    mixes: Vec<MixReport>,
+    /// Schedules of links between hosts and their routers, in the policy's order.
+    tiers: Vec<TierReport>,
     /// Numbers of fields in the list's head that this version does not know.
     unknown_fields: Vec<u16>,
-    members: Vec<Entry>,
-    /// Who may make members beside the authority.
-    mandates: Vec<Mandated>,
+    members: Vec<MemberReport>,
+    /// Registrars that may admit members.
+    mandates: Vec<MandateReport>,
     revoked: Vec<String>,
 }
 
 #[derive(Serialize)]
-struct Mandated {
+struct MandateReport {
     name: String,
     id: String,
     serial: u32,
@@ -54,11 +53,19 @@ struct Mandated {
     most: u32,
     longest_s: u32,
     until_unix_s: u64,
+    routers: Vec<String>,
+    routers_most: u16,
+    families_most: u8,
+    /// Family of routers whose invite names none.
+    family: Option<String>,
+    relay: bool,
+    mix: bool,
+    cover: bool,
 }
 
-impl Mandated {
-    fn new(mandate: &Mandate) -> Mandated {
-        Mandated {
+impl MandateReport {
+    fn new(mandate: &Mandate) -> MandateReport {
+        MandateReport {
             name: mandate.name.clone(),
             id: mandate.id().to_string(),
             serial: mandate.serial,
@@ -69,12 +76,19 @@ impl Mandated {
             most: mandate.most,
             longest_s: mandate.longest_s,
             until_unix_s: mandate.until_unix_s,
+            routers: mandate.rights.routers.iter().map(ToString::to_string).collect(),
+            routers_most: mandate.rights.routers_most,
+            families_most: mandate.rights.families_most,
+            family: mandate.rights.family.clone(),
+            relay: mandate.rights.relay,
+            mix: mandate.rights.mix,
+            cover: mandate.rights.cover,
         }
     }
 }
 
 #[derive(Serialize)]
-struct Entry {
+struct MemberReport {
     name: String,
     address: String,
     key: String,
@@ -97,9 +111,9 @@ struct Entry {
     unknown_fields: Vec<u16>,
 }
 
-impl Entry {
-    fn new(member: &Member) -> Entry {
-        Entry {
+impl MemberReport {
+    fn new(member: &Member) -> MemberReport {
+        MemberReport {
             name: member.name.clone(),
             address: member.address.to_string(),
             key: member.key.to_string(),
@@ -123,8 +137,8 @@ impl Entry {
     }
 }
 
-/// The list that the arguments name, checked.
-fn opened(common: &Common, args: &super::List) -> Result<List> {
+/// Opens and checks the list that the arguments name.
+fn opened(common: &CommonOptions, args: &super::ListArgs) -> Result<List> {
     let Some(given) = args.file.as_ref().or(args.dir.as_ref()) else {
         return of_node(common, args.authority);
     };
@@ -139,41 +153,42 @@ fn opened(common: &Common, args: &super::List) -> Result<List> {
             .map_err(|e| wrong(&file, e))?
             .public(),
         None => match configured(common)? {
-            Some((_, Authority { key: Some(key), .. })) => key.0,
+            Some((_, AuthorityConfig { key: Some(key), .. })) => key.0,
             _ => return Err(wrong(&file, WHOSE)),
         },
     };
     folder::read(&file, &key)
 }
 
-const WHOSE: &str = "whose is it? Give the authority's key (--authority KEY), or the configuration \
-                     of a node that has it under [authority] (-c FILE)";
-const WHICH: &str = "which list? Name its file, the authority's folder (--dir DIR), or the \
+const WHOSE: &str = "unknown authority: give the authority's key (--authority KEY), or the \
+                     configuration of a node that has it under [authority] (-c FILE)";
+const WHICH: &str = "no list given: name its file, the authority's folder (--dir DIR), or the \
                      configuration of a node with [authority] (-c FILE)";
 
-/// The `[authority]` section of the configuration that the command line names.
-fn configured(common: &Common) -> Result<Option<(Config, Authority)>> {
+/// Loads the `[authority]` section of the configuration that the command line names.
+fn configured(common: &CommonOptions) -> Result<Option<(NodeConfig, AuthorityConfig)>> {
     let Some(file) = target::config(common) else { return Ok(None) };
-    let config = Config::load(&file).map_err(|e| Failure::of(failure::CONFIG, e.to_string()))?;
+    let config =
+        NodeConfig::load(&file).map_err(|e| ExitError::of(failure::CONFIG, e.to_string()))?;
     let section = config.authority.clone();
     Ok(section.map(|section| (config, section)))
 }
 
 /// The list that the node would put in force if it started now.
-fn of_node(common: &Common, key: Option<VerifyKey>) -> Result<List> {
+fn of_node(common: &CommonOptions, key: Option<VerifyKey>) -> Result<List> {
     let Some((config, section)) = configured(common)? else {
-        return Err(Failure::of(failure::USAGE, WHICH));
+        return Err(ExitError::of(failure::USAGE, WHICH));
     };
     if let (Some(key), Some(file)) = (key, &section.list_file) {
         return folder::read(&config.path(file), &key);
     }
-    match Reading::load(&config, None) {
-        Some(read) => Ok(read.map_err(|e| Failure::of(failure::CONFIG, e))?.list),
-        None => Err(Failure::of(failure::USAGE, WHICH)),
+    match StartupList::load(&config, None) {
+        Some(read) => Ok(read.map_err(|e| ExitError::of(failure::CONFIG, e))?.list),
+        None => Err(ExitError::of(failure::USAGE, WHICH)),
     }
 }
 
-pub fn list(common: &Common, args: &super::List) -> Result<()> {
+pub fn list(common: &CommonOptions, args: &super::ListArgs) -> Result<()> {
     let json = common.json;
     let list = opened(common, args)?;
     let content = list.content();
@@ -184,8 +199,8 @@ pub fn list(common: &Common, args: &super::List) -> Result<()> {
     let has = |name: &str| members.iter().filter(|m| m.cover.as_deref() == Some(name)).count();
     let tiers = cover::shown(list.policy().tiers(), has);
     if json {
-        let members = members.into_iter().map(Entry::new);
-        let shown = Shown {
+        let members = members.into_iter().map(MemberReport::new);
+        let shown = ListReport {
             list_version: content.version,
             issued_unix_s: content.issued_unix_s,
             age_s,
@@ -195,7 +210,7 @@ pub fn list(common: &Common, args: &super::List) -> Result<()> {
             tiers,
             unknown_fields: numbers(&content.unknown),
             members: members.collect(),
-            mandates: content.mandates.iter().map(Mandated::new).collect(),
+            mandates: content.mandates.iter().map(MandateReport::new).collect(),
             revoked: content.revoked.iter().map(|revoked| revoked.name.clone()).collect(),
         };
         output::json("authority", &shown)?;
@@ -203,7 +218,7 @@ pub fn list(common: &Common, args: &super::List) -> Result<()> {
     }
     let age = span(Duration::from_secs(age_s));
     let (version, count) = (content.version, content.members.len());
-    let end_s = content.issued_unix_s + Authority::MAX_STALENESS_S;
+    let end_s = content.issued_unix_s + AuthorityConfig::MAX_STALENESS_S;
     let stale = match end_s.saturating_sub(now) {
         0 => "too old for nodes".to_string(),
         left => format!("too old for nodes in {}", span(Duration::from_secs(left))),
@@ -222,7 +237,7 @@ pub fn list(common: &Common, args: &super::List) -> Result<()> {
         output::line(&format!("mandate: {}{ipv4}{groups}", mandates::said(mandate)))?;
     }
     for warning in ends(content, now) {
-        output::line(&output::paint(Paint::Bad, &format!("warning: {warning}")))?;
+        output::line(&output::paint(CellStyle::Bad, &format!("warning: {warning}")))?;
     }
     unknown_fields(content)?;
     for revoked in &content.revoked {
@@ -240,13 +255,14 @@ pub fn list(common: &Common, args: &super::List) -> Result<()> {
     Ok(())
 }
 
-/// What ends within two weeks, or has ended, in words: memberships by name up to a few.
-fn ends(content: &Content, now: u64) -> Vec<String> {
+/// Warnings about mandates and memberships that end within two weeks or have ended. Names at most
+/// [`NAMED_MAX`] members.
+fn ends(content: &ListContent, now: u64) -> Vec<String> {
     let mut all = Vec::new();
     for mandate in &content.mandates {
         all.extend(
             expiry::mandate(mandate.until_unix_s, now)
-                .map(|words| format!("mandate {}: {words}", mandate.name)),
+                .map(|words| format!("mandate {} {words}", mandate.name)),
         );
     }
     let soon = content.members.iter().map(|signed| &signed.member);
@@ -266,11 +282,11 @@ fn ends(content: &Content, now: u64) -> Vec<String> {
     all
 }
 
-/// Names in one warning.
+/// Most names in one warning.
 const NAMED_MAX: usize = 8;
 
-fn table(members: &[&Member], now: u64) -> Table {
-    let mut table = Table::new(&[
+fn table(members: &[&Member], now: u64) -> TextTable {
+    let mut table = TextTable::new(&[
         "name",
         "address",
         ">version",
@@ -284,13 +300,13 @@ fn table(members: &[&Member], now: u64) -> Table {
     for member in members {
         let left = member.expires_unix_s.saturating_sub(now);
         let ends = match left {
-            0 => (Paint::Bad, "expired".into()),
-            left => (Paint::Plain, span(Duration::from_secs(left))),
+            0 => (CellStyle::Bad, "expired".into()),
+            left => (CellStyle::Plain, span(Duration::from_secs(left))),
         };
         let prefixes: Vec<String> = member.prefixes.iter().map(ToString::to_string).collect();
-        let plain = |text: String| (Paint::Plain, text);
+        let plain = |text: String| (CellStyle::Plain, text);
         table.row(vec![
-            (Paint::Bold, member.name.clone()),
+            (CellStyle::Bold, member.name.clone()),
             plain(member.address.to_string()),
             plain(member.version.to_string()),
             ends,
@@ -308,7 +324,7 @@ fn table(members: &[&Member], now: u64) -> Table {
 }
 
 /// A member's part in circuits, such as "relay acme 1000 Mbit/s berlin".
-fn circuits(carrier: &Carrier) -> String {
+fn circuits(carrier: &CircuitRole) -> String {
     let words = [
         carrier.relay.then(|| "relay".to_owned()),
         carrier.exit.then(|| "exit".to_owned()),
@@ -324,8 +340,8 @@ fn numbers(fields: &[Field]) -> Vec<u16> {
     fields.iter().map(|field| field.number).collect()
 }
 
-/// Prints which fields this version doesn't know and keeps unchanged.
-fn unknown_fields(content: &Content) -> Result<()> {
+/// Prints the fields that this version doesn't know and keeps unchanged.
+fn unknown_fields(content: &ListContent) -> Result<()> {
     let words = |fields: &[Field]| {
         let numbers: Vec<String> = numbers(fields).iter().map(ToString::to_string).collect();
         numbers.join(", ")
@@ -337,11 +353,40 @@ fn unknown_fields(content: &Content) -> Result<()> {
         let (name, fields) = (&signed.member.name, words(&signed.member.unknown));
         let effect = match signed.unknown_critical() {
             Some(number) => {
-                format!("; field {number} is critical: no member without a newer shoal")
+                format!("; field {number} is critical: only a newer shoal accepts this member")
             }
             None => String::new(),
         };
         output::line(&format!("unknown here, and kept: fields {fields} of {name}{effect}"))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use shoal_directory::MandateRights;
+
+    use super::*;
+
+    #[test]
+    fn programs_see_each_right_of_a_mandate() {
+        let rights = |relay, mix, cover| {
+            let mandate = Mandate {
+                name: "desk".into(),
+                serial: 1,
+                key: shoal_crypto::Identity::from_seed([7; 32]).public(),
+                groups: Vec::new(),
+                hosts: Vec::new(),
+                ipv4: None,
+                most: 9,
+                longest_s: 86_400,
+                until_unix_s: 2_000_000_000,
+                rights: MandateRights { relay, mix, cover, ..MandateRights::default() },
+            };
+            let shown = serde_json::to_value(MandateReport::new(&mandate)).unwrap();
+            ["relay", "mix", "cover"].map(|right| shown[right].as_bool())
+        };
+        assert_eq!(rights(true, false, false), [Some(true), Some(false), Some(false)]);
+        assert_eq!(rights(false, true, true), [Some(false), Some(true), Some(true)]);
+    }
 }

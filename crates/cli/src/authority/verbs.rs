@@ -6,39 +6,39 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::json;
 use shoal_crypto::{PublicKey, SigningKey};
-use shoal_daemon::config::Circuits;
+use shoal_daemon::config::CircuitsConfig;
 use shoal_directory::{
-    Carrier, List, Member, POLICY_MAX, Policy, Prefix, Revoked, SecretChange, check_new_name, fold,
-    is_overlay,
+    CircuitRole, List, Member, POLICY_MAX, Policy, Prefix, RevokedKey, SecretChange,
+    check_new_name, fold, is_overlay,
 };
 use shoal_onion::pool::mixes::loses_order;
 use shoal_wire::Address;
 
-use super::folder::{self, Authority, KEY, now_s, wrong};
-use crate::failure::{self, Failure};
+use super::folder::{self, AuthorityFolder, KEY, now_s, wrong};
+use crate::failure::{self, ExitError};
 use crate::keys::random;
 use crate::mixes::TOO_LONG;
 use crate::output;
 use crate::units::{counted, utc};
 
-/// The group of a member without another one.
+/// Group of a new member for whom no group is given.
 const GROUP: &str = "members";
 pub const DAY_S: u64 = 86_400;
 const DAYS: u64 = 365;
 
 pub fn usage(text: impl Into<String>) -> anyhow::Error {
-    Failure::of(failure::USAGE, text)
+    ExitError::of(failure::USAGE, text)
 }
 
-/// When a list signed now becomes too old for nodes with the default configuration.
+/// Time from which nodes with the default configuration consider the list too old.
 fn stale_unix_s(list: &List) -> u64 {
-    list.content().issued_unix_s + shoal_daemon::config::Authority::MAX_STALENESS_S
+    list.content().issued_unix_s + shoal_daemon::config::AuthorityConfig::MAX_STALENESS_S
 }
 
-/// Prints until when the list is valid.
+/// Prints the time until which nodes accept the list.
 fn deadline(dir: &Path, list: &List) -> Result<()> {
     output::line(&format!(
-        "nodes take it for too old from {} on (max_staleness_s): before that, sign it again with\n\
+        "nodes consider it too old from {} on (max_staleness_s): before that, sign it again with\n\
          `shoal authority renew --dir {}` and copy it to one node",
         utc(stale_unix_s(list)),
         dir.display()
@@ -46,7 +46,6 @@ fn deadline(dir: &Path, list: &List) -> Result<()> {
     Ok(())
 }
 
-/// Prints what was done.
 pub fn done(json: bool, dir: &Path, list: &List, text: &str) -> Result<()> {
     let content = list.content();
     if json {
@@ -65,10 +64,10 @@ pub fn drawn_overlay() -> Result<Prefix> {
     let mut ip = [0; 16];
     ip[0] = 0xfd;
     ip[1..6].copy_from_slice(&random[..5]);
-    Prefix::around(Ipv6Addr::from(ip).into(), 48).context("48 bits are a prefix")
+    Prefix::around(Ipv6Addr::from(ip).into(), 48).context("internal error: /48 prefix refused")
 }
 
-pub fn init(json: bool, args: &super::Init) -> Result<()> {
+pub fn init(json: bool, args: &super::InitArgs) -> Result<()> {
     let key = SigningKey::generate(random()?);
     let list = folder::create(&args.dir, &key, drawn_overlay()?)?;
     let public = key.public().to_string();
@@ -84,15 +83,15 @@ pub fn init(json: bool, args: &super::Init) -> Result<()> {
         args.dir.join(KEY).display()
     ))?;
     let file = args.dir.join(folder::LIST);
-    output::line(&format!("{}: its list, without members yet", file.display()))?;
+    output::line(&format!("{}: the list, without members yet", file.display()))?;
     deadline(&args.dir, &list)?;
     output::line("For every node's node.toml:\n")?;
     output::line(&format!("[authority]\nkey = \"{public}\"\nlist_file = \"network.list\""))?;
     Ok(())
 }
 
-pub fn sign(json: bool, args: &super::Sign) -> Result<()> {
-    let mut authority = Authority::open(&args.folder.dir)?;
+pub fn sign(json: bool, args: &super::SignArgs) -> Result<()> {
+    let mut authority = AuthorityFolder::open(&args.folder.dir)?;
     let name = args.name.as_str();
     let old = authority.content.members.iter().position(|signed| signed.member.name == name);
     let old = old.map(|at| authority.content.members.remove(at).member);
@@ -111,7 +110,7 @@ pub fn sign(json: bool, args: &super::Sign) -> Result<()> {
     done(json, &args.folder.dir, &list, &format!("{name}: version {version}, groups {groups}"))
 }
 
-fn changed(old: Member, args: &super::Sign) -> Result<Member> {
+fn changed(old: Member, args: &super::SignArgs) -> Result<Member> {
     let key = args.key.unwrap_or(old.key);
     if key != old.key {
         let (name, dir) = (&args.name, args.folder.dir.display());
@@ -143,7 +142,7 @@ fn changed(old: Member, args: &super::Sign) -> Result<Member> {
     })
 }
 
-/// A name that may be given anew; "" takes it away.
+/// The new name if one is given, else the old one. An empty new name means none.
 fn named(new: &Option<String>, old: Option<String>) -> Option<String> {
     match new.as_deref() {
         None => old,
@@ -152,10 +151,10 @@ fn named(new: &Option<String>, old: Option<String>) -> Option<String> {
     }
 }
 
-/// What is said of a member's part in circuits, changed as the arguments say.
-fn carrier(old: Carrier, args: &super::Sign) -> Carrier {
+/// A member's part in circuits, changed as the arguments say.
+fn carrier(old: CircuitRole, args: &super::SignArgs) -> CircuitRole {
     let relay = args.relay || (old.relay && !args.no_relay);
-    Carrier {
+    CircuitRole {
         relay,
         exit: args.exit || (old.exit && !args.no_exit),
         family: named(&args.family, old.family),
@@ -165,7 +164,7 @@ fn carrier(old: Carrier, args: &super::Sign) -> Carrier {
     }
 }
 
-fn newcomer(authority: &Authority, args: &super::Sign) -> Result<Member> {
+fn newcomer(authority: &AuthorityFolder, args: &super::SignArgs) -> Result<Member> {
     check_name(authority, &args.name)?;
     let needed = |what: &str| usage(format!("{:?} is new: --{what} is needed", args.name));
     let key: PublicKey = args.key.ok_or_else(|| needed("key"))?;
@@ -184,57 +183,62 @@ fn newcomer(authority: &Authority, args: &super::Sign) -> Result<Member> {
         interface: !args.no_interface,
         ipv4: args.ipv4,
         cover: named(&args.cover, None),
-        carrier: carrier(Carrier::default(), args),
+        carrier: carrier(CircuitRole::default(), args),
         unknown: Vec::new(),
     })
 }
 
-/// Refuses a new name that programs read as something else, or that DNS takes for a member's.
-fn check_name(authority: &Authority, name: &str) -> Result<()> {
+/// Refuses a new name that programs would misread, or that DNS can't tell from a member's.
+fn check_name(authority: &AuthorityFolder, name: &str) -> Result<()> {
     check_new_name(name).map_err(|e| usage(format!("{name:?}: {e}")))?;
     let members = authority.content.members.iter().map(|signed| &signed.member.name);
     match members.into_iter().find(|other| fold(other) == fold(name)) {
         Some(other) => Err(usage(format!(
-            "{name:?}: {other:?} has this name, since DNS does not tell capitals apart: choose \
+            "{name:?}: DNS ignores case, and {other:?} is a member already: choose \
              another name, or write {other:?} to change that member"
         ))),
         None => Ok(()),
     }
 }
 
-/// Refuses a subnet that another member has: nodes could not choose between the two.
-fn check_prefixes(authority: &Authority, member: &Member) -> Result<()> {
+/// Refuses a subnet of another member: nodes could not choose between the two.
+fn check_prefixes(authority: &AuthorityFolder, member: &Member) -> Result<()> {
     for other in authority.content.members.iter().map(|signed| &signed.member) {
         if let Some(prefix) = member.prefixes.iter().find(|p| other.prefixes.contains(p)) {
-            return Err(usage(format!("{prefix} is {:?}'s already", other.name)));
+            return Err(usage(format!("{prefix} is in use by {:?}: choose another", other.name)));
         }
     }
     Ok(())
 }
 
-pub fn revoke(json: bool, args: &super::Revoke) -> Result<()> {
-    let mut authority = Authority::open(&args.folder.dir)?;
+pub fn revoke(json: bool, args: &super::RevokeArgs) -> Result<()> {
+    let mut authority = AuthorityFolder::open(&args.folder.dir)?;
     let members = &mut authority.content.members;
     let at = members.iter().position(|signed| signed.member.name == args.name);
     let key = match (at, args.key) {
         (Some(at), key) if key.is_none_or(|key| members[at].member.key == key) => {
             members.remove(at).member.key
         }
-        (Some(_), _) => return Err(usage(format!("{:?} has another key", args.name))),
+        (Some(_), _) => {
+            return Err(usage(format!(
+                "{:?} has another key: omit --key to revoke the listed one",
+                args.name
+            )));
+        }
         (None, Some(key)) => key,
         (None, None) => {
             return Err(usage(format!(
-                "there is no member {:?} in the authority's list; give its --key if a registrar \
-                 made it a member (`shoal hosts --json` has it)",
+                "the authority's list has no member {:?}: if a registrar admitted it, give its key \
+                 with --key (`shoal hosts --json` shows the key)",
                 args.name
             )));
         }
     };
-    authority.content.revoked.push(Revoked::new(&args.name, &key));
+    authority.content.revoked.push(RevokedKey::new(&args.name, &key));
     let names = authority.content.secrets;
     if names.is_some_and(|names| matches!(names.change, SecretChange::Next(_))) {
         eprintln!(
-            "shoal: warning: {} may have the secret that is announced: take it back with `shoal \
+            "shoal: warning: {} may know the announced next secret: withdraw it with `shoal \
              authority rotate cancel`, and announce another one",
             args.name
         );
@@ -243,19 +247,19 @@ pub fn revoke(json: bool, args: &super::Revoke) -> Result<()> {
     done(json, &args.folder.dir, &list, &format!("{}: revoked", args.name))
 }
 
-pub fn renew(json: bool, args: &super::Folder) -> Result<()> {
-    let list = Authority::open(&args.dir)?.save()?;
+pub fn renew(json: bool, args: &super::FolderArgs) -> Result<()> {
+    let list = AuthorityFolder::open(&args.dir)?.save()?;
     done(json, &args.dir, &list, "signed again")
 }
 
-pub fn overlay(json: bool, args: &super::Overlay) -> Result<()> {
-    let mut authority = Authority::open(&args.folder.dir)?;
+pub fn overlay(json: bool, args: &super::OverlayArgs) -> Result<()> {
+    let mut authority = AuthorityFolder::open(&args.folder.dir)?;
     let Some(prefix) = args.prefix else {
         let stated = authority.content.overlay.map(|prefix| prefix.to_string());
         if json {
             output::json("authority", &json!({ "overlay": stated }))?;
         } else {
-            let text = "the list states none: it follows from the network's secret";
+            let text = "the list names no prefix: nodes derive it from the network's secret";
             output::line(stated.as_deref().unwrap_or(text))?;
         }
         return Ok(());
@@ -269,8 +273,8 @@ pub fn overlay(json: bool, args: &super::Overlay) -> Result<()> {
     done(json, &args.folder.dir, &list, &format!("hosts have IPv6 addresses in {prefix}"))
 }
 
-pub fn policy(json: bool, args: &super::Policy) -> Result<()> {
-    let mut authority = Authority::open(&args.folder.dir)?;
+pub fn policy(json: bool, args: &super::PolicyArgs) -> Result<()> {
+    let mut authority = AuthorityFolder::open(&args.folder.dir)?;
     let Some(file) = &args.file else {
         let text = &authority.content.policy;
         if json {
@@ -293,8 +297,8 @@ pub fn policy(json: bool, args: &super::Policy) -> Result<()> {
             eprintln!("shoal: warning: there is no member {name:?}");
         }
     }
-    // Of a host that says nothing else.
-    let relays = usize::from(Circuits::default().relays);
+    // Number of relays of a host with the default configuration.
+    let relays = usize::from(CircuitsConfig::default().relays);
     for mix in policy.mixes().iter().filter(|mix| loses_order(&vec![mix.strategy; relays])) {
         eprintln!("shoal: warning: [[mix]] {:?}: {TOO_LONG}", mix.name);
     }
@@ -318,6 +322,6 @@ fn read_policy(file: &Path, text: &str) -> Result<Policy> {
     }
     Policy::parse(text).map_err(|e| {
         let text = format!("{}:{}: {}", file.display(), e.line, e.message);
-        Failure::of(failure::CONFIG, text)
+        ExitError::of(failure::CONFIG, text)
     })
 }

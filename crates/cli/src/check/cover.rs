@@ -1,63 +1,61 @@
-//! What `shoal check` says of cover.
+//! The part of `shoal check` about cover.
 
 use serde::Serialize;
-use shoal_daemon::config::Setup;
+use shoal_daemon::config::NodeSetup;
 use shoal_daemon::control::cover::no_direct;
-use shoal_daemon::membership::cover::{self, Set, bytes_per_day};
+use shoal_daemon::membership::cover::{self, AnonymitySet, bytes_per_day};
 use shoal_wire::CoverTier;
 
 use crate::units::{Bytes, counted};
 
 /// Covered links of this node, as the list says.
 #[derive(Serialize)]
-pub struct Cover {
-    /// How many there are.
+pub struct CoverCheckReport {
     links: usize,
-    /// What they cost, in each direction, with headers of UDP and IPv4.
+    /// Cost of all covered links in each direction, with headers of UDP and IPv4.
     bytes_per_day: u64,
-    /// Their tiers.
-    tiers: Vec<Tier>,
-    /// Whether this is a host, whose only link is covered.
+    tiers: Vec<CoveredTier>,
+    /// True on a host: its only link is covered.
     own: bool,
 }
 
 #[derive(Serialize)]
-struct Tier {
+struct CoveredTier {
     name: String,
-    /// Such as "10 Mbit/s".
+    /// Schedule in words, such as "10 Mbit/s".
     schedule: String,
     links: usize,
-    /// Hosts in the list that have it: the anonymity set.
+    /// Hosts in the list with this tier: the anonymity set.
     hosts: usize,
 }
 
-/// Covered links and what they cost, and what the operator should know of them.
-pub fn cover(setup: &Setup) -> (Option<Cover>, Vec<String>) {
+/// Covered links and their cost, and warnings for the operator.
+pub fn cover(setup: &NodeSetup) -> (Option<CoverCheckReport>, Vec<String>) {
     let (config, hosts) = (&setup.config, &setup.hosts);
     let sets = cover::sets(config, hosts);
-    let small = sets.iter().filter(|set| set.is_small()).map(Set::warning);
+    let small = sets.iter().filter(|set| set.is_small()).map(AnonymitySet::warning);
     let own = cover::own(config, hosts);
     let warnings = small.chain(no_direct(config.direct.mode, own)).collect();
     (summary(sets, own), warnings)
 }
 
-fn summary(sets: Vec<Set>, own: Option<CoverTier>) -> Option<Cover> {
+fn summary(sets: Vec<AnonymitySet>, own: Option<CoverTier>) -> Option<CoverCheckReport> {
     let links = sets.iter().map(|set| set.links).sum();
     let bytes_per_day = sets.iter().map(|set| set.links as u64 * bytes_per_day(set.schedule)).sum();
-    let tiers = sets.into_iter().map(|Set { tier, schedule, links, hosts }| Tier {
+    let tiers = sets.into_iter().map(|AnonymitySet { tier, schedule, links, hosts }| CoveredTier {
         name: tier,
         schedule: schedule.to_string(),
         links,
         hosts,
     });
     let (tiers, own) = (tiers.collect(), own.is_some());
-    (links > 0).then_some(Cover { links, bytes_per_day, tiers, own })
+    (links > 0).then_some(CoverCheckReport { links, bytes_per_day, tiers, own })
 }
 
-impl Cover {
-    /// In words, line by line.
+impl CoverCheckReport {
+    /// A line for all links together, and one for each tier.
     pub fn lines(&self) -> Vec<String> {
-        let Cover { links, bytes_per_day, tiers, own } = self;
+        let CoverCheckReport { links, bytes_per_day, tiers, own } = self;
         let both = Bytes(2 * bytes_per_day);
         let whose = match own {
             true => "the link with this host's router".to_owned(),
@@ -68,7 +66,7 @@ impl Cover {
              send",
             Bytes(*bytes_per_day)
         )];
-        lines.extend(tiers.iter().map(|Tier { name, schedule, links, hosts }| {
+        lines.extend(tiers.iter().map(|CoveredTier { name, schedule, links, hosts }| {
             let here = if *own { String::new() } else { format!(", {links} of them here") };
             let hides = match hosts {
                 0 => "on lines between routers".to_owned(),
@@ -90,7 +88,7 @@ mod tests {
     fn what_cover_costs_and_among_whom_it_hides_is_said_before_it_is_on() {
         let set = |tier: &str, mbit, links, hosts| {
             let schedule = CoverTier::new(mbit, CoverKind::Constant).unwrap();
-            Set { tier: tier.into(), schedule, links, hosts }
+            AnonymitySet { tier: tier.into(), schedule, links, hosts }
         };
         assert!(summary(Vec::new(), None).is_none());
         let home = set("home", 10, 1, 12);

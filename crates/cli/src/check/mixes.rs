@@ -1,42 +1,42 @@
-//! What `shoal check` says of mixes.
+//! The part of `shoal check` about mixes.
 
 use serde::Serialize;
-use shoal_daemon::config::Config;
-use shoal_daemon::membership::hosts::{Host, Hosts};
+use shoal_daemon::config::NodeConfig;
+use shoal_daemon::membership::hosts::{HostList, ListedHost};
 use shoal_onion::pool::mixes::{choose, loses_order, mean};
 
-use crate::mixes::{Mix, TOO_LONG, shown};
+use crate::mixes::{MixReport, TOO_LONG, shown};
 use crate::units::counted;
 
-/// What relays do with the cells of circuits, in a network that has mixes.
+/// Mixes of relays for cells of circuits, in a network that has mixes.
 #[derive(Serialize)]
-pub struct Mixing {
-    /// What the network offers, the first one first.
-    offered: Vec<Mix>,
-    /// Relays that do one thing with all circuits, and the name of what they do.
+pub struct MixingReport {
+    /// Mixes that the network offers, in the policy's order.
+    offered: Vec<MixReport>,
+    /// Relays with one mix for all circuits, and the name of that mix.
     relays: Vec<(String, String)>,
     /// None on a router, which begins no circuits.
-    own: Option<Own>,
+    own: Option<OwnMix>,
 }
 
-/// What circuits of this host get.
+/// Mix of this host's circuits.
 #[derive(Serialize)]
-struct Own {
-    /// Name of what they use, if anything.
+struct OwnMix {
+    /// Name of the mix, if any.
     mix: Option<String>,
     /// Relays of each circuit.
     relays: u8,
-    /// What these add together, in the mean, one way.
+    /// Mean delay, one way, that the mixes of all relays add together.
     added_ms: f64,
-    /// Hosts can't wait as long as packets may take.
+    /// True if mixes may delay packets longer than hosts wait for earlier ones.
     loses_order: bool,
     max_added_ms: Option<u32>,
 }
 
-/// What relays do with circuits, if the network has mixes.
-pub fn mixing(config: &Config, hosts: &Hosts) -> Option<Mixing> {
+/// Mixes of relays, if the network has any.
+pub fn mixing(config: &NodeConfig, hosts: &HostList) -> Option<MixingReport> {
     let mixes = hosts.mixes();
-    let named = |host: &Host| {
+    let named = |host: &ListedHost| {
         let mix = host.carrier.mix.clone().filter(|_| hosts.mix_of(host).is_some())?;
         Some((host.name.clone(), mix))
     };
@@ -45,7 +45,7 @@ pub fn mixing(config: &Config, hosts: &Hosts) -> Option<Mixing> {
         let relays = vec![None; section.relays.into()];
         let (chosen, _) = choose(&relays, &mixes.offer(), section.max_added());
         let mix = mixes.iter().find(|mix| Some(&mix.strategy) == chosen.first());
-        Own {
+        OwnMix {
             mix: mix.map(|mix| mix.name.clone()),
             relays: section.relays,
             added_ms: mean(&chosen).as_secs_f64() * 1e3,
@@ -53,17 +53,17 @@ pub fn mixing(config: &Config, hosts: &Hosts) -> Option<Mixing> {
             max_added_ms: section.max_added_ms,
         }
     };
-    (!mixes.is_empty()).then(|| Mixing {
+    (!mixes.is_empty()).then(|| MixingReport {
         offered: shown(mixes),
         relays: hosts.iter().filter_map(named).collect(),
         own: (!config.is_router()).then(own),
     })
 }
 
-impl Mixing {
+impl MixingReport {
     /// In words, line by line.
     pub fn lines(&self) -> Vec<String> {
-        let offered: Vec<String> = self.offered.iter().map(Mix::text).collect();
+        let offered: Vec<String> = self.offered.iter().map(MixReport::text).collect();
         let mut lines = vec![format!("    mixes of the network: {}", offered.join("; "))];
         if let (Some(own), Some(first)) = (&self.own, self.offered.first()) {
             lines.push(format!("    {}", own.text(&first.name)));
@@ -76,10 +76,11 @@ impl Mixing {
     }
 }
 
-impl Own {
-    /// What circuits get, and who else's get the same; `first` is what those do that say nothing.
+impl OwnMix {
+    /// Mix of this host's circuits, and hosts whose circuits have the same one. `first` is the mix
+    /// of hosts that set no limit.
     fn text(&self, first: &str) -> String {
-        let Own { mix, relays, added_ms, max_added_ms, .. } = self;
+        let OwnMix { mix, relays, added_ms, max_added_ms, .. } = self;
         let (why, it) = match max_added_ms {
             Some(ms) => (format!(" (max_added_ms = {ms})"), "it"),
             None => (String::new(), "max_added_ms"),
@@ -87,7 +88,7 @@ impl Own {
         let what = match mix {
             Some(mix) => {
                 let over = counted(usize::from(*relays), "relay");
-                format!("use {mix}{why}: {added_ms:.1} ms more one way over {over}, in the mean")
+                format!("use {mix}{why}: {added_ms:.1} ms more one way over {over} on average")
             }
             None => format!("go without mixes{why}"),
         };
@@ -115,12 +116,12 @@ mod tests {
             "[node]\nname = \"a\"\naddress = {address:?}\nkey_file = \"key\"\n\
              network_secret_file = \"secret\"\n[circuits]\n{circuits}\n"
         );
-        let config = Config::parse(Path::new("node.toml"), &node).unwrap();
+        let config = NodeConfig::parse(Path::new("node.toml"), &node).unwrap();
         let key = shoal_crypto::Identity::from_seed([1; 32]).public();
         let router = format!("[[host]]\nname = \"r1\"\naddress = \"1.0\"\nkey = \"{key}\"\n");
         let relay = if mixes.is_empty() { "" } else { "relay = true\nmix = \"steps\"\n" };
-        let hosts = Hosts::parse(Path::new("hosts.toml"), &format!("{router}{relay}{mixes}"));
-        mixing(&config, &hosts.unwrap()).iter().flat_map(Mixing::lines).collect()
+        let hosts = HostList::parse(Path::new("hosts.toml"), &format!("{router}{relay}{mixes}"));
+        mixing(&config, &hosts.unwrap()).iter().flat_map(MixingReport::lines).collect()
     }
 
     #[test]
@@ -139,7 +140,7 @@ mod tests {
         let lines = said("1.1", "", MIXES);
         let offered = "slow (stop-and-go 5 ms, at most 25 ms); steps (timed 2.5 ms)";
         assert_eq!(lines[0], format!("    mixes of the network: {offered}"));
-        let own = "use slow: 14.5 ms more one way over 3 relays, in the mean";
+        let own = "use slow: 14.5 ms more one way over 3 relays on average";
         let others = "as at all hosts that leave max_added_ms unset";
         assert_eq!(lines[1], format!("    circuits of this host {own}; {others}"));
         assert_eq!(lines[2], "    r1 uses steps for all circuits, whatever they ask for");

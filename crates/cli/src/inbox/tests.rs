@@ -21,11 +21,15 @@ fn part(name: &str, from: &str) -> String {
     names::beside(name, from, PART)
 }
 
-/// A new file for an offer; a file that is there must not be taken for it.
-fn take(inbox: &Inbox, from: &str, file: &SendFile) -> Result<(Incoming, Chunks), Refusal> {
+/// Prepares a new file for an offer; panics if a file of that name exists.
+fn take(
+    inbox: &ReceiveFolder,
+    from: &str,
+    file: &SendFile,
+) -> Result<(IncomingFile, Chunks), OfferRefusal> {
     match inbox.prepare(from, file, CHUNK_LEN, 0)? {
-        Prepared::New(incoming, chunks) => Ok((incoming, chunks)),
-        Prepared::There(_) => panic!("{} is there", file.name),
+        OfferPlan::New(incoming, chunks) => Ok((incoming, chunks)),
+        OfferPlan::There(_) => panic!("{} is there", file.name),
     }
 }
 
@@ -39,7 +43,7 @@ fn names(dir: &Path) -> Vec<String> {
 #[test]
 fn a_file_gets_its_name_when_it_is_whole() {
     let dir = tempfile::tempdir().unwrap();
-    let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
+    let inbox = ReceiveFolder::open(dir.path(), NameConflict::Refuse).unwrap();
     let (incoming, have) = take(&inbox, "alice", &offer("sub/deep/a.txt", 5)).unwrap();
     assert_eq!(have, Chunks::default());
     assert_eq!(names(&dir.path().join("sub/deep")), [part("a.txt", "alice")]);
@@ -55,7 +59,7 @@ fn a_file_gets_its_name_when_it_is_whole() {
 fn an_interrupted_transfer_resumes_only_as_the_same_file() {
     let dir = tempfile::tempdir().unwrap();
     let size = 3 * CHUNK_LEN + 7;
-    let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
+    let inbox = ReceiveFolder::open(dir.path(), NameConflict::Refuse).unwrap();
     let done = Chunks::from_ranges(&[(0, 2), (3, 4)], 4, CHUNK_LEN);
     let begin = || {
         let (incoming, _) = take(&inbox, "alice", &offer("a", size)).unwrap();
@@ -71,8 +75,8 @@ fn an_interrupted_transfer_resumes_only_as_the_same_file() {
         assert_eq!(take(&inbox, "alice", &file).unwrap().1, Chunks::default());
         begin();
     }
-    // In chunks of another length, as over a circuit.
-    let Ok(Prepared::New(incoming, have)) = inbox.prepare("alice", &offer("a", size), 9_000, 0)
+    // Chunks of another length, as over a circuit.
+    let Ok(OfferPlan::New(incoming, have)) = inbox.prepare("alice", &offer("a", size), 9_000, 0)
     else {
         panic!("no new file")
     };
@@ -85,9 +89,9 @@ fn an_interrupted_transfer_resumes_only_as_the_same_file() {
 
 #[test]
 fn an_offer_of_the_same_name_by_another_sender_leaves_a_resume_alone() {
-    for taken in [Taken::Refuse, Taken::Overwrite, Taken::Number] {
+    for taken in [NameConflict::Refuse, NameConflict::Overwrite, NameConflict::Number] {
         let dir = tempfile::tempdir().unwrap();
-        let inbox = Inbox::open(dir.path(), taken).unwrap();
+        let inbox = ReceiveFolder::open(dir.path(), taken).unwrap();
         let size = 2 * CHUNK_LEN;
         let chunk = vec![7; CHUNK_LEN as usize];
         let half = Chunks::from_ranges(&[(0, 1)], 2, CHUNK_LEN);
@@ -115,16 +119,16 @@ fn existing_files_stay_unless_the_user_says_otherwise() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("a.txt"), "old").unwrap();
     let receive = |taken, name: &str| {
-        let inbox = Inbox::open(dir.path(), taken).unwrap();
+        let inbox = ReceiveFolder::open(dir.path(), taken).unwrap();
         let (incoming, _) = take(&inbox, "alice", &offer(name, 3)).map_err(|r| r.reason)?;
         incoming.file().write_all_at(b"new", 0).unwrap();
         Ok::<_, RefuseReason>(incoming.finish(false, 0))
     };
     // A file of the same length may be the same file: the hashes decide.
-    let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
+    let inbox = ReceiveFolder::open(dir.path(), NameConflict::Refuse).unwrap();
     let refused = inbox.prepare("alice", &offer("a.txt", 4), CHUNK_LEN, 0).err().unwrap();
     assert_eq!(refused.reason, RefuseReason::Exists);
-    let Ok(Prepared::There(there)) = inbox.prepare("alice", &offer("a.txt", 3), CHUNK_LEN, 0)
+    let Ok(OfferPlan::There(there)) = inbox.prepare("alice", &offer("a.txt", 3), CHUNK_LEN, 0)
     else {
         panic!("not looked at");
     };
@@ -140,13 +144,13 @@ fn existing_files_stay_unless_the_user_says_otherwise() {
     }
     fs::remove_dir(dir.path().join("folder")).unwrap();
     fs::remove_file(pipe).unwrap();
-    assert_eq!(receive(Taken::Number, "a.txt").unwrap().unwrap(), "a.1.txt");
-    assert_eq!(receive(Taken::Number, "a.txt").unwrap().unwrap(), "a.2.txt");
+    assert_eq!(receive(NameConflict::Number, "a.txt").unwrap().unwrap(), "a.1.txt");
+    assert_eq!(receive(NameConflict::Number, "a.txt").unwrap().unwrap(), "a.2.txt");
     assert_eq!(fs::read(dir.path().join("a.txt")).unwrap(), b"old");
-    assert_eq!(receive(Taken::Overwrite, "a.txt").unwrap().unwrap(), "a.txt");
+    assert_eq!(receive(NameConflict::Overwrite, "a.txt").unwrap().unwrap(), "a.txt");
     assert_eq!(fs::read(dir.path().join("a.txt")).unwrap(), b"new");
     // A file that appears while the transfer goes on is not overwritten either.
-    let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
+    let inbox = ReceiveFolder::open(dir.path(), NameConflict::Refuse).unwrap();
     let (incoming, _) = take(&inbox, "alice", &offer("late", 3)).unwrap();
     fs::write(dir.path().join("late"), "other").unwrap();
     assert!(incoming.finish(false, 0).unwrap_err().contains("exists already"));
@@ -161,7 +165,7 @@ fn links_and_evil_names_lead_nowhere() {
     fs::write(outside.path().join("precious"), "old").unwrap();
     let door = dir.path().join(part("x", "alice"));
     std::os::unix::fs::symlink(outside.path().join("precious"), door).unwrap();
-    let inbox = Inbox::open(dir.path(), Taken::Overwrite).unwrap();
+    let inbox = ReceiveFolder::open(dir.path(), NameConflict::Overwrite).unwrap();
     for (name, reason) in [
         ("door/a", RefuseReason::Denied),
         ("x", RefuseReason::Denied),
@@ -177,7 +181,7 @@ fn links_and_evil_names_lead_nowhere() {
 #[test]
 fn no_room_is_said_before_a_byte_is_written() {
     let dir = tempfile::tempdir().unwrap();
-    let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
+    let inbox = ReceiveFolder::open(dir.path(), NameConflict::Refuse).unwrap();
     let refused = take(&inbox, "alice", &offer("a", 1 << 60)).err().unwrap();
     assert_eq!(refused.reason, RefuseReason::NoSpace, "{}", refused.detail);
     let refused = take(&inbox, "alice", &offer("a", u64::MAX)).err().unwrap();
@@ -188,20 +192,25 @@ fn no_room_is_said_before_a_byte_is_written() {
 #[test]
 fn two_transfers_of_one_name_do_not_mix() {
     let dir = tempfile::tempdir().unwrap();
-    let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
+    let inbox = ReceiveFolder::open(dir.path(), NameConflict::Refuse).unwrap();
     let first = take(&inbox, "alice", &offer("a", 3)).unwrap();
     let second = take(&inbox, "alice", &offer("a", 4)).err().unwrap();
     assert_eq!(second.reason, RefuseReason::Busy);
     drop(first);
     take(&inbox, "alice", &offer("a", 4)).unwrap().0.discard();
     assert_eq!(names(dir.path()), Vec::<String>::new());
-    assert!(Inbox::open(&dir.path().join("no"), Taken::Refuse).err().unwrap().contains("mkdir -p"));
+    assert!(
+        ReceiveFolder::open(&dir.path().join("no"), NameConflict::Refuse)
+            .err()
+            .unwrap()
+            .contains("mkdir -p")
+    );
 }
 
 #[test]
 fn nothing_is_recorded_or_removed_of_a_file_that_has_its_name() {
     let dir = tempfile::tempdir().unwrap();
-    let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
+    let inbox = ReceiveFolder::open(dir.path(), NameConflict::Refuse).unwrap();
     let (incoming, _) = take(&inbox, "alice", &offer("a", 3)).unwrap();
     assert!(incoming.waits());
     incoming.record(&Chunks::default()).unwrap();
@@ -223,14 +232,14 @@ fn a_folder_that_cant_be_written_to_is_refused_at_once() {
         eprintln!("skipped: this user may write anywhere");
         return;
     }
-    let error = Inbox::open(dir.path(), Taken::Refuse).err().unwrap();
+    let error = ReceiveFolder::open(dir.path(), NameConflict::Refuse).err().unwrap();
     assert!(error.contains("can't be written to: Permission denied"), "{error}");
 }
 
 #[test]
 fn a_record_that_is_being_written_does_not_outlive_the_file() {
     let dir = tempfile::tempdir().unwrap();
-    let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
+    let inbox = ReceiveFolder::open(dir.path(), NameConflict::Refuse).unwrap();
     for round in 0..50 {
         let name = format!("f{round}");
         let (incoming, _) = take(&inbox, "alice", &offer(&name, 3)).unwrap();
@@ -238,7 +247,7 @@ fn a_record_that_is_being_written_does_not_outlive_the_file() {
         let late = incoming.clone();
         let writer = std::thread::spawn(move || {
             for _ in 0..5 {
-                // It fails if the file has its name already, which is fine.
+                // The record fails if the file has its name already, which is fine.
                 let _ = late.record(&Chunks::default());
             }
         });
@@ -255,7 +264,7 @@ fn a_record_that_is_being_written_does_not_outlive_the_file() {
 #[test]
 fn what_is_not_whole_keeps_the_room_of_what_came_and_resumes() {
     let dir = tempfile::tempdir().unwrap();
-    let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
+    let inbox = ReceiveFolder::open(dir.path(), NameConflict::Refuse).unwrap();
     let size = 1_000 * CHUNK_LEN;
     let part = dir.path().join(part("a", "alice"));
     let room = || part.metadata().unwrap().blocks() * 512;
@@ -279,7 +288,7 @@ fn what_is_not_whole_keeps_the_room_of_what_came_and_resumes() {
     assert_eq!(found, chunk);
     // Room for the sender's other files is not promised twice.
     drop(incoming);
-    // Other programs free and fill the disk meanwhile, so the promise is far beyond it.
+    // Other programs free and fill the disk meanwhile, so the promise is far larger than the disk.
     let promised = 2 * free_bytes(&inbox.dir).unwrap();
     let refused = inbox.prepare("alice", &offer("b", 1), CHUNK_LEN, promised).err().unwrap();
     assert_eq!(refused.reason, RefuseReason::NoSpace, "{}", refused.detail);
@@ -288,7 +297,7 @@ fn what_is_not_whole_keeps_the_room_of_what_came_and_resumes() {
 #[test]
 fn modification_times_are_kept_unless_they_are_nonsense() {
     let dir = tempfile::tempdir().unwrap();
-    let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
+    let inbox = ReceiveFolder::open(dir.path(), NameConflict::Refuse).unwrap();
     let now = SystemTime::now();
     let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let ns = |time: Duration| time.as_nanos() as i64;
@@ -312,7 +321,7 @@ fn modification_times_are_kept_unless_they_are_nonsense() {
 #[test]
 fn a_pipe_in_the_place_of_a_record_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
-    let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
+    let inbox = ReceiveFolder::open(dir.path(), NameConflict::Refuse).unwrap();
     let state = |name| names::beside(name, "alice", STATE);
     for name in [state("a"), state("b") + "~"] {
         nix::unistd::mkfifo(&dir.path().join(name), Mode::from_bits_truncate(0o600)).unwrap();
@@ -328,15 +337,16 @@ fn a_pipe_in_the_place_of_a_record_is_not_waited_for() {
 fn an_offer_that_comes_to_nothing_leaves_no_folder() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("mine")).unwrap();
-    let inbox = Inbox::open(dir.path(), Taken::Refuse).unwrap();
+    let inbox = ReceiveFolder::open(dir.path(), NameConflict::Refuse).unwrap();
     let (first, _) = take(&inbox, "alice", &offer("mine/x/y/a", 3)).unwrap();
     let (second, _) = take(&inbox, "alice", &offer("mine/x/b", 3)).unwrap();
     first.discard();
     assert_eq!(names(&dir.path().join("mine/x")), [part("b", "alice")]);
     second.discard();
     assert_eq!(names(&dir.path().join("mine")), Vec::<String>::new());
-    assert_eq!(names(dir.path()), ["mine"], "what the user made stays");
-    // A refusal for want of room leaves none either, and a link that came up leads nowhere.
+    assert_eq!(names(dir.path()), ["mine"], "the user's folder stays");
+    // A refusal for want of room leaves no folder either, and a link in place of a folder is not
+    // followed.
     assert!(inbox.prepare("alice", &offer("p/q/a", 1 << 60), CHUNK_LEN, 0).is_err());
     assert_eq!(names(dir.path()), ["mine"]);
     let outside = tempfile::tempdir().unwrap();

@@ -1,22 +1,22 @@
 //! Takes secrets out of this process's arguments, which every user of the machine can list.
 //!
-//! The kernel shows the arguments from the memory in which they lie (proc(5), `cmdline`), and says
-//! where that is (`arg_start` in `stat`). So they are overwritten there.
+//! The kernel shows the arguments from this process's memory (proc(5), `cmdline`), and gives their
+//! address (`arg_start` in `stat`). The arguments are overwritten there.
 
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// The number of `arg_start` among the fields of `stat` behind the name, which ends with ")".
+/// Index of `arg_start` among the fields of `stat` after the name, which ends with ")".
 const ARG_START: usize = 48 - 3;
-/// The byte that replaces each byte of an invite.
+/// Byte that replaces each byte of an invite.
 const HIDDEN: u8 = b'x';
 
-/// Overwrites each argument that is one of these words.
+/// Overwrites each argument that equals one of these words.
 ///
 /// # Errors
 ///
-/// The arguments are not where the kernel says, or may not be written.
+/// The arguments are not at the address that the kernel gives, or can't be written.
 pub fn hide(words: &[String]) -> io::Result<()> {
     let stat = fs::read_to_string("/proc/self/stat")?;
     let behind = stat.rsplit_once(')').map(|(_, behind)| behind);
@@ -30,7 +30,7 @@ pub fn hide(words: &[String]) -> io::Result<()> {
     if places(&left, words).is_empty() { Ok(()) } else { Err(io::ErrorKind::Other.into()) }
 }
 
-/// Places and lengths of the words in a command line, without the program's own name.
+/// Positions and lengths of the words in a command line, without the program's own name.
 fn places(line: &[u8], words: &[String]) -> Vec<(usize, usize)> {
     let mut at = 0;
     let arguments = line.split(|byte| *byte == 0).map(|word| {

@@ -1,4 +1,4 @@
-//! Files of a node or registrar, made beside their final place and renamed.
+//! Files of a node or registrar, made in a staging folder and renamed.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -9,17 +9,20 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use nix::fcntl::{Flock, FlockArg};
+use shoal_daemon::config::DirectMode;
 
 use super::interface::InterfaceToml;
-use super::place::Place;
-use crate::failure::{self, Failure};
+use super::place::ServiceFolders;
+use crate::failure::{self, ExitError};
 
-/// Folder in which files wait until all of them are there.
-const WAITING: &str = ".joining";
-/// Room that the files may need, in bytes, taken before a use of an invite is spent for them.
+/// Staging folder, for files until all of them exist.
+pub const WAITING: &str = ".joining";
+/// Staged file that shows that all others are whole and checked.
+const READY: &str = "anew";
+/// Room for the files, in bytes, checked before a use of an invite is spent.
 const ROOM: u64 = 1 << 20;
 
-/// Files of a node that has just begun.
+/// Files of a node that has just started.
 pub const NODE_FILES: &[&str] = &[
     "node.toml",
     "node.key",
@@ -29,7 +32,7 @@ pub const NODE_FILES: &[&str] = &[
     "network.chains",
     "network.ledger",
 ];
-/// The registrar's ones.
+/// Files of a registrar that has just started.
 pub const REGISTRAR_FILES: &[&str] = &[
     "registrar.toml",
     "ledger",
@@ -39,22 +42,22 @@ pub const REGISTRAR_FILES: &[&str] = &[
     "network.key",
     "network.list",
 ];
-/// The note of a ledger's end, beside the ledger.
+/// Record of the ledger's end, beside the ledger.
 pub const LEDGER_NOTE: &str = "ledger.end";
 
-/// Something is wrong with a file.
+/// An error about a file.
 pub fn wrong(path: &Path, why: impl core::fmt::Display) -> anyhow::Error {
-    Failure::of(failure::FAILED, format!("{}: {why}", path.display()))
+    ExitError::of(failure::FAILED, format!("{}: {why}", path.display()))
 }
 
-/// Makes a folder, and those above it, that only this user can enter.
+/// Makes a folder and its parents; only this user can enter them.
 pub fn make_folder(dir: &Path) -> Result<()> {
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.map_err(|e| wrong(dir, format!("can't be made: {e}")))
 }
 
-/// Opens a folder that is this user's alone: in another's, files could be links to anywhere.
-/// `remedy` is what to do about any other.
+/// Opens a folder that belongs to this user alone. In another user's folder, files could be links
+/// to anywhere. `remedy` says what to do in that case.
 fn own_folder(dir: &Path, remedy: &str) -> Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW);
@@ -76,7 +79,7 @@ fn own_folder(dir: &Path, remedy: &str) -> Result<File> {
     Err(wrong(dir, format!("{why}, so another user could put files there: {fix}; or {remedy}")))
 }
 
-/// Files on their way into a folder, locked against another command that does the same.
+/// Files on their way into a folder, locked against other commands.
 pub struct Staging {
     dir: PathBuf,
     waiting: PathBuf,
@@ -84,12 +87,12 @@ pub struct Staging {
 }
 
 impl Staging {
-    /// Opens the waiting room of a place, with what an earlier command left there.
-    pub fn of(place: &Place) -> Result<Staging> {
+    /// Opens the staging folder of a place, with files that an earlier command left there.
+    pub fn of(place: &ServiceFolders) -> Result<Staging> {
         make_folder(&place.dir)?;
-        // The unit's folder belongs to the unit's user, and its node is the same user's.
+        // The unit's folder belongs to the unit's user, who also runs the node.
         if !place.is_system {
-            // What a link leads to counts: whoever gave the command chose the link.
+            // The target of a link counts: the user of this command chose the link.
             let real = fs::canonicalize(&place.dir).map_err(|e| wrong(&place.dir, e))?;
             own_folder(&real, "choose another folder (`--dir`)")?;
         }
@@ -106,17 +109,18 @@ impl Staging {
         Ok(Staging { dir: dir.to_path_buf(), waiting, _lock: lock })
     }
 
-    /// Where a file waits.
+    /// Path of a file in the staging folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.waiting.join(name)
     }
 
-    /// A file's place among those that wait, or in the folder if it is there from before.
+    /// Path of a file in the staging folder, or in the final folder if an earlier command put it
+    /// there.
     pub fn found(&self, name: &str) -> Option<PathBuf> {
         [self.path(name), self.dir.join(name)].into_iter().find(|file| file.exists())
     }
 
-    /// Takes room on the disk and gives it back: a disk that is full is found now.
+    /// Takes room on the disk and gives it back, to find a full disk early.
     pub fn check_room(&self) -> Result<()> {
         let file = self.path("room");
         let taken = (|| {
@@ -142,18 +146,35 @@ impl Staging {
         write(&self.path(name), bytes)
     }
 
-    /// Puts every file in its place, in this order: the last one says that all are there.
+    /// Notes that all staged files are whole and checked: from now on a repeated command only moves
+    /// them.
+    pub fn mark_ready(&self) -> Result<()> {
+        sync(&self.waiting)?;
+        self.write(READY, b"")?;
+        sync(&self.waiting)
+    }
+
+    /// True if an interrupted command has called [`Staging::mark_ready`] here.
+    pub fn is_ready(place: &ServiceFolders) -> Result<bool> {
+        let marker = place.dir.join(WAITING).join(READY);
+        match fs::symlink_metadata(&marker) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+            found => found.map(|_| true).map_err(|e| wrong(&marker, e)),
+        }
+    }
+
+    /// Moves every file to its place, in this order: the last one shows that all are there.
     pub fn settle(self, names: &[&str]) -> Result<()> {
         for name in names {
             let (from, to) = (self.path(name), self.dir.join(name));
             match fs::rename(&from, &to) {
-                // It was there before.
+                // An earlier command moved the file.
                 Err(e) if e.kind() == io::ErrorKind::NotFound && to.exists() => {}
                 renamed => renamed.map_err(|e| wrong(&to, format!("can't be put there: {e}")))?,
             }
         }
         sync(&self.dir)?;
-        // What else lies there are files of a start that was tried.
+        // A start that was tried left the other files.
         fs::remove_dir_all(&self.waiting).map_err(|e| wrong(&self.waiting, e))
     }
 }
@@ -172,7 +193,7 @@ pub fn write(file: &Path, bytes: &[u8]) -> Result<()> {
     written.map_err(|e| wrong(file, format!("can't be written: {e}")))
 }
 
-/// Makes the names in a folder outlast a loss of power.
+/// Syncs a folder, so that its names survive a loss of power.
 pub fn sync(dir: &Path) -> Result<()> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| wrong(dir, e))
 }
@@ -182,38 +203,39 @@ fn quoted(text: impl core::fmt::Display) -> String {
     toml::Value::String(text.to_string()).to_string()
 }
 
-/// What stands in a node's file.
+/// Content of a node's file.
 pub struct NodeToml<'a> {
-    /// Its name.
     pub name: &'a str,
-    /// Its overlay address.
     pub address: String,
-    /// Where it listens, if not at the port that follows from its key on all IPv4 addresses.
+    /// Addresses to listen at; empty means all IPv4 addresses, at the port that follows from the
+    /// key.
     pub listen: Vec<SocketAddr>,
-    /// Its control socket.
     pub socket: PathBuf,
-    /// The group of the registrar's user.
+    /// Group of the registrar's user.
     pub registrar_group: Option<&'a str>,
-    /// The node's virtual interface.
+    /// True for a router. It has links to all other routers in a network of up to 16, and to 4 to 8
+    /// of them in a larger one.
+    pub is_router: bool,
     pub interface: Option<&'a InterfaceToml>,
-    /// Whether the node keeps its lines in /etc/resolv.conf.
+    /// True if the node keeps its lines in /etc/resolv.conf.
     pub resolv_conf: bool,
     /// The authority's public key.
     pub authority: String,
-    /// Where it notes the newest list.
+    /// File in which the node notes the newest list.
     pub seen_file: PathBuf,
-    /// How old a list may be, in seconds.
+    /// Greatest age of a list, in seconds.
     pub max_staleness_s: u64,
-    /// Where a host keeps its guard, and beside it whom it met over circuits, if not in the folder
-    /// of its files.
+    /// Policy for direct links; None leaves the section out.
+    pub direct: Option<DirectMode>,
+    /// A host's file for its guard, if not in the folder of its files. The file of hosts met over
+    /// circuits lies beside it.
     pub guard_file: Option<PathBuf>,
-    /// The registrar's key, where it is called, and days before the end of a membership at which it
-    /// is asked for a longer one.
+    /// The registrar's key, its endpoints, and how many days before its end a membership is
+    /// renewed.
     pub registrar: Option<(String, &'a [SocketAddr], u32)>,
 }
 
 impl NodeToml<'_> {
-    /// The text.
     pub fn text(&self) -> String {
         let mut out = String::from("[node]\n");
         let mut line = |key: &str, value: String| {
@@ -233,6 +255,9 @@ impl NodeToml<'_> {
             line("registrar_group", quoted(group));
         }
         line("\n[links]\naccept", quoted("members"));
+        if self.is_router {
+            line("accept_routers", "true".into());
+        }
         if let Some(interface) = self.interface {
             line("\n[interface]\nname", quoted(&interface.name));
             if let Some(bits) = interface.ipv4_bits {
@@ -254,6 +279,9 @@ impl NodeToml<'_> {
         line("list_file", quoted("network.list"));
         line("seen_file", quoted(self.seen_file.display()));
         line("max_staleness_s", self.max_staleness_s.to_string());
+        if let Some(mode) = self.direct {
+            line("\n[direct]\nmode", quoted(mode.as_str()));
+        }
         if let Some(file) = &self.guard_file {
             line("\n[circuits]\nguard_file", quoted(file.display()));
         }
@@ -268,33 +296,31 @@ impl NodeToml<'_> {
     }
 }
 
-/// What stands in a registrar's file.
+/// Content of a registrar's file.
 pub struct RegistrarToml<'a> {
     /// The authority's public key.
     pub authority: String,
     /// The authority's list.
     pub list_file: PathBuf,
-    /// The ledger.
     pub ledger_file: PathBuf,
-    /// Where it listens.
+    /// Address and port at which the registrar listens.
     pub listen: SocketAddr,
-    /// Where newcomers call it.
+    /// Endpoint at which newcomers call the registrar.
     pub endpoint: SocketAddr,
-    /// How old a list may be, in seconds.
+    /// Greatest age of a list, in seconds.
     pub max_staleness_s: u64,
     /// The node's control socket.
     pub node_socket: &'a Path,
-    /// Its own.
+    /// The registrar's control socket.
     pub socket: PathBuf,
-    /// Where the authority's folder was made.
+    /// The authority's folder, at the place where it was made.
     pub authority_folder: &'a Path,
 }
 
 impl RegistrarToml<'_> {
-    /// The text.
     pub fn text(&self) -> String {
         let mut out = String::from(
-            "# A registrar's file: docs/joining.md says what stands in it.\n\
+            "# A registrar's configuration: docs/guide/members.md explains it.\n\
              key_file = \"registrar.key\"\ndoor_file = \"door.key\"\n\
              network_secret_file = \"network.key\"\n",
         );
@@ -327,7 +353,7 @@ mod tests {
         staging.check_room().unwrap();
         staging.write("node.key", b"key").unwrap();
         drop(staging);
-        // A command that was broken off left the key.
+        // An interrupted command left the key.
         let staging = Staging::open(&dir).unwrap();
         assert_eq!(fs::read(staging.found("node.key").unwrap()).unwrap(), b"key");
         staging.write("node.toml", b"[node]").unwrap();
@@ -363,7 +389,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("shoal");
         make_folder(&dir).unwrap();
-        let place = Place::of_node(Some(&dir)).unwrap();
+        let place = ServiceFolders::of_node(Some(&dir)).unwrap();
         let refused = |mode: u32| {
             fs::set_permissions(&dir, Permissions::from_mode(mode)).unwrap();
             Staging::of(&place).err().map(|e| e.to_string())
@@ -376,7 +402,7 @@ mod tests {
             let fix = format!("chmod go-w {}", dir.display());
             assert!(said.contains(&fix) && said.contains("--dir"), "{said}");
         }
-        // Whoever is not root can't give a folder away.
+        // Only root can give a folder away.
         if nix::unistd::geteuid().is_root() {
             std::os::unix::fs::chown(&dir, Some(1234), None).unwrap();
             let said = refused(0o700).unwrap();
@@ -397,6 +423,20 @@ mod tests {
     }
 
     #[test]
+    fn only_a_marker_shows_that_staged_files_are_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = ServiceFolders::of_node(Some(folder.path())).unwrap();
+        assert!(!Staging::is_ready(&place).unwrap());
+        let staging = Staging::of(&place).unwrap();
+        staging.write("node.toml", b"[no").unwrap();
+        assert!(!Staging::is_ready(&place).unwrap());
+        staging.mark_ready().unwrap();
+        assert!(Staging::is_ready(&place).unwrap());
+        staging.settle(&["node.toml"]).unwrap();
+        assert!(!Staging::is_ready(&place).unwrap());
+    }
+
+    #[test]
     fn what_is_written_is_read() {
         let key = shoal_crypto::Identity::from_seed([1; 32]).public().to_string();
         let authority = shoal_crypto::SigningKey::from_seed([2; 32]).public().to_string();
@@ -413,16 +453,18 @@ mod tests {
             listen: vec!["0.0.0.0:12345".parse().unwrap(), "[::]:12345".parse().unwrap()],
             socket: "/run/sh\"oal/control.sock".into(),
             registrar_group: Some("shoal"),
+            is_router: true,
             interface: Some(&interface),
             resolv_conf: true,
             authority: authority.clone(),
             seen_file: "/var/lib/shoal/network.seen".into(),
             max_staleness_s: 7_776_000,
+            direct: Some(DirectMode::Auto),
             guard_file: Some("/var/lib/shoal/circuits.guard".into()),
             registrar: Some((key, &[endpoint], 30)),
         };
         let read = |node: &NodeToml<'_>| {
-            shoal_daemon::config::Config::parse(Path::new("node.toml"), &node.text()).unwrap()
+            shoal_daemon::config::NodeConfig::parse(Path::new("node.toml"), &node.text()).unwrap()
         };
         let config = read(&node);
         assert_eq!(config.node.control_socket, node.socket);
@@ -434,8 +476,11 @@ mod tests {
         assert_eq!(read_back.accept_ipv4[0].0.0, interface.accept_ipv4[0]);
         assert_eq!(config.circuits.met_file(), Path::new("/var/lib/shoal/circuits.met"));
         assert_eq!(config.registrar.unwrap().endpoints(), [endpoint]);
-        let plain = NodeToml { listen: Vec::new(), interface: None, registrar: None, ..node };
+        assert_eq!(config.direct.mode, DirectMode::Auto);
+        let plain =
+            NodeToml { listen: Vec::new(), interface: None, direct: None, registrar: None, ..node };
         let config = read(&plain);
+        assert_eq!(config.direct.mode, DirectMode::Off);
         assert!(config.interface.is_none() && config.registrar.is_none());
         let registrar = RegistrarToml {
             authority,
@@ -451,6 +496,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("registrar.toml");
         write(&file, registrar.text().as_bytes()).unwrap();
-        assert_eq!(shoal_registrar::Config::load(&file).unwrap().endpoints, [endpoint]);
+        assert_eq!(shoal_registrar::RegistrarConfig::load(&file).unwrap().endpoints, [endpoint]);
     }
 }

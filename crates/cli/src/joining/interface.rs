@@ -1,37 +1,36 @@
-//! The virtual interface of a node that is set up, and what a start will need of the machine: all
-//! of it is looked at before a use of an invite is spent.
+//! The virtual interface of a new node, and the needs of its start. All of them are checked before
+//! a use of an invite is spent.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::Result;
 use clap::Args;
-use shoal_daemon::config::{self, Config, NAMES_AT};
+use shoal_daemon::config::{self, NAMES_AT, NodeConfig};
 use shoal_daemon::control::socket::check_free;
 use shoal_daemon::preflight;
 use shoal_daemon::tun;
 use shoal_daemon::tun::dns::left_to_operator;
 use shoal_directory::Prefix;
 
-use super::place::Place;
+use super::place::ServiceFolders;
 use super::start::{Service, has_units, unit_user};
-use crate::failure::{self, Failure};
+use crate::failure::{self, ExitError};
 use crate::output;
 
-/// Names of interfaces that are tried: shoal0 to shoal63.
+/// Names of interfaces to try: shoal0 to shoal63.
 const INTERFACES: u8 = 64;
-/// The port for names where no address of the loopback has port 53 free.
+/// Port for names if no address of the loopback has port 53 free.
 const OTHER_PORT: u16 = 5_353;
 
-/// The arguments about the virtual interface.
 #[derive(Args, Debug, Default)]
 pub struct InterfaceArgs {
-    /// Make no virtual interface: programs reach nobody by IP; `shoal send` and `shoal ping` work.
+    /// Make no virtual interface: programs reach no host by IP; `shoal send` and `shoal ping` work.
     #[arg(long, conflicts_with_all = ["interface", "no_names", "names_at"])]
     no_interface: bool,
     /// Name of the virtual interface [default: the first free one of shoal0, shoal1, ...].
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
-    /// Answer no names of hosts, such as bob.shoal.
+    /// Do not answer names of hosts, such as bob.shoal.
     #[arg(long, conflicts_with = "names_at")]
     no_names: bool,
     /// Loopback address at which names of hosts are answered [default: the first free one of
@@ -40,20 +39,20 @@ pub struct InterfaceArgs {
     names_at: Option<SocketAddr>,
 }
 
-/// The interface that a node gets.
+/// Interface of a new node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceToml {
     /// Name of the interface.
     pub name: String,
     /// Length of the prefix of IPv4 addresses, if the network has them.
     pub ipv4_bits: Option<u8>,
-    /// IPv4 networks that it takes though they are public or in use here.
+    /// IPv4 networks that the interface accepts, although they are public or in use here.
     pub accept_ipv4: Vec<Prefix>,
-    /// Address at which names are answered, if they are.
+    /// Address at which names are answered, if any.
     pub names: Option<SocketAddr>,
 }
 
-/// Reads IP or IP:PORT of the loopback.
+/// Parses IP or IP:PORT of the loopback.
 fn loopback(text: &str) -> Result<SocketAddr, String> {
     let at =
         text.parse().or_else(|_| text.parse::<IpAddr>().map(|ip| (ip, NAMES_AT.port()).into()));
@@ -62,11 +61,11 @@ fn loopback(text: &str) -> Result<SocketAddr, String> {
 }
 
 fn wrong(text: String) -> anyhow::Error {
-    Failure::of(failure::CONFIG, text)
+    ExitError::of(failure::CONFIG, text)
 }
 
 impl InterfaceArgs {
-    /// The interface that the node gets, if any; what was named must be free.
+    /// Chooses the node's interface, if any. A name or address that was given must be free.
     pub fn choose(&self) -> Result<Option<InterfaceToml>> {
         if self.no_interface {
             return Ok(None);
@@ -75,7 +74,7 @@ impl InterfaceArgs {
             if self.interface.is_some() || self.names_at.is_some() {
                 let text = "--interface and --names-at need root: without root there is no virtual \
                             interface";
-                return Err(Failure::of(failure::USAGE, text));
+                return Err(ExitError::of(failure::USAGE, text));
             }
             eprintln!("shoal: without root there is no virtual interface");
             return Ok(None);
@@ -88,7 +87,7 @@ impl InterfaceArgs {
 
     fn name(&self) -> Result<String> {
         if let Some(name) = &self.interface {
-            let bad = |e| Failure::of(failure::USAGE, format!("--interface {name:?}: {e}"));
+            let bad = |e| ExitError::of(failure::USAGE, format!("--interface {name:?}: {e}"));
             config::check_interface_name(name).map_err(bad)?;
             if tun::is_interface(name) {
                 return Err(wrong(format!(
@@ -125,15 +124,15 @@ impl InterfaceArgs {
         let free = all.into_iter().find(|at| tun::check_names(*at).is_ok());
         free.map(Some).ok_or_else(|| {
             wrong(format!(
-                "names of hosts: no address from {NAMES_AT} on is free here, with port \
-                 {OTHER_PORT} neither: name one with --names-at, or answer no names with --no-names"
+                "names of hosts: no address from {NAMES_AT} on is free here, nor with port \
+                 {OTHER_PORT}: name one with --names-at, or answer no names with --no-names"
             ))
         })
     }
 }
 
 impl InterfaceToml {
-    /// Words about names and places that differ from the usual ones; none where nothing differs.
+    /// Words about a name and an address that differ from the defaults; none if neither differs.
     pub fn said(&self) -> Option<String> {
         let names = self.names.filter(|at| *at != NAMES_AT);
         let names = names.map(|at| format!("names of hosts are answered at {at}"));
@@ -143,8 +142,8 @@ impl InterfaceToml {
     }
 }
 
-/// Prints the steps for names that are left to the operator, if there are any.
-pub fn say_names(config: &Config, may_write: bool) -> Result<()> {
+/// Prints the steps for names that the operator must take, if there are any.
+pub fn say_names(config: &NodeConfig, may_write: bool) -> Result<()> {
     let Some(names) = &config.names else { return Ok(()) };
     match left_to_operator(names, may_write) {
         Some(steps) => Ok(output::line(&names_line(names.domain.as_str(), &steps))?),
@@ -152,14 +151,14 @@ pub fn say_names(config: &Config, may_write: bool) -> Result<()> {
     }
 }
 
-/// The line about names for an operator.
+/// The operator's line about names.
 pub fn names_line(domain: &str, steps: &str) -> String {
-    format!("so that programs find NAME.{domain} here: {steps}")
+    format!("to have programs find NAME.{domain} here: {steps}")
 }
 
-/// Looks at what the start of `service` in `place` will need, before anything is spent for it:
-/// folders, the control socket, the unit's user.
-pub fn check_machine(service: Service, place: &Place) -> Result<()> {
+/// Checks the needs of a start of `service` in `place`: folders, the control socket, the unit's
+/// user.
+pub fn check_machine(service: Service, place: &ServiceFolders) -> Result<()> {
     if has_units(&[(service, place)]) {
         unit_user(service)?;
     }

@@ -1,4 +1,4 @@
-//! `shoal leave`: this machine is a member no more.
+//! `shoal leave`: ends this machine's membership.
 
 use std::fs;
 use std::io;
@@ -6,71 +6,70 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use shoal_daemon::config::{Config, keys};
-use shoal_daemon::control::socket::Connection;
+use shoal_daemon::config::{NodeConfig, keys};
+use shoal_daemon::control::socket::ControlConnection;
 use shoal_daemon::membership::{asking, renewal};
-use shoal_joining::{Event, Fault, Goal};
+use shoal_joining::{JoinError, JoinEvent, JoinGoal};
 
 use super::files::{sync, wrong};
-use super::place::Place;
+use super::place::ServiceFolders;
 use super::rekey::{files_user, forget};
 use super::start::{Service, disable, has_units};
 use super::up::{SILENT, not_done, unanswered};
-use crate::failure::{self, Failure};
-use crate::options::Common;
+use crate::failure::{self, ExitError};
+use crate::options::CommonOptions;
 use crate::output;
 
-/// The arguments of `shoal leave`.
 #[derive(Args, Debug)]
-pub struct Leave {
+pub struct LeaveArgs {
     /// The node's folder, if not /etc/shoal.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Remove the files here even if the registrar does not answer: then others take this machine
-    /// for a member until the membership ends.
+    /// Remove the files here even if the registrar does not answer. Other nodes then regard this
+    /// machine as a member until the membership ends.
     #[arg(long)]
     force: bool,
 }
 
 /// Ends the membership, and removes what `shoal up` has written.
-pub fn leave(common: &Common, args: &Leave) -> Result<()> {
-    let place = Place::of_node(args.dir.as_deref())?;
+pub fn leave(common: &CommonOptions, args: &LeaveArgs) -> Result<()> {
+    let place = ServiceFolders::of_node(args.dir.as_deref())?;
     let config = place.config()?;
     let is_unit = has_units(&[(Service::Node, &place)]);
     let told = tell(&config, is_unit, args.force)?;
     let stopped = is_unit && disable(Service::Node);
     let missing = remove(&config)?;
-    let runs = !stopped && Connection::connect(&config.control_socket()).is_ok();
+    let runs = !stopped && ControlConnection::connect(&config.control_socket()).is_ok();
     if common.json {
         let value = serde_json::json!({ "told": told, "node_runs": runs, "missing": missing });
         return Ok(output::json("leave", &value)?);
     }
     missing.iter().for_each(|file| eprintln!("shoal: {}: was missing", file.display()));
-    output::line("this machine is a member no more, and its key is gone")?;
+    output::line("this machine has left the network, and its key is deleted")?;
     if runs {
-        output::line("its node still runs, and reaches nobody any more: stop it")?;
+        output::line("the node still runs, but reaches nobody: stop it")?;
     }
     Ok(())
 }
 
-/// Tells the registrar; whether it said yes.
-fn tell(config: &Config, is_unit: bool, force: bool) -> Result<bool> {
+/// Tells the registrar. Returns false if it did not agree and `force` is given.
+fn tell(config: &NodeConfig, is_unit: bool, force: bool) -> Result<bool> {
     let Err(error) = ask(config, is_unit) else { return Ok(true) };
     if force {
         eprintln!("shoal: warning: {error:#}");
         return Ok(false);
     }
     let text = format!(
-        "{error:#}; --force removes the files here all the same (the registrar's owner can end the \
+        "{error:#}; --force removes the files here nevertheless (the registrar's owner can end the \
          membership with `shoal registrar remove`)"
     );
-    let code = error.downcast_ref::<Failure>().map_or(failure::FAILED, |failure| failure.code);
-    Err(Failure::of(code, text))
+    let code = error.downcast_ref::<ExitError>().map_or(failure::FAILED, |failure| failure.code);
+    Err(ExitError::of(code, text))
 }
 
 /// Asks the registrar to end the membership.
-fn ask(config: &Config, is_unit: bool) -> Result<()> {
-    let wrong = |why: String| Failure::of(failure::CONFIG, why);
+fn ask(config: &NodeConfig, is_unit: bool) -> Result<()> {
+    let wrong = |why: String| ExitError::of(failure::CONFIG, why);
     let door = config.registrar.as_ref().and_then(|section| section.door_file.clone());
     for file in [Some(config.node.key_file.clone()), door].into_iter().flatten() {
         let file = config.path(&file);
@@ -84,20 +83,20 @@ fn ask(config: &Config, is_unit: bool) -> Result<()> {
     let identity = keys::load_identity_for(&config.path(&config.node.key_file), user);
     let identity = identity.map_err(|e| wrong(e.to_string()))?;
     let mut silence = unanswered(&contact.endpoints);
-    let end = asking::ask(identity, contact, Goal::Leave, &mut silence);
+    let end = asking::ask(identity, contact, JoinGoal::Leave, &mut silence);
     match end.context("the registrar can't be asked")? {
-        Event::Left => Ok(()),
-        Event::Failed(why @ Fault::Silent { welcomed: false }) => {
-            let text = format!("{why} {SILENT}, as after a `shoal leave` that was broken off");
-            Err(Failure::of(failure::UNREACHABLE, text))
+        JoinEvent::Left => Ok(()),
+        JoinEvent::Failed(why @ JoinError::Silent { welcomed: false }) => {
+            let text = format!("{why} {SILENT}, as after a `shoal leave` that was interrupted");
+            Err(ExitError::of(failure::UNREACHABLE, text))
         }
         other => Err(not_done(&other)),
     }
 }
 
-/// Removes the node's files, its configuration last: until then the command can be repeated. Which
-/// of those that every member has were not there.
-fn remove(config: &Config) -> Result<Vec<PathBuf>> {
+/// Removes the node's files, its configuration last: until then the command can be repeated.
+/// Returns the missing files among those that every member has.
+fn remove(config: &NodeConfig) -> Result<Vec<PathBuf>> {
     let secret = config.node.network_secret_file.clone();
     let next_secret = keys::next_key_file(&secret);
     let key = config.node.key_file.clone();
@@ -117,7 +116,7 @@ fn remove(config: &Config) -> Result<Vec<PathBuf>> {
     forget(&config.path(&config.node.key_file))?;
     if let Some(door) = config.registrar.as_ref().and_then(|section| section.door_file.clone()) {
         needed.push(door.clone());
-        // As long as the command may be repeated, the registrar can be asked.
+        // While the command may be repeated, the registrar can be asked.
         files.insert(files.len() - 3, door);
     }
     let mut missing = Vec::new();
@@ -152,11 +151,13 @@ mod tests {
             listen: Vec::new(),
             socket: "control.sock".into(),
             registrar_group: None,
+            is_router: false,
             interface: None,
             resolv_conf: false,
             authority: authority.public().to_string(),
             seen_file: "network.seen".into(),
             max_staleness_s: 7_776_000,
+            direct: None,
             guard_file: None,
             registrar: Some((key.public().to_string(), &[endpoint], 30)),
         };
@@ -174,7 +175,7 @@ mod tests {
             let dir = folder.path();
             node(dir);
             fs::remove_file(dir.join(lost)).unwrap();
-            let place = Place::of_node(Some(dir)).unwrap();
+            let place = ServiceFolders::of_node(Some(dir)).unwrap();
             let config = place.config().unwrap();
             let said = tell(&config, false, false).unwrap_err().to_string();
             assert!(said.contains(lost) && said.contains("is missing"), "{said}");

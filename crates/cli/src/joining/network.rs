@@ -8,128 +8,132 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use shoal_crypto::{Identity, NetworkSecret, SigningKey};
 use shoal_daemon::config::{REGISTRAR_SOCKET, keys};
-use shoal_daemon::control::api::Given;
-use shoal_daemon::control::socket::check_free;
+use shoal_daemon::control::api::{Command, RegistrarReply};
+use shoal_daemon::control::socket::ControlConnection;
 use shoal_daemon::tun::consent::is_public;
-use shoal_directory::{Carrier, HostRange, List, Mandate, Member, Prefix, check_new_name, is_name};
+use shoal_directory::{
+    CircuitRole, HostRange, List, Mandate, MandateRights, Member, Prefix, RouterRange,
+    check_new_name, is_name,
+};
 use shoal_joining::DoorSecret;
 use shoal_wire::Address;
 
-use super::fetch::{self, Fetch};
+use super::fetch::{self, FetchArgs};
 use super::files::{
     LEDGER_NOTE, NODE_FILES, NodeToml, REGISTRAR_FILES, RegistrarToml, Staging, make_folder, write,
 };
 use super::interface::{InterfaceArgs, InterfaceToml, check_machine, say_names};
-use super::place::{Place, own_name};
+use super::place::{ServiceFolders, own_name};
 use super::ports::{self, listen_at};
 use super::start::{Children, LOOK, Service, enable, hand_over, has_units, unit_group};
-use crate::authority::folder::{self, Authority, now_s};
+use crate::authority::folder::{self, AuthorityFolder, now_s};
 use crate::check;
-use crate::failure::{self, Failure};
+use crate::failure::{self, ExitError};
 use crate::interrupt::Interrupt;
 use crate::invite::{self, TermArgs};
 use crate::keys::random;
-use crate::options::{self, Common};
+use crate::options::{self, CommonOptions};
 use crate::output;
 use crate::registrar::{another, ask_within};
 use crate::units::{lifetime, utc};
 
 /// The router's overlay address.
 const ROUTER: Address = Address::new(1, 0);
-/// The group that all members are in, and whose members reach each other without a policy.
+/// Group of all members, who reach each other without a policy.
 const GROUP: &str = "members";
-/// How long the registrar may take to answer for the first time.
+/// Time for the first answer of the registrar.
 const PATIENCE: Duration = Duration::from_secs(20);
 const DAY_S: u64 = 86_400;
+/// Routers, and families of routers, that the registrar may ever admit. A thief of its key can
+/// pretend to be as many operators.
+const ROUTERS_MOST: u16 = 64;
+const FAMILIES_MOST: u8 = 16;
 const EXAMPLES: &str = "\
 Examples:
   shoal network create home                        others call the address of its default route
-  shoal network create home --endpoint 192.0.2.2   they call it there
+  shoal network create home --endpoint 192.0.2.2   others call this address
   shoal network create home --endpoint 192.0.2.2:7400 --registrar 192.0.2.2:7401
   shoal network create home --uses 5 --ipv4 10.9.0.0/24
 
-This machine becomes the network's first router, which others call, and runs the registrar, which
-lets machines in. The first invite is printed: `shoal up INVITE` on another machine. The authority's
-folder, which may do everything, belongs on a medium or machine without a network: move it there.";
+This machine becomes the network's first router, and runs the registrar, which admits machines. The
+command prints the first invite: run `shoal up INVITE` on another machine. The authority's folder
+has all power over the network: move it to a medium or machine without a network.";
 
 const FETCH_EXAMPLES: &str = "\
 Examples:
   shoal network fetch
   shoal network fetch --dir ~/shoal
 
-For a member that was away while the network's secret changed: no neighbour answers it any more, and
-the registrar does. A node that runs takes up what was fetched by itself.";
+For a member that was away while the network's secret changed: neighbours don't answer it, but the
+registrar does. A running node loads the fetched files by itself.";
 
-/// The arguments of `shoal network`.
 #[derive(Args, Debug)]
 pub struct NetworkArgs {
     #[command(subcommand)]
-    verb: Verb,
+    verb: NetworkCommand,
 }
 
 #[derive(Subcommand, Debug)]
-enum Verb {
-    /// Make a network, whose first router is this machine.
+enum NetworkCommand {
+    /// Make a network with this machine as its first router.
     #[command(after_help = EXAMPLES, arg = options::json())]
-    Create(Box<Create>),
-    /// Get what this machine missed: the newest list, supplements and secret of the network, from
-    /// the registrar that let it in, by this machine's own key.
+    Create(Box<CreateArgs>),
+    /// Fetch what this machine missed from its registrar: the newest list, supplements and secret
+    /// of the network. This machine's key is enough for that.
     #[command(after_help = FETCH_EXAMPLES, arg = options::json())]
-    Fetch(Fetch),
+    Fetch(FetchArgs),
 }
 
 #[derive(Args, Debug)]
-struct Create {
-    /// What the network is called, for people.
+struct CreateArgs {
+    /// Name of the network, for people.
     #[arg(value_name = "NAME")]
     network: String,
-    /// Where others call this machine, IP or IP:PORT. Without a port, one that follows from the
-    /// node's key.
+    /// Address at which others call this machine, IP or IP:PORT. Without a port, one that follows
+    /// from the node's key.
     #[arg(long, value_name = "IP[:PORT]", value_parser = endpoint)]
     endpoint: Option<(IpAddr, Option<u16>)>,
-    /// Where newcomers call the registrar, IP or IP:PORT. Without it, at the same address, and at a
-    /// port that follows from the registrar's key.
+    /// Address at which newcomers call the registrar, IP or IP:PORT. By default the node's address,
+    /// with a port that follows from the registrar's key.
     #[arg(long, value_name = "IP[:PORT]", value_parser = endpoint)]
     registrar: Option<(IpAddr, Option<u16>)>,
-    /// What this machine is called in the network; without it, as its host name says.
+    /// Name of this machine in the network; by default its host name.
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
-    /// Put the node's files into this folder instead of /etc/shoal, and the registrar's into one in
-    /// it.
+    /// Folder for the node's files instead of /etc/shoal; the registrar's folder is made in it.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Make the authority's folder here; without it, as shoal-authority-NAME in your home folder.
+    /// Folder for the authority; by default shoal-authority-NAME in your home folder.
     #[arg(long, value_name = "DIR")]
     authority: Option<PathBuf>,
-    /// Give members IPv4 addresses of this network, too, such as 10.9.0.0/24.
+    /// Also give members IPv4 addresses of this network, such as 10.9.0.0/24.
     #[arg(long, value_name = "PREFIX")]
     ipv4: Option<Prefix>,
-    /// A further group that the registrar may put members into; may be repeated.
+    /// Further group into which the registrar may put members; may be repeated.
     #[arg(long, value_name = "NAME")]
     more_group: Vec<String>,
-    /// How many machines the registrar may ever let in.
+    /// Number of machines that the registrar may ever admit.
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_535))]
     max: u32,
-    /// How long until the authority must sign the list again, so that nodes don't take it for too
-    /// old.
+    /// Time until the authority must sign the list again, since nodes then consider it too old.
     #[arg(long, value_name = "TIME", default_value = "90d", value_parser = lifetime)]
     max_staleness: u64,
     #[command(flatten)]
     interface: InterfaceArgs,
-    /// Have the node keep its lines in /etc/resolv.conf while it runs, on a machine without
+    /// Let the node keep its lines in /etc/resolv.conf while it runs, on a machine without
     /// systemd-resolved and resolvconf. Programs then find NAME and NAME.shoal.
     #[arg(long)]
     resolv_conf: bool,
-    /// Leave the start to you, and say how.
+    /// Start nothing, and print the commands for it.
     #[arg(long)]
     no_start: bool,
     #[command(flatten)]
     invite: TermArgs,
 }
 
-/// Reads IP or IP:PORT.
-fn endpoint(text: &str) -> Result<(IpAddr, Option<u16>), String> {
+/// Parses IP or IP:PORT.
+pub(super) fn endpoint(text: &str) -> Result<(IpAddr, Option<u16>), String> {
     let wrong = || "expected the address of this machine, such as 192.0.2.2 or 192.0.2.2:7400";
     let parsed = text.parse::<SocketAddr>().map(|at| (at.ip(), Some(at.port())));
     let parsed = parsed.or_else(|_| text.parse().map(|ip| (ip, None)));
@@ -140,20 +144,19 @@ fn endpoint(text: &str) -> Result<(IpAddr, Option<u16>), String> {
     parsed.ok().filter(can).ok_or_else(|| wrong().into())
 }
 
-/// Runs a command of `shoal network`.
-pub fn run(common: &Common, args: &NetworkArgs) -> Result<()> {
+pub fn run(common: &CommonOptions, args: &NetworkArgs) -> Result<()> {
     match &args.verb {
-        Verb::Create(verb) => create(common, verb),
-        Verb::Fetch(verb) => fetch::fetch(common, verb),
+        NetworkCommand::Create(verb) => create(common, verb),
+        NetworkCommand::Fetch(verb) => fetch::fetch(common, verb),
     }
 }
 
-/// What is made, and where.
-struct Plan<'a> {
-    args: &'a Create,
+/// Parts of a new network, and their places.
+struct NewNetworkPlan<'a> {
+    args: &'a CreateArgs,
     name: String,
-    node: Place,
-    registrar: Place,
+    node: ServiceFolders,
+    registrar: ServiceFolders,
     authority: PathBuf,
     at: SocketAddr,
     door_at: SocketAddr,
@@ -163,8 +166,8 @@ struct Plan<'a> {
     unit: bool,
 }
 
-fn create(common: &Common, args: &Create) -> Result<()> {
-    let plan = Plan::new(args)?;
+fn create(common: &CommonOptions, args: &CreateArgs) -> Result<()> {
+    let plan = NewNetworkPlan::new(args)?;
     let key = SigningKey::generate(random()?);
     let secret = NetworkSecret(random()?);
     let list = plan.make(&key, &secret).inspect_err(|_| plan.unmake())?;
@@ -172,20 +175,20 @@ fn create(common: &Common, args: &Create) -> Result<()> {
 }
 
 fn usage(text: impl Into<String>) -> anyhow::Error {
-    Failure::of(failure::USAGE, text)
+    ExitError::of(failure::USAGE, text)
 }
 
-/// Refuses folders of another network, and what a command that was broken off has left: nothing
-/// may need it, but it may be an authority, so a person decides.
-fn check_new(node: &Place, registrar: &Place, authority: &Path) -> Result<()> {
+/// Refuses folders of another network, and files of an interrupted command. Nothing may need these
+/// files, but they may be an authority, so a person decides.
+fn check_new(node: &ServiceFolders, registrar: &ServiceFolders, authority: &Path) -> Result<()> {
     let [key, list] = [folder::KEY, folder::LIST].map(|name| authority.join(name));
-    let (node, file) = (node.node_toml(), registrar_toml(registrar));
+    let (node, file) = (node.node_toml(), registrar.registrar_toml());
     let [ledger, note] =
         ["ledger", LEDGER_NOTE].map(|name| registrar.dir.join(registrar.state_file(name)));
     let text = match (node.exists(), file.exists(), key.exists() || list.exists()) {
         (false, false, false) if ledger.exists() || note.exists() => format!(
-            "{}, {}: the ledger of another network's registrar, or the note of its end, is left \
-             here, and no new registrar goes on with either: if that network is gone, delete both \
+            "{}, {}: the ledger of another network's registrar, or the record of its end, is left \
+             here, and no new registrar continues it: if that network is gone, delete both \
              files, and repeat",
             ledger.display(),
             note.display()
@@ -197,8 +200,8 @@ fn check_new(node: &Place, registrar: &Place, authority: &Path) -> Result<()> {
             node.display()
         ),
         (false, true, _) => format!(
-            "{}: exists already, and no {}: either a registrar runs here alone (then name another \
-             folder with --dir), or `shoal network create` was broken off: then delete {} and the \
+            "{}: exists already, but not {}: either a registrar runs here alone (then name another \
+             folder with --dir), or `shoal network create` was interrupted: then delete {} and the \
              authority's folder that the file names, and repeat",
             file.display(),
             node.display(),
@@ -206,20 +209,16 @@ fn check_new(node: &Place, registrar: &Place, authority: &Path) -> Result<()> {
         ),
         (false, false, true) => format!(
             "{}: has an authority already: name another folder with --authority; or, if `shoal \
-             network create` was broken off and nothing else was made with this one, delete the \
+             network create` was interrupted and nothing else was made with this one, delete the \
              folder, and repeat",
             authority.display()
         ),
     };
-    Err(Failure::of(failure::CONFIG, text))
+    Err(ExitError::of(failure::CONFIG, text))
 }
 
-fn registrar_toml(registrar: &Place) -> PathBuf {
-    registrar.dir.join("registrar.toml")
-}
-
-impl<'a> Plan<'a> {
-    fn new(args: &'a Create) -> Result<Plan<'a>> {
+impl<'a> NewNetworkPlan<'a> {
+    fn new(args: &'a CreateArgs) -> Result<NewNetworkPlan<'a>> {
         if !is_name(&args.network) {
             return Err(usage(format!(
                 "{:?}: a network's name is letters and digits",
@@ -229,7 +228,8 @@ impl<'a> Plan<'a> {
         let host = args.host.clone().or_else(own_name).unwrap_or_else(|| "router".into());
         check_new_name(&host).map_err(|e| usage(format!("--host {host:?}: {e}")))?;
         let dir = args.dir.as_deref();
-        let (node, registrar) = (Place::of_node(dir)?, Place::of_registrar(dir)?);
+        let node = ServiceFolders::of_node(dir)?;
+        let registrar = node.registrar();
         let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_else(|| ".".into());
         let authority = args.authority.clone();
         let named = || home.join(format!("shoal-authority-{}", args.network));
@@ -243,11 +243,11 @@ impl<'a> Plan<'a> {
         let (ip, port) = args.registrar.unwrap_or((ip, None));
         let (registrar_key, door_at) = ports::key_for(ip, port, Some(at.port()))?;
         let services = [(Service::Node, &node), (Service::Registrar, &registrar)];
-        // Found now, not when the network is half made.
+        // Checked before anything of the network is made.
         services.iter().try_for_each(|(service, place)| check_machine(*service, place))?;
         let interface = chosen(args)?;
         let unit = has_units(&services);
-        Ok(Plan {
+        Ok(NewNetworkPlan {
             args,
             name: host,
             unit,
@@ -269,7 +269,7 @@ impl<'a> Plan<'a> {
         Ok(list)
     }
 
-    /// Socket through which a registrar of another user hands over its signed steps.
+    /// Socket through which a registrar of another user hands its signed steps to the node.
     fn node_socket(&self) -> PathBuf {
         match unit_group(&self.node) {
             Some(_) => self.node.socket.with_file_name(REGISTRAR_SOCKET),
@@ -277,15 +277,15 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Takes back what was made of a network that could not be made whole, so that the command can
-    /// be repeated. All of it is this command's: [`check_new`] found none of it.
+    /// Removes what was made of an incomplete network, so that the command can be repeated. All of
+    /// it is this command's: [`check_new`] found none of it.
     fn unmake(&self) {
-        // What is left is named when the command is repeated.
-        let _left = std::fs::remove_file(registrar_toml(&self.registrar));
+        // A file that remains is named when the command is repeated.
+        let _left = std::fs::remove_file(self.registrar.registrar_toml());
         folder::unmake(&self.authority);
     }
 
-    /// Takes back a whole network that does not run, whose files this command has just made.
+    /// Removes a whole network that does not run, and whose files this command has just made.
     fn take_back(&self) {
         for (place, names) in [(&self.node, NODE_FILES), (&self.registrar, REGISTRAR_FILES)] {
             let state = |name: &&str| place.dir.join(place.state_file(name));
@@ -316,7 +316,11 @@ impl<'a> Plan<'a> {
             interface: self.interface.is_some(),
             ipv4: first.filter(|_| self.interface.is_some()),
             cover: None,
-            carrier: Carrier::default(),
+            carrier: CircuitRole {
+                relay: true,
+                family: Some(args.network.clone()),
+                ..CircuitRole::default()
+            },
             unknown: Vec::new(),
         };
         let failed = |e: shoal_directory::Error| usage(e.to_string());
@@ -332,11 +336,12 @@ impl<'a> Plan<'a> {
             most: args.max,
             longest_s: 90 * DAY_S as u32,
             until_unix_s: now_s() + 3_650 * DAY_S,
+            rights: rights(&args.network),
         };
         let mandate = mandate.checked().map_err(failed)?;
-        // Nothing is made before all of it is known to be right.
+        // Nothing is made before all of it is checked.
         folder::create(dir, key, crate::authority::drawn_overlay()?)?;
-        let mut authority = Authority::open(dir)?;
+        let mut authority = AuthorityFolder::open(dir)?;
         authority.content.members.push(router);
         authority.content.mandates.push(mandate);
         authority.save()
@@ -385,12 +390,14 @@ impl<'a> Plan<'a> {
             listen: vec![listen_at(self.at)],
             socket: place.socket_named(),
             registrar_group: unit_group(place),
+            is_router: true,
             interface: self.interface.as_ref(),
             resolv_conf: self.args.resolv_conf,
             authority: key.public().to_string(),
             seen_file: place.state_file("network.seen"),
             max_staleness_s: self.args.max_staleness,
-            // A router begins no circuits.
+            // A router has no direct links and begins no circuits.
+            direct: None,
             guard_file: None,
             registrar: None,
         };
@@ -405,7 +412,7 @@ impl<'a> Plan<'a> {
         staging.settle(&["node.key", "network.key", "network.list", "node.toml"])
     }
 
-    fn start(&self, common: &Common, list: &List) -> Result<()> {
+    fn start(&self, common: &CommonOptions, list: &List) -> Result<()> {
         let services = [(Service::Node, &self.node), (Service::Registrar, &self.registrar)];
         if !common.json {
             self.say(list)?;
@@ -416,7 +423,7 @@ impl<'a> Plan<'a> {
             return self.say_next(common, &[format!("systemctl enable --now {units}")]);
         }
         if self.args.no_start {
-            let words = |(service, place): (Service, &Place)| {
+            let words = |(service, place): (Service, &ServiceFolders)| {
                 format!("shoal {}", service.words(place).join(" "))
             };
             return self.say_next(common, &services.map(words));
@@ -434,39 +441,45 @@ impl<'a> Plan<'a> {
             drop(children);
             self.take_back();
         }
-        let Given::Invite(made) = given? else { return Err(another()) };
+        let RegistrarReply::Invite(made) = given? else { return Err(another()) };
         invite::print(common.json, &made)?;
         match children {
             None => Ok(()),
             Some(children) => {
-                eprintln!("shoal: node and registrar run in the foreground until Ctrl-C");
+                let up = self.node.up_words();
+                eprintln!(
+                    "shoal: node and registrar run in the foreground until Ctrl-C (later: {up})"
+                );
                 children.wait(&interrupt)
             }
         }
     }
 
-    /// Starts node and registrar. The first invite waits for the node, since nobody could use one
-    /// of a network without its router.
-    fn begin(&self, services: &[(Service, &Place)]) -> Result<Children> {
+    /// Starts node and registrar. The first invite waits for the node: without the network's router
+    /// nobody could use it.
+    fn begin(&self, services: &[(Service, &ServiceFolders)]) -> Result<Children> {
         let mut children = Children::start(services)?;
         let began = Instant::now();
-        while check_free(&self.node.socket).is_ok() {
-            let ended = children.check().err();
+        while !answers(&self.node.socket) {
+            let ended = match children.ended() {
+                Ok(ended) => ended.map(|service| format!("{} was stopped", service.unit())),
+                Err(error) => Some(error.to_string()),
+            };
             if ended.is_some() || began.elapsed() > PATIENCE {
-                let how = ended.map_or_else(|| "no answer in time".into(), |e| e.to_string());
+                let how = ended.unwrap_or_else(|| "no answer in time".into());
                 let text = format!(
                     "the network's first node does not run ({how}): correct what the lines above \
                      name, and repeat the command. All files of this network were removed again"
                 );
-                return Err(Failure::of(failure::FAILED, text));
+                return Err(ExitError::of(failure::FAILED, text));
             }
             std::thread::sleep(LOOK);
         }
         Ok(children)
     }
 
-    /// Says which commands come next.
-    fn say_next(&self, common: &Common, commands: &[String]) -> Result<()> {
+    /// Prints the next commands.
+    fn say_next(&self, common: &CommonOptions, commands: &[String]) -> Result<()> {
         if common.json {
             let value = serde_json::json!({ "name": self.args.network, "start_with": commands });
             return Ok(output::json("network", &value)?);
@@ -474,7 +487,7 @@ impl<'a> Plan<'a> {
         commands.iter().try_for_each(|words| output::line(&format!("start it with: {words}")))?;
         let file = match self.registrar.is_system {
             true => String::new(),
-            false => format!(" -c {}", registrar_toml(&self.registrar).display()),
+            false => format!(" -c {}", self.registrar.registrar_toml().display()),
         };
         Ok(output::line(&format!("and then make the first invite: shoal invite{file}"))?)
     }
@@ -482,8 +495,8 @@ impl<'a> Plan<'a> {
     fn say(&self, list: &List) -> Result<()> {
         let name = &self.args.network;
         output::line(&format!(
-            "the network {name}, and {} as its router at {}, with its registrar at {}: others must \
-             reach both by UDP",
+            "made the network {name}, with {} as its router at {}, and a registrar at {}: others \
+             must reach both by UDP",
             self.name, self.at, self.door_at
         ))?;
         let (node, registrar) = (self.node.dir.display(), self.registrar.dir.display());
@@ -491,17 +504,37 @@ impl<'a> Plan<'a> {
         let until = list.content().issued_unix_s + self.args.max_staleness;
         let dir = self.authority.display();
         output::line(&format!(
-            "the authority, which may do everything, is in {dir}: move it to a medium or machine \
-             without a network, and keep a copy. It must sign the list again before {}, with\n\
-             `shoal authority renew --dir FOLDER`, and one node must get FOLDER/network.list",
+            "the authority has all power over the network; {dir} holds it: move that to a medium \
+             or machine without a network, and keep a copy. Sign the list again before {}, with\n\
+             `shoal authority renew --dir FOLDER`, and copy FOLDER/network.list to one node",
             utc(until)
         ))?;
         say_names(&self.node.config()?, !self.unit)
     }
 }
 
-/// The interface of the first router. Its IPv4 network is the one that the command names.
-fn chosen(args: &Create) -> Result<Option<InterfaceToml>> {
+/// Rights of the registrar beyond hosts: routers of the network's own family and of others.
+fn rights(network: &str) -> MandateRights {
+    MandateRights {
+        routers: vec![RouterRange { first: ROUTER.router + 1, last: u16::MAX.into() }],
+        numbers: None,
+        relay: true,
+        mix: true,
+        cover: true,
+        routers_most: ROUTERS_MOST,
+        families_most: FAMILIES_MOST,
+        family: Some(network.to_owned()),
+    }
+}
+
+/// True if a node answers at this socket. One that only listens there may still fail to start.
+fn answers(socket: &Path) -> bool {
+    let node = ControlConnection::connect(socket);
+    node.is_ok_and(|mut node| node.call(Command::Status, &[]).is_ok())
+}
+
+/// Interface of the first router. Its IPv4 network is that of --ipv4.
+fn chosen(args: &CreateArgs) -> Result<Option<InterfaceToml>> {
     let public = args.ipv4.as_ref().filter(|net| is_public(net));
     if let Some(net) = public {
         eprintln!(

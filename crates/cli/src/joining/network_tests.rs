@@ -24,13 +24,13 @@ fn the_router_has_the_first_address() {
 }
 
 /// The plan of `shoal network create` with these arguments.
-fn plan<'a>(args: &'a NetworkArgs, dir: &Path) -> Plan<'a> {
-    let Verb::Create(args) = &args.verb else { panic!("another command") };
-    Plan {
+fn plan<'a>(args: &'a NetworkArgs, dir: &Path) -> NewNetworkPlan<'a> {
+    let NetworkCommand::Create(args) = &args.verb else { panic!("another command") };
+    NewNetworkPlan {
         args,
         name: "r1".into(),
-        node: Place::of_node(Some(dir)).unwrap(),
-        registrar: Place::of_registrar(Some(dir)).unwrap(),
+        node: ServiceFolders::of_node(Some(dir)).unwrap(),
+        registrar: ServiceFolders::of_node(Some(dir)).unwrap().registrar(),
         authority: dir.join("authority"),
         at: "192.0.2.2:7400".parse().unwrap(),
         door_at: "192.0.2.2:7401".parse().unwrap(),
@@ -44,34 +44,34 @@ fn plan<'a>(args: &'a NetworkArgs, dir: &Path) -> Plan<'a> {
 #[test]
 fn a_network_that_was_not_made_whole_can_be_made_again() {
     #[derive(clap::Parser)]
-    struct Line {
+    struct TestCommandLine {
         #[command(flatten)]
         network: NetworkArgs,
     }
-    let line = <Line as clap::Parser>::parse_from(["network", "create", "home"]).network;
+    let line = <TestCommandLine as clap::Parser>::parse_from(["network", "create", "home"]).network;
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path();
     let plan = plan(&line, dir);
     let (key, secret) = (SigningKey::from_seed([3; 32]), NetworkSecret([4; 32]));
     let check = || check_new(&plan.node, &plan.registrar, &plan.authority);
     let refused = || check().unwrap_err().to_string();
-    // The node's folder is in the way; what was made before it is taken back.
+    // The node's folder can't be made; all that was made before is removed.
     std::fs::write(dir.join(".joining"), "").unwrap();
     check().unwrap();
     plan.make(&key, &secret).unwrap_err();
-    assert!(registrar_toml(&plan.registrar).exists(), "the registrar's files come first");
+    assert!(plan.registrar.registrar_toml().exists(), "the registrar's files come first");
     assert!(refused().contains("delete"), "{}", refused());
     plan.unmake();
     check().unwrap();
     assert!(!dir.join("authority").exists());
     std::fs::remove_file(dir.join(".joining")).unwrap();
-    // Broken off behind the first step: a person is told what to do.
+    // Interrupted after the first step: the error tells what to do.
     plan.make_authority(&key).unwrap();
     assert!(refused().contains("--authority") && refused().contains("delete the folder"));
     plan.unmake();
     plan.make(&key, &secret).unwrap();
     assert!(refused().contains("this machine is in a network"), "{}", refused());
-    // Node and registrar ran for a moment, and wrote what they keep.
+    // Node and registrar ran for a moment, and wrote their state.
     for (place, name) in [
         (&plan.node, "network.ledger"),
         (&plan.registrar, "ledger"),
@@ -81,7 +81,7 @@ fn a_network_that_was_not_made_whole_can_be_made_again() {
     }
     plan.take_back();
     check().unwrap();
-    let left = |place: &Place| {
+    let left = |place: &ServiceFolders| {
         let names = std::fs::read_dir(&place.dir).into_iter().flatten().flatten();
         names.filter(|one| one.path().is_file()).map(|one| one.file_name()).collect::<Vec<_>>()
     };

@@ -1,11 +1,11 @@
-//! Which folders a node and a registrar have on this machine.
+//! Folders of a node and of a registrar on this machine.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use shoal_daemon::config::{Config, DEFAULT_CONTROL_SOCKET};
+use shoal_daemon::config::{DEFAULT_CONTROL_SOCKET, NodeConfig};
 
-use crate::failure::{self, Failure};
+use crate::failure::{self, ExitError};
 use crate::registrar;
 
 const DIR: &str = "/etc/shoal";
@@ -13,68 +13,104 @@ const STATE: &str = "/var/lib/shoal";
 const REGISTRAR_DIR: &str = "/etc/shoal-registrar";
 const REGISTRAR_STATE: &str = "/var/lib/shoal-registrar";
 
-/// Folders of one process: its files, and what it writes while it runs.
+/// Folders of one process: for its files, and for what it writes while it runs.
 #[derive(Clone, Debug)]
-pub struct Place {
-    /// The folder of its files.
+pub struct ServiceFolders {
+    /// Folder of the files.
     pub dir: PathBuf,
-    /// The folder of what it writes; none for `dir` itself.
+    /// Folder for the files that the process writes; none means `dir`.
     pub state: Option<PathBuf>,
-    /// Its control socket.
     pub socket: PathBuf,
-    /// The places are those of the systemd unit.
+    /// True for the places of the systemd unit.
     pub is_system: bool,
 }
 
-impl Place {
-    /// The node's place: in `dir`, or where the unit has it.
-    pub fn of_node(dir: Option<&Path>) -> Result<Place> {
-        let socket = || DEFAULT_CONTROL_SOCKET.into();
-        Place::new(dir, (DIR, STATE, socket()))
+impl ServiceFolders {
+    /// The node's place: `dir`, or the places of the unit.
+    pub fn of_node(dir: Option<&Path>) -> Result<ServiceFolders> {
+        if let Some(dir) = dir {
+            return Ok(ServiceFolders::at(std::path::absolute(dir)?));
+        }
+        if !nix::unistd::geteuid().is_root() {
+            let text = "only root may use /etc/shoal: name a folder of your own with --dir; a node \
+                        without root has no virtual interface";
+            return Err(ExitError::of(failure::USAGE, text));
+        }
+        Ok(ServiceFolders::of_unit(DIR, STATE, DEFAULT_CONTROL_SOCKET))
     }
 
-    /// The registrar's place beside a node's.
-    pub fn of_registrar(dir: Option<&Path>) -> Result<Place> {
-        let dir = dir.map(|dir| dir.join("registrar"));
-        Place::new(dir.as_deref(), (REGISTRAR_DIR, REGISTRAR_STATE, registrar::SOCKET.into()))
+    /// The registrar's place beside this place of a node.
+    pub fn registrar(&self) -> ServiceFolders {
+        match self.is_system {
+            true => ServiceFolders::of_unit(REGISTRAR_DIR, REGISTRAR_STATE, registrar::SOCKET),
+            false => ServiceFolders::at(self.dir.join("registrar")),
+        }
     }
 
-    fn new(named: Option<&Path>, unit: (&str, &str, PathBuf)) -> Result<Place> {
-        let Some(named) = named else {
-            if !nix::unistd::geteuid().is_root() {
-                let text = "only root may use /etc/shoal: name a folder of your own with --dir; a \
-                            node without root has no virtual interface";
-                return Err(Failure::of(failure::USAGE, text));
-            }
-            let (dir, state, socket) = (unit.0.into(), Some(unit.1.into()), unit.2);
-            return Ok(Place { dir, state, socket, is_system: true });
-        };
-        let dir = std::path::absolute(named)?;
+    fn of_unit(dir: &str, state: &str, socket: &str) -> ServiceFolders {
+        let (dir, state, socket) = (dir.into(), Some(state.into()), socket.into());
+        ServiceFolders { dir, state, socket, is_system: true }
+    }
+
+    /// The place of a service whose files are all in `dir`.
+    fn at(dir: PathBuf) -> ServiceFolders {
         let socket = dir.join("control.sock");
-        Ok(Place { dir, state: None, socket, is_system: false })
+        ServiceFolders { dir, state: None, socket, is_system: false }
     }
 
-    /// The node's configuration.
+    /// Path of the node's configuration.
     pub fn node_toml(&self) -> PathBuf {
         self.dir.join("node.toml")
     }
 
-    /// The node's configuration, read.
+    /// Path of a registrar's configuration.
+    pub fn registrar_toml(&self) -> PathBuf {
+        self.dir.join("registrar.toml")
+    }
+
+    /// The command that starts the services of this place of a node.
+    pub fn up_words(&self) -> String {
+        self.words("up")
+    }
+
+    /// The command that stops the services of this place of a node.
+    pub fn down_words(&self) -> String {
+        self.words("down")
+    }
+
+    fn words(&self, command: &str) -> String {
+        match self.is_system {
+            true => format!("shoal {command}"),
+            false => format!("shoal {command} --dir {}", self.dir.display()),
+        }
+    }
+
+    /// Loads the node's configuration.
     ///
     /// # Errors
     ///
-    /// It can't be used; or there is none, as on a machine that has joined no network.
-    pub fn config(&self) -> Result<Config> {
+    /// The file can't be used, or is missing, as on a machine that has joined no network.
+    pub fn config(&self) -> Result<NodeConfig> {
         let file = self.node_toml();
+        let of_registrar = self.registrar().registrar_toml();
+        if !file.exists() && of_registrar.exists() {
+            let text = format!(
+                "{}: is missing, but this machine has a registrar ({}): put it back from a copy of \
+                 this machine's files",
+                file.display(),
+                of_registrar.display()
+            );
+            return Err(ExitError::of(failure::CONFIG, text));
+        }
         if !file.exists() {
             let text = format!(
                 "this machine is in no network: there is no {}; `shoal up INVITE` joins one, and \
                  --dir names the folder of a node that has its files elsewhere",
                 file.display()
             );
-            return Err(Failure::of(failure::CONFIG, text));
+            return Err(ExitError::of(failure::CONFIG, text));
         }
-        Config::load(&file).map_err(|e| Failure::of(failure::CONFIG, e.to_string()))
+        NodeConfig::load(&file).map_err(|e| ExitError::of(failure::CONFIG, e.to_string()))
     }
 
     /// A file that the process writes, as its configuration names it.
@@ -88,12 +124,12 @@ impl Place {
     }
 }
 
-/// A name for this machine: what it calls itself, as far as that is a name.
+/// A name for this machine: its host name, if that is a valid name.
 pub fn own_name() -> Option<String> {
     name_of(&std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?)
 }
 
-/// The name that a machine with this host name wishes for.
+/// Name for a machine with this host name.
 fn name_of(hostname: &str) -> Option<String> {
     let first = hostname.trim().split('.').next()?.to_lowercase();
     shoal_directory::check_new_name(&first).is_ok().then_some(first)
@@ -138,9 +174,14 @@ mod tests {
     #[test]
     fn a_machine_in_no_network_is_told_so() {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place::of_node(Some(folder.path())).unwrap();
+        let place = ServiceFolders::of_node(Some(folder.path())).unwrap();
         let said = place.config().unwrap_err().to_string();
         assert!(said.contains("in no network") && said.contains("shoal up INVITE"), "{said}");
+        let registrar = place.registrar();
+        std::fs::create_dir(&registrar.dir).unwrap();
+        std::fs::write(registrar.registrar_toml(), "").unwrap();
+        let said = place.config().unwrap_err().to_string();
+        assert!(said.contains("node.toml: is missing"), "{said}");
         std::fs::write(place.node_toml(), "[node]\n").unwrap();
         let said = place.config().unwrap_err().to_string();
         assert!(!said.contains("in no network"), "{said}");

@@ -1,4 +1,4 @@
-//! UDP ports that are free on this machine, and the address at which others call it.
+//! Free UDP ports of this machine, and the address at which others call it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -6,14 +6,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use anyhow::Result;
 use shoal_crypto::Identity;
 use shoal_daemon::config::keys;
+pub use shoal_daemon::membership::asking::listen_at;
 
-use crate::failure::{self, Failure};
+use crate::failure::{self, ExitError};
 use crate::keys::random;
 
-/// Ports that are tried where the key's own one is taken.
+/// Keys to try until the port that follows from one is free.
 const PORTS_TRIED: usize = 64;
 
-/// Where the node listens, if the port that follows from its key is taken here.
+/// Address to listen at, if the port that follows from the node's key is taken here.
 pub fn free_port(identity: &Identity) -> Result<Option<SocketAddr>> {
     let any = Ipv4Addr::UNSPECIFIED.into();
     if free_at(identity, any, None, None)?.is_some() {
@@ -23,8 +24,8 @@ pub fn free_port(identity: &Identity) -> Result<Option<SocketAddr>> {
     key_for(any, None, None).map(|(_, at)| Some(at))
 }
 
-/// A new key, and where others call its process: at `port`, which must be free here, or at the
-/// key's own, which is free and another than `not`.
+/// Makes a key, and the endpoint of its process. The port is `port`, which must be free here.
+/// Without `port` it is the one that follows from the key, which is free and is not `not`.
 pub fn key_for(ip: IpAddr, port: Option<u16>, not: Option<u16>) -> Result<(Identity, SocketAddr)> {
     for _ in 0..PORTS_TRIED {
         let key = Identity::generate(random()?);
@@ -32,10 +33,10 @@ pub fn key_for(ip: IpAddr, port: Option<u16>, not: Option<u16>) -> Result<(Ident
             return Ok((key, at));
         }
     }
-    Err(Failure::of(failure::FAILED, "this machine has no free UDP port to listen at"))
+    Err(ExitError::of(failure::FAILED, "this machine has no free UDP port to listen at"))
 }
 
-/// As [`key_for`] with `key`; `None` if its own port is taken or is `not`.
+/// As [`key_for`], with `key`; `None` if its own port is taken or is `not`.
 fn free_at(
     key: &Identity,
     ip: IpAddr,
@@ -51,22 +52,11 @@ fn free_at(
     match UdpSocket::bind(listen) {
         Ok(_) => Ok(Some(at)),
         Err(e) if e.kind() == io::ErrorKind::AddrInUse && port.is_none() => Ok(None),
-        Err(e) => Err(Failure::of(failure::CONFIG, format!("{listen}: {e}"))),
+        Err(e) => Err(ExitError::of(failure::CONFIG, format!("{listen}: {e}"))),
     }
 }
 
-/// Where a socket is opened that others call at `at`: at all addresses, since the one that others
-/// know may be a translator's; on the loopback, there alone.
-pub fn listen_at(at: SocketAddr) -> SocketAddr {
-    let any = match at.ip() {
-        ip if ip.is_loopback() => ip,
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    SocketAddr::new(any, at.port())
-}
-
-/// The address that this machine has towards others: what its routes say, without a packet.
+/// Source address of this machine's routes to others; sends no packet.
 fn guess() -> Option<IpAddr> {
     let ways: [(IpAddr, IpAddr); 2] = [
         (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 1).into()),
@@ -79,11 +69,11 @@ fn guess() -> Option<IpAddr> {
     })
 }
 
-/// The address of this machine's default route, which others call unless somebody says another;
-/// says which it is.
+/// Address of this machine's default route, which others call unless --endpoint names another one.
+/// Prints the address.
 pub fn own_address() -> Result<IpAddr> {
     let ip = guess().ok_or_else(|| {
-        Failure::of(
+        ExitError::of(
             failure::USAGE,
             "no route of this machine shows the address at which others call it: --endpoint IP",
         )

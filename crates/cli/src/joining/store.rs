@@ -1,7 +1,7 @@
-//! Puts what a registrar gave where this machine's node finds it: list, supplements, secret.
+//! Stores a registrar's answer where this machine's node finds it: list, supplements, secret.
 //!
-//! A node that runs is given the supplements, since it writes its file of them itself; list and
-//! secret it takes from the files that are put there, without a restart.
+//! A running node gets the supplements over its control socket, since it writes their file itself.
+//! The node reads list and secret from the files stored here, without a restart.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,41 +11,41 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use shoal_crypto::{NetworkSecret, VerifyKey};
-use shoal_daemon::config::{Config, keys};
-use shoal_daemon::control::api::{Command, Reply};
+use shoal_daemon::config::{NodeConfig, keys};
+use shoal_daemon::control::api::{Command, ControlReply};
 use shoal_daemon::control::directory::submission;
-use shoal_daemon::control::socket::{ConnectError, Connection};
+use shoal_daemon::control::socket::{ConnectError, ControlConnection};
 use shoal_daemon::membership::chains::{ChainFile, STEPS_MAX, chain_file};
 use shoal_daemon::membership::known::read_kept;
 use shoal_directory::{List, Supplement};
-use shoal_joining::Joined;
+use shoal_joining::NewMembership;
 
 use super::files::{sync, write, wrong};
 
-/// How long the node may take to take in, or keep, what it was given.
+/// Time for the node to accept, or to store, what it was given.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often it is looked at meanwhile.
+/// Interval between looks at the node.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What was stored.
-pub struct Stored {
-    /// The list is newer than the node's.
+/// Items that were stored.
+pub struct StoredItems {
+    /// True if the list is newer than the node's.
     pub list: bool,
-    /// It brought supplements that the node's file did not have.
+    /// True if the node's file lacked some supplements.
     pub chain: bool,
-    /// The secret is one that the node did not know.
+    /// True if the node did not know the secret.
     pub secret: bool,
-    /// The node runs, and has all of it.
+    /// True if the node runs, and has all of it.
     pub runs: bool,
 }
 
-/// Stores the list and what the registrar signed where the node finds it.
+/// Stores the list and the registrar's supplements where the node finds them.
 ///
 /// # Errors
 ///
-/// A file can't be written, or the node that runs does not take it: why.
-pub fn store(config: &Config, joined: &Joined) -> Result<Result<Stored, String>> {
-    // `renewal::contact` found both.
+/// A file can't be written. The inner error says why a running node does not accept them.
+pub fn store(config: &NodeConfig, joined: &NewMembership) -> Result<Result<StoredItems, String>> {
+    // `renewal::contact` has found both sections.
     let authority = config.authority.as_ref().context("no [authority]")?;
     let list = authority.list_file.as_ref().context("no [authority] list_file")?;
     let files = [config.path(list), config.path(&authority.kept_file())];
@@ -58,8 +58,8 @@ pub fn store(config: &Config, joined: &Joined) -> Result<Result<Stored, String>>
     }
     let chains = config.path(&authority.chains_file());
     let chain = lacks(&chains, &joined.chain);
-    let done = |runs| Stored { list, chain, secret: false, runs };
-    let given = match Connection::connect(&config.control_socket()) {
+    let done = |runs| StoredItems { list, chain, secret: false, runs };
+    let given = match ControlConnection::connect(&config.control_socket()) {
         Err(ConnectError::NotRunning(_)) => {
             put(&chains, &merged(&chains, &joined.chain), owner(&chains)?)?;
             return Ok(Ok(done(false)));
@@ -71,13 +71,13 @@ pub fn store(config: &Config, joined: &Joined) -> Result<Result<Stored, String>>
     Ok(given.map(|()| done(true)))
 }
 
-/// As [`store`], with the network's secret, if the node does not know it yet. It is put beside the
-/// node's own, as the operator puts the next one: the node keeps it once its list names it.
+/// As [`store`], with the network's secret, if the node does not know it. The secret is put beside
+/// the node's own, like an operator's next one: the node keeps it once its list names it.
 pub fn store_all(
-    config: &Config,
-    joined: &Joined,
+    config: &NodeConfig,
+    joined: &NewMembership,
     user: Option<u32>,
-) -> Result<Result<Stored, String>> {
+) -> Result<Result<StoredItems, String>> {
     let authority = config.authority.as_ref().context("no [authority]")?;
     let secret = NetworkSecret(*joined.secret.expose());
     let own = config.path(&config.node.network_secret_file);
@@ -90,10 +90,9 @@ pub fn store_all(
         put(&beside, keys::network_secret_text(&secret).as_bytes(), owner(&own)?)?;
     }
     let stored = store(config, joined)?;
-    Ok(stored.map(|stored| Stored { secret: !known, ..stored }))
+    Ok(stored.map(|stored| StoredItems { secret: !known, ..stored }))
 }
 
-/// The folder of a file.
 pub fn folder(file: &Path) -> PathBuf {
     match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_path_buf(),
@@ -101,20 +100,20 @@ pub fn folder(file: &Path) -> PathBuf {
     }
 }
 
-/// The file with more behind its name.
+/// The path with `more` appended.
 fn beside(file: &Path, more: &str) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(more);
     name.into()
 }
 
-/// User and group of a file, or of its folder as long as there is none.
+/// User and group of a file, or of its folder if the file is missing.
 pub fn owner(file: &Path) -> Result<(u32, u32)> {
     let meta = fs::metadata(file).or_else(|_| fs::metadata(folder(file)));
     meta.map(|meta| (meta.uid(), meta.gid())).map_err(|e| wrong(file, e))
 }
 
-/// Puts `bytes` in the place of `file`, whole or not at all, for its owner alone.
+/// Replaces `file` by `bytes`, whole or not at all, for its owner alone.
 pub fn put(file: &Path, bytes: &[u8], owner: (u32, u32)) -> Result<()> {
     let part = beside(file, ".part");
     write(&part, bytes)?;
@@ -134,21 +133,21 @@ fn version_of(list: &[u8], authority: &VerifyKey) -> Option<u64> {
     List::open(authority, list).ok().map(|list| list.content().version)
 }
 
-/// Whether the node's file lacks a step of this chain.
+/// True if the node's file lacks a step of this chain.
 fn lacks(file: &Path, chain: &[Supplement]) -> bool {
     let (steps, _) = ChainFile::new(file.to_path_buf()).read();
     let has: BTreeSet<&[u8]> = steps.iter().map(Vec::as_slice).collect();
     chain.iter().any(|step| !has.contains(step.bytes()))
 }
 
-/// The content of the node's file with this chain in the place of what it has of the mandate.
-fn merged(file: &Path, chain: &[Supplement]) -> Vec<u8> {
+/// Content of the node's file, with this chain instead of the file's steps of the mandate.
+pub fn merged(file: &Path, chain: &[Supplement]) -> Vec<u8> {
     let mandate = chain.first().map(|step| step.step().mandate);
     let (before, _) = ChainFile::new(file.to_path_buf()).read();
     let mut out = chain_file(chain);
     for step in before {
         if Supplement::peek(&step).is_ok_and(|(other, _)| Some(other) != mandate) {
-            // Its length was read from two bytes.
+            // The step's length was read from two bytes.
             out.extend_from_slice(&(step.len() as u16).to_be_bytes());
             out.extend_from_slice(&step);
         }
@@ -156,7 +155,7 @@ fn merged(file: &Path, chain: &[Supplement]) -> Vec<u8> {
     out
 }
 
-/// Looks again and again until `found`; whether it was in time.
+/// Polls `found` until it is true; returns false after [`PATIENCE`].
 fn in_time(mut found: impl FnMut() -> Result<bool, String>) -> Result<bool, String> {
     let mut waited = Duration::ZERO;
     while !found()? {
@@ -169,41 +168,43 @@ fn in_time(mut found: impl FnMut() -> Result<bool, String>) -> Result<bool, Stri
     Ok(true)
 }
 
-const ANOTHER: &str = "it gave an unexpected answer: is it of another release?";
+const ANOTHER: &str = "the node gave an unexpected answer: is it of another release?";
 
-fn directory(node: &mut Connection) -> Result<Box<shoal_daemon::control::api::Directory>, String> {
+fn directory(
+    node: &mut ControlConnection,
+) -> Result<Box<shoal_daemon::control::api::DirectoryStatus>, String> {
     match node.call(Command::Directory, &[]).map_err(|e| e.to_string())? {
-        Reply::Directory(has) => Ok(has),
+        ControlReply::Directory(has) => Ok(has),
         _ => Err(ANOTHER.into()),
     }
 }
 
 /// Waits until the node has this list, or a newer one.
-fn has_list(node: &mut Connection, version: Option<u64>) -> Result<(), String> {
+fn has_list(node: &mut ControlConnection, version: Option<u64>) -> Result<(), String> {
     let Some(version) = version else { return Ok(()) };
     if in_time(|| Ok(directory(node)?.version >= version))? {
         return Ok(());
     }
-    Err(format!("it does not take the list with version {version}; `shoal status` says why"))
+    Err(format!("the node does not accept list version {version}; `shoal status` says why"))
 }
 
-/// Gives the node what it lacks of the chain.
-fn give(node: &mut Connection, chain: &[Supplement]) -> Result<(), String> {
+/// Gives the node the steps of the chain that it lacks.
+fn give(node: &mut ControlConnection, chain: &[Supplement]) -> Result<(), String> {
     let Some(first) = chain.first() else { return Ok(()) };
     let (id, has) = (first.step().mandate.to_string(), directory(node)?);
     let found = has.mandates.iter().find(|mandate| mandate.id == id);
-    let has = found.ok_or("its list has no such mandate")?.steps;
+    let has = found.ok_or("the node's list has no such mandate")?.steps;
     let lacks = usize::try_from(has).ok().and_then(|has| chain.get(has..)).unwrap_or_default();
     for some in lacks.chunks(STEPS_MAX) {
         match node.call(submission(some), &[]).map_err(|e| e.to_string())? {
-            Reply::Supplements { .. } => {}
+            ControlReply::Supplements { .. } => {}
             _ => return Err(ANOTHER.into()),
         }
     }
     Ok(())
 }
 
-/// Waits until the node's file has the last step, so that it starts with it.
+/// Waits until the node's file has the last step, so that the node's next start has it, too.
 fn kept(file: &Path, chain: &[Supplement]) -> Result<(), String> {
     let Some(last) = chain.last() else { return Ok(()) };
     let has = || {
@@ -217,14 +218,14 @@ fn kept(file: &Path, chain: &[Supplement]) -> Result<(), String> {
 mod tests {
     use super::*;
     use shoal_crypto::Identity;
-    use shoal_directory::{Entry, MandateId, Step};
+    use shoal_directory::{MandateId, Step, StepEntry};
 
     #[test]
     fn a_lost_or_shorter_file_lacks_the_chain() {
         let key = Identity::from_seed([1; 32]);
         let step = |number| {
             let (mandate, previous) = (MandateId([1; 32]), [0; 32]);
-            let entries = vec![Entry::remove(&key.public())];
+            let entries = vec![StepEntry::remove(&key.public())];
             let step = Step { mandate, number, previous, issued_unix_s: 9, entries };
             step.sign(&key).unwrap()
         };

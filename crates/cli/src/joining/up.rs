@@ -1,91 +1,113 @@
-//! `shoal up`: this machine becomes a member, and its node starts.
+//! `shoal up`: makes this machine a member, and starts its services.
 
 use std::io::{IsTerminal, Read};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
 use shoal_crypto::Identity;
-use shoal_daemon::config::{Config, Setup, keys};
-use shoal_daemon::control::socket::check_free;
+use shoal_daemon::config::{DirectMode, NodeConfig, NodeSetup, keys};
+use shoal_daemon::membership::anonymity;
 use shoal_daemon::membership::asking;
 use shoal_daemon::membership::chains::chain_file;
 use shoal_daemon::preflight;
-use shoal_daemon::tun::dns::left_to_operator;
-use shoal_directory::Prefix;
-use shoal_joining::{Contact, Event, Fault, Goal, Invite, Joined, PASTED_MAX, Wish};
+use shoal_directory::{CAPACITY_MAX, Prefix};
+use shoal_joining::{
+    Contact, Invite, JoinError, JoinEvent, JoinGoal, NameRequest, NewMembership, PASTED_MAX,
+    RouterRequest,
+};
 
 use super::arguments;
 use super::files::{NodeToml, Staging, make_folder, write};
-use super::interface::{InterfaceArgs, InterfaceToml, check_machine, names_line};
-use super::place::{Place, own_name};
-use super::ports::free_port;
-use super::start::{Service, become_node, enable, hand_over, has_units};
+use super::interface::{InterfaceArgs, InterfaceToml, check_machine};
+use super::network::endpoint;
+use super::place::{ServiceFolders, own_name};
+use super::ports::{free_port, listen_at};
+use super::rejoin::rejoin;
+use super::services::start;
+use super::start::Service;
 use crate::check;
-use crate::failure::{self, Failure};
+use crate::failure::{self, ExitError};
 use crate::keys::random;
-use crate::options::Common;
+use crate::options::CommonOptions;
 use crate::output;
+use crate::registrar;
 use crate::units::{lifetime, utc};
 
 const DAY_S: u64 = 86_400;
-/// The files of a node, in the order in which they are put in place.
+/// Consequence of direct links for this machine.
+const DIRECT: &str = "direct links on demand: hosts that speak with this one learn its IP address \
+                      ([direct] mode = \"off\" in node.toml ends that)";
+/// Files of a node, in the order in which they are moved to their places.
 const FILES: [&str; 5] = ["node.key", "network.key", "door.key", "network.list", "node.toml"];
 
-/// The arguments of `shoal up`.
 #[derive(Args, Debug)]
-pub struct Up {
-    /// "-" reads the invite from standard input, where no other user sees it. The command takes an
-    /// invite that stands here out of the list of processes at once. Without INVITE the node of an
-    /// earlier `shoal up` starts.
+pub struct UpArgs {
+    /// Invite; "-" reads it from standard input, where no other user sees it. The command hides an
+    /// invite given here from the list of processes at once. Without INVITE the command
+    /// starts what an earlier `shoal up` or `shoal network create` made.
     #[arg(value_name = "INVITE", num_args = 0..=4_096)]
     invite: Vec<String>,
-    /// What this machine is called. Without it, as its host name says, or with a number behind it.
+    /// Name of this machine; by default its host name, with a number if that is taken.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Put the files into this folder instead of /etc/shoal.
+    /// Folder for the files instead of /etc/shoal.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Join as a router that others call at this address, IP or IP:PORT. Needs an invite for a
+    /// router. Without a port, one that follows from the node's key.
+    #[arg(long, value_name = "IP[:PORT]", value_parser = endpoint)]
+    endpoint: Option<(IpAddr, Option<u16>)>,
+    /// As a router, carry no circuits.
+    #[arg(long, requires = "endpoint")]
+    no_relay: bool,
+    /// Capacity of the router in Mbit/s, for the choice of relays. It counts up to the highest one
+    /// of another member, and not at all if none has one.
+    #[arg(long, value_name = "MBIT", requires = "endpoint")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(CAPACITY_MAX)))]
+    capacity: Option<u32>,
     #[command(flatten)]
     interface: InterfaceArgs,
-    /// Have the node keep its lines in /etc/resolv.conf while it runs, on a machine without
+    /// Let the node keep its lines in /etc/resolv.conf while it runs, on a machine without
     /// systemd-resolved and resolvconf. Programs then find NAME and NAME.shoal.
     #[arg(long)]
     resolv_conf: bool,
-    /// Take IPv4 addresses of the network, such as 192.168.7.0/24, although they are public or this
-    /// machine reaches them by another interface; may be repeated. Without the option the node
-    /// takes no such addresses, and runs by IPv6 alone.
+    /// Use IPv4 addresses of the network, such as 192.168.7.0/24, although they are public or this
+    /// machine reaches them by another interface; may be repeated. Without the option the node does
+    /// not use such addresses, and runs by IPv6 alone.
     #[arg(long, value_name = "PREFIX", value_parser = ipv4_prefix)]
     accept_ipv4: Vec<Prefix>,
-    /// Leave the start to you, and say how.
+    /// Make no direct links with other hosts. Without the option this host makes them on demand
+    /// while its preset is "fast": hosts that speak with it learn its IP address then.
+    #[arg(long)]
+    no_direct: bool,
+    /// Start nothing, and print the command for it.
     #[arg(long)]
     no_start: bool,
-    /// How old the authority's list may be before nobody is a member here any more.
+    /// Greatest age of the authority's list; with an older one nobody is a member here.
     #[arg(long, value_name = "TIME", default_value = "90d", value_parser = lifetime)]
     max_staleness: u64,
 }
 
-/// Joins, unless that was done, and starts the node.
-pub fn up(common: &Common, args: &Up) -> Result<()> {
-    let place = Place::of_node(args.dir.as_deref())?;
+/// Joins a network, unless this machine is in one, and starts the services here.
+pub fn up(common: &CommonOptions, args: &UpArgs) -> Result<()> {
+    let place = ServiceFolders::of_node(args.dir.as_deref())?;
     let invite = read_invite(&args.invite)?;
     if place.node_toml().exists() {
         check_same(&place, invite.as_ref())?;
-        eprintln!(
-            "shoal: this machine is a member already; its files are in {}",
-            place.dir.display()
-        );
+        rejoin(common, &place, invite, (args.name.as_deref(), args.max_staleness))?;
     } else {
+        check_lost(&place, invite.as_ref())?;
         let invite = invite.ok_or_else(|| {
-            let text = "this machine is no member yet: shoal up INVITE, with an invite that `shoal \
+            let text = "this machine is not a member: shoal up INVITE, with an invite that `shoal \
                         invite` printed at the registrar";
-            Failure::of(failure::USAGE, text)
+            ExitError::of(failure::USAGE, text)
         })?;
         join(common, args, &place, invite)?;
     }
-    start(common, args, &place)
+    start(common, args.no_start, &place)
 }
 
 fn read_invite(words: &[String]) -> Result<Option<Invite>> {
@@ -97,7 +119,7 @@ fn read_invite(words: &[String]) -> Result<Option<Invite>> {
             }
             let mut bytes = zeroize::Zeroizing::new(Vec::new());
             let read = std::io::stdin().take(PASTED_MAX as u64 + 1).read_to_end(&mut bytes);
-            read.map_err(|e| Failure::of(failure::USAGE, format!("standard input: {e}")))?;
+            read.map_err(|e| ExitError::of(failure::USAGE, format!("standard input: {e}")))?;
             // The text around an invite may be in any encoding.
             zeroize::Zeroizing::new(String::from_utf8_lossy(&bytes).into_owned())
         }
@@ -111,15 +133,17 @@ fn read_invite(words: &[String]) -> Result<Option<Invite>> {
             zeroize::Zeroizing::new(words.join(" "))
         }
     };
-    let wrong = |e: shoal_joining::InviteError| Failure::of(failure::USAGE, e.to_string());
+    let wrong = |e: shoal_joining::InviteError| ExitError::of(failure::USAGE, e.to_string());
     text.parse().map(Some).map_err(wrong)
 }
 
-/// Refuses an invite of another network than this machine is in.
-fn check_same(place: &Place, invite: Option<&Invite>) -> Result<()> {
+/// Refuses an invite of a network other than this machine's.
+fn check_same(place: &ServiceFolders, invite: Option<&Invite>) -> Result<()> {
     let file = place.node_toml();
-    let config = Config::load(&file).map_err(|e| Failure::of(failure::CONFIG, e.to_string()))?;
-    let own = config.authority.and_then(|authority| authority.key).map(|key| key.0);
+    let config =
+        NodeConfig::load(&file).map_err(|e| ExitError::of(failure::CONFIG, e.to_string()))?;
+    let own = config.authority.as_ref().and_then(|authority| authority.key.as_ref());
+    let own = own.map(|key| key.0);
     match invite {
         Some(invite) if own != Some(invite.authority) => {
             let text = format!(
@@ -127,37 +151,67 @@ fn check_same(place: &Place, invite: Option<&Invite>) -> Result<()> {
                  another folder with --dir for a second node",
                 file.display()
             );
-            Err(Failure::of(failure::CONFIG, text))
+            Err(ExitError::of(failure::CONFIG, text))
         }
         _ => Ok(()),
     }
 }
 
-fn join(common: &Common, args: &Up, place: &Place, invite: Invite) -> Result<()> {
+/// State of a machine that has joined before, if no registrar was asked.
+pub fn already(place: &ServiceFolders, config: &NodeConfig, has_invite: bool) -> &'static str {
+    let is_first = config.registrar.is_none() && place.registrar().registrar_toml().exists();
+    match (is_first, has_invite) {
+        (true, true) => "this machine made the network, so it joins by no invite",
+        (true, false) => "this machine made the network",
+        (false, true) => "this machine has joined before, so the invite is not used",
+        (false, false) => "this machine has joined before",
+    }
+}
+
+/// Refuses to make a member of a network's first machine that has lost its node's configuration.
+fn check_lost(place: &ServiceFolders, invite: Option<&Invite>) -> Result<()> {
+    let file = place.registrar().registrar_toml();
+    if !file.exists() {
+        return Ok(());
+    }
+    let authority = registrar::load(&file)?.authority().ok();
+    match invite {
+        // A registrar of another network may run here alone.
+        Some(invite) if authority != Some(invite.authority) => Ok(()),
+        _ => place.config().map(drop),
+    }
+}
+
+fn join(
+    common: &CommonOptions,
+    args: &UpArgs,
+    place: &ServiceFolders,
+    invite: Invite,
+) -> Result<()> {
     let unix_s = shoal_daemon::worker::clock::unix_ms() / 1_000;
     if let Err(expired) = invite.check_time(unix_s) {
-        // The registrar's clock decides; it also says so if this one is wrong.
+        // The registrar's clock decides, so the command goes on: this clock may be wrong.
         eprintln!("shoal: warning: {expired}");
     }
     let staging = Staging::of(place)?;
     staging.check_room()?;
     place.state.iter().try_for_each(|state| make_folder(state))?;
     check_machine(Service::Node, place)?;
-    let mut interface = args.interface.choose()?;
+    // A router by invite has no interface: it carries packets, and sends none of its own.
+    let is_router = args.endpoint.is_some();
+    let mut interface = if is_router { None } else { args.interface.choose()? };
     let identity = own_key(&staging)?;
     let (own, free) = (keys::own_port(&identity), free_port(&identity)?);
-    let wish = Wish { or_another: args.name.is_none(), name: args.name.clone().or_else(own_name) };
-    if let Some(name) = &args.name {
-        shoal_directory::check_new_name(name)
-            .map_err(|e| Failure::of(failure::USAGE, format!("--name {name:?}: {e}")))?;
-    }
+    let goal = goal(args, own)?;
     let (door, registrar, endpoints) =
         (invite.door.clone(), invite.registrar, invite.endpoints.clone());
     let contact = Contact::new(invite, Duration::from_secs(args.max_staleness));
-    let joined = ask(identity, contact, wish)?;
+    let joined = ask(identity, contact, goal)?;
     let life_s = joined.member.expires_unix_s.saturating_sub(unix_s);
     let renew_days = (life_s / 3 / DAY_S).clamp(1, 3_650) as u32;
     let called = joined.router.iter().chain(&endpoints);
+    let direct = if args.no_direct { DirectMode::Off } else { DirectMode::Auto };
+    let guard = place.state.as_ref().map(|state| state.join("circuits.guard"));
     if let Some(interface) = &mut interface {
         interface.ipv4_bits = joined.member.ipv4.and(joined.ipv4_bits);
         interface.accept_ipv4.clone_from(&args.accept_ipv4);
@@ -165,22 +219,34 @@ fn join(common: &Common, args: &Up, place: &Place, invite: Invite) -> Result<()>
     let toml = NodeToml {
         name: &joined.member.name,
         address: joined.member.address.to_string(),
-        listen: listen(own, free, called),
+        listen: match joined.member.endpoint {
+            Some(at) => listen_as_router(at, called),
+            None => listen(own, free, called),
+        },
         socket: place.socket_named(),
         registrar_group: None,
+        is_router,
         interface: interface.as_ref(),
         resolv_conf: args.resolv_conf,
         authority: joined.authority.to_string(),
         seen_file: place.state_file("network.seen"),
         max_staleness_s: args.max_staleness,
-        guard_file: place.state.as_ref().map(|state| state.join("circuits.guard")),
+        // A router has no direct links and begins no circuits.
+        direct: Some(direct).filter(|_| !is_router),
+        guard_file: guard.filter(|_| !is_router),
         registrar: Some((registrar.to_string(), &endpoints, renew_days)),
     };
+    staging.write("door.key", keys::door_text(&door).as_bytes())?;
+    staging.write("node.toml", toml.text().as_bytes())?;
+    let setup = settle(staging, place, &joined)?;
+    say(common, place, (&joined, interface.as_ref(), &setup))
+}
+
+/// Writes what the membership consists of, and moves all files to their places.
+fn settle(staging: Staging, place: &ServiceFolders, joined: &NewMembership) -> Result<NodeSetup> {
     let secret = shoal_crypto::NetworkSecret(*joined.secret.expose());
     staging.write("network.key", keys::network_secret_text(&secret).as_bytes())?;
-    staging.write("door.key", keys::door_text(&door).as_bytes())?;
     staging.write("network.list", &joined.list)?;
-    staging.write("node.toml", toml.text().as_bytes())?;
     let chains = chain_file(&joined.chain);
     if let Some(state) = &place.state {
         make_folder(state)?;
@@ -191,20 +257,36 @@ fn join(common: &Common, args: &Up, place: &Place, invite: Invite) -> Result<()>
     let setup = check_files(&staging)?;
     let chains = place.state.is_none().then_some("network.chains");
     staging.settle(&chains.into_iter().chain(FILES).collect::<Vec<_>>())?;
-    say(common, place, (&joined, interface.as_ref(), &setup))
+    Ok(setup)
 }
 
-/// Reads IPv4 addresses.
+/// The request to the registrar; `own` is the port that follows from the node's key.
+///
+/// Errors: the name on the command line is no name of a node.
+fn goal(args: &UpArgs, own: u16) -> Result<JoinGoal> {
+    if let Some(name) = &args.name {
+        shoal_directory::check_new_name(name)
+            .map_err(|e| ExitError::of(failure::USAGE, format!("--name {name:?}: {e}")))?;
+    }
+    let name =
+        NameRequest { or_another: args.name.is_none(), name: args.name.clone().or_else(own_name) };
+    let Some((ip, port)) = args.endpoint else { return Ok(JoinGoal::Join(name)) };
+    let endpoint = SocketAddr::new(ip, port.unwrap_or(own));
+    let (relay, capacity) = (!args.no_relay, args.capacity);
+    Ok(JoinGoal::Router(RouterRequest { name, endpoint, relay, capacity }))
+}
+
+/// Parses a prefix of IPv4 addresses.
 fn ipv4_prefix(text: &str) -> Result<Prefix, String> {
     let net = text.parse().ok().filter(|net: &Prefix| net.ip().is_ipv4());
     net.ok_or_else(|| "expected IPv4 addresses, such as 10.9.0.0/24".into())
 }
 
-/// The key of this machine: made once, so that what is broken off goes on with the same.
+/// The key of this machine: made once, so that a repeated command uses the same key.
 fn own_key(staging: &Staging) -> Result<Identity> {
     if let Some(file) = staging.found("node.key") {
         let loaded = keys::load_identity(&file);
-        return loaded.map_err(|e| Failure::of(failure::CONFIG, e.to_string()));
+        return loaded.map_err(|e| ExitError::of(failure::CONFIG, e.to_string()));
     }
     let entropy = random()?;
     let identity = Identity::generate(entropy);
@@ -212,8 +294,7 @@ fn own_key(staging: &Staging) -> Result<Identity> {
     Ok(identity)
 }
 
-/// Where the node listens: nowhere in particular, unless its own port is taken or others are called
-/// by IPv6.
+/// Addresses to listen at: none, unless the node's own port is taken or others are called by IPv6.
 fn listen<'a>(
     own: u16,
     free: Option<SocketAddr>,
@@ -226,11 +307,32 @@ fn listen<'a>(
     vec![(Ipv4Addr::UNSPECIFIED, port).into(), (Ipv6Addr::UNSPECIFIED, port).into()]
 }
 
-fn ask(identity: Identity, contact: Contact, wish: Wish) -> Result<Joined> {
+/// Addresses of a router to listen at: its endpoint's port, in both IP families if others are
+/// called by the other one.
+fn listen_as_router<'a>(
+    at: SocketAddr,
+    mut called: impl Iterator<Item = &'a SocketAddr>,
+) -> Vec<SocketAddr> {
+    let own = listen_at(at);
+    let other: IpAddr = match own.is_ipv4() {
+        true => Ipv6Addr::UNSPECIFIED.into(),
+        false => Ipv4Addr::UNSPECIFIED.into(),
+    };
+    let is_needed = called.any(|far| far.is_ipv4() != own.is_ipv4());
+    let other = is_needed.then(|| SocketAddr::new(other, at.port()));
+    [own].into_iter().chain(other).collect()
+}
+
+fn ask(identity: Identity, contact: Contact, goal: JoinGoal) -> Result<NewMembership> {
+    granted(ask_event(identity, contact, goal)?)
+}
+
+/// Asks the registrar for a membership. Returns its last word.
+pub fn ask_event(identity: Identity, contact: Contact, goal: JoinGoal) -> Result<JoinEvent> {
     let mut said = None;
     let mut silence = unanswered(&contact.endpoints);
-    let mut heard = |event: &Event| {
-        if let Event::Waiting(words) = event {
+    let mut heard = |event: &JoinEvent| {
+        if let JoinEvent::Waiting(words) = event {
             let words = words.to_string();
             if said.as_ref() != Some(&words) {
                 eprintln!(
@@ -242,25 +344,30 @@ fn ask(identity: Identity, contact: Contact, wish: Wish) -> Result<Joined> {
         }
         silence(event)
     };
-    let end = asking::ask(identity, contact, Goal::Join(wish), &mut heard);
-    match end.context("the registrar can't be asked")? {
-        Event::Joined(joined) => Ok(*joined),
-        Event::Failed(why @ Fault::Silent { welcomed: false }) => {
+    let end = asking::ask(identity, contact, goal, &mut heard);
+    end.context("the registrar can't be asked")
+}
+
+/// The membership, if the registrar granted one.
+pub fn granted(event: JoinEvent) -> Result<NewMembership> {
+    match event {
+        JoinEvent::Joined(joined) => Ok(*joined),
+        JoinEvent::Failed(why @ JoinError::Silent { welcomed: false }) => {
             let text = format!(
-                "{why} It is silent also where the invite is of no use any more, as after it was \
+                "{why} The registrar is also silent if the invite is void, as after it was \
                  restarted with another ledger"
             );
-            Err(Failure::of(failure::UNREACHABLE, text))
+            Err(ExitError::of(failure::UNREACHABLE, text))
         }
         other => Err(not_done(&other)),
     }
 }
 
-/// Says at which of a registrar's addresses nobody answers so far.
-pub fn unanswered(endpoints: &[SocketAddr]) -> impl FnMut(&Event) -> bool + use<> {
+/// Prints the registrar's addresses while none of them has answered.
+pub fn unanswered(endpoints: &[SocketAddr]) -> impl FnMut(&JoinEvent) -> bool + use<> {
     let text = silence_words(endpoints);
     move |event| {
-        if matches!(event, Event::Unanswered) {
+        if matches!(event, JoinEvent::Unanswered) {
             eprintln!("shoal: {text}");
         }
         true
@@ -270,63 +377,72 @@ pub fn unanswered(endpoints: &[SocketAddr]) -> impl FnMut(&Event) -> bool + use<
 fn silence_words(endpoints: &[SocketAddr]) -> String {
     let at: Vec<String> = endpoints.iter().map(ToString::to_string).collect();
     format!(
-        "no answer yet from the registrar at {} (UDP): does the registrar run, and does no \
-         firewall keep UDP from that port? Asking for another 27 s",
+        "no answer yet from the registrar at {} (UDP): check that it runs, and that no \
+         firewall blocks UDP to that port. Trying for another 27 s",
         at.join(" and ")
     )
 }
 
-/// Whom a registrar does not answer, of those who were members.
-pub const SILENT: &str = "It is silent, too, to who is no member any more";
+/// Reason for a registrar's silence towards a member.
+pub const SILENT: &str = "The registrar is also silent to machines that are not members";
 
-/// Why a registrar did not do what it was asked for.
-pub fn not_done(event: &Event) -> anyhow::Error {
+/// Error for a request that the registrar did not grant.
+pub fn not_done(event: &JoinEvent) -> anyhow::Error {
     match event {
-        Event::Refused(why) => Failure::of(failure::REFUSED, why.to_string()),
-        Event::Failed(why @ (Fault::Silent { .. } | Fault::Unsendable(_))) => {
-            Failure::of(failure::UNREACHABLE, why.to_string())
+        JoinEvent::Refused(why) => ExitError::of(failure::REFUSED, why.to_string()),
+        JoinEvent::Failed(why @ (JoinError::Silent { .. } | JoinError::Unsendable(_))) => {
+            ExitError::of(failure::UNREACHABLE, why.to_string())
         }
-        Event::Failed(why) => Failure::of(failure::FAILED, why.to_string()),
-        _ => Failure::of(failure::FAILED, "the registrar answered something else"),
+        JoinEvent::Failed(why) => ExitError::of(failure::FAILED, why.to_string()),
+        _ => ExitError::of(failure::FAILED, "the registrar gave an unexpected answer"),
     }
 }
 
-/// Reads the files as the node will, before they count.
-fn check_files(staging: &Staging) -> Result<Setup> {
+/// Reads the files as the node will, before they are moved to their places.
+pub fn check_files(staging: &Staging) -> Result<NodeSetup> {
     let setup = check::load(&staging.path("node.toml"))?;
     let faults = preflight::refusals(&setup).faults;
     if faults.is_empty() {
         return Ok(setup);
     }
     let text = format!(
-        "this machine is a member now, and its node would not start:\n  {}\nset that right, and \
+        "this machine is a member, but its node would not start:\n  {}\ncorrect that, and \
          repeat `shoal up` with the same invite: it is not used twice",
         faults.join("\n  ")
     );
-    Err(Failure::of(failure::CONFIG, text))
+    Err(ExitError::of(failure::CONFIG, text))
 }
 
-/// Says what was joined, and which addresses the machine takes for it.
+/// Prints the membership, and the addresses that the machine uses for it.
 fn say(
-    common: &Common,
-    place: &Place,
-    (joined, interface, setup): (&Joined, Option<&InterfaceToml>, &Setup),
+    common: &CommonOptions,
+    place: &ServiceFolders,
+    (joined, interface, setup): (&NewMembership, Option<&InterfaceToml>, &NodeSetup),
 ) -> Result<()> {
     let member = &joined.member;
     let (ipv4, refusal) = setup.ipv4();
     if common.json {
         let value = serde_json::json!({ "name": member.name, "address": member.address.to_string(),
+            "endpoint": member.endpoint, "family": member.carrier.family,
+            "relay": member.carrier.relay,
             "ipv4": member.ipv4.map(|ipv4| ipv4.to_string()), "groups": member.groups,
-            "ipv4_declined": refusal,
+            "ipv4_declined": refusal, "direct": setup.config.direct.mode.as_str(),
             "expires_unix_s": member.expires_unix_s, "config": place.node_toml() });
         return Ok(output::json("up", &value)?);
     }
     let own = member.ipv4.map_or_else(String::new, |ipv4| format!(" and {ipv4}"));
     let (name, address, until) = (&member.name, member.address, utc(member.expires_unix_s));
+    let what = match &member.carrier.family {
+        Some(family) if member.carrier.relay => format!("a relay of the family {family}"),
+        Some(family) => format!("a router of the family {family}"),
+        None => format!("in {}", member.groups.join(", ")),
+    };
     output::line(&format!(
-        "{name} is a member at {address}{own}, in {}, until {until} (it renews itself)",
-        member.groups.join(", ")
+        "{name} is a member at {address}{own}, {what}, until {until} (it renews itself)"
     ))?;
+    if let Some(at) = member.endpoint {
+        output::line(&format!("others call it at {at} (UDP), where the registrar reached it"))?;
+    }
     output::line(&format!("the files are in {}", place.dir.display()))?;
     let bits = interface.and_then(|interface| interface.ipv4_bits);
     let net = ipv4.zip(bits).and_then(|(ip, bits)| Prefix::around(ip.into(), bits));
@@ -336,45 +452,13 @@ fn say(
     if let Some(said) = interface.and_then(InterfaceToml::said) {
         output::line(&said)?;
     }
+    if anonymity::direct_refusal(&setup.config, &setup.hosts).is_none() {
+        output::line(DIRECT)?;
+    }
     if let Some(refusal) = refusal {
         eprintln!("shoal: warning: {refusal} ({})", place.node_toml().display());
     }
     Ok(())
-}
-
-fn start(common: &Common, args: &Up, place: &Place) -> Result<()> {
-    // Standard output holds nothing but JSON, where that was asked for.
-    let line = |text: &str| {
-        if common.json {
-            eprintln!("shoal: {text}");
-            return Ok(());
-        }
-        output::line(text)
-    };
-    let words = Service::Node.words(place).join(" ");
-    let is_unit = has_units(&[(Service::Node, place)]);
-    if let Some(names) = &place.config()?.names
-        && let Some(steps) = left_to_operator(names, !is_unit)
-    {
-        line(&names_line(names.domain.as_str(), &steps))?;
-    }
-    if args.no_start && is_unit {
-        hand_over(Service::Node, place)?;
-        return Ok(line("start the node with: systemctl enable --now shoal")?);
-    }
-    if args.no_start {
-        return Ok(line(&format!("start the node with: shoal {words}"))?);
-    }
-    if is_unit {
-        enable(Service::Node, place)?;
-        return Ok(line("the unit shoal runs, and starts with the machine")?);
-    }
-    if check_free(&place.config()?.control_socket()).is_err() {
-        let text = "the node of this machine runs already: see `shoal status`";
-        return Err(Failure::of(failure::FAILED, text));
-    }
-    eprintln!("shoal: the node runs in the foreground until Ctrl-C (later: shoal {words})");
-    become_node(place)
 }
 
 #[cfg(test)]
@@ -388,7 +472,7 @@ mod tests {
         let said = |text: &str| read_invite(&words(text)).unwrap_err().to_string();
         assert!(said("SHOAL:2/ABC").contains("version 2"));
         assert!(said("SHOAL:1/00 00").contains("part of it is missing"));
-        assert!(said("https://x").contains("there is no invite"));
+        assert!(said("https://x").contains("no invite found"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A node that is restarted while `shoal receive` takes files from it.
+//! Connects `shoal receive` again to a node that is restarted.
 
 use std::path::Path;
 use std::sync::mpsc::channel;
@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use anyhow::Result;
 use shoal_daemon::control::api::Command;
-use shoal_daemon::control::socket::{CallError, ConnectError, Connection};
+use shoal_daemon::control::socket::{CallError, ConnectError, ControlConnection};
 
-use super::Receiving;
+use super::ReceiveSession;
 use crate::failure;
 use crate::interrupt::Interrupt;
 
-/// How often a node that stopped is looked for.
+/// Interval between attempts to reach the node.
 const AGAIN: Duration = Duration::from_millis(250);
 
-impl Receiving<'_> {
-    /// Waits until the node that stopped runs again, and takes files from it as before. Ctrl-C ends
-    /// the wait, and then [`Self::until_done`].
+impl ReceiveSession<'_> {
+    /// Waits until the stopped node runs again, and receives files from it. Ctrl-C ends the wait,
+    /// and then [`Self::until_done`].
     pub(super) fn connect_again(
         &mut self,
         socket: &Path,
@@ -25,11 +25,11 @@ impl Receiving<'_> {
         interrupt: &Interrupt,
     ) -> Result<()> {
         self.display.note("the node stopped; waiting until it runs again (Ctrl-C ends)");
-        // Numbers of transfers begin anew with the node: what a thread still finishes has none.
+        // A restarted node numbers its transfers anew, so results of older threads are ignored.
         let (sender, finished) = channel();
         (self.finishing.0, self.finished) = (sender, finished);
         while !interrupt.happened() {
-            let answer = match Connection::connect(socket) {
+            let answer = match ControlConnection::connect(socket) {
                 Ok(mut connection) => {
                     let answer = connection.call(command(), &[]);
                     *self.node = connection;
@@ -40,7 +40,7 @@ impl Receiving<'_> {
             };
             match answer {
                 Ok(()) => {
-                    self.display.note("the node runs again; receiving goes on");
+                    self.display.note("the node runs again; receiving continues");
                     return Ok(());
                 }
                 Err(CallError::Closed) => std::thread::sleep(AGAIN),

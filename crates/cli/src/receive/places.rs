@@ -1,25 +1,26 @@
-//! Places: how many files each sender may have on their way, and which file gives way.
+//! Limits each sender's files that are being received, and chooses a file to put off.
 //!
-//! A sender with few places is given one more. When none is free, a file of another sender gives
-//! way: a slow one, or one of a sender with more than a few. What has arrived of it is kept.
+//! Each file that is being received takes a place. A sender with few places gets one more. If none
+//! is free, a file of another sender is put off: a slow one, or one of a sender with more than a
+//! few places. Its data is kept.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use shoal_daemon::control::api::TransferId;
 
-/// Files on their way at once; further offers are refused as busy.
+/// Most files that are received at once; further offers are refused as busy.
 pub const MAX_ACTIVE: usize = 64;
-/// Places that a sender gets while any is free; and the most places of one sender.
+/// Places that a sender gets while any is free, and the most places of one sender.
 pub const SHARE_MIN: usize = 4;
 const SHARE_MAX: usize = 32;
-/// A file with fewer bytes per second, over one to two spans, is slow: it gives way to a sender
+/// A file with fewer bytes per second, over one to two spans, is slow: it is put off for a sender
 /// that waits.
 const SLOW_BYTES: u64 = 10_000;
 const SLOW_SPAN: Duration = Duration::from_secs(10);
 
-/// Whether a sender with `own` of the `all` places in use may have one more that is free: always
-/// up to a few, and more only while at least as many as it holds stay free.
+/// True if a sender with `own` of the `all` places in use may have one more. A few are always
+/// granted if one is free. More are granted only while at least as many as it holds stay free.
 pub fn may_hold(own: usize, all: usize) -> bool {
     let free = MAX_ACTIVE.saturating_sub(all);
     free > 0 && own < SHARE_MAX && (own < SHARE_MIN || own < free)
@@ -27,20 +28,19 @@ pub fn may_hold(own: usize, all: usize) -> bool {
 
 /// The recent rate of a file.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
-    /// Bytes that had arrived at two times, at least a span apart once there are two.
+pub struct RecentRate {
+    /// Bytes arrived at two times, which are at least a span apart after the first span.
     older: (Instant, u64),
     newer: (Instant, u64),
     bytes: u64,
 }
 
-impl Pace {
-    /// Nothing has come yet.
-    pub fn new(now: Instant) -> Pace {
-        Pace { older: (now, 0), newer: (now, 0), bytes: 0 }
+impl RecentRate {
+    pub fn new(now: Instant) -> RecentRate {
+        RecentRate { older: (now, 0), newer: (now, 0), bytes: 0 }
     }
 
-    /// So many bytes have come by now.
+    /// Records the number of bytes that have arrived.
     pub fn note(&mut self, now: Instant, bytes: u64) {
         self.bytes = bytes;
         if now.duration_since(self.newer.0) >= SLOW_SPAN {
@@ -48,7 +48,7 @@ impl Pace {
         }
     }
 
-    /// Recent bytes per second, and whether that is slow.
+    /// Recent bytes per second, and true if that is slow.
     fn of_late(&self, now: Instant) -> (u64, bool) {
         let passed = now.duration_since(self.older.0);
         let ms = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX).max(1);
@@ -58,18 +58,23 @@ impl Pace {
 }
 
 /// A place in use.
-pub struct Held<'a> {
+pub struct OccupiedPlace<'a> {
     pub transfer: TransferId,
     pub from: &'a str,
-    pub pace: Pace,
+    pub pace: RecentRate,
     /// The file is whole and being renamed: its place is free in a moment.
     pub finishing: bool,
 }
 
-/// The transfer that gives its place to the sender `asks` when none is free; only for a sender
-/// with few places. Slow transfers first: the slowest of the sender with most places. If none is
-/// slow and `shares` is true, the slowest of a sender with more than a few.
-pub fn gives_way(held: &[Held], asks: &str, shares: bool, now: Instant) -> Option<TransferId> {
+/// Transfer to put off when no place is free, for the sender `asks`, if that has few places.
+/// Slow transfers come first: the slowest of the sender with most places. If none is slow and
+/// `shares` is true, the slowest of a sender with more than a few places.
+pub fn gives_way(
+    held: &[OccupiedPlace],
+    asks: &str,
+    shares: bool,
+    now: Instant,
+) -> Option<TransferId> {
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
     for place in held {
         *places.entry(place.from).or_default() += 1;
@@ -95,18 +100,18 @@ mod tests {
         (0..senders).map(|n| format!("h{n}")).collect()
     }
 
-    /// Places whose files began so long ago and have brought so many bytes per second.
-    fn table<'a>(now: Instant, rows: &[(&'a str, usize, u64, u64)]) -> Vec<Held<'a>> {
+    /// Places whose files began `age_s` ago, with `rate` bytes per second.
+    fn table<'a>(now: Instant, rows: &[(&'a str, usize, u64, u64)]) -> Vec<OccupiedPlace<'a>> {
         let mut held = Vec::new();
         for &(from, count, age_s, rate) in rows {
             for _ in 0..count {
                 let began = now - Duration::from_secs(age_s);
-                let mut pace = Pace::new(began);
+                let mut pace = RecentRate::new(began);
                 for second in 1..=age_s {
                     pace.note(began + Duration::from_secs(second), second * rate);
                 }
                 let transfer = held.len() as TransferId;
-                held.push(Held { transfer, from, pace, finishing: false });
+                held.push(OccupiedPlace { transfer, from, pace, finishing: false });
             }
         }
         held
@@ -126,7 +131,7 @@ mod tests {
     #[test]
     fn senders_that_fill_every_place_keep_nobody_out() {
         let now = Instant::now() + Duration::from_secs(1_000);
-        // From the first moment on, and also when every file comes fast.
+        // From the first moment on, and also if every file is fast.
         for (age_s, rate) in [(0, 0), (5, 6), (60, 6), (60, 1_000_000)] {
             let names = names(5);
             let shares = [32, 16, 8, 4, 4];
@@ -143,7 +148,7 @@ mod tests {
             // A sender with a few places waits for a free one.
             assert_eq!(gives_way(&held, "honest", true, now), None);
         }
-        // Sixteen senders with few places each: slow files give way, others don't.
+        // Sixteen senders with few places each: slow files are put off, others aren't.
         let names = names(16);
         for (age_s, rate, gives) in
             [(9, 6, false), (10, 6, true), (60, 6, true), (60, 20_000, false)]
@@ -162,12 +167,12 @@ mod tests {
         held.extend(table(now, &[("b", 1, 60, 6)]));
         held.last_mut().unwrap().transfer = 100;
         assert_eq!(gives_way(&held, "honest", true, now), Some(100));
-        // A sender takes no place from a slow sender that has as few places as itself.
+        // A sender takes no place from a slow sender with as few places as itself.
         held.truncate(43);
         held.extend(table(now, &[("honest", 3, 60, 9_000)]));
         assert_eq!(gives_way(&held, "honest", false, now), None);
         assert!(gives_way(&held, "honest", true, now).is_some_and(|t| t < 40));
-        // A file that is being renamed does not give way.
+        // A file that is being renamed is not put off.
         held.iter_mut().for_each(|place| place.finishing = true);
         assert_eq!(gives_way(&held, "other", true, now), None);
     }
@@ -175,7 +180,7 @@ mod tests {
     #[test]
     fn the_pace_is_of_the_last_span() {
         let began = Instant::now();
-        let mut pace = Pace::new(began);
+        let mut pace = RecentRate::new(began);
         // Fast for a minute, and then a trickle.
         for ms in (0..90_000).step_by(200) {
             let at = began + Duration::from_millis(ms);
@@ -183,8 +188,8 @@ mod tests {
             let (rate, slow) = pace.of_late(at);
             assert_eq!(slow, ms >= 70_000, "{ms} {rate}");
         }
-        // Bursts of 0.1 s every 0.4 s count by their mean rate.
-        let mut pace = Pace::new(began);
+        // Bursts of 100 kB every 4 s count by their mean rate.
+        let mut pace = RecentRate::new(began);
         for burst in 0..20 {
             let at = began + Duration::from_secs(4 * burst);
             pace.note(at, burst * 100_000);

@@ -1,4 +1,4 @@
-//! `shoal registrar door --new`: another secret for the door, when invites are in wrong hands.
+//! `shoal registrar door --new`: replaces the door's secret, when invites are in wrong hands.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,39 +7,37 @@ use anyhow::{Context, Result};
 use clap::Args;
 use shoal_daemon::config::keys;
 use shoal_joining::DoorSecret;
-use shoal_registrar::Config;
+use shoal_registrar::RegistrarConfig;
 
-use crate::failure::{self, Failure};
+use crate::failure::{self, ExitError};
 use crate::joining::store;
-use crate::options::Common;
+use crate::options::CommonOptions;
 use crate::output;
 
-/// The arguments of `shoal registrar door`.
 #[derive(Args, Debug)]
-pub struct Door {
-    /// Make another secret for the door. The secret holds from the registrar's next start, and
-    /// invites given out before are void then. Members go on with the secret that they have.
+pub struct DoorArgs {
+    /// Make another secret for the door. The secret counts from the registrar's next start, and
+    /// earlier invites are void then. Members keep the secret that they have.
     #[arg(long, required = true)]
     new: bool,
 }
 
-/// Makes another door secret.
-pub fn door(common: &Common, _args: &Door) -> Result<()> {
+pub fn door(common: &CommonOptions, _args: &DoorArgs) -> Result<()> {
     let file = common.config.clone().unwrap_or_else(|| PathBuf::from(super::CONFIG));
     let config = super::load(&file)?;
-    renew(&config).map_err(|e| Failure::of(failure::FAILED, format!("{e:#}")))?;
-    let text = "the door's new secret holds from the registrar's next start on: restart it \
+    renew(&config).map_err(|e| ExitError::of(failure::FAILED, format!("{e:#}")))?;
+    let text = "the door's new secret counts from the registrar's next start on: restart it \
                 (`systemctl restart shoal-registrar`, or `shoal registrar run` again). All invites \
                 given out before are void then: give out new ones with `shoal invite`. Members \
-                have nothing to do";
+                need not do anything";
     match common.json {
         true => Ok(output::json("registrar", &serde_json::json!({ "done": text }))?),
         false => Ok(output::line(text)?),
     }
 }
 
-/// Puts another secret in the place of the one in force, which is kept beside it for members.
-fn renew(config: &Config) -> Result<()> {
+/// Replaces the secret in force, which is kept beside the new one for members.
+fn renew(config: &RegistrarConfig) -> Result<()> {
     let file = config.path(&config.door_file);
     let at = |path: &Path| path.display().to_string();
     let owner = store::owner(&file)?;
@@ -48,18 +46,18 @@ fn renew(config: &Config) -> Result<()> {
         let oldest = before.last().map(|path| at(path)).unwrap_or_default();
         anyhow::bail!(
             "the registrar keeps {} former door secrets for members who know them, and no more: \
-             once all members who joined by the oldest have left, remove {oldest} and repeat this",
+             once all members who joined by the oldest have left, remove {oldest} and repeat",
             before.len()
         );
     };
     let mut random = [0; 16];
     random.copy_from_slice(&keys::os_random().context("the system gives no random bytes")?[..16]);
     let text = keys::door_text(&DoorSecret::new(random));
-    // The newest one stands first, so each moves one place on.
+    // The newest former secret comes first, so each moves one number on.
     for number in (0..free).rev() {
         fs::rename(&before[number], &before[number + 1]).with_context(|| at(&before[number]))?;
     }
-    // Broken off between these two, the door has the secret of before twice.
+    // An interruption between these two steps leaves the former secret there twice.
     fs::hard_link(&file, &before[0]).with_context(|| at(&before[0]))?;
     store::put(&file, text.as_bytes(), owner)
 }
@@ -85,7 +83,7 @@ mod tests {
         fs::write(&file, toml).unwrap();
         let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
         fs::write(folder.path().join("door.key"), text(1)).unwrap();
-        let config = Config::load(&file).unwrap();
+        let config = RegistrarConfig::load(&file).unwrap();
         renew(&config).unwrap();
         let second = read("door.key");
         assert!(second != text(1) && read("door.key.1") == text(1));

@@ -1,86 +1,82 @@
-//! Two samples of a node, and what happened between them.
+//! Two samples of a node, and the rates between them.
 
 use std::time::Instant;
 
 use serde::Serialize;
-use shoal_daemon::control::api::{CircuitTotals, Peer, Status, Traffic};
+use shoal_daemon::control::api::{CircuitTotals, FrameTraffic, NeighbourStatus, Status};
 
-use crate::output::{Paint, Table};
+use crate::output::{CellStyle, TextTable};
 use crate::units::{Bytes, per_second, span_s};
 
-/// A node at one moment.
-pub struct Sample {
+/// State of a node at one moment.
+pub struct NodeSample {
     pub at: Instant,
     pub unix_ms: u64,
     pub status: Status,
-    pub peers: Vec<Peer>,
+    pub peers: Vec<NeighbourStatus>,
 }
 
-/// What happens on a node, per second.
+/// Activity of a node, per second.
 #[derive(Clone, Debug, Serialize)]
-pub struct Rates {
-    /// Name of the node.
+pub struct NodeRates {
     pub name: String,
-    /// Its address.
     pub address: String,
-    /// Since its start, in seconds.
+    /// Seconds since the node's start.
     pub uptime_s: f64,
     /// CPU time as a share of one core; above 1 with several threads.
     pub cpu: f64,
     /// Resident memory in bytes.
     pub memory_bytes: u64,
-    /// Links that are up, and all.
     pub links_up: u32,
     /// Configured links.
     pub links: u32,
     /// Number of hosts with a session.
     pub host_sessions: u32,
-    /// Transfers going on.
+    /// Transfers that are running.
     pub transfers: u32,
     /// Circuits that begin, end or go through here.
-    pub circuits: Circuits,
-    /// All links together.
-    pub total: Flow,
-    /// Drops per second by reason, those that happened.
+    pub circuits: CircuitRates,
+    /// Traffic of all links together.
+    pub total: TrafficRates,
+    /// Drops per second, by reason; only reasons that occurred.
     pub drops: Vec<(String, f64)>,
-    /// Each link.
-    pub peers: Vec<Link>,
+    pub peers: Vec<LinkRates>,
 }
 
-/// Circuits in total.
+/// Totals of circuits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Circuits {
-    /// Those that begin here.
+pub struct CircuitRates {
+    /// Circuits that begin here.
     pub own: u64,
-    /// All of them, rounded up to a multiple of 8.
+    /// All circuits here, rounded up to a multiple of 8.
     pub open: u64,
-    /// Set-ups of own ones that ended well, since the start.
+    /// Set-ups of own circuits that succeeded, since the start.
     pub built: u64,
-    /// Set-ups of own ones that failed, since the start.
+    /// Set-ups of own circuits that failed, since the start.
     pub failed: u64,
     /// Cells per second that came in or began here.
     pub cells: f64,
-    /// How many of them were dropped, per second.
+    /// Cells dropped per second.
     pub dropped: f64,
 }
 
-impl Circuits {
-    fn between(before: &CircuitTotals, after: &CircuitTotals, seconds: f64) -> Circuits {
+impl CircuitRates {
+    fn between(before: &CircuitTotals, after: &CircuitTotals, seconds: f64) -> CircuitRates {
         let CircuitTotals { own, open, built, failed, .. } = *after;
         let cells = rate(before.cells, after.cells, seconds);
         let dropped = rate(before.dropped, after.dropped, seconds);
-        Circuits { own, open, built, failed, cells, dropped }
+        CircuitRates { own, open, built, failed, cells, dropped }
     }
 }
 
-/// A node that was restarted counts from zero.
+/// Rate of a counter; 0 after a restart, since the node counts from zero again.
 fn rate(before: u64, after: u64, seconds: f64) -> f64 {
     after.saturating_sub(before) as f64 / seconds
 }
 
 /// Traffic per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Flow {
+pub struct TrafficRates {
     pub bytes_in: f64,
     pub bytes_out: f64,
     pub frames_in: f64,
@@ -89,11 +85,11 @@ pub struct Flow {
 
 /// A link between two samples.
 #[derive(Clone, Debug, Serialize)]
-pub struct Link {
+pub struct LinkRates {
     pub name: String,
     pub state: String,
     /// None unless the node counts per neighbour (`metrics.per_peer`).
-    pub flow: Option<Flow>,
+    pub flow: Option<TrafficRates>,
     /// Round trip in microseconds.
     pub rtt_us: Option<u64>,
     /// Share of frames lost, 0 to 1.
@@ -103,10 +99,10 @@ pub struct Link {
     pub queue: u32,
 }
 
-impl Flow {
-    fn between(before: &Traffic, after: &Traffic, seconds: f64) -> Flow {
+impl TrafficRates {
+    fn between(before: &FrameTraffic, after: &FrameTraffic, seconds: f64) -> TrafficRates {
         let rate = |before, after| rate(before, after, seconds);
-        Flow {
+        TrafficRates {
             bytes_in: rate(before.bytes_in, after.bytes_in),
             bytes_out: rate(before.bytes_out, after.bytes_out),
             frames_in: rate(before.frames_in, after.frames_in),
@@ -115,17 +111,17 @@ impl Flow {
     }
 }
 
-impl Rates {
-    pub fn between(before: &Sample, after: &Sample) -> Rates {
+impl NodeRates {
+    pub fn between(before: &NodeSample, after: &NodeSample) -> NodeRates {
         let seconds = after.at.duration_since(before.at).as_secs_f64().max(1e-3);
         let (old, new) = (&before.status, &after.status);
-        let link = |peer: &Peer| {
+        let link = |peer: &NeighbourStatus| {
             let old = before.peers.iter().find(|p| p.name == peer.name);
             let flow = old.and_then(|p| p.traffic.as_ref()).zip(peer.traffic.as_ref());
-            Link {
+            LinkRates {
                 name: peer.name.clone(),
                 state: peer.state.clone(),
-                flow: flow.map(|(old, new)| Flow::between(old, new, seconds)),
+                flow: flow.map(|(old, new)| TrafficRates::between(old, new, seconds)),
                 rtt_us: peer.rtt_us,
                 loss: peer.loss,
                 cost: peer.cost,
@@ -137,7 +133,7 @@ impl Rates {
             let more = count.saturating_sub(old);
             (more > 0).then(|| (reason.clone(), more as f64 / seconds))
         };
-        Rates {
+        NodeRates {
             name: new.name.clone(),
             address: new.address.clone(),
             uptime_s: new.uptime_s,
@@ -147,8 +143,8 @@ impl Rates {
             links: new.links,
             host_sessions: new.host_sessions,
             transfers: new.transfers,
-            circuits: Circuits::between(&old.circuits, &new.circuits, seconds),
-            total: Flow::between(&old.traffic, &new.traffic, seconds),
+            circuits: CircuitRates::between(&old.circuits, &new.circuits, seconds),
+            total: TrafficRates::between(&old.traffic, &new.traffic, seconds),
             drops: new.drops.iter().filter_map(drop).collect(),
             peers: after.peers.iter().map(link).collect(),
         }
@@ -170,10 +166,10 @@ impl Rates {
         )
     }
 
-    /// Its circuits in one line; none where there never was one.
+    /// The node's circuits in one line; none if it never had any.
     pub fn circuits(&self) -> Option<String> {
-        let Circuits { own, open, built, failed, cells, dropped } = self.circuits;
-        (self.circuits != Circuits::default()).then(|| {
+        let CircuitRates { own, open, built, failed, cells, dropped } = self.circuits;
+        (self.circuits != CircuitRates::default()).then(|| {
             format!(
                 "circuits: {own} own, at most {open} here; {built} built, {failed} failed; \
                  {cells:.0} cells/s, {dropped:.0} dropped/s"
@@ -181,7 +177,7 @@ impl Rates {
         })
     }
 
-    /// What is dropped, in one line.
+    /// Drops in one line.
     pub fn drops(&self) -> String {
         if self.drops.is_empty() {
             return "no drops".into();
@@ -190,12 +186,12 @@ impl Rates {
         format!("drops: {}", each.collect::<Vec<_>>().join(", "))
     }
 
-    /// All of it as plain text.
+    /// All rates as plain text.
     pub fn text(&self) -> String {
-        let mut table = Table::new(&HEADING);
+        let mut table = TextTable::new(&HEADING);
         for link in &self.peers {
             let cells = link.cells().into_iter();
-            table.row(cells.map(|cell| (Paint::Plain, cell)).collect());
+            table.row(cells.map(|cell| (CellStyle::Plain, cell)).collect());
         }
         let total = format!(
             "in {}, {:.0} frames/s; out {}, {:.0} frames/s",
@@ -213,7 +209,7 @@ impl Rates {
 pub const HEADING: [&str; 9] =
     ["link", "state", ">in", ">out", ">frames/s", ">rtt", ">loss", ">cost", ">queue"];
 
-/// Eight characters at most, up to 99 s.
+/// Milliseconds in eight characters at most, up to 99 s.
 fn milliseconds(us: u64) -> String {
     let ms = us as f64 / 1e3;
     match us {
@@ -222,8 +218,8 @@ fn milliseconds(us: u64) -> String {
     }
 }
 
-impl Link {
-    /// As many as [`HEADING`] has columns.
+impl LinkRates {
+    /// Cells of the link's row, one for each column of [`HEADING`].
     pub fn cells(&self) -> [String; 9] {
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
         let flow = self.flow.as_ref();

@@ -10,22 +10,22 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table};
 
-use super::rates::{HEADING, Link, Rates};
+use super::rates::{HEADING, LinkRates, NodeRates};
 use crate::units::per_second;
 
-/// Samples that the plots remember.
+/// Samples kept for the plots.
 const HISTORY: usize = 240;
 
-/// Least width of the column of names, and that of the columns beside it: all fit into 80.
+/// Least width of the column of names, and widths of the other columns: all fit into 80 characters.
 const NAME: u16 = 8;
 const BESIDE: [u16; HEADING.len() - 1] = [10, 10, 10, 9, 8, 6, 5, 6];
 
-/// Keys, for the last line.
+/// Explanation of the keys, for the last line.
 const HELP: &str = "q quit   s sort by next column   r reverse   p pause   up/down scroll";
 
 /// The state of the screen.
-pub struct View {
-    rates: Option<Rates>,
+pub struct TopView {
+    rates: Option<NodeRates>,
     bytes_in: VecDeque<u64>,
     bytes_out: VecDeque<u64>,
     /// Column of [`HEADING`] by which links are sorted; 0 is by name.
@@ -37,9 +37,9 @@ pub struct View {
     coloured: bool,
 }
 
-impl View {
-    pub fn new(coloured: bool) -> View {
-        View {
+impl TopView {
+    pub fn new(coloured: bool) -> TopView {
+        TopView {
             rates: None,
             bytes_in: VecDeque::new(),
             bytes_out: VecDeque::new(),
@@ -51,8 +51,8 @@ impl View {
         }
     }
 
-    /// Takes the node's next sample. A paused screen doesn't change; its plots go on recording.
-    pub fn take(&mut self, rates: Rates) {
+    /// Takes the node's next sample. A paused screen doesn't change; its plots record the sample.
+    pub fn take(&mut self, rates: NodeRates) {
         let total = rates.total;
         for (history, rate) in
             [(&mut self.bytes_in, total.bytes_in), (&mut self.bytes_out, total.bytes_out)]
@@ -67,7 +67,7 @@ impl View {
         }
     }
 
-    /// A key was pressed.
+    /// Handles a key.
     pub fn key(&mut self, key: KeyCode) {
         match key {
             KeyCode::Char('s') => self.sort = (self.sort + 1) % HEADING.len(),
@@ -82,10 +82,10 @@ impl View {
         self.scroll = self.scroll.min(links.saturating_sub(1));
     }
 
-    /// The links in the order that the user wants.
-    fn links(&self) -> Vec<&Link> {
+    /// Links in the order that the user chose.
+    fn links(&self) -> Vec<&LinkRates> {
         let Some(rates) = &self.rates else { return Vec::new() };
-        let mut links: Vec<&Link> = rates.peers.iter().collect();
+        let mut links: Vec<&LinkRates> = rates.peers.iter().collect();
         links.sort_by(|a, b| {
             let order = match self.sort {
                 0 => Ordering::Equal,
@@ -98,7 +98,7 @@ impl View {
         links
     }
 
-    /// Everything.
+    /// Draws the whole screen.
     pub fn draw(&self, frame: &mut Frame<'_>) {
         let Some(rates) = &self.rates else {
             frame.render_widget(Paragraph::new("asking the node ..."), frame.area());
@@ -152,7 +152,7 @@ impl View {
         frame.render_widget(plot, area);
     }
 
-    fn table(&self, frame: &mut Frame<'_>, area: Rect, rates: &Rates) {
+    fn table(&self, frame: &mut Frame<'_>, area: Rect, rates: &NodeRates) {
         let heading = HEADING.iter().enumerate().map(|(column, name)| {
             let arrow = if self.reversed { "↑" } else { "↓" };
             let arrow = if column == self.sort { arrow } else { "" };
@@ -182,7 +182,7 @@ impl View {
     }
 }
 
-/// Widths of the columns that fit beside the names; the last columns are left out first.
+/// Widths of the columns that fit on the screen; the last columns are left out first.
 fn widths(screen: u16) -> Vec<Constraint> {
     let mut shown = BESIDE.len();
     let needed = |columns: &[u16]| columns.iter().map(|width| width + 1).sum::<u16>();
@@ -193,7 +193,7 @@ fn widths(screen: u16) -> Vec<Constraint> {
     std::iter::once(Constraint::Fill(1)).chain(beside).collect()
 }
 
-/// A cell under the heading `name`, aligned as it says.
+/// A cell under the heading `name`, with the heading's alignment.
 fn cell<'a>(name: &str, text: &str) -> Cell<'a> {
     let side = if name.starts_with('>') { Alignment::Right } else { Alignment::Left };
     Cell::new(Line::from(text.to_owned()).alignment(side))

@@ -22,8 +22,8 @@ impl G1Unchecked {
     /// Reads the encoding of a point of the curve other than the neutral element.
     pub fn decode(bytes: &[u8; G1_LEN]) -> Result<G1Unchecked, BadElement> {
         let mut point = blst_p1_affine::default();
-        // SAFETY: 48 bytes are read: the first one's top bit says "compressed", else blst would
-        // read 96.
+        // SAFETY: the first byte's top bit says "compressed", so blst reads 48 bytes. Without that
+        // bit it would read 96.
         unsafe {
             if bytes[0] & 0x80 == 0 {
                 return Err(BadElement::Encoding);
@@ -47,9 +47,10 @@ impl G1Unchecked {
         Ok(G1::from_affine(&self.0))
     }
 
-    /// The point, wherever it lies. What is computed from it with public numbers may be hashed and
-    /// compared, which is cheaper than [`G1Unchecked::check`] when most points fail there. A secret
-    /// must not touch it: multiplying a point of small order reveals the secret modulo that order.
+    /// The point without a membership check. Results computed from it with public numbers may be
+    /// hashed and compared, which is cheaper than [`G1Unchecked::check`] when most points fail
+    /// there. A secret must not be used with it: a multiple of a point of small order reveals the
+    /// secret modulo that order.
     pub fn unproved(&self) -> G1 {
         G1::from_affine(&self.0)
     }
@@ -61,7 +62,7 @@ impl G1 {
         G1(blst_p1::default())
     }
 
-    /// A point nobody knows the logarithm of (RFC 9380, domain `dst`).
+    /// A point whose logarithm nobody knows (RFC 9380, domain `dst`).
     pub fn hash(message: &[u8], dst: &[u8]) -> G1 {
         let mut out = blst_p1::default();
         // SAFETY: pointers and lengths belong together; no augmentation.
@@ -79,12 +80,12 @@ impl G1 {
         G1(out)
     }
 
-    /// Reads the one encoding of a point of the subgroup other than the neutral element.
+    /// Reads the canonical encoding of a point of the subgroup other than the neutral element.
     pub fn decode(bytes: &[u8; G1_LEN]) -> Result<G1, BadElement> {
         G1Unchecked::decode(bytes)?.check()
     }
 
-    /// The encoding.
+    /// The canonical encoding.
     pub fn encode(&self) -> [u8; G1_LEN] {
         let mut out = [0; G1_LEN];
         // SAFETY: 48 bytes are written.
@@ -131,7 +132,7 @@ impl G1 {
         G1(out)
     }
 
-    /// Whether this is the neutral element.
+    /// True for the neutral element.
     pub fn is_identity(&self) -> bool {
         // SAFETY: a plain value is read.
         unsafe { blst::blst_p1_is_inf(&self.0) }
@@ -185,14 +186,14 @@ pub(super) fn affine_all(points: &[blst_p1]) -> Vec<blst_p1_affine> {
     let mut out = vec![blst_p1_affine::default(); points.len()];
     if !points.is_empty() {
         let list = [points.as_ptr(), core::ptr::null()];
-        // SAFETY: a null after the first pointer tells blst that the points are contiguous; as many
-        // are written as are read.
+        // SAFETY: a null after the first pointer tells blst that the points are contiguous. It
+        // writes as many points as it reads.
         unsafe { blst::blst_p1s_to_affine(out.as_mut_ptr(), list.as_ptr(), points.len()) };
     }
     out
 }
 
-/// The encodings of several points, cheaper than one by one.
+/// Encodings of several points, cheaper than single ones.
 pub fn encode_all<const N: usize>(points: &[G1; N]) -> [[u8; G1_LEN]; N] {
     if points.iter().any(G1::is_identity) {
         // The shared inversion can't divide by the zero coordinate of a neutral point.

@@ -1,11 +1,13 @@
 //! Membership in the subgroup of prime order, for many points at once.
 //!
-//! A random combination of points is the usual way to check many for the price of one. Used once it
-//! is unsound here: the curve's cofactor is divisible by 3, so a combination hides a point outside
+//! The usual way to check many points at once is a random combination of them. One combination is
+//! not sound here: the curve's cofactor is divisible by 3, so a combination hides a point outside
 //! the subgroup with probability 1/3. Many independent combinations are therefore checked, with
-//! coefficients -1, 0 and 1. For a point outside, at most one of the three lets a combination fall
-//! into the subgroup, whatever the other points are: if two did, their difference times the point
-//! would lie in the subgroup, and then the point as well, since the cofactor is odd.
+//! coefficients -1, 0 and 1.
+//!
+//! Let one point be outside, and let the other points be arbitrary. At most one of the three
+//! coefficients then puts a combination into the subgroup. If two did, their difference times the
+//! point would lie in the subgroup. Since the cofactor is odd, the point itself would too.
 
 use blst::blst_p1;
 
@@ -14,17 +16,17 @@ use super::g1::{G1Unchecked, affine_all};
 use super::public::add_signed;
 use crate::Rng;
 
-/// Combinations: bad points pass with probability 3^-51, below 2^-80.
+/// Number of combinations. Bad points pass all with probability 3^-51, below 2^-80.
 const ROWS: usize = 51;
-/// Points that share a table of their combinations.
+/// Number of points that share a table of their combinations.
 const GROUP: usize = 3;
-/// Combinations of a group, up to their sign and without the empty one.
+/// Combinations of a group without the empty one; a combination and its negative share an entry.
 const ENTRIES: usize = 13;
-/// Up to this many points it is cheaper to check each.
+/// Up to this many points, single checks are cheaper.
 const ALONE_MAX: usize = 80;
 
-/// Whether all points lie in the subgroup. A no is always right. A yes is wrong with a probability
-/// below 2^-80, provided that whoever chose the points knows nothing of `rng`.
+/// True if all points lie in the subgroup. False is always right. True is wrong with a probability
+/// below 2^-80, provided that the points were chosen without knowledge of `rng`.
 pub fn all_in_subgroup(points: &[G1Unchecked], rng: &mut Rng) -> bool {
     let each = || points.iter().all(|p| p.check().is_ok());
     if points.len() <= ALONE_MAX {
@@ -61,9 +63,10 @@ fn below(count: u8, rng: &mut Rng) -> u8 {
     }
 }
 
-/// Entry `n - 1` is the combination whose coefficients are the digits of `n` in balanced ternary.
+/// Table of combinations. The coefficients of entry `n - 1` are the digits of `n` in balanced
+/// ternary.
 fn combinations(group: &[G1Unchecked]) -> [blst_p1; ENTRIES] {
-    // A short group's last entries are never looked up, and must not be neutral.
+    // The last entries of a short group are never used, but must not be neutral.
     let mut out = [group[0].unproved().0; ENTRIES];
     let mut unit = 1;
     for point in group {

@@ -38,7 +38,7 @@ impl G2 {
         G2(affine)
     }
 
-    /// `self + k G`, for checking a credential; `None` if that is the neutral element.
+    /// `self + k G`, for checking a credential; None if the sum is the neutral element.
     pub fn plus_generated(&self, k: &Scalar) -> Option<G2> {
         let mut sum = blst_p2::default();
         let mut part = blst_p2::default();
@@ -56,13 +56,13 @@ impl G2 {
         Some(G2(affine))
     }
 
-    /// Reads the one encoding of a point of the subgroup other than the neutral element.
+    /// Reads the canonical encoding of a point of the subgroup other than the neutral element.
     pub fn decode(bytes: &[u8; G2_LEN]) -> Result<G2, BadElement> {
         let mut point = blst_p2_affine::default();
         if bytes[0] & 0x80 == 0 {
             return Err(BadElement::Encoding);
         }
-        // SAFETY: 96 bytes are read, as the first one's top bit says "compressed".
+        // SAFETY: the first byte's top bit says "compressed", so blst reads 96 bytes.
         unsafe {
             check(blst::blst_p2_uncompress(&mut point, bytes.as_ptr()))?;
             if blst::blst_p2_affine_is_inf(&point) {
@@ -75,7 +75,7 @@ impl G2 {
         Ok(G2(point))
     }
 
-    /// The encoding.
+    /// The canonical encoding.
     pub fn encode(&self) -> [u8; G2_LEN] {
         let mut out = [0; G2_LEN];
         // SAFETY: 96 bytes are written.
@@ -90,12 +90,12 @@ impl fmt::Debug for G2 {
     }
 }
 
-/// A point of G2 with the lines of its Miller loop worked out ahead.
+/// A point of G2 with the precomputed lines of its Miller loop.
 #[derive(Clone)]
 pub struct G2Lines(Box<[blst_fp6]>);
 
 impl G2Lines {
-    /// Works out the lines of `point`.
+    /// Precomputes the lines of `point`.
     pub fn new(point: &G2) -> G2Lines {
         let mut lines = vec![blst_fp6::default(); LINES];
         // SAFETY: blst writes 68 lines.
@@ -104,11 +104,11 @@ impl G2Lines {
     }
 }
 
-/// Whether the product of the pairings of all the pairs is one.
+/// True if the product of all pairings is one.
 pub fn pairing_product_is_one(pairs: &[(&G1, &G2Lines)]) -> bool {
     let mut product: Option<blst_fp12> = None;
     for (point, lines) in pairs {
-        // A pairing with the neutral element is one, and blst's loop doesn't take it.
+        // A pairing with the neutral element is one, and blst's loop does not accept that element.
         if point.is_identity() {
             continue;
         }

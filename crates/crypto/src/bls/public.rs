@@ -1,4 +1,5 @@
-//! Multiplications whose time depends on the numbers: for verifiers, who see public values only.
+//! Multiplications whose time depends on the numbers. They are for verifiers, which see only public
+//! values.
 
 use blst::{blst_fp, blst_p1, blst_p1_affine};
 
@@ -12,13 +13,13 @@ const WIDTH: usize = 8;
 const ROW: usize = 1 << (WIDTH - 1);
 /// Rows for a number of 255 bits. The top byte of r is 0x73, so the last digit needs no carry.
 const ROWS: usize = 32;
-/// Width of the signed digits of a variable point.
+/// Width in bits of the signed digits for a variable point.
 const DIGIT: u32 = 5;
-/// Width of the signed digits of a prepared point.
+/// Width in bits of the signed digits for a prepared point.
 const DIGIT_PREPARED: u32 = 7;
 
-/// The x coordinate of `z^2 P` is this number times that of `P`, and y changes its sign (the
-/// other cube root of one than `beta` in blst's e1.c; Montgomery form).
+/// The x coordinate of `z^2 P` is this number times that of `P`, and y changes its sign. BETA is
+/// the other cube root of one than `beta` in blst's e1.c, in Montgomery form.
 const BETA: blst_fp = blst_fp {
     l: [
         0x30f1_361b_798a_64e8,
@@ -30,7 +31,8 @@ const BETA: blst_fp = blst_fp {
     ],
 };
 
-/// A fixed point, ready to be multiplied by public numbers: 32 additions for 384 KiB of table.
+/// A fixed point, prepared for multiplication by public numbers: 32 additions, with a table of 384
+/// KiB.
 #[derive(Clone)]
 pub struct G1PublicTable(Box<[blst_p1_affine]>);
 
@@ -70,7 +72,7 @@ impl G1PublicTable {
     }
 }
 
-/// A point with its first odd multiples and theirs under the endomorphism.
+/// A point with its first odd multiples and their images under the endomorphism.
 #[derive(Clone)]
 pub struct PublicBase {
     plain: Vec<blst_p1_affine>,
@@ -96,13 +98,13 @@ impl PublicBase {
     }
 }
 
-/// `Σ s P` over the terms, less `c` times the prepared point.
+/// `Σ s P` over the terms, minus `c` times the prepared point.
 pub fn sum_of_products(
     terms: &[(&G1, &Scalar)],
     prepared: &PublicBase,
     challenge: SplitChallenge,
 ) -> G1 {
-    let mut rows: Vec<Row> = Vec::with_capacity(2 * terms.len());
+    let mut rows: Vec<OddMultiples> = Vec::with_capacity(2 * terms.len());
     for (point, scalar) in terms {
         let (low, high) = split(scalar);
         push_rows(&mut rows, point, low, high);
@@ -115,18 +117,18 @@ pub fn sum_of_products(
     sum_rows(&rows, &fixed)
 }
 
-/// `c` times a point that is used once.
+/// `c` times a point, without a prepared table.
 pub fn mul_public(point: &G1, c: SplitChallenge) -> G1 {
     let mut rows = Vec::with_capacity(2);
     push_rows(&mut rows, point, u128::from(c.low), u128::from(c.high));
     sum_rows(&rows, &[])
 }
 
-/// Odd multiples of a point, and the digits that choose among them.
-type Row = (Vec<blst_p1>, Vec<i8>);
+/// Odd multiples of a point, and the digits that select among them.
+type OddMultiples = (Vec<blst_p1>, Vec<i8>);
 
-/// Adds the rows and takes the fixed rows away, all over the same doublings (Straus).
-fn sum_rows(rows: &[Row], fixed: &[(&[blst_p1_affine], Vec<i8>)]) -> G1 {
+/// Adds the rows and subtracts the fixed rows, with shared doublings (Straus).
+fn sum_rows(rows: &[OddMultiples], fixed: &[(&[blst_p1_affine], Vec<i8>)]) -> G1 {
     let lengths = rows.iter().map(|(_, d)| d.len()).chain(fixed.iter().map(|(_, d)| d.len()));
     let bits = lengths.max().unwrap_or(0);
     let at = |digits: &Vec<i8>, bit: usize| digits.get(bit).copied().unwrap_or(0);
@@ -217,7 +219,7 @@ pub(super) fn split(k: &Scalar) -> (u128, u128) {
         *digit = rest as u64;
     }
     let low = u128::from(digits[1]) * u128::from(Z) + u128::from(digits[0]);
-    // r / z^2 is below 2^128, so the two upper limbs are zero by now.
+    // r / z^2 is below 2^128, so the two upper limbs are zero here.
     (low, (u128::from(limbs[1]) << 64) | u128::from(limbs[0]))
 }
 
@@ -250,8 +252,8 @@ fn signed_digits(k: u128, width: u32) -> Vec<i8> {
 pub fn sum_of_short_products(points: &[G1], coefficients: &[[u8; 16]]) -> G1 {
     assert_eq!(points.len(), coefficients.len(), "one coefficient for each point");
     if points.iter().any(G1::is_identity) {
-        // The shared inversion can't divide by zero, and neutral points add nothing. The sum of the
-        // others must not be lost: a neutral sum is what an equation of good signatures gives.
+        // The shared inversion can't divide by zero, and neutral points add nothing. The other
+        // points must still be summed: for good signatures the equation's sum is neutral.
         let rest = || points.iter().zip(coefficients).filter(|(p, _)| !p.is_identity());
         let points: Vec<G1> = rest().map(|(p, _)| *p).collect();
         let coefficients: Vec<[u8; 16]> = rest().map(|(_, c)| *c).collect();
@@ -265,8 +267,8 @@ pub fn sum_of_short_products(points: &[G1], coefficients: &[[u8; 16]]) -> G1 {
     let mut out = blst_p1::default();
     let point_list = [affine.as_ptr(), core::ptr::null()];
     let scalar_list = [coefficients.as_ptr().cast::<u8>(), core::ptr::null()];
-    // SAFETY: a null after the first pointer says contiguous; coefficients are 128 bits, 16 bytes
-    // apart; the scratch space has the size that blst asks for, in bytes, as 8-byte limbs.
+    // SAFETY: a null after the first pointer says contiguous. Coefficients are 128 bits, 16 bytes
+    // apart. The scratch space has the size in bytes that blst asks for, in limbs of 8 bytes.
     unsafe {
         let bytes = blst::blst_p1s_mult_pippenger_scratch_sizeof(points.len());
         let mut scratch = vec![0u64; bytes.div_ceil(8)];

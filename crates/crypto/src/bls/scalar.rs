@@ -11,10 +11,10 @@ use crate::Rng;
 /// Length of an encoded scalar in bytes, big-endian.
 pub const SCALAR_LEN: usize = 32;
 
-/// The BLS parameter |z|; r = z^4 - z^2 + 1, and z^2 acts on G1 by an endomorphism.
+/// The BLS parameter |z|. r = z^4 - z^2 + 1, and multiplication by z^2 is an endomorphism of G1.
 pub(super) const Z: u64 = 0xd201_0000_0001_0000;
 
-/// A number modulo r. Every operation takes the same time for every value; wiped on drop.
+/// A number modulo r. Every operation takes equal time for every value. Wiped on drop.
 #[derive(Clone)]
 pub struct Scalar(pub(super) blst_fr);
 
@@ -28,7 +28,7 @@ impl Scalar {
         Scalar(out)
     }
 
-    /// Reads the one encoding that every number has.
+    /// Reads the canonical encoding.
     pub fn decode(bytes: &[u8; SCALAR_LEN]) -> Result<Scalar, BadElement> {
         let mut raw = blst_scalar::default();
         // SAFETY: 32 bytes are read.
@@ -41,30 +41,31 @@ impl Scalar {
         if in_range { Ok(out) } else { Err(BadElement::ScalarRange) }
     }
 
-    /// The 64 bytes as a big-endian number, reduced modulo r: uniform if the bytes are, to 2^-257.
+    /// The 64 bytes as a big-endian number, modulo r. Uniform to within 2^-257 if the bytes are
+    /// uniform.
     pub fn from_wide(bytes: &[u8; 64]) -> Scalar {
         let mut raw = blst_scalar::default();
-        // SAFETY: 64 bytes are read. The result says whether the number is zero, which is no error.
+        // SAFETY: 64 bytes are read. The result is false if the number is zero, which is no error.
         unsafe { blst::blst_scalar_from_be_bytes(&mut raw, bytes.as_ptr(), 64) };
         let out = Scalar::from_raw(&raw);
         raw.b.zeroize();
         out
     }
 
-    /// A uniform number other than zero.
+    /// A uniform number, not zero.
     pub fn random(rng: &mut Rng) -> Scalar {
         loop {
             let mut wide: [u8; 64] = rng.array();
             let out = Scalar::from_wide(&wide);
             wide.zeroize();
-            // Once in 2^255 draws.
+            // Zero is drawn once in 2^255 draws.
             if !out.is_zero() {
                 return out;
             }
         }
     }
 
-    /// The encoding.
+    /// The canonical encoding.
     pub fn encode(&self) -> [u8; SCALAR_LEN] {
         let mut raw = self.raw();
         let mut out = [0; SCALAR_LEN];
@@ -106,7 +107,7 @@ impl Scalar {
         Scalar(out)
     }
 
-    /// `1 / self`; zero for zero.
+    /// `1 / self`; zero if `self` is zero.
     pub fn invert(&self) -> Scalar {
         let mut out = blst_fr::default();
         // SAFETY: plain values in and out.
@@ -114,7 +115,7 @@ impl Scalar {
         Scalar(out)
     }
 
-    /// Whether this is zero.
+    /// True for zero.
     pub fn is_zero(&self) -> bool {
         self.0.l.iter().fold(0, |all, limb| all | limb) == 0
     }
@@ -156,9 +157,9 @@ impl Drop for Scalar {
 
 /// A challenge of 128 bits, `low + high * z^2` modulo r.
 ///
-/// The form makes the verifier's multiplications by the challenge half as long, since `z^2` is an
-/// endomorphism of G1. Distinct pairs are distinct modulo r, as `low + high * z^2` is below r over
-/// the integers, so no entropy is lost and the difference of two challenges is invertible.
+/// This form halves the length of the verifier's multiplications by the challenge, since `z^2` is
+/// an endomorphism of G1. `low + high * z^2` is below r over the integers, so distinct pairs stay
+/// distinct modulo r. No entropy is lost, and the difference of two challenges is invertible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SplitChallenge {
     pub(super) low: u64,
@@ -176,7 +177,7 @@ impl SplitChallenge {
         SplitChallenge { low: word(0), high: word(8) }
     }
 
-    /// The number it stands for.
+    /// The number that the challenge stands for.
     pub fn scalar(self) -> Scalar {
         let z = Scalar::from_u64(Z);
         let high = Scalar::from_u64(self.high).mul(&z).mul(&z);

@@ -1,4 +1,5 @@
-//! Multiplication of a fixed point by secret numbers: no doublings, one table row per five bits.
+//! Multiplication of a fixed point by secret numbers: no doublings, one table row for each five
+//! bits.
 
 use core::fmt;
 use core::hint::black_box;
@@ -14,11 +15,11 @@ use super::g1::affine_all;
 const WIDTH: usize = 5;
 /// Multiples per row: digits run from -16 to 16.
 const ROW: usize = 1 << (WIDTH - 1);
-/// Digits of a number of 255 bits, with the last carry.
+/// Digits of a number of 255 bits, including the last carry.
 const ROWS: usize = 52;
 
-/// A fixed point, ready to be multiplied in constant time: about a third of [`G1::mul`]'s work for
-/// 80 KiB of table.
+/// A fixed point, prepared for multiplication in constant time: about a third of the work of
+/// [`G1::mul`], with a table of 80 KiB.
 #[derive(Clone)]
 pub struct G1Table(Box<[[blst_p1_affine; ROW]]>);
 
@@ -47,15 +48,16 @@ impl G1Table {
         G1Table(rows.collect())
     }
 
-    /// `k` times the point. Neither the sequence of operations nor any address depends on `k`.
+    /// `k` times the point. Neither the sequence of operations nor any memory address depends on
+    /// `k`.
     pub fn mul(&self, k: &Scalar) -> G1 {
         let mut digits = recode(k);
         let mut sum = blst_p1::default();
         for (row, digit) in self.0.iter().zip(&digits) {
             let term = select(row, *digit);
             let last = sum;
-            // SAFETY: plain values in and out. blst's mixed addition treats equal points and
-            // neutral ones by masks, in constant time (its ec_ops.h, POINT_DADD_AFFINE).
+            // SAFETY: plain values in and out. blst's mixed addition handles equal and neutral
+            // points by masks, in constant time (its ec_ops.h, POINT_DADD_AFFINE).
             unsafe { blst::blst_p1_add_or_double_affine(&mut sum, &last, &term) };
         }
         digits.zeroize();
@@ -65,7 +67,7 @@ impl G1Table {
 
 impl Drop for G1Table {
     fn drop(&mut self) {
-        // A table over a credential would tell whose it is.
+        // A table of a credential would tell whose credential it is.
         for point in self.0.iter_mut().flatten() {
             point.x.l.zeroize();
             point.y.l.zeroize();
@@ -90,7 +92,7 @@ fn recode(k: &Scalar) -> [i8; ROWS] {
         let high = i16::from(raw.b.get(bit / 8 + 1).copied().unwrap_or(0));
         let word = ((low | (high << 8)) as u16 >> (bit % 8)) as i16 & 31;
         let value = word + carry;
-        // 1 if value is above 16, by the sign of the difference: no branch on a secret.
+        // 1 if value is above 16, from the sign of the difference, without a branch on a secret.
         carry = ((16 - value) >> 15) & 1;
         *digit = (value - (carry << WIDTH)) as i8;
     }
@@ -98,14 +100,15 @@ fn recode(k: &Scalar) -> [i8; ROWS] {
     out
 }
 
-/// `digit` times the row's unit; reads every entry whatever the digit.
+/// `digit` times the row's unit. Reads every entry whatever the digit.
 fn select(row: &[blst_p1_affine; ROW], digit: i8) -> blst_p1_affine {
     let sign = digit >> 7;
     let magnitude = u64::from(((digit ^ sign) - sign) as u8);
     let mut out = blst_p1_affine::default();
     for (n, entry) in row.iter().enumerate() {
         let difference = magnitude ^ (n as u64 + 1);
-        // All ones if the difference is zero; black_box keeps the compiler from a branch.
+        // All ones if the difference is zero. `black_box` prevents the compiler from adding a
+        // branch.
         let mask = black_box((difference.wrapping_sub(1) >> 63).wrapping_neg());
         for (to, from) in out.x.l.iter_mut().zip(&entry.x.l) {
             *to |= from & mask;

@@ -1,4 +1,4 @@
-//! The two ways of multiplying agree, decoders refuse, and the pairing is bilinear.
+//! Both kinds of multiplication agree, decoders refuse bad input, and the pairing is bilinear.
 
 use super::*;
 use crate::Rng;
@@ -49,7 +49,7 @@ fn short_sums_agree() {
     }
 }
 
-/// A neutral sum would let every forged batch pass.
+/// A neutral sum would make every forged batch pass.
 #[test]
 fn a_neutral_point_does_not_swallow_a_short_sum() {
     let mut rng = rng();
@@ -109,7 +109,7 @@ fn decoding_refuses_everything_but_the_one_encoding() {
     assert_eq!(G2::decode(&[0; 96]), Err(BadElement::Encoding));
 }
 
-/// Points of the curve outside the subgroup, each the sum of one inside and one of small order.
+/// Points of the curve outside the subgroup, each the sum of a point in it and one of small order.
 fn outside(count: usize) -> Vec<G1Unchecked> {
     let candidates = (1..=u8::MAX).filter_map(|n| {
         let mut bytes = [n; 48];
@@ -120,9 +120,9 @@ fn outside(count: usize) -> Vec<G1Unchecked> {
     candidates.take(count).collect()
 }
 
-/// A point of order 3, which lies outside the subgroup: a third of the curve's order times a point.
-/// One point in three gives the neutral element instead. blst decodes no such point, but decodes
-/// sums with it.
+/// A point of order 3, outside the subgroup: a third of the curve's order times a point. One
+/// candidate in three gives the neutral element instead. blst refuses to decode such a point, but
+/// decodes sums with it.
 fn of_order_three() -> G1 {
     const THIRD: [u8; 48] = [
         0x08, 0xab, 0x05, 0xf8, 0xbd, 0xd5, 0x4c, 0xde, 0x19, 0x09, 0x37, 0xe7, 0x6b, 0xc3, 0xe4,
@@ -166,7 +166,7 @@ fn membership_of_many_is_that_of_each() {
             }
         }
     }
-    // Points outside whose sum is inside, in one group and across groups.
+    // Points outside the subgroup whose sum is inside, in one group and across groups.
     let slip = of_order_three();
     for other in [1, 99] {
         let mut points: Vec<G1Unchecked> = (0..100).map(inside).collect();
@@ -174,12 +174,12 @@ fn membership_of_many_is_that_of_each() {
         points[other] = moved(&points[other], &slip.neg());
         assert!(!all_in_subgroup(&points, &mut rng));
     }
-    // The same point again and again, whose differences are neutral.
+    // One point repeated, so that all differences are neutral.
     assert!(all_in_subgroup(&[inside(1); 100], &mut rng));
     assert!(!all_in_subgroup(&[moved(&inside(1), &slip); 100], &mut rng));
 }
 
-/// So the pairing equation can't stand in for the membership test.
+/// The pairing equation can't replace the membership test.
 #[test]
 fn pairing_is_blind_to_small_orders() {
     let one = G2Lines::new(&G2::generator());

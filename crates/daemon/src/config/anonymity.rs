@@ -1,26 +1,26 @@
-//! The section of anonymity: one word for what circuits, mixes and cover are to do.
+//! The section `[anonymity]`: one preset for circuits, mixes and cover.
 
 use serde::Deserialize;
 
-use super::Config;
+use super::NodeConfig;
 use super::circuits::CircuitPolicy;
 use super::direct::DirectMode;
-use super::error::{ConfigError, Source};
-use super::section::{Shown, optional_section};
+use super::error::{ConfigError, ConfigSource};
+use super::section::{ReferenceValue, optional_section};
 
-/// Fewer relays than this are weaker than what presets other than "fast" stand for.
+/// Presets other than "fast" promise circuits over at least this many relays.
 const RELAYS_MIN: u8 = 3;
 
-/// What a host asks of circuits, mixes and cover together.
+/// Preset for circuits, mixes and cover together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Preset {
-    /// What the network's list asks, and no more.
+    /// Does what the network's list requires, and no more.
     #[default]
     Fast,
-    /// Circuits with every host, mixed as the list says, and no direct links.
+    /// Requires circuits with every host, mixed as the list says. Makes no direct links.
     Balanced,
-    /// That, and a covered link.
+    /// Requires a covered link in addition to `Balanced`.
     Hidden,
 }
 
@@ -35,17 +35,17 @@ impl Preset {
     }
 }
 
-impl Shown for Preset {
+impl ReferenceValue for Preset {
     fn shown(&self) -> String {
         format!("{:?}", self.as_str())
     }
 }
 
-/// Whether loops are sent.
+/// Policy for loops: cells that a host sends along its own circuits and back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LoopPolicy {
-    /// If this host's cover is Poisson.
+    /// Sends loops if the list gives this host a tier of Poisson cover.
     #[default]
     Auto,
     /// Always.
@@ -54,46 +54,46 @@ pub enum LoopPolicy {
     Off,
 }
 
-impl Shown for LoopPolicy {
+impl ReferenceValue for LoopPolicy {
     fn shown(&self) -> String {
         format!("{:?}", format!("{self:?}").to_lowercase())
     }
 }
 
-/// Choice of a host whose link must be covered and is not.
+/// Reaction of a host that requires cover while its link is not covered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum WithoutCover {
-    /// No packets leave.
+pub enum CoverLossPolicy {
+    /// Sends no packets.
     #[default]
     Stop,
-    /// Packets leave as they come.
+    /// Sends packets without cover.
     Send,
 }
 
-impl Shown for WithoutCover {
+impl ReferenceValue for CoverLossPolicy {
     fn shown(&self) -> String {
         format!("{:?}", format!("{self:?}").to_lowercase())
     }
 }
 
 optional_section! {
-    /// What hides this host, in one word; docs/cover.md says from whom, and at what price. A router
-    /// hides nobody by it, whatever stands here.
+    /// Hides this host by one word for circuits, mixes and cover. docs/start/choose.md says from
+    /// whom, and at what price. Routers ignore this section: circuits begin at hosts.
     pub struct Anonymity {
-        /// "fast": what the network's list asks, and no more. "balanced": circuits are required
-        /// with every host, the network's mixes are used whatever they add, and there are no direct
-        /// links. "hidden": that, and the node starts only if the list gives this host a tier of
-        /// cover. Keys about circuits and direct links that ask for less are errors.
+        /// "fast": what the network's list requires, and no more. "balanced": hosts are reached
+        /// over circuits only, the network's mixes are used whatever delay they add, and direct
+        /// links are off. "hidden": as "balanced", and the node starts only if the list gives this
+        /// host a tier of cover. Keys about circuits and direct links that ask for less are errors.
         preset: Preset = Preset::Fast, reload no;
-        /// Whether cells go along this host's circuits and back at random times: those that are
-        /// missing or late show relays that drop or hold some. "on", "off", or "auto": if the list
-        /// gives this host a tier of cover whose schedule is "poisson".
+        /// Policy for loops: cells that go along this host's circuits and back at random times.
+        /// Missing or late ones reveal relays that drop or hold cells. "on", "off", or "auto": on
+        /// if the list gives this host a tier of cover with the schedule "poisson".
         loops: LoopPolicy = LoopPolicy::Auto, reload no;
-        /// Choice of a host with the preset "hidden" while its link is not covered. "stop": the
+        /// Behaviour of a host with the preset "hidden" while its link is not covered. "stop": the
         /// host sends no packets, and lost frames never end its schedule. "send": cover ends when
-        /// the path can't carry it, and packets leave as they come.
-        without_cover: WithoutCover = WithoutCover::Stop, reload no;
+        /// the path can't carry it, and packets leave without cover.
+        without_cover: CoverLossPolicy = CoverLossPolicy::Stop, reload no;
     }
 }
 
@@ -101,15 +101,16 @@ impl Anonymity {
     /// Refuses keys of the file that ask for less than the preset.
     pub(super) fn check_values(
         &self,
-        config: &Config,
-        source: &Source<'_>,
+        config: &NodeConfig,
+        source: &ConfigSource<'_>,
     ) -> Result<(), ConfigError> {
-        let Config { circuits, direct, .. } = config;
+        let NodeConfig { circuits, direct, .. } = config;
         if self.preset == Preset::Fast || config.is_router() {
             return Ok(());
         }
         let is_off = circuits.policy == CircuitPolicy::Off && source.has("circuits.policy");
         let fewer = circuits.relays < RELAYS_MIN;
+        let asks_direct = !matches!(direct.mode, DirectMode::Off | DirectMode::Auto);
         for (section, key, is_weaker, means) in [
             ("circuits", "policy", is_off, "circuits are required with every host"),
             (
@@ -125,7 +126,7 @@ impl Anonymity {
                 circuits.max_added_ms.is_some(),
                 "the network's mixes are used whatever they add",
             ),
-            ("direct", "mode", direct.mode != DirectMode::Off, "there are no direct links"),
+            ("direct", "mode", asks_direct, "there are no direct links"),
         ] {
             if is_weaker {
                 let preset = self.preset.as_str();
@@ -140,15 +141,15 @@ impl Anonymity {
     }
 }
 
-impl Config {
-    /// Whether this node sends no packets without cover.
+impl NodeConfig {
+    /// True if this node sends no packets without cover.
     pub fn requires_cover(&self) -> bool {
         let Anonymity { preset, without_cover, .. } = self.anonymity;
-        preset == Preset::Hidden && without_cover == WithoutCover::Stop && !self.is_router()
+        preset == Preset::Hidden && without_cover == CoverLossPolicy::Stop && !self.is_router()
     }
 
-    /// This configuration with what its preset sets.
-    pub(super) fn with_preset(mut self) -> Config {
+    /// Applies the preset of a host: all but "fast" require circuits.
+    pub(super) fn with_preset(mut self) -> NodeConfig {
         if self.anonymity.preset != Preset::Fast && !self.is_router() {
             self.circuits.policy = CircuitPolicy::Require;
         }
@@ -162,12 +163,12 @@ mod tests {
 
     use super::*;
 
-    fn parse(address: &str, more: &str) -> Result<Config, String> {
+    fn parse(address: &str, more: &str) -> Result<NodeConfig, String> {
         let text = format!(
             "[node]\nname = \"a\"\naddress = {address:?}\nkey_file = \"key\"\n\
              network_secret_file = \"secret\"\n{more}"
         );
-        Config::parse(Path::new("node.toml"), &text).map_err(|error| error.to_string())
+        NodeConfig::parse(Path::new("node.toml"), &text).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -191,6 +192,10 @@ mod tests {
         }
         let fast = "[anonymity]\npreset = \"fast\"\n[direct]\nmode = \"on-demand\"\n";
         assert_eq!(of(fast).1, DirectMode::OnDemand);
+        for preset in ["fast", "balanced", "hidden"] {
+            let auto = format!("[anonymity]\npreset = {preset:?}\n[direct]\nmode = \"auto\"\n");
+            assert_eq!(of(&auto).1, DirectMode::Auto, "{preset}");
+        }
     }
 
     #[test]

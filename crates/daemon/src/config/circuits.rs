@@ -1,4 +1,4 @@
-//! The section of circuits.
+//! The section `[circuits]`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,21 +6,21 @@ use std::time::Duration;
 use serde::Deserialize;
 use shoal_directory::CircuitMode;
 
-use super::Config;
-use super::error::{ConfigError, Source};
-use super::section::{Shown, section};
+use super::NodeConfig;
+use super::error::{ConfigError, ConfigSource};
+use super::section::{ReferenceValue, section};
 
-/// The greatest `max_added_ms`: what five relays with the longest mix add.
+/// Greatest `max_added_ms`: five relays with the longest mix add this much.
 const ADDED_MAX_MS: u32 = 5_000;
 
-/// Whether this host asks for circuits by itself.
+/// Policy of this host for circuits, beside the list's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CircuitPolicy {
-    /// Circuits only where the network's list requires them.
+    /// Uses circuits only where the network's list requires them.
     #[default]
     Off,
-    /// Nothing leaves outside a circuit.
+    /// Sends nothing to another host outside a circuit.
     Require,
 }
 
@@ -33,45 +33,49 @@ impl From<CircuitPolicy> for CircuitMode {
     }
 }
 
-impl Shown for CircuitPolicy {
+impl ReferenceValue for CircuitPolicy {
     fn shown(&self) -> String {
         format!("{:?}", CircuitMode::from(*self).as_str())
     }
 }
 
 section! {
-    /// Circuits: what this host and another say to each other goes over relays that know two
-    /// neighbours each; docs/circuits.md says what that hides from whom. A router begins none,
-    /// whatever stands here; it carries them if the list calls it a relay.
+    /// Circuits: traffic between this host and another goes over relays. Each relay knows only its
+    /// two neighbours; docs/start/choose.md says what that hides from whom. Routers begin no
+    /// circuits, whatever this section says. A router carries circuits if the list calls it a
+    /// relay.
     #[on = serde(default)]
-    pub struct Circuits {
-        /// "off", or "require": nothing that this host and another say to each other leaves outside
-        /// a circuit. Where the list of the network requires circuits, "off" changes nothing.
+    pub struct CircuitsConfig {
+        /// "off", or "require": all traffic between this host and others goes over circuits. Where
+        /// the network's list requires circuits, "off" changes nothing.
         policy: CircuitPolicy = CircuitPolicy::Off, reload no;
-        /// Hosts with which the policy holds, by name; when absent, with every host. It also holds
-        /// with every host while the list has none of one of these names: it may have another now.
+        /// Names of the hosts with which the policy holds; when absent, with every host. If the
+        /// list lacks one of these names, the policy holds with every host: the missing one may
+        /// have a new name.
         peers: Option<Vec<String>>, optional vec!["bob".into()], reload no;
-        /// Relays of each circuit that this host begins. One relay knows both hosts. More are
-        /// slower; from two on, the first and the last know the pair if they work together.
+        /// Number of relays in each circuit that this host begins. A single relay knows both hosts.
+        /// With two or more, the first and the last know the pair only if they cooperate. More
+        /// relays are slower.
         relays: u8 = 3, in 1 ..= 5, reload no;
-        /// What the relays of a circuit may add in the mean, one way, in milliseconds, 0 to 5000:
-        /// the first of the network's mixes that adds no more is used, and none where all add more,
-        /// or this is 0. When absent, the first of all, as by other hosts: relays can tell a host
-        /// that takes another from these.
+        /// Limit in milliseconds, 0 to 5000, for the mean delay that the relays of a circuit add,
+        /// one way. The first of the network's mixes within the limit is used; none if all add
+        /// more, or for 0. When absent, the list's first mix is used, as by other hosts. Relays can
+        /// tell a host with another mix from the rest.
         max_added_ms: Option<u32>, optional 40, reload no;
-        /// Where this host keeps its guard and the relays that it stays with, so that a restart
-        /// does not choose anew. Its user must be allowed to write there.
+        /// File in which this host keeps its guard and the relays that it stays with. A restart
+        /// then chooses no others. The node's user must be allowed to write there.
         guard_file: PathBuf = "circuits.guard".into(), reload no;
-        /// Where this host keeps the keys of hosts that speak with it over circuits though the list
-        /// does not require it, so that it does not call them in the clear after a restart; when
-        /// absent, circuits.met in the folder of guard_file.
+        /// File with the keys of hosts that use circuits with this host although the list does not
+        /// require them, and the day on which each first did. The node never calls such a host in
+        /// the clear, even after a restart; `shoal circuits forget HOST` ends that. When absent,
+        /// circuits.met in the folder of guard_file.
         met_file: Option<PathBuf>, optional "circuits.met".into(), reload no;
     }
 }
 
-impl Default for Circuits {
-    fn default() -> Circuits {
-        Circuits {
+impl Default for CircuitsConfig {
+    fn default() -> CircuitsConfig {
+        CircuitsConfig {
             policy: CircuitPolicy::Off,
             peers: None,
             relays: 3,
@@ -82,9 +86,9 @@ impl Default for Circuits {
     }
 }
 
-impl Circuits {
-    /// What this host asks for, as far as the host called `name` is concerned and all `peers` are
-    /// in the list.
+impl CircuitsConfig {
+    /// Mode that this file asks for with the host called `name`. Valid while the list has all
+    /// `peers`.
     pub fn mode(&self, name: &str) -> CircuitMode {
         match &self.peers {
             Some(peers) if !peers.iter().any(|peer| peer == name) => CircuitMode::Off,
@@ -92,12 +96,12 @@ impl Circuits {
         }
     }
 
-    /// What the relays of a circuit may add in the mean, one way.
+    /// Limit for the mean delay that the relays of a circuit add, one way.
     pub fn max_added(&self) -> Option<Duration> {
         self.max_added_ms.map(|ms| Duration::from_millis(ms.into()))
     }
 
-    /// Where the keys of hosts are kept that were met over circuits.
+    /// File with the keys of hosts that were met over circuits.
     pub fn met_file(&self) -> PathBuf {
         let beside = || self.guard_file.with_file_name("circuits.met");
         self.met_file.clone().unwrap_or_else(beside)
@@ -105,11 +109,11 @@ impl Circuits {
 
     pub(super) fn check_values(
         &self,
-        config: &Config,
-        source: &Source<'_>,
+        config: &NodeConfig,
+        source: &ConfigSource<'_>,
     ) -> Result<(), ConfigError> {
         if let Some(ms) = self.max_added_ms.filter(|ms| *ms > ADDED_MAX_MS) {
-            let text = format!("expected 0 to {ADDED_MAX_MS}, found {ms}: no five relays add more");
+            let text = format!("expected 0 to {ADDED_MAX_MS}, found {ms}: five relays add less");
             return Err(source.wrong("circuits", None, "max_added_ms", text));
         }
         if self.met_file() == self.guard_file {
@@ -118,7 +122,7 @@ impl Circuits {
         }
         let wrong = |text: String| Err(source.wrong("circuits", None, "peers", text));
         if self.peers.as_ref().is_some_and(Vec::is_empty) {
-            return wrong("expected names; for all hosts take peers out".into());
+            return wrong("expected names; for all hosts, remove peers".into());
         }
         for name in self.peers.iter().flatten() {
             if !crate::membership::hosts::is_name(name) {

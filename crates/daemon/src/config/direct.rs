@@ -1,25 +1,27 @@
-//! The section of direct links.
+//! The section `[direct]`: links between hosts, past the routers.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use serde::Deserialize;
 use shoal_wire::{DirectMessage, Level};
 
-use super::error::{ConfigError, Source};
-use super::section::{Shown, section};
-use super::text::{CallAt, EncryptWith, Text};
+use super::error::{ConfigError, ConfigSource};
+use super::section::{ReferenceValue, section};
+use super::text::{CallableEndpoint, EncryptWith, ParsedText};
 
-/// Entries of `encrypt_with` at most.
+/// Most entries of `encrypt_with`.
 const ENCRYPT_WITH_MAX: usize = 1_024;
 
-/// When this host makes direct links with other hosts.
+/// Policy for making direct links with other hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DirectMode {
     /// Never.
     #[default]
     Off,
-    /// While there is traffic.
+    /// As `OnDemand` while nothing else in the file or the list hides this host, else never.
+    Auto,
+    /// Only while there is traffic.
     OnDemand,
     /// Always.
     Proactive,
@@ -30,19 +32,20 @@ impl DirectMode {
     pub const fn as_str(self) -> &'static str {
         match self {
             DirectMode::Off => "off",
+            DirectMode::Auto => "auto",
             DirectMode::OnDemand => "on-demand",
             DirectMode::Proactive => "proactive",
         }
     }
 }
 
-impl Shown for DirectMode {
+impl ReferenceValue for DirectMode {
     fn shown(&self) -> String {
         format!("{:?}", self.as_str())
     }
 }
 
-/// How well cells of a direct link are protected.
+/// Protection of cells on a direct link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DirectLevel {
@@ -51,7 +54,7 @@ pub enum DirectLevel {
     Encrypt,
     /// Authenticated only: whoever sees the cells can read them.
     Authenticate,
-    /// Neither.
+    /// Neither encrypted nor authenticated.
     None,
 }
 
@@ -65,61 +68,66 @@ impl From<DirectLevel> for Level {
     }
 }
 
-impl Shown for DirectLevel {
+impl ReferenceValue for DirectLevel {
     fn shown(&self) -> String {
         format!("{:?}", Level::from(*self).name())
     }
 }
 
-/// STUN servers: two views tell what a translator does.
+/// Most STUN servers. Two answers tell whether a translator maps alike for everybody (RFC 4787).
 const STUN_MAX: usize = 2;
 /// An address for documentation (RFC 5737).
-const EXAMPLE: Text<CallAt> =
-    Text(CallAt(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7)), 23_871)));
+const EXAMPLE: ParsedText<CallableEndpoint> = ParsedText(CallableEndpoint(SocketAddr::new(
+    IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7)),
+    23_871,
+)));
 
 section! {
-    /// Links of this host with other hosts, past the routers (docs/ip.md). Who watches the wire
-    /// sees by them that the two speak with each other: there is one only where both ends' files
-    /// ask for it. A router has none, whatever stands here.
+    /// Direct links between this host and others, past the routers (docs/guide/direct.md). An
+    /// observer of such a link sees that the two hosts communicate. A link exists only if the files
+    /// of both ends ask for it. Routers have none, whatever this section says.
     #[on = serde(default)]
-    pub struct Direct {
-        /// "off", "on-demand" (made when there is traffic, ended when there is none) or
-        /// "proactive" (with every host that agrees, as long as this node runs).
+    pub struct DirectLinksConfig {
+        /// "off", "on-demand" (made when traffic begins, ended when it stops), "proactive" (with
+        /// every host that agrees, as long as this node runs) or "auto" ("on-demand" while the
+        /// preset in force is "fast" and this host has no tier of cover and no `[shift]`, else
+        /// "off"). Hosts with direct links learn each other's IP addresses, and observers see who
+        /// speaks with whom.
         mode: DirectMode = DirectMode::Off, reload no;
-        /// Where other hosts may call this one, IP:PORT. When absent, where the list of hosts
-        /// says; when it says nothing, this host tells those that want a link where routers see
-        /// it, and both look for a way (docs/ip.md).
-        endpoint: Option<Text<CallAt>>, optional EXAMPLE, reload no;
-        /// A link without traffic for so long ends.
+        /// Address at which other hosts may call this one, IP:PORT. When absent, the list's
+        /// endpoint of this host is used. Without either, this host tells its peers at which
+        /// address routers see it, and both search for a path (docs/guide/direct.md).
+        endpoint: Option<ParsedText<CallableEndpoint>>, optional EXAMPLE, reload no;
+        /// Seconds without traffic after which a link ends.
         idle_s: u64 = 300, in 1 ..= 86_400, reload no;
-        /// Links at once.
+        /// Most direct links at once.
         max_links: u32 = 64, in 1 ..= 4_096, reload no;
-        /// Security groups of this host, at most 13 names, beside those that the list gives it.
-        /// With a host of a common group everything is encrypted.
+        /// Security groups of this host, at most 13 names, in addition to its groups in the list.
+        /// Traffic with a host that shares a group is always encrypted.
         security_groups: Vec<String> = Vec::new(), reload no;
-        /// The least protection of what this host and another without a common group say to each
-        /// other over a direct link: "encrypt", "authenticate" (others can read it) or "none"
-        /// (others can change it, too). The stronger of both ends' holds.
+        /// Least protection on direct links with hosts that share no security group: "encrypt",
+        /// "authenticate" (observers can read) or "none" (observers can also change). The stronger
+        /// setting of both ends counts.
         level: DirectLevel = DirectLevel::Encrypt, reload no;
-        /// Hosts with which everything is encrypted, whatever `level` says: names, addresses on
-        /// virtual interfaces, or prefixes of such and of networks behind hosts; at most 1,024.
-        /// Security groups do the same and need no change when addresses do.
-        encrypt_with: Vec<Text<EncryptWith>> = Vec::new(), reload no;
-        /// Public STUN servers, IP:PORT, at most two, that are asked where they see this host,
-        /// beside other routers of the network. They, and who watches, learn its address, and
-        /// that it runs something that asks (docs/ip.md).
+        /// Hosts with which everything is encrypted, whatever `level` says: at most 1,024 names,
+        /// addresses or prefixes. Prefixes are those of virtual interfaces or of networks behind
+        /// hosts. Security groups have the same effect, and need no change when addresses change.
+        encrypt_with: Vec<ParsedText<EncryptWith>> = Vec::new(), reload no;
+        /// Public STUN servers, IP:PORT, at most two. The node asks them, and other routers of the
+        /// network, at which address they see this host. Servers and observers learn its address,
+        /// and that a program here asks (docs/guide/direct.md).
         stun: Vec<String> = Vec::new(), reload no;
-        /// Ask the translator of addresses on the way out, the gateway of the default route, to
-        /// keep this node's port open: PCP, else NAT-PMP. Who is on the wire up to it sees that
-        /// something here asks (docs/joining.md).
+        /// Ask the gateway of the default route (PCP, else NAT-PMP) to keep this node's port open
+        /// in its address translation. Observers up to the gateway see that a program here asks
+        /// (docs/guide/direct.md).
         #[on = serde(default)]
         map_ports: bool = false, reload no;
     }
 }
 
-impl Default for Direct {
-    fn default() -> Direct {
-        Direct {
+impl Default for DirectLinksConfig {
+    fn default() -> DirectLinksConfig {
+        DirectLinksConfig {
             mode: DirectMode::Off,
             endpoint: None,
             idle_s: 300,
@@ -133,13 +141,13 @@ impl Default for Direct {
     }
 }
 
-impl Direct {
-    /// Where other hosts may call this one, if the file says so.
+impl DirectLinksConfig {
+    /// Address at which other hosts may call this one, if the file has it.
     pub fn endpoint(&self) -> Option<SocketAddr> {
         self.endpoint.map(|at| at.0.0)
     }
 
-    /// Servers that are asked where they see this host.
+    /// Servers that this host asks for its public address.
     pub fn stun(&self) -> Vec<SocketAddr> {
         self.stun.iter().filter_map(|text| text.parse().ok()).collect()
     }
@@ -155,7 +163,7 @@ impl Direct {
         Ok(())
     }
 
-    pub(super) fn check_values(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+    pub(super) fn check_values(&self, source: &ConfigSource<'_>) -> Result<(), ConfigError> {
         let wrong = |key, text: String| Err(source.wrong("direct", None, key, text));
         if self.encrypt_with.len() > ENCRYPT_WITH_MAX {
             return wrong("encrypt_with", format!("expected at most {ENCRYPT_WITH_MAX} entries"));

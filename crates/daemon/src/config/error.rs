@@ -1,4 +1,4 @@
-//! Errors of files that the operator wrote, and where in the file a fault is.
+//! Errors in files that the operator wrote, with their line and key.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,18 +6,17 @@ use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
 use super::Expert;
-use super::section::Table;
+use super::section::ConfigSection;
 
-/// What is wrong with a file that the operator wrote, and where.
+/// Fault in a file that the operator wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// The file.
     pub file: PathBuf,
     /// The line, counted from 1, where it is known.
     pub line: Option<usize>,
     /// The key with its section, such as `routing.queries`, where one is at fault.
     pub key: Option<String>,
-    /// What was expected, and what was found.
+    /// Sentence that says what was expected and what was found.
     pub message: String,
 }
 
@@ -45,28 +44,28 @@ impl ConfigError {
     }
 }
 
-/// A file's text, in which errors look up the line of a key.
+/// Text of a file, for finding the line of a key.
 #[derive(Debug)]
-pub struct Source<'a> {
+pub struct ConfigSource<'a> {
     file: &'a Path,
     text: &'a str,
 }
 
-/// A key of the file: its path, and the bytes from its name to the end of its value.
-struct Place {
+/// Key of the file: its path, and the bytes from its name to the end of its value.
+struct KeySpan {
     path: String,
     start: usize,
     end: usize,
 }
 
-impl<'a> Source<'a> {
+impl<'a> ConfigSource<'a> {
     /// Takes `text` as the content of `file`.
-    pub fn new(file: &'a Path, text: &'a str) -> Source<'a> {
-        Source { file, text }
+    pub fn new(file: &'a Path, text: &'a str) -> ConfigSource<'a> {
+        ConfigSource { file, text }
     }
 
-    /// The error for a value that was parsed and is not allowed. `index` counts from 0 among
-    /// `[[section]]`; keys above all sections have the section "".
+    /// Error for a parsed value that is not allowed. `index` counts from 0 among `[[section]]`.
+    /// Keys above all sections have the section "".
     pub fn wrong(
         &self,
         section: &str,
@@ -79,7 +78,8 @@ impl<'a> Source<'a> {
             None if section.is_empty() => (key.to_string(), key.to_string()),
             None => (format!("{section}.{key}"), format!("{section}.{key}")),
         };
-        // Defaults are never wrong, so the key stands in the file; otherwise its section is shown.
+        // Defaults are valid, so the key is in the file; otherwise the line of its section is
+        // shown.
         let find = |path: &str| self.places().into_iter().find(|p| p.path == path);
         let section_path = place.trim_end_matches(key).trim_end_matches('.').to_string();
         let at = find(&place).or_else(|| find(&section_path));
@@ -91,11 +91,11 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The error for what the TOML reader or a type refused.
+    /// Error for input that the TOML reader or a type refused.
     pub fn syntax(&self, error: &toml::de::Error) -> ConfigError {
         let offset = error.span().map(|span| span.start);
         let key = offset.and_then(|at| {
-            let around = |p: &Place| p.start <= at && at <= p.end;
+            let around = |p: &KeySpan| p.start <= at && at <= p.end;
             self.places().into_iter().rfind(around).map(|p| strip_indices(&p.path))
         });
         ConfigError {
@@ -106,7 +106,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Whether the file has the key at `path`, such as "circuits.policy".
+    /// True if the file has the key at `path`, such as "circuits.policy".
     pub fn has(&self, path: &str) -> bool {
         self.places().iter().any(|place| place.path == path)
     }
@@ -116,8 +116,8 @@ impl<'a> Source<'a> {
         1 + before.iter().filter(|b| **b == b'\n').count()
     }
 
-    /// Every key in the file; none if it isn't TOML.
-    fn places(&self) -> Vec<Place> {
+    /// Keys of the file; none if it isn't TOML.
+    fn places(&self) -> Vec<KeySpan> {
         let mut places = Vec::new();
         if let Ok(table) = DeTable::parse(self.text) {
             walk(table.get_ref(), "", &mut places);
@@ -127,12 +127,12 @@ impl<'a> Source<'a> {
 }
 
 /// Depth is bounded by the TOML reader's own recursion limit.
-fn walk(table: &DeTable<'_>, prefix: &str, places: &mut Vec<Place>) {
+fn walk(table: &DeTable<'_>, prefix: &str, places: &mut Vec<KeySpan>) {
     for (key, value) in table.iter() {
         let name = key.get_ref();
         let path = if prefix.is_empty() { name.to_string() } else { format!("{prefix}.{name}") };
         let (start, end) = (key.span().start, value.span().end.max(key.span().end));
-        places.push(Place { path: path.clone(), start, end });
+        places.push(KeySpan { path: path.clone(), start, end });
         match value.get_ref() {
             DeValue::Table(inner) => walk(inner, &path, places),
             DeValue::Array(items) => {
@@ -140,7 +140,7 @@ fn walk(table: &DeTable<'_>, prefix: &str, places: &mut Vec<Place>) {
                     let Some(inner) = item.get_ref().as_table() else { continue };
                     let path = format!("{path}[{i}]");
                     let span = item.span();
-                    places.push(Place { path: path.clone(), start: span.start, end: span.end });
+                    places.push(KeySpan { path: path.clone(), start: span.start, end: span.end });
                     walk(inner, &path, places);
                 }
             }
@@ -149,16 +149,30 @@ fn walk(table: &DeTable<'_>, prefix: &str, places: &mut Vec<Place>) {
     }
 }
 
-/// A single value where a list belongs is shown as the list that was meant.
+/// Rewrites three messages of the TOML reader. A single value where a list belongs is shown as a
+/// list. A key of `[expert]` in another section is named with `[expert]`, and a former name with
+/// the present one.
 fn in_our_words(message: &str, key: Option<&str>) -> String {
     let value = message.strip_prefix("invalid type: string ");
     let value = value.and_then(|text| text.strip_suffix(", expected a sequence"));
     let last = key.and_then(|key| key.rsplit('.').next());
-    let moved = key.filter(|_| message.starts_with("unknown field")).and_then(expert);
-    match (value, last, moved) {
+    let unknown = key.filter(|_| message.starts_with("unknown field"));
+    if let Some(renamed) = unknown.and_then(present_name) {
+        return renamed.to_string();
+    }
+    match (value, last, unknown.and_then(expert)) {
         (Some(value), Some(key), _) => format!("expected a list: {key} = [{value}]"),
         (None, _, Some(name)) => format!("expected it as {name} in [expert]; {message}"),
         _ => message.to_string(),
+    }
+}
+
+/// The present name of a key, by its former one.
+fn present_name(key: &str) -> Option<&'static str> {
+    match key {
+        "hop" => Some("[hop] is called [shift]"),
+        "link.hop" => Some("hop is called shift"),
+        _ => None,
     }
 }
 
@@ -170,7 +184,7 @@ fn expert(key: &str) -> Option<&'static str> {
     Expert::section("expert").keys.iter().map(|key| key.name).find(|known| is(known))
 }
 
-/// `link[2].peer` is `link.peer` to the reader; the line tells which.
+/// `link[2].peer` becomes `link.peer`: the error's line tells which link.
 fn strip_indices(path: &str) -> String {
     let mut text = String::with_capacity(path.len());
     let mut inside = false;

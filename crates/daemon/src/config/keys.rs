@@ -1,8 +1,8 @@
-//! Secrets in files: a node's key, the secret that a network shares, an authority's key, what a
-//! registrar's door is sealed with.
+//! Secrets in files: a node's key, the network's secret, an authority's key, the secret of a
+//! registrar's door.
 //!
 //! In: a path. Out: the secret, or a [`KeyFileError`] that says what to do. A key file is one line:
-//! a label that tells the kinds apart, a colon, and 32 bytes (of a door 16) as base64.
+//! a label for its kind, a colon, and 32 bytes (of a door 16) as base64.
 //!
 //! ```text
 //! shoal-node-key-1:<44 characters>
@@ -11,8 +11,8 @@
 //! shoal-door-secret-1:<24 characters>
 //! ```
 //!
-//! Invariant: a file that others can read or write, or that belongs to somebody else, is refused
-//! before a byte of it is used; every buffer that held a secret is wiped.
+//! Invariant: a file that others can read or write, or that belongs to another user, is refused
+//! before a byte of it is used. Every buffer that held a secret is wiped.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -20,8 +20,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use shoal_crypto::encoding::{base64, from_base64};
 use shoal_crypto::{Identity, NetworkSecret, Secret, SigningKey};
 use shoal_joining::{DOOR_SECRET_LEN, DoorSecret};
 use zeroize::Zeroizing;
@@ -33,7 +32,7 @@ const DOOR_LABEL: &str = "shoal-door-secret-1";
 /// Longest key file in bytes; a real one has less than 80.
 const MAX_LEN: u64 = 1_024;
 
-/// What is wrong with a key file, and what to do about it.
+/// Fault of a key file, with its remedy.
 #[derive(Debug)]
 pub struct KeyFileError {
     file: PathBuf,
@@ -53,13 +52,13 @@ pub fn load_identity(file: &Path) -> Result<Identity, KeyFileError> {
     load_identity_for(file, None)
 }
 
-/// Reads a node's key whoever owns its file, which may be the user of the node's unit: to show its
-/// public half, not to use it. Nobody else may get at it all the same.
+/// Reads a node's key to show its public half. Any user may own the file, such as the user of the
+/// node's unit. Only the owner may have access.
 pub fn load_shown_identity(file: &Path) -> Result<Identity, KeyFileError> {
-    Ok(Identity::from_seed(*load(file, NODE_LABEL, Owner::Anybody)?.expose()))
+    Ok(Identity::from_seed(*load(file, NODE_LABEL, KeyFileOwner::Anybody)?.expose()))
 }
 
-/// Reads a node's key. Its file may also belong to `user`, who this process will become.
+/// Reads a node's key. Its file may also belong to `user`, whom this process will become.
 pub fn load_identity_for(file: &Path, user: Option<u32>) -> Result<Identity, KeyFileError> {
     Ok(Identity::from_seed(*load(file, NODE_LABEL, user)?.expose()))
 }
@@ -69,7 +68,7 @@ pub fn load_network_secret(file: &Path, user: Option<u32>) -> Result<NetworkSecr
     Ok(NetworkSecret(*load(file, NETWORK_LABEL, user)?.expose()))
 }
 
-/// Reads secrets of one network, one a line; `user` as for [`load_identity_for`].
+/// Reads secrets of one network, one per line; `user` as for [`load_identity_for`].
 pub fn load_network_secrets(
     file: &Path,
     user: Option<u32>,
@@ -85,15 +84,15 @@ pub fn load_network_secrets(
 
 /// Reads an authority's key.
 pub fn load_authority(file: &Path) -> Result<SigningKey, KeyFileError> {
-    Ok(SigningKey::from_seed(*load(file, AUTHORITY_LABEL, Owner::Known(None))?.expose()))
+    Ok(SigningKey::from_seed(*load(file, AUTHORITY_LABEL, KeyFileOwner::Known(None))?.expose()))
 }
 
-/// Reads what a registrar's door is sealed with; `user` as for [`load_identity_for`].
+/// Reads the secret of a registrar's door; `user` as for [`load_identity_for`].
 pub fn load_door(file: &Path, user: Option<u32>) -> Result<DoorSecret, KeyFileError> {
     Ok(DoorSecret::new(*load::<DOOR_SECRET_LEN>(file, DOOR_LABEL, user)?.expose()))
 }
 
-/// The text of a file for what a registrar's door is sealed with, newline included.
+/// The text of a file for the secret of a registrar's door, newline included.
 pub fn door_text(door: &DoorSecret) -> Zeroizing<String> {
     text(DOOR_LABEL, door.expose())
 }
@@ -113,25 +112,24 @@ pub fn network_secret_text(secret: &NetworkSecret) -> Zeroizing<String> {
     text(NETWORK_LABEL, &secret.0)
 }
 
-/// The identity in the text of a key file, as it comes through a pipe; the error says what is wrong
-/// with the text.
+/// Parses the text of a key file, such as one from a pipe. The error says what is wrong with it.
 pub fn parse_identity(text: &str) -> Result<Identity, String> {
     Ok(Identity::from_seed(*parse(text, NODE_LABEL)?.expose()))
 }
 
-/// First port and number of the ports of which a node's key chooses one: above those that need
-/// rights, below the kernel's ephemeral ports (32768 and above).
+/// First port, and number of ports, of the range from which a node's key chooses one. The range
+/// lies above ports that need rights and below the kernel's ephemeral ports (32768 and above).
 const OWN_PORTS: (u16, u16) = (10_240, 22_528);
 
-/// The UDP port of a node whose configuration names none. Only who has the key can compute it.
+/// UDP port of a node whose configuration names none. Computing it takes the private key.
 pub fn own_port(identity: &Identity) -> u16 {
     let digest = shoal_crypto::kdf(identity.seed().expose(), "shoal listen port v1", &[]);
     let number = u16::from_le_bytes([digest[0], digest[1]]);
-    // 65,536 numbers share 22,528 ports: a port has two or three, a bias that reveals no key.
+    // 65,536 values map to 22,528 ports, two or three to each: a bias that reveals no key.
     OWN_PORTS.0 + number % OWN_PORTS.1
 }
 
-/// Where the key waits that takes the place of the one in `file`.
+/// File with the key that is to replace the one in `file`.
 pub fn next_key_file(file: &Path) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(".next");
@@ -162,37 +160,37 @@ pub fn os_random() -> std::io::Result<[u8; 32]> {
 }
 
 fn text(label: &str, secret: &[u8]) -> Zeroizing<String> {
-    let encoded = Zeroizing::new(STANDARD.encode(secret));
+    let encoded = Zeroizing::new(base64(secret));
     Zeroizing::new(format!("{label}:{}\n", encoded.as_str()))
 }
 
-/// To whom a key file may belong.
+/// Users who may own a key file.
 #[derive(Clone, Copy)]
-enum Owner {
-    /// To root, this process's user, and this one.
+enum KeyFileOwner {
+    /// Root, this process's user, and the user with this number.
     Known(Option<u32>),
     Anybody,
 }
 
-impl From<Option<u32>> for Owner {
-    fn from(user: Option<u32>) -> Owner {
-        Owner::Known(user)
+impl From<Option<u32>> for KeyFileOwner {
+    fn from(user: Option<u32>) -> KeyFileOwner {
+        KeyFileOwner::Known(user)
     }
 }
 
-impl Owner {
-    /// Says what to do about a file of this user, if anything.
+impl KeyFileOwner {
+    /// Errors: what to do about a file of the user `uid`.
     fn check(self, uid: u32, file: &Path) -> Result<(), String> {
         let me = nix::unistd::geteuid();
-        let Owner::Known(user) = self else { return Ok(()) };
+        let KeyFileOwner::Known(user) = self else { return Ok(()) };
         if [0, me.as_raw(), user.unwrap_or(0)].contains(&uid) {
             return Ok(());
         }
         let name = nix::unistd::User::from_uid(uid.into()).ok().flatten().map(|user| user.name);
-        // A file of a unit's user is as it should be: this command must not read it as root.
+        // The user of a systemd unit may own its file: then only that user should run the command.
         let unit = match name.filter(|_| me.is_root()) {
             Some(name) => {
-                format!("as its unit's user, if it has one: runuser -u {name} -- shoal ...; else ")
+                format!("if a systemd unit runs as {name}: runuser -u {name} -- shoal ...; else ")
             }
             None => String::new(),
         };
@@ -204,19 +202,23 @@ impl Owner {
 fn load<const N: usize>(
     file: &Path,
     label: &str,
-    owner: impl Into<Owner>,
+    owner: impl Into<KeyFileOwner>,
 ) -> Result<Secret<N>, KeyFileError> {
     let text = load_text(file, label, owner.into())?;
     parse(&text, label).map_err(|message| KeyFileError { file: file.to_path_buf(), message })
 }
 
-fn load_text(file: &Path, label: &str, owner: Owner) -> Result<Zeroizing<String>, KeyFileError> {
+fn load_text(
+    file: &Path,
+    label: &str,
+    owner: KeyFileOwner,
+) -> Result<Zeroizing<String>, KeyFileError> {
     let fail = |message: String| KeyFileError { file: file.to_path_buf(), message };
     let make = match label {
         NODE_LABEL => format!("make one with: shoal genkey -o {}", file.display()),
         AUTHORITY_LABEL => "make one with: shoal authority init".into(),
-        // What others know of a door can't be made again.
-        DOOR_LABEL => "put a copy of it back; a member without one: `shoal leave --force`, and \
+        // Other members know the secret of a door: a new one can't replace it.
+        DOOR_LABEL => "restore it from a copy; without a copy: `shoal leave --force`, then \
                        `shoal up` with another invite"
             .into(),
         _ => format!("make one with: shoal genkey --network -o {}", file.display()),
@@ -236,15 +238,15 @@ fn load_text(file: &Path, label: &str, owner: Owner) -> Result<Zeroizing<String>
     Ok(text)
 }
 
-fn check_access(file: &Path, meta: &std::fs::Metadata, owner: Owner) -> Result<(), String> {
+fn check_access(file: &Path, meta: &std::fs::Metadata, owner: KeyFileOwner) -> Result<(), String> {
     if meta.len() > MAX_LEN {
-        return Err(format!("{} bytes are no key file", meta.len()));
+        return Err(format!("is too long for a key file: {} bytes", meta.len()));
     }
     owner.check(meta.uid(), file)?;
     let mode = meta.mode() & 0o7777;
     if mode & 0o077 != 0 {
         return Err(format!(
-            "mode {mode:04o} lets others at the secret; fix: chmod 600 {}",
+            "mode {mode:04o} lets others access the secret; fix: chmod 600 {}",
             file.display()
         ));
     }
@@ -252,7 +254,7 @@ fn check_access(file: &Path, meta: &std::fs::Metadata, owner: Owner) -> Result<(
 }
 
 fn parse<const N: usize>(text: &str, label: &str) -> Result<Secret<N>, String> {
-    // Editors of Windows put a byte order mark in front.
+    // Windows editors put a byte order mark in front.
     let line = text.trim_start_matches('\u{feff}').trim();
     let (found, encoded) = line.split_once(':').ok_or_else(|| expected(label))?;
     if found != label {
@@ -261,7 +263,7 @@ fn parse<const N: usize>(text: &str, label: &str) -> Result<Secret<N>, String> {
         };
         return Err(format!("is {found}; expected {wanted}"));
     }
-    let bytes = Zeroizing::new(STANDARD.decode(encoded).map_err(|_| expected(label))?);
+    let bytes = Zeroizing::new(from_base64(encoded).ok_or_else(|| expected(label))?);
     let bytes = <[u8; N]>::try_from(bytes.as_slice()).map_err(|_| expected(label))?;
     Ok(Secret::new(bytes))
 }
@@ -276,7 +278,7 @@ fn kind(label: &str) -> Option<&'static str> {
     }
 }
 
-/// Says what the file should hold. What it does hold may be secret and is not repeated.
+/// Says what the file should hold. The actual text may be secret and is not repeated.
 fn expected(label: &str) -> String {
     let count = if label == DOOR_LABEL { 24 } else { 44 };
     format!("expected one line, {label}: followed by {count} characters of base64")

@@ -1,54 +1,69 @@
-//! The section of links without a `[[link]]` of their own: neighbours that follow from the list.
+//! The section `[links]`: neighbours from the list of nodes, without a `[[link]]`.
 
 use std::collections::BTreeSet;
 
 use serde::Deserialize;
 use shoal_wire::Address;
 
-use super::section::{Shown, optional_section};
-use super::{Config, LinkPeer};
-use crate::membership::hosts::{Host, Hosts};
+use super::section::{ReferenceValue, optional_section};
+use super::{LinkPeer, NodeConfig};
+use crate::membership::hosts::{HostList, ListedHost};
 
-/// Which nodes of the list are neighbours without a `[[link]]`.
+/// Nodes of the list that are neighbours without a `[[link]]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Accept {
-    /// None.
+pub enum NeighbourPolicy {
+    /// No node.
     #[default]
     Configured,
-    /// A router's hosts; a host's router.
+    /// The hosts behind a router, and the router of a host.
     Members,
 }
 
-impl Shown for Accept {
+impl ReferenceValue for NeighbourPolicy {
     fn shown(&self) -> String {
         format!("{:?}", format!("{self:?}").to_lowercase())
     }
 }
 
 optional_section! {
-    /// Neighbours that follow from the list of nodes and need no `[[link]]`. Where one has a
-    /// `[[link]]` all the same, its keys count.
-    pub struct Links {
-        /// "configured": only neighbours with a `[[link]]`. "members": on a router also every host
-        /// of the list whose address names it (host 1.7 names router 1.0), and on a host its router
-        /// where the list says. Links come and go with the list.
-        accept: Accept = Accept::Configured, reload yes;
-        /// With accept = "members" on a router: the other routers of the list, too.
+    /// Neighbours from the list of nodes that need no `[[link]]`. If one has a `[[link]]` too, the
+    /// keys of its `[[link]]` count.
+    pub struct LinksConfig {
+        /// "configured": only neighbours with a `[[link]]`. "members": a router also has links to
+        /// the list's hosts behind it (host 1.7 is behind router 1.0). A host also has a link to
+        /// its router, at the list's endpoint. Links come and go with the list.
+        accept: NeighbourPolicy = NeighbourPolicy::Configured, reload yes;
+        /// With accept = "members" on a router: links to the list's other routers, too. Up to 16
+        /// routers all have links to each other. In a larger network each router has links to 4 to
+        /// 8 others. Their numbers decide which.
         accept_routers: bool = false, reload yes;
-        /// Most neighbours of a router that follow from the list; those that come first by name
-        /// have links.
+        /// Most neighbours that a router takes from the list: the first ones in its order.
         max_members: u32 = 4_096, in 1 ..= 65_536, reload yes;
     }
 }
 
-impl Links {
-    /// Whether the node at `me` has a link with the one at `other` without a `[[link]]`.
-    pub(crate) fn admits(&self, me: Address, other: Address) -> bool {
+impl LinksConfig {
+    /// The routers to which the node at `me` may have links, among those at these addresses.
+    pub(crate) fn near_routers(
+        &self,
+        me: Address,
+        all: impl Iterator<Item = Address>,
+    ) -> BTreeSet<u32> {
+        if !me.is_router() || !self.accept_routers {
+            return BTreeSet::new();
+        }
+        let routers = all.filter(|address| address.is_router()).map(|address| address.router);
+        shoal_directory::neighbours(&routers.chain([me.router]).collect(), me.router)
+    }
+
+    /// True if the node at `me` has a link to the one at `other` without a `[[link]]`; `near` comes
+    /// from [`LinksConfig::near_routers`].
+    pub(crate) fn admits(&self, me: Address, other: Address, near: &BTreeSet<u32>) -> bool {
         let is_near = other.router == me.router && other != me;
-        self.accept == Accept::Members
+        self.accept == NeighbourPolicy::Members
             && match (me.is_router(), other.is_router()) {
-                (true, true) => self.accept_routers && other != me,
+                (true, true) => near.contains(&other.router),
                 (true, false) | (false, true) => is_near,
                 (false, false) => false,
             }
@@ -56,13 +71,13 @@ impl Links {
 }
 
 impl LinkPeer {
-    /// A neighbour of whom nothing is said but its name.
+    /// A neighbour with a name and no other keys.
     pub(crate) fn named(peer: &str) -> LinkPeer {
         LinkPeer {
             peer: peer.to_owned(),
             endpoint: None,
             mtu: None,
-            hop: None,
+            shift: None,
             rendezvous: None,
             cover: None,
             default_cost: None,
@@ -72,9 +87,9 @@ impl LinkPeer {
     }
 }
 
-impl Config {
-    /// `links`, and the neighbours that follow from the list.
-    pub(crate) fn all_links(&self, links: &[LinkPeer], hosts: &Hosts) -> Vec<LinkPeer> {
+impl NodeConfig {
+    /// Adds the neighbours that come from the list to `links`.
+    pub(crate) fn all_links(&self, links: &[LinkPeer], hosts: &HostList) -> Vec<LinkPeer> {
         let has_one: BTreeSet<&str> = links.iter().map(|link| link.peer.as_str()).collect();
         let following = self.following(hosts).filter(|host| !has_one.contains(host.name.as_str()));
         let following = following.take(self.accept.max_members as usize);
@@ -82,15 +97,16 @@ impl Config {
         links.iter().cloned().chain(following).collect()
     }
 
-    /// How many neighbours follow from the list and have no link, as they are too many.
-    pub(crate) fn links_left_out(&self, hosts: &Hosts) -> usize {
+    /// Number of neighbours in the list that have no link, since they exceed `max_members`.
+    pub(crate) fn links_left_out(&self, hosts: &HostList) -> usize {
         let has_one: BTreeSet<&str> = self.links.iter().map(|link| link.peer.as_str()).collect();
         self.following(hosts).filter(|host| !has_one.contains(host.name.as_str())).count()
     }
 
-    fn following<'a>(&self, hosts: &'a Hosts) -> impl Iterator<Item = &'a Host> {
+    fn following<'a>(&self, hosts: &'a HostList) -> impl Iterator<Item = &'a ListedHost> {
         let (me, rules) = (self.address(), self.accept.clone());
-        hosts.iter().filter(move |host| rules.admits(me, host.address))
+        let near = rules.near_routers(me, hosts.iter().map(|host| host.address));
+        hosts.iter().filter(move |host| rules.admits(me, host.address, &near))
     }
 }
 
@@ -100,25 +116,25 @@ mod tests {
 
     use super::*;
 
-    fn config(address: &str, more: &str) -> Config {
+    fn config(address: &str, more: &str) -> NodeConfig {
         let text = format!(
             "[node]\nname = \"me\"\naddress = \"{address}\"\nkey_file = \"k\"\n\
              network_secret_file = \"n\"\n{more}"
         );
-        Config::parse(Path::new("node.toml"), &text).unwrap()
+        NodeConfig::parse(Path::new("node.toml"), &text).unwrap()
     }
 
-    fn hosts() -> Hosts {
+    fn hosts() -> HostList {
         let entry = |(i, (name, address)): (usize, (&str, &str))| {
             let key = shoal_crypto::Identity::from_seed([i as u8; 32]).public();
             format!("[[host]]\nname = \"{name}\"\naddress = \"{address}\"\nkey = \"{key}\"\n")
         };
         let all = [("r1", "1.0"), ("r2", "2.0"), ("a", "1.1"), ("b", "1.2"), ("c", "2.1")];
         let text: String = all.into_iter().enumerate().map(entry).collect();
-        Hosts::parse(Path::new("hosts.toml"), &text).unwrap()
+        HostList::parse(Path::new("hosts.toml"), &text).unwrap()
     }
 
-    fn peers(config: &Config) -> Vec<String> {
+    fn peers(config: &NodeConfig) -> Vec<String> {
         let all = config.all_links(&config.links, &hosts());
         all.into_iter().map(|link| link.peer).collect()
     }
@@ -133,6 +149,22 @@ mod tests {
         assert_eq!(peers(&config("1.0", &routers)), ["r2", "a", "b"]);
         assert_eq!(peers(&config("1.1", &routers)), ["r1"]);
         assert!(peers(&config("1.0", "[links]\naccept_routers = true\n")).is_empty());
+    }
+
+    #[test]
+    fn routers_of_a_large_network_have_links_to_few() {
+        let entry = |number: u8| {
+            let key = shoal_crypto::Identity::from_seed([number; 32]).public();
+            format!("[[host]]\nname = \"r{number}\"\naddress = \"{number}.0\"\nkey = \"{key}\"\n")
+        };
+        let peers = |count: u8, address: &str| {
+            let text: String = (1..=count).map(entry).collect();
+            let hosts = HostList::parse(Path::new("hosts.toml"), &text).unwrap();
+            let rules = "[links]\naccept = \"members\"\naccept_routers = true\n";
+            config(address, rules).all_links(&[], &hosts).len()
+        };
+        assert_eq!(peers(16, "7.0"), 15);
+        assert!((4..=8).contains(&peers(40, "7.0")));
     }
 
     #[test]

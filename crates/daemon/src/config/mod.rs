@@ -1,19 +1,18 @@
 //! A node's configuration: `node.toml`.
 //!
-//! In: a file. Out: a [`Config`] whose every value is inside its range, or a [`ConfigError`] that
-//! names file, line and key and says what was expected. `shoal.example.toml` is printed from the
-//! same table as the structures ([`reference()`]), so that the two can't disagree.
+//! In: a file. Out: a [`NodeConfig`] whose every value is inside its range, or a [`ConfigError`]
+//! that names file, line and key and says what was expected. The structures and
+//! `shoal.example.toml` ([`reference()`]) come from one table, so that they can't disagree.
 //!
-//! Invariant: reading a configuration changes nothing. Keys and lists of hosts are named by path
-//! and read by [`crate::config::keys`] and [`crate::membership::hosts`].
+//! Invariant: reading a configuration changes nothing. The file names keys and lists of hosts by
+//! path; [`crate::config::keys`] and [`crate::membership::hosts`] read them.
 //!
-//! Text becomes types here and nowhere later; nothing here opens a socket or starts a thread.
+//! Text is parsed into types only here. This module opens no socket and starts no thread.
 
 mod anonymity;
 mod circuits;
 mod direct;
 mod error;
-mod hop;
 pub mod keys;
 mod links;
 pub(crate) mod reach;
@@ -21,37 +20,44 @@ mod registrar;
 mod section;
 mod sections;
 mod setup;
+mod shift;
 mod text;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use shoal_crypto::Means;
+use shoal_crypto::SuiteSupport;
 use shoal_wire::Address;
 
-use section::Table;
+use section::ConfigSection;
 
 pub use crate::files::reading::read_text;
-pub use anonymity::{Anonymity, LoopPolicy, Preset, WithoutCover};
-pub use circuits::{CircuitPolicy, Circuits};
-pub use direct::{Direct, DirectLevel, DirectMode};
-pub use error::{ConfigError, Source};
-pub use hop::{Hop, HopInterval, HopMode, HopPrefix, MeetingPlace, PROTECTED_MAX, Protected};
-pub use links::{Accept, Links};
+pub use anonymity::{Anonymity, CoverLossPolicy, LoopPolicy, Preset};
+pub use circuits::{CircuitPolicy, CircuitsConfig};
+pub use direct::{DirectLevel, DirectLinksConfig, DirectMode};
+pub use error::{ConfigError, ConfigSource};
+pub use links::{LinksConfig, NeighbourPolicy};
 pub use registrar::Registrar;
-pub use section::{Key, Reload, Section};
+pub use section::{KeyReference, ReloadEffect, Section};
 pub use sections::{
-    Authority, Data, Egress, Expert, Interface, LinkPeer, Liveness, Log, LogLevel, Metrics, Names,
-    Node, Routing, Session, Suite, Transfer,
+    AuthorityConfig, EgressSection, Expert, InterfaceConfig, KeepaliveConfig, LinkPeer, LogConfig,
+    LogLevel, Metrics, NamesConfig, NodeSection, RoutingSection, SessionSection, SuiteName,
+    TransferSection, WorkersConfig,
 };
 pub(crate) use setup::is_of_rights;
 pub(crate) use setup::misplaced;
 pub(crate) use setup::unnamed;
 pub use setup::{
-    Experiment, Listen, NO_LINK, Newer, Setup, SetupError, files, overlay_of, reread, warnings,
+    Experiment, ListenAddresses, NO_LINK, NodeSetup, ReloadedFiles, SetupError, files, overlay_of,
+    reread, warnings,
+};
+pub use shift::{
+    PROTECTED_MAX, ProtectedAddress, RendezvousEndpoint, ShiftConfig, ShiftInterval, ShiftMode,
+    ShiftPrefix,
 };
 pub use text::{
-    EncryptWith, NAMES_AT, PeerEndpoint, Text, can_be_called, check_interface_name, spell_place,
+    EncryptWith, NAMES_AT, ParsedText, PeerEndpoint, can_be_called, check_interface_name,
+    spell_place,
 };
 
 /// Longest path of a Unix socket, in bytes.
@@ -59,88 +65,88 @@ const SOCKET_PATH_MAX: usize = 107;
 
 /// The registrar's socket, in the folder of the control socket.
 pub const REGISTRAR_SOCKET: &str = "registrar.sock";
-/// Where the control socket is unless the configuration says otherwise.
+/// Path of the control socket unless the configuration has another.
 pub const DEFAULT_CONTROL_SOCKET: &str = "/run/shoal/control.sock";
 
 section::config! {
-    /// Who this node is, and its files and sockets.
-    node: Node = "node";
-    /// Its neighbours.
+    /// Identity of this node, its files and its sockets.
+    node: NodeSection = "node";
+    /// Neighbours of this node.
     #[on = serde(default)]
     links: Vec<LinkPeer> = "link";
-    /// Which neighbours need no `[[link]]`.
+    /// Neighbours from the list, without a `[[link]]`.
     #[on = serde(default)]
-    accept: Links = "links";
-    /// Addresses that hop, if any do.
+    accept: LinksConfig = "links";
+    /// Addresses that shift, if any do.
     #[on = serde(default)]
-    hop: Option<Hop> = "hop";
-    /// What idle links do.
+    shift: Option<ShiftConfig> = "shift";
+    /// Keepalives of idle links.
     #[on = serde(default)]
-    liveness: Liveness = "liveness";
+    liveness: KeepaliveConfig = "liveness";
     /// Keys, rekeying, handshakes; links and host pairs alike.
     #[on = serde(default)]
-    session: Session = "session";
-    /// Costs of links, and what is believed of neighbours.
+    session: SessionSection = "session";
+    /// Costs of links, and limits on routes from neighbours.
     #[on = serde(default)]
-    routing: Routing = "routing";
+    routing: RoutingSection = "routing";
     /// The queue between open and seal, one per link.
     #[on = serde(default)]
-    egress: Egress = "egress";
-    /// Files.
+    egress: EgressSection = "egress";
+    /// Transfers of files.
     #[on = serde(default)]
-    transfer: Transfer = "transfer";
-    /// The virtual interface, if there is to be one.
+    transfer: TransferSection = "transfer";
+    /// The virtual interface, if there is one.
     #[on = serde(default)]
-    interface: Option<Interface> = "interface";
-    /// Names for programs, if there are to be any.
+    interface: Option<InterfaceConfig> = "interface";
+    /// The DNS responder for names of hosts, if there is one.
     #[on = serde(default)]
-    names: Option<Names> = "names";
-    /// What circuits, mixes and cover are to do together.
+    names: Option<NamesConfig> = "names";
+    /// Preset for circuits, mixes and cover.
     #[on = serde(default)]
     anonymity: Anonymity = "anonymity";
-    /// Links with other hosts past the routers.
+    /// Direct links with other hosts, past the routers.
     #[on = serde(default)]
-    direct: Direct = "direct";
+    direct: DirectLinksConfig = "direct";
     /// Circuits to other hosts.
     #[on = serde(default)]
-    circuits: Circuits = "circuits";
-    /// Who says who belongs to the network, if not the hosts file.
+    circuits: CircuitsConfig = "circuits";
+    /// The authority that decides who belongs to the network, in place of the hosts file.
     #[on = serde(default)]
-    authority: Option<Authority> = "authority";
-    /// Who makes this node's membership last, if somebody does.
+    authority: Option<AuthorityConfig> = "authority";
+    /// The registrar that renews this node's membership, if there is one.
     #[on = serde(default)]
     registrar: Option<Registrar> = "registrar";
-    /// Sockets and batches.
+    /// Workers, sockets and batches.
     #[on = serde(default)]
-    data: Data = "data";
+    data: WorkersConfig = "data";
     /// Counters.
     #[on = serde(default)]
     metrics: Metrics = "metrics";
     /// Messages for the operator.
     #[on = serde(default)]
-    log: Log = "log";
+    log: LogConfig = "log";
     /// Periods of the protocols.
     #[on = serde(default)]
     expert: Expert = "expert";
 }
 
-impl Config {
+impl NodeConfig {
     /// Reads and checks `file`.
-    pub fn load(file: &Path) -> Result<Config, ConfigError> {
+    pub fn load(file: &Path) -> Result<NodeConfig, ConfigError> {
         let text = read_text(file).map_err(|e| ConfigError::unreadable(file, &e))?;
-        Config::parse(file, &text)
+        NodeConfig::parse(file, &text)
     }
 
     /// Checks `text` as the content of `file`, which need not exist.
-    pub fn parse(file: &Path, text: &str) -> Result<Config, ConfigError> {
-        let source = Source::new(file, text);
-        let mut config: Config = toml::from_str(text).map_err(|e| source.syntax(&e))?;
+    pub fn parse(file: &Path, text: &str) -> Result<NodeConfig, ConfigError> {
+        let source = ConfigSource::new(file, text);
+        let mut config: NodeConfig = toml::from_str(text).map_err(|e| source.syntax(&e))?;
         config.file = file.to_path_buf();
         config.check(&source)?;
         Ok(config.with_preset())
     }
 
-    fn check(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+    fn check(&self, source: &ConfigSource<'_>) -> Result<(), ConfigError> {
         self.check_ranges(source)?;
         for (i, link) in self.links.iter().enumerate() {
             link.check_values(source, i)?;
@@ -149,7 +155,7 @@ impl Config {
             interface.check_values(source)?;
         }
         if self.names.is_some() && self.interface.is_none() {
-            let text = "names are those of [interface]s: this node has none";
+            let text = "names lead to virtual interfaces: add [interface], or remove [names]";
             return Err(source.wrong("names", None, "listen", text));
         }
         if let Some(authority) = &self.authority {
@@ -162,11 +168,11 @@ impl Config {
         self.direct.check_values(source)?;
         self.circuits.check_values(self, source)?;
         self.anonymity.check_values(self, source)?;
-        self.check_hop(source)?;
+        self.check_shift(source)?;
         self.check_together(source)
     }
 
-    fn check_node(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+    fn check_node(&self, source: &ConfigSource<'_>) -> Result<(), ConfigError> {
         let bad = |key, expected: String| Err(source.wrong("node", None, key, expected));
         if !crate::membership::hosts::is_name(&self.node.name) {
             return bad("name", crate::membership::hosts::NAME_RULE.into());
@@ -177,7 +183,7 @@ impl Config {
         }
         for (i, at) in listen.iter().enumerate() {
             if at.0.0.port() != 0 && listen[..i].contains(at) {
-                return bad("listen", format!("{at:?} is there twice"));
+                return bad("listen", format!("{at:?} is listed twice"));
             }
         }
         let len = self.control_socket().as_os_str().len();
@@ -189,7 +195,7 @@ impl Config {
     }
 
     /// Rules that concern more than one key.
-    fn check_together(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+    fn check_together(&self, source: &ConfigSource<'_>) -> Result<(), ConfigError> {
         let mut pinned = BTreeMap::new();
         for (i, link) in self.links.iter().enumerate() {
             for router in &link.pin {
@@ -207,12 +213,12 @@ impl Config {
             }
         }
         let wrong = |section, key, text| Err(source.wrong(section, None, key, text));
-        let Config { session, expert, .. } = self;
+        let NodeConfig { session, expert, .. } = self;
         if session.reject_after_s <= session.rekey_after_s {
             let text = format!("expected more than rekey_after_s ({})", session.rekey_after_s);
             return wrong("session", "reject_after_s", text);
         }
-        let own = Means::here();
+        let own = SuiteSupport::here();
         if session.means().suites.is_empty() {
             let fitting: Vec<_> = own.suites.iter().map(shoal_crypto::Suite::name).collect();
             let text = format!(
@@ -238,17 +244,17 @@ impl Config {
         *self.node.address
     }
 
-    /// Where the configuration says that the node listens; nowhere when it leaves that to the key.
+    /// Addresses at which the configuration has the node listen; empty if its key chooses the port.
     pub fn listen(&self) -> Vec<std::net::SocketAddr> {
         self.node.listen.iter().flatten().map(|at| at.0.0).collect()
     }
 
-    /// Whether the node is a router (host number 0).
+    /// True if the node is a router (host number 0).
     pub fn is_router(&self) -> bool {
         self.address().is_router()
     }
 
-    /// `path` as named in the file: relative paths are relative to the file's folder.
+    /// Resolves a path of the file: relative paths are relative to the file's folder.
     pub fn path(&self, path: &Path) -> PathBuf {
         match self.file.parent() {
             Some(folder) if path.is_relative() => folder.join(path),
@@ -267,62 +273,78 @@ impl Config {
     }
 
     /// This configuration with the values of `newer` where a reload applies them.
-    pub fn reloaded(&self, newer: Config) -> Config {
-        let Config { links, accept, metrics, log, hop, .. } = newer;
-        let hop = match (self.hop.clone(), hop) {
+    pub fn reloaded(&self, newer: NodeConfig) -> NodeConfig {
+        let NodeConfig { links, accept, metrics, log, shift, .. } = newer;
+        let shift = match (self.shift.clone(), shift) {
             (Some(old), Some(new)) if old.comes_as(&new) => {
                 let protect = if old.inside.is_some() { new.protect } else { Vec::new() };
-                Some(Hop { prefix: new.prefix, protect, ..old })
+                Some(ShiftConfig { prefix: new.prefix, protect, ..old })
             }
-            // Under another mode, or by other interfaces, all of it waits for a restart.
+            // With another mode or other interfaces, the whole section waits for a restart.
             (old, _) => old,
         };
-        Config { links, accept, metrics, log, hop, ..self.clone() }
+        NodeConfig { links, accept, metrics, log, shift, ..self.clone() }
     }
 
-    /// Keys outside of links whose values differ from `newer`, split into those that a reload
-    /// applies and those that need a restart; each as `section.key`.
-    pub fn changes(&self, newer: &Config) -> (Vec<String>, Vec<String>) {
+    /// Keys outside of links whose values differ in `newer`: first those that a reload applies,
+    /// then those that need a restart. Each is written as `section.key`.
+    pub fn changes(&self, newer: &NodeConfig) -> (Vec<String>, Vec<String>) {
         let changed = self.all_changes(newer);
-        let comes = self.hop.as_ref().zip(newer.hop.as_ref());
+        let comes = self.shift.as_ref().zip(newer.shift.as_ref());
         let comes_otherwise = comes.is_some_and(|(old, new)| !old.comes_as(new));
         let waits = |name: &str| match name {
-            // Without an interface for them, which waits for a restart, machines can't be reached.
-            "hop.protect" => comes_otherwise || self.inside().is_none(),
-            "hop.prefix" => comes_otherwise,
+            // Without `inside` machines can't be reached, and `inside` waits for a restart.
+            "shift.protect" => comes_otherwise || self.inside().is_none(),
+            "shift.prefix" => comes_otherwise,
             _ => false,
         };
-        let applied = |change: &(String, Reload)| change.1 == Reload::Yes && !waits(&change.0);
+        let applied =
+            |change: &(String, ReloadEffect)| change.1 == ReloadEffect::Yes && !waits(&change.0);
         let (yes, no): (Vec<_>, Vec<_>) = changed.into_iter().partition(applied);
         (yes.into_iter().map(|c| c.0).collect(), no.into_iter().map(|c| c.0).collect())
     }
 }
 
-/// What a reload applies: links and the list of hosts as a whole, else keys as `section.key`.
+/// Settings that a reload applies: links and the list of hosts as a whole, else keys as
+/// `section.key`.
 pub fn reloadable() -> Vec<String> {
     let mut keys = vec!["[[link]]".to_string(), "the list of hosts".to_string()];
     for section in sections().into_iter().filter(|section| section.name != "[link]") {
-        let named = section.keys.iter().filter(|key| key.reload == Reload::Yes);
+        let named = section.keys.iter().filter(|key| key.reload == ReloadEffect::Yes);
         keys.extend(named.map(|key| format!("{}.{}", section.name, key.name)));
     }
     keys
 }
 
-/// The text of `shoal.example.toml`: every key with its meaning, its range, whether a reload
-/// applies it, and its default (commented out) or an example value (where there is no default).
+/// The text of `shoal.example.toml`: every key with its meaning, its range, and whether a reload
+/// applies it. Optional keys are commented out, with their default or an example.
 pub fn reference() -> String {
     let mut text = String::from(
         "# shoal.example.toml: every key that a Shoal node knows.\n\
          #\n\
-         # A key that stands commented out is optional and shown with its default, or with\n\
-         # an example where there is none. The others must be given. \"reload: yes\" means\n\
-         # that `shoal reload` (or SIGHUP) applies a changed value; the others wait for\n\
-         # a restart. Unknown keys are errors.\n\
+         # A key that is commented out is optional and shown with its default, or with\n\
+         # an example if it has no default. All other keys must be given.\n\
+         # \"reload: yes\": `shoal reload` (or SIGHUP) applies a changed value.\n\
+         # \"reload: no\": a changed value waits for a restart. Unknown keys are errors.\n\
          # Relative paths are relative to the folder of this file.\n\
          # Check a file with: shoal check -c FILE\n",
     );
     for section in sections() {
         section.print(&mut text);
+    }
+    text
+}
+
+/// The page docs/reference/config.md: the same as [`reference()`], in Markdown.
+pub fn reference_page() -> String {
+    let mut text = String::from(
+        "# Configuration\n\nEvery key of `node.toml`. \
+         [shoal.example.toml](../../shoal.example.toml) \
+         has the same as a file.\nUnknown keys are errors, and relative paths count from the \
+         folder of the file.\nCheck a file with `shoal check -c FILE`.\n",
+    );
+    for section in sections() {
+        section.page(&mut text);
     }
     text
 }

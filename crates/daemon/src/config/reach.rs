@@ -1,58 +1,59 @@
-//! Neighbours that this node can't reach, whatever they do: what their endpoints need and it lacks.
+//! Warnings about neighbours that this node can't reach, since it lacks what their endpoints need.
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::hop::HopMode;
-use super::{Config, LinkPeer};
-use crate::membership::hosts::Hosts;
+use super::shift::ShiftMode;
+use super::{LinkPeer, NodeConfig};
+use crate::membership::hosts::HostList;
 
-/// Where neighbours are called: their links' names, and endpoints.
-fn called<'a>(config: &'a Config, hosts: &Hosts) -> Vec<(&'a str, SocketAddr)> {
+/// Names of links, with the endpoints at which this node calls them.
+fn called<'a>(config: &'a NodeConfig, hosts: &HostList) -> Vec<(&'a str, SocketAddr)> {
     let known = |link: &LinkPeer| hosts.by_name(&link.peer).and_then(|host| host.endpoint);
     let called = |link: &LinkPeer| link.endpoint().or_else(|| known(link));
     config.links.iter().filter_map(|link| Some((&*link.peer, called(link)?))).collect()
 }
 
-/// Sentences for the operator.
-pub(super) fn warnings(config: &Config, hosts: &Hosts) -> Vec<String> {
+/// Warnings for the operator.
+pub(super) fn warnings(config: &NodeConfig, hosts: &HostList) -> Vec<String> {
     let called = called(config, hosts);
     let mut warnings = Vec::new();
     warnings.extend(other_family(config, &called));
-    if config.hop.as_ref().is_some_and(|hop| hop.mode == HopMode::Routed) {
+    if config.shift.as_ref().is_some_and(|shift| shift.mode == ShiftMode::Routed) {
         warnings.extend(under_own_prefix(config, hosts));
     }
-    // With an authority, links of nodes that are no members now are left out.
+    // With an authority, links to nodes that are not members are left out of `config`.
     let complete = config.authority.is_none();
-    if complete && config.hop.is_some() && config.links.iter().all(|link| link.hop.is_none()) {
+    if complete && config.shift.is_some() && config.links.iter().all(|link| link.shift.is_none()) {
         warnings.push(
-            "[hop]: no address hops: add hop = \"10s\", say, to each [[link]] that is to".into(),
+            "[shift]: no link uses it: add shift, such as shift = \"10s\", to a [[link]]".into(),
         );
     }
     warnings
 }
 
-/// A node without a `listen` line is at addresses of both families.
-fn other_family(config: &Config, called: &[(&str, SocketAddr)]) -> Option<String> {
+/// Warns of an endpoint whose IP family this node does not listen in. A node without a `listen`
+/// line listens in both.
+fn other_family(config: &NodeConfig, called: &[(&str, SocketAddr)]) -> Option<String> {
     let own = config.listen();
     let has = |six: bool| own.iter().any(|at| at.is_ipv6() == six) || own.is_empty();
     let (peer, at) = called.iter().find(|(_, at)| !has(at.is_ipv6()))?;
     let (family, any) = if at.is_ipv6() { ("IPv6", "[::]") } else { ("IPv4", "0.0.0.0") };
     Some(format!(
-        "link {peer:?}: it is called by {family}, and this node listens at no such address: add \
-         \"{any}:PORT\" to [node] listen"
+        "link {peer:?}: its endpoint is {family}, but this node listens at no {family} address: \
+         add \"{any}:PORT\" to [node] listen"
     ))
 }
 
-/// What is wrong with an endpoint under the prefix if that is routed to this machine: the kernel
-/// takes in whatever goes there. Whether `auto` means that depends on the addresses of interfaces,
-/// which stand in no file.
-pub(crate) fn under_own_prefix(config: &Config, hosts: &Hosts) -> Option<String> {
-    let prefix = config.hop_prefix()?;
+/// Warns of an endpoint under this node's own prefix, if that prefix is routed to this machine: the
+/// kernel takes in all packets to it. For the mode `auto` the caller checks this, as it depends on
+/// addresses of interfaces.
+pub(crate) fn under_own_prefix(config: &NodeConfig, hosts: &HostList) -> Option<String> {
+    let prefix = config.shift_prefix()?;
     let is_under = |at: &SocketAddr| matches!(at.ip(), IpAddr::V6(ip) if prefix.holds(ip));
     let (peer, _) = called(config, hosts).into_iter().find(|(_, at)| is_under(at))?;
     Some(format!(
-        "[hop] prefix: link {peer:?} is called at an address of it, where nothing is reached while \
-         the node runs, since all its addresses are this machine's: expected a prefix \
+        "[shift] prefix: the endpoint of link {peer:?} is under it and can't be reached: while the \
+         node runs, all addresses of the prefix are this machine's. Expected a prefix \
          that is routed to this machine and that nothing else uses"
     ))
 }

@@ -1,4 +1,4 @@
-//! The section of the registrar: who made this node a member, and makes its membership last.
+//! The section `[registrar]`: who made this node a member and renews its membership.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -6,27 +6,30 @@ use std::path::PathBuf;
 use shoal_crypto::PublicKey;
 use shoal_joining::ENDPOINTS_MAX;
 
-use super::error::{ConfigError, Source};
+use super::error::{ConfigError, ConfigSource};
 use super::section::section;
-use super::text::{CallAt, Text};
+use super::text::{CallableEndpoint, ParsedText};
 
 /// An address for documentation (RFC 5737).
-const EXAMPLE: Text<CallAt> =
-    Text(CallAt(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 23_872)));
+const EXAMPLE: ParsedText<CallableEndpoint> =
+    ParsedText(CallableEndpoint(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 23_872)));
 
 section! {
-    /// The registrar that made this node a member (docs/joining.md); `shoal up` writes this. The
-    /// node has its membership renewed there near its end. Without this section it asks nobody.
+    /// The registrar that made this node a member (docs/guide/members.md); `shoal up` writes this
+    /// section. The node renews its membership there before it ends. Without this section, it asks
+    /// nobody.
     pub struct Registrar {
         /// The registrar's public key. Must be given.
-        key: Option<Text<PublicKey>>,
-            optional Text(PublicKey::from_bytes(&[0; PublicKey::LEN])), reload no;
-        /// The secret that its door is sealed with. Must be given, and readable by its owner only.
+        key: Option<ParsedText<PublicKey>>,
+            optional ParsedText(PublicKey::from_bytes(&[0; PublicKey::LEN])), reload no;
+        /// File with the secret of the registrar's door. Must be given, and readable by its owner
+        /// only.
         door_file: Option<PathBuf>, optional "door.key".into(), reload no;
-        /// Where it listens, one to three IP:PORT, best first. Must be given.
+        /// Addresses at which the registrar listens: one to three IP:PORT, best first. Must be
+        /// given.
         #[on = serde(default)]
-        endpoints: Vec<Text<CallAt>> = vec![EXAMPLE], reload no;
-        /// Days before its end at which the membership is renewed.
+        endpoints: Vec<ParsedText<CallableEndpoint>> = vec![EXAMPLE], reload no;
+        /// Days before the end of the membership at which the node renews it.
         #[on = serde(default = "renew_days")]
         renew_days: u32 = renew_days(), in 1 ..= 3_650, reload no;
     }
@@ -37,7 +40,7 @@ const fn renew_days() -> u32 {
 }
 
 impl Registrar {
-    pub(super) fn check_given(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+    pub(super) fn check_given(&self, source: &ConfigSource<'_>) -> Result<(), ConfigError> {
         let wrong = |key, text: &str| Err(source.wrong("registrar", None, key, text));
         if self.key.is_none() {
             return wrong("key", "must be given");
@@ -51,7 +54,7 @@ impl Registrar {
         Ok(())
     }
 
-    /// Where it listens.
+    /// Addresses at which the registrar listens.
     pub fn endpoints(&self) -> Vec<SocketAddr> {
         self.endpoints.iter().map(|at| at.0.0).collect()
     }

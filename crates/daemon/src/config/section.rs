@@ -1,35 +1,33 @@
-//! The table behind the sections: one place says a key's type, default, range, meaning and whether
-//! a reload applies it.
+//! Macros that declare the sections: each key with its type, default, range, meaning, and whether a
+//! reload applies it.
 
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use super::error::{ConfigError, Source};
+use super::error::{ConfigError, ConfigSource};
 
-/// Whether a changed value is applied by SIGHUP.
+/// Effect of SIGHUP on a changed value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reload {
+pub enum ReloadEffect {
     /// Applied at once.
     Yes,
     /// Waits for a restart.
     No,
 }
 
-/// One key as the reference shows it.
+/// A key as the reference shows it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Key {
-    /// Its name in the file.
+pub struct KeyReference {
     pub name: &'static str,
-    /// What it means, one or more lines.
+    /// Meaning of the key, one or more lines.
     pub doc: Vec<&'static str>,
     /// Default or example as TOML.
     pub value: String,
     /// Allowed values in words, where a range is set.
     pub range: Option<String>,
-    /// Whether it must be given.
+    /// True if the key must be given.
     pub required: bool,
-    /// Whether a reload applies it.
-    pub reload: Reload,
+    pub reload: ReloadEffect,
 }
 
 /// One section of the file.
@@ -37,10 +35,9 @@ pub struct Key {
 pub struct Section {
     /// Name as it stands between the brackets.
     pub name: String,
-    /// What it is about.
+    /// Meaning of the section, one or more lines.
     pub doc: Vec<&'static str>,
-    /// Its keys.
-    pub keys: Vec<Key>,
+    pub keys: Vec<KeyReference>,
 }
 
 impl Section {
@@ -58,67 +55,96 @@ impl Section {
             for line in &key.doc {
                 let _ = writeln!(out, "#{line}");
             }
-            let reload = if key.reload == Reload::Yes { "yes" } else { "no" };
+            let reload = if key.reload == ReloadEffect::Yes { "yes" } else { "no" };
             let range = key.range.as_ref().map(|r| format!("{r}; ")).unwrap_or_default();
             let _ = writeln!(out, "# ({range}reload: {reload})");
             let comment = if key.required { "" } else { "# " };
             let _ = writeln!(out, "{comment}{} = {}", key.name, key.value);
         }
     }
+
+    /// The section as a part of the reference page, in Markdown.
+    pub(super) fn page(&self, out: &mut String) {
+        // Writing to a String can't fail.
+        let _ = write!(out, "\n## `[{}]`\n\n{}\n", self.name, joined(&self.doc));
+        for KeyReference { name, doc, value, range, required, reload } in &self.keys {
+            let default =
+                if *required { "must be given, for example" } else { "default or example" };
+            let range = range.as_ref().map(|range| format!("; {range}")).unwrap_or_default();
+            let reload = if *reload == ReloadEffect::Yes { "a reload" } else { "a restart" };
+            let _ = write!(out, "\n- **`{name}`**: {}\n", joined(doc));
+            let _ = writeln!(out, "  ({default} `{value}`{range}; {reload} applies it)");
+        }
+    }
 }
 
-/// A section of the file. [`section!`] implements it; `Option` (the section may be absent) and
-/// `Vec` (it may be there several times) pass it on.
-pub(super) trait Table {
-    /// How the reference shows it.
+/// The lines of a comment as one paragraph.
+fn joined(lines: &[&str]) -> String {
+    lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ")
+}
+
+/// A section of the file; [`section!`] implements it. `Option` is a section that may be absent,
+/// `Vec` one that may repeat.
+pub(super) trait ConfigSection {
+    /// Entry of the section in the reference.
     fn section(name: &str) -> Section;
 
     /// Compares values with their ranges. `index` counts from 0 among sections of one name.
     fn check(
         &self,
-        source: &Source<'_>,
+        source: &ConfigSource<'_>,
         section: &str,
         index: Option<usize>,
     ) -> Result<(), ConfigError>;
 
     /// Adds the keys whose values differ in `newer`.
-    fn changes(&self, newer: &Self, section: &str, out: &mut Vec<(String, Reload)>);
+    fn changes(&self, newer: &Self, section: &str, out: &mut Vec<(String, ReloadEffect)>);
 }
 
-impl<T: Table> Table for Option<T> {
+impl<T: ConfigSection> ConfigSection for Option<T> {
     fn section(name: &str) -> Section {
         T::section(name)
     }
 
-    fn check(&self, source: &Source<'_>, name: &str, at: Option<usize>) -> Result<(), ConfigError> {
+    fn check(
+        &self,
+        source: &ConfigSource<'_>,
+        name: &str,
+        at: Option<usize>,
+    ) -> Result<(), ConfigError> {
         self.as_ref().map_or(Ok(()), |section| section.check(source, name, at))
     }
 
-    fn changes(&self, newer: &Self, section: &str, out: &mut Vec<(String, Reload)>) {
+    fn changes(&self, newer: &Self, section: &str, out: &mut Vec<(String, ReloadEffect)>) {
         match (self, newer) {
             (Some(old), Some(new)) => old.changes(new, section, out),
             (None, None) => {}
-            _ => out.push((section.into(), Reload::No)),
+            _ => out.push((section.into(), ReloadEffect::No)),
         }
     }
 }
 
-impl<T: Table> Table for Vec<T> {
+impl<T: ConfigSection> ConfigSection for Vec<T> {
     fn section(name: &str) -> Section {
         T::section(&format!("[{name}]"))
     }
 
-    fn check(&self, source: &Source<'_>, name: &str, _: Option<usize>) -> Result<(), ConfigError> {
+    fn check(
+        &self,
+        source: &ConfigSource<'_>,
+        name: &str,
+        _: Option<usize>,
+    ) -> Result<(), ConfigError> {
         self.iter().enumerate().try_for_each(|(i, one)| one.check(source, name, Some(i)))
     }
 
-    fn changes(&self, _: &Self, _: &str, _: &mut Vec<(String, Reload)>) {
-        // Links are compared by their neighbours' names, where they are made.
+    fn changes(&self, _: &Self, _: &str, _: &mut Vec<(String, ReloadEffect)>) {
+        // Links are compared elsewhere, by their neighbours' names.
     }
 }
 
-/// Declares the configuration: every section once, in the order of the reference file, with its
-/// name there.
+/// Declares the configuration: every section once, with its name, in the order of the reference
+/// file.
 macro_rules! config {
     ($(
         $(#[doc = $doc:literal])+
@@ -126,30 +152,30 @@ macro_rules! config {
         $field:ident: $type:ty = $name:literal;
     )+) => {
         /// A checked configuration. Paths in it are relative to the file's folder until
-        /// [`Config::path`] resolves them.
+        /// [`NodeConfig::path`] resolves them.
         #[derive(Clone, Debug, PartialEq, serde::Deserialize)]
         #[serde(deny_unknown_fields)]
-        pub struct Config {
+        pub struct NodeConfig {
             $(
                 $(#[doc = $doc])+
                 #[serde(rename = $name)]
                 $(#[$on])?
                 pub $field: $type,
             )+
-            /// The file it was read from.
+            /// File from which the configuration was read.
             #[serde(skip)]
             pub file: PathBuf,
         }
 
-        impl Config {
+        impl NodeConfig {
             /// Compares every value with its range.
-            fn check_ranges(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+            fn check_ranges(&self, source: &ConfigSource<'_>) -> Result<(), ConfigError> {
                 $(self.$field.check(source, $name, None)?;)+
                 Ok(())
             }
 
-            /// Every key whose value differs in `newer`, outside of links, as `section.key`.
-            fn all_changes(&self, newer: &Config) -> Vec<(String, Reload)> {
+            /// Keys outside of links whose values differ in `newer`, as `section.key`.
+            fn all_changes(&self, newer: &NodeConfig) -> Vec<(String, ReloadEffect)> {
                 let mut changed = Vec::new();
                 $(self.$field.changes(&newer.$field, $name, &mut changed);)+
                 changed
@@ -158,59 +184,59 @@ macro_rules! config {
 
         /// Every section with its keys, in the order of the reference file.
         pub fn sections() -> Vec<Section> {
-            vec![$(<$type as Table>::section($name)),+]
+            vec![$(<$type as ConfigSection>::section($name)),+]
         }
     };
 }
 
-/// A value as it stands in the reference.
-pub(super) trait Shown {
+/// Spelling of a value in the reference.
+pub(super) trait ReferenceValue {
     fn shown(&self) -> String;
 }
 
 macro_rules! shown_plain {
-    ($($type:ty),+) => { $(impl Shown for $type {
+    ($($type:ty),+) => { $(impl ReferenceValue for $type {
         fn shown(&self) -> String { self.to_string() }
     })+ };
 }
 
 shown_plain!(bool, u8, u16, u32, u64, usize);
 
-impl Shown for f64 {
+impl ReferenceValue for f64 {
     fn shown(&self) -> String {
         format!("{self:?}")
     }
 }
 
-impl Shown for String {
+impl ReferenceValue for String {
     fn shown(&self) -> String {
         format!("{self:?}")
     }
 }
 
-impl Shown for PathBuf {
+impl ReferenceValue for PathBuf {
     fn shown(&self) -> String {
         format!("{:?}", self.to_string_lossy())
     }
 }
 
-impl<T: Shown> Shown for Vec<T> {
+impl<T: ReferenceValue> ReferenceValue for Vec<T> {
     fn shown(&self) -> String {
-        format!("[{}]", self.iter().map(Shown::shown).collect::<Vec<_>>().join(", "))
+        format!("[{}]", self.iter().map(ReferenceValue::shown).collect::<Vec<_>>().join(", "))
     }
 }
 
-impl<T: Shown> Shown for Option<T> {
+impl<T: ReferenceValue> ReferenceValue for Option<T> {
     fn shown(&self) -> String {
-        // The reference shows an example of what is absent.
-        self.as_ref().map(Shown::shown).unwrap_or_default()
+        // Optional keys are shown with an example, so that a value is always present.
+        self.as_ref().map(ReferenceValue::shown).unwrap_or_default()
     }
 }
 
 /// Declares a section. Forms of a key:
-/// `name: Type = default, in low..=high, reload yes;` with a default, and a range or not,
-/// `name: Type, required example, reload no;` without a default: must be given,
-/// `name: Option<Type>, optional example, reload no;` may be absent.
+/// - `name: Type = default, in low..=high, reload yes;` has a default, and perhaps a range;
+/// - `name: Type, required example, reload no;` must be given;
+/// - `name: Option<Type>, optional example, reload no;` may be absent.
 macro_rules! section {
     (
         $(#[doc = $doc:literal])+
@@ -238,14 +264,14 @@ macro_rules! section {
             )+
         }
 
-        impl crate::config::section::Table for $name {
+        impl crate::config::section::ConfigSection for $name {
             fn section(name: &str) -> crate::config::Section {
                 #[allow(unused_imports)]
-                use crate::config::section::Shown;
+                use crate::config::section::ReferenceValue;
                 crate::config::Section {
                     name: name.into(),
                     doc: vec![$($doc),+],
-                    keys: vec![$(crate::config::Key {
+                    keys: vec![$(crate::config::KeyReference {
                         name: stringify!($key),
                         doc: vec![$($key_doc),+],
                         value: crate::config::section::first(&[
@@ -265,7 +291,7 @@ macro_rules! section {
             #[allow(unused_variables)]
             fn check(
                 &self,
-                source: &crate::config::error::Source<'_>,
+                source: &crate::config::error::ConfigSource<'_>,
                 section: &str,
                 index: Option<usize>,
             ) -> Result<(), crate::config::ConfigError> {
@@ -285,7 +311,7 @@ macro_rules! section {
                 &self,
                 newer: &$name,
                 section: &str,
-                out: &mut Vec<(String, crate::config::Reload)>,
+                out: &mut Vec<(String, crate::config::ReloadEffect)>,
             ) {
                 $(if self.$key != newer.$key {
                     let name = format!("{section}.{}", stringify!($key));
@@ -296,7 +322,7 @@ macro_rules! section {
     };
 }
 
-/// A section of which every key is optional: absent means all defaults.
+/// Declares a section whose keys are all optional; without the section all have their defaults.
 macro_rules! optional_section {
     (
         $(#[doc = $doc:literal])+
@@ -329,10 +355,10 @@ macro_rules! optional_section {
 
 macro_rules! reload {
     (yes) => {
-        crate::config::Reload::Yes
+        crate::config::ReloadEffect::Yes
     };
     (no) => {
-        crate::config::Reload::No
+        crate::config::ReloadEffect::No
     };
 }
 

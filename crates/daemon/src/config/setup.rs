@@ -1,4 +1,4 @@
-//! Everything that a node's start needs from files, read and compared.
+//! Files that a node's start needs, read and compared.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,90 +7,87 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use shoal_crypto::{Identity, NetworkSecret, NetworkSecrets, PublicKey};
-use shoal_directory::Carrier;
+use shoal_directory::CircuitRole;
 use shoal_wire::Time;
 
-use super::{Config, ConfigError, LinkPeer, Source};
+use super::{ConfigError, ConfigSource, LinkPeer, NodeConfig};
 use crate::config::keys;
 use crate::membership::anonymity;
-use crate::membership::authority::{Authority, Reading};
+use crate::membership::authority::{AuthorityState, StartupList};
 use crate::membership::chains::ChainFile;
 use crate::membership::cover;
-use crate::membership::hosts::{Host, Hosts};
+use crate::membership::hosts::{HostList, ListedHost};
 use crate::membership::levels;
 use crate::tun::consent;
 use crate::tun::subnets::{self, Surroundings};
-use crate::worker::clock::Clock;
+use crate::worker::clock::BootClock;
 
 /// A configuration with the files that it names, all of which agree.
-pub struct Setup {
-    /// The configuration.
-    pub config: Config,
-    /// The network's nodes.
-    pub hosts: Hosts,
-    /// Nodes that links lead to in place of `hosts` while the authority's list is too old or this
-    /// node's membership has expired: such links carry only newer lists.
-    pub linked: Option<Hosts>,
-    /// This node's keys.
+pub struct NodeSetup {
+    pub config: NodeConfig,
+    pub hosts: HostList,
+    /// Nodes that links lead to, in place of `hosts`, while the authority's list is too old or this
+    /// node's membership has expired. Such links carry only newer lists.
+    pub linked: Option<HostList>,
     pub identity: Identity,
     /// The secret of `network_secret_file`.
     pub secret: NetworkSecret,
-    /// The secrets that count: that one, unless the authority's list names others.
+    /// Secrets in force: `secret`, unless the authority's list names others.
     pub secrets: NetworkSecrets,
-    /// The authority's list, if the configuration names one; `hosts` come from it then, and the
-    /// configuration has only links to its members.
-    pub authority: Option<Authority>,
-    /// See [`Setup::overlay`]; a node that took `authority` out of here still asks for it.
+    /// The authority's list, if the configuration names one. Then `hosts` come from it, and
+    /// `config` has only links to its members.
+    pub authority: Option<AuthorityState>,
+    /// See [`NodeSetup::overlay`]. A copy, since a node takes `authority` out of here.
     overlay: shoal_ip::Prefix,
-    /// The clock by which the list was taken in.
-    pub clock: Clock,
-    /// Where the node is to listen.
-    pub listen: Listen,
-    /// What an experiment changes.
+    /// Clock that checked the list's times.
+    pub clock: BootClock,
+    pub listen: ListenAddresses,
     pub experiment: Experiment,
 }
 
-/// What an experiment changes of a node, and no configuration does.
+/// Settings of an experiment, which no configuration has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Experiment {
-    /// How long each circuit that the node begins lives, in place of ten minutes.
+    /// Lifetime of each circuit that the node begins, in place of ten minutes.
     pub circuit_life: Option<Duration>,
-    /// Packets stay in the order in which circuits bring them.
+    /// True if packets stay in the order in which circuits bring them.
     pub any_order: bool,
 }
 
-/// Where a node is to listen.
+/// Addresses at which a node listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listen {
-    /// At these addresses and nowhere else.
+pub enum ListenAddresses {
+    /// Exactly these addresses.
     At(Vec<SocketAddr>),
-    /// On the port that follows from the node's key, or any other if a program has that one, at all
-    /// addresses of both families, as far as this machine has them.
+    /// The port that follows from the node's key, at all addresses of both families that this
+    /// machine has. If another program has that port, any other one.
     Own(Vec<SocketAddr>),
-    /// At these addresses, on any free ports: nobody has to find this node.
+    /// No other addresses than these.
     AnyPort(Vec<SocketAddr>),
 }
 
-impl Listen {
-    fn new(config: &Config, identity: &Identity) -> Listen {
+impl ListenAddresses {
+    fn new(config: &NodeConfig, identity: &Identity) -> ListenAddresses {
         let any = [Ipv4Addr::UNSPECIFIED.into(), IpAddr::from(Ipv6Addr::UNSPECIFIED)];
         let own = || any.map(|ip| SocketAddr::new(ip, keys::own_port(identity))).to_vec();
         match config.listen() {
-            at if at.is_empty() => Listen::Own(own()),
-            at => Listen::At(at),
+            at if at.is_empty() => ListenAddresses::Own(own()),
+            at => ListenAddresses::At(at),
         }
     }
 
     /// The addresses; port 0 stands for any.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         match self {
-            Listen::At(at) | Listen::Own(at) => at.clone(),
-            Listen::AnyPort(at) => at.iter().map(|at| SocketAddr::new(at.ip(), 0)).collect(),
+            ListenAddresses::At(at) | ListenAddresses::Own(at) => at.clone(),
+            ListenAddresses::AnyPort(at) => {
+                at.iter().map(|at| SocketAddr::new(at.ip(), 0)).collect()
+            }
         }
     }
 }
 
-/// What is wrong with a node's files: at least one sentence, each with its file.
+/// Faults of a node's files: at least one sentence, each with its file.
 #[derive(Debug)]
 pub struct SetupError(pub Vec<String>);
 
@@ -102,18 +99,19 @@ impl fmt::Display for SetupError {
 
 impl std::error::Error for SetupError {}
 
-impl Setup {
-    /// Reads `file` and what it names. All faults that can be found at once are reported at once.
-    pub fn load(file: &Path) -> Result<Setup, SetupError> {
+impl NodeSetup {
+    /// Reads `file` and the files that it names. All faults that can be found at once are reported
+    /// at once.
+    pub fn load(file: &Path) -> Result<NodeSetup, SetupError> {
         let one = |e: ConfigError| SetupError(vec![e.to_string()]);
-        let clock = Clock::new();
+        let clock = BootClock::new();
         let text = super::read_text(file).map_err(|e| one(ConfigError::unreadable(file, &e)))?;
-        let mut config = Config::parse(file, &text).map_err(one)?;
+        let mut config = NodeConfig::parse(file, &text).map_err(one)?;
         let mut faults = Vec::new();
         let user = config.node.user.as_deref().and_then(user_number);
-        let list = Reading::load(&config, user).and_then(|list| keep(list, &mut faults));
+        let list = StartupList::load(&config, user).and_then(|list| keep(list, &mut faults));
         let mut hosts = match config.authority {
-            None => keep(Hosts::load(&config.path(&config.node.hosts_file)), &mut faults),
+            None => keep(HostList::load(&config.path(&config.node.hosts_file)), &mut faults),
             Some(_) => None,
         };
         let identity = keys::load_identity_for(&config.path(&config.node.key_file), user);
@@ -131,7 +129,8 @@ impl Setup {
                 config = authority.effective(&config, linked.as_ref().unwrap_or(hosts));
             }
         } else if let Some(hosts) = &hosts {
-            compare(&config, hosts, identity.as_ref(), &Source::new(file, &text), &mut faults);
+            let source = ConfigSource::new(file, &text);
+            compare(&config, hosts, identity.as_ref(), &source, &mut faults);
             config.links = config.all_links(&config.links, hosts);
         }
         let known = linked.as_ref().or(hosts.as_ref());
@@ -139,13 +138,13 @@ impl Setup {
         faults.extend(hosts.iter().flat_map(|hosts| cover::faults(&config, hosts)));
         match (hosts, identity, secret) {
             (Some(hosts), Some(identity), Some(secret)) if faults.is_empty() => {
-                let listen = Listen::new(&config, &identity);
+                let listen = ListenAddresses::new(&config, &identity);
                 let experiment = Experiment::default();
-                let secrets = authority.as_ref().map(Authority::secrets);
+                let secrets = authority.as_ref().map(AuthorityState::secrets);
                 let secrets = secrets.unwrap_or_else(|| secret.clone().into());
-                let listed = authority.as_ref().and_then(Authority::network);
+                let listed = authority.as_ref().and_then(AuthorityState::network);
                 let overlay = listed.unwrap_or_else(|| shoal_ip::overlay_prefix(&secret));
-                Ok(Setup {
+                Ok(NodeSetup {
                     config,
                     hosts,
                     linked,
@@ -164,9 +163,9 @@ impl Setup {
     }
 
     /// This node's own entry in the list of hosts.
-    pub fn me(&self) -> Host {
-        // `compare` refused a list without it.
-        self.hosts.by_name(&self.config.node.name).cloned().unwrap_or_else(|| Host {
+    pub fn me(&self) -> ListedHost {
+        // `compare` refuses a list without this node.
+        self.hosts.by_name(&self.config.node.name).cloned().unwrap_or_else(|| ListedHost {
             name: self.config.node.name.clone(),
             address: self.config.address(),
             key: self.identity.public(),
@@ -176,24 +175,25 @@ impl Setup {
             prefixes: Vec::new(),
             cover: None,
             security_groups: Vec::new(),
-            carrier: Carrier::default(),
+            carrier: CircuitRole::default(),
+            by_registrar: false,
         })
     }
 
-    /// The IPv6 address on virtual interfaces of the node with this key.
+    /// IPv6 address that the node with this key has on its virtual interface.
     pub fn ip_address(&self, key: &PublicKey) -> Ipv6Addr {
         shoal_ip::overlay_address(&self.overlay(), key)
     }
 
-    /// The prefix of all hosts' IPv6 addresses: what the authority's list states, else what follows
+    /// The prefix of all hosts' IPv6 addresses. The authority's list states it; else it follows
     /// from the network's secret.
     pub fn overlay(&self) -> shoal_ip::Prefix {
         self.overlay
     }
 
-    /// Networks behind this node and others that would be in force, and why others would not.
-    pub fn subnets(&self) -> subnets::Plan {
-        let Some(section) = &self.config.interface else { return subnets::Plan::default() };
+    /// Networks behind this node and others that would be in force, with warnings about the rest.
+    pub fn subnets(&self) -> subnets::SubnetPlan {
+        let Some(section) = &self.config.interface else { return subnets::SubnetPlan::default() };
         let overlay = self.overlay();
         let around = Surroundings::look(&self.config, &self.hosts, &overlay);
         let name = &self.config.node.name;
@@ -206,40 +206,40 @@ impl Setup {
         plan
     }
 
-    /// Lets a node that lives as long as one command listen on any free ports, since the daemon of
-    /// the same configuration may be about to take the configured ones. A node that knows nobody's
-    /// endpoint keeps its own, at which others call it.
+    /// Lets a node that lives as long as one command listen on any free ports. The daemon of the
+    /// same configuration may need the configured ones. A node that knows nobody's endpoint keeps
+    /// its own ports, at which neighbours call it.
     pub fn listen_anywhere(&mut self) {
         let hosts = self.linked.as_ref().unwrap_or(&self.hosts);
         if !waits_to_be_called(&self.config, hosts) {
-            self.listen = Listen::AnyPort(self.listen.addresses());
+            self.listen = ListenAddresses::AnyPort(self.listen.addresses());
         }
     }
 
-    /// What works, but is perhaps not meant: sentences for the operator.
+    /// Warnings about settings that work, but are perhaps not meant.
     pub fn warnings(&self) -> Vec<String> {
         let mut all = self.lasting_warnings();
         all.extend(self.authority.iter().flat_map(|a| a.warnings(self.clock.now())));
         all
     }
 
-    /// Those of [`Setup::warnings`] that hold as long as the files are the same.
+    /// Warnings of [`NodeSetup::warnings`] that hold as long as the files are the same.
     pub(crate) fn lasting_warnings(&self) -> Vec<String> {
         warnings(&self.config, self.linked.as_ref().unwrap_or(&self.hosts))
     }
 }
 
-/// Takes in the authority's list. A list that is too old, or in which this node's membership has
-/// expired, is taken in too: the node then waits for a newer one.
+/// Takes in the authority's list. A list that is too old, or that says this node's membership has
+/// expired, is taken in too. The node then waits for a newer one.
 fn join(
-    config: &Config,
-    list: Reading,
+    config: &NodeConfig,
+    list: StartupList,
     (key, secret): (PublicKey, NetworkSecret),
     now: Time,
     faults: &mut Vec<String>,
-) -> Option<Authority> {
+) -> Option<AuthorityState> {
     let file = list.source().display().to_string();
-    let authority = Authority::new(config, (key, secret), list, now);
+    let authority = AuthorityState::new(config, (key, secret), list, now);
     let authority = keep(authority.map_err(|refused| format!("{file}: {refused}")), faults)?;
     if authority.has_me() {
         return Some(authority);
@@ -249,9 +249,8 @@ fn join(
             + (member.key == key) as u8
             + (member.address == config.address()) as u8
     };
-    let near = authority.directory.listed().max_by_key(|member| me(member));
     let name = &config.node.name;
-    let near = near.filter(|member| me(member) > 0);
+    let near = authority.directory.listed().max_by_key(|m| me(m)).filter(|m| me(m) > 0);
     let why = match near {
         Some(m) if m.key != key => format!("has another key for {:?}", m.name),
         Some(m) if m.address != config.address() => format!("says {} for it", m.address),
@@ -260,13 +259,17 @@ fn join(
     };
     if keys::next_key_file(&config.path(&config.node.key_file)).exists() {
         faults.push(format!(
-            "{}: node.name: {name:?} is no member: {file} {why}, and `shoal rekey` was broken off \
-             here: repeat it",
+            "{}: node.name: {name:?} is no member: {file} {why}, and `shoal rekey` was interrupted \
+             here: run it again",
             config.file.display()
         ));
         return None;
     }
     let own = config.file.display();
+    if let Some(removal) = authority.own_removal() {
+        faults.push(format!("{own}: node.name: {}", authority.removal_words(removal)));
+        return None;
+    }
     if let Some(chains) = unsigned(config).filter(|_| near.is_none()) {
         faults.push(format!(
             "{own}: node.name: {name:?} is no member: {file} {why}, and {chains}; `shoal network \
@@ -276,31 +279,32 @@ fn join(
         return None;
     }
     faults.push(format!(
-        "{own}: node.name: {name:?} is no member: {file} {why}; expected `shoal authority sign \
-         {name} --key {key} --address {}`, or, if that was done, the newest list here",
+        "{own}: node.name: {name:?} is no member: {file} {why}; run `shoal authority sign \
+         {name} --key {key} --address {}`, or, if that was done, bring the newest list here",
         config.address()
     ));
     None
 }
 
-/// What is wrong with the file of what registrars signed, if this node became a member by one: its
-/// membership stands there, and in no list.
-pub(super) fn unsigned(config: &Config) -> Option<String> {
+/// Fault of the file with registrars' supplements, if a registrar made this node a member. Only
+/// that file has the membership, and no list.
+pub(super) fn unsigned(config: &NodeConfig) -> Option<String> {
     let (_, authority) = (config.registrar.as_ref()?, config.authority.as_ref()?);
     let file = config.path(&authority.chains_file());
     let name = file.display();
     if !file.exists() {
-        return Some(format!("{name}, in which what the registrar signed is kept, is missing"));
+        return Some(format!("{name}, the file with what the registrar signed, is missing"));
     }
     let fault = ChainFile::new(file.clone()).read().1;
     Some(fault.unwrap_or_else(|| format!("{name}, with what the registrar signed, lacks it, too")))
 }
 
-/// What a node without a `[[link]]` is told.
+/// Warning to a node without a `[[link]]`.
 pub const NO_LINK: &str = "no [[link]]: this node reaches nobody";
 
-/// [`Setup::warnings`] without those of the authority, which say why no link is in force there.
-pub fn warnings(config: &Config, hosts: &Hosts) -> Vec<String> {
+/// Warnings of [`NodeSetup::warnings`] without those of the authority. With an authority, these say
+/// why no link is in force.
+pub fn warnings(config: &NodeConfig, hosts: &HostList) -> Vec<String> {
     let mut warnings = Vec::new();
     if config.links.is_empty() && config.authority.is_none() {
         warnings.push(NO_LINK.into());
@@ -316,8 +320,8 @@ pub fn warnings(config: &Config, hosts: &Hosts) -> Vec<String> {
         && config.direct.level != super::DirectLevel::Encrypt
     {
         warnings.push(
-            "[direct] level: what this host says to hosts that share no security group with it and \
-             ask for no more can be read on its way"
+            "[direct] level: observers can read direct links with hosts that share no security \
+             group with this one, unless they ask for more"
                 .into(),
         );
     }
@@ -325,7 +329,7 @@ pub fn warnings(config: &Config, hosts: &Hosts) -> Vec<String> {
     match config.links_left_out(hosts) {
         0 => {}
         more => warnings.push(format!(
-            "{more} nodes of the list have no link with this router: they are more than [links] \
+            "{more} nodes of the list have no link with this router: the limit is [links] \
              max_members = {}",
             config.accept.max_members
         )),
@@ -339,8 +343,8 @@ pub fn warnings(config: &Config, hosts: &Hosts) -> Vec<String> {
     warnings
 }
 
-/// One of [`warnings`] for the log, which names no node.
-pub(crate) fn unnamed(warning: &str, config: &Config) -> String {
+/// Form of a warning for the log, which names no node.
+pub(crate) fn unnamed(warning: &str, config: &NodeConfig) -> String {
     if warning.starts_with(levels::NOBODY) {
         return format!("{} as one entry: `shoal status` says which", levels::NOBODY);
     }
@@ -353,42 +357,42 @@ pub(crate) fn unnamed(warning: &str, config: &Config) -> String {
     unnamed + says
 }
 
-/// In the warning of [`written_by_all`].
+/// Part of the warning of [`written_by_all`].
 const MAY_WRITE: &str = "every user of this machine may write there";
 
-/// Whether a warning follows from rights on files alone, which may be others by now.
+/// True if a warning follows from access rights of files alone, which may have changed since.
 pub(crate) fn is_of_rights(warning: &str) -> bool {
     warning.contains(MAY_WRITE)
 }
 
-/// Whoever can change a node's file says what the node does, with the rights that it starts with.
+/// Warns if every user may write the file or replace it: such a user controls the node, with the
+/// rights that it starts with.
 pub(super) fn written_by_all(file: &Path) -> Option<String> {
     let folder = file.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-    // In a folder with the sticky bit nobody replaces another's file.
+    // In a folder with the sticky bit, users can't replace other users' files.
     [(file, 0o002, 0o002), (folder, 0o1002, 0o002)].into_iter().find_map(|(path, bits, open)| {
         let mode = std::fs::metadata(path).ok()?.permissions().mode();
         (mode & bits == open).then(|| {
             let path = path.display();
-            format!("{path}: {MAY_WRITE}, and so say what this node does: chmod o-w {path}")
+            format!("{path}: {MAY_WRITE}, and so control this node: chmod o-w {path}")
         })
     })
 }
 
-/// Whether this node knows of no neighbour where to call it: neither an endpoint nor addresses that
+/// True if this node knows no place to call any neighbour: no endpoint, and no addresses that
 /// follow from the time.
-fn waits_to_be_called(config: &Config, hosts: &Hosts) -> bool {
+fn waits_to_be_called(config: &NodeConfig, hosts: &HostList) -> bool {
     let callable = |name: &str| hosts.by_name(name).is_some_and(|h| h.endpoint.is_some());
     let called = |l: &LinkPeer| l.endpoint.is_some() || l.rendezvous.is_some() || callable(&l.peer);
     !config.links.iter().any(called)
 }
 
-/// What a reload puts in force.
-pub struct Newer {
-    /// The configuration in force, with what a reload applies taken from the file.
-    pub config: Config,
-    /// The list of hosts.
-    pub hosts: Hosts,
-    /// Every `[[link]]` of the file, including those to nodes that are no members in force.
+/// Settings that a reload puts in force.
+pub struct ReloadedFiles {
+    /// Configuration in force, with reloadable values taken from the file.
+    pub config: NodeConfig,
+    pub hosts: HostList,
+    /// Every `[[link]]` of the file, including links to nodes that are not members in force.
     pub links: Vec<LinkPeer>,
     /// Keys that changed and are applied.
     pub applied: Vec<String>,
@@ -399,40 +403,41 @@ pub struct Newer {
 /// Reads the files of a running node again. Keys are not read: the node may have given up the right
 /// to read them.
 ///
-/// With an authority the list of hosts is not read: it stays as it is, and links are not compared
-/// with it.
+/// With an authority the list of hosts stays as it is, and links are not compared with it.
 ///
-/// Errors: the files are faulty, or no longer those of this node; nothing of them is to be used.
-pub fn reread(config: &Config, hosts: &Hosts) -> Result<Newer, SetupError> {
+/// Errors: the files are faulty, or are of another node. Then nothing of them is to be used.
+pub fn reread(config: &NodeConfig, hosts: &HostList) -> Result<ReloadedFiles, SetupError> {
     let file = &config.file;
     let one = |e: ConfigError| SetupError(vec![e.to_string()]);
     let text = super::read_text(file).map_err(|e| one(ConfigError::unreadable(file, &e)))?;
-    let newest = Config::parse(file, &text).map_err(one)?;
+    let newest = NodeConfig::parse(file, &text).map_err(one)?;
     let (applied, waiting) = config.changes(&newest);
     let mut config = config.reloaded(newest);
     let links = config.links.clone();
     if config.authority.is_some() {
-        return Ok(Newer { config, hosts: hosts.clone(), links, applied, waiting });
+        return Ok(ReloadedFiles { config, hosts: hosts.clone(), links, applied, waiting });
     }
     let mut faults = Vec::new();
     let list = config.path(&config.node.hosts_file);
-    let list = keep(Hosts::load(&list), &mut faults);
+    let list = keep(HostList::load(&list), &mut faults);
     if let Some(list) = &list {
-        compare(&config, list, None, &Source::new(file, &text), &mut faults);
+        compare(&config, list, None, &ConfigSource::new(file, &text), &mut faults);
         config.links = config.all_links(&links, list);
         faults.extend(anonymity::unhidden(&config, list));
         faults.extend(cover::faults(&config, list));
-        let me = |hosts: &Hosts| hosts.by_name(&config.node.name).map(|me| me.key);
+        let me = |hosts: &HostList| hosts.by_name(&config.node.name).map(|me| me.key);
         if faults.is_empty() && me(list) != me(hosts) {
             faults.push(format!(
-                "{}: {:?} has another key there than this node runs with: restart it",
+                "{}: the key of {:?} differs from the key that this node runs with: restart it",
                 config.path(&config.node.hosts_file).display(),
                 config.node.name
             ));
         }
     }
     match list {
-        Some(hosts) if faults.is_empty() => Ok(Newer { config, hosts, links, applied, waiting }),
+        Some(hosts) if faults.is_empty() => {
+            Ok(ReloadedFiles { config, hosts, links, applied, waiting })
+        }
         _ => Err(SetupError(faults)),
     }
 }
@@ -442,7 +447,7 @@ fn user_number(name: &str) -> Option<u32> {
 }
 
 /// The files that a node reads, for error messages and the sandbox.
-pub fn files(config: &Config) -> [PathBuf; 3] {
+pub fn files(config: &NodeConfig) -> [PathBuf; 3] {
     [
         config.path(&config.node.key_file),
         config.path(&config.node.network_secret_file),
@@ -450,8 +455,8 @@ pub fn files(config: &Config) -> [PathBuf; 3] {
     ]
 }
 
-/// The first address of the prefix that all hosts have where no list states one: it follows from
-/// the network's secret.
+/// First address of the prefix of all hosts where no list states one. It follows from the network's
+/// secret.
 pub fn overlay_of(secret: &NetworkSecret) -> Ipv6Addr {
     shoal_ip::overlay_prefix(secret).address
 }
@@ -468,10 +473,10 @@ fn keep<T, E: fmt::Display>(result: Result<T, E>, faults: &mut Vec<String>) -> O
 
 /// Rules between node.toml, hosts.toml and the key.
 fn compare(
-    config: &Config,
-    hosts: &Hosts,
+    config: &NodeConfig,
+    hosts: &HostList,
     identity: Option<&Identity>,
-    source: &Source<'_>,
+    source: &ConfigSource<'_>,
     faults: &mut Vec<String>,
 ) {
     let list = config.path(&config.node.hosts_file);
@@ -488,7 +493,7 @@ fn compare(
             }
             if let Some(identity) = identity.filter(|identity| identity.public() != me.key) {
                 let text = format!(
-                    "its public key is not the one that {list} has for {:?}: expected there \
+                    "has another public key than {list} has for {:?}: expected there \
                      key = \"{}\"",
                     me.name,
                     identity.public()
@@ -539,9 +544,9 @@ fn compare(
 
 /// Rules between the interface's section and this node's entry in the list.
 fn compare_interface(
-    config: &Config,
-    hosts: &Hosts,
-    source: &Source<'_>,
+    config: &NodeConfig,
+    hosts: &HostList,
+    source: &ConfigSource<'_>,
     faults: &mut Vec<String>,
 ) {
     let list = config.path(&config.node.hosts_file);
@@ -554,7 +559,7 @@ fn compare_interface(
         fault("name", format!("{list} says interface = false for this node"));
     }
     let granted = me.map_or(&[][..], |me| &me.prefixes);
-    for prefix in config.interface.iter().flat_map(super::Interface::served) {
+    for prefix in config.interface.iter().flat_map(super::InterfaceConfig::served) {
         if !granted.iter().any(|granted| granted.covers(&prefix)) {
             let text = format!("{list} does not have {prefix} among the prefixes of this node");
             fault("prefixes", text);
@@ -565,24 +570,23 @@ fn compare_interface(
         if !machine.prefix().is_some_and(is_granted) {
             let text =
                 format!("{list} does not have {}/128 among the prefixes of this node", machine.0);
-            faults.push(source.wrong("hop", None, "protect", text).to_string());
+            faults.push(source.wrong("shift", None, "protect", text).to_string());
         }
     }
 }
 
-/// Why there can't be a link to `peer`.
-pub(crate) fn misplaced(config: &Config, peer: &Host) -> Option<String> {
+/// Reason why there can't be a link to `peer`.
+pub(crate) fn misplaced(config: &NodeConfig, peer: &ListedHost) -> Option<String> {
     let me = config.address();
     let (name, address) = (&peer.name, peer.address);
     match (me.is_router(), address.is_router()) {
         (true, true) => None,
-        (true, false) if address.router == me.router => None,
+        (true, false) | (false, true) if address.router == me.router => None,
         (true, false) => Some(format!(
             "{name:?} has the address {address}: expected a router, or a host behind this one \
              ({}.x)",
             me.router
         )),
-        (false, true) if address.router == me.router => None,
         (false, true) => Some(format!(
             "{name:?} has the address {address}: expected this host's router, {}.0",
             me.router

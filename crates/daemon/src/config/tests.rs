@@ -1,4 +1,4 @@
-//! What a configuration may say, and how a wrong one is answered.
+//! Tests of valid and faulty configurations.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -13,8 +13,8 @@ network_secret_file = "network.key"
 hosts_file = "hosts.toml"
 "#;
 
-fn parse(text: &str) -> Result<Config, ConfigError> {
-    Config::parse(Path::new("/etc/shoal/node.toml"), text)
+fn parse(text: &str) -> Result<NodeConfig, ConfigError> {
+    NodeConfig::parse(Path::new("/etc/shoal/node.toml"), text)
 }
 
 fn error(addition: &str) -> String {
@@ -25,7 +25,7 @@ fn error(addition: &str) -> String {
 fn a_minimal_file_means_defaults() {
     let config = parse(MINIMAL).unwrap();
     assert!(config.is_router());
-    assert_eq!(config.routing, Routing::default());
+    assert_eq!(config.routing, RoutingSection::default());
     assert_eq!((config.listen(), config.node.ecn), (vec![], true));
     assert_eq!(config.path(&config.node.key_file), Path::new("/etc/shoal/node.key"));
     assert_eq!(config.control_socket(), Path::new("/run/shoal/control.sock"));
@@ -78,7 +78,7 @@ fn wrong_types_and_ranges_name_line_and_key() {
     let text = error("[circuits]\npolicy = \"prefer\"\n");
     assert!(text.contains(":9: circuits.policy: unknown variant"), "{text}");
     let text = error("[circuits]\npeers = []\n");
-    assert!(text.ends_with(":9: circuits.peers: expected names; for all hosts take peers out"));
+    assert!(text.ends_with(":9: circuits.peers: expected names; for all hosts, remove peers"));
     let text = error("[circuits]\npeers = [\"r1\"]\n");
     assert!(text.contains(":9: circuits.peers: \"r1\" is this node"), "{text}");
     let text = error("[session]\nsuites = []\n");
@@ -163,8 +163,8 @@ fn the_reference_file_is_what_the_code_knows() {
 #[test]
 fn the_reference_file_parses_to_the_defaults() {
     let config = parse(&reference()).unwrap();
-    assert_eq!(config.session, Session::default());
-    // With every key active, nothing but the optional ones changes.
+    assert_eq!(config.session, SessionSection::default());
+    // With every key active, only the optional ones change.
     let mut active = String::new();
     for line in reference().lines() {
         let bare = line.strip_prefix("# ").filter(|l| l.starts_with('[') || is_assignment(l));
@@ -182,17 +182,17 @@ fn the_reference_file_parses_to_the_defaults() {
     let met_file = all.circuits.met_file.take();
     assert_eq!(met_file, Some(all.circuits.met_file()), "shown is what holds without it");
     assert!(all.links[0].endpoint.take().is_some());
-    assert!(all.links[0].hop.take().is_some() && all.hop_prefix().is_some());
-    all.hop = None;
+    assert!(all.links[0].shift.take().is_some() && all.shift_prefix().is_some());
+    all.shift = None;
     assert!(all.links[0].rendezvous.take().is_some());
     assert_eq!(all.links[0].cover.take().as_deref(), Some("backbone"));
     assert!(all.links[0].default_cost.take().is_some());
     assert!(all.links[0].mtu.take().is_some());
     assert!(all.links[0].import.take().is_some());
-    assert_eq!(all.interface.take(), Some(Interface::default()));
+    assert_eq!(all.interface.take(), Some(InterfaceConfig::default()));
     assert!(all.authority.take().is_some());
     assert!(all.registrar.take().is_some());
-    assert_eq!(all.names.take(), Some(Names::default()));
+    assert_eq!(all.names.take(), Some(NamesConfig::default()));
     assert_eq!(all, config);
 }
 
@@ -218,20 +218,20 @@ fn changes_are_split_by_what_a_reload_can_do() {
 #[test]
 fn another_prefix_waits_for_a_restart_with_another_mode() {
     let with = |prefix: &str, mode: &str| {
-        let hop = format!("[hop]\nprefix = \"{prefix}\"\nmode = \"{mode}\"\n");
-        parse(&format!("{MINIMAL}listen = [\"[::]:7400\"]\n{hop}")).unwrap()
+        let shift = format!("[shift]\nprefix = \"{prefix}\"\nmode = \"{mode}\"\n");
+        parse(&format!("{MINIMAL}listen = [\"[::]:7400\"]\n{shift}")).unwrap()
     };
     let old = with("2001:db8:1:2::/64", "routed");
     let moved = with("2001:db8:1:3::/64", "routed");
-    assert_eq!(old.changes(&moved), (vec!["hop.prefix".into()], vec![]));
-    assert_eq!(old.reloaded(moved.clone()).hop, moved.hop);
+    assert_eq!(old.changes(&moved), (vec!["shift.prefix".into()], vec![]));
+    assert_eq!(old.reloaded(moved.clone()).shift, moved.shift);
     let otherwise = with("2001:db8:1:3::/64", "segment");
-    assert_eq!(old.changes(&otherwise), (vec![], vec!["hop.prefix".into(), "hop.mode".into()]));
-    assert_eq!(old.reloaded(otherwise).hop, old.hop);
+    assert_eq!(old.changes(&otherwise), (vec![], vec!["shift.prefix".into(), "shift.mode".into()]));
+    assert_eq!(old.reloaded(otherwise).shift, old.shift);
 }
 
-/// A folder with the files of host h1 behind router r1; `change` spoils them.
-fn setup(change: impl Fn(&Path)) -> Result<Setup, SetupError> {
+/// Loads the files of host h1 behind router r1, after `change` has altered them.
+fn setup(change: impl Fn(&Path)) -> Result<NodeSetup, SetupError> {
     use crate::config::keys;
     use shoal_crypto::{Identity, NetworkSecret};
     let dir = tempfile::tempdir().unwrap();
@@ -250,10 +250,10 @@ fn setup(change: impl Fn(&Path)) -> Result<Setup, SetupError> {
     let link = "[[link]]\npeer = \"r1\"\nendpoint = \"10.0.0.1:7400\"\n";
     std::fs::write(at("node.toml"), text + link).unwrap();
     change(dir.path());
-    Setup::load(&at("node.toml"))
+    NodeSetup::load(&at("node.toml"))
 }
 
-/// A node that starts takes the authority out of its setup, and asks for the prefix afterwards.
+/// The node takes the authority out of its setup at its start, and asks for the prefix afterwards.
 #[test]
 fn the_lists_prefix_is_that_of_the_node_whoever_holds_the_list() {
     use shoal_crypto::{Identity, SigningKey};
@@ -272,17 +272,17 @@ fn the_lists_prefix_is_that_of_the_node_whoever_holds_the_list() {
         interface: true,
         ipv4: None,
         cover: None,
-        carrier: shoal_directory::Carrier::default(),
+        carrier: shoal_directory::CircuitRole::default(),
         unknown: Vec::new(),
     };
     let members = [("h1", 1, 1), ("r1", 2, 0)].map(|one| member(one).sign(&signer).unwrap());
     let issued_unix_s = crate::membership::authority::unix_s();
-    let content = shoal_directory::Content {
+    let content = shoal_directory::ListContent {
         version: 1,
         issued_unix_s,
         overlay,
         members: members.into(),
-        ..shoal_directory::Content::default()
+        ..shoal_directory::ListContent::default()
     };
     let list = content.sign(&signer).unwrap();
     let mut setup = setup(|folder| {
@@ -306,7 +306,7 @@ fn edit(folder: &Path, name: &str, from: &str, to: &str) {
     std::fs::write(folder.join(name), text.replacen(from, to, 1)).unwrap();
 }
 
-/// A member by an invite, whose file of supplements is lost, is no matter for the authority's key.
+/// A lost file of supplements must not have a member by invite ask for the authority's key.
 #[test]
 fn a_lost_file_of_supplements_is_named_to_who_has_a_registrar() {
     let key = shoal_crypto::Identity::from_seed([1; 32]).public();
@@ -321,7 +321,7 @@ fn a_lost_file_of_supplements_is_named_to_who_has_a_registrar() {
     let file = folder.path().join("node.toml");
     let said = |more: &str| {
         let text = format!("{minimal}{authority}seen_file = \"network.seen\"\n{more}");
-        super::setup::unsigned(&Config::parse(&file, &text).unwrap())
+        super::setup::unsigned(&NodeConfig::parse(&file, &text).unwrap())
     };
     assert_eq!(said(""), None, "the authority's own member");
     let lost = said(&registrar).unwrap();
@@ -343,8 +343,8 @@ fn files_that_agree_make_a_setup() {
 fn a_neighbour_that_cannot_be_called_is_named() {
     let warned = |endpoint: &'static str, more: &'static str| {
         let made = setup(move |dir| {
-            let hops = if more.contains("[hop]") { "\"\nhop = \"1s" } else { "" };
-            edit(dir, "node.toml", "10.0.0.1:7400", &format!("{endpoint}{hops}"));
+            let shifts = if more.contains("[shift]") { "\"\nshift = \"1s" } else { "" };
+            edit(dir, "node.toml", "10.0.0.1:7400", &format!("{endpoint}{shifts}"));
             edit(dir, "node.toml", "[[link]]", &format!("{more}[[link]]"));
         });
         made.unwrap_or_else(|e| panic!("{e}")).warnings().join(" ")
@@ -352,29 +352,29 @@ fn a_neighbour_that_cannot_be_called_is_named() {
     let six = "[2001:db8:1:2::1]:7400";
     assert_eq!(warned(six, ""), "", "a node listens by both families");
     let said = warned(six, "listen = [\"0.0.0.0:7400\"]\n");
-    assert!(said.contains("\"r1\": it is called by IPv6"), "{said}");
+    assert!(said.contains("\"r1\": its endpoint is IPv6"), "{said}");
     assert_eq!(warned(six, "listen = [\"[::]:7400\"]\n"), "");
     let four = warned("10.0.0.1:7400", "listen = [\"[::]:7400\"]\n");
-    assert!(four.contains("called by IPv4"), "{four}");
-    let hop =
-        "listen = [\"[::]:7400\"]\n[hop]\nmode = \"routed\"\nprefix = \"2001:db8:1:2::/64\"\n";
-    let said = warned(six, hop);
-    assert!(said.contains("link \"r1\" is called at an address of it"), "{said}");
-    assert_eq!(warned("[2001:db8:1:3::1]:7400", hop), "");
-    let hop =
-        "listen = [\"[::]:7400\"]\n[hop]\nmode = \"segment\"\nprefix = \"2001:db8:1:2::/64\"\n";
-    assert_eq!(warned(six, hop), "");
+    assert!(four.contains("endpoint is IPv4"), "{four}");
+    let shift =
+        "listen = [\"[::]:7400\"]\n[shift]\nmode = \"routed\"\nprefix = \"2001:db8:1:2::/64\"\n";
+    let said = warned(six, shift);
+    assert!(said.contains("the endpoint of link \"r1\" is under it"), "{said}");
+    assert_eq!(warned("[2001:db8:1:3::1]:7400", shift), "");
+    let shift =
+        "listen = [\"[::]:7400\"]\n[shift]\nmode = \"segment\"\nprefix = \"2001:db8:1:2::/64\"\n";
+    assert_eq!(warned(six, shift), "");
 }
 
 #[test]
 fn warnings_that_name_nodes_are_logged_without_their_names() {
     let made = setup(|dir| {
-        edit(dir, "node.toml", "10.0.0.1:7400", "[2001:db8:1:2::1]:7400\"\nhop = \"1s");
-        let hop = "listen = [\"[::]:7400\"]\n[hop]\nmode = \"routed\"\n\
+        edit(dir, "node.toml", "10.0.0.1:7400", "[2001:db8:1:2::1]:7400\"\nshift = \"1s");
+        let shift = "listen = [\"[::]:7400\"]\n[shift]\nmode = \"routed\"\n\
                    prefix = \"2001:db8:1:2::/64\"\n";
         let direct = "[direct]\nmode = \"on-demand\"\nlevel = \"authenticate\"\n\
                       encrypt_with = [\"nobody-here\"]\n";
-        edit(dir, "node.toml", "[[link]]", &format!("{hop}{direct}[[link]]"));
+        edit(dir, "node.toml", "[[link]]", &format!("{shift}{direct}[[link]]"));
     });
     let made = made.unwrap_or_else(|e| panic!("{e}"));
     let said = made.warnings();
@@ -382,17 +382,17 @@ fn warnings_that_name_nodes_are_logged_without_their_names() {
     assert_eq!(has(&said), [true, true], "{said:?}");
     let logged: Vec<String> = said.iter().map(|said| unnamed(said, &made.config)).collect();
     assert_eq!(has(&logged), [false, false], "{logged:?}");
-    assert!(logged.join(" ").contains("a link is called at an address of it"), "{logged:?}");
-    // A warning without a name is logged as it is.
+    assert!(logged.join(" ").contains("the endpoint of a link is under it"), "{logged:?}");
+    // Warnings without a name are logged unchanged.
     assert!(logged.iter().any(|line| said.contains(line)), "{logged:?}");
 }
 
 #[test]
-fn a_prefix_under_which_nothing_hops_and_files_that_all_may_write_are_named() {
-    let hop = "listen = [\"[::]:7400\", \"0.0.0.0:7400\"]\n[hop]\nprefix = \"fd42::/64\"\n";
-    let made = setup(|dir| edit(dir, "node.toml", "[[link]]", &format!("{hop}[[link]]")));
+fn a_prefix_under_which_nothing_shifts_and_files_that_all_may_write_are_named() {
+    let shift = "listen = [\"[::]:7400\", \"0.0.0.0:7400\"]\n[shift]\nprefix = \"fd42::/64\"\n";
+    let made = setup(|dir| edit(dir, "node.toml", "[[link]]", &format!("{shift}[[link]]")));
     let said = made.unwrap_or_else(|e| panic!("{e}")).warnings();
-    assert!(said.len() == 1 && said[0].contains("no address hops"), "{said:?}");
+    assert!(said.len() == 1 && said[0].contains("no link uses it"), "{said:?}");
 
     let dir = tempfile::tempdir().unwrap();
     let node = dir.path().join("node.toml");
@@ -423,9 +423,9 @@ fn a_host_that_can_call_nobody_is_told_so_and_no_other() {
         of.unwrap_or_else(|e| panic!("{e}")).warnings().join("\n")
     };
     assert!(with("").contains("no link has an endpoint"));
-    // Where it calls follows from the time.
-    let meets = "hop = \"1s\"\nrendezvous = \"[2001:db8:2:2::/64]:7400\"\n\
-                 [hop]\nprefix = \"2001:db8:1:1::/64\"\n";
+    // The address that it calls follows from the time.
+    let meets = "shift = \"1s\"\nrendezvous = \"[2001:db8:2:2::/64]:7400\"\n\
+                 [shift]\nprefix = \"2001:db8:1:1::/64\"\n";
     assert!(!with(meets).contains("no link has an endpoint"), "{}", with(meets));
 }
 
@@ -474,7 +474,7 @@ fn files_that_disagree_are_all_named() {
         std::fs::remove_file(dir.join("network.key")).unwrap();
     });
     let text = text.err().unwrap().to_string();
-    assert!(text.contains("node.key_file: its public key is not the one"), "{text}");
+    assert!(text.contains("node.key_file: has another public key than"), "{text}");
     assert!(text.contains("network.key: no such file; make one with"), "{text}");
 }
 
@@ -510,9 +510,9 @@ fn addresses_and_paths_that_a_start_would_fail_at_are_named() {
         assert!(said.contains("link.endpoint: ") && said.contains(expected), "{at}: {said}");
     }
     let said = error("listen = [\"[::]:7400\", \"0.0.0.0:7401\", \"[::]:7400\"]\n");
-    assert!(said.contains("node.listen: \"[::]:7400\" is there twice"), "{said}");
+    assert!(said.contains("node.listen: \"[::]:7400\" is listed twice"), "{said}");
     assert!(parse(&format!("{MINIMAL}listen = [\"[::1]:0\", \"[::1]:0\"]\n")).is_ok());
-    // 107 bytes in all, with the folder of the file and the slash behind it.
+    // The limit of 107 bytes includes the file's folder and the slash.
     let name = "s".repeat(107 - "/etc/shoal/".len());
     assert!(parse(&format!("{MINIMAL}control_socket = \"{name}\"\n")).is_ok());
     let said = error(&format!("control_socket = \"{name}s\"\n"));

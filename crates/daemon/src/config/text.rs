@@ -1,4 +1,4 @@
-//! Values that stand in the file as text, and the types that they become as the file is read.
+//! Types of values that the file spells as text.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -9,36 +9,35 @@ use shoal_crypto::{PublicKey, VerifyKey};
 use shoal_directory::Prefix;
 use shoal_wire::Address;
 
-use super::section::Shown;
+use super::section::ReferenceValue;
 
 /// Longest name of a machine with its port, in bytes.
 const NAME_MAX: usize = 253 + 6;
 /// Longest domain in bytes: behind the longest name of a host it still fits a DNS name.
 const DOMAIN_MAX: usize = 100;
-/// What stands for every prefix in `accept_prefixes`.
+/// Entry of `accept_prefixes` that accepts every prefix.
 const ALL: &str = "all";
 
 /// A type that the file spells as text.
-pub(super) trait Spelt: Sized {
-    /// Reads it. Errors: a sentence for the operator that says what was expected.
+pub(super) trait TextForm: Sized {
+    /// Parses the text. Errors: a sentence for the operator that says what was expected.
     fn read(text: &str) -> Result<Self, String>;
 
-    /// Its text.
     fn spell(&self) -> String;
 }
 
-/// A value of the file, read once.
+/// Value of the file, parsed while the file is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Text<T>(pub T);
+pub struct ParsedText<T>(pub T);
 
-impl<'de, T: Spelt> Deserialize<'de> for Text<T> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Text<T>, D::Error> {
+impl<'de, T: TextForm> Deserialize<'de> for ParsedText<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<ParsedText<T>, D::Error> {
         let text = String::deserialize(from)?;
-        T::read(&text).map(Text).map_err(de::Error::custom)
+        T::read(&text).map(ParsedText).map_err(de::Error::custom)
     }
 }
 
-impl<T> Deref for Text<T> {
+impl<T> Deref for ParsedText<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -46,19 +45,19 @@ impl<T> Deref for Text<T> {
     }
 }
 
-impl<T: Spelt> Shown for Text<T> {
+impl<T: TextForm> ReferenceValue for ParsedText<T> {
     fn shown(&self) -> String {
         format!("{:?}", self.0.spell())
     }
 }
 
-impl<T: Spelt> fmt::Debug for Text<T> {
+impl<T: TextForm> fmt::Debug for ParsedText<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.shown())
     }
 }
 
-impl Spelt for Address {
+impl TextForm for Address {
     fn read(text: &str) -> Result<Address, String> {
         text.parse().map_err(|e| format!("{e}"))
     }
@@ -68,7 +67,7 @@ impl Spelt for Address {
     }
 }
 
-impl Spelt for VerifyKey {
+impl TextForm for VerifyKey {
     fn read(text: &str) -> Result<VerifyKey, String> {
         text.parse().map_err(|e| format!("{e}"))
     }
@@ -78,7 +77,7 @@ impl Spelt for VerifyKey {
     }
 }
 
-impl Spelt for PublicKey {
+impl TextForm for PublicKey {
     fn read(text: &str) -> Result<PublicKey, String> {
         text.parse().map_err(|e| format!("{e}"))
     }
@@ -88,19 +87,19 @@ impl Spelt for PublicKey {
     }
 }
 
-/// Where a socket is opened; port 0 asks for any free one.
+/// Address of a socket to open; port 0 asks for any free port.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct ListenAt(pub SocketAddr);
+pub struct ListenAddress(pub SocketAddr);
 
-impl Spelt for ListenAt {
-    fn read(text: &str) -> Result<ListenAt, String> {
+impl TextForm for ListenAddress {
+    fn read(text: &str) -> Result<ListenAddress, String> {
         if let Some((ip, zone, port)) = zoned(text) {
             let number = nix::net::if_::if_nametoindex(zone);
             let number = number.map_err(|_| format!("{text:?}: there is no interface {zone:?}"))?;
-            return Ok(ListenAt(SocketAddrV6::new(ip, port, 0, number).into()));
+            return Ok(ListenAddress(SocketAddrV6::new(ip, port, 0, number).into()));
         }
         let wrong = |_| format!("{text:?}: expected IP:PORT, such as 0.0.0.0:23871 or [::]:23871");
-        text.parse().map(ListenAt).map_err(wrong)
+        text.parse().map(ListenAddress).map_err(wrong)
     }
 
     fn spell(&self) -> String {
@@ -108,8 +107,8 @@ impl Spelt for ListenAt {
     }
 }
 
-/// Reads `[ADDRESS%INTERFACE]:PORT` with a link-local address and the name of an interface. Numbers
-/// of interfaces are read elsewhere.
+/// Parses `[ADDRESS%INTERFACE]:PORT` with a link-local address and the name of an interface. The
+/// caller parses numbers of interfaces.
 fn zoned(text: &str) -> Option<(Ipv6Addr, &str, u16)> {
     let (ip, rest) = text.strip_prefix('[')?.split_once('%')?;
     let (zone, port) = rest.rsplit_once("]:")?;
@@ -120,20 +119,20 @@ fn zoned(text: &str) -> Option<(Ipv6Addr, &str, u16)> {
     (is_name && !is_number).then_some((ip, zone, port.parse().ok()?))
 }
 
-/// Whether a datagram to this address and port can reach one node.
+/// True if a datagram to this address and port can reach one node.
 pub fn can_be_called(at: SocketAddr) -> bool {
     at.port() != 0 && !at.ip().is_unspecified() && !at.ip().is_multicast()
 }
 
-/// Where this node can be called.
+/// Address that can be called.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct CallAt(pub SocketAddr);
+pub struct CallableEndpoint(pub SocketAddr);
 
-impl Spelt for CallAt {
-    fn read(text: &str) -> Result<CallAt, String> {
+impl TextForm for CallableEndpoint {
+    fn read(text: &str) -> Result<CallableEndpoint, String> {
         let at = text.parse().ok().filter(|at| can_be_called(*at));
         let wrong = "expected IP:PORT that can be sent to, such as 203.0.113.7:23871";
-        at.map(CallAt).ok_or_else(|| wrong.into())
+        at.map(CallableEndpoint).ok_or_else(|| wrong.into())
     }
 
     fn spell(&self) -> String {
@@ -141,21 +140,22 @@ impl Spelt for CallAt {
     }
 }
 
-/// Where a neighbour listens.
+/// Endpoint at which a neighbour listens.
 #[derive(Clone, PartialEq, Eq)]
 pub enum PeerEndpoint {
-    /// At an address that can be called.
+    /// IP address and port.
     At(SocketAddr),
-    /// Where the DNS says that this name is, at this port.
+    /// Name for the DNS, or a link-local address with its interface, and port.
     Named(String, u16),
 }
 
-impl Spelt for PeerEndpoint {
+impl TextForm for PeerEndpoint {
     fn read(text: &str) -> Result<PeerEndpoint, String> {
         let Ok(at) = text.parse::<SocketAddr>() else {
             let wrong = "expected IP:PORT, such as 192.0.2.2:23871 or [2001:db8::2]:23871, or \
                          NAME:PORT, such as bob.example.org:23871";
-            // The interface may come later, and its number change: looked up as names are.
+            // The interface may appear later, and its number may change: it is resolved as names
+            // are.
             let zoned = zoned(text).filter(|(.., port)| *port != 0);
             let zoned = zoned.map(|(ip, zone, port)| (format!("{ip}%{zone}"), port));
             let named = zoned.or_else(|| named(text));
@@ -182,12 +182,12 @@ impl Spelt for PeerEndpoint {
     }
 }
 
-/// A name, or a link-local address with its interface, and the port as the file has them.
+/// Spells a name, or a link-local address with its interface, and a port as the file does.
 pub fn spell_place((name, port): (&str, u16)) -> String {
     if name.contains(':') { format!("[{name}]:{port}") } else { format!("{name}:{port}") }
 }
 
-/// Reads NAME:PORT.
+/// Parses NAME:PORT.
 fn named(text: &str) -> Option<(String, u16)> {
     let (name, port) = text.rsplit_once(':').filter(|_| text.len() <= NAME_MAX)?;
     let letter = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
@@ -200,7 +200,7 @@ fn named(text: &str) -> Option<(String, u16)> {
     (begins && labels.split('.').all(label)).then(|| (name.to_string(), port))
 }
 
-/// Address at which names of hosts are answered unless the file names another one.
+/// Address of the DNS responder unless the file has another.
 pub const NAMES_AT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 153)), 53);
 
 /// A loopback address, which only programs of this machine reach.
@@ -208,15 +208,15 @@ pub const NAMES_AT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0
 pub struct Loopback(pub SocketAddr);
 
 impl Loopback {
-    /// Where names are asked for unless the file says otherwise.
+    /// Address of the DNS responder unless the file has another.
     pub(super) const NAMES: Loopback = Loopback(NAMES_AT);
 }
 
-impl Spelt for Loopback {
+impl TextForm for Loopback {
     fn read(text: &str) -> Result<Loopback, String> {
         let at: Option<SocketAddr> = text.parse().ok();
-        let wrong = "expected IP:PORT with a loopback address, such as 127.0.0.153:53: who \
-                     belongs to the network is not for other machines";
+        let wrong = "expected IP:PORT with a loopback address, such as 127.0.0.153:53: other \
+                     machines must not learn who belongs to the network";
         let at = at.filter(|at| at.ip().is_loopback() && at.port() != 0);
         at.map(Loopback).ok_or_else(|| wrong.into())
     }
@@ -228,11 +228,11 @@ impl Spelt for Loopback {
 
 /// A network behind this node.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Served(pub Prefix);
+pub struct ServedPrefix(pub Prefix);
 
-impl Spelt for Served {
-    fn read(text: &str) -> Result<Served, String> {
-        crate::membership::hosts::prefix(text).map(Served)
+impl TextForm for ServedPrefix {
+    fn read(text: &str) -> Result<ServedPrefix, String> {
+        crate::membership::hosts::prefix(text).map(ServedPrefix)
     }
 
     fn spell(&self) -> String {
@@ -240,11 +240,11 @@ impl Spelt for Served {
     }
 }
 
-/// IPv4 addresses that a network may have on this machine.
+/// IPv4 network that an authority's list may use on this machine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Ipv4Net(pub Prefix);
 
-impl Spelt for Ipv4Net {
+impl TextForm for Ipv4Net {
     fn read(text: &str) -> Result<Ipv4Net, String> {
         let wrong = || format!("{text:?}: expected IPv4 addresses, such as 10.9.0.0/24");
         let net = text.parse().ok().filter(|net: &Prefix| net.ip().is_ipv4());
@@ -258,25 +258,25 @@ impl Spelt for Ipv4Net {
 
 /// Networks behind other hosts that may be reached.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Accepted {
-    /// All of them.
+pub enum PrefixFilter {
+    /// Every network.
     All,
-    /// Those inside this one.
+    /// Networks inside this one.
     In(Prefix),
 }
 
-impl Spelt for Accepted {
-    fn read(text: &str) -> Result<Accepted, String> {
+impl TextForm for PrefixFilter {
+    fn read(text: &str) -> Result<PrefixFilter, String> {
         if text == ALL {
-            return Ok(Accepted::All);
+            return Ok(PrefixFilter::All);
         }
-        text.parse().map(Accepted::In).map_err(|e| format!("{text:?}: {e}, or \"{ALL}\""))
+        text.parse().map(PrefixFilter::In).map_err(|e| format!("{text:?}: {e}, or \"{ALL}\""))
     }
 
     fn spell(&self) -> String {
         match self {
-            Accepted::All => ALL.into(),
-            Accepted::In(prefix) => prefix.to_string(),
+            PrefixFilter::All => ALL.into(),
+            PrefixFilter::In(prefix) => prefix.to_string(),
         }
     }
 }
@@ -286,13 +286,13 @@ impl Spelt for Accepted {
 pub enum EncryptWith {
     /// The host of this name.
     Named(String),
-    /// Those with an address, or a network behind them, in this prefix.
+    /// Hosts with an address, or a network behind them, in this prefix.
     In(Prefix),
 }
 
-impl Spelt for EncryptWith {
+impl TextForm for EncryptWith {
     fn read(text: &str) -> Result<EncryptWith, String> {
-        // A name may look like an IPv4 address: it is taken for the address.
+        // Text may be both a name and an IPv4 address: then the address counts.
         if text.contains('/') || text.parse::<IpAddr>().is_ok() {
             return text.parse().map(EncryptWith::In).map_err(|e| format!("{text:?}: {e}"));
         }
@@ -310,23 +310,22 @@ impl Spelt for EncryptWith {
     }
 }
 
-/// What the virtual interface is called.
+/// Name of a network interface.
 #[derive(Clone, PartialEq, Eq)]
 pub struct InterfaceName(pub(super) String);
 
 impl InterfaceName {
-    /// As the kernel takes it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Refuses what no interface can be called.
+/// Refuses names that no interface can have.
 pub fn check_interface_name(name: &str) -> Result<(), String> {
     InterfaceName::read(name).map(drop)
 }
 
-impl Spelt for InterfaceName {
+impl TextForm for InterfaceName {
     fn read(text: &str) -> Result<InterfaceName, String> {
         if ["all", "default"].contains(&text) {
             return Err(format!(
@@ -360,7 +359,7 @@ impl Domain {
     }
 }
 
-impl Spelt for Domain {
+impl TextForm for Domain {
     fn read(text: &str) -> Result<Domain, String> {
         let letter = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
         let label = |l: &str| (1..=63).contains(&l.len()) && l.bytes().all(letter);

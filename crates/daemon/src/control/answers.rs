@@ -1,25 +1,27 @@
-//! What a node says about itself.
+//! Answers about the node itself: status, peers and routes.
 
 use shoal_crypto::Processor;
-use shoal_node::{Queue, QueueCounters};
+use shoal_node::{InterfaceQueue, QueueCounters};
 use shoal_relay::LinkView;
-use shoal_relay::hop::{HopView, Outcome};
+use shoal_relay::shift::{ShiftOutcome, ShiftView};
 use shoal_session::PeerId;
 use shoal_wire::{DropReason, Time};
 
 use crate::control::api::{
-    HopPeer, HopStatus, NextHop, Offloads, Peer, Route, Status, SuitesHere, Traffic, WorkerTraffic,
+    FrameTraffic, LinkShiftStatus, NeighbourStatus, NextHop, OffloadStatus, RouteStatus,
+    ShiftStatus, Status, SuiteStatus, WorkerTraffic,
 };
 use crate::control::{circuits, cover};
-use crate::tun::interface::Interface;
+use crate::membership::removed;
+use crate::tun::interface::VirtualInterface;
 use crate::worker::clock::{process_cpu, unix_ms};
 use crate::worker::direct;
-use crate::worker::first::Parts;
-use crate::worker::hopping::Hopping;
+use crate::worker::first::WorkerParts;
 use crate::worker::notices;
+use crate::worker::shifting::KernelShifts;
 
-/// The node in short; `circuits` is their number as others may see it.
-pub fn status(parts: &Parts, circuits: u64, now: Time) -> Status {
+/// Summary of the node. `circuits` is the rounded number of open circuits.
+pub fn status(parts: &WorkerParts, circuits: u64, now: Time) -> Status {
     let relay = &parts.node.relay;
     let (config, names) = (&parts.config, &parts.names);
     let me = names.hosts().by_name(&config.node.name);
@@ -29,7 +31,7 @@ pub fn status(parts: &Parts, circuits: u64, now: Time) -> Status {
     let recent = drops.iter().filter(|(reason, n)| parts.journal.is_recent(now, *reason, *n));
     let of_neighbours = notices::warnings(parts, now);
     let of_members = parts.authority.iter().flat_map(|authority| authority.warnings(now));
-    let of_interface = parts.interface.iter().flat_map(Interface::warnings);
+    let of_interface = parts.interface.iter().flat_map(VirtualInterface::warnings);
     let both = parts.authority.as_ref().zip(parts.interface.as_ref());
     let readdressed = both.and_then(|(authority, interface)| authority.readdressed(interface));
     let means = config.session.means();
@@ -47,23 +49,23 @@ pub fn status(parts: &Parts, circuits: u64, now: Time) -> Status {
         routes: relay.routing().map_or(0, |routing| routing.table().len()) as u32,
         host_sessions: host_sessions(parts, now),
         transfers: parts.files.count() as u32,
-        offloads: Offloads {
+        offloads: OffloadStatus {
             gso: views.iter().all(|view| view.offloads.gso),
             gro: views.iter().all(|view| view.offloads.gro),
             aes: means.processor != Processor::Plain,
             receive_buffer: smallest(views.iter().map(|v| v.offloads.receive_buffer_bytes)),
             send_buffer: smallest(views.iter().map(|v| v.offloads.send_buffer_bytes)),
         },
-        ciphers: SuitesHere {
+        ciphers: SuiteStatus {
             processor: means.processor.name().into(),
             suites: means.by_cost().into_iter().map(|suite| suite.name().into()).collect(),
         },
-        interface: parts.interface.as_ref().map(Interface::status),
-        authority: parts.authority.as_ref().map(|authority| authority.status(now)),
+        interface: parts.interface.as_ref().map(VirtualInterface::status),
+        authority: removed::authority_status(parts, now),
         direct: direct::status(parts),
         circuits: circuits::totals(parts, circuits),
         cover: cover::covered(parts),
-        hop: hop_status(parts),
+        shift: shift_status(parts),
         traffic: traffic(parts),
         workers: workers(parts),
         drops_recent: recent.map(|(reason, _)| label(*reason)).collect(),
@@ -84,19 +86,19 @@ pub fn status(parts: &Parts, circuits: u64, now: Time) -> Status {
             .chain(parts.circuits.faults())
             .chain(parts.circuits.warnings())
             .chain(cover::warnings(parts))
-            .chain(parts.hopping.iter().flat_map(Hopping::warnings))
+            .chain(parts.shifting.iter().flat_map(KernelShifts::warnings))
             .collect(),
     }
 }
 
-fn hop_status(parts: &Parts) -> Option<HopStatus> {
+fn shift_status(parts: &WorkerParts) -> Option<ShiftStatus> {
     let used = parts.node.relay.accepted().map_or(0, |accepted| accepted.identifiers().len());
-    parts.hopping.as_ref().map(|hopping| hopping.status(used))
+    parts.shifting.as_ref().map(|shifting| shifting.status(used))
 }
 
-fn traffic(parts: &Parts) -> Traffic {
+fn traffic(parts: &WorkerParts) -> FrameTraffic {
     let traffic = parts.node.relay.counters().traffic;
-    Traffic {
+    FrameTraffic {
         frames_in: traffic.frames_in,
         frames_out: traffic.frames_out,
         bytes_in: traffic.bytes_in,
@@ -104,15 +106,15 @@ fn traffic(parts: &Parts) -> Traffic {
     }
 }
 
-/// What each worker did, if there are several.
-pub(crate) fn workers(parts: &Parts) -> Vec<WorkerTraffic> {
+/// Work of each worker, if there are several.
+pub(crate) fn workers(parts: &WorkerParts) -> Vec<WorkerTraffic> {
     if parts.workers.is_none() {
         return Vec::new();
     }
-    let own = parts.node.queue().map(Queue::counters);
+    let own = parts.node.queue().map(InterfaceQueue::counters);
     let first = (parts.node.own_traffic(), own.unwrap_or_default());
     let others = parts.node.others().iter().map(|told| (told.counters.traffic, told.packets));
-    let row = |(traffic, packets): (shoal_relay::Traffic, QueueCounters)| WorkerTraffic {
+    let row = |(traffic, packets): (shoal_relay::TrafficCounters, QueueCounters)| WorkerTraffic {
         frames_in: traffic.frames_in,
         frames_out: traffic.frames_out,
         cells_transit: traffic.cells_transit,
@@ -122,9 +124,9 @@ pub(crate) fn workers(parts: &Parts) -> Vec<WorkerTraffic> {
     std::iter::once(first).chain(others).map(row).collect()
 }
 
-fn host_sessions(parts: &Parts, now: Time) -> u32 {
+fn host_sessions(parts: &WorkerParts, now: Time) -> u32 {
     let edge = &parts.node.edge;
-    let live = |host: &&crate::membership::hosts::Host| {
+    let live = |host: &&crate::membership::hosts::ListedHost| {
         let id = edge.host_at(host.address);
         id.is_some_and(|id| edge.is_live(now, id))
     };
@@ -143,12 +145,12 @@ fn resident_bytes() -> u64 {
     pages.unwrap_or(0) * page.and_then(|p| u64::try_from(p).ok()).unwrap_or(4_096)
 }
 
-/// Every reason with its count. The sessions count the drops that only a handshake's public-key
-/// work reveals, and the kernel those of its filter; they are added here.
-pub(crate) fn dropped(parts: &Parts) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+/// Drops of every reason. The sessions count those that only a handshake's public-key work reveals,
+/// and the kernel those of its filter. This sum includes them.
+pub(crate) fn dropped(parts: &WorkerParts) -> impl Iterator<Item = (DropReason, u64)> + '_ {
     let (relay, edge) = (&parts.node.relay, &parts.node.edge);
     let later = [relay.sessions().drops(), edge.sessions().drops()];
-    let kernel = parts.hopping.as_ref().map(|hopping| hopping.filter.dropped());
+    let kernel = parts.shifting.as_ref().map(|shifting| shifting.filter.dropped());
     let of_kernel = move |reason| {
         let found = kernel.iter().flatten().find(|(known, _)| *known == reason);
         found.map_or(0, |(_, n)| *n)
@@ -159,27 +161,30 @@ pub(crate) fn dropped(parts: &Parts) -> impl Iterator<Item = (DropReason, u64)> 
     })
 }
 
-/// The node's neighbours, and the hosts with which it wants a direct link and has none.
-pub fn peers(parts: &Parts, now: Time) -> Vec<Peer> {
+/// The node's neighbours, and hosts with which it wants a direct link and has none.
+pub fn peers(parts: &WorkerParts, now: Time) -> Vec<NeighbourStatus> {
     let links = parts.node.relay.links().map(|link| peer(parts, now, &link));
     links.chain(direct::relayed(parts)).collect()
 }
 
-fn peer(parts: &Parts, now: Time, link: &LinkView) -> Peer {
+fn peer(parts: &WorkerParts, now: Time, link: &LinkView) -> NeighbourStatus {
     let relay = &parts.node.relay;
     let state = match (link.up_since, link.established, link.endpoint) {
         (Some(_), _, _) => "up",
         (None, true, _) => "silent",
         (None, false, Some(_)) => "connecting",
-        (None, false, None) if link.hop.is_some_and(|hop| hop.meets) => "connecting",
+        (None, false, None) if link.shift.is_some_and(|shift| shift.meets) => "connecting",
         (None, false, None) => "waiting",
     };
     let stats = &link.stats;
     let known = stats.received > 0 || stats.sent > 0;
-    let frames =
-        Traffic { frames_in: stats.received, frames_out: stats.sent, ..Traffic::default() };
+    let frames = FrameTraffic {
+        frames_in: stats.received,
+        frames_out: stats.sent,
+        ..FrameTraffic::default()
+    };
     let keys = link.keys.filter(|_| link.established);
-    Peer {
+    NeighbourStatus {
         name: parts.names.link(link.link),
         address: link.address.to_string(),
         endpoint: link.endpoint.map(|endpoint| endpoint.to_string()),
@@ -198,25 +203,25 @@ fn peer(parts: &Parts, now: Time, link: &LinkView) -> Peer {
             .map(|ms| ms as f64 / 1e3),
         direct: direct::peer(parts, link),
         cover: link.cover.as_ref().map(cover::shown),
-        hop: link.hop.as_ref().map(|view| hop(view, link.established, now)),
+        shift: link.shift.as_ref().map(|view| shift(view, link.established, now)),
     }
 }
 
-/// Before there is a session a neighbour can't have said whether its addresses hop.
-fn hop(view: &HopView, established: bool, now: Time) -> HopPeer {
-    let state = match (view.agreed, view.hopping) {
+/// Without a session, a neighbour can't have said whether its addresses shift.
+fn shift(view: &ShiftView, established: bool, now: Time) -> LinkShiftStatus {
+    let state = match (view.agreed, view.shifting) {
         (false, _) if !established => "unknown",
         (false, _) => "alone",
         (true, false) => "fixed",
-        (true, true) => "hopping",
+        (true, true) => "shifting",
     };
     let (at, outcome) = view.last;
     let (last, ended) = match outcome {
-        Outcome::None => ("none", false),
-        Outcome::Moved => ("moved", true),
-        Outcome::Failed => ("failed", true),
+        ShiftOutcome::None => ("none", false),
+        ShiftOutcome::Moved => ("moved", true),
+        ShiftOutcome::Failed => ("failed", true),
     };
-    HopPeer {
+    LinkShiftStatus {
         interval_s: view.interval.as_secs_f64(),
         state: state.into(),
         last: last.into(),
@@ -228,9 +233,9 @@ fn hop(view: &HopView, established: bool, now: Time) -> HopPeer {
 }
 
 /// The node's routing table.
-pub fn routes(parts: &Parts, now: Time) -> Vec<Route> {
+pub fn routes(parts: &WorkerParts, now: Time) -> Vec<RouteStatus> {
     let Some(routing) = parts.node.relay.routing() else { return Vec::new() };
-    let row = |route: shoal_routing::RouteInfo| Route {
+    let row = |route: shoal_routing::RouteInfo| RouteStatus {
         router: route.router,
         name: parts.names.router(route.router),
         next_hop: Some(parts.names.link(route.next_hop)),
@@ -251,17 +256,17 @@ mod tests {
 
     #[test]
     fn a_neighbour_without_a_session_is_not_said_to_stay() {
-        let mut view = HopView {
+        let mut view = ShiftView {
             interval: std::time::Duration::from_secs(1),
             agreed: false,
-            hopping: false,
+            shifting: false,
             made: 0,
             failed: 0,
-            last: (Time::ZERO, Outcome::None),
+            last: (Time::ZERO, ShiftOutcome::None),
             meets: false,
             begins_by: Time::ZERO,
         };
-        let state = |view: &HopView, established| hop(view, established, Time::ZERO).state;
+        let state = |view: &ShiftView, established| shift(view, established, Time::ZERO).state;
         assert_eq!([state(&view, false), state(&view, true)], ["unknown", "alone"]);
         view.agreed = true;
         assert_eq!([state(&view, false), state(&view, true)], ["fixed", "fixed"]);

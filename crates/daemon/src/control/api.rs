@@ -1,8 +1,8 @@
-//! What a program may say to a running node over its control socket, and what it hears back.
+//! Protocol between a program and a running node over the control socket.
 //!
-//! In: [`ToNode`] frames, each a [`Command`] with a number that the answer repeats; descriptors of
-//! regular files ride along where a command says so. Out: [`FromNode`] frames, either the [`Reply`]
-//! to one command or an [`Event`] that nobody asked for at that moment.
+//! In: [`CommandFrame`] frames, each a [`Command`] with a number that the answer repeats. Some
+//! commands carry descriptors of regular files. Out: [`NodeFrame`] frames, either the
+//! [`ControlReply`] to one command or an [`ControlEvent`] without a request.
 //!
 //! ```text
 //! frame = length u32 big-endian | JSON of that length      (at most MAX_FRAME bytes of JSON)
@@ -15,12 +15,12 @@
 //! monitor:  Monitor -> Ok                              ... Route, Link, Session*
 //! ```
 //!
-//! A transfer belongs to the connection that began it: when the connection closes, the node cancels
-//! the transfer, and what has arrived can be resumed.
+//! A transfer belongs to the connection that began it. When the connection closes, the node cancels
+//! the transfer; the bytes that have arrived can be resumed.
 //!
 //! Invariant: no file byte and no secret goes through the socket, but for the invite that a
-//! registrar was asked for. The format carries
-//! [`PROTOCOL`]; a node answers a frame of another protocol with [`ErrorCode::Protocol`].
+//! registrar was asked for. Frames carry [`PROTOCOL`]; a node answers a frame of another protocol
+//! with [`ErrorCode::Protocol`].
 
 use serde::{Deserialize, Serialize};
 
@@ -36,127 +36,134 @@ mod registrar;
 mod status;
 mod worker;
 
-pub use authority::{Authority, Mandate, Secret};
+pub use authority::{AuthorityStatus, MandateStatus, RemovedStatus, SecretProgress};
 pub use circuits::{
-    Avoided, Circuit, CircuitTotals, Circuits, CircuitsTo, Hop, Hops, Loops, Order,
+    AvoidedRelay, BoundReason, CircuitProbe, CircuitStatus, CircuitTotals, CircuitsStatus,
+    ForgottenHosts, HopAnswer, HostCircuits, LoopCounters, ReorderCounters,
 };
-pub use cover::{Cover, CoverTier, Covered};
+pub use cover::{CoverStatus, CoverSummary, TierStatus};
 pub use directory::{
-    Directory, Hidden, LIST_PART_MAX, LedgerEnd, ListPart, STEPS_REPLY_MAX, Steps, secret_proof,
+    DirectoryStatus, LIST_PART_MAX, LedgerEnd, ListPart, RedactedText, STEPS_REPLY_MAX,
+    SupplementPage, secret_proof,
 };
-pub use host::{HOSTS_MAX, Host, Hosts};
-pub use interface::{Behind, Interface};
+pub use host::{HOSTS_MAX, MemberPage, MemberStatus};
+pub use interface::{HostNetwork, InterfaceStatus};
 pub use peer::{
-    DirectLinks, DirectPeer, HopPeer, HopProbed, HopStatus, Netcheck, Peer, PortMapping, SeenBy,
+    DirectLinkStatus, DirectLinks, LinkShiftStatus, NeighbourStatus, Netcheck, ObservedEndpoint,
+    PortMappingStatus, ShiftProbeResult, ShiftStatus,
 };
 pub use refuse::{CancelReason, RefuseReason};
 pub use registrar::{
-    Asked, Given, InviteAsked, InviteMade, Joiner, PAGE, RegistrarMember, RegistrarStatus,
-    TokenState,
+    InviteStatus, InviteTerms, Joiner, NewInvite, PAGE, RegistrarMember, RegistrarReply,
+    RegistrarRequest, RegistrarStatus, RouterTerms,
 };
 pub use status::Status;
-pub use worker::{Offloads, SuitesHere, Traffic, WorkerTraffic};
+pub use worker::{FrameTraffic, OffloadStatus, SuiteStatus, WorkerTraffic};
 
-/// Version of this protocol and of every `--json` output that prints its types. It grows when a
-/// field changes its meaning or goes away; a new field alone doesn't change it.
+/// Version of this protocol, and of every `--json` output that prints its types. Grows when a field
+/// changes its meaning or goes away; a new field alone doesn't change it.
 pub const PROTOCOL: u32 = 1;
 /// Longest JSON of one frame in bytes, in either direction.
 pub const MAX_FRAME: usize = 4 << 20;
-/// Most descriptors that one frame may carry, and so most files in one [`Command::Send`].
+/// Most descriptors in one frame, and so most files in one [`Command::Send`].
 pub const MAX_DESCRIPTORS: usize = 32;
-/// Longest name of a file on the network in bytes.
+/// Longest name of a file on the network, in bytes.
 pub const MAX_FILE_NAME: usize = 400;
-/// Bytes of a file per chunk, where [`Event::Offered`] says nothing else: what [`Command::Accept`]
-/// and [`Event::Progress`] count.
+/// Bytes of a file per chunk, where [`ControlEvent::Offered`] says nothing else.
+/// [`Command::Accept`] and [`ControlEvent::Progress`] count such chunks.
 pub const CHUNK_LEN: u64 = 262_272;
 
 fn usual_chunk() -> u64 {
     CHUNK_LEN
 }
 
-/// Names a transfer within one node's life.
+/// Number of a transfer, unique while the node runs.
 pub type TransferId = u64;
 
 /// One frame from a program to the node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ToNode {
+pub struct CommandFrame {
     /// [`PROTOCOL`] of the program.
     pub protocol: u32,
-    /// Chosen by the program; the reply repeats it.
+    /// Number that the program chooses; the reply repeats it.
     pub id: u64,
-    /// What is asked.
     pub command: Command,
 }
 
 /// One frame from the node to a program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FromNode {
+pub struct NodeFrame {
     /// [`PROTOCOL`] of the node.
     pub protocol: u32,
-    /// The reply or event.
-    pub body: Body,
+    pub body: NodeFrameBody,
 }
 
-/// Content of a [`FromNode`] frame.
+/// Content of a [`NodeFrame`] frame.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Body {
+pub enum NodeFrameBody {
     /// Answers the command with this id.
     Reply {
         /// Id of the command.
         id: u64,
-        /// The answer.
-        reply: Reply,
+        reply: ControlReply,
     },
-    /// Something happened.
-    Event(Event),
+    /// An event without a request.
+    Event(ControlEvent),
 }
 
-/// What a program may ask of a node.
+/// Commands of programs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "do")]
 pub enum Command {
-    /// The node in short; answered by [`Reply::Status`].
+    /// Summary of the node; answered by [`ControlReply::Status`].
     Status,
-    /// Its neighbours; answered by [`Reply::Peers`].
+    /// Neighbours of the node; answered by [`ControlReply::Peers`].
     Peers,
-    /// Where this host is seen; answered by [`Reply::Netcheck`].
+    /// Addresses at which others see this host; answered by [`ControlReply::Netcheck`].
     Netcheck,
-    /// Finds out whether addresses of the prefix of addresses that hop can be used with each
-    /// neighbour; answered by [`Reply::HopProbes`].
-    HopProbe,
-    /// Its routing table; answered by [`Reply::Routes`].
+    /// Probes whether addresses under the node's shifting prefix can be used with each neighbour;
+    /// answered by [`ControlReply::ShiftProbes`].
+    ShiftProbe,
+    /// The routing table; answered by [`ControlReply::Routes`].
     Routes,
-    /// Members of the network; answered by [`Reply::Hosts`].
+    /// Members of the network; answered by [`ControlReply::Hosts`].
     Hosts {
-        /// How many to pass over: the list may be longer than one reply.
+        /// Number of members to skip: the list may be longer than one reply.
         #[serde(default)]
         skip: u32,
     },
-    /// The circuits that it begins; answered by [`Reply::Circuits`].
+    /// Circuits that the node begins; answered by [`ControlReply::Circuits`].
     Circuits,
-    /// Its counters as Prometheus text; answered by [`Reply::Metrics`].
+    /// Forgets that hosts were met over circuits, so that they are reached in the clear again;
+    /// answered by [`ControlReply::Forgotten`] or an error.
+    Forget {
+        /// Name in hosts.toml, or a public key; none for all hosts with which circuits are not
+        /// required.
+        #[serde(default)]
+        host: Option<String>,
+    },
+    /// Counters as OpenMetrics text; answered by [`ControlReply::Metrics`].
     Metrics,
-    /// From now on, changes of routes and links as events; answered by [`Reply::Ok`].
+    /// Asks for changes of routes and links as events; answered by [`ControlReply::Ok`].
     Monitor,
-    /// One echo to a host; answered by [`Reply::Pong`] or an error.
+    /// One echo to a host; answered by [`ControlReply::Pong`] or an error.
     Ping {
         /// Name in hosts.toml.
         host: String,
-        /// How long to wait for the answer, in milliseconds (at most 60,000).
+        /// Longest wait for the answer, in milliseconds (at most 60,000).
         timeout_ms: u32,
     },
     /// One echo to each hop of the circuit to a host, one after the other; answered by
-    /// [`Reply::Hops`] or an error. A circuit is built if there is none.
+    /// [`ControlReply::Hops`] or an error. A circuit is built if there is none.
     Hops {
         /// Name in hosts.toml.
         host: String,
-        /// How long to wait for the circuit and all answers together, in milliseconds (at most
-        /// 60,000).
+        /// Longest wait for the circuit and all answers together, in milliseconds (at most 60,000).
         timeout_ms: u32,
     },
     /// Sends files. The frame carries one descriptor per file, open for reading, in the same order;
-    /// answered by [`Reply::Sending`], then events per transfer.
+    /// answered by [`ControlReply::Sending`], then events per transfer.
     Send {
         /// Name in hosts.toml.
         host: String,
@@ -164,84 +171,87 @@ pub enum Command {
         files: Vec<SendFile>,
     },
     /// Makes this connection the inbox for offers from these senders; answered by
-    /// [`Reply::Receiving`], then [`Event::Offered`]. Offers that no inbox takes are refused.
+    /// [`ControlReply::Receiving`], then [`ControlEvent::Offered`]. Offers that no inbox takes are
+    /// refused.
     Receive {
-        /// Who may send.
-        from: Senders,
-        /// Larger files are refused without asking; in bytes.
+        from: SenderFilter,
+        /// Size in bytes above which files are refused without asking.
         max_size: Option<u64>,
     },
     /// Takes an offered file. The frame carries one descriptor, open for reading and writing.
     Accept {
-        /// From [`Event::Offered`].
+        /// From [`ControlEvent::Offered`].
         transfer: TransferId,
         /// Chunks that the file holds already: sorted, disjoint, half-open ranges of chunk numbers.
         have: Vec<(u32, u32)>,
     },
-    /// A file of that name and size is there already: nothing is to be sent, and the hashes are
-    /// compared. The frame carries one descriptor, open for reading. [`Event::Complete`] says that
-    /// it is the same file; else the transfer fails with [`CancelReason::Exists`] at both ends.
+    /// Says that a file of that name and size exists: the sender sends no data, and both ends
+    /// compare hashes. The frame carries one descriptor, open for reading.
+    /// [`ControlEvent::Complete`] follows if the hashes agree; else the transfer fails with
+    /// [`CancelReason::Exists`] at both ends.
     Compare {
-        /// From [`Event::Offered`].
+        /// From [`ControlEvent::Offered`].
         transfer: TransferId,
     },
     /// Declines an offered file.
     Refuse {
-        /// From [`Event::Offered`].
+        /// From [`ControlEvent::Offered`].
         transfer: TransferId,
-        /// What the sender is told.
+        /// Reason for the sender.
         reason: RefuseReason,
     },
-    /// The received file is synced and has its final name: the sender may be told so.
+    /// Says that the received file is synced and has its final name, so that the sender may be
+    /// told.
     Confirm {
-        /// From [`Event::Complete`].
+        /// From [`ControlEvent::Complete`].
         transfer: TransferId,
     },
-    /// Gives up a transfer, either direction.
+    /// Gives up a transfer in either direction.
     Cancel {
-        /// Which.
         transfer: TransferId,
-        /// Why; the other end is told.
+        /// Reason for the other end.
         reason: CancelReason,
     },
-    /// Reads the configuration again, as SIGHUP does; answered by [`Reply::Reloaded`].
+    /// Reads the configuration again, as SIGHUP does; answered by [`ControlReply::Reloaded`].
     Reload,
-    /// Which list is in force, and how much of its mandates' chains; answered by
-    /// [`Reply::Directory`].
+    /// The list in force, and the length of each mandate's chain; answered by
+    /// [`ControlReply::Directory`].
     Directory,
-    /// Bytes of that list; answered by [`Reply::List`], at most [`LIST_PART_MAX`] of them.
+    /// Bytes of the list; answered by [`ControlReply::List`], at most [`LIST_PART_MAX`] of them.
     List {
-        /// Of this version; an error if another one is in force by now.
+        /// Version of the list; an error if another version is in force by now.
         version: u64,
-        /// How many bytes to pass over.
+        /// Number of bytes to skip.
         skip: u64,
     },
-    /// A mandate's supplements; answered by [`Reply::Steps`], at most [`STEPS_REPLY_MAX`] of them.
+    /// A mandate's supplements; answered by [`ControlReply::Steps`], at most [`STEPS_REPLY_MAX`] of
+    /// them.
     Steps {
         /// The mandate's id, as hex.
         mandate: String,
-        /// Number of the first one, from 1 on.
+        /// Number of the first supplement, from 1 on.
         first: u64,
     },
-    /// What a registrar signed, to be put in force and passed on; answered by
-    /// [`Reply::Supplements`] once it counts here. What counts already changes nothing.
+    /// Supplements that a registrar signed, for the node to put in force and pass on; answered by
+    /// [`ControlReply::Supplements`] once they are in force. Known supplements change nothing.
     Supplements {
         /// Supplements of one mandate in their order, as base64; 1 to 64.
         steps: Vec<String>,
     },
-    /// Asks for the newest of the network's secrets that the list names, which a program has that
-    /// knows an older one; answered by [`Reply::Secret`].
+    /// Asks for the newest network secret that the list names, for a program that knows an older
+    /// one; answered by [`ControlReply::Secret`].
     Secret {
         /// `secret_proof` of a secret that the node knows, too, as base64.
         proof: String,
     },
-    /// The end of the registrar's ledger, to be kept for it; answered by [`Reply::Ok`].
+    /// The end of the registrar's ledger, which the node keeps for it; answered by
+    /// [`ControlReply::Ok`].
     Ledger(LedgerEnd),
-    /// Asks a registrar, which is no node; answered by [`Reply::Registrar`].
-    Registrar {
-        /// What.
-        ask: Asked,
-    },
+    /// Ends the node, as SIGTERM does; answered by [`ControlReply::Ok`] first. A registrar takes
+    /// it, too.
+    Stop,
+    /// Asks a registrar, which is a process of its own; answered by [`ControlReply::Registrar`].
+    Registrar { ask: RegistrarRequest },
 }
 
 /// A file to be sent.
@@ -253,62 +263,61 @@ pub struct SendFile {
     pub size: u64,
     /// Time of last change in nanoseconds since 1970.
     pub modified_ns: i64,
-    /// What a resumed transfer is recognised by, 16 bytes as hex.
+    /// Id by which a resumed transfer is recognised, 16 bytes as hex.
     pub file_id: String,
-    /// Whether its owner may execute it.
+    /// True if its owner may execute it.
     pub executable: bool,
 }
 
-/// Whose files an inbox takes.
+/// Senders whose files an inbox takes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Senders {
+pub enum SenderFilter {
     /// Every host of hosts.toml.
     Any,
-    /// These names of hosts.toml.
+    /// Hosts with these names in hosts.toml.
     Hosts(Vec<String>),
 }
 
 /// Answer to one command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reply {
-    /// Done.
+pub enum ControlReply {
+    /// The command was carried out.
     Ok,
-    /// Not done, and why.
+    /// The command failed.
     Error(ErrorReply),
     /// To [`Command::Status`].
     Status(Box<Status>),
     /// To [`Command::Peers`].
-    Peers(Vec<Peer>),
+    Peers(Vec<NeighbourStatus>),
     /// To [`Command::Netcheck`].
     Netcheck(Box<Netcheck>),
-    /// To [`Command::HopProbe`].
-    HopProbes(Vec<HopProbed>),
+    /// To [`Command::ShiftProbe`].
+    ShiftProbes(Vec<ShiftProbeResult>),
     /// To [`Command::Routes`].
-    Routes(Vec<Route>),
+    Routes(Vec<RouteStatus>),
     /// To [`Command::Hosts`].
-    Hosts(Hosts),
+    Hosts(MemberPage),
     /// To [`Command::Circuits`].
-    Circuits(Box<Circuits>),
-    /// To [`Command::Metrics`]: Prometheus text.
+    Circuits(Box<CircuitsStatus>),
+    /// To [`Command::Forget`].
+    Forgotten(ForgottenHosts),
+    /// To [`Command::Metrics`]: OpenMetrics text.
     Metrics(String),
     /// To [`Command::Ping`].
     Pong {
         /// Round trip in microseconds.
         rtt_us: u64,
-        /// Microseconds since the first request left: more than `rtt_us` where an earlier one was
+        /// Microseconds since the first request left: more than `rtt_us` if an earlier request was
         /// lost.
         #[serde(default)]
         since_us: u64,
     },
     /// To [`Command::Hops`].
-    Hops(Hops),
+    Hops(CircuitProbe),
     /// To [`Command::Send`]: one number per file, same order.
-    Sending {
-        /// The numbers.
-        transfers: Vec<TransferId>,
-    },
+    Sending { transfers: Vec<TransferId> },
     /// To [`Command::Receive`].
     Receiving,
     /// To [`Command::Reload`].
@@ -319,28 +328,28 @@ pub enum Reply {
         needs_restart: Vec<String>,
     },
     /// To [`Command::Directory`].
-    Directory(Box<Directory>),
+    Directory(Box<DirectoryStatus>),
     /// To [`Command::List`].
     List(ListPart),
     /// To [`Command::Steps`].
-    Steps(Steps),
+    Steps(SupplementPage),
     /// To [`Command::Supplements`].
     Supplements {
-        /// How many steps of the mandate's chain count now.
+        /// Number of the mandate's steps that are in force.
         steps: u64,
     },
     /// To [`Command::Secret`].
-    Secret(Hidden),
+    Secret(RedactedText),
     /// To [`Command::Registrar`].
-    Registrar(Box<Given>),
+    Registrar(Box<RegistrarReply>),
 }
 
-/// Why a command failed.
+/// Reason why a command failed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ErrorReply {
-    /// For programs.
+    /// Kind of failure, for programs.
     pub code: ErrorCode,
-    /// For people: what is wrong and what to do about it.
+    /// Text for people: the fault, and what to do about it.
     pub message: String,
 }
 
@@ -362,60 +371,60 @@ pub enum ErrorCode {
     TimedOut,
     /// The network's policy does not allow it.
     Policy,
-    /// A table is full, or another inbox takes these senders already.
+    /// A table is full, or another inbox has these senders.
     Busy,
     /// No such transfer.
     UnknownTransfer,
     /// The new configuration is wrong; the old one stays in force.
     BadConfig,
-    /// What a registrar signed has no effect: its mandate does not allow it, or steps before it are
+    /// Supplements without effect: the mandate does not allow them, or steps before them are
     /// missing.
     Mandate,
-    /// This node has no authority, or no longer what was asked for.
+    /// This node has no authority, or the list or secret asked for is not here.
     NoList,
     /// The node shuts down, or something in it failed.
     Internal,
 }
 
-impl Reply {
+impl ControlReply {
     /// An error reply.
-    pub fn error(code: ErrorCode, message: impl Into<String>) -> Reply {
-        Reply::Error(ErrorReply { code, message: message.into() })
+    pub fn error(code: ErrorCode, message: impl Into<String>) -> ControlReply {
+        ControlReply::Error(ErrorReply { code, message: message.into() })
     }
 }
 
 /// A row of the routing table.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Route {
+pub struct RouteStatus {
     /// Router number of the destination.
     pub router: u32,
-    /// Its name in hosts.toml, if it has one.
+    /// Name in hosts.toml, if the router has one.
     pub name: Option<String>,
-    /// Name of the neighbour that leads there; none when unreachable.
+    /// Neighbour that leads to the destination; none when unreachable.
     pub next_hop: Option<String>,
     /// Cost of the path.
     pub cost: u32,
-    /// Seconds since next hop last changed.
+    /// Seconds since the next hop last changed.
     pub age_s: f64,
     /// Other neighbours that may be used at once, with the cost of the path, the cheapest first.
     pub alternatives: Vec<NextHop>,
 }
 
-/// Something that happened.
+/// Change that the node reports without a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
-pub enum Event {
+pub enum ControlEvent {
     /// A route came, went or changed its next hop (monitor).
     Route {
         /// Milliseconds since 1970.
         unix_ms: u64,
         /// Router number of the destination.
         router: u32,
-        /// Its name in hosts.toml.
+        /// Name in hosts.toml, if the router has one.
         name: Option<String>,
         /// Next hop and cost before.
         old: Option<NextHop>,
-        /// Next hop and cost now; none when unreachable.
+        /// Next hop and cost after the change; none when unreachable.
         new: Option<NextHop>,
     },
     /// A neighbour changed its state (monitor).
@@ -424,9 +433,9 @@ pub enum Event {
         unix_ms: u64,
         /// Name in hosts.toml.
         peer: String,
-        /// As in [`Peer::state`].
+        /// State, see [`NeighbourStatus::state`].
         state: String,
-        /// Why, if known.
+        /// Reason, if known.
         reason: Option<String>,
     },
     /// This connection was too slow: the node closes it after this.
@@ -440,9 +449,8 @@ pub enum Event {
         transfer: TransferId,
         /// Name of the sender in hosts.toml.
         from: String,
-        /// The file.
         file: SendFile,
-        /// Bytes of each of its chunks but the last.
+        /// Length in bytes of every chunk but the last.
         #[serde(default = "usual_chunk")]
         chunk: u64,
     },
@@ -450,22 +458,23 @@ pub enum Event {
     Accepted {
         /// Number of the transfer.
         transfer: TransferId,
-        /// Bytes that it had already.
+        /// Bytes that the receiver had before.
         resumed_bytes: u64,
-        /// The receiver has the whole file; `resumed_bytes` doesn't tell that of an empty one.
+        /// True if the receiver has the whole file; `resumed_bytes` can't tell that of an empty
+        /// one.
         #[serde(default)]
         whole: bool,
     },
-    /// How far a transfer is; between 1 and 10 times a second.
-    Progress(Progress),
-    /// All bytes are written and the hash agrees; the program syncs, renames, confirms (receive).
+    /// Progress of a transfer; sent 1 to 10 times a second.
+    Progress(TransferProgress),
+    /// All bytes are written and the hash agrees: the program syncs, renames, confirms (receive).
     Complete {
         /// Number of the transfer.
         transfer: TransferId,
         /// BLAKE3 of the whole file as hex.
         hash: String,
         /// Final counters.
-        stats: Progress,
+        stats: TransferProgress,
     },
     /// The receiver has the file under its final name (send).
     Done {
@@ -474,38 +483,34 @@ pub enum Event {
         /// BLAKE3 of the whole file as hex.
         hash: String,
         /// Final counters.
-        stats: Progress,
+        stats: TransferProgress,
     },
     /// The receiver declined (send).
     Refused {
         /// Number of the transfer.
         transfer: TransferId,
-        /// Why.
         reason: RefuseReason,
     },
-    /// The transfer broke, either end.
+    /// The transfer failed, at either end.
     Failed {
         /// Number of the transfer.
         transfer: TransferId,
-        /// Why.
         reason: CancelReason,
-        /// More about it, such as an error of the disk.
+        /// Further detail, such as an error of the disk.
         detail: Option<String>,
     },
 }
 
-/// A next hop and what it costs.
+/// A next hop and the cost of its path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NextHop {
-    /// Name of the neighbour.
     pub peer: String,
-    /// Cost of the path.
     pub cost: u32,
 }
 
-/// How far a transfer is.
+/// Progress of a transfer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Progress {
+pub struct TransferProgress {
     /// Number of the transfer.
     pub transfer: TransferId,
     /// Bytes of the file that the receiver has (send), or that are written (receive).
@@ -525,7 +530,7 @@ pub struct Progress {
     pub rtt_us: Option<u64>,
     /// Longest time without a new file byte so far, in milliseconds (receive).
     pub gap_ms: f64,
-    /// Chunks written since the last event: half-open ranges of chunk numbers (receive). They may
-    /// be relied on after a crash only once the file was synced after this event.
+    /// Chunks written since the last event: half-open ranges of chunk numbers (receive). After a
+    /// crash only those are reliable that were synced after their event.
     pub chunks: Vec<(u32, u32)>,
 }

@@ -1,39 +1,41 @@
-//! What a node says of the circuits that it begins.
+//! State of the circuits that a node begins.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use shoal_edge::{HostId, OrderStats};
-use shoal_onion::Failure;
-use shoal_onion::path::{NoRelays, Warning};
-use shoal_onion::pool::{HostView, LastFailure, LoopTotals, Pool, Problem, SetUps, Verdict};
-use shoal_wire::leg::Refusal;
+use shoal_onion::SetupFailure;
+use shoal_onion::path::{NoRelays, PathWarning};
+use shoal_onion::pool::{
+    CircuitPool, CircuitProblem, HostView, LastFailure, LoopTotals, LoopVerdict, SetupCounts,
+};
+use shoal_wire::leg::ExtendRefusal;
 use shoal_wire::{Address, Time};
 
-use crate::config::Config;
+use crate::config::NodeConfig;
 use crate::control::api::{
-    Avoided, Circuit, CircuitTotals, Circuits, CircuitsTo, ErrorCode, Loops, Order, Reply,
+    AvoidedRelay, BoundReason, CircuitStatus, CircuitTotals, CircuitsStatus, ControlReply,
+    ErrorCode, HostCircuits, LoopCounters, ReorderCounters,
 };
 use crate::control::cover;
 use crate::membership::circuits;
-use crate::membership::hosts::Hosts;
-use crate::worker::first::Parts;
+use crate::membership::hosts::HostList;
+use crate::worker::first::WorkerParts;
 
-/// Circuits are counted in steps of so many, and every so often: who reads counters does not learn
-/// when one begins or ends.
+/// The number of open circuits is rounded up to a multiple of this, and updated every
+/// [`COUNT_EVERY`]. So its readers do not learn when a circuit begins or ends.
 const STEP: u64 = 8;
 const COUNT_EVERY: Duration = Duration::from_secs(10);
 
-/// The number of open circuits as others may see it.
+/// The rounded number of open circuits.
 #[derive(Debug, Default)]
-pub struct Count {
+pub struct RoundedCount {
     shown: u64,
     again: Time,
 }
 
-impl Count {
-    /// Circuits that end here or go through here, rounded up, as they were ten seconds ago or
-    /// less.
+impl RoundedCount {
+    /// Circuits that end here or go through here, rounded up, as counted at most ten seconds ago.
     pub fn get(&mut self, now: Time, open: usize) -> u64 {
         if now >= self.again {
             (self.shown, self.again) = ((open as u64).next_multiple_of(STEP), now + COUNT_EVERY);
@@ -42,25 +44,28 @@ impl Count {
     }
 }
 
-/// Its circuits by host, and whom relays know.
-pub fn view(parts: &Parts, now: Time, open: u64) -> Circuits {
+/// Circuits of this node by host, and the routers that know both hosts.
+pub fn view(parts: &WorkerParts, now: Time, open: u64) -> CircuitsStatus {
     let (order, cover) = (order(parts), cover::covered(parts));
     let Some(pool) = parts.node.pool() else {
-        return Circuits { open, order, cover, ..Circuits::default() };
+        return CircuitsStatus { open, order, cover, ..CircuitsStatus::default() };
     };
     let listed = parts.names.hosts();
     let is_hidden =
         |name: &str| parts.names.host_id(name).is_some_and(|id| parts.node.edge.is_hidden(id));
-    // Hosts that were met over circuits, too, whatever policy says.
-    let required: BTreeSet<String> =
-        listed.iter().filter(|host| is_hidden(&host.name)).map(|host| host.name.clone()).collect();
-    let mut hosts: Vec<CircuitsTo> =
-        pool.views(now).iter().map(|view| to(parts, view, &required)).collect();
-    let is_shown = |name: &str| hosts.iter().any(|to| to.host == name);
-    let without = required.iter().map(String::as_str).filter(|name| !is_shown(name));
-    let without: Vec<&str> = without.collect();
-    hosts.extend(none_yet(&parts.config, listed, &without));
-    let avoided = pool.avoided(now).into_iter().map(|avoided| Avoided {
+    // Includes hosts that were met over circuits, whatever the policy says.
+    let bound: BTreeMap<String, BoundReason> = listed
+        .iter()
+        .filter(|host| is_hidden(&host.name))
+        .map(|host| (host.name.clone(), parts.circuits.bound_by(host).into()))
+        .collect();
+    let mut hosts: Vec<HostCircuits> =
+        pool.views(now).iter().map(|view| to(parts, view, &bound)).collect();
+    let shown: BTreeSet<&str> = hosts.iter().map(|to| to.host.as_str()).collect();
+    let without = bound.iter().filter(|(name, _)| !shown.contains(name.as_str()));
+    let without = none_yet(&parts.config, listed, without.collect());
+    hosts.extend(without);
+    let avoided = pool.avoided(now).into_iter().map(|avoided| AvoidedRelay {
         relay: name(parts, avoided.relay),
         failed: avoided.failed,
         needed: avoided.needed,
@@ -68,71 +73,91 @@ pub fn view(parts: &Parts, now: Time, open: u64) -> Circuits {
     });
     let warnings = parts.circuits.warnings().chain(cover::warnings(parts)).collect();
     let (avoided, loops) = (avoided.collect(), loops(parts));
-    Circuits { hosts, avoided, open, order, loops, cover, warnings }
+    CircuitsStatus { hosts, avoided, open, order, loops, cover, warnings }
 }
 
-/// Hosts with which circuits are required and that have none yet, with what none will hide.
-fn none_yet(config: &Config, listed: &Hosts, names: &[&str]) -> Vec<CircuitsTo> {
+/// Hosts that require circuits and have none yet, with the facts that circuits will not hide.
+fn none_yet(
+    config: &NodeConfig,
+    listed: &HostList,
+    bound: Vec<(&String, &BoundReason)>,
+) -> Vec<HostCircuits> {
     let routers = circuits::routers(listed);
-    // What can't be hidden is the same for all hosts of one router.
+    // All hosts of one router have the same warnings.
     let mut said = BTreeMap::<u32, Vec<String>>::new();
-    let hosts = names.iter().map(|name| {
+    let hosts = bound.into_iter().map(|(name, bound)| {
         let at = listed.by_name(name).map(|host| host.address);
         let warnings = at.map(|at| {
             let of = said.entry(at.router);
             of.or_insert_with(|| circuits::unhidden(config, &routers, at)).clone()
         });
-        CircuitsTo {
-            host: name.to_string(),
+        HostCircuits {
+            host: name.clone(),
             required: true,
+            bound: Some(bound.clone()),
             warnings: warnings.unwrap_or_default(),
-            ..CircuitsTo::default()
+            ..HostCircuits::default()
         }
     });
     hosts.collect()
 }
 
-/// All of them together; `open` is their number as others may see it.
-pub fn totals(parts: &Parts, open: u64) -> CircuitTotals {
+/// Totals over all circuits; `open` is the rounded number of open ones.
+pub fn totals(parts: &WorkerParts, open: u64) -> CircuitTotals {
     let pool = parts.node.pool();
-    let SetUps { built, failed } = pool.map(Pool::set_ups).unwrap_or_default();
+    let SetupCounts { built, failed } = pool.map(CircuitPool::set_ups).unwrap_or_default();
     let (cells, dropped) = parts.node.circuits.cells();
-    CircuitTotals { own: pool.map_or(0, Pool::len) as u64, open, built, failed, cells, dropped }
+    let WorkerParts { names, node, circuits, .. } = parts;
+    let listed = names.hosts();
+    let is_hidden = |id: HostId| node.edge.is_hidden(id);
+    let bound = listed.iter().filter(|host| names.host_id(&host.name).is_some_and(is_hidden));
+    let met = || circuits.required.only_met(listed, &circuits.met);
+    CircuitTotals {
+        own: pool.map_or(0, CircuitPool::len) as u64,
+        open,
+        built,
+        failed,
+        cells,
+        dropped,
+        bound: bound.count() as u64,
+        met: met().count() as u64,
+        met_since_unix_s: met().filter_map(|met| met.since).min().map(circuits::day_unix_s),
+    }
 }
 
-/// What was done for the order of packets.
-pub fn order(parts: &Parts) -> Order {
+/// Counters of the reordering of packets.
+pub fn order(parts: &WorkerParts) -> ReorderCounters {
     let OrderStats { held, kept, given_up, late, overflowed, unordered, .. } =
         parts.node.edge.order_stats();
-    Order { held, kept, given_up, late, overflowed, unordered }
+    ReorderCounters { held, kept, given_up, late, overflowed, unordered }
 }
 
-/// What became of loops; none where they are not sent.
-pub fn loops(parts: &Parts) -> Option<Loops> {
+/// Results of loops; none where they are not sent.
+pub fn loops(parts: &WorkerParts) -> Option<LoopCounters> {
     let pool = parts.node.pool().filter(|pool| pool.has_loops())?;
     let LoopTotals { back, late, lost, lossy, held } = pool.loop_totals();
-    Some(Loops { back, late, lost, lossy, held })
+    Some(LoopCounters { back, late, lost, lossy, held })
 }
 
-/// What loops showed of a circuit so long ago, in words.
-fn found(verdict: Verdict, ago: Duration) -> String {
+/// Fault that loops showed in a circuit, in words; `ago` is the time since then.
+fn found(verdict: LoopVerdict, ago: Duration) -> String {
     let what = match verdict {
-        Verdict::Lossy => "lost more cells than the others",
-        Verdict::Held => "was later than its mixes may be, more often than the others",
+        LoopVerdict::Lossy => "lost more cells than the others",
+        LoopVerdict::Held => "was later than its mixes may be, more often than the others",
     };
     let minutes = ago.as_secs() / 60;
-    format!("a circuit {what}, {minutes} min ago, and gave way: a relay may drop or hold cells")
+    format!("a circuit {what}, {minutes} min ago, and was replaced: a relay may drop or hold cells")
 }
 
-/// What the list calls a node.
-pub fn name(parts: &Parts, at: Address) -> String {
+/// Name of a node in the list, or else its address.
+pub fn name(parts: &WorkerParts, at: Address) -> String {
     let host = parts.names.hosts().by_address(at);
     host.map_or_else(|| at.to_string(), |host| host.name.clone())
 }
 
-fn to(parts: &Parts, view: &HostView, required: &BTreeSet<String>) -> CircuitsTo {
+fn to(parts: &WorkerParts, view: &HostView, bound: &BTreeMap<String, BoundReason>) -> HostCircuits {
     let host = name(parts, view.to);
-    let circuits = view.circuits.iter().map(|circuit| Circuit {
+    let circuits = view.circuits.iter().map(|circuit| CircuitStatus {
         state: circuit.state.as_str().into(),
         relays: circuit.relays.iter().map(|at| name(parts, *at)).collect(),
         age_s: circuit.age.as_secs_f64(),
@@ -144,8 +169,9 @@ fn to(parts: &Parts, view: &HostView, required: &BTreeSet<String>) -> CircuitsTo
         },
         added_us: circuit.added.as_micros() as u64,
     });
-    CircuitsTo {
-        required: required.contains(&host),
+    HostCircuits {
+        required: bound.contains_key(&host),
+        bound: bound.get(&host).cloned(),
         circuits: circuits.collect(),
         known: known(parts.config.address(), view, &|at| name(parts, at)),
         warnings: view.warnings.iter().map(ToString::to_string).collect(),
@@ -155,13 +181,17 @@ fn to(parts: &Parts, view: &HostView, required: &BTreeSet<String>) -> CircuitsTo
     }
 }
 
-/// What keeps circuits to a host from being there.
-pub fn problem(parts: &Parts, now: Time, to: Address) -> Option<Problem> {
+/// Reason why there is no circuit to a host.
+pub fn problem(parts: &WorkerParts, now: Time, to: Address) -> Option<CircuitProblem> {
     parts.node.pool()?.views(now).iter().find(|view| view.to == to)?.problem
 }
 
-/// A host that circuits lead to, and its address; where none do, why.
-pub fn with(parts: &Parts, id: HostId, host: &str) -> Result<(HostId, Address), Reply> {
+/// The host `id` and its address, if circuits lead there. Errors: the reason why none do.
+pub fn with(
+    parts: &WorkerParts,
+    id: HostId,
+    host: &str,
+) -> Result<(HostId, Address), ControlReply> {
     let edge = &parts.node.edge;
     let text = match edge.address_of(id) {
         None => return Err(parts.names.unknown(host)),
@@ -171,35 +201,45 @@ pub fn with(parts: &Parts, id: HostId, host: &str) -> Result<(HostId, Address), 
         Some(to) if to.is_router() => format!("{host} is a router, and circuits lead to hosts"),
         Some(to) if edge.is_hidden(id) => return Ok((id, to)),
         Some(_) => format!(
-            "there is no circuit to {host}: this node speaks with it outside circuits, and routers \
+            "there is no circuit to {host}: traffic with it goes outside circuits, and routers \
              on the way know both; `policy = \"require\"` under [circuits] in node.toml hides them"
         ),
     };
-    Err(Reply::error(ErrorCode::BadRequest, text))
+    Err(ControlReply::error(ErrorCode::BadRequest, text))
 }
 
-/// Why nothing reaches a host with which circuits are required; none where there is a circuit.
-pub fn missing(parts: &Parts, now: Time, id: HostId) -> Option<String> {
-    let Parts { node, .. } = parts;
+/// Reason why nothing reaches a host that requires circuits; none if there is a circuit.
+pub fn missing(parts: &WorkerParts, now: Time, id: HostId) -> Option<String> {
+    let WorkerParts { node, .. } = parts;
     let to = node.edge.address_of(id).filter(|_| node.edge.is_hidden(id))?;
     node.pool()?.in_use(to).is_none().then(|| missing_words(parts, now, to))
 }
 
-/// Why there is no circuit to a host, and what to look at.
-pub fn missing_words(parts: &Parts, now: Time, to: Address) -> String {
+/// Message that there is no circuit to a host, with the reason and a command to run.
+pub fn missing_words(parts: &WorkerParts, now: Time, to: Address) -> String {
     let why = problem(parts, now, to).map(|problem| problem_words(parts, problem));
     let why = why.unwrap_or_else(|| "none was built in time".into());
-    format!("there is no circuit to {}: {why}; see `shoal circuits`", name(parts, to))
+    let bound = met_words(parts, to).map_or(String::new(), |words| format!("; {words}"));
+    format!("there is no circuit to {}: {why}; see `shoal circuits`{bound}", name(parts, to))
 }
 
-fn problem_words(parts: &Parts, problem: Problem) -> String {
+/// Message that nothing but an earlier meeting binds a host to circuits, if so.
+pub fn met_words(parts: &WorkerParts, to: Address) -> Option<String> {
+    let WorkerParts { names, node, circuits, .. } = parts;
+    let host = names.hosts().by_address(to)?;
+    let is_hidden = names.host_id(&host.name).is_some_and(|id| node.edge.is_hidden(id));
+    let bound = is_hidden.then(|| BoundReason::from(circuits.bound_by(host)));
+    bound.filter(BoundReason::is_met).map(|bound| bound.words(&host.name))
+}
+
+fn problem_words(parts: &WorkerParts, problem: CircuitProblem) -> String {
     words(problem, &|at| name(parts, at))
 }
 
-fn words(problem: Problem, name: &dyn Fn(Address) -> String) -> String {
+fn words(problem: CircuitProblem, name: &dyn Fn(Address) -> String) -> String {
     match problem {
-        Problem::NoRelays => NoRelays.to_string(),
-        Problem::Cut { first, wait } => format!(
+        CircuitProblem::NoRelays => NoRelays.to_string(),
+        CircuitProblem::Cut { first, wait } => format!(
             "relay 1 ({}) did not answer, nor did anything else: does this host reach its router, \
              is its clock right, and do both have versions with circuits? {}",
             name(first),
@@ -208,7 +248,7 @@ fn words(problem: Problem, name: &dyn Fn(Address) -> String) -> String {
                 s => format!("The next set-up begins in {s} s"),
             }
         ),
-        Problem::Failed { times, last, wait } => {
+        CircuitProblem::Failed { times, last, wait } => {
             let set_ups = match times {
                 1 => "1 set-up".to_owned(),
                 _ => format!("{times} set-ups in a row"),
@@ -222,7 +262,7 @@ fn words(problem: Problem, name: &dyn Fn(Address) -> String) -> String {
     }
 }
 
-/// Where the last set-up ended, and why.
+/// Node at which the last set-up ended, and the reason.
 fn last_words(last: LastFailure, name: &dyn Fn(Address) -> String) -> String {
     let LastFailure { hop, node, before, why } = last;
     let at = |hop: u8, node: Address| match node.is_router() {
@@ -230,15 +270,16 @@ fn last_words(last: LastFailure, name: &dyn Fn(Address) -> String) -> String {
         false => format!("the last at {}", name(node)),
     };
     match (why, before) {
-        (Failure::Here, _) => "the last at this host: it sets up as many as it may".into(),
-        (Failure::BadHandshake, _) => format!("{}: its handshake is wrong", at(hop, node)),
-        (Failure::Refused(Refusal::NotAllowed), Some(before)) => {
+        (SetupFailure::Here, _) => "the last at this host: too many set-ups at once".into(),
+        (SetupFailure::BadHandshake, _) => format!("{}: its handshake is wrong", at(hop, node)),
+        (SetupFailure::Refused(ExtendRefusal::NotAllowed), Some(before)) => {
             format!("{}: by its list it may not go on to {}", at(hop - 1, before), name(node))
         }
-        (Failure::Refused(Refusal::Full), Some(before)) => {
+        (SetupFailure::Refused(ExtendRefusal::Full), Some(before)) => {
             format!("{}: it is full", at(hop - 1, before))
         }
-        // It looks at this host's clock; the others look at that of the relay before them.
+        // Relay 1 checks the clock of this host; every other hop checks that of the relay before
+        // it.
         _ if hop == 1 => format!(
             "{}: it did not answer (does it run, and is this host's clock right?)",
             at(hop, node)
@@ -251,18 +292,18 @@ fn last_words(last: LastFailure, name: &dyn Fn(Address) -> String) -> String {
     }
 }
 
-/// Which routers know what of the circuit in use, or of the one that is being set up.
+/// Routers that know one or both hosts, for the circuit in use or under construction.
 fn known(from: Address, view: &HostView, name: &dyn Fn(Address) -> String) -> Option<String> {
     let relays = &view.circuits.first()?.relays;
     let router = |host: Address| Address::new(host.router, 0);
     let mut here: BTreeSet<Address> = [router(from), *relays.first()?].into();
     let mut there: BTreeSet<Address> = [router(view.to), *relays.last()?].into();
     let sure = &here & &there;
-    // Behind the router of a small site hardly anybody else can be meant.
-    if view.warnings.contains(&Warning::SmallSiteHere) {
+    // Behind the router of a small site, few other hosts come into question.
+    if view.warnings.contains(&PathWarning::SmallSiteHere) {
         here.extend(relays.get(1));
     }
-    if view.warnings.contains(&Warning::SmallSiteThere) {
+    if view.warnings.contains(&PathWarning::SmallSiteThere) {
         there.extend(relays.iter().nth_back(1));
     }
     let both = &here & &there;
@@ -273,8 +314,8 @@ fn known(from: Address, view: &HostView, name: &dyn Fn(Address) -> String) -> Op
         let verb = if names.len() == 1 { one } else { many };
         (!names.is_empty()).then(|| format!("{} {verb} {what}", names.join(" and ")))
     };
-    let (know, tell) = (("knows", "know"), ("can tell", "can tell"));
-    let few = "who both hosts are, since few hosts are behind their routers";
+    let (know, tell) = (("knows", "know"), ("can guess", "can guess"));
+    let few = "both hosts, since few hosts are behind their routers";
     let parts = [
         part(&here - &both, know, format!("this host and not {host}")),
         part(&there - &both, know, format!("{host} and not this host")),
@@ -283,8 +324,8 @@ fn known(from: Address, view: &HostView, name: &dyn Fn(Address) -> String) -> Op
     ];
     let said: Vec<String> = parts.into_iter().flatten().collect();
     let end = match both.is_empty() {
-        true => "; one of each side together know both, and so does who watches both ends",
-        false => "; who watches both ends knows both, too",
+        true => "; one of each side together know both, and so does an observer of both ends",
+        false => "; an observer of both ends knows both, too",
     };
     Some(said.join(", ") + end)
 }
@@ -297,7 +338,7 @@ mod tests {
 
     #[test]
     fn the_count_tells_neither_one_circuit_nor_its_moment() {
-        let mut count = Count::default();
+        let mut count = RoundedCount::default();
         let at = |ms| Time::from_millis(ms);
         assert_eq!(count.get(at(1), 0), 0);
         assert_eq!(count.get(at(10_000), 9), 0, "not yet");
@@ -322,12 +363,15 @@ mod tests {
             + &host("bob", "5.1", "");
         let text = "[node]\nname = \"alice\"\naddress = \"1.1\"\nkey_file = \"key\"\n\
                     network_secret_file = \"secret\"\n";
-        let config = Config::parse(&folder.path().join("node.toml"), text).unwrap();
+        let config = NodeConfig::parse(&folder.path().join("node.toml"), text).unwrap();
         let said = |relays: &[(&str, &str)]| {
             let relays: String = relays.iter().map(|(name, at)| relay(name, at)).collect();
-            let listed = Hosts::parse(folder.path(), &(ends.clone() + &relays)).unwrap();
-            let all = none_yet(&config, &listed, &["bob", "carol", "nobody"]);
-            let is_none = |to: &CircuitsTo| to.circuits.is_empty() && to.problem.is_none();
+            let listed = HostList::parse(folder.path(), &(ends.clone() + &relays)).unwrap();
+            let names = ["bob", "carol", "nobody"].map(String::from);
+            let bound = BoundReason::default();
+            let bound = names.iter().map(|name| (name, &bound)).collect();
+            let all = none_yet(&config, &listed, bound);
+            let is_none = |to: &HostCircuits| to.circuits.is_empty() && to.problem.is_none();
             assert!(all.iter().all(|to| to.required && is_none(to)), "{all:?}");
             let names: Vec<&str> = all.iter().map(|to| to.host.as_str()).collect();
             assert_eq!(names, ["bob", "carol", "nobody"]);
@@ -337,16 +381,16 @@ mod tests {
         let [bob, carol] = said(&[]);
         assert!(bob == [NoRelays.to_string()] && carol == bob, "{bob:?}");
         let [bob, _] = said(&[("r2", "2.0")]);
-        assert!(bob.contains(&Warning::OneRelay.to_string()), "{bob:?}");
+        assert!(bob.contains(&PathWarning::OneRelay.to_string()), "{bob:?}");
         let [bob, _] = said(&[("r2", "2.0"), ("r3", "3.0")]);
-        assert!(bob.contains(&Warning::Short { asked: 3, have: 2 }.to_string()), "{bob:?}");
+        assert!(bob.contains(&PathWarning::Short { asked: 3, have: 2 }.to_string()), "{bob:?}");
         let [bob, carol] = said(&[("r2", "2.0"), ("r3", "3.0"), ("r4", "4.0")]);
         assert!(bob.is_empty(), "three relays beside the own routers: {bob:?}");
-        assert!(carol == [Warning::SameRouter.to_string()], "{carol:?}");
+        assert!(carol == [PathWarning::SameRouter.to_string()], "{carol:?}");
     }
 
-    /// Host 1.1 and host 5.1, over these relays.
-    fn said(relays: &[u32], warnings: &[Warning]) -> String {
+    /// Summary of who knows host 1.1 and host 5.1 over these relays.
+    fn said(relays: &[u32], warnings: &[PathWarning]) -> String {
         let name = |at: Address| match at.is_router() {
             true => format!("r{}", at.router),
             false => "bob".into(),
@@ -372,11 +416,12 @@ mod tests {
 
     #[test]
     fn who_knows_both_hosts_is_named() {
-        let [here, there] = [Warning::SmallSiteHere, Warning::SmallSiteThere];
-        let together = "; one of each side together know both, and so does who watches both ends";
-        let watched = "; who watches both ends knows both, too";
+        let [here, there] = [PathWarning::SmallSiteHere, PathWarning::SmallSiteThere];
+        let together =
+            "; one of each side together know both, and so does an observer of both ends";
+        let watched = "; an observer of both ends knows both, too";
         let (us, them) = ("this host and not bob", "bob and not this host");
-        let few = "can tell who both hosts are, since few hosts are behind their routers";
+        let few = "can guess both hosts, since few hosts are behind their routers";
         for (relays, warnings, expected) in [
             (
                 &[2, 3, 4][..],
@@ -392,7 +437,7 @@ mod tests {
             (&[1, 5], &[here, there], format!("r1 and r5 {few}{watched}")),
             (
                 &[3],
-                &[Warning::OneRelay],
+                &[PathWarning::OneRelay],
                 format!("r1 knows {us}, r5 knows {them}, r3 knows both{watched}"),
             ),
         ] {
@@ -409,27 +454,37 @@ mod tests {
         let said = |times, (hop, before, node): (u8, Address, Address), why| {
             let before = (hop > 1).then_some(before);
             let last = Some(LastFailure { hop, node, before, why });
-            words(Problem::Failed { times, last, wait }, &name)
+            words(CircuitProblem::Failed { times, last, wait }, &name)
         };
-        let full = Failure::Refused(Refusal::Full);
-        let not_allowed = Failure::Refused(Refusal::NotAllowed);
+        let full = SetupFailure::Refused(ExtendRefusal::Full);
+        let not_allowed = SetupFailure::Refused(ExtendRefusal::NotAllowed);
         for (hop, why, expected) in [
-            ((2, r2, r4), Failure::Silent, "at relay 2 (r4): it did not answer;"),
-            ((1, r2, r2), Failure::Silent, "at relay 1 (r2): it did not answer (does it run, and"),
+            ((2, r2, r4), SetupFailure::Silent, "at relay 2 (r4): it did not answer;"),
+            (
+                (1, r2, r2),
+                SetupFailure::Silent,
+                "at relay 1 (r2): it did not answer (does it run, and",
+            ),
             ((2, r2, r4), full, "at relay 1 (r2): it is full;"),
             ((2, r2, r4), not_allowed, "at relay 1 (r2): by its list it may not go on to r4;"),
-            ((1, r2, r2), Failure::BadHandshake, "at relay 1 (r2): its handshake is wrong;"),
-            ((4, r4, bob), Failure::Silent, "at bob: it did not answer (does it run, in a version"),
-            ((1, r2, r2), Failure::Here, "at this host: it sets up as many as it may;"),
+            ((1, r2, r2), SetupFailure::BadHandshake, "at relay 1 (r2): its handshake is wrong;"),
+            (
+                (4, r4, bob),
+                SetupFailure::Silent,
+                "at bob: it did not answer (does it run, in a version",
+            ),
+            ((1, r2, r2), SetupFailure::Here, "at this host: too many set-ups at once;"),
         ] {
             let said = said(3, hop, why);
             assert!(said.starts_with("3 set-ups in a row failed, the last at "), "{said}");
             assert!(said.contains(expected) && said.ends_with("the next begins in 6 s"), "{said}");
         }
-        assert!(said(1, (1, r2, r2), Failure::Silent).starts_with("1 set-up failed, the last at"));
-        let soon = Problem::Failed { times: 1, last: None, wait: Duration::ZERO };
+        assert!(
+            said(1, (1, r2, r2), SetupFailure::Silent).starts_with("1 set-up failed, the last at")
+        );
+        let soon = CircuitProblem::Failed { times: 1, last: None, wait: Duration::ZERO };
         assert_eq!(words(soon, &name), "1 set-up failed; another begins at once");
-        let cut = words(Problem::Cut { first: r2, wait }, &name);
+        let cut = words(CircuitProblem::Cut { first: r2, wait }, &name);
         assert!(cut.starts_with("relay 1 (r2) did not answer, nor did anything else"), "{cut}");
     }
 }

@@ -1,45 +1,49 @@
-//! Commands of programs, answered by the first worker.
+//! Commands of programs, which the first worker answers.
 
-use shoal_directory::Rights as Right;
+use shoal_directory::TrafficKind as Right;
 use shoal_edge::HostId;
 use shoal_wire::Time;
 
-use crate::config::{self, Newer};
-use crate::control::api::{Command, ErrorCode, Reply};
-use crate::control::socket::{FromControl, Request};
+use crate::config::{self, ReloadedFiles};
+use crate::control::api::{Command, ControlReply, ErrorCode};
+use crate::control::socket::{ClientMessage, ControlRequest};
 use crate::control::{answers, circuits, directory};
-use crate::tun::interface::Interface;
+use crate::tun::interface::VirtualInterface;
 use crate::worker::direct;
-use crate::worker::first::{Parts, Worker};
-use crate::worker::hopping::check_inside;
+use crate::worker::first::{FirstWorker, WorkerParts};
+use crate::worker::shifting::check_inside;
 
-/// Programs that may watch changes at once.
+/// Most programs that may watch changes at once.
 const MONITORS_MAX: usize = 32;
 
-impl Worker {
-    /// Takes in what a control thread handed over.
-    pub(crate) fn handle_control(&mut self, now: Time, message: FromControl) {
+impl FirstWorker {
+    /// Handles a message of a control thread.
+    pub(crate) fn handle_control(&mut self, now: Time, message: ClientMessage) {
         match message {
-            FromControl::Request(request) => self.handle_request(now, request),
-            FromControl::Closed(client) => {
+            ClientMessage::Request(request) => self.handle_request(now, request),
+            ClientMessage::Closed(client) => {
                 self.monitors.retain(|monitor| monitor.id() != client);
                 self.pings.client_closed(client);
                 self.probes.client_closed(client);
-                self.hop_probes.client_closed(client);
-                let Parts { node, files, .. } = &mut self.parts;
+                self.shift_probes.client_closed(client);
+                let WorkerParts { node, files, .. } = &mut self.parts;
                 files.client_closed(now, &mut node.edge, client);
             }
         }
     }
 
-    fn handle_request(&mut self, now: Time, mut request: Request) {
+    fn handle_request(&mut self, now: Time, mut request: ControlRequest) {
         if self.stopping.is_some() {
-            return request.reply(Reply::error(ErrorCode::Internal, "the node is stopping"));
+            let reply = match request.command {
+                Command::Stop => ControlReply::Ok,
+                _ => ControlReply::error(ErrorCode::Internal, "the node is stopping"),
+            };
+            return request.reply(reply);
         }
         if let Command::Ping { .. } | Command::Hops { .. } | Command::Send { .. } = &request.command
             && let Some(why) = self.parts.authority.as_ref().and_then(|a| a.closed(now))
         {
-            return request.reply(Reply::error(ErrorCode::Unreachable, why));
+            return request.reply(ControlReply::error(ErrorCode::Unreachable, why));
         }
         match &request.command {
             Command::Ping { host, timeout_ms } => {
@@ -50,8 +54,8 @@ impl Worker {
                 let (host, timeout_ms) = (host.clone(), *timeout_ms);
                 return self.ask_hops(now, request, &host, timeout_ms);
             }
-            Command::HopProbe => {
-                return self.hop_probes.start(now, &mut self.parts, request.defer());
+            Command::ShiftProbe => {
+                return self.shift_probes.start(now, &mut self.parts, request.defer());
             }
             Command::Supplements { steps } => {
                 let steps = directory::decode(steps);
@@ -61,21 +65,25 @@ impl Worker {
                     (Err(reply), _) | (_, Err(reply)) => request.reply(reply),
                 };
             }
+            Command::Stop => {
+                self.stop(now);
+                return request.reply(ControlReply::Ok);
+            }
             _ => {}
         }
         let reply = self.answer(now, &mut request);
         request.reply(reply);
     }
 
-    /// The host of this name, if it may be sent echoes.
-    fn may_ping(&self, host: &str) -> Result<HostId, Reply> {
-        let Parts { names, rights, .. } = &self.parts;
+    /// The host called `host`, if policy lets this node ping it.
+    fn may_ping(&self, host: &str) -> Result<HostId, ControlReply> {
+        let WorkerParts { names, rights, .. } = &self.parts;
         let id = names.find(host).ok_or_else(|| names.unknown(host))?;
         let may = rights.as_ref().is_none_or(|rights| rights.may_we(id, Right::Ping));
         if may { Ok(id) } else { Err(policy_denies()) }
     }
 
-    fn ping(&mut self, now: Time, request: Request, host: &str, timeout_ms: u32) {
+    fn ping(&mut self, now: Time, request: ControlRequest, host: &str, timeout_ms: u32) {
         match self.may_ping(host) {
             Ok(id) => {
                 let edge = &mut self.parts.node.edge;
@@ -85,7 +93,7 @@ impl Worker {
         }
     }
 
-    fn ask_hops(&mut self, now: Time, request: Request, host: &str, timeout_ms: u32) {
+    fn ask_hops(&mut self, now: Time, request: ControlRequest, host: &str, timeout_ms: u32) {
         let found = self.may_ping(host).and_then(|id| circuits::with(&self.parts, id, host));
         match found {
             Ok((id, to)) => {
@@ -97,30 +105,25 @@ impl Worker {
         }
     }
 
-    fn answer(&mut self, now: Time, request: &mut Request) -> Reply {
+    fn answer(&mut self, now: Time, request: &mut ControlRequest) -> ControlReply {
         let client = request.client.id();
         let descriptors = std::mem::take(&mut request.descriptors);
-        let Parts { node, files, names, rights, .. } = &mut self.parts;
+        let WorkerParts { node, files, names, rights, .. } = &mut self.parts;
         let edge = &mut node.edge;
         match &mut request.command {
             Command::Status => self.status(now),
-            Command::Peers => Reply::Peers(answers::peers(&self.parts, now)),
-            Command::Netcheck => Reply::Netcheck(Box::new(direct::netcheck(&self.parts))),
-            Command::Routes => Reply::Routes(answers::routes(&self.parts, now)),
+            Command::Peers => ControlReply::Peers(answers::peers(&self.parts, now)),
+            Command::Netcheck => ControlReply::Netcheck(Box::new(direct::netcheck(&self.parts))),
+            Command::Routes => ControlReply::Routes(answers::routes(&self.parts, now)),
             Command::Hosts { skip } => {
-                Reply::Hosts(crate::control::known::hosts(&self.parts, now, *skip as usize))
+                ControlReply::Hosts(crate::control::known::hosts(&self.parts, now, *skip as usize))
             }
             Command::Circuits => self.circuits(now),
-            Command::Metrics => {
-                let open = self.open_circuits(now);
-                let parts = &self.parts;
-                let make =
-                    || (crate::control::metrics::metrics(parts, open, now), parts.clock.now());
-                Reply::Metrics(self.metrics.get(now, make))
-            }
+            Command::Forget { host } => self.forget_circuits(now, host.as_deref()),
+            Command::Metrics => self.counters(now),
             Command::Monitor => self.monitor(request),
             Command::Ping { .. } | Command::Hops { .. } | Command::Supplements { .. } => later(),
-            Command::HopProbe => later(),
+            Command::ShiftProbe | Command::Stop => later(),
             Command::Directory => directory::directory(&self.parts, now),
             Command::List { version, skip } => directory::list(&self.parts, *version, *skip),
             Command::Steps { mandate, first } => directory::steps(&self.parts, mandate, *first),
@@ -142,9 +145,10 @@ impl Worker {
                 let reply = files.receive(&request.client, from, *max_size, names);
                 let closed = || self.parts.authority.as_ref().and_then(|a| a.closed(now));
                 match &reply {
-                    // No name is known while the list is too old.
-                    Reply::Error(refused) if refused.code == ErrorCode::UnknownHost => {
-                        closed().map_or(reply, |why| Reply::error(ErrorCode::Unreachable, why))
+                    // With a stale list, no name is known.
+                    ControlReply::Error(refused) if refused.code == ErrorCode::UnknownHost => {
+                        closed()
+                            .map_or(reply, |why| ControlReply::error(ErrorCode::Unreachable, why))
                     }
                     _ => reply,
                 }
@@ -167,42 +171,49 @@ impl Worker {
         }
     }
 
-    fn status(&mut self, now: Time) -> Reply {
+    fn status(&mut self, now: Time) -> ControlReply {
         let open = self.open_circuits(now);
-        Reply::Status(Box::new(answers::status(&self.parts, open, now)))
+        ControlReply::Status(Box::new(answers::status(&self.parts, open, now)))
     }
 
-    fn circuits(&mut self, now: Time) -> Reply {
+    fn circuits(&mut self, now: Time) -> ControlReply {
         let open = self.open_circuits(now);
-        Reply::Circuits(Box::new(circuits::view(&self.parts, now, open)))
+        ControlReply::Circuits(Box::new(circuits::view(&self.parts, now, open)))
     }
 
-    /// How many circuits there are, as others may see it.
+    fn counters(&mut self, now: Time) -> ControlReply {
+        let open = self.open_circuits(now);
+        let parts = &self.parts;
+        let make = || (crate::control::metrics::metrics(parts, open, now), parts.clock.now());
+        ControlReply::Metrics(self.metrics.get(now, make))
+    }
+
+    /// Rounded number of open circuits.
     fn open_circuits(&mut self, now: Time) -> u64 {
-        let Parts { circuits, node, .. } = &mut self.parts;
+        let WorkerParts { circuits, node, .. } = &mut self.parts;
         circuits.open.get(now, node.circuits.onion.len())
     }
 
-    fn monitor(&mut self, request: &Request) -> Reply {
+    fn monitor(&mut self, request: &ControlRequest) -> ControlReply {
         if self.monitors.len() >= MONITORS_MAX {
-            return Reply::error(ErrorCode::Busy, "too many programs watch this node");
+            return ControlReply::error(ErrorCode::Busy, "too many programs watch this node");
         }
         self.monitors.push(request.client.clone());
-        Reply::Ok
+        ControlReply::Ok
     }
 
-    /// Reads the configuration and the list of hosts again; says what is applied and what waits
-    /// for a restart.
+    /// Reads the configuration and the list of hosts again. Returns the keys that are applied and
+    /// those that wait for a restart.
     pub(crate) fn reload(&mut self) -> anyhow::Result<(Vec<String>, Vec<String>)> {
         let now = self.parts.clock.now();
-        let Parts { names, config, authority, hopping, .. } = &mut self.parts;
-        let Newer { config: newer, hosts, links, mut applied, mut waiting } =
+        let WorkerParts { names, config, authority, shifting, .. } = &mut self.parts;
+        let ReloadedFiles { config: newer, hosts, links, mut applied, mut waiting } =
             config::reread(config, names.hosts())?;
-        if newer.hop != config.hop {
+        if newer.shift != config.shift {
             check_inside(&newer)?;
         }
-        if newer.hop_prefix() != config.hop_prefix() {
-            hopping.as_ref().map_or(Ok(()), |hopping| hopping.may_move(&newer))?;
+        if newer.shift_prefix() != config.shift_prefix() {
+            shifting.as_ref().map_or(Ok(()), |shifting| shifting.may_move(&newer))?;
         }
         let mut before = None;
         let (newer, hosts, linked) = match authority {
@@ -216,7 +227,7 @@ impl Worker {
             }
         };
         let done = self.put_in_force(now, newer, hosts, linked);
-        // The next list must not bring links of a file that was refused.
+        // The next list must not bring back links of a file that was refused.
         if let (Err(_), Some((links, accept)), Some(authority)) =
             (&done, before, &mut self.parts.authority)
         {
@@ -225,8 +236,8 @@ impl Worker {
         self.apply_list(now);
         self.parts.log.set_level(self.parts.config.log.level.as_str());
         applied.extend(done??);
-        let Parts { interface, names, config, .. } = &self.parts;
-        interface.iter().for_each(Interface::put_right);
+        let WorkerParts { interface, names, config, .. } = &self.parts;
+        interface.iter().for_each(VirtualInterface::put_right);
         let own = names.hosts().by_name(&config.node.name).and_then(|me| me.ipv4);
         if interface.as_ref().is_some_and(|interface| interface.ipv4() != own) {
             waiting.push("ipv4 of this node".into());
@@ -237,24 +248,25 @@ impl Worker {
     }
 }
 
-fn reloaded(done: anyhow::Result<(Vec<String>, Vec<String>)>) -> Reply {
+fn reloaded(done: anyhow::Result<(Vec<String>, Vec<String>)>) -> ControlReply {
     match done {
-        Ok((applied, needs_restart)) => Reply::Reloaded { applied, needs_restart },
-        Err(error) => Reply::error(ErrorCode::BadConfig, format!("{error:#}")),
+        Ok((applied, needs_restart)) => ControlReply::Reloaded { applied, needs_restart },
+        Err(error) => ControlReply::error(ErrorCode::BadConfig, format!("{error:#}")),
     }
 }
 
-fn no_registrar() -> Reply {
-    let text = "this is a node, and the registrar is a process of its own: name its control socket";
-    Reply::error(ErrorCode::BadRequest, text)
+fn no_registrar() -> ControlReply {
+    let text =
+        "this is a node, not a registrar: name the control socket of the registrar's process";
+    ControlReply::error(ErrorCode::BadRequest, text)
 }
 
-fn later() -> Reply {
-    Reply::error(ErrorCode::Internal, "this is answered later")
+fn later() -> ControlReply {
+    ControlReply::error(ErrorCode::Internal, "this is answered later")
 }
 
-fn policy_denies() -> Reply {
+fn policy_denies() -> ControlReply {
     let text = "the network's policy does not allow it: see the groups of both with \
                 `shoal authority list`";
-    Reply::error(ErrorCode::Policy, text)
+    ControlReply::error(ErrorCode::Policy, text)
 }

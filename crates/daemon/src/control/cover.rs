@@ -1,4 +1,4 @@
-//! What a node says of its covered links: answers, warnings, lines in the log.
+//! State of a node's covered links: answers, warnings, lines of the log.
 
 use std::collections::BTreeMap;
 
@@ -8,115 +8,117 @@ use shoal_wire::{CoverKind, CoverTier, LinkId};
 use crate::config::{DirectMode, Preset};
 use crate::control::api;
 use crate::membership::anonymity;
-use crate::membership::cover::{self, Set};
-use crate::worker::first::Parts;
+use crate::membership::cover::{self, AnonymitySet};
+use crate::worker::first::WorkerParts;
 
-/// A neighbour of which fewer frames come than this share of the schedule's keeps none.
+/// Least share of the neighbour's scheduled frames that must arrive. Below it, the neighbour counts
+/// as not covering its side.
 const KEPT_MIN: f32 = 0.5;
-/// Shares of filled frames are shown in steps of one to so many.
+/// Shares of filled frames are rounded to multiples of 1/4.
 const STEPS: f64 = 4.0;
 
-/// What covered links were seen to do.
+/// Last known state of covered links, to find changes and sum up counters.
 #[derive(Debug, Default)]
-pub struct Watch {
-    links: BTreeMap<LinkId, Seen>,
+pub struct CoverMonitor {
+    links: BTreeMap<LinkId, CoverSnapshot>,
     frames: u64,
     skipped: u64,
 }
 
 #[derive(Debug)]
-struct Seen {
-    standing: Standing,
+struct CoverSnapshot {
+    standing: CoverQuality,
     frames: u64,
     skipped: u64,
 }
 
-/// How well a link is covered.
+/// Quality of a link's cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
-    /// By both ends, as far as is known.
+enum CoverQuality {
+    /// Covered by both ends, as far as is known.
     Kept,
-    /// By this end alone.
+    /// Covered by this end alone.
     OneSided,
-    /// Whatever is lost, though too much is.
+    /// Loses too many frames, but must stay covered.
     Strained(CoverFault),
-    /// Until this full hour, in seconds since 1970.
+    /// Covered until this full hour, in seconds since 1970.
     Ending(u64, CoverFault),
-    /// No more, since then.
+    /// Not covered since this full hour, in seconds since 1970.
     Off(u64, CoverFault),
 }
 
-impl Standing {
-    fn of(view: &CoverView) -> Standing {
+impl CoverQuality {
+    fn of(view: &CoverView) -> CoverQuality {
         match view.state {
-            CoverState::Ending(at, fault) => Standing::Ending(at, fault),
-            CoverState::Off(at, fault) => Standing::Off(at, fault),
+            CoverState::Ending(at, fault) => CoverQuality::Ending(at, fault),
+            CoverState::Off(at, fault) => CoverQuality::Off(at, fault),
             CoverState::Running if view.arriving.is_some_and(|share| share < KEPT_MIN) => {
-                Standing::OneSided
+                CoverQuality::OneSided
             }
             CoverState::Running | CoverState::Waiting => {
-                view.strained.map_or(Standing::Kept, Standing::Strained)
+                view.strained.map_or(CoverQuality::Kept, CoverQuality::Strained)
             }
         }
     }
 
-    /// What is wrong with `what`, such as "cover of a link".
+    /// Fault of the cover, in words; `what` is the subject, such as "cover of a link".
     fn words(self, what: &str) -> Option<String> {
         let anew = "Mend the path, or have the network's list give a lower tier; `shoal reload` \
-                    begins cover anew";
+                    restarts cover";
         match self {
-            Standing::Kept => None,
-            Standing::OneSided => Some(format!(
-                "{what} is one-sided: less than half of the frames of a schedule come from the \
-                 other end, so that the line shows what it sends; does it have the same list?"
+            CoverQuality::Kept => None,
+            CoverQuality::OneSided => Some(format!(
+                "{what} is one-sided: less than half of the scheduled frames come from the other \
+                 end, so that observers see when it sends; check that it has the same list"
             )),
-            Standing::Strained(fault) => Some(format!(
-                "{what} goes on, though the path does not carry it: {}. Cover must not end, since \
-                 the host's preset is \"hidden\". Mend the path, or have the network's list give a \
-                 lower tier",
+            CoverQuality::Strained(fault) => Some(format!(
+                "{what} continues, though the path does not carry it: {}. Cover must not end, \
+                 since the host's preset is \"hidden\". Mend the path, or have the network's list \
+                 give a lower tier",
                 why(fault)
             )),
-            Standing::Ending(at, fault) => {
+            CoverQuality::Ending(at, fault) => {
                 let (at, why) = (clock(at), why(fault));
                 Some(format!(
-                    "{what} ends at {at}: {why}. Then the line shows what is sent. {anew}"
+                    "{what} ends at {at}: {why}. Then observers see when the link \
+                     carries traffic. {anew}"
                 ))
             }
-            Standing::Off(at, fault) => {
+            CoverQuality::Off(at, fault) => {
                 let (since, why) = (clock(at), why(fault));
                 Some(format!(
-                    "{what} is off since {since}: {why}. The line shows what is sent, for an hour: \
-                     then cover begins anew. {anew}"
+                    "{what} is off since {since}: {why}. Observers see when the link carries \
+                     traffic. Cover restarts after an hour. {anew}"
                 ))
             }
         }
     }
 }
 
-impl Watch {
-    /// Takes in what covered links do now; returns a line for the log, without names, for each
-    /// change that its operator should know.
+impl CoverMonitor {
+    /// Updates the state of all covered links. Returns a line for the log, without names, for each
+    /// change that the operator should know.
     pub fn look(&mut self, now: impl Iterator<Item = (LinkId, CoverView)>) -> Vec<String> {
-        let mut news: Vec<(Standing, usize)> = Vec::new();
+        let mut news: Vec<(CoverQuality, usize)> = Vec::new();
         let mut seen = BTreeMap::new();
         for (link, view) in now {
-            let standing = Standing::of(&view);
+            let standing = CoverQuality::of(&view);
             let (frames, skipped) = (view.frames, view.skipped);
             let before = self.links.get(&link);
-            // A schedule that began anew counts from 0.
+            // A schedule that was restarted counts from 0.
             let grown = |now: u64, before: u64| if now < before { now } else { now - before };
             self.frames += grown(frames, before.map_or(0, |seen| seen.frames));
             self.skipped += grown(skipped, before.map_or(0, |seen| seen.skipped));
-            if before.map_or(Standing::Kept, |seen| seen.standing) != standing {
+            if before.map_or(CoverQuality::Kept, |seen| seen.standing) != standing {
                 match news.iter_mut().find(|(known, _)| *known == standing) {
                     Some((_, links)) => *links += 1,
                     None => news.push((standing, 1)),
                 }
             }
-            seen.insert(link, Seen { standing, frames, skipped });
+            seen.insert(link, CoverSnapshot { standing, frames, skipped });
         }
         self.links = seen;
-        let line = |(standing, links): (Standing, usize)| match links {
+        let line = |(standing, links): (CoverQuality, usize)| match links {
             1 => standing.words("cover of a link"),
             n => standing.words(&format!("cover of {n} links")),
         };
@@ -124,14 +126,13 @@ impl Watch {
     }
 
     /// Frames that left in slots of all covered links since the start, and slots that were never
-    /// used; as of the last look, so that who asks all the time learns little.
+    /// used. Both are as of the last look: frequent requests then reveal little.
     pub fn totals(&self) -> (u64, u64) {
         (self.frames, self.skipped)
     }
 }
 
-/// Covered links that a relay has.
-pub fn views(parts: &Parts) -> impl Iterator<Item = (LinkView, CoverView)> + '_ {
+pub fn views(parts: &WorkerParts) -> impl Iterator<Item = (LinkView, CoverView)> + '_ {
     parts.node.relay.links().filter_map(|link| {
         let cover = link.cover?;
         Some((link, cover))
@@ -139,7 +140,7 @@ pub fn views(parts: &Parts) -> impl Iterator<Item = (LinkView, CoverView)> + '_ 
 }
 
 /// A link's schedule, for programs.
-pub fn shown(view: &CoverView) -> api::Cover {
+pub fn shown(view: &CoverView) -> api::CoverStatus {
     let (state, at, fault) = match view.state {
         CoverState::Waiting => ("waiting", None, None),
         CoverState::Running => ("running", None, None),
@@ -147,7 +148,7 @@ pub fn shown(view: &CoverView) -> api::Cover {
         CoverState::Off(at, fault) => ("off", Some(at), Some(fault)),
     };
     let share = view.filled as f64 / view.frames.max(1) as f64;
-    api::Cover {
+    api::CoverStatus {
         mbit: view.tier.mbit(),
         schedule: kind(view.tier).into(),
         state: state.into(),
@@ -162,7 +163,7 @@ pub fn shown(view: &CoverView) -> api::Cover {
 }
 
 /// Covered links of this node; none where there are none.
-pub fn covered(parts: &Parts) -> Option<api::Covered> {
+pub fn covered(parts: &WorkerParts) -> Option<api::CoverSummary> {
     let (mut links, mut running, mut bytes_per_day, mut own) = (0, 0, 0, None);
     for (_, view) in views(parts) {
         links += 1;
@@ -172,7 +173,7 @@ pub fn covered(parts: &Parts) -> Option<api::Covered> {
     }
     let (frames, skipped) = parts.journal.cover.totals();
     let sets = cover::sets(&parts.config, parts.names.hosts());
-    let tiers = sets.into_iter().map(|set| api::CoverTier {
+    let tiers = sets.into_iter().map(|set| api::TierStatus {
         name: set.tier,
         mbit: set.schedule.mbit(),
         schedule: kind(set.schedule).into(),
@@ -180,28 +181,29 @@ pub fn covered(parts: &Parts) -> Option<api::Covered> {
         hosts: set.hosts as u32,
     });
     let tiers = tiers.collect();
-    let covered = api::Covered { links, running, frames, skipped, bytes_per_day, own, tiers };
+    let covered = api::CoverSummary { links, running, frames, skipped, bytes_per_day, own, tiers };
     (links > 0).then_some(covered)
 }
 
-/// What the operator should know of cover now.
-pub fn warnings(parts: &Parts) -> Vec<String> {
+/// Warnings about cover at present.
+pub fn warnings(parts: &WorkerParts) -> Vec<String> {
     let of_link = |(link, view): (LinkView, CoverView)| {
         let what = format!("cover of the link with {:?}", parts.names.link(link.link));
-        Standing::of(&view).words(&what)
+        CoverQuality::of(&view).words(&what)
     };
     let (config, hosts) = (&parts.config, parts.names.hosts());
     let direct = no_direct(config.direct.mode, cover::own(config, hosts));
     let of_links = views(parts).filter_map(of_link).chain(small_sets(parts));
     let of_links = of_links.chain(cover::faults(&parts.config, parts.names.hosts()));
     let of_preset = unhidden(parts).into_iter().chain(anonymity::without_effect(config, hosts));
-    of_links.chain(direct).chain(of_preset).collect()
+    let of_router = anonymity::direct_without_effect(config);
+    of_links.chain(direct).chain(of_router).chain(of_preset).collect()
 }
 
-/// Why this host is not hidden now though its preset says so, in words without names.
-pub fn unhidden(parts: &Parts) -> Option<String> {
-    let off = |(_, view): (LinkView, CoverView)| match Standing::of(&view) {
-        Standing::Off(..) => Some(OFF),
+/// Reason why this host is not hidden at present although its preset says so, without names.
+pub fn unhidden(parts: &WorkerParts) -> Option<String> {
+    let off = |(_, view): (LinkView, CoverView)| match CoverQuality::of(&view) {
+        CoverQuality::Off(..) => Some(OFF),
         _ => None,
     };
     let is_asked = parts.config.anonymity.preset == Preset::Hidden && !parts.config.is_router();
@@ -209,28 +211,29 @@ pub fn unhidden(parts: &Parts) -> Option<String> {
     anonymity::unhidden(&parts.config, parts.names.linked()).or_else(off)
 }
 
-/// What is said of a host whose cover ended.
-pub const OFF: &str = "[anonymity] preset = \"hidden\": cover is off, so that this host's line \
-                       shows when it speaks; `shoal status` says why";
+/// Warning to a host whose cover ended.
+pub const OFF: &str = "[anonymity] preset = \"hidden\": cover is off, so that observers see \
+                       when this host sends; `shoal status` says why";
 
-/// Warnings of tiers of this node that few hosts have.
-pub fn small_sets(parts: &Parts) -> impl Iterator<Item = String> {
+/// Warnings about this node's tiers with few hosts.
+pub fn small_sets(parts: &WorkerParts) -> impl Iterator<Item = String> {
     let sets = cover::sets(&parts.config, parts.names.hosts()).into_iter();
-    sets.filter(Set::is_small).map(|set| set.warning())
+    sets.filter(AnonymitySet::is_small).map(|set| set.warning())
 }
 
-/// What a covered host is told whose file asks for direct links.
+/// Warning to a covered host whose file asks for direct links. The mode "auto" asks for none then.
 pub fn no_direct(mode: DirectMode, own: Option<CoverTier>) -> Option<String> {
-    (mode != DirectMode::Off && own.is_some()).then(|| {
+    let asks = !matches!(mode, DirectMode::Off | DirectMode::Auto);
+    (asks && own.is_some()).then(|| {
         format!(
-            "[direct] mode = {:?}: this host's link is covered, and a direct link would pass its \
-             schedule by: there are none",
+            "[direct] mode = {:?}: this host's link is covered, and a direct link would bypass its \
+             schedule: no direct links are made",
             mode.as_str()
         )
     })
 }
 
-/// The kind of a schedule as lists have it.
+/// Kind of a schedule, as lists spell it.
 fn kind(tier: CoverTier) -> &'static str {
     match tier.kind() {
         CoverKind::Constant => "constant",
@@ -238,18 +241,18 @@ fn kind(tier: CoverTier) -> &'static str {
     }
 }
 
-/// Why a schedule ends, in words.
+/// Reason why a schedule ends, in words.
 fn why(fault: CoverFault) -> &'static str {
     match fault {
         CoverFault::Loss => "for five minutes in a row more than 5% of its frames were lost",
         CoverFault::NoRoom => {
             "for five minutes in a row the kernel had no room for more than 5% of its frames"
         }
-        CoverFault::Neighbour => "the other end ends its own",
+        CoverFault::Neighbour => "the other end stops its cover",
     }
 }
 
-/// A time of the day, such as "14:00 UTC".
+/// Time of day, such as "14:00 UTC".
 fn clock(unix_s: u64) -> String {
     let minutes = unix_s / 60 % 1_440;
     format!("{:02}:{:02} UTC", minutes / 60, minutes % 60)
@@ -272,7 +275,7 @@ mod tests {
 
     #[test]
     fn each_change_is_said_once_and_without_names() {
-        let mut watch = Watch::default();
+        let mut watch = CoverMonitor::default();
         let mut look = |views: &[CoverView]| watch.look(links(views).into_iter());
         let (waiting, running) = (view(CoverState::Waiting), view(CoverState::Running));
         assert!(look(&[waiting, waiting, running]).is_empty());
@@ -293,14 +296,14 @@ mod tests {
         );
         let both = CoverView { arriving: Some(0.5), ..running };
         assert!(look(&[both, off, running]).is_empty());
-        // A link that went and came is a new one.
+        // A link that was removed and came back counts as new.
         assert!(look(&[]).is_empty());
         assert_eq!(look(&[both, off]).len(), 1);
     }
 
     #[test]
     fn frames_are_summed_up_over_schedules_that_begin_anew() {
-        let mut watch = Watch::default();
+        let mut watch = CoverMonitor::default();
         let at = |frames, skipped| CoverView { frames, skipped, ..view(CoverState::Running) };
         watch.look(links(&[at(100, 1), at(50, 0)]).into_iter());
         assert_eq!(watch.totals(), (150, 1));
@@ -329,6 +332,7 @@ mod tests {
     fn a_covered_host_that_asks_for_direct_links_is_told() {
         let tier = CoverTier::new(2, CoverKind::Poisson);
         assert_eq!(no_direct(DirectMode::Off, tier), None);
+        assert_eq!(no_direct(DirectMode::Auto, tier), None);
         assert_eq!(no_direct(DirectMode::OnDemand, None), None);
         let said = no_direct(DirectMode::Proactive, tier).unwrap();
         assert!(said.starts_with("[direct] mode = \"proactive\": this host's link is"), "{said}");

@@ -1,5 +1,5 @@
-//! What the log says of a running node, so that its operator sees what begins and ends: one line
-//! each, without names or addresses, and never more than a few in a minute.
+//! Lines of the log about a running node. Each event is one line, without names or addresses, and
+//! there are only a few in a minute.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,28 +7,28 @@ use std::time::Duration;
 use shoal_relay::CoverView;
 use shoal_wire::{DropReason, LinkId, Time};
 
-use crate::control::cover::Watch;
+use crate::control::cover::CoverMonitor;
 use crate::control::hints::hint;
 
-/// How often the journal looks for something to log.
+/// Interval at which the journal looks for something to log.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Lines about links in one minute.
+/// Most lines about links in one minute.
 const LINES_MAX: u32 = 20;
 const MINUTE: Duration = Duration::from_secs(60);
-/// A fault that lasts is logged again after this.
+/// Time after which a lasting fault is logged again.
 const AGAIN: Duration = Duration::from_secs(600);
-/// That few hosts hide among each other is no fault of this node: it is said less often.
+/// Interval of warnings about small anonymity sets, which are no fault of this node.
 const HOUR: Duration = Duration::from_secs(3_600);
-/// Drops that last longer than this show a mistake: frames that were under way at a restart or a
-/// change are gone by then.
+/// Drops that last longer than this show a mistake. Frames that were under way at a restart or a
+/// change have arrived by then.
 const GOES_ON: Duration = Duration::from_secs(10);
-/// How long after its last drop a reason counts as recent.
+/// Time after its last drop for which a reason counts as recent.
 const RECENT: Duration = Duration::from_secs(300);
-/// Drops of a reason last while each comes within this time of the one before.
+/// Longest pause between two drops of a reason that count as one lasting fault.
 const PAUSE_MAX: Duration = Duration::from_secs(120);
-/// How long neighbours may leave calls unanswered before a line is logged.
+/// Time for which calls to neighbours may stay unanswered before a line is logged.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Drops that, if they last, show a mistake in the setup of a node.
+/// Reasons of drops that show a mistake in a node's setup if they last.
 const MISTAKES: [DropReason; 5] = [
     DropReason::BadHandshake,
     DropReason::BadVersion,
@@ -37,42 +37,42 @@ const MISTAKES: [DropReason; 5] = [
     DropReason::BadRoute,
 ];
 
-/// What was logged, and when.
+/// History of logged lines.
 #[derive(Debug, Default)]
 pub struct Journal {
-    /// Keys of the configuration that changed and wait for a restart, as the last reload found.
+    /// Keys of the configuration that changed and wait for a restart, by the last reload.
     pub waiting: Vec<String>,
-    /// What was seen of covered links.
-    pub cover: Watch,
-    /// Circuits that gave way since loops found them worse than others, so far as was logged.
+    /// Last known state of covered links.
+    pub cover: CoverMonitor,
+    /// Number of circuits that loops showed to be faulty, as logged so far.
     pub found: u64,
     look_at: Time,
-    /// Lines about links since `minute` began, and those that were left out.
+    /// Lines about links since `minute` began, and lines that were left out.
     minute: Time,
     lines: u32,
     left_out: u32,
-    drops: BTreeMap<DropReason, Dropped>,
-    /// Since when neighbours are called in vain.
+    drops: BTreeMap<DropReason, DropHistory>,
+    /// Time since which neighbours are called in vain.
     in_vain: Option<Time>,
-    /// When a lasting fault may be logged again, by its name.
+    /// Time at which a lasting fault may be logged again, by its name.
     again: BTreeMap<&'static str, Time>,
 }
 
-/// What is known of drops of one reason.
+/// State of the drops of one reason.
 #[derive(Debug, Default)]
-struct Dropped {
-    /// How many there were at the last look, and when a line was last logged.
+struct DropHistory {
+    /// Counts at the last look and at the last logged line.
     seen: u64,
     said: u64,
-    /// First and last look that found more of them, with no pause of `PAUSE_MAX` between two.
+    /// First and last look that found new drops, without a pause of `PAUSE_MAX` in between.
     first: Option<Time>,
     last: Time,
-    /// When they may be logged again.
+    /// Time at which a line about them may be logged again.
     again: Time,
 }
 
-impl Dropped {
-    /// Takes in the count `n`; returns how many drops a line is to name, if one is due.
+impl DropHistory {
+    /// Takes the count `n`. Returns the number of drops for a line, if one is due.
     fn look(&mut self, now: Time, n: u64) -> Option<u64> {
         if n <= self.seen {
             return None;
@@ -92,8 +92,8 @@ impl Dropped {
 }
 
 impl Journal {
-    /// A line about a link that came up or went, if it may be written.
-    /// `counts` are the links that are up, and all.
+    /// Line about a link that came up or went down, if one may be written. `counts` returns the
+    /// number of links that are up, and of all links.
     pub fn link(
         &mut self,
         now: Time,
@@ -108,7 +108,7 @@ impl Journal {
         self.lines += 1;
         let more = match left_out {
             0 => String::new(),
-            n => format!("; {n} such lines were left out before"),
+            n => format!("; {n} such lines were left out"),
         };
         let (up, all) = counts();
         Some(format!("a link {what} ({up} of {all} up{more})"))
@@ -122,7 +122,7 @@ impl Journal {
         std::mem::take(&mut self.left_out)
     }
 
-    /// Whether it is time for [`Journal::drops`] and [`Journal::calls`].
+    /// True if [`Journal::drops`] and [`Journal::calls`] are due.
     pub fn is_due(&mut self, now: Time) -> bool {
         let due = self.look_at <= now;
         if due {
@@ -131,7 +131,7 @@ impl Journal {
         due
     }
 
-    /// Lines about drops that last: one when that is noticed, the next ones `AGAIN` apart.
+    /// Lines about lasting drops: the first when they are noticed, later ones `AGAIN` apart.
     pub fn drops(
         &mut self,
         now: Time,
@@ -147,13 +147,13 @@ impl Journal {
         lines
     }
 
-    /// Whether the last drop for `reason` was within `RECENT`; `n` is its count now.
+    /// True if the last drop for `reason` was within `RECENT`; `n` is its count at `now`.
     pub fn is_recent(&self, now: Time, reason: DropReason, n: u64) -> bool {
         let Some(dropped) = self.drops.get(&reason) else { return n > 0 };
         n > dropped.seen || (n > 0 && now < dropped.last + RECENT)
     }
 
-    /// A line about the `calling` neighbours that don't answer, if one is due.
+    /// Line about the `calling` neighbours that don't answer, if one is due.
     pub fn calls(&mut self, now: Time, calling: usize) -> Option<String> {
         if calling == 0 {
             self.in_vain = None;
@@ -163,25 +163,25 @@ impl Journal {
         let since = *self.in_vain.get_or_insert(now);
         (now >= since + PATIENCE && self.may_say(now, "calls")).then(|| {
             format!(
-                "{calling} of the neighbours that are called do not answer: does a firewall keep \
-                 UDP from their ports, or do they not run? `shoal peers` shows the ports. Else the \
-                 network secret is another one, or their list lacks this node's key. After a long \
-                 absence `shoal network fetch` gets the newest secret and list"
+                "{calling} of the called neighbours do not answer. Check that they run, and that \
+                 no firewall blocks UDP to their ports; `shoal peers` shows the ports. Else the \
+                 network secret differs, or their list lacks this node's key. After a long \
+                 absence, `shoal network fetch` gets the newest secret and list"
             )
         })
     }
 
-    /// Whether neighbours have been called in vain for long.
+    /// True if neighbours have been called in vain for `PATIENCE`.
     pub fn is_in_vain(&self, now: Time) -> bool {
         self.in_vain.is_some_and(|since| now >= since + PATIENCE)
     }
 
-    /// Whether a line about the lasting fault `what` may be logged now.
+    /// True if a line about the lasting fault `what` may be logged at `now`.
     pub fn may_say(&mut self, now: Time, what: &'static str) -> bool {
         self.may_say_every(AGAIN, now, what)
     }
 
-    /// Lines about covered links: what changed, and once in an hour the `small` sets of hosts.
+    /// Lines about covered links: changes, and once in an hour the `small` anonymity sets.
     pub fn covered(
         &mut self,
         now: Time,
@@ -205,15 +205,15 @@ impl Journal {
     }
 }
 
-/// Where an operator reads the faults that a line of the log leaves out.
+/// Command that shows the faults that a line of the log leaves out.
 pub const STATUS: &str = "`shoal status`";
-/// Where faults of the node's files can be read.
+/// Command that shows faults of the node's files.
 pub const CHECK: &str = "`shoal check`";
-/// Where faults can be read that no command shows.
+/// Place of faults that no command shows.
 pub const DEBUG: &str = "the log at level debug";
 
-/// A line for the log about faults whose words may hold names, addresses or keys. The words are
-/// logged at level debug alone; the line names the place that `says` them.
+/// Line for the log about faults whose words may hold names, addresses or keys. The words are
+/// logged at level debug only; the line names the place `says` that has them.
 pub fn unnamed(what: &str, says: &str, faults: &[String]) -> String {
     for fault in faults {
         tracing::debug!("{fault}");
@@ -237,7 +237,7 @@ mod tests {
         let lines = (0..1_000).filter_map(|_| journal.link(at(2), "came up", || (3, 4))).count();
         assert_eq!(lines, LINES_MAX as usize - 1);
         let line = journal.link(at(62), "went silent", || (2, 4)).unwrap();
-        assert_eq!(line, "a link went silent (2 of 4 up; 981 such lines were left out before)");
+        assert_eq!(line, "a link went silent (2 of 4 up; 981 such lines were left out)");
     }
 
     #[test]
@@ -245,7 +245,7 @@ mod tests {
         let mut journal = Journal::default();
         let count = |n| [(DropReason::BadHandshake, n), (DropReason::QueueFull, 99)].into_iter();
         assert!(journal.drops(at(0), count(0)).is_empty());
-        assert!(journal.drops(at(5), count(2)).is_empty(), "it may end at once");
+        assert!(journal.drops(at(5), count(2)).is_empty(), "may end at once");
         assert!(journal.drops(at(10), count(2)).is_empty());
         let said = journal.drops(at(15), count(3));
         assert_eq!(said.len(), 1);
@@ -253,19 +253,19 @@ mod tests {
         let lines = (20..615).filter(|s| !journal.drops(at(*s), count(*s)).is_empty()).count();
         assert_eq!(lines, 0);
         assert_eq!(journal.drops(at(615), count(700)).len(), 1);
-        assert!(journal.drops(at(2_000), count(700)).is_empty(), "it did not go on");
+        assert!(journal.drops(at(2_000), count(700)).is_empty(), "did not last");
     }
 
     #[test]
     fn drops_after_a_restart_are_not_logged_and_hide_no_later_ones() {
         let mut journal = Journal::default();
         let count = |n| [(DropReason::BadHandshake, n)].into_iter();
-        // Frames under keys from before the restart come for a second; a look falls between them.
+        // Frames under keys from before the restart come for a second. A look falls between them.
         assert!(journal.drops(at(5), count(900)).is_empty());
         assert!(journal.drops(at(10), count(1_396)).is_empty());
         let quiet = (15..300).step_by(5).map(|s| journal.drops(at(s), count(1_396)).len());
         assert_eq!(quiet.sum::<usize>(), 0);
-        // A neighbour that has the wrong secret calls, again and again.
+        // A neighbour with the wrong secret calls again and again.
         assert!(journal.drops(at(300), count(1_397)).is_empty());
         assert!(journal.drops(at(305), count(1_399)).is_empty());
         assert_eq!(journal.drops(at(315), count(1_400)).len(), 1);
@@ -284,7 +284,7 @@ mod tests {
         assert!(journal.is_recent(at(6), reason, 3), "since the last look");
         look(&mut journal, 10, 3);
         assert!(journal.is_recent(at(309), reason, 3));
-        assert!(!journal.is_recent(at(310), reason, 3), "its cause has ended");
+        assert!(!journal.is_recent(at(310), reason, 3), "cause has ended");
         assert!(journal.is_recent(at(1_000), reason, 4));
     }
 

@@ -3,46 +3,46 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use shoal_edge::{HostId, Relayed};
+use shoal_edge::{HostId, NoDirectReason};
 use shoal_relay::LinkView;
 use shoal_wire::Time;
 
-use crate::control::api;
-use crate::membership::authority::Authority;
-use crate::membership::cover;
-use crate::membership::hosts::Host;
+use crate::control::api::{self, BoundReason};
+use crate::membership::anonymity;
+use crate::membership::authority::AuthorityState;
+use crate::membership::hosts::ListedHost;
 use crate::worker::direct;
-use crate::worker::first::Parts;
+use crate::worker::first::WorkerParts;
 
-/// A member that spoke with this node within this time is taken to be online.
+/// A member counts as online if this node heard it within this time.
 const RECENT: Duration = Duration::from_secs(30);
 
-/// What decides whether members are online.
-struct Seen<'a> {
-    parts: &'a Parts,
+/// Facts that decide whether members are online.
+struct MemberView<'a> {
+    parts: &'a WorkerParts,
     now: Time,
     links: BTreeMap<String, LinkView>,
-    /// Routers that this one has a route to; none where this node is no router.
+    /// Routers with a route; none if this node is not a router.
     routed: Option<BTreeSet<u32>>,
-    /// By name: the mandate, if not the authority, that made it a member, and when that ends.
+    /// Members by name: the mandate that made it a member (none: the authority), and the
+    /// membership's end.
     memberships: BTreeMap<&'a str, (Option<&'a str>, u64)>,
 }
 
-/// The members after the first `skip`.
-pub fn hosts(parts: &Parts, now: Time, skip: usize) -> api::Hosts {
+pub fn hosts(parts: &WorkerParts, now: Time, skip: usize) -> api::MemberPage {
     let relay = &parts.node.relay;
     let routed = relay.routing().map(|routing| routing.routes().map(|r| r.router).collect());
     let links = relay.links().map(|link| (parts.names.link(link.link), link)).collect();
-    let memberships = parts.authority.as_ref().map(Authority::memberships).unwrap_or_default();
-    let seen = Seen { parts, now, links, routed, memberships };
+    let memberships = parts.authority.as_ref().map(AuthorityState::memberships).unwrap_or_default();
+    let seen = MemberView { parts, now, links, routed, memberships };
     let all = parts.names.hosts();
     let rows = all.iter().skip(skip).take(api::HOSTS_MAX).map(|host| seen.row(host));
-    api::Hosts { hosts: rows.collect(), total: all.len() as u32 }
+    api::MemberPage { hosts: rows.collect(), total: all.len() as u32 }
 }
 
-impl Seen<'_> {
-    fn row(&self, host: &Host) -> api::Host {
-        let Seen { parts, now, .. } = self;
+impl MemberView<'_> {
+    fn row(&self, host: &ListedHost) -> api::MemberStatus {
+        let MemberView { parts, now, .. } = self;
         let this_node = host.name == parts.config.node.name;
         let link = self.links.get(&host.name);
         let id = parts.names.host_id(&host.name);
@@ -54,7 +54,7 @@ impl Seen<'_> {
         let addresses = interface.map(|interface| interface.reached_at(host));
         let membership = self.memberships.get(host.name.as_str());
         let (path, why) = if this_node { (None, None) } else { self.path(host, id, link) };
-        api::Host {
+        api::MemberStatus {
             key: host.key.to_string(),
             mandate: membership.and_then(|(mandate, _)| mandate.map(str::to_owned)),
             expires_unix_s: membership.map(|(_, ends)| *ends),
@@ -71,14 +71,14 @@ impl Seen<'_> {
         }
     }
 
-    /// How what this node says to a member travels, and why so, where there is a choice.
+    /// Path of traffic from this node to a member, and the reason for it if there is a choice.
     fn path(
         &self,
-        host: &Host,
+        host: &ListedHost,
         id: Option<HostId>,
         link: Option<&LinkView>,
     ) -> (Option<&'static str>, Option<String>) {
-        let Parts { node, config, names, .. } = self.parts;
+        let WorkerParts { node, config, names, .. } = self.parts;
         let link = link.filter(|link| link.up_since.is_some());
         if let Some(link) = link {
             let agreed = direct::peer(self.parts, link);
@@ -89,24 +89,23 @@ impl Seen<'_> {
         let id = id.filter(|_| !host.address.is_router() && !config.is_router());
         let Some(id) = id else { return (Some("relayed"), None) };
         if node.edge.is_hidden(id) {
-            return (Some("circuits"), None);
+            let why = BoundReason::from(self.parts.circuits.bound_by(host)).words(&host.name);
+            return (Some("circuits"), Some(why));
         }
-        let why = if node.edge.direct_stats().is_none() {
-            "this host wants no direct links"
-        } else if cover::own(config, names.hosts()).is_some() {
-            "covered hosts have no direct links"
-        } else if node.edge.direct_terms(id).is_some() {
-            "a direct link is being made"
-        } else {
-            let idle = "nothing was said that asks for a direct link";
-            node.edge.direct_relayed(id).map_or(idle, Relayed::words)
-        };
-        (Some("relayed"), Some(why.into()))
+        let why = anonymity::direct_refusal(config, names.hosts()).unwrap_or_else(|| {
+            let idle = "no traffic asked for a direct link";
+            match node.edge.direct_terms(id) {
+                Some(_) => "a direct link is being made".into(),
+                None => node.edge.direct_relayed(id).map_or(idle, NoDirectReason::words).into(),
+            }
+        });
+        (Some("relayed"), Some(why))
     }
 
-    /// Whether a member is online, if this node can tell. A host has a link with its own router,
-    /// which sees it; others know only when it speaks or when its router is out of reach.
-    fn online(&self, host: &Host, link: Option<&LinkView>, recent: bool) -> Option<bool> {
+    /// True if a member is online, as far as this node can tell. A host has a link with its router,
+    /// which sees it. Other nodes know only if it has sent something lately or its router is
+    /// unreachable.
+    fn online(&self, host: &ListedHost, link: Option<&LinkView>, recent: bool) -> Option<bool> {
         if recent || link.is_some_and(|link| link.up_since.is_some()) {
             return Some(true);
         }

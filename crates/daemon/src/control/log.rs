@@ -1,8 +1,8 @@
 //! Lines of the log on their way to standard error: a bounded queue, and the thread that writes it.
 //!
-//! Standard error is a descriptor that others hold: a pipe that nobody reads, a stopped terminal or
-//! a full disk makes a write wait or fail. Threads that carry packets therefore only push lines. A
-//! line for which there is no room is counted and lost; the log and the status say how many were.
+//! Standard error may block: its reader may have stopped, or the disk may be full. A write then
+//! waits or fails. So threads that carry packets only push lines. A line that finds no room is lost
+//! and counted; the log and the status show the number.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,57 +10,57 @@ use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Lines that may wait. Trace level writes thousands of lines in a second; the usual level writes
+/// Most lines that may wait. Trace level writes thousands of lines in a second; the usual level
 /// less than one.
 const LINES_MAX: usize = 1_024;
-/// Bytes of all waiting lines.
+/// Most bytes of all waiting lines.
 const BYTES_MAX: usize = 256 << 10;
-/// How long the end of a process waits for the lines that are left.
+/// Longest time for which the end of a process waits for the remaining lines.
 pub const FLUSH_MAX: Duration = Duration::from_secs(1);
-/// Stack of the writing thread: it holds no large values.
+/// Stack of the writing thread, which holds no large values.
 const STACK: usize = 128 << 10;
 
 /// A bounded queue of lines; a clone is another handle to the same queue.
 #[derive(Clone, Default)]
-pub struct LogQueue(Arc<Shared>);
+pub struct LogQueue(Arc<LogQueueShared>);
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
-    /// There is a line to write.
+struct LogQueueShared {
+    state: Mutex<LogQueueState>,
+    /// Signals that there is a line to write.
     arrived: Condvar,
-    /// All lines are written.
+    /// Signals that all lines are written.
     emptied: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct LogQueueState {
     lines: VecDeque<Vec<u8>>,
     bytes: usize,
-    /// Lines lost since the start, and how many of them the log knows of.
+    /// Lines lost since the start, and the number that the log has reported.
     lost: u64,
     said: u64,
     has_thread: bool,
-    /// The thread holds a line that it has not written yet.
+    /// True while the thread holds a line that it has not written yet.
     is_writing: bool,
-    /// The last line could not be written: a line about that would fail alike.
+    /// True if the last line could not be written: a line about that would fail, too.
     is_failing: bool,
 }
 
 /// The next step of the writing thread.
-enum Step {
+enum LogWriterStep {
     Write(Vec<u8>),
-    /// Number of lines lost since the log last said so.
+    /// Number of lines lost since the log last reported losses.
     Say(u64),
 }
 
 impl LogQueue {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LogQueueState> {
         // A panic under the lock leaves the queue whole.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a line, with its line break. Never waits; a line without room is counted and lost.
+    /// Adds a line, with its line break. Never waits; without room, the line is lost and counted.
     pub fn push(&self, line: &[u8]) {
         let mut state = self.state();
         if state.lines.len() >= LINES_MAX || state.bytes + line.len() > BYTES_MAX {
@@ -72,16 +72,16 @@ impl LogQueue {
         self.0.arrived.notify_one();
     }
 
-    /// Starts the thread that writes to standard error, with the rights of the caller; the second
-    /// call does nothing. Until the first call lines wait in the queue.
+    /// Starts the thread that writes to standard error, with the rights of the caller. Later calls
+    /// do nothing. Lines wait in the queue until the first call.
     ///
     /// # Errors
-    /// There can't be another thread.
+    /// No thread can be started.
     pub fn start(&self) -> io::Result<()> {
         let say = |lost: u64| {
             tracing::error!(
                 "{lost} lines of the log are lost: standard error was not read or could not be \
-                 written; give it a reader that keeps up, or room"
+                 written; give it a faster reader, or free disk space"
             );
         };
         self.start_with(io::stderr(), say)
@@ -103,12 +103,12 @@ impl LogQueue {
         started
     }
 
-    /// Waits until all lines are written, `most` at the longest; says whether they are.
+    /// Waits at most `most` until all lines are written. True if they are.
     pub fn flush(&self, most: Duration) -> bool {
         if self.start().is_err() {
             return false;
         }
-        let waits = |state: &mut State| state.is_writing || !state.lines.is_empty();
+        let waits = |state: &mut LogQueueState| state.is_writing || !state.lines.is_empty();
         let waited = self.0.emptied.wait_timeout_while(self.state(), most, waits);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
@@ -121,9 +121,9 @@ impl LogQueue {
     fn serve(&self, mut out: impl Write, say: &impl Fn(u64)) {
         loop {
             match self.next() {
-                Step::Say(lost) => say(lost),
-                // A part of the line may have got out: a reader sees it end somewhere.
-                Step::Write(line) => {
+                LogWriterStep::Say(lost) => say(lost),
+                // A part of the line may have been written before the error.
+                LogWriterStep::Write(line) => {
                     let failed = out.write_all(&line).and_then(|()| out.flush()).is_err();
                     let mut state = self.state();
                     state.is_failing = failed;
@@ -133,9 +133,9 @@ impl LogQueue {
         }
     }
 
-    /// Waits for something to do. Losses are said once half of the queue is free: a reader that
-    /// takes one line at a time would otherwise get a line about losses after each.
-    fn next(&self) -> Step {
+    /// Waits for something to do. Losses are reported once half of the queue is free. A reader that
+    /// takes one line at a time would otherwise get a report after each.
+    fn next(&self) -> LogWriterStep {
         let mut state = self.state();
         state.is_writing = false;
         loop {
@@ -143,12 +143,12 @@ impl LogQueue {
             let has_room = state.lines.len() <= LINES_MAX / 2 && state.bytes <= BYTES_MAX / 2;
             if unsaid > 0 && has_room && !state.is_failing {
                 state.said = state.lost;
-                return Step::Say(unsaid);
+                return LogWriterStep::Say(unsaid);
             }
             if let Some(line) = state.lines.pop_front() {
                 state.bytes -= line.len();
                 state.is_writing = true;
-                return Step::Write(line);
+                return LogWriterStep::Write(line);
             }
             self.0.emptied.notify_all();
             state = self.0.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -156,14 +156,14 @@ impl LogQueue {
     }
 }
 
-/// Takes one event of the log; buffers it, so that it is one line whatever is written at once.
+/// Writer for one event of the log. Buffers it, so that it stays one line among concurrent writers.
 pub struct LineSink {
     queue: LogQueue,
     line: Vec<u8>,
 }
 
 impl LogQueue {
-    /// A writer for one line, which is queued when the writer is dropped.
+    /// A writer for one line; dropping it queues the line.
     pub fn sink(&self) -> LineSink {
         LineSink { queue: self.clone(), line: Vec::new() }
     }
@@ -188,23 +188,22 @@ impl Drop for LineSink {
     }
 }
 
-/// The log of this process: the queue of its lines, and what sets another level.
+/// The log of this process: its queue of lines, and a way to change its level.
 #[derive(Clone)]
-pub struct Log {
-    /// Lines on their way.
+pub struct NodeLog {
     pub queue: LogQueue,
     set_level: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
-impl Log {
+impl NodeLog {
     /// A log whose lines go through `queue`; `set_level` sets its level.
-    pub fn new(queue: LogQueue, set_level: impl Fn(&str) + Send + Sync + 'static) -> Log {
-        Log { queue, set_level: Arc::new(set_level) }
+    pub fn new(queue: LogQueue, set_level: impl Fn(&str) + Send + Sync + 'static) -> NodeLog {
+        NodeLog { queue, set_level: Arc::new(set_level) }
     }
 
-    /// The log of a process that keeps none for the node.
-    pub fn none() -> Log {
-        Log::new(LogQueue::default(), |_| {})
+    /// A log that discards its lines.
+    pub fn none() -> NodeLog {
+        NodeLog::new(LogQueue::default(), |_| {})
     }
 
     /// Logs from `level` on.
@@ -218,13 +217,13 @@ impl Log {
         (lost > 0).then(|| {
             format!(
                 "{lost} lines of the log are lost since the start: standard error was not read, \
-                 or could not be written; give it a reader that keeps up, or room"
+                 or could not be written; give it a faster reader, or free disk space"
             )
         })
     }
 }
 
-impl fmt::Debug for Log {
+impl fmt::Debug for NodeLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Log")
     }
@@ -236,10 +235,10 @@ mod tests {
 
     use super::*;
 
-    /// A descriptor whose reader takes what it wants, when it wants.
-    struct Held(SyncSender<Vec<u8>>);
+    /// A descriptor that blocks until its reader takes each write.
+    struct BlockingWriter(SyncSender<Vec<u8>>);
 
-    impl Write for Held {
+    impl Write for BlockingWriter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.send(bytes.to_vec()).map_err(io::Error::other)?;
             Ok(bytes.len())
@@ -254,7 +253,7 @@ mod tests {
         let (queue, (tells, told)) = (LogQueue::default(), sync_channel(0));
         let says = queue.clone();
         let say = move |lost| says.push(format!("lost {lost}\n").as_bytes());
-        queue.start_with(Held(tells), say).unwrap();
+        queue.start_with(BlockingWriter(tells), say).unwrap();
         (queue, told)
     }
 
@@ -262,14 +261,15 @@ mod tests {
     fn a_reader_that_stops_costs_lines_and_nobody_waits() {
         let (queue, told) = held();
         queue.push(b"first\n");
-        // The thread holds that line, and waits for the reader.
+        // The thread holds that line and waits for the reader.
         while !queue.state().is_writing {
             std::thread::yield_now();
         }
         (0..LINES_MAX + 70).for_each(|n| queue.push(format!("{n}\n").as_bytes()));
         assert_eq!(queue.lost(), 70);
         assert!(!queue.flush(Duration::from_millis(20)), "nobody reads");
-        // The log flows again. What waited comes in order; the gap is named on the way.
+        // The reader starts again. Waiting lines come in order, with a report of the gap in
+        // between.
         let all = (0..LINES_MAX + 2).map(|_| String::from_utf8(told.recv().unwrap()).unwrap());
         let (gaps, lines): (Vec<_>, Vec<_>) = all.partition(|line| line.starts_with("lost"));
         assert_eq!(gaps, ["lost 70\n"]);

@@ -1,4 +1,4 @@
-//! What a node counts, as OpenMetrics text. docs/metrics.md lists every metric.
+//! Counters of a node as OpenMetrics text. docs/reference/metrics.md lists every metric.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -8,32 +8,33 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use shoal_node::Queue;
-use shoal_relay::{LATE, Traffic};
+use shoal_node::InterfaceQueue;
+use shoal_relay::{LATE, TrafficCounters};
 use shoal_wire::Time;
 
 use crate::control::api::Status;
 use crate::control::{answers, circuits};
-use crate::membership::authority::Authority;
+use crate::membership::authority::AuthorityState;
 use crate::worker::direct;
-use crate::worker::first::Parts;
+use crate::worker::first::WorkerParts;
 use crate::worker::shell::SocketCounters;
 
-/// How long a text is given again, as a multiple of the time that it took to make.
+/// Time for which a text is reused, as a multiple of the time that it took to make.
 const KEPT_FACTOR: u32 = 20;
-/// Nobody gets a text older than this.
+/// Longest time for which a text is reused.
 const KEPT_MAX: Duration = Duration::from_secs(1);
 
-/// The last text. Programs that ask without a pause get it again, so that at most a twentieth of
-/// the worker's time goes into texts.
+/// The last text. Frequent requests get it again, so that making texts takes at most a twentieth of
+/// the worker's time.
 #[derive(Default)]
-pub struct Kept {
+pub struct MetricsCache {
     text: String,
     until: Option<Time>,
 }
 
-impl Kept {
-    /// The text at `now`: the last one, or what `make` gives, which also says when it was done.
+impl MetricsCache {
+    /// The text at `now`: the last one, or a new one by `make`, which also returns its time of
+    /// completion.
     pub fn get(&mut self, now: Time, make: impl FnOnce() -> (String, Time)) -> String {
         if self.until.is_none_or(|until| now >= until) {
             let (text, done) = make();
@@ -44,9 +45,9 @@ impl Kept {
     }
 }
 
-/// The node's counters as OpenMetrics text; neighbours by name only where the operator asked.
-/// `circuits` is their number as others may see it.
-pub fn metrics(parts: &Parts, circuits: u64, now: Time) -> String {
+/// The node's counters as OpenMetrics text. Neighbours appear by name only if the operator asked
+/// for that. `circuits` is the rounded number of open circuits.
+pub fn metrics(parts: &WorkerParts, circuits: u64, now: Time) -> String {
     let mut registry = Registry::with_prefix("shoal");
     let relay = &parts.node.relay;
     let traffic = relay.counters().traffic;
@@ -64,12 +65,12 @@ pub fn metrics(parts: &Parts, circuits: u64, now: Time) -> String {
         ("cells_local", "Cells for this node", traffic.cells_local),
         ("cells_origin", "Cells that this node sent", traffic.cells_origin),
         ("cells_marked", "Cells that got a congestion mark here", traffic.cells_marked),
-        ("cells_held", "Cells that a hold kept back", traffic.cells_held),
-        ("cells_released", "Those of them that went on", traffic.cells_released),
+        ("cells_held", "Cells that waited in a hold", traffic.cells_held),
+        ("cells_released", "Cells that a hold released", traffic.cells_released),
         ("receive_calls", "System calls that received", received.calls),
         ("receive_messages", "Messages received; one may hold many frames", received.messages),
         ("send_calls", "System calls that sent", sent.calls),
-        ("send_no_buffers", "Sends that met a full queue below", sent.no_buffers),
+        ("send_no_buffers", "Sends that met a full queue of the device", sent.no_buffers),
         ("send_would_block", "Sends that met a full socket buffer", sent.would_block),
         ("send_failed", "Sends that the kernel refused", sent.failed),
         ("send_gso_refused", "Times a path refused segmentation", sent.refused_gso),
@@ -100,7 +101,7 @@ pub fn metrics(parts: &Parts, circuits: u64, now: Time) -> String {
     ] {
         gauge(&mut registry, name, help, value);
     }
-    let firewall = parts.node.queue().map(Queue::firewall);
+    let firewall = parts.node.queue().map(InterfaceQueue::firewall);
     if let Some((flows, displaced)) = firewall.and_then(|f| f.flows().zip(f.displaced())) {
         let help = "Flows that the inbound firewall remembers";
         gauge(&mut registry, "firewall_flows", help, flows as u64);
@@ -117,7 +118,7 @@ pub fn metrics(parts: &Parts, circuits: u64, now: Time) -> String {
     text
 }
 
-fn late(registry: &mut Registry, traffic: &Traffic) {
+fn late(registry: &mut Registry, traffic: &TrafficCounters) {
     let all = Family::<[(&str, String); 1], Counter>::default();
     let help = "Cells that left a hold later than this after their time";
     registry.register("cells_late", help, all.clone());
@@ -127,7 +128,7 @@ fn late(registry: &mut Registry, traffic: &Traffic) {
     }
 }
 
-fn handshakes(registry: &mut Registry, parts: &Parts) {
+fn handshakes(registry: &mut Registry, parts: &WorkerParts) {
     let all = Family::<[(&str, &str); 2], Counter>::default();
     registry.register("handshakes", "Handshakes by use and outcome", all.clone());
     let uses = [
@@ -143,13 +144,14 @@ fn handshakes(registry: &mut Registry, parts: &Parts) {
             ("established", stats.established),
             ("failed", stats.failed),
             ("refused", stats.refused),
+            ("removed_told", stats.removed_told),
         ] {
             all.get_or_create(&[("with", of), ("outcome", outcome)]).inc_by(n);
         }
     }
 }
 
-fn direct_links(registry: &mut Registry, parts: &Parts) {
+fn direct_links(registry: &mut Registry, parts: &WorkerParts) {
     let Some(direct) = direct::status(parts) else { return };
     let all = Family::<[(&str, &str); 1], Counter>::default();
     registry.register("direct_links", "Links with hosts past the routers, by event", all.clone());
@@ -166,9 +168,9 @@ fn direct_links(registry: &mut Registry, parts: &Parts) {
     }
 }
 
-fn order(registry: &mut Registry, parts: &Parts) {
+fn order(registry: &mut Registry, parts: &WorkerParts) {
     let all = Family::<[(&str, &str); 1], Counter>::default();
-    let help = "What was done for the order of packets from circuits";
+    let help = "Packets from circuits by what was done for their order";
     registry.register("order", help, all.clone());
     let order = circuits::order(parts);
     for (what, n) in [
@@ -183,10 +185,10 @@ fn order(registry: &mut Registry, parts: &Parts) {
     }
 }
 
-fn loops(registry: &mut Registry, parts: &Parts) {
+fn loops(registry: &mut Registry, parts: &WorkerParts) {
     let Some(loops) = circuits::loops(parts) else { return };
     let all = Family::<[(&str, &str); 1], Counter>::default();
-    let help = "Loops along this host's circuits, and circuits that gave way for them";
+    let help = "Loops along this host's circuits, and circuits replaced for their results";
     registry.register("loops", help, all.clone());
     for (what, n) in [
         ("back", loops.back),
@@ -199,8 +201,8 @@ fn loops(registry: &mut Registry, parts: &Parts) {
     }
 }
 
-/// Totals alone: what each link carries is what cover hides.
-fn covered(registry: &mut Registry, parts: &Parts) {
+/// Totals over all links: cover hides the traffic of each single link.
+fn covered(registry: &mut Registry, parts: &WorkerParts) {
     let (frames, skipped) = parts.journal.cover.totals();
     let help = "Frames that left in slots of covered links";
     counter(registry, "cover_frames", help, frames);
@@ -208,7 +210,7 @@ fn covered(registry: &mut Registry, parts: &Parts) {
     counter(registry, "cover_skipped", help, skipped);
 }
 
-fn per_worker(registry: &mut Registry, parts: &Parts) {
+fn per_worker(registry: &mut Registry, parts: &WorkerParts) {
     let cells = Family::<[(&str, String); 1], Counter>::default();
     let received = Family::<[(&str, String); 1], Counter>::default();
     let read = Family::<[(&str, String); 1], Counter>::default();
@@ -230,7 +232,7 @@ fn per_worker(registry: &mut Registry, parts: &Parts) {
     }
 }
 
-/// The authority's list.
+/// Gauges of the authority's list.
 fn authority(registry: &mut Registry, short: &Status) {
     let Some(authority) = &short.authority else { return };
     for (name, help, value) in [
@@ -250,13 +252,13 @@ fn authority(registry: &mut Registry, short: &Status) {
     ] {
         gauge(registry, name, help, value);
     }
-    let help = "Lists that did not count";
+    let help = "Lists that were refused";
     counter(registry, "authority_lists_refused", help, authority.refusals);
 }
 
-/// Lists between neighbours.
-fn lists(registry: &mut Registry, parts: &Parts) {
-    let Some(stats) = parts.authority.as_ref().map(Authority::exchange_stats) else { return };
+/// Counters of lists and supplements that neighbours exchange.
+fn lists(registry: &mut Registry, parts: &WorkerParts) {
+    let Some(stats) = parts.authority.as_ref().map(AuthorityState::exchange_stats) else { return };
     let all = Family::<[(&str, &str); 1], Counter>::default();
     let help = "Lists, and parts of them, between neighbours, by event";
     registry.register("authority_exchange", help, all.clone());
@@ -270,7 +272,7 @@ fn lists(registry: &mut Registry, parts: &Parts) {
     ] {
         all.get_or_create(&[("event", event)]).inc_by(n);
     }
-    let Some(stats) = parts.authority.as_ref().map(Authority::chain_stats) else { return };
+    let Some(stats) = parts.authority.as_ref().map(AuthorityState::chain_stats) else { return };
     let all = Family::<[(&str, &str); 1], Counter>::default();
     let help = "Registrars' supplements between neighbours, by event";
     registry.register("authority_supplements", help, all.clone());
@@ -296,7 +298,7 @@ fn counter(registry: &mut Registry, name: &str, help: &str, value: u64) {
     registry.register(name, help, counter);
 }
 
-fn per_peer(registry: &mut Registry, parts: &Parts) {
+fn per_peer(registry: &mut Registry, parts: &WorkerParts) {
     type Labels = [(&'static str, String); 1];
     let sent = Family::<Labels, Counter>::default();
     let received = Family::<Labels, Counter>::default();
@@ -329,9 +331,9 @@ mod tests {
 
     #[test]
     fn programs_that_ask_without_a_pause_cost_a_twentieth() {
-        let (mut kept, mut now, mut spent) = (Kept::default(), Time::ZERO, Duration::ZERO);
+        let (mut kept, mut now, mut spent) = (MetricsCache::default(), Time::ZERO, Duration::ZERO);
         let took = Duration::from_millis(2);
-        // A node answers each in 100 us, for a second.
+        // The node takes 100 us for each request, for a second.
         while now < Time::ZERO + Duration::from_secs(1) {
             let before = spent;
             kept.get(now, || {
@@ -345,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_text_is_never_old() {
-        let mut kept = Kept::default();
+        let mut kept = MetricsCache::default();
         let slow = |text: &str, at: Time| (text.to_owned(), at + Duration::from_secs(3));
         assert_eq!(kept.get(Time::ZERO, || slow("one", Time::ZERO)), "one");
         let next = Time::ZERO + Duration::from_millis(3_900);

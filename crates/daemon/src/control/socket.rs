@@ -1,8 +1,8 @@
-//! The control socket: how `shoal status`, `shoal send` and the lab command a running node.
+//! The control socket, by which `shoal status`, `shoal send` and the lab command a running node.
 //!
 //! In: connections on a Unix stream socket, frames of [`crate::control::api`] with descriptors.
-//! Out: one [`Request`] per frame into the node's bounded queue, and what the node answers back to
-//! whoever asked.
+//! Out: one [`ControlRequest`] per frame into the node's bounded queue, and the node's answers to
+//! each program.
 //!
 //! ```text
 //! connection -> credentials checked -> reader thread -> SyncSender<FromControl> -> the node
@@ -10,10 +10,10 @@
 //! ```
 //!
 //! Invariant: the node never waits for a program. A program that doesn't read its events loses
-//! them, is told so and is closed; it has one command under way at a time; connections, frames and
-//! descriptors are bounded, and connections that ask for nothing make room for others; nobody but
-//! root, the node's own user and the control group may ask. A second socket, for the registrar's
-//! user, takes what a registrar asks alone.
+//! them; the server reports the loss and closes the connection. A program has one command under way
+//! at a time. Connections, frames and descriptors are bounded. Idle connections make room for
+//! others. Only root, the node's own user and the control group may connect. A second socket, for
+//! the registrar's user, takes only commands of a registrar.
 
 mod client;
 mod descriptors;
@@ -35,147 +35,146 @@ use std::time::Duration;
 
 use nix::unistd::Gid;
 
-use crate::control::api::{Body, Command, ErrorCode, Event, FromNode, PROTOCOL, Reply, ToNode};
+use crate::control::api::{
+    Command, CommandFrame, ControlEvent, ControlReply, ErrorCode, NodeFrame, NodeFrameBody,
+    PROTOCOL,
+};
 
-pub use client::{CallError, ConnectError, Connection};
+pub use client::{CallError, ConnectError, ControlConnection};
 pub use frame::{FrameError, read_frame, write_frame};
 pub use handed::HandedFile;
-use peer::Peer;
-use place::{Found, Place};
-pub use place::{Owner, check_place};
+use peer::PeerUser;
+use place::{FileKind, SocketLocation};
+pub use place::{SocketOwner, check_place};
 use seats::Seats;
 pub use seats::{KEPT, MAX_CLIENTS};
 
-/// Events that may wait for one program.
+/// Most events that may wait for one program.
 const QUEUE: usize = 1_024;
-/// The error of a node whose control socket another node answers at.
-pub const TAKEN: &str = "another node answers there already; if it is this one, it runs: see \
+/// Error of a node whose control socket belongs to another running node.
+pub const TAKEN: &str = "another node answers there already: this node may be running, see \
                          `shoal status`";
-/// The answer to a command that the registrar's socket does not take.
+/// Answer to a command that the registrar's socket does not take.
 const NARROW: &str = "this socket is the registrar's, and takes only commands of a registrar: \
                       command the node at its control socket";
-/// The answers to users who may not ask at a socket.
+/// Answers to users who may not use a socket.
 const DENIED: &str = "only root, the node's user and its control group may command this node: \
                       repeat with sudo, or see [node] control_group in its node.toml";
 const DENIED_NARROW: &str = "only root, the node's user and the registrar's group may ask here: \
                              see [node] registrar_group in its node.toml";
-/// How long a program may take to read one frame.
+/// Longest time that a program may take to read one frame.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Stack of the reader and writer threads: they hold nothing large on it.
+/// Stack of the reader and writer threads, which hold nothing large on it.
 const STACK: usize = 256 << 10;
 
-/// Names a connection within one node's life.
+/// Number of a connection, unique while the node runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId(pub u64);
 
-/// What the control threads tell the node.
+/// Messages of the control threads to the node.
 #[derive(Debug)]
-pub enum FromControl {
-    /// A command to be answered.
-    Request(Request),
+pub enum ClientMessage {
+    Request(ControlRequest),
     /// A connection ended; its inbox and its transfers end with it.
     Closed(ClientId),
 }
 
-/// One command of one program. Dropping it unanswered answers with [`ErrorCode::Internal`].
+/// A command of a program. Dropping it without an answer answers with [`ErrorCode::Internal`].
 #[derive(Debug)]
-pub struct Request {
-    /// Who asks; events of what the command starts go there.
+pub struct ControlRequest {
+    /// Program that asks; events of what the command starts go there.
     pub client: Client,
-    /// What is asked.
     pub command: Command,
-    /// Descriptors that came along, in order.
+    /// Descriptors that came with the command, in order.
     pub descriptors: Vec<HandedFile>,
     id: Option<u64>,
 }
 
-impl Request {
+impl ControlRequest {
     /// Answers. Never blocks.
-    pub fn reply(mut self, reply: Reply) {
+    pub fn reply(mut self, reply: ControlReply) {
         self.answer(reply);
     }
 
-    /// Turns the request into the answer that is owed, for one that is not known yet.
-    pub fn defer(mut self) -> Pending {
-        Pending { client: self.client.clone(), id: self.id.take() }
+    /// Turns the request into a pending answer, for a result that is not known yet.
+    pub fn defer(mut self) -> PendingReply {
+        PendingReply { client: self.client.clone(), id: self.id.take() }
     }
 
-    fn answer(&mut self, reply: Reply) {
+    fn answer(&mut self, reply: ControlReply) {
         if let Some(id) = self.id.take() {
-            self.client.push(Body::Reply { id, reply });
+            self.client.push(NodeFrameBody::Reply { id, reply });
         }
     }
 }
 
-impl Drop for Request {
+impl Drop for ControlRequest {
     fn drop(&mut self) {
-        self.answer(Reply::error(ErrorCode::Internal, "the node gave no answer"));
+        self.answer(ControlReply::error(ErrorCode::Internal, "the node gave no answer"));
     }
 }
 
-/// An answer that is owed (a ping under way). Dropping it answers [`ErrorCode::Internal`].
+/// An answer that is due later (a ping under way). Dropping it answers [`ErrorCode::Internal`].
 #[derive(Debug)]
-pub struct Pending {
+pub struct PendingReply {
     client: Client,
     id: Option<u64>,
 }
 
-impl Pending {
+impl PendingReply {
     /// Answers. Never blocks.
-    pub fn reply(mut self, reply: Reply) {
+    pub fn reply(mut self, reply: ControlReply) {
         if let Some(id) = self.id.take() {
-            self.client.push(Body::Reply { id, reply });
+            self.client.push(NodeFrameBody::Reply { id, reply });
         }
     }
 
-    /// Who asked.
     pub fn client(&self) -> ClientId {
         self.client.id()
     }
 
-    /// One that a test reads itself.
+    /// A pending answer that a test reads itself.
     #[cfg(test)]
-    pub(crate) fn of_test() -> (Pending, Receiver<Body>) {
+    pub(crate) fn of_test() -> (PendingReply, Receiver<NodeFrameBody>) {
         let (queue, replies) = sync_channel(1);
         let shared = ClientShared { id: ClientId(1), queue, missed: AtomicU64::new(0) };
-        (Pending { client: Client(Arc::new(shared)), id: Some(1) }, replies)
+        (PendingReply { client: Client(Arc::new(shared)), id: Some(1) }, replies)
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingReply {
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
-            let reply = Reply::error(ErrorCode::Internal, "the node gave no answer");
-            self.client.push(Body::Reply { id, reply });
+            let reply = ControlReply::error(ErrorCode::Internal, "the node gave no answer");
+            self.client.push(NodeFrameBody::Reply { id, reply });
         }
     }
 }
 
-/// A connected program, as the node sees it: cheap to clone, never blocks.
+/// Handle of a connected program: cheap to clone, never blocks.
 #[derive(Clone, Debug)]
 pub struct Client(Arc<ClientShared>);
 
 #[derive(Debug)]
 struct ClientShared {
     id: ClientId,
-    queue: SyncSender<Body>,
+    queue: SyncSender<NodeFrameBody>,
     missed: AtomicU64,
 }
 
 impl Client {
-    /// Which connection.
     pub fn id(&self) -> ClientId {
         self.0.id
     }
 
-    /// Queues an event. False when the program is gone or too slow; then the connection ends by
-    /// itself and [`FromControl::Closed`] follows.
-    pub fn event(&self, event: Event) -> bool {
-        self.push(Body::Event(event))
+    /// Queues an event. False when the program is gone or too slow. Then the connection ends, and
+    /// [`ClientMessage::Closed`] follows.
+    pub fn event(&self, event: ControlEvent) -> bool {
+        self.push(NodeFrameBody::Event(event))
     }
 
-    fn push(&self, body: Body) -> bool {
-        // Once something was lost, nothing more is queued: the writer says so and closes.
+    fn push(&self, body: NodeFrameBody) -> bool {
+        // After the first loss nothing more is queued: the writer reports it and closes.
         if self.0.missed.load(Ordering::Relaxed) > 0 {
             self.0.missed.fetch_add(1, Ordering::Relaxed);
             return false;
@@ -191,33 +190,33 @@ impl Client {
     }
 }
 
-/// Called after each [`FromControl`] was queued, so that a node that sleeps in poll wakes up.
+/// Called after each queued [`ClientMessage`], to wake a node that sleeps in poll.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// The running server. Dropping it closes every connection and removes the socket.
-pub struct Server {
-    shared: Arc<Shared>,
-    listening: Vec<Listening>,
+pub struct ControlServer {
+    shared: Arc<ControlShared>,
+    listening: Vec<ControlListener>,
 }
 
-struct Listening {
-    access: Access,
-    place: Place,
+struct ControlListener {
+    access: SocketAccess,
+    place: SocketLocation,
     listener: UnixListener,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Users of a socket besides root and the node's own user, and what they may ask.
+/// Access to a socket for users other than root and the node's own, and the commands that it takes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Access {
-    /// The number of a group.
+struct SocketAccess {
+    /// Number of a group.
     group: Option<u32>,
-    /// Only what a registrar needs is answered.
+    /// True if only commands of a registrar are answered.
     is_narrow: bool,
 }
 
-struct Shared {
-    requests: SyncSender<FromControl>,
+struct ControlShared {
+    requests: SyncSender<ClientMessage>,
     wake: Wake,
     group: Option<u32>,
     stopping: AtomicBool,
@@ -225,11 +224,15 @@ struct Shared {
     seats: Seats,
 }
 
-impl Server {
-    /// A server without a socket of its own; see [`Server::listen`] and [`Server::adopt`].
+impl ControlServer {
+    /// A server without a socket; see [`ControlServer::listen`] and [`ControlServer::adopt`].
     /// `requests` should hold a few dozen entries. `group` is the number of the control group.
-    pub fn new(requests: SyncSender<FromControl>, wake: Wake, group: Option<u32>) -> Server {
-        let shared = Shared {
+    pub fn new(
+        requests: SyncSender<ClientMessage>,
+        wake: Wake,
+        group: Option<u32>,
+    ) -> ControlServer {
+        let shared = ControlShared {
             requests,
             wake,
             group,
@@ -237,33 +240,45 @@ impl Server {
             next_id: AtomicU64::new(1),
             seats: Seats::default(),
         };
-        Server { shared: Arc::new(shared), listening: Vec::new() }
+        ControlServer { shared: Arc::new(shared), listening: Vec::new() }
     }
 
-    /// Opens the socket at `path` (mode 0660 with a control group, 0600 without). A stale socket of
-    /// a dead node is replaced, a live one is not. With `owner`, a missing folder is made, and both
-    /// become the owner's. Programs may connect at once; they are served after [`Server::start`].
-    pub fn bind(&mut self, path: &Path, owner: Option<Owner>) -> io::Result<()> {
-        let access = Access { group: self.shared.group, is_narrow: false };
+    /// Opens the socket at `path` (mode 0660 with a control group, 0600 without). Replaces a stale
+    /// socket of a dead node, but not a live one. With `owner`, makes a missing folder, and gives
+    /// both to the owner. Programs may connect at once; they are served after
+    /// [`ControlServer::start`].
+    pub fn bind(&mut self, path: &Path, owner: Option<SocketOwner>) -> io::Result<()> {
+        let access = SocketAccess { group: self.shared.group, is_narrow: false };
         self.bind_for(path, owner, access)
     }
 
-    /// As [`Server::bind`], a socket at which this group is answered what a registrar asks, and
-    /// nothing else (`Command::is_of_registrar`).
-    pub fn bind_narrow(&mut self, path: &Path, owner: Option<Owner>, group: u32) -> io::Result<()> {
-        self.bind_for(path, owner, Access { group: Some(group), is_narrow: true })
+    /// Opens a socket like [`ControlServer::bind`], but for members of `group` and for commands of
+    /// a registrar only (`Command::is_of_registrar`).
+    pub fn bind_narrow(
+        &mut self,
+        path: &Path,
+        owner: Option<SocketOwner>,
+        group: u32,
+    ) -> io::Result<()> {
+        self.bind_for(path, owner, SocketAccess { group: Some(group), is_narrow: true })
     }
 
-    fn bind_for(&mut self, path: &Path, owner: Option<Owner>, access: Access) -> io::Result<()> {
+    fn bind_for(
+        &mut self,
+        path: &Path,
+        owner: Option<SocketOwner>,
+        access: SocketAccess,
+    ) -> io::Result<()> {
         let group = access.group.map(Gid::from_raw);
         let user = owner.and_then(|owner| owner.user);
-        let place = Place::open(path, owner)?;
-        let listener = bind(path, &place, Owner { user, group })?;
-        self.listening.push(Listening { access, place, listener, thread: None });
+        let place = SocketLocation::open(path, owner)?;
+        let listener = bind(path, &place, SocketOwner { user, group })?;
+        self.listening.push(ControlListener { access, place, listener, thread: None });
         Ok(())
     }
 
-    /// Begins to accept connections. Its thread has the rights that the caller has then.
+    /// Begins to accept connections. The accepting thread has the rights that the caller has at
+    /// this time.
     pub fn start(&mut self) -> io::Result<()> {
         for listening in &mut self.listening {
             let (accepting, access) = (listening.listener.try_clone()?, listening.access);
@@ -277,7 +292,7 @@ impl Server {
         Ok(())
     }
 
-    /// [`Server::bind`] in a folder that is there, and [`Server::start`].
+    /// [`ControlServer::bind`] in an existing folder, and [`ControlServer::start`].
     pub fn listen(&mut self, path: &Path) -> io::Result<()> {
         self.bind(path, None)?;
         self.start()
@@ -285,19 +300,19 @@ impl Server {
 
     /// Serves a connection that is trusted because this process made it (a socket pair).
     pub fn adopt(&self, stream: UnixStream) -> io::Result<()> {
-        serve(&self.shared, (None, Access::default()), stream)
+        serve(&self.shared, (None, SocketAccess::default()), stream)
     }
 
-    /// Connections now.
+    /// Number of connections.
     pub fn clients(&self) -> usize {
         self.shared.seats.len()
     }
 }
 
-impl Drop for Server {
+impl Drop for ControlServer {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
-        for Listening { place, listener, thread, .. } in self.listening.drain(..) {
+        for ControlListener { place, listener, thread, .. } in self.listening.drain(..) {
             // Wakes accept(2), which then fails.
             let _ = nix::sys::socket::shutdown(
                 std::os::fd::AsRawFd::as_raw_fd(&listener),
@@ -310,12 +325,12 @@ impl Drop for Server {
     }
 }
 
-/// Whether nobody answers at the control socket `path`. Asked before anything else is opened: a
-/// second process of one configuration finds all that it names taken, and the reason is the first.
+/// Checks that nobody answers at the control socket `path`. Called before anything else is opened:
+/// a second process of one configuration would find every resource in use, and this is the reason.
 ///
 /// # Errors
 ///
-/// Somebody does.
+/// Somebody answers.
 pub fn check_free(path: &Path) -> io::Result<()> {
     match UnixStream::connect(path) {
         Ok(_) => Err(io::Error::other(format!("{}: {TAKEN}", path.display()))),
@@ -323,28 +338,28 @@ pub fn check_free(path: &Path) -> io::Result<()> {
     }
 }
 
-fn bind(path: &Path, place: &Place, owner: Owner) -> io::Result<UnixListener> {
+fn bind(path: &Path, place: &SocketLocation, owner: SocketOwner) -> io::Result<UnixListener> {
     use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
     let said = |text: String| io::Error::other(format!("{}: {text}", path.display()));
-    // Programs name the whole path.
+    // Programs use the whole path, so the whole path must fit.
     UnixAddr::new(path).map_err(|_| said("too long for a socket".into()))?;
     match place.found()? {
-        Found::Other => {
+        FileKind::Other => {
             return Err(said("exists and is no socket; remove it or choose another".into()));
         }
-        Found::Socket if UnixStream::connect(place.address()).is_ok() => {
+        FileKind::Socket if UnixStream::connect(place.address()).is_ok() => {
             return Err(said(TAKEN.into()));
         }
-        Found::Socket => {
+        FileKind::Socket => {
             place.check()?;
             place.remove().map_err(|e| said(format!("can't be replaced: {e}")))?;
         }
-        Found::Nothing => place.check()?,
+        FileKind::Nothing => place.check()?,
     }
     let socket =
         socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    // The socket's file gets the mode that the descriptor has at bind(2): there is no moment at
-    // which it stands open to others.
+    // The socket's file gets the mode that the descriptor has at bind(2), so that it is never open
+    // to others.
     let mode = if owner.group.is_some() { 0o660 } else { 0o600 };
     let mode = nix::sys::stat::Mode::from_bits_truncate(mode);
     nix::sys::stat::fchmod(&socket, mode)?;
@@ -356,14 +371,15 @@ fn bind(path: &Path, place: &Place, owner: Owner) -> io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
-fn accept_loop(shared: &Arc<Shared>, listener: &UnixListener, access: Access) {
+fn accept_loop(shared: &Arc<ControlShared>, listener: &UnixListener, access: SocketAccess) {
     while !shared.stopping.load(Ordering::SeqCst) {
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             Err(_) if shared.stopping.load(Ordering::SeqCst) => return,
             Err(e) => {
-                // Most likely out of descriptors: wait for some to be freed instead of spinning.
+                // The likely cause is a lack of descriptors: wait for some to be freed instead of
+                // spinning.
                 tracing::warn!("control socket: {e}");
                 std::thread::sleep(Duration::from_millis(200));
                 continue;
@@ -385,17 +401,17 @@ fn accept_loop(shared: &Arc<Shared>, listener: &UnixListener, access: Access) {
     }
 }
 
-/// Says why and closes; never waits for the other side.
+/// Sends the reason and closes; never waits for the other side.
 fn turn_away(stream: &UnixStream, code: ErrorCode, text: &str) {
-    let body = Body::Reply { id: 0, reply: Reply::error(code, text) };
+    let body = NodeFrameBody::Reply { id: 0, reply: ControlReply::error(code, text) };
     let _ = stream.set_nonblocking(true);
-    let _ = write_frame(stream, &FromNode { protocol: PROTOCOL, body }, &[]);
+    let _ = write_frame(stream, &NodeFrame { protocol: PROTOCOL, body }, &[]);
 }
 
 /// Serves a program; `peer` is none for a part of this process.
 fn serve(
-    shared: &Arc<Shared>,
-    (peer, access): (Option<Peer>, Access),
+    shared: &Arc<ControlShared>,
+    (peer, access): (Option<PeerUser>, SocketAccess),
     stream: UnixStream,
 ) -> io::Result<()> {
     let id = ClientId(shared.next_id.fetch_add(1, Ordering::Relaxed));
@@ -421,7 +437,7 @@ fn serve(
         drop(client);
         let _ = stream.shutdown(std::net::Shutdown::Both);
         shared.seats.leave(id);
-        let _ = shared.requests.send(FromControl::Closed(id));
+        let _ = shared.requests.send(ClientMessage::Closed(id));
         (shared.wake)();
     });
     reader.map(drop).inspect_err(|_| ours.seats.leave(id))
@@ -430,13 +446,13 @@ fn serve(
 /// Ends when every [`Client`] handle is gone, the other side doesn't read, or events were lost.
 fn write_loop(
     out: &UnixStream,
-    bodies: &Receiver<Body>,
+    bodies: &Receiver<NodeFrameBody>,
     written: &SyncSender<()>,
     missed: impl Fn() -> u64,
 ) {
     while let Ok(body) = bodies.recv() {
-        let is_reply = matches!(body, Body::Reply { .. });
-        if write_frame(out, &FromNode { protocol: PROTOCOL, body }, &[]).is_err() {
+        let is_reply = matches!(body, NodeFrameBody::Reply { .. });
+        if write_frame(out, &NodeFrame { protocol: PROTOCOL, body }, &[]).is_err() {
             return;
         }
         if is_reply {
@@ -444,8 +460,8 @@ fn write_loop(
         }
         let missed = missed();
         if missed > 0 {
-            let body = Body::Event(Event::TooSlow { missed });
-            let _ = write_frame(out, &FromNode { protocol: PROTOCOL, body }, &[]);
+            let body = NodeFrameBody::Event(ControlEvent::TooSlow { missed });
+            let _ = write_frame(out, &NodeFrame { protocol: PROTOCOL, body }, &[]);
             return;
         }
     }
@@ -453,18 +469,18 @@ fn write_loop(
 
 /// Ends when the program closes or misbehaves, or the node stops.
 fn read_loop(
-    shared: &Shared,
-    (stream, access): (&UnixStream, Access),
+    shared: &ControlShared,
+    (stream, access): (&UnixStream, SocketAccess),
     client: &Client,
     replies: &Receiver<()>,
 ) {
     loop {
-        let (message, descriptors): (ToNode, _) = match read_frame(stream.as_fd()) {
+        let (message, descriptors): (CommandFrame, _) = match read_frame(stream.as_fd()) {
             Ok(Some(frame)) => frame,
             Ok(None) | Err(FrameError::Io(_)) => return,
             Err(e) => {
-                let reply = Reply::error(ErrorCode::BadRequest, e.to_string());
-                client.push(Body::Reply { id: 0, reply });
+                let reply = ControlReply::error(ErrorCode::BadRequest, e.to_string());
+                client.push(NodeFrameBody::Reply { id: 0, reply });
                 let _ = replies.recv_timeout(WRITE_TIMEOUT);
                 return;
             }
@@ -477,17 +493,23 @@ fn read_loop(
                  `shoal` of the same release",
                 message.protocol
             );
-            client.push(Body::Reply { id, reply: Reply::error(ErrorCode::Protocol, text) });
+            client.push(NodeFrameBody::Reply {
+                id,
+                reply: ControlReply::error(ErrorCode::Protocol, text),
+            });
         } else if access.is_narrow && !message.command.is_of_registrar() {
-            client.push(Body::Reply { id, reply: Reply::error(ErrorCode::Denied, NARROW) });
+            client.push(NodeFrameBody::Reply {
+                id,
+                reply: ControlReply::error(ErrorCode::Denied, NARROW),
+            });
         } else {
-            let request = Request {
+            let request = ControlRequest {
                 client: client.clone(),
                 command: message.command,
                 descriptors: descriptors.into_iter().map(HandedFile::examine).collect(),
                 id: Some(id),
             };
-            if shared.requests.send(FromControl::Request(request)).is_err() {
+            if shared.requests.send(ClientMessage::Request(request)).is_err() {
                 return;
             }
             (shared.wake)();

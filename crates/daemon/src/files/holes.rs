@@ -1,4 +1,4 @@
-//! Writes chunks of files that arrive. Long runs of zeroes become holes, which take no room.
+//! Writes chunks of arriving files. Long runs of zeroes become holes, which use no disk space.
 //!
 //! Disk images and databases are mostly zeroes. A hole reads as zeroes, so the content is the same.
 
@@ -8,11 +8,11 @@ use std::os::unix::fs::FileExt;
 
 use nix::fcntl::{FallocateFlags, fallocate};
 
-/// Bytes of a block of a file, aligned to this, that becomes a hole when all of it is zero. A
-/// smaller block would cut files into more extents than the room is worth.
+/// Bytes of an aligned block that becomes a hole if all of it is zero. Smaller blocks would split
+/// files into more extents than the saved space is worth.
 const BLOCK: u64 = 32 << 10;
 
-/// The place up to which a file that arrives may hold bytes of an earlier transfer, and its length.
+/// End of the bytes that an earlier transfer may have left in the file, and the file's length.
 #[derive(Debug)]
 pub struct Holes {
     old: u64,
@@ -20,15 +20,15 @@ pub struct Holes {
 }
 
 impl Holes {
-    /// Holes in a file that has `len` bytes.
+    /// State for a file of `len` bytes.
     pub fn new(len: u64) -> Holes {
         Holes { old: len, len }
     }
 
-    /// Writes `bytes` at `at`. Blocks of zeroes become holes where the file system can.
+    /// Writes `bytes` at `at`. Blocks of zeroes become holes if the file system supports them.
     ///
     /// # Errors
-    /// The disk refused.
+    /// An error of the disk.
     pub fn write(&mut self, file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
         let (mut done, mut ends_in_hole) = (0, false);
         while done < bytes.len() {
@@ -62,8 +62,8 @@ impl Holes {
     }
 }
 
-/// True if the blocks at the front of `bytes`, which stand at `at` of their file, are zeroes, and
-/// how many bytes alike blocks have. A part of a block at either end counts as one.
+/// Length of the run of equal blocks at the front of `bytes`, and true if they are zeroes. `at` is
+/// their position in the file. A partial block at either end counts as a block.
 fn run(bytes: &[u8], at: u64) -> (bool, usize) {
     let mut end = 0;
     let mut alike = None;

@@ -1,5 +1,6 @@
-//! Files that are sent and received: who asked, which descriptors, the threads that touch disks.
-//! Reading and writing may live here; pacing and what to send again is `shoal-transfer`'s.
+//! Sent and received files: the programs' requests, their descriptors, and the threads that use
+//! disks.
+//! This module reads and writes; `shoal-transfer` decides on pace and retransmission.
 
 pub mod disk;
 mod holes;

@@ -1,24 +1,24 @@
-//! Files that a person named, read whole and never waited for.
+//! Reads files that a person named, whole and without waiting.
 //!
-//! A pipe would be waited for, a device never ends, and some devices act when they are opened: only
-//! regular files are read, and only up to a length that the caller knows to be more than enough.
+//! A read of a pipe could wait, a device never ends, and some devices act when they are opened.
+//! Only regular files are therefore read, and only up to a generous length that the caller gives.
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Longest text that is read, in bytes: the largest list of hosts is well below it.
+/// Longest text that is read, in bytes: much longer than the largest list of hosts.
 const TEXT_MAX: u64 = 64 << 20;
 
 /// Opens a regular file for reading.
 ///
 /// # Errors
-/// It can't be opened, or is something else.
+/// The file can't be opened, or is not a regular one.
 pub fn open(file: &Path) -> io::Result<File> {
     refuse_other(std::fs::metadata(file)?.file_type())?;
     let mut options = OpenOptions::new();
-    // A pipe may have taken the file's place since: opening it must not block either.
+    // A pipe may have replaced the file since the check. Opening it must not block either.
     options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
     let opened = options.open(file)?;
     refuse_other(opened.metadata()?.file_type())?;
@@ -28,7 +28,7 @@ pub fn open(file: &Path) -> io::Result<File> {
 /// The bytes of a regular file of at most `max` bytes.
 ///
 /// # Errors
-/// As [`open`]; or it can't be read, or is longer.
+/// See [`open`]; or the file can't be read, or is longer.
 pub fn read(file: &Path, max: u64) -> io::Result<Vec<u8>> {
     read_open(&open(file)?, max)
 }
@@ -36,7 +36,7 @@ pub fn read(file: &Path, max: u64) -> io::Result<Vec<u8>> {
 /// The bytes of an open file of at most `max` bytes.
 ///
 /// # Errors
-/// It can't be read, or is longer.
+/// The file can't be read, or is longer.
 pub fn read_open(file: &File, max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -51,7 +51,7 @@ pub fn read_open(file: &File, max: u64) -> io::Result<Vec<u8>> {
 /// The text of a regular file.
 ///
 /// # Errors
-/// As [`open`]; or it can't be read, is longer than 64 MiB, or is no UTF-8.
+/// See [`open`]; or the file can't be read, is longer than 64 MiB, or is not UTF-8.
 pub fn read_text(file: &Path) -> io::Result<String> {
     String::from_utf8(read(file, TEXT_MAX)?).map_err(|e| {
         let before = &e.as_bytes()[..e.utf8_error().valid_up_to()];
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(read_text(&file).unwrap(), "\u{feff}[node]\r\n");
         assert_eq!(read(&file, 11).unwrap().len(), 11);
         assert_eq!(read(&file, 10).unwrap_err().to_string(), "longer than 10 bytes");
-        // The system says that this file has length 0; what is read counts.
+        // The system reports length 0 for this file. The bytes read count.
         assert!(read(Path::new("/proc/self/status"), 10).is_err());
     }
 }

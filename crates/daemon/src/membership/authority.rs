@@ -1,4 +1,4 @@
-//! The authority's list in this node: who is a member now, and what each may begin.
+//! The authority's list in this node: the current members, and what each may begin.
 //!
 //! ```text
 //! watch, neighbours -> take -> Directory -> hosts: names, keys, addresses   -> links and sessions
@@ -16,79 +16,77 @@ use std::time::Duration;
 
 use shoal_crypto::{NetworkSecret, PublicKey, VerifyKey};
 use shoal_directory::{
-    Access, Carrier, CircuitMode, Directory, Exchange, List, Mark, Member, Policy, Prefix, Refused,
-    Rights as Right,
+    Access, CircuitMode, CircuitRole, Directory, List, ListExchange, ListMark, ListRejection,
+    Member, Policy, Prefix, TrafficKind as Right,
 };
 use shoal_edge::HostId;
 use shoal_wire::Time;
 
-use crate::config::{Config, LinkPeer, Links, keys};
+use crate::config::{LinkPeer, LinksConfig, NodeConfig, keys};
 use crate::control::api::LedgerEnd;
 use crate::control::journal;
 use crate::membership::chains::{ChainFile, Supplements};
-use crate::membership::hosts::{Host, Hosts};
+use crate::membership::hosts::{HostList, ListedHost};
 use crate::membership::known;
 use crate::membership::ledger_end::LedgerMemory;
-use crate::membership::secrets::{SecretFiles, Secrets};
-use crate::membership::seen::Seen;
-use crate::membership::staleness::{self, Age, Reminder};
-use crate::membership::watch::{self, Kept, News, Stamp, Watcher};
-use crate::tun::interface::Interface;
-use crate::tun::names::Names;
+use crate::membership::removed::RemovalLog;
+use crate::membership::secrets::{SecretFiles, SecretStore};
+use crate::membership::seen::ListMarkFile;
+use crate::membership::staleness::{self, ListAge, Reminder};
+use crate::membership::watch::{self, FileStamp, StateFiles, Watcher, WatcherEvent};
+use crate::tun::interface::VirtualInterface;
+use crate::tun::names::NodeNames;
 use crate::worker::clock::unix_ms;
-use crate::worker::wake::Outlet;
+use crate::worker::wake::WakingOutlet;
 
-/// The wall clock may be set at any time, so it is looked at this often.
+/// Longest time between two checks. The wall clock may be set at any time.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// A list of the authority, read at the start.
-pub struct Reading {
-    /// The authority's key.
+pub struct StartupList {
     pub key: VerifyKey,
-    /// Where the list is.
     pub file: PathBuf,
     /// State of the file when it was read.
-    pub stamp: Option<Stamp>,
-    /// What it said.
+    pub stamp: Option<FileStamp>,
     pub list: List,
-    /// What this node keeps for its next start.
-    pub kept: Kept,
-    /// The newest list that was seen before.
-    pub mark: Option<Mark>,
-    /// The list is one that a neighbour passed on in an earlier run.
+    /// Files in which this node stores state for its next start.
+    pub kept: StateFiles,
+    /// The newest list that an earlier run accepted.
+    pub mark: Option<ListMark>,
+    /// True if a neighbour passed this list on in an earlier run.
     pub from_neighbour: bool,
-    /// Why a list that was kept from a neighbour can't be read, if there is one.
+    /// Reason why a stored list of a neighbour can't be read.
     pub fault: Option<String>,
-    /// Registrars' supplements that were kept, in the order of their chains; nothing about them is
-    /// known.
+    /// Stored supplements of registrars, in the order of their chains. Nothing about them is
+    /// checked.
     pub steps: Vec<Vec<u8>>,
-    /// Why not all that was kept of them can be read.
+    /// Reason why some stored supplements can't be read.
     pub steps_fault: Option<String>,
-    /// Secrets of the network that were kept, and why they can't be read.
+    /// Stored secrets of the network, and the reason if they can't be read.
     pub secrets: (Vec<NetworkSecret>, Option<String>),
 }
 
-impl Reading {
-    /// Reads the list that `config` names; none without an authority. `user` as for
+impl StartupList {
+    /// Reads the list that `config` names; none without an authority. `user` is passed to
     /// [`keys::load_identity_for`].
-    pub fn load(config: &Config, user: Option<u32>) -> Option<Result<Reading, String>> {
+    pub fn load(config: &NodeConfig, user: Option<u32>) -> Option<Result<StartupList, String>> {
         let section = config.authority.as_ref()?;
         let (key, file) = (section.key?.0, section.list_file.as_ref()?);
         let file = config.path(file);
-        let stamp = Stamp::of(&file);
-        let seen = Seen::new(config.path(&section.seen_file), key);
+        let stamp = FileStamp::of(&file);
+        let seen = ListMarkFile::new(config.path(&section.seen_file), key);
         let chains = ChainFile::new(config.path(&section.chains_file()));
         let secrets = SecretFiles {
             kept: config.path(&section.secrets_file()),
             next: keys::next_key_file(&config.path(&config.node.network_secret_file)),
         };
-        let kept = Kept { seen, file: config.path(&section.kept_file()), chains, secrets };
+        let kept = StateFiles { seen, file: config.path(&section.kept_file()), chains, secrets };
         let reading = kept.seen.read().and_then(|mark| {
             let list = watch::read(&file, &key)?;
             let (from_neighbour, fault) = (false, None);
             let (steps, steps_fault) = kept.chains.read();
             let secrets = known::read_kept(&kept.secrets.kept, user);
-            let reading = Reading {
+            let reading = StartupList {
                 key,
                 file,
                 stamp,
@@ -106,8 +104,8 @@ impl Reading {
         Some(reading)
     }
 
-    /// Takes the list that was kept from a neighbour instead, if that is the newer one.
-    fn or_kept(mut self) -> Reading {
+    /// Replaces the list by the stored one of a neighbour, if that is newer.
+    fn or_kept(mut self) -> StartupList {
         if !self.kept.file.exists() || self.kept.file == self.file {
             return self;
         }
@@ -128,53 +126,53 @@ impl Reading {
         self
     }
 
-    /// The file that the list is from.
+    /// The file from which the list was read.
     pub fn source(&self) -> &Path {
         if self.from_neighbour { &self.kept.file } else { &self.file }
     }
 }
 
 /// The authority as this node knows it.
-pub struct Authority {
+pub struct AuthorityState {
     pub(crate) directory: Directory,
     key: VerifyKey,
     file: PathBuf,
-    stamp: Option<Stamp>,
-    pub(super) me: Host,
-    /// Every `[[link]]` of the configuration, including those to nodes that are no members in
+    stamp: Option<FileStamp>,
+    pub(super) me: ListedHost,
+    /// Every `[[link]]` of the configuration, including links to nodes that are no members in
     /// force.
     pub(super) links: Vec<LinkPeer>,
-    /// Which neighbours follow from the list.
-    pub(super) accept: Links,
-    /// Version of the list; how many members are in force; how many nodes have links that carry
-    /// nothing but lists.
+    /// Neighbours that the list adds to the links of the configuration.
+    pub(super) accept: LinksConfig,
+    /// Version of the list, number of members in force, and number of nodes whose links carry only
+    /// lists.
     pub(super) in_force: (u64, usize, usize),
     reminder: Reminder,
     look_at: Time,
     pub(crate) refused: Option<String>,
-    /// How many lists were refused.
     pub(crate) refusals: u64,
     pub(super) max_staleness_s: u64,
-    /// The list in force came from a neighbour.
+    /// True if the list in force came from a neighbour.
     pub(super) from_neighbour: bool,
-    /// Passes lists on, if this node does.
-    pub(crate) exchange: Option<Exchange>,
-    /// What came from a neighbour and waits for the thread that checks it.
+    /// Exchange of lists with neighbours; none if this node passes no lists on.
+    pub(crate) exchange: Option<ListExchange>,
+    /// Bytes of a neighbour's list that wait for the checking thread.
     pub(crate) unchecked: Option<Vec<u8>>,
     /// Refused lists from neighbours that are not yet counted as drops.
     pub(crate) bad: u64,
-    kept: Kept,
-    /// The kept files are not yet those of the list in force.
+    kept: StateFiles,
+    /// True if the list in force is newer than the stored files.
     unsaved: bool,
-    /// Why the list that was kept can't be read.
+    /// Reason why the stored list can't be read.
     pub(super) fault: Option<String>,
-    /// What registrars signed, and how it passes on.
+    /// Registrars' supplements, and their exchange with neighbours.
     pub(crate) supplements: Supplements,
-    /// The network's secrets.
-    pub(crate) secrets: Secrets,
-    /// The end of the ledger of the registrar beside this node.
+    pub(crate) secrets: SecretStore,
+    /// Members that have vanished.
+    pub(super) removals: RemovalLog,
+    /// End of the ledger of the registrar on this machine.
     pub(crate) ledger: LedgerMemory,
-    /// The thread that watches the list's file as long as this lives.
+    /// Thread that watches the list's file until this value is dropped.
     pub(crate) watcher: Option<Watcher>,
 }
 
@@ -182,16 +180,16 @@ pub(crate) fn unix_s() -> u64 {
     unix_ms() / 1_000
 }
 
-impl Authority {
-    /// Takes in the list that was read at the start.
+impl AuthorityState {
+    /// Takes the list that was read at the start.
     ///
-    /// Errors: it is refused (see [`Directory::accept`]).
+    /// Errors: the list is refused (see [`Directory::accept`]).
     pub fn new(
-        config: &Config,
+        config: &NodeConfig,
         (key, secret): (PublicKey, NetworkSecret),
-        reading: Reading,
+        reading: StartupList,
         now: Time,
-    ) -> Result<Authority, Refused> {
+    ) -> Result<AuthorityState, ListRejection> {
         let section = config.authority.as_ref();
         let max_staleness_s = section.map_or(0, |section| section.max_staleness_s);
         let pass_on = section.is_some_and(|section| section.pass_on);
@@ -201,9 +199,9 @@ impl Authority {
         let mut directory = Directory::resume(Duration::from_secs(max_staleness_s), mark);
         directory.accept(now, unix_s(), reading.list)?;
         let steps = (reading.steps, reading.steps_fault);
-        let secrets = Secrets::new(secret, reading.secrets, pass_on);
+        let secrets = SecretStore::new(secret, reading.secrets, pass_on);
         let supplements = Supplements::load(&mut directory, (now, unix_s()), steps, pass_on);
-        let me = Host {
+        let me = ListedHost {
             name: config.node.name.clone(),
             address: config.address(),
             key,
@@ -213,9 +211,10 @@ impl Authority {
             prefixes: Vec::new(),
             cover: None,
             security_groups: Vec::new(),
-            carrier: Carrier::default(),
+            carrier: CircuitRole::default(),
+            by_registrar: false,
         };
-        let mut authority = Authority {
+        let mut authority = AuthorityState {
             key: reading.key,
             file: reading.file,
             stamp: reading.stamp,
@@ -229,7 +228,7 @@ impl Authority {
             refusals: 0,
             max_staleness_s,
             from_neighbour: reading.from_neighbour,
-            exchange: pass_on.then(Exchange::new),
+            exchange: pass_on.then(ListExchange::new),
             unchecked: None,
             bad: 0,
             unsaved: directory.mark() != mark,
@@ -237,6 +236,7 @@ impl Authority {
             fault: reading.fault,
             supplements,
             secrets,
+            removals: RemovalLog::default(),
             ledger: LedgerMemory::open(ledger),
             watcher: None,
             directory,
@@ -246,8 +246,8 @@ impl Authority {
         Ok(authority)
     }
 
-    /// Starts to watch the list's file; what is read goes to `outlet`.
-    pub fn watch(&mut self, outlet: Outlet<News>) -> std::io::Result<()> {
+    /// Starts to watch the list's file. New content goes to `outlet`.
+    pub fn watch(&mut self, outlet: WakingOutlet<WatcherEvent>) -> std::io::Result<()> {
         let (file, kept) = (self.file.clone(), self.kept.clone());
         let watcher = Watcher::start(file, self.key, self.stamp, kept, outlet)?;
         self.watcher = Some(watcher);
@@ -255,7 +255,7 @@ impl Authority {
         Ok(())
     }
 
-    /// Has the watcher's thread keep the newest list for after a restart.
+    /// Asks the watcher's thread to store the newest list for the next start.
     fn save(&mut self) {
         if let (true, Some(watcher), Some(mark)) =
             (self.unsaved, &self.watcher, self.directory.mark())
@@ -266,8 +266,8 @@ impl Authority {
         self.save_steps();
     }
 
-    /// Keeps the end of the registrar's ledger, also for after a restart. False if the thread that
-    /// writes it is busy.
+    /// Remembers the end of the registrar's ledger, and stores it for the next start. False if the
+    /// thread that writes it is busy.
     ///
     /// Errors: the end is damaged.
     pub(crate) fn keep_ledger(&mut self, end: &LedgerEnd) -> Result<bool, String> {
@@ -280,37 +280,37 @@ impl Authority {
         Ok(kept)
     }
 
-    /// Reads the list at once, as for a reload.
+    /// Reads the list's file at once, for a reload.
     ///
-    /// Errors: it can't be read or is refused; the one in force stays.
+    /// Errors: the file can't be read, or its list is refused. The list in force stays.
     pub fn reread(&mut self, now: Time) -> anyhow::Result<()> {
         let read = watch::read(&self.file, &self.key);
         let known = self.directory.list().map_or(0, |list| list.content().version);
         if self.from_neighbour && read.as_ref().is_ok_and(|list| list.content().version < known) {
-            // The file is older than the list in force, which neighbours passed on: no fault.
+            // Neighbours passed on a newer list than the file holds: no fault.
             return Ok(());
         }
-        self.take(now, News::File(read));
+        self.take(now, WatcherEvent::File(read));
         match &self.refused {
             Some(why) => anyhow::bail!("{why}"),
             None => Ok(()),
         }
     }
 
-    /// Puts a list in force unless it is refused; says whether members may have changed.
-    pub fn take(&mut self, now: Time, news: News) -> bool {
+    /// Puts a list in force unless it is refused. True if members may have changed.
+    pub fn take(&mut self, now: Time, news: WatcherEvent) -> bool {
         let read = match news {
-            News::File(read) => read,
-            News::Neighbour(read) => return self.take_passed_on(now, read),
-            News::Steps(checked) => {
+            WatcherEvent::File(read) => read,
+            WatcherEvent::Neighbour(read) => return self.take_passed_on(now, read),
+            WatcherEvent::Steps(checked) => {
                 self.take_steps(now, checked);
                 return self.is_apply_due(now);
             }
-            News::KeptSecrets { new, is_written } => {
+            WatcherEvent::KeptSecrets { new, is_written } => {
                 self.take_kept_secret(now, new, is_written);
                 return false;
             }
-            News::NextSecret(read) => {
+            WatcherEvent::NextSecret(read) => {
                 self.take_offered_secret(now, read);
                 return false;
             }
@@ -325,7 +325,7 @@ impl Authority {
                 self.put_in_force(now, new, false)
             }
             Err(why) => {
-                let what = "the authority's list in force stays";
+                let what = "the authority's new list is refused, and the list in force stays";
                 let faults = std::slice::from_ref(&why);
                 tracing::error!("{}", journal::unnamed(what, journal::STATUS, faults));
                 self.refused = Some(why);
@@ -335,7 +335,7 @@ impl Authority {
         }
     }
 
-    /// Notes a list that was accepted; says whether members may have changed.
+    /// Notes a list that was accepted. True if members may have changed.
     pub(crate) fn put_in_force(&mut self, now: Time, new: bool, from_neighbour: bool) -> bool {
         if new {
             (self.unsaved, self.from_neighbour) = (true, from_neighbour);
@@ -346,7 +346,7 @@ impl Authority {
         new || looked
     }
 
-    /// Looks whether memberships began or ended; says whether members may have changed.
+    /// Checks whether memberships began or ended. True if members may have changed.
     pub fn look(&mut self, now: Time) -> bool {
         self.save();
         let unix_s = unix_s();
@@ -357,23 +357,24 @@ impl Authority {
         self.look_at_secrets(now);
         self.remind(now);
         let next = self.directory.next_change(now, unix_s).unwrap_or(LOOK_EVERY);
-        // A deadline in whole seconds may be met a little early: then the next look finds it.
+        // A deadline in whole seconds may be met a little early: the next check finds the change.
         self.look_at = now + next.clamp(Duration::from_millis(100), LOOK_EVERY);
         std::mem::replace(&mut self.in_force, in_force) != in_force
     }
 
-    /// When [`Authority::look`] should be called.
+    /// Time of the next call of [`AuthorityState::look`].
     pub fn poll_timeout(&self) -> Time {
         self.look_at
     }
 
-    /// Whether the newest list, or a registrar by it, has this node, in force or not.
+    /// True if the newest list, or a registrar's supplement under it, names this node, even if the
+    /// membership is not in force.
     pub(crate) fn has_me(&self) -> bool {
         self.directory.listed().any(|member| self.is_own(member))
     }
 
     pub(super) fn is_own(&self, member: &Member) -> bool {
-        let Host { name, address, key, .. } = &self.me;
+        let ListedHost { name, address, key, .. } = &self.me;
         member.name == *name && member.key == *key && member.address == *address
     }
 
@@ -384,92 +385,99 @@ impl Authority {
         members.find(|member| self.is_own(member))
     }
 
-    /// Whether this node itself is a member in force.
+    /// True if this node is a member in force.
     pub fn is_member(&self, now: Time) -> bool {
         self.own(self.directory.members(now, unix_s())).is_some()
     }
 
-    /// Logs that the list grows old.
+    /// Logs the age of a list that is half as old as allowed, or older.
     fn remind(&mut self, now: Time) {
         let max_s = self.max_staleness_s;
         let Some(age_s) = self.directory.age_s(now, unix_s()) else { return };
-        let age = Age::of(age_s, max_s);
+        let age = ListAge::of(age_s, max_s);
         let words = staleness::words(age_s, max_s);
-        // Before the watcher runs, the start logs it as a warning.
+        // Until the watcher runs, the age is logged with the warnings of the start.
         let is_due = self.reminder.is_due(now, age, max_s) && self.watcher.is_some();
         if let (true, Some(words)) = (is_due, words) {
             match age {
-                Age::Stale => tracing::error!("{words}"),
+                ListAge::Stale => tracing::error!("{words}"),
                 _ => tracing::warn!("{words}"),
             }
         }
     }
 
-    /// Neighbours whose links carry nothing but lists: members of the last list, while it is too
-    /// old or this node's membership in it has expired. None while links lead to members in force,
-    /// and where the last list does not have this node.
-    pub fn linked(&self, now: Time) -> Option<Hosts> {
+    /// Neighbours whose links carry only lists. While the last list is too old, or this node's
+    /// membership in it has expired, these are members of that list. None while links lead to
+    /// members in force, and if the last list does not name this node.
+    pub fn linked(&self, now: Time) -> Option<HostList> {
         if self.is_member(now) || !self.has_me() {
             return None;
         }
         let called: BTreeSet<&str> = self.links.iter().map(|link| link.peer.as_str()).collect();
-        let members = self.directory.last_members(now, unix_s());
-        let linked = members.filter(|member| {
+        let members = || self.directory.last_members(now, unix_s());
+        let near = self.accept.near_routers(self.me.address, members().map(|m| m.address));
+        let linked = members().filter(|member| {
             called.contains(member.name.as_str())
-                || self.accept.admits(self.me.address, member.address)
+                || self.accept.admits(self.me.address, member.address, &near)
         });
         let tiers = self.directory.list().map(|list| list.policy().tiers().clone());
-        // With itself, since a schedule follows from both ends of a link, and goes on meanwhile.
+        // This node is included: a link's cover schedule depends on both ends, and must continue
+        // meanwhile.
         let me = self.own(self.directory.listed());
-        let nodes = linked.chain(me).map(host);
-        Some(Hosts::from_checked(nodes).with_tiers(tiers.unwrap_or_default()))
+        let nodes = linked.chain(me).map(|member| self.host(member));
+        Some(HostList::from_checked(nodes).with_tiers(tiers.unwrap_or_default()))
     }
 
-    /// Why programs can reach nobody now, if the list's age is the reason.
+    /// Reason why programs can reach nobody, if the list is too old.
     pub fn closed(&self, now: Time) -> Option<String> {
         let age_s = self.directory.age_s(now, unix_s())?;
-        let is_stale = Age::of(age_s, self.max_staleness_s) == Age::Stale;
+        let is_stale = ListAge::of(age_s, self.max_staleness_s) == ListAge::Stale;
         is_stale.then(|| staleness::words(age_s, self.max_staleness_s))?
     }
 
-    /// Whom this node may know: the members in force, if it is one of them, else itself.
-    pub fn hosts(&self, now: Time) -> Hosts {
+    /// Nodes that this node may know: the members in force if this node is one of them, otherwise
+    /// only itself.
+    pub fn hosts(&self, now: Time) -> HostList {
         let members = || self.directory.members(now, unix_s());
         if self.own(members()).is_none() {
-            return Hosts::from_checked([self.me.clone()]);
+            return HostList::from_checked([self.me.clone()]);
         }
         let policy = self.directory.policy(now, unix_s());
         let mixes = policy.map(Policy::mixes).cloned().unwrap_or_default();
         let tiers = policy.map(Policy::tiers).cloned().unwrap_or_default();
-        let members = members().map(|m| (host(m), !self.directory.is_nameless(&m.key)));
-        Hosts::from_members(members).with_mixes(mixes).with_tiers(tiers)
+        let members = members().map(|m| (self.host(m), !self.directory.is_nameless(&m.key)));
+        HostList::from_members(members).with_mixes(mixes).with_tiers(tiers)
     }
 
-    /// Notes the links of a configuration that was read again; returns those before.
-    pub fn set_links(&mut self, links: Vec<LinkPeer>, accept: Links) -> (Vec<LinkPeer>, Links) {
+    /// Stores the links of a reloaded configuration, and returns the previous ones.
+    pub fn set_links(
+        &mut self,
+        links: Vec<LinkPeer>,
+        accept: LinksConfig,
+    ) -> (Vec<LinkPeer>, LinksConfig) {
         let before = std::mem::replace(&mut self.links, links);
         (before, std::mem::replace(&mut self.accept, accept))
     }
 
-    /// `config` with the links that lead to `hosts` and that this node may have (`misplaced`).
-    pub fn effective(&self, config: &Config, hosts: &Hosts) -> Config {
+    /// A copy of `config` whose links lead to `hosts` and fit this node's role (`misplaced`).
+    pub fn effective(&self, config: &NodeConfig, hosts: &HostList) -> NodeConfig {
         let leads = |link: &&LinkPeer| {
             let peer = hosts.by_name(&link.peer);
             peer.is_some_and(|peer| crate::config::misplaced(config, peer).is_none())
         };
         let links: Vec<_> = self.links.iter().filter(leads).cloned().collect();
-        Config { links: config.all_links(&links, hosts), ..config.clone() }
+        NodeConfig { links: config.all_links(&links, hosts), ..config.clone() }
     }
 
-    /// What members and this node may begin with each other.
-    pub fn rights(&self, now: Time, names: &Names) -> Rights {
-        let mut rights = Rights::default();
+    /// Rights between the members and this node.
+    pub fn rights(&self, now: Time, names: &NodeNames) -> HostRights {
+        let mut rights = HostRights::default();
         let members = || self.directory.members(now, unix_s());
         let (Some(policy), Some(me)) = (self.directory.policy(now, unix_s()), self.own(members()))
         else {
             return rights;
         };
-        // Members with the same groups have the same rights.
+        // Members with equal groups have equal rights.
         let mut known = BTreeMap::new();
         for member in members() {
             let Some(id) = names.host_id(&member.name) else { continue };
@@ -487,7 +495,7 @@ impl Authority {
         self.directory.list()?.content().overlay
     }
 
-    /// That prefix, as interfaces have it.
+    /// The overlay prefix in the type that interfaces use.
     pub fn network(&self) -> Option<shoal_ip::Prefix> {
         match self.overlay()?.ip() {
             IpAddr::V6(address) => Some(shoal_ip::network_prefix(address)),
@@ -495,14 +503,14 @@ impl Authority {
         }
     }
 
-    /// This node's IPv4 address by the newest list, in force or not: a node that starts with a list
-    /// that is too old gives it to its interface, since it can't later.
+    /// This node's IPv4 address in the newest list, even if that list is too old. The interface
+    /// gets its address only at the start, so a stale list counts there.
     pub fn own_ipv4(&self) -> Option<Ipv4Addr> {
         self.own(self.directory.listed())?.ipv4
     }
 
-    /// What the list says of addresses that the interface did not start with.
-    pub(crate) fn readdressed(&self, interface: &Interface) -> Option<String> {
+    /// Warning if the list gives this node other addresses than its interface got at the start.
+    pub(crate) fn readdressed(&self, interface: &VirtualInterface) -> Option<String> {
         let prefix = interface.prefix();
         let ours = Prefix::new(prefix.address.into(), prefix.bits);
         let moved = self.overlay().is_some() && self.overlay() != ours;
@@ -513,7 +521,7 @@ impl Authority {
         })
     }
 
-    /// Names of the hosts with which policy requires circuits.
+    /// Names of the hosts with which the policy requires circuits.
     pub fn hidden(&self, now: Time) -> BTreeSet<String> {
         let members = || self.directory.members(now, unix_s());
         let (Some(policy), Some(me)) = (self.directory.policy(now, unix_s()), self.own(members()))
@@ -524,37 +532,38 @@ impl Authority {
         hidden.map(|other| other.name.clone()).collect()
     }
 
-    /// Whether the last list has a host of this name, in force or not.
+    /// Converts a member to an entry of a list of hosts.
+    fn host(&self, member: &Member) -> ListedHost {
+        ListedHost {
+            name: member.name.clone(),
+            address: member.address,
+            key: member.key,
+            endpoint: member.endpoint,
+            interface: member.interface,
+            ipv4: member.ipv4,
+            prefixes: member.prefixes.clone(),
+            cover: member.cover.clone(),
+            security_groups: member.security_groups.clone(),
+            carrier: member.carrier.clone(),
+            by_registrar: !self.directory.is_in_list(&member.key),
+        }
+    }
+
+    /// True if the last list has a host of this name, in force or not.
     pub fn has_host(&self, name: &str) -> bool {
         self.directory.listed().any(|member| member.name == name && !member.address.is_router())
     }
 }
 
-/// A member as an entry of a list of hosts.
-fn host(member: &Member) -> Host {
-    Host {
-        name: member.name.clone(),
-        address: member.address,
-        key: member.key,
-        endpoint: member.endpoint,
-        interface: member.interface,
-        ipv4: member.ipv4,
-        prefixes: member.prefixes.clone(),
-        cover: member.cover.clone(),
-        security_groups: member.security_groups.clone(),
-        carrier: member.carrier.clone(),
-    }
-}
-
-/// What hosts may begin with this node, and this node with them.
+/// Rights of hosts toward this node, and of this node toward them.
 #[derive(Debug, Default)]
-pub struct Rights {
+pub struct HostRights {
     to_us: BTreeMap<HostId, Arc<Access>>,
     from_us: BTreeMap<HostId, Arc<Access>>,
 }
 
-impl Rights {
-    /// What each host may begin.
+impl HostRights {
+    /// Rights of each host toward this node.
     pub fn to_us(&self) -> &BTreeMap<HostId, Arc<Access>> {
         &self.to_us
     }
@@ -565,12 +574,12 @@ impl Rights {
         all.filter(|(_, access)| !access.is_nothing()).map(|(id, _)| *id)
     }
 
-    /// Whether `host` may begin what `right` covers with this node.
+    /// True if `host` may use `right` with this node.
     pub fn may_they(&self, host: HostId, right: Right) -> bool {
         self.to_us.get(&host).is_some_and(|access| access.has(right))
     }
 
-    /// Whether this node may begin what `right` covers with `host`.
+    /// True if this node may use `right` with `host`.
     pub fn may_we(&self, host: HostId, right: Right) -> bool {
         self.from_us.get(&host).is_some_and(|access| access.has(right))
     }

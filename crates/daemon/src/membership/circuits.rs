@@ -1,50 +1,53 @@
-//! What lists of hosts say of circuits: through which routers they may lead, and with whom this
-//! host speaks over them alone.
+//! Circuit settings from lists of hosts: relays that circuits may use, and hosts that this host
+//! reaches only over circuits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
 
 use anyhow::{Context, Result, bail};
 use shoal_crypto::{PublicKey, Rng};
-use shoal_directory::{CircuitMode, Mix, Mixes};
-use shoal_onion::path::{self, Ask, Kept, Router, Routers};
+use shoal_directory::{CircuitMode, Mix, Mixes, fold};
+use shoal_onion::path::{self, ListedRouter, PathRequest, RouterList, Vanguards};
 use shoal_onion::pool::mixes;
 use shoal_wire::{Address, Time};
 
-use crate::config::{CircuitPolicy, Config};
-use crate::control::circuits::Count;
+use crate::config::{CircuitPolicy, NodeConfig};
+use crate::control::circuits::RoundedCount;
 use crate::control::journal;
 use crate::files::reading;
-use crate::membership::authority::Authority;
+use crate::membership::authority::AuthorityState;
 use crate::membership::cover;
-use crate::membership::hosts::{Host, Hosts};
+use crate::membership::hosts::{HostList, ListedHost};
 use crate::worker::clock::unix_ms;
-use crate::worker::first::{Parts, Worker};
+use crate::worker::first::{FirstWorker, WorkerParts};
 
+mod bound;
 mod keeper;
 mod met;
 
-use keeper::Keeper;
-pub use met::Met;
+pub use bound::{BoundBy, MetName, RequiredHosts, day_unix_s, left_the_list};
+use keeper::FileWriter;
+pub use met::MetHostsFile;
 
-/// What follows from a guard file that is of no use.
+/// Consequence of a guard file that can't be used.
 const ANEW: &str = "this host chooses its guard anew";
 /// Names in one warning.
 const NAMED_MAX: usize = 8;
 /// Longest guard file that is read, in bytes.
 const GUARD_MAX: u64 = 4_096;
 
-/// The routers of a list, with what paths are chosen by.
-pub fn routers(hosts: &Hosts) -> Routers {
+/// The routers of a list, with the properties by which paths are chosen.
+pub fn routers(hosts: &HostList) -> RouterList {
     let mut behind = BTreeMap::<u32, u32>::new();
     for host in hosts.iter().filter(|host| !host.address.is_router()) {
         *behind.entry(host.address.router).or_default() += 1;
     }
-    Routers::new(hosts.iter().filter(|host| host.address.is_router()).map(|host| {
-        let Host { address, carrier, .. } = host;
-        let router = Router {
+    RouterList::new(hosts.iter().filter(|host| host.address.is_router()).map(|host| {
+        let ListedHost { address, carrier, .. } = host;
+        let router = ListedRouter {
             relay: carrier.relay,
-            family: carrier.family.clone(),
+            // Registrars count families folded, so another spelling is no other operator.
+            family: carrier.family.as_deref().map(fold),
             capacity: carrier.capacity,
             hosts: behind.get(&address.router).copied().unwrap_or(0),
             mix: hosts.mix_of(host),
@@ -53,10 +56,10 @@ pub fn routers(hosts: &Hosts) -> Routers {
     }))
 }
 
-/// What circuits from `config`'s node to a host can't hide among these routers, in words.
-/// The host keeps no relay by it: any path shows what the network can give.
-pub fn unhidden(config: &Config, routers: &Routers, to: Address) -> Vec<String> {
-    let ask = Ask {
+/// Warnings about circuits from `config`'s node to a host: what they can't hide among these
+/// routers. The path is not stored: any path shows what the network offers.
+pub fn unhidden(config: &NodeConfig, routers: &RouterList, to: Address) -> Vec<String> {
+    let ask = PathRequest {
         from: config.address(),
         to,
         relays: config.circuits.relays,
@@ -65,25 +68,25 @@ pub fn unhidden(config: &Config, routers: &Routers, to: Address) -> Vec<String> 
         beside: &[],
         doubtful: &[],
     };
-    match path::choose(routers, &ask, &mut Kept::default(), &mut Rng::new([0; 32])) {
+    match path::choose(routers, &ask, &mut Vanguards::default(), &mut Rng::new([0; 32])) {
         Ok(path) => path.warnings.iter().map(ToString::to_string).collect(),
         Err(none) => vec![none.to_string()],
     }
 }
 
 /// The nodes to which circuits may lead: relays and hosts.
-fn nodes(hosts: &Hosts) -> BTreeMap<Address, PublicKey> {
-    let may = |host: &&Host| !host.address.is_router() || host.carrier.relay;
+fn nodes(hosts: &HostList) -> BTreeMap<Address, PublicKey> {
+    let may = |host: &&ListedHost| !host.address.is_router() || host.carrier.relay;
     hosts.iter().filter(may).map(|host| (host.address, host.key)).collect()
 }
 
-/// Names of the hosts that `config`'s node speaks with over circuits alone: the stricter of what
-/// the network's list and its own file say. While a name of its file is [`unlisted`], they are all
-/// hosts: one of them may be the host that is meant.
+/// Names of the hosts that `config`'s node reaches only over circuits: the stricter of the
+/// network's list and the node's own file. While a name of the file is [`unlisted`], all hosts
+/// count, since any of them may be the host meant.
 pub fn hidden(
-    config: &Config,
-    hosts: &Hosts,
-    authority: Option<&Authority>,
+    config: &NodeConfig,
+    hosts: &HostList,
+    authority: Option<&AuthorityState>,
     now: Time,
 ) -> BTreeSet<String> {
     let is_everyone = !unlisted(config, hosts, authority).is_empty();
@@ -93,16 +96,16 @@ pub fn hidden(
     listed(config, hosts, authority, now).into_iter().chain(asked).collect()
 }
 
-/// Names of those with which the network's list requires it.
+/// Names of the hosts with which the network's list requires circuits.
 fn listed(
-    config: &Config,
-    hosts: &Hosts,
-    authority: Option<&Authority>,
+    config: &NodeConfig,
+    hosts: &HostList,
+    authority: Option<&AuthorityState>,
     now: Time,
 ) -> BTreeSet<String> {
     let listed = authority.map(|authority| authority.hidden(now));
     let me = hosts.by_name(&config.node.name);
-    let is_listed = |host: &&Host| match (&listed, me) {
+    let is_listed = |host: &&ListedHost| match (&listed, me) {
         (Some(listed), _) => listed.contains(&host.name),
         (None, Some(me)) => hosts.circuits().mode(me.party(), host.party()) == CircuitMode::Require,
         (None, None) => false,
@@ -110,18 +113,18 @@ fn listed(
     others(config, hosts).filter(is_listed).map(|host| host.name.clone()).collect()
 }
 
-/// The other hosts; a router speaks with none.
-fn others<'a>(config: &'a Config, hosts: &'a Hosts) -> impl Iterator<Item = &'a Host> {
-    let is_other = |host: &&Host| !host.address.is_router() && host.name != config.node.name;
+/// The other hosts. A router begins no circuits, so it has none.
+fn others<'a>(config: &'a NodeConfig, hosts: &'a HostList) -> impl Iterator<Item = &'a ListedHost> {
+    let is_other = |host: &&ListedHost| !host.address.is_router() && host.name != config.node.name;
     hosts.iter().filter(is_other).filter(|_| !config.is_router())
 }
 
-/// Names of hosts with which `config` requires circuits and that the list does not have: a host was
-/// renamed, or is no member any more. Members whose time is over, or has not come, are in the list.
+/// Names in `config` that require circuits but that no host of the list has: the host was renamed
+/// or is no member. Members whose time is over, or has not come, are in the list.
 pub fn unlisted<'a>(
-    config: &'a Config,
-    hosts: &Hosts,
-    authority: Option<&Authority>,
+    config: &'a NodeConfig,
+    hosts: &HostList,
+    authority: Option<&AuthorityState>,
 ) -> Vec<&'a str> {
     let section = &config.circuits;
     if config.is_router() || section.policy != CircuitPolicy::Require {
@@ -135,7 +138,7 @@ pub fn unlisted<'a>(
     names.filter(|name| !is_host(name)).collect()
 }
 
-/// What follows from names that are [`unlisted`], in words.
+/// Warning about names that are [`unlisted`].
 pub fn unlisted_words(names: &[impl AsRef<str>]) -> Option<String> {
     let named: Vec<&str> = names.iter().take(NAMED_MAX).map(AsRef::as_ref).collect();
     let more = match names.len() - named.len() {
@@ -145,15 +148,16 @@ pub fn unlisted_words(names: &[impl AsRef<str>]) -> Option<String> {
     (!named.is_empty()).then(|| {
         format!(
             "[circuits] peers: no host in the list is called {}{more}: circuits are required with \
-             everyone; mend peers and restart",
+             everyone; correct peers and restart",
             named.join(" or ")
         )
     })
 }
 
-/// Why circuits of `config`'s node go without mixes, in words: the network offers some, and none
-/// adds as little as the node's own file wants. Who wants none gets no word.
-pub fn unmixed(config: &Config, offered: &Mixes) -> Option<String> {
+/// Warning that circuits of `config`'s node use no mixes, since each mix of the network adds more
+/// delay than the node's file allows. A limit of 0 means that no mixes are wanted, and gives no
+/// warning.
+pub fn unmixed(config: &NodeConfig, offered: &Mixes) -> Option<String> {
     let section = &config.circuits;
     let most_ms = section.max_added_ms.filter(|ms| *ms > 0 && !config.is_router())?;
     let own = vec![None; section.relays.into()];
@@ -163,16 +167,16 @@ pub fn unmixed(config: &Config, offered: &Mixes) -> Option<String> {
     let least = offered.iter().min_by_key(|mix| added(mix))?;
     Some(format!(
         "[circuits] max_added_ms = {most_ms}: circuits of this host go without mixes, since over \
-         {} relays none of the network's adds so little: set it to {} or more ({:?}), or to 0 if \
-         that is meant",
+         {} relays each of the network's mixes adds more: set it to {} or more ({:?}), or to 0 for \
+         no mixes",
         section.relays,
         added(least).as_nanos().div_ceil(1_000_000),
         least.name
     ))
 }
 
-/// What `config` says of circuits that changes nothing.
-pub fn without_effect(config: &Config) -> Option<String> {
+/// Warning about settings of `[circuits]` in `config` that have no effect.
+pub fn without_effect(config: &NodeConfig) -> Option<String> {
     let section = &config.circuits;
     let is_asked = section.policy == CircuitPolicy::Require;
     let text = match (config.is_router(), is_asked, &section.peers) {
@@ -189,99 +193,116 @@ pub fn without_effect(config: &Config) -> Option<String> {
     Some(format!("[circuits] {text}"))
 }
 
-/// What a node keeps about circuits beside its machine.
-pub struct Circuits {
-    /// Hosts that are spoken with over circuits alone, by name.
-    pub(crate) hidden: BTreeSet<String>,
-    /// Those of them with which the list requires it.
-    listed: BTreeSet<String>,
-    /// Names of this node's file that are [`unlisted`].
-    pub(crate) unlisted: Vec<String>,
-    /// Why its circuits go without mixes, if they are [`unmixed`].
+/// A node's state about circuits, beside its state machine.
+pub struct CircuitRecords {
+    /// Hosts with which circuits are required.
+    pub(crate) required: RequiredHosts,
+    /// Warning that circuits use no mixes (see [`unmixed`]).
     unmixed: Option<String>,
-    /// Open circuits, as others may see them.
-    pub(crate) open: Count,
+    /// Number of open circuits, in the precision shown to users.
+    pub(crate) open: RoundedCount,
     /// Hosts that were met over circuits.
-    met: Met,
-    /// Who writes down the guard, and who was met; none on a router, which begins no circuits.
-    keepers: Option<[Keeper; 2]>,
+    pub(crate) met: MetHostsFile,
+    /// Threads that write the guard's file and the file of met hosts; none on a router.
+    keepers: Option<[FileWriter; 2]>,
 }
 
-impl Circuits {
-    /// Reads the file of the guard, which it returns with the keys of hosts that were met, the one
-    /// that was met first at the front; and starts the threads that write both files, on a host.
-    /// What is wrong with the file or the configuration is added to `warnings`.
+impl CircuitRecords {
+    /// Reads the guard's file. On a host, starts the threads that write it and the file of met
+    /// hosts. Returns the guard and the keys of met hosts, oldest first. Faults of the file or the
+    /// configuration are added to `warnings`.
     ///
     /// # Errors
-    /// As [`Guard::read`]; or a thread can't be started.
+    /// [`GuardFile::read`] fails, or a thread can't be started.
     pub fn start(
-        config: &Config,
-        hosts: &Hosts,
-        met: Met,
+        config: &NodeConfig,
+        hosts: &HostList,
+        met: MetHostsFile,
         warnings: &mut Vec<String>,
-    ) -> Result<(Circuits, (Kept, Vec<PublicKey>))> {
+    ) -> Result<(CircuitRecords, (Vanguards, Vec<PublicKey>))> {
         warnings.extend(without_effect(config));
-        let kept = Guard::read(config, hosts, warnings)?;
+        let kept = GuardFile::read(config, hosts, warnings)?;
         let start = |(name, file, lost)| {
-            let keeper = Keeper::start(name, config.path(file), lost);
+            let keeper = FileWriter::start(name, config.path(file), lost);
             keeper.context("can't start the thread that writes a file of circuits")
         };
         let keepers = match config.is_router() {
             true => None,
             false => Some([
-                start(("shoal-guard", &config.circuits.guard_file, Guard::LOST))?,
+                start(("shoal-guard", &config.circuits.guard_file, GuardFile::LOST))?,
                 start(("shoal-met", &config.circuits.met_file(), met::LOST))?,
             ]),
         };
-        let (hidden, listed, unlisted) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
-        let (unmixed, open) = (None, Count::default());
-        let known = (kept, met.keys().to_vec());
-        Ok((Circuits { hidden, listed, unlisted, unmixed, open, met, keepers }, known))
+        let (required, unmixed) = (RequiredHosts::default(), None);
+        let (open, known) =
+            (RoundedCount::default(), (kept, met.hosts().iter().map(|host| host.key).collect()));
+        Ok((CircuitRecords { required, unmixed, open, met, keepers }, known))
     }
 
-    /// What the operator should know: this node's file and the list do not fit each other, or hosts
-    /// that were met are too many.
+    /// Reason why a host is reached only over circuits. Ask for no other hosts.
+    pub(crate) fn bound_by(&self, host: &ListedHost) -> BoundBy {
+        let met = || BoundBy::Met(self.met.find(&host.key).and_then(|met| met.since));
+        self.required.by(&host.name).unwrap_or_else(met)
+    }
+
+    /// Takes hosts out of the file of met hosts, and waits for the disk: only the owner's rare
+    /// command calls this. Returns the reason if the file can't be written.
+    pub(crate) fn forget(&mut self, keys: &[PublicKey]) -> Option<String> {
+        let is_changed = self.met.forget(keys) > 0;
+        let [_, keeper] = self.keepers.as_mut()?;
+        // After a fault the file may still have hosts that were forgotten before.
+        let is_needed = is_changed || keeper.fault().is_some();
+        if is_needed { keeper.write_now(self.met.text()) } else { None }
+    }
+
+    /// Warnings for the operator: this node's file and the list do not fit each other, or too many
+    /// hosts were met.
     pub(crate) fn warnings(&self) -> impl Iterator<Item = String> {
-        unlisted_words(&self.unlisted)
+        unlisted_words(&self.required.unlisted)
             .into_iter()
             .chain(self.unmixed.clone())
             .chain(self.met.warning())
     }
 
-    /// Why the relays that this host stays with, or hosts that it met, are not written down.
+    /// Errors of writing the guard's file or the file of met hosts.
     pub fn faults(&self) -> impl Iterator<Item = String> {
-        self.keepers.iter().flatten().filter_map(Keeper::fault)
+        self.keepers.iter().flatten().filter_map(FileWriter::fault)
     }
 }
 
-/// The file in which a host keeps its guard.
-pub struct Guard;
+/// The file in which a host stores its guard.
+pub struct GuardFile;
 
-impl Guard {
-    /// What follows from a file that can't be written, and what to do.
-    const LOST: &str = "a restart chooses another guard, and each choice is a chance for whoever \
-                        runs a relay; set [circuits] guard_file to a place that this node's user \
-                        may write";
+impl GuardFile {
+    /// Consequence of a file that can't be written, and what to do.
+    const LOST: &str = "a restart chooses another guard, and each choice is a chance for an \
+                        attacker who runs a relay; set [circuits] guard_file to a place that this \
+                        node's user may write";
 
-    /// Reads the file of a host; where there is none, or a damaged one, it chooses anew. What is
-    /// wrong is added to `warnings`.
+    /// Reads the file of a host. If it is missing or damaged, the host chooses a new guard. Faults
+    /// are added to `warnings`.
     ///
     /// # Errors
-    /// The file is something else, which the guard must not replace.
-    pub fn read(config: &Config, hosts: &Hosts, warnings: &mut Vec<String>) -> Result<Kept> {
+    /// The file has other content, which the guard must not overwrite.
+    pub fn read(
+        config: &NodeConfig,
+        hosts: &HostList,
+        warnings: &mut Vec<String>,
+    ) -> Result<Vanguards> {
         let file = config.path(&config.circuits.guard_file);
         if config.is_router() || !file.exists() {
-            return Ok(Kept::default());
+            return Ok(Vanguards::default());
         }
         let mut warn = |why: String| warnings.push(format!("{}: {why}", file.display()));
         let bytes = match reading::read(&file, GUARD_MAX) {
             Ok(bytes) => bytes,
             Err(e) => {
                 warn(format!("can't be read: {e}: {ANEW}; set [circuits] guard_file to another"));
-                return Ok(Kept::default());
+                return Ok(Vanguards::default());
             }
         };
-        let Some(text) = String::from_utf8(bytes).ok().filter(|text| Kept::is_like(text)) else {
+        let Some(text) = String::from_utf8(bytes).ok().filter(|text| Vanguards::is_like(text))
+        else {
             let file = file.display();
             bail!("{file}: is no guard file: remove it, or set [circuits] guard_file to another");
         };
@@ -289,29 +310,32 @@ impl Guard {
         let fix = format!("fix: chmod 600 {}", file.display());
         if mode & 0o022 != 0 {
             warn(format!("mode {mode:04o} lets others choose the guard: {ANEW}; {fix}"));
-            return Ok(Kept::default());
+            return Ok(Vanguards::default());
         }
         if mode & 0o044 != 0 {
             warn(format!("mode {mode:04o} lets others read where circuits begin; {fix}"));
         }
-        let kept = Kept::parse(&text).unwrap_or_else(|e| {
+        let kept = Vanguards::parse(&text).unwrap_or_else(|e| {
             warn(format!("{e}: {ANEW}"));
-            Kept::default()
+            Vanguards::default()
         });
         let is_listed = |at: Address| hosts.by_address(at).is_some();
         let is_any = kept.relays().next().is_some() && !hosts.is_empty();
         if is_any && !kept.relays().any(is_listed) {
-            warn(format!("the list has none of its relays: of another network? {ANEW}"));
-            return Ok(Kept::default());
+            warn(format!(
+                "the network's list has none of its relays (is it from another network?): \
+                          {ANEW}"
+            ));
+            return Ok(Vanguards::default());
         }
         Ok(kept)
     }
 }
 
-impl Worker {
-    /// Puts in force what the list of the moment says of circuits.
+impl FirstWorker {
+    /// Applies the current list's settings of circuits.
     pub(crate) fn apply_circuits(&mut self, now: Time) {
-        let Parts { node, names, config, authority, circuits, .. } = &mut self.parts;
+        let WorkerParts { node, names, config, authority, circuits, .. } = &mut self.parts;
         let hosts = names.hosts();
         node.set_mixes(now, hosts.mixes().offer());
         node.set_circuit_nodes(now, routers(hosts), nodes(hosts));
@@ -319,34 +343,35 @@ impl Worker {
         let tiers = hosts.iter().filter_map(|host| Some((host.address, hosts.cover_of(host)?)));
         node.set_tiers(cover::own(config, hosts), tiers.collect());
         circuits.unmixed = unmixed(config, hosts.mixes());
-        circuits.listed = self::listed(config, hosts, authority.as_ref(), now);
-        circuits.hidden = self::hidden(config, hosts, authority.as_ref(), now);
-        let unlisted = self::unlisted(config, hosts, authority.as_ref());
-        if !unlisted.is_empty() && unlisted != circuits.unlisted {
+        let required = RequiredHosts::new(config, hosts, authority.as_ref(), now);
+        let unlisted = &required.unlisted;
+        if !unlisted.is_empty() && *unlisted != circuits.required.unlisted {
             let what =
                 "circuits are required with everyone: [circuits] peers does not fit the list";
-            let why: Vec<String> = unlisted_words(&unlisted).into_iter().collect();
+            let why: Vec<String> = unlisted_words(unlisted).into_iter().collect();
             tracing::error!("{}", journal::unnamed(what, journal::STATUS, &why));
         }
-        circuits.unlisted = unlisted.into_iter().map(String::from).collect();
-        let hidden = &circuits.hidden;
+        let hidden = &required.hidden;
         node.set_hidden(&hidden.iter().filter_map(|name| names.host_id(name)).collect());
+        circuits.required = required;
     }
 
-    /// Writes down the relays that this host stays with, and hosts that it met over circuits, when
-    /// they changed.
+    /// Stores the relays that this host uses and the hosts that it met over circuits, when they
+    /// changed.
     ///
-    /// With whom the list requires circuits stands there: who ends a rule of the list can have both
-    /// hosts restart and speak in the clear.
+    /// Hosts with which the list requires circuits are not stored. If the authority removes that
+    /// rule, both hosts may restart and speak in the clear.
     pub(crate) fn keep_circuits(&mut self) {
-        let Parts { node, names, circuits, .. } = &mut self.parts;
-        let Circuits { listed, met, keepers: Some([guard, keeper]), .. } = circuits else { return };
-        guard.keep(node.poll_kept().map(Kept::text));
+        let WorkerParts { node, names, circuits, .. } = &mut self.parts;
+        let CircuitRecords { required, met, keepers: Some([guard, keeper]), .. } = circuits else {
+            return;
+        };
+        guard.keep(node.poll_kept().map(Vanguards::text));
         let host = |key: &PublicKey| names.hosts().by_key(key);
         let mut is_new = false;
         while let Some(key) = node.edge.poll_met() {
-            if !host(&key).is_some_and(|host| listed.contains(&host.name)) {
-                is_new |= met.note(key, |key| host(key).is_some());
+            if !host(&key).is_some_and(|host| required.listed.contains(&host.name)) {
+                is_new |= met.note(key, Some(bound::today()), |key| host(key).is_some());
             }
         }
         keeper.keep(is_new.then(|| met.text()));

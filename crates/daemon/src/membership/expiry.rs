@@ -1,16 +1,16 @@
-//! What ends soon, in words for people: memberships and mandates.
+//! Warnings about memberships and mandates that end soon.
 
 use shoal_directory::span;
 
-/// How long before an end it is spoken of, in seconds: two weeks.
+/// Time before an end at which warnings begin, in seconds: two weeks.
 pub const NEAR_S: u64 = 14 * 86_400;
 
-/// Whether something that ends at this time, in seconds since 1970, has ended or will soon.
+/// True if the end, in seconds since 1970, is past or at most [`NEAR_S`] away.
 pub fn is_near(end_unix_s: u64, now_unix_s: u64) -> bool {
     end_unix_s <= now_unix_s.saturating_add(NEAR_S)
 }
 
-/// What to do about a membership that ends within two weeks; `by_registrar`: a registrar gave it.
+/// Warning about a membership that ends within two weeks. `by_registrar`: a registrar granted it.
 pub fn membership(end_unix_s: u64, now_unix_s: u64, by_registrar: bool) -> Option<String> {
     let left = end_unix_s.checked_sub(now_unix_s).filter(|left| *left > 0)?;
     is_near(end_unix_s, now_unix_s).then(|| {
@@ -22,13 +22,13 @@ pub fn membership(end_unix_s: u64, now_unix_s: u64, by_registrar: bool) -> Optio
     })
 }
 
-/// What to do about a mandate that ends within two weeks, or has ended.
+/// Warning about a mandate that ends within two weeks, or has ended.
 pub fn mandate(end_unix_s: u64, now_unix_s: u64) -> Option<String> {
     let how = "sign it anew with `shoal authority mandate NAME --until DATE`, or take its members \
                over with `shoal authority adopt NAME`";
     is_near(end_unix_s, now_unix_s).then(|| match end_unix_s.saturating_sub(now_unix_s) {
-        0 => format!("it has ended, with the memberships that it gave: {how}"),
-        left => format!("it ends in {}, with the memberships that it gave: {how}", span(left)),
+        0 => format!("has ended, with the memberships that it gave: {how}"),
+        left => format!("ends in {}, with the memberships that it gave: {how}", span(left)),
     })
 }
 
@@ -43,7 +43,7 @@ mod tests {
         let said = membership(end, end - NEAR_S, false).unwrap();
         assert!(said.contains("ends in 14 d") && said.contains("authority sign"), "{said}");
         assert!(membership(end, end - 1, true).unwrap().contains("its registrar"));
-        assert_eq!(membership(end, end, true), None, "an end that came has words of its own");
+        assert_eq!(membership(end, end, true), None, "another warning covers an ended membership");
         assert_eq!(mandate(end, end - NEAR_S - 1), None);
         assert!(mandate(end, end - 60).unwrap().contains("ends in 1 min"));
         assert!(mandate(end, end + 1).unwrap().contains("has ended"));

@@ -1,11 +1,13 @@
 //! The list of the network's nodes: `hosts.toml`.
 //!
-//! In: a file of `[[host]]` entries. Out: [`Hosts`], in which every name, address and key is
-//! unique; or a [`ConfigError`] that names the line. Routers are entries whose address has host
-//! number 0. Behind the entries `[[circuits]]` may say between whom circuits are required,
-//! `[[mix]]` what relays do with their cells, and `[[cover]]` by which schedules links carry
-//! frames, as a policy of an authority does. The list is the same on every node and holds nothing
-//! secret, but says who belongs to the network.
+//! In: a file of `[[host]]` entries. Out: [`HostList`], in which every name, address and key is
+//! unique, or a [`ConfigError`] that names the line. Routers are entries whose address has host
+//! number 0.
+//!
+//! Three other sections have the same meaning as in an authority's policy. `[[circuits]]` requires
+//! circuits between hosts, `[[mix]]` sets the delays that relays add to cells, and `[[cover]]` sets
+//! the schedules of covered links. The file is the same on every node. It holds no secret, but
+//! names the members of the network.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,14 +16,14 @@ use std::path::Path;
 use serde::Deserialize;
 use shoal_crypto::PublicKey;
 use shoal_directory::{
-    Carrier, CircuitRules, CircuitText, EntryError, GROUPS_MAX, MixText, Mixes, PREFIXES_MAX,
-    Party, Prefix, TierText, Tiers, check_cover, fold, is_host,
+    CircuitRole, CircuitRules, CircuitText, EntryError, GROUPS_MAX, MixText, Mixes, PREFIXES_MAX,
+    Prefix, RuleSubject, TierText, Tiers, check_cover, fold, is_host,
 };
-use shoal_wire::{Address, CoverTier, Strategy};
+use shoal_wire::{Address, CoverTier, MixStrategy};
 
-use crate::config::{ConfigError, Source, can_be_called, read_text};
+use crate::config::{ConfigError, ConfigSource, can_be_called, read_text};
 
-/// What a name may be, for error messages.
+/// Rule for names, for error messages.
 pub const NAME_RULE: &str = "expected a name of 1 to 63 letters, digits, '-', '_' or '.', \
                              beginning with a letter or digit";
 /// Most entries of one list.
@@ -31,35 +33,35 @@ pub use shoal_directory::is_name;
 
 /// One node of the network.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Host {
-    /// What people call it.
+pub struct ListedHost {
     pub name: String,
-    /// Where it is in the overlay.
     pub address: Address,
-    /// Who it is.
     pub key: PublicKey,
-    /// Where it listens, when others may call it.
+    /// Endpoint at which others may call the node, if they may.
     pub endpoint: Option<SocketAddr>,
-    /// Whether it has a virtual interface, as far as the list says.
+    /// True if the node has a virtual interface, according to the list.
     pub interface: bool,
-    /// Its IPv4 address on virtual interfaces, if it is to have one beside that of its key.
+    /// IPv4 address on virtual interfaces, if the node has one beside the address of its key.
     pub ipv4: Option<Ipv4Addr>,
-    /// Networks behind it, for which it may speak; ascending.
+    /// Networks behind the node, from which it may send; ascending.
     pub prefixes: Vec<Prefix>,
-    /// Name of the schedule of its link with its router; hosts only.
+    /// Name of the schedule of the link with its router; hosts only.
     pub cover: Option<String>,
-    /// Its security groups (docs/ip.md), ascending; hosts only.
+    /// Security groups (docs/guide/direct.md), ascending; hosts only.
     pub security_groups: Vec<String>,
-    /// What it is to circuits.
-    pub carrier: Carrier,
+    /// Settings for circuits: relay, exit, family, capacity, place and mix.
+    pub carrier: CircuitRole,
+    /// True if a registrar made the entry, so that nobody whom this node trusts vouches for the
+    /// endpoint.
+    pub by_registrar: bool,
 }
 
 /// The checked list.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Hosts {
-    entries: Vec<Host>,
+pub struct HostList {
+    entries: Vec<ListedHost>,
     by_name: BTreeMap<String, usize>,
-    /// Owner of each folded name: the earliest member of several hosts with one name.
+    /// Owner of each folded name. If several members share it, the earliest one.
     holders: BTreeMap<String, usize>,
     by_address: BTreeMap<Address, usize>,
     by_key: BTreeMap<PublicKey, usize>,
@@ -72,9 +74,9 @@ pub struct Hosts {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct HostsFile {
     #[serde(default)]
-    host: Vec<Entry>,
+    host: Vec<HostEntry>,
     #[serde(default)]
     circuits: Vec<CircuitText>,
     #[serde(default)]
@@ -85,7 +87,7 @@ struct File {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct HostEntry {
     name: String,
     address: String,
     key: String,
@@ -107,29 +109,30 @@ struct Entry {
     security_groups: Vec<String>,
 }
 
-impl Hosts {
+impl HostList {
     /// Reads and checks `file`.
-    pub fn load(file: &Path) -> Result<Hosts, ConfigError> {
+    pub fn load(file: &Path) -> Result<HostList, ConfigError> {
         let text = read_text(file).map_err(|e| ConfigError::unreadable(file, &e))?;
-        Hosts::parse(file, &text)
+        HostList::parse(file, &text)
     }
 
     /// Checks `text` as the content of `file`, which need not exist.
-    pub fn parse(file: &Path, text: &str) -> Result<Hosts, ConfigError> {
-        let source = Source::new(file, text);
-        let list: File = toml::from_str(text).map_err(|e| source.syntax(&e))?;
+    pub fn parse(file: &Path, text: &str) -> Result<HostList, ConfigError> {
+        let source = ConfigSource::new(file, text);
+        let list: HostsFile = toml::from_str(text).map_err(|e| source.syntax(&e))?;
         if list.host.len() > MAX_HOSTS {
             let text = format!("expected at most {MAX_HOSTS} entries, found {}", list.host.len());
             return Err(source.wrong("host", Some(MAX_HOSTS), "name", text));
         }
-        let mut hosts = Hosts::default();
+        let mut hosts = HostList::default();
         for (i, entry) in list.host.into_iter().enumerate() {
             let wrong = |key, text: String| source.wrong("host", Some(i), key, text);
-            let taken = |other: usize| format!("is that of {:?} too", hosts.entries[other].name);
+            let taken =
+                |other: usize| format!("belongs to {:?} already", hosts.entries[other].name);
             let key_text = entry.key.clone();
             let host = entry.checked().map_err(|(key, text)| wrong(key, text))?;
             if hosts.by_name.contains_key(&host.name) {
-                return Err(wrong("name", format!("{:?} stands twice in the list", host.name)));
+                return Err(wrong("name", format!("{:?} is twice in the list", host.name)));
             }
             if let Some(other) = hosts.holders.insert(fold(&host.name), i) {
                 let (name, other) = (&host.name, &hosts.entries[other].name);
@@ -166,11 +169,11 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// Takes in between whom circuits are required.
+    /// Checks and stores the rules that require circuits.
     fn read_circuits(
         &mut self,
         texts: Vec<CircuitText>,
-        source: &Source<'_>,
+        source: &ConfigSource<'_>,
     ) -> Result<(), ConfigError> {
         let rules = CircuitRules::check(texts).map_err(|error| {
             let EntryError { index, key, message, .. } = error;
@@ -191,8 +194,12 @@ impl Hosts {
         Ok(())
     }
 
-    /// Takes in what relays may do with the cells of circuits.
-    fn read_mixes(&mut self, texts: Vec<MixText>, source: &Source<'_>) -> Result<(), ConfigError> {
+    /// Checks and stores the mixes of relays.
+    fn read_mixes(
+        &mut self,
+        texts: Vec<MixText>,
+        source: &ConfigSource<'_>,
+    ) -> Result<(), ConfigError> {
         self.mixes = Mixes::check(texts).map_err(|error| {
             let EntryError { index, key, message, .. } = error;
             source.wrong("mix", Some(index), key, message)
@@ -206,8 +213,12 @@ impl Hosts {
         Ok(())
     }
 
-    /// Takes in the schedules of links between hosts and their routers.
-    fn read_tiers(&mut self, texts: Vec<TierText>, source: &Source<'_>) -> Result<(), ConfigError> {
+    /// Checks and stores the schedules of links between hosts and their routers.
+    fn read_tiers(
+        &mut self,
+        texts: Vec<TierText>,
+        source: &ConfigSource<'_>,
+    ) -> Result<(), ConfigError> {
         self.tiers = Tiers::check(texts).map_err(|error| {
             let EntryError { index, key, message, .. } = error;
             source.wrong("cover", Some(index), key, message)
@@ -221,17 +232,17 @@ impl Hosts {
         Ok(())
     }
 
-    /// A list of nodes whose names, addresses and keys are known to be unique; sorted by name. A
-    /// name that several nodes have in different capitals is the first one's.
-    pub fn from_checked(all: impl IntoIterator<Item = Host>) -> Hosts {
-        Hosts::from_members(all.into_iter().map(|host| (host, true)))
+    /// Makes a list of nodes whose names, addresses and keys are known to be unique, sorted by
+    /// name. If names differ only in capitals, the first node owns the name.
+    pub fn from_checked(all: impl IntoIterator<Item = ListedHost>) -> HostList {
+        HostList::from_members(all.into_iter().map(|host| (host, true)))
     }
 
-    /// The list of [`Hosts::from_checked`], where each node may hold its name or not: an earlier
-    /// member may have it in other capitals.
-    pub fn from_members(all: impl IntoIterator<Item = (Host, bool)>) -> Hosts {
-        let mut hosts = Hosts::default();
-        let mut all: Vec<(Host, bool)> = all.into_iter().collect();
+    /// [`HostList::from_checked`] with a flag for each node: true if the node may own its name.
+    /// False if an earlier member, present or not, has the name in other capitals.
+    pub fn from_members(all: impl IntoIterator<Item = (ListedHost, bool)>) -> HostList {
+        let mut hosts = HostList::default();
+        let mut all: Vec<(ListedHost, bool)> = all.into_iter().collect();
         let mut holders = BTreeMap::new();
         for (host, _) in all.iter().filter(|(_, holds_name)| *holds_name) {
             holders.entry(fold(&host.name)).or_insert(host.key);
@@ -250,14 +261,14 @@ impl Hosts {
         hosts
     }
 
-    /// The same nodes, in a network with these mixes.
-    pub fn with_mixes(self, mixes: Mixes) -> Hosts {
-        Hosts { mixes, ..self }
+    /// Replaces the network's mixes.
+    pub fn with_mixes(self, mixes: Mixes) -> HostList {
+        HostList { mixes, ..self }
     }
 
-    /// The same nodes, in a network with these tiers of cover.
-    pub fn with_tiers(self, tiers: Tiers) -> Hosts {
-        Hosts { tiers, ..self }
+    /// Replaces the network's tiers of cover.
+    pub fn with_tiers(self, tiers: Tiers) -> HostList {
+        HostList { tiers, ..self }
     }
 
     /// Schedules of links between hosts and their routers.
@@ -265,15 +276,15 @@ impl Hosts {
         &self.tiers
     }
 
-    /// The schedule of the link of this entry's host with its router, if it has one.
-    pub fn cover_of(&self, host: &Host) -> Option<CoverTier> {
+    /// The schedule of the link between this host and its router, if the link is covered.
+    pub fn cover_of(&self, host: &ListedHost) -> Option<CoverTier> {
         let cover = host.cover.as_deref().filter(|_| !host.address.is_router());
         self.tiers.by_name(cover?)
     }
 
-    /// The schedule of the link between two nodes, if they are a host that has one and its router.
-    pub fn cover_between(&self, one: &Host, other: &Host) -> Option<CoverTier> {
-        let is_router = |node: &Host| node.address.is_router();
+    /// The schedule of the link between two nodes: a covered host and its own router.
+    pub fn cover_between(&self, one: &ListedHost, other: &ListedHost) -> Option<CoverTier> {
+        let is_router = |node: &ListedHost| node.address.is_router();
         let host = match (is_router(one), is_router(other)) {
             (true, false) => other,
             (false, true) => one,
@@ -282,83 +293,77 @@ impl Hosts {
         self.cover_of(host).filter(|_| one.address.router == other.address.router)
     }
 
-    /// What relays may do with the cells of circuits.
+    /// The network's mixes.
     pub fn mixes(&self) -> &Mixes {
         &self.mixes
     }
 
-    /// What the router of this entry does with the cells of all circuits, if it is a relay with a
-    /// mix of its own.
-    pub fn mix_of(&self, host: &Host) -> Option<Strategy> {
-        let Carrier { relay, mix, .. } = &host.carrier;
+    /// The mix of this router for the cells of all circuits, if it is a relay with its own mix.
+    pub fn mix_of(&self, host: &ListedHost) -> Option<MixStrategy> {
+        let CircuitRole { relay, mix, .. } = &host.carrier;
         self.mixes.by_name(mix.as_deref().filter(|_| *relay)?)
     }
 
-    /// Between whom this file requires circuits.
+    /// Rules that require circuits, from this file.
     pub fn circuits(&self) -> &CircuitRules {
         &self.circuits
     }
 
-    /// Every node, in the order of the file, or by name.
-    pub fn iter(&self) -> impl Iterator<Item = &Host> {
+    /// All nodes, in the order of the file, or sorted by name.
+    pub fn iter(&self) -> impl Iterator<Item = &ListedHost> {
         self.entries.iter()
     }
 
-    /// How many nodes there are.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// True when the list is empty.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The node called `name`.
-    pub fn by_name(&self, name: &str) -> Option<&Host> {
+    pub fn by_name(&self, name: &str) -> Option<&ListedHost> {
         self.by_name.get(name).map(|i| &self.entries[*i])
     }
 
-    /// The node that people and programs mean by `name`, in whatever capitals they write it.
-    pub fn holder(&self, name: &str) -> Option<&Host> {
+    /// The node that owns `name`, in any capitals.
+    pub fn holder(&self, name: &str) -> Option<&ListedHost> {
         self.holders.get(&fold(name)).map(|i| &self.entries[*i])
     }
 
     /// True if this node's name leads to it, and not to an earlier member.
-    pub fn holds_name(&self, host: &Host) -> bool {
+    pub fn holds_name(&self, host: &ListedHost) -> bool {
         self.holder(&host.name).is_some_and(|holder| holder.key == host.key)
     }
 
-    /// Nodes whose names lead to an earlier member, or to nobody if that one is away; in words for
-    /// the operator.
+    /// Warnings about nodes whose names lead to an earlier member, or to no node if that member is
+    /// absent.
     pub fn nameless(&self) -> Vec<String> {
         let nameless = self.entries.iter().filter(|host| !self.holds_name(host));
-        let words = |host: &Host| {
-            let Host { name, address, .. } = host;
+        let words = |host: &ListedHost| {
+            let ListedHost { name, address, .. } = host;
             let holder = match self.holder(name) {
                 Some(holder) => format!("{:?} ({})", holder.name, holder.address),
                 None => "an earlier member that is not in force now".into(),
             };
             format!(
-                "the name {name:?} ({address}) differs by capitals or a last dot alone from that \
-                 of {holder}, so names and commands lead to the earlier member: end the \
-                 membership of {address}, and let it join again under another name"
+                "the name {name:?} ({address}) differs only by capitals or a last dot from that of \
+                 {holder}, so the name leads to the earlier member: end the membership of \
+                 {address}, and let it join again under another name"
             )
         };
         nameless.map(words).collect()
     }
 
-    /// The node at `address`.
-    pub fn by_address(&self, address: Address) -> Option<&Host> {
+    pub fn by_address(&self, address: Address) -> Option<&ListedHost> {
         self.by_address.get(&address).map(|i| &self.entries[*i])
     }
 
-    /// The node with this public key.
-    pub fn by_key(&self, key: &PublicKey) -> Option<&Host> {
+    pub fn by_key(&self, key: &PublicKey) -> Option<&ListedHost> {
         self.by_key.get(key).map(|i| &self.entries[*i])
     }
 
-    /// Names that look like `name`, for "did you mean".
+    /// Names that differ little from `name`, for "did you mean".
     pub fn similar(&self, name: &str) -> Vec<&str> {
         let near = |other: &str| {
             other.eq_ignore_ascii_case(name)
@@ -369,8 +374,8 @@ impl Hosts {
     }
 }
 
-impl Entry {
-    fn checked(self) -> Result<Host, (&'static str, String)> {
+impl HostEntry {
+    fn checked(self) -> Result<ListedHost, (&'static str, String)> {
         if !is_name(&self.name) {
             return Err(("name", NAME_RULE.into()));
         }
@@ -380,7 +385,7 @@ impl Entry {
             None => None,
             Some(Ok(endpoint)) if can_be_called(endpoint) => Some(endpoint),
             Some(_) => {
-                let text = "expected IP:PORT that can be sent to, such as 192.0.2.2:23871";
+                let text = "expected IP:PORT of one host, such as 192.0.2.2:23871";
                 return Err(("endpoint", text.into()));
             }
         };
@@ -397,11 +402,11 @@ impl Entry {
         let ipv4 = ipv4.flatten();
         let security_groups = security_groups(self.security_groups, address)
             .map_err(|why| ("security_groups", why))?;
-        let Entry { relay, exit, family, capacity, near, mix, cover, name, .. } = self;
-        let carrier = Carrier { relay, exit, family, capacity, near, mix };
+        let HostEntry { relay, exit, family, capacity, near, mix, cover, name, .. } = self;
+        let carrier = CircuitRole { relay, exit, family, capacity, near, mix };
         carrier.check(address).map_err(|(key, why)| (key, why.to_owned()))?;
         check_cover(cover.as_deref(), address).map_err(|why| ("cover", why.to_owned()))?;
-        Ok(Host {
+        Ok(ListedHost {
             name,
             address,
             key,
@@ -412,18 +417,19 @@ impl Entry {
             cover,
             security_groups,
             carrier,
+            by_registrar: false,
         })
     }
 }
 
-impl Host {
-    /// What rules about circuits know of it, in a list without groups.
-    pub fn party(&self) -> Party<'_> {
-        Party { name: &self.name, groups: &[] }
+impl ListedHost {
+    /// The host as rules about circuits see it. A hosts file has no groups.
+    pub fn party(&self) -> RuleSubject<'_> {
+        RuleSubject { name: &self.name, groups: &[] }
     }
 }
 
-/// Security groups of a node, ascending.
+/// Checks and sorts the security groups of a node.
 fn security_groups(mut names: Vec<String>, address: Address) -> Result<Vec<String>, String> {
     if address.is_router() && !names.is_empty() {
         return Err("a router has no direct links, and so no security groups".into());
@@ -439,9 +445,9 @@ fn security_groups(mut names: Vec<String>, address: Address) -> Result<Vec<Strin
     Ok(names)
 }
 
-/// Prefixes of networks behind a host, ascending.
+/// Checks and sorts the prefixes of networks behind a host.
 ///
-/// Errors, in words for the operator: a text is no prefix, or one that can't lie behind a host.
+/// Errors, for the operator: a text is no prefix, or its network can't be behind a host.
 pub fn prefixes(texts: &[String]) -> Result<Vec<Prefix>, String> {
     if texts.len() > PREFIXES_MAX {
         return Err(format!("expected at most {PREFIXES_MAX} prefixes, found {}", texts.len()));
@@ -452,15 +458,15 @@ pub fn prefixes(texts: &[String]) -> Result<Vec<Prefix>, String> {
     Ok(all)
 }
 
-/// The prefix of a network behind a host.
+/// Checks the prefix of a network behind a host.
 ///
-/// Errors: as those of [`prefixes`].
+/// Errors: see [`prefixes`].
 pub fn prefix(text: &str) -> Result<Prefix, String> {
     let prefix: Prefix = text.parse().map_err(|e| format!("{text:?}: {e}"))?;
     prefix.misuse().map_or(Ok(prefix), |why| Err(format!("{text:?}: {why}")))
 }
 
-/// One letter changed, added or left out.
+/// True if at most one letter is changed, added or left out.
 fn distance_at_most_one(a: &str, b: &str) -> bool {
     let (a, b) = (a.as_bytes(), b.as_bytes());
     let same_front = a.iter().zip(b).take_while(|(x, y)| x == y).count();

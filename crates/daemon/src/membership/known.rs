@@ -1,4 +1,4 @@
-//! The file that keeps secrets of a network while they change (docs/authority.md section 7).
+//! The file that stores secrets of a network while they change (docs/design/membership.md).
 
 use std::path::Path;
 
@@ -9,13 +9,14 @@ use zeroize::Zeroizing;
 use crate::config::keys;
 use crate::membership::seen;
 
-/// The text of a file that keeps these.
+/// The content of a file with these secrets.
 pub fn text<'a>(secrets: impl IntoIterator<Item = &'a NetworkSecret>) -> Zeroizing<String> {
     let lines: Vec<_> = secrets.into_iter().map(keys::network_secret_text).collect();
     Zeroizing::new(lines.iter().map(|line| line.as_str()).collect())
 }
 
-/// The secrets that a node or a registrar kept in this file, and why they can't be read.
+/// The secrets that a node or a registrar stored in this file, and the reason if they can't be
+/// read.
 pub fn read_kept(file: &Path, user: Option<u32>) -> (Vec<NetworkSecret>, Option<String>) {
     if !file.exists() {
         return (Vec::new(), None);
@@ -26,19 +27,19 @@ pub fn read_kept(file: &Path, user: Option<u32>) -> (Vec<NetworkSecret>, Option<
             (known, None)
         }
         Err(e) => {
-            let lost = "a secret that was handed on is missing until it comes again";
+            let lost = "secrets from neighbours are missing until one of them sends them again";
             (Vec::new(), Some(format!("{e}: {lost}")))
         }
     }
 }
 
-/// Puts secrets in the place of those that were kept in this file.
+/// Replaces the content of this file by `text`.
 ///
-/// Errors: what happened, without advice.
+/// Errors: the failure, without advice.
 pub fn write_kept(file: &Path, text: &str) -> Result<(), String> {
     let kept = seen::replace(file, text.as_bytes());
     kept.map_err(|e| {
-        let lost = "the network's secret that was handed on is gone after a restart";
+        let lost = "the network's secret from a neighbour is gone after a restart";
         format!("{}: can't be written ({e}): {lost}", file.display())
     })
 }

@@ -1,5 +1,6 @@
-//! The end of the ledger of the registrar beside this node. The registrar compares its ledger with
-//! this end, and so notices a backup that was put back together with its own note.
+//! Stores the end of the ledger of the registrar on this machine. The registrar compares its ledger
+//! with this end. It so notices an old backup of the ledger, even if its own note of the end was
+//! restored with it.
 //!
 //! ```text
 //! shoal-ledger-1:<id of the mandate, hex>:<length in bytes>:<last sum, hex>
@@ -11,38 +12,35 @@ use crate::control::api::LedgerEnd;
 use crate::files::reading;
 
 const LABEL: &str = "shoal-ledger-1";
-/// Longest text of such a file.
+/// Longest content of the file, in bytes.
 const MAX_LEN: u64 = 256;
 
-/// The file, and the end that it holds.
+/// The file, and the end in it.
 pub struct LedgerMemory {
     file: PathBuf,
     end: Option<LedgerEnd>,
 }
 
 impl LedgerMemory {
-    /// A file that is missing or damaged holds none: the registrar gives the end of its ledger
-    /// again.
+    /// Opens the file. If it is missing or damaged, there is no end until the registrar gives one.
     pub fn open(file: PathBuf) -> LedgerMemory {
         let bytes = reading::read(&file, MAX_LEN).unwrap_or_default();
         let end = std::str::from_utf8(&bytes).ok().and_then(parse);
         LedgerMemory { file, end }
     }
 
-    /// The end that the registrar gave.
     pub fn end(&self) -> Option<&LedgerEnd> {
         self.end.as_ref()
     }
 
-    /// File in which the end is kept.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// The text to be kept for this end, if the end is another one. The registrar compares its
-    /// ledger with the end that is here before it gives another.
+    /// Returns the text to store for this end, or none if it is already known. The registrar
+    /// compares its ledger with the known end before it gives a new one.
     ///
-    /// Errors: it is damaged.
+    /// Errors: the new end is malformed.
     pub fn check(&self, new: &LedgerEnd) -> Result<Option<String>, String> {
         let text = format!("{LABEL}:{}:{}:{}\n", new.mandate, new.len, new.sum);
         if parse(&text).as_ref() != Some(new) {
@@ -51,7 +49,6 @@ impl LedgerMemory {
         Ok((self.end.as_ref() != Some(new)).then_some(text))
     }
 
-    /// Remembers it.
     pub fn set(&mut self, end: LedgerEnd) {
         self.end = Some(end);
     }
@@ -89,7 +86,7 @@ mod tests {
         assert_eq!(memory.end(), Some(&end('a', 90, '1')));
         assert_eq!(memory.check(&end('a', 90, '1')), Ok(None));
         assert!(memory.check(&end('a', 91, '2')).unwrap().is_some());
-        assert!(memory.check(&end('b', 4, '2')).unwrap().is_some(), "another mandate");
+        assert!(memory.check(&end('b', 4, '2')).unwrap().is_some(), "an end of another mandate");
         assert!(memory.check(&end('g', 91, '2')).is_err());
         for damaged in ["", "shoal-ledger-1:aa:9:11\n", "shoal-ledger-1\n"] {
             std::fs::write(&file, damaged).unwrap();

@@ -1,25 +1,25 @@
-//! Security groups: what the list and this node's file say of the levels of direct links.
+//! Security groups: the levels of direct links, from the list and from this node's file.
 //!
-//! In: `[direct]` of node.toml, and the list of hosts. Out: for each host its groups by the list,
-//! and whether `encrypt_with` has it. The edge decides with that (`shoal_edge::agree`).
+//! In: `[direct]` of node.toml, and the list of hosts. Out: each host's groups in the list, and
+//! whether `encrypt_with` includes the host. The edge decides from both (`shoal_edge::agree`).
 
 use std::net::IpAddr;
 
 use shoal_crypto::kdf;
 use shoal_directory::Prefix;
-use shoal_edge::{GroupHash, Security};
+use shoal_edge::{GroupHash, HostSecurity};
 
-use super::hosts::{Host, Hosts};
-use crate::config::{Config, DirectLevel, DirectMode, EncryptWith};
+use super::hosts::{HostList, ListedHost};
+use crate::config::{DirectLevel, DirectMode, EncryptWith, NodeConfig};
 
-/// Most names of `encrypt_with` that no host has and that a warning tells.
+/// Most unknown names of `encrypt_with` in one warning.
 const SHOWN: usize = 5;
 
-/// How the [`warning`] about them begins.
+/// Start of the [`warning`].
 pub(crate) const NOBODY: &str = "[direct] encrypt_with: no host of the list is called";
 
-/// The name of a security group as it stands in messages. It depends on the name alone: hosts that
-/// know different secrets of one network, while it changes, find their common groups.
+/// Hash of a security group's name, as messages carry it. It depends only on the name: hosts with
+/// different secrets of one network, during a change, find their common groups.
 pub fn group_hash(name: &str) -> GroupHash {
     let hash = kdf(&[0; 32], "shoal v1 security group", &[name.as_bytes()]);
     core::array::from_fn(|i| hash[i])
@@ -29,21 +29,21 @@ fn hashes(names: &[String]) -> Vec<GroupHash> {
     names.iter().map(|name| group_hash(name)).collect()
 }
 
-/// This node's security groups by the list.
-pub fn own(config: &Config, hosts: &Hosts) -> Vec<GroupHash> {
+/// This node's security groups in the list.
+pub fn own(config: &NodeConfig, hosts: &HostList) -> Vec<GroupHash> {
     hosts.by_name(&config.node.name).map(|me| hashes(&me.security_groups)).unwrap_or_default()
 }
 
-/// What the list and the file say of another host. `overlay` is the prefix of all hosts' IPv6
+/// Settings of another host in the list and the file. `overlay` is the prefix of all hosts' IPv6
 /// addresses.
-pub fn of(config: &Config, host: &Host, overlay: &shoal_ip::Prefix) -> Security {
+pub fn of(config: &NodeConfig, host: &ListedHost, overlay: &shoal_ip::Prefix) -> HostSecurity {
     let encrypt = config.direct.encrypt_with.iter().any(|text| has(text, host, overlay));
-    Security { groups: hashes(&host.security_groups), encrypt }
+    HostSecurity { groups: hashes(&host.security_groups), encrypt }
 }
 
-/// Whether an entry of `encrypt_with` has the host: its name, one of its addresses, or a network
-/// behind it of which a part is in the entry.
-fn has(entry: &EncryptWith, host: &Host, overlay: &shoal_ip::Prefix) -> bool {
+/// True if an entry of `encrypt_with` includes the host: its name, one of its addresses, or a part
+/// of a network behind it.
+fn has(entry: &EncryptWith, host: &ListedHost, overlay: &shoal_ip::Prefix) -> bool {
     match entry {
         EncryptWith::Named(name) => host.name == *name,
         EncryptWith::In(prefix) => {
@@ -56,10 +56,10 @@ fn has(entry: &EncryptWith, host: &Host, overlay: &shoal_ip::Prefix) -> bool {
     }
 }
 
-/// Names of the hosts with which this node's file asks for encryption, in the order of the list.
+/// Names of the hosts with which this node's file requires encryption, in the order of the list.
 pub fn encrypted<'a>(
-    config: &'a Config,
-    hosts: &'a Hosts,
+    config: &'a NodeConfig,
+    hosts: &'a HostList,
     overlay: &'a shoal_ip::Prefix,
 ) -> impl Iterator<Item = &'a str> {
     let others = hosts.iter().filter(|host| host.name != config.node.name);
@@ -67,9 +67,9 @@ pub fn encrypted<'a>(
     others.filter(|host| of(config, host, overlay).encrypt).map(|host| host.name.as_str())
 }
 
-/// Names of `encrypt_with` that no host of the list has: with the host that is meant nothing is
-/// asked for.
-pub fn warning(config: &Config, hosts: &Hosts) -> Option<String> {
+/// Warning about names of `encrypt_with` that no host of the list has. Direct links with the hosts
+/// meant may be unencrypted.
+pub fn warning(config: &NodeConfig, hosts: &HostList) -> Option<String> {
     let section = &config.direct;
     if section.mode == DirectMode::Off || section.level == DirectLevel::Encrypt {
         return None;

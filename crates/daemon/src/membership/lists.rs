@@ -1,28 +1,28 @@
-//! Carries the authority's list between neighbours, as [`shoal_directory::Exchange`] decides.
+//! Exchanges the authority's list with neighbours, as [`shoal_directory::ListExchange`] decides.
 
-use shoal_directory::{Error, Exchange, ExchangeStats, List, Outcome, Refused};
-use shoal_relay::Event as RelayEvent;
+use shoal_directory::{Error, ExchangeStats, List, ListExchange, ListRejection, ListVerdict};
+use shoal_relay::RelayEvent;
 use shoal_wire::{DropReason, Time};
 
 use crate::control::journal;
-use crate::membership::authority::{Authority, unix_s};
-use crate::worker::first::{Parts, Worker};
+use crate::membership::authority::{AuthorityState, unix_s};
+use crate::worker::first::{FirstWorker, WorkerParts};
 
-/// Messages of neighbours about the list that may wait. One transfer has 64 parts under way.
+/// Maximum number of waiting list messages. One transfer has 64 parts in flight.
 pub const WAITING_MAX: usize = 256;
 
-impl Authority {
-    /// Whether lists are passed on.
+impl AuthorityState {
+    /// True if this node passes lists on.
     pub fn passes_on(&self) -> bool {
         self.exchange.is_some()
     }
 
-    /// What became of lists between neighbours.
+    /// Outcomes of lists exchanged with neighbours.
     pub fn exchange_stats(&self) -> ExchangeStats {
-        self.exchange.as_ref().map(Exchange::stats).unwrap_or_default()
+        self.exchange.as_ref().map(ListExchange::stats).unwrap_or_default()
     }
 
-    /// Has neighbours told of the list in force.
+    /// Announces the list in force to neighbours.
     pub(crate) fn tell(&mut self, now: Time) {
         if let (Some(exchange), Some(mark), Some(list)) =
             (&mut self.exchange, self.directory.mark(), self.directory.list())
@@ -31,27 +31,27 @@ impl Authority {
         }
     }
 
-    /// Puts a list in force that came from a neighbour, unless it is refused; says whether members
-    /// may have changed. `read` is the outcome of the check of the authority's signature.
+    /// Applies a list from a neighbour, unless it is refused. True if members may have changed.
+    /// `read` is the result of the check of the authority's signature.
     pub(crate) fn take_passed_on(&mut self, now: Time, read: Result<List, Error>) -> bool {
         let (outcome, changed) = match read {
             // The authority signed it for a later version of Shoal.
             Err(why @ Error::Critical(_)) => (self.refuse_passed_on(&why, true), false),
             Err(why) => {
-                let what = "a list from a neighbour does not count";
+                let what = "a list from a neighbour is forged or damaged";
                 tracing::warn!("{}", journal::unnamed(what, journal::DEBUG, &[why.to_string()]));
-                (Outcome::Forged, false)
+                (ListVerdict::Forged, false)
             }
             Ok(list) => match self.directory.accept(now, unix_s(), list) {
-                Ok(new) => (Outcome::Taken, self.put_in_force(now, new, true)),
+                Ok(new) => (ListVerdict::Taken, self.put_in_force(now, new, true)),
                 Err(refused) => {
-                    // That a neighbour has an older list is no fault to show in the status.
-                    let is_kept = !matches!(refused, Refused::Older { .. });
+                    // Neighbours with older lists are normal, so the status does not show them.
+                    let is_kept = !matches!(refused, ListRejection::Older { .. });
                     (self.refuse_passed_on(&refused, is_kept), false)
                 }
             },
         };
-        if outcome != Outcome::Taken {
+        if outcome != ListVerdict::Taken {
             self.bad += 1;
             self.refusals += 1;
         }
@@ -61,8 +61,8 @@ impl Authority {
         changed
     }
 
-    /// Says why a list that the authority signed has no effect; the status keeps it if `is_kept`.
-    fn refuse_passed_on(&mut self, why: &impl std::fmt::Display, is_kept: bool) -> Outcome {
+    /// Logs why a signed list has no effect. The status shows the reason if `is_kept`.
+    fn refuse_passed_on(&mut self, why: &impl std::fmt::Display, is_kept: bool) -> ListVerdict {
         let why = format!("a list from a neighbour: {why}");
         let says = if is_kept { journal::STATUS } else { journal::DEBUG };
         let what = "a list from a neighbour is refused";
@@ -70,12 +70,12 @@ impl Authority {
         if is_kept {
             self.refused = Some(why);
         }
-        Outcome::Refused
+        ListVerdict::Refused
     }
 
-    /// Gives a list that has arrived whole to the thread that checks it.
+    /// Passes a completely received list to the checking thread.
     fn check_arrived(&mut self) {
-        let arrived = self.exchange.as_mut().and_then(Exchange::poll_arrived);
+        let arrived = self.exchange.as_mut().and_then(ListExchange::poll_arrived);
         let bytes = self.unchecked.take().or(arrived.map(|arrived| arrived.bytes));
         if let (Some(bytes), Some(watcher)) = (bytes, &self.watcher) {
             self.unchecked = watcher.check(bytes).err();
@@ -83,8 +83,8 @@ impl Authority {
     }
 }
 
-impl Worker {
-    /// Notes that a neighbour hears us, or is lost.
+impl FirstWorker {
+    /// Notes that the link to a neighbour is up or down.
     pub(crate) fn note_neighbour(&mut self, now: Time, event: &RelayEvent) {
         match *event {
             RelayEvent::LinkUp(link) => {
@@ -97,7 +97,7 @@ impl Worker {
             }
             _ => {}
         }
-        let Parts { node, authority, .. } = &mut self.parts;
+        let WorkerParts { node, authority, .. } = &mut self.parts;
         let authority = authority.as_mut();
         let Some(exchange) = authority.and_then(|authority| authority.exchange.as_mut()) else {
             return;
@@ -114,13 +114,14 @@ impl Worker {
             | RelayEvent::Seen
             | RelayEvent::Width(_)
             | RelayEvent::Twins(_)
+            | RelayEvent::Removed(_)
             | RelayEvent::Met(_) => {}
         }
     }
 
-    /// Takes in what neighbours say about the authority's list, and says what is due.
+    /// Handles neighbours' messages about the authority's list, and sends those that are due.
     pub(crate) fn pass_lists_on(&mut self, now: Time) {
-        let Parts { node, ports, authority, .. } = &mut self.parts;
+        let WorkerParts { node, ports, authority, .. } = &mut self.parts;
         let Some(authority) = authority else { return };
         let bad = std::mem::take(&mut authority.bad);
         node.relay.count_drop(DropReason::BadList, bad);
@@ -130,7 +131,7 @@ impl Worker {
             if !exchange.is_up(link)
                 && let Some(neighbour) = node.relay.view(link)
             {
-                // Its message came before the event that the link is up.
+                // The message arrived before the event that the link is up.
                 exchange.link_up(now, link, neighbour.address);
             }
             if let Err(reason) = exchange.handle_message(now, link, message) {

@@ -1,20 +1,20 @@
-//! What the worker does when members or rights change.
+//! Applies changes of members and rights to the worker.
 
-use shoal_directory::Rights as Right;
+use shoal_directory::TrafficKind as Right;
 use shoal_wire::Time;
 
-use crate::config::{self, Config};
+use crate::config::{self, NodeConfig};
 use crate::control::journal;
-use crate::membership::hosts::{Host, Hosts};
-use crate::membership::watch::News;
+use crate::membership::hosts::{HostList, ListedHost};
+use crate::membership::watch::WatcherEvent;
 use crate::worker::build;
 use crate::worker::endpoints;
-use crate::worker::first::{Parts, Worker};
+use crate::worker::first::{FirstWorker, WorkerParts};
 use crate::worker::links;
 
-impl Worker {
-    /// Takes in a list that was read, and what time has changed.
-    pub(crate) fn handle_members(&mut self, now: Time, news: Option<News>) {
+impl FirstWorker {
+    /// Applies a list that was read, and the changes that time brought.
+    pub(crate) fn handle_members(&mut self, now: Time, news: Option<WatcherEvent>) {
         let Some(authority) = &mut self.parts.authority else { return };
         let changed = match news {
             Some(news) => authority.take(now, news),
@@ -24,14 +24,15 @@ impl Worker {
             }
         };
         if changed && let Err(error) = self.apply_members(now) {
-            let (what, why) = ("not all of the authority's list is in force", format!("{error:#}"));
+            let (what, why) =
+                ("some of the authority's list is not in force", format!("{error:#}"));
             tracing::error!("{}", journal::unnamed(what, journal::DEBUG, &[why]));
         }
     }
 
-    /// Puts the members of the moment in force, with their links and rights.
+    /// Applies the current members, with their links and rights.
     pub(crate) fn apply_members(&mut self, now: Time) -> anyhow::Result<()> {
-        let Parts { authority, config, .. } = &mut self.parts;
+        let WorkerParts { authority, config, .. } = &mut self.parts;
         let Some(authority) = authority else { return Ok(()) };
         let hosts = authority.hosts(now);
         let linked = authority.linked(now);
@@ -49,16 +50,17 @@ impl Worker {
         applied?.map(|_| ())
     }
 
-    /// Puts in force what the list of the moment says beside members and links.
+    /// Applies the current list's settings other than members and links.
     pub(crate) fn apply_list(&mut self, now: Time) {
         self.apply_rights(now);
         self.apply_circuits(now);
-        self.apply_cover();
+        self.apply_direct(now);
+        self.apply_former(now);
     }
 
-    /// Puts rights in force: flows, pings and transfers that they no longer allow end.
+    /// Applies the current rights. Flows, pings and transfers that they forbid end.
     pub(crate) fn apply_rights(&mut self, now: Time) {
-        let Parts { authority, names, node, files, rights, .. } = &mut self.parts;
+        let WorkerParts { authority, names, node, files, rights, .. } = &mut self.parts;
         let Some(authority) = authority else { return };
         let newer = authority.rights(now, names);
         node.set_rights(newer.to_us(), newer.partners());
@@ -69,33 +71,33 @@ impl Worker {
         *rights = Some(newer);
     }
 
-    /// Puts a configuration and a list of hosts in force; says what was done, for the operator.
-    /// If there are `linked` nodes, links lead to them instead and carry nothing but the
-    /// authority's lists.
+    /// Applies a configuration and a list of hosts. Returns the changes, for the operator. If there
+    /// are `linked` nodes, links lead to them instead and carry only the authority's lists.
     ///
-    /// Errors: a link names nobody, or the kernel does not bring another prefix here: nothing has
-    /// changed. Within: a table is full, and all that fits is in force.
+    /// Errors: a link names an unknown node, or the kernel does not route a new prefix to this
+    /// machine; nothing has changed then. The inner error means that a table is full; all that fits
+    /// is in force.
     pub(crate) fn put_in_force(
         &mut self,
         now: Time,
-        newer: Config,
-        hosts: Hosts,
-        linked: Option<Hosts>,
+        newer: NodeConfig,
+        hosts: HostList,
+        linked: Option<HostList>,
     ) -> anyhow::Result<anyhow::Result<Vec<String>>> {
-        let Parts { node, names, config, warnings, hopping, .. } = &mut self.parts;
+        let WorkerParts { node, names, config, warnings, shifting, .. } = &mut self.parts;
         let of_links = linked.as_ref().unwrap_or(&hosts);
-        let mut plan = links::Plan::new(config, names, &newer, of_links)?;
-        let moved = hopping.as_mut().map_or(Ok(None), |known| known.move_to(&newer))?;
+        let mut plan = links::LinkPlan::new(config, names, &newer, of_links)?;
+        let moved = shifting.as_mut().map_or(Ok(None), |known| known.move_to(&newer))?;
         let outdated = config::warnings(config, names.linked());
         warnings.retain(|known| !outdated.contains(known) && !config::is_of_rights(known));
         warnings.extend(config::warnings(&newer, of_links));
-        let others_behind = newer.hop != config.hop;
+        let others_behind = newer.shift != config.shift;
         *config = newer;
         if others_behind {
             node.relay.set_protected(config.protected().map(|at| at.identifier()).collect());
         }
         if let Some((prefix, staying)) = moved {
-            node.relay.move_hop_prefix(now, prefix);
+            node.relay.move_shift_prefix(now, prefix);
             node.relay.set_staying(staying);
         }
         let lists_only = linked.is_some();
@@ -104,7 +106,7 @@ impl Worker {
         }
         plan.remove(now, node, names);
         self.pass_on_events(now);
-        let Parts { node, interface, names, config, .. } = &mut self.parts;
+        let WorkerParts { node, interface, names, config, .. } = &mut self.parts;
         let of_links = linked.as_ref().unwrap_or(&hosts);
         let links = plan.finish(now, config, of_links, node, names);
         names.set_linked(linked);
@@ -115,7 +117,7 @@ impl Worker {
             others = build::replace_hosts(now, config, hosts, (node, interface), names);
         }
         node.set_endpoint_rules(endpoints::rules(config, names, interface.as_ref()));
-        // Links may carry more only once hosts of the last list are forgotten.
+        // Links may carry more only after the hosts of the last list were removed.
         node.relay.set_lists_only(now, lists_only);
         Ok(links.and_then(|links| {
             applied.extend(links);
@@ -124,13 +126,13 @@ impl Worker {
     }
 }
 
-/// Hosts that only one of the lists has, or that differ in them, and whether the network's mixes,
-/// tiers of cover or required circuits differ, in words for the operator. The IPv4 address of the
-/// node called `me` is left out: the kernel got it at the start.
-fn changed_hosts(me: &str, older: &Hosts, newer: &Hosts) -> Vec<String> {
-    let same = |old: &Host, new: &Host| {
+/// Changes between two lists, for the operator: hosts added, removed or changed, and changed mixes,
+/// tiers of cover or rules about circuits. The IPv4 address of the node called `me` does not count,
+/// since the kernel got it at the start.
+fn changed_hosts(me: &str, older: &HostList, newer: &HostList) -> Vec<String> {
+    let same = |old: &ListedHost, new: &ListedHost| {
         let ipv4 = if new.name == me { new.ipv4 } else { old.ipv4 };
-        *new == Host { ipv4, ..old.clone() }
+        *new == ListedHost { ipv4, ..old.clone() }
     };
     let gone = older.iter().filter(|old| newer.by_name(&old.name).is_none());
     let gone = gone.map(|old| format!("host {} (removed)", old.name));
@@ -153,20 +155,24 @@ fn changed_hosts(me: &str, older: &Hosts, newer: &Hosts) -> Vec<String> {
     all
 }
 
-/// Hosts that a reload names one by one.
+/// Maximum number of hosts that a reload names one by one.
 const HOSTS_SHOWN: usize = 32;
 
 /// Consequence of a list that is not in force for this node, for the log.
 fn standing_words(state: &str) -> &'static str {
     match state {
+        "removed" => {
+            "this machine was removed from the network: `shoal status` says when, and how it joins \
+             again"
+        }
         "not_a_member" => {
-            "this node is no member by the authority's list: its links carry newer lists alone"
+            "this node is no member in the authority's list: its links carry only newer lists"
         }
         "stale" => {
-            "the authority's list is too old, so nobody is a member here until a newer one comes: \
+            "the authority's list is too old, so nobody is a member until a newer one comes: run \
              `shoal authority renew` at the authority"
         }
-        _ => "there is no list of the authority here yet, so nobody is a member",
+        _ => "this node has no list of the authority yet, so nobody is a member",
     }
 }
 
@@ -179,13 +185,14 @@ mod tests {
     #[test]
     fn each_standing_has_words_that_say_who_is_no_member() {
         assert!(standing_words("not_a_member").starts_with("this node is no member"));
+        assert!(standing_words("removed").starts_with("this machine was removed"));
         assert!(standing_words("stale").contains("too old"));
         assert!(standing_words("missing").contains("no list"));
     }
 
     #[test]
     fn rules_that_changed_are_named() {
-        let parse = |text: &str| Hosts::parse(Path::new("hosts.toml"), text).unwrap();
+        let parse = |text: &str| HostList::parse(Path::new("hosts.toml"), text).unwrap();
         let mix = "[[mix]]\nname = \"slow\"\nkind = \"timed\"\nevery_ms = 10\n";
         let rule = "[[circuits]]\nbetween = [\"*\", \"*\"]\nmode = \"require\"\n";
         let changed = |newer: &str| changed_hosts("alice", &parse(""), &parse(newer));

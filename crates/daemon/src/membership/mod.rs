@@ -1,5 +1,5 @@
-//! Who belongs to the network: hosts files, the authority's lists, and what changes when they do.
-//! Reading, watching and remembering lists may live here; what a list means is `shoal-directory`'s.
+//! Membership of the network: hosts files, the authority's lists, and the effects of their changes.
+//! This module reads, watches and stores lists; `shoal-directory` decides their meaning.
 
 pub mod anonymity;
 pub mod asking;
@@ -14,6 +14,7 @@ pub mod ledger_end;
 pub mod levels;
 pub(crate) mod lists;
 pub(crate) mod members;
+pub mod removed;
 pub mod renewal;
 pub mod secrets;
 pub mod seen;

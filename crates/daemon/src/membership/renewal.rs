@@ -1,31 +1,34 @@
-//! Has this node's membership renewed before it ends.
+//! Renews this node's membership before it ends.
 //!
-//! A thread asks the node now and then when its membership ends, and the registrar for a longer one
-//! once little of it is left. What the registrar signs comes to the node as all supplements do.
+//! Once an hour a thread asks the node when its membership ends. If little time is left, it asks
+//! the registrar for a longer one. The registrar's supplement then reaches the node as any other
+//! does.
 
 use std::time::Duration;
 
 use shoal_crypto::Identity;
-use shoal_joining::{Contact, Event, Goal, Refusal};
+use shoal_joining::{Contact, JoinEvent, JoinGoal, Refusal};
 
-use crate::config::{Config, keys};
-use crate::control::api::{Command, Reply};
-use crate::control::socket::Connection;
+use crate::config::{NodeConfig, keys};
+use crate::control::api::{Command, ControlReply};
+use crate::control::socket::ControlConnection;
 use crate::membership::asking;
 use crate::worker::clock::unix_ms;
 
-/// From the start to the first look, so that links are up.
+/// Time from the start to the first check: links must be up.
 const FIRST: Duration = Duration::from_secs(60);
-/// Between two looks. A registrar that is away for days is no fault: a third of the time is left.
+/// Time between two checks. A registrar may be away for days: a third of the membership is left
+/// when renewal begins.
 const EVERY: Duration = Duration::from_secs(3_600);
 const DAY_S: u64 = 86_400;
 
-/// The registrar of a node's file.
+/// The registrar in a node's file.
 ///
 /// # Errors
 ///
-/// There is none, or its file can't be used; in words for the operator.
-pub fn contact(config: &Config, user: Option<u32>) -> Result<Contact, String> {
+/// The file has no registrar, or the registrar's door file can't be used. The text is for the
+/// operator.
+pub fn contact(config: &NodeConfig, user: Option<u32>) -> Result<Contact, String> {
     let none = "this node has no [registrar]: the authority made it a member, and can change or \
                 end that with `shoal authority`";
     let section = config.registrar.as_ref().ok_or(none)?;
@@ -43,13 +46,13 @@ pub fn contact(config: &Config, user: Option<u32>) -> Result<Contact, String> {
     })
 }
 
-/// Starts the thread, which ends with the node.
+/// Starts the thread. It ends with the node.
 ///
 /// # Errors
 ///
-/// There is no thread.
+/// The thread can't be started.
 pub(crate) fn start(
-    node: Connection,
+    node: ControlConnection,
     identity: Identity,
     contact: Contact,
     renew_days: u32,
@@ -61,7 +64,7 @@ pub(crate) fn start(
             std::thread::sleep(wait);
             wait = EVERY;
             // The node has stopped, or is about to.
-            let Ok(Reply::Status(status)) = node.call(Command::Status, &[]) else { return };
+            let Ok(ControlReply::Status(status)) = node.call(Command::Status, &[]) else { return };
             let Some(authority) = status.authority else { continue };
             if !is_due(authority.member_until_unix_s, unix_ms() / 1_000, before_s) {
                 continue;
@@ -69,7 +72,7 @@ pub(crate) fn start(
             if authority.by_registrar {
                 renew(&identity, &contact);
             } else if !std::mem::replace(&mut said, true) {
-                // What a registrar signs of the authority's own member counts nowhere.
+                // A registrar's supplement about the authority's own member has no effect.
                 tracing::warn!("{}", Refusal::Adopted);
             }
         }
@@ -77,19 +80,19 @@ pub(crate) fn start(
     std::thread::Builder::new().name("shoal-renew".into()).spawn(body).map(drop)
 }
 
-/// Whether a membership that ends then is to be renewed now. One that is over can't be: its node
-/// gets a new one by an invite.
+/// True if a membership with this end must be renewed. An ended one can't be renewed: its node
+/// needs a new invite.
 fn is_due(ends_unix_s: u64, unix_s: u64, before_s: u64) -> bool {
     ends_unix_s > unix_s && ends_unix_s - unix_s <= before_s
 }
 
 fn renew(identity: &Identity, contact: &Contact) {
-    let end = asking::ask(identity.clone(), contact.clone(), Goal::Renew, &mut |_| true);
+    let end = asking::ask(identity.clone(), contact.clone(), JoinGoal::Renew, &mut |_| true);
     match end {
-        Ok(Event::Joined(_)) => tracing::info!("the membership was renewed"),
-        Ok(Event::Refused(why)) => tracing::warn!("the membership is not renewed: {why}"),
-        Ok(Event::Failed(why)) => tracing::warn!("the membership is not renewed yet: {why}"),
-        Ok(_) => tracing::warn!("the membership is not renewed: the registrar said something else"),
+        Ok(JoinEvent::Joined(_)) => tracing::info!("the membership was renewed"),
+        Ok(JoinEvent::Refused(why)) => tracing::warn!("the membership is not renewed: {why}"),
+        Ok(JoinEvent::Failed(why)) => tracing::warn!("the membership is not renewed yet: {why}"),
+        Ok(_) => tracing::warn!("the membership is not renewed: the registrar sent a wrong answer"),
         Err(error) => tracing::warn!("the membership is not renewed yet: {error}"),
     }
 }

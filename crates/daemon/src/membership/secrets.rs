@@ -1,41 +1,41 @@
-//! The network's secret while it changes: what the list says of it, what this node has, and how
-//! neighbours hand it on (docs/authority.md section 7).
+//! The network's secret while it changes: its names in the list, the secrets that this node has,
+//! and their transfer between neighbours (docs/design/membership.md).
 //!
 //! ```text
 //! network_secret_file, secrets_file, network.key.next, neighbours -> known secrets
-//! the list's names + known secrets -> under which handshakes begin, and which are taken
+//! the list's names + known secrets -> secrets for own handshakes, and those accepted from others
 //! ```
 //!
-//! Invariant: a secret counts only while the list names it. What comes from a neighbour, or the
-//! operator, is written to the disk before it counts and neighbours are told that it is here. Where
-//! it can't be written it counts all the same, since without it the node would reach nobody; the
-//! status says so, and each look tries to write it again.
+//! Invariant: a secret counts only while the list names it. A secret from a neighbour or the
+//! operator is written to the disk before it counts and before neighbours learn that it is here. If
+//! it can't be written, it counts anyway, since without it the node would reach nobody. The status
+//! then shows the fault, and each check tries to write it again.
 
 use std::path::PathBuf;
 
 use shoal_crypto::{NetworkSecret, NetworkSecrets, ct_eq};
-use shoal_directory::{Rotation, SecretNames, ToKeep};
+use shoal_directory::{SecretNames, SecretRotation, SecretsToStore};
 use shoal_wire::Time;
 
 use crate::config::keys;
 use crate::control::api;
-use crate::membership::authority::{Authority, unix_s};
+use crate::membership::authority::{AuthorityState, unix_s};
 use crate::membership::known;
-use crate::worker::first::{Parts, Worker};
+use crate::worker::first::{FirstWorker, WorkerParts};
 
 /// The files of one node's secrets.
 #[derive(Clone, Debug)]
 pub struct SecretFiles {
-    /// What neighbours handed on, and what was found in `next`.
+    /// Secrets from neighbours and from `next`.
     pub kept: PathBuf,
-    /// Where the operator puts the next secret.
+    /// File in which the operator puts the next secret.
     pub next: PathBuf,
 }
 
 impl SecretFiles {
-    /// Puts these secrets in the place of those that were kept.
+    /// Replaces the stored secrets.
     ///
-    /// Errors: what to do about it.
+    /// Errors: a message that says what to do.
     pub(crate) fn write(&self, text: &str) -> Result<(), String> {
         known::write_kept(&self.kept, text).map_err(|why| {
             format!(
@@ -44,9 +44,9 @@ impl SecretFiles {
         })
     }
 
-    /// What the operator put there as the next secret; none once the file is gone.
+    /// The operator's next secret; none if the file is absent.
     ///
-    /// Errors: what to do about it.
+    /// Errors: a message that says what to do.
     pub(crate) fn read_next(&self) -> Result<Option<NetworkSecret>, String> {
         match keys::load_network_secret(&self.next, None) {
             Ok(secret) => Ok(Some(secret)),
@@ -58,44 +58,44 @@ impl SecretFiles {
     }
 }
 
-/// What this node knows of the network's secrets.
+/// Secrets of the network that this node knows.
 #[derive(Debug)]
-pub struct Secrets {
-    rotation: Rotation,
-    /// Why what was kept could not be read.
+pub struct SecretStore {
+    rotation: SecretRotation,
+    /// Reason why the stored secrets could not be read.
     kept_fault: Option<String>,
-    /// Why what the operator offers can't be read.
+    /// Reason why the operator's next secret can't be read.
     offered_fault: Option<String>,
 }
 
-impl Secrets {
-    /// Without a list yet. `kept` can't be read where there is a `kept_fault`.
+impl SecretStore {
+    /// Begins without a list. `kept_fault` is the reason if `kept` can't be read.
     pub(super) fn new(
         own: NetworkSecret,
         (kept, kept_fault): (Vec<NetworkSecret>, Option<String>),
         pass_on: bool,
-    ) -> Secrets {
-        let rotation = Rotation::new(own, kept, pass_on);
-        Secrets { rotation, kept_fault, offered_fault: None }
+    ) -> SecretStore {
+        let rotation = SecretRotation::new(own, kept, pass_on);
+        SecretStore { rotation, kept_fault, offered_fault: None }
     }
 
-    /// What the operator should know.
+    /// Warnings for the operator.
     pub(super) fn warnings(&self, names: Option<&SecretNames>) -> Vec<String> {
         let faults = [&self.kept_fault, &self.offered_fault];
         let mut all: Vec<String> = faults.into_iter().flatten().cloned().collect();
         let Some(names) = names else { return all };
         if self.rotation.known().find(names.current).is_none() {
             all.push(
-                "the network's secret changed, and this node does not have the new one: others \
-                 answer it no more once the old one is gone. `shoal network fetch` gets it from \
+                "the network's secret changed, and this node does not have the new one: other \
+                 nodes stop answering when the old one ends. `shoal network fetch` gets it from \
                  the registrar; or put the authority's network.key beside network.key here, as \
                  network.key.next"
                     .to_string(),
             );
         } else if self.rotation.known().find(names.newest()).is_none() {
             all.push(
-                "the network's next secret was announced, and no neighbour has given it to this \
-                 node yet: it reaches nobody once the present one is gone"
+                "the network's next secret was announced, and no neighbour has sent it yet: \
+                 without it this node reaches nobody when the present one ends"
                     .to_string(),
             );
         }
@@ -103,41 +103,41 @@ impl Secrets {
     }
 }
 
-impl Authority {
+impl AuthorityState {
     fn secret_names(&self) -> Option<SecretNames> {
         self.directory.list()?.content().secrets
     }
 
-    /// The time by which the list's times count.
+    /// The time, in seconds since 1970, by which the list's times are judged.
     fn list_unix_s(&self, now: Time) -> u64 {
         unix_s() + self.directory.behind_s(now, unix_s())
     }
 
-    /// The secrets in force now.
+    /// The secrets in force.
     pub fn secrets(&self) -> NetworkSecrets {
         self.secrets.rotation.in_force().clone()
     }
 
-    /// What the operator should know of the secrets.
+    /// Warnings for the operator about the secrets.
     pub(super) fn secret_warnings(&self) -> Vec<String> {
         self.secrets.warnings(self.secret_names().as_ref())
     }
 
-    /// Compares what is known with the list, and has the thread keep what it must.
+    /// Compares the known secrets with the list, and asks the thread to store those needed.
     pub(crate) fn look_at_secrets(&mut self, now: Time) {
         let (names, unix_s) = (self.secret_names(), self.list_unix_s(now));
         let may_hand = self.is_member(now);
         let rotation = &mut self.secrets.rotation;
         rotation.look(now, names.as_ref(), unix_s, may_hand);
         let Some(watcher) = &self.watcher else { return };
-        let Some(ToKeep { all, new }) = rotation.to_keep() else { return };
+        let Some(SecretsToStore { all, new }) = rotation.to_keep() else { return };
         if watcher.keep_secrets(known::text(&all), new) {
             rotation.note_given();
         }
     }
 
-    /// The secrets are on the disk, or could not be written there: the status says so then, and the
-    /// next look tries again. Which one was `new`, if any.
+    /// Handles the result of writing the secrets. If it failed, the status shows it, and the next
+    /// check tries again. `new` is the secret that was not stored before, if any.
     pub(crate) fn take_kept_secret(
         &mut self,
         now: Time,
@@ -146,14 +146,14 @@ impl Authority {
     ) {
         let is_new = new.is_some();
         self.secrets.rotation.kept(new, is_written);
-        // No look without a new one: a disk that fails is asked once a look, not without end.
+        // Without a new secret no check follows: a failing disk must not be retried without pause.
         if is_new {
             self.secrets.kept_fault = None;
             self.look_at_secrets(now);
         }
     }
 
-    /// The operator put a secret beside the node's, or took it away.
+    /// Handles the operator's next secret, or its removal.
     pub(crate) fn take_offered_secret(
         &mut self,
         now: Time,
@@ -168,12 +168,12 @@ impl Authority {
         self.look_at_secrets(now);
     }
 
-    /// How far the change of the secret is, for the status.
-    pub(super) fn secret_status(&self, now: Time) -> Option<api::Secret> {
+    /// Progress of a change of the secret, for the status.
+    pub(super) fn secret_status(&self, now: Time) -> Option<api::SecretProgress> {
         let names = self.secret_names()?;
         let stage = names.stage(self.list_unix_s(now));
         let (have, neighbours) = self.secrets.rotation.neighbours();
-        Some(api::Secret {
+        Some(api::SecretProgress {
             state: stage.word().to_string(),
             has_current: self.secrets.rotation.known().find(names.current).is_some(),
             has_newest: self.secrets.rotation.known().find(names.newest()).is_some(),
@@ -183,12 +183,13 @@ impl Authority {
         })
     }
 
-    /// The newest secret that the list names, for a program that shows that it knows another one.
+    /// The newest secret that the list names, for a program that proves that it knows any known
+    /// one.
     ///
-    /// Errors: why there is none for it.
+    /// Errors: the reason for the refusal.
     pub(crate) fn secret_for(&self, proof: &str) -> Result<&NetworkSecret, &'static str> {
         let names = self.secret_names();
-        let names = names.ok_or("the authority's list says nothing of the network's secret")?;
+        let names = names.ok_or("the authority's list does not name the network's secret")?;
         let secrets = &self.secrets;
         if !secrets
             .rotation
@@ -196,20 +197,20 @@ impl Authority {
             .all()
             .any(|known| ct_eq(api::secret_proof(known).as_bytes(), proof.as_bytes()))
         {
-            return Err("that program's secret of the network is none that this node knows");
+            return Err("this node does not know that program's secret of the network");
         }
         let newest = secrets.rotation.known().find(names.newest());
         newest.ok_or("this node does not have the newest secret of the network yet")
     }
 
-    /// When the secrets have something to do.
+    /// Time at which the secrets have work.
     pub(super) fn secret_timeout(&self) -> Option<Time> {
         self.secrets.rotation.poll_timeout()
     }
 }
 
-impl Worker {
-    /// Takes in what neighbours say about lists, supplements and the secret, and says what is due.
+impl FirstWorker {
+    /// Handles neighbours' messages about lists, supplements and the secret, and sends those due.
     pub(crate) fn pass_all_on(&mut self, now: Time) {
         self.pass_lists_on(now);
         self.pass_steps_on(now);
@@ -217,19 +218,19 @@ impl Worker {
         self.apply_secrets();
     }
 
-    /// Has the node know which secrets count.
+    /// Gives the node the secrets that count.
     fn apply_secrets(&mut self) {
-        let Parts { node, authority, .. } = &mut self.parts;
+        let WorkerParts { node, authority, .. } = &mut self.parts;
         let Some(authority) = authority else { return };
         if let Some(secrets) = authority.secrets.rotation.take_new() {
             node.set_secrets(secrets);
-            tracing::info!("other secrets of the network count");
+            tracing::info!("the network's secrets in use have changed");
         }
     }
 
-    /// Takes in what neighbours say about the network's secret, and says what is due.
+    /// Handles neighbours' messages about the network's secret, and sends those that are due.
     fn pass_secret_on(&mut self, now: Time) {
-        let Parts { node, ports, authority, .. } = &mut self.parts;
+        let WorkerParts { node, ports, authority, .. } = &mut self.parts;
         let Some(authority) = authority else { return };
         let mut learnt = false;
         let rotation = &mut authority.secrets.rotation;
@@ -237,7 +238,7 @@ impl Worker {
             if !rotation.is_up(link)
                 && let Some(neighbour) = node.relay.view(link)
             {
-                // Its message came before the event that the link is up.
+                // The message arrived before the event that the link is up.
                 rotation.link_up(now, link, neighbour.address);
             }
             match rotation.handle_message(now, link, message) {
@@ -264,9 +265,9 @@ impl Worker {
         }
     }
 
-    /// Notes that a neighbour hears us, or is lost.
+    /// Notes that the link to a neighbour is up or down.
     pub(crate) fn note_secret(&mut self, now: Time, link: shoal_wire::LinkId, up: bool) {
-        let Parts { node, authority, .. } = &mut self.parts;
+        let WorkerParts { node, authority, .. } = &mut self.parts;
         let Some(authority) = authority else { return };
         let rotation = &mut authority.secrets.rotation;
         match node.relay.view(link) {

@@ -1,5 +1,5 @@
-//! The newest list of the authority that this node saw, kept in a file, so that an older one is
-//! refused after a restart too.
+//! Stores a mark of the newest list of the authority, so that an older one is refused after a
+//! restart, too.
 //!
 //! ```text
 //! shoal-seen-1:<the authority's key>:<version>:<BLAKE3 of the list, hex>
@@ -11,7 +11,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use shoal_crypto::VerifyKey;
-use shoal_directory::Mark;
+use shoal_crypto::encoding::{from_hex, hex};
+use shoal_directory::ListMark;
 
 const LABEL: &str = "shoal-seen-1";
 /// Longest file in bytes; a real one has less than 200.
@@ -19,21 +20,20 @@ const MAX_LEN: u64 = 1_024;
 
 /// The file of one node.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct ListMarkFile {
     file: PathBuf,
     key: VerifyKey,
 }
 
-impl Seen {
-    /// `file` for the authority with this key.
-    pub fn new(file: PathBuf, key: VerifyKey) -> Seen {
-        Seen { file, key }
+impl ListMarkFile {
+    pub fn new(file: PathBuf, key: VerifyKey) -> ListMarkFile {
+        ListMarkFile { file, key }
     }
 
-    /// The mark in the file; none if there is no such file yet, or it is of another authority.
+    /// The mark in the file; none if the file is missing or belongs to another authority.
     ///
-    /// Errors: it can't be read, others may write it, or it is damaged; what to do about it.
-    pub fn read(&self) -> Result<Option<Mark>, String> {
+    /// Errors, with advice: the file can't be read, others may write it, or it is damaged.
+    pub fn read(&self) -> Result<Option<ListMark>, String> {
         let wrong = |why: String| format!("{}: {why}", self.file.display());
         let unread = |e: std::io::Error| wrong(format!("can't be read: {e}"));
         let file = match crate::files::reading::open(&self.file) {
@@ -60,10 +60,10 @@ impl Seen {
         Ok((key == self.key).then_some(mark))
     }
 
-    /// Puts `mark` in its place, whole or not at all.
+    /// Replaces the mark, whole or not at all.
     ///
-    /// Errors: what to do about it.
-    pub fn write(&self, mark: &Mark) -> Result<(), String> {
+    /// Errors: a message that says what to do.
+    pub fn write(&self, mark: &ListMark) -> Result<(), String> {
         replace(&self.file, self.text(mark).as_bytes()).map_err(|e| {
             format!(
                 "{}: can't be written ({e}): after a restart an older list could pass for the \
@@ -73,13 +73,12 @@ impl Seen {
         })
     }
 
-    fn text(&self, mark: &Mark) -> String {
-        let digest: String = mark.digest.iter().map(|b| format!("{b:02x}")).collect();
-        format!("{LABEL}:{}:{}:{digest}\n", self.key, mark.version)
+    fn text(&self, mark: &ListMark) -> String {
+        format!("{LABEL}:{}:{}:{}\n", self.key, mark.version, hex(&mark.digest))
     }
 }
 
-/// Puts `bytes` in the place of `file`, whole or not at all, readable for this node's user only.
+/// Replaces the content of `file`, whole or not at all, readable only for this node's user.
 pub(crate) fn replace(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let folder = match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -89,33 +88,27 @@ pub(crate) fn replace(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     name.push(".new");
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
-    // Opening a pipe of that name must not block.
+    // The open must not block if a pipe has that name.
     options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let mut new = options.open(&name)?;
     let written = new.write_all(bytes).and_then(|()| new.sync_all());
     if let Err(error) = written.and_then(|()| std::fs::rename(&name, file)) {
-        // On a full disk a part of a secret would stay there, and take room.
+        // On a full disk a part of a secret would otherwise remain and use space.
         let _gone = std::fs::remove_file(&name);
         return Err(error);
     }
     File::open(folder)?.sync_all()
 }
 
-fn parse(text: &str) -> Option<(VerifyKey, Mark)> {
+fn parse(text: &str) -> Option<(VerifyKey, ListMark)> {
     let mut parts = text.strip_suffix('\n')?.split(':');
     let mut next = || parts.next();
     if next()? != LABEL {
         return None;
     }
-    let (key, version, hex) = (next()?.parse().ok()?, next()?.parse().ok()?, next()?);
-    let mut digest = [0; 32];
-    if parts.next().is_some() || hex.len() != 64 || !hex.is_ascii() {
-        return None;
-    }
-    for (i, byte) in digest.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).ok()?;
-    }
-    Some((key, Mark { version, digest }))
+    let (key, version) = (next()?.parse().ok()?, next()?.parse().ok()?);
+    let digest = from_hex(next()?)?;
+    parts.next().is_none().then_some((key, ListMark { version, digest }))
 }
 
 #[cfg(test)]
@@ -129,16 +122,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("network.seen");
         let key = |n| SigningKey::from_seed([n; 32]).public();
-        let seen = Seen::new(file.clone(), key(1));
+        let seen = ListMarkFile::new(file.clone(), key(1));
         assert_eq!(seen.read(), Ok(None));
         for version in [7, u64::MAX] {
-            let mark = Mark { version, digest: [0xa5; 32] };
+            let mark = ListMark { version, digest: [0xa5; 32] };
             seen.write(&mark).unwrap();
             assert_eq!(seen.read(), Ok(Some(mark)));
         }
         assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside");
-        assert_eq!(Seen::new(file.clone(), key(2)).read(), Ok(None), "another authority's");
+        assert_eq!(ListMarkFile::new(file.clone(), key(2)).read(), Ok(None), "another authority's");
         let whole = std::fs::read_to_string(&file).unwrap();
         for len in 0..whole.len() {
             std::fs::write(&file, &whole[..len]).unwrap();
@@ -150,7 +143,7 @@ mod tests {
         std::fs::write(&file, &whole).unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o660)).unwrap();
         assert!(seen.read().unwrap_err().contains("mode 0660 lets others write it"));
-        let nowhere = Seen::new(folder.path().join("none/network.seen"), key(1));
-        assert!(nowhere.write(&Mark { version: 1, digest: [0; 32] }).is_err());
+        let nowhere = ListMarkFile::new(folder.path().join("none/network.seen"), key(1));
+        assert!(nowhere.write(&ListMark { version: 1, digest: [0; 32] }).is_err());
     }
 }

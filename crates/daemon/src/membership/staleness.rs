@@ -1,53 +1,53 @@
-//! The age of the authority's list, in words, and how often it is logged.
+//! Warnings about the age of the authority's list, and their times.
 
 use std::time::Duration;
 
 use shoal_directory::span;
 use shoal_wire::Time;
 
-/// How far a list is on its way to be too old.
+/// Age of a list, relative to its greatest allowed age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Age {
-    /// Less than half as old as it may become.
+pub enum ListAge {
+    /// Less than half of the greatest age.
     Young,
-    /// Half as old, or more.
+    /// Half of the greatest age, or more.
     Old,
-    /// It counts no more.
+    /// The list does not count.
     Stale,
 }
 
-impl Age {
-    /// The age of a list that was signed `age_s` seconds ago and may become `max_s` seconds old.
-    pub fn of(age_s: u64, max_s: u64) -> Age {
+impl ListAge {
+    /// The age of a list that was signed `age_s` seconds ago and counts for `max_s` seconds.
+    pub fn of(age_s: u64, max_s: u64) -> ListAge {
         match age_s {
-            age if age >= max_s => Age::Stale,
-            age if age >= max_s.div_ceil(2) => Age::Old,
-            _ => Age::Young,
+            age if age >= max_s => ListAge::Stale,
+            age if age >= max_s.div_ceil(2) => ListAge::Old,
+            _ => ListAge::Young,
         }
     }
 }
 
-/// What to do about a list's age, for the operator; nothing while it is young.
+/// Warning about a list's age; none while it is young.
 pub fn words(age_s: u64, max_s: u64) -> Option<String> {
     let signed = format!("was signed {} ago", span(age_s));
-    match Age::of(age_s, max_s) {
-        Age::Young => None,
-        Age::Old => Some(format!(
-            "the authority's list {signed}: in {} it is too old, and nobody is a member then; sign \
+    match ListAge::of(age_s, max_s) {
+        ListAge::Young => None,
+        ListAge::Old => Some(format!(
+            "the authority's list {signed}: in {} it is too old, and then nobody is a member; sign \
              it again with `shoal authority renew` and copy it to one node",
             span(max_s - age_s)
         )),
-        Age::Stale => Some(format!(
+        ListAge::Stale => Some(format!(
             "the authority's list is too old: it {signed} and counts for {}. Nobody is a member, \
-             and nothing passes but newer lists: sign it again with `shoal authority renew` and \
-             copy it to any node",
+             and only newer lists pass: sign it again with `shoal authority renew` and copy it to \
+             any node",
             span(max_s)
         )),
     }
 }
 
-/// What to do about a wall clock that is `seconds` behind the time by which lists and memberships
-/// end; none up to `may_s`, by which clocks may differ.
+/// Warning about a wall clock that is `seconds` behind the time by which lists and memberships end.
+/// None up to `may_s`, since clocks differ.
 pub fn behind(seconds: u64, may_s: u64) -> Option<String> {
     (seconds > may_s).then(|| {
         format!(
@@ -59,24 +59,24 @@ pub fn behind(seconds: u64, may_s: u64) -> Option<String> {
     })
 }
 
-/// When to log the age of a list: when it changes, and again from time to time.
+/// Times at which a list's age is logged: at each change, then every `max_s` / 8 seconds.
 #[derive(Debug)]
 pub struct Reminder {
-    said: Age,
+    said: ListAge,
     again: Time,
 }
 
 impl Default for Reminder {
     fn default() -> Reminder {
-        Reminder { said: Age::Young, again: Time::ZERO }
+        Reminder { said: ListAge::Young, again: Time::ZERO }
     }
 }
 
 impl Reminder {
-    /// Whether to log now that a list which may become `max_s` seconds old has this age.
-    pub fn is_due(&mut self, now: Time, age: Age, max_s: u64) -> bool {
+    /// True if the age must be logged now. The list counts for `max_s` seconds.
+    pub fn is_due(&mut self, now: Time, age: ListAge, max_s: u64) -> bool {
         let changed = std::mem::replace(&mut self.said, age) != age;
-        if age == Age::Young || (!changed && now < self.again) {
+        if age == ListAge::Young || (!changed && now < self.again) {
             return false;
         }
         let gap = Duration::from_secs(max_s / 8);
@@ -112,14 +112,14 @@ mod tests {
         let (mut reminder, at) = (Reminder::default(), |s: u64| Time::from_millis(s * 1_000));
         let mut said = Vec::new();
         for second in (0..2 * WEEK_S).step_by(2) {
-            let age = Age::of(second, WEEK_S);
+            let age = ListAge::of(second, WEEK_S);
             if reminder.is_due(at(second), age, WEEK_S) {
                 said.push((second, age));
             }
         }
-        assert_eq!(said[0], (WEEK_S / 2, Age::Old));
-        assert_eq!(said.iter().find(|s| s.1 == Age::Stale).unwrap().0, WEEK_S);
+        assert_eq!(said[0], (WEEK_S / 2, ListAge::Old));
+        assert_eq!(said.iter().find(|s| s.1 == ListAge::Stale).unwrap().0, WEEK_S);
         assert!((8..16).contains(&said.len()), "{said:?}");
-        assert!(!reminder.is_due(at(2 * WEEK_S), Age::Young, WEEK_S), "a newer one came");
+        assert!(!reminder.is_due(at(2 * WEEK_S), ListAge::Young, WEEK_S), "a newer one came");
     }
 }

@@ -1,20 +1,21 @@
-//! How the authority's list stands here, in words for the operator.
+//! State of the authority's list in this node, as warnings for the operator.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use shoal_directory::{CLOCK_SKEW_S, Member, Register, Standing};
+use shoal_crypto::encoding::hex;
+use shoal_directory::{CLOCK_SKEW_S, Freshness, Member, Register};
 use shoal_wire::Time;
 
-use crate::config::Accept;
+use crate::config::NeighbourPolicy;
 use crate::control::api;
-use crate::membership::authority::{Authority, unix_s};
+use crate::membership::authority::{AuthorityState, unix_s};
 use crate::membership::{expiry, staleness};
 
 /// Names in one warning.
 const NAMED_MAX: usize = 8;
 
-impl Authority {
-    /// What the operator should know.
+impl AuthorityState {
+    /// Warnings for the operator, with names.
     pub fn warnings(&self, now: Time) -> Vec<String> {
         self.all_warnings(now, |nobody| {
             let more = match nobody.len().saturating_sub(NAMED_MAX) {
@@ -26,7 +27,7 @@ impl Authority {
         })
     }
 
-    /// As [`Authority::warnings`], without names, for the log.
+    /// The warnings of [`AuthorityState::warnings`] without names, for the log.
     pub fn unnamed_warnings(&self, now: Time) -> Vec<String> {
         self.all_warnings(now, |nobody| {
             let n = nobody.len();
@@ -39,33 +40,38 @@ impl Authority {
         let mut warnings: Vec<String> = faults.chain(self.fault.clone()).collect();
         warnings.extend(self.supplements.fault.clone());
         warnings.extend(self.secret_warnings());
-        if self.links.is_empty() && self.accept.accept == Accept::Configured {
+        if self.links.is_empty() && self.accept.accept == NeighbourPolicy::Configured {
             warnings.push(crate::config::NO_LINK.to_string());
         }
         warnings.extend(staleness::behind(self.directory.behind_s(now, unix_s()), CLOCK_SKEW_S));
         let age_s = self.directory.age_s(now, unix_s());
         warnings.extend(age_s.and_then(|age_s| staleness::words(age_s, self.max_staleness_s)));
         match self.directory.standing(now, unix_s()) {
-            Standing::Missing => warnings.push("the authority's list is missing".to_string()),
-            Standing::Stale => {}
-            Standing::Fresh if self.directory.left_out().any(|(member, _)| self.is_own(member)) => {
+            Freshness::Missing => warnings.push("the authority's list is missing".to_string()),
+            Freshness::Stale => {}
+            Freshness::Fresh
+                if self.directory.left_out().any(|(member, _)| self.is_own(member)) =>
+            {
                 warnings.push(
-                    "this version does not know what the authority's list says of this node: \
-                     nothing passes but newer lists; update shoal"
+                    "this version does not know a critical field of this node's entry in the \
+                     authority's list, so only newer lists pass: update shoal"
                         .to_string(),
                 );
             }
-            Standing::Fresh if self.linked(now).is_some() => warnings.push(
-                "this node's membership has expired: nothing passes but newer lists; sign it again \
-                 with `shoal authority sign NAME --days N` and copy the list to any node"
+            Freshness::Fresh if self.linked(now).is_some() => warnings.push(
+                "this node's membership has expired, so only newer lists pass: sign it again with \
+                 `shoal authority sign NAME --days N` and copy the list to any node"
                     .to_string(),
             ),
-            Standing::Fresh if !self.is_member(now) => warnings.push(
-                "this node is no member in force, with this name, address and key: it reaches \
-                 nobody"
+            Freshness::Fresh if self.own_removal().is_some() => {
+                warnings.extend(self.own_removal().map(|removal| self.removal_words(removal)));
+            }
+            Freshness::Fresh if !self.is_member(now) => warnings.push(
+                "the authority's list has no member in force with this node's name, address and \
+                 key: the node reaches nobody"
                     .to_string(),
             ),
-            Standing::Fresh => {
+            Freshness::Fresh => {
                 let own = self.own(self.directory.members(now, unix_s()));
                 if self.me.interface && own.is_some_and(|own| !own.interface) {
                     warnings.push(
@@ -89,8 +95,8 @@ impl Authority {
         warnings
     }
 
-    /// Of all listed members, by name: the mandate by which a registrar made it one, if the
-    /// authority did not, and when the membership ends, in seconds since 1970.
+    /// Memberships of all listed members, by name. Each has the mandate under which a registrar
+    /// admitted the member (none if the authority did) and its end in seconds since 1970.
     pub(crate) fn memberships(&self) -> BTreeMap<&str, (Option<&str>, u64)> {
         let listed = self.directory.listed();
         let mut all: BTreeMap<&str, (Option<&str>, u64)> =
@@ -108,19 +114,20 @@ impl Authority {
         all
     }
 
-    /// Warnings about what ends within two weeks: this node's membership, its registrar's mandate.
+    /// Warnings about ends within two weeks: of this node's membership and of its registrar's
+    /// mandate.
     fn ends(&self, now: Time) -> Vec<String> {
         let at = unix_s() + self.directory.behind_s(now, unix_s());
         let Some(me) = self.own(self.directory.members(now, unix_s())) else { return Vec::new() };
         let register = self.registrar_of(me);
         let own = expiry::membership(me.expires_unix_s, at, register.is_some());
         let mandate = register.and_then(|r| expiry::mandate(r.mandate().until_unix_s, at));
-        let mandate = mandate.map(|words| format!("the mandate of this node's registrar: {words}"));
+        let mandate = mandate.map(|words| format!("the mandate of this node's registrar {words}"));
         own.into_iter().chain(mandate).collect()
     }
 
-    /// What made this member one, if the authority did not. The authority's own member may be one
-    /// of a registrar's, too, as after `shoal authority adopt`.
+    /// The register that admitted this member, unless the authority's list has the member itself.
+    /// Both may have it, for example after `shoal authority adopt`.
     fn registrar_of(&self, member: &Member) -> Option<&Register> {
         let is_listed = self.directory.list().is_some_and(|list| {
             list.content().members.iter().any(|signed| signed.member.key == member.key)
@@ -129,27 +136,30 @@ impl Authority {
         self.directory.registers().find(own).filter(|_| !is_listed)
     }
 
-    /// A warning about members left out, of whom the list says what this version does not know.
+    /// Warning about members left out because their entries have fields unknown to this version.
     fn left_out(&self) -> Option<String> {
         let (_, field) = self.directory.left_out().next()?;
         let count = self.directory.left_out().count();
         Some(format!(
-            "the list says of {count} members what this version does not know (critical field \
-             {field}), so they are none here: update shoal; `shoal authority list` names them"
+            "entries of {count} members have fields that this version does not know (critical \
+             field {field}), so they do not count as members: update shoal; `shoal authority list` \
+             names them"
         ))
     }
 
-    /// How things stand, for the status.
-    pub fn status(&self, now: Time) -> api::Authority {
+    /// State of the list, for `shoal status`.
+    pub fn status(&self, now: Time) -> api::AuthorityStatus {
         let standing = match self.directory.standing(now, unix_s()) {
-            Standing::Missing => "missing",
-            Standing::Stale => "stale",
-            Standing::Fresh if self.is_member(now) => "fresh",
-            Standing::Fresh => "not_a_member",
+            Freshness::Missing => "missing",
+            Freshness::Stale => "stale",
+            Freshness::Fresh if self.is_member(now) => "fresh",
+            Freshness::Fresh if self.own_removal().is_some() && !self.is_replaced() => "removed",
+            Freshness::Fresh => "not_a_member",
         };
         let own = self.own(self.directory.members(now, unix_s()));
-        api::Authority {
+        api::AuthorityStatus {
             state: standing.to_string(),
+            removed: None,
             list_version: self.in_force.0,
             list_age_s: self.directory.age_s(now, unix_s()).unwrap_or(0),
             max_staleness_s: self.max_staleness_s,
@@ -164,11 +174,11 @@ impl Authority {
         }
     }
 
-    /// What is known of the list's mandates.
-    pub(crate) fn mandates(&self) -> Vec<api::Mandate> {
+    /// State of the list's mandates.
+    pub(crate) fn mandates(&self) -> Vec<api::MandateStatus> {
         let mandate = |register: &Register| {
             let mandate = register.mandate();
-            api::Mandate {
+            api::MandateStatus {
                 name: mandate.name.clone(),
                 id: register.id().to_string(),
                 key: mandate.key.to_string(),
@@ -185,18 +195,13 @@ impl Authority {
     }
 }
 
-/// A warning about a registrar that signed two different steps with one number.
+/// Warning about a registrar that signed two different steps with one number.
 fn frozen(register: &Register) -> Option<String> {
     let number = register.fork()?[0].step().number;
     Some(format!(
         "a registrar signed two different supplements with the number {number}, so nothing that it \
-         signed from there on counts: its key is used in two places, or was stolen. Take the \
-         members over and give it a mandate with another serial, or another key; `shoal status` \
-         names the mandate"
+         signed from that number on counts: its key is used in two places, or was stolen. Take \
+         over its members and give the registrar a mandate with another serial, or another key; \
+         `shoal status` names the mandate"
     ))
-}
-
-/// Bytes as people and programs read them.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,15 +1,15 @@
-//! A filter in the kernel for the sockets of a node whose addresses hop: datagrams to addresses
-//! that are not in use cost neither a key nor room in a socket's buffer.
+//! Socket filter in the kernel for a node whose addresses shift. Datagrams to unused addresses then
+//! cost no decryption and no room in a socket's buffer.
 //!
 //! ```text
 //! extended   root or CAP_BPF at the start   one program, addresses in a map; counts frames
 //! classic    no right                       another program when addresses change; can't count
 //! ```
 //!
-//! A socket's own counter of drops has overflows, datagrams with a wrong UDP checksum, and the
-//! filter's drops in one: what the extended program has not counted of it counts as an overflow,
-//! wrong checksums, too. With the classic one nobody can tell them apart, so that all count as
-//! `stale_or_overflow`.
+//! A socket's own drop counter sums overflows, datagrams with a wrong UDP checksum, and the
+//! filter's drops. With the extended program, drops that it did not count itself count as
+//! overflows, including wrong checksums. With the classic program nobody can tell them apart: all
+//! count as `stale_or_overflow`.
 
 mod kernel;
 mod program;
@@ -23,77 +23,77 @@ use shoal_wire::DropReason;
 use socket2::{SockFilter, Socket};
 
 use crate::net::socket;
-use kernel::{Kind, Map};
+use kernel::{BpfMapKind, Map};
 
-/// Most addresses that the extended program knows. The classic one's length is its limit.
+/// Most addresses of the extended program. The classic one is limited by its length.
 const ADDRESSES_MAX: u32 = 16_384;
 
-/// What the kernel asks about each datagram.
-enum Program {
+/// Program that the kernel runs for each datagram.
+enum FilterProgram {
     Extended { code: OwnedFd, used: Map<8, 1>, counts: Map<4, 8> },
     Classic,
 }
 
-/// What the kernel dropped before the node could read it.
+/// Datagrams that the kernel dropped before the node could read them.
 #[derive(Clone, Copy, Default)]
-struct Dropped {
-    /// By the sockets' own counters, whatever for; summed up beside the extended program alone.
+struct FilterDrops {
+    /// Drops for any reason, by the sockets' own counters; summed up for the extended program only.
     by_sockets: u64,
     stale: u64,
     overflow: u64,
     stale_or_overflow: u64,
 }
 
-/// What the filter does.
+/// Effect of the filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilterState {
-    /// It drops, and counts that.
+    /// Drops datagrams, and counts them.
     Counting,
-    /// It drops, and can't tell that from overflows.
+    /// Drops datagrams, and can't tell them from overflows.
     Plain,
-    /// Nothing: there is none.
+    /// No filter is attached.
     Off,
 }
 
-/// One socket, and its drops when they were looked at last.
-struct Guarded {
+/// A socket, with its drop counter at the last look.
+struct FilteredSocket {
     socket: Socket,
     seen: Cell<u32>,
 }
 
-/// The filter before all sockets at which addresses hop.
-pub struct HopFilter {
-    sockets: Vec<Guarded>,
+/// The filter of all sockets whose addresses shift.
+pub struct ShiftFilter {
+    sockets: Vec<FilteredSocket>,
     prefix: [u8; 8],
-    program: Program,
-    /// What the extended program's map has.
+    program: FilterProgram,
+    /// Keys of the extended program's map.
     used: BTreeSet<u64>,
     is_on: bool,
-    /// Why it is off.
+    /// Reason why the filter is off.
     fault: Option<String>,
-    dropped: Cell<Dropped>,
+    dropped: Cell<FilterDrops>,
 }
 
-impl HopFilter {
-    /// Before these sockets. No address of the prefix is in use yet.
-    pub fn open(sockets: Vec<Socket>, prefix: [u8; 8]) -> HopFilter {
+impl ShiftFilter {
+    /// Attaches a filter to these sockets. No address of the prefix is in use yet.
+    pub fn open(sockets: Vec<Socket>, prefix: [u8; 8]) -> ShiftFilter {
         for one in &sockets {
-            // What it tells with datagrams would have the filter's drops in it.
+            // The drop counter that comes with datagrams would include the filter's drops.
             let _untold = socket::set(one.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 0);
         }
         let program = extended().unwrap_or_else(|error| {
-            tracing::debug!("no program that counts: {error}");
-            Program::Classic
+            tracing::debug!("no extended filter program: {error}");
+            FilterProgram::Classic
         });
-        HopFilter::with(program, sockets, prefix)
+        ShiftFilter::with(program, sockets, prefix)
     }
 
-    fn with(program: Program, sockets: Vec<Socket>, prefix: [u8; 8]) -> HopFilter {
+    fn with(program: FilterProgram, sockets: Vec<Socket>, prefix: [u8; 8]) -> ShiftFilter {
         let guarded = |socket: Socket| {
             let seen = Cell::new(socket::drops(socket.as_raw_fd()).unwrap_or(0));
-            Guarded { socket, seen }
+            FilteredSocket { socket, seen }
         };
-        let mut filter = HopFilter {
+        let mut filter = ShiftFilter {
             sockets: sockets.into_iter().map(guarded).collect(),
             prefix,
             program,
@@ -106,15 +106,16 @@ impl HopFilter {
         filter
     }
 
-    /// The addresses are under this prefix from now on. What comes to the former one is let in.
+    /// Changes the prefix. Datagrams to the former one are accepted.
     pub fn move_to(&mut self, prefix: [u8; 8], identifiers: &[u64]) {
         self.prefix = prefix;
         self.let_in(identifiers);
     }
 
-    /// Lets in what comes to these addresses of the prefix, given sorted, and nothing else of it.
+    /// Accepts datagrams to these addresses of the prefix, and drops those to its other addresses.
+    /// `identifiers` must be sorted.
     pub fn let_in(&mut self, identifiers: &[u64]) {
-        // What was dropped until now is the former program's.
+        // Drops up to this point belong to the former program.
         self.look();
         let before = self.fault.take();
         match self.change(identifiers) {
@@ -128,18 +129,18 @@ impl HopFilter {
             }
         }
         if self.fault.is_some() && before.is_none() {
-            tracing::warn!("[hop]: the kernel filters nothing for this node: see `shoal status`");
+            tracing::warn!("[shift]: no filter in the kernel: `shoal status` says why");
         }
     }
 
     fn change(&mut self, identifiers: &[u64]) -> io::Result<()> {
         let many = || {
             let text =
-                format!("{} addresses are in use, more than it has room for", identifiers.len());
+                format!("{} addresses are in use, too many for the filter", identifiers.len());
             io::Error::other(text)
         };
         match &self.program {
-            Program::Extended { code, used, counts } => {
+            FilterProgram::Extended { code, used, counts } => {
                 if identifiers.len() > ADDRESSES_MAX as usize {
                     return Err(many());
                 }
@@ -151,7 +152,7 @@ impl HopFilter {
                     socket::set(fd, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, code)
                 })
             }
-            Program::Classic => {
+            FilterProgram::Classic => {
                 let code = program::classic(self.prefix, identifiers).ok_or_else(many)?;
                 let step =
                     |step: &libc::sock_filter| SockFilter::new(step.code, step.jt, step.jf, step.k);
@@ -161,24 +162,24 @@ impl HopFilter {
         }
     }
 
-    /// What it does.
     pub fn state(&self) -> FilterState {
         match self.program {
             _ if !self.is_on => FilterState::Off,
-            Program::Extended { .. } => FilterState::Counting,
-            Program::Classic => FilterState::Plain,
+            FilterProgram::Extended { .. } => FilterState::Counting,
+            FilterProgram::Classic => FilterState::Plain,
         }
     }
 
-    /// Why there is none.
+    /// Reason why there is no filter.
     pub fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
     }
 
-    /// What the kernel dropped before the node could read it, since the start, by reason.
+    /// Datagrams that the kernel dropped before the node could read them, since the start, by
+    /// reason.
     pub fn dropped(&self) -> [(DropReason, u64); 3] {
         self.look();
-        let Dropped { stale, overflow, stale_or_overflow, .. } = self.dropped.get();
+        let FilterDrops { stale, overflow, stale_or_overflow, .. } = self.dropped.get();
         [
             (DropReason::StaleAddress, stale),
             (DropReason::ReceiveOverflow, overflow),
@@ -186,7 +187,7 @@ impl HopFilter {
         ]
     }
 
-    /// Takes in the kernel's counters. A socket's begins anew after 2^32.
+    /// Reads the kernel's counters. A socket's counter wraps at 2^32.
     fn look(&self) {
         let more = self.sockets.iter().map(|one| {
             let now = socket::drops(one.socket.as_raw_fd()).unwrap_or(one.seen.get());
@@ -195,9 +196,9 @@ impl HopFilter {
         let more: u64 = more.sum();
         let mut dropped = self.dropped.get();
         match &self.program {
-            // Counted after the sockets' drops were: of these, all that is the program's is in its
-            // count, so that no drop of its shows as an overflow.
-            Program::Extended { counts, .. } => {
+            // The sockets' counters were read first. The program's count therefore includes every
+            // drop of the filter among theirs, and none is mistaken for an overflow.
+            FilterProgram::Extended { counts, .. } => {
                 dropped.by_sockets += more;
                 let count =
                     |number: u32| counts.read(&number.to_ne_bytes()).map_or(0, u64::from_ne_bytes);
@@ -205,22 +206,23 @@ impl HopFilter {
                 dropped.overflow = dropped.overflow.max(overflow);
                 dropped.stale = count(program::FRAMES);
             }
-            Program::Classic if self.is_on => dropped.stale_or_overflow += more,
-            Program::Classic => dropped.overflow += more,
+            FilterProgram::Classic if self.is_on => dropped.stale_or_overflow += more,
+            FilterProgram::Classic => dropped.overflow += more,
         }
         self.dropped.set(dropped);
     }
 }
 
-/// Has the kernel compile the extended program.
-fn extended() -> io::Result<Program> {
-    let used = Map::create(Kind::Hash, ADDRESSES_MAX)?;
-    let counts = Map::create(Kind::Array, program::COUNTERS)?;
+/// Loads the extended program into the kernel.
+fn extended() -> io::Result<FilterProgram> {
+    let used = Map::create(BpfMapKind::Hash, ADDRESSES_MAX)?;
+    let counts = Map::create(BpfMapKind::Array, program::COUNTERS)?;
     let code = kernel::load(&program::extended(used.fd(), counts.fd()))?;
-    Ok(Program::Extended { code, used, counts })
+    Ok(FilterProgram::Extended { code, used, counts })
 }
 
-/// Brings a map, which has `known`, to `wanted`: new ones first, so that none is missing meanwhile.
+/// Changes the keys of a map from `known` to `wanted`. Adds new ones first, so that none is missing
+/// in between.
 fn fill(map: &Map<8, 1>, known: &mut BTreeSet<u64>, wanted: &[u64]) -> io::Result<()> {
     for id in wanted {
         if !known.contains(id) {

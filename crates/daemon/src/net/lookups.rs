@@ -1,12 +1,11 @@
-//! Endpoints that are names: looked up on a thread of their own, and again while their link is
-//! down.
+//! Endpoints that are names: a thread of its own resolves them, and again while their link is down.
 //!
 //! ```text
 //! [[link]] endpoint = "bob.example.org:7400" -> thread: getaddrinfo -> relay.set_endpoint
 //! ```
 //!
-//! Whoever answers for a name can lead this node's calls astray, and no more: the neighbour's key
-//! decides who may answer them.
+//! A false answer can only misdirect this node's calls: the neighbour's key decides who may answer
+//! them.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -19,53 +18,53 @@ use shoal_session::EndpointOrigin;
 use shoal_wire::{LinkId, Time};
 
 use crate::config::LinkPeer;
-use crate::tun::names::Names;
-use crate::worker::first::{Parts, Worker};
-use crate::worker::shell::Node;
-use crate::worker::wake::{Inbox, Waker, channel};
+use crate::tun::names::NodeNames;
+use crate::worker::first::{FirstWorker, WorkerParts};
+use crate::worker::shell::DaemonNode;
+use crate::worker::wake::{Waker, WakingInbox, channel};
 
-/// How soon a name is looked up again while its link is down; doubled with each look-up.
+/// Wait before a name is resolved again while its link is down; doubled each time.
 const AGAIN_FIRST: Duration = Duration::from_secs(5);
-/// Longest time between two look-ups of a name while its link is down.
+/// Longest wait before a name is resolved again while its link is down.
 const AGAIN_MAX: Duration = Duration::from_secs(60);
-/// Names that may wait for the thread, and answers for the worker.
+/// Maximum number of names that wait for the thread, and of answers that wait for the worker.
 const WAITING: usize = 64;
-/// Addresses of one name that are tried.
+/// Maximum number of addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 16;
 
-/// A name with its port, as in `endpoint`.
-pub type Place = (String, u16);
+/// Name and port, as in `endpoint`.
+pub type NamedEndpoint = (String, u16);
 
-/// A neighbour's name, and where it is said to be.
-type Asked = (String, Place);
+/// Neighbour's name, and the endpoint to resolve.
+type LookupRequest = (String, NamedEndpoint);
 
-/// What became of a look-up.
-struct Found {
+/// Result of a look-up.
+struct LookupResult {
     peer: String,
-    place: Place,
+    place: NamedEndpoint,
     addresses: Result<Vec<SocketAddr>, String>,
 }
 
-/// What is known of one link's name.
+/// State of the endpoint's name of one link.
 #[derive(Debug)]
-struct Known {
-    place: Place,
+struct NameState {
+    place: NamedEndpoint,
     ask_at: Time,
     wait: Duration,
-    /// Places at which the link is called in turn until one answers.
+    /// Addresses at which the link is called in turn, until one answers.
     at: Vec<SocketAddr>,
     fault: Option<String>,
 }
 
-impl Known {
-    fn new(place: Place, now: Time) -> Known {
-        Known { place, ask_at: now, wait: AGAIN_FIRST, at: Vec::new(), fault: None }
+impl NameState {
+    fn new(place: NamedEndpoint, now: Time) -> NameState {
+        NameState { place, ask_at: now, wait: AGAIN_FIRST, at: Vec::new(), fault: None }
     }
 
-    /// Whether to ask now; asking moves the next time on.
+    /// True if the name is to be resolved at `now`; then sets the next time.
     fn is_due(&mut self, now: Time, is_up: bool) -> bool {
         if is_up {
-            // Asked at once when it goes down.
+            // Resolved at once when the link goes down.
             (self.wait, self.ask_at) = (AGAIN_FIRST, now);
             return false;
         }
@@ -78,8 +77,8 @@ impl Known {
     }
 }
 
-/// The addresses with the families in turn, each family in the order of the answer: a dead family
-/// costs half of the calls (RFC 8305 section 4).
+/// The addresses with alternating families, each family in the order of the answer. An unreachable
+/// family then costs only half of the calls (RFC 8305 section 4).
 fn in_turn(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     let first = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let of = |six: bool| addresses.iter().filter(move |at| at.is_ipv6() == six).copied();
@@ -91,25 +90,25 @@ fn in_turn(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     all
 }
 
-/// Names of endpoints, and the thread that looks them up.
+/// Names of endpoints, and the thread that resolves them.
 pub struct Lookups {
-    ask: SyncSender<Asked>,
-    found: Inbox<Found>,
-    /// By the neighbour's name.
-    known: BTreeMap<String, Known>,
+    ask: SyncSender<LookupRequest>,
+    found: WakingInbox<LookupResult>,
+    /// Key: the neighbour's name.
+    known: BTreeMap<String, NameState>,
 }
 
 impl Lookups {
-    /// Starts the thread; it ends when this is dropped.
+    /// Starts the thread; it ends when this value is dropped.
     pub fn start(waker: &Arc<Waker>) -> anyhow::Result<Lookups> {
-        let (ask, asked) = sync_channel::<Asked>(WAITING);
+        let (ask, asked) = sync_channel::<LookupRequest>(WAITING);
         let (outlet, found) = channel(WAITING, waker);
         let look_up = move || {
             while let Ok((peer, place)) = asked.recv() {
                 let addresses = (place.0.as_str(), place.1).to_socket_addrs();
                 let addresses = addresses.map(|all| all.take(ADDRESSES_MAX).collect());
                 let addresses = addresses.map_err(|e| e.to_string());
-                if outlet.send(Found { peer, place, addresses }).is_err() {
+                if outlet.send(LookupResult { peer, place, addresses }).is_err() {
                     return;
                 }
             }
@@ -119,32 +118,32 @@ impl Lookups {
         Ok(Lookups { ask, found, known: BTreeMap::new() })
     }
 
-    /// Takes over the names of these links, and forgets all others.
+    /// Sets the names to resolve: those of these links, and no others.
     fn follow(&mut self, now: Time, links: &[LinkPeer]) {
         let named = links.iter().filter_map(|link| Some((link.peer.as_str(), link.place()?)));
         let named: BTreeMap<&str, (&str, u16)> = named.collect();
-        self.known.retain(|peer, Known { place: (name, port), .. }| {
+        self.known.retain(|peer, NameState { place: (name, port), .. }| {
             named.get(peer.as_str()) == Some(&(name.as_str(), *port))
         });
         for (peer, (name, port)) in named {
             if !self.known.contains_key(peer) {
                 let place = (name.to_string(), port);
-                self.known.insert(peer.to_string(), Known::new(place, now));
+                self.known.insert(peer.to_string(), NameState::new(place, now));
             }
         }
     }
 
-    /// Asks for what is due. `is_up` says which links are.
+    /// Asks for all names that are due. `is_up` tells whether a neighbour's link is up.
     fn ask(&mut self, now: Time, is_up: impl Fn(&str) -> bool) {
         for (peer, known) in &mut self.known {
             if known.is_due(now, is_up(peer)) {
-                // A full queue asks later.
+                // With a full queue, the name is asked for later.
                 let _full = self.ask.try_send((peer.clone(), known.place.clone()));
             }
         }
     }
 
-    /// Notes that one neighbour's link came up, or went down: then its name is asked for.
+    /// Notes that a neighbour's link came up or went down. If it went down, asks for its name.
     fn note_link(&mut self, now: Time, peer: &str, is_up: bool) {
         if let Some(known) = self.known.get_mut(peer)
             && known.is_due(now, is_up)
@@ -153,7 +152,7 @@ impl Lookups {
         }
     }
 
-    /// What the operator should know.
+    /// Faults for the operator.
     pub fn faults(&self) -> impl Iterator<Item = String> + '_ {
         self.known.iter().filter_map(|(peer, known)| {
             Some(format!("endpoint of the neighbour {peer:?}: {}", known.fault.as_ref()?))
@@ -161,12 +160,12 @@ impl Lookups {
     }
 }
 
-impl Worker {
-    /// Follows the configuration, asks for the addresses of endpoints that are names, and calls
-    /// neighbours where they are. It looks at all links.
+impl FirstWorker {
+    /// Follows the configuration, asks for the addresses of named endpoints, and calls neighbours
+    /// at them. Walks over all links.
     pub(crate) fn look_up_endpoints(&mut self, now: Time) {
         self.take_addresses(now);
-        let Parts { lookups, config, names, node, journal, .. } = &mut self.parts;
+        let WorkerParts { lookups, config, names, node, journal, .. } = &mut self.parts;
         lookups.follow(now, &config.links);
         lookups.ask(now, |peer| is_up(names, node, peer));
         let faulty = lookups.known.values().any(|known| known.fault.is_some());
@@ -178,18 +177,19 @@ impl Worker {
         }
     }
 
-    /// Notes that a link came up, or went down: then its name may have another address.
+    /// Notes that a link came up or went down. In the latter case its name may have another
+    /// address.
     pub(crate) fn note_named(&mut self, now: Time, link: LinkId, is_up: bool) {
-        let Parts { lookups, names, .. } = &mut self.parts;
+        let WorkerParts { lookups, names, .. } = &mut self.parts;
         if !lookups.known.is_empty() {
             lookups.note_link(now, &names.link(link), is_up);
         }
     }
 
-    /// Calls neighbours where the answers that came say they are.
+    /// Calls neighbours at the addresses in the answers.
     pub(crate) fn take_addresses(&mut self, now: Time) {
-        let Parts { lookups, names, node, ports, .. } = &mut self.parts;
-        while let Some(Found { peer, place, addresses }) = lookups.found.take() {
+        let WorkerParts { lookups, names, node, ports, .. } = &mut self.parts;
+        while let Some(LookupResult { peer, place, addresses }) = lookups.found.take() {
             let known = lookups.known.get_mut(&peer).filter(|known| known.place == place);
             let Some(known) = known else { continue };
             let families: Vec<bool> = ports.views().map(|view| view.local.is_ipv4()).collect();
@@ -205,8 +205,8 @@ impl Worker {
                 _ if !usable.is_empty() => None,
                 Some(other) => Some(other_family(&place.0, *other)),
                 None => Some(format!(
-                    "{} has no address of another machine: correct the name's entry in the DNS or \
-                     in /etc/hosts",
+                    "{} has no address that this node can call: correct the name's entry in the \
+                     DNS or in /etc/hosts",
                     place.0
                 )),
             });
@@ -222,17 +222,17 @@ impl Worker {
     }
 }
 
-/// Advice for an operator whose node listens at one family and calls a name with addresses of
-/// the other alone.
+/// Advice for an operator whose node listens in one family, while a name has addresses of the other
+/// only.
 fn other_family(name: &str, at: SocketAddr) -> String {
     let (family, any) = if at.is_ipv6() { ("IPv6", "[::]") } else { ("IPv4", "0.0.0.0") };
     format!(
-        "{name} has {family} addresses alone, and this node does not listen by {family}: add \
+        "{name} has {family} addresses only, and this node does not listen at {family}: add \
          \"{any}:PORT\" to [node] listen"
     )
 }
 
-fn is_up(names: &Names, node: &Node, peer: &str) -> bool {
+fn is_up(names: &NodeNames, node: &DaemonNode, peer: &str) -> bool {
     let link = names.link_id(peer).and_then(|link| node.relay.view(link));
     link.is_some_and(|link| link.up_since.is_some())
 }
@@ -240,7 +240,7 @@ fn is_up(names: &Names, node: &Node, peer: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{PeerEndpoint, Text};
+    use crate::config::{ParsedText, PeerEndpoint};
     use shoal_crypto::NetworkSecret;
 
     fn at(host: u8) -> SocketAddr {
@@ -250,10 +250,10 @@ mod tests {
     #[test]
     fn a_name_is_asked_for_while_its_link_is_down_ever_more_rarely() {
         let second = |s: u64| Time::from_millis(1_000 * s);
-        let mut known = Known::new(("bob.example.org".into(), 7_400), second(0));
+        let mut known = NameState::new(("bob.example.org".into(), 7_400), second(0));
         let asked: Vec<u64> = (0..200).filter(|s| known.is_due(second(*s), false)).collect();
         assert_eq!(asked, [0, 5, 15, 35, 75, 135, 195]);
-        assert!((200..300).all(|s| !known.is_due(second(s), true)), "it is up");
+        assert!((200..300).all(|s| !known.is_due(second(s), true)), "up");
         assert!(known.is_due(second(300), false), "at once when it went down");
     }
 
@@ -263,10 +263,10 @@ mod tests {
         const LINKS: u32 = 30_000;
         let link = |n: u32| LinkPeer {
             peer: format!("neighbour-{n}"),
-            endpoint: Some(Text(PeerEndpoint::Named(format!("host-{n}.example.org"), 7_400))),
+            endpoint: Some(ParsedText(PeerEndpoint::Named(format!("host-{n}.example.org"), 7_400))),
             mtu: None,
             cover: None,
-            hop: None,
+            shift: None,
             rendezvous: None,
             default_cost: None,
             import: None,
@@ -274,7 +274,7 @@ mod tests {
         };
         let links: Vec<LinkPeer> = (0..LINKS).map(link).collect();
         let mut names =
-            Names::new(Default::default(), shoal_ip::overlay_prefix(&NetworkSecret([1; 32])));
+            NodeNames::new(Default::default(), shoal_ip::overlay_prefix(&NetworkSecret([1; 32])));
         (0..LINKS).for_each(|n| names.add_link(LinkId::from_bits(n), &links[n as usize].peer));
         let mut lookups = Lookups::start(&Waker::new().unwrap()).unwrap();
         let began = std::time::Instant::now();
@@ -302,6 +302,6 @@ mod tests {
     #[test]
     fn a_name_of_the_other_family_says_what_to_add() {
         let said = other_family("r.example.net", "[2001:db8::1]:7400".parse().unwrap());
-        assert!(said.contains("IPv6 addresses alone") && said.contains("\"[::]:PORT\""), "{said}");
+        assert!(said.contains("IPv6 addresses only") && said.contains("\"[::]:PORT\""), "{said}");
     }
 }

@@ -1,5 +1,4 @@
-//! Has a translator of addresses keep this node's port open, on a thread of its own that has no
-//! right on packets.
+//! Keeps this node's port open at a NAT gateway. A thread without capabilities does this.
 //!
 //! ```text
 //! default route -> its gateway -> thread: Mapper <-- UDP --> gateway, port 5351
@@ -8,8 +7,8 @@
 //!                                 worker: a candidate for direct links
 //! ```
 //!
-//! The thread believes nobody but the gateway's address, and no answer that it did not ask for. It
-//! gives the port back when the node stops.
+//! The thread accepts only datagrams that come from the gateway's address and answer its own
+//! requests. The thread removes the mapping when the node stops.
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,51 +27,53 @@ use shoal_wire::Time;
 use crate::config::keys::os_random;
 use crate::control::api;
 use crate::privileges;
-use crate::worker::clock::Clock;
-use crate::worker::wake::{Inbox, Outlet, Waker, channel};
+use crate::worker::clock::BootClock;
+use crate::worker::wake::{Waker, WakingInbox, WakingOutlet, channel};
 
-/// Changes that may wait for the worker.
+/// Maximum number of changes that wait for the worker.
 const CHANGES: usize = 4;
-/// How often it is looked whether the way out is still the same.
+/// Interval at which the default route is checked.
 const LOOK: Duration = Duration::from_secs(30);
-/// How long the end may wait for the translator.
+/// Longest wait for the gateway when the node stops.
 const FAREWELL: Duration = Duration::from_millis(400);
-/// Datagrams that are read before time is looked at again.
+/// Maximum number of datagrams read before the time is checked again.
 const BATCH: usize = 16;
-/// Bytes of the kernel's table of routes that are read.
+/// Maximum number of bytes read of the kernel's routing table.
 const ROUTES_MAX: u64 = 1 << 20;
 
-/// The thread, and what it says.
-pub(crate) struct PortMapping {
-    changes: Inbox<Option<SocketAddrV4>>,
-    shown: Arc<Mutex<Shown>>,
-    clock: Clock,
-    /// Its end tells the thread to stop.
+/// Handle of the thread, with its last report.
+pub(crate) struct PortMapper {
+    changes: WakingInbox<Option<SocketAddrV4>>,
+    shown: Arc<Mutex<MappingReport>>,
+    clock: BootClock,
+    /// Closing this end tells the thread to stop.
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread last said of itself.
+/// Last report of the thread.
 #[derive(Default)]
-struct Shown {
-    view: api::PortMapping,
+struct MappingReport {
+    view: api::PortMappingStatus,
     ends: Option<Time>,
 }
 
-impl PortMapping {
-    /// Starts it for a socket of this node.
-    pub(crate) fn start(local: SocketAddrV4, waker: &Arc<Waker>) -> io::Result<PortMapping> {
+impl PortMapper {
+    /// Starts the thread for a socket of this node.
+    pub(crate) fn start(local: SocketAddrV4, waker: &Arc<Waker>) -> io::Result<PortMapper> {
         let (outlet, changes) = channel(CHANGES, waker);
         let (stop, told) = UnixStream::pair()?;
-        let (shown, clock) = (Arc::<Mutex<Shown>>::default(), Clock::new());
+        let (shown, clock) = (Arc::<Mutex<MappingReport>>::default(), BootClock::new());
         let nonces = Nonces::default();
-        let keeper = Keeper { local, told, outlet, shown: shown.clone(), clock, at: None, nonces };
+        let keeper =
+            MappingThread { local, told, outlet, shown: shown.clone(), clock, at: None, nonces };
         let thread = std::thread::Builder::new().name("shoal-map".into());
         let thread = thread.spawn(move || keeper.run())?;
-        Ok(PortMapping { changes, shown, clock, stop: Some(stop), thread: Some(thread) })
+        Ok(PortMapper { changes, shown, clock, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Where others reach this node, or that they do no longer, if that has changed.
+    /// The public endpoint, if it changed since the last call: `Some(None)` if it was lost, `None`
+    /// without a change.
     pub(crate) fn take(&mut self) -> Option<Option<SocketAddrV4>> {
         let mut last = None;
         while let Some(change) = self.changes.take() {
@@ -81,57 +82,59 @@ impl PortMapping {
         last
     }
 
-    /// What is to be shown of it.
-    pub(crate) fn view(&self) -> api::PortMapping {
+    /// State of the mapping, for the control API.
+    pub(crate) fn view(&self) -> api::PortMappingStatus {
         let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         let left = shown.ends.map(|ends| ends.since(self.clock.now()).as_secs());
-        api::PortMapping { left_s: left, ..shown.view.clone() }
+        api::PortMappingStatus { left_s: left, ..shown.view.clone() }
     }
 
-    /// Has the port given back, without waiting for that: packets must not.
+    /// Stops the thread, which then removes the mapping. The call returns at once, since the worker
+    /// must not block.
     pub(crate) fn let_go(mut self) {
         drop(self.thread.take());
     }
 }
 
-impl Drop for PortMapping {
+impl Drop for PortMapper {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // It waits for the translator no longer than `FAREWELL`.
+        // The thread waits for the gateway no longer than `FAREWELL`.
         let _ended = self.thread.take().map(JoinHandle::join);
     }
 }
 
-/// Why a turn with one translator is over.
+/// Reason why the work with one gateway ended.
 #[derive(Debug, PartialEq, Eq)]
-enum Over {
+enum MappingEnd {
     Stopped,
-    /// The way out is another one.
+    /// The default route changed.
     Moved,
 }
 
-struct Keeper {
+struct MappingThread {
     local: SocketAddrV4,
     told: UnixStream,
-    outlet: Outlet<Option<SocketAddrV4>>,
-    shown: Arc<Mutex<Shown>>,
-    clock: Clock,
-    /// What the worker was told.
+    outlet: WakingOutlet<Option<SocketAddrV4>>,
+    shown: Arc<Mutex<MappingReport>>,
+    clock: BootClock,
+    /// Last endpoint sent to the worker.
     at: Option<SocketAddrV4>,
     nonces: Nonces,
 }
 
-/// By what translators know whose mapping it is: the same as long as the socket is seen there at
-/// the same place (RFC 6887, section 11.2).
+/// Nonces that prove the ownership of a mapping to gateways. A nonce stays the same as long as the
+/// gateway sees the socket at one endpoint (RFC 6887, section 11.2).
 #[derive(Default)]
 struct Nonces(VecDeque<((Ipv4Addr, SocketAddrV4), [u8; 12])>);
 
 impl Nonces {
-    /// Translators that are remembered: a machine may go back to one that still has its mapping.
+    /// Maximum number of remembered gateways. A machine may return to one that still has its
+    /// mapping.
     const MAX: usize = 4;
 
-    /// That for a translator and this socket's place before it; a new one, from the seed, if that
-    /// is none of the last ones.
+    /// Nonce for a gateway and the socket's private endpoint: the remembered one, or a new one from
+    /// `seed`.
     fn of(&mut self, gateway: Ipv4Addr, inner: SocketAddrV4, seed: &[u8; 32]) -> [u8; 12] {
         let place = (gateway, inner);
         if let Some((_, nonce)) = self.0.iter().find(|(known, _)| *known == place) {
@@ -144,13 +147,13 @@ impl Nonces {
     }
 }
 
-impl Keeper {
+impl MappingThread {
     fn run(mut self) {
         if let Err(error) = privileges::keep_capabilities(&CapsHashSet::new()) {
-            return self.fail(&format!("its thread can't give up rights: {error:#}"));
+            return self.fail(&format!("the thread can't give up its capabilities: {error:#}"));
         }
         loop {
-            let over = match Server::open(self.local) {
+            let over = match GatewayClient::open(self.local) {
                 Ok(server) => self.ask(&server),
                 Err(why) => {
                     self.fail(&why);
@@ -158,43 +161,43 @@ impl Keeper {
                 }
             };
             self.tell(None);
-            if over == Over::Stopped {
+            if over == MappingEnd::Stopped {
                 return;
             }
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Shown> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, MappingReport> {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn fail(&self, why: &str) {
         let mut shown = self.lock();
-        let api::PortMapping { asked, answered, dropped, .. } = shown.view;
+        let api::PortMappingStatus { asked, answered, dropped, .. } = shown.view;
         let fault = Some(why.into());
-        let view = api::PortMapping { fault, asked, answered, dropped, ..Default::default() };
-        *shown = Shown { view, ends: None };
+        let view = api::PortMappingStatus { fault, asked, answered, dropped, ..Default::default() };
+        *shown = MappingReport { view, ends: None };
     }
 
-    /// Waits until it is told to stop, or it is time to look again.
-    fn pause(&self) -> Over {
+    /// Waits until the node stops or the next check is due.
+    fn pause(&self) -> MappingEnd {
         match wait(&[PollFd::new(self.told.as_fd(), PollFlags::POLLIN)], LOOK) {
-            Ok(ready) if ready[0] => Over::Stopped,
-            _ => Over::Moved,
+            Ok(ready) if ready[0] => MappingEnd::Stopped,
+            _ => MappingEnd::Moved,
         }
     }
 
-    /// Tells the worker, if it is new.
+    /// Tells the worker the endpoint, if it changed.
     fn tell(&mut self, at: Option<SocketAddrV4>) {
         if self.at != at && self.outlet.try_send(at).is_ok() {
             self.at = at;
         }
     }
 
-    fn show(&mut self, server: &Server, mapper: &Mapper) {
+    fn show(&mut self, server: &GatewayClient, mapper: &Mapper) {
         let (mapped, stats) = (mapper.mapped(), mapper.stats());
         let private = mapped.is_some_and(|mapped| mapped.is_private());
-        let view = api::PortMapping {
+        let view = api::PortMappingStatus {
             translator: Some(server.gateway.to_string()),
             at: mapped.map(|mapped| mapped.at.to_string()),
             via: mapped.map(|mapped| mapped.via.name().into()),
@@ -205,12 +208,12 @@ impl Keeper {
             answered: stats.answered,
             dropped: stats.malformed + stats.unasked,
         };
-        *self.lock() = Shown { view, ends: mapped.map(|mapped| mapped.ends) };
+        *self.lock() = MappingReport { view, ends: mapped.map(|mapped| mapped.ends) };
         self.tell(mapped.map(|mapped| mapped.at).filter(|_| !private));
     }
 
-    /// Has the translator keep the port open, until told to stop or until the way out changes.
-    fn ask(&mut self, server: &Server) -> Over {
+    /// Keeps the port open, until the node stops or the default route changes.
+    fn ask(&mut self, server: &GatewayClient) -> MappingEnd {
         let Ok(seed) = os_random() else { return self.pause() };
         let nonce = self.nonces.of(server.gateway, server.inner, &seed);
         let mut mapper = Mapper::new(server.inner, nonce, self.clock.now());
@@ -223,7 +226,7 @@ impl Keeper {
             if now >= look {
                 look = now + LOOK;
                 if !server.is_current(self.local) {
-                    return Over::Moved;
+                    return MappingEnd::Moved;
                 }
             }
             let next = mapper.poll_timeout().unwrap_or(look).min(look);
@@ -232,7 +235,7 @@ impl Keeper {
             match wait(&fds, next.since(now)) {
                 Ok(ready) if ready[1] => {
                     self.give_back(server, mapper);
-                    return Over::Stopped;
+                    return MappingEnd::Stopped;
                 }
                 Ok(_) => server.receive(&mut mapper, self.clock.now()),
                 Err(_) => return self.pause(),
@@ -240,7 +243,7 @@ impl Keeper {
         }
     }
 
-    fn give_back(&self, server: &Server, mut mapper: Mapper) {
+    fn give_back(&self, server: &GatewayClient, mut mapper: Mapper) {
         let began = self.clock.now();
         mapper.end(began);
         loop {
@@ -258,7 +261,7 @@ impl Keeper {
     }
 }
 
-/// Waits for one of them, at most so long; which can be read.
+/// Waits at most `most` for one of the descriptors. Returns for each whether it is readable.
 fn wait(fds: &[PollFd<'_>], most: Duration) -> io::Result<Vec<bool>> {
     let mut fds = fds.to_vec();
     let ms = most.as_nanos().div_ceil(1_000_000);
@@ -269,45 +272,45 @@ fn wait(fds: &[PollFd<'_>], most: Duration) -> io::Result<Vec<bool>> {
     Ok(fds.iter().map(|fd| fd.any().unwrap_or(false)).collect())
 }
 
-/// The translator that is asked, by a socket of its own.
-struct Server {
+/// The translator, and the socket with which it is asked.
+struct GatewayClient {
     socket: UdpSocket,
     gateway: Ipv4Addr,
     inner: SocketAddrV4,
 }
 
-impl Server {
-    /// Errors: there is none, in words for the operator.
-    fn open(local: SocketAddrV4) -> Result<Server, String> {
-        let gateway = default_gateway().ok_or("there is no default route by a gateway (IPv4)")?;
+impl GatewayClient {
+    /// Errors: why no translator can be asked, in words for the operator.
+    fn open(local: SocketAddrV4) -> Result<GatewayClient, String> {
+        let gateway = default_gateway().ok_or("no IPv4 default route with a gateway")?;
         let socket = UdpSocket::bind((*local.ip(), 0)).map_err(|e| e.to_string())?;
         let connected = socket.connect((gateway, SERVER_PORT));
         connected.and_then(|()| socket.set_nonblocking(true)).map_err(|e| e.to_string())?;
         let SocketAddr::V4(here) = socket.local_addr().map_err(|e| e.to_string())? else {
-            return Err("the way to the gateway has no IPv4 address".into());
+            return Err("the route to the gateway has no IPv4 source address".into());
         };
-        Ok(Server { socket, gateway, inner: SocketAddrV4::new(*here.ip(), local.port()) })
+        Ok(GatewayClient { socket, gateway, inner: SocketAddrV4::new(*here.ip(), local.port()) })
     }
 
-    /// Whether a new one would be the same.
+    /// True if a new `GatewayClient` would have the same gateway and inner endpoint.
     fn is_current(&self, local: SocketAddrV4) -> bool {
-        let again = Server::open(local);
+        let again = GatewayClient::open(local);
         again.is_ok_and(|again| (again.gateway, again.inner) == (self.gateway, self.inner))
     }
 
     fn send(&self, mapper: &mut Mapper) {
         while let Some(request) = mapper.poll_transmit() {
-            // What is lost, or refused by the gateway's kernel, is sent again.
+            // Requests that are lost, or refused by the gateway's kernel, are sent again.
             let _lost = self.socket.send(&request);
         }
     }
 
     fn receive(&self, mapper: &mut Mapper, now: Time) {
-        // One byte more, so that what is too long is seen as such.
+        // One more byte, so that overlong datagrams are recognised.
         let mut buffer = [0; ANSWER_MAX + 1];
         for _ in 0..BATCH {
             let Ok(len) = self.socket.recv(&mut buffer) else { return };
-            // What has no effect is counted there.
+            // The mapper counts datagrams without effect.
             let _dropped = mapper.handle_datagram(now, &buffer[..len]);
         }
     }
@@ -322,8 +325,8 @@ fn default_gateway() -> Option<Ipv4Addr> {
     gateway(&text)
 }
 
-/// The gateway of the best default route in the kernel's table, whose numbers are in the order of
-/// this machine's bytes.
+/// Gateway of the best default route in the kernel's table. The table prints addresses in the byte
+/// order of this machine.
 fn gateway(table: &str) -> Option<Ipv4Addr> {
     const BY_GATEWAY: u32 = 2;
     let route = |line: &str| {

@@ -1,6 +1,6 @@
-//! Sockets: batches of datagrams in and out, and where names of endpoints lead.
-//! Addresses, errors of the kernel and segmentation offload may live here, and nothing of what a
-//! datagram holds.
+//! Sockets: batches of datagrams in and out, and the resolution of named endpoints.
+//! Code here handles addresses, errors of the kernel and segmentation offload, but never the
+//! content of a datagram.
 
 pub(crate) mod filter;
 pub(crate) mod lookups;

@@ -1,14 +1,14 @@
-//! Receiving many datagrams in one call, laid out so that equal frames stand side by side.
+//! Receives many datagrams in one call, with equal frames laid out side by side.
 //!
 //! ```text
 //! | 1440 | 1440 | 1440 | ...     slots: the first bytes of message 0, 1, 2, ...
 //! | room 1440 | up to 62 kB | room 1440 | ...     overflow: the rest of message 0, 1, ...
 //! ```
 //!
-//! With GRO a message is up to 64 kB of frames; without it (offloads off, many peers) every frame
-//! is a message of its own. Each message is scattered over its slot and its overflow: lone full
-//! frames end up contiguous across messages, one piece of the send that follows; an aggregate gets
-//! its first slot copied in front of its rest, one short copy per 64 kB.
+//! With GRO a message is up to 64 kB of frames. Without it (offloads off, many peers) every frame
+//! is a message of its own. Each message is scattered over its slot and its overflow area. Single
+//! full frames are then contiguous across messages, and the send that follows takes them as one
+//! piece. For an aggregate, the slot is copied in front of the rest: one short copy per 64 kB.
 
 #![allow(unsafe_code)]
 
@@ -18,7 +18,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use shoal_relay::Incoming;
+use shoal_relay::ReceivedRun;
 use shoal_session::Endpoints;
 use shoal_wire::{DropReason, SizeClass};
 
@@ -28,51 +28,53 @@ use crate::net::socket::{drain_errors, for_each_note, receive_fill};
 const SLOT: usize = SizeClass::Full.frame_len();
 /// Most messages per call when each holds one frame.
 const MESSAGES: usize = 64;
-/// Most messages per call when they are aggregates: 256 KiB stay in the second-level cache of any
-/// core from the copy out of the kernel to the copy back into it.
+/// Most messages per call when they are aggregates: 256 KiB together. Any core keeps so much in its
+/// second-level cache from the copy out of the kernel to the copy back into it.
 const AGGREGATES: usize = 4;
 /// Longest UDP payload over IPv4 in bytes.
 const PAYLOAD_MAX: usize = 65_507;
-/// Bytes between overflow areas: room for the slot's copy, then the rest. No power of two, so that
-/// the first lines of all areas don't compete for the same cache sets.
+/// Bytes between overflow areas: space for the slot's copy, then the rest. Not a power of two, so
+/// that the first lines of all areas don't compete for the same cache sets.
 const OVERFLOW: usize = SLOT + (PAYLOAD_MAX - SLOT).next_multiple_of(64);
-/// Where the overflow areas start in the buffer.
+/// Offset of the overflow areas in the buffer.
 const OVERFLOWS_AT: usize = MESSAGES * SLOT;
 
-/// Fill of the receive buffer, in 1/256, from which on arriving frames count as congested.
+/// Fill of the receive buffer, in 1/256, above which arriving frames count as congested.
 const CONGESTED_FILL: u64 = 64;
-/// Fill in bytes from which on they count so in any buffer: 2 MiB are 5 ms at 3.4 Gbit/s.
+/// Fill in bytes with the same meaning, for large buffers: the lower of both limits counts. 2 MiB
+/// are 5 ms at 3.4 Gbit/s.
 const CONGESTED_BYTES: u64 = 2 << 20;
 
-/// Room for the control messages asked for: ECN, GRO size, overflow count (24 bytes each), and
-/// which address a datagram came to (40 bytes).
+/// Space for control messages: ECN, GRO size, overflow count (24 bytes each), and the destination
+/// address (40 bytes).
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-struct Control([u8; 128]);
+struct ReceiveControlBuffer([u8; 128]);
 
-/// The kernel's number of the node's own interface, which may be made anew; 0 without one.
+/// The kernel's index of the node's own interface; 0 without one. It changes when the interface is
+/// created again.
 pub type InterfaceNumber = Arc<AtomicU32>;
 
 /// Buffers of one socket's receive calls, reused for its whole life.
-pub struct Receiver {
+pub struct DatagramReceiver {
     buffer: Box<[u8]>,
     names: Box<[[u8; 28]]>,
-    control: Box<[Control]>,
-    runs: Vec<Incoming>,
-    /// Where the socket is bound.
+    control: Box<[ReceiveControlBuffer]>,
+    runs: Vec<ReceivedRun>,
+    /// Address that the socket is bound to.
     bound: SocketAddr,
-    /// Answers leave from the address that the kernel chooses, whatever address datagrams came to.
+    /// True if the kernel chooses the source of answers, whatever address datagrams came to.
     kernel_chooses: bool,
     own_interface: InterfaceNumber,
     messages: usize,
     overflows: u32,
     congested: bool,
     counters: ReceiveCounters,
-    /// The counters as of the last [`Receiver::take_drops`].
+    /// Counters at the last [`DatagramReceiver::take_drops`].
     told: ReceiveCounters,
 }
 
-/// What has been received, since the start.
+/// Counters of receives since the start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReceiveCounters {
     /// System calls that returned something.
@@ -81,16 +83,15 @@ pub struct ReceiveCounters {
     pub messages: u64,
     /// Bytes of UDP payload.
     pub bytes: u64,
-    /// Datagrams the kernel dropped since the buffer was full.
+    /// Datagrams that the kernel dropped because the buffer was full.
     pub overflows: u64,
     /// Datagrams without a byte of payload.
     pub empty: u64,
-    /// Datagrams that came in by the node's own interface.
+    /// Datagrams that arrived by the node's own interface.
     pub own_interface: u64,
 }
 
 impl ReceiveCounters {
-    /// The sum of both.
     pub fn plus(&self, other: &ReceiveCounters) -> ReceiveCounters {
         ReceiveCounters {
             calls: self.calls + other.calls,
@@ -103,14 +104,14 @@ impl ReceiveCounters {
     }
 }
 
-impl Receiver {
-    /// For a socket that is bound to `bound`. Allocates about 4 MiB of address space; pages are
-    /// used as traffic touches them.
-    pub fn new(bound: SocketAddr) -> Receiver {
-        Receiver {
+impl DatagramReceiver {
+    /// Receiver of a socket that is bound to `bound`. Allocates about 4 MiB of address space; pages
+    /// are used as traffic touches them.
+    pub fn new(bound: SocketAddr) -> DatagramReceiver {
+        DatagramReceiver {
             buffer: vec![0; OVERFLOWS_AT + MESSAGES * OVERFLOW].into_boxed_slice(),
             names: vec![[0; 28]; MESSAGES].into_boxed_slice(),
-            control: vec![Control([0; 128]); MESSAGES].into_boxed_slice(),
+            control: vec![ReceiveControlBuffer([0; 128]); MESSAGES].into_boxed_slice(),
             runs: Vec::with_capacity(MESSAGES),
             bound,
             kernel_chooses: false,
@@ -123,24 +124,23 @@ impl Receiver {
         }
     }
 
-    /// This receiver, with the kernel choosing the address that answers leave from, or not.
-    pub fn where_kernel_chooses(mut self, kernel_chooses: bool) -> Receiver {
+    /// Sets whether the kernel chooses the source address of answers.
+    pub fn where_kernel_chooses(mut self, kernel_chooses: bool) -> DatagramReceiver {
         self.kernel_chooses = kernel_chooses;
         self
     }
 
-    /// Says which interface is the node's own: datagrams that come in by it are dropped. They came
-    /// through the network, and answers would go back into it.
+    /// Sets the node's own interface. Datagrams that arrive by it are dropped: they came through
+    /// the network, and answers would go back into it.
     pub fn set_own_interface(&mut self, number: InterfaceNumber) {
         self.own_interface = number;
     }
 
-    /// What was received so far.
     pub fn counters(&self) -> ReceiveCounters {
         self.counters
     }
 
-    /// Datagrams that were lost or ignored here since the last call, by reason.
+    /// Datagrams lost or ignored here since the last call, by reason.
     pub fn take_drops(&mut self) -> [(DropReason, u64); 3] {
         let told = std::mem::replace(&mut self.told, self.counters);
         [
@@ -150,8 +150,8 @@ impl Receiver {
         ]
     }
 
-    /// Receives what waits, without blocking. Returns true when the call came back full, so that
-    /// more may wait. The runs of the last call are gone.
+    /// Receives waiting datagrams, without blocking. Returns true if the call was full, so that
+    /// more may wait. Discards the runs of the last call.
     pub fn receive(&mut self, fd: RawFd) -> io::Result<bool> {
         self.runs.clear();
         let mut headers: [libc::mmsghdr; MESSAGES] = {
@@ -179,9 +179,9 @@ impl Receiver {
             message.msg_controllen = control.0.len() as _;
         }
         let got = past_errors(fd, || {
-            // SAFETY: the first `asked` headers point to names, parts and control buffers that live
-            // in `self` and on this stack frame, each with its true length; nothing else touches
-            // them during the call. The time-out is null: the socket doesn't block.
+            // SAFETY: the first `asked` headers point to names, parts and control buffers, each
+            // with its true length. All live in `self` or on this stack frame, and nothing else
+            // touches them during the call. The time-out is null: the socket doesn't block.
             unsafe {
                 libc::recvmmsg(
                     fd,
@@ -209,8 +209,8 @@ impl Receiver {
         Ok(full)
     }
 
-    /// What the last call brought: the buffer, and where in it the frames of each source are.
-    pub fn batch(&mut self) -> (&mut [u8], &[Incoming]) {
+    /// Result of the last call: the buffer, and the runs of each source in it.
+    pub fn batch(&mut self) -> (&mut [u8], &[ReceivedRun]) {
         (&mut self.buffer, &self.runs)
     }
 
@@ -220,7 +220,7 @@ impl Receiver {
         let named = (header.msg_hdr.msg_namelen as usize).min(name.len());
         let Some(remote) = source(&name[..named]) else { return };
         let used = header.msg_hdr.msg_controllen.min(self.control[index].0.len());
-        let notes = Notes::parse(&self.control[index].0[..used]);
+        let notes = ReceivedControl::parse(&self.control[index].0[..used]);
         if let Some(overflows) = notes.overflows {
             self.counters.overflows += u64::from(overflows.wrapping_sub(self.overflows));
             self.overflows = overflows;
@@ -256,12 +256,12 @@ impl Receiver {
         }
         // The buffer is shorter than 2^32 bytes (asserted below).
         let (offset, len, stride) = (offset as u32, len as u32, stride as u32);
-        self.runs.push(Incoming { from, offset, len, stride, congested });
+        self.runs.push(ReceivedRun { from, offset, len, stride, congested });
     }
 
-    /// Which address here a datagram came to, with the socket's port. None for a multicast group's:
-    /// no answer can leave from there.
-    fn local(&self, notes: &Notes) -> Option<SocketAddr> {
+    /// Local address that a datagram came to, with the socket's port. None for a multicast group,
+    /// from which no answer can leave.
+    fn local(&self, notes: &ReceivedControl) -> Option<SocketAddr> {
         let is_own = |at: &SocketAddr| !at.ip().is_unspecified() && !at.ip().is_multicast();
         let came_to = notes.came_to.filter(|_| !self.kernel_chooses);
         let mut local = came_to.or(Some(self.bound)).filter(is_own)?;
@@ -272,8 +272,8 @@ impl Receiver {
 
 const _: () = assert!(OVERFLOWS_AT + MESSAGES * OVERFLOW <= u32::MAX as usize);
 
-/// With IP_RECVERR a receive first reports what an ICMP message said about some send, and brings
-/// nothing: read those errors and try again, a few times.
+/// With IP_RECVERR, a receive first reports the error of an ICMP message about some send, and
+/// brings no datagram. Reads such errors and tries again, a few times.
 fn past_errors(fd: RawFd, mut receive: impl FnMut() -> i32) -> io::Result<usize> {
     const TRIES: usize = 4;
     for _ in 1..TRIES {
@@ -289,21 +289,21 @@ fn past_errors(fd: RawFd, mut receive: impl FnMut() -> i32) -> io::Result<usize>
     usize::try_from(receive()).map_err(|_| io::Error::last_os_error())
 }
 
-/// What the control messages of one received message say.
+/// Content of the control messages of one received message.
 #[derive(Default)]
-struct Notes {
+struct ReceivedControl {
     segment: Option<usize>,
     marked: bool,
     overflows: Option<u32>,
-    /// Without the port.
+    /// Destination address, without the port.
     came_to: Option<SocketAddr>,
-    /// The number of the interface.
+    /// Index of the interface.
     interface: Option<u32>,
 }
 
-impl Notes {
-    fn parse(bytes: &[u8]) -> Notes {
-        let mut notes = Notes::default();
+impl ReceivedControl {
+    fn parse(bytes: &[u8]) -> ReceivedControl {
+        let mut notes = ReceivedControl::default();
         for_each_note(bytes, |level, kind, data| {
             let int = || data.first_chunk::<4>().map(|b| i32::from_ne_bytes(*b));
             match (level, kind) {
@@ -329,7 +329,7 @@ impl Notes {
                     notes.interface = parts.map(|(_, number)| u32::from_ne_bytes(*number));
                     notes.came_to = parts.map(|(ip, interface)| {
                         let ip = Ipv6Addr::from(*ip);
-                        // A link-local address, and no other, needs its interface.
+                        // Only link-local addresses need their interface.
                         let scoped = ip.is_unicast_link_local();
                         let scope = if scoped { u32::from_ne_bytes(*interface) } else { 0 };
                         SocketAddr::V6(SocketAddrV6::new(ip, 0, 0, scope))
@@ -367,7 +367,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_datagram_came_to_one_address_or_to_none_that_can_answer() {
+    fn the_local_address_is_the_destination_of_a_datagram_if_that_can_answer() {
         let local = |bound: &str, came_to: &str| {
             let ip: Ipv6Addr = came_to.parse().expect("literal");
             let mut control = Vec::new();
@@ -375,21 +375,24 @@ mod tests {
             control.extend([libc::IPPROTO_IPV6, libc::IPV6_PKTINFO].map(i32::to_ne_bytes).concat());
             control.extend(ip.octets());
             control.extend(3u32.to_ne_bytes());
-            let receiver = Receiver::new(bound.parse().expect("literal"));
-            receiver.local(&Notes::parse(&control)).map(|local| local.to_string())
+            let receiver = DatagramReceiver::new(bound.parse().expect("literal"));
+            receiver.local(&ReceivedControl::parse(&control)).map(|local| local.to_string())
         };
         let at = |local: &str| Some(local.to_owned());
         assert_eq!(local("[::]:7400", "2001:db8::1"), at("[2001:db8::1]:7400"));
         assert_eq!(local("[::]:7400", "fe80::1"), at("[fe80::1%3]:7400"));
         assert_eq!(local("[::]:7400", "ff02::1"), None);
         let kernel = |came_to: &str| {
-            let receiver = Receiver::new("[::]:7400".parse().expect("literal"));
+            let receiver = DatagramReceiver::new("[::]:7400".parse().expect("literal"));
             let came_to = Some(SocketAddr::new(came_to.parse().expect("literal"), 0));
-            receiver.where_kernel_chooses(true).local(&Notes { came_to, ..Notes::default() })
+            receiver
+                .where_kernel_chooses(true)
+                .local(&ReceivedControl { came_to, ..ReceivedControl::default() })
         };
         assert_eq!(kernel("2001:db8::1"), None, "the kernel chooses where answers leave from");
-        let none = Notes::default();
-        let untold = |bound: &str| Receiver::new(bound.parse().expect("literal")).local(&none);
+        let none = ReceivedControl::default();
+        let untold =
+            |bound: &str| DatagramReceiver::new(bound.parse().expect("literal")).local(&none);
         assert_eq!(untold("[::]:7400"), None);
         assert_eq!(untold("10.0.0.1:7400"), "10.0.0.1:7400".parse().ok());
     }

@@ -1,11 +1,12 @@
-//! Sending runs of equal frames: one system call with UDP_SEGMENT where the path can do it, one
-//! call for many messages where it can't.
+//! Sends runs of equal frames: one system call with UDP_SEGMENT where the path supports it, else
+//! one call for many messages.
 //!
-//! A neighbour whose path refuses segmentation (EIO, EINVAL, EMSGSIZE) is remembered and gets its
-//! frames one message each for a while; all others keep their offload. A source address that the
-//! kernel refuses (EINVAL, EADDRNOTAVAIL, and ENETUNREACH of newer ones over IPv4), since this
-//! machine has it no more, is remembered for a shorter while, in which the kernel chooses one; that
-//! says nothing of segmentation.
+//! Some paths refuse segmentation (EIO, EINVAL, EMSGSIZE). Such a neighbour gets one message per
+//! frame for a while; all others keep their offload.
+//!
+//! The kernel may refuse a source address that this machine has lost. The errors are EINVAL,
+//! EADDRNOTAVAIL and, from newer kernels over IPv4, ENETUNREACH. The source is then avoided for a
+//! shorter while, in which the kernel chooses one. Such an error says nothing about segmentation.
 
 #![allow(unsafe_code)]
 
@@ -15,11 +16,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use shoal_relay::Path;
+use shoal_relay::SendPath;
 use shoal_wire::{LinkId, Time};
 use socket2::SockAddr;
 
-use crate::net::socket::{SharedPrefix, Sources, drain_errors, is_crowded};
+use crate::net::socket::{SharedPrefix, SourcePolicy, drain_errors, is_crowded};
 
 /// Most segments per message: UDP_MAX_SEGMENTS of older kernels.
 const SEGMENTS: usize = 64;
@@ -27,38 +28,38 @@ const SEGMENTS: usize = 64;
 const BYTES: usize = 65_507;
 /// Most messages per call without segmentation.
 const MESSAGES: usize = 64;
-/// Most links that one `Memory` holds; what ends first is forgotten first.
+/// Most links in one `RefusalCache`; the entry that ends first is forgotten first.
 const LINKS: usize = 256;
-/// How long a refusal is believed: devices and paths change.
+/// Time for which a refusal is remembered: devices and paths change.
 const REFUSAL: Duration = Duration::from_secs(600);
-/// For how long the kernel chooses in place of a bad source.
+/// Time for which the kernel chooses in place of a bad source.
 const BAD_SOURCE: Duration = Duration::from_secs(10);
 
-/// What became of a run.
+/// Result of sending a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum SendResult {
     /// The kernel took all of it.
     Sent,
-    /// No room: the socket's buffer (EAGAIN: a wake-up will come) or the queue below (ENOBUFS:
-    /// none will).
+    /// No room: the socket's buffer is full (EAGAIN: a wake-up follows), or the queue of the device
+    /// (ENOBUFS: no wake-up follows).
     Full {
-        /// Epoll will say when there is room again.
+        /// True if epoll reports when there is room again.
         wakes: bool,
     },
-    /// The kernel refused, and would again.
+    /// The kernel refused with this error, and would again.
     Failed(i32),
 }
 
-/// What has been sent, since the start.
+/// Counters of sends since the start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SendCounters {
     /// System calls.
     pub calls: u64,
-    /// Frames the kernel took.
+    /// Frames that the kernel accepted.
     pub frames: u64,
-    /// Bytes of UDP payload the kernel took.
+    /// Bytes of UDP payload that the kernel accepted.
     pub bytes: u64,
-    /// Times the queue below was full (ENOBUFS).
+    /// Times the device's queue was full (ENOBUFS).
     pub no_buffers: u64,
     /// Times the socket's buffer was full (EAGAIN).
     pub would_block: u64,
@@ -71,7 +72,6 @@ pub struct SendCounters {
 }
 
 impl SendCounters {
-    /// The sum of both.
     pub fn plus(&self, other: &SendCounters) -> SendCounters {
         SendCounters {
             calls: self.calls + other.calls,
@@ -86,22 +86,22 @@ impl SendCounters {
     }
 }
 
-/// Sends on one socket.
-pub struct Sender {
+/// Sender of one socket.
+pub struct DatagramSender {
     gso: bool,
-    sources: Sources,
-    /// Paths that refuse segmentation: a neighbour that moved is tried anew.
-    refusing: Memory<SocketAddr>,
-    /// Sources that the kernel refused, in whose place it chooses for a while.
-    bad: Memory<IpAddr>,
+    sources: SourcePolicy,
+    /// Endpoints whose paths refuse segmentation. A neighbour that moved is tried again.
+    refusing: RefusalCache<SocketAddr>,
+    /// Sources that the kernel refused, and that are avoided for a while.
+    bad: RefusalCache<IpAddr>,
     counters: SendCounters,
 }
 
 /// One refused endpoint or source for each link, with the time until which it is remembered.
-struct Memory<T>(BTreeMap<Option<LinkId>, (Time, T)>);
+struct RefusalCache<T>(BTreeMap<Option<LinkId>, (Time, T)>);
 
-impl<T: PartialEq> Memory<T> {
-    /// Whether `end` is remembered of `link` at `now`.
+impl<T: PartialEq> RefusalCache<T> {
+    /// True if `end` is remembered for `link` at `now`.
     fn holds(&mut self, now: Time, link: Option<LinkId>, end: &T) -> bool {
         let Some((until, known)) = self.0.get(&link) else { return false };
         let holds = now < *until && known == end;
@@ -122,17 +122,16 @@ impl<T: PartialEq> Memory<T> {
     }
 }
 
-/// Control messages of a send, as the kernel reads them: where it leaves from, and the length of
-/// its segments.
+/// Control messages of a send, in the kernel's layout: the source address and the segment length.
 #[repr(C, align(8))]
-struct Notes {
+struct SendControl {
     bytes: [u8; 64],
     used: usize,
 }
 
-impl Notes {
-    fn new() -> Notes {
-        Notes { bytes: [0; 64], used: 0 }
+impl SendControl {
+    fn new() -> SendControl {
+        SendControl { bytes: [0; 64], used: 0 }
     }
 
     fn push(&mut self, level: i32, kind: i32, data: &[u8]) {
@@ -154,7 +153,7 @@ impl Notes {
                 info[4..8].copy_from_slice(&v4.ip().octets());
                 self.push(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
             }
-            // `in6_pktinfo`: this source, its interface where the address says nothing without.
+            // `in6_pktinfo`: this source, with its interface if the address is ambiguous without.
             SocketAddr::V6(v6) => {
                 let mut info = [0; 20];
                 info[..16].copy_from_slice(&v6.ip().octets());
@@ -173,46 +172,45 @@ impl Notes {
     }
 }
 
-impl Sender {
-    /// `gso`: the socket knows UDP_SEGMENT. `chooses`: it is bound to no address, so that each send
-    /// may choose its own.
-    pub fn new(gso: bool, chooses: bool) -> Sender {
-        Sender::naming(gso, if chooses { Sources::All } else { Sources::Kernel })
+impl DatagramSender {
+    /// `gso`: the socket supports UDP_SEGMENT. `chooses`: the socket is bound to no address, so
+    /// that each send may name its source.
+    pub fn new(gso: bool, chooses: bool) -> DatagramSender {
+        DatagramSender::naming(gso, if chooses { SourcePolicy::All } else { SourcePolicy::Kernel })
     }
 
-    /// As [`Self::new`], with the sources that a send may name.
-    pub(crate) fn naming(gso: bool, sources: Sources) -> Sender {
-        let (refusing, bad) = (Memory(BTreeMap::new()), Memory(BTreeMap::new()));
-        Sender { gso, sources, refusing, bad, counters: SendCounters::default() }
+    /// As [`Self::new`], with the rule for sources that a send may name.
+    pub(crate) fn naming(gso: bool, sources: SourcePolicy) -> DatagramSender {
+        let (refusing, bad) = (RefusalCache(BTreeMap::new()), RefusalCache(BTreeMap::new()));
+        DatagramSender { gso, sources, refusing, bad, counters: SendCounters::default() }
     }
 
-    /// The prefix of the sources that a send may name, if that is their only rule.
+    /// The prefix of the sources that a send may name, if the rule is a prefix.
     pub(crate) fn names_under(&self) -> Option<SharedPrefix> {
         match &self.sources {
-            Sources::Under(prefix) => Some(prefix.clone()),
-            Sources::All | Sources::Kernel => None,
+            SourcePolicy::Under(prefix) => Some(prefix.clone()),
+            SourcePolicy::All | SourcePolicy::Kernel => None,
         }
     }
 
-    /// What was sent so far.
     pub fn counters(&self) -> SendCounters {
         self.counters
     }
 
-    /// How many neighbours' paths currently refuse segmentation.
+    /// Number of neighbours whose paths refuse segmentation at present.
     pub fn refusing(&self) -> usize {
         self.refusing.0.len()
     }
 
-    /// Sends frames in this order. Returns how many leading ones the kernel took, and what became
-    /// of the rest.
+    /// Sends frames in this order. Returns the number of leading ones that the kernel accepted, and
+    /// the result for the rest.
     pub fn send(
         &mut self,
         fd: RawFd,
         now: Time,
-        path: Path,
-        frames: Frames<'_>,
-    ) -> (usize, Outcome) {
+        path: SendPath,
+        frames: OutboundRun<'_>,
+    ) -> (usize, SendResult) {
         let address = SockAddr::from(path.ends.remote);
         let mut source = self.source(now, path);
         let per_message = (BYTES / frames.len.max(1)).clamp(1, SEGMENTS);
@@ -222,7 +220,7 @@ impl Sender {
             let mut refuses = || self.refusing.holds(now, path.link, &path.ends.remote);
             let together = self.gso && rest > 1 && !refuses();
             let count = rest.min(if together { per_message } else { MESSAGES });
-            let run = Frames { offsets: &frames.offsets[sent..sent + count], ..frames };
+            let run = OutboundRun { offsets: &frames.offsets[sent..sent + count], ..frames };
             let outcome = if together {
                 self.send_segmented(fd, (source, &address), run).map(|()| count)
             } else {
@@ -258,29 +256,29 @@ impl Sender {
                 }
             }
         }
-        (sent, Outcome::Sent)
+        (sent, SendResult::Sent)
     }
 
-    /// The source that a send asks for, unless the kernel is to choose.
-    fn source(&mut self, now: Time, path: Path) -> Option<SocketAddr> {
+    /// Source to name in a send; none if the kernel is to choose.
+    fn source(&mut self, now: Time, path: SendPath) -> Option<SocketAddr> {
         let same = |local: &SocketAddr| local.is_ipv4() == path.ends.remote.is_ipv4();
         let local = path.ends.local.filter(|local| self.sources.have(*local) && same(local))?;
         (!self.bad.holds(now, path.link, &local.ip())).then_some(local)
     }
 
-    fn outcome(&mut self, errno: i32) -> Outcome {
+    fn outcome(&mut self, errno: i32) -> SendResult {
         match errno {
             libc::ENOBUFS | libc::ENOMEM => {
                 self.counters.no_buffers += 1;
-                Outcome::Full { wakes: false }
+                SendResult::Full { wakes: false }
             }
             libc::EAGAIN => {
                 self.counters.would_block += 1;
-                Outcome::Full { wakes: true }
+                SendResult::Full { wakes: true }
             }
             _ => {
                 self.counters.failed += 1;
-                Outcome::Failed(errno)
+                SendResult::Failed(errno)
             }
         }
     }
@@ -289,10 +287,10 @@ impl Sender {
         &mut self,
         fd: RawFd,
         (source, to): (Option<SocketAddr>, &SockAddr),
-        run: Frames<'_>,
+        run: OutboundRun<'_>,
     ) -> Result<(), i32> {
         let size = u16::try_from(run.len).map_err(|_| libc::EINVAL)?;
-        let mut notes = Notes::new();
+        let mut notes = SendControl::new();
         if let Some(source) = source {
             notes.push_source(source);
         }
@@ -303,21 +301,21 @@ impl Sender {
         notes.attach(&mut message);
         past_errors(fd, || {
             self.counters.calls += 1;
-            // SAFETY: name, parts and control point to `to`, `run` and `notes`, which outlive the
-            // call and are valid for the lengths beside them; sendmsg only reads them.
+            // SAFETY: name, parts and control point to `to`, `run` and `notes`. They outlive the
+            // call and are valid for the lengths beside them. sendmsg only reads them.
             result(unsafe { libc::sendmsg(fd, &raw const message, libc::MSG_DONTWAIT) } as isize)
         })?;
         Ok(())
     }
 
-    /// One message per frame; returns how many the kernel took, at least one.
+    /// Sends one message per frame. Returns the number that the kernel accepted, at least one.
     fn send_each(
         &mut self,
         fd: RawFd,
         (source, to): (Option<SocketAddr>, &SockAddr),
-        run: Frames<'_>,
+        run: OutboundRun<'_>,
     ) -> Result<usize, i32> {
-        let mut notes = Notes::new();
+        let mut notes = SendControl::new();
         if let Some(source) = source {
             notes.push_source(source);
         }
@@ -334,9 +332,9 @@ impl Sender {
         }
         past_errors(fd, || {
             self.counters.calls += 1;
-            // SAFETY: the first `count` headers point to `to`, `parts`, `notes` and `run`, which
-            // outlive the call and are valid for the lengths beside them; of all that the kernel
-            // writes msg_len only.
+            // SAFETY: the first `count` headers point to `to`, `parts`, `notes` and `run`. They
+            // outlive the call and are valid for the lengths beside them. The kernel writes only
+            // msg_len.
             result(unsafe {
                 libc::sendmmsg(
                     fd,
@@ -349,28 +347,27 @@ impl Sender {
     }
 }
 
-/// Frames of equal length, wherever they lie in a buffer.
+/// Frames of equal length at any offsets in a buffer.
 #[derive(Clone, Copy)]
-pub struct Frames<'a> {
-    /// The buffer.
+pub struct OutboundRun<'a> {
     pub buffer: &'a [u8],
-    /// Where each frame starts.
+    /// Offset of each frame.
     pub offsets: &'a [u32],
-    /// Length of each.
+    /// Length of each frame.
     pub len: usize,
 }
 
 const EMPTY: [libc::iovec; MESSAGES] =
     [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MESSAGES];
 
-impl Frames<'_> {
+impl OutboundRun<'_> {
     /// Bytes that the kernel will only read.
     fn piece(&self, start: usize, len: usize) -> libc::iovec {
         let bytes = &self.buffer[start..start + len];
         libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: len }
     }
 
-    /// One piece per stretch of adjacent frames: the fewer pieces, the faster the kernel copies.
+    /// One piece per stretch of adjacent frames: fewer pieces make the kernel's copy faster.
     fn gather(&self, parts: &mut [libc::iovec]) -> usize {
         let mut used = 0;
         let mut offsets = self.offsets.iter().map(|&o| o as usize).peekable();
@@ -401,16 +398,15 @@ fn result(returned: isize) -> Result<usize, i32> {
         .map_err(|_| io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// Calls of one send before it counts as "no room": only a flood of forged ICMP makes more of them
+/// Most calls of one send, before it counts as "no room". Only a flood of forged ICMP makes so many
 /// fail.
 const TRIES: usize = 8;
 
-/// With IP_RECVERR a send first reports an error that an ICMP message left behind, about whatever
-/// destination it names, and sends nothing. Anybody can forge such messages. So no error is
-/// believed while the socket's error queue has entries, or may have no room for one: entries are
-/// read, and the send is tried again. An error is believed if it comes twice in a row while the
-/// queue is empty and has room, or if the queue says that this kernel itself found the frame too
-/// long.
+/// Calls `send` again where its error may be about another destination. With IP_RECVERR a send
+/// first reports an error that an ICMP message left behind, and sends nothing. Anybody can forge
+/// such messages. So an error counts only while the socket's error queue is empty and has room:
+/// entries are read, and the send is tried again. It counts if it then comes twice in a row.
+/// EMSGSIZE counts at once if the queue says that this kernel itself found the frame too long.
 fn past_errors(fd: RawFd, mut send: impl FnMut() -> Result<usize, i32>) -> Result<usize, i32> {
     let mut before = None;
     for _ in 0..TRIES {
@@ -445,11 +441,11 @@ mod tests {
     #[test]
     fn the_memory_of_links_is_bounded_and_ends_with_time_or_when_a_neighbour_moves() {
         let link = |bits| Some(LinkId::from_bits(bits));
-        let (now, mut memory) = (Time::from_millis(5), Memory(BTreeMap::new()));
+        let (now, mut memory) = (Time::from_millis(5), RefusalCache(BTreeMap::new()));
         memory.note(now, link(1), at(1));
         assert!(memory.holds(Time::ZERO, link(1), &at(1)));
-        assert!(!memory.holds(Time::ZERO, link(2), &at(1)), "that is another neighbour's");
-        assert!(!memory.holds(now, link(1), &at(1)), "it may have changed");
+        assert!(!memory.holds(Time::ZERO, link(2), &at(1)), "another neighbour");
+        assert!(!memory.holds(now, link(1), &at(1)), "path may have changed");
         memory.note(now, link(1), at(1));
         assert!(!memory.holds(Time::ZERO, link(1), &at(2)), "the neighbour is elsewhere");
         for bits in 0..=LINKS as u32 {
@@ -462,8 +458,8 @@ mod tests {
 
     #[test]
     fn a_socket_asks_for_a_source_that_it_may_choose_and_that_is_not_bad() {
-        let (now, mut sender) = (Time::from_millis(5), Sender::new(true, true));
-        let path = |link, local| Path {
+        let (now, mut sender) = (Time::from_millis(5), DatagramSender::new(true, true));
+        let path = |link, local| SendPath {
             link: Some(LinkId::from_bits(link)),
             ends: Endpoints { local: Some(local), remote: at(1) },
         };
@@ -472,17 +468,17 @@ mod tests {
         assert_eq!(sender.source(now, path(2, at(2))), Some(at(2)));
         assert_eq!(sender.source(now + BAD_SOURCE, path(1, at(2))), Some(at(2)));
         let other = SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 7_400));
-        assert_eq!(sender.source(now, path(1, other)), None, "of another family");
-        let mut bound = Sender::new(true, false);
-        assert_eq!(bound.source(now, path(2, at(2))), None, "it is bound");
+        assert_eq!(sender.source(now, path(1, other)), None, "another family");
+        let mut bound = DatagramSender::new(true, false);
+        assert_eq!(bound.source(now, path(2, at(2))), None, "bound");
         let six = |ip: &str| SocketAddr::new(ip.parse().unwrap(), 7_400);
         let ends = |local| Endpoints { local: Some(six(local)), remote: six("2001:db8::1") };
-        let path = |local| Path { link: None, ends: ends(local) };
+        let path = |local| SendPath { link: None, ends: ends(local) };
         let prefix = [0x20, 1, 0x0d, 0xb8, 0, 1, 0, 2];
-        let mut host = Sender::naming(true, Sources::Under(SharedPrefix::new(prefix)));
+        let mut host = DatagramSender::naming(true, SourcePolicy::Under(SharedPrefix::new(prefix)));
         assert_eq!(host.source(now, path("2001:db8::7")), None, "the kernel knows better");
-        let hops = six("2001:db8:1:2:3:4:5:6");
-        assert_eq!(host.source(now, path("2001:db8:1:2:3:4:5:6")), Some(hops));
+        let shifts = six("2001:db8:1:2:3:4:5:6");
+        assert_eq!(host.source(now, path("2001:db8:1:2:3:4:5:6")), Some(shifts));
         host.names_under().unwrap().set([0x20, 1, 0x0d, 0xb8, 0, 1, 0, 3]);
         assert!(host.source(now, path("2001:db8:1:2:3:4:5:6")).is_some(), "the one before");
         assert!(host.source(now, path("2001:db8:1:3:3:4:5:6")).is_some());

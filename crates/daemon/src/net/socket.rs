@@ -1,11 +1,10 @@
-//! UDP sockets as the data plane wants them, and what the kernel offers on them.
+//! UDP sockets of the data plane, and the kernel's offloads on them.
 //!
-//! Every option is tried on its own: what the kernel refuses is left out, shown in the status, and
-//! nothing else changes. Sockets never block, and `IP_RECVERR` makes the queue below visible: with
-//! it a send into a full queueing discipline says ENOBUFS, where it would otherwise say "sent".
-//! Its price: what ICMP messages say, which anybody can forge, comes up in sends and receives that
-//! have nothing to do with it. [`drain_errors`] tells this kernel's own errors from those of ICMP
-//! messages (docs/decisions/forged-icmp.md).
+//! Every option is tried by itself: a refused one is left out and shown in the status. Sockets
+//! never block. `IP_RECVERR` makes the device's queue visible: a send into a full queueing
+//! discipline then returns ENOBUFS in place of success. The price: sends and receives also report
+//! errors from ICMP messages, which anybody can forge for any destination. [`drain_errors`] tells
+//! this kernel's own errors from those of ICMP messages (docs/design/decisions/forged-icmp.md).
 
 #![allow(unsafe_code)]
 
@@ -19,53 +18,53 @@ use anyhow::Context;
 use shoal_relay::FORMER_MAX;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-/// How much the kernel is asked to buffer, in bytes.
+/// Options of a socket.
 #[derive(Clone, Copy, Debug)]
 pub struct SocketConfig {
-    /// Receive buffer: rides out a worker that is not scheduled for a while.
+    /// Receive buffer in bytes: bridges times in which the worker is not scheduled.
     pub receive_buffer_bytes: usize,
-    /// Send buffer. Large, so that the queue of one slow path below never blocks the others:
-    /// that path says ENOBUFS, and its own egress waits.
+    /// Send buffer in bytes. Large, so that the queue of one slow path never blocks the others:
+    /// that path returns ENOBUFS, and its own egress waits.
     pub send_buffer_bytes: usize,
     /// Ask for receive coalescing.
     pub gro: bool,
-    /// Ask routers below to mark what they would drop; the IP header shows that they were asked.
+    /// Ask routers of the network below to mark datagrams in place of dropping them. The IP header
+    /// shows this request.
     pub ecn: bool,
-    /// Several sockets share the port (one per worker).
+    /// Share the port between several sockets (one per worker).
     pub reuse_port: bool,
-    /// Where the socket is bound to no address, learn which one datagrams come to, and let each
-    /// send choose.
+    /// If the socket is bound to no address: learn the address that datagrams came to, and let each
+    /// send name its source.
     pub own_source: bool,
-    /// The prefix under which addresses hop: they may be sent from though no interface has them.
-    pub hop: Option<[u8; 8]>,
+    /// Prefix of shifting addresses: sends may name them as source though no interface has them.
+    pub shift: Option<[u8; 8]>,
 }
 
-/// Which sources a socket's sends may name.
+/// Sources that a socket's sends may name.
 #[derive(Clone, Debug)]
-pub(crate) enum Sources {
-    /// None: the kernel chooses.
+pub(crate) enum SourcePolicy {
+    /// No source: the kernel chooses.
     Kernel,
-    /// Any.
+    /// Any source.
     All,
-    /// Those under this prefix.
+    /// Sources under this prefix.
     Under(SharedPrefix),
 }
 
-/// A prefix that another thread may change, and those before it: links go on under the one that
-/// they know until their neighbours have followed.
+/// The current prefix, which another thread may change, and the former ones. A link uses a former
+/// prefix until its neighbour knows the current one.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedPrefix(Arc<[AtomicU64; 1 + FORMER_MAX]>);
 
 impl SharedPrefix {
-    /// It is this one at first.
     pub(crate) fn new(prefix: [u8; 8]) -> SharedPrefix {
         let one = |_| AtomicU64::new(u64::from_ne_bytes(prefix));
         SharedPrefix(Arc::new(std::array::from_fn(one)))
     }
 
-    /// It is another one from now on.
+    /// Sets a new prefix.
     pub(crate) fn set(&self, prefix: [u8; 8]) {
-        // Nothing else follows from them.
+        // Relaxed: no other memory depends on these values.
         for (later, earlier) in self.0.iter().skip(1).zip(&*self.0).rev() {
             later.store(earlier.load(Ordering::Relaxed), Ordering::Relaxed);
         }
@@ -80,26 +79,26 @@ impl SharedPrefix {
     }
 }
 
-impl Sources {
-    /// Whether a send may name this one.
+impl SourcePolicy {
+    /// True if a send may name this source.
     pub(crate) fn have(&self, source: SocketAddr) -> bool {
         match (self, source) {
-            (Sources::All, _) => true,
-            (Sources::Under(prefix), SocketAddr::V6(v6)) => prefix.has(v6.ip().octets()),
-            (Sources::Under(_), SocketAddr::V4(_)) | (Sources::Kernel, _) => false,
+            (SourcePolicy::All, _) => true,
+            (SourcePolicy::Under(prefix), SocketAddr::V6(v6)) => prefix.has(v6.ip().octets()),
+            (SourcePolicy::Under(_), SocketAddr::V4(_)) | (SourcePolicy::Kernel, _) => false,
         }
     }
 }
 
 impl SocketConfig {
-    /// Which sources a socket bound to `local` may name. One that is bound to an address has no
-    /// other source, and all its datagrams came to that address.
-    pub(crate) fn sources(&self, local: SocketAddr) -> Sources {
-        match self.hop.filter(|_| local.is_ipv6()) {
-            _ if !local.ip().is_unspecified() => Sources::Kernel,
-            _ if self.own_source => Sources::All,
-            Some(prefix) => Sources::Under(SharedPrefix::new(prefix)),
-            None => Sources::Kernel,
+    /// Sources that a socket bound to `local` may name. A socket bound to one address has no other
+    /// source, and all its datagrams came to that address.
+    pub(crate) fn sources(&self, local: SocketAddr) -> SourcePolicy {
+        match self.shift.filter(|_| local.is_ipv6()) {
+            _ if !local.ip().is_unspecified() => SourcePolicy::Kernel,
+            _ if self.own_source => SourcePolicy::All,
+            Some(prefix) => SourcePolicy::Under(SharedPrefix::new(prefix)),
+            None => SourcePolicy::Kernel,
         }
     }
 }
@@ -114,35 +113,35 @@ impl Default for SocketConfig {
             ecn: true,
             reuse_port: false,
             own_source: true,
-            hop: None,
+            shift: None,
         }
     }
 }
 
-/// Which offloads and options this kernel granted on a socket.
+/// Offloads and options that this kernel granted on a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Offloads {
+pub struct SocketOffloads {
     /// UDP_SEGMENT: one send call, many frames.
     pub gso: bool,
     /// UDP_GRO: one receive call, many frames.
     pub gro: bool,
     /// Congestion marks of the network below can be read.
     pub ecn: bool,
-    /// Send errors of the queue below are reported.
+    /// Send errors of the device's queue are reported.
     pub errors: bool,
-    /// Receive buffer the kernel gave, in bytes as it counts them.
+    /// Receive buffer that the kernel granted, in bytes as it counts them.
     pub receive_buffer_bytes: usize,
-    /// Send buffer the kernel gave, in bytes as it counts them.
+    /// Send buffer that the kernel granted, in bytes as it counts them.
     pub send_buffer_bytes: usize,
 }
 
-/// Opens and binds a UDP socket and sets what can be set.
-pub fn open(listen: SocketAddr, config: &SocketConfig) -> anyhow::Result<(Socket, Offloads)> {
+/// Opens and binds a UDP socket, and sets all options that the kernel accepts.
+pub fn open(listen: SocketAddr, config: &SocketConfig) -> anyhow::Result<(Socket, SocketOffloads)> {
     let socket = Socket::new(Domain::for_address(listen), Type::DGRAM, Some(Protocol::UDP))
         .with_context(|| format!("can't open a UDP socket for {listen}"))?;
     socket.set_nonblocking(true).context("can't make the UDP socket non-blocking")?;
     if listen.is_ipv6() {
-        // A socket of its own serves IPv4, so that addresses never come back in mapped form.
+        // Another socket serves IPv4, so that addresses never come back in mapped form.
         socket.set_only_v6(true).context("can't restrict the socket to IPv6")?;
     }
     if config.reuse_port {
@@ -153,7 +152,7 @@ pub fn open(listen: SocketAddr, config: &SocketConfig) -> anyhow::Result<(Socket
     Ok((socket, offloads))
 }
 
-/// Binds to an address that may come later: by DHCP, or after the check that nobody else has it.
+/// Binds, even to an address that comes later: by DHCP, or after duplicate address detection.
 fn bind(socket: &Socket, listen: SocketAddr) -> io::Result<()> {
     let bound = socket.bind(&SockAddr::from(listen));
     if !bound.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EADDRNOTAVAIL)) {
@@ -164,8 +163,8 @@ fn bind(socket: &Socket, listen: SocketAddr) -> io::Result<()> {
         false => set(socket.as_raw_fd(), libc::IPPROTO_IPV6, libc::IPV6_FREEBIND, 1)?,
     }
     tracing::warn!(
-        "[node] listen: no interface has one of these addresses yet, so nothing arrives or leaves \
-         there. `shoal status` names the address"
+        "[node] listen: one of these addresses is on no interface yet, so nothing arrives or \
+         leaves there. `shoal status` names the address"
     );
     socket.bind(&SockAddr::from(listen))
 }
@@ -180,9 +179,9 @@ fn bind_error(listen: SocketAddr, error: io::Error) -> anyhow::Error {
     anyhow::Error::new(error).context(format!("can't listen on {listen} ({hint})"))
 }
 
-fn set_options(socket: &Socket, listen: SocketAddr, config: &SocketConfig) -> Offloads {
+fn set_options(socket: &Socket, listen: SocketAddr, config: &SocketConfig) -> SocketOffloads {
     let fd = socket.as_raw_fd();
-    // FORCE goes beyond the system's limit and needs CAP_NET_ADMIN; without it take the limit.
+    // FORCE goes beyond the system's limit and needs CAP_NET_ADMIN; without it, the limit applies.
     let buffer = |force, plain, bytes: usize| {
         let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
         let _granted = set(fd, libc::SOL_SOCKET, force, bytes).is_ok()
@@ -191,21 +190,21 @@ fn set_options(socket: &Socket, listen: SocketAddr, config: &SocketConfig) -> Of
     buffer(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.receive_buffer_bytes);
     buffer(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, config.send_buffer_bytes);
     let _counted = set(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
-    if config.hop.is_some() && listen.is_ipv6() {
-        // Without it the kernel refuses addresses that no interface has.
+    if config.shift.is_some() && listen.is_ipv6() {
+        // Without this option, the kernel refuses addresses that no interface has.
         let _free = set(fd, libc::IPPROTO_IPV6, libc::IPV6_FREEBIND, 1);
     }
-    // By which interface a datagram came in: what came by the node's own is dropped.
+    // The kernel then reports each datagram's interface. Datagrams by the node's own are dropped.
     let _told = match listen.is_ipv4() {
         true => set(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 1),
         false => set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1),
     };
-    // RFC 3168 section 5: ECT(0), routers below may mark in place of dropping; or nothing.
+    // RFC 3168 section 5: with ECT(0), routers below may mark in place of dropping. 0 forbids it.
     let mark = if config.ecn { 2 } else { 0 };
     let (errors, ecn) = if listen.is_ipv4() {
-        // PROBE: don't fragment (RFC 9000 section 14 asks the same of QUIC, so DF is what most UDP
-        // of today has), and don't let forged ICMP shorten what this socket sends. INTERFACE would
-        // ignore forged ICMP too, but sends without DF.
+        // PROBE: sets DF, and forged ICMP can't shorten what this socket sends. RFC 9000 section 14
+        // asks the same of QUIC, so most UDP traffic has DF. INTERFACE would ignore forged ICMP
+        // too, but sends without DF.
         let _probe =
             set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE).is_ok();
         let ecn = set(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1).is_ok()
@@ -219,7 +218,7 @@ fn set_options(socket: &Socket, listen: SocketAddr, config: &SocketConfig) -> Of
             && set(fd, v6, libc::IPV6_TCLASS, mark).is_ok();
         (set(fd, v6, libc::IPV6_RECVERR, 1).is_ok(), ecn)
     };
-    Offloads {
+    SocketOffloads {
         // Reading the option tells whether the kernel knows it, without changing sends.
         gso: get(fd, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok(),
         gro: config.gro && set(fd, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok(),
@@ -230,15 +229,15 @@ fn set_options(socket: &Socket, listen: SocketAddr, config: &SocketConfig) -> Of
     }
 }
 
-/// Bytes of the receive buffer in use, and of all of it, as the kernel counts them; None where it
-/// won't say.
+/// Bytes of the receive buffer in use, and its size, as the kernel counts them. None if the kernel
+/// doesn't report them.
 pub fn receive_fill(fd: RawFd) -> Option<(u64, u64)> {
     let [used, limit, ..] = memory_info(fd)?;
     (limit > 0).then(|| (used.into(), limit.into()))
 }
 
 /// Datagrams and aggregates that the kernel dropped at this socket, for lack of room or by its
-/// filter; begins anew after 2^32. None where it won't say.
+/// filter. Wraps at 2^32. None if the kernel doesn't report it.
 pub(crate) fn drops(fd: RawFd) -> Option<u32> {
     memory_info(fd).map(|info| info[8])
 }
@@ -257,33 +256,33 @@ fn memory_info(fd: RawFd) -> Option<[u32; 9]> {
 /// `SO_MEMINFO` of asm-generic/socket.h, which the libc crate lacks on some targets.
 const SO_MEMINFO: i32 = 55;
 
-/// Whether the error queue may have no room for an entry: it shares the receive buffer.
+/// True if the error queue may have no room for an entry: it shares the receive buffer.
 pub(crate) fn is_crowded(fd: RawFd) -> bool {
     receive_fill(fd).is_some_and(|(used, limit)| used > limit / 4 * 3)
 }
 
-/// What a socket's error queue held.
+/// Content of a socket's error queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Drained {
-    /// Entries made from ICMP messages: they may be forged, and about anybody.
+pub struct ErrorQueueEntries {
+    /// Entries made from ICMP messages, which may be forged and be about any destination.
     pub foreign: usize,
-    /// This kernel said EMSGSIZE about a send of this socket.
+    /// True if this kernel itself reported EMSGSIZE for a send of this socket.
     pub too_long: bool,
 }
 
-/// Room for the control messages of one entry.
+/// Space for the control messages of one entry.
 #[repr(C, align(8))]
-struct Control([u8; 512]);
+struct ErrorControlBuffer([u8; 512]);
 
-/// Most entries that one call of [`drain_errors`] reads.
+/// Maximum number of entries that one call of [`drain_errors`] reads.
 const DRAINED_MAX: usize = 64;
 
-/// Reads and forgets what the socket's error queue holds: a pending error would be reported by a
-/// later send to somebody else.
-pub fn drain_errors(fd: RawFd) -> Drained {
+/// Reads and discards the socket's error queue: a later send to another destination would report a
+/// pending error.
+pub fn drain_errors(fd: RawFd) -> ErrorQueueEntries {
     let mut byte = [0u8; 1];
-    let mut control = Control([0; 512]);
-    let mut drained = Drained::default();
+    let mut control = ErrorControlBuffer([0; 512]);
+    let mut drained = ErrorQueueEntries::default();
     for _ in 0..DRAINED_MAX {
         let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
         // SAFETY: an all-zero msghdr is valid: null pointers with zero lengths.
@@ -307,7 +306,7 @@ pub fn drain_errors(fd: RawFd) -> Drained {
     drained
 }
 
-/// The error that the kernel itself reports, if these control messages are of one:
+/// The error that the kernel itself reports, if these control messages have one.
 /// `sock_extended_err` of linux/errqueue.h starts with the error, then a byte for its origin.
 fn own_error(control: &[u8]) -> Option<i32> {
     let mut ours = None;
@@ -375,6 +374,6 @@ mod tests {
         assert!(offloads.receive_buffer_bytes > 0 && offloads.send_buffer_bytes > 0);
         let (used, limit) = receive_fill(socket.as_raw_fd()).expect("SO_MEMINFO");
         assert!(used == 0 && limit > 0);
-        assert_eq!(drain_errors(socket.as_raw_fd()), Drained::default());
+        assert_eq!(drain_errors(socket.as_raw_fd()), ErrorQueueEntries::default());
     }
 }

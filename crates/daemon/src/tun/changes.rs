@@ -1,7 +1,7 @@
-//! A thread without rights that hears from the kernel that something of an interface has changed.
+//! A thread without privileges that reports changes of an interface.
 //!
-//! In: netlink messages about links, addresses and routes. Out: a call of `ring` for those about
-//! the interface, four in a second at most, however often others change it.
+//! In: netlink messages about links, addresses and routes. Out: a call of `ring` for messages about
+//! the interface, at most four in a second, however often others change it.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,37 +19,37 @@ use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessa
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage};
 use rtnetlink::sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
-/// Groups of messages that the kernel sends: links, addresses, routes.
+/// Netlink multicast groups: links, addresses, routes.
 const GROUPS: i32 = libc::RTMGRP_LINK
     | libc::RTMGRP_IPV4_IFADDR
     | libc::RTMGRP_IPV4_ROUTE
     | libc::RTMGRP_IPV6_IFADDR
     | libc::RTMGRP_IPV6_ROUTE;
-/// How long the thread waits for further changes before it rings: programs flush until nothing is
-/// left, and would go on with what was put right meanwhile.
+/// Time that the thread waits for further changes before it calls `ring`, in ms. Programs flush in
+/// a loop until nothing is left, and would remove what the node restores meanwhile.
 const SETTLE_MS: u16 = 50;
-/// How long the thread takes no message after it has rung.
+/// Pause after each call of `ring`, in ms.
 const PAUSE_MS: u16 = 250;
-/// Messages read before the thread looks whether it is to end.
+/// Messages read before the thread checks whether it must end.
 const READ_MAX: usize = 1_024;
-/// Virtual interfaces that are looked at.
+/// Most virtual interfaces in one answer of the kernel.
 const LINKS_MAX: usize = 4_096;
-/// Stack of the thread: it holds no large values.
+/// Stack of the thread in bytes: it holds no large values.
 const STACK: usize = 128 << 10;
 
-/// The thread, which ends when this is dropped.
-pub(crate) struct Changes {
+/// Handle of the thread, which ends when this value is dropped.
+pub(crate) struct ChangeWatcher {
     end: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Changes {
-    /// Starts the thread, with the rights of the caller, which should be none. `index` is the
-    /// interface's number, 0 while there is none.
+impl ChangeWatcher {
+    /// Starts the thread with the caller's privileges, which should be none. `index` is the
+    /// interface's number, 0 while there is no interface.
     pub(crate) fn watch(
         index: Arc<AtomicU32>,
         ring: impl Fn() + Send + 'static,
-    ) -> anyhow::Result<Changes> {
+    ) -> anyhow::Result<ChangeWatcher> {
         let mut socket = Socket::new(NETLINK_ROUTE).context("can't open a netlink socket")?;
         // Groups are bits of the same number in both types.
         let at = SocketAddr::new(0, GROUPS.cast_unsigned());
@@ -62,13 +62,13 @@ impl Changes {
         let thread = std::thread::Builder::new().name("shoal-changes".into()).stack_size(STACK);
         let thread = thread.spawn(move || hear(&socket, &ends, &index, &ring));
         let thread = thread.context("can't start the thread shoal-changes")?;
-        Ok(Changes { end, thread: Some(thread) })
+        Ok(ChangeWatcher { end, thread: Some(thread) })
     }
 }
 
-impl Drop for Changes {
+impl Drop for ChangeWatcher {
     fn drop(&mut self) {
-        // A full counter has woken the thread already.
+        // A failed write means a full counter, which has woken the thread already.
         let _full = self.end.write(1);
         let _panicked = self.thread.take().map(JoinHandle::join);
     }
@@ -99,13 +99,13 @@ fn hear(socket: &Socket, end: &EventFd, index: &AtomicU32, ring: &impl Fn()) {
     }
 }
 
-/// Waits for so long; true if the thread is to end.
+/// Waits for `ms`; true if the thread must end.
 fn ends_within(end: &EventFd, ms: u16) -> bool {
     let mut fds = [PollFd::new(end.as_fd(), PollFlags::POLLIN)];
     poll(&mut fds, ms).is_ok_and(|found| found > 0)
 }
 
-/// Reads the waiting messages; true if one of them is about the interface, or some were lost.
+/// Reads the waiting messages. True if one is about the interface, or if some were lost.
 fn has_changed(socket: &Socket, index: u32) -> bool {
     let mut found = false;
     for _ in 0..READ_MAX {
@@ -113,22 +113,22 @@ fn has_changed(socket: &Socket, index: u32) -> bool {
             Ok((bytes, _)) => found |= concerns(&bytes, index),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return found,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // ENOBUFS: the kernel had more to tell than the socket could hold.
+            // ENOBUFS: the socket's buffer overflowed, and messages were lost.
             Err(_) => return true,
         }
     }
     found
 }
 
-/// True if a message in `bytes` says that something of the interface is gone, or that its link has
-/// changed; also if a message can't be understood.
+/// True if a message in `bytes` reports a removed address or route of the interface, or a changed
+/// link. Also true if a message can't be understood.
 fn concerns(bytes: &[u8], index: u32) -> bool {
     let mut rest = bytes;
     while !rest.is_empty() {
         let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest) else {
             return true;
         };
-        // Each begins at a multiple of four bytes.
+        // Each message begins at a multiple of four bytes.
         let len = (message.header.length as usize).next_multiple_of(4).max(4);
         rest = rest.get(len..).unwrap_or_default();
         let NetlinkPayload::InnerMessage(message) = message.payload else { continue };
@@ -147,7 +147,7 @@ fn concerns(bytes: &[u8], index: u32) -> bool {
     false
 }
 
-/// The number of the interface that a route leads to, or 0.
+/// Number of the interface that a route leads to, or 0.
 fn leads_to(route: &RouteMessage) -> u32 {
     let found = route.attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::Oif(index) => Some(*index),
@@ -156,7 +156,7 @@ fn leads_to(route: &RouteMessage) -> u32 {
     found.unwrap_or(0)
 }
 
-/// Asks the kernel something, over a socket of its own.
+/// Sends a request to the kernel over a new socket.
 fn ask(question: RouteNetlinkMessage, flags: u16) -> io::Result<Socket> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;
@@ -170,7 +170,7 @@ fn ask(question: RouteNetlinkMessage, flags: u16) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// The entries of one of the kernel's tables, `most` at most.
+/// The entries of one of the kernel's tables, at most `most`.
 ///
 /// # Errors
 /// The kernel can't be asked, or its answer can't be understood.
@@ -185,7 +185,7 @@ pub(crate) fn dump(
         let mut rest = &bytes[..];
         while !rest.is_empty() {
             let message = NetlinkMessage::deserialize(rest).map_err(io::Error::other)?;
-            // Each begins at a multiple of four bytes.
+            // Each message begins at a multiple of four bytes.
             let len = (message.header.length as usize).next_multiple_of(4).max(4);
             rest = rest.get(len..).unwrap_or_default();
             match message.payload {
@@ -199,11 +199,11 @@ pub(crate) fn dump(
     Ok(found)
 }
 
-/// Names of the virtual interfaces of this machine that bear an alias. One question for all: each
-/// waits for whoever changes an interface meanwhile.
+/// Names of this machine's virtual interfaces that have this alias. One request asks for all, since
+/// each request waits for a lock that programs hold while they change interfaces.
 ///
 /// # Errors
-/// As of [`dump`].
+/// See [`dump`].
 pub(crate) fn with_alias(alias: &str) -> io::Result<BTreeSet<String>> {
     let mut tuns = LinkMessage::default();
     tuns.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Tun)]));
@@ -224,10 +224,10 @@ pub(crate) fn with_alias(alias: &str) -> io::Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// The link with this number, as the kernel has it.
+/// The kernel's description of the link with this number.
 ///
 /// # Errors
-/// There is none (ENODEV), or the kernel can't be asked.
+/// There is no such link (ENODEV), or the kernel can't be asked.
 pub(crate) fn link(index: u32) -> io::Result<LinkMessage> {
     let mut link = LinkMessage::default();
     link.header.index = index;

@@ -1,12 +1,12 @@
-//! Addresses of a network that this machine takes without being asked.
+//! Decides which addresses of a network the interface may take without the owner's consent.
 //!
-//! In: what a list, which somebody else signed, would have the interface take over; the machine's
-//! routes; what its owner accepted. Out: a reason to leave that alone.
+//! In: addresses from a list that somebody else signed, this machine's routes, and the addresses
+//! that its owner accepted. Out: a reason for a refusal.
 //!
 //! ```text
 //! list: 8.0.0.0/8       public, and not in accept_ipv4       --> refused
 //! list: 192.168.1.0/24  eth0 has a route to 192.168.0.0/16   --> refused, unless accepted
-//! list: 10.9.0.0/24     private, and nothing here is in it   --> taken
+//! list: 10.9.0.0/24     private, and not used here           --> taken
 //! ```
 
 use std::fs::File;
@@ -17,17 +17,17 @@ use anyhow::bail;
 use nix::ifaddrs::getifaddrs;
 use shoal_directory::Prefix;
 
-use crate::config::{Interface, Setup};
-use crate::membership::authority::Authority;
+use crate::config::{InterfaceConfig, NodeSetup};
+use crate::membership::authority::AuthorityState;
 use crate::tun::subnets;
 
-/// Routes to larger parts of the address space lead to everything, as default routes do.
+/// Least length of a route's prefix, in bits. Shorter ones count as default routes.
 const BITS_MIN: u8 = 8;
-/// A route over a gateway (`RTF_GATEWAY` in the kernel's `route.h`).
+/// Flag of a route over a gateway (`RTF_GATEWAY` in the kernel's `route.h`).
 const GATEWAY: u32 = 2;
-/// How a refusal begins.
+/// Start of a refusal.
 pub const DECLINED: &str = "[interface]: no IPv4 address of the network is taken";
-/// Most bytes of one of the kernel's tables that are read: some 60,000 routes.
+/// Most bytes read of one of the kernel's tables: some 60,000 routes.
 const TABLE_MAX: u64 = 8 << 20;
 
 /// Prefixes of addresses that no public machine has (IANA's special-purpose registries).
@@ -47,53 +47,51 @@ const NOT_PUBLIC: [&str; 13] = [
     "3fff::/20",
 ];
 
-/// Whether a prefix holds addresses of machines on the Internet.
+/// True if a prefix holds addresses of machines on the Internet.
 pub fn is_public(prefix: &Prefix) -> bool {
     !NOT_PUBLIC.iter().any(|text| text.parse().is_ok_and(|net: Prefix| net.covers(prefix)))
 }
 
 /// A part of the address space that this machine reaches without Shoal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route {
-    /// The addresses.
+pub struct MachineRoute {
     pub prefix: Prefix,
-    /// The interface.
     pub device: String,
     has_gateway: bool,
 }
 
 #[cfg(test)]
-impl Route {
+impl MachineRoute {
     /// A route without a gateway.
-    pub(crate) fn of_test(prefix: &str, device: &str) -> Route {
-        Route { prefix: prefix.parse().unwrap(), device: device.into(), has_gateway: false }
+    pub(crate) fn of_test(prefix: &str, device: &str) -> MachineRoute {
+        MachineRoute { prefix: prefix.parse().unwrap(), device: device.into(), has_gateway: false }
     }
 }
 
-/// Routes and addresses of this machine, but for those of the interface `own`, of the loopback, and
-/// of another node of the network whose addresses are in `overlay`.
-pub fn routes(own: &str, overlay: &Prefix) -> Vec<Route> {
-    let mut all: Vec<Route> = table("route").lines().filter_map(ipv4_route).collect();
+/// Routes and addresses of this machine. Left out are those of the interface `own`, of the
+/// loopback, and of other nodes whose network has the addresses `overlay`.
+pub fn routes(own: &str, overlay: &Prefix) -> Vec<MachineRoute> {
+    let mut all: Vec<MachineRoute> = table("route").lines().filter_map(ipv4_route).collect();
     all.extend(table("ipv6_route").lines().filter_map(ipv6_route));
     all.extend(addresses());
     ordinary(all, own, overlay)
 }
 
-/// One of the kernel's tables as text, of the network namespace that this thread is in.
+/// One of the kernel's tables as text, from this thread's network namespace.
 fn table(file: &str) -> String {
     let mut text = Vec::new();
     let opened = File::open(format!("/proc/thread-self/net/{file}"));
-    // A machine without that table, as one without IPv6, has no such routes.
+    // A machine without the table, such as one without IPv6, has no such routes.
     let _read = opened.and_then(|file| file.take(TABLE_MAX).read_to_end(&mut text));
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// Leaves out routes that are none of another network's.
-fn ordinary(mut all: Vec<Route>, own: &str, overlay: &Prefix) -> Vec<Route> {
-    let is_node = |route: &&Route| route.prefix == *overlay && !route.has_gateway;
+/// Removes default and local routes, and those of this network's nodes.
+fn ordinary(mut all: Vec<MachineRoute>, own: &str, overlay: &Prefix) -> Vec<MachineRoute> {
+    let is_node = |route: &&MachineRoute| route.prefix == *overlay && !route.has_gateway;
     let nodes: Vec<String> = all.iter().filter(is_node).map(|r| r.device.clone()).collect();
     all.retain(|route| {
-        let Route { prefix, device, .. } = route;
+        let MachineRoute { prefix, device, .. } = route;
         let is_local = device == "lo" || device == "*" || prefix.misuse().is_some();
         !is_local && prefix.bits() >= BITS_MIN && device != own && !nodes.contains(device)
     });
@@ -101,63 +99,64 @@ fn ordinary(mut all: Vec<Route>, own: &str, overlay: &Prefix) -> Vec<Route> {
 }
 
 /// Addresses of this machine's interfaces, each as a prefix of one address.
-fn addresses() -> Vec<Route> {
+fn addresses() -> Vec<MachineRoute> {
     let Ok(all) = getifaddrs() else { return Vec::new() };
     let one = |entry: nix::ifaddrs::InterfaceAddress| {
         let address = entry.address?;
         let four = address.as_sockaddr_in().map(|at| IpAddr::from(at.ip()));
         let ip = four.or_else(|| address.as_sockaddr_in6().map(|at| at.ip().into()))?;
         let prefix = Prefix::new(ip, if ip.is_ipv4() { 32 } else { 128 })?;
-        Some(Route { prefix, device: entry.interface_name, has_gateway: false })
+        Some(MachineRoute { prefix, device: entry.interface_name, has_gateway: false })
     };
     all.filter_map(one).collect()
 }
 
-/// Reads a line of the kernel's table of IPv4 routes.
-fn ipv4_route(line: &str) -> Option<Route> {
+/// Parses a line of the kernel's table of IPv4 routes.
+fn ipv4_route(line: &str) -> Option<MachineRoute> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let number = |at: usize| u32::from_str_radix(words.get(at)?, 16).ok();
-    // The table has addresses as they lie in memory.
+    // The table prints addresses in the machine's byte order.
     let address = |at: usize| number(at).map(|raw| Ipv4Addr::from(raw.to_ne_bytes()));
     let (network, mask, flags) = (address(1)?, address(7)?, number(3)?);
     let bits = u32::from(mask).count_ones() as u8;
     let prefix = Prefix::new(network.into(), bits)?;
-    Some(Route { prefix, device: words[0].into(), has_gateway: flags & GATEWAY != 0 })
+    Some(MachineRoute { prefix, device: words[0].into(), has_gateway: flags & GATEWAY != 0 })
 }
 
-/// Reads a line of the kernel's table of IPv6 routes.
-fn ipv6_route(line: &str) -> Option<Route> {
+/// Parses a line of the kernel's table of IPv6 routes.
+fn ipv6_route(line: &str) -> Option<MachineRoute> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let network = u128::from_str_radix(words.first()?, 16).ok()?;
     let bits = u8::from_str_radix(words.get(1)?, 16).ok()?;
     let flags = u32::from_str_radix(words.get(8)?, 16).ok()?;
     let prefix = Prefix::new(Ipv6Addr::from(network).into(), bits)?;
     let device = words.get(9)?.to_string();
-    Some(Route { prefix, device, has_gateway: flags & GATEWAY != 0 })
+    Some(MachineRoute { prefix, device, has_gateway: flags & GATEWAY != 0 })
 }
 
-/// Why `prefix` must not be taken over, if so: it is public, or this machine reaches a part of it
-/// by `routes`.
-pub fn objection(prefix: &Prefix, routes: &[Route]) -> Option<String> {
+/// Reason why the interface must not take `prefix`: it is public, or one of `routes` leads to a
+/// part of it.
+pub fn objection(prefix: &Prefix, routes: &[MachineRoute]) -> Option<String> {
     if is_public(prefix) {
         return Some(format!(
             "{prefix} is public: this machine would send packets for the Internet into the network"
         ));
     }
-    let overlaps = |route: &&Route| route.prefix.covers(prefix) || prefix.covers(&route.prefix);
-    routes.iter().find(overlaps).map(|Route { prefix: other, device, .. }| {
+    let overlaps =
+        |route: &&MachineRoute| route.prefix.covers(prefix) || prefix.covers(&route.prefix);
+    routes.iter().find(overlaps).map(|MachineRoute { prefix: other, device, .. }| {
         format!("{prefix} overlaps {other}, which this machine has at {device}")
     })
 }
 
-/// True if the file accepts these IPv4 addresses, whatever else the machine has there.
-pub fn is_named(config: &Interface, prefix: &Prefix) -> bool {
+/// True if the file accepts these IPv4 addresses, whatever the machine uses them for.
+pub fn is_named(config: &InterfaceConfig, prefix: &Prefix) -> bool {
     config.accept_ipv4.iter().any(|accepted| accepted.0.0.covers(prefix))
 }
 
-/// Why the interface must not take the IPv4 addresses `prefix` of an authority's list, if so, and
-/// what to do about it. The network's own IPv6 addresses are in `overlay`.
-fn refusal(config: &Interface, prefix: &Prefix, overlay: &Prefix) -> Option<String> {
+/// Refusal of the IPv4 addresses `prefix` from an authority's list, with advice. `overlay` holds
+/// the network's own IPv6 addresses.
+fn refusal(config: &InterfaceConfig, prefix: &Prefix, overlay: &Prefix) -> Option<String> {
     if is_named(config, prefix) {
         return None;
     }
@@ -168,8 +167,8 @@ fn refusal(config: &Interface, prefix: &Prefix, overlay: &Prefix) -> Option<Stri
     ))
 }
 
-/// Why the interface must not have the network's own IPv6 addresses, if so.
-fn check_overlay(config: &Interface, overlay: &Prefix) -> anyhow::Result<()> {
+/// Checks that this machine does not use the network's own IPv6 addresses.
+fn check_overlay(config: &InterfaceConfig, overlay: &Prefix) -> anyhow::Result<()> {
     match objection(overlay, &routes(config.name.as_str(), overlay)) {
         None => Ok(()),
         Some(why) => bail!(
@@ -179,15 +178,15 @@ fn check_overlay(config: &Interface, overlay: &Prefix) -> anyhow::Result<()> {
     }
 }
 
-impl Setup {
-    /// The IPv4 address that the interface takes, and why it declines the one that the authority's
-    /// list gives it.
+impl NodeSetup {
+    /// The IPv4 address that the interface takes, and the reason if it refuses the one from the
+    /// authority's list.
     pub fn ipv4(&self) -> (Option<Ipv4Addr>, Option<String>) {
         let own = || self.hosts.by_key(&self.identity.public()).and_then(|own| own.ipv4);
         if self.authority.is_none() {
             return (own(), None);
         }
-        let listed = self.authority.as_ref().and_then(Authority::own_ipv4);
+        let listed = self.authority.as_ref().and_then(AuthorityState::own_ipv4);
         let Some((address, section)) = listed.zip(self.config.interface.as_ref()) else {
             return (None, None);
         };
@@ -197,7 +196,7 @@ impl Setup {
         (refusal.is_none().then_some(address), refusal)
     }
 
-    /// Refuses IPv6 addresses of an authority's network that this machine has for another one.
+    /// Refuses an authority's network if this machine uses its IPv6 addresses for another network.
     pub fn check_overlay(&self) -> anyhow::Result<()> {
         let Some(section) = self.config.interface.as_ref().filter(|_| self.authority.is_some())
         else {
@@ -216,8 +215,8 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn route(net: &str, device: &str) -> Route {
-        Route::of_test(net, device)
+    fn route(net: &str, device: &str) -> MachineRoute {
+        MachineRoute::of_test(net, device)
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! The kernel's side of the virtual interface: a TUN device that hands over super-frames.
+//! The kernel's side of the virtual interface: a TUN device that passes super-frames.
 //!
-//! The device lives as long as its descriptor: when the process ends, however it ends, interface,
-//! addresses and routes go with it.
+//! The device lives as long as its descriptor. When the process ends, however it ends, the kernel
+//! removes the interface with its addresses and routes.
 
 #![allow(unsafe_code)]
 
@@ -11,33 +11,32 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use nix::sys::uio::writev;
-use shoal_ip::Piece;
-use shoal_node::{Device, TunOffloads};
+use shoal_ip::BufferSlice;
+use shoal_node::{TunOffloads, TunQueue};
 
 const DEVICE: &str = "/dev/net/tun";
 /// Slices of one write: a head and the pieces of one super-frame.
 const SLICES: usize = 65;
 
-/// What of the configuration asks for a device.
+/// The setting that asks for a device.
 #[derive(Clone, Copy)]
-pub struct Asks<'a> {
+pub struct DeviceSetting<'a> {
     /// The section, such as `[interface]`.
     pub section: &'static str,
-    /// Its key that names the device.
+    /// The key that names the device.
     pub key: &'static str,
-    /// The name.
     pub name: &'a str,
 }
 
-impl<'a> Asks<'a> {
-    /// The virtual interface.
-    pub fn interface(name: &'a str) -> Asks<'a> {
-        Asks { section: "[interface]", key: "name", name }
+impl<'a> DeviceSetting<'a> {
+    /// The setting of the virtual interface.
+    pub fn interface(name: &'a str) -> DeviceSetting<'a> {
+        DeviceSetting { section: "[interface]", key: "name", name }
     }
 
-    /// The device of the route for addresses that hop.
-    pub fn hop(name: &'a str) -> Asks<'a> {
-        Asks { section: "[hop]", key: "device", name }
+    /// The setting of the device for the route to shifting addresses.
+    pub fn shift(name: &'a str) -> DeviceSetting<'a> {
+        DeviceSetting { section: "[shift]", key: "device", name }
     }
 }
 
@@ -48,12 +47,12 @@ pub struct Tun {
 }
 
 impl Tun {
-    /// Makes the interface that `asks` for it names, which must not exist, with so many queues, or
-    /// with one where the kernel gives no more; `offload` false leaves the kernel's help aside.
+    /// Creates the interface, which must not exist yet. It gets `queues` queues, or one if the
+    /// kernel supports no more. `offload` false turns the kernel's offloads off.
     ///
-    /// Errors: what to do about a missing device file, missing rights, or a name that is taken.
+    /// Errors, with advice: the device file or the privilege is missing, or the name is taken.
     pub fn open(
-        asks: &Asks<'_>,
+        asks: &DeviceSetting<'_>,
         offload: bool,
         queues: u8,
     ) -> anyhow::Result<(Vec<Tun>, Attachment)> {
@@ -84,8 +83,8 @@ impl Tun {
     }
 }
 
-/// Second descriptors of all queues. A device that somebody has deleted is made again with them.
-/// The workers' descriptors are the same open files, and so belong to the new device, too.
+/// Second descriptors of all queues, with which a deleted device is created again. The workers'
+/// descriptors are the same open files, so they belong to the new device, too.
 pub struct Attachment {
     files: Vec<File>,
     name: String,
@@ -94,15 +93,15 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// True if all queues belong to a device, in whichever namespace that is.
+    /// True if all queues belong to a device, in any namespace.
     pub fn is_attached(&self) -> bool {
         self.files.iter().all(is_attached)
     }
 
-    /// Makes the device again; needs CAP_NET_ADMIN.
+    /// Creates the device again; needs CAP_NET_ADMIN.
     ///
     /// # Errors
-    /// Another device has the name, or the right is missing.
+    /// Another device has the name, or the capability is missing.
     pub fn make_again(&self) -> io::Result<()> {
         let mut first = libc::IFF_TUN_EXCL;
         for file in &self.files {
@@ -123,7 +122,7 @@ fn is_attached(file: &File) -> bool {
     unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNGETIFF as _, &mut request) == 0 }
 }
 
-impl Device for Tun {
+impl TunQueue for Tun {
     fn offloads(&self) -> TunOffloads {
         self.offloads
     }
@@ -138,7 +137,7 @@ impl Device for Tun {
         }
     }
 
-    fn write(&mut self, head: &[u8], buf: &[u8], pieces: &[Piece]) -> bool {
+    fn write(&mut self, head: &[u8], buf: &[u8], pieces: &[BufferSlice]) -> bool {
         let mut slices = [IoSlice::new(&[]); SLICES];
         slices[0] = IoSlice::new(head);
         for (slice, piece) in slices[1..].iter_mut().zip(pieces) {
@@ -154,7 +153,8 @@ fn open_device() -> io::Result<File> {
     options.open(DEVICE)
 }
 
-/// A descriptor per queue; none where that can't be had, and then nothing is left of the attempt.
+/// Opens one descriptor for each queue. None if the kernel refuses; then nothing is left of the
+/// attempt.
 fn attach_all(name: &str, queues: u8) -> Option<Vec<File>> {
     let mut files = Vec::new();
     for queue in 0..queues {
@@ -166,10 +166,11 @@ fn attach_all(name: &str, queues: u8) -> Option<Vec<File>> {
     Some(files)
 }
 
-/// Makes an interface without offloads: a read is one packet. It goes with its last descriptor.
+/// Creates an interface without offloads: each read is one packet. The interface ends with its last
+/// descriptor.
 ///
 /// # Errors
-/// Those of the device, and of the kernel.
+/// The device can't be opened, or the kernel refuses.
 pub fn open_plain(name: &str) -> io::Result<File> {
     let file = open_device()?;
     attach(&file, name, 0)?;
@@ -189,7 +190,7 @@ fn attach(file: &File, name: &str, more: libc::c_int) -> io::Result<()> {
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Asks for as much as the kernel has.
+/// Turns on all offloads that the kernel supports.
 fn take_offloads(file: &File) -> TunOffloads {
     let all = TunOffloads { tcp: true, udp: true };
     if set_offloads(file, all) {
@@ -199,7 +200,7 @@ fn take_offloads(file: &File) -> TunOffloads {
     TunOffloads { tcp: set_offloads(file, tcp), udp: false }
 }
 
-/// Asks for these; says whether the kernel has them.
+/// Turns these offloads on; true if the kernel supports them.
 fn set_offloads(file: &File, offloads: TunOffloads) -> bool {
     let mut flags = 0;
     if offloads.tcp {
@@ -212,9 +213,9 @@ fn set_offloads(file: &File, offloads: TunOffloads) -> bool {
     unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD as _, flags as libc::c_ulong) == 0 }
 }
 
-/// Whether the device is there and may be opened.
+/// Checks that the TUN device exists and may be opened.
 ///
-/// Errors: what to do about it.
+/// Errors: a message that says what to do.
 pub fn check_device(section: &str) -> anyhow::Result<()> {
     open_device().map(drop).map_err(|e| {
         let text = no_device(section, &e).to_string();
@@ -226,7 +227,7 @@ fn no_device(section: &str, error: &io::Error) -> anyhow::Error {
     match error.kind() {
         io::ErrorKind::NotFound => anyhow::anyhow!(
             "{section}: there is no {DEVICE}: load the module with `modprobe tun`, or give the \
-             container, or the service (DeviceAllow in place of PrivateDevices), the device"
+             device to the container, or to the service (DeviceAllow instead of PrivateDevices)"
         ),
         io::ErrorKind::PermissionDenied => anyhow::anyhow!(
             "{section}: {DEVICE} may not be opened: start as root, or with CAP_NET_ADMIN and \
@@ -236,9 +237,9 @@ fn no_device(section: &str, error: &io::Error) -> anyhow::Error {
     }
 }
 
-/// Why an interface could not be made.
-pub fn not_made(asks: &Asks<'_>, error: &io::Error) -> anyhow::Error {
-    let Asks { section, key, name } = asks;
+/// Error message about an interface that could not be created.
+pub fn not_made(asks: &DeviceSetting<'_>, error: &io::Error) -> anyhow::Error {
+    let DeviceSetting { section, key, name } = asks;
     match error.raw_os_error() {
         Some(libc::EPERM) => anyhow::anyhow!(
             "{section} {key}: {name:?} may not be made: start as root or with CAP_NET_ADMIN"

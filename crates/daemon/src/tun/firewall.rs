@@ -1,22 +1,23 @@
-//! The firewall's table of flows, for all workers behind one lock, which is held for one packet.
+//! The firewall's table of flows, shared by all workers behind one lock. Each packet takes the lock
+//! once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use shoal_directory::Firewall;
-use shoal_node::Flows;
+use shoal_node::SharedFlowTable;
 
-/// The table; clones share it.
+/// The table. Clones share it.
 #[derive(Clone, Default)]
-pub struct SharedFlows(Arc<Shared>);
+pub struct SharedFlows(Arc<FlowLock>);
 
 #[derive(Default)]
-struct Shared {
+struct FlowLock {
     machine: Mutex<Option<Firewall>>,
     epoch: AtomicU64,
 }
 
-impl Flows for SharedFlows {
+impl SharedFlowTable for SharedFlows {
     fn epoch(&self) -> u64 {
         self.0.epoch.load(Ordering::Acquire)
     }

@@ -1,8 +1,8 @@
-//! The virtual interface: any program speaks IP with other hosts of the network. Packets go through
-//! its queues (`node/queue.rs`), of which each worker has one.
+//! The virtual interface, by which programs exchange IP packets with other hosts. Packets pass
+//! through its queues (`node/queue.rs`), one for each worker.
 //!
-//! Addresses, MTU and the link's state are set by netlink before privileges are dropped, and kept
-//! by one thread since (`upkeep.rs`); nothing of it outlives the process.
+//! Addresses, MTU and link state are set by netlink before the node drops its privileges. One
+//! thread maintains them afterwards (`upkeep.rs`). The interface ends with the process.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -10,33 +10,33 @@ use std::sync::atomic::AtomicU32;
 
 use anyhow::{Context, bail};
 use shoal_crypto::PublicKey;
-use shoal_ip::{Gate, Prefix, overlay_address};
-use shoal_node::{Device, Queue, TunOffloads};
+use shoal_ip::{AddressGate, Prefix, overlay_address};
+use shoal_node::{InterfaceQueue, TunOffloads, TunQueue};
 
-use crate::config::{self, Config};
+use crate::config::{self, NodeConfig};
 use crate::control::api;
 use crate::control::journal;
-use crate::membership::hosts::Host;
+use crate::membership::hosts::ListedHost;
 use crate::net::receive::InterfaceNumber;
-use crate::tun::changes::Changes;
+use crate::tun::changes::ChangeWatcher;
 use crate::tun::consent;
-use crate::tun::device::{Asks, Tun};
+use crate::tun::device::{DeviceSetting, Tun};
 use crate::tun::dns;
 use crate::tun::firewall::SharedFlows;
-use crate::tun::hop_inside::Inside;
-use crate::tun::kernel_routes::{self, KernelRoutes, Route, Wanted};
-use crate::tun::names::Names;
+use crate::tun::kernel_routes::{self, InterfaceRoute, KernelRoutes, RouteRequest};
+use crate::tun::names::NodeNames;
+use crate::tun::shift_inside::InsideMachines;
 use crate::tun::source_rules;
-use crate::tun::subnets::{self, Ipv4Network, Plan, Surroundings};
-use crate::tun::upkeep::{self, InterfaceView, Settings, Upkeep, is_ipv6_off};
+use crate::tun::subnets::{self, Ipv4Network, SubnetPlan, Surroundings};
+use crate::tun::upkeep::{self, InterfaceSettings, InterfaceView, Upkeep, is_ipv6_off};
 
 /// The open interface.
-pub struct Interface {
-    /// Its queues by worker, until these take them.
-    kept: Vec<Queue<Tun, SharedFlows>>,
-    /// Who may be spoken with, by the last list of hosts.
-    gate: Arc<Gate>,
-    /// Queues that there are, and that were asked for.
+pub struct VirtualInterface {
+    /// Queues that no worker has taken yet, in the workers' order.
+    kept: Vec<InterfaceQueue<Tun, SharedFlows>>,
+    /// Addresses of the hosts that packets may go to and come from, by the last list of hosts.
+    gate: Arc<AddressGate>,
+    /// Queues that the kernel gave, and queues requested.
     queues: u8,
     wanted: u8,
     offloads: TunOffloads,
@@ -44,41 +44,42 @@ pub struct Interface {
     prefix: Prefix,
     address: Ipv6Addr,
     ipv4: Option<Ipv4Network>,
-    /// The IPv4 address of the list that it did not take.
+    /// The IPv4 address in the list that the interface did not take.
     declined: Option<Ipv4Addr>,
     /// Networks behind this node and others.
-    plan: Plan,
-    /// What machines behind this node need that have addresses of the prefix that hops.
-    inside: Option<Inside>,
-    /// Hears of changes that others make.
-    changes: Option<Changes>,
-    /// Keeps the interface, and sets the kernel's routes to networks behind others.
+    plan: SubnetPlan,
+    /// Kernel entries for machines behind gateways with addresses of the shifting prefix.
+    inside: Option<InsideMachines>,
+    /// Thread that reports changes by other programs.
+    changes: Option<ChangeWatcher>,
+    /// Thread that maintains the interface and the kernel's routes to networks behind others.
     routes: KernelRoutes,
-    /// The interface's number, as it changes, and what became of the interface.
+    /// The interface's number, which the thread updates.
     index: Arc<AtomicU32>,
     view: InterfaceView,
-    /// With a responder: the names that it answers with.
-    dns: Option<dns::Names>,
-    /// Settings that lead programs to the responder, taken back when the interface goes.
+    /// Names that the DNS responder answers with, if there is a responder.
+    dns: Option<dns::DnsNames>,
+    /// Settings that lead programs to the responder, undone with the interface.
     registration: Option<dns::Registration>,
 }
 
-impl Interface {
-    /// Makes the interface, with a queue per worker, and sets it up, for the node with this key
-    /// in the network of this prefix and, if it has one, with this IPv4 address.
+impl VirtualInterface {
+    /// Creates the interface with one queue for each worker, and sets it up. `key` is this node's
+    /// key, `prefix` the network's prefix, and `ipv4` this node's IPv4 address, if it has one.
     ///
-    /// Errors: what to do about it.
+    /// Errors: a message that says what to do.
     pub fn open(
-        config: &config::Interface,
+        config: &config::InterfaceConfig,
         workers: u8,
         prefix: Prefix,
         key: &PublicKey,
         ipv4: Option<Ipv4Addr>,
-    ) -> anyhow::Result<Interface> {
+    ) -> anyhow::Result<VirtualInterface> {
         check_ipv6(ipv4)?;
         let address = overlay_address(&prefix, key);
         let name = config.name.as_str();
-        let (tuns, attachment) = Tun::open(&Asks::interface(name), config.offload, workers)?;
+        let (tuns, attachment) =
+            Tun::open(&DeviceSetting::interface(name), config.offload, workers)?;
         let offloads = tuns[0].offloads();
         let mut addresses = vec![(IpAddr::from(address), prefix.bits)];
         let ipv4 = ipv4.map(|address| Ipv4Network { address, bits: config.ipv4_bits });
@@ -87,7 +88,8 @@ impl Interface {
             ipv4.and_then(|ipv4| shoal_directory::Prefix::around(ipv4.address.into(), ipv4.bits));
         let is_named = net.is_some_and(|net| consent::is_named(config, &net));
         let ipv4_metric = if is_named { 0 } else { kernel_routes::METRIC };
-        let settings = Settings { name: name.into(), mtu: config.mtu, addresses, ipv4_metric };
+        let settings =
+            InterfaceSettings { name: name.into(), mtu: config.mtu, addresses, ipv4_metric };
         let index = set_up(&settings)?;
         let upkeep = Upkeep::new(settings, attachment, index);
         let (index, view) = (upkeep.shared_index(), upkeep.view());
@@ -103,11 +105,11 @@ impl Interface {
         );
         let own = [Some(address), ipv4.map(|ipv4| ipv4.address.to_ipv6_mapped())];
         let own = own.into_iter().flatten().collect();
-        let gate = Arc::new(Gate::new(own, config.mtu as usize));
+        let gate = Arc::new(AddressGate::new(own, config.mtu as usize));
         let flows = SharedFlows::default();
-        let queue = |tun| Queue::new(tun, Arc::clone(&gate), flows.clone());
+        let queue = |tun| InterfaceQueue::new(tun, Arc::clone(&gate), flows.clone());
         let kept: Vec<_> = tuns.into_iter().map(queue).collect();
-        Ok(Interface {
+        Ok(VirtualInterface {
             queues: kept.len() as u8,
             wanted: workers,
             kept,
@@ -118,7 +120,7 @@ impl Interface {
             address,
             ipv4,
             declined: None,
-            plan: Plan::default(),
+            plan: SubnetPlan::default(),
             inside: None,
             changes: None,
             routes,
@@ -129,17 +131,16 @@ impl Interface {
         })
     }
 
-    /// What it is called.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The kernel's number of it, which follows an interface that is made anew.
+    /// The kernel's number of the interface, which changes if the interface is created anew.
     pub fn number(&self) -> InterfaceNumber {
         Arc::clone(&self.index)
     }
 
-    /// Prefixes whose packets the kernel hands to it, but for the overlay's own.
+    /// Prefixes that the kernel routes into the interface, without the overlay's own.
     pub fn inside(&self) -> impl Iterator<Item = (IpAddr, u8)> + '_ {
         let ipv4 = self.ipv4.map(|ipv4| (IpAddr::from(ipv4.address), ipv4.bits));
         let reached = self.plan.reached.iter().map(|(prefix, _)| (prefix.ip(), prefix.bits()));
@@ -151,12 +152,12 @@ impl Interface {
         self.plan.served.iter().map(|prefix| (prefix.ip(), prefix.bits()))
     }
 
-    /// This node's IPv4 address there, if it has one.
+    /// This node's IPv4 address at the interface, if it has one.
     pub fn ipv4(&self) -> Option<Ipv4Addr> {
         self.ipv4.map(|ipv4| ipv4.address)
     }
 
-    /// Notes that the list gives this node an IPv4 address that the interface does without.
+    /// Notes that the interface does not take the IPv4 address of the list.
     pub fn decline(&mut self, address: Ipv4Addr) {
         self.declined = Some(address);
     }
@@ -166,15 +167,15 @@ impl Interface {
         self.ipv4().or(self.declined)
     }
 
-    /// The network's prefix with which it started.
+    /// The network's prefix at the start.
     pub fn prefix(&self) -> Prefix {
         self.prefix
     }
 
-    /// What the status says about it.
-    pub fn status(&self) -> api::Interface {
+    /// State for `shoal status`.
+    pub fn status(&self) -> api::InterfaceStatus {
         let TunOffloads { tcp, udp } = self.offloads;
-        api::Interface {
+        api::InterfaceStatus {
             name: self.name.clone(),
             state: self.view.get().0.as_str().into(),
             address: self.address.to_string(),
@@ -187,7 +188,7 @@ impl Interface {
         }
     }
 
-    /// What the operator should know: a queue that the kernel refused, networks behind hosts.
+    /// Warnings for the operator: missing queues, and faults of networks behind hosts.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.plan.warnings.clone();
         if self.queues < self.wanted {
@@ -204,36 +205,36 @@ impl Interface {
         warnings
     }
 
-    /// How many queues there are.
+    /// Number of queues.
     pub fn queues(&self) -> u8 {
         self.queues
     }
 
-    /// The next worker's queue, for it to keep.
-    pub fn take_queue(&mut self) -> Option<Queue<Tun, SharedFlows>> {
+    /// Takes the next worker's queue.
+    pub fn take_queue(&mut self) -> Option<InterfaceQueue<Tun, SharedFlows>> {
         (!self.kept.is_empty()).then(|| self.kept.remove(0))
     }
 
-    /// Gives up the rights of the thread that keeps the interface, but for the one that it needs.
+    /// Makes the thread drop all privileges but the one that it needs.
     pub fn seal(&self) -> anyhow::Result<()> {
         self.routes.seal()
     }
 
-    /// Begins to hear of changes that others make, by a thread with the caller's rights.
+    /// Starts the thread that reports other programs' changes, with the caller's privileges.
     pub fn watch(&mut self) -> anyhow::Result<()> {
-        let changes = Changes::watch(Arc::clone(&self.index), self.routes.bell());
+        let changes = ChangeWatcher::watch(Arc::clone(&self.index), self.routes.bell());
         self.changes = Some(changes.context("[interface]")?);
         Ok(())
     }
 
-    /// Has the interface be put right now, whoever keeps changing it.
+    /// Restores the interface at once, even if the thread rests.
     pub fn put_right(&self) {
         self.view.ask();
         self.routes.bell()();
     }
 
-    /// Answers names through `dns` from the next list of hosts on.
-    pub fn set_dns(&mut self, dns: dns::Names, registration: Option<dns::Registration>) {
+    /// Sets the names for the DNS responder, which change with each list of hosts.
+    pub fn set_dns(&mut self, dns: dns::DnsNames, registration: Option<dns::Registration>) {
         (self.dns, self.registration) = (Some(dns), registration);
     }
 
@@ -245,10 +246,14 @@ impl Interface {
         ipv6.into_iter().chain(ipv4).collect()
     }
 
-    /// Takes the hosts of the list and the networks behind them; says who may be spoken with now.
+    /// Applies the hosts of the list and the networks behind them. Returns the new gate.
     ///
-    /// Errors: two have one address (which takes a chance of one in 2^80); the gate has all others.
-    pub fn set_hosts(&mut self, config: &Config, names: &Names) -> (Arc<Gate>, anyhow::Result<()>) {
+    /// Errors: two hosts have one address (chance one in 2^80). The gate then has all others.
+    pub fn set_hosts(
+        &mut self,
+        config: &NodeConfig,
+        names: &NodeNames,
+    ) -> (Arc<AddressGate>, anyhow::Result<()>) {
         let mut gate = (*self.gate).clone();
         gate.clear();
         self.set_prefixes(config, names, &mut gate);
@@ -257,7 +262,7 @@ impl Interface {
             let named = hosts.iter().filter(|host| hosts.holds_name(host));
             let has_ipv6 = self.has_ipv6();
             let entries = named.map(|host| (&*host.name, self.reached_by(host, has_ipv6)));
-            dns.set(dns::Book::new(entries, self.networks()));
+            dns.set(dns::NameTable::new(entries, self.networks()));
         }
         let mut clash = None;
         for host in names.hosts().iter() {
@@ -282,20 +287,20 @@ impl Interface {
         (Arc::clone(&self.gate), result)
     }
 
-    /// Addresses at which programs find a host: IPv6, if the interface may have such an address,
-    /// then IPv4 if the kernel hands packets to that address to the interface. Packets to any other
-    /// IPv4 address would leave unprotected, past the network.
-    pub fn reached_at(&self, host: &Host) -> Vec<IpAddr> {
+    /// Addresses at which programs reach a host. IPv6 comes first, if the interface may have such
+    /// an address. IPv4 follows if the kernel routes that address into the interface. Packets to
+    /// any other IPv4 address would leave unprotected, past the network.
+    pub fn reached_at(&self, host: &ListedHost) -> Vec<IpAddr> {
         self.reached_by(host, self.has_ipv6())
     }
 
-    /// True if the kernel lets the interface have an IPv6 address. Reads a file, so a list of
-    /// hosts asks once.
+    /// True if the kernel lets the interface have an IPv6 address. Reads a file, so ask once for a
+    /// list of hosts.
     fn has_ipv6(&self) -> bool {
         !is_ipv6_off(&self.name)
     }
 
-    fn reached_by(&self, host: &Host, has_ipv6: bool) -> Vec<IpAddr> {
+    fn reached_by(&self, host: &ListedHost, has_ipv6: bool) -> Vec<IpAddr> {
         let mut addresses = self.addresses_of(host);
         addresses.retain(|address| match address {
             IpAddr::V4(ipv4) => self.ipv4.is_some_and(|own| own.holds(*ipv4)),
@@ -304,9 +309,9 @@ impl Interface {
         addresses
     }
 
-    /// Addresses that a host may send from: IPv6, then IPv4 if it has that. None where it has no
+    /// Addresses that a host may send from: IPv6, then IPv4 if it has one. None if it has no
     /// interface.
-    fn addresses_of(&self, host: &Host) -> Vec<IpAddr> {
+    fn addresses_of(&self, host: &ListedHost) -> Vec<IpAddr> {
         if !host.interface {
             return Vec::new();
         }
@@ -314,7 +319,7 @@ impl Interface {
         [Some(address.into()), host.ipv4.map(IpAddr::from)].into_iter().flatten().collect()
     }
 
-    fn set_prefixes(&mut self, config: &Config, names: &Names, gate: &mut Gate) {
+    fn set_prefixes(&mut self, config: &NodeConfig, names: &NodeNames, gate: &mut AddressGate) {
         let Some(section) = &config.interface else { return };
         let around = Surroundings::look(config, names.hosts(), &self.prefix);
         let plan = subnets::plan(section, &config.node.name, names.hosts(), &self.prefix, &around);
@@ -322,18 +327,18 @@ impl Interface {
         let hosts = hosts.filter_map(|(prefix, id)| Some((prefix, Some(id?.bits()))));
         for (prefix, host) in hosts.chain(plan.served.iter().map(|prefix| (prefix, None))) {
             let (address, bits) = subnets::mapped(prefix);
-            // Neither list nor plan has a prefix twice.
+            // Neither the list nor the plan has a prefix twice.
             let _known = gate.add_prefix(host, address, bits);
         }
         let other = self.ipv4.is_none().then(|| around.source(&plan.served)).flatten();
-        let route = |(prefix, _): &(shoal_directory::Prefix, String)| Route {
+        let route = |(prefix, _): &(shoal_directory::Prefix, String)| InterfaceRoute {
             prefix: *prefix,
             source: other.filter(|_| prefix.ip().is_ipv4()),
             is_inside: around.is_inside(prefix),
         };
         self.inside = subnets::inside(config, &plan);
         let inside = self.inside.clone();
-        self.routes.set(Wanted { routes: plan.reached.iter().map(route).collect(), inside });
+        self.routes.set(RouteRequest { routes: plan.reached.iter().map(route).collect(), inside });
         let new = plan.warnings.iter().filter(|text| !self.plan.warnings.contains(text));
         let faults: Vec<String> = new.cloned().collect();
         if !faults.is_empty() {
@@ -344,15 +349,15 @@ impl Interface {
     }
 }
 
-fn behind((prefix, host): &(shoal_directory::Prefix, String)) -> api::Behind {
-    api::Behind { prefix: prefix.to_string(), host: host.clone() }
+fn behind((prefix, host): &(shoal_directory::Prefix, String)) -> api::HostNetwork {
+    api::HostNetwork { prefix: prefix.to_string(), host: host.clone() }
 }
 
-/// Checks that an interface that is made here can have an address: IPv6, or this node's IPv4
-/// address if it has one. Returns a warning if that must do.
+/// Checks that a new interface can have an address: IPv6, or this node's IPv4 address if it has
+/// one. Returns a warning if only IPv4 works.
 ///
 /// # Errors
-/// The interface can have no address; the text says what to do about it.
+/// The interface can have no address. The text says what to do.
 pub fn check_ipv6(ipv4: Option<Ipv4Addr>) -> anyhow::Result<Option<String>> {
     if !is_ipv6_off("default") {
         return Ok(None);
@@ -371,8 +376,8 @@ const IPV4_ALONE: &str = "[interface]: IPv6 is turned off for new interfaces, so
                           hosts by IPv4 alone: set net.ipv6.conf.default.disable_ipv6 = 0 with \
                           sysctl for IPv6";
 
-/// Address, MTU and state, by netlink; returns the interface's number.
-fn set_up(settings: &Settings) -> anyhow::Result<u32> {
+/// Sets addresses, MTU and state by netlink. Returns the interface's number.
+fn set_up(settings: &InterfaceSettings) -> anyhow::Result<u32> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -1,9 +1,9 @@
-//! Routes of the kernel into the virtual interface: a thread that sets and withdraws them.
+//! Routes of the kernel into the virtual interface: a thread sets and removes them.
 //!
-//! The thread also keeps the interface as the node made it (`upkeep.rs`), and routes and proxies
-//! for machines behind this node that have addresses of the prefix that hops (`hop_inside.rs`).
+//! The thread also maintains the interface (`upkeep.rs`), and the entries for machines behind
+//! gateways with addresses of the shifting prefix (`shift_inside.rs`).
 //!
-//! Lists of hosts change while the node runs, and by then it has given up its privileges
+//! Lists of hosts change while the node runs, after it has dropped its privileges
 //! (`privileged.rs`). The kernel removes the routes with the interface, however the process ends.
 
 use std::collections::BTreeSet;
@@ -15,61 +15,61 @@ use rtnetlink::{Handle, RouteMessageBuilder};
 use shoal_directory::Prefix;
 
 use crate::control::journal;
-use crate::tun::hop_inside::{Inside, InsideKeeper, TABLE_LOCAL};
-use crate::tun::privileged::{Keeper, Privileged};
+use crate::tun::privileged::{KernelKeeper, PrivilegedThread};
+use crate::tun::shift_inside::{InsideKeeper, InsideMachines, TABLE_LOCAL};
 use crate::tun::upkeep::{Upkeep, is_there};
 
-/// Begins a fault about a route.
+/// Start of a fault about a route.
 const MISSING: &str = "[interface] accept_prefixes";
-/// The metric of these routes: high, so that other routes to the same network win.
+/// The metric of these routes. It is high, so other routes to the same network win.
 pub(crate) const METRIC: u32 = 4_096;
 
-/// A route; programs without an address of their own send from `source`.
+/// A route. Programs that bind no address send from `source`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Route {
-    /// Where to.
+pub struct InterfaceRoute {
     pub prefix: Prefix,
-    /// For IPv4, if the interface has no such address.
+    /// Set for IPv4 if the interface has no IPv4 address.
     pub source: Option<Ipv4Addr>,
-    /// It lies in the prefix that hops: its route must come before those of this machine's own
-    /// addresses, which all of that prefix may be.
+    /// True if the prefix lies in the shifting prefix. The route must then precede the local route
+    /// that makes all of that prefix this machine's.
     pub is_inside: bool,
 }
 
-/// What the kernel is to have.
+/// Routes and entries that the kernel should have.
 #[derive(Default)]
-pub struct Wanted {
+pub struct RouteRequest {
     /// Routes into the virtual interface.
-    pub routes: BTreeSet<Route>,
-    /// What machines behind this node need that have addresses of the prefix that hops.
-    pub inside: Option<Inside>,
+    pub routes: BTreeSet<InterfaceRoute>,
+    /// Entries for machines behind gateways with addresses of the shifting prefix.
+    pub inside: Option<InsideMachines>,
 }
 
-/// Keeps one interface, and sets routes into it; the kernel withdraws what is left with it.
+/// Maintains one interface, and sets routes into it. The kernel removes the rest with the
+/// interface.
 pub struct RouteKeeper {
     upkeep: Upkeep,
-    wanted: BTreeSet<Route>,
-    installed: BTreeSet<Route>,
+    wanted: BTreeSet<InterfaceRoute>,
+    installed: BTreeSet<InterfaceRoute>,
     inside: InsideKeeper,
 }
 
-/// The thread, which ends when this is dropped.
-pub type KernelRoutes = Privileged<RouteKeeper>;
+/// Handle of the thread, which ends when this value is dropped.
+pub type KernelRoutes = PrivilegedThread<RouteKeeper>;
 
-/// Starts the thread for the interface of this upkeep ([`Privileged::start`]).
+/// Starts the thread for the interface of this upkeep ([`PrivilegedThread::start`]).
 pub(crate) fn start(upkeep: Upkeep) -> anyhow::Result<KernelRoutes> {
     let (wanted, installed, inside) = Default::default();
-    Privileged::start(RouteKeeper { upkeep, wanted, installed, inside })
+    PrivilegedThread::start(RouteKeeper { upkeep, wanted, installed, inside })
 }
 
 impl RouteKeeper {
-    /// Withdraws routes that nobody wants any more, and sets those that are missing.
+    /// Removes unwanted routes, and sets those that are missing.
     async fn routes(&mut self, kernel: &Handle) -> Vec<String> {
         let RouteKeeper { upkeep, wanted, installed, .. } = self;
         let (index, mut faults) = (upkeep.index(), Vec::new());
         for route in installed.difference(wanted).copied().collect::<Vec<_>>() {
             let done = kernel.route().del(message(index, &route)).execute().await;
-            // If it fails, somebody else has removed the route.
+            // A failure means that somebody else removed the route.
             installed.remove(&route);
             if let Err(error) = done {
                 tracing::debug!("route to {} was gone: {error}", route.prefix);
@@ -90,13 +90,13 @@ impl RouteKeeper {
     }
 }
 
-impl Keeper for RouteKeeper {
-    type Wanted = Wanted;
+impl KernelKeeper for RouteKeeper {
+    type Wanted = RouteRequest;
     const THREAD: &'static str = "shoal-routes";
     const SETTING: &'static str = "[interface]";
     const NEEDS: &'static str = "the interface can't be kept without CAP_NET_ADMIN: start with it";
 
-    async fn keep(&mut self, kernel: &Handle, wanted: Option<Wanted>) -> Vec<String> {
+    async fn keep(&mut self, kernel: &Handle, wanted: Option<RouteRequest>) -> Vec<String> {
         let mut behind = None;
         if let Some(wanted) = wanted {
             self.wanted = wanted.routes;
@@ -134,14 +134,14 @@ impl Keeper for RouteKeeper {
         }
         let missing = faults.iter().filter(|fault| fault.starts_with(MISSING)).count();
         let what = match missing {
-            0 => "[interface]: something that the node set at it is missing".into(),
+            0 => "[interface]: an address, a route or a setting is missing".into(),
             _ => format!("{MISSING}: {missing} routes are missing"),
         };
         tracing::error!("{}", journal::unnamed(&what, journal::STATUS, faults));
     }
 }
 
-fn message(interface: u32, route: &Route) -> RouteMessage {
+fn message(interface: u32, route: &InterfaceRoute) -> RouteMessage {
     let bits = route.prefix.bits();
     match route.prefix.ip() {
         IpAddr::V4(ip) => {
@@ -170,12 +170,12 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::tun::device::{Asks, Tun};
-    use crate::tun::upkeep::{self, InterfaceState, Settings};
+    use crate::tun::device::{DeviceSetting, Tun};
+    use crate::tun::upkeep::{self, InterfaceSettings, InterfaceState};
 
     const NAME: &str = "upkeep0";
 
-    /// Runs `ip` in the test's namespace; says what it printed.
+    /// Runs `ip` in the test's namespace. Returns its output.
     fn ip(words: &str) -> String {
         let done = Command::new("ip").args(words.split(' ')).output().unwrap();
         assert!(done.status.success(), "ip {words}: {}", String::from_utf8_lossy(&done.stderr));
@@ -186,7 +186,7 @@ mod tests {
         std::fs::write(format!("/proc/sys/net/ipv6/conf/{NAME}/disable_ipv6"), off).unwrap();
     }
 
-    /// Whether all that the node set is there.
+    /// True if all settings of the node are there.
     fn is_whole() -> bool {
         let link = ip(&format!("link show {NAME}"));
         let addresses = ip(&format!("-o addr show dev {NAME}"));
@@ -198,9 +198,14 @@ mod tests {
             && has(&routes, &["fd77::/48 dev", "10.9.0.0/16 dev", "fd20::/64 dev", "10.20.0.0/16"])
     }
 
-    fn made() -> (Vec<Tun>, Upkeep, Settings) {
-        let (tuns, attachment) = Tun::open(&Asks::interface(NAME), true, 2).unwrap();
-        let settings = || Settings {
+    fn made() -> (Vec<Tun>, Upkeep, InterfaceSettings) {
+        // A process that another test begins to start holds the interface before for a moment.
+        let opened = (0..100).find_map(|_| {
+            let opened = Tun::open(&DeviceSetting::interface(NAME), true, 2);
+            opened.inspect_err(|_| std::thread::sleep(std::time::Duration::from_millis(20))).ok()
+        });
+        let (tuns, attachment) = opened.unwrap();
+        let settings = || InterfaceSettings {
             name: NAME.into(),
             mtu: 1_374,
             addresses: ["fd77::1", "10.9.0.1"]
@@ -213,13 +218,13 @@ mod tests {
         (tuns, Upkeep::new(settings(), attachment, 0), settings())
     }
 
-    fn wanted() -> Wanted {
-        let route = |(ip, bits): (&str, u8)| Route {
+    fn wanted() -> RouteRequest {
+        let route = |(ip, bits): (&str, u8)| InterfaceRoute {
             prefix: Prefix::new(ip.parse().unwrap(), bits).unwrap(),
             source: None,
             is_inside: false,
         };
-        Wanted { routes: [("fd20::", 64), ("10.20.0.0", 16)].map(route).into(), inside: None }
+        RouteRequest { routes: [("fd20::", 64), ("10.20.0.0", 16)].map(route).into(), inside: None }
     }
 
     fn keeper(upkeep: Upkeep) -> RouteKeeper {
@@ -228,9 +233,8 @@ mod tests {
     }
 
     #[test]
-    fn what_others_change_at_the_interface_is_put_right() {
-        if crate::tun::privileged::is_without_ip("what_others_change_at_the_interface_is_put_right")
-        {
+    fn changes_by_others_at_the_interface_are_undone() {
+        if crate::tun::privileged::is_without_ip("changes_by_others_at_the_interface_are_undone") {
             return;
         }
         crate::tun::privileged::in_a_namespace(async |kernel| {
@@ -261,7 +265,7 @@ mod tests {
             }
             set_ipv6("1");
             let faults = keeper.keep(kernel, None).await;
-            assert!(faults[0].contains("IPv6 is turned off at it"), "{faults:?}");
+            assert!(faults[0].contains("IPv6 is turned off at upkeep0"), "{faults:?}");
             assert_eq!(view.get().0, InterfaceState::Incomplete);
             set_ipv6("0");
             assert_eq!(keeper.keep(kernel, None).await, [""; 0]);
@@ -270,8 +274,8 @@ mod tests {
         });
     }
 
-    /// A network that the machine joins later may have the addresses of the node's network: it
-    /// keeps them, so that its gateway and its name server stay in reach.
+    /// The machine may later join a network with the addresses of the node's network. That network
+    /// keeps them, so that its gateway and name server stay reachable.
     #[test]
     fn a_network_that_comes_later_keeps_its_addresses() {
         if crate::tun::privileged::is_without_ip("a_network_that_comes_later_keeps_its_addresses") {
@@ -280,7 +284,7 @@ mod tests {
         crate::tun::privileged::in_a_namespace(async |kernel| {
             for (metric, device) in [(METRIC, "dev later0"), (0, "dev upkeep0")] {
                 let (tuns, _, settings) = made();
-                let settings = Settings { ipv4_metric: metric, ..settings };
+                let settings = InterfaceSettings { ipv4_metric: metric, ..settings };
                 upkeep::set_up(kernel, &settings).await.unwrap();
                 ip("link add later0 type veth peer name later1");
                 ip("link set later1 up");

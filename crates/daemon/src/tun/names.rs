@@ -1,4 +1,4 @@
-//! What people call the nodes that the machines number.
+//! Names of the nodes that the state machines number.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,31 +6,30 @@ use shoal_edge::HostId;
 use shoal_ip::Prefix;
 use shoal_wire::LinkId;
 
-use crate::control::api::{ErrorCode, Reply};
+use crate::control::api::{ControlReply, ErrorCode};
 use crate::control::journal;
-use crate::membership::hosts::Hosts;
+use crate::membership::hosts::HostList;
 
 /// Names of neighbours and hosts, both ways.
 #[derive(Debug)]
-pub struct Names {
-    hosts: Hosts,
+pub struct NodeNames {
+    hosts: HostList,
     by_name: BTreeMap<String, HostId>,
     by_id: BTreeMap<HostId, String>,
     links: BTreeMap<LinkId, String>,
-    /// A direct link and one of the configuration may lead to the same neighbour.
+    /// Links by name: a direct link and a configured one may lead to the same neighbour.
     links_by_name: BTreeMap<String, BTreeSet<LinkId>>,
-    /// The nodes that links lead to, if they are not those of `hosts`.
-    linked: Option<Hosts>,
-    /// Hosts whose names lead to earlier members, as they were logged last.
+    /// The nodes that links lead to, if they differ from `hosts`.
+    linked: Option<HostList>,
+    /// Hosts whose names lead to earlier members, as logged last.
     nameless: Vec<String>,
     overlay: Prefix,
 }
 
-impl Names {
-    /// No numbers yet. `overlay` is the prefix of all hosts' IPv6 addresses, as it was at the
-    /// start.
-    pub fn new(hosts: Hosts, overlay: Prefix) -> Names {
-        Names {
+impl NodeNames {
+    /// Begins without numbers. `overlay` is the prefix of all hosts' IPv6 addresses at the start.
+    pub fn new(hosts: HostList, overlay: Prefix) -> NodeNames {
+        NodeNames {
             hosts,
             by_name: BTreeMap::new(),
             by_id: BTreeMap::new(),
@@ -42,8 +41,7 @@ impl Names {
         }
     }
 
-    /// The list that the names come from.
-    pub fn hosts(&self) -> &Hosts {
+    pub fn hosts(&self) -> &HostList {
         &self.hosts
     }
 
@@ -52,38 +50,34 @@ impl Names {
         &self.overlay
     }
 
-    /// The list of nodes that links lead to: [`Names::hosts`], unless this node waits for a newer
-    /// one.
-    pub fn linked(&self) -> &Hosts {
+    /// The nodes that links lead to: [`NodeNames::hosts`], unless links carry only lists.
+    pub fn linked(&self) -> &HostList {
         self.linked.as_ref().unwrap_or(&self.hosts)
     }
 
-    /// Puts another list for links in place.
-    pub fn set_linked(&mut self, linked: Option<Hosts>) {
+    /// Replaces the nodes that links lead to.
+    pub fn set_linked(&mut self, linked: Option<HostList>) {
         self.linked = linked;
     }
 
-    /// Puts another list in place; its hosts have no numbers yet.
-    pub fn replace_hosts(&mut self, hosts: Hosts) {
+    /// Replaces the list of hosts. The new hosts have no numbers yet.
+    pub fn replace_hosts(&mut self, hosts: HostList) {
         self.hosts = hosts;
         self.by_name.clear();
         self.by_id.clear();
     }
 
-    /// Numbers a host.
     pub fn add_host(&mut self, id: HostId, name: &str) {
         self.by_name.insert(name.to_string(), id);
         self.by_id.insert(id, name.to_string());
     }
 
-    /// Numbers a neighbour.
     pub fn add_link(&mut self, id: LinkId, name: &str) {
         self.remove_link(id);
         self.links.insert(id, name.to_string());
         self.links_by_name.entry(name.to_string()).or_default().insert(id);
     }
 
-    /// Forgets a neighbour.
     pub fn remove_link(&mut self, id: LinkId) {
         let Some(name) = self.links.remove(&id) else { return };
         if let Some(links) = self.links_by_name.get_mut(&name) {
@@ -94,23 +88,21 @@ impl Names {
         }
     }
 
-    /// Number of the neighbour called `name`.
     pub fn link_id(&self, name: &str) -> Option<LinkId> {
         self.links_by_name.get(name)?.first().copied()
     }
 
-    /// Number of the host called `name`.
     pub fn host_id(&self, name: &str) -> Option<HostId> {
         self.by_name.get(name).copied()
     }
 
-    /// Number of the host that somebody means by `name`, in whatever capitals.
+    /// Number of the host that owns `name`, in any capitals.
     pub fn find(&self, name: &str) -> Option<HostId> {
         self.host_id(&self.hosts.holder(name)?.name)
     }
 
-    /// Logs how many hosts have names that lead to earlier members, if these are others than at the
-    /// last call.
+    /// Logs the number of hosts whose names lead to earlier members, if these hosts changed since
+    /// the last call.
     pub fn warn_of_nameless(&mut self) {
         let nameless = self.hosts.nameless();
         if nameless != self.nameless && !nameless.is_empty() {
@@ -120,36 +112,33 @@ impl Names {
         self.nameless = nameless;
     }
 
-    /// Hosts whose names lead to earlier members, in words for the operator.
+    /// Warnings about hosts whose names lead to earlier members.
     pub fn nameless(&self) -> &[String] {
         &self.nameless
     }
 
-    /// Name of a host.
     pub fn host(&self, id: HostId) -> String {
         self.by_id.get(&id).cloned().unwrap_or_default()
     }
 
-    /// Name of a neighbour.
     pub fn link(&self, id: LinkId) -> String {
         self.links.get(&id).cloned().unwrap_or_default()
     }
 
-    /// Name of a router, if the list has one.
     pub fn router(&self, number: u32) -> Option<String> {
         let address = shoal_wire::Address::new(number, 0);
         self.hosts.by_address(address).map(|host| host.name.clone())
     }
 
-    /// The answer to an unknown name.
-    pub fn unknown(&self, name: &str) -> Reply {
+    /// The answer to a request with an unknown name.
+    pub fn unknown(&self, name: &str) -> ControlReply {
         if self.hosts.holder(name).is_some() {
             let text = format!("{name:?} is this node itself");
-            return Reply::error(ErrorCode::BadRequest, text);
+            return ControlReply::error(ErrorCode::BadRequest, text);
         }
         let near = self.hosts.similar(name).join(" or ");
         let hint = if near.is_empty() { near } else { format!("; did you mean {near}?") };
         let text = format!("there is no host {name:?} in the hosts file of this node{hint}");
-        Reply::error(ErrorCode::UnknownHost, text)
+        ControlReply::error(ErrorCode::UnknownHost, text)
     }
 }

@@ -1,5 +1,5 @@
-//! A thread that changes what the kernel has for a node which has given up its privileges: it keeps
-//! one of them, CAP_NET_ADMIN, and does nothing else.
+//! A thread that changes kernel settings for a node that has dropped its privileges. The thread
+//! keeps one of them, CAP_NET_ADMIN, and does nothing else.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -12,69 +12,68 @@ use tokio::runtime::Runtime;
 
 use crate::privileges;
 
-/// How long a node that moves to another prefix waits for the kernel, at most: packets wait, too.
+/// Longest wait for the kernel when the prefix changes. Packets wait meanwhile, too.
 pub(crate) const MOVE_WAIT: Duration = Duration::from_millis(200);
 
-/// What such a thread keeps as the node wants it.
-pub(crate) trait Keeper: Send + 'static {
-    /// What there should be.
+/// Kernel settings that such a thread maintains.
+pub(crate) trait KernelKeeper: Send + 'static {
+    /// The requested state of the settings.
     type Wanted: Send + 'static;
-    /// The thread's name.
     const THREAD: &'static str;
-    /// The setting that asks for it.
+    /// The setting in the configuration, for messages.
     const SETTING: &'static str;
-    /// What can't be done without the right.
+    /// Message about the missing capability.
     const NEEDS: &'static str;
 
-    /// Has the kernel have what is `wanted`; with none, what was wanted last, since it is due.
-    /// Says what could not be done.
+    /// Brings the kernel to the state `wanted`. None means the last state, since it is due again.
+    /// Returns the failures.
     async fn keep(&mut self, kernel: &Handle, wanted: Option<Self::Wanted>) -> Vec<String>;
 
-    /// When to call [`Self::keep`] though nothing else is wanted.
+    /// Time of the next call of [`Self::keep`] without a new request.
     fn due(&self) -> Option<Instant> {
         None
     }
 
-    /// Takes away what would outlive the node.
+    /// Removes what would outlive the node.
     async fn end(&mut self, _kernel: &Handle) {}
 
-    /// Tells the log of faults; `again` if there were some before.
+    /// Logs faults. `again`: there were faults before.
     fn log(faults: &[String], again: bool);
 }
 
-struct State<W> {
-    /// What there should be, until the thread takes it.
+struct RequestState<W> {
+    /// The requested state, until the thread takes it.
     wanted: Option<W>,
-    /// How often something was asked for, how often when the thread last took it, and how much of
-    /// that is done.
+    /// Number of requests, their number when the thread last took one, and the number of those
+    /// that are done.
     asked: u64,
     taken: u64,
     done: u64,
     faults: Vec<String>,
-    /// Something that is kept may have changed.
+    /// True if something that is maintained may have changed.
     rung: bool,
-    /// The thread is to give up all rights but one.
+    /// True if the thread must drop all privileges but one.
     seal: bool,
-    /// Whether it has, or why it could not.
+    /// Result of dropping them; none before.
     sealed: Option<Result<(), String>>,
     ended: bool,
 }
 
-/// What the thread is to do next.
-enum Next<W> {
+/// Next task of the thread.
+enum NextTask<W> {
     Keep(Option<W>),
     End,
 }
 
-struct Shared<W> {
-    state: Mutex<State<W>>,
+struct RequestQueue<W> {
+    state: Mutex<RequestState<W>>,
     changed: Condvar,
     answered: Condvar,
 }
 
-impl<W> Shared<W> {
-    fn new() -> Shared<W> {
-        let state = State {
+impl<W> RequestQueue<W> {
+    fn new() -> RequestQueue<W> {
+        let state = RequestState {
             wanted: None,
             asked: 0,
             taken: 0,
@@ -85,17 +84,17 @@ impl<W> Shared<W> {
             sealed: None,
             ended: false,
         };
-        Shared { state: Mutex::new(state), changed: Condvar::new(), answered: Condvar::new() }
+        RequestQueue { state: Mutex::new(state), changed: Condvar::new(), answered: Condvar::new() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State<W>> {
-        // A panic under the lock leaves the lists whole.
+    fn state(&self) -> MutexGuard<'_, RequestState<W>> {
+        // A panic under the lock leaves the state consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until what was asked for so often is done, for so long at most.
+    /// Waits until request number `asked` is done, at most for `most`.
     fn wait(&self, asked: u64, most: Duration) -> Result<(), String> {
-        let waits = |state: &mut State<W>| state.done < asked;
+        let waits = |state: &mut RequestState<W>| state.done < asked;
         let waited = self.answered.wait_timeout_while(self.state(), most, waits);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         match state.faults.first() {
@@ -107,8 +106,8 @@ impl<W> Shared<W> {
         }
     }
 
-    /// Waits until something is to be done. Nothing is before the thread has its one right.
-    fn next(&self, due: Option<Instant>, needs: &'static str) -> Next<W> {
+    /// Waits for the next task. No task begins before the thread has dropped its other privileges.
+    fn next(&self, due: Option<Instant>, needs: &'static str) -> NextTask<W> {
         let mut state = self.state();
         loop {
             if (state.seal || state.wanted.is_some()) && state.sealed.is_none() {
@@ -120,11 +119,11 @@ impl<W> Shared<W> {
             let wanted = state.wanted.take();
             state.taken = state.asked;
             if state.ended {
-                return Next::End;
+                return NextTask::End;
             }
             let rung = state.sealed.is_some() && std::mem::take(&mut state.rung);
             if wanted.is_some() || rung || left == Some(Duration::ZERO) {
-                return Next::Keep(wanted);
+                return NextTask::Keep(wanted);
             }
             state = match left {
                 Some(left) => {
@@ -137,36 +136,36 @@ impl<W> Shared<W> {
     }
 }
 
-/// Ends the thread when it is dropped.
-pub(crate) struct Privileged<K: Keeper> {
-    shared: Arc<Shared<K::Wanted>>,
+/// Handle of the thread, which ends when this value is dropped.
+pub(crate) struct PrivilegedThread<K: KernelKeeper> {
+    shared: Arc<RequestQueue<K::Wanted>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl<K: Keeper> Privileged<K> {
-    /// Starts the thread, before privileges are given up. It does nothing until the first call of
-    /// [`Self::seal`] or [`Self::set`], which must come after that.
-    pub(crate) fn start(keeper: K) -> anyhow::Result<Privileged<K>> {
-        let shared = Arc::new(Shared::new());
+impl<K: KernelKeeper> PrivilegedThread<K> {
+    /// Starts the thread, before the node drops its privileges. The thread does nothing until the
+    /// first call of [`Self::seal`] or [`Self::set`], which must come afterwards.
+    pub(crate) fn start(keeper: K) -> anyhow::Result<PrivilegedThread<K>> {
+        let shared = Arc::new(RequestQueue::new());
         let theirs = Arc::clone(&shared);
         let (said, ready) = std::sync::mpsc::sync_channel(1);
         let work = move || {
-            // The permitted capabilities stay when the process becomes another user.
+            // Permitted capabilities stay when the process becomes another user.
             let kept = caps::securebits::set_keepcaps(true);
             if said.send(kept.map_err(|e| e.to_string())).is_ok() {
-                serve(&theirs, keeper, Kernel::open);
+                serve(&theirs, keeper, KernelConnection::open);
             }
         };
         let thread = std::thread::Builder::new().name(K::THREAD.into()).spawn(work);
         let thread = thread.with_context(|| format!("can't start the thread {}", K::THREAD))?;
         let kept = ready.recv().with_context(|| format!("the thread {} ended", K::THREAD))?;
         kept.map_err(|e| anyhow::anyhow!("{}: {e}", K::SETTING))?;
-        Ok(Privileged { shared, thread: Some(thread) })
+        Ok(PrivilegedThread { shared, thread: Some(thread) })
     }
 
-    /// Has the thread give up all rights but the one that it needs; returns when it has.
+    /// Makes the thread drop all privileges but the one that it needs, and waits for it.
     ///
-    /// Errors: it lacks that one, or keeps others.
+    /// Errors: the thread lacks that privilege, or still has others.
     pub(crate) fn seal(&self) -> anyhow::Result<()> {
         let mut state = self.shared.state();
         state.seal = true;
@@ -184,7 +183,7 @@ impl<K: Keeper> Privileged<K> {
         }
     }
 
-    /// Has the kernel have this and nothing else; does not wait for it.
+    /// Requests this state, without waiting.
     pub(crate) fn set(&self, wanted: K::Wanted) {
         self.ask(wanted);
     }
@@ -197,15 +196,15 @@ impl<K: Keeper> Privileged<K> {
         state.asked
     }
 
-    /// As [`Self::set`], and waits until it is done, for so long at most.
+    /// Calls [`Self::set`], and waits until the request is done, at most for `most`.
     ///
-    /// Errors: what could not be done, or that it took longer. Something else is to be set then.
+    /// Errors: the failures, or that it took longer. The caller must then request another state.
     pub(crate) fn set_and_wait(&self, wanted: K::Wanted, most: Duration) -> Result<(), String> {
         let mine = self.ask(wanted);
         self.shared.wait(mine, most)
     }
 
-    /// Has the thread look at once at what it keeps, whenever this is called.
+    /// Returns a function that makes the thread check its settings at once.
     pub(crate) fn bell(&self) -> impl Fn() + Send + 'static {
         let shared = Arc::clone(&self.shared);
         move || {
@@ -214,13 +213,13 @@ impl<K: Keeper> Privileged<K> {
         }
     }
 
-    /// What could not be done.
+    /// Failures of the last task.
     pub(crate) fn faults(&self) -> Vec<String> {
         self.shared.state().faults.clone()
     }
 }
 
-impl<K: Keeper> Drop for Privileged<K> {
+impl<K: KernelKeeper> Drop for PrivilegedThread<K> {
     fn drop(&mut self) {
         self.shared.state().ended = true;
         self.shared.changed.notify_one();
@@ -228,10 +227,10 @@ impl<K: Keeper> Drop for Privileged<K> {
     }
 }
 
-/// Gives up everything but what changes of the kernel's side need, in this thread.
+/// Drops all capabilities of this thread but CAP_NET_ADMIN.
 ///
-/// Errors: `needs`, where it lacks that, which no filter of the service's is to blame for; or it
-/// has other rights.
+/// Errors: `needs`, if the thread lacks that capability; otherwise it could not drop the rest. The
+/// first text blames no filter of the service.
 fn keep_one_capability(needs: &str) -> anyhow::Result<()> {
     let needed = Capability::CAP_NET_ADMIN;
     if !caps::has_cap(None, CapSet::Permitted, needed).context("can't read capabilities")? {
@@ -241,14 +240,14 @@ fn keep_one_capability(needs: &str) -> anyhow::Result<()> {
     kept.and_then(|()| privileges::gain_nothing()).context("can't give up rights")
 }
 
-/// The way to the kernel, kept from one change to the next.
-struct Kernel {
+/// Connection to the kernel, reused between changes.
+struct KernelConnection {
     runtime: Runtime,
     handle: Handle,
 }
 
-impl Kernel {
-    fn open() -> anyhow::Result<Kernel> {
+impl KernelConnection {
+    fn open() -> anyhow::Result<KernelConnection> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.block_on(async {
             let (connection, handle, _) =
@@ -256,40 +255,40 @@ impl Kernel {
             tokio::spawn(connection);
             anyhow::Ok(handle)
         })?;
-        Ok(Kernel { runtime, handle })
+        Ok(KernelConnection { runtime, handle })
     }
 }
 
-/// How long the thread waits before it opens a way to the kernel again that could not be opened.
-struct Pause {
+/// Pause before the next attempt to open a connection to the kernel.
+struct RetryPause {
     next: Duration,
     until: Instant,
 }
 
-impl Pause {
-    /// After the first failure, ...
+impl RetryPause {
+    /// Pause after the first failure.
     const FIRST: Duration = Duration::from_millis(100);
-    /// ... and after many: it doubles.
+    /// Longest pause: the pause doubles after each failure.
     const LONGEST: Duration = Duration::from_secs(10);
 
-    fn after(before: Option<Pause>, now: Instant) -> Pause {
-        let span = before.map_or(Pause::FIRST, |before| before.next);
-        Pause { next: (span * 2).min(Pause::LONGEST), until: now + span }
+    fn after(before: Option<RetryPause>, now: Instant) -> RetryPause {
+        let span = before.map_or(RetryPause::FIRST, |before| before.next);
+        RetryPause { next: (span * 2).min(RetryPause::LONGEST), until: now + span }
     }
 }
 
-fn serve<K: Keeper>(
-    shared: &Shared<K::Wanted>,
+fn serve<K: KernelKeeper>(
+    shared: &RequestQueue<K::Wanted>,
     mut keeper: K,
-    mut open: impl FnMut() -> anyhow::Result<Kernel>,
+    mut open: impl FnMut() -> anyhow::Result<KernelConnection>,
 ) {
-    let (mut kernel, mut pause, mut held) = (None, None::<Pause>, None);
+    let (mut kernel, mut pause, mut held) = (None, None::<RetryPause>, None);
     loop {
-        // What is due can't be done before there is a way to the kernel.
+        // Without a connection to the kernel, the pause decides, not the keeper.
         let due = pause.as_ref().map(|pause| pause.until).or_else(|| keeper.due());
         held = match shared.next(due, K::NEEDS) {
-            Next::Keep(wanted) => wanted.or(held),
-            Next::End => break,
+            NextTask::Keep(wanted) => wanted.or(held),
+            NextTask::End => break,
         };
         let sealed = shared.state().sealed.clone().unwrap_or(Ok(()));
         let opened = match (sealed, kernel.take()) {
@@ -299,15 +298,15 @@ fn serve<K: Keeper>(
         };
         let faults = match opened {
             Ok(opened) => {
-                let Kernel { runtime, handle } = &opened;
+                let KernelConnection { runtime, handle } = &opened;
                 let faults = runtime.block_on(keeper.keep(handle, held.take()));
-                // One that may be at fault itself is not used again.
+                // A connection that may be at fault is not reused.
                 kernel = faults.is_empty().then_some(opened);
                 pause = None;
                 faults
             }
             Err(error) => {
-                pause = Some(Pause::after(pause, Instant::now()));
+                pause = Some(RetryPause::after(pause, Instant::now()));
                 vec![format!("{error:#}")]
             }
         };
@@ -320,13 +319,13 @@ fn serve<K: Keeper>(
         state.done = state.taken;
         shared.answered.notify_all();
     }
-    if let Some(Kernel { runtime, handle }) = kernel.or_else(|| open().ok()) {
+    if let Some(KernelConnection { runtime, handle }) = kernel.or_else(|| open().ok()) {
         runtime.block_on(keeper.end(&handle));
     }
 }
 
-/// True where the program `ip` is missing, which a test needs that changes interfaces as other
-/// programs do. Standard error says so, and the gate forbids it.
+/// True if the program `ip` is missing. A test needs it to change interfaces as other programs do.
+/// Standard error says so, and the gate forbids it.
 #[cfg(test)]
 pub(crate) fn is_without_ip(test: &str) -> bool {
     use std::io::Write as _;
@@ -338,7 +337,7 @@ pub(crate) fn is_without_ip(test: &str) -> bool {
     is_missing
 }
 
-/// Runs something in a thread with a network namespace of its own, if root runs the test.
+/// Runs a test in a thread with its own network namespace, if root runs the test.
 #[cfg(test)]
 pub(crate) fn in_a_namespace(test: impl AsyncFnOnce(&Handle) + Send + 'static) {
     let work = move || {
@@ -347,7 +346,7 @@ pub(crate) fn in_a_namespace(test: impl AsyncFnOnce(&Handle) + Send + 'static) {
             Err(error) if nix::unistd::geteuid().is_root() => panic!("{error}"),
             Err(error) => return eprintln!("SKIPPED: a network namespace needs root: {error}"),
         }
-        let Kernel { runtime, handle } = Kernel::open().unwrap();
+        let KernelConnection { runtime, handle } = KernelConnection::open().unwrap();
         runtime.block_on(async {
             let up = rtnetlink::LinkUnspec::new_with_index(1).up().build();
             handle.link().set(up).execute().await.unwrap();
@@ -363,12 +362,12 @@ mod tests {
 
     #[test]
     fn the_thread_is_told_what_is_wanted_when_it_is_due_and_when_to_end() {
-        let shared: Shared<u8> = Shared::new();
-        // It has its one right.
+        let shared: RequestQueue<u8> = RequestQueue::new();
+        // The thread has its one privilege.
         shared.state().sealed = Some(Ok(()));
         let next = |due| match shared.next(due, "") {
-            Next::Keep(wanted) => Some(wanted),
-            Next::End => None,
+            NextTask::Keep(wanted) => Some(wanted),
+            NextTask::End => None,
         };
         let later = Instant::now() + Duration::from_secs(3_600);
         shared.state().wanted = Some(7);
@@ -381,10 +380,10 @@ mod tests {
         assert_eq!(next(Some(later)), None);
     }
 
-    /// Something is always due, and it takes down what it was told.
+    /// A keeper that is always due, and that records the requests.
     struct Eager(std::sync::mpsc::Sender<Option<u8>>);
 
-    impl Keeper for Eager {
+    impl KernelKeeper for Eager {
         type Wanted = u8;
         const THREAD: &'static str = "test";
         const SETTING: &'static str = "";
@@ -392,7 +391,7 @@ mod tests {
 
         async fn keep(&mut self, _kernel: &Handle, wanted: Option<u8>) -> Vec<String> {
             let _ended = self.0.send(wanted);
-            // A keeper that asked for no pause of its own would be called all the time.
+            // Without a pause the keeper would be called in a loop.
             std::thread::sleep(Duration::from_millis(5));
             Vec::new()
         }
@@ -406,21 +405,25 @@ mod tests {
 
     #[test]
     fn a_way_to_the_kernel_that_can_not_be_opened_is_tried_seldom_and_loses_nothing() {
-        let shared: Arc<Shared<u8>> = Arc::new(Shared::new());
+        let shared: Arc<RequestQueue<u8>> = Arc::new(RequestQueue::new());
         shared.state().sealed = Some(Ok(()));
         shared.state().wanted = Some(7);
         let (tells, told) = std::sync::mpsc::channel();
         let (began, theirs, mut tries) = (Instant::now(), Arc::clone(&shared), 0);
         let open = move || {
             tries += 1;
-            // After 0, 0.1 s, and 0.3 s.
-            if tries < 4 { anyhow::bail!("no descriptor is left") } else { Kernel::open() }
+            // Attempts after 0, 0.1 s, and 0.3 s.
+            if tries < 4 {
+                anyhow::bail!("no descriptor is left")
+            } else {
+                KernelConnection::open()
+            }
         };
         let thread = std::thread::spawn(move || serve(&theirs, Eager(tells), open));
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(shared.state().faults, ["no descriptor is left"]);
-        assert_eq!(told.recv(), Ok(Some(7)), "it is told what was wanted meanwhile");
-        assert!(began.elapsed() >= 7 * Pause::FIRST, "{:?}", began.elapsed());
+        assert_eq!(told.recv(), Ok(Some(7)), "the keeper gets the request made meanwhile");
+        assert!(began.elapsed() >= 7 * RetryPause::FIRST, "{:?}", began.elapsed());
         assert_eq!(told.recv(), Ok(None));
         assert_eq!(shared.state().faults, [""; 0]);
         shared.state().ended = true;
@@ -428,8 +431,8 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_told_what_could_not_be_done_and_that_it_took_too_long() {
-        let shared: Shared<u8> = Shared::new();
+    fn a_waiting_caller_gets_the_fault_or_a_timeout() {
+        let shared: RequestQueue<u8> = RequestQueue::new();
         shared.state().done = 2;
         let soon = Duration::from_millis(1);
         assert_eq!(shared.wait(2, soon), Ok(()));
@@ -441,7 +444,7 @@ mod tests {
     #[test]
     fn a_thread_without_the_right_says_what_it_needs_and_blames_no_filter() {
         let needs = "no route can be set without CAP_NET_ADMIN: start with it";
-        // Rights are a thread's own.
+        // Capabilities belong to a thread.
         let tried = std::thread::spawn(move || {
             caps::clear(None, CapSet::Effective).unwrap();
             caps::clear(None, CapSet::Permitted).unwrap();
@@ -454,7 +457,7 @@ mod tests {
     fn a_pause_grows_and_is_bounded() {
         let (now, mut pause) = (Instant::now(), None);
         for ms in [100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000] {
-            let next = Pause::after(pause, now);
+            let next = RetryPause::after(pause, now);
             assert_eq!(next.until, now + Duration::from_millis(ms));
             pause = Some(next);
         }

@@ -1,12 +1,13 @@
-//! Rules by source, where two nodes of one network run on this machine.
+//! Policy rules by source address, for two nodes of one network on one machine.
 //!
-//! Both interfaces have a route to the whole network, and the kernel takes one of the two for all
-//! packets. Packets from the other node's address would leave by the wrong node, which drops them
-//! (`ip_spoofed_source`). So each of the addresses gets a table of its own, with the network's
-//! route by its own interface, and a rule that has packets from it look there first.
+//! Both interfaces have a route to the whole network, and the kernel uses one of the two for all
+//! packets. Packets from the other node's address would then leave by the wrong node, which drops
+//! them (`ip_spoofed_source`). Each address therefore gets a routing table with the network's route
+//! by its own interface. A rule makes the kernel search that table first for packets from the
+//! address.
 //!
-//! Whichever node starts last sets the rules of both. A route ends with its interface. A rule that
-//! is left over leads to an empty table, where the kernel goes on to the next rule.
+//! The node that starts last sets the rules of both. A route ends with its interface. An abandoned
+//! rule leads to an empty table, and the kernel continues with the next rule.
 
 use std::net::IpAddr;
 
@@ -17,21 +18,21 @@ use rtnetlink::packet_route::rule::RuleAction;
 use rtnetlink::{Handle, RouteMessageBuilder};
 use shoal_directory::Prefix;
 
-/// Rules before that of the main table (32,766), and behind those of VPNs that want all packets.
+/// Priority of the rules: before the main table (32,766), and behind VPNs that take all packets.
 const PRIORITY: u32 = 32_500;
-/// First number of the tables; they end 65,535 numbers later.
+/// First number of the tables. They use 65,536 numbers.
 const TABLES: u32 = 0x5368_0000;
 
 /// An address of an interface of this machine, with its network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct LocalAddress {
     address: IpAddr,
     network: Prefix,
     index: u32,
 }
 
 /// Sets rules for this node's addresses and for those of other interfaces in the same networks.
-/// Changes nothing where there are none. A kernel that refuses is logged: the node runs without.
+/// Without such interfaces nothing changes. A refusal is logged: the node runs without rules.
 pub(super) async fn add(handle: &Handle, index: u32, own: &[(IpAddr, u8)]) {
     let own = own.iter().filter_map(|&(address, bits)| place(address, bits, index));
     for place in to_set(&own.collect::<Vec<_>>(), &all()) {
@@ -44,8 +45,8 @@ pub(super) async fn add(handle: &Handle, index: u32, own: &[(IpAddr, u8)]) {
     }
 }
 
-/// Places that need rules: those of one network at two interfaces.
-fn to_set(own: &[Place], all: &[Place]) -> Vec<Place> {
+/// Addresses that need rules: those of one network at two interfaces.
+fn to_set(own: &[LocalAddress], all: &[LocalAddress]) -> Vec<LocalAddress> {
     let mut places = Vec::new();
     for own in own {
         let others = all.iter().filter(|other| {
@@ -60,12 +61,12 @@ fn to_set(own: &[Place], all: &[Place]) -> Vec<Place> {
     places
 }
 
-fn place(address: IpAddr, bits: u8, index: u32) -> Option<Place> {
-    Some(Place { address, network: Prefix::around(address, bits)?, index })
+fn place(address: IpAddr, bits: u8, index: u32) -> Option<LocalAddress> {
+    Some(LocalAddress { address, network: Prefix::around(address, bits)?, index })
 }
 
 /// The addresses of all interfaces.
-fn all() -> Vec<Place> {
+fn all() -> Vec<LocalAddress> {
     let Ok(all) = getifaddrs() else { return Vec::new() };
     let places = all.filter_map(|found| {
         let (address, mask) = (found.address?, found.netmask?);
@@ -82,7 +83,7 @@ fn all() -> Vec<Place> {
     places.collect()
 }
 
-/// The table of an address: one number for it whichever node sets it.
+/// The table of an address: the same number whichever node sets it.
 fn table(address: IpAddr) -> u32 {
     let bytes = match address {
         IpAddr::V4(ip) => ip.octets().to_vec(),
@@ -92,7 +93,7 @@ fn table(address: IpAddr) -> u32 {
     TABLES | u32::from(u16::from_be_bytes([hash[0], hash[1]]))
 }
 
-async fn set(handle: &Handle, place: &Place) -> Result<(), rtnetlink::Error> {
+async fn set(handle: &Handle, place: &LocalAddress) -> Result<(), rtnetlink::Error> {
     let (table, bits) = (table(place.address), place.network.bits());
     let rule = handle.rule().add().table_id(table).priority(PRIORITY);
     let rule = rule.action(RuleAction::ToTable);
@@ -128,7 +129,7 @@ async fn set(handle: &Handle, place: &Place) -> Result<(), rtnetlink::Error> {
 mod tests {
     use super::*;
 
-    fn at(address: &str, bits: u8, index: u32) -> Place {
+    fn at(address: &str, bits: u8, index: u32) -> LocalAddress {
         place(address.parse().unwrap(), bits, index).unwrap()
     }
 

@@ -1,77 +1,83 @@
-//! Networks behind hosts: which this node forwards for, which of the others' it reaches, and why
-//! not the rest.
+//! Networks behind hosts: decides which ones this node serves and which ones it routes to, and
+//! gives the reasons against the others.
 //!
-//! In: what the configuration asks for, what the list of hosts grants, and where this machine is.
-//! Out: a [`Plan`] for the gate and the kernel's routes.
+//! In: the configuration, the grants in the list of hosts, and this machine's networks. Out: a
+//! [`SubnetPlan`] for the gate and the kernel's routes.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use shoal_directory::Prefix;
 
-use crate::config::{Config, Interface, PROTECTED_MAX};
-use crate::membership::hosts::Hosts;
+use crate::config::{InterfaceConfig, NodeConfig, PROTECTED_MAX};
+use crate::membership::hosts::HostList;
 use crate::tun::changes;
-use crate::tun::consent::{self, Route};
-use crate::tun::hop_inside::Inside;
+use crate::tun::consent::{self, MachineRoute};
+use crate::tun::shift_inside::InsideMachines;
 
-/// What is in force.
+/// The networks in force.
 #[derive(Debug, Default, PartialEq)]
-pub struct Plan {
+pub struct SubnetPlan {
     /// Networks behind this node.
     pub served: Vec<Prefix>,
-    /// Networks behind others, with the names of those.
+    /// Networks behind other hosts, with the hosts' names.
     pub reached: Vec<(Prefix, String)>,
-    /// What was asked for, or granted, and is not in force.
+    /// Reasons why requested or granted networks are not in force.
     pub warnings: Vec<String>,
 }
 
-/// Where this machine is without Shoal.
+/// This machine's networks and routes without Shoal.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
-    /// Networks that it is in, with its own addresses there.
+    /// Networks of its interfaces, with its own addresses in them.
     pub connected: Vec<(Prefix, IpAddr)>,
     /// Configured endpoints of neighbours, to which frames go.
     pub endpoints: Vec<IpAddr>,
-    /// The prefix under which this node's addresses hop.
-    pub hop_prefix: Option<Prefix>,
+    /// The prefix under which this node's addresses shift.
+    pub shift_prefix: Option<Prefix>,
     /// Machines behind this node with addresses of that prefix.
     pub protected: Vec<Prefix>,
     /// Routes of this machine to other networks.
-    pub routes: Vec<Route>,
+    pub routes: Vec<MachineRoute>,
 }
 
 impl Surroundings {
-    /// Looks at the surroundings of a node with this configuration and list, whose hosts have
-    /// addresses in `overlay`.
-    pub fn look(config: &Config, hosts: &Hosts, overlay: &shoal_ip::Prefix) -> Surroundings {
+    /// Collects the surroundings of a node with this configuration and list. Hosts have addresses
+    /// in `overlay`.
+    pub fn look(config: &NodeConfig, hosts: &HostList, overlay: &shoal_ip::Prefix) -> Surroundings {
         let endpoints = config.links.iter().filter_map(|link| {
-            let listed = hosts.by_name(&link.peer).and_then(|peer| peer.endpoint);
+            // A router that a registrar added can't keep a network from another router: the link
+            // to it is refused instead. A host would lose the network with its only link.
+            let peer = hosts.by_name(&link.peer);
+            let listed = peer.filter(|peer| !peer.by_registrar || !config.is_router());
+            let listed = listed.and_then(|peer| peer.endpoint);
             link.endpoint().or(listed).map(|endpoint| endpoint.ip())
         });
         let own = config.interface.as_ref().map_or("", |interface| interface.name.as_str());
-        let asks = config.interface.as_ref().is_some_and(Interface::accepts_all);
+        let asks = config.interface.as_ref().is_some_and(InterfaceConfig::accepts_all);
         Surroundings {
             connected: connected(own),
             endpoints: endpoints.collect(),
-            hop_prefix: config.hop_prefix().and_then(|hop| Prefix::new(hop.address().into(), 64)),
+            shift_prefix: config
+                .shift_prefix()
+                .and_then(|shift| Prefix::new(shift.address().into(), 64)),
             protected: config.protected().filter_map(|machine| machine.prefix()).collect(),
             routes: if asks { around(own, overlay) } else { Vec::new() },
         }
     }
 
-    /// Whether a prefix lies in the one that hops.
+    /// True if a prefix lies in the shifting prefix.
     pub fn is_inside(&self, prefix: &Prefix) -> bool {
-        self.hop_prefix.is_some_and(|hop| hop.covers(prefix))
+        self.shift_prefix.is_some_and(|shift| shift.covers(prefix))
     }
 
-    /// How many addresses of the prefix that hops it has.
+    /// Number of the prefix's addresses that lie in the shifting prefix.
     fn addresses_inside(&self, prefix: &Prefix) -> usize {
         if self.is_inside(prefix) { 1 << (128 - prefix.bits()).min(16) } else { 0 }
     }
 
-    /// The source address of this machine's IPv4 packets into the network where its interface has
-    /// no IPv4 address: one of its own inside a network that it serves, so that others accept it.
+    /// Source address of IPv4 packets into the network if the interface has no IPv4 address. It
+    /// lies in a network that this machine serves, so that others accept it.
     pub fn source(&self, served: &[Prefix]) -> Option<Ipv4Addr> {
         self.connected.iter().find_map(|(_, address)| match address {
             IpAddr::V4(v4) if served.iter().any(|prefix| prefix.holds(*address)) => Some(*v4),
@@ -79,19 +85,19 @@ impl Surroundings {
         })
     }
 
-    /// Why there must be no route to `prefix`, if this machine's own file `names` no more of the
-    /// prefix that hops.
+    /// Reason against a route to `prefix`. `names`: this machine's own file names a part of the
+    /// shifting prefix that contains it.
     fn objection(&self, prefix: &Prefix, names: bool) -> Option<String> {
         let is_inside = self.is_inside(prefix);
         if is_inside && !names {
             return Some(
-                "it lies in [hop] prefix: name it in accept_prefixes, or a part of that prefix, \
-                 if a machine there is behind that host"
+                "the prefix lies in [shift] prefix: name it in accept_prefixes, or a larger part \
+                 of [shift] prefix, if a machine there is behind that host"
                     .into(),
             );
         }
         if is_inside && prefix.bits() < INSIDE_BITS_MIN {
-            return Some(format!("a part of [hop] prefix has at least {INSIDE_BITS_MIN} bits"));
+            return Some(format!("a part of [shift] prefix has at least {INSIDE_BITS_MIN} bits"));
         }
         let own = self.connected.iter().map(|(_, address)| *address);
         let mut own = own.chain(self.protected.iter().map(Prefix::ip)).filter(|_| is_inside);
@@ -100,7 +106,9 @@ impl Surroundings {
         }
         let same = |net: &&(Prefix, IpAddr)| net.0.covers(prefix) && !is_inside;
         if let Some((net, address)) = self.connected.iter().find(same) {
-            return Some(format!("it lies in {net}, where this machine itself is as {address}"));
+            return Some(format!(
+                "the prefix lies in {net}, where this machine has the address {address}"
+            ));
         }
         let longer = |at: &IpAddr| {
             let nets = self.connected.iter().filter(|(net, _)| net.holds(*at));
@@ -111,51 +119,50 @@ impl Surroundings {
             true => prefix.holds(**at),
             false => inside(at),
         })?;
-        Some(format!("a neighbour's endpoint, {at}, is in it: frames to it would go in a circle"))
+        Some(format!("a neighbour's endpoint, {at}, lies in the prefix: frames to it would loop"))
     }
 
-    /// Why no route leads to `prefix` unless this machine's own file names it.
+    /// Reason against a route to `prefix` unless this machine's own file names it.
     fn unasked(&self, prefix: &Prefix) -> Option<String> {
         if self.is_inside(prefix) {
             return None;
         }
         if consent::is_public(prefix) {
-            return Some("it is public: name it in accept_prefixes if it is meant".into());
+            return Some("the prefix is public: name it in accept_prefixes if it is meant".into());
         }
         let route = self.routes.iter().find(|route| route.prefix.covers(prefix))?;
-        let Route { prefix: other, device, .. } = route;
+        let MachineRoute { prefix: other, device, .. } = route;
         Some(format!(
-            "it lies in {other}, which this machine has at {device}: name it in accept_prefixes \
-             if it is meant"
+            "the prefix lies in {other}, which this machine has at {device}: name it in \
+             accept_prefixes if it is meant"
         ))
     }
 }
 
-/// Fewest bits of a part of the prefix that hops: one has as many addresses as a node protects.
+/// Fewest bits of a routed part of the shifting prefix: it has at most as many addresses as a node
+/// protects.
 const INSIDE_BITS_MIN: u8 = 120;
 
-/// The IPv4 network that the interface is in.
+/// The IPv4 network of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4Network {
-    /// This node's address.
     pub address: Ipv4Addr,
-    /// Length of the prefix.
     pub bits: u8,
 }
 
 impl Ipv4Network {
-    /// Whether the kernel hands packets to `other` to the interface.
+    /// True if the kernel routes packets to `other` into the interface.
     pub fn holds(self, other: Ipv4Addr) -> bool {
         let kept = |ip: Ipv4Addr| u32::from(ip) >> 32_u32.saturating_sub(self.bits.into()).min(31);
         kept(self.address) == kept(other)
     }
 }
 
-/// Hosts named in one warning.
+/// Most hosts in one warning.
 const NAMED_MAX: usize = 8;
 
-/// A warning of hosts whose IPv4 addresses programs of the node called `me` don't reach.
-pub fn ipv4_unreached(config: &Interface, me: &str, hosts: &Hosts) -> Option<String> {
+/// Warning about hosts whose IPv4 addresses programs of the node `me` can't reach over Shoal.
+pub fn ipv4_unreached(config: &InterfaceConfig, me: &str, hosts: &HostList) -> Option<String> {
     let own = hosts.by_name(me).and_then(|me| me.ipv4);
     let own = own.map(|address| Ipv4Network { address, bits: config.ipv4_bits });
     let beyond = |ipv4: &Ipv4Addr| !own.is_some_and(|own| own.holds(*ipv4));
@@ -171,16 +178,16 @@ pub fn ipv4_unreached(config: &Interface, me: &str, hosts: &Hosts) -> Option<Str
     let named = all[..all.len().min(NAMED_MAX)].join(", ");
     let why = match own {
         None => "this node has no ipv4 in the hosts file".into(),
-        Some(own) => format!("they lie outside of {}/{}", own.address, own.bits),
+        Some(own) => format!("some hosts are outside {}/{}", own.address, own.bits),
     };
     Some(format!(
-        "[interface] ipv4_bits: {why}, so packets to these IPv4 addresses of hosts don't go over \
-         Shoal, and names don't stand for them: {named}{more}"
+        "[interface] ipv4_bits: {why}, so packets to these IPv4 addresses don't go over Shoal, and \
+         names don't resolve to them: {named}{more}"
     ))
 }
 
-/// Routes of this machine that are not this network's.
-fn around(own: &str, overlay: &shoal_ip::Prefix) -> Vec<Route> {
+/// Routes of this machine to other networks.
+fn around(own: &str, overlay: &shoal_ip::Prefix) -> Vec<MachineRoute> {
     listed(overlay).map_or_else(Vec::new, |overlay| consent::routes(own, &overlay))
 }
 
@@ -191,22 +198,22 @@ fn connected(own: &str) -> Vec<(Prefix, IpAddr)> {
     networks.filter(|(net, _)| net.misuse().is_none()).collect()
 }
 
-/// The alias that each node writes at its own interface, by which other nodes here know it.
+/// Alias of each node's interface, by which other nodes on the machine recognise it.
 pub const ALIAS: &str = "Shoal";
 
-/// Names of the interfaces that belong to nodes of this machine.
+/// Names of the interfaces of all nodes on this machine.
 pub fn of_nodes() -> BTreeSet<String> {
     changes::with_alias(ALIAS).unwrap_or_default()
 }
 
-/// Addresses of the interfaces of other nodes here, with the bits of their networks' prefixes.
+/// Addresses of the interfaces of other nodes on this machine, with the lengths of their prefixes.
 pub fn of_other_nodes(own: &str) -> Vec<(IpAddr, u8)> {
     let mut nodes = of_nodes();
     nodes.remove(own);
     if nodes.is_empty() { Vec::new() } else { addresses_where(|name| nodes.contains(name)) }
 }
 
-/// Addresses of this machine's other interfaces, with the bits of their prefixes.
+/// Addresses of this machine's other interfaces, with the lengths of their prefixes.
 pub fn addresses(own: &str) -> Vec<(IpAddr, u8)> {
     addresses_where(|name| name != own)
 }
@@ -229,16 +236,16 @@ fn addresses_where(wanted: impl Fn(&str) -> bool) -> Vec<(IpAddr, u8)> {
     others.filter_map(network).collect()
 }
 
-/// Decides what is in force. `overlay` is the prefix of the network's own addresses, `me` this
-/// node's name.
+/// Decides which networks are in force. `overlay` is the prefix of the network's own addresses,
+/// `me` this node's name.
 pub fn plan(
-    config: &Interface,
+    config: &InterfaceConfig,
     me: &str,
-    hosts: &Hosts,
+    hosts: &HostList,
     overlay: &shoal_ip::Prefix,
     around: &Surroundings,
-) -> Plan {
-    let mut plan = Plan::default();
+) -> SubnetPlan {
+    let mut plan = SubnetPlan::default();
     let granted = hosts.by_name(me).map_or(&[][..], |me| &me.prefixes);
     let mut wanted = config.served();
     wanted.extend(&around.protected);
@@ -248,7 +255,7 @@ pub fn plan(
         } else {
             plan.warnings.push(format!(
                 "{}: {prefix} was not granted to this node: nothing is forwarded for it",
-                if around.is_inside(&prefix) { "[hop] protect" } else { "[interface] prefixes" }
+                if around.is_inside(&prefix) { "[shift] protect" } else { "[interface] prefixes" }
             ));
         }
     }
@@ -258,7 +265,7 @@ pub fn plan(
             let objection = match prefix.misuse() {
                 Some(why) => Some(why.to_string()),
                 None if overlaps(prefix, overlay) => {
-                    Some("it overlaps the addresses of this network's own hosts".into())
+                    Some("the prefix overlaps the addresses of this network's own hosts".into())
                 }
                 None => around.objection(prefix, config.names_part_with(prefix)),
             };
@@ -269,7 +276,8 @@ pub fn plan(
             let objection = objection.or_else(|| {
                 let left = room.checked_sub(around.addresses_inside(prefix));
                 room = left.unwrap_or(room);
-                let many = || format!("{PROTECTED_MAX} addresses of [hop] prefix are, at most");
+                let many =
+                    || format!("at most {PROTECTED_MAX} addresses of [shift] prefix are routed");
                 left.is_none().then(many)
             });
             match objection {
@@ -284,7 +292,7 @@ pub fn plan(
     plan
 }
 
-/// The addresses of the network's own hosts as lists write them.
+/// The addresses of the network's own hosts, in the list's type of prefix.
 pub fn listed(overlay: &shoal_ip::Prefix) -> Option<Prefix> {
     Prefix::new(overlay.address.into(), overlay.bits)
 }
@@ -293,7 +301,7 @@ fn overlaps(prefix: &Prefix, overlay: &shoal_ip::Prefix) -> bool {
     listed(overlay).is_some_and(|overlay| overlay.covers(prefix) || prefix.covers(&overlay))
 }
 
-/// What the kernel must allow, and does not: forwarding for networks behind this node.
+/// Warnings about missing kernel settings: forwarding for networks behind this node.
 pub fn not_forwarded(served: &[Prefix]) -> Vec<String> {
     let off = |v4: bool, key: &str| {
         let file = format!("/proc/sys/{}", key.replace('.', "/"));
@@ -301,7 +309,7 @@ pub fn not_forwarded(served: &[Prefix]) -> Vec<String> {
         let set = std::fs::read_to_string(file).is_ok_and(|text| text.trim() != "0");
         (needed && !set).then(|| {
             format!(
-                "[interface] prefixes: the kernel forwards nothing for them: set {key} = 1 with \
+                "[interface] prefixes: the kernel does not forward packets: set {key} = 1 with \
                  sysctl"
             )
         })
@@ -310,10 +318,10 @@ pub fn not_forwarded(served: &[Prefix]) -> Vec<String> {
     keys.into_iter().filter_map(|(v4, key)| off(v4, key)).collect()
 }
 
-/// What machines behind this node need that have addresses of the prefix that hops, if the file
-/// says where they are.
-pub fn inside(config: &Config, plan: &Plan) -> Option<Inside> {
-    let (interface, prefix) = config.inside().zip(config.hop_prefix())?;
+/// Kernel entries for machines behind gateways with addresses of the shifting prefix, if the file
+/// names their interface.
+pub fn inside(config: &NodeConfig, plan: &SubnetPlan) -> Option<InsideMachines> {
+    let (interface, prefix) = config.inside().zip(config.shift_prefix())?;
     let granted = |ip: &Ipv6Addr| plan.served.iter().any(|served| served.holds((*ip).into()));
     let near = config.protected().map(|machine| machine.0).filter(granted).collect();
     let parts = plan.reached.iter().map(|(part, _)| part).filter(|part| prefix.covers(part));
@@ -323,12 +331,11 @@ pub fn inside(config: &Config, plan: &Plan) -> Option<Inside> {
     });
     let far = far.flat_map(|(first, count): (u128, u128)| first..first + count);
     let far = far.map(Ipv6Addr::from).collect();
-    Some(Inside { interface: interface.into(), prefix, near, far })
+    Some(InsideMachines { interface: interface.into(), prefix, near, far })
 }
 
-/// What the kernel must allow for machines with addresses of the prefix that hops, and does not:
-/// answers to solicitations for those behind other nodes.
-pub fn not_proxied(inside: &Inside) -> Option<String> {
+/// Warning about missing kernel settings for proxy answers about machines behind other nodes.
+pub fn not_proxied(inside: &InsideMachines) -> Option<String> {
     let set = |interface: &str, key: &str| {
         let file = format!("/proc/sys/net/ipv6/conf/{interface}/{key}");
         std::fs::read_to_string(file).is_ok_and(|text| text.trim() != "0")
@@ -337,14 +344,14 @@ pub fn not_proxied(inside: &Inside) -> Option<String> {
     let answers = set(name, "forwarding") && (set(name, "proxy_ndp") || set("all", "proxy_ndp"));
     (!inside.far.is_empty() && !answers).then(|| {
         format!(
-            "[hop] inside: the kernel answers no solicitations for machines behind other nodes: \
+            "[shift] inside: the kernel answers no solicitations for machines behind other nodes: \
              set net.ipv6.conf.all.forwarding = 1 and net.ipv6.conf.{name}.proxy_ndp = 1 with \
              sysctl"
         )
     })
 }
 
-/// The form in which the gate knows a prefix.
+/// A prefix in the form that the gate uses.
 pub fn mapped(prefix: &Prefix) -> (Ipv6Addr, u8) {
     match prefix.ip() {
         IpAddr::V4(ip) => (ip.to_ipv6_mapped(), 96 + prefix.bits()),

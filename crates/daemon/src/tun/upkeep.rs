@@ -1,9 +1,9 @@
-//! The virtual interface as the node made it, and its upkeep while other programs change it.
+//! Maintenance of the virtual interface while other programs change it.
 //!
-//! Network managers, scripts and people take the interface down, flush its addresses and routes,
-//! set another MTU, or delete it. The node puts right what is its own: the device, its state and
-//! MTU, its addresses, and the routes to the networks that these are in. A program that goes on
-//! with its changes wins: the node rests then, and says so.
+//! Network managers, scripts and people may take the interface down, flush its addresses and
+//! routes, set another MTU, or delete it. The node restores its own settings: the device, its state
+//! and MTU, its addresses, and the routes to their networks. If a program keeps changing them, the
+//! node stops restoring them for a while, and warns.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -18,39 +18,38 @@ use rtnetlink::{Handle, LinkUnspec, RouteMessageBuilder};
 use shoal_directory::Prefix;
 
 use crate::tun::changes;
-use crate::tun::device::{Asks, Attachment, not_made};
+use crate::tun::device::{Attachment, DeviceSetting, not_made};
 use crate::tun::{source_rules, subnets};
 
-/// Segments in one super-frame of the kernel: what one send of the relay holds.
+/// Segments in one super-frame of the kernel: the content of one send of the relay.
 const SEGMENTS_MAX: u32 = 44;
-/// Packets and super-frames that may wait in the kernel: 10 ms of 200,000 small datagrams a second,
-/// since a busy machine keeps a thread waiting for longer than the default of 500 lasts.
+/// Packets and super-frames that may wait in the kernel: 10 ms of 200,000 small datagrams a second.
+/// On a busy machine a thread may wait longer than the default of 500 covers.
 const QUEUE_PACKETS: u32 = 2_000;
-/// The metric that the kernel gives routes to the IPv6 networks of an interface's addresses.
+/// The metric of the kernel's routes to the IPv6 networks of an interface's addresses.
 const METRIC_OWN_IPV6: u32 = 256;
 
-/// Repairs within [`WINDOW`] after which the node leaves the interface to whoever changes it, ...
+/// Repairs within [`WINDOW`] after which the node makes none for [`REST`].
 pub(crate) const REPAIRS_MAX: usize = 10;
 const WINDOW: Duration = Duration::from_secs(60);
-/// ... for so long.
+/// Pause without repairs.
 const REST: Duration = Duration::from_secs(600);
-/// How long the status tells of a repair.
+/// Time for which the status shows a repair.
 const RECENT: Duration = Duration::from_secs(600);
-/// How often the node looks though no change was heard of: the kernel tells of some changes to
-/// nobody, such as IPv4 routes that go with an interface that is taken down.
+/// Time between two checks without reported changes. The kernel does not report all changes, such
+/// as IPv4 routes lost when an interface goes down.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// How often it looks while something is missing.
+/// Time between two checks while something is missing.
 const RETRY_EVERY: Duration = Duration::from_secs(3);
 
-const ADVICE: &str = "have that program leave the interface alone (NetworkManager: \
+const ADVICE: &str = "tell that program to leave the interface alone (NetworkManager: \
                       unmanaged-devices; systemd-networkd: Unmanaged=yes and \
                       ManageForeignRoutes=no)";
 
 /// Properties that the node sets at its interface.
-pub(crate) struct Settings {
-    /// The interface's name.
+pub(crate) struct InterfaceSettings {
     pub(crate) name: String,
-    /// Bytes of the longest packet.
+    /// Longest packet, in bytes.
     pub(crate) mtu: u32,
     /// Addresses with the lengths of their networks' prefixes.
     pub(crate) addresses: Vec<(IpAddr, u8)>,
@@ -59,15 +58,15 @@ pub(crate) struct Settings {
     pub(crate) ipv4_metric: u32,
 }
 
-impl Settings {
+impl InterfaceSettings {
     /// Sets MTU, queue and state.
     pub(crate) async fn set_link(
         &self,
         kernel: &Handle,
         index: u32,
     ) -> Result<(), rtnetlink::Error> {
-        // No link-local address: nobody on this link could answer to it. Kernels without IPv6 have
-        // no such file.
+        // The interface gets no link-local address: nobody on this link could answer to it. Kernels
+        // without IPv6 have no such file.
         let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{}/addr_gen_mode", self.name), "1");
         let up = LinkUnspec::new_with_index(index)
             .mtu(self.mtu)
@@ -79,7 +78,7 @@ impl Settings {
         kernel.link().set(up).execute().await
     }
 
-    /// Adds an address, with the route to its network.
+    /// Adds an address. The kernel adds the route to its network.
     async fn add(
         &self,
         kernel: &Handle,
@@ -94,7 +93,7 @@ impl Settings {
         request.execute().await
     }
 
-    /// The route that the kernel itself adds with an address.
+    /// The route that the kernel adds with an address.
     fn own_route(&self, index: u32, (address, bits): (IpAddr, u8)) -> Option<RouteMessage> {
         let network = Prefix::around(address, bits)?;
         match (address, network.ip()) {
@@ -127,22 +126,22 @@ pub(crate) fn is_ipv6_off(name: &str) -> bool {
     let exists = |path: &str| std::path::Path::new(path).exists();
     match set {
         Ok(text) => text.trim_end() != "0",
-        // Without /proc IPv6 may be there all the same, and an interface that is gone has no file.
+        // Without /proc IPv6 may exist, and a missing interface has no file.
         Err(_) => exists("/proc/sys/net") && !exists("/proc/sys/net/ipv6"),
     }
 }
 
-/// State of the interface at the last look.
+/// State of the interface at the last check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum InterfaceState {
-    /// All is as the node set it.
+    /// All settings are in place.
     #[default]
     Up,
-    /// Something is missing, and a warning says what.
+    /// A setting is missing, and a warning names it.
     Incomplete,
     /// There is no such interface.
     Gone,
-    /// Another program keeps changing it, and the node leaves it so.
+    /// Another program keeps changing the interface, and the node makes no repairs.
     LeftAlone,
 }
 
@@ -158,57 +157,57 @@ impl InterfaceState {
     }
 }
 
-/// The result of the last look; a clone is another handle to the same.
+/// The result of the last check. Clones share it.
 #[derive(Clone, Default)]
-pub(crate) struct InterfaceView(Arc<Mutex<Look>>);
+pub(crate) struct InterfaceView(Arc<Mutex<InterfaceCheck>>);
 
 #[derive(Default)]
-struct Look {
+struct InterfaceCheck {
     state: InterfaceState,
     warning: Option<String>,
-    /// Somebody wants the interface put right, even if the thread rests.
+    /// True if somebody asked for a repair, even if the thread rests.
     is_asked: bool,
 }
 
 impl InterfaceView {
-    fn lock(&self) -> MutexGuard<'_, Look> {
+    fn lock(&self) -> MutexGuard<'_, InterfaceCheck> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// State at the last look, and a warning about repairs.
+    /// State at the last check, and a warning about repairs.
     pub(crate) fn get(&self) -> (InterfaceState, Option<String>) {
         let look = self.lock();
         (look.state, look.warning.clone())
     }
 
-    /// Has the next look put the interface right, even if the thread rests.
+    /// Makes the next check repair the interface, even if the thread rests.
     pub(crate) fn ask(&self) {
         self.lock().is_asked = true;
     }
 }
 
-/// Decides whether there is another repair.
+/// Limits the number of repairs.
 #[derive(Debug, Default)]
-struct Patience {
+struct RepairLimit {
     /// Repairs within the last [`WINDOW`].
     repairs: VecDeque<Instant>,
     rests_until: Option<Instant>,
-    /// Repairs since the start; when and what the last was.
+    /// Repairs since the start, and time and content of the last one.
     count: u64,
     last: Option<(Instant, String)>,
 }
 
-impl Patience {
+impl RepairLimit {
     fn rests(&self, now: Instant) -> bool {
         self.rests_until.is_some_and(|until| now < until)
     }
 
-    /// Somebody asked for the interface to be put right.
+    /// Allows repairs again, since somebody asked for one.
     fn forgive(&mut self) {
         (self.rests_until, self.repairs) = (None, VecDeque::new());
     }
 
-    /// Notes a repair; true if it is the last one for a while.
+    /// Notes a repair. True if a pause begins.
     fn note(&mut self, now: Instant, what: String) -> bool {
         self.repairs.retain(|at| now.duration_since(*at) < WINDOW);
         self.repairs.push_back(now);
@@ -233,66 +232,65 @@ impl Patience {
         let times = if self.count == 1 { "once".into() } else { format!("{} times", self.count) };
         (now.duration_since(*at) < RECENT).then(|| {
             format!(
-                "[interface]: another program changed the interface {times} since the start (the \
-                 last time: {what}), and the node put it right; {ADVICE}"
+                "[interface]: another program changed the interface {times} since the start (last: \
+                 {what}), and the node put it right; {ADVICE}"
             )
         })
     }
 }
 
-/// Keeps the interface.
+/// Maintains the interface.
 pub(crate) struct Upkeep {
-    settings: Settings,
+    settings: InterfaceSettings,
     attachment: Attachment,
-    /// The interface's number; 0 while there is none.
+    /// The interface's number; 0 while there is no interface.
     index: Arc<AtomicU32>,
     view: InterfaceView,
-    patience: Patience,
+    patience: RepairLimit,
     look_at: Instant,
-    /// Properties that were put right in the look that goes on.
+    /// Properties that the current check has repaired.
     repaired: Vec<&'static str>,
 }
 
 impl Upkeep {
-    /// The upkeep of an interface that has just been set up under this number.
-    pub(crate) fn new(settings: Settings, attachment: Attachment, index: u32) -> Upkeep {
+    /// The upkeep of an interface that was just set up under this number.
+    pub(crate) fn new(settings: InterfaceSettings, attachment: Attachment, index: u32) -> Upkeep {
         Upkeep {
             settings,
             attachment,
             index: Arc::new(AtomicU32::new(index)),
             view: InterfaceView::default(),
-            patience: Patience::default(),
+            patience: RepairLimit::default(),
             look_at: Instant::now() + LOOK_EVERY,
             repaired: Vec::new(),
         }
     }
 
-    /// The result of the last look, for the status.
+    /// The result of the last check, for the status.
     pub(crate) fn view(&self) -> InterfaceView {
         self.view.clone()
     }
 
-    /// The interface's number, as it changes.
+    /// The interface's number, which the thread updates.
     pub(crate) fn shared_index(&self) -> Arc<AtomicU32> {
         Arc::clone(&self.index)
     }
 
-    /// The interface's number.
     pub(crate) fn index(&self) -> u32 {
         self.index.load(Ordering::Relaxed)
     }
 
-    /// When to look again.
+    /// Time of the next check.
     pub(crate) fn due(&self) -> Instant {
         self.look_at
     }
 
-    /// Puts right what is wrong, even if the node rests: somebody asked for it.
+    /// Allows repairs again, since somebody asked for one.
     pub(crate) fn forgive(&mut self) {
         self.patience.forgive();
     }
 
-    /// True while the node leaves the interface to whoever keeps changing it.
+    /// True while the node makes no repairs.
     pub(crate) fn rests(&mut self) -> bool {
         if std::mem::take(&mut self.view.lock().is_asked) {
             self.patience.forgive();
@@ -300,15 +298,15 @@ impl Upkeep {
         self.patience.rests(Instant::now())
     }
 
-    /// Notes something else that was missing and was put right in the look that goes on.
+    /// Notes another property that the current check repaired.
     pub(crate) fn note(&mut self, what: &'static str) {
         if !self.repaired.contains(&what) {
             self.repaired.push(what);
         }
     }
 
-    /// Looks at device, state and addresses, and puts them right. Returns the faults that are left,
-    /// and whether the device is a new one, whose routes are all missing.
+    /// Checks and restores device, state and addresses. Returns the remaining faults, and whether
+    /// the device is new, so that all its routes are missing.
     pub(crate) async fn put_right(&mut self, kernel: &Handle) -> (Vec<String>, bool) {
         let is_new = match self.device(kernel).await {
             Ok(is_new) => is_new,
@@ -320,7 +318,7 @@ impl Upkeep {
         let mut faults = self.link(kernel).await.err().into_iter().collect::<Vec<_>>();
         faults.extend(self.addresses(kernel, is_new).await);
         if !self.repaired.is_empty() {
-            // Routes of the tables by source went with what was put right.
+            // Other programs' changes also removed the routes of the tables by source.
             source_rules::add(kernel, self.index(), &self.settings.addresses).await;
         }
         let complete = faults.is_empty();
@@ -332,13 +330,16 @@ impl Upkeep {
         self.view.lock().state = state;
     }
 
-    /// Ends a look that left so many faults: says what was put right, and when the next look is.
+    /// Ends a check with this number of faults: logs its repairs, and sets the time of the next
+    /// one.
     pub(crate) fn finish(&mut self, faults: usize) {
         let now = Instant::now();
         let repaired = std::mem::take(&mut self.repaired);
         if !repaired.is_empty() {
             let what = repaired.join(", ");
-            tracing::warn!("[interface]: another program changed it, the node put right: {what}");
+            tracing::warn!(
+                "[interface]: another program changed it, and the node restored: {what}"
+            );
             if self.patience.note(now, what) {
                 tracing::error!(
                     "[interface]: another program changes it again and again: the node leaves it \
@@ -359,25 +360,25 @@ impl Upkeep {
         self.look_at = now + every;
     }
 
-    /// Makes the device again if it was deleted; true if it was.
+    /// Creates the device again if it was deleted. True if it was.
     async fn device(&mut self, kernel: &Handle) -> Result<bool, String> {
-        let Settings { name, .. } = &self.settings;
+        let InterfaceSettings { name, .. } = &self.settings;
         if self.attachment.is_attached() {
             return Ok(false);
         }
         self.index.store(0, Ordering::Relaxed);
         let made = self.attachment.make_again();
-        made.map_err(|error| format!("{:#}", not_made(&Asks::interface(name), &error)))?;
+        made.map_err(|error| format!("{:#}", not_made(&DeviceSetting::interface(name), &error)))?;
         let index = nix::net::if_::if_nametoindex(name.as_str());
         let index = index.map_err(|error| format!("[interface] name: {name:?}: {error}"))?;
         let set = self.settings.set_link(kernel, index).await;
         set.map_err(|error| format!("[interface]: {name:?} can't be brought up: {error}"))?;
         self.index.store(index, Ordering::Relaxed);
-        self.note("it was deleted");
+        self.note("the deleted device");
         Ok(true)
     }
 
-    /// Puts state and MTU right.
+    /// Restores state and MTU.
     async fn link(&mut self, kernel: &Handle) -> Result<(), String> {
         let (index, name) = (self.index(), &self.settings.name);
         let link = changes::link(index).map_err(|error| match error.raw_os_error() {
@@ -385,7 +386,7 @@ impl Upkeep {
                 "[interface]: {name:?} is in another network namespace: move it back, or restart \
                  the node"
             ),
-            _ => format!("[interface]: the kernel does not say how {name:?} is: {error}"),
+            _ => format!("[interface]: the kernel does not describe {name:?}: {error}"),
         })?;
         let is_up = link.header.flags.contains(LinkFlags::Up);
         let mtu = link.attributes.iter().find_map(|attribute| match attribute {
@@ -399,15 +400,15 @@ impl Upkeep {
         let set = self.settings.set_link(kernel, index).await;
         set.map_err(|error| format!("[interface]: {name:?} can't be brought up: {error}"))?;
         if !is_up {
-            self.note("its state (down)");
+            self.note("the state (down)");
         }
         if !is_as_long {
-            self.note("its MTU");
+            self.note("the MTU");
         }
         Ok(())
     }
 
-    /// Adds addresses that are missing, and routes to their networks.
+    /// Adds missing addresses, and routes to their networks.
     async fn addresses(&mut self, kernel: &Handle, is_new: bool) -> Vec<String> {
         let (index, mut faults) = (self.index(), Vec::new());
         for (address, bits) in self.settings.addresses.clone() {
@@ -419,8 +420,10 @@ impl Upkeep {
             match added {
                 Ok(()) if !is_new => self.note("an address"),
                 Err(error) if !is_there(&error) => {
-                    faults
-                        .push(format!("[interface]: it can't have the address {address}: {error}"));
+                    faults.push(format!(
+                        "[interface]: the kernel refuses the address {address}: \
+                                       {error}"
+                    ));
                     continue;
                 }
                 _ => {}
@@ -431,7 +434,9 @@ impl Upkeep {
                 // The kernel adds the route with the address, so another program removed it.
                 Ok(()) if !is_new => self.note("the route to its network"),
                 Err(error) if !is_there(&error) => {
-                    faults.push(format!("[interface]: no route to its network: {error}"));
+                    faults.push(format!(
+                        "[interface]: no route to the network of {address}: {error}"
+                    ));
                 }
                 _ => {}
             }
@@ -440,26 +445,26 @@ impl Upkeep {
     }
 }
 
-/// The warning of a node whose interface has its IPv4 address alone.
+/// Warning for an interface with only an IPv4 address.
 pub(crate) fn ipv6_is_off(name: &str) -> String {
     format!(
-        "[interface]: IPv6 is turned off at it, so programs reach hosts by IPv4 alone: set \
+        "[interface]: IPv6 is turned off at {name}, so programs reach hosts by IPv4 alone: set \
          net.ipv6.conf.{name}.disable_ipv6 = 0 with sysctl (and net.ipv6.conf.default.disable_ipv6 \
          for the next start)"
     )
 }
 
-/// True if what was to be added is there already.
+/// True if the kernel already has the object that was to be added.
 pub(crate) fn is_there(error: &rtnetlink::Error) -> bool {
     matches!(error, rtnetlink::Error::NetlinkError(said) if said.raw_code() == -libc::EEXIST)
 }
 
-/// Sets up an interface that was just made; returns its number.
+/// Sets up an interface that was just created. Returns its number.
 ///
 /// # Errors
-/// The kernel refuses a change. An IPv6 address that it refuses since IPv6 is off is no error if
-/// there is another address.
-pub(crate) async fn set_up(kernel: &Handle, settings: &Settings) -> anyhow::Result<u32> {
+/// The kernel refuses a change. A refused IPv6 address is no error if IPv6 is off and there is
+/// another address.
+pub(crate) async fn set_up(kernel: &Handle, settings: &InterfaceSettings) -> anyhow::Result<u32> {
     use anyhow::Context;
     let name = &settings.name;
     let index = nix::net::if_::if_nametoindex(name.as_str())

@@ -1,7 +1,7 @@
-//! A thread for work that may be asked for by strangers: bounded queue, bounded share of a core.
+//! A thread for work that strangers may cause, with a bounded queue and a bounded share of a core.
 //!
-//! Diffie-Hellman for handshakes runs here, so that a flood of them costs the data plane nothing
-//! but the share it was given.
+//! Diffie-Hellman for handshakes runs here, so a flood of them costs the data plane only that
+//! share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,58 +10,58 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::worker::clock::thread_cpu;
-use crate::worker::wake::{Outlet, Waker};
+use crate::worker::wake::{Waker, WakingOutlet};
 
-/// How much may run at once after a pause. Long enough for the handshakes of a hundred neighbours
-/// after a restart, short enough to be no stall.
+/// CPU time that may be used at once after a pause. It is enough for the handshakes of a hundred
+/// neighbours after a restart, and short enough not to stall traffic.
 const BURST: Duration = Duration::from_millis(50);
 
 /// The sending end of the queue.
-pub struct Budgeted<J> {
+pub struct BudgetedThread<J> {
     jobs: Option<SyncSender<J>>,
     thread: Option<JoinHandle<()>>,
     ended: Arc<AtomicBool>,
 }
 
-/// Says that the thread ended, whatever ended it, and wakes the worker.
-struct Ending {
+/// Reports the end of the thread, for any reason, and wakes the worker.
+struct ThreadEndSignal {
     ended: Arc<AtomicBool>,
     waker: Arc<Waker>,
 }
 
-impl Drop for Ending {
+impl Drop for ThreadEndSignal {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Release);
         self.waker.wake();
     }
 }
 
-impl<J: Send + 'static> Budgeted<J> {
-    /// Starts the thread. `run` turns a job into what `done` carries back to the worker; at most
-    /// `queue` jobs wait, and the thread uses at most `percent` of one core.
+impl<J: Send + 'static> BudgetedThread<J> {
+    /// Starts the thread. `run` turns each job into a result, which `done` carries to the worker.
+    /// At most `queue` jobs wait, and the thread uses at most `percent` of one core.
     pub fn start<D: Send + 'static>(
         name: &str,
         queue: usize,
         percent: u32,
         mut run: impl FnMut(J) -> D + Send + 'static,
-        done: Outlet<D>,
-    ) -> std::io::Result<Budgeted<J>> {
+        done: WakingOutlet<D>,
+    ) -> std::io::Result<BudgetedThread<J>> {
         let (jobs, incoming) = sync_channel(queue);
         let ended = Arc::new(AtomicBool::new(false));
-        let ending = Ending { ended: Arc::clone(&ended), waker: Arc::clone(done.waker()) };
+        let ending = ThreadEndSignal { ended: Arc::clone(&ended), waker: Arc::clone(done.waker()) };
         let thread = std::thread::Builder::new().name(name.to_string()).spawn(move || {
             let _ending = ending;
             serve(&incoming, percent, |job| done.send(run(job)).is_ok());
         })?;
-        Ok(Budgeted { jobs: Some(jobs), thread: Some(thread), ended })
+        Ok(BudgetedThread { jobs: Some(jobs), thread: Some(thread), ended })
     }
 
-    /// Whether the thread is gone: a job panicked, and none is done any more.
+    /// True if the thread is gone: a job panicked, and no further job runs.
     pub fn is_broken(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Queues a job; gives it back when the queue is full.
+    /// Queues a job. Returns the job if the queue is full.
     pub fn submit(&self, job: J) -> Result<(), J> {
         match &self.jobs {
             None => Err(job),
@@ -72,11 +72,11 @@ impl<J: Send + 'static> Budgeted<J> {
     }
 }
 
-impl<J> Drop for Budgeted<J> {
+impl<J> Drop for BudgetedThread<J> {
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there was reported by its own thread.
+            // The panicking thread has already reported its panic.
             let _ended = thread.join();
         }
     }
@@ -117,7 +117,7 @@ mod tests {
         let waker = Waker::new().expect("an event descriptor");
         let (done, mut results) = channel(10_000, &waker);
         let run = |()| burn(Duration::from_micros(500));
-        let pool = Budgeted::start("test", 64, 20, run, done).expect("a thread");
+        let pool = BudgetedThread::start("test", 64, 20, run, done).expect("a thread");
         let start = Instant::now();
         let mut refused = 0u32;
         while start.elapsed() < Duration::from_millis(500) {
@@ -128,7 +128,7 @@ mod tests {
         while results.take().is_some() {
             ran += 1;
         }
-        // 50 ms of burst and 20% of 500 ms at 0.5 ms each is 300; all of them would be 1,000.
+        // 50 ms of burst and 20% of 500 ms, at 0.5 ms each, make 300 jobs of 1,000.
         assert!(ran < 450, "{ran} ran");
         assert!(refused > 0);
     }
@@ -138,7 +138,7 @@ mod tests {
         let waker = Waker::new().expect("an event descriptor");
         let (done, _results) = channel::<u32>(16, &waker);
         let run = |n: u32| if n == 2 { panic!("a job that panics, for the test") } else { n };
-        let pool = Budgeted::start("test", 16, 50, run, done).expect("a thread");
+        let pool = BudgetedThread::start("test", 16, 50, run, done).expect("a thread");
         assert!(pool.submit(1).is_ok() && !pool.is_broken());
         assert!(pool.submit(2).is_ok());
         let start = Instant::now();
@@ -152,7 +152,7 @@ mod tests {
     fn jobs_come_back_done() {
         let waker = Waker::new().expect("an event descriptor");
         let (done, mut results) = channel(16, &waker);
-        let pool = Budgeted::start("test", 16, 50, |n: u32| n + 1, done).expect("a thread");
+        let pool = BudgetedThread::start("test", 16, 50, |n: u32| n + 1, done).expect("a thread");
         assert_eq!(
             (0..10).map(|n| pool.submit(n)).collect::<Result<Vec<_>, _>>().map(|_| ()),
             Ok(())

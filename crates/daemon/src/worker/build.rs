@@ -1,4 +1,4 @@
-//! From a node's checked files to its sockets and its machine.
+//! Builds a node's sockets and state machine from its checked files.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -8,44 +8,45 @@ use shoal_crypto::{PublicKey, Rng};
 use shoal_edge::{Edge, HostConfig};
 use shoal_link::{EgressConfig, LivenessConfig};
 use shoal_node::Seeds;
-use shoal_onion::path::Kept;
-use shoal_onion::pool::Pool;
+use shoal_onion::path::Vanguards;
+use shoal_onion::pool::CircuitPool;
 use shoal_routing::LinkPolicy;
-use shoal_session::Role;
+use shoal_session::SessionRole;
 use shoal_wire::Time;
 
-use crate::config::{self, Config, Listen, Setup};
-use crate::membership::cover;
-use crate::membership::hosts::{Host, Hosts};
+use crate::config::{ListenAddresses, NodeConfig, NodeSetup};
+use crate::membership::hosts::{HostList, ListedHost};
 use crate::membership::levels;
-use crate::net::ports::Ports;
-use crate::net::receive::Receiver;
+use crate::net::ports::NodeSockets;
+use crate::net::receive::DatagramReceiver;
 use crate::net::socket::SocketConfig;
-use crate::tun::interface::Interface;
-use crate::tun::names::Names;
-use crate::worker::clock::{Clock, unix_ms};
+use crate::tun::interface::VirtualInterface;
+use crate::tun::names::NodeNames;
+use crate::worker::clock::{BootClock, unix_ms};
 use crate::worker::direct;
 use crate::worker::endpoints;
-use crate::worker::hopping::Hopping;
 use crate::worker::links;
-use crate::worker::shell::Node;
+use crate::worker::shell::DaemonNode;
+use crate::worker::shifting::KernelShifts;
 
-/// Relay and edge events that may wait; the worker takes them after every batch.
+/// Maximum number of waiting relay and edge events. The worker takes them after every batch.
 const EVENTS_MAX: usize = 1_024;
-/// Echo requests that may wait to be answered.
+/// Maximum number of echo requests that wait for an answer.
 const ECHO_MAX: usize = 256;
 
-/// Opens the sockets; says what the operator should know.
-pub fn open_ports(setup: &Setup) -> anyhow::Result<(Ports, Vec<Receiver>, Option<String>)> {
+/// Opens the sockets. The third value is a warning for the operator.
+pub fn open_ports(
+    setup: &NodeSetup,
+) -> anyhow::Result<(NodeSockets, Vec<DatagramReceiver>, Option<String>)> {
     let (config, listen) = (&setup.config, setup.listen.addresses());
     let sockets = socket_config(config);
-    let open = |listen: &[SocketAddr]| Ports::open(listen, &sockets, config.data.gso);
+    let open = |listen: &[SocketAddr]| NodeSockets::open(listen, &sockets, config.data.gso);
     let own = match &setup.listen {
-        Listen::At(_) => false,
-        Listen::Own(_) | Listen::AnyPort(_) => true,
+        ListenAddresses::At(_) => false,
+        ListenAddresses::Own(_) | ListenAddresses::AnyPort(_) => true,
     };
     let opened = match open(&listen) {
-        // A machine without IPv6 listens by IPv4 alone.
+        // A machine without IPv6 listens only by IPv4.
         Err(error) if own && !is_taken(&error) => {
             let four: Vec<_> = listen.iter().copied().filter(SocketAddr::is_ipv4).collect();
             if four.is_empty() || four == listen { Err(error) } else { open(&four) }
@@ -70,51 +71,50 @@ fn is_taken(error: &anyhow::Error) -> bool {
     errno == Some(libc::EADDRINUSE)
 }
 
-fn socket_config(config: &Config) -> SocketConfig {
+fn socket_config(config: &NodeConfig) -> SocketConfig {
     SocketConfig {
         receive_buffer_bytes: config.data.receive_buffer_kib as usize * 1_024,
         send_buffer_bytes: config.data.send_buffer_kib as usize * 1_024,
         gro: config.data.gro,
         ecn: config.node.ecn,
         reuse_port: false,
-        // A host moves from one network to another while it still has an address in the first: only
-        // the kernel knows which of them leads out.
+        // A host that moves between networks may still have an address in the old one. Only the
+        // kernel knows which address has a way out.
         own_source: config.address().is_router(),
-        hop: config.hop_prefix().map(|prefix| prefix.0),
+        shift: config.shift_prefix().map(|prefix| prefix.0),
     }
 }
 
 /// Opens the sockets of the workers after the first, on the same ports.
 pub fn open_more_ports(
-    config: &Config,
-    ports: &Ports,
-) -> anyhow::Result<Vec<(Ports, Vec<Receiver>)>> {
+    config: &NodeConfig,
+    ports: &NodeSockets,
+) -> anyhow::Result<Vec<(NodeSockets, Vec<DatagramReceiver>)>> {
     let sockets = socket_config(config);
     (1..config.data.workers).map(|_| ports.open_beside(&sockets, config.data.gso)).collect()
 }
 
-/// Under which prefix this node's addresses hop, and at which port.
-fn hop_place(config: &Config) -> Option<([u8; 8], u16)> {
-    config.hop_prefix().map(|prefix| prefix.0).zip(config.hop_port())
+/// The prefix of this node's shifting addresses, and their port.
+fn shift_place(config: &NodeConfig) -> Option<([u8; 8], u16)> {
+    config.shift_prefix().map(|prefix| prefix.0).zip(config.shift_port())
 }
 
-/// Makes the node, with every neighbour and host that the files name, and with the relays that it
-/// stayed with and the hosts that it met over circuits before. Addresses hop only if `hops`:
-/// the kernel is ready for them.
+/// Creates the node with every neighbour and host in its files, with the stored relays and with the
+/// hosts met over circuits. Addresses shift only if `shifts` shows that the kernel is ready.
 pub fn build(
-    setup: Setup,
-    (kept, met): (Kept, Vec<PublicKey>),
-    interface: &mut Option<Interface>,
-    (seed, hops): ([u8; 32], Option<&Hopping>),
-    clock: Clock,
-) -> anyhow::Result<(Node, Names, Config)> {
+    setup: NodeSetup,
+    (kept, met): (Vanguards, Vec<PublicKey>),
+    interface: &mut Option<VirtualInterface>,
+    (seed, shifts): ([u8; 32], Option<&KernelShifts>),
+    clock: BootClock,
+) -> anyhow::Result<(DaemonNode, NodeNames, NodeConfig)> {
     let (now, unix_ms) = (clock.now(), unix_ms());
     let (overlay, secrets) = (setup.overlay(), setup.secrets.clone());
-    let Setup { config, hosts, linked, identity, experiment, .. } = setup;
-    let pool = shoal_onion::pool::Config {
+    let NodeSetup { config, hosts, linked, identity, experiment, .. } = setup;
+    let pool = shoal_onion::pool::PoolConfig {
         address: config.address(),
         relays: config.circuits.relays,
-        circuits_max: shoal_onion::Limits::HOST.own,
+        circuits_max: shoal_onion::CircuitLimits::HOST.own,
         max_added: config.circuits.max_added(),
     };
     let mut seeds = Rng::new(seed);
@@ -122,18 +122,19 @@ pub fn build(
     let pool_seed = seeds.fork("pool");
     let seeds = Seeds { relay, edge, circuits: seeds.fork("circuits") };
     let mut edge_config =
-        shoal_edge::Config { direct: direct::config(&config, &hosts), ..edge_config(&config) };
+        shoal_edge::EdgeConfig { direct: direct::config(&config, &hosts), ..edge_config(&config) };
     // A worker without a queue of the interface has no packets to seal.
-    edge_config.session.workers = interface.as_ref().map_or(1, Interface::queues);
+    edge_config.session.workers = interface.as_ref().map_or(1, VirtualInterface::queues);
     let origins = origins(&hosts);
     let node_config =
-        shoal_node::Config { relay: relay_config(&config, &hosts), edge: edge_config };
-    let queue = interface.as_mut().and_then(Interface::take_queue);
+        shoal_node::NodeSettings { relay: relay_config(&config, &hosts), edge: edge_config };
+    let queue = interface.as_mut().and_then(VirtualInterface::take_queue);
     let first = secrets.first.clone();
-    let mut node = Node::new(node_config, identity, first, origins, queue, &seeds, now, unix_ms);
+    let mut node =
+        DaemonNode::new(node_config, identity, first, origins, queue, &seeds, now, unix_ms);
     node.set_secrets(secrets);
     if !config.is_router() {
-        let mut pool = Pool::new(pool, kept, pool_seed, now, unix_ms)?;
+        let mut pool = CircuitPool::new(pool, kept, pool_seed, now, unix_ms)?;
         experiment.circuit_life.into_iter().for_each(|life| pool.set_life(life));
         node.set_pool(pool);
     }
@@ -141,40 +142,39 @@ pub fn build(
         node.edge.keep_any_order();
     }
     node.edge.remember_met(&met);
-    let mut names = Names::new(hosts, overlay);
+    let mut names = NodeNames::new(hosts, overlay);
     add_hosts(now, &config, &mut node.edge, &mut names)?;
     set_interface_hosts(&config, &names, (&mut node, interface))?;
     node.relay.set_lists_only(now, linked.is_some());
     node.relay.set_cover_required(config.requires_cover());
-    node.relay.set_hop_place(hops.and_then(|_| hop_place(&config)));
-    node.relay.set_staying(hops.map_or(Vec::new(), Hopping::staying));
+    node.relay.set_shift_place(shifts.and_then(|_| shift_place(&config)));
+    node.relay.set_staying(shifts.map_or(Vec::new(), KernelShifts::staying));
     node.relay.set_protected(config.protected().map(|machine| machine.identifier()).collect());
     names.set_linked(linked);
     for link in &config.links {
         let wanted = links::wanted(&config.node.name, link, names.linked())?;
         links::add(now, &link.peer, &wanted, &mut node, &mut names)?;
     }
-    want_direct(now, &config, &mut node, &names);
     Ok((node, names, config))
 }
 
-/// Takes in another list of hosts: newcomers can be reached, those who left can't any more, and
-/// their sessions and transfers end. Its links are [`links::replace`]'s to change.
+/// Applies another list of hosts. New hosts become reachable. Removed ones stop being so, and their
+/// sessions and transfers end. Links are changed by [`links::LinkPlan`].
 ///
-/// Errors: the list is longer than the tables, and those who did not fit can't be reached.
+/// Errors: the list is longer than the tables. Hosts that did not fit can't be reached.
 pub fn replace_hosts(
     now: Time,
-    config: &Config,
-    hosts: Hosts,
-    (node, interface): (&mut Node, &mut Option<Interface>),
-    names: &mut Names,
+    config: &NodeConfig,
+    hosts: HostList,
+    (node, interface): (&mut DaemonNode, &mut Option<VirtualInterface>),
+    names: &mut NodeNames,
 ) -> anyhow::Result<()> {
     for gone in names.hosts().iter().filter(|old| hosts.by_key(&old.key).is_none()) {
         if let Some(id) = names.host_id(&gone.name) {
             node.remove_host(now, id);
         }
     }
-    let moved = |old: &&Host| hosts.by_key(&old.key).is_some_and(|new| new != *old);
+    let moved = |old: &&ListedHost| hosts.by_key(&old.key).is_some_and(|new| new != *old);
     for moved in names.hosts().iter().filter(moved) {
         if let Some(id) = names.host_id(&moved.name) {
             node.edge.end_direct(id);
@@ -183,30 +183,16 @@ pub fn replace_hosts(
     node.relay.set_origins(now, origins(&hosts));
     names.replace_hosts(hosts);
     add_hosts(now, config, &mut node.edge, names)?;
-    want_direct(now, config, node, names);
     set_interface_hosts(config, names, (node, interface))
 }
 
-/// Says who may be asked where this host is seen, and asks for direct links where they are to be
-/// made ahead of traffic.
-fn want_direct(now: Time, config: &Config, node: &mut Node, names: &Names) {
-    let is_covered = cover::own(config, names.hosts()).is_some();
-    let mirrors = if is_covered { Vec::new() } else { direct::mirrors(config, names.hosts()) };
-    node.relay.set_mirrors(now, mirrors);
-    node.relay.set_stun(if is_covered { Vec::new() } else { direct::servers(config) });
-    let is_proactive = config.direct.mode == config::DirectMode::Proactive;
-    if is_proactive && !is_covered {
-        node.edge.want_all_direct(now);
-    }
-}
-
-/// Puts the list of hosts into force at the interface.
+/// Applies the list of hosts to the interface.
 ///
-/// Errors: two of them have one address.
+/// Errors: two hosts have one address.
 fn set_interface_hosts(
-    config: &Config,
-    names: &Names,
-    (node, interface): (&mut Node, &mut Option<Interface>),
+    config: &NodeConfig,
+    names: &NodeNames,
+    (node, interface): (&mut DaemonNode, &mut Option<VirtualInterface>),
 ) -> anyhow::Result<()> {
     let taken = interface.as_mut().map(|interface| interface.set_hosts(config, names));
     node.set_endpoint_rules(endpoints::rules(config, names, interface.as_ref()));
@@ -216,12 +202,17 @@ fn set_interface_hosts(
 }
 
 /// The routers whose keys are known.
-fn origins(hosts: &Hosts) -> Vec<(u32, PublicKey)> {
+fn origins(hosts: &HostList) -> Vec<(u32, PublicKey)> {
     let routers = hosts.iter().filter(|host| host.address.is_router());
     routers.map(|host| (host.address.router, host.key)).collect()
 }
 
-fn add_hosts(now: Time, config: &Config, edge: &mut Edge, names: &mut Names) -> anyhow::Result<()> {
+fn add_hosts(
+    now: Time,
+    config: &NodeConfig,
+    edge: &mut Edge,
+    names: &mut NodeNames,
+) -> anyhow::Result<()> {
     let others: Vec<_> =
         names.hosts().iter().filter(|host| host.name != config.node.name).cloned().collect();
     for host in others {
@@ -240,9 +231,9 @@ fn add_hosts(now: Time, config: &Config, edge: &mut Edge, names: &mut Names) -> 
     Ok(())
 }
 
-fn session_config(config: &Config, role: Role) -> shoal_session::Config {
-    let Config { session: config, expert, .. } = config;
-    shoal_session::Config {
+fn session_config(config: &NodeConfig, role: SessionRole) -> shoal_session::SessionConfig {
+    let NodeConfig { session: config, expert, .. } = config;
+    shoal_session::SessionConfig {
         means: config.means(),
         lanes: config.lanes,
         rekey_after: Duration::from_secs(config.rekey_after_s),
@@ -252,11 +243,11 @@ fn session_config(config: &Config, role: Role) -> shoal_session::Config {
         retry_first: Duration::from_millis(expert.handshake_retry_ms),
         retry_max: Duration::from_millis(expert.handshake_retry_max_ms),
         attempts: expert.handshake_attempts,
-        ..shoal_session::Config::new(role)
+        ..shoal_session::SessionConfig::new(role)
     }
 }
 
-fn relay_config(config: &Config, hosts: &Hosts) -> shoal_relay::Config {
+fn relay_config(config: &NodeConfig, hosts: &HostList) -> shoal_relay::RelayConfig {
     let mut routing = routing_config(config);
     (routing.links, routing.pins) = link_policies(config, hosts);
     let liveness = LivenessConfig {
@@ -275,11 +266,11 @@ fn relay_config(config: &Config, hosts: &Hosts) -> shoal_relay::Config {
         mark_frames: config.egress.mark_cells as usize,
     };
     let link_delay = Some(Duration::from_millis(config.expert.hold_ms)).filter(|d| !d.is_zero());
-    shoal_relay::Config {
+    shoal_relay::RelayConfig {
         address: config.address(),
-        session: shoal_session::Config {
+        session: shoal_session::SessionConfig {
             workers: config.data.workers,
-            ..session_config(config, Role::Link)
+            ..session_config(config, SessionRole::Link)
         },
         liveness,
         egress,
@@ -289,8 +280,8 @@ fn relay_config(config: &Config, hosts: &Hosts) -> shoal_relay::Config {
     }
 }
 
-fn routing_config(config: &Config) -> shoal_routing::Config {
-    let Config { routing: config, expert, .. } = config;
+fn routing_config(config: &NodeConfig) -> shoal_routing::Config {
+    let NodeConfig { routing: config, expert, .. } = config;
     let ms = Duration::from_millis;
     shoal_routing::Config {
         cycle: ms(expert.cycle_ms),
@@ -311,11 +302,11 @@ fn routing_config(config: &Config) -> shoal_routing::Config {
     }
 }
 
-/// What the keys of `[[link]]` sections say: policies by neighbour, first hops by destination.
-/// Names were checked by the setup; one that is missing all the same has no effect.
+/// Settings of `[[link]]` sections: policies by neighbour, and first hops by destination. The setup
+/// has checked the names; an unknown one has no effect.
 pub fn link_policies(
-    config: &Config,
-    hosts: &Hosts,
+    config: &NodeConfig,
+    hosts: &HostList,
 ) -> (BTreeMap<u32, LinkPolicy>, BTreeMap<u32, u32>) {
     let (mut policies, mut pinned) = (BTreeMap::new(), BTreeMap::new());
     let router = |name: &String| hosts.by_name(name).filter(|host| host.address.is_router());
@@ -333,10 +324,10 @@ pub fn link_policies(
     (policies, pinned)
 }
 
-fn edge_config(config: &Config) -> shoal_edge::Config {
+fn edge_config(config: &NodeConfig) -> shoal_edge::EdgeConfig {
     let transfer = &config.transfer;
-    let defaults = shoal_transfer::Config::default();
-    let transfers = shoal_transfer::Config {
+    let defaults = shoal_transfer::TransferConfig::default();
+    let transfers = shoal_transfer::TransferConfig {
         transfers_max: transfer.max_transfers as usize,
         sender_memory: transfer.sender_memory_mib as usize * (1 << 20),
         receiver_memory: transfer.receiver_memory_mib as usize * (1 << 20),
@@ -350,9 +341,9 @@ fn edge_config(config: &Config) -> shoal_edge::Config {
             mbit => u64::from(mbit) * 125_000,
         },
     };
-    shoal_edge::Config {
+    shoal_edge::EdgeConfig {
         address: config.address(),
-        session: session_config(config, Role::Edge),
+        session: session_config(config, SessionRole::Edge),
         transfer: transfers,
         echo_max: ECHO_MAX,
         ip: config.interface.is_some(),

@@ -1,29 +1,34 @@
-//! Networks of this node and its machine, from which the rules of endpoints follow.
+//! Networks of this node and its machine, on which the rules for endpoints depend.
 
 use std::net::{IpAddr, SocketAddr};
 
 use shoal_session::{EndpointRules, NodeNetworks};
 
-use crate::config::Config;
-use crate::tun::interface::Interface;
-use crate::tun::names::Names;
+use crate::config::NodeConfig;
+use crate::tun::interface::VirtualInterface;
+use crate::tun::names::NodeNames;
 use crate::tun::subnets;
-use crate::worker::first::{Parts, Worker};
+use crate::worker::first::{FirstWorker, WorkerParts};
 
-/// The rules of a node with this configuration and interface.
-pub fn rules(config: &Config, names: &Names, interface: Option<&Interface>) -> EndpointRules {
+/// The rules for endpoints of a node with this configuration and interface.
+pub fn rules(
+    config: &NodeConfig,
+    names: &NodeNames,
+    interface: Option<&VirtualInterface>,
+) -> EndpointRules {
     let overlay = names.overlay();
-    let inside = interface.into_iter().flat_map(Interface::inside);
-    let own = interface.map_or("", Interface::name);
+    let inside = interface.into_iter().flat_map(VirtualInterface::inside);
+    let own = interface.map_or("", VirtualInterface::name);
     let called = config.links.iter().filter_map(|link| {
         let peer = names.linked().by_name(&link.peer);
-        let router = peer.filter(|peer| peer.address.is_router());
+        // Only an endpoint that the authority or this node's file names is trusted.
+        let router = peer.filter(|peer| peer.address.is_router() && !peer.by_registrar);
         link.endpoint().or(router.and_then(|router| router.endpoint))
     });
     let configured = config.listen().into_iter().chain(called).chain(config.direct.endpoint());
     EndpointRules::new(&NodeNetworks {
         inside: inside.chain([(IpAddr::from(overlay.address), overlay.bits)]).collect(),
-        served: interface.into_iter().flat_map(Interface::served).collect(),
+        served: interface.into_iter().flat_map(VirtualInterface::served).collect(),
         connected: subnets::addresses(own),
         nested: subnets::of_other_nodes(own),
         configured: configured.map(|at: SocketAddr| at.ip()).collect(),
@@ -31,7 +36,7 @@ pub fn rules(config: &Config, names: &Names, interface: Option<&Interface>) -> E
 }
 
 /// Warning about addresses in `[node] listen` that no interface has.
-pub fn missing(parts: &Parts) -> Vec<String> {
+pub fn missing(parts: &WorkerParts) -> Vec<String> {
     let listen = parts.config.listen();
     let bound = listen.iter().filter(|at| !at.ip().is_unspecified());
     let bound: Vec<_> = bound.filter(|at| !at.ip().is_loopback()).collect();
@@ -51,10 +56,10 @@ pub fn missing(parts: &Parts) -> Vec<String> {
     missing.map(said).collect()
 }
 
-impl Worker {
-    /// Follows what changed of this machine's networks.
+impl FirstWorker {
+    /// Updates the rules after changes of this machine's networks.
     pub(crate) fn look_at_networks(&mut self) {
-        let Parts { node, interface, config, names, .. } = &mut self.parts;
+        let WorkerParts { node, interface, config, names, .. } = &mut self.parts;
         node.set_endpoint_rules(rules(config, names, interface.as_ref()));
     }
 }

@@ -1,13 +1,13 @@
 //! The first worker: one thread that owns its sockets and the node's control.
 //!
-//! Each turn of [`Worker::run`]:
+//! Each turn of [`FirstWorker::run`]:
 //!
-//! 1. wait until a socket, a timer or another thread has something
+//! 1. wait for a socket, a timer or another thread
 //! 2. fill slots of covered links; receive one batch per socket and run it to completion through
 //!    relay and edge
-//! 3. take in results of handshakes, chunks of files, commands of programs
-//! 4. do what time asks for, and send what the edge has to send
-//! 5. pass on events, hand out handshake work
+//! 3. handle results of handshakes, chunks of files, and commands of programs
+//! 4. run due timers, and send the edge's cells
+//! 5. pass on events, and hand out handshake work
 //!
 //! Nothing in a turn blocks, and every list that a turn empties is bounded.
 
@@ -24,112 +24,103 @@ use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use nix::sys::time::TimeSpec;
 use shoal_crypto::Rng;
-use shoal_directory::Rights as Right;
-use shoal_edge::Event as EdgeEvent;
-use shoal_node::{Event as NodeEvent, HandshakeDone, HandshakeJob};
-use shoal_relay::Event as RelayEvent;
-use shoal_transfer::Event as FileEvent;
+use shoal_directory::TrafficKind as Right;
+use shoal_edge::EdgeEvent;
+use shoal_node::{HandshakeDone, HandshakeJob, NodeEvent};
+use shoal_relay::RelayEvent;
+use shoal_transfer::FileTransferEvent as FileEvent;
 use shoal_wire::transfer::RefuseReason;
 use shoal_wire::{DropReason, LinkId, Time};
 
-use crate::config::Config;
+use crate::config::NodeConfig;
 use crate::config::keys::os_random;
-use crate::control::api::{Event, NextHop};
-use crate::control::hop_probes::HopProbes;
-use crate::control::hops::Probes;
+use crate::control::api::{ControlEvent, NextHop};
+use crate::control::circuit_probes::HopQueries;
 use crate::control::journal::{self, Journal};
-use crate::control::log::Log;
+use crate::control::log::NodeLog;
 use crate::control::metrics;
 use crate::control::pings::{self, Pings};
-use crate::control::socket::{Client, FromControl};
+use crate::control::shift_probes::ShiftProbes;
+use crate::control::socket::{Client, ClientMessage};
 use crate::files::transfers::{DiskAnswer, Files};
-use crate::membership::authority::{Authority, Rights};
-use crate::membership::circuits::Circuits;
+use crate::membership::authority::{AuthorityState, HostRights};
+use crate::membership::circuits::CircuitRecords;
 use crate::membership::lists;
-use crate::membership::watch::News;
+use crate::membership::watch::WatcherEvent;
 use crate::net::lookups::Lookups;
-use crate::net::ports::Ports;
-use crate::net::receive::Receiver;
-use crate::tun::interface::Interface;
-use crate::tun::names::Names;
-use crate::worker::budget::Budgeted;
-use crate::worker::clock::{Clock, WallWatch, unix_ms};
-use crate::worker::hopping::Hopping;
+use crate::net::ports::NodeSockets;
+use crate::net::receive::DatagramReceiver;
+use crate::tun::interface::VirtualInterface;
+use crate::tun::names::NodeNames;
+use crate::worker::budget::BudgetedThread;
+use crate::worker::clock::{BootClock, WallWatch, unix_ms};
 use crate::worker::notices;
-use crate::worker::ready::{Absence, Ready};
-use crate::worker::rest::Rest;
-use crate::worker::shell::Node;
-use crate::worker::wake::{Inbox, Waker};
+use crate::worker::ready::{InterfacePause, PollResult};
+use crate::worker::rest::BurstDetector;
+use crate::worker::shell::DaemonNode;
+use crate::worker::shifting::KernelShifts;
+use crate::worker::wake::{Waker, WakingInbox};
 use crate::worker::workers::WorkerPool;
 
-/// Longest sleep: a clock that was set or a machine that slept is noticed after this.
+/// Longest sleep. A clock that was set, or a machine that slept, is noticed after it.
 const SLEEP_MAX: Duration = Duration::from_secs(10);
-/// How late timers may fire: pacing wants better than the default of 50 us.
+/// Lateness of timers, in ns. Pacing needs less than the default of 50 us.
 const TIMER_SLACK_NS: libc::c_ulong = 5_000;
-/// Turns without looking at anything but the sockets while every receive comes back full.
+/// Turns that check only the sockets while every receive returns a full batch.
 const HURRIED_TURNS: u32 = 4;
-/// How soon this worker looks again whether others took what it handed over: they wake nobody when
-/// they do.
+/// Longest wait while another worker's channel is full. Workers do not wake each other when they
+/// make room.
 const FULL_WAIT: Duration = Duration::from_micros(250);
-/// Values taken from another thread per turn.
+/// Maximum number of values taken from another thread in one turn.
 const TAKEN_MAX: usize = 256;
-/// After this time a turn begins no further answer to a program: the sockets wait meanwhile.
+/// Time in a turn after which no further command is answered: the sockets wait meanwhile.
 const COMMANDS_TIME: Duration = Duration::from_millis(1);
-/// How long a stopping node keeps sending, so that the other ends hear of it.
+/// Time that a stopping node still sends, so that the other ends learn of its end.
 const FAREWELL: Duration = Duration::from_millis(100);
-/// Between the two goodbyes to each neighbour.
+/// Time between the two goodbyes to each neighbour.
 const GOODBYE_AGAIN: Duration = Duration::from_millis(20);
 
-/// What the worker is given.
-pub struct Parts {
-    /// Time for the node.
-    pub clock: Clock,
-    /// The node's control.
-    pub node: Node,
-    /// Its sockets.
-    pub ports: Ports,
-    /// The virtual interface, if there is one; the queues are the workers'.
-    pub interface: Option<Interface>,
-    /// The kernel's side of addresses that hop, if there are any.
-    pub hopping: Option<Hopping>,
+/// Components of the first worker.
+pub struct WorkerParts {
+    pub clock: BootClock,
+    pub node: DaemonNode,
+    pub ports: NodeSockets,
+    /// The virtual interface, if there is one. Each worker owns its queue.
+    pub interface: Option<VirtualInterface>,
+    /// The kernel's side of shifting addresses, if there are any.
+    pub shifting: Option<KernelShifts>,
     /// The other workers, if there are several.
     pub workers: Option<WorkerPool>,
     /// Receive buffers, one per socket.
-    pub receivers: Vec<Receiver>,
-    /// What people call the nodes.
-    pub names: Names,
-    /// The configuration in force.
-    pub config: Config,
-    /// With it every other thread wakes this one.
+    pub receivers: Vec<DatagramReceiver>,
+    pub names: NodeNames,
+    pub config: NodeConfig,
+    /// Used by every other thread to wake this one.
     pub waker: Arc<Waker>,
-    /// The thread for handshakes.
-    pub handshakes: Budgeted<HandshakeJob>,
-    /// Its results.
-    pub done: Inbox<HandshakeDone>,
-    /// Transfers, and the way for disk threads to answer.
+    pub handshakes: BudgetedThread<HandshakeJob>,
+    /// Results of handshakes.
+    pub done: WakingInbox<HandshakeDone>,
+    /// Transfers, and the channel for answers of disk threads.
     pub files: Files,
-    /// What they answer.
-    pub disk: Inbox<DiskAnswer>,
-    /// Commands of programs.
-    pub control: ChannelReceiver<FromControl>,
-    /// SIGTERM, SIGINT, SIGHUP; none in a process that has its own handling.
+    /// Answers of disk threads.
+    pub disk: WakingInbox<DiskAnswer>,
+    pub control: ChannelReceiver<ClientMessage>,
+    /// SIGTERM, SIGINT and SIGHUP; none in a process with its own handling.
     pub signals: Option<SignalFd>,
-    /// What the operator should know, for the status.
+    /// Warnings for the status.
     pub warnings: Vec<String>,
-    /// What the log was told.
+    /// State of repeated log lines.
     pub journal: Journal,
-    /// Endpoints that are names.
+    /// Lookups of endpoints that are names.
     pub lookups: Lookups,
-    /// Who says who belongs to the network; none where the hosts file does.
-    pub authority: Option<Authority>,
-    /// What it lets hosts begin with each other.
-    pub rights: Option<Rights>,
-    /// What is kept about circuits.
-    pub circuits: Circuits,
-    /// Its lists, as they are read.
-    pub lists: Inbox<News>,
-    /// The log of this process.
-    pub log: Log,
+    /// The authority that decides on members; none if the hosts file does.
+    pub authority: Option<AuthorityState>,
+    /// Rights of hosts, as the authority's policy grants them.
+    pub rights: Option<HostRights>,
+    pub circuits: CircuitRecords,
+    /// Lists of the authority that were read.
+    pub lists: WakingInbox<WatcherEvent>,
+    pub log: NodeLog,
 }
 
 /// Ends a worker from another thread.
@@ -140,7 +131,7 @@ pub struct Stopper {
 }
 
 impl Stopper {
-    /// Tells it to stop; it says farewell to the other ends first.
+    /// Tells the worker to stop. It first says goodbye to the other ends.
     pub fn stop(&self) {
         self.told.store(true, Ordering::Release);
         self.waker.wake();
@@ -148,60 +139,59 @@ impl Stopper {
 }
 
 /// The thread's state.
-pub struct Worker {
-    pub(crate) parts: Parts,
+pub struct FirstWorker {
+    pub(crate) parts: WorkerParts,
     pub(crate) pings: Pings,
-    pub(crate) probes: Probes,
-    pub(crate) hop_probes: HopProbes,
+    pub(crate) probes: HopQueries,
+    pub(crate) shift_probes: ShiftProbes,
     pub(crate) monitors: Vec<Client>,
     pub(crate) stopping: Option<Time>,
-    pub(crate) metrics: metrics::Kept,
+    pub(crate) metrics: metrics::MetricsCache,
     told_to_stop: Arc<AtomicBool>,
     waiting_job: Option<HandshakeJob>,
     wall: WallWatch,
     hurried: u32,
-    absence: Absence,
-    pub(super) rest: Rest,
+    absence: InterfacePause,
+    pub(super) rest: BurstDetector,
     /// Direct links that ended and still have their names.
     pub(crate) ended: Vec<LinkId>,
 }
 
-impl Worker {
-    /// Ready to run.
-    pub fn new(mut parts: Parts) -> Worker {
+impl FirstWorker {
+    pub fn new(mut parts: WorkerParts) -> FirstWorker {
         let now = parts.clock.now();
         let authority = parts.authority.as_ref();
-        if authority.is_some_and(Authority::passes_on) {
+        if authority.is_some_and(AuthorityState::passes_on) {
             parts.node.relay.take_lists(lists::WAITING_MAX);
         }
-        let mut worker = Worker {
+        let mut worker = FirstWorker {
             parts,
             pings: Pings::default(),
-            probes: Probes::default(),
-            hop_probes: HopProbes::default(),
+            probes: HopQueries::default(),
+            shift_probes: ShiftProbes::default(),
             monitors: Vec::new(),
             stopping: None,
-            metrics: metrics::Kept::default(),
+            metrics: metrics::MetricsCache::default(),
             told_to_stop: Arc::default(),
             waiting_job: None,
             wall: WallWatch::new(now, unix_ms()),
             hurried: 0,
-            absence: Absence::default(),
-            rest: Rest::default(),
+            absence: InterfacePause::default(),
+            rest: BurstDetector::default(),
             ended: Vec::new(),
         };
         worker.apply_list(now);
         worker
     }
 
-    /// The way to stop it from another thread.
+    /// The handle that stops it from another thread.
     pub fn stopper(&self) -> Stopper {
         Stopper { told: self.told_to_stop.clone(), waker: self.parts.waker.clone() }
     }
 
     /// Runs until told to stop.
     pub fn run(&mut self) -> anyhow::Result<()> {
-        // Without it timers fire up to 50 us late, and with it nothing else changes.
+        // Timers would otherwise fire up to 50 us late. Nothing else depends on this.
         let _coarse = prctl::set_timerslack(TIMER_SLACK_NS);
         self.look_up_endpoints(self.parts.clock.now());
         self.drive(self.parts.clock.now());
@@ -215,7 +205,7 @@ impl Worker {
                 anyhow::bail!("a worker ended");
             }
             if self.parts.handshakes.is_broken() {
-                anyhow::bail!("the thread for handshakes ended: its last words stand above");
+                anyhow::bail!("the thread for handshakes ended: see its last message in the log");
             }
             if self.stopping.is_some_and(|until| self.parts.clock.now() >= until) {
                 self.say_goodbye();
@@ -224,20 +214,20 @@ impl Worker {
         }
     }
 
-    /// The last word to the neighbours, twice, since a frame may get lost. Nothing that they send
-    /// after it is read.
+    /// Sends each neighbour a goodbye, twice, since a frame may get lost. Frames that neighbours
+    /// send afterwards are not read.
     fn say_goodbye(&mut self) {
-        let Parts { node, ports, clock, .. } = &mut self.parts;
+        let WorkerParts { node, ports, clock, .. } = &mut self.parts;
         node.relay.say_goodbye(clock.now(), ports.at(clock.now()));
         std::thread::sleep(GOODBYE_AGAIN);
         node.relay.say_goodbye(clock.now(), ports.at(clock.now()));
     }
 
     /// One turn, steps 2 to 5.
-    fn turn(&mut self, ready: &Ready) {
+    fn turn(&mut self, ready: &PollResult) {
         let mut more = false;
         self.look_at_clocks();
-        let Parts { node, ports, clock, .. } = &mut self.parts;
+        let WorkerParts { node, ports, clock, .. } = &mut self.parts;
         node.relay.handle_slots(clock.now(), ports.at(clock.now()));
         for index in 0..self.parts.receivers.len() {
             if ready.errors & (1 << index) != 0 {
@@ -248,7 +238,7 @@ impl Worker {
             }
             if ready.writable & (1 << index) != 0 {
                 self.parts.ports.note_writable(index);
-                let Parts { node, ports, clock, .. } = &mut self.parts;
+                let WorkerParts { node, ports, clock, .. } = &mut self.parts;
                 let now = clock.now();
                 node.relay.handle_writable(now, ports.at(now));
             }
@@ -268,16 +258,16 @@ impl Worker {
                 self.stop(now);
             }
         }
-        self.let_hops_in();
+        self.let_shifts_in();
         self.parts.node.handle_timeout(now, self.parts.ports.at(now));
         self.handle_members(now, None);
         self.keep_journal(now);
         self.pings.handle_timeout(now, &mut self.parts);
         self.probes.handle_timeout(now, &mut self.parts);
-        self.hop_probes.handle_timeout(now, &self.parts);
+        self.shift_probes.handle_timeout(now, &self.parts);
         self.parts.files.report(now, &mut self.parts.node.edge);
         self.drive(now);
-        self.let_hops_in();
+        self.let_shifts_in();
         self.pass_on_events(now);
         self.pass_all_on(now);
         self.keep_circuits();
@@ -289,8 +279,8 @@ impl Worker {
         }
     }
 
-    /// Makes all keys anew if the wall clock jumped, before anything is sealed with the old ones:
-    /// this process may be one of two that go on from the same snapshot.
+    /// Replaces all keys if the wall clock jumped, before anything is sealed with the old ones: two
+    /// processes may have resumed from one snapshot.
     fn look_at_clocks(&mut self) {
         let now = self.parts.clock.now();
         if !self.wall.is_due(now) {
@@ -300,37 +290,37 @@ impl Worker {
         let jump = self.wall.look(now, unix_ms);
         self.parts.node.set_unix_time(now, unix_ms);
         let Some(jump) = jump else { return };
-        tracing::warn!("the clock jumped by {} s: all keys are made anew", jump.as_secs());
+        tracing::warn!("the clock jumped by {} s: the node replaces all keys", jump.as_secs());
         match os_random() {
             Ok(seed) => {
-                let Parts { node, ports, .. } = &mut self.parts;
+                let WorkerParts { node, ports, .. } = &mut self.parts;
                 node.rekey_all(now, ports.at(now), &mut Rng::new(seed));
             }
             Err(error) => tracing::error!("no random bytes for new keys: {error}"),
         }
     }
 
-    /// Sends what the node has to send.
+    /// Sends the node's pending frames.
     fn drive(&mut self, now: Time) {
         self.parts.node.drive(now, self.parts.ports.at(now));
     }
 
-    fn wait(&mut self) -> anyhow::Result<Ready> {
+    fn wait(&mut self) -> anyhow::Result<PollResult> {
         let full = self.parts.node.is_full();
         let parts = &self.parts;
         let all = (1u32 << parts.receivers.len()) - 1;
         if self.hurried > 0 && !self.hurried.is_multiple_of(HURRIED_TURNS) {
-            return Ok(Ready { readable: all, interface: true, ..Ready::default() });
+            return Ok(PollResult { readable: all, interface: true, ..PollResult::default() });
         }
         let now = parts.clock.now();
         let timers = [
             parts.node.poll_timeout().map(|(at, _)| at),
             self.pings.poll_timeout(),
             self.probes.poll_timeout(),
-            self.hop_probes.poll_timeout(),
+            self.shift_probes.poll_timeout(),
             parts.files.poll_timeout(),
-            parts.authority.as_ref().map(Authority::poll_timeout),
-            parts.authority.as_ref().and_then(Authority::exchange_timeout),
+            parts.authority.as_ref().map(AuthorityState::poll_timeout),
+            parts.authority.as_ref().and_then(AuthorityState::exchange_timeout),
             self.stopping,
             self.rest.poll_timeout(),
         ];
@@ -359,8 +349,8 @@ impl Worker {
         let queue = parts.node.queue().filter(|_| absent.is_none());
         let waited_for = queue.is_some();
         if let Some(queue) = queue {
-            // While the egress that programs fill has a backlog, packets stay in the interface. The
-            // relay's timer ends the wait.
+            // While the egress of programs' packets has a backlog, packets stay in the interface.
+            // The relay's timer ends the wait.
             let waits = parts.node.packets_wait();
             let flag = if waits { PollFlags::empty() } else { PollFlags::POLLIN };
             asked = !waits;
@@ -373,7 +363,7 @@ impl Worker {
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(e) => return Err(anyhow::Error::new(e).context("waiting for the sockets failed")),
         }
-        let mut ready = Ready::read(&fds, ports.count(), waited_for);
+        let mut ready = PollResult::read(&fds, ports.count(), waited_for);
         ready.drained = asked && !ready.interface;
         if ready.gone {
             self.absence.note(now);
@@ -382,9 +372,9 @@ impl Worker {
         Ok(ready)
     }
 
-    /// Receives one batch and runs it to completion; says whether more may wait.
+    /// Receives one batch and runs it to completion. True if more may wait.
     fn receive(&mut self, index: usize) -> bool {
-        let Parts { node, ports, receivers, clock, files, .. } = &mut self.parts;
+        let WorkerParts { node, ports, receivers, clock, files, .. } = &mut self.parts;
         let receiver = &mut receivers[index];
         let full = match ports.receive(index, receiver) {
             Ok(full) => full,
@@ -401,9 +391,9 @@ impl Worker {
         full
     }
 
-    /// Takes in what other threads handed over.
+    /// Handles values from other threads.
     fn take_in(&mut self, now: Time) {
-        let Parts { node, ports, done, disk, files, waker, workers, .. } = &mut self.parts;
+        let WorkerParts { node, ports, done, disk, files, waker, workers, .. } = &mut self.parts;
         if workers.as_mut().is_some_and(|workers| workers.take_in(now, node, ports)) {
             waker.wake();
         }
@@ -438,7 +428,7 @@ impl Worker {
         self.parts.waker.wake();
     }
 
-    /// Takes in the node's events: tells programs and the log, and does what follows from them.
+    /// Handles the node's events, and reports them to programs and the log.
     pub(crate) fn pass_on_events(&mut self, now: Time) {
         while let Some(event) = self.parts.node.poll_event(now) {
             match event {
@@ -457,7 +447,7 @@ impl Worker {
     }
 
     fn handle_edge_event(&mut self, now: Time, event: EdgeEvent) {
-        let Parts { node, files, names, rights, .. } = &mut self.parts;
+        let WorkerParts { node, files, names, rights, .. } = &mut self.parts;
         match event {
             EdgeEvent::Transfer(FileEvent::Offered { id, from, .. })
                 if rights.as_ref().is_some_and(|r| !r.may_they(from.into(), Right::Files)) =>
@@ -492,7 +482,7 @@ impl Worker {
             }
             RelayEvent::Seen => self.look_at_reach(), // Other addresses may be gone, too.
             RelayEvent::Width(link) => self.note_link(now, self.width_of(link).1),
-            RelayEvent::Twins(link) => self.note_twins(now, link),
+            RelayEvent::Twins(link) | RelayEvent::Removed(link) => self.note_fault(now, link),
             RelayEvent::Route(_) | RelayEvent::Met(_) => {}
         }
         let width = match event {
@@ -500,7 +490,7 @@ impl Worker {
             _ => "",
         };
         let names = &self.parts.names;
-        let link = |link, state: &str| Event::Link {
+        let link = |link, state: &str| ControlEvent::Link {
             unix_ms: unix_ms(),
             peer: names.link(link),
             state: state.into(),
@@ -510,14 +500,14 @@ impl Worker {
             RelayEvent::LinkUp(id) => link(id, "up"),
             RelayEvent::LinkDown(id) => link(id, "silent"),
             RelayEvent::Width(id) => link(id, width),
-            // The link is up with its first report; until then nothing has changed for anybody.
+            // The link is up with its first report. Until then nothing has changed for anybody.
             RelayEvent::Established(_) | RelayEvent::Seen => return,
-            RelayEvent::Met(_) | RelayEvent::Twins(_) => return,
+            RelayEvent::Met(_) | RelayEvent::Twins(_) | RelayEvent::Removed(_) => return,
             RelayEvent::Route(change) => {
                 let hop = |hop: Option<(_, u32)>| {
                     hop.map(|(id, cost)| NextHop { peer: names.link(id), cost })
                 };
-                Event::Route {
+                ControlEvent::Route {
                     unix_ms: unix_ms(),
                     router: change.router,
                     name: names.router(change.router),
@@ -530,7 +520,7 @@ impl Worker {
         self.monitors.retain(|client| client.event(event.clone()));
     }
 
-    /// Whether the path to a neighbour carries full frames: in a word, and for the log.
+    /// True if the path to a neighbour carries full frames, as a word and for the log.
     fn width_of(&self, link: LinkId) -> (&'static str, &'static str) {
         let view = self.parts.node.relay.view(link);
         match view.is_some_and(|view| view.small) {
@@ -544,7 +534,7 @@ impl Worker {
             let next = self.waiting_job.take().or_else(|| self.parts.node.poll_job());
             let Some(job) = next else { return };
             if let Err(job) = self.parts.handshakes.submit(job) {
-                // The thread has enough to do; its next result brings us back here.
+                // The thread is busy. Its next result leads back to this function.
                 self.waiting_job = Some(job);
                 return;
             }
@@ -580,16 +570,16 @@ impl Worker {
         }
     }
 
-    /// Begins to stop: other ends are told, what is queued still leaves.
+    /// Begins to stop: the other ends are told, and queued frames still leave.
     pub(crate) fn stop(&mut self, now: Time) {
         if self.stopping.is_some() {
-            // A second request ends the farewell at once.
+            // A second request ends the wait at once.
             self.stopping = Some(now);
             return;
         }
         tracing::info!("stopping");
         crate::notify::notify("STOPPING=1");
-        let Parts { node, ports, files, .. } = &mut self.parts;
+        let WorkerParts { node, ports, files, .. } = &mut self.parts;
         files.shut_down(now, &mut node.edge);
         node.drive(now, ports.at(now));
         self.stopping = Some(now + FAREWELL);

@@ -1,9 +1,9 @@
-//! The thread of a worker after the first, with sockets of its own on the node's ports, among which
-//! the kernel spreads what arrives, and a queue of its own of the interface, if there is one.
+//! The thread of a worker after the first. It has sockets on the node's ports, among which the
+//! kernel spreads arriving datagrams, and a queue of the interface, if there is one.
 //!
-//! Each turn: take in what other workers handed over, receive one batch per socket and run it to
-//! completion, send what programs want sent and held cells whose time has come, hand on what others
-//! must finish, tell control what came and went. Nothing in a turn blocks.
+//! Each turn handles other workers' messages, and receives one batch per socket and runs it to
+//! completion. Then it sends programs' packets and due held cells, hands frames to other workers,
+//! and reports to control. Nothing in a turn blocks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,52 +11,49 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
-use shoal_node::{Message, Worker};
+use shoal_node::{Worker, WorkerMessage};
 
-use crate::net::ports::Ports;
-use crate::net::receive::Receiver;
-use crate::worker::clock::Clock;
-use crate::worker::ready::Absence;
+use crate::net::ports::NodeSockets;
+use crate::net::receive::DatagramReceiver;
+use crate::worker::clock::BootClock;
+use crate::worker::ready::InterfacePause;
 use crate::worker::shell::{Daemon, SocketCounters};
-use crate::worker::wake::Inbox;
+use crate::worker::wake::WakingInbox;
 
-/// Turns without looking at anything but the sockets while every receive comes back full.
+/// Turns that check only the sockets while every receive returns a full batch.
 const HURRIED_TURNS: u32 = 4;
-/// Messages taken in per turn.
+/// Maximum number of messages handled in one turn.
 const TAKEN_MAX: usize = 64;
 
 /// The thread's state.
-pub struct Forwarding {
-    /// The machine.
+pub struct ForwardingWorker {
     pub worker: Worker<Daemon>,
-    /// Its sockets.
-    pub ports: Ports,
+    pub ports: NodeSockets,
     /// Receive buffers, one per socket.
-    pub receivers: Vec<Receiver>,
-    /// What other workers handed over.
-    pub inbox: Inbox<Message<Daemon>>,
-    /// Time for the machine.
-    pub clock: Clock,
-    /// Says that the thread is to end; the inbox' waker wakes it.
+    pub receivers: Vec<DatagramReceiver>,
+    /// Messages of other workers.
+    pub inbox: WakingInbox<WorkerMessage<Daemon>>,
+    pub clock: BootClock,
+    /// True if the thread must end. The inbox's waker wakes it.
     pub stop: Arc<AtomicBool>,
-    /// Turns in a row that found every receive full.
+    /// Successive turns in which every receive returned a full batch.
     pub hurried: u32,
     /// The pause for an interface that is gone.
-    pub(super) absence: Absence,
+    pub(super) absence: InterfacePause,
 }
 
-/// What a wait found.
+/// Result of a wait.
 #[derive(Default)]
-struct Ready {
+struct ForwarderReady {
     readable: u32,
     errors: u32,
     waker: bool,
     interface: bool,
-    /// The interface was polled, and nothing waits there.
+    /// True if the interface was polled and no packet waits there.
     drained: bool,
 }
 
-impl Forwarding {
+impl ForwardingWorker {
     /// Runs until it is told to stop.
     pub fn run(mut self) {
         while !self.stop.load(Ordering::Acquire) {
@@ -83,18 +80,18 @@ impl Forwarding {
             let now = self.clock.now();
             self.worker.handle_timeout(now, self.ports.at(now));
             self.hurried = if more { self.hurried + 1 } else { 0 };
-            let Forwarding { worker, ports, receivers, clock, .. } = &mut self;
+            let ForwardingWorker { worker, ports, receivers, clock, .. } = &mut self;
             worker.drive(clock.now(), || SocketCounters::of(ports, receivers));
         }
     }
 
-    /// Waits; says which sockets have datagrams or errors, and whether waker and interface have
-    /// something.
-    fn wait(&mut self) -> Option<Ready> {
+    /// Waits. Returns the sockets with datagrams or errors, and whether the waker and the interface
+    /// are ready.
+    fn wait(&mut self) -> Option<ForwarderReady> {
         let all = (1u32 << self.receivers.len()) - 1;
         if self.hurried > 0 && !self.hurried.is_multiple_of(HURRIED_TURNS) {
             let readable = all;
-            return Some(Ready { readable, interface: true, ..Ready::default() });
+            return Some(ForwarderReady { readable, interface: true, ..ForwarderReady::default() });
         }
         let (waits, full) = (self.worker.packets_wait(), self.worker.is_full());
         let due = self.worker.poll_timeout();
@@ -129,13 +126,13 @@ impl Forwarding {
         };
         let readable = bits(PollFlags::POLLIN | PollFlags::POLLERR);
         let waker = 1 << self.ports.count();
-        let gone = fds.get(self.ports.count() + 1).is_some_and(Absence::is_told);
+        let gone = fds.get(self.ports.count() + 1).is_some_and(InterfacePause::is_told);
         let interface = readable & waker << 1 != 0 && !gone;
         let drained = fds.len() > self.ports.count() + 1 && !interface;
         if gone {
             self.absence.note(now);
         }
-        Some(Ready {
+        Some(ForwarderReady {
             readable: readable & all,
             errors: bits(PollFlags::POLLERR) & all,
             waker: readable & waker != 0,
@@ -144,7 +141,7 @@ impl Forwarding {
         })
     }
 
-    /// What other workers handed over.
+    /// Handles messages of other workers.
     fn take_in(&mut self) {
         for _ in 0..TAKEN_MAX {
             let Some(message) = self.inbox.take() else { return };
@@ -154,7 +151,7 @@ impl Forwarding {
         self.inbox.waker().wake();
     }
 
-    /// Receives one batch and runs it to completion; says whether more may wait.
+    /// Receives one batch and runs it to completion. True if more may wait.
     fn receive(&mut self, index: usize) -> bool {
         let receiver = &mut self.receivers[index];
         let full = match self.ports.receive(index, receiver) {

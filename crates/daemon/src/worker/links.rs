@@ -1,107 +1,122 @@
-//! The neighbours that a node's files ask for, and the way from one set of them to another.
+//! The neighbours in a node's files, and the change from one set of neighbours to another.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context;
 use shoal_relay::LinkConfig;
+use shoal_session::EndpointOrigin;
 use shoal_wire::{CoverTier, LinkId, Time};
 
-use crate::config::{Config, LinkPeer};
+use crate::config::{LinkPeer, NodeConfig};
 use crate::membership::cover;
-use crate::membership::hosts::Hosts;
-use crate::tun::names::Names;
+use crate::membership::hosts::HostList;
+use crate::tun::names::NodeNames;
 use crate::worker::build::link_policies;
-use crate::worker::shell::Node;
+use crate::worker::shell::DaemonNode;
 
-/// What a link is to be.
+/// Settings of a link.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wanted {
+pub struct NeighbourSettings {
     link: LinkConfig,
-    /// Its path is said to carry no full frame.
+    /// True if the endpoint is a registrar's word alone.
+    told: bool,
+    /// True if the path carries no full frames, according to the file.
     pub small: bool,
-    /// By which schedule its frames leave.
+    /// Schedule of the link's frames.
     pub cover: Option<CoverTier>,
-    /// How long each address of its ends is used, if they hop.
-    pub hop: Option<Duration>,
-    /// The neighbour's prefix and port, if both ends meet at addresses that follow from the time.
+    /// Time for which each end uses one address, if addresses shift.
+    pub shift: Option<Duration>,
+    /// The neighbour's prefix and port, if both ends meet at addresses that depend on the time.
     pub rendezvous: Option<([u8; 8], u16)>,
 }
 
-/// What files say about a link of the node called `me`. The endpoint of its far end is the link's
-/// own, else the list's; where both ends meet at addresses that follow from the time, there is none
-/// but its own.
-pub fn wanted(me: &str, link: &LinkPeer, hosts: &Hosts) -> anyhow::Result<Wanted> {
+/// Settings of a link of the node called `me`. The far endpoint is the link's own, else the one in
+/// the list. If both ends meet at addresses that depend on the time, only the link's own counts.
+pub fn wanted(me: &str, link: &LinkPeer, hosts: &HostList) -> anyhow::Result<NeighbourSettings> {
     let host = hosts.by_name(&link.peer);
     let host = host.with_context(|| format!("link to {:?}: unknown", link.peer))?;
-    // A name's address is not known yet: `lookups` sets it.
+    // The address of a name is not known yet: `lookups` sets it.
     let listed = host.endpoint.filter(|_| link.place().is_none() && link.rendezvous.is_none());
     let endpoint = link.endpoint().or(listed);
-    Ok(Wanted {
+    Ok(NeighbourSettings {
         link: LinkConfig { key: host.key, address: host.address, endpoint },
+        told: host.by_registrar && link.endpoint().is_none(),
         small: link.is_small(endpoint),
-        // The start and the warnings name its mistakes; a newer list counts anyway.
+        // The start and the warnings name wrong tiers. A newer list counts anyway.
         cover: cover::of_link(me, link, hosts).unwrap_or_default(),
-        hop: link.hop.map(|hop| hop.0.0),
+        shift: link.shift.map(|shift| shift.0.0),
         rendezvous: link.rendezvous.map(|at| (at.0.prefix.0, at.0.port)),
     })
+}
+
+impl NeighbourSettings {
+    /// The endpoint to call. One that a registrar names may not be this machine's, or an address
+    /// that means another machine to each node.
+    fn endpoint(&self, node: &DaemonNode) -> Option<SocketAddr> {
+        let rules = node.relay.endpoint_rules();
+        let may_call = |at: &SocketAddr| rules.check(*at, EndpointOrigin::Told).is_ok();
+        self.link.endpoint.filter(|at| !self.told || may_call(at))
+    }
 }
 
 /// Adds a link to the node.
 pub fn add(
     now: Time,
     name: &str,
-    wanted: &Wanted,
-    node: &mut Node,
-    names: &mut Names,
+    wanted: &NeighbourSettings,
+    node: &mut DaemonNode,
+    names: &mut NodeNames,
 ) -> anyhow::Result<()> {
+    let link = LinkConfig { endpoint: wanted.endpoint(node), ..wanted.link };
     let id = node
         .relay
-        .add_link(now, &wanted.link)
+        .add_link(now, &link)
         .map_err(|reason| anyhow::anyhow!("link to {name:?}: {}", reason.label()))?;
     node.relay.set_small_path(id, wanted.small);
     node.relay.set_cover(now, id, wanted.cover);
-    node.relay.set_hop(now, id, wanted.hop);
+    node.relay.set_shift(now, id, wanted.shift);
     node.relay.set_rendezvous(now, id, wanted.rendezvous);
     names.add_link(id, name);
     Ok(())
 }
 
-/// One step from the links in force to those that are wanted.
+/// One change of the links.
 #[derive(Clone, Debug, PartialEq)]
-enum Step {
+enum LinkChange {
     Remove,
-    Add(Wanted),
-    /// The neighbour stays; these are the names of what differs.
-    Change(Vec<&'static str>, Wanted),
+    Add(NeighbourSettings),
+    /// The neighbour stays. The names are those of the changed settings.
+    Change(Vec<&'static str>, NeighbourSettings),
 }
 
-/// The way from the links in force to those that are wanted: [`Plan::remove`], then
-/// [`Plan::finish`].
-pub struct Plan {
-    steps: BTreeMap<String, Step>,
+/// The change from the current links to the wanted ones: [`LinkPlan::remove`], then
+/// [`LinkPlan::finish`].
+pub struct LinkPlan {
+    steps: BTreeMap<String, LinkChange>,
     gone: Vec<LinkId>,
 }
 
-impl Plan {
-    /// From the links of `older` and of the hosts known so far to those of `newer` and `hosts`.
-    /// Links that are the same in both are left alone, with their sessions and what waits in them.
+impl LinkPlan {
+    /// Compares the links of `older` and the known hosts with those of `newer` and `hosts`. Links
+    /// that are equal in both keep their sessions and their queued cells.
     pub fn new(
-        older: &Config,
-        names: &Names,
-        newer: &Config,
-        hosts: &Hosts,
-    ) -> anyhow::Result<Plan> {
-        Ok(Plan { steps: steps(older, names, newer, hosts)?, gone: Vec::new() })
+        older: &NodeConfig,
+        names: &NodeNames,
+        newer: &NodeConfig,
+        hosts: &HostList,
+    ) -> anyhow::Result<LinkPlan> {
+        Ok(LinkPlan { steps: steps(older, names, newer, hosts)?, gone: Vec::new() })
     }
 
-    /// Ends the links that go, and those to be made anew. They go first, since an address may pass
-    /// from one to another, and keep their names until [`Plan::finish`], so that their last events
-    /// can be told.
-    pub fn remove(&mut self, now: Time, node: &mut Node, names: &Names) {
-        let goes = |(name, step): (&String, &Step)| match step {
-            Step::Change(..) => None,
-            Step::Remove | Step::Add(_) => names.link_id(name),
+    /// Removes old links, and those that must be created anew. This comes first, since an address
+    /// may pass from one link to another. Names are kept until [`LinkPlan::finish`], so that the
+    /// last events can be reported.
+    pub fn remove(&mut self, now: Time, node: &mut DaemonNode, names: &NodeNames) {
+        let goes = |(name, step): (&String, &LinkChange)| match step {
+            LinkChange::Change(..) => None,
+            LinkChange::Remove | LinkChange::Add(_) => names.link_id(name),
         };
         self.gone = self.steps.iter().filter_map(goes).collect();
         for &id in &self.gone {
@@ -109,17 +124,16 @@ impl Plan {
         }
     }
 
-    /// Makes the new links and changes those that stay. Returns what was done, in words for the
-    /// operator.
+    /// Creates the new links, and changes those that stay. Returns the changes, for the operator.
     ///
-    /// Errors: the table of neighbours is full; those before the one named are in place.
+    /// Errors: the table of neighbours is full. Links before the named one are in place.
     pub fn finish(
         self,
         now: Time,
-        newer: &Config,
-        hosts: &Hosts,
-        node: &mut Node,
-        names: &mut Names,
+        newer: &NodeConfig,
+        hosts: &HostList,
+        node: &mut DaemonNode,
+        names: &mut NodeNames,
     ) -> anyhow::Result<Vec<String>> {
         for id in self.gone {
             names.remove_link(id);
@@ -127,19 +141,20 @@ impl Plan {
         let mut done = Vec::new();
         for (name, step) in &self.steps {
             done.push(match step {
-                Step::Remove => format!("link {name} (removed)"),
-                Step::Add(wanted) => {
+                LinkChange::Remove => format!("link {name} (removed)"),
+                LinkChange::Add(wanted) => {
                     add(now, name, wanted, node, names)?;
                     format!("link {name} (added)")
                 }
-                Step::Change(what, Wanted { link, small, cover: _, hop, rendezvous }) => {
+                LinkChange::Change(what, wanted) => {
                     if let Some(id) = names.link_id(name) {
                         if what.contains(&"endpoint") {
-                            node.relay.set_endpoint(now, id, link.endpoint);
+                            let endpoint = wanted.endpoint(node);
+                            node.relay.set_endpoint(now, id, endpoint);
                         }
-                        node.relay.set_small_path(id, *small);
-                        node.relay.set_hop(now, id, *hop);
-                        node.relay.set_rendezvous(now, id, *rendezvous);
+                        node.relay.set_small_path(id, wanted.small);
+                        node.relay.set_shift(now, id, wanted.shift);
+                        node.relay.set_rendezvous(now, id, wanted.rendezvous);
                     }
                     format!("link {name} ({})", what.join(", "))
                 }
@@ -151,7 +166,7 @@ impl Plan {
                 done.push(format!("link {} (called at its configured endpoint)", link.peer));
             }
         }
-        // Also where nothing differs: a schedule that was given up begins anew.
+        // Unchanged links are included: an abandoned schedule begins anew.
         for link in &newer.links {
             if let (Some(id), Ok(wanted)) =
                 (names.link_id(&link.peer), wanted(&newer.node.name, link, hosts))
@@ -166,21 +181,22 @@ impl Plan {
 }
 
 fn steps(
-    older: &Config,
-    names: &Names,
-    newer: &Config,
-    hosts: &Hosts,
-) -> anyhow::Result<BTreeMap<String, Step>> {
-    let by_name = |config: &Config| -> BTreeMap<String, LinkPeer> {
+    older: &NodeConfig,
+    names: &NodeNames,
+    newer: &NodeConfig,
+    hosts: &HostList,
+) -> anyhow::Result<BTreeMap<String, LinkChange>> {
+    let by_name = |config: &NodeConfig| -> BTreeMap<String, LinkPeer> {
         config.links.iter().map(|link| (link.peer.clone(), link.clone())).collect()
     };
     let (olds, news) = (by_name(older), by_name(newer));
     let gone = olds.keys().filter(|old| !news.contains_key(*old));
-    let mut steps: BTreeMap<String, Step> = gone.map(|old| (old.clone(), Step::Remove)).collect();
+    let mut steps: BTreeMap<String, LinkChange> =
+        gone.map(|old| (old.clone(), LinkChange::Remove)).collect();
     for link in &newer.links {
         let to = wanted(&newer.node.name, link, hosts)?;
         let old = olds.get(&link.peer);
-        // One that found no room before is tried again.
+        // A link that found no room before is tried again.
         let old = old.filter(|_| names.link_id(&link.peer).is_some());
         let from = old.and_then(|old| wanted(&older.node.name, old, names.linked()).ok());
         let step = match (old, from) {
@@ -191,10 +207,11 @@ fn steps(
                 for (name, differs) in [
                     (
                         "endpoint",
-                        from.link.endpoint != to.link.endpoint || old.place() != link.place(),
+                        (from.link.endpoint, from.told) != (to.link.endpoint, to.told)
+                            || old.place() != link.place(),
                     ),
                     ("mtu", old.mtu != link.mtu),
-                    ("hop", from.hop != to.hop),
+                    ("shift", from.shift != to.shift),
                     ("rendezvous", from.rendezvous != to.rendezvous),
                     ("cover", from.cover != to.cover),
                     ("default_cost", old.default_cost != link.default_cost),
@@ -208,11 +225,64 @@ fn steps(
                 if what.is_empty() {
                     continue;
                 }
-                Step::Change(what, to)
+                LinkChange::Change(what, to)
             }
-            _ => Step::Add(to),
+            _ => LinkChange::Add(to),
         };
         steps.insert(link.peer.clone(), step);
     }
     Ok(steps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::membership::hosts::ListedHost;
+
+    /// A router, as the authority or a registrar lists it.
+    fn router(name: &str, number: u32, by_registrar: bool) -> ListedHost {
+        ListedHost {
+            name: name.into(),
+            address: shoal_wire::Address::new(number, 0),
+            key: shoal_crypto::Identity::from_seed([number as u8; 32]).public(),
+            endpoint: Some(([192, 0, 2, number as u8], 7_400).into()),
+            interface: false,
+            ipv4: None,
+            prefixes: Vec::new(),
+            cover: None,
+            security_groups: Vec::new(),
+            carrier: Default::default(),
+            by_registrar,
+        }
+    }
+
+    #[test]
+    fn an_endpoint_by_a_registrar_is_told_unless_the_file_names_one() {
+        let hosts = [router("me", 1, false), router("r2", 2, false), router("r3", 3, true)];
+        let hosts = HostList::from_checked(hosts);
+        let told = |link: &LinkPeer| wanted("me", link, &hosts).unwrap().told;
+        assert_eq!(["r2", "r3"].map(|name| told(&LinkPeer::named(name))), [false, true]);
+        let text = "[node]\nname = \"me\"\naddress = \"1.0\"\nkey_file = \"k\"\n\
+                    network_secret_file = \"n\"\n[[link]]\npeer = \"r3\"\n\
+                    endpoint = \"192.0.2.9:1\"\n";
+        let config = NodeConfig::parse(std::path::Path::new("node.toml"), text).unwrap();
+        assert!(!told(&config.links[0]), "the operator vouches for it");
+    }
+
+    #[test]
+    fn an_endpoint_is_taken_up_when_the_authority_vouches_for_it() {
+        let text = "[node]\nname = \"me\"\naddress = \"1.0\"\nkey_file = \"k\"\n\
+                    network_secret_file = \"n\"\n[[link]]\npeer = \"r2\"\n";
+        let config = NodeConfig::parse(std::path::Path::new("node.toml"), text).unwrap();
+        let hosts = |by_registrar| {
+            HostList::from_checked([router("me", 1, false), router("r2", 2, by_registrar)])
+        };
+        let overlay = shoal_ip::overlay_prefix(&shoal_crypto::NetworkSecret([1; 32]));
+        let mut names = NodeNames::new(hosts(true), overlay);
+        names.add_link(LinkId::from_bits(7), "r2");
+        assert!(steps(&config, &names, &config, &hosts(true)).unwrap().is_empty());
+        let steps = steps(&config, &names, &config, &hosts(false)).unwrap();
+        let Some(LinkChange::Change(what, _)) = steps.get("r2") else { panic!("{steps:?}") };
+        assert_eq!(*what, ["endpoint"]);
+    }
 }

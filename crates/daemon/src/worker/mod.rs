@@ -1,6 +1,7 @@
-//! The threads that run a node: their loop, the rings between them, clock, wakers and handshakes.
-//! Calls of machines and timers may live here; sockets, the interface and disks are asked for by
-//! name.
+//! The threads that run a node: their loops, the channels between them, clock, wakers and
+//! handshakes.
+//! The threads call state machines and wait on timers. Sockets, the interface and disks have
+//! modules of their own.
 
 pub mod budget;
 pub(crate) mod build;
@@ -9,12 +10,12 @@ pub(crate) mod direct;
 pub(crate) mod endpoints;
 pub(crate) mod first;
 pub(crate) mod forwarder;
-pub(crate) mod hopping;
 pub(crate) mod links;
 pub(crate) mod notices;
 pub mod processor;
 mod ready;
 pub(crate) mod rest;
 pub(crate) mod shell;
+pub(crate) mod shifting;
 pub mod wake;
 pub(crate) mod workers;

@@ -1,45 +1,55 @@
-//! What a node tells its operator of its neighbours: warnings in the status, lines in the log.
+//! Warnings and log lines about a node's neighbours.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use shoal_directory::span;
-use shoal_relay::hop::{HopView, Outcome};
-use shoal_relay::{LinkView, Notices};
+use shoal_relay::shift::{ShiftOutcome, ShiftView};
+use shoal_relay::{LinkView, NeighbourWarnings};
 use shoal_wire::{LinkId, Time};
 
 use crate::control::answers;
-use crate::control::api::{Event, NextHop};
+use crate::control::api::{ControlEvent, NextHop};
 use crate::control::circuits;
 use crate::control::cover;
+use crate::membership::removed;
 use crate::worker::clock::unix_ms;
 use crate::worker::endpoints;
-use crate::worker::first::{Parts, Worker};
+use crate::worker::first::{FirstWorker, WorkerParts};
 
-/// Least difference of clocks, in milliseconds, to warn of; proofs of routes hold for an hour.
+/// Least difference of clocks that causes a warning, in milliseconds. Proofs of routes are valid
+/// for an hour.
 const CLOCKS_MS: u64 = 60_000;
 /// Endpoints named in one warning.
 const NAMED_MAX: usize = 4;
-/// How long the warning stays after the last sign that two nodes have one key.
+/// Time that a warning stays after the last sign of two nodes with one key.
 const TWINS_FOR: Duration = Duration::from_secs(600);
-/// Proofs newer than this router's own that show another with its key: one or two may be left from
-/// before a restart.
+/// Least number of proofs, newer than this router's own, that show another router with its key. One
+/// or two may be left from before a restart.
 const OUTRUN: u32 = 3;
 
-/// A hop that is not made after this has failed: a step is sent eight times, a second apart at
-/// most.
-const HOP_TAKES: Duration = Duration::from_secs(10);
+/// Faults that are logged at once.
+const AT_ONCE: [&str; 3] = ["two", "twin", "removed"];
 
-/// How far a neighbour's clock is ahead of this node's, in milliseconds, as it was told last.
-pub fn clock_ahead_ms(notices: &Notices, now: Time, unix_ms: u64) -> Option<i64> {
+/// Time after which an unfinished shift has failed. A step is sent eight times, at most a second
+/// apart.
+const SHIFT_TAKES: Duration = Duration::from_secs(10);
+
+/// Milliseconds that a neighbour's clock is ahead of this node's, by its last report.
+pub fn clock_ahead_ms(notices: &NeighbourWarnings, now: Time, unix_ms: u64) -> Option<i64> {
     let (at, theirs) = notices.clock?;
     let then = i128::from(unix_ms) - i128::try_from(now.since(at).as_millis()).ok()?;
     i64::try_from(i128::from(theirs) - then).ok()
 }
 
-/// What is wrong with a neighbour, in words that end with its name or, for the log, without it.
-fn faults(notices: &Notices, now: Time, unix_ms: u64, name: &str) -> Vec<(&'static str, String)> {
+/// Warnings about a neighbour. `name` is its name, or a general word for the log.
+fn faults(
+    notices: &NeighbourWarnings,
+    now: Time,
+    unix_ms: u64,
+    name: &str,
+) -> Vec<(&'static str, String)> {
     let mut faults = Vec::new();
     let ahead = clock_ahead_ms(notices, now, unix_ms).filter(|ms| ms.unsigned_abs() >= CLOCKS_MS);
     if let Some(ahead) = ahead {
@@ -59,8 +69,8 @@ fn faults(notices: &Notices, now: Time, unix_ms: u64, name: &str) -> Vec<(&'stat
         faults.push((
             "two",
             format!(
-                "two nodes seem to run with the key of {name}, and push each other out: stop one, \
-                 or give it a key of its own"
+                "two nodes seem to run with the key of {name}, and end each other's sessions: stop \
+                 one, or give it its own key"
             ),
         ));
     }
@@ -68,74 +78,80 @@ fn faults(notices: &Notices, now: Time, unix_ms: u64, name: &str) -> Vec<(&'stat
         faults.push((
             "twin",
             format!(
-                "{name} says that another node runs with this node's key, so that they push each \
-                 other out: stop one, or give it a key of its own"
+                "{name} says that another node runs with this node's key, so that the two end each \
+                 other's sessions: stop one, or give it its own key"
             ),
         ));
+    }
+    if let Some((_, removal)) = notices.removed {
+        faults.push(("removed", removed::told_words(name, removal)));
     }
     faults
 }
 
-/// Why the addresses of a link don't hop though they are to. The end that only follows counts no
-/// hop that fails, since what it hears of none may be that none was tried: it knows by the time.
-fn hop_fault(hop: &HopView, now: Time, name: &str) -> Option<String> {
-    if hop.hopping {
+/// Warning about a link whose addresses should shift and don't. The end that only follows can't
+/// count failed shifts, since it may simply have received no attempt. It decides by the time.
+fn shift_fault(shift: &ShiftView, now: Time, name: &str) -> Option<String> {
+    if shift.shifting {
         return None;
     }
-    if !hop.agreed {
+    if !shift.agreed {
         return Some(format!(
-            "the addresses of the link with {name} don't hop: that node's [[link]] with this one \
-             has no `hop`, or it has no [hop]"
+            "the addresses of the link with {name} don't shift: that node's [[link]] with this one \
+             has no `shift`, or it has no [shift]"
         ));
     }
-    (hop.last.1 == Outcome::Failed || is_late(hop, now)).then(|| {
+    (shift.last.1 == ShiftOutcome::Failed || is_late(shift, now)).then(|| {
         format!(
-            "the addresses of the link with {name} don't hop: nothing came back from the new ones. \
-             `shoal check --hop-probe` at either end finds out why; on a segment, a table of \
-             neighbours may be full (net.ipv6.neigh.default.gc_thresh3)"
+            "the addresses of the link with {name} don't shift: nothing came back from the new \
+             ones. `shoal check --shift-probe` at either end finds out why; on a segment, a \
+             table of neighbours may be full (net.ipv6.neigh.default.gc_thresh3)"
         )
     })
 }
 
-/// Whether a hop should have been made, or the neighbour have said that its addresses hop.
-fn is_late(hop: &HopView, now: Time) -> bool {
-    !hop.hopping && now >= hop.begins_by + HOP_TAKES
+/// True if a shift should have happened by now, or the neighbour should have announced its own.
+fn is_late(shift: &ShiftView, now: Time) -> bool {
+    !shift.shifting && now >= shift.begins_by + SHIFT_TAKES
 }
 
-/// The hops of a link that is up.
-fn hops(link: &LinkView) -> Option<HopView> {
-    link.hop.filter(|_| link.up_since.is_some())
+/// State of shifts on a link that is up.
+fn shifts(link: &LinkView) -> Option<ShiftView> {
+    link.shift.filter(|_| link.up_since.is_some())
 }
 
-/// Faults of a link for the log: without names, and of hops only those that last.
+/// Faults of a link for the log: without names, and only lasting faults of shifts.
 fn lasting(
-    (notices, hop): (&Notices, Option<HopView>),
+    (notices, shift): (&NeighbourWarnings, Option<ShiftView>),
     now: Time,
     unix_ms: u64,
 ) -> Vec<(&'static str, String)> {
     let name = "a neighbour";
-    let hop = hop.filter(|hop| is_late(hop, now)).and_then(|hop| hop_fault(&hop, now, name));
+    let shift =
+        shift.filter(|shift| is_late(shift, now)).and_then(|shift| shift_fault(&shift, now, name));
     let of_node = faults(notices, now, unix_ms, name).into_iter();
-    of_node.chain(hop.map(|line| ("hop", line))).collect()
+    of_node.chain(shift.map(|line| ("shift", line))).collect()
 }
 
-/// What the operator should know of neighbours now.
-pub fn warnings(parts: &Parts, now: Time) -> Vec<String> {
+/// Warnings about neighbours, for the operator.
+pub fn warnings(parts: &WorkerParts, now: Time) -> Vec<String> {
     let relay = &parts.node.relay;
     let unix_ms = unix_ms();
+    let is_proved = removed::is_proved(parts);
     let of_link = |link: LinkView| {
         let name = format!("the neighbour {:?}", parts.names.link(link.link));
-        let hop = hops(&link).and_then(|hop| hop_fault(&hop, now, &name));
-        let notices = faults(&link.notices, now, unix_ms, &name);
-        notices.into_iter().map(|fault| fault.1).chain(hop)
+        let shift = shifts(&link).and_then(|shift| shift_fault(&shift, now, &name));
+        let mut notices = faults(&link.notices, now, unix_ms, &name);
+        notices.retain(|fault| fault.0 != "removed" || !is_proved);
+        notices.into_iter().map(|fault| fault.1).chain(shift)
     };
     let mut all: Vec<String> = relay.links().flat_map(of_link).collect();
     if relay.routing().is_some_and(|routing| routing.outrun() >= OUTRUN) {
         all.push(OUTRUN_WORDS.into());
     }
-    let is_up = |link: LinkView| link.up_since.is_some();
-    if parts.authority.is_some() && parts.journal.is_in_vain(now) && !relay.links().any(is_up) {
-        let fixed = relay.links().filter(|link| link.called && hops(link).is_none());
+    let answers = |link: LinkView| link.up_since.is_some() || link.notices.removed.is_some();
+    if parts.authority.is_some() && parts.journal.is_in_vain(now) && !relay.links().any(answers) {
+        let fixed = relay.links().filter(|link| link.called && shifts(link).is_none());
         all.push(alone(&fixed.filter_map(|link| link.endpoint).collect()));
     }
     all.extend(parts.lookups.faults());
@@ -147,7 +163,7 @@ pub fn warnings(parts: &Parts, now: Time) -> Vec<String> {
     all
 }
 
-/// Likely reason why no neighbour answers, all of which are called at these endpoints.
+/// Likely reason why no neighbour answers at these endpoints.
 fn alone(called: &BTreeSet<SocketAddr>) -> String {
     let named: Vec<String> = called.iter().take(NAMED_MAX).map(ToString::to_string).collect();
     let at = if named.is_empty() { String::new() } else { format!(" at {}", named.join(", ")) };
@@ -161,14 +177,14 @@ fn alone(called: &BTreeSet<SocketAddr>) -> String {
 const OUTRUN_WORDS: &str = "another router announces itself with this one's address and key: stop \
                             one, or give it an address and a key of its own";
 
-/// A change in words, with names: for the debug level.
-fn words(event: &Event) -> String {
+/// A change in words, with names, for the debug level.
+fn words(event: &ControlEvent) -> String {
     let hop = |hop: &Option<NextHop>| {
         hop.as_ref().map_or("none".into(), |hop| format!("{} (cost {})", hop.peer, hop.cost))
     };
     match event {
-        Event::Link { peer, state, .. } => format!("link with {peer}: {state}"),
-        Event::Route { router, name, old, new, .. } => {
+        ControlEvent::Link { peer, state, .. } => format!("link with {peer}: {state}"),
+        ControlEvent::Route { router, name, old, new, .. } => {
             let name = name.as_deref().unwrap_or("no name");
             format!("route to {router}.0 ({name}): {}, before {}", hop(new), hop(old))
         }
@@ -176,21 +192,21 @@ fn words(event: &Event) -> String {
     }
 }
 
-/// Writes a change of the network into the log, with names.
-pub fn note_change(event: &Event) {
+/// Logs a change of the network, with names.
+pub fn note_change(event: &ControlEvent) {
     if tracing::enabled!(tracing::Level::DEBUG) {
         tracing::debug!("{}", words(event));
     }
 }
 
-/// What is logged when loops show that a circuit is worse than the others.
-const WORSE: &str = "loops show that a circuit loses or holds more cells than the others: it gives \
-                     way; `shoal circuits` says more";
+/// Log line about a circuit that loops show to be worse than the others.
+const WORSE: &str = "loops show that a circuit loses or delays more cells than the others: the \
+                     node replaces it; `shoal circuits` says more";
 
-impl Worker {
-    /// Writes a line about a link that came up or went silent.
+impl FirstWorker {
+    /// Logs that a link came up or went silent.
     pub(crate) fn note_link(&mut self, now: Time, what: &str) {
-        let Parts { journal, node, .. } = &mut self.parts;
+        let WorkerParts { journal, node, .. } = &mut self.parts;
         let counts = || {
             let up = node.relay.links().filter(|link| link.up_since.is_some()).count();
             (up, node.relay.links().count())
@@ -200,24 +216,28 @@ impl Worker {
         }
     }
 
-    /// Tells a new session's other end what this node's clock shows.
+    /// Sends the other end of a new session this node's clock.
     pub(crate) fn tell_clock(&mut self, now: Time, link: LinkId) {
-        let Parts { node, ports, .. } = &mut self.parts;
+        let WorkerParts { node, ports, .. } = &mut self.parts;
         node.relay.send_clock(now, link, unix_ms(), ports.at(now));
     }
 
-    /// Writes into the log at once that two nodes have one key, as this link shows.
-    pub(crate) fn note_twins(&mut self, now: Time, link: LinkId) {
+    /// Logs at once what a link shows: two nodes have one key, or this node was removed.
+    pub(crate) fn note_fault(&mut self, now: Time, link: LinkId) {
         let Some(view) = self.parts.node.relay.view(link) else { return };
+        let is_proved = removed::is_proved(&self.parts);
         let found = faults(&view.notices, now, unix_ms(), "a neighbour");
-        for (what, line) in found.into_iter().filter(|fault| ["two", "twin"].contains(&fault.0)) {
+        for (what, line) in found.into_iter().filter(|fault| AT_ONCE.contains(&fault.0)) {
+            if is_proved && what == "removed" {
+                continue;
+            }
             if self.parts.journal.may_say(now, what) {
                 tracing::warn!("{line}; `shoal status` says more");
             }
         }
     }
 
-    /// Writes into the log what became of covered links.
+    /// Logs changes of covered links.
     fn keep_cover_journal(&mut self, now: Time) {
         let seen: Vec<_> =
             cover::views(&self.parts).map(|(link, view)| (link.link, view)).collect();
@@ -235,7 +255,7 @@ impl Worker {
         }
     }
 
-    /// Writes into the log what began since the last time.
+    /// Logs faults that began since the last time.
     pub(crate) fn keep_journal(&mut self, now: Time) {
         if !self.parts.journal.is_due(now) {
             return;
@@ -243,21 +263,26 @@ impl Worker {
         self.look_up_endpoints(now);
         let unix_ms = unix_ms();
         let drops: Vec<_> = answers::dropped(&self.parts).collect();
-        let Parts { journal, node, .. } = &mut self.parts;
+        let WorkerParts { journal, node, .. } = &mut self.parts;
         for line in journal.drops(now, drops.into_iter()) {
             tracing::warn!("{line}");
         }
-        let in_vain =
-            |link: &LinkView| link.called && link.endpoint.is_some() && link.last_heard.is_none();
+        let in_vain = |link: &LinkView| {
+            link.called
+                && link.endpoint.is_some()
+                && link.last_heard.is_none()
+                && link.notices.removed.is_none()
+        };
         let calling = node.relay.links().filter(in_vain).count();
         if let Some(line) = journal.calls(now, calling) {
             tracing::warn!("{line}");
         }
         self.keep_cover_journal(now);
-        let Parts { journal, node, .. } = &mut self.parts;
+        let is_proved = removed::is_proved(&self.parts);
+        let WorkerParts { journal, node, .. } = &mut self.parts;
         let mut found: Vec<(&'static str, String)> = Vec::new();
         for link in node.relay.links() {
-            for (what, line) in lasting((&link.notices, hops(&link)), now, unix_ms) {
+            for (what, line) in lasting((&link.notices, shifts(&link)), now, unix_ms) {
                 if found.iter().all(|known| known.0 != what) {
                     found.push((what, line));
                 }
@@ -266,6 +291,7 @@ impl Worker {
         if node.relay.routing().is_some_and(|routing| routing.outrun() >= OUTRUN) {
             found.push(("outrun", OUTRUN_WORDS.into()));
         }
+        found.retain(|fault| fault.0 != "removed" || !is_proved);
         for (what, line) in found {
             if journal.may_say(now, what) {
                 tracing::warn!("{line}; `shoal status` says more");
@@ -277,9 +303,10 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use shoal_wire::{Removal, RemovalReason};
 
-    fn with(change: impl FnOnce(&mut Notices)) -> Notices {
-        let mut notices = Notices::default();
+    fn with(change: impl FnOnce(&mut NeighbourWarnings)) -> NeighbourWarnings {
+        let mut notices = NeighbourWarnings::default();
         change(&mut notices);
         notices
     }
@@ -297,12 +324,12 @@ mod tests {
         let now = Time::from_millis(100_000);
         let heard = Time::from_millis(90_000);
         let unix = 1_800_000_000_000;
-        // The neighbour's clock was told ten seconds ago.
+        // The neighbour reported its clock ten seconds ago.
         let told = |theirs: u64| with(|notices| notices.clock = Some((heard, theirs)));
         let ahead = |theirs| clock_ahead_ms(&told(theirs), now, unix);
         assert_eq!(ahead(unix - 10_000), Some(0));
         assert_eq!(ahead(unix - 10_000 + 7_380_000), Some(7_380_000));
-        assert_eq!(clock_ahead_ms(&Notices::default(), now, unix), None);
+        assert_eq!(clock_ahead_ms(&NeighbourWarnings::default(), now, unix), None);
         let said = |theirs| faults(&told(theirs), now, unix, "the neighbour \"r2\"");
         assert!(said(unix - 10_000 - 59_000).is_empty());
         let ahead = &said(unix - 10_000 + 7_380_000)[0].1;
@@ -323,42 +350,55 @@ mod tests {
     #[test]
     fn a_link_whose_addresses_stay_is_named_at_either_end_and_once_that_lasts_logged() {
         let second = |second: u64| Time::from_millis(1_000 * second);
-        let hop = HopView {
+        let shift = ShiftView {
             interval: Duration::from_secs(1),
             agreed: true,
-            hopping: false,
+            shifting: false,
             made: 0,
             failed: 0,
-            last: (Time::ZERO, Outcome::None),
+            last: (Time::ZERO, ShiftOutcome::None),
             meets: false,
             begins_by: second(20),
         };
-        let says = |hop: &HopView, at: u64| {
-            hop_fault(hop, second(at), "the neighbour \"r2\"").map_or(String::new(), |said| said)
+        let says = |shift: &ShiftView, at: u64| {
+            shift_fault(shift, second(at), "the neighbour \"r2\"")
+                .map_or(String::new(), |said| said)
         };
-        let logs = |hop: HopView, at: u64| {
-            let lines = lasting((&Notices::default(), Some(hop)), second(at), 0);
-            assert!(lines.iter().all(|(what, line)| *what == "hop" && !line.contains("r2")));
+        let logs = |shift: ShiftView, at: u64| {
+            let lines = lasting((&NeighbourWarnings::default(), Some(shift)), second(at), 0);
+            assert!(lines.iter().all(|(what, line)| *what == "shift" && !line.contains("r2")));
             lines.len()
         };
-        // The first hop may be under way; the end that follows counts none.
-        assert_eq!([says(&hop, 29), says(&hop, 0)], ["", ""]);
-        assert!(says(&hop, 30).contains("\"r2\" don't hop: nothing came back"));
-        assert_eq!([logs(hop, 29), logs(hop, 30)], [0, 1]);
-        let failed = HopView { last: (second(12), Outcome::Failed), failed: 1, ..hop };
+        // The first shift may be under way. The following end counts no failures.
+        assert_eq!([says(&shift, 29), says(&shift, 0)], ["", ""]);
+        assert!(says(&shift, 30).contains("\"r2\" don't shift: nothing came back"));
+        assert_eq!([logs(shift, 29), logs(shift, 30)], [0, 1]);
+        let failed = ShiftView { last: (second(12), ShiftOutcome::Failed), failed: 1, ..shift };
         assert!(says(&failed, 12).contains("nothing came back"));
         assert_eq!([logs(failed, 12), logs(failed, 31)], [0, 1]);
-        let alone = HopView { agreed: false, ..hop };
-        assert!(says(&alone, 12).contains("has no `hop`"));
+        let alone = ShiftView { agreed: false, ..shift };
+        assert!(says(&alone, 12).contains("has no `shift`"));
         assert_eq!([logs(alone, 12), logs(alone, 31)], [0, 1]);
-        let hopping = HopView { hopping: true, last: (second(25), Outcome::Moved), ..hop };
-        assert_eq!((says(&hopping, 99), logs(hopping, 99)), (String::new(), 0));
+        let shifting =
+            ShiftView { shifting: true, last: (second(25), ShiftOutcome::Moved), ..shift };
+        assert_eq!((says(&shifting, 99), logs(shifting, 99)), (String::new(), 0));
+    }
+
+    #[test]
+    fn a_neighbours_word_that_this_machine_was_removed_is_passed_on() {
+        let removal = Removal { reason: RemovalReason::Registrar, day: 20_785 };
+        let told = with(|notices| notices.removed = Some((Time::ZERO, removal)));
+        let said = faults(&told, Time::from_millis(9_000_000), 0, "the neighbour \"r1\"");
+        assert_eq!(said.len(), 1);
+        let want = "the neighbour \"r1\" says that this machine was removed from the network on \
+                    2026-11-28";
+        assert!(said[0].1.starts_with(want), "{}", said[0].1);
     }
 
     #[test]
     fn changes_are_told_in_words() {
         let next = NextHop { peer: "r2".into(), cost: 7 };
-        let event = Event::Route {
+        let event = ControlEvent::Route {
             unix_ms: 1,
             router: 3,
             name: Some("r3".into()),
@@ -367,7 +407,7 @@ mod tests {
         };
         assert_eq!(words(&event), "route to 3.0 (r3): r2 (cost 7), before none");
         let (peer, state) = ("r2".into(), "up".into());
-        let event = Event::Link { unix_ms: 1, peer, state, reason: None };
+        let event = ControlEvent::Link { unix_ms: 1, peer, state, reason: None };
         assert_eq!(words(&event), "link with r2: up");
     }
 }

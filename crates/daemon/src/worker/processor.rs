@@ -1,4 +1,4 @@
-//! The class of processors to which this machine belongs.
+//! The class of this machine's processor.
 
 use std::hint::black_box;
 use std::sync::OnceLock;
@@ -8,18 +8,18 @@ use shoal_crypto::{AeadKey, Processor, Suite};
 
 /// Rounds of each measurement, 16 seals in each: less than a millisecond.
 const ROUNDS: u64 = 40;
-/// A round of 16 seals that took less, or more, than this many nanoseconds was disturbed: by a
-/// clock that jumped, or by another program.
+/// Plausible nanoseconds for a round of 16 seals. Other values come from a clock that jumped, or
+/// from another program.
 const ROUND_NS: std::ops::RangeInclusive<u128> = 160..=1_000_000;
 
-/// The class of this machine, found once.
+/// The class of this machine, measured once.
 pub fn processor() -> Processor {
     static FOUND: OnceLock<Processor> = OnceLock::new();
     *FOUND.get_or_init(|| refine(Processor::here(), seal_ns))
 }
 
-/// Two states side by side cost less than one on some processors that have AES-NI alone. If their
-/// costs can't be measured, one state is taken.
+/// Two states side by side cost less than one on some processors that have only AES-NI. If their
+/// costs can't be measured, one state is used.
 fn refine(class: Processor, measure: impl Fn(Suite) -> Option<u128>) -> Processor {
     if class != Processor::Aes {
         return class;
@@ -30,8 +30,8 @@ fn refine(class: Processor, measure: impl Fn(Suite) -> Option<u128>) -> Processo
     }
 }
 
-/// Nanoseconds in which 1,400 bytes are sealed: the best of many short rounds, as other programs
-/// disturb few of them.
+/// Nanoseconds for sealing 1,400 bytes: the best of many short rounds, since other programs disturb
+/// few of them.
 fn seal_ns(suite: Suite) -> Option<u128> {
     let key = AeadKey::new(suite, &[7; 32]);
     let (mut body, mut tag) = ([0; 1_400], [0; 16]);
@@ -48,7 +48,7 @@ fn seal_ns(suite: Suite) -> Option<u128> {
 
 #[cfg(test)]
 mod tests {
-    use shoal_crypto::Means;
+    use shoal_crypto::SuiteSupport;
 
     use super::*;
 
@@ -64,12 +64,12 @@ mod tests {
         }
     }
 
-    /// The suite that the table takes for this machine is among its fastest.
+    /// The suite that the table selects for this machine is among its fastest.
     #[test]
     fn the_table_knows_this_machine() {
         let processor = processor();
-        let own = Means { processor, suites: processor.suites() };
-        // The best of several measurements: tests beside this one disturb it for longer.
+        let own = SuiteSupport { processor, suites: processor.suites() };
+        // The best of several measurements: other tests disturb it for longer than a round.
         let best = |suite| (0..20).filter_map(|_| seal_ns(suite)).min().expect("a calm round");
         let measured: Vec<_> = own.suites.iter().map(|suite| (best(suite), suite)).collect();
         println!("{}:", processor.name());
@@ -78,7 +78,7 @@ mod tests {
         }
         let least = measured.iter().map(|(ns, _)| *ns).min().expect("there are suites");
         let taken = own.agree(own).expect("a machine has suites in common with itself");
-        let (ns, _) = measured.iter().find(|(_, suite)| *suite == taken).expect("it was measured");
+        let (ns, _) = measured.iter().find(|(_, suite)| *suite == taken).expect("measured above");
         assert!(*ns <= least * 3 / 2, "{} takes {ns} ns, the best {least}", taken.name());
     }
 }

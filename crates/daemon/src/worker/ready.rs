@@ -1,58 +1,58 @@
-//! Results of the first worker's wait, and the pause of workers for an interface that is gone.
+//! Results of the first worker's wait, and the workers' pause after the interface is gone.
 
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags};
 use shoal_wire::Time;
 
-/// Flags of the descriptor of an interface that was deleted; a wait ends with them at once.
+/// Flags of the descriptor of a deleted interface. They end a wait at once.
 const GONE: PollFlags = PollFlags::POLLERR.union(PollFlags::POLLHUP).union(PollFlags::POLLNVAL);
-/// How soon a worker looks again whether the interface is back.
+/// Time between two checks whether the interface is back.
 const BACK_AFTER: Duration = Duration::from_millis(100);
 
-/// A pause of a worker's wait for an interface that is gone.
+/// A pause in which a worker does not wait for the interface, since it is gone.
 #[derive(Default)]
-pub(super) struct Absence {
+pub(super) struct InterfacePause {
     until: Time,
 }
 
-impl Absence {
-    /// How long the interface is not to be waited for; none if it is.
+impl InterfacePause {
+    /// Remaining time of the pause; none if there is no pause.
     pub(super) fn left(&self, now: Time) -> Option<Duration> {
         (now < self.until).then(|| self.until.since(now))
     }
 
-    /// The interface was found gone.
+    /// Begins a pause.
     pub(super) fn note(&mut self, now: Time) {
         self.until = now + BACK_AFTER;
     }
 
-    /// True if a polled descriptor of the interface says that it is gone.
+    /// True if the polled descriptor shows that the interface is gone.
     pub(super) fn is_told(fd: &PollFd<'_>) -> bool {
         fd.revents().is_some_and(|found| found.intersects(GONE))
     }
 }
 
-/// What a wait found.
+/// Result of a wait.
 #[derive(Default)]
-pub(super) struct Ready {
+pub(super) struct PollResult {
     pub(super) readable: u32,
     pub(super) writable: u32,
     pub(super) errors: u32,
     pub(super) waker: bool,
     pub(super) interface: bool,
-    /// The interface was polled, and nothing waits there.
+    /// True if the interface was polled and no packet waits there.
     pub(super) drained: bool,
-    /// The interface was polled, and it is gone.
+    /// True if the interface was polled and is gone.
     pub(super) gone: bool,
     pub(super) signal: bool,
 }
 
-impl Ready {
-    /// What the polled descriptors say: sockets, the waker, the interface if there is one, signals.
-    pub(super) fn read(fds: &[PollFd<'_>], ports: usize, interface: bool) -> Ready {
+impl PollResult {
+    /// Reads the polled descriptors: sockets, the waker, the interface if there is one, signals.
+    pub(super) fn read(fds: &[PollFd<'_>], ports: usize, interface: bool) -> PollResult {
         let has = |fd: &PollFd<'_>, flag| fd.revents().is_some_and(|found| found.intersects(flag));
-        let mut ready = Ready::default();
+        let mut ready = PollResult::default();
         for (index, fd) in fds.iter().take(ports).enumerate() {
             let bit = 1 << index;
             if has(fd, PollFlags::POLLERR) {
@@ -68,7 +68,7 @@ impl Ready {
         ready.waker = fds.get(ports).is_some_and(|fd| has(fd, PollFlags::POLLIN));
         ready.interface =
             interface && fds.get(ports + 1).is_some_and(|fd| has(fd, PollFlags::POLLIN));
-        ready.gone = interface && fds.get(ports + 1).is_some_and(Absence::is_told);
+        ready.gone = interface && fds.get(ports + 1).is_some_and(InterfacePause::is_told);
         ready.signal = fds
             .get(ports + 1 + usize::from(interface))
             .is_some_and(|fd| has(fd, PollFlags::POLLIN));

@@ -1,9 +1,9 @@
-//! Memory that a burst of traffic took goes back to the system once the burst is over.
+//! Returns memory to the system after a burst of traffic.
 //!
-//! Buffers are kept while there is traffic, and the allocator keeps what was freed: both are what
-//! makes the next batch cheap. A node that has become quiet needs neither. The allocator can't give
-//! back pages in the middle of its heap where memory is locked, as a daemon's is: so buffers as
-//! long as a file's chunk never come from the heap.
+//! During traffic the node keeps buffers, and the allocator keeps freed memory, since both make the
+//! next batch cheap. A quiet node needs neither. Daemons lock their memory, and then the allocator
+//! can't return pages in the middle of its heap. Buffers as long as a file's chunk therefore never
+//! come from the heap.
 
 #![allow(unsafe_code)]
 
@@ -11,24 +11,25 @@ use std::time::Duration;
 
 use shoal_wire::Time;
 
-use crate::worker::first::Worker;
-use crate::worker::shell::Node;
+use crate::worker::first::FirstWorker;
+use crate::worker::shell::DaemonNode;
 
-/// How often to look whether there is traffic.
+/// Time between two checks for traffic.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Fewer bytes between two looks, in both directions, are quiet: keepalives, routes, a chat.
+/// Fewer bytes than this between two checks, in both directions, count as quiet: keepalives,
+/// routes, a chat.
 const QUIET_BYTES: u64 = 1 << 20;
 
-/// Notices the end of a burst.
+/// Detects the end of a burst.
 #[derive(Default)]
-pub struct Rest {
+pub struct BurstDetector {
     look_at: Time,
     seen_bytes: u64,
     is_busy: bool,
 }
 
-impl Rest {
-    /// Whether a burst has just ended; `bytes` went in and out since the start. True once for each.
+impl BurstDetector {
+    /// True once at the end of each burst. `bytes` is the total in both directions since the start.
     pub fn is_due(&mut self, now: Time, bytes: u64) -> bool {
         if now < self.look_at {
             return false;
@@ -39,19 +40,19 @@ impl Rest {
         was_busy && !self.is_busy
     }
 
-    /// When to look again; a quiet node has nothing to wait for.
+    /// Time of the next check; none on a quiet node.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.is_busy.then_some(self.look_at)
     }
 }
 
-/// From this length on, memory is mapped for itself, and goes back when it is freed. Left alone,
-/// glibc raises the limit to the longest buffer that was ever freed.
+/// Buffers of this length or more are mapped separately, and return to the system when freed.
+/// Without the limit, glibc raises it to the longest buffer that was ever freed.
 const MAPPED_BYTES: i32 = 128 << 10;
-/// Free memory at the end of the heap that stays there: beyond what one batch takes.
+/// Free memory that stays at the end of the heap: more than one batch takes.
 const HEAP_END_BYTES: i32 = 1 << 20;
 
-/// Has the allocator map long buffers for themselves.
+/// Makes the allocator map long buffers separately.
 pub fn map_long_buffers() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes no pointer; called before this process has threads that allocate, or beside
@@ -62,7 +63,7 @@ pub fn map_long_buffers() {
     }
 }
 
-/// Has the allocator give unused pages back to the system.
+/// Returns unused pages of the allocator to the system.
 pub fn trim_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes no pointer and may be called by any thread at any time.
@@ -71,10 +72,10 @@ pub fn trim_heap() {
     }
 }
 
-impl Worker {
-    /// Gives memory back to the system after a burst of traffic.
+impl FirstWorker {
+    /// Returns memory to the system after a burst of traffic.
     pub(crate) fn rest(&mut self, now: Time) {
-        let Node { relay, edge, .. } = &mut self.parts.node;
+        let DaemonNode { relay, edge, .. } = &mut self.parts.node;
         let traffic = &relay.counters().traffic;
         if self.rest.is_due(now, traffic.bytes_in + traffic.bytes_out) {
             relay.rest();
@@ -90,16 +91,19 @@ mod tests {
 
     #[test]
     fn each_burst_has_one_end() {
-        let mut rest = Rest::default();
+        let mut rest = BurstDetector::default();
         let mut bytes = 0;
-        let ends = |rest: &mut Rest, bytes: &mut u64, seconds: std::ops::Range<u64>, rate: u64| {
+        let ends = |rest: &mut BurstDetector,
+                    bytes: &mut u64,
+                    seconds: std::ops::Range<u64>,
+                    rate: u64| {
             let due = seconds.filter(|&s| {
                 *bytes += rate;
                 rest.is_due(Time::ZERO + Duration::from_secs(s), *bytes)
             });
             due.collect::<Vec<_>>()
         };
-        assert!(ends(&mut rest, &mut bytes, 0..20, 1_000).is_empty(), "it was always quiet");
+        assert!(ends(&mut rest, &mut bytes, 0..20, 1_000).is_empty(), "the node was always quiet");
         assert!(ends(&mut rest, &mut bytes, 20..60, 100_000_000).is_empty());
         assert!(rest.poll_timeout().is_some());
         assert_eq!(ends(&mut rest, &mut bytes, 60..100, 1_000), [65]);

@@ -1,7 +1,7 @@
-//! How other threads hand something to the worker and wake it.
+//! Channels by which other threads pass values to a worker and wake it.
 //!
-//! A bounded channel carries the values; an event descriptor that the worker polls says that there
-//! are some. A flag keeps it to one write per wake-up, however many values were handed over.
+//! A bounded channel carries the values. An event descriptor, which the worker polls, shows that
+//! there are some. A flag limits it to one write per wake-up, however many values were sent.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -10,32 +10,31 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-/// The worker's end.
-pub struct Inbox<T> {
+/// The receiving end of a channel.
+pub struct WakingInbox<T> {
     receiver: Receiver<T>,
     waker: Arc<Waker>,
 }
 
-/// Everybody else's end.
-pub struct Outlet<T> {
+/// The sending end of a channel.
+pub struct WakingOutlet<T> {
     sender: SyncSender<T>,
     waker: Arc<Waker>,
 }
 
-impl<T> Clone for Outlet<T> {
+impl<T> Clone for WakingOutlet<T> {
     fn clone(&self) -> Self {
-        Outlet { sender: self.sender.clone(), waker: self.waker.clone() }
+        WakingOutlet { sender: self.sender.clone(), waker: self.waker.clone() }
     }
 }
 
-/// One event descriptor; several inboxes of one thread may share it.
+/// One event descriptor. Several inboxes of one thread may share it.
 pub struct Waker {
     event: EventFd,
     woken: AtomicBool,
 }
 
 impl Waker {
-    /// A waker that nobody has used yet.
     pub fn new() -> nix::Result<Arc<Waker>> {
         let event =
             EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
@@ -45,35 +44,35 @@ impl Waker {
     /// Wakes the thread that polls [`Waker::fd`].
     pub fn wake(&self) {
         if !self.woken.swap(true, Ordering::AcqRel) {
-            // It can only fail when the counter is full, and then the thread is awake already.
+            // The write fails only if the counter is full, and then the thread is awake already.
             let _full = self.event.write(1);
         }
     }
 
-    /// True if it was woken since the last call; `readable` is what polling [`Waker::fd`] said.
-    /// Look into the inboxes after this, not before: what is handed over meanwhile wakes again.
+    /// True if it was woken since the last call. `readable` is the result of polling [`Waker::fd`].
+    /// Check the inboxes after this call, not before: values sent meanwhile wake the thread again.
     pub fn answer(&self, readable: bool) -> bool {
         if readable {
             let _count = self.event.read();
         }
-        // Acquire: what was handed over before a call that found the flag set is visible now.
+        // Acquire: values sent before a wake that found the flag set are visible afterwards.
         self.woken.swap(false, Ordering::AcqRel) || readable
     }
 
-    /// Readable when it was woken.
+    /// Readable while a wake-up is pending.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 }
 
 /// A bounded channel whose receiver is woken through `waker`.
-pub fn channel<T>(capacity: usize, waker: &Arc<Waker>) -> (Outlet<T>, Inbox<T>) {
+pub fn channel<T>(capacity: usize, waker: &Arc<Waker>) -> (WakingOutlet<T>, WakingInbox<T>) {
     let (sender, receiver) = sync_channel(capacity);
-    (Outlet { sender, waker: waker.clone() }, Inbox { receiver, waker: waker.clone() })
+    (WakingOutlet { sender, waker: waker.clone() }, WakingInbox { receiver, waker: waker.clone() })
 }
 
-impl<T> Outlet<T> {
-    /// Hands `value` over, waiting for room. Gives it back when the worker is gone.
+impl<T> WakingOutlet<T> {
+    /// Sends `value`, waiting for room. Returns it if the worker is gone.
     pub fn send(&self, value: T) -> Result<(), T> {
         let sent = match self.sender.try_send(value) {
             // The worker must be awake to make room.
@@ -88,7 +87,7 @@ impl<T> Outlet<T> {
         sent
     }
 
-    /// Hands `value` over if there is room; gives it back otherwise.
+    /// Sends `value` if there is room. Returns it otherwise.
     pub fn try_send(&self, value: T) -> Result<(), T> {
         self.sender.try_send(value).map_err(|e| match e {
             TrySendError::Full(value) | TrySendError::Disconnected(value) => value,
@@ -97,14 +96,12 @@ impl<T> Outlet<T> {
         Ok(())
     }
 
-    /// The waker that it uses.
     pub fn waker(&self) -> &Arc<Waker> {
         &self.waker
     }
 }
 
-impl<T> Inbox<T> {
-    /// The next value, if there is one.
+impl<T> WakingInbox<T> {
     pub fn take(&mut self) -> Option<T> {
         self.receiver.try_recv().ok()
     }

@@ -1,42 +1,42 @@
-//! The threads of the workers after the first.
+//! Threads of all workers except the first.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::Context;
-use shoal_node::Message;
+use shoal_node::WorkerMessage;
 use shoal_wire::Time;
 
-use crate::net::ports::Ports;
-use crate::net::receive::Receiver;
-use crate::tun::interface::Interface;
-use crate::worker::clock::Clock;
-use crate::worker::forwarder::Forwarding;
-use crate::worker::ready::Absence;
-use crate::worker::shell::{Channels, Daemon, Node};
-use crate::worker::wake::{Inbox, Waker};
+use crate::net::ports::NodeSockets;
+use crate::net::receive::DatagramReceiver;
+use crate::tun::interface::VirtualInterface;
+use crate::worker::clock::BootClock;
+use crate::worker::forwarder::ForwardingWorker;
+use crate::worker::ready::InterfacePause;
+use crate::worker::shell::{Channels, Daemon, DaemonNode};
+use crate::worker::wake::{Waker, WakingInbox};
 
-/// Messages taken in per turn.
+/// Maximum number of messages handled in one turn.
 const TAKEN_MAX: usize = 256;
 
-/// The other workers.
+/// All workers except the first, which owns this pool.
 pub struct WorkerPool {
     threads: Vec<JoinHandle<()>>,
-    /// Wakers of these threads, so that they see that they are to stop.
+    /// Wakers of these threads, used to stop them.
     wakers: Vec<Arc<Waker>>,
     stop: Arc<AtomicBool>,
-    inbox: Inbox<Message<Daemon>>,
+    inbox: WakingInbox<WorkerMessage<Daemon>>,
 }
 
 impl WorkerPool {
-    /// Starts a thread per pair of sockets and receive buffers, if there are any, with the queues
-    /// that the interface still has. `waker` wakes the first worker.
+    /// Starts a thread for each pair of sockets and receive buffers, with the remaining queues of
+    /// the interface. `waker` wakes the first worker. None if there are no such sockets.
     pub fn start(
-        clock: Clock,
-        node: &mut Node,
-        sockets: Vec<(Ports, Vec<Receiver>)>,
-        interface: &mut Option<Interface>,
+        clock: BootClock,
+        node: &mut DaemonNode,
+        sockets: Vec<(NodeSockets, Vec<DatagramReceiver>)>,
+        interface: &mut Option<VirtualInterface>,
         waker: &Arc<Waker>,
     ) -> anyhow::Result<Option<WorkerPool>> {
         if sockets.is_empty() {
@@ -48,15 +48,15 @@ impl WorkerPool {
         }
         let (channels, inboxes) = Channels::between(&wakers);
         let (mut inboxes, stop) = (inboxes.into_iter(), Arc::new(AtomicBool::new(false)));
-        let inbox = inboxes.next().context("there is a first worker")?;
+        let inbox = inboxes.next().context("no inbox for the first worker")?;
         let queues = std::iter::from_fn(|| interface.as_mut()?.take_queue()).collect();
         let workers = node.split(channels, queues);
         let mut threads = Vec::new();
         for ((worker, (ports, receivers)), inbox) in workers.into_iter().zip(sockets).zip(inboxes) {
             let (number, stop) = (worker.number(), Arc::clone(&stop));
-            let (hurried, absence) = (0, Absence::default());
+            let (hurried, absence) = (0, InterfacePause::default());
             let worker =
-                Forwarding { worker, ports, receivers, inbox, clock, stop, hurried, absence };
+                ForwardingWorker { worker, ports, receivers, inbox, clock, stop, hurried, absence };
             let thread = std::thread::Builder::new()
                 .name(format!("shoal-worker-{number}"))
                 .spawn(move || worker.run())
@@ -67,8 +67,8 @@ impl WorkerPool {
         Ok(Some(WorkerPool { threads, wakers, stop, inbox }))
     }
 
-    /// Takes in what the others handed over; says whether more may wait.
-    pub fn take_in(&mut self, now: Time, node: &mut Node, ports: &mut Ports) -> bool {
+    /// Handles messages of the other workers. True if more may wait.
+    pub fn take_in(&mut self, now: Time, node: &mut DaemonNode, ports: &mut NodeSockets) -> bool {
         for _ in 0..TAKEN_MAX {
             let Some(message) = self.inbox.take() else { return false };
             node.handle_message(now, ports.at(now), message);
@@ -76,7 +76,7 @@ impl WorkerPool {
         true
     }
 
-    /// Whether one of them has ended, and its lanes with it.
+    /// True if a thread has ended, so that its lanes carry nothing.
     pub fn is_broken(&self) -> bool {
         self.threads.iter().any(JoinHandle::is_finished)
     }

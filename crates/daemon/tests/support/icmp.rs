@@ -1,19 +1,19 @@
-//! ICMP errors as anybody in the network can forge them: all that they need is an address and port
-//! that a node sends from. Who they quote as its destination is up to the forger.
+//! Forges ICMP errors as anybody in the network can. The forger needs only an address and port from
+//! which a node sends, and chooses the quoted destination freely.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// What a forged error says.
+/// Content of a forged error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lie {
+pub enum ForgedError {
     /// A path carries 576 bytes, or 1,280 over IPv6.
     TooLong,
     /// Nobody listens on the port.
     PortUnreachable,
-    /// There is no such host, or no way to it.
+    /// There is no such host, or no route to it.
     HostUnreachable,
     /// A firewall refuses.
     Prohibited,
@@ -21,15 +21,20 @@ pub enum Lie {
     BadProtocol,
 }
 
-/// All of them.
-pub const LIES: [Lie; 5] =
-    [Lie::TooLong, Lie::PortUnreachable, Lie::HostUnreachable, Lie::Prohibited, Lie::BadProtocol];
+pub const LIES: [ForgedError; 5] = [
+    ForgedError::TooLong,
+    ForgedError::PortUnreachable,
+    ForgedError::HostUnreachable,
+    ForgedError::Prohibited,
+    ForgedError::BadProtocol,
+];
 
-/// A place to forge them at.
+/// A socket for forged errors.
 pub struct Forger(Socket);
 
 impl Forger {
-    /// None without CAP_NET_RAW; said, or a failure where namespaces are required.
+    /// None without CAP_NET_RAW. Standard error then says so; the test fails if namespaces are
+    /// required.
     pub fn new(ipv6: bool) -> Option<Forger> {
         let (domain, protocol) = match ipv6 {
             true => (Domain::IPV6, Protocol::ICMPV6),
@@ -40,7 +45,7 @@ impl Forger {
             Err(e) => {
                 let required = std::env::var_os("SHOAL_REQUIRE_NETNS").is_some();
                 assert!(!required, "forging ICMP: {e}");
-                // Not by `eprintln`, of which nothing is shown where a test passes.
+                // `eprintln` would not do: its output is hidden if a test passes.
                 let said = format!("SKIPPED: needs root to forge ICMP ({e})\n");
                 let _written = std::io::stderr().write_all(said.as_bytes());
                 None
@@ -48,8 +53,8 @@ impl Forger {
         }
     }
 
-    /// Tells the node at `victim` that what it sent to `quoted` met `lie`.
-    pub fn send(&self, victim: SocketAddr, quoted: SocketAddr, lie: Lie) {
+    /// Tells the node at `victim` that its packet to `quoted` met the error `lie`.
+    pub fn send(&self, victim: SocketAddr, quoted: SocketAddr, lie: ForgedError) {
         let message = match (victim.ip(), quoted.ip()) {
             (IpAddr::V4(from), IpAddr::V4(to)) => {
                 ipv4(lie, (from, victim.port()), (to, quoted.port()))
@@ -72,13 +77,13 @@ fn udp_header(from: u16, to: u16) -> [u8; 8] {
     header
 }
 
-fn ipv4(lie: Lie, from: (Ipv4Addr, u16), to: (Ipv4Addr, u16)) -> Vec<u8> {
+fn ipv4(lie: ForgedError, from: (Ipv4Addr, u16), to: (Ipv4Addr, u16)) -> Vec<u8> {
     let code = match lie {
-        Lie::TooLong => 4,
-        Lie::PortUnreachable => 3,
-        Lie::HostUnreachable => 1,
-        Lie::Prohibited => 13,
-        Lie::BadProtocol => 2,
+        ForgedError::TooLong => 4,
+        ForgedError::PortUnreachable => 3,
+        ForgedError::HostUnreachable => 1,
+        ForgedError::Prohibited => 13,
+        ForgedError::BadProtocol => 2,
     };
     let mut message = vec![3, code, 0, 0, 0, 0];
     message.extend(576u16.to_be_bytes());
@@ -96,13 +101,13 @@ fn ipv4(lie: Lie, from: (Ipv4Addr, u16), to: (Ipv4Addr, u16)) -> Vec<u8> {
 }
 
 /// The kernel fills in the checksum.
-fn ipv6(lie: Lie, from: (Ipv6Addr, u16), to: (Ipv6Addr, u16)) -> Vec<u8> {
+fn ipv6(lie: ForgedError, from: (Ipv6Addr, u16), to: (Ipv6Addr, u16)) -> Vec<u8> {
     let (kind, code) = match lie {
-        Lie::TooLong => (2, 0),
-        Lie::PortUnreachable => (1, 4),
-        Lie::HostUnreachable => (1, 3),
-        Lie::Prohibited => (1, 1),
-        Lie::BadProtocol => (4, 1),
+        ForgedError::TooLong => (2, 0),
+        ForgedError::PortUnreachable => (1, 4),
+        ForgedError::HostUnreachable => (1, 3),
+        ForgedError::Prohibited => (1, 1),
+        ForgedError::BadProtocol => (4, 1),
     };
     let mut message = vec![kind, code, 0, 0];
     message.extend(1_280u32.to_be_bytes());

@@ -1,4 +1,4 @@
-//! Steps of one chain on their way here: what is asked for, and how long that may take.
+//! Transfer of steps of one chain to this node: requests and time limits.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -7,76 +7,80 @@ use shoal_wire::{ChainMark, ChainMessage, DropReason, LinkId, Time};
 
 use crate::{Directory, MandateId, Register, Supplement};
 
-/// Steps asked for at once.
+/// Maximum number of steps requested at once.
 pub(super) const WINDOW: usize = 64;
-/// Wait before steps that did not come are asked for again: the first time, and the longest.
+/// Time until missing steps are requested again: first and longest interval.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 const ASK_AGAIN_MAX: Duration = Duration::from_millis(1_600);
-/// A transfer without a new step for so long has failed.
+/// Time without a new step after which a transfer has failed.
 const STILL: Duration = Duration::from_secs(5);
-/// A transfer that takes longer has failed; doubled with each failure of the neighbour, so that a
-/// slow line wins in the end.
+/// Maximum duration of a transfer. It doubles with each failure of the neighbour, so that a slow
+/// link succeeds in the end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is wanted.
+/// Purpose of a transfer.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Aim {
-    /// The next steps.
+pub(super) enum FetchGoal {
+    /// Get the next steps.
     Follow { first: u64, count: u64 },
-    /// Two steps with this number.
+    /// Get both steps of a fork.
     Fork { at: u64 },
-    /// The first step that differs from the one here. Step `same` is the same (0: the mandate),
-    /// step `other` is not.
+    /// Find the first step that differs, by bisection. Step `same` is the same at both nodes (0 is
+    /// the mandate), step `other` differs.
     Search { same: u64, other: u64 },
 }
 
-impl Aim {
-    /// What to ask a neighbour for, by what it says that it has.
-    pub(super) fn of(ours: &Register, theirs: &ChainMark) -> Option<Aim> {
+impl FetchGoal {
+    /// The transfer to begin with a neighbour that claims `theirs`, if any.
+    pub(super) fn of(ours: &Register, theirs: &ChainMark) -> Option<FetchGoal> {
         let (len, frozen) = (ours.len(), frozen_at(ours));
         let (fork, steps) = (u64::from(theirs.fork), u64::from(theirs.steps));
         if fork != 0 && frozen.is_none_or(|at| fork < at) && fork <= len + 1 {
-            return Some(Aim::Fork { at: fork });
+            return Some(FetchGoal::Fork { at: fork });
         }
         if steps <= len {
             let differs = ours.step(steps).is_some_and(|step| step.digest() != theirs.head);
-            return differs.then_some(Aim::Search { same: 0, other: steps });
+            return differs.then_some(FetchGoal::Search { same: 0, other: steps });
         }
         let until = frozen.map_or(steps, |at| steps.min(at - 1));
         let count = until.saturating_sub(len).min(WINDOW as u64);
-        (count > 0).then_some(Aim::Follow { first: len + 1, count })
+        (count > 0).then_some(FetchGoal::Follow { first: len + 1, count })
     }
 }
 
-/// What steps that came did.
+/// Effect of received steps.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Took {
-    /// More are wanted.
+pub(super) enum FetchProgress {
+    /// More steps are needed.
     More,
-    /// These are all.
+    /// The transfer is complete.
     All(Vec<Vec<u8>>),
-    /// The neighbour has nothing of use, whatever it said.
+    /// The neighbour's claim was wrong.
     Useless,
 }
 
-/// Steps that are being fetched.
+/// A running transfer.
 #[derive(Debug)]
-pub(super) struct Fetch {
+pub(super) struct ChainFetch {
     pub(super) link: LinkId,
     pub(super) mandate: MandateId,
-    aim: Aim,
+    aim: FetchGoal,
     began: Time,
-    /// When a new step came last.
+    /// Time of the last new step.
     moved: Time,
     pub(super) ask_at: Time,
     gap: Duration,
-    /// By number; of a search that of `other`.
+    /// Received steps by number; of a search, step `other` only.
     got: BTreeMap<u64, Vec<u8>>,
 }
 
-impl Fetch {
-    pub(super) fn new(now: Time, (link, mandate): (LinkId, MandateId), aim: Aim) -> Fetch {
-        Fetch {
+impl ChainFetch {
+    pub(super) fn new(
+        now: Time,
+        (link, mandate): (LinkId, MandateId),
+        aim: FetchGoal,
+    ) -> ChainFetch {
+        ChainFetch {
             link,
             mandate,
             aim,
@@ -89,40 +93,40 @@ impl Fetch {
     }
 
     pub(super) fn is_of_fork(&self) -> bool {
-        !matches!(self.aim, Aim::Follow { .. })
+        !matches!(self.aim, FetchGoal::Follow { .. })
     }
 
-    /// Whether what counts here leaves it of use.
+    /// True if the transfer is still useful for this directory.
     pub(super) fn is_wanted(&self, directory: &Directory) -> bool {
         let Some(register) = directory.register(&self.mandate) else { return false };
         let (len, frozen) = (register.len(), frozen_at(register));
         let before = |number| frozen.is_none_or(|at| number < at);
         match self.aim {
-            Aim::Follow { first, .. } => first == len + 1 && before(first),
-            Aim::Fork { at } => before(at) && at <= len + 1,
-            Aim::Search { other, .. } => before(other) && other <= len,
+            FetchGoal::Follow { first, .. } => first == len + 1 && before(first),
+            FetchGoal::Fork { at } => before(at) && at <= len + 1,
+            FetchGoal::Search { other, .. } => before(other) && other <= len,
         }
     }
 
-    /// The first number asked for, and how many.
+    /// First number and count of the requested steps.
     fn asked(&self) -> (u64, u64) {
         match self.aim {
-            Aim::Follow { first, count } => (first, count),
-            Aim::Fork { at } => (at, 1),
-            Aim::Search { same, other } if other - same > 1 => (same + (other - same) / 2, 1),
-            Aim::Search { other, .. } => (other, 1),
+            FetchGoal::Follow { first, count } => (first, count),
+            FetchGoal::Fork { at } => (at, 1),
+            FetchGoal::Search { same, other } if other - same > 1 => (same + (other - same) / 2, 1),
+            FetchGoal::Search { other, .. } => (other, 1),
         }
     }
 
-    /// Takes in steps.
+    /// Handles received steps.
     ///
-    /// Errors: they were not asked for, or are none; nothing has changed then.
+    /// Errors: the steps were not requested or can't be decoded; nothing has changed then.
     pub(super) fn take(
         &mut self,
         now: Time,
         steps: Vec<Vec<u8>>,
         directory: &Directory,
-    ) -> Result<Took, DropReason> {
+    ) -> Result<FetchProgress, DropReason> {
         let register = directory.register(&self.mandate).ok_or(DropReason::UnknownFlow)?;
         let (first, count) = self.asked();
         let mut read = Vec::with_capacity(steps.len());
@@ -134,73 +138,83 @@ impl Fetch {
             }
             read.push((peeked.1, digest, step));
         }
-        // Steps come in a row: the missing ones are asked for when no more do.
+        // Steps arrive in a row. Missing ones are requested again after a pause.
         (self.moved, self.gap) = (now, ASK_AGAIN);
         self.ask_at = now + self.gap;
         for (number, digest, step) in read {
             let took = match self.aim {
-                Aim::Follow { .. } => self.follow(number, step, count),
-                Aim::Fork { .. } => self.fork(register.step(number), digest, step),
-                Aim::Search { same, other } => {
+                FetchGoal::Follow { .. } => self.follow(number, step, count),
+                FetchGoal::Fork { .. } => self.fork(register.step(number), digest, step),
+                FetchGoal::Search { same, other } => {
                     let ours = register.step(number).map(Supplement::digest);
                     self.search((same, other), number, ours != Some(digest), step)
                 }
             };
-            if took != Took::More {
+            if took != FetchProgress::More {
                 return Ok(took);
             }
         }
-        if let Aim::Search { .. } = self.aim {
+        if let FetchGoal::Search { .. } = self.aim {
             self.ask_at = now;
         }
-        Ok(Took::More)
+        Ok(FetchProgress::More)
     }
 
-    fn follow(&mut self, number: u64, step: Vec<u8>, count: u64) -> Took {
+    fn follow(&mut self, number: u64, step: Vec<u8>, count: u64) -> FetchProgress {
         self.got.entry(number).or_insert(step);
         if self.got.len() as u64 == count {
-            Took::All(core::mem::take(&mut self.got).into_values().collect())
+            FetchProgress::All(core::mem::take(&mut self.got).into_values().collect())
         } else {
-            Took::More
+            FetchProgress::More
         }
     }
 
-    fn fork(&mut self, own: Option<&Supplement>, digest: [u8; 32], step: Vec<u8>) -> Took {
+    fn fork(&mut self, own: Option<&Supplement>, digest: [u8; 32], step: Vec<u8>) -> FetchProgress {
         if let Some(own) = own {
-            return if own.digest() == digest { Took::More } else { Took::All(vec![step]) };
+            return if own.digest() == digest {
+                FetchProgress::More
+            } else {
+                FetchProgress::All(vec![step])
+            };
         }
         let first = self.got.values().next();
         if first.is_some_and(|first| Supplement::digest_of(first) != Some(digest)) {
             let mut both: Vec<_> = core::mem::take(&mut self.got).into_values().collect();
             both.push(step);
-            return Took::All(both);
+            return FetchProgress::All(both);
         }
         self.got.insert(0, step);
-        Took::More
+        FetchProgress::More
     }
 
-    fn search(&mut self, (same, other): (u64, u64), at: u64, differs: bool, step: Vec<u8>) -> Took {
+    fn search(
+        &mut self,
+        (same, other): (u64, u64),
+        at: u64,
+        differs: bool,
+        step: Vec<u8>,
+    ) -> FetchProgress {
         let (same, other) = match differs {
             true => (same, at),
-            // It is said to differ there.
-            false if at == other => return Took::Useless,
+            // The neighbour claimed that this step differs.
+            false if at == other => return FetchProgress::Useless,
             false => (at, other),
         };
         if differs {
             self.got = BTreeMap::from([(other, step)]);
         }
-        self.aim = Aim::Search { same, other };
+        self.aim = FetchGoal::Search { same, other };
         match self.got.remove(&other) {
-            Some(step) if other - same == 1 => Took::All(vec![step]),
+            Some(step) if other - same == 1 => FetchProgress::All(vec![step]),
             Some(step) => {
                 self.got.insert(other, step);
-                Took::More
+                FetchProgress::More
             }
-            None => Took::More,
+            None => FetchProgress::More,
         }
     }
 
-    /// The question that is due, if one is.
+    /// The request that is due, if any.
     pub(super) fn ask(&mut self, now: Time) -> Option<ChainMessage> {
         if self.ask_at > now {
             return None;
@@ -209,7 +223,7 @@ impl Fetch {
         self.gap = (self.gap * 2).min(ASK_AGAIN_MAX);
         let (mut first, count) = self.asked();
         let mut last = first + count - 1;
-        if let Aim::Follow { .. } = self.aim {
+        if let FetchGoal::Follow { .. } = self.aim {
             while first < last && self.got.contains_key(&first) {
                 first += 1;
             }
@@ -222,7 +236,7 @@ impl Fetch {
         Some(ChainMessage::Want { mandate: self.mandate.0, first, count })
     }
 
-    /// When it has failed, if no new step comes.
+    /// Time at which the transfer fails if no new step arrives.
     pub(super) fn ends_at(&self, failures: u32) -> Time {
         (self.moved + STILL).min(self.began + PATIENCE * 2u32.pow(failures.min(5)))
     }

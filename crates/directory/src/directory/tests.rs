@@ -1,16 +1,16 @@
 use super::*;
 use crate::member::tests::{authority, member, of_later};
-use crate::{Content, Signed};
+use crate::{ListContent, SignedMember};
 
 const DAY_S: u64 = 86_400;
 const ISSUED: u64 = 1_000_000;
 
 fn list(version: u64, members: &[(&str, u8, u64)]) -> List {
-    let sign = |&(name, number, version): &(&str, u8, u64)| -> Signed {
+    let sign = |&(name, number, version): &(&str, u8, u64)| -> SignedMember {
         Member { version, ..member(name, number, &["all"]) }.sign(&authority()).unwrap()
     };
     let members = members.iter().map(sign).collect();
-    let content = Content { version, issued_unix_s: ISSUED, members, ..Content::default() };
+    let content = ListContent { version, issued_unix_s: ISSUED, members, ..ListContent::default() };
     content.sign(&authority()).unwrap()
 }
 
@@ -29,14 +29,14 @@ fn at(seconds: u64) -> Time {
 #[test]
 fn a_newer_list_counts_and_an_older_one_does_not() {
     let mut directory = directory();
-    assert_eq!(directory.standing(at(0), ISSUED), Standing::Missing);
+    assert_eq!(directory.standing(at(0), ISSUED), Freshness::Missing);
     assert_eq!(directory.accept(at(0), ISSUED, list(2, &[("bob", 2, 1)])), Ok(true));
     assert_eq!(names(&directory, at(0), ISSUED), ["bob"]);
     assert_eq!(directory.accept(at(1), ISSUED, list(2, &[("bob", 2, 1)])), Ok(false));
     let older = directory.accept(at(1), ISSUED, list(1, &[("eve", 3, 1)]));
-    assert_eq!(older, Err(Refused::Older { found: 1, known: 2 }));
+    assert_eq!(older, Err(ListRejection::Older { found: 1, known: 2 }));
     let twin = directory.accept(at(1), ISSUED, list(2, &[("eve", 3, 1)]));
-    assert_eq!(twin, Err(Refused::Twin(2)));
+    assert_eq!(twin, Err(ListRejection::Twin(2)));
     assert_eq!(names(&directory, at(1), ISSUED), ["bob"]);
     assert_eq!(directory.accept(at(2), ISSUED, list(3, &[])), Ok(true));
     assert!(names(&directory, at(2), ISSUED).is_empty());
@@ -47,7 +47,7 @@ fn a_newer_list_can_not_bring_back_an_older_descriptor() {
     let mut directory = directory();
     directory.accept(at(0), ISSUED, list(1, &[("bob", 2, 5)])).unwrap();
     let refused = directory.accept(at(0), ISSUED, list(2, &[("bob", 2, 4)]));
-    assert!(matches!(refused, Err(Refused::OlderMember { found: 4, known: 5, .. })));
+    assert!(matches!(refused, Err(ListRejection::OlderMember { found: 4, known: 5, .. })));
     assert_eq!(directory.list().unwrap().content().version, 1);
     assert_eq!(directory.accept(at(0), ISSUED, list(2, &[("bob", 2, 5)])), Ok(true));
 }
@@ -61,18 +61,18 @@ fn a_list_that_is_too_old_means_no_members() {
     assert_eq!(names(&directory, at(0), ISSUED + DAY_S - 1), ["bob"]);
     assert!(names(&directory, at(0), ISSUED + DAY_S).is_empty());
     assert!(directory.policy(at(0), ISSUED + DAY_S).is_none());
-    assert_eq!(directory.standing(at(0), ISSUED + DAY_S), Standing::Stale);
-    // They are still known by name, until their membership expires.
+    assert_eq!(directory.standing(at(0), ISSUED + DAY_S), Freshness::Stale);
+    // Members of a stale list are still listed, until their membership expires.
     let last = |unix_s| directory.last_members(at(0), unix_s).count();
     assert_eq!((last(ISSUED + DAY_S), last(1_999_999), last(2_000_000)), (1, 1, 0));
     assert_eq!(directory.next_change(at(0), ISSUED + DAY_S), None);
-    // A newer list that is too old itself is known, and gives nobody rights.
+    // A newer list that is itself too old is accepted, and gives nobody rights.
     assert_eq!(directory.accept(at(0), ISSUED + DAY_S, list(2, &[("bob", 2, 1)])), Ok(true));
     assert!(names(&directory, at(0), ISSUED + DAY_S).is_empty());
 }
 
-/// Time goes on by the monotonic clock when the wall clock is set back. A wall clock that was ahead
-/// and is set right doesn't close the network for good.
+/// Time advances by the monotonic clock when the wall clock is set back. A wall clock that was
+/// ahead and is corrected does not close the network for good.
 #[test]
 fn a_wall_clock_that_is_set_back_makes_nothing_valid_again() {
     let mut directory = directory();
@@ -83,7 +83,7 @@ fn a_wall_clock_that_is_set_back_makes_nothing_valid_again() {
     assert_eq!(names(&directory, at(20), ISSUED + 20), ["bob"]);
 }
 
-/// `member` expires at 2,000,000.
+/// Expiry of every `member`, in seconds.
 const EXPIRED: u64 = 2_000_000;
 
 #[test]
@@ -97,13 +97,13 @@ fn a_list_that_is_read_again_brings_nobody_back() {
         assert_eq!(directory.accept(at(late), wall, list(1, &[("bob", 2, 1)])), Ok(false));
         assert!(names(&directory, at(late + 1), wall).is_empty(), "bob is back");
     }
-    // Nor does a newer list that has him as he was.
+    // A newer list with the same descriptor does not bring him back either.
     let newer = directory.accept(at(late + 2), ISSUED, list(2, &[("bob", 2, 1)]));
     assert_eq!(newer, Ok(true));
     assert!(names(&directory, at(late + 2), ISSUED).is_empty(), "bob is back");
 }
 
-/// Looks every ten seconds; the wall clock shows `wall` at first, and runs evenly.
+/// Looks every ten seconds; the wall clock starts at `wall` and runs evenly.
 fn look(directory: &mut Directory, from: u64, wall: u64, seconds: u64) {
     (0..=seconds).step_by(10).for_each(|s| directory.look(at(from + s), wall + s));
 }
@@ -112,7 +112,7 @@ fn look(directory: &mut Directory, from: u64, wall: u64, seconds: u64) {
 fn a_wall_clock_that_ran_evenly_for_an_hour_is_believed() {
     for (believed, seconds) in [(false, 3_590), (true, 3_600)] {
         let mut directory = Directory::new(Duration::from_secs(100 * DAY_S));
-        // The node starts when the list has been there for long.
+        // The node starts long after the list was issued.
         directory.accept(at(0), EXPIRED, list(1, &[("bob", 2, 1)])).unwrap();
         look(&mut directory, 0, EXPIRED, seconds);
         let (now, wall) = (at(seconds + 5), ISSUED + 5_000);
@@ -128,9 +128,9 @@ fn a_clock_that_was_far_ahead_and_is_set_right_closes_nothing() {
     let ahead = 30 * DAY_S;
     directory.accept(at(0), ISSUED + ahead, list(1, &[("bob", 2, 1)])).unwrap();
     look(&mut directory, 0, ISSUED + ahead, 3_000);
-    assert_eq!(directory.standing(at(3_000), ISSUED + ahead + 3_000), Standing::Stale);
+    assert_eq!(directory.standing(at(3_000), ISSUED + ahead + 3_000), Freshness::Stale);
     assert_eq!(names(&directory, at(3_010), ISSUED + 3_010), ["bob"], "at once");
-    // Steps begin the hour anew.
+    // A step of the clock restarts the hour.
     look(&mut directory, 3_010, ISSUED + ahead, 3_000);
     assert_eq!(names(&directory, at(7_000), ISSUED + 7_000), ["bob"]);
     assert_eq!(directory.behind_s(at(7_000), ISSUED + 7_000), 0);
@@ -143,10 +143,10 @@ fn a_network_whose_clocks_were_ahead_for_long_heals_by_one_newer_list() {
     directory.accept(at(0), ISSUED, list(1, &[("bob", 2, 1)])).unwrap();
     look(&mut directory, 10, ISSUED + ahead, 5_000);
     let (now, wall) = (at(5_020), ISSUED + 5_020);
-    assert_eq!(directory.standing(now, wall), Standing::Stale, "it was believed");
+    assert_eq!(directory.standing(now, wall), Freshness::Stale, "the wrong clock was trusted");
     assert!(directory.behind_s(now, wall) > 29 * DAY_S);
     assert_eq!(directory.accept(now, wall, list(1, &[("bob", 2, 1)])), Ok(false));
-    assert_eq!(directory.standing(now, wall), Standing::Stale, "the same list says nothing new");
+    assert_eq!(directory.standing(now, wall), Freshness::Stale, "a repeated list changes nothing");
     assert_eq!(directory.accept(now, wall, list(2, &[("bob", 2, 1)])), Ok(true));
     assert_eq!(
         (names(&directory, now, wall), directory.behind_s(now, wall)),
@@ -158,7 +158,7 @@ fn a_network_whose_clocks_were_ahead_for_long_heals_by_one_newer_list() {
 fn members_expire_one_by_one() {
     let mut directory = Directory::new(Duration::from_secs(100 * DAY_S));
     directory.accept(at(0), ISSUED, list(1, &[("bob", 2, 1)])).unwrap();
-    // `member` expires at 2,000,000.
+    // Expiry of every `member`, in seconds.
     assert_eq!(directory.next_change(at(0), ISSUED), Some(Duration::from_secs(1_000_000)));
     assert_eq!(names(&directory, at(999_999), ISSUED), ["bob"]);
     assert!(names(&directory, at(1_000_000), ISSUED).is_empty());
@@ -169,9 +169,9 @@ fn a_list_from_the_future_waits_for_its_time() {
     let mut directory = directory();
     let early = ISSUED - CLOCK_SKEW_S - 1;
     let refused = directory.accept(at(0), early, list(1, &[]));
-    assert_eq!(refused, Err(Refused::Future(CLOCK_SKEW_S + 1)));
+    assert_eq!(refused, Err(ListRejection::Future(CLOCK_SKEW_S + 1)));
     assert_eq!(directory.accept(at(0), early + 1, list(1, &[])), Ok(true));
-    assert_eq!(directory.standing(at(0), early + 1), Standing::Fresh);
+    assert_eq!(directory.standing(at(0), early + 1), Freshness::Fresh);
 }
 
 #[test]
@@ -182,14 +182,14 @@ fn what_was_seen_before_a_restart_counts_after_it() {
     assert_eq!(mark.map(|mark| mark.version), Some(5));
     let resume = || Directory::resume(Duration::from_secs(DAY_S), mark);
     let mut after = resume();
-    assert_eq!(after.standing(at(0), ISSUED), Standing::Missing, "a mark is no list");
+    assert_eq!(after.standing(at(0), ISSUED), Freshness::Missing, "a mark is no list");
     let older = after.accept(at(0), ISSUED, list(4, &[("bob", 2, 1)]));
-    assert_eq!(older, Err(Refused::Older { found: 4, known: 5 }));
-    assert_eq!(after.accept(at(0), ISSUED, list(5, &[])), Err(Refused::Twin(5)));
+    assert_eq!(older, Err(ListRejection::Older { found: 4, known: 5 }));
+    assert_eq!(after.accept(at(0), ISSUED, list(5, &[])), Err(ListRejection::Twin(5)));
     assert_eq!(after.accept(at(0), ISSUED, list(5, &[("bob", 2, 1)])), Ok(true));
     assert_eq!(after.accept(at(0), ISSUED, list(5, &[("bob", 2, 1)])), Ok(false));
     assert_eq!(resume().accept(at(0), ISSUED, list(6, &[])), Ok(true));
-    // What is refused leaves no mark.
+    // A refused list leaves no mark.
     let mut early = resume();
     assert!(early.accept(at(0), ISSUED - CLOCK_SKEW_S - 1, list(9, &[])).is_err());
     assert_eq!(early.mark(), mark);
@@ -199,24 +199,26 @@ fn what_was_seen_before_a_restart_counts_after_it() {
 fn who_has_an_unknown_critical_field_is_left_out_and_said() {
     let bob = member("bob", 2, &["all"]).sign(&authority()).unwrap();
     let members = vec![bob, of_later(Member { version: 4, ..member("carol", 3, &["all"]) })];
-    let content = Content { version: 1, issued_unix_s: ISSUED, members, ..Content::default() };
+    let content =
+        ListContent { version: 1, issued_unix_s: ISSUED, members, ..ListContent::default() };
     let mut directory = directory();
     directory.accept(at(0), ISSUED, content.sign(&authority()).unwrap()).unwrap();
     assert_eq!(names(&directory, at(0), ISSUED), ["bob"]);
     assert_eq!(directory.last_members(at(0), ISSUED).count(), 1);
     let left_out: Vec<_> = directory.left_out().map(|(m, number)| (&m.name[..], number)).collect();
     assert_eq!(left_out, [("carol", 777)]);
-    // Nor does an older descriptor of it count.
+    // An older descriptor of that member does not count either.
     let refused = directory.accept(at(0), ISSUED, list(2, &[("carol", 3, 3)]));
-    assert!(matches!(refused, Err(Refused::OlderMember { found: 3, known: 4, .. })));
+    assert!(matches!(refused, Err(ListRejection::OlderMember { found: 3, known: 4, .. })));
 }
 
 mod mandates {
     use super::*;
     use crate::mandate::Mandate;
-    use crate::mandate::tests::{mandate, registrar};
-    use crate::supplement::{Entry, Step};
-    use crate::{Revoked, Unapplied};
+    use crate::mandate::tests::{mandate, registrar, rights};
+    use crate::member::tests::relay;
+    use crate::supplement::{Step, StepEntry};
+    use crate::{CircuitRole, RevokedKey, StepRejection};
 
     const EXPIRES: u64 = ISSUED + 900;
 
@@ -225,15 +227,15 @@ mod mandates {
         Member { address, expires_unix_s: EXPIRES, ..member(name, seed, &["staff"]) }
     }
 
-    fn signed(version: u64, change: impl FnOnce(&mut Content)) -> List {
+    fn signed(version: u64, change: impl FnOnce(&mut ListContent)) -> List {
         let mandates = vec![mandate("desk", 1)];
         let mut content =
-            Content { version, issued_unix_s: ISSUED, mandates, ..Content::default() };
+            ListContent { version, issued_unix_s: ISSUED, mandates, ..ListContent::default() };
         change(&mut content);
         content.sign(&authority()).unwrap()
     }
 
-    fn supplement(directory: &Directory, entries: Vec<Entry>) -> Supplement {
+    fn supplement(directory: &Directory, entries: Vec<StepEntry>) -> Supplement {
         let register = directory.register(&mandate("desk", 1).id()).unwrap();
         let step = Step {
             mandate: register.id(),
@@ -245,18 +247,18 @@ mod mandates {
         step.sign(&registrar(1)).unwrap()
     }
 
-    /// A directory of a list with a mandate, which has admitted bob.
+    /// A directory with a list and its mandate, under which bob was admitted.
     fn with_bob() -> Directory {
         let mut directory = directory();
         directory.accept(at(0), ISSUED, signed(1, |_| {})).unwrap();
-        let bob = supplement(&directory, vec![Entry::Member(Box::new(guest("bob", 2)))]);
-        assert_eq!(directory.supplement(at(0), ISSUED, &bob), Ok(Applied::Changed));
-        assert_eq!(directory.supplement(at(0), ISSUED, &bob), Ok(Applied::Known));
+        let bob = supplement(&directory, vec![StepEntry::Member(Box::new(guest("bob", 2)))]);
+        assert_eq!(directory.supplement(at(0), ISSUED, &bob), Ok(StepEffect::Changed));
+        assert_eq!(directory.supplement(at(0), ISSUED, &bob), Ok(StepEffect::Known));
         assert_eq!(names(&directory, at(0), ISSUED), ["bob"]);
         directory
     }
 
-    fn with(content: &mut Content, member: Member) {
+    fn with(content: &mut ListContent, member: Member) {
         content.members.push(member.sign(&authority()).unwrap());
     }
 
@@ -279,27 +281,61 @@ mod mandates {
         directory.accept(at(0), ISSUED, signed(2, |content| content.mandates.clear())).unwrap();
         assert!(names(&directory, at(0), ISSUED).is_empty());
         let other = with_bob();
-        let late = supplement(&other, vec![Entry::remove(&guest("bob", 2).key)]);
-        assert_eq!(directory.supplement(at(0), ISSUED, &late), Err(Unapplied::Foreign));
+        let late = supplement(&other, vec![StepEntry::remove(&guest("bob", 2).key)]);
+        assert_eq!(directory.supplement(at(0), ISSUED, &late), Err(StepRejection::Foreign));
     }
 
     #[test]
     fn the_authoritys_word_counts_more() {
-        let after = |change: &dyn Fn(&mut Content)| {
+        let after = |change: &dyn Fn(&mut ListContent)| {
             let mut directory = with_bob();
             directory.accept(at(0), ISSUED, signed(2, change)).unwrap();
             directory.members(at(0), ISSUED).map(|member| member.address.host).collect::<Vec<_>>()
         };
         assert_eq!(after(&|_| {}), [102]);
         let bob = || guest("bob", 2);
-        assert_eq!(after(&|content| content.revoked.push(Revoked::new("bob", &bob().key))), [0; 0]);
-        // His name, his address, his key: each is the list's.
+        assert_eq!(
+            after(&|content| content.revoked.push(RevokedKey::new("bob", &bob().key))),
+            [0; 0]
+        );
+        // The list's member takes his name, his address, or his key.
         assert_eq!(after(&|content| with(content, member("bob", 9, &[]))), [9]);
         let at_his = Member { address: bob().address, ..member("al", 9, &[]) };
         assert_eq!(after(&|content| with(content, at_his.clone())), [102]);
         let adopted = Member { version: 7, address: Address::new(1, 55), ..bob() };
         assert_eq!(after(&|content| with(content, adopted.clone())), [55]);
         assert_eq!(after(&|content| with(content, member("al", 9, &[]))), [9, 102]);
+    }
+
+    #[test]
+    fn a_router_of_a_mandate_has_no_endpoint_of_the_list() {
+        let mut directory = with_bob();
+        let endpoint = |last: u8| Some(([192, 0, 2, last], 7_400).into());
+        let list = signed(2, |content| {
+            content.mandates = vec![Mandate { rights: rights(), ..mandate("desk", 1) }];
+            // Two routers of the list may be behind one translator.
+            for (name, number) in [("r1", 1), ("r3", 3)] {
+                let router = Member { endpoint: endpoint(1), ..relay(name, number, None) };
+                with(content, Member { address: Address::new(number.into(), 0), ..router });
+            }
+        });
+        directory.accept(at(0), ISSUED, list).unwrap();
+        let router = |name: &str, number: u8, last| {
+            let router = Member { endpoint: endpoint(last), ..relay(name, number, Some("acme")) };
+            let carrier = CircuitRole { exit: false, ..router.carrier };
+            let groups = vec!["staff".into()];
+            let address = Address::new(number.into(), 0);
+            let router = Member { address, groups, carrier, ..router };
+            StepEntry::Member(Box::new(Member { expires_unix_s: EXPIRES, ..router }))
+        };
+        let step = supplement(&directory, vec![router("r10", 10, 1), router("r11", 11, 2)]);
+        assert_eq!(directory.supplement(at(0), ISSUED, &step), Ok(StepEffect::Changed));
+        let mut all = names(&directory, at(0), ISSUED);
+        all.sort();
+        assert_eq!(all, ["bob", "r1", "r11", "r3"]);
+        let mut by_list: Vec<_> = directory.members(at(0), ISSUED).collect();
+        by_list.retain(|member| directory.is_in_list(&member.key));
+        assert_eq!(by_list.len(), 2);
     }
 
     #[test]
@@ -310,13 +346,13 @@ mod mandates {
         directory.accept(at(0), ISSUED, list).unwrap();
         let mut say = |entries| {
             let step = supplement(&directory, entries);
-            assert_eq!(directory.supplement(at(0), ISSUED, &step), Ok(Applied::Changed));
+            assert_eq!(directory.supplement(at(0), ISSUED, &step), Ok(StepEffect::Changed));
         };
-        let add = |name, seed| Entry::Member(Box::new(guest(name, seed)));
-        // A registrar of before gave names that differ by capitals: all stay members.
+        let add = |name, seed| StepEntry::Member(Box::new(guest(name, seed)));
+        // An older registrar gave names that differ only in case: all stay members.
         say(vec![add("BOB", 1)]);
         say(vec![add("carl", 9), add("Carl", 3)]);
-        say(vec![Entry::remove(&guest("carl", 9).key), add("carl", 4)]);
+        say(vec![StepEntry::remove(&guest("carl", 9).key), add("carl", 4)]);
         let nameless = |directory: &Directory| {
             let members = directory.members(at(0), ISSUED);
             let nameless = members.filter(|member| directory.is_nameless(&member.key));
@@ -353,16 +389,16 @@ mod mandates {
         let two = ["c", "d"].map(|name| {
             supplement(
                 &directory,
-                vec![Entry::Member(Box::new(guest(name, name.as_bytes()[0] - 90)))],
+                vec![StepEntry::Member(Box::new(guest(name, name.as_bytes()[0] - 90)))],
             )
         });
         directory.supplement(at(0), ISSUED, &two[0]).unwrap();
         assert_eq!(names(&directory, at(0), ISSUED).len(), 2);
-        assert_eq!(directory.supplement(at(0), ISSUED, &two[1]), Ok(Applied::Frozen));
+        assert_eq!(directory.supplement(at(0), ISSUED, &two[1]), Ok(StepEffect::Frozen));
         assert_eq!(names(&directory, at(0), ISSUED), ["bob"]);
         let mut other = with_bob();
-        assert_eq!(other.show_fork(two.clone()), Ok(Applied::Frozen));
-        assert_eq!(other.show_fork(two), Ok(Applied::Known));
+        assert_eq!(other.show_fork(two.clone()), Ok(StepEffect::Frozen));
+        assert_eq!(other.show_fork(two), Ok(StepEffect::Known));
         assert_eq!(names(&other, at(0), ISSUED), ["bob"]);
     }
 }

@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-const NAME: Kind = Kind { number: 7, is_critical: true, what: "name" };
+const NAME: FieldKind = FieldKind { number: 7, is_critical: true, what: "name" };
 
 fn written(fields: Vec<Field>) -> Vec<u8> {
     let mut out = Vec::new();
@@ -27,7 +27,7 @@ fn each_field_stands_once_and_in_order() {
     for wrong in [
         &b"\x02\x01\x2c\x00\x00\x80\x07\x00\x00"[..],
         b"\x02\x80\x07\x00\x00\x80\x07\x00\x00",
-        // The critical bit makes no other number.
+        // The critical bit does not make a different number.
         b"\x02\x00\x07\x00\x00\x80\x07\x00\x00",
         b"\x01\x00\x00\x00\x00",
         b"\x01\x80\x00\x00\x00",

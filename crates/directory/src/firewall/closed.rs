@@ -1,35 +1,35 @@
-//! Services of this host whose flows with a member were closed, since it may begin them no more.
+//! Services of this host that a member may no longer use, but whose programs may still answer.
 //!
-//! A program that goes on answering must not turn the member's flow into one of its own. An answer
-//! on TCP or ICMP does not look like a beginning; one on UDP does. So from such a service nothing
-//! to this member begins a flow, until the program has been silent towards it for a while.
+//! Answers of such a program must not turn the member's flow into a flow of this host. A TCP or
+//! ICMP answer does not look like a beginning; a UDP answer does. So packets from a closed service
+//! to the member begin no flow, until the program has been silent for a while.
 //!
-//! Invariant: bounded. Where there is no room more services are closed, never fewer.
+//! Invariant: the number of entries is bounded. When there is no room, more services are closed,
+//! never fewer.
 
 use core::ops::Bound;
 use std::collections::BTreeMap;
 
 use shoal_wire::Time;
 
-/// Services of one member that are known one by one; if there are more, all of them are closed.
+/// Maximum number of entries per member. Above it, all services are closed for the member.
 const SERVICES_MAX: usize = 256;
-/// As [`SERVICES_MAX`], of all members together.
+/// Maximum number of entries of all members together.
 const ALL_MAX: usize = 16_384;
-/// Entries that are looked at for each flow that begins.
+/// Entries checked for expiry whenever a flow begins.
 const TIDIED: usize = 2;
 
-/// A protocol and this host's port.
+/// IP protocol, and port of this host.
 type Service = (u8, u16);
 
-/// See the module's documentation.
 #[derive(Debug, Default)]
-pub(crate) struct Closed {
-    /// Until when a member's service is closed; `None` stands for all its services.
+pub(crate) struct ClosedServices {
+    /// End of the closure, by member and service; `None` means all services.
     until: BTreeMap<(u32, Option<Service>), Time>,
     tidied: (u32, Option<Service>),
 }
 
-impl Closed {
+impl ClosedServices {
     /// Closes a service for a member.
     pub(crate) fn close(&mut self, member: u32, service: Service, until: Time) {
         let all = (member, None);
@@ -54,15 +54,15 @@ impl Closed {
         self.until.range((member, None)..=(member, Some((u8::MAX, u16::MAX))))
     }
 
-    /// Makes one entry of all those of a member.
+    /// Replaces a member's entries by one for all services.
     fn join(&mut self, member: u32) {
         let last = self.services(member).map(|(_, until)| *until).max();
         self.forget(member);
         self.until.insert((member, None), last.unwrap_or(Time::ZERO));
     }
 
-    /// Whether `service` is closed for a member, so that its packets begin no flow. If it is, it
-    /// stays so until `keep_until` at least.
+    /// True if `service` is closed for a member, so that its packets begin no flow. Such a closure
+    /// is extended to at least `keep_until`.
     pub(crate) fn bars(
         &mut self,
         now: Time,
@@ -80,12 +80,13 @@ impl Closed {
         barred
     }
 
-    /// Opens what a member may begin again: `may` says that of a service, or of all.
+    /// Removes closures of services that a member may use again, by `may`; `None` asks for all
+    /// services.
     pub(crate) fn review(&mut self, may: impl Fn(u32, Option<Service>) -> bool) {
         self.until.retain(|(member, service), _| !may(*member, *service));
     }
 
-    /// Forgets what is closed for a member.
+    /// Removes a member's closures.
     pub(crate) fn forget(&mut self, member: u32) {
         let all: Vec<_> = self.services(member).map(|(at, _)| *at).collect();
         for at in all {
@@ -93,7 +94,7 @@ impl Closed {
         }
     }
 
-    /// Forgets some entries whose time is over, each in its turn.
+    /// Removes some expired entries, in turn.
     pub(crate) fn tidy(&mut self, now: Time) {
         for _ in 0..TIDIED {
             let rest = (Bound::Excluded(self.tidied), Bound::Unbounded);
@@ -108,7 +109,7 @@ impl Closed {
 }
 
 #[cfg(test)]
-impl Closed {
+impl ClosedServices {
     pub(crate) fn len(&self) -> usize {
         self.until.len()
     }

@@ -1,95 +1,94 @@
-//! The flows that a firewall remembers, in the order in which they may be forgotten.
+//! The firewall's flows, in the order in which they may be displaced.
 //!
-//! Each member's flows stand in queues, one per [`Standing`], the flow that was silent for longest
-//! in front: making room looks at the front of five queues, however many flows there are.
+//! Each member has one queue of flows per [`FlowState`], the longest silent flow first. So making
+//! room looks at the front of five queues, regardless of the number of flows.
 //!
-//! Invariant: every flow stands in the queue of its member and standing, and in no other.
+//! Invariant: each flow is in exactly one queue, that of its member and standing.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
 use shoal_wire::Time;
 
-use super::{Flow, Key};
+use super::{Key, TrackedFlow};
 
-/// How much is known of a flow; the first to go stands first.
+/// State of a flow; flows of earlier variants are displaced first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Standing {
-    /// TCP that both ends have left, or that one has reset.
+pub(crate) enum FlowState {
+    /// TCP with FINs of both ends, or a reset.
     Over,
-    /// One end alone spoke.
+    /// Packets of one end only.
     Unanswered,
-    /// Both spoke, on what is soon over: an echo, TCP that one end has left.
+    /// Packets of both ends, on a short flow: an echo, or TCP with one FIN.
     Brief,
-    /// UDP that both spoke on.
+    /// UDP with packets of both ends.
     Udp,
-    /// TCP that both spoke on.
+    /// TCP with packets of both ends.
     Tcp,
 }
 
-const STANDINGS: [Standing; 5] =
-    [Standing::Over, Standing::Unanswered, Standing::Brief, Standing::Udp, Standing::Tcp];
+const STANDINGS: [FlowState; 5] =
+    [FlowState::Over, FlowState::Unanswered, FlowState::Brief, FlowState::Udp, FlowState::Tcp];
 
-impl Standing {
-    /// So long a flow must have been silent before another flow of the same member takes its place.
+impl FlowState {
+    /// Minimum silence before another flow of the same member may displace the flow.
     fn spared(self) -> Duration {
         match self {
-            Standing::Over => Duration::ZERO,
-            // Longer than a program takes to answer.
-            Standing::Unanswered => Duration::from_secs(2),
-            Standing::Brief | Standing::Udp => Duration::from_secs(10),
-            Standing::Tcp => Duration::from_secs(60),
+            FlowState::Over => Duration::ZERO,
+            // Longer than a program needs for its answer.
+            FlowState::Unanswered => Duration::from_secs(2),
+            FlowState::Brief | FlowState::Udp => Duration::from_secs(10),
+            FlowState::Tcp => Duration::from_secs(60),
         }
     }
 }
 
-/// No place.
+/// Marks the end of a queue.
 const NONE: u32 = u32::MAX;
-/// Flows that ran out and are forgotten for each one that begins, per member that is looked at.
+/// Expired flows to remove whenever a flow begins, per member checked.
 const TIDIED: usize = 2;
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct FlowEntry {
     key: Key,
-    flow: Flow,
-    standing: Standing,
+    flow: TrackedFlow,
+    standing: FlowState,
     before: u32,
     behind: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Queue {
+struct FlowQueue {
     front: u32,
     back: u32,
 }
 
-/// What one member has of the table.
+/// A member's flows.
 #[derive(Clone, Copy, Debug)]
-struct Share {
+struct MemberFlows {
     flows: usize,
-    queues: [Queue; STANDINGS.len()],
+    queues: [FlowQueue; STANDINGS.len()],
 }
 
-impl Default for Share {
-    fn default() -> Share {
-        Share { flows: 0, queues: [Queue { front: NONE, back: NONE }; STANDINGS.len()] }
+impl Default for MemberFlows {
+    fn default() -> MemberFlows {
+        MemberFlows { flows: 0, queues: [FlowQueue { front: NONE, back: NONE }; STANDINGS.len()] }
     }
 }
 
-/// See the module's documentation.
 #[derive(Debug, Default)]
-pub(crate) struct Table {
-    places: Vec<Place>,
+pub(crate) struct FlowTable {
+    places: Vec<FlowEntry>,
     free: Vec<u32>,
     index: BTreeMap<Key, u32>,
-    shares: BTreeMap<u32, Share>,
-    /// Members by how many flows they have.
+    shares: BTreeMap<u32, MemberFlows>,
+    /// Number of flows and member, sorted.
     by_size: BTreeSet<(usize, u32)>,
-    /// The member whose flows were tidied last, in turn.
+    /// The other member that was tidied last, in turn.
     tidied: u32,
 }
 
-impl Table {
+impl FlowTable {
     pub(crate) fn len(&self) -> usize {
         self.index.len()
     }
@@ -99,18 +98,18 @@ impl Table {
         self.shares.get(&member).map_or(0, |share| share.flows)
     }
 
-    /// The member with the most flows, and how many they are.
+    /// The largest number of flows, and its member.
     pub(crate) fn largest(&self) -> Option<(usize, u32)> {
         self.by_size.last().copied()
     }
 
-    /// A flow, whether it ran out or not.
-    pub(crate) fn get(&self, key: &Key) -> Option<Flow> {
+    /// A flow, even if expired.
+    pub(crate) fn get(&self, key: &Key) -> Option<TrackedFlow> {
         self.index.get(key).map(|at| self.places[*at as usize].flow)
     }
 
-    /// Adds a flow, or replaces its state; something was just heard of it.
-    pub(crate) fn put(&mut self, key: Key, flow: Flow) {
+    /// Adds a flow or replaces its state, and moves it to the back of its queue.
+    pub(crate) fn put(&mut self, key: Key, flow: TrackedFlow) {
         let standing = flow.standing(key.protocol);
         match self.index.get(&key) {
             Some(&at) => {
@@ -120,7 +119,7 @@ impl Table {
                 self.link(at);
             }
             None => {
-                let place = Place { key, flow, standing, before: NONE, behind: NONE };
+                let place = FlowEntry { key, flow, standing, before: NONE, behind: NONE };
                 let at = match self.free.pop() {
                     Some(at) => {
                         self.places[at as usize] = place;
@@ -151,8 +150,11 @@ impl Table {
         }
     }
 
-    /// Looks at every flow: `change` says what becomes of it, none to forget it.
-    pub(crate) fn review(&mut self, mut change: impl FnMut(&Key, Flow) -> Option<Flow>) {
+    /// Visits every flow: `change` returns its new state, or `None` to remove it.
+    pub(crate) fn review(
+        &mut self,
+        mut change: impl FnMut(&Key, TrackedFlow) -> Option<TrackedFlow>,
+    ) {
         let all: Vec<(Key, u32)> = self.index.iter().map(|(key, at)| (*key, *at)).collect();
         for (key, at) in all {
             let flow = self.places[at as usize].flow;
@@ -164,7 +166,7 @@ impl Table {
         }
     }
 
-    /// Forgets some flows that ran out, of this member and of another one, each in its turn.
+    /// Removes some expired flows of this member and of another one, in turn.
     pub(crate) fn tidy(&mut self, now: Time, member: u32) {
         let next = self.tidied.wrapping_add(1);
         let next = self.shares.range(next..).next().or(self.shares.iter().next());
@@ -180,13 +182,13 @@ impl Table {
         }
     }
 
-    /// Forgets one flow of a member: the first in the order of standings that was silent for long
-    /// enough, or any where it `must` be. Says whether it could, and whether the flow was alive.
+    /// Removes one flow of a member: by standing the first that was silent for long enough, or the
+    /// first of all if `must`. Returns `None` if there was none, else true if the flow was alive.
     pub(crate) fn make_room(&mut self, now: Time, member: u32, must: bool) -> Option<bool> {
         let share = self.shares.get(&member)?;
         let (at, alive) = STANDINGS.iter().zip(&share.queues).find_map(|(standing, queue)| {
             let place = self.places.get(queue.front as usize)?;
-            let alive = place.flow.until > now && *standing != Standing::Over;
+            let alive = place.flow.until > now && *standing != FlowState::Over;
             let silent = now.since(place.flow.heard);
             let may = must || silent >= standing.spared();
             (may || place.flow.until <= now).then_some((queue.front, alive))
@@ -214,13 +216,13 @@ impl Table {
         }
     }
 
-    fn queue(&mut self, member: u32, standing: Standing) -> &mut Queue {
+    fn queue(&mut self, member: u32, standing: FlowState) -> &mut FlowQueue {
         &mut self.shares.entry(member).or_default().queues[standing as usize]
     }
 
-    /// Appends a place to its queue.
+    /// Appends an entry to its queue.
     fn link(&mut self, at: u32) {
-        let Place { key, standing, .. } = self.places[at as usize];
+        let FlowEntry { key, standing, .. } = self.places[at as usize];
         let queue = self.queue(key.member, standing);
         let last = core::mem::replace(&mut queue.back, at);
         if last == NONE {
@@ -231,9 +233,9 @@ impl Table {
         (self.places[at as usize].before, self.places[at as usize].behind) = (last, NONE);
     }
 
-    /// Takes a place out of its queue.
+    /// Removes an entry from its queue.
     fn unlink(&mut self, at: u32) {
-        let Place { key, standing, before, behind, .. } = self.places[at as usize];
+        let FlowEntry { key, standing, before, behind, .. } = self.places[at as usize];
         match before {
             NONE => self.queue(key.member, standing).front = behind,
             before => self.places[before as usize].behind = behind,
@@ -246,14 +248,14 @@ impl Table {
 }
 
 #[cfg(test)]
-impl Table {
-    /// Most bytes that a flow takes, as a full table has them.
+impl FlowTable {
+    /// Maximum bytes per flow in a full table.
     pub(crate) const FLOW_BYTES: usize = {
-        // A node of the index is at least half full; the free list has four bytes.
-        size_of::<Place>() + 2 * (size_of::<Key>() + 4) + 4
+        // An index node is at least half full; a free-list entry has four bytes.
+        size_of::<FlowEntry>() + 2 * (size_of::<Key>() + 4) + 4
     };
 
-    /// Everything is where it belongs.
+    /// Checks the invariants.
     pub(crate) fn check(&self) {
         let mut seen = 0;
         for (member, share) in &self.shares {
@@ -265,7 +267,7 @@ impl Table {
                     assert_eq!((place.key.member, place.standing), (*member, *standing));
                     assert_eq!((place.before, self.index.get(&place.key)), (before, Some(&at)));
                     assert_eq!(place.flow.standing(place.key.protocol), *standing);
-                    assert!(place.flow.heard >= heard, "the longest silent stands first");
+                    assert!(place.flow.heard >= heard, "the longest silent flow is first");
                     (before, at, heard) = (at, place.behind, place.flow.heard);
                     own += 1;
                 }

@@ -4,10 +4,10 @@ use crate::member::tests::member;
 use proptest::prelude::*;
 
 const BOB: u32 = 4;
-const SYN: Opening = Opening::Tcp(Segment::Begins);
-const DATA: Opening = Opening::Tcp(Segment::Goes);
-const FIN: Opening = Opening::Tcp(Segment::Leaves);
-const RST: Opening = Opening::Tcp(Segment::Resets);
+const SYN: PacketKind = PacketKind::Tcp(TcpSegment::Begins);
+const DATA: PacketKind = PacketKind::Tcp(TcpSegment::Goes);
+const FIN: PacketKind = PacketKind::Tcp(TcpSegment::Leaves);
+const RST: PacketKind = PacketKind::Tcp(TcpSegment::Resets);
 
 fn access(rules: &str) -> Arc<Access> {
     let text: String = rules
@@ -25,11 +25,11 @@ fn wall(rules: &str) -> Firewall {
     wall
 }
 
-fn tuple(opening: Opening, ours: u16, theirs: u16) -> Tuple {
+fn tuple(opening: PacketKind, ours: u16, theirs: u16) -> Tuple {
     let protocol = match opening {
-        Opening::Tcp { .. } => 6,
-        Opening::Udp => 17,
-        Opening::Other => 132,
+        PacketKind::Tcp { .. } => 6,
+        PacketKind::Udp => 17,
+        PacketKind::Other => 132,
         _ => 58,
     };
     let address = |last: u16| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last);
@@ -48,39 +48,45 @@ fn only_allowed_ports_and_answers_pass() {
     let mut wall = wall("proto = \"tcp\",ports = [22]");
     assert_eq!(wall.inbound(at(0), BOB, &tuple(SYN, 22, 5_000)), Ok(()));
     assert_eq!(wall.inbound(at(0), BOB, &tuple(SYN, 23, 5_000)), DENIED);
-    assert_eq!(wall.inbound(at(0), BOB, &tuple(Opening::Udp, 22, 5_000)), DENIED);
-    assert_eq!(wall.inbound(at(0), BOB, &tuple(Opening::Question, 7, 7)), DENIED);
+    assert_eq!(wall.inbound(at(0), BOB, &tuple(PacketKind::Udp, 22, 5_000)), DENIED);
+    assert_eq!(wall.inbound(at(0), BOB, &tuple(PacketKind::Question, 7, 7)), DENIED);
     assert_eq!(wall.inbound(at(0), 5, &tuple(SYN, 22, 5_000)), DENIED, "not a member");
-    // What this host began is answered, from there only.
+    // Answers to a flow of this host pass, from its far end only.
     assert_eq!(wall.inbound(at(1), BOB, &tuple(DATA, 6_000, 80)), DENIED);
     wall.outbound(at(2), BOB, &tuple(SYN, 6_000, 80)).unwrap();
     assert_eq!(wall.inbound(at(3), BOB, &tuple(DATA, 6_000, 80)), Ok(()));
     assert_eq!(wall.inbound(at(3), BOB, &tuple(DATA, 6_000, 81)), DENIED);
     assert_eq!(wall.inbound(at(3), BOB, &tuple(DATA, 6_001, 80)), DENIED);
-    wall.outbound(at(4), BOB, &tuple(Opening::Question, 9, 9)).unwrap();
-    assert_eq!(wall.inbound(at(5), BOB, &tuple(Opening::Answer, 9, 9)), Ok(()));
-    assert_eq!(wall.inbound(at(5), BOB, &tuple(Opening::Answer, 8, 8)), DENIED);
-    assert_eq!(wall.inbound(at(5), BOB, &tuple(Opening::Trouble, 9, 9)), Ok(()), "about a flow");
-    assert_eq!(wall.inbound(at(5), BOB, &tuple(Opening::Trouble, 8, 8)), STRAY, "about nothing");
+    wall.outbound(at(4), BOB, &tuple(PacketKind::Question, 9, 9)).unwrap();
+    assert_eq!(wall.inbound(at(5), BOB, &tuple(PacketKind::Answer, 9, 9)), Ok(()));
+    assert_eq!(wall.inbound(at(5), BOB, &tuple(PacketKind::Answer, 8, 8)), DENIED);
+    assert_eq!(wall.inbound(at(5), BOB, &tuple(PacketKind::Trouble, 9, 9)), Ok(()), "about a flow");
+    assert_eq!(wall.inbound(at(5), BOB, &tuple(PacketKind::Trouble, 8, 8)), STRAY, "about nothing");
 }
 
 #[test]
 fn an_error_passes_while_its_flow_lives() {
-    let about =
-        |opening, ours, theirs| Tuple { opening: Opening::Trouble, ..tuple(opening, ours, theirs) };
+    let about = |opening, ours, theirs| Tuple {
+        opening: PacketKind::Trouble,
+        ..tuple(opening, ours, theirs)
+    };
     let mut wall = wall("proto = \"any\"");
     assert_eq!(wall.inbound(at(0), BOB, &about(SYN, 6_000, 80)), STRAY, "whatever bob may begin");
     wall.outbound(at(0), BOB, &tuple(SYN, 6_000, 80)).unwrap();
     assert_eq!(wall.inbound(at(1), BOB, &about(SYN, 6_000, 80)), Ok(()));
     assert_eq!(wall.inbound(at(1), BOB, &about(SYN, 6_000, 81)), STRAY);
-    assert_eq!(wall.inbound(at(1), BOB, &about(Opening::Udp, 6_000, 80)), STRAY);
+    assert_eq!(wall.inbound(at(1), BOB, &about(PacketKind::Udp, 6_000, 80)), STRAY);
     assert_eq!(wall.inbound(at(1), 5, &about(SYN, 6_000, 80)), DENIED, "no member");
-    assert_eq!(wall.inbound(at(60_001), BOB, &about(SYN, 6_000, 80)), STRAY, "it ran out");
-    // What bob began, as long as he may.
-    assert_eq!(wall.inbound(at(0), BOB, &tuple(Opening::Udp, 53, 5_000)), Ok(()));
-    assert_eq!(wall.inbound(at(1), BOB, &about(Opening::Udp, 53, 5_000)), Ok(()));
+    assert_eq!(
+        wall.inbound(at(60_001), BOB, &about(SYN, 6_000, 80)),
+        STRAY,
+        "the flow has expired"
+    );
+    // Errors about a flow that bob began pass while he may begin it.
+    assert_eq!(wall.inbound(at(0), BOB, &tuple(PacketKind::Udp, 53, 5_000)), Ok(()));
+    assert_eq!(wall.inbound(at(1), BOB, &about(PacketKind::Udp, 53, 5_000)), Ok(()));
     wall.set_access(BTreeMap::from([(BOB, access(""))]));
-    assert_eq!(wall.inbound(at(2), BOB, &about(Opening::Udp, 53, 5_000)), STRAY);
+    assert_eq!(wall.inbound(at(2), BOB, &about(PacketKind::Udp, 53, 5_000)), STRAY);
 }
 
 #[test]
@@ -90,10 +96,10 @@ fn the_middle_of_a_connection_of_ours_does_not_begin_one() {
     assert_eq!(wall.inbound(at(1), BOB, &tuple(DATA, 6_000, 80)), DENIED);
 }
 
-/// A program that goes on answering must not turn the sender's flow into its own.
+/// A program that still answers must not turn the sender's flow into its own.
 #[test]
 fn taking_a_right_away_ends_flows_although_they_are_still_answered() {
-    for opening in [Opening::Udp, DATA] {
+    for opening in [PacketKind::Udp, DATA] {
         let mut wall = wall("proto = \"any\"");
         let here = tuple(opening, 53, 5_000);
         assert_eq!(wall.inbound(at(0), BOB, &here), Ok(()));
@@ -104,7 +110,7 @@ fn taking_a_right_away_ends_flows_although_they_are_still_answered() {
             wall.outbound(at(ms * 100), BOB, &here).unwrap();
             assert_eq!(wall.inbound(at(ms * 100), BOB, &here), DENIED);
         }
-        // With the right it goes on.
+        // With the right restored, the flow passes again.
         wall.set_access(BTreeMap::from([(BOB, access("proto = \"any\""))]));
         assert_eq!(wall.inbound(at(200_001), BOB, &here), Ok(()));
     }
@@ -134,11 +140,11 @@ fn a_closed_connection_may_be_begun_anew_by_us() {
 #[test]
 fn flows_run_out() {
     let mut wall = wall("");
-    wall.outbound(at(0), BOB, &tuple(Opening::Udp, 6_000, 53)).unwrap();
-    assert_eq!(wall.inbound(at(59_000), BOB, &tuple(Opening::Udp, 6_000, 53)), Ok(()));
-    // Both spoke: five minutes more.
-    assert_eq!(wall.inbound(at(358_000), BOB, &tuple(Opening::Udp, 6_000, 53)), Ok(()));
-    assert_eq!(wall.inbound(at(659_000), BOB, &tuple(Opening::Udp, 6_000, 53)), DENIED);
+    wall.outbound(at(0), BOB, &tuple(PacketKind::Udp, 6_000, 53)).unwrap();
+    assert_eq!(wall.inbound(at(59_000), BOB, &tuple(PacketKind::Udp, 6_000, 53)), Ok(()));
+    // Both ends sent packets: five minutes more.
+    assert_eq!(wall.inbound(at(358_000), BOB, &tuple(PacketKind::Udp, 6_000, 53)), Ok(()));
+    assert_eq!(wall.inbound(at(659_000), BOB, &tuple(PacketKind::Udp, 6_000, 53)), DENIED);
     wall.outbound(at(0), BOB, &tuple(SYN, 6_000, 80)).unwrap();
     assert_eq!(wall.inbound(at(1), BOB, &tuple(DATA, 6_000, 80)), Ok(()));
     assert_eq!(wall.inbound(at(7_000_000), BOB, &tuple(DATA, 6_000, 80)), Ok(()));
@@ -154,7 +160,7 @@ fn one_member_fills_its_own_share_only() {
     let all = access("proto = \"any\"");
     wall.set_access(BTreeMap::from([(BOB, all.clone()), (5, all)]));
     let begin = |wall: &mut Firewall, ms, member, port| {
-        wall.inbound(at(ms), member, &tuple(Opening::Udp, 53, port))
+        wall.inbound(at(ms), member, &tuple(PacketKind::Udp, 53, port))
     };
     for port in 0..8 {
         assert_eq!(begin(&mut wall, 0, BOB, port), Ok(()));
@@ -162,7 +168,7 @@ fn one_member_fills_its_own_share_only() {
     assert_eq!(begin(&mut wall, 1, BOB, 8), Err(DropReason::IpFlows));
     assert_eq!(begin(&mut wall, 1, BOB, 3), Ok(()), "a known flow");
     assert_eq!(begin(&mut wall, 1, 5, 8), Ok(()));
-    // Those that ran out make room, and are forgotten as others begin.
+    // Expired flows make room, and are removed as others begin.
     for port in 9..13 {
         assert_eq!(begin(&mut wall, 60_500, BOB, port), Ok(()));
     }
@@ -183,7 +189,7 @@ fn those_that_are_over_make_room_first_and_then_those_that_are_silent() {
         wall.alive(at(ms), &key(BOB, &tuple(opening, 53, port))).is_some()
     };
     answered(&mut wall, 0, DATA, 1);
-    answered(&mut wall, 1, Opening::Udp, 2);
+    answered(&mut wall, 1, PacketKind::Udp, 2);
     answered(&mut wall, 2, DATA, 3);
     let new = |wall: &mut Firewall, ms, port| {
         let begun = wall.inbound(at(ms), BOB, &tuple(SYN, 53, port));
@@ -193,17 +199,20 @@ fn those_that_are_over_make_room_first_and_then_those_that_are_silent() {
     assert_eq!(new(&mut wall, 3, 4), Err(DropReason::IpFlows), "all are in use");
     wall.inbound(at(4), BOB, &tuple(RST, 53, 3)).unwrap();
     assert_eq!((new(&mut wall, 5, 4), knows(&wall, 5, DATA, 3)), (Ok(()), false));
-    assert_eq!(wall.displaced(), 0, "it was over");
+    assert_eq!(wall.displaced(), 0, "the displaced flow had ended");
     assert_eq!(new(&mut wall, 6, 5), Err(DropReason::IpFlows), "an answer may come yet");
     assert_eq!((new(&mut wall, 2_005, 5), knows(&wall, 2_005, SYN, 4)), (Ok(()), false));
     answered(&mut wall, 2_006, SYN, 5);
-    assert_eq!((new(&mut wall, 10_001, 6), knows(&wall, 10_001, Opening::Udp, 2)), (Ok(()), false));
+    assert_eq!(
+        (new(&mut wall, 10_001, 6), knows(&wall, 10_001, PacketKind::Udp, 2)),
+        (Ok(()), false)
+    );
     answered(&mut wall, 10_002, SYN, 6);
     assert_eq!((new(&mut wall, 60_000, 7), knows(&wall, 60_000, DATA, 1)), (Ok(()), false));
     assert_eq!((wall.displaced(), wall.len()), (3, 3));
 }
 
-/// Packets of this host's programs would begin closed flows anew otherwise, as its own.
+/// Otherwise packets of this host's programs would reopen closed flows as its own.
 #[test]
 fn closed_flows_stay_closed_and_take_no_room() {
     let limits = Limits { flows: 3, flows_per_member: 3, ..Limits::default() };
@@ -211,32 +220,32 @@ fn closed_flows_stay_closed_and_take_no_room() {
     let all = access("proto = \"any\"");
     wall.set_access(BTreeMap::from([(BOB, all.clone()), (5, all.clone())]));
     for port in 0..3 {
-        assert_eq!(wall.inbound(at(0), BOB, &tuple(Opening::Udp, 53, port)), Ok(()));
+        assert_eq!(wall.inbound(at(0), BOB, &tuple(PacketKind::Udp, 53, port)), Ok(()));
     }
     let rest = access("proto = \"tcp\",ports = [22]");
     wall.set_access(BTreeMap::from([(BOB, rest), (5, all)]));
     for ms in 1..500 {
         for port in 0..3 {
-            wall.outbound(at(ms * 100), BOB, &tuple(Opening::Udp, 53, port)).unwrap();
-            assert_eq!(wall.inbound(at(ms * 100), BOB, &tuple(Opening::Udp, 53, port)), DENIED);
+            wall.outbound(at(ms * 100), BOB, &tuple(PacketKind::Udp, 53, port)).unwrap();
+            assert_eq!(wall.inbound(at(ms * 100), BOB, &tuple(PacketKind::Udp, 53, port)), DENIED);
         }
         assert_eq!(wall.inbound(at(ms * 100), BOB, &tuple(SYN, 22, 7)), Ok(()));
         assert_eq!(wall.inbound(at(ms * 100), 5, &tuple(SYN, 22, 7)), Ok(()));
     }
     wall.table.check();
-    // What this host begins from another port goes through meanwhile.
-    wall.outbound(at(50_000), BOB, &tuple(Opening::Udp, 6_000, 0)).unwrap();
-    assert_eq!(wall.inbound(at(50_001), BOB, &tuple(Opening::Udp, 6_000, 0)), Ok(()));
-    // Once its program was silent for five minutes, the port is like any other.
-    wall.outbound(at(351_000), BOB, &tuple(Opening::Udp, 53, 0)).unwrap();
-    assert_eq!(wall.inbound(at(351_001), BOB, &tuple(Opening::Udp, 53, 0)), Ok(()));
+    // A flow from another port of this host passes meanwhile.
+    wall.outbound(at(50_000), BOB, &tuple(PacketKind::Udp, 6_000, 0)).unwrap();
+    assert_eq!(wall.inbound(at(50_001), BOB, &tuple(PacketKind::Udp, 6_000, 0)), Ok(()));
+    // After five minutes of silence of its program the port is like any other.
+    wall.outbound(at(351_000), BOB, &tuple(PacketKind::Udp, 53, 0)).unwrap();
+    assert_eq!(wall.inbound(at(351_001), BOB, &tuple(PacketKind::Udp, 53, 0)), Ok(()));
     assert_eq!(wall.closed.len(), 0, "and forgotten");
 }
 
-/// Members fill the table with connections, of which each lasts for hours, and lose their rights.
+/// Members fill the table with connections that last for hours, and lose their rights.
 #[test]
 fn closed_flows_of_many_members_leave_room_for_another() {
-    for opening in [DATA, Opening::Udp] {
+    for opening in [DATA, PacketKind::Udp] {
         let limits = Limits { flows: 400, flows_per_member: 100, ..Limits::default() };
         let mut wall = Firewall::new(limits);
         let (all, none) = (access("proto = \"any\""), access(""));
@@ -254,7 +263,7 @@ fn closed_flows_of_many_members_leave_room_for_another() {
         rights.insert(4, all.clone());
         wall.set_access(rights);
         for (member, port) in (0..4).flat_map(|member| (0..100).map(move |port| (member, port))) {
-            assert_eq!(answered(&mut wall, 1, member, port), DENIED, "they are answered still");
+            assert_eq!(answered(&mut wall, 1, member, port), DENIED, "the program still answers");
         }
         for port in 0..100 {
             assert_eq!(answered(&mut wall, 2, 4, port), Ok(()), "{opening:?} {port}");
@@ -267,17 +276,17 @@ fn closed_flows_of_many_members_leave_room_for_another() {
 fn what_is_closed_is_bounded_and_closed_none_the_less() {
     let mut wall = wall("proto = \"any\"");
     for port in 1..=2_000 {
-        wall.inbound(at(0), BOB, &tuple(Opening::Udp, port, 5_000)).unwrap();
+        wall.inbound(at(0), BOB, &tuple(PacketKind::Udp, port, 5_000)).unwrap();
     }
     wall.set_access(BTreeMap::from([(BOB, access("proto = \"udp\",ports = [7]"))]));
     assert_eq!((wall.closed.len(), wall.len()), (1, 1));
     for port in 1..=2_000 {
-        let flow = tuple(Opening::Udp, port, 5_000);
+        let flow = tuple(PacketKind::Udp, port, 5_000);
         wall.outbound(at(1), BOB, &flow).unwrap();
         let may = if port == 7 { Ok(()) } else { DENIED };
         assert_eq!(wall.inbound(at(2), BOB, &flow), may, "{port}");
     }
-    // Connections are not concerned.
+    // TCP is not affected.
     wall.outbound(at(3), BOB, &tuple(SYN, 6_000, 80)).unwrap();
     assert_eq!(wall.inbound(at(4), BOB, &tuple(DATA, 6_000, 80)), Ok(()));
 }
@@ -286,13 +295,13 @@ fn what_is_closed_is_bounded_and_closed_none_the_less() {
 fn a_connection_that_is_over_is_begun_by_whoever_may() {
     let mut wall = wall("");
     short_connection(&mut wall, 0, BOB, (6_000, 80));
-    assert_eq!(wall.inbound(at(1), BOB, &tuple(DATA, 6_000, 80)), Ok(()), "what comes late");
+    assert_eq!(wall.inbound(at(1), BOB, &tuple(DATA, 6_000, 80)), Ok(()), "a delayed packet");
     assert_eq!(wall.inbound(at(2), BOB, &tuple(SYN, 6_000, 80)), DENIED, "bob may not call");
     wall.outbound(at(3), BOB, &tuple(SYN, 6_000, 80)).unwrap();
     assert_eq!(wall.inbound(at(60_000), BOB, &tuple(DATA, 6_000, 80)), Ok(()), "a new one");
     short_connection(&mut wall, 100_000, BOB, (6_001, 80));
     assert_eq!(wall.inbound(at(105_002), BOB, &tuple(DATA, 6_001, 80)), DENIED, "seconds later");
-    // A reset that this host's kernel does not believe ends nothing.
+    // A reset that this host's kernel ignores ends nothing.
     wall.outbound(at(200_000), BOB, &tuple(SYN, 6_002, 80)).unwrap();
     wall.inbound(at(200_000), BOB, &tuple(DATA, 6_002, 80)).unwrap();
     wall.inbound(at(200_000), BOB, &tuple(RST, 6_002, 80)).unwrap();
@@ -302,15 +311,14 @@ fn a_connection_that_is_over_is_begun_by_whoever_may() {
 
 #[test]
 fn a_full_table_takes_what_the_limits_say() {
-    let bytes = Table::FLOW_BYTES;
-    assert!(bytes <= 190, "{bytes} bytes per flow: Limits and docs/authority.md say 190");
+    let bytes = FlowTable::FLOW_BYTES;
+    assert!(bytes <= 190, "{bytes} bytes per flow: Limits says 190");
     let limits = Limits::default();
-    assert!(limits.flows * bytes <= 25_000_000, "docs/authority.md says 25 MB");
+    assert!(limits.flows * bytes <= 25_000_000, "docs/design/firewall.md says 25 MB");
     assert!(limits.flows_per_member * 4 <= limits.flows, "one member leaves room for others");
 }
 
-/// A connection of a program that says little: `theirs` is the member's port. Everything that the
-/// firewall is asked must pass.
+/// A short connection: `theirs` is the member's port. The firewall must pass all its packets.
 fn short_connection(wall: &mut Firewall, ms: u64, member: u32, (ours, theirs): (u16, u16)) {
     let of = |opening| tuple(opening, ours, theirs);
     let calls = ours > theirs;
@@ -345,12 +353,12 @@ fn members_that_open_flows_without_end_do_not_stop_another() {
         for flow in 0..100 {
             let n = ms * 100 + flow;
             let begun = tuple(SYN, (n % 50_000) as u16, (n / 50_000) as u16);
-            // Some are refused; it must not matter to others.
+            // Some are refused, which must not affect others.
             let _ = wall.inbound(at(ms), (n % 40) as u32, &begun);
         }
         if ms % 10 == 0 {
             short_connection(&mut wall, ms, 45, (1_024 + (ms % 60_000) as u16, 80));
-            let asked = tuple(Opening::Udp, 2_000, 53);
+            let asked = tuple(PacketKind::Udp, 2_000, 53);
             assert_eq!(wall.outbound(at(ms), 46, &asked), Ok(()));
             assert_eq!(wall.inbound(at(ms), 46, &asked), Ok(()));
         }
@@ -360,8 +368,7 @@ fn members_that_open_flows_without_end_do_not_stop_another() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
-    /// Whatever happens, a member without rights gets through only to what this host began, and
-    /// the table is bounded.
+    /// A member without rights can only answer this host's flows, and the table is bounded.
     #[test]
     fn without_rights_only_answers_pass(
         steps in prop::collection::vec((0u8..3, 0u8..7, 0u16..4, 0u16..4, 0u64..90_000), 1..200),
@@ -369,7 +376,8 @@ proptest! {
         let limits = Limits { flows: 6, flows_per_member: 6, ..Limits::default() };
         let mut wall = Firewall::new(limits);
         wall.set_access(BTreeMap::from([(BOB, access(""))]));
-        let openings = [SYN, DATA, FIN, RST, Opening::Udp, Opening::Question, Opening::Answer];
+        use PacketKind::{Answer, Question, Udp};
+        let openings = [SYN, DATA, FIN, RST, Udp, Question, Answer];
         let mut begun = std::collections::BTreeSet::new();
         let mut now = 0;
         for (way, opening, ours, theirs, wait) in steps {

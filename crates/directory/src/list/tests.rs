@@ -1,13 +1,13 @@
 use super::*;
 use crate::member::tests::{authority, member, of_later, unknown};
-use crate::{Member, SecretChange, Stage};
+use crate::{Member, RotationStage, SecretChange};
 
-fn content() -> Content {
+fn content() -> ListContent {
     let sign = |member: Member| member.sign(&authority()).unwrap();
-    Content {
+    ListContent {
         version: 7,
         issued_unix_s: 1_000_000,
-        revoked: vec![Revoked::new("eve", &member("eve", 66, &[]).key)],
+        revoked: vec![RevokedKey::new("eve", &member("eve", 66, &[]).key)],
         policy: "[[allow]]\nfrom = \"a\"\nto = \"b\"\nproto = \"tcp\"\nports = [22]\n".into(),
         overlay: Some("fd00:1:2::/48".parse().unwrap()),
         secrets: None,
@@ -24,7 +24,7 @@ fn a_list_holds_what_was_signed() {
     assert_eq!(read, list);
     assert_eq!((read.content().version, read.content().members.len()), (7, 2));
     assert_eq!(read.policy().len(), 1);
-    // The order in which members were added leaves no trace.
+    // The order of members does not affect the encoding.
     let mut other = content();
     other.members.reverse();
     other.unknown.reverse();
@@ -61,30 +61,30 @@ fn members_of_another_list_are_not_taken() {
 }
 
 fn tail(list: &List) -> Vec<u8> {
-    let part = |m: &Signed| [&(m.bytes().len() as u16).to_be_bytes(), m.bytes()].concat();
+    let part = |m: &SignedMember| [&(m.bytes().len() as u16).to_be_bytes(), m.bytes()].concat();
     list.content().members.iter().flat_map(part).collect()
 }
 
 #[test]
 fn contradictions_are_not_signed() {
-    let wrong = |change: &dyn Fn(&mut Content)| {
+    let wrong = |change: &dyn Fn(&mut ListContent)| {
         let mut content = content();
         change(&mut content);
         content.sign(&authority()).unwrap_err().to_string()
     };
     let add = |member: Member| {
-        move |content: &mut Content| {
+        move |content: &mut ListContent| {
             content.members.push(member.clone().sign(&authority()).unwrap());
         }
     };
     let same_name = member("bob", 3, &[]);
     assert!(wrong(&add(same_name)).contains("\"bob\": two members have this name"));
     let same_key = Member { key: member("", 2, &[]).key, ..member("carol", 3, &[]) };
-    assert!(wrong(&add(same_key)).contains("its key is that of \""));
+    assert!(wrong(&add(same_key)).contains("key is also that of \""));
     let same_address = Member { address: member("", 1, &[]).address, ..member("carol", 3, &[]) };
     let said = wrong(&add(same_address));
     assert!(said.contains("\"carol\"") && said.contains("\"alice\""), "both are named: {said}");
-    assert!(wrong(&add(member("eve", 66, &[]))).contains("\"eve\": its key is revoked"));
+    assert!(wrong(&add(member("eve", 66, &[]))).contains("\"eve\": the key is revoked"));
     let text = wrong(&|content| content.policy = "\n[[allow]]\nfrom = \"a\"\n".into());
     assert!(text.starts_with("policy: line 2: missing field `to`"), "{text}");
     let text = wrong(&|content| content.policy = "#".repeat(POLICY_MAX + 1));
@@ -110,7 +110,7 @@ fn a_relay_has_a_strategy_that_the_policy_has() {
     let list = with(MIXES, "steps").sign(&authority()).unwrap();
     let read = List::open(&authority().public(), list.bytes()).unwrap();
     assert_eq!((&read, read.policy().mixes().iter().count()), (&list, 2));
-    let mix = |signed: &Signed| signed.member.carrier.mix.clone();
+    let mix = |signed: &SignedMember| signed.member.carrier.mix.clone();
     assert_eq!(read.content().members.iter().filter_map(mix).collect::<Vec<_>>(), ["steps"]);
     let refused = |policy, mix| with(policy, mix).sign(&authority()).unwrap_err().to_string();
     let said = "member \"r1\": no [[mix]] is called \"fast\": expected \"slow\" or \"steps\"";
@@ -148,7 +148,7 @@ fn unknown_fields_survive_what_this_version_signs() {
     let mut content = content();
     content.members.push(later.clone());
     let list = content.sign(&authority()).unwrap();
-    // Another descriptor goes, the list is signed anew.
+    // A member is removed and the list signed again.
     let mut content = List::open(&key, list.bytes()).unwrap().content().clone();
     content.version += 1;
     content.members.retain(|signed| signed.member.name != "bob");
@@ -156,7 +156,7 @@ fn unknown_fields_survive_what_this_version_signs() {
     let read = List::open(&key, list.bytes()).unwrap();
     assert_eq!(read.content().unknown, self::content().unknown);
     assert!(read.content().members.contains(&later), "byte for byte");
-    // A member that is left out here still holds its name, key and address.
+    // A member that this version ignores still holds its name, key and address.
     let mut content = read.content().clone();
     content.members.push(member("carol", 4, &[]).sign(&authority()).unwrap());
     let refused = content.sign(&authority()).unwrap_err().to_string();
@@ -165,15 +165,15 @@ fn unknown_fields_survive_what_this_version_signs() {
 
 #[test]
 fn an_unknown_critical_field_in_the_head_refuses_the_list() {
-    let critical = Content { unknown: vec![unknown(true)], ..content() };
+    let critical = ListContent { unknown: vec![unknown(true)], ..content() };
     assert_eq!(critical.clone().sign(&authority()).unwrap_err(), Error::Critical(777));
-    // As a later version would sign it; its members may be what this one can't read.
-    let mut bytes = Content { members: Vec::new(), ..critical }.head(b"later").unwrap();
+    // A list as a later version signs it: this version may be unable to read its members.
+    let mut bytes = ListContent { members: Vec::new(), ..critical }.head(b"later").unwrap();
     let signature = authority().sign(&[LABEL, &bytes].concat());
     bytes.extend_from_slice(&signature);
     bytes.extend_from_slice(b"later");
     assert_eq!(List::open(&authority().public(), &bytes), Err(Error::Critical(777)));
-    // A list with another signature is refused for that, whatever its fields say.
+    // A list with a wrong signature is refused for that, regardless of its fields.
     let stranger = SigningKey::from_seed([1; 32]).public();
     assert_eq!(List::open(&stranger, &bytes), Err(Error::Signature));
 }
@@ -187,7 +187,7 @@ fn a_list_in_the_first_format_says_what_to_do() {
     assert_eq!(noise.to_string(), "is no list of an authority");
 }
 
-/// A count that promises more than there is must cost nothing.
+/// A count that is too high must cost nothing.
 #[test]
 fn great_counts_are_refused_early() {
     let mut bytes = MAGIC.to_vec();
@@ -207,30 +207,30 @@ fn one_prefix_has_one_member() {
     };
     let list = |one: &str, other: &str| {
         let members = vec![with(member("a", 1, &[]), one), with(member("b", 2, &[]), other)];
-        Content { members, ..content() }.sign(&authority())
+        ListContent { members, ..content() }.sign(&authority())
     };
     assert!(list("10.1.0.0/16", "10.1.2.0/24").is_ok(), "the longer one decides");
     let refused = list("10.1.0.0/16", "10.1.0.0/16").unwrap_err().to_string();
-    assert_eq!(refused, "member \"b\": its prefix 10.1.0.0/16 is that of \"a\" too");
+    assert_eq!(refused, "member \"b\": its prefix 10.1.0.0/16 is also that of \"a\"");
 }
 
 #[test]
 fn a_list_states_one_prefix_and_each_ipv4_address_once() {
-    let of = |prefix: &str| Content { overlay: Some(prefix.parse().unwrap()), ..content() };
+    let of = |prefix: &str| ListContent { overlay: Some(prefix.parse().unwrap()), ..content() };
     let read = of("fdff:ffff:ffff::/48").sign(&authority()).unwrap();
     let read = List::open(&authority().public(), read.bytes()).unwrap();
     assert_eq!(read.content().overlay, Some("fdff:ffff:ffff::/48".parse().unwrap()));
     for prefix in ["fd00::/40", "fc00::/48", "2001:db8::/48", "10.0.0.0/8"] {
         let refused = of(prefix).sign(&authority()).unwrap_err().to_string();
-        assert_eq!(refused, "the hosts' prefix has 48 bits and lies in fd00::/8");
+        assert_eq!(refused, "the hosts' prefix must have 48 bits and be in fd00::/8");
     }
     let with = |name: &str, number, ipv4: [u8; 4]| {
         let member = Member { ipv4: Some(ipv4.into()), ..member(name, number, &[]) };
         member.sign(&authority()).unwrap()
     };
     let two = |ipv4| vec![with("alice", 1, [10, 9, 0, 1]), with("bob", 2, ipv4)];
-    assert!(Content { members: two([10, 9, 0, 2]), ..content() }.sign(&authority()).is_ok());
-    let twice = Content { members: two([10, 9, 0, 1]), ..content() };
+    assert!(ListContent { members: two([10, 9, 0, 2]), ..content() }.sign(&authority()).is_ok());
+    let twice = ListContent { members: two([10, 9, 0, 1]), ..content() };
     let refused = twice.sign(&authority()).unwrap_err().to_string();
     assert!(refused.contains("address 10.9.0.1"), "{refused}");
 }
@@ -240,13 +240,13 @@ fn a_list_names_secrets_of_which_two_count_at_most() {
     let (a, b) = ([1; 32], [2; 32]);
     let of = |current, change| {
         let secrets = Some(SecretNames { current, change });
-        Content { secrets, ..content() }.sign(&authority())
+        ListContent { secrets, ..content() }.sign(&authority())
     };
-    let switched = Stage::Switched(1_000);
+    let switched = RotationStage::Switched(1_000);
     for (change, newest, others, stages) in [
-        (SecretChange::Settled, a, [None, None], [Stage::Settled; 2]),
-        (SecretChange::Next(b), b, [Some(b), Some(b)], [Stage::Announced; 2]),
-        (SecretChange::Previous(b, 1_000), a, [Some(b), None], [switched, Stage::Settled]),
+        (SecretChange::Settled, a, [None, None], [RotationStage::Settled; 2]),
+        (SecretChange::Next(b), b, [Some(b), Some(b)], [RotationStage::Announced; 2]),
+        (SecretChange::Previous(b, 1_000), a, [Some(b), None], [switched, RotationStage::Settled]),
     ] {
         let list = of(a, change).unwrap();
         let read = List::open(&authority().public(), list.bytes()).unwrap();
@@ -259,7 +259,7 @@ fn a_list_names_secrets_of_which_two_count_at_most() {
     }
     for change in [SecretChange::Next(a), SecretChange::Previous(a, 1)] {
         let refused = of(a, change).unwrap_err().to_string();
-        assert_eq!(refused, "the secret that comes or goes is not the current one");
+        assert_eq!(refused, "the next or previous secret must differ from the current one");
     }
 }
 

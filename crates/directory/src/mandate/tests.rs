@@ -1,5 +1,5 @@
 use super::*;
-use crate::Content;
+use crate::ListContent;
 use crate::list::List;
 use crate::member::tests::authority;
 use shoal_crypto::Identity;
@@ -22,11 +22,26 @@ pub(crate) fn mandate(name: &str, seed: u8) -> Mandate {
         most: 3,
         longest_s: 1_000,
         until_unix_s: 2_000_000,
+        rights: MandateRights::default(),
+    }
+}
+
+/// Rights to admit routers 10 to 19 and 30, of two families, and hosts behind all routers.
+pub(crate) fn rights() -> MandateRights {
+    MandateRights {
+        routers: vec![RouterRange { first: 10, last: 19 }, RouterRange { first: 30, last: 30 }],
+        numbers: Some(NumberRange { first: 5_000, last: 5_999 }),
+        relay: true,
+        mix: true,
+        cover: true,
+        routers_most: 3,
+        families_most: 2,
+        family: Some("acme".into()),
     }
 }
 
 fn sign(mandates: Vec<Mandate>) -> Result<List, Error> {
-    Content { version: 1, mandates, ..Content::default() }.sign(&authority())
+    ListContent { version: 1, mandates, ..ListContent::default() }.sign(&authority())
 }
 
 #[test]
@@ -67,12 +82,125 @@ fn what_a_mandate_may_not_say_is_not_signed() {
     assert!(refused(&|m| m.hosts[0].last = 1).contains("the first before the last"));
     assert!(refused(&|m| m.hosts.push(m.hosts[0])).contains("overlap"));
     let v6 = "fd00::/64".parse().ok();
-    assert!(refused(&|m| m.ipv4 = v6).contains("IPv4 addresses are a network"));
+    assert!(refused(&|m| m.ipv4 = v6).contains("IPv4 addresses must be a network"));
     assert!(refused(&|m| m.most = 0).contains("admits 1 to 65536 keys"));
     assert!(refused(&|m| m.most = ADMITTED_MAX + 1).contains("admits 1 to 65536 keys"));
-    assert!(refused(&|m| m.longest_s = 0).contains("for a second or more"));
+    assert!(refused(&|m| m.longest_s = 0).contains("for at least one second"));
     let none = PublicKey::from_bytes(&[0; 64]);
-    assert!(refused(&|m| m.key = none).contains("no key"));
+    assert!(refused(&|m| m.key = none).contains("key is invalid"));
+}
+
+#[test]
+fn rights_beyond_hosts_have_a_critical_field() {
+    let (first, second) = (mandate("a", 1), Mandate { rights: rights(), ..mandate("b", 2) });
+    let numbers = MandateRights { numbers: rights().numbers, ..MandateRights::default() };
+    let hosts_of_all = Mandate { hosts: Vec::new(), rights: numbers, ..mandate("c", 3) };
+    for (mandates, tag) in [
+        (vec![first.clone()], [0, 3]),
+        (vec![first.clone(), second], [0x80, 5]),
+        (vec![hosts_of_all], [0x80, 5]),
+    ] {
+        let list = sign(mandates.clone()).unwrap();
+        let head = list.bytes();
+        // Magic, version, issued, revoked, policy and the count of fields come before the tag.
+        let at = 4 + 8 + 8 + 4 + 4 + 1;
+        assert_eq!(&head[at..at + 2], &tag);
+        let read = List::open(&authority().public(), head).unwrap();
+        assert_eq!(read.content().mandates.len(), mandates.len());
+        assert!(mandates.iter().all(|mandate| read.content().mandates.contains(mandate)));
+    }
+    // The second format has no place for mandates that the first one can hold.
+    let mut bytes = Vec::new();
+    put_all(&mut bytes, &[first]);
+    MandateRights::default().put(&mut bytes);
+    let read = read_all(&mut Reader::new(&bytes), MandateFormat::Second);
+    assert_eq!(read, Err(ParseError::Invalid { what: WHAT }.into()));
+}
+
+#[test]
+fn unknown_rights_refuse_the_list() {
+    let mut bytes = Vec::new();
+    put_all(&mut bytes, &[Mandate { rights: rights(), ..mandate("a", 1) }]);
+    // Behind the bits are both limits, and a name of four letters.
+    let at = bytes.len() - 2 - 1 - 5 - 1;
+    assert_eq!(bytes[at], RELAY_MIX_COVER);
+    let read = |bytes: &[u8]| read_all(&mut Reader::new(bytes), MandateFormat::Second);
+    assert!(read(&bytes).is_ok());
+    bytes[at] |= 8;
+    assert_eq!(read(&bytes), Err(ParseError::Invalid { what: WHAT }.into()));
+}
+
+/// All bits of rights in this version.
+const RELAY_MIX_COVER: u8 = 7;
+
+#[test]
+fn rights_that_do_not_agree_are_not_signed() {
+    let refused = |change: &dyn Fn(&mut MandateRights)| {
+        let mut changed = rights();
+        change(&mut changed);
+        sign(vec![Mandate { rights: changed, ..mandate("a", 1) }]).unwrap_err().to_string()
+    };
+    let range = |first, last| RouterRange { first, last };
+    let many = (1..18).map(|n| range(n, n)).collect::<Vec<_>>();
+    assert!(refused(&|r| r.routers.clone_from(&many)).contains("at most 16 ranges of routers"));
+    assert!(refused(&|r| r.routers = vec![range(0, 9)]).contains("from 1 on"));
+    assert!(refused(&|r| r.routers = vec![range(9, 8)]).contains("the first before the last"));
+    assert!(refused(&|r| r.routers.push(range(19, 20))).contains("ranges of routers overlap"));
+    assert!(refused(&|r| r.numbers = Some(NumberRange { first: 0, last: 9 })).contains("host num"));
+    assert!(refused(&|r| r.numbers = Some(NumberRange { first: 9, last: 8 })).contains("host num"));
+    assert!(refused(&|r| r.routers_most = 0).contains("a limit of routers"));
+    assert!(refused(&|r| r.families_most = 0).contains("a limit of families"));
+    assert!(refused(&|r| r.family = None).contains("and a family"));
+    assert!(refused(&|r| r.routers.clear()).contains("has none of them"));
+    assert!(refused(&|r| r.routers_most = 12).contains("no more than it has numbers"));
+    let all = range(1, u32::MAX);
+    assert!(
+        refused(&|r| (r.routers, r.routers_most) = (vec![all], 4_097)).contains("at most 4096")
+    );
+    let no_routers = MandateRights { mix: true, ..MandateRights::default() };
+    assert!(refused(&|r| r.clone_from(&no_routers)).contains("no relays and no mixes"));
+    assert!(refused(&|r| r.family = Some("-".into())).contains("a family is"));
+    let cover = MandateRights { cover: true, ..MandateRights::default() };
+    let no_hosts = Mandate { hosts: Vec::new(), rights: cover, ..mandate("a", 1) };
+    assert!(sign(vec![no_hosts]).unwrap_err().to_string().contains("1 to 16 ranges of hosts"));
+}
+
+#[test]
+fn two_mandates_share_no_router_and_no_host_number() {
+    let both = |one: MandateRights, other: MandateRights| {
+        let one = Mandate { rights: one, ..mandate("a", 1) };
+        sign(vec![one, Mandate { rights: other, ..mandate("b", 2) }]).map_err(|e| e.to_string())
+    };
+    let range = |first, last| vec![RouterRange { first, last }];
+    let numbers = |first, last| Some(NumberRange { first, last });
+    let far = || MandateRights { routers: range(50, 59), numbers: None, ..rights() };
+    assert!(both(rights(), far()).is_ok());
+    let near = MandateRights { routers: range(19, 29), ..far() };
+    assert!(both(rights(), near).unwrap_err().contains("the routers overlap"));
+    // Router 1 has hosts of the other mandate.
+    for [one, other] in [[range(1, 9), range(50, 59)], [range(50, 59), range(1, 9)]] {
+        let one = MandateRights { routers: one, ..far() };
+        let overlap = both(one, MandateRights { routers: other, ..far() }).unwrap_err();
+        assert!(overlap.contains("the routers overlap"), "{overlap}");
+    }
+    let same = MandateRights { numbers: numbers(5_999, 6_000), ..far() };
+    assert!(both(rights(), same).unwrap_err().contains("the hosts overlap"));
+    // Hosts 1.100 to 1.299 belong to the two mandates.
+    for first in [150, 250] {
+        let hosts = MandateRights { numbers: numbers(first, first), ..MandateRights::default() };
+        let own = |mine: bool| if mine { hosts.clone() } else { MandateRights::default() };
+        assert_eq!(both(own(true), own(false)).is_ok(), first == 150);
+        assert_eq!(both(own(false), own(true)).is_ok(), first == 250);
+    }
+}
+
+#[test]
+fn ranges_of_routers_are_read_and_shown() {
+    assert_eq!("2-999".parse::<RouterRange>().unwrap().to_string(), "2-999");
+    assert_eq!("7".parse::<RouterRange>().unwrap(), RouterRange { first: 7, last: 7 });
+    for text in ["", "0", "0-9", "9-8", "1.0-2.0", "-", "4294967296"] {
+        assert!(text.parse::<RouterRange>().is_err(), "{text}");
+    }
 }
 
 #[test]
@@ -83,14 +211,15 @@ fn two_mandates_share_nothing() {
         sign(vec![mandate("a", 1), other]).unwrap_err().to_string()
     };
     assert!(refused(&|m| m.name = "a".into()).contains("two mandates have this name"));
-    assert!(refused(&|m| m.key = registrar(1).public()).contains("its key is that of another"));
-    assert!(refused(&|m| m.hosts[0].first = 199).contains("its hosts are those of another"));
+    assert!(refused(&|m| m.key = registrar(1).public()).contains("also that of another mandate"));
+    assert!(refused(&|m| m.hosts[0].first = 199).contains("hosts overlap another"));
     let around = "10.9.0.0/16".parse().ok();
-    assert!(refused(&|m| m.ipv4 = around).contains("its IPv4 addresses are those of another"));
-    let revoked = vec![crate::Revoked::new("a", &registrar(1).public())];
-    let content = Content { revoked, mandates: vec![mandate("a", 1)], ..Content::default() };
+    assert!(refused(&|m| m.ipv4 = around).contains("IPv4 addresses overlap another"));
+    let revoked = vec![crate::RevokedKey::new("a", &registrar(1).public())];
+    let content =
+        ListContent { revoked, mandates: vec![mandate("a", 1)], ..ListContent::default() };
     let refused = content.sign(&authority()).unwrap_err().to_string();
-    assert_eq!(refused, "mandate \"a\": its key is revoked");
+    assert_eq!(refused, "mandate \"a\": the key is revoked");
     let many = (0..=MANDATES_MAX as u8).map(|i| Mandate { ipv4: None, ..mandate("m", i + 1) });
     let many = many.enumerate().map(|(i, m)| Mandate { name: format!("m{i}"), ..m });
     assert!(sign(many.collect()).unwrap_err().to_string().contains("at most 16 mandates"));

@@ -21,18 +21,18 @@ pub(crate) fn member(name: &str, number: u8, groups: &[&str]) -> Member {
         interface: true,
         ipv4: None,
         cover: None,
-        carrier: Carrier::default(),
+        carrier: CircuitRole::default(),
         unknown: Vec::new(),
     }
 }
 
-/// A field of a version that is not there yet.
+/// A field of a future version.
 pub(crate) fn unknown(is_critical: bool) -> Field {
     Field { number: 777, is_critical, value: b"later".to_vec() }
 }
 
 /// A member's descriptor with a critical field that this version does not know.
-pub(crate) fn of_later(member: Member) -> Signed {
+pub(crate) fn of_later(member: Member) -> SignedMember {
     let member = member.checked().unwrap();
     Member { unknown: vec![unknown(true)], ..member }.seal(&authority()).unwrap()
 }
@@ -45,7 +45,7 @@ fn full() -> Member {
         prefixes: vec!["fd00:1::/64".parse().unwrap(), "10.1.0.0/16".parse().unwrap()],
         ipv4: Some([10, 9, 0, 7].into()),
         unknown: vec![unknown(false)],
-        carrier: Carrier { mix: Some("slow".into()), ..relay.carrier.clone() },
+        carrier: CircuitRole { mix: Some("slow".into()), ..relay.carrier.clone() },
         ..relay
     }
 }
@@ -56,7 +56,7 @@ pub(crate) fn relay(name: &str, number: u8, family: Option<&str>) -> Member {
     let (capacity, near) = (Some(1_000), Some("berlin".into()));
     Member {
         address: Address::new(1 + u32::from(number), 0),
-        carrier: Carrier { relay: true, exit: true, family, capacity, near, mix: None },
+        carrier: CircuitRole { relay: true, exit: true, family, capacity, near, mix: None },
         ..member(name, number, &["staff", "admins", "staff"])
     }
 }
@@ -66,7 +66,7 @@ fn a_descriptor_holds_what_was_signed_in_one_form() {
     let signed = full().sign(&authority()).unwrap();
     assert_eq!(signed.member.groups, ["admins", "staff"]);
     assert_eq!(signed.member.prefixes[0].to_string(), "10.1.0.0/16");
-    let read = Signed::open(&authority().public(), signed.bytes()).unwrap();
+    let read = SignedMember::open(&authority().public(), signed.bytes()).unwrap();
     assert_eq!(read, signed);
 }
 
@@ -74,7 +74,7 @@ fn a_descriptor_holds_what_was_signed_in_one_form() {
 fn a_host_has_a_tier_of_cover_that_nobody_may_ignore() {
     let covered = |member: Member| Member { cover: Some("home".into()), ..member };
     let signed = covered(member("bob", 2, &[])).sign(&authority()).unwrap();
-    let read = Signed::open(&authority().public(), signed.bytes()).unwrap();
+    let read = SignedMember::open(&authority().public(), signed.bytes()).unwrap();
     assert_eq!(read.member.cover.as_deref(), Some("home"));
     let field = [0x80, 12, 0, 5, 4, b'h', b'o', b'm', b'e'];
     assert!(signed.bytes().windows(field.len()).any(|bytes| bytes == field), "critical, number 12");
@@ -82,8 +82,8 @@ fn a_host_has_a_tier_of_cover_that_nobody_may_ignore() {
     assert!(refused(covered(full())).starts_with("only a host has a tier of cover"));
     let long = Member { cover: Some("x".repeat(17)), ..member("bob", 2, &[]) };
     assert!(refused(long).starts_with("the name of a tier of cover is 1 to 16"));
-    // What an older version would do with it is what this one does with fields of later ones.
-    let uncritical = Kind { is_critical: false, ..COVER };
+    // An older version treats this field like this version treats fields of later ones.
+    let uncritical = FieldKind { is_critical: false, ..COVER };
     let all = vec![uncritical.field(|out| put_name(out, "home"))];
     let error = Member { unknown: all, ..member("bob", 2, &[]) }.seal(&authority()).unwrap_err();
     assert_eq!(error, ParseError::Invalid { what: "cover" }.into());
@@ -93,25 +93,25 @@ fn a_host_has_a_tier_of_cover_that_nobody_may_ignore() {
 fn any_changed_byte_is_noticed() {
     let signed = full().sign(&authority()).unwrap();
     let other = SigningKey::from_seed([8; 32]).public();
-    assert_eq!(Signed::open(&other, signed.bytes()), Err(Error::Signature));
+    assert_eq!(SignedMember::open(&other, signed.bytes()), Err(Error::Signature));
     for at in 0..signed.bytes().len() {
         let mut bytes = signed.bytes().to_vec();
         bytes[at] ^= 1;
-        assert!(Signed::open(&authority().public(), &bytes).is_err(), "byte {at}");
+        assert!(SignedMember::open(&authority().public(), &bytes).is_err(), "byte {at}");
     }
     for len in 0..signed.bytes().len() {
-        assert!(Signed::open(&authority().public(), &signed.bytes()[..len]).is_err());
+        assert!(SignedMember::open(&authority().public(), &signed.bytes()[..len]).is_err());
     }
 }
 
 #[test]
 fn an_unknown_field_survives_what_this_version_signs() {
     let signed = full().sign(&authority()).unwrap();
-    let read = Signed::open(&authority().public(), signed.bytes()).unwrap();
+    let read = SignedMember::open(&authority().public(), signed.bytes()).unwrap();
     assert_eq!((&read.member.unknown[..], read.unknown_critical()), (&[unknown(false)][..], None));
     let later = Member { version: 2, endpoint: None, prefixes: Vec::new(), ..read.member };
     let later = Member { interface: false, ipv4: None, ..later }.sign(&authority()).unwrap();
-    let read = Signed::open(&authority().public(), later.bytes()).unwrap().member;
+    let read = SignedMember::open(&authority().public(), later.bytes()).unwrap().member;
     assert_eq!((read.unknown, read.interface), (vec![unknown(false)], false));
 }
 
@@ -119,21 +119,22 @@ fn an_unknown_field_survives_what_this_version_signs() {
 fn an_unknown_critical_field_refuses_its_descriptor_by_number() {
     let signed = of_later(full());
     assert_eq!(signed.unknown_critical(), Some(777));
-    let refused = Signed::open(&authority().public(), signed.bytes()).unwrap_err();
+    let refused = SignedMember::open(&authority().public(), signed.bytes()).unwrap_err();
     let text =
         "has the critical field 777, which this version of shoal does not know: update shoal";
     assert_eq!(refused.to_string(), text);
-    // This version can't know what it would sign.
+    // This version can't know the meaning of such a field, so it does not sign it.
     assert_eq!(signed.member.sign(&authority()), Err(refused));
-    // The signature comes first.
+    // The signature is checked first.
     let other = SigningKey::from_seed([8; 32]).public();
     let bytes = of_later(full()).bytes().to_vec();
-    assert_eq!(Signed::open(&other, &bytes), Err(Error::Signature));
+    assert_eq!(SignedMember::open(&other, &bytes), Err(Error::Signature));
 }
 
 #[test]
 fn a_descriptor_in_the_first_format_says_what_to_do() {
-    let refused = Signed::open(&authority().public(), b"SHM1 and more").unwrap_err().to_string();
+    let refused =
+        SignedMember::open(&authority().public(), b"SHM1 and more").unwrap_err().to_string();
     assert!(refused.starts_with("is a member's descriptor in format 1"), "{refused}");
 }
 
@@ -156,11 +157,14 @@ fn what_the_format_has_no_room_for_is_not_signed() {
     assert_eq!(error.to_string(), "a member without an interface has no IPv4 address");
     for special in [[0, 0, 0, 0], [127, 0, 0, 1], [224, 0, 0, 1], [255; 4], [169, 254, 0, 1]] {
         let error = refused(Member { ipv4: Some(special.into()), ..full() });
-        assert_eq!(error.to_string(), "a member's IPv4 address is that of a host");
+        assert_eq!(
+            error.to_string(),
+            "a member's IPv4 address must be a unicast address of a host"
+        );
     }
     let host = Member { address: Address::new(1, 7), ..full() };
     assert!(refused(host).to_string().contains("only a router"));
-    let with = |change: &dyn Fn(&mut Carrier)| {
+    let with = |change: &dyn Fn(&mut CircuitRole)| {
         let mut member = full();
         change(&mut member.carrier);
         refused(member).to_string()
@@ -173,18 +177,18 @@ fn what_the_format_has_no_room_for_is_not_signed() {
     let long = Field { value: vec![0; DESCRIPTOR_LEN_MAX], ..unknown(false) };
     let error = refused(Member { unknown: vec![long], ..full() });
     assert!(error.to_string().contains("at most 16384"), "{error}");
-    let known = |kind: &Kind, value: &[u8]| {
+    let known = |kind: &FieldKind, value: &[u8]| {
         let (number, is_critical) = (kind.number, kind.is_critical);
         let unknown = vec![Field { number, is_critical, value: value.to_vec() }];
         Member { unknown, ..member("a", 1, &[]) }
     };
     assert!(matches!(refused(known(&NO_INTERFACE, b"")), Error::Range(_)));
-    // What is not said has no field: no set is empty.
+    // An empty value has no field: no set is empty.
     for kind in [GROUPS, PREFIXES, SECURITY_GROUPS] {
         let error = known(&kind, &[0]).seal(&authority()).unwrap_err();
         assert_eq!(error, ParseError::Invalid { what: kind.what }.into());
     }
-    // The longest that this version can say leaves room for what others add.
+    // The longest descriptor of this version leaves room for unknown fields.
     let name = |i: usize| format!("{i:02}{}", "x".repeat(61));
     let groups: Vec<String> = (0..GROUPS_MAX).map(name).collect();
     let prefixes = (0..PREFIXES_MAX as u16).map(|i| {
@@ -215,12 +219,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_decodes_encodes_to_the_same_bytes(at in 0usize..400, value: u8, cut in 0usize..400) {
+    fn decoded_members_encode_to_the_same_bytes(at in 0usize..400, value: u8, cut in 0usize..400) {
         let mut bytes = full().sign(&authority()).unwrap().bytes().to_vec();
         let len = bytes.len();
         bytes[at % len] = value;
         bytes.truncate(len - cut % 3);
-        if let Ok(signed) = Signed::decode(&bytes) {
+        if let Ok(signed) = SignedMember::decode(&bytes) {
             let body = signed.member.body().unwrap();
             prop_assert_eq!(&body[..], &bytes[..bytes.len() - SIGNATURE_LEN]);
         }
@@ -251,7 +255,7 @@ proptest! {
             ipv4: ipv4.filter(|_| interface).map(|n| (u32::from(n) | 0x0a09_0000).into()),
             address: Address::new(1, cover.is_some().into()),
             cover,
-            carrier: Carrier {
+            carrier: CircuitRole {
                 relay: carrier.0,
                 exit: carrier.1,
                 family: names[0].clone(),
@@ -263,14 +267,14 @@ proptest! {
             ..member("bob", 2, &[])
         };
         let signed = said.clone().sign(&authority()).unwrap();
-        let read = Signed::open(&authority().public(), signed.bytes()).unwrap();
+        let read = SignedMember::open(&authority().public(), signed.bytes()).unwrap();
         prop_assert_eq!(&read.member, &said);
         prop_assert_eq!(&read.member.sign(&authority()).unwrap(), &signed);
     }
 
     #[test]
-    fn noise_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        let _ = Signed::open(&authority().public(), &bytes);
-        let _ = Signed::open(&authority().public(), &[MAGIC.as_slice(), &bytes].concat());
+    fn random_bytes_never_cause_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _ = SignedMember::open(&authority().public(), &bytes);
+        let _ = SignedMember::open(&authority().public(), &[MAGIC.as_slice(), &bytes].concat());
     }
 }

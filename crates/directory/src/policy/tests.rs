@@ -1,5 +1,5 @@
 use super::*;
-use crate::Rights;
+use crate::TrafficKind;
 use crate::member::tests::member;
 
 const TEXT: &str = "\
@@ -35,15 +35,15 @@ fn within_a_group_everything_and_between_groups_what_rules_say() {
     let access = policy.access(&staff, &server);
     assert!(access.has_tcp(22) && access.has_tcp(8_080) && !access.has_tcp(23));
     assert!(access.has_icmp() && access.has_udp(53) && !access.has_udp(54));
-    assert!(!access.has(Rights::Ping) && !access.has(Rights::Files));
+    assert!(!access.has(TrafficKind::Ping) && !access.has(TrafficKind::Files));
     assert!(policy.access(&server, &staff).is_nothing(), "rules have a direction");
     assert!(policy.access(&admin, &server).is_everything());
     assert!(policy.access(&server, &admin).is_nothing());
     let other = member("other", 4, &["dns"]);
-    assert!(policy.access(&other, &server).is_everything(), "they share a group");
+    assert!(policy.access(&other, &server).is_everything(), "both are in one group");
     assert!(policy.access(&staff, &staff).is_everything());
     let alone = member("alone", 5, &[]);
-    assert!(policy.access(&alone, &alone).is_nothing(), "no group is no group to share");
+    assert!(policy.access(&alone, &alone).is_nothing(), "a member without groups shares none");
     assert_eq!(
         policy.groups().into_iter().collect::<Vec<_>>(),
         ["admins", "dns", "servers", "staff"]
@@ -85,7 +85,7 @@ fn faults_name_line_and_reason() {
         (rule("proto = \"icmp\"\nports = [1]"), 7, "\"icmp\" has no ports"),
         (rule("proto = \"tcp\"\nports = []"), 7, "expected 1 to 64 ports"),
         (rule("proto = \"tcp\"\nports = [22,\n65536]"), 8, "expected a port"),
-        (rule("proto = \"tcp\"\nports = [\"9-3\"]"), 7, "the first port is the greater one"),
+        (rule("proto = \"tcp\"\nports = [\"9-3\"]"), 7, "the first port is greater than the last"),
         (rule("proto = \"tcp\"\nports = [\"-\"]"), 7, "expected a port"),
         (rule(""), 3, "missing field `proto`"),
         (rule("proto = \"any\"").replace("\"a\"", "\"a b\""), 4, "expected the name of a group"),

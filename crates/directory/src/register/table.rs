@@ -1,121 +1,172 @@
-//! Who is a member by the steps so far, found by digest, key, name and addresses. What a step
-//! changed can be undone, so that a step counts whole or not at all.
+//! The members after all steps so far, indexed by digest, key, name and addresses. The changes of a
+//! step can be undone, so that a step applies entirely or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use shoal_crypto::{PublicKey, hash};
 use shoal_wire::Address;
 
-use super::BadMandate;
-use crate::Member;
+use super::MandateViolation;
+use crate::mandate::{Mandate, MandateRights};
+use crate::{Member, fold};
 
 /// BLAKE3 of a public key's 64 bytes.
 type Digest = [u8; 32];
 
 #[derive(Clone, Debug)]
-enum Undo {
-    Set(Digest, Option<Holder>),
+enum TableUndo {
+    Set(Digest, Option<RankedMember>),
     Admitted(Digest),
     Removed(Digest),
+    /// A router number, and the key that had it before.
+    Number(u32, Option<Digest>),
+    Family(String),
 }
 
-/// A member, and its rank among those who have names.
+/// A member, and the rank of its name.
 #[derive(Clone, Debug)]
-pub(super) struct Holder {
+pub(super) struct RankedMember {
     pub(super) member: Arc<Member>,
-    /// Members with a smaller number had their names earlier. A new key keeps the number.
+    /// Rank: members with smaller numbers got their names earlier. A new key keeps the number.
     pub(super) named: u64,
 }
 
-/// The members of one mandate, those included whose membership has expired.
+/// A key that was removed for good.
+#[derive(Clone, Copy, Debug)]
+struct RemovedKey {
+    /// The key; none if another member had got its name or address before.
+    key: Option<PublicKey>,
+    /// Time of the step that removed it, in seconds since 1970.
+    unix_s: u64,
+}
+
+/// The members of one mandate, including those whose membership has expired.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Table {
-    members: BTreeMap<Digest, Holder>,
+pub(super) struct MemberTable {
+    members: BTreeMap<Digest, RankedMember>,
     by_half: BTreeMap<[u8; 32], Digest>,
     by_name: BTreeMap<String, Digest>,
     by_address: BTreeMap<Address, Digest>,
     by_ipv4: BTreeMap<Ipv4Addr, Digest>,
-    /// Keys that were members once.
+    by_endpoint: BTreeMap<SocketAddr, Digest>,
+    /// Router numbers ever given, and the last key of each. No number goes to another router, so
+    /// nobody takes the place of a former one.
+    numbers: BTreeMap<u32, Digest>,
+    /// Families ever given, folded.
+    families: BTreeSet<String>,
+    /// Keys that were ever members.
     admitted: BTreeSet<Digest>,
-    /// Those of them that may not come back.
-    removed: BTreeSet<Digest>,
-    /// The number of the next name.
+    /// Keys among them that were removed for good, and when.
+    removed: BTreeMap<Digest, RemovedKey>,
+    /// The last rank given to a name.
     next_named: u64,
-    /// What brings back the state before this step; the last change first to be undone.
-    undo: Vec<Undo>,
+    /// The former values of this step's changes, undone from the last to the first.
+    undo: Vec<TableUndo>,
 }
 
-impl Table {
-    pub(super) fn holders(&self) -> impl Iterator<Item = &Holder> {
+impl MemberTable {
+    pub(super) fn holders(&self) -> impl Iterator<Item = &RankedMember> {
         self.members.values()
     }
 
-    /// How many keys were ever members.
+    /// Number of keys that were ever members.
     pub(super) fn admitted(&self) -> usize {
         self.admitted.len()
     }
 
-    pub(super) fn is_removed(&self, key: &PublicKey) -> bool {
-        self.removed.contains(&hash(&key.to_bytes()))
+    pub(super) fn numbers(&self) -> &BTreeMap<u32, Digest> {
+        &self.numbers
     }
 
-    /// The changes since the last call stay.
+    pub(super) fn families(&self) -> &BTreeSet<String> {
+        &self.families
+    }
+
+    pub(super) fn is_removed(&self, key: &PublicKey) -> bool {
+        self.removed_at(key).is_some()
+    }
+
+    /// Time at which this key was removed, in seconds since 1970.
+    pub(super) fn removed_at(&self, key: &PublicKey) -> Option<u64> {
+        self.removed.get(&hash(&key.to_bytes())).map(|removed| removed.unix_s)
+    }
+
+    /// Removed keys, as far as they are known, and the times of their removal.
+    pub(super) fn removed(&self) -> impl Iterator<Item = (&PublicKey, u64)> {
+        self.removed.values().filter_map(|gone| Some((gone.key.as_ref()?, gone.unix_s)))
+    }
+
+    /// Makes the changes since the last call permanent.
     pub(super) fn keep(&mut self) {
         self.undo.clear();
     }
 
-    /// The changes since [`Table::keep`] never were.
+    /// Undoes the changes since [`MemberTable::keep`].
     pub(super) fn undo(&mut self) {
         while let Some(last) = self.undo.pop() {
             match last {
-                Undo::Set(digest, before) => {
+                TableUndo::Set(digest, before) => {
                     self.replace(digest, before);
                 }
-                Undo::Admitted(digest) => {
+                TableUndo::Admitted(digest) => {
                     self.admitted.remove(&digest);
                 }
-                Undo::Removed(digest) => {
+                TableUndo::Removed(digest) => {
                     self.removed.remove(&digest);
+                }
+                TableUndo::Number(number, before) => {
+                    self.numbers.remove(&number);
+                    self.numbers.extend(before.map(|digest| (number, digest)));
+                }
+                TableUndo::Family(family) => {
+                    self.families.remove(&family);
                 }
             }
         }
     }
 
-    /// Ends a membership for good.
-    pub(super) fn remove(&mut self, digest: Digest) -> Result<(), BadMandate> {
-        if !self.admitted.contains(&digest) || !self.removed.insert(digest) {
-            return Err(BadMandate::Stranger);
+    /// Ends a membership for good, by a step of this time.
+    pub(super) fn remove(&mut self, digest: Digest, unix_s: u64) -> Result<(), MandateViolation> {
+        if !self.admitted.contains(&digest) || self.removed.contains_key(&digest) {
+            return Err(MandateViolation::Stranger);
         }
-        self.undo.push(Undo::Removed(digest));
+        let key = self.members.get(&digest).map(|holder| holder.member.key);
+        self.removed.insert(digest, RemovedKey { key, unix_s });
+        self.undo.push(TableUndo::Removed(digest));
         self.set(digest, None);
         Ok(())
     }
 
-    /// Adds or renews a member, of at most `most` keys. One whose membership had expired at this
-    /// time, in seconds since 1970, gives its name and addresses to another.
+    /// Adds or renews a member within the mandate's limits of keys, routers and families. A member
+    /// that had expired at `unix_s`, in seconds since 1970, loses its name and addresses to the new
+    /// one.
     pub(super) fn put(
         &mut self,
         member: &Member,
         unix_s: u64,
-        most: usize,
-    ) -> Result<(), BadMandate> {
+        mandate: &Mandate,
+    ) -> Result<(), MandateViolation> {
         let digest = hash(&member.key.to_bytes());
-        if self.removed.contains(&digest) {
-            return Err(BadMandate::Returned);
+        if self.removed.contains_key(&digest) {
+            return Err(MandateViolation::Returned);
         }
-        // Sessions know a peer by the first half of its key.
+        // Sessions identify a peer by the first half of its key.
         if self.by_half.get(&member.key.dh).is_some_and(|other| *other != digest) {
-            return Err(BadMandate::Descriptor);
+            return Err(MandateViolation::Descriptor);
         }
         if self.members.get(&digest).is_some_and(|b| b.member.version >= member.version) {
-            return Err(BadMandate::Version);
+            return Err(MandateViolation::Version);
         }
         let holders = [
-            (self.by_name.get(&member.name), BadMandate::Name),
-            (self.by_address.get(&member.address), BadMandate::Taken),
-            (member.ipv4.and_then(|ipv4| self.by_ipv4.get(&ipv4)), BadMandate::TakenIpv4),
+            (self.by_name.get(&member.name), MandateViolation::Name),
+            (self.by_address.get(&member.address), MandateViolation::Taken),
+            (member.ipv4.and_then(|ipv4| self.by_ipv4.get(&ipv4)), MandateViolation::TakenIpv4),
+            (
+                member.endpoint.and_then(|at| self.by_endpoint.get(&at)),
+                MandateViolation::TakenEndpoint,
+            ),
         ];
         let mut expired = BTreeSet::new();
         for (holder, clash) in holders {
@@ -126,43 +177,81 @@ impl Table {
             expired.insert(*holder);
         }
         if !self.admitted.contains(&digest) {
-            if self.admitted.len() >= most {
-                return Err(BadMandate::Most);
+            if self.admitted.len() >= mandate.most as usize {
+                return Err(MandateViolation::Most);
             }
             self.admitted.insert(digest);
-            self.undo.push(Undo::Admitted(digest));
+            self.undo.push(TableUndo::Admitted(digest));
+        }
+        if member.address.is_router() {
+            self.reserve_router(digest, member, &mandate.rights)?;
         }
         expired.into_iter().for_each(|holder| self.set(holder, None));
         let named = self.named_before(&digest, &member.name).unwrap_or_else(|| {
             self.next_named += 1;
             self.next_named
         });
-        self.set(digest, Some(Holder { member: Arc::new(member.clone()), named }));
+        self.set(digest, Some(RankedMember { member: Arc::new(member.clone()), named }));
         Ok(())
     }
 
-    /// The number of a name that this key has already, or that this step took from another key.
+    /// Reserves a router's number and family, for good.
+    fn reserve_router(
+        &mut self,
+        digest: Digest,
+        member: &Member,
+        rights: &MandateRights,
+    ) -> Result<(), MandateViolation> {
+        let number = member.address.router;
+        let before = self.numbers.get(&number).copied();
+        let gone = |key: &Digest| {
+            self.undo.iter().any(|undo| matches!(undo, TableUndo::Removed(gone) if gone == key))
+        };
+        match before {
+            Some(holder) if holder != digest && !gone(&holder) => {
+                return Err(MandateViolation::Number);
+            }
+            None if self.numbers.len() >= usize::from(rights.routers_most) => {
+                return Err(MandateViolation::Routers);
+            }
+            _ => {}
+        }
+        self.numbers.insert(number, digest);
+        self.undo.push(TableUndo::Number(number, before));
+        let family = fold(member.carrier.family.as_deref().unwrap_or_default());
+        if !self.families.contains(&family) {
+            if self.families.len() >= usize::from(rights.families_most) {
+                return Err(MandateViolation::Family);
+            }
+            self.families.insert(family.clone());
+            self.undo.push(TableUndo::Family(family));
+        }
+        Ok(())
+    }
+
+    /// The rank of the name, if this key has the name already or this step removed its former key.
     fn named_before(&self, digest: &Digest, name: &str) -> Option<u64> {
         let gone = self.undo.iter().rev().filter_map(|undo| match undo {
-            Undo::Set(gone, Some(before)) if self.removed.contains(gone) => Some(before),
+            TableUndo::Set(gone, Some(before)) if self.removed.contains_key(gone) => Some(before),
             _ => None,
         });
         let mut before = self.members.get(digest).into_iter().chain(gone);
         before.find(|before| before.member.name == name).map(|before| before.named)
     }
 
-    fn set(&mut self, digest: Digest, holder: Option<Holder>) {
+    fn set(&mut self, digest: Digest, holder: Option<RankedMember>) {
         let before = self.replace(digest, holder);
-        self.undo.push(Undo::Set(digest, before));
+        self.undo.push(TableUndo::Set(digest, before));
     }
 
-    fn replace(&mut self, digest: Digest, holder: Option<Holder>) -> Option<Holder> {
+    fn replace(&mut self, digest: Digest, holder: Option<RankedMember>) -> Option<RankedMember> {
         let before = self.members.remove(&digest);
-        if let Some(Holder { member: before, .. }) = &before {
+        if let Some(RankedMember { member: before, .. }) = &before {
             self.by_half.remove(&before.key.dh);
             self.by_name.remove(&before.name);
             self.by_address.remove(&before.address);
             before.ipv4.map(|ipv4| self.by_ipv4.remove(&ipv4));
+            before.endpoint.map(|at| self.by_endpoint.remove(&at));
         }
         if let Some(holder) = holder {
             let member = &holder.member;
@@ -170,6 +259,7 @@ impl Table {
             self.by_name.insert(member.name.clone(), digest);
             self.by_address.insert(member.address, digest);
             member.ipv4.map(|ipv4| self.by_ipv4.insert(ipv4, digest));
+            member.endpoint.map(|at| self.by_endpoint.insert(at, digest));
             self.members.insert(digest, holder);
         }
         before

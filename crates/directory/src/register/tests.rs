@@ -7,7 +7,7 @@ use shoal_wire::Address;
 
 const NOW: u64 = 10_000;
 
-/// Host `number` of the mandate, by the key of that seed.
+/// Host `number` of the mandate, with the key of this seed.
 fn member(name: &str, seed: u8, number: u16) -> Member {
     Member {
         address: Address::new(1, 100 + number),
@@ -16,26 +16,26 @@ fn member(name: &str, seed: u8, number: u16) -> Member {
     }
 }
 
-fn add(member: Member) -> Entry {
-    Entry::Member(Box::new(member))
+fn add(member: Member) -> StepEntry {
+    StepEntry::Member(Box::new(member))
 }
 
-fn remove(seed: u8) -> Entry {
-    Entry::remove(&tests::member("", seed, &[]).key)
+fn remove(seed: u8) -> StepEntry {
+    StepEntry::remove(&tests::member("", seed, &[]).key)
 }
 
-fn next(register: &Register, issued_unix_s: u64, entries: Vec<Entry>) -> Supplement {
+fn next(register: &Register, issued_unix_s: u64, entries: Vec<StepEntry>) -> Supplement {
     let (mandate, number, previous) = (register.id(), register.len() + 1, register.head());
     Step { mandate, number, previous, issued_unix_s, entries }.sign(&registrar(1)).unwrap()
 }
 
-fn say(register: &mut Register, entries: Vec<Entry>) -> Result<Applied, Unapplied> {
+fn say(register: &mut Register, entries: Vec<StepEntry>) -> Result<StepEffect, StepRejection> {
     let supplement = next(register, NOW, entries);
     let before = (names(register), register.admitted(), register.head());
     let checked = register.check(NOW, &supplement);
     assert_eq!(before, (names(register), register.admitted(), register.head()));
     let applied = register.apply(NOW, &supplement);
-    assert_eq!(checked, applied.map(|_| ()), "a check says what would be");
+    assert_eq!(checked, applied.map(|_| ()), "check() predicts the result of apply()");
     applied
 }
 
@@ -47,19 +47,19 @@ fn names(register: &Register) -> Vec<String> {
 
 fn with_bob() -> Register {
     let mut register = Register::new(mandate("a", 1));
-    assert_eq!(say(&mut register, vec![add(member("bob", 2, 2))]), Ok(Applied::Changed));
+    assert_eq!(say(&mut register, vec![add(member("bob", 2, 2))]), Ok(StepEffect::Changed));
     register
 }
 
 #[test]
-fn members_come_are_renewed_and_go() {
+fn members_are_added_renewed_and_removed() {
     let mut register = with_bob();
     let newer = Member { version: 2, groups: Vec::new(), ..member("robert", 2, 3) };
     let entries = vec![add(newer.clone()), add(member("carol", 3, 2))];
-    assert_eq!(say(&mut register, entries), Ok(Applied::Changed));
-    assert_eq!(names(&register), ["carol", "robert"], "a renewal leaves its name and address");
+    assert_eq!(say(&mut register, entries), Ok(StepEffect::Changed));
+    assert_eq!(names(&register), ["carol", "robert"], "a renewal frees the old name and address");
     assert!(register.members().any(|member| *member == newer));
-    assert_eq!(say(&mut register, vec![remove(2)]), Ok(Applied::Changed));
+    assert_eq!(say(&mut register, vec![remove(2)]), Ok(StepEffect::Changed));
     assert_eq!(
         (names(&register), register.admitted(), register.len()),
         (vec!["carol".into()], 2, 3)
@@ -69,15 +69,15 @@ fn members_come_are_renewed_and_go() {
 
 #[test]
 fn one_violation_refuses_the_whole_step() {
-    let violation = |entry: Entry| {
+    let violation = |entry: StepEntry| {
         let mut register = with_bob();
         let head = register.head();
         let found = say(&mut register, vec![add(member("dave", 4, 4)), entry]);
         assert_eq!((names(&register), register.admitted()), (vec!["bob".into()], 1));
         assert_eq!((register.head(), register.len()), (head, 1));
-        assert_eq!(say(&mut register, vec![add(member("dave", 4, 4))]), Ok(Applied::Changed));
+        assert_eq!(say(&mut register, vec![add(member("dave", 4, 4))]), Ok(StepEffect::Changed));
         match found {
-            Err(Unapplied::Bad(why)) => why,
+            Err(StepRejection::Bad(why)) => why,
             other => panic!("{other:?}"),
         }
     };
@@ -86,25 +86,30 @@ fn one_violation_refuses_the_whole_step() {
         change(&mut changed);
         violation(add(changed))
     };
-    assert_eq!(of(&|m| m.address = Address::new(1, 99)), BadMandate::Address);
-    assert_eq!(of(&|m| m.address = Address::new(2, 100)), BadMandate::Address);
-    assert_eq!(of(&|m| m.address = Address::new(1, 0)), BadMandate::Address);
-    assert_eq!(of(&|m| m.ipv4 = Some([10, 8, 0, 1].into())), BadMandate::Ipv4);
-    assert_eq!(of(&|m| m.groups = vec!["admins".into()]), BadMandate::Group);
-    assert_eq!(of(&|m| m.expires_unix_s = NOW + 1_001), BadMandate::TooLong);
-    assert_eq!(of(&|m| m.endpoint = "192.0.2.1:1".parse().ok()), BadMandate::Beyond);
-    assert_eq!(of(&|m| m.security_groups = vec!["staff".into()]), BadMandate::Beyond);
+    assert_eq!(of(&|m| m.address = Address::new(1, 99)), MandateViolation::Address);
+    assert_eq!(of(&|m| m.address = Address::new(2, 100)), MandateViolation::Address);
+    assert_eq!(of(&|m| m.address = Address::new(1, 0)), MandateViolation::Number);
+    assert_eq!(of(&|m| m.ipv4 = Some([10, 8, 0, 1].into())), MandateViolation::Ipv4);
+    assert_eq!(of(&|m| m.groups = vec!["admins".into()]), MandateViolation::Group);
+    assert_eq!(of(&|m| m.expires_unix_s = NOW + 1_001), MandateViolation::TooLong);
+    assert_eq!(of(&|m| m.endpoint = "192.0.2.1:1".parse().ok()), MandateViolation::Endpoint);
+    assert_eq!(of(&|m| m.security_groups = vec!["staff".into()]), MandateViolation::Beyond);
     let subnet: Prefix = "10.1.0.0/16".parse().unwrap();
-    assert_eq!(of(&|m| m.prefixes = vec![subnet]), BadMandate::Beyond);
-    assert_eq!(of(&|m| m.cover = Some("home".into())), BadMandate::Beyond);
-    assert_eq!(of(&|m| m.unknown = vec![unknown(false)]), BadMandate::Beyond);
-    assert_eq!(of(&|m| m.key = registrar(1).public()), BadMandate::Beyond);
-    assert_eq!(of(&|m| m.key.dh = [0; 32]), BadMandate::Descriptor);
-    assert_eq!(of(&|m| m.key.dh = member("bob", 2, 2).key.dh), BadMandate::Descriptor);
-    assert_eq!(of(&|m| m.name = "bob".into()), BadMandate::Name);
-    assert_eq!(of(&|m| m.address = Address::new(1, 102)), BadMandate::Taken);
-    assert_eq!(violation(add(member("bob", 2, 2))), BadMandate::Version);
-    assert_eq!(violation(remove(3)), BadMandate::Stranger);
+    assert_eq!(of(&|m| m.prefixes = vec![subnet]), MandateViolation::Beyond);
+    assert_eq!(of(&|m| m.cover = Some("home".into())), MandateViolation::Cover);
+    assert_eq!(of(&|m| m.carrier.family = Some("a".into())), MandateViolation::Family);
+    assert_eq!(of(&|m| m.carrier.near = Some("a".into())), MandateViolation::Beyond);
+    assert_eq!(of(&|m| m.carrier.capacity = Some(1)), MandateViolation::Beyond);
+    assert_eq!(of(&|m| m.carrier.exit = true), MandateViolation::Beyond);
+    assert_eq!(of(&|m| m.carrier.relay = true), MandateViolation::Descriptor);
+    assert_eq!(of(&|m| m.unknown = vec![unknown(false)]), MandateViolation::Beyond);
+    assert_eq!(of(&|m| m.key = registrar(1).public()), MandateViolation::Beyond);
+    assert_eq!(of(&|m| m.key.dh = [0; 32]), MandateViolation::Descriptor);
+    assert_eq!(of(&|m| m.key.dh = member("bob", 2, 2).key.dh), MandateViolation::Descriptor);
+    assert_eq!(of(&|m| m.name = "bob".into()), MandateViolation::Name);
+    assert_eq!(of(&|m| m.address = Address::new(1, 102)), MandateViolation::Taken);
+    assert_eq!(violation(add(member("bob", 2, 2))), MandateViolation::Version);
+    assert_eq!(violation(remove(3)), MandateViolation::Stranger);
 }
 
 #[test]
@@ -112,29 +117,65 @@ fn a_name_or_an_address_is_free_once_its_membership_has_expired() {
     let mut register = with_bob();
     let other = Member { expires_unix_s: NOW + 600, ..member("bob", 3, 2) };
     let early = next(&register, NOW + 499, vec![add(other.clone())]);
-    assert_eq!(register.apply(NOW + 700, &early), Err(Unapplied::Bad(BadMandate::Name)));
+    assert_eq!(register.apply(NOW + 700, &early), Err(StepRejection::Bad(MandateViolation::Name)));
     let late = next(&register, NOW + 500, vec![add(other.clone())]);
-    // What counts is when it was signed, not when it came.
-    assert_eq!(register.apply(NOW, &late), Ok(Applied::Changed));
+    // The time of the signature counts, not the time of arrival.
+    assert_eq!(register.apply(NOW, &late), Ok(StepEffect::Changed));
     assert_eq!(register.members().collect::<Vec<_>>(), [&other]);
     assert_eq!(register.admitted(), 2);
-    // Who was forgotten can be removed for good all the same.
+    // A member that lost its name can still be removed for good.
     let gone = next(&register, NOW + 500, vec![remove(2)]);
-    assert_eq!(register.apply(NOW + 500, &gone), Ok(Applied::Changed));
+    assert_eq!(register.apply(NOW + 500, &gone), Ok(StepEffect::Changed));
     let back = Member { version: 9, ..member("rob", 2, 7) };
     let back = next(&register, NOW + 500, vec![add(back)]);
-    assert_eq!(register.apply(NOW + 500, &back), Err(Unapplied::Bad(BadMandate::Returned)));
+    assert_eq!(
+        register.apply(NOW + 500, &back),
+        Err(StepRejection::Bad(MandateViolation::Returned))
+    );
     let twice = next(&register, NOW + 500, vec![remove(2)]);
-    assert_eq!(register.apply(NOW + 500, &twice), Err(Unapplied::Bad(BadMandate::Stranger)));
+    assert_eq!(
+        register.apply(NOW + 500, &twice),
+        Err(StepRejection::Bad(MandateViolation::Stranger))
+    );
 }
 
 #[test]
-fn keys_that_were_ever_admitted_count() {
+fn removed_keys_are_known_with_the_time_of_their_removal() {
+    let mut register = with_bob();
+    let removed =
+        |register: &Register| register.removed().map(|(key, at)| (*key, at)).collect::<Vec<_>>();
+    let key = |seed| tests::member("", seed, &[]).key;
+    // A step that is refused removes nobody, and a check changes nothing.
+    let refused = say(&mut register, vec![remove(2), add(member("rob", 2, 3))]);
+    assert_eq!(refused, Err(StepRejection::Bad(MandateViolation::Returned)));
+    assert_eq!((removed(&register), register.removed_at(&key(2))), (vec![], None));
+    // A new key for a member removes the old one.
+    let entries = vec![remove(2), add(member("bob", 3, 2))];
+    let step = next(&register, NOW + 7, entries);
+    assert_eq!(register.apply(NOW + 7, &step), Ok(StepEffect::Changed));
+    assert_eq!(removed(&register), [(key(2), NOW + 7)]);
+    assert_eq!(register.removed_at(&key(2)), Some(NOW + 7));
+    assert_eq!(register.removed_at(&key(3)), None);
+    // The key of a membership that expired and lost its name is not known any more.
+    let other = Member { expires_unix_s: NOW + 900, ..member("bob", 4, 2) };
+    let step = next(&register, NOW + 501, vec![add(other)]);
+    assert_eq!(register.apply(NOW + 501, &step), Ok(StepEffect::Changed));
+    let step = next(&register, NOW + 502, vec![remove(3)]);
+    assert_eq!(register.apply(NOW + 502, &step), Ok(StepEffect::Changed));
+    assert_eq!(removed(&register), [(key(2), NOW + 7)]);
+    assert_eq!(register.removed_at(&key(3)), Some(NOW + 502));
+    // A newer mandate leaves the removals of the chain as they are.
+    let again = register.under(register.mandate().clone());
+    assert_eq!(removed(&again), removed(&register));
+}
+
+#[test]
+fn every_key_ever_admitted_counts_towards_the_limit() {
     let mut register = with_bob();
     assert!(say(&mut register, vec![remove(2), add(member("c", 3, 3))]).is_ok());
     assert!(say(&mut register, vec![add(member("d", 4, 4))]).is_ok());
     let full = say(&mut register, vec![add(member("e", 5, 5))]);
-    assert_eq!(full, Err(Unapplied::Bad(BadMandate::Most)));
+    assert_eq!(full, Err(StepRejection::Bad(MandateViolation::Most)));
     let renewed = Member { version: 2, ..member("d", 4, 4) };
     assert!(say(&mut register, vec![add(renewed)]).is_ok(), "a renewal admits nobody");
 }
@@ -145,38 +186,38 @@ fn a_mandate_ends() {
     let carol = |expires_unix_s| add(Member { expires_unix_s, ..member("c", 3, 3) });
     let end = mandate("a", 1).until_unix_s;
     let late = next(&register, end - 10, vec![carol(end + 1)]);
-    assert_eq!(register.apply(end, &late), Err(Unapplied::Bad(BadMandate::TooLong)));
+    assert_eq!(register.apply(end, &late), Err(StepRejection::Bad(MandateViolation::TooLong)));
     let over = next(&register, end, vec![carol(end)]);
-    assert_eq!(register.apply(end, &over), Err(Unapplied::Bad(BadMandate::Over)));
+    assert_eq!(register.apply(end, &over), Err(StepRejection::Bad(MandateViolation::Over)));
     let last = next(&register, end - 10, vec![carol(end)]);
-    assert_eq!(register.apply(end, &last), Ok(Applied::Changed));
+    assert_eq!(register.apply(end, &last), Ok(StepEffect::Changed));
     let earlier = next(&register, end - 11, vec![remove(3)]);
-    assert_eq!(register.apply(end, &earlier), Err(Unapplied::Bad(BadMandate::Backwards)));
+    assert_eq!(register.apply(end, &earlier), Err(StepRejection::Bad(MandateViolation::Backwards)));
 }
 
 #[test]
-fn steps_count_in_their_order() {
+fn steps_are_applied_in_order() {
     let mut register = with_bob();
     let second = next(&register, NOW, vec![add(member("c", 3, 3))]);
     let mut ahead = register.clone();
     ahead.apply(NOW, &second).unwrap();
     let third = next(&ahead, NOW, vec![add(member("d", 4, 4))]);
-    assert_eq!(register.apply(NOW, &third), Err(Unapplied::Missing(2)));
-    assert_eq!(register.apply(NOW, &second), Ok(Applied::Changed));
-    assert_eq!(register.apply(NOW, &second), Ok(Applied::Known));
-    assert_eq!(register.apply(NOW, &third), Ok(Applied::Changed));
+    assert_eq!(register.apply(NOW, &third), Err(StepRejection::Missing(2)));
+    assert_eq!(register.apply(NOW, &second), Ok(StepEffect::Changed));
+    assert_eq!(register.apply(NOW, &second), Ok(StepEffect::Known));
+    assert_eq!(register.apply(NOW, &third), Ok(StepEffect::Changed));
     let future = next(&register, NOW + CLOCK_SKEW_S + 1, vec![remove(3)]);
-    assert_eq!(register.apply(NOW, &future), Err(Unapplied::Future(CLOCK_SKEW_S + 1)));
+    assert_eq!(register.apply(NOW, &future), Err(StepRejection::Future(CLOCK_SKEW_S + 1)));
     let unchained = Step { previous: [1; 32], ..future.step().clone() };
     let unchained = unchained.sign(&registrar(1)).unwrap();
-    assert_eq!(register.apply(NOW + 900, &unchained), Err(Unapplied::Unchained));
+    assert_eq!(register.apply(NOW + 900, &unchained), Err(StepRejection::Unchained));
     let foreign = Register::new(mandate("b", 2));
     let foreign = next(&foreign, NOW, vec![remove(3)]);
-    assert_eq!(register.apply(NOW, &foreign), Err(Unapplied::Foreign));
+    assert_eq!(register.apply(NOW, &foreign), Err(StepRejection::Foreign));
 }
 
 #[test]
-fn two_steps_with_one_number_freeze_the_chain_before_them() {
+fn two_steps_with_one_number_freeze_the_register_before_that_number() {
     let first = with_bob();
     let [one, other] =
         [member("c", 3, 3), member("d", 4, 4)].map(|m| next(&first, NOW, vec![add(m)]));
@@ -185,27 +226,27 @@ fn two_steps_with_one_number_freeze_the_chain_before_them() {
     let third = next(&a, NOW, vec![add(member("e", 5, 5))]);
     a.apply(NOW, &third).unwrap();
     assert_eq!(names(&a), ["bob", "c", "e"]);
-    assert_eq!(a.apply(NOW, &other), Ok(Applied::Frozen));
+    assert_eq!(a.apply(NOW, &other), Ok(StepEffect::Frozen));
     assert_eq!((names(&a), a.admitted(), a.len()), (vec!["bob".into()], 1, 1));
     for step in [&one, &other, &third] {
-        assert_eq!(a.apply(NOW, step), Err(Unapplied::Frozen(2)));
+        assert_eq!(a.apply(NOW, step), Err(StepRejection::Frozen(2)));
     }
-    // One that has seen neither believes both together, and ends up the same.
+    // A register without either step accepts both together, with the same result.
     let mut b = Register::new(mandate("a", 1));
     let fork = a.fork().unwrap().clone();
-    assert_eq!(b.show_fork(fork.clone()), Ok(Applied::Frozen));
-    assert_eq!(b.apply(NOW, first.step(1).unwrap()), Ok(Applied::Changed));
-    assert_eq!(b.apply(NOW, &one), Err(Unapplied::Frozen(2)));
+    assert_eq!(b.show_fork(fork.clone()), Ok(StepEffect::Frozen));
+    assert_eq!(b.apply(NOW, first.step(1).unwrap()), Ok(StepEffect::Changed));
+    assert_eq!(b.apply(NOW, &one), Err(StepRejection::Frozen(2)));
     assert_eq!((names(&b), b.head()), (names(&a), a.head()));
-    assert_eq!(b.show_fork(fork.clone()), Ok(Applied::Known));
-    // An earlier fork counts more, a later one less.
+    assert_eq!(b.show_fork(fork.clone()), Ok(StepEffect::Known));
+    // An earlier fork replaces a later one.
     let empty = Register::new(mandate("a", 1));
     let early = [member("x", 6, 6), member("y", 7, 7)].map(|m| next(&empty, NOW, vec![add(m)]));
-    assert_eq!(a.show_fork(early), Ok(Applied::Frozen));
-    assert_eq!(a.show_fork(fork.clone()), Err(Unapplied::Frozen(1)));
+    assert_eq!(a.show_fork(early), Ok(StepEffect::Frozen));
+    assert_eq!(a.show_fork(fork.clone()), Err(StepRejection::Frozen(1)));
     assert!(a.is_empty() && names(&a).is_empty());
     let same = [fork[0].clone(), fork[0].clone()];
-    assert_eq!(b.show_fork(same), Err(Unapplied::Unchained));
+    assert_eq!(b.show_fork(same), Err(StepRejection::Unchained));
 }
 
 #[test]
@@ -222,8 +263,8 @@ fn a_narrower_mandate_keeps_the_steps_that_it_allows() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Whatever a registrar signs, all nodes that have its steps have the same members, and no
-    /// member is outside of the mandate.
+    /// All nodes with the same steps have the same members, regardless of what a registrar signs.
+    /// No member is outside the mandate.
     #[test]
     fn nobody_gets_more_than_the_mandate_allows(
         steps in prop::collection::vec(
@@ -265,7 +306,7 @@ proptest! {
         }
         let mut later = Register::new(mandate);
         for supplement in &said {
-            prop_assert_eq!(later.apply(NOW + 5_000, supplement), Ok(Applied::Changed));
+            prop_assert_eq!(later.apply(NOW + 5_000, supplement), Ok(StepEffect::Changed));
         }
         let members: Vec<_> = register.members().collect();
         prop_assert_eq!(later.members().collect::<Vec<_>>(), members);
@@ -273,10 +314,10 @@ proptest! {
 }
 
 #[test]
-fn unknown_fields_are_the_authoritys_to_say() {
+fn a_member_with_a_critical_unknown_field_is_refused() {
     let critical = Field { is_critical: true, ..unknown(true) };
     let mut register = with_bob();
     let carol = Member { unknown: vec![critical], ..member("c", 3, 3) };
     let refused = say(&mut register, vec![add(carol)]);
-    assert_eq!(refused, Err(Unapplied::Bad(BadMandate::Descriptor)));
+    assert_eq!(refused, Err(StepRejection::Bad(MandateViolation::Descriptor)));
 }

@@ -10,8 +10,8 @@ fn step() -> Step {
         previous: [3; 32],
         issued_unix_s: 1_000,
         entries: vec![
-            Entry::Member(Box::new(member("bob", 2, &["staff"]))),
-            Entry::remove(&member("eve", 66, &[]).key),
+            StepEntry::Member(Box::new(member("bob", 2, &["staff"]))),
+            StepEntry::remove(&member("eve", 66, &[]).key),
         ],
     }
 }
@@ -39,16 +39,16 @@ fn any_changed_byte_is_noticed() {
 }
 
 #[test]
-fn what_a_message_has_no_room_for_is_not_signed() {
+fn empty_steps_and_steps_longer_than_a_message_are_not_signed() {
     let with = |entries| Step { entries, ..step() }.sign(&registrar(1));
     assert!(with(Vec::new()).is_err());
-    assert!(with(vec![Entry::Removed([0; 32]); ENTRIES_MAX + 1]).is_err());
-    assert!(with(vec![Entry::Removed([0; 32]); ENTRIES_MAX]).is_ok());
-    let long = |n| Entry::Member(Box::new(member(&"x".repeat(63), n, &["y"; 1])));
+    assert!(with(vec![StepEntry::Removed([0; 32]); ENTRIES_MAX + 1]).is_err());
+    assert!(with(vec![StepEntry::Removed([0; 32]); ENTRIES_MAX]).is_ok());
+    let long = |n| StepEntry::Member(Box::new(member(&"x".repeat(63), n, &["y"; 1])));
     assert!(with(vec![long(1), long(2), long(3), long(4)]).is_ok());
     let groups: Vec<String> = (0..32).map(|i| format!("{i:063}")).collect();
     let groups: Vec<&str> = groups.iter().map(String::as_str).collect();
-    let full = Entry::Member(Box::new(member("bob", 2, &groups)));
+    let full = StepEntry::Member(Box::new(member("bob", 2, &groups)));
     assert_eq!(with(vec![full]), Err(Error::Range("a supplement has at most 1024 bytes")));
 }
 
@@ -56,7 +56,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_decodes_encodes_to_the_same_bytes(at in 0usize..500, value: u8) {
+    fn decoded_steps_encode_to_the_same_bytes(at in 0usize..500, value: u8) {
         let mut bytes = step().sign(&registrar(1)).unwrap().bytes().to_vec();
         let len = bytes.len();
         bytes[at % len] = value;
@@ -67,7 +67,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn random_bytes_never_cause_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let _ = Supplement::peek(&bytes);
         let _ = Supplement::open(&registrar(1).public(), &[MAGIC.as_slice(), &bytes].concat());
     }

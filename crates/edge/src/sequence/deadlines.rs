@@ -1,17 +1,15 @@
-//! Which stream's packets are given up, or let go, at what time.
+//! Deadlines of streams.
 //!
-//! The one that is next changes with nearly every packet that was missed, and mostly few streams
-//! wait: a list without memory to ask for or to give back is quicker than a tree.
+//! The next deadline changes with nearly every packet that was missed, and few streams wait at a
+//! time. A sorted list that never allocates is faster than a tree for that.
 
 use shoal_wire::Time;
 
-/// Streams by the time at which something is to be done about them, the latest first. As many as
-/// there are streams, at most.
+/// Streams by their deadline, the latest first. Holds each stream at most once.
 #[derive(Default)]
 pub(crate) struct Deadlines(Vec<(Time, u16)>);
 
 impl Deadlines {
-    /// The next.
     #[inline]
     pub(crate) fn first(&self) -> Option<(Time, u16)> {
         self.0.last().copied()
@@ -22,7 +20,7 @@ impl Deadlines {
         self.0.insert(place, (over, at));
     }
 
-    /// Takes one out, if it is there.
+    /// Removes a deadline, if it is in the list.
     pub(crate) fn remove(&mut self, over: Time, at: u16) {
         if let Ok(place) = self.0.binary_search_by(|known| (over, at).cmp(known)) {
             self.0.remove(place);

@@ -1,52 +1,52 @@
-//! Since when packets of a stream are missed.
+//! Times since when packets of a stream are missed.
 //!
-//! A number is missed from the moment at which a higher one came. So it is enough to note how far
-//! the highest number had got at which time: one record for each millisecond, however many packets
-//! come.
+//! A number is missed from the moment at which a higher one came. The record is therefore the
+//! highest number that had come by a certain time: one record per millisecond, for any number of
+//! packets.
 
 use std::collections::VecDeque;
 
 use core::time::Duration;
 use shoal_wire::{CircuitId, Time};
 
-/// Packets that come within this time share a record, which has the time of the last of them: none
-/// is given up too soon.
+/// Packets that come within this time share a record with the time of the last of them. No packet
+/// is therefore given up too soon.
 const GRAIN: Duration = Duration::from_millis(1);
 
-/// All numbers below `number` that are missing are missed since `at`.
+/// All missing numbers below `number` are missed since `at`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Record {
+pub(crate) struct MissingSince {
     pub(crate) number: u64,
     pub(crate) at: Time,
-    /// On which it came.
+    /// Circuit on which packet `number` came.
     pub(crate) circuit: CircuitId,
-    /// When the first packet of the record came.
+    /// Time at which the first packet of the record came.
     since: Time,
 }
 
-/// Records of a stream, by ascending number; what the later ones tell runs out later.
+/// Records of a stream, by ascending number. The deadlines ascend, too.
 #[derive(Default)]
-pub(crate) struct Front(VecDeque<Record>);
+pub(crate) struct MissingRecords(VecDeque<MissingSince>);
 
-impl Front {
-    /// Notes a packet; `until` says when those are given up that a record tells of. Returns whether
-    /// the first record is another now.
+impl MissingRecords {
+    /// Notes a packet. `until` returns the time at which the missing packets of a record are given
+    /// up. Returns true if the first record changed.
     #[inline]
     pub(crate) fn note(
         &mut self,
         now: Time,
         number: u64,
         circuit: CircuitId,
-        until: impl Fn(&Record) -> Time,
+        until: impl Fn(&MissingSince) -> Time,
     ) -> bool {
-        let record = Record { number, at: now, circuit, since: now };
+        let record = MissingSince { number, at: now, circuit, since: now };
         let count = self.0.len();
         match self.0.back_mut() {
             Some(last) if last.circuit != circuit => return self.note_other(record, until),
-            // One that came before tells more.
+            // An earlier packet with a higher number already covers these numbers.
             Some(last) if number < last.number => return false,
             Some(last) if now < last.since + GRAIN => {
-                *last = Record { since: last.since, ..record };
+                *last = MissingSince { since: last.since, ..record };
                 return count == 1;
             }
             _ => self.0.push_back(record),
@@ -54,9 +54,9 @@ impl Front {
         count == 0
     }
 
-    /// Where two circuits bring packets, one may tell of fewer numbers and still count, since they
-    /// are given up sooner.
-    fn note_other(&mut self, record: Record, until: impl Fn(&Record) -> Time) -> bool {
+    /// Notes a packet that came on another circuit than the last one. It may cover fewer numbers
+    /// than a later record and still count, if its deadline is earlier.
+    fn note_other(&mut self, record: MissingSince, until: impl Fn(&MissingSince) -> Time) -> bool {
         let place = self.0.iter().rposition(|known| known.number < record.number);
         let place = place.map_or(0, |before| before + 1);
         let over = until(&record);
@@ -70,10 +70,10 @@ impl Front {
         from == 0
     }
 
-    /// The record that tells of the number `due`, the lowest that is missing. Those that tell of
-    /// lower ones are forgotten.
+    /// The record that covers `due`, the lowest missing number. Records that cover only lower
+    /// numbers are removed.
     #[inline]
-    pub(crate) fn of(&mut self, due: u64) -> Option<Record> {
+    pub(crate) fn of(&mut self, due: u64) -> Option<MissingSince> {
         while self.0.front().is_some_and(|record| record.number <= due) {
             self.0.pop_front();
         }

@@ -1,62 +1,65 @@
-//! Which streams of which hosts are known.
+//! The known streams of all hosts.
 
-use shoal_session::Table;
+use shoal_session::IdTable;
 use shoal_wire::ip;
 
 use crate::book::HostId;
 use crate::sequence::pool::NONE;
-use crate::sequence::stream::{RING_KEPT, RING_MAX, RING_MIN, Stream};
+use crate::sequence::stream::{PacketStream, RING_KEPT, RING_MAX, RING_MIN};
 
-/// Streams that are known, in all and of one host. One that is forgotten begins anew with its next
-/// packet, which costs order only if many others of it are on their way.
+/// Largest numbers of known streams, in total and per host. A forgotten stream begins anew with its
+/// next packet. This disturbs its order only if many of its packets are in flight.
 pub(crate) const STREAMS_MAX: usize = 1_024;
 pub(crate) const STREAMS_HOST_MAX: u16 = 256;
-/// Places of all rings; those that a ring begins with don't count. Of a stream that loses little
-/// they are at most twice as many as packets wait. A host has a quarter at most, which is the
-/// longest ring: one that leaves gaps takes at most that from others.
+/// Largest number of places for waiting packets in all rings together, beyond those with which
+/// each ring begins. Missing packets have places, too, and a ring's length is a power of two. A
+/// stream that loses little has at most about twice as many places as waiting packets. One host may
+/// use a quarter of all places, as many as the longest ring has. A host that leaves gaps on purpose
+/// takes no more than that from the others.
 const PLACES_MAX: usize = 1 << 18;
 const PLACES_HOST_MAX: usize = PLACES_MAX / 4;
 const _: () = assert!(PLACES_HOST_MAX >= RING_MAX - RING_MIN);
-/// Where more are in use, idle streams keep no ring.
+/// If more places are in use, idle streams keep no ring.
 const CROWDED: usize = PLACES_MAX / 2;
-/// Rings are looked for that idle streams kept once so many of them may have: what that costs is
-/// shared by so many.
+/// Number of idle streams that may have kept a ring before such rings are searched for. The cost of
+/// a search is thus shared by this many streams.
 const KEPT_MIN: usize = 16;
-/// How many of the streams used longest ago are looked at for one that can be forgotten.
+/// Number of least recently used streams among which an idle one is searched for.
 const LOOKS: usize = 4;
 
-/// What is known of a host.
-struct Host {
-    /// Where its streams stand.
+/// The streams of one host.
+struct HostStreams {
+    /// Index of each stream in [`StreamTable::streams`].
     streams: Box<[u16; ip::STREAMS]>,
-    /// How many there are, and how many of its packets wait.
+    /// Number of known streams, and (`held`) of waiting packets.
     count: u16,
     held: u32,
-    /// Places in its rings, but for those that a ring begins with.
+    /// Places in its rings, beyond those with which each ring begins.
     places: usize,
-    /// Of its streams, that which was used last, and that of which this is longest ago.
+    /// The most recently and the least recently used stream.
     newest: u16,
     oldest: u16,
 }
 
-/// See the module's documentation.
+/// The table of streams.
 #[derive(Default)]
-pub(crate) struct Known {
-    hosts: Table<HostId, Host>,
-    /// Those whose stream is 0 are free.
-    pub(crate) streams: Vec<Stream>,
+pub(crate) struct StreamTable {
+    hosts: IdTable<HostId, HostStreams>,
+    /// All slots for streams. A slot whose stream number is 0 is free.
+    pub(crate) streams: Vec<PacketStream>,
     free: Vec<u16>,
-    /// The stream that was asked for last.
+    /// Result of the last lookup.
     last: Option<(HostId, u16, u16)>,
-    /// Places in all rings, but for those that a ring begins with.
+    /// Places in all rings, beyond those with which each ring begins.
     places: usize,
-    /// How often a stream kept its ring when it became idle, since such rings were looked for.
+    /// Number of streams that kept their ring when they became idle, since the last search for such
+    /// rings.
     kept: usize,
 }
 
-impl Known {
-    /// Where a stream stands, which is made if need be: then so many packets before this one may
-    /// still come. None where there is no room.
+impl StreamTable {
+    /// Index of a stream, which is created if it is unknown. Up to `missing` packets before this
+    /// one may then still come. None if there is no room.
     #[inline]
     pub(crate) fn find(
         &mut self,
@@ -90,11 +93,11 @@ impl Known {
         let count = self.hosts.get(host).map_or(0, |host| host.count);
         let is_full = self.free.is_empty() && self.streams.len() == STREAMS_MAX;
         if count == STREAMS_HOST_MAX || is_full {
-            // A host that has streams gives up its own.
+            // A host with streams loses one of its own.
             let from = if count > 0 { host } else { self.fullest(|host| host.count.into())? };
             self.evict(from)?;
         }
-        let stream = Stream::new(host, number, missing);
+        let stream = PacketStream::new(host, number, missing);
         let at = match self.free.pop() {
             Some(at) => {
                 self.streams[usize::from(at)] = stream;
@@ -108,7 +111,8 @@ impl Known {
         if self.hosts.get(host).is_none() {
             let streams = Box::new([NONE; ip::STREAMS]);
             let (newest, oldest) = (NONE, NONE);
-            self.hosts.put(host, Host { streams, count: 0, held: 0, places: 0, newest, oldest });
+            self.hosts
+                .put(host, HostStreams { streams, count: 0, held: 0, places: 0, newest, oldest });
         }
         let known = self.hosts.get_mut(host)?;
         known.streams[usize::from(number.stream)] = at;
@@ -116,20 +120,20 @@ impl Known {
         Some(at)
     }
 
-    /// The host that has most of something.
-    fn fullest(&self, of: impl Fn(&Host) -> u32) -> Option<HostId> {
+    /// The host with the largest value of `of`.
+    fn fullest(&self, of: impl Fn(&HostStreams) -> u32) -> Option<HostId> {
         let hosts = self.streams.iter().filter(|stream| stream.stream != 0).map(|s| s.host);
         hosts.max_by_key(|host| self.hosts.get(*host).map(&of))
     }
 
-    /// The stream of which most packets wait, of the host of which most do.
+    /// The stream with most waiting packets, of the host with most waiting packets.
     pub(crate) fn fullest_stream(&self) -> Option<u16> {
         let host = self.fullest(|host| host.held)?;
         let streams = (0..).zip(&self.streams).filter(|(_, stream)| stream.host == host);
         streams.max_by_key(|(_, stream)| stream.held).map(|(at, _)| at)
     }
 
-    /// Forgets the idle stream of a host that was used longest ago.
+    /// Removes the least recently used idle stream of a host.
     fn evict(&mut self, host: HostId) -> Option<()> {
         let mut at = self.hosts.get(host)?.oldest;
         for _ in 0..LOOKS {
@@ -158,34 +162,34 @@ impl Known {
         }
     }
 
-    /// Forgets a host, of whose packets none lies in the pool any more.
+    /// Removes a host. None of its packets may be in the pool.
     pub(crate) fn forget(&mut self, host: HostId) {
         while let Some(at) = self.hosts.get(host).map(|host| host.newest) {
             self.remove(at);
         }
     }
 
-    /// Where the streams of a host stand.
+    /// Indices of a host's streams.
     pub(crate) fn streams_of(&self, host: HostId) -> impl Iterator<Item = u16> {
         let first = self.hosts.get(host).map(|host| host.newest);
         let next = |at: &u16| Some(self.streams[usize::from(*at)].older).filter(|at| *at != NONE);
         core::iter::successors(first, next)
     }
 
-    /// Where all streams stand.
+    /// Indices of all streams.
     pub(crate) fn all(&self) -> impl Iterator<Item = u16> {
         let streams = (0..).zip(&self.streams);
         streams.filter(|(_, stream)| stream.stream != 0).map(|(at, _)| at)
     }
 
-    /// Notes that packets of a stream wait, or don't wait any more.
+    /// Changes the number of a host's waiting packets by `more`.
     pub(crate) fn note_held(&mut self, at: u16, more: i32) {
         if let Some(host) = self.hosts.get_mut(self.streams[usize::from(at)].host) {
             host.held = host.held.saturating_add_signed(more);
         }
     }
 
-    /// Gives the ring of a stream a place for a number; says whether there was room.
+    /// Makes a place for a number in a stream's ring. Returns false if there is no room.
     pub(crate) fn make_place(&mut self, at: u16, number: u64) -> bool {
         let stream = &self.streams[usize::from(at)];
         let need = ((number - stream.base()) as usize + 1).next_power_of_two().max(RING_MIN);
@@ -202,10 +206,11 @@ impl Known {
         true
     }
 
-    /// Whether a stream's ring may have so many places more, once idle streams have given theirs.
+    /// True if a stream's ring may grow by `more` places, after idle streams have lost theirs.
     fn find_places(&mut self, at: u16, more: usize) -> bool {
         let host = self.streams[usize::from(at)].host;
-        let of_host = |known: &Known| known.hosts.get(host).map_or(0, |host| host.places) + more;
+        let of_host =
+            |known: &StreamTable| known.hosts.get(host).map_or(0, |host| host.places) + more;
         let is_crowded = self.places + more > CROWDED || of_host(self) > PLACES_HOST_MAX;
         if is_crowded && self.kept >= KEPT_MIN {
             self.drop_kept(at);
@@ -213,7 +218,7 @@ impl Known {
         self.places + more <= PLACES_MAX && of_host(self) <= PLACES_HOST_MAX
     }
 
-    /// Drops the rings that idle streams kept, but for that of one stream, which needs it.
+    /// Drops the rings of idle streams, except that of stream `but`, which needs it.
     fn drop_kept(&mut self, but: u16) {
         self.kept = 0;
         for at in (0..self.streams.len() as u16).filter(|at| *at != but) {
@@ -224,8 +229,7 @@ impl Known {
         }
     }
 
-    /// Notes that a stream became idle. Its ring is taken away where that frees much, or where
-    /// others need the places.
+    /// Notes that a stream became idle. Drops its ring if it is large or if places are scarce.
     pub(crate) fn note_idle(&mut self, at: u16) {
         let stream = &self.streams[usize::from(at)];
         let (host, len) = (self.hosts.get(stream.host), stream.ring.len());
@@ -238,7 +242,7 @@ impl Known {
         }
     }
 
-    /// Takes the ring of a stream away, which is idle.
+    /// Drops the ring of an idle stream.
     fn drop_ring(&mut self, at: u16) {
         let stream = &mut self.streams[usize::from(at)];
         let places = counted(core::mem::take(&mut stream.ring).len());
@@ -248,9 +252,9 @@ impl Known {
         }
     }
 
-    /// Takes a stream out of its host's list.
+    /// Removes a stream from its host's list.
     fn unlink(&mut self, host: HostId, at: u16) {
-        let Stream { newer, older, .. } = self.streams[usize::from(at)];
+        let PacketStream { newer, older, .. } = self.streams[usize::from(at)];
         let Some(host) = self.hosts.get_mut(host) else { return };
         match self.streams.get_mut(usize::from(newer)) {
             Some(newer) => newer.older = older,
@@ -262,7 +266,7 @@ impl Known {
         }
     }
 
-    /// Puts a stream into its host's list, as that which was used last.
+    /// Puts a stream into its host's list, as the most recently used one.
     fn link(&mut self, host: HostId, at: u16) {
         let Some(host) = self.hosts.get_mut(host) else { return };
         let before = core::mem::replace(&mut host.newest, at);
@@ -275,7 +279,7 @@ impl Known {
     }
 }
 
-/// How many places of a ring count.
+/// Places of a ring beyond those with which each ring begins.
 fn counted(len: usize) -> usize {
     len.saturating_sub(RING_MIN)
 }

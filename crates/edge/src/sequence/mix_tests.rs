@@ -1,4 +1,4 @@
-//! Circuits of mixes that are played: each packet gets a delay of its own.
+//! Simulated circuits with mixes: each packet gets its own delay.
 
 use shoal_crypto::Rng;
 
@@ -8,34 +8,35 @@ const HOST: HostId = HostId::from_bits(1);
 const CIRCUIT: CircuitId = CircuitId::from_bits(7);
 const MEAN_MS: f64 = 5.0;
 
-/// What the sender and the mixes do.
+/// Parameters of the sender and the mixes.
 #[derive(Clone, Copy)]
-struct Case {
-    /// Packets in a second, at random times or evenly.
+struct MixCase {
+    /// Packets per second, evenly spaced or at random times.
     rate: f64,
     even: bool,
     packets: u32,
-    /// Stop-and-go mixes, their mean, and the longest delay of each, in means.
+    /// Number of stop-and-go mixes, their mean delay, and (`cap`) the longest delay of each, as a
+    /// multiple of the mean.
     mixes: u32,
     mean_ms: f64,
     cap: f64,
-    /// Packets lost, in 10,000.
+    /// Packets lost out of 10,000.
     loss: u64,
     hold_ms: u64,
 }
 
-/// What the receiver's programs see.
+/// Measurements at the receiver.
 #[derive(Debug, Default)]
-struct Seen {
-    /// From the sender on, of those that came in their order.
+struct DelayMeasurement {
+    /// Delay of packets that came in their order, from sending to delivery.
     mean_ms: f64,
     p99_ms: f64,
-    /// The mean if each packet were delivered when it and all those before it have come.
+    /// Mean delay if each packet were delivered as soon as it and all earlier ones have come.
     ideal_ms: f64,
     delivered: u32,
     lost: u32,
     late: u32,
-    /// Most that waited at a time, and how many packets that came found in the mean.
+    /// Largest number of waiting packets, and the average number that an arriving packet found.
     held: usize,
     held_mean: f64,
     stats: OrderStats,
@@ -45,8 +46,8 @@ fn uniform(rng: &mut Rng) -> f64 {
     (rng.u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// A delay of mixes in a row: exponential, drawn again above the cap.
-fn delay_ms(rng: &mut Rng, case: &Case) -> f64 {
+/// Delay of several mixes in a row. Each delay is exponential and drawn again above the cap.
+fn delay_ms(rng: &mut Rng, case: &MixCase) -> f64 {
     let below = -(-case.cap).exp_m1();
     let one = |rng: &mut Rng| -case.mean_ms * (-uniform(rng) * below).ln_1p();
     (0..case.mixes).map(|_| one(rng)).sum()
@@ -56,27 +57,27 @@ fn time(ms: f64) -> Time {
     Time((ms * 1e6) as u64)
 }
 
-/// What a packet says of itself whose sender began with 0, and whose clock is another; on a circuit
-/// whose hold is 36 ms.
-fn label(number: u32, sent: Time) -> Label {
+/// Label of a packet. The sender's stream begins with number 0, its clock differs, and the hold of
+/// its circuit is 36 ms.
+fn label(number: u32, sent: Time) -> PacketLabel {
     label_in(ip::SendSteps::of(Duration::from_millis(36)), number, sent)
 }
 
-fn label_in(steps: ip::SendSteps, number: u32, sent: Time) -> Label {
+fn label_in(steps: ip::SendSteps, number: u32, sent: Time) -> PacketLabel {
     let first = if number == 0 { ip::FIRST } else { 0 };
     let sent = steps.at(sent + Duration::from_millis(12_345));
     let number = ip::StreamNumber { stream: 9, number: number % ip::NUMBERS };
-    Label::new(number, first | sent.to_flags())
+    PacketLabel::new(number, first | sent.to_flags())
 }
 
-/// Arrivals: when, which number, when it was sent.
-fn arrivals(rng: &mut Rng, case: &Case, seen: &mut Seen) -> Vec<(Time, u32, f64)> {
+/// Arrivals: time, packet number, time of sending in milliseconds.
+fn arrivals(rng: &mut Rng, case: &MixCase, seen: &mut DelayMeasurement) -> Vec<(Time, u32, f64)> {
     let mut all = Vec::new();
     let mut sent_ms = 1_000.0;
     for number in 0..case.packets {
         let gap = if case.even { 1.0 } else { -(1.0 - uniform(rng)).ln() };
         sent_ms += gap * 1_000.0 / case.rate;
-        // Before the first one nothing is known of the stream.
+        // The first packet is not delayed, since the stream is unknown before it.
         let delay = if number > 0 { delay_ms(rng, case) } else { 0.0 };
         match number > 0 && rng.below(10_000) < case.loss {
             true => seen.lost += 1,
@@ -93,7 +94,7 @@ fn arrivals(rng: &mut Rng, case: &Case, seen: &mut Seen) -> Vec<(Time, u32, f64)
     all
 }
 
-fn take_released(sequences: &mut Sequences, mut deliver: impl FnMut(u32)) {
+fn take_released(sequences: &mut PacketReordering, mut deliver: impl FnMut(u32)) {
     sequences.take_released(|all, buf| {
         for arrival in all {
             let number = buf[arrival.at as usize..].first_chunk().expect("four bytes");
@@ -102,20 +103,20 @@ fn take_released(sequences: &mut Sequences, mut deliver: impl FnMut(u32)) {
     });
 }
 
-fn play(seed: u8, case: Case) -> Seen {
-    let mut sequences = Sequences::default();
+fn play(seed: u8, case: MixCase) -> DelayMeasurement {
+    let mut sequences = PacketReordering::default();
     sequences.set_hold(CIRCUIT, Duration::from_millis(case.hold_ms));
     play_on(&mut sequences, seed, case)
 }
 
-fn play_on(sequences: &mut Sequences, seed: u8, case: Case) -> Seen {
+fn play_on(sequences: &mut PacketReordering, seed: u8, case: MixCase) -> DelayMeasurement {
     let mut rng = Rng::new([seed; 32]);
-    let mut seen = Seen::default();
+    let mut seen = DelayMeasurement::default();
     let all = arrivals(&mut rng, &case, &mut seen);
     let mut sent_ms = vec![0.0; case.packets as usize];
     all.iter().for_each(|(_, number, ms)| sent_ms[*number as usize] = *ms);
     let (mut delays, mut next) = (Vec::new(), 0);
-    let mut deliver = |seen: &mut Seen, now: Time, number: u32| {
+    let mut deliver = |seen: &mut DelayMeasurement, now: Time, number: u32| {
         seen.delivered += 1;
         seen.late += u32::from(number < next);
         next = next.max(number + 1);
@@ -123,12 +124,12 @@ fn play_on(sequences: &mut Sequences, seed: u8, case: Case) -> Seen {
     };
     let end = [(Time::FAR, 0, 0.0)];
     for (at, number, sent_ms) in all.into_iter().chain(end) {
-        // What is over before the packet comes.
+        // Deadlines that pass before the packet comes.
         while let Some(over) = sequences.poll_timeout().filter(|over| *over <= at) {
             let before = sequences.stats();
             sequences.handle_timeout(over);
             let more = sequences.poll_timeout().is_none_or(|next| next != over);
-            assert!(more || sequences.stats() != before, "nothing was over");
+            assert!(more || sequences.stats() != before, "no deadline had passed");
             take_released(sequences, |number| deliver(&mut seen, over, number));
         }
         if at == Time::FAR {
@@ -137,9 +138,9 @@ fn play_on(sequences: &mut Sequences, seed: u8, case: Case) -> Seen {
         let bytes = number.to_be_bytes();
         let label = label_in(sequences.paths.steps(CIRCUIT), number, time(sent_ms));
         match sequences.take(at, (HOST, CIRCUIT), label, &bytes, false) {
-            Verdict::Deliver => deliver(&mut seen, at, number),
-            Verdict::Held => {}
-            Verdict::Duplicate => panic!("{number} is held already"),
+            OrderVerdict::Deliver => deliver(&mut seen, at, number),
+            OrderVerdict::Held => {}
+            OrderVerdict::Duplicate => panic!("packet {number} is held already"),
         }
         seen.held = seen.held.max(sequences.held);
         seen.held_mean += sequences.held as f64 / f64::from(case.packets - seen.lost);
@@ -153,21 +154,22 @@ fn play_on(sequences: &mut Sequences, seed: u8, case: Case) -> Seen {
     seen
 }
 
-/// Packets a second: 30 Mbit/s, the paper's case, and 1 Gbit/s.
+/// Packets per second: 30 Mbit/s, as in the paper, and 1 Gbit/s.
 const SLOW: f64 = 2_441.0;
 const FAST: f64 = 84_000.0;
-/// Somebody types.
+/// Packets per second of an interactive session.
 const TYPED: f64 = 50.0;
 const FREE: f64 = 60.0;
 
-/// A line of the table of what order costs: packets a second, mixes, their mean in milliseconds
-/// and cap in means; mean and 99th percentile of the time in order, and packets held at the edge.
-type Line = (f64, u32, f64, f64, f64, f64, f64);
+/// One line of the table of costs: packets per second, mixes, their mean in milliseconds, their cap
+/// as a multiple of the mean. Then the mean and 99th percentile of the delay in milliseconds, and
+/// the packets held at the edge.
+type CostRow = (f64, u32, f64, f64, f64, f64, f64);
 
 #[test]
 fn without_losses_order_costs_what_the_law_says_and_nothing_comes_late() {
     let bytes_18m = 18e6 / pool::SLOT as f64;
-    let lines: [Line; 5] = [
+    let lines: [CostRow; 5] = [
         (SLOW, 1, 5.0, FREE, 15.8, 36.0, 26.0),
         (SLOW, 3, 5.0, FREE, 33.9, 58.0, 46.0),
         (FAST, 1, 5.0, FREE, 33.0, 54.0, 28.0 * 84.0),
@@ -176,9 +178,9 @@ fn without_losses_order_costs_what_the_law_says_and_nothing_comes_late() {
     ];
     for (rate, mixes, mean, cap, mean_ms, p99_ms, held) in lines {
         let hold_ms = if mean > MEAN_MS { 320 } else { 150 };
-        // A steady stream: what comes while it begins is a small part.
+        // A long run, so that its beginning is a small part of it.
         let packets = if mean > MEAN_MS { 400_000 } else { 150_000 };
-        let case = Case {
+        let case = MixCase {
             rate,
             even: rate == TYPED,
             packets,
@@ -193,7 +195,7 @@ fn without_losses_order_costs_what_the_law_says_and_nothing_comes_late() {
         assert!((seen.mean_ms / mean_ms - 1.0).abs() < 0.1, "{seen:?}");
         assert!((seen.p99_ms / p99_ms - 1.0).abs() < 0.1, "{seen:?}");
         assert!((seen.held_mean - held).abs() < held * 0.1 + 0.1, "{held} {seen:?}");
-        // Packets that come early are kept.
+        // Packets that come early are held by the pace.
         assert!((1.0..1.03).contains(&(seen.mean_ms / seen.ideal_ms)), "{seen:?}");
         assert_eq!((seen.late, seen.delivered, seen.stats.given_up), (0, packets, 0));
         assert_eq!(seen.stats.overflowed, 0, "{seen:?}");
@@ -203,7 +205,7 @@ fn without_losses_order_costs_what_the_law_says_and_nothing_comes_late() {
 #[test]
 fn a_lost_packet_holds_the_others_up_for_the_hold_and_no_longer() {
     for (rate, mixes, hold_ms) in [(SLOW, 1, 25), (FAST, 1, 25), (SLOW, 3, 60), (FAST, 3, 60)] {
-        let case = Case {
+        let case = MixCase {
             rate,
             even: false,
             packets: 150_000,
@@ -219,14 +221,14 @@ fn a_lost_packet_holds_the_others_up_for_the_hold_and_no_longer() {
         assert!(seen.late == 0 && seen.stats.late == 0, "{seen:?}");
         assert!(seen.mean_ms > seen.ideal_ms && seen.p99_ms < longest, "{seen:?}");
         let gaps = seen.stats.given_up as f64 / f64::from(seen.lost);
-        assert!((0.97..=1.0).contains(&gaps), "losses next to each other are one gap: {seen:?}");
+        assert!((0.97..=1.0).contains(&gaps), "adjacent losses form one gap: {seen:?}");
         assert!(seen.held < 6_000 && seen.stats.overflowed == 0, "{seen:?}");
     }
 }
 
 #[test]
 fn a_hold_that_is_too_short_shows() {
-    let case = Case {
+    let case = MixCase {
         rate: SLOW,
         even: false,
         packets: 50_000,
@@ -240,14 +242,15 @@ fn a_hold_that_is_too_short_shows() {
     assert!(seen.late > 1_000 && seen.stats.late >= u64::from(seen.late), "{seen:?}");
 }
 
-/// The hold of a circuit in milliseconds.
-fn hold_ms(sequences: &Sequences) -> f64 {
+/// Hold of the circuit in milliseconds.
+fn hold_ms(sequences: &PacketReordering) -> f64 {
     sequences.paths.hold(CIRCUIT).as_secs_f64() * 1e3
 }
 
-/// The hold of the last packets of `case`, whose circuit is said to need `given_ms`.
-fn hold_after(seed: u8, case: Case, given_ms: u64) -> (f64, Seen) {
-    let mut sequences = Sequences::default();
+/// Hold in milliseconds after the packets of `case`, on a circuit for which the node set
+/// `given_ms`.
+fn hold_after(seed: u8, case: MixCase, given_ms: u64) -> (f64, DelayMeasurement) {
+    let mut sequences = PacketReordering::default();
     sequences.set_hold(CIRCUIT, Duration::from_millis(given_ms));
     let seen = play_on(&mut sequences, seed, case);
     (hold_ms(&sequences), seen)
@@ -256,7 +259,7 @@ fn hold_after(seed: u8, case: Case, given_ms: u64) -> (f64, Seen) {
 #[test]
 fn a_hold_that_is_longer_than_packets_are_late_is_cut_and_no_further_than_that() {
     let (rate, packets) = (10_000.0, 300_000);
-    let case = Case {
+    let case = MixCase {
         rate,
         even: false,
         packets,
@@ -266,23 +269,23 @@ fn a_hold_that_is_longer_than_packets_are_late_is_cut_and_no_further_than_that()
         loss: 10,
         hold_ms: 0,
     };
-    // Nobody is later than 25 ms.
+    // No packet is later than 25 ms.
     let (hold_ms, seen) = hold_after(1, case, 36);
     assert!((29.0..31.3).contains(&hold_ms) && seen.late == 0, "{hold_ms} {seen:?}");
     let (hold_ms, seen) = hold_after(2, case, 100);
-    assert!(hold_ms == 75.0 && seen.late == 0, "three quarters at least: {hold_ms} {seen:?}");
+    assert!(hold_ms == 75.0 && seen.late == 0, "at least three quarters: {hold_ms} {seen:?}");
     let (hold_ms, seen) = hold_after(3, case, 26);
     assert!(hold_ms == 26.0 && seen.late == 0, "{hold_ms} {seen:?}");
-    let (hold_ms, seen) = hold_after(4, Case { packets: 60_000, ..case }, 100);
-    assert!(hold_ms == 100.0 && seen.late == 0, "too few to say: {hold_ms} {seen:?}");
+    let (hold_ms, seen) = hold_after(4, MixCase { packets: 60_000, ..case }, 100);
+    assert!(hold_ms == 100.0 && seen.late == 0, "too few packets to judge: {hold_ms} {seen:?}");
 }
 
 #[test]
 fn a_late_packet_gives_a_hold_that_was_cut_back() {
-    let mut paths = Paths::default();
+    let mut paths = MixedCircuits::default();
     let (given, ms) = (Duration::from_millis(40), Duration::from_millis(1));
     assert!(paths.set(CIRCUIT, given) && !paths.set(CIRCUIT, given));
-    let come = |paths: &mut Paths, from_s: u64| {
+    let come = |paths: &mut MixedCircuits, from_s: u64| {
         let cut = (0..200_000u64).filter(|n| {
             let changed = paths.come(Time(from_s * 1_000_000_000 + n * 200_000), CIRCUIT);
             paths.note(10 * ms);
@@ -290,18 +293,18 @@ fn a_late_packet_gives_a_hold_that_was_cut_back() {
         });
         cut.count()
     };
-    // The first time, nothing is known of the time before.
+    // At first there is no earlier period to compare with.
     assert_eq!((come(&mut paths, 0), paths.hold(CIRCUIT)), (1, 30 * ms));
     assert!(paths.note_late(CIRCUIT));
     assert_eq!(paths.hold(CIRCUIT), given);
-    assert!(!paths.note_late(CIRCUIT), "it is what was given");
+    assert!(!paths.note_late(CIRCUIT), "the hold is already the given one");
     assert_eq!((come(&mut paths, 100), paths.hold(CIRCUIT)), (1, 30 * ms));
 }
 
 #[test]
 fn a_packet_that_comes_after_it_was_given_up_counts_as_late() {
     let (rate, packets) = (10_000.0, 250_000);
-    let case = Case {
+    let case = MixCase {
         rate,
         even: false,
         packets,
@@ -311,28 +314,28 @@ fn a_packet_that_comes_after_it_was_given_up_counts_as_late() {
         loss: 0,
         hold_ms: 0,
     };
-    let mut sequences = Sequences::default();
+    let mut sequences = PacketReordering::default();
     sequences.set_hold(CIRCUIT, Duration::from_millis(36));
     play_on(&mut sequences, 5, case);
     let mut take = |ms, more| {
         let at = Time::from_millis(ms);
         sequences.take(at, (HOST, CIRCUIT), label(packets + more, at), &[], false)
     };
-    assert_eq!(take(50_000, 1), Verdict::Held);
-    // The next one sees how long the one before was waited for.
-    let waits = sequences.poll_timeout().expect("it waits").0 - Time::from_millis(50_000).0;
+    assert_eq!(take(50_000, 1), OrderVerdict::Held);
+    // The next gap shows how long the previous packet was waited for.
+    let waits = sequences.poll_timeout().expect("packet waits").0 - Time::from_millis(50_000).0;
     assert!((29_000_000..32_000_000).contains(&waits), "{waits}");
     sequences.handle_timeout(Time::from_millis(50_032));
     take_released(&mut sequences, |_| ());
     let at = Time::from_millis(50_032);
     let late = sequences.take(at, (HOST, CIRCUIT), label(packets, at), &[], false);
-    assert_eq!((late, hold_ms(&sequences)), (Verdict::Deliver, 36.0));
+    assert_eq!((late, hold_ms(&sequences)), (OrderVerdict::Deliver, 36.0));
 }
 
 #[test]
 fn packets_show_how_long_they_take_however_long_that_may_be() {
     for (hold_ms, steps_ms) in [(43, 1.05), (195, 4.2), (380, 8.4), (1_505, 33.6)] {
-        let (mut paths, mut rng) = (Paths::default(), Rng::new([7; 32]));
+        let (mut paths, mut rng) = (MixedCircuits::default(), Rng::new([7; 32]));
         paths.set(CIRCUIT, Duration::from_millis(hold_ms));
         let mut most = Duration::ZERO;
         for packet in 0..5_000 {
@@ -348,12 +351,15 @@ fn packets_show_how_long_they_take_however_long_that_may_be() {
     }
 }
 
-/// How long a packet takes that comes on an idle stream at `ms`, `age_ms` after it was sent.
-fn takes(sequences: &mut Sequences, number: u32, ms: f64, age_ms: f64) -> f64 {
+/// Delay until delivery of a packet that comes on an idle stream at `ms`, `age_ms` after it was
+/// sent.
+fn takes(sequences: &mut PacketReordering, number: u32, ms: f64, age_ms: f64) -> f64 {
     let label = label_in(sequences.steps(CIRCUIT), number, time(ms - age_ms));
     let at = time(ms);
     let mut over = at;
-    if sequences.take(at, (HOST, CIRCUIT), label, &number.to_be_bytes(), false) == Verdict::Held {
+    if sequences.take(at, (HOST, CIRCUIT), label, &number.to_be_bytes(), false)
+        == OrderVerdict::Held
+    {
         over = sequences.poll_timeout().expect("it waits");
         sequences.handle_timeout(over);
         take_released(sequences, |released| assert_eq!(released, number));
@@ -365,7 +371,7 @@ fn takes(sequences: &mut Sequences, number: u32, ms: f64, age_ms: f64) -> f64 {
 fn packets_of_a_fast_stream_that_becomes_slow_go_on_taking_as_long_for_seconds() {
     for (rate, is_fast) in [(2_000.0, true), (100.0, false)] {
         let packets = rate as u32 * 8;
-        let case = Case {
+        let case = MixCase {
             rate,
             even: false,
             packets,
@@ -375,7 +381,7 @@ fn packets_of_a_fast_stream_that_becomes_slow_go_on_taking_as_long_for_seconds()
             loss: 100,
             hold_ms: 0,
         };
-        let mut sequences = Sequences::default();
+        let mut sequences = PacketReordering::default();
         sequences.set_hold(CIRCUIT, Duration::from_millis(80));
         let seen = play_on(&mut sequences, 8, case);
         let end = 9_200.0;
@@ -393,61 +399,69 @@ fn packets_of_a_fast_stream_that_becomes_slow_go_on_taking_as_long_for_seconds()
 
 #[test]
 fn what_a_stream_begins_with_is_known_by_its_flag_and_else_waited_for() {
-    let take = |sequences: &mut Sequences, ms, number, is_first| {
+    let take = |sequences: &mut PacketReordering, ms, number, is_first| {
         let number = ip::StreamNumber { stream: 3, number };
-        let label = Label::new(number, if is_first { ip::FIRST } else { 0 });
+        let label = PacketLabel::new(number, if is_first { ip::FIRST } else { 0 });
         sequences.take(Time::from_millis(ms), (HOST, CIRCUIT), label, &[7; 4], false)
     };
-    let released = |sequences: &mut Sequences| {
+    let released = |sequences: &mut PacketReordering| {
         let mut count = 0;
         sequences.take_released(|all, _| count = all.len());
         count
     };
-    let mut sequences = Sequences::default();
+    let mut sequences = PacketReordering::default();
     sequences.set_hold(CIRCUIT, Duration::from_millis(50));
-    // 101 and 103 overtook the first one.
-    assert_eq!(take(&mut sequences, 0, 101, false), Verdict::Held);
-    assert_eq!(take(&mut sequences, 1, 103, false), Verdict::Held);
-    assert_eq!(take(&mut sequences, 2, 100, true), Verdict::Held, "101 is right behind it");
+    // Packets 101 and 103 overtook the first one.
+    assert_eq!(take(&mut sequences, 0, 101, false), OrderVerdict::Held);
+    assert_eq!(take(&mut sequences, 1, 103, false), OrderVerdict::Held);
+    assert_eq!(
+        take(&mut sequences, 2, 100, true),
+        OrderVerdict::Held,
+        "packet 101 follows it directly"
+    );
     assert_eq!(released(&mut sequences), 2);
-    assert_eq!(sequences.poll_timeout(), Some(Time::from_millis(51)), "102 is missing since 1");
-    // After a break nothing is waited for that was sent before it.
-    assert_eq!(take(&mut sequences, 30, 110, true), Verdict::Held, "behind 103");
+    assert_eq!(
+        sequences.poll_timeout(),
+        Some(Time::from_millis(51)),
+        "packet 102 has been missing since 1 ms"
+    );
+    // After a break, packets sent before it are not waited for.
+    assert_eq!(take(&mut sequences, 30, 110, true), OrderVerdict::Held, "behind packet 103");
     assert_eq!(released(&mut sequences), 2);
-    // The sender begins anew with a number shortly before.
-    assert_eq!(take(&mut sequences, 60, 90, true), Verdict::Deliver);
-    assert_eq!(take(&mut sequences, 61, 92, false), Verdict::Held);
-    assert_eq!(take(&mut sequences, 62, 91, false), Verdict::Held);
+    // The sender begins anew with a slightly lower number.
+    assert_eq!(take(&mut sequences, 60, 90, true), OrderVerdict::Deliver);
+    assert_eq!(take(&mut sequences, 61, 92, false), OrderVerdict::Held);
+    assert_eq!(take(&mut sequences, 62, 91, false), OrderVerdict::Held);
     assert_eq!(released(&mut sequences), 2);
     assert_eq!((sequences.stats().late, sequences.poll_timeout()), (0, None));
-    // The first one of all is lost.
+    // The very first packet is lost.
     sequences.forget(HOST);
-    assert_eq!(take(&mut sequences, 100, 501, false), Verdict::Held);
-    assert_eq!(take(&mut sequences, 101, 500, false), Verdict::Held);
+    assert_eq!(take(&mut sequences, 100, 501, false), OrderVerdict::Held);
+    assert_eq!(take(&mut sequences, 101, 500, false), OrderVerdict::Held);
     assert_eq!(sequences.poll_timeout(), Some(Time::from_millis(150)));
     sequences.handle_timeout(Time::from_millis(150));
     assert_eq!(released(&mut sequences), 2);
-    assert_eq!(take(&mut sequences, 151, 502, false), Verdict::Deliver);
+    assert_eq!(take(&mut sequences, 151, 502, false), OrderVerdict::Deliver);
 }
 
-/// A stream's turn is over when its circuit ends, and its pace would have it keep what is given up:
-/// all that waits goes all the same.
+/// A circuit ends just when the pace's turn is over. The pace would hold the packets that are given
+/// up, but all waiting packets must be released.
 #[test]
 fn a_circuit_that_ends_when_a_turn_is_over_lets_all_go() {
-    let mut sequences = Sequences::default();
+    let mut sequences = PacketReordering::default();
     sequences.set_hold(CIRCUIT, Duration::from_millis(1_505));
-    let take = |sequences: &mut Sequences, ms: f64, number: u32, sent_ms: f64| {
+    let take = |sequences: &mut PacketReordering, ms: f64, number: u32, sent_ms: f64| {
         let label = label_in(sequences.steps(CIRCUIT), number, time(sent_ms));
         sequences.take(time(ms), (HOST, CIRCUIT), label, &number.to_be_bytes(), false)
     };
-    assert_eq!(take(&mut sequences, 10_000.0, 0, 10_000.0), Verdict::Deliver);
+    assert_eq!(take(&mut sequences, 10_000.0, 0, 10_000.0), OrderVerdict::Deliver);
     for number in 1..2_000 {
         let ms = 10_000.0 + f64::from(number) / 20.0;
         take(&mut sequences, ms, number, ms - 1_400.0);
     }
-    // From here on packets take almost a second.
+    // From here on, packets take almost a second.
     take(&mut sequences, 11_001.0, 2_000, 9_601.0);
-    assert_eq!(take(&mut sequences, 11_900.0, 2_002, 11_900.0), Verdict::Held);
+    assert_eq!(take(&mut sequences, 11_900.0, 2_002, 11_900.0), OrderVerdict::Held);
     sequences.handle_timeout(time(12_002.0));
     let before = sequences.stats().given_up;
     sequences.circuit_ended(CIRCUIT);

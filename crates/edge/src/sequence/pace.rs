@@ -1,39 +1,41 @@
-//! How long packets of a fast stream take, so that none takes far less.
+//! The pace of a fast stream: no packet is delivered much sooner than the others.
 //!
-//! A packet that has others before it on the way takes longer in order than one alone: behind a mix
-//! of 5 ms 25 ms at 17,000 packets a second, and 5 ms if the sender is slow for a moment. A TCP
-//! that takes the least round trip of some seconds for the length of the path (BBR) is slow on
-//! purpose every ten seconds, and sends too little for the rest of them. So a packet of a fast
-//! stream is kept until it has taken five eighths of what the others took of late: BBR lets twice
-//! the least round trip of data be on its way. Slow streams pay nothing.
+//! Packets of a fast stream wait for those before them, so they take longer than a lone packet.
+//! Behind a mix with a mean of 5 ms they take 25 ms at 17,000 packets a second. If the sender
+//! pauses for a moment, the next one takes 5 ms. BBR takes the smallest round trip of some seconds
+//! as the length of the path. Every ten seconds it slows down to measure it, sees the short delay,
+//! and then sends too little. A packet of a fast stream is therefore held until it has taken five
+//! eighths of the recent average. That is enough, since BBR allows twice the smallest round trip of
+//! data in flight. Slow streams are not delayed.
 
 use core::time::Duration;
 
 use shoal_wire::Time;
 
-/// What is known is weighed anew as often: what was before counts three quarters of what it did.
+/// Interval at which the average is recomputed. Each time, the weight of older packets falls to
+/// three quarters.
 const TURN: Duration = Duration::from_secs(1);
-/// A stream of so many packets, by these weights, is fast: 200 in each second for some of them.
+/// Weighted number of packets from which a stream counts as fast: 200 packets a second for some
+/// seconds.
 const FAST: u64 = 800;
 
-/// See the module's documentation. Nanoseconds, since each packet is measured.
+/// Average delay of a stream's packets. Nanoseconds in integers, since each packet is measured.
 #[derive(Default)]
-pub(crate) struct Pace {
+pub(crate) struct StreamPace {
     next: Time,
-    /// Packets and how long they took together, by weight.
+    /// Weighted number of packets, and (`took`) the sum of their delays in nanoseconds.
     packets: u64,
     took: u64,
     least: u64,
 }
 
-impl Pace {
-    /// When a packet may be delivered, which was sent then. Zero says that nobody knows.
+impl StreamPace {
+    /// Time from which a packet may be delivered. Zero, also for `sent`, means unknown.
     #[inline]
     pub(crate) fn due(&self, sent: Time) -> Time {
         if sent == Time::ZERO { sent } else { Time(sent.0.saturating_add(self.least)) }
     }
 
-    /// Notes that a packet is delivered.
     #[inline]
     pub(crate) fn note(&mut self, now: Time, sent: Time) {
         if sent > Time::ZERO {
@@ -42,7 +44,7 @@ impl Pace {
         }
     }
 
-    /// Weighs what was noted, if it is time to. To be called before packets are noted.
+    /// Recomputes the average if it is due. Call this before packets are noted.
     #[inline]
     pub(crate) fn turn(&mut self, now: Time) {
         if now >= self.next {
@@ -64,8 +66,8 @@ impl Pace {
         };
     }
 
-    /// Lets all pass until packets are weighed anew, which is not before a turn is over: whoever
-    /// gives up packet after packet must not have them kept again meanwhile.
+    /// Lets all packets pass for one turn. A stream that gives up packet after packet must not hold
+    /// packets because of the pace meanwhile.
     pub(crate) fn open(&mut self, now: Time) {
         (self.least, self.next) = (0, now + TURN);
     }

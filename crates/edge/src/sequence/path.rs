@@ -1,41 +1,41 @@
-//! How long packets of a circuit with mixes are waited for.
+//! The hold of a circuit with mixes: how long its packets wait for earlier ones.
 //!
-//! The node says how long a packet may take longer than another: the quantile of the law of the
-//! circuit's mixes that one of 10,000 exceeds, and an allowance for lines. Where packets are late
-//! by less than that, what is lost is given up sooner, so that it holds up the others for less.
+//! The node sets the hold to the delay of the circuit's mixes that one packet of 10,000 exceeds,
+//! plus an allowance for the links. If packets turn out less late, the hold shrinks. Lost packets
+//! are then given up sooner and delay the others less.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
 
 use shoal_wire::{CircuitId, Time, ip::SendSteps, ip::SendTime};
 
-/// A longest lateness counts when it is that of so many packets, and of so long a time: of as many
-/// one would be later.
+/// The hold is adapted after this many packets and this much time. If the mixes are as slow as the
+/// node assumed, about seven of so many packets are later than the hold that it set.
 const PACKETS: u32 = 1 << 16;
 const TIME: Duration = Duration::from_secs(10);
-/// Longest hold.
 const HOLD_MAX: Duration = Duration::from_secs(60);
-/// Packets that come are noted in lots of so many.
+/// Number of packets that are counted together before the path is updated.
 const NOTED: u32 = 4_096;
 
-/// By how much the clock of a circuit's sender differs, as far as its packets show; nanoseconds,
-/// since each packet is measured.
+/// Difference between the clock of a circuit's sender and this host's, as far as packets show it.
+/// Nanoseconds in integers, since each packet is measured.
 #[derive(Clone, Copy, Debug)]
-struct Clock {
+struct CircuitClock {
     steps: SendSteps,
-    /// How long the fastest packet of late took and was sent before, by the two clocks, in a round.
+    /// Smallest recent lag of a packet: travel time plus clock difference, modulo the sender's
+    /// round.
     least: Option<u64>,
-    /// By how much the fastest one since `since` took longer.
+    /// Smallest lag above `least` since `since`.
     more: u64,
     since: Time,
 }
 
-impl Clock {
-    fn new(steps: SendSteps) -> Clock {
-        Clock { steps, least: None, more: u64::MAX, since: Time::ZERO }
+impl CircuitClock {
+    fn new(steps: SendSteps) -> CircuitClock {
+        CircuitClock { steps, least: None, more: u64::MAX, since: Time::ZERO }
     }
 
-    /// How much longer than the fastest a packet took that comes now.
+    /// Time that a packet took beyond the fastest one.
     #[inline]
     fn age(&mut self, now: Time, sent: SendTime) -> u64 {
         let lag = self.steps.ns_before(sent, now);
@@ -46,38 +46,38 @@ impl Clock {
         }
         self.more = self.more.min(age);
         if now >= self.since + TIME {
-            // Paths change, and clocks drift.
+            // Paths change and clocks drift.
             let least = Some((least + self.more) & (self.steps.round() - 1));
-            *self = Clock { least, since: now, ..Clock::new(self.steps) };
+            *self = CircuitClock { least, since: now, ..CircuitClock::new(self.steps) };
         }
         age
     }
 }
 
-/// The hold of a circuit.
+/// State of a circuit with mixes.
 #[derive(Clone, Copy, Debug)]
-struct Path {
-    /// What the node said.
+struct MixedCircuit {
+    /// The hold that the node set.
     given: Duration,
-    /// What counts.
+    /// The hold in use.
     hold: Duration,
-    /// The longest lateness since `since`, of so many packets, and that of the time before.
+    /// Longest lateness of `packets` packets since `since`, and (`before`) in the period before.
     longest: Duration,
     packets: u32,
     since: Time,
     before: Duration,
-    clock: Clock,
+    clock: CircuitClock,
 }
 
-impl Path {
-    fn new(given: Duration) -> Path {
+impl MixedCircuit {
+    fn new(given: Duration) -> MixedCircuit {
         let (longest, since) = (Duration::ZERO, Time::FAR);
-        // Nothing is known of the time before: as if there had been the longest.
-        let clock = Clock::new(SendSteps::of(given));
-        Path { given, hold: given, longest, packets: 0, since, before: given, clock }
+        // There is no earlier period: the hold that the node set is taken as its lateness.
+        let clock = CircuitClock::new(SendSteps::of(given));
+        MixedCircuit { given, hold: given, longest, packets: 0, since, before: given, clock }
     }
 
-    /// Notes that so many packets came, and how late the latest was.
+    /// Notes the arrival of `packets` packets, and the longest lateness among them.
     fn note(&mut self, now: Time, packets: u32, longest: Duration) {
         self.since = self.since.min(now);
         self.longest = self.longest.max(longest);
@@ -85,31 +85,37 @@ impl Path {
         if self.packets < PACKETS || now < self.since + TIME {
             return;
         }
-        // A quarter more than was seen. Not below three quarters of what was said: who sends more
-        // packets sees later ones, and a hold that is too short costs far more than one too long.
+        // The hold is a quarter longer than the lateness seen, but at least three quarters of what
+        // the node set. Among more packets, some are later still. Too short a hold costs far more
+        // than too long a one.
         let seen = self.longest.max(self.before) * 5 / 4;
         let hold = seen.clamp(self.given * 3 / 4, self.given);
-        *self = Path { hold, before: self.longest, clock: self.clock, ..Path::new(self.given) };
+        *self = MixedCircuit {
+            hold,
+            before: self.longest,
+            clock: self.clock,
+            ..MixedCircuit::new(self.given)
+        };
     }
 }
 
-/// The circuits with mixes.
+/// The circuits with mixes, and a cache of the one in use.
 #[derive(Default)]
-pub(crate) struct Paths {
-    all: BTreeMap<CircuitId, Path>,
-    /// The circuit on which packets come now,
+pub(crate) struct MixedCircuits {
+    all: BTreeMap<CircuitId, MixedCircuit>,
+    /// The circuit on which packets arrive at present.
     on: Option<CircuitId>,
-    /// its hold,
+    /// Hold of that circuit.
     hold: Duration,
-    /// how many came since it was last noted, and how late the latest was.
+    /// Packets since the circuit's state was last updated, and (`longest`) their longest lateness.
     packets: u32,
     longest: Duration,
-    /// and its sender's clock; None for one that keeps its order.
-    clock: Option<Clock>,
+    /// Clock of that circuit's sender. None for a circuit that keeps its order.
+    clock: Option<CircuitClock>,
 }
 
-impl Paths {
-    /// Sets what the node says of a circuit. Returns whether its hold changed.
+impl MixedCircuits {
+    /// Sets the hold that the node computed for a circuit. Returns true if it changed.
     pub(crate) fn set(&mut self, circuit: CircuitId, given: Duration) -> bool {
         let given = given.min(HOLD_MAX);
         if self.all.get(&circuit).map_or(Duration::ZERO, |path| path.given) == given {
@@ -117,13 +123,13 @@ impl Paths {
         }
         match given.is_zero() {
             true => self.all.remove(&circuit),
-            false => self.all.insert(circuit, Path::new(given)),
+            false => self.all.insert(circuit, MixedCircuit::new(given)),
         };
         self.on = None;
         true
     }
 
-    /// How long packets of a circuit wait for others; zero for one without mixes.
+    /// Time for which packets of a circuit wait for earlier ones. Zero for a circuit without mixes.
     pub(crate) fn hold(&self, circuit: CircuitId) -> Duration {
         if self.on == Some(circuit) {
             return self.hold;
@@ -131,12 +137,12 @@ impl Paths {
         self.all.get(&circuit).map_or(Duration::ZERO, |path| path.hold)
     }
 
-    /// As [`Paths::hold`], of the circuit on which packets come now.
+    /// Hold of the circuit on which packets arrive at present.
     pub(crate) fn hold_now(&self) -> Duration {
         self.hold
     }
 
-    /// Notes that a packet comes on a circuit. Returns whether the hold of a circuit changed.
+    /// Notes that a packet arrives on a circuit. Returns true if the hold of a circuit changed.
     #[inline]
     pub(crate) fn come(&mut self, now: Time, circuit: CircuitId) -> bool {
         self.packets += 1;
@@ -158,13 +164,14 @@ impl Paths {
         changed
     }
 
-    /// In which steps packets say when they were sent.
+    /// Unit of time in which packets on the circuit state when they were sent.
     pub(crate) fn steps(&self, circuit: CircuitId) -> SendSteps {
         SendSteps::of(self.all.get(&circuit).map_or(Duration::ZERO, |path| path.given))
     }
 
-    /// When a packet was sent that comes now on the circuit of which this was said last: so that
-    /// the fastest took no time. Zero says that nobody knows.
+    /// Time at which an arriving packet was sent, on the scale on which the fastest packet took no
+    /// time. The packet came on the circuit of the last [`MixedCircuits::come`]. Zero means
+    /// unknown.
     #[inline]
     pub(crate) fn sent(&mut self, now: Time, sent: SendTime) -> Time {
         match &mut self.clock {
@@ -173,17 +180,17 @@ impl Paths {
         }
     }
 
-    /// Notes how late a packet is that comes now.
+    /// Notes the lateness of an arriving packet.
     pub(crate) fn note(&mut self, late: Duration) {
         self.longest = self.longest.max(late);
     }
 
-    /// A packet came on a circuit after it was given up. Returns whether the circuit's hold
-    /// changed.
+    /// Notes that a packet came on a circuit after it was given up. Returns true if the circuit's
+    /// hold changed.
     pub(crate) fn note_late(&mut self, circuit: CircuitId) -> bool {
         let Some(path) = self.all.get_mut(&circuit) else { return false };
         let changed = path.hold != path.given;
-        *path = Path { clock: path.clock, ..Path::new(path.given) };
+        *path = MixedCircuit { clock: path.clock, ..MixedCircuit::new(path.given) };
         self.on = None;
         changed
     }

@@ -1,41 +1,41 @@
-//! Where packets lie that wait for others.
+//! Memory for packets that wait for earlier ones.
 
 use shoal_wire::{CircuitId, SizeClass, Time};
 
-/// Bytes that a packet takes.
+/// Bytes per packet.
 pub(crate) const SLOT: usize = SizeClass::Full.edge_len();
-/// Packets that lie here at most: 32 MiB.
+/// Largest number of packets: 32 MiB.
 pub(crate) const SLOTS_MAX: usize = (32 << 20) / SLOT;
-/// Bytes that are kept when nothing waits.
+/// Largest number of bytes that is kept when no packet waits.
 const KEPT: usize = 1 << 20;
-/// No slot.
 pub(crate) const NONE: u16 = u16::MAX;
 
 const _: () = assert!(SLOTS_MAX < NONE as usize);
 
-/// What is known of a packet that waits.
+/// A packet that waits, without its bytes.
 #[derive(Clone, Copy)]
-pub(crate) struct Held {
+pub(crate) struct HeldPacket {
     pub(crate) circuit: CircuitId,
-    /// Its bytes.
+    /// Length in bytes.
     pub(crate) len: u16,
     pub(crate) congested: bool,
-    /// When it was sent, as far as is known.
+    /// Time of sending, as far as it is known; zero if not.
     pub(crate) sent: Time,
 }
 
-/// Packets by slot.
+/// Waiting packets, by slot.
 #[derive(Default)]
-pub(crate) struct Pool {
-    /// [`SLOT`] bytes for each; room for all is asked for at once, so that it never moves.
+pub(crate) struct PacketPool {
+    /// [`SLOT`] bytes for each packet. Memory for all slots is reserved at once, so that it never
+    /// moves.
     pub(crate) buf: Vec<u8>,
-    held: Vec<Held>,
+    held: Vec<HeldPacket>,
     free: Vec<u16>,
 }
 
-impl Pool {
-    /// Copies a packet; None where there is no room.
-    pub(crate) fn put(&mut self, bytes: &[u8], held: Held) -> Option<u16> {
+impl PacketPool {
+    /// Copies a packet into a slot. None if there is no room.
+    pub(crate) fn put(&mut self, bytes: &[u8], held: HeldPacket) -> Option<u16> {
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.held[usize::from(slot)] = held;
@@ -55,7 +55,7 @@ impl Pool {
         Some(slot)
     }
 
-    pub(crate) fn get(&self, slot: u16) -> Held {
+    pub(crate) fn get(&self, slot: u16) -> HeldPacket {
         self.held[usize::from(slot)]
     }
 
@@ -63,20 +63,19 @@ impl Pool {
         self.free.push(slot);
     }
 
-    /// Gives memory back if nothing waits.
+    /// Frees memory if no packet waits.
     pub(crate) fn trim(&mut self) {
         if self.free.len() == self.held.len() && self.buf.len() > KEPT {
-            *self = Pool::default();
+            *self = PacketPool::default();
         }
     }
 
-    /// Bytes that it takes.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.buf.len()
     }
 
-    /// Packets that lie here.
+    /// Number of occupied slots.
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
         self.held.len() - self.free.len()

@@ -1,55 +1,55 @@
-//! One stream of a host's packets.
+//! One stream of packets from one host.
 
 use shoal_wire::{CircuitId, Time, ip};
 
 use crate::book::HostId;
-use crate::sequence::front::Front;
-use crate::sequence::pace::Pace;
-use crate::sequence::pool::{NONE, Pool};
+use crate::sequence::front::MissingRecords;
+use crate::sequence::pace::StreamPace;
+use crate::sequence::pool::{NONE, PacketPool};
 
-/// How far the numbers of packets that wait may be apart; so many may wait.
+/// Largest difference between the numbers of waiting packets, and so their largest count.
 pub(crate) const SPAN: u64 = 32_768;
-/// Places for numbers: of a stream of which little waits, that it keeps when nothing waits, and at
-/// most, since packets that are released and not taken yet have theirs, too.
+/// Places in a ring: at its start, at most while nothing waits, and at most in all. Released
+/// packets that are not taken yet occupy places, too.
 pub(crate) const RING_MIN: usize = 64;
 pub(crate) const RING_KEPT: usize = 1_024;
 pub(crate) const RING_MAX: usize = 2 * SPAN as usize;
 
-/// See the module's documentation.
-pub(crate) struct Stream {
+/// The state of a stream: its next number, its waiting packets and its deadline.
+pub(crate) struct PacketStream {
     pub(crate) host: HostId,
     pub(crate) stream: u16,
-    /// On which the last packet that was due came; None if that circuit is over.
+    /// Circuit on which the last packet that was due came. None if that circuit has ended.
     pub(crate) circuit: Option<CircuitId>,
-    /// The number that is due, not wrapped; and what is to be added to it for that on the wire.
+    /// Unwrapped number that is due next, and (`shift`) the difference to the number on the wire.
     pub(crate) due: u64,
     shift: u32,
-    /// The number with which it began: those before it were never waited for.
+    /// First number of the stream. Earlier numbers were never waited for.
     pub(crate) first: u64,
-    /// Slots of packets by number: those that wait, and before `due` those that are released and
-    /// not taken yet. The length is a power of two.
+    /// Slots of packets, by number modulo the length. From `due` on they are waiting, below it they
+    /// are released and not yet taken. The length is a power of two.
     pub(crate) ring: Vec<u16>,
-    /// How many wait, none of them below this number.
+    /// Number of waiting packets. None of them is below `empty_to`.
     pub(crate) held: u32,
     empty_to: u64,
-    /// How many are released, from which number on.
+    /// Number of released packets. The first of them is number `taken`.
     pub(crate) released: u32,
     pub(crate) taken: u64,
-    pub(crate) front: Front,
-    pub(crate) pace: Pace,
-    /// When the packet that is due is given up; FAR if nothing waits for it.
+    pub(crate) front: MissingRecords,
+    pub(crate) pace: StreamPace,
+    /// Deadline at which the missing packet is given up. FAR if nothing waits for it.
     pub(crate) until: Time,
-    /// Neighbours among the streams of the host, by their last use.
+    /// Neighbours in the host's list of streams, by last use.
     pub(crate) newer: u16,
     pub(crate) older: u16,
 }
 
-impl Stream {
-    /// One that begins with the packet of this number, or so many before it.
-    pub(crate) fn new(host: HostId, number: ip::StreamNumber, missing: u64) -> Stream {
-        // As if all numbers had gone before: those may come late.
+impl PacketStream {
+    /// A stream that begins `missing` packets before this one.
+    pub(crate) fn new(host: HostId, number: ip::StreamNumber, missing: u64) -> PacketStream {
+        // All numbers count as seen once, since packets before the first one may come late.
         let due = u64::from(ip::NUMBERS) - missing;
-        Stream {
+        PacketStream {
             host,
             stream: number.stream,
             circuit: None,
@@ -61,33 +61,33 @@ impl Stream {
             empty_to: 0,
             released: 0,
             taken: 0,
-            front: Front::default(),
-            pace: Pace::default(),
+            front: MissingRecords::default(),
+            pace: StreamPace::default(),
             until: Time::FAR,
             newer: NONE,
             older: NONE,
         }
     }
 
-    /// The number nearest to the one that is due.
+    /// Unwraps a number: the one nearest to `due` that has these low bits.
     #[inline]
     pub(crate) fn unwrap(&self, number: ip::StreamNumber) -> u64 {
         let due = (self.due as u32).wrapping_add(self.shift);
         self.due.wrapping_add_signed(number.ahead_of(due).into())
     }
 
-    /// Takes the number that is due for this one.
+    /// Continues the stream with this number as the one that is due.
     pub(crate) fn restart(&mut self, number: ip::StreamNumber) {
         self.shift = number.number.wrapping_sub(self.due as u32);
         self.first = self.due;
     }
 
-    /// Whether nothing waits, and nothing is to be taken.
+    /// True if no packet waits or must be taken.
     pub(crate) fn is_idle(&self) -> bool {
         self.held == 0 && self.released == 0
     }
 
-    /// The lowest number of which the ring has to know.
+    /// Lowest number with a place in the ring.
     pub(crate) fn base(&self) -> u64 {
         if self.released > 0 { self.taken } else { self.due }
     }
@@ -97,7 +97,7 @@ impl Stream {
         number as usize & self.ring.len().wrapping_sub(1)
     }
 
-    /// Gives the ring `len` places.
+    /// Extends the ring to `len` places.
     pub(crate) fn grow(&mut self, len: usize) {
         let mut ring = vec![NONE; len];
         for number in self.base()..self.base() + self.ring.len() as u64 {
@@ -106,7 +106,7 @@ impl Stream {
         self.ring = ring;
     }
 
-    /// The lowest number that waits.
+    /// Lowest number of a waiting packet.
     pub(crate) fn first_held(&mut self) -> Option<u64> {
         let end = self.base() + self.ring.len() as u64;
         let mut number = self.due.max(self.empty_to);
@@ -115,7 +115,7 @@ impl Stream {
             let left = (end - number).min(RING_MIN as u64) as usize;
             let places = &self.ring[place..(place | (RING_MIN - 1)) + 1];
             let places = &places[..left.min(places.len())];
-            // All at once, and one by one only where there is one.
+            // Checks a block of places at once, and single places only if the block is not empty.
             let is_empty = places.iter().fold(NONE, |all, slot| all & slot) == NONE;
             match (!is_empty).then(|| places.iter().position(|slot| *slot != NONE)).flatten() {
                 Some(more) => {
@@ -128,7 +128,7 @@ impl Stream {
         None
     }
 
-    /// Puts a packet that waits into its place.
+    /// Stores the slot of a waiting packet.
     pub(crate) fn put(&mut self, number: u64, slot: u16) {
         let place = self.place(number);
         self.ring[place] = slot;
@@ -138,20 +138,20 @@ impl Stream {
         }
     }
 
-    /// Whether the packet of this number waits, which is not below the one that is due.
+    /// True if packet `number` waits. Requires `number >= due`.
     pub(crate) fn holds(&self, number: u64) -> bool {
         let is_near = self.held > 0 && number - self.base() < self.ring.len() as u64;
         is_near && self.ring[self.place(number)] != NONE
     }
 
-    /// The slot of the packet that is due, if it came and is kept.
+    /// Slot of the packet that is due, if it is held.
     pub(crate) fn kept(&self) -> Option<u16> {
         let slot = (self.held > 0).then(|| self.ring[self.place(self.due)]);
         slot.filter(|slot| *slot != NONE)
     }
 
-    /// Releases those that are due; returns how many, and the slot of the last.
-    pub(crate) fn release(&mut self, now: Time, pool: &Pool) -> Option<(u32, u16)> {
+    /// Releases the packets that are due. Returns their count, and the slot of the last one.
+    pub(crate) fn release(&mut self, now: Time, pool: &PacketPool) -> Option<(u32, u16)> {
         let (from, mut last) = (self.due, NONE);
         self.pace.turn(now);
         while let Some(slot) = self.kept() {

@@ -4,9 +4,9 @@ use super::*;
 use crate::Packet;
 
 const HOST: u32 = 7;
-const ALONE: Result<Passage, DropReason> = Err(DropReason::IpFragmentAlone);
-const BAD: Result<Passage, DropReason> = Err(DropReason::IpFragment);
-const DENIED: Result<Passage, DropReason> = Err(DropReason::PolicyDenied);
+const ALONE: Result<FragmentAction, DropReason> = Err(DropReason::IpFragmentAlone);
+const BAD: Result<FragmentAction, DropReason> = Err(DropReason::IpFragment);
+const DENIED: Result<FragmentAction, DropReason> = Err(DropReason::PolicyDenied);
 const UDP: u8 = 17;
 const TCP: u8 = 6;
 
@@ -32,13 +32,13 @@ fn packet(v6: bool, id: u32, protocol: u8, at: u16, len: u16, more: bool) -> Vec
     bytes
 }
 
-/// Takes in a fragment; port 0x0203, which each first one names, is the one that is permitted.
+/// Handles a fragment; the first fragments have port 0x0203, which is permitted.
 fn take(
     all: &mut Fragments,
     ms: u64,
     bytes: &[u8],
     first: Result<(), DropReason>,
-) -> Result<Passage, DropReason> {
+) -> Result<FragmentAction, DropReason> {
     let packet = Packet::parse(bytes)?;
     all.take(Time::from_millis(ms), HOST, (&packet, bytes), || first)
 }
@@ -53,16 +53,16 @@ fn later_fragments_follow_the_first_one() {
         let part = |id, at, more| packet(v6, id, UDP, at, 80, more);
         let mut all = Fragments::default();
         for (id, verdict, then) in [
-            (1, Ok(()), [Ok(Passage::Release), Ok(Passage::Pass)]),
+            (1, Ok(()), [Ok(FragmentAction::Release), Ok(FragmentAction::Pass)]),
             (2, Err(DropReason::PolicyDenied), [DENIED, DENIED]),
         ] {
             assert_eq!(take(&mut all, 1, &part(id, 0, true), verdict), then[0]);
             assert_eq!(take(&mut all, 2, &part(id, 160, false), Ok(())), then[1]);
             assert_eq!(take(&mut all, 3, &part(id, 80, true), Ok(())), then[1]);
         }
-        assert!(all.is_empty(), "all of them came");
-        // The number comes again.
-        assert_eq!(take(&mut all, 4, &part(2, 0, true), Ok(())), Ok(Passage::Release));
+        assert!(all.is_empty(), "the whole datagram has arrived");
+        // The identification is reused.
+        assert_eq!(take(&mut all, 4, &part(2, 0, true), Ok(())), Ok(FragmentAction::Release));
         assert_eq!(drops(&mut all, 4), 0);
     }
 }
@@ -73,17 +73,17 @@ fn what_comes_before_the_first_waits_for_it() {
         let part = |id, at, more| packet(v6, id, UDP, at, 80, more);
         let mut all = Fragments::default();
         for id in [1, 2] {
-            assert_eq!(take(&mut all, 1, &part(id, 160, false), Ok(())), Ok(Passage::Wait));
-            assert_eq!(take(&mut all, 2, &part(id, 80, true), Ok(())), Ok(Passage::Wait));
+            assert_eq!(take(&mut all, 1, &part(id, 160, false), Ok(())), Ok(FragmentAction::Wait));
+            assert_eq!(take(&mut all, 2, &part(id, 80, true), Ok(())), Ok(FragmentAction::Wait));
         }
-        assert_eq!(take(&mut all, 500, &part(1, 0, true), Ok(())), Ok(Passage::Release));
+        assert_eq!(take(&mut all, 500, &part(1, 0, true), Ok(())), Ok(FragmentAction::Release));
         let released: Vec<_> = all.take_released().collect();
         assert_eq!(released, [part(1, 160, false), part(1, 80, true)].map(Into::into));
         let denied = Err(DropReason::PolicyDenied);
         assert_eq!(take(&mut all, 500, &part(2, 0, true), denied), DENIED);
         assert_eq!((drops(&mut all, 500), all.take_released().count()), (2, 0));
-        // Without a first one they are dropped after a while.
-        assert_eq!(take(&mut all, 600, &part(3, 80, true), Ok(())), Ok(Passage::Wait));
+        // Fragments without a first one are dropped after a while.
+        assert_eq!(take(&mut all, 600, &part(3, 80, true), Ok(())), Ok(FragmentAction::Wait));
         assert_eq!((drops(&mut all, 1_599), drops(&mut all, 1_600)), (0, 1));
         assert!(all.is_empty() && all.bytes == 0);
     }
@@ -93,36 +93,36 @@ fn what_comes_before_the_first_waits_for_it() {
 fn a_verdict_holds_for_a_while() {
     let part = |id, at| packet(false, id, UDP, at, 80, true);
     let mut all = Fragments::default();
-    assert_eq!(take(&mut all, 0, &part(1, 0), Ok(())), Ok(Passage::Release));
-    assert_eq!(take(&mut all, 14_999, &part(1, 80), Ok(())), Ok(Passage::Pass));
-    assert_eq!(take(&mut all, 15_000, &part(1, 160), Ok(())), Ok(Passage::Wait));
-    // A number that comes again after a silence names another datagram.
-    assert_eq!(take(&mut all, 20_000, &part(2, 0), Ok(())), Ok(Passage::Release));
+    assert_eq!(take(&mut all, 0, &part(1, 0), Ok(())), Ok(FragmentAction::Release));
+    assert_eq!(take(&mut all, 14_999, &part(1, 80), Ok(())), Ok(FragmentAction::Pass));
+    assert_eq!(take(&mut all, 15_000, &part(1, 160), Ok(())), Ok(FragmentAction::Wait));
+    // An identification that is reused after a silence belongs to another datagram.
+    assert_eq!(take(&mut all, 20_000, &part(2, 0), Ok(())), Ok(FragmentAction::Release));
     assert_eq!(take(&mut all, 20_999, &part(2, 0), Ok(())), BAD);
     assert_eq!(take(&mut all, 21_000, &part(2, 80), Ok(())), BAD, "the datagram is refused");
-    assert_eq!(take(&mut all, 22_000, &part(2, 0), Ok(())), Ok(Passage::Release));
+    assert_eq!(take(&mut all, 22_000, &part(2, 0), Ok(())), Ok(FragmentAction::Release));
 }
 
 #[test]
 fn other_datagrams_of_the_same_number_are_others() {
     let mut all = Fragments::default();
     let first = packet(false, 1, UDP, 0, 80, true);
-    assert_eq!(take(&mut all, 1, &first, Ok(())), Ok(Passage::Release));
+    assert_eq!(take(&mut all, 1, &first, Ok(())), Ok(FragmentAction::Release));
     let (at, more) = (80, false);
     let tcp = packet(false, 1, TCP, at, 80, more);
-    assert_eq!(take(&mut all, 1, &tcp, Ok(())), Ok(Passage::Wait), "another protocol");
+    assert_eq!(take(&mut all, 1, &tcp, Ok(())), Ok(FragmentAction::Wait), "another protocol");
     let mut other = packet(false, 1, UDP, at, 80, more);
     other[15] = 9;
-    assert_eq!(take(&mut all, 1, &other, Ok(())), Ok(Passage::Wait), "another source");
+    assert_eq!(take(&mut all, 1, &other, Ok(())), Ok(FragmentAction::Wait), "another source");
     let bytes = packet(false, 1, UDP, at, 80, more);
     let parsed = Packet::parse(&bytes).unwrap();
     let of_other = all.take(Time::ZERO, 8, (&parsed, &bytes), || Ok(()));
-    assert_eq!(of_other, Ok(Passage::Wait), "another host");
-    // The IPv6 sender writes the protocol beside the number (RFC 8200 section 4.5).
+    assert_eq!(of_other, Ok(FragmentAction::Wait), "another host");
+    // The protocol does not identify an IPv6 datagram (RFC 8200 section 4.5).
     let first = packet(true, 1, UDP, 0, 80, true);
-    assert_eq!(take(&mut all, 1, &first, Ok(())), Ok(Passage::Release));
+    assert_eq!(take(&mut all, 1, &first, Ok(())), Ok(FragmentAction::Release));
     let tcp = packet(true, 1, TCP, at, 80, more);
-    assert_eq!(take(&mut all, 1, &tcp, Ok(())), Ok(Passage::Pass));
+    assert_eq!(take(&mut all, 1, &tcp, Ok(())), Ok(FragmentAction::Pass));
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn tiny_and_contradictory_fragments_are_refused() {
         assert_eq!(parse(UDP, 65_528, 7, false), if v6 { Ok(()) } else { malformed });
         assert_eq!(parse(UDP, 65_512, 24, false), malformed, "behind the longest datagram");
     }
-    // A packet with a fragment header that is no fragment is a whole one (RFC 6946).
+    // A packet whose fragment header makes it no fragment is a whole packet (RFC 6946).
     let bytes = packet(true, 1, UDP, 0, 80, false);
     let packet = Packet::parse(&bytes).unwrap();
     assert_eq!((packet.fragment, packet.payload_at, packet.protocol), (None, 48, UDP));
@@ -161,16 +161,16 @@ fn a_host_has_a_bounded_share() {
     for id in 0..2_000 {
         let taken = take(&mut all, 1, &later(id), Ok(()));
         match (id as usize) < room {
-            true => assert_eq!(taken, Ok(Passage::Wait), "{id}"),
-            false => assert!([Ok(Passage::Wait), ALONE].contains(&taken), "{id}"),
+            true => assert_eq!(taken, Ok(FragmentAction::Wait), "{id}"),
+            false => assert!([Ok(FragmentAction::Wait), ALONE].contains(&taken), "{id}"),
         }
         assert!(all.bytes <= WAITING_MAX.0 && all.len() <= DATAGRAMS_MAX.0);
     }
-    // Another host has room, and the newest datagrams are those that are known.
+    // Another host has room, and the newest datagrams are kept.
     let first = packet(true, 1_999, UDP, 0, 80, true);
     let parsed = Packet::parse(&first).unwrap();
     let other = all.take(Time::from_millis(1), 8, (&parsed, &first), || Ok(()));
-    assert_eq!(other, Ok(Passage::Release));
+    assert_eq!(other, Ok(FragmentAction::Release));
     for host in 0..100 {
         for id in 0..100 {
             let bytes = later(id);
@@ -180,7 +180,7 @@ fn a_host_has_a_bounded_share() {
         }
     }
     let largest = all.by_size.last().unwrap().0;
-    assert!(largest <= 101, "the host with most made room: {largest}");
+    assert!(largest <= 101, "the host with most datagrams lost some: {largest}");
     for ms in 0..300 {
         all.take_drops(Time::from_millis(20_000 + ms)).for_each(drop);
     }
@@ -190,7 +190,7 @@ fn a_host_has_a_bounded_share() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
-    /// Whatever comes in whatever order: no byte passes twice, and none before the first fragment.
+    /// No byte passes twice, and none before the first fragment, in any order of fragments.
     #[test]
     fn no_byte_passes_twice(
         v6 in any::<bool>(),
@@ -206,12 +206,12 @@ proptest! {
             let taken = take(&mut all, 1, &bytes, verdict);
             let mut out = Vec::new();
             match taken {
-                Ok(Passage::Release) => {
+                Ok(FragmentAction::Release) => {
                     began = true;
                     out.push(bytes.clone());
                     out.extend(all.take_released().map(Vec::from));
                 }
-                Ok(Passage::Pass) => out.push(bytes.clone()),
+                Ok(FragmentAction::Pass) => out.push(bytes.clone()),
                 _ => {}
             }
             prop_assert!(packet.fragment.is_none() || out.is_empty() || may && began);
@@ -223,7 +223,7 @@ proptest! {
                     prop_assert!(!core::mem::replace(seen, true));
                 }
             }
-            // All of it came: the number may name another datagram.
+            // The whole datagram has arrived: its identification may be reused.
             if ends {
                 (passed, began) = (vec![false; 400], false);
             }
@@ -241,9 +241,9 @@ proptest! {
         for nth in order {
             let bytes = packet(v6, 1, UDP, nth * 1_240, 1_240, nth < 47);
             match take(&mut all, 1, &bytes, Ok(())).unwrap() {
-                Passage::Release => passed += 1 + all.take_released().count(),
-                Passage::Pass => passed += 1,
-                Passage::Wait => {}
+                FragmentAction::Release => passed += 1 + all.take_released().count(),
+                FragmentAction::Pass => passed += 1,
+                FragmentAction::Wait => {}
             }
         }
         prop_assert_eq!(passed, 48);

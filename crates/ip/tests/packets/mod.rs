@@ -1,8 +1,8 @@
-//! Super-frames as the kernel makes them, for tests.
+//! Super-frames as a kernel makes them, for tests.
 
 use std::net::Ipv6Addr;
 
-use shoal_ip::{Gate, Merge, Packet, Piece, READ_MAX, VNET_LEN};
+use shoal_ip::{AddressGate, BufferSlice, Packet, PacketMerger, READ_MAX, VNET_LEN};
 
 /// The shape of a super-frame.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ pub fn addresses(v6: bool) -> (Ipv6Addr, Ipv6Addr) {
     }
 }
 
-/// Ones' complement sum, folded; slow and simple.
+/// Ones' complement sum, folded, in simple code.
 pub fn plain_sum(bytes: &[u8]) -> u16 {
     let mut sum = 0u64;
     for pair in bytes.chunks(2) {
@@ -39,7 +39,7 @@ pub fn plain_sum(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// Addresses, protocol and length as TCP and UDP sum them.
+/// The pseudo-header of TCP and UDP.
 pub fn pseudo_header(packet: &[u8], at: usize) -> Vec<u8> {
     let v6 = packet[0] >> 4 == 6;
     let mut bytes = if v6 { packet[8..40].to_vec() } else { packet[12..20].to_vec() };
@@ -129,15 +129,15 @@ impl Shape {
     }
 }
 
-/// A gate of the sender of [`addresses`], which knows the receiver as host 5.
-pub fn gate(v6: bool, mtu: usize) -> Gate {
+/// A gate of the sender in [`addresses`], which knows the receiver as host 5.
+pub fn gate(v6: bool, mtu: usize) -> AddressGate {
     let (from, to) = addresses(v6);
-    let mut gate = Gate::new(vec![from], mtu);
+    let mut gate = AddressGate::new(vec![from], mtu);
     gate.add(5, to).unwrap();
     gate
 }
 
-/// The end-to-end plaintexts that a read makes.
+/// The end-to-end plaintexts made from a read.
 pub fn cells(read: &[u8], v6: bool) -> Vec<Vec<u8>> {
     let gate = gate(v6, 1_374);
     let (host, split) = gate.outbound(read).expect("a sound packet for host 5");
@@ -146,18 +146,18 @@ pub fn cells(read: &[u8], v6: bool) -> Vec<Vec<u8>> {
         .map(|i| {
             let mut plain = vec![0xee; split.cell_len(i) + 3];
             split.write(i, &mut plain);
-            assert_eq!(plain[split.cell_len(i)..], [0; 3], "what lies behind is zero");
+            assert_eq!(plain[split.cell_len(i)..], [0; 3], "bytes behind the cell are zero");
             plain.truncate(split.cell_len(i));
             plain
         })
         .collect()
 }
 
-/// What is written to the interface when these cells arrive in one batch.
+/// The writes to the interface when these cells arrive in one batch.
 pub fn merged(cells: &[Vec<u8>], udp: bool) -> Vec<Vec<u8>> {
     let mut writes = Vec::new();
     let buf: Vec<u8> = cells.concat();
-    let mut write = |head: &[u8], pieces: &[Piece]| {
+    let mut write = |head: &[u8], pieces: &[BufferSlice]| {
         let mut bytes = head.to_vec();
         for piece in pieces {
             bytes.extend(&buf[piece.at as usize..(piece.at + piece.len) as usize]);
@@ -165,7 +165,7 @@ pub fn merged(cells: &[Vec<u8>], udp: bool) -> Vec<Vec<u8>> {
         assert!(bytes.len() <= READ_MAX);
         writes.push(bytes);
     };
-    let mut merge = Merge::new(true, udp);
+    let mut merge = PacketMerger::new(true, udp);
     let mut at = 0;
     for cell in cells {
         if let Ok(packet) = Packet::parse(&cell[2..]) {

@@ -1,21 +1,23 @@
-//! The way in: who gets a cookie, a welcome, a visit (docs/joining.md section 2).
+//! Datagrams from visitors: cookies, welcomes and visits (docs/design/membership.md).
 
 use core::net::SocketAddr;
 
+use shoal_directory::Member;
 use shoal_wire::{DropReason, Time};
 
-use super::visits::{Holder, Visit, VisitId};
-use super::{Desk, Disk, Output, ended};
+use super::visits::{Visit, VisitId, VisitOwner};
+use super::{Desk, DeskOutput, Disk, ended};
 use crate::door::Visitor;
 use crate::frame::SMALL_LEN;
-use crate::messages::{Answer, Request};
+use crate::messages::{Answer, Request, VisitorKind};
+use crate::tokens::{TokenHash, TokenKind};
 
 impl<D: Disk> Desk<D> {
-    /// Takes in a datagram.
+    /// Handles a datagram.
     ///
     /// # Errors
     ///
-    /// Why it has no effect; it is counted.
+    /// The reason why the datagram is dropped. The drop is counted.
     pub fn handle_datagram(
         &mut self,
         at: (Time, u64),
@@ -24,7 +26,7 @@ impl<D: Disk> Desk<D> {
     ) -> Result<(), DropReason> {
         let handled = match self.visits.open(from, bytes) {
             Ok((id, message)) => self.handle_request(at, id, &message),
-            // Visitors of before say hello again.
+            // The key matches no visit: the frame may be a hello from a former visitor.
             Err(DropReason::UnknownIndex | DropReason::BadTag) if bytes.len() == SMALL_LEN => {
                 self.handle_hello(at.0, from, bytes)
             }
@@ -42,13 +44,14 @@ impl<D: Disk> Desk<D> {
         self.pressure.note(now, reason);
     }
 
-    /// Knocks and visits of the last minute that came to nothing, if they are so many that somebody
-    /// means it.
+    /// Knocks and visits in the last minute that failed, if there are enough of them to be an
+    /// attack.
     pub fn flood(&self, now: Time) -> Option<u64> {
         self.pressure.flood(now)
     }
 
-    /// Gives a cookie to whoever knows a door secret: it shows that he receives where he is.
+    /// Answers a hello under any door secret with a cookie. The cookie proves that the sender
+    /// receives at its address.
     fn handle_hello(
         &mut self,
         now: Time,
@@ -68,7 +71,7 @@ impl<D: Disk> Desk<D> {
         }
         let cookie = self.cookies.issue(now, &from);
         let answer = door.cookie(&lead, &cookie, &mut self.rng);
-        self.outputs.push_back(Output::Send(from, answer));
+        self.outputs.push_back(DeskOutput::Send(from, answer));
         Ok(())
     }
 
@@ -107,7 +110,7 @@ impl<D: Disk> Desk<D> {
         self.welcome(at, (from, number), door, visitor)
     }
 
-    /// Lets a visitor in, or says why not.
+    /// Answers a knock: opens a visit, or tells the visitor why not.
     fn welcome(
         &mut self,
         (now, unix_s): (Time, u64),
@@ -119,18 +122,19 @@ impl<D: Disk> Desk<D> {
         let is_member = self.replaced.has(&half) || self.is_member(&half);
         let standing = self.tokens.standing(unix_s, &token);
         let (holder, refused) = match standing {
-            _ if is_member => (Holder::Member(half), None),
-            // Invites of before are void.
-            Some(standing) if door == 0 => (Holder::Token(token), standing.err().map(ended)),
+            _ if is_member => (VisitOwner::Member(half), None),
+            // Invites with a former door secret are void.
+            Some(standing) if door == 0 => (VisitOwner::Token(token), standing.err().map(ended)),
             _ => {
                 self.shares.was_vain(from);
                 return Err(DropReason::UnknownPeer);
             }
         };
-        let welcome = self.doors[door].welcome(visitor, unix_s, refused, &mut self.rng)?;
+        let kind = self.kind(&half, &token, unix_s);
+        let welcome = self.doors[door].welcome(visitor, unix_s, (refused, kind), &mut self.rng)?;
         self.say(from, welcome.1.clone());
         if refused.is_some() {
-            // A visitor who hears the reason needs no place.
+            // A refused visitor needs no visit.
             self.shares.was_vain(from);
             self.pressure.note(now, DropReason::NotAllowed);
             self.stats.refused += 1;
@@ -147,14 +151,28 @@ impl<D: Disk> Desk<D> {
         Ok(())
     }
 
-    /// Whether the key with this first half is a member's, the authority's own included.
+    /// The kind of a member, or of the members that a token admits.
+    fn kind(&self, half: &[u8; 32], token: &TokenHash, unix_s: u64) -> VisitorKind {
+        let has = |member: &&Member| member.key.dh == *half;
+        let is_router = match self.directory.listed().find(has) {
+            Some(member) => member.address.is_router(),
+            None => match self.tokens.standing(unix_s, token) {
+                Some(Ok(terms)) => matches!(terms.kind, TokenKind::Router { .. }),
+                _ => false,
+            },
+        };
+        if is_router { VisitorKind::Router } else { VisitorKind::Host }
+    }
+
+    /// True if the key with this first half belongs to a member; members made by the authority
+    /// count.
     fn is_member(&self, half: &[u8; 32]) -> bool {
-        let has = |member: &shoal_directory::Member| member.key.dh == *half;
+        let has = |member: &Member| member.key.dh == *half;
         self.member_by_half(half).is_some() || self.directory.listed().any(has)
     }
 
     fn say(&mut self, to: SocketAddr, frames: Vec<Vec<u8>>) {
-        self.outputs.extend(frames.into_iter().map(|frame| Output::Send(to, frame)));
+        self.outputs.extend(frames.into_iter().map(|frame| DeskOutput::Send(to, frame)));
     }
 
     fn handle_request(
@@ -166,14 +184,15 @@ impl<D: Disk> Desk<D> {
         let request = Request::parse(message).map_err(|_| DropReason::Malformed)?;
         let is_early = self.hold.is_early && self.doubt().is_none();
         if is_early && !matches!(request, Request::Part { .. }) {
-            // The visitor asks again until then.
+            // No answer while the registrar waits for the network's state: the visitor repeats its
+            // request.
             return Ok(());
         }
         let answer = self.answer(at, id, request);
         let lead = self.rng.array();
         self.stats.refused += u64::from(matches!(answer, Answer::Refused(_)));
         if let Some((to, frame)) = self.visits.seal(id, lead, &answer.encode()) {
-            self.outputs.push_back(Output::Send(to, frame));
+            self.outputs.push_back(DeskOutput::Send(to, frame));
         }
         Ok(())
     }

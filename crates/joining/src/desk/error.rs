@@ -1,23 +1,17 @@
-//! Why there can be no desk.
+//! Reasons why a desk can't be opened.
 
-use shoal_directory::Refused;
+use shoal_directory::ListRejection;
 
-/// Why there can be no desk.
+/// Reasons why a desk can't be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DeskError {
-    /// The list is refused.
     #[error("the list: {0}")]
-    List(#[from] Refused),
-    /// The ledger's chain does not fit the list's mandate.
+    List(#[from] ListRejection),
+    /// The ledger's supplements do not fit the mandate in the list.
     #[error(
-        "the ledger's step {number} does not fit the mandate: {why}; let the authority adopt the \
-         members and sign a mandate with another serial, and begin another ledger; or, if the \
-         mandate was narrowed, let it give the limits of before again"
+        "the ledger's step {number} does not fit the mandate: {why}. If the mandate was narrowed, \
+         the authority must restore its limits. Otherwise the authority must adopt the members and \
+         sign a mandate with another serial; then begin a new ledger"
     )]
-    Chain {
-        /// Which step.
-        number: u64,
-        /// What is wrong.
-        why: String,
-    },
+    Chain { number: u64, why: String },
 }

@@ -1,7 +1,6 @@
-//! Knocks that came before.
+//! Memory of knocks, against replays.
 //!
-//! A knock that was read is not read often again: each time costs public-key work, and draws a
-//! welcome.
+//! A knock is read a few times only: each reading costs public-key work and draws a welcome.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,34 +8,36 @@ use shoal_crypto::hash;
 use shoal_session::outer::Lead;
 use shoal_wire::DropReason;
 
-/// Names a knock: a hash of all that it says. Its number alone would not do: whoever has an invite
-/// could seal another knock under it and have the true one taken for a copy.
-type Name = [u8; 32];
+/// Identifies a knock: a hash of its number and whole message. The number alone is not enough:
+/// anybody with an invite could seal another knock under it and have the true one rejected as a
+/// replay.
+type KnockHash = [u8; 32];
 
-/// Knocks that are remembered: those of 80 s at least, at the pace at which they are read.
+/// Maximum number of remembered knocks: those of 56 s at the highest rate, 145 a second
+/// (`sources.rs`).
 const KNOCKS_MAX: usize = 8_192;
-/// Times that a knock is read: one that was refused is read again, since the answer may be lost.
+/// Times that one knock is read. A refused knock is read again, since the answer may be lost.
 const READS_MAX: u8 = 4;
 
-/// The last knocks, and how often each was read.
+/// The most recent knocks, each with the number of times it was read.
 #[derive(Default)]
-pub(super) struct Knocks {
-    order: VecDeque<Name>,
-    reads: BTreeMap<Name, u8>,
+pub(super) struct KnockReplayCache {
+    order: VecDeque<KnockHash>,
+    reads: BTreeMap<KnockHash, u8>,
 }
 
-impl Knocks {
-    /// The name of a knock, if it may be read once more.
+impl KnockReplayCache {
+    /// The hash of a knock, if it may be read again.
     ///
     /// Errors: `replayed_handshake`.
-    pub(super) fn look(&self, number: &Lead, message: &[u8]) -> Result<Name, DropReason> {
+    pub(super) fn look(&self, number: &Lead, message: &[u8]) -> Result<KnockHash, DropReason> {
         let name = hash(&[&number[..], message].concat());
         let reads = self.reads.get(&name).copied().unwrap_or(0);
         (reads < READS_MAX).then_some(name).ok_or(DropReason::ReplayedHandshake)
     }
 
-    /// Notes that a knock is read. The oldest one is forgotten for it.
-    pub(super) fn note(&mut self, name: Name) {
+    /// Counts a reading of a knock. If the table is full, the oldest knock is forgotten.
+    pub(super) fn note(&mut self, name: KnockHash) {
         let reads = self.reads.entry(name).or_insert(0);
         *reads = reads.saturating_add(1);
         if *reads > 1 {
@@ -57,7 +58,7 @@ mod tests {
 
     #[test]
     fn a_knock_is_read_few_times_and_the_memory_is_bounded() {
-        let mut knocks = Knocks::default();
+        let mut knocks = KnockReplayCache::default();
         for _ in 0..READS_MAX {
             let name = knocks.look(&[1; 16], b"body").unwrap();
             knocks.note(name);
@@ -69,6 +70,6 @@ mod tests {
             knocks.note(name);
         }
         assert_eq!((knocks.order.len(), knocks.reads.len()), (KNOCKS_MAX, KNOCKS_MAX));
-        assert!(knocks.look(&[1; 16], b"body").is_ok(), "the oldest gave way");
+        assert!(knocks.look(&[1; 16], b"body").is_ok(), "the oldest knock is forgotten");
     }
 }

@@ -1,60 +1,60 @@
-//! What members ask of the desk: a longer membership, another key, to leave.
+//! Requests of members: renewal, another key, leaving.
 
 use std::collections::BTreeMap;
 
 use shoal_crypto::PublicKey;
-use shoal_directory::{Entry, Mandate, Member, Register, Step};
+use shoal_directory::{Mandate, Member, Register, Step, StepEntry};
 use shoal_wire::Time;
 
 use super::visits::VisitId;
 use super::{Desk, Disk};
 use crate::messages::{Answer, Refusal, rekey_said};
-use crate::record::Cause;
+use crate::record::StepCause;
 use crate::tokens::TokenHash;
 
-/// Least time between two keys of one member, in seconds: each is one of those that the mandate may
-/// ever admit, so a member could else use the mandate up.
+/// Minimum time between two key changes of one member, in seconds. Each key counts towards the
+/// mandate's maximum, so a member could otherwise exhaust the mandate.
 const REKEY_EVERY_S: u64 = 7 * 86_400;
 
-/// Keys that were replaced: at most as many as there are steps.
+/// Replaced keys; at most one per step of the chain.
 #[derive(Default)]
-pub(super) struct Replaced {
-    /// By the old key's first half: both keys.
+pub(super) struct KeyReplacements {
+    /// Old and new key, by the first half of the old key.
     pairs: BTreeMap<[u8; 32], (PublicKey, PublicKey)>,
-    /// By the new key's first half: when the step was signed, in seconds since 1970.
+    /// Time of the signature in seconds since 1970, by the first half of the new key.
     since: BTreeMap<[u8; 32], u64>,
 }
 
-impl Replaced {
-    /// Notes a step that replaced this key.
+impl KeyReplacements {
+    /// Records a step that replaced this key.
     pub(super) fn note(&mut self, before: PublicKey, step: &Step) {
         for entry in &step.entries {
-            if let Entry::Member(member) = entry {
+            if let StepEntry::Member(member) = entry {
                 self.pairs.insert(before.dh, (before, member.key));
                 self.since.insert(member.key.dh, step.issued_unix_s);
             }
         }
     }
 
-    /// Whether the key with this first half was replaced.
+    /// True if the key with this first half was replaced.
     pub(super) fn has(&self, half: &[u8; 32]) -> bool {
         self.pairs.contains_key(half)
     }
 
-    /// The key that this one replaced.
+    /// The key that `key` replaced.
     fn before(&self, key: &PublicKey) -> Option<PublicKey> {
         let pair = self.pairs.values().find(|(_, after)| after == key);
         pair.map(|(before, _)| *before)
     }
 
-    /// Whether the key with this first half is a new one.
+    /// True if the key with this first half replaced another one within the last [`REKEY_EVERY_S`].
     fn is_recent(&self, half: &[u8; 32], unix_s: u64) -> bool {
         self.since.get(half).is_some_and(|since| unix_s < since.saturating_add(REKEY_EVERY_S))
     }
 }
 
 impl<D: Disk> Desk<D> {
-    /// The visitor's membership lasts longer, unless more than half of it is left.
+    /// Renews the visitor's membership, unless more than half of it is left.
     pub(super) fn renew(&mut self, at: (Time, u64), id: VisitId) -> Result<Answer, Refusal> {
         let half = self.visits.get_mut(id).ok_or(Refusal::Registrar)?.half;
         let mandate = self.mandate_now(at.0, at.1)?;
@@ -66,7 +66,7 @@ impl<D: Disk> Desk<D> {
         if self.is_adopted(&member.key) {
             return Err(Refusal::Adopted);
         }
-        // Its name and addresses are free for others since.
+        // The name and the addresses are free for others after the end.
         if member.expires_unix_s <= at.1 {
             return Err(Refusal::Ended);
         }
@@ -74,22 +74,22 @@ impl<D: Disk> Desk<D> {
         let life = expires_unix_s.saturating_sub(at.1);
         if member.expires_unix_s.saturating_sub(at.1) <= life / 2 {
             let renewed = self.newer(Member { expires_unix_s, ..member });
-            let entries = vec![Entry::Member(Box::new(renewed))];
-            self.step(Cause::Renewed, key, entries, at).map_err(|e| self.refused(&e))?;
+            let entries = vec![StepEntry::Member(Box::new(renewed))];
+            self.step(StepCause::Renewed, key, entries, at).map_err(|e| self.refused(&e))?;
             self.stats.renewed += 1;
         }
         self.granted(id, &key, at).ok_or(Refusal::Key)
     }
 
-    /// The visitor is a member no more.
+    /// Ends the visitor's membership.
     pub(super) fn leave(&mut self, at: (Time, u64), id: VisitId) -> Result<Answer, Refusal> {
         let half = self.visits.get_mut(id).ok_or(Refusal::Registrar)?.half;
         if let Some(key) = self.member_by_half(&half).map(|member| member.key) {
             if self.is_adopted(&key) {
                 return Err(Refusal::Adopted);
             }
-            let entries = vec![Entry::remove(&key)];
-            self.step(Cause::Left, key, entries, at).map_err(|e| self.refused(&e))?;
+            let entries = vec![StepEntry::remove(&key)];
+            self.step(StepCause::Left, key, entries, at).map_err(|e| self.refused(&e))?;
             self.stats.left += 1;
         } else if self.replaced.has(&half) {
             return Err(Refusal::Replaced);
@@ -97,7 +97,7 @@ impl<D: Disk> Desk<D> {
         Ok(Answer::Left)
     }
 
-    /// The invite by which this member, or one whose key it has replaced, joined.
+    /// The invite by which this member joined, under its present key or an earlier one.
     pub(super) fn invite_of(&self, key: &PublicKey) -> Option<TokenHash> {
         let mut key = *key;
         for _ in 0..=self.replaced.pairs.len() {
@@ -109,19 +109,19 @@ impl<D: Disk> Desk<D> {
         None
     }
 
-    /// Until when a membership that is signed now lasts.
+    /// End of a membership that is signed at `unix_s`, in seconds since 1970.
     pub(super) fn expiry(&self, mandate: &Mandate, unix_s: u64) -> u64 {
         let life = self.config.membership.as_secs().min(mandate.longest_s.into());
         unix_s.saturating_add(life).min(mandate.until_unix_s)
     }
 
-    /// The member whose key begins with this half.
+    /// The member whose key has this first half.
     pub(super) fn member_by_half(&self, half: &[u8; 32]) -> Option<&Member> {
         self.register()?.members().find(|member| member.key.dh == *half)
     }
 
-    /// Whether another registrar made this key a member, for however long, and this one did not: of
-    /// two descriptors of one key nodes take one.
+    /// True if another registrar made this key a member, expired or not, and this registrar has no
+    /// current membership for it. Nodes accept one of two descriptors of a key.
     pub(super) fn is_anothers(&self, key: &PublicKey, unix_s: u64) -> bool {
         let lives = |member: &Member| member.key == *key && member.expires_unix_s > unix_s;
         let own = self.register().into_iter().flat_map(Register::members);
@@ -130,13 +130,13 @@ impl<D: Disk> Desk<D> {
         !own.into_iter().any(lives) && others.flat_map(Register::members).any(has)
     }
 
-    /// Why a key that is no member's is refused.
+    /// The refusal for a key that is no member's.
     fn gone(&self, half: &[u8; 32]) -> Refusal {
         if self.replaced.has(half) { Refusal::Replaced } else { Refusal::Key }
     }
 
-    /// The visitor is the same member with another key. One step ends the old key and begins the
-    /// new one, so no node has both, or neither.
+    /// Replaces the visitor's key. One step removes the old key and adds the new one, so every node
+    /// has exactly one of the two.
     pub(super) fn rekey(
         &mut self,
         at: (Time, u64),
@@ -156,7 +156,8 @@ impl<D: Disk> Desk<D> {
             return Err(Refusal::Key);
         }
         let Some(member) = member else {
-            // Its answer was lost; or a third key asks for what another one has.
+            // Either the first answer was lost, or a third key asks to replace an already replaced
+            // one.
             let answer = match replaced {
                 Some((_, after)) if after == key => self.granted(id, &key, at),
                 _ => None,
@@ -165,8 +166,9 @@ impl<D: Disk> Desk<D> {
         };
         self.may_replace(&member, &key, at)?;
         let fresh = Member { key, ..member };
-        let entries = vec![Entry::remove(&before), Entry::Member(Box::new(self.newer(fresh)))];
-        self.step(Cause::Rekeyed, before, entries, at).map_err(|e| self.refused(&e))?;
+        let entries =
+            vec![StepEntry::remove(&before), StepEntry::Member(Box::new(self.newer(fresh)))];
+        self.step(StepCause::Rekeyed, before, entries, at).map_err(|e| self.refused(&e))?;
         let last = self.register().and_then(|r| r.step(r.len())).map(|last| last.step().clone());
         if let Some(last) = last {
             self.replaced.note(before, &last);
@@ -175,7 +177,7 @@ impl<D: Disk> Desk<D> {
         self.granted(id, &key, at).ok_or(Refusal::Registrar)
     }
 
-    /// Whether a member may have this key in the place of its own.
+    /// Checks that this key may replace the member's key.
     fn may_replace(
         &self,
         member: &Member,
@@ -194,7 +196,7 @@ impl<D: Disk> Desk<D> {
         if self.replaced.is_recent(&member.key.dh, unix_s) {
             return Err(Refusal::Soon);
         }
-        // Sessions know a peer by the first half of its key.
+        // Sessions identify a peer by the first half of its key.
         let has = |other: &Member| other.key.dh == key.dh || other.key.sign == key.sign;
         let register = self.register().into_iter().flat_map(|register| register.members());
         let is_taken = self.directory.listed().chain(register).any(has);
@@ -204,4 +206,4 @@ impl<D: Disk> Desk<D> {
 
 #[cfg(test)]
 #[path = "members_tests.rs"]
-mod tests;
+pub(super) mod tests;

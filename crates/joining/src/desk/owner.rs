@@ -1,60 +1,63 @@
-//! What the registrar's owner asks of the desk.
+//! Commands of the registrar's owner.
 
 use std::collections::BTreeSet;
 
 use shoal_crypto::PublicKey;
 use shoal_directory::{
-    BadMandate, BadName, CLOCK_SKEW_S, Entry, MandateId, Member, Supplement, Unapplied,
-    check_new_name, fold, span,
+    BadName, CLOCK_SKEW_S, MandateId, MandateViolation, Member, Register, StepEntry, StepRejection,
+    Supplement, check_new_name, fold, span,
 };
 use shoal_wire::Time;
 use zeroize::Zeroizing;
 
-use super::places::Naming;
+use super::places::NameChoice;
 use super::{Desk, Disk};
 use crate::invite::{Invite, InviteError};
-use crate::messages::{Refusal, Wish};
-use crate::record::{Cause, Record};
-use crate::tokens::{Terms, TermsError, Token, TokenHash};
+use crate::messages::{NameRequest, Refusal};
+use crate::record::{LedgerRecord, StepCause};
+use crate::tokens::{TermsError, Token, TokenHash, TokenKind, TokenTerms};
 
-/// Part of a mandate's chain that the node beside the registrar has.
-pub(super) struct Known {
+/// Steps of a mandate's chain that the node beside the registrar has.
+pub(super) struct NodeChain {
     mandate: MandateId,
     steps: u64,
-    /// Hash that its next step names as the one before it.
+    /// Hash that the next step must name as its predecessor.
     head: [u8; 32],
 }
 
-/// Why nothing is signed for now.
+/// Reasons why signing is suspended.
 #[derive(Default)]
-pub(super) struct Hold {
-    /// The node refuses what was signed, in its words.
+pub(super) struct SigningHold {
+    /// The node's message, if it refuses a supplement of this registrar.
     refused: Option<String>,
-    /// Bytes of the ledger, and bytes that it is known to have had.
+    /// Length of the ledger in bytes, and the length that the registrar had noted.
     older: Option<(usize, usize)>,
-    /// Nobody has said yet what the network has.
+    /// True until a neighbour of the node has reported which supplements it knows.
     pub(super) is_early: bool,
 }
 
 impl<D: Disk> Desk<D> {
-    /// Gives out an invite; it holds once this returns.
+    /// Issues an invite. The invite is in the ledger when this returns.
     ///
     /// # Errors
     ///
-    /// The terms can't be, or the ledger can't be written; then there is no invite.
+    /// The terms are invalid, or the ledger can't be written. No invite exists then.
     pub fn invite(
         &mut self,
-        terms: Terms,
+        terms: TokenTerms,
         unix_s: u64,
     ) -> Result<(Zeroizing<String>, TokenHash), OwnerError> {
         let terms = terms.checked()?;
         let register = self.register().ok_or(OwnerError::NoMandate)?;
-        // An invite in a ledger that is to be replaced would be worth nothing.
+        // An invite in a ledger that must be replaced would be lost with it.
         self.check_known()?;
         let mandate = register.mandate();
         if let Some(group) = terms.groups.iter().find(|group| !mandate.groups.contains(group)) {
             let known = mandate.groups.join(", ");
             return Err(OwnerError::Group { group: group.clone(), known });
+        }
+        if let TokenKind::Router { family, relay } = &terms.kind {
+            check_router(register, family.as_deref(), *relay)?;
         }
         self.check_name(&terms, unix_s)?;
         let token = Token::new(self.rng.array());
@@ -70,13 +73,13 @@ impl<D: Disk> Desk<D> {
         let hash = token.hash();
         let mut tokens = self.tokens.clone();
         tokens.issue(unix_s, hash, terms.clone())?;
-        self.write(&Record::Issued { token: hash, unix_s, terms })?;
+        self.write(&LedgerRecord::Issued { token: hash, unix_s, terms })?;
         self.tokens = tokens;
         Ok((text, hash))
     }
 
-    /// Refuses a name that nobody could get by the invite.
-    fn check_name(&self, terms: &Terms, unix_s: u64) -> Result<(), OwnerError> {
+    /// Refuses a name that no machine could get by the invite.
+    fn check_name(&self, terms: &TokenTerms, unix_s: u64) -> Result<(), OwnerError> {
         let Some(name) = &terms.name else { return Ok(()) };
         let bad = |why| OwnerError::Name { name: name.clone(), why };
         check_new_name(name).map_err(bad)?;
@@ -91,22 +94,22 @@ impl<D: Disk> Desk<D> {
         }
     }
 
-    /// The name for a machine that joins: that of its invite, or one that it wishes for.
+    /// The name for a machine that joins: the invite's, or the one that the machine asks for.
     pub(super) fn naming(
         &self,
         given: Option<String>,
-        wish: Wish,
+        wish: NameRequest,
         unix_s: u64,
         of: (TokenHash, PublicKey),
-    ) -> Naming {
+    ) -> NameChoice {
         match given {
-            Some(name) => Naming::Given(name),
-            None => Naming::Wished { wish, kept: self.kept_names(unix_s, of) },
+            Some(name) => NameChoice::Given(name),
+            None => NameChoice::Wished { wish, kept: self.kept_names(unix_s, of) },
         }
     }
 
-    /// Folded names that wait for other machines than this one: those of open invites, and those
-    /// under which machines were approved.
+    /// Folded names reserved for other machines: names of open invites, and names under which
+    /// machines were approved.
     fn kept_names(&self, unix_s: u64, except: (TokenHash, PublicKey)) -> BTreeSet<String> {
         let open = self.tokens.iter(unix_s).filter(|(.., ended)| ended.is_none());
         let named = open.filter_map(|(_, terms, ..)| terms.name.as_deref());
@@ -115,26 +118,49 @@ impl<D: Disk> Desk<D> {
         named.chain(approved.filter_map(|(_, name)| name.as_deref())).map(fold).collect()
     }
 
-    /// Takes an invite back.
+    /// Withdraws an invite.
     ///
     /// # Errors
     ///
-    /// Nobody knows it, or the ledger can't be written.
+    /// The token is unknown, or the ledger can't be written.
     pub fn withdraw(&mut self, token: &TokenHash) -> Result<(), OwnerError> {
         if self.tokens.standing(0, token).is_none() {
             return Err(OwnerError::UnknownToken);
         }
-        self.write(&Record::Withdrawn(*token))?;
+        self.write(&LedgerRecord::Withdrawn(*token))?;
         self.tokens.withdraw(token);
         Ok(())
     }
 
-    /// Says yes or no to a machine that waits. A yes is for the name under which it waits. With
-    /// `words` the machine must still show them: another name comes with other words.
+    /// Withdraws an invite and removes all members that joined by it. Returns the number of these.
     ///
     /// # Errors
     ///
-    /// Nobody with this key, or with these words, waits, or the ledger can't be written.
+    /// As [`Desk::withdraw`]; or a member can't be removed, though the invite is withdrawn.
+    pub fn withdraw_all(
+        &mut self,
+        token: &TokenHash,
+        at: (Time, u64),
+    ) -> Result<usize, OwnerError> {
+        self.withdraw(token)?;
+        let members = self.register().into_iter().flat_map(Register::members);
+        let keys: Vec<PublicKey> = members.map(|member| member.key).collect();
+        let by_it = |key: &PublicKey| self.invite_of(key) == Some(*token);
+        let keys: Vec<_> =
+            keys.into_iter().filter(|key| by_it(key) && !self.is_adopted(key)).collect();
+        for key in &keys {
+            self.step(StepCause::Removed, *key, vec![StepEntry::remove(key)], at)?;
+        }
+        Ok(keys.len())
+    }
+
+    /// Approves or denies a waiting machine. An approval holds for the name under which the machine
+    /// waits. If `words` is given, the machine must still show these words: a machine that changes
+    /// its name shows other words.
+    ///
+    /// # Errors
+    ///
+    /// No machine with this key or these words waits, or the ledger can't be written.
     pub fn approve(
         &mut self,
         key: &PublicKey,
@@ -149,19 +175,19 @@ impl<D: Disk> Desk<D> {
             let name = self.waiting.name(&key);
             self.approved.insert((token, key), name);
         } else {
-            self.write(&Record::Denied { token, key })?;
+            self.write(&LedgerRecord::Denied { token, key })?;
             self.denied.insert((token, key));
         }
         self.waiting.remove(&key);
         Ok(())
     }
 
-    /// Ends a membership of this mandate for good. Returns the invite by which the member joined,
-    /// if it still has uses: whoever has it can join again with another key.
+    /// Removes a member of this mandate for good. Returns the invite by which the member joined if
+    /// it has uses left: its holder can join again with another key.
     ///
     /// # Errors
     ///
-    /// There is no such member, or the ledger can't be written.
+    /// No member has this name, or the ledger can't be written.
     pub fn remove(&mut self, name: &str, at: (Time, u64)) -> Result<Option<TokenHash>, OwnerError> {
         let find = |is: &dyn Fn(&Member) -> bool| self.register()?.members().find(|m| is(m));
         let member = find(&|m| m.name == name).or_else(|| find(&|m| fold(&m.name) == fold(name)));
@@ -170,35 +196,37 @@ impl<D: Disk> Desk<D> {
             return Err(OwnerError::Adopted);
         }
         let invite = self.invite_of(&key);
-        self.step(Cause::Removed, key, vec![Entry::remove(&key)], at)?;
+        self.step(StepCause::Removed, key, vec![StepEntry::remove(&key)], at)?;
         Ok(invite.filter(|token| matches!(self.tokens.standing(at.1, token), Some(Ok(_)))))
     }
 
-    /// Takes in what the node beside the registrar has of a mandate: how many steps, and what the
-    /// next one names as the one before it. While those are more than the ledger's, or others,
-    /// nothing is signed: it would have a number that was signed before.
+    /// Records how many steps of a mandate the node beside the registrar has, and the hash of the
+    /// last one. If the node has more steps than the ledger, or different ones, nothing is signed:
+    /// a new step would reuse a number.
     pub fn set_known(&mut self, mandate: MandateId, steps: u64, head: [u8; 32]) {
-        self.known = Some(Known { mandate, steps, head });
+        self.known = Some(NodeChain { mandate, steps, head });
     }
 
-    /// The node beside the registrar refuses what was signed, and says why; or does so no more.
+    /// Records why the node beside the registrar refuses a supplement; `None` if it accepts them
+    /// again.
     pub fn set_refused(&mut self, why: Option<String>) {
         self.hold.refused = why;
     }
 
-    /// The ledger has so many bytes, and is known to have had more, or others.
+    /// Records that the ledger has `has` bytes although the registrar had noted another end at
+    /// `had` bytes.
     pub fn set_older(&mut self, has: usize, had: usize) {
         self.hold.older = Some((has, had));
     }
 
-    /// Whether nobody has said yet what the network has. Until then nothing is signed, and who asks
-    /// for it gets no answer: it asks again.
+    /// Sets whether the network's state is still unknown. While it is, nothing is signed, and
+    /// requests other than for parts of the list get no answer; visitors repeat them.
     pub fn set_early(&mut self, is_early: bool) {
         self.hold.is_early = is_early;
     }
 
-    /// Takes in what another registrar of the list signed, as the node beside this one has it: its
-    /// members' names and addresses are given to nobody else. What counts nowhere has no effect.
+    /// Applies a supplement of another registrar in the list, passed on by the node beside this
+    /// one. Names and addresses of its members are then taken. An invalid supplement has no effect.
     pub fn learn(&mut self, step: &[u8], (now, unix_s): (Time, u64)) {
         let Ok((mandate, _)) = Supplement::peek(step) else { return };
         let other = self.directory.register(&mandate).filter(|_| self.mandate != Some(mandate));
@@ -208,22 +236,22 @@ impl<D: Disk> Desk<D> {
         }
     }
 
-    /// The other mandates of the list, and how many steps of each are here.
+    /// The other mandates in the list, each with the number of its steps known at this registrar.
     pub fn learnt(&self) -> impl Iterator<Item = (MandateId, u64)> {
         let others = self.directory.registers().filter(|other| Some(other.id()) != self.mandate);
         others.map(|other| (other.id(), other.len()))
     }
 
-    /// Why the ledger may not be the newest one, so that nothing is signed with it.
+    /// The reason why the ledger may be out of date, so that nothing is signed with it.
     pub fn doubt(&self) -> Option<OwnerError> {
         self.check_known().err()
     }
 
-    /// Compares the ledger with what the node has.
+    /// Compares the ledger with the node's copy of the chain.
     fn compare(&self) -> Result<(), OwnerError> {
         let Some(register) = self.register() else { return Ok(()) };
         let known = self.known.as_ref().filter(|known| known.mandate == register.id());
-        let Some(Known { steps, head, .. }) = known else { return Ok(()) };
+        let Some(NodeChain { steps, head, .. }) = known else { return Ok(()) };
         let ours = match register.step(*steps) {
             Some(step) => step.digest(),
             None if *steps == 0 => register.id().0,
@@ -232,23 +260,24 @@ impl<D: Disk> Desk<D> {
         if ours == *head { Ok(()) } else { Err(OwnerError::Diverged { number: *steps }) }
     }
 
-    /// Why the registrar could not do what it was last asked for, until it can write again: its
-    /// ledger can't be written, say. Names neither members nor keys.
+    /// The error of the last request that the registrar could not fulfil, such as a failed write of
+    /// the ledger. A successful write clears it. The text names neither members nor keys.
     pub fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
     }
 
-    /// What a visitor hears of an error, which the owner hears as [`Desk::fault`].
+    /// The refusal that a visitor gets for an error. The owner sees the error itself through
+    /// [`Desk::fault`].
     pub(super) fn refused(&mut self, error: &OwnerError) -> Refusal {
         let refusal = error.refusal();
-        // As long as the ledger is in doubt, `doubt` speaks of it.
+        // While the ledger is in doubt, `doubt` reports that.
         if refusal == Refusal::Registrar && !error.is_doubt() {
             self.fault = Some(error.to_string());
         }
         refusal
     }
 
-    /// Whether the next number is a new one, as far as anybody here knows.
+    /// Checks, with all that is known here, that the next step number was never signed.
     pub(super) fn check_known(&self) -> Result<(), OwnerError> {
         let register = self.register().map(|register| (register.id(), register.len()));
         let signed = self.signed.zip(register).filter(|((of, _), (id, _))| of == id);
@@ -263,106 +292,127 @@ impl<D: Disk> Desk<D> {
         refused.map_or(Ok(()), |why| Err(OwnerError::NodeRefuses(why)))
     }
 
-    /// Whether the authority has made this key a member of its own, so that nothing that the
-    /// registrar signs of it counts.
+    /// True if the authority has made this key a member of its own. Nodes then ignore supplements
+    /// of the registrar about it.
     pub(super) fn is_adopted(&self, key: &PublicKey) -> bool {
         let list = self.directory.list();
         list.is_some_and(|list| list.content().members.iter().any(|one| one.member.key == *key))
     }
 }
 
-/// Whether a supplement that is issued then counts at nodes now.
+/// Checks that a router of this family, or a relay, can join under the register's mandate.
+fn check_router(register: &Register, family: Option<&str>, relay: bool) -> Result<(), OwnerError> {
+    let rights = &register.mandate().rights;
+    if register.routers_given() >= usize::from(rights.routers_most) {
+        return Err(OwnerError::NoRouters { most: rights.routers_most });
+    }
+    if relay && !rights.relay {
+        return Err(OwnerError::NoRelays);
+    }
+    let (families, most) = (register.families(), rights.families_most);
+    let family = fold(family.or(rights.family.as_deref()).unwrap_or_default());
+    if !families.contains(&family) && families.len() >= usize::from(most) {
+        return Err(OwnerError::Families { most });
+    }
+    Ok(())
+}
+
+/// Checks that nodes accept a supplement with this time of issue at `unix_s`.
 pub(super) fn check_clock(issued_unix_s: u64, unix_s: u64) -> Result<(), OwnerError> {
     let ahead_s = issued_unix_s.saturating_sub(unix_s);
     if ahead_s > CLOCK_SKEW_S { Err(OwnerError::Ahead { ahead_s }) } else { Ok(()) }
 }
 
-/// Why what the registrar's owner asked for is not done. Nothing has changed then.
+/// Reasons why a command of the registrar's owner fails. Nothing has changed then.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnerError {
-    /// The terms can't be.
     #[error("{0}")]
     Terms(#[from] TermsError),
-    /// An invite can't be written.
     #[error("{0}")]
     Invite(#[from] InviteError),
-    /// The ledger can't be written.
     #[error("the ledger can't be written: {0}")]
     Disk(#[from] std::io::Error),
-    /// The list has no mandate for the registrar's key.
     #[error("the authority's list has no mandate for this registrar's key")]
     NoMandate,
-    /// The mandate does not have this group.
     #[error("the mandate does not have the group {group:?}: it has {known}")]
     Group {
-        /// Which.
+        /// The group asked for.
         group: String,
-        /// Those that it has.
+        /// The groups of the mandate.
         known: String,
     },
-    /// An invite's name is a member's.
+    #[error(
+        "the mandate admits {most} routers, former ones included: the authority must widen it \
+         (`shoal authority mandate`)"
+    )]
+    NoRouters {
+        /// The mandate's limit.
+        most: u16,
+    },
+    #[error(
+        "the mandate allows no relays: add --no-relay, or let the authority allow them (`shoal \
+         authority mandate NAME --right relay`)"
+    )]
+    NoRelays,
+    #[error(
+        "the mandate admits {most} families of routers, former ones included: name one of these \
+         with --family, or let the authority widen the mandate"
+    )]
+    Families {
+        /// The mandate's limit.
+        most: u8,
+    },
+    /// The invite's name belongs to a member.
     #[error(
         "a member has the name {0:?}, so nobody could join by this invite: give another name, or \
          end that membership first (`shoal registrar remove {0}`; the authority's own member: \
          `shoal authority revoke`)"
     )]
     NameTaken(String),
-    /// An invite's name can be no node's.
+    /// The invite's name is invalid.
     #[error("{name:?}: {why}")]
-    Name {
-        /// The name.
-        name: String,
-        /// Fault of the name.
-        why: BadName,
-    },
-    /// An invite's name waits for whoever holds another invite.
+    Name { name: String, why: BadName },
+    /// Another open invite gives the name.
     #[error(
         "another open invite gives the name {0:?}: give another name, or withdraw that invite \
          first (`shoal invite list`, `shoal invite withdraw ID`)"
     )]
     NameKept(String),
-    /// Nobody gave out this token.
     #[error("there is no such invite")]
     UnknownToken,
-    /// Nobody with this key waits.
     #[error("nobody waits for approval by this name or key")]
     NotWaiting,
-    /// There is no such member.
     #[error("this registrar has no member of this name")]
     NoMember,
-    /// The member is the authority's own.
     #[error(
         "the authority has made this member its own: `shoal authority revoke` ends its membership"
     )]
     Adopted,
-    /// The ledger is an older copy of what it was.
+    /// The node has more steps than the ledger.
     #[error(
         "this ledger has {ledger} steps, and the node here knows {node} that this registrar has \
          signed: it is an older copy. Nothing is signed with it, since a number that is signed \
-         twice ends the chain everywhere. Stop the registrar and put the newest ledger back; if it \
+         twice ends the chain everywhere. Stop the registrar and put the newest ledger back. If it \
          is lost, the authority takes the members over (`shoal authority adopt`) and gives a \
          mandate with another serial (`shoal authority mandate NAME --anew`)"
     )]
     Behind {
-        /// Steps of the ledger.
+        /// Number of steps in the ledger.
         ledger: u64,
-        /// Steps that the node has.
+        /// Number of steps at the node.
         node: u64,
     },
-    /// The ledger and the node have different supplements with one number.
+    /// The ledger and the node have different supplements with the same number.
     #[error(
         "this registrar has signed two supplements with the number {number}: the node here has \
-         another one than this ledger, which is an older copy. Nothing more is signed, since no \
-         node would take it in. Stop the registrar and put the newest ledger back. If it is lost, \
-         the authority takes the members over (`shoal authority adopt`) and gives a mandate with \
-         another serial (`shoal authority mandate NAME --anew`). A machine that joined by this \
-         ledger alone joins anew"
+         one, and this ledger, an older copy, has the other. Nothing more is signed, since no node \
+         would accept it. Stop the registrar and put the newest ledger back. If it is lost, the \
+         authority takes the members over (`shoal authority adopt`) and gives a mandate with \
+         another serial (`shoal authority mandate NAME --anew`). Machines that joined by this \
+         ledger only must join anew"
     )]
-    Diverged {
-        /// The number.
-        number: u64,
-    },
-    /// The ledger was longer, or another one.
+    Diverged { number: u64 },
+    /// The ledger's end is not the one that the registrar had noted.
     #[error(
         "this ledger has {has} bytes, and the registrar had written {had}: it is an older copy, \
          which lacks uses and withdrawals of invites. Nothing is signed with it. Stop the \
@@ -371,57 +421,54 @@ pub enum OwnerError {
          registrar again"
     )]
     Older {
-        /// Bytes that it has.
+        /// Length of the ledger in bytes.
         has: usize,
-        /// Bytes that it had.
+        /// Noted length in bytes.
         had: usize,
     },
-    /// The node does not take what was signed.
-    #[error("the node here refuses what this registrar signed, so nothing more is signed: {0}")]
+    #[error("the node here refuses a supplement of this registrar, so nothing more is signed: {0}")]
     NodeRefuses(String),
-    /// The registrar has just started.
+    /// The registrar waits for the network's state after its start.
     #[error(
         "the registrar has just started, and no neighbour of the node here has said yet which \
          supplements it knows. Until then, or for 30 s, the registrar signs nothing: with a ledger \
          from a backup it would sign a number twice. Try again later"
     )]
     Early,
-    /// The list's mandate does not allow what was signed under it before.
+    /// The mandate in the list does not allow all supplements that were signed under it.
     #[error(
-        "of the {signed} supplements of this registrar the list's mandate allows the first \
-         {counts}: its limits were narrowed. Nothing is signed, since a number that is signed \
-         twice ends the chain everywhere. The authority gives the limits of before again, and the \
-         registrar is restarted; or it takes the members over (`shoal authority adopt`) and gives \
-         a mandate with another serial (`shoal authority mandate NAME --anew`)"
+        "the list's mandate allows {counts} of the {signed} supplements that this registrar \
+         signed: its limits were narrowed. Nothing is signed, since a number that is signed twice \
+         ends the chain everywhere. The authority must restore the former limits; then restart the \
+         registrar. Or the authority takes the members over (`shoal authority adopt`) and gives a \
+         mandate with another serial (`shoal authority mandate NAME --anew`)"
     )]
     Narrowed {
-        /// Supplements that count.
+        /// Number of supplements that the mandate allows.
         counts: u64,
-        /// Supplements that were signed.
+        /// Number of supplements signed.
         signed: u64,
     },
-    /// A supplement was signed by a clock that was ahead of this one.
+    /// The last supplement bears a time ahead of this machine's clock.
     #[error(
-        "the last supplement bears a time {} ahead of this machine's clock: nodes take in neither \
-         it nor any that follows before that time. If the clock is right now, nobody can join or \
-         leave until then, unless the authority takes the members over (`shoal authority adopt`) \
-         and gives a mandate with another serial (`shoal authority mandate NAME --anew`)",
+        "the last supplement bears a time {} ahead of this machine's clock. Until that time nodes \
+         accept neither it nor any later one, so nobody can join or leave. If this clock is \
+         right, the authority can take the members over (`shoal authority adopt`) and give a \
+         mandate with another serial (`shoal authority mandate NAME --anew`)",
         span(*ahead_s)
     )]
     Ahead {
-        /// By how much, in seconds.
+        /// Difference in seconds.
         ahead_s: u64,
     },
-    /// A descriptor would be too long.
-    #[error("a member's descriptor does not fit: fewer groups")]
+    #[error("a member's descriptor is too long: use fewer groups")]
     Descriptor,
-    /// The mandate does not allow it.
     #[error("{0}")]
-    Mandate(#[from] Unapplied),
+    Mandate(#[from] StepRejection),
 }
 
 impl OwnerError {
-    /// Whether it is about the ledger being the newest one.
+    /// True if the error says that the ledger may be out of date.
     fn is_doubt(&self) -> bool {
         matches!(
             self,
@@ -435,7 +482,7 @@ impl OwnerError {
 
     fn refusal(&self) -> Refusal {
         match self {
-            OwnerError::Mandate(Unapplied::Bad(BadMandate::Most)) => Refusal::Full,
+            OwnerError::Mandate(StepRejection::Bad(MandateViolation::Most)) => Refusal::Full,
             OwnerError::NoMandate => Refusal::MandateEnded,
             _ => Refusal::Registrar,
         }

@@ -1,39 +1,61 @@
-//! Which name and addresses a newcomer gets.
+//! Choice of a newcomer's name and addresses.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
-use shoal_directory::{Mandate, Member, Prefix, check_new_name, fold};
+use shoal_crypto::PublicKey;
+use shoal_directory::{CircuitRole, Mandate, Member, Prefix, check_new_name, fold};
 use shoal_wire::Address;
 
-use crate::messages::{Refusal, Wish};
+use crate::messages::{NameRequest, Refusal};
 
-/// Names that are tried for a machine that takes another one: NAME-2, NAME-3, ...
+/// Numbered names tried for a machine that accepts another name: NAME-2, NAME-3, ...
 const NAMES_TRIED: u32 = 65_536;
 
-/// A place that nobody has.
+/// A free name and free addresses.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct FreeSlot {
     pub(super) name: String,
     pub(super) address: Address,
     pub(super) ipv4: Option<Ipv4Addr>,
 }
 
-/// The name that a machine gets.
-#[derive(Debug)]
-pub(super) enum Naming {
-    /// The invite's name: that one or none.
-    Given(String),
-    /// A name that the machine wishes for. Folded names in `kept` wait for other machines.
-    Wished { wish: Wish, kept: BTreeSet<String> },
+impl FreeSlot {
+    /// A host at this place.
+    pub(super) fn member(self, key: PublicKey, expires_unix_s: u64, groups: Vec<String>) -> Member {
+        Member {
+            version: 1,
+            name: self.name,
+            key,
+            address: self.address,
+            expires_unix_s,
+            endpoint: None,
+            groups,
+            security_groups: Vec::new(),
+            prefixes: Vec::new(),
+            interface: true,
+            ipv4: self.ipv4,
+            cover: None,
+            carrier: CircuitRole::default(),
+            unknown: Vec::new(),
+        }
+    }
 }
 
-/// The first free place of a mandate. Names are compared as DNS compares them.
+#[derive(Debug)]
+pub(super) enum NameChoice {
+    /// The invite's name. If it is taken, the machine is refused.
+    Given(String),
+    /// A name that the machine asks for. Folded names in `kept` are reserved for other machines.
+    Wished { wish: NameRequest, kept: BTreeSet<String> },
+}
+
+/// The first free addresses of a mandate, and a free name. Names are compared as DNS compares them.
 pub(super) fn choose<'a>(
     mandate: &Mandate,
     members: impl Iterator<Item = &'a Member>,
-    naming: Naming,
-) -> Result<Place, Refusal> {
+    naming: NameChoice,
+) -> Result<FreeSlot, Refusal> {
     let (mut names, mut hosts, mut ipv4s) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for member in members {
         names.insert(fold(&member.name));
@@ -49,22 +71,34 @@ pub(super) fn choose<'a>(
         Some(prefix) => Some(free_ipv4(prefix, &ipv4s).ok_or(Refusal::Full)?),
     };
     let name = name(naming, names, address)?;
-    Ok(Place { name, address, ipv4 })
+    Ok(FreeSlot { name, address, ipv4 })
 }
 
-/// A name that nobody has. `names` are folded.
-fn name(naming: Naming, mut names: BTreeSet<String>, at: Address) -> Result<String, Refusal> {
+/// A free name for a member at this address.
+pub(super) fn choose_name<'a>(
+    members: impl Iterator<Item = &'a Member>,
+    naming: NameChoice,
+    at: Address,
+) -> Result<String, Refusal> {
+    name(naming, members.map(|member| fold(&member.name)).collect(), at)
+}
+
+/// A free name. `names` are folded.
+fn name(naming: NameChoice, mut names: BTreeSet<String>, at: Address) -> Result<String, Refusal> {
     let (wish, kept) = match naming {
-        Naming::Given(name) if names.contains(&fold(&name)) => return Err(Refusal::NameTaken),
-        Naming::Given(name) => return Ok(name),
-        Naming::Wished { wish, kept } => (wish, kept),
+        NameChoice::Given(name) if names.contains(&fold(&name)) => return Err(Refusal::NameTaken),
+        NameChoice::Given(name) => return Ok(name),
+        NameChoice::Wished { wish, kept } => (wish, kept),
     };
     names.extend(kept);
-    let Wish { name, or_another } = wish;
-    let any = || format!("host-{}", at.host);
+    let NameRequest { name, or_another } = wish;
+    let any = || match at.is_router() {
+        true => format!("router-{}", at.router),
+        false => format!("host-{}", at.host),
+    };
     let (base, or_another) = match name {
         None => (any(), true),
-        // Programs would take the name for something else.
+        // A reserved name such as `localhost` would mislead programs.
         Some(name) if check_new_name(&name).is_err() && or_another => (any(), true),
         Some(name) if check_new_name(&name).is_err() => return Err(Refusal::NameTaken),
         Some(name) => (name, or_another),
@@ -76,7 +110,7 @@ fn name(naming: Naming, mut names: BTreeSet<String>, at: Address) -> Result<Stri
     }
 }
 
-/// `base` with the least number behind it that makes it nobody's.
+/// `base` with the least suffix number that makes the name free.
 fn another(base: &str, names: &BTreeSet<String>) -> Option<String> {
     let with = |n: u32| {
         let end = format!("-{n}");
@@ -86,15 +120,15 @@ fn another(base: &str, names: &BTreeSet<String>) -> Option<String> {
     (2..NAMES_TRIED).map(with).find(|name| !names.contains(&fold(name)))
 }
 
-/// The least address of the network that nobody has; never its first or last one, which are no
-/// host's where it has more than two.
+/// The lowest free address of the prefix. The first and last address of a prefix with more than two
+/// are never host addresses.
 fn free_ipv4(prefix: &Prefix, taken: &BTreeSet<Ipv4Addr>) -> Option<Ipv4Addr> {
     let IpAddr::V4(first) = prefix.ip() else { return None };
     let first = u32::from(first);
     let last = first | u32::MAX.checked_shr(prefix.bits().into()).unwrap_or(0);
     let edge = u32::from(prefix.bits() < 31);
     let mut hosts = (first + edge..=last - edge).map(Ipv4Addr::from);
-    // As many as are taken, and one more, are looked at.
+    // The search ends after at most one more address than are taken.
     hosts.find(|ipv4| !taken.contains(ipv4) && shoal_directory::is_host(ipv4))
 }
 
@@ -102,7 +136,7 @@ fn free_ipv4(prefix: &Prefix, taken: &BTreeSet<Ipv4Addr>) -> Option<Ipv4Addr> {
 mod tests {
     use super::*;
     use shoal_crypto::Identity;
-    use shoal_directory::Carrier;
+    use shoal_directory::MandateRights;
 
     fn mandate() -> Mandate {
         Mandate {
@@ -115,6 +149,7 @@ mod tests {
             most: 9,
             longest_s: 9,
             until_unix_s: 9,
+            rights: MandateRights::default(),
         }
     }
 
@@ -132,14 +167,14 @@ mod tests {
             interface: true,
             ipv4: ipv4.map(Into::into),
             cover: None,
-            carrier: Carrier::default(),
+            carrier: CircuitRole::default(),
             unknown: Vec::new(),
         }
     }
 
-    fn wished(name: Option<&str>, or_another: bool) -> Naming {
-        let wish = Wish { name: name.map(Into::into), or_another };
-        Naming::Wished { wish, kept: BTreeSet::from(["carl".into()]) }
+    fn wished(name: Option<&str>, or_another: bool) -> NameChoice {
+        let wish = NameRequest { name: name.map(Into::into), or_another };
+        NameChoice::Wished { wish, kept: BTreeSet::from(["carl".into()]) }
     }
 
     #[test]
@@ -182,8 +217,8 @@ mod tests {
         assert_eq!(choose(wished(Some("BOB"), false)), Err(Refusal::NameTaken));
         assert_eq!(choose(wished(Some("BOB"), true)), Ok("BOB-2".into()));
         assert_eq!(choose(wished(Some("Carl"), true)), Ok("Carl-2".into()));
-        assert_eq!(choose(Naming::Given("carl".into())), Ok("carl".into()));
-        assert_eq!(choose(Naming::Given("BOB".into())), Err(Refusal::NameTaken));
+        assert_eq!(choose(NameChoice::Given("carl".into())), Ok("carl".into()));
+        assert_eq!(choose(NameChoice::Given("BOB".into())), Err(Refusal::NameTaken));
         assert_eq!(choose(wished(Some("localhost"), true)), Ok("host-101".into()));
         let long = "x".repeat(63);
         let names = BTreeSet::from([long.clone()]);

@@ -1,15 +1,15 @@
-//! Whether somebody floods the door.
+//! Detection of floods at the door.
 
 use shoal_wire::{DropReason, Time};
 
-/// Knocks and visits in a minute that come to nothing, from which on the owner is warned: machines
-/// that join make a few each, and whoever floods makes thousands.
+/// Failed knocks and visits per minute from which on the owner is warned. A machine that joins
+/// causes a few; an attacker causes thousands.
 const FLOOD: u64 = 600;
 const MINUTE_US: u64 = 60_000_000;
 
-/// Knocks and visits that came to nothing in this minute and in the one before.
+/// Failed knocks and visits of the present minute and of the last one.
 #[derive(Default)]
-pub(super) struct Pressure {
+pub(super) struct FloodDetector {
     minute: u64,
     count: u64,
     before: u64,
@@ -19,8 +19,8 @@ fn minute(now: Time) -> u64 {
     now.as_micros() / MINUTE_US
 }
 
-impl Pressure {
-    /// Counts a drop, if it is one that only somebody with a door secret can cause.
+impl FloodDetector {
+    /// Counts a drop, if only somebody with a door secret can cause it.
     pub(super) fn note(&mut self, now: Time, reason: DropReason) {
         let counts = matches!(
             reason,
@@ -41,7 +41,7 @@ impl Pressure {
         self.count += 1;
     }
 
-    /// The count of the minute before this one.
+    /// The count of the last minute.
     fn last(&self, now: Time) -> u64 {
         match minute(now).saturating_sub(self.minute) {
             0 => self.before,
@@ -50,7 +50,7 @@ impl Pressure {
         }
     }
 
-    /// The count of the fuller one of this minute and the last, if it is a flood.
+    /// The larger count of this minute and the last, if it is a flood.
     pub(super) fn flood(&self, now: Time) -> Option<u64> {
         let present = if self.minute == minute(now) { self.count } else { 0 };
         Some(present.max(self.last(now))).filter(|count| *count >= FLOOD)
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_told_while_it_lasts_and_for_a_minute() {
-        let mut pressure = Pressure::default();
+        let mut pressure = FloodDetector::default();
         let at = Time::from_millis;
         (0..FLOOD - 1).for_each(|_| pressure.note(at(130_000), DropReason::UnknownPeer));
         pressure.note(at(130_000), DropReason::BadHandshake);

@@ -1,9 +1,9 @@
-//! Shares of the door: how often one address may knock.
+//! Rate limits at the door, by source address.
 //!
-//! Each address has a share, so somebody who knocks without end uses up his own and nobody else's.
-//! An IPv6 host has all of its /64, and a site all of its /48, so both are counted. Knocks with a
-//! token that opens nothing cost five times as much. A part of the door is kept for addresses from
-//! which members came.
+//! Each address has a token bucket, its share. So a sender that knocks without end uses up its own
+//! share only. An IPv6 host can use any address of its /64, and a site of its /48, so both are
+//! counted. A knock with an invalid token costs five times as much. Addresses from which members
+//! came have a budget of their own.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::collections::{BTreeMap, VecDeque};
@@ -13,76 +13,76 @@ use shoal_crypto::{Secret, kdf};
 use shoal_session::Endpoint;
 use shoal_wire::Time;
 
-/// Knocks a second that cost public-key work, and those at once after a pause; those beyond are
+/// Knocks a second that cost public-key work. Knocks above the rate are dropped as
 /// `handshake_budget`.
-const ALL: Rate = Rate { each_s: 100, burst: 200 };
-/// More of them, for addresses from which members came.
-const MEMBERS: Rate = Rate { each_s: 25, burst: 50 };
-/// More of them, for members who know a door secret of before.
-const BEFORE: Rate = Rate { each_s: 20, burst: 40 };
-/// The share of one address, or of a /64.
-const HOST: Rate = Rate { each_s: 20, burst: 60 };
-/// Hellos of one address that are answered.
-const HELLOS: Rate = Rate { each_s: 20, burst: 60 };
-/// Budgets for hellos. Addresses share them by a keyed hash, since anybody can forge addresses:
-/// more of them take no memory, and nobody knows which ones share a budget.
+const ALL: KnockRate = KnockRate { each_s: 100, burst: 200 };
+/// Additional knocks for addresses from which members came.
+const MEMBERS: KnockRate = KnockRate { each_s: 25, burst: 50 };
+/// Additional knocks for members who know a former door secret only.
+const BEFORE: KnockRate = KnockRate { each_s: 20, burst: 40 };
+/// The share of one IPv4 address or IPv6 /64.
+const HOST: KnockRate = KnockRate { each_s: 20, burst: 60 };
+/// Answered hellos per address.
+const HELLOS: KnockRate = KnockRate { each_s: 20, burst: 60 };
+/// Number of hello budgets. A keyed hash assigns addresses to budgets. So forged addresses take no
+/// memory, and an attacker can't tell which addresses share a budget.
 const HELLO_BUDGETS: usize = 4_096;
-/// The share of a /48.
-const SITE: Rate = Rate { each_s: 40, burst: 80 };
-/// Further price of a knock whose token opens nothing.
+const SITE: KnockRate = KnockRate { each_s: 40, burst: 80 };
+/// Extra cost of a knock with an invalid token, in knocks.
 const VAIN: u64 = 4;
-/// Addresses whose shares are remembered: a share that is forgotten is full again after 4 s anyway.
+/// Maximum number of remembered shares. A forgotten share does little harm: an empty one is full
+/// again after 3 s.
 const SHARES_MAX: usize = 8_192;
-/// Addresses of members that are remembered.
+/// Maximum number of remembered member addresses.
 const MEMBERS_MAX: usize = 1_024;
 
-/// Knocks a second, and at once.
+/// Knocks a second, and the maximum burst after a pause.
 #[derive(Clone, Copy)]
-struct Rate {
+struct KnockRate {
     each_s: u64,
     burst: u64,
 }
 
-/// Whom a share counts for: an IPv4 address, or the first bits of an IPv6 address.
+/// The owner of a share: prefix length and address of an IPv4 address, or of an IPv6 prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Source(u8, IpAddr);
+pub(super) struct SourcePrefix(u8, IpAddr);
 
-impl Source {
+impl SourcePrefix {
     /// An IPv4 address, or the /64 of an IPv6 address.
-    pub(super) fn of(at: SocketAddr) -> Source {
+    pub(super) fn of(at: SocketAddr) -> SourcePrefix {
         match at.ip().to_canonical() {
-            IpAddr::V6(ip) => Source::first(ip, 64),
-            ip => Source(32, ip),
+            IpAddr::V6(ip) => SourcePrefix::first(ip, 64),
+            ip => SourcePrefix(32, ip),
         }
     }
 
-    fn site(at: SocketAddr) -> Option<Source> {
+    fn site(at: SocketAddr) -> Option<SourcePrefix> {
         match at.ip().to_canonical() {
-            IpAddr::V6(ip) => Some(Source::first(ip, 48)),
+            IpAddr::V6(ip) => Some(SourcePrefix::first(ip, 48)),
             IpAddr::V4(_) => None,
         }
     }
 
-    fn first(ip: Ipv6Addr, bits: u8) -> Source {
+    fn first(ip: Ipv6Addr, bits: u8) -> SourcePrefix {
         let mask = u128::MAX << (128 - u32::from(bits));
-        Source(bits, Ipv6Addr::from_bits(ip.to_bits() & mask).into())
+        SourcePrefix(bits, Ipv6Addr::from_bits(ip.to_bits() & mask).into())
     }
 }
 
-/// Rest of a share, in thousandths of a knock, and when it was so much.
+/// A token bucket: thousandths of a knock that were left at a time.
 #[derive(Clone, Copy)]
-struct Share {
+struct TokenBucket {
     left: u64,
     at: Time,
 }
 
-impl Share {
-    fn new(rate: Rate, at: Time) -> Share {
-        Share { left: rate.burst * 1_000, at }
+impl TokenBucket {
+    fn new(rate: KnockRate, at: Time) -> TokenBucket {
+        TokenBucket { left: rate.burst * 1_000, at }
     }
 
-    /// Adds what was earned since; whether one knock is left.
-    fn earn(&mut self, rate: Rate, now: Time) -> bool {
+    /// Refills the bucket. Returns true if a knock is left.
+    fn earn(&mut self, rate: KnockRate, now: Time) -> bool {
         let earned = now.since(self.at).min(Duration::from_secs(60)).as_millis() as u64;
         self.left = (self.left + earned * rate.each_s).min(rate.burst * 1_000);
         self.at = now;
@@ -94,33 +94,32 @@ impl Share {
     }
 }
 
-/// See the module's documentation.
-pub(super) struct Shares {
-    all: Share,
-    members: Share,
-    before: Share,
-    hellos: Box<[Share]>,
-    /// Decides which addresses share a budget for hellos.
+pub(super) struct DoorLimits {
+    all: TokenBucket,
+    members: TokenBucket,
+    before: TokenBucket,
+    hellos: Box<[TokenBucket]>,
+    /// Key of the hash that assigns addresses to hello budgets.
     secret: Secret<32>,
-    by_source: BTreeMap<Source, Share>,
+    by_source: BTreeMap<SourcePrefix, TokenBucket>,
     /// Addresses from which members came, the newest last.
-    known: VecDeque<Source>,
+    known: VecDeque<SourcePrefix>,
 }
 
-impl Shares {
-    pub(super) fn new(now: Time, secret: Secret<32>) -> Shares {
-        Shares {
-            hellos: vec![Share::new(HELLOS, now); HELLO_BUDGETS].into(),
+impl DoorLimits {
+    pub(super) fn new(now: Time, secret: Secret<32>) -> DoorLimits {
+        DoorLimits {
+            hellos: vec![TokenBucket::new(HELLOS, now); HELLO_BUDGETS].into(),
             secret,
-            all: Share::new(ALL, now),
-            members: Share::new(MEMBERS, now),
-            before: Share::new(BEFORE, now),
+            all: TokenBucket::new(ALL, now),
+            members: TokenBucket::new(MEMBERS, now),
+            before: TokenBucket::new(BEFORE, now),
             by_source: BTreeMap::new(),
             known: VecDeque::new(),
         }
     }
 
-    /// Whether a hello from there may be answered; counts it if so.
+    /// True if a hello from `from` may be answered; then counts it.
     pub(super) fn may_answer(&mut self, now: Time, from: SocketAddr) -> bool {
         let (source, len) = from.source();
         let hash = kdf(self.secret.expose(), "shoal join hello", &[&source[..len]]);
@@ -132,22 +131,22 @@ impl Shares {
         may
     }
 
-    fn rates(from: SocketAddr) -> impl Iterator<Item = (Source, Rate)> {
-        let site = Source::site(from).map(|site| (site, SITE));
-        site.into_iter().chain([(Source::of(from), HOST)])
+    fn rates(from: SocketAddr) -> impl Iterator<Item = (SourcePrefix, KnockRate)> {
+        let site = SourcePrefix::site(from).map(|site| (site, SITE));
+        site.into_iter().chain([(SourcePrefix::of(from), HOST)])
     }
 
-    /// Whether public-key work may be spent on one more knock from there; counts it if so. Knocks
-    /// under a door secret of before have a budget of their own.
+    /// True if public-key work may be spent on a knock from `from`; then counts it. Knocks under a
+    /// former door secret have a budget of their own.
     pub(super) fn may_knock(&mut self, now: Time, from: SocketAddr, is_before: bool) -> bool {
-        for (source, rate) in Shares::rates(from) {
+        for (source, rate) in DoorLimits::rates(from) {
             self.make_room(&source);
-            let share = self.by_source.entry(source).or_insert_with(|| Share::new(rate, now));
+            let share = self.by_source.entry(source).or_insert_with(|| TokenBucket::new(rate, now));
             if !share.earn(rate, now) {
                 return false;
             }
         }
-        let is_known = self.known.contains(&Source::of(from));
+        let is_known = self.known.contains(&SourcePrefix::of(from));
         let budget = match (is_before, self.all.earn(ALL, now), is_known) {
             (true, ..) => self.before.earn(BEFORE, now).then_some(&mut self.before),
             (false, true, _) => Some(&mut self.all),
@@ -160,14 +159,14 @@ impl Shares {
         true
     }
 
-    /// A knock from there opened nothing.
+    /// Charges a knock from `from` that had an invalid token.
     pub(super) fn was_vain(&mut self, from: SocketAddr) {
         self.spend(from, VAIN);
     }
 
-    /// A member came from there.
+    /// Records that a member came from `from`.
     pub(super) fn was_member(&mut self, from: SocketAddr) {
-        let source = Source::of(from);
+        let source = SourcePrefix::of(from);
         self.known.retain(|other| *other != source);
         self.known.push_back(source);
         if self.known.len() > MEMBERS_MAX {
@@ -176,15 +175,15 @@ impl Shares {
     }
 
     fn spend(&mut self, from: SocketAddr, knocks: u64) {
-        for (source, _) in Shares::rates(from) {
+        for (source, _) in DoorLimits::rates(from) {
             if let Some(share) = self.by_source.get_mut(&source) {
                 share.spend(knocks);
             }
         }
     }
 
-    /// Forgets the share that was used longest ago, if there is no room for another one.
-    fn make_room(&mut self, source: &Source) {
+    /// Forgets the least recently used share, if there is no room for another one.
+    fn make_room(&mut self, source: &SourcePrefix) {
         if self.by_source.len() >= SHARES_MAX && !self.by_source.contains_key(source) {
             let oldest = self.by_source.iter().min_by_key(|(_, share)| share.at);
             if let Some(oldest) = oldest.map(|(source, _)| *source) {
@@ -194,7 +193,7 @@ impl Shares {
     }
 }
 
-/// The key that most of these items have.
+/// The most frequent key.
 pub(super) fn most_frequent<K: Ord>(keys: impl Iterator<Item = K>) -> Option<K> {
     let mut counts = BTreeMap::new();
     keys.for_each(|key| *counts.entry(key).or_insert(0_usize) += 1);
@@ -205,15 +204,15 @@ pub(super) fn most_frequent<K: Ord>(keys: impl Iterator<Item = K>) -> Option<K> 
 mod tests {
     use super::*;
 
-    fn shares() -> Shares {
-        Shares::new(Time::ZERO, Secret::new([4; 32]))
+    fn shares() -> DoorLimits {
+        DoorLimits::new(Time::ZERO, Secret::new([4; 32]))
     }
 
     fn at(text: &str) -> SocketAddr {
         text.parse().unwrap()
     }
 
-    fn knocks(shares: &mut Shares, from: &str, count: usize) -> usize {
+    fn knocks(shares: &mut DoorLimits, from: &str, count: usize) -> usize {
         (0..count).filter(|_| shares.may_knock(Time::ZERO, at(from), false)).count()
     }
 

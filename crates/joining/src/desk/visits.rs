@@ -1,4 +1,4 @@
-//! Who is at the registrar's door at the moment.
+//! Present visits: handshakes that the registrar has answered.
 
 use core::net::SocketAddr;
 use std::collections::BTreeMap;
@@ -11,46 +11,47 @@ use shoal_session::outer::Lead;
 use shoal_wire::{DropReason, Time};
 
 use crate::frame::{Channel, is_sealed_len};
-use crate::messages::Wish;
+use crate::messages::{NameRequest, RouterRequest};
 use crate::tokens::TokenHash;
 
-use super::sources::{Source, most_frequent};
+use super::routers::ReachProof;
+use super::sources::{SourcePrefix, most_frequent};
 
-/// Visits at once.
+/// Maximum number of visits.
 const VISITS_MAX: usize = 4_096;
-/// Places of those that only members get.
+/// Visits reserved for members, out of [`VISITS_MAX`].
 const FOR_MEMBERS: usize = 512;
-/// Visits from one address and port; each frame from there is tried with all their keys.
+/// Maximum number of visits from one address and port. The keys of all of them are tried on each
+/// frame.
 const VISITS_FROM: usize = 4;
-/// Visits of one member.
+/// Maximum number of visits per member.
 const OF_MEMBER: usize = 4;
-/// A visit that gets no further for so long ends, ...
+/// A visit without progress for this long ends. The check runs when somebody knocks, at most every
+/// [`LOOK`].
 const IDLE: Duration = Duration::from_secs(60);
-/// ... when somebody knocks and they were looked through so long ago.
 const LOOK: Duration = Duration::from_secs(10);
-/// Times that a welcome is repeated, ...
+/// Times that a welcome is repeated, at most every [`REPEAT_EVERY`].
 const REPEATS: u8 = 8;
-/// ... each so long after the last one.
 const REPEAT_EVERY: Duration = Duration::from_millis(200);
 
 pub(super) type VisitId = u64;
 
-/// The registrar's supplements, as visitors get them: each behind its length (2 bytes).
+/// The registrar's supplements, as visitors get them: each preceded by its length (2 bytes).
 #[derive(Default)]
-pub(super) struct Chain {
+pub(super) struct EncodedChain {
     bytes: Vec<u8>,
-    /// How often the chain became another one, and not just longer.
+    /// Number of times that the chain changed other than by growing.
     cuts: u64,
 }
 
-impl Chain {
+impl EncodedChain {
     /// Adds the next supplement.
     pub(super) fn push(&mut self, step: &Supplement) {
         self.bytes.extend_from_slice(&(step.bytes().len() as u16).to_be_bytes());
         self.bytes.extend_from_slice(step.bytes());
     }
 
-    /// It consists of these from now on.
+    /// Replaces the chain.
     pub(super) fn set(&mut self, steps: &[Supplement]) {
         let before = core::mem::take(&mut self.bytes);
         steps.iter().for_each(|step| self.push(step));
@@ -62,8 +63,8 @@ impl Chain {
     }
 }
 
-/// What a visitor may fetch: a list, and as much of the chain as there was. The chain itself is one
-/// for all, since it is long, and another one after each that joins.
+/// Data that a visitor may fetch: a list, and the chain at its length when the grant was sent. The
+/// chain is long, so all visits share one copy; it grows with each change of a membership.
 #[derive(Clone)]
 pub(super) struct Bundle {
     list: Arc<[u8]>,
@@ -72,13 +73,13 @@ pub(super) struct Bundle {
 }
 
 impl Bundle {
-    pub(super) fn new(list: Arc<[u8]>, chain: &Chain) -> Bundle {
+    pub(super) fn new(list: Arc<[u8]>, chain: &EncodedChain) -> Bundle {
         Bundle { list, chain_len: chain.len(), cuts: chain.cuts }
     }
 
-    /// Bytes of list and chain, one behind the other, from `offset` on; none behind the end, or
-    /// when the chain is another one by now.
-    pub(super) fn part(&self, chain: &Chain, offset: usize, most: usize) -> Vec<u8> {
+    /// At most `most` bytes of list and chain, concatenated, from `offset` on. Empty behind the
+    /// end, or if the chain changed other than by growing.
+    pub(super) fn part(&self, chain: &EncodedChain, offset: usize, most: usize) -> Vec<u8> {
         let ours = chain.bytes.get(..self.chain_len).filter(|_| chain.cuts == self.cuts);
         let Some(ours) = ours else { return Vec::new() };
         let both = [&self.list[..], ours];
@@ -95,41 +96,44 @@ impl Bundle {
 
 /// Owner of a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Holder {
+pub(super) enum VisitOwner {
     /// A member, by the first half of its key.
     Member([u8; 32]),
-    /// Somebody with a token.
+    /// A token.
     Token(TokenHash),
 }
 
-/// How far a visit has got.
+/// Stages of a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Progress {
+pub(super) enum VisitStage {
     Welcomed,
     Waiting,
     Answered,
-    /// A part of list and chain from this offset on was given.
+    /// The part of list and chain at this offset was sent.
     Part(u32),
 }
 
-/// Somebody whom the registrar welcomed.
+/// A visitor whose handshake is complete.
 pub(super) struct Visit {
     from: SocketAddr,
     number: Lead,
-    holder: Holder,
+    holder: VisitOwner,
     welcome: Vec<Vec<u8>>,
-    /// When it got further last.
+    /// Time of the last progress.
     moved: Time,
-    progress: Progress,
-    /// Times that the welcome was repeated, and when it was sent last.
+    progress: VisitStage,
+    /// Number of repeated welcomes, and the time of the last one.
     repeats: (u8, Time),
     pub(super) channel: Channel,
-    /// The half of its key that the handshake proved.
+    /// First half of the visitor's public key, proved by the handshake.
     pub(super) half: [u8; 32],
     pub(super) token: TokenHash,
-    /// Its whole key, once it has asked to join.
+    /// The visitor's whole key, after it asked to join.
     pub(super) key: Option<PublicKey>,
-    pub(super) wish: Wish,
+    pub(super) wish: NameRequest,
+    /// The visitor's last request to become a router.
+    pub(super) router: Option<RouterRequest>,
+    pub(super) reach: Option<ReachProof>,
     pub(super) bundle: Option<Bundle>,
 }
 
@@ -137,7 +141,7 @@ impl Visit {
     pub(super) fn new(
         now: Time,
         (from, number): (SocketAddr, Lead),
-        holder: Holder,
+        holder: VisitOwner,
         (channel, welcome): (Channel, Vec<Vec<u8>>),
         half: [u8; 32],
         token: TokenHash,
@@ -148,24 +152,30 @@ impl Visit {
             holder,
             welcome,
             moved: now,
-            progress: Progress::Welcomed,
+            progress: VisitStage::Welcomed,
             repeats: (0, now),
             channel,
             half,
             token,
             key: None,
-            wish: Wish::default(),
+            wish: NameRequest::default(),
+            router: None,
+            reach: None,
             bundle: None,
         }
     }
 
-    /// Place of the visitor, as shares count places.
-    pub(super) fn source(&self) -> Source {
-        Source::of(self.from)
+    pub(super) fn from(&self) -> SocketAddr {
+        self.from
+    }
+
+    /// The visitor's address, as rate limits count addresses.
+    pub(super) fn source(&self) -> SourcePrefix {
+        SourcePrefix::of(self.from)
     }
 }
 
-/// The visits, found by address.
+/// Visits, indexed by address.
 #[derive(Default)]
 pub(super) struct Visits {
     all: BTreeMap<VisitId, Visit>,
@@ -198,8 +208,8 @@ impl Visits {
         self.by_address.get(&from).cloned().unwrap_or_default()
     }
 
-    /// Former answer to this knock, if it was answered before; none if that was a moment ago, or
-    /// often enough.
+    /// The earlier answer to this knock, if there was one. An empty answer means: repeated too
+    /// recently or too often.
     pub(super) fn again(
         &mut self,
         now: Time,
@@ -218,17 +228,17 @@ impl Visits {
         Some(visit.welcome.clone())
     }
 
-    /// Notes that a visit got so far. One that gets no further ends.
-    pub(super) fn progress(&mut self, id: VisitId, now: Time, progress: Progress) {
+    /// Records the stage of a visit. A visit without progress ends after a while.
+    pub(super) fn progress(&mut self, id: VisitId, now: Time, progress: VisitStage) {
         if let Some(visit) = self.all.get_mut(&id)
-            // Places of those who wait are few, and who asks no more loses his.
-            && (progress > visit.progress || progress == Progress::Waiting)
+            // Waiting counts as progress each time. A visitor that stops asking loses its place.
+            && (progress > visit.progress || progress == VisitStage::Waiting)
         {
             (visit.progress, visit.moved) = (progress, now);
         }
     }
 
-    /// Ends visits that got no further for long, if it is time to look.
+    /// Ends visits without progress, if the last check was long enough ago.
     fn look_through(&mut self, now: Time) {
         if self.looked + LOOK > now {
             return;
@@ -239,9 +249,9 @@ impl Visits {
         idle.into_iter().for_each(|id| self.remove(id));
     }
 
-    /// Adds a visit. Where there is no place for it, one of the token that has most visits ends,
-    /// there the oldest of the address that has most; members have places of their own. Whether one
-    /// ended for it.
+    /// Adds a visit. When all places are taken, the token with the most visits loses one: the
+    /// oldest from the address with the most of these. Members have places of their own. Returns
+    /// true if another visit ended.
     pub(super) fn insert(&mut self, now: Time, visit: Visit) -> bool {
         self.look_through(now);
         let there = self.ids_from(visit.from);
@@ -257,15 +267,15 @@ impl Visits {
         ended.is_some()
     }
 
-    /// The visit that has to end for one more of this holder.
-    fn superfluous(&self, holder: &Holder) -> Option<VisitId> {
+    /// The visit to end for another visit of this holder.
+    fn superfluous(&self, holder: &VisitOwner) -> Option<VisitId> {
         let oldest = |of: &dyn Fn(&Visit) -> bool| {
             let its = self.all.iter().filter(|(_, visit)| of(visit));
             its.min_by_key(|(_, visit)| visit.moved).map(|(id, _)| *id)
         };
-        let is_member = |visit: &Visit| matches!(visit.holder, Holder::Member(_));
+        let is_member = |visit: &Visit| matches!(visit.holder, VisitOwner::Member(_));
         let members = self.all.values().filter(|visit| is_member(visit)).count();
-        if matches!(holder, Holder::Member(_)) {
+        if matches!(holder, VisitOwner::Member(_)) {
             let its = self.all.values().filter(|visit| visit.holder == *holder).count();
             if its >= OF_MEMBER {
                 return oldest(&|visit| visit.holder == *holder);
@@ -277,7 +287,7 @@ impl Visits {
                 return oldest(&is_member);
             }
         } else if self.all.len() - members < VISITS_MAX - FOR_MEMBERS {
-            // Members in places that others may have make room for them.
+            // Visits of members beyond their reserved places end first.
             return oldest(&is_member).filter(|_| self.all.len() >= VISITS_MAX);
         }
         let others = || self.all.values().filter(|visit| !is_member(visit));
@@ -287,9 +297,9 @@ impl Visits {
         oldest(&|visit| visit.holder == most && visit.source() == source)
     }
 
-    /// Opens what a visitor sealed: whose it is, and the message.
+    /// Opens a sealed frame. Returns the visit and the message.
     ///
-    /// Errors: `bad_size`, `unknown_index` (nobody visits from there), `bad_tag`, `replayed`,
+    /// Errors: `bad_size`, `unknown_index` (no visit from this address), `bad_tag`, `replayed`,
     /// `too_old`.
     pub(super) fn open(
         &mut self,
@@ -311,7 +321,7 @@ impl Visits {
         Err(reason)
     }
 
-    /// Seals an answer for a visitor: where it goes, and the datagram.
+    /// Seals an answer. Returns the visitor's address and the datagram.
     pub(super) fn seal(
         &mut self,
         id: VisitId,
@@ -330,17 +340,17 @@ mod tests {
 
     use super::*;
 
-    fn visit(n: u32, holder: Holder) -> Visit {
+    fn visit(n: u32, holder: VisitOwner) -> Visit {
         let split = Split { forth: Secret::new([1; 32]), back: Secret::new([2; 32]) };
         let from = SocketAddr::from((n.to_be_bytes(), 7));
         let welcome = (Channel::new(split, false), Vec::new());
         Visit::new(Time::ZERO, (from, [0; 16]), holder, welcome, [0; 32], TokenHash([0; 32]))
     }
 
-    fn member(n: u32) -> Holder {
+    fn member(n: u32) -> VisitOwner {
         let mut half = [0; 32];
         half[..4].copy_from_slice(&n.to_be_bytes());
-        Holder::Member(half)
+        VisitOwner::Member(half)
     }
 
     #[test]
@@ -349,12 +359,12 @@ mod tests {
         for n in 0..VISITS_MAX as u32 {
             assert!(!visits.insert(Time::ZERO, visit(n, member(n))), "{n}");
         }
-        let token = || Holder::Token(TokenHash([3; 32]));
+        let token = || VisitOwner::Token(TokenHash([3; 32]));
         for n in 0..VISITS_MAX as u32 {
             assert!(visits.insert(Time::ZERO, visit(1 << 24 | n, token())), "{n}");
             assert!(visits.len() <= VISITS_MAX);
         }
-        let members = visits.all.values().filter(|one| matches!(one.holder, Holder::Member(_)));
+        let members = visits.all.values().filter(|one| matches!(one.holder, VisitOwner::Member(_)));
         assert_eq!(members.count(), FOR_MEMBERS, "members keep places of their own");
     }
 }

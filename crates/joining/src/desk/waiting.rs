@@ -1,8 +1,8 @@
-//! Machines that wait for somebody's approval.
+//! Machines that wait for approval.
 //!
-//! Whoever has an invite can wait under as many keys as he makes. So one invite has few places, and
-//! where there is none left, a machine that asks no more gives its place up, or else one of the
-//! address that has most.
+//! The holder of an invite can wait under any number of keys, so the places per invite are limited.
+//! When all are taken, a newcomer replaces a machine that stopped asking, or else one of the source
+//! address that holds the most places.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,38 +10,36 @@ use std::time::Duration;
 use shoal_crypto::PublicKey;
 use shoal_wire::Time;
 
-use super::sources::{Source, most_frequent};
-use super::{WAITING_MAX, Waiting};
+use super::sources::{SourcePrefix, most_frequent};
+use super::{PendingApproval, WAITING_MAX};
 use crate::messages::Refusal;
 use crate::tokens::TokenHash;
 
-/// Places of one token.
+/// Maximum number of places per token.
 pub(super) const OF_TOKEN_MAX: usize = 32;
-/// A machine that did not ask for so long gives way; one that waits asks every 2 s.
+/// A machine that did not ask for this long may be replaced. A waiting machine asks every 2 s.
 const AWAY: Duration = Duration::from_secs(60);
 
-struct Place {
+struct WaitingSlot {
     token: TokenHash,
-    source: Source,
+    source: SourcePrefix,
     asked: Time,
-    waiting: Waiting,
+    waiting: PendingApproval,
 }
 
-/// Who waits, by key.
+/// Waiting machines, by key.
 #[derive(Default)]
-pub(super) struct WaitingRoom(BTreeMap<PublicKey, Place>);
+pub(super) struct WaitingRoom(BTreeMap<PublicKey, WaitingSlot>);
 
 impl WaitingRoom {
-    pub(super) fn all(&self) -> impl Iterator<Item = &Waiting> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &PendingApproval> {
         self.0.values().map(|place| &place.waiting)
     }
 
-    /// The token with which this machine waits.
     pub(super) fn token(&self, key: &PublicKey) -> Option<TokenHash> {
         self.0.get(key).map(|place| place.token)
     }
 
-    /// The name under which this machine waits.
     pub(super) fn name(&self, key: &PublicKey) -> Option<String> {
         self.0.get(key).and_then(|place| place.waiting.name.clone())
     }
@@ -55,16 +53,16 @@ impl WaitingRoom {
         self.0.remove(key);
     }
 
-    /// Lets a machine wait, or notes that it still does. Its name stays as long as its words do, so
-    /// who has compared the words approves the name beside them.
+    /// Adds a waiting machine, or records that it asked again. The name stays the same as long as
+    /// the words do: so whoever compared the words approves the name shown beside them.
     ///
     /// Errors: `crowded`.
     pub(super) fn put(
         &mut self,
         now: Time,
         token: TokenHash,
-        source: Source,
-        mut waiting: Waiting,
+        source: SourcePrefix,
+        mut waiting: PendingApproval,
     ) -> Result<(), Refusal> {
         let before = self.0.get(&waiting.key).map(|place| &place.waiting);
         if let Some(before) = before.filter(|before| before.words == waiting.words) {
@@ -78,17 +76,17 @@ impl WaitingRoom {
                 self.make_room(now, source, |_| true)?;
             }
         }
-        self.0.insert(waiting.key, Place { token, source, asked: now, waiting });
+        self.0.insert(waiting.key, WaitingSlot { token, source, asked: now, waiting });
         Ok(())
     }
 
-    /// Takes a place from the machine that asked longest ago, if it is away; else from the address
-    /// that has most places, if it has at least two more than this one.
+    /// Frees a place. The machine that asked longest ago loses it, if it stopped asking. Otherwise
+    /// the address with the most places loses one, if it has at least two more than `source`.
     fn make_room(
         &mut self,
         now: Time,
-        source: Source,
-        of: impl Fn(&Place) -> bool,
+        source: SourcePrefix,
+        of: impl Fn(&WaitingSlot) -> bool,
     ) -> Result<(), Refusal> {
         let its = || self.0.iter().filter(|(_, place)| of(place));
         let oldest = its().min_by_key(|(_, place)| place.asked);

@@ -1,18 +1,19 @@
-//! One registrar and machines that ask it, under a virtual clock; the network loses, repeats and
-//! reorders.
+//! One registrar and its newcomers under a virtual clock, over a network that loses, repeats and
+//! reorders datagrams.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
 use shoal_crypto::{Identity, Rng, Secret, SigningKey};
-use shoal_directory::{Carrier, Content, List, Mandate, Member};
+use shoal_directory::{CircuitRole, List, ListContent, Mandate, MandateRights, Member};
 use shoal_joining::{
-    Contact, Desk, DeskConfig, Disk, DoorSecret, Event, Goal, Invite, Joined, Ledger, Newcomer,
-    Output, Refusal, Terms, Wish,
+    Contact, Desk, DeskConfig, DeskOutput, Disk, DoorSecret, Invite, JoinEvent, JoinGoal, Ledger,
+    NameRequest, NewMembership, Newcomer, Refusal, TokenKind, TokenTerms,
 };
 use shoal_wire::{Address, Time};
 
@@ -31,6 +32,11 @@ pub fn door() -> SocketAddr {
     "192.0.2.1:7500".parse().unwrap()
 }
 
+/// The port from which the registrar tries endpoints.
+pub fn other_port() -> SocketAddr {
+    "192.0.2.1:40000".parse().unwrap()
+}
+
 pub fn mandate() -> Mandate {
     Mandate {
         name: "desk".into(),
@@ -42,6 +48,14 @@ pub fn mandate() -> Mandate {
         most: 60,
         longest_s: 90 * DAY_S as u32,
         until_unix_s: START + 200 * DAY_S,
+        rights: MandateRights {
+            routers: vec!["2-99".parse().unwrap()],
+            relay: true,
+            routers_most: 9,
+            families_most: 4,
+            family: Some("acme".into()),
+            ..MandateRights::default()
+        },
     }
 }
 
@@ -59,24 +73,24 @@ pub fn router() -> Member {
         interface: true,
         ipv4: None,
         cover: None,
-        carrier: Carrier::default(),
+        carrier: CircuitRole::default(),
         unknown: Vec::new(),
     }
 }
 
-pub fn list(version: u64, change: impl FnOnce(&mut Content)) -> List {
-    let mut content = Content {
+pub fn list(version: u64, change: impl FnOnce(&mut ListContent)) -> List {
+    let mut content = ListContent {
         version,
         issued_unix_s: START,
         mandates: vec![mandate()],
         members: vec![router().sign(&authority()).unwrap()],
-        ..Content::default()
+        ..ListContent::default()
     };
     change(&mut content);
     content.sign(&authority()).unwrap()
 }
 
-/// A file that outlasts the desk that writes it.
+/// A file that survives a crash of its desk.
 #[derive(Clone, Default)]
 pub struct File(Rc<RefCell<(Vec<u8>, bool)>>);
 
@@ -125,31 +139,34 @@ pub fn unix_s(now: Time) -> u64 {
     START + now.since(Time::ZERO).as_secs()
 }
 
-pub fn terms(uses: u32) -> Terms {
+pub fn terms(uses: u32) -> TokenTerms {
     let expires_unix_s = START + DAY_S;
-    Terms { uses, expires_unix_s, name: None, groups: Vec::new(), approve: false }
+    let (name, groups, kind) = (None, Vec::new(), TokenKind::Host);
+    TokenTerms { uses, expires_unix_s, name, groups, approve: false, kind }
 }
 
 pub fn at(n: u8) -> SocketAddr {
     format!("198.51.100.{n}:4000").parse().unwrap()
 }
 
-/// One registrar, machines that ask it, and what is on its way between them.
+/// One registrar, newcomers, and the datagrams in flight between them.
 pub struct World {
     pub now: Time,
     pub file: File,
     pub desk: Desk<File>,
     pub machines: Vec<Newcomer>,
-    pub ends: Vec<Option<Event>>,
+    pub ends: Vec<Option<JoinEvent>>,
     pub words: Vec<Option<String>>,
     /// Arrival, from, to, bytes.
     pub wire: Vec<(Time, SocketAddr, SocketAddr, Vec<u8>)>,
     pub rng: Rng,
-    /// Of 256: lost, and sent twice.
+    /// Datagrams lost, and sent twice, out of 256.
     pub loss: u64,
     pub twice: u64,
     pub published: usize,
-    /// The registrar dies and is started again before each of these numbers of its datagrams.
+    /// Machines by further addresses at which they receive.
+    pub endpoints: BTreeMap<SocketAddr, usize>,
+    /// The registrar crashes and restarts before the datagrams with these numbers.
     pub crashes: Vec<usize>,
     pub heard: usize,
 }
@@ -169,17 +186,18 @@ impl World {
             loss: 0,
             twice: 0,
             published: 0,
+            endpoints: BTreeMap::new(),
             crashes: Vec::new(),
             heard: 0,
         }
     }
 
-    pub fn invite(&mut self, terms: Terms) -> Contact {
+    pub fn invite(&mut self, terms: TokenTerms) -> Contact {
         let (text, _) = self.desk.invite(terms, unix_s(self.now)).unwrap();
         Contact::new(text.parse::<Invite>().unwrap(), Duration::from_secs(7 * DAY_S))
     }
 
-    pub fn ask(&mut self, seed: u8, contact: &Contact, goal: Goal) -> usize {
+    pub fn ask(&mut self, seed: u8, contact: &Contact, goal: JoinGoal) -> usize {
         let own = Identity::from_seed([seed; 32]);
         let n = self.machines.len();
         let machine =
@@ -191,7 +209,7 @@ impl World {
     }
 
     pub fn join(&mut self, seed: u8, contact: &Contact) -> usize {
-        self.ask(seed, contact, Goal::Join(Wish::default()))
+        self.ask(seed, contact, JoinGoal::Join(NameRequest::default()))
     }
 
     pub fn send(&mut self, from: SocketAddr, to: SocketAddr, bytes: Vec<u8>) {
@@ -207,8 +225,9 @@ impl World {
     pub fn drain(&mut self) {
         while let Some(output) = self.desk.poll_output() {
             match output {
-                Output::Send(to, bytes) => self.send(door(), to, bytes),
-                Output::Publish(_) => self.published += 1,
+                DeskOutput::Send(to, bytes) => self.send(door(), to, bytes),
+                DeskOutput::Try(to, bytes) => self.send(other_port(), to, bytes),
+                DeskOutput::Publish(_) => self.published += 1,
             }
         }
         for n in 0..self.machines.len() {
@@ -217,15 +236,15 @@ impl World {
             }
             while let Some(event) = self.machines[n].poll_event() {
                 match event {
-                    Event::Waiting(words) => self.words[n] = Some(words.to_string()),
-                    Event::Fetched(have, of) => assert!(have <= of),
+                    JoinEvent::Waiting(words) => self.words[n] = Some(words.to_string()),
+                    JoinEvent::Fetched(have, of) => assert!(have <= of),
                     end => self.ends[n] = Some(end),
                 }
             }
         }
     }
 
-    /// Runs for so long, or until every machine is done.
+    /// Runs for `ms`, or until every machine is done.
     pub fn run(&mut self, ms: u64) {
         let until = self.now + Duration::from_millis(ms);
         loop {
@@ -245,7 +264,7 @@ impl World {
                         self.desk = open(&self.file, now);
                     }
                     let _ = self.desk.handle_datagram((now, unix), from, &mut bytes);
-                } else if let Some(n) = (0..self.machines.len()).find(|n| at(*n as u8) == to) {
+                } else if let Some(n) = self.machine_at(to) {
                     self.machines[n].handle_datagram(now, unix, from, &bytes);
                 }
                 self.drain();
@@ -255,10 +274,15 @@ impl World {
         self.now = until;
     }
 
+    fn machine_at(&self, to: SocketAddr) -> Option<usize> {
+        let by_number = (0..self.machines.len()).find(|n| at(*n as u8) == to);
+        by_number.or_else(|| self.endpoints.get(&to).copied())
+    }
+
     #[track_caller]
-    pub fn joined(&self, n: usize) -> &Joined {
+    pub fn joined(&self, n: usize) -> &NewMembership {
         match &self.ends[n] {
-            Some(Event::Joined(joined)) => joined,
+            Some(JoinEvent::Joined(joined)) => joined,
             other => panic!("{other:?}, drops {:?}", self.desk.drops()),
         }
     }
@@ -266,7 +290,7 @@ impl World {
     #[track_caller]
     pub fn refused(&self, n: usize) -> Refusal {
         match &self.ends[n] {
-            Some(Event::Refused(why)) => *why,
+            Some(JoinEvent::Refused(why)) => *why,
             other => panic!("{other:?}, drops {:?}", self.desk.drops()),
         }
     }

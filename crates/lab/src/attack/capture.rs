@@ -1,25 +1,25 @@
-//! The attacker on real links: pcap files, and a description of the network they are from.
+//! Attacks on real links: pcap files, and a description of the recorded network.
 //!
 //! ```toml
-//! seconds = 60                     # watched, from the beginning of the file that begins last
+//! seconds = 60                     # observed, from the start of the file that starts last
 //! mixes = 3                        # relays of each circuit
 //! mix = { kind = "stop-and-go", mean_ms = 5 }    # or "timed" with every_ms; without it none
 //! line_ms = 5                      # one way, between two nodes
 //! jitter_ms = 0.1
 //! cover_per_s = 174                # frames a second in each direction, if links are covered
-//! begin_unix_ns = 1700000000000000000    # when to begin, if not with that file
-//! mark = { kind = "gaps", seed = 7 }     # if what hosts sent was kept back for 200 ms in each
-//!                                  # second ("drops": lost for 100 ms), by codes of this seed
-//!                                  # (`shoal_attack::Mark`): pairs in their order, first what the
-//!                                  # caller sent, then what the called did
+//! begin_unix_ns = 1700000000000000000    # start of the observation, if not that file's
+//! mark = { kind = "gaps", seed = 7 }     # "gaps": frames of hosts were held for 200 ms in each
+//!                                  # second; "drops": lost for 100 ms. The seed gives the codes
+//!                                  # (`shoal_attack::MarkKind`) of each pair in order: first the
+//!                                  # caller's code, then the called's
 //!
 //! [[pair]]                         # the true pairs, two at least
 //! caller = { file = "h1.pcap", host = "10.77.0.2" }
 //! called = { file = "h4.pcap", host = "10.77.0.14" }
 //! ```
 //!
-//! Names of files are relative to the description. The attacker learns in virtual time, on networks
-//! of this description, and never sees which pairs are true.
+//! File names are relative to the description. The attacker trains in virtual time, on networks of
+//! this description, and never sees which pairs are true.
 
 use std::fs;
 use std::net::IpAddr;
@@ -28,66 +28,66 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
-use shoal_attack::scenarios::Scenario;
+use shoal_attack::scenarios::AttackScenario;
 use shoal_attack::{
-    Access, Code, Cover, Frame, Leak, Line, Mark, Network, Scene, Setup, Trace, Traffic, Trained,
-    View, capture,
+    AccessTraces, CoverSchedule, ExperimentSetup, Leak, LineDelay, LineTrace, MarkCode, MarkKind,
+    ObservedFrame, ObservedNetwork, ProgramKind, Scene, TrainedAttacker, VantagePoint, capture,
 };
-use shoal_wire::{MixTime, Strategy, Time};
+use shoal_wire::{MixStrategy, MixTime, Time};
 
-use super::{Report, Row};
+use super::{AttackReport, AttackRow};
 use crate::scenario::LiveMark;
 use shoal_attack::scenarios::Size;
 
-/// Largest file that is read, in bytes: it is read as a whole.
+/// Limit of a capture's size in bytes: a capture is read as a whole.
 const FILE_MAX: u64 = 4 << 30;
-/// Networks in virtual time on which the attacker learns and chooses, and their flows.
+/// Number of networks in virtual time on which the attacker trains and selects an attack, and
+/// number of their flows.
 const TRAINING: u64 = 6;
 const TRAINING_FLOWS: usize = 40;
-/// Beyond five means a time is drawn again, unless the description says otherwise.
+/// Default of `most_ms` in means: longer times are drawn again.
 const MOST_MEANS: f64 = 5.0;
 
-/// A description.
+/// Description of a recorded network.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Description {
-    /// How long it is watched.
+pub struct CaptureDescription {
+    /// Observed time in seconds.
     pub seconds: u32,
-    /// Relays of each circuit.
+    /// Number of relays of each circuit.
     #[serde(default)]
     pub mixes: u32,
-    /// One way, between two nodes.
+    /// One-way delay between two nodes.
     #[serde(default = "five")]
     pub line_ms: f64,
-    /// Spread around it.
+    /// Spread of `line_ms`.
     #[serde(default = "tenth")]
     pub jitter_ms: f64,
-    /// Frames a second in each direction of covered links.
+    /// Frames per second in each direction of covered links.
     pub cover_per_s: Option<f64>,
-    /// When it is watched from on, in nanoseconds since 1970.
+    /// Start of the observation, in nanoseconds since 1970.
     pub begin_unix_ns: Option<u64>,
-    /// What an active attacker did to what hosts sent.
-    pub mark: Option<Marked>,
-    /// What relays do; none for nothing.
-    pub mix: Option<Mix>,
-    /// The true pairs.
-    pub pair: Vec<Pair>,
+    /// Mark that an active attacker put on the frames that hosts sent.
+    pub mark: Option<RecordedMark>,
+    /// Mix strategy of the relays; `None` for no mix.
+    pub mix: Option<RecordedMix>,
+    pub pair: Vec<RecordedPair>,
 }
 
-/// What relays do.
+/// Mix strategy of the relays.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", tag = "kind")]
-pub enum Mix {
-    /// All that came leaves from time to time.
+pub enum RecordedMix {
+    /// All waiting cells leave together at intervals.
     Timed {
-        /// Between two departures.
+        /// Interval between two departures.
         every_ms: f64,
     },
-    /// Each cell waits for a time of its own.
+    /// Each cell waits for a random time of its own.
     StopAndGo {
-        /// The mean of times that are not cut off.
+        /// Mean of the times before the cut at `most_ms`.
         mean_ms: f64,
-        /// The longest time.
+        /// Longest time.
         most_ms: Option<f64>,
     },
 }
@@ -95,30 +95,28 @@ pub enum Mix {
 /// A mark that was put on links.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Marked {
-    /// Its kind.
+pub struct RecordedMark {
     pub kind: LiveMark,
-    /// What its codes are drawn from.
+    /// Seed of the codes.
     pub seed: u64,
 }
 
-/// Two hosts that speak with each other.
+/// Two hosts that communicate.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Pair {
-    /// Who begins.
-    pub caller: Link,
-    /// Who answers.
-    pub called: Link,
+pub struct RecordedPair {
+    /// Host that begins.
+    pub caller: AccessCapture,
+    /// Host that answers.
+    pub called: AccessCapture,
 }
 
-/// An access link.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Link {
-    /// Its capture.
+pub struct AccessCapture {
+    /// Capture of the link.
     pub file: PathBuf,
-    /// The host's address there.
+    /// Address of the host in the capture.
     pub host: IpAddr,
 }
 
@@ -130,22 +128,22 @@ fn tenth() -> f64 {
     0.1
 }
 
-impl Description {
-    /// Reads one.
+impl CaptureDescription {
+    /// Reads a description.
     ///
     /// # Errors
-    /// With line and key.
-    pub fn load(file: &Path) -> Result<Description> {
+    /// The file can't be read, or has a wrong value; the error names line and key.
+    pub fn load(file: &Path) -> Result<CaptureDescription> {
         let named = || file.display().to_string();
         let text = fs::read_to_string(file).with_context(named)?;
         toml::from_str(&text).with_context(named)
     }
 
-    fn strategy(&self) -> Result<Strategy> {
+    fn strategy(&self) -> Result<MixStrategy> {
         let strategy = match &self.mix {
-            None => Strategy::Pass,
-            Some(Mix::Timed { every_ms }) => Strategy::Timed { every: time(*every_ms)? },
-            Some(Mix::StopAndGo { mean_ms, most_ms }) => Strategy::StopAndGo {
+            None => MixStrategy::Pass,
+            Some(RecordedMix::Timed { every_ms }) => MixStrategy::Timed { every: time(*every_ms)? },
+            Some(RecordedMix::StopAndGo { mean_ms, most_ms }) => MixStrategy::StopAndGo {
                 mean: time(*mean_ms)?,
                 most: time(most_ms.unwrap_or(MOST_MEANS * mean_ms))?,
             },
@@ -157,31 +155,33 @@ impl Description {
         Ok(strategy)
     }
 
-    /// The networks on which the attacker learns.
-    fn setup(&self) -> Result<Setup> {
-        let cover = self.cover_per_s.map_or(Cover::None, |per_s| Cover::Constant { per_s });
-        let line = Line { delay: span(self.line_ms)?, jitter: span(self.jitter_ms)? };
+    /// The networks on which the attacker trains.
+    fn setup(&self) -> Result<ExperimentSetup> {
+        let cover =
+            self.cover_per_s.map_or(CoverSchedule::None, |per_s| CoverSchedule::Constant { per_s });
+        let line = LineDelay { delay: span(self.line_ms)?, jitter: span(self.jitter_ms)? };
         let scene = Scene {
-            traffic: Traffic::Mixed,
+            traffic: ProgramKind::Mixed,
             cross: None,
             strategy: self.strategy()?,
             mixes: self.mixes,
             line,
             cover,
-            core: Cover::None,
+            core: CoverSchedule::None,
             leak: Leak::None,
             flows: self.pair.len().max(TRAINING_FLOWS),
             seconds: self.seconds,
         };
         let seeds = TRAINING..TRAINING + 1;
         let mark = self.mark.map(|mark| mark.kind.into());
-        let setup = Setup { scene, mark, view: View::Wire, training: 0..TRAINING, seeds };
+        let setup =
+            ExperimentSetup { scene, mark, view: VantagePoint::Wire, training: 0..TRAINING, seeds };
         setup.check()?;
         Ok(setup)
     }
 
-    fn network(&self, folder: &Path) -> Result<Network> {
-        let read = |link: &Link| -> Result<Vec<u8>> {
+    fn network(&self, folder: &Path) -> Result<ObservedNetwork> {
+        let read = |link: &AccessCapture| -> Result<Vec<u8>> {
             let file = folder.join(&link.file);
             let named = || file.display().to_string();
             let len = fs::metadata(&file).with_context(named)?.len();
@@ -190,34 +190,35 @@ impl Description {
             }
             fs::read(&file).with_context(named)
         };
-        let named = |link: &Link| link.file.display().to_string();
+        let named = |link: &AccessCapture| link.file.display().to_string();
         let links = || self.pair.iter().flat_map(|pair| [&pair.caller, &pair.called]);
         let mut start = self.begin_unix_ns.unwrap_or(0);
         for link in links().filter(|_| self.begin_unix_ns.is_none()) {
             let begins = capture::begins(&read(link)?).with_context(|| named(link))?;
             start = start.max(begins.with_context(|| format!("{}: no packet", named(link)))?);
         }
-        let access = |link: &Link| -> Result<Access> {
+        let access = |link: &AccessCapture| -> Result<AccessTraces> {
             capture::access(&read(link)?, link.host, start).with_context(|| named(link))
         };
-        // A capture has what a host sent before anything was done to it.
-        let passed = |host: usize, mut access: Access| {
+        // A capture shows a host's frames before the attacker delayed or dropped any.
+        let passed = |host: usize, mut access: AccessTraces| {
             if let Some(code) = self.code(host) {
-                let left = |frame: &Frame| {
+                let left = |frame: &ObservedFrame| {
                     let at = Time(code.left(frame.at.0)?);
-                    Some(Frame { at, ..*frame })
+                    Some(ObservedFrame { at, ..*frame })
                 };
-                access.up = Trace::new(access.up.frames().iter().filter_map(left).collect());
+                access.up = LineTrace::new(access.up.frames().iter().filter_map(left).collect());
             }
             access
         };
-        let side = |side: usize, of: fn(&Pair) -> &Link| -> Result<Vec<Access>> {
-            let pairs = self.pair.iter().enumerate();
-            pairs.map(|(i, pair)| Ok(passed(2 * i + side, access(of(pair))?))).collect()
-        };
+        let side =
+            |side: usize, of: fn(&RecordedPair) -> &AccessCapture| -> Result<Vec<AccessTraces>> {
+                let pairs = self.pair.iter().enumerate();
+                pairs.map(|(i, pair)| Ok(passed(2 * i + side, access(of(pair))?))).collect()
+            };
         let callers = side(0, |pair| &pair.caller)?;
         let called = side(1, |pair| &pair.called)?;
-        let mut network = Network::recorded(callers, called, self.seconds)?;
+        let mut network = ObservedNetwork::recorded(callers, called, self.seconds)?;
         if self.mark.is_some() {
             network.codes = [0, 1].map(|side| {
                 (0..self.pair.len()).filter_map(|pair| self.code(2 * pair + side)).collect()
@@ -226,19 +227,19 @@ impl Description {
         Ok(network)
     }
 
-    /// Attacks what it names. `file` is where it stands.
+    /// Attacks the recorded network. `file` is the path of the description.
     ///
     /// # Errors
-    /// A value out of its bounds, or files that can't be read.
-    pub fn attack(&self, file: &Path) -> Result<Report> {
+    /// A value is out of bounds, or a capture can't be read.
+    pub fn attack(&self, file: &Path) -> Result<AttackReport> {
         let setup = self.setup()?;
         let network = self.network(file.parent().unwrap_or(Path::new(".")))?;
-        let trained = Trained::new(&setup)?;
+        let trained = TrainedAttacker::new(&setup)?;
         let mut measured = trained.begin();
         measured.see(&network);
         let flows = self.pair.len();
-        let row = Row {
-            scenario: Scenario::Capture,
+        let row = AttackRow {
+            scenario: AttackScenario::Capture,
             case: file.display().to_string(),
             series: None,
             flows,
@@ -248,23 +249,23 @@ impl Description {
             checks: Vec::new(),
         };
         let size = Size { flows, seeds: 1, small_flows: flows, small_seeds: 1, training: TRAINING };
-        Ok(Report { size, rows: vec![row] })
+        Ok(AttackReport { size, rows: vec![row] })
     }
 
-    /// What an active attacker does to what a host sends: hosts count in the order of pairs, the
-    /// caller before the called.
-    pub fn code(&self, host: usize) -> Option<Code> {
-        let Marked { kind, seed } = self.mark?;
-        Some(Mark::from(kind).code(self.seconds, seed, host as u64))
+    /// The code that an active attacker applies to a host's frames. Hosts are numbered in the order
+    /// of pairs, the caller before the called.
+    pub fn code(&self, host: usize) -> Option<MarkCode> {
+        let RecordedMark { kind, seed } = self.mark?;
+        Some(MarkKind::from(kind).code(self.seconds, seed, host as u64))
     }
 }
 
-/// Attacks what a description names.
+/// Attacks the network of a description.
 ///
 /// # Errors
-/// A wrong description, or files that can't be read.
-pub fn run(file: &Path) -> Result<Report> {
-    let description = Description::load(file)?;
+/// The description is wrong, or a capture can't be read.
+pub fn run(file: &Path) -> Result<AttackReport> {
+    let description = CaptureDescription::load(file)?;
     description.attack(file)
 }
 
@@ -274,7 +275,7 @@ fn span(ms: f64) -> Result<Duration> {
 }
 
 fn time(ms: f64) -> Result<MixTime> {
-    MixTime::from_duration(span(ms)?).context("times of mixes are at most one second")
+    MixTime::from_duration(span(ms)?).context("a mix time: expected at most 1000 ms")
 }
 
 #[cfg(test)]
@@ -282,7 +283,7 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    /// A capture of full frames: whose they are, and when, in microseconds.
+    /// Writes a capture of full frames: sender, and time in microseconds.
     fn pcap(folder: &Path, name: &str, frames: &[(u8, u64)]) {
         let mut file = fs::File::create(folder.join(name)).unwrap();
         let mut words = |words: &[u32]| {
@@ -305,8 +306,8 @@ mod tests {
                     mixes = 3\nmix = { kind = \"stop-and-go\", mean_ms = 5 }\n[[pair]]\n\
                     caller = { file = \"a\", host = \"10.0.0.1\" }\n\
                     called = { file = \"b\", host = \"fd77::2\" }\n";
-        let read: Description = toml::from_str(text).unwrap();
-        let again: Description = toml::from_str(&toml::to_string(&read).unwrap()).unwrap();
+        let read: CaptureDescription = toml::from_str(text).unwrap();
+        let again: CaptureDescription = toml::from_str(&toml::to_string(&read).unwrap()).unwrap();
         assert_eq!(format!("{read:?}"), format!("{again:?}"));
         let [caller, called] = [0, 1].map(|host| read.code(host).unwrap());
         assert_eq!(Some(&caller), again.code(0).as_ref());

@@ -1,4 +1,4 @@
-//! The attacker beside a run: access links are recorded while programs run, then attacked.
+//! The attacker during a run: access links are recorded while programs run, then attacked.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,50 +7,52 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use shoal_wire::CoverTier;
 
-use super::capture::{Description, Link, Marked, Mix, Pair};
+use super::capture::{AccessCapture, CaptureDescription, RecordedMark, RecordedMix, RecordedPair};
 use crate::figures::figure;
 use crate::network::{Conditions, Network};
-use crate::record::{Figure, Mark};
-use crate::scenario::{self, Attack, Case, Circuits, Cover, LiveMark, MixKind};
+use crate::record::{Figure, TimedEvent};
+use crate::scenario::{
+    self, AttackSettings, CircuitUse, CoverSettings, LiveMark, MixKind, ScenarioCase,
+};
 use crate::wiretap::Wiretap;
 
-/// Relays of a circuit, unless a case says otherwise.
+/// Number of relays of a circuit, unless a case sets it.
 const RELAYS: u32 = 3;
-/// The seed of an active attacker's codes.
+/// Seed of an active attacker's codes.
 const MARK_SEED: u64 = 7;
 
-/// Wiretaps on the access links of hosts that speak with each other.
-pub struct Watch {
-    description: Description,
+/// Wiretaps on the access links of communicating hosts.
+pub struct LiveAttack {
+    description: CaptureDescription,
     taps: Vec<Wiretap>,
     folder: PathBuf,
     spans: Vec<u32>,
-    /// What the attacker does to what hosts send, in the order of times.
-    deeds: Vec<Deed>,
+    /// Interventions on hosts' frames, by time.
+    deeds: Vec<Intervention>,
     next: usize,
 }
 
-/// From a time on, in seconds after the start of the traffic, what a node sends on a link is lost
-/// or kept back, or passes again.
-struct Deed {
+/// Start or end of an intervention on the frames that a node sends on a link: loss or delay. `at_s`
+/// counts seconds from the start of the traffic.
+struct Intervention {
     at_s: f64,
     link: usize,
     node: usize,
     begins: bool,
 }
 
-impl Watch {
-    /// Begins to record pairs of hosts, into `folder`. The traffic starts now.
+impl LiveAttack {
+    /// Starts recording pairs of hosts, into `folder`. The traffic starts at once.
     ///
     /// # Errors
-    /// Without namespaces.
+    /// Namespaces are missing.
     pub fn start(
-        attack: &Attack,
-        case: &Case,
+        attack: &AttackSettings,
+        case: &ScenarioCase,
         network: &Network,
         conditions: &[Conditions],
         (pairs, folder): (&[(usize, usize)], &Path),
-    ) -> Result<Watch> {
+    ) -> Result<LiveAttack> {
         fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let begin = now + Duration::from_secs_f64(attack.from_s);
@@ -58,29 +60,29 @@ impl Watch {
             network.topology().links_of(host).next().context("a host without a link")
         };
         let mut taps = Vec::new();
-        let mut wire = |host: usize| -> Result<Link> {
+        let mut wire = |host: usize| -> Result<AccessCapture> {
             let file = PathBuf::from(format!("{}.pcap", network.topology().nodes[host].name));
-            let space = network.namespace(host).context("captures need namespaces: root")?;
+            let space = network.namespace(host).context("captures need namespaces; run as root")?;
             taps.push(Wiretap::of_heads(space, &folder.join(&file))?);
             let (_, router) = link_of(host)?;
-            Ok(Link { file, host: network.ip_of(router, host)? })
+            Ok(AccessCapture { file, host: network.ip_of(router, host)? })
         };
-        let pair = pairs.iter().map(|(caller, called)| -> Result<Pair> {
-            Ok(Pair { caller: wire(*caller)?, called: wire(*called)? })
+        let pair = pairs.iter().map(|(caller, called)| -> Result<RecordedPair> {
+            Ok(RecordedPair { caller: wire(*caller)?, called: wire(*called)? })
         });
         let pair = pair.collect::<Result<_>>()?;
         let (first, _) = link_of(pairs.first().context("no pair of hosts")?.0)?;
-        let over_circuits = case.circuits == Circuits::Require;
+        let over_circuits = case.circuits == CircuitUse::Require;
         let relays = case.circuit_relays.map_or(RELAYS, u32::from);
-        let mut watch = Watch {
-            description: Description {
+        let mut watch = LiveAttack {
+            description: CaptureDescription {
                 seconds: attack.seconds.iter().copied().max().unwrap_or(1),
                 mixes: if over_circuits { relays } else { 0 },
                 line_ms: conditions[first].delay.as_secs_f64() * 1e3,
                 jitter_ms: conditions[first].jitter.as_secs_f64().max(1e-4) * 1e3,
-                cover_per_s: case.cover.and_then(Cover::tier).map(per_s),
+                cover_per_s: case.cover.and_then(CoverSettings::tier).map(per_s),
                 begin_unix_ns: Some(begin.as_nanos() as u64),
-                mark: case.attack.mark.map(|kind| Marked { kind, seed: MARK_SEED }),
+                mark: case.attack.mark.map(|kind| RecordedMark { kind, seed: MARK_SEED }),
                 mix: case.mix.as_ref().map(mix),
                 pair,
             },
@@ -98,20 +100,25 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Plans what is done to what a host sends.
+    /// Plans the interventions on a host's frames.
     fn plan(&mut self, from_s: f64, number: usize, link: usize, node: usize) {
         let Some(code) = self.description.code(number) else { return };
         for (from, to) in code.holes() {
             for (at, begins) in [(from, true), (to, false)] {
-                self.deeds.push(Deed { at_s: from_s + at as f64 / 1e9, link, node, begins });
+                self.deeds.push(Intervention {
+                    at_s: from_s + at as f64 / 1e9,
+                    link,
+                    node,
+                    begins,
+                });
             }
         }
     }
 
-    /// Does what is due, `now` in seconds after the start.
+    /// Performs the interventions that are due; `now` is in seconds after the start.
     ///
     /// # Errors
-    /// On a link that is not emulated.
+    /// A link is not emulated.
     pub fn act(&mut self, network: &Network, now: f64) -> Result<()> {
         while let Some(deed) = self.deeds.get(self.next).filter(|deed| deed.at_s <= now) {
             match self.description.mark.map(|mark| mark.kind) {
@@ -124,16 +131,17 @@ impl Watch {
         Ok(())
     }
 
-    /// Ends the captures and attacks them: figures, and which attack was chosen for each time.
+    /// Ends the captures and attacks them. Returns figures, and the attack that was selected for
+    /// each observed time.
     ///
     /// # Errors
-    /// When a capture failed.
-    pub fn finish(self) -> Result<(Vec<Figure>, Vec<Mark>)> {
+    /// A capture failed.
+    pub fn finish(self) -> Result<(Vec<Figure>, Vec<TimedEvent>)> {
         self.taps.into_iter().try_for_each(|tap| tap.finish().map(drop))?;
         let (mut figures, mut marks) = (Vec::new(), Vec::new());
         for seconds in self.spans {
             let file = self.folder.join(format!("network-{seconds}s.toml"));
-            let description = Description { seconds, ..self.description.clone() };
+            let description = CaptureDescription { seconds, ..self.description.clone() };
             fs::write(&file, toml::to_string(&description)?)?;
             let report = description.attack(&file)?;
             let outcome = &report.rows.first().context("no row")?.outcome;
@@ -150,22 +158,23 @@ impl Watch {
                 figure("attack_frames_per_s", &of, outcome.cost.frames_per_s),
             ]);
             let text = format!("watched for {of}: {}", outcome.attack);
-            marks.push(Mark { at_s: f64::from(seconds), text });
+            marks.push(TimedEvent { at_s: f64::from(seconds), text });
         }
         Ok((figures, marks))
     }
 }
 
-/// Frames a second in each direction.
+/// Frames per second in each direction.
 fn per_s(tier: CoverTier) -> f64 {
     1.0 / tier.frame_gap().as_secs_f64()
 }
 
-fn mix(mix: &scenario::Mix) -> Mix {
+fn mix(mix: &scenario::MixSettings) -> RecordedMix {
     match mix.kind {
-        MixKind::Timed => Mix::Timed { every_ms: mix.every_ms.unwrap_or_default() },
-        MixKind::StopAndGo => {
-            Mix::StopAndGo { mean_ms: mix.mean_ms.unwrap_or_default(), most_ms: mix.most_ms }
-        }
+        MixKind::Timed => RecordedMix::Timed { every_ms: mix.every_ms.unwrap_or_default() },
+        MixKind::StopAndGo => RecordedMix::StopAndGo {
+            mean_ms: mix.mean_ms.unwrap_or_default(),
+            most_ms: mix.most_ms,
+        },
     }
 }

@@ -1,15 +1,16 @@
-//! A censor's view: is this Shoal, or another program that speaks UDP?
+//! A censor's classifier, which separates Shoal from other programs that use UDP.
 //!
-//! In: captures with the names of their programs, made here ([`record`]) or listed in a file:
+//! Inputs: captures with the names of their programs, made by [`record`] or listed in a file:
 //!
 //! ```toml
 //! [[capture]]
 //! file = "shoal-file-1.pcap"       # relative to this file
 //! program = "shoal"
-//! activity = "file"                # what it did; captures with covered links may be added
+//! activity = "file"                # the program's task; captures with covered links may be added
 //! ```
 //!
-//! Out: a [`Report`] on how well they are told apart. The longest conversation of each file counts.
+//! Output: a [`RecognitionReport`] on the accuracy. Only the longest conversation of each file
+//! counts.
 
 mod programs;
 mod record;
@@ -21,70 +22,67 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use shoal_attack::recognise::{
-    CAPTURES_MAX, Conversation, DATAGRAMS, NAMES, Recognised, Sample, recognise,
+    CAPTURES_MAX, ClassificationReport, Conversation, DATAGRAMS, NAMES, ProgramCapture, recognise,
 };
 
-pub use record::{CAPTURES_EACH, Recorded, record};
+pub use record::{CAPTURES_EACH, RecordedCaptures, record};
 
 /// The program that a censor looks for.
 pub const OURS: &str = "shoal";
-/// Lengths of excerpts, in datagrams, for the curve.
+/// Lengths of excerpts for the curve, in datagrams.
 const LENGTHS: [usize; 5] = [3, 8, 16, 32, 128];
-/// Largest file that is read, in bytes.
+/// Limit of a capture's size in bytes.
 const FILE_MAX: u64 = 256 << 20;
 
-/// What a censor achieves.
+/// Result of the classification.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
-    /// Datagrams of each excerpt.
+pub struct RecognitionReport {
+    /// Number of datagrams in each excerpt.
     pub datagrams: usize,
-    /// How well programs are told apart.
-    pub recognised: Recognised,
-    /// By length of excerpts in datagrams.
-    pub curve: Vec<Point>,
-    /// Programs that were left out, and why.
+    /// Accuracy per program.
+    pub recognised: ClassificationReport,
+    /// Accuracy by length of excerpts in datagrams.
+    pub curve: Vec<AccuracyPoint>,
+    /// Programs that were left out, with the reason.
     pub missing: Vec<String>,
 }
 
-/// What excerpts of one length show.
+/// Accuracy for excerpts of one length.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Point {
-    /// Datagrams.
+pub struct AccuracyPoint {
+    /// Length of an excerpt in datagrams.
     pub datagrams: usize,
-    /// Excerpts that were taken for their program, in the mean over programs.
+    /// Share of excerpts that were assigned to their own program, as mean over programs.
     pub accuracy: f64,
-    /// Those of Shoal that were taken for Shoal.
+    /// Share of Shoal's excerpts that were recognised as Shoal.
     pub found: f64,
-    /// Those of others that were.
+    /// Share of other programs' excerpts that were mistaken for Shoal.
     pub alarms: f64,
 }
 
-/// A list of captures.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Captures {
-    /// The captures.
     pub capture: Vec<Capture>,
 }
 
-/// A capture and its program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Capture {
-    /// The pcap file.
+    /// Path of the pcap file.
     pub file: PathBuf,
-    /// The program.
+    /// Program that the capture shows.
     pub program: String,
-    /// What it did.
+    /// Task of the program.
     #[serde(default)]
     pub activity: String,
 }
 
 impl Captures {
-    /// Reads a list.
+    /// Reads a list of captures.
     ///
     /// # Errors
-    /// With line and key.
+    /// The file can't be read, or has a wrong value; the error names line and key.
     pub fn load(file: &Path) -> Result<Captures> {
         let named = || file.display().to_string();
         let text = fs::read_to_string(file).with_context(named)?;
@@ -92,11 +90,11 @@ impl Captures {
     }
 }
 
-/// Judges the captures of a list. Names of files are relative to `folder`.
+/// Classifies the captures of a list. File names are relative to `folder`.
 ///
 /// # Errors
-/// Files that can't be read, or too few of them.
-pub fn judge(captures: &Captures, folder: &Path, missing: Vec<String>) -> Result<Judged> {
+/// A file can't be read, or the list has too few captures.
+pub fn judge(captures: &Captures, folder: &Path, missing: Vec<String>) -> Result<Classification> {
     ensure!(captures.capture.len() <= CAPTURES_MAX, "at most {CAPTURES_MAX} captures");
     let read = |capture: &Capture| -> Result<Conversation> {
         let file = folder.join(&capture.file);
@@ -106,8 +104,8 @@ pub fn judge(captures: &Captures, folder: &Path, missing: Vec<String>) -> Result
         Conversation::read(&fs::read(&file).with_context(named)?).with_context(named)
     };
     let all: Vec<Conversation> = captures.capture.iter().map(read).collect::<Result<_>>()?;
-    let samples = |datagrams: usize| -> Vec<Sample> {
-        let sample = |(capture, conversation): (&Capture, &Conversation)| Sample {
+    let samples = |datagrams: usize| -> Vec<ProgramCapture> {
+        let sample = |(capture, conversation): (&Capture, &Conversation)| ProgramCapture {
             program: capture.program.clone(),
             activity: capture.activity.clone(),
             excerpts: conversation.excerpts(datagrams),
@@ -117,11 +115,11 @@ pub fn judge(captures: &Captures, folder: &Path, missing: Vec<String>) -> Result
     let mut curve = Vec::new();
     for datagrams in LENGTHS {
         let found = recognise(&samples(datagrams))?;
-        let of = |all: &[shoal_attack::recognise::Share]| {
+        let of = |all: &[shoal_attack::recognise::AccuracyShare]| {
             let ours = found.programs.iter().position(|program| program == OURS);
             ours.map_or(f64::NAN, |at| all[at].value)
         };
-        curve.push(Point {
+        curve.push(AccuracyPoint {
             datagrams,
             accuracy: found.accuracy.value,
             found: of(&found.found),
@@ -129,28 +127,32 @@ pub fn judge(captures: &Captures, folder: &Path, missing: Vec<String>) -> Result
         });
     }
     let samples = samples(DATAGRAMS);
-    let report = Report { datagrams: DATAGRAMS, recognised: recognise(&samples)?, curve, missing };
-    Ok(Judged { report, features: table(&samples) })
+    let report = RecognitionReport {
+        datagrams: DATAGRAMS,
+        recognised: recognise(&samples)?,
+        curve,
+        missing,
+    };
+    Ok(Classification { report, features: table(&samples) })
 }
 
-/// A report, and what it is made of.
+/// A report, and the features it is based on.
 #[derive(Clone, Debug)]
-pub struct Judged {
-    /// The report.
-    pub report: Report,
-    /// The features of all excerpts, separated by commas.
+pub struct Classification {
+    pub report: RecognitionReport,
+    /// Features of all excerpts, as comma-separated values.
     pub features: String,
 }
 
-/// A line for each excerpt: program, activity, number of the capture, features.
-fn table(samples: &[Sample]) -> String {
+/// Makes one line per excerpt: program, activity, number of the capture, features.
+fn table(samples: &[ProgramCapture]) -> String {
     let names: Vec<&str> = NAMES.iter().map(|(_, name)| *name).collect();
     let mut text = format!("program,activity,capture,{}\n", names.join(","));
     for (number, sample) in samples.iter().enumerate() {
         for excerpt in &sample.excerpts {
             let _ = write!(text, "{},{},{number}", sample.program, sample.activity);
             for value in excerpt {
-                // As many digits as matter, and no more.
+                // Three decimals are enough.
                 let _ = write!(text, ",{}", (value * 1e3).round() / 1e3);
             }
             text.push('\n');
@@ -175,7 +177,7 @@ mod tests {
         assert!(format!("{error:#}").contains("a.pcap"));
         fs::write(folder.path().join("a.pcap"), [7; 40]).unwrap();
         let error = judge(&captures, folder.path(), Vec::new()).unwrap_err();
-        assert!(format!("{error:#}").contains("not a classic pcap file"), "{error:#}");
+        assert!(format!("{error:#}").contains("not a pcap or pcapng file"), "{error:#}");
         fs::write(&file, one.replace("program", "name")).unwrap();
         assert!(format!("{:#}", Captures::load(&file).unwrap_err()).contains("name"));
     }

@@ -1,4 +1,4 @@
-//! The other programs, each run as its user would.
+//! The other programs, each run as its user would run it.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -8,67 +8,66 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::process::Process;
-use crate::site::Site;
+use crate::process::ChildProcess;
+use crate::site::RunningNetwork;
 use crate::tcp::TcpFlow;
 
-/// Longest time that a peer may take for the file; the bytes sent by then count.
+/// Limit of a peer's time for the file; the bytes sent by then count.
 const PATIENCE: Duration = Duration::from_secs(25);
-/// How long a server may take to answer.
+/// Limit of a server's time to answer.
 const SERVER_PATIENCE: Duration = Duration::from_secs(5);
-/// How often to check whether a program has ended.
+/// Interval of checks for the end of a program.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// A program to compare with.
-pub struct Peer {
-    /// Its name, and whether it encrypts.
+pub struct PeerProgram {
+    /// Name, and whether the program encrypts.
     pub name: &'static str,
-    /// Sends the file; payload in Mbit/s.
-    pub run: fn(&Place<'_>) -> Result<f64>,
+    /// Sends the file; returns its rate in Mbit/s of payload.
+    pub run: fn(&PeerSite<'_>) -> Result<f64>,
 }
 
-/// All programs.
-pub const ALL: &[Peer] = &[
-    Peer { name: "TCP cubic (clear)", run: |place| place.tcp("cubic") },
-    Peer { name: "TCP BBR (clear)", run: |place| place.tcp("bbr") },
-    Peer { name: "scp (encrypted)", run: |place| place.scp() },
-    Peer { name: "UFTP (clear)", run: |place| place.uftp() },
-    Peer { name: "wireguard-go hop by hop, TCP cubic", run: |place| place.wireguard() },
+pub const ALL: &[PeerProgram] = &[
+    PeerProgram { name: "TCP cubic (clear)", run: |place| place.tcp("cubic") },
+    PeerProgram { name: "TCP BBR (clear)", run: |place| place.tcp("bbr") },
+    PeerProgram { name: "scp (encrypted)", run: |place| place.scp() },
+    PeerProgram { name: "UFTP (clear)", run: |place| place.uftp() },
+    PeerProgram { name: "wireguard-go hop by hop, TCP cubic", run: |place| place.wireguard() },
 ];
 
-/// Where peers run: the chain's namespaces, and a folder.
-pub struct Place<'a> {
-    site: &'a Site,
+/// Surroundings of the programs: the chain's namespaces, and a folder.
+pub struct PeerSite<'a> {
+    site: &'a RunningNetwork,
     nodes: [usize; 4],
     bytes: u64,
     folder: PathBuf,
 }
 
-impl<'a> Place<'a> {
-    /// The chain of `site`, on which a file of `size_mb` named `file.bin` lies at h1.
-    pub fn new(site: &'a Site, size_mb: f64) -> Result<Place<'a>> {
+impl<'a> PeerSite<'a> {
+    /// The chain of `site`. A file of `size_mb` named `file.bin` must exist at h1.
+    pub fn new(site: &'a RunningNetwork, size_mb: f64) -> Result<PeerSite<'a>> {
         let topology = site.network().topology();
         let find = |name| topology.find(name).context("no chain");
         let nodes = [find("h1")?, find("r1")?, find("r2")?, find("h2")?];
         let folder = site.folder(nodes[3]).join("peers");
         fs::create_dir_all(&folder)?;
-        Ok(Place { site, nodes, bytes: (size_mb * 1e6) as u64, folder })
+        Ok(PeerSite { site, nodes, bytes: (size_mb * 1e6) as u64, folder })
     }
 
-    fn start(&self, name: &str, node: usize, mut command: Command) -> Result<Process> {
+    fn start(&self, name: &str, node: usize, mut command: Command) -> Result<ChildProcess> {
         let log = fs::File::create(self.folder.join(format!("{name}-{node}.log")))?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        Process::start(name, command, self.site.network().namespace_fd(self.nodes[node]))
+        ChildProcess::start(name, command, self.site.network().namespace_fd(self.nodes[node]))
     }
 
     fn log(&self, name: &str, node: usize) -> String {
         let log = fs::read_to_string(self.folder.join(format!("{name}-{node}.log")));
         let log = log.unwrap_or_default();
-        log.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or("it said nothing").to_owned()
+        log.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or("no message").to_owned()
     }
 
     /// Waits for the end of `process`; returns the payload rate in Mbit/s.
-    fn time(&self, name: &str, mut process: Process) -> Result<f64> {
+    fn time(&self, name: &str, mut process: ChildProcess) -> Result<f64> {
         let start = Instant::now();
         loop {
             crate::interrupt::check()?;
@@ -163,7 +162,7 @@ impl<'a> Place<'a> {
         let mut command = Command::new(sender);
         command.args(["-M", &self.address()?.to_string()]);
         command.args(["-I", &network.interface(self.nodes[0], self.nodes[1])]);
-        // UFTP has no congestion control by default: its rate is a little less than the line's.
+        // UFTP has no congestion control by default: its rate is set 8 % below the line's.
         let topology = network.topology();
         let link = topology.link_between(self.nodes[1], self.nodes[2]).context("no link")?;
         let rate = network.rate(link).map_or(2_000_000, |r| r.0 / 1_000 * 92 / 100);
@@ -203,14 +202,14 @@ impl<'a> Place<'a> {
     }
 }
 
-/// wireguard-go in the foreground, with an interface of this name.
+/// The command that runs wireguard-go in the foreground, with this interface name.
 pub(crate) fn wireguard_command(program: &Path, interface: &str) -> Command {
     let mut command = Command::new(program);
     command.args(["-f", interface]).env("WG_PROCESS_FOREGROUND", "1").env("LOG_LEVEL", "error");
     command
 }
 
-/// A file with a new private key, and the public one.
+/// Makes a file with a new private key; returns its path and the public key.
 pub(crate) fn wireguard_key(folder: &Path, n: usize) -> Result<(PathBuf, String)> {
     let key = Command::new("wg").arg("genkey").output()?.stdout;
     let path = folder.join(format!("wg{n}.key"));
@@ -220,7 +219,7 @@ pub(crate) fn wireguard_key(folder: &Path, n: usize) -> Result<(PathBuf, String)
     Ok((path, String::from_utf8(public.stdout)?.trim().to_owned()))
 }
 
-/// Runs wireguard's `wg`, with a file as its last word.
+/// Runs wireguard's `wg`, with `file` as its last argument.
 pub(crate) fn wg(words: &[&str], file: Option<&PathBuf>) -> Result<()> {
     let output = Command::new("wg").args(words).args(file).output()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -228,7 +227,7 @@ pub(crate) fn wg(words: &[&str], file: Option<&PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Where wireguard-go is, or how to get it.
+/// Path of wireguard-go; the error tells how to install it.
 pub(crate) fn wireguard_go() -> Result<PathBuf> {
     let names = ["wireguard-go", "wireguard"];
     let found = names.iter().map(|n| go_programs().join(n)).find(|p| p.is_file());
@@ -236,7 +235,7 @@ pub(crate) fn wireguard_go() -> Result<PathBuf> {
     found.map_or_else(|| program("wireguard-go", how), Ok)
 }
 
-/// Where `go install` puts programs.
+/// Folder in which `go install` puts programs.
 fn go_programs() -> PathBuf {
     let asked = Command::new("go").args(["env", "GOPATH"]).stderr(Stdio::null()).output();
     let said = asked.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
@@ -246,7 +245,7 @@ fn go_programs() -> PathBuf {
     }
 }
 
-/// Where a program is, or how to get it.
+/// Path of a program; the error tells how to install it.
 pub(crate) fn program(name: &str, how: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);

@@ -1,83 +1,83 @@
-//! What the demo measured, for people and for programs.
+//! Figures of the demo, for people and for programs.
 
 use std::fmt;
 
 use serde::Serialize;
 use shoal_wire::SizeClass;
 
-use crate::network::Family;
-use crate::statistics::Statistics;
+use crate::network::IpFamily;
+use crate::statistics::PayloadStatistics;
 
 /// Result of a run.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Report {
+pub struct DemoReport {
     /// `namespaces` or `loopback`.
     pub links: String,
     /// The family of the links' addresses: `ipv4` or `ipv6`.
-    pub family: Family,
-    /// Rate of each link and direction in bits per second; none when unshaped.
+    pub family: IpFamily,
+    /// Rate of each link and direction in bits per second; `None` without shaping.
     pub link_rate_bps: Option<u64>,
-    /// Loss of each link and direction as set, 0 to 1.
+    /// Configured loss of each link and direction, 0 to 1.
     pub link_loss: f64,
-    /// Loss that the links really had, over all packets of the run, 0 to 1.
+    /// Measured loss over all links and packets of the run, 0 to 1.
     pub link_loss_seen: f64,
-    /// Sending and receiving host.
+    /// Sending host.
     pub from: String,
-    /// Receiving host.
     pub to: String,
     /// Size of the file in bytes.
     pub file_bytes: u64,
-    /// From the offer's acceptance to the file under its final name, in seconds; fsync included.
+    /// Time from acceptance of the offer to the final name of the file, in seconds. Includes fsync.
     pub seconds: f64,
-    /// From the start of `shoal send` to its end, in seconds.
+    /// Run time of `shoal send`, in seconds.
     pub command_seconds: f64,
-    /// Of `seconds`, what the receiver's fsync took, in milliseconds, if it says so.
+    /// Part of `seconds` that the receiver's fsync took, in milliseconds, if the receiver reports
+    /// it.
     pub sync_ms: Option<f64>,
     /// File bytes per second.
     pub bytes_per_s: f64,
     /// File bits per second as a share of the links' rate.
     pub line_share: Option<f64>,
-    /// Share of segments that did not arrive at first, as the sender counts them, 0 to 1.
+    /// Share of segments lost at the first attempt, as the sender counts them, 0 to 1.
     pub segment_loss: f64,
-    /// File bytes in the packets that the links lost, counted on the links.
+    /// File bytes in the packets that the links lost, as the links count them.
     pub lost_bytes: u64,
-    /// Upper bound of the file bytes that met the cut link, counted by packets.
+    /// Upper bound of the file bytes that the cut link lost, by its count of packets.
     pub cut_bytes: u64,
-    /// Bytes sent again.
+    /// File bytes sent again.
     pub retransmitted_bytes: u64,
-    /// The cut, if there was one.
-    pub cut: Option<Cut>,
+    /// The cut, if a link was cut.
+    pub cut: Option<LinkCut>,
     /// Longest time without file data on the receiver's access link, in milliseconds.
     pub longest_gap_ms: f64,
     /// The longest gap as the receiving node measured it, in milliseconds.
     pub longest_gap_node_ms: Option<f64>,
-    /// Every node's use of the machine.
+    /// Resource usage of each node.
     pub nodes: Vec<NodeUse>,
-    /// What was seen on the links of the sender's router, if they were watched.
-    pub wire: Option<Wire>,
-    /// Whether the hashes of the file sent and the file received agree.
+    /// Statistics of the links of the sender's router, if they were recorded.
+    pub wire: Option<WireStatistics>,
+    /// True if the hashes of the sent and the received file agree.
     pub hash_agrees: bool,
 }
 
-/// Statistics of the frames on the watched links.
+/// Statistics of the frames on the recorded links.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Wire {
-    /// Frames of each size class: 192, 576 and 1,440 bytes.
+pub struct WireStatistics {
+    /// Number of frames of each size class: 192, 576 and 1,440 bytes.
     pub frames: [u64; 3],
-    /// Deviations from random bytes of these sizes.
+    /// Deviations from random bytes.
     pub anomalies: Vec<String>,
 }
 
-impl From<Statistics> for Wire {
-    fn from(seen: Statistics) -> Wire {
-        Wire {
+impl From<PayloadStatistics> for WireStatistics {
+    fn from(seen: PayloadStatistics) -> WireStatistics {
+        WireStatistics {
             frames: SizeClass::ALL.map(|class| seen.count(class)),
             anomalies: seen.anomalies().iter().map(ToString::to_string).collect(),
         }
     }
 }
 
-impl fmt::Display for Wire {
+impl fmt::Display for WireStatistics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [small, medium, full] = self.frames;
         write!(f, "{full} + {medium} + {small} frames of 1440, 576, 192 bytes; ")?;
@@ -90,37 +90,36 @@ impl fmt::Display for Wire {
 
 /// A link that was cut in mid-transfer.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Cut {
-    /// Which.
+pub struct LinkCut {
+    /// Name of the link.
     pub link: String,
-    /// File bytes that had arrived.
+    /// File bytes that had arrived at the time of the cut.
     pub at_bytes: u64,
-    /// The neighbour by which the sender's router reached the receiver's router before,
+    /// Next hop of the sender's router to the receiver's router before the cut.
     pub next_hop_before: String,
-    /// and the one at the end.
+    /// Next hop at the end of the run.
     pub next_hop_after: Option<String>,
-    /// From the cut to the change of that route, in milliseconds.
+    /// Time from the cut to the change of that route, in milliseconds.
     pub route_change_ms: Option<f64>,
 }
 
-/// What a process used during the transfer.
+/// Resource usage of a process during the transfer.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct NodeUse {
-    /// Name of the node, or of the command.
+    /// Name of the node or command.
     pub name: String,
-    /// CPU seconds.
     pub cpu_s: f64,
-    /// Largest resident memory in bytes, since its start.
+    /// Largest resident memory in bytes since the start of the process.
     pub memory_bytes: u64,
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for DemoReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut row = |what: &str, value: String| writeln!(f, "  {what:<24}{value}");
         row("file", format!("{} from {} to {}", size(self.file_bytes), self.from, self.to))?;
         row("links", self.links_text())?;
         let sync = self.sync_ms.map_or(String::new(), |ms| format!(", fsync {ms:.0} ms of it"));
-        row("time", format!("{:.3} s accepted to renamed{sync}", self.seconds))?;
+        row("time", format!("{:.3} s from acceptance to the final name{sync}", self.seconds))?;
         row("whole command", format!("{:.3} s", self.command_seconds))?;
         let share = self.line_share.map_or(String::new(), |s| format!(", {s:.3} of the line"));
         let mbit = self.bytes_per_s * 8.0 / 1e6;
@@ -141,13 +140,13 @@ impl fmt::Display for Report {
         let again = format!("{sent_again}, {:.3}% of the file", again * 100.0);
         let in_cut = match self.cut_bytes {
             0 => String::new(),
-            bytes => format!(", the cut link took {}", size(bytes)),
+            bytes => format!(", the cut link lost {}", size(bytes)),
         };
         row("sent again", format!("{again}; the links lost {lost}{in_cut}"))?;
         if let Some(cut) = &self.cut {
             row("cut", cut.to_string())?;
         }
-        let told = self.longest_gap_node_ms.map(|ms| format!(" (the node says {ms:.0} ms)"));
+        let told = self.longest_gap_node_ms.map(|ms| format!(" (the node measured {ms:.0} ms)"));
         let what = if self.cut.is_some() { "reroute gap" } else { "longest gap" };
         row(what, format!("{:.0} ms{}", self.longest_gap_ms, told.unwrap_or_default()))?;
         if let Some(wire) = &self.wire {
@@ -162,7 +161,7 @@ impl fmt::Display for Report {
     }
 }
 
-impl Report {
+impl DemoReport {
     fn links_text(&self) -> String {
         let rate = match self.link_rate_bps {
             Some(rate) => crate::Rate(rate).to_string(),
@@ -176,7 +175,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Cut {
+impl fmt::Display for LinkCut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -193,7 +192,7 @@ impl fmt::Display for Cut {
     }
 }
 
-/// Bytes as people read them, in powers of 1000.
+/// Formats bytes in powers of 1000.
 pub fn size(bytes: u64) -> String {
     match bytes as f64 {
         b if b >= 1e9 => format!("{:.2} GB", b / 1e9),

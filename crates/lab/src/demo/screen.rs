@@ -1,32 +1,32 @@
-//! Progress of the demo: on a terminal one line that is overwritten, otherwise plain lines.
+//! Progress of the demo: one overwritten line on a terminal, plain lines elsewhere.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
 
 use super::report::size;
 
-/// How often progress is shown on a terminal, and elsewhere.
+/// Interval of progress output on a terminal, and elsewhere.
 const TERMINAL_STEP: Duration = Duration::from_millis(100);
 const PLAIN_STEP: Duration = Duration::from_secs(2);
 /// Width of the bar in characters.
 const BAR: u64 = 30;
 
-/// Standard error, where progress goes: standard output is for the report.
+/// Progress output on standard error; standard output is for the report.
 #[derive(Debug)]
-pub struct Screen {
+pub struct ProgressOutput {
     quiet: bool,
     terminal: bool,
     line_open: bool,
     last: Option<Instant>,
 }
 
-impl Screen {
-    /// A screen; a quiet one shows nothing.
-    pub fn new(quiet: bool) -> Screen {
-        Screen { quiet, terminal: stderr().is_terminal(), line_open: false, last: None }
+impl ProgressOutput {
+    /// A quiet screen prints nothing.
+    pub fn new(quiet: bool) -> ProgressOutput {
+        ProgressOutput { quiet, terminal: stderr().is_terminal(), line_open: false, last: None }
     }
 
-    /// Shows a line that stays.
+    /// Prints a permanent line.
     pub fn say(&mut self, text: &str) {
         if self.quiet {
             return;
@@ -36,7 +36,7 @@ impl Screen {
         self.write(&format!("{clear}{text}\n"));
     }
 
-    /// Shows how far the file is, not too often.
+    /// Shows the progress of the file, at limited intervals.
     pub fn progress(&mut self, done: u64, total: u64, rate: f64) {
         let step = if self.terminal { TERMINAL_STEP } else { PLAIN_STEP };
         if self.quiet || done == 0 || self.last.is_some_and(|t| t.elapsed() < step) {
@@ -56,7 +56,7 @@ impl Screen {
         }
     }
 
-    /// Ends the line that is overwritten.
+    /// Ends the overwritten line.
     pub fn end(&mut self) {
         if std::mem::take(&mut self.line_open) {
             self.write("\n");

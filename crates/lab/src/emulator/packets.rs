@@ -1,4 +1,4 @@
-//! Packet sockets in batches: many packets in and out with one system call, and no copy between.
+//! Batched packet sockets: one system call receives or sends many packets, without a copy.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -10,36 +10,40 @@ use nix::errno::Errno;
 
 /// Bytes of a slot: the kernel's offload header and the longest packet.
 pub const SLOT_BYTES: usize = 2_048;
-/// virtio_net_hdr, which stands before each packet and carries unfinished checksums over.
+/// Length of virtio_net_hdr, which precedes each packet and carries the state of unfinished
+/// checksums.
 pub const HEADER_BYTES: usize = 10;
 /// Packets per system call.
 pub const BATCH: usize = 64;
-/// linux/if_packet.h; libc has no names for these.
+/// Options of linux/if_packet.h that libc has no names for.
 const PACKET_VNET_HDR: libc::c_int = 15;
 const PACKET_QDISC_BYPASS: libc::c_int = 20;
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
-/// Receive buffer: room for the packets that arrive between two turns of the emulator.
+/// Receive buffer in bytes: room for the packets that arrive between two turns of the emulator.
 const BUFFER_BYTES: libc::c_int = 64 << 20;
 
-/// Packets that wait, in slots of equal size.
+/// Memory for waiting packets, in slots of equal size.
 #[derive(Debug)]
-pub struct Slots {
+pub struct PacketSlots {
     memory: Vec<u8>,
     free: Vec<u32>,
 }
 
-impl Slots {
-    /// Room for `count` packets.
-    pub fn new(count: u32) -> Slots {
-        Slots { memory: vec![0; count as usize * SLOT_BYTES], free: (0..count).rev().collect() }
+impl PacketSlots {
+    /// Reserves memory for `count` packets.
+    pub fn new(count: u32) -> PacketSlots {
+        PacketSlots {
+            memory: vec![0; count as usize * SLOT_BYTES],
+            free: (0..count).rev().collect(),
+        }
     }
 
-    /// Gives a slot back.
+    /// Frees a slot.
     pub fn release(&mut self, slot: u32) {
         self.free.push(slot);
     }
 
-    /// The bytes of a slot: header, then the packet.
+    /// The bytes of a slot: header, then packet.
     pub fn bytes(&self, slot: u32) -> &[u8] {
         let at = slot as usize * SLOT_BYTES;
         &self.memory[at..at + SLOT_BYTES]
@@ -51,36 +55,37 @@ impl Slots {
     }
 }
 
-/// A packet in a slot: its number, and its bytes without the header.
+/// A packet in a slot.
 #[derive(Clone, Copy, Debug)]
-pub struct Packet {
-    /// Which slot.
+pub struct SlotPacket {
+    /// Number of the slot.
     pub slot: u32,
-    /// Length in bytes.
+    /// Length in bytes, without the header.
     pub len: u16,
 }
 
-/// What one call received.
+/// Result of one receive call.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Received {
-    /// Packets, of any length.
+pub struct ReceivedBatch {
+    /// Number of packets, of any length.
     pub packets: usize,
-    /// Of these, packets too long for a slot: aggregates that should not be here.
+    /// Number of packets that were too long for a slot: aggregates, which the nodes should have
+    /// split.
     pub oversize: u64,
 }
 
 /// A packet socket on an interface.
 #[derive(Debug)]
-pub struct Port {
+pub struct PacketSocket {
     fd: OwnedFd,
 }
 
-impl Port {
+impl PacketSocket {
     /// Opens the interface number `index` of this thread's namespace.
     ///
     /// # Errors
-    /// Without CAP_NET_RAW.
-    pub fn open(index: u32) -> Result<Port> {
+    /// CAP_NET_RAW is missing.
+    pub fn open(index: u32) -> Result<PacketSocket> {
         let protocol = (libc::ETH_P_ALL as u16).to_be();
         let flags = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: a plain system call; the number it returns is checked and then owned here alone.
@@ -102,11 +107,11 @@ impl Port {
             libc::bind(fd.as_raw_fd(), (&raw const at).cast(), len)
         };
         Errno::result(bound).context("binding a packet socket")?;
-        Ok(Port { fd })
+        Ok(PacketSocket { fd })
     }
 
-    /// Takes up to [`BATCH`] packets that wait, into slots that are appended to `into`.
-    pub fn receive(&self, slots: &mut Slots, into: &mut Vec<Packet>) -> Received {
+    /// Receives up to [`BATCH`] waiting packets into slots, and appends these to `into`.
+    pub fn receive(&self, slots: &mut PacketSlots, into: &mut Vec<SlotPacket>) -> ReceivedBatch {
         let count = BATCH.min(slots.free.len());
         let first_free = slots.free.len() - count;
         // SAFETY: all zero is valid for both structures.
@@ -119,16 +124,16 @@ impl Port {
             messages[i].msg_hdr.msg_iov = &raw mut parts[i];
             messages[i].msg_hdr.msg_iovlen = 1;
         }
-        // SAFETY: each of the `count` messages points to one part, and each part to a slot of its
-        // own that nothing else refers to: it is free.
+        // SAFETY: each of the `count` messages points to one part, and each part to a different
+        // slot. The slots are free, so nothing else refers to them.
         let got = unsafe {
             let flags = libc::MSG_DONTWAIT;
             let none = std::ptr::null_mut();
             libc::recvmmsg(self.fd.as_raw_fd(), messages.as_mut_ptr(), count as u32, flags, none)
         };
-        // Nothing waits, or the interface is gone with its node.
+        // An error means that no packet waits, or that the interface is gone with its node.
         let got = usize::try_from(got).unwrap_or(0);
-        let mut received = Received { packets: got, oversize: 0 };
+        let mut received = ReceivedBatch { packets: got, oversize: 0 };
         slots.free.truncate(slots.free.len() - got.min(count));
         for (i, message) in messages[..got].iter().enumerate() {
             let at = parts[i].iov_base as usize - slots.memory.as_ptr() as usize;
@@ -139,13 +144,13 @@ impl Port {
                 slots.release(slot);
                 continue;
             }
-            into.push(Packet { slot, len: (len - HEADER_BYTES) as u16 });
+            into.push(SlotPacket { slot, len: (len - HEADER_BYTES) as u16 });
         }
         received
     }
 
     /// Sends up to [`BATCH`] of `packets`; returns how many were sent or lost.
-    pub fn send(&self, slots: &mut Slots, packets: &[Packet]) -> usize {
+    pub fn send(&self, slots: &mut PacketSlots, packets: &[SlotPacket]) -> usize {
         let count = BATCH.min(packets.len());
         // SAFETY: all zero is valid for both structures.
         let mut parts: [libc::iovec; BATCH] = unsafe { mem::zeroed() };
@@ -165,15 +170,15 @@ impl Port {
         };
         match usize::try_from(sent) {
             Ok(sent) => sent,
-            // The interface is full for the moment: all of it waits.
+            // The interface's queue is full: all packets wait.
             Err(_) if Errno::last() == Errno::EAGAIN || Errno::last() == Errno::ENOBUFS => 0,
-            // The first one can't be sent at all; a wire to nowhere would lose it as well.
+            // The first packet can't be sent at all; a wire without a far end would lose it too.
             Err(_) => 1,
         }
     }
 }
 
-impl AsFd for Port {
+impl AsFd for PacketSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -182,7 +187,7 @@ impl AsFd for Port {
 /// Gives this thread real-time priority and exact timers.
 ///
 /// # Errors
-/// Without CAP_SYS_NICE; delays are then less exact on a busy machine.
+/// CAP_SYS_NICE is missing. Delays are then less exact on a busy machine.
 pub fn prefer_this_thread() -> io::Result<()> {
     // SAFETY: plain system calls on this thread; the parameter is read during the call only.
     let failed = unsafe {

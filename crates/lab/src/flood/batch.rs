@@ -1,59 +1,59 @@
-//! Packets of one size, ready to leave with one system call.
+//! Packets of one size, ready for one system call.
 
-/// Most packets of one batch: as many full frames as one UDP send can carry.
+/// Limit of packets per batch: as many full frames as one UDP send can carry.
 pub const MOST: usize = 44;
 
-/// Packets of equal size behind each other.
+/// Consecutive packets of equal size.
 #[derive(Debug)]
-pub struct Batch {
-    /// All of them.
+pub struct FloodBatch {
+    /// All packets, concatenated.
     pub bytes: Vec<u8>,
-    /// Bytes of each.
+    /// Bytes of each packet.
     pub size: u16,
 }
 
-impl Batch {
-    /// How many packets it is.
+impl FloodBatch {
+    /// Number of packets.
     pub fn packets(&self) -> u64 {
         self.bytes.len() as u64 / u64::from(self.size)
     }
 }
 
-/// One kind of packets, in batches that are sent again and again.
+/// One kind of packets, in batches that are sent repeatedly.
 #[derive(Debug)]
-pub struct Kind {
-    batches: Vec<Batch>,
+pub struct FloodKind {
+    batches: Vec<FloodBatch>,
     turn: usize,
     sent: u64,
 }
 
-impl Kind {
-    /// Packs `payloads`, none of them empty, with at most `in_a_row` of one size in a batch.
-    pub fn new(mut payloads: Vec<Vec<u8>>, in_a_row: usize) -> Kind {
+impl FloodKind {
+    /// Packs `payloads`, none of them empty. A batch has at most `in_a_row` packets of one size.
+    pub fn new(mut payloads: Vec<Vec<u8>>, in_a_row: usize) -> FloodKind {
         payloads.sort_by_key(Vec::len);
         let by_size = payloads.chunk_by(|a, b| a.len() == b.len());
-        let batch = |packets: &[Vec<u8>]| Batch {
+        let batch = |packets: &[Vec<u8>]| FloodBatch {
             bytes: packets.concat(),
-            // No datagram is longer.
+            // A datagram's length fits.
             size: packets[0].len() as u16,
         };
         let in_a_row = in_a_row.clamp(1, MOST);
         let batches = by_size.flat_map(|same| same.chunks(in_a_row)).map(batch).collect();
-        Kind { batches, turn: 0, sent: 0 }
+        FloodKind { batches, turn: 0, sent: 0 }
     }
 
-    /// The next batch to send; it changes when [`Kind::add`] is called.
-    pub fn next(&self) -> &Batch {
+    /// The next batch to send. Each call of [`FloodKind::add`] moves on to another batch.
+    pub fn next(&self) -> &FloodBatch {
         &self.batches[self.turn]
     }
 
-    /// `packets` have left.
+    /// Counts `packets` as sent.
     pub fn add(&mut self, packets: u64) {
         self.sent += packets;
         self.turn = (self.turn + 1) % self.batches.len();
     }
 
-    /// How many have left.
+    /// Number of packets sent.
     pub fn sent(&self) -> u64 {
         self.sent
     }
@@ -68,7 +68,7 @@ mod tests {
         let sizes = [192, 1_440, 1, 192, 576, 1_440];
         let payloads: Vec<Vec<u8>> =
             (0..300u16).map(|i| vec![i as u8; sizes[usize::from(i) % sizes.len()]]).collect();
-        let mut kind = Kind::new(payloads.clone(), 40);
+        let mut kind = FloodKind::new(payloads.clone(), 40);
         let mut all = Vec::new();
         for _ in 0..kind.batches.len() {
             let batch = kind.next();

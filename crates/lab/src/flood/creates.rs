@@ -1,47 +1,49 @@
-//! A neighbour of a relay that asks it for circuits, in its own name and in that of other nodes.
+//! A neighbour that floods a relay with create cells, in its own name and in that of other nodes.
 //!
-//! It takes the place of a router whose process has ended: its identity, its address, its port.
-//! Answers to it are not read, so that no create cell shows a cookie.
+//! The neighbour replaces a router whose process has ended, with that router's identity, address
+//! and port. Answers are not read, so no create cell carries a cookie.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use shoal_crypto::{Means, Rng, Standard};
+use shoal_crypto::{Rng, StandardCiphers, SuiteSupport};
 use shoal_daemon::config::keys;
-use shoal_daemon::membership::hosts::Hosts;
-use shoal_daemon::worker::clock::{Clock, unix_ms};
-use shoal_onion::{Limits, Onion};
+use shoal_daemon::membership::hosts::HostList;
+use shoal_daemon::worker::clock::{BootClock, unix_ms};
+use shoal_link::LivenessConfig;
+use shoal_onion::{CircuitLimits, Onion};
 use shoal_relay::{
-    Arrival, Config, Incoming, LinkConfig, Path, Relay, SendOutcome, Sink, Stop, Turn,
+    ArrivalSource, CallContext, FrameSink, LinkConfig, ReceivedRun, Relay, RelayConfig, SendError,
+    SendOutcome, SendPath,
 };
-use shoal_session::Role;
-use shoal_wire::leg::{CELL_LEN, Shape};
+use shoal_session::SessionRole;
+use shoal_wire::leg::{CELL_LEN, CellShape};
 use shoal_wire::{Address, LinkKind, RoutedHeader, SizeClass, TrafficClass, link};
 use zerocopy::IntoBytes;
 
-use crate::site::Site;
+use crate::site::RunningNetwork;
 
-/// Different create cells: more than a relay remembers.
+/// Number of different create cells: more than a relay remembers.
 pub const CELLS: usize = 12_000;
-/// Cells that leave at once.
+/// Number of cells that leave at once.
 const RUN: usize = 44;
 const FULL: usize = SizeClass::Full.frame_len();
-/// It never takes its link for dead, so that a cut one is asked on.
+/// Timeout of the link: the flood goes on even over a cut link.
 const FOR_EVER: Duration = Duration::from_secs(3_600);
 
-/// The neighbour.
-pub struct Asker {
+/// The flooding neighbour.
+pub struct CreateFlooder {
     relay: Relay,
     socket: UdpSocket,
-    clock: Clock,
+    clock: BootClock,
     own: Address,
     target: Address,
-    /// Makes create cells, and forgets the circuits.
-    onion: Onion<Standard>,
+    /// Makes create cells; the circuits are forgotten.
+    onion: Onion<StandardCiphers>,
     end: Address,
-    /// In whose name it asks.
+    /// Source addresses that the create cells claim.
     names: Vec<Address>,
     cells: Vec<[u8; CELL_LEN]>,
     next: usize,
@@ -49,38 +51,37 @@ pub struct Asker {
     input: Vec<u8>,
 }
 
-impl Asker {
-    /// Takes the place of the router `from` beside `to`.
+impl CreateFlooder {
+    /// Replaces the router `from` as neighbour of `to`.
     ///
     /// # Errors
-    /// Without namespaces, while the router's process runs, or without hosts.
-    pub fn new(site: &Site, from: usize, to: usize) -> Result<Asker> {
-        ensure!(site.process(from).is_none(), "the router that a flood stands for must be killed");
+    /// Namespaces are missing, the router's process runs, or the network has no host.
+    pub fn new(site: &RunningNetwork, from: usize, to: usize) -> Result<CreateFlooder> {
+        let runs = site.process(from).is_some();
+        ensure!(!runs, "the router whose place the flood takes must be killed");
         let network = site.network();
         let nodes = &network.topology().nodes;
         let (own, target) = (nodes[from].address, nodes[to].address);
         let home = site.folder(from);
         let list = home.parent().context("a folder without a parent")?.join("hosts.toml");
-        let hosts = Hosts::load(&list)?;
-        let key = |name: &str| hosts.by_name(name).map(|host| host.key).context("an unknown node");
+        let hosts = HostList::load(&list)?;
+        let key =
+            |name: &str| hosts.by_name(name).map(|host| host.key).context("not in hosts.toml");
         let end = hosts.iter().find(|host| !host.address.is_router()).context("no host")?;
         let files = || -> Result<_> {
             let identity = keys::load_identity(&home.join("node.key"))?;
             Ok((identity, keys::load_network_secret(&home.join("network.key"), None)?))
         };
-        let clock = Clock::new();
+        let clock = BootClock::new();
         let now = clock.now();
-        let space = network.namespace(from).context("a flood needs namespaces: root")?;
+        let space = network.namespace(from).context("a flood needs namespaces; run as root")?;
         let socket = space.enter(|| Ok(UdpSocket::bind(network.listen(from))?))?;
         socket.set_nonblocking(true)?;
         let routing = shoal_routing::Config { cycle: FOR_EVER, ..shoal_routing::Config::default() };
-        let config = Config {
+        let config = RelayConfig {
             address: own,
-            session: shoal_session::Config::new(Role::Link),
-            liveness: shoal_link::LivenessConfig {
-                dead_after: FOR_EVER,
-                ..shoal_link::LivenessConfig::default()
-            },
+            session: shoal_session::SessionConfig::new(SessionRole::Link),
+            liveness: LivenessConfig { dead_after: FOR_EVER, ..LivenessConfig::default() },
             egress: shoal_link::EgressConfig::default(),
             hold: shoal_relay::HoldConfig::default(),
             routing,
@@ -95,10 +96,10 @@ impl Asker {
         let link = LinkConfig { key: key(&nodes[to].name)?, address: target, endpoint };
         relay.add_link(now, &link).map_err(|reason| anyhow!("{}", reason.label()))?;
         let (identity, secret) = files()?;
-        let onion = shoal_onion::Config {
+        let onion = shoal_onion::OnionConfig {
             address: own,
-            limits: Limits::of(own),
-            means: Means::here(),
+            limits: CircuitLimits::of(own),
+            means: SuiteSupport::here(),
             relay: false,
         };
         let mut onion = Onion::new(onion, identity, secret, keys::os_random()?, now, unix_ms());
@@ -108,15 +109,28 @@ impl Asker {
         let names = hosts.iter().map(|host| host.address).filter(|at| *at != target).collect();
         let (buf, input) = (vec![0; RUN * FULL], vec![0; FULL]);
         let next = 0;
-        Ok(Asker { relay, socket, clock, own, target, onion, end, names, cells, next, buf, input })
+        Ok(CreateFlooder {
+            relay,
+            socket,
+            clock,
+            own,
+            target,
+            onion,
+            end,
+            names,
+            cells,
+            next,
+            buf,
+            input,
+        })
     }
 
-    /// Makes the create cells and waits for the link, until `ended` says so.
+    /// Makes the create cells and waits for the link, until `ended` returns true.
     ///
     /// # Errors
-    /// The machine that makes them refuses.
+    /// The circuit machine refuses to make a circuit.
     pub fn prepare(&mut self, ended: impl Fn() -> bool) -> Result<()> {
-        let shape = Shape::new(3).map_err(|e| anyhow!("{e}"))?;
+        let shape = CellShape::new(3).map_err(|e| anyhow!("{e}"))?;
         let is_up = |relay: &Relay| relay.links().any(|link| link.up_since.is_some());
         while !(ended() || self.cells.len() >= CELLS && is_up(&self.relay)) {
             self.turn();
@@ -143,7 +157,7 @@ impl Asker {
         Ok(())
     }
 
-    /// Sends a run of cells, half of them in the name of any node; says how many.
+    /// Sends a run of cells, half of them in the name of a random node; returns their number.
     pub fn ask(&mut self, rng: &mut Rng) -> u64 {
         self.turn();
         let offsets: Vec<u32> = (0..RUN).map(|i| (i * FULL) as u32).collect();
@@ -156,15 +170,15 @@ impl Asker {
             frame[link::CELL_AT..link::CELL_AT + CELL_LEN].copy_from_slice(&cell[..]);
             self.next = (self.next + 1) % self.cells.len();
         }
-        let Asker { relay, socket, buf, clock, .. } = self;
-        let mut turn = Turn { now: clock.now(), sink: &mut Udp(socket), hand: &mut () };
+        let CreateFlooder { relay, socket, buf, clock, .. } = self;
+        let mut turn = CallContext { now: clock.now(), sink: &mut Udp(socket), hand: &mut () };
         relay.send_cells(&mut turn, LinkKind::Leg, buf, &offsets, FULL);
         RUN as u64
     }
 
-    /// Takes in what came, and does what is due.
+    /// Handles received datagrams and due timers.
     fn turn(&mut self) {
-        let Asker { relay, socket, clock, input, .. } = self;
+        let CreateFlooder { relay, socket, clock, input, .. } = self;
         let now = clock.now();
         let sink = &mut Udp(socket);
         loop {
@@ -186,7 +200,7 @@ impl Asker {
     }
 }
 
-/// Hands one datagram to a relay. Cells for it are dropped.
+/// Hands one datagram to the relay. Cells for this node are dropped.
 fn deliver(
     relay: &mut Relay,
     now: shoal_wire::Time,
@@ -196,20 +210,20 @@ fn deliver(
 ) {
     let len = frame.len() as u32;
     let from = from.into();
-    let incoming = [Incoming { from, offset: 0, len, stride: len.max(1), congested: false }];
-    let mut turn = Turn { now, sink, hand: &mut () };
-    relay.handle_batch(&mut turn, frame, &incoming, Arrival::Socket, &mut |_, _, _| 0);
+    let incoming = [ReceivedRun { from, offset: 0, len, stride: len.max(1), congested: false }];
+    let mut turn = CallContext { now, sink, hand: &mut () };
+    relay.handle_batch(&mut turn, frame, &incoming, ArrivalSource::Socket, &mut |_, _, _| 0);
 }
 
-/// A socket as a relay's way out.
+/// A socket as the relay's sink.
 struct Udp<'a>(&'a UdpSocket);
 
-impl Sink for Udp<'_> {
-    fn send(&mut self, path: Path, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
+impl FrameSink for Udp<'_> {
+    fn send(&mut self, path: SendPath, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
         let to = path.ends.remote;
         for (sent, &at) in offsets.iter().enumerate() {
             if self.0.send_to(&buf[at as usize..at as usize + len], to).is_err() {
-                return SendOutcome { sent, stop: Some(Stop::Failed) };
+                return SendOutcome { sent, stop: Some(SendError::Failed) };
             }
         }
         SendOutcome { sent: offsets.len(), stop: None }

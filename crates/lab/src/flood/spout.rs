@@ -1,4 +1,4 @@
-//! UDP sockets that send many packets with one system call, from any address.
+//! UDP sockets that send many packets with one system call, from any source address.
 
 use std::io::IoSlice;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,26 +8,26 @@ use anyhow::{Context, Result};
 use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::batch::Batch;
+use super::batch::FloodBatch;
 
-/// Source ports in use.
+/// Number of source ports.
 const PORTS: usize = 64;
-/// Send buffer, in bytes: one burst of a fast sender.
+/// Send buffer in bytes: one burst of a fast sender.
 const BUFFER: usize = 1 << 20;
 
-/// The sockets.
+/// Sockets that send from spoofed addresses.
 #[derive(Debug)]
-pub struct Spout {
+pub struct SpoofingSockets {
     sockets: Vec<Socket>,
     target: SocketAddr,
 }
 
-impl Spout {
-    /// Opens them in this thread's namespace.
+impl SpoofingSockets {
+    /// Opens the sockets in this thread's namespace.
     ///
     /// # Errors
-    /// Without CAP_NET_ADMIN, which sending from a foreign address needs.
-    pub fn open(target: SocketAddr) -> Result<Spout> {
+    /// CAP_NET_ADMIN is missing: spoofed source addresses need it.
+    pub fn open(target: SocketAddr) -> Result<SpoofingSockets> {
         let mut sockets = Vec::new();
         for _ in 0..PORTS {
             let domain = Domain::for_address(target);
@@ -45,14 +45,14 @@ impl Spout {
             socket.bind(&SocketAddr::new(any, 0).into())?;
             sockets.push(socket);
         }
-        Ok(Spout { sockets, target })
+        Ok(SpoofingSockets { sockets, target })
     }
 
-    /// Sends a batch from an address and a port that `number` names: one of 131,072 and 64.
-    /// False when a queue below is full: the batch leaves a moment later, or not at all.
-    pub fn send(&self, batch: &Batch, number: u64) -> bool {
+    /// Sends a batch from one of 131,072 addresses and 64 ports, chosen by `number`. False if a
+    /// queue below is full: the batch then leaves later, or not at all.
+    pub fn send(&self, batch: &FloodBatch, number: u64) -> bool {
         let [_, _, a, b, c, d, e, _] = number.to_be_bytes().map(u32::from);
-        // 198.18.0.0/15 and 2001:2::/48 are set aside for tests (RFC 2544, RFC 5180).
+        // 198.18.0.0/15 and 2001:2::/48 are reserved for tests (RFC 2544, RFC 5180).
         let v4 = libc::in_pktinfo {
             ipi_ifindex: 0,
             ipi_spec_dst: libc::in_addr {
@@ -84,16 +84,16 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::needs::{self, Need};
-    use crate::{Conditions, Family, Kind, Network, Topology};
+    use crate::needs::{self, Requirement};
+    use crate::{Conditions, IpFamily, Network, NetworkKind, Topology};
 
     #[test]
     fn batches_come_from_addresses_that_are_not_the_senders() {
-        if !needs::met(&[needs::LAB, &[Need::Ipv6]].concat(), "SHOAL_REQUIRE_NETNS") {
+        if !needs::met(&[needs::LAB, &[Requirement::Ipv6]].concat(), "SHOAL_REQUIRE_NETNS") {
             return;
         }
-        for family in [Family::Ipv4, Family::Ipv6] {
-            let ground = Kind::Namespaces.over(family);
+        for family in [IpFamily::Ipv4, IpFamily::Ipv6] {
+            let ground = NetworkKind::Namespaces.over(family);
             let network = Network::build(Topology::chain(), ground, Conditions::default()).unwrap();
             let l = network.topology().links[0];
             network.single_packets(l.a, l.b).unwrap();
@@ -101,16 +101,19 @@ mod tests {
             let at = at.enter(|| Ok(UdpSocket::bind(network.listen(l.b))?)).unwrap();
             at.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
             let near = network.namespace(l.a).unwrap();
-            let spout = near.enter(|| Spout::open(network.endpoint(0, l.a))).unwrap();
+            let spout = near.enter(|| SpoofingSockets::open(network.endpoint(0, l.a))).unwrap();
             assert!(
-                spout.send(&Batch { bytes: vec![7; 3 * 576], size: 576 }, 0x0102_0304_0506_0708)
+                spout.send(
+                    &FloodBatch { bytes: vec![7; 3 * 576], size: 576 },
+                    0x0102_0304_0506_0708
+                )
             );
             let mut buffer = [0; 2_048];
             for _ in 0..3 {
                 let (len, from) = at.recv_from(&mut buffer).unwrap();
                 let expected: IpAddr = match family {
-                    Family::Ipv4 => "198.19.4.5".parse().unwrap(),
-                    Family::Ipv6 => "2001:2::1:405".parse().unwrap(),
+                    IpFamily::Ipv4 => "198.19.4.5".parse().unwrap(),
+                    IpFamily::Ipv6 => "2001:2::1:405".parse().unwrap(),
                 };
                 assert_eq!((len, from.ip()), (576, expected));
             }

@@ -1,4 +1,4 @@
-//! The page in a real browser. Without Chromium the tests are skipped with a line;
+//! Tests of the page in a real browser. Without Chromium the tests are skipped and print a line;
 //! SHOAL_REQUIRE_BROWSER=1 makes a skip a failure.
 
 use std::path::PathBuf;
@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 
 use super::tests::{PAPER, full};
 use super::{compare, model, page};
-use crate::needs::{self, Need};
+use crate::needs::{self, Requirement};
 
-/// A script that inspects the page once it is laid out, and writes the result into its title, which
-/// `--dump-dom` shows. The page itself has no script: this one is added for the test.
+/// A script that inspects the page after layout, and writes the result into the page's title, which
+/// `--dump-dom` prints. Only the test adds this script: the page itself has none.
 const PROBE: &str = "<script>addEventListener('load', () => {
 const plots = [...document.querySelectorAll('.plot svg')];
 for (const d of document.querySelectorAll('details')) d.open = true;
@@ -27,12 +27,12 @@ fn browser() -> Option<PathBuf> {
     let names = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
     let found = names.into_iter().find_map(needs::find);
     if found.is_none() {
-        needs::met(&[Need::Tool("chromium")], "SHOAL_REQUIRE_BROWSER");
+        needs::met(&[Requirement::Tool("chromium")], "SHOAL_REQUIRE_BROWSER");
     }
     found
 }
 
-/// The result of the script, and the browser's console.
+/// The script's result, and the browser's console output.
 fn ask(browser: &PathBuf, page: &str, width: u32, dark: bool) -> (serde_json::Value, String) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("page.html");

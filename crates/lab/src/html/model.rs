@@ -1,34 +1,36 @@
-//! The page of `shoal-lab model`: each figure of the paper with its known values beside ours.
+//! The page of `shoal-lab model`: each figure of the paper with its published values beside ours.
 
 use std::fmt::Write;
 
-use shoal_model::{Case, Figure, FillRow, Finding, HoldRow, Report, Row, WindowRow};
+use shoal_model::{
+    FigureRow, FigureTable, FillRow, HoldRow, ModelReport, PaperError, TcpExperiment, WindowRow,
+};
 
-use super::plot::{Drawn, Line, Plot};
+use super::plot::{LineStyle, PlotFrame, PlotLine};
 use super::{escape, scroll, section, wrap};
 use crate::figures::number;
 
-const TITLE: &str = "What mixes cost TCP";
+const TITLE: &str = "Cost of mixes for TCP";
 const ABOUT: &str = "The figures of X. Fu, W. Yu, S. Jiang, S. Graham and Y. Guan, \"TCP \
                      Performance in Flow-Based Mix Networks: Modeling and Analysis\": its formulas \
                      as printed, the same formulas corrected, and runs of a small simulator. \
                      Crosses are the values that the paper's text names.";
-/// Axes on which each doubling is as wide as the next.
+/// Axes with a logarithmic scale.
 const DOUBLINGS: [&str; 2] = ["dupthresh", "Mbit/s"];
 
-/// A column of a figure: its name, how it is drawn, and the value in a row.
-type Column = (&'static str, Drawn, fn(&Row) -> Option<f64>);
+/// A column of a figure: name, drawing style, and value of a row.
+type Column = (&'static str, LineStyle, fn(&FigureRow) -> Option<f64>);
 
 const COLUMNS: [Column; 5] = [
-    ("in runs", Drawn::Dotted, |row| row.simulated),
-    ("formula, corrected", Drawn::Dotted, |row| row.corrected),
-    ("formula, as printed", Drawn::Dotted, |row| row.printed),
-    ("the paper: theory", Drawn::Crosses, |row| row.paper_theory),
-    ("the paper: seen", Drawn::Crosses, |row| row.paper_seen),
+    ("in runs", LineStyle::Dotted, |row| row.simulated),
+    ("formula, corrected", LineStyle::Dotted, |row| row.corrected),
+    ("formula, as printed", LineStyle::Dotted, |row| row.printed),
+    ("the paper: theory", LineStyle::Crosses, |row| row.paper_theory),
+    ("the paper: seen", LineStyle::Crosses, |row| row.paper_seen),
 ];
 
-/// The page about what mixes cost TCP. The same report gives the same page.
-pub fn model(report: &Report) -> String {
+/// The page of the model of TCP over mixes. Equal reports give equal pages.
+pub fn model(report: &ModelReport) -> String {
     let runs = report.runs;
     let mut body = format!(
         "<h1>{TITLE}</h1><p>{}</p><p class=\"dim\">In runs: means of {} runs of {} s, seeds from \
@@ -39,7 +41,7 @@ pub fn model(report: &Report) -> String {
         runs.seed
     );
     if !report.findings.is_empty() {
-        section(&mut body, "What is wrong in the paper", &findings(&report.findings));
+        section(&mut body, "Errors in the paper", &findings(&report.findings));
     }
     if !report.windows.is_empty() {
         section(&mut body, "E(W), the mean window when it is halved", &windows(&report.windows));
@@ -56,13 +58,13 @@ pub fn model(report: &Report) -> String {
     wrap(TITLE, &body)
 }
 
-/// The plot of a figure. Where time runs to the right, a value that the paper does not place in
-/// time is a level.
-fn draw(figure: &Figure) -> String {
-    let courses = figure.courses.iter().map(|course| Line {
+/// The plot of a figure. In a plot over time, a value that the paper gives without a time is drawn
+/// as a level.
+fn draw(figure: &FigureTable) -> String {
+    let courses = figure.courses.iter().map(|course| PlotLine {
         name: course.name.into(),
         points: course.points.clone(),
-        drawn: Drawn::Curve,
+        drawn: LineStyle::Curve,
     });
     let ends = figure.courses.first().and_then(|course| course.points.last());
     let is_level = ends.is_some() && figure.axis != "seconds";
@@ -71,34 +73,34 @@ fn draw(figure: &Figure) -> String {
             figure.rows.iter().filter_map(|row| Some((row.x, value(row)?))).collect();
         let levels = |(_, y): (f64, f64)| [(0.0, y), (ends.map_or(0.0, |end| end.0), y)];
         match is_level {
-            true => Line {
+            true => PlotLine {
                 name: format!("mean: {name}"),
                 points: points.into_iter().flat_map(levels).collect(),
-                drawn: Drawn::Curve,
+                drawn: LineStyle::Curve,
             },
-            false => Line { name: (*name).into(), points, drawn: *drawn },
+            false => PlotLine { name: (*name).into(), points, drawn: *drawn },
         }
     };
-    // A course has what the column of runs has, and more of it.
+    // A course has the values of the column of runs, and more.
     let columns = COLUMNS.iter().skip(usize::from(ends.is_some() && !is_level)).map(column);
-    let fills = figure.fills.iter().map(|row| Line {
+    let fills = figure.fills.iter().map(|row| PlotLine {
         name: format!("the paper: {}", row.sender),
-        points: vec![(row.paper_s, Case::paper().line_pps())],
-        drawn: Drawn::Crosses,
+        points: vec![(row.paper_s, TcpExperiment::paper().line_pps())],
+        drawn: LineStyle::Crosses,
     });
-    let lines: Vec<Line> =
+    let lines: Vec<PlotLine> =
         courses.chain(fills).chain(columns).filter(|line| !line.points.is_empty()).collect();
     let (title, y) = figure.title.rsplit_once(", ").unwrap_or((figure.title, ""));
     let x = if ends.is_some() { "seconds" } else { figure.axis };
-    // From tenths of a second to minutes.
+    // Times range from tenths of a second to minutes.
     let doublings = DOUBLINGS.contains(&x) || !figure.fills.is_empty();
-    Plot { title, x, y, marks: &[], doublings }.draw(&lines)
+    PlotFrame { title, x, y, marks: &[], doublings }.draw(&lines)
 }
 
-fn rows(figure: &Figure) -> String {
+fn rows(figure: &FigureTable) -> String {
     let mut heading = vec![figure.axis];
     heading.extend(COLUMNS.iter().map(|(name, _, _)| *name));
-    let cells = |row: &Row| {
+    let cells = |row: &FigureRow| {
         let values = COLUMNS.iter().map(|(_, _, value)| value(row));
         [Some(row.x)].into_iter().chain(values).map(shown).collect()
     };
@@ -111,8 +113,8 @@ fn fills(all: &[FillRow]) -> String {
     table(&["seconds until the line is full", "the paper", "here"], all.iter().map(cells))
 }
 
-fn findings(all: &[Finding]) -> String {
-    let cells = |finding: &Finding| {
+fn findings(all: &[PaperError]) -> String {
+    let cells = |finding: &PaperError| {
         let why = finding.why.to_string();
         vec![finding.about.to_string(), finding.paper.clone(), finding.ours.clone(), why]
     };
@@ -131,17 +133,17 @@ fn windows(all: &[WindowRow]) -> String {
 }
 
 fn holds(all: &[HoldRow]) -> String {
-    let line = |name: &str, value: fn(&HoldRow) -> f64| Line {
+    let line = |name: &str, value: fn(&HoldRow) -> f64| PlotLine {
         name: name.into(),
         points: all.iter().map(|row| (row.hold_ms as f64, value(row))).collect(),
-        drawn: Drawn::Dotted,
+        drawn: LineStyle::Dotted,
     };
     let lines = [
         line("delays without a cap", |row| row.uncapped_pps),
         line("delays of at most 25 ms", |row| row.capped_pps),
     ];
     let (title, x) = ("throughput over the hold, dupthresh 3", "ms of hold");
-    let plot = Plot { title, x, y: "packets/s", marks: &[], doublings: false };
+    let plot = PlotFrame { title, x, y: "packets/s", marks: &[], doublings: false };
     let cells = |row: &HoldRow| {
         vec![row.hold_ms.to_string(), number(row.uncapped_pps), number(row.capped_pps)]
     };

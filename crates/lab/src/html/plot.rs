@@ -4,69 +4,67 @@ use std::fmt::Write;
 
 use super::{STYLE, escape};
 use crate::figures::number;
-use crate::record::{Mark, Table};
+use crate::record::{ReportTable, TimedEvent};
 
-/// Size of a plot and its margins, in units of its own.
+/// Size of a plot and its margins, in SVG units.
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 56.0;
 const RIGHT: f64 = 12.0;
 const TOP: f64 = 18.0;
 const BOTTOM: f64 = 34.0;
-/// Most points of a curve; more are averaged, since no screen shows them.
+/// Limit of points of a curve. More points are averaged, since no screen shows them.
 const POINTS_MAX: usize = 600;
-/// Colours of the style sheet.
+/// Number of colours in the style sheet.
 const COLOURS: usize = 8;
-/// Most marks with text: more would overlap.
+/// Limit of marks with text: more would overlap.
 const MARKS_MAX: usize = 12;
 
 /// Half the width of a cross.
 const CROSS: f64 = 5.0;
-/// Above a plot that is a picture of its own, and each row of the key below it.
+/// Height of the title of a separate picture, and of each row of the key below it.
 const TITLE: f64 = 24.0;
 const KEY_HEIGHT: f64 = 18.0;
 const KEYS_A_ROW: usize = 2;
 
-/// How a line is drawn.
+/// Drawing style of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Drawn {
+pub enum LineStyle {
     /// A curve.
     Curve,
     /// A curve with a dot at every point.
     Dotted,
-    /// A cross at every point, and no curve.
+    /// A cross at every point, without a curve.
     Crosses,
 }
 
 /// A curve.
 #[derive(Clone, Debug)]
-pub struct Line {
-    /// Its name in the key.
+pub struct PlotLine {
+    /// Name in the key.
     pub name: String,
-    /// Where it runs.
+    /// Points of the curve, by x.
     pub points: Vec<(f64, f64)>,
-    /// How it is drawn.
-    pub drawn: Drawn,
+    pub drawn: LineStyle,
 }
 
 /// A plot without its curves.
 #[derive(Clone, Copy, Debug)]
-pub struct Plot<'a> {
-    /// What it shows.
+pub struct PlotFrame<'a> {
     pub title: &'a str,
-    /// What runs to the right.
+    /// Label of the x axis.
     pub x: &'a str,
-    /// What runs up.
+    /// Label of the y axis.
     pub y: &'a str,
     /// Vertical lines with a text.
-    pub marks: &'a [Mark],
-    /// Whether each doubling of x is as wide as the next; x is above 0 then.
+    pub marks: &'a [TimedEvent],
+    /// True if the x axis is logarithmic; every x is then above 0.
     pub doublings: bool,
 }
 
 /// Maps values to coordinates.
 struct Scale {
-    /// The least x where doublings are equally wide; none where x begins at 0.
+    /// Least x of a logarithmic axis; `None` if x begins at 0.
     x_min: Option<f64>,
     x_max: f64,
     y_max: f64,
@@ -85,7 +83,7 @@ impl Scale {
         HEIGHT - BOTTOM - value / self.y_max * (HEIGHT - TOP - BOTTOM)
     }
 
-    /// Where x has numbers.
+    /// Values of x that get a label.
     fn x_ticks(&self) -> Vec<f64> {
         if let Some(min) = self.x_min {
             let doubled = |value: &f64| Some(value * 2.0);
@@ -97,9 +95,9 @@ impl Scale {
     }
 }
 
-impl Plot<'_> {
-    /// The plot with `lines`, as a figure.
-    pub fn draw(&self, lines: &[Line]) -> String {
+impl PlotFrame<'_> {
+    /// The plot with `lines`, as an HTML figure.
+    pub fn draw(&self, lines: &[PlotLine]) -> String {
         let title = escape(self.title);
         let mut text = format!(
             "<figure class=\"plot\"><figcaption>{title}, {}</figcaption>\
@@ -111,7 +109,7 @@ impl Plot<'_> {
         for (i, line) in lines.iter().enumerate() {
             let name = escape(&line.name);
             let colour = i % COLOURS;
-            let class = if line.drawn == Drawn::Crosses { "cross" } else { dashes(i) };
+            let class = if line.drawn == LineStyle::Crosses { "cross" } else { dashes(i) };
             let _ = write!(
                 text,
                 "<span class=\"{class}\" style=\"--k:var(--c{colour})\">{name}</span>"
@@ -120,8 +118,8 @@ impl Plot<'_> {
         text + "</div></figure>"
     }
 
-    /// The plot as a picture of its own, with title and key: an SVG file.
-    pub fn picture(&self, lines: &[Line]) -> String {
+    /// The plot as a separate picture with title and key: an SVG file.
+    pub fn picture(&self, lines: &[PlotLine]) -> String {
         let title = escape(self.title);
         let rows = lines.len().div_ceil(KEYS_A_ROW) as f64;
         let height = TITLE + HEIGHT + rows * KEY_HEIGHT + KEY_HEIGHT;
@@ -153,8 +151,8 @@ impl Plot<'_> {
         svg + "</svg>\n"
     }
 
-    /// Axes, marks and curves.
-    fn inside(&self, svg: &mut String, lines: &[Line]) {
+    /// Draws axes, marks and curves.
+    fn inside(&self, svg: &mut String, lines: &[PlotLine]) {
         let points = || lines.iter().flat_map(|l| l.points.iter());
         let least = || points().map(|p| p.0).fold(f64::INFINITY, f64::min);
         let scale = Scale {
@@ -211,21 +209,21 @@ impl Plot<'_> {
     }
 }
 
-/// Lines that share a colour differ in this.
+/// Dash pattern, which differs between lines of one colour.
 fn dashes(number: usize) -> &'static str {
     ["d0", "d1", "d2", "d3"][(number / COLOURS).min(3)]
 }
 
-fn curve(svg: &mut String, scale: &Scale, line: &Line, number: usize) {
+fn curve(svg: &mut String, scale: &Scale, line: &PlotLine, number: usize) {
     let colour = number % COLOURS;
-    if line.drawn == Drawn::Crosses {
+    if line.drawn == LineStyle::Crosses {
         return crosses(svg, scale, line, colour);
     }
     let mut path = String::new();
     for (i, (x, y)) in thin(&line.points).into_iter().enumerate() {
         let (x, y) = (scale.x(x), scale.y(y));
         let _ = write!(path, "{}{x:.1} {y:.1}", if i == 0 { 'M' } else { 'L' });
-        if line.drawn == Drawn::Dotted {
+        if line.drawn == LineStyle::Dotted {
             let fill = format!("style=\"fill:var(--c{colour})\"");
             let _ = write!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" {fill}/>");
         }
@@ -235,7 +233,7 @@ fn curve(svg: &mut String, scale: &Scale, line: &Line, number: usize) {
     let _ = write!(svg, "<path class=\"curve {class}\" {stroke} d=\"{path}\"/>");
 }
 
-fn crosses(svg: &mut String, scale: &Scale, line: &Line, colour: usize) {
+fn crosses(svg: &mut String, scale: &Scale, line: &PlotLine, colour: usize) {
     for &(x, y) in &line.points {
         let (x, y, down) = (scale.x(x) - CROSS, scale.y(y) - CROSS, 2.0 * CROSS);
         let _ = write!(
@@ -246,7 +244,7 @@ fn crosses(svg: &mut String, scale: &Scale, line: &Line, colour: usize) {
     }
 }
 
-/// Means of neighbours where there are too many points.
+/// Means of neighbouring points, if the points are too many.
 fn thin(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let each = points.len().div_ceil(POINTS_MAX).max(1);
     let mean = |part: &[(f64, f64)]| {
@@ -276,8 +274,8 @@ fn tick(value: f64) -> String {
     if digits == 0 { text } else { text.trim_end_matches('0').trim_end_matches('.').into() }
 }
 
-/// The first column of a table as horizontal bars.
-pub fn bars(table: &Table) -> String {
+/// The first column of a table, as horizontal bars.
+pub fn bars(table: &ReportTable) -> String {
     let most = table.rows.iter().filter_map(|r| r.1.first().copied().flatten()).fold(0.0, f64::max);
     if most <= 0.0 {
         return String::new();

@@ -1,24 +1,24 @@
-//! The page about a censor's view.
+//! The page of the censor's classifier.
 
 use std::fmt::Write;
 
-use super::plot::{Drawn, Line, Plot};
+use super::plot::{LineStyle, PlotFrame, PlotLine};
 use super::{escape, scroll, section, wrap};
-use crate::attack::recognise::{OURS, Report};
+use crate::attack::recognise::{OURS, RecognitionReport};
 
-const ABOUT: &str = "A censor sees some datagrams in a row between two addresses and asks which \
-    program they come from. A decision forest of 60 trees learns from captures, and judges \
-    captures that it did not learn from. Addresses and ports don't count. Intervals are \
-    Wilson's for 95%; captures count for them, not the excerpts, which are much alike within one.";
+const ABOUT: &str = "A censor sees a few consecutive datagrams between two addresses and asks \
+    which program sent them. A decision forest of 60 trees is trained on captures, and \
+    classifies other captures. Addresses and ports don't count. Intervals are Wilson's for 95%. \
+    They count captures, not excerpts, since excerpts of one capture are much alike.";
 
-/// Features that are listed.
+/// Limit of listed features.
 const FEATURES: usize = 15;
 
-/// The page about one report.
-pub fn page(report: &Report) -> String {
+/// The page of one report.
+pub fn page(report: &RecognitionReport) -> String {
     let found = &report.recognised;
     let mut body = format!(
-        "<h1>Which program is it?</h1><p>{}</p><p class=\"dim\">{} captures, excerpts of {} \
+        "<h1>Recognition of programs</h1><p>{}</p><p class=\"dim\">{} captures, excerpts of {} \
          datagrams. Accuracy {}; a guess {:.3}; programs shuffled {:.3}.</p>",
         escape(ABOUT),
         found.captures.iter().sum::<usize>(),
@@ -30,14 +30,14 @@ pub fn page(report: &Report) -> String {
     for what in &report.missing {
         let _ = write!(body, "<p class=\"bad\">Left out: {}</p>", escape(what));
     }
-    section(&mut body, "What was taken for what", &confusion(report));
-    section(&mut body, "Programs and what they did", &activities(report));
+    section(&mut body, "Confusion matrix", &confusion(report));
+    section(&mut body, "Activities of programs", &activities(report));
     section(&mut body, "Over the datagrams seen", &curve(report));
-    section(&mut body, "What tells them apart", &(groups(report) + &features(report)));
-    wrap("Which program is it?", &body)
+    section(&mut body, "Features that tell programs apart", &(groups(report) + &features(report)));
+    wrap("Recognition of programs", &body)
 }
 
-fn confusion(report: &Report) -> String {
+fn confusion(report: &RecognitionReport) -> String {
     let found = &report.recognised;
     let mut text = String::from("<table><tr><th>excerpts of</th><th>captures</th>");
     for program in &found.programs {
@@ -54,7 +54,7 @@ fn confusion(report: &Report) -> String {
     scroll(&(text + "</table>"))
 }
 
-fn activities(report: &Report) -> String {
+fn activities(report: &RecognitionReport) -> String {
     let mut text = String::from("<table><tr><th>program</th><th>did</th><th>found</th></tr>");
     for (program, activity, share) in &report.recognised.activities {
         let (program, activity) = (escape(program), escape(activity));
@@ -63,18 +63,18 @@ fn activities(report: &Report) -> String {
     scroll(&(text + "</table>"))
 }
 
-fn curve(report: &Report) -> String {
-    let line = |name: &str, y: fn(&crate::attack::recognise::Point) -> f64| Line {
+fn curve(report: &RecognitionReport) -> String {
+    let line = |name: &str, y: fn(&crate::attack::recognise::AccuracyPoint) -> f64| PlotLine {
         name: name.into(),
         points: report.curve.iter().map(|p| (p.datagrams as f64, y(p))).collect(),
-        drawn: Drawn::Dotted,
+        drawn: LineStyle::Dotted,
     };
-    let mut lines = vec![line("all programs, in the mean", |p| p.accuracy)];
+    let mut lines = vec![line("all programs, on average", |p| p.accuracy)];
     if report.recognised.programs.iter().any(|program| program == OURS) {
         lines.push(line("Shoal, taken for Shoal", |p| p.found));
         lines.push(line("others, taken for Shoal", |p| p.alarms));
     }
-    let plot = Plot {
+    let plot = PlotFrame {
         title: "Excerpts that were taken for a program",
         x: "datagrams of an excerpt",
         y: "share",
@@ -84,7 +84,7 @@ fn curve(report: &Report) -> String {
     plot.draw(&lines)
 }
 
-fn groups(report: &Report) -> String {
+fn groups(report: &RecognitionReport) -> String {
     let found = &report.recognised;
     let ours = found.programs.iter().position(|program| program == OURS);
     let mut text = String::from(
@@ -103,7 +103,7 @@ fn groups(report: &Report) -> String {
     scroll(&(text + "</table>"))
 }
 
-fn features(report: &Report) -> String {
+fn features(report: &RecognitionReport) -> String {
     let mut text =
         String::from("<table><tr><th>feature</th><th>part of all that was told apart</th></tr>");
     for (name, part) in report.recognised.features.iter().take(FEATURES) {
@@ -115,21 +115,21 @@ fn features(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attack::recognise::Point;
-    use shoal_attack::recognise::{NAMES, Sample, recognise};
+    use crate::attack::recognise::AccuracyPoint;
+    use shoal_attack::recognise::{NAMES, ProgramCapture, recognise};
 
     #[test]
     fn a_page_has_all_tables_and_says_what_was_left_out() {
-        let sample = |i: usize| Sample {
+        let sample = |i: usize| ProgramCapture {
             program: if i.is_multiple_of(2) { OURS.into() } else { "a & b".into() },
             activity: "file".into(),
             excerpts: vec![NAMES.iter().map(|_| (i % 2) as f64).collect()],
         };
-        let samples: Vec<Sample> = (0..8).map(sample).collect();
-        let report = Report {
+        let samples: Vec<ProgramCapture> = (0..8).map(sample).collect();
+        let report = RecognitionReport {
             datagrams: 32,
             recognised: recognise(&samples).unwrap(),
-            curve: vec![Point { datagrams: 3, accuracy: 1.0, found: 1.0, alarms: 0.0 }],
+            curve: vec![AccuracyPoint { datagrams: 3, accuracy: 1.0, found: 1.0, alarms: 0.0 }],
             missing: vec!["quic: <nothing>".into()],
         };
         let page = page(&report);

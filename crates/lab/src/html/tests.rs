@@ -3,25 +3,25 @@ use std::sync::LazyLock;
 use super::*;
 use crate::record::{Curve, Drawing, PaperRow};
 
-/// A report with everything in it that a page can show.
-pub fn full() -> Report {
+/// A report with everything that a page can show.
+pub fn full() -> ScenarioReport {
     let curve = |plot: &str, name: &str| Curve {
         plot: plot.into(),
         name: name.into(),
         values: (0..50).map(|i| f64::from(i * i % 97)).collect(),
     };
-    let run = Run {
+    let run = RunRecord {
         seconds: 5.0,
         idle: 0.5,
         times: (0..50).map(|i| f64::from(i) / 10.0).collect(),
         curves: ["goodput", "queue", "cpu", "memory"].map(|p| curve(p, "<a>")).into(),
-        events: vec![Mark { at_s: 2.5, text: "cut: r1 - r2".into() }],
-        routes: vec![Mark { at_s: 2.6, text: "r1: router 2 by r3".into() }],
+        events: vec![TimedEvent { at_s: 2.5, text: "cut: r1 - r2".into() }],
+        routes: vec![TimedEvent { at_s: 2.6, text: "r1: router 2 by r3".into() }],
         drops: vec![("r1".into(), "replay".into(), 7)],
-        ..Run::default()
+        ..RunRecord::default()
     };
     let figures = vec![figures::figure("rate_mbit", "a", 900.0)];
-    let case = |loss: f64| Case {
+    let case = |loss: f64| CaseRecord {
         name: format!("loss {loss}"),
         series: "RTT 10 ms".into(),
         path_loss: loss,
@@ -29,7 +29,7 @@ pub fn full() -> Report {
         figures: figures.clone(),
     };
     let node = |name: &str, kind: &str| (name.to_owned(), kind.to_owned());
-    Report {
+    ScenarioReport {
         version: crate::record::VERSION,
         title: "A & B <script>".into(),
         made_unix_s: 1_000_000_000,
@@ -39,37 +39,41 @@ pub fn full() -> Report {
         },
         cases: vec![case(0.0), case(0.1), case(0.3)],
         papers: vec![PaperRow { what: "rate".into(), paper: 320.0, ..PaperRow::default() }],
-        plots: vec![record::Plot {
+        plots: vec![record::RecordedPlot {
             title: "Rate & loss".into(),
             x: "dupthresh".into(),
             y: "rate_mbit Mbit/s".into(),
             doublings: true,
             lines: [("<seen>", false), ("model", true)]
-                .map(|(name, known)| Points {
+                .map(|(name, known)| PlotPoints {
                     name: name.into(),
                     points: vec![(3.0, 1.0), (192.0, 9.0)],
                     known,
                 })
                 .into(),
         }],
-        tables: vec![Table {
+        tables: vec![ReportTable {
             mixed: false,
             title: "Stages".into(),
             columns: vec!["stage".into(), "ns".into()],
             rows: vec![("seal".into(), vec![Some(216.0)])],
             unit: "ns".into(),
         }],
-        ..Report::default()
+        ..ScenarioReport::default()
     }
 }
 
-/// The paper's figures, from runs as short as they can be.
-pub static PAPER: LazyLock<shoal_model::Report> = LazyLock::new(|| {
-    let runs = shoal_model::Runs { seconds: 2, seeds: 1, ..shoal_model::Runs::default() };
-    shoal_model::Report::all(&runs).unwrap()
+/// The paper's figures, from runs as short as possible.
+pub static PAPER: LazyLock<shoal_model::ModelReport> = LazyLock::new(|| {
+    let runs = shoal_model::RunParameters {
+        seconds: 2,
+        seeds: 1,
+        ..shoal_model::RunParameters::default()
+    };
+    shoal_model::ModelReport::all(&runs).unwrap()
 });
 
-/// Panics unless every element of a page ends where it must.
+/// Panics unless every element of a page ends in its parent.
 fn assert_nested(page: &str) {
     let mut open = Vec::new();
     for tag in page.split('<').skip(1) {
@@ -99,7 +103,7 @@ fn the_models_page_has_every_figure_and_repeats() {
         let heading = if figure.number == 15 { ">here</th>" } else { ">in runs</th>" };
         assert!(section.contains(heading) && section.contains(&escape(figure.why)));
     }
-    // And the plot of holds.
+    // Plus the plot of holds.
     assert_eq!(page.matches("class=\"plot\"").count(), report.figures.len() + 1);
     for finding in &report.findings {
         assert!(page.contains(&escape(finding.why)), "{}", finding.about);
@@ -113,17 +117,17 @@ fn the_models_page_has_every_figure_and_repeats() {
 
 #[test]
 fn doublings_are_equally_wide() {
-    let line = |drawn| Line {
+    let line = |drawn| PlotLine {
         name: "a".into(),
         points: vec![(3.0, 1.0), (24.0, 2.0), (192.0, 3.0)],
         drawn,
     };
-    let plot = Plot { title: "t", x: "x", y: "y", marks: &[], doublings: true };
-    let drawn = plot.draw(&[line(Drawn::Dotted)]);
+    let plot = PlotFrame { title: "t", x: "x", y: "y", marks: &[], doublings: true };
+    let drawn = plot.draw(&[line(LineStyle::Dotted)]);
     for place in ["cx=\"56.0\"", "cx=\"382.0\"", "cx=\"708.0\"", ">96</text>", ">192</text>"] {
         assert!(drawn.contains(place), "{place}: {drawn}");
     }
-    let crossed = plot.draw(&[line(Drawn::Crosses)]);
+    let crossed = plot.draw(&[line(LineStyle::Crosses)]);
     assert!(!crossed.contains("<circle") && !crossed.contains("class=\"curve"));
     assert_eq!(crossed.matches("class=\"cross\" style=\"stroke").count(), 3);
 }
@@ -132,7 +136,8 @@ fn doublings_are_equally_wide() {
 fn a_page_has_every_plot_and_fetches_nothing() {
     let page = page(&full());
     assert_nested(&page);
-    // Network, over cases, stages, loss and goodput, and four over time for each of three cases.
+    // Network, over cases, stages, loss and goodput, and four plots over time for each of three
+    // cases.
     assert_eq!(page.matches("class=\"plot\"").count(), 1 + 1 + 1 + 1 + 3 * 4);
     assert!(page.contains("<figcaption>Rate &amp; loss, rate_mbit Mbit/s</figcaption>"));
     assert!(page.contains("&lt;seen&gt;") && page.contains("Crosses are values that were not"));
@@ -147,7 +152,7 @@ fn a_page_has_every_plot_and_fetches_nothing() {
 fn a_report_that_was_written_without_plots_is_read() {
     let mut json = serde_json::to_value(full()).unwrap();
     json.as_object_mut().unwrap().remove("plots").unwrap();
-    let report: Report = serde_json::from_value(json).unwrap();
+    let report: ScenarioReport = serde_json::from_value(json).unwrap();
     assert!(report.plots.is_empty() && !page(&report).contains("Over cases"));
 }
 

@@ -1,4 +1,4 @@
-//! A network drawn: routers on a circle, hosts around their routers.
+//! Drawing of a network: routers on a circle, hosts around their routers.
 
 use std::f64::consts::TAU;
 use std::fmt::Write;
@@ -9,7 +9,7 @@ use crate::record::Drawing;
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 380.0;
 
-/// The drawing as a figure.
+/// The drawing as an HTML figure.
 pub fn draw(drawing: &Drawing, label: &str) -> String {
     let places = places(drawing);
     let mut svg = format!(
@@ -17,7 +17,7 @@ pub fn draw(drawing: &Drawing, label: &str) -> String {
          aria-label=\"{}\">",
         escape(label)
     );
-    // Only links with other conditions than most are labelled.
+    // Only links whose conditions differ from the median label get a label.
     let mut labels: Vec<&String> = drawing.links.iter().map(|l| &l.2).collect();
     labels.sort();
     let common = labels.get(labels.len() / 2).map_or("", |l| l.as_str()).to_owned();
@@ -63,7 +63,7 @@ fn places(drawing: &Drawing) -> Vec<(f64, f64)> {
     let mut places = vec![centre; count];
     let mut angles = vec![0.0; count];
     for (i, &router) in routers.iter().enumerate() {
-        // Two routers lie side by side; three stand with one below, as in the paper.
+        // Two routers are side by side; three have one below, as in the paper.
         let angle = match routers.len() {
             2 => TAU / 2.0 + TAU / 2.0 * i as f64,
             n => TAU * i as f64 / n as f64 + TAU * 7.0 / 12.0,
@@ -84,7 +84,7 @@ fn places(drawing: &Drawing) -> Vec<(f64, f64)> {
             let part = (i as f64 + 0.5) / hosts.len() as f64 - 0.5;
             let angle = angles[router] + part * spread;
             let (x, y) = places[router];
-            // Of many hosts every second one is drawn further out.
+            // If a router has many hosts, every second host is drawn further out.
             let far = if hosts.len() > 5 && i % 2 == 1 { 1.35 } else { 1.0 };
             let place = (x + 125.0 * far * angle.cos(), y + 88.0 * far * angle.sin());
             places[*host] = (place.0.clamp(24.0, WIDTH - 24.0), place.1.clamp(24.0, HEIGHT - 24.0));

@@ -1,5 +1,5 @@
-//! What hops cost beside fixed addresses: throughput, round trips, batches, a relay's processor
-//! time, frames on the wire, a restart, and entries of a router's table.
+//! Cost of shifts compared with fixed addresses. Measured are throughput, round trips, batches, a
+//! relay's processor time, frames on the wire, a restart, and entries of a neighbour table.
 //!
 //! ```text
 //! a - r1 - (router) - r2 - (router) - r3 - b      r2 is the relay that is measured
@@ -11,27 +11,27 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use shoal_daemon::control::api;
 
-use super::place::{Place, Way};
-use super::programs::Echoes;
-use super::{Bench, case, programs, value};
+use super::place::{ForwardingVariant, VariantNetwork};
+use super::programs::PingResults;
+use super::{ShiftBench, case, programs, value};
 use crate::figures::{self, figure};
-use crate::hops;
-use crate::needs::{self, Need};
-use crate::record::{Case, Figure, Report, Run, Table};
-use crate::site::Site;
+use crate::needs::{self, Requirement};
+use crate::record::{CaseRecord, Figure, ReportTable, RunRecord, ScenarioReport};
+use crate::shifts;
+use crate::site::RunningNetwork;
 
-/// Name of the relay.
+/// Name of the measured relay.
 const RELAY: &str = "r2";
-/// TCP streams over each way in a repetition.
+/// TCP streams per variant in a repetition.
 const STREAMS: u32 = 6;
-/// How long idle links are watched each time.
+/// Length of a measurement of idle links.
 const IDLE: Duration = Duration::from_secs(60);
-/// How long a node that was killed may take.
+/// Limit of a killed node's time to come up again.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Counters of a relay.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Counters {
+struct RelayCounters {
     frames_in: f64,
     messages: f64,
     frames_out: f64,
@@ -39,11 +39,11 @@ struct Counters {
     cpu_s: f64,
 }
 
-impl Counters {
-    /// Reads the text of its metrics.
-    fn read(text: &str, cpu_s: f64) -> Counters {
+impl RelayCounters {
+    /// Reads the counters from the text of a node's metrics.
+    fn read(text: &str, cpu_s: f64) -> RelayCounters {
         let value = |name: &str| figures::metric(text, name).unwrap_or(f64::NAN);
-        Counters {
+        RelayCounters {
             frames_in: value("shoal_frames_received_total "),
             messages: value("shoal_receive_messages_total "),
             frames_out: value("shoal_frames_sent_total "),
@@ -52,18 +52,18 @@ impl Counters {
         }
     }
 
-    fn of(site: &Site) -> Result<Counters> {
+    fn of(site: &RunningNetwork) -> Result<RelayCounters> {
         let relay = find(site, RELAY)?;
-        let api::Reply::Metrics(text) = site.ask(relay, api::Command::Metrics)? else {
-            bail!("unexpected answer to a question for metrics");
+        let api::ControlReply::Metrics(text) = site.ask(relay, api::Command::Metrics)? else {
+            bail!("the node answered `metrics` with another reply");
         };
         let process = site.process(relay).context("the relay does not run")?;
-        Ok(Counters::read(&text, process.cpu_s()))
+        Ok(RelayCounters::read(&text, process.cpu_s()))
     }
 
-    /// Figures of what was done since `before`.
-    fn since(&self, before: &Counters) -> Vec<Figure> {
-        let share = |of: fn(&Counters) -> f64, by: fn(&Counters) -> f64| {
+    /// Figures of the time since `before`.
+    fn since(&self, before: &RelayCounters) -> Vec<Figure> {
+        let share = |of: fn(&RelayCounters) -> f64, by: fn(&RelayCounters) -> f64| {
             (of(self) - of(before)) / (by(self) - by(before))
         };
         vec![
@@ -74,21 +74,22 @@ impl Counters {
     }
 }
 
-fn find(site: &Site, name: &str) -> Result<usize> {
+fn find(site: &RunningNetwork, name: &str) -> Result<usize> {
     site.network().topology().find(name).with_context(|| format!("the network needs {name}"))
 }
 
-/// Runs all tests over all ways, in turn. Each turn has networks of its own and makes another one
-/// first: of three networks without a hop, the one made first had the fewest late pings (99.9% came
-/// within 1.3 ms, those of the last within 1.8 ms, of 48,000 over each).
+/// Runs all tests over all variants, in turn. Each turn has new networks, and makes another network
+/// first. The order matters: of three networks without a shift, the network made first had the
+/// fewest late pings. Each network carried 48,000 pings: 99.9% came within 1.3 ms over the first
+/// network, and within 1.8 ms over the last.
 ///
 /// # Errors
-/// When a program is missing, or nothing gets through.
-pub fn run(bench: &Bench<'_>, folder: &Path, report: &mut Report) -> Result<()> {
-    if let Some(missing) = needs::missing(&["ping", "iperf3", "ip"].map(Need::Tool)) {
-        bail!("this scenario needs what is missing: {missing}");
+/// A program is missing, or nothing gets through.
+pub fn run(bench: &ShiftBench<'_>, folder: &Path, report: &mut ScenarioReport) -> Result<()> {
+    if let Some(missing) = needs::missing(&["ping", "iperf3", "ip"].map(Requirement::Tool)) {
+        bail!("missing for this scenario: {missing}");
     }
-    let mut runs: Vec<(Way, Vec<Run>)> = Vec::new();
+    let mut runs: Vec<(ForwardingVariant, Vec<RunRecord>)> = Vec::new();
     for turn in 0..bench.repeat() {
         let folder = folder.join(turn.to_string());
         std::fs::create_dir(&folder)?;
@@ -99,21 +100,21 @@ pub fn run(bench: &Bench<'_>, folder: &Path, report: &mut Report) -> Result<()> 
             let words = found.iter().map(|f| format!("{} {}", f.name, figures::number(f.value)));
             let words = words.collect::<Vec<_>>().join(", ");
             bench.options.say(&format!("{}: {}: {words}", turn + 1, place.way.name()));
-            let run = Run { figures: found, ..Run::default() };
+            let run = RunRecord { figures: found, ..RunRecord::default() };
             match runs.iter_mut().find(|(way, _)| *way == place.way) {
                 Some((_, runs)) => runs.push(run),
                 None => runs.push((place.way, vec![run])),
             }
         }
     }
-    let ways: Vec<Way> = runs.iter().map(|(way, _)| *way).collect();
+    let ways: Vec<ForwardingVariant> = runs.iter().map(|(way, _)| *way).collect();
     report.cases = runs.into_iter().map(|(way, runs)| case(way, runs)).collect();
     report.tables.push(table(&ways, &report.cases));
     Ok(())
 }
 
-/// All tests over all ways, once.
-fn one_turn(places: &mut [Place], bench: &Bench<'_>) -> Result<Vec<Vec<Figure>>> {
+/// Runs all tests over all variants, once.
+fn one_turn(places: &mut [VariantNetwork], bench: &ShiftBench<'_>) -> Result<Vec<Vec<Figure>>> {
     let (idle, beside) = (idle(places)?, beside(places, bench)?);
     let mut found = under_load(places, bench.moving.seconds)?;
     for ((place, found), (beside, idle)) in
@@ -126,10 +127,11 @@ fn one_turn(places: &mut [Place], bench: &Bench<'_>) -> Result<Vec<Vec<Figure>>>
     Ok(found)
 }
 
-/// TCP streams over all ways in turn, and what they cost the relays. The streams are short, and
-/// every other round goes the other way about: what this machine's speed does meets all alike.
-fn under_load(places: &[Place], seconds: f64) -> Result<Vec<Vec<Figure>>> {
-    let counters = |place: &Place| Counters::of(place.site().context("no nodes")?);
+/// Measures TCP streams over all variants in turn, and their cost for the relays. The streams are
+/// short, and every other round goes in reverse order, so changes of this machine's speed affect
+/// all variants alike.
+fn under_load(places: &[VariantNetwork], seconds: f64) -> Result<Vec<Vec<Figure>>> {
+    let counters = |place: &VariantNetwork| RelayCounters::of(place.site().context("no nodes")?);
     let before = places.iter().map(counters).collect::<Result<Vec<_>>>()?;
     let mut mbit = vec![0.0; places.len()];
     for round in 0..STREAMS {
@@ -149,19 +151,19 @@ fn under_load(places: &[Place], seconds: f64) -> Result<Vec<Vec<Figure>>> {
 }
 
 /// Pings, and jitter and loss of UDP of each size.
-type Beside = (Echoes, Vec<(f64, f64)>);
+type SideBySide = (PingResults, Vec<(f64, f64)>);
 
-/// Pings and UDP over all ways at once: they are light, and what else this machine does delays all
-/// of them alike. Whoever begins stays ahead of the others, so each way does so once, with its part
-/// of them, and what is seen is taken together.
-fn beside(places: &[Place], bench: &Bench<'_>) -> Result<Vec<Vec<Figure>>> {
+/// Measures pings and UDP over all variants at once. The load is light, and other work of this
+/// machine delays all variants alike. The variant that starts first stays ahead of the others. Each
+/// variant therefore starts first once, with its share of the packets, and the results are merged.
+fn beside(places: &[VariantNetwork], bench: &ShiftBench<'_>) -> Result<Vec<Vec<Figure>>> {
     let (m, rounds) = (bench.moving, places.len());
-    let one = |place: &Place| {
+    let one = |place: &VariantNetwork| {
         let echoes = programs::echoes(place, m.pings / rounds as u32)?;
         let udp = |mb: &f64| programs::datagrams(place, mb / rounds as f64, m.udp_mbit);
         anyhow::Ok((echoes, m.udp_mb.iter().map(udp).collect::<Result<Vec<_>>>()?))
     };
-    let mut all: Vec<Vec<Beside>> = places.iter().map(|_| Vec::new()).collect();
+    let mut all: Vec<Vec<SideBySide>> = places.iter().map(|_| Vec::new()).collect();
     for first in 0..rounds {
         crate::interrupt::check()?;
         std::thread::scope(|scope| {
@@ -178,10 +180,10 @@ fn beside(places: &[Place], bench: &Bench<'_>) -> Result<Vec<Vec<Figure>>> {
     Ok(all.into_iter().map(|found| together(found, &m.udp_mb)).collect())
 }
 
-/// What all rounds over one way found: pings, and for each size jitter and loss of UDP.
-fn together(found: Vec<Beside>, udp_mb: &[f64]) -> Vec<Figure> {
+/// Merges the rounds over one variant: pings, and jitter and loss of UDP for each size.
+fn together(found: Vec<SideBySide>, udp_mb: &[f64]) -> Vec<Figure> {
     let rounds = found.len() as f64;
-    let (mut echoes, mut udp): (Option<Echoes>, _) = (None, vec![(0.0, 0.0); udp_mb.len()]);
+    let (mut echoes, mut udp): (Option<PingResults>, _) = (None, vec![(0.0, 0.0); udp_mb.len()]);
     for (more, datagrams) in found {
         match &mut echoes {
             Some(echoes) => echoes.add(more),
@@ -200,8 +202,8 @@ fn together(found: Vec<Beside>, udp_mb: &[f64]) -> Vec<Figure> {
     figures
 }
 
-/// Frames and bytes that all nodes have sent, and hops of all links.
-fn sent(place: &Place) -> Result<[f64; 3]> {
+/// Frames and bytes that all nodes have sent, and shifts of all links.
+fn sent(place: &VariantNetwork) -> Result<[f64; 3]> {
     let site = place.site().context("no nodes")?;
     let (mut frames, mut bytes) = (0, 0);
     let topology = site.network().topology();
@@ -210,12 +212,12 @@ fn sent(place: &Place) -> Result<[f64; 3]> {
         frames += status.traffic.frames_out;
         bytes += status.traffic.bytes_out;
     }
-    let hops = hops::counts(site, &place.conditions)?.map_or(0, |(made, _)| made);
-    Ok([frames as f64, bytes as f64, hops as f64])
+    let shifts = shifts::counts(site, &place.conditions)?.map_or(0, |(made, _)| made);
+    Ok([frames as f64, bytes as f64, shifts as f64])
 }
 
-/// What idle links carry per hop more than those of fixed addresses in the same time, for each way.
-fn idle(places: &[Place]) -> Result<Vec<Vec<Figure>>> {
+/// Extra frames and bytes per shift on idle links, compared with fixed addresses, for each variant.
+fn idle(places: &[VariantNetwork]) -> Result<Vec<Vec<Figure>>> {
     let all = || places.iter().map(sent).collect::<Result<Vec<_>>>();
     let before = all()?;
     std::thread::sleep(IDLE);
@@ -224,23 +226,24 @@ fn idle(places: &[Place]) -> Result<Vec<Vec<Figure>>> {
         .zip(&before)
         .map(|(after, before)| std::array::from_fn(|i| after[i] - before[i]));
     let each: Vec<[f64; 3]> = each.collect();
-    let fixed = places.iter().position(|place| place.way == Way::Fixed);
+    let fixed = places.iter().position(|place| place.way == ForwardingVariant::Fixed);
     let fixed = fixed.map(|at| each[at]);
     let figures = |carried: &[f64; 3]| {
         let Some(fixed) = fixed.filter(|_| carried[2] > 0.0) else { return Vec::new() };
-        let per_hop = |i: usize| (carried[i] - fixed[i]) / carried[2];
-        vec![figure("hop_frames", "", per_hop(0)), figure("hop_bytes", "", per_hop(1))]
+        let per_shift = |i: usize| (carried[i] - fixed[i]) / carried[2];
+        vec![figure("shift_frames", "", per_shift(0)), figure("shift_bytes", "", per_shift(1))]
     };
     Ok(each.iter().map(figures).collect())
 }
 
-/// Entries of the router before the first node, and how long the relay takes after it was killed.
-fn restarted(place: &mut Place) -> Result<Vec<Figure>> {
+/// Neighbour table entries of the router before the first node, and the time of a killed relay
+/// until it answers.
+fn restarted(place: &mut VariantNetwork) -> Result<Vec<Figure>> {
     let (far, from) = (place.far.to_string(), place.from);
     let site = place.site_mut().context("no nodes")?;
     let (first, relay) = (find(site, "r1")?, find(site, RELAY)?);
     let link = site.network().topology().link_between(first, relay).context("no link")?;
-    let entries = hops::neighbour_entries(site.network(), link, first)?;
+    let entries = shifts::neighbour_entries(site.network(), link, first)?;
     site.kill(relay);
     let began = Instant::now();
     site.revive(relay)?;
@@ -252,19 +255,19 @@ fn restarted(place: &mut Place) -> Result<Vec<Figure>> {
             break;
         }
         if began.elapsed() > PATIENCE {
-            bail!("no answer {} s after {RELAY} was started again", PATIENCE.as_secs());
+            bail!("no answer {} s after the restart of {RELAY}", PATIENCE.as_secs());
         }
     }
     let up_again = began.elapsed().as_secs_f64();
     let conditions = place.conditions.clone();
     let site = place.site_mut().context("no nodes")?;
     site.wait_until_up(PATIENCE)?;
-    hops::wait(site, &conditions)?;
+    shifts::wait(site, &conditions)?;
     Ok(vec![figure("neighbours", "r1", entries as f64), figure("up_again_s", RELAY, up_again)])
 }
 
 /// All medians side by side.
-fn table(ways: &[Way], cases: &[Case]) -> Table {
+fn table(ways: &[ForwardingVariant], cases: &[CaseRecord]) -> ReportTable {
     let mut names: Vec<(&str, &str)> = Vec::new();
     for figure in cases.iter().flat_map(|case| &case.figures) {
         if !names.contains(&(&figure.name, &figure.of)) {
@@ -276,9 +279,9 @@ fn table(ways: &[Way], cases: &[Case]) -> Table {
         (what, ways.iter().map(|way| value(cases, *way, name, of)).collect())
     };
     let columns = ["figure"].into_iter().chain(ways.iter().map(|way| way.name()));
-    Table {
+    ReportTable {
         mixed: true,
-        title: "What hops cost".into(),
+        title: "Cost of shifts".into(),
         columns: columns.map(str::to_owned).collect(),
         rows: names.into_iter().map(row).collect(),
         unit: "medians".into(),
@@ -300,10 +303,10 @@ mod tests {
                 n * 20
             )
         };
-        let before = Counters::read(&text(10), 1.0);
-        let found = Counters::read(&text(110), 1.01).since(&before);
+        let before = RelayCounters::read(&text(10), 1.0);
+        let found = RelayCounters::read(&text(110), 1.01).since(&before);
         let values: Vec<f64> = found.iter().map(|figure| figure.value.round()).collect();
         assert_eq!(values, [20.0, 40.0, 5_000.0]);
-        assert!(Counters::read("", 0.0).frames_in.is_nan());
+        assert!(RelayCounters::read("", 0.0).frames_in.is_nan());
     }
 }

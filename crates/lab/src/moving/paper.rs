@@ -1,23 +1,22 @@
 //! The tests of the paper on MT6D, with its figures beside ours.
 //!
 //! All sections are of O. Hardman, "Optimizing a network layer moving target defense by translating
-//! software from Python to C", 2015: 1.2 GHz ARM gateways on a switch, addresses that change each
-//! ten seconds.
+//! software from Python to C", 2015. The paper used 1.2 GHz ARM gateways on a switch, with
+//! addresses that change every ten seconds.
 
 use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use super::place::{Place, Way};
-use super::{Bench, case, programs, value};
+use super::place::{ForwardingVariant, VariantNetwork};
+use super::{ShiftBench, case, programs, value};
 use crate::figures::{self, figure};
-use crate::needs::{self, Need};
-use crate::record::{Case, Figure, Report, Run, Table};
+use crate::needs::{self, Requirement};
+use crate::record::{CaseRecord, Figure, ReportTable, RunRecord, ScenarioReport};
 
-/// One of the paper's tests.
 #[derive(Clone, Copy)]
-enum Test {
+enum PaperTest {
     Calm(u32),
     Flood(u32),
     Wget(f64),
@@ -25,9 +24,9 @@ enum Test {
     Udp(f64),
 }
 
-/// A row of the table: what it is, our figure and whose, by how much it is multiplied, and the
-/// paper's without MT6D, with its Python version, and with its C version.
-struct Row {
+/// A row of the table: title, name and subject of our figure, its factor, and the paper's figures.
+/// The paper has figures without MT6D, with its Python version, and with its C version.
+struct PaperTableRow {
     what: String,
     figure: &'static str,
     of: String,
@@ -35,19 +34,19 @@ struct Row {
     paper: [Option<f64>; 3],
 }
 
-/// Runs all tests over all ways, in turn.
+/// Runs all tests over all variants, in turn.
 ///
 /// # Errors
-/// When a program is missing, or nothing gets through.
-pub fn run(bench: &Bench<'_>, folder: &Path, report: &mut Report) -> Result<()> {
-    if let Some(missing) = needs::missing(&["ping", "iperf3", "wget"].map(Need::Tool)) {
-        bail!("this scenario needs what is missing: {missing}");
+/// A program is missing, or nothing gets through.
+pub fn run(bench: &ShiftBench<'_>, folder: &Path, report: &mut ScenarioReport) -> Result<()> {
+    if let Some(missing) = needs::missing(&["ping", "iperf3", "wget"].map(Requirement::Tool)) {
+        bail!("missing for this scenario: {missing}");
     }
     let places = bench.places(folder, 0, report)?;
     report.links = places.first().map_or_else(String::new, |place| place.network().manner());
-    let mut runs: Vec<Vec<Run>> = places.iter().map(|_| Vec::new()).collect();
+    let mut runs: Vec<Vec<RunRecord>> = places.iter().map(|_| Vec::new()).collect();
     for turn in 1..=bench.repeat() {
-        runs.iter_mut().for_each(|runs| runs.push(Run::default()));
+        runs.iter_mut().for_each(|runs| runs.push(RunRecord::default()));
         for test in tests(bench) {
             for (place, runs) in places.iter().zip(&mut runs) {
                 crate::interrupt::check()?;
@@ -63,43 +62,46 @@ pub fn run(bench: &Bench<'_>, folder: &Path, report: &mut Report) -> Result<()> 
             }
         }
     }
-    let ways: Vec<Way> = places.iter().map(|place| place.way).collect();
+    let ways: Vec<ForwardingVariant> = places.iter().map(|place| place.way).collect();
     report.cases = ways.iter().zip(runs).map(|(way, runs)| case(*way, runs)).collect();
     report.tables.push(table(bench, &ways, &report.cases));
     Ok(())
 }
 
-fn tests(bench: &Bench<'_>) -> Vec<Test> {
+fn tests(bench: &ShiftBench<'_>) -> Vec<PaperTest> {
     let m = bench.moving;
-    let mut tests = vec![Test::Calm(m.pings)];
-    tests.extend(m.floods.iter().map(|count| Test::Flood(*count)));
-    tests.extend(m.wget_mb.iter().map(|mb| Test::Wget(*mb)));
-    tests.push(Test::Tcp(m.seconds));
-    tests.extend(m.udp_mb.iter().map(|mb| Test::Udp(*mb)));
+    let mut tests = vec![PaperTest::Calm(m.pings)];
+    tests.extend(m.floods.iter().map(|count| PaperTest::Flood(*count)));
+    tests.extend(m.wget_mb.iter().map(|mb| PaperTest::Wget(*mb)));
+    tests.push(PaperTest::Tcp(m.seconds));
+    tests.extend(m.udp_mb.iter().map(|mb| PaperTest::Udp(*mb)));
     tests
 }
 
-/// One test over one way, with what the first gateway used for pings.
-fn one(place: &Place, test: Test, bench: &Bench<'_>) -> Result<Vec<Figure>> {
+/// Runs one test over one variant. Adds the first gateway's resource usage, except for files and
+/// UDP.
+fn one(place: &VariantNetwork, test: PaperTest, bench: &ShiftBench<'_>) -> Result<Vec<Figure>> {
     let (before, began) = (place.usage(), Instant::now());
     let mut found = match test {
-        Test::Calm(count) => programs::calm(place, count)?,
-        Test::Flood(count) => programs::flood(place, count)?,
-        Test::Wget(mb) => programs::wget(place, mb)?,
-        Test::Tcp(seconds) => vec![figure("tcp_mbit", "", programs::tcp_mbit(place, seconds)?)],
-        Test::Udp(mb) => programs::udp(place, mb, bench.moving.udp_mbit)?,
+        PaperTest::Calm(count) => programs::calm(place, count)?,
+        PaperTest::Flood(count) => programs::flood(place, count)?,
+        PaperTest::Wget(mb) => programs::wget(place, mb)?,
+        PaperTest::Tcp(seconds) => {
+            vec![figure("tcp_mbit", "", programs::tcp_mbit(place, seconds)?)]
+        }
+        PaperTest::Udp(mb) => programs::udp(place, mb, bench.moving.udp_mbit)?,
     };
     let seconds = began.elapsed().as_secs_f64();
     let Some((before, after)) = before.zip(place.usage()) else { return Ok(found) };
     let of = match test {
-        Test::Calm(_) => "calm".to_owned(),
-        Test::Flood(count) => format!("flood of {count}"),
-        Test::Tcp(_) => "TCP".to_owned(),
-        Test::Wget(_) | Test::Udp(_) => return Ok(found),
+        PaperTest::Calm(_) => "calm".to_owned(),
+        PaperTest::Flood(count) => format!("flood of {count}"),
+        PaperTest::Tcp(_) => "TCP".to_owned(),
+        PaperTest::Wget(_) | PaperTest::Udp(_) => return Ok(found),
     };
     let (cpu, kernel) = (after.0 - before.0, after.1 - before.1);
     found.push(figure("cpu_share", &of, cpu / seconds));
-    // Processor time is counted in hundredths of a second.
+    // Below 0.1 s the share would be noise: processor time is counted in hundredths of a second.
     if cpu > 0.1 {
         found.push(figure("kernel_share", &of, kernel / cpu));
     }
@@ -107,11 +109,17 @@ fn one(place: &Place, test: Test, bench: &Bench<'_>) -> Result<Vec<Figure>> {
     Ok(found)
 }
 
-/// Rows of pings, with what the first gateway used.
-fn of_pings(rows: &mut Vec<Row>, of: &str, is_flood: bool) {
+/// Rows of pings, with the first gateway's resource usage.
+fn of_pings(rows: &mut Vec<PaperTableRow>, of: &str, is_flood: bool) {
     let paper = |calm, flood| if is_flood { flood } else { calm };
     let mut row = |what: &str, figure, times, paper| {
-        rows.push(Row { what: format!("ping, {of}: {what}"), figure, of: of.into(), times, paper });
+        rows.push(PaperTableRow {
+            what: format!("ping, {of}: {what}"),
+            figure,
+            of: of.into(),
+            times,
+            paper,
+        });
     };
     let none = [None; 3];
     row("shortest, ms", "ping_min_ms", 1.0, none);
@@ -124,14 +132,14 @@ fn of_pings(rows: &mut Vec<Row>, of: &str, is_flood: bool) {
     // Section 5.1.4: almost 32% and 12%; 2% and 0.01%.
     let cpu = paper([None, Some(2.0), Some(0.01)], [None, Some(32.0), Some(12.0)]);
     row("a core at a gateway, %", "cpu_share", 100.0, cpu);
-    // Figure 5.8: time in the kernel, of all of it.
+    // Figure 5.8: share of the time that was spent in the kernel.
     let kernel = paper(none, [None, Some(4.97), Some(79.4)]);
-    row("of that in the kernel, %", "kernel_share", 100.0, kernel);
+    row("share of it in the kernel, %", "kernel_share", 100.0, kernel);
     // Section 5.1.4: around 4 MB and 60 kB of private memory, in both tests.
-    row("memory there, MB", "memory_mb", 1.0, [None, Some(4.0), Some(0.06)]);
+    row("memory at a gateway, MB", "memory_mb", 1.0, [None, Some(4.0), Some(0.06)]);
 }
 
-fn rows(bench: &Bench<'_>) -> Vec<Row> {
+fn rows(bench: &ShiftBench<'_>) -> Vec<PaperTableRow> {
     let m = bench.moving;
     let mut rows = Vec::new();
     of_pings(&mut rows, "calm", false);
@@ -142,10 +150,10 @@ fn rows(bench: &Bench<'_>) -> Vec<Row> {
         // Section 5.1: 15.41 and 11.55 MB/s, and 18.34 kB/s, with the largest file.
         let paper = [Some(15.41), Some(0.018_34), Some(11.55)].map(|v| v.filter(|_| *mb == 500.0));
         let (figure, of, times) = ("wget_mbit", programs::size(*mb), 1.0 / 8.0);
-        rows.push(Row { what: format!("wget, {of}: MB/s"), figure, of, times, paper });
+        rows.push(PaperTableRow { what: format!("wget, {of}: MB/s"), figure, of, times, paper });
     }
     let (what, figure, of) = ("TCP: Mbit/s".to_owned(), "tcp_mbit", String::new());
-    rows.push(Row { what, figure, of, times: 1.0, paper: [None; 3] });
+    rows.push(PaperTableRow { what, figure, of, times: 1.0, paper: [None; 3] });
     for mb in &m.udp_mb {
         // Tables 5.1, 5.2 and 5.3.
         let paper = match *mb {
@@ -156,7 +164,7 @@ fn rows(bench: &Bench<'_>) -> Vec<Row> {
             _ => [None; 3],
         };
         let of = programs::size(*mb);
-        let row = |what: &str, figure, times, paper| Row {
+        let row = |what: &str, figure, times, paper| PaperTableRow {
             what: format!("UDP, {of}: {what}"),
             figure,
             of: of.clone(),
@@ -169,9 +177,9 @@ fn rows(bench: &Bench<'_>) -> Vec<Row> {
     rows
 }
 
-/// Our medians of all ways, with the paper's figures beside them.
-fn table(bench: &Bench<'_>, ways: &[Way], cases: &[Case]) -> Table {
-    let row = |row: Row| {
+/// Our medians of all variants, with the paper's figures beside them.
+fn table(bench: &ShiftBench<'_>, ways: &[ForwardingVariant], cases: &[CaseRecord]) -> ReportTable {
+    let row = |row: PaperTableRow| {
         let ours =
             ways.iter().map(|way| Some(value(cases, *way, row.figure, &row.of)? * row.times));
         (row.what, ours.chain(row.paper).collect())
@@ -180,7 +188,7 @@ fn table(bench: &Bench<'_>, ways: &[Way], cases: &[Case]) -> Table {
     rows.extend(mean_of_files(bench, ways, cases));
     let columns = ["test"].into_iter().chain(ways.iter().map(|way| way.name()));
     let paper = ["paper: none", "paper: Python", "paper: C"];
-    Table {
+    ReportTable {
         mixed: true,
         title: "The paper's tests".into(),
         columns: columns.chain(paper).map(str::to_owned).collect(),
@@ -189,14 +197,14 @@ fn table(bench: &Bench<'_>, ways: &[Way], cases: &[Case]) -> Table {
     }
 }
 
-/// The mean of the files' rates, as the paper has it.
+/// The mean of the files' rates, as the paper reports it.
 fn mean_of_files(
-    bench: &Bench<'_>,
-    ways: &[Way],
-    cases: &[Case],
+    bench: &ShiftBench<'_>,
+    ways: &[ForwardingVariant],
+    cases: &[CaseRecord],
 ) -> Option<(String, Vec<Option<f64>>)> {
     let sizes = &bench.moving.wget_mb;
-    let mean = |way: &Way| {
+    let mean = |way: &ForwardingVariant| {
         let rate = |mb: &f64| value(cases, *way, "wget_mbit", &programs::size(*mb));
         let rates: Option<Vec<f64>> = sizes.iter().map(rate).collect();
         rates.map(|rates| rates.iter().sum::<f64>() / rates.len() as f64 / 8.0)

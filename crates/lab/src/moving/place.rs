@@ -1,4 +1,4 @@
-//! A network for one way of getting from a to b.
+//! The network of one variant: how packets get from a to b.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -8,93 +8,94 @@ use anyhow::{Context, Result, ensure};
 
 use super::wireguard::Wireguard;
 use crate::executable::Executable;
-use crate::network::{Conditions, Kind, Network};
-use crate::scenario::{Case, Scenario};
-use crate::site::Site;
-use crate::{gateways, hops, pings, programs};
+use crate::network::{Conditions, Network, NetworkKind};
+use crate::scenario::{Scenario, ScenarioCase};
+use crate::site::RunningNetwork;
+use crate::{gateways, pings, programs, shifts};
 
-/// How long a network may take to come up.
+/// Limit of a network's start-up time.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How packets get from one end to the other.
+/// Variants of forwarding from one end to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// Kernels forward them, and nothing else.
+pub enum ForwardingVariant {
+    /// Forwarded by kernels only.
     Bridged,
-    /// By Shoal, between addresses that stay.
+    /// Through Shoal, with fixed addresses.
     Fixed,
-    /// By Shoal, between addresses that change each ten seconds.
-    Hop10,
-    /// ... each second.
-    Hop1,
-    /// By wireguard-go.
+    /// Through Shoal, with a shift every ten seconds.
+    Shift10,
+    /// Through Shoal, with a shift every second.
+    Shift1,
+    /// Through wireguard-go.
     Wireguard,
 }
 
-impl Way {
-    /// Its name in reports.
+impl ForwardingVariant {
+    /// Name in reports.
     pub fn name(self) -> &'static str {
         match self {
-            Way::Bridged => "bridged",
-            Way::Fixed => "fixed",
-            Way::Hop10 => "hop 10 s",
-            Way::Hop1 => "hop 1 s",
-            Way::Wireguard => "wireguard-go",
+            ForwardingVariant::Bridged => "bridged",
+            ForwardingVariant::Fixed => "fixed",
+            ForwardingVariant::Shift10 => "shift 10 s",
+            ForwardingVariant::Shift1 => "shift 1 s",
+            ForwardingVariant::Wireguard => "wireguard-go",
         }
     }
 
-    /// A short one for paths.
+    /// Short name for paths.
     pub fn folder(self) -> &'static str {
         match self {
-            Way::Bridged => "b",
-            Way::Fixed => "f",
-            Way::Hop10 => "h10",
-            Way::Hop1 => "h1",
-            Way::Wireguard => "wg",
+            ForwardingVariant::Bridged => "b",
+            ForwardingVariant::Fixed => "f",
+            ForwardingVariant::Shift10 => "s10",
+            ForwardingVariant::Shift1 => "s1",
+            ForwardingVariant::Wireguard => "wg",
         }
     }
 
-    /// How often addresses change, if they do.
-    pub fn hop(self) -> Option<Duration> {
+    /// Interval of address shifts; `None` without shifts.
+    pub fn shift(self) -> Option<Duration> {
         match self {
-            Way::Hop10 => Some(Duration::from_secs(10)),
-            Way::Hop1 => Some(Duration::from_secs(1)),
-            Way::Bridged | Way::Fixed | Way::Wireguard => None,
+            ForwardingVariant::Shift10 => Some(Duration::from_secs(10)),
+            ForwardingVariant::Shift1 => Some(Duration::from_secs(1)),
+            ForwardingVariant::Bridged
+            | ForwardingVariant::Fixed
+            | ForwardingVariant::Wireguard => None,
         }
     }
 }
 
-/// What runs on the machines.
-enum Base {
+/// Programs on the machines.
+enum VariantProcesses {
     Bare(Network),
-    Nodes(Box<Site>),
+    Nodes(Box<RunningNetwork>),
     /// Dropped in this order.
     Wireguard(Wireguard, Network),
 }
 
 /// A network that is up.
-pub struct Place {
-    /// How packets pass it.
-    pub way: Way,
-    /// Conditions of its links.
+pub struct VariantNetwork {
+    pub way: ForwardingVariant,
+    /// Conditions of each link.
     pub conditions: Vec<Conditions>,
-    /// Where programs run that ask.
+    /// Node of the programs that begin.
     pub from: usize,
-    /// Where those run that answer, ...
+    /// Node of the programs that answer.
     pub to: usize,
-    /// ... at this address.
+    /// Address of `to`.
     pub far: IpAddr,
-    base: Base,
+    base: VariantProcesses,
 }
 
 /// The machines without a node, and their gateways.
-struct Ends {
+struct GatewayPair {
     machines: [usize; 2],
     gateways: [usize; 2],
 }
 
-impl Ends {
-    fn of(network: &Network) -> Result<Ends> {
+impl GatewayPair {
+    fn of(network: &Network) -> Result<GatewayPair> {
         let topology = network.topology();
         let [from, to] = ["a", "b"].map(|name| topology.find(name));
         let machines = [from.context("no machine a")?, to.context("no machine b")?];
@@ -103,53 +104,54 @@ impl Ends {
             let found = behind.iter().find(|(known, _)| *known == machine);
             found.map(|found| found.1).context("a and b need a gateway each")
         };
-        Ok(Ends { machines, gateways: [gateway(machines[0])?, gateway(machines[1])?] })
+        Ok(GatewayPair { machines, gateways: [gateway(machines[0])?, gateway(machines[1])?] })
     }
 }
 
-impl Place {
-    /// Makes the network of a scenario for one way, and waits until it is up.
+impl VariantNetwork {
+    /// Makes the network of a scenario for one variant, and waits until it is up.
     ///
     /// # Errors
-    /// When it does not come up, or a program is missing.
+    /// The network does not come up, or a program is missing.
     pub fn make(
         scenario: &Scenario,
-        way: Way,
+        way: ForwardingVariant,
         executable: &Executable,
         folder: &Path,
-    ) -> Result<Place> {
+    ) -> Result<VariantNetwork> {
         let topology = scenario.network();
-        let mut conditions = scenario.conditions(&topology, &Case::default());
+        let mut conditions = scenario.conditions(&topology, &ScenarioCase::default());
         for (c, link) in conditions.iter_mut().zip(&topology.links) {
             let between = [link.a, link.b].iter().all(|node| !topology.nodes[*node].plain);
-            c.hop = way.hop().filter(|_| between);
+            c.shift = way.shift().filter(|_| between);
         }
-        let ground = Kind::Namespaces.over(scenario.family);
+        let ground = NetworkKind::Namespaces.over(scenario.family);
         let network = Network::build_each(topology, ground, &conditions)?;
-        let Ends { machines: [from, to], gateways } = Ends::of(&network)?;
+        let GatewayPair { machines: [from, to], gateways } = GatewayPair::of(&network)?;
         let far = network.ip_of(gateways[1], to)?;
         let base = match way {
-            Way::Bridged => {
+            ForwardingVariant::Bridged => {
                 forward(&network, &gateways, [from, to])?;
-                Base::Bare(network)
+                VariantProcesses::Bare(network)
             }
-            Way::Wireguard => {
+            ForwardingVariant::Wireguard => {
                 let wireguard = Wireguard::start(&network, gateways, [from, to], folder)?;
-                Base::Wireguard(wireguard, network)
+                VariantProcesses::Wireguard(wireguard, network)
             }
-            Way::Fixed | Way::Hop10 | Way::Hop1 => {
+            ForwardingVariant::Fixed | ForwardingVariant::Shift10 | ForwardingVariant::Shift1 => {
                 let extra = format!("{}\n[interface]\n", scenario.node_config);
                 let prepare = |network: &Network, folder: &Path| {
                     gateways::prepare(network, folder)?;
-                    hops::prepare(network, &conditions, folder)
+                    shifts::prepare(network, &conditions, folder)
                 };
-                let mut site = Site::start_after(network, executable, folder, &extra, prepare)?;
+                let mut site =
+                    RunningNetwork::start_after(network, executable, folder, &extra, prepare)?;
                 site.wait_until_up(PATIENCE)?;
-                hops::wait(&mut site, &conditions)?;
-                Base::Nodes(Box::new(site))
+                shifts::wait(&mut site, &conditions)?;
+                VariantProcesses::Nodes(Box::new(site))
             }
         };
-        let place = Place { way, conditions, from, to, far, base };
+        let place = VariantNetwork { way, conditions, from, to, far, base };
         place.wait()?;
         Ok(place)
     }
@@ -160,54 +162,53 @@ impl Place {
         let far = self.far.to_string();
         let words = ["-q", "-c", "1", "-W", "0.2", &far];
         while pings::mean_ms(&self.run("ping", &words)?).is_nan() {
-            ensure!(std::time::Instant::now() < until, "no answer from b");
+            ensure!(std::time::Instant::now() < until, "machine b does not answer");
             crate::interrupt::check()?;
         }
         Ok(())
     }
 
-    /// Its network.
     pub fn network(&self) -> &Network {
         match &self.base {
-            Base::Bare(network) | Base::Wireguard(_, network) => network,
-            Base::Nodes(site) => site.network(),
+            VariantProcesses::Bare(network) | VariantProcesses::Wireguard(_, network) => network,
+            VariantProcesses::Nodes(site) => site.network(),
         }
     }
 
-    /// Its nodes, if Shoal runs there.
-    pub fn site(&self) -> Option<&Site> {
+    /// The nodes, if Shoal runs in this variant.
+    pub fn site(&self) -> Option<&RunningNetwork> {
         match &self.base {
-            Base::Nodes(site) => Some(site),
-            Base::Bare(_) | Base::Wireguard(..) => None,
+            VariantProcesses::Nodes(site) => Some(site),
+            VariantProcesses::Bare(_) | VariantProcesses::Wireguard(..) => None,
         }
     }
 
-    /// As [`Place::site`], to stop and start them.
-    pub fn site_mut(&mut self) -> Option<&mut Site> {
+    /// Like [`VariantNetwork::site`], to stop and start nodes.
+    pub fn site_mut(&mut self) -> Option<&mut RunningNetwork> {
         match &mut self.base {
-            Base::Nodes(site) => Some(site),
-            Base::Bare(_) | Base::Wireguard(..) => None,
+            VariantProcesses::Nodes(site) => Some(site),
+            VariantProcesses::Bare(_) | VariantProcesses::Wireguard(..) => None,
         }
     }
 
-    /// Processor time of the first gateway's process, and how much of it was spent in the kernel,
-    /// in seconds; and its resident memory in bytes. None without a process.
+    /// Processor seconds of the first gateway's process, the part of them spent in the kernel, and
+    /// its resident memory in bytes. `None` without a process.
     pub fn usage(&self) -> Option<(f64, f64, u64)> {
         let process = match &self.base {
-            Base::Bare(_) => None,
-            Base::Wireguard(wireguard, _) => Some(wireguard.first()),
-            Base::Nodes(site) => site.process(site.network().topology().find("r1")?),
+            VariantProcesses::Bare(_) => None,
+            VariantProcesses::Wireguard(wireguard, _) => Some(wireguard.first()),
+            VariantProcesses::Nodes(site) => site.process(site.network().topology().find("r1")?),
         }?;
         Some((process.cpu_s(), process.kernel_s(), process.usage().resident_bytes))
     }
 
-    /// Runs a program at the asking end; returns its output.
+    /// Runs a program at `from`; returns its output.
     pub fn run(&self, program: &str, words: &[&str]) -> Result<String> {
         programs::run_at(self.network(), self.from, program, words)
     }
 }
 
-/// Has kernels forward packets between the machines behind two gateways, all along the way.
+/// Makes kernels forward packets along the whole path between the machines behind two gateways.
 fn forward(network: &Network, gateways: &[usize; 2], machines: [usize; 2]) -> Result<()> {
     let topology = network.topology();
     for end in [0, 1] {

@@ -1,36 +1,36 @@
-//! Programs between a and b, and what they say.
+//! Programs between a and b, and parsers of their output.
 
 use std::net::IpAddr;
 
 use anyhow::{Context, Result, anyhow};
 
-use super::place::Place;
+use super::place::VariantNetwork;
 use crate::figures::figure;
 use crate::programs::{self, web};
 use crate::record::Figure;
 
-/// Payload of pings: with the header of ICMP they have 64 bytes, as the paper's.
+/// Payload of pings in bytes: with the ICMP header, pings have 64 bytes, as in the paper.
 const PING_PAYLOAD: &str = "56";
-/// Time between the pings of the calm test, in seconds.
+/// Interval of pings in the calm test, in seconds.
 const PING_EVERY: &str = "0.005";
-/// Payload of UDP.
+/// UDP payload in bytes.
 const PAYLOAD: &str = "1200";
 
-/// What `ping` said.
+/// Results of `ping`.
 #[derive(Debug, PartialEq)]
-pub struct Echoes {
+pub struct PingResults {
     sent: f64,
     came: f64,
     min_ms: f64,
     mean_ms: f64,
     max_ms: f64,
-    /// Round trips of which each line spoke, in order of their length.
+    /// Round trips that were printed one per line, in ascending order.
     each_ms: Vec<f64>,
 }
 
-impl Echoes {
-    /// Reads it; none if it holds no summary.
-    fn read(text: &str) -> Option<Echoes> {
+impl PingResults {
+    /// Parses the output of `ping`; `None` without a summary.
+    fn read(text: &str) -> Option<PingResults> {
         let counts = text.lines().find(|line| line.contains("transmitted"))?;
         let mut numbers = counts.split(|c: char| !c.is_ascii_digit()).flat_map(str::parse);
         let (sent, came) = (numbers.next()?, numbers.next()?);
@@ -42,11 +42,11 @@ impl Echoes {
         let each = each.filter_map(|rest| rest.split(' ').next()?.parse().ok());
         let mut each_ms: Vec<f64> = each.collect();
         each_ms.sort_by(f64::total_cmp);
-        Some(Echoes { sent, came, min_ms: time(), mean_ms: time(), max_ms: time(), each_ms })
+        Some(PingResults { sent, came, min_ms: time(), mean_ms: time(), max_ms: time(), each_ms })
     }
 
-    /// Takes in those of another run.
-    pub fn add(&mut self, more: Echoes) {
+    /// Adds the pings of another run.
+    pub fn add(&mut self, more: PingResults) {
         let sum = self.mean_ms * self.came + more.mean_ms * more.came;
         (self.sent, self.came) = (self.sent + more.sent, self.came + more.came);
         self.mean_ms = sum / self.came;
@@ -55,7 +55,7 @@ impl Echoes {
         self.each_ms.sort_by(f64::total_cmp);
     }
 
-    /// What figures they are.
+    /// The figures of these pings.
     pub fn figures(&self, of: &str) -> Vec<Figure> {
         let lost = (self.sent - self.came) / self.sent.max(1.0);
         let mut figures = vec![
@@ -64,7 +64,7 @@ impl Echoes {
             figure("ping_max_ms", of, self.max_ms),
             figure("ping_lost", of, lost),
         ];
-        // The last thousandth begins behind this place.
+        // The last thousandth of the values begins at this index.
         let place = (self.each_ms.len() * 999).div_ceil(1_000);
         let p999 = place.checked_sub(1).and_then(|place| self.each_ms.get(place));
         figures.extend(p999.map(|ms| figure("ping_p999_ms", of, *ms)));
@@ -72,35 +72,35 @@ impl Echoes {
     }
 }
 
-/// Pings, one each five milliseconds.
-pub fn echoes(place: &Place, count: u32) -> Result<Echoes> {
+/// Pings at an interval of five milliseconds.
+pub fn echoes(place: &VariantNetwork, count: u32) -> Result<PingResults> {
     let (count, far) = (count.to_string(), place.far.to_string());
     let words = ["-i", PING_EVERY, "-s", PING_PAYLOAD, "-W", "1", "-c", &count, &far];
-    let echoes = Echoes::read(&place.run("ping", &words)?);
+    let echoes = PingResults::read(&place.run("ping", &words)?);
     echoes.context("is ping installed and in the search path?")
 }
 
-/// What figures they are.
-pub fn calm(place: &Place, count: u32) -> Result<Vec<Figure>> {
+/// The figures of pings at a low rate.
+pub fn calm(place: &VariantNetwork, count: u32) -> Result<Vec<Figure>> {
     Ok(echoes(place, count)?.figures("calm"))
 }
 
-/// Pings as fast as answers come, or a hundred in a second.
-pub fn flood(place: &Place, count: u32) -> Result<Vec<Figure>> {
+/// Pings as fast as answers come, but at least a hundred per second.
+pub fn flood(place: &VariantNetwork, count: u32) -> Result<Vec<Figure>> {
     let (words, far) = (count.to_string(), place.far.to_string());
     let words = ["-q", "-f", "-s", PING_PAYLOAD, "-W", "1", "-c", &words, &far];
-    let echoes = Echoes::read(&place.run("ping", &words)?);
+    let echoes = PingResults::read(&place.run("ping", &words)?);
     let of = format!("flood of {count}");
     Ok(echoes.context("is ping installed and in the search path?")?.figures(&of))
 }
 
-/// What the figures of a file of so many millions of bytes are called.
+/// Subject of the figures of a file with this size in millions of bytes.
 pub fn size(mb: f64) -> String {
     format!("{mb} MB")
 }
 
-/// A file by HTTP: what the client got, in Mbit/s, from its start to its end.
-pub fn wget(place: &Place, mb: f64) -> Result<Vec<Figure>> {
+/// The rate of a file that the client fetches by HTTP, in Mbit/s, from start to end.
+pub fn wget(place: &VariantNetwork, mb: f64) -> Result<Vec<Figure>> {
     let space = place.network().namespace(place.to).context("no namespace")?;
     let listener = space.enter(|| web::listen(place.far))?;
     let host = match place.far {
@@ -120,16 +120,16 @@ pub fn wget(place: &Place, mb: f64) -> Result<Vec<Figure>> {
     Ok(vec![figure("wget_mbit", size(mb), mbit)])
 }
 
-/// One TCP stream, cubic: its rate in Mbit/s.
-pub fn tcp_mbit(place: &Place, seconds: f64) -> Result<f64> {
+/// The rate of one TCP stream with cubic, in Mbit/s.
+pub fn tcp_mbit(place: &VariantNetwork, seconds: f64) -> Result<f64> {
     let seconds = seconds.to_string();
     let found = iperf(place, &["-t", &seconds, "-C", "cubic"])?;
     let rate = found["end"]["sum_received"]["bits_per_second"].as_f64();
     Ok(rate.context("iperf3 reports no rate")? / 1e6)
 }
 
-/// UDP of so many millions of bytes at a rate: jitter in ms, and the share that was lost.
-pub fn datagrams(place: &Place, mb: f64, mbit: f64) -> Result<(f64, f64)> {
+/// Sends `mb` million bytes of UDP at a rate; returns jitter in ms, and the share lost.
+pub fn datagrams(place: &VariantNetwork, mb: f64, mbit: f64) -> Result<(f64, f64)> {
     let (bytes, rate) = (((mb * 1e6) as u64).to_string(), format!("{mbit}M"));
     let words = ["-u", "-w", "2M", "-l", PAYLOAD, "-b", &rate, "-n", &bytes, "--get-server-output"];
     let found = iperf(place, &words)?;
@@ -138,15 +138,14 @@ pub fn datagrams(place: &Place, mb: f64, mbit: f64) -> Result<(f64, f64)> {
     Ok((jitter, lost / 100.0))
 }
 
-/// What figures they are.
-pub fn udp(place: &Place, mb: f64, mbit: f64) -> Result<Vec<Figure>> {
+/// The figures of UDP at a rate.
+pub fn udp(place: &VariantNetwork, mb: f64, mbit: f64) -> Result<Vec<Figure>> {
     let ((jitter, lost), of) = (datagrams(place, mb, mbit)?, size(mb));
     Ok(vec![figure("udp_jitter_ms", &of, jitter), figure("udp_lost", &of, lost)])
 }
 
-/// The mean of the jitters that the server reckons each tenth of a second. Each of them, and so the
-/// one that iperf3 shows at the end, is about the last sixteen packets alone (RFC 3550, section
-/// 6.4.1).
+/// The mean of the jitters that the server computes each tenth of a second. Each jitter covers only
+/// the last sixteen packets (RFC 3550, section 6.4.1), even the one that iperf3 prints at the end.
 fn jitter_ms(found: &serde_json::Value) -> Option<f64> {
     let intervals = found["server_output_json"]["intervals"].as_array()?;
     let each = intervals.iter().filter_map(|interval| interval["sum"]["jitter_ms"].as_f64());
@@ -154,7 +153,7 @@ fn jitter_ms(found: &serde_json::Value) -> Option<f64> {
     (!each.is_empty()).then(|| each.iter().sum::<f64>() / each.len() as f64)
 }
 
-fn iperf(place: &Place, words: &[&str]) -> Result<serde_json::Value> {
+fn iperf(place: &VariantNetwork, words: &[&str]) -> Result<serde_json::Value> {
     programs::iperf(place.network(), (place.from, place.to), place.far, words)
 }
 
@@ -169,7 +168,7 @@ mod tests {
                     --- ::1 ping statistics ---\n\
                     4 packets transmitted, 2 received, 50% packet loss, time 12ms\n\
                     rtt min/avg/max/mdev = 0.100/0.200/0.300/0.100 ms, pipe 2\n";
-        let echoes = Echoes::read(text).unwrap();
+        let echoes = PingResults::read(text).unwrap();
         assert_eq!(echoes.each_ms, [0.1, 0.3]);
         assert_eq!((echoes.min_ms, echoes.mean_ms, echoes.max_ms), (0.1, 0.2, 0.3));
         let value = |name: &str| {
@@ -177,13 +176,14 @@ mod tests {
             figures.into_iter().find(|figure| figure.name == name).map(|figure| figure.value)
         };
         assert_eq!((value("ping_lost"), value("ping_p999_ms")), (Some(0.5), Some(0.3)));
-        assert_eq!(Echoes::read("ping: unknown host"), None);
-        let mut both = Echoes::read(text).unwrap();
-        both.add(Echoes { sent: 2.0, came: 1.0, each_ms: vec![0.2], ..echoes });
+        assert_eq!(PingResults::read("ping: unknown host"), None);
+        let mut both = PingResults::read(text).unwrap();
+        both.add(PingResults { sent: 2.0, came: 1.0, each_ms: vec![0.2], ..echoes });
         assert_eq!((both.sent, both.came), (6.0, 3.0));
         assert!((both.mean_ms - 0.2).abs() < 1e-9, "{}", both.mean_ms);
         assert_eq!(both.each_ms, [0.1, 0.2, 0.3]);
-        let quiet = Echoes::read("3 packets transmitted, 0 received, 100% packet loss").unwrap();
+        let quiet =
+            PingResults::read("3 packets transmitted, 0 received, 100% packet loss").unwrap();
         assert!(quiet.mean_ms.is_nan() && quiet.figures("x").len() == 4);
     }
 
@@ -199,7 +199,7 @@ mod tests {
     fn the_last_thousandth_is_what_lies_above() {
         let each_ms: Vec<f64> = (1..=2_000).map(f64::from).collect();
         let echoes =
-            Echoes { sent: 2e3, came: 2e3, min_ms: 1.0, mean_ms: 1.0, max_ms: 2e3, each_ms };
+            PingResults { sent: 2e3, came: 2e3, min_ms: 1.0, mean_ms: 1.0, max_ms: 2e3, each_ms };
         assert_eq!(echoes.figures("x")[4].value, 1_998.0);
     }
 }

@@ -9,26 +9,26 @@ use rtnetlink::LinkUnspec;
 
 use crate::bench::peers;
 use crate::network::Network;
-use crate::process::Process;
+use crate::process::ChildProcess;
 
-/// Where both ends listen.
+/// UDP port of both ends.
 const PORT: u16 = 51_820;
-/// Length of its packets where links take those of 1,480 bytes: it adds 80.
+/// Longest packet inside the tunnel, if links take 1,480 bytes: WireGuard adds 80.
 const MTU: u32 = 1_400;
-/// How long the program may take to make its interface.
+/// Limit of the time until the program has made its interface.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A running pair.
+/// Two running peers.
 pub struct Wireguard {
-    processes: [Process; 2],
+    processes: [ChildProcess; 2],
 }
 
 impl Wireguard {
-    /// Starts it at both gateways, for the networks of the machines behind them.
+    /// Starts wireguard-go at both gateways, for the networks of the machines behind them.
     ///
     /// # Errors
-    /// Where it or `wg` is not installed.
+    /// wireguard-go or `wg` is not installed.
     pub fn start(
         network: &Network,
         gateways: [usize; 2],
@@ -37,12 +37,12 @@ impl Wireguard {
     ) -> Result<Wireguard> {
         let program = peers::wireguard_go()?;
         peers::program("wg", "apt-get install wireguard-tools")?;
-        // Its control socket is named by its interface, for the whole machine.
+        // wireguard-go names its control socket by its interface, for the whole machine.
         let names = [0, 1].map(|end| format!("m{}_{end}", std::process::id()));
         let start = |end: usize| {
             let mut command = peers::wireguard_command(&program, &names[end]);
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            Process::start("wireguard-go", command, network.namespace_fd(gateways[end]))
+            ChildProcess::start("wireguard-go", command, network.namespace_fd(gateways[end]))
         };
         let processes = [start(0)?, start(1)?];
         let keys = [peers::wireguard_key(folder, 0)?, peers::wireguard_key(folder, 1)?];
@@ -51,7 +51,7 @@ impl Wireguard {
             let until = Instant::now() + PATIENCE;
             let exists = || space.enter(|| Ok(nix::net::if_::if_nametoindex(&*names[end])?));
             while exists().is_err() {
-                ensure!(Instant::now() < until, "wireguard-go makes no interface");
+                ensure!(Instant::now() < until, "wireguard-go made no interface in time");
                 std::thread::sleep(LOOK);
             }
             let (gateway, other) = (gateways[end], gateways[1 - end]);
@@ -77,8 +77,7 @@ impl Wireguard {
         Ok(Wireguard { processes })
     }
 
-    /// The process of the first gateway.
-    pub fn first(&self) -> &Process {
+    pub fn first(&self) -> &ChildProcess {
         &self.processes[0]
     }
 }

@@ -1,31 +1,31 @@
-//! A counter of what a link carries, cheap enough to read often.
+//! A traffic counter of a link, cheap to read.
 
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::forward::Counters;
+use crate::forward::ForwarderCounters;
 
 /// A counter of one direction of a link.
 #[derive(Debug)]
-pub struct Tap(Source);
+pub struct LinkCounter(LinkCounterSource);
 
 #[derive(Debug)]
-enum Source {
+enum LinkCounterSource {
     Interface { table: File, interface: String },
-    Forwarder { counters: Arc<[Counters; 2]>, end: usize },
+    Forwarder { counters: Arc<[ForwarderCounters; 2]>, end: usize },
 }
 
-impl Tap {
-    /// An interface, by the open table of its namespace.
-    pub(super) fn interface(table: File, interface: String) -> Tap {
-        Tap(Source::Interface { table, interface })
+impl LinkCounter {
+    /// An interface; `table` is the open net/dev file of its namespace.
+    pub(super) fn interface(table: File, interface: String) -> LinkCounter {
+        LinkCounter(LinkCounterSource::Interface { table, interface })
     }
 
     /// The direction of a forwarder towards `end`.
-    pub(super) fn forwarder(counters: Arc<[Counters; 2]>, end: usize) -> Tap {
-        Tap(Source::Forwarder { counters, end })
+    pub(super) fn forwarder(counters: Arc<[ForwarderCounters; 2]>, end: usize) -> LinkCounter {
+        LinkCounter(LinkCounterSource::Forwarder { counters, end })
     }
 
     /// Bytes carried since the start.
@@ -36,9 +36,9 @@ impl Tap {
     /// Bytes and packets since the start.
     pub fn counts(&mut self) -> (u64, u64) {
         match &mut self.0 {
-            Source::Interface { table, interface } => {
+            LinkCounterSource::Interface { table, interface } => {
                 let mut text = String::new();
-                // If the table can't be read, the link is gone, and the count stays.
+                // If the table can't be read, the link is gone, and both counts are 0.
                 let _ = table.rewind().and_then(|()| table.read_to_string(&mut text));
                 let named = |l: &str| Some(l.trim().strip_prefix(&*interface)?.to_owned());
                 let line = text.lines().filter_map(named).find(|l| l.starts_with(':'));
@@ -46,7 +46,7 @@ impl Tap {
                 let mut fields = line[1.min(line.len())..].split_whitespace().flat_map(str::parse);
                 (fields.next().unwrap_or(0), fields.next().unwrap_or(0))
             }
-            Source::Forwarder { counters, end } => {
+            LinkCounterSource::Forwarder { counters, end } => {
                 let c = &counters[*end];
                 (c.delivered_bytes.load(Relaxed), c.sent.load(Relaxed))
             }

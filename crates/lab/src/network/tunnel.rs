@@ -1,5 +1,5 @@
-//! IPv6 in IPv4 (RFC 4213) between two namespaces, for kernels without a device for it: at each end
-//! a TUN device, and a raw socket of protocol 41 to the other end.
+//! IPv6 in IPv4 (RFC 4213) between two namespaces, for kernels without a device for it. Each end
+//! has a TUN device, and a raw socket of protocol 41 to the other end.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -16,20 +16,20 @@ use shoal_daemon::tun::open_plain;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::namespace::Namespace;
-use crate::veth::{self, End};
+use crate::veth::{self, VethEnd};
 
 /// IANA's number for IPv6 in IPv4.
 const PROTOCOL: i32 = 41;
-/// What an IPv4 header takes of 1,500 bytes, and what is left for IPv6.
+/// Length of the IPv4 header, and the rest of 1,500 bytes for IPv6.
 const HEADER: usize = 20;
 const MTU: u32 = 1_480;
-/// Longest packet, and more.
+/// Buffer for a packet: more than the longest.
 const PACKET_MAX: usize = 2_048;
-/// How long a thread waits for a packet before it looks whether it should end.
+/// Longest wait for a packet before a thread checks whether it should end.
 const NAP_MS: u16 = 50;
-/// Buffers of the sockets, in bytes.
+/// Socket buffers, in bytes.
 const BUFFER: usize = 4 << 20;
-/// The interface over which the ends reach each other, and their addresses.
+/// Interface over which the ends reach each other, and the addresses of the ends.
 const OUTSIDE: &str = "outside";
 const PLACES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 78, 0, 1), Ipv4Addr::new(10, 78, 0, 2)];
 
@@ -45,14 +45,15 @@ impl Drop for Tunnel {
     }
 }
 
-/// Joins two namespaces by an IPv4 link and a tunnel over it; its interface has this name in both.
+/// Joins two namespaces by an IPv4 link and a tunnel over it. The tunnel's interface has the name
+/// `interface` in both.
 ///
 /// # Errors
-/// Without rights or /dev/net/tun.
+/// Rights or /dev/net/tun are missing.
 pub(super) fn start(spaces: [&Namespace; 2], interface: &str) -> Result<Tunnel> {
     let end = |number: usize| {
         let (namespace, address) = (spaces[number], IpAddr::from(PLACES[number]));
-        End { namespace, interface: OUTSIDE, address, prefix_len: 30 }
+        VethEnd { namespace, interface: OUTSIDE, address, prefix_len: 30 }
     };
     veth::connect(end(0), end(1), false)?;
     let tunnel = Tunnel { is_over: Arc::default() };
@@ -78,21 +79,21 @@ fn raw(own: Ipv4Addr) -> Result<Socket> {
     let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(PROTOCOL)))?;
     socket.bind(&SocketAddrV4::new(own, 0).into()).context("the tunnel's socket")?;
     socket.set_read_timeout(Some(Duration::from_millis(NAP_MS.into())))?;
-    // The kernel may give less.
+    // The kernel may grant less.
     let _ = socket.set_recv_buffer_size(BUFFER);
     Ok(socket)
 }
 
-/// Sends what the kernel routes into the interface to the other end.
+/// Sends packets that the kernel routes into the interface to the other end.
 fn wrap(device: &mut File, socket: &Socket, far: &SockAddr, is_over: &AtomicBool) {
     let mut packet = [0; PACKET_MAX];
     while !is_over.load(Relaxed) {
         match device.read(&mut packet) {
-            // One that the link does not take is lost, as on the Internet.
+            // A packet that the link refuses is lost, as on the Internet.
             Ok(len) => drop(socket.send_to(&packet[..len], far)),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 let mut wait = [PollFd::new(device.as_fd(), PollFlags::POLLIN)];
-                // An interruption is as good as a packet: the loop looks again.
+                // After an interruption the loop looks again.
                 let _ = poll(&mut wait, PollTimeout::from(NAP_MS));
             }
             Err(_) => return,
@@ -100,16 +101,16 @@ fn wrap(device: &mut File, socket: &Socket, far: &SockAddr, is_over: &AtomicBool
     }
 }
 
-/// Hands what comes from the other end to the kernel.
+/// Hands packets from the other end to the kernel.
 fn unwrap(mut socket: Socket, mut device: File, is_over: &AtomicBool) {
     let mut packet = [0; PACKET_MAX];
     while !is_over.load(Relaxed) {
         // An error is a timeout: no packet came.
         let Ok(len) = socket.read(&mut packet) else { continue };
-        // A raw socket of IPv4 gives the header, too.
+        // A raw IPv4 socket returns the IPv4 header, too.
         let head = usize::from(packet[0] & 0x0f) * 4;
         if (HEADER..len).contains(&head) {
-            // The kernel drops what is no IPv6 packet.
+            // The kernel drops everything but IPv6 packets.
             let _ = device.write(&packet[head..len]);
         }
     }

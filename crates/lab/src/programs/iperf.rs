@@ -9,16 +9,16 @@ use serde_json::Value;
 
 use super::run_at;
 use crate::network::Network;
-use crate::process::Process;
+use crate::process::ChildProcess;
 
-/// Tries to reach a server that has just been started.
+/// Attempts to reach a server that was just started.
 const TRIES: u32 = 20;
 
-/// The result of an iperf3 client at `from`, with a server of its own at `to`, whose address is
-/// `far`.
+/// Runs an iperf3 client at `from` with its own server at `to`, whose address is `far`. Returns the
+/// client's result.
 ///
 /// # Errors
-/// Without iperf3, or when it fails.
+/// iperf3 is missing or fails.
 pub fn iperf(
     network: &Network,
     (from, to): (usize, usize),
@@ -26,10 +26,10 @@ pub fn iperf(
     words: &[&str],
 ) -> Result<Value> {
     let mut server = Command::new("iperf3");
-    // What the server says each tenth of a second is had by `--get-server-output`.
+    // `--get-server-output` returns the server's reports of each tenth of a second.
     server.args(["-s", "-1", "-J", "-i", "0.1"]);
     server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut server = Process::start("iperf3", server, network.namespace_fd(to))
+    let mut server = ChildProcess::start("iperf3", server, network.namespace_fd(to))
         .context("is iperf3 installed and in the search path?")?;
     let far = far.to_string();
     let words = [&["-c", &far, "-J", "--connect-timeout", "5000"], words].concat();

@@ -4,38 +4,38 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-use super::{Bench, PATIENCE, SECONDS, Workload};
+use super::{PATIENCE, ProgramBench, SECONDS, Workload};
 use crate::executable::Executable;
 use crate::figures::{self, number};
-use crate::network::{Conditions, Kind, Network};
-use crate::record::{Case, Figure, Report};
-use crate::run::Options;
+use crate::network::{Conditions, Network, NetworkKind};
+use crate::record::{CaseRecord, Figure, ScenarioReport};
+use crate::run::RunOptions;
 use crate::scenario::Scenario;
-use crate::site::Site;
+use crate::site::RunningNetwork;
 
-/// Measures one TCP stream at each level, in turn, so that a machine that grows slower affects all
-/// levels alike. Each level has a network of its own; the others are idle.
+/// Measures one TCP stream at each level, in turn, so that a slowdown of the machine affects all
+/// levels alike. Each level has its own network; the other networks are idle.
 ///
 /// # Errors
 /// A link has the wrong level, or nothing gets through.
 pub fn run(
     scenario: &Scenario,
-    options: &Options,
-    report: &mut Report,
+    options: &RunOptions,
+    report: &mut ScenarioReport,
     (executable, folder, conditions): (&Executable, &Path, &[Conditions]),
 ) -> Result<()> {
     let mut benches = Vec::new();
     for level in scenario.levels.iter().filter(|level| options.wants(scenario, level)) {
-        let ground = Kind::Namespaces.over(scenario.family);
+        let ground = NetworkKind::Namespaces.over(scenario.family);
         let network = Network::build_each(scenario.network(), ground, conditions)?;
         let direct = format!("[direct]\nmode = \"proactive\"\nlevel = \"{level}\"\n");
         let extra = format!("{}\n[interface]\n{direct}", scenario.node_config);
         let folder = folder.join(level);
         std::fs::create_dir(&folder)?;
-        let mut bench = Bench::start(network, executable, &folder, &extra)?;
+        let mut bench = ProgramBench::start(network, executable, &folder, &extra)?;
         let found = wait_for_direct(&mut bench.site, bench.from, "h2")?;
-        ensure!(found.as_ref() == Some(level), "the link is at {found:?}, not at {level:?}");
-        benches.push((bench, Case { name: level.clone(), ..Case::default() }));
+        ensure!(found.as_ref() == Some(level), "the link has level {found:?}; expected {level:?}");
+        benches.push((bench, CaseRecord { name: level.clone(), ..CaseRecord::default() }));
     }
     let seconds = scenario.duration_s.unwrap_or(SECONDS);
     for turn in 1..=options.repeat.unwrap_or(scenario.repeat) {
@@ -56,9 +56,13 @@ pub fn run(
     Ok(())
 }
 
-/// Waits until a host has a direct link with another, if it makes any and the two have a wire;
-/// returns the level in force.
-pub fn wait_for_direct(site: &mut Site, node: usize, other: &str) -> Result<Option<String>> {
+/// Waits for a direct link between two hosts, if `node` uses direct links and the two have a wire.
+/// Returns the level of the link.
+pub fn wait_for_direct(
+    site: &mut RunningNetwork,
+    node: usize,
+    other: &str,
+) -> Result<Option<String>> {
     let status = site.status(node)?;
     if status.direct.is_none() || site.network().topology().direct_link_of(node).is_none() {
         return Ok(None);

@@ -1,18 +1,23 @@
-//! Where the nodes' processor time goes, per packet of a TCP stream.
+//! The nodes' processor time by stage, per packet of a TCP stream.
 
-use crate::record::{Figure, Table};
-use crate::stages::Parts;
+use crate::record::{Figure, ReportTable};
+use crate::stages::CipherTimes;
 
 /// Payload of a TCP segment in a full cell: 1,374 bytes without IPv6 and TCP headers and time
 /// stamps.
 const PAYLOAD: f64 = (1_374 - 40 - 20 - 12) as f64;
-/// IPOP, table 4, in nanoseconds, the middle of its ranges: the sender's read and hand-over, the
-/// receiver's take and write.
+/// Times of IPOP, table 4, in nanoseconds, the middle of its ranges: the sender's read and
+/// hand-over, and the receiver's take and write.
 const IPOP: (f64, f64) = (13_000.0, 18_000.0);
 
-/// The stages of every node: `figures` are those of one stream that ran for `seconds`, between the
-/// nodes `from` and `to`; `alone` are times of single parts.
-pub fn table(figures: &[Figure], seconds: f64, (from, to): (&str, &str), alone: &Parts) -> Table {
+/// The stages of every node. `figures` are those of one stream that ran for `seconds` between the
+/// nodes `from` and `to`. `alone` has times of single operations.
+pub fn table(
+    figures: &[Figure],
+    seconds: f64,
+    (from, to): (&str, &str),
+    alone: &CipherTimes,
+) -> ReportTable {
     let nodes: Vec<&str> =
         figures.iter().filter(|f| f.name == "cpu_s").map(|f| f.of.as_str()).collect();
     let value = |name: &str, of: &str| {
@@ -36,9 +41,9 @@ pub fn table(figures: &[Figure], seconds: f64, (from, to): (&str, &str), alone: 
     let row = |name: &str, of: &dyn Fn(&str) -> Option<f64>| {
         (name.to_owned(), nodes.iter().map(|node| of(node).filter(|ns| ns.is_finite())).collect())
     };
-    Table {
+    ReportTable {
         mixed: false,
-        title: "Where the time goes, with one TCP stream".into(),
+        title: "Processor time by stage, one TCP stream".into(),
         columns: ["stage"].into_iter().chain(nodes.iter().copied()).map(str::to_owned).collect(),
         rows: vec![
             row("seal and open, measured alone", &|node| Some(seals(node))),
@@ -47,7 +52,7 @@ pub fn table(figures: &[Figure], seconds: f64, (from, to): (&str, &str), alone: 
             row("whole node, by its CPU time", &|node| Some(whole(node))),
             row("IPOP: its interface and queue (table 4)", &ipop),
         ],
-        unit: "ns per packet with 1,302 bytes of payload; acknowledgements are in it".into(),
+        unit: "ns per packet with 1,302 bytes of payload, including acknowledgements".into(),
     }
 }
 
@@ -69,7 +74,7 @@ mod tests {
             figure("cpu_s", "h2", 0.5),
             figure("kernel_s", "h2", 0.5),
         ];
-        let alone = Parts { seal: 200.0, open: 300.0 };
+        let alone = CipherTimes { seal: 200.0, open: 300.0 };
         let found = table(&figures, 1.0, ("h1", "h2"), &alone);
         assert_eq!(found.columns, ["stage", "h1", "r1", "h2"]);
         let rows: Vec<_> = found.rows.iter().map(|(_, values)| values.clone()).collect();
@@ -85,7 +90,7 @@ mod tests {
     #[test]
     fn a_stream_that_did_not_run_leaves_the_table_empty() {
         let figures = [figure("tcp_mbit", "", f64::NAN), figure("cpu_s", "h1", 1.0)];
-        let found = table(&figures, 1.0, ("h1", "h2"), &Parts { seal: 1.0, open: 1.0 });
+        let found = table(&figures, 1.0, ("h1", "h2"), &CipherTimes { seal: 1.0, open: 1.0 });
         assert_eq!(found.rows[3].1, [None]);
     }
 }

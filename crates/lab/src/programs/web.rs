@@ -1,4 +1,4 @@
-//! A web server that answers with zeroes until its time is over.
+//! A web server that sends zeroes until its time is over.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -6,43 +6,44 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-/// Where it listens.
+/// TCP port of the server.
 pub const PORT: u16 = 8_080;
-/// How long a client may take to connect, to ask, and to read.
+/// Limit of a client's time to connect, to send its request, and to read.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of a request at most.
+/// Limit of a request's length in bytes.
 const REQUEST_MAX: usize = 8_192;
-/// Bytes given at once.
+/// Bytes per write.
 const PIECE: usize = 1 << 17;
 
 /// Listens on `address`, in the namespace of the calling thread.
 ///
 /// # Errors
-/// When something else listens there.
+/// The port is in use.
 pub fn listen(address: IpAddr) -> Result<TcpListener> {
     let listener = TcpListener::bind((address, PORT)).context("the web server's port")?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-/// Serves one client for `seconds`; returns bytes per second, until the client has all of them.
+/// Serves one client for `seconds`. Returns the bytes per second until the client had everything.
 ///
 /// # Errors
-/// When nobody comes or asks, or the client goes before the end.
+/// No client connects or sends a request, or the client closes early.
 pub fn serve(listener: &TcpListener, seconds: f64) -> Result<f64> {
     let (bytes, time) = give(listener, |_, time| time.as_secs_f64() < seconds)?;
     Ok(bytes as f64 / time.as_secs_f64())
 }
 
-/// Serves one client at least so many bytes; says how many it got, and how long that took.
+/// Serves one client at least `wanted` bytes. Returns the number of bytes sent, and the time that
+/// took.
 ///
 /// # Errors
-/// As [`serve`].
+/// See [`serve`].
 pub fn serve_bytes(listener: &TcpListener, wanted: usize) -> Result<(usize, Duration)> {
     give(listener, |bytes, _| bytes < wanted)
 }
 
-/// Gives a client pieces while there are more, by the bytes and the time so far.
+/// Sends pieces to a client while `more` returns true for the bytes and the time so far.
 fn give(
     listener: &TcpListener,
     more: impl Fn(usize, Duration) -> bool,
@@ -53,15 +54,15 @@ fn give(
     client.set_write_timeout(Some(PATIENCE))?;
     read_request(&mut client)?;
     let (start, piece) = (Instant::now(), vec![0; PIECE]);
-    // Without a length the end of the connection is the end of the file (RFC 9112 section 6.3).
+    // Without a length, the end of the connection is the end of the file (RFC 9112 section 6.3).
     client.write_all(b"HTTP/1.0 200 OK\r\nContent-Type: application/octet-stream\r\n\r\n")?;
     let mut bytes = 0;
     while more(bytes, start.elapsed()) {
-        client.write_all(&piece).context("the client went early")?;
+        client.write_all(&piece).context("the client closed the connection early")?;
         bytes += PIECE;
     }
     client.shutdown(std::net::Shutdown::Write)?;
-    // The client closes once it has everything.
+    // The client closes after it has received everything.
     let _closed = client.read(&mut [0]);
     Ok((bytes, start.elapsed()))
 }

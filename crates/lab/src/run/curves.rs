@@ -3,39 +3,39 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::emulator::Counters;
+use crate::emulator::EmulatorCounters;
 use crate::record::Curve;
-use crate::site::Site;
+use crate::site::RunningNetwork;
 
-use super::flows::Active;
+use super::flows::ActiveFlow;
 
 /// Samples between two readings of resident memory, which the kernel adds up page by page.
 const MEMORY_EVERY: usize = 5;
 
-/// Samples over which processor time is averaged.
+/// Number of samples over which processor time is averaged.
 const CPU_OVER: usize = 5;
 
-/// Samples over which goodput is averaged where commands report their progress.
+/// Number of samples over which goodput is averaged if commands report their progress.
 const SAID_OVER: usize = 4;
 
-/// Samples of everything, as they are taken.
+/// All samples of a run.
 #[derive(Default)]
 pub struct Curves {
-    /// When each was taken, in seconds.
+    /// Time of each sample, in seconds.
     pub times: Vec<f64>,
-    /// Payload bytes that had arrived, per flow.
+    /// Payload bytes received so far, per flow.
     pub arrived: Vec<Vec<f64>>,
-    /// CPU seconds used, per node of the network.
+    /// CPU seconds used so far, per node of the network.
     pub cpu: Vec<Vec<f64>>,
     /// Resident bytes, per node.
     pub memory: Vec<Vec<f64>>,
-    /// Longest wait since the sample before, in milliseconds, per emulated direction.
-    pub queues: Vec<(String, Arc<Counters>, Vec<f64>)>,
+    /// Longest wait since the previous sample in milliseconds, per emulated direction.
+    pub queues: Vec<(String, Arc<EmulatorCounters>, Vec<f64>)>,
 }
 
 impl Curves {
     /// Prepares samples of `site`.
-    pub fn new(site: &Site, flows: usize) -> Curves {
+    pub fn new(site: &RunningNetwork, flows: usize) -> Curves {
         let network = site.network();
         let topology = network.topology();
         let mut queues = Vec::new();
@@ -57,8 +57,8 @@ impl Curves {
         }
     }
 
-    /// Takes one of each.
-    pub fn sample(&mut self, now: f64, site: &Site, flows: &mut [Active]) {
+    /// Takes a sample of each value.
+    pub fn sample(&mut self, now: f64, site: &RunningNetwork, flows: &mut [ActiveFlow]) {
         let turn = self.times.len();
         self.times.push(now);
         for (flow, values) in flows.iter_mut().zip(&mut self.arrived) {
@@ -84,11 +84,11 @@ impl Curves {
 
     /// Histogram of waits so far, per emulated direction.
     pub fn waits(&self) -> Vec<Vec<u64>> {
-        let counts = |c: &Counters| c.waits.iter().map(|n| n.load(Relaxed)).collect();
+        let counts = |c: &EmulatorCounters| c.waits.iter().map(|n| n.load(Relaxed)).collect();
         self.queues.iter().map(|(_, counters, _)| counts(counters)).collect()
     }
 
-    /// Bytes of `flow` that had arrived at `time`, between the samples around it.
+    /// Bytes of `flow` received by `time`, interpolated between samples.
     pub fn arrived_at(&self, flow: usize, time: f64) -> f64 {
         let after = self.times.partition_point(|t| *t < time);
         let values = &self.arrived[flow];
@@ -102,8 +102,8 @@ impl Curves {
         }
     }
 
-    /// Everything as it is drawn: rates in place of sums.
-    pub fn draw(&self, flows: &[Active], site: &Site) -> Vec<Curve> {
+    /// All curves as drawn: rates instead of sums.
+    pub fn draw(&self, flows: &[ActiveFlow], site: &RunningNetwork) -> Vec<Curve> {
         let mut curves = Vec::new();
         let mut add = |plot: &str, name: &str, values: Vec<f64>| {
             curves.push(Curve { plot: plot.into(), name: name.into(), values });
@@ -138,7 +138,7 @@ impl Curves {
     }
 }
 
-/// Three digits behind the point are more than any plot shows.
+/// Rounds to three decimals, more than any plot shows.
 pub fn round(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }

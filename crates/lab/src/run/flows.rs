@@ -9,33 +9,38 @@ use crate::executable::Executable;
 use crate::figures::figure;
 use crate::flood::Flood;
 use crate::follow::Follower;
-use crate::network::{Conditions, Kind, Network, Tap};
+use crate::network::{Conditions, LinkCounter, Network, NetworkKind};
 use crate::pings::Pings;
-use crate::process::Usage;
+use crate::process::ResourceUsage;
 use crate::record::Figure;
-use crate::scenario::{Case, Flow, Over, Scenario, Shape, Traffic};
+use crate::scenario::{FlowKind, ProgramShape, Scenario, ScenarioCase, ScenarioFlow, TcpPath};
 use crate::shapes::ShapedFlow;
-use crate::site::Site;
-use crate::tcp::{Counts, TcpFlow};
+use crate::site::RunningNetwork;
+use crate::tcp::{TcpCounters, TcpFlow};
 use crate::topology::Topology;
 use crate::udp::UdpFlow;
-use crate::{circuits, files, hops};
+use crate::{circuits, files, shifts};
 
-/// File bytes in one full cell (docs/wire.md, segments), and in one of a circuit of three relays.
+/// File bytes in one full cell (docs/design/wire/frame.md), and in a cell of a circuit with three
+/// relays.
 const SEGMENT_BYTES: f64 = 1_366.0;
 const UNIT_BYTES: f64 = 1_308.0;
 /// Seconds between a failed file and its next attempt.
 const AGAIN_S: f64 = 1.0;
 
-/// The flows that run in `case`.
-pub fn of_case<'a>(scenario: &'a Scenario, case: &'a Case) -> impl Iterator<Item = &'a Flow> {
-    let wanted = |f: &&Flow| case.flows.as_ref().is_none_or(|names| names.contains(&f.name));
+/// The flows of `case`.
+pub fn of_case<'a>(
+    scenario: &'a Scenario,
+    case: &'a ScenarioCase,
+) -> impl Iterator<Item = &'a ScenarioFlow> {
+    let wanted =
+        |f: &&ScenarioFlow| case.flows.as_ref().is_none_or(|names| names.contains(&f.name));
     scenario.flows.iter().filter(wanted)
 }
 
-/// Cross traffic of a case: each host of its flows reads pages from a host that no flow names,
-/// which is behind another router.
-pub fn across(scenario: &Scenario, case: &Case, topology: &Topology) -> Vec<Flow> {
+/// Cross traffic of a case: each host of its flows reads pages from a host that no flow uses. That
+/// host is behind another router.
+pub fn across(scenario: &Scenario, case: &ScenarioCase, topology: &Topology) -> Vec<ScenarioFlow> {
     let Some(attack) = scenario.attack.as_ref().filter(|_| case.attack.cross) else {
         return Vec::new();
     };
@@ -44,12 +49,12 @@ pub fn across(scenario: &Scenario, case: &Case, topology: &Topology) -> Vec<Flow
     for flow in of_case(scenario, case) {
         for host in [&flow.from, &flow.to] {
             let others = attack.cross.iter().filter(|other| router(other) != router(host));
-            // In turn, so that no host behind the far end's router has all of them.
+            // Hosts take turns, so that no host behind the far end's router serves all.
             let Some(to) = others.clone().nth(all.len() % others.count().max(1)) else { continue };
-            all.push(Flow {
+            all.push(ScenarioFlow {
                 name: format!("across-{host}"),
-                kind: Traffic::Shape,
-                shape: Some(Shape::Web),
+                kind: FlowKind::Shape,
+                shape: Some(ProgramShape::Web),
                 from: host.clone(),
                 to: to.clone(),
                 seconds: scenario.duration_s,
@@ -60,21 +65,21 @@ pub fn across(scenario: &Scenario, case: &Case, topology: &Topology) -> Vec<Flow
     all
 }
 
-/// Bytes of disk for all files, at both ends.
-pub fn room(scenario: &Scenario, case: &Case) -> u64 {
-    let files = of_case(scenario, case).filter(|f| f.kind == Traffic::File);
+/// Disk space for all files in bytes, at both ends.
+pub fn room(scenario: &Scenario, case: &ScenarioCase) -> u64 {
+    let files = of_case(scenario, case).filter(|f| f.kind == FlowKind::File);
     files.map(|f| 2 * bytes(f)).sum()
 }
 
-/// Size of a flow's file.
-pub fn bytes(flow: &Flow) -> u64 {
+/// Size of a flow's file in bytes.
+pub fn bytes(flow: &ScenarioFlow) -> u64 {
     (flow.size_mb * 1e6) as u64
 }
 
 /// Loss over the first flow's path, 0 to 1.
 pub fn path_loss(
     scenario: &Scenario,
-    case: &Case,
+    case: &ScenarioCase,
     topology: &Topology,
     conditions: &[Conditions],
 ) -> f64 {
@@ -85,105 +90,110 @@ pub fn path_loss(
     1.0 - path.iter().map(|&(link, _)| 1.0 - conditions[link].loss.share).product::<f64>()
 }
 
-/// The network of `case`, with its nodes starting, after something else was done there.
+/// Builds the network of `case` and starts its nodes. `before` is called between the two.
 pub fn site(
     scenario: &Scenario,
-    case: &Case,
+    case: &ScenarioCase,
     conditions: &[Conditions],
     executable: &Option<Executable>,
     folder: &Path,
     before: impl FnOnce(&Network) -> Result<()>,
-) -> Result<Site> {
-    let ground = Kind::available().over(scenario.family);
+) -> Result<RunningNetwork> {
+    let ground = NetworkKind::available().over(scenario.family);
     let network = Network::build_each(scenario.network(), ground, conditions)?;
     let all = || of_case(scenario, case);
     if all().any(|f| f.is_over_links()) {
         network.route_ip()?;
     }
     let mut extra = scenario.node_config.clone();
-    if all().any(Flow::needs_interface) {
+    if all().any(ScenarioFlow::needs_interface) {
         extra += "\n[interface]\n";
     }
     let executable = Executable::given_or_own(executable)?.with(circuits::arguments(case))?;
-    Site::start_after(network, &executable, folder, &extra, |network, folder| {
+    RunningNetwork::start_after(network, &executable, folder, &extra, |network, folder| {
         circuits::prepare(scenario, case, network, folder)?;
-        hops::prepare(network, conditions, folder)?;
+        shifts::prepare(network, conditions, folder)?;
         before(network)
     })
 }
 
 /// Processor time that a node has spent on handshakes, in seconds.
-pub fn handshakes_s(site: &Site, node: usize) -> f64 {
+pub fn handshakes_s(site: &RunningNetwork, node: usize) -> f64 {
     site.process(node).map_or(0.0, |process| process.thread_cpu_s("shoal-keys"))
 }
 
 /// One flow of a run.
-pub struct Active {
-    /// As the scenario has it.
-    pub spec: Flow,
-    /// Where it comes from.
+pub struct ActiveFlow {
+    /// Definition in the scenario.
+    pub spec: ScenarioFlow,
+    /// Sending node.
     pub from: usize,
-    /// Where it goes.
+    /// Receiving node.
     pub to: usize,
-    /// Counter of its receiver's link.
-    tap: Tap,
+    /// Counter of the receiver's link.
+    tap: LinkCounter,
     tap_before: u64,
-    /// File bytes in one full cell of it.
+    /// File bytes in one full cell of the flow.
     pub segment_bytes: f64,
     /// Bytes of a packet with a full frame on that link.
     packet_bytes: f64,
-    /// Whether no other flow ends at this receiver, so that its link's bytes are this flow's.
+    /// True if no other flow ends at this receiver: the link's bytes are then this flow's.
     pub alone: bool,
     send: Option<Follower>,
     tcp: Option<TcpFlow>,
-    /// What TCP had sent again at the end of its start, when it learns how long packets may be.
-    counts_before: Option<Counts>,
+    /// TCP counters at the end of the start-up, when TCP has learnt the longest packet.
+    counts_before: Option<TcpCounters>,
     udp: Option<UdpFlow>,
     shaped: Option<ShapedFlow>,
     pings: Option<Pings>,
     flood: Option<Flood>,
-    /// The figures of what has ended, where it says them itself.
+    /// Figures of ended traffic that reports its own.
     pub figures: Vec<Figure>,
-    /// The node whose frames a flood replays.
+    /// Node whose frames a flood replays.
     pub victim: usize,
-    /// Processor time of its target's handshakes when a flood began.
+    /// Processor time of the target's handshakes at the start of a flood, in seconds.
     pub handshakes_before_s: f64,
-    /// Packets that a flood has sent, and for how many seconds.
+    /// Packets that a flood has sent, and seconds since its start.
     pub flooded: (u64, f64),
     next_start: f64,
     is_started: bool,
-    /// When it ended, in seconds.
+    /// Time of the flow's end, in seconds.
     pub ended: Option<f64>,
-    /// When the first file was accepted, in seconds.
+    /// Time at which the first file was accepted, in seconds.
     pub accepted: Option<f64>,
-    /// When the first file was confirmed.
+    /// Time at which the first file was confirmed, in seconds.
     pub done: Option<f64>,
-    /// Files that arrived.
+    /// Number of files that arrived.
     pub files: u64,
-    /// Transfers that failed.
+    /// Number of failed transfers.
     pub broken: u64,
     /// Bytes sent again, in files that have ended.
     pub resent: u64,
-    /// What the sending command used.
-    pub usage: Usage,
+    /// Resource usage of the sending command.
+    pub usage: ResourceUsage,
     bytes_before: u64,
     hash: [u8; 32],
 }
 
-impl Active {
-    /// Prepares `spec`; makes its file.
-    pub fn new(spec: &Flow, site: &Site, alone: bool, over_circuit: bool) -> Result<Active> {
+impl ActiveFlow {
+    /// Prepares the flow `spec`, and makes its file.
+    pub fn new(
+        spec: &ScenarioFlow,
+        site: &RunningNetwork,
+        alone: bool,
+        over_circuit: bool,
+    ) -> Result<ActiveFlow> {
         let network = site.network();
-        let find = |name: &str| network.topology().find(name).context("a node that is not there");
+        let find = |name: &str| network.topology().find(name).context("no such node");
         let (from, to) = (find(&spec.from)?, find(&spec.to)?);
-        let way = network.topology().path(from, to, |_| true).context("no way")?;
-        let (link, _) = *way.last().context("no way")?;
+        let way = network.topology().path(from, to, |_| true).context("no path")?;
+        let (link, _) = *way.last().context("no path")?;
         let mut hash = [0; 32];
-        if spec.kind == Traffic::File {
+        if spec.kind == FlowKind::File {
             let file = site.folder(from).join(format!("{}.bin", spec.name));
             hash = files::make_file(&file, bytes(spec))?;
         }
-        Ok(Active {
+        Ok(ActiveFlow {
             spec: spec.clone(),
             from,
             to,
@@ -211,28 +221,28 @@ impl Active {
             files: 0,
             broken: 0,
             resent: 0,
-            usage: Usage::default(),
+            usage: ResourceUsage::default(),
             bytes_before: 0,
             hash,
         })
     }
 
-    /// Whether it is to be waited for.
+    /// True if the run must wait for this flow.
     pub fn is_pending(&self) -> bool {
-        self.spec.kind == Traffic::File && !self.spec.again && self.ended.is_none()
+        self.spec.kind == FlowKind::File && !self.spec.again && self.ended.is_none()
     }
 
-    /// Whether Shoal carries it.
+    /// True if Shoal carries the flow.
     pub fn is_through_shoal(&self) -> bool {
-        self.spec.kind == Traffic::File || self.spec.needs_interface()
+        self.spec.kind == FlowKind::File || self.spec.needs_interface()
     }
 
-    /// Starts what is due, and reads its progress. `now` counts from `begun`.
-    pub fn look(&mut self, site: &Site, begun: Instant, now: f64) -> Result<()> {
+    /// Starts what is due, and reads the flow's progress. `now` counts from `begun`.
+    pub fn look(&mut self, site: &RunningNetwork, begun: Instant, now: f64) -> Result<()> {
         if self.ended.is_some() {
             return Ok(());
         }
-        if self.spec.kind == Traffic::File {
+        if self.spec.kind == FlowKind::File {
             return self.look_file(site, begun, now);
         }
         if !self.is_started && now >= self.spec.start_s {
@@ -253,34 +263,34 @@ impl Active {
         Ok(())
     }
 
-    /// Starts what is no file.
-    fn start(&mut self, site: &Site) -> Result<()> {
+    /// Starts traffic other than files.
+    fn start(&mut self, site: &RunningNetwork) -> Result<()> {
         let (network, spec, from, to) = (site.network(), &self.spec, self.from, self.to);
         match spec.kind {
-            Traffic::File => {}
-            Traffic::Tcp => {
+            FlowKind::File => {}
+            FlowKind::Tcp => {
                 let far = match spec.over {
-                    Over::Links => network.ip_of(from, to)?,
-                    Over::Interface => site.interface(to)?,
+                    TcpPath::Links => network.ip_of(from, to)?,
+                    TcpPath::Interface => site.interface(to)?,
                 };
                 let congestion = &spec.congestion;
                 self.tcp = Some(TcpFlow::start(network, (from, to), far, congestion, spec.mbit)?);
             }
-            Traffic::Udp => {
+            FlowKind::Udp => {
                 let (far, mbit) = (site.interface(to)?, spec.mbit.unwrap_or_default());
                 self.udp = Some(UdpFlow::start(network, (from, to), far, mbit, spec.payload)?);
             }
-            Traffic::Shape => {
+            FlowKind::Shape => {
                 let shape = spec.shape.context("a shaped flow without a shape")?.into();
                 let (ends, far) = ([from, to], [site.interface(from)?, site.interface(to)?]);
                 let what = (spec.seconds.unwrap_or_default(), spec.name.as_str());
                 self.shaped = Some(ShapedFlow::start(network, ends, far, shape, what)?);
             }
-            Traffic::Ping => {
+            FlowKind::Ping => {
                 let seconds = spec.seconds.unwrap_or_default();
                 self.pings = Some(Pings::start(network, from, site.interface(to)?, seconds)?);
             }
-            Traffic::Flood => {
+            FlowKind::Flood => {
                 self.handshakes_before_s = handshakes_s(site, to);
                 self.flood = Some(Flood::start(site, spec, from, to, self.victim)?);
             }
@@ -288,9 +298,9 @@ impl Active {
         Ok(())
     }
 
-    fn look_file(&mut self, site: &Site, begun: Instant, now: f64) -> Result<()> {
+    fn look_file(&mut self, site: &RunningNetwork, begun: Instant, now: f64) -> Result<()> {
         let Some(send) = &mut self.send else {
-            // A sender whose node is down waits for it.
+            // A sender whose node is down waits for the node.
             if now >= self.next_start && site.process(self.from).is_some() {
                 if self.files + self.broken == 0 {
                     self.tap_before = self.tap.bytes();
@@ -330,7 +340,7 @@ impl Active {
         Ok(())
     }
 
-    /// Ends it, if it is still going on.
+    /// Ends the flow, if it still runs.
     pub fn end(&mut self, now: f64) {
         if self.ended.is_none() {
             self.ended = Some(now);
@@ -344,7 +354,7 @@ impl Active {
         let name = self.spec.name.as_str();
         if let Some(tcp) = self.tcp.take() {
             self.bytes_before += tcp.received();
-            if let (Over::Interface, Some(counts)) = (self.spec.over, tcp.counts()) {
+            if let (TcpPath::Interface, Some(counts)) = (self.spec.over, tcp.counts()) {
                 let counts = counts.since(self.counts_before.unwrap_or_default());
                 let counts = [
                     ("tcp_resent", counts.resent),
@@ -359,7 +369,7 @@ impl Active {
             self.bytes_before += shaped.arrived();
         }
         if let Some(udp) = self.udp.take() {
-            let crate::udp::Outcome { seen, delays, sent, seconds, .. } = udp.finish();
+            let crate::udp::UdpOutcome { seen, delays, sent, seconds, .. } = udp.finish();
             self.bytes_before += seen.bytes;
             let missing = sent.saturating_sub(seen.count) as f64;
             self.figures.extend([
@@ -374,7 +384,7 @@ impl Active {
         }
     }
 
-    /// Payload bytes that have arrived so far.
+    /// Payload bytes received so far.
     pub fn arrived(&mut self) -> f64 {
         if let Some(tcp) = &self.tcp {
             return (self.bytes_before + tcp.received()) as f64;
@@ -385,7 +395,7 @@ impl Active {
         if let Some(udp) = &self.udp {
             return (self.bytes_before + udp.seen().bytes) as f64;
         }
-        if self.spec.kind == Traffic::File && self.alone {
+        if self.spec.kind == FlowKind::File && self.alone {
             if self.send.is_none() && self.files == 0 {
                 return 0.0;
             }
@@ -396,14 +406,14 @@ impl Active {
         (self.bytes_before + now) as f64
     }
 
-    /// Fails unless what arrived is what was sent.
+    /// Fails unless the received file equals the sent file.
     pub fn check(&self, inbox: &Path) -> Result<()> {
-        if self.spec.kind != Traffic::File || self.spec.again {
+        if self.spec.kind != FlowKind::File || self.spec.again {
             return Ok(());
         }
         let file = inbox.join(format!("{}.bin", self.spec.name));
         if files::hash_file(&file, bytes(&self.spec))? != self.hash {
-            bail!("flow {:?}: the file arrived with another hash", self.spec.name);
+            bail!("flow {:?}: the received file has another hash", self.spec.name);
         }
         Ok(())
     }

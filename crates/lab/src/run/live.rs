@@ -6,109 +6,106 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use shoal_daemon::control::api;
-use shoal_daemon::control::socket::Connection;
+use shoal_daemon::control::socket::ControlConnection;
 
 use super::curves::{Curves, round};
-use super::flows::{self, Active};
-use super::{Options, sum};
-use crate::attack::live::Watch;
+use super::flows::{self, ActiveFlow};
+use super::{RunOptions, sum};
+use crate::attack::live::LiveAttack;
 use crate::circuits::{self, Rotations};
 use crate::follow::Follower;
-use crate::hops;
 use crate::interrupt;
-use crate::meter::Meter;
-use crate::network::{Conditions, Loss, Network};
+use crate::meter::GapMeter;
+use crate::network::{Conditions, LinkLoss, Network};
 use crate::observe::Observers;
-use crate::process::Usage;
-use crate::record::{Mark, NodeUse, Run};
-use crate::scenario::{Case, Circuits, Deed, Event, STARTUP_S, Scenario, Traffic};
-use crate::site::Site;
+use crate::process::ResourceUsage;
+use crate::record::{NodeUse, RunRecord, TimedEvent};
+use crate::scenario::{
+    CircuitUse, EventAction, FlowKind, STARTUP_S, Scenario, ScenarioCase, ScenarioEvent,
+};
+use crate::shifts;
+use crate::site::RunningNetwork;
 
-/// How long the network may take to come up.
+/// Limit of the network's start-up time.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 /// Time between two turns of the loop.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// An event that is still to come.
-struct Pending {
-    event: Event,
+/// An event to come.
+struct PendingEvent {
+    event: ScenarioEvent,
     at: Option<f64>,
 }
 
 /// A network with traffic.
-pub struct Live<'a> {
-    /// The scenario.
+pub struct LiveRun<'a> {
     pub scenario: &'a Scenario,
     /// Conditions of links at the start.
     pub conditions: &'a [Conditions],
-    /// Its traffic.
-    pub flows: Vec<Active>,
-    /// Its samples.
+    pub flows: Vec<ActiveFlow>,
     pub curves: Curves,
-    /// The record of the run.
-    pub record: Run,
+    pub record: RunRecord,
     receivers: BTreeMap<usize, Follower>,
-    monitors: Vec<(usize, Connection)>,
-    pending: Vec<Pending>,
-    /// How often the first flow moved to another circuit; None where there are none.
+    monitors: Vec<(usize, ControlConnection)>,
+    pending: Vec<PendingEvent>,
+    /// Changes of the first flow's circuit; `None` without circuits.
     pub rotations: Option<Rotations>,
-    /// How often a router lost a link, but for those to where floods come from.
+    /// Number of links that routers lost, without those to a flood's origin.
     pub links_lost: u64,
-    /// When the first file's link was cut, the router watched, and its destination.
+    /// Time of the cut of the first file's link, the observed router, and its destination.
     cut: Option<(f64, usize, u32)>,
-    /// From the cut to the first new route, in milliseconds.
+    /// Time from the cut to the first new route, in milliseconds.
     pub reroute_ms: Option<f64>,
     /// Frames that each receiver of a file had sent when the traffic began.
     pub returned: BTreeMap<usize, u64>,
     /// Histograms of waits at the end of the first file's start-up.
     pub waits_before: Option<Vec<Vec<u64>>>,
-    /// Its case.
-    case: &'a Case,
-    /// Flows of the scenario; cross traffic stands behind them.
+    case: &'a ScenarioCase,
+    /// Number of the scenario's flows; cross traffic follows them in `flows`.
     pairs: usize,
-    /// Where captures for an attacker go.
+    /// Folder of captures for an attacker.
     captures: PathBuf,
-    /// Its nodes; the last field, so that it is dropped after all that runs on them.
-    pub site: Site,
+    /// The nodes. Last field, so that the site is dropped after everything that runs on it.
+    pub site: RunningNetwork,
 }
 
-impl<'a> Live<'a> {
+impl<'a> LiveRun<'a> {
     /// Builds the network and waits until it is up.
     pub fn start(
         scenario: &'a Scenario,
-        case: &'a Case,
+        case: &'a ScenarioCase,
         conditions: &'a [Conditions],
-        options: &Options,
+        options: &RunOptions,
         folder: &Path,
-    ) -> Result<Live<'a>> {
-        Live::start_after(scenario, case, conditions, options, folder, |_| Ok(()))
+    ) -> Result<LiveRun<'a>> {
+        LiveRun::start_after(scenario, case, conditions, options, folder, |_| Ok(()))
     }
 
-    /// As [`Live::start`], with something to do before the nodes run.
+    /// Like [`LiveRun::start`]; calls `before` before the nodes run.
     pub fn start_after(
         scenario: &'a Scenario,
-        case: &'a Case,
+        case: &'a ScenarioCase,
         conditions: &'a [Conditions],
-        options: &Options,
+        options: &RunOptions,
         folder: &Path,
         before: impl FnOnce(&Network) -> Result<()>,
-    ) -> Result<Live<'a>> {
+    ) -> Result<LiveRun<'a>> {
         let executable = &options.executable;
         let mut site = flows::site(scenario, case, conditions, executable, folder, before)?;
         site.wait_until_up(START_PATIENCE)?;
-        hops::wait(&mut site, conditions)?;
+        shifts::wait(&mut site, conditions)?;
         let mut all = Vec::new();
         for spec in flows::of_case(scenario, case) {
-            let same = |f: &&crate::scenario::Flow| f.to == spec.to;
+            let same = |f: &&crate::scenario::ScenarioFlow| f.to == spec.to;
             let alone = flows::of_case(scenario, case).filter(same).count() == 1;
-            all.push(Active::new(spec, &site, alone, case.circuits == Circuits::Require)?);
+            all.push(ActiveFlow::new(spec, &site, alone, case.circuits == CircuitUse::Require)?);
         }
         let pairs = all.len();
         for spec in flows::across(scenario, case, site.network().topology()) {
-            all.push(Active::new(&spec, &site, false, case.circuits == Circuits::Require)?);
+            all.push(ActiveFlow::new(&spec, &site, false, case.circuits == CircuitUse::Require)?);
         }
-        let victim = all.iter().find(|f| f.spec.kind == Traffic::File).map(|f| f.from);
-        for flood in all.iter_mut().filter(|f| f.spec.kind == Traffic::Flood) {
+        let victim = all.iter().find(|f| f.spec.kind == FlowKind::File).map(|f| f.from);
+        for flood in all.iter_mut().filter(|f| f.spec.kind == FlowKind::Flood) {
             // Answers to spoofed addresses leave by a default route, as on a real network.
             site.network().default_route(flood.to, flood.from)?;
             flood.victim = victim.unwrap_or(flood.from);
@@ -116,18 +113,18 @@ impl<'a> Live<'a> {
         let events = scenario.events.iter().filter(|event| {
             case.events && event.case.as_ref().is_none_or(|name| *name == case.name)
         });
-        let pending = events.map(|e| Pending { event: e.clone(), at: e.at_s }).collect();
+        let pending = events.map(|e| PendingEvent { event: e.clone(), at: e.at_s }).collect();
         let curves = Curves::new(&site, all.len());
-        let mut live = Live {
+        let mut live = LiveRun {
             scenario,
             conditions,
             flows: all,
             curves,
-            record: Run::default(),
+            record: RunRecord::default(),
             receivers: BTreeMap::new(),
             monitors: Vec::new(),
             pending,
-            rotations: (case.circuits == Circuits::Require).then(Rotations::default),
+            rotations: (case.circuits == CircuitUse::Require).then(Rotations::default),
             links_lost: 0,
             cut: None,
             reroute_ms: None,
@@ -142,7 +139,7 @@ impl<'a> Live<'a> {
         Ok(live)
     }
 
-    /// How links are made.
+    /// Description of the links' implementation.
     pub fn manner(&self) -> String {
         self.site.network().manner()
     }
@@ -155,12 +152,12 @@ impl<'a> Live<'a> {
             let name = self.site.network().topology().nodes[to].name.clone();
             self.site.wait(&format!("an echo from {name}"), START_PATIENCE, |site| {
                 let ping = api::Command::Ping { host: name.clone(), timeout_ms: 1_000 };
-                Ok(matches!(site.ask(from, ping)?, api::Reply::Pong { .. }).then_some(()))
+                Ok(matches!(site.ask(from, ping)?, api::ControlReply::Pong { .. }).then_some(()))
             })?;
             if self.rotations.is_some() {
                 circuits::wait(&mut self.site, from, to)?;
             }
-            if kind == Traffic::File && !self.receivers.contains_key(&to) {
+            if kind == FlowKind::File && !self.receivers.contains_key(&to) {
                 std::fs::create_dir_all(self.site.folder(to).join("inbox"))?;
                 self.receive(to)?;
             }
@@ -174,8 +171,8 @@ impl<'a> Live<'a> {
         Ok(())
     }
 
-    fn files(&self) -> impl Iterator<Item = &Active> {
-        self.flows.iter().filter(|f| f.spec.kind == Traffic::File)
+    fn files(&self) -> impl Iterator<Item = &ActiveFlow> {
+        self.flows.iter().filter(|f| f.spec.kind == FlowKind::File)
     }
 
     fn receive(&mut self, node: usize) -> Result<()> {
@@ -204,7 +201,7 @@ impl<'a> Live<'a> {
     }
 
     /// Runs traffic and events to their end.
-    pub fn run(&mut self) -> Result<Run> {
+    pub fn run(&mut self) -> Result<RunRecord> {
         for to in self.files().map(|f| f.to).collect::<Vec<_>>() {
             let sent = self.frames_out(to)?;
             self.returned.insert(to, sent);
@@ -252,7 +249,7 @@ impl<'a> Live<'a> {
             self.curves.sample(now(), &self.site, &mut self.flows);
         }
         self.flows.iter_mut().for_each(|f| f.end(begun.elapsed().as_secs_f64()));
-        let gap = meter.map(Meter::finish);
+        let gap = meter.map(GapMeter::finish);
         self.use_since(&before, emulator_before);
         for flow in &self.flows {
             flow.check(&self.site.folder(flow.to).join("inbox"))?;
@@ -270,27 +267,27 @@ impl<'a> Live<'a> {
         Ok(std::mem::take(&mut self.record))
     }
 
-    /// Begins to record the access links of all flows' hosts, if the scenario has an attacker.
-    fn watch(&self) -> Result<Option<Watch>> {
+    /// Starts to record the access links of all flows' hosts, if the scenario has an attacker.
+    fn watch(&self) -> Result<Option<LiveAttack>> {
         let Some(attack) = &self.scenario.attack else { return Ok(None) };
         let pairs: Vec<(usize, usize)> =
             self.flows[..self.pairs].iter().map(|f| (f.from, f.to)).collect();
         let what = (pairs.as_slice(), self.captures.as_path());
         let network = self.site.network();
-        Watch::start(attack, self.case, network, self.conditions, what).map(Some)
+        LiveAttack::start(attack, self.case, network, self.conditions, what).map(Some)
     }
 
-    /// Looks which circuit the first flow takes.
+    /// Records which circuit the first flow uses.
     fn see_circuits(&mut self) {
         if let (Some(rotations), Some(flow)) = (&mut self.rotations, self.flows.first())
-            // A node that is busy answers a moment later.
+            // A busy node answers a later query.
             && let Ok(circuits) = circuits::of(&self.site, flow.from, flow.to)
         {
             rotations.see(&circuits);
         }
     }
 
-    /// Whether the first file's start-up is over.
+    /// True if the first file's start-up is over.
     fn is_settled(&self, now: f64) -> bool {
         let first = self.files().next().and_then(|f| f.accepted);
         first.is_some_and(|at| now > at + STARTUP_S)
@@ -305,8 +302,8 @@ impl<'a> Live<'a> {
         if now > self.scenario.limit_s && self.scenario.duration_s.is_none() {
             bail!("not done after {} s (limit_s)", self.scenario.limit_s);
         }
-        let pending = self.flows.iter().any(Active::is_pending);
-        let timed = |f: &Active| f.spec.seconds.is_some() && f.ended.is_none();
+        let pending = self.flows.iter().any(ActiveFlow::is_pending);
+        let timed = |f: &ActiveFlow| f.spec.seconds.is_some() && f.ended.is_none();
         Ok(self.scenario.duration_s.is_none() && !pending && !self.flows.iter().any(timed))
     }
 
@@ -315,34 +312,34 @@ impl<'a> Live<'a> {
         Ok(self.site.status(node)?.traffic.frames_out)
     }
 
-    fn meter(&self) -> Result<Option<Meter>> {
+    fn meter(&self) -> Result<Option<GapMeter>> {
         let Some(first) = self.files().next() else { return Ok(None) };
         let network = self.site.network();
         let mut links = network.topology().links_of(first.to);
         let (link, _) = links.next().context("a receiver without a link")?;
-        Ok(Some(Meter::start(network.tap(link, first.to)?)?))
+        Ok(Some(GapMeter::start(network.tap(link, first.to)?)?))
     }
 
-    fn usage(&self) -> Vec<Usage> {
+    fn usage(&self) -> Vec<ResourceUsage> {
         let nodes = 0..self.site.network().topology().nodes.len();
         nodes.map(|n| self.site.process(n).map(|p| p.usage()).unwrap_or_default()).collect()
     }
 
-    fn use_since(&mut self, before: &[Usage], emulator_before: Option<f64>) {
+    fn use_since(&mut self, before: &[ResourceUsage], emulator_before: Option<f64>) {
         let after = self.usage();
         let topology = self.site.network().topology();
         for (node, (now, before)) in after.iter().zip(before).enumerate() {
             if !topology.nodes[node].plain {
-                // A node that was started again counts from its start.
+                // A restarted node counts from its restart.
                 let cpu_s =
                     if now.cpu_s >= before.cpu_s { now.cpu_s - before.cpu_s } else { now.cpu_s };
                 let name = topology.nodes[node].name.clone();
                 self.record.nodes.push(NodeUse { name, cpu_s, memory_bytes: now.memory_bytes });
             }
         }
-        for flow in self.flows.iter().filter(|f| f.spec.kind == Traffic::File) {
+        for flow in self.flows.iter().filter(|f| f.spec.kind == FlowKind::File) {
             let name = format!("send {}", flow.spec.name);
-            let Usage { cpu_s, memory_bytes, .. } = flow.usage;
+            let ResourceUsage { cpu_s, memory_bytes, .. } = flow.usage;
             self.record.nodes.push(NodeUse { name, cpu_s, memory_bytes });
         }
         let emulator = self.site.network().emulator_cpu_s().zip(emulator_before);
@@ -352,7 +349,7 @@ impl<'a> Live<'a> {
         }
     }
 
-    /// Carries out the events that are due.
+    /// Performs the events that are due.
     fn happen(&mut self, now: f64) -> Result<()> {
         for i in 0..self.pending.len() {
             let at = self.pending[i].at;
@@ -373,18 +370,18 @@ impl<'a> Live<'a> {
         Ok(())
     }
 
-    /// How much of the first file has arrived, 0 to 1.
+    /// Share of the first file that has arrived, 0 to 1.
     fn first_share(&mut self) -> f64 {
-        let first = self.flows.iter_mut().find(|f| f.spec.kind == Traffic::File);
+        let first = self.flows.iter_mut().find(|f| f.spec.kind == FlowKind::File);
         first.map_or(0.0, |f| f.arrived() / (f.spec.size_mb * 1e6))
     }
 
-    fn act(&mut self, event: &Event, now: f64) -> Result<()> {
+    fn act(&mut self, event: &ScenarioEvent, now: f64) -> Result<()> {
         let network = self.site.network();
         let topology = network.topology();
         let node = match (&event.node, event.deed) {
-            (None, Deed::Kill) => {
-                let first = self.flows.first().context("no flow whose relay could be killed")?;
+            (None, EventAction::Kill) => {
+                let first = self.flows.first().context("a kill without a node needs a flow")?;
                 Some(circuits::second_relay(&self.site, first.from, first.to)?)
             }
             (named, _) => named.clone(),
@@ -394,7 +391,7 @@ impl<'a> Live<'a> {
                 let ends = topology.find(a).zip(topology.find(b));
                 ends.and_then(|(a, b)| topology.link_between(a, b))
             }
-            None if event.deed == Deed::Cut => Some(self.used_link()?),
+            None if event.deed == EventAction::Cut => Some(self.used_link()?),
             None => None,
         };
         let what = match (link, &node) {
@@ -403,20 +400,20 @@ impl<'a> Live<'a> {
             (None, None) => String::new(),
         };
         match (event.deed, link) {
-            (Deed::Cut, Some(link)) => {
+            (EventAction::Cut, Some(link)) => {
                 network.cut(link)?;
                 self.watch_reroute(now);
             }
-            (Deed::Restore, Some(link)) => network.restore(link)?,
-            (Deed::Loss, Some(link)) => {
+            (EventAction::Restore, Some(link)) => network.restore(link)?,
+            (EventAction::Loss, Some(link)) => {
                 let share = event.loss.unwrap_or(0.0);
-                network.set_loss(link, Loss { share, burst: event.burst.unwrap_or(1.0) })?;
+                network.set_loss(link, LinkLoss { share, burst: event.burst.unwrap_or(1.0) })?;
             }
-            (Deed::Kill, _) => {
+            (EventAction::Kill, _) => {
                 let node = node.as_ref().and_then(|n| topology.find(n));
                 self.site.kill(node.context("no such node")?);
             }
-            (Deed::Start, _) => {
+            (EventAction::Start, _) => {
                 let node = node.as_ref().and_then(|n| topology.find(n));
                 self.site.revive(node.context("no such node")?)?;
             }
@@ -424,29 +421,29 @@ impl<'a> Live<'a> {
         }
         let loss = event.loss.map_or(String::new(), |l| format!(" {}%", l * 100.0));
         let text = format!("{}{loss}: {what}", event.deed.word());
-        self.record.events.push(Mark { at_s: round(now), text });
+        self.record.events.push(TimedEvent { at_s: round(now), text });
         Ok(())
     }
 
-    /// The router-router link that carries the first file.
+    /// The link between routers that carries the first file.
     fn used_link(&self) -> Result<usize> {
         let topology = self.site.network().topology();
         let (router, target) = self.first_routers()?;
         let hop = self.site.next_hop(router, target)?.context("no route to cut")?;
-        let neighbour = topology.find(&hop).context("a next hop of another network")?;
+        let neighbour = topology.find(&hop).context("the next hop is not in this network")?;
         topology.link_between(router, neighbour).context("no such link")
     }
 
     /// The sender's router, and the receiver's router number, of the first file.
     fn first_routers(&self) -> Result<(usize, u32)> {
         let topology = self.site.network().topology();
-        let first = self.files().next().context("no file whose link could be cut")?;
+        let first = self.files().next().context("a cut without a link needs a file")?;
         let (_, router) = topology.links_of(first.from).next().context("a host without a link")?;
         Ok((router, topology.nodes[first.to].address.router))
     }
 
     fn watch_reroute(&mut self, now: f64) {
-        // Without a file there is no route to watch.
+        // Without a file no route is observed.
         if self.cut.is_none()
             && let Ok((router, target)) = self.first_routers()
         {
@@ -454,10 +451,10 @@ impl<'a> Live<'a> {
         }
     }
 
-    /// Takes in the routers' changes of routes.
+    /// Records changes of routes and links that the routers report.
     fn hear(&mut self, now: f64) {
         let topology = self.site.network().topology();
-        let floods = self.flows.iter().filter(|f| f.spec.kind == Traffic::Flood);
+        let floods = self.flows.iter().filter(|f| f.spec.kind == FlowKind::Flood);
         let floods: Vec<String> = floods.map(|f| f.spec.from.clone()).collect();
         let mut lost = Vec::new();
         for (i, (router, monitor)) in self.monitors.iter_mut().enumerate() {
@@ -465,7 +462,7 @@ impl<'a> Live<'a> {
             loop {
                 match monitor.event(Some(Duration::ZERO)) {
                     Ok(None) => break,
-                    Ok(Some(api::Event::Route { router: to, old, new, .. })) => {
+                    Ok(Some(api::ControlEvent::Route { router: to, old, new, .. })) => {
                         let peer =
                             |hop: &Option<api::NextHop>| hop.as_ref().map(|h| h.peer.clone());
                         if peer(&old) == peer(&new) {
@@ -480,11 +477,11 @@ impl<'a> Live<'a> {
                         }
                         let via = peer(&new).unwrap_or_else(|| "nobody".into());
                         let text = format!("{name}: router {to} by {via}");
-                        self.record.routes.push(Mark { at_s: round(now), text });
+                        self.record.routes.push(TimedEvent { at_s: round(now), text });
                     }
-                    Ok(Some(api::Event::Link { peer, state, .. })) if state != "up" => {
+                    Ok(Some(api::ControlEvent::Link { peer, state, .. })) if state != "up" => {
                         let text = format!("{name}: link to {peer} {state}");
-                        self.record.routes.push(Mark { at_s: round(now), text });
+                        self.record.routes.push(TimedEvent { at_s: round(now), text });
                         self.links_lost += u64::from(!floods.contains(&peer));
                     }
                     Ok(Some(_)) => {}
@@ -496,16 +493,16 @@ impl<'a> Live<'a> {
             }
         }
         for i in lost.into_iter().rev() {
-            // The node was killed; its monitor starts again once it answers.
+            // The node was killed, so its monitor is dropped.
             let (router, _) = self.monitors.remove(i);
-            self.record.routes.push(Mark {
+            self.record.routes.push(TimedEvent {
                 at_s: round(now),
                 text: format!("{}: silent", self.site.network().topology().nodes[router].name),
             });
         }
     }
 
-    /// A receiving command ends with its node; it is started again once the node is back.
+    /// A receiving command ends with its node. Restarts it after the node is back.
     fn revive_receivers(&mut self) -> Result<()> {
         let ended = |(node, receive): (&usize, &mut Follower)| match receive.look() {
             Ok(false) => None,
@@ -523,14 +520,14 @@ impl<'a> Live<'a> {
     }
 }
 
-/// Where captures of a case go: beside its report, or away with the run.
-fn captures(options: &Options, case: &Case, folder: &Path) -> PathBuf {
+/// Folder of a case's captures: below the folder of the options, or deleted with the run.
+fn captures(options: &RunOptions, case: &ScenarioCase, folder: &Path) -> PathBuf {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     let name: String = case.name.chars().map(plain).collect();
     options.captures.as_deref().unwrap_or(folder).join(name)
 }
 
-/// Idle and all time of the machine's processors, in ticks.
+/// Idle and total time of the machine's processors, in ticks.
 fn machine_time() -> (f64, f64) {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let line = stat.lines().next().unwrap_or_default();

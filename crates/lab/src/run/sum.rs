@@ -6,35 +6,35 @@ use std::time::Duration;
 use anyhow::Result;
 use shoal_daemon::control::api;
 
-use super::flows::{self, Active};
-use super::live::Live;
+use super::flows::{self, ActiveFlow};
+use super::live::LiveRun;
 use crate::emulator::WAIT_STEP;
 use crate::figures::{figure, jain, metric};
-use crate::hops;
 use crate::record::Figure;
-use crate::scenario::{STARTUP_S, Traffic};
-use crate::site::Site;
+use crate::scenario::{FlowKind, STARTUP_S};
+use crate::shifts;
+use crate::site::RunningNetwork;
 
-/// Length of the ending, in which less is under way, in seconds.
+/// Length of a file's ending in seconds: fewer segments are in flight then.
 const ENDING_S: f64 = 0.3;
 /// Seconds after the last start from which flows are compared.
 const SETTLED_S: f64 = 3.0;
-/// Time over which a rate counts as reached.
+/// Time over which a rate counts as reached, in seconds.
 const WINDOW_S: f64 = 0.2;
 
-/// Fills in figures, curves and drops of a run whose traffic has ended.
-pub fn up(live: &mut Live<'_>, gap: Option<Duration>, before: &Drops) -> Result<()> {
+/// Computes figures, curves and drops of a run whose traffic has ended.
+pub fn up(live: &mut LiveRun<'_>, gap: Option<Duration>, before: &Drops) -> Result<()> {
     let mut all = vec![figure("idle", "", live.record.idle)];
     for i in 0..live.flows.len() {
         of_flow(live, i, &mut all)?;
         all.append(&mut live.flows[i].figures);
     }
-    if live.flows.iter().any(|f| f.spec.kind == Traffic::Flood) {
+    if live.flows.iter().any(|f| f.spec.kind == FlowKind::Flood) {
         all.push(figure("links_lost", "", live.links_lost as f64));
     }
     all.extend(live.rotations.as_ref().map(|r| figure("rotations", "", r.count as f64)));
-    if let Some((made, failed)) = hops::counts(&live.site, live.conditions)? {
-        all.extend([figure("hops", "", made as f64), figure("hops_failed", "", failed as f64)]);
+    if let Some((made, failed)) = shifts::counts(&live.site, live.conditions)? {
+        all.extend([figure("shifts", "", made as f64), figure("shifts_failed", "", failed as f64)]);
     }
     together(live, &mut all);
     all.extend(tcp_sum(live));
@@ -56,13 +56,14 @@ pub fn up(live: &mut Live<'_>, gap: Option<Duration>, before: &Drops) -> Result<
     Ok(())
 }
 
-fn first_file(live: &Live<'_>) -> Option<String> {
-    let mut files = live.flows.iter().filter(|f| f.spec.kind == Traffic::File);
+fn first_file(live: &LiveRun<'_>) -> Option<String> {
+    let mut files = live.flows.iter().filter(|f| f.spec.kind == FlowKind::File);
     files.next().map(|f| f.spec.name.clone())
 }
 
-/// Payload bits per second that the flow's path can carry alone; none where a rate is unlimited.
-fn capacity(live: &Live<'_>, flow: &Active) -> Option<f64> {
+/// Payload bits per second that the flow's path can carry alone; `None` if the path has no limited
+/// rate.
+fn capacity(live: &LiveRun<'_>, flow: &ActiveFlow) -> Option<f64> {
     let topology = live.site.network().topology();
     let path = topology.path(flow.from, flow.to, |_| true)?;
     let links = || path.iter().map(|&(link, _)| &live.conditions[link]);
@@ -70,20 +71,20 @@ fn capacity(live: &Live<'_>, flow: &Active) -> Option<f64> {
     let family = live.site.network().family();
     let survival: f64 = links().map(|c| 1.0 - c.loss.share).product();
     let payload = match flow.spec.kind {
-        Traffic::File => flow.segment_bytes / family.packet_bytes() as f64,
+        FlowKind::File => flow.segment_bytes / family.packet_bytes() as f64,
         _ => family.tcp_share(),
     };
     Some(rate as f64 * survival * payload)
 }
 
-fn of_flow(live: &Live<'_>, i: usize, all: &mut Vec<Figure>) -> Result<()> {
+fn of_flow(live: &LiveRun<'_>, i: usize, all: &mut Vec<Figure>) -> Result<()> {
     let flow = &live.flows[i];
     let name = flow.spec.name.as_str();
     let capacity = capacity(live, flow);
     let arrived =
         |from: f64, to: f64| live.curves.arrived_at(i, to) - live.curves.arrived_at(i, from);
     match flow.spec.kind {
-        Traffic::Tcp => {
+        FlowKind::Tcp => {
             let start = flow.spec.start_s + flow.spec.settle_s;
             let end = flow.ended.unwrap_or(live.record.seconds);
             if end > start {
@@ -91,7 +92,7 @@ fn of_flow(live: &Live<'_>, i: usize, all: &mut Vec<Figure>) -> Result<()> {
                 all.push(figure("tcp_mbit", name, rate / 1e6));
             }
         }
-        Traffic::File if flow.spec.again => {
+        FlowKind::File if flow.spec.again => {
             all.push(figure("files", name, flow.files as f64));
             all.push(figure("broken", name, flow.broken as f64));
             // The time in which all flows run.
@@ -101,7 +102,7 @@ fn of_flow(live: &Live<'_>, i: usize, all: &mut Vec<Figure>) -> Result<()> {
                 all.push(figure("rate_mbit", name, arrived(from, to) * 8e-6 / (to - from)));
             }
         }
-        Traffic::File => {
+        FlowKind::File => {
             let (Some(start), Some(end)) = (flow.accepted, flow.done) else { return Ok(()) };
             let rate = flow.spec.size_mb * 8e6 / (end - start);
             all.push(figure("rate_mbit", name, rate / 1e6));
@@ -124,14 +125,14 @@ fn of_flow(live: &Live<'_>, i: usize, all: &mut Vec<Figure>) -> Result<()> {
                 all.push(figure("startup_s", name, (t - WINDOW_S / 2.0 - start).max(0.0)));
             }
         }
-        Traffic::Flood | Traffic::Udp | Traffic::Ping | Traffic::Shape => {}
+        FlowKind::Flood | FlowKind::Udp | FlowKind::Ping | FlowKind::Shape => {}
     }
     Ok(())
 }
 
-/// Figures of how flows share a link.
-fn together(live: &Live<'_>, all: &mut Vec<Figure>) {
-    let is_payload = |f: &Active| f.spec.kind != Traffic::Flood;
+/// Figures of the fairness between flows.
+fn together(live: &LiveRun<'_>, all: &mut Vec<Figure>) {
+    let is_payload = |f: &ActiveFlow| f.spec.kind != FlowKind::Flood;
     let flows: Vec<usize> = (0..live.flows.len()).filter(|i| is_payload(&live.flows[*i])).collect();
     if flows.len() < 2 {
         return;
@@ -154,16 +155,16 @@ fn together(live: &Live<'_>, all: &mut Vec<Figure>) {
     all.extend(jain(&shares).map(|value| figure("jain", "", value)));
 }
 
-/// What all TCP flows carry, from the start-up of the last one to the end of the first; none where
-/// there are fewer than two at a time.
-fn tcp_sum(live: &Live<'_>) -> Option<Figure> {
-    let flows = live.flows.iter().enumerate().filter(|(_, flow)| flow.spec.kind == Traffic::Tcp);
-    let flows: Vec<(usize, &Active)> = flows.collect();
-    let settled = |flow: &Active| flow.spec.start_s + flow.spec.settle_s;
+/// Rate of all TCP flows together, from the start-up of the last to the end of the first. `None`
+/// with fewer than two concurrent flows.
+fn tcp_sum(live: &LiveRun<'_>) -> Option<Figure> {
+    let flows = live.flows.iter().enumerate().filter(|(_, flow)| flow.spec.kind == FlowKind::Tcp);
+    let flows: Vec<(usize, &ActiveFlow)> = flows.collect();
+    let settled = |flow: &ActiveFlow| flow.spec.start_s + flow.spec.settle_s;
     let from = flows.iter().map(|(_, flow)| settled(flow)).fold(0.0, f64::max);
     let ends = flows.iter().filter_map(|(_, flow)| flow.ended);
     let to = ends.fold(live.record.seconds, f64::min);
-    let bytes = |(i, _): &(usize, &Active)| {
+    let bytes = |(i, _): &(usize, &ActiveFlow)| {
         live.curves.arrived_at(*i, to) - live.curves.arrived_at(*i, from)
     };
     let sum: f64 = flows.iter().map(bytes).sum();
@@ -172,7 +173,7 @@ fn tcp_sum(live: &Live<'_>) -> Option<Figure> {
 }
 
 /// The number of `flows` on the most shared link of flow `i`'s path.
-fn sharers(live: &Live<'_>, i: usize, flows: &[usize]) -> f64 {
+fn sharers(live: &LiveRun<'_>, i: usize, flows: &[usize]) -> f64 {
     let topology = live.site.network().topology();
     let way = |i: usize| {
         let flow = &live.flows[i];
@@ -183,9 +184,9 @@ fn sharers(live: &Live<'_>, i: usize, flows: &[usize]) -> f64 {
     way(i).iter().map(on).max().unwrap_or(1) as f64
 }
 
-/// File bytes sent again per file byte lost, over all files and links. The direction of the files
-/// on a link is the one that carries more bytes.
-fn resent(live: &Live<'_>, all: &mut Vec<Figure>) -> Result<()> {
+/// File bytes sent again per file byte lost, over all files and links. The direction with more
+/// bytes counts as the files' direction of a link.
+fn resent(live: &LiveRun<'_>, all: &mut Vec<Figure>) -> Result<()> {
     let network = live.site.network();
     let mut lost = 0;
     for (link, l) in network.topology().links.iter().enumerate() {
@@ -193,7 +194,7 @@ fn resent(live: &Live<'_>, all: &mut Vec<Figure>) -> Result<()> {
         lost += ways.iter().max_by_key(|w| w.bytes).map_or(0, |w| w.lost);
     }
     let resent: u64 = live.flows.iter().map(|f| f.resent).sum();
-    // With less, a few lost reports would dominate.
+    // With fewer losses, a few lost reports would dominate.
     if lost >= 1_000 {
         let segment_bytes = live.flows.first().map_or(f64::NAN, |f| f.segment_bytes);
         let ratio = resent as f64 / (lost as f64 * segment_bytes);
@@ -203,14 +204,14 @@ fn resent(live: &Live<'_>, all: &mut Vec<Figure>) -> Result<()> {
 }
 
 /// Waits in the queues of emulated links, after the first file's start-up.
-fn queues(live: &Live<'_>, all: &mut Vec<Figure>) {
+fn queues(live: &LiveRun<'_>, all: &mut Vec<Figure>) {
     let waits = live.curves.waits();
     for (i, (name, _, samples)) in live.curves.queues.iter().enumerate() {
         let before = live.waits_before.as_ref().map(|b| &b[i]);
         let count = |(step, n): (usize, &u64)| n - before.map_or(0, |b| b[step]);
         let counts: Vec<u64> = waits[i].iter().enumerate().map(count).collect();
         let total: u64 = counts.iter().sum();
-        // A direction with nothing but answers has no queue worth a figure.
+        // A direction with only answers has no relevant queue.
         if total < 1_000 {
             continue;
         }
@@ -228,7 +229,7 @@ fn queues(live: &Live<'_>, all: &mut Vec<Figure>) {
     }
 }
 
-fn memory(live: &Live<'_>, all: &mut Vec<Figure>) {
+fn memory(live: &LiveRun<'_>, all: &mut Vec<Figure>) {
     let topology = live.site.network().topology();
     for (node, values) in live.curves.memory.iter().enumerate() {
         let name = &topology.nodes[node].name;
@@ -248,36 +249,38 @@ fn memory(live: &Live<'_>, all: &mut Vec<Figure>) {
     }
 }
 
-/// How many cells left the mixes of each node late.
-fn late(site: &Site, all: &mut Vec<Figure>) {
+/// Share of cells that left the mixes of each node late.
+fn late(site: &RunningNetwork, all: &mut Vec<Figure>) {
     for (node, spec) in site.network().topology().nodes.iter().enumerate() {
         if site.process(node).is_none() {
             continue;
         }
-        if let Ok(api::Reply::Metrics(text)) = site.ask(node, api::Command::Metrics) {
+        if let Ok(api::ControlReply::Metrics(text)) = site.ask(node, api::Command::Metrics) {
             all.extend(late_share(&text).map(|share| figure("late_share", &spec.name, share)));
         }
     }
 }
 
-/// The share of cells that left a mix half a millisecond late, by a node's metrics.
+/// Share of cells that left a mix at least half a millisecond late, from a node's metrics.
 fn late_share(metrics: &str) -> Option<f64> {
     let released = metric(metrics, "shoal_cells_released_total ").filter(|cells| *cells > 0.0)?;
     Some(metric(metrics, r#"shoal_cells_late_total{by="0.5ms"} "#)? / released)
 }
 
-/// Drops by node and reason.
+/// Number of drops by node and reason.
 pub type Drops = BTreeMap<(String, String), u64>;
 
-/// What every node has dropped so far.
-pub fn drops_at(site: &Site) -> Drops {
+/// Drops of every node so far.
+pub fn drops_at(site: &RunningNetwork) -> Drops {
     let mut drops = Drops::new();
     for (node, spec) in site.network().topology().nodes.iter().enumerate() {
         if site.process(node).is_none() {
             continue;
         }
-        // A node that is just starting doesn't answer.
-        let Ok(api::Reply::Status(status)) = site.ask(node, api::Command::Status) else { continue };
+        // A starting node doesn't answer.
+        let Ok(api::ControlReply::Status(status)) = site.ask(node, api::Command::Status) else {
+            continue;
+        };
         for (reason, count) in status.drops {
             drops.insert((spec.name.clone(), reason), count);
         }
@@ -285,8 +288,8 @@ pub fn drops_at(site: &Site) -> Drops {
     drops
 }
 
-fn drops(live: &mut Live<'_>, before: &Drops, all: &mut Vec<Figure>) -> Result<()> {
-    // Nodes read and count what their sockets still hold within this time.
+fn drops(live: &mut LiveRun<'_>, before: &Drops, all: &mut Vec<Figure>) -> Result<()> {
+    // Within this time, nodes read and count the rest of their sockets' contents.
     std::thread::sleep(Duration::from_millis(300));
     let after = drops_at(&live.site);
     for (key, count) in after {
@@ -297,7 +300,7 @@ fn drops(live: &mut Live<'_>, before: &Drops, all: &mut Vec<Figure>) -> Result<(
     }
     let network = live.site.network();
     let topology = network.topology();
-    for flood in live.flows.iter().filter(|f| f.spec.kind == Traffic::Flood) {
+    for flood in live.flows.iter().filter(|f| f.spec.kind == FlowKind::Flood) {
         let (sent, seconds) = flood.flooded;
         all.push(figure("flood_per_s", &flood.spec.name, sent as f64 / seconds.max(1e-3)));
         let handshakes = flows::handshakes_s(&live.site, flood.to) - flood.handshakes_before_s;

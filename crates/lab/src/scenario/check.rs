@@ -1,28 +1,31 @@
-//! Checks of a scenario: names exist, numbers are in their ranges.
+//! Checks of a scenario: names exist, numbers are in range.
 
 use std::collections::BTreeSet;
 
-use shoal_daemon::config::{ConfigError, Source};
+use shoal_daemon::config::{ConfigError, ConfigSource};
 use shoal_wire::{Address, CoverTier};
 
-use super::{Base, Case, Circuits, Deed, Event, Flow, Kind, Line, MixKind, Scenario, Traffic};
+use super::{
+    BaseTopology, CircuitUse, EventAction, ExperimentKind, FlowKind, LinkSettings, MixKind,
+    Scenario, ScenarioCase, ScenarioEvent, ScenarioFlow,
+};
 use crate::topology::{LinkSpec, NodeSpec, Topology};
 
-/// Longest run that a scenario may ask for, in seconds: a day.
+/// Limit of a run's length, in seconds: a day.
 const SECONDS_MAX: f64 = 86_400.0;
-/// Largest file in millions of bytes.
+/// Limit of a file's size in millions of bytes.
 const SIZE_MAX_MB: f64 = 100_000.0;
-/// Longest delay in milliseconds.
+/// Limit of a delay in milliseconds.
 const DELAY_MAX_MS: f64 = 2_000.0;
 
-/// The network of a scenario; nodes and links that are wrong are left out.
+/// The network of a scenario, without invalid nodes and links.
 pub fn topology(s: &Scenario) -> Topology {
     let mut topology = match s.topology {
-        Base::None => Topology { nodes: Vec::new(), links: Vec::new() },
-        Base::Paper => Topology::paper(),
-        Base::Chain => Topology::chain(),
-        Base::Pairs => Topology::pairs(s.pairs),
-        Base::Sites => Topology::sites(s.pairs),
+        BaseTopology::None => Topology { nodes: Vec::new(), links: Vec::new() },
+        BaseTopology::Paper => Topology::paper(),
+        BaseTopology::Chain => Topology::chain(),
+        BaseTopology::Pairs => Topology::pairs(s.pairs),
+        BaseTopology::Sites => Topology::sites(s.pairs),
     };
     for node in &s.nodes {
         let name = node.name.clone();
@@ -46,7 +49,7 @@ pub fn topology(s: &Scenario) -> Topology {
     topology
 }
 
-pub fn check(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
+pub fn check(s: &Scenario, source: &ConfigSource<'_>) -> Result<(), ConfigError> {
     let bad = |key: &str, text: String| Err(source.wrong("", None, key, text));
     if !(0.1..=SECONDS_MAX).contains(&s.limit_s) {
         return bad("limit_s", format!("expected 0.1 to {SECONDS_MAX} seconds"));
@@ -67,7 +70,7 @@ pub fn check(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
         return bad("udp_mbit", "expected 0.1 to 100000".into());
     }
     if s.payloads.iter().any(|payload| !(16..=1_326).contains(payload)) {
-        return bad("payloads", "expected 16 to 1326: what one packet holds".into());
+        return bad("payloads", "expected 16 to 1326, the payload of one packet".into());
     }
     if s.levels.iter().any(|l| !["encrypt", "authenticate", "none"].contains(&l.as_str())) {
         return bad("levels", "expected \"encrypt\", \"authenticate\" or \"none\"".into());
@@ -103,10 +106,10 @@ pub fn check(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
 }
 
 fn line(
-    source: &Source<'_>,
+    source: &ConfigSource<'_>,
     section: &str,
     index: Option<usize>,
-    line: &Line,
+    line: &LinkSettings,
 ) -> Result<(), ConfigError> {
     let check = |key: &str, value: Option<f64>, low: f64, high: f64| match value {
         Some(v) if !(low..=high).contains(&v) => {
@@ -119,19 +122,19 @@ fn line(
     check("delay_ms", line.delay_ms, 0.0, DELAY_MAX_MS)?;
     check("jitter_ms", line.jitter_ms, 0.0, DELAY_MAX_MS)?;
     check("queue_ms", line.queue_ms, 0.1, DELAY_MAX_MS)?;
-    check("hop_s", line.hop_s.map(f64::from), 0.0, 3_600.0)
+    check("shift_s", line.shift_s.map(f64::from), 0.0, 3_600.0)
 }
 
-fn nodes(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
+fn nodes(s: &Scenario, source: &ConfigSource<'_>) -> Result<(), ConfigError> {
     let mut names = BTreeSet::new();
     for (i, node) in s.nodes.iter().enumerate() {
         let bad = |key: &str, text: String| Err(source.wrong("node", Some(i), key, text));
-        // An interface is named `to_NAME` and has at most 15 bytes.
+        // Interfaces are named `to_NAME`, with at most 15 bytes.
         if !shoal_daemon::membership::hosts::is_name(&node.name) || node.name.len() > 12 {
             return bad("name", "expected 1 to 12 letters, digits, '-', '_' or '.'".into());
         }
         if !names.insert(&node.name) {
-            return bad("name", format!("{:?} is there twice", node.name));
+            return bad("name", format!("{:?} is defined twice", node.name));
         }
         if let Some(text) = &node.address
             && let Err(e) = text.parse::<Address>()
@@ -139,11 +142,13 @@ fn nodes(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
             return bad("address", e.to_string());
         }
     }
-    if s.kind == Kind::Programs && !["h1", "h2"].iter().all(|n| topology(s).find(n).is_some()) {
+    if s.kind == ExperimentKind::Programs
+        && !["h1", "h2"].iter().all(|n| topology(s).find(n).is_some())
+    {
         let text = "programs run between nodes called h1 and h2";
         return Err(source.wrong("", None, "topology", text));
     }
-    if s.kind == Kind::Network && topology(s).nodes.len() < 2 {
+    if s.kind == ExperimentKind::Network && topology(s).nodes.len() < 2 {
         let text = "expected a topology (\"paper\", \"chain\", \"pairs\", \"sites\"), or two \
                     [[node]] at least";
         return Err(source.wrong("", None, "topology", text));
@@ -152,7 +157,7 @@ fn nodes(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
 }
 
 fn ends(
-    source: &Source<'_>,
+    source: &ConfigSource<'_>,
     section: &str,
     index: usize,
     key: &str,
@@ -172,7 +177,7 @@ fn ends(
     Ok(())
 }
 
-fn flows(s: &Scenario, source: &Source<'_>, topology: &Topology) -> Result<(), ConfigError> {
+fn flows(s: &Scenario, source: &ConfigSource<'_>, topology: &Topology) -> Result<(), ConfigError> {
     let mut names = BTreeSet::new();
     for (i, flow) in s.flows.iter().enumerate() {
         let bad = |key: &str, text: String| Err(source.wrong("flow", Some(i), key, text));
@@ -180,7 +185,7 @@ fn flows(s: &Scenario, source: &Source<'_>, topology: &Topology) -> Result<(), C
             return bad("name", shoal_daemon::membership::hosts::NAME_RULE.into());
         }
         if !names.insert(&flow.name) {
-            return bad("name", format!("{:?} is there twice", flow.name));
+            return bad("name", format!("{:?} is defined twice", flow.name));
         }
         for (key, name) in [("from", &flow.from), ("to", &flow.to)] {
             let Some(node) = topology.find(name) else {
@@ -188,7 +193,7 @@ fn flows(s: &Scenario, source: &Source<'_>, topology: &Topology) -> Result<(), C
             };
             let spec = &topology.nodes[node];
             let is_host = !spec.plain && !spec.address.is_router();
-            if (flow.kind == Traffic::File || flow.needs_interface()) && !is_host {
+            if (flow.kind == FlowKind::File || flow.needs_interface()) && !is_host {
                 return bad(key, format!("{name:?} is no host: files go from host to host"));
             }
         }
@@ -202,7 +207,7 @@ fn flows(s: &Scenario, source: &Source<'_>, topology: &Topology) -> Result<(), C
             return bad("start_s", format!("expected 0 to {SECONDS_MAX}"));
         }
         if !(0.0..flow.seconds.unwrap_or(SECONDS_MAX)).contains(&flow.settle_s)
-            && flow.kind == Traffic::Tcp
+            && flow.kind == FlowKind::Tcp
         {
             return bad("settle_s", "expected 0 or more, and less than `seconds`".into());
         }
@@ -211,29 +216,29 @@ fn flows(s: &Scenario, source: &Source<'_>, topology: &Topology) -> Result<(), C
     Ok(())
 }
 
-fn of_kind(s: &Scenario, flow: &Flow) -> Result<(), (&'static str, &'static str)> {
+fn of_kind(s: &Scenario, flow: &ScenarioFlow) -> Result<(), (&'static str, &'static str)> {
     if flow.again && s.duration_s.is_none() {
-        return Err(("again", "without duration_s it would go on for ever"));
+        return Err(("again", "without duration_s it would never end"));
     }
     if flow.mbit.is_some_and(|mbit| !(0.1..=100_000.0).contains(&mbit)) {
         return Err(("mbit", "expected 0.1 to 100000"));
     }
-    if flow.kind == Traffic::Udp && flow.mbit.is_none() {
+    if flow.kind == FlowKind::Udp && flow.mbit.is_none() {
         return Err(("mbit", "expected the rate of UDP"));
     }
     if !(16..=1_452).contains(&flow.payload) {
         return Err(("payload", "expected 16 to 1452"));
     }
-    if flow.kind == Traffic::Ping && flow.seconds.is_none() {
-        return Err(("seconds", "expected how long pings go on"));
+    if flow.kind == FlowKind::Ping && flow.seconds.is_none() {
+        return Err(("seconds", "expected the duration of the pings"));
     }
-    if (flow.kind == Traffic::Shape) != flow.shape.is_some() {
+    if (flow.kind == FlowKind::Shape) != flow.shape.is_some() {
         return Err(("shape", "expected with kind = \"shape\", and only there"));
     }
-    if flow.kind == Traffic::Shape && flow.seconds.is_none_or(|s| !(1.0..=600.0).contains(&s)) {
-        return Err(("seconds", "expected how long the program runs, 1 to 600"));
+    if flow.kind == FlowKind::Shape && flow.seconds.is_none_or(|s| !(1.0..=600.0).contains(&s)) {
+        return Err(("seconds", "expected the program's run time, 1 to 600"));
     }
-    if flow.kind == Traffic::Flood {
+    if flow.kind == FlowKind::Flood {
         if !(1..=2_000_000).contains(&flow.packets_per_s) {
             return Err(("packets_per_s", "expected 1 to 2000000"));
         }
@@ -247,21 +252,24 @@ fn of_kind(s: &Scenario, flow: &Flow) -> Result<(), (&'static str, &'static str)
     Ok(())
 }
 
-/// An attacker needs pairs of hosts, and time.
+/// Checks the attacker: it needs pairs of hosts, and enough time.
 fn attack(s: &Scenario) -> Result<(), (&'static str, &'static str)> {
     let Some(attack) = &s.attack else { return Ok(()) };
     let longest = attack.seconds.iter().copied().max().unwrap_or(0);
     let fits = attack.seconds.iter().all(|seconds| (1..=600).contains(seconds));
     let end = attack.from_s + f64::from(longest);
     if attack.seconds.is_empty() || !fits || s.duration_s.is_none_or(|duration| duration < end) {
-        return Err(("seconds", "expected 1 to 600 each, and a duration_s in which they pass"));
+        return Err((
+            "seconds",
+            "expected 1 to 600 each, and duration_s at least from_s plus the longest",
+        ));
     }
     if !(0.0..=600.0).contains(&attack.from_s) {
         return Err(("from_s", "expected 0 to 600"));
     }
-    let is_pair = |flow: &Flow| flow.kind == Traffic::File || flow.needs_interface();
+    let is_pair = |flow: &ScenarioFlow| flow.kind == FlowKind::File || flow.needs_interface();
     if s.flows.len() < 2 || !s.flows.iter().all(is_pair) {
-        return Err(("seconds", "expected two flows between hosts at least, each of other hosts"));
+        return Err(("seconds", "expected at least two flows, between different hosts"));
     }
     let mut hosts: Vec<&String> = s.flows.iter().flat_map(|flow| [&flow.from, &flow.to]).collect();
     hosts.sort_unstable();
@@ -269,20 +277,20 @@ fn attack(s: &Scenario) -> Result<(), (&'static str, &'static str)> {
         return Err(("seconds", "expected flows that have no host in common"));
     }
     if attack.cross.iter().any(|name| hosts.binary_search(&name).is_ok()) {
-        return Err(("cross", "expected hosts that no flow names"));
+        return Err(("cross", "expected hosts that no flow uses"));
     }
     if s.cases.iter().any(|case| case.attack.cross) && attack.cross.len() < 2 {
-        // One of them may be behind the router of a host that is attacked.
-        return Err(("cross", "expected two hosts at least, behind different routers"));
+        // One of the two may be behind the router of an attacked host.
+        return Err(("cross", "expected at least two hosts, behind different routers"));
     }
     Ok(())
 }
 
 fn event(
     s: &Scenario,
-    source: &Source<'_>,
+    source: &ConfigSource<'_>,
     i: usize,
-    event: &Event,
+    event: &ScenarioEvent,
     topology: &Topology,
 ) -> Result<(), ConfigError> {
     let bad = |key: &str, text: &str| Err(source.wrong("event", Some(i), key, text));
@@ -295,7 +303,7 @@ fn event(
         return bad("every_s", "expected 0.1 or more seconds");
     }
     if event.every_s.is_some() && s.duration_s.is_none() {
-        return bad("every_s", "without duration_s nothing says when it ends");
+        return bad("every_s", "without duration_s it would never end");
     }
     if event.case.as_ref().is_some_and(|name| !s.all_cases().iter().any(|c| c.name == *name)) {
         return bad("case", "there is no such case");
@@ -304,22 +312,22 @@ fn event(
         ends(source, "event", i, "link", names, topology)?;
     }
     match event.deed {
-        Deed::Kill if event.node.is_none() => {
-            let hidden = |case: &Case| !case.events || case.circuits == Circuits::Require;
+        EventAction::Kill if event.node.is_none() => {
+            let hidden = |case: &ScenarioCase| !case.events || case.circuits == CircuitUse::Require;
             if !s.all_cases().iter().all(hidden) {
                 return bad("node", "expected the name of a node, or circuits in all cases");
             }
         }
-        Deed::Kill | Deed::Start => {
+        EventAction::Kill | EventAction::Start => {
             let node = event.node.as_ref().and_then(|n| topology.find(n));
             if node.is_none_or(|n| topology.nodes[n].plain) {
                 return bad("node", "expected the name of a node");
             }
         }
-        Deed::Restore | Deed::Loss if event.link.is_none() => {
+        EventAction::Restore | EventAction::Loss if event.link.is_none() => {
             return bad("link", "expected the names of a link's ends");
         }
-        Deed::Loss if event.loss.is_none_or(|l| !(0.0..=1.0).contains(&l)) => {
+        EventAction::Loss if event.loss.is_none_or(|l| !(0.0..=1.0).contains(&l)) => {
             return bad("loss", "expected 0 to 1");
         }
         _ => {}
@@ -327,13 +335,14 @@ fn event(
     Ok(())
 }
 
-/// What is said of circuits: only where hosts speak over them, and in times that mixes take.
-fn over_circuits(case: &Case) -> Result<(), (&'static str, &'static str)> {
-    let is_off = case.circuits == Circuits::Off;
+/// Checks a case's settings of circuits. The settings need `circuits = "require"`, and times that
+/// mixes accept.
+fn over_circuits(case: &ScenarioCase) -> Result<(), (&'static str, &'static str)> {
+    let is_off = case.circuits == CircuitUse::Off;
     let is_name =
         |name: &String| name.bytes().all(|b| b.is_ascii_lowercase() || b"_0123456789".contains(&b));
     if !case.kernel.keys().all(|name| !name.is_empty() && is_name(name)) {
-        return Err(("kernel", "expected names behind net.ipv4., such as tcp_sack"));
+        return Err(("kernel", "expected names without the prefix net.ipv4., such as tcp_sack"));
     }
     if case.circuit_relays.is_some_and(|relays| is_off || !(1..=5).contains(&relays)) {
         return Err(("circuit_relays", "expected 1 to 5, with circuits = \"require\""));
@@ -361,7 +370,7 @@ fn over_circuits(case: &Case) -> Result<(), (&'static str, &'static str)> {
     Ok(())
 }
 
-fn cases(s: &Scenario, source: &Source<'_>, topology: &Topology) -> Result<(), ConfigError> {
+fn cases(s: &Scenario, source: &ConfigSource<'_>, topology: &Topology) -> Result<(), ConfigError> {
     for (i, case) in s.cases.iter().enumerate() {
         if let Some(names) = &case.link {
             ends(source, "case", i, "link", names, topology)?;
@@ -398,7 +407,7 @@ fn cases(s: &Scenario, source: &Source<'_>, topology: &Topology) -> Result<(), C
     Ok(())
 }
 
-fn holds(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
+fn holds(s: &Scenario, source: &ConfigSource<'_>) -> Result<(), ConfigError> {
     let cases = s.case_names();
     let known = |name: &Option<String>| name.as_ref().is_none_or(|name| cases.contains(name));
     for (i, hold) in s.holds.iter().enumerate() {
@@ -412,13 +421,15 @@ fn holds(s: &Scenario, source: &Source<'_>) -> Result<(), ConfigError> {
         for (key, name) in
             [("case", &hold.case), ("against", &hold.against), ("minus", &hold.minus)]
         {
-            // The cases of programs are known only at the run; a wrong name fails there.
-            if s.kind != Kind::Programs && !known(name) {
+            // The cases of programs are known only at run time; a wrong name fails there.
+            if s.kind != ExperimentKind::Programs && !known(name) {
                 return bad(key, format!("there is no case {:?}", name.as_deref().unwrap_or("")));
             }
         }
-        if matches!(s.kind, Kind::Network | Kind::Translators | Kind::Moving)
-            && !crate::figures::is_known(&hold.figure)
+        if matches!(
+            s.kind,
+            ExperimentKind::Network | ExperimentKind::Translators | ExperimentKind::Moving
+        ) && !crate::figures::is_known(&hold.figure)
         {
             let text = format!("{:?}: expected one of {}", hold.figure, crate::figures::names());
             return bad("figure", text);

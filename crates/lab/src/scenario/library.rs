@@ -7,7 +7,7 @@ macro_rules! shipped {
     };
 }
 
-/// Name and text of each, in the order in which they are best read.
+/// Name and text of each scenario, in the recommended reading order.
 pub const ALL: &[(&str, &str)] = &[
     shipped!("max-performance"),
     shipped!("dynamic-routing"),
@@ -47,7 +47,7 @@ pub const ALL: &[(&str, &str)] = &[
     shipped!("mt-routed"),
     shipped!("mt-tunnelled"),
     shipped!("mt-figures"),
-    shipped!("mt-hops"),
+    shipped!("mt-shifts"),
     shipped!("mt-segment"),
     shipped!("mt-observe"),
     shipped!("mt-all"),

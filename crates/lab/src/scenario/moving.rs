@@ -1,4 +1,4 @@
-//! What is said of tests of addresses that hop.
+//! Settings for tests of address shifts.
 
 use serde::Deserialize;
 
@@ -7,25 +7,24 @@ use super::Scenario;
 /// A section `[moving]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Moving {
-    /// Which tests.
-    pub tests: Tests,
+pub struct ShiftTests {
+    pub tests: ShiftTestKind,
     /// Seconds of each measurement.
     #[serde(default = "seconds")]
     pub seconds: f64,
     /// Pings of the calm test.
     #[serde(default = "thousand")]
     pub pings: u32,
-    /// Pings of the floods.
+    /// Numbers of pings of the floods.
     #[serde(default)]
     pub floods: Vec<u32>,
     /// Files that wget fetches, in millions of bytes.
     #[serde(default)]
     pub wget_mb: Vec<f64>,
-    /// What iperf3 sends by UDP, in millions of bytes.
+    /// Sizes of iperf3's UDP transfers, in millions of bytes.
     #[serde(default)]
     pub udp_mb: Vec<f64>,
-    /// The rate of UDP, in Mbit/s of payload.
+    /// UDP rate, in Mbit/s of payload.
     #[serde(default = "fifty")]
     pub udp_mbit: f64,
 }
@@ -33,16 +32,16 @@ pub struct Moving {
 /// Kinds of tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Tests {
-    /// Those of the paper on MT6D.
+pub enum ShiftTestKind {
+    /// Tests of the paper on MT6D.
     Paper,
-    /// What hops cost beside fixed addresses.
+    /// Cost of shifts compared with fixed addresses.
     Cost,
-    /// What is lost near hops.
+    /// Losses near shifts.
     Losses,
-    /// The same with hops each ten seconds and each second, on segments.
+    /// Losses on segments, with shifts every ten seconds and every second.
     Segment,
-    /// How well an observer links addresses again.
+    /// Success of an observer in linking addresses across shifts.
     Observer,
 }
 
@@ -58,13 +57,13 @@ fn fifty() -> f64 {
     50.0
 }
 
-/// The section is there where it belongs, and its numbers are in their ranges.
+/// Checks that the section belongs to the scenario's kind, and that its numbers are in range.
 pub(super) fn check(s: &Scenario) -> Result<(), (&'static str, &'static str)> {
     let Some(moving) = &s.moving else {
-        let is_missing = s.kind == super::Kind::Moving;
-        return if is_missing { Err(("tests", "kind = \"moving\" needs it")) } else { Ok(()) };
+        let is_missing = s.kind == super::ExperimentKind::Moving;
+        return if is_missing { Err(("tests", "required with kind = \"moving\"")) } else { Ok(()) };
     };
-    if s.kind != super::Kind::Moving {
+    if s.kind != super::ExperimentKind::Moving {
         return Err(("tests", "expected with kind = \"moving\", and only there"));
     }
     if !(1.0..=3_600.0).contains(&moving.seconds) {

@@ -1,83 +1,82 @@
-//! Translators of addresses, and pairs of hosts that stand behind them.
+//! NATs, and pairs of hosts behind them.
 
 use std::collections::BTreeSet;
 
 use serde::Deserialize;
 
-use super::{Kind, Scenario};
+use super::{ExperimentKind, Scenario};
 
-/// Where a host stands that stands behind no translator.
+/// Name of the position behind no NAT.
 pub const PUBLIC: &str = "public";
-/// Most cells: each has two hosts and up to four translators in one network.
+/// Limit of cells: each has two hosts and up to four NATs in one network.
 const CELLS_MAX: usize = 16;
 
-/// Which outer port a flow gets.
+/// Mapping of flows to outer ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Ports {
-    /// The inner one while it is free: all see the host at one endpoint.
+pub enum NatPortMapping {
+    /// The inner port while it is free: the host has one endpoint for all peers.
     #[default]
     Preserving,
-    /// Any, another for each far endpoint.
+    /// A random port for each far endpoint.
     Random,
 }
 
-/// What becomes of packets from outside that belong to nothing from inside.
+/// Handling of packets from outside that belong to no flow from inside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Input {
-    /// They leave no trace.
+pub enum UnsolicitedInput {
+    /// Dropped without a trace.
     #[default]
     Drop,
-    /// The translator takes them for its own programs and remembers the flow. One from inside that
-    /// would look the same gets another port.
+    /// Delivered to the NAT's own programs, and remembered as a flow. A flow from inside that would
+    /// look the same gets another port.
     Accept,
 }
 
-/// A kind of translator: a namespace with `masquerade`.
+/// A kind of NAT: a namespace with `masquerade`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Nat {
-    /// Its name in `[[cell]]`.
+pub struct NatKind {
+    /// Name for `[[cell]]`.
     pub name: String,
-    /// The kind behind which each of these stands.
+    /// Kind of the NAT that each NAT of this kind is behind.
     pub behind: Option<String>,
-    /// Ports of flows.
     #[serde(default)]
-    pub ports: Ports,
-    /// Packets that nobody asked for.
+    pub ports: NatPortMapping,
     #[serde(default)]
-    pub input: Input,
-    /// Hosts behind it have a port of its own outside, and say so.
+    pub input: UnsolicitedInput,
+    /// True if each host behind the NAT has its own outer port, and announces it.
     #[serde(default)]
     pub mapped: bool,
-    /// Packets from inside to such a port come in again.
+    /// True if packets from inside to such an outer port come back in.
     #[serde(default)]
     pub hairpin: bool,
 }
 
-/// Two hosts, and where they stand.
+/// Two hosts, and their NATs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Cell {
-    /// A `[[nat]]` or `public` for each of the two.
+pub struct NatPair {
+    /// A `[[nat]]` or `public` for each host.
     pub hosts: [String; 2],
-    /// Both are behind the same one.
+    /// True if both hosts are behind one NAT.
     #[serde(default)]
     pub same: bool,
-    /// Whether they can have a link of their own; else routers relay, and the hosts say why.
+    /// True if the hosts can have a direct link. Otherwise routers relay, and the hosts state the
+    /// reason.
     #[serde(default = "super::yes")]
     pub direct: bool,
-    /// The second host wants no direct links: what routers alone give.
+    /// True if the second host refuses direct links: the pair then uses routers only.
     #[serde(default)]
     pub off: bool,
-    /// Shown, and not counted among those that can be direct.
+    /// True if the cell is shown, but not counted among those that can have a direct link.
     #[serde(default)]
     pub apart: bool,
 }
 
-impl Cell {
-    /// The name of its case.
+impl NatPair {
+    /// Name of the cell's case.
     pub fn name(&self) -> String {
         let [a, b] = &self.hosts;
         match (self.same, self.off) {
@@ -87,15 +86,13 @@ impl Cell {
         }
     }
 
-    /// Whether a link is expected, as part of the sum of all cells.
+    /// True if a direct link is expected, and the cell counts in the sum of all cells.
     pub fn counts(&self) -> bool {
         self.direct && !self.off && !self.apart
     }
 }
 
-/// Checks translators and cells.
-///
-/// Errors: section, its number, key, and what is wrong.
+/// Checks NATs and cells. An error has the section, its number, the key, and the reason.
 pub(super) fn check(s: &Scenario) -> Result<(), (&'static str, usize, &'static str, String)> {
     let mut names = BTreeSet::from([PUBLIC]);
     for (i, nat) in s.nats.iter().enumerate() {
@@ -114,10 +111,10 @@ pub(super) fn check(s: &Scenario) -> Result<(), (&'static str, usize, &'static s
             return bad("hairpin", "expected mapped = true beside it");
         }
         if !names.insert(&nat.name) {
-            return bad("name", "expected another one: it is there already, or is \"public\"");
+            return bad("name", "expected another name: this one exists, or is \"public\"");
         }
     }
-    let is_kind = s.kind == Kind::Translators;
+    let is_kind = s.kind == ExperimentKind::Translators;
     if is_kind == s.cells.is_empty() || (!is_kind && !s.nats.is_empty()) {
         let text = "expected with kind = \"translators\", and only there";
         return Err(("cell", 0, "hosts", text.into()));
@@ -135,7 +132,7 @@ pub(super) fn check(s: &Scenario) -> Result<(), (&'static str, usize, &'static s
             return bad("same", "expected the same [[nat]] for both hosts".into());
         }
         if !cells.insert(cell.name()) {
-            return bad("hosts", format!("{:?} is there twice", cell.name()));
+            return bad("hosts", format!("{:?} is defined twice", cell.name()));
         }
     }
     Ok(())

@@ -2,60 +2,57 @@
 
 use serde::Deserialize;
 
-use super::{Kind, Scenario};
+use super::{ExperimentKind, Scenario};
 
-/// Most lines of a plot: more can't be told apart.
+/// Limit of lines in a plot: more can't be told apart.
 const LINES_MAX: usize = 12;
 
-/// A plot of one figure, over a number that differs from case to case.
+/// A plot of one figure over a number that differs from case to case.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Plot {
-    /// What it shows.
+pub struct PlotSettings {
     pub title: String,
-    /// What the number is, with its unit.
+    /// Label of the x axis, with its unit.
     pub x: String,
-    /// Whether each doubling of the number is as wide as the next.
+    /// True if the x axis is logarithmic.
     #[serde(default)]
     pub doublings: bool,
-    /// Which figure (docs/lab.md lists them).
+    /// Name of the figure (docs/reference/figures.md lists them).
     pub figure: String,
-    /// Whose: a flow, link or node; none for the first that a case has.
+    /// Flow, link or node; `None` for the first that a case has.
     pub of: Option<String>,
-    /// Divide by the figure of this case.
+    /// Case by whose figure the figure is divided.
     pub against: Option<String>,
-    /// What is drawn.
     #[serde(default, rename = "line")]
-    pub lines: Vec<Points>,
+    pub lines: Vec<PlotLineSettings>,
 }
 
-/// A line of a plot: of cases, or of values that are known.
+/// A line of a plot: of cases, or of known values.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Points {
-    /// Its name in the key.
+pub struct PlotLineSettings {
+    /// Name in the key.
     pub name: String,
-    /// Whose figure, where that differs from the plot's.
+    /// Flow, link or node, if it differs from the plot's.
     pub of: Option<String>,
-    /// The number, and the case that was run with it.
+    /// Values of x, each with the case that ran with it.
     #[serde(default)]
     pub cases: Vec<(f64, String)>,
-    /// The number, and a value that is not measured: of a model or a paper.
+    /// Values of x and y that are not measured: of a model or a paper.
     #[serde(default)]
     pub values: Vec<(f64, f64)>,
 }
 
-impl Plot {
-    /// Checks names and numbers: the key that is wrong, and why.
+impl PlotSettings {
+    /// Checks names and numbers. An error has the wrong key, and the reason.
     pub(super) fn check(&self, s: &Scenario) -> Result<(), (String, String)> {
         let bad = |key: &str, text: String| Err((key.to_owned(), text));
-        if s.kind == Kind::Network && !crate::figures::is_known(&self.figure) {
+        if s.kind == ExperimentKind::Network && !crate::figures::is_known(&self.figure) {
             let text = format!("{:?}: expected one of {}", self.figure, crate::figures::names());
             return bad("figure", text);
         }
-        // The cases of programs are known only at the run, where those that are missing are left
-        // out.
-        let names = (s.kind != Kind::Programs).then(|| s.case_names());
+        // The cases of programs are known only at run time, and missing cases are left out there.
+        let names = (s.kind != ExperimentKind::Programs).then(|| s.case_names());
         let known = |name: &String| names.as_ref().is_none_or(|names| names.contains(name));
         if let Some(name) = self.against.as_ref().filter(|name| !known(name)) {
             return bad("against", format!("there is no case {name:?}"));

@@ -62,7 +62,7 @@ fn an_attacker_needs_pairs_and_time() {
         (good.replace("[2, 9]", "[]"), "1 to 600"),
         (good.replace("shape = \"ssh\"", ""), "shape"),
         (good.replace("shape = \"ssh\"", "shape = \"tetris\""), "tetris"),
-        (good.replace("seconds = 9\n", ""), "how long the program runs"),
+        (good.replace("seconds = 9\n", ""), "the program's run time"),
         (good.replace("[attack]", "[attack]\nfrom_s = -1"), "from_s"),
     ];
     for (text, what) in wrong {
@@ -75,38 +75,38 @@ fn an_attacker_needs_pairs_and_time() {
 fn conditions_come_from_the_link_then_the_case_then_all_links() {
     let scenario = parse(GOOD).unwrap();
     let topology = scenario.network();
-    let case = Case {
-        links: Line { delay_ms: Some(40.0), ..Line::default() },
+    let case = ScenarioCase {
+        links: LinkSettings { delay_ms: Some(40.0), ..LinkSettings::default() },
         link: Some(["r2".into(), "r1".into()]),
-        ..Case::default()
+        ..ScenarioCase::default()
     };
     let all = scenario.conditions(&topology, &case);
     let between = topology.link_between(0, 1).unwrap();
     assert_eq!(all[between].delay, Duration::from_millis(40));
-    assert_eq!(all[between].loss, Loss::each(0.01));
+    assert_eq!(all[between].loss, LinkLoss::each(0.01));
     for (link, c) in all.iter().enumerate() {
         assert_eq!(c.rate, Some(Rate(200_000_000)));
         if link != between {
-            assert_eq!((c.delay, c.loss), (Duration::from_millis(5), Loss::each(0.0)));
+            assert_eq!((c.delay, c.loss), (Duration::from_millis(5), LinkLoss::each(0.0)));
         }
     }
 }
 
 #[test]
-fn links_hop_in_the_cases_that_say_so_and_have_machines_between_their_ends() {
-    let case = "[[case]]\nname = \"c\"\nlinks = { hop_s = 10 }\n";
-    let link = "[[link]]\nbetween = [\"h1\", \"r1\"]\nhop_s = 0\nthrough = \"router\"\n";
+fn links_shift_in_the_cases_that_say_so_and_have_machines_between_their_ends() {
+    let case = "[[case]]\nname = \"c\"\nlinks = { shift_s = 10 }\n";
+    let link = "[[link]]\nbetween = [\"h1\", \"r1\"]\nshift_s = 0\nthrough = \"router\"\n";
     let scenario = parse(&format!("{GOOD}{link}{case}")).unwrap();
     let topology = scenario.network();
-    let plain = scenario.conditions(&topology, &Case::default());
-    assert!(plain.iter().all(|c| c.hop.is_none()));
-    let hopping = scenario.conditions(&topology, &scenario.cases[0]);
-    assert!(hopping.iter().all(|c| c.hop == Some(Duration::from_secs(10))));
-    let through: Vec<Through> = hopping.iter().map(|c| c.through).collect();
-    assert_eq!(through, [Through::Nothing, Through::Router, Through::Nothing]);
+    let plain = scenario.conditions(&topology, &ScenarioCase::default());
+    assert!(plain.iter().all(|c| c.shift.is_none()));
+    let shifting = scenario.conditions(&topology, &scenario.cases[0]);
+    assert!(shifting.iter().all(|c| c.shift == Some(Duration::from_secs(10))));
+    let through: Vec<LinkMiddle> = shifting.iter().map(|c| c.through).collect();
+    assert_eq!(through, [LinkMiddle::Nothing, LinkMiddle::Router, LinkMiddle::Nothing]);
     let slow = case.replace("10", "3601");
     let said = parse(&format!("{GOOD}{slow}")).unwrap_err();
-    assert!(said.contains("hop_s: 3601: expected 0 to 3600"), "{said}");
+    assert!(said.contains("shift_s: 3601: expected 0 to 3600"), "{said}");
 }
 
 #[test]
@@ -127,7 +127,11 @@ fn mistakes_name_file_line_and_key() {
         ("do = \"cut\"", "do = \"kill\"", "event.node: expected the name of a node, or"),
         ("at_s = 1", "at_s = 1\ncase = \"calm\"", "event.case: there is no such case"),
         ("to = \"h2\"", "to = \"h2\"\nkind = \"udp\"", "flow.mbit: expected the rate of UDP"),
-        ("to = \"h2\"", "to = \"h2\"\nkind = \"ping\"", "flow.seconds: expected how long pings"),
+        (
+            "to = \"h2\"",
+            "to = \"h2\"\nkind = \"ping\"",
+            "flow.seconds: expected the duration of the pings",
+        ),
         ("to = \"h2\"", "to = \"r2\"\nkind = \"udp\"\nmbit = 1", "flow.to: \"r2\" is no host"),
         ("title = \"t\"", "title = \"t\"\nrelays = [\"h1\"]", "relays: \"h1\" is no router"),
         ("title = \"t\"", "title = \"t\"\nobserve_s = 0", "observe_s: expected"),
@@ -210,25 +214,26 @@ fn plots_name_figures_and_cases_that_exist() {
     }
 }
 
-/// What the plots of `mix-tcp` have of the model is what the model gives.
+/// The model's values in the plots of `mix-tcp` equal the model's output.
 #[test]
 fn the_models_values_are_the_models() {
-    use shoal_model::{Case, Law, reno};
+    use shoal_model::{BatchingStrategy, TcpExperiment, reno};
     let scenario = parse(library::find("mix-tcp").unwrap()).unwrap();
     let ms = Duration::from_millis;
     let law = |name: &str| match () {
-        () if name.contains("timed 5 ms") => Law::Timed { period: ms(5) },
-        () if name.contains("timed 10 ms") => Law::Timed { period: ms(10) },
-        () => Law::StopAndGo { mean: ms(5), cap: Some(5.0) },
+        () if name.contains("timed 5 ms") => BatchingStrategy::Timed { period: ms(5) },
+        () if name.contains("timed 10 ms") => BatchingStrategy::Timed { period: ms(10) },
+        () => BatchingStrategy::StopAndGo { mean: ms(5), cap: Some(5.0) },
     };
     let lines = scenario.plots.iter().flat_map(|plot| plot.lines.iter().map(move |l| (plot, l)));
     let mut seen = 0;
     for (plot, line) in lines.filter(|(_, line)| !line.values.is_empty()) {
         for &(x, value) in &line.values {
-            let case = Case { base_rtt: ms(5), law: law(&line.name), ..Case::paper() };
+            let case =
+                TcpExperiment { base_rtt: ms(5), law: law(&line.name), ..TcpExperiment::paper() };
             let case = match plot.x.as_str() {
-                "dupthresh" => Case { dupthresh: x as u32, ..case },
-                _ => Case { mixes: x as u32, ..case },
+                "dupthresh" => TcpExperiment { dupthresh: x as u32, ..case },
+                _ => TcpExperiment { mixes: x as u32, ..case },
             };
             let pps = (1..=3).map(|seed| reno::run(&case, 60, seed).unwrap().throughput_pps);
             let share = pps.sum::<f64>() / 3.0 / case.line_pps();
@@ -241,10 +246,10 @@ fn the_models_values_are_the_models() {
 
 #[test]
 fn links_have_ipv4_unless_a_scenario_says_otherwise() {
-    assert_eq!(parse(GOOD).unwrap().family, Family::Ipv4);
+    assert_eq!(parse(GOOD).unwrap().family, IpFamily::Ipv4);
     let six = parse(&GOOD.replace("about = \"a\"", "about = \"a\"\nfamily = \"ipv6\"")).unwrap();
-    assert_eq!(six.family, Family::Ipv6);
-    assert_eq!(parse(library::find("ipv6").unwrap()).unwrap().family, Family::Ipv6);
+    assert_eq!(six.family, IpFamily::Ipv6);
+    assert_eq!(parse(library::find("ipv6").unwrap()).unwrap().family, IpFamily::Ipv6);
 }
 
 #[test]
@@ -260,10 +265,19 @@ fn a_sweep_is_a_case_for_every_pair() {
 
 #[test]
 fn the_document_lists_every_figure() {
-    let text = std::fs::read_to_string("../../docs/lab.md").unwrap();
+    let text = std::fs::read_to_string("../../docs/reference/figures.md").unwrap();
     for (name, unit, what) in crate::figures::KNOWN {
         assert!(text.contains(&format!("| `{name}` | {unit} | {what} |")), "{name}");
     }
+}
+
+#[test]
+fn the_scenario_in_the_guide_is_right() {
+    let text = std::fs::read_to_string("../../docs/guide/lab.md").unwrap();
+    let blocks: Vec<&str> = text.split("```toml\n").skip(1).collect();
+    assert_eq!(blocks.len(), 1);
+    let scenario = parse(blocks[0].split("```").next().unwrap()).unwrap();
+    assert_eq!(scenario.title, "A cut on the way");
 }
 
 #[test]
@@ -276,9 +290,9 @@ fn pairs_stand_behind_translators_that_exist() {
     let wrong = [
         (cell.replace("easy", "weird"), "cell.hosts: there is no [[nat]] \"weird\""),
         (format!("{cell}same = true"), "cell.same: expected the same [[nat]]"),
-        (format!("{cell}{cell}"), "is there twice"),
+        (format!("{cell}{cell}"), "is defined twice"),
         (cell.repeat(17), "expected at most 16 cells"),
-        (format!("[[nat]]\nname = \"easy\"\n{cell}"), "nat.name: expected another one"),
+        (format!("[[nat]]\nname = \"easy\"\n{cell}"), "nat.name: expected another name"),
         (format!("[[nat]]\nname = \"x\"\nbehind = \"twice\"\n{cell}"), "nat.behind: expected"),
         (format!("[[nat]]\nname = \"x\"\nhairpin = true\n{cell}"), "nat.hairpin: expected"),
         (String::new(), "expected with kind = \"translators\""),

@@ -2,44 +2,42 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Length of the start-up that figures leave out unless a flow says otherwise, in seconds.
+/// Default length of the start-up that figures leave out, in seconds.
 pub const STARTUP_S: f64 = 1.5;
 
 /// Traffic between two nodes.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Flow {
-    /// Its name in events, holds and reports.
+pub struct ScenarioFlow {
+    /// Name in events, conditions and reports.
     pub name: String,
-    /// Its kind.
     #[serde(default)]
-    pub kind: Traffic,
-    /// Where it comes from.
+    pub kind: FlowKind,
+    /// Name of the sending node.
     pub from: String,
-    /// Where it goes.
+    /// Name of the receiving node.
     pub to: String,
-    /// Which way it takes.
+    /// Path of TCP.
     #[serde(default)]
-    pub over: Over,
-    /// When it starts, after the network is up.
+    pub over: TcpPath,
+    /// Start in seconds after the network is up.
     #[serde(default)]
     pub start_s: f64,
     /// Size of a file in millions of bytes.
     #[serde(default = "hundred")]
     pub size_mb: f64,
-    /// A file is sent again as soon as it has arrived, until `duration_s`.
+    /// True to send the file again after each arrival, until `duration_s`.
     #[serde(default)]
     pub again: bool,
-    /// Seconds at the start of a TCP flow that its figures leave out: those in which it finds its
+    /// Seconds at the start of a TCP flow that its figures leave out, while the flow finds its
     /// rate.
     #[serde(default = "startup")]
     pub settle_s: f64,
-    /// How long all but files go on; none means as long as the files.
+    /// Length of all traffic but files, in seconds; `None` for as long as the files.
     pub seconds: Option<f64>,
-    /// Congestion control of TCP.
     #[serde(default = "cubic")]
     pub congestion: String,
-    /// Payload that UDP sends, in Mbit/s; a bound of what TCP sends, if there is one.
+    /// UDP payload rate in Mbit/s; for TCP an optional limit.
     pub mbit: Option<f64>,
     /// Payload of each UDP datagram, in bytes.
     #[serde(default = "payload")]
@@ -47,26 +45,26 @@ pub struct Flow {
     /// Packets per second of a flood.
     #[serde(default)]
     pub packets_per_s: u64,
-    /// Kinds of datagrams of a flood.
+    /// Kinds of a flood's datagrams.
     #[serde(default)]
-    pub flood: Vec<Malice>,
-    /// The program whose times a shaped flow has.
-    pub shape: Option<Shape>,
+    pub flood: Vec<FloodDatagrams>,
+    /// Program whose times a shaped flow follows.
+    pub shape: Option<ProgramShape>,
 }
 
-impl Flow {
-    /// Whether it goes from one virtual interface to another.
+impl ScenarioFlow {
+    /// True if the flow connects two virtual interfaces.
     pub fn needs_interface(&self) -> bool {
         match self.kind {
-            Traffic::Udp | Traffic::Ping | Traffic::Shape => true,
-            Traffic::Tcp => self.over == Over::Interface,
-            Traffic::File | Traffic::Flood => false,
+            FlowKind::Udp | FlowKind::Ping | FlowKind::Shape => true,
+            FlowKind::Tcp => self.over == TcpPath::Interface,
+            FlowKind::File | FlowKind::Flood => false,
         }
     }
 
-    /// Whether kernels route it from link to link.
+    /// True if kernels route the flow from link to link.
     pub fn is_over_links(&self) -> bool {
-        self.kind != Traffic::File && !self.needs_interface()
+        self.kind != FlowKind::File && !self.needs_interface()
     }
 }
 
@@ -86,25 +84,24 @@ fn payload() -> u16 {
     1_200
 }
 
-/// Which way TCP takes. Files, UDP and pings have no choice.
+/// Path of TCP. Files, UDP and pings have no choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Over {
-    /// From link to link, as the kernels of the nodes route it: beside Shoal.
+pub enum TcpPath {
+    /// From link to link by the nodes' kernels, outside Shoal.
     #[default]
     Links,
-    /// Between the virtual interfaces of two hosts: through Shoal.
+    /// Between the virtual interfaces of two hosts, through Shoal.
     Interface,
 }
 
-/// Kinds of traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Traffic {
+pub enum FlowKind {
     /// A file, by `shoal send` and `shoal receive`.
     #[default]
     File,
-    /// A TCP connection of the kernel's, through the same links or between virtual interfaces.
+    /// A kernel TCP connection, over links or between virtual interfaces.
     Tcp,
     /// Numbered datagrams between virtual interfaces, at a steady rate.
     Udp,
@@ -112,77 +109,77 @@ pub enum Traffic {
     Ping,
     /// Hostile datagrams towards the node `to`.
     Flood,
-    /// Datagrams between virtual interfaces, both ways, at the times of a program.
+    /// Datagrams in both directions between virtual interfaces, at the times of a program.
     Shape,
 }
 
-/// Programs whose times are played.
+/// Programs whose times are imitated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Shape {
-    /// Both ends send at random times.
+pub enum ProgramShape {
+    /// Sending at random times, by both ends.
     Poisson,
-    /// Pages, and time to read them.
+    /// Web pages, with time to read them.
     Web,
     /// One file.
     Wget,
-    /// Keys and output of commands.
+    /// Keystrokes and output of commands.
     Ssh,
-    /// Parts of a film.
+    /// Pieces of a video.
     Video,
 }
 
-impl From<Shape> for shoal_attack::Traffic {
-    fn from(shape: Shape) -> shoal_attack::Traffic {
+impl From<ProgramShape> for shoal_attack::ProgramKind {
+    fn from(shape: ProgramShape) -> shoal_attack::ProgramKind {
         match shape {
-            Shape::Poisson => shoal_attack::Traffic::Poisson,
-            Shape::Web => shoal_attack::Traffic::Web,
-            Shape::Wget => shoal_attack::Traffic::Wget,
-            Shape::Ssh => shoal_attack::Traffic::Ssh,
-            Shape::Video => shoal_attack::Traffic::Video,
+            ProgramShape::Poisson => shoal_attack::ProgramKind::Poisson,
+            ProgramShape::Web => shoal_attack::ProgramKind::Web,
+            ProgramShape::Wget => shoal_attack::ProgramKind::Wget,
+            ProgramShape::Ssh => shoal_attack::ProgramKind::Ssh,
+            ProgramShape::Video => shoal_attack::ProgramKind::Video,
         }
     }
 }
 
-/// What a case adds to the scenario's attacker.
+/// Additional actions of the attacker in a case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Attacked {
-    /// What the attacker does to what hosts send, so as to know it again; none for nothing.
+pub struct CaseAttack {
+    /// Mark that the attacker puts on hosts' frames to recognise them; `None` for no mark.
     pub mark: Option<LiveMark>,
-    /// Whether each host that is attacked also reads pages from one of the attack's `cross` hosts.
+    /// True if each attacked host also reads pages from one of the attack's `cross` hosts.
     pub cross: bool,
 }
 
-/// What can be done to frames on a real link.
+/// Marks on the frames of a real link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LiveMark {
-    /// Nothing passes for 200 ms in each second.
+    /// Frames are held for 200 ms in each second.
     Gaps,
-    /// The frames of 100 ms in each second are lost.
+    /// Frames are lost for 100 ms in each second.
     Drops,
 }
 
-impl From<LiveMark> for shoal_attack::Mark {
-    fn from(mark: LiveMark) -> shoal_attack::Mark {
+impl From<LiveMark> for shoal_attack::MarkKind {
+    fn from(mark: LiveMark) -> shoal_attack::MarkKind {
         match mark {
-            LiveMark::Gaps => shoal_attack::Mark::Gaps,
-            LiveMark::Drops => shoal_attack::Mark::Drops,
+            LiveMark::Gaps => shoal_attack::MarkKind::Gaps,
+            LiveMark::Drops => shoal_attack::MarkKind::Drops,
         }
     }
 }
 
-/// An attacker who records the access links of all flows' hosts. Each flow is a pair.
+/// An attacker that records the access links of all flows' hosts. Each flow is a pair.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Attack {
-    /// For how long it watches, each by itself, in seconds.
+pub struct AttackSettings {
+    /// Observed times in seconds, each a separate attack.
     pub seconds: Vec<u32>,
-    /// When it begins, in seconds after the start of the traffic.
+    /// Start of the observation, in seconds after the start of the traffic.
     #[serde(default = "settled")]
     pub from_s: f64,
-    /// Hosts that no flow names: the other ends of cross traffic.
+    /// Hosts that no flow uses: the other ends of cross traffic.
     #[serde(default)]
     pub cross: Vec<String>,
 }
@@ -191,72 +188,69 @@ fn settled() -> f64 {
     2.0
 }
 
-/// Kinds of datagrams of a flood.
+/// Kinds of a flood's datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Malice {
-    /// Random bytes of the three sizes and of other sizes.
+pub enum FloodDatagrams {
+    /// Random bytes of the three frame lengths and of other lengths.
     Malformed,
     /// First handshake messages with the right network secret, from spoofed addresses.
     Handshakes,
     /// Replayed frames of a transfer, recorded on the first host's link.
     Replays,
-    /// Cells that ask for circuits, by a router `from` whose process was killed before, in the name
-    /// of hosts that it claims to have.
+    /// Create cells from a router `from` whose process was killed before. Half of them claim to
+    /// come from other nodes.
     Creates,
 }
 
-/// Something that happens.
+/// An event.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Event {
-    /// When, in seconds after the first flow's start.
+pub struct ScenarioEvent {
+    /// Time in seconds after the start of the traffic.
     pub at_s: Option<f64>,
-    /// When, as a share of the first file that has arrived.
+    /// Time as the share of the first file that has arrived.
     pub at_share: Option<f64>,
-    /// Again every so many seconds.
+    /// Interval of repetitions in seconds.
     pub every_s: Option<f64>,
-    /// What.
     #[serde(rename = "do")]
-    pub deed: Deed,
-    /// Which link, or none for the router-router link that carries the first file.
+    pub deed: EventAction,
+    /// Names of the link's ends. `None` for the link between routers that carries the first file.
     pub link: Option<[String; 2]>,
-    /// The only case in which it happens; none for all.
+    /// The only case with this event; `None` for all cases.
     pub case: Option<String>,
-    /// Which node.
+    /// Name of the node.
     pub node: Option<String>,
-    /// New loss.
+    /// New share of packets lost.
     pub loss: Option<f64>,
-    /// New mean number of packets lost in a row.
+    /// New mean number of consecutive losses.
     pub burst: Option<f64>,
 }
 
-/// Kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Deed {
-    /// Nothing passes the link any more.
+pub enum EventAction {
+    /// Cuts the link.
     Cut,
-    /// The link is as it was.
+    /// Mends the link.
     Restore,
-    /// The link loses another share.
+    /// Changes the loss of the link.
     Loss,
-    /// The node's process is killed; without a node, that of the second relay of the circuit that
-    /// carries the first flow.
+    /// Kills the node's process. Without a node, kills the second relay of the circuit that carries
+    /// the first flow.
     Kill,
-    /// The node is started again.
+    /// Restarts the node.
     Start,
 }
 
-impl Deed {
-    /// Its name in the file.
+impl EventAction {
     pub fn word(self) -> &'static str {
         match self {
-            Deed::Cut => "cut",
-            Deed::Restore => "restore",
-            Deed::Loss => "loss",
-            Deed::Kill => "kill",
-            Deed::Start => "start",
+            EventAction::Cut => "cut",
+            EventAction::Restore => "restore",
+            EventAction::Loss => "loss",
+            EventAction::Kill => "kill",
+            EventAction::Start => "start",
         }
     }
 }

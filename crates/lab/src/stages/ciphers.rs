@@ -6,22 +6,23 @@ use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use cbc::cipher::block_padding::NoPadding;
 use cbc::cipher::{BlockModeDecrypt, BlockModeEncrypt, KeyIvInit};
 use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrIn, recv, sendmsg, setsockopt, sockopt};
-use shoal_crypto::{AeadKey, Hasher, Means, Suite};
+use shoal_crypto::quantile::median;
+use shoal_crypto::{AeadKey, Hasher, Suite, SuiteSupport};
 
 use super::{CHUNK_SEGMENTS, FRAME, ROUNDS, SEGMENT, median_ns};
-use crate::record::Table;
+use crate::record::ReportTable;
 
-/// File bytes of the paper's segments.
+/// File bytes in a segment of the paper.
 const PAPER_SEGMENT: usize = 1_024;
-/// Buffers worked through per round: together they fit the second level of the cache.
+/// Number of buffers processed per round: together they fit the second-level cache.
 const BUFFERS: usize = 256;
-/// Datagrams of one GSO send.
+/// Number of datagrams in one GSO send.
 const RUN: usize = 44;
-/// Associated data of a frame, of the size that Shoal uses.
+/// Associated data of a frame, with the length that Shoal uses.
 const AAD: [u8; 24] = [7; 24];
 
 fn buffers(len: usize) -> Vec<Vec<u8>> {
@@ -47,15 +48,12 @@ fn aead(suite: Suite, len: usize) -> (f64, f64) {
         let start = Instant::now();
         for (i, buffer) in all.iter_mut().enumerate() {
             let opened = key.open(first + i as u64, &AAD, buffer);
-            assert!(opened.is_ok(), "what was sealed opens");
+            assert!(opened.is_ok(), "a sealed buffer opens");
         }
         opens.push(start.elapsed().as_nanos() as f64 / BUFFERS as f64);
     }
-    let middle = |mut all: Vec<f64>| {
-        all.sort_by(f64::total_cmp);
-        all[all.len() / 2]
-    };
-    (middle(seals), middle(opens))
+    let middle = |all: &[f64]| median(all).unwrap_or(f64::NAN);
+    (middle(&seals), middle(&opens))
 }
 
 /// Nanoseconds to encrypt and to decrypt `len` bytes, a multiple of 8, by DES-CBC.
@@ -65,7 +63,7 @@ fn des_cbc(len: usize) -> (f64, f64) {
     let encrypt = median_ns(BUFFERS, || {
         for buffer in &mut all {
             let cipher = cbc::Encryptor::<des::Des>::new(&key.into(), &iv.into());
-            // The length is a multiple of the block's: no padding can be missing.
+            // The length is a multiple of the block length, so padding can't be missing.
             let _ = black_box(cipher.encrypt_padded::<NoPadding>(buffer, len));
         }
     });
@@ -78,18 +76,18 @@ fn des_cbc(len: usize) -> (f64, f64) {
     (encrypt, decrypt)
 }
 
-/// The paper's cipher and today's.
-pub fn table() -> Table {
+/// The paper's cipher and current ciphers.
+pub fn table() -> ReportTable {
     let row =
         |name: &str, (forth, back): (f64, f64)| (name.to_owned(), vec![Some(forth), Some(back)]);
     let paper = |name: &str, forth: f64, back: f64| row(name, (forth, back));
-    Table {
+    ReportTable {
         mixed: false,
         title: "Ciphers, for 1,024 bytes".into(),
         columns: vec!["cipher".into(), "encrypt".into(), "decrypt".into()],
         rows: vec![
             paper("paper: DES-CBC (OpenSSL, Atom D525)", 15_625.0, 15_429.0),
-            paper("paper: the same, 4 threads", 6_374.0, 6_323.0),
+            paper("paper: DES-CBC, 4 threads", 6_374.0, 6_323.0),
             row("DES-CBC here, one thread", des_cbc(PAPER_SEGMENT)),
             row("ChaCha20-Poly1305", aead(Suite::ChaCha20Poly1305, PAPER_SEGMENT)),
             row("AES-256-GCM", aead(Suite::Aes256Gcm, PAPER_SEGMENT)),
@@ -97,26 +95,26 @@ pub fn table() -> Table {
             row("AEGIS-256X2", aead(Suite::Aegis256X2, PAPER_SEGMENT)),
             row("AEGIS-256X4", aead(Suite::Aegis256X4, PAPER_SEGMENT)),
         ],
-        unit: "ns; DES-CBC without a tag, the others with one".into(),
+        unit: "ns; all with a tag, except DES-CBC".into(),
     }
 }
 
 fn suite() -> Suite {
-    let means = Means::here();
+    let means = SuiteSupport::here();
     means.agree(means).expect("a machine has suites in common with itself")
 }
 
-/// Sealing one frame's body.
+/// Nanoseconds to seal one frame's body.
 pub fn seal_ns() -> f64 {
     aead(suite(), FRAME - 40).0
 }
 
-/// Opening it.
+/// Nanoseconds to open one frame's body.
 pub fn open_ns() -> f64 {
     aead(suite(), FRAME - 40).1
 }
 
-/// Hashing one segment, as part of a chunk.
+/// Nanoseconds to hash one segment, as part of a chunk.
 pub fn hash_ns() -> f64 {
     let chunk = vec![0x5a; SEGMENT * CHUNK_SEGMENTS];
     let mut hasher = Hasher::new();
@@ -124,7 +122,7 @@ pub fn hash_ns() -> f64 {
 }
 
 /// The kernel's time for one datagram of a run, in nanoseconds.
-pub struct Udp {
+pub struct DatagramTimes {
     /// Sending, up to the receiver's queue.
     pub send: f64,
     /// Receiving from that queue.
@@ -132,7 +130,7 @@ pub struct Udp {
 }
 
 /// Measures runs of full frames over the loopback.
-pub fn udp() -> Result<Udp> {
+pub fn udp() -> Result<DatagramTimes> {
     let (from, at) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
     setsockopt(&at, sockopt::UdpGroSegment, &true)?;
     let std::net::SocketAddr::V4(to) = at.local_addr()? else {
@@ -157,7 +155,6 @@ pub fn udp() -> Result<Udp> {
         sends.push(middle.duration_since(start).as_nanos() as f64 / RUN as f64);
         receives.push(end.duration_since(middle).as_nanos() as f64 / RUN as f64);
     }
-    sends.sort_by(f64::total_cmp);
-    receives.sort_by(f64::total_cmp);
-    Ok(Udp { send: sends[1_000], receive: receives[1_000] })
+    let middle = |all: &[f64]| median(all).context("no datagrams");
+    Ok(DatagramTimes { send: middle(&sends)?, receive: middle(&receives)? })
 }

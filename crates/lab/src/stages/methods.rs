@@ -1,4 +1,4 @@
-//! Ways to read and write a file, the paper's and today's.
+//! Methods to read and write a file, the paper's and current ones.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -11,31 +11,31 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use shoal_crypto::quantile::median;
 
 use super::{CHUNK_SEGMENTS, SEGMENT, all};
-use crate::record::Table;
+use crate::record::ReportTable;
 
-/// Size of the file: the paper's.
+/// Size of the file in bytes, as in the paper.
 pub const BYTES: usize = 500_000_000;
-/// The paper's piece.
+/// Bytes per call in the paper.
 const PIECE: usize = 1_024;
-/// A chunk.
+/// Bytes in a chunk.
 const CHUNK: usize = SEGMENT * CHUNK_SEGMENTS;
 /// Bytes read with one system call per byte: few, since that is slow.
 const SINGLE_BYTES: usize = 5_000_000;
-/// Runs of each way; the median is reported.
+/// Number of runs of each method; the median is reported.
 const RUNS: usize = 3;
 
-/// Time of a segment when files are used a chunk at a time, in nanoseconds.
-pub struct Chunks {
-    /// Reading.
+/// Time per segment if files are accessed by chunks, in nanoseconds.
+pub struct ChunkTimes {
     pub read: f64,
-    /// Writing into a file that is new.
+    /// Writing into a new file.
     pub write: f64,
 }
 
 /// Measures a file of 200 MB in `folder`.
-pub fn chunk_times(folder: &Path) -> Result<Chunks> {
+pub fn chunk_times(folder: &Path) -> Result<ChunkTimes> {
     let (chunks, block) = (200_000_000 / CHUNK, vec![0x5a; CHUNK]);
     let path = folder.join("chunks");
     let write = median_s(|| write_at(&path, &block, chunks))?;
@@ -46,7 +46,7 @@ pub fn chunk_times(folder: &Path) -> Result<Chunks> {
     })?;
     std::fs::remove_file(&path)?;
     let segments = (chunks * CHUNK_SEGMENTS) as f64;
-    Ok(Chunks { read: read * 1e9 / segments, write: write * 1e9 / segments })
+    Ok(ChunkTimes { read: read * 1e9 / segments, write: write * 1e9 / segments })
 }
 
 fn write_at(path: &Path, block: &[u8], chunks: usize) -> Result<()> {
@@ -63,12 +63,11 @@ fn median_s(mut work: impl FnMut() -> Result<()>) -> Result<f64> {
         work()?;
         runs.push(start.elapsed().as_secs_f64());
     }
-    runs.sort_by(f64::total_cmp);
-    Ok(runs[RUNS / 2])
+    median(&runs).context("no runs")
 }
 
 /// Both comparisons of the paper.
-pub fn tables(folder: &Path) -> Result<Vec<Table>> {
+pub fn tables(folder: &Path) -> Result<Vec<ReportTable>> {
     let path = folder.join("source");
     write_at(&path, &vec![0x5a; 1_000_000], BYTES / 1_000_000)?;
     let file = || File::open(&path).context("the file that was just written");
@@ -85,7 +84,7 @@ pub fn tables(folder: &Path) -> Result<Vec<Table>> {
     add("read, 1,024 a call", median_s(|| by_pieces(file()?, PIECE))?);
     add("mmap", median_s(|| mapped_sum(&file()?))?);
     add("pread, a chunk a call (Shoal)", median_s(|| by_pieces(file()?, CHUNK))?);
-    let read = Table {
+    let read = ReportTable {
         mixed: false,
         title: "Reading 500 MB".into(),
         columns: vec!["way".into(), "seconds".into()],
@@ -109,7 +108,7 @@ pub fn tables(folder: &Path) -> Result<Vec<Table>> {
     add("write + read, 1,024 a call", median_s(|| copy(Box::new(fresh()?), PIECE))?);
     add("mmap both", median_s(|| mapped_copy(&file()?, &target))?);
     add("pwrite + pread, a chunk a call (Shoal)", median_s(|| copy(Box::new(fresh()?), CHUNK))?);
-    let write = Table {
+    let write = ReportTable {
         mixed: false,
         title: "Reading and writing 500 MB".into(),
         columns: vec!["way".into(), "seconds".into()],
@@ -148,20 +147,20 @@ fn by_pieces(mut from: impl Read, piece: usize) -> Result<()> {
 }
 
 /// A mapping of a whole file, unmapped when dropped.
-struct Mapping {
+struct FileMapping {
     at: std::ptr::NonNull<libc::c_void>,
     len: usize,
 }
 
-impl Mapping {
-    fn new(file: &File, len: usize, writable: bool) -> Result<Mapping> {
+impl FileMapping {
+    fn new(file: &File, len: usize, writable: bool) -> Result<FileMapping> {
         let size = NonZeroUsize::new(len).context("an empty file can't be mapped")?;
         let mut protection = ProtFlags::PROT_READ;
         protection.set(ProtFlags::PROT_WRITE, writable);
-        // SAFETY: a new mapping at an address of the kernel's choice; the file is this run's own
+        // SAFETY: a new mapping at an address that the kernel chooses. Only this run uses the file,
         // and nobody shortens it while it is mapped.
         let at = unsafe { mmap(None, size, protection, MapFlags::MAP_SHARED, file, 0)? };
-        Ok(Mapping { at, len })
+        Ok(FileMapping { at, len })
     }
 
     fn bytes(&self) -> &[u8] {
@@ -170,21 +169,21 @@ impl Mapping {
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: `len` bytes are mapped, and writable where this is called; `self` is borrowed
-        // alone.
+        // SAFETY: `len` bytes are mapped, and all callers make the mapping writable; `self` is
+        // borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr().cast(), self.len) }
     }
 }
 
-impl Drop for Mapping {
+impl Drop for FileMapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's, and nothing borrows from it any more.
+        // SAFETY: the mapping belongs to this value, and nothing borrows from it any more.
         let _ = unsafe { munmap(self.at, self.len) };
     }
 }
 
 fn mapped_sum(file: &File) -> Result<()> {
-    let mapping = Mapping::new(file, BYTES, false)?;
+    let mapping = FileMapping::new(file, BYTES, false)?;
     let mut block = [0; PIECE];
     for piece in mapping.bytes().chunks_exact(PIECE) {
         block.copy_from_slice(piece);
@@ -197,8 +196,8 @@ fn mapped_copy(from: &File, target: &Path) -> Result<()> {
     let mut to = File::options().create(true).truncate(true).read(true).write(true).open(target)?;
     to.seek(SeekFrom::Start(BYTES as u64 - 1))?;
     to.write_all(&[0])?;
-    let source = Mapping::new(from, BYTES, false)?;
-    let mut target = Mapping::new(&to, BYTES, true)?;
+    let source = FileMapping::new(from, BYTES, false)?;
+    let mut target = FileMapping::new(&to, BYTES, true)?;
     for (to, from) in target.bytes_mut().chunks_mut(PIECE).zip(source.bytes().chunks(PIECE)) {
         to.copy_from_slice(from);
     }

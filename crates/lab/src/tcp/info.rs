@@ -1,10 +1,11 @@
-//! What the kernel counts of a TCP connection.
+//! Kernel counters of a TCP connection.
 #![allow(unsafe_code)]
 
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 
-/// Where `struct tcp_info` of linux/tcp.h has its counters; libc's ends before the second.
+/// Offsets of the counters in `struct tcp_info` of linux/tcp.h; libc's struct ends before the
+/// second.
 const RETRANS_AT: usize = 100;
 const DUPLICATES_AT: usize = 216;
 const OUT_OF_ORDER_AT: usize = 224;
@@ -12,19 +13,19 @@ const LEN: usize = 232;
 
 /// Counters of one end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct TcpCounters {
     /// Segments that this end sent again.
     pub resent: u32,
-    /// Segments of this end that the other reported as duplicates: they were sent again in vain.
+    /// Segments of this end that the other end reported as duplicates: sent again in vain.
     pub duplicates: u32,
-    /// Segments that came here before one that was sent earlier.
+    /// Segments that arrived before an earlier segment.
     pub disordered: u32,
 }
 
-impl Counts {
-    /// What came after `before`.
-    pub fn since(self, before: Counts) -> Counts {
-        Counts {
+impl TcpCounters {
+    /// Counts since `before`.
+    pub fn since(self, before: TcpCounters) -> TcpCounters {
+        TcpCounters {
             resent: self.resent.saturating_sub(before.resent),
             duplicates: self.duplicates.saturating_sub(before.duplicates),
             disordered: self.disordered.saturating_sub(before.disordered),
@@ -32,11 +33,12 @@ impl Counts {
     }
 }
 
-/// Reads the counters; None where the kernel is older than them (5.4) or the connection is gone.
-pub fn counts(stream: &TcpStream) -> Option<Counts> {
+/// Reads the counters. `None` if the kernel is older than 5.4, or the connection is gone.
+pub fn counts(stream: &TcpStream) -> Option<TcpCounters> {
     let mut info = [0u8; LEN];
     let mut len = LEN as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes, which the buffer has, and says how many.
+    // SAFETY: the kernel writes at most `len` bytes, which fit the buffer, and returns their
+    // number.
     let failed = unsafe {
         let (at, len) = (info.as_mut_ptr().cast(), &raw mut len);
         libc::getsockopt(stream.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, at, len) != 0
@@ -46,7 +48,7 @@ pub fn counts(stream: &TcpStream) -> Option<Counts> {
         return None;
     }
     let (resent, duplicates) = (word(RETRANS_AT)?, word(DUPLICATES_AT)?);
-    Some(Counts { resent, duplicates, disordered: word(OUT_OF_ORDER_AT)? })
+    Some(TcpCounters { resent, duplicates, disordered: word(OUT_OF_ORDER_AT)? })
 }
 
 #[cfg(test)]
@@ -64,7 +66,7 @@ mod tests {
         near.write_all(&[7; 1_000]).unwrap();
         far.read_exact(&mut [0; 1_000]).unwrap();
         for end in [&near, &far] {
-            assert_eq!(counts(end), Some(Counts::default()));
+            assert_eq!(counts(end), Some(TcpCounters::default()));
         }
     }
 }

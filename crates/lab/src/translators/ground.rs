@@ -1,8 +1,8 @@
-//! The network of the cells: a machine in the middle that stands for the Internet, three routers,
-//! and for each cell two hosts with their translators.
+//! The network of the cells: a machine in the middle as the Internet, three routers, and two hosts
+//! with their NATs for each cell.
 //!
 //! ```text
-//! host - translator - (translator) - net - r1, r2, r3
+//! host - NAT - (NAT) - net - r1, r2, r3
 //! ```
 
 use std::fmt::Write;
@@ -12,69 +12,69 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use shoal_wire::Address;
 
-use crate::network::{Conditions, Family, Kind, Network};
-use crate::scenario::{Cell, Input, Nat, PUBLIC, Ports, Scenario};
+use crate::network::{Conditions, IpFamily, Network, NetworkKind};
+use crate::scenario::{NatKind, NatPair, NatPortMapping, PUBLIC, Scenario, UnsolicitedInput};
 use crate::shaping;
 use crate::site::insert;
 use crate::topology::{LinkSpec, NodeSpec, Topology};
 
-/// The place of the machine in the middle, and of the first router.
+/// Indices of the machine in the middle, and of the first router.
 const NET: usize = 0;
 const R1: usize = 1;
-/// Routers: of the first hosts, of the second ones, and one that tells where others are seen.
+/// Number of routers: one for the first hosts, one for the second hosts, and one that reports outer
+/// endpoints.
 const ROUTERS: usize = 3;
-/// The first port of the first and of the second hosts; each run takes the next one.
+/// First port of the first and of the second hosts; each run uses the next port.
 const PORTS: [u16; 2] = [20_000, 30_000];
-/// Ports that a mapping holds.
+/// Number of ports of a mapping.
 const SPAN: u16 = 1_000;
 
 /// Two hosts.
 #[derive(Clone, Debug)]
-pub struct Pair {
-    /// Their places in the topology.
+pub struct HostPair {
+    /// Indices of the hosts in the topology.
     pub hosts: [usize; 2],
-    /// Their names.
     pub names: [String; 2],
-    /// The second wants no direct links.
+    /// True if the second host refuses direct links.
     pub off: bool,
-    /// The mapped translators that they stand behind.
+    /// Mapped NATs that the hosts are behind, as indices in `NatNetwork::nats`.
     mapped: [Option<usize>; 2],
 }
 
-/// A translator at its place.
+/// A NAT in the network.
 #[derive(Clone, Debug)]
-struct Placed {
+struct PlacedNat {
     node: usize,
     outside: usize,
-    /// Hosts directly behind it, and whether each is the first or second of its cell.
+    /// Hosts directly behind the NAT, each with 0 or 1 for the first or second host of its cell.
     hosts: Vec<(usize, usize)>,
-    rules: Nat,
+    rules: NatKind,
 }
 
-/// The network, planned.
+/// The planned network.
 #[derive(Debug)]
-pub struct Ground {
+pub struct NatNetwork {
     /// Machines and links.
     pub topology: Topology,
-    /// What the links are like: those of the machine in the middle as the scenario says.
+    /// Conditions of each link. Links of the machine in the middle have the scenario's conditions.
     pub conditions: Vec<Conditions>,
-    /// One for each cell.
-    pub pairs: Vec<Pair>,
-    nats: Vec<Placed>,
-    /// What every node's configuration says besides.
+    /// One entry per cell.
+    pub pairs: Vec<HostPair>,
+    nats: Vec<PlacedNat>,
+    /// Text for the end of every node's configuration.
     extra: String,
 }
 
-impl Ground {
+impl NatNetwork {
     /// Plans the network.
     ///
     /// # Errors
-    /// A cell names a translator that is not there.
-    pub fn plan(scenario: &Scenario, cells: &[Cell]) -> Result<Ground> {
+    /// A cell names a NAT that does not exist.
+    pub fn plan(scenario: &Scenario, cells: &[NatPair]) -> Result<NatNetwork> {
         let topology = Topology { nodes: Vec::new(), links: Vec::new() };
         let (conditions, pairs, nats) = (Vec::new(), Vec::new(), Vec::new());
         let extra = scenario.node_config.clone();
-        let mut ground = Ground { topology, conditions, pairs, nats, extra };
+        let mut ground = NatNetwork { topology, conditions, pairs, nats, extra };
         ground.machine("net".into());
         for number in 1..=ROUTERS as u32 {
             let spec = NodeSpec::new(format!("r{number}"), Address::new(number, 0));
@@ -95,7 +95,7 @@ impl Ground {
         self.topology.nodes.len() - 1
     }
 
-    /// Adds a translator of this kind, and those that it stands behind.
+    /// Adds a NAT of this kind, and the NATs that it is behind.
     fn translator(&mut self, scenario: &Scenario, name: &str) -> Result<usize> {
         let rules = scenario.nats.iter().find(|nat| nat.name == name);
         let rules = rules.with_context(|| format!("there is no [[nat]] {name:?}"))?.clone();
@@ -108,11 +108,11 @@ impl Ground {
         };
         let node = self.machine(format!("n{}", self.nats.len() + 1));
         self.topology.links.push(LinkSpec { a: node, b: outside });
-        self.nats.push(Placed { node, outside, hosts: Vec::new(), rules });
+        self.nats.push(PlacedNat { node, outside, hosts: Vec::new(), rules });
         Ok(self.nats.len() - 1)
     }
 
-    fn add(&mut self, scenario: &Scenario, number: usize, cell: &Cell) -> Result<()> {
+    fn add(&mut self, scenario: &Scenario, number: usize, cell: &NatPair) -> Result<()> {
         let names = ["a", "b"].map(|side| format!("{side}{}", number + 1));
         let mut shared = None;
         let (mut hosts, mut mapped) = ([0; 2], [None; 2]);
@@ -134,35 +134,40 @@ impl Ground {
             }
             hosts[side] = host;
         }
-        self.pairs.push(Pair { hosts, names, off: cell.off, mapped });
+        self.pairs.push(HostPair { hosts, names, off: cell.off, mapped });
         Ok(())
     }
 
-    /// Places of all hosts.
+    /// Indices of all hosts.
     pub fn hosts(&self) -> Vec<usize> {
         self.pairs.iter().flat_map(|pair| pair.hosts).collect()
     }
 
-    /// Makes its machines and links.
-    pub fn build(&self, family: Family) -> Result<Network> {
-        ensure!(family == Family::Ipv4, "translators of addresses are for IPv4");
-        Network::build_each(self.topology.clone(), Kind::Namespaces.over(family), &self.conditions)
+    /// Makes the machines and links.
+    pub fn build(&self, family: IpFamily) -> Result<Network> {
+        ensure!(family == IpFamily::Ipv4, "NATs need family = \"ipv4\"");
+        Network::build_each(
+            self.topology.clone(),
+            NetworkKind::Namespaces.over(family),
+            &self.conditions,
+        )
     }
 
-    /// The link of a machine towards the middle, and the machine there.
+    /// The link of a machine towards the middle, and the machine at its other end.
     fn outward(&self, node: usize) -> Result<(usize, usize)> {
         let links = &self.topology.links;
-        let link = links.iter().position(|link| link.a == node).context("a machine alone")?;
+        let link =
+            links.iter().position(|link| link.a == node).context("a machine without a link")?;
         Ok((link, links[link].b))
     }
 
-    /// The address of the nearer end of a machine's link towards the middle.
+    /// The machine's own address on its link towards the middle.
     fn address(&self, network: &Network, node: usize) -> Result<SocketAddr> {
         let (link, beside) = self.outward(node)?;
         Ok(network.endpoint(link, beside))
     }
 
-    /// Routes, rules and files, before the nodes run.
+    /// Sets routes and rules, and writes files, before the nodes run.
     pub fn prepare(&self, network: &Network, folder: &Path) -> Result<()> {
         network.forward_ip(NET)?;
         for node in 1..self.topology.nodes.len() {
@@ -179,12 +184,12 @@ impl Ground {
         self.write_hosts(network, folder, 0)
     }
 
-    /// The rules of a translator.
-    fn rules(&self, network: &Network, nat: &Placed) -> Result<String> {
+    /// The nftables rules of a NAT.
+    fn rules(&self, network: &Network, nat: &PlacedNat) -> Result<String> {
         let out = network.interface(nat.node, nat.outside);
         let ports = match nat.rules.ports {
-            Ports::Preserving => "",
-            Ports::Random => " fully-random",
+            NatPortMapping::Preserving => "",
+            NatPortMapping::Random => " fully-random",
         };
         let mut rules = format!(
             "add table ip nat\n\
@@ -196,7 +201,7 @@ impl Ground {
              add rule ip walls through ct status dnat accept\n\
              add rule ip walls through iifname \"{out}\" ct state new drop\n"
         );
-        if nat.rules.input == Input::Drop {
+        if nat.rules.input == UnsolicitedInput::Drop {
             writeln!(
                 rules,
                 "add chain ip walls own {{ type filter hook input priority filter; }}\n\
@@ -207,7 +212,7 @@ impl Ground {
         for &(host, side) in nat.hosts.iter().filter(|_| nat.rules.mapped) {
             let inner = self.address(network, host)?.ip();
             let (first, last) = (PORTS[side], PORTS[side] + SPAN);
-            // Without hairpin only what comes from outside is led in.
+            // Without hairpin, only packets from outside are mapped.
             let from =
                 if nat.rules.hairpin { String::new() } else { format!("iifname \"{out}\" ") };
             writeln!(
@@ -242,7 +247,7 @@ impl Ground {
         Ok(std::fs::write(file, text)?)
     }
 
-    /// Writes what the hosts read at the start of a run, counted from 0.
+    /// Writes the configurations of the hosts for a run, counted from 0.
     pub fn write_hosts(&self, network: &Network, folder: &Path, run: u32) -> Result<()> {
         let run = u16::try_from(run).ok().filter(|run| *run < SPAN).context("too many runs")?;
         for pair in &self.pairs {

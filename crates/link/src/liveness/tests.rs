@@ -4,8 +4,8 @@ fn ms(ms: u64) -> Time {
     Time::from_millis(ms)
 }
 
-fn report(received: u64, highest: u32) -> Report {
-    Report { received, highest, sent_us: 1, ..Report::default() }
+fn report(received: u64, highest: u32) -> LaneReport {
+    LaneReport { received, highest, sent_us: 1, ..LaneReport::default() }
 }
 
 fn up_at(now: Time) -> Liveness {
@@ -16,7 +16,7 @@ fn up_with(keepalive: Option<Duration>, now: Time) -> Liveness {
     let config = LivenessConfig { keepalive, ..LivenessConfig::default() };
     let mut link = Liveness::new(config, 1, Time::ZERO);
     link.session_established(now);
-    assert_eq!(link.handle_report(now, &report(1, 0)), Some(Transition::Up));
+    assert_eq!(link.handle_report(now, &report(1, 0)), Some(LinkTransition::Up));
     link
 }
 
@@ -26,14 +26,14 @@ fn a_neighbour_that_reports_no_progress_is_down_after_a_sixth_of_a_second() {
     let mut dead = None;
     for at in 10..1_000 {
         link.sent(ms(at), 80, true);
-        // What asks it for a report gives it no more time.
+        // Keepalives request a report but do not extend the deadline.
         let _asked = link.poll_keepalive(ms(at));
         if let Some(change) = link.handle_timeout(ms(at)) {
             dead = Some((at, change));
             break;
         }
     }
-    assert_eq!(dead, Some((155, Transition::Down)));
+    assert_eq!(dead, Some((155, LinkTransition::Down)));
 }
 
 #[test]
@@ -41,9 +41,9 @@ fn a_neighbour_that_echoes_old_clocks_is_down_within_a_second_too() {
     let mut link = up_at(ms(3_600_000));
     let mut received = 1;
     for at in 3_600_000..3_610_000 {
-        // Its reports echo only our clock of an hour ago, and show progress now and then.
+        // The neighbour's reports echo only our clock of an hour ago, and show progress once.
         received += u64::from(at == 3_600_500);
-        let report = Report { echoed_us: 1, ..report(received, 0) };
+        let report = LaneReport { echoed_us: 1, ..report(received, 0) };
         link.handle_report(ms(at), &report);
     }
     let mut dead = None;
@@ -71,20 +71,20 @@ fn a_neighbour_that_sent_and_fell_silent_is_asked_at_once_and_only_then() {
             link.sent(ms(at), 1, false);
         }
         let asked = link.poll_keepalive(ms(at));
-        assert!(!asked || (2_300..2_600).contains(&at), "asked at {at} ms");
+        assert!(!asked || (2_300..2_600).contains(&at), "a keepalive at {at} ms");
         if asked {
             link.received(ms(at), 1, (0, at as u32), false);
             link.handle_report(ms(at), &report(at, 0));
         }
     }
-    assert_eq!(link.quiet_at, None, "it was asked once, and idle links are silent");
+    assert_eq!(link.quiet_at, None, "one keepalive is enough, and idle links are silent");
 }
 
 #[test]
 fn a_clock_that_says_anything_is_measured_without_overflow() {
     let mut link = up_at(ms(10));
     for sent_us in [u64::MAX, i64::MAX as u64, i64::MAX as u64 + 1, 0] {
-        let report = Report { sent_us, echoed_us: 10_000, ..report(2, 1) };
+        let report = LaneReport { sent_us, echoed_us: 10_000, ..report(2, 1) };
         link.handle_report(ms(10), &report);
         let offset = sent_us.saturating_sub(10_000).min(i64::MAX as u64) as i64;
         let expected = if sent_us == 0 { -10_000 } else { offset };
@@ -142,12 +142,12 @@ fn an_idle_link_is_not_declared_dead_and_sends_only_keepalives() {
 fn a_link_that_was_down_comes_back_with_the_first_progress() {
     let mut link = up_at(ms(0));
     link.sent(ms(1), 1, true);
-    assert_eq!(link.handle_timeout(ms(147)), Some(Transition::Down));
+    assert_eq!(link.handle_timeout(ms(147)), Some(LinkTransition::Down));
     assert!(link.poll_report(ms(1_400)).is_some());
-    assert_eq!(link.handle_report(ms(1_400), &report(2, 0)), Some(Transition::Up));
+    assert_eq!(link.handle_report(ms(1_400), &report(2, 0)), Some(LinkTransition::Up));
 }
 
-/// Time from traffic at `at` until the silent neighbour is taken for dead.
+/// Time from traffic at `at` until the silent neighbour is declared dead.
 fn patience(link: &mut Liveness, at: u64) -> u64 {
     link.sent(ms(at), 1, true);
     (0..1_000).find(|wait| link.handle_timeout(ms(at + wait)).is_some()).unwrap()
@@ -159,18 +159,18 @@ fn a_machine_that_stood_still_does_not_blame_its_neighbour_at_once() {
     link.sent(ms(1), 1, true);
     assert_eq!(link.handle_timeout(ms(300)), None, "reports may wait to be read");
     assert_eq!(link.handle_timeout(ms(339)), None);
-    assert_eq!(link.handle_timeout(ms(390)), Some(Transition::Down), "once for each silence");
+    assert_eq!(link.handle_timeout(ms(390)), Some(LinkTransition::Down), "once per silence");
 }
 
 #[test]
 fn a_link_that_was_silent_and_came_back_may_be_silent_longer_for_ten_minutes() {
     let mut link = up_at(ms(0));
     assert_eq!(patience(&mut link, 1), 145);
-    assert_eq!(link.handle_report(ms(400), &report(2, 0)), Some(Transition::Up));
+    assert_eq!(link.handle_report(ms(400), &report(2, 0)), Some(LinkTransition::Up));
     assert_eq!(patience(&mut link, 401), 435);
-    // Another session is no silence that ended.
+    // A new session does not count as a silence that ended.
     link.session_established(ms(1_000));
-    assert_eq!(link.handle_report(ms(1_001), &report(3, 0)), Some(Transition::Up));
+    assert_eq!(link.handle_report(ms(1_001), &report(3, 0)), Some(LinkTransition::Up));
     let later = 601_000;
     assert_eq!(link.handle_report(ms(later), &report(4, 0)), None);
     assert_eq!(patience(&mut link, later), 145);
@@ -192,7 +192,7 @@ fn without_a_session_only_a_neighbour_that_we_call_keeps_us_busy() {
     for we_call in [false, true] {
         let mut link = up_with(Some(Duration::from_secs(10)), ms(0));
         link.sent(ms(50), 1, true);
-        assert_eq!(link.session_lost(ms(100), we_call), Some(Transition::Down));
+        assert_eq!(link.session_lost(ms(100), we_call), Some(LinkTransition::Down));
         let due = link.poll_timeout().map(|(at, _)| at.since(ms(100)));
         assert_eq!(due.is_some(), we_call);
         let range = RECONNECT_AFTER * 3 / 4..RECONNECT_AFTER * 5 / 4;
@@ -209,7 +209,8 @@ fn an_idle_link_stays_up_when_its_neighbour_still_counts_the_frames_of_the_sessi
         assert_eq!(link.handle_report(ms(round * 3_000), &report(1 + round, round as u32)), None);
     }
     link.session_established(ms(124_000));
-    // It left before the neighbour had the new keys; the next one is of the new session.
+    // This report left before the neighbour had the new keys. The next one belongs to the new
+    // session.
     assert_eq!(link.handle_report(ms(124_010), &report(42, 41)), None);
     assert_eq!(link.handle_report(ms(124_030), &report(43, 1)), None);
     assert!(link.is_up());
@@ -223,13 +224,13 @@ fn loss_round_trip_and_clocks_come_from_the_reports() {
         let there_us = now.as_micros() + 5_000_000 - 2_000;
         link.handle_report(
             now,
-            &Report {
+            &LaneReport {
                 received: 1 + round * 90,
                 highest: round as u32 * 100,
                 sent_us: there_us,
                 echoed_us: now.as_micros() - 10_000,
                 hold_us: 6_000,
-                ..Report::default()
+                ..LaneReport::default()
             },
         );
     }
@@ -247,9 +248,10 @@ fn a_link_whose_reports_say_that_next_to_nothing_arrives_goes_down() {
         sent += 10;
         link.sent(ms(at), 10, true);
         if at % 100 == 0 {
-            // Of a thousand frames ten arrive: copies of small frames would keep a dead link up.
+            // Ten of 1,000 frames arrive. Copies of small frames would otherwise keep a dead link
+            // up.
             received += 10;
-            if link.handle_report(ms(at), &report(received, sent)) == Some(Transition::Down) {
+            if link.handle_report(ms(at), &report(received, sent)) == Some(LinkTransition::Down) {
                 down = down.or(Some(at));
             }
         }
@@ -257,8 +259,8 @@ fn a_link_whose_reports_say_that_next_to_nothing_arrives_goes_down() {
     }
     println!("down at {down:?} ms with 1% of the frames reported");
     assert!(down.is_some_and(|at| (2_000..3_000).contains(&at)), "{down:?}");
-    assert!(!link.is_up(), "single frames bring it back");
-    // Of a few frames most arrive: the link is good again.
+    assert!(!link.is_up(), "single frames brought it back");
+    // Most of a few frames arrive: the link is good again.
     for at in [6_000, 6_500, 7_000] {
         (sent, received) = (sent + 4, received + 4);
         link.handle_report(ms(at), &report(received, sent));
@@ -284,44 +286,44 @@ fn a_link_that_loses_much_but_not_all_or_not_for_long_stays_up() {
     assert!(link.is_up());
 }
 
-/// What goes between two neighbours, 10 ms apart.
-enum Frame {
+/// A frame between two neighbours that are 10 ms apart.
+enum TestFrame {
     Traffic,
-    Report(Report),
+    Report(LaneReport),
     Keepalive,
 }
 
-/// How often a link that is idle but for one frame every four seconds goes down at the end that
-/// sends it, in so many of these, where so many of 1,000 frames are lost.
+/// Simulates an idle link on which end 0 sends one frame every four seconds, `calls` in all. Of
+/// 1,000 frames, `loss` are lost. Returns how often the link goes down at end 0.
 fn downs(seed: u64, calls: u64, loss: u64, keepalive: Option<Duration>) -> u32 {
     let config = LivenessConfig { keepalive, ..LivenessConfig::default() };
     let mut ends = [seed, seed + 1].map(|seed| Liveness::new(config, seed, Time::ZERO));
     let mut dice = Jitter::new(seed + 2);
     let (mut counters, mut downs) = ([0; 2], 0);
-    let mut wire: Vec<(Time, usize, u32, Frame)> = Vec::new();
+    let mut wire: Vec<(Time, usize, u32, TestFrame)> = Vec::new();
     ends.iter_mut().for_each(|end| end.session_established(ms(0)));
     for at in 0..calls * 4_000 {
         let now = ms(at);
         let due: Vec<_> = wire.extract_if(.., |(at, ..)| *at <= now).collect();
         for (_, to, counter, frame) in due {
             let end: &mut Liveness = &mut ends[to];
-            end.received(now, 1, (0, counter), matches!(frame, Frame::Traffic));
+            end.received(now, 1, (0, counter), matches!(frame, TestFrame::Traffic));
             match frame {
-                Frame::Traffic => {}
-                Frame::Report(report) => drop(end.handle_report(now, &report)),
-                Frame::Keepalive => end.hurry_report(now),
+                TestFrame::Traffic => {}
+                TestFrame::Report(report) => drop(end.handle_report(now, &report)),
+                TestFrame::Keepalive => end.hurry_report(now),
             }
         }
         for n in [0, 1] {
             let end = &mut ends[n];
             downs += u32::from(n == 0 && end.handle_timeout(now).is_some());
             let mut out = Vec::new();
-            out.extend((n == 0 && at % 4_000 == 2_000).then_some(Frame::Traffic));
-            out.extend(end.poll_report(now).map(Frame::Report));
-            out.extend(end.poll_keepalive(now).then_some(Frame::Keepalive));
+            out.extend((n == 0 && at % 4_000 == 2_000).then_some(TestFrame::Traffic));
+            out.extend(end.poll_report(now).map(TestFrame::Report));
+            out.extend(end.poll_keepalive(now).then_some(TestFrame::Keepalive));
             for frame in out {
                 counters[n] += 1;
-                end.sent(now, 1, matches!(frame, Frame::Traffic));
+                end.sent(now, 1, matches!(frame, TestFrame::Traffic));
                 if dice.below(Duration::from_secs(1)) >= Duration::from_millis(loss) {
                     wire.push((now + Duration::from_millis(10), 1 - n, counters[n], frame));
                 }
@@ -340,7 +342,7 @@ fn an_idle_link_is_not_declared_dead_because_one_frame_was_lost() {
         let of = |loss| (0..2).map(|seed| downs(seed * 3, 500, loss, keepalive)).sum::<u32>();
         let all = [0, 50, 100].map(of);
         println!("keepalive {keepalive:?}: {all:?} times of 1,000 each");
-        // Where nobody asks for a report, each frame that is lost is such a time.
+        // Without keepalives no report is requested, so each lost frame may take the link down.
         assert!(all[0] == 0 && all[1] <= 2 && all[2] <= 6, "{all:?}");
     }
 }

@@ -1,43 +1,44 @@
-//! A duplicate threshold that adapts to reordering, after M. Zhang, B. Karp, S. Floyd and
-//! L. Peterson, "RR-TCP: A Reordering-Robust TCP with DSACK", ICNP 2003.
+//! A duplicate threshold that adapts to reordering, as in M. Zhang, B. Karp, S. Floyd and L.
+//! Peterson, "RR-TCP: A Reordering-Robust TCP with DSACK", ICNP 2003.
 //!
-//! Selective acknowledgements tell by how many later packets each late one was overtaken. The
-//! threshold covers a share of the last of these lengths. A retransmission that was in vain, which
-//! a duplicate selective acknowledgement (DSACK) tells, raises the share; a timeout lowers it.
-//! docs/model.md says what of the published sender is left out.
+//! Selective acknowledgements reveal how many later packets overtook each late one. The threshold
+//! covers a share of the latest of these lengths. A spurious retransmission, which a duplicate
+//! selective acknowledgement (DSACK) reveals, raises the share; a timeout lowers it.
+//! docs/evidence/model.md lists the omitted parts of the published sender.
 
 use std::collections::{BTreeSet, VecDeque};
 
-/// Lengths that are remembered.
+/// Number of remembered lengths.
 const LENGTHS_MAX: usize = 1_000;
-/// A longer length counts as this one.
+/// Largest length; longer ones count as this one.
 const LENGTH_MAX: usize = 4_096;
-/// Share of late packets that the threshold covers at first.
+/// Initial share of late packets that the threshold covers.
 const SHARE_FIRST: f64 = 0.9;
-/// What a retransmission in vain adds to the share.
+/// Increase of the share after a spurious retransmission.
 const SHARE_STEP: f64 = 0.01;
-/// What a timeout takes off the share: it costs more than a retransmission in vain.
+/// Decrease of the share after a timeout, which costs more than a spurious retransmission.
 const SHARE_BACK: f64 = 0.05;
-/// The share stays above this.
+/// Smallest share.
 const SHARE_MIN: f64 = 0.5;
 
-pub(super) struct Adaptive {
-    /// Threshold before any packet was late, and its least value.
+pub(super) struct AdaptiveThreshold {
+    /// Threshold before any packet was late, which is also its minimum.
     least: u32,
     threshold: u32,
     share: f64,
-    /// By how many packets each of the last late ones was overtaken, and how many were by so many.
+    /// Number of packets that overtook each of the latest late ones, and a histogram of these
+    /// numbers.
     lengths: VecDeque<usize>,
     histogram: Vec<u32>,
-    /// Packets above the oldest that arrived.
+    /// Packets above the oldest unacknowledged one that arrived.
     arrived: BTreeSet<u64>,
-    /// The packet that was last retransmitted fast, and the window before.
+    /// Packet of the last fast retransmit, and the window before it.
     doubted: Option<(u64, f64)>,
 }
 
-impl Adaptive {
-    pub(super) fn new(least: u32) -> Adaptive {
-        Adaptive {
+impl AdaptiveThreshold {
+    pub(super) fn new(least: u32) -> AdaptiveThreshold {
+        AdaptiveThreshold {
             least,
             threshold: least,
             share: SHARE_FIRST,
@@ -52,8 +53,8 @@ impl Adaptive {
         self.threshold
     }
 
-    /// An acknowledgement says that packet `number` arrived, for the first time or `again`. Gives
-    /// the window that was halved in vain, if that is what it tells.
+    /// Handles an acknowledgement that packet `number` arrived, for the first time or `again`.
+    /// Returns the window before a halving that turns out to be spurious.
     pub(super) fn arrived(&mut self, oldest: u64, number: u64, again: bool) -> Option<f64> {
         if again {
             let (_, window) = self.doubted.take_if(|(doubted, _)| *doubted == number)?;
@@ -67,8 +68,8 @@ impl Adaptive {
         None
     }
 
-    /// All packets from `oldest` to before `awaited` arrived; those that no acknowledgement named
-    /// were late.
+    /// Handles a cumulative acknowledgement from `oldest` to before `awaited`. Packets in this
+    /// range that no acknowledgement named were late.
     pub(super) fn advance(&mut self, oldest: u64, awaited: u64) {
         for number in oldest..awaited {
             if !self.arrived.remove(&number) {
@@ -88,7 +89,7 @@ impl Adaptive {
         self.adapt();
     }
 
-    /// Remembers by how many packets this one was overtaken.
+    /// Records how many packets overtook this one.
     fn late(&mut self, number: u64) {
         let length = self.arrived.range(number + 1..).take(LENGTH_MAX).count();
         if length == 0 {
@@ -103,7 +104,7 @@ impl Adaptive {
         self.adapt();
     }
 
-    /// One more than the length that the share of all lengths does not exceed.
+    /// Sets the threshold to one more than the length that covers the share of all lengths.
     fn adapt(&mut self) {
         let mut left = (self.lengths.len() as f64 * self.share).ceil() as u32;
         let covers = |count: &u32| {

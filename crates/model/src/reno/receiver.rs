@@ -1,17 +1,18 @@
-//! The receiving TCP: puts packets in order and says which one it awaits.
+//! The receiving TCP: orders packets and acknowledges the next one awaited.
 
 use std::collections::BTreeSet;
 
-/// A receiver with an endless buffer, without selective acknowledgements.
+/// A receiver with an unlimited buffer, without selective acknowledgements.
 #[derive(Default)]
-pub(super) struct Receiver {
+pub(super) struct RenoReceiver {
     awaited: u64,
-    /// Packets behind the awaited one.
+    /// Received packets behind the awaited one.
     early: BTreeSet<u64>,
 }
 
-impl Receiver {
-    /// Takes a data packet and returns the acknowledgement: the packet that is awaited now.
+impl RenoReceiver {
+    /// Handles a data packet. Returns the acknowledgement: the number of the packet that is awaited
+    /// next.
     pub(super) fn handle_data(&mut self, number: u64) -> u64 {
         if number >= self.awaited {
             self.early.insert(number);
@@ -22,12 +23,12 @@ impl Receiver {
         self.awaited
     }
 
-    /// Whether this packet came before.
+    /// True if this packet came before.
     pub(super) fn has(&self, number: u64) -> bool {
         number < self.awaited || self.early.contains(&number)
     }
 
-    /// Packets that reached the program.
+    /// Packets delivered to the program.
     pub(super) fn delivered(&self) -> u64 {
         self.awaited
     }

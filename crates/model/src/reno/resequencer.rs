@@ -1,23 +1,24 @@
-//! What stands in front of the receiver and restores the order in which packets were sent.
+//! A resequencer in front of the receiver that restores the order of sending.
 //!
-//! It knows the order of sending, not TCP's numbers, as an edge of the network would. A missing
-//! packet is waited for from the arrival of the first later one, for the hold and no longer.
+//! The resequencer knows the order of sending, as an edge of the network would, but not TCP's
+//! sequence numbers. A missing packet is waited for during one hold, from the arrival of the first
+//! later packet.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
 
 use shoal_wire::Time;
 
-use super::line::Packet;
+use super::line::ModelPacket;
 
 pub(super) struct Resequencer {
     hold: Duration,
-    /// Place of the next packet in the order of sending.
+    /// Position of the next packet in the order of sending.
     next: u64,
-    /// Packets behind it, by place, each with the time when it need wait no longer.
-    early: BTreeMap<u64, (Time, Packet)>,
+    /// Packets behind it, by position, each with the end of its wait.
+    early: BTreeMap<u64, (Time, ModelPacket)>,
     /// A packet that came after its wait was over; it passes at once.
-    late: Option<Packet>,
+    late: Option<ModelPacket>,
 }
 
 impl Resequencer {
@@ -25,8 +26,9 @@ impl Resequencer {
         Resequencer { hold, next: 0, early: BTreeMap::new(), late: None }
     }
 
-    /// Takes a packet. Call `poll` now until it gives none, and again at the returned time.
-    pub(super) fn take(&mut self, now: Time, packet: Packet) -> Option<Time> {
+    /// Accepts a packet. Call `poll` afterwards until it returns none, and again at the returned
+    /// time.
+    pub(super) fn take(&mut self, now: Time, packet: ModelPacket) -> Option<Time> {
         if packet.order < self.next {
             self.late = Some(packet);
             return None;
@@ -37,12 +39,12 @@ impl Resequencer {
     }
 
     /// The next packet that may pass.
-    pub(super) fn poll(&mut self, now: Time) -> Option<Packet> {
+    pub(super) fn poll(&mut self, now: Time) -> Option<ModelPacket> {
         if let Some(packet) = self.late.take() {
             return Some(packet);
         }
         let (&first, _) = self.early.first_key_value()?;
-        // A gap ends when any packet behind it has waited for the hold.
+        // A gap ends when any packet behind it has waited for the whole hold.
         if first > self.next && !self.early.values().any(|&(over, _)| over <= now) {
             return None;
         }

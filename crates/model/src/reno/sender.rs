@@ -1,35 +1,36 @@
-//! A Reno sender after the paper's Appendix A: slow start, congestion avoidance, fast retransmit at
-//! the duplicate threshold, fast recovery. No selective acknowledgements and no limited transmit,
-//! unless the threshold adapts.
+//! A Reno sender as in the paper's Appendix A: slow start, congestion avoidance, fast retransmit at
+//! the duplicate threshold, fast recovery. Selective acknowledgements and limited transmit are used
+//! only if the threshold adapts.
 //!
-//! Windows are in packets. A program always has more to send. Like the sender of ns-2, which the
-//! paper ran, it retransmits fast once for a window of data (RFC 6582 section 3.2 calls the bound
-//! `recover`).
+//! Windows are in packets. The program always has more to send. There is at most one fast
+//! retransmit per window of data, as in ns-2, which the paper used. RFC 6582 section 3.2 calls the
+//! bound `recover`.
 
 use core::time::Duration;
 
 use shoal_wire::Time;
 
-use super::adaptive::Adaptive;
+use super::adaptive::AdaptiveThreshold;
 
-/// RFC 6298: the timeout before any sample, its least value, and a bound that section 2.5 allows.
+/// RFC 6298: the timeout before the first sample, its minimum, and an upper bound as section 2.5
+/// allows.
 const RTO_FIRST: Duration = Duration::from_secs(1);
 const RTO_MIN: Duration = Duration::from_secs(1);
 const RTO_MAX: Duration = Duration::from_secs(60);
-/// The paper's receiver has an endless buffer; this window is far above what its runs reach, and
-/// bounds the packets on the way.
+/// Largest window in packets. The paper's receiver has an unlimited buffer; this bound on packets
+/// in flight is far above what its runs reach.
 const WINDOW_MAX: f64 = 1_048_576.0;
-/// Least threshold of slow start in packets (the paper's Appendix A).
+/// Minimum of the slow-start threshold in packets (the paper's Appendix A).
 const SSTHRESH_MIN: f64 = 2.0;
 
 /// The retransmission timeout of RFC 6298.
-struct Rto {
-    /// Smoothed round trip and its variation in seconds; none before the first sample.
+struct RetransmitTimeout {
+    /// Smoothed round trip and its variation in seconds. None before the first sample.
     smooth_s: Option<(f64, f64)>,
     timeout: Duration,
 }
 
-impl Rto {
+impl RetransmitTimeout {
     /// RFC 6298 section 2. A sample also ends the back-off.
     fn sample(&mut self, rtt: Duration) {
         let r = rtt.as_secs_f64();
@@ -47,42 +48,42 @@ impl Rto {
     }
 }
 
-pub(super) struct Sender {
+pub(super) struct RenoSender {
     dupthresh: u32,
-    /// What sets the threshold in place of `dupthresh`, if it adapts.
-    adaptive: Option<Adaptive>,
-    /// The congestion window.
+    /// Source of an adaptive threshold, in place of `dupthresh`.
+    adaptive: Option<AdaptiveThreshold>,
+    /// Congestion window in packets.
     window: f64,
     ssthresh: f64,
-    /// The oldest packet that was not acknowledged.
+    /// Oldest unacknowledged packet.
     oldest: u64,
-    /// The next packet to send, and the first that was never sent.
+    /// Next packet to send, and (`fresh`) the first that was never sent.
     next: u64,
     fresh: u64,
     /// Duplicate acknowledgements of `oldest`.
     duplicates: u32,
-    /// In fast recovery: packets by which duplicates have opened the window.
+    /// During fast recovery: number of packets by which duplicates have inflated the window.
     inflated: Option<u32>,
-    /// `fresh` at the last retransmission: what was sent before it starts no other one.
+    /// Value of `fresh` at the last retransmission. Packets sent before it trigger no further one.
     recover: Option<u64>,
-    /// A packet to retransmit first.
+    /// Packet to retransmit first.
     again: Option<u64>,
-    rto: Rto,
-    /// A packet whose round trip is measured; never one that was sent twice (Karn).
+    rto: RetransmitTimeout,
+    /// Packet whose round trip is measured. Never a retransmitted packet (Karn).
     timed: Option<(u64, Time)>,
     deadline: Option<Time>,
-    /// Sum of the windows that were halved.
+    /// Sum of the windows at the moments of halving.
     halved_sum: f64,
     fast_retransmits: u64,
     timeouts: u64,
 }
 
-impl Sender {
-    /// With a threshold of `dupthresh`, or one that adapts and is never less.
-    pub(super) fn new(dupthresh: u32, adapts: bool) -> Sender {
-        Sender {
+impl RenoSender {
+    /// A sender with the threshold `dupthresh`, or with an adaptive one of at least that value.
+    pub(super) fn new(dupthresh: u32, adapts: bool) -> RenoSender {
+        RenoSender {
             dupthresh,
-            adaptive: adapts.then(|| Adaptive::new(dupthresh)),
+            adaptive: adapts.then(|| AdaptiveThreshold::new(dupthresh)),
             window: 1.0,
             ssthresh: f64::INFINITY,
             oldest: 0,
@@ -92,7 +93,7 @@ impl Sender {
             inflated: None,
             recover: None,
             again: None,
-            rto: Rto { smooth_s: None, timeout: RTO_FIRST },
+            rto: RetransmitTimeout { smooth_s: None, timeout: RTO_FIRST },
             timed: None,
             deadline: None,
             halved_sum: 0.0,
@@ -113,18 +114,18 @@ impl Sender {
         self.timeouts
     }
 
-    /// Mean window when duplicates halved it; none if they never did.
+    /// Mean window at the moments of halving. None if there were none.
     pub(super) fn halved_window(&self) -> Option<f64> {
         let count = self.fast_retransmits;
         (count > 0).then(|| self.halved_sum / count as f64)
     }
 
     fn threshold(&self) -> u32 {
-        self.adaptive.as_ref().map_or(self.dupthresh, Adaptive::threshold)
+        self.adaptive.as_ref().map_or(self.dupthresh, AdaptiveThreshold::threshold)
     }
 
-    /// What the next acknowledgement tells of the packet that caused it. A window that was halved
-    /// in vain grows to its size again in slow start.
+    /// Handles the selective part of the next acknowledgement. After a spurious halving, the window
+    /// grows to its former size in slow start.
     pub(super) fn handle_sack(&mut self, number: u64, again: bool) {
         let Some(adaptive) = &mut self.adaptive else { return };
         if let Some(window) = adaptive.arrived(self.oldest, number, again) {
@@ -133,7 +134,7 @@ impl Sender {
         }
     }
 
-    /// An acknowledgement: `awaited` is the first packet that the receiver misses.
+    /// Handles an acknowledgement. `awaited` is the first packet that the receiver misses.
     pub(super) fn handle_ack(&mut self, now: Time, awaited: u64) {
         if awaited > self.oldest {
             self.advance(now, awaited);
@@ -188,7 +189,7 @@ impl Sender {
         self.timed = None;
     }
 
-    /// The next packet to send now, if the window has room.
+    /// The next packet to send, if the window has room.
     pub(super) fn poll_transmit(&mut self, now: Time) -> Option<u64> {
         let number = match self.again.take() {
             Some(number) => number,
@@ -209,8 +210,9 @@ impl Sender {
         Some(number)
     }
 
-    /// Packets by which duplicates open the window: in fast recovery, and before it if the
-    /// threshold adapts (extended limited transmit: one more window at most).
+    /// Number of packets by which duplicates enlarge the window. This happens in fast recovery.
+    /// With an adaptive threshold it also happens before, by at most one more window (extended
+    /// limited transmit).
     fn more_room(&self) -> u64 {
         match (self.inflated, &self.adaptive) {
             (Some(inflated), _) => inflated.into(),
@@ -219,12 +221,12 @@ impl Sender {
         }
     }
 
-    /// When `handle_timeout` wants to be called.
+    /// Time at which `handle_timeout` must be called.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         self.deadline
     }
 
-    /// Goes back to the oldest packet if the retransmission timer is due; does nothing otherwise.
+    /// Goes back to the oldest packet if the retransmission timer is due. Does nothing otherwise.
     pub(super) fn handle_timeout(&mut self, now: Time) {
         if self.deadline.is_none_or(|deadline| deadline > now) {
             return;
@@ -240,7 +242,7 @@ impl Sender {
         self.again = None;
         self.next = self.oldest;
         self.rto.back_off();
-        // Set anew when the oldest packet leaves.
+        // The deadline is set again when the oldest packet is sent.
         self.deadline = None;
     }
 }

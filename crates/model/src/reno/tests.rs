@@ -1,15 +1,15 @@
-//! The parts of the simulator, each alone.
+//! Tests of single parts of the simulator.
 
 use core::time::Duration;
 
 use shoal_wire::Time;
 
-use super::adaptive::Adaptive;
-use super::line::{Line, Packet};
+use super::adaptive::AdaptiveThreshold;
+use super::line::{BottleneckLine, ModelPacket};
 use super::next_flush;
-use super::receiver::Receiver;
+use super::receiver::RenoReceiver;
 use super::resequencer::Resequencer;
-use super::sender::Sender;
+use super::sender::RenoSender;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -17,14 +17,14 @@ fn at(ms: u64) -> Time {
     Time::from_millis(ms)
 }
 
-/// Everything that the sender wants to send now.
-fn sent(sender: &mut Sender, now: Time) -> Vec<u64> {
+/// All packets that the sender may send.
+fn sent(sender: &mut RenoSender, now: Time) -> Vec<u64> {
     core::iter::from_fn(|| sender.poll_transmit(now)).collect()
 }
 
-/// A sender that has a window of 8 and sent packets 7 to 14.
-fn grown(dupthresh: u32) -> Sender {
-    let mut sender = Sender::new(dupthresh, false);
+/// A sender with a window of 8 that sent packets 7 to 14.
+fn grown(dupthresh: u32) -> RenoSender {
+    let mut sender = RenoSender::new(dupthresh, false);
     sent(&mut sender, at(0));
     for number in 1..=7 {
         sender.handle_ack(at(100), number);
@@ -36,7 +36,7 @@ fn grown(dupthresh: u32) -> Sender {
 
 #[test]
 fn slow_start_adds_one_for_each_acknowledgement() {
-    let mut sender = Sender::new(3, false);
+    let mut sender = RenoSender::new(3, false);
     assert_eq!(sent(&mut sender, at(0)), [0]);
     sender.handle_ack(at(50), 1);
     assert_eq!(sent(&mut sender, at(50)), [1, 2]);
@@ -54,19 +54,20 @@ fn the_threshold_of_duplicates_halves_the_window_once() {
     sender.handle_ack(at(200), 7);
     assert_eq!(sender.halved_window(), Some(8.0));
     assert_eq!(sent(&mut sender, at(200)), [7]);
-    // Fast recovery: 4 + 3 duplicates keep the window shut, two more open it for one.
+    // Fast recovery: a window of 4 plus 3 duplicates admits no packet. Two more duplicates admit
+    // one.
     sender.handle_ack(at(201), 7);
     assert_eq!(sent(&mut sender, at(201)), []);
     sender.handle_ack(at(201), 7);
     assert_eq!(sent(&mut sender, at(201)), [15]);
     sender.handle_ack(at(210), 8);
     assert_eq!(sender.window(), 4.0);
-    // Duplicates of what was sent before the retransmission start no other one.
+    // Duplicates for packets sent before the retransmission trigger no further one.
     for _ in 0..5 {
         sender.handle_ack(at(211), 8);
     }
     assert_eq!((sender.fast_retransmits(), sender.window()), (1, 4.0));
-    // Congestion avoidance: one over the window for each acknowledgement.
+    // Congestion avoidance: each acknowledgement adds 1/window.
     sender.handle_ack(at(220), 9);
     assert_eq!(sender.window(), 4.25);
 }
@@ -81,7 +82,7 @@ fn old_acknowledgements_change_nothing() {
 }
 
 #[test]
-fn the_timer_rings_after_a_second_and_doubles() {
+fn the_timeout_is_one_second_and_doubles() {
     let mut sender = grown(3);
     let due = sender.poll_timeout().unwrap();
     assert_eq!(due, at(1_100));
@@ -95,15 +96,16 @@ fn the_timer_rings_after_a_second_and_doubles() {
 
 #[test]
 fn a_threshold_follows_the_lengths_of_reordering() {
-    let mut adaptive = Adaptive::new(3);
+    let mut adaptive = AdaptiveThreshold::new(3);
     assert_eq!(adaptive.threshold(), 3);
-    // Packet 0 is overtaken by 1 to 10.
+    // Packets 1 to 10 overtake packet 0.
     for number in 1..=10 {
         assert_eq!(adaptive.arrived(0, number, false), None);
     }
     adaptive.advance(0, 11);
     assert_eq!(adaptive.threshold(), 11);
-    // Nine of ten are overtaken by two alone.
+    // Two packets overtake each of 200 late ones. The threshold covers nine tenths of all lengths,
+    // so the single length of 10 no longer counts.
     for round in 0..200 {
         let oldest = 11 + round * 3;
         adaptive.arrived(oldest, oldest + 1, false);
@@ -111,7 +113,8 @@ fn a_threshold_follows_the_lengths_of_reordering() {
         adaptive.advance(oldest, oldest + 3);
     }
     assert_eq!(adaptive.threshold(), 3);
-    // Retransmissions in vain raise the share until the longest is covered, a timeout lowers it.
+    // Each spurious retransmission raises the share of lengths that the threshold covers. In the
+    // end it covers the longest. A timeout lowers the share.
     for number in 0..10 {
         adaptive.retransmitted(number, 8.0);
         assert_eq!(adaptive.arrived(700, number + 1, true), None, "another packet");
@@ -123,8 +126,8 @@ fn a_threshold_follows_the_lengths_of_reordering() {
 }
 
 #[test]
-fn a_window_that_was_halved_in_vain_comes_back_in_slow_start() {
-    let mut sender = Sender::new(3, true);
+fn a_needlessly_halved_window_grows_back_in_slow_start() {
+    let mut sender = RenoSender::new(3, true);
     sent(&mut sender, at(0));
     for number in 1..=7 {
         sender.handle_sack(number - 1, false);
@@ -139,7 +142,7 @@ fn a_window_that_was_halved_in_vain_comes_back_in_slow_start() {
     sender.handle_sack(7, false);
     sender.handle_ack(at(201), 11);
     sender.handle_sack(7, true);
-    // Slow start: one for each acknowledgement, up to 8.
+    // Slow start: each acknowledgement adds 1, up to 8.
     for number in 12..=15 {
         sender.handle_sack(number - 1, false);
         sender.handle_ack(at(210), number);
@@ -149,7 +152,7 @@ fn a_window_that_was_halved_in_vain_comes_back_in_slow_start() {
 
 #[test]
 fn a_receiver_awaits_the_first_missing_packet() {
-    let mut receiver = Receiver::default();
+    let mut receiver = RenoReceiver::default();
     let answers = [1, 2, 0, 0, 4, 3, 3].map(|number| receiver.handle_data(number));
     assert_eq!(answers, [0, 0, 3, 3, 3, 5, 5]);
     assert_eq!(receiver.delivered(), 5);
@@ -157,13 +160,14 @@ fn a_receiver_awaits_the_first_missing_packet() {
 
 #[test]
 fn a_line_sends_one_packet_after_the_other() {
-    let mut line = Line::new(2 * MS);
+    let mut line = BottleneckLine::new(2 * MS);
     assert_eq!(line.take(at(10)), (0, at(12)));
     assert_eq!(line.take(at(10)), (1, at(14)));
     assert_eq!(line.take(at(20)), (2, at(22)));
 }
 
-/// What passes when packets of these places arrive at these milliseconds, with a hold of 10 ms.
+/// Packets that pass the resequencer, for a hold of 10 ms. Arrivals and results are pairs of a time
+/// in milliseconds and a position.
 fn resequenced(arrivals: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let mut resequencer = Resequencer::new(10 * MS);
     let mut passed = Vec::new();
@@ -171,7 +175,7 @@ fn resequenced(arrivals: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let end = arrivals.iter().map(|&(ms, _)| ms).max().unwrap_or(0) + 20;
     for ms in 0..=end {
         for &(_, order) in arrivals.iter().filter(|(when, _)| *when == ms) {
-            let packet = Packet { number: order, order, sent: at(0), cause: None };
+            let packet = ModelPacket { number: order, order, sent: at(0), cause: None };
             over.extend(resequencer.take(at(ms), packet));
             while let Some(packet) = resequencer.poll(at(ms)) {
                 passed.push((ms, packet.order));

@@ -1,32 +1,32 @@
-//! Two hosts with which policy requires circuits, in a network of whole nodes.
+//! Two hosts for which policy requires circuits, in a network of complete nodes.
 
 use std::collections::BTreeMap;
 
-use shoal_edge::{Event as EdgeEvent, HostId};
+use shoal_edge::{EdgeEvent, HostId};
 use shoal_ip::VNET_LEN;
 
 use super::tests::*;
 use super::*;
-use crate::support::{Tap, interface, take_cells};
+use crate::support::{TestTun, interface, take_cells};
 
-/// Two hosts that are hidden from each other's routers, and a stand-in for what chooses relays.
-struct Pair {
+/// Two hosts that are hidden from each other, and a replacement for the choice of relays.
+struct HiddenPair {
     net: Net,
-    /// What each calls the other.
+    /// Each host's id for the other.
     hosts: BTreeMap<usize, HostId>,
-    /// The circuits that each built, and those it is building.
+    /// The circuit that each host built or is building.
     own: BTreeMap<usize, CircuitId>,
-    /// What each node had dropped before.
+    /// Drops of each node before the test.
     drops: Vec<Vec<(DropReason, u64)>>,
 }
 
 const SHAPE: u8 = 3;
 
-pub(super) fn shape() -> Shape {
-    Shape::new(SHAPE).expect("three places")
+pub(super) fn shape() -> CellShape {
+    CellShape::new(SHAPE).expect("three places")
 }
 
-/// The path of a host's circuits to the other.
+/// The path of a host's circuits to the other host.
 fn path(from: usize) -> [Address; 4] {
     match from {
         H1 => [R1, R2, R3, H2].map(|node| AT[node]),
@@ -34,8 +34,8 @@ fn path(from: usize) -> [Address; 4] {
     }
 }
 
-impl Pair {
-    fn new() -> Pair {
+impl HiddenPair {
+    fn new() -> HiddenPair {
         let mut net = net();
         let mut hosts = BTreeMap::new();
         for (me, other) in [(H1, H2), (H2, H1)] {
@@ -45,10 +45,10 @@ impl Pair {
         }
         take_cells();
         let drops = (0..AT.len()).map(|node| net.drops(node)).collect();
-        Pair { net, hosts, own: BTreeMap::new(), drops }
+        HiddenPair { net, hosts, own: BTreeMap::new(), drops }
     }
 
-    /// Lets time pass. Circuits are built when a host asks for them.
+    /// Lets time pass. Builds circuits when a host asks for them.
     fn run(&mut self, ms: u64) -> Vec<(usize, EdgeEvent)> {
         let mut said = Vec::new();
         for _ in 0..ms {
@@ -57,15 +57,15 @@ impl Pair {
                 let now = self.net.now;
                 let node = &mut self.net.nodes[at];
                 match event {
-                    crate::Event::Edge(EdgeEvent::NeedCircuit(_)) => {
+                    crate::NodeEvent::Edge(EdgeEvent::NeedCircuit(_)) => {
                         let id = node.circuits.onion.build(now, &path(at), shape(), LIFE);
                         self.own.insert(at, id.expect("room"));
                     }
-                    crate::Event::Circuit(Event::Built(id)) => {
+                    crate::NodeEvent::Circuit(OnionEvent::Built(id)) => {
                         assert_eq!(self.own[&at], id);
                         node.edge.set_circuit(self.hosts[&at], Some((id, shape())));
                     }
-                    crate::Event::Edge(event) => said.push((at, event)),
+                    crate::NodeEvent::Edge(event) => said.push((at, event)),
                     _ => {}
                 }
             }
@@ -73,7 +73,7 @@ impl Pair {
         said
     }
 
-    /// Whether the other host answers a ping.
+    /// True if the other host answers a ping.
     fn pings(&mut self, from: usize, seq: u32) -> bool {
         let host = self.hosts[&from];
         self.net.nodes[from].edge.ping(host, 7, seq).expect("room");
@@ -84,7 +84,7 @@ impl Pair {
         })
     }
 
-    /// Has a program send a packet; says whether the other host's programs were given it.
+    /// Sends a program's packet. Returns true if the other host's programs received it.
     fn carries(&mut self, from: usize, payload: usize) -> bool {
         let to = if from == H1 { H2 } else { H1 };
         let read = packet(interface(AT[from]), interface(AT[to]), payload);
@@ -95,12 +95,11 @@ impl Pair {
     }
 }
 
-/// The interface of a host.
-pub(super) fn tap(net: &mut Net, at: usize) -> &mut Tap {
+pub(super) fn tap(net: &mut Net, at: usize) -> &mut TestTun {
     net.nodes[at].queue_mut().expect("a host").device_mut()
 }
 
-/// A packet of UDP as the interface gives it.
+/// A UDP packet as read from the interface.
 pub(super) fn packet(from: std::net::Ipv6Addr, to: std::net::Ipv6Addr, payload: usize) -> Vec<u8> {
     let len = (8 + payload) as u16;
     let mut read = vec![0; VNET_LEN];
@@ -116,17 +115,17 @@ pub(super) fn packet(from: std::net::Ipv6Addr, to: std::net::Ipv6Addr, payload: 
     read
 }
 
-/// Whether a cell of two hosts went somewhere with their addresses on it, in either direction.
+/// True if a cell carried the addresses of both hosts, in either direction.
 fn is_named(cells: &[(LinkKind, Address, Address)], a: usize, b: usize) -> bool {
     let pair = [(AT[a], AT[b]), (AT[b], AT[a])];
     cells.iter().any(|(_, dst, src)| pair.contains(&(*dst, *src)))
 }
 
-/// At the host at its end a circuit keeps its place once something came that the other host sealed.
+/// The receiving host keeps a circuit in its table once a unit of the other host arrived.
 #[test]
 fn a_unit_that_the_other_host_sealed_keeps_the_circuit_its_place() {
-    let mut pair = Pair::new();
-    let kept = |pair: &Pair, at: usize| {
+    let mut pair = HiddenPair::new();
+    let kept = |pair: &HiddenPair, at: usize| {
         let fills = pair.net.nodes[at].circuits.onion.fills().into_iter();
         fills.filter(|(what, ..)| *what == "circuits of a sender").map(|(_, n, _)| n).sum::<usize>()
     };
@@ -137,7 +136,7 @@ fn a_unit_that_the_other_host_sealed_keeps_the_circuit_its_place() {
 
 #[test]
 fn hidden_hosts_exchange_everything_over_three_relays_and_nothing_else() {
-    let mut pair = Pair::new();
+    let mut pair = HiddenPair::new();
     assert!(pair.pings(H1, 1), "handshake and ping");
     assert!(pair.carries(H1, 100) && pair.carries(H2, 900), "packets both ways");
     assert!(pair.pings(H2, 2), "back on the circuit of the other");
@@ -150,7 +149,7 @@ fn hidden_hosts_exchange_everything_over_three_relays_and_nothing_else() {
         assert_eq!(pair.net.drops(node), pair.drops[node], "node {node}");
     }
 
-    // The watch sees a pair that is not hidden.
+    // The check detects cells of hosts that are not hidden.
     let host = pair.net.introduce(H3, AT[H1]);
     pair.net.introduce(H1, AT[H3]);
     pair.net.nodes[H3].edge.ping(host, 7, 3).expect("room");
@@ -158,7 +157,7 @@ fn hidden_hosts_exchange_everything_over_three_relays_and_nothing_else() {
     assert!(is_named(&take_cells(), H1, H3));
 }
 
-/// A host that can't build circuits says nothing to those with which policy requires them.
+/// A host without a pool sends nothing to hosts for which policy requires circuits.
 #[test]
 fn without_a_pool_hidden_hosts_are_not_spoken_with() {
     let mut net = net();
@@ -171,35 +170,37 @@ fn without_a_pool_hidden_hosts_are_not_spoken_with() {
     net.run(Duration::from_secs(25));
     let cells = take_cells();
     assert!(!is_named(&cells, H1, H2), "{cells:?}");
-    let told = |(at, event): &(usize, crate::Event)| {
-        let is_it = matches!(event, crate::Event::Edge(EdgeEvent::Unreachable(at)) if *at == host);
+    let told = |(at, event): &(usize, crate::NodeEvent)| {
+        let is_it =
+            matches!(event, crate::NodeEvent::Edge(EdgeEvent::Unreachable(at)) if *at == host);
         *at == H1 && is_it
     };
-    assert!(net.events.iter().any(told), "its user is told");
+    assert!(net.events.iter().any(told), "the owner gets an event");
 }
 
 #[test]
 fn a_circuit_over_which_nothing_comes_back_ends_and_is_replaced() {
-    let mut pair = Pair::new();
+    let mut pair = HiddenPair::new();
     assert!(pair.pings(H1, 1));
     let first = pair.own[&H1];
-    // A relay forgets all circuits: nothing comes back.
+    // A relay forgets all circuits, so no answers return.
     let now = pair.net.now;
     pair.net.nodes[R2].circuits.onion.forget_all(now, &[8; 32]);
     assert!(!pair.pings(H1, 2));
-    // The origin gives it up, and the edge has another.
+    // The origin gives the circuit up, and the edge gets another.
     pair.run(62_000);
     assert_ne!(pair.own[&H1], first);
     assert!(pair.pings(H1, 3) && pair.carries(H2, 10));
     assert!(!is_named(&take_cells(), H1, H2));
 }
 
-/// What the edge sends on a circuit that is gone is dropped by name, and another is asked for.
+/// Cells that the edge sends on a closed circuit are dropped by name, and a new circuit is
+/// requested.
 #[test]
 fn an_edge_that_sends_on_a_circuit_that_is_gone_asks_for_another() {
-    let mut pair = Pair::new();
+    let mut pair = HiddenPair::new();
     assert!(pair.pings(H1, 1));
-    let established = |pair: &Pair| pair.net.nodes[H1].edge.sessions().stats().established;
+    let established = |pair: &HiddenPair| pair.net.nodes[H1].edge.sessions().stats().established;
     let (first, sessions) = (pair.own[&H1], established(&pair));
     pair.net.nodes[H1].circuits.onion.close(first);
     pair.pings(H1, 2);

@@ -1,6 +1,6 @@
 pub(super) use core::time::Duration;
 
-use shoal_crypto::Standard;
+use shoal_crypto::StandardCiphers;
 use shoal_wire::TAG_LEN;
 use shoal_wire::leg::CELL_LEN;
 
@@ -25,7 +25,7 @@ pub(super) const AT: [Address; 6] = [
     Address::new(1, 2),
 ];
 
-/// Three routers in a row; two hosts at the first and one at the last.
+/// Three routers in a row, with two hosts at the first and one at the last.
 pub(super) fn net() -> Net {
     let mut net = Net::new(&AT, &[(H1, R1), (R1, R2), (R2, R3), (H2, R3), (H3, R1)]);
     for node in &mut net.nodes {
@@ -36,18 +36,18 @@ pub(super) fn net() -> Net {
 
 fn build(net: &mut Net, path: &[usize]) -> CircuitId {
     let path: Vec<_> = path.iter().map(|&node| AT[node]).collect();
-    let shape = Shape::new(3).expect("three places");
+    let shape = CellShape::new(3).expect("three places");
     let onion = &mut net.nodes[H1].circuits.onion;
     let id = onion.build(net.now, &path, shape, LIFE).expect("a circuit");
     net.run(Duration::from_millis(20));
     id
 }
 
-/// What was said about circuits of the first host.
-fn said(net: &mut Net) -> Vec<Event> {
+/// Events about circuits of the first host.
+fn said(net: &mut Net) -> Vec<OnionEvent> {
     let events = core::mem::take(&mut net.events);
     let about = events.into_iter().map(|(node, event)| match event {
-        crate::Event::Circuit(event) if node == H1 => event,
+        crate::NodeEvent::Circuit(event) if node == H1 => event,
         other => panic!("node {node}: {other:?}"),
     });
     about.collect()
@@ -60,11 +60,11 @@ fn a_host_builds_a_circuit_over_three_routers_and_every_hop_answers_it() {
         let mut net = net();
         let before: Vec<_> = (0..AT.len()).map(|node| net.drops(node)).collect();
         let id = build(&mut net, &path);
-        assert_eq!(said(&mut net), [Event::Built(id)]);
+        assert_eq!(said(&mut net), [OnionEvent::Built(id)]);
         for hop in 1..=4 {
             net.nodes[H1].circuits.onion.echo(id, hop, 70).expect("a hop");
             net.run(Duration::from_millis(2));
-            assert_eq!(said(&mut net), [Event::Echoed(id, hop, 70, Some(Duration::ZERO))]);
+            assert_eq!(said(&mut net), [OnionEvent::Echoed(id, hop, 70, Some(Duration::ZERO))]);
         }
         for (node, before) in before.iter().enumerate() {
             assert_eq!(&net.drops(node), before, "node {node}");
@@ -82,7 +82,7 @@ fn a_circuit_ends_at_its_time_and_nodes_wake_for_it() {
     let mut net = net();
     let id = build(&mut net, &[R1, R2, R3, H2]);
     net.run(Duration::from_secs(65));
-    assert_eq!(said(&mut net), [Event::Built(id), Event::Ended(id)]);
+    assert_eq!(said(&mut net), [OnionEvent::Built(id), OnionEvent::Ended(id)]);
     assert!(net.nodes.iter().all(|node| node.circuits.onion.is_empty()));
 }
 
@@ -90,7 +90,7 @@ fn a_circuit_ends_at_its_time_and_nodes_wake_for_it() {
 fn a_node_whose_keys_may_exist_twice_forgets_its_circuits() {
     let mut net = net();
     build(&mut net, &[R1, R2, R3, H2]);
-    let mut wire = crate::support::Wire::default();
+    let mut wire = crate::support::TestSink::default();
     let now = net.now;
     net.nodes[R2].rekey_all(now, &mut wire, &mut shoal_crypto::Rng::new([5; 32]));
     assert!(net.nodes[R2].circuits.onion.is_empty() && !net.nodes[R1].circuits.onion.is_empty());
@@ -109,17 +109,17 @@ fn circuits_go_by_the_wall_clock_as_it_is_set() {
     }
     net.events.clear();
     let id = build(&mut net, &[R1, R2, R3, H2]);
-    assert_eq!(said(&mut net), [Event::Built(id)]);
+    assert_eq!(said(&mut net), [OnionEvent::Built(id)]);
 }
 
-/// Sends a leg cell that belongs to no circuit.
+/// Sends a leg cell of no circuit.
 fn send_junk(net: &mut Net, from: usize, to: Address) {
     let mut frame = [0x5a; FULL];
     net.nodes[from].circuits.address(&mut frame, &[0], to, 0);
     let Net { nodes, now, .. } = net;
     let Control { relay, outbox, .. } = &mut nodes[from];
-    let mut wire = crate::support::Wire::default();
-    let mut turn = Turn { now: *now, sink: &mut wire, hand: outbox };
+    let mut wire = crate::support::TestSink::default();
+    let mut turn = CallContext { now: *now, sink: &mut wire, hand: outbox };
     relay.send_cells(&mut turn, LinkKind::Leg, &mut frame, &[0], FULL);
     net.put(from, wire);
     net.run(Duration::from_millis(2));
@@ -138,28 +138,28 @@ fn a_strangers_leg_cell_is_dropped_by_name_and_not_answered() {
         assert_eq!(net.nodes[node].circuits.onion.len(), 1);
     }
     assert_eq!([R1, R2, H2].map(|node| origin(&net, node)), before);
-    // A router that nobody can reach.
+    // The destination is an unreachable router.
     send_junk(&mut net, H3, Address::new(9, 0));
     assert_eq!(net.dropped(R1, DropReason::NoRoute), 1);
 }
 
-/// The circuits of a few nodes without the nodes: frames go from one to the next.
-struct Bare(Vec<Circuits<Standard>>);
+/// The circuits of a few nodes without the nodes. Frames go directly from one to the next.
+struct CircuitsRig(Vec<NodeCircuits<StandardCiphers>>);
 
-impl Bare {
-    fn new() -> Bare {
+impl CircuitsRig {
+    fn new() -> CircuitsRig {
         let node = |(n, &at): (usize, &Address)| {
             let config = crate::support::config(at).relay;
             let (me, seed) = (identity(at), [n as u8; 32]);
-            let mut circuits = Circuits::new(&config, me, secret(), seed, Time::ZERO, UNIX_MS);
+            let mut circuits = NodeCircuits::new(&config, me, secret(), seed, Time::ZERO, UNIX_MS);
             circuits.onion.set_nodes(keys(&AT));
             circuits
         };
-        Bare(AT.iter().enumerate().map(node).collect())
+        CircuitsRig(AT.iter().enumerate().map(node).collect())
     }
 
-    /// Carries the nodes' own frames and what becomes of them, each with a mark when it arrives.
-    /// Returns all frames as they left, and counts units.
+    /// Carries the nodes' own frames and all their consequences, each marked on arrival. Returns
+    /// all frames as they left, and the number of units.
     fn carry(&mut self) -> (Vec<[u8; FULL]>, usize) {
         let (mut left, mut next, mut units) = (Vec::new(), 0, 0);
         loop {
@@ -175,7 +175,7 @@ impl Bare {
             let Some(mut frame) = left.get(next).copied() else { return (left, units) };
             next += 1;
             let header = RoutedHeader::parse(&frame[link::ROUTED_AT..]).expect("written here");
-            frame[MARK_AT] = Mark::Congested as u8;
+            frame[MARK_AT] = CongestionMark::Congested as u8;
             let to = AT.iter().position(|at| *at == header.dst()).expect("one of these");
             let mut onward = Vec::new();
             let unit = |_: &mut [u8], run: &[u32], _| {
@@ -194,12 +194,12 @@ impl Bare {
     }
 }
 
-/// A mark that went on would be a signal between nodes that are not neighbours on the circuit.
+/// A forwarded mark would be a signal between distant nodes of a circuit.
 #[test]
 fn every_leg_cell_leaves_with_a_fresh_header() {
-    let mut bare = Bare::new();
+    let mut bare = CircuitsRig::new();
     let path = [AT[R1], AT[R2], AT[R3], AT[H2]];
-    let shape = Shape::new(3).expect("three places");
+    let shape = CellShape::new(3).expect("three places");
     let id = bare.0[H1].onion.build(Time::ZERO, &path, shape, LIFE).expect("a circuit");
     let (mut frames, _) = bare.carry();
     assert_eq!(bare.0[H1].onion.progress(id), Some((4, true)));
@@ -229,12 +229,12 @@ fn every_leg_cell_leaves_with_a_fresh_header() {
     const { assert!(link::CELL_AT + CELL_LEN + TAG_LEN == FULL) };
 }
 
-/// A relay can't hand a mark on. It has circuits lose a cell instead, one of them at a time, and
-/// no cell of a set-up.
+/// A relay can't forward a mark. It drops a cell of a circuit instead, of one circuit at a time,
+/// and never a set-up cell.
 #[test]
-fn cells_that_waited_cost_their_circuit_a_cell_from_time_to_time() {
-    let mut bare = Bare::new();
-    let (path, shape) = ([AT[R1], AT[R2], AT[H2]], Shape::new(2).expect("a place"));
+fn a_congested_circuit_loses_a_cell_from_time_to_time() {
+    let mut bare = CircuitsRig::new();
+    let (path, shape) = ([AT[R1], AT[R2], AT[H2]], CellShape::new(2).expect("a place"));
     let ids = [H1, H3].map(|from| {
         let id = bare.0[from].onion.build(Time::ZERO, &path, shape, LIFE).expect("a circuit");
         bare.carry();
@@ -252,7 +252,9 @@ fn cells_that_waited_cost_their_circuit_a_cell_from_time_to_time() {
         let mut onward = offsets;
         for relay in [R1, R2] {
             if waited {
-                onward.iter().for_each(|&at| buf[at as usize + MARK_AT] = Mark::Congested as u8);
+                onward
+                    .iter()
+                    .for_each(|&at| buf[at as usize + MARK_AT] = CongestionMark::Congested as u8);
             }
             assert_eq!(onward.len(), COUNT, "the host hears of its own backlog otherwise");
             let came = core::mem::take(&mut onward);
@@ -272,11 +274,11 @@ fn cells_that_waited_cost_their_circuit_a_cell_from_time_to_time() {
     assert_eq!(lost, [(DropReason::CircuitCongested, more as u64 + 2)]);
 }
 
-/// Runs of several nodes and circuits in one batch are told apart.
+/// Runs of several nodes and circuits in one batch are handled separately.
 #[test]
 fn a_batch_of_cells_of_many_circuits_is_taken_in_runs() {
-    let mut bare = Bare::new();
-    let shape = Shape::new(1).expect("a place");
+    let mut bare = CircuitsRig::new();
+    let shape = CellShape::new(1).expect("a place");
     let paths = [(H1, [R1, H2]), (H1, [R1, H3]), (H3, [R1, H2]), (H3, [R1, H1])];
     let ids = paths.map(|(from, path)| {
         let path = path.map(|node| AT[node]);
@@ -288,7 +290,7 @@ fn a_batch_of_cells_of_many_circuits_is_taken_in_runs() {
     let mut buf = vec![9; order.len() * FULL];
     let offsets: Vec<u32> = (0..order.len()).map(|n| (n * FULL) as u32).collect();
     for (&at, &which) in offsets.iter().zip(&order) {
-        // The last is none's.
+        // The last cell belongs to no circuit.
         let (from, id) = *ids.get(which).unwrap_or(&ids[0]);
         let start = at + link::CELL_AT as u32;
         let to = bare.0[from].onion.seal_units(Time::ZERO, id, &mut buf, &[start]).expect("built");

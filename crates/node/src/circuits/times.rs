@@ -1,9 +1,9 @@
-//! How long circuits take: to be set up, to carry the first packet, to be replaced.
+//! Durations of circuits: set-up, first packet, replacement.
 
 use std::collections::BTreeMap;
 
 use shoal_edge::HostId;
-use shoal_onion::path::{Kept, Router, Routers};
+use shoal_onion::path::{ListedRouter, RouterList, Vanguards};
 use shoal_onion::pool::{self, CircuitState};
 
 use super::hidden::{packet, shape, tap};
@@ -12,23 +12,25 @@ use super::*;
 use crate::support::{UNIX_MS, interface, keys};
 
 const MS: Duration = Duration::from_millis(1);
-/// Of each wire.
+/// Delay of each wire.
 const DELAY: Duration = Duration::from_millis(5);
-/// A packet from host to host and its answer, on the shortest way over three relays.
+/// Time of a packet and its answer between the hosts, on the shortest path over three relays.
 const ROUND_TRIP_MS: u64 = 40;
 
-/// Two hosts that are hidden from each other's routers; the first has a pool, and calls the second
-/// so.
+/// Makes two hosts hidden from each other, and gives the first one a pool. Returns the first host's
+/// id for the second.
 fn hide(net: &mut Net, hosts: [usize; 2], at: &[Address], relays: u8) -> HostId {
     for (me, other) in [(1, 0), (0, 1)].map(|(me, other)| (hosts[me], hosts[other])) {
         let host = net.introduce(me, at[other]);
         net.nodes[me].edge.set_hidden(&BTreeMap::from([(host, shape())]));
     }
-    let config = pool::Config { address: at[hosts[0]], relays, circuits_max: 64, max_added: None };
-    let pool = pool::Pool::new(config, Kept::default(), [5; 32], net.now, UNIX_MS + 1_000);
-    net.nodes[hosts[0]].set_pool(pool.expect("as many relays as there are places"));
-    let router = Router { relay: true, ..Router::default() };
-    let routers = Routers::new(at.iter().map(|at| (*at, router.clone())));
+    let config =
+        pool::PoolConfig { address: at[hosts[0]], relays, circuits_max: 64, max_added: None };
+    let pool =
+        pool::CircuitPool::new(config, Vanguards::default(), [5; 32], net.now, UNIX_MS + 1_000);
+    net.nodes[hosts[0]].set_pool(pool.expect("1 to 5 relays"));
+    let router = ListedRouter { relay: true, ..ListedRouter::default() };
+    let routers = RouterList::new(at.iter().map(|at| (*at, router.clone())));
     for node in &mut net.nodes {
         node.set_circuit_nodes(net.now, routers.clone(), keys(at));
     }
@@ -36,25 +38,25 @@ fn hide(net: &mut Net, hosts: [usize; 2], at: &[Address], relays: u8) -> HostId 
     net.nodes[hosts[0]].edge.host_at(at[hosts[1]]).expect("introduced")
 }
 
-/// A packet with a number at its end.
+/// A packet that ends with a number.
 fn numbered(from: Address, to: Address, number: u32) -> Vec<u8> {
     let mut read = packet(interface(from), interface(to), 100);
     *read.last_chunk_mut().expect("a hundred bytes") = number.to_be_bytes();
     read
 }
 
-/// The numbers of packets that programs of a node were given.
+/// The numbers of packets that a node's programs received.
 fn take_given(net: &mut Net, at: usize) -> Vec<u32> {
     let given = core::mem::take(&mut tap(net, at).given);
     given.iter().map(|read| u32::from_be_bytes(*read.last_chunk().expect("a packet"))).collect()
 }
 
-/// Milliseconds until the second host's program has a packet that the first one's writes now.
+/// Milliseconds until the second host's program receives a packet that the first one's writes.
 fn carry_ms(net: &mut Net) -> u64 {
     let begun = net.now;
     tap(net, H1).waiting.push_back(numbered(AT[H1], AT[H2], 7));
     while take_given(net, H2).is_empty() {
-        assert!(net.now < begun + 1_000 * MS, "it never came");
+        assert!(net.now < begun + 1_000 * MS, "no packet arrived");
         net.run(MS);
     }
     net.now.since(begun).as_millis() as u64 - 1
@@ -71,12 +73,12 @@ fn a_circuit_over_three_relays_is_set_up_within_150_ms() {
         assert!(net.now <= begun + 150 * MS);
         net.run(MS);
     }
-    // Each hop takes a way there and back, over 1, 2, 3 and 4 wires.
+    // Each hop takes one round trip, over 1, 2, 3 and 4 wires.
     assert!(net.now > begun + 100 * MS);
 }
 
 #[test]
-fn the_first_packet_takes_four_round_trips_and_with_a_standby_one_way() {
+fn the_first_packet_takes_four_round_trips_or_with_a_standby_one_and_a_half() {
     let mut fresh = net();
     hide(&mut fresh, [H1, H2], &AT, 3);
     let first = carry_ms(&mut fresh);
@@ -92,7 +94,7 @@ fn the_first_packet_takes_four_round_trips_and_with_a_standby_one_way() {
     assert!(first <= 3 * ROUND_TRIP_MS / 2, "the hosts' own handshake, and one way: {first} ms");
 }
 
-/// Six routers, each joined to all, and a host at the first and at the third.
+/// Six fully connected routers, with a host at the first and at the third.
 fn mesh() -> (Net, Vec<Address>) {
     let mut at: Vec<_> = (1..=6).map(|router| Address::new(router, 0)).collect();
     at.extend([Address::new(1, 1), Address::new(3, 1)]);
@@ -101,7 +103,7 @@ fn mesh() -> (Net, Vec<Address>) {
     (Net::new(&at, &links), at)
 }
 
-/// The relays of the circuit that is in use, and of the one that stands by.
+/// The relays of the circuit in use, and of the standby.
 fn relays_of(net: &Net, at: usize) -> [Vec<Address>; 2] {
     let views = net.nodes[at].pool().expect("a pool").views(net.now);
     [CircuitState::InUse, CircuitState::Standby].map(|state| {
@@ -110,8 +112,8 @@ fn relays_of(net: &Net, at: usize) -> [Vec<Address>; 2] {
     })
 }
 
-/// For how long nothing comes of a packet each 10 ms once a relay of the circuit in use dies: the
-/// guard, the one that the standby does without, or the last.
+/// Longest time without packets, at one packet per 10 ms, after a relay of the circuit in use dies.
+/// `place` is the dead relay: 0 the guard, 1 the middle one, which the standby avoids, 2 the last.
 fn gap(place: usize) -> Duration {
     const CALLER: usize = 6;
     const CALLED: usize = 7;
@@ -141,18 +143,19 @@ fn gap(place: usize) -> Duration {
 }
 
 #[test]
-fn whichever_relay_dies_costs_less_than_a_second_while_a_circuit_stands_by() {
+fn a_dead_relay_costs_less_than_a_second_with_a_standby_circuit() {
     for place in 0..3 {
         let gap = gap(place);
         assert!(gap < Duration::from_secs(1), "{gap:?}");
-        assert!(gap > 100 * MS, "the relay that died was not missed");
+        assert!(gap > 100 * MS, "no gap: the dead relay carried no packets");
         println!("relay {}: {} ms", place + 1, gap.as_millis());
     }
 }
 
-/// Has the circuit changed so many times while the first host sends a packet each millisecond; the
-/// numbers of those that programs of the second are given, and how many were sent. The long way
-/// takes 40 ms, the short one 20: after a change to it, packets pass those before.
+/// Changes the circuit `all_changes` times while the first host sends a packet each millisecond.
+/// Returns the numbers of the packets that the second host's programs received, and the number of
+/// packets sent. The long path takes 40 ms and the short one 20 ms, so packets overtake others
+/// after a change to the short one.
 fn stream(all_changes: usize, keep_order: bool) -> (Vec<u32>, u32) {
     let mut net = net();
     let host = hide(&mut net, [H1, H2], &AT, 3);
@@ -172,7 +175,7 @@ fn stream(all_changes: usize, keep_order: bool) -> (Vec<u32>, u32) {
         });
         if node.circuits.onion.progress(id) == Some((4, true)) && now >= begun + 230 * MS {
             node.edge.set_circuit(host, Some((id, shape())));
-            // The one that gave way before has carried its last packet to the end by now.
+            // The previous circuit has delivered its last packet by now.
             if let Some(&old) = used.iter().rev().nth(1) {
                 node.circuits.onion.close(old);
                 node.edge.circuit_ended(now, old);
@@ -200,5 +203,5 @@ fn a_hundred_changes_of_circuits_lose_and_reorder_nothing() {
     assert!(given.iter().copied().eq(0..sent), "{} of {sent}, disorder at {first:?}", given.len());
     let (given, sent) = stream(6, false);
     assert_eq!(given.len() as u32, sent);
-    assert!(!given.is_sorted(), "the ways differ, so that packets pass each other");
+    assert!(!given.is_sorted(), "paths of different delays reorder packets");
 }

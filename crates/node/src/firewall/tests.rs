@@ -1,16 +1,16 @@
 use std::net::Ipv6Addr;
 
 use super::*;
-use crate::support::Table;
+use crate::support::TestFlowTable;
 
 const BOB: HostId = HostId::from_bits(4);
 const DENIED: Result<(), DropReason> = Err(DropReason::PolicyDenied);
 
-type Firewall = super::Firewall<Table>;
+type Firewall = super::InterfaceFirewall<TestFlowTable>;
 
-/// Bob may begin nothing.
+/// A firewall by which Bob may begin no flow.
 fn firewall() -> Firewall {
-    let firewall = Firewall::new(Table::default());
+    let firewall = Firewall::new(TestFlowTable::default());
     firewall.set_rights(&BTreeMap::from([(BOB, Arc::new(Access::default()))]));
     firewall
 }
@@ -19,7 +19,7 @@ fn end(last: u16) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last)
 }
 
-/// A packet from bob to this host if `arrives`, else from this host to bob.
+/// A packet from Bob to this host if `arrives`, else from this host to Bob.
 fn packet(arrives: bool, extensions: &[u8], protocol: u8, body: &[u8]) -> Vec<u8> {
     let (from, to) = if arrives { (end(2), end(1)) } else { (end(1), end(2)) };
     let len = 8 * extensions.len() + body.len();
@@ -34,7 +34,7 @@ fn packet(arrives: bool, extensions: &[u8], protocol: u8, body: &[u8]) -> Vec<u8
     bytes
 }
 
-/// A TCP segment; the ports are ours and bob's.
+/// A TCP segment. The ports are this host's and Bob's.
 fn tcp(arrives: bool, (ours, theirs): (u16, u16), flags: u8) -> Vec<u8> {
     let (from, to) = if arrives { (theirs, ours) } else { (ours, theirs) };
     let mut body = [from.to_be_bytes(), to.to_be_bytes()].concat();
@@ -76,7 +76,7 @@ fn only_a_syn_of_ours_begins_a_flow_that_bob_may_answer() {
         assert_eq!(answer, if calls { Ok(()) } else { DENIED }, "{flags:#04x}");
         assert_eq!(inbound(&mut firewall, 3, &tcp(true, (6_001, 80), flags)), DENIED);
     }
-    // Whatever flags bob answers with, he may begin nothing once the flow is over.
+    // Whichever flags Bob answers with, he may begin no flow after this one.
     for flags in 0..=255 {
         let (mut firewall, ends) = (firewall(), (6_000, 80));
         assert_eq!(outbound(&mut firewall, 1, &tcp(false, ends, SYN)), Ok(()));
@@ -97,7 +97,7 @@ fn extension_headers_hide_no_ports() {
         assert_eq!(inbound(&mut firewall, 1, &hidden), DENIED, "{extensions:?}");
         let call = [&53u16.to_be_bytes()[..], &9u16.to_be_bytes(), &[0, 8, 0, 0]].concat();
         outbound(&mut firewall, 2, &packet(false, &[], UDP, &call)).unwrap();
-        assert_eq!(inbound(&mut firewall, 3, &hidden), Ok(()), "it is the same flow");
+        assert_eq!(inbound(&mut firewall, 3, &hidden), Ok(()), "a known flow");
         let other = packet(true, extensions, UDP, &datagram(54));
         assert_eq!(inbound(&mut firewall, 4, &other), DENIED);
     }
@@ -106,7 +106,8 @@ fn extension_headers_hide_no_ports() {
         inbound(firewall, 1, &packet(true, extensions, UDP, &datagram(53)))
     };
     assert_eq!(refused(&mut firewall, &[60; 5]), Err(DropReason::IpExtensionHeaders));
-    // IPv4 and IPv6 in IP, GRE, ESP, AH, no next header, SCTP: refused as protocols without ports.
+    // IPv4 and IPv6 in IP, GRE, ESP, AH, no next header and SCTP are refused as protocols without
+    // ports.
     for protocol in [4, 41, 47, 50, 51, 59, 132] {
         assert_eq!(inbound(&mut firewall, 1, &packet(true, &[], protocol, &[0; 20])), DENIED);
     }

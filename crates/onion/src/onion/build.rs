@@ -1,57 +1,62 @@
-//! The set-up of circuits: of this node's own, and of those that it carries.
+//! Set-up of circuits: of this node's own circuits, and of those that it carries.
 
 use core::time::Duration;
 
 use shoal_crypto::{Ciphers, Secret};
 use shoal_session::outer::{Lead, OuterSeal};
-use shoal_wire::leg::{CELL_LEN, FIRST_LEN, Grant, Message, Refusal, SECOND_LEN, Shape};
-use shoal_wire::{Address, CircuitId, DropReason, Mixing, Strategy, Time};
+use shoal_wire::leg::{
+    CELL_LEN, CellShape, ExtendRefusal, FIRST_LEN, LegGrant, LegMessage, SECOND_LEN,
+};
+use shoal_wire::{Address, CircuitId, DropReason, HopDelay, MixStrategy, Time};
 
 use super::queue::WAITING_MAX;
-use super::{Entry, Event, Failure, HALF_OPEN, LIFE_MAX, OWN_ECHO, Onion, Wait, Waiting};
-use crate::circuit::{Building, Circuit};
-use crate::hop::{Hop, Next};
-use crate::job::{Attempt, Begun, First, Work};
+use super::{
+    CircuitEntry, HALF_OPEN, LIFE_MAX, MixWait, OWN_ECHO, Onion, OnionEvent, PendingCreate,
+    SetupFailure,
+};
+use crate::circuit::{OriginCircuit, PendingHop};
+use crate::hop::{CircuitHop, CircuitNext};
+use crate::job::{FirstMessageInput, FirstMessageState, SetupAttempt, SetupWork};
 use crate::layer::LayerSecrets;
-use crate::leg::{Direction, Lane, Leg};
-use crate::limits::Seen;
-use crate::room::Tenant;
-use crate::setup::{self, Answer, Bond, Cookie, Create, Reply};
+use crate::leg::{Direction, Leg, LegLane};
+use crate::limits::CreateReplayCache;
+use crate::room::CircuitTenant;
+use crate::setup::{self, Bond, Cookie, CreateAnswer, CreateCell, CreateReply};
 
-/// How often a create cell is sent again with a cookie, whatever the node that was asked says.
+/// Times that a create cell is repeated with a cookie, whatever the asked node answers.
 const REPEATS_MAX: u8 = 2;
-/// What stands for the number of a created cell, which has none, where its delay is drawn.
+/// Number from which a created cell's delay is drawn, since it has no number of its own.
 const CREATED: u64 = u64::MAX;
 
 impl<C: Ciphers> Onion<C> {
-    /// Begins a circuit over the relays of `path` to the node that stands last in it.
+    /// Begins a circuit over the relays of `path` to the last node in it.
     ///
     /// # Errors
     ///
-    /// `unknown_peer`: the path is empty or longer than the shape has places, leads through this
-    /// node or through one node twice, or a node in it is not known. `circuit_limit`: too many.
+    /// `unknown_peer`: the path is empty or too long for the shape, contains this node or one node
+    /// twice, or has an unknown node. `circuit_limit`: this node has too many circuits.
     pub fn build(
         &mut self,
         now: Time,
         path: &[Address],
-        shape: Shape,
+        shape: CellShape,
         life: Duration,
     ) -> Result<CircuitId, DropReason> {
         self.build_mixed(now, path, &[], shape, life)
     }
 
-    /// As [`Onion::build`], and has the relays delay cells as `mixes` says of each; relays beyond
-    /// its end don't.
+    /// Like [`Onion::build`], with a mix strategy for each relay. Relays without an entry in
+    /// `mixes` don't delay cells.
     ///
     /// # Errors
     ///
-    /// As of [`Onion::build`].
+    /// The errors of [`Onion::build`].
     pub fn build_mixed(
         &mut self,
         now: Time,
         path: &[Address],
-        mixes: &[Strategy],
-        shape: Shape,
+        mixes: &[MixStrategy],
+        shape: CellShape,
         life: Duration,
     ) -> Result<CircuitId, DropReason> {
         let fits = (2..=usize::from(shape.tags()) + 1).contains(&path.len());
@@ -67,11 +72,11 @@ impl<C: Ciphers> Onion<C> {
         let until = now + life.min(LIFE_MAX);
         let relays = path.len() - 1;
         let mixes = mixes[..mixes.len().min(relays)].to_vec();
-        let circuit = Circuit::new(shape, (path.to_vec(), mixes), leg.clone(), (now, until));
-        let id = self.insert(now, Entry::Origin(Box::new(circuit)))?;
-        let begun = self
-            .attempt(id, 0)
-            .and_then(|(attempt, first)| self.queue.add_own(Work::Begin { attempt, leg, first }));
+        let circuit = OriginCircuit::new(shape, (path.to_vec(), mixes), leg.clone(), (now, until));
+        let id = self.insert(now, CircuitEntry::Origin(Box::new(circuit)))?;
+        let begun = self.attempt(id, 0).and_then(|(attempt, first)| {
+            self.queue.add_own(SetupWork::Begin { attempt, leg, first })
+        });
         if let Err(reason) = begun {
             self.remove(id);
             return Err(reason);
@@ -79,13 +84,17 @@ impl<C: Ciphers> Onion<C> {
         Ok(id)
     }
 
-    /// A new handshake of a circuit of this node, with the hop behind `hops`, and what its first
-    /// message is made of.
-    fn attempt(&mut self, id: CircuitId, hops: usize) -> Result<(Attempt, First), DropReason> {
+    /// A new handshake of a circuit of this node, with the hop after `hops` others. Returns the
+    /// content of its first message.
+    fn attempt(
+        &mut self,
+        id: CircuitId,
+        hops: usize,
+    ) -> Result<(SetupAttempt, FirstMessageInput), DropReason> {
         let ephemeral = Secret::new(self.rng.array());
         self.attempts += 1;
         let number = self.attempts;
-        let Some(Entry::Origin(circuit)) = self.slots.get_mut(id) else {
+        let Some(CircuitEntry::Origin(circuit)) = self.slots.get_mut(id) else {
             return Err(DropReason::UnknownCircuit);
         };
         let to = circuit.path.get(hops).ok_or(DropReason::UnknownPeer)?;
@@ -96,26 +105,26 @@ impl<C: Ciphers> Onion<C> {
         let added = shoal_mix::path(circuit.mixes.iter().copied());
         let mixing = match hops + 1 == circuit.path.len() && !added.most.is_zero() {
             true => added.mixing(),
-            false => Mixing::Relay(circuit.mix(hops)),
+            false => HopDelay::Relay(circuit.mix(hops)),
         };
-        circuit.building = Some(Building { attempt: number, initiator: None, number: None });
-        let attempt = Attempt { circuit: id, number };
-        Ok((attempt, First { responder, ephemeral, shape, place, lifetime, mixing }))
+        circuit.building = Some(PendingHop { attempt: number, initiator: None, number: None });
+        let attempt = SetupAttempt { circuit: id, number };
+        Ok((attempt, FirstMessageInput { responder, ephemeral, shape, place, lifetime, mixing }))
     }
 
-    /// What a circuit of this node waits for, if it is still this handshake.
-    fn building(&mut self, attempt: Attempt) -> Result<&mut Building, DropReason> {
+    /// The circuit's open handshake, if it is still this attempt.
+    fn building(&mut self, attempt: SetupAttempt) -> Result<&mut PendingHop, DropReason> {
         let circuit = self.origin(attempt.circuit).map_err(|_| DropReason::UnexpectedReply)?;
         let building = circuit.building.as_mut();
         building.filter(|b| b.attempt == attempt.number).ok_or(DropReason::UnexpectedReply)
     }
 
-    /// The first message to the first hop is made.
+    /// Called when the first message to the first hop is made.
     pub(super) fn begun(
         &mut self,
         now: Time,
-        attempt: Attempt,
-        made: Result<Begun, DropReason>,
+        attempt: SetupAttempt,
+        made: Result<FirstMessageState, DropReason>,
     ) -> Result<(), DropReason> {
         let id = attempt.circuit;
         self.building(attempt)?;
@@ -125,10 +134,11 @@ impl<C: Ciphers> Onion<C> {
             let (to, leg) = (circuit.path[0], circuit.next_leg.clone());
             self.ask(now, (id, None), to, leg, noise)
         });
-        asked.inspect_err(|_| self.fail(id, 1, Failure::Here))
+        asked.inspect_err(|_| self.fail(id, 1, SetupFailure::Here))
     }
 
-    /// Asks `to` to be the next hop of a circuit: of one of others with the node before.
+    /// Asks `to` to be the next hop of a circuit. `asker` is the previous node, if another node
+    /// began it.
     fn ask(
         &mut self,
         now: Time,
@@ -146,27 +156,28 @@ impl<C: Ciphers> Onion<C> {
         let (lead, until) = (self.rng.array(), now + HALF_OPEN);
         self.slots.grant(id, to);
         asker.into_iter().for_each(|asker| self.room.open_half(asker));
-        let waiting = Waiting { id, asker, to, lead, leg, bond, outer, noise, repeats: 0, until };
+        let waiting =
+            PendingCreate { id, asker, to, lead, leg, bond, outer, noise, repeats: 0, until };
         let sent = self.send_create(now, waiting, &Cookie::default());
         sent.inspect_err(|_| self.drop_waiting(id))
     }
 
-    /// Sends the create cell of `waiting`, under its leading bytes.
+    /// Sends the create cell of `waiting`, with its leading bytes.
     fn send_create(
         &mut self,
         now: Time,
-        waiting: Waiting,
+        waiting: PendingCreate,
         cookie: &Cookie,
     ) -> Result<(), DropReason> {
-        let Waiting { id, to, ref lead, ref noise, .. } = waiting;
+        let PendingCreate { id, to, ref lead, ref noise, .. } = waiting;
         let shown = (self.config.address, cookie, self.shown_s(now));
         let grant = self.slots.granted(id, to);
         let cell = setup::write_create(&waiting.sides(), lead, shown, &grant, noise);
         let wait = waiting.asker.and_then(|from| {
             let hop = self.hop(id).ok()?;
-            let Next::Asked { number } = hop.next else { return None };
-            let due = hop.layer.due(now, Direction::Forward, Lane::Control, number)?;
-            Some(Wait { due, from })
+            let CircuitNext::Asked { number } = hop.next else { return None };
+            let due = hop.layer.due(now, Direction::Forward, LegLane::Control, number)?;
+            Some(MixWait { due, from })
         });
         self.waiting.insert(waiting.outer.token(lead), waiting);
         self.transmit(to, cell, wait, Some(id))
@@ -177,8 +188,8 @@ impl<C: Ciphers> Onion<C> {
         (self.unix_s + now.since(Time::ZERO).as_secs()) as u32
     }
 
-    /// Takes in a cell that names no circuit: the answer of a node that we asked, or a node that
-    /// asks us.
+    /// Processes a cell that names no circuit: the answer of a node that was asked, or a request
+    /// from another node.
     pub(super) fn handle_setup(
         &mut self,
         now: Time,
@@ -192,23 +203,24 @@ impl<C: Ciphers> Onion<C> {
         }
     }
 
-    /// Becomes a hop of somebody's circuit.
+    /// Processes a create cell: becomes a hop of another node's circuit.
     fn handle_create(
         &mut self,
         now: Time,
         from: Address,
         cell: &mut [u8; CELL_LEN],
     ) -> Result<(), DropReason> {
-        // Most of what comes here without a circuit's index is a cell of one that is gone.
-        let (create, opener) = Create::open(&self.outer, cell).map_err(|reason| match reason {
-            DropReason::BadHandshake => DropReason::UnknownCircuit,
-            other => other,
-        })?;
+        // Most cells without a known index belong to a circuit that is gone.
+        let (create, opener) =
+            CreateCell::open(&self.outer, cell).map_err(|reason| match reason {
+                DropReason::BadHandshake => DropReason::UnknownCircuit,
+                other => other,
+            })?;
         let age = i64::from(self.shown_s(now).wrapping_sub(create.shown_s) as i32);
         if age.abs() > 600 {
             return Err(DropReason::WrongClock);
         }
-        let name = Seen::name(&create.noise[..]);
+        let name = CreateReplayCache::name(&create.noise[..]);
         if self.seen.contains(&name) {
             return Err(DropReason::ReplayedHandshake);
         }
@@ -220,17 +232,17 @@ impl<C: Ciphers> Onion<C> {
         }
         self.seen.insert(name);
         let ephemeral = Secret::new(self.rng.array());
-        self.queue.add_answer(Work::Answer { from, opener, create, bond, ephemeral });
+        self.queue.add_answer(SetupWork::Answer { from, opener, create, bond, ephemeral });
         Ok(())
     }
 
-    /// Whether a create cell is of the node that it names. Under load it must show a cookie, too: a
-    /// copy of an earlier one has none, or one that is too old.
+    /// Checks that a create cell was made by the node that it names. Under load it also needs a
+    /// cookie. A copy of an earlier cell has none, or an old one.
     fn check_proof(
         &mut self,
         now: Time,
         from: Address,
-        (create, opener): (&Create, &OuterSeal),
+        (create, opener): (&CreateCell, &OuterSeal),
         bond: &Bond,
     ) -> Result<(), DropReason> {
         if !create.shows(bond, from, &Cookie::default()) {
@@ -252,9 +264,8 @@ impl<C: Ciphers> Onion<C> {
         Err(DropReason::CookieRequired)
     }
 
-    /// What this node shares with another that stands beside it on a circuit. The first time for
-    /// each it costs one X25519, some 30 us, which nobody can have done more often than the list
-    /// has nodes.
+    /// Bond with another node that is next to this one on a circuit. The first call for each node
+    /// costs one X25519, about 30 us. It happens at most once per node of the list.
     fn bond(&mut self, node: Address) -> Result<Bond, DropReason> {
         if let Some(bond) = self.bonds.get(&node) {
             return Ok(bond.clone());
@@ -265,14 +276,14 @@ impl<C: Ciphers> Onion<C> {
         Ok(bond)
     }
 
-    /// The answer to a create cell of `from` is made. Where there is no room, a circuit that
-    /// carried nothing ends, and counts as `circuit_limit`.
+    /// Called when the answer to a create cell from `from` is made. If there is no room, an unused
+    /// circuit is closed, which counts as `circuit_limit`.
     pub(super) fn answered(
         &mut self,
         now: Time,
         from: Address,
         opener: &OuterSeal,
-        answer: &Answer,
+        answer: &CreateAnswer,
     ) -> Result<(), DropReason> {
         let mixing = self.agreed(now, answer.offer.mixing)?;
         let gives_way = self.find_room(now, from, 0)?;
@@ -281,34 +292,35 @@ impl<C: Ciphers> Onion<C> {
         let life = Duration::from_secs(u64::from(answer.offer.lifetime) * 10);
         let times = (now, now + life.min(LIFE_MAX));
         let prev = Leg::new(from, &answer.back, &mut self.keys);
-        let mut hop = Hop::new(shape, answer.secrets.layer(shape, place), prev, times, mixing);
-        let due = hop.layer.due(now, Direction::Backward, Lane::Control, CREATED);
+        let mut hop =
+            CircuitHop::new(shape, answer.secrets.layer(shape, place), prev, times, mixing);
+        let due = hop.layer.due(now, Direction::Backward, LegLane::Control, CREATED);
         hop.layer.cool();
         let id = self
-            .insert(now, Entry::Hop(Box::new(hop)))
+            .insert(now, CircuitEntry::Hop(Box::new(hop)))
             .inspect_err(|_| self.keys.give_back(prev.key))?;
-        self.room.add(Tenant { id, from, born: now });
+        self.room.add(CircuitTenant { id, from, born: now });
         self.room.open_half(from);
         let grant = self.slots.grant(id, from);
         let cell = answer.write(opener, &grant, &mut self.rng);
-        let wait = due.map(|due| Wait { due, from });
+        let wait = due.map(|due| MixWait { due, from });
         self.transmit(from, cell, wait, Some(id)).inspect_err(|_| self.remove(id))?;
-        if matches!(mixing, Mixing::Path { .. }) {
-            self.tell(Event::Mixed(id));
+        if matches!(mixing, HopDelay::Path { .. }) {
+            self.tell(OnionEvent::Mixed(id));
         }
         gives_way.map_or(Ok(()), |_| Err(DropReason::CircuitLimit))
     }
 
-    /// What this node does with cells of a circuit whose origin asks for this.
+    /// This node's strategy for a circuit, given the origin's request.
     ///
-    /// Errors: `not_allowed`: the network's list has no such strategy.
-    fn agreed(&self, now: Time, asked: Mixing) -> Result<Mixing, DropReason> {
+    /// Errors: `not_allowed`: the network's list does not have the strategy.
+    fn agreed(&self, now: Time, asked: HopDelay) -> Result<HopDelay, DropReason> {
         let is_former = |strategy| {
             self.former.iter().any(|(former, until)| *former == strategy && now < *until)
         };
         match (asked, self.own_mix) {
-            (Mixing::Relay(_), Some(own)) => Ok(Mixing::Relay(own)),
-            (Mixing::Relay(strategy), None)
+            (HopDelay::Relay(_), Some(own)) => Ok(HopDelay::Relay(own)),
+            (HopDelay::Relay(strategy), None)
                 if strategy.holds() && !self.mixes.contains(&strategy) && !is_former(strategy) =>
             {
                 Err(DropReason::NotAllowed)
@@ -317,7 +329,7 @@ impl<C: Ciphers> Onion<C> {
         }
     }
 
-    /// Takes in what a node that we asked answers.
+    /// Processes the answer of a node that was asked to be a hop.
     fn handle_reply(
         &mut self,
         now: Time,
@@ -326,11 +338,13 @@ impl<C: Ciphers> Onion<C> {
     ) -> Result<(), DropReason> {
         let waiting = self.waiting.get(&token).ok_or(DropReason::UnknownCircuit)?;
         match setup::open_reply(&waiting.sides(), &waiting.lead, cell)? {
-            Reply::Created(grant, noise) => self.handle_created(now, token, &grant, noise),
-            Reply::Cookie(_) if waiting.repeats >= REPEATS_MAX => Err(DropReason::HandshakeBudget),
-            Reply::Cookie(cookie) => {
-                let mut waiting = self.waiting.remove(&token).expect("it was just there");
-                // Another lead, since it makes the key, and a key seals one frame.
+            CreateReply::Created(grant, noise) => self.handle_created(now, token, &grant, noise),
+            CreateReply::Cookie(_) if waiting.repeats >= REPEATS_MAX => {
+                Err(DropReason::HandshakeBudget)
+            }
+            CreateReply::Cookie(cookie) => {
+                let mut waiting = self.waiting.remove(&token).expect("the entry was found above");
+                // A new lead, since the lead makes the key, and a key seals only one frame.
                 waiting.lead = self.rng.array();
                 waiting.repeats += 1;
                 self.send_create(now, waiting, &cookie)
@@ -338,29 +352,29 @@ impl<C: Ciphers> Onion<C> {
         }
     }
 
-    /// The node that we asked is a hop: of a circuit of ours, or of one that we carry.
+    /// The asked node has become a hop: of a circuit of this node, or of one that it carries.
     fn handle_created(
         &mut self,
         now: Time,
         token: Lead,
-        grant: &Grant,
+        grant: &LegGrant,
         noise: Box<[u8; SECOND_LEN]>,
     ) -> Result<(), DropReason> {
         let waiting = self.waiting.remove(&token).ok_or(DropReason::UnknownCircuit)?;
         waiting.asker.into_iter().for_each(|asker| self.room.close_half(asker));
         let leg = Leg::new(waiting.to, grant, &mut self.keys);
         match self.slots.get_mut(waiting.id) {
-            Some(Entry::Origin(circuit)) => {
+            Some(CircuitEntry::Origin(circuit)) => {
                 circuit.set_first(leg);
                 self.finish_hop(waiting.id, noise)
             }
-            Some(Entry::Hop(hop)) => {
-                let Next::Asked { number } = hop.next else {
+            Some(CircuitEntry::Hop(hop)) => {
+                let CircuitNext::Asked { number } = hop.next else {
                     self.keys.give_back(leg.key);
                     return Err(DropReason::UnknownCircuit);
                 };
-                hop.next = Next::Leg(leg);
-                self.reply(now, waiting.id, number, &Message::Extended(&noise))
+                hop.next = CircuitNext::Leg(leg);
+                self.reply(now, waiting.id, number, &LegMessage::Extended(&noise))
             }
             None => {
                 self.keys.give_back(leg.key);
@@ -369,8 +383,8 @@ impl<C: Ciphers> Onion<C> {
         }
     }
 
-    /// Has the answer of the newest hop of a circuit of this node read, and the first message to
-    /// the hop behind it made.
+    /// Queues a job that reads the answer of the newest hop and makes the first message to the hop
+    /// behind it.
     pub(super) fn finish_hop(
         &mut self,
         id: CircuitId,
@@ -381,23 +395,23 @@ impl<C: Ciphers> Onion<C> {
         let is_last = hop == circuit.path.len();
         let building = circuit.building.as_mut().ok_or(DropReason::UnknownCircuit)?;
         let initiator = building.initiator.take().ok_or(DropReason::UnknownCircuit)?;
-        let attempt = Attempt { circuit: id, number: building.attempt };
+        let attempt = SetupAttempt { circuit: id, number: building.attempt };
         let queued = match is_last {
             true => Ok((attempt, None)),
             false => self.attempt(id, hop).map(|(attempt, first)| (attempt, Some(first))),
         };
         let queued = queued.and_then(|(attempt, next)| {
-            self.queue.add_own(Work::Extend { attempt, initiator, noise, next })
+            self.queue.add_own(SetupWork::Extend { attempt, initiator, noise, next })
         });
-        queued.inspect_err(|_| self.fail(id, hop as u8, Failure::Here))
+        queued.inspect_err(|_| self.fail(id, hop as u8, SetupFailure::Here))
     }
 
-    /// The handshake with the newest hop of a circuit of this node is done.
+    /// Called when the handshake with the newest hop of a circuit of this node is done.
     pub(super) fn added(
         &mut self,
         now: Time,
-        attempt: Attempt,
-        made: Result<(LayerSecrets, Option<Begun>), DropReason>,
+        attempt: SetupAttempt,
+        made: Result<(LayerSecrets, Option<FirstMessageState>), DropReason>,
     ) -> Result<(), DropReason> {
         let id = attempt.circuit;
         self.building(attempt)?;
@@ -406,7 +420,7 @@ impl<C: Ciphers> Onion<C> {
             Ok(made) => made,
             Err(reason) => {
                 let hop = circuit.hops() as u8 + 1;
-                self.fail(id, hop, Failure::BadHandshake);
+                self.fail(id, hop, SetupFailure::BadHandshake);
                 return Err(reason);
             }
         };
@@ -414,23 +428,23 @@ impl<C: Ciphers> Onion<C> {
         circuit.used = now;
         let hops = circuit.hops();
         let Some((initiator, noise)) = next else {
-            self.tell(Event::Built(id));
+            self.tell(OnionEvent::Built(id));
             // The last hop keeps a circuit only after a first cell.
-            return self.say(id, hops, &Message::Echo(OWN_ECHO)).map(|_| ());
+            return self.say(id, hops, &LegMessage::Echo(OWN_ECHO)).map(|_| ());
         };
         let to = circuit.path[hops];
-        let number = Some(self.say(id, hops, &Message::Extend { to, noise: &noise })?);
-        let building = Building { attempt: attempt.number, initiator: Some(initiator), number };
+        let number = Some(self.say(id, hops, &LegMessage::Extend { to, noise: &noise })?);
+        let building = PendingHop { attempt: attempt.number, initiator: Some(initiator), number };
         self.origin(id)?.building = Some(building);
         Ok(())
     }
 
-    pub(super) fn fail(&mut self, id: CircuitId, hop: u8, why: Failure) {
+    pub(super) fn fail(&mut self, id: CircuitId, hop: u8, why: SetupFailure) {
         self.close(id);
-        self.tell(Event::Failed(id, hop, why));
+        self.tell(OnionEvent::Failed(id, hop, why));
     }
 
-    /// Sets the next hop of a carried circuit up.
+    /// Sets up the next hop of a carried circuit.
     pub(super) fn extend(
         &mut self,
         now: Time,
@@ -438,40 +452,47 @@ impl<C: Ciphers> Onion<C> {
         number: u64,
         to: Address,
         noise: &[u8; FIRST_LEN],
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ExtendRefusal> {
         let own = self.config.address;
         let (relay, is_known) = (self.config.relay, self.nodes.contains_key(&to));
-        let hop = self.hop(id).map_err(|_| Refusal::NotAllowed)?;
-        // Behind the last place there is only a host; a circuit does not turn round.
+        let hop = self.hop(id).map_err(|_| ExtendRefusal::NotAllowed)?;
+        // Behind the last place there can only be a host. A circuit can't go back to where it came
+        // from.
         let fits = !to.is_router() || hop.layer.place() > 1;
-        // A relay that was called a destination mixes nothing, whatever the network's list says.
-        let fits = fits && !matches!(hop.mixing, Mixing::Path { .. });
+        // A relay that was told to be the destination mixes nothing, so it may not extend the
+        // circuit.
+        let fits = fits && !matches!(hop.mixing, HopDelay::Path { .. });
         let goes = fits && to != own && to != hop.prev.node;
-        if !relay || !is_known || !goes || !matches!(hop.next, Next::End) || hop.layer.place() == 0
+        if !relay
+            || !is_known
+            || !goes
+            || !matches!(hop.next, CircuitNext::End)
+            || hop.layer.place() == 0
         {
-            return Err(Refusal::NotAllowed);
+            return Err(ExtendRefusal::NotAllowed);
         }
         let leg = hop.layer.next_leg();
-        hop.next = Next::Asked { number };
+        hop.next = CircuitNext::Asked { number };
         let asker = Some(hop.prev.node);
         self.ask(now, (id, asker), to, leg, Box::new(*noise)).map_err(|_| {
             if let Ok(hop) = self.hop(id) {
-                hop.next = Next::End;
+                hop.next = CircuitNext::End;
             }
-            Refusal::Full
+            ExtendRefusal::Full
         })
     }
 
-    /// The node that was asked to be the next hop did not answer.
+    /// Called when the node that was asked to be the next hop did not answer.
     pub(super) fn give_up(&mut self, now: Time, id: CircuitId) {
         self.drop_waiting(id);
         match self.slots.get_mut(id) {
-            Some(Entry::Origin(_)) => self.fail(id, 1, Failure::Silent),
-            Some(Entry::Hop(hop)) => {
-                if let Next::Asked { number } = hop.next {
-                    hop.next = Next::End;
-                    // The origin gives up by itself if this can't be sent.
-                    let _ = self.reply(now, id, number, &Message::Refused(Refusal::Silent));
+            Some(CircuitEntry::Origin(_)) => self.fail(id, 1, SetupFailure::Silent),
+            Some(CircuitEntry::Hop(hop)) => {
+                if let CircuitNext::Asked { number } = hop.next {
+                    hop.next = CircuitNext::End;
+                    // If this can't be sent, the origin gives up by itself.
+                    let _ =
+                        self.reply(now, id, number, &LegMessage::Refused(ExtendRefusal::Silent));
                 }
             }
             None => {}

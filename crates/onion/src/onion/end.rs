@@ -1,24 +1,24 @@
-//! How circuits end: when this node closes them, and when their time is over.
+//! End of circuits: closed by this node, or expired.
 
-use shoal_crypto::{Aead, Ciphers, Flaw};
-use shoal_wire::leg::Message;
-use shoal_wire::{CircuitId, Mixing, Time};
+use shoal_crypto::{Aead, Ciphers, PlantedFault};
+use shoal_wire::leg::LegMessage;
+use shoal_wire::{CircuitId, HopDelay, Time};
 
-use super::{COOL, Entry, Event, Failure, HALF_OPEN, IDLE, Onion, SWEEP};
-use crate::hop::Next;
+use super::{COOL, CircuitEntry, HALF_OPEN, IDLE, Onion, OnionEvent, SWEEP, SetupFailure};
+use crate::hop::CircuitNext;
 
 impl<C: Ciphers> Onion<C> {
-    /// Ends a circuit of this node: its hops are told, the farthest first.
+    /// Closes a circuit of this node. Its hops are told, the farthest first.
     pub fn close(&mut self, id: CircuitId) {
         let hops = self.origin(id).map_or(0, |circuit| circuit.hops());
         for hop in (1..=hops).rev() {
-            // A hop that is not told forgets the circuit when it was idle for long.
-            let _ = self.say(id, hop, &Message::Close);
+            // A hop that is not told forgets the circuit after it was idle for long.
+            let _ = self.say(id, hop, &LegMessage::Close);
         }
         self.remove(id);
     }
 
-    /// Forgets that a node was asked to be the next hop of a circuit.
+    /// Forgets an open request to be the next hop of a circuit.
     pub(super) fn drop_waiting(&mut self, id: CircuitId) {
         let Self { waiting, room, slots, .. } = self;
         for (_, waiting) in waiting.extract_if(.., |_, waiting| waiting.id == id) {
@@ -27,19 +27,19 @@ impl<C: Ciphers> Onion<C> {
         }
     }
 
-    /// Forgets a circuit and everything that waits for it.
+    /// Forgets a circuit and all that waits for it.
     pub(super) fn remove(&mut self, id: CircuitId) {
         let Some(entry) = self.slots.remove(id) else { return };
         self.drop_waiting(id);
         self.handshakes.remove(&id);
         match entry {
-            Entry::Origin(circuit) => {
+            CircuitEntry::Origin(circuit) => {
                 if let Some(leg) = circuit.first() {
                     self.slots.forget(leg.node);
                     self.keys.give_back(leg.key);
                 }
             }
-            Entry::Hop(hop) => {
+            CircuitEntry::Hop(hop) => {
                 if !hop.confirmed {
                     self.room.close_half(hop.prev.node);
                 }
@@ -47,18 +47,18 @@ impl<C: Ciphers> Onion<C> {
                 self.warm_left += if hop.warm { hop.warm_places() } else { 0 };
                 self.slots.forget(hop.prev.node);
                 self.keys.give_back(hop.prev.key);
-                if let Next::Leg(leg) = &hop.next {
+                if let CircuitNext::Leg(leg) = &hop.next {
                     self.slots.forget(leg.node);
                     self.keys.give_back(leg.key);
                 }
-                if matches!(hop.mixing, Mixing::Path { .. }) {
-                    self.tell(Event::Ended(id));
+                if matches!(hop.mixing, HopDelay::Path { .. }) {
+                    self.tell(OnionEvent::Ended(id));
                 }
             }
         }
     }
 
-    /// Gives up set-ups that got no answer, and forgets circuits whose time is over.
+    /// Gives up set-ups without an answer, and forgets circuits whose time is over.
     pub fn handle_timeout(&mut self, now: Time) {
         if now < self.sweep_at {
             return;
@@ -72,8 +72,8 @@ impl<C: Ciphers> Onion<C> {
         self.trade_warmth();
         for entry in self.slots.iter_mut() {
             match entry {
-                Entry::Origin(circuit) => circuit.inbox.forget_old(now),
-                Entry::Hop(hop) => {
+                CircuitEntry::Origin(circuit) => circuit.inbox.forget_old(now),
+                CircuitEntry::Hop(hop) => {
                     hop.inbox.forget_old(now);
                     hop.lately /= 2;
                     if hop.warm && hop.used + COOL <= now {
@@ -83,13 +83,13 @@ impl<C: Ciphers> Onion<C> {
                 }
             }
         }
-        let over = |entry: &Entry<C::Aead>| match entry {
-            _ if C::Aead::flaw() == Some(Flaw::CircuitKept) => false,
-            Entry::Origin(circuit) => {
+        let over = |entry: &CircuitEntry<C::Aead>| match entry {
+            _ if C::Aead::flaw() == Some(PlantedFault::CircuitKept) => false,
+            CircuitEntry::Origin(circuit) => {
                 circuit.until <= now
                     || circuit.used + if circuit.is_built() { IDLE } else { HALF_OPEN } <= now
             }
-            Entry::Hop(hop) => {
+            CircuitEntry::Hop(hop) => {
                 let wait = if hop.confirmed { IDLE } else { HALF_OPEN };
                 hop.until <= now || hop.used + wait <= now
             }
@@ -99,9 +99,9 @@ impl<C: Ciphers> Onion<C> {
             match self.origin(id).map(|circuit| (circuit.is_built(), circuit.hops())) {
                 Ok((true, _)) => {
                     self.close(id);
-                    self.tell(Event::Ended(id));
+                    self.tell(OnionEvent::Ended(id));
                 }
-                Ok((false, hops)) => self.fail(id, hops as u8 + 1, Failure::Silent),
+                Ok((false, hops)) => self.fail(id, hops as u8 + 1, SetupFailure::Silent),
                 Err(_) => self.remove(id),
             }
         }

@@ -1,35 +1,36 @@
 //! Control messages between the origin of a circuit and its hops.
 
 use shoal_crypto::Ciphers;
-use shoal_wire::leg::{CELL_LEN, Message, Refusal};
+use shoal_wire::leg::{CELL_LEN, ExtendRefusal, LegMessage};
 use shoal_wire::{CircuitId, DropReason, Time};
 
-use super::{Entry, Event, Failure, OWN_ECHO, Onion, Wait};
-use crate::hop::Tools;
-use crate::setup::{Cell, malformed};
+use super::{CircuitEntry, MixWait, OWN_ECHO, Onion, OnionEvent, SetupFailure};
+use crate::hop::SealTools;
+use crate::setup::{BoxedCell, malformed};
 
 impl<C: Ciphers> Onion<C> {
-    /// Asks a hop of a circuit of this node, counted from 1, to answer with `number`, which is
-    /// not 0.
+    /// Asks a hop of a circuit of this node, counted from 1, to answer with `number`, which must
+    /// not be 0.
     ///
     /// # Errors
     ///
-    /// `unknown_circuit`: there is no such hop. `circuit_expired`, `queue_full`.
+    /// `unknown_circuit`: the hop does not exist. `circuit_expired`: no number is left.
+    /// `queue_full`: too many cells wait to be sent.
     pub fn echo(&mut self, id: CircuitId, hop: u8, number: u64) -> Result<(), DropReason> {
-        self.say(id, hop.into(), &Message::Echo(number)).map(|_| ())
+        self.say(id, hop.into(), &LegMessage::Echo(number)).map(|_| ())
     }
 
-    /// Sends a control message to a hop; returns its number.
+    /// Sends a control message to a hop. Returns the message's number.
     pub(super) fn say(
         &mut self,
         id: CircuitId,
         hop: usize,
-        message: &Message<'_>,
+        message: &LegMessage<'_>,
     ) -> Result<u64, DropReason> {
-        let mut cell: Cell = Box::new([0; CELL_LEN]);
+        let mut cell: BoxedCell = Box::new([0; CELL_LEN]);
         let Self { slots, filler, keys, scratch, .. } = self;
-        let tools = &mut Tools { filler, keys, scratch };
-        let Some(Entry::Origin(circuit)) = slots.get_mut(id) else {
+        let tools = &mut SealTools { filler, keys, scratch };
+        let Some(CircuitEntry::Origin(circuit)) = slots.get_mut(id) else {
             return Err(DropReason::UnknownCircuit);
         };
         let (to, number) = circuit.seal_message(hop, message, &mut cell[..], tools)?;
@@ -42,19 +43,19 @@ impl<C: Ciphers> Onion<C> {
         now: Time,
         id: CircuitId,
         number: u64,
-        message: &Message<'_>,
+        message: &LegMessage<'_>,
     ) -> Result<(), DropReason> {
         let Self { slots, filler, keys, scratch, .. } = self;
-        let tools = &mut Tools { filler, keys, scratch };
-        let Some(Entry::Hop(hop)) = slots.get_mut(id) else {
+        let tools = &mut SealTools { filler, keys, scratch };
+        let Some(CircuitEntry::Hop(hop)) = slots.get_mut(id) else {
             return Err(DropReason::UnknownCircuit);
         };
         let to = hop.prev.node;
         let (cell, due) = hop.reply(now, number, message, tools)?;
-        self.transmit(to, cell, due.map(|due| Wait { due, from: to }), Some(id))
+        self.transmit(to, cell, due.map(|due| MixWait { due, from: to }), Some(id))
     }
 
-    /// Takes in what the origin of a circuit says to this hop.
+    /// Processes a control message from a circuit's origin to this hop.
     pub(super) fn handle_request(
         &mut self,
         now: Time,
@@ -63,30 +64,30 @@ impl<C: Ciphers> Onion<C> {
         cell: &[u8],
     ) -> Result<(), DropReason> {
         let range = self.hop(id)?.layer.message_range();
-        match Message::parse(&cell[range]).map_err(malformed)? {
-            Message::Extend { to, noise } => match self.extend(now, id, number, to, noise) {
+        match LegMessage::parse(&cell[range]).map_err(malformed)? {
+            LegMessage::Extend { to, noise } => match self.extend(now, id, number, to, noise) {
                 Ok(()) => Ok(()),
                 Err(refusal) => {
-                    self.reply(now, id, number, &Message::Refused(refusal))?;
+                    self.reply(now, id, number, &LegMessage::Refused(refusal))?;
                     Err(match refusal {
-                        Refusal::Full => DropReason::CircuitLimit,
-                        Refusal::NotAllowed | Refusal::Silent => DropReason::NotAllowed,
+                        ExtendRefusal::Full => DropReason::CircuitLimit,
+                        ExtendRefusal::NotAllowed | ExtendRefusal::Silent => DropReason::NotAllowed,
                     })
                 }
             },
-            Message::Echo(n) => self.reply(now, id, number, &Message::Echoed(n)),
-            Message::Close => {
+            LegMessage::Echo(n) => self.reply(now, id, number, &LegMessage::Echoed(n)),
+            LegMessage::Close => {
                 self.remove(id);
                 Ok(())
             }
-            Message::Handshake(part) => self.handle_asked_part(now, id, number, &part),
-            Message::Extended(_) | Message::Refused(_) | Message::Echoed(_) => {
+            LegMessage::Handshake(part) => self.handle_asked_part(now, id, number, &part),
+            LegMessage::Extended(_) | LegMessage::Refused(_) | LegMessage::Echoed(_) => {
                 Err(DropReason::Malformed)
             }
         }
     }
 
-    /// Takes in what a hop answers to this origin.
+    /// Processes a hop's answer at the origin.
     pub(super) fn handle_answer(
         &mut self,
         now: Time,
@@ -95,24 +96,24 @@ impl<C: Ciphers> Onion<C> {
         cell: &[u8],
     ) -> Result<(), DropReason> {
         let circuit = self.origin(id)?;
-        let message = Message::parse(&cell[circuit.message_range(hop)]).map_err(malformed)?;
+        let message = LegMessage::parse(&cell[circuit.message_range(hop)]).map_err(malformed)?;
         let asked = circuit.building.as_ref().and_then(|building| building.number);
         let is_due = usize::from(hop) == circuit.hops() && asked == Some(number);
         match message {
-            Message::Extended(noise) if is_due => self.finish_hop(id, Box::new(*noise)),
-            Message::Refused(why) if is_due => {
-                self.fail(id, hop + 1, Failure::Refused(why));
+            LegMessage::Extended(noise) if is_due => self.finish_hop(id, Box::new(*noise)),
+            LegMessage::Refused(why) if is_due => {
+                self.fail(id, hop + 1, SetupFailure::Refused(why));
                 Ok(())
             }
-            Message::Echoed(OWN_ECHO) => Ok(()),
-            Message::Echoed(n) => {
+            LegMessage::Echoed(OWN_ECHO) => Ok(()),
+            LegMessage::Echoed(n) => {
                 let waits = self.origin(id)?.delay(hop.into(), number);
-                self.tell(Event::Echoed(id, hop, n, waits));
+                self.tell(OnionEvent::Echoed(id, hop, n, waits));
                 Ok(())
             }
-            Message::Handshake(part) => self.handle_answer_part(now, id, (hop, number), &part),
-            Message::Extended(_) | Message::Refused(_) => Err(DropReason::UnknownCircuit),
-            Message::Extend { .. } | Message::Close | Message::Echo(_) => {
+            LegMessage::Handshake(part) => self.handle_answer_part(now, id, (hop, number), &part),
+            LegMessage::Extended(_) | LegMessage::Refused(_) => Err(DropReason::UnknownCircuit),
+            LegMessage::Extend { .. } | LegMessage::Close | LegMessage::Echo(_) => {
                 Err(DropReason::Malformed)
             }
         }

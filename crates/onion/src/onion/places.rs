@@ -1,28 +1,33 @@
-//! Which circuits of others keep their places, and which are warm.
+//! Places of other nodes' circuits: which ones keep them, and which are warm.
 
 use core::cmp::Reverse;
 
 use shoal_crypto::{Aead, Ciphers};
 use shoal_wire::{Address, CircuitId, DropReason, Time};
 
-use super::{Entry, Onion};
-use crate::hop::{Hop, WARM_PLACES_MAX};
-use crate::room::{Carried, Room};
+use super::{CircuitEntry, Onion};
+use crate::hop::{CircuitHop, WARM_PLACES_MAX};
+use crate::room::{CircuitRoom, TenantUse};
 
-/// Warm places that change hands in one sweep at most.
+/// Maximum number of warm places that are reassigned in one sweep.
 const TRADES_MAX: usize = 256;
 
-/// Where hops of others stand: what a run of cells may change beside its own hop.
-pub(super) struct Places<'a> {
-    pub(super) room: &'a mut Room,
-    /// So many more hops may be warm.
+/// State that a run of cells may change besides its own hop.
+pub(super) struct CircuitPlaces<'a> {
+    pub(super) room: &'a mut CircuitRoom,
+    /// Number of further hops that may be warm.
     pub(super) warm_left: &'a mut usize,
     pub(super) is_router: bool,
 }
 
-impl Places<'_> {
-    /// Notes that `count` cells of the data lane passed `hop`, or ended there.
-    pub(super) fn note_data<A: Aead>(&mut self, id: CircuitId, hop: &mut Hop<A>, count: usize) {
+impl CircuitPlaces<'_> {
+    /// Counts `count` cells of the data lane that passed `hop` or ended there.
+    pub(super) fn note_data<A: Aead>(
+        &mut self,
+        id: CircuitId,
+        hop: &mut CircuitHop<A>,
+        count: usize,
+    ) {
         if count == 0 {
             return;
         }
@@ -31,17 +36,18 @@ impl Places<'_> {
             hop.heat();
             *self.warm_left -= hop.warm_places();
         }
-        // At a host anybody between may have made them: it says whose they are.
-        if hop.carried == Carried::Nothing && self.is_router {
-            hop.carried = Carried::Data;
+        // At a host, any node on the path may have made the cells. The host itself reports their
+        // sender.
+        if hop.carried == TenantUse::Nothing && self.is_router {
+            hop.carried = TenantUse::Data;
             self.room.note_used(hop.tenant(id));
         }
     }
 }
 
 impl<C: Ciphers> Onion<C> {
-    /// Which circuit must end so that `from` may have one more hop here, if one must; beside
-    /// `others` that wait for their answers.
+    /// The circuit that must end so that `from` may have one more hop here; none if there is room.
+    /// `others` create cells are waiting for answers too.
     ///
     /// # Errors
     ///
@@ -58,26 +64,26 @@ impl<C: Ciphers> Onion<C> {
         self.room.gives_way(now, from)
     }
 
-    /// Notes that a circuit that ends at this host brought a unit that `sender` sealed, by whatever
-    /// number the owner of this machine knows that host. Cheap: to be called for each run of units.
+    /// Notes that a circuit that ends at this host brought a unit that `sender` sealed. `sender` is
+    /// any number that the machine's owner has for that host. Cheap: call it for each run of units.
     pub fn note_sender(&mut self, id: CircuitId, sender: u32) {
-        let Some(Entry::Hop(hop)) = self.slots.get_mut(id) else { return };
-        let is_known = hop.carried != Carried::Nothing;
+        let Some(CircuitEntry::Hop(hop)) = self.slots.get_mut(id) else { return };
+        let is_known = hop.carried != TenantUse::Nothing;
         if is_known || self.config.address.is_router() {
             return;
         }
-        hop.carried = Carried::Of(sender);
+        hop.carried = TenantUse::Of(sender);
         let too_many = self.room.note_sender(hop.tenant(id), sender);
         if let Some(id) = too_many
-            && let Some(Entry::Hop(hop)) = self.slots.get_mut(id)
+            && let Some(CircuitEntry::Hop(hop)) = self.slots.get_mut(id)
         {
-            hop.carried = Carried::Nothing;
+            hop.carried = TenantUse::Nothing;
             self.room.put_back(hop.tenant(id));
         }
     }
 
-    /// Where no further hop may be warm, gives the places of those over which least went of late
-    /// to those over which more than twice as much did.
+    /// If no further hop may be warm, takes warm places from the hops with the least recent
+    /// traffic. Cold hops with more than twice as much get them.
     pub(super) fn trade_warmth(&mut self) {
         if self.warm_left >= WARM_PLACES_MAX {
             return;
@@ -85,18 +91,18 @@ impl<C: Ciphers> Onion<C> {
         let (mut warm, mut cold) = (Vec::new(), Vec::new());
         for (id, entry) in self.slots.iter() {
             match entry {
-                Entry::Hop(hop) if hop.warm => warm.push((hop.lately, id)),
-                Entry::Hop(hop) if hop.lately > 0 => cold.push((Reverse(hop.lately), id)),
+                CircuitEntry::Hop(hop) if hop.warm => warm.push((hop.lately, id)),
+                CircuitEntry::Hop(hop) if hop.lately > 0 => cold.push((Reverse(hop.lately), id)),
                 _ => {}
             }
         }
         let pairs = least(warm).into_iter().zip(least(cold));
         for ((_, from), (Reverse(_), to)) in pairs.take_while(|(from, to)| from.0 < to.0.0 / 2) {
-            if let Some(Entry::Hop(hop)) = self.slots.get_mut(from) {
+            if let Some(CircuitEntry::Hop(hop)) = self.slots.get_mut(from) {
                 hop.cool();
                 self.warm_left += hop.warm_places();
             }
-            if let Some(Entry::Hop(hop)) = self.slots.get_mut(to)
+            if let Some(CircuitEntry::Hop(hop)) = self.slots.get_mut(to)
                 && self.warm_left >= hop.warm_places()
             {
                 hop.heat();
@@ -106,7 +112,7 @@ impl<C: Ciphers> Onion<C> {
     }
 }
 
-/// The least of all in their order, as many as may change hands.
+/// The least elements in order, at most [`TRADES_MAX`].
 fn least<T: Ord>(mut all: Vec<T>) -> Vec<T> {
     if all.len() > TRADES_MAX {
         all.select_nth_unstable(TRADES_MAX);

@@ -1,4 +1,4 @@
-//! Set-up work that waits for a thread, and its limits.
+//! Queue of set-up work for another thread, and its limits.
 
 use core::marker::PhantomData;
 use core::time::Duration;
@@ -9,39 +9,39 @@ use shoal_crypto::{Ciphers, Rng, Secret, kdf};
 use shoal_session::cookie::Cookies;
 use shoal_wire::{DropReason, Time};
 
-use super::{Entry, Event, Onion};
-use crate::job::{Common, Done, Job, Outcome, Work};
+use super::{CircuitEntry, Onion, OnionEvent};
+use crate::job::{SetupContext, SetupJob, SetupJobOutcome, SetupJobResult, SetupWork};
 use crate::layer::Filler;
 use crate::setup::Bond;
 
-/// Pieces of work of others that wait or run at most, and of this node's own circuits.
+/// Maximum number of other nodes' pieces of work that wait or run. This node's own work has the
+/// same limit.
 pub(super) const WAITING_MAX: usize = 64;
-/// With so many waiting, a create cell needs a cookie.
+/// From this number of waiting answers on, a create cell needs a cookie.
 const LOADED_AT: usize = WAITING_MAX / 4;
-/// For how long after that it does.
+/// Time for which cookies are required after the number has fallen again.
 const LOAD_HOLD: Duration = Duration::from_secs(1);
 
-/// Work that waits.
-pub(super) struct Queue {
-    common: Arc<Common>,
-    /// Of circuits that this node begins: it goes first, and is as much as this node wants.
-    own: VecDeque<Work>,
-    /// Of create cells.
-    answers: VecDeque<Work>,
-    /// Answers that a thread works on.
+pub(super) struct SetupQueue {
+    common: Arc<SetupContext>,
+    /// Work for circuits that this node begins. This work goes first; only this node adds to it.
+    own: VecDeque<SetupWork>,
+    /// Answers to create cells.
+    answers: VecDeque<SetupWork>,
+    /// Number of answers that a thread works on.
     running: usize,
-    /// Pieces of work that were taken and did not come back.
+    /// Number of pieces of work that were taken and have not come back.
     taken: usize,
     loaded_until: Time,
-    /// How often all keys were forgotten.
+    /// Number of times that all keys were forgotten.
     age: u64,
-    /// Bound to the address of the node that asks.
+    /// Cookies, which are bound to the address of the asking node.
     pub(super) cookies: Cookies,
 }
 
-impl Queue {
-    pub(super) fn new(common: Common, cookies: Cookies) -> Queue {
-        Queue {
+impl SetupQueue {
+    pub(super) fn new(common: SetupContext, cookies: Cookies) -> SetupQueue {
+        SetupQueue {
             common: Arc::new(common),
             own: VecDeque::new(),
             answers: VecDeque::new(),
@@ -53,32 +53,33 @@ impl Queue {
         }
     }
 
-    /// The bond with the node whose X25519 key is `other`.
+    /// Bond with the node whose X25519 key is `other`.
     ///
     /// # Errors
     ///
-    /// `bad_handshake`: it is no key.
+    /// `bad_handshake`: `other` is not a valid key.
     pub(super) fn bond(&self, other: &[u8; 32]) -> Result<Bond, DropReason> {
         Bond::new(self.common.identity.dh(), other)
     }
 
-    /// Pieces of work that wait: of own circuits, and of others, those that run included.
+    /// Number of waiting pieces of own work, and number of waiting or running pieces of others'
+    /// work.
     pub(super) fn waiting(&self) -> (usize, usize) {
         (self.own.len(), self.answers())
     }
 
-    /// Create cells whose answers wait, or are being worked on.
+    /// Number of create cells whose answers wait or are being made.
     pub(super) fn answers(&self) -> usize {
         self.answers.len() + self.running
     }
 
-    /// Whether work is to be taken now. Where some was taken, the call that brings its result takes
-    /// the next.
+    /// True if the caller should take a piece of work now. False while a piece runs: the caller
+    /// takes the next piece when it returns the result.
     pub(super) fn is_due(&self) -> bool {
         self.taken == 0 && !(self.own.is_empty() && self.answers.is_empty())
     }
 
-    /// Whether create cells need a cookie now.
+    /// True if create cells need a cookie.
     pub(super) fn is_loaded(&mut self, now: Time) -> bool {
         if self.answers() >= LOADED_AT {
             self.loaded_until = now + LOAD_HOLD;
@@ -90,8 +91,8 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// `handshake_budget`: too much waits.
-    pub(super) fn add_own(&mut self, work: Work) -> Result<(), DropReason> {
+    /// `handshake_budget`: too much work waits.
+    pub(super) fn add_own(&mut self, work: SetupWork) -> Result<(), DropReason> {
         if self.own.len() >= WAITING_MAX {
             return Err(DropReason::HandshakeBudget);
         }
@@ -99,16 +100,16 @@ impl Queue {
         Ok(())
     }
 
-    /// Adds the answer to a create cell; whoever asks looked at [`Queue::answers`].
-    pub(super) fn add_answer(&mut self, work: Work) {
+    /// Adds the answer to a create cell. The caller must have checked [`SetupQueue::answers`].
+    pub(super) fn add_answer(&mut self, work: SetupWork) {
         self.answers.push_back(work);
     }
 }
 
 impl<C: Ciphers> Onion<C> {
-    /// The next piece of set-up work, for another thread. Its result goes to
+    /// The next piece of set-up work, for another thread. Pass its result to
     /// [`Onion::handle_done`].
-    pub fn poll_job(&mut self) -> Option<Job<C>> {
+    pub fn poll_job(&mut self) -> Option<SetupJob<C>> {
         let queue = &mut self.queue;
         let work = match queue.own.pop_front() {
             Some(work) => work,
@@ -120,45 +121,47 @@ impl<C: Ciphers> Onion<C> {
         };
         queue.taken += 1;
         let (common, age) = (Arc::clone(&queue.common), queue.age);
-        Some(Job { common, work, age, fresh: None, ciphers: PhantomData })
+        Some(SetupJob { common, work, age, fresh: None, ciphers: PhantomData })
     }
 
-    /// Takes back what [`Job::run`] made. What it was for may be gone.
+    /// Processes the result of [`SetupJob::run`]. The job's circuit may be gone.
     ///
     /// # Errors
     ///
-    /// Why it came to nothing: `bad_handshake`, `bad_version`, `malformed`, `circuit_limit`,
-    /// `queue_full`; `unexpected_reply`: its circuit is gone. `circuit_limit` also where it came to
-    /// something and another circuit, which had carried nothing, ended for it.
-    pub fn handle_done(&mut self, now: Time, done: Done) -> Result<(), DropReason> {
+    /// Reason for the failure: `bad_handshake`, `bad_version`, `malformed`, `circuit_limit`,
+    /// `queue_full`, or `unexpected_reply` if its circuit is gone. `circuit_limit` is also returned
+    /// after success, if an unused circuit was closed to make room.
+    pub fn handle_done(&mut self, now: Time, done: SetupJobResult) -> Result<(), DropReason> {
         self.queue.taken = self.queue.taken.saturating_sub(1);
         if let Some(fresh) = &done.fresh {
             self.freshen(fresh.expose());
         }
-        if matches!(done.outcome, Outcome::Answer { .. }) {
+        if matches!(done.outcome, SetupJobOutcome::Answer { .. }) {
             self.queue.running = self.queue.running.saturating_sub(1);
         }
         if done.age != self.queue.age {
-            // Its keys may exist twice.
+            // All keys were forgotten since: a copy of this machine may have the result's keys.
             return Err(DropReason::UnexpectedReply);
         }
         match done.outcome {
-            Outcome::Begin { attempt, made } => self.begun(now, attempt, made),
-            Outcome::Extend { attempt, made } => self.added(now, attempt, made),
-            Outcome::Answer { from, opener, made } => self.answered(now, from, &opener, &*made?),
+            SetupJobOutcome::Begin { attempt, made } => self.begun(now, attempt, made),
+            SetupJobOutcome::Extend { attempt, made } => self.added(now, attempt, made),
+            SetupJobOutcome::Answer { from, opener, made } => {
+                self.answered(now, from, &opener, &*made?)
+            }
         }
     }
 
-    /// Mixes fresh randomness into all that is drawn from now on.
+    /// Mixes fresh randomness into all later draws.
     fn freshen(&mut self, fresh: &[u8; 32]) {
         let old: [u8; 32] = self.rng.array();
         self.rng = Rng::new(kdf(fresh, "shoal onion rng", &[&old]));
     }
 
-    /// Ends all circuits and forgets all keys: for an owner whose state may exist twice, as after a
-    /// copy of a virtual machine. `fresh` must be new randomness of the operating system. Nothing
-    /// is sealed or opened under the old keys from now on, and nobody is told, since that would
-    /// seal.
+    /// Ends all circuits and forgets all keys. Call this if a second copy of this node's state may
+    /// exist, for example after a virtual machine was copied. `fresh` must be new randomness of the
+    /// operating system. After the call nothing is sealed or opened under the old keys. Other nodes
+    /// are not told, since that would need a seal.
     pub fn forget_all(&mut self, now: Time, fresh: &[u8; 32]) {
         self.freshen(fresh);
         self.filler = Filler::new(&Secret::new(self.rng.fork("filler")));
@@ -173,15 +176,15 @@ impl<C: Ciphers> Onion<C> {
         for (id, is_own) in all.collect::<Vec<_>>() {
             self.remove(id);
             if is_own {
-                self.tell(Event::Ended(id));
+                self.tell(OnionEvent::Ended(id));
             }
         }
     }
 }
 
-impl<A> Entry<A> {
-    /// Whether this node began the circuit.
+impl<A> CircuitEntry<A> {
+    /// True if this node began the circuit.
     fn is_own(&self) -> bool {
-        matches!(self, Entry::Origin(_))
+        matches!(self, CircuitEntry::Origin(_))
     }
 }

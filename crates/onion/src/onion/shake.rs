@@ -1,45 +1,47 @@
-//! Handshakes of the two hosts' sessions, which travel as control messages of a circuit.
+//! Handshakes of the two hosts' sessions, sent as control messages of a circuit.
 
 use shoal_crypto::Ciphers;
-use shoal_wire::leg::{Message, Part};
+use shoal_wire::leg::{HandshakeHalf, LegMessage};
 use shoal_wire::{DropReason, Time};
 
-use super::{CircuitId, Entry, Onion, QUEUE_MAX};
-use crate::hop::{Asked, Next};
+use super::{CircuitEntry, CircuitId, Onion, QUEUE_MAX};
+use crate::hop::{CircuitNext, PendingHandshake};
 use crate::setup::malformed;
 
 impl<C: Ciphers> Onion<C> {
-    /// Sends a handshake of the two hosts over a circuit: a frame of
-    /// [`shoal_wire::shake::EDGE_LEN`] bytes at most. The origin may begin; the destination answers
-    /// the newest that it was told of, once.
+    /// Sends a handshake between the two hosts over a circuit: a frame of at most
+    /// [`shoal_wire::shake::EDGE_LEN`] bytes. The origin may begin one. The destination answers the
+    /// newest one that it got, once.
     ///
     /// # Errors
     ///
-    /// `unknown_circuit`: it is gone, not built yet, or does not end here. `unexpected_reply`: the
-    /// destination has nothing to answer. `malformed`: the frame is empty or too long.
-    /// `circuit_expired`, `queue_full`. Nothing was sent then.
+    /// `unknown_circuit`: the circuit is gone, not built yet, or does not end here.
+    /// `unexpected_reply`: the destination has no handshake to answer. `malformed`: the frame is
+    /// empty or too long. `circuit_expired`: no numbers are left. `queue_full`: too many cells
+    /// wait. Nothing was sent then.
     pub fn send_handshake(&mut self, id: CircuitId, frame: &[u8]) -> Result<(), DropReason> {
         if self.transmits.len() + 2 > QUEUE_MAX {
             return Err(DropReason::QueueFull);
         }
         match self.slots.get_mut(id) {
-            Some(Entry::Origin(circuit)) if circuit.is_built() => {
-                let parts = Part::both(circuit.handshakes, frame).map_err(malformed)?;
+            Some(CircuitEntry::Origin(circuit)) if circuit.is_built() => {
+                let parts = HandshakeHalf::both(circuit.handshakes, frame).map_err(malformed)?;
                 circuit.handshakes = circuit.handshakes.wrapping_add(1);
                 let hops = circuit.hops();
                 for part in parts {
-                    self.say(id, hops, &Message::Handshake(part))?;
+                    self.say(id, hops, &LegMessage::Handshake(part))?;
                 }
             }
-            Some(Entry::Hop(hop)) if matches!(hop.next, Next::End) => {
+            Some(CircuitEntry::Hop(hop)) if matches!(hop.next, CircuitNext::End) => {
                 let asked = hop.asked.as_ref().ok_or(DropReason::UnexpectedReply)?;
-                let parts = Part::both(asked.number, frame).map_err(malformed)?;
-                // A host keeps no cells back: that it was asked so lately is exact enough.
+                let parts = HandshakeHalf::both(asked.number, frame).map_err(malformed)?;
+                // A host does not delay cells, so the time of the last cell is exact enough.
                 let (cells, now) = (asked.cells, hop.used);
-                // Before anything is sealed: no number is used again.
+                // The request is cleared before anything is sealed, so that no number is used
+                // again.
                 hop.asked = None;
                 for (cell, part) in cells.into_iter().zip(parts) {
-                    self.reply(now, id, cell, &Message::Handshake(part))?;
+                    self.reply(now, id, cell, &LegMessage::Handshake(part))?;
                 }
             }
             _ => return Err(DropReason::UnknownCircuit),
@@ -47,30 +49,30 @@ impl<C: Ciphers> Onion<C> {
         Ok(())
     }
 
-    /// Takes in half of a handshake at the destination; `cell` is the number of its cell.
+    /// Processes half of a handshake at the destination. `cell` is the number of its cell.
     pub(super) fn handle_asked_part(
         &mut self,
         now: Time,
         id: CircuitId,
         cell: u64,
-        part: &Part<'_>,
+        part: &HandshakeHalf<'_>,
     ) -> Result<(), DropReason> {
         let hop = self.hop(id)?;
-        if !matches!(hop.next, Next::End) {
+        if !matches!(hop.next, CircuitNext::End) {
             return Err(DropReason::NotAllowed);
         }
         if let Some(whole) = hop.inbox.take(now, part, cell) {
-            hop.asked = Some(Asked { number: whole.number, cells: whole.cells });
+            hop.asked = Some(PendingHandshake { number: whole.number, cells: whole.cells });
             return self.tell_handshake(id, whole.bytes);
         }
         Ok(())
     }
 
-    /// Tells of a handshake. One of the same circuit that nobody took yet gives way to it: answers
-    /// go to the newest alone.
+    /// Reports a handshake. It replaces an untaken one of its circuit, since only the newest is
+    /// answered.
     ///
-    /// Errors: `queue_full`: the older one is lost, or this one, since those of too many circuits
-    /// wait.
+    /// Errors: `queue_full`: the older handshake is lost, or this one, if those of too many
+    /// circuits wait.
     fn tell_handshake(&mut self, id: CircuitId, bytes: Box<[u8]>) -> Result<(), DropReason> {
         if self.handshakes.len() >= QUEUE_MAX && !self.handshakes.contains_key(&id) {
             return Err(DropReason::QueueFull);
@@ -79,13 +81,13 @@ impl<C: Ciphers> Onion<C> {
         older.map_or(Ok(()), |_| Err(DropReason::QueueFull))
     }
 
-    /// Takes in half of the destination's answer at the origin.
+    /// Processes half of the destination's answer at the origin.
     pub(super) fn handle_answer_part(
         &mut self,
         now: Time,
         id: CircuitId,
         (hop, cell): (u8, u64),
-        part: &Part<'_>,
+        part: &HandshakeHalf<'_>,
     ) -> Result<(), DropReason> {
         let circuit = self.origin(id)?;
         if !circuit.is_built() || usize::from(hop) != circuit.hops() {

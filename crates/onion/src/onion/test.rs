@@ -1,12 +1,12 @@
-//! What tests see and do inside of a machine.
+//! Access for tests to the inside of a machine.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use shoal_crypto::{Ciphers, PublicKey, Secret};
-use shoal_wire::leg::{FIRST_LEN, Message};
+use shoal_wire::leg::{FIRST_LEN, LegMessage};
 use shoal_wire::{Address, CircuitId, DropReason, Time};
 
-use super::{Entry, Event, Onion};
+use super::{CircuitEntry, Onion, OnionEvent};
 
 impl<C: Ciphers> Onion<C> {
     pub(crate) fn nodes_of_test(&self) -> BTreeMap<Address, PublicKey> {
@@ -17,11 +17,11 @@ impl<C: Ciphers> Onion<C> {
         &mut self.warm_left
     }
 
-    pub(crate) fn transmits_of_test(&mut self) -> &mut VecDeque<super::Own> {
+    pub(crate) fn transmits_of_test(&mut self) -> &mut VecDeque<super::OriginatedCell> {
         &mut self.transmits
     }
 
-    pub(crate) fn tell_of_test(&mut self, event: Event) {
+    pub(crate) fn tell_of_test(&mut self, event: OnionEvent) {
         self.tell(event);
     }
 
@@ -30,20 +30,20 @@ impl<C: Ciphers> Onion<C> {
     }
 
     pub(crate) fn is_warm_of_test(&self, id: CircuitId) -> bool {
-        matches!(self.slots.get(id), Some(Entry::Hop(hop)) if hop.warm)
+        matches!(self.slots.get(id), Some(CircuitEntry::Hop(hop)) if hop.warm)
     }
 
-    /// Circuits that a node was told of.
+    /// Number of circuits that a node was told of.
     pub(crate) fn told_of_test(&self, node: Address) -> usize {
         self.slots.of(node)
     }
 
-    /// Sends an answer of this number, asked for or not.
+    /// Sends an answer with this number, asked for or not.
     pub(crate) fn reply_of_test(&mut self, id: CircuitId, number: u64) -> Result<(), DropReason> {
-        self.reply(Time::ZERO, id, number, &Message::Echoed(1))
+        self.reply(Time::ZERO, id, number, &LegMessage::Echoed(1))
     }
 
-    /// Has a hop of a circuit, counted from 1, asked to go on.
+    /// Asks a hop of a circuit, counted from 1, to extend the circuit.
     pub(crate) fn extend_of_test(
         &mut self,
         id: CircuitId,
@@ -51,11 +51,12 @@ impl<C: Ciphers> Onion<C> {
         to: Address,
         noise: &[u8; FIRST_LEN],
     ) {
-        self.say(id, hop, &Message::Extend { to, noise }).expect("there is a hop");
+        self.say(id, hop, &LegMessage::Extend { to, noise }).expect("there is a hop");
     }
 
-    /// What the leg behind the newest hop of a circuit of this node is protected with.
+    /// Secret from which the keys of the leg behind the newest hop of a circuit of this node
+    /// follow.
     pub(crate) fn next_leg_of_test(&mut self, id: CircuitId) -> Secret<32> {
-        self.origin(id).expect("it is there").next_leg.clone()
+        self.origin(id).expect("the circuit exists").next_leg.clone()
     }
 }

@@ -1,77 +1,77 @@
-//! What a node's owner may see of its circuits, to check that they keep their rules.
+//! State of a node's circuits that its owner may see, to check the circuits' rules.
 
 use std::collections::BTreeMap;
 
 use shoal_crypto::{Aead, Ciphers};
-use shoal_mix::Delays;
-use shoal_wire::{Address, Strategy, Time};
+use shoal_mix::DepartureTimes;
+use shoal_wire::{Address, MixStrategy, Time};
 
 use super::queue::WAITING_MAX;
-use super::{Entry, HALF_OPEN, IDLE, Onion, QUEUE_MAX, SWEEP};
-use crate::hop::{Hop, Next};
+use super::{CircuitEntry, HALF_OPEN, IDLE, Onion, QUEUE_MAX, SWEEP};
+use crate::hop::{CircuitHop, CircuitNext};
 use crate::leg::Direction;
 use crate::room::{HALF_OPEN_MAX, HALF_OPEN_SHARE, OF_SENDER};
 
-/// A table or a queue: what it holds, how much, and the most that it may.
-pub type Fill = (&'static str, usize, usize);
+/// Fill of a table or queue: its name, its size, and its limit.
+pub type TableFill = (&'static str, usize, usize);
 
-/// How cells wait that this node opens or seals with one key of a circuit.
+/// Delays of the cells that this node opens or seals with one key of a circuit.
 #[derive(Clone, Debug)]
-pub struct Waits {
-    /// The node that they come from; none before the circuit goes on from here.
+pub struct KeyDelays {
+    /// Node that the cells come from; none while the circuit has no next hop.
     pub from: Option<Address>,
-    /// What they wait for.
-    pub strategy: Strategy,
-    /// How long each waits.
-    pub delays: Delays,
-    /// Their direction and lane, as the delays count them; lane 1 is that of control cells.
+    /// Strategy that delays them.
+    pub strategy: MixStrategy,
+    /// Delay of each cell.
+    pub delays: DepartureTimes,
+    /// Direction and lane of the cells, as the delays count them. Lane 1 is the control lane.
     pub way: (u8, u8),
-    /// Where the part of a leg cell starts that is opened or sealed.
+    /// Start of the opened or sealed part of a leg cell.
     pub start: usize,
 }
 
-impl<A: Aead> Hop<A> {
-    fn waits_under(&self, key: &[u8; 32]) -> Option<Waits> {
+impl<A: Aead> CircuitHop<A> {
+    fn waits_under(&self, key: &[u8; 32]) -> Option<KeyDelays> {
         let (direction, lane) = self.layer.use_of(key)?;
         let from = match (direction, &self.next) {
             (Direction::Forward, _) => Some(self.prev.node),
-            (Direction::Backward, Next::Leg(next)) => Some(next.node),
-            (Direction::Backward, Next::End | Next::Asked { .. }) => None,
+            (Direction::Backward, CircuitNext::Leg(next)) => Some(next.node),
+            (Direction::Backward, CircuitNext::End | CircuitNext::Asked { .. }) => None,
         };
         let (strategy, delays) = self.layer.waits();
         let way = (direction as u8, lane as u8);
-        Some(Waits { from, strategy, delays, way, start: self.layer.start(lane) })
+        Some(KeyDelays { from, strategy, delays, way, start: self.layer.start(lane) })
     }
 }
 
 impl<C: Ciphers> Onion<C> {
-    /// How cells wait that this node opens or seals with a key, if it is one of a circuit that it
-    /// carries on for others. Whoever has the key can so check how long they waited.
-    pub fn waits_under(&self, key: &[u8; 32]) -> Option<Waits> {
+    /// Delays of the cells that this node opens or seals with a key, if the key belongs to a
+    /// circuit that it carries for others. A holder of the key can check how long cells waited.
+    pub fn waits_under(&self, key: &[u8; 32]) -> Option<KeyDelays> {
         self.slots.iter().find_map(|(_, entry)| match entry {
-            Entry::Hop(hop) => hop.waits_under(key),
-            Entry::Origin(_) => None,
+            CircuitEntry::Hop(hop) => hop.waits_under(key),
+            CircuitEntry::Origin(_) => None,
         })
     }
 
-    /// The nodes before and behind this one on each circuit that it carries on for others.
+    /// The previous and next node on each circuit that it carries for others.
     pub fn carried(&self) -> impl Iterator<Item = (Address, Address)> + '_ {
         self.slots.iter().filter_map(|(_, entry)| match entry {
-            Entry::Hop(hop) => match &hop.next {
-                Next::Leg(next) => Some((hop.prev.node, next.node)),
-                Next::End | Next::Asked { .. } => None,
+            CircuitEntry::Hop(hop) => match &hop.next {
+                CircuitNext::Leg(next) => Some((hop.prev.node, next.node)),
+                CircuitNext::End | CircuitNext::Asked { .. } => None,
             },
-            Entry::Origin(_) => None,
+            CircuitEntry::Origin(_) => None,
         })
     }
 
-    /// Circuits that should have been forgotten two seconds ago: whose lifetime is over, that were
-    /// idle for too long, or that nobody used since they were set up.
+    /// Number of circuits that should have been forgotten two seconds ago: expired, idle for too
+    /// long, or unused since their set-up.
     pub fn overdue(&self, now: Time) -> usize {
-        let over = |entry: &Entry<C::Aead>| {
+        let over = |entry: &CircuitEntry<C::Aead>| {
             let (used, until, is_used) = match entry {
-                Entry::Origin(circuit) => (circuit.used, circuit.until, circuit.is_built()),
-                Entry::Hop(hop) => (hop.used, hop.until, hop.confirmed),
+                CircuitEntry::Origin(circuit) => (circuit.used, circuit.until, circuit.is_built()),
+                CircuitEntry::Hop(hop) => (hop.used, hop.until, hop.confirmed),
             };
             let idle = if is_used { IDLE } else { HALF_OPEN };
             until.min(used + idle) + 2 * SWEEP < now
@@ -79,12 +79,12 @@ impl<C: Ciphers> Onion<C> {
         self.slots.iter().filter(|(_, entry)| over(entry)).count()
     }
 
-    /// How full all tables and queues are.
-    pub fn fills(&self) -> Vec<Fill> {
-        // Of each neighbour: all, and those that are half open.
+    /// Fill of all tables and queues.
+    pub fn fills(&self) -> Vec<TableFill> {
+        // Per neighbour: all its circuits, and its half-open ones.
         let mut asked: BTreeMap<Address, (usize, usize)> = BTreeMap::new();
         for (_, entry) in self.slots.iter() {
-            if let Entry::Hop(hop) = entry {
+            if let CircuitEntry::Hop(hop) = entry {
                 let has = asked.entry(hop.prev.node).or_default();
                 has.0 += 1;
                 has.1 += usize::from(!hop.confirmed);

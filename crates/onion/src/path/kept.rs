@@ -1,4 +1,4 @@
-//! The relays that a host stays with, for weeks and months.
+//! Relays that a host stays with, for weeks and months.
 //!
 //! ```text
 //! guard 3.0 1800000000      relay 1 for a host of a small site, and until when
@@ -6,16 +6,16 @@
 //! middle 4.0 1790000000
 //! ```
 //!
-//! Whoever draws relays anew for each circuit draws a colluding pair some day. Who stays with few
-//! is safe with the same probability as on the first day.
+//! A host that draws new relays for each circuit will some day draw two that collude. A host that
+//! stays with few is as safe on every day as on the first.
 //!
 //! **How an end is drawn.** A relay that is drawn for an end is on trial until a circuit was built
-//! over it; then it is kept to the end of its time, and nothing pushes it out. What fails can make
-//! the host draw others, but slowly: [`DRAWS_MAX`] beside the first in [`DRAWS_S`], and
-//! [`EACH_MAX`] at once. Relays that are no more in the list don't count.
+//! over it. Then it is kept to the end of its time, and no other displaces it. Failures can make
+//! the host draw others, but slowly: at most [`DRAWS_MAX`] besides the first in [`DRAWS_S`], and at
+//! most [`EACH_MAX`] at once. Relays that have left the list don't count.
 //!
-//! **The clock.** That a relay's time is over counts only once a circuit was built: first relays
-//! refuse a host whose clock is wrong.
+//! **The clock.** A relay's time ends only when a circuit is built. If the host's clock is wrong,
+//! the first relay refuses its set-ups, so that nothing is forgotten.
 
 use core::fmt;
 use core::fmt::Write;
@@ -23,78 +23,77 @@ use core::fmt::Write;
 use shoal_crypto::Rng;
 use shoal_wire::Address;
 
-use super::{Ask, Routers};
+use super::{PathRequest, RouterList};
 
 const DAY_S: u64 = 86_400;
-/// How long a relay stays at an end of this host's circuits.
+/// Time for which a relay stays at an end of this host's circuits.
 const END_S: u64 = 120 * DAY_S;
 /// Shortest and longest time for which a relay stays in the middle.
 const MIDDLE_S: (u64, u64) = (DAY_S, 12 * DAY_S);
-/// Relays of each kind at most: one is enough unless it fails, or does not fit a destination.
+/// Most relays of each kind. One is enough unless it fails, or does not fit a destination.
 const EACH_MAX: usize = 4;
-/// Ends of one kind that are drawn beside the first at most, and in which time.
+/// Most ends of one kind that are drawn besides the first, and the time for which they count.
 const DRAWS_MAX: usize = 2;
 const DRAWS_S: u64 = 30 * DAY_S;
-/// A relay over which no circuit was built is on trial for so long.
+/// Time for which a relay without a built circuit is on trial.
 const TRIAL_S: u64 = DAY_S;
 /// Longest text in bytes: 12 lines.
 const TEXT_MAX: usize = 1_024;
 
-/// A relay, and until when this host stays with it.
+/// A relay, and the time until which this host stays with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stay {
+struct RelayStay {
     at: Address,
     until_s: u64,
 }
 
 /// Relays at one end of circuits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Ends {
-    /// Circuits were built over these.
-    kept: Vec<Stay>,
-    /// These are on trial. They are not written down.
-    drawn: Vec<Stay>,
+struct EndRelays {
+    /// Relays over which circuits were built.
+    kept: Vec<RelayStay>,
+    /// Relays on trial. They are not written to the file.
+    drawn: Vec<RelayStay>,
 }
 
-/// The relays that a host stays with. Where its circuits begin follows from them, so that their
-/// text is kept from others.
+/// Relays that a host stays with. They reveal where its circuits begin, so other nodes must not
+/// read their text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
-    guards: Ends,
-    lasts: Ends,
-    middles: Vec<Stay>,
+pub struct Vanguards {
+    guards: EndRelays,
+    lasts: EndRelays,
+    middles: Vec<RelayStay>,
 }
 
-/// A circuit whose hops are all there.
+/// A circuit with all its hops.
 #[derive(Clone, Copy, Debug)]
-pub struct Built<'a> {
-    /// The host that it begins at.
+pub struct BuiltCircuit<'a> {
+    /// The origin host.
     pub from: Address,
-    /// The host that it leads to.
+    /// The destination host.
     pub to: Address,
-    /// Its relays.
     pub relays: &'a [Address],
     /// The time, in seconds since 1970.
     pub unix_s: u64,
-    /// Its ends may stand in for others that could not be reached, through no fault of theirs: they
-    /// stay on trial where there are others.
+    /// True if its ends may stand in for others that were unreachable through no fault of their
+    /// own. They stay on trial if there are other ends.
     pub is_doubtful: bool,
 }
 
-/// What is wrong with a text of [`Kept`].
+/// Error of a text of [`Vanguards`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeptError {
-    /// It is longer than 1,024 bytes.
+pub enum VanguardsError {
+    /// The text is longer than 1,024 bytes.
     TooLong,
-    /// This line, counted from 1.
+    /// Number of the wrong line, counted from 1.
     Line(usize),
 }
 
-impl fmt::Display for KeptError {
+impl fmt::Display for VanguardsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            KeptError::TooLong => write!(f, "longer than {TEXT_MAX} bytes"),
-            KeptError::Line(line) => write!(
+            VanguardsError::TooLong => write!(f, "longer than {TEXT_MAX} bytes"),
+            VanguardsError::Line(line) => write!(
                 f,
                 "line {line}: expected guard, last or middle, an address and a time, once each"
             ),
@@ -102,22 +101,22 @@ impl fmt::Display for KeptError {
     }
 }
 
-impl std::error::Error for KeptError {}
+impl std::error::Error for VanguardsError {}
 
-impl Kept {
-    /// Reads what [`Kept::text`] wrote.
+impl Vanguards {
+    /// Reads the text of [`Vanguards::text`].
     ///
     /// # Errors
     ///
-    /// It is too long, or a line is none of the three kinds, names no router, names one twice or
-    /// more than four of a kind.
-    pub fn parse(text: &str) -> Result<Kept, KeptError> {
-        let mut kept = Kept::default();
+    /// The text is too long, or a line is wrong. A line may have an unknown kind, an address that
+    /// is no router, a repeated router, or a fifth relay of one kind.
+    pub fn parse(text: &str) -> Result<Vanguards, VanguardsError> {
+        let mut kept = Vanguards::default();
         if text.len() > TEXT_MAX {
-            return Err(KeptError::TooLong);
+            return Err(VanguardsError::TooLong);
         }
         for (line, text) in (1..).zip(text.lines()) {
-            let wrong = KeptError::Line(line);
+            let wrong = VanguardsError::Line(line);
             let words: Vec<&str> = text.split_whitespace().collect();
             let [kind, at, until] = words[..] else { return Err(wrong) };
             let (Ok(at), Ok(until_s)) = (at.parse::<Address>(), until.parse()) else {
@@ -132,18 +131,18 @@ impl Kept {
             if !at.is_router() || all.len() == EACH_MAX || all.iter().any(|stay| stay.at == at) {
                 return Err(wrong);
             }
-            all.push(Stay { at, until_s });
+            all.push(RelayStay { at, until_s });
         }
         Ok(kept)
     }
 
-    /// As lines of text. Relays on trial are not in it.
+    /// The relays as lines of text, without those on trial.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let kinds =
             [("guard", &self.guards.kept), ("last", &self.lasts.kept), ("middle", &self.middles)];
         for (kind, all) in kinds {
-            for Stay { at, until_s } in all {
+            for RelayStay { at, until_s } in all {
                 // Writing to a String can't fail.
                 let _ = writeln!(text, "{kind} {at} {until_s}");
             }
@@ -151,7 +150,7 @@ impl Kept {
         text
     }
 
-    /// Whether it is a text of this kind, though parts of it may be wrong or missing.
+    /// True if the text is of this format, though parts of it may be wrong or missing.
     pub fn is_like(text: &str) -> bool {
         let first = text.split_whitespace().next().unwrap_or("guard");
         text.len() <= TEXT_MAX && ["guard", "last", "middle"].contains(&first)
@@ -163,24 +162,24 @@ impl Kept {
         all.into_iter().flatten().map(|stay| stay.at)
     }
 
-    /// What may stand first where the own router does not: in this order, and whether others may be
-    /// drawn. `is_free`: none of these fits.
-    pub(super) fn firsts(&self, routers: &Routers, unix_s: u64, is_free: bool) -> Candidates {
+    /// Relays for the first position instead of the own router, in order, and true if others may be
+    /// drawn. `is_free` is true if none of these fits.
+    pub(super) fn firsts(&self, routers: &RouterList, unix_s: u64, is_free: bool) -> Candidates {
         self.guards.candidates(routers, unix_s, is_free)
     }
 
-    /// What may stand last where the other host's router does not.
-    pub(super) fn lasts(&self, routers: &Routers, unix_s: u64, is_free: bool) -> Candidates {
+    /// Relays for the last position instead of the other host's router.
+    pub(super) fn lasts(&self, routers: &RouterList, unix_s: u64, is_free: bool) -> Candidates {
         self.lasts.candidates(routers, unix_s, is_free)
     }
 
-    /// All that may stand at either end, those on trial, too.
+    /// Relays for either end, including those on trial.
     pub(crate) fn ends(&self) -> [Vec<Address>; 2] {
         [&self.guards, &self.lasts]
-            .map(|Ends { kept, drawn }| kept.iter().chain(drawn).map(|stay| stay.at).collect())
+            .map(|EndRelays { kept, drawn }| kept.iter().chain(drawn).map(|stay| stay.at).collect())
     }
 
-    /// What stands between them, in any order.
+    /// Relays for the middle, in random order.
     pub(super) fn middles(&self, rng: &mut Rng) -> Vec<Address> {
         let mut middles: Vec<Address> = self.middles.iter().map(|stay| stay.at).collect();
         for at in (1..middles.len()).rev() {
@@ -190,31 +189,31 @@ impl Kept {
     }
 
     /// Forgets relays whose trial is over.
-    pub(super) fn forget_drawn(&mut self, routers: &Routers, unix_s: u64) {
-        for Ends { drawn, .. } in [&mut self.guards, &mut self.lasts] {
-            // A clock that was set back makes no trial longer.
+    pub(super) fn forget_drawn(&mut self, routers: &RouterList, unix_s: u64) {
+        for EndRelays { drawn, .. } in [&mut self.guards, &mut self.lasts] {
+            // Setting back the clock does not extend a trial.
             let trial = unix_s.saturating_add(1)..=unix_s.saturating_add(TRIAL_S);
             drawn.retain(|stay| trial.contains(&stay.until_s) && routers.is_relay(stay.at));
         }
     }
 
     /// Puts the ends of a path on trial.
-    pub(super) fn note_drawn(&mut self, ask: &Ask<'_>, path: &[Address]) {
+    pub(super) fn note_drawn(&mut self, ask: &PathRequest<'_>, path: &[Address]) {
         let [here, there] = ask.routers();
         let (Some(&first), Some(&last)) = (path.first(), path.last()) else { return };
         let until_s = ask.unix_s.saturating_add(TRIAL_S);
         if first != here || path.len() == 1 {
-            self.guards.note_drawn(Stay { at: first, until_s });
+            self.guards.note_drawn(RelayStay { at: first, until_s });
         }
         if last != there && path.len() > 1 {
-            self.lasts.note_drawn(Stay { at: last, until_s });
+            self.lasts.note_drawn(RelayStay { at: last, until_s });
         }
     }
 
-    /// Notes over which relays a circuit was built: this host stays with its ends, and with its
-    /// middles, of which it draws one more. Forgets relays whose time is over.
-    pub fn note_built(&mut self, routers: &Routers, built: &Built<'_>, rng: &mut Rng) {
-        let Built { from, to, relays, unix_s, is_doubtful } = *built;
+    /// Records the relays of a built circuit: this host stays with its ends and its middles, and
+    /// draws one more middle. Forgets relays whose time is over.
+    pub fn note_built(&mut self, routers: &RouterList, built: &BuiltCircuit<'_>, rng: &mut Rng) {
+        let BuiltCircuit { from, to, relays, unix_s, is_doubtful } = *built;
         let [here, there] = [from, to].map(|host| Address::new(host.router, 0));
         let (Some(&first), Some(&last)) = (relays.first(), relays.last()) else { return };
         let guard = (first != here || relays.len() == 1).then_some(first);
@@ -243,24 +242,24 @@ impl Kept {
         }
     }
 
-    /// Stays with a relay in the middle for a while.
-    fn stay_between(&mut self, routers: &Routers, at: Address, unix_s: u64, rng: &mut Rng) {
+    /// Stays with a relay in the middle for a random time.
+    fn stay_between(&mut self, routers: &RouterList, at: Address, unix_s: u64, rng: &mut Rng) {
         let span_s = MIDDLE_S.0 + rng.below(MIDDLE_S.1 - MIDDLE_S.0);
-        stay(&mut self.middles, routers, Stay { at, until_s: unix_s.saturating_add(span_s) });
+        stay(&mut self.middles, routers, RelayStay { at, until_s: unix_s.saturating_add(span_s) });
     }
 }
 
-/// Relays in the order in which they are tried, and whether others may be drawn behind them.
+/// Relays in the order in which they are tried, and true if others may be drawn after them.
 type Candidates = (Vec<Address>, bool);
 
-impl Ends {
-    fn candidates(&self, routers: &Routers, unix_s: u64, is_free: bool) -> Candidates {
-        let is_listed = |stay: &&Stay| routers.is_relay(stay.at);
-        let kept: Vec<&Stay> = self.kept.iter().filter(is_listed).collect();
+impl EndRelays {
+    fn candidates(&self, routers: &RouterList, unix_s: u64, is_free: bool) -> Candidates {
+        let is_listed = |stay: &&RelayStay| routers.is_relay(stay.at);
+        let kept: Vec<&RelayStay> = self.kept.iter().filter(is_listed).collect();
         let drawn = self.drawn.iter().filter(|stay| kept.iter().all(|kept| kept.at != stay.at));
-        let all: Vec<&Stay> = kept.iter().copied().chain(drawn).collect();
-        // A relay that is kept was drawn when its time began.
-        let is_late = |stay: &&&Stay| stay.until_s.saturating_sub(END_S) + DRAWS_S > unix_s;
+        let all: Vec<&RelayStay> = kept.iter().copied().chain(drawn).collect();
+        // A kept relay was drawn when its time began.
+        let is_late = |stay: &&&RelayStay| stay.until_s.saturating_sub(END_S) + DRAWS_S > unix_s;
         let on_trial = all.len() - kept.len();
         let late = match kept.split_first() {
             Some((_, others)) => others.iter().filter(is_late).count() + on_trial,
@@ -270,7 +269,7 @@ impl Ends {
         (all.iter().map(|stay| stay.at).collect(), may_draw)
     }
 
-    fn note_drawn(&mut self, new: Stay) {
+    fn note_drawn(&mut self, new: RelayStay) {
         let mut all = self.kept.iter().chain(&self.drawn);
         if all.any(|stay| stay.at == new.at) {
             return;
@@ -281,10 +280,10 @@ impl Ends {
         self.drawn.push(new);
     }
 
-    /// Stays with an end over which a circuit was built, if it is `new`.
+    /// Stays with the end `new` over which a circuit was built, if there is one.
     fn note_built(
         &mut self,
-        routers: &Routers,
+        routers: &RouterList,
         new: Option<Address>,
         unix_s: u64,
         is_doubtful: bool,
@@ -293,24 +292,24 @@ impl Ends {
         if is_doubtful && self.kept.iter().any(|stay| routers.is_relay(stay.at)) {
             return;
         }
-        if stay(&mut self.kept, routers, Stay { at, until_s: unix_s.saturating_add(END_S) }) {
+        if stay(&mut self.kept, routers, RelayStay { at, until_s: unix_s.saturating_add(END_S) }) {
             self.drawn.retain(|stay| stay.at != at);
         }
     }
 }
 
-/// Forgets what is over. A relay that is no more in the list stays until then: a list that comes
-/// late must not draw all anew.
-fn forget_old(all: &mut Vec<Stay>, unix_s: u64, most_s: u64) {
+/// Forgets relays whose time is over. A relay that has left the list stays until then: a late list
+/// must not cause a new draw of all relays.
+fn forget_old(all: &mut Vec<RelayStay>, unix_s: u64, most_s: u64) {
     all.retain(|stay| stay.until_s > unix_s);
-    // A clock that was far ahead makes nothing stay for ever.
+    // A clock that was far ahead can't make a relay stay forever.
     let most_s = unix_s.saturating_add(most_s);
     all.iter_mut().for_each(|stay| stay.until_s = stay.until_s.min(most_s));
 }
 
-/// Stays with `new`; says whether it does. Where there is no room it takes the place of one that is
-/// no more in the list, if there is one.
-fn stay(all: &mut Vec<Stay>, routers: &Routers, new: Stay) -> bool {
+/// Stays with `new`; returns true if it does. If there is no room, it replaces a relay that has
+/// left the list, if there is one.
+fn stay(all: &mut Vec<RelayStay>, routers: &RouterList, new: RelayStay) -> bool {
     let unlisted = all.iter().position(|stay| !routers.is_relay(stay.at));
     match (all.len() < EACH_MAX, unlisted) {
         (true, _) => {}

@@ -1,101 +1,102 @@
-//! Looks for a path that keeps given rules.
+//! Search for a path that keeps given rules.
 
 use shoal_crypto::Rng;
 use shoal_wire::Address;
 
-use super::kept::Kept;
-use super::{Ask, Routers};
+use super::kept::Vanguards;
+use super::{PathRequest, RouterList};
 
-/// Relays that are tried for one path at most, so that a list in which nothing fits costs little.
+/// Most relays tried for one path, so that a list without a fitting path costs little.
 const STEPS: u32 = 2_000;
 
-/// Which relays stand at the ends.
+/// Rule for the relays at the ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Sites {
-    /// As the site rule says.
+enum EndRule {
+    /// The site rule holds.
     Kept,
-    /// The own routers of small sites, too.
+    /// The own routers of small sites are allowed too.
     OwnRouters,
-    /// Any.
+    /// Any relay is allowed.
     Any,
 }
 
-/// Rules that a path must keep: which can be kept depends on the list alone.
+/// Rules that a path must keep. The list alone decides which rules can be kept.
 #[derive(Clone, Copy)]
-pub(super) struct Rules {
-    sites: Sites,
+pub(super) struct PathRules {
+    sites: EndRule,
     families: bool,
 }
 
-const fn rules(sites: Sites, families: bool) -> Rules {
-    Rules { sites, families }
+const fn rules(sites: EndRule, families: bool) -> PathRules {
+    PathRules { sites, families }
 }
 
-/// From the strictest on.
-pub(super) const RULES: [Rules; 6] = [
-    rules(Sites::Kept, true),
-    rules(Sites::Kept, false),
-    rules(Sites::OwnRouters, true),
-    rules(Sites::OwnRouters, false),
-    rules(Sites::Any, true),
-    rules(Sites::Any, false),
+/// Sets of rules, from the strictest on.
+pub(super) const RULES: [PathRules; 6] = [
+    rules(EndRule::Kept, true),
+    rules(EndRule::Kept, false),
+    rules(EndRule::OwnRouters, true),
+    rules(EndRule::OwnRouters, false),
+    rules(EndRule::Any, true),
+    rules(EndRule::Any, false),
 ];
 
-/// What is left out among the paths that keep the same rules.
+/// Relays to leave out, among the paths that keep equal rules.
 #[derive(Clone, Copy)]
-pub(super) struct Sparing {
-    /// Relays that failed are left out; else they come last.
+pub(super) struct RelayExclusion {
+    /// True if failed relays are left out; otherwise they are tried last.
     failed: bool,
-    /// Those that may have failed are left out of the middle.
+    /// True if relays that may have failed are left out of the middle.
     doubtful: bool,
-    /// Those of another circuit are left out of the middle.
+    /// True if relays of another circuit are left out of the middle.
     beside: bool,
-    /// Ends may be drawn sooner than usual, since none that this host has fits.
+    /// True if ends may be drawn sooner than usual, since none of this host's ends fits.
     is_free: bool,
 }
 
-impl Sparing {
-    /// Whether it leaves out anything that a later one does not.
-    pub(super) fn counts(&self, ask: &Ask<'_>) -> bool {
+impl RelayExclusion {
+    /// True if it leaves out relays that a later set does not.
+    pub(super) fn counts(&self, ask: &PathRequest<'_>) -> bool {
         self.failed || !self.doubtful || !ask.doubtful.is_empty()
     }
 }
 
-const NOTHING: Sparing = Sparing { failed: false, doubtful: false, beside: false, is_free: false };
+const NOTHING: RelayExclusion =
+    RelayExclusion { failed: false, doubtful: false, beside: false, is_free: false };
 
-/// From the most that is left out on.
-pub(super) const SPARINGS: [Sparing; 5] = [
-    Sparing { failed: true, doubtful: true, beside: true, ..NOTHING },
-    // Before the next: one that failed stands in the middle sooner than that an end moves.
+/// Sets in the order in which they are tried, beginning with the largest.
+pub(super) const SPARINGS: [RelayExclusion; 5] = [
+    RelayExclusion { failed: true, doubtful: true, beside: true, ..NOTHING },
+    // This comes before the next: a relay that failed is used in the middle before an end changes.
     DOUBTFUL,
-    Sparing { failed: true, ..NOTHING },
+    RelayExclusion { failed: true, ..NOTHING },
     NOTHING,
     LEAST,
 ];
-/// Only those that may have failed are left out of the middle.
-pub(super) const DOUBTFUL: Sparing = Sparing { doubtful: true, ..NOTHING };
-/// The least that is left out.
-pub(super) const LEAST: Sparing = Sparing { is_free: true, ..NOTHING };
+/// Only relays that may have failed are left out of the middle.
+pub(super) const DOUBTFUL: RelayExclusion = RelayExclusion { doubtful: true, ..NOTHING };
+/// The smallest set.
+pub(super) const LEAST: RelayExclusion = RelayExclusion { is_free: true, ..NOTHING };
 
 struct Search<'a> {
-    routers: &'a Routers,
-    ask: &'a Ask<'a>,
-    kept: &'a Kept,
+    routers: &'a RouterList,
+    ask: &'a PathRequest<'a>,
+    kept: &'a Vanguards,
     weights: &'a [(Address, u64)],
-    rules: Rules,
-    sparing: Sparing,
+    rules: PathRules,
+    sparing: RelayExclusion,
     path: Vec<Option<Address>>,
     steps: u32,
 }
 
-/// A path of `len` relays that keeps the rules, without what is to be spared, if there is one; with
-/// a relay in the place that `fixed` says.
+/// A path of `len` relays that keeps the rules and leaves out the relays of `sparing`, if one
+/// exists. `fixed` is a relay with its position.
 pub(super) fn path(
-    routers: &Routers,
-    ask: &Ask<'_>,
-    (kept, weights): (&Kept, &[(Address, u64)]),
+    routers: &RouterList,
+    ask: &PathRequest<'_>,
+    (kept, weights): (&Vanguards, &[(Address, u64)]),
     rng: &mut Rng,
-    (rules, sparing): (Rules, Sparing),
+    (rules, sparing): (PathRules, RelayExclusion),
     len: usize,
     fixed: Option<(usize, Address)>,
 ) -> Option<Vec<Address>> {
@@ -107,16 +108,16 @@ pub(super) fn path(
     search.fill(rng, 0).then(|| search.path.into_iter().flatten().collect())
 }
 
-/// Relays in the order in which they are tried: those that this host stays with, others at random
-/// by weight, those that are kept at the other end, and then those that failed, the oldest failure
-/// first.
-struct Candidates {
+/// Relays in the order in which they are tried. First come those that this host stays with, then
+/// others at random by weight. Then come those kept at the other end, and last the failed ones, the
+/// oldest failure first.
+struct RelayCandidates {
     kept: std::vec::IntoIter<Address>,
     rest: Vec<(Address, u64)>,
     last: std::vec::IntoIter<Address>,
 }
 
-impl Candidates {
+impl RelayCandidates {
     fn next(&mut self, rng: &mut Rng) -> Option<Address> {
         if let Some(kept) = self.kept.next() {
             self.rest.retain(|(at, _)| *at != kept);
@@ -126,7 +127,7 @@ impl Candidates {
     }
 }
 
-/// Takes one of `rest` at random by weight; none if it is empty.
+/// Removes one of `rest` at random by weight; none if it is empty.
 pub(super) fn draw(rest: &mut Vec<(Address, u64)>, rng: &mut Rng) -> Option<Address> {
     let all = rest.iter().map(|(_, weight)| weight).sum();
     let mut drawn = rng.below(all);
@@ -139,7 +140,7 @@ pub(super) fn draw(rest: &mut Vec<(Address, u64)>, rng: &mut Rng) -> Option<Addr
 }
 
 impl Search<'_> {
-    /// The place in the path that is filled as the `turn`th: both ends first.
+    /// The position that is filled in step `turn`: both ends first.
     fn slot(&self, turn: usize) -> usize {
         match turn {
             0 => 0,
@@ -148,7 +149,7 @@ impl Search<'_> {
         }
     }
 
-    /// Fills the places from `turn` on; false if that can't be.
+    /// Fills the positions from step `turn` on. Returns false if that is impossible.
     fn fill(&mut self, rng: &mut Rng, turn: usize) -> bool {
         if turn == self.path.len() {
             return true;
@@ -173,9 +174,9 @@ impl Search<'_> {
         false
     }
 
-    fn candidates(&self, rng: &mut Rng, slot: usize) -> Candidates {
+    fn candidates(&self, rng: &mut Rng, slot: usize) -> RelayCandidates {
         let [here, there] = self.ask.routers();
-        let Sparing { failed: spare_failed, is_free, .. } = self.sparing;
+        let RelayExclusion { failed: spare_failed, is_free, .. } = self.sparing;
         let (is_first, is_last) = (slot == 0, slot + 1 == self.path.len());
         let (mut kept, mut may_draw) = match (is_first, is_last) {
             (true, _) => self.kept.firsts(self.routers, self.ask.unix_s, is_free),
@@ -188,12 +189,12 @@ impl Search<'_> {
             _ => None,
         };
         if spare_failed && own.is_some() {
-            // No failure elsewhere moves the end away from there.
+            // No failure elsewhere moves the end away from the own router.
             (kept, may_draw) = (Vec::new(), false);
         }
         let is_usable = |at: &Address| !self.ask.failed.contains(at) && self.fits(slot, *at);
         if self.sparing.doubtful && kept.iter().any(is_usable) {
-            // Relays that may have failed in the middle move no end.
+            // Relays in the middle that may have failed can't change an end.
             may_draw = false;
         }
         let mut rest = if may_draw { self.weights.to_vec() } else { Vec::new() };
@@ -208,21 +209,21 @@ impl Search<'_> {
         let both = rest.extract_if(.., |(at, _)| is_both(at)).map(|(at, _)| at);
         let last: Vec<Address> = both.chain(failed).collect();
         let kept: Vec<Address> = own.into_iter().chain(kept).collect();
-        Candidates { kept: kept.into_iter(), rest, last: last.into_iter() }
+        RelayCandidates { kept: kept.into_iter(), rest, last: last.into_iter() }
     }
 
-    /// Whether the router of a site is to be the relay at that end.
+    /// True if a site's router should be the relay at its end.
     fn is_end(&self, router: Address) -> bool {
         let [here, there] = self.ask.routers();
         let is_wanted = match self.rules.sites {
-            Sites::Kept => here != there && self.routers.is_large(router),
-            Sites::OwnRouters => true,
-            Sites::Any => false,
+            EndRule::Kept => here != there && self.routers.is_large(router),
+            EndRule::OwnRouters => true,
+            EndRule::Any => false,
         };
         is_wanted && self.routers.is_relay(router)
     }
 
-    /// Whether `at` may stand in this place.
+    /// True if `at` may have this position.
     fn fits(&self, slot: usize, at: Address) -> bool {
         let Search { routers, ask, rules, sparing, .. } = self;
         let others = || self.path.iter().flatten().copied();
@@ -232,8 +233,8 @@ impl Search<'_> {
         let [here, there] = ask.routers();
         let is_own = at == here || at == there;
         let is_last = slot + 1 == self.path.len();
-        // The one relay of a path knows both hosts, wherever it is.
-        if is_own && rules.sites != Sites::Any && self.path.len() > 1 {
+        // The only relay of a path knows both hosts, wherever it is.
+        if is_own && rules.sites != EndRule::Any && self.path.len() > 1 {
             let first = slot == 0 && at == here && self.is_end(here);
             let last = is_last && at == there && self.is_end(there);
             if !(first || last) {
@@ -245,7 +246,7 @@ impl Search<'_> {
             return false;
         }
         let is_middle = slot > 0 && !is_last;
-        // A host has no other way than over its own router.
+        // A host can reach others only through its own router.
         let is_spared = (sparing.failed && !is_own && ask.failed.contains(&at))
             || (sparing.doubtful && is_middle && ask.doubtful.contains(&at))
             || (sparing.beside && is_middle && ask.beside.contains(&at));

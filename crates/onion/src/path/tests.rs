@@ -1,4 +1,4 @@
-//! What paths keep to in any network, and what small networks can't hide.
+//! Rules that paths keep in any network, and limits of small networks.
 
 use super::*;
 
@@ -9,45 +9,50 @@ fn router(number: u32) -> Address {
     Address::new(number, 0)
 }
 
-/// `count` routers, all relays, each with so many hosts.
-fn network(count: u32, hosts: u32) -> Routers {
-    let one = Router { relay: true, hosts, ..Router::default() };
-    Routers::new((1..=count).map(|n| (router(n), one.clone())))
+/// `count` routers, all relays, each with `hosts` hosts.
+fn network(count: u32, hosts: u32) -> RouterList {
+    let one = ListedRouter { relay: true, hosts, ..ListedRouter::default() };
+    RouterList::new((1..=count).map(|n| (router(n), one.clone())))
 }
 
-/// A network of any kind: some routers are no relays, some families have several.
-fn random_network(rng: &mut Rng) -> Routers {
+/// A random network: some routers are no relays, some families have several.
+fn random_network(rng: &mut Rng) -> RouterList {
     let count = 1 + rng.below(30) as u32;
     let families = 1 + rng.below(30);
-    Routers::new((1..=count).map(|n| {
+    RouterList::new((1..=count).map(|n| {
         let family = (rng.below(3) > 0).then(|| format!("f{}", rng.below(families)));
         let capacity = (rng.below(3) > 0).then(|| 1 + rng.below(10_000) as u32);
         let (relay, hosts) = (rng.below(4) > 0, rng.below(16) as u32);
-        (router(n), Router { relay, family, capacity, hosts, mix: None })
+        (router(n), ListedRouter { relay, family, capacity, hosts, mix: None })
     }))
 }
 
 /// A path from a host behind router `from` to one behind `to`.
-fn ask(from: u32, to: u32, relays: u8) -> Ask<'static> {
+fn ask(from: u32, to: u32, relays: u8) -> PathRequest<'static> {
     let (from, to) = (Address::new(from, 1), Address::new(to, 2));
-    Ask { from, to, relays, unix_s: NOW_S, failed: &[], beside: &[], doubtful: &[] }
+    PathRequest { from, to, relays, unix_s: NOW_S, failed: &[], beside: &[], doubtful: &[] }
 }
 
-fn chosen(relays: &Routers, ask: &Ask<'_>) -> Path {
-    choose(relays, ask, &mut Kept::default(), &mut Rng::new([7; 32])).unwrap()
+fn chosen(relays: &RouterList, ask: &PathRequest<'_>) -> RelayPath {
+    choose(relays, ask, &mut Vanguards::default(), &mut Rng::new([7; 32])).unwrap()
 }
 
-/// A path whose circuit is built.
-fn built(relays: &Routers, ask: &Ask<'_>, kept: &mut Kept, rng: &mut Rng) -> Path {
+/// A path whose circuit was built.
+fn built(
+    relays: &RouterList,
+    ask: &PathRequest<'_>,
+    kept: &mut Vanguards,
+    rng: &mut Rng,
+) -> RelayPath {
     let path = choose(relays, ask, kept, rng).unwrap();
-    let Ask { from, to, unix_s, .. } = *ask;
-    let built = Built { from, to, relays: &path.relays, unix_s, is_doubtful: false };
+    let PathRequest { from, to, unix_s, .. } = *ask;
+    let built = BuiltCircuit { from, to, relays: &path.relays, unix_s, is_doubtful: false };
     kept.note_built(relays, &built, rng);
     path
 }
 
-/// Guards and last relays in a text, in their order.
-fn ends(kept: &Kept) -> [Vec<Address>; 2] {
+/// Guards and last relays in a text, in order.
+fn ends(kept: &Vanguards) -> [Vec<Address>; 2] {
     ["guard", "last"].map(|kind| {
         let text = kept.text();
         let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -65,8 +70,8 @@ fn any_network_gives_a_path_that_keeps_the_rules_or_says_which_it_does_not() {
         let mut any = || 1 + rng.below(count) as u32;
         let (from, to) = (any(), any());
         let ask = ask(from, to, 1 + rng.below(5) as u8);
-        let Ok(Path { relays: path, warnings }) =
-            choose(&relays, &ask, &mut Kept::default(), &mut rng)
+        let Ok(RelayPath { relays: path, warnings }) =
+            choose(&relays, &ask, &mut Vanguards::default(), &mut rng)
         else {
             assert_eq!(relays.relays().count(), 0);
             without += 1;
@@ -74,18 +79,18 @@ fn any_network_gives_a_path_that_keeps_the_rules_or_says_which_it_does_not() {
         };
         let [here, there] = ask.routers();
         let different: BTreeSet<_> = path.iter().copied().collect();
-        assert_eq!(different.len(), path.len(), "a router stands twice");
+        assert_eq!(different.len(), path.len(), "a router is in the path twice");
         assert!(path.iter().all(|at| relays.is_relay(*at)));
         let have = path.len().min(relays.relays().count());
         assert_eq!(path.len(), have.min(ask.relays.into()), "as long as can be");
         let is_short = path.len() < usize::from(ask.relays);
-        assert_eq!(warnings.iter().any(|w| matches!(w, Warning::Short { .. })), is_short);
-        if !warnings.contains(&Warning::Families) {
+        assert_eq!(warnings.iter().any(|w| matches!(w, PathWarning::Short { .. })), is_short);
+        if !warnings.contains(&PathWarning::Families) {
             let nodes: BTreeSet<_> = different.iter().copied().chain([here, there]).collect();
             let related = |a| nodes.iter().filter(|b| relays.are_related(a, **b)).count();
-            assert!(nodes.iter().all(|a| related(*a) == 1), "a family twice");
+            assert!(nodes.iter().all(|a| related(*a) == 1), "a family is in the path twice");
         }
-        let ends = [Warning::SmallSiteHere, Warning::SmallSiteThere, Warning::OneRelay];
+        let ends = [PathWarning::SmallSiteHere, PathWarning::SmallSiteThere, PathWarning::OneRelay];
         if !warnings.iter().any(|warning| ends.contains(warning)) {
             let (first, last) = (path[0], path[path.len() - 1]);
             assert!(first != here || relays.is_large(here));
@@ -105,30 +110,30 @@ fn own_routers_of_large_sites_are_the_ends_and_others_of_small_ones() {
     };
     assert_eq!(ends(SITE), (true, true, true));
     assert_eq!(ends(SITE - 1), (false, false, false));
-    // Of a host behind the same router, neither end is there.
+    // With a host behind the same router, neither end is that router.
     let path = chosen(&network(9, 100), &ask(1, 1, 3));
     assert!(!path.relays.contains(&router(1)));
-    assert_eq!(path.warnings, [Warning::SameRouter]);
+    assert_eq!(path.warnings, [PathWarning::SameRouter]);
 }
 
 #[test]
 fn a_host_stays_with_its_guard_and_with_few_middles() {
     let relays = network(40, 1);
-    let (mut kept, mut rng) = (Kept::default(), Rng::new([3; 32]));
+    let (mut kept, mut rng) = (Vanguards::default(), Rng::new([3; 32]));
     let mut firsts = BTreeSet::new();
     let mut daily = Vec::new();
     for day in 0..240 {
         let mut middles = BTreeSet::new();
         for n in 0..20 {
-            let ask = Ask { unix_s: NOW_S + day * DAY_S + n, ..ask(1, 2 + n as u32, 3) };
-            let Path { relays: path, warnings } = built(&relays, &ask, &mut kept, &mut rng);
+            let ask = PathRequest { unix_s: NOW_S + day * DAY_S + n, ..ask(1, 2 + n as u32, 3) };
+            let RelayPath { relays: path, warnings } = built(&relays, &ask, &mut kept, &mut rng);
             assert!(warnings.is_empty());
             if n == 1 {
                 firsts.insert((day / 120, path[0]));
             }
             middles.insert(path[1]);
-            // What is kept is what was written down.
-            kept = Kept::parse(&kept.text()).unwrap();
+            // The kept relays are read back from their text.
+            kept = Vanguards::parse(&kept.text()).unwrap();
         }
         assert!((2..=4).contains(&middles.len()), "{}", middles.len());
         daily.push(middles);
@@ -143,21 +148,22 @@ fn a_host_stays_with_its_guard_and_with_few_middles() {
 #[test]
 fn what_does_not_fit_one_destination_is_kept_for_others() {
     let relays = network(12, 1);
-    let (mut kept, mut rng) = (Kept::default(), Rng::new([4; 32]));
-    let mut first = |relays: &Routers, ask: Ask<'_>| {
+    let (mut kept, mut rng) = (Vanguards::default(), Rng::new([4; 32]));
+    let mut first = |relays: &RouterList, ask: PathRequest<'_>| {
         let first = built(relays, &ask, &mut kept, &mut rng).relays[0];
         assert!(ends(&kept)[0].len() <= 4);
         first
     };
     let guard = first(&relays, ask(1, 2, 3));
-    // To a host behind the guard another one leads, and then the guard is back.
+    // A host behind the guard needs another first relay. After that, the guard is used again.
     assert_ne!(first(&relays, ask(1, guard.router, 3)), guard);
     let to = (2..).find(|n| router(*n) != guard).unwrap();
     assert_eq!(first(&relays, ask(1, to, 3)), guard);
-    // So it is with one that failed, and with one that is not in the list for a while.
-    assert_ne!(first(&relays, Ask { failed: &[guard], ..ask(1, to, 3) }), guard);
+    // A guard that failed, or is missing from the list for a while, is also replaced only
+    // meanwhile.
+    assert_ne!(first(&relays, PathRequest { failed: &[guard], ..ask(1, to, 3) }), guard);
     let without = relays.routers.iter().filter(|(at, _)| **at != guard);
-    let without = Routers::new(without.map(|(at, router)| (*at, router.clone())));
+    let without = RouterList::new(without.map(|(at, router)| (*at, router.clone())));
     assert_ne!(first(&without, ask(1, to, 3)), guard);
     assert_eq!(first(&relays, ask(1, to, 3)), guard);
 }
@@ -165,21 +171,21 @@ fn what_does_not_fit_one_destination_is_kept_for_others() {
 #[test]
 fn a_second_circuit_goes_through_other_middles_and_failed_relays_wait() {
     let relays = network(9, 100);
-    let (mut kept, mut rng) = (Kept::default(), Rng::new([5; 32]));
+    let (mut kept, mut rng) = (Vanguards::default(), Rng::new([5; 32]));
     let first = built(&relays, &ask(1, 2, 4), &mut kept, &mut rng).relays;
-    let beside = Ask { beside: &first, ..ask(1, 2, 4) };
+    let beside = PathRequest { beside: &first, ..ask(1, 2, 4) };
     let second = built(&relays, &beside, &mut kept, &mut rng).relays;
     assert_eq!((first[0], first[3]), (second[0], second[3]));
     assert!(first[1..3].iter().all(|at| !second[1..3].contains(at)));
-    // Where all have failed those are taken that failed longest ago.
+    // If all have failed, those that failed longest ago are used.
     let failed: Vec<_> = (3..=9).rev().map(router).collect();
-    let again = Ask { failed: &failed, ..ask(1, 2, 4) };
+    let again = PathRequest { failed: &failed, ..ask(1, 2, 4) };
     assert_eq!(built(&relays, &again, &mut kept, &mut rng).relays, [1, 9, 8, 2].map(router));
 }
 
-/// Which rules a path keeps, the best first: relays that are missing, the site rule, families. Own
-/// routers of small sites stand at their own end, or anywhere.
-fn rules_of(relays: &Routers, ask: &Ask<'_>, path: &Path) -> (usize, u8, bool) {
+/// Rules that a path keeps, the best first: number of missing relays, the site rule, families. Own
+/// routers of small sites may be at their own end, or anywhere.
+fn rules_of(relays: &RouterList, ask: &PathRequest<'_>, path: &RelayPath) -> (usize, u8, bool) {
     let [here, there] = ask.routers();
     let last = path.relays.len() - 1;
     let breach = |(slot, at): (usize, &Address)| {
@@ -193,7 +199,7 @@ fn rules_of(relays: &Routers, ask: &Ask<'_>, path: &Path) -> (usize, u8, bool) {
     };
     let breach = path.relays.iter().enumerate().map(breach).max().unwrap();
     let missing = usize::from(ask.relays) - path.relays.len();
-    (missing, if last == 0 { 0 } else { breach }, path.warnings.contains(&Warning::Families))
+    (missing, if last == 0 { 0 } else { breach }, path.warnings.contains(&PathWarning::Families))
 }
 
 #[test]
@@ -206,16 +212,17 @@ fn failures_change_neither_the_length_of_a_path_nor_the_rules_that_it_keeps() {
         let mut any = || 1 + rng.below(count) as u32;
         let (from, to) = (any(), any());
         let calm = ask(from, to, 1 + rng.below(5) as u8);
-        let mut kept = Kept::default();
+        let mut kept = Vanguards::default();
         let Ok(path) = choose(&relays, &calm, &mut kept, &mut rng) else { continue };
         let mut failed: Vec<_> = relays.relays().filter(|_| rng.below(3) > 0).collect();
         failed.retain(|at| !calm.routers().contains(at));
-        let failing = Ask { failed: &failed, ..calm };
-        for kept in [&mut kept, &mut Kept::default()] {
+        let failing = PathRequest { failed: &failed, ..calm };
+        for kept in [&mut kept, &mut Vanguards::default()] {
             let other = choose(&relays, &failing, kept, &mut rng).unwrap();
-            let rules = |path: &Path| rules_of(&relays, &calm, path);
+            let rules = |path: &RelayPath| rules_of(&relays, &calm, path);
             assert_eq!(rules(&other), rules(&path), "{failed:?}: {path:?} {other:?}");
-            let is_own = |path: &Path| path.relays.len() > 1 && path.relays[0] == calm.routers()[0];
+            let is_own =
+                |path: &RelayPath| path.relays.len() > 1 && path.relays[0] == calm.routers()[0];
             assert!(!is_own(&path) || is_own(&other) || rules(&path).1 == 2, "{path:?} {other:?}");
             spared += u32::from(other.relays.iter().all(|at| !failed.contains(at)));
             strict += u32::from(rules(&path) == (0, 0, false));
@@ -227,12 +234,12 @@ fn failures_change_neither_the_length_of_a_path_nor_the_rules_that_it_keeps() {
 #[test]
 fn a_dead_relay_that_all_good_paths_need_is_used_again() {
     let relays = network(5, 1);
-    let (mut kept, mut rng) = (Kept::default(), Rng::new([7; 32]));
+    let (mut kept, mut rng) = (Vanguards::default(), Rng::new([7; 32]));
     let first = built(&relays, &ask(1, 5, 3), &mut kept, &mut rng);
     assert_eq!(first.warnings, []);
     // Any path without it would begin or end at the router of a small site.
     for dead in first.relays {
-        let failing = Ask { failed: &[dead], ..ask(1, 5, 3) };
+        let failing = PathRequest { failed: &[dead], ..ask(1, 5, 3) };
         let again = built(&relays, &failing, &mut kept, &mut rng);
         assert!(again.relays.contains(&dead) && again.warnings.is_empty(), "{again:?}");
     }
@@ -242,38 +249,38 @@ fn a_dead_relay_that_all_good_paths_need_is_used_again() {
 fn middles_that_may_have_failed_move_no_end_and_it_shows_when_none_is_left() {
     let relays = network(7, 1);
     for seed in 0..40 {
-        let (mut kept, mut rng) = (Kept::default(), Rng::new([seed; 32]));
+        let (mut kept, mut rng) = (Vanguards::default(), Rng::new([seed; 32]));
         let first = built(&relays, &ask(1, 2, 3), &mut kept, &mut rng).relays;
         let [guard, last] = [first[0], first[2]];
         let middles: Vec<_> =
             (3..=7).map(router).filter(|at| ![guard, last].contains(at)).collect();
         let doubtful = [&middles[..], &[guard]].concat();
-        let asked = Ask { doubtful: &doubtful, ..ask(1, 2, 3) };
+        let asked = PathRequest { doubtful: &doubtful, ..ask(1, 2, 3) };
         let again = choose(&relays, &asked, &mut kept, &mut rng).unwrap().relays;
         assert_eq!([again[0], again[2]], [guard, last], "seed {seed}: {again:?}");
         for end in [guard, last] {
             let mut leads_past = |doubtful: &[Address]| {
-                let asked = Ask { doubtful, ..ask(1, 2, 3) };
+                let asked = PathRequest { doubtful, ..ask(1, 2, 3) };
                 leads_past(&relays, &asked, &kept, &mut rng, end)
             };
             assert!(leads_past(&middles[..2]) && !leads_past(&middles));
         }
-        let asked = Ask { doubtful: &middles, ..ask(1, 2, 3) };
-        assert!(leads_past(&relays, &asked, &kept, &mut rng, middles[0]), "it is no end");
+        let asked = PathRequest { doubtful: &middles, ..ask(1, 2, 3) };
+        assert!(leads_past(&relays, &asked, &kept, &mut rng, middles[0]), "a middle is no end");
     }
 }
 
 #[test]
 fn ends_are_drawn_slowly_whatever_fails_and_none_is_pushed_out() {
     let relays = network(40, 1);
-    let (mut kept, mut rng) = (Kept::default(), Rng::new([12; 32]));
+    let (mut kept, mut rng) = (Vanguards::default(), Rng::new([12; 32]));
     let path = built(&relays, &ask(1, 2, 3), &mut kept, &mut rng).relays;
     let first = [vec![path[0]], vec![path[2]]];
     assert_eq!(ends(&kept), first);
     let (mut seen, mut failed) = ([BTreeSet::new(), BTreeSet::new()], Vec::new());
-    let mut fail = |kept: &mut Kept, unix_s: u64, is_built: bool, times: u32| {
+    let mut fail = |kept: &mut Vanguards, unix_s: u64, is_built: bool, times: u32| {
         for _ in 0..times {
-            let ask = Ask { unix_s, failed: &failed, ..ask(1, 2, 3) };
+            let ask = PathRequest { unix_s, failed: &failed, ..ask(1, 2, 3) };
             let path = match is_built {
                 true => built(&relays, &ask, kept, &mut rng).relays,
                 false => choose(&relays, &ask, kept, &mut rng).unwrap().relays,
@@ -285,7 +292,7 @@ fn ends_are_drawn_slowly_whatever_fails_and_none_is_pushed_out() {
         }
         seen.each_ref().map(BTreeSet::len)
     };
-    // Nothing is built: nothing is noted, and few are tried.
+    // No circuit is built: nothing is recorded, and few relays are tried.
     assert_eq!(fail(&mut kept, NOW_S, false, 100), [3, 3]);
     assert_eq!(ends(&kept), first);
     // Others work while the first ones fail.
@@ -295,14 +302,14 @@ fn ends_are_drawn_slowly_whatever_fails_and_none_is_pushed_out() {
     assert_eq!(fail(&mut kept, NOW_S + 100 * DAY_S, true, 100), [4, 4]);
     let all = ends(&kept);
     assert!(all.iter().zip(&first).all(|(all, first)| all.len() == 4 && all[0] == first[0]));
-    // The first ones' time is over: others take their place.
+    // The first ones' time is over, and others replace them.
     assert_eq!(fail(&mut kept, NOW_S + 121 * DAY_S, true, 100), [6, 6]);
 }
 
 #[test]
 fn middles_that_stand_in_push_none_out() {
     let relays = network(20, 100);
-    let (mut kept, mut rng) = (Kept::default(), Rng::new([15; 32]));
+    let (mut kept, mut rng) = (Vanguards::default(), Rng::new([15; 32]));
     let mut all = Vec::new();
     while kept.relays().count() < 4 {
         all = built(&relays, &ask(1, 2, 5), &mut kept, &mut rng).relays;
@@ -310,7 +317,8 @@ fn middles_that_stand_in_push_none_out() {
     let text = kept.text();
     for _ in 0..20 {
         let failed: Vec<Address> = kept.relays().collect();
-        let others = built(&relays, &Ask { failed: &failed, ..ask(1, 2, 5) }, &mut kept, &mut rng);
+        let others =
+            built(&relays, &PathRequest { failed: &failed, ..ask(1, 2, 5) }, &mut kept, &mut rng);
         assert_ne!(others.relays, all);
         assert_eq!(kept.text(), text);
     }
@@ -319,22 +327,22 @@ fn middles_that_stand_in_push_none_out() {
 #[test]
 fn a_clock_that_steps_deletes_nothing_before_a_circuit_is_built_under_it() {
     let relays = network(12, 1);
-    let (mut kept, mut rng) = (Kept::default(), Rng::new([13; 32]));
+    let (mut kept, mut rng) = (Vanguards::default(), Rng::new([13; 32]));
     let path = built(&relays, &ask(1, 2, 3), &mut kept, &mut rng).relays;
     let text = kept.text();
     for unix_s in [0, NOW_S - 900 * DAY_S, NOW_S + 900 * DAY_S, NOW_S] {
-        let ask = Ask { unix_s, ..ask(1, 2, 3) };
+        let ask = PathRequest { unix_s, ..ask(1, 2, 3) };
         for _ in 0..20 {
             assert_eq!(choose(&relays, &ask, &mut kept, &mut rng).unwrap().relays[0], path[0]);
         }
         assert_eq!(kept.text(), text, "at {unix_s}");
     }
-    // One that is right ends it in time, and one that was far ahead made nothing stay for ever.
-    let late = Ask { unix_s: NOW_S + 121 * DAY_S, ..ask(1, 2, 3) };
+    // A correct clock ends it in time, and a clock far ahead made nothing stay forever.
+    let late = PathRequest { unix_s: NOW_S + 121 * DAY_S, ..ask(1, 2, 3) };
     built(&relays, &late, &mut kept, &mut rng);
     assert!(!ends(&kept)[0].contains(&path[0]));
     built(&relays, &late, &mut kept, &mut rng);
-    let back = Ask { unix_s: NOW_S, ..ask(1, 2, 3) };
+    let back = PathRequest { unix_s: NOW_S, ..ask(1, 2, 3) };
     built(&relays, &back, &mut kept, &mut rng);
     built(&relays, &back, &mut kept, &mut rng);
     let most = NOW_S + 120 * DAY_S;
@@ -348,12 +356,12 @@ fn a_clock_that_steps_deletes_nothing_before_a_circuit_is_built_under_it() {
 #[test]
 fn what_is_built_in_doubt_stays_on_trial_unless_nothing_is_kept() {
     let relays = network(12, 1);
-    let (mut kept, mut rng) = (Kept::default(), Rng::new([14; 32]));
-    let mut doubt = |kept: &mut Kept, failed: &[Address]| {
-        let ask = Ask { failed, ..ask(1, 2, 3) };
+    let (mut kept, mut rng) = (Vanguards::default(), Rng::new([14; 32]));
+    let mut doubt = |kept: &mut Vanguards, failed: &[Address]| {
+        let ask = PathRequest { failed, ..ask(1, 2, 3) };
         let path = choose(&relays, &ask, kept, &mut rng).unwrap().relays;
-        let Ask { from, to, unix_s, .. } = ask;
-        let built = Built { from, to, relays: &path, unix_s, is_doubtful: true };
+        let PathRequest { from, to, unix_s, .. } = ask;
+        let built = BuiltCircuit { from, to, relays: &path, unix_s, is_doubtful: true };
         kept.note_built(&relays, &built, &mut rng);
         path[0]
     };
@@ -362,19 +370,19 @@ fn what_is_built_in_doubt_stays_on_trial_unless_nothing_is_kept() {
     let other = doubt(&mut kept, &[first]);
     assert_ne!(other, first);
     assert_eq!(ends(&kept)[0], [first]);
-    assert_eq!(doubt(&mut kept, &[first]), other, "the same one is tried again");
+    assert_eq!(doubt(&mut kept, &[first]), other, "no other relay is tried");
 }
 
 #[test]
 fn capacity_decides_and_no_relay_is_taken_by_more_than_its_share() {
     let capacities = [10_000, 100, 100, 100, 50, 50, 50, 50, 50, 50];
-    let relays = Routers::new((1..).zip(capacities).map(|(n, capacity)| {
+    let relays = RouterList::new((1..).zip(capacities).map(|(n, capacity)| {
         let capacity = Some(capacity);
-        (router(n), Router { relay: true, capacity, ..Router::default() })
+        (router(n), ListedRouter { relay: true, capacity, ..ListedRouter::default() })
     }));
     let weights = relays.weights();
     let all: u64 = weights.iter().map(|(_, weight)| weight).sum();
-    // 600 of others are 8/10 of all.
+    // 600 of the others are 8/10 of all.
     assert_eq!((weights[0].1, all), (150, 750));
     assert_eq!((weights[1].1, weights[9].1), (100, 50));
     let mut rng = Rng::new([6; 32]);
@@ -396,7 +404,7 @@ fn capacity_decides_and_no_relay_is_taken_by_more_than_its_share() {
         let count = weights.len() as u64;
         assert!(count < 3 || most * count <= 2 * all + 2 * count, "{weights:?}");
     }
-    assert_eq!(Routers::new([(router(1), Router::default())]).weights(), []);
+    assert_eq!(RouterList::new([(router(1), ListedRouter::default())]).weights(), []);
 }
 
 #[test]
@@ -404,16 +412,16 @@ fn families_differ_wherever_they_can() {
     let mut rng = Rng::new([10; 32]);
     for hosts in [1, 100] {
         // Seven families of three: five relays and both ends need all of them.
-        let one = |n: u32| Router {
+        let one = |n: u32| ListedRouter {
             relay: true,
             hosts,
             family: Some(format!("f{}", n % 7)),
-            ..Router::default()
+            ..ListedRouter::default()
         };
-        let relays = Routers::new((1..=21).map(|n| (router(n), one(n))));
+        let relays = RouterList::new((1..=21).map(|n| (router(n), one(n))));
         for to in (2..=21).filter(|to| to % 7 != 1) {
             let ask = ask(1, to, 5);
-            let path = choose(&relays, &ask, &mut Kept::default(), &mut rng).unwrap();
+            let path = choose(&relays, &ask, &mut Vanguards::default(), &mut rng).unwrap();
             assert_eq!((path.relays.len(), &path.warnings[..]), (5, &[][..]));
         }
     }
@@ -421,7 +429,7 @@ fn families_differ_wherever_they_can() {
 
 #[test]
 fn small_networks_say_in_words_what_they_can_not_hide() {
-    let said = |relays: &Routers, from, to, asked| {
+    let said = |relays: &RouterList, from, to, asked| {
         let path = chosen(relays, &ask(from, to, asked));
         let words: Vec<_> = path.warnings.iter().map(ToString::to_string).collect();
         (path.relays, path.warnings, words.join("; "))
@@ -431,45 +439,49 @@ fn small_networks_say_in_words_what_they_can_not_hide() {
     assert!(words.starts_with("two routers: nobody is hidden from them; 2 of 3 relays"), "{words}");
     let (path, warnings, words) = said(&network(3, 1), 1, 3, 3);
     assert_eq!(path, [1, 2, 3].map(router));
-    let ends = [Warning::SmallSiteHere, Warning::SmallSiteThere];
-    assert_eq!(warnings, [&[Warning::FewRouters(3)][..], &ends].concat());
+    let ends = [PathWarning::SmallSiteHere, PathWarning::SmallSiteThere];
+    assert_eq!(warnings, [&[PathWarning::FewRouters(3)][..], &ends].concat());
     assert!(words.contains("relay 2 can tell who begins"), "{words}");
     assert_eq!(said(&network(3, 100), 1, 3, 3).1, []);
     let (path, warnings, words) = said(&network(9, 100), 1, 3, 2);
-    assert_eq!((path.len(), &warnings[..]), (2, &[Warning::TwoRelays][..]));
-    assert!(words.starts_with("two relays, of which each knows one host"), "{words}");
-    assert_eq!(said(&network(9, 100), 1, 3, 1).1, [Warning::OneRelay]);
+    assert_eq!((path.len(), &warnings[..]), (2, &[PathWarning::TwoRelays][..]));
+    assert!(words.starts_with("two relays: together they know both hosts"), "{words}");
+    assert_eq!(said(&network(9, 100), 1, 3, 1).1, [PathWarning::OneRelay]);
     let (path, warnings, words) = said(&network(1, 100), 1, 1, 3);
     assert_eq!(path, [router(1)]);
-    let short = Warning::Short { asked: 3, have: 1 };
-    let expected = [Warning::FewRouters(1), Warning::SameRouter, Warning::OneRelay, short];
+    let short = PathWarning::Short { asked: 3, have: 1 };
+    let expected =
+        [PathWarning::FewRouters(1), PathWarning::SameRouter, PathWarning::OneRelay, short];
     assert_eq!(warnings, expected);
     assert!(words.contains("both hosts are behind one router"), "{words}");
     // Five routers of one operator.
     let family = Some("acme".to_owned());
-    let one = Router { relay: true, family, hosts: 100, ..Router::default() };
-    let relays = Routers::new((1..=5).map(|n| (router(n), one.clone())));
+    let one = ListedRouter { relay: true, family, hosts: 100, ..ListedRouter::default() };
+    let relays = RouterList::new((1..=5).map(|n| (router(n), one.clone())));
     let (path, warnings, words) = said(&relays, 1, 2, 3);
-    assert_eq!((path.len(), &warnings[..]), (3, &[Warning::Families][..]));
-    assert!(words.contains("families repeat"), "{words}");
-    // A router that is not in the list has no hosts that are known.
+    assert_eq!((path.len(), &warnings[..]), (3, &[PathWarning::Families][..]));
+    assert!(words.contains("one operator (family) runs two routers"), "{words}");
+    // A router that is not in the list has no known hosts.
     assert_eq!(said(&network(9, 100), 77, 2, 3).0.len(), 3);
 }
 
 #[test]
 fn a_network_without_relays_has_no_path_and_says_what_to_do() {
-    let relays = Routers::new([(router(1), Router::default())]);
-    let none = choose(&relays, &ask(1, 1, 3), &mut Kept::default(), &mut Rng::new([8; 32]));
+    let relays = RouterList::new([(router(1), ListedRouter::default())]);
+    let none = choose(&relays, &ask(1, 1, 3), &mut Vanguards::default(), &mut Rng::new([8; 32]));
     assert!(none.unwrap_err().to_string().contains("--relay"));
-    let hosts = Routers::new([(Address::new(1, 4), Router { relay: true, ..Router::default() })]);
+    let hosts = RouterList::new([(
+        Address::new(1, 4),
+        ListedRouter { relay: true, ..ListedRouter::default() },
+    )]);
     assert!(hosts.is_empty(), "a host is no relay");
 }
 
 #[test]
 fn a_damaged_file_names_its_line() {
     let text = "guard 3.0 1800000000\nlast 5.0 1\nmiddle 4.0 9\nmiddle 6.0 9\n";
-    assert_eq!(Kept::parse(text).unwrap().text(), text);
-    assert_eq!(Kept::parse("").unwrap(), Kept::default());
+    assert_eq!(Vanguards::parse(text).unwrap().text(), text);
+    assert_eq!(Vanguards::parse("").unwrap(), Vanguards::default());
     for (text, line) in [
         ("guard 3.0", 1),
         ("guard 3.0 1\nguard 3.1 1", 2),
@@ -479,20 +491,23 @@ fn a_damaged_file_names_its_line() {
         ("last 3.0 -1", 1),
         ("middle 1.0 1\nmiddle 2.0 1\nmiddle 3.0 1\nmiddle 4.0 1\nmiddle 5.0 1", 5),
     ] {
-        assert_eq!(Kept::parse(text), Err(KeptError::Line(line)), "{text}");
+        assert_eq!(Vanguards::parse(text), Err(VanguardsError::Line(line)), "{text}");
     }
-    let long = Kept::parse(&"guard 3.0 1\n".repeat(200)).unwrap_err();
-    assert_eq!((long, long.to_string()), (KeptError::TooLong, "longer than 1024 bytes".into()));
+    let long = Vanguards::parse(&"guard 3.0 1\n".repeat(200)).unwrap_err();
+    assert_eq!(
+        (long, long.to_string()),
+        (VanguardsError::TooLong, "longer than 1024 bytes".into())
+    );
 }
 
-/// Whether `bad` routers together know both hosts of a path: one of each side.
-fn is_exposed(path: &[Address], ask: &Ask<'_>, bad: &BTreeSet<Address>) -> bool {
+/// True if the `bad` routers together know both hosts of a path: at least one on each side.
+fn is_exposed(path: &[Address], ask: &PathRequest<'_>, bad: &BTreeSet<Address>) -> bool {
     let [here, there] = ask.routers();
     let knows = |side: [Address; 2]| side.iter().any(|at| bad.contains(at));
     knows([here, path[0]]) && knows([there, path[path.len() - 1]])
 }
 
-/// The table of docs/circuits.md, for large and small sites, in percent.
+/// The table of docs/evidence/anonymity.md, for large and small sites, in percent.
 #[test]
 fn colluding_routers_know_as_many_pairs_as_the_table_says() {
     let mut rng = Rng::new([9; 32]);
@@ -508,7 +523,8 @@ fn colluding_routers_know_as_many_pairs_as_the_table_says() {
             let mut exposed = [0; 3];
             const RUNS: u32 = 4_000;
             for _ in 0..RUNS {
-                let path = choose(&relays, &ask, &mut Kept::default(), &mut rng).unwrap().relays;
+                let path =
+                    choose(&relays, &ask, &mut Vanguards::default(), &mut rng).unwrap().relays;
                 assert_eq!(path.len(), 3);
                 let mut all: Vec<_> = relays.relays().map(|at| (at, 1)).collect();
                 let mut bad = BTreeSet::new();

@@ -1,59 +1,60 @@
-//! Whom failures are put down to.
+//! Relays to which failures are attributed.
 //!
-//! A set-up or a circuit ends on a leg: one relay should have gone on, the other should have
-//! answered, and which of the two is at fault can't be told from outside. So both are suspected:
+//! A set-up or circuit ends on a leg: one relay should have forwarded, the other should have
+//! answered. Which of the two is at fault can't be told from outside, so both are suspected:
 //!
-//! - A relay that was on one failed leg is left out of the middle of paths, where others fit.
-//! - One that was on failed legs with two others failed: it explains these legs, and the others are
-//!   no longer suspected for them.
-//! - An end of paths, a guard or a last relay, is left out only after failed legs with four others.
-//!   Two relays that work together could else play dead beside it to have another end drawn. An end
-//!   that failed with every relay that can stand beside it is left out, too, since small networks
-//!   have fewer than four ([`Blame::accused`]). While it does not work, two are enough again.
-//! - An end that works within the two minutes refutes the relays that it failed with. For a day two
-//!   refuted relays count as much as one other, against this end alone.
-//! - One over which a circuit is built meanwhile is suspected of nothing that was seen before.
-//! - Where no middle is left that is not suspected, one that failed before takes its place: whether
-//!   it gets further tells the two suspects apart.
+//! - A relay that was on one failed leg is left out of the middle of paths, if others fit.
+//! - A relay that was on failed legs with two others has failed. It explains these legs, and the
+//!   others are not suspected for them any more.
+//! - An end of paths (a guard or a last relay) is left out only after failed legs with four others.
+//!   Otherwise two colluding relays could feign death next to it to force a new draw of the end. An
+//!   end that failed with every relay that can be next to it is left out too, since small networks
+//!   have fewer than four ([`Blame::accused`]). Until it works again, two are enough.
+//! - An end that works within two minutes refutes the relays that it failed with. For a day two
+//!   refuted relays count as one other, against this end only.
+//! - If a circuit is built over a relay, the relay is not suspected for earlier failures.
+//! - If all middles are suspected, one that failed before is used. Whether the set-up gets further
+//!   tells the two suspects apart.
 //!
-//! Before relay 1 is this host's own uplink. If relay 1 is silent while something else answers, it
-//! failed at the second time in a row. If nothing answers, the uplink may be down: that is *doubt*.
-//! In doubt another relay 1 is tried as well; when two were silent the uplink is at fault, nobody
-//! is avoided, and all of them are tried in turn. Doubt ends when anything answers. If that is
-//! another relay 1, the silent one is suspected: the leg before it may be what failed.
+//! Before relay 1 comes this host's own uplink. If relay 1 is silent while another node answers, it
+//! has failed at the second time in a row. If nothing answers, the uplink may be down: that is
+//! *doubt*. In doubt another relay 1 is tried too. If two were silent, the uplink is at fault: no
+//! relay is avoided, and all are tried in turn. Doubt ends when anything answers. If another relay
+//! 1 answers, the silent one is suspected, since the leg before it may have failed.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
 use shoal_wire::{Address, Time};
 
-/// What is suspected of a relay counts for so long.
+/// Time for which a suspicion counts.
 const AVOID: Duration = Duration::from_secs(120);
 /// Failed legs that are remembered, counted from both ends.
 const LEGS_MAX: usize = 512;
-/// Relays that were silent as relay 1, at most.
+/// Most relays that are remembered as silent in the place of relay 1.
 const FIRSTS_MAX: usize = 64;
-/// Failures after which a relay failed: legs with so many others, or so many in a row as relay 1.
+/// Failures after which a relay has failed: legs with this many others, or this many in a row as
+/// relay 1.
 const FAILED: usize = 2;
-/// Failed legs with so many others after which an end failed.
+/// Number of others with whom an end must be on failed legs before it has failed.
 const END_FAILED: usize = 4;
-/// A relay that an end refuted counts half against it for so long.
+/// Time for which a relay that an end refuted counts half against it.
 const REFUTED: Duration = Duration::from_secs(86_400);
-/// Refuted relays that are remembered, counted for each end.
+/// Refuted relays that are remembered, counted per end.
 const REFUTED_MAX: usize = 128;
 
 /// A relay that was silent as relay 1.
 #[derive(Clone, Copy)]
-struct Silent {
+struct SilentRelay {
     at: Address,
-    /// How often in a row.
+    /// Number of times in a row.
     times: usize,
     last: Time,
 }
 
-impl Silent {
-    /// Counts a set-up that began at `began`, if it did so after the last that was counted: those
-    /// that run at once fail together.
+impl SilentRelay {
+    /// Counts a set-up that began at `began`, if that is after the last one counted. Set-ups that
+    /// run at once fail together.
     fn count(&mut self, now: Time, began: Time) {
         if began >= self.last {
             (self.times, self.last) = (self.times + 1, now);
@@ -61,41 +62,41 @@ impl Silent {
     }
 }
 
-/// A relay that failed or may have failed, as people see it.
+/// A relay that failed or may have failed, for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Avoided {
-    /// Which.
+pub struct SuspectedRelay {
     pub relay: Address,
-    /// It failed, and is left out wherever others fit; else it may have failed, and is left out of
-    /// the middle of paths.
+    /// True if it failed, and is left out if others fit. False if it may have failed, and is left
+    /// out of the middle of paths.
     pub failed: bool,
-    /// A path leads through it all the same, since none that keeps the rules does without it.
+    /// True if a path still uses it, since no path without it keeps the rules.
     pub needed: bool,
-    /// For so long.
+    /// Time for which it is still avoided.
     pub left: Duration,
 }
 
 /// Relays that failed, or may have failed.
 pub(super) struct Blame {
-    /// This host's router: no path does without it.
+    /// This host's router, which every path needs.
     own: Address,
-    /// Each relay with each other that it was on a failed leg with, and until when that counts.
+    /// Pairs of a relay and another relay on a failed leg with it, and the time until which each
+    /// counts.
     legs: BTreeMap<(Address, Address), Time>,
-    /// Guards and last relays that stay or are on trial, where relays stand between them.
+    /// Guards and last relays that are kept or on trial, in paths with middles.
     ends: BTreeSet<Address>,
-    /// Ends that failed and did not work since.
+    /// Ends that failed and have not worked since.
     condemned: BTreeSet<Address>,
-    /// Each end with each relay that it refuted, and until when that counts.
+    /// Pairs of an end and a relay that it refuted, and the time until which each counts.
     refuted: BTreeMap<(Address, Address), Time>,
-    /// When a circuit over a relay was last built.
+    /// Last time at which a circuit over each relay was built.
     worked: BTreeMap<Address, Time>,
-    /// Relays that were silent as relay 1 while something else answered.
-    firsts: Vec<Silent>,
-    /// Relays that were silent as relay 1 since anything answered: the last one last.
-    doubted: Vec<Silent>,
-    /// When anything last answered.
+    /// Relays that were silent as relay 1 while another node answered.
+    firsts: Vec<SilentRelay>,
+    /// Relays that were silent as relay 1 since anything answered, the latest last.
+    doubted: Vec<SilentRelay>,
+    /// Last time at which anything answered.
     heard: Option<Time>,
-    /// Relays that failed, or may have, and were taken all the same.
+    /// Relays that failed, or may have, but were used.
     needed: BTreeSet<Address>,
 }
 
@@ -115,14 +116,14 @@ impl Blame {
         }
     }
 
-    /// Sets the guards and last relays that other relays may accuse, none in paths without middles:
-    /// four others are too many there.
+    /// Sets the guards and last relays that need four accusers. Paths without middles have none,
+    /// since four would be too many for them.
     pub(super) fn set_ends(&mut self, ends: BTreeSet<Address>) {
         self.condemned.retain(|at| ends.contains(at));
         self.ends = ends;
     }
 
-    /// Something came over a circuit whose relay 1 is `first`.
+    /// Notes that a cell came over a circuit whose relay 1 is `first`.
     pub(super) fn note_heard(&mut self, now: Time, first: Address) {
         self.heard = Some(now);
         let is_cut = self.is_cut();
@@ -134,7 +135,7 @@ impl Blame {
         self.firsts.retain(|silent| silent.at != first);
     }
 
-    /// All hops of a circuit over these relays are there.
+    /// Notes that a circuit over these relays was built.
     pub(super) fn note_built(&mut self, now: Time, relays: &[Address]) {
         let cleared = self.legs.extract_if(.., |(at, _), _| relays.contains(at));
         let is_wrong = |(at, other): &(Address, Address)| {
@@ -153,7 +154,7 @@ impl Blame {
         }
     }
 
-    /// Relay 1 of a set-up that began then did not answer.
+    /// Notes that relay 1 of a set-up that began at `began` did not answer.
     pub(super) fn note_silent(&mut self, now: Time, began: Time, at: Address) {
         if self.heard.is_some_and(|heard| heard >= began) {
             if at == self.own {
@@ -162,34 +163,34 @@ impl Blame {
             if let Some(silent) = self.firsts.iter_mut().find(|silent| silent.at == at) {
                 silent.count(now, began);
             } else if self.firsts.len() < FIRSTS_MAX {
-                self.firsts.push(Silent { at, times: 1, last: now });
+                self.firsts.push(SilentRelay { at, times: 1, last: now });
             }
             return;
         }
         let known = self.doubted.iter().position(|silent| silent.at == at);
         let mut silent = match known {
             Some(known) => self.doubted.remove(known),
-            None => Silent { at, times: 0, last: began },
+            None => SilentRelay { at, times: 0, last: began },
         };
         silent.count(now, began);
         if self.doubted.len() < FIRSTS_MAX {
             self.doubted.push(silent);
         }
         if self.is_cut() {
-            // What failed just before was cut off, too.
+            // Earlier failures were due to the uplink too.
             self.legs.clear();
             self.condemned.clear();
         }
     }
 
-    /// Relay 1 answered something wrong.
+    /// Notes that relay 1 sent a wrong answer.
     pub(super) fn note_wrong(&mut self, now: Time, began: Time, at: Address) {
         self.note_heard(now, self.own);
         self.note_silent(now, began, at);
     }
 
-    /// A circuit whose hops were asked at `asked` ended between these two relays. One over which
-    /// another was built since then is not suspected.
+    /// Notes that a circuit whose hops were asked at `asked` ended between these two relays. A
+    /// relay over which a circuit was built since then is not suspected.
     pub(super) fn note_leg(&mut self, now: Time, asked: Time, a: Address, b: Address) {
         for leg in [(a, b), (b, a)] {
             if self.worked.get(&leg.0).is_none_or(|worked| *worked <= asked) {
@@ -207,21 +208,21 @@ impl Blame {
         }
     }
 
-    /// Others that `at` was on failed legs with, and until when each leg counts.
+    /// Other relays that `at` was on failed legs with, and the time until which each leg counts.
     fn others(&self, now: Time, at: Address) -> impl Iterator<Item = (Address, Time)> {
         let all = [Address::new(0, 0), Address::new(u32::MAX, u16::MAX)];
         let legs = self.legs.range((at, all[0])..=(at, all[1]));
         legs.filter(move |(_, until)| **until > now).map(|((_, other), until)| (*other, *until))
     }
 
-    /// Until when failed legs of `at` with others are enough to leave it out of all places.
+    /// Time until which `at` is left out everywhere, because of failed legs with enough others.
     fn failed_until(&self, now: Time, at: Address) -> Option<Time> {
         let is_trusted = self.ends.contains(&at) && !self.condemned.contains(&at);
         let is_half = |other| is_trusted && self.refuted.contains_key(&(at, other));
         let halves = |other| if is_half(other) { 1 } else { 2 };
         let mut all: Vec<_> =
             self.others(now, at).map(|(other, until)| (until, halves(other))).collect();
-        // Until one leg too few counts.
+        // The latest time at which enough legs still count.
         all.sort_unstable_by(|a, b| b.cmp(a));
         let mut left = 2 * if is_trusted { END_FAILED } else { FAILED };
         let last = all.iter().find(|(_, halves)| {
@@ -231,7 +232,8 @@ impl Blame {
         last.map(|(until, _)| *until)
     }
 
-    /// Ends that have not failed and were on failed legs with two others or more, with these.
+    /// Ends that have not failed but were on failed legs with at least two others, and those
+    /// others.
     pub(super) fn accused(&self, now: Time) -> Vec<(Address, Vec<Address>)> {
         let failed = self.failed(now);
         let ends = self.ends.iter().filter(|at| **at != self.own && !failed.contains(at));
@@ -239,22 +241,22 @@ impl Blame {
         all.filter(|(_, others): &(_, Vec<_>)| others.len() >= FAILED).collect()
     }
 
-    /// Notes that an end failed with every relay that can stand beside it.
+    /// Notes that an end failed with every relay that can be next to it.
     pub(super) fn condemn(&mut self, end: Address) {
         self.condemned.insert(end);
     }
 
-    /// Whether it is this host's uplink that is silent.
+    /// True if this host's uplink is silent.
     pub(super) fn is_cut(&self) -> bool {
         self.doubted.len() >= FAILED || self.doubted.iter().any(|silent| silent.at == self.own)
     }
 
-    /// Whether it may be.
+    /// True if this host's uplink may be silent.
     pub(super) fn is_doubtful(&self) -> bool {
         !self.doubted.is_empty()
     }
 
-    /// Forgets what counts no more.
+    /// Forgets entries that don't count any more.
     pub(super) fn forget_old(&mut self, now: Time) {
         self.legs.retain(|_, until| *until > now);
         self.refuted.retain(|_, until| *until > now);
@@ -266,7 +268,7 @@ impl Blame {
         self.needed.retain(counts);
     }
 
-    /// Relays that failed, and until when they are avoided, the oldest failure first.
+    /// Relays that failed, and the time until which they are avoided, the oldest failure first.
     fn known(&self, now: Time) -> Vec<(Time, Address)> {
         let suspects: BTreeSet<Address> = self.legs.keys().map(|(at, _)| *at).collect();
         let until = |at: Address| Some((at, self.failed_until(now, at)?));
@@ -282,7 +284,7 @@ impl Blame {
         all
     }
 
-    /// Relays that a path had better do without, the oldest failure first.
+    /// Relays that a path should avoid, the oldest failure first.
     pub(super) fn failed(&self, now: Time) -> Vec<Address> {
         let least = if self.is_cut() { 1 } else { FAILED };
         let doubted = self.doubted.iter().filter(|silent| silent.times >= least);
@@ -293,7 +295,7 @@ impl Blame {
         all
     }
 
-    /// Relays that may have failed, and until when they are left out of the middle.
+    /// Relays that may have failed, and the time until which they are left out of the middle.
     fn suspected(&self, now: Time) -> BTreeMap<Address, Time> {
         let failed = self.known(now);
         let is_failed = |at: &Address| failed.iter().any(|(_, known)| known == at);
@@ -312,7 +314,7 @@ impl Blame {
         self.suspected(now).into_keys()
     }
 
-    /// Notes through which of the relays that had better be left out a path leads all the same.
+    /// Records which of the avoided relays a path still uses.
     pub(super) fn note_chosen(&mut self, now: Time, relays: &[Address]) {
         let between = relays.get(1..relays.len().saturating_sub(1)).unwrap_or_default();
         let failed = self.known(now).into_iter().map(|(_, at)| at);
@@ -321,13 +323,13 @@ impl Blame {
         self.needed.extend(failed.into_iter().chain(doubtful));
     }
 
-    /// Relays that are avoided, as people see them.
-    pub(super) fn avoided(&self, now: Time) -> Vec<Avoided> {
+    /// Relays that are avoided, for display.
+    pub(super) fn avoided(&self, now: Time) -> Vec<SuspectedRelay> {
         let failed = self.known(now).into_iter().map(|(until, relay)| (relay, until, true));
         let suspected = self.suspected(now).into_iter().map(|(relay, until)| (relay, until, false));
         let all = failed.chain(suspected).map(|(relay, until, failed)| {
             let needed = self.needed.contains(&relay);
-            Avoided { relay, failed, needed, left: until.since(now) }
+            SuspectedRelay { relay, failed, needed, left: until.since(now) }
         });
         all.collect()
     }
@@ -370,7 +372,7 @@ mod tests {
         blame
     }
 
-    /// Circuits end between the guard and each of these.
+    /// Ends circuits between the guard and each of these relays.
     fn accuse(blame: &mut Blame, now: Time, others: impl IntoIterator<Item = u32>) {
         relays(others).into_iter().for_each(|other| blame.note_leg(now, now, GUARD, other));
     }
@@ -385,7 +387,7 @@ mod tests {
         assert_eq!(blame.failed(at(31)), [], "the third again");
         accuse(&mut blame, at(40), [6]);
         assert_eq!(blame.failed(at(41)), [GUARD]);
-        assert_eq!(blame.doubtful(at(41)).count(), 0, "it explains them all");
+        assert_eq!(blame.doubtful(at(41)).count(), 0, "the guard explains all suspicions");
         // A middle, or an end of paths without middles.
         let mut blame = Blame::new(OWN);
         accuse(&mut blame, at(10), 3..5);
@@ -397,13 +399,13 @@ mod tests {
         let mut blame = with_a_guard();
         accuse(&mut blame, at(10), 3..7);
         blame.forget_old(at(130));
-        assert_eq!(blame.failed(at(130)), [], "it is tried again");
+        assert_eq!(blame.failed(at(130)), [], "the guard is tried again");
         accuse(&mut blame, at(131), 3..5);
         assert_eq!(blame.failed(at(132)), [GUARD]);
         blame.note_built(at(140), &relays([2, 8, 9]));
         accuse(&mut blame, at(150), 10..13);
         assert_eq!(blame.failed(at(151)), []);
-        // One that failed with all that can stand beside it.
+        // An end that failed with all relays that can be next to it.
         blame.condemn(GUARD);
         assert_eq!(blame.failed(at(151)), [GUARD]);
     }

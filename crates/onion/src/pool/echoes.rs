@@ -1,15 +1,15 @@
-//! Echoes that are asked for, and answers to all of them.
+//! Echoes on request, and answers to all echoes.
 
 use shoal_wire::{CircuitId, Time};
 
-use super::Pool;
+use super::CircuitPool;
 
-/// Echoes that wait to be sent when [`Pool::ask`] adds none.
+/// Number of waiting echoes at which [`CircuitPool::ask`] adds no more.
 pub(super) const ECHOES_MAX: usize = 64;
 
-impl Pool {
-    /// Has a hop of a circuit, counted from 1, asked at once. Says with which number it answers;
-    /// none if the circuit gave way to another and is closed, has no such hop, or many echoes wait.
+impl CircuitPool {
+    /// Asks a hop of a circuit, counted from 1, for an echo at once. Returns the echo's number.
+    /// None if the circuit was replaced and closed, has no such hop, or too many echoes wait.
     pub fn ask(&mut self, id: CircuitId, hop: u8) -> Option<u64> {
         let host = self.hosts.get(self.by_id.get(&id)?)?;
         let live = host.in_use.iter().map(|live| (live.id, &live.path));
@@ -19,21 +19,21 @@ impl Pool {
         if !is_there || self.echoes.len() >= ECHOES_MAX {
             return None;
         }
-        // As random as those of the pool itself: relays see the numbers.
+        // As random as the pool's own numbers, since relays see them.
         let number = self.rng.u64().max(1);
         self.echoes.push_back((id, hop, number));
         Some(number)
     }
 
-    /// Whether echoes that can wait may join those that wait to be sent.
+    /// True if echoes without urgency may join the queue.
     pub(super) fn has_room_for_echoes(&self) -> bool {
         self.echoes.len() < ECHOES_MAX
     }
 
     /// Notes that a hop, counted from 1, answered an echo. A number that this hop was not asked for
-    /// says nothing: whoever forges answers could look alive by it, or another relay dead.
+    /// is ignored. Otherwise a forger could make itself look alive, or another relay dead.
     pub fn note_echoed(&mut self, now: Time, id: CircuitId, hop: u8, number: u64) {
-        let Pool { hosts, by_id, rng, blame, loop_totals, .. } = self;
+        let CircuitPool { hosts, by_id, rng, blame, loop_totals, .. } = self;
         let host = by_id.get(&id).and_then(|to| hosts.get_mut(to));
         let Some(host) = host else { return };
         let ending = host.ending.iter_mut().map(|e| (e.id, &e.path, &mut e.probe));

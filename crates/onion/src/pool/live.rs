@@ -1,104 +1,111 @@
-//! One circuit from its set-up to its end, and how its death is noticed.
+//! One circuit from its set-up to its end, and the detection of its death.
 
 use core::time::Duration;
 
 use shoal_crypto::Rng;
-use shoal_mix::Added;
-use shoal_wire::{Address, CircuitId, Strategy, Time};
+use shoal_mix::AddedDelay;
+use shoal_wire::{Address, CircuitId, MixStrategy, Time};
 
-use super::Warning;
+use super::PathWarning;
 use super::loops::Loops;
 
-/// A circuit that carried something so lately is in use.
+/// Time since its last data for which a circuit counts as active.
 pub(super) const ACTIVE: Duration = Duration::from_secs(1);
-/// Gaps between echoes, from and to: on a circuit that is in use, on one that is not, and on that
-/// one after an echo that is not answered yet. Hops forget a circuit that is idle for a minute.
+/// Shortest and longest gap between echoes: on an active circuit, on an idle one, and on an idle
+/// one after an unanswered echo. Hops forget a circuit that is idle for a minute.
 const GAP_ACTIVE: (Duration, Duration) = (Duration::from_millis(80), Duration::from_millis(140));
 const GAP_IDLE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(25));
 const GAP_ASKED: (Duration, Duration) = (Duration::from_millis(500), Duration::from_millis(1_000));
-/// An answer is late after this, or after one and a half round trips where they are longer. In use,
-/// the next echo is sent about then: with short round trips sooner than after an answer.
+/// Time after which an answer is late; one and a half round trips if that is longer. On an active
+/// circuit the next echo follows about then. With short round trips it thus comes sooner than after
+/// an answer.
 const LATE: Duration = Duration::from_millis(50);
-/// Echoes without an answer after which a circuit is dead, and the least wait for the last answer.
+/// Unanswered echoes after which a circuit is dead, and the shortest wait for the last answer.
 const MISSING: usize = 3;
-/// Echoes without an answer at most: some follow until it counts as dead, since it may be back.
+/// Most unanswered echoes. Some follow before it counts as dead, since it may recover.
 const ASKED_MAX: usize = 8;
 const PATIENCE: Duration = Duration::from_millis(200);
-/// The hops of a dead circuit have so long to answer, beside two round trips and what mixes add:
-/// under a backlog answers come late.
+/// Time for the hops of a dead circuit to answer, in addition to two round trips and the delay of
+/// mixes. Under a backlog, answers come late.
 const LOCATE: Duration = Duration::from_secs(1);
-/// Echoes that a circuit which answers no more was sent, and whose late answers count.
+/// Echoes to a silent circuit whose late answers still count.
 const LATE_MAX: usize = 16;
-/// A circuit gives way before its end by so many parts in a thousand of its life, from and to: a
-/// minute of ten.
+/// Time before its end at which a circuit is replaced, in thousandths of its life (shortest and
+/// longest): a minute of ten.
 const MARGIN: (u32, u32) = (75, 125);
 
-/// A time from `from` to `to`.
+/// A random time from `from` to `to`.
 pub(super) fn between((from, to): (Duration, Duration), rng: &mut Rng) -> Duration {
     from + Duration::from_nanos(rng.below((to - from).as_nanos() as u64 + 1))
 }
 
 /// A circuit that is being set up.
-pub(super) struct Building {
+pub(super) struct BuildingCircuit {
     /// None until the set-up has begun.
     pub(super) id: Option<CircuitId>,
-    /// The relays, and the destination.
+    /// The relays, then the destination.
     pub(super) path: Vec<Address>,
-    /// What each relay does with cells, and what all add one way.
-    pub(super) mixes: Vec<Strategy>,
-    pub(super) added: Added,
-    /// How many of them are there.
+    /// Strategy of each relay, and the delay that all add in one direction.
+    pub(super) mixes: Vec<MixStrategy>,
+    pub(super) added: AddedDelay,
+    /// Number of hops that are set up.
     pub(super) hops: usize,
-    pub(super) warnings: Vec<Warning>,
-    /// Relay 1 may stand in for another that could not be reached, through no fault of its own.
+    pub(super) warnings: Vec<PathWarning>,
+    /// True if relay 1 may stand in for another that was unreachable through no fault of its own.
     pub(super) is_doubtful: bool,
     pub(super) began: Time,
     pub(super) life: Duration,
 }
 
-/// A circuit whose hops are all there.
-pub(super) struct Live {
+/// A circuit with all its hops.
+pub(super) struct LiveCircuit {
     pub(super) id: CircuitId,
-    /// The relays, and the destination.
+    /// The relays, then the destination.
     pub(super) path: Vec<Address>,
-    pub(super) mixes: Vec<Strategy>,
-    pub(super) added: Added,
-    pub(super) warnings: Vec<Warning>,
+    pub(super) mixes: Vec<MixStrategy>,
+    pub(super) added: AddedDelay,
+    pub(super) warnings: Vec<PathWarning>,
     pub(super) built: Time,
-    /// In use, it gives way to another from here on.
+    /// Time from which it is replaced, if it is in use.
     pub(super) replace_at: Time,
-    /// As a standby, it gives way to a new one from here on.
+    /// Time from which it is replaced, if it is the standby.
     pub(super) stale_at: Time,
     pub(super) ends: Time,
     pub(super) used: Time,
     pub(super) echo_at: Time,
-    /// Echoes without an answer since the last answer.
+    /// Unanswered echoes since the last answer.
     asked: Vec<(u64, Time)>,
-    /// Those before them, since it answers no more: under a backlog answers come late.
+    /// Earlier unanswered echoes, since it became silent: under a backlog, answers come late.
     late: Vec<(u64, Time)>,
-    /// Since when it answers no more, though it stays in use where there is no other.
+    /// Time at which it became silent. A silent circuit stays in use if there is no other.
     pub(super) silent_since: Option<Time>,
-    /// Its hops were asked since then.
-    pub(super) probe: Option<Probe>,
-    /// Its hops were asked since an answer is late.
-    pub(super) scout: Option<Probe>,
+    /// Echoes to all its hops, sent when it became silent.
+    pub(super) probe: Option<HopEchoes>,
+    /// Echoes to all its hops, sent when an answer became late.
+    pub(super) scout: Option<HopEchoes>,
     /// Smoothed time from an echo to its answer.
     pub(super) rtt: Duration,
-    /// Between two echoes at least, where links are covered.
+    /// Least time between two echoes, on covered links.
     pub(super) pace: Duration,
     pub(super) loops: Loops,
 }
 
-impl Live {
-    pub(super) fn new(now: Time, id: CircuitId, building: Building, rng: &mut Rng) -> Live {
-        let Building { path, mixes, added, warnings, is_doubtful, began, life, .. } = building;
+impl LiveCircuit {
+    pub(super) fn new(
+        now: Time,
+        id: CircuitId,
+        building: BuildingCircuit,
+        rng: &mut Rng,
+    ) -> LiveCircuit {
+        let BuildingCircuit { path, mixes, added, warnings, is_doubtful, began, life, .. } =
+            building;
         let ends = began + life;
         let replace_at = ends - between((life * MARGIN.0 / 1_000, life * MARGIN.1 / 1_000), rng);
-        // One that stands in for another gives way at once, if that one can be reached now.
+        // A circuit that stands in for another is replaced at once, if the other can be reached.
         let soonest = if is_doubtful { now } else { ends };
         // Each hop took a round trip over those before it.
         let rtt = now.since(began) / path.len() as u32 * 2;
-        Live {
+        LiveCircuit {
             id,
             path,
             mixes,
@@ -125,14 +132,13 @@ impl Live {
         &self.path[..self.path.len() - 1]
     }
 
-    /// Notes what its path does not hide. Whether its cells are mixed stays as it was.
-    pub(super) fn note_warnings(&mut self, path: Vec<Warning>) {
-        self.warnings.retain(|known| *known == Warning::Unmixed);
+    /// Sets the warnings about its path. The warning about mixes stays.
+    pub(super) fn note_warnings(&mut self, path: Vec<PathWarning>) {
+        self.warnings.retain(|known| *known == PathWarning::Unmixed);
         self.warnings.splice(..0, path);
     }
 
-    /// Brings the next echo forward when the circuit begins to carry something; says whether it
-    /// did.
+    /// Moves the next echo forward when the circuit begins to carry data. Returns true if it did.
     pub(super) fn wake(&mut self, now: Time, rng: &mut Rng) -> bool {
         let gap = self.paced(GAP_ACTIVE);
         if self.echo_at <= now + gap.1 {
@@ -142,12 +148,12 @@ impl Live {
         true
     }
 
-    /// A gap that is as long as schedules ask for.
+    /// A gap that is at least as long as schedules require.
     fn paced(&self, gap: (Duration, Duration)) -> (Duration, Duration) {
         (gap.0.max(self.pace), gap.1.max(self.pace * 7 / 4))
     }
 
-    /// The number of the echo that is due, if one is.
+    /// Number of the echo that is due, if any.
     pub(super) fn ask(&mut self, now: Time, rng: &mut Rng) -> Option<u64> {
         if now < self.echo_at || self.asked.len() >= ASKED_MAX {
             return None;
@@ -160,34 +166,34 @@ impl Live {
         Some(number)
     }
 
-    /// The gap behind an echo that is not answered yet, in use.
+    /// Gap after an unanswered echo on an active circuit.
     fn gap_missed(&self) -> (Duration, Duration) {
         let least = (self.rtt * 5 / 4 + self.waits()).clamp(LATE, GAP_ACTIVE.0);
         (least, least * 7 / 4)
     }
 
-    /// Has it asked at once, and as often as one in use for a while.
+    /// Sends an echo at once, and further ones at the rate of an active circuit for a while.
     pub(super) fn hurry(&mut self, now: Time) {
         (self.used, self.echo_at) = (now, now);
     }
 
-    /// When its answer is late, if none comes until then; none while none is missing.
+    /// Time at which its answer is late if none comes; none if no echo is open.
     fn late_at(&self) -> Option<Time> {
         let (_, first) = self.asked.first()?;
         Some(*first + LATE.max(self.rtt * 3 / 2) + self.waits())
     }
 
-    /// Whether an answer is late.
+    /// True if an answer is late.
     pub(super) fn is_late(&self, now: Time) -> bool {
         self.silent_since.is_some() || self.late_at().is_some_and(|at| at <= now)
     }
 
-    /// Whether an answer is late, and all echoes are sent after which it counts as dead.
+    /// True if an answer is late, and all echoes were sent after which it counts as dead.
     pub(super) fn is_doubted(&self, now: Time) -> bool {
         self.silent_since.is_some() || (self.asked.len() >= MISSING && self.is_late(now))
     }
 
-    /// Takes an answer of the destination in; false if it was not asked for this number.
+    /// Processes an answer of the destination. Returns false if no echo had this number.
     pub(super) fn answered(&mut self, now: Time, number: u64, rng: &mut Rng) -> bool {
         let mut all = self.asked.iter().chain(&self.late);
         let Some((_, at)) = all.find(|(asked, _)| *asked == number) else { return false };
@@ -204,7 +210,7 @@ impl Live {
         now < self.used + ACTIVE
     }
 
-    /// Notes that it answers no more, and goes on to ask.
+    /// Notes that it became silent; it continues to send echoes.
     pub(super) fn note_silent(&mut self, now: Time, rng: &mut Rng) {
         self.silent_since.get_or_insert(now);
         self.late.append(&mut self.asked);
@@ -212,31 +218,31 @@ impl Live {
         self.echo_at = now + between(GAP_ASKED, rng);
     }
 
-    /// Has all its hops asked; says for which numbers.
-    pub(super) fn ask_hops(&self, now: Time, rng: &mut Rng) -> Probe {
+    /// Prepares an echo to each of its hops.
+    pub(super) fn ask_hops(&self, now: Time, rng: &mut Rng) -> HopEchoes {
         let asked = self.path.iter().map(|_| rng.u64().max(1)).collect();
         let over_at = now + LOCATE + self.rtt * 2 + self.waits();
-        Probe { asked, asked_at: now, answered: 0, over_at }
+        HopEchoes { asked, asked_at: now, answered: 0, over_at }
     }
 
-    /// Has all its hops asked, to see soon which of them answer.
-    pub(super) fn scout(&mut self, now: Time, rng: &mut Rng) -> &Probe {
+    /// Prepares an echo to each of its hops, to see soon which ones answer.
+    pub(super) fn scout(&mut self, now: Time, rng: &mut Rng) -> &HopEchoes {
         let over_at = now + LATE.max(self.rtt) + self.waits();
-        self.scout.insert(Probe { over_at, ..self.ask_hops(now, rng) })
+        self.scout.insert(HopEchoes { over_at, ..self.ask_hops(now, rng) })
     }
 
-    /// How much longer than lines an answer may wait in mixes.
+    /// Longest time that mixes add to an answer.
     pub(super) fn waits(&self) -> Duration {
         self.added.hold.duration() * 2
     }
 
-    /// When it counts as dead, if nothing is heard until then.
+    /// Time at which it counts as dead if nothing is heard.
     pub(super) fn dead_at(&self) -> Option<Time> {
         let (_, last) = self.asked.get(MISSING - 1)?;
         Some(*last + PATIENCE.max(self.rtt * 2) + self.waits())
     }
 
-    /// When something is due as far as echoes go.
+    /// Time of the next echo or deadline.
     pub(super) fn due(&self, now: Time) -> Time {
         let echo_at = (self.asked.len() < ASKED_MAX).then_some(self.echo_at);
         let late_at = self.late_at().filter(|at| *at > now);
@@ -245,19 +251,19 @@ impl Live {
     }
 }
 
-/// The hops of a circuit that answers no more, each of which was asked once.
-pub(super) struct Probe {
-    /// The number that each was asked for.
+/// Hops of a silent circuit, each of which got one echo.
+pub(super) struct HopEchoes {
+    /// Number of each hop's echo.
     pub(super) asked: Vec<u64>,
     pub(super) asked_at: Time,
     /// Bit n: hop n answered.
     answered: u8,
-    /// Who did not answer until then is silent.
+    /// Time at which hops that have not answered count as silent.
     pub(super) over_at: Time,
 }
 
-impl Probe {
-    /// Takes an answer of a hop in; false if it was not asked for this number.
+impl HopEchoes {
+    /// Processes an answer of a hop. Returns false if the hop was not asked for this number.
     pub(super) fn note_answer(&mut self, hop: u8, number: u64) -> bool {
         let asked = usize::from(hop).checked_sub(1).and_then(|at| self.asked.get(at));
         let is_asked = asked == Some(&number);
@@ -271,8 +277,7 @@ impl Probe {
     }
 
     /// The two relays between which a circuit over `path` ends: the last that answered, and the
-    /// next. None where it ends before relay 1, whose turn comes with the next set-up, or at the
-    /// host.
+    /// next. None if it ends before relay 1, which the next set-up tests, or at the host.
     pub(super) fn broken(&self, path: &[Address]) -> Option<(Address, Address)> {
         let hop = self.silent()?;
         let (before, at) = (path.get(hop.checked_sub(2)?)?, path.get(hop - 1)?);
@@ -280,13 +285,13 @@ impl Probe {
     }
 }
 
-/// A circuit that is used no more and will be closed.
-pub(super) struct Ending {
+/// A circuit that is not used any more and will be closed.
+pub(super) struct EndingCircuit {
     pub(super) id: CircuitId,
-    /// The relays, and the destination.
+    /// The relays, then the destination.
     pub(super) path: Vec<Address>,
     pub(super) built: Time,
     pub(super) close_at: Time,
-    /// It is dead: its hops were asked.
-    pub(super) probe: Option<Probe>,
+    /// Echoes to all its hops, if it is dead.
+    pub(super) probe: Option<HopEchoes>,
 }

@@ -1,54 +1,55 @@
-//! What a host has the relays of its circuits do with cells.
+//! Mix strategies that a host chooses for the relays of its circuits.
 //!
-//! All hosts that leave it open take the first strategy of the network's list: who takes another
-//! one stands out among those who don't. A relay with a strategy of its own does that, whatever a
-//! circuit names.
+//! Hosts without a setting all use the first strategy of the network's list: a host with another
+//! one stands out. A relay with its own strategy uses that one, whatever a circuit names.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use shoal_mix::Added;
-use shoal_wire::{Address, Strategy, Time};
+use shoal_mix::AddedDelay;
+use shoal_wire::{Address, MixStrategy, Time};
 
-use super::Pool;
-use super::live::{Live, between};
-use crate::path::{Routers, Warning};
+use super::CircuitPool;
+use super::live::{LiveCircuit, between};
+use crate::path::{PathWarning, RouterList};
 
-/// How long circuits are still built with the strategies of the list before, which relays take for
-/// longer: a relay that does not have the new list yet lets a set-up with another strategy die.
+/// Time for which circuits are still built with the previous list's strategies, since a relay
+/// without the new list drops a set-up with a new strategy. Relays accept the previous ones for
+/// longer.
 const AFTER: Duration = Duration::from_secs(60);
-/// Within so long after that, circuits with other strategies give way.
+/// Time after [`AFTER`] within which circuits with other strategies than the new ones are replaced.
 const SPREAD: Duration = Duration::from_secs(60);
 
-/// What relays do with the cells of circuits.
+/// Strategies of relays for the cells of circuits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Offer {
-    /// The strategies that circuits may name, the first one first.
-    pub(super) mixes: Vec<Strategy>,
-    /// Those of relays that have one of their own.
-    own: BTreeMap<Address, Strategy>,
+pub(super) struct MixOffer {
+    /// Strategies that circuits may name, in order of preference.
+    pub(super) mixes: Vec<MixStrategy>,
+    /// Own strategies of relays that have one.
+    own: BTreeMap<Address, MixStrategy>,
 }
 
-impl Pool {
-    /// Says which strategies the network offers, the first one first. They count a minute later,
-    /// and within another minute circuits with others give way; the first list counts at once.
-    pub fn set_mixes(&mut self, now: Time, mixes: Vec<Strategy>) {
+impl CircuitPool {
+    /// Sets the strategies that the network offers, in order of preference. They apply a minute
+    /// later. Circuits with other strategies are replaced within the minute after that. The first
+    /// list applies at once.
+    pub fn set_mixes(&mut self, now: Time, mixes: Vec<MixStrategy>) {
         let own = self.newest_offer().own.clone();
-        self.put_offer(now, Offer { mixes, own });
+        self.put_offer(now, MixOffer { mixes, own });
     }
 
-    /// Says the same of what relays do with all circuits.
-    pub(super) fn offer_own(&mut self, now: Time, routers: &Routers) {
+    /// Sets the strategies that relays have of their own. They apply a minute later too.
+    pub(super) fn offer_own(&mut self, now: Time, routers: &RouterList) {
         let mixes = self.newest_offer().mixes.clone();
         let own = routers.relays().filter_map(|at| Some((at, routers.mix(at)?))).collect();
-        self.put_offer(now, Offer { mixes, own });
+        self.put_offer(now, MixOffer { mixes, own });
     }
 
-    fn newest_offer(&self) -> &Offer {
+    fn newest_offer(&self) -> &MixOffer {
         self.coming.as_ref().map_or(&self.offer, |(_, offer)| offer)
     }
 
-    fn put_offer(&mut self, now: Time, offer: Offer) {
+    fn put_offer(&mut self, now: Time, offer: MixOffer) {
         let is_first = self.routers.relays().next().is_none();
         if is_first || offer == self.offer {
             (self.offer, self.coming) = (offer, None);
@@ -59,7 +60,7 @@ impl Pool {
         }
     }
 
-    /// Puts in force what relays do by now.
+    /// Applies strategies that have come into force.
     pub(super) fn settle_mixes(&mut self, now: Time) {
         if let Some((_, offer)) = self.coming.take_if(|(at, _)| *at <= now) {
             self.offer = offer;
@@ -67,7 +68,7 @@ impl Pool {
         }
     }
 
-    /// Has circuits give way whose relays would do something else with a new one's cells.
+    /// Replaces circuits whose relays would treat a new circuit's cells differently.
     pub(super) fn follow_mixes(&mut self, now: Time) {
         let mut hosts = core::mem::take(&mut self.hosts);
         let lives = hosts.values_mut();
@@ -77,8 +78,8 @@ impl Pool {
         self.hosts = hosts;
     }
 
-    /// The same with one circuit, which may have been set up meanwhile.
-    pub(super) fn follow_mixes_with(&mut self, now: Time, live: &mut Live) {
+    /// Replaces one circuit in that case. It may be new: the strategies can change during a set-up.
+    pub(super) fn follow_mixes_with(&mut self, now: Time, live: &mut LiveCircuit) {
         if self.mixes_of(live.relays()).0 != live.mixes {
             let soon = now + between((Duration::ZERO, SPREAD), &mut self.rng);
             live.replace_at = live.replace_at.min(soon);
@@ -86,49 +87,49 @@ impl Pool {
         }
     }
 
-    /// What each of these relays does with cells, and what must be said about it.
-    pub(super) fn mixes_of(&self, relays: &[Address]) -> (Vec<Strategy>, Option<Warning>) {
+    /// Strategy of each of these relays, and a warning if there is one.
+    pub(super) fn mixes_of(&self, relays: &[Address]) -> (Vec<MixStrategy>, Option<PathWarning>) {
         let own: Vec<_> = relays.iter().map(|at| self.offer.own.get(at).copied()).collect();
         choose(&own, &self.offer.mixes, self.config.max_added)
     }
 }
 
-/// What each relay of a circuit does with cells, and what must be said about it. `own` are the
-/// strategies of those relays that have one, `offered` is what the network offers, and `max_added`
-/// what they may add in the mean, one way.
+/// Strategy of each relay of a circuit, and a warning if there is one. `own` are the relays' own
+/// strategies, `offered` is what the network offers. `max_added` is the longest mean delay that
+/// they may add in one direction.
 pub fn choose(
-    own: &[Option<Strategy>],
-    offered: &[Strategy],
+    own: &[Option<MixStrategy>],
+    offered: &[MixStrategy],
     max_added: Option<Duration>,
-) -> (Vec<Strategy>, Option<Warning>) {
-    let with = |offered: Strategy| -> Vec<Strategy> {
+) -> (Vec<MixStrategy>, Option<PathWarning>) {
+    let with = |offered: MixStrategy| -> Vec<MixStrategy> {
         own.iter().map(|own| own.unwrap_or(offered)).collect()
     };
     let Some(max) = max_added else {
         return (with(offered.first().copied().unwrap_or_default()), None);
     };
-    let fits = |mixes: &Vec<Strategy>| mean(mixes) <= max;
+    let fits = |mixes: &Vec<MixStrategy>| mean(mixes) <= max;
     if let Some(mixes) = offered.iter().map(|offered| with(*offered)).find(fits) {
         return (mixes, None);
     }
     let nothing_else_is_asked = offered.is_empty() || max.is_zero();
-    (with(Strategy::Pass), (!nothing_else_is_asked).then_some(Warning::Unmixed))
+    (with(MixStrategy::Pass), (!nothing_else_is_asked).then_some(PathWarning::Unmixed))
 }
 
-/// What relays with these strategies add in the mean, one way.
-pub fn mean(mixes: &[Strategy]) -> Duration {
+/// Mean delay that relays with these strategies add in one direction.
+pub fn mean(mixes: &[MixStrategy]) -> Duration {
     shoal_mix::mean(mixes.iter().copied())
 }
 
-/// Whether packets over relays with these strategies may be on the way for longer than the end
-/// waits for one that others overtook, so that some are delivered out of order.
-pub fn loses_order(mixes: &[Strategy]) -> bool {
+/// True if an overtaken packet over these relays may take longer than the destination waits for it.
+/// Some packets are then delivered out of order.
+pub fn loses_order(mixes: &[MixStrategy]) -> bool {
     shoal_mix::path(mixes.iter().copied()).is_too_long()
 }
 
-/// How much longer a set-up over these relays may take than over others: each hop is asked through
-/// all relays before it, and answers through them.
-pub(super) fn build_slack(relays: usize, added: &Added) -> Duration {
+/// Extra time for a set-up over these relays: each hop is asked, and answers, through all relays
+/// before it.
+pub(super) fn build_slack(relays: usize, added: &AddedDelay) -> Duration {
     added.most * (relays as u32 + 1)
 }
 
@@ -137,60 +138,68 @@ mod tests {
     use shoal_crypto::Rng;
 
     use super::*;
-    use crate::path::{Kept, Router};
-    use crate::pool::Config;
+    use crate::path::{ListedRouter, Vanguards};
+    use crate::pool::PoolConfig;
     use shoal_wire::MixTime;
 
     fn ms(ms: u64) -> MixTime {
         MixTime::from_duration(Duration::from_millis(ms)).unwrap()
     }
 
-    fn stop(mean: u64) -> Strategy {
-        Strategy::StopAndGo { mean: ms(mean), most: ms(5 * mean) }
+    fn stop(mean: u64) -> MixStrategy {
+        MixStrategy::StopAndGo { mean: ms(mean), most: ms(5 * mean) }
     }
 
-    fn pool(max_added: Option<u64>, offered: &[Strategy], own: &[Option<Strategy>]) -> Pool {
+    fn pool(
+        max_added: Option<u64>,
+        offered: &[MixStrategy],
+        own: &[Option<MixStrategy>],
+    ) -> CircuitPool {
         let max_added = max_added.map(Duration::from_millis);
         let address = Address::new(1, 1);
-        let config = Config { address, relays: 3, circuits_max: 64, max_added };
+        let config = PoolConfig { address, relays: 3, circuits_max: 64, max_added };
         let seed = Rng::new([1; 32]).fork("pool");
-        let mut pool = Pool::new(config, Kept::default(), seed, Time::ZERO, 0).unwrap();
-        let relay = |(n, mix): (u32, &Option<Strategy>)| {
-            (Address::new(n, 0), Router { relay: true, mix: *mix, ..Router::default() })
+        let mut pool = CircuitPool::new(config, Vanguards::default(), seed, Time::ZERO, 0).unwrap();
+        let relay = |(n, mix): (u32, &Option<MixStrategy>)| {
+            (Address::new(n, 0), ListedRouter { relay: true, mix: *mix, ..ListedRouter::default() })
         };
         pool.set_mixes(Time::ZERO, offered.to_vec());
-        pool.set_routers(Time::ZERO, Routers::new((1..).zip(own).map(relay)));
+        pool.set_routers(Time::ZERO, RouterList::new((1..).zip(own).map(relay)));
         pool
     }
 
     #[test]
     fn the_first_strategy_is_taken_that_adds_no_more_than_the_host_allows() {
         let relays = [1, 2, 3].map(|n| Address::new(n, 0));
-        let offered = [stop(20), stop(5), Strategy::Timed { every: ms(2) }];
-        // The means are 0.966 of 20 and 5 ms, since times above five means are drawn again, and 1.
+        let offered = [stop(20), stop(5), MixStrategy::Timed { every: ms(2) }];
+        // The means are 19.3, 4.8 and 1 ms: in the first two, times above five means are drawn
+        // again, which lowers the mean to 0.966 of its setting.
         let cases = [
             (None, offered[0], None),
             (Some(59), offered[0], None),
             (Some(58), offered[0], None),
             (Some(57), offered[1], None),
             (Some(14), offered[2], None),
-            (Some(2), Strategy::Pass, Some(Warning::Unmixed)),
-            (Some(0), Strategy::Pass, None),
+            (Some(2), MixStrategy::Pass, Some(PathWarning::Unmixed)),
+            (Some(0), MixStrategy::Pass, None),
         ];
         for (max, taken, warning) in cases {
             let pool = pool(max, &offered, &[None; 3]);
             assert_eq!(pool.mixes_of(&relays), (vec![taken; 3], warning), "{max:?}");
         }
-        assert_eq!(pool(None, &[], &[None; 3]).mixes_of(&relays).0, [Strategy::Pass; 3]);
+        assert_eq!(pool(None, &[], &[None; 3]).mixes_of(&relays).0, [MixStrategy::Pass; 3]);
     }
 
     #[test]
-    fn a_relay_with_a_strategy_of_its_own_does_that() {
+    fn a_relay_with_a_strategy_of_its_own_uses_that_one() {
         let relays = [1, 2, 3].map(|n| Address::new(n, 0));
         let own = [None, Some(stop(20)), None];
         let mixes = pool(None, &[stop(5)], &own).mixes_of(&relays);
         assert_eq!(mixes, (vec![stop(5), stop(20), stop(5)], None));
         let mixes = pool(Some(20), &[stop(5)], &own).mixes_of(&relays);
-        assert_eq!(mixes, (vec![Strategy::Pass, stop(20), Strategy::Pass], Some(Warning::Unmixed)));
+        assert_eq!(
+            mixes,
+            (vec![MixStrategy::Pass, stop(20), MixStrategy::Pass], Some(PathWarning::Unmixed))
+        );
     }
 }

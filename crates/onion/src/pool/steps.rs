@@ -1,33 +1,33 @@
-//! What time does to circuits.
+//! Effects of time on circuits.
 
 use core::time::Duration;
 
 use shoal_wire::{Address, CircuitId, Time};
 
-use super::live::{Building, Ending, Live};
+use super::live::{BuildingCircuit, EndingCircuit, LiveCircuit};
 use super::mixes::build_slack;
-use super::tries::Tries;
-use super::{BUILD_MAX, Host, LastFailure, Pool, RETRY, WANTED};
-use crate::onion::Failure;
+use super::tries::CircuitTries;
+use super::{BUILD_MAX, CircuitPool, DestinationCircuits, LastFailure, RETRY, WANTED};
+use crate::onion::SetupFailure;
 
-/// What is on the way over a circuit that gave way has so long to arrive.
+/// Time for cells on their way over a replaced circuit to arrive.
 const DRAIN: Duration = Duration::from_secs(10);
-/// A circuit in use that answered nothing for so long carries nothing.
+/// Time without an answer after which a circuit in use is given up.
 const SURE: Duration = Duration::from_secs(5);
-/// Circuits to one host that wait to be closed at most.
+/// Most circuits to one host that wait to be closed.
 const ENDING_MAX: usize = 4;
-/// After so many set-ups in a row that came as far as their last relay, every second one goes over
-/// another: whether that relay or the host behind it is at fault can't be told.
+/// After this many set-ups in a row that reached their last relay, every second one uses another
+/// last relay. Whether that relay or the host behind it is at fault can't be told.
 const AT_LAST: u32 = 4;
 
-impl Host {
-    pub(super) fn new(now: Time) -> Host {
-        Host {
+impl DestinationCircuits {
+    pub(super) fn new(now: Time) -> DestinationCircuits {
+        DestinationCircuits {
             wanted: now,
             in_use: None,
             standby: None,
             building: None,
-            tries: Tries::default(),
+            tries: CircuitTries::default(),
             ending: Vec::new(),
             failures: 0,
             legs: 0,
@@ -41,12 +41,12 @@ impl Host {
         }
     }
 
-    /// Whether another circuit should stand by.
+    /// True if a new standby is needed.
     pub(super) fn lacks_standby(&self, now: Time) -> bool {
         self.standby.as_ref().is_none_or(|live| live.stale_at <= now)
     }
 
-    /// All its circuits that have a number.
+    /// Ids of all its circuits.
     pub(super) fn ids(&self) -> Vec<CircuitId> {
         let live = self.in_use.iter().chain(&self.standby).chain(&self.tries.live);
         let live = live.map(|live| live.id);
@@ -55,30 +55,30 @@ impl Host {
         live.chain(building).chain(self.ending.iter().map(|ending| ending.id)).collect()
     }
 
-    /// Whether a set-up is more urgent than a standby's.
+    /// True if a set-up is more urgent than that of a standby.
     pub(super) fn lacks_circuit(&self) -> bool {
         self.in_use.as_ref().is_none_or(|live| live.silent_since.is_some())
     }
 
-    /// When a set-up has taken too long.
-    pub(super) fn late_at(&self, building: &Building) -> Time {
-        // Another middle needs no more time than the one before: only each second one gets it.
+    /// Time at which a set-up has taken too long.
+    pub(super) fn late_at(&self, building: &BuildingCircuit) -> Time {
+        // A set-up over another middle needs no more time, so only every second such failure
+        // extends it.
         let failures = self.failures.saturating_add(self.cut).saturating_sub(self.legs.div_ceil(2));
         let most = (BUILD_MAX.0 * 2u32.saturating_pow(failures.min(16))).min(BUILD_MAX.1);
         building.began + most + build_slack(building.path.len() - 1, &building.added)
     }
 
-    /// A last relay behind which the host was silent so often that the next set-up goes over
-    /// another.
+    /// The last relay behind which the host was silent so often that the next set-up avoids it.
     pub(super) fn last_to_spare(&self) -> Option<Address> {
         let is_turn = |times: u32| times >= AT_LAST && times.is_multiple_of(2);
         self.at_last.filter(|(_, times)| is_turn(*times)).map(|(at, _)| at)
     }
 
-    /// When something is due, if nothing else happens.
+    /// Time of the next deadline, if nothing else happens.
     fn due(&self, now: Time) -> Time {
         let mut due = self.wanted + WANTED;
-        // What is due already waits for something else.
+        // An overdue deadline already waits for something else.
         let mut by = |at: Time| due = if at > now { due.min(at) } else { due };
         if let Some(live) = &self.in_use {
             by(live.due(now));
@@ -99,8 +99,8 @@ impl Host {
     }
 }
 
-impl Pool {
-    /// Does what is due, and finds out when something is due next.
+impl CircuitPool {
+    /// Does all work that is due, and computes the next deadline.
     pub(super) fn settle(&mut self, now: Time) {
         self.blame.forget_old(now);
         let has_middles = self.config.relays > 2;
@@ -126,7 +126,7 @@ impl Pool {
         let late = host.building.as_ref().filter(|b| host.late_at(b) <= now);
         if let Some((id, hops)) = late.map(|b| (b.id, b.hops)) {
             id.into_iter().for_each(|id| self.close(id));
-            self.failed(now, to, Some(hops + 1), Failure::Silent);
+            self.failed(now, to, Some(hops + 1), SetupFailure::Silent);
         }
         self.settle_try(now, to);
         self.settle_loops(now, to);
@@ -158,7 +158,7 @@ impl Pool {
             self.blame.note_leg(now, probe.asked_at, before, at);
         }
         let over = host.ending.extract_if(.., |ending| ending.close_at <= now);
-        for Ending { id, path, probe, .. } in over.collect::<Vec<_>>() {
+        for EndingCircuit { id, path, probe, .. } in over.collect::<Vec<_>>() {
             if let Some(probe) = probe
                 && let Some((before, at)) = probe.broken(&path)
             {
@@ -168,7 +168,7 @@ impl Pool {
         }
     }
 
-    /// Ends a host that nothing goes to any more.
+    /// Drops a host that gets no more data.
     pub(super) fn drop_host(&mut self, to: Address) {
         let Some(host) = self.hosts.remove(&to) else { return };
         if host.in_use.is_some() {
@@ -177,7 +177,7 @@ impl Pool {
         host.ids().into_iter().for_each(|id| self.close(id));
     }
 
-    /// Puts the standby, if there is one, in the place of the circuit in use, which is closed after
+    /// Replaces the circuit in use by the standby, if there is one. The old circuit is closed after
     /// a while.
     pub(super) fn take_over(&mut self, now: Time, to: Address, is_dead: bool) {
         if let Some(old) = self.promote(now, to) {
@@ -185,12 +185,12 @@ impl Pool {
         }
     }
 
-    /// Puts the standby, if there is one, in the place of the circuit in use.
-    fn promote(&mut self, now: Time, to: Address) -> Option<Live> {
+    /// Replaces the circuit in use by the standby, if there is one. Returns the old one.
+    fn promote(&mut self, now: Time, to: Address) -> Option<LiveCircuit> {
         let host = self.hosts.get_mut(&to)?;
         let old = core::mem::replace(&mut host.in_use, host.standby.take());
         if let Some(live) = &mut host.in_use {
-            // Whoever used the one before it uses this one now.
+            // Programs that used the old circuit use this one from here on.
             live.used = now;
             live.wake(now, &mut self.rng);
         }
@@ -199,8 +199,8 @@ impl Pool {
         old
     }
 
-    /// Has a circuit closed after a while.
-    pub(super) fn end(&mut self, now: Time, to: Address, live: Live, is_dead: bool) {
+    /// Closes a circuit after a while.
+    pub(super) fn end(&mut self, now: Time, to: Address, live: LiveCircuit, is_dead: bool) {
         let Some(host) = self.hosts.get_mut(&to) else { return };
         let probe = is_dead.then(|| live.ask_hops(now, &mut self.rng));
         if let Some(probe) = &probe {
@@ -208,18 +208,17 @@ impl Pool {
             self.echoes
                 .extend((1..).zip(&probe.asked).map(|(hop, number)| (live.id, hop, *number)));
         }
-        let Live { id, path, built, ends, .. } = live;
+        let LiveCircuit { id, path, built, ends, .. } = live;
         let close_at = probe.as_ref().map_or(now + DRAIN, |probe| probe.over_at);
         let close_at = close_at.min(ends.max(now));
         let first = host.ending.len() >= ENDING_MAX;
         let first = first.then(|| host.ending.remove(0).id);
-        host.ending.push(Ending { id, path, built, close_at, probe });
+        host.ending.push(EndingCircuit { id, path, built, close_at, probe });
         first.into_iter().for_each(|id| self.close(id));
     }
 
-    /// A circuit answers no more: if it is in use, the standby takes over. Where there is none it
-    /// stays in use until another is built or it was silent for long: under a backlog answers come
-    /// late.
+    /// Handles a dead circuit. If it is in use, the standby replaces it. Without a standby it stays
+    /// in use until another is built or it was silent for long: under a backlog, answers come late.
     pub(super) fn die(&mut self, now: Time, id: CircuitId) {
         let Some(&to) = self.by_id.get(&id) else { return };
         let Some(host) = self.hosts.get_mut(&to) else { return };
@@ -247,7 +246,7 @@ impl Pool {
         }
     }
 
-    /// A circuit is gone.
+    /// Handles a circuit that is gone.
     pub(super) fn lose(&mut self, now: Time, id: CircuitId) {
         let Some((to, host)) = self.host_of(id) else { return };
         let is_building = host.building.as_ref().is_some_and(|building| building.id == Some(id));
@@ -259,16 +258,16 @@ impl Pool {
         self.by_id.remove(&id);
         self.echoes.retain(|(echoed, ..)| *echoed != id);
         if is_building {
-            self.failed(now, to, None, Failure::Silent);
+            self.failed(now, to, None, SetupFailure::Silent);
         } else if is_try {
-            self.try_failed(now, to, None, Failure::Silent);
+            self.try_failed(now, to, None, SetupFailure::Silent);
         } else if is_in_use {
             self.promote(now, to);
         }
     }
 
-    /// The set-up to `to` failed, at this hop where that is known.
-    pub(super) fn failed(&mut self, now: Time, to: Address, hop: Option<usize>, why: Failure) {
+    /// Handles a failed set-up to `to`; `hop` is where it failed, if known.
+    pub(super) fn failed(&mut self, now: Time, to: Address, hop: Option<usize>, why: SetupFailure) {
         self.set_ups.failed += 1;
         let Some(host) = self.hosts.get_mut(&to) else { return };
         let Some(building) = host.building.take() else { return };
@@ -279,15 +278,17 @@ impl Pool {
         let at_last = host.at_last.take();
         let again = |before: Option<(_, u32)>| before.map_or(1, |(_, n)| n.saturating_add(1));
         match (why, at, before) {
-            (Failure::Here, ..) | (_, None, _) => host.spared = path[..path.len() - 1].to_vec(),
-            (Failure::Silent, Some((_, first)), None) => {
+            (SetupFailure::Here, ..) | (_, None, _) => {
+                host.spared = path[..path.len() - 1].to_vec()
+            }
+            (SetupFailure::Silent, Some((_, first)), None) => {
                 self.blame.note_silent(now, building.began, first);
             }
             (_, Some((_, first)), None) => self.blame.note_wrong(now, building.began, first),
             (_, Some((_, next)), Some(before)) if next.is_router() => {
                 self.blame.note_leg(now, building.began, before, next);
                 host.legs = host.legs.saturating_add(1);
-                // Neither of two relays can be left out of a middle.
+                // With two relays, neither can be left out of a middle.
                 if path.len() == 3 {
                     host.at_last = Some((next, again(at_last)));
                 }

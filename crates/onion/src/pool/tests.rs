@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use shoal_wire::MixTime;
-use shoal_wire::leg::Refusal;
+use shoal_wire::leg::ExtendRefusal;
 
 use super::*;
-use crate::path::Router;
+use crate::path::ListedRouter;
 
-/// A host of 2 Mbit/s, 174 frames a second, that speaks with 19 others.
+/// A host with a schedule of 2 Mbit/s, 174 frames a second, that speaks with 19 others.
 #[test]
 fn echoes_of_many_circuits_take_a_tenth_of_a_covered_link() {
     let mut world = World::new(7, 24, 64);
@@ -19,7 +19,7 @@ fn echoes_of_many_circuits_take_a_tenth_of_a_covered_link() {
     let before = world.echoes;
     world.run(20 * SEC);
     let per_s = (world.echoes - before) / 20;
-    // A circuit that stands by is asked as rarely as ever: once in 17 s.
+    // A standby gets few echoes: one in 17 s.
     assert!((8..=19).contains(&per_s), "{per_s} echoes a second");
     let busy = (2..21).filter(|n| world.used(host(*n)).is_some()).count();
     assert_eq!(busy, 19);
@@ -37,54 +37,54 @@ const SEC: Duration = Duration::from_secs(1);
 
 enum Happens {
     Built(CircuitId),
-    Failed(CircuitId, u8, Failure),
+    Failed(CircuitId, u8, SetupFailure),
     Echoed(CircuitId, u8, u64),
     Ended(CircuitId),
 }
 
-/// A pool with circuits that are only names, over relays that may be dead.
+/// A pool whose circuits are only names, over relays that may be dead.
 struct World {
-    pool: Pool,
+    pool: CircuitPool,
     now: Time,
-    /// Paths of the circuits that are there.
+    /// Paths of the existing circuits.
     circuits: BTreeMap<CircuitId, Vec<Address>>,
-    /// How many hops of a circuit are there, though it was broken when it was begun.
+    /// Number of hops of a circuit that was broken when it was begun.
     stuck: BTreeMap<CircuitId, usize>,
     next: u32,
     dead: BTreeSet<Address>,
-    /// Relays that are there and go on to nobody.
+    /// Relays that exist but extend to no other node.
     refusing: BTreeSet<Address>,
-    /// Nothing passes this host's uplink.
+    /// True if nothing passes this host's uplink.
     cut: bool,
-    /// The first cell of so many set-ups is yet to be lost.
+    /// Number of further set-ups whose first cell is lost.
     lose: u32,
-    /// This hop of circuits answers echoes that it was not sent.
+    /// Hop of circuits that answers echoes which it was not sent.
     forges: Option<u8>,
-    /// A dead node's neighbour says at once that it is silent.
+    /// True if a dead node's neighbour reports at once that it is silent.
     is_quick: bool,
     queue: BTreeMap<(Time, u64), Happens>,
     queued: u64,
-    /// What goes to each host, since when.
+    /// Circuit of each host, with the time of the switch.
     switched: Vec<(Time, Address, Option<CircuitId>)>,
     builds: Vec<(Time, Address, Vec<Address>)>,
-    /// What the paths of these don't hide.
-    warnings: BTreeSet<Warning>,
+    /// Warnings of all paths.
+    warnings: BTreeSet<PathWarning>,
     closed: Vec<(Time, CircuitId)>,
     echoes: u32,
-    /// Hosts that something goes to once in a `tick`.
+    /// Hosts to which data goes once in each `tick`.
     busy: BTreeSet<Address>,
     tick: Duration,
     spoil: loops::Spoil,
     colluders: colluders::Colluders,
 }
 
-/// Routers, each a relay with so many hosts behind it.
-fn sites(count: u32, hosts: u32) -> Routers {
-    let one = Router { relay: true, hosts, ..Router::default() };
-    Routers::new((1..=count).map(|n| (Address::new(n, 0), one.clone())))
+/// Routers, each a relay with `hosts` hosts behind it.
+fn sites(count: u32, hosts: u32) -> RouterList {
+    let one = ListedRouter { relay: true, hosts, ..ListedRouter::default() };
+    RouterList::new((1..=count).map(|n| (Address::new(n, 0), one.clone())))
 }
 
-fn relays(count: u32) -> Routers {
+fn relays(count: u32) -> RouterList {
     sites(count, 100)
 }
 
@@ -95,8 +95,8 @@ fn host(n: u32) -> Address {
 impl World {
     fn new(seed: u8, routers: u32, circuits_max: usize) -> World {
         let config =
-            Config { address: Address::new(1, 1), relays: 3, circuits_max, max_added: None };
-        let mut pool = Pool::new(config, Kept::default(), [seed; 32], NOW, 0).unwrap();
+            PoolConfig { address: Address::new(1, 1), relays: 3, circuits_max, max_added: None };
+        let mut pool = CircuitPool::new(config, Vanguards::default(), [seed; 32], NOW, 0).unwrap();
         pool.set_routers(NOW, relays(routers));
         World {
             pool,
@@ -129,14 +129,14 @@ impl World {
         self.queue.insert((self.now + wait, self.queued), what);
     }
 
-    /// The same with small sites.
+    /// A world with small sites.
     fn of_small_sites(seed: u8, routers: u32) -> World {
         let mut world = World::new(seed, routers, 64);
         world.pool.set_routers(NOW, sites(routers, 1));
         world
     }
 
-    /// The first hop, from 1 on, that nothing reaches.
+    /// The first hop, counted from 1, that nothing reaches.
     fn broken(&self, path: &[Address]) -> Option<usize> {
         let is_behind = |n: usize| n > 0 && self.refusing.contains(&path[n - 1]);
         let is_broken = |n: usize| self.cut || self.dead.contains(&path[n]) || is_behind(n);
@@ -145,7 +145,7 @@ impl World {
         broken.into_iter().chain(played).min()
     }
 
-    /// Takes everything that the pool wants.
+    /// Takes all output of the pool.
     fn drain(&mut self) {
         let mut steps = 0;
         loop {
@@ -177,7 +177,7 @@ impl World {
         assert_eq!(self.circuits.len(), self.pool.len());
     }
 
-    fn build(&mut self, Build { to, path, shape, life, .. }: Build) {
+    fn build(&mut self, CircuitPlan { to, path, shape, life, .. }: CircuitPlan) {
         assert_eq!((path.last(), shape.tags()), (Some(&to), 3));
         let usual = self.pool.life;
         assert!((usual * 4 / 5..=usual * 6 / 5).contains(&life));
@@ -185,7 +185,7 @@ impl World {
         let id = CircuitId::from_bits(self.next);
         self.circuits.insert(id, path.clone());
         self.builds.push((self.now, to, path[..path.len() - 1].to_vec()));
-        let Host { building, tries, .. } = &self.pool.hosts[&to];
+        let DestinationCircuits { building, tries, .. } = &self.pool.hosts[&to];
         let mut new = building.iter().chain(&tries.building).filter(|new| new.id.is_none());
         self.warnings.extend(&new.next().unwrap().warnings);
         assert!(new.next().is_none(), "one is begun at a time");
@@ -202,8 +202,8 @@ impl World {
                 let refuses = hop > 1 && self.refusing.contains(&path[hop - 2]);
                 let is_quick = refuses || (self.is_quick && hop > 1);
                 let wait = if is_quick { SEC / 10 } else { SEC * 10 };
-                let refused = Failure::Refused(Refusal::NotAllowed);
-                let why = if refuses { refused } else { Failure::Silent };
+                let refused = SetupFailure::Refused(ExtendRefusal::NotAllowed);
+                let why = if refuses { refused } else { SetupFailure::Silent };
                 self.after(wait, Happens::Failed(id, hop as u8, why));
             }
         }
@@ -261,7 +261,7 @@ impl World {
         }
     }
 
-    /// The circuit that goes to a host now.
+    /// Circuit in use to a host.
     fn used(&self, to: Address) -> Option<CircuitId> {
         self.switched.iter().rev().find(|(_, at, _)| *at == to)?.2
     }
@@ -276,7 +276,7 @@ impl World {
         self.pool.avoided(self.now).iter().map(|avoided| avoided.relay).collect()
     }
 
-    /// Guards that were written down.
+    /// Guards in the stored text.
     fn guards(&self) -> Vec<Address> {
         let text = self.pool.kept.text();
         let guards = text.lines().filter_map(|line| line.strip_prefix("guard "));
@@ -321,11 +321,11 @@ fn circuits_are_replaced_before_they_end_without_a_gap() {
         let (old, at) = (pair[0].2.unwrap(), pair[1].0);
         let closed = world.closed.iter().find(|(_, id)| *id == old).map(|(at, _)| *at);
         let has_time = closed.is_some_and(|closed| closed >= at + SEC * 10);
-        assert!(has_time || at + SEC * 15 > world.now, "what is on the way arrives");
+        assert!(has_time || at + SEC * 15 > world.now, "cells on their way arrive");
         assert!(at.since(pair[0].0) >= SEC * 150, "not too often");
     }
     assert!(world.builds.len() < 110, "{} circuits in four hours", world.builds.len());
-    // A life is not the same as the one before.
+    // Lives differ from each other.
     let gaps: BTreeSet<u64> = switched.windows(2).map(|p| p[1].0.since(p[0].0).as_secs()).collect();
     assert!(gaps.len() > 15, "{gaps:?}");
 }
@@ -357,7 +357,7 @@ fn the_standby_takes_over_within_a_second_and_the_dead_relay_is_found() {
         assert!(new.is_some_and(|new| new != old), "to the standby");
         slowest = slowest.max(at.since(died));
         assert_eq!(world.avoided(), [middle]);
-        assert!(!world.circuits.contains_key(&old), "it is closed");
+        assert!(!world.circuits.contains_key(&old), "the old circuit is closed");
         assert_eq!(world.states(host(2)), [CircuitState::InUse, CircuitState::Standby]);
         let later = world.builds.iter().filter(|(at, ..)| *at > died + SEC * 5);
         assert!(later.flat_map(|(_, _, path)| path).all(|at| *at != middle));
@@ -396,7 +396,7 @@ fn a_host_that_is_gone_is_tried_with_growing_waits_and_found_when_it_is_back() {
     assert!((12..40).contains(&tried.len()), "{} attempts", tried.len());
     let longest = tried.windows(2).map(|pair| pair[1].since(pair[0])).max().unwrap();
     assert!(longest > SEC * 20 && longest < SEC * 45, "{longest:?}");
-    assert!(matches!(world.view(host(2)).problem, Some(Problem::Failed { times: 8.., .. })));
+    assert!(matches!(world.view(host(2)).problem, Some(CircuitProblem::Failed { times: 8.., .. })));
     assert_eq!(world.avoided(), [], "no relay is at fault");
     world.dead.clear();
     world.run(SEC * 40);
@@ -468,8 +468,8 @@ fn a_router_that_is_no_relay_any_more_is_left_and_none_is_said() {
     let middle = world.circuits[&world.used(host(2)).unwrap()][1];
     let without = relays(9);
     let without = without.relays().filter(|at| *at != middle).collect::<Vec<_>>();
-    let one = Router { relay: true, hosts: 100, ..Router::default() };
-    world.pool.set_routers(world.now, Routers::new(without.iter().map(|at| (*at, one.clone()))));
+    let one = ListedRouter { relay: true, hosts: 100, ..ListedRouter::default() };
+    world.pool.set_routers(world.now, RouterList::new(without.iter().map(|at| (*at, one.clone()))));
     world.run(SEC * 15);
     assert!(!world.circuits.values().any(|path| path.contains(&middle)));
     assert_eq!(world.states(host(2)), [CircuitState::InUse, CircuitState::Standby]);
@@ -477,7 +477,7 @@ fn a_router_that_is_no_relay_any_more_is_left_and_none_is_said() {
     let mut world = World::new(9, 0, 64);
     world.want(host(2));
     world.run(SEC * 5);
-    assert_eq!(world.view(host(2)).problem, Some(Problem::NoRelays));
+    assert_eq!(world.view(host(2)).problem, Some(CircuitProblem::NoRelays));
     world.pool.set_routers(world.now, relays(9));
     world.run(SEC);
     assert!(world.used(host(2)).is_some());
@@ -509,13 +509,14 @@ fn a_circuit_gives_way_when_two_of_its_routers_turn_out_to_be_of_one_family() {
     world.want(host(2));
     world.run(SEC * 5);
     let path = world.pool.in_use(host(2)).unwrap().1;
-    // The standby has these, too.
+    // The standby has these too.
     let related = [path[0], path[2]];
     let family = |at: Address| related.contains(&at).then(|| "one".to_owned());
-    let router = |at| Router { relay: true, hosts: 1, family: family(at), ..Router::default() };
+    let router =
+        |at| ListedRouter { relay: true, hosts: 1, family: family(at), ..ListedRouter::default() };
     let all = (1..=9).map(|n| Address::new(n, 0)).map(|at| (at, router(at)));
-    world.pool.set_routers(world.now, Routers::new(all));
-    assert_eq!(world.view(host(2)).warnings, [Warning::Families], "it is said");
+    world.pool.set_routers(world.now, RouterList::new(all));
+    assert_eq!(world.view(host(2)).warnings, [PathWarning::Families], "the warning is given");
     world.run(SEC * 5);
     let path = world.pool.in_use(host(2)).unwrap().1;
     assert!(!related.iter().all(|at| path.contains(at)), "{path:?}");
@@ -551,17 +552,18 @@ fn a_set_up_whose_cell_is_lost_is_soon_begun_anew_and_a_slow_one_gets_more_time(
     world.run(SEC * 20);
     let began: Vec<Time> = world.builds.iter().map(|(at, ..)| *at).collect();
     let took = |n: usize| began[n + 1].since(began[n]).as_millis();
-    // Each waits a little before the next.
+    // A short wait precedes each set-up.
     assert!((1_500..2_000).contains(&took(0)), "{began:?}");
     assert!((3_000..4_000).contains(&took(1)), "{began:?}");
     assert!((5_000..6_500).contains(&took(2)), "{began:?}");
 }
 
-/// Relays and hosts die and come back, hosts are wanted or not: the world's checks hold at any
-/// time, and in the end all is well.
+/// Relays and hosts die and recover, and hosts are wanted or not. The world's checks hold at any
+/// time, and in the end all circuits work.
 #[test]
 fn whatever_dies_the_pool_keeps_its_bounds_and_comes_back() {
-    for seed in 0..40 {
+    let seeds = proptest::test_runner::Config::default().cases.min(40) as u8;
+    for seed in 0..seeds {
         let mut world = World::new(seed, 10, 12);
         let mut rng = Rng::new([seed; 32]);
         for _ in 0..60 {

@@ -1,51 +1,50 @@
-//! Circuits over other ends, built before it is sure that those in use are dead.
+//! Circuits over other ends, built before it is certain that those in use are dead.
 //!
-//! The standby shares its guard and its last relay with the circuit in use. When one of these
-//! dies, both are silent. So as soon as the circuit in use is late with an answer, its hops are
-//! asked, and so is the standby. If that is late, too, and the circuit seems to end at its guard or
-//! its last relay, a *try* begins: a circuit with another relay in that place alone. It is used if
-//! the circuit in use counts as dead, and closed if an answer comes before.
+//! The standby has the guard and the last relay of the circuit in use. If one of these dies, both
+//! circuits are silent. As soon as the circuit in use is late with an answer, its hops and the
+//! standby therefore get echoes. If the standby is late too, and the circuit seems to end at its
+//! guard or last relay, a *try* begins. A try is a circuit with another relay in that place only.
+//! The try is used if the circuit in use counts as dead, and closed if an answer comes before.
 //!
-//! A relay at an end can bring tries about by answering late, as it can by failing. What it can
-//! get from that is bounded as it is then: [`crate::path::Kept`] says which relays stand in, and
-//! how few are ever drawn. Those over which a try was built are kept as stand-ins, since they
-//! learned of this host: to forget one would let a late answer show this host to yet another.
+//! A relay at an end can cause tries by late answers, as it can by failures. Its gain is bounded in
+//! both cases: [`crate::path::Vanguards`] limits which relays stand in, and how many are drawn. The
+//! ends of a built try are kept as stand-ins, since they have learned of this host. If one were
+//! forgotten, a late answer would reveal this host to yet another relay.
 
 use core::time::Duration;
 
 use shoal_crypto::Rng;
 use shoal_wire::{Address, CircuitId, Time};
 
-use super::live::{Building, Live};
-use super::{BUILDING_MAX, Build, Host, Pool};
-use crate::onion::Failure;
+use super::live::{BuildingCircuit, LiveCircuit};
+use super::{BUILDING_MAX, CircuitPlan, CircuitPool, DestinationCircuits};
+use crate::onion::SetupFailure;
 
-/// First and longest time from one try to the next to a host. It doubles with each try that was not
-/// used.
+/// First and longest time from one try to the next for a host. It doubles with each unused try.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(600));
-/// After so long without a try that time is the first again.
+/// Time without a try after which it starts again at the first.
 const FORGIVEN: Duration = Duration::from_secs(3_600);
 
-/// What is tried for one host.
+/// Tries for one host.
 #[derive(Default)]
-pub(super) struct Tries {
-    pub(super) building: Option<Building>,
-    /// It was built, and waits for the verdict on the circuit in use.
-    pub(super) live: Option<Live>,
-    /// None begins before.
+pub(super) struct CircuitTries {
+    pub(super) building: Option<BuildingCircuit>,
+    /// A built try that waits for the verdict on the circuit in use.
+    pub(super) live: Option<LiveCircuit>,
+    /// No try begins before this time.
     pub(super) again_at: Time,
-    /// When the last one began.
+    /// Time at which the last try began.
     last: Time,
-    /// Tries since one was used.
+    /// Number of tries since one was used.
     unused: u32,
 }
 
-impl Tries {
+impl CircuitTries {
     pub(super) fn is_building(&self, id: CircuitId) -> bool {
         self.building.as_ref().is_some_and(|building| building.id == Some(id))
     }
 
-    /// Whether a set-up has no number yet.
+    /// True if a set-up has no id yet.
     pub(super) fn is_new(&self) -> bool {
         self.building.as_ref().is_some_and(|building| building.id.is_none())
     }
@@ -64,9 +63,9 @@ impl Tries {
     }
 }
 
-impl Host {
-    /// Has the hops of the circuit in use asked once an answer is late, and the standby: the echoes
-    /// to send.
+impl DestinationCircuits {
+    /// Sends echoes to the hops of the circuit in use once an answer is late, and to the standby.
+    /// Returns the echoes for the hops.
     pub(super) fn scout(&mut self, now: Time, rng: &mut Rng) -> Vec<(CircuitId, u8, u64)> {
         let late = self.in_use.as_mut().filter(|live| live.scout.is_none() && live.is_late(now));
         let Some(live) = late else { return Vec::new() };
@@ -78,14 +77,14 @@ impl Host {
         (1..).zip(asked).map(|(hop, number)| (id, hop, *number)).collect()
     }
 
-    /// Whether neither the circuit in use nor the standby answers, as far as can be seen.
+    /// True if neither the circuit in use nor the standby seems to answer.
     fn is_silent(&self, now: Time) -> bool {
         self.in_use.as_ref().is_none_or(|live| live.is_doubted(now))
             && self.standby.as_ref().is_none_or(|live| live.is_late(now))
     }
 
-    /// The relay at an end at which the circuit in use seems to end; none while something uses it
-    /// no more, or if the hosts' own routers are silent.
+    /// The end relay at which the circuit in use seems to end. None if the circuit is not active,
+    /// or if it ends at one of the hosts' own routers.
     fn silent_end(&self, now: Time, [from, to]: [Address; 2]) -> Option<Address> {
         let live = self.in_use.as_ref().filter(|live| live.is_active(now))?;
         let scout = live.scout.as_ref().filter(|scout| scout.over_at <= now)?;
@@ -97,17 +96,16 @@ impl Host {
     }
 }
 
-impl Pool {
-    /// The host to which a circuit over another end is to be tried. None while this host's uplink
-    /// may be at fault.
+impl CircuitPool {
+    /// The host for which a try should begin. None while this host's uplink may be at fault.
     pub(super) fn next_to_try(&self, now: Time) -> Option<Address> {
         let building = self.building();
         let is_full = self.by_id.len() + building >= self.config.circuits_max;
         if building >= BUILDING_MAX || is_full || self.blame.is_doubtful() {
             return None;
         }
-        let wants = |to: Address, host: &Host| {
-            let Host { building, tries, .. } = host;
+        let wants = |to: Address, host: &DestinationCircuits| {
+            let DestinationCircuits { building, tries, .. } = host;
             let is_free = tries.building.is_none() && tries.live.is_none();
             let is_begun = building.as_ref().is_none_or(|building| building.id.is_some());
             let is_time = is_free && is_begun && tries.again_at <= now && host.is_silent(now);
@@ -116,24 +114,25 @@ impl Pool {
         self.hosts.iter().find(|(to, host)| wants(**to, host)).map(|(to, _)| *to)
     }
 
-    /// Begins a try, if there is a path without the end that is silent.
-    pub(super) fn choose_try(&mut self, now: Time, to: Address) -> Option<Build> {
+    /// Begins a try, if there is a path without the silent end.
+    pub(super) fn choose_try(&mut self, now: Time, to: Address) -> Option<CircuitPlan> {
         let host = self.hosts.get_mut(&to)?;
         let silent = host.silent_end(now, [self.config.address, to])?;
         host.tries.note_begun(now);
         self.condemn(now, to);
         let mut failed = self.blame.failed(now);
         failed.retain(|at| *at != silent);
-        // The last of them is the last to be taken.
+        // The last entry is tried last.
         failed.push(silent);
         let building = self.draw(now, to, &failed)?;
         let has_another = !building.path.contains(&silent);
         has_another.then(|| self.begin(now, to, building, true))
     }
 
-    /// A try is built: it is used if no other circuit answers, and waits while that is not sure.
-    pub(super) fn try_built(&mut self, now: Time, to: Address, mut live: Live) {
-        // It gives way as soon as there is one over the usual ends.
+    /// Handles a built try: it is used if no other circuit answers, and waits while that is
+    /// uncertain.
+    pub(super) fn try_built(&mut self, now: Time, to: Address, mut live: LiveCircuit) {
+        // A try is replaced as soon as there is a circuit over the usual ends.
         (live.replace_at, live.stale_at) = (now, now);
         let Some(host) = self.hosts.get_mut(&to) else { return };
         if !host.is_silent(now) {
@@ -143,16 +142,22 @@ impl Pool {
         self.settle_try(now, to);
     }
 
-    /// A try failed, at this hop where that is known.
-    pub(super) fn try_failed(&mut self, now: Time, to: Address, hop: Option<usize>, why: Failure) {
+    /// Handles a failed try; `hop` is where it failed, if known.
+    pub(super) fn try_failed(
+        &mut self,
+        now: Time,
+        to: Address,
+        hop: Option<usize>,
+        why: SetupFailure,
+    ) {
         let host = self.hosts.get_mut(&to);
         let Some(building) = host.and_then(|host| host.tries.building.take()) else { return };
         self.set_ups.failed += 1;
         let relays = &building.path[..building.path.len() - 1];
         let at = hop.and_then(|hop| Some((hop, *relays.get(hop.checked_sub(1)?)?)));
         match (at, why) {
-            (None, _) | (_, Failure::Here) => {}
-            (Some((1, first)), Failure::Silent) => {
+            (None, _) | (_, SetupFailure::Here) => {}
+            (Some((1, first)), SetupFailure::Silent) => {
                 self.blame.note_silent(now, building.began, first);
             }
             (Some((1, first)), _) => self.blame.note_wrong(now, building.began, first),
@@ -162,13 +167,13 @@ impl Pool {
         }
     }
 
-    /// Ends a try that takes too long or is not needed, and uses one that is.
+    /// Ends a try that takes too long or is not needed, and uses one that is needed.
     pub(super) fn settle_try(&mut self, now: Time, to: Address) {
         let Some(host) = self.hosts.get_mut(&to) else { return };
         let late = host.tries.building.as_ref().filter(|b| host.late_at(b) <= now);
         if let Some((id, hops)) = late.map(|b| (b.id, b.hops)) {
             id.into_iter().for_each(|id| self.close(id));
-            self.try_failed(now, to, Some(hops + 1), Failure::Silent);
+            self.try_failed(now, to, Some(hops + 1), SetupFailure::Silent);
         }
         let Some(host) = self.hosts.get_mut(&to) else { return };
         if !host.is_silent(now) {
@@ -179,8 +184,8 @@ impl Pool {
         }
     }
 
-    /// Uses the circuit that was tried, if there is one and the standby is as silent as the one in
-    /// use; says whether it does.
+    /// Uses the built try, if there is one and the standby is as silent as the circuit in use.
+    /// Returns true if it does.
     pub(super) fn use_tried(&mut self, now: Time, to: Address) -> bool {
         let Some(host) = self.hosts.get_mut(&to) else { return false };
         if host.standby.as_ref().is_some_and(|standby| !standby.is_late(now)) {

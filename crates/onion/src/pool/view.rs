@@ -1,28 +1,29 @@
-//! Circuits as people see them.
+//! State of circuits, for display.
 
 use core::time::Duration;
 
-use shoal_wire::{Address, CircuitId, Strategy, Time};
+use shoal_wire::{Address, CircuitId, MixStrategy, Time};
 
-use super::{Avoided, LastFailure, Pool, Verdict, Warning};
+use super::{CircuitPool, LastFailure, LoopVerdict, PathWarning, SuspectedRelay};
 
-/// What a circuit is for.
+/// Use of a circuit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CircuitState {
-    /// It carries what goes to the host.
+    /// The circuit carries the data to its host.
     InUse,
-    /// As [`CircuitState::InUse`], since there is no other, though it answers no more.
+    /// Like [`CircuitState::InUse`], but it does not answer any more. It is used because there is
+    /// no other.
     Silent,
-    /// It takes over when the one in use ends or dies.
+    /// Replaces the circuit in use when that one ends or dies.
     Standby,
-    /// It is being set up.
+    /// The circuit is being set up.
     Building,
-    /// It is used no more, and closed soon.
+    /// The circuit is not used any more, and will be closed soon.
     Ending,
 }
 
 impl CircuitState {
-    /// In one word.
+    /// The state in words.
     pub const fn as_str(self) -> &'static str {
         match self {
             CircuitState::InUse => "in use",
@@ -37,41 +38,39 @@ impl CircuitState {
 /// One circuit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CircuitView {
-    /// What it is for.
     pub state: CircuitState,
-    /// Its relays, in their order.
     pub relays: Vec<Address>,
-    /// Since it was set up, or since its set-up began.
+    /// Time since it was set up, or since its set-up began.
     pub age: Duration,
-    /// Until its end, where that is known.
+    /// Time until its end, if known.
     pub left: Option<Duration>,
-    /// From an echo to the destination's answer, where one was measured.
+    /// Time from an echo to the destination's answer, if measured.
     pub rtt: Option<Duration>,
-    /// What each relay does with cells.
-    pub mixes: Vec<Strategy>,
-    /// What the relays add so that cells are mixed, one way, in the mean.
+    /// Strategy of each relay.
+    pub mixes: Vec<MixStrategy>,
+    /// Mean delay that the relays' mixes add in one direction.
     pub added: Duration,
 }
 
-/// Why there is no circuit, or no further one.
+/// Reason why there is no circuit, or no further one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Problem {
+pub enum CircuitProblem {
     /// No router of the list is a relay.
     NoRelays,
     /// Set-ups failed.
     Failed {
-        /// So many in a row.
+        /// Number of failures in a row.
         times: u32,
-        /// The last of them, where that is known.
+        /// The last failure, if known.
         last: Option<LastFailure>,
-        /// The next begins after this time.
+        /// Time until the next set-up.
         wait: Duration,
     },
     /// Nothing answers: this host's uplink or its router is at fault.
     Cut {
         /// Relay 1 of the last set-up.
         first: Address,
-        /// The next begins after this time.
+        /// Time until the next set-up.
         wait: Duration,
     },
 }
@@ -79,38 +78,37 @@ pub enum Problem {
 /// Circuits to one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostView {
-    /// Which.
     pub to: Address,
-    /// The one in use first.
+    /// The circuit in use comes first.
     pub circuits: Vec<CircuitView>,
-    /// What the circuit in use, or the one that is being set up, does not hide.
-    pub warnings: Vec<Warning>,
-    /// What keeps circuits from being there.
-    pub problem: Option<Problem>,
-    /// What loops last showed of one of them, which gave way to another, and how long ago.
-    pub verdict: Option<(Verdict, Duration)>,
+    /// Warnings about the circuit in use, or about the one that is being set up.
+    pub warnings: Vec<PathWarning>,
+    /// Problem that prevents circuits, if any.
+    pub problem: Option<CircuitProblem>,
+    /// Last verdict of loops on one of them, which was replaced, and its age.
+    pub verdict: Option<(LoopVerdict, Duration)>,
 }
 
 /// Set-ups since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SetUps {
-    /// All hops were there.
+pub struct SetupCounts {
+    /// Set-ups that completed.
     pub built: u64,
-    /// They failed, or took too long.
+    /// Set-ups that failed or took too long.
     pub failed: u64,
 }
 
-impl Pool {
-    /// What became of set-ups since the start.
-    pub fn set_ups(&self) -> SetUps {
+impl CircuitPool {
+    /// Results of all set-ups since the start.
+    pub fn set_ups(&self) -> SetupCounts {
         self.set_ups
     }
 
-    /// All circuits, by the hosts that they lead to.
+    /// All circuits, by destination host.
     pub fn views(&self, now: Time) -> Vec<HostView> {
         let all = self.hosts.iter().map(|(to, host)| {
             let live = |state| {
-                move |live: &super::Live| CircuitView {
+                move |live: &super::LiveCircuit| CircuitView {
                     state,
                     relays: live.relays().to_vec(),
                     age: now.since(live.built),
@@ -145,12 +143,12 @@ impl Pool {
             let wait = host.retry_at.since(now);
             let times = host.failures.saturating_add(host.cut);
             let problem = match host.last {
-                _ if host.has_no_relays => Some(Problem::NoRelays),
+                _ if host.has_no_relays => Some(CircuitProblem::NoRelays),
                 _ if times == 0 => None,
                 Some(last) if host.cut > 0 && self.blame.is_cut() => {
-                    Some(Problem::Cut { first: last.node, wait })
+                    Some(CircuitProblem::Cut { first: last.node, wait })
                 }
-                last => Some(Problem::Failed { times, last, wait }),
+                last => Some(CircuitProblem::Failed { times, last, wait }),
             };
             let warnings = warnings.cloned().unwrap_or_default();
             let verdict = host.verdict.map(|(verdict, at)| (verdict, now.since(at)));
@@ -159,22 +157,22 @@ impl Pool {
         all.collect()
     }
 
-    /// The circuit that carries what goes to a host, its relays, and the host behind them.
+    /// The circuit in use to a host, its relays, and the host itself.
     pub fn in_use(&self, to: Address) -> Option<(CircuitId, &[Address])> {
         self.hosts.get(&to)?.in_use.as_ref().map(|live| (live.id, &live.path[..]))
     }
 
     /// Relays that failed lately, or may have.
-    pub fn avoided(&self, now: Time) -> Vec<Avoided> {
+    pub fn avoided(&self, now: Time) -> Vec<SuspectedRelay> {
         self.blame.avoided(now)
     }
 
-    /// Circuits of this pool, of all kinds.
+    /// Number of circuits of this pool, of all kinds.
     pub fn len(&self) -> usize {
         self.by_id.len()
     }
 
-    /// True when there is none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }

@@ -1,74 +1,76 @@
-//! What the frames of a slot hold.
+//! Contents of a slot's frames.
 
 use shoal_link::{Egress, parts};
 use shoal_wire::{LinkKind, SizeClass, TAG_LEN, link};
 
 const LEN: usize = SizeClass::Full.frame_len();
 
-/// Frames of one class that lie one behind the other.
+/// Consecutive frames of one class in a buffer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
+pub(super) struct FrameGroup {
     pub(super) class: SizeClass,
     pub(super) count: usize,
-    /// How many of them hold nothing.
+    /// Number of cover frames among them.
     pub(super) cover: usize,
     pub(super) sealed: bool,
 }
 
-/// What slots were filled with.
+/// The frames that fill slots.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Filled {
-    pub(super) shape: Shape,
-    /// Of how many full frames it takes the place.
+pub(super) struct SlotContents {
+    pub(super) shape: FrameGroup,
+    /// Number of full frames that it replaces.
     pub(super) uses: usize,
-    /// Medium frames of cover that are to leave behind it, so that it does.
+    /// Number of medium cover frames that must follow to fill the last slot.
     pub(super) pad: usize,
-    /// Frames that carry something.
+    /// Number of frames with data or control.
     pub(super) filled: usize,
-    /// Sealed frames of a length that slots don't have: they waited when the slots began.
+    /// Number of dropped sealed frames of a length that slots don't have. They were queued before
+    /// the slots began.
     pub(super) forgotten: usize,
 }
 
-/// Whether a sealed frame of this class may leave in a slot: a full one, and a part of a handshake
-/// where frames leave in parts.
+/// True if a sealed frame of this class may leave in a slot. Full frames may; on a path that needs
+/// parts, so may the parts of handshakes.
 pub(super) fn fits(class: SizeClass, small: bool) -> bool {
     class == SizeClass::Full || (small && class == SizeClass::Medium)
 }
 
-/// Moves what waits in the egress to `buf`, to take the place of at most `max` full frames: what is
-/// sealed; or else the rest, as full frames, and behind them cover, so that there are `max`.
-pub(super) fn fill(egress: &mut Egress, buf: &mut [u8], max: usize, small: bool) -> Filled {
+/// Moves queued frames to `buf`, to fill at most `max` full frames. Sealed frames come first and
+/// alone. Otherwise unsealed frames are widened to full frames, and cover fills up to `max`.
+pub(super) fn fill(egress: &mut Egress, buf: &mut [u8], max: usize, small: bool) -> SlotContents {
     let mut forgotten = 0;
     while let Some(class) = egress.sealed_class() {
         let each = if class == SizeClass::Full { 1 } else { parts::PARTS };
         let Some(run) = egress.take_run(buf, max * each) else { break };
         if fits(class, small) {
             let uses = run.count.div_ceil(each);
-            let shape = Shape { class, count: run.count, cover: 0, sealed: true };
+            let shape = FrameGroup { class, count: run.count, cover: 0, sealed: true };
             let pad = uses * each - run.count;
-            return Filled { shape, uses, pad, filled: uses, forgotten };
+            return SlotContents { shape, uses, pad, filled: uses, forgotten };
         }
         forgotten += run.count;
     }
     let mut filled = 0;
     for _ in 0..max {
-        // A turn of a peer without a cell is cover, whatever others have.
+        // A turn of a peer without a cell becomes cover, even if other peers have cells.
         if let Some(run) = egress.take_turn(&mut buf[filled * LEN..(filled + 1) * LEN]) {
             widen(&mut buf[filled * LEN..(filled + 1) * LEN], run.class);
             filled += 1;
         }
     }
     empty(&mut buf[filled * LEN..max * LEN], LEN);
-    let shape = Shape { class: SizeClass::Full, count: max, cover: max - filled, sealed: false };
-    Filled { shape, uses: max, pad: 0, filled, forgotten }
+    let shape =
+        FrameGroup { class: SizeClass::Full, count: max, cover: max - filled, sealed: false };
+    SlotContents { shape, uses: max, pad: 0, filled, forgotten }
 }
 
-/// Fills `buf` with so many medium frames that hold nothing, or as many as it has room for.
-pub(super) fn cover_frames(buf: &mut [u8], count: usize) -> Shape {
+/// Writes this number of medium cover frames to `buf`, as many as fit.
+pub(super) fn cover_frames(buf: &mut [u8], count: usize) -> FrameGroup {
     let class = SizeClass::Medium;
     let count = count.min(buf.len() / class.frame_len());
     empty(&mut buf[..count * class.frame_len()], class.frame_len());
-    Shape { class, count, cover: count, sealed: false }
+    FrameGroup { class, count, cover: count, sealed: false }
 }
 
 fn empty(frames: &mut [u8], len: usize) {
@@ -78,8 +80,8 @@ fn empty(frames: &mut [u8], len: usize) {
     }
 }
 
-/// Has a frame of a shorter class fill a full one, whose bytes behind it are zeroed. A cell says by
-/// its kind how long it was.
+/// Widens a shorter frame to a full one and zeroes the rest. A cell's kind encodes its original
+/// length.
 fn widen(frame: &mut [u8], class: SizeClass) {
     if class == SizeClass::Full {
         return;

@@ -1,22 +1,24 @@
-//! Whether a path carries its schedule, judged once a minute.
+//! Judges once a minute whether a path can carry its schedule.
 
 use core::time::Duration;
 
+use shoal_crypto::Ciphers;
 use shoal_link::LinkStats;
-use shoal_wire::Time;
+use shoal_wire::{LinkId, Time};
 
-use super::{Cover, CoverFault};
+use super::{CoverFault, HOUR_MS, HourlyChange, LinkCover};
+use crate::{FrameSink, Relay};
 
-/// How often it is judged.
+/// Period of judging.
 const MINUTE: Duration = Duration::from_secs(60);
-/// So many bad minutes in a row end a schedule.
+/// Number of bad minutes in a row that ends a schedule.
 const BAD_MINUTES: u32 = 5;
 /// Share of a minute's frames that may be lost, or refused by the kernel.
 const LOST_MAX: f32 = 0.05;
 
-/// Counters when the present minute began, and the bad minutes before it.
+/// Counters at the start of the current minute, and the number of bad minutes before it.
 #[derive(Debug, Default)]
-pub(super) struct Minute {
+pub(super) struct LossMinute {
     began: Time,
     sent: u64,
     reported: u64,
@@ -26,16 +28,15 @@ pub(super) struct Minute {
     pub(super) bad: u32,
 }
 
-impl Minute {
+impl LossMinute {
     pub(super) fn is_over(&self, now: Time) -> bool {
         now.since(self.began) >= MINUTE
     }
 }
 
-impl Cover {
-    /// Begins a minute.
+impl LinkCover {
     pub(super) fn begin_minute(&mut self, now: Time, stats: &LinkStats) {
-        self.minute = Minute {
+        self.minute = LossMinute {
             began: now,
             sent: stats.sent,
             reported: stats.reported,
@@ -46,9 +47,9 @@ impl Cover {
         };
     }
 
-    /// Judges a minute that is over; why the schedule must end, if it must. A minute in which the
-    /// link was down, or the neighbour began anew, says nothing. Each full frame leaves and comes
-    /// as so many `parts`.
+    /// Judges a finished minute. Returns the reason for which the schedule must end, if any.
+    /// Minutes in which the link was down or the neighbour restarted don't count. Each full frame
+    /// is sent and received as `parts` frames.
     pub(super) fn judge(
         &mut self,
         now: Time,
@@ -79,5 +80,45 @@ impl Cover {
         let ends = minute.bad >= BAD_MINUTES;
         self.begin_minute(now, stats);
         fault.filter(|_| ends)
+    }
+}
+
+impl<C: Ciphers> Relay<C> {
+    /// Ends a schedule: frames leave without one.
+    pub(super) fn end_cover(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        ends: HourlyChange,
+        sink: &mut impl FrameSink,
+    ) {
+        let usual = self.config.egress;
+        self.tell_cover(now, link, sink);
+        let Some(neighbour) = self.neighbours.get_mut(link) else { return };
+        let Some(cover) = &mut neighbour.cover else { return };
+        cover.off = Some((ends, ends.at + Duration::from_millis(HOUR_MS)));
+        cover.running = false;
+        self.slots.set(link, &mut cover.listed, None);
+        neighbour.egress.set_limits(usual);
+        neighbour.egress.set_shares(None);
+        neighbour.liveness.set_unhurried(false);
+        self.block(now, link);
+    }
+
+    /// The next full hour by the current wall clock.
+    pub(super) fn next_hour(&self, now: Time) -> HourlyChange {
+        let unix_ms = self.unix_ms(now);
+        let hour_ms = (unix_ms / HOUR_MS + 1) * HOUR_MS;
+        HourlyChange {
+            at: now + Duration::from_millis(hour_ms - unix_ms),
+            unix_s: hour_ms / 1_000,
+            fault: CoverFault::Neighbour,
+        }
+    }
+
+    /// Wall-clock time in milliseconds since 1970.
+    pub(crate) fn unix_ms(&self, now: Time) -> u64 {
+        let (at, unix_ms) = self.wall;
+        unix_ms + now.since(at).as_millis() as u64
     }
 }

@@ -1,8 +1,8 @@
-//! Hosts that send nothing rather than without cover: their schedules never end by losses.
+//! Hosts that send nothing without cover: their schedules never end because of losses.
 //!
-//! Such a host tells its router, each minute and when its schedule begins, and the router keeps its
-//! own schedule as long as it is told so. Whoever loses frames on the line could otherwise have
-//! both send as frames come.
+//! Such a host tells its router, each minute and when its schedule begins. The router keeps its own
+//! schedule as long as it is told. Otherwise an attacker who drops frames on the line could make
+//! both ends send without a schedule.
 
 use shoal_crypto::Ciphers;
 use shoal_wire::{DropReason, LinkId, Time};
@@ -11,15 +11,15 @@ use crate::Relay;
 use crate::neighbours::Neighbour;
 
 impl Neighbour {
-    /// Whether nothing but the link's own frames may leave: cover is required, and there is none.
+    /// True if only the link's own frames may leave, because cover is required but off.
     pub(crate) fn is_shut(&self) -> bool {
         self.cover_required && !self.is_covered()
     }
 }
 
 impl<C: Ciphers> Relay<C> {
-    /// Has cells leave over covered links alone. Schedules of these never end by losses, and
-    /// neighbours are asked to keep theirs, too.
+    /// Sets whether cells may leave over covered links only. Their schedules then never end because
+    /// of losses, and neighbours are asked to keep theirs.
     pub fn set_cover_required(&mut self, required: bool) {
         self.cover_required = required;
         let links: Vec<LinkId> = self.neighbours.iter().map(|(link, _)| link).collect();
@@ -31,7 +31,7 @@ impl<C: Ciphers> Relay<C> {
         self.refresh();
     }
 
-    /// The neighbour keeps its schedule whatever is lost, and this node does so, too.
+    /// Handles a neighbour that keeps its schedule regardless of losses: this node does so too.
     pub(super) fn keep_cover(&mut self, now: Time, from: LinkId) -> Result<(), DropReason> {
         let neighbour = self.neighbours.get(from).ok_or(DropReason::UnknownPeer)?;
         let off = neighbour.cover.as_ref().filter(|cover| cover.off.is_some());

@@ -1,4 +1,4 @@
-//! Which covered link has its next slot when.
+//! The list of covered links by the time of their next slot.
 
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -7,18 +7,18 @@ use shoal_wire::{LinkId, Time};
 
 use crate::neighbours::Neighbours;
 
-/// Which links have their next slot when.
+/// Covered links in the order of their next slots.
 #[derive(Debug, Default)]
-pub(crate) struct Slots {
+pub(crate) struct SlotQueue {
     due: BTreeSet<(Time, LinkId)>,
 }
 
-impl Slots {
+impl SlotQueue {
     pub(crate) fn next(&self) -> Option<Time> {
         self.due.first().map(|&(at, _)| at)
     }
 
-    /// Links that have an entry.
+    /// Links with an entry.
     pub(crate) fn links(&self) -> impl Iterator<Item = LinkId> + '_ {
         self.due.iter().map(|&(_, link)| link)
     }
@@ -35,7 +35,7 @@ impl Slots {
         self.due.extend(at.map(|at| (at, link)));
     }
 
-    /// Makes an entry for a link that should have one and has none.
+    /// Makes an entry for a link that needs one and has none.
     pub(crate) fn refresh(&mut self, neighbours: &mut Neighbours, link: LinkId) {
         let Some(neighbour) = neighbours.get_quietly(link) else { return };
         let scheduled = neighbour.is_scheduled();
@@ -50,35 +50,36 @@ impl Slots {
     }
 }
 
-/// Has frames leave equally late in the mean, however busy the node is: the time between a slot and
-/// its frames is load, and who averages over a minute would see it.
+/// Equalises the mean delay of frames, however busy the node is. The time between a slot and its
+/// frames shows load, and an observer could average it over a minute.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Punctual {
-    /// Nanoseconds that a timer is late, in the mean of its last times.
+pub(super) struct LatenessEqualizer {
+    /// Mean lateness of recent timers in nanoseconds.
     late_ns: u64,
 }
 
-impl Default for Punctual {
-    fn default() -> Punctual {
-        Punctual { late_ns: Punctual::MEAN.as_nanos() as u64 / 2 }
+impl Default for LatenessEqualizer {
+    fn default() -> LatenessEqualizer {
+        LatenessEqualizer { late_ns: LatenessEqualizer::MEAN.as_nanos() as u64 / 2 }
     }
 }
 
-impl Punctual {
-    /// How late frames are to be.
+impl LatenessEqualizer {
+    /// Intended mean delay of frames.
     const MEAN: Duration = Duration::from_micros(120);
-    /// A timer that is later than this counts as one that is so late.
+    /// Upper bound of one timer's lateness as it enters the mean.
     const LATE_MAX: Duration = Duration::from_millis(1);
-    /// A new value has this share of the mean.
+    /// Divisor of a new value's weight in the mean.
     const SHARE: u64 = 32;
 
     pub(super) fn woke(&mut self, late: Duration) {
-        let late = late.min(Punctual::LATE_MAX).as_nanos() as u64;
-        self.late_ns = (self.late_ns * (Punctual::SHARE - 1) + late) / Punctual::SHARE;
+        let late = late.min(LatenessEqualizer::LATE_MAX).as_nanos() as u64;
+        self.late_ns =
+            (self.late_ns * (LatenessEqualizer::SHARE - 1) + late) / LatenessEqualizer::SHARE;
     }
 
-    /// When the timer is to end for a slot.
+    /// Wake-up time for a slot.
     pub(super) fn wake_for(self, slot: Time) -> Time {
-        slot + Punctual::MEAN.saturating_sub(Duration::from_nanos(self.late_ns))
+        slot + LatenessEqualizer::MEAN.saturating_sub(Duration::from_nanos(self.late_ns))
     }
 }

@@ -1,4 +1,4 @@
-//! Covered links: what leaves, and when, says nothing of what is sent.
+//! Covered links: times and lengths of frames reveal nothing about traffic.
 
 mod required;
 
@@ -6,8 +6,8 @@ use core::time::Duration;
 
 use std::net::SocketAddr;
 
-use crate::support::{FULL, Net, Watch, frames, socket};
-use shoal_relay::{CoverFault, CoverState, CoverView, LinkView, Turn};
+use crate::support::{FULL, Net, PathRecorder, frames, socket};
+use shoal_relay::{CallContext, CoverFault, CoverState, CoverView, LinkView};
 use shoal_wire::{
     Address, CoverKind, CoverTier, DropReason, LinkId, LinkKind, RoutedHeader, SizeClass, Time,
     TrafficClass, link,
@@ -22,7 +22,7 @@ fn tier(mbit: u16, kind: CoverKind) -> CoverTier {
     CoverTier::new(mbit, kind).unwrap()
 }
 
-/// The link of a node that leads to this address.
+/// The link from a node to this address.
 fn link_to(net: &Net, node: usize, to: Address) -> LinkId {
     let mut links = net.nodes[node].relay.links();
     links.find(|view| view.address == to).expect("a neighbour").link
@@ -33,7 +33,7 @@ fn view(net: &Net, node: usize, to: Address) -> CoverView {
     links.find(|view| view.address == to).and_then(|view| view.cover).expect("a covered link")
 }
 
-/// Two hosts behind a router; the first host's link is covered, and watched in both directions.
+/// Two hosts behind a router. The first host's link is covered and recorded in both directions.
 fn net(tier: CoverTier, workers: u8) -> Net {
     let mut net = Net::with(&AT, &[(H1, R1), (H2, R1)], |config| {
         (config.session.workers, config.session.lanes) = (workers, 8);
@@ -42,7 +42,7 @@ fn net(tier: CoverTier, workers: u8) -> Net {
     cover(&mut net, Some(tier));
     let watch = |from, to| {
         let (from, to) = (Some(socket(from)), socket(to));
-        Some(Watch { from, to, seen: Vec::new(), at: Vec::new() })
+        Some(PathRecorder { from, to, seen: Vec::new(), at: Vec::new() })
     };
     net.run(Duration::from_millis(100));
     net.watches = [watch(H1, R1), watch(R1, H1)];
@@ -56,16 +56,16 @@ fn cover(net: &mut Net, tier: Option<CoverTier>) {
     }
 }
 
-/// Sends cells of a class from one node to another, as the edge of the first does.
+/// Sends a cell of a class from one node to another, as the sender's edge does.
 fn send(net: &mut Net, from: usize, to: usize, class: SizeClass, fill: u8) {
     let mut buf = frames(AT[to], AT[from], 1, fill);
     net.wire.from = Some(net.nodes[from].at);
-    let mut turn = Turn { now: net.now, sink: &mut net.wire, hand: &mut () };
+    let mut turn = CallContext { now: net.now, sink: &mut net.wire, hand: &mut () };
     let relay = &mut net.nodes[from].relay;
     relay.send_cells(&mut turn, LinkKind::Cell, &mut buf, &[0], class.frame_len());
 }
 
-/// When frames left, in both directions, each a full one.
+/// Departure times of frames in both directions. All must be full frames.
 fn seen(net: &Net) -> [Vec<Time>; 2] {
     let of = |at: usize| {
         let watch = net.watches[at].as_ref().unwrap();
@@ -76,7 +76,7 @@ fn seen(net: &Net) -> [Vec<Time>; 2] {
     [of(0), of(1)]
 }
 
-/// How many full frames left the host.
+/// Number of full frames sent by the host.
 fn full(net: &Net) -> usize {
     let watch = net.watches[0].as_ref().unwrap();
     watch.seen.iter().filter(|len| **len == FULL).count()
@@ -92,7 +92,8 @@ fn frames_leave_at_the_same_times_whatever_is_sent() {
         };
         let mut net = net(tier(2, kind), 1);
         for second in 0..20u8 {
-            // Bursts and pauses, both ways, cells of all lengths; keys change every few seconds.
+            // Bursts and pauses in both directions, with cells of all lengths. Keys change every
+            // few seconds.
             for class in SizeClass::ALL.into_iter().cycle().take(40) {
                 if second % 4 < 2 {
                     send(&mut net, H1, H2, class, second);
@@ -140,14 +141,14 @@ fn cells_of_all_lengths_arrive_whole_with_any_number_of_workers() {
 }
 
 #[test]
-fn what_does_not_fit_the_slots_is_marked_then_dropped_by_name() {
+fn cells_beyond_the_slots_are_marked_and_then_counted_as_dropped() {
     let mut net = net(tier(2, CoverKind::Constant), 1);
     for _ in 0..50 {
         send(&mut net, H1, H2, SizeClass::Full, 1);
     }
     let counters = net.nodes[H1].relay.counters();
     assert_eq!(counters.dropped(DropReason::QueueFull), 6, "a run of a file fits");
-    assert_eq!(counters.traffic.cells_marked, 46, "those behind the fourth");
+    assert_eq!(counters.traffic.cells_marked, 46, "all after the fourth");
     net.run(Duration::from_millis(700));
     assert_eq!(net.nodes[H2].cells.len(), 44, "one peer has every second slot");
 }
@@ -169,7 +170,7 @@ fn a_link_whose_neighbour_is_silent_keeps_its_schedule() {
     assert_eq!(net.nodes[H2].cells.len(), 1);
 }
 
-/// A network whose wall clocks show so many seconds before a full hour.
+/// A network whose wall clocks show this many seconds before a full hour.
 fn before_the_hour(seconds: u64) -> Net {
     let mut net = net(tier(2, CoverKind::Constant), 1);
     for node in &mut net.nodes {
@@ -188,7 +189,7 @@ fn a_path_that_loses_too_much_ends_both_schedules_at_the_full_hour_and_not_befor
     assert_eq!(view(&net, R1, AT[H1]).state, ending(CoverFault::Neighbour));
     let lost = view(&net, H1, AT[R1]).lost.unwrap();
     assert!((0.06..0.14).contains(&lost), "{lost}");
-    // It is not taken back when the path is good again.
+    // The end still happens when the path is good again.
     net.lossy = None;
     net.run(Duration::from_secs(135));
     let [there, back] = seen(&net);
@@ -201,7 +202,7 @@ fn a_path_that_loses_too_much_ends_both_schedules_at_the_full_hour_and_not_befor
     let off = |fault| CoverState::Off(1_800_003_600, fault);
     assert_eq!(view(&net, H1, AT[R1]).state, off(CoverFault::Loss));
     assert_eq!(view(&net, R1, AT[H1]).state, off(CoverFault::Neighbour));
-    // One side begins anew, and the other follows.
+    // One side restarts its schedule, and the other follows.
     cover_one(&mut net, H1, AT[R1]);
     net.run(Duration::from_secs(1));
     assert_eq!(view(&net, H1, AT[R1]).state, CoverState::Running);
@@ -262,7 +263,7 @@ fn a_link_that_is_covered_no_longer_sends_as_before() {
     }
     cover(&mut net, None);
     net.run(Duration::from_millis(5));
-    assert_eq!(net.nodes[H2].cells.len(), 5, "what waited leaves at once");
+    assert_eq!(net.nodes[H2].cells.len(), 5, "waiting cells leave at once");
     net.run(Duration::from_secs(5));
     let from = net.watches[0].as_ref().unwrap().seen.len();
     net.run(Duration::from_secs(5));
@@ -272,12 +273,12 @@ fn a_link_that_is_covered_no_longer_sends_as_before() {
 #[test]
 fn kinds_of_covered_links_are_refused_where_they_do_not_belong() {
     let mut net = net(tier(2, CoverKind::Constant), 1);
-    // A neighbour of the worst kind: its small frames say that they hold small cells.
+    // A hostile neighbour: its small frames claim to contain small cells.
     let before = net.nodes[R1].relay.counters().dropped(DropReason::Malformed);
     let mut frame = frames(AT[H1], AT[H2], 1, 9);
     frame[link::KIND_AT] = LinkKind::SmallCell as u8;
     net.wire.from = Some(net.nodes[H2].at);
-    let mut turn = Turn { now: net.now, sink: &mut net.wire, hand: &mut () };
+    let mut turn = CallContext { now: net.now, sink: &mut net.wire, hand: &mut () };
     let len = SizeClass::Small.frame_len();
     let relay = &mut net.nodes[H2].relay;
     relay.send_cells(&mut turn, LinkKind::SmallCell, &mut frame, &[0], len);
@@ -303,7 +304,7 @@ fn datagrams_of_hosts_wait_for_slots_that_are_far_apart_whatever_comes() {
     assert_eq!(dozes(&net), [false; 3]);
 }
 
-/// Lengths of all frames from the host to the router since `from`, and their times.
+/// Lengths of all frames from the host to the router.
 fn lengths(net: &Net) -> Vec<usize> {
     net.watches[0].as_ref().unwrap().seen.clone()
 }
@@ -328,7 +329,7 @@ fn a_path_that_loses_full_frames_keeps_the_schedule_in_parts() {
     net.run(Duration::from_millis(500));
     let arrived = net.nodes[H2].cells.iter().filter(|(_, payload)| payload[0] == 7).count();
     assert_eq!(arrived, 20);
-    // Once it leaves in parts, each slot has three, whatever it carries.
+    // From the switch to parts on, each slot has three, regardless of its contents.
     let seen = &lengths(&net)[before..];
     let medium = SizeClass::Medium.frame_len();
     let first = seen.iter().rposition(|len| *len != medium).map_or(0, |at| at + 1);
@@ -356,7 +357,7 @@ fn a_covered_path_that_gets_narrower_goes_on_in_parts_and_keeps_its_slots() {
         net.run(Duration::from_millis(10));
         assert!(net.now.since(since) < Duration::from_secs(2), "{:?}", link(&net));
     }
-    // Idle, then with traffic: a probe now and then takes the place of three parts.
+    // First idle, then with traffic: a probe now and then replaces three parts.
     let before = lengths(&net).len();
     net.run(Duration::from_secs(20));
     for _ in 0..500 {
@@ -429,7 +430,7 @@ fn frames_that_the_kernel_refuses_are_made_good() {
     let sent = frames(&net) - before;
     assert!(sent.abs_diff(868) < 6, "{sent} in a second");
     assert_eq!(view(&net, H1, AT[R1]).skipped, 0);
-    // More than a second of them is too much.
+    // A debt of more than a second is given up.
     net.wire.room = Some(0);
     net.run(Duration::from_secs(3));
     net.wire.room = None;
@@ -443,12 +444,12 @@ fn an_end_that_a_neighbour_names_is_at_a_full_hour_to_come() {
     let mut net = before_the_hour(1_000);
     let state = |net: &Net| view(net, R1, AT[H1]).state;
     let ending = CoverState::Ending(1_800_003_600, CoverFault::Neighbour);
-    // The host's clock is two hours behind, so that the end which it names is over.
+    // The host's clock is two hours slow, so the end that it names is in the past.
     net.nodes[H1].relay.set_unix_time(net.now, (1_800_002_600 - 7_200) * 1_000);
     net.lossy = Some((H1, R1, 10));
     net.run(Duration::from_secs(370));
     assert_eq!(state(&net), ending);
-    // The host begins anew, and the router goes on.
+    // The host restarts its schedule, and the router continues.
     net.lossy = None;
     let link = link_to(&net, H1, AT[R1]);
     for tier in [None, Some(tier(2, CoverKind::Constant))] {
@@ -456,7 +457,7 @@ fn an_end_that_a_neighbour_names_is_at_a_full_hour_to_come() {
         net.run(Duration::from_secs(1));
     }
     assert_eq!(state(&net), CoverState::Running);
-    // A wall clock that jumps over the hour ends nothing.
+    // A jump of the wall clock over the hour ends no schedule.
     net.lossy = Some((H1, R1, 10));
     net.run(Duration::from_secs(370));
     assert_eq!(state(&net), ending);
@@ -522,7 +523,7 @@ fn send_control_cell(net: &mut Net, from: usize, to: usize) {
     let mut buf = frames(AT[to], AT[from], 1, 1);
     buf[link::BODY_AT + RoutedHeader::CLASS_AT] = TrafficClass::Control as u8;
     net.wire.from = Some(net.nodes[from].at);
-    let mut turn = Turn { now: net.now, sink: &mut net.wire, hand: &mut () };
+    let mut turn = CallContext { now: net.now, sink: &mut net.wire, hand: &mut () };
     let len = SizeClass::Small.frame_len();
     net.nodes[from].relay.send_cells(&mut turn, LinkKind::Cell, &mut buf, &[0], len);
 }
@@ -540,8 +541,8 @@ fn a_node_that_stops_says_goodbye_at_once_in_full_frames() {
     assert!(!router.links().any(|view| view.address == AT[H1] && view.established));
 }
 
-/// When cells of the second host, one each 124 ms, arrive at the first, whose link is covered. A
-/// third host sends it so many cells each 4 ms, in every other second.
+/// Arrival times of cells of the second host, one per 124 ms, at the first, whose link is covered.
+/// A third host sends it `flood` cells per 4 ms in every other second.
 fn arrivals(flood: usize) -> Vec<Time> {
     const H3: usize = 3;
     let at = [AT[0], AT[1], AT[2], Address::new(1, 3)];
@@ -557,7 +558,7 @@ fn arrivals(flood: usize) -> Vec<Time> {
             for _ in 0..flood {
                 let mut buf = frames(AT[H1], at[H3], 1, 9);
                 net.wire.from = Some(net.nodes[H3].at);
-                let mut turn = Turn { now: net.now, sink: &mut net.wire, hand: &mut () };
+                let mut turn = CallContext { now: net.now, sink: &mut net.wire, hand: &mut () };
                 let relay = &mut net.nodes[H3].relay;
                 relay.send_cells(&mut turn, LinkKind::Cell, &mut buf, &[0], FULL);
             }

@@ -1,4 +1,4 @@
-//! Two hosts of a router with a link of their own.
+//! Two hosts of one router with a direct link.
 //!
 //! ```text
 //!        r1
@@ -8,7 +8,7 @@
 
 use crate::support::{FULL, Net, frames};
 use core::time::Duration;
-use shoal_relay::{LinkView, Turn};
+use shoal_relay::{CallContext, LinkView};
 use shoal_wire::{
     Address, DropReason, Level, LinkKind, RoutedHeader, SizeClass, TrafficClass, link,
 };
@@ -23,8 +23,8 @@ fn at(host: usize) -> Address {
     Address::new(1, host as u16)
 }
 
-/// A network whose hosts h1 and h2 take these levels with each other.
-fn net(weakest: [Level; 2], change: impl Fn(&mut shoal_relay::Config)) -> Net {
+/// A network in which h1 and h2 accept these levels with each other.
+fn net(weakest: [Level; 2], change: impl Fn(&mut shoal_relay::RelayConfig)) -> Net {
     let addresses = [at(0), at(1), at(2), at(3)];
     let links = [(H1, R1), (H2, R1), (H3, R1), (H1, H2)];
     let mut net = Net::with(&addresses, &links, change);
@@ -48,7 +48,7 @@ fn dropped(net: &Net, node: usize, reason: DropReason) -> u64 {
 fn send_direct(net: &mut Net, from: usize, buf: &mut [u8], len: usize) {
     let offsets: Vec<u32> = (0..buf.len() / len).map(|i| (i * len) as u32).collect();
     net.wire.from = Some(net.nodes[from].at);
-    let mut turn = Turn { now: net.now, sink: &mut net.wire, hand: &mut () };
+    let mut turn = CallContext { now: net.now, sink: &mut net.wire, hand: &mut () };
     net.nodes[from].relay.send_cells(&mut turn, LinkKind::Direct, buf, &offsets, len);
 }
 
@@ -56,8 +56,8 @@ fn transit(net: &Net) -> u64 {
     net.nodes[R1].relay.counters().traffic.cells_transit
 }
 
-/// A node of so many workers, with as many lanes as every worker needs to reach every other.
-fn workers(workers: u8) -> impl Fn(&mut shoal_relay::Config) {
+/// A node with this many workers, and enough lanes for every pair of workers.
+fn workers(workers: u8) -> impl Fn(&mut shoal_relay::RelayConfig) {
     move |config| (config.session.workers, config.session.lanes) = (workers, workers * workers)
 }
 
@@ -72,7 +72,7 @@ fn cells_of_both_kinds_take_the_direct_link_and_only_bulk_is_readable() {
         let readable = |net: &Net| {
             let plain =
                 |frame: &[u8]| frame[link::CELL_AT + 1..FULL - 16].iter().all(|&b| b == 0xcd);
-            // The number of the flow in the first byte is zeroed before a cell leaves.
+            // The flow number in the first byte is zeroed before a cell leaves.
             let full = |frame: &[u8]| frame[link::CELL_AT] == 0 && plain(frame);
             net.wire.sent.iter().filter(|(.., frame)| frame.len() == FULL && full(frame)).count()
         };
@@ -95,7 +95,7 @@ fn a_host_passes_nothing_on_and_takes_nothing_in_anothers_name() {
     let mut net = net([Level::None; 2], |_| {});
     let before = net.nodes[H2].cells.len();
     let by_direct_link = |net: &mut Net, buf: &mut [u8]| {
-        // The relay looks up who the first is for, and h1 lies about the rest.
+        // The relay checks the destination of the first cell only, and h1 lies about the rest.
         let mut all = frames(at(H2), at(H1), 1, 1);
         all.extend_from_slice(buf);
         send_direct(net, H1, &mut all, FULL);
@@ -107,10 +107,10 @@ fn a_host_passes_nothing_on_and_takes_nothing_in_anothers_name() {
     assert_eq!(dropped(&net, H2, DropReason::BadSource), 3);
     assert_eq!(net.nodes[H2].cells.len(), before + 2);
     assert!(net.nodes[H3].cells.is_empty());
-    // Without a direct link there is no way without a seal.
+    // Without a direct link no cell may leave without an end-to-end seal.
     send_direct(&mut net, H1, &mut frames(at(H3), at(H1), 4, 4), FULL);
     assert_eq!(dropped(&net, H1, DropReason::NoRoute), 4);
-    // Nor is there one with a router, whatever level is set.
+    // A link with a router is no direct link, at any level.
     let link = view(&net, H1, R1).link;
     net.nodes[H1].relay.set_weakest(link, Level::None);
     assert!(!net.nodes[H1].relay.may_go_direct(at(R1)));
@@ -119,7 +119,7 @@ fn a_host_passes_nothing_on_and_takes_nothing_in_anothers_name() {
 }
 
 #[test]
-fn what_is_not_authentic_may_only_be_bulk() {
+fn unauthenticated_frames_may_only_be_bulk() {
     let mut net = net([Level::None; 2], |_| {});
     let mut captured = frames(at(H2), at(H1), 1, 7);
     send_direct(&mut net, H1, &mut captured, FULL);
@@ -128,7 +128,7 @@ fn what_is_not_authentic_may_only_be_bulk() {
     for kind in kinds {
         let mut forged = frame.clone();
         forged[link::KIND_AT] = kind as u8;
-        // The first one uses up the counter; the others are replays.
+        // The first frame uses up the counter, so the others are replays.
         let refused = dropped(&net, H2, DropReason::NotAllowed);
         let replayed = dropped(&net, H2, DropReason::Replayed);
         net.deliver(H2, from, &mut forged);
@@ -136,7 +136,8 @@ fn what_is_not_authentic_may_only_be_bulk() {
         assert_eq!(now - refused, u64::from(kind == kinds[0]), "{kind:?}");
         assert_eq!(dropped(&net, H2, DropReason::Replayed) - replayed, 1 - (now - refused));
     }
-    // An attacker on the path changes the class: an unauthentic lane must carry no control.
+    // An attacker on the path changes the class. A lane without authentication must carry no
+    // control.
     send_direct(&mut net, H1, &mut captured, FULL);
     let (from, _, mut forged) = net.wire.sent.pop_back().unwrap();
     forged[link::ROUTED_AT + RoutedHeader::CLASS_AT] = TrafficClass::Control as u8;
@@ -146,14 +147,14 @@ fn what_is_not_authentic_may_only_be_bulk() {
     assert!(net.nodes[H2].cells.is_empty());
 }
 
-/// Copies and forgeries arrive at any worker: each is dropped by name, none is taken.
+/// Copies and forgeries arrive at any worker. Each is dropped by name, and none is accepted.
 #[test]
 fn with_several_workers_a_plain_cell_is_taken_once_and_forgeries_never() {
     for (level, n) in [Level::Authenticate, Level::None].into_iter().zip([2, 4]) {
         let mut net = net([level; 2], workers(n));
         for round in 0..8 {
             let mut buf = frames(at(H2), at(H1), 1, 7);
-            // Another flow, and so perhaps another lane.
+            // A different flow, and so perhaps a different lane.
             buf[link::CELL_AT] = round;
             net.wire.sent.clear();
             send_direct(&mut net, H1, &mut buf, FULL);
@@ -177,8 +178,8 @@ fn with_several_workers_a_plain_cell_is_taken_once_and_forgeries_never() {
                 .map(|reason| dropped(&net, H2, reason));
             let more: Vec<u64> =
                 after.iter().zip(before).map(|(after, before)| after - before).collect();
-            // At level none a byte of the header may be changed, which uses up the counter: what
-            // follows is a replay. At authenticate such a frame is no frame of the lane.
+            // At level none, a changed byte of the header uses up the counter, so the next frame is
+            // a replay. At level authenticate, the frame fails authentication.
             match level {
                 Level::None => assert_eq!((more[0], more[2]), (1, 3), "{more:?}"),
                 _ => assert_eq!((more[0], more[1], more[2]), (0, 2, 1), "{more:?}"),
@@ -206,7 +207,7 @@ fn when_the_direct_link_dies_the_routers_take_over_until_it_is_back() {
     net.cut.clear();
     net.run(Duration::from_secs(8));
     assert!(net.nodes[H1].relay.may_go_direct(at(H2)));
-    // A link that closes sends no more cells, and takes those that still come.
+    // A closing link sends no cells but accepts those that arrive.
     let link = view(&net, H1, H2).link;
     net.nodes[H1].relay.set_closing(link, true);
     assert!(!net.nodes[H1].relay.may_go_direct(at(H2)));
@@ -258,6 +259,6 @@ fn a_direct_link_whose_path_gets_narrower_carries_on_past_the_router() {
         let arrived = net.nodes[H2].cells.len();
         (0..50).for_each(|_| send(&mut net));
         assert_eq!(net.nodes[H2].cells.len(), arrived + 50);
-        assert_eq!(transit(&net), before, "all of it past the router");
+        assert_eq!(transit(&net), before, "all cells bypass the router");
     }
 }

@@ -1,10 +1,10 @@
-//! Rules of endpoints, and neighbours that may be at several.
+//! Endpoint rules, and neighbours with several candidate endpoints.
 
 use core::time::Duration;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use crate::support::{FULL, Net, Watch, socket};
+use crate::support::{FULL, Net, PathRecorder, socket};
 use shoal_session::{EndpointRules, NodeNetworks};
 use shoal_wire::{Address, DropReason, LinkId};
 
@@ -14,7 +14,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const INSIDE: SocketAddr =
     SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(10, 98, 0, 7)), 7_400);
 
-/// A host and its router, for which 10.98.0.0/16 leads into its own interface.
+/// A host and its router. For the router, 10.98.0.0/16 is inside its own interface.
 fn net() -> Net {
     let mut net = Net::new(&[Address::new(1, 1), Address::new(1, 0)], &[(H1, R1)]);
     let inside = vec![(INSIDE.ip(), 16)];
@@ -32,10 +32,10 @@ fn dropped(net: &Net, node: usize) -> u64 {
 }
 
 fn watch(net: &mut Net, to: SocketAddr) {
-    net.watches[0] = Some(Watch { from: None, to, seen: Vec::new(), at: Vec::new() });
+    net.watches[0] = Some(PathRecorder { from: None, to, seen: Vec::new(), at: Vec::new() });
 }
 
-/// How many frames went where the watch looks.
+/// Number of frames recorded by the watch.
 fn seen(net: &mut Net) -> usize {
     net.watches[0].take().map_or(0, |watch| watch.seen.len())
 }
@@ -48,7 +48,7 @@ fn frames_from_inside_the_network_are_dropped_before_a_key_is_touched() {
     watch(&mut net, INSIDE);
     net.deliver(R1, INSIDE, &mut [7; FULL]);
     assert_eq!(dropped(&net, R1), 1);
-    // The host is where its newest frames come from, and these come through the network.
+    // The newest frames arrive from inside the network, so the host would appear to be there.
     let at = core::mem::replace(&mut net.nodes[H1].at, INSIDE);
     net.send(H1, Address::new(1, 0), 3, 1);
     net.run(SECOND);
@@ -83,7 +83,7 @@ fn all_places_of_a_neighbour_are_called_within_seconds() {
         net.run(3 * SECOND);
         let since = up_since(&net, H1).unwrap_or_else(|| panic!("{dead} dead places: no link"));
         println!("{dead} dead places: up after {:?}", since.since(now));
-        // A new session, and a link that was down, begin where it answered.
+        // A new session, and a link that was down, begin at the endpoint that answered.
         watch(&mut net, socket(100));
         net.cut.push((H1, R1));
         net.run(2 * SECOND);

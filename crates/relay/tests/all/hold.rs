@@ -1,11 +1,11 @@
-//! Cells that a link's delay holds: later, in order, and no backlog; with one worker and with
+//! Cells held by a link's delay: later, in order, and without a backlog, with one worker and with
 //! several.
 
 use core::time::Duration;
 
 use crate::support::Net;
 use shoal_link::EgressConfig;
-use shoal_relay::{Order, Traffic};
+use shoal_relay::{TrafficCounters, WorkerOrder};
 use shoal_wire::{Address, DropReason, LinkId};
 
 const HOSTS: [(usize, Address); 4] = [
@@ -19,7 +19,7 @@ const DELAY: Option<Duration> = Some(Duration::from_millis(5));
 const MS: Duration = Duration::from_millis(1);
 
 /// Two routers with two hosts each.
-fn net(workers: u8, change: impl Fn(&mut shoal_relay::Config)) -> Net {
+fn net(workers: u8, change: impl Fn(&mut shoal_relay::RelayConfig)) -> Net {
     let addresses =
         [HOSTS[0].1, HOSTS[1].1, Address::new(1, 0), Address::new(2, 0), HOSTS[2].1, HOSTS[3].1];
     let mut net = Net::with(&addresses, &[(0, 2), (1, 2), (2, 3), (4, 3), (5, 3)], |config| {
@@ -34,19 +34,19 @@ fn delayed(workers: u8) -> Net {
     net(workers, |config| config.hold.link_delay = DELAY)
 }
 
-/// What arrived at a host from another, by the first byte of each cell.
+/// Cells that a host received from another, by their first byte.
 fn arrived(net: &Net, to: usize, from: Address) -> Vec<u8> {
     let cells = net.nodes[to].cells.iter().filter(|(source, _)| *source == from);
     cells.map(|(_, payload)| payload[0]).collect()
 }
 
-fn traffic(net: &Net, node: usize) -> Traffic {
+fn traffic(net: &Net, node: usize) -> TrafficCounters {
     net.nodes[node].relay.counters().traffic
 }
 
-/// Cells that all workers of a node hold.
+/// Number of cells held by all workers of a node.
 fn held(net: &Net, node: usize) -> u64 {
-    let Traffic { cells_held, cells_released, .. } = traffic(net, node);
+    let TrafficCounters { cells_held, cells_released, .. } = traffic(net, node);
     let node = &net.nodes[node];
     let first: usize = node.relay.links().map(|link| node.relay.held(link.link)).sum();
     let rest: usize = node.forwarders.iter().map(|(_, forwarder)| forwarder.held()).sum();
@@ -82,7 +82,8 @@ fn held_cells_come_later_in_order_and_are_no_backlog() {
             assert_eq!(arrived(&net, HOSTS[to].0, HOSTS[from].1), rounds, "{workers} workers");
         }
         for node in 0..6 {
-            let Traffic { cells_origin, cells_transit, cells_held, .. } = traffic(&net, node);
+            let TrafficCounters { cells_origin, cells_transit, cells_held, .. } =
+                traffic(&net, node);
             assert_eq!((cells_held, held(&net, node)), (cells_origin + cells_transit, 0));
             assert_eq!(traffic(&net, node).cells_marked, 0);
         }
@@ -90,7 +91,7 @@ fn held_cells_come_later_in_order_and_are_no_backlog() {
 }
 
 #[test]
-fn what_keeps_a_link_alive_is_not_held() {
+fn keepalives_and_reports_are_not_held() {
     for workers in [1, 2] {
         let slow = Some(Duration::from_millis(400));
         let mut net = net(workers, |config| config.hold.link_delay = slow);
@@ -124,7 +125,7 @@ fn a_full_hold_drops_by_name_and_has_room_again() {
     }
 }
 
-/// Both workers of the router hold cells for the other one when the link is removed.
+/// Both workers of the router hold cells for each other when the link is removed.
 #[test]
 fn cells_held_for_a_link_that_is_removed_are_given_up_and_counted() {
     let mut net = delayed(2);
@@ -145,7 +146,7 @@ fn cells_held_for_a_link_that_is_removed_are_given_up_and_counted() {
     assert!(arrived(&net, HOSTS[2].0, HOSTS[0].1).is_empty());
 }
 
-/// Past the hold a cell is like any other: it waits behind the backlog.
+/// After its hold a cell waits behind the backlog like any other.
 #[test]
 fn released_cells_do_not_pass_the_backlog() {
     for workers in [1, 2] {
@@ -204,5 +205,5 @@ fn workers_hear_of_delays_and_say_when_cells_are_due() {
     let links: Vec<LinkId> = net.nodes[R1].relay.links().map(|link| link.link).collect();
     links.iter().for_each(|link| net.nodes[R1].relay.set_link_delay(*link, None));
     let views = core::iter::from_fn(|| net.nodes[R1].relay.poll_order());
-    assert!(views.into_iter().any(|(_, order)| matches!(order, Order::View(_))));
+    assert!(views.into_iter().any(|(_, order)| matches!(order, WorkerOrder::View(_))));
 }

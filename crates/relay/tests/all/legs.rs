@@ -1,11 +1,11 @@
-//! Leg cells: carried as cells, and at a node of their circuit lent apart from hosts' cells.
+//! Leg cells: forwarded like other cells, and passed separately to a node of their circuit.
 
 use core::time::Duration;
 
 use crate::support::{FULL, Net, address, frames, socket};
 use shoal_relay::{
-    Arrival, FrameAt, Handoff, Incoming, LocalCells, Path, SendOutcome, Sink, Traffic, Turn,
-    Unfinished,
+    ArrivalSource, CallContext, FrameAt, FrameSink, Handoff, HandoffKind, LocalCells, ReceivedRun,
+    SendOutcome, SendPath, TrafficCounters,
 };
 use shoal_wire::{Address, DropReason, LinkKind, RoutedHeader, SizeClass, TrafficClass, link};
 
@@ -16,7 +16,7 @@ const H2: usize = 3;
 const AT: [Address; 4] =
     [Address::new(1, 1), Address::new(1, 0), Address::new(2, 0), Address::new(2, 1)];
 
-/// Two routers with a host each; every node has so many workers.
+/// Two routers with a host each. Every node has this many workers.
 fn net(workers: u8) -> Net {
     let mut net = Net::with(&AT, &[(H1, R1), (R1, R2), (H2, R2)], |config| {
         (config.session.workers, config.session.lanes) = (workers, 8);
@@ -29,14 +29,14 @@ fn dropped(net: &Net, node: usize, reason: DropReason) -> u64 {
     net.nodes[node].relay.counters().dropped(reason)
 }
 
-/// Cells that were in transit, for the node, and its own.
+/// Numbers of cells in transit, for the node, and of the node.
 fn counted(net: &Net, node: usize) -> [u64; 3] {
-    let Traffic { cells_transit, cells_local, cells_origin, .. } =
+    let TrafficCounters { cells_transit, cells_local, cells_origin, .. } =
         net.nodes[node].relay.counters().traffic;
     [cells_transit, cells_local, cells_origin]
 }
 
-/// Whether these are so many leg cells with what was sent in them.
+/// True if exactly `n` leg cells with this content arrived.
 fn came(net: &Net, node: usize, from: usize, n: usize, fill: u8) -> bool {
     let seen = &net.nodes[node].legs.seen;
     seen.len() == n && seen.iter().all(|cell| *cell == (AT[from], vec![fill; 1_400]))
@@ -50,7 +50,7 @@ fn a_leg_cell_is_carried_as_a_cell_and_lent_apart_from_cells() {
             let between = net.nodes[R1].relay.next_hop(AT[R2]).expect("r2 is beside r1");
             net.nodes[R1].relay.set_small_path(between, small);
             net.run(Duration::from_millis(2));
-            // Workers that serve programs take hosts' cells, and no leg cell.
+            // Workers that serve programs consume hosts' cells, but no leg cells.
             net.keeping = true;
             for round in 0..20 {
                 net.send_legs(H1, AT[R2], 3, 7);
@@ -86,39 +86,39 @@ fn leg_cells_go_on_from_node_to_node_whichever_worker_opens_them() {
     }
 }
 
-/// Counts what is handed to other workers, and takes it.
-struct Takes(usize);
+/// Counts and accepts frames handed to other workers.
+struct HandoffCounter(usize);
 
-impl Handoff for Takes {
-    fn take(&mut self, what: Unfinished<'_>, _: FrameAt<'_>) -> bool {
-        assert!(matches!(what, Unfinished::Leaving { .. }));
+impl Handoff for HandoffCounter {
+    fn take(&mut self, what: HandoffKind<'_>, _: FrameAt<'_>) -> bool {
+        assert!(matches!(what, HandoffKind::Leaving { .. }));
         self.0 += 1;
         true
     }
 }
 
-/// The first worker sends leg cells by itself: no other has any.
+/// The first worker sends leg cells itself, since no other worker has any.
 #[test]
 fn own_leg_cells_are_handed_to_no_other_worker() {
     let mut net = net(3);
     for (kind, handed) in [(LinkKind::Cell, true), (LinkKind::Leg, false)] {
-        let mut takes = Takes(0);
+        let mut takes = HandoffCounter(0);
         for host in 0..20 {
             let mut buf = frames(Address::new(2, host), AT[H1], 1, 1);
             net.wire.from = Some(socket(H1));
-            let mut turn = Turn { now: net.now, sink: &mut net.wire, hand: &mut takes };
+            let mut turn = CallContext { now: net.now, sink: &mut net.wire, hand: &mut takes };
             net.nodes[H1].relay.send_cells(&mut turn, kind, &mut buf, &[0], FULL);
         }
         assert_eq!(takes.0 > 0, handed, "{kind:?}");
     }
 }
 
-/// Takes what is sent, with where it was sent from.
+/// Records sends with the address of their buffer.
 #[derive(Default)]
-struct Sends(Vec<(usize, Vec<u32>)>);
+struct SendRecorder(Vec<(usize, Vec<u32>)>);
 
-impl Sink for Sends {
-    fn send(&mut self, _: Path, buf: &[u8], offsets: &[u32], _: usize) -> SendOutcome {
+impl FrameSink for SendRecorder {
+    fn send(&mut self, _: SendPath, buf: &[u8], offsets: &[u32], _: usize) -> SendOutcome {
         self.0.push((buf.as_ptr() as usize, offsets.to_vec()));
         SendOutcome { sent: offsets.len(), stop: None }
     }
@@ -134,14 +134,14 @@ fn leg_cells_that_go_on_leave_with_those_in_transit_in_one_send_from_their_buffe
     }
     let mut buf: Vec<u8> = net.wire.sent.drain(..).flat_map(|(_, _, frame)| frame).collect();
     assert_eq!(buf.len(), 40 * FULL);
-    let incoming = Incoming {
+    let incoming = ReceivedRun {
         from: socket(H1).into(),
         offset: 0,
         len: buf.len() as u32,
         stride: FULL as u32,
         congested: false,
     };
-    let mut sends = Sends::default();
+    let mut sends = SendRecorder::default();
     let mut local = |buf: &mut [u8], cells: LocalCells<'_>, _: &mut ()| {
         assert_eq!((cells.legs.len(), cells.offsets.len()), (20, 0));
         for &at in cells.legs {
@@ -150,9 +150,9 @@ fn leg_cells_that_go_on_leave_with_those_in_transit_in_one_send_from_their_buffe
         }
         cells.count()
     };
-    let mut turn = Turn { now: net.now, sink: &mut sends, hand: &mut () };
+    let mut turn = CallContext { now: net.now, sink: &mut sends, hand: &mut () };
     let relay = &mut net.nodes[R1].relay;
-    relay.handle_batch(&mut turn, &mut buf, &[incoming], Arrival::Socket, &mut local);
+    relay.handle_batch(&mut turn, &mut buf, &[incoming], ArrivalSource::Socket, &mut local);
     let [(from, offsets)] = &sends.0[..] else { panic!("{} sends", sends.0.len()) };
     assert_eq!((*from, offsets.len()), (buf.as_ptr() as usize, 40));
     let all: std::collections::BTreeSet<_> = offsets.iter().collect();
@@ -180,7 +180,7 @@ fn leg_cells_are_full_and_bulk() {
         let mut buf = frames(dst, AT[H1], 1, 1);
         buf[link::ROUTED_AT + RoutedHeader::CLASS_AT] = class as u8;
         net.wire.from = Some(socket(H1));
-        let mut turn = Turn { now: net.now, sink: &mut net.wire, hand: &mut () };
+        let mut turn = CallContext { now: net.now, sink: &mut net.wire, hand: &mut () };
         net.nodes[H1].relay.send_cells(&mut turn, LinkKind::Leg, &mut buf, &[0], len);
         net.run(Duration::from_millis(2));
     };

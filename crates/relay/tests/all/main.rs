@@ -1,4 +1,5 @@
-//! All tests of relays in memory, as one program: each would compile the whole relay again.
+//! All tests of relays in memory, as one program. Separate programs would each link the whole
+//! relay.
 
 #[allow(dead_code, reason = "the benchmark uses the rest")]
 #[path = "../support/mod.rs"]
@@ -8,8 +9,6 @@ mod cover;
 mod direct;
 mod endpoints;
 mod hold;
-mod hop_moves;
-mod hops;
 mod legs;
 mod mirror;
 mod mix;
@@ -21,6 +20,8 @@ mod probes;
 mod races;
 mod relay;
 mod rendezvous;
+mod shift_moves;
+mod shifts;
 mod stun;
 mod successors;
 mod workers;

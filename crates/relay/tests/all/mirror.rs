@@ -1,11 +1,11 @@
-//! Where a host is seen: by its router, and by mirrors, which answer nobody else.
+//! A host's public address, as its router and mirrors report it. Mirrors answer nobody else.
 
 use core::time::Duration;
 use std::net::SocketAddr;
 
-use crate::support::{Net, Watch, identity, socket};
+use crate::support::{Net, PathRecorder, identity, socket};
 use proptest::prelude::*;
-use shoal_relay::Traffic;
+use shoal_relay::TrafficCounters;
 use shoal_wire::{Address, CoverKind, CoverTier, DropReason, Mapping, SizeClass};
 
 const H1: usize = 0;
@@ -15,7 +15,7 @@ const R3: usize = 3;
 
 const SMALL: usize = SizeClass::Small.frame_len();
 
-/// A host, its router, and two routers that it has no link with.
+/// A host, its router, and two routers without a link to it.
 fn net() -> Net {
     let router = |id| Address::new(id, 0);
     let addresses = [Address::new(1, 1), router(1), router(2), router(3)];
@@ -37,7 +37,7 @@ fn dropped(net: &Net, node: usize, reason: DropReason) -> u64 {
     net.nodes[node].relay.counters().dropped(reason)
 }
 
-/// The host's requests to a mirror, with which nothing else was done.
+/// The host's requests to a mirror, which did not receive them.
 fn requests(net: &mut Net, mirror: usize) -> Vec<Vec<u8>> {
     ask(net, &[mirror]);
     net.wire.seen = Some(Vec::new());
@@ -60,7 +60,7 @@ fn a_router_says_where_it_sees_a_host_after_handshakes_and_moves() {
     assert!((R1..=R3).all(|router| net.nodes[router].relay.seen().next().is_none()));
 }
 
-/// Nobody answers that, so it is said more than once: one frame of three gets lost.
+/// The message is never acknowledged and therefore repeated: one frame in three is lost.
 #[test]
 fn a_host_is_told_again_where_it_is_seen() {
     let mut told = 0;
@@ -83,10 +83,10 @@ fn mirrors_tell_an_easy_translator_from_a_hard_one() {
     ask(&mut net, &[R1, R2, R3]);
     net.run(Duration::from_millis(100));
     let expected = [R1, R2, R3].map(|by| (socket(by), socket(H1)));
-    assert_eq!(seen(&net), expected, "its own router is not asked");
+    assert_eq!(seen(&net), expected, "the host's router is not asked");
     assert_eq!(net.nodes[H1].relay.mapping(), Mapping::Easy);
 
-    // From now on another endpoint is seen, and not by the router.
+    // A different endpoint is seen from here on, but the router has not seen it.
     net.nodes[H1].at = socket(60);
     ask(&mut net, &[R2]);
     net.run(Duration::from_millis(20));
@@ -105,7 +105,8 @@ fn a_lost_request_is_sent_again_and_a_silent_mirror_is_given_up() {
     assert_eq!(seen(&net).len(), 2);
 
     net.cut.push((H1, R3));
-    let watch = Watch { from: Some(socket(H1)), to: socket(R3), seen: Vec::new(), at: Vec::new() };
+    let watch =
+        PathRecorder { from: Some(socket(H1)), to: socket(R3), seen: Vec::new(), at: Vec::new() };
     net.watches[0] = Some(watch);
     ask(&mut net, &[R3]);
     net.run(Duration::from_secs(20));
@@ -123,7 +124,7 @@ fn copies_and_changed_requests_draw_no_byte() {
         let stranger = socket(70);
         net.wire.sent.clear();
         net.deliver(R2, stranger, &mut frame.to_vec());
-        let Traffic { frames_out, .. } = net.nodes[R2].relay.counters().traffic;
+        let TrafficCounters { frames_out, .. } = net.nodes[R2].relay.counters().traffic;
         frames_out - before.frames_out
     };
     let mut answered = Vec::new();
@@ -141,7 +142,8 @@ fn copies_and_changed_requests_draw_no_byte() {
         changed[bit / 8] ^= 1 << (bit % 8);
         assert_eq!(to_mirror(&mut net, &changed), 0);
     }
-    // Another router is no mirror for it, a host is none at all, and old requests draw nothing.
+    // Another router can't open these requests, a host answers none, and outdated ones get no
+    // answer.
     for (node, reason) in [(R3, DropReason::UnknownIndex), (H1, DropReason::UnknownIndex)] {
         let before = dropped(&net, node, reason);
         net.deliver(node, socket(70), &mut answered[0].clone());
@@ -170,15 +172,15 @@ fn nothing_is_answered_beside_the_schedule_of_a_covered_link() {
         (after - before, dropped(&net, R2, DropReason::NotAllowed))
     };
     let (out, refused) = answers(&frames, R1);
-    assert!(out == 0 && refused >= 3, "somebody in a neighbour's name: {out} {refused}");
-    assert_eq!(answers(&frames, 70).0, 0, "copies of what was refused");
+    assert!(out == 0 && refused >= 3, "a forged neighbour source: {out} {refused}");
+    assert_eq!(answers(&frames, 70).0, 0, "copies of refused requests");
     let frames = requests(&mut net, R2);
     let mut sent = |frame: &Vec<u8>| {
         let before = net.nodes[R2].relay.counters().traffic.frames_out;
         net.deliver(R2, socket(70), &mut frame.clone());
         net.nodes[R2].relay.counters().traffic.frames_out - before
     };
-    assert!(frames.iter().map(&mut sent).sum::<u64>() > 0, "somebody elsewhere");
+    assert!(frames.iter().map(&mut sent).sum::<u64>() > 0, "another source");
 }
 
 #[test]
@@ -186,7 +188,7 @@ fn answers_have_a_budget() {
     let mut net = net();
     let mut frames = Vec::new();
     for _ in 0..30 {
-        // Each time it asks anew.
+        // Each call starts a new request.
         ask(&mut net, &[]);
         net.wire.seen = Some(Vec::new());
         net.cut.push((H1, R2));
@@ -203,7 +205,7 @@ fn answers_have_a_budget() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(64.min(ProptestConfig::default().cases)))]
 
     #[test]
     fn noise_of_that_length_is_dropped_by_name(noise: [[u8; 32]; SMALL / 32]) {

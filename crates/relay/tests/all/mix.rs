@@ -1,10 +1,10 @@
-//! Leg cells of mixed circuits: later, in an order that is drawn, beside cells that pass at once.
+//! Leg cells of mixed circuits leave later, in random order. Other cells pass at once.
 
 use core::time::Duration;
 
 use crate::support::{FULL, Net, frames};
 use shoal_link::EgressConfig;
-use shoal_relay::{MixedCell, Traffic};
+use shoal_relay::{MixedCell, TrafficCounters};
 use shoal_wire::{Address, DropReason, LinkId, Time};
 
 const H1: usize = 0;
@@ -14,7 +14,7 @@ const AT: [Address; 4] =
     [Address::new(1, 1), Address::new(1, 0), Address::new(2, 0), Address::new(2, 1)];
 const MS: Duration = Duration::from_millis(1);
 
-/// Two routers with a host each; every node has so many workers.
+/// Two routers with a host each. Every node has this many workers.
 fn net(workers: u8) -> Net {
     let mut net = Net::with(&AT, &[(0, 1), (1, 2), (3, 2)], |config| {
         (config.session.workers, config.session.lanes) = (workers, 8);
@@ -29,7 +29,7 @@ fn between(net: &Net) -> LinkId {
     net.nodes[R1].relay.next_hop(AT[R2]).expect("r2 is beside r1")
 }
 
-fn traffic(net: &Net) -> Traffic {
+fn traffic(net: &Net) -> TrafficCounters {
     net.nodes[R1].relay.counters().traffic
 }
 
@@ -37,20 +37,20 @@ fn dropped(net: &Net, reason: DropReason) -> u64 {
     net.nodes[R1].relay.counters().dropped(reason)
 }
 
-/// Cells that the first router holds. Every cell is held, or was released or given up.
+/// Cells held by the first router. Every cell is held, released or given up.
 fn held(net: &Net) -> u64 {
-    let Traffic { cells_held, cells_released, .. } = traffic(net);
+    let TrafficCounters { cells_held, cells_released, .. } = traffic(net);
     let held = net.nodes[R1].relay.links().map(|link| net.nodes[R1].relay.held(link.link));
     assert_eq!(cells_held - cells_released, held.sum::<usize>() as u64, "a held cell got lost");
     cells_held - cells_released
 }
 
-/// What arrived at the second router as leg cells, by the first byte.
+/// Leg cells received by the second router, by their first byte.
 fn arrived(net: &Net) -> Vec<u8> {
     net.nodes[R2].legs.seen.iter().map(|(_, payload)| payload[0]).collect()
 }
 
-/// Sends leg cells with these payloads, which the first router is to let go at `due`.
+/// Sends leg cells with these payloads, which the first router must release at `due`.
 fn send(net: &mut Net, due: Option<Time>, payloads: impl IntoIterator<Item = u8>) {
     net.nodes[R1].legs.due = due;
     payloads.into_iter().for_each(|fill| net.send_legs(H1, AT[R1], 1, fill));
@@ -95,7 +95,7 @@ fn mixed_cells_come_when_they_are_due_in_another_order_and_hold_up_no_others() {
     }
 }
 
-/// Cells that this node makes go the same way: no control cell passes a mix by.
+/// The relay's own cells are mixed too, so control cells don't bypass a mix.
 #[test]
 fn cells_of_a_relays_own_are_mixed_with_those_that_go_on() {
     let mut net = net(1);
@@ -110,7 +110,7 @@ fn cells_of_a_relays_own_are_mixed_with_those_that_go_on() {
     net.run(2 * MS);
     let own = arrived(&net).into_iter().map(|n| n == 50).collect::<Vec<_>>();
     assert_eq!((own.len(), own.iter().filter(|own| **own).count()), (40, 20));
-    // The longest stretch of either kind, of some five in the mean.
+    // The longest sequence of one kind has about five cells on average.
     assert!(own.chunk_by(|a, b| a == b).all(|stretch| stretch.len() < 16), "{own:?}");
 }
 
@@ -125,12 +125,12 @@ fn a_previous_hop_that_fills_its_quarter_leaves_room_for_others() {
     net.nodes[R1].relay.mix_cells(net.now, &mut buf, &[one]);
     assert_eq!((held(&net), dropped(&net, DropReason::MixFull)), (101, 30));
     net.run(4 * MS);
-    assert!(arrived(&net).is_empty(), "a full mix lets nothing go early");
+    assert!(arrived(&net).is_empty(), "a full mix releases no cell early");
     net.run(2 * MS);
     let mut cells = arrived(&net);
     cells.sort_unstable();
     assert_eq!(cells, [vec![1; 100], vec![2]].concat());
-    let Traffic { cells_origin, cells_released, dispatched, .. } = traffic(&net);
+    let TrafficCounters { cells_origin, cells_released, dispatched, .. } = traffic(&net);
     assert_eq!((cells_origin, cells_released), (131, 101));
     assert!(dispatched >= 131);
     let later = net.now + 5 * MS;
@@ -147,7 +147,7 @@ fn cells_that_no_link_leads_to_are_dropped_at_once_and_those_whose_link_goes_the
     assert_eq!((held(&net), dropped(&net, DropReason::NoRoute)), (0, 3));
     net.nodes[R1].legs.onward = Some((AT[R1], AT[R2]));
     send(&mut net, Some(due), 0..20);
-    // To the host, over a link that stays.
+    // Cells to the host use a link that stays.
     net.nodes[R1].legs.onward = Some((AT[R1], AT[H1]));
     send(&mut net, Some(due), 0..5);
     let link = between(&net);
@@ -191,7 +191,7 @@ fn a_run_repeats_and_what_went_before_changes_the_order() {
     let order = |turn: u64| {
         let mut net = net(1);
         let due = net.now + 5 * MS;
-        // A permutation that came before leads to another one.
+        // An earlier permutation changes the later ones.
         (0..turn).for_each(|_| send(&mut net, Some(due), [200, 201, 202]));
         net.run(10 * MS);
         let due = net.now + 5 * MS;

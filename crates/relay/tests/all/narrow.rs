@@ -1,9 +1,9 @@
-//! Paths that get narrower, and wider again, under links that are up: no refusal by the device, no
-//! handshake, and no message of the path says so.
+//! Paths of established links that become narrower and wider again. No device error, handshake or
+//! ICMP message reports the change.
 
 use core::time::Duration;
 
-use shoal_relay::{Event, LinkView};
+use shoal_relay::{LinkView, RelayEvent};
 use shoal_wire::{Address, SizeClass};
 
 use crate::support::Net;
@@ -31,25 +31,25 @@ fn view(net: &Net, node: usize, to: usize) -> LinkView {
     links.find(|link| link.address == AT[to]).expect("a link")
 }
 
-/// Whether full frames of either router to the other go in parts.
+/// True for each router whose full frames to the other go in parts.
 fn small(net: &Net) -> [bool; 2] {
     [view(net, R1, R2).small, view(net, R2, R1).small]
 }
 
-/// How often either router found the path to the other to be narrow, but by handshakes: where these
-/// are lost they go in parts, too.
+/// Number of times that either router found the path narrow, not counting handshakes. Handshakes
+/// also go in parts after a loss.
 fn narrowed(net: &mut Net) -> usize {
     let mut count = 0;
     for node in [R1, R2] {
         while let Some(event) = net.nodes[node].relay.poll_event() {
             let small = |link| net.nodes[node].relay.view(link).is_some_and(|view| view.small);
-            count += usize::from(matches!(event, Event::Width(link) if small(link)));
+            count += usize::from(matches!(event, RelayEvent::Width(link) if small(link)));
         }
     }
     count
 }
 
-/// Sends a full cell every 10 ms from one host to another for this long; says how many arrived.
+/// Sends a full cell every 10 ms from one host to another. Returns how many arrived.
 fn flow(net: &mut Net, (from, to): (usize, usize), span: Duration) -> usize {
     let before = net.nodes[to].cells.len();
     let end = net.now + span;
@@ -60,7 +60,7 @@ fn flow(net: &mut Net, (from, to): (usize, usize), span: Duration) -> usize {
     net.nodes[to].cells.len() - before
 }
 
-/// How long it takes until cells arrive again, at most 20 s.
+/// Time until cells arrive again, at most 20 s.
 fn until_cells_arrive(net: &mut Net, pair: (usize, usize)) -> Duration {
     let since = net.now;
     while net.now.since(since) < Duration::from_secs(20) {
@@ -102,7 +102,7 @@ fn each_direction_is_for_itself() {
     let gap = until_cells_arrive(&mut net, (H2, H1));
     assert!(gap < Duration::from_secs(2), "nothing for {gap:?}");
     assert_eq!(small(&net), [false, true]);
-    // New keys, whose handshakes go in parts both ways.
+    // New keys are agreed by handshakes that go in parts in both directions.
     for _ in 0..60 {
         assert_eq!(flow(&mut net, (H2, H1), Duration::from_secs(4)), 400);
         assert!(flow(&mut net, (H1, H2), Duration::from_secs(1)) == 100);
@@ -115,7 +115,7 @@ fn a_flow_of_few_frames_finds_a_narrow_path_too() {
     let mut net = line(1);
     net.run(Duration::from_secs(60));
     net.narrow = vec![(R1, R2, 1_400)];
-    // As a program's first packet and its repetitions.
+    // The pattern of a program's first packet and its repeats.
     let since = net.now;
     for wait in [300, 600, 1_200, 2_400] {
         net.send(H1, AT[H2], 1, 1);
@@ -144,7 +144,7 @@ fn loss_is_not_taken_for_a_narrow_path() {
 fn bursts_of_loss_are_not_taken_for_a_narrow_path() {
     let mut net = line(1);
     for round in 0..600u64 {
-        // Nothing passes for 50 to 400 ms.
+        // All frames are lost for 50 to 400 ms.
         net.cut = vec![(R1, R2)];
         flow(&mut net, (H1, H2), Duration::from_millis(50 + 50 * (round % 8)));
         net.cut.clear();
@@ -157,7 +157,7 @@ fn bursts_of_loss_are_not_taken_for_a_narrow_path() {
 fn idle_links_and_links_without_full_frames_send_none() {
     let mut net = line(1);
     net.wire.seen = Some(Vec::new());
-    // No new keys fall into this test, whose handshakes are full frames.
+    // No key change happens in this test, since its handshakes are full frames.
     net.run(Duration::from_secs(20));
     let full = |net: &mut Net| {
         let seen = net.wire.seen.replace(Vec::new()).expect("all frames are kept");

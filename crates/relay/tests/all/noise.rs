@@ -1,11 +1,11 @@
-//! What an observer of the wires sees looks random at each byte: chi-square over all frames of a
-//! length, place by place.
+//! All bytes on the wire look random: chi-square test over all frames of a length, by byte
+//! position.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
 
 use crate::support::Net;
-use shoal_relay::Turn;
+use shoal_relay::CallContext;
 use shoal_wire::{Address, LinkKind, RoutedHeader, SizeClass, TrafficClass, link};
 use zerocopy::IntoBytes;
 
@@ -13,11 +13,11 @@ const H1: usize = 0;
 const R1: usize = 1;
 const R2: usize = 2;
 const H2: usize = 3;
-/// Chi-square of uniform bytes has the mean 255 and the deviation 22.6: noise is beyond this once
-/// in 10^9 places.
+/// Upper bound of chi-square. For uniform bytes the mean is 255 and the standard deviation 22.6.
+/// Noise exceeds the bound at one in 10^9 positions.
 const CHI_MAX: f64 = 450.0;
 
-/// The worst place of frames of one length, and its chi-square.
+/// The byte position with the largest chi-square among frames of one length, and that value.
 fn worst(frames: &[&[u8]]) -> (usize, f64) {
     let places = frames[0].len();
     let expected = frames.len() as f64 / 256.0;
@@ -29,7 +29,7 @@ fn worst(frames: &[&[u8]]) -> (usize, f64) {
     (0..places).map(|at| (at, chi(at))).max_by(|a, b| a.1.total_cmp(&b.1)).unwrap()
 }
 
-/// Cells from h1 to h2 that hold nothing but zeros.
+/// Sends cells of zeros from h1 to h2.
 fn send_zeros(net: &mut Net, class: SizeClass, n: usize) {
     let (src, dst) = (net.nodes[H1].relay.address(), net.nodes[H2].relay.address());
     let header = RoutedHeader::new(dst, src, TrafficClass::Bulk);
@@ -40,12 +40,12 @@ fn send_zeros(net: &mut Net, class: SizeClass, n: usize) {
     }
     let offsets: Vec<u32> = (0..n).map(|i| (i * len) as u32).collect();
     net.wire.from = Some(net.nodes[H1].at);
-    let mut turn = Turn { now: net.now, sink: &mut net.wire, hand: &mut () };
+    let mut turn = CallContext { now: net.now, sink: &mut net.wire, hand: &mut () };
     net.nodes[H1].relay.send_cells(&mut turn, LinkKind::Cell, &mut buf, &offsets, len);
 }
 
-/// All frames on a chain of nodes from its first handshake on: many handshakes and cells of each
-/// length.
+/// All frames on a chain of nodes from the first handshake on, with many handshakes and cells of
+/// each length.
 fn seen() -> Vec<Vec<u8>> {
     let addresses =
         [Address::new(1, 1), Address::new(1, 0), Address::new(2, 0), Address::new(2, 1)];
@@ -83,7 +83,7 @@ fn every_byte_of_every_length_looks_random() {
             "byte {at} of {} frames of {len}: chi-square {chi:.0}",
             frames.len()
         );
-        // The measure sees a byte that one frame in twenty has at one place.
+        // The test detects a byte that one frame in twenty has at one position.
         let mut marked: Vec<Vec<u8>> = frames.iter().map(|frame| frame.to_vec()).collect();
         marked.iter_mut().step_by(20).for_each(|frame| frame[77] = 0x17);
         let marked: Vec<&[u8]> = marked.iter().map(Vec::as_slice).collect();

@@ -1,9 +1,9 @@
-//! Where a neighbour's frames go: to an address that answered, and to no other.
+//! The endpoint of a neighbour's frames: only an address that answered.
 
 use core::time::Duration;
 use std::net::SocketAddr;
 
-use crate::support::{FULL, Net, Watch, config, identity, socket};
+use crate::support::{FULL, Net, PathRecorder, config, identity, socket};
 use shoal_crypto::NetworkSecret;
 use shoal_relay::{LinkConfig, LinkView, Relay};
 use shoal_wire::{Address, SizeClass};
@@ -18,7 +18,7 @@ fn at(node: usize) -> Address {
     [Address::new(1, 1), Address::new(1, 0), Address::new(1, 2)][node]
 }
 
-fn net(change: impl Fn(&mut shoal_relay::Config)) -> Net {
+fn net(change: impl Fn(&mut shoal_relay::RelayConfig)) -> Net {
     let mut net = Net::with(&[at(H1), at(R1), at(H2)], &[(H1, R1), (H2, R1)], change);
     net.run(Duration::from_secs(3));
     net
@@ -37,7 +37,7 @@ fn is_up(net: &Net, here: usize, there: usize) -> bool {
     net.nodes[here].relay.links().any(|l| l.address == at(there) && l.up_since.is_some())
 }
 
-/// Lets time pass; says which frames left for `place`.
+/// Lets time pass. Returns the lengths of the frames sent to `place`.
 fn sent_to(
     net: &mut Net,
     place: SocketAddr,
@@ -47,14 +47,15 @@ fn sent_to(
     let mut lengths = Vec::new();
     for _ in 0..steps {
         each(net);
-        net.watches[0] = Some(Watch { from: None, to: place, seen: Vec::new(), at: Vec::new() });
+        net.watches[0] =
+            Some(PathRecorder { from: None, to: place, seen: Vec::new(), at: Vec::new() });
         net.run(Duration::from_millis(1));
         lengths.extend(net.watches[0].take().into_iter().flat_map(|watch| watch.seen));
     }
     lengths
 }
 
-/// The node starts anew at `place`, with its configuration and without any memory.
+/// Restarts a node at `place`, with its configuration and without any state.
 fn restart(net: &mut Net, node: usize, place: SocketAddr, links: &[LinkConfig]) {
     let (secret, seed) = (NetworkSecret([7; 32]), [0x90; 32]);
     let origins = [(1, identity(R1).public())];
@@ -140,7 +141,7 @@ fn a_lost_challenge_is_sent_again_with_the_next_frames() {
 #[test]
 fn an_old_frame_on_another_lane_moves_nothing_back() {
     let mut net = net(|config| config.session.lanes = 4);
-    // Cells of many pairs of hosts spread over all lanes; these were overtaken.
+    // Cells of many pairs of hosts use all lanes. The held ones are overtaken.
     let mut late = Vec::new();
     for host in 2..40 {
         net.send(H1, Address::new(1, host), 1, 1);
@@ -169,7 +170,7 @@ fn a_neighbour_that_is_back_at_its_configured_place_is_found_there() {
     net.nodes[R1].at = socket(60);
     net.send(H2, at(H1), 3, 1);
     net.run(Duration::from_millis(600));
-    assert_eq!(endpoint(&net, H1, R1), Some(socket(60)), "it was renumbered");
+    assert_eq!(endpoint(&net, H1, R1), Some(socket(60)), "the router was renumbered");
     let away =
         |node| LinkConfig { key: identity(node).public(), address: at(node), endpoint: None };
     restart(&mut net, R1, socket(R1), &[away(H1), away(H2)]);
@@ -230,7 +231,7 @@ fn a_goodbye_ends_a_link_at_once_and_has_its_sender_called_until_it_is_back() {
             let there = [H1, H2].into_iter().find(|node| socket(*node) == to).expect("a host");
             net.deliver(there, from, &mut frame);
         }
-        // It ends before anybody is answered, and starts a second later.
+        // The router stops before it answers any call, and restarts a second later.
         let away =
             |node| LinkConfig { key: identity(node).public(), address: at(node), endpoint: None };
         restart(&mut net, R1, socket(99), &[away(H1), away(H2)]);
@@ -280,10 +281,11 @@ fn the_local_address_is_learnt_with_handshakes_and_moves_and_with_nothing_else()
     net.wire.paths = Some(Vec::new());
     net.run(Duration::from_secs(1));
     let local = |net: &Net, node: usize, neighbour: usize| link(net, node, neighbour).local;
-    // Whoever was called answers from there; whoever calls leaves it to the kernel.
+    // The called node answers from the address that was called. The caller leaves the source to the
+    // kernel.
     assert_eq!((local(&net, R1, H1), local(&net, H1, R1)), (here[0], None));
     let sent = |net: &mut Net, to: SocketAddr| {
-        let paths = net.wire.paths.replace(Vec::new()).expect("somebody looks");
+        let paths = net.wire.paths.replace(Vec::new()).expect("paths are recorded");
         let mut from = paths.iter().filter(|path| path.ends.remote == to).collect::<Vec<_>>();
         assert!(from.iter().all(|path| path.link.is_some()));
         from.sort_unstable_by_key(|path| path.ends);

@@ -1,23 +1,24 @@
-//! What a link that is up looks like from outside: no period that a program could be known by.
+//! The timing of an established link has no period by which an observer could recognise the
+//! program.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use crate::support::{Net, Watch};
+use crate::support::{Net, PathRecorder};
 use shoal_wire::Address;
 
 const H1: usize = 0;
 const R1: usize = 1;
 const R2: usize = 2;
 
-/// When frames leave each of two nodes for the other, in milliseconds.
+/// Departure times of frames between two nodes, in milliseconds.
 fn departures(net: &mut Net, pair: [usize; 2], span: Duration) -> [Vec<u64>; 2] {
     let mut left = [Vec::new(), Vec::new()];
     let end = net.now + span;
     while net.now < end {
         for (i, &to) in [pair[1], pair[0]].iter().enumerate() {
             let (from, to) = (Some(net.nodes[pair[i]].at), net.nodes[to].at);
-            net.watches[i] = Some(Watch { from, to, seen: Vec::new(), at: Vec::new() });
+            net.watches[i] = Some(PathRecorder { from, to, seen: Vec::new(), at: Vec::new() });
         }
         net.step();
         for (left, watch) in left.iter_mut().zip(&mut net.watches) {
@@ -29,7 +30,7 @@ fn departures(net: &mut Net, pair: [usize; 2], span: Duration) -> [Vec<u64>; 2] 
     left
 }
 
-/// Gaps of at least `least` ms: how many there are, and the share of the commonest.
+/// Number of gaps of at least `least` ms, and the share of the most common one.
 fn gaps(left: &[u64], least: u64) -> (usize, f64) {
     let mut counts = BTreeMap::new();
     let all = left.windows(2).map(|pair| pair[1] - pair[0]).filter(|gap| *gap >= least);
@@ -46,7 +47,7 @@ fn net() -> Net {
     let mut net = Net::with(&addresses, &[(H1, R1), (R1, R2)], |config| {
         let host = !config.address.is_router();
         config.liveness.keepalive = host.then_some(Duration::from_secs(10));
-        // Sessions go on, so that only what links themselves do is seen.
+        // Sessions don't expire, so only the timers of links are visible.
         config.session.rekey_after = Duration::from_secs(100_000);
         config.session.reject_after = Duration::from_secs(200_000);
         config.session.silence = Duration::from_secs(100_000);

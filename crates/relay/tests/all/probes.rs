@@ -1,10 +1,10 @@
-//! Two hosts that nobody can call find a way between them by probes; strangers and others' places
-//! gain nothing by them.
+//! Two hosts, neither of which can be called, find a path by probes. Strangers gain nothing, and
+//! third parties get few probes.
 
 use core::time::Duration;
 use std::net::SocketAddr;
 
-use crate::support::{Net, Watch, identity, socket};
+use crate::support::{Net, PathRecorder, identity, socket};
 use shoal_relay::LinkConfig;
 use shoal_wire::{Address, DropReason, LinkId, MeetingId, PROBE_LEN, PROBES_MAX};
 
@@ -16,7 +16,7 @@ fn at(node: usize) -> Address {
     Address::new(1, 1 + node as u16)
 }
 
-/// Two hosts that know each other, and not where the other is.
+/// Two hosts that know each other but not their endpoints.
 fn pair() -> (Net, [LinkId; 2]) {
     let mut net = Net::new(&[at(A), at(B)], &[]);
     let links = [A, B].map(|node| {
@@ -42,7 +42,7 @@ fn dropped(net: &Net, node: usize, reason: DropReason) -> u64 {
 }
 
 fn watch(net: &mut Net, to: SocketAddr) {
-    net.watches[0] = Some(Watch { from: None, to, seen: Vec::new(), at: Vec::new() });
+    net.watches[0] = Some(PathRecorder { from: None, to, seen: Vec::new(), at: Vec::new() });
 }
 
 fn seen(net: &mut Net) -> Vec<usize> {
@@ -51,7 +51,7 @@ fn seen(net: &mut Net) -> Vec<usize> {
 
 #[test]
 fn the_host_that_asked_calls_where_the_first_probe_comes_from() {
-    // Only one of the two knows where the other is, which one being told of either.
+    // Only one of the two knows the other's endpoint.
     for knows in [A, B] {
         let (mut net, links) = pair();
         for node in [A, B] {
@@ -65,7 +65,7 @@ fn the_host_that_asked_calls_where_the_first_probe_comes_from() {
     }
 }
 
-/// The one that asked is behind a translator that lets in nothing but answers.
+/// The end that asked is behind a translator that admits only answers.
 #[test]
 fn a_lost_answer_is_no_end() {
     let (mut net, links) = pair();
@@ -105,7 +105,7 @@ fn others_places_get_few_probes_and_draw_nothing() {
     assert_eq!(sent.len(), 49, "seven places, seven times each");
     assert!(sent.len() <= PROBES_MAX && sent.iter().all(|&len| len == PROBE_LEN));
 
-    // Told again and again, they get no more.
+    // Repeated candidates get no further probes.
     watch(&mut net, victims[0]);
     for _ in 0..50 {
         meet(&mut net, B, links[B], &victims);
@@ -125,7 +125,7 @@ fn a_probe_counts_once_from_wherever_it_comes() {
     net.cut.clear();
     let probes = net.wire.seen.take().expect("kept");
     assert_eq!(probes.len(), 7);
-    // An attacker in between changes one, then sends it from his own place, again and again.
+    // An attacker on the path changes a probe, then replays the original from another address.
     let attacker = socket(99);
     let mut changed = probes[0].clone();
     changed[PROBE_LEN - 1] ^= 1;
@@ -138,7 +138,7 @@ fn a_probe_counts_once_from_wherever_it_comes() {
     }
     assert_eq!(seen(&mut net), [PROBE_LEN; 3], "three answers for seven probes");
     assert_eq!(dropped(&net, B, DropReason::UnknownIndex), 9 * 7);
-    // Back at its sender it is nothing either.
+    // A probe returned to its sender is refused too.
     net.deliver(A, attacker, &mut probes[0].clone());
     assert_eq!(dropped(&net, A, DropReason::UnknownIndex), 1);
 }

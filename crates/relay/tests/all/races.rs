@@ -1,4 +1,5 @@
-//! Somebody without a key copies frames, challenges and answers, and is faster than the originals.
+//! An attacker without a key copies frames, challenges and answers, and is faster than the
+//! originals.
 
 use core::time::Duration;
 use std::net::SocketAddr;
@@ -12,17 +13,17 @@ const R2: usize = 2;
 const H2: usize = 3;
 
 const SMALL: usize = SizeClass::Small.frame_len();
-/// Cells that h2 sends to h1 in a millisecond.
+/// Cells per millisecond from h2 to h1.
 const RATE: usize = 4;
 
 fn at(node: usize) -> Address {
     [Address::new(1, 1), Address::new(1, 0), Address::new(2, 0), Address::new(2, 1)][node]
 }
 
-/// A host and its router, another router and its host.
+/// A host and its router, a second router and its host.
 fn net(workers: u8) -> Net {
     let links = [(H1, R1), (R1, R2), (H2, R2)];
-    let change = |config: &mut shoal_relay::Config| {
+    let change = |config: &mut shoal_relay::RelayConfig| {
         (config.session.workers, config.session.lanes) = (workers, 6);
     };
     let mut net = Net::with(&[at(H1), at(R1), at(R2), at(H2)], &links, change);
@@ -39,8 +40,8 @@ fn is_up(net: &Net, here: usize, there: usize) -> bool {
     net.nodes[here].relay.links().any(|l| l.address == at(there) && l.up_since.is_some())
 }
 
-/// Both hosts send for so many milliseconds; says which share of the cells reached h1, and for how
-/// many of the milliseconds the link from `here` to `there` was down.
+/// Both hosts send for this many milliseconds. Returns the share of the cells that reached h1, and
+/// the milliseconds during which the link from `here` to `there` was down.
 fn talk(net: &mut Net, millis: usize, (here, there): (usize, usize)) -> (f64, usize) {
     net.nodes[H1].cells.clear();
     let mut down = 0;
@@ -75,11 +76,11 @@ fn copied_challenges_and_answers_turn_no_traffic_to_a_third_machine() {
 }
 
 #[test]
-fn a_place_that_gets_small_frames_alone_is_left() {
+fn an_endpoint_that_carries_only_small_frames_is_abandoned() {
     let victim = socket(77);
     for (workers, pair) in [(1, (H1, R1)), (3, (R1, R2))] {
         let mut net = net(workers);
-        // Only reports can tell: challenges to the former place get lost.
+        // Only reports can reveal the attack, since challenges to the former endpoint are lost.
         let race = Race::new(pair, victim);
         net.race = Some(Race { copies_all: true, loses_small: true, ..race });
         let _moved = talk(&mut net, 400, (pair.1, pair.0));
@@ -128,7 +129,7 @@ fn a_neighbour_that_moves_after_an_attack_is_followed_within_a_second() {
 }
 
 #[test]
-fn a_raced_challenge_costs_the_victim_no_more_than_small_frames_once_one_was_noticed() {
+fn after_one_noticed_race_a_victim_gets_only_small_frames() {
     let victim = socket(77);
     let mut net = net(1);
     net.race = Some(Race::new((H1, R1), victim));

@@ -1,8 +1,8 @@
-//! Relays in memory: cells cross, bad frames are counted, routes leave a dead line.
+//! Relays in memory: cells cross, invalid frames are counted, routes leave a dead line.
 
 use crate::support::{FULL, Net, frames, socket};
 use core::time::Duration;
-use shoal_relay::Turn;
+use shoal_relay::CallContext;
 use shoal_wire::{Address, DropReason, LinkKind, RoutedHeader, TrafficClass, link};
 use zerocopy::IntoBytes;
 
@@ -16,7 +16,7 @@ fn triangle() -> Net {
     triangle_with(|_| {})
 }
 
-fn triangle_with(change: impl Fn(&mut shoal_relay::Config)) -> Net {
+fn triangle_with(change: impl Fn(&mut shoal_relay::RelayConfig)) -> Net {
     let addresses = [
         Address::new(1, 1),
         Address::new(1, 0),
@@ -109,8 +109,8 @@ fn hostile_frames_are_counted_and_answered_by_silence() {
         assert!(net.wire.sent.iter().all(|(_, to, _)| *to != stranger));
     }
     assert_eq!(dropped(&net, R1, DropReason::BadSize), 3);
-    // None of our requests waits for a reply, so 192 bytes are nothing at all; 1,440 could be a
-    // request and 576 a part of one, but their seals don't hold.
+    // The node expects no reply, so frames of 192 bytes are refused at once. Frames of 1,440 bytes
+    // could be requests and frames of 576 bytes parts of one, but their seals are invalid.
     let refusals =
         [DropReason::UnexpectedReply, DropReason::UnknownIndex, DropReason::BadHandshake];
     assert_eq!(refusals.map(|reason| dropped(&net, R1, reason)), [0, 1, 2]);
@@ -150,7 +150,7 @@ fn a_host_cannot_speak_in_another_hosts_name() {
     let mut buf = frames(Address::new(2, 1), Address::new(1, 1), 1, 0);
     buf[link::ROUTED_AT..link::CELL_AT].copy_from_slice(forged.as_bytes());
     net.wire.from = Some(socket(H1));
-    let mut turn = Turn { now: net.now, sink: &mut net.wire, hand: &mut () };
+    let mut turn = CallContext { now: net.now, sink: &mut net.wire, hand: &mut () };
     net.nodes[H1].relay.send_cells(&mut turn, LinkKind::Cell, &mut buf, &[0], FULL);
     net.run(Duration::from_millis(5));
     assert_eq!(dropped(&net, R1, DropReason::BadSource), 1);
@@ -166,14 +166,14 @@ fn cells_to_nowhere_and_cells_with_a_spent_hop_limit_are_dropped_by_name() {
     let mut buf = frames(Address::new(2, 1), Address::new(1, 1), 1, 0);
     buf[link::ROUTED_AT + RoutedHeader::HOP_LIMIT_AT] = 1;
     net.wire.from = Some(socket(H1));
-    let mut turn = Turn { now: net.now, sink: &mut net.wire, hand: &mut () };
+    let mut turn = CallContext { now: net.now, sink: &mut net.wire, hand: &mut () };
     net.nodes[H1].relay.send_cells(&mut turn, LinkKind::Cell, &mut buf, &[0], FULL);
     net.run(Duration::from_millis(5));
     assert_eq!(dropped(&net, R1, DropReason::HopLimit), 1);
 }
 
 #[test]
-fn what_the_kernel_refuses_waits_and_leaves_in_order() {
+fn frames_that_the_kernel_refuses_wait_and_leave_in_order() {
     let mut net = triangle();
     net.wire.room = Some(10);
     net.send(H1, Address::new(2, 1), 40, 1);
@@ -188,7 +188,7 @@ fn what_the_kernel_refuses_waits_and_leaves_in_order() {
 
 #[test]
 fn the_same_inputs_give_the_same_frames() {
-    // ML-KEM draws its own randomness, so handshakes differ; their lengths and all else may not.
+    // ML-KEM draws its own randomness, so handshakes differ. Their lengths and all else must not.
     let trace = || {
         let mut net = triangle();
         net.send(H1, Address::new(2, 1), 5, 1);
@@ -232,7 +232,7 @@ fn a_link_said_to_be_small_sends_no_full_frame_and_its_neighbour_finds_out_for_i
     net.nodes[R1].relay.set_small_path(link, true);
     net.send(H1, Address::new(2, 1), 10, 7);
     net.run(Duration::from_millis(5));
-    assert_eq!(net.nodes[H2].cells.len(), 10, "whoever gets parts puts them together");
+    assert_eq!(net.nodes[H2].cells.len(), 10, "the receiver reassembles the parts");
     net.run(Duration::from_secs(150));
     net.send(R1, Address::new(2, 0), 1, 1);
     net.run(Duration::from_secs(10));
@@ -241,7 +241,7 @@ fn a_link_said_to_be_small_sends_no_full_frame_and_its_neighbour_finds_out_for_i
         links.find(|l| l.address == other).expect("a link").small
     };
     assert!(small(&net, R1, Address::new(2, 0)));
-    assert!(!small(&net, R2, Address::new(1, 0)), "handshakes went in parts, and a probe did not");
+    assert!(!small(&net, R2, Address::new(1, 0)), "a probe found the wide path");
     assert!(!small(&net, R2, Address::new(3, 0)));
 }
 
@@ -259,7 +259,7 @@ fn an_idle_host_link_makes_handshakes_only_when_its_keys_are_old() {
     net.run(Duration::from_secs(600));
     let made = asked(&net) - before;
     println!("{made} handshakes in ten idle minutes");
-    // New keys after 100 to 120 s.
+    // New keys are due after 100 to 120 s.
     assert!((4..=6).contains(&made), "{made}");
     assert!(net.nodes[0].relay.links().all(|link| link.up_since.is_some()));
 }
@@ -280,12 +280,12 @@ fn a_router_that_forgets_all_keys_has_its_links_again_at_once() {
     assert_eq!(net.nodes[H2].cells.len(), 10);
 }
 
-/// Handshakes that a node asked for.
+/// Number of handshakes that a node requested.
 fn asked(net: &Net, node: usize) -> u64 {
     net.nodes[node].relay.sessions().stats().requests_sent
 }
 
-/// Milliseconds until cells of one node come to another.
+/// Milliseconds until a cell from one node arrives at another.
 fn until_cells_cross(net: &mut Net, from: usize, to: usize, dst: Address) -> u32 {
     net.nodes[to].cells.clear();
     for ms in 1..=20_000 {
@@ -298,7 +298,7 @@ fn until_cells_cross(net: &mut Net, from: usize, to: usize, dst: Address) -> u32
     panic!("no cell came within 20 s");
 }
 
-/// A host, or its router, goes on after a pause with what the kernel kept for it, or without.
+/// A suspended host or router resumes, with or without the datagrams that the kernel buffered.
 #[test]
 fn a_machine_that_was_suspended_is_back_within_one_handshake() {
     let nodes = [Address::new(1, 0), Address::new(1, 1), Address::new(1, 2)];
@@ -321,7 +321,7 @@ fn a_machine_that_was_suspended_is_back_within_one_handshake() {
                 "{who} suspended for {seconds} s, what came is kept: {keeps}: there {there} ms, \
                  {handshakes} requests, back {back} ms"
             );
-            // Hosts call a router that is away every five seconds.
+            // Hosts call an unreachable router every five seconds.
             let most = if asleep == host { 10 } else { 6_000 };
             assert!(there <= most && back <= 10 && handshakes <= 1, "{who} {seconds} {keeps}");
         }

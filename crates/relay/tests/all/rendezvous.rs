@@ -1,10 +1,10 @@
-//! Links whose two ends meet at addresses that follow from the time, between whole relays.
+//! Links whose two ends meet at time-dependent rendezvous addresses, between complete relays.
 
 use core::time::Duration;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use crate::support::{Net, hop_prefix, hopper, identity, socket};
+use crate::support::{Net, identity, shift_prefix, shifter, socket};
 use shoal_crypto::{NetworkSecret, NetworkSecrets};
 use shoal_relay::LinkConfig;
 use shoal_wire::{Address, DropReason, LinkId, Time};
@@ -17,18 +17,18 @@ const UNIX_MS: u64 = 1_800_000_000_000;
 
 const ADDRESSES: [Address; 3] = [Address::new(1, 0), Address::new(2, 0), Address::new(1, 1)];
 
-/// Two routers and a host of the first, which have not started yet.
+/// Two routers and a host of the first, not yet started.
 fn none_started() -> Net {
     let mut net = Net::new(&ADDRESSES, &[]);
     net.wire.paths = Some(Vec::new());
     net
 }
 
-/// Starts a node whose clock is ahead by so many seconds, and whose addresses hop each `hop`. It
-/// has an endpoint to call, if that is a `fallback`.
-fn begin(net: &mut Net, node: usize, hop: Duration, ahead_s: i64, fallback: bool) {
+/// Starts a node whose clock is `ahead_s` seconds fast, with addresses that shift every `shift`.
+/// With `fallback` it has an endpoint to call.
+fn begin(net: &mut Net, node: usize, shift: Duration, ahead_s: i64, fallback: bool) {
     let (now, relay) = (net.now, &mut net.nodes[node].relay);
-    relay.set_hop_place(Some((hop_prefix(node), 7_400)));
+    relay.set_shift_place(Some((shift_prefix(node), 7_400)));
     let unix_ms = UNIX_MS + now.as_micros() / 1_000;
     relay.set_unix_time(now, unix_ms.saturating_add_signed(ahead_s * 1_000));
     let neighbours: &[usize] = if node == R1 { &[R2, H1] } else { &[R1] };
@@ -36,22 +36,22 @@ fn begin(net: &mut Net, node: usize, hop: Duration, ahead_s: i64, fallback: bool
         let endpoint = (fallback && far != H1).then(|| socket(far));
         let config = LinkConfig { key: identity(far).public(), address: ADDRESSES[far], endpoint };
         let link = relay.add_link(now, &config).expect("room");
-        relay.set_hop(now, link, Some(hop));
-        relay.set_rendezvous(now, link, Some((hop_prefix(far), 7_400)));
+        relay.set_shift(now, link, Some(shift));
+        relay.set_rendezvous(now, link, Some((shift_prefix(far), 7_400)));
     }
 }
 
-/// All three, whose clocks are ahead by so many seconds. One end of each link has an endpoint to
-/// call, if that is a `fallback`.
-fn net(hop: Duration, ahead_s: [i64; 3], fallback: bool) -> Net {
+/// All three nodes, with clocks `ahead_s` seconds fast. With `fallback`, one end of each link has
+/// an endpoint to call.
+fn net(shift: Duration, ahead_s: [i64; 3], fallback: bool) -> Net {
     let mut net = none_started();
     for (node, ahead_s) in ahead_s.into_iter().enumerate() {
-        begin(&mut net, node, hop, ahead_s, fallback);
+        begin(&mut net, node, shift, ahead_s, fallback);
     }
     net
 }
 
-/// Lets time pass in longer steps than those of the network.
+/// Lets time pass in longer steps than [`Net::run`].
 fn wait(net: &mut Net, span: Duration) {
     let end = net.now + span;
     while net.now < end {
@@ -60,19 +60,19 @@ fn wait(net: &mut Net, span: Duration) {
     }
 }
 
-fn all_hop(net: &Net) -> bool {
-    let hops = |node: &crate::support::Node| {
-        node.relay.links().all(|link| link.hop.is_some_and(|hop| hop.hopping && hop.meets))
+fn all_shift(net: &Net) -> bool {
+    let shifts = |node: &crate::support::Node| {
+        node.relay.links().all(|link| link.shift.is_some_and(|shift| shift.shifting && shift.meets))
     };
-    net.nodes.iter().all(hops)
+    net.nodes.iter().all(shifts)
 }
 
 fn all_up(net: &Net) -> bool {
     net.nodes.iter().all(|node| node.relay.links().all(|link| link.up_since.is_some()))
 }
 
-/// Sends cells from the host to a router, and back; all arrive. Where clocks are wrong by hours, no
-/// router believes another: what its own router says is for the host alone.
+/// Sends cells from the host to a router and back; all arrive. If clocks differ by hours, routers
+/// don't accept each other's routes. The host's own router serves the host all the same.
 fn traffic(net: &mut Net, router: usize, span: Duration) {
     let at = net.nodes[router].relay.address();
     let before = [router, H1].map(|node| net.nodes[node].cells.len());
@@ -88,26 +88,26 @@ fn traffic(net: &mut Net, router: usize, span: Duration) {
     assert_eq!([now[0] - before[0], now[1] - before[1]], [3 * cells, 2 * cells]);
 }
 
-/// Whether all frames since the last call went between addresses of prefixes.
+/// True if all frames since the last call used addresses of the prefixes.
 fn hidden(net: &mut Net) -> bool {
     let paths = net.wire.paths.replace(Vec::new()).unwrap_or_default();
-    let is_one = |at: Option<SocketAddr>| at.is_some_and(|at| hopper(at).is_some());
+    let is_one = |at: Option<SocketAddr>| at.is_some_and(|at| shifter(at).is_some());
     !paths.is_empty()
         && paths.iter().all(|path| is_one(path.ends.local) && is_one(Some(path.ends.remote)))
 }
 
 #[test]
-fn ends_without_an_endpoint_meet_hop_and_show_no_address_that_stays() {
+fn ends_without_an_endpoint_meet_shift_and_show_no_address_that_stays() {
     let mut net = net(SECOND, [0; 3], false);
     net.run(SECOND);
     assert!(all_up(&net));
     net.run(7 * SECOND);
-    assert!(all_hop(&net));
+    assert!(all_shift(&net));
     traffic(&mut net, R2, 5 * SECOND);
     assert!(hidden(&mut net));
     for node in &net.nodes {
         assert_eq!(node.relay.counters().dropped(DropReason::StaleAddress), 0);
-        // Nobody is told where both meet, neither people nor neighbours.
+        // The rendezvous is not revealed, neither in status output nor to neighbours.
         assert!(node.relay.links().all(|link| link.endpoint.is_none() && link.local.is_none()));
         assert_eq!(node.relay.seen().count(), 0);
     }
@@ -120,7 +120,7 @@ fn clocks_wrong_by_nine_minutes_meet_within_a_second_and_by_an_hour_at_the_fallb
         net.run(5 * SECOND);
         assert!(all_up(&net) && hidden(&mut net), "{ahead_s:?}");
         net.run(5 * SECOND);
-        assert!(all_hop(&net) && hidden(&mut net), "{ahead_s:?}");
+        assert!(all_shift(&net) && hidden(&mut net), "{ahead_s:?}");
     }
     let mut far = net(SECOND, [0, 3_600, -3_600], false);
     wait(&mut far, 40 * SECOND);
@@ -135,7 +135,7 @@ fn clocks_wrong_by_nine_minutes_meet_within_a_second_and_by_an_hour_at_the_fallb
     far.run(9 * SECOND);
     assert!(all_up(&far));
     far.run(5 * SECOND);
-    assert!(all_hop(&far));
+    assert!(all_shift(&far));
     traffic(&mut far, R1, 3 * SECOND);
 }
 
@@ -146,19 +146,19 @@ fn a_clock_that_is_set_while_a_link_is_up_loses_nothing() {
     let now = net.now;
     net.nodes[R1].relay.set_unix_time(now, UNIX_MS + 7_200_000);
     traffic(&mut net, R1, 5 * SECOND);
-    assert!(all_hop(&net));
-    // All keys are forgotten, as the shell does when its clock jumps: both ends meet where they
-    // would have met without it.
+    assert!(all_shift(&net));
+    // All keys are dropped, as the shell does after a jump of its clock. Both ends meet at the
+    // addresses that they would use without the jump.
     for node in [R1, R2, H1, R1] {
         net.rekey_all(node);
         net.run(2 * SECOND);
-        assert!(all_up(&net) && all_hop(&net) && hidden(&mut net), "{node}");
+        assert!(all_up(&net) && all_shift(&net) && hidden(&mut net), "{node}");
     }
     traffic(&mut net, R1, 5 * SECOND);
 }
 
-/// However much later the second router starts, and whatever its clock shows within nine minutes,
-/// the link is up within 2.5 s, and hops at once.
+/// The second router starts at any later time, with a clock wrong by up to nine minutes. The link
+/// is up within 2.5 s and shifts at once.
 #[test]
 fn a_node_that_starts_later_with_a_wrong_clock_is_met_soon() {
     for (late, other) in [(R2, R1), (R1, R2)] {
@@ -170,56 +170,56 @@ fn a_node_that_starts_later_with_a_wrong_clock_is_met_soon() {
                 begin(&mut net, late, 3_600 * SECOND, ahead_s, false);
                 net.run(5 * SECOND / 2);
                 let view = |node: usize| net.nodes[node].relay.view(LinkId::from_bits(0)).unwrap();
-                let hops = |node: usize| view(node).hop.is_some_and(|hop| hop.hopping);
+                let shifts = |node: usize| view(node).shift.is_some_and(|shift| shift.shifting);
                 let is_up = |node: usize| view(node).up_since.is_some();
                 let what = format!("{late} is {tenths} tenths late, its clock {ahead_s} s ahead");
                 assert!([R1, R2].into_iter().all(is_up), "{what}");
-                assert!([R1, R2].into_iter().all(hops), "{what}");
+                assert!([R1, R2].into_iter().all(shifts), "{what}");
             }
         }
     }
 }
 
-/// A router that has no endpoint of a host, and a clock an hour off, calls the host where that
-/// called before: the host need not notice by itself that its keys are gone.
+/// A router without an endpoint of a host, and with a clock an hour off, calls the host at its last
+/// source. So the host need not notice by itself that its keys are gone.
 #[test]
 fn an_end_that_was_called_at_an_endpoint_calls_back_there() {
     let mut net = net(SECOND, [0, 3_600, -3_600], true);
     net.run(15 * SECOND);
-    assert!(all_hop(&net));
+    assert!(all_shift(&net));
     for node in [R1, H1, R2] {
         net.rekey_all(node);
         net.run(4 * SECOND);
-        assert!(all_up(&net) && all_hop(&net), "{node}");
+        assert!(all_up(&net) && all_shift(&net), "{node}");
     }
     traffic(&mut net, R1, 3 * SECOND);
 }
 
-/// Addresses of the node from which it sent, or to which was sent.
+/// Addresses of the node that were used as source or destination.
 fn used(net: &mut Net, node: usize) -> BTreeSet<SocketAddr> {
     let paths = net.wire.paths.replace(Vec::new()).unwrap_or_default();
     let ends = paths.iter().flat_map(|path| [path.ends.local, Some(path.ends.remote)]);
-    ends.flatten().filter(|at| hopper(*at) == Some(node)).collect()
+    ends.flatten().filter(|at| shifter(*at) == Some(node)).collect()
 }
 
 #[test]
-fn a_link_whose_hops_fail_falls_back_to_where_both_meet_now() {
+fn a_link_whose_shifts_fail_falls_back_to_where_both_meet_now() {
     let mut net = net(3_600 * SECOND, [0; 3], false);
     net.run(8 * SECOND);
-    assert!(all_hop(&net));
+    assert!(all_shift(&net));
     let first = used(&mut net, R2);
-    // So much later nothing passes for a while that calls go to none of the first epochs.
+    // Enough time passes that calls use none of the first epochs. Then frames are lost for a while.
     wait(&mut net, 1_500 * SECOND);
-    let _hopping = used(&mut net, R2);
+    let _shifting = used(&mut net, R2);
     net.cut = vec![(R1, R2)];
     wait(&mut net, 30 * SECOND);
     assert!(net.nodes[R2].relay.links().all(|link| link.up_since.is_none()));
     net.cut.clear();
     let _calls = used(&mut net, R2);
     net.run(8 * SECOND);
-    assert!(all_up(&net) && all_hop(&net));
+    assert!(all_up(&net) && all_shift(&net));
     let again = used(&mut net, R2);
-    assert!(again.is_disjoint(&first), "where they met first is over");
+    assert!(again.is_disjoint(&first), "the first rendezvous has expired");
 }
 
 #[test]
@@ -246,10 +246,10 @@ fn ends_with_different_secrets_of_the_network_meet_while_one_is_replaced() {
 }
 
 #[test]
-fn what_comes_where_nobody_meets_now_is_dropped_before_any_key() {
+fn frames_to_an_expired_rendezvous_address_are_dropped_before_any_key() {
     let mut net = net(SECOND, [0; 3], false);
     net.run(SECOND);
-    let met = used(&mut net, R2).into_iter().next().expect("it was called");
+    let met = used(&mut net, R2).into_iter().next().expect("a call arrived");
     wait(&mut net, 1_300 * SECOND);
     let counted = |net: &Net| net.nodes[R2].relay.counters().dropped(DropReason::StaleAddress);
     let before = counted(&net);
@@ -274,5 +274,5 @@ fn an_endpoint_is_taken_up_and_left_by_a_change_of_files() {
     assert!(up(&net).is_some());
     let view = net.nodes[R2].relay.view(LinkId::from_bits(0)).unwrap();
     assert_eq!(view.endpoint, Some(socket(R1)));
-    assert!(view.hop.is_some_and(|hop| !hop.meets));
+    assert!(view.shift.is_some_and(|shift| !shift.meets));
 }

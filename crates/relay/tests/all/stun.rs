@@ -1,28 +1,28 @@
-//! Public servers that say where a host is seen.
+//! Public STUN servers report a host's address.
 
 use core::time::Duration;
 use std::net::SocketAddr;
 
 use crate::support::{Net, socket};
-use shoal_relay::Config;
+use shoal_relay::RelayConfig;
 use shoal_wire::{Address, DropReason, Mapping, stun_id};
 
 const H1: usize = 0;
 const R1: usize = 1;
-/// Where no node is.
+/// Number of an address without a node.
 const SERVER: usize = 77;
 
 /// A host with its router, and the requests that it sent to a server.
 fn asked() -> (Net, Vec<Vec<u8>>) {
     let mut net = Net::new(&[Address::new(1, 1), Address::new(1, 0)], &[(H1, R1)]);
-    net.nodes[H1].relay.set_stun(vec![socket(SERVER)]);
+    net.nodes[H1].relay.set_stun(net.now, vec![socket(SERVER)]);
     net.wire.seen = Some(Vec::new());
     net.run(Duration::from_secs(8));
     let all = net.wire.seen.take().unwrap_or_default();
     (net, all.into_iter().filter(|frame| frame.len() == 20).collect())
 }
 
-/// What the server answers to a request of a host that it sees there.
+/// The server's answer to a request of a host with this address.
 fn answer(request: &[u8], seen: SocketAddr) -> Vec<u8> {
     let SocketAddr::V4(seen) = seen else { panic!("IPv4") };
     let mut out = vec![1, 1, 0, 12];
@@ -47,29 +47,48 @@ fn a_silent_server_is_asked_three_times_with_other_names() {
 }
 
 #[test]
+fn servers_that_are_named_later_are_asked_at_once_and_not_after_they_are_taken_away() {
+    let mut net = Net::new(&[Address::new(1, 1), Address::new(1, 0)], &[(H1, R1)]);
+    net.run(Duration::from_secs(8));
+    let asked = |net: &mut Net, for_ms: u64| {
+        net.wire.seen = Some(Vec::new());
+        net.run(Duration::from_millis(for_ms));
+        net.wire.seen.take().unwrap_or_default().iter().filter(|frame| frame.len() == 20).count()
+    };
+    let named = vec![socket(SERVER)];
+    net.nodes[H1].relay.set_stun(net.now, named.clone());
+    assert_eq!(asked(&mut net, 100), 1);
+    // Servers that stay are no reason to ask.
+    net.nodes[H1].relay.set_stun(net.now, named);
+    assert_eq!(asked(&mut net, 100), 0);
+    net.nodes[H1].relay.set_stun(net.now, Vec::new());
+    assert_eq!(asked(&mut net, 10_000), 0);
+}
+
+#[test]
 fn an_answer_counts_once_and_only_from_the_server() {
     counts_once(1);
 }
 
-/// Whichever of them takes it in.
+/// The answer may arrive at any worker.
 #[test]
 fn an_answer_counts_once_with_any_number_of_workers() {
     (2..=8).for_each(counts_once);
 }
 
 fn counts_once(workers: u8) {
-    let change = |config: &mut Config| {
+    let change = |config: &mut RelayConfig| {
         (config.session.workers, config.session.lanes) = (workers, workers);
     };
     let mut net = Net::with(&[Address::new(1, 1), Address::new(1, 0)], &[(H1, R1)], change);
-    net.nodes[H1].relay.set_stun(vec![socket(SERVER)]);
+    net.nodes[H1].relay.set_stun(net.now, vec![socket(SERVER)]);
     net.wire.seen = Some(Vec::new());
     let mut request = None;
     while request.is_none() {
         net.run(Duration::from_millis(1));
-        let seen = net.wire.seen.as_ref().expect("it is kept");
+        let seen = net.wire.seen.as_ref().expect("frames are recorded");
         request = seen.iter().find(|frame| frame.len() == 20).cloned();
-        assert!(net.now < shoal_wire::Time::from_millis(10_000), "nobody was asked");
+        assert!(net.now < shoal_wire::Time::from_millis(10_000), "no server was asked");
     }
     let request = request.expect("a request");
     let good = answer(&request, socket(H1));

@@ -1,12 +1,13 @@
-//! Frames, notes and orders of a removed neighbour that still wait reach nobody, not even the next
-//! owner of its number.
+//! Frames, notes and orders of a removed neighbour that still wait are dropped. Not even the next
+//! owner of the neighbour's number receives them.
 
 use crate::support::{FULL, Net, frames, identity, socket};
 use core::time::Duration;
 use shoal_crypto::{AeadKey, Rng};
 use shoal_relay::{
-    Arrival, FrameAt, Handed, Handoff, Incoming, LinkConfig, LinkView, LocalCells, Note, Order,
-    Path, Relay, SendOutcome, Sink, Stop, Turn, Unfinished,
+    ArrivalSource, CallContext, FrameAt, FrameSink, Handoff, HandoffFrame, HandoffKind, LinkConfig,
+    LinkView, LocalCells, ReceivedRun, Relay, SendError, SendOutcome, SendPath, WorkerNote,
+    WorkerOrder,
 };
 use shoal_wire::{
     Address, CONTROL_GOODBYE, ControlWriter, DropReason, Id, LinkId, LinkKind, SizeClass, link,
@@ -14,19 +15,19 @@ use shoal_wire::{
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// The neighbour that goes, the one that takes its number, a router behind which others are, and
-/// the router that is watched, which has two workers.
+/// The removed neighbour; the new one with its number; a router with other hosts behind it; and the
+/// router under test, which has two workers.
 const OLD: usize = 0;
 const NEW: usize = 1;
 const FAR: usize = 2;
 const R: usize = 3;
 const ADDRESSES: [Address; 4] =
     [Address::new(1, 1), Address::new(1, 2), Address::new(2, 0), Address::new(1, 0)];
-/// Where datagrams come from that have the old neighbour's seal, but not its endpoint.
+/// Source of datagrams with the old neighbour's seal but not its endpoint.
 const STRAY: usize = 90;
 
 fn net() -> Net {
-    let change = |config: &mut shoal_relay::Config| {
+    let change = |config: &mut shoal_relay::RelayConfig| {
         (config.session.workers, config.session.lanes) = (2, 4);
     };
     let mut net = Net::with(&ADDRESSES, &[(OLD, R), (FAR, R)], change);
@@ -40,7 +41,7 @@ fn link_with(net: &Net, node: usize) -> LinkView {
     links.find(|link| link.address == ADDRESSES[node]).expect("a neighbour")
 }
 
-/// Removes the old neighbour and adds the new one, which takes its number and has not called yet.
+/// Removes the old neighbour and adds the new one, which gets its number and has not called yet.
 fn succeed(net: &mut Net) -> [LinkId; 2] {
     let (now, old) = (net.now, link_with(net, OLD).link);
     let config =
@@ -52,41 +53,41 @@ fn succeed(net: &mut Net) -> [LinkId; 2] {
     [old, new]
 }
 
-/// Whose cells, and for whom.
-type Flow = (Address, Address);
+/// Source and destination of cells.
+type CellFlow = (Address, Address);
 
-/// What goes between the router's two workers.
-enum Message {
+/// A message between the router's two workers.
+enum WorkerMail {
     Raw(SocketAddr, Vec<u8>),
-    Opened(Vec<u8>, Handed),
-    Leaving(Vec<u8>, Handed),
-    Released(Vec<u8>, Handed),
-    Sealed(Vec<u8>, Handed),
-    Note(Note),
+    Opened(Vec<u8>, HandoffFrame),
+    Leaving(Vec<u8>, HandoffFrame),
+    Released(Vec<u8>, HandoffFrame),
+    Sealed(Vec<u8>, HandoffFrame),
+    Note(WorkerNote),
 }
 
 /// The second worker's ring to the first.
 #[derive(Default)]
-struct Ring(VecDeque<Message>);
+struct Ring(VecDeque<WorkerMail>);
 
 impl Handoff for Ring {
-    fn take(&mut self, what: Unfinished<'_>, frame: FrameAt<'_>) -> bool {
+    fn take(&mut self, what: HandoffKind<'_>, frame: FrameAt<'_>) -> bool {
         let bytes = frame.bytes().to_vec();
-        let handed = |link| Handed { link, at: 0, len: frame.len, congested: false };
+        let handed = |link| HandoffFrame { link, at: 0, len: frame.len, congested: false };
         self.0.push_back(match what {
-            Unfinished::Raw { from, .. } | Unfinished::Unknown { from } => {
-                Message::Raw(from.from.remote, bytes)
+            HandoffKind::Raw { from, .. } | HandoffKind::Unknown { from } => {
+                WorkerMail::Raw(from.from.remote, bytes)
             }
-            Unfinished::Opened { link, .. } => Message::Opened(bytes, handed(link)),
-            Unfinished::Leaving { link, .. } => Message::Leaving(bytes, handed(link)),
-            Unfinished::Released { link } => Message::Released(bytes, handed(link)),
-            Unfinished::Sealed { link } => Message::Sealed(bytes, handed(link)),
+            HandoffKind::Opened { link, .. } => WorkerMail::Opened(bytes, handed(link)),
+            HandoffKind::Leaving { link, .. } => WorkerMail::Leaving(bytes, handed(link)),
+            HandoffKind::Released { link } => WorkerMail::Released(bytes, handed(link)),
+            HandoffKind::Sealed { link } => WorkerMail::Sealed(bytes, handed(link)),
         });
         true
     }
 }
 
-/// The kernel: has room for so many frames, and shows where the others went.
+/// A simulated kernel that accepts `room` frames and records them.
 struct Kernel {
     room: usize,
     took: Vec<(SocketAddr, Vec<u8>)>,
@@ -98,33 +99,33 @@ impl Kernel {
     }
 }
 
-impl Sink for Kernel {
-    fn send(&mut self, path: Path, buf: &[u8], at: &[u32], len: usize) -> SendOutcome {
+impl FrameSink for Kernel {
+    fn send(&mut self, path: SendPath, buf: &[u8], at: &[u32], len: usize) -> SendOutcome {
         let to = path.ends.remote;
         let sent = at.len().min(self.room);
         self.room -= sent;
         let frames = at[..sent].iter().map(|&at| buf[at as usize..][..len].to_vec());
         self.took.extend(frames.map(|frame| (to, frame)));
-        SendOutcome { sent, stop: (sent < at.len()).then_some(Stop::Full) }
+        SendOutcome { sent, stop: (sent < at.len()).then_some(SendError::Full) }
     }
 }
 
 /// `n` cells from `src` to `dst`, as they arrive at the router from one of its neighbours.
-fn cells(net: &mut Net, from: usize, (src, dst): Flow, n: usize) -> Vec<u8> {
+fn cells(net: &mut Net, from: usize, (src, dst): CellFlow, n: usize) -> Vec<u8> {
     let mut sink = Kernel::new(usize::MAX);
-    let mut turn = Turn { now: net.now, sink: &mut sink, hand: &mut () };
+    let mut turn = CallContext { now: net.now, sink: &mut sink, hand: &mut () };
     let mut buf = frames(dst, src, n, 1);
     let offsets = (0..n).map(|i| (i * FULL) as u32).collect::<Vec<_>>();
     net.nodes[from].relay.send_cells(&mut turn, LinkKind::Cell, &mut buf, &offsets, FULL);
     sink.took.into_iter().flat_map(|(_, frame)| frame).collect()
 }
 
-/// `n` cells of a flow arrive at the router's second worker from the node `place`; says what that
-/// worker hands over. It tells no notes yet.
+/// Delivers `n` cells of a flow from the node `place` to the router's second worker. Returns the
+/// frames that this worker hands over. The worker keeps its notes.
 fn second(
     net: &mut Net,
     (from, place): (usize, usize),
-    flow: Flow,
+    flow: CellFlow,
     n: usize,
     sink: &mut Kernel,
 ) -> Ring {
@@ -132,55 +133,55 @@ fn second(
     let mut buf = cells(net, from, flow, n);
     let (from, len) = (socket(place), buf.len() as u32);
     let incoming =
-        [Incoming { from: from.into(), offset: 0, len, stride: FULL as u32, congested: false }];
-    let mut turn = Turn { now: net.now, sink, hand: &mut ring };
+        [ReceivedRun { from: from.into(), offset: 0, len, stride: FULL as u32, congested: false }];
+    let mut turn = CallContext { now: net.now, sink, hand: &mut ring };
     let (shard, forwarder) = &mut net.nodes[R].forwarders[0];
     let none = None::<&mut fn(&mut [u8], LocalCells<'_>, &mut Ring) -> u64>;
-    forwarder.handle_batch(shard, &mut turn, &mut buf, &incoming, Arrival::Socket, none);
+    forwarder.handle_batch(shard, &mut turn, &mut buf, &incoming, ArrivalSource::Socket, none);
     ring
 }
 
-/// What the second worker has to tell.
-fn notes(net: &mut Net) -> Vec<Message> {
+/// The second worker's notes.
+fn notes(net: &mut Net) -> Vec<WorkerMail> {
     let (shard, forwarder) = &mut net.nodes[R].forwarders[0];
     let mut notes = Vec::new();
     forwarder.tell(shard, |note| {
-        notes.push(Message::Note(note));
+        notes.push(WorkerMail::Note(note));
         true
     });
     notes
 }
 
-/// The first worker takes in what the second handed over.
-fn first(net: &mut Net, message: Message, sink: &mut Kernel) {
+/// Makes the first worker handle a message of the second.
+fn first(net: &mut Net, message: WorkerMail, sink: &mut Kernel) {
     let (now, relay) = (net.now, &mut net.nodes[R].relay);
     let mut local = |_: &mut [u8], cells: LocalCells<'_>, _: &mut ()| cells.count();
     match message {
-        Message::Raw(from, mut frame) => {
+        WorkerMail::Raw(from, mut frame) => {
             let len = frame.len() as u32;
             let run =
-                [Incoming { from: from.into(), offset: 0, len, stride: len, congested: false }];
-            let mut turn = Turn { now, sink, hand: &mut () };
-            relay.handle_batch(&mut turn, &mut frame, &run, Arrival::Worker(1), &mut local);
+                [ReceivedRun { from: from.into(), offset: 0, len, stride: len, congested: false }];
+            let mut turn = CallContext { now, sink, hand: &mut () };
+            relay.handle_batch(&mut turn, &mut frame, &run, ArrivalSource::Worker(1), &mut local);
         }
-        Message::Opened(mut frame, handed) => {
-            let mut turn = Turn { now, sink, hand: &mut () };
+        WorkerMail::Opened(mut frame, handed) => {
+            let mut turn = CallContext { now, sink, hand: &mut () };
             relay.handle_opened(&mut turn, &mut frame, &[handed], &mut local);
         }
-        Message::Leaving(mut frame, handed) => {
-            let mut turn = Turn { now, sink, hand: &mut () };
+        WorkerMail::Leaving(mut frame, handed) => {
+            let mut turn = CallContext { now, sink, hand: &mut () };
             relay.handle_leaving(&mut turn, &mut frame, &[handed]);
         }
-        Message::Released(mut frame, handed) => {
+        WorkerMail::Released(mut frame, handed) => {
             relay.handle_released(now, &mut frame, &[handed], sink);
         }
-        Message::Sealed(frame, handed) => relay.handle_sealed(now, &frame, &[handed]),
-        Message::Note(note) => relay.handle_note(now, &note, sink),
+        WorkerMail::Sealed(frame, handed) => relay.handle_sealed(now, &frame, &[handed]),
+        WorkerMail::Note(note) => relay.handle_note(now, &note, sink),
     }
 }
 
 /// Takes the second worker's orders.
-fn orders(relay: &mut Relay) -> impl Iterator<Item = Order<AeadKey>> {
+fn orders(relay: &mut Relay) -> impl Iterator<Item = WorkerOrder<AeadKey>> {
     core::iter::from_fn(|| relay.poll_order().map(|(_, order)| order))
 }
 
@@ -188,14 +189,13 @@ fn dropped(net: &Net, reason: DropReason) -> u64 {
     net.nodes[R].relay.counters().dropped(reason)
 }
 
-/// A flow between a neighbour and a host behind the far router whose cells the second worker passes
-/// on.
-fn flow(net: &mut Net, neighbour: usize, outwards: bool) -> Flow {
+/// A flow between a neighbour and a host behind the far router that the second worker forwards.
+fn flow(net: &mut Net, neighbour: usize, outwards: bool) -> CellFlow {
     let near = ADDRESSES[neighbour];
     let from = if outwards { neighbour } else { FAR };
     let flows = (1..64).map(|host| Address::new(2, host));
     let mut flows = flows.map(|far| if outwards { (near, far) } else { (far, near) });
-    let passes = |flow: &Flow| {
+    let passes = |flow: &CellFlow| {
         let mut sink = Kernel::new(9);
         let ring = second(net, (from, from), *flow, 1, &mut sink);
         ring.0.is_empty() && sink.took.len() == 1
@@ -209,12 +209,12 @@ fn establish(net: &mut Net) {
     let key = identity(R).public();
     let config = LinkConfig { key, address: ADDRESSES[R], endpoint: Some(socket(R)) };
     net.nodes[NEW].relay.add_link(now, &config).expect("room");
-    // Until it was told for the last time where it is seen.
+    // Waits for the last repeat of the message with the neighbour's public address.
     net.run(Duration::from_secs(3));
     assert!(link_with(net, NEW).up_since.is_some());
 }
 
-/// What is known of the new neighbour, to be compared.
+/// State of the new neighbour, for comparison.
 fn seen(net: &Net) -> String {
     format!("{:?}", link_with(net, NEW))
 }
@@ -228,7 +228,7 @@ fn a_note_of_a_removed_neighbour_says_nothing_of_the_next_owner_of_its_number() 
         let ring = second(&mut net, (OLD, STRAY), outwards, 3, &mut Kernel::new(9));
         assert!(ring.0.is_empty(), "the second worker passes them on");
         let told = notes(&mut net);
-        assert!(told.len() >= 2, "of sessions and of links");
+        assert!(told.len() >= 2, "notes on sessions and links");
         let mut sink = Kernel::new(9);
         if succeeds {
             succeed(&mut net);
@@ -236,7 +236,7 @@ fn a_note_of_a_removed_neighbour_says_nothing_of_the_next_owner_of_its_number() 
         let before = succeeds.then(|| seen(&net));
         told.into_iter().for_each(|note| first(&mut net, note, &mut sink));
         let challenged = sink.took.iter().any(|(to, _)| *to == socket(STRAY));
-        assert_eq!(challenged, !succeeds, "whoever is there is asked whether it moved");
+        assert_eq!(challenged, !succeeds, "a challenge for a new source");
         assert_eq!(succeeds.then(|| seen(&net)), before);
     }
 }
@@ -253,7 +253,7 @@ fn a_frame_that_was_opened_for_a_removed_neighbour_is_dropped() {
         let body = &mut frame[link::BODY_AT..][..class.link_body_len()];
         assert!(ControlWriter::new(body).push(CONTROL_GOODBYE, &[]));
         let len = frame.len() as u32;
-        Message::Opened(frame, Handed { link, at: 0, len, congested: false })
+        WorkerMail::Opened(frame, HandoffFrame { link, at: 0, len, congested: false })
     };
     net.now = net.now + Duration::from_millis(1);
     let before = seen(&net);
@@ -264,26 +264,29 @@ fn a_frame_that_was_opened_for_a_removed_neighbour_is_dropped() {
     }
     assert_eq!(seen(&net), before);
     first(&mut net, opened(LinkKind::Control, new), &mut Kernel::new(9));
-    assert!(!link_with(&net, NEW).established, "its own goodbye counts");
+    assert!(!link_with(&net, NEW).established, "the new neighbour's goodbye counts");
 }
 
 #[test]
 fn frames_that_were_to_leave_to_a_removed_neighbour_are_dropped() {
     let mut net = net();
     let inwards = flow(&mut net, OLD, false);
-    // The first is refused by the kernel, and closes the gate for the others.
+    // The kernel refuses the first, which closes the gate for the others.
     let mut ring = second(&mut net, (FAR, FAR), inwards, 2, &mut Kernel::new(0));
     ring.0.extend(second(&mut net, (FAR, FAR), inwards, 3, &mut Kernel::new(9)).0);
     let kinds = ring.0.iter().map(|message| match message {
-        Message::Sealed(..) => 's',
-        Message::Released(..) => 'r',
+        WorkerMail::Sealed(..) => 's',
+        WorkerMail::Released(..) => 'r',
         _ => '?',
     });
     assert_eq!(kinds.collect::<String>(), "ssrrr");
     let [old, _] = succeed(&mut net);
     let cell = frames(inwards.1, inwards.0, 1, 1);
     let len = cell.len() as u32;
-    ring.0.push_back(Message::Leaving(cell, Handed { link: old, at: 0, len, congested: false }));
+    ring.0.push_back(WorkerMail::Leaving(
+        cell,
+        HandoffFrame { link: old, at: 0, len, congested: false },
+    ));
     establish(&mut net);
     let (before, no_route) = (seen(&net), dropped(&net, DropReason::NoRoute));
     let mut sink = Kernel::new(9);
@@ -302,7 +305,7 @@ fn a_late_order_about_the_gate_of_a_removed_neighbour_is_not_about_the_next() {
     let inwards = flow(&mut net, NEW, false);
     let gate = |net: &mut Net, link, open| {
         let (shard, forwarder) = &mut net.nodes[R].forwarders[0];
-        forwarder.handle_order(shard, Order::Gate { link, open, marking: !open });
+        forwarder.handle_order(shard, WorkerOrder::Gate { link, open, marking: !open });
     };
     let passes = |net: &mut Net| {
         let marking = net.nodes[R].forwarders[0].1.is_marking(ADDRESSES[NEW]);
@@ -337,16 +340,15 @@ fn cells_that_are_held_for_a_removed_neighbour_never_reach_the_next() {
     tell(&mut net);
     second(&mut net, (FAR, FAR), inwards, 3, &mut Kernel::new(9));
     assert_eq!(tell(&mut net), 3);
-    // The worker sees one view with the old neighbour, and one with the new.
+    // The worker gets one view with the old neighbour, and one with the new.
     let [_, new] = succeed(&mut net);
     net.nodes[R].relay.set_link_delay(new, Some(Duration::from_millis(5)));
     assert_eq!(tell(&mut net), 0);
     assert_eq!(net.nodes[R].forwarders[0].1.poll_timeout(), None, "at {now:?}");
 }
 
-/// One order of events: the old neighbour is removed and the new one added while frames, notes and
-/// orders are under way between the workers. Returns how many messages are taken in when the new
-/// one is there.
+/// One order of events: the old neighbour is removed and the new one added while messages pass
+/// between the workers. Returns the number of messages handled after the new one was added.
 fn interleave(seed: u8) -> usize {
     let (mut net, mut rng) = (net(), Rng::new([seed; 32]));
     let flows = [flow(&mut net, OLD, true), flow(&mut net, OLD, false)];

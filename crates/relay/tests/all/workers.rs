@@ -1,12 +1,12 @@
-//! A node of several workers does what a node of one worker does, whichever of them a frame meets.
+//! A node with several workers behaves like a node with one, whichever worker a frame meets.
 
 use crate::support::{FULL, Net, frames, socket};
 use core::time::Duration;
 use proptest::prelude::*;
 use shoal_crypto::Rng;
 use shoal_relay::{
-    Arrival, FrameAt, Handoff, Incoming, LocalCells, Order, Path, SendOutcome, Sink, Stop, Traffic,
-    Turn, Unfinished,
+    ArrivalSource, CallContext, FrameAt, FrameSink, Handoff, HandoffKind, LocalCells, ReceivedRun,
+    SendError, SendOutcome, SendPath, TrafficCounters, WorkerOrder,
 };
 use shoal_wire::{Address, DropReason, LinkId, LinkKind};
 
@@ -18,12 +18,12 @@ const HOSTS: [(usize, Address); 4] = [
 ];
 const R1: usize = 2;
 
-/// Two routers with two hosts each; every node has so many workers and lanes.
+/// Two routers with two hosts each. Every node has this many workers and lanes.
 fn net(workers: u8, lanes: u8) -> Net {
     net_with(|config| (config.session.workers, config.session.lanes) = (workers, lanes))
 }
 
-fn net_with(change: impl Fn(&mut shoal_relay::Config)) -> Net {
+fn net_with(change: impl Fn(&mut shoal_relay::RelayConfig)) -> Net {
     let addresses = [
         Address::new(1, 1),
         Address::new(1, 2),
@@ -47,11 +47,12 @@ fn cells(net: &Net) -> Vec<Vec<(Address, Vec<u8>)>> {
     (0..net.nodes.len()).map(sorted).collect()
 }
 
-/// Sums that must not depend on which worker did the work.
+/// Sums that must not depend on which worker handled a frame.
 fn work(net: &Net, node: usize) -> [u64; 3] {
     let relay = &net.nodes[node].relay;
-    let Traffic { cells_transit, cells_local, cells_origin, .. } = relay.counters().traffic;
-    let Traffic { dispatched, cut, frames_out, handshakes_out, .. } = relay.counters().traffic;
+    let TrafficCounters { cells_transit, cells_local, cells_origin, .. } = relay.counters().traffic;
+    let TrafficCounters { dispatched, cut, frames_out, handshakes_out, .. } =
+        relay.counters().traffic;
     let waiting: usize = relay.links().map(|link| link.waiting).sum();
     let left = frames_out - handshakes_out + waiting as u64;
     let more_parts = (shoal_link::parts::PARTS as u64 - 1) * cut;
@@ -60,7 +61,7 @@ fn work(net: &Net, node: usize) -> [u64; 3] {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig::with_cases(12.min(ProptestConfig::default().cases)))]
 
     #[test]
     fn any_split_over_workers_gives_what_one_worker_gives(
@@ -76,7 +77,7 @@ proptest! {
         nets[1].keeping = keeping;
         for net in &mut nets {
             net.spread = Rng::new(seed);
-            // The path between the routers carries no full frame, if small.
+            // If `small`, the path between the routers carries no full frames.
             let between = net.nodes[R1].relay.next_hop(Address::new(2, 0)).expect("r2 is beside");
             net.nodes[R1].relay.set_small_path(between, small);
             net.run(Duration::from_millis(2));
@@ -94,14 +95,14 @@ proptest! {
             prop_assert_eq!(work(one, node), work(many, node));
             prop_assert!(many.nodes[node].relay.links().all(|link| link.up_since.is_some()));
             prop_assert_eq!(many.nodes[node].relay.counters().dropped(DropReason::OtherWorker), 0);
-            // Reports are as exact as with one worker: what was sent arrived.
+            // Reports are as exact as with one worker: no loss is measured.
             prop_assert!(many.nodes[node].relay.links().all(|link| link.stats.loss == 0.0));
         }
     }
 }
 
 #[test]
-fn whichever_worker_sends_a_router_sees_one_lane_per_pair_of_hosts() {
+fn a_router_sees_one_lane_per_pair_of_hosts_with_any_sending_worker() {
     let mut net = net(3, 9);
     let carried = |net: &Net| {
         let node = &net.nodes[R1];
@@ -117,7 +118,7 @@ fn whichever_worker_sends_a_router_sees_one_lane_per_pair_of_hosts() {
         }
         let after = carried(&net);
         let by: Vec<u64> = after.iter().zip(before).map(|(after, before)| after - before).collect();
-        // Lanes are dealt out in turn: more than one would be seen by more than one worker.
+        // Lanes are assigned in turn, so a second lane would involve a second worker.
         assert!(by.contains(&40), "{by:?}");
     }
 }
@@ -169,7 +170,7 @@ fn keys_change_and_neighbours_restart_under_traffic() {
 fn no_worker_passes_the_backlog_of_a_link_and_nothing_is_lost() {
     let mut net = net(2, 4);
     for round in 0..40u8 {
-        // The kernel has no room, for r1 as for its hosts, in every other round.
+        // In every other round the kernel has no room, for r1 and its hosts.
         net.wire.room = (round % 2 == 0).then_some(6);
         net.send(HOSTS[0].0, HOSTS[2].1, 4, round);
         net.send(HOSTS[1].0, HOSTS[3].1, 4, round);
@@ -220,7 +221,7 @@ fn a_path_that_carries_no_full_frame_is_left_to_the_first_worker() {
     assert_eq!(net.nodes.iter().map(|node| node.cells.len()).sum::<usize>(), 18);
 }
 
-/// A router whose list is too old keeps its links; no cell passes it, whichever worker it meets.
+/// A router whose list is too old keeps its links. No worker forwards any cell.
 #[test]
 fn links_that_carry_lists_only_carry_no_cell_and_no_route() {
     const R2: usize = 3;
@@ -247,7 +248,7 @@ fn links_that_carry_lists_only_carry_no_cell_and_no_route() {
             + relay.counters().dropped(DropReason::NoRoute);
         assert!(dropped >= 72, "{dropped} at the router");
         assert!(relay.routing().unwrap().table().is_empty());
-        // The links stay up, at both ends, and nobody's route leads over them after a while.
+        // The links stay up at both ends. After a while no route uses them.
         let up = |net: &Net, node: usize| -> Vec<_> {
             net.nodes[node].relay.links().map(|link| link.up_since).collect()
         };
@@ -263,23 +264,23 @@ fn links_that_carry_lists_only_carry_no_cell_and_no_route() {
     }
 }
 
-/// The kernel below a worker: how many frames it takes, and those that it took.
+/// A simulated kernel: the number of frames it accepts, and the accepted frames.
 struct Kernel {
     room: usize,
     took: Vec<Vec<u8>>,
 }
 
-impl Sink for Kernel {
-    fn send(&mut self, _: Path, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
+impl FrameSink for Kernel {
+    fn send(&mut self, _: SendPath, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
         let sent = offsets.len().min(self.room);
         self.took.extend(offsets[..sent].iter().map(|&at| buf[at as usize..][..len].to_vec()));
-        SendOutcome { sent, stop: (sent < offsets.len()).then_some(Stop::Full) }
+        SendOutcome { sent, stop: (sent < offsets.len()).then_some(SendError::Full) }
     }
 }
 
-/// What a worker handed over.
+/// A frame that a worker handed over.
 #[derive(Debug, PartialEq)]
-enum Over {
+enum HandoffRecord {
     Raw,
     Opened,
     Leaving(u8),
@@ -288,17 +289,17 @@ enum Over {
 }
 
 #[derive(Default)]
-struct Record(Vec<Over>);
+struct Record(Vec<HandoffRecord>);
 
 impl Handoff for Record {
-    fn take(&mut self, what: Unfinished<'_>, frame: FrameAt<'_>) -> bool {
+    fn take(&mut self, what: HandoffKind<'_>, frame: FrameAt<'_>) -> bool {
         assert_eq!(frame.bytes().len(), FULL);
         self.0.push(match what {
-            Unfinished::Raw { .. } | Unfinished::Unknown { .. } => Over::Raw,
-            Unfinished::Opened { .. } => Over::Opened,
-            Unfinished::Leaving { worker, .. } => Over::Leaving(worker),
-            Unfinished::Released { .. } => Over::Released,
-            Unfinished::Sealed { .. } => Over::Sealed,
+            HandoffKind::Raw { .. } | HandoffKind::Unknown { .. } => HandoffRecord::Raw,
+            HandoffKind::Opened { .. } => HandoffRecord::Opened,
+            HandoffKind::Leaving { worker, .. } => HandoffRecord::Leaving(worker),
+            HandoffKind::Released { .. } => HandoffRecord::Released,
+            HandoffKind::Sealed { .. } => HandoffRecord::Sealed,
         });
         true
     }
@@ -307,27 +308,28 @@ impl Handoff for Record {
 /// Three cells from the first host to `dst`, as they arrive at its router.
 fn arriving(net: &mut Net, dst: Address) -> Vec<u8> {
     let mut sink = Kernel { room: usize::MAX, took: Vec::new() };
-    let mut turn = Turn { now: net.now, sink: &mut sink, hand: &mut () };
+    let mut turn = CallContext { now: net.now, sink: &mut sink, hand: &mut () };
     let mut buf = frames(dst, HOSTS[0].1, 3, 1);
     let offsets = [0, FULL as u32, 2 * FULL as u32];
     net.nodes[0].relay.send_cells(&mut turn, LinkKind::Cell, &mut buf, &offsets, FULL);
     sink.took.concat()
 }
 
-/// Has the router's second worker take them in; says what it handed over, and how many left.
-fn second(net: &mut Net, mut buf: Vec<u8>, room: usize) -> (Vec<Over>, usize) {
+/// Makes the router's second worker handle them. Returns the frames it handed over, and how many
+/// left.
+fn second(net: &mut Net, mut buf: Vec<u8>, room: usize) -> (Vec<HandoffRecord>, usize) {
     let (mut sink, mut record) = (Kernel { room, took: Vec::new() }, Record::default());
     let (len, from) = (buf.len() as u32, socket(0));
     let incoming =
-        [Incoming { from: from.into(), offset: 0, len, stride: FULL as u32, congested: false }];
-    let mut turn = Turn { now: net.now, sink: &mut sink, hand: &mut record };
+        [ReceivedRun { from: from.into(), offset: 0, len, stride: FULL as u32, congested: false }];
+    let mut turn = CallContext { now: net.now, sink: &mut sink, hand: &mut record };
     let (shard, forwarder) = &mut net.nodes[R1].forwarders[0];
     let none = None::<&mut fn(&mut [u8], LocalCells<'_>, &mut Record) -> u64>;
-    forwarder.handle_batch(shard, &mut turn, &mut buf, &incoming, Arrival::Socket, none);
+    forwarder.handle_batch(shard, &mut turn, &mut buf, &incoming, ArrivalSource::Socket, none);
     (record.0, sink.took.len())
 }
 
-/// A host whose cells the router's second worker passes on.
+/// A host whose cells the router's second worker forwards.
 fn flow_of_second(net: &mut Net) -> Address {
     let mut hosts = (1..64).map(|host| Address::new(2, host));
     let passes = |dst: &Address| {
@@ -339,7 +341,7 @@ fn flow_of_second(net: &mut Net) -> Address {
 
 #[test]
 fn a_worker_that_was_refused_sends_nothing_until_it_is_told_that_it_may() {
-    use Over::{Released, Sealed};
+    use HandoffRecord::{Released, Sealed};
     let mut net = net(2, 4);
     let dst = flow_of_second(&mut net);
     let link = net.nodes[R1].relay.next_hop(dst).expect("a route");
@@ -350,7 +352,7 @@ fn a_worker_that_was_refused_sends_nothing_until_it_is_told_that_it_may() {
     assert_eq!(take(&mut net, 1), (vec![Sealed, Sealed], 1));
     let gate = |net: &mut Net, open, marking| {
         let (shard, forwarder) = &mut net.nodes[R1].forwarders[0];
-        forwarder.handle_order(shard, Order::Gate { link, open, marking });
+        forwarder.handle_order(shard, WorkerOrder::Gate { link, open, marking });
         forwarder.is_marking(dst)
     };
     for marking in [false, true] {
@@ -363,7 +365,7 @@ fn a_worker_that_was_refused_sends_nothing_until_it_is_told_that_it_may() {
     gate(&mut net, true, false);
     let other = LinkId::from_bits(link.bits() + 1);
     let (shard, forwarder) = &mut net.nodes[R1].forwarders[0];
-    forwarder.handle_order(shard, Order::Gate { link: other, open: false, marking: true });
+    forwarder.handle_order(shard, WorkerOrder::Gate { link: other, open: false, marking: true });
     assert_eq!(take(&mut net, 9), (Vec::new(), 3), "another link's gate changes nothing");
 }
 
@@ -374,7 +376,7 @@ fn a_worker_goes_by_its_view_until_it_gets_another() {
     let now = net.now;
     net.nodes[R1].relay.set_lists_only(now, true);
     let cells = arriving(&mut net, dst);
-    assert_eq!(second(&mut net, cells, 9), (Vec::new(), 3), "it has not heard of it");
+    assert_eq!(second(&mut net, cells, 9), (Vec::new(), 3), "the worker has the old view");
     let due = net.nodes[R1].relay.poll_timeout().expect("a worker is to hear of it");
     assert_eq!(due, (shoal_wire::Time::ZERO, "order for a worker"));
     while let Some((_, order)) = net.nodes[R1].relay.poll_order() {
@@ -387,8 +389,8 @@ fn a_worker_goes_by_its_view_until_it_gets_another() {
     assert_eq!(forwarder.take_counters().dropped(DropReason::StaleList), 3);
 }
 
-/// What the first worker can't send waits in the relay, and nothing passes it by: neither its own
-/// cells nor those that it passes on.
+/// Cells that the first worker can't send wait in the relay. Nothing overtakes them, neither its
+/// own cells nor forwarded ones.
 #[test]
 fn where_the_first_worker_was_refused_all_waits_until_the_kernel_has_room() {
     let mut net = net(1, 1);
@@ -400,14 +402,14 @@ fn where_the_first_worker_was_refused_all_waits_until_the_kernel_has_room() {
         let mut cells = arriving(&mut net, dst);
         let len = cells.len() as u32;
         let incoming =
-            Incoming { from: socket(0).into(), offset: 0, len, stride: 1_440, congested: false };
-        let mut turn = Turn { now: net.now, sink: &mut sink, hand: &mut () };
+            ReceivedRun { from: socket(0).into(), offset: 0, len, stride: 1_440, congested: false };
+        let mut turn = CallContext { now: net.now, sink: &mut sink, hand: &mut () };
         let relay = &mut net.nodes[R1].relay;
         if waiting == 8 {
             let mut own = frames(dst, Address::new(1, 0), 3, 1);
             relay.send_cells(&mut turn, LinkKind::Cell, &mut own, &offsets, FULL);
         } else {
-            let (run, from) = ([incoming], Arrival::Socket);
+            let (run, from) = ([incoming], ArrivalSource::Socket);
             relay.handle_batch(&mut turn, &mut cells, &run, from, &mut |_, _, _| 0);
         }
         left.push(sink.took.len());
@@ -417,7 +419,7 @@ fn where_the_first_worker_was_refused_all_waits_until_the_kernel_has_room() {
     let mut sink = Kernel { room: usize::MAX, took: Vec::new() };
     net.nodes[R1].relay.handle_writable(net.now, &mut sink);
     assert_eq!(sink.took.len(), 8);
-    let mut turn = Turn { now: net.now, sink: &mut sink, hand: &mut () };
+    let mut turn = CallContext { now: net.now, sink: &mut sink, hand: &mut () };
     let mut own = frames(dst, Address::new(1, 0), 3, 1);
     net.nodes[R1].relay.send_cells(&mut turn, LinkKind::Cell, &mut own, &offsets, FULL);
     assert_eq!(sink.took.len(), 11, "the gate is open again");

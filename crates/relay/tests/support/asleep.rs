@@ -1,12 +1,13 @@
-//! Machines that are suspended: their clocks go on, and nothing runs on them.
+//! Suspended machines: their clocks continue, and no code runs.
 
 use core::time::Duration;
 
 use super::Net;
-use super::hops::Datagram;
+use super::shifts::Datagram;
 
 impl Net {
-    /// Lets time pass while the machine of one node is suspended; returns what came there.
+    /// Lets time pass while one node's machine is suspended. Returns the datagrams that arrived for
+    /// it.
     pub fn run_without(&mut self, asleep: usize, span: Duration) -> Vec<Datagram> {
         let (mut came, end) = (Vec::new(), self.now + span);
         while self.now < end {

@@ -1,7 +1,7 @@
-//! A few relays in memory, joined by perfect wires, under one clock.
+//! A few relays in memory, connected by perfect wires, under one clock.
 
 mod asleep;
-mod hops;
+mod shifts;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -9,56 +9,56 @@ use std::net::SocketAddr;
 use core::time::Duration;
 use shoal_crypto::{Identity, NetworkSecret, Rng};
 use shoal_relay::{
-    Arrival, Config, Forwarder, FrameAt, Handed, Handoff, Incoming, LinkConfig, LocalCells,
-    MixedCell, Path, Relay, SendOutcome, Sink, Stop, Turn, Unfinished,
+    ArrivalSource, CallContext, Forwarder, FrameAt, FrameSink, Handoff, HandoffFrame, HandoffKind,
+    LinkConfig, LocalCells, MixedCell, ReceivedRun, Relay, RelayConfig, SendError, SendOutcome,
+    SendPath,
 };
 use shoal_session::{Endpoints, SessionShard};
 use shoal_wire::{Address, LinkKind, RoutedHeader, SizeClass, Time, TrafficClass, link};
 use zerocopy::IntoBytes;
 
 #[allow(unused_imports, reason = "each test file uses its part")]
-pub use hops::{Walls, hop_prefix, hopper, moved_prefix, under};
+pub use shifts::{FirewallState, moved_prefix, shift_prefix, shifter, under};
 
-/// Length of a full frame.
 pub const FULL: usize = SizeClass::Full.frame_len();
 
-/// A wire's end: keeps what was sent.
+/// The network below all nodes: it stores sent datagrams.
 #[derive(Default)]
-pub struct Wire {
-    /// Datagrams on their way: sender, receiver, bytes.
+pub struct TestWire {
+    /// Datagrams in transit: sender, receiver, bytes.
     pub sent: VecDeque<(SocketAddr, SocketAddr, Vec<u8>)>,
-    /// Who sends now.
+    /// Address of the node that currently sends.
     pub from: Option<SocketAddr>,
-    /// Longest frame that the path carries; `None` is any. The device says so itself if `says`.
+    /// Maximum frame length of the path. `None` is unlimited. If `says`, the device reports it.
     pub longest: Option<usize>,
     pub says: bool,
-    /// Frames that still find room below; `None` is endless.
+    /// Number of frames that the kernel still accepts. `None` is unlimited.
     pub room: Option<usize>,
-    /// The paths of all sends, if a test looks at them.
-    pub paths: Option<Vec<Path>>,
-    /// All frames that were sent, if a test looks at them.
+    /// The paths of all sends, if recorded.
+    pub paths: Option<Vec<SendPath>>,
+    /// All sent frames, if recorded.
     pub seen: Option<Vec<Vec<u8>>>,
 }
 
-impl Sink for Wire {
-    fn send(&mut self, path: Path, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
+impl FrameSink for TestWire {
+    fn send(&mut self, path: SendPath, buf: &[u8], offsets: &[u32], len: usize) -> SendOutcome {
         let to = path.ends.remote;
         self.paths.iter_mut().for_each(|paths| paths.push(path));
         let mut sent = 0;
         let too_long = self.longest.is_some_and(|longest| len > longest);
         if too_long {
-            let stop = self.says.then_some(Stop::TooLong);
+            let stop = self.says.then_some(SendError::TooLong);
             return SendOutcome { sent: if self.says { 0 } else { offsets.len() }, stop };
         }
         for &at in offsets {
             if let Some(room) = &mut self.room {
                 if *room == 0 {
-                    return SendOutcome { sent, stop: Some(Stop::Full) };
+                    return SendOutcome { sent, stop: Some(SendError::Full) };
                 }
                 *room -= 1;
             }
-            let hops = path.ends.local.filter(|local| hopper(*local).is_some());
-            let from = hops.unwrap_or(self.from.expect("a sender"));
+            let shifts = path.ends.local.filter(|local| shifter(*local).is_some());
+            let from = shifts.unwrap_or(self.from.expect("a sender"));
             let frame = buf[at as usize..at as usize + len].to_vec();
             self.seen.iter_mut().for_each(|seen| seen.push(frame.clone()));
             self.sent.push_back((from, to, frame));
@@ -68,142 +68,143 @@ impl Sink for Wire {
     }
 }
 
-/// One node of the test network.
 pub struct Node {
-    /// Its machine.
     pub relay: Relay,
-    /// Its other workers, from number 1 on.
+    /// Workers after the first, numbered from 1.
     pub forwarders: Vec<(SessionShard, Forwarder)>,
-    /// Cells that they passed on.
+    /// Number of cells forwarded by these workers.
     pub forwarded: u64,
-    /// Cells that each of them passed on.
+    /// Number of cells forwarded by each of them.
     pub forwarded_by: Vec<u64>,
-    /// Its socket's address.
+    /// Socket address.
     pub at: SocketAddr,
-    /// Cells that arrived for it: source, payload.
+    /// Cells received: source, payload.
     pub cells: Vec<(Address, Vec<u8>)>,
-    /// Leg cells that arrived for it.
-    pub legs: Legs,
+    /// Leg cells received, and their handling.
+    pub legs: LegRecord,
 }
 
-/// What becomes of leg cells at a node.
+/// Handling of leg cells at a node.
 #[derive(Default)]
-pub struct Legs {
-    /// Those that arrived: source, payload.
+pub struct LegRecord {
+    /// Leg cells received: source, payload.
     pub seen: Vec<(Address, Vec<u8>)>,
-    /// From here to there, if they go on.
+    /// Source and destination of the next leg, if cells are sent on.
     pub onward: Option<(Address, Address)>,
-    /// When they leave; at once if it isn't said.
+    /// Departure time of these cells. None for at once.
     pub due: Option<Time>,
 }
 
-/// Frames that went one way.
-pub struct Watch {
-    /// From here, or from anywhere.
+/// Frames recorded on one path.
+pub struct PathRecorder {
+    /// Source, or None for any.
     pub from: Option<SocketAddr>,
-    /// To here.
     pub to: SocketAddr,
-    /// Lengths of frames.
+    /// Lengths of the frames.
     pub seen: Vec<usize>,
-    /// When they were sent.
+    /// Times at which they were sent.
     pub at: Vec<Time>,
 }
 
-/// Somebody on the wire between two nodes, who has no key and injects copies that are faster than
-/// the originals, which take ten milliseconds.
+/// An attacker without a key on the wire between two nodes. Injected copies overtake the originals,
+/// which take 10 ms.
 pub struct Race {
-    /// Whose frames are copied, and to whom they go.
+    /// Sender and receiver of the copied frames.
     pub pair: (usize, usize),
-    /// The source that the copies bear: a third machine.
+    /// Forged source of the copies: a third machine.
     pub victim: SocketAddr,
-    /// Whether all frames that go to the victim are copied to the first node, or only small ones.
+    /// True if all frames to the victim are copied to the first node, false for small ones only.
     pub copies_all: bool,
-    /// Small frames to where the first node is get lost.
+    /// True if small frames to the first node's real address are lost.
     pub loses_small: bool,
-    /// The originals on their way, and when they arrive.
+    /// Originals in transit, with their arrival times.
     pub late: VecDeque<(Time, SocketAddr, SocketAddr, Vec<u8>)>,
-    /// Bytes that went to the victim.
+    /// Bytes sent to the victim.
     pub bytes: usize,
 }
 
 impl Race {
-    /// One that loses nothing.
+    /// A race that loses no frames.
     pub fn new(pair: (usize, usize), victim: SocketAddr) -> Race {
         let late = VecDeque::new();
         Race { pair, victim, copies_all: false, loses_small: false, late, bytes: 0 }
     }
 }
 
-/// The network: node `i` has the socket address 10.0.0.(i+1):7400.
+/// The network. Node `i` has the socket address 10.0.0.(i+1):7400.
 pub struct Net {
-    /// The clock.
     pub now: Time,
-    /// The nodes.
     pub nodes: Vec<Node>,
-    /// What is on its way.
-    pub wire: Wire,
-    /// The address at its receiver that datagrams come to, if the receiver is told.
+    /// Datagrams in transit.
+    pub wire: TestWire,
+    /// Local address that is reported with received datagrams, if any.
     pub local: Option<SocketAddr>,
-    /// Pairs of nodes between which nothing passes.
+    /// Pairs of nodes between which all frames are lost.
     pub cut: Vec<(usize, usize)>,
-    /// What goes to the prefix of the first is lost, and what comes from that of the second.
+    /// Nodes with an unroutable prefix: frames to the first one's prefix and from the second one's
+    /// are lost.
     pub unrouted: [Option<usize>; 2],
-    /// Firewalls that let in only what answers, if there are any.
-    pub walls: Option<Walls>,
-    /// The prefix that is routed to each node, others that are besides, and nodes that know another
-    /// one: a translator before them puts the one in the other's place.
+    /// Stateful firewalls, which admit only answers, if there are any.
+    pub walls: Option<FirewallState>,
+    /// The routed prefix of each node; additional routed prefixes; and nodes that use a different
+    /// prefix behind a translator.
     pub routed: Vec<[u8; 8]>,
     pub also: Vec<[u8; 8]>,
     pub translated: Vec<usize>,
-    /// From the first to the second node one of so many frames gets lost.
+    /// One in this many frames from the first to the second node is lost.
     pub lossy: Option<(usize, usize, u64)>,
-    /// Frames of more bytes than these get lost from the first to the second node.
+    /// Frames above this length from the first to the second node are lost.
     pub narrow: Vec<(usize, usize, usize)>,
-    /// Says at which worker a datagram arrives.
+    /// Chooses the worker at which a datagram arrives.
     pub spread: Rng,
-    /// Whether frames that workers hand to each other get lost.
+    /// True if frames handed between workers are lost.
     pub full_rings: bool,
-    /// Workers after the first keep cells for their node, as those do that serve programs.
+    /// True if workers after the first consume cells for their node, like workers that serve
+    /// programs.
     pub keeping: bool,
-    /// What is watched, if anything.
-    pub watches: [Option<Watch>; 2],
-    /// Who races frames, if anybody does.
+    /// Recorded paths.
+    pub watches: [Option<PathRecorder>; 2],
+    /// The attacker, if there is one.
     pub race: Option<Race>,
 }
 
-/// What workers hand to each other.
-enum Passed {
+/// A frame handed from one worker to another.
+enum HandedFrame {
     Raw(u8, u8, Endpoints, Vec<u8>),
-    Opened(Vec<u8>, Handed),
-    Leaving(u8, Vec<u8>, Handed),
-    Released(Vec<u8>, Handed),
-    Sealed(Vec<u8>, Handed),
+    Opened(Vec<u8>, HandoffFrame),
+    Leaving(u8, Vec<u8>, HandoffFrame),
+    Released(Vec<u8>, HandoffFrame),
+    Sealed(Vec<u8>, HandoffFrame),
 }
 
 /// The rings of one worker.
-struct Rings {
+struct TestRings {
     worker: u8,
-    passed: VecDeque<Passed>,
+    passed: VecDeque<HandedFrame>,
     full: bool,
 }
 
-impl Handoff for Rings {
-    fn take(&mut self, what: Unfinished<'_>, frame: FrameAt<'_>) -> bool {
+impl Handoff for TestRings {
+    fn take(&mut self, what: HandoffKind<'_>, frame: FrameAt<'_>) -> bool {
         let bytes = frame.bytes().to_vec();
-        let handed = |link, congested| Handed { link, at: 0, len: frame.len, congested };
+        let handed = |link, congested| HandoffFrame { link, at: 0, len: frame.len, congested };
         let (to, passed) = match what {
-            Unfinished::Raw { worker, from } => {
-                (worker, Passed::Raw(self.worker, worker, from.from, bytes))
+            HandoffKind::Raw { worker, from } => {
+                (worker, HandedFrame::Raw(self.worker, worker, from.from, bytes))
             }
-            Unfinished::Unknown { from } => (0, Passed::Raw(self.worker, 0, from.from, bytes)),
-            Unfinished::Opened { link, congested } => {
-                (0, Passed::Opened(bytes, handed(link, congested)))
+            HandoffKind::Unknown { from } => {
+                (0, HandedFrame::Raw(self.worker, 0, from.from, bytes))
             }
-            Unfinished::Leaving { worker, link } => {
-                (worker, Passed::Leaving(worker, bytes, handed(link, false)))
+            HandoffKind::Opened { link, congested } => {
+                (0, HandedFrame::Opened(bytes, handed(link, congested)))
             }
-            Unfinished::Released { link } => (0, Passed::Released(bytes, handed(link, false))),
-            Unfinished::Sealed { link } => (0, Passed::Sealed(bytes, handed(link, false))),
+            HandoffKind::Leaving { worker, link } => {
+                (worker, HandedFrame::Leaving(worker, bytes, handed(link, false)))
+            }
+            HandoffKind::Released { link } => {
+                (0, HandedFrame::Released(bytes, handed(link, false)))
+            }
+            HandoffKind::Sealed { link } => (0, HandedFrame::Sealed(bytes, handed(link, false))),
         };
         assert_ne!(to, self.worker, "a worker hands to itself");
         if !self.full {
@@ -213,21 +214,19 @@ impl Handoff for Rings {
     }
 }
 
-/// Socket address of a node.
 pub fn socket(node: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, node as u8 + 1], 7400))
 }
 
-/// Key of a node.
 pub fn identity(node: usize) -> Identity {
     Identity::from_seed([node as u8 + 1; 32])
 }
 
-/// Constants of the test network.
-pub fn config(address: Address) -> Config {
-    Config {
+/// Settings of the test network.
+pub fn config(address: Address) -> RelayConfig {
+    RelayConfig {
         address,
-        session: shoal_session::Config::new(shoal_session::Role::Link),
+        session: shoal_session::SessionConfig::new(shoal_session::SessionRole::Link),
         liveness: shoal_link::LivenessConfig::default(),
         egress: shoal_link::EgressConfig::default(),
         hold: shoal_relay::HoldConfig::default(),
@@ -237,16 +236,17 @@ pub fn config(address: Address) -> Config {
 }
 
 impl Net {
-    /// Nodes at `addresses`, joined by `links`; the first of each pair calls the second.
+    /// A network of nodes at `addresses`, connected by `links`. The first node of each pair calls
+    /// the second.
     pub fn new(addresses: &[Address], links: &[(usize, usize)]) -> Net {
         Net::with(addresses, links, |_| {})
     }
 
-    /// Nodes at `addresses`, joined by `links`, with constants that `change` changes.
+    /// A network like [`Net::new`], with settings modified by `change`.
     pub fn with(
         addresses: &[Address],
         links: &[(usize, usize)],
-        change: impl Fn(&mut Config),
+        change: impl Fn(&mut RelayConfig),
     ) -> Net {
         let now = Time::from_millis(1_000);
         let origins = |_| {
@@ -263,11 +263,11 @@ impl Net {
             let relay = Relay::new(config, identity(i), secret, origins(i), seed, now, unix_ms);
             let forwarders: Vec<_> = workers.map(|worker| relay.forwarder(worker)).collect();
             let forwarded_by = vec![0; forwarders.len()];
-            let (at, cells, legs) = (socket(i), Vec::new(), Legs::default());
+            let (at, cells, legs) = (socket(i), Vec::new(), LegRecord::default());
             Node { relay, forwarders, forwarded: 0, forwarded_by, at, cells, legs }
         };
         let nodes = addresses.iter().enumerate().map(make).collect();
-        let (wire, spread) = (Wire::default(), Rng::new([5; 32]));
+        let (wire, spread) = (TestWire::default(), Rng::new([5; 32]));
         let mut net = Net {
             now,
             nodes,
@@ -276,7 +276,7 @@ impl Net {
             cut: Vec::new(),
             unrouted: [None; 2],
             walls: None,
-            routed: (0..addresses.len()).map(hop_prefix).collect(),
+            routed: (0..addresses.len()).map(shift_prefix).collect(),
             also: Vec::new(),
             translated: Vec::new(),
             lossy: None,
@@ -301,7 +301,7 @@ impl Net {
         net
     }
 
-    /// Lets time pass in steps of a millisecond.
+    /// Lets time pass in steps of 1 ms.
     pub fn run(&mut self, span: Duration) {
         let end = self.now + span;
         while self.now < end {
@@ -310,7 +310,7 @@ impl Net {
         }
     }
 
-    /// Delivers everything and does what is due, at one instant.
+    /// Delivers all datagrams and runs all due timers, at one instant.
     pub fn step(&mut self) {
         for i in 0..self.nodes.len() {
             self.wire.from = Some(self.nodes[i].at);
@@ -333,13 +333,13 @@ impl Net {
             }
             let local = self.local;
             let (from, Some(to)) = (self.leaves(from), self.comes(from, to)) else { continue };
-            self.local = if hopper(to).is_some() { Some(to) } else { local };
+            self.local = if shifter(to).is_some() { Some(to) } else { local };
             self.deliver(b, from, &mut frame);
             self.local = local;
         }
     }
 
-    /// Originals whose copies were faster.
+    /// Delivers originals whose copies were faster.
     fn arrive_late(&mut self) {
         let now = self.now;
         while let Some(race) = &mut self.race
@@ -351,7 +351,7 @@ impl Net {
         }
     }
 
-    /// Copies a datagram if there is a race; says whether the original comes later or not at all.
+    /// Copies a datagram if there is a race. Returns true if the original is delayed or lost.
     fn raced(&mut self, from: SocketAddr, to: SocketAddr, frame: &[u8]) -> bool {
         let Some(race) = &mut self.race else { return false };
         let ((a, b), victim) = (race.pair, race.victim);
@@ -374,14 +374,14 @@ impl Net {
         true
     }
 
-    /// Hands one datagram to a node, at whichever of its workers it happens to arrive.
+    /// Delivers one datagram to a node, at a random worker.
     pub fn deliver(&mut self, to: usize, from: SocketAddr, frame: &mut [u8]) {
         let from = Endpoints { local: self.local, remote: from };
         let workers = self.nodes[to].forwarders.len() as u64 + 1;
         let worker = self.spread.below(workers) as u8;
         self.wire.from = Some(self.nodes[to].at);
         let mut passed = VecDeque::new();
-        self.arrive(to, worker, Arrival::Socket, from, frame, &mut passed);
+        self.arrive(to, worker, ArrivalSource::Socket, from, frame, &mut passed);
         for _ in 0..8 {
             let Some(next) = passed.pop_front() else { break };
             self.pass(to, next, &mut passed);
@@ -390,20 +390,20 @@ impl Net {
         self.work(to);
     }
 
-    /// One datagram at one worker.
+    /// Handles one datagram at one worker.
     fn arrive(
         &mut self,
         to: usize,
         worker: u8,
-        arrival: Arrival,
+        arrival: ArrivalSource,
         from: Endpoints,
         frame: &mut [u8],
-        passed: &mut VecDeque<Passed>,
+        passed: &mut VecDeque<HandedFrame>,
     ) {
         let len = frame.len() as u32;
-        let incoming = [Incoming { from, offset: 0, len, stride: len, congested: false }];
-        let mut rings = Rings { worker, passed: VecDeque::new(), full: self.full_rings };
-        let mut turn = Turn { now: self.now, sink: &mut self.wire, hand: &mut rings };
+        let incoming = [ReceivedRun { from, offset: 0, len, stride: len, congested: false }];
+        let mut rings = TestRings { worker, passed: VecDeque::new(), full: self.full_rings };
+        let mut turn = CallContext { now: self.now, sink: &mut self.wire, hand: &mut rings };
         let Node { relay, forwarders, cells, legs, .. } = &mut self.nodes[to];
         let before = legs.seen.len();
         let mut local = keep(cells, legs);
@@ -423,39 +423,39 @@ impl Net {
         }
     }
 
-    /// What one worker hands to another.
-    fn pass(&mut self, to: usize, next: Passed, passed: &mut VecDeque<Passed>) {
+    /// Handles a frame that one worker handed to another.
+    fn pass(&mut self, to: usize, next: HandedFrame, passed: &mut VecDeque<HandedFrame>) {
         let now = self.now;
         let Node { relay, forwarders, cells, legs, .. } = &mut self.nodes[to];
         let wire = &mut self.wire;
-        let mut rings = Rings { worker: 0, passed: VecDeque::new(), full: self.full_rings };
+        let mut rings = TestRings { worker: 0, passed: VecDeque::new(), full: self.full_rings };
         match next {
-            Passed::Raw(by, worker, from, mut frame) => {
-                self.arrive(to, worker, Arrival::Worker(by), from, &mut frame, passed);
+            HandedFrame::Raw(by, worker, from, mut frame) => {
+                self.arrive(to, worker, ArrivalSource::Worker(by), from, &mut frame, passed);
             }
-            Passed::Opened(mut frame, handed) => {
-                let mut turn = Turn { now, sink: wire, hand: &mut rings };
+            HandedFrame::Opened(mut frame, handed) => {
+                let mut turn = CallContext { now, sink: wire, hand: &mut rings };
                 relay.handle_opened(&mut turn, &mut frame, &[handed], &mut keep(cells, legs));
             }
-            Passed::Leaving(0, mut frame, handed) => {
-                let mut turn = Turn { now, sink: wire, hand: &mut rings };
+            HandedFrame::Leaving(0, mut frame, handed) => {
+                let mut turn = CallContext { now, sink: wire, hand: &mut rings };
                 relay.handle_leaving(&mut turn, &mut frame, &[handed]);
             }
-            Passed::Released(mut frame, handed) => {
+            HandedFrame::Released(mut frame, handed) => {
                 relay.handle_released(now, &mut frame, &[handed], wire);
             }
-            Passed::Leaving(worker, mut frame, handed) => {
+            HandedFrame::Leaving(worker, mut frame, handed) => {
                 rings.worker = worker;
-                let mut turn = Turn { now, sink: wire, hand: &mut rings };
+                let mut turn = CallContext { now, sink: wire, hand: &mut rings };
                 let (shard, forwarder) = &mut forwarders[usize::from(worker) - 1];
                 forwarder.handle_leaving(shard, &mut turn, &mut frame, &[handed]);
             }
-            Passed::Sealed(frame, handed) => relay.handle_sealed(now, &frame, &[handed]),
+            HandedFrame::Sealed(frame, handed) => relay.handle_sealed(now, &frame, &[handed]),
         }
         passed.extend(rings.passed);
     }
 
-    /// Brings notes and counters of the other workers to the first, and its orders to them.
+    /// Passes notes and counters of the other workers to the first, and its orders to them.
     fn settle(&mut self, i: usize) {
         let Node { relay, forwarders, forwarded, forwarded_by, .. } = &mut self.nodes[i];
         for ((shard, forwarder), by) in forwarders.iter_mut().zip(forwarded_by) {
@@ -474,7 +474,7 @@ impl Net {
         }
     }
 
-    /// Has a node forget all keys.
+    /// Makes a node drop all keys.
     pub fn rekey_all(&mut self, i: usize) {
         let node = &mut self.nodes[i];
         self.wire.from = Some(node.at);
@@ -493,9 +493,10 @@ impl Net {
         }
         let mut passed = VecDeque::new();
         for ((shard, forwarder), worker) in node.forwarders.iter_mut().zip(1..) {
-            let mut rings = Rings { worker, passed, full: self.full_rings };
+            let mut rings = TestRings { worker, passed, full: self.full_rings };
             if forwarder.poll_timeout().is_some_and(|(at, _)| at <= self.now) {
-                let mut turn = Turn { now: self.now, sink: &mut self.wire, hand: &mut rings };
+                let mut turn =
+                    CallContext { now: self.now, sink: &mut self.wire, hand: &mut rings };
                 forwarder.handle_timeout(shard, &mut turn);
             }
             passed = rings.passed;
@@ -507,18 +508,17 @@ impl Net {
     }
 
     fn node_at(&self, at: SocketAddr) -> Option<usize> {
-        hopper(at).or_else(|| self.nodes.iter().position(|node| node.at == at))
+        shifter(at).or_else(|| self.nodes.iter().position(|node| node.at == at))
     }
 
-    /// Sends `n` cells from one node to an address, back to back; whichever worker it happens to be
-    /// that has them to send.
+    /// Sends `n` cells from a node to an address, back to back, from a random worker.
     pub fn send(&mut self, from: usize, dst: Address, n: usize, fill: u8) {
         let workers = self.nodes[from].forwarders.len() as u64 + 1;
         let worker = self.spread.below(workers) as u8;
         self.send_by(worker, LinkKind::Cell, from, dst, n, fill);
     }
 
-    /// Sends `n` leg cells from one node to an address; control does.
+    /// Sends `n` leg cells from a node to an address, from the first worker.
     pub fn send_legs(&mut self, from: usize, dst: Address, n: usize, fill: u8) {
         self.send_by(0, LinkKind::Leg, from, dst, n, fill);
     }
@@ -536,9 +536,9 @@ impl Net {
         let mut buf = frames(dst, src, n, fill);
         let offsets: Vec<u32> = (0..n).map(|i| (i * FULL) as u32).collect();
         self.wire.from = Some(self.nodes[from].at);
-        let mut rings = Rings { worker, passed: VecDeque::new(), full: self.full_rings };
+        let mut rings = TestRings { worker, passed: VecDeque::new(), full: self.full_rings };
         let Node { relay, forwarders, .. } = &mut self.nodes[from];
-        let mut turn = Turn { now: self.now, sink: &mut self.wire, hand: &mut rings };
+        let mut turn = CallContext { now: self.now, sink: &mut self.wire, hand: &mut rings };
         match worker {
             0 => relay.send_cells(&mut turn, kind, &mut buf, &offsets, FULL),
             _ => {
@@ -554,10 +554,10 @@ impl Net {
     }
 }
 
-/// Keeps the cells that are for a node, and sends its leg cells on.
+/// Consumes the cells for a node, and sends its leg cells on.
 fn keep<H>(
     cells: &mut Vec<(Address, Vec<u8>)>,
-    legs: &mut Legs,
+    legs: &mut LegRecord,
 ) -> impl FnMut(&mut [u8], LocalCells<'_>, &mut H) -> u64 {
     |buf, found, _| {
         assert!(found.from.iter().all(|link| link.bits() < 8));

@@ -1,4 +1,5 @@
-//! A network of bare routing machines under a virtual clock, checked for loops after every event.
+//! A simulated network of bare routing machines with a virtual clock. Every event is followed by a
+//! check for loops.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -21,15 +22,15 @@ pub fn identity(router: u32) -> Identity {
     Identity::from_seed(seed)
 }
 
-/// Faults of every wire.
+/// Faults that each wire has.
 #[derive(Clone, Copy, Debug)]
 pub struct Faults {
     pub loss_percent: u64,
     pub duplicate_percent: u64,
     pub delay: Duration,
-    /// Added at random per message, so messages overtake each other.
+    /// Random extra delay per message, so messages overtake each other.
     pub jitter: Duration,
-    /// After this long without carrying anything, the ends see that a wire is cut.
+    /// Time from a cut of a wire until its ends notice.
     pub detection: Duration,
 }
 
@@ -41,9 +42,9 @@ pub const CLEAN: Faults = Faults {
     detection: Duration::from_millis(500),
 };
 
-pub struct Node {
+pub struct RoutingNode {
     pub machine: Routing,
-    /// Which run of this router it is.
+    /// Number of restarts of this router.
     pub run: u32,
     pub alive: bool,
     pub changes: Vec<RouteChange>,
@@ -57,50 +58,56 @@ pub struct Wire {
     pub ends: [u32; 2],
     pub cut: bool,
     pub loss_percent: Option<u64>,
-    /// Counts cuts and repairs: an end that notices an earlier cut is ignored.
+    /// Number of cuts and repairs. Events with an older number are ignored.
     turn: u32,
 }
 
 #[derive(Clone, Debug)]
-enum What {
+enum WireEvent {
     Deliver { to: u32, wire: u32, run: u32, message: RoutingMessage },
     Up { at: u32, wire: u32, turn: u32 },
     Down { at: u32, wire: u32, turn: u32 },
 }
 
-pub struct Net {
+pub struct RoutingNet {
     pub now: Time,
-    pub nodes: BTreeMap<u32, Node>,
+    pub nodes: BTreeMap<u32, RoutingNode>,
     pub wires: Vec<Wire>,
     pub faults: Faults,
     pub config: Config,
-    /// Routers that have their own.
+    /// Configurations of single routers, in place of `config`.
     pub configs: BTreeMap<u32, Config>,
     pub delivered: u64,
     pub bytes: u64,
-    /// Hash of everything delivered: equal for equal seeds.
+    /// Hash of all deliveries: equal for equal seeds.
     pub trace: [u8; 32],
     origins: Vec<(u32, PublicKey)>,
-    events: BTreeMap<(Time, u64), What>,
+    events: BTreeMap<(Time, u64), WireEvent>,
     order: u64,
     rng: Rng,
 }
 
-impl Net {
-    /// Routers 1 to `n` and the wires between them, all coming up at the start.
-    pub fn new(n: u32, wires: &[(u32, u32)], faults: Faults, config: Config, seed: u64) -> Net {
-        let mut net = Net::bare(n, faults, config, seed);
+impl RoutingNet {
+    /// Routers 1 to `n` and the wires between them. All wires come up at the start.
+    pub fn new(
+        n: u32,
+        wires: &[(u32, u32)],
+        faults: Faults,
+        config: Config,
+        seed: u64,
+    ) -> RoutingNet {
+        let mut net = RoutingNet::bare(n, faults, config, seed);
         for (a, b) in wires {
             net.add_wire(*a, *b);
         }
         net
     }
 
-    pub fn bare(n: u32, faults: Faults, config: Config, seed: u64) -> Net {
+    pub fn bare(n: u32, faults: Faults, config: Config, seed: u64) -> RoutingNet {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&seed.to_be_bytes());
         let origins = (1..=n).map(|id| (id, identity(id).public())).collect();
-        let mut net = Net {
+        let mut net = RoutingNet {
             now: Time::from_millis(1),
             nodes: BTreeMap::new(),
             wires: Vec::new(),
@@ -126,7 +133,7 @@ impl Net {
         let origins = self.origins.iter().copied();
         let config = self.configs.get(&id).unwrap_or(&self.config).clone();
         let machine = Routing::new(config, id, identity(id), origins, seed, self.now, unix_s);
-        let node = Node {
+        let node = RoutingNode {
             machine,
             run,
             alive: true,
@@ -149,17 +156,17 @@ impl Net {
         found.expect("wire exists") as u32
     }
 
-    fn push(&mut self, at: Time, what: What) {
+    fn push(&mut self, at: Time, what: WireEvent) {
         self.order += 1;
         self.events.insert((at, self.order), what);
     }
 
-    /// The handshake ends at slightly different times at both ends.
+    /// Brings both ends up, at slightly different times, as a handshake would.
     fn schedule_up(&mut self, wire: u32) {
         let Wire { ends, turn, .. } = self.wires[wire as usize];
         for at in ends {
             let delay = self.faults.delay + self.jitter();
-            self.push(self.now + delay, What::Up { at, wire, turn });
+            self.push(self.now + delay, WireEvent::Up { at, wire, turn });
         }
     }
 
@@ -175,15 +182,15 @@ impl Net {
         let Wire { ends, turn, .. } = *w;
         for at in ends {
             let late = self.jitter();
-            self.push(self.now + detection + late, What::Down { at, wire, turn });
+            self.push(self.now + detection + late, WireEvent::Down { at, wire, turn });
         }
     }
 
-    /// One end believes the wire dead for a moment although it isn't.
+    /// Makes one end believe for 1 ms that the wire is dead, although it isn't.
     pub fn blink(&mut self, at: u32, wire: u32) {
         let turn = self.wires[wire as usize].turn;
-        self.push(self.now, What::Down { at, wire, turn });
-        self.push(self.now + ms(1), What::Up { at, wire, turn });
+        self.push(self.now, WireEvent::Down { at, wire, turn });
+        self.push(self.now + ms(1), WireEvent::Up { at, wire, turn });
     }
 
     pub fn mend(&mut self, wire: u32) {
@@ -198,18 +205,18 @@ impl Net {
         self.wires.iter().enumerate().filter(has).map(|(i, _)| i as u32).collect()
     }
 
-    /// A router dies; its neighbours notice later.
+    /// Stops a router; its neighbours notice later.
     pub fn crash(&mut self, id: u32) {
         self.nodes.get_mut(&id).expect("node").alive = false;
         for wire in self.wires_of(id) {
             let turn = self.wires[wire as usize].turn;
             let at = self.far_end(id, wire);
-            self.push(self.now + self.faults.detection, What::Down { at, wire, turn });
+            self.push(self.now + self.faults.detection, WireEvent::Down { at, wire, turn });
         }
     }
 
-    /// It starts again, with nothing remembered and the wall clock at `unix_s`. Its neighbours
-    /// may not even have noticed that it was gone.
+    /// Restarts router `id` without memory, with the wall clock at `unix_s`. The neighbours may not
+    /// have noticed that it was down.
     pub fn restart(&mut self, id: u32, unix_s: u64) {
         let run = self.nodes[&id].run + 1;
         self.boot(id, run, unix_s);
@@ -248,26 +255,26 @@ impl Net {
     fn step(&mut self) {
         let Some((_, what)) = self.events.pop_first() else { return };
         let id = match &what {
-            What::Deliver { to, .. } => *to,
-            What::Up { at, .. } | What::Down { at, .. } => *at,
+            WireEvent::Deliver { to, .. } => *to,
+            WireEvent::Up { at, .. } | WireEvent::Down { at, .. } => *at,
         };
         if !self.nodes[&id].alive {
             return;
         }
         match what {
-            What::Deliver { to, wire, run, message } => self.deliver(to, wire, run, message),
-            What::Up { at, wire, turn } if self.wires[wire as usize].turn == turn => {
+            WireEvent::Deliver { to, wire, run, message } => self.deliver(to, wire, run, message),
+            WireEvent::Up { at, wire, turn } if self.wires[wire as usize].turn == turn => {
                 let far = self.far_end(at, wire);
                 let node = self.nodes.get_mut(&at).expect("node");
                 node.up.insert(wire);
                 node.machine.link_up(self.now, LinkId::from_bits(wire), far);
             }
-            What::Down { at, wire, turn } if self.wires[wire as usize].turn == turn => {
+            WireEvent::Down { at, wire, turn } if self.wires[wire as usize].turn == turn => {
                 let node = self.nodes.get_mut(&at).expect("node");
                 node.up.remove(&wire);
                 node.machine.link_down(self.now, LinkId::from_bits(wire));
             }
-            What::Up { .. } | What::Down { .. } => {}
+            WireEvent::Up { .. } | WireEvent::Down { .. } => {}
         }
         self.drain(id);
     }
@@ -275,7 +282,7 @@ impl Net {
     fn deliver(&mut self, to: u32, wire: u32, run: u32, message: RoutingMessage) {
         let now = self.now;
         let node = self.nodes.get_mut(&to).expect("node");
-        // Sealed for an earlier run, or the link is not up here: the link layer drops it.
+        // Sealed for an earlier run, or this end's link is down: the link layer drops the message.
         if node.run != run || !node.up.contains(&wire) {
             return;
         }
@@ -291,7 +298,8 @@ impl Net {
         let _ = node.machine.handle_message(now, LinkId::from_bits(wire), message);
     }
 
-    /// Takes all output of a machine. Checks that this ends, that nothing is due then, and loops.
+    /// Takes all output of a machine. Checks that the output ends, that nothing is due afterwards,
+    /// and that no loop exists.
     pub fn drain(&mut self, id: u32) {
         let mut steps = 0;
         while let Some((link, message)) =
@@ -321,11 +329,11 @@ impl Net {
         let copies = 1 + u64::from(self.rng.below(100) < self.faults.duplicate_percent);
         for _ in 0..copies {
             let at = self.now + self.faults.delay + self.jitter();
-            self.push(at, What::Deliver { to, wire, run, message: message.clone() });
+            self.push(at, WireEvent::Deliver { to, wire, run, message: message.clone() });
         }
     }
 
-    /// Follows every route that `id` changed, hop by hop, as a cell would go.
+    /// Follows every route that `id` changed, router by router, as a cell would travel.
     fn check_loops(&mut self, id: u32) {
         let version = self.nodes[&id].machine.table().version();
         if version == self.nodes[&id].checked {
@@ -340,7 +348,7 @@ impl Net {
         }
     }
 
-    /// The routers a cell from `from` passes: `Ok((path, arrived))`, or `Err` with a loop.
+    /// Routers that a cell from `from` passes: `Ok((path, arrived))`, or `Err` with a loop.
     pub fn path(&self, from: u32, to: u32) -> Result<(Vec<u32>, bool), Vec<u32>> {
         let (mut at, mut path) = (from, vec![from]);
         while at != to {
@@ -348,7 +356,7 @@ impl Net {
             let Some(link) = node.machine.table().next_hop(to) else { return Ok((path, false)) };
             let next = self.far_end(at, link.bits());
             let far = &self.nodes[&next];
-            // A router takes transit cells only over links whose ends know each other's instance.
+            // A router accepts transit cells only over links whose ends know each other's instance.
             if self.wires[link.bits() as usize].cut || !far.alive || !far.machine.is_adjacent(link)
             {
                 return Ok((path, false));
@@ -363,7 +371,7 @@ impl Net {
         Ok((path, true))
     }
 
-    /// Routers that can be reached from `from` over wires that are whole.
+    /// Routers that can be reached from `from` over intact wires.
     pub fn component(&self, from: u32) -> BTreeSet<u32> {
         let (mut seen, mut todo) = (BTreeSet::from([from]), vec![from]);
         while let Some(at) = todo.pop() {
@@ -377,7 +385,7 @@ impl Net {
         seen
     }
 
-    /// No black holes, and no routes to what can't be reached.
+    /// Panics at a missing route to a reachable router, or a route to an unreachable router.
     pub fn assert_converged(&self) {
         for (id, node) in self.nodes.iter().filter(|(_, node)| node.alive) {
             let reachable = self.component(*id);
@@ -401,7 +409,7 @@ impl Net {
         })
     }
 
-    /// Runs until converged, in steps; how long that took. Panics after `limit`.
+    /// Runs until converged, and returns the time that took. Panics after `limit`.
     pub fn converge(&mut self, limit: Duration) -> Duration {
         let begin = self.now;
         while !self.is_converged() {

@@ -1,17 +1,17 @@
-//! What bad input gets: a counted drop, no state, no answer.
+//! Effects of bad input: a counted drop, no state, no answer.
 
 use std::time::Duration;
 
 use crate::world::{self, Knobs, Packet, World, identity, link, machine};
 use proptest::prelude::*;
-use shoal_session::{Config, Opening, PeerId, Role, Sessions};
+use shoal_session::{OpenResult, PeerId, SessionConfig, SessionRole, Sessions};
 use shoal_wire::{Address, DropReason, RoutedHeader, Time, TrafficClass};
 
 fn quiet() -> Knobs {
     Knobs { delay_ms: 1, ..Knobs::default() }
 }
 
-/// What a node must not show: new sessions, sent frames.
+/// State that bad input must not change: sessions, sent frames, received frames.
 fn state(world: &World, i: usize) -> (usize, u64, usize) {
     let node = &world.nodes[i];
     (node.sessions.session_count(), node.sent, node.got.len())
@@ -40,7 +40,7 @@ fn a_frame_that_comes_back_is_dropped() {
     assert_eq!(state(&world, 0), before);
     assert_eq!(world.nodes[0].drops.values().sum::<u32>(), 1);
 
-    // A handshake of ours, while it is under way.
+    // A handshake frame of the node itself, while the handshake is open.
     let mut world = World::new(2, &link(), quiet());
     world.connect(0, 1);
     let (_, request) = world.wire.pop_first().unwrap();
@@ -76,7 +76,7 @@ fn captured_handshakes_are_not_answered_again() {
 #[test]
 fn strangers_get_no_byte() {
     for (secret, n, what) in [(2, 0, DropReason::BadHandshake), (1, 7, DropReason::UnknownPeer)] {
-        // Another network's secret; then the right secret and a key that nobody knows.
+        // Another network's secret; then the right secret with an unknown key.
         let mut world = World::new(2, &link(), quiet());
         let mut stranger = machine(n, link(), secret, 50, world.now, 0);
         let peer = stranger.add_peer(identity(1).public()).unwrap();
@@ -88,7 +88,7 @@ fn strangers_get_no_byte() {
         assert!(world.drops(1, what) >= 1, "{what:?}");
         assert_eq!(state(&world, 1), (0, 0, 0));
     }
-    // The right secret, and the wrong responder key: nothing comes back either.
+    // The right secret, but the wrong responder key: no answer either.
     let mut world = World::new(3, &link(), quiet());
     let wrong = world.peer(0, 2);
     world.nodes[0].sessions.set_endpoint(wrong, Some(world::addr(1)));
@@ -98,7 +98,7 @@ fn strangers_get_no_byte() {
     assert!(world.drops(1, DropReason::BadHandshake) >= 1);
 }
 
-/// A flood of well-sealed requests from keys that the victim doesn't know, from many addresses.
+/// A flood of well-sealed requests from unknown keys and many addresses.
 #[test]
 fn a_flood_costs_its_sender_a_cookie_round_and_memory_stays_bounded() {
     let mut world = World::new(2, &link(), quiet());
@@ -125,7 +125,7 @@ fn a_flood_costs_its_sender_a_cookie_round_and_memory_stays_bounded() {
     while let Some((_, _, len)) = world.nodes[1].sessions.poll_transmit(world.now, &mut reply) {
         assert!(len == 192, "a cookie reply is smaller than its request");
     }
-    // A peer that means well pays one round more and gets its turn.
+    // An honest peer needs one more round and then gets its turn.
     world.connect(0, 1);
     world.run_ms(200);
     assert_eq!(world.nodes[0].sessions.stats().cookies_taken, 1);
@@ -136,7 +136,8 @@ fn a_flood_costs_its_sender_a_cookie_round_and_memory_stays_bounded() {
     assert_eq!(world.established(0), 1);
     assert!(world.drops(1, DropReason::UnknownPeer) > 100);
     assert_eq!(world.nodes[1].sessions.session_count(), 1);
-    // The queue is empty again, but the flood may go on: its requests get no public-key work yet.
+    // The queue is empty again, but the flood may continue: its requests get no public-key work
+    // yet.
     let mut request = |now| {
         flood.set_endpoint(victim, Some(world::addr(1)));
         flood.connect(now, victim);
@@ -214,12 +215,19 @@ fn deliver_ok(world: &mut World, frame: Packet) {
     assert_eq!(world.nodes[1].got, [1]);
 }
 
-/// One host pair: machines over overlay addresses, and a sealed small cell payload.
+/// One host pair: machines with overlay addresses, and a sealed small cell payload.
 fn hosts() -> (Sessions<Address>, Sessions<Address>, PeerId, PeerId, Time) {
     let now = Time::from_millis(5);
     let make = |n: usize| {
         let secret = shoal_crypto::NetworkSecret([1; 32]);
-        Sessions::new(Config::new(Role::Edge), identity(n), secret, [n as u8; 32], now, 0)
+        Sessions::new(
+            SessionConfig::new(SessionRole::Edge),
+            identity(n),
+            secret,
+            [n as u8; 32],
+            now,
+            0,
+        )
     };
     let (mut a, mut b) = (make(0), make(1));
     let (to_b, to_a) =
@@ -254,7 +262,7 @@ fn host_frames_are_bound_to_the_routed_header_but_not_to_mark_and_hop_limit() {
         let (mut bad, mut out) = (buf, Vec::new());
         bad[at] ^= 1;
         b.open_batch(now, &mut bad, &[15], 152, &mut out);
-        assert_eq!(out, [Opening::Drop(DropReason::BadTag)], "byte {at}");
+        assert_eq!(out, [OpenResult::Drop(DropReason::BadTag)], "byte {at}");
     }
     buf[RoutedHeader::MARK_AT] = 1;
     buf[RoutedHeader::HOP_LIMIT_AT] -= 1;
@@ -262,10 +270,10 @@ fn host_frames_are_bound_to_the_routed_header_but_not_to_mark_and_hop_limit() {
     b.open_batch(now, &mut buf, &[15], 152, &mut out);
     assert_eq!(out[0].opened().map(|o| (o.peer, o.counter, o.newest)), Ok((to_a, 0, true)));
     assert!(b.is_live(now, to_a), "the first frame confirms");
-    // Without room for the header before it, a frame is not looked at.
+    // Without room for the header before it, a frame is refused.
     let mut out = Vec::new();
     b.open_batch(now, &mut buf, &[14], 152, &mut out);
-    assert_eq!(out, [Opening::Drop(DropReason::BadSize)]);
+    assert_eq!(out, [OpenResult::Drop(DropReason::BadSize)]);
 }
 
 fn zerocopy_bytes(header: &RoutedHeader) -> Vec<u8> {
@@ -288,12 +296,12 @@ fn lanes_have_keys_and_windows_of_their_own() {
     let offsets = [0, 192, 384, 576];
     let mut out = Vec::new();
     world.nodes[1].sessions.open_batch(now, &mut buf.clone(), &offsets, 192, &mut out);
-    // Lane 0 has sealed the confirming keepalive before.
+    // Lane 0 has already sealed the confirming keepalive.
     let seen: Vec<_> = out.iter().map(|o| o.opened().map(|o| (o.lane, o.counter))).collect();
     assert_eq!(seen, [Ok((0, 1)), Ok((1, 0)), Ok((2, 0)), Ok((3, 0))]);
     let mut again = Vec::new();
     world.nodes[1].sessions.open_batch(now, &mut buf, &offsets, 192, &mut again);
-    assert!(again.iter().all(|o| *o == Opening::Drop(DropReason::Replayed)));
+    assert!(again.iter().all(|o| *o == OpenResult::Drop(DropReason::Replayed)));
     let sealed = world.nodes[0].sessions.seal_batch(now, to_1, 4, &mut buf, &[0], 192);
     assert_eq!(sealed, Err(DropReason::NotAllowed));
 }
@@ -316,8 +324,8 @@ fn removed_peers_are_strangers() {
     world.run_ms(1);
 }
 
-/// A machine of so few slots that one lost per round would soon be felt.
-fn few_slots() -> Config {
+/// A machine with so few slots that losing one per round would soon fail the test.
+fn few_slots() -> SessionConfig {
     let mut config = link();
     (config.max_peers, config.handshake_queue) = (2, 4);
     config
@@ -348,7 +356,7 @@ fn refused_requests_and_failed_calls_leak_nothing() {
     let mut stranger = machine(7, link(), 1, 50, world.now, 0);
     let mut victim = stranger.add_peer(identity(1).public()).unwrap();
     for round in 0..30 {
-        // A stranger's request, and a call of our own that nobody hears.
+        // A stranger's request, and an unanswered call of this node.
         stranger.set_endpoint(victim, Some(world::addr(1)));
         stranger.reconnect(world.now, victim);
         let job = stranger.poll_job().unwrap();
@@ -417,7 +425,7 @@ fn opening_after_the_index_mask_key_changed() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(200.min(ProptestConfig::default().cases)))]
 
     #[test]
     fn garbage_never_panics_and_changes_nothing(

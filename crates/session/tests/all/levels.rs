@@ -1,11 +1,11 @@
-//! Levels below encryption: who gets which, and what a lane of each protects.
+//! Levels below encryption: how they are agreed on, and what a lane of each level protects.
 
 use crate::world::{Knobs, SMALL, World, link};
-use shoal_session::{Config, Event, Opening, PeerId};
+use shoal_session::{OpenResult, PeerId, SessionConfig, SessionEvent};
 use shoal_wire::{DropReason, Level, Time};
 
-/// Two nodes that take these levels with each other, and have a session.
-fn pair(config: &Config, weakest: [Level; 2]) -> World {
+/// Two nodes that accept these levels from each other, with a session.
+fn pair(config: &SessionConfig, weakest: [Level; 2]) -> World {
     let mut world = World::new(2, config, Knobs::default());
     for (i, weakest) in weakest.into_iter().enumerate() {
         let peer = world.peer(i, 1 - i);
@@ -16,10 +16,10 @@ fn pair(config: &Config, weakest: [Level; 2]) -> World {
     world
 }
 
-/// The level of the newest session, as this node heard of it.
+/// Level of the newest session, from this node's events.
 fn level(world: &World, i: usize) -> Option<Level> {
-    let of = |event: &Event| match event {
-        Event::Established { level, .. } => Some(*level),
+    let of = |event: &SessionEvent| match event {
+        SessionEvent::Established { level, .. } => Some(*level),
         _ => None,
     };
     world.nodes[i].events.iter().rev().find_map(of)
@@ -100,7 +100,7 @@ fn each_level_protects_what_it_says() {
             assert_eq!(open(&mut world, 1, &plain), Ok(agreed));
         }
         assert_eq!(open(&mut world, 1, &plain), Err(DropReason::Replayed));
-        // Two frames of one body share neither header nor tag.
+        // Two frames with equal bodies differ in header and tag.
         let again = frame(&mut world, 0, 1).unwrap();
         assert!((0..8).any(|at| plain[at] != again[at]) && plain[176..] != again[176..]);
     }
@@ -114,12 +114,12 @@ fn what_a_peer_chose_and_we_did_not_offer_makes_no_session() {
     world.nodes[1].sessions.set_weakest(peers[1], Level::None);
     world.knobs.delay_ms = 100;
     world.connect(0, 1);
-    // The answer is on its way when the offer is taken back.
+    // The offer is withdrawn while the answer is on its way.
     world.run_ms(150);
     world.nodes[0].sessions.set_weakest(peers[0], Level::Encrypt);
     world.run_ms(100);
     assert_eq!((level(&world, 0), world.drops(0, DropReason::BadVersion)), (None, 1));
-    // The next request offers nothing weaker, and gets what it asks for.
+    // The next request offers nothing weaker than encryption, and gets it.
     world.run_ms(3_000);
     assert_eq!(level(&world, 0), Some(Level::Encrypt));
 }
@@ -136,8 +136,8 @@ fn new_keys_have_the_same_level() {
     assert_eq!((level(&world, 0), level(&world, 1)), (Some(Level::None), Some(Level::None)));
 }
 
-/// Says what each worker makes of a frame that arrives there; changed bytes are put back.
-fn arrive(world: &mut World, i: usize, frame: &[u8]) -> Vec<Opening> {
+/// Passes a frame to each worker and returns their results; changed bytes are restored.
+fn arrive(world: &mut World, i: usize, frame: &[u8]) -> Vec<OpenResult> {
     let (now, node) = (world.now, &mut world.nodes[i]);
     let mut openings = Vec::new();
     node.sessions.open_batch(now, &mut frame.to_vec(), &[0], SMALL, &mut openings);
@@ -169,16 +169,16 @@ fn a_plain_twin_has_the_holders_of_its_lane_and_is_opened_once_by_one_worker() {
                     let sealed: Vec<bool> =
                         core::iter::once(first).chain(others).map(|r| r.is_ok()).collect();
                     let openings = arrive(&mut world, 1, &frame);
-                    let opener = openings.iter().position(|o| matches!(o, Opening::Data(_)));
-                    let opener = opener.expect("a worker that opens it");
+                    let opener = openings.iter().position(|o| matches!(o, OpenResult::Data(_)));
+                    let opener = opener.expect("a worker opens the frame");
                     for (worker, opening) in openings.iter().enumerate() {
                         let other =
-                            matches!(opening, Opening::Worker(to) if usize::from(*to) == opener);
+                            matches!(opening, OpenResult::Worker(to) if usize::from(*to) == opener);
                         assert!(worker == opener || other, "{opening:?}");
                     }
                     let again = arrive(&mut world, 1, &frame)[opener].opened();
                     assert_eq!(again.map(|o| o.lane), Err(DropReason::Replayed));
-                    let level = openings[opener].opened().expect("it is open").level;
+                    let level = openings[opener].opened().expect("the frame opens").level;
                     assert_eq!(level == agreed, lane >= encrypted);
                     (sealed, opener)
                 });

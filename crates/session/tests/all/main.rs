@@ -1,9 +1,11 @@
-//! All tests of sessions between machines in memory, as one program: each would compile them again.
+//! All tests of sessions between machines in memory, as one program, so that they compile once.
 
 #[path = "../world/mod.rs"]
 mod world;
 
 mod attack;
+mod former;
+mod idle;
 mod levels;
 mod member;
 mod pair;

@@ -1,5 +1,6 @@
-//! What a member can do who has the network's secret, sees the handshakes of two others and is
-//! faster than they are, but has none of their keys: it keeps neither out and gets no answer.
+//! Attacks by a member that has the network's secret, sees the handshakes of two other nodes and is
+//! faster than they are. It has none of their keys. It neither blocks a handshake nor gets an
+//! answer.
 
 use std::net::SocketAddr;
 
@@ -9,7 +10,7 @@ use shoal_wire::DropReason;
 
 const FULL: usize = 1_440;
 const LEAD: usize = 16;
-/// Where cookie, shown time and Noise message of an opened request begin.
+/// Offsets of cookie, shown time and Noise message in an opened request.
 const COOKIE_AT: usize = 2;
 const SHOWN_AT: usize = 14;
 const NOISE_AT: usize = 18;
@@ -22,13 +23,13 @@ fn member() -> SocketAddr {
     ([172, 16, 0, 1], 9).into()
 }
 
-/// Answers that ever went to the member.
+/// Answers that were sent to the member.
 fn answers(world: &World) -> usize {
     let is = |p: &&Packet| p.to == member() && p.bytes.len() != 192;
     world.trace.iter().filter(is).count()
 }
 
-/// What docs/wire.md section 8 calls K, L and P, of a node.
+/// The keys K, L and P of docs/design/wire/session.md, for a node.
 fn outer_key(what: &str, responder: usize) -> [u8; 32] {
     let key = identity(responder).public().to_bytes();
     kdf(&[1; 32], &format!("shoal v1 handshake {what}"), &[b"link", &key])
@@ -57,7 +58,7 @@ fn led(what: &str, lead: &[u8], body: &[u8]) -> Vec<u8> {
     [lead, &sealed(&kdf(&outer_key(what, 1), "seal", &[lead]), body)].concat()
 }
 
-/// What the member can make as the response of node 1 to a request.
+/// The best response of node 1 that the member can forge for a request.
 fn forged_response(request: &[u8], salt: &[u8], rng: &mut Rng) -> Vec<u8> {
     let lead = &request[..LEAD];
     let key = outer_key("reply", 1);
@@ -68,8 +69,8 @@ fn forged_response(request: &[u8], salt: &[u8], rng: &mut Rng) -> Vec<u8> {
     [&kdf(&key, "token", &[lead])[..LEAD], salt, &seal].concat()
 }
 
-/// Node 0 calls node 1, and the member does something about each of their frames before it arrives.
-/// Milliseconds until the caller has a session, ten seconds at most.
+/// Node 0 calls node 1, and the member acts on each frame before it arrives. Returns the
+/// milliseconds until the caller has a session, at most ten seconds.
 fn up_ms(world: &mut World, mut race: impl FnMut(&mut World, &Packet)) -> Option<u32> {
     let mut seen = world.trace.len();
     world.connect(0, 1);
@@ -124,7 +125,7 @@ fn a_request_that_is_sealed_anew_and_comes_first_takes_nobodys_answer() {
     assert_eq!(results, [(Some(40), 0); 5]);
 }
 
-/// So many callers whom node 1 doesn't know that it asks for cookies; and the member's own.
+/// Enough unknown callers that node 1 asks for cookies; returns the member's own cookie.
 fn load(world: &mut World) -> Vec<u8> {
     world.nodes[1].runs_jobs = false;
     let now = world.now;
@@ -187,7 +188,7 @@ fn a_true_response_counts_after_hundreds_of_forged_ones() {
                 forged += 1;
             }
         } else if packet.bytes.len() == FULL {
-            // The salt of the true one, too.
+            // With the salt of the true response, too.
             let salt = packet.bytes[LEAD..32].to_vec();
             deliver(world, addr(1), 0, forged_response(&request, &salt, &mut rng));
             forged += 1;
@@ -218,12 +219,13 @@ fn a_part_that_is_sealed_anew_and_comes_first_takes_no_place_of_the_true_one() {
 
 #[test]
 fn the_same_request_by_two_ways_is_answered_once_where_it_came_from_first() {
-    // Twice from its sender: nobody notices.
+    // Two copies from its sender have no effect.
     let mut world = World::new(2, &link(), Knobs { duplicate: 1_000, ..slow() });
     assert_eq!(up_ms(&mut world, |_, _| {}), Some(40));
     assert_eq!(world.drops(1, DropReason::ReplayedHandshake), 1);
     assert_eq!(world.nodes[1].sessions.stats().responses_sent, 1);
-    // From elsewhere before: the answer goes there, and the true one is asked for a cookie.
+    // A copy from elsewhere arrives first: it gets the answer, and the true sender is asked for a
+    // cookie.
     let mut world = World::new(2, &link(), slow());
     let mut raced = false;
     let up = up_ms(&mut world, |world, packet| {
@@ -235,7 +237,7 @@ fn the_same_request_by_two_ways_is_answered_once_where_it_came_from_first() {
     assert_eq!(up, Some(80));
 }
 
-/// A cookie that the member makes as the answer of node 1 to a request.
+/// A cookie that the member forges as node 1's answer to a request.
 fn forged_cookie(request: &[u8], rng: &mut Rng) -> Vec<u8> {
     let (lead, salt) = (&request[..LEAD], rng.array::<16>());
     let key = outer_key("reply", 1);

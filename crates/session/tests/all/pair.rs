@@ -1,10 +1,10 @@
-//! Two machines that mean well, over a network that doesn't.
+//! Two honest machines over a faulty network.
 
 use std::time::Duration;
 
 use crate::world::{self, Knobs, World, link, machine};
 use shoal_crypto::Suite;
-use shoal_session::Event;
+use shoal_session::SessionEvent;
 use shoal_wire::{DropReason, SizeClass};
 
 #[test]
@@ -12,7 +12,7 @@ fn a_session_in_one_round_trip_then_data_both_ways() {
     let mut world = World::new(2, &link(), Knobs { delay_ms: 10, ..Knobs::default() });
     world.connect(0, 1);
     world.run_ms(21);
-    let want = Event::Established {
+    let want = SessionEvent::Established {
         peer: world.peer(0, 1),
         initiator: true,
         suite: Suite::Aegis256X4,
@@ -52,8 +52,8 @@ fn agrees_on(asked: Suite) {
     };
     world.connect(0, 1);
     world.run_ms(100);
-    let agreed = |event: &Event| match event {
-        Event::Established { suite, .. } => *suite == asked,
+    let agreed = |event: &SessionEvent| match event {
+        SessionEvent::Established { suite, .. } => *suite == asked,
         _ => false,
     };
     assert!(world.nodes.iter().all(|n| agreed(&n.events[0])));
@@ -79,7 +79,7 @@ fn a_handshake_gets_through_heavy_loss_and_slow_paths() {
         world.run_ms(1_000);
         assert_eq!((&world.nodes[0].got[..], &world.nodes[1].got[..]), (&[2][..], &[1][..]));
     }
-    // Slower than the first three retries: an older request's reply must count.
+    // Slower than the first three retries: the reply to an older request must count.
     let mut world = World::new(2, &link(), Knobs { delay_ms: 700, ..Knobs::default() });
     world.connect(0, 1);
     world.run_ms(10_000);
@@ -100,7 +100,7 @@ fn both_begin_at_once_and_one_session_comes_of_it() {
         }
         world.run_ms(1_000);
         assert_eq!((world.nodes[0].got.len(), world.nodes[1].got.len()), (5, 5));
-        // Where the path is slow, a repeated request was answered, and that session is not used.
+        // On a slow path a repeated request was answered too, and that session is not used.
         world.run_ms(60_000);
         assert_eq!(world.nodes[0].sessions.session_count(), 1);
     }
@@ -108,8 +108,8 @@ fn both_begin_at_once_and_one_session_comes_of_it() {
 
 #[test]
 fn crossed_requests_on_a_one_way_path_still_end_in_a_session() {
-    // Node 1's first requests are lost on the way; node 0 must answer for itself in the end, and
-    // the other way round, whichever key is smaller.
+    // Node 1's first requests are lost, so node 0 must answer by itself in the end. The test runs
+    // in both directions, whichever key is smaller.
     for silent in [0, 1] {
         let mut world = World::new(2, &link(), Knobs { delay_ms: 5, ..Knobs::default() });
         world.connect(0, 1);
@@ -180,7 +180,10 @@ fn new_keys_in_one_direction_only_traffic_with_loss() {
     }
     assert!(world.trace.len() > before);
     let got = world.nodes[1].got.len();
-    assert!((8_700..9_300).contains(&got), "lost what the network lost: {got}");
+    assert!(
+        (8_700..9_300).contains(&got),
+        "only frames that the network lost may be missing: {got}"
+    );
 }
 
 #[test]
@@ -192,9 +195,9 @@ fn idle_sessions_end_and_come_back() {
     assert!(world.nodes[0].sessions.is_live(world.now, peer));
     world.run_ms(20_000);
     assert!(!world.nodes[0].sessions.is_live(world.now, peer));
-    assert!(world.nodes[0].events.contains(&Event::Expired { peer }));
+    assert!(world.nodes[0].events.contains(&SessionEvent::Expired { peer }));
     assert_eq!(world.nodes[0].sessions.session_count(), 0);
-    assert_eq!(world.nodes[0].sessions.poll_timeout(), None, "nothing left to wake up for");
+    assert_eq!(world.nodes[0].sessions.poll_timeout(), None, "no timer is left");
     assert_eq!(world.send(0, 1, 1), Err(DropReason::NoSession));
     world.connect(0, 1);
     world.run_ms(100);
@@ -219,7 +222,7 @@ fn nobody_there() {
     let peer = world.peer(0, 1);
     world.connect(0, 1);
     world.run_ms(60_000);
-    assert_eq!(world.nodes[0].events, [Event::Failed { peer }]);
+    assert_eq!(world.nodes[0].events, [SessionEvent::Failed { peer }]);
     assert_eq!(world.nodes[0].sessions.stats().requests_sent, 13);
     assert_eq!(world.nodes[0].sessions.poll_timeout(), None);
     world.knobs.loss = 0;
@@ -239,7 +242,8 @@ fn the_endpoint_follows_the_newest_frame_only() {
     world.run_ms(10);
     let peer = world.peer(1, 0);
     assert_eq!(world.nodes[1].sessions.endpoint(peer), Some(moved));
-    // The frame from before the move comes late: accepted, but it moves nothing back.
+    // The frame from before the move comes late: it is accepted, but does not move the endpoint
+    // back.
     world.deliver(early);
     assert_eq!(world.nodes[1].got, [2, 1]);
     assert_eq!(world.nodes[1].sessions.endpoint(peer), Some(moved));
@@ -265,7 +269,8 @@ fn a_restarted_peer_gets_a_session_also_with_its_clock_set_back() {
 
 #[test]
 fn a_call_goes_on_while_the_peers_is_answered() {
-    // Each calls the other; the answer is lost, and who asked forgets everything, our address too.
+    // Each calls the other. The answer is lost, and the caller forgets everything, including the
+    // other's address.
     for (caller, other) in [(0, 1), (1, 0)] {
         let mut world = World::new(2, &link(), Knobs { delay_ms: 5, ..Knobs::default() });
         world.knobs.loss = 1_000;
@@ -317,7 +322,7 @@ fn a_path_without_room_for_a_full_frame_is_found_out_and_left_again() {
     world.send(0, 1, 5).unwrap();
     world.run_ms(100);
     assert_eq!(world.nodes[1].got, [5]);
-    // Looked for again, ever more rarely: the path is still the same.
+    // The path is tested again at growing intervals, and is unchanged.
     world.run_ms(117_000);
     assert_eq!((world.established(0), small(&world)), (1, (true, true)));
     let full = |p: &&world::Packet| p.bytes.len() == SizeClass::Full.frame_len();
@@ -332,7 +337,7 @@ fn a_path_without_room_for_a_full_frame_is_found_out_and_left_again() {
     world.drain(0);
     world.run_ms(1_000);
     assert_eq!((world.established(0), small(&world)), (2, (true, true)));
-    // The path has room now.
+    // The path carries full frames again.
     world.knobs.longest = None;
     let (peer, now) = (world.peer(0, 1), world.now);
     world.nodes[0].sessions.reconnect(now, peer);
@@ -344,7 +349,7 @@ fn a_path_without_room_for_a_full_frame_is_found_out_and_left_again() {
 
 #[test]
 fn loss_is_not_taken_for_a_small_path_for_long() {
-    // For how many steps of 0.1 s in 15 s one end or both took the path for small.
+    // Number of 0.1 s steps, of 15 s, in which at least one end took the path for small.
     let small = |seed: u8, loss: u64| {
         let knobs = Knobs { loss, delay_ms: 40, ..Knobs::default() };
         let mut world = World::new(2, &link(), knobs);
@@ -360,7 +365,7 @@ fn loss_is_not_taken_for_a_small_path_for_long() {
     for (loss, long) in [(200, 20), (300, 90)] {
         let steps: Vec<_> = (0..200).map(|seed| small(seed, loss)).collect();
         let seeds = steps.iter().filter(|n| **n > 0).count();
-        // The other end hears of it by a confirmation; at 30% loss four in a row may get lost.
+        // A confirmation tells the other end; at 30% loss four in a row may get lost.
         let longer = steps.iter().filter(|n| **n > long).count();
         assert!(seeds > 0, "nothing was tried: no handshake went in parts");
         assert!(seeds < 20 && longer <= 2, "{seeds} of 200, {longer} for more than {long} steps");

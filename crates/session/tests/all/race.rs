@@ -1,11 +1,12 @@
-//! What a stranger can do who sees the requests of a handshake on their way and sends copies from
-//! elsewhere that come first: it delays the call by a round trip, and draws less than it sends.
+//! Attacks by a stranger who sees the requests of a handshake and sends copies from other addresses
+//! that arrive first. The stranger delays the call by a round trip, and draws fewer bytes than it
+//! sends.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::world::{Knobs, Packet, World, addr, identity, link, machine};
-use shoal_session::Config;
+use shoal_session::SessionConfig;
 
 const FULL: usize = 1_440;
 const MEDIUM: usize = 576;
@@ -18,7 +19,7 @@ fn stranger(n: usize) -> SocketAddr {
     ([172, 16, 0, n as u8], 9).into()
 }
 
-/// The caller's own address, with other ports.
+/// The caller's own address, with another port.
 fn beside(n: usize) -> SocketAddr {
     (addr(0).ip(), 9_000 + n as u16).into()
 }
@@ -27,7 +28,7 @@ fn is_named(at: SocketAddr) -> bool {
     at == addr(0) || at == addr(1)
 }
 
-/// Who copies what of all that node 0 says to node 1.
+/// The stranger's copies of frames from node 0 to node 1: their lengths and sources.
 struct Race {
     lens: &'static [usize],
     from: Vec<SocketAddr>,
@@ -39,7 +40,7 @@ impl Race {
     }
 }
 
-/// Lets so many milliseconds pass while copies overtake what they are copies of; `each` ends it.
+/// Runs `ms` milliseconds, in which copies overtake the originals; `each` may end it.
 fn run(world: &mut World, race: &Race, ms: u32, mut each: impl FnMut(&mut World) -> bool) -> u32 {
     let mut seen = world.trace.len();
     for ms in 0..ms {
@@ -63,7 +64,8 @@ fn run(world: &mut World, race: &Race, ms: u32, mut each: impl FnMut(&mut World)
     ms
 }
 
-/// Node 0 calls node 1 as a link that is down does. When both have a session, 60 s at most.
+/// Node 0 calls node 1 like a link that is down. Returns the time until both have a session, at
+/// most 60 s.
 fn up_ms(world: &mut World, race: &Race) -> u32 {
     let to_1 = world.peer(0, 1);
     run(world, race, 60_000, |world| {
@@ -77,7 +79,7 @@ fn is_small(world: &World) -> [bool; 2] {
     [0, 1].map(|i| world.nodes[i].sessions.is_small_path(world.peer(i, 1 - i)))
 }
 
-/// Bytes to others than the two.
+/// Bytes sent to others than the two nodes.
 fn drawn(world: &World) -> usize {
     let others = world.trace.iter().filter(|p| !is_named(p.to));
     others.map(|p| p.bytes.len()).sum()
@@ -111,7 +113,7 @@ fn a_call_comes_through_whoever_races_all_of_its_requests() {
 
 #[test]
 fn a_path_whose_full_requests_are_raced_never_counts_as_small() {
-    let config = Config { rekey_after: Duration::from_secs(5), ..link() };
+    let config = SessionConfig { rekey_after: Duration::from_secs(5), ..link() };
     for loss in [0, 100] {
         let mut world = World::new(2, &config, Knobs { loss, ..slow() });
         let race = Race::whole((0..3).map(stranger).collect());
@@ -160,7 +162,7 @@ fn a_race_draws_less_than_it_sends_and_is_over_within_a_second() {
     assert_eq!(drawn(&world), before, "replays draw nothing");
 }
 
-/// So many callers whom node 1 doesn't know that it asks for cookies.
+/// Enough unknown callers that node 1 asks for cookies.
 fn load(world: &mut World) {
     world.nodes[1].runs_jobs = false;
     let now = world.now;
@@ -186,7 +188,7 @@ fn under_load_a_call_comes_through_whoever_races_all_of_its_requests() {
     let asked = |world: &World| world.nodes[1].sessions.stats().cookies_sent;
     let to_1 = world.peer(0, 1);
     let before = asked(&world);
-    // Of the last job that is left, node 1 makes no answer before the caller has its cookie.
+    // Node 1 answers the last remaining job only after the caller has its cookie.
     run(&mut world, &race, 50, |world| {
         let now = world.now;
         world.nodes[0].sessions.connect(now, to_1);

@@ -1,10 +1,10 @@
-//! The id of a removed peer names nobody: not the next owner of its number either.
+//! The id of a removed peer names nobody, not even the next owner of its number.
 
 use crate::world::{Knobs, SMALL, World, addr, identity, link};
 use shoal_session::PeerId;
 use shoal_wire::{DropReason, Id};
 
-/// Three nodes of two workers; the first has a session with the second.
+/// Three nodes with two workers each; the first has a session with the second.
 fn world() -> World {
     let mut config = link();
     (config.lanes, config.workers) = (4, 2);
@@ -15,7 +15,7 @@ fn world() -> World {
     world
 }
 
-/// At the first node the third takes the number of the second.
+/// At the first node, the third node takes the second one's number.
 fn succeed(world: &mut World) -> [PeerId; 2] {
     let [old, other] = [1, 2].map(|n| world.peer(0, n));
     let sessions = &mut world.nodes[0].sessions;
@@ -90,7 +90,7 @@ fn handshake_work_for_a_removed_peer_comes_to_nothing() {
     world.nodes[0].sessions.handle_done(now, start.run());
     world.drain(0);
     world.run_ms(50);
-    // The answer is here. Its work, and that of one more request, ends after the peer is gone.
+    // The answer has come. Its job, and that of another request, ends after the peer is gone.
     let finish = world.nodes[0].sessions.poll_job().unwrap();
     let [old, new] = succeed(&mut world);
     let sessions = &mut world.nodes[0].sessions;

@@ -1,15 +1,15 @@
-//! New keys: when they come, and what a copied machine does with its randomness.
+//! New keys: when they are made, and the randomness of a copied machine.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::world::{Knobs, Packet, World, addr, identity, link, machine};
-use shoal_session::{Event, Sessions};
+use shoal_session::{SessionEvent, Sessions};
 use shoal_wire::{DropReason, Time};
 
-/// Whether an event says that a session stands.
-fn established(event: &Event) -> bool {
-    matches!(event, Event::Established { .. })
+/// True if the event reports a new session.
+fn established(event: &SessionEvent) -> bool {
+    matches!(event, SessionEvent::Established { .. })
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn new_keys_come_at_no_fixed_age() {
         }
     }
     println!("ages in tenths of a second: {ages:?}");
-    // The first one is counted from two seconds after the session.
+    // The first age is counted from two seconds after the session.
     let ages = &ages[1..];
     assert!(ages.len() >= 29, "{}", ages.len());
     assert!(ages.iter().all(|age| (999..=1_202).contains(age)), "{ages:?}");
@@ -47,8 +47,8 @@ fn sessions_that_nobody_uses_end_without_new_keys() {
     assert!(world.nodes.iter().all(|n| n.sessions.session_count() == 0));
 }
 
-/// The first request that a caller makes, its job given fresh randomness or not; and what the
-/// machine draws next.
+/// The first request of a caller, with or without fresh randomness for its job, and the machine's
+/// next draw.
 fn calls(fresh: Option<u8>) -> [Vec<u8>; 2] {
     let now = Time::from_millis(5);
     let mut caller = machine(0, link(), 1, 9, now, 1_000_000);
@@ -67,11 +67,11 @@ fn calls(fresh: Option<u8>) -> [Vec<u8>; 2] {
         victim = caller.add_peer(identity(1).public()).unwrap();
         frame
     };
-    // The second job is given nothing: what it draws comes from the machine.
+    // The second job gets no fresh randomness, so its draws come from the machine.
     [call(fresh), call(None)]
 }
 
-/// The leading bytes and the tag: where they are equal, so were all that was drawn.
+/// The leading random bytes: if they are equal, all draws were equal.
 fn drawn(frame: &[u8]) -> [u8; 16] {
     *frame.first_chunk().unwrap()
 }
@@ -82,7 +82,11 @@ fn copies_of_a_machine_draw_differently_once_their_jobs_are_freshened() {
     assert_eq!(drawn(&one[0]), drawn(&other[0]), "a machine is deterministic");
     let (one, other) = (calls(Some(1)), calls(Some(2)));
     assert_ne!(drawn(&one[0]), drawn(&other[0]));
-    assert_ne!(drawn(&one[1]), drawn(&other[1]), "its generator was freshened, too");
+    assert_ne!(
+        drawn(&one[1]),
+        drawn(&other[1]),
+        "the machine's generator got fresh randomness too"
+    );
     assert_eq!(calls(Some(1)).map(|f| drawn(&f)), one.map(|f| drawn(&f)));
 }
 
@@ -92,7 +96,7 @@ fn all_keys_are_forgotten_at_once_and_made_anew() {
     world.send(0, 1, 1).unwrap();
     world.send(1, 0, 2).unwrap();
     let (now, to_1) = (world.now, world.peer(0, 1));
-    // A call of the copy's other half is under way; its reply must come to nothing.
+    // A call by the copy is open; its reply must have no effect.
     world.nodes[0].sessions.reconnect(now, to_1);
     world.drain(0);
     world.run_ms(25);
@@ -108,7 +112,7 @@ fn all_keys_are_forgotten_at_once_and_made_anew() {
     assert_eq!(sealed, Err(DropReason::NoSession), "nothing is sealed under the old keys");
     assert_eq!(world.nodes[0].sessions.session_count(), 0);
     world.drain(0);
-    assert_eq!(world.nodes[0].events.first(), Some(&Event::Expired { peer: to_1 }));
+    assert_eq!(world.nodes[0].events.first(), Some(&SessionEvent::Expired { peer: to_1 }));
     world.run_ms(100);
     assert!(world.nodes.iter().all(|n| n.events.iter().filter(|e| established(e)).count() == 1));
     let got = [world.nodes[0].got.len(), world.nodes[1].got.len()];
@@ -144,7 +148,7 @@ fn an_answer_that_is_being_made_when_all_keys_go_comes_to_nothing() {
 #[test]
 fn a_clock_that_is_set_while_the_node_runs_makes_another_incarnation() {
     let mut world = World::pair(&link(), Knobs { delay_ms: 5, ..Knobs::default() });
-    // An hour back; three days ahead, alone and then together.
+    // One hour back; then three days ahead, first alone and then together.
     for (both, unix_ms) in [(false, 0), (true, 259_200_000)] {
         let now = world.now;
         world.nodes[0].sessions.set_unix_time(now, unix_ms);

@@ -1,10 +1,10 @@
-//! What a stranger who recorded handshakes can do with them: nothing.
+//! A stranger with recorded handshakes can do nothing with them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::world::{Knobs, Packet, World, addr, identity, link, machine};
-use shoal_session::{Config, Event, Sessions};
+use shoal_session::{SessionConfig, SessionEvent, Sessions};
 use shoal_wire::{DropReason, Time};
 
 /// Unix time at the world's time 0.
@@ -18,8 +18,8 @@ fn stranger(port: u16) -> SocketAddr {
     ([172, 16, 0, 1], port).into()
 }
 
-/// Node `i` starts again, with its clock so far off.
-fn restart(world: &mut World, i: usize, config: &Config, life: u8, off_ms: i64) {
+/// Restarts node `i` with this clock error.
+fn restart(world: &mut World, i: usize, config: &SessionConfig, life: u8, off_ms: i64) {
     let unix_ms = (UNIX_MS + world.now.as_micros() / 1_000).saturating_add_signed(off_ms);
     let mut sessions = machine(i, config.clone(), 1, 100 + life, world.now, unix_ms);
     for j in (0..world.nodes.len()).filter(|&j| j != i) {
@@ -35,14 +35,15 @@ fn recorded(world: &World, i: usize, j: usize) -> Vec<Vec<u8>> {
     world.trace.iter().filter(between).map(|p| p.bytes.clone()).collect()
 }
 
-/// Bytes that ever went to a stranger.
+/// Bytes sent to a stranger.
 fn leaked(world: &World) -> usize {
     let to_stranger = |p: &&Packet| p.to.ip() == stranger(0).ip();
     world.trace.iter().filter(to_stranger).map(|p| p.bytes.len()).sum()
 }
 
-/// Two nodes of which the first has started so often, each time with a session; and the requests.
-fn lives(config: &Config, n: u8) -> (World, Vec<Vec<u8>>) {
+/// Two nodes, of which the first has restarted `n` times, each time with a session; and its
+/// requests.
+fn lives(config: &SessionConfig, n: u8) -> (World, Vec<Vec<u8>>) {
     let mut world = World::new(2, config, slow());
     for life in 0..n {
         restart(&mut world, 0, config, life, 0);
@@ -55,9 +56,9 @@ fn lives(config: &Config, n: u8) -> (World, Vec<Vec<u8>>) {
     (world, requests)
 }
 
-/// The first node comes back while all that it ever asked for is replayed a hundred times a
-/// second; both speak for so long, with new keys every two seconds. Frames that arrived, of how
-/// many, and bytes that the stranger got.
+/// The first node returns while all its earlier requests are replayed a hundred times a second.
+/// Both ends send for this time, with new keys every two seconds. Returns the frames that arrived,
+/// the frames sent, and the bytes that the stranger got.
 fn under_replay(n: u8, seconds: u32) -> (usize, usize, usize) {
     let mut config = link();
     config.rekey_after = Duration::from_secs(2);
@@ -107,7 +108,7 @@ fn requests_of_more_lives_than_are_remembered_change_nothing() {
     assert_eq!((arrived, leaked), (sent, 0));
 }
 
-/// Which of two nodes has the greater key, and gives way when both begin.
+/// The node with the greater key, whose request loses when both begin; then the other node.
 fn greater() -> (usize, usize) {
     match identity(0).public().dh < identity(1).public().dh {
         true => (1, 0),
@@ -122,7 +123,7 @@ fn a_replay_delays_no_call_of_ones_own() {
     world.connect(other, me);
     world.run_ms(500);
     let old = recorded(&world, other, me).remove(0);
-    // This run has never seen the request.
+    // This process has never seen the request.
     restart(&mut world, me, &link(), 1, 0);
     world.nodes[me].events.clear();
     let start = world.now;
@@ -133,7 +134,7 @@ fn a_replay_delays_no_call_of_ones_own() {
     let mut up = None;
     for _ in 0..5_000 {
         world.run_ms(1);
-        let established = |e: &Event| matches!(e, Event::Established { .. });
+        let established = |e: &SessionEvent| matches!(e, SessionEvent::Established { .. });
         if world.nodes[me].events.iter().any(established) {
             up = Some(world.now.since(start));
             break;
@@ -141,7 +142,7 @@ fn a_replay_delays_no_call_of_ones_own() {
     }
     println!("up after {up:?}");
     assert!(up.is_some_and(|after| after <= Duration::from_millis(42)), "{up:?}");
-    // The same before a call is made: it waits for the peer to confirm, a third of a second.
+    // As above, before a call is made: it waits a third of a second for the peer to confirm.
     restart(&mut world, me, &link(), 2, 0);
     world.nodes[me].events.clear();
     for n in 0..50 {
@@ -177,7 +178,7 @@ fn recorded_requests_fill_no_queue_and_draw_no_cookie() {
             jobs.push(job);
         }
         println!("restarted {restarted}: {} jobs", jobs.len());
-        // The peer itself is asked for nothing either.
+        // The peer itself is not asked for anything either.
         world.nodes[0].events.clear();
         let (now, to_1) = (world.now, world.peer(0, 1));
         world.nodes[0].sessions.reconnect(now, to_1);
@@ -191,7 +192,7 @@ fn recorded_requests_fill_no_queue_and_draw_no_cookie() {
 
 #[test]
 fn requests_that_never_arrived_take_no_place_of_the_peers_own() {
-    // Sixty lives whose requests were recorded and lost; all are replayed while the peer calls.
+    // Sixty lives, whose requests were recorded and lost. All are replayed while the peer calls.
     let mut world = World::new(2, &link(), slow());
     world.knobs.loss = 1_000;
     for life in 0..60 {
@@ -281,8 +282,8 @@ fn a_captured_response_is_looked_at_once() {
     assert_eq!(jobs, 1);
 }
 
-/// Parts of four other requests would push out what waits for its own, if they came in the sender's
-/// name while its three are under way.
+/// Recorded parts of four other requests arrive in the sender's name, while its own three are on
+/// their way. If accepted, they would displace those three.
 #[test]
 fn recorded_parts_keep_no_handshake_out() {
     let mut world = World::new(2, &link(), Knobs { delay_ms: 20, jitter_ms: 20, ..slow() });
@@ -319,7 +320,7 @@ fn recorded_parts_keep_no_handshake_out() {
     assert!(up_ms.is_some_and(|ms| ms < 100), "{up_ms:?}");
 }
 
-/// The request that a caller makes next.
+/// The next request of a caller.
 fn next_request(caller: &mut Sessions<SocketAddr>, now: Time) -> Vec<u8> {
     while let Some(job) = caller.poll_job() {
         caller.handle_done(now, job.run());
@@ -340,7 +341,7 @@ fn one_address_has_one_share_of_the_queue_whatever_its_ports() {
         caller.connect(now, to_victim);
         caller
     };
-    // Half the queue is taken from many addresses, and the thread has it already.
+    // Half the queue is taken by many addresses, and the handshake thread has their jobs.
     for n in 0..128 {
         let mut frame = next_request(&mut caller(n), now);
         victim.handle_handshake(now, ([10, 9, n, 1], 1).into(), &mut frame).unwrap();
@@ -359,6 +360,6 @@ fn one_address_has_one_share_of_the_queue_whatever_its_ports() {
         taken += u32::from(victim.handle_handshake(now, stranger(port), &mut frame).is_ok());
         let _running = victim.poll_job();
     }
-    println!("{taken} requests of one address taken");
+    println!("{taken} requests of one address accepted");
     assert_eq!(taken, 8);
 }

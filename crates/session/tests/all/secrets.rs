@@ -1,4 +1,4 @@
-//! The network's secret changes while machines run: handshakes under two secrets.
+//! Change of the network's secret while machines run: handshakes under two secrets.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn knobs() -> Knobs {
     Knobs { delay_ms: 10, ..Knobs::default() }
 }
 
-/// Whether a node with these secrets can call another with those.
+/// True if a node with the secrets `caller` can call one with the secrets `called`.
 fn meet(caller: NetworkSecrets, called: NetworkSecrets, knobs: Knobs) -> bool {
     let mut world = World::new(2, &link(), knobs);
     world.nodes[0].sessions.set_secrets(caller);
@@ -55,7 +55,7 @@ fn any_two_who_know_one_secret_together_meet() {
             let names = (caller.first.0[0], called.first.0[0]);
             assert_eq!(meet(caller.clone(), called.clone(), knobs()), want, "{names:?}");
             let parts = meet(caller.clone(), called.clone(), small.clone());
-            // Whether the path is small shows only after an answer, or where the kernel says so.
+            // A path shows that it is small only after an answer, or if the kernel reports it.
             assert!(want || !parts, "{names:?}");
         }
     }
@@ -88,7 +88,7 @@ fn sessions_live_through_every_step() {
     let steps = [(1, Some(2)), (2, Some(1)), (2, None)];
     let mut number = 0;
     for (first, other) in steps {
-        // One end hears of each step before the other, by more than a session's life.
+        // One end gets each step before the other, by more than a session's life.
         for n in [0, 1] {
             world.nodes[n].sessions.set_secrets(secrets(first, other));
             for _ in 0..250 {
@@ -126,8 +126,8 @@ fn the_old_secret_opens_nothing_once_it_is_gone() {
     let packet = |p: &Packet| Packet { from: p.from, to: p.to, bytes: p.bytes.clone() };
     let captured: Vec<Packet> = world.trace.iter().map(packet).collect();
     assert_eq!(captured.len(), 1);
-    // Announced and taken beside the new one, a copy from elsewhere draws at most its answer; gone,
-    // nothing at all, as to any stranger.
+    // While the old secret is still accepted, a copy from elsewhere draws at most its answer. After
+    // that it draws nothing, like any stranger.
     world.run_ms(1_000);
     world.nodes[1].sessions.set_secrets(secrets(2, None));
     let sent = world.nodes[1].sent;
@@ -177,7 +177,7 @@ fn cookies_come_under_the_secret_of_the_request() {
     config.handshake_queue = 4;
     let mut world = World::new(2, &config, knobs());
     world.nodes[1].sessions.set_secrets(secrets(2, Some(1)));
-    // The queue is full of others' requests, so that a cookie is asked for.
+    // The queue is full of other nodes' requests, so a cookie is required.
     world.nodes[1].runs_jobs = false;
     for n in 5..9 {
         let mut caller = machine(n, link(), 1, n as u8, world.now, 1_000_000);
@@ -194,6 +194,9 @@ fn cookies_come_under_the_secret_of_the_request() {
     world.connect(0, 1);
     world.run_ms(50);
     assert!(world.nodes[1].sessions.stats().cookies_sent > 0);
-    assert!(world.nodes[0].sessions.stats().cookies_taken > 0, "it opens under the old secret");
+    assert!(
+        world.nodes[0].sessions.stats().cookies_taken > 0,
+        "the cookie opens under the old secret"
+    );
     world.now = world.now + Duration::from_millis(1);
 }

@@ -1,8 +1,8 @@
-//! Several workers hold the lanes of one machine: together they do what one alone does.
+//! Several workers hold the lanes of one machine: together they behave like a single worker.
 
 use crate::world::{Knobs, SMALL, World, link};
 use proptest::prelude::*;
-use shoal_session::{Opened, Opening};
+use shoal_session::{OpenResult, OpenedSessionFrame};
 use shoal_wire::DropReason;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn pair(workers: u8, knobs: Knobs) -> World {
     World::pair(&config, knobs)
 }
 
-/// Seals one frame on whichever of node 0's workers holds the lane.
+/// Seals one frame, on the worker of node 0 that holds the lane.
 fn seal(world: &mut World, lane: u8) -> Vec<u8> {
     let (now, peer) = (world.now, world.peer(0, 1));
     let mut frame = vec![0; SMALL];
@@ -31,8 +31,8 @@ fn seal(world: &mut World, lane: u8) -> Vec<u8> {
     frame
 }
 
-/// What one of node 1's workers says of a frame.
-fn open_at(world: &mut World, worker: u8, frame: &mut [u8]) -> Opening {
+/// The result of one of node 1's workers for a frame.
+fn open_at(world: &mut World, worker: u8, frame: &mut [u8]) -> OpenResult {
     let (now, node) = (world.now, &mut world.nodes[1]);
     let (mut out, at) = (Vec::new(), [0]);
     match worker {
@@ -45,15 +45,15 @@ fn open_at(world: &mut World, worker: u8, frame: &mut [u8]) -> Opening {
     out[0]
 }
 
-/// Lets a frame arrive at a worker, and pass from worker to worker until one takes it.
-fn arrive(world: &mut World, worker: u8, frame: &[u8]) -> Result<Opened, DropReason> {
+/// Gives a frame to a worker, which passes it on until one accepts it.
+fn arrive(world: &mut World, worker: u8, frame: &[u8]) -> Result<OpenedSessionFrame, DropReason> {
     let mut at = worker;
     for _ in 0..3 {
         let mut copy = frame.to_vec();
         let opening = open_at(world, at, &mut copy);
         let next = match opening {
-            Opening::Worker(next) => next,
-            Opening::Handshake => 0,
+            OpenResult::Worker(next) => next,
+            OpenResult::Handshake => 0,
             opening => return opening.opened(),
         };
         assert!(copy == frame, "a frame for another worker is touched");
@@ -63,7 +63,7 @@ fn arrive(world: &mut World, worker: u8, frame: &[u8]) -> Result<Opened, DropRea
     panic!("a frame that no worker takes");
 }
 
-/// Hands the first workers what the others did.
+/// Passes the other workers' notes to the first workers.
 fn tell(world: &mut World) {
     let now = world.now;
     for node in &mut world.nodes {
@@ -79,9 +79,9 @@ fn tell(world: &mut World) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(24.min(ProptestConfig::default().cases)))]
 
-    /// Whatever lanes are used and wherever frames and copies of them arrive: each is opened once.
+    /// Whatever lanes are used, and wherever frames and copies arrive, each is opened once.
     #[test]
     fn a_frame_is_opened_once_wherever_it_and_its_copies_arrive(
         workers in 1u8..5,
@@ -89,7 +89,7 @@ proptest! {
     ) {
         let mut world = pair(workers, Knobs::default());
         let mut counters = [0; LANES as usize];
-        // Lane 0 has sealed the confirming keepalive before.
+        // Lane 0 has already sealed the confirming keepalive.
         counters[0] = 1;
         for (lane, arrivals) in frames {
             let frame = seal(&mut world, lane);
@@ -115,7 +115,8 @@ fn keys_change_under_traffic_of_other_workers_and_no_frame_is_lost() {
     let mut world = pair(2, Knobs { delay_ms: 3, ..Knobs::default() });
     let (lane, before) = (LANES - 1, world.established(1));
     for _ in 0..2_600 {
-        // Sealed before, arriving after whatever happens within 100 ms: a change of keys too.
+        // Sealed before, and arriving after all events of the next 100 ms, including a change of
+        // keys.
         let frame = seal(&mut world, lane);
         tell(&mut world);
         world.run_ms(100);
@@ -123,7 +124,7 @@ fn keys_change_under_traffic_of_other_workers_and_no_frame_is_lost() {
         assert!(opened.is_ok(), "{opened:?} at {:?}", world.now);
         tell(&mut world);
     }
-    assert!(world.established(1) - before >= 2, "260 s and the keys are still the same");
+    assert!(world.established(1) - before >= 2, "the keys did not change in 260 s");
 }
 
 #[test]
@@ -131,7 +132,7 @@ fn frames_of_new_keys_that_only_another_worker_saw_confirm_them() {
     let mut world = pair(2, Knobs::default());
     let (to_1, to_0) = (world.peer(0, 1), world.peer(1, 0));
     let before = world.established(1);
-    // Nothing of the new session arrives at the first worker.
+    // No frame of the new session arrives at the first worker.
     world.nodes[0].sessions.reconnect(world.now, to_1);
     world.drain(0);
     while let Some((_, packet)) = world.wire.pop_first() {
@@ -143,7 +144,7 @@ fn frames_of_new_keys_that_only_another_worker_saw_confirm_them() {
     let frame = seal(&mut world, 1);
     assert!(
         arrive(&mut world, 1, &frame).unwrap().newest,
-        "of no older session than the one in use"
+        "the session is not older than the one in use"
     );
     tell(&mut world);
     assert_eq!(world.established(1), before + 1);
@@ -182,8 +183,8 @@ fn what_is_refused_is_told_again_and_what_is_over_is_forgotten() {
     let gone = world.peer(1, 0);
     world.nodes[1].sessions.remove_peer(gone);
     world.drain(1);
-    assert_eq!(open_at(&mut world, 1, &mut frame.clone()), Opening::Handshake);
-    // At the age limit nothing is sealed any more, whoever holds the lane.
+    assert_eq!(open_at(&mut world, 1, &mut frame.clone()), OpenResult::Handshake);
+    // At the age limit no worker seals.
     world.now = world.now + Duration::from_secs(180);
     let (now, peer) = (world.now, world.peer(0, 1));
     assert!(world.nodes[0].shares[0].seal_lanes(now, peer).is_empty());

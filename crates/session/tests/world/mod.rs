@@ -1,19 +1,22 @@
-//! Machines, a virtual clock and a network with knobs between them.
+//! Machines, a virtual clock, and an adjustable network between them.
 //!
-//! Each test file uses its own part of this.
+//! Each test file uses only some of these items.
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use shoal_crypto::{Identity, Means, NetworkSecret, Processor, Rng, Suites};
-use shoal_session::{Config, Event, Opened, Opening, PeerId, Role, SessionShard, Sessions};
+use shoal_crypto::{Identity, NetworkSecret, Processor, Rng, SuiteSupport, Suites};
+use shoal_session::{
+    OpenResult, OpenedSessionFrame, PeerId, SessionConfig, SessionEvent, SessionRole, SessionShard,
+    Sessions,
+};
 use shoal_wire::{DropReason, Time};
 
 pub const SMALL: usize = 192;
 
-/// What the network does; chances are in thousandths.
+/// Behaviour of the network; chances are in thousandths.
 #[derive(Clone, Debug, Default)]
 pub struct Knobs {
     pub loss: u64,
@@ -34,14 +37,14 @@ pub struct Node {
     pub sessions: Sessions<SocketAddr>,
     pub addr: SocketAddr,
     pub identity: Identity,
-    pub events: Vec<Event>,
+    pub events: Vec<SessionEvent>,
     /// Numbers of the data frames that arrived, in order of arrival.
     pub got: Vec<u32>,
-    pub opened: Vec<Opened>,
+    pub opened: Vec<OpenedSessionFrame>,
     pub drops: BTreeMap<DropReason, u32>,
     pub sent: u64,
     pub runs_jobs: bool,
-    /// The other workers, from number 1 on.
+    /// Shards of the other workers, from number 1 on.
     pub shares: Vec<SessionShard>,
 }
 
@@ -51,7 +54,7 @@ pub struct World {
     pub knobs: Knobs,
     pub nodes: Vec<Node>,
     pub wire: BTreeMap<(Time, u64), Packet>,
-    /// Everything that was ever sent, before loss.
+    /// Every packet that was sent, before loss.
     pub trace: Vec<Packet>,
     turn: u64,
 }
@@ -66,7 +69,7 @@ pub fn identity(n: usize) -> Identity {
 
 pub fn machine(
     n: usize,
-    config: Config,
+    config: SessionConfig,
     secret: u8,
     seed: u8,
     now: Time,
@@ -77,9 +80,9 @@ pub fn machine(
 }
 
 impl World {
-    /// `n` nodes that all know each other; node `i`'s peer `j` has the number of `j` counted
+    /// `n` nodes that all know each other. Node `i`'s peer `j` has the number of `j` counted
     /// without `i`.
-    pub fn new(n: usize, config: &Config, knobs: Knobs) -> World {
+    pub fn new(n: usize, config: &SessionConfig, knobs: Knobs) -> World {
         let mut world = World {
             now: Time::from_millis(1_000),
             rng: Rng::new([77; 32]),
@@ -91,7 +94,7 @@ impl World {
         };
         for i in 0..n {
             let mut config = config.clone();
-            config.role = Role::Link;
+            config.role = SessionRole::Link;
             let sessions = machine(i, config.clone(), 1, i as u8 + 1, world.now, 1_000_000);
             world.add(i, sessions, n);
             world.nodes[i].shares =
@@ -154,7 +157,7 @@ impl World {
         Ok(())
     }
 
-    /// Puts bytes on the wire, as the knobs will have it.
+    /// Sends bytes, subject to the knobs.
     pub fn put(&mut self, packet: Packet) {
         let copy = |p: &Packet| Packet { from: p.from, to: p.to, bytes: p.bytes.clone() };
         self.trace.push(copy(&packet));
@@ -174,7 +177,7 @@ impl World {
         self.wire.insert((self.now + Duration::from_micros(micros), self.turn), packet);
     }
 
-    /// Takes everything that a node wants to say, and checks the law of the machines.
+    /// Takes all output of a node, and checks the rules for machines.
     pub fn drain(&mut self, i: usize) {
         for _ in 0..10_000 {
             let now = self.now;
@@ -182,12 +185,12 @@ impl World {
             let due = node.sessions.poll_timeout().is_some_and(|(at, _)| at == Time::ZERO);
             let mut buf = [0; 1_440];
             if let Some((worker, order)) = node.sessions.poll_order() {
-                assert!(worker > 0, "an order for the one who gives it");
+                assert!(worker > 0, "a worker got its own order");
                 node.shares[usize::from(worker) - 1].handle_order(order);
             } else if let Some(event) = node.sessions.poll_event() {
                 assert!(due, "output without a deadline");
                 node.events.push(event);
-                if let Event::NeedKeepalive { peer } = event
+                if let SessionEvent::NeedKeepalive { peer } = event
                     && let Some(to) = node.sessions.endpoint(peer)
                 {
                     let _ = self.send_kind(i, peer, to, 0, 0);
@@ -217,7 +220,7 @@ impl World {
         let mut out = Vec::new();
         node.sessions.open_batch(now, &mut bytes, &[0], len, &mut out);
         let drop = match out[0] {
-            Opening::Data(opened) => {
+            OpenResult::Data(opened) => {
                 if opened.newest {
                     node.sessions.note_endpoint(opened.peer, from);
                 }
@@ -228,9 +231,9 @@ impl World {
                 }
                 None
             }
-            Opening::Handshake => node.sessions.handle_handshake(now, from, &mut bytes).err(),
-            Opening::Worker(_) => Some(DropReason::OtherWorker),
-            Opening::Drop(reason) => Some(reason),
+            OpenResult::Handshake => node.sessions.handle_handshake(now, from, &mut bytes).err(),
+            OpenResult::Worker(_) => Some(DropReason::OtherWorker),
+            OpenResult::Drop(reason) => Some(reason),
         };
         if let Some(reason) = drop {
             *node.drops.entry(reason).or_default() += 1;
@@ -239,14 +242,14 @@ impl World {
     }
 
     fn next_due(&self) -> Option<Time> {
-        // A node that doesn't run its jobs has them due for ever.
+        // A node that doesn't run its jobs has them due forever.
         let timers = self.nodes.iter().filter_map(|n| n.sessions.poll_timeout());
         let timers = timers.filter(|t| t.1 != "handshake job").map(|t| t.0);
         let wire = self.wire.first_key_value().map(|(at, _)| at.0);
         timers.chain(wire).min()
     }
 
-    /// Lets everything happen that is due within `ms`.
+    /// Lets all events happen that are due within `ms`.
     pub fn run_ms(&mut self, ms: u64) {
         let end = self.now + Duration::from_millis(ms);
         while let Some(at) = self.next_due().filter(|at| *at <= end) {
@@ -267,7 +270,7 @@ impl World {
     }
 
     pub fn established(&self, i: usize) -> usize {
-        let is = |e: &&Event| matches!(e, Event::Established { .. });
+        let is = |e: &&SessionEvent| matches!(e, SessionEvent::Established { .. });
         self.nodes[i].events.iter().filter(is).count()
     }
 
@@ -278,7 +281,7 @@ impl World {
     }
 
     /// Two nodes with a session.
-    pub fn pair(config: &Config, knobs: Knobs) -> World {
+    pub fn pair(config: &SessionConfig, knobs: Knobs) -> World {
         let mut world = World::new(2, config, knobs);
         world.connect(0, 1);
         world.run_ms(2_000);
@@ -287,9 +290,9 @@ impl World {
     }
 }
 
-/// The defaults, with every suite whatever the processor.
-pub fn link() -> Config {
-    let mut config = Config::new(Role::Link);
-    config.means = Means { processor: Processor::Vaes512, suites: Suites::ALL };
+/// The defaults, with every suite, whatever the processor.
+pub fn link() -> SessionConfig {
+    let mut config = SessionConfig::new(SessionRole::Link);
+    config.means = SuiteSupport { processor: Processor::Vaes512, suites: Suites::ALL };
     config
 }

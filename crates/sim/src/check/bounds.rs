@@ -8,7 +8,7 @@ pub(crate) struct Bound {
     pub(crate) most: usize,
 }
 
-/// Says what is beyond its bound, if anything is.
+/// Returns the first bound that is exceeded.
 pub(crate) fn check(bounds: &[Bound]) -> Result<(), String> {
     match bounds.iter().find(|bound| bound.holds > bound.most) {
         None => Ok(()),

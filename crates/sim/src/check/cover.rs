@@ -1,9 +1,9 @@
-//! Covered links: each slot is used once, whatever there is to send, by a full frame.
+//! Covered links use each slot once, with full frames, whatever there is to send.
 //!
-//! Slots are known by the rate alone. A constant schedule has one in each gap, at any time in its
-//! first half: so a window of k whole gaps has k - 1 to k + 2 of them, wherever it begins. Those of
-//! a Poisson schedule come at random, k of them in the mean: how many there are, and the times
-//! between them, must look like that. Each slot has as many frames.
+//! Slots follow from the rate. A constant schedule has one slot per gap, at any time in its first
+//! half. A window of k whole gaps therefore holds k - 1 to k + 2 slots, wherever it begins. Slots
+//! of a Poisson schedule come at random, k of them on average; their number and their intervals
+//! must match that. Each slot carries the same number of frames.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -16,48 +16,51 @@ pub(crate) const SIZES: &str = "frames of a covered link are full ones";
 pub(crate) const SLOTS: &str = "a covered link uses each slot once";
 pub(crate) const TIMES: &str = "slots of a Poisson schedule come at random times";
 
-/// How long after the last refusal the frames that are owed may take.
+/// Time after the last refusal within which owed frames must be sent.
 const OWED: Duration = Duration::from_millis(500);
-/// Frames of so long a time are made good.
+/// Longest backlog of frames that a node makes up for.
 const MADE_GOOD: Duration = Duration::from_millis(900);
 
-/// A node wakes for a slot up to so much later, and uses those of that time together: shorter times
-/// between slots are not seen.
+/// A node may wake this much late for a slot, and uses the slots of that time together. Shorter
+/// intervals are therefore not observed.
 const TOGETHER: Duration = Duration::from_micros(500);
-/// Times between slots of a link that are kept at most.
+/// Largest number of intervals that is stored per link.
 const GAPS_MAX: usize = 1 << 14;
 
 /// One direction of a covered link.
 #[derive(Default)]
-struct Watched {
-    /// Since when frames are counted, by the sender's clock; none while there is no schedule.
+struct CoveredDirection {
+    /// Start of the count, by the sender's clock. None while there is no schedule.
     since: Option<Time>,
-    /// Full frames, wherever they went: a neighbour that seems to move is sent some where it was.
+    /// Full frames to any address. A neighbour that seems to move also gets some at its former
+    /// address.
     frames: u64,
-    /// Those that went over the wire between the two nodes.
+    /// Full frames over the wire between the two nodes.
     there: u64,
-    /// Medium frames, and small ones, since the sender's last step.
+    /// Medium and small frames since the sender's last step.
     medium: [u64; 2],
     small: u64,
-    /// Whether full frames left in parts then.
+    /// True if full frames were split into parts at the last look.
     in_parts: bool,
-    /// The wire had no room in the sender's last step.
+    /// True if the wire had no room in the sender's last step.
     refused: bool,
-    /// Until then frames that found none may still be owed.
+    /// Time until which refused frames may still be owed.
     owed_until: Time,
-    /// Some of them will not be made good.
+    /// True if some owed frames will not be sent.
     gave_up: bool,
     was_up: bool,
-    /// Frames at the last look, everywhere and there.
+    /// Counts at the last look: all full frames, and those over the wire between the two nodes.
     looked: [u64; 2],
-    /// When more were seen than before, and how probable shorter times between such looks were.
+    /// Time of the last look with new frames. For each interval between such looks, the probability
+    /// of a shorter one.
     used: Option<Time>,
     gaps: Vec<f64>,
 }
 
-impl Watched {
-    /// Notes when slots of a Poisson schedule were used. What is longer than [`TOGETHER`] is as
-    /// probable as if that were the beginning: times have no memory.
+impl CoveredDirection {
+    /// Notes the time of a slot in a Poisson schedule. Only intervals longer than [`TOGETHER`]
+    /// count. The part beyond it has the distribution of a whole interval, since exponential
+    /// distributions have no memory.
     fn note_gap(&mut self, now: Time, gap: Duration) {
         let Some(before) = self.used.replace(now) else { return };
         if let Some(longer) = now.since(before).checked_sub(TOGETHER)
@@ -67,14 +70,15 @@ impl Watched {
         }
     }
 
-    /// Frames since the last look, everywhere and there.
+    /// Frames since the last look: all, and those over the wire between the two nodes.
     fn look(&mut self) -> [u64; 2] {
         let seen = [self.frames, self.there];
         let before = core::mem::replace(&mut self.looked, seen);
         [seen[0] - before[0], seen[1] - before[1]]
     }
 
-    /// Counts parts of full frames; says how many frames were neither those nor full.
+    /// Counts complete sets of parts as full frames. Returns the number of frames that were neither
+    /// full nor parts.
     fn take_short(&mut self, in_parts: bool) -> u64 {
         let before = core::mem::replace(&mut self.in_parts, in_parts);
         let medium: u64 = self.medium.iter().sum();
@@ -90,35 +94,36 @@ impl Watched {
     }
 }
 
-/// What a sender says of its end of the link.
+/// A sender's report about its end of the link.
 #[derive(Clone, Copy)]
-pub(crate) struct Says {
+pub(crate) struct CoverReport {
     /// The node at the other end.
     pub(crate) to: usize,
-    /// There is a session, so that frames are to leave by the schedule.
+    /// True if there is a session, so that frames must follow the schedule.
     pub(crate) runs: bool,
-    /// Full frames leave in parts.
+    /// True if full frames leave in parts.
     pub(crate) in_parts: bool,
-    /// The link is up. While it is not, short handshakes may find out why.
+    /// True if the link is up. While it is down, short handshakes may test why.
     pub(crate) is_up: bool,
-    /// When the node stood still for the last time.
+    /// End of the node's last pause.
     pub(crate) resumed: Time,
 }
 
-/// All covered links of a network, by sender and its number of the link.
+/// All covered links of a network, by sender and link id.
 #[derive(Default)]
-pub(crate) struct Covers {
+pub(crate) struct CoverChecker {
     tier: Option<CoverTier>,
-    links: BTreeMap<(usize, LinkId), Watched>,
+    links: BTreeMap<(usize, LinkId), CoveredDirection>,
 }
 
-impl Covers {
-    /// Links with this schedule; none that are covered.
-    pub(crate) fn new(tier: Option<CoverTier>) -> Covers {
-        Covers { tier, links: BTreeMap::new() }
+impl CoverChecker {
+    /// All links with this schedule. None: no link is covered.
+    pub(crate) fn new(tier: Option<CoverTier>) -> CoverChecker {
+        CoverChecker { tier, links: BTreeMap::new() }
     }
 
-    /// A frame of this length left, over the wire between the two nodes or to another place.
+    /// Notes that a frame of this length left, over the wire between the two nodes (`there`) or to
+    /// another address.
     pub(crate) fn sent(&mut self, of: (usize, LinkId), len: usize, there: bool) {
         let Some(watched) = self.links.get_mut(&of) else { return };
         match SizeClass::of_frame(len) {
@@ -131,19 +136,20 @@ impl Covers {
         }
     }
 
-    /// The wire had no room for some.
+    /// Notes that the wire had no room for frames.
     pub(crate) fn refused(&mut self, of: (usize, LinkId)) {
         if let Some(watched) = self.links.get_mut(&of) {
             watched.refused = true;
         }
     }
 
-    /// Looks at a direction after its sender's step, which ended at `now` by the sender's clock.
+    /// Checks one direction of a link after the sender's step, which ended at `now` by the sender's
+    /// clock.
     pub(crate) fn check(
         &mut self,
         of: (usize, LinkId),
         now: Time,
-        says: Says,
+        says: CoverReport,
     ) -> Result<(), (&'static str, String)> {
         let Some(tier) = self.tier else { return Ok(()) };
         let (gap, each) = (tier.gap(), tier.frames() as u64);
@@ -156,7 +162,8 @@ impl Covers {
         }
         let owes = now < watched.owed_until;
         let gaps_of = |span: Duration| (span.as_nanos() / gap.as_nanos()) as u64;
-        // More than a second of frames is not made good. The count begins when none are owed.
+        // A backlog of more than a second is not made up for. The count begins when no frames are
+        // owed.
         let most =
             |since: Time| gaps_of(now.since(since)).saturating_sub(gaps_of(MADE_GOOD)) * each;
         watched.gave_up |= since.is_none_or(|since| watched.frames < most(since));
@@ -179,7 +186,8 @@ impl Covers {
             watched.used = watched.used.filter(|_| !owes);
             watched.note_gap(now, gap);
         }
-        // A frame to where the neighbour seems to have moved leaves beside a slot.
+        // A frame to the address to which the neighbour seems to have moved leaves in addition to a
+        // slot.
         let are_whole = new.iter().any(|new| new.is_multiple_of(each));
         if !are_whole && !owes && !says.in_parts {
             let seen = format!("node {node} to {}: slots of {each}: {} frames", says.to, new[0]);
@@ -193,7 +201,7 @@ impl Covers {
         Ok(())
     }
 
-    /// Looks at all times between slots.
+    /// Checks the distribution of all intervals between slots.
     pub(crate) fn check_end(&self) -> Result<(), (&'static str, String)> {
         let all = self.links.iter().filter(|(_, watched)| !watched.gaps.is_empty());
         all.map(|(of, watched)| uniform(&watched.gaps).map_err(|seen| (of.0, seen)))
@@ -204,9 +212,8 @@ impl Covers {
     }
 }
 
-/// How many slots so many whole gaps have, at least and at most. What comes at random is beyond
-/// that once in 10^9 times (Bernstein's bounds); since it is looked at again and again, the bounds
-/// are half as far again.
+/// Fewest and most slots in this many whole gaps. A Poisson count is outside with probability 10^-9
+/// (Bernstein's bounds). The bounds are half as wide again, since they are checked again and again.
 fn range(tier: CoverTier, gaps: u64) -> (u64, u64) {
     match tier.kind() {
         CoverKind::Constant => (gaps.saturating_sub(1), gaps + 2),
@@ -225,11 +232,11 @@ mod tests {
 
     const OF: (usize, LinkId) = (0, LinkId::from_bits(0));
 
-    /// What is said of a link that for 30 s has a slot after each of these times.
+    /// Result for a link that uses a slot after each of these intervals, for 30 s.
     fn check(tier: CoverTier, mut next: impl FnMut() -> Duration) -> Result<(), &'static str> {
-        let (mut covers, mut now) = (Covers::new(Some(tier)), Time::from_millis(1_000));
+        let (mut covers, mut now) = (CoverChecker::new(Some(tier)), Time::from_millis(1_000));
         let resumed = Time::ZERO;
-        let says = Says { to: 1, runs: true, in_parts: false, is_up: true, resumed };
+        let says = CoverReport { to: 1, runs: true, in_parts: false, is_up: true, resumed };
         let checked = |result: Result<(), (&'static str, String)>| result.map_err(|seen| seen.0);
         checked(covers.check(OF, now, says))?;
         while now < Time::from_millis(31_000) {

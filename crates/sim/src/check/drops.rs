@@ -1,64 +1,63 @@
-//! Every drop has a reason: what came in went on or was dropped by name, and what was to go out
-//! went, waits, or was dropped by name. The same for all wires together.
+//! Every drop has a reason. Frames that came in were handled or dropped with a reason. Frames to be
+//! sent were sent, are waiting, or were dropped with a reason. All wires together are checked
+//! likewise.
 
-/// A node's account of one run. All are counts of frames.
+/// A node's accounts of one run, in frames.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Account {
-    /// That the wires delivered to it.
+pub(crate) struct FrameAccount {
+    /// Frames that the wires delivered to the node.
     pub(crate) delivered: u64,
-    /// That its wires took from it.
+    /// Frames that the wires took from the node.
     pub(crate) taken: u64,
-    /// Its own counters.
+    /// The node's own counters.
     pub(crate) frames_in: u64,
     pub(crate) frames_out: u64,
-    /// Taken in: control, keepalives, handshakes, parts, cells for this node, cells to pass on.
+    /// Frames handled: control, keepalives, handshakes, parts, cells for this node, cells to
+    /// forward.
     pub(crate) handled: u64,
-    /// On their way from the worker that took them off its socket to the one that handles them.
+    /// Frames in transit from the worker that received them to the worker that handles them.
     pub(crate) coming: u64,
-    /// Dropped by name before they were handled.
+    /// Frames dropped with a reason before they were handled.
     pub(crate) dropped_in: u64,
-    /// Parts of frames that came in, frames that they made whole, and those that were given up.
+    /// Parts that came in, frames assembled from them, and incomplete frames given up.
     pub(crate) parts: u64,
     pub(crate) wholes: u64,
     pub(crate) given_up: u64,
-    /// Frames that may wait for their other parts.
+    /// Largest number of incomplete frames.
     pub(crate) half_max: u64,
-    /// Cells that holds took in, that they let go or gave up, and that they have.
+    /// Cells that entered holds, that left them or were given up, and that are still there.
     pub(crate) held: u64,
     pub(crate) released: u64,
     pub(crate) holding: u64,
-    /// Handed to an egress, and those of them that were cut into parts.
+    /// Frames handed to an egress, and those of them that were cut into parts.
     pub(crate) dispatched: u64,
     pub(crate) cut: u64,
     pub(crate) handshakes_out: u64,
-    /// In an egress, or on their way back to one.
+    /// Frames in an egress, or in transit back to one.
     pub(crate) waiting: u64,
-    /// Dropped by name after they were dispatched.
+    /// Frames dropped with a reason after they were dispatched.
     pub(crate) dropped_out: u64,
 }
 
-/// Parts of a frame.
+/// Parts per frame.
 const PARTS: u64 = shoal_link::parts::PARTS as u64;
 
-/// Says which account doesn't balance, if one doesn't.
-pub(crate) fn check(a: &Account) -> Result<(), String> {
+/// Returns the first account that doesn't balance.
+pub(crate) fn check(a: &FrameAccount) -> Result<(), String> {
     let left = a.frames_out.saturating_sub(a.handshakes_out);
     let out = a.dispatched + (PARTS - 1) * a.cut;
     let half = a.parts.checked_sub(PARTS * a.wholes);
     let half_most = (PARTS - 1) * (a.given_up + a.half_max);
     let faults = [
-        (a.delivered == a.frames_in, "frames that were delivered are not those that came in"),
-        (a.taken == a.frames_out, "frames that went out are not those that the wires took"),
+        (a.delivered == a.frames_in, "the counts of delivered and received frames differ"),
+        (a.taken == a.frames_out, "the counts of sent frames and of frames on the wires differ"),
         (
             a.frames_in + a.wholes == a.handled + a.coming + a.dropped_in,
             "frames that came in vanished without a reason",
         ),
         (half.is_some_and(|half| half <= half_most), "parts of frames vanished without a reason"),
         (a.held == a.released + a.holding, "cells vanished in a hold without a reason"),
-        (
-            out == left + a.waiting + a.dropped_out,
-            "frames that were to go out vanished without a reason",
-        ),
+        (out == left + a.waiting + a.dropped_out, "frames to be sent vanished without a reason"),
     ];
     match faults.iter().find(|(holds, _)| !holds) {
         None => Ok(()),
@@ -68,21 +67,21 @@ pub(crate) fn check(a: &Account) -> Result<(), String> {
 
 /// The account of all wires: counts of frames since the start.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Wired {
-    /// Put on a wire, copies and replays included.
+pub(crate) struct WireAccount {
+    /// Frames put on a wire, copies and replays included.
     pub(crate) put: u64,
-    /// Lost there.
+    /// Frames lost on a wire.
     pub(crate) lost: u64,
-    /// Handed to a node.
+    /// Frames handed to a node.
     pub(crate) delivered: u64,
-    /// Arrived at a node that was down or stood still.
+    /// Frames that arrived at a node that was down or paused.
     pub(crate) missed: u64,
-    /// Under way.
+    /// Frames in flight.
     pub(crate) flying: u64,
 }
 
-/// Says that frames vanished between nodes, if they did.
-pub(crate) fn check_wires(w: &Wired) -> Result<(), String> {
+/// Checks that no frames vanished between nodes.
+pub(crate) fn check_wires(w: &WireAccount) -> Result<(), String> {
     if w.put == w.lost + w.delivered + w.missed + w.flying {
         return Ok(());
     }
@@ -95,7 +94,7 @@ mod tests {
 
     #[test]
     fn each_account_must_balance() {
-        let good = Account {
+        let good = FrameAccount {
             delivered: 14,
             taken: 9,
             frames_in: 14,
@@ -118,19 +117,19 @@ mod tests {
         };
         assert_eq!(check(&good), Ok(()));
         let bad = [
-            Account { delivered: 15, ..good },
-            Account { taken: 8, ..good },
-            Account { handled: 11, ..good },
-            Account { handled: 13, ..good },
-            Account { coming: 1, ..good },
-            Account { dropped_in: 2, ..good },
-            Account { parts: 2, ..good },
-            Account { parts: 40, ..good },
-            Account { held: 7, ..good },
-            Account { released: 5, ..good },
-            Account { dispatched: 9, ..good },
-            Account { waiting: 3, ..good },
-            Account { dropped_out: 0, ..good },
+            FrameAccount { delivered: 15, ..good },
+            FrameAccount { taken: 8, ..good },
+            FrameAccount { handled: 11, ..good },
+            FrameAccount { handled: 13, ..good },
+            FrameAccount { coming: 1, ..good },
+            FrameAccount { dropped_in: 2, ..good },
+            FrameAccount { parts: 2, ..good },
+            FrameAccount { parts: 40, ..good },
+            FrameAccount { held: 7, ..good },
+            FrameAccount { released: 5, ..good },
+            FrameAccount { dispatched: 9, ..good },
+            FrameAccount { waiting: 3, ..good },
+            FrameAccount { dropped_out: 0, ..good },
         ];
         for account in bad {
             assert!(check(&account).is_err(), "{account:?}");
@@ -139,9 +138,9 @@ mod tests {
 
     #[test]
     fn frames_that_vanish_on_the_wires_are_missed() {
-        let good = Wired { put: 10, lost: 1, delivered: 6, missed: 1, flying: 2 };
+        let good = WireAccount { put: 10, lost: 1, delivered: 6, missed: 1, flying: 2 };
         assert_eq!(check_wires(&good), Ok(()));
-        assert!(check_wires(&Wired { delivered: 5, ..good }).is_err());
-        assert!(check_wires(&Wired { flying: 3, ..good }).is_err());
+        assert!(check_wires(&WireAccount { delivered: 5, ..good }).is_err());
+        assert!(check_wires(&WireAccount { flying: 3, ..good }).is_err());
     }
 }

@@ -1,41 +1,41 @@
-//! A file arrives bit-identical, or its sender learns that it doesn't.
+//! A file arrives intact, or its sender is told that it failed.
 
 use shoal_wire::Time;
 
 use crate::plan::FilePlan;
 
-/// How far a file is, as its sender's user knows it.
+/// Progress of a file, as its sender's user knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
-    /// Not offered yet, or to be offered again at the given time.
+pub(crate) enum FileStage {
+    /// Not offered yet, or to be offered again at this time.
     Due(Time),
-    /// Offered; no end in sight.
+    /// Offered and not finished.
     Running,
-    /// The sender was told that the receiver has it.
+    /// The sender was told that the receiver has the file.
     Finished,
-    /// The sender was told that it failed, as often as it tried.
+    /// The sender was told of a failure in each attempt.
     Failed,
 }
 
 /// One file of the run.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct WatchedFile {
     pub(crate) plan: FilePlan,
-    pub(crate) stage: Stage,
+    pub(crate) stage: FileStage,
     pub(crate) attempts: u32,
     pub(crate) failure: Option<String>,
     pub(crate) began: Option<Time>,
     pub(crate) ended: Option<Time>,
-    /// The receiver gave the file its name, whatever became of its disk later.
+    /// True if the receiver named the file, even if its disk was lost later.
     pub(crate) named: bool,
-    /// The receiver lost its disk at some time.
+    /// True if the receiver ever lost its disk.
     pub(crate) wiped: bool,
 }
 
-impl Watch {
-    pub(crate) fn new(plan: FilePlan) -> Watch {
-        let stage = Stage::Due(plan.at);
-        Watch {
+impl WatchedFile {
+    pub(crate) fn new(plan: FilePlan) -> WatchedFile {
+        let stage = FileStage::Due(plan.at);
+        WatchedFile {
             plan,
             stage,
             attempts: 0,
@@ -47,7 +47,7 @@ impl Watch {
         }
     }
 
-    /// The receiver is about to give the file its name.
+    /// Handles the receiver's completion of the file, just before it is named.
     pub(crate) fn complete(&mut self, as_sent: bool) -> Result<(), String> {
         if !as_sent {
             return Err(format!("file {} completed with other bytes", self.plan.number));
@@ -56,9 +56,9 @@ impl Watch {
         Ok(())
     }
 
-    /// The sender is told that all is well.
+    /// Handles the report of success to the sender.
     pub(crate) fn finish(&mut self, now: Time) -> Result<(), String> {
-        self.stage = Stage::Finished;
+        self.stage = FileStage::Finished;
         self.ended = Some(now);
         if self.named {
             return Ok(());
@@ -66,10 +66,10 @@ impl Watch {
         Err(format!("file {} finished, but the receiver has not named it", self.plan.number))
     }
 
-    /// The end of the run.
+    /// Checks the file at the end of the run.
     pub(crate) fn end(&self) -> Result<(), String> {
         match self.stage {
-            Stage::Finished | Stage::Failed => Ok(()),
+            FileStage::Finished | FileStage::Failed => Ok(()),
             _ => Err(format!(
                 "file {} of {} bytes is neither there nor given up after {} attempt(s): {:?}",
                 self.plan.number,

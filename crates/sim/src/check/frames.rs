@@ -1,19 +1,20 @@
-//! What an observer of the wires may see: frames of three lengths, and noise.
+//! An observer of the wires sees frames of three lengths that look like noise.
 
 use shoal_wire::SizeClass;
 
 use super::plaintext::{Payloads, is_letters};
 
 pub(crate) const RULE: &str = "frames look like noise of three lengths, and strangers get none";
-/// Equal bytes in a row that noise doesn't show: 2^-88 per place.
+/// Run of equal bytes that counts as a violation. In noise it has a probability of 2^-88 per
+/// position.
 const RUN_MAX: usize = 12;
 
-/// Whether a frame may hold letters of a file or too many equal bytes in a row, as noise does once
+/// True if a frame may contain letters of a file or a long run of equal bytes. Noise does so once
 /// in thirty thousand frames.
 fn stands_out(frame: &[u8]) -> bool {
-    // Both questions in one pass, and no early end, so that the compiler looks at many words at
-    // once. Twelve equal bytes in a row hold two words that follow each other, so that one of each
-    // two words is asked.
+    // Both tests run in one pass without an early end, so that the compiler can use vector
+    // instructions. A run of twelve equal bytes contains two adjacent aligned words, so one word of
+    // each pair is tested.
     let (pairs, _) = frame.as_chunks::<8>();
     let look = |any, pair: &[u8; 8]| {
         let (words, _) = pair.as_chunks::<4>();
@@ -23,7 +24,7 @@ fn stands_out(frame: &[u8]) -> bool {
     pairs.iter().fold(false, look)
 }
 
-/// Says what is wrong with a frame, if anything is.
+/// Checks one frame.
 pub(crate) fn check(frame: &[u8], payloads: &Payloads) -> Result<(), String> {
     if SizeClass::of_frame(frame.len()).is_none() {
         return Err(format!("a frame of {} bytes", frame.len()));
@@ -55,6 +56,6 @@ mod tests {
             assert!(check(&frame).is_err());
         }
         frame[50..61].fill(0);
-        assert_eq!(check(&frame), Ok(()), "eleven may be chance");
+        assert_eq!(check(&frame), Ok(()), "eleven equal bytes are allowed");
     }
 }

@@ -1,8 +1,8 @@
-//! Leg cells as the links of all nodes see them: full, bulk, and no sixteen bytes of one stand in
-//! another.
+//! Leg cells on all links are alike: full and bulk, and no two cells share sixteen bytes.
 //!
-//! Sixteen equal bytes hold nine words of eight, and the least of each nine in a row, by a hash, is
-//! looked up: so two cells that share sixteen bytes share a word that is looked up in both.
+//! Sixteen equal bytes contain nine words of eight bytes. Of each nine consecutive words, the one
+//! with the least hash is looked up. Two cells that share sixteen bytes therefore share a word that
+//! is looked up in both.
 
 use std::collections::BTreeMap;
 
@@ -11,27 +11,26 @@ use shoal_wire::{Address, LinkKind, RoutedHeader, TrafficClass, link};
 
 use crate::ciphers::mix;
 
-pub(crate) const RULE: &str = "leg cells are alike and have nothing in common";
-/// Equal bytes in a row that two cells never have.
+pub(crate) const RULE: &str = "leg cells have one length and class, and share no run of bytes";
+/// Length of a common run that two cells never have, in bytes.
 const RUN: usize = 16;
 const WORD: usize = 8;
-/// Cells that are remembered, and words of them.
+/// Numbers of remembered cells and words.
 const CELLS: usize = 1 << 12;
 const WORDS: usize = 1 << 21;
 
-/// The nodes at the ends of a leg.
-pub(crate) type Ends = (Address, Address);
-pub(crate) type Cell = [u8; CELL_LEN];
+pub(crate) type LegEnds = (Address, Address);
+pub(crate) type LegCellBytes = [u8; CELL_LEN];
 
-/// What was seen of leg cells.
+/// The observed leg cells.
 #[derive(Default)]
-pub(crate) struct Legs {
-    /// The newest cells, each at its number modulo their count.
-    cells: Vec<(u64, Ends, Box<Cell>)>,
+pub(crate) struct LegChecker {
+    /// The newest cells, each at its number modulo [`CELLS`].
+    cells: Vec<(u64, LegEnds, Box<LegCellBytes>)>,
     count: usize,
-    /// Number and offset of the newest cell that has a word, by a hash of the word.
+    /// By hash of a word: number and offset of the newest cell that contains it.
     words: Vec<(u32, u16)>,
-    /// By a hash: the number of each remembered cell.
+    /// By hash of a cell: its index in `cells`.
     known: BTreeMap<u64, usize>,
     broken: Option<String>,
 }
@@ -40,23 +39,23 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
     bytes.windows(WORD).map(|word| mix(u64::from_le_bytes(word.try_into().expect("eight bytes"))))
 }
 
-/// Names a cell on a leg.
-pub(crate) fn name(ends: Ends, cell: &Cell) -> u64 {
+/// Hash that identifies a cell on a leg.
+pub(crate) fn name(ends: LegEnds, cell: &LegCellBytes) -> u64 {
     let (parts, _) = cell.as_chunks::<8>();
     let ends = [ends.0, ends.1].map(|at| u64::from(at.router) << 16 | u64::from(at.host));
     let all = parts.iter().map(|part| u64::from_le_bytes(*part)).chain(ends);
     all.fold(0, |sum, word| mix(sum ^ word))
 }
 
-/// How many bytes around two places are equal.
-fn equal(a: (&Cell, usize), b: (&Cell, usize)) -> usize {
+/// Number of equal bytes around two positions.
+fn equal(a: (&LegCellBytes, usize), b: (&LegCellBytes, usize)) -> usize {
     let same = |pair: &(&u8, &u8)| pair.0 == pair.1;
     let behind = a.0[a.1..].iter().zip(&b.0[b.1..]).take_while(same).count();
     let before = a.0[..a.1].iter().rev().zip(b.0[..b.1].iter().rev()).take_while(same).count();
     behind + before
 }
 
-/// The ends of the leg and the cell in a link's plaintext, if that is what it is.
+/// Header and cell in a link's plaintext, if it is a leg cell.
 pub(crate) fn leg(plaintext: &mut [u8]) -> Option<(RoutedHeader, &mut [u8])> {
     if *plaintext.first()? != LinkKind::Leg as u8 {
         return None;
@@ -66,13 +65,13 @@ pub(crate) fn leg(plaintext: &mut [u8]) -> Option<(RoutedHeader, &mut [u8])> {
     Some((header, cell))
 }
 
-impl Legs {
-    /// What is wrong, if anything is.
+impl LegChecker {
+    /// The first violation, if there is one.
     pub(crate) fn broken(&self) -> Option<&String> {
         self.broken.as_ref()
     }
 
-    /// A node seals this link plaintext.
+    /// Checks a link plaintext that a node is about to seal.
     pub(crate) fn leaves(&mut self, plaintext: &mut [u8]) {
         let Some((header, cell)) = leg(plaintext) else { return };
         let (len, class) = (cell.len(), header.class());
@@ -85,9 +84,9 @@ impl Legs {
         self.note(ends, name(ends, cell), cell);
     }
 
-    /// Looks whether a cell has something in common with others, and remembers it. One that is
-    /// carried on over several links is one cell.
-    fn note(&mut self, ends: Ends, hash: u64, cell: &Cell) {
+    /// Checks a cell against the remembered ones, and remembers it. A cell that is carried over
+    /// several links counts once.
+    fn note(&mut self, ends: LegEnds, hash: u64, cell: &LegCellBytes) {
         if self.known.contains_key(&hash) {
             return;
         }
@@ -100,7 +99,7 @@ impl Legs {
             let next = match least {
                 Some(least) if least >= from && hashes[newest] >= hashes[least] => least,
                 Some(least) if least >= from => newest,
-                // The least one went out of the nine: all are looked through.
+                // The least word left the window, so all words are compared.
                 _ => (0..nine.len()).min_by_key(|at| nine[*at]).unwrap_or(0) + from,
             };
             if least != Some(next) {
@@ -120,8 +119,8 @@ impl Legs {
         }
     }
 
-    /// Looks for another cell that has the word at `at`, and notes that this one has it.
-    fn look_up(&mut self, ends: Ends, cell: &Cell, at: usize, word: u64) {
+    /// Looks for another cell that contains the word at `at`, and records this cell for it.
+    fn look_up(&mut self, ends: LegEnds, cell: &LegCellBytes, at: usize, word: u64) {
         let slot = &mut self.words[word as usize % WORDS];
         let (number, there) = *slot;
         *slot = (self.count as u32, at as u16);
@@ -161,7 +160,7 @@ pub(crate) mod tests {
     fn sixteen_equal_bytes_are_seen_wherever_they_stand_and_fifteen_are_not() {
         for (at, there) in [(0, 0), (700, 3), (3, 700), (1_384, 1), (9, 1_384), (801, 802)] {
             for len in [RUN - 1, RUN] {
-                let mut legs = Legs::default();
+                let mut legs = LegChecker::default();
                 let mut one = plaintext(1, A, R, TrafficClass::Bulk);
                 let mut two = plaintext(2, R, B, TrafficClass::Bulk);
                 let cell = two.len() - CELL_LEN;
@@ -169,7 +168,7 @@ pub(crate) mod tests {
                 two[cell + there..cell + there + len].copy_from_slice(&piece);
                 legs.leaves(&mut one);
                 legs.leaves(&mut one);
-                assert_eq!(legs.broken(), None, "carried on");
+                assert_eq!(legs.broken(), None, "a cell that another link carries on");
                 legs.leaves(&mut two);
                 assert_eq!(legs.broken().is_some(), len == RUN, "{at} {there}");
             }
@@ -178,10 +177,10 @@ pub(crate) mod tests {
 
     #[test]
     fn cells_of_another_length_or_class_are_seen() {
-        let mut legs = Legs::default();
+        let mut legs = LegChecker::default();
         legs.leaves(&mut plaintext(1, A, R, TrafficClass::Control));
         assert!(legs.broken().is_some());
-        let mut legs = Legs::default();
+        let mut legs = LegChecker::default();
         legs.leaves(&mut plaintext(1, A, R, TrafficClass::Bulk)[..1_300]);
         assert!(legs.broken().is_some());
     }

@@ -1,59 +1,58 @@
-//! An end moves its data to new addresses only when it knows that frames pass both ways between
-//! them: the end that leads by an answer that came there, the other one by the word that it is
-//! done.
+//! A node sends data from a new address only when it knows that frames pass both ways. The leading
+//! end learns this from an answer to the new address, the other end from the step `Done`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
-use shoal_wire::{Control, ControlMessages, HopStage, LinkKind};
+use shoal_wire::{ControlMessage, ControlMessages, LinkKind, ShiftStage};
 
-use crate::hops::identifier;
+use crate::shifts::identifier;
 
-pub(crate) const RULE: &str = "data moves when it is known that frames pass both ways";
+pub(crate) const RULE: &str = "data uses a new address once it is known that frames pass both ways";
 
-/// Frames that are remembered: more than are under way.
+/// Number of remembered frames; fewer are in flight.
 const SEALED_MAX: usize = 1 << 15;
 
-/// The end of a sealed frame, which no two have in common.
-pub(crate) type Tag = [u8; 16];
+/// The last bytes of a sealed frame, which are unique.
+pub(crate) type FrameTag = [u8; 16];
 
-/// What links sealed, and at which addresses steps came.
+/// Frames sealed by links, and the addresses to which steps of a shift came.
 #[derive(Default)]
-pub(crate) struct Moves {
-    /// Whether it is a step of a hop, and which.
-    sealed: BTreeMap<Tag, Option<HopStage>>,
-    order: VecDeque<Tag>,
-    /// Interface identifiers at which their nodes know that frames pass both ways. Under another
-    /// prefix that stays so: a neighbour that moved is followed when it answers from there.
+pub(crate) struct ShiftChecker {
+    /// The step of a shift in each sealed frame, if it is one.
+    sealed: BTreeMap<FrameTag, Option<ShiftStage>>,
+    order: VecDeque<FrameTag>,
+    /// Interface identifiers at which their nodes know that frames pass both ways. A new prefix
+    /// does not change that, since a neighbour that moved is followed when it answers from there.
     known: BTreeSet<u64>,
 }
 
-/// The step in what a link seals, if it is one. A challenge goes to where the neighbour is seen for
-/// the first time, as a call does, and moves nothing either.
-fn step(plaintext: &[u8]) -> Option<HopStage> {
+/// The step of a shift in a link's plaintext, if there is one. A path challenge counts as a call:
+/// it goes to an address where the neighbour is seen for the first time, and moves no data.
+fn step(plaintext: &[u8]) -> Option<ShiftStage> {
     let (kind, body) = plaintext.split_first()?;
     if *kind != LinkKind::Control as u8 {
         return None;
     }
     let parsed = |message: Result<(u8, _), _>| {
         let (kind, body) = message.ok()?;
-        Control::parse(kind, body).ok()
+        ControlMessage::parse(kind, body).ok()
     };
     ControlMessages::new(body).find_map(|message| match parsed(message)? {
-        Control::HopStep(step) => Some(step.stage),
-        Control::PathChallenge(_) => Some(HopStage::Call),
+        ControlMessage::ShiftStep(step) => Some(step.stage),
+        ControlMessage::PathChallenge(_) => Some(ShiftStage::Call),
         _ => None,
     })
 }
 
-impl Moves {
-    /// A link is about to seal this.
-    pub(crate) fn read(plaintext: &[u8]) -> Option<HopStage> {
+impl ShiftChecker {
+    /// Reads a plaintext that a link is about to seal.
+    pub(crate) fn read(plaintext: &[u8]) -> Option<ShiftStage> {
         step(plaintext)
     }
 
-    /// A link sealed a frame that ends so.
-    pub(crate) fn sealed(&mut self, tag: Tag, step: Option<HopStage>) {
+    /// Notes a frame with this tag that a link sealed.
+    pub(crate) fn sealed(&mut self, tag: FrameTag, step: Option<ShiftStage>) {
         if self.sealed.insert(tag, step).is_none() {
             self.order.push_back(tag);
         }
@@ -64,13 +63,13 @@ impl Moves {
         }
     }
 
-    /// Whether a link sealed a frame that ends so: others are a handshake's.
-    pub(crate) fn is_links(&self, tag: Tag) -> bool {
+    /// True if a link sealed a frame with this tag. Other frames belong to handshakes.
+    pub(crate) fn is_links(&self, tag: FrameTag) -> bool {
         self.sealed.contains_key(&tag)
     }
 
-    /// A frame leaves from an address that hops. Handshakes are none of a link's frames.
-    pub(crate) fn leaves(&self, from: SocketAddr, tag: Tag) -> Result<(), String> {
+    /// Checks a frame that leaves from a shifting address. Handshake frames are exempt.
+    pub(crate) fn leaves(&self, from: SocketAddr, tag: FrameTag) -> Result<(), String> {
         match self.sealed.get(&tag) {
             Some(None) if !self.known.contains(&identifier(from)) => {
                 Err(format!("from {from}, not yet"))
@@ -79,9 +78,9 @@ impl Moves {
         }
     }
 
-    /// A frame comes to an address that hops.
-    pub(crate) fn comes(&mut self, at: SocketAddr, tag: Tag) {
-        if let Some(Some(HopStage::Answer | HopStage::Done)) = self.sealed.get(&tag) {
+    /// Notes a frame that comes to a shifting address.
+    pub(crate) fn comes(&mut self, at: SocketAddr, tag: FrameTag) {
+        if let Some(Some(ShiftStage::Answer | ShiftStage::Done)) = self.sealed.get(&tag) {
             self.known.insert(identifier(at));
         }
     }
@@ -90,15 +89,15 @@ impl Moves {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hops::address;
+    use crate::shifts::address;
 
     #[test]
     fn only_an_answer_or_the_word_that_it_is_done_lets_data_move() {
-        let (mut moves, own) = (Moves::default(), address((0, 0), 1));
+        let (mut moves, own) = (ShiftChecker::default(), address((0, 0), 1));
         let (data, call, answer) = ([1; 16], [2; 16], [3; 16]);
         moves.sealed(data, None);
-        moves.sealed(call, Some(HopStage::Call));
-        moves.sealed(answer, Some(HopStage::Answer));
+        moves.sealed(call, Some(ShiftStage::Call));
+        moves.sealed(answer, Some(ShiftStage::Answer));
         assert!(moves.leaves(own, call).is_ok() && moves.leaves(own, [9; 16]).is_ok());
         moves.comes(own, call);
         moves.comes(address((0, 0), 2), answer);

@@ -1,31 +1,32 @@
-//! No cell passes another on its way through a node: of those that came in under one key, leave
-//! under one key, and have one length and priority, none leaves before one that came in earlier.
-//! What waits in an egress or a hold is not passed by.
+//! No cell overtakes another within a node. Cells with the same inbound key, outbound key, length
+//! and priority leave in the order in which they came. This includes waiting in an egress or a
+//! hold.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
 use shoal_wire::Address;
 
 pub(crate) const RULE: &str = "no cell passes another that waits";
-/// Cells that are remembered; more, and all are forgotten. Only cells that wait or were dropped are
-/// among them.
+/// Largest number of remembered cells. Above it, all are forgotten. Only waiting and dropped cells
+/// are stored.
 const KNOWN_MAX: usize = 1 << 16;
 
-/// A cell, by the end of its end-to-end seal, at a node.
-pub(crate) type At = (usize, [u8; 16]);
+/// A cell at a node. The tag of its end-to-end seal identifies it.
+pub(crate) type CellAtNode = (usize, [u8; 16]);
 
 /// Cells that must stay in order have the same inbound key, outbound key, length and priority. In a
-/// network with cover they have the same two addresses, too: each pair has turns of its own there.
-type Flow = (u64, u64, usize, u8, Pair);
+/// network with cover they also have the same two addresses, since each pair has its own turns
+/// there.
+type OrderKey = (u64, u64, usize, u8, AddressPair);
 
 /// Bytes of the two addresses in a routed header.
-pub(crate) type Pair = [u8; 2 * Address::LEN];
+pub(crate) type AddressPair = [u8; 2 * Address::LEN];
 
-/// Hashes what is looked up, most of which is noise: each word is mixed with what went before.
+/// Hash function for keys that are mostly noise: each word is mixed with the hash so far.
 #[derive(Default)]
-struct Turns(u64);
+struct WordHasher(u64);
 
-impl Hasher for Turns {
+impl Hasher for WordHasher {
     fn write(&mut self, bytes: &[u8]) {
         let (words, rest) = bytes.as_chunks::<8>();
         words.iter().for_each(|word| self.write_u64(u64::from_le_bytes(*word)));
@@ -49,63 +50,69 @@ impl Hasher for Turns {
     }
 }
 
-/// Its state is fixed, and nothing depends on its order.
+/// A hash map with a fixed hash; no result depends on its iteration order.
 #[allow(clippy::disallowed_types)]
-type Table<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<Turns>>;
+type FixedHashMap<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<WordHasher>>;
 
-/// What each node has taken in and sent.
+/// Cells that each node received and sent.
 #[derive(Default)]
-pub(crate) struct Order {
-    /// The key under which a cell came in, and its number among all.
-    came: Table<At, (u64, u64)>,
-    /// The newest cell of each flow that has left.
-    left: Table<Flow, u64>,
+pub(crate) struct OrderChecker {
+    /// Inbound key of each cell, and its number among all cells.
+    came: FixedHashMap<CellAtNode, (u64, u64)>,
+    /// Newest cell of each flow that has left.
+    left: FixedHashMap<OrderKey, u64>,
     count: u64,
     broken: Option<String>,
-    /// Pairs of addresses may pass each other.
+    /// True if pairs of addresses may overtake each other.
     by_pairs: bool,
 }
 
-impl Order {
-    /// An order of nothing yet.
-    pub(crate) fn new(by_pairs: bool) -> Order {
-        Order { by_pairs, ..Order::default() }
+impl OrderChecker {
+    pub(crate) fn new(by_pairs: bool) -> OrderChecker {
+        OrderChecker { by_pairs, ..OrderChecker::default() }
     }
 
-    /// A cell came in under a key, or was sealed end to end.
-    pub(crate) fn came(&mut self, at: At, key: u64) {
+    /// Notes that a cell came in under a key, or was sealed end to end.
+    pub(crate) fn came(&mut self, at: CellAtNode, key: u64) {
         if self.came.len() >= KNOWN_MAX {
             self.came.clear();
         }
         self.count += 1;
         let count = self.count;
-        // Copies don't come in anew: the first is the one that leaves.
+        // Copies don't count: the first copy is the one that leaves.
         self.came.entry(at).or_insert((key, count));
     }
 
-    /// A cell was opened where it ends: it will not leave.
-    pub(crate) fn ends(&mut self, at: At) {
+    /// Notes that a cell was opened at its destination and will not leave.
+    pub(crate) fn ends(&mut self, at: CellAtNode) {
         self.came.remove(&at);
     }
 
-    /// A cell leaves under a key.
-    pub(crate) fn leaves(&mut self, at: At, key: u64, len: usize, (priority, pair): (u8, Pair)) {
+    /// Notes that a cell leaves under a key.
+    pub(crate) fn leaves(
+        &mut self,
+        at: CellAtNode,
+        key: u64,
+        len: usize,
+        (priority, pair): (u8, AddressPair),
+    ) {
         let Some((from, count)) = self.came.remove(&at) else { return };
-        let pair = if self.by_pairs { pair } else { Pair::default() };
+        let pair = if self.by_pairs { pair } else { AddressPair::default() };
         let newest = self.left.entry((from, key, len, priority, pair)).or_default();
         if count < *newest && self.broken.is_none() {
             let late = *newest - count;
-            self.broken = Some(format!("node {}: a cell of {len} bytes left {late} late", at.0));
+            self.broken =
+                Some(format!("node {}: a cell of {len} bytes left behind {late} later ones", at.0));
         }
         *newest = count.max(*newest);
     }
 
-    /// Plants a fault: of each flow one more cell is taken to have left, one that came in last.
+    /// Plants a fault: all further cells of each flow count as overtaken.
     pub(crate) fn overtake(&mut self) {
         self.left.values_mut().for_each(|newest| *newest = u64::MAX);
     }
 
-    /// The first cell that was passed, if any.
+    /// The first cell that was overtaken, if there is one.
     pub(crate) fn broken(&self) -> Option<&String> {
         self.broken.as_ref()
     }
@@ -115,8 +122,8 @@ impl Order {
 mod tests {
     use super::*;
 
-    fn order(ways: &[(u8, u64, usize)]) -> Order {
-        let mut order = Order::default();
+    fn order(ways: &[(u8, u64, usize)]) -> OrderChecker {
+        let mut order = OrderChecker::default();
         for cell in 0..9 {
             order.came((1, [cell; 16]), 7);
             order.came((2, [cell; 16]), 7);
@@ -132,7 +139,7 @@ mod tests {
         let inverted = [(0, 4, 192), (2, 4, 192), (1, 4, 192)];
         assert!(order(&inverted).broken().is_some_and(|seen| seen.contains("node 1")));
         assert!(order(&[(0, 4, 192), (1, 4, 192), (5, 4, 192)]).broken().is_none(), "a gap");
-        assert!(order(&[(1, 4, 192), (0, 5, 192)]).broken().is_none(), "another way");
+        assert!(order(&[(1, 4, 192), (0, 5, 192)]).broken().is_none(), "another outbound key");
         assert!(order(&[(1, 4, 192), (0, 4, 576)]).broken().is_none(), "another length");
         let mut copied = order(&[(3, 4, 192)]);
         copied.came((1, [5; 16]), 7);
@@ -146,7 +153,7 @@ mod tests {
     #[test]
     fn pairs_of_addresses_pass_each_other_under_cover_alone() {
         for by_pairs in [false, true] {
-            let mut order = Order::new(by_pairs);
+            let mut order = OrderChecker::new(by_pairs);
             order.came((1, [0; 16]), 7);
             order.came((1, [1; 16]), 7);
             order.leaves((1, [1; 16]), 4, 192, (0, [1; 12]));

@@ -1,5 +1,5 @@
-//! Links are up while nothing is wrong with them, and hosts that call each other all the time are
-//! answered: soon after whatever went wrong, whether addresses hop or not.
+//! Links are up while nothing is wrong with them, and hosts that call each other regularly get
+//! answers. Both hold soon after each fault, with and without shifting addresses.
 
 use core::time::Duration;
 
@@ -8,21 +8,22 @@ use shoal_wire::Time;
 pub(crate) const DOWN: &str = "a link is up while nothing is wrong with it";
 pub(crate) const SILENT: &str = "data flows while nothing is wrong";
 
-/// For how long a link may be down, or a host unanswered, since something went wrong or right.
+/// Longest time for which a link may be down, or a host unanswered, after the last fault began or
+/// ended.
 const MOST: Duration = Duration::from_secs(20);
 
-/// The state of one link, or of one host that calls another.
+/// State of one link, or of one host that calls another.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outage {
-    /// Since when it is down.
+    /// Start of the outage.
     since: Option<Time>,
     looked: Time,
-    /// For how long it was down in all while nothing was wrong.
+    /// Total time of outages while nothing was wrong.
     pub(crate) total: Duration,
 }
 
 impl Outage {
-    /// Looks whether it is up; `calm` since then nothing is wrong, none while something is.
+    /// Checks the state. `calm` is the time since when nothing is wrong; None while something is.
     pub(crate) fn look(
         &mut self,
         now: Time,

@@ -1,16 +1,17 @@
-//! No piece of eight bytes or more of any file stands in any frame.
+//! No frame contains eight consecutive bytes of any file.
 //!
-//! Files are made of four letters, so that the question is cheap to ask of every frame: eight
-//! letters in a row always hold four that stand at a multiple of four, which `frames` looks for and
-//! noise shows once in fifty thousand frames. Only then are the neighbours looked at, and only
-//! eight letters in a row (noise: once in 10^11 frames) are looked up in the files themselves.
+//! Files consist of four letters, so that each frame can be tested cheaply. Eight consecutive
+//! letters always contain four letters at an offset that is a multiple of four, which `frames`
+//! looks for. Noise has such four letters once in fifty thousand frames. Only then are the
+//! neighbouring bytes tested. Eight consecutive letters, in noise once in 10^11 frames, are looked
+//! up in the files.
 
 use std::rc::Rc;
 
-/// Bytes in a row that give a payload away.
+/// Number of consecutive bytes that reveal a payload.
 pub(crate) const RUN: usize = 8;
 
-/// Turns noise into letters.
+/// Turns random bytes into letters.
 pub(crate) fn make_letters(bytes: &mut [u8]) {
     bytes.iter_mut().for_each(|byte| *byte = *byte & 0x03 | 0x40);
 }
@@ -19,12 +20,12 @@ fn is_letter(byte: u8) -> bool {
     byte & 0xfc == 0x40
 }
 
-/// Whether all four bytes of a word are letters.
+/// True if all four bytes of a word are letters.
 pub(crate) fn is_letters(word: u32) -> bool {
     word & 0xfcfc_fcfc == 0x4040_4040
 }
 
-/// Everything that must not be seen.
+/// Contents of all files, which must not be seen.
 pub(crate) struct Payloads(Vec<Rc<[u8]>>);
 
 impl Payloads {
@@ -32,7 +33,7 @@ impl Payloads {
         Payloads(files.map(Rc::clone).collect())
     }
 
-    /// Says where a payload shows, if it does.
+    /// Searches a frame for a payload.
     pub(crate) fn check(&self, frame: &[u8]) -> Result<(), String> {
         let mut at = 0;
         while at < frame.len() {
@@ -57,7 +58,7 @@ impl Payloads {
         Ok(())
     }
 
-    /// A piece of a file, for a test to plant.
+    /// A piece of a file, for a planted fault.
     pub(crate) fn piece(&self) -> &[u8] {
         let long = self.0.iter().find(|content| content.len() > 64);
         long.map_or(b"no file of more than sixty-four bytes", |content| &content[20..60])
@@ -81,7 +82,7 @@ mod tests {
             frame[at..at + 7].copy_from_slice(&content[100..107]);
             assert_eq!(frames::check(&frame, &payloads), Ok(()));
             frame[at + 7] = content[107];
-            assert!(frames::check(&frame, &payloads).is_err(), "not seen at {at}");
+            assert!(frames::check(&frame, &payloads).is_err(), "not found at offset {at}");
         }
     }
 

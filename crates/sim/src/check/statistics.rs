@@ -1,17 +1,17 @@
-//! Whether samples look as if they were drawn as they should be. The bounds hold for any number of
-//! samples, and an honest run is beyond one of them once in 10^9 times.
+//! Tests of random samples. The bounds hold for any number of samples; a correct run violates one
+//! of them with probability 10^-9.
 
-/// The logarithm of 2 * 10^9.
+/// ln(2 * 10^9).
 pub(crate) const RARE: f64 = 21.42;
-/// Fewer samples say nothing.
+/// Smallest numbers of samples and groups that are tested.
 const SAMPLES_MIN: usize = 200;
 const GROUPS_MIN: u64 = 100;
-/// Cells of a group that are compared at most, and those of which the ranks are counted.
+/// Largest number of cells of a group that is compared, and of which ranks are counted.
 const COMPARED_MAX: usize = 256;
 const RANKS: usize = 6;
 
-/// Says that samples are not uniform between 0 and 1, if they are not (Kolmogorov and Smirnov, with
-/// the bound of Dvoretzky, Kiefer, Wolfowitz and Massart). They may be too few to say anything.
+/// Tests whether samples are uniform between 0 and 1 (Kolmogorov and Smirnov, with the bound of
+/// Dvoretzky, Kiefer, Wolfowitz and Massart). Passes if there are too few samples.
 pub(crate) fn uniform(samples: &[f64]) -> Result<(), String> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -21,32 +21,24 @@ pub(crate) fn uniform(samples: &[f64]) -> Result<(), String> {
     let most = (RARE / (2.0 * n)).sqrt();
     match sorted.len() < SAMPLES_MIN || far <= most {
         true => Ok(()),
-        false => Err(format!("{far:.4} from the law, at most {most:.4}, of {n} cells")),
+        false => Err(format!("distance {far:.4} from the law, at most {most:.4}, for {n} cells")),
     }
 }
 
-/// The least of the samples that so large a part of them does not exceed; 0 of none.
-pub(crate) fn quantile(samples: &[f64], part: f64) -> f64 {
-    let mut sorted = samples.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let at = (sorted.len() as f64 * part).ceil() as usize;
-    sorted.get(at.saturating_sub(1)).copied().unwrap_or(0.0)
-}
-
-/// Orders in which things left that could have left in any order.
+/// Departure orders of groups that may leave in any order.
 #[derive(Default)]
-pub(crate) struct Turns {
+pub(crate) struct DepartureOrders {
     groups: u64,
-    /// By how much inverted pairs are more than half of all, and the variance of that.
+    /// Number of inverted pairs above half of all pairs, and its variance.
     inverted: f64,
     variance: f64,
-    /// By size, for some of each group: how many groups, and how often the one of each place by
-    /// arrival had which by departure.
+    /// By group size, up to [`RANKS`] members: number of groups, and counts of departure rank by
+    /// arrival rank.
     ranks: [(u64, [[u64; RANKS]; RANKS]); RANKS + 1],
 }
 
-impl Turns {
-    /// Notes a group: numbers of its members by their arrival, in the order in which they left.
+impl DepartureOrders {
+    /// Records a group: arrival numbers of its members, in the order of departure.
     pub(crate) fn note(&mut self, group: &[u64]) {
         let group = &group[..group.len().min(COMPARED_MAX)];
         if group.len() < 2 {
@@ -61,8 +53,8 @@ impl Turns {
         self.note_ranks(group);
     }
 
-    /// Members that came at equal distances from each other: their order is as random as that of
-    /// all.
+    /// Counts the ranks of members at equal distances in the order of arrival. Their departure
+    /// order is as random as that of the whole group.
     fn note_ranks(&mut self, group: &[u64]) {
         let mut came = group.to_vec();
         came.sort_unstable();
@@ -74,12 +66,12 @@ impl Turns {
         left.enumerate().for_each(|(left, came)| ranks[came][left] += 1);
     }
 
-    /// Says in what the orders are not uniformly random, if they are not.
+    /// Tests whether the orders are uniformly random.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.groups < GROUPS_MIN {
             return Ok(());
         }
-        // The number of inverted pairs is a sum of independent uniform numbers.
+        // The number of inverted pairs is a sum of independent uniform variables.
         let (off, most) = (self.inverted.abs(), (2.0 * RARE * self.variance).sqrt());
         if off > most {
             let what = if self.inverted < 0.0 { "few" } else { "many" };
@@ -92,7 +84,7 @@ impl Turns {
     }
 }
 
-/// The chi-square test of permutation matrices, with the bound of Laurent and Massart.
+/// Chi-square test of permutation matrices, with the bound of Laurent and Massart.
 fn check_ranks(size: usize, (count, ranks): &(u64, [[u64; RANKS]; RANKS])) -> Result<(), String> {
     if *count < GROUPS_MIN {
         return Ok(());
@@ -128,11 +120,11 @@ mod tests {
         assert_eq!(uniform(&good), Ok(()));
         let bad: Vec<f64> = good.iter().map(|x| x.powf(1.2)).collect();
         assert!(uniform(&bad).is_err());
-        assert_eq!(uniform(&bad[..SAMPLES_MIN - 1]), Ok(()), "too few");
+        assert_eq!(uniform(&bad[..SAMPLES_MIN - 1]), Ok(()), "too few samples");
     }
 
     fn turns(spoil: impl Fn(usize, &mut Vec<u64>)) -> Result<(), String> {
-        let (mut rng, mut turns) = (Rng::new([2; 32]), Turns::default());
+        let (mut rng, mut turns) = (Rng::new([2; 32]), DepartureOrders::default());
         for group in 0..2_000 {
             let mut order: Vec<u64> = (0..2 + rng.below(12)).collect();
             for i in (1..order.len()).rev() {
@@ -150,7 +142,7 @@ mod tests {
         assert!(turns(|_, order| order.sort_unstable()).is_err());
         assert!(turns(|_, order| order.reverse()).is_ok());
         assert!(turns(|_, order| order.sort_unstable_by_key(|x| u64::MAX - x)).is_err());
-        // One group in four begins with the one that came first.
+        // In one group of four, the first to come is the first to leave.
         let first = |group: usize, order: &mut Vec<u64>| {
             let at = order.iter().position(|x| *x == 0).unwrap_or(0);
             if group.is_multiple_of(4) {

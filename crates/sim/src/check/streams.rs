@@ -1,8 +1,8 @@
-//! The order of programs' packets behind mixes: a packet is delivered behind those sent before it,
-//! unless these came later than a hold after it; and none waits for longer than a hold allows.
+//! Packets behind mixes are delivered in order: no packet is delivered before an earlier one,
+//! unless that came more than a hold later. No packet waits for longer than a hold allows.
 //!
-//! When a packet comes, the seal of the two hosts is opened at the edge; when it is delivered, a
-//! program is given it. Both are times of the receiving host's clock.
+//! A packet comes when the edge opens the seal of the two hosts. It is delivered when a program
+//! gets it. Both times are by the receiving host's clock.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -14,78 +14,77 @@ use crate::programs;
 pub(crate) const ORDER: &str = "packets behind mixes arrive in order";
 pub(crate) const HOLD: &str = "packets wait for others no longer than their hold";
 
-/// What a node adds to a hold for lines, beside half of it.
+/// Allowance that a node adds to a hold for the links, in addition to half of the hold.
 const LINES: Duration = Duration::from_millis(5);
-/// How long packets are held across a change of circuits on top, what counts as one arrival, and
-/// how long a node waits that was away.
+/// Further allowance. Packets are held 300 ms longer across a change of circuits. Packets within
+/// 1 ms count as one arrival. A node that was busy waits 50 ms longer.
 const MORE: Duration = Duration::from_millis(300 + 1 + 50);
 
-/// So many packets before the first that comes of a flow a host waits for.
+/// Number of packets before the first one of a flow for which a host waits.
 const BEFORE_FIRST: u32 = 48;
 
-/// How long packets wait that others overtook.
+/// Time for which packets wait for earlier ones.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Holds {
-    /// The least that a host may wait. Zero where some circuits have no mixes.
+pub(crate) struct HoldBounds {
+    /// Shortest wait of a host. Zero if some circuits have no mixes.
     least: Duration,
-    /// What it may wait on one circuit, and in all.
+    /// Longest wait on one circuit, and in all.
     most: Duration,
 }
 
-impl Holds {
-    /// Those of circuits whose mixes are worth waiting so long, at least and at most.
-    pub(crate) fn new(least: MixTime, most: MixTime) -> Holds {
+impl HoldBounds {
+    /// The waits on circuits whose mixes have a hold between `least` and `most`.
+    pub(crate) fn new(least: MixTime, most: MixTime) -> HoldBounds {
         let told = |hold: MixTime| hold.duration() * 3 / 2 + LINES;
-        // Where little is late a host waits for a quarter less.
+        // A host waits a quarter less if packets are little late.
         let of_least = |hold: MixTime| {
             if hold == MixTime::default() { Duration::ZERO } else { told(hold) * 3 / 4 }
         };
-        Holds { least: of_least(least), most: told(most) }
+        HoldBounds { least: of_least(least), most: told(most) }
     }
 
-    /// For how long what happened to circuits shows in the order of packets.
+    /// Time for which events on circuits affect the order of packets.
     pub(crate) fn in_all(self) -> Duration {
         self.most + MORE
     }
 }
 
-/// The flow and number of the packet in what one host sealed for another, if it holds one.
+/// Flow and number of the packet in a plaintext between two hosts, if it holds one.
 pub(crate) fn label(plaintext: &[u8]) -> Option<(u32, u32)> {
     let packet = plaintext.get(ip::PACKET_AT + ip::NUMBER_LEN..)?;
     programs::label(packet).filter(|_| plaintext[0] == EdgeKind::Numbered as u8)
 }
 
-/// The packets of one flow at the host that receives them.
+/// Packets of one flow at the receiving host.
 #[derive(Clone, Debug, Default)]
-struct Stream {
-    /// When those came that were not delivered yet.
+struct FlowOrder {
+    /// Arrival times of packets that are not delivered yet.
     came: BTreeMap<u32, Time>,
-    /// Those that came before all lower ones, and when: since then lower ones are missing.
+    /// Packets that came before all lower numbers, with the time since when lower ones are missing.
     ahead: Vec<(u32, Time)>,
-    /// The first that came.
+    /// First packet that came.
     first: Option<u32>,
-    /// The highest that was delivered.
+    /// Highest number that was delivered.
     delivered: Option<u32>,
 }
 
-/// All flows that are sent over circuits.
+/// All flows over circuits.
 #[derive(Debug)]
-pub(crate) struct Streams {
-    holds: Holds,
-    streams: Vec<Stream>,
+pub(crate) struct FlowOrders {
+    holds: HoldBounds,
+    streams: Vec<FlowOrder>,
 }
 
-impl Streams {
-    pub(crate) fn new(holds: Holds, flows: usize) -> Streams {
-        Streams { holds, streams: vec![Stream::default(); flows] }
+impl FlowOrders {
+    pub(crate) fn new(holds: HoldBounds, flows: usize) -> FlowOrders {
+        FlowOrders { holds, streams: vec![FlowOrder::default(); flows] }
     }
 
-    /// How long packets wait.
-    pub(crate) fn holds(&self) -> Holds {
+    pub(crate) fn holds(&self) -> HoldBounds {
         self.holds
     }
 
-    /// A packet came.
+    /// Notes that a packet came.
     pub(crate) fn comes(&mut self, flow: u32, number: u32, now: Time) {
         let Some(stream) = self.streams.get_mut(flow as usize) else { return };
         stream.came.entry(number).or_insert(now);
@@ -95,15 +94,15 @@ impl Streams {
         }
     }
 
-    /// A program is given a packet. Until `excused`, something else than holds may have changed
-    /// when packets are delivered, and nothing is asked of it.
+    /// Checks the delivery of a packet to a program. No rule applies until `excused`: other causes
+    /// than holds may have delayed packets.
     pub(crate) fn delivered(
         &mut self,
         (flow, number): (u32, u32),
         now: Time,
         excused: Time,
     ) -> Result<(), (&'static str, String)> {
-        let Holds { least, .. } = self.holds;
+        let HoldBounds { least, .. } = self.holds;
         let Some(stream) = self.streams.get_mut(flow as usize) else { return Ok(()) };
         let Some(came) = stream.came.remove(&number) else { return Ok(()) };
         let waited = now.since(came);
@@ -127,10 +126,10 @@ impl Streams {
         Ok(())
     }
 
-    /// A host of a flow lost what it knew.
+    /// Restarts a flow after one of its hosts lost its state.
     pub(crate) fn begin_anew(&mut self, flow: usize) {
         if let Some(stream) = self.streams.get_mut(flow) {
-            *stream = Stream::default();
+            *stream = FlowOrder::default();
         }
     }
 }
@@ -143,10 +142,10 @@ mod tests {
         MixTime::from_duration(Duration::from_millis(ms)).unwrap()
     }
 
-    /// Packets by their numbers: when each came, and when it was delivered, in ms.
+    /// Checks packets, given as number, arrival and delivery in milliseconds.
     fn check(packets: &[(u32, u64, u64)]) -> Result<(), &'static str> {
         // Hosts wait for 150 to 200 ms.
-        let mut streams = Streams::new(Holds::new(ms(130), ms(130)), 1);
+        let mut streams = FlowOrders::new(HoldBounds::new(ms(130), ms(130)), 1);
         let mut all: Vec<_> = packets.iter().map(|&(n, came, _)| (came, true, n)).collect();
         all.extend(packets.iter().map(|&(n, _, delivered)| (delivered, false, n)));
         all.sort_by_key(|(at, comes, _)| (*at, !comes));
@@ -165,10 +164,22 @@ mod tests {
         let first = (0, 1_000, 1_000);
         assert_eq!(check(&[first, (1, 3_100, 3_100), (2, 3_000, 3_100)]), Ok(()));
         assert_eq!(check(&[first, (2, 3_000, 3_000), (1, 3_100, 3_100)]), Err(ORDER));
-        assert_eq!(check(&[first, (2, 3_000, 3_200), (1, 3_210, 3_210)]), Ok(()), "too late");
-        assert_eq!(check(&[(2, 3_000, 3_000), (1, 3_100, 3_100)]), Err(ORDER), "its beginning");
+        assert_eq!(
+            check(&[first, (2, 3_000, 3_200), (1, 3_210, 3_210)]),
+            Ok(()),
+            "an earlier packet that came too late"
+        );
+        assert_eq!(
+            check(&[(2, 3_000, 3_000), (1, 3_100, 3_100)]),
+            Err(ORDER),
+            "the beginning of a flow"
+        );
         assert_eq!(check(&[(49, 3_000, 3_000), (1, 3_100, 3_100)]), Err(ORDER));
-        assert_eq!(check(&[(50, 3_000, 3_000), (1, 3_100, 3_100)]), Ok(()), "a long burst");
+        assert_eq!(
+            check(&[(50, 3_000, 3_000), (1, 3_100, 3_100)]),
+            Ok(()),
+            "a beginning after a long burst"
+        );
         assert_eq!(check(&[first, (2, 3_000, 3_500)]), Ok(()));
         assert_eq!(check(&[first, (2, 3_000, 3_600)]), Err(HOLD));
     }

@@ -1,26 +1,26 @@
-//! What the checkers are shown, and when.
+//! Input of the checkers, and the times of the checks.
 
 use core::time::Duration;
 
 use shoal_crypto::Ciphers;
-use shoal_edge::{DirectEvent, Event as EdgeEvent};
+use shoal_edge::{DirectEvent, EdgeEvent};
 use shoal_link::EgressConfig;
-use shoal_onion::Event as CircuitEvent;
-use shoal_relay::{Event as RelayEvent, RUN_MAX};
-use shoal_session::Role;
+use shoal_onion::OnionEvent as CircuitEvent;
+use shoal_relay::{RUN_MAX, RelayEvent};
+use shoal_session::SessionRole;
 use shoal_wire::DropReason;
 
-use super::World;
-use super::hops::PULSE_ID;
+use super::SimulatedWorld;
+use super::shifts::PULSE_ID;
 use crate::check::bounds::{self, Bound};
-use crate::check::drops::{self, Account, Wired};
-use crate::check::files::{Stage, Watch};
-use crate::check::model::{self, Expect, Expected, Found};
-use crate::check::routes::{self, Path};
-use crate::node::{self, Node};
-use crate::plant::Plant;
+use crate::check::drops::{self, FrameAccount, WireAccount};
+use crate::check::files::{FileStage, WatchedFile};
+use crate::check::model::{self, ExpectedFiles, FileExpectation, FoundFiles};
+use crate::check::routes::{self, RouteEnd};
+use crate::node::{self, SimulatedNode};
+use crate::plant::InjectedFault;
 
-impl<C: Ciphers> World<C> {
+impl<C: Ciphers> SimulatedWorld<C> {
     pub(super) fn handle_relay(&mut self, n: usize, event: &RelayEvent) {
         self.links_down += u64::from(matches!(event, RelayEvent::LinkDown(_)));
         if let RelayEvent::Route(change) = event {
@@ -48,7 +48,7 @@ impl<C: Ciphers> World<C> {
     pub(super) fn handle_direct(&mut self, n: usize, event: DirectEvent, known: usize) {
         self.note(Some(n), &format!("{event:?}"));
         let node = &mut self.nodes[n];
-        node.direct_made += usize::from(node.control.direct_links() > known);
+        node.direct.made += usize::from(node.control.direct_links() > known);
     }
 
     pub(super) fn handle_circuit(&mut self, n: usize, event: &CircuitEvent) {
@@ -61,7 +61,7 @@ impl<C: Ciphers> World<C> {
         }
         match event {
             EdgeEvent::Transfer(event) => self.handle_file(n, event),
-            EdgeEvent::Echo { .. } if self.makings.options.plant == Some(Plant::Deaf) => {}
+            EdgeEvent::Echo { .. } if self.makings.options.plant == Some(InjectedFault::Deaf) => {}
             EdgeEvent::Echo { host, id: PULSE_ID, .. } => self.pulse_answered(n, host),
             EdgeEvent::Echo { host, .. } => {
                 self.pings.insert((n, host), true);
@@ -70,17 +70,17 @@ impl<C: Ciphers> World<C> {
             EdgeEvent::Unreachable(host) => {
                 self.note(Some(n), &format!("host {host:?} unreachable"));
             }
-            // The node does these, and tells them as its own.
+            // The node handles these and reports its own events.
             EdgeEvent::Direct(_) | EdgeEvent::NeedCircuit(_) => {}
         }
     }
 
-    /// Where a cell for router `to` goes from node `at`, if it is taken there.
+    /// Next node on the path of a cell from node `at` to router `to`, if that node accepts it.
     fn hop(&self, at: usize, to: usize) -> Option<usize> {
-        if self.plants(Plant::Loop) && to == 2 && at < 2 {
+        if self.plants(InjectedFault::Loop) && to == 2 && at < 2 {
             return Some(1 - at);
         }
-        if self.plants(Plant::BlackHole) && to == 0 {
+        if self.plants(InjectedFault::BlackHole) && to == 0 {
             return None;
         }
         let here = &self.nodes[at];
@@ -90,12 +90,12 @@ impl<C: Ciphers> World<C> {
     }
 
     fn check_route(&mut self, n: usize, to: usize) {
-        if let Path::Circles(path) = routes::follow(n, to, |at| self.hop(at, to)) {
+        if let RouteEnd::Circles(path) = routes::follow(n, to, |at| self.hop(at, to)) {
             self.broken("no route goes in a circle", format!("to node {to}: {path:?}"));
         }
     }
 
-    /// A link that begins to take transit may close a circle for any destination.
+    /// A link that begins to take transit may close a loop for any destination.
     pub(super) fn check_adjacent(&mut self, n: usize) {
         let node = &mut self.nodes[n];
         let Some(routing) = node.control.relay.routing() else { return };
@@ -116,7 +116,7 @@ impl<C: Ciphers> World<C> {
         }
     }
 
-    /// Looks at the tables, queues and accounts of all nodes.
+    /// Checks tables, queues and accounts of all nodes.
     pub(super) fn audit(&mut self) {
         for n in 0..self.nodes.len() {
             if self.nodes[n].alive {
@@ -131,39 +131,39 @@ impl<C: Ciphers> World<C> {
         self.check_links();
         self.check_ends();
         let routers = self.makings.plan.routers;
-        let knows_all = |node: &Node<C>| {
+        let knows_all = |node: &SimulatedNode<C>| {
             node.control.relay.routing().is_none_or(|routing| routing.table().len() == routers - 1)
         };
         if self.converged.is_none() && self.nodes[..routers].iter().all(knows_all) {
             self.converged = Some(self.now);
         }
-        if self.plants(Plant::Loop) && routers > 2 {
+        if self.plants(InjectedFault::Loop) && routers > 2 {
             self.check_route(0, 2);
         }
-        if self.makings.options.plant == Some(Plant::Counter) {
+        if self.makings.options.plant == Some(InjectedFault::Counter) {
             crate::ciphers::rewind();
         }
-        if self.makings.options.plant == Some(Plant::Overtake) {
+        if self.makings.options.plant == Some(InjectedFault::Overtake) {
             crate::ciphers::overtake();
         }
         match self.makings.options.plant {
-            Some(Plant::ShortHold) => self.set_holds(Duration::from_millis(1)),
-            Some(Plant::LongHold) => self.set_holds(Duration::from_secs(5)),
+            Some(InjectedFault::ShortHold) => self.set_holds(Duration::from_millis(1)),
+            Some(InjectedFault::LongHold) => self.set_holds(Duration::from_secs(5)),
             _ => {}
         }
-        if self.plants(Plant::Keys) {
+        if self.plants(InjectedFault::Keys) {
             crate::ciphers::share(0);
         }
     }
 
-    /// Whether all workers of a node know what its control knows, once they were told.
+    /// Checks that workers have the same state as control once they handled all orders.
     fn check_workers(&mut self, n: usize) {
         let misled = self.nodes[n].misled();
         if !misled.is_empty() {
-            let seen = format!("node {n}: workers {misled:?} know something else");
-            self.broken("workers know what control knows", seen);
+            let seen = format!("node {n}: workers {misled:?} have other state");
+            self.broken("workers have the state of control", seen);
         }
-        if self.plants(Plant::StaleOrder) {
+        if self.plants(InjectedFault::StaleOrder) {
             self.nodes[n].tell_old_view();
             self.arm(n);
         }
@@ -172,7 +172,7 @@ impl<C: Ciphers> World<C> {
     fn bounds(&self, n: usize) -> Vec<Bound> {
         let node = &self.nodes[n];
         let EgressConfig { data_frames_max, control_frames_max, .. } = node::egress();
-        let more = usize::from(self.plants(Plant::Queue)) * 1_000;
+        let more = usize::from(self.plants(InjectedFault::Queue)) * 1_000;
         let most = data_frames_max + control_frames_max + RUN_MAX;
         let mut all: Vec<Bound> = node
             .control
@@ -187,21 +187,22 @@ impl<C: Ciphers> World<C> {
             holds: node.control.relay.held(link.link) + more,
             most,
         }));
-        let sessions = |role: Role| {
-            let config = shoal_session::Config::new(role);
-            // Four per peer, and what half-open handshakes may hold.
+        let sessions = |role: SessionRole| {
+            let config = shoal_session::SessionConfig::new(role);
+            // Four sessions per peer, and those of half-open handshakes.
             move |peers: usize| 4 * peers + 2 * config.handshake_queue + 8
         };
         let peers = node.links().len() + node.control.direct_links();
-        let extra = usize::from(self.plants(Plant::Table)) * 10_000;
+        let extra = usize::from(self.plants(InjectedFault::Table)) * 10_000;
         let holds = node.control.relay.sessions().session_count() + extra;
-        all.push(Bound { what: "link sessions", holds, most: sessions(Role::Link)(peers) });
+        all.push(Bound { what: "link sessions", holds, most: sessions(SessionRole::Link)(peers) });
         let holds = node.control.edge.sessions().session_count();
-        let most = sessions(Role::Edge)(self.nodes.len());
+        let most = sessions(SessionRole::Edge)(self.nodes.len());
         all.push(Bound { what: "host sessions", holds, most });
         if let Some(routing) = node.control.relay.routing() {
             let routers = self.makings.plan.routers;
-            // A route may have changed, and stand once in each update that waits for its answer.
+            // A route may have changed, and may be once in each update that waits for its
+            // acknowledgement.
             let unsent = (1 + shoal_routing::WINDOW) * routers;
             let infos = node.links().iter().filter_map(|(link, _)| routing.link_info(*link));
             for info in infos {
@@ -215,13 +216,13 @@ impl<C: Ciphers> World<C> {
         all
     }
 
-    /// Whether the frames of this run of a node are all accounted for.
+    /// Checks that the frames of this run of a node are all accounted for.
     pub(super) fn check_account(&mut self, n: usize) {
-        let vanished = u64::from(self.plants(Plant::VanishOut));
+        let vanished = u64::from(self.plants(InjectedFault::VanishOut));
         let node = &self.nodes[n];
         let (counters, coming) = (node.counters(), node.coming());
         let traffic = &counters.traffic;
-        let account = Account {
+        let account = FrameAccount {
             delivered: node.delivered,
             taken: self.wires.taken[n] - node.taken_before + vanished,
             frames_in: traffic.frames_in,
@@ -238,9 +239,9 @@ impl<C: Ciphers> World<C> {
             parts: traffic.parts_in,
             wholes: traffic.wholes_in,
             given_up: counters.dropped(DropReason::TooOld),
-            half_max: ((node.links().len() + node.direct_made) * shoal_link::parts::WAITING_MAX)
+            half_max: ((node.links().len() + node.direct.made) * shoal_link::parts::WAITING_MAX)
                 as u64,
-            held: traffic.cells_held + u64::from(self.plants(Plant::VanishHeld)),
+            held: traffic.cells_held + u64::from(self.plants(InjectedFault::VanishHeld)),
             released: traffic.cells_released,
             holding: node.holding(),
             dispatched: traffic.dispatched,
@@ -254,10 +255,10 @@ impl<C: Ciphers> World<C> {
         self.hold("every drop has a reason", result);
     }
 
-    /// Whether the wires delivered or lost whatever was put on them.
+    /// Checks that all frames put on the wires were delivered or lost.
     fn check_wires(&mut self) {
-        let wired = Wired {
-            put: self.wires.put + u64::from(self.plants(Plant::VanishOnWire)),
+        let wired = WireAccount {
+            put: self.wires.put + u64::from(self.plants(InjectedFault::VanishOnWire)),
             lost: self.wires.lost,
             delivered: self.delivered,
             missed: self.missed,
@@ -270,15 +271,15 @@ impl<C: Ciphers> World<C> {
         let routers = self.makings.plan.routers;
         for n in 0..routers {
             for to in 0..routers {
-                if routes::follow(n, to, |at| self.hop(at, to)) != Path::Arrives {
-                    let seen = format!("none from node {n} to node {to}");
+                if routes::follow(n, to, |at| self.hop(at, to)) != RouteEnd::Arrives {
+                    let seen = format!("no route from node {n} to node {to}");
                     self.broken("after the trouble every router has a route to every other", seen);
                     return;
                 }
             }
         }
         self.audit();
-        let results: Vec<_> = self.files.iter().map(Watch::end).collect();
+        let results: Vec<_> = self.files.iter().map(WatchedFile::end).collect();
         for result in results {
             self.hold("a file arrives or its sender learns that it doesn't", result);
         }
@@ -293,28 +294,28 @@ impl<C: Ciphers> World<C> {
         self.check_pings("after the trouble every host reaches every other");
     }
 
-    /// What the model says of the end.
-    fn expected(&self) -> Expected {
+    /// The model's expectation for the end of the run.
+    fn expected(&self) -> ExpectedFiles {
         let troubled = self.makings.plan.has_node_faults();
-        let expect = |watch: &Watch| {
-            let told_of_failure = watch.stage == Stage::Failed && troubled;
+        let expect = |watch: &WatchedFile| {
+            let told_of_failure = watch.stage == FileStage::Failed && troubled;
             let expect = match told_of_failure || watch.wiped {
-                true => Expect::Either,
-                false => Expect::There,
+                true => FileExpectation::Either,
+                false => FileExpectation::There,
             };
             ((watch.plan.to, watch.plan.file_id), expect)
         };
         self.files.iter().map(expect).collect()
     }
 
-    fn found(&self) -> Found {
-        let mut found = Found::new();
+    fn found(&self) -> FoundFiles {
+        let mut found = FoundFiles::new();
         for (n, node) in self.nodes.iter().enumerate() {
             for (id, stored) in node.disk.stored.iter().filter(|(_, stored)| stored.named) {
                 found.insert((n, *id), stored.is_as_sent());
             }
         }
-        if self.plants(Plant::Ghost) {
+        if self.plants(InjectedFault::Ghost) {
             found.insert((self.makings.plan.routers, [0xee; 16]), true);
         }
         found

@@ -1,22 +1,22 @@
-//! What the checkers of circuits are shown.
+//! Input of the checkers of circuits.
 
 use core::time::Duration;
 
 use shoal_crypto::Ciphers;
-use shoal_onion::Limits;
+use shoal_onion::CircuitLimits;
 use shoal_wire::DropReason;
 
-use super::World;
+use super::SimulatedWorld;
 use crate::check::bounds::Bound;
 use crate::check::{legs, spoilt};
 use crate::ciphers;
 use crate::circuits::hide_ends;
-use crate::plant::Plant;
+use crate::plant::InjectedFault;
 
 const VIEWS: &str = "no node can tell who uses a circuit";
-/// How long a node has to look for circuits whose time is over.
+/// Time within which a node finds expired circuits.
 const LOOKS: Duration = Duration::from_secs(1);
-/// Why a host drops units that somebody spoilt, and cells of its circuits. Its link drops frames
+/// Reasons with which a host drops altered units and cells of its circuits. Its link drops frames
 /// for some of these reasons, too.
 const UNITS: [DropReason; 13] = [
     DropReason::UnknownCircuit,
@@ -34,8 +34,8 @@ const UNITS: [DropReason; 13] = [
     DropReason::OtherWorker,
 ];
 
-impl<C: Ciphers> World<C> {
-    /// Looks at what cells and keys tell the nodes that see them.
+impl<C: Ciphers> SimulatedWorld<C> {
+    /// Checks what cells and keys reveal to the nodes that see them.
     pub(super) fn check_views(&mut self) {
         if let Some((from, to)) = ciphers::named() {
             self.broken("no cell names two hosts that are hidden", format!("from {from} to {to}"));
@@ -48,7 +48,7 @@ impl<C: Ciphers> World<C> {
         }
     }
 
-    /// Whether a relay stands between two hosts that are hidden from all routers.
+    /// Checks that no relay is adjacent to both ends of a circuit between hidden hosts.
     pub(super) fn check_ends(&mut self) {
         let routers = &self.nodes[..self.makings.plan.routers];
         let carried = routers.iter().filter(|node| node.alive).flat_map(|node| {
@@ -64,17 +64,19 @@ impl<C: Ciphers> World<C> {
         }
     }
 
-    /// Tables and queues of a node's circuits.
+    /// Bounds of the tables and queues of a node's circuits.
     pub(super) fn circuit_bounds(&self, n: usize) -> Vec<Bound> {
         let control = &self.nodes[n].control;
-        let more = usize::from(self.plants(Plant::Circuits)) * 20_000;
+        let more = usize::from(self.plants(InjectedFault::Circuits)) * 20_000;
         let fills = control.circuits.onion.fills().into_iter();
-        let own = control.pool().map(|pool| ("circuits of the pool", pool.len(), Limits::HOST.own));
+        let own = control
+            .pool()
+            .map(|pool| ("circuits of the pool", pool.len(), CircuitLimits::HOST.own));
         let fills = fills.chain(own).chain(self.overdue(n));
         fills.map(|(what, holds, most)| Bound { what, holds: holds + more, most }).collect()
     }
 
-    /// Circuits whose time is over. A node that stood still has yet to look.
+    /// Expired circuits. A node that was paused gets time to find them.
     fn overdue(&self, n: usize) -> Option<(&'static str, usize, usize)> {
         let node = &self.nodes[n];
         let now = node.clock.read(self.now);
@@ -82,8 +84,8 @@ impl<C: Ciphers> World<C> {
         looked.then(|| ("circuits whose time is over", node.control.circuits.onion.overdue(now), 0))
     }
 
-    /// Whether leg cells that routers spoilt die at the node to which their leg leads: compared
-    /// with what that node counts in the same step, or soon after.
+    /// Checks that altered leg cells are dropped at the end of their leg. Compares with that node's
+    /// counters in the same step or soon after.
     pub(super) fn check_spoilt(&mut self, n: usize) {
         if ciphers::with_spoilt(|spoilt| spoilt.is_watching()) != Some(true) {
             return;

@@ -1,48 +1,61 @@
-//! What goes wrong on purpose, and how hosts try each other.
+//! Faults that the plan injects, and pings between hosts.
 
 use core::time::Duration;
 
 use shoal_crypto::Ciphers;
 
-use super::{PINGS_BEFORE_END, What, World};
-use crate::check::files::Stage;
-use crate::check::spoilt::Spoilt;
+use super::{PINGS_BEFORE_END, SimulatedWorld, WorldEvent};
+use crate::check::files::FileStage;
+use crate::check::spoilt::AlteredCells;
 use crate::ciphers;
-use crate::disk::Disk;
-use crate::plan::{Fault, Keep, TRY_AGAIN};
-use crate::plant::Plant;
+use crate::disk::SimulatedDisk;
+use crate::plan::{CrashRemainder, PlannedFault, TRY_AGAIN};
+use crate::plant::InjectedFault;
 
-/// Identifies our pings.
+/// Id of these pings.
 const PING_ID: u32 = 77;
 
-impl<C: Ciphers> World<C> {
-    pub(super) fn fault(&mut self, fault: Fault) {
+impl<C: Ciphers> SimulatedWorld<C> {
+    pub(super) fn fault(&mut self, fault: PlannedFault) {
         let at = match fault {
-            Fault::Crash(n, _) | Fault::Restart(n) | Fault::Pause(n) | Fault::Resume(n) => Some(n),
-            Fault::Cut(_) | Fault::Mend(_) | Fault::Slow(..) => None,
-            Fault::Filter(..) | Fault::Pass(..) => None,
-            Fault::Narrow(..) | Fault::Widen(..) => None,
-            Fault::Renumber(n) => Some(n),
+            PlannedFault::Crash(n, _)
+            | PlannedFault::Restart(n)
+            | PlannedFault::Pause(n)
+            | PlannedFault::Resume(n) => Some(n),
+            PlannedFault::Cut(_) | PlannedFault::Mend(_) | PlannedFault::Slow(..) => None,
+            PlannedFault::Filter(..) | PlannedFault::Pass(..) => None,
+            PlannedFault::Narrow(..) | PlannedFault::Widen(..) => None,
+            PlannedFault::Renumber(n) | PlannedFault::Ban(n) | PlannedFault::Unban(n) => Some(n),
         };
         self.note(at, &format!("{fault:?}"));
         self.note_trouble(&fault);
         match fault {
-            Fault::Filter(wire, ways) => self.wires.set_filter(wire, ways, true),
-            Fault::Pass(wire, ways) => self.wires.set_filter(wire, ways, false),
-            Fault::Narrow(wire, ways) => self.wires.set_narrow(wire, ways, true),
-            Fault::Widen(wire, ways) => self.wires.set_narrow(wire, ways, false),
-            Fault::Renumber(n) => self.renumber(n),
-            Fault::Cut(wires) => self.wires.set_cut(&wires, true),
-            Fault::Mend(wires) => self.wires.set_cut(&wires, false),
-            Fault::Slow(wire, more) => self.wires.set_slower(wire, more),
-            Fault::Crash(n, keep) => self.crash(n, keep),
-            Fault::Restart(n) => self.restart(n),
-            Fault::Pause(n) => self.nodes[n].paused = true,
-            Fault::Resume(n) => self.resume(n),
+            PlannedFault::Filter(wire, ways) => self.wires.set_filter(wire, ways, true),
+            PlannedFault::Pass(wire, ways) => self.wires.set_filter(wire, ways, false),
+            PlannedFault::Narrow(wire, ways) => self.wires.set_narrow(wire, ways, true),
+            PlannedFault::Widen(wire, ways) => self.wires.set_narrow(wire, ways, false),
+            PlannedFault::Renumber(n) => self.renumber(n),
+            PlannedFault::Ban(n) => self.change_bans(n, 1),
+            PlannedFault::Unban(n) => self.change_bans(n, -1),
+            PlannedFault::Cut(wires) => self.wires.set_cut(&wires, true),
+            PlannedFault::Mend(wires) => self.wires.set_cut(&wires, false),
+            PlannedFault::Slow(wire, more) => self.wires.set_slower(wire, more),
+            PlannedFault::Crash(n, keep) => self.crash(n, keep),
+            PlannedFault::Restart(n) => self.restart(n),
+            PlannedFault::Pause(n) => self.nodes[n].paused = true,
+            PlannedFault::Resume(n) => self.resume(n),
         }
     }
 
-    fn crash(&mut self, n: usize, keep: Keep) {
+    fn change_bans(&mut self, n: usize, more: i32) {
+        self.nodes[n].change_bans(self.now, more);
+        if self.nodes[n].runs() {
+            self.nodes[n].apply_bans(self.now);
+            self.finish_step(n);
+        }
+    }
+
+    fn crash(&mut self, n: usize, keep: CrashRemainder) {
         if !self.nodes[n].alive {
             return;
         }
@@ -50,11 +63,12 @@ impl<C: Ciphers> World<C> {
         self.nodes[n].crash();
         self.forget_mixes(n);
         ciphers::with_spoilt(|spoilt| spoilt.crashed(n));
-        if self.makings.options.plant == Some(Plant::CrashLosesFile) && self.files.len() > 2 {
+        if self.makings.options.plant == Some(InjectedFault::CrashLosesFile) && self.files.len() > 2
+        {
             self.broken("a planted rule", format!("node {n} crashed"));
         }
-        if keep == Keep::Nothing {
-            self.nodes[n].disk = Disk::default();
+        if keep == CrashRemainder::Nothing {
+            self.nodes[n].disk = SimulatedDisk::default();
             self.wipe_secrets(n);
             for watch in self.files.iter_mut().filter(|watch| watch.plan.to == n) {
                 watch.wiped = true;
@@ -70,11 +84,11 @@ impl<C: Ciphers> World<C> {
         self.turn(n);
         let again = self.now + TRY_AGAIN;
         for watch in self.files.iter_mut().filter(|watch| watch.plan.from == n) {
-            if watch.stage == Stage::Running {
-                watch.stage = Stage::Due(again);
+            if watch.stage == FileStage::Running {
+                watch.stage = FileStage::Due(again);
             }
         }
-        self.push(again, What::Files);
+        self.push(again, WorldEvent::Files);
         self.finish_step(n);
     }
 
@@ -83,6 +97,7 @@ impl<C: Ciphers> World<C> {
             let node = &mut self.nodes[n];
             (node.paused, node.resumed) = (false, node.clock.read(self.now));
             let resumed = node.resumed;
+            node.apply_bans(self.now);
             ciphers::with_spoilt(|spoilt| spoilt.resumed(n, resumed));
             if self.makings.options.circuits > 0 {
                 node.take_list(self.now);
@@ -94,19 +109,19 @@ impl<C: Ciphers> World<C> {
     pub(super) fn calm_down(&mut self) {
         self.wires.make_perfect();
         self.pulses.all_troubled(self.now);
-        ciphers::with_spoilt(Spoilt::make_honest);
+        ciphers::with_spoilt(AlteredCells::make_honest);
         for n in 0..self.nodes.len() {
             self.resume(n);
             self.restart(n);
         }
     }
 
-    /// Hosts call those that didn't answer yet, as `shoal ping` does: once a second.
+    /// Hosts ping those that have not answered yet, once a second, as `shoal ping` does.
     pub(super) fn ping_everybody(&mut self) {
         let everybody = self.now + PINGS_BEFORE_END >= self.makings.plan.end;
         if everybody && !self.idle_checked {
             self.idle_checked = true;
-            // A mix that programs keep full drops their hosts' pings, too.
+            // A mix that programs keep full also drops pings.
             if self.makings.options.mix_cells == 0 {
                 self.check_pings("after the trouble every idle host can be reached");
             }
@@ -124,6 +139,6 @@ impl<C: Ciphers> World<C> {
             }
             self.finish_step(from);
         }
-        self.push(self.now + Duration::from_secs(1), What::Pings);
+        self.push(self.now + Duration::from_secs(1), WorldEvent::Pings);
     }
 }

@@ -1,42 +1,42 @@
-//! What the checkers of mixes are shown, and when nodes take new lists.
+//! Input of the checkers of mixes, and the times at which nodes take new lists.
 
 use core::time::Duration;
 
 use shoal_crypto::Ciphers;
 use shoal_wire::CircuitId;
 
-use super::{What, World};
+use super::{SimulatedWorld, WorldEvent};
 use crate::check::bounds::Bound;
-use crate::check::mixes::Excuse;
-use crate::check::streams::Streams;
-use crate::node::Makings;
+use crate::check::mixes::LateExcuse;
+use crate::check::streams::FlowOrders;
+use crate::node::NetworkInputs;
 use crate::plan::START;
 use crate::{ciphers, mixes};
 
-/// Circuits at a host whose holds a planted fault changes.
+/// Number of circuits per host whose holds a planted fault changes.
 const CIRCUITS: u32 = 64;
 
-/// The order of programs' packets where relays mix.
-pub(super) fn streams(makings: &Makings) -> Streams {
-    let Makings { options, lists, .. } = makings;
+/// Order checker for programs' packets if relays mix.
+pub(super) fn streams(makings: &NetworkInputs) -> FlowOrders {
+    let NetworkInputs { options, lists, .. } = makings;
     let flows = if lists.is_empty() { 0 } else { options.flows };
-    Streams::new(mixes::holds(lists, options), flows as usize)
+    FlowOrders::new(mixes::holds(lists, options), flows as usize)
 }
 
-impl<C: Ciphers> World<C> {
+impl<C: Ciphers> SimulatedWorld<C> {
     pub(super) fn begin_lists(&mut self) {
         let makings = self.makings.clone();
         for list in &makings.lists {
             for n in 0..self.nodes.len() {
                 let at = list.begins(&makings.options, n);
                 if at > START {
-                    self.push(at, What::List(n));
+                    self.push(at, WorldEvent::List(n));
                 }
             }
         }
     }
 
-    /// A node hears of a newer list, as one that starts or goes on does anyway.
+    /// Lets a node take a newer list. A node that starts or resumes does so anyway.
     pub(super) fn take_list(&mut self, n: usize) {
         if self.nodes[n].runs() {
             self.note(Some(n), "a list of mixes");
@@ -45,13 +45,13 @@ impl<C: Ciphers> World<C> {
         }
     }
 
-    /// Looks at the cells that a relay took in and let go in its last step.
+    /// Checks the cells that a relay received and sent in its last step.
     pub(super) fn check_mixes(&mut self, n: usize) {
         if self.makings.lists.is_empty() || n >= self.makings.plan.routers {
             return;
         }
         let node = &mut self.nodes[n];
-        let excuse = Excuse { busy: node.was_busy, resumed: node.resumed };
+        let excuse = LateExcuse { busy: node.was_busy, resumed: node.resumed };
         let onion = &node.control.circuits.onion;
         let broken = ciphers::with_mixes(|mixes| {
             for (number, key) in mixes.unknown() {
@@ -66,7 +66,7 @@ impl<C: Ciphers> World<C> {
         }
     }
 
-    /// How much of a mix is one node's. What is lost on the way is forgotten here.
+    /// Bound on one node's share of a mix. Also forgets lost cells.
     pub(super) fn mix_bound(&self, n: usize) -> Bound {
         let node = &self.nodes[n];
         let shown = node.clock.read(self.now);
@@ -75,15 +75,15 @@ impl<C: Ciphers> World<C> {
         Bound { what: "cells of one node in a mix", holds, most }
     }
 
-    /// Looks at all that mixes did.
+    /// Checks the distributions of all mixes.
     pub(super) fn check_mixes_end(&mut self) {
         let checked = ciphers::with_mixes(|mixes| mixes.check_end());
         if let Some(Err((rule, seen))) = checked {
             self.broken(rule, seen);
         }
     }
-    /// Takes in which packets a host opened in its last step, and what gives up order with it:
-    /// circuits that come and end, and queues that are full.
+    /// Notes the packets that a host opened in its last step. Also notes reasons to give up the
+    /// order: new and ended circuits, and full queues.
     pub(super) fn note_opened(&mut self, n: usize) {
         if self.makings.lists.is_empty() || n < self.makings.plan.routers {
             return;
@@ -104,7 +104,7 @@ impl<C: Ciphers> World<C> {
         }
     }
 
-    /// Looks at the order of packets that programs of a host were given.
+    /// Checks the order of packets that programs of a host were given.
     pub(super) fn check_order(&mut self, n: usize, delivered: &[(u32, u32)]) {
         let node = &self.nodes[n];
         let now = node.clock.read(self.now);
@@ -118,7 +118,7 @@ impl<C: Ciphers> World<C> {
         }
     }
 
-    /// Plants a fault: hosts wait for another time than they should.
+    /// Plants a fault: hosts wait for a wrong time.
     pub(super) fn set_holds(&mut self, hold: Duration) {
         for node in self.nodes.iter_mut().filter(|node| node.alive) {
             for id in (0..CIRCUITS).map(CircuitId::from_bits) {
@@ -130,7 +130,7 @@ impl<C: Ciphers> World<C> {
         }
     }
 
-    /// Forgets what a node knew that crashed.
+    /// Forgets the state of a node that crashed.
     pub(super) fn forget_mixes(&mut self, n: usize) {
         ciphers::with_mixes(|mixes| mixes.crash(n));
         for at in 0..self.flows.len() {

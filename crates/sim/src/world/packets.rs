@@ -1,39 +1,39 @@
-//! Programs' packets: written, taken in, and compared with what was sent.
+//! Packets of programs: writing, reading, and comparing both.
 
 use core::time::Duration;
 
 use shoal_crypto::{Ciphers, Rng};
 use shoal_wire::DropReason;
 
-use super::{What, World};
+use super::{SimulatedWorld, WorldEvent};
 use crate::circuits;
-use crate::node::{self, Makings};
-use crate::options::{Faults, Options, seed_bytes};
+use crate::node::{self, NetworkInputs};
+use crate::options::{SimulationOptions, WireFaults, seed_bytes};
 use crate::plan::START;
-use crate::plant::Plant;
-use crate::programs::{self, Flow, Watch};
+use crate::plant::InjectedFault;
+use crate::programs::{self, ProgramFlow, WatchedFlow};
 
-/// When programs begin: the network should know itself by then.
+/// Start of the programs. By then the network should have its routes.
 const BEGIN: Duration = Duration::from_secs(2);
-/// How long they go on after the trouble.
+/// Time after the end of the faults for which programs continue.
 const GO_ON: Duration = Duration::from_secs(4);
-/// How often each program may write, and one in how many times it does.
+/// Interval at which each program may write; it does so once in `WRITES_ONE_IN` times.
 const EVERY: Duration = Duration::from_millis(10);
 const WRITES_ONE_IN: u64 = 4;
-/// Packets given to programs before a planted fault strikes.
+/// Number of packets given to programs before a planted fault strikes.
 const PLANT_AFTER: u64 = 50;
 
-/// Packets of one flow in a frame at most: a program's shortest packet has 64 bytes.
+/// Largest number of packets of one flow in a frame: the shortest packet of a program has 64 bytes.
 const SHARED_MAX: u64 = 20;
 
-/// Whether what is dropped for this reason are cells, in which several packets may be.
+/// True if drops with this reason are cells, which may hold several packets.
 fn is_of_cells(reason: DropReason) -> bool {
     use DropReason::{IpCongested, NoSession, PolicyDenied, UnknownFlow};
     !matches!(reason, IpCongested | NoSession | PolicyDenied | UnknownFlow)
 }
 
-/// The flows of a run, between hosts.
-pub(super) fn flows(makings: &Makings) -> Vec<Watch> {
+/// Flows of a run, between hosts.
+pub(super) fn flows(makings: &NetworkInputs) -> Vec<WatchedFlow> {
     let (options, plan) = (&makings.options, &makings.plan);
     let mut rng = Rng::new(seed_bytes(options.seed, "programs"));
     let (routers, hosts) = (plan.routers, plan.nodes.len() - plan.routers);
@@ -42,20 +42,20 @@ pub(super) fn flows(makings: &Makings) -> Vec<Watch> {
         let to = (from + 1 + rng.below(hosts as u64 - 1) as usize) % hosts;
         let (from, to) = (routers + from, routers + to);
         let ends = (node::interface(makings, from), node::interface(makings, to));
-        let flow = Flow::new(number, (from, to), ends, &mut rng);
-        Watch::new(flow, node::allows(options, to, from))
+        let flow = ProgramFlow::new(number, (from, to), ends, &mut rng);
+        WatchedFlow::new(flow, node::allows(options, to, from))
     };
     (0..if hosts > 1 { options.flows } else { 0 }).map(&mut watch).collect()
 }
 
-impl<C: Ciphers> World<C> {
+impl<C: Ciphers> SimulatedWorld<C> {
     pub(super) fn begin_programs(&mut self) {
         if !self.flows.is_empty() {
-            self.push(START + BEGIN, What::Programs);
+            self.push(START + BEGIN, WorldEvent::Programs);
         }
     }
 
-    /// Programs write what they want sent.
+    /// Lets programs write packets.
     pub(super) fn write_packets(&mut self) {
         for at in 0..self.flows.len() {
             let watch = &mut self.flows[at];
@@ -72,19 +72,19 @@ impl<C: Ciphers> World<C> {
             }
         }
         if self.now < self.makings.plan.calm_from + GO_ON {
-            self.push(self.now + EVERY, What::Programs);
+            self.push(self.now + EVERY, WorldEvent::Programs);
         }
     }
 
-    /// Takes in what programs of a node were given.
+    /// Reads the packets that programs of a node were given.
     pub(super) fn take_packets(&mut self, n: usize) {
         for mut given in self.nodes[n].take_given() {
             self.given += 1;
             let strikes = self.given == PLANT_AFTER;
             match self.makings.options.plant {
-                Some(Plant::PacketTwice) if strikes => self.take_packet(n, &given),
-                Some(Plant::PacketLost) if self.given > PLANT_AFTER => continue,
-                Some(Plant::PacketChanged) if strikes => {
+                Some(InjectedFault::PacketTwice) if strikes => self.take_packet(n, &given),
+                Some(InjectedFault::PacketLost) if self.given > PLANT_AFTER => continue,
+                Some(InjectedFault::PacketChanged) if strikes => {
                     if let Some(last) = given.last_mut() {
                         *last ^= 1;
                     }
@@ -103,23 +103,25 @@ impl<C: Ciphers> World<C> {
         self.check_order(n, &delivered);
     }
 
-    /// Whether what is missing at the end has a reason. It can be said only where neither wires
+    /// Checks that each missing packet was dropped with a reason. Only possible if neither wires
     /// nor nodes lose anything.
     pub(super) fn check_packets(&mut self) {
         let plan = &self.makings.plan;
-        let Options { faults, spoilt_ppm, workers, mixes, .. } = self.makings.options;
-        let Faults { loss_ppm, duplicate_ppm, corrupt_ppm, reorder_ppm, replay_ppm, .. } = faults;
+        let SimulationOptions { faults, spoilt_ppm, workers, mixes, .. } = self.makings.options;
+        let WireFaults { loss_ppm, duplicate_ppm, corrupt_ppm, reorder_ppm, replay_ppm, .. } =
+            faults;
         let spoils = [loss_ppm, duplicate_ppm, corrupt_ppm, reorder_ppm, replay_ppm];
         if self.flows.is_empty() || plan.faults_drawn > 0 || spoils.iter().any(|ppm| *ppm > 0) {
             return;
         }
         let most = |(reason, n)| if is_of_cells(reason) { n * SHARED_MAX } else { n };
-        let drops = |node: &node::Node<C>| node.counters().drops().map(most).sum::<u64>();
+        let drops = |node: &node::SimulatedNode<C>| node.counters().drops().map(most).sum::<u64>();
         let dropped: u64 = self.nodes.iter().map(drops).sum();
-        let missing: u64 = self.flows.iter().map(Watch::missing).sum();
-        // The order behind mixes is looked at packet by packet.
+        let missing: u64 = self.flows.iter().map(WatchedFlow::missing).sum();
+        // The order behind mixes is checked packet by packet elsewhere.
         let options = &self.makings.options;
-        let is_mixed = |flow: &Flow| mixes > 0 && circuits::hides(options, flow.from, flow.to);
+        let is_mixed =
+            |flow: &ProgramFlow| mixes > 0 && circuits::hides(options, flow.from, flow.to);
         let in_order = self.flows.iter().filter(|watch| !is_mixed(&watch.flow));
         let overtaken: u64 = in_order.map(|watch| watch.overtaken).sum();
         let seen = format!("{missing} packets are missing, at most {dropped} were dropped");

@@ -1,35 +1,36 @@
-//! How the network's secret changes: lists and secrets pass from node to node, a removed member
-//! asks for the new secret, and what must hold.
+//! A change of the network's secret. Lists and secrets pass between nodes, and a removed member
+//! asks for the new secret.
 
 use core::time::Duration;
 
 use shoal_crypto::Ciphers;
-use shoal_wire::{LinkId, SecretHave, SecretMessage};
+use shoal_wire::{LinkId, SecretInventory, SecretMessage};
 
-use super::{What, World};
-use crate::plan::Fault;
-use crate::secrets::{LISTS, Turn, new, removed, times};
+use super::{SimulatedWorld, WorldEvent};
+use crate::plan::PlannedFault;
+use crate::secrets::{LISTS, NodeRotation, new, removed, times};
 
-/// How often nodes look at lists and secrets.
+/// Interval at which nodes look at lists and secrets.
 const EVERY: Duration = Duration::from_millis(50);
-/// Messages that may wait at a node until it looks.
+/// Number of messages that may wait at a node until it looks.
 const WAITING_MAX: usize = 64;
 const GIVEN: &str = "a member that was removed is given no secret";
-const SHUT_OUT: &str = "who was reachable while both secrets counted has the new one";
+const SHUT_OUT: &str = "a member that was reachable while both secrets counted has the new one";
 const SETTLED: &str = "in the end every member calls and is called with the new secret alone";
 const STILL_IN: &str = "a member that was removed has no link";
 
-impl<C: Ciphers> World<C> {
-    /// One part for each node, where the secret changes.
+impl<C: Ciphers> SimulatedWorld<C> {
+    /// Begins the change of the secret, if the options ask for it.
     pub(super) fn begin_secrets(&mut self) {
         let makings = self.makings.clone();
         if makings.options.rotation {
-            self.turns = (0..self.nodes.len()).map(|n| Turn::new(&makings.options, n)).collect();
-            self.push(self.now + EVERY, What::Secrets);
+            self.turns =
+                (0..self.nodes.len()).map(|n| NodeRotation::new(&makings.options, n)).collect();
+            self.push(self.now + EVERY, WorldEvent::Secrets);
         }
     }
 
-    /// Lists and secrets pass on.
+    /// Passes lists and secrets on.
     pub(super) fn pass_secrets(&mut self) {
         let makings = self.makings.clone();
         let (options, plan) = (&makings.options, &makings.plan);
@@ -39,13 +40,13 @@ impl<C: Ciphers> World<C> {
         }
         self.hear_of(0, signed);
         if signed > 0 && self.nodes[0].runs() {
-            // The operator leaves the file there until it is of no use any more.
+            // The operator leaves the file in place until it has no effect any more.
             let now = self.nodes[0].read_clock(self.now);
             self.turns[0].offer(now, options);
         }
         for wire in 0..plan.links {
             let (a, b) = plan.wires[wire];
-            // Nobody tells a member that it was removed.
+            // The removed member gets no list that removes it.
             let out = removed(options, plan);
             if out.is_some_and(|out| [a, b].contains(&out)) || !self.is_linked(a, b) {
                 continue;
@@ -59,10 +60,10 @@ impl<C: Ciphers> World<C> {
                 self.finish_step(n);
             }
         }
-        self.push(self.now + EVERY, What::Secrets);
+        self.push(self.now + EVERY, WorldEvent::Secrets);
     }
 
-    /// Before the old secret ends every member has the new one.
+    /// Checks that every member has the new secret before the old one ends.
     fn check_overlap(&mut self) {
         let makings = self.makings.clone();
         let out = removed(&makings.options, &makings.plan);
@@ -82,7 +83,7 @@ impl<C: Ciphers> World<C> {
         }
     }
 
-    /// Whether the link between two nodes is up at both.
+    /// True if the link between two nodes is up at both ends.
     fn is_linked(&self, a: usize, b: usize) -> bool {
         let is_up = |near: usize, far: usize| {
             let node = &self.nodes[near];
@@ -99,7 +100,7 @@ impl<C: Ciphers> World<C> {
         self.turns[n].follow(now, &self.makings.options, node.alive.then_some(node.run));
     }
 
-    /// What a node does about its secrets: in a tick, and at its start.
+    /// Handles a node's secrets, in each tick and at its start.
     pub(super) fn turn(&mut self, n: usize) {
         if self.turns.is_empty() {
             return;
@@ -141,11 +142,12 @@ impl<C: Ciphers> World<C> {
         }
         self.say_secrets(n, &up.iter().map(|(link, ..)| *link).collect::<Vec<_>>());
         if given {
-            self.broken(GIVEN, format!("node {n} was"));
+            self.broken(GIVEN, format!("node {n} got it"));
         }
     }
 
-    /// Sends what is due; a removed member asks whoever hears it for the new secret.
+    /// Sends the messages that are due. A removed member asks all its neighbours for the new
+    /// secret.
     fn say_secrets(&mut self, n: usize, up: &[LinkId]) {
         let makings = self.makings.clone();
         let (options, out) = (&makings.options, removed(&makings.options, &makings.plan));
@@ -153,7 +155,7 @@ impl<C: Ciphers> World<C> {
         let now = node.read_clock(self.now);
         if Some(n) == out {
             let name = new(options).name();
-            let ask = SecretMessage::Have(SecretHave { ask: true, has: false, name });
+            let ask = SecretMessage::Have(SecretInventory { ask: true, has: false, name });
             for link in up {
                 node.control.relay.send_secret(now, *link, &ask, &mut self.wires);
             }
@@ -175,7 +177,8 @@ impl<C: Ciphers> World<C> {
         }
     }
 
-    /// Whoever is a member has the new secret alone, and who was removed has neither it nor a link.
+    /// Checks that each member uses only the new secret, and that the removed member has neither
+    /// the secret nor a link.
     pub(super) fn check_secrets_end(&mut self) {
         let makings = self.makings.clone();
         let (options, plan) = (&makings.options, &makings.plan);
@@ -192,35 +195,40 @@ impl<C: Ciphers> World<C> {
         }
         let routers = 0..plan.routers;
         if routers.into_iter().any(|n| self.is_linked(n, out)) {
-            self.broken(STILL_IN, format!("node {out} has"));
+            self.broken(STILL_IN, format!("node {out} has one"));
         }
     }
 
-    /// A node's disk is empty from now on.
+    /// Empties a node's disk.
     pub(super) fn wipe_secrets(&mut self, n: usize) {
-        self.turns.get_mut(n).into_iter().for_each(Turn::wipe);
+        self.turns.get_mut(n).into_iter().for_each(NodeRotation::wipe);
     }
 }
 
-/// Faults that belong to a change of the secret: a member is away while the next secret is
-/// announced and switched to, and all nodes start anew once the old one is gone.
+/// Faults for a change of the secret. A member is down while the next secret is announced and
+/// switched to, and all nodes restart after the old secret ended.
 pub(crate) fn faults(
-    plan: &crate::plan::Plan,
-    options: &crate::options::Options,
-) -> Vec<[(shoal_wire::Time, Fault); 2]> {
-    use crate::plan::{Keep, START};
+    plan: &crate::plan::NetworkPlan,
+    options: &crate::options::SimulationOptions,
+) -> Vec<[(shoal_wire::Time, PlannedFault); 2]> {
+    use crate::plan::{CrashRemainder, START};
     if !options.rotation {
         return Vec::new();
     }
     let part = |percent: u32| START + options.trouble() * percent / 100;
     let away = plan.nodes.len() - 2;
-    let mut all =
-        vec![[(part(5), Fault::Crash(away, Keep::Disk)), (part(85), Fault::Restart(away))]];
+    let mut all = vec![[
+        (part(5), PlannedFault::Crash(away, CrashRemainder::Disk)),
+        (part(85), PlannedFault::Restart(away)),
+    ]];
     let [.., settled] = times(options, plan);
     for n in 0..plan.nodes.len() {
         let at = settled + Duration::from_secs(4) + Duration::from_millis(300) * n as u32;
         let again = at + Duration::from_millis(200);
-        all.push([(at, Fault::Crash(n, Keep::Disk)), (again, Fault::Restart(n))]);
+        all.push([
+            (at, PlannedFault::Crash(n, CrashRemainder::Disk)),
+            (again, PlannedFault::Restart(n)),
+        ]);
     }
     all
 }

@@ -1,23 +1,25 @@
-//! Files: offered, read, written, named; and what the users at both ends are told.
+//! Transfers: files are offered, read, written and named, and the users at both ends are told.
 
 use std::rc::Rc;
 
 use shoal_crypto::Ciphers;
-use shoal_transfer::{Event as FileEvent, OfferInfo, Role, SegmentLen, TransferId};
+use shoal_transfer::{
+    FileTransferEvent as FileEvent, OfferInfo, SegmentLen, TransferEnd, TransferId,
+};
 
-use super::{What, World};
-use crate::check::files::Stage;
-use crate::disk::{DISK_TIME, Work};
-use crate::node::Node;
+use super::{SimulatedWorld, WorldEvent};
+use crate::check::files::FileStage;
+use crate::disk::{DISK_TIME, DiskWork};
+use crate::node::SimulatedNode;
 use crate::plan::{ATTEMPTS_MAX, TRY_AGAIN};
-use crate::plant::Plant;
+use crate::plant::InjectedFault;
 
-impl<C: Ciphers> World<C> {
-    /// Offers the files whose time has come.
+impl<C: Ciphers> SimulatedWorld<C> {
+    /// Offers the files that are due.
     pub(super) fn send_files(&mut self) {
         for number in 0..self.files.len() {
             let watch = &mut self.files[number];
-            if !matches!(watch.stage, Stage::Due(at) if at <= self.now) {
+            if !matches!(watch.stage, FileStage::Due(at) if at <= self.now) {
                 continue;
             }
             let (from, to) = (watch.plan.from, self.makings.plan.nodes[watch.plan.to]);
@@ -38,11 +40,11 @@ impl<C: Ciphers> World<C> {
             });
             watch.began.get_or_insert(self.now);
             let Some(id) = offered else {
-                watch.stage = Stage::Due(self.now + TRY_AGAIN);
-                self.push(self.now + TRY_AGAIN, What::Files);
+                watch.stage = FileStage::Due(self.now + TRY_AGAIN);
+                self.push(self.now + TRY_AGAIN, WorldEvent::Files);
                 continue;
             };
-            watch.stage = Stage::Running;
+            watch.stage = FileStage::Running;
             watch.attempts += 1;
             node.sending.insert(id, number);
             self.note(Some(from), &format!("offers file {number}"));
@@ -55,12 +57,12 @@ impl<C: Ciphers> World<C> {
         let now = self.nodes[n].clock.read(self.now);
         let work = match event {
             FileEvent::Read { id, index, offset, len, buffer } => {
-                Work::Read { id, index, offset, len, buffer }
+                DiskWork::Read { id, index, offset, len, buffer }
             }
             FileEvent::Write { id, index, offset, len, data } => {
-                Work::Write { id, index, offset, len, data }
+                DiskWork::Write { id, index, offset, len, data }
             }
-            FileEvent::HashWanted { id } => Work::Hash { id },
+            FileEvent::HashWanted { id } => DiskWork::Hash { id },
             FileEvent::Accepted { .. } => return self.note(Some(n), "accepted"),
             FileEvent::Offered { id, info, .. } => {
                 self.note(Some(n), &format!("offered {}", info.name));
@@ -75,39 +77,39 @@ impl<C: Ciphers> World<C> {
             FileEvent::Finished { id, .. } => return self.finished(n, id),
             FileEvent::Failed { id, why } => return self.failed(n, id, &why.to_string()),
         };
-        self.push(self.now + DISK_TIME, What::DiskDone(n, run, Box::new(work)));
+        self.push(self.now + DISK_TIME, WorldEvent::DiskDone(n, run, Box::new(work)));
     }
 
-    pub(super) fn disk_done(&mut self, n: usize, run: u32, work: Work) {
+    pub(super) fn disk_done(&mut self, n: usize, run: u32, work: DiskWork) {
         if self.waits(n, run) {
-            return self.push(self.now + DISK_TIME, What::DiskDone(n, run, Box::new(work)));
+            return self.push(self.now + DISK_TIME, WorldEvent::DiskDone(n, run, Box::new(work)));
         }
         if !self.is_run(n, run) {
             return;
         }
         let now = self.nodes[n].clock.read(self.now);
         let node = &mut self.nodes[n];
-        let sent = |node: &Node<C>, id| Some(&self.files[*node.sending.get(&id)?].plan);
+        let sent = |node: &SimulatedNode<C>, id| Some(&self.files[*node.sending.get(&id)?].plan);
         match work {
-            Work::Read { id, index, offset, len, mut buffer } => {
+            DiskWork::Read { id, index, offset, len, mut buffer } => {
                 if let Some(plan) = sent(node, id) {
                     let part = &plan.content[offset as usize..][..len];
                     buffer[..part.len()].copy_from_slice(part);
                 }
                 node.control.edge.transfers().chunk_read(now, id, index, buffer);
             }
-            Work::Write { id, index, offset, len, data } => {
+            DiskWork::Write { id, index, offset, len, data } => {
                 if let Some(file) = node.receiving.get(&id) {
                     node.disk.write(file, index, offset, &data[..len]);
                 }
                 node.control.edge.transfers().chunk_written(now, id, index, data);
             }
-            Work::Hash { id } if id.role() == Role::Sender => {
+            DiskWork::Hash { id } if id.role() == TransferEnd::Sender => {
                 if let Some(hash) = sent(node, id).map(|plan| plan.hash) {
                     node.control.edge.transfers().source_hash(now, id, hash);
                 }
             }
-            Work::Hash { id } => {
+            DiskWork::Hash { id } => {
                 let file = node.receiving.get(&id).copied();
                 if let Some(hash) = file.and_then(|file| self.stored_hash(n, file)) {
                     self.nodes[n].control.edge.transfers().sink_hash(now, id, hash);
@@ -117,7 +119,7 @@ impl<C: Ciphers> World<C> {
         self.finish_step(n);
     }
 
-    /// The hash of what is stored; known where it equals what was sent.
+    /// Hash of a stored file. If the file equals the sent one, the known hash is used.
     fn stored_hash(&self, n: usize, file: [u8; 16]) -> Option<[u8; 32]> {
         let stored = self.nodes[n].disk.stored.get(&file)?;
         let watch = self.files.iter().find(|watch| watch.plan.file_id == file)?;
@@ -127,7 +129,7 @@ impl<C: Ciphers> World<C> {
 
     fn complete(&mut self, n: usize, id: TransferId) {
         self.note(Some(n), "a file is complete");
-        let flip = self.makings.options.plant == Some(Plant::DiskBit);
+        let flip = self.makings.options.plant == Some(InjectedFault::DiskBit);
         let node = &mut self.nodes[n];
         let Some(file) = node.receiving.remove(&id) else { return };
         let watch = self.files.iter_mut().find(|watch| watch.plan.file_id == file);
@@ -144,7 +146,7 @@ impl<C: Ciphers> World<C> {
     fn finished(&mut self, n: usize, id: TransferId) {
         self.note(Some(n), "a file is finished");
         let Some(number) = self.nodes[n].sending.remove(&id) else { return };
-        if self.makings.options.plant == Some(Plant::Silence) {
+        if self.makings.options.plant == Some(InjectedFault::Silence) {
             return;
         }
         let result = self.files[number].finish(self.now);
@@ -158,12 +160,12 @@ impl<C: Ciphers> World<C> {
         let watch = &mut self.files[number];
         watch.failure = Some(why.to_string());
         if watch.attempts >= ATTEMPTS_MAX {
-            watch.stage = Stage::Failed;
+            watch.stage = FileStage::Failed;
             watch.ended = Some(self.now);
         } else {
             let again = self.now + TRY_AGAIN;
-            watch.stage = Stage::Due(again);
-            self.push(again, What::Files);
+            watch.stage = FileStage::Due(again);
+            self.push(again, WorldEvent::Files);
         }
     }
 }

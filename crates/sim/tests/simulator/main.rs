@@ -1,7 +1,7 @@
-//! All simulated networks that tests run, as one program: each would link all of Shoal again.
+//! All tests that run simulated networks, as one program: separate ones would each link all of
+//! Shoal.
 
 mod cover;
-mod hops;
 mod losses;
 mod mixes;
 mod narrow;
@@ -9,4 +9,5 @@ mod planted;
 mod regressions;
 mod secrets;
 mod seeds;
+mod shifts;
 mod translators;

@@ -1,8 +1,9 @@
-//! The law that follows queueing delay and marks (docs/transfer.md, "The control law").
+//! The law that follows queueing delay and marks (docs/design/transfer.md, "The control law").
 //!
-//! The receiver's reports say how long segments queue on the way, how fast they come out of it, and
-//! how many were marked. Loss lowers the rate in three cases only: far more is lost than the path
-//! loses by itself, nothing shows what it loses by itself (`doubt`), or others keep a queue.
+//! The receiver's reports show how long segments queue on the path, how fast they leave the queue,
+//! and how many were marked. Loss lowers the rate in three cases only. Far more is lost than the
+//! path loses by itself; or the path's own loss is unknown (`doubt`); or other senders keep a
+//! queue.
 
 mod doubt;
 mod phases;
@@ -14,85 +15,85 @@ use std::collections::VecDeque;
 use shoal_wire::Time;
 
 use super::constants::*;
-use super::filter::{Base, Recent, Trend};
-use super::mixes::Mixes;
-use super::{ControlLaw, Report, cadence, smooth, window};
-use crate::types::Added;
-use doubt::Doubt;
+use super::filter::{BaseFilter, RecentMinimum, SlopeFilter};
+use super::mixes::MixDelays;
+use super::{ControlLaw, PathReport, cadence, smooth, window};
+use crate::types::MixDelay;
+use doubt::LossDoubt;
 
 /// Counts of segments that had left the mixes and that had arrived, at a time of the receiver's
 /// clock.
 #[derive(Clone, Copy, Debug)]
-struct Sample {
+struct ArrivalSample {
     at_ns: i64,
     passed: u64,
     received: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Phase {
-    /// Doubles until a queue shows.
+enum DelayPhase {
+    /// Doubles the rate until a queue shows.
     Startup,
-    /// Empties the queue until `until`, then goes on with `rate`.
+    /// Empties the queue until `until`, then continues with `rate`.
     Drain { until: Time, started: Time, from_startup: bool },
     /// Slows down until the delay falls no further: that is the path's delay without a queue. A
-    /// sender that started behind somebody else's queue learns it here.
-    /// `arrives` is the share of what left that arrived: a sender that alone overfills the path
-    /// must go below what the path carries, not below what it sends.
+    /// sender that started behind another sender's queue learns it in this way. `arrives` is the
+    /// share of transmissions that arrived. A sender that alone overfills the path must go below
+    /// the path's capacity, not just below its own rate.
     Probe { arrives: f64, lowest_ns: i64, patience: Time, until: Time },
     /// Additive increase, multiplicative decrease.
     Cruise,
 }
 
-/// Keeps a short queue on the way, and an equal share beside others.
+/// Keeps a short queue on the path, and an equal share beside other senders.
 #[derive(Debug)]
 pub(crate) struct DelayLaw {
-    phase: Phase,
+    phase: DelayPhase,
     rate: f64,
     rate_max: f64,
     target_s: f64,
     window: u64,
     acked: u64,
     srtt_s: f64,
-    rtt_base: Base,
-    delay_base: Base,
-    /// Smallest delay of the last 10 s; `delay_base` may have been raised above it since.
-    floor: Base,
-    doubt: Doubt,
-    /// A delay well below the base was seen: the base was somebody's queue.
+    rtt_base: BaseFilter,
+    delay_base: BaseFilter,
+    /// Smallest delay of the last 10 s; `delay_base` may have been raised above it.
+    floor: BaseFilter,
+    doubt: LossDoubt,
+    /// True if a delay well below the base was seen: the base included somebody's queue.
     fell: bool,
-    /// When a standing queue was last taken for the base.
+    /// Time at which a standing queue was last taken into the base.
     accepted: Option<Time>,
-    recent: Recent,
-    standing: Recent,
+    recent: RecentMinimum,
+    standing: RecentMinimum,
     standing_since: Time,
     queue_s: f64,
-    trend: Trend,
-    /// When a delay was last far above the base, in nanoseconds of the receiver's clock.
+    trend: SlopeFilter,
+    /// Last time of a delay far above the base, in nanoseconds of the receiver's clock.
     crowded_ns: i64,
-    samples: VecDeque<Sample>,
+    samples: VecDeque<ArrivalSample>,
     received: u64,
-    mixes: Mixes,
-    /// `received` when the path's length began to be learnt.
+    mixes: MixDelays,
+    /// Value of `received` when the law began to learn the path's length.
     learnt_from: u64,
-    /// Seconds by which mixes make the queue wobble that was last measured.
+    /// Random variation in seconds that mixes add to the last measured queue.
     wobble_s: f64,
-    /// Share of transmissions that don't arrive when nothing queues.
+    /// Share of transmissions that don't arrive while nothing queues.
     loss: Option<f64>,
-    /// No decrease before this: the effect of the last one has not shown yet.
+    /// No decrease before this time: the effect of the last one has not shown yet.
     hold_until: Time,
     calm_since: Time,
     updated: Time,
     marks: f64,
-    /// Longest recent gap between reports, beyond the cadence; decays.
+    /// Longest recent gap between reports beyond the cadence; decays.
     gap_s: f64,
-    /// A queue has been met since startup ended.
+    /// True if a queue was met after startup.
     settled: bool,
     next_probe: Time,
     probe_wait: Duration,
-    /// The outflow when the queue was last above the target.
+    /// Outflow when the queue was last above the target.
     knee: f64,
-    /// Highest outflow of the present second and of the one before.
+    /// Highest outflow of the present second, and of the one before.
     carried: [f64; 2],
     carried_turn: Time,
 }
@@ -100,28 +101,28 @@ pub(crate) struct DelayLaw {
 impl DelayLaw {
     pub(crate) fn new(now: Time, target: Duration, rate_max: f64) -> DelayLaw {
         DelayLaw {
-            phase: Phase::Startup,
+            phase: DelayPhase::Startup,
             rate: RATE_FIRST.min(rate_max),
             rate_max,
             target_s: target.as_secs_f64(),
             window: WINDOW_FIRST,
             acked: 0,
             srtt_s: 0.0,
-            rtt_base: Base::new(),
-            delay_base: Base::new(),
-            floor: Base::new(),
-            doubt: Doubt::new(now),
+            rtt_base: BaseFilter::new(),
+            delay_base: BaseFilter::new(),
+            floor: BaseFilter::new(),
+            doubt: LossDoubt::new(now),
             fell: false,
             accepted: None,
-            recent: Recent::default(),
-            standing: Recent::default(),
+            recent: RecentMinimum::default(),
+            standing: RecentMinimum::default(),
             standing_since: now,
             queue_s: 0.0,
-            trend: Trend::default(),
+            trend: SlopeFilter::default(),
             crowded_ns: i64::MIN,
             samples: VecDeque::new(),
             received: 0,
-            mixes: Mixes::new(Added::default()),
+            mixes: MixDelays::new(MixDelay::default()),
             learnt_from: 0,
             wobble_s: 0.0,
             loss: None,
@@ -141,7 +142,7 @@ impl DelayLaw {
 }
 
 impl ControlLaw for DelayLaw {
-    fn on_report(&mut self, now: Time, report: &Report, limited: bool) {
+    fn on_report(&mut self, now: Time, report: &PathReport, limited: bool) {
         let dt = now.since(self.updated).as_secs_f64().min(0.050);
         self.updated = now;
         let gap = (dt - self.cadence().as_secs_f64()).clamp(0.0, GAP_MAX_S);
@@ -150,22 +151,22 @@ impl ControlLaw for DelayLaw {
         let fresh = report.acked.saturating_sub(self.acked);
         self.acked = self.acked.max(report.acked);
         match self.phase {
-            Phase::Startup => self.start_up(now, report, fresh),
-            Phase::Drain { until, started, from_startup } => {
+            DelayPhase::Startup => self.start_up(now, report, fresh),
+            DelayPhase::Drain { until, started, from_startup } => {
                 self.drain(now, report, until, started, from_startup);
             }
-            Phase::Probe { .. } => self.probe(now, report),
-            Phase::Cruise => self.cruise(now, report, dt, limited),
+            DelayPhase::Probe { .. } => self.probe(now, report),
+            DelayPhase::Cruise => self.cruise(now, report, dt, limited),
         }
         self.rate = self.rate.clamp(RATE_MIN, self.rate_max);
     }
 
     fn on_path_change(&mut self, now: Time) {
-        self.delay_base = Base::new();
-        self.floor = Base::new();
+        self.delay_base = BaseFilter::new();
+        self.floor = BaseFilter::new();
         (self.accepted, self.fell) = (None, false);
-        self.doubt = Doubt::new(now);
-        self.rtt_base = Base::new();
+        self.doubt = LossDoubt::new(now);
+        self.rtt_base = BaseFilter::new();
         self.recent.clear();
         self.standing.clear();
         self.standing_since = now;
@@ -175,17 +176,17 @@ impl ControlLaw for DelayLaw {
         self.hold_until = now + Duration::from_millis(20);
     }
 
-    fn on_mixes(&mut self, added: Added) {
-        self.mixes = Mixes::new(added);
+    fn on_mixes(&mut self, added: MixDelay) {
+        self.mixes = MixDelays::new(added);
         self.wobble_s = 0.0;
     }
 
     fn rate(&self, now: Time) -> f64 {
         match self.phase {
-            Phase::Drain { until, from_startup, .. } if now < until => {
+            DelayPhase::Drain { until, from_startup, .. } if now < until => {
                 self.rate * if from_startup { DRAIN_START } else { DRAIN }
             }
-            Phase::Probe { until, arrives, .. } if now < until => {
+            DelayPhase::Probe { until, arrives, .. } if now < until => {
                 let share = if self.srtt_s < INCREASE_RTT_S { PROBE } else { PROBE_LONG };
                 self.rate * arrives * share
             }
@@ -195,13 +196,13 @@ impl ControlLaw for DelayLaw {
 
     fn window(&self) -> u64 {
         match self.phase {
-            Phase::Startup => self.window,
+            DelayPhase::Startup => self.window,
             _ => window(self.rate, self.srtt_s, self.mixes.hold_s),
         }
     }
 
     fn cadence(&self) -> Duration {
-        let starting = self.phase == Phase::Startup;
+        let starting = self.phase == DelayPhase::Startup;
         cadence(self.srtt_s, if starting { CADENCE_START_MIN } else { CADENCE_MIN })
     }
 
@@ -215,7 +216,7 @@ impl ControlLaw for DelayLaw {
 }
 
 impl DelayLaw {
-    fn measure(&mut self, now: Time, report: &Report, dt: f64) {
+    fn measure(&mut self, now: Time, report: &PathReport, dt: f64) {
         if let Some(rtt_ns) = report.rtt_ns {
             self.srtt_s = smooth(self.srtt_s, rtt_ns);
             self.rtt_base.insert(now, rtt_ns);
@@ -223,9 +224,9 @@ impl DelayLaw {
         let fell_ns = self.delay_base.get().map_or(0, |base| base - report.delay_ns);
         self.received += u64::from(report.received);
         let known = self.arrivals_known();
-        // By chance a segment comes through all mixes at once.
+        // By chance a segment passes all mixes at once.
         let chance_ns = (self.mixes.least_s(known) * MIX_SPREAD * 1e9) as i64;
-        self.fell |= self.phase == Phase::Cruise && fell_ns > FELL_NS + chance_ns;
+        self.fell |= self.phase == DelayPhase::Cruise && fell_ns > FELL_NS + chance_ns;
         self.delay_base.insert(now, report.delay_ns);
         self.floor.insert(now, report.delay_ns);
         let span = self.queue_span_ns();
@@ -246,7 +247,7 @@ impl DelayLaw {
         }
         if self.samples.back().is_none_or(|last| report.arrived_ns > last.at_ns) {
             let (at_ns, passed, received) = (report.arrived_ns, report.passed, self.received);
-            self.samples.push_back(Sample { at_ns, passed, received });
+            self.samples.push_back(ArrivalSample { at_ns, passed, received });
             let mixed_ns = (self.mixes.mean_s * MIX_OUTFLOW * 1e9) as i64;
             let keep_ns = (self.srtt_s * 1e9) as i64 / 2 + 120_000_000 + mixed_ns;
             while self.samples.len() > 64
@@ -276,7 +277,7 @@ impl DelayLaw {
     }
 
     /// An old and the newest sample, at least `least_ns` and a quarter of the round trip apart.
-    fn span(&self, least_ns: i64) -> Option<(Sample, Sample)> {
+    fn span(&self, least_ns: i64) -> Option<(ArrivalSample, ArrivalSample)> {
         let mixed_ns = (self.mixes.mean_s * MIX_OUTFLOW * 1e9) as i64;
         let span_ns = ((self.srtt_s * 0.25 * 1e9) as i64).max(least_ns + mixed_ns);
         let end = *self.samples.back()?;
@@ -285,8 +286,8 @@ impl DelayLaw {
         (end.at_ns - start.at_ns >= 2_000_000).then_some((start, end))
     }
 
-    /// Rate at which transmissions come out of the path's bottleneck: as much may go in without
-    /// growing the queue. The path's own loss, which no rate avoids, is counted in.
+    /// Rate at which transmissions leave the path's bottleneck: that rate does not grow the queue.
+    /// The path's own loss, which no rate avoids, is counted in.
     fn outflow(&self, least_ns: i64) -> Option<f64> {
         let (start, end) = self.span(least_ns)?;
         let seconds = (end.at_ns - start.at_ns) as f64 / 1e9;
@@ -295,36 +296,36 @@ impl DelayLaw {
         Some(left.min(arrived) / seconds)
     }
 
-    /// Share of transmissions that arrived; None when less than `least` left.
+    /// Share of transmissions that arrived; None if fewer than `least` left.
     fn survival(&self, least_ns: i64, least: f64) -> Option<f64> {
         let (start, end) = self.span(least_ns)?;
         let left = (end.passed - start.passed) as f64;
-        // Mixes hold now more segments, now fewer.
+        // The number of segments in mixes varies.
         let arrived = (end.received - start.received) as f64 + MIX_SPREAD * self.held().sqrt();
         (left > least).then(|| arrived / left)
     }
 
-    /// Whether far more is lost than this path loses by itself.
+    /// True if far more is lost than this path loses by itself.
     fn is_policed(&self, least_ns: i64, share: f64) -> bool {
         let least = (1.0 - self.loss.unwrap_or(0.0)) * share;
         self.survival(least_ns, 200.0).is_some_and(|arrives| arrives < least)
     }
 
-    /// Whether more is lost than a clean path loses.
+    /// True if more is lost than on a clean path.
     fn is_losing(&self) -> bool {
         self.survival(LOSS_NS, 64.0).is_some_and(|arrives| arrives < LOSING)
     }
 
-    /// Learns the path's own loss while nothing queues: slowly up, since a policer's loss looks the
-    /// same, and fast down.
+    /// Learns the path's own loss while nothing queues: slowly upwards, since a policer's loss
+    /// looks the same, and fast downwards.
     fn learn_loss(&mut self, now: Time, dt: f64) {
         let Some((start, end)) = self.span(LOSS_NS) else { return };
         let left = (end.passed - start.passed) as f64;
         if left < 64.0 || self.queue_s > self.target_s * 0.5 + self.wobble_s {
             return;
         }
-        // At the start a full queue loses much, which is not the path's own loss.
-        let starting = self.loss.is_none() || self.phase == Phase::Startup;
+        // At the start a full queue loses much; that is not the path's own loss.
+        let starting = self.loss.is_none() || self.phase == DelayPhase::Startup;
         if starting && start.at_ns <= self.crowded_ns {
             return;
         }
@@ -337,64 +338,64 @@ impl DelayLaw {
         }
         let follow_s = match seen < known {
             true => LOSS_DOWN_S,
-            false if self.phase == Phase::Startup => LOSS_DOWN_S,
+            false if self.phase == DelayPhase::Startup => LOSS_DOWN_S,
             false => LOSS_UP_S,
         };
         self.loss = Some(known + (seen - known) * (dt / follow_s).min(1.0));
     }
 
     fn queue_span_ns(&self) -> u64 {
-        let least = if self.phase == Phase::Startup { 0 } else { QUEUE_SPAN_NS };
+        let least = if self.phase == DelayPhase::Startup { 0 } else { QUEUE_SPAN_NS };
         let gap_s = self.cadence().as_secs_f64() + self.gap_s;
         least + ((gap_s * QUEUE_GAPS + self.mixes.mean_s * MIX_SPAN) * 1e9) as u64
     }
 
-    /// A round trip in seconds, as long as it takes until a change shows behind mixes.
+    /// Seconds until a change of the rate shows: a round trip, and the mean delay of mixes.
     pub(super) fn round_s(&self) -> f64 {
         self.srtt_s + self.mixes.mean_s * MIX_ROUND
     }
 
-    /// Segments that arrive per second; None before anything is known.
+    /// Segments that arrive per second; None while unknown.
     fn arriving(&self) -> Option<f64> {
         let (start, end) = self.span(LOSS_NS)?;
         let seconds = (end.at_ns - start.at_ns) as f64 / 1e9;
         Some((end.received - start.received) as f64 / seconds)
     }
 
-    /// Segments in mixes.
+    /// Number of segments in mixes.
     fn held(&self) -> f64 {
         self.rate * self.mixes.mean_s
     }
 
-    /// Arrivals whose smallest delay is the base.
+    /// Number of arrivals whose smallest delay is the base.
     fn arrivals_known(&self) -> f64 {
         let all = (self.received - self.learnt_from) as f64;
         let lately = self.rate * (4 * BASE_BUCKET_NS) as f64 / 1e9;
         all.min(lately)
     }
 
-    /// Queueing delay in seconds, if the smallest delay of some arrivals is `late_ns` and the base
-    /// that of the `known` ones: fewer arrivals make mixes look slower.
+    /// Queueing delay in seconds. `late_ns` is the smallest delay of `arrivals`, and the base that
+    /// of `known` arrivals. Mixes look slower in fewer arrivals.
     fn above(&self, base_ns: i64, late_ns: i64, arrivals: f64, known: f64) -> f64 {
         let mixed_s = self.mixes.least_s(arrivals) - self.mixes.least_s(known.max(arrivals));
         (late_ns - base_ns) as f64 / 1e9 - mixed_s
     }
 
-    /// The queueing delay in seconds above which this sender lowers its rate.
+    /// Queueing delay in seconds above which this sender lowers its rate.
     fn target(&self) -> f64 {
         let doublings = (self.rate / RATE_REFERENCE).log2().min(0.0);
         let alone = (self.target_s - TARGET_SLOPE_S * doublings).max(self.target_s / 2.0);
         alone + self.more_beside_others() + self.wobble_s
     }
 
-    fn cruise(&mut self, now: Time, report: &Report, dt: f64, limited: bool) {
+    fn cruise(&mut self, now: Time, report: &PathReport, dt: f64, limited: bool) {
         if report.received > 0 {
             let share = f64::from(report.marked) / f64::from(report.received);
             self.marks += (share - self.marks) / 8.0;
         }
         self.accept_standing_queue(now);
         if core::mem::take(&mut self.fell) && !self.knows_others(now) {
-            // All senders see this now; if all slow down together, the queue goes.
+            // All senders see this at once. If all slow down together, the queue empties.
             return self.start_probe(now, report);
         }
         let target = self.target();
@@ -438,13 +439,14 @@ impl DelayLaw {
         self.grow_when_calm(now, dt);
     }
 
-    /// Grows exponentially while nothing queues. It makes up for decreases that only a stall of a
-    /// machine caused and for a startup that ended early, and it finds capacity that came free.
+    /// Grows exponentially while nothing queues. This makes up for decreases that a stall of a
+    /// machine caused, and for a startup that ended early. It also finds capacity that came free.
     fn grow_when_calm(&mut self, now: Time, dt: f64) {
         let calm_ns = now.0.saturating_sub(self.calm_since.0);
         let carried = self.most_carried();
         if self.rate < carried * RECOVER_TO {
-            // The queue is a minimum over a short time: it is zero if there was none at one moment.
+            // The queue is a minimum over a short time, so it is zero if nothing queued at one
+            // moment.
             if self.queue_s < self.target_s * 0.1 {
                 let base_s = self.rtt_base.get().unwrap_or(0).max(0) as f64 / 1e9;
                 let per = (base_s * 2.0).max(0.010);
@@ -465,7 +467,7 @@ impl DelayLaw {
         self.rate *= 1.0 + growth * ramp * dt / per;
     }
 
-    /// Factor on the share of growth of a sender below the reference rate.
+    /// Factor on the increase of a sender below the reference rate.
     fn slower(&self) -> f64 {
         let times = RATE_REFERENCE / self.rate;
         times.min(SLOWER).sqrt()
@@ -473,13 +475,14 @@ impl DelayLaw {
             * (times / BEHIND).clamp(1.0, BEHIND_MAX).powf(BEHIND_POWER)
     }
 
-    /// Share of the rate per second by which it grows at the reference rate.
+    /// Share of the rate by which it grows per second at the reference rate.
     fn increase(&self) -> f64 {
         INCREASE * (INCREASE_RTT_S / self.round_s().max(1e-6)).powi(2).min(1.0)
     }
 
-    /// The queue at the time when a decrease shows, if it goes on growing. Growth counts if the
-    /// earlier half of the time looked at shows some too: a stall of a machine shows none there.
+    /// Queue at the time when a decrease shows, if the queue keeps growing. Growth counts only if
+    /// the earlier half of the measured time shows some, too: a stall of a machine shows none
+    /// there.
     fn queue_ahead(&self, target: f64) -> f64 {
         let span_s = self.queue_span_ns() as f64 / 1e9;
         let over_s = span_s.max(self.srtt_s * 0.5);
@@ -492,13 +495,13 @@ impl DelayLaw {
         }
     }
 
-    /// Whether the queue is above the target, but less comes in than goes out.
+    /// True if the queue is above the target, but less enters than leaves.
     fn is_falling(&self, target: f64) -> bool {
         let out = self.outflow(OUTFLOW_NS).unwrap_or(0.0);
         self.rate < out * 0.97 && self.queue_s < target * 2.5
     }
 
-    fn decrease(&mut self, now: Time, report: &Report, target: f64, queue_s: f64) {
+    fn decrease(&mut self, now: Time, report: &PathReport, target: f64, queue_s: f64) {
         let excess = queue_s / target;
         let least = if excess > DRAIN_ABOVE { 0.6 } else { 0.9 };
         let out = self.outflow(OUTFLOW_NS).unwrap_or(self.rate);
@@ -509,7 +512,7 @@ impl DelayLaw {
             self.rate = out * (1.0 - DECREASE_MIN);
             return self.start_probe(now, report);
         }
-        // What stays in the queue keeps the line busy until the rate has grown back.
+        // The rest of the queue keeps the line busy until the rate has grown back.
         let left = if excess > DRAIN_ABOVE { target * DRAIN_TO } else { queue_s };
         let share = (2.0 * self.increase() * left).sqrt();
         self.rate = out * (1.0 - share.clamp(DECREASE_MIN, DECREASE_MAX));
@@ -517,7 +520,8 @@ impl DelayLaw {
         if excess > DRAIN_ABOVE {
             let drain_s = (queue_s - target * DRAIN_TO) / (1.0 - DRAIN);
             drain = Duration::from_secs_f64(drain_s.min(DRAIN_MAX_S));
-            self.phase = Phase::Drain { until: now + drain, started: now, from_startup: false };
+            self.phase =
+                DelayPhase::Drain { until: now + drain, started: now, from_startup: false };
         }
         self.hold(now, drain);
     }

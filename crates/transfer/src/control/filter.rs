@@ -8,21 +8,21 @@ use crate::control::constants::BASE_BUCKET_NS;
 
 /// Minimum over the last 7.5 to 10 s, in four buckets.
 #[derive(Debug)]
-pub(crate) struct Base {
+pub(crate) struct BaseFilter {
     buckets: [i64; 4],
     turn: usize,
     next: Time,
 }
 
-impl Base {
-    pub(crate) fn new() -> Base {
-        Base { buckets: [i64::MAX; 4], turn: 0, next: Time::ZERO }
+impl BaseFilter {
+    pub(crate) fn new() -> BaseFilter {
+        BaseFilter { buckets: [i64::MAX; 4], turn: 0, next: Time::ZERO }
     }
 
     pub(crate) fn insert(&mut self, now: Time, value: i64) {
         while now >= self.next {
             self.turn = (self.turn + 1) % 4;
-            // After a silence each bucket that begins is emptied, so that none keeps old values.
+            // After a silence each bucket that begins is emptied, so that none has old values.
             self.buckets[self.turn] = i64::MAX;
             let late = now.0.saturating_sub(self.next.0) > 4 * BASE_BUCKET_NS;
             self.next = Time(if late { now.0 } else { self.next.0 } + BASE_BUCKET_NS);
@@ -31,7 +31,7 @@ impl Base {
         *bucket = value.min(*bucket);
     }
 
-    /// Forgets everything but `value`.
+    /// Forgets everything except `value`.
     pub(crate) fn reset(&mut self, value: i64) {
         self.buckets = [i64::MAX; 4];
         self.buckets[self.turn] = value;
@@ -42,13 +42,13 @@ impl Base {
     }
 }
 
-/// Minimum over the last few reports, as many as a given time reaches back.
+/// Minimum over the reports of a given recent time.
 #[derive(Debug, Default)]
-pub(crate) struct Recent {
+pub(crate) struct RecentMinimum {
     values: VecDeque<(Time, i64)>,
 }
 
-impl Recent {
+impl RecentMinimum {
     const LEN_MAX: usize = 64;
 
     /// Adds a value and drops those older than `span_ns`.
@@ -74,13 +74,13 @@ impl Recent {
     }
 }
 
-/// Recent values, and how fast they rise.
+/// Recent values, and their slope.
 #[derive(Debug, Default)]
-pub(crate) struct Trend {
+pub(crate) struct SlopeFilter {
     values: VecDeque<(Time, f64)>,
 }
 
-impl Trend {
+impl SlopeFilter {
     const LEN_MAX: usize = 64;
 
     pub(crate) fn insert(&mut self, now: Time, value: f64) {
@@ -94,7 +94,7 @@ impl Trend {
         self.values.clear();
     }
 
-    /// Change per second over the last `over_s` seconds or a little more; None when less is known.
+    /// Change per second over the last `over_s` seconds or a little more; None if less is known.
     pub(crate) fn slope(&self, over_s: f64) -> Option<f64> {
         let &(end, last) = self.values.back()?;
         let age_s = |at: Time| end.since(at).as_secs_f64();
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_trend_is_the_change_over_the_time_asked_for() {
-        let mut trend = Trend::default();
+        let mut trend = SlopeFilter::default();
         assert_eq!(trend.slope(0.0), None);
         for i in 0..100u64 {
             // Flat, then 2 per second.

@@ -1,16 +1,26 @@
-//! What mixes on the way to peers add.
+//! Delays that mixes on the paths to peers add, and counts of transfers.
+
+use core::time::Duration;
 
 use shoal_wire::Time;
 
 use super::Transfers;
-use crate::outgoing::{Outgoing, Plan};
-use crate::types::{Added, PeerKey};
+use crate::outgoing::{FileSender, TransferPlan};
+use crate::types::{MixDelay, PeerKey};
 
 impl Transfers {
-    /// Says what mixes on the way to a peer add, each way; zero, as without a call, says that there
-    /// are none. It counts until the next call.
-    pub fn set_added(&mut self, peer: PeerKey, added: Added) {
-        let before = match added == Added::default() {
+    /// Interval at which progress is worth asking for.
+    pub const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+
+    /// Running transfers of this node: sending, receiving.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.out_ports.len(), self.in_ports.len())
+    }
+
+    /// Sets the delay that mixes on the path to a peer add, in each direction, until the next call.
+    /// Zero, the default, means no mixes.
+    pub fn set_added(&mut self, peer: PeerKey, added: MixDelay) {
+        let before = match added == MixDelay::default() {
             true => self.added.remove(&peer),
             false => self.added.insert(peer, added),
         };
@@ -21,9 +31,9 @@ impl Transfers {
     }
 
     /// A transfer that begins at `now`.
-    pub(super) fn begin(&self, now: Time, plan: Plan) -> Outgoing {
+    pub(super) fn begin(&self, now: Time, plan: TransferPlan) -> FileSender {
         let added = self.added.get(&plan.peer).copied().unwrap_or_default();
-        let mut outgoing = Outgoing::new(plan, &self.config, now);
+        let mut outgoing = FileSender::new(plan, &self.config, now);
         outgoing.set_added(added);
         outgoing
     }

@@ -9,15 +9,15 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
 use shoal_transfer::{
-    Added, CHUNK_SEGMENTS, ChunkSet, Config, Event, Failure, OfferInfo, PeerKey, Progress,
-    RefuseReason, SegmentLen, TransferId, Transfers,
+    CHUNK_SEGMENTS, ChunkSet, FileProgress, FileTransferEvent, MixDelay, OfferInfo, PeerKey,
+    RefuseReason, SegmentLen, TransferConfig, TransferFailure, TransferId, Transfers,
 };
 use shoal_wire::transfer::{SEGMENT_HEADER_LEN, SEGMENT_LEN, Segment};
 use shoal_wire::{EdgeKind, SizeClass, Time};
 
-use rival::Sent;
+use rival::SentPacket;
 pub use rival::{NewRival, Rival};
-pub use stage::{Dice, Stage};
+pub use stage::{Dice, LinkStage, jain};
 
 /// Ethernet, IPv4 and UDP around a frame.
 const WIRE_EXTRA: u64 = 42;
@@ -27,80 +27,80 @@ pub const SHARE: f64 = SEGMENT_LEN as f64 / SEGMENT_WIRE;
 
 pub const MS: u64 = 1_000_000;
 
-enum What {
+enum NetEvent {
     Packet { from: u32, to: u32, hop: usize, marked: bool, bytes: Box<[u8]> },
     Read { host: u32, id: TransferId, index: u32, data: Box<[u8]> },
     Written { host: u32, id: TransferId, index: u32, data: Box<[u8]> },
     Hashed { host: u32, id: TransferId },
     Wake { host: u32 },
     RivalSend { n: usize },
-    RivalHears { n: usize, sent: Sent, lost: bool },
+    RivalHears { n: usize, sent: SentPacket, lost: bool },
 }
 
-struct Entry(u64, u64, What);
-impl PartialEq for Entry {
-    fn eq(&self, other: &Entry) -> bool {
+struct QueuedEvent(u64, u64, NetEvent);
+impl PartialEq for QueuedEvent {
+    fn eq(&self, other: &QueuedEvent) -> bool {
         (self.0, self.1) == (other.0, other.1)
     }
 }
-impl Eq for Entry {}
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Entry) -> Option<std::cmp::Ordering> {
+impl Eq for QueuedEvent {}
+impl PartialOrd for QueuedEvent {
+    fn partial_cmp(&self, other: &QueuedEvent) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for Entry {
-    fn cmp(&self, other: &Entry) -> std::cmp::Ordering {
+impl Ord for QueuedEvent {
+    fn cmp(&self, other: &QueuedEvent) -> std::cmp::Ordering {
         (other.0, other.1).cmp(&(self.0, self.1))
     }
 }
 
-pub struct Host {
+pub struct EmulatedHost {
     pub transfers: Transfers,
     pub stall_until: u64,
     wake: u64,
     pub started: BTreeMap<TransferId, u64>,
     pub complete: BTreeMap<TransferId, u64>,
-    pub finished: BTreeMap<TransferId, (u64, Progress)>,
-    pub failed: BTreeMap<TransferId, Failure>,
+    pub finished: BTreeMap<TransferId, (u64, FileProgress)>,
+    pub failed: BTreeMap<TransferId, TransferFailure>,
     pub offered: Vec<TransferId>,
     pub resumed: u64,
     pub sizes: BTreeMap<TransferId, u64>,
     pub written: BTreeMap<TransferId, ChunkSet>,
     pub refuse: Option<RefuseReason>,
-    /// Chunks said to be there when the next file is accepted.
+    /// Chunks that exist when the next file is accepted.
     pub have: Option<ChunkSet>,
     pub write_ns: u64,
     pub bad_hash: bool,
-    /// The receiver has the files already, and only compares.
+    /// True if the receiver has the files already, and only compares.
     pub compares: bool,
-    /// How long the host hashes, and how often it was asked to.
+    /// Time for hashing a file, and the number of requests to hash.
     pub hash_ns: u64,
     pub hashes_wanted: u64,
-    /// Bytes of backlog in the first stage above which the egress is full.
+    /// Backlog of the first stage, in bytes, above which the egress is full.
     pub egress: f64,
     pub messages: u64,
     pub drops: u64,
 }
 
-pub struct Net {
+pub struct EmulatedNet {
     pub now: u64,
-    heap: BinaryHeap<Entry>,
+    heap: BinaryHeap<QueuedEvent>,
     serial: u64,
-    pub hosts: Vec<Host>,
-    pub stages: Vec<Stage>,
-    /// TCP connections over the first stage; the way back only takes its time.
+    pub hosts: Vec<EmulatedHost>,
+    pub stages: Vec<LinkStage>,
+    /// TCP connections over the first stage; the way back only adds its delay.
     pub rivals: Vec<Rival>,
     pub routes: BTreeMap<(u32, u32), Vec<usize>>,
     pub dice: Dice,
-    /// Mean time between stalls of a host, and their longest; 0 = none.
+    /// Mean time between stalls of a host, and their greatest length; 0 for none.
     pub stall_every_ns: u64,
     pub stall_ns: u64,
     next_stall: u64,
     pub lost_data: u64,
     pub sent_data: u64,
     pub nack_loss: f64,
-    /// Of all transfers.
+    /// Segment length of all transfers.
     pub segment: SegmentLen,
 }
 
@@ -122,14 +122,19 @@ fn check(offset: u64, len: usize, buffer: &[u8]) {
     }
 }
 
-impl Net {
-    pub fn new(hosts: usize, stages: Vec<Stage>, seed: u64) -> Net {
-        Net::with(hosts, stages, seed, &Config::default())
+impl EmulatedNet {
+    pub fn new(hosts: usize, stages: Vec<LinkStage>, seed: u64) -> EmulatedNet {
+        EmulatedNet::with(hosts, stages, seed, &TransferConfig::default())
     }
 
-    pub fn with(hosts: usize, stages: Vec<Stage>, seed: u64, config: &Config) -> Net {
+    pub fn with(
+        hosts: usize,
+        stages: Vec<LinkStage>,
+        seed: u64,
+        config: &TransferConfig,
+    ) -> EmulatedNet {
         let start = 1_000_000_000;
-        let host = |n: usize| Host {
+        let host = |n: usize| EmulatedHost {
             transfers: Transfers::new(config.clone(), [n as u8 + seed as u8; 32], Time(start)),
             stall_until: 0,
             wake: u64::MAX,
@@ -152,7 +157,7 @@ impl Net {
             messages: 0,
             drops: 0,
         };
-        Net {
+        EmulatedNet {
             now: start,
             heap: BinaryHeap::new(),
             serial: 0,
@@ -171,15 +176,15 @@ impl Net {
         }
     }
 
-    /// Two hosts and the same stages both ways.
-    pub fn pair(stages: Vec<Stage>, seed: u64) -> Net {
-        Net::pair_with(stages, seed, &Config::default())
+    /// Two hosts, with equal stages in both directions.
+    pub fn pair(stages: Vec<LinkStage>, seed: u64) -> EmulatedNet {
+        EmulatedNet::pair_with(stages, seed, &TransferConfig::default())
     }
 
-    pub fn pair_with(stages: Vec<Stage>, seed: u64, config: &Config) -> Net {
+    pub fn pair_with(stages: Vec<LinkStage>, seed: u64, config: &TransferConfig) -> EmulatedNet {
         let n = stages.len();
         let both = stages.iter().chain(stages.iter()).cloned().collect();
-        let mut net = Net::with(2, both, seed, config);
+        let mut net = EmulatedNet::with(2, both, seed, config);
         net.routes.insert((0, 1), (0..n).collect());
         net.routes.insert((1, 0), (n..2 * n).collect());
         net
@@ -190,7 +195,7 @@ impl Net {
         self.offer_again(from, to, size, which)
     }
 
-    /// Offers a file that is the same as others of this size and `which`.
+    /// Offers a file that is identical to others of this size and `which`.
     pub fn offer_again(&mut self, from: u32, to: u32, size: u64, which: u8) -> TransferId {
         let mut file_id = [0; 16];
         file_id[..8].copy_from_slice(&size.to_le_bytes());
@@ -210,12 +215,12 @@ impl Net {
         id
     }
 
-    fn push(&mut self, at: u64, what: What) {
+    fn push(&mut self, at: u64, what: NetEvent) {
         self.serial += 1;
-        self.heap.push(Entry(at, self.serial, what));
+        self.heap.push(QueuedEvent(at, self.serial, what));
     }
 
-    /// Tells all hosts of the mixes on the way to each other.
+    /// Tells all hosts of the mixes on the paths to each other.
     pub fn tell_mixes(&mut self) {
         let added = |way: &[usize]| added(way.iter().filter(|at| self.stages[**at].mixes).count());
         for (&(from, to), way) in &self.routes {
@@ -223,13 +228,13 @@ impl Net {
         }
     }
 
-    /// Runs until `until` or until nothing happens any more.
+    /// Runs until `until`, or until no event is left.
     pub fn run(&mut self, until: u64) {
         while let Some(entry) = self.heap.peek() {
             if entry.0 > until {
                 break;
             }
-            let Entry(at, _, what) = self.heap.pop().unwrap();
+            let QueuedEvent(at, _, what) = self.heap.pop().unwrap();
             self.now = self.now.max(at);
             self.maybe_stall();
             self.step(what);
@@ -242,7 +247,7 @@ impl Net {
     }
 
     /// Runs until `done` or for at most `limit_s` seconds.
-    pub fn run_until(&mut self, limit_s: f64, done: impl Fn(&Net) -> bool) {
+    pub fn run_until(&mut self, limit_s: f64, done: impl Fn(&EmulatedNet) -> bool) {
         let end = self.now + (limit_s * 1e9) as u64;
         while self.now < end && !done(self) {
             self.run(self.now + MS);
@@ -257,7 +262,7 @@ impl Net {
         self.next_stall = self.now + (self.dice.unit() * 2.0 * self.stall_every_ns as f64) as u64;
         let at = self.dice.next() as usize % (self.hosts.len() + self.stages.len() / 2);
         if let Some(stage) = at.checked_sub(self.hosts.len()) {
-            // A router stops for both directions.
+            // A router stalls in both directions.
             let back = stage + self.stages.len() / 2;
             for stage in [stage, back] {
                 self.stages[stage].stall_until = self.now + length;
@@ -272,11 +277,11 @@ impl Net {
         }
     }
 
-    /// The host is not running: the event waits.
-    fn deferred(&mut self, host: u32, what: What) -> Option<What> {
+    /// Defers an event of a host that stalls.
+    fn deferred(&mut self, host: u32, what: NetEvent) -> Option<NetEvent> {
         let until = self.hosts[host as usize].stall_until;
         if until > self.now {
-            if matches!(what, What::Wake { .. }) {
+            if matches!(what, NetEvent::Wake { .. }) {
                 self.hosts[host as usize].wake = until;
             }
             self.push(until, what);
@@ -285,38 +290,39 @@ impl Net {
         Some(what)
     }
 
-    fn step(&mut self, what: What) {
+    fn step(&mut self, what: NetEvent) {
         match what {
-            What::Packet { from, to, hop, marked, bytes } => {
+            NetEvent::Packet { from, to, hop, marked, bytes } => {
                 self.packet(from, to, hop, marked, bytes);
             }
-            What::Read { host, id, index, data } => {
+            NetEvent::Read { host, id, index, data } => {
                 let now = Time(self.now);
                 self.hosts[host as usize].transfers.chunk_read(now, id, index, data);
                 self.turn(host);
             }
-            What::Written { host, id, index, data } => {
+            NetEvent::Written { host, id, index, data } => {
                 let now = Time(self.now);
                 self.hosts[host as usize].transfers.chunk_written(now, id, index, data);
                 self.turn(host);
             }
-            What::Hashed { host, id } => {
+            NetEvent::Hashed { host, id } => {
                 self.hashed(host, id);
                 self.turn(host);
             }
-            What::Wake { host } => {
+            NetEvent::Wake { host } => {
                 if self.hosts[host as usize].wake > self.now {
                     return;
                 }
                 self.hosts[host as usize].wake = u64::MAX;
-                if let Some(What::Wake { host }) = self.deferred(host, What::Wake { host }) {
+                if let Some(NetEvent::Wake { host }) = self.deferred(host, NetEvent::Wake { host })
+                {
                     let now = Time(self.now);
                     self.hosts[host as usize].transfers.handle_timeout(now);
                     self.turn(host);
                 }
             }
-            What::RivalSend { n } => self.rival_sends(n),
-            What::RivalHears { n, sent, lost } => {
+            NetEvent::RivalSend { n } => self.rival_sends(n),
+            NetEvent::RivalHears { n, sent, lost } => {
                 let (now, rival) = (self.now, &mut self.rivals[n]);
                 if lost {
                     rival.lost(now, sent);
@@ -324,7 +330,7 @@ impl Net {
                     rival.acked(now, sent);
                 }
                 let at = rival.next_send.max(now);
-                self.push(at, What::RivalSend { n });
+                self.push(at, NetEvent::RivalSend { n });
             }
         }
     }
@@ -332,7 +338,7 @@ impl Net {
     pub fn add_rival(&mut self, rival: Rival) {
         self.rivals.push(rival);
         let n = self.rivals.len() - 1;
-        self.push(self.now, What::RivalSend { n });
+        self.push(self.now, NetEvent::RivalSend { n });
     }
 
     fn rival_sends(&mut self, n: usize) {
@@ -344,9 +350,9 @@ impl Net {
         let lost = passed.is_none();
         // The sender notices a loss when a later packet arrives.
         let arrived = passed.map_or(self.now + waits_ns + stage.delay_ns, |(at, _)| at);
-        self.push(arrived + back_ns, What::RivalHears { n, sent, lost });
+        self.push(arrived + back_ns, NetEvent::RivalHears { n, sent, lost });
         let next = self.rivals[n].next_send.max(self.now);
-        self.push(next, What::RivalSend { n });
+        self.push(next, NetEvent::RivalSend { n });
     }
 
     /// Payload bytes of a rival that arrived.
@@ -358,8 +364,8 @@ impl Net {
         let segment = bytes[0] == EdgeKind::Segment as u8;
         let data = segment && bytes[6..10] != Segment::PROBE.to_be_bytes();
         let Some(&stage) = self.routes[&(from, to)].get(hop) else {
-            let what = What::Packet { from, to, hop, marked, bytes };
-            if let Some(What::Packet { bytes, .. }) = self.deferred(to, what) {
+            let what = NetEvent::Packet { from, to, hop, marked, bytes };
+            if let Some(NetEvent::Packet { bytes, .. }) = self.deferred(to, what) {
                 let now = Time(self.now);
                 let host = &mut self.hosts[to as usize];
                 let peer = PeerKey(from);
@@ -387,18 +393,18 @@ impl Net {
         };
         if self.stages[stage].duplicate > 0.0 && self.dice.unit() < self.stages[stage].duplicate {
             let bytes = bytes.clone();
-            self.push(at + 1_000, What::Packet { from, to, hop: hop + 1, marked, bytes });
+            self.push(at + 1_000, NetEvent::Packet { from, to, hop: hop + 1, marked, bytes });
         }
         let at = at + self.stages[stage].mixed(&mut self.dice);
-        self.push(at, What::Packet { from, to, hop: hop + 1, marked: marked | mark, bytes });
+        self.push(at, NetEvent::Packet { from, to, hop: hop + 1, marked: marked | mark, bytes });
     }
 
-    /// A host's loop after anything happened to it.
+    /// Runs a host's loop after an event.
     fn turn(&mut self, n: u32) {
         if self.hosts[n as usize].stall_until > self.now {
             let until = self.hosts[n as usize].stall_until;
             self.hosts[n as usize].wake = until;
-            self.push(until, What::Wake { host: n });
+            self.push(until, NetEvent::Wake { host: n });
             return;
         }
         let now = Time(self.now);
@@ -413,7 +419,7 @@ impl Net {
                 let bytes = cell[..len].into();
                 self.push(
                     self.now,
-                    What::Packet { from: n, to: peer.0, hop: 0, marked: false, bytes },
+                    NetEvent::Packet { from: n, to: peer.0, hop: 0, marked: false, bytes },
                 );
             }
             idle &= !self.bursts(n, &mut cell);
@@ -435,7 +441,7 @@ impl Net {
                     let host = &mut self.hosts[n as usize];
                     if at < host.wake {
                         host.wake = at;
-                        self.push(at, What::Wake { host: n });
+                        self.push(at, NetEvent::Wake { host: n });
                     }
                 }
                 return;
@@ -458,34 +464,40 @@ impl Net {
             for i in 0..burst.count {
                 self.hosts[n as usize].transfers.write_segment(&burst, i, cell);
                 let bytes = cell[..].into();
-                self.step(What::Packet { from: n, to: burst.peer.0, hop: 0, marked: false, bytes });
+                self.step(NetEvent::Packet {
+                    from: n,
+                    to: burst.peer.0,
+                    hop: 0,
+                    marked: false,
+                    bytes,
+                });
             }
         }
     }
 
-    fn event(&mut self, n: u32, event: Event) {
+    fn event(&mut self, n: u32, event: FileTransferEvent) {
         let (now, at) = (Time(self.now), self.now);
         let host = &mut self.hosts[n as usize];
         match event {
-            Event::Accepted { id, resumed, .. } => {
+            FileTransferEvent::Accepted { id, resumed, .. } => {
                 host.resumed = resumed;
                 host.started.entry(id).or_insert(at);
             }
-            Event::Read { id, index, offset, len, mut buffer } => {
+            FileTransferEvent::Read { id, index, offset, len, mut buffer } => {
                 fill(offset, len, &mut buffer);
-                self.push(at + 100_000, What::Read { host: n, id, index, data: buffer });
+                self.push(at + 100_000, NetEvent::Read { host: n, id, index, data: buffer });
             }
-            Event::HashWanted { id } => {
+            FileTransferEvent::HashWanted { id } => {
                 host.hashes_wanted += 1;
                 match host.hash_ns {
                     0 => self.hashed(n, id),
-                    wait => self.push(at + wait, What::Hashed { host: n, id }),
+                    wait => self.push(at + wait, NetEvent::Hashed { host: n, id }),
                 }
             }
-            Event::Finished { id, stats } => {
+            FileTransferEvent::Finished { id, stats } => {
                 host.finished.insert(id, (at, stats));
             }
-            Event::Offered { id, info, .. } => {
+            FileTransferEvent::Offered { id, info, .. } => {
                 host.offered.push(id);
                 if let Some(reason) = host.refuse {
                     return host.transfers.refuse(now, id, reason);
@@ -501,18 +513,18 @@ impl Net {
                 host.written.insert(id, have);
                 host.sizes.insert(id, info.size);
             }
-            Event::Write { id, index, offset, len, data } => {
+            FileTransferEvent::Write { id, index, offset, len, data } => {
                 check(offset, len, &data);
                 assert!(host.written.get_mut(&id).unwrap().insert(index), "written twice");
                 let wait = host.write_ns;
-                self.push(at + wait, What::Written { host: n, id, index, data });
+                self.push(at + wait, NetEvent::Written { host: n, id, index, data });
             }
-            Event::Complete { id, .. } => {
+            FileTransferEvent::Complete { id, .. } => {
                 assert!(host.written[&id].is_full());
                 host.complete.insert(id, at);
                 host.transfers.confirm(now, id);
             }
-            Event::Failed { id, why } => {
+            FileTransferEvent::Failed { id, why } => {
                 host.failed.insert(id, why);
             }
         }
@@ -522,8 +534,8 @@ impl Net {
         let (now, host) = (Time(self.now), &mut self.hosts[n as usize]);
         let hash = if host.bad_hash { [8; 32] } else { [7; 32] };
         match id.role() {
-            shoal_transfer::Role::Sender => host.transfers.source_hash(now, id, hash),
-            shoal_transfer::Role::Receiver => host.transfers.sink_hash(now, id, hash),
+            shoal_transfer::TransferEnd::Sender => host.transfers.source_hash(now, id, hash),
+            shoal_transfer::TransferEnd::Receiver => host.transfers.sink_hash(now, id, hash),
         }
     }
 
@@ -541,26 +553,26 @@ impl Net {
     }
 }
 
-/// What so many stop-and-go mixes of 5 ms, capped at 25 ms, add.
-pub fn added(mixes: usize) -> Added {
+/// Delay of this many stop-and-go mixes of 5 ms, capped at 25 ms.
+pub fn added(mixes: usize) -> MixDelay {
     let (mean_us, hold_us) = [(0, 0), (4_837, 24_900), (9_669, 43_800), (14_510, 54_300)][mixes];
-    Added { mean: Duration::from_micros(mean_us), hold: Duration::from_micros(hold_us) }
+    MixDelay { mean: Duration::from_micros(mean_us), hold: Duration::from_micros(hold_us) }
 }
 
-/// What a run of one file showed.
+/// Result of sending one file.
 #[derive(Debug)]
-pub struct Run {
+pub struct FileResult {
     /// File bits per second from acceptance to complete at the receiver.
     pub rate: f64,
     /// Segments sent again per data segment lost.
     pub resent: f64,
     pub seconds: f64,
     pub peak_ms: f64,
-    pub stats: Progress,
+    pub stats: FileProgress,
 }
 
 /// Sends one file from host 0 to host 1.
-pub fn one(net: &mut Net, size: u64, limit_s: f64) -> Run {
+pub fn one(net: &mut EmulatedNet, size: u64, limit_s: f64) -> FileResult {
     let id = net.offer(0, 1, size);
     net.run_until(limit_s, |net| net.done(0, id));
     let (_, stats) = net.hosts[0].finished.get(&id).copied().unwrap_or_else(|| {
@@ -571,7 +583,7 @@ pub fn one(net: &mut Net, size: u64, limit_s: f64) -> Run {
     let end = *net.hosts[1].complete.values().last().unwrap();
     let seconds = (end - start) as f64 / 1e9;
     let again = stats.retransmitted_bytes as f64 / SEGMENT_LEN as f64;
-    Run {
+    FileResult {
         rate: size as f64 * 8.0 / seconds,
         resent: again / (net.lost_data.max(1)) as f64,
         seconds,
@@ -580,14 +592,9 @@ pub fn one(net: &mut Net, size: u64, limit_s: f64) -> Run {
     }
 }
 
-/// How much of what a path can carry was used.
-pub fn share(run: &Run, mbit: f64, survival: f64) -> f64 {
+/// Share of a path's capacity that was used.
+pub fn share(run: &FileResult, mbit: f64, survival: f64) -> f64 {
     run.rate / (mbit * 1e6 * SHARE * survival)
-}
-
-pub fn jain(rates: &[f64]) -> f64 {
-    let sum: f64 = rates.iter().sum();
-    sum * sum / (rates.len() as f64 * rates.iter().map(|r| r * r).sum::<f64>())
 }
 
 pub const CHUNK: u64 = (CHUNK_SEGMENTS * SEGMENT_LEN) as u64;

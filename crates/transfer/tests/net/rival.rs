@@ -1,8 +1,8 @@
-//! TCP connections beside the transfers: BBR (version 1) and cubic, as far as rate and window go.
+//! TCP connections beside the transfers: rate and window of BBR (version 1) and cubic.
 
 use std::collections::VecDeque;
 
-/// Ethernet frame of a full TCP segment, and what it carries.
+/// Bytes of an Ethernet frame with a full TCP segment, and of its payload.
 pub const WIRE: f64 = 1_514.0;
 pub const PAYLOAD: f64 = 1_448.0;
 
@@ -12,30 +12,30 @@ const PROBE_RTT_NS: u64 = 200_000_000;
 const GAINS: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 const HIGH: f64 = 2.885;
 
-/// A packet on its way, as its sender remembers it.
+/// A packet in flight, as its sender remembers it.
 #[derive(Clone, Copy)]
-pub struct Sent {
+pub struct SentPacket {
     pub at: u64,
     delivered: u64,
     delivered_at: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum State {
+enum BbrState {
     Startup,
     Drain,
     ProbeBw { turn: usize, since: u64 },
     ProbeRtt { until: Option<u64> },
 }
 
-enum Law {
+enum TcpLaw {
     Bbr(Box<Bbr>),
     Cubic(Cubic),
 }
 
 /// One connection that always has something to send.
 pub struct Rival {
-    law: Law,
+    law: TcpLaw,
     pub inflight: u64,
     pub delivered: u64,
     delivered_at: u64,
@@ -43,27 +43,27 @@ pub struct Rival {
     pub next_send: u64,
 }
 
-/// How a connection is made, at a time.
+/// Makes a connection at a time.
 pub type NewRival = fn(u64) -> Rival;
 
 impl Rival {
     pub fn bbr(now: u64) -> Rival {
-        Rival::new(now, Law::Bbr(Box::new(Bbr::new(now))))
+        Rival::new(now, TcpLaw::Bbr(Box::new(Bbr::new(now))))
     }
 
     pub fn cubic(now: u64) -> Rival {
-        Rival::new(now, Law::Cubic(Cubic::default()))
+        Rival::new(now, TcpLaw::Cubic(Cubic::default()))
     }
 
-    fn new(now: u64, law: Law) -> Rival {
+    fn new(now: u64, law: TcpLaw) -> Rival {
         Rival { law, inflight: 0, delivered: 0, delivered_at: now, srtt_ns: 0.0, next_send: now }
     }
 
-    /// Sends a packet now, if the window and the rate allow one.
-    pub fn send(&mut self, now: u64) -> Option<Sent> {
+    /// Sends a packet, if the window and the rate allow one.
+    pub fn send(&mut self, now: u64) -> Option<SentPacket> {
         let (window, rate) = match &self.law {
-            Law::Bbr(bbr) => (bbr.window(), bbr.rate()),
-            Law::Cubic(cubic) => (cubic.window, 1e9),
+            TcpLaw::Bbr(bbr) => (bbr.window(), bbr.rate()),
+            TcpLaw::Cubic(cubic) => (cubic.window, 1e9),
         };
         if self.inflight as f64 >= window || now < self.next_send {
             return None;
@@ -71,10 +71,10 @@ impl Rival {
         self.next_send = self.next_send.max(now.saturating_sub(1_000_000));
         self.next_send += (SECOND / rate) as u64;
         self.inflight += 1;
-        Some(Sent { at: now, delivered: self.delivered, delivered_at: self.delivered_at })
+        Some(SentPacket { at: now, delivered: self.delivered, delivered_at: self.delivered_at })
     }
 
-    pub fn acked(&mut self, now: u64, sent: Sent) {
+    pub fn acked(&mut self, now: u64, sent: SentPacket) {
         self.inflight -= 1;
         self.delivered += 1;
         self.delivered_at = now;
@@ -84,21 +84,21 @@ impl Rival {
         let seconds = (now - sent.delivered_at).max(1) as f64 / SECOND;
         let rate = (self.delivered - sent.delivered) as f64 / seconds;
         match &mut self.law {
-            Law::Bbr(bbr) => bbr.acked(now, sent, rate, self.delivered, self.inflight),
-            Law::Cubic(cubic) => cubic.acked(now, self.srtt_ns),
+            TcpLaw::Bbr(bbr) => bbr.acked(now, sent, rate, self.delivered, self.inflight),
+            TcpLaw::Cubic(cubic) => cubic.acked(now, self.srtt_ns),
         }
     }
 
-    pub fn lost(&mut self, now: u64, sent: Sent) {
+    pub fn lost(&mut self, now: u64, sent: SentPacket) {
         self.inflight -= 1;
-        if let Law::Cubic(cubic) = &mut self.law {
+        if let TcpLaw::Cubic(cubic) = &mut self.law {
             cubic.lost(now, sent);
         }
     }
 }
 
 struct Bbr {
-    state: State,
+    state: BbrState,
     rates: VecDeque<(u64, f64)>,
     round: u64,
     round_ends: u64,
@@ -111,7 +111,7 @@ struct Bbr {
 impl Bbr {
     fn new(now: u64) -> Bbr {
         Bbr {
-            state: State::Startup,
+            state: BbrState::Startup,
             rates: VecDeque::new(),
             round: 0,
             round_ends: 0,
@@ -132,23 +132,23 @@ impl Bbr {
 
     fn window(&self) -> f64 {
         match self.state {
-            State::Startup | State::Drain => (self.bdp() * HIGH).max(10.0),
-            State::ProbeBw { .. } => self.bdp() * 2.0 + 6.0,
-            State::ProbeRtt { .. } => 4.0,
+            BbrState::Startup | BbrState::Drain => (self.bdp() * HIGH).max(10.0),
+            BbrState::ProbeBw { .. } => self.bdp() * 2.0 + 6.0,
+            BbrState::ProbeRtt { .. } => 4.0,
         }
     }
 
     fn rate(&self) -> f64 {
         let gain = match self.state {
-            State::Startup => HIGH,
-            State::Drain => 1.0 / HIGH,
-            State::ProbeBw { turn, .. } => GAINS[turn],
-            State::ProbeRtt { .. } => 1.0,
+            BbrState::Startup => HIGH,
+            BbrState::Drain => 1.0 / HIGH,
+            BbrState::ProbeBw { turn, .. } => GAINS[turn],
+            BbrState::ProbeRtt { .. } => 1.0,
         };
         gain * self.most() * 0.99
     }
 
-    fn acked(&mut self, now: u64, sent: Sent, rate: f64, delivered: u64, inflight: u64) {
+    fn acked(&mut self, now: u64, sent: SentPacket, rate: f64, delivered: u64, inflight: u64) {
         let rtt = now - sent.at;
         let expired = now - self.min_rtt_at > MIN_RTT_NS;
         if rtt <= self.min_rtt || expired {
@@ -171,20 +171,20 @@ impl Bbr {
 
     fn turn(&mut self, now: u64, new_round: bool, expired: bool, inflight: f64) {
         match self.state {
-            State::Startup if new_round => {
+            BbrState::Startup if new_round => {
                 if self.most() >= self.full * 1.25 {
                     (self.full, self.full_rounds) = (self.most(), 0);
                 } else {
                     self.full_rounds += 1;
                 }
                 if self.full_rounds >= 3 {
-                    self.state = State::Drain;
+                    self.state = BbrState::Drain;
                 }
             }
-            State::Drain if inflight <= self.bdp() => {
-                self.state = State::ProbeBw { turn: 2, since: now };
+            BbrState::Drain if inflight <= self.bdp() => {
+                self.state = BbrState::ProbeBw { turn: 2, since: now };
             }
-            State::ProbeBw { turn, since } => {
+            BbrState::ProbeBw { turn, since } => {
                 let long = now - since > self.min_rtt;
                 let ends = match turn {
                     0 => long && inflight >= 1.25 * self.bdp(),
@@ -192,20 +192,20 @@ impl Bbr {
                     _ => long,
                 };
                 if ends {
-                    self.state = State::ProbeBw { turn: (turn + 1) % 8, since: now };
+                    self.state = BbrState::ProbeBw { turn: (turn + 1) % 8, since: now };
                 }
             }
-            State::ProbeRtt { until: None } if inflight <= 4.0 => {
-                self.state = State::ProbeRtt { until: Some(now + PROBE_RTT_NS) };
+            BbrState::ProbeRtt { until: None } if inflight <= 4.0 => {
+                self.state = BbrState::ProbeRtt { until: Some(now + PROBE_RTT_NS) };
             }
-            State::ProbeRtt { until: Some(until) } if now >= until => {
+            BbrState::ProbeRtt { until: Some(until) } if now >= until => {
                 self.min_rtt_at = now;
-                self.state = State::ProbeBw { turn: 2 + now as usize % 6, since: now };
+                self.state = BbrState::ProbeBw { turn: 2 + now as usize % 6, since: now };
             }
             _ => {}
         }
-        if expired && !matches!(self.state, State::ProbeRtt { .. }) {
-            self.state = State::ProbeRtt { until: None };
+        if expired && !matches!(self.state, BbrState::ProbeRtt { .. }) {
+            self.state = BbrState::ProbeRtt { until: None };
         }
     }
 }
@@ -237,8 +237,8 @@ impl Cubic {
         self.window += ((at.max(reno) - self.window) / self.window).clamp(0.0, 0.5);
     }
 
-    fn lost(&mut self, now: u64, sent: Sent) {
-        // Once per window: what left before the last decrease says nothing new.
+    fn lost(&mut self, now: u64, sent: SentPacket) {
+        // Once per window: a packet from before the last decrease says nothing new.
         if sent.at < self.since {
             return;
         }

@@ -1,4 +1,4 @@
-//! One link of an emulated path, and the random numbers that decide what it loses.
+//! One link of an emulated path, and the random numbers that decide its losses.
 
 pub struct Dice(u64);
 
@@ -19,7 +19,7 @@ impl Dice {
 
 /// A token bucket with a bounded queue, then delay, jitter and loss.
 #[derive(Clone)]
-pub struct Stage {
+pub struct LinkStage {
     pub rate: f64,
     pub bucket: f64,
     pub limit: f64,
@@ -29,7 +29,7 @@ pub struct Stage {
     /// Average length of a loss burst; 1 = independent.
     pub burst: f64,
     pub duplicate: f64,
-    /// Share of packets that overtake by up to `jitter_ns` (jitter else keeps the order).
+    /// True if packets may overtake by up to `jitter_ns`; otherwise jitter keeps the order.
     pub reorder: bool,
     pub mark_above: f64,
     pub down: bool,
@@ -38,19 +38,19 @@ pub struct Stage {
     pub last_out: u64,
     pub bad: bool,
     pub peak: f64,
-    /// How many packets waited how long, in steps of 0.1 ms.
+    /// Numbers of packets by their wait, in steps of 0.1 ms.
     pub waits: Vec<u64>,
     pub busy: f64,
-    /// Behind the stage each packet waits for a time of its own, as in a stop-and-go mix of 5 ms
-    /// with a cap of 25 ms.
+    /// True if a stop-and-go mix follows the stage: each packet waits for a random exponential time
+    /// with a mean of 5 ms, drawn again above 25 ms.
     pub mixes: bool,
-    /// The router behind this stage is not running until then.
+    /// Time until which the router behind this stage stalls.
     pub stall_until: u64,
 }
 
-impl Default for Stage {
-    fn default() -> Stage {
-        Stage {
+impl Default for LinkStage {
+    fn default() -> LinkStage {
+        LinkStage {
             rate: 1e12,
             bucket: 256e3,
             limit: 2.5e6,
@@ -75,32 +75,32 @@ impl Default for Stage {
     }
 }
 
-impl Stage {
+impl LinkStage {
     /// A link shaped to `mbit` megabits of wire bytes per second.
-    pub fn shaped(mbit: f64) -> Stage {
+    pub fn shaped(mbit: f64) -> LinkStage {
         let rate = mbit * 1e6 / 8.0;
-        Stage { rate, limit: rate * 0.020 + 256e3, ..Stage::default() }
+        LinkStage { rate, limit: rate * 0.020 + 256e3, ..LinkStage::default() }
     }
-    /// A line of `mbit` megabits with 20 ms of queue that lets no burst through.
-    pub fn line(mbit: f64) -> Stage {
+    /// A line of `mbit` megabits with 20 ms of queue, which lets no burst through.
+    pub fn line(mbit: f64) -> LinkStage {
         let rate = mbit * 1e6 / 8.0;
-        Stage { rate, bucket: 0.0, limit: rate * 0.020, ..Stage::default() }
+        LinkStage { rate, bucket: 0.0, limit: rate * 0.020, ..LinkStage::default() }
     }
-    pub fn delay_ms(mut self, ms: f64) -> Stage {
+    pub fn delay_ms(mut self, ms: f64) -> LinkStage {
         self.delay_ns = (ms * 1e6) as u64;
         self
     }
-    pub fn loss(mut self, loss: f64) -> Stage {
+    pub fn loss(mut self, loss: f64) -> LinkStage {
         self.loss = loss;
         self
     }
 
-    pub fn mixes(mut self) -> Stage {
+    pub fn mixes(mut self) -> LinkStage {
         self.mixes = true;
         self
     }
 
-    /// How long a packet waits in the mix behind this stage.
+    /// Wait of a packet in the mix behind this stage, in nanoseconds.
     pub(super) fn mixed(&self, dice: &mut Dice) -> u64 {
         if !self.mixes {
             return 0;
@@ -118,7 +118,7 @@ impl Stage {
         self.backlog(now) / self.rate * 1e3
     }
 
-    /// Mean wait in milliseconds since the waits were last forgotten, and what 99% stay below.
+    /// Mean and 99th percentile of the waits in milliseconds, since they were last cleared.
     pub fn wait_ms(&self) -> (f64, f64) {
         let total: u64 = self.waits.iter().sum();
         let ms = |step: usize| (step as f64 + 0.5) / 10.0;
@@ -146,7 +146,7 @@ impl Stage {
         self.bad
     }
 
-    /// When a packet of `size` comes out, and whether it is marked.
+    /// Time at which a packet of `size` comes out, and true if it is marked.
     pub(super) fn pass(&mut self, now: u64, size: f64, dice: &mut Dice) -> Option<(u64, bool)> {
         if self.down {
             return None;
@@ -165,7 +165,7 @@ impl Stage {
         self.free_at = self.free_at.max(t) + size / self.rate;
         self.busy += size / self.rate;
         let leave = (self.free_at - self.bucket / self.rate).max(t);
-        // Lost on the wire behind the shaper: the line was used.
+        // A packet lost on the wire has passed the shaper, so it has used the line.
         if self.lost(dice) {
             return None;
         }
@@ -178,4 +178,10 @@ impl Stage {
         }
         Some((out.max(now + 1), backlog > self.mark_above))
     }
+}
+
+/// Jain's index of fairness: 1 if all rates are equal.
+pub fn jain(rates: &[f64]) -> f64 {
+    let sum: f64 = rates.iter().sum();
+    sum * sum / (rates.len() as f64 * rates.iter().map(|r| r * r).sum::<f64>())
 }

@@ -1,4 +1,4 @@
-//! Why a transfer didn't start or ended early.
+//! Reasons why a transfer didn't start or ended early.
 
 use crate::ParseError;
 
@@ -23,7 +23,7 @@ macro_rules! reasons {
                 }
             }
 
-            /// For people, in the middle of a sentence.
+            /// Text for people, in the middle of a sentence.
             pub const fn text(self) -> &'static str {
                 match self { $($name::$v => $t),+ }
             }
@@ -38,53 +38,54 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// Why a receiver refuses an offer.
+    /// Reason why a receiver refuses an offer.
     RefuseReason, "refuse reason" {
-        /// Nobody there waits for files from this host.
+        /// No program at the receiver waits for files from this host.
         NoReceiver = 1: "nobody is receiving there",
-        /// The name is taken, and the receiver overwrites nothing.
+        /// The name exists, and the receiver doesn't overwrite files.
         Exists = 2: "the file exists there already",
-        /// Larger than the receiver allows.
+        /// The file is larger than the receiver allows.
         TooLarge = 3: "the file is larger than the receiver allows",
-        /// Not enough room.
+        /// The receiver's disk has too little room.
         NoSpace = 4: "the receiver's disk is full",
-        /// The name is not one a receiver would create.
+        /// The receiver would not create a file of this name.
         BadName = 5: "the receiver doesn't accept this name",
-        /// This host may not send there.
+        /// The receiver doesn't accept files from this host.
         Denied = 6: "the receiver doesn't accept files from this host",
-        /// Too many transfers at once.
+        /// The receiver has too many transfers at once.
         Busy = 7: "the receiver has too many transfers",
-        /// The policy of the network does not allow it.
+        /// The network's policy does not allow it.
         Policy = 8: "the network's policy, as the receiver has it, does not allow it",
     }
 }
 
 reasons! {
-    /// Why a transfer ended early.
+    /// Reason why a transfer ended early.
     CancelReason, "cancel reason" {
-        /// Somebody stopped it.
+        /// A user or program stopped it.
         Cancelled = 1: "cancelled",
         /// The source file could not be read.
         SourceFailed = 2: "the file could not be read",
         /// The source file changed or shrank while it was sent.
         SourceChanged = 3: "the file changed while it was being sent",
-        /// The receiver could not write.
+        /// The receiver could not write the file.
         SinkFailed = 4: "the receiver could not write the file",
         /// The receiver's disk is full.
         NoSpace = 5: "the receiver's disk is full",
         /// The file arrived, but it is not the one that was sent.
         HashMismatch = 6: "the file that arrived is not the one that was sent",
-        /// The other end doesn't know this transfer (any more).
+        /// The other end doesn't know this transfer, or has forgotten it.
         Unknown = 7: "the other end doesn't know this transfer any more",
-        /// Nothing was heard for too long.
+        /// The other end was silent for too long.
         Timeout = 8: "nothing was heard from the other end",
-        /// The session with the peer is gone.
+        /// The session with the peer ended.
         PeerLost = 9: "the session with the other end was lost",
-        /// The final name appeared while the file was on its way.
+        /// A file with the final name appeared during the transfer.
         Exists = 10: "the file exists there already",
-        /// The same file was offered once more, and that transfer goes on in place of this one.
-        Superseded = 11: "the same file was sent again meanwhile",
-        /// The receiver gave its place to another sender; it may be offered again.
-        PutOff = 12: "the receiver gives its place to another sender",
+        /// Another offer of this file came, and that transfer replaces this one.
+        Superseded = 11: "another transfer of this file replaced this one",
+        /// The receiver gave this transfer's slot to another sender. The sender may offer the file
+        /// again.
+        PutOff = 12: "the receiver gave its place to another sender",
     }
 }

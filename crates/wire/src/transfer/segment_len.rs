@@ -1,4 +1,4 @@
-//! How long the segments of a file are.
+//! Lengths of a file's segments.
 
 use super::{
     CHUNK_BITMAP_LEN, CHUNK_SEGMENTS, NACK_FIXED_LEN, SEGMENT_HEADER_LEN, SEGMENT_LEN,
@@ -7,8 +7,8 @@ use super::{
 use crate::leg::{BODY_AT, CELL_LEN, RELAYS_MAX};
 use crate::{ParseError, TAG_LEN};
 
-/// Bytes of file in each segment of one transfer, as its offer says: what the cells between its two
-/// hosts hold.
+/// Bytes of file in each segment of one transfer, as its offer says. The cells between the two
+/// hosts limit it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SegmentLen(u16);
 
@@ -19,9 +19,9 @@ impl Default for SegmentLen {
 }
 
 impl SegmentLen {
-    /// What a full cell holds.
+    /// Segment that fills a full cell.
     pub const FULL: SegmentLen = SegmentLen(SEGMENT_LEN as u16);
-    /// What a unit of a circuit with the most relays holds.
+    /// Segment that fills a unit of a circuit with the most relays.
     pub const MIN: SegmentLen = {
         let shortest = CELL_LEN - BODY_AT - TAG_LEN * RELAYS_MAX as usize - crate::edge::OVERHEAD;
         SegmentLen((shortest - SEGMENT_HEADER_LEN) as u16)
@@ -39,11 +39,11 @@ impl SegmentLen {
         }
     }
 
-    /// What an end-to-end plaintext of so many bytes holds beside a segment's header.
+    /// Segment that an end-to-end plaintext of `len` bytes holds after a segment's header.
     ///
     /// # Errors
     ///
-    /// The plaintext is shorter than that of any cell of segments, or longer.
+    /// The plaintext is shorter or longer than that of any cell with segments.
     pub const fn in_plain(len: usize) -> Result<SegmentLen, ParseError> {
         SegmentLen::new(len.saturating_sub(SEGMENT_HEADER_LEN) as u16)
     }
@@ -58,8 +58,9 @@ impl SegmentLen {
         CHUNK_SEGMENTS * self.get()
     }
 
-    /// Most chunks that one NACK of the transfer speaks of. Where segments are shorter than full,
-    /// the NACK goes back over a circuit that may have more tag places than theirs: it fits any.
+    /// Most chunks that one NACK of the transfer covers. If segments are shorter than full, the
+    /// NACK may return over a circuit with more tag places. Its limit then is that of the shortest
+    /// segment, which fits any circuit.
     pub const fn nack_chunks(self) -> usize {
         let segment = if self.0 == SegmentLen::FULL.0 { self } else { SegmentLen::MIN };
         let message = segment.get() + SEGMENT_HEADER_LEN - TRANSFER_HEADER_LEN;

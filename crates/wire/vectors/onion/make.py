@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the vectors of this directory from docs/wire.md, without any of Shoal's code.
+"""Makes the vectors of this directory from docs/design/wire/circuits.md, without Shoal's code.
 
 Uses the primitives of ../session/make.py, and needs what that needs. The hop's KEM randomness is
 drawn, so a second run gives another created cell and other keys of its layer; everything else is
@@ -75,7 +75,7 @@ def forward(name, suite, lane, counter):
     start = 10
     if lane == 1:
         start = flag_at(3)
-        # Yours; an echo with the number 77.
+        # Flag "yours", then an echo with the number 77.
         cell[start : start + 10] = bytes([1, 5]) + struct.pack(">Q", 77)
     seal(cell, layer_key(bytes([14] * 32), suite, 0, lane), suite, counter, start, 3)
     write_head(cell, bytes([12] * 32), 0x05000007 | lane << 23, counter)
@@ -84,7 +84,7 @@ def forward(name, suite, lane, counter):
 
 
 def backward(name, suite, counter):
-    """What that relay seals of a unit of sevens on its way back, with the tag."""
+    """Cell from that relay back to the origin: a unit of bytes 7, sealed, with its tag."""
     cell = bytearray(b"\x07" * CELL)
     seal(cell, layer_key(bytes([15] * 32), suite, 1, 0), suite, counter, 10, 3)
     write(name, [backward.__doc__, KEYS, f"suite {suite}, counter {counter}"],
@@ -130,7 +130,7 @@ def create():
 
 
 def created(noise, responder, initiator, kem):
-    """The answer to that cell; the keys that it leaves are in hop-split."""
+    """The answer to that cell. The keys that follow from it are in hop-split."""
     ephemeral = base.X25519PrivateKey.from_private_bytes(bytes([10] * 32))
     second = base.public(ephemeral)
     noise.mix_hash(second)
@@ -148,7 +148,7 @@ def created(noise, responder, initiator, kem):
     write("created", [created.__doc__, "ephemeral 10*32, S 11*16, suite 3, processor 4, suites 5",
                       "grant: index 02000009, leg key 22*32"], cell)
     forth, back = noise.hkdf(b"")
-    write("hop-split", ["The keys that create and created leave: forward, then backward."],
+    write("hop-split", ["The keys that follow from create and created: forward, then backward."],
           forth + back)
 
 

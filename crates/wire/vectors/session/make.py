@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the vectors of this directory from docs/wire.md, without any of Shoal's code.
+"""Makes the vectors of this directory from docs/design/wire, without any of Shoal's code.
 
 Needs the Python package `cryptography` with ML-KEM. The responder's KEM randomness is drawn, so a
 second run gives another response; everything else is fixed.
@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 
 # The wire version.
-VERSION = bytes([4])
+VERSION = bytes([5])
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -252,7 +252,7 @@ def frame(split_key, role, suite, direction, lane, index_key, index, counter, aa
 
 
 def write(name, about, data):
-    lines = [f"# {line}" for line in ["From docs/wire.md by make.py, without Shoal's code."] + about]
+    lines = [f"# {line}" for line in ["From docs/design/wire by make.py, without Shoal's code."] + about]
     lines += [data[i : i + 48].hex() for i in range(0, len(data), 48)]
     with open(os.path.join(HERE, name + ".hex"), "w", encoding="ascii") as file:
         file.write("\n".join(lines) + "\n")
@@ -293,7 +293,7 @@ def main():
           seal_request(secret, role, responder.public, lead, bytes(bad)))
     bad = bytearray(body)
     bad[14:18] = struct.pack(">I", 10)
-    write("bad-shown", secrets + ["The request showing another second than its Noise message says."],
+    write("bad-shown", secrets + ["The request with a shown time that differs from its Noise message."],
           seal_request(secret, role, responder.public, lead, bytes(bad)))
     bad[14:18] = struct.pack(">I", 86_401)
     write("bad-date", secrets + ["The request dated a day and a second after 1970."],
@@ -308,13 +308,14 @@ def main():
           seal_request(secret, role, responder.public, lead, bytes(bad)))
     bad = bytearray(body)
     bad[2:14] = bytes([13] * 12)
-    write("bad-cookie", secrets + ["The request with a cookie that its Noise message was not made with."],
+    write("bad-cookie", secrets + ["The request with a cookie that its Noise message does not cover."],
           seal_request(secret, role, responder.public, lead, bytes(bad)))
-    write("bad-lead", secrets + ["The request under another lead, R 10*16, than its Noise message was made with."],
+    write("bad-lead", secrets + ["The request with another lead, R 10*16, than its Noise message covers."],
           seal_request(secret, role, responder.public, bytes([16] * 16), body))
     write("bad-role", secrets + ["The request sealed for a host pair."],
           seal_request(secret, b"edge", responder.public, lead, body))
 
+    removed(secret, (role, responder.public), lead, salt, secrets, shared_key)
     second = public(eph_r)
     noise.mix_hash(second)
     noise.mix_key(dh(eph_r, public(eph_i)))
@@ -328,9 +329,9 @@ def main():
     write("response", secrets + ["ephemeral 0a*32, S 0b*16; payload: index 05000007, mask key 0c*32,",
           "suite 1, processor 4, lanes 2, suites 1"],
           seal_reply(secret, role, responder.public, lead, salt, body, shared_key))
-    write("bad-response", secrets + ["The response sealed as a cookie reply is, without H."],
+    write("bad-response", secrets + ["The response sealed like a cookie reply, without H."],
           seal_reply(secret, role, responder.public, lead, salt, body))
-    write("split", ["The keys that request.hex and response.hex leave: forth, then back."], forth + back)
+    write("split", ["The keys that follow from request.hex and response.hex: forth, then back."], forth + back)
     body = (b"\x03" + VERSION + bytes([13] * 12)).ljust(192 - 48, b"\0")
     write("cookie", secrets + ["S 0b*16; a cookie reply with cookie 0d*12."],
           seal_reply(secret, role, responder.public, lead, salt, body))
@@ -361,6 +362,14 @@ def main():
     levels(forth, back)
 
 
+def removed(secret, to, lead, salt, secrets, shared_key):
+    body = (b"\x08" + VERSION + b"\x01" + struct.pack(">I", 20_785)).ljust(1440 - 48, b"\0")
+    write("removed", secrets + ["S 0b*16; removed by a registrar on day 20785, sealed like a response."],
+          seal_reply(secret, *to, lead, salt, body, shared_key))
+    write("bad-removed", secrets + ["removed.hex sealed like a cookie reply, without H."],
+          seal_reply(secret, *to, lead, salt, body))
+
+
 def levels(forth, back):
     given = ["Split keys 0e*32 and 0f*32, index mask key 0c*32, index 05000007, two encrypted lanes."]
     plain = b"\x04" + bytes(range(167))
@@ -382,7 +391,7 @@ def levels(forth, back):
     bad = bytearray(made(forth, 1, 0, 2, 7, 1))
     bad[100] ^= 1
     write("bad-frame-authenticate", given + ["frame-authenticate with one bit of its body changed."], bytes(bad))
-    write("bad-frame-level", given + ["frame-authenticate as who takes the session's level for none makes it."],
+    write("bad-frame-level", given + ["frame-authenticate by a sender that believes the session's level is none."],
           made(forth, 1, 0, 2, 7, 2))
     write("bad-frame-lane", given + ["frame-authenticate with its lane encrypted."],
           made(forth, 1, 0, 2, 7, 1, True))

@@ -5,11 +5,11 @@ use ratatui::backend::TestBackend;
 use serde_json::json;
 use shoal_daemon::control::api::CircuitTotals;
 
-use super::super::rates::Sample;
+use super::super::rates::NodeSample;
 use super::*;
 
 /// A node with two links after `seconds`, in which it has moved ten megabytes per second.
-fn sample(start: Instant, seconds: u64) -> Sample {
+fn sample(start: Instant, seconds: u64) -> NodeSample {
     let traffic = |share: u64| {
         let n = seconds * share;
         json!({ "frames_in": n * 7_000, "frames_out": n * 10, "bytes_in": n * 10_000_000,
@@ -31,7 +31,7 @@ fn sample(start: Instant, seconds: u64) -> Sample {
                 "egress_cells": 3, "small_path": false })
     };
     let peers = json!([peer("alice", "up", 1, 150), peer("bob", "silent", 0, 9_000)]);
-    Sample {
+    NodeSample {
         at: start + Duration::from_secs(seconds),
         unix_ms: 1,
         status: serde_json::from_value(status).unwrap(),
@@ -39,19 +39,19 @@ fn sample(start: Instant, seconds: u64) -> Sample {
     }
 }
 
-fn rates() -> Rates {
+fn rates() -> NodeRates {
     let start = Instant::now();
-    Rates::between(&sample(start, 10), &sample(start, 12))
+    NodeRates::between(&sample(start, 10), &sample(start, 12))
 }
 
-fn screen(view: &View, width: u16, height: u16) -> Vec<String> {
+fn screen(view: &TopView, width: u16, height: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| view.draw(frame)).unwrap();
     let cells = terminal.backend().buffer().content().chunks(usize::from(width));
     cells.map(|row| row.iter().map(ratatui::buffer::Cell::symbol).collect()).collect()
 }
 
-fn names(view: &View) -> Vec<&str> {
+fn names(view: &TopView) -> Vec<&str> {
     view.links().iter().map(|link| link.name.as_str()).collect()
 }
 
@@ -61,15 +61,22 @@ fn circuits_have_a_line_once_there_were_any() {
     let [before, after] = [10, 12].map(|seconds| {
         let mut sample = sample(start, seconds);
         let (cells, dropped) = (seconds * 1_234, seconds);
-        sample.status.circuits =
-            CircuitTotals { own: 2, open: 8, built: 12, failed: 1, cells, dropped };
+        sample.status.circuits = CircuitTotals {
+            own: 2,
+            open: 8,
+            built: 12,
+            failed: 1,
+            cells,
+            dropped,
+            ..CircuitTotals::default()
+        };
         sample
     });
-    let mut rates = Rates::between(&before, &after);
+    let mut rates = NodeRates::between(&before, &after);
     let line = "circuits: 2 own, at most 8 here; 12 built, 1 failed; 1234 cells/s, 1 dropped/s";
     assert_eq!(rates.circuits().as_deref(), Some(line));
     assert!(rates.text().contains(line));
-    let mut view = View::new(false);
+    let mut view = TopView::new(false);
     view.take(rates.clone());
     assert!(screen(&view, 80, 20)[2].starts_with(line));
     rates.circuits = Default::default();
@@ -86,18 +93,18 @@ fn rates_are_differences_over_time() {
     assert_eq!(rates.cpu, 0.25);
     assert_eq!(rates.drops, [("replay".to_string(), 3.0)]);
     assert_eq!(rates.peers[0].flow, Some(rates.total));
-    // Started again in between: nothing is negative.
+    // A restart in between gives no negative rate.
     let start = Instant::now();
     let mut later = sample(start, 1);
     later.at = start + Duration::from_secs(13);
-    let restarted = Rates::between(&sample(start, 12), &later);
+    let restarted = NodeRates::between(&sample(start, 12), &later);
     assert_eq!((restarted.total.bytes_in, restarted.cpu), (0.0, 0.0));
     assert!(restarted.drops.is_empty());
 }
 
 #[test]
 fn the_screen_shows_the_node_its_links_and_its_drops() {
-    let mut view = View::new(true);
+    let mut view = TopView::new(true);
     assert!(screen(&view, 100, 20)[0].starts_with("asking the node"));
     view.take(rates());
     let rows = screen(&view, 100, 20);
@@ -109,7 +116,8 @@ fn the_screen_shows_the_node_its_links_and_its_drops() {
         assert!(alice.contains(part), "{part} in {alice}");
     }
     assert!(rows[19].contains("q quit"));
-    // The usual terminal has room for every column, names first; a narrower one loses the last.
+    // The usual terminal has room for every column, names first; a narrower one loses the last
+    // ones.
     let last = |width| -> (String, String) {
         let rows = screen(&view, width, 12);
         let find = |start: &str| rows.iter().find(|row| row.starts_with(start)).unwrap().clone();
@@ -127,7 +135,7 @@ fn the_screen_shows_the_node_its_links_and_its_drops() {
 
 #[test]
 fn keys_sort_reverse_scroll_and_pause() {
-    let mut view = View::new(false);
+    let mut view = TopView::new(false);
     view.take(rates());
     assert_eq!(names(&view), ["alice", "bob"]);
     view.key(KeyCode::Char('r'));
@@ -139,10 +147,10 @@ fn keys_sort_reverse_scroll_and_pause() {
     assert_eq!(names(&view), ["bob", "alice"], "by round trip, the longest above");
     view.key(KeyCode::Char('p'));
     let start = Instant::now();
-    view.take(Rates::between(&sample(start, 10), &sample(start, 20)));
+    view.take(NodeRates::between(&sample(start, 10), &sample(start, 20)));
     assert!(screen(&view, 100, 20)[0].contains("up 12 s"), "a paused screen stays");
     view.key(KeyCode::Char(' '));
-    view.take(Rates::between(&sample(start, 10), &sample(start, 20)));
+    view.take(NodeRates::between(&sample(start, 10), &sample(start, 20)));
     assert!(screen(&view, 100, 20)[0].contains("up 20 s"));
     for _ in 0..9 {
         view.key(KeyCode::Down);

@@ -1,4 +1,4 @@
-//! Who may read a key file, and what may stand in it.
+//! Tests of key files: access rights and content.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -9,7 +9,7 @@ fn chmod(file: &Path, mode: u32) {
 }
 
 #[test]
-fn each_key_has_a_port_of_its_own_in_the_range() {
+fn ports_of_keys_are_fixed_in_the_range_and_seldom_equal() {
     let port = |seed: u8| own_port(&Identity::generate([seed; 32]));
     let ports: std::collections::BTreeSet<u16> = (0..100).map(port).collect();
     assert!(ports.len() > 95, "{ports:?}");
@@ -18,7 +18,7 @@ fn each_key_has_a_port_of_its_own_in_the_range() {
 }
 
 #[test]
-fn keys_survive_the_file() {
+fn keys_are_read_back_as_they_were_written() {
     let dir = tempfile::tempdir().unwrap();
     let (node, network) = (dir.path().join("node.key"), dir.path().join("network.key"));
     let identity = Identity::generate([7; 32]);
@@ -40,7 +40,7 @@ fn key_files_of_earlier_versions_stay_readable() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, label: &str| {
         let file = dir.path().join(name);
-        create(&file, &format!("{label}:{}\n", STANDARD.encode([5; 32]))).unwrap();
+        create(&file, &format!("{label}:{}\n", base64(&[5; 32]))).unwrap();
         file
     };
     let node = load_identity(&file("node", "shoal-node-key-1")).unwrap();
@@ -51,7 +51,7 @@ fn key_files_of_earlier_versions_stay_readable() {
 }
 
 #[test]
-fn a_byte_order_mark_and_other_line_ends_are_read_over() {
+fn a_byte_order_mark_and_other_line_ends_are_ignored() {
     let dir = tempfile::tempdir().unwrap();
     let identity = Identity::generate([7; 32]);
     let text = identity_text(&identity);
@@ -104,18 +104,18 @@ fn a_key_file_of_another_user_is_refused() {
     let text = load_identity(&file).unwrap_err().to_string();
     assert!(text.contains("belongs to user 12345") && text.contains("fix: chown 0 "), "{text}");
     load_identity_for(&file, Some(12_345)).unwrap();
-    // Its public half is shown; but a secret that others get at is none.
+    // The public half is shown, but not if others have access to the file.
     load_shown_identity(&file).unwrap();
     chmod(&file, 0o640);
     let text = load_shown_identity(&file).unwrap_err().to_string();
-    assert!(text.contains("lets others at the secret"), "{text}");
+    assert!(text.contains("lets others access the secret"), "{text}");
     chmod(&file, 0o600);
-    // A user of this machine may be that of the node's unit.
+    // The owner may be the user that the node's systemd unit names.
     let Some(nobody) = nix::unistd::User::from_name("nobody").unwrap() else { return };
     std::os::unix::fs::chown(&file, Some(nobody.uid.as_raw()), None).unwrap();
     let text = load_identity(&file).unwrap_err().to_string();
     let wanted =
-        "fix: as its unit's user, if it has one: runuser -u nobody -- shoal ...; else chown 0";
+        "fix: if a systemd unit runs as nobody: runuser -u nobody -- shoal ...; else chown 0";
     assert!(text.contains(wanted), "{text}");
     load_shown_identity(&file).unwrap();
 }

@@ -4,60 +4,60 @@ use serde::{Deserialize, Serialize};
 
 /// The schedule by which frames of a link leave.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Cover {
+pub struct CoverStatus {
     /// Rate of frames in Mbit/s, in each direction.
     pub mbit: u16,
     /// `constant` or `poisson`.
     pub schedule: String,
     /// `waiting` (for a session), `running`, `ending` or `off`.
     pub state: String,
-    /// The full hour at which it ends, or since when it is off, in seconds since 1970.
+    /// Full hour at which cover ends or ended, in seconds since 1970.
     pub at_unix_s: Option<u64>,
-    /// Why it ends or is off, in words.
+    /// Reason why cover ends or is off, in words.
     pub why: Option<String>,
     /// Frames that left in slots.
     pub frames: u64,
-    /// Share of them that carried something, to the nearest quarter: nobody who reads it
-    /// learns when the link carries something.
+    /// Share of these frames that carried a cell, to the nearest quarter: an exact share would show
+    /// when the link carries traffic.
     pub filled: Option<f64>,
     /// Slots that passed while this node could not run.
     pub skipped: u64,
     /// Share of the frames sent in the last minute that did not arrive, 0 to 1.
     pub lost: Option<f64>,
-    /// Frames that came in that minute, as a share of the schedule's.
+    /// Frames that came in the last minute, as a share of the schedule's.
     pub arriving: Option<f64>,
 }
 
 /// Covered links of a node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Covered {
-    /// How many there are.
+pub struct CoverSummary {
+    /// Number of covered links.
     pub links: u32,
-    /// Those whose frames leave by their schedule.
+    /// Links whose frames leave by their schedule.
     pub running: u32,
-    /// Frames that left in slots, since the start, as they were seconds ago.
+    /// Frames that left in slots since the start, as counted a few seconds ago.
     pub frames: u64,
-    /// Slots that passed while this node could not run, likewise.
+    /// Slots that passed while this node could not run, as counted a few seconds ago.
     pub skipped: u64,
-    /// What all these links cost, in each direction, with headers of UDP and IPv4.
+    /// Bytes per day of all these links in each direction, with headers of UDP and IPv4.
     pub bytes_per_day: u64,
-    /// The link of a host with its router.
-    pub own: Option<Cover>,
+    /// Link between a host and its router.
+    pub own: Option<CoverStatus>,
     /// Tiers of these links.
-    pub tiers: Vec<CoverTier>,
+    pub tiers: Vec<TierStatus>,
 }
 
-/// A tier, and among whom its hosts hide.
+/// A tier, and the number of hosts that hide among each other.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct CoverTier {
-    /// Its name in the list.
+pub struct TierStatus {
+    /// Name of the tier in the list.
     pub name: String,
     /// Rate of frames in Mbit/s, in each direction.
     pub mbit: u16,
     /// `constant` or `poisson`.
     pub schedule: String,
-    /// Links of this node that have it.
+    /// Links of this node in the tier.
     pub links: u32,
-    /// Hosts in the list that have it: the anonymity set.
+    /// Hosts of the list in the tier: the anonymity set.
     pub hosts: u32,
 }

@@ -1,35 +1,35 @@
-//! What a node has of its network's list and of the registrars' supplements, for programs that
-//! follow them: a registrar's, for instance.
+//! State of the network's list and the registrars' supplements at a node. Programs that follow
+//! them, such as a registrar, ask for it.
 
 use serde::{Deserialize, Serialize};
 
-use super::Mandate;
+use super::MandateStatus;
 
 /// Most bytes of the list in one reply.
 pub const LIST_PART_MAX: usize = 1 << 20;
 /// Most supplements in one reply.
 pub const STEPS_REPLY_MAX: usize = 1_024;
 
-/// The list in force and the chains of its mandates, in short.
+/// Summary of the list in force and the chains of its mandates.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Directory {
-    /// As in [`super::Authority::state`].
+pub struct DirectoryStatus {
+    /// See [`super::AuthorityStatus::state`].
     pub state: String,
-    /// Version of the list that was accepted last.
+    /// Version of the newest accepted list.
     pub version: u64,
-    /// BLAKE3 of its bytes, as hex.
+    /// BLAKE3 of the list's bytes, as hex.
     pub digest: String,
-    /// Length in bytes.
+    /// Length of the list in bytes.
     pub len: u64,
-    /// When it was signed, in seconds since 1970.
+    /// Time of the signature, in seconds since 1970.
     pub issued_unix_s: u64,
-    /// Its mandates, and how much of each chain is here.
-    pub mandates: Vec<Mandate>,
-    /// True if a neighbour has said since the start what supplements it has, and none of them is
-    /// missing here.
+    /// Mandates of the list, with this node's part of each chain.
+    pub mandates: Vec<MandateStatus>,
+    /// True if a neighbour has said since the start which supplements it has, and this node has
+    /// them all.
     #[serde(default)]
     pub has_caught_up: bool,
-    /// The end of the ledger as the registrar beside this node gave it last.
+    /// End of the ledger, as the registrar beside this node reported it last.
     #[serde(default)]
     pub ledger: Option<LedgerEnd>,
 }
@@ -41,7 +41,7 @@ pub struct LedgerEnd {
     pub mandate: String,
     /// Length of the ledger in bytes.
     pub len: u64,
-    /// The last sum, as 16 hex digits.
+    /// Checksum of the last record, as 16 hex digits.
     pub sum: String,
 }
 
@@ -52,43 +52,42 @@ pub struct ListPart {
     pub version: u64,
     /// Length of the whole list in bytes.
     pub len: u64,
-    /// Where the part begins.
+    /// Offset at which the part begins.
     pub skip: u64,
-    /// Its bytes, at most [`LIST_PART_MAX`], as base64.
+    /// Bytes of the part, at most [`LIST_PART_MAX`], as base64.
     pub bytes: String,
 }
 
 /// Supplements of one mandate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Steps {
-    /// Number of the first one.
+pub struct SupplementPage {
+    /// Number of the first supplement.
     pub first: u64,
-    /// Their bytes, as base64; at most [`STEPS_REPLY_MAX`].
+    /// Supplements as base64; at most [`STEPS_REPLY_MAX`].
     pub steps: Vec<String>,
 }
 
-/// A secret as base64, which no log shows.
+/// A secret as base64; logs show only the type's name.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
-pub struct Hidden {
-    /// The text.
+pub struct RedactedText {
+    /// Base64 of the secret.
     pub text: String,
 }
 
-impl std::fmt::Debug for Hidden {
+impl std::fmt::Debug for RedactedText {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Hidden")
     }
 }
 
-impl Drop for Hidden {
+impl Drop for RedactedText {
     fn drop(&mut self) {
         zeroize::Zeroize::zeroize(&mut self.text);
     }
 }
 
-/// Shows that a program knows this secret of the network.
+/// Proof that a program knows this secret of the network.
 pub fn secret_proof(secret: &shoal_crypto::NetworkSecret) -> String {
-    use base64::Engine;
-    let proof = shoal_crypto::kdf(&secret.0, "shoal v1 secret for a program", &[]);
-    base64::engine::general_purpose::STANDARD.encode(proof)
+    let proof: [u8; 32] = shoal_crypto::kdf(&secret.0, "shoal v1 secret for a program", &[]);
+    shoal_crypto::encoding::base64(&proof)
 }

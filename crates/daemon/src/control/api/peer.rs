@@ -2,21 +2,21 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Cover, Traffic};
+use super::{CoverStatus, FrameTraffic};
 
 /// A neighbour.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Peer {
+pub struct NeighbourStatus {
     /// Name in hosts.toml.
     pub name: String,
     /// Overlay address, `router.host`.
     pub address: String,
-    /// Where its datagrams go now, if known.
+    /// Endpoint to which datagrams are sent at present, if known.
     pub endpoint: Option<String>,
-    /// `up`, `connecting`, `silent` or `waiting` (it calls us); `relayed` is no neighbour, but a
+    /// `up`, `connecting`, `silent` or `waiting` (it calls us). `relayed` is not a neighbour: a
     /// host with which this one wants a direct link and has none.
     pub state: String,
-    /// Milliseconds since it was last heard.
+    /// Milliseconds since the neighbour was last heard.
     pub last_heard_ms: Option<u64>,
     /// Age of the session's keys in seconds.
     pub session_age_s: Option<f64>,
@@ -26,164 +26,180 @@ pub struct Peer {
     pub lanes: u32,
     /// Smoothed round trip in microseconds.
     pub rtt_us: Option<u64>,
-    /// Share of our frames that it did not receive in the last report, 0 to 1.
+    /// Share of our frames that the neighbour missed in its last report, 0 to 1.
     pub loss: Option<f64>,
-    /// Cost of the link as routing sees it.
+    /// Cost of the link in routing.
     pub cost: Option<u32>,
     /// Frames and bytes since the start; only with `metrics.per_peer`.
-    pub traffic: Option<Traffic>,
-    /// Cells waiting in its egress.
+    pub traffic: Option<FrameTraffic>,
+    /// Cells waiting in the link's egress.
     pub egress_cells: u32,
-    /// Its path carries no full frame, so that each goes as three shorter ones.
+    /// True if the path carries no full frame, so that each is sent as three shorter ones.
     #[serde(default)]
     pub small_path: bool,
-    /// How far its wall clock is ahead of this node's, in seconds, as it was told last.
+    /// Seconds by which the neighbour's wall clock is ahead of this node's, by its last report.
     #[serde(default)]
     pub clock_ahead_s: Option<f64>,
-    /// Set on a direct link: its protection; and where there is none, why.
+    /// Protection of a direct link, or the reason why there is none.
     #[serde(default)]
-    pub direct: Option<DirectPeer>,
-    /// Set on a covered link: its schedule.
+    pub direct: Option<DirectLinkStatus>,
+    /// Schedule of a covered link.
     #[serde(default)]
-    pub cover: Option<Cover>,
-    /// Set on a link whose addresses are to hop.
+    pub cover: Option<CoverStatus>,
+    /// State of a link whose addresses are to shift.
     #[serde(default)]
-    pub hop: Option<HopPeer>,
+    pub shift: Option<LinkShiftStatus>,
 }
 
-/// Whether a link's addresses hop, and how that goes. Which addresses is told to nobody.
+/// State of a link's shifting addresses. The addresses themselves are told to nobody.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct HopPeer {
-    /// How long each address is used, in seconds.
+pub struct LinkShiftStatus {
+    /// Seconds for which each address is used.
     pub interval_s: f64,
-    /// `hopping`; `fixed` (frames go between the fixed endpoints, or where both ends met, as hops
-    /// fail or none was made yet); `alone` (the neighbour's addresses don't hop, so neither do
-    /// these); `unknown` (there is no session with it, in which it would say whether they do).
+    /// State of the shifts.
+    ///
+    /// - `shifting`: the addresses of both ends shift.
+    /// - `fixed`: frames go between the fixed endpoints, or where both ends met. No shift was made
+    ///   yet, or shifts fail.
+    /// - `alone`: the neighbour's addresses don't shift, so neither do these.
+    /// - `unknown`: without a session, the neighbour can't say whether its addresses shift.
     pub state: String,
-    /// How the last hop ended: `none`, `moved` or `failed`.
+    /// Result of the last shift: `none`, `moved` or `failed`.
     pub last: String,
-    /// Seconds since then.
+    /// Seconds since the last shift ended.
     pub last_s: Option<f64>,
-    /// Hops that were made since the neighbour's section was read.
+    /// Shifts made since the neighbour's section was read.
     pub made: u64,
-    /// Hops after which both ends fell back to where the last handshake was.
+    /// Shifts after which both ends fell back to the endpoints of the last handshake.
     pub failed: u64,
-    /// Both ends meet at addresses that follow from the time of day, not at fixed endpoints.
+    /// True if both ends meet at addresses that follow from the time of day, not at fixed
+    /// endpoints.
     #[serde(default)]
     pub rendezvous: bool,
 }
 
-/// Whether addresses of the prefix can be used with one neighbour.
+/// Result of a probe: whether addresses of the prefix can be used with one neighbour.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct HopProbed {
-    /// Its name.
+pub struct ShiftProbeResult {
+    /// Name of the neighbour.
     pub peer: String,
-    /// `open` (what is sent from there and to there arrives), `not_routed` (what the neighbour
-    /// sends there does not come), `filtered` (what is sent from there does not arrive at the
-    /// neighbour), `closed` (both), `silent` (the neighbour answers nothing), `down` (there is no
-    /// session with it), `alone` (its addresses don't hop), `moved` (nothing came, but the prefix
-    /// is another one since lately, and the neighbour may still send to the former).
+    /// Outcome of the probe.
+    ///
+    /// - `open`: packets to and from the probed address get through.
+    /// - `not_routed`: packets from the neighbour to the address do not arrive.
+    /// - `filtered`: packets from the address do not arrive at the neighbour.
+    /// - `closed`: neither direction works.
+    /// - `silent`: the neighbour does not answer.
+    /// - `down`: there is no session with the neighbour.
+    /// - `alone`: the neighbour's addresses don't shift.
+    /// - `moved`: nothing came, but this node's prefix changed lately. The neighbour may still send
+    ///   to the former one.
     pub outcome: String,
 }
 
-/// The kernel's side of a node's addresses that hop.
+/// Kernel settings for a node's shifting addresses.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct HopStatus {
+pub struct ShiftStatus {
     /// `routed` (a router sends the whole prefix here) or `segment` (an interface has the addresses
     /// in use).
     #[serde(default)]
     pub mode: String,
-    /// The prefix under which they are.
+    /// Prefix of the addresses.
     #[serde(default)]
     pub prefix: String,
-    /// The segment's interface.
+    /// Interface on the segment.
     #[serde(default)]
     pub interface: Option<String>,
-    /// What drops datagrams to addresses that are not in use before they take room in a socket's
-    /// buffer: `counting` (a filter in the kernel), `plain` (one whose drops can't be told from
-    /// overflows), `off` (none: the node drops them itself).
+    /// Filter for datagrams to unused addresses, so that they take no room in a socket's buffer.
+    ///
+    /// - `counting`: the kernel drops and counts them.
+    /// - `plain`: the kernel drops them, but counts them together with overflows.
+    /// - `off`: no filter; the node drops them itself.
     pub filter: String,
-    /// How many addresses are in use.
+    /// Number of addresses in use.
     pub addresses: u32,
 }
 
-/// How cells of a direct link are protected.
+/// Protection of cells on a direct link.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct DirectPeer {
+pub struct DirectLinkStatus {
     /// The level in force: `encrypt`, `authenticate` or `none`; `routers` where there is no link.
     pub level: String,
-    /// Why, in words.
+    /// Reason for the level, in words.
     pub why: String,
 }
 
-/// Direct links: how many there are, and what became of them since the start.
+/// Number of direct links, and events since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DirectLinks {
     /// Links at present.
     pub links: u32,
-    /// Times that a host was asked for one.
+    /// Requests for a link that this host sent.
     pub asked: u64,
-    /// Times that a host was told yes.
+    /// Requests that this host granted.
     pub agreed: u64,
-    /// Times that one came up.
+    /// Links that came up.
     pub up: u64,
-    /// Times that one was lost.
+    /// Links that were lost.
     pub lost: u64,
-    /// Times that one ended since nothing used it.
+    /// Links that ended for lack of traffic.
     pub trimmed: u64,
-    /// Attempts that came to nothing.
+    /// Attempts that failed.
     pub failed: u64,
-    /// Requests not answered, since there are links enough.
+    /// Requests without answer, since there are links enough.
     pub full: u64,
 }
 
-/// Where this host is seen, and what that says of translators of addresses on its way out.
+/// Addresses at which others see this host, and the address translators that follow from them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Netcheck {
-    /// Which direct links it makes: `off`, `on-demand` or `proactive`.
+    /// Policy for direct links: `off`, `auto`, `on-demand` or `proactive`.
     pub direct: String,
-    /// Where others can call it, as its files say.
-    pub endpoint: Option<String>,
-    /// What translators do: `easy` (all see it at one endpoint), `hard` (each at another) or
-    /// `unknown` (fewer than two see it).
-    pub mapping: String,
-    /// Who sees it where: its routers, and routers that were asked.
-    pub seen: Vec<SeenBy>,
-    /// Endpoints at its machine.
-    pub locals: Vec<String>,
-    /// The port that a translator is asked to keep open, if the file says so.
+    /// Reason why there are no direct links at all. Absent if this host may have some.
     #[serde(default)]
-    pub port_mapping: Option<PortMapping>,
+    pub refusal: Option<String>,
+    /// Endpoint at which others can call this host, by its files.
+    pub endpoint: Option<String>,
+    /// Mapping of translators (RFC 4787): `easy` (all observers see one endpoint), `hard` (each
+    /// sees another) or `unknown` (fewer than two observers).
+    pub mapping: String,
+    /// Endpoints that routers see: its own, and others that were asked.
+    pub seen: Vec<ObservedEndpoint>,
+    /// Endpoints on its machine.
+    pub locals: Vec<String>,
+    /// Port mapping that the file asks for, if any.
+    #[serde(default)]
+    pub port_mapping: Option<PortMappingStatus>,
 }
 
-/// A port that a translator is asked to keep open.
+/// A port that the translator keeps open on request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct PortMapping {
-    /// Who is asked.
+pub struct PortMappingStatus {
+    /// Address of the translator that is asked.
     pub translator: Option<String>,
-    /// Where others reach this host, while the port is open.
+    /// Public endpoint of this host, while the port is open.
     pub at: Option<String>,
-    /// `PCP` or `NAT-PMP`.
+    /// Protocol: `PCP` or `NAT-PMP`.
     pub via: Option<String>,
-    /// Seconds until it ends, unless it is made to last longer before.
+    /// Seconds until the mapping ends; the node renews it before.
     pub left_s: Option<u64>,
-    /// The translator has a private address itself, so others are not told of the port.
+    /// True if the translator itself has a private address, so that others are not told of the
+    /// port.
     pub private: bool,
-    /// Why no port is open.
+    /// Reason why no port is open.
     pub fault: Option<String>,
-    /// Requests that were sent.
+    /// Requests sent.
     pub asked: u64,
-    /// Answers that counted.
+    /// Valid answers.
     pub answered: u64,
-    /// Datagrams that were no answers, or answers to nothing that was asked.
+    /// Datagrams that answered no request.
     pub dropped: u64,
 }
 
-/// Where one router sees this host.
+/// Endpoint of this host, as one router sees it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct SeenBy {
-    /// The router.
+pub struct ObservedEndpoint {
+    /// Name of the router.
     pub by: String,
-    /// The endpoint.
     pub at: String,
 }

@@ -1,12 +1,12 @@
-//! Why an offered file was declined, or a transfer given up.
+//! Reasons why an offered file was declined, or a transfer given up.
 
 use serde::{Deserialize, Serialize};
 
-/// Why an offered file was declined.
+/// Reason why an offered file was declined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefuseReason {
-    /// Nobody there receives from this sender now.
+    /// Nobody at the receiver accepts files of this sender at present.
     NoReceiver,
     /// A file of that name exists.
     Exists,
@@ -38,14 +38,14 @@ impl RefuseReason {
             RefuseReason::Denied => "the receiver may not write into its directory",
             RefuseReason::Busy => "the receiver has too many transfers at once; try again later",
             RefuseReason::Policy => {
-                "the network's policy does not allow it by the list that the receiver has; does \
-                 this node have the same?"
+                "the network's policy, in the receiver's list, does not allow it; compare that \
+                 list with the one here"
             }
         }
     }
 }
 
-/// Why a transfer was given up or broke.
+/// Reason why a transfer was given up or broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CancelReason {
@@ -59,13 +59,13 @@ pub enum CancelReason {
     HashMismatch,
     /// The other end went silent for too long.
     TimedOut,
-    /// A file of that name and of another content is there.
+    /// A file of that name with other content exists.
     Exists,
     /// The other node shut down or lost the session.
     PeerLost,
-    /// The same file was sent again; that transfer goes on in place of this one.
+    /// A newer transfer of this file replaces this one.
     Superseded,
-    /// The receiver gave its place to another sender that waited; it may be offered again.
+    /// The receiver gave the slot to another sender that waited; the file may be offered again.
     PutOff,
 }
 
@@ -80,12 +80,12 @@ impl CancelReason {
             CancelReason::WriteFailed => "the receiver could not write it",
             CancelReason::HashMismatch => "the hash of what arrived differs from the source's",
             CancelReason::TimedOut => "the other end went silent",
-            CancelReason::Exists => "another file of that name is at the receiver",
+            CancelReason::Exists => "another file of that name exists at the receiver",
             CancelReason::PeerLost => "the other node went away",
             CancelReason::Superseded => {
-                "the same file was sent again; that transfer goes on in place of this one"
+                "replaced: this file was sent again, and the newer transfer continues instead"
             }
-            CancelReason::PutOff => "put off: the receiver gave its place to another sender",
+            CancelReason::PutOff => "put off: the receiver takes another sender's file first",
         }
     }
 }

@@ -1,138 +1,154 @@
-//! What a registrar's owner asks of it, and what it answers.
+//! Requests of a registrar's owner, and the answers.
 //!
-//! A registrar is a process of its own with a control socket of its own; the frames are those of
-//! nodes. It knows nothing else, and nodes know nothing of this.
+//! A registrar is a process with its own control socket; its frames are those of nodes. It answers
+//! no other commands, and nodes do not answer these.
 
 use serde::{Deserialize, Serialize};
 
-/// Most entries of one answer; the rest is asked for by `skip`.
+/// Most entries of one answer; `skip` asks for the rest.
 pub const PAGE: usize = 500;
 
-/// A question.
+/// A request to a registrar.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Asked {
-    /// The registrar in short; answered by [`Given::Status`].
+pub enum RegistrarRequest {
+    /// Summary of the registrar; answered by [`RegistrarReply::Status`].
     Status,
-    /// An invite; answered by [`Given::Invite`].
-    Invite(InviteAsked),
-    /// The invites that it knows, the newest end first; answered by [`Given::Invites`].
+    /// Makes an invite; answered by [`RegistrarReply::Invite`].
+    Invite(InviteTerms),
+    /// Known invites, ordered by their end, the latest first; answered by
+    /// [`RegistrarReply::Invites`].
     Invites {
-        /// How many to pass over.
+        /// Number of invites to skip.
         skip: u32,
     },
-    /// Takes an invite back; answered by [`Given::Done`].
+    /// Withdraws an invite; answered by [`RegistrarReply::Done`].
     Withdraw {
-        /// Its id, or the beginning of it that no other has.
+        /// Id of the invite, or a unique beginning of it.
         id: String,
+        /// True to remove also all members that joined by it.
+        #[serde(default)]
+        members: bool,
     },
-    /// Who waits for approval; answered by [`Given::Waiting`].
+    /// Machines that wait for approval; answered by [`RegistrarReply::Waiting`].
     Waiting,
-    /// Says yes or no to a machine that waits; answered by [`Given::Done`].
+    /// Approves or declines a machine that waits; answered by [`RegistrarReply::Done`].
     Approve {
-        /// Its public key.
+        /// Public key of the machine.
         key: String,
-        /// Yes.
+        /// True to approve, false to decline.
         yes: bool,
-        /// The six words that it showed: with others it may have another name.
+        /// The six words that the machine showed. Other words mean that its name may be another.
         #[serde(default)]
         words: Option<String>,
     },
-    /// Its members; answered by [`Given::Members`].
+    /// Members of the registrar; answered by [`RegistrarReply::Members`].
     Members {
-        /// How many to pass over.
+        /// Number of members to skip.
         skip: u32,
     },
-    /// Ends a membership for good; answered by [`Given::Done`].
+    /// Ends a membership for good; answered by [`RegistrarReply::Done`].
     Remove {
         /// The member's name.
         name: String,
-        /// Whether the invite by which it joined is withdrawn, too.
+        /// True to withdraw also the invite by which the member joined.
         #[serde(default)]
         withdraw: bool,
     },
 }
 
-/// What an invite is to be good for.
+/// Terms of a new invite.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InviteAsked {
-    /// The name that the machine gets.
+pub struct InviteTerms {
+    /// Name for the machine.
     pub name: Option<String>,
-    /// How many machines may join by it.
+    /// Number of machines that may join by it.
     pub uses: u32,
-    /// Seconds from now on until it is worth nothing.
+    /// Seconds until the invite expires.
     pub expires_s: u64,
-    /// Groups of its members; none for all of the mandate's.
+    /// Groups of the new members; none for all of the mandate's.
     pub groups: Vec<String>,
-    /// Whether somebody must approve each machine.
+    /// True if somebody must approve each machine.
     pub approve: bool,
+    /// Terms of routers; without them the machines become hosts.
+    #[serde(default)]
+    pub router: Option<RouterTerms>,
 }
 
-/// An answer.
+/// Terms of an invite for routers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouterTerms {
+    /// Name of the operator, which all routers of the invite have; without it the mandate's.
+    pub family: Option<String>,
+    /// False if they must not be relays of circuits.
+    pub relay: bool,
+}
+
+/// Answer of a registrar.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Given {
-    /// To [`Asked::Status`].
+pub enum RegistrarReply {
+    /// To [`RegistrarRequest::Status`].
     Status(Box<RegistrarStatus>),
-    /// To [`Asked::Invite`].
-    Invite(InviteMade),
-    /// To [`Asked::Invites`].
+    /// To [`RegistrarRequest::Invite`].
+    Invite(NewInvite),
+    /// To [`RegistrarRequest::Invites`].
     Invites {
         /// At most [`PAGE`].
-        invites: Vec<TokenState>,
-        /// How many there are in all.
+        invites: Vec<InviteStatus>,
+        /// Number of all invites.
         all: u32,
     },
-    /// To [`Asked::Waiting`].
+    /// To [`RegistrarRequest::Waiting`].
     Waiting(Vec<Joiner>),
-    /// To [`Asked::Members`].
+    /// To [`RegistrarRequest::Members`].
     Members {
         /// At most [`PAGE`].
         members: Vec<RegistrarMember>,
-        /// How many there are in all.
+        /// Number of all members.
         all: u32,
     },
-    /// It is done.
+    /// The request was carried out.
     Done {
-        /// What, in words for people.
+        /// Text for people.
         text: String,
     },
 }
 
-/// A registrar in short.
+/// Summary of a registrar.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RegistrarStatus {
-    /// Its process.
+    /// Process number.
     pub pid: u32,
-    /// Its public key, which a mandate names.
+    /// Public key, which a mandate names.
     pub public_key: String,
-    /// Where it listens.
+    /// Addresses at which it listens.
     pub listen: Vec<String>,
-    /// Where newcomers call it.
+    /// Endpoints at which newcomers call it.
     pub endpoints: Vec<String>,
-    /// Version of the list that it gives newcomers.
+    /// Version of the list that newcomers get.
     pub list_version: u64,
-    /// Seconds since that was signed.
+    /// Seconds since that list was signed.
     pub list_age_s: u64,
-    /// "fresh", "stale" or "none".
+    /// State of the list: "fresh", "stale" or "none".
     pub list: String,
-    /// The mandate's name, if the list has one for this key.
+    /// Name of the mandate, if the list has one for this key.
     pub mandate: Option<String>,
-    /// When the mandate ends, in seconds since 1970; 0 without one.
+    /// End of the mandate, in seconds since 1970; 0 without one.
     pub until_unix_s: u64,
-    /// Keys that it may ever admit, and that it has.
+    /// Most keys that it may ever admit.
     pub most: u32,
-    /// Keys admitted so far, those included that are gone.
+    /// Keys admitted so far, including those that are gone.
     pub admitted: u32,
-    /// Members now.
+    /// Members at present.
     pub members: u32,
     /// Supplements signed.
     pub steps: u64,
-    /// Of these, how many the node here has; none while it is not reached.
+    /// Supplements that the node here has; none while the node is not reached.
     pub node_has: Option<u64>,
-    /// Why the node here is not reached, or does not take them.
+    /// Reason why the node here is not reached, or refuses the supplements.
     pub node_fault: Option<String>,
-    /// Invites that are still good for something.
+    /// Invites that can still be used.
     pub invites: u32,
     /// Machines that wait for approval.
     pub waiting: u32,
@@ -140,88 +156,89 @@ pub struct RegistrarStatus {
     pub welcomed: u64,
     /// Members admitted since the start.
     pub joined: u64,
-    /// Memberships renewed.
+    /// Memberships renewed since the start.
     pub renewed: u64,
-    /// Members that have another key.
+    /// Members that changed their key.
     #[serde(default)]
     pub rekeyed: u64,
     /// Members that left.
     pub left: u64,
-    /// Requests that got a reason instead.
+    /// Requests that were refused with a reason.
     pub refused: u64,
     /// Datagrams sent, in bytes.
     pub bytes_out: u64,
     /// Datagrams without effect, by reason.
     pub drops: Vec<(String, u64)>,
-    /// Lines of the log that were lost, since standard error took none.
+    /// Lines of the log that were lost, since standard error did not accept them.
     #[serde(default)]
     pub log_lines_lost: u64,
-    /// What the owner should know.
+    /// Warnings for the owner.
     pub warnings: Vec<String>,
 }
 
 /// An invite that was just made.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InviteMade {
+pub struct NewInvite {
     /// The text to give to a machine; whoever reads it can join.
     pub text: String,
-    /// Names it in lists.
+    /// Id of the invite in lists.
     pub id: String,
-    /// Until when, in seconds since 1970.
+    /// End of validity, in seconds since 1970.
     pub expires_unix_s: u64,
-    /// What the owner should know.
+    /// Warnings for the owner.
     pub warnings: Vec<String>,
 }
 
-impl core::fmt::Debug for InviteMade {
+impl core::fmt::Debug for NewInvite {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("InviteMade(hidden)")
     }
 }
 
-/// An invite as its registrar remembers it: without its text, which it forgot.
+/// An invite as its registrar remembers it: without its text, which is not stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TokenState {
-    /// Names it.
+pub struct InviteStatus {
+    /// Id of the invite.
     pub id: String,
     /// "open", "spent", "expired" or "withdrawn".
     pub state: String,
     /// Machines that joined by it.
     pub used: u32,
-    /// Machines that may.
+    /// Machines that may join by it.
     pub uses: u32,
-    /// Until when, in seconds since 1970.
+    /// End of validity, in seconds since 1970.
     pub expires_unix_s: u64,
-    /// The name that it gives.
+    /// Name for the machine.
     pub name: Option<String>,
-    /// The groups that it gives; none for all of the mandate's.
+    /// Groups of the new members; none for all of the mandate's.
     pub groups: Vec<String>,
-    /// Whether somebody must approve each machine.
+    /// True if somebody must approve each machine.
     pub approve: bool,
+    /// Terms of routers; without them it is for hosts.
+    #[serde(default)]
+    pub router: Option<RouterTerms>,
 }
 
 /// A machine that waits for approval.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Joiner {
-    /// Its public key.
+    /// Public key of the machine.
     pub key: String,
-    /// The name that it gets.
+    /// Name that the machine gets.
     pub name: Option<String>,
-    /// Six words, which its owner sees, too.
+    /// Six words, which the machine's owner sees, too.
     pub words: String,
 }
 
 /// A member of a registrar's mandate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegistrarMember {
-    /// Its name.
     pub name: String,
-    /// Its overlay address.
+    /// Overlay address.
     pub address: String,
-    /// Its IPv4 address, if it has one.
+    /// IPv4 address, if the member has one.
     pub ipv4: Option<String>,
-    /// Its groups.
     pub groups: Vec<String>,
-    /// When its membership ends, in seconds since 1970.
+    /// End of the membership, in seconds since 1970.
     pub expires_unix_s: u64,
 }

@@ -1,13 +1,13 @@
-//! The node in short.
+//! Summary of a node.
 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Authority, CircuitTotals, Covered, DirectLinks, HopStatus, Interface, Offloads, SuitesHere,
-    Traffic, WorkerTraffic,
+    AuthorityStatus, CircuitTotals, CoverSummary, DirectLinks, FrameTraffic, InterfaceStatus,
+    OffloadStatus, ShiftStatus, SuiteStatus, WorkerTraffic,
 };
 
-/// The node in short.
+/// Summary of a node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// Name in hosts.toml.
@@ -34,19 +34,19 @@ pub struct Status {
     pub routes: u32,
     /// Hosts with a live end-to-end session.
     pub host_sessions: u32,
-    /// Transfers going on.
+    /// Transfers under way.
     pub transfers: u32,
     /// Offloads and buffers of the kernel in use.
-    pub offloads: Offloads,
+    pub offloads: OffloadStatus,
     /// The processor, and the suites that sessions may have.
     #[serde(default)]
-    pub ciphers: SuitesHere,
+    pub ciphers: SuiteStatus,
     /// The virtual interface, if there is one.
     #[serde(default)]
-    pub interface: Option<Interface>,
+    pub interface: Option<InterfaceStatus>,
     /// Authority of the network, if members don't come from the hosts file.
     #[serde(default)]
-    pub authority: Option<Authority>,
+    pub authority: Option<AuthorityStatus>,
     /// Links with other hosts past the routers, where there may be any.
     #[serde(default)]
     pub direct: Option<DirectLinks>,
@@ -55,16 +55,16 @@ pub struct Status {
     pub circuits: CircuitTotals,
     /// Links whose frames leave by a schedule, if there are any.
     #[serde(default)]
-    pub cover: Option<Covered>,
-    /// Addresses that hop, where there may be any.
+    pub cover: Option<CoverSummary>,
+    /// Shifting addresses, if the node has any.
     #[serde(default)]
-    pub hop: Option<HopStatus>,
+    pub shift: Option<ShiftStatus>,
     /// Frames and bytes since the start.
-    pub traffic: Traffic,
+    pub traffic: FrameTraffic,
     /// Work of each worker, the first one first; empty where there is only one.
     #[serde(default)]
     pub workers: Vec<WorkerTraffic>,
-    /// Drops since the start, by reason; reasons never met are left out.
+    /// Drops since the start by reason, without reasons that never occurred.
     pub drops: Vec<(String, u64)>,
     /// Reasons in `drops` that had drops within the last five minutes.
     #[serde(default)]
@@ -73,9 +73,9 @@ pub struct Status {
     pub cpu_s: f64,
     /// Resident memory in bytes.
     pub memory_bytes: u64,
-    /// Lines of the log that were lost, since standard error took none.
+    /// Lines of the log that were lost, since standard error did not accept them.
     #[serde(default)]
     pub log_lines_lost: u64,
-    /// Tasks that this node can't do, and why (capabilities, limits).
+    /// Tasks that this node can't do, with the reason (capabilities, limits).
     pub warnings: Vec<String>,
 }

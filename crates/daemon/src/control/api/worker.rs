@@ -1,10 +1,10 @@
-//! What the kernel helps with, and what one of several workers did, as the status shows it.
+//! Kernel and processor features in use, and the work of one of several workers.
 
 use serde::{Deserialize, Serialize};
 
 /// Offloads and buffers of the kernel that are in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Offloads {
+pub struct OffloadStatus {
     /// UDP segmentation: many frames leave with one call.
     pub gso: bool,
     /// UDP receive coalescing: many frames arrive with one call.
@@ -19,14 +19,14 @@ pub struct Offloads {
 
 /// The processor, and the suites that sessions may have.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct SuitesHere {
+pub struct SuiteStatus {
     /// Class of the processor, by its AES instructions.
     pub processor: String,
     /// Names of the suites, the fastest on this processor first.
     pub suites: Vec<String>,
 }
 
-/// What one of several workers did since the start.
+/// Work of one of several workers since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkerTraffic {
     /// Frames that its sockets received.
@@ -45,7 +45,7 @@ pub struct WorkerTraffic {
 
 /// Counters of frames and bytes, both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Traffic {
+pub struct FrameTraffic {
     /// Frames received and opened.
     pub frames_in: u64,
     /// Frames sent.

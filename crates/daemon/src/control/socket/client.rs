@@ -12,35 +12,38 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{Gid, Group};
 
 use super::frame::{FrameError, read_frame, write_frame};
-use crate::control::api::{Body, Command, ErrorReply, Event, FromNode, PROTOCOL, Reply, ToNode};
+use crate::control::api::{
+    Command, CommandFrame, ControlEvent, ControlReply, ErrorReply, NodeFrame, NodeFrameBody,
+    PROTOCOL,
+};
 
-/// How long the node may take to read one frame, and to answer (on top of a ping's time-out).
+/// Time for which the node may read one frame, and answer (on top of a ping's time-out).
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Events kept while an answer is waited for; a node sends far fewer in that time.
+/// Time for the answer to [`Command::Stop`]: a node that doesn't give it in time hangs.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+/// Most events kept while an answer is waited for; a node sends far fewer in that time.
 const MAX_EVENTS: usize = 65_536;
 
-/// Why no connection was made.
+/// Reason why no connection was made.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Nobody listens there.
     #[error(
         "no node answers at {0}; start one with `shoal run -c node.toml`, or name its control \
          socket with --socket or its configuration with -c"
     )]
     NotRunning(PathBuf),
-    /// The socket is there, but not for this user.
+    /// The socket exists, but does not admit this user.
     #[error("{0}: permission denied: {hint}", hint = way_in(.0))]
     Denied(PathBuf),
-    /// Anything else.
     #[error("{0}: {1}")]
     Io(PathBuf, io::Error),
 }
 
-/// How this user gets the right to command the node whose socket this is.
+/// Advice for this user on the right to command the node at `socket`.
 fn way_in(socket: &Path) -> String {
     let group = std::fs::metadata(socket).ok().filter(|meta| meta.mode() & 0o060 == 0o060);
     let group = group.and_then(|meta| Group::from_gid(Gid::from_raw(meta.gid())).ok().flatten());
-    // An unreadable folder hides the socket: the node's own group is the likeliest.
+    // An unreadable folder hides the socket: the text then assumes no group.
     group_words(group.map(|group| group.name).filter(|name| name != "root").as_deref())
 }
 
@@ -57,10 +60,10 @@ fn group_words(group: Option<&str>) -> String {
     }
 }
 
-/// Why a command brought no result.
+/// Reason why a command brought no result.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The node said no.
+    /// The node answered with an error.
     #[error("{}", .0.message)]
     Node(ErrorReply),
     /// The node closed the connection, most likely because it stopped.
@@ -78,22 +81,22 @@ pub enum CallError {
          the same release"
     )]
     Protocol(u32),
-    /// The stream broke or held nonsense.
+    /// The stream broke, or held no valid frame.
     #[error(transparent)]
     Frame(#[from] FrameError),
 }
 
 /// A connection to a node. Calls block.
 #[derive(Debug)]
-pub struct Connection {
+pub struct ControlConnection {
     stream: UnixStream,
     next_id: u64,
-    events: VecDeque<Event>,
+    events: VecDeque<ControlEvent>,
 }
 
-impl Connection {
+impl ControlConnection {
     /// Connects to the control socket at `path`.
-    pub fn connect(path: &Path) -> Result<Connection, ConnectError> {
+    pub fn connect(path: &Path) -> Result<ControlConnection, ConnectError> {
         let stream = UnixStream::connect(path).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
                 ConnectError::NotRunning(path.to_path_buf())
@@ -101,36 +104,37 @@ impl Connection {
             io::ErrorKind::PermissionDenied => ConnectError::Denied(path.to_path_buf()),
             _ => ConnectError::Io(path.to_path_buf(), e),
         })?;
-        Connection::from_stream(stream).map_err(|e| ConnectError::Io(path.to_path_buf(), e))
+        ControlConnection::from_stream(stream).map_err(|e| ConnectError::Io(path.to_path_buf(), e))
     }
 
     /// Takes over a connected stream, such as one half of a socket pair.
-    pub fn from_stream(stream: UnixStream) -> io::Result<Connection> {
+    pub fn from_stream(stream: UnixStream) -> io::Result<ControlConnection> {
         stream.set_write_timeout(Some(PATIENCE))?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        Ok(Connection { stream, next_id: 1, events: VecDeque::new() })
+        Ok(ControlConnection { stream, next_id: 1, events: VecDeque::new() })
     }
 
     /// Sends a command and waits for its answer; an error answer is [`CallError::Node`]. Events
-    /// that come in between are kept for [`Connection::event`].
+    /// that come in between are kept for [`ControlConnection::event`].
     pub fn call(
         &mut self,
         command: Command,
         descriptors: &[BorrowedFd<'_>],
-    ) -> Result<Reply, CallError> {
+    ) -> Result<ControlReply, CallError> {
         let patience = match &command {
             Command::Ping { timeout_ms, .. } | Command::Hops { timeout_ms, .. } => {
                 PATIENCE + Duration::from_millis(u64::from(*timeout_ms))
             }
+            Command::Stop => STOP_PATIENCE,
             _ => PATIENCE,
         };
         let id = self.next_id;
         self.next_id += 1;
-        let message = ToNode { protocol: PROTOCOL, id, command };
+        let message = CommandFrame { protocol: PROTOCOL, id, command };
         if let Err(e) = write_frame(&self.stream, &message, descriptors) {
-            // The node may have said why before it closed.
+            // The node may have sent a reason before it closed.
             return match self.read() {
-                Ok(Some(Body::Reply { reply: Reply::Error(error), .. })) => {
+                Ok(Some(NodeFrameBody::Reply { reply: ControlReply::Error(error), .. })) => {
                     Err(CallError::Node(error))
                 }
                 _ if e.kind() == io::ErrorKind::BrokenPipe => Err(CallError::Closed),
@@ -143,25 +147,27 @@ impl Connection {
                 return Err(CallError::TimedOut(patience));
             }
             match self.read()?.ok_or(CallError::Closed)? {
-                Body::Reply { id: found, reply } if found == id || found == 0 => {
+                NodeFrameBody::Reply { id: found, reply } if found == id || found == 0 => {
                     return match reply {
-                        Reply::Error(error) => Err(CallError::Node(error)),
+                        ControlReply::Error(error) => Err(CallError::Node(error)),
                         reply => Ok(reply),
                     };
                 }
-                // The answer to a command that was given up.
-                Body::Reply { .. } => {}
-                Body::Event(Event::TooSlow { missed }) => return Err(CallError::TooSlow(missed)),
-                Body::Event(_) if self.events.len() >= MAX_EVENTS => {
+                // The answer to an earlier command that was given up.
+                NodeFrameBody::Reply { .. } => {}
+                NodeFrameBody::Event(ControlEvent::TooSlow { missed }) => {
+                    return Err(CallError::TooSlow(missed));
+                }
+                NodeFrameBody::Event(_) if self.events.len() >= MAX_EVENTS => {
                     return Err(CallError::TooSlow(MAX_EVENTS as u64));
                 }
-                Body::Event(event) => self.events.push_back(event),
+                NodeFrameBody::Event(event) => self.events.push_back(event),
             }
         }
     }
 
-    /// The next event; none when `wait` is over (no `wait`: as long as it takes).
-    pub fn event(&mut self, wait: Option<Duration>) -> Result<Option<Event>, CallError> {
+    /// The next event; none after `wait` (without `wait`, blocks until an event comes).
+    pub fn event(&mut self, wait: Option<Duration>) -> Result<Option<ControlEvent>, CallError> {
         if let Some(event) = self.events.pop_front() {
             return Ok(Some(event));
         }
@@ -171,21 +177,23 @@ impl Connection {
                 return Ok(None);
             }
             match self.read()?.ok_or(CallError::Closed)? {
-                Body::Event(Event::TooSlow { missed }) => return Err(CallError::TooSlow(missed)),
-                Body::Event(event) => return Ok(Some(event)),
-                Body::Reply { .. } => {}
+                NodeFrameBody::Event(ControlEvent::TooSlow { missed }) => {
+                    return Err(CallError::TooSlow(missed));
+                }
+                NodeFrameBody::Event(event) => return Ok(Some(event)),
+                NodeFrameBody::Reply { .. } => {}
             }
         }
     }
 
-    /// True when [`Connection::event`] has something without reading.
+    /// True if [`ControlConnection::event`] has an event without reading.
     pub fn has_event(&self) -> bool {
         !self.events.is_empty()
     }
 
-    fn read(&mut self) -> Result<Option<Body>, CallError> {
-        let frame: Option<(FromNode, _)> = match read_frame(self.stream.as_fd()) {
-            // A node that stops before it read everything resets the connection.
+    fn read(&mut self) -> Result<Option<NodeFrameBody>, CallError> {
+        let frame: Option<(NodeFrame, _)> = match read_frame(self.stream.as_fd()) {
+            // A node that stops before it has read everything resets the connection.
             Err(FrameError::Io(e)) if e.kind() == io::ErrorKind::ConnectionReset => None,
             frame => frame?,
         };
@@ -201,7 +209,7 @@ impl Connection {
             let timeout = match deadline {
                 None => PollTimeout::NONE,
                 Some(at) => {
-                    // Rounded up, so that the last millisecond isn't spun away.
+                    // Rounded up, so that the last millisecond is not spent spinning.
                     let left = at.saturating_duration_since(Instant::now());
                     let ms = left.as_nanos().div_ceil(1_000_000);
                     PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)
@@ -218,8 +226,8 @@ impl Connection {
     }
 }
 
-/// For waiting on several things at once; see [`Connection::has_event`] first.
-impl AsFd for Connection {
+/// Allows waiting on several descriptors at once; see [`ControlConnection::has_event`] first.
+impl AsFd for ControlConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }

@@ -1,4 +1,4 @@
-//! The system calls behind descriptors and groups that have no safe form.
+//! System calls for descriptors and groups that have no safe wrapper.
 
 #![allow(unsafe_code)]
 
@@ -9,12 +9,12 @@ use std::os::unix::net::UnixStream;
 
 use crate::control::api::MAX_DESCRIPTORS;
 
-/// Words of room for control messages: the head of one and [`MAX_DESCRIPTORS`] descriptors. Words,
-/// because heads must be aligned.
+/// Size in words of the control buffer: the head of one message and [`MAX_DESCRIPTORS`]
+/// descriptors. Words, because heads must be aligned.
 const ROOM: usize = 4 + MAX_DESCRIPTORS * size_of::<RawFd>() / size_of::<u64>();
 
-/// Receives up to `buf.len()` bytes and the descriptors that came with them. More descriptors than
-/// [`MAX_DESCRIPTORS`] at once are an error, and all of them are closed.
+/// Receives up to `buf.len()` bytes and the descriptors that came with them. More than
+/// [`MAX_DESCRIPTORS`] at once are an error; then all of them are closed.
 pub(super) fn receive(
     socket: BorrowedFd<'_>,
     buf: &mut [u8],
@@ -32,7 +32,7 @@ pub(super) fn receive(
     let len = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) };
     let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
     take(&message, descriptors);
-    // Those that did not fit the kernel has closed; those that did are this process's.
+    // The kernel closes descriptors that did not fit; the others belong to this process.
     let truncated = message.msg_flags & libc::MSG_CTRUNC != 0;
     if truncated || descriptors.len() > MAX_DESCRIPTORS {
         descriptors.clear();
@@ -41,7 +41,7 @@ pub(super) fn receive(
     Ok(len)
 }
 
-/// Takes over every descriptor that came with `message`, whether or not all of them did.
+/// Takes ownership of every descriptor that came with `message`, whether or not all of them fit.
 fn take(message: &libc::msghdr, descriptors: &mut Vec<OwnedFd>) {
     // SAFETY: recvmsg(2) has filled in the message, whose control buffer is aligned and alive; this
     // looks at it within the length that the kernel wrote.
@@ -66,10 +66,10 @@ fn take(message: &libc::msghdr, descriptors: &mut Vec<OwnedFd>) {
     }
 }
 
-/// Supplementary groups of the process at the other end, as they were when it connected.
+/// Supplementary groups of the process at the other end, as of its connect(2).
 pub(super) fn peer_groups(stream: &UnixStream) -> Vec<libc::gid_t> {
     let mut groups = vec![0 as libc::gid_t; 256];
-    // A process may have up to 65,536 groups; one retry with the length that the kernel tells.
+    // A process may have up to 65,536 groups: one retry with the length that the kernel reports.
     for _ in 0..2 {
         let mut len = (groups.len() * size_of::<libc::gid_t>()) as libc::socklen_t;
         // SAFETY: pointer and length describe `groups`, which outlives the call.

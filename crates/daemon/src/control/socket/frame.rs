@@ -1,4 +1,4 @@
-//! Length-prefixed JSON with descriptors, both ends.
+//! Length-prefixed JSON with descriptors, for both ends.
 
 use std::io::{self, IoSlice, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use super::descriptors;
 use crate::control::api::{MAX_DESCRIPTORS, MAX_FRAME};
 
-/// Why a frame could not be read. The stream is of no use afterwards.
+/// Reason why a frame could not be read. The stream is unusable afterwards.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// The connection broke.
@@ -38,7 +38,7 @@ pub fn read_frame<T: DeserializeOwned>(
     if len > MAX_FRAME {
         return Err(FrameError::TooLong(len));
     }
-    // Memory grows with what arrives, not with what was announced.
+    // Memory grows with the bytes that arrive, not with the announced length.
     let mut text = Vec::new();
     while text.len() < len {
         let at = text.len();
@@ -48,7 +48,7 @@ pub fn read_frame<T: DeserializeOwned>(
     Ok(Some((serde_json::from_slice(&text)?, received)))
 }
 
-/// Fills `buf`; false when the stream ended before its first byte and that is allowed.
+/// Fills `buf`. False if the stream ended before the first byte and `may_end` is set.
 fn fill(
     socket: BorrowedFd<'_>,
     buf: &mut [u8],
@@ -68,8 +68,8 @@ fn fill(
     Ok(true)
 }
 
-/// Writes one frame; the descriptors travel with its first byte. Blocks as long as the stream's
-/// write timeout allows.
+/// Writes one frame; the descriptors travel with its first byte. Blocks up to the stream's write
+/// time-out.
 pub fn write_frame<T: Serialize>(
     stream: &UnixStream,
     message: &T,
@@ -90,7 +90,7 @@ pub fn write_frame<T: Serialize>(
     let control: &[ControlMessage<'_>] = if raw.is_empty() { &[] } else { &rights };
     let sent = loop {
         let parts = [IoSlice::new(&bytes)];
-        // A closed reader is an error here, not a signal that ends the process.
+        // A closed reader must be an error, not a signal that ends the process.
         let flags = MsgFlags::MSG_NOSIGNAL;
         match sendmsg::<()>(stream.as_raw_fd(), &parts, control, flags, None) {
             Err(nix::Error::EINTR) => {}

@@ -1,7 +1,7 @@
-//! A file that a program handed over, examined and closed by threads that may wait.
+//! A file from a program, which threads that may block examine and close.
 //!
 //! A descriptor may lead to a file system that its holder serves (FUSE), or to one that hangs
-//! (NFS): fstat(2) and close(2) then take as long as that likes. The node's worker does neither.
+//! (NFS). Then fstat(2) and close(2) may block for any time, so the node's worker calls neither.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -10,16 +10,16 @@ use std::os::fd::OwnedFd;
 /// Stack of a thread that closes a file.
 const STACK: usize = 32 << 10;
 
-/// A file that a program handed over.
+/// A file from a program.
 #[derive(Debug)]
 pub struct HandedFile {
-    /// None once somebody has taken the file.
+    /// None after the file was taken.
     file: Option<File>,
     seen: io::Result<Metadata>,
 }
 
 impl HandedFile {
-    /// Examines a descriptor. Waits for its file system.
+    /// Examines a descriptor. Blocks on its file system.
     pub fn examine(descriptor: OwnedFd) -> HandedFile {
         let file = File::from(descriptor);
         let seen = file.metadata();
@@ -31,12 +31,12 @@ impl HandedFile {
         self.file.as_ref()
     }
 
-    /// Properties of the file when it came.
+    /// Properties of the file at its arrival.
     pub fn seen(&self) -> &io::Result<Metadata> {
         &self.seen
     }
 
-    /// The file, for a thread that may wait for it.
+    /// The file, for a thread that may block on it.
     pub fn into_file(mut self) -> Option<File> {
         self.file.take()
     }
@@ -46,7 +46,7 @@ impl Drop for HandedFile {
     fn drop(&mut self) {
         let Some(file) = self.file.take() else { return };
         let thread = std::thread::Builder::new().name("control-close".into()).stack_size(STACK);
-        // Without another thread the file is closed here.
+        // If no thread can be started, the file is closed here.
         let _closed_here = thread.spawn(move || drop(file));
     }
 }
@@ -67,7 +67,7 @@ mod tests {
         let handed = HandedFile::examine(std::os::fd::OwnedFd::from(writer));
         assert!(!handed.seen().as_ref().unwrap().is_file());
         drop(handed);
-        // The end comes once the last writer is closed.
+        // The end of the pipe comes once the last writer is closed.
         assert_eq!(reader.read(&mut [0]).unwrap(), 0);
     }
 }

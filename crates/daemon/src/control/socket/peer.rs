@@ -1,27 +1,27 @@
-//! Who may command a node.
+//! Users who may command a node.
 
 use std::os::unix::net::UnixStream;
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
-/// Who commands a node.
+/// A user who may command a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Peer {
-    /// The user's number.
+pub(super) struct PeerUser {
+    /// User id.
     pub user: u32,
-    /// It is root or the node's own user: who looks after the node.
+    /// True for root and the node's own user, who operate the node.
     pub operator: bool,
 }
 
-/// The user, if that is root, the node's own or a member of the control group. The kernel vouches
-/// for who connected; nothing that the program says counts.
-pub(super) fn may_command(stream: &UnixStream, group: Option<u32>) -> Option<Peer> {
+/// The user at the other end, if it is root, the node's own or a member of the control group. The
+/// kernel supplies the credentials; nothing that the program says counts.
+pub(super) fn may_command(stream: &UnixStream, group: Option<u32>) -> Option<PeerUser> {
     let peer = getsockopt(stream, PeerCredentials).ok()?;
     let me = nix::unistd::geteuid().as_raw();
     let groups = || super::descriptors::peer_groups(stream);
     let user = peer.uid();
     allowed(user, peer.gid(), groups, me, group)
-        .then_some(Peer { user, operator: is_operator(user, me) })
+        .then_some(PeerUser { user, operator: is_operator(user, me) })
 }
 
 fn is_operator(user: u32, me: u32) -> bool {
@@ -57,7 +57,7 @@ mod tests {
     fn this_process_may_command_itself() {
         let (one, _two) = UnixStream::pair().unwrap();
         let user = nix::unistd::geteuid().as_raw();
-        assert_eq!(may_command(&one, None), Some(Peer { user, operator: true }));
+        assert_eq!(may_command(&one, None), Some(PeerUser { user, operator: true }));
         let own = nix::unistd::getgroups().unwrap();
         let seen = super::super::descriptors::peer_groups(&one);
         assert_eq!(seen.len(), own.len());

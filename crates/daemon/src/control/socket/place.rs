@@ -1,8 +1,8 @@
-//! Where the control socket lies, handled through descriptors.
+//! The control socket's folder and name, handled through descriptors.
 //!
 //! Root may open the socket in a folder of the node's user, who could put a link there at any
-//! moment. So the folder is opened once, link by link, and everything after that is done to what
-//! was opened: no name is resolved twice, and no link is followed that another user made.
+//! moment. So the folder is opened once, part by part, and all later calls use its descriptor. No
+//! name is resolved twice, and no link of another user is followed.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -20,13 +20,13 @@ use nix::unistd::{
 
 use crate::config::DEFAULT_CONTROL_SOCKET;
 
-/// Links in one path that are followed.
+/// Most links in one path that are followed.
 const LINKS_MAX: u32 = 16;
 
-/// Who will own the socket and its folder.
+/// Future owner of the socket and its folder.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Owner {
-    /// The node's user, if the process will become that.
+pub struct SocketOwner {
+    /// The node's user, if the process will change to it.
     pub user: Option<(Uid, Gid)>,
     /// The control group.
     pub group: Option<Gid>,
@@ -34,24 +34,24 @@ pub struct Owner {
 
 /// A name in an open folder.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct SocketLocation {
     folder: OwnedFd,
     name: OsString,
     path: PathBuf,
 }
 
-/// What has a place's name.
+/// Kind of file that has a place's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum FileKind {
     Nothing,
     Socket,
     Other,
 }
 
-impl Place {
-    /// Opens the folder of `path`. If its last part is missing and `make` names an owner, it is
-    /// made and given to that owner.
-    pub(super) fn open(path: &Path, make: Option<Owner>) -> io::Result<Place> {
+impl SocketLocation {
+    /// Opens the folder of `path`. If the folder is missing and `make` names an owner, makes it for
+    /// that owner.
+    pub(super) fn open(path: &Path, make: Option<SocketOwner>) -> io::Result<SocketLocation> {
         let whole = std::path::absolute(path)?;
         let (Some(folder), Some(name)) = (whole.parent(), whole.file_name()) else {
             return Err(said(path, "names no file"));
@@ -66,50 +66,50 @@ impl Place {
         let folder = folder.map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => {
                 let folder = whole.parent().unwrap_or(Path::new("/")).display();
-                said(path, &format!("its folder does not exist; fix: mkdir -p {folder}"))
+                said(path, &format!("the folder does not exist; fix: mkdir -p {folder}"))
             }
-            _ => said(path, &format!("its folder can't be opened: {e}")),
+            _ => said(path, &format!("the folder can't be opened: {e}")),
         })?;
-        Ok(Place { folder, name: name.to_owned(), path: path.to_path_buf() })
+        Ok(SocketLocation { folder, name: name.to_owned(), path: path.to_path_buf() })
     }
 
-    /// A path to bind to: the folder is the one that was opened.
+    /// Path to bind to, which leads through the open descriptor of the folder.
     pub(super) fn address(&self) -> PathBuf {
         Path::new("/proc/self/fd").join(self.folder.as_raw_fd().to_string()).join(&self.name)
     }
 
-    /// Whether this process's user can make a socket there.
+    /// Checks that this process's user can make a socket here.
     ///
     /// Errors: what to do about it; of the kind `PermissionDenied` if another user may.
     pub(super) fn check(&self) -> io::Result<()> {
         check_folder(&self.folder, &self.path)
     }
 
-    /// What is there, link or not.
-    pub(super) fn found(&self) -> io::Result<Found> {
+    /// Kind of file at the place; links are not followed.
+    pub(super) fn found(&self) -> io::Result<FileKind> {
         match fstatat(&self.folder, self.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
-            Ok(stat) if kind(&stat) == SFlag::S_IFSOCK => Ok(Found::Socket),
-            Ok(_) => Ok(Found::Other),
-            Err(Errno::ENOENT) => Ok(Found::Nothing),
+            Ok(stat) if kind(&stat) == SFlag::S_IFSOCK => Ok(FileKind::Socket),
+            Ok(_) => Ok(FileKind::Other),
+            Err(Errno::ENOENT) => Ok(FileKind::Nothing),
             Err(e) => Err(e.into()),
         }
     }
 
-    /// Removes what has the name.
+    /// Removes the file of this name.
     pub(super) fn remove(&self) -> io::Result<()> {
         Ok(unlinkat(&self.folder, self.name.as_os_str(), UnlinkatFlags::NoRemoveDir)?)
     }
 
     /// Gives the socket that this process has just bound here its mode and its owner.
     ///
-    /// Errors: something else has the name meanwhile, which is left as it is.
-    pub(super) fn settle(&self, mode: Mode, owner: Owner) -> io::Result<()> {
+    /// Errors: another file has the name meanwhile; it is left unchanged.
+    pub(super) fn settle(&self, mode: Mode, owner: SocketOwner) -> io::Result<()> {
         let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let socket = openat(&self.folder, self.name.as_os_str(), flags, Mode::empty())?;
         let stat = fstat(&socket)?;
         let ours = kind(&stat) == SFlag::S_IFSOCK
             && stat.st_uid == geteuid().as_raw()
-            // More than one name means a hard link to another socket of this user.
+            // A link count above 1 means a hard link to another socket of this user.
             && stat.st_nlink == 1;
         if !ours {
             return Err(said(&self.path, "something else has taken its name meanwhile"));
@@ -123,7 +123,7 @@ impl Place {
                 said(&self.path, &format!("can't be given to its user and group: {e}"))
             })?;
         }
-        // The umask may have taken bits away. An open descriptor can't be exchanged.
+        // The umask may have cleared bits. Nobody can exchange an open descriptor.
         if stat.st_mode & 0o777 != mode.bits() {
             let open = format!("/proc/self/fd/{}", socket.as_raw_fd());
             std::fs::set_permissions(open, std::fs::Permissions::from_mode(mode.bits()))?;
@@ -132,17 +132,17 @@ impl Place {
     }
 }
 
-/// Whether a node of this user could have its socket at `path`, as far as files and folders go.
+/// Checks that a node of this user could have its socket at `path`, as far as files and folders go.
 ///
 /// Errors: what to do about it; of the kind `PermissionDenied` if another user may.
 pub fn check_place(path: &Path) -> io::Result<()> {
-    let folder = match Place::open(path, None) {
-        Ok(place) if place.found()? == Found::Other => {
+    let folder = match SocketLocation::open(path, None) {
+        Ok(place) if place.found()? == FileKind::Other => {
             return Err(said(path, "exists and is no socket; remove it or choose another"));
         }
         Ok(place) => place.folder,
         Err(e) => {
-            // The last part of the folder is made at the start.
+            // The start makes the last part of the folder.
             let whole = std::path::absolute(path)?;
             let folder = whole.parent().unwrap_or(Path::new("/"));
             let missing = std::fs::symlink_metadata(folder).is_err();
@@ -153,7 +153,7 @@ pub fn check_place(path: &Path) -> io::Result<()> {
     check_folder(&folder, path)
 }
 
-/// Whether this user can make a socket called `path` in its open `folder`.
+/// Checks that this user can make a socket called `path` in its open `folder`.
 fn check_folder(folder: &OwnedFd, path: &Path) -> io::Result<()> {
     let may = AccessFlags::W_OK | AccessFlags::X_OK;
     faccessat(folder, ".", may, AtFlags::AT_EACCESS).map_err(|e| {
@@ -178,7 +178,7 @@ fn kind(stat: &FileStat) -> SFlag {
     SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits())
 }
 
-/// Opens a folder, part by part. Links are followed where root or this user made them.
+/// Opens a folder, part by part. Follows links that root or this user made.
 fn open_folder(folder: &Path) -> io::Result<OwnedFd> {
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let root = || open("/", flags | OFlag::O_DIRECTORY, Mode::empty());
@@ -221,8 +221,8 @@ fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> + '_ {
     })
 }
 
-/// The default lies in a folder of its own beneath /run, which nobody else makes.
-fn make_folder(folder: &Path, owner: Owner) -> io::Result<OwnedFd> {
+/// Makes the socket's folder. The default one lies beneath /run, where nobody else makes it.
+fn make_folder(folder: &Path, owner: SocketOwner) -> io::Result<OwnedFd> {
     let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else {
         return Err(io::ErrorKind::NotFound.into());
     };

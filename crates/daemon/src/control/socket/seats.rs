@@ -1,18 +1,18 @@
-//! Who is connected, and who makes room when all seats are taken.
+//! Bounded set of connections, and the rules by which old ones make room.
 
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::ClientId;
-use super::peer::Peer;
+use super::peer::PeerUser;
 
 /// Most connections at once.
 pub const MAX_CLIENTS: usize = 64;
-/// Of these, so many are for root and the node's own user alone, so that members of the control
-/// group can't keep them out.
+/// Connections of these that are reserved for root and the node's own user, so that members of the
+/// control group can't keep them out.
 pub const KEPT: usize = 8;
 
-/// Connections in the order in which they came.
+/// Connections in the order of their arrival.
 #[derive(Debug, Default)]
 pub(super) struct Seats(Mutex<Vec<Seat>>);
 
@@ -20,8 +20,8 @@ pub(super) struct Seats(Mutex<Vec<Seat>>);
 struct Seat {
     id: ClientId,
     /// None for a part of this process.
-    peer: Option<Peer>,
-    /// A whole command has come.
+    peer: Option<PeerUser>,
+    /// True if a whole command has come.
     heard: bool,
     stream: UnixStream,
 }
@@ -33,12 +33,12 @@ impl Seat {
 }
 
 impl Seats {
-    /// Makes sure that a program of this peer finds a seat. A user has at most as many as are left
-    /// free. A user who has that many, or finds none free, takes the seat of the oldest connection
-    /// that has not asked for anything.
+    /// Makes sure that a program of this peer finds a seat. A user may have at most as many seats
+    /// as are free. A user with that many, or without a free seat, takes the seat of the oldest
+    /// connection that has not sent a command.
     ///
-    /// Errors: every connection that could make room is busy; the text is for the program.
-    pub(super) fn make_room(&self, peer: Peer) -> Result<(), &'static str> {
+    /// Errors: no connection can make room; the text is for the program.
+    pub(super) fn make_room(&self, peer: PeerUser) -> Result<(), &'static str> {
         let mut seats = self.lock();
         let own = seats.iter().filter(|seat| seat.is_of(peer.user)).count();
         let places = if peer.operator { MAX_CLIENTS } else { MAX_CLIENTS - KEPT };
@@ -48,7 +48,7 @@ impl Seats {
         // A user without a seat may take another user's, so that silent programs keep nobody out. A
         // user with seats may not: that would push out programs that have only just connected.
         let yields = |seat: &Seat| {
-            let may_take = |theirs: Peer| match own {
+            let may_take = |theirs: PeerUser| match own {
                 0 => peer.operator || !theirs.operator,
                 _ => theirs.user == peer.user,
             };
@@ -56,7 +56,7 @@ impl Seats {
         };
         match seats.iter().position(yields) {
             Some(oldest) => {
-                // Its threads end by themselves.
+                // The connection's threads end by themselves.
                 let _ended = seats.remove(oldest).stream.shutdown(std::net::Shutdown::Both);
                 Ok(())
             }
@@ -65,12 +65,12 @@ impl Seats {
         }
     }
 
-    /// Seats connection `id`.
-    pub(super) fn take(&self, id: ClientId, peer: Option<Peer>, stream: UnixStream) {
+    /// Adds connection `id`.
+    pub(super) fn take(&self, id: ClientId, peer: Option<PeerUser>, stream: UnixStream) {
         self.lock().push(Seat { id, peer, heard: false, stream });
     }
 
-    /// Notes that connection `id` has asked for something.
+    /// Notes that connection `id` has sent a command.
     pub(super) fn heard(&self, id: ClientId) {
         if let Some(seat) = self.lock().iter_mut().find(|seat| seat.id == id) {
             seat.heard = true;
@@ -82,7 +82,7 @@ impl Seats {
         self.lock().retain(|seat| seat.id != id);
     }
 
-    /// How many connections there are.
+    /// Number of connections.
     pub(super) fn len(&self) -> usize {
         self.lock().len()
     }
@@ -104,16 +104,16 @@ impl Seats {
 mod tests {
     use super::*;
 
-    const ROOT: Peer = Peer { user: 0, operator: true };
-    const NODE: Peer = Peer { user: 900, operator: true };
+    const ROOT: PeerUser = PeerUser { user: 0, operator: true };
+    const NODE: PeerUser = PeerUser { user: 900, operator: true };
 
-    fn member(user: u32) -> Peer {
-        Peer { user, operator: false }
+    fn member(user: u32) -> PeerUser {
+        PeerUser { user, operator: false }
     }
 
-    /// Connects `most` times or until refused; returns how often. Each asks for something if
-    /// `heard`.
-    fn fill(seats: &Seats, peer: Peer, heard: bool, most: usize) -> usize {
+    /// Connects up to `most` times, until refused; returns the number of connections. Each sends a
+    /// command if `heard`.
+    fn fill(seats: &Seats, peer: PeerUser, heard: bool, most: usize) -> usize {
         let from = seats.len() as u64;
         for n in 0..most {
             if seats.make_room(peer).is_err() {
@@ -162,7 +162,8 @@ mod tests {
         for user in 1_003..1_041 {
             fill(&seats, member(user), true, 99);
         }
-        let left = |peer: Peer| seats.lock().iter().filter(|seat| seat.is_of(peer.user)).count();
+        let left =
+            |peer: PeerUser| seats.lock().iter().filter(|seat| seat.is_of(peer.user)).count();
         assert_eq!(left(ROOT), 18);
     }
 }

@@ -1,4 +1,4 @@
-//! A server, programs that behave and programs that don't.
+//! Tests of the server, with well-behaved programs and others.
 
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -6,72 +6,74 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use super::*;
-use crate::control::api::{Progress, SendFile, Senders};
+use crate::control::api::{SendFile, SenderFilter, TransferProgress};
 
-struct Rig {
+struct ControlRig {
     dir: tempfile::TempDir,
-    server: Server,
-    requests: Mutex<Receiver<FromControl>>,
+    server: ControlServer,
+    requests: Mutex<Receiver<ClientMessage>>,
 }
 
-fn rig() -> Rig {
+fn rig() -> ControlRig {
     let (sender, requests) = sync_channel(16);
-    let mut server = Server::new(sender, Arc::new(|| {}), None);
+    let mut server = ControlServer::new(sender, Arc::new(|| {}), None);
     let dir = tempfile::tempdir().unwrap();
     server.listen(&dir.path().join("control.sock")).unwrap();
-    Rig { dir, server, requests: Mutex::new(requests) }
+    ControlRig { dir, server, requests: Mutex::new(requests) }
 }
 
-/// The registrar's user hands over what it signed, and commands nothing.
+/// The registrar's user hands over supplements, and commands nothing.
 #[test]
 fn the_registrars_socket_takes_what_a_registrar_asks_alone() {
     let (sender, requests) = sync_channel(16);
-    let mut server = Server::new(sender, Arc::new(|| {}), None);
+    let mut server = ControlServer::new(sender, Arc::new(|| {}), None);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("registrar.sock");
     server.bind_narrow(&path, None, nix::unistd::getegid().as_raw()).unwrap();
     server.start().unwrap();
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o660);
-    let receive = Command::Receive { from: Senders::Any, max_size: None };
+    let receive = Command::Receive { from: SenderFilter::Any, max_size: None };
     let ping = Command::Ping { host: "bob".into(), timeout_ms: 1 };
-    for command in [Command::Peers, Command::Status, Command::Reload, ping, receive] {
-        let said = Connection::connect(&path).unwrap().call(command, &[]).unwrap_err().to_string();
+    let others = [Command::Peers, Command::Status, Command::Reload, Command::Stop];
+    for command in others.into_iter().chain([ping, receive]) {
+        let said =
+            ControlConnection::connect(&path).unwrap().call(command, &[]).unwrap_err().to_string();
         assert!(said.contains("this socket is the registrar's"), "{said}");
     }
     let asked = std::thread::spawn(move || {
-        Connection::connect(&path).unwrap().call(Command::Directory, &[]).map(drop)
+        ControlConnection::connect(&path).unwrap().call(Command::Directory, &[]).map(drop)
     });
     // A request that is dropped is answered with an error of the node.
-    let is_it = |from: FromControl| match from {
-        FromControl::Request(request) => request.command == Command::Directory,
-        FromControl::Closed(_) => false,
+    let is_it = |from: ClientMessage| match from {
+        ClientMessage::Request(request) => request.command == Command::Directory,
+        ClientMessage::Closed(_) => false,
     };
     assert!((0..12).any(|_| requests.recv_timeout(Duration::from_secs(5)).is_ok_and(is_it)));
     assert!(asked.join().unwrap().is_err());
 }
 
-impl Rig {
+impl ControlRig {
     fn path(&self) -> PathBuf {
         self.dir.path().join("control.sock")
     }
 
-    fn connect(&self) -> Connection {
-        Connection::connect(&self.path()).unwrap()
+    fn connect(&self) -> ControlConnection {
+        ControlConnection::connect(&self.path()).unwrap()
     }
 
-    fn request(&self) -> Request {
+    fn request(&self) -> ControlRequest {
         match self.requests.lock().unwrap().recv_timeout(Duration::from_secs(5)).unwrap() {
-            FromControl::Request(request) => request,
-            FromControl::Closed(id) => panic!("{id:?} closed"),
+            ClientMessage::Request(request) => request,
+            ClientMessage::Closed(id) => panic!("{id:?} closed"),
         }
     }
 
-    /// The next request; connections that end meanwhile are passed over.
-    fn any_request(&self) -> Request {
+    /// The next request; ends of connections are skipped.
+    fn any_request(&self) -> ControlRequest {
         loop {
             let next = self.requests.lock().unwrap().recv_timeout(Duration::from_secs(5));
-            if let FromControl::Request(request) = next.unwrap() {
+            if let ClientMessage::Request(request) = next.unwrap() {
                 return request;
             }
         }
@@ -79,8 +81,8 @@ impl Rig {
 
     fn closed(&self) -> ClientId {
         match self.requests.lock().unwrap().recv_timeout(Duration::from_secs(5)).unwrap() {
-            FromControl::Closed(id) => id,
-            FromControl::Request(request) => panic!("{:?}", request.command),
+            ClientMessage::Closed(id) => id,
+            ClientMessage::Request(request) => panic!("{:?}", request.command),
         }
     }
 }
@@ -94,15 +96,26 @@ fn a_command_is_answered_and_events_keep_their_order() {
             let request = rig.request();
             assert_eq!(request.command, Command::Monitor);
             let client = request.client.clone();
-            assert!(client.event(Event::Accepted { transfer: 1, resumed_bytes: 2, whole: false }));
-            request.reply(Reply::Ok);
-            assert!(client.event(Event::Accepted { transfer: 2, resumed_bytes: 2, whole: false }));
+            assert!(client.event(ControlEvent::Accepted {
+                transfer: 1,
+                resumed_bytes: 2,
+                whole: false
+            }));
+            request.reply(ControlReply::Ok);
+            assert!(client.event(ControlEvent::Accepted {
+                transfer: 2,
+                resumed_bytes: 2,
+                whole: false
+            }));
         });
-        assert_eq!(program.call(Command::Monitor, &[]).unwrap(), Reply::Ok);
+        assert_eq!(program.call(Command::Monitor, &[]).unwrap(), ControlReply::Ok);
     });
     for n in 1..=2 {
         let event = program.event(Some(Duration::from_secs(5))).unwrap();
-        assert_eq!(event, Some(Event::Accepted { transfer: n, resumed_bytes: 2, whole: false }));
+        assert_eq!(
+            event,
+            Some(ControlEvent::Accepted { transfer: n, resumed_bytes: 2, whole: false })
+        );
     }
     assert_eq!(program.event(Some(Duration::from_millis(5))).unwrap(), None);
     drop(program);
@@ -138,11 +151,11 @@ fn descriptors_arrive_in_order() {
                 })
                 .collect();
             assert_eq!(texts, ["one", "two"]);
-            request.reply(Reply::Sending { transfers: vec![1, 2] });
+            request.reply(ControlReply::Sending { transfers: vec![1, 2] });
         });
         let fds = [files[0].as_fd(), files[1].as_fd()];
         let reply = program.call(command, &fds).unwrap();
-        assert_eq!(reply, Reply::Sending { transfers: vec![1, 2] });
+        assert_eq!(reply, ControlReply::Sending { transfers: vec![1, 2] });
     });
 }
 
@@ -154,9 +167,9 @@ fn an_unanswered_request_is_answered_all_the_same() {
         s.spawn(|| drop(rig.request()));
         let error = program.call(Command::Status, &[]).unwrap_err().to_string();
         assert_eq!(error, "the node gave no answer");
-        s.spawn(|| rig.request().defer().reply(Reply::Pong { rtt_us: 5, since_us: 5 }));
+        s.spawn(|| rig.request().defer().reply(ControlReply::Pong { rtt_us: 5, since_us: 5 }));
         let ping = Command::Ping { host: "bob".into(), timeout_ms: 100 };
-        assert_eq!(program.call(ping, &[]).unwrap(), Reply::Pong { rtt_us: 5, since_us: 5 });
+        assert_eq!(program.call(ping, &[]).unwrap(), ControlReply::Pong { rtt_us: 5, since_us: 5 });
     });
 }
 
@@ -169,19 +182,19 @@ fn nonsense_closes_only_its_own_connection() {
         let mut stream = UnixStream::connect(rig.path()).unwrap();
         stream.write_all(bytes).unwrap();
         let mut answer = Vec::new();
-        // The unread rest of the nonsense may turn the end of the stream into a reset.
+        // The unread rest may turn the end of the stream into a reset.
         let _ = stream.read_to_end(&mut answer);
         let text = String::from_utf8_lossy(&answer[4..]).to_string();
         assert!(text.contains("bad_request"), "{text}");
         rig.closed();
     }
-    // Half a frame, then silence, holds nobody up.
+    // Half a frame and then silence blocks nobody.
     let mut half = UnixStream::connect(rig.path()).unwrap();
     half.write_all(&[0, 0]).unwrap();
     let mut program = rig.connect();
     std::thread::scope(|s| {
-        s.spawn(|| rig.request().reply(Reply::Ok));
-        assert_eq!(program.call(Command::Status, &[]).unwrap(), Reply::Ok);
+        s.spawn(|| rig.request().reply(ControlReply::Ok));
+        assert_eq!(program.call(Command::Status, &[]).unwrap(), ControlReply::Ok);
     });
 }
 
@@ -191,10 +204,12 @@ const MAX_FRAME_PLUS: usize = crate::control::api::MAX_FRAME + 1;
 fn another_protocol_is_told_so() {
     let rig = rig();
     let stream = UnixStream::connect(rig.path()).unwrap();
-    let message = ToNode { protocol: PROTOCOL + 1, id: 7, command: Command::Status };
+    let message = CommandFrame { protocol: PROTOCOL + 1, id: 7, command: Command::Status };
     write_frame(&stream, &message, &[]).unwrap();
-    let (answer, _): (FromNode, _) = read_frame(stream.as_fd()).unwrap().unwrap();
-    let Body::Reply { id: 7, reply: Reply::Error(error) } = answer.body else { panic!() };
+    let (answer, _): (NodeFrame, _) = read_frame(stream.as_fd()).unwrap().unwrap();
+    let NodeFrameBody::Reply { id: 7, reply: ControlReply::Error(error) } = answer.body else {
+        panic!()
+    };
     assert_eq!(error.code, ErrorCode::Protocol);
 }
 
@@ -206,8 +221,13 @@ fn a_program_that_does_not_read_is_dropped_and_the_node_never_waits() {
         let node = s.spawn(|| {
             let request = rig.request();
             let client = request.client.clone();
-            request.reply(Reply::Ok);
-            let progress = || Event::Progress(Progress { rate: 1.5, ..Progress::default() });
+            request.reply(ControlReply::Ok);
+            let progress = || {
+                ControlEvent::Progress(TransferProgress {
+                    rate: 1.5,
+                    ..TransferProgress::default()
+                })
+            };
             let sent = (0..100_000).take_while(|_| client.event(progress())).count();
             let lost = (0..10).filter(|_| client.event(progress())).count();
             (sent, lost)
@@ -244,7 +264,7 @@ fn the_socket_is_for_its_owner_and_goes_with_the_server() {
     let path = rig.path();
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let mut second = Server::new(sync_channel(1).0, Arc::new(|| {}), None);
+    let mut second = ControlServer::new(sync_channel(1).0, Arc::new(|| {}), None);
     let text = second.listen(&path).unwrap_err().to_string();
     assert!(text.contains("another node answers there already"), "{text}");
     let mut program = rig.connect();
@@ -256,7 +276,7 @@ fn the_socket_is_for_its_owner_and_goes_with_the_server() {
     assert!(!path.exists());
     let end = program.event(None);
     assert!(matches!(end, Err(CallError::Closed)), "{end:?}");
-    let error = Connection::connect(&path).unwrap_err();
+    let error = ControlConnection::connect(&path).unwrap_err();
     assert!(matches!(error, ConnectError::NotRunning(_)), "{error}");
 }
 
@@ -265,11 +285,11 @@ fn a_dead_nodes_socket_is_replaced_and_other_files_are_not() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("control.sock");
     drop(UnixListener::bind(&path).unwrap());
-    let mut server = Server::new(sync_channel(1).0, Arc::new(|| {}), None);
+    let mut server = ControlServer::new(sync_channel(1).0, Arc::new(|| {}), None);
     server.listen(&path).unwrap();
     drop(server);
     std::fs::write(&path, "precious").unwrap();
-    let mut server = Server::new(sync_channel(1).0, Arc::new(|| {}), None);
+    let mut server = ControlServer::new(sync_channel(1).0, Arc::new(|| {}), None);
     let text = server.listen(&path).unwrap_err().to_string();
     assert!(text.contains("is no socket"), "{text}");
     let text = server.listen(&dir.path().join("no/control.sock")).unwrap_err().to_string();
@@ -279,15 +299,15 @@ fn a_dead_nodes_socket_is_replaced_and_other_files_are_not() {
 #[test]
 fn connections_are_bounded() {
     let rig = rig();
-    // Silent connections make room for those that ask; those that ask make room for nobody.
-    let _silent: Vec<Connection> = (0..2 * MAX_CLIENTS).map(|_| rig.connect()).collect();
-    // A user has at most as many as are left free.
+    // Silent connections make room for active ones; active ones make room for nobody.
+    let _silent: Vec<ControlConnection> = (0..2 * MAX_CLIENTS).map(|_| rig.connect()).collect();
+    // A user may have at most as many seats as are free.
     let most = MAX_CLIENTS / 2;
-    let mut programs: Vec<Connection> = (0..most).map(|_| rig.connect()).collect();
+    let mut programs: Vec<ControlConnection> = (0..most).map(|_| rig.connect()).collect();
     std::thread::scope(|s| {
-        s.spawn(|| (0..most).for_each(|_| rig.any_request().reply(Reply::Ok)));
+        s.spawn(|| (0..most).for_each(|_| rig.any_request().reply(ControlReply::Ok)));
         for program in &mut programs {
-            assert_eq!(program.call(Command::Status, &[]).unwrap(), Reply::Ok);
+            assert_eq!(program.call(Command::Status, &[]).unwrap(), ControlReply::Ok);
         }
     });
     assert!(rig.server.clients() <= most, "{}", rig.server.clients());
@@ -303,11 +323,11 @@ fn a_link_in_the_place_of_the_socket_is_not_followed() {
     let (path, victim) = (dir.path().join("control.sock"), dir.path().join("victim"));
     std::fs::write(&victim, "").unwrap();
     std::fs::set_permissions(&victim, PermissionsExt::from_mode(0o640)).unwrap();
-    let place = Place::open(&path, None).unwrap();
-    let owner = Owner { user: None, group: Some(nix::unistd::getgid()) };
+    let place = SocketLocation::open(&path, None).unwrap();
+    let owner = SocketOwner { user: None, group: Some(nix::unistd::getgid()) };
     let listener = super::bind(&path, &place, owner).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
-    // As an attacker might just after the socket was made.
+    // An attacker might do this just after the socket was made.
     std::fs::remove_file(&path).unwrap();
     std::os::unix::fs::symlink(&victim, &path).unwrap();
     let mode = nix::sys::stat::Mode::from_bits_truncate(0o660);
@@ -321,15 +341,15 @@ fn a_link_in_the_place_of_the_socket_is_not_followed() {
     std::fs::hard_link(&other, &path).unwrap();
     assert!(place.settle(mode, owner).is_err());
     drop(listener);
-    // Links in the path are followed where this user made them, and in no circle.
+    // Links in the path are followed if this user made them; circles are refused.
     let (real, link) = (dir.path().join("real"), dir.path().join("link"));
     std::fs::create_dir(&real).unwrap();
     std::os::unix::fs::symlink("link", &link).unwrap();
-    let text = Place::open(&link.join("s"), None).unwrap_err().to_string();
+    let text = SocketLocation::open(&link.join("s"), None).unwrap_err().to_string();
     assert!(text.contains("can't be opened"), "{text}");
     std::fs::remove_file(&link).unwrap();
     std::os::unix::fs::symlink("./real/../real", &link).unwrap();
-    let place = Place::open(&link.join("s"), None).unwrap();
+    let place = SocketLocation::open(&link.join("s"), None).unwrap();
     std::fs::write(real.join("s"), "").unwrap();
-    assert_eq!(place.found().unwrap(), Found::Other);
+    assert_eq!(place.found().unwrap(), FileKind::Other);
 }

@@ -1,15 +1,16 @@
-//! Translates between the types of programs and those of the wire, and checks offered files.
+//! Converts between the types of programs and of the wire, and checks offered files.
 
 use std::os::unix::fs::FileTypeExt;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use shoal_crypto::encoding::from_hex;
 use shoal_transfer::{OfferInfo, SegmentLen};
 use shoal_wire::transfer::{CancelReason as WireCancel, RefuseReason as WireRefuse};
 
 use crate::control::api::{self, CancelReason, MAX_FILE_NAME, RefuseReason, SendFile};
 use crate::control::socket::HandedFile;
 
-/// The offer of a file as a program describes it; the error says what is wrong with it.
+/// The offer of a file that a program describes. The error says what is wrong.
 pub(super) fn offer_info(file: SendFile) -> Result<OfferInfo, String> {
     if file.name.is_empty() || file.name.len() > MAX_FILE_NAME {
         return Err(format!("expected a file name of 1 to {MAX_FILE_NAME} bytes"));
@@ -29,7 +30,7 @@ pub(super) fn offer_info(file: SendFile) -> Result<OfferInfo, String> {
     })
 }
 
-/// Refuses what is no regular file, has another size, or is not open the way `access` needs.
+/// Refuses anything but a regular file of this size whose descriptor allows `access`.
 pub(super) fn check_file(file: &HandedFile, size: u64, access: OFlag) -> Result<(), String> {
     let unknown = |e: &std::io::Error| format!("the file can't be examined: {e}");
     let meta = file.seen().as_ref().map_err(unknown)?;
@@ -44,7 +45,7 @@ pub(super) fn check_file(file: &HandedFile, size: u64, access: OFlag) -> Result<
     let flags = fcntl(file, FcntlArg::F_GETFL).map_err(|e| format!("bad descriptor: {e}"))?;
     let mode = OFlag::from_bits_truncate(flags) & OFlag::O_ACCMODE;
     let fits = mode == OFlag::O_RDWR || mode == access;
-    if fits { Ok(()) } else { Err("the file is not open the way it must be".into()) }
+    if fits { Ok(()) } else { Err("the file's descriptor has the wrong access mode".into()) }
 }
 
 /// Sorts and joins chunk numbers into half-open ranges, and empties the list.
@@ -58,21 +59,6 @@ pub(super) fn ranges(chunks: &mut Vec<u32>) -> Vec<(u32, u32)> {
         }
     }
     out
-}
-
-pub(super) fn hex<const N: usize>(bytes: [u8; N]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
-}
-
-pub(super) fn from_hex(text: &str) -> Option<[u8; 16]> {
-    let mut out = [0; 16];
-    if text.len() != 32 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (byte, pair) in out.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(out)
 }
 
 pub(super) fn to_wire_refuse(reason: RefuseReason) -> WireRefuse {
@@ -129,7 +115,7 @@ pub(super) fn from_wire_cancel(reason: WireCancel) -> CancelReason {
     }
 }
 
-/// Details of a wire reason that its [`CancelReason`] leaves out; `peer` if the other end gave it.
+/// Details of a wire reason that [`CancelReason`] omits. `peer`: the other end gave the reason.
 pub(super) fn beyond(reason: WireCancel, peer: bool) -> Option<&'static str> {
     match reason {
         WireCancel::Cancelled => peer.then_some("at the other end"),

@@ -1,11 +1,11 @@
-//! The file in which a node keeps what registrars signed.
+//! The file in which a node stores registrars' supplements.
 //!
 //! ```text
 //! "SHC1" | for each supplement: length 2, bytes       a chain's steps in their order
 //! ```
 //!
-//! Each supplement is signed, so the file needs no other proof: what is cut short or damaged is
-//! left out with all behind it, and neighbours tell it again.
+//! Each supplement is signed, so the file needs no other proof. Damaged or truncated content is
+//! ignored up to the end of the file. Neighbours send the missing supplements again.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -18,7 +18,7 @@ use shoal_wire::Time;
 use crate::membership::seen;
 
 const MAGIC: &[u8; 4] = b"SHC1";
-/// Longest file in bytes: as many steps as one mandate may have, at any length.
+/// Longest file in bytes: as many steps as one mandate may have, each of the greatest length.
 const SIZE_MAX: u64 = 64 << 20;
 
 /// The file of one node.
@@ -26,23 +26,22 @@ const SIZE_MAX: u64 = 64 << 20;
 pub struct ChainFile(PathBuf);
 
 impl ChainFile {
-    /// At `file`.
     pub fn new(file: PathBuf) -> ChainFile {
         ChainFile(file)
     }
 
-    /// The supplements in the file, of which nothing is known; none without a file. Also why not
-    /// all of it can be read.
+    /// The supplements in the file, unchecked; none without a file. The second value is the reason
+    /// why some can't be read.
     pub fn read(&self) -> (Vec<Vec<u8>>, Option<String>) {
         let name = self.0.display();
-        let lost = "what registrars signed is missing until a neighbour tells it";
+        let lost = "registrars' supplements are missing until a neighbour sends them";
         let bytes = match crate::files::reading::read(&self.0, SIZE_MAX) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return (Vec::new(), None),
             Err(e) => return (Vec::new(), Some(format!("{name}: can't be read ({e}): {lost}"))),
         };
         if bytes.is_empty() {
-            // A loss of power came before its first bytes.
+            // Power was lost before the first bytes were written.
             return (Vec::new(), None);
         }
         let Some(mut rest) = bytes.strip_prefix(MAGIC) else {
@@ -63,37 +62,37 @@ impl ChainFile {
         (steps, None)
     }
 
-    /// Puts `bytes` in the place of the file if they are the `whole` of it, else behind its end.
+    /// Replaces the file by `bytes` if `whole` is true; otherwise appends them.
     ///
-    /// Errors: what to do about it.
+    /// Errors: a message that says what to do.
     pub(crate) fn write(&self, bytes: &[u8], whole: bool) -> Result<(), String> {
         let written = match whole {
             true if bytes.len() as u64 > SIZE_MAX => {
-                Err(std::io::Error::other("they have more than 64 MiB"))
+                Err(std::io::Error::other("the supplements have more than 64 MiB"))
             }
             true => seen::replace(&self.0, bytes),
             false => self.append(bytes),
         };
         written.map_err(|e| {
             format!(
-                "{}: can't be written ({e}): what registrars signed is gone after a restart until \
-                 a neighbour tells it again, and a node that became a member by an invite does not \
-                 start without it (`shoal network fetch` gets it); set [authority] chains_file to \
-                 a place that this node's user may write",
+                "{}: can't be written ({e}): registrars' supplements are gone after a restart \
+                 until a neighbour sends them again, and a node that joined by an invite does not \
+                 start without them (`shoal network fetch` gets it); set [authority] chains_file \
+                 to a place that this node's user may write",
                 self.0.display()
             )
         })
     }
 
     fn append(&self, bytes: &[u8]) -> std::io::Result<()> {
-        // Opening a pipe of that name must not block.
+        // The open must not block if a pipe has that name.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let mut options = OpenOptions::new();
         options.append(true).create(true).mode(0o600).custom_flags(flags);
         let mut file = options.open(&self.0)?;
         let len = file.metadata()?.len();
         if len.saturating_add(bytes.len() as u64) > SIZE_MAX {
-            return Err(std::io::Error::other("it would have more than 64 MiB"));
+            return Err(std::io::Error::other("the file would have more than 64 MiB"));
         }
         let head = if len == 0 { &MAGIC[..] } else { &[] };
         file.write_all(&[head, bytes].concat())?;
@@ -101,24 +100,24 @@ impl ChainFile {
     }
 }
 
-/// The content of a file that has these supplements, each chain's in its order: for a machine that
-/// has just become a member.
+/// The content of a file with these supplements, each chain's in order: for a machine that has just
+/// become a member.
 pub fn chain_file<'a>(steps: impl IntoIterator<Item = &'a Supplement>) -> Vec<u8> {
     [&MAGIC[..], &records(steps)].concat()
 }
 
-/// Supplements as they stand in the file.
+/// Encodes supplements for the file.
 pub(super) fn records<'a>(steps: impl IntoIterator<Item = &'a Supplement>) -> Vec<u8> {
     let mut out = Vec::new();
     for step in steps {
-        // At most `SUPPLEMENT_LEN_MAX`.
+        // The length is at most `SUPPLEMENT_LEN_MAX`.
         out.extend_from_slice(&(step.bytes().len() as u16).to_be_bytes());
         out.extend_from_slice(step.bytes());
     }
     out
 }
 
-/// The content of a file that has all of a directory: a fork's two steps stand behind its chain.
+/// The content of a file with all supplements of a directory. A fork's two steps follow its chain.
 pub(super) fn whole(directory: &Directory) -> Vec<u8> {
     let of = |register: &'_ shoal_directory::Register| {
         let fork = register.fork().into_iter().flatten();
@@ -128,9 +127,9 @@ pub(super) fn whole(directory: &Directory) -> Vec<u8> {
     chain_file(&all)
 }
 
-/// Puts supplements of a file in force, as far as the list's mandates allow it; why some do not
-/// count that a mandate's registrar should have signed. They counted before, so that a clock that
-/// is behind now takes nothing away.
+/// Applies supplements of a file, as far as the list's mandates allow. Returns the reason if some
+/// of an existing mandate do not count. They were accepted in an earlier run, so a clock that is
+/// behind does not make them count as future ones.
 pub(super) fn load(
     directory: &mut Directory,
     (now, unix_s): (Time, u64),
@@ -155,8 +154,8 @@ pub(super) fn load(
         });
         if let Err(why) = taken {
             fault = Some(format!(
-                "what registrars signed does not count from some place of the file on ({why}), \
-                 until neighbours tell it again"
+                "registrars' supplements in the file do not count from some place on ({why}), \
+                 until neighbours send them again"
             ));
         }
     }
@@ -167,7 +166,7 @@ fn of(step: &[u8]) -> Option<MandateId> {
     Supplement::peek(step).ok().map(|(mandate, _)| mandate)
 }
 
-/// Takes in one chain, which may end with a fork's two steps.
+/// Applies one chain, which may end with a fork's two steps.
 fn take(
     directory: &mut Directory,
     (now, unix_s): (Time, u64),

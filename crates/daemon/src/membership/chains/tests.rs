@@ -1,18 +1,20 @@
-//! What registrars signed, from files and from programs.
+//! Registrars' supplements, from files and from programs.
 
 use std::path::Path;
 
 use shoal_crypto::{Identity, SigningKey};
-use shoal_directory::{Carrier, Content, Entry, HostRange, List, Mandate, Member, Step};
+use shoal_directory::{
+    CircuitRole, HostRange, List, ListContent, Mandate, MandateRights, Member, Step, StepEntry,
+};
 use shoal_wire::Address;
 
 use super::*;
-use crate::config::Config;
-use crate::membership::authority::Reading;
+use crate::config::NodeConfig;
+use crate::membership::authority::StartupList;
 use crate::membership::secrets::SecretFiles;
-use crate::membership::seen::Seen;
-use crate::membership::watch::{Kept, News};
-use crate::worker::wake::{Inbox, Waker, channel};
+use crate::membership::seen::ListMarkFile;
+use crate::membership::watch::{StateFiles, WatcherEvent};
+use crate::worker::wake::{Waker, WakingInbox, channel};
 
 fn signer() -> SigningKey {
     SigningKey::from_seed([42; 32])
@@ -33,6 +35,7 @@ fn mandate() -> Mandate {
         most: 50,
         longest_s: 100_000,
         until_unix_s: u64::MAX,
+        rights: MandateRights::default(),
     }
 }
 
@@ -50,7 +53,7 @@ fn member(host: u16, key: u8) -> Member {
         interface: true,
         ipv4: None,
         cover: None,
-        carrier: Carrier::default(),
+        carrier: CircuitRole::default(),
         unknown: Vec::new(),
     }
 }
@@ -58,12 +61,13 @@ fn member(host: u16, key: u8) -> Member {
 fn list(version: u64, mandates: Vec<Mandate>) -> List {
     let router = member(0, 1).sign(&signer()).unwrap();
     let (members, issued_unix_s) = (vec![router], unix_s());
-    let content = Content { version, issued_unix_s, members, mandates, ..Content::default() };
+    let content =
+        ListContent { version, issued_unix_s, members, mandates, ..ListContent::default() };
     content.sign(&signer()).unwrap()
 }
 
 fn sign(number: u64, previous: [u8; 32], member: Member) -> Supplement {
-    let entries = vec![Entry::Member(Box::new(member))];
+    let entries = vec![StepEntry::Member(Box::new(member))];
     let step =
         Step { mandate: mandate().id(), number, previous, issued_unix_s: unix_s() - 100, entries };
     step.sign(&registrar()).unwrap()
@@ -78,8 +82,8 @@ fn chain(len: u16) -> Vec<Supplement> {
     all
 }
 
-/// A node at `address` that has list 1 and what the file says.
-fn authority(folder: &Path, address: &str, key: u8) -> Authority {
+/// A node at `address` that has list 1 and the supplements of the file.
+fn authority(folder: &Path, address: &str, key: u8) -> AuthorityState {
     let public = signer().public();
     let host = address.split_once('.').unwrap().1;
     let text = format!(
@@ -87,16 +91,16 @@ fn authority(folder: &Path, address: &str, key: u8) -> Authority {
          network_secret_file = \"secret\"\n[authority]\nkey = \"{public}\"\n\
          list_file = \"network.list\"\n"
     );
-    let config = Config::parse(&folder.join("node.toml"), &text).unwrap();
+    let config = NodeConfig::parse(&folder.join("node.toml"), &text).unwrap();
     let chains = ChainFile::new(folder.join("network.chains"));
     let (steps, steps_fault) = chains.read();
-    let reading = Reading {
+    let reading = StartupList {
         key: public,
         file: folder.join("network.list"),
         stamp: None,
         list: list(1, vec![mandate()]),
-        kept: Kept {
-            seen: Seen::new(folder.join("seen"), public),
+        kept: StateFiles {
+            seen: ListMarkFile::new(folder.join("seen"), public),
             file: folder.join("k"),
             chains,
             secrets: SecretFiles { kept: folder.join("secrets"), next: folder.join("next") },
@@ -110,10 +114,10 @@ fn authority(folder: &Path, address: &str, key: u8) -> Authority {
     };
     let key = Identity::from_seed([key; 32]).public();
     let keys = (key, shoal_crypto::NetworkSecret([1; 32]));
-    Authority::new(&config, keys, reading, Time::from_millis(1)).unwrap()
+    AuthorityState::new(&config, keys, reading, Time::from_millis(1)).unwrap()
 }
 
-fn watched(folder: &Path) -> (Authority, Inbox<News>) {
+fn watched(folder: &Path) -> (AuthorityState, WakingInbox<WatcherEvent>) {
     let mut authority = authority(folder, "1.0", 1);
     let (outlet, inbox) = channel(4, &Waker::new().unwrap());
     authority.watch(outlet).unwrap();
@@ -131,13 +135,13 @@ fn wait<T>(mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// What a program hears that hands these over.
+/// The answer to a program that hands over these steps.
 fn submit(
-    (authority, inbox): &mut (Authority, Inbox<News>),
+    (authority, inbox): &mut (AuthorityState, WakingInbox<WatcherEvent>),
     now: Time,
     steps: &[Supplement],
-) -> Reply {
-    let (pending, replies) = Pending::of_test();
+) -> ControlReply {
+    let (pending, replies) = PendingReply::of_test();
     authority.submit(pending, steps.iter().map(|step| step.bytes().to_vec()).collect());
     let body = wait(|| {
         if let Some(news) = inbox.take() {
@@ -146,14 +150,14 @@ fn submit(
         replies.try_recv().ok()
     });
     match body {
-        crate::control::api::Body::Reply { reply, .. } => reply,
+        crate::control::api::NodeFrameBody::Reply { reply, .. } => reply,
         other => panic!("{other:?}"),
     }
 }
 
-fn message(reply: Reply) -> String {
+fn message(reply: ControlReply) -> String {
     match reply {
-        Reply::Error(error) => error.message,
+        ControlReply::Error(error) => error.message,
         other => panic!("{other:?}"),
     }
 }
@@ -163,10 +167,10 @@ fn a_newcomers_name_in_other_capitals_leads_to_the_lists_member() {
     let folder = tempfile::tempdir().unwrap();
     let mut node = watched(folder.path());
     let now = Time::from_millis(2_000);
-    // The router of the list is h0.
+    // The router of the list is called h0.
     let thief = Member { name: "H0".into(), ..member(100, 100) };
     let step = sign(1, mandate().id().0, thief);
-    assert_eq!(submit(&mut node, now, &[step]), Reply::Supplements { steps: 1 });
+    assert_eq!(submit(&mut node, now, &[step]), ControlReply::Supplements { steps: 1 });
     let hosts = node.0.hosts(now);
     assert_eq!(hosts.len(), 2);
     for name in ["h0", "H0", "H0."] {
@@ -180,11 +184,15 @@ fn what_a_program_hands_over_counts_by_signature_and_mandate_and_outlasts_a_rest
     let folder = tempfile::tempdir().unwrap();
     let mut node = watched(folder.path());
     let (steps, now) = (chain(5), Time::from_millis(2_000));
-    assert_eq!(submit(&mut node, now, &steps[..2]), Reply::Supplements { steps: 2 });
+    assert_eq!(submit(&mut node, now, &steps[..2]), ControlReply::Supplements { steps: 2 });
     assert!(node.0.hosts(now).by_name("h101").is_some());
-    assert_eq!(submit(&mut node, now, &steps[1..2]), Reply::Supplements { steps: 2 }, "again");
-    // Members are put in force at once, and then no more often than twice a second.
-    assert_eq!(submit(&mut node, now, &steps[2..3]), Reply::Supplements { steps: 3 });
+    assert_eq!(
+        submit(&mut node, now, &steps[1..2]),
+        ControlReply::Supplements { steps: 2 },
+        "again"
+    );
+    // The first change of members takes effect at once, later ones at most twice a second.
+    assert_eq!(submit(&mut node, now, &steps[2..3]), ControlReply::Supplements { steps: 3 });
     assert!(!node.0.is_apply_due(now) && !node.0.is_apply_due(now + Duration::from_millis(499)));
     assert!(node.0.is_apply_due(now + APPLY_EVERY) && !node.0.is_apply_due(now + APPLY_EVERY));
 
@@ -202,12 +210,12 @@ fn what_a_program_hands_over_counts_by_signature_and_mandate_and_outlasts_a_rest
     let mandate = &status.mandates[0];
     assert_eq!((mandate.steps, mandate.members, mandate.frozen_at), (3, 3, None));
 
-    // Steps that come one by one are appended; the file has them all.
+    // Steps that arrive one by one are appended: the file has them all.
     let file = ChainFile::new(folder.path().join("network.chains"));
     node.0.look(now);
     wait(|| (file.read().0.len() == 3).then_some(()));
     let first = std::fs::metadata(folder.path().join("network.chains")).unwrap();
-    assert_eq!(submit(&mut node, now, &steps[3..]), Reply::Supplements { steps: 5 });
+    assert_eq!(submit(&mut node, now, &steps[3..]), ControlReply::Supplements { steps: 5 });
     node.0.look(now);
     wait(|| (file.read().0.len() == 5).then_some(()));
     use std::os::unix::fs::MetadataExt;
@@ -230,7 +238,7 @@ fn a_fork_is_kept_over_restarts_and_shown() {
     let file = ChainFile::new(folder.path().join("network.chains"));
     wait(|| (file.read().0.len() == 4).then_some(()));
     let other = sign(3, steps[1].digest(), member(150, 150));
-    assert_eq!(submit(&mut node, now, &[other]), Reply::Supplements { steps: 2 });
+    assert_eq!(submit(&mut node, now, &[other]), ControlReply::Supplements { steps: 2 });
     assert_eq!(node.0.status(now).mandates[0].frozen_at, Some(3));
     let said = node.0.warnings(now);
     assert!(said.iter().any(|w| w.contains("two different supplements with the number 3")));
@@ -269,18 +277,21 @@ fn a_damaged_file_counts_as_far_as_it_is_whole_and_is_written_anew() {
     std::fs::write(&path, &damaged).unwrap();
     let node = authority(folder.path(), "1.0", 1);
     let said = node.warnings(Time::ZERO).join(" ");
-    assert!(said.contains("does not count from some place"), "{said}");
+    assert!(said.contains("do not count from some place"), "{said}");
     std::fs::write(&path, b"SHL2 and more").unwrap();
     let (read, fault) = file.read();
     assert!(read.is_empty() && fault.unwrap().contains("is something else"));
     std::fs::write(&path, &whole).unwrap();
     assert_eq!(authority(folder.path(), "1.0", 1).status(Time::ZERO).mandates[0].steps, 3);
-    // Another mandate's steps are no fault, and go with the next write.
+    // Another mandate's steps are no fault, and the next write removes them.
     let mut node = watched(folder.path());
-    node.0.take(Time::ZERO, News::File(Ok(list(2, Vec::new()))));
+    node.0.take(Time::ZERO, WatcherEvent::File(Ok(list(2, Vec::new()))));
     node.0.look(Time::ZERO);
     wait(|| file.read().0.is_empty().then_some(()));
-    assert!(node.0.hosts(Time::ZERO).by_name("h100").is_none(), "its members are out");
+    assert!(
+        node.0.hosts(Time::ZERO).by_name("h100").is_none(),
+        "a mandate taken back ends its memberships"
+    );
 }
 
 #[test]
@@ -293,7 +304,7 @@ fn a_long_file_of_junk_and_a_clock_that_is_off_by_a_year_are_named_and_change_no
     std::fs::write(&path, &junk).unwrap();
     let node = authority(folder.path(), "1.0", 1);
     assert_eq!(node.status(Time::ZERO).mandates[0].steps, 0);
-    assert!(node.warnings(Time::ZERO).join(" ").contains("until a neighbour tells it"));
+    assert!(node.warnings(Time::ZERO).join(" ").contains("until a neighbour sends them"));
     std::fs::write(&path, vec![7; (64 << 20) + 1]).unwrap();
     let (read, fault) = ChainFile::new(path.clone()).read();
     assert!(read.is_empty() && fault.unwrap().contains("can't be read"));
@@ -302,13 +313,14 @@ fn a_long_file_of_junk_and_a_clock_that_is_off_by_a_year_are_named_and_change_no
     let mut node = watched(folder.path());
     let now = Time::from_millis(2_000);
     let (issued_unix_s, number) = (unix_s() + YEAR_S, 1);
-    let entries = vec![Entry::Member(Box::new(member(100, 100)))];
+    let entries = vec![StepEntry::Member(Box::new(member(100, 100)))];
     let (mandate, previous) = (mandate().id(), mandate().id().0);
     let ahead = Step { mandate, number, previous, issued_unix_s, entries }.sign(&registrar());
     let ahead = message(submit(&mut node, now, &[ahead.unwrap()]));
     assert!(ahead.contains("in the future: is this machine's clock right?"), "{ahead}");
     assert_eq!(node.0.status(now).mandates[0].steps, 0);
-    // What counted before a start counts after it, though the clock is a year behind by then.
+    // Supplements that counted before a start count after it, though the clock is a year behind by
+    // then.
     let mut directory = Directory::new(Duration::from_secs(1 << 30));
     directory.accept(now, unix_s(), list(1, vec![super::tests::mandate()])).unwrap();
     let steps: Vec<Vec<u8>> = chain(2).iter().map(|step| step.bytes().to_vec()).collect();

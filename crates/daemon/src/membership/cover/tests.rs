@@ -8,9 +8,9 @@ use super::*;
 const TIERS: &str = "[[cover]]\nname = \"home\"\nmbit = 10\n\
                      [[cover]]\nname = \"small\"\nmbit = 2\nschedule = \"poisson\"\n";
 
-/// A list of r1 (1.0) and r2 (2.0), of alice (1.1) and bob (1.2) at home, of carol (1.3) who has no
-/// tier, and of dave (2.1) who has the small one.
-fn hosts() -> Hosts {
+/// A list with routers r1 (1.0) and r2 (2.0). Hosts alice (1.1) and bob (1.2) have tier "home",
+/// dave (2.1) has the small one, and carol (1.3) has none.
+fn hosts() -> HostList {
     let all = [
         ("r1", "1.0", ""),
         ("r2", "2.0", ""),
@@ -24,16 +24,16 @@ fn hosts() -> Hosts {
         format!("[[host]]\nname = {name:?}\naddress = {address:?}\nkey = \"{key}\"\n{more}\n")
     };
     let entries: String = all.into_iter().enumerate().map(entry).collect();
-    Hosts::parse(Path::new("hosts.toml"), &(entries + TIERS)).unwrap()
+    HostList::parse(Path::new("hosts.toml"), &(entries + TIERS)).unwrap()
 }
 
-fn config(name: &str, address: &str, links: &[&str]) -> Config {
+fn config(name: &str, address: &str, links: &[&str]) -> NodeConfig {
     let links: String = links.iter().map(|link| format!("[[link]]\npeer = {link}\n")).collect();
     let text = format!(
         "[node]\nname = {name:?}\naddress = {address:?}\nkey_file = \"key\"\n\
          network_secret_file = \"secret\"\n{links}"
     );
-    Config::parse(Path::new("node.toml"), &text).unwrap()
+    NodeConfig::parse(Path::new("node.toml"), &text).unwrap()
 }
 
 fn tier(mbit: u16, kind: CoverKind) -> CoverTier {
@@ -44,7 +44,7 @@ fn tier(mbit: u16, kind: CoverKind) -> CoverTier {
 fn a_host_and_its_own_router_have_a_covered_link() {
     let hosts = hosts();
     let home = tier(10, CoverKind::Constant);
-    let seen = |config: &Config| {
+    let seen = |config: &NodeConfig| {
         let sets = sets(config, &hosts).into_iter();
         sets.map(|set| (set.tier, set.schedule, set.links, set.hosts)).collect::<Vec<_>>()
     };
@@ -57,7 +57,7 @@ fn a_host_and_its_own_router_have_a_covered_link() {
     assert_eq!((seen(&host), own(&host, &hosts)), (vec![], None));
     let node = |name| hosts.by_name(name).unwrap();
     let between = |one, other| hosts.cover_between(node(one), node(other));
-    assert_eq!(between("r1", "dave"), None, "it is another's host");
+    assert_eq!(between("r1", "dave"), None, "dave is a host of r2");
     assert_eq!(between("r2", "dave"), Some(tier(2, CoverKind::Poisson)));
     assert_eq!(between("dave", "r2"), between("r2", "dave"), "both ends say the same");
     assert_eq!((between("alice", "bob"), between("r1", "r2")), (None, None));
@@ -68,7 +68,7 @@ fn a_host_and_its_own_router_have_a_covered_link() {
 #[test]
 fn a_day_costs_what_the_rate_says_and_headers() {
     let day = |mbit| bytes_per_day(tier(mbit, CoverKind::Constant));
-    // 10 Mbit/s are 108 GB a day, and 28 bytes go with each 1,440.
+    // 10 Mbit/s are 108 GB a day, and each 1,440 bytes carry 28 bytes of headers.
     assert_eq!(day(10), 110_100_000_000);
     assert!((109..=111).contains(&(day(2) * 5 / 1_000_000_000)));
     assert_eq!(day(10), bytes_per_day(tier(10, CoverKind::Poisson)));

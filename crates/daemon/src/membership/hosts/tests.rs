@@ -1,4 +1,4 @@
-//! What the list of hosts may say.
+//! The rules of the hosts file.
 
 use super::*;
 use shoal_crypto::Identity;
@@ -11,8 +11,8 @@ fn entry(name: &str, address: &str, key: &str) -> String {
     format!("[[host]]\nname = \"{name}\"\naddress = \"{address}\"\nkey = \"{key}\"\n")
 }
 
-fn parse(text: &str) -> Result<Hosts, ConfigError> {
-    Hosts::parse(Path::new("hosts.toml"), text)
+fn parse(text: &str) -> Result<HostList, ConfigError> {
+    HostList::parse(Path::new("hosts.toml"), text)
 }
 
 #[test]
@@ -26,18 +26,18 @@ fn a_name_in_other_capitals_is_the_same_name() {
     let twice = parse(&(r1 + &entry("r1", "1.1", &key(2)))).unwrap_err().to_string();
     assert!(twice.contains("\"r1\" and \"R1\" are one name"), "{twice}");
 
-    // A list and its registrars may have both from before: then the earlier member has the name.
+    // A list and its registrars may both have the name; the earlier member owns it.
     let all = || hosts.iter().cloned();
     let newcomer =
-        Host { name: "r1".into(), address: Address::new(1, 9), ..hosts.entries[1].clone() };
-    let newcomer = || Host { key: Identity::generate([9; 32]).public(), ..newcomer.clone() };
-    let both = Hosts::from_checked(all().chain([newcomer()]));
+        ListedHost { name: "r1".into(), address: Address::new(1, 9), ..hosts.entries[1].clone() };
+    let newcomer = || ListedHost { key: Identity::generate([9; 32]).public(), ..newcomer.clone() };
+    let both = HostList::from_checked(all().chain([newcomer()]));
     assert_eq!(both.holder("r1").map(|host| host.name.as_str()), Some("R1"));
     let said = both.nameless();
     assert!(
         said.len() == 1 && said[0].contains("\"r1\" (1.9)") && said[0].contains("\"R1\" (1.0)")
     );
-    let away = Hosts::from_members([(newcomer(), false)]);
+    let away = HostList::from_members([(newcomer(), false)]);
     assert!(away.holder("r1").is_none() && away.nameless().len() == 1);
 }
 
@@ -61,9 +61,9 @@ fn no_name_address_or_key_may_stand_twice() {
     let first = entry("a", "1.1", &key(1));
     let error = |second: String| parse(&(first.clone() + &second)).unwrap_err().to_string();
     let text = error(entry("a", "1.2", &key(2)));
-    assert_eq!(text, "hosts.toml:6: host.name: \"a\" stands twice in the list");
+    assert_eq!(text, "hosts.toml:6: host.name: \"a\" is twice in the list");
     let text = error(entry("b", "1.1", &key(2)));
-    assert_eq!(text, "hosts.toml:7: host.address: 1.1 is that of \"a\" too");
+    assert_eq!(text, "hosts.toml:7: host.address: 1.1 belongs to \"a\" already");
     let text = error(entry("b", "1.2", &key(1)));
     assert!(text.starts_with("hosts.toml:8: host.key: "), "{text}");
 }
@@ -120,7 +120,7 @@ fn an_ipv4_address_belongs_to_one_host_and_is_one_that_a_machine_may_have() {
     let of = |name| hosts.by_name(name).unwrap().ipv4;
     assert_eq!((of("h1"), of("r")), (Some(Ipv4Addr::new(10, 9, 0, 1)), None));
     let text = parse(&(with(1, "10.9.0.1") + &with(2, "10.9.0.1"))).unwrap_err().to_string();
-    assert_eq!(text, "hosts.toml:10: host.ipv4: 10.9.0.1 is that of \"h1\" too");
+    assert_eq!(text, "hosts.toml:10: host.ipv4: 10.9.0.1 belongs to \"h1\" already");
     for wrong in ["10.9.0", "127.0.0.1", "0.0.0.0", "224.0.0.1", "169.254.0.1", "fd00::1"] {
         let text = parse(&with(1, wrong)).unwrap_err().to_string();
         assert!(text.starts_with("hosts.toml:5: host.ipv4: expected the IPv4"), "{text}");
@@ -139,7 +139,7 @@ fn a_network_lies_behind_one_host() {
     assert!(shown("h2").eq(["10.1.2.0/24"]), "the longer one decides");
     let twice = with(1, "[\"10.1.0.0/16\"]") + &with(2, "[\"10.1.0.0/16\"]");
     let text = parse(&twice).unwrap_err().to_string();
-    assert_eq!(text, "hosts.toml:10: host.prefixes: 10.1.0.0/16 is that of \"h1\" too");
+    assert_eq!(text, "hosts.toml:10: host.prefixes: 10.1.0.0/16 belongs to \"h1\" already");
     for bad in ["10.1.0.1/16", "10.1.0.0/33", "0.0.0.0/0", "fe80::/64", "bob"] {
         let text = parse(&with(1, &format!("[\"{bad}\"]"))).unwrap_err().to_string();
         assert!(text.starts_with("hosts.toml:5: host.prefixes: ") && text.contains(bad), "{text}");
@@ -196,9 +196,10 @@ fn relays_and_required_circuits_stand_in_the_list() {
     let hosts = parse(&format!("{entries}{rule}")).unwrap();
     let (r1, alice) = (hosts.by_name("r1").unwrap(), hosts.by_name("alice").unwrap());
     assert_eq!((r1.carrier.relay, r1.carrier.capacity), (true, Some(1_000)));
-    assert_eq!(alice.carrier, Carrier::default());
-    let stranger = Host { name: "bob".into(), ..alice.clone() };
-    let mode = |a: &Host, b: &Host| hosts.circuits().mode(a.party(), b.party()).as_str();
+    assert_eq!(alice.carrier, CircuitRole::default());
+    let stranger = ListedHost { name: "bob".into(), ..alice.clone() };
+    let mode =
+        |a: &ListedHost, b: &ListedHost| hosts.circuits().mode(a.party(), b.party()).as_str();
     assert_eq!((mode(alice, &stranger), mode(alice, r1)), ("require", "off"));
 
     let error = |more: &str| parse(&(entries.clone() + more)).unwrap_err().to_string();

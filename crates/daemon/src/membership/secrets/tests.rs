@@ -1,20 +1,20 @@
-//! A node and its secrets, through all steps of a change, with a start anew at each.
+//! A node and its secrets through all steps of a change, with a restart at each.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
 use shoal_crypto::{Identity, SigningKey};
-use shoal_directory::{Carrier, Content, List, Member, SecretChange};
+use shoal_directory::{CircuitRole, List, ListContent, Member, SecretChange};
 use shoal_wire::Address;
 
 use super::*;
-use crate::config::Config;
-use crate::membership::authority::Reading;
+use crate::config::NodeConfig;
+use crate::membership::authority::StartupList;
 use crate::membership::chains::ChainFile;
-use crate::membership::seen::Seen;
-use crate::membership::watch::{Kept, News};
-use crate::worker::wake::{Inbox, Waker, channel};
+use crate::membership::seen::ListMarkFile;
+use crate::membership::watch::{StateFiles, WatcherEvent};
+use crate::worker::wake::{Waker, WakingInbox, channel};
 
 const NOW: Time = Time::from_millis(1);
 
@@ -52,33 +52,38 @@ fn list(version: u64, secrets: Option<SecretNames>) -> List {
         interface: true,
         ipv4: None,
         cover: None,
-        carrier: Carrier::default(),
+        carrier: CircuitRole::default(),
         unknown: Vec::new(),
     };
     let members = vec![member.sign(&signer()).unwrap()];
-    let content =
-        Content { version, issued_unix_s: unix_s(), secrets, members, ..Content::default() };
+    let content = ListContent {
+        version,
+        issued_unix_s: unix_s(),
+        secrets,
+        members,
+        ..ListContent::default()
+    };
     content.sign(&signer()).unwrap()
 }
 
-/// A node that starts with this list, its own secret 1, and what the folder has.
-fn start(folder: &Path, list: List) -> (Authority, Inbox<News>) {
+/// A node that starts with this list, its own secret 1, and the folder's files.
+fn start(folder: &Path, list: List) -> (AuthorityState, WakingInbox<WatcherEvent>) {
     let public = signer().public();
     let text = format!(
         "[node]\nname = \"r1\"\naddress = \"1.0\"\nkey_file = \"key\"\n\
          network_secret_file = \"network.key\"\n[authority]\nkey = \"{public}\"\n\
          list_file = \"network.list\"\n"
     );
-    let config = Config::parse(&folder.join("node.toml"), &text).unwrap();
+    let config = NodeConfig::parse(&folder.join("node.toml"), &text).unwrap();
     let files =
         SecretFiles { kept: folder.join("network.secrets"), next: folder.join("network.key.next") };
-    let reading = Reading {
+    let reading = StartupList {
         key: public,
         file: folder.join("network.list"),
         stamp: None,
         list,
-        kept: Kept {
-            seen: Seen::new(folder.join("seen"), public),
+        kept: StateFiles {
+            seen: ListMarkFile::new(folder.join("seen"), public),
             file: folder.join("kept"),
             chains: ChainFile::new(folder.join("chains")),
             secrets: files,
@@ -91,27 +96,30 @@ fn start(folder: &Path, list: List) -> (Authority, Inbox<News>) {
         secrets: known::read_kept(&folder.join("network.secrets"), None),
     };
     let keys = (Identity::from_seed([1; 32]).public(), secret(1));
-    let mut authority = Authority::new(&config, keys, reading, NOW).unwrap();
+    let mut authority = AuthorityState::new(&config, keys, reading, NOW).unwrap();
     let (outlet, inbox) = channel(4, &Waker::new().unwrap());
     authority.watch(outlet).unwrap();
     (authority, inbox)
 }
 
-/// Which secrets count: the first byte of each.
-fn counts(authority: &Authority) -> (u8, Option<u8>) {
+/// The secrets in use: the first byte of each.
+fn counts(authority: &AuthorityState) -> (u8, Option<u8>) {
     let secrets = authority.secrets();
     (secrets.first.0[0], secrets.other.map(|other| other.0[0]))
 }
 
-/// Takes news in until `done`.
+/// Handles news until `done`.
 #[track_caller]
-fn until(node: &mut (Authority, Inbox<News>), done: impl Fn(&Authority) -> bool) {
+fn until(
+    node: &mut (AuthorityState, WakingInbox<WatcherEvent>),
+    done: impl Fn(&AuthorityState) -> bool,
+) {
     let began = std::time::Instant::now();
     while !done(&node.0) {
         while let Some(news) = node.1.take() {
             node.0.take(NOW, news);
         }
-        assert!(began.elapsed() < Duration::from_secs(10), "it never came");
+        assert!(began.elapsed() < Duration::from_secs(10), "the expected state never came");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -138,7 +146,7 @@ fn every_step_holds_after_a_start_anew() {
     let fixed = start(folder, list(1, None));
     assert_eq!((counts(&fixed.0), fixed.0.secret_status(NOW)), ((1, None), None));
     drop(fixed);
-    // Announced: the operator's file is taken up, kept, and there after a start.
+    // Announced: the operator's file is read, stored, and still known after a restart.
     let announced = || list(2, Some(names(1, next(2))));
     let mut node = start(folder, announced());
     assert_eq!(counts(&node.0), (1, None));
@@ -154,23 +162,23 @@ fn every_step_holds_after_a_start_anew() {
     let status = node.0.secret_status(NOW).unwrap();
     assert_eq!((status.state.as_str(), status.has_newest), ("announced", true));
     drop(node);
-    // Switched, with a start before and after; the old one ends by itself.
+    // Switched, with a restart before and after. The old secret ends by itself.
     let until_s = unix_s() + 1_000;
     let switched = |until| list(3, Some(names(2, previous(1, until))));
     let mut node = start(folder, announced());
-    node.0.take(NOW, News::File(Ok(switched(until_s))));
+    node.0.take(NOW, WatcherEvent::File(Ok(switched(until_s))));
     assert_eq!(counts(&node.0), (2, Some(1)));
     assert_eq!(node.0.secret_status(NOW).unwrap().old_until_unix_s, until_s);
     drop(node);
     assert_eq!(counts(&start(folder, switched(until_s)).0), (2, Some(1)));
     assert_eq!(counts(&start(folder, switched(unix_s())).0), (2, None));
-    // Settled; and the same once more, to a third secret.
+    // Settled. Then a second change, to a third secret.
     let mut node = start(folder, list(4, Some(names(2, SecretChange::Settled))));
     assert_eq!((counts(&node.0), kept(folder)), ((2, None), vec![2]));
-    node.0.take(NOW, News::File(Ok(list(5, Some(names(2, next(3)))))));
+    node.0.take(NOW, WatcherEvent::File(Ok(list(5, Some(names(2, next(3)))))));
     offer(folder, 3);
     until(&mut node, |node| counts(node) == (2, Some(3)));
-    node.0.take(NOW, News::File(Ok(list(6, Some(names(3, SecretChange::Settled))))));
+    node.0.take(NOW, WatcherEvent::File(Ok(list(6, Some(names(3, SecretChange::Settled))))));
     assert_eq!(counts(&node.0), (3, None));
     let began = std::time::Instant::now();
     while kept(folder) != [3] {
@@ -186,7 +194,7 @@ fn what_was_taken_back_counts_no_more() {
     let mut node = start(folder, list(1, Some(names(1, next(2)))));
     offer(folder, 2);
     until(&mut node, |node| counts(node) == (1, Some(2)));
-    node.0.take(NOW, News::File(Ok(list(2, Some(names(1, SecretChange::Settled))))));
+    node.0.take(NOW, WatcherEvent::File(Ok(list(2, Some(names(1, SecretChange::Settled))))));
     assert_eq!(counts(&node.0), (1, None));
     until(&mut node, |_| kept(folder).is_empty());
 }
@@ -200,14 +208,14 @@ fn a_secret_that_the_list_does_not_name_changes_nothing() {
     until(&mut node, |node| node.secrets.rotation.is_offered());
     assert_eq!(counts(&node.0), (1, None));
     assert!(!folder.join("network.secrets").exists());
-    // The list that names it comes later than the file.
-    node.0.take(NOW, News::File(Ok(list(2, Some(names(1, next(9)))))));
+    // The list that names the secret comes later than the file.
+    node.0.take(NOW, WatcherEvent::File(Ok(list(2, Some(names(1, next(9)))))));
     until(&mut node, |node| counts(node) == (1, Some(9)));
-    // Without the current one the node goes on with what it has, and says so.
+    // Without the current secret the node continues with its old one, and warns.
     let node = start(tempfile::tempdir().unwrap().path(), list(3, Some(names(5, next(6)))));
     assert_eq!(counts(&node.0), (1, None));
     assert!(node.0.secret_warnings()[0].contains("does not have the new one"));
-    // A member that was away knows the old one alone: it calls with that while it is taken.
+    // A member that was away knows only the old secret. It calls with that while others accept it.
     let away = list(4, Some(names(5, previous(1, unix_s() + 100))));
     let node = start(tempfile::tempdir().unwrap().path(), away);
     assert_eq!(counts(&node.0), (1, None));
@@ -231,7 +239,7 @@ fn files_that_are_damaged_or_open_to_others_are_named() {
     let mut node = start(folder, announced());
     let said = node.0.secret_warnings().join("\n");
     assert!(said.contains("network.secrets: expected one line"), "{said}");
-    // The next one that comes mends it.
+    // The next secret that comes replaces the damaged file.
     std::fs::write(folder.join("network.key.next"), "x").unwrap();
     until(&mut node, |node| {
         node.secret_warnings().iter().any(|said| said.contains("network.key.next"))
@@ -256,7 +264,7 @@ fn an_offer_that_is_gone_again_is_no_fault() {
     until(&mut node, |node| node.secrets.rotation.is_offered());
     std::fs::remove_file(&file).unwrap();
     until(&mut node, |node| !node.secrets.rotation.is_offered());
-    node.0.take(NOW, News::File(Ok(list(2, Some(names(1, next(2)))))));
+    node.0.take(NOW, WatcherEvent::File(Ok(list(2, Some(names(1, next(2)))))));
     assert_eq!((counts(&node.0), node.0.secrets.offered_fault.as_ref()), ((1, None), None));
 }
 
@@ -264,7 +272,7 @@ fn an_offer_that_is_gone_again_is_no_fault() {
 fn what_could_not_be_written_counts_and_is_written_later() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    // Nothing can be written where a folder stands in the place of the new file.
+    // Nothing can be written, since a folder has the name of the new file.
     let barred = folder.join("network.secrets.new");
     std::fs::create_dir(&barred).unwrap();
     let mut node = start(folder, list(1, Some(names(1, next(2)))));
@@ -277,10 +285,10 @@ fn what_could_not_be_written_counts_and_is_written_later() {
     std::fs::remove_dir(&barred).unwrap();
     let began = std::time::Instant::now();
     while kept(folder) != [2] {
-        // As at each look of the worker.
+        // Each check of the worker does this.
         node.0.look_at_secrets(NOW);
         until(&mut node, |_| true);
-        assert!(began.elapsed() < Duration::from_secs(10), "it is not tried again");
+        assert!(began.elapsed() < Duration::from_secs(10), "the write is not tried again");
         std::thread::sleep(Duration::from_millis(20));
     }
     until(&mut node, |node| node.watcher.as_ref().unwrap().faults().is_empty());
@@ -295,7 +303,7 @@ fn a_program_gets_the_newest_secret_for_another_that_it_knows() {
     assert!(node.0.secret_for(&proof(1)).is_err(), "the list names none");
     drop(node);
     let mut node = start(folder, list(2, Some(names(1, next(2)))));
-    assert!(node.0.secret_for(&proof(1)).is_err(), "it is not here yet");
+    assert!(node.0.secret_for(&proof(1)).is_err(), "the newest secret is not known yet");
     offer(folder, 2);
     until(&mut node, |node| counts(node) == (1, Some(2)));
     assert_eq!(node.0.secret_for(&proof(1)).unwrap().name(), secret(2).name());

@@ -13,17 +13,17 @@ const MAP_DELETE_ELEM: libc::c_int = 3;
 const PROG_LOAD: libc::c_int = 5;
 const SOCKET_FILTER: u32 = 1;
 
-/// What a map does with its keys.
+/// Type of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(super) enum Kind {
-    /// Holds those that were inserted.
+pub(super) enum BpfMapKind {
+    /// Holds the keys that were inserted.
     Hash = 1,
-    /// Numbers from 0 on, all of them there.
+    /// Holds all keys from 0 on.
     Array = 2,
 }
 
-/// A map of the kernel's, with keys of `K` bytes and values of `V`.
+/// A map in the kernel, with keys of `K` bytes and values of `V` bytes.
 pub(super) struct Map<const K: usize, const V: usize>(OwnedFd);
 
 #[repr(C)]
@@ -60,20 +60,20 @@ struct ProgramAttributes {
 /// Calls bpf(2).
 ///
 /// # Safety
-/// `attributes` must be what `command` takes, and each address in it must be of memory that lives
-/// for this call and is as long as the kernel will read or write there.
+/// `attributes` must be those of `command`. Each address in it must point to memory that lives for
+/// this call and is as long as the kernel reads or writes there.
 unsafe fn bpf<T>(command: libc::c_int, attributes: &mut T) -> io::Result<RawFd> {
     let len = size_of::<T>() as libc::c_uint;
-    // SAFETY: `attributes` is valid for reads and writes of `len` bytes; what it points to is the
-    // caller's promise.
+    // SAFETY: `attributes` is valid for reads and writes of `len` bytes; the caller vouches for the
+    // memory behind its addresses.
     let done =
         unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), len) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(done as RawFd) }
 }
 
 impl<const K: usize, const V: usize> Map<K, V> {
-    /// Needs CAP_BPF or root, as [`load`] does; nothing else here does.
-    pub(super) fn create(kind: Kind, entries_max: u32) -> io::Result<Map<K, V>> {
+    /// Creates a map. Needs CAP_BPF or root, as [`load`] does; nothing else here does.
+    pub(super) fn create(kind: BpfMapKind, entries_max: u32) -> io::Result<Map<K, V>> {
         let (key_size, value_size) = (K as u32, V as u32);
         let mut attributes =
             MapAttributes { kind: kind as u32, key_size, value_size, entries_max, flags: 0 };
@@ -83,7 +83,7 @@ impl<const K: usize, const V: usize> Map<K, V> {
         Ok(Map(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// By what a program names it.
+    /// Descriptor by which a program names the map.
     pub(super) fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
@@ -101,8 +101,8 @@ impl<const K: usize, const V: usize> Map<K, V> {
             value: value.map_or(0, |value| value.as_mut_ptr() as u64),
             flags: 0,
         };
-        // SAFETY: the three commands take these attributes, and removal must have no value; key and
-        // value are as long as the map was made for, and the borrows outlive the call.
+        // SAFETY: the three commands take these attributes, and removal must have no value. Key and
+        // value have the lengths of the map, and the borrows outlive the call.
         unsafe { bpf(command, &mut attributes) }.map(|_| ())
     }
 
@@ -121,7 +121,7 @@ impl<const K: usize, const V: usize> Map<K, V> {
     }
 }
 
-/// Has the kernel check and compile a filter for sockets.
+/// Has the kernel check and compile a filter program for sockets.
 pub(super) fn load(code: &[u64]) -> io::Result<OwnedFd> {
     let mut attributes = ProgramAttributes {
         kind: SOCKET_FILTER,
@@ -134,8 +134,8 @@ pub(super) fn load(code: &[u64]) -> io::Result<OwnedFd> {
         kernel_version: 0,
         flags: 0,
     };
-    // SAFETY: the attributes are PROG_LOAD's; an instruction has 8 bytes, as `u64` has, `code`
-    // holds as many as is said, and the licence ends with a NUL. There is no log.
+    // SAFETY: the attributes are PROG_LOAD's. An instruction has 8 bytes, as `u64` has, `code`
+    // holds `instructions` of them, and the licence ends with a NUL. There is no log.
     let fd = unsafe { bpf(PROG_LOAD, &mut attributes) }?;
     // SAFETY: the kernel made this descriptor for this call, and nobody else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })

@@ -1,8 +1,8 @@
-//! The filter's program, in the kernel's two languages.
+//! The filter's program, in the classic and the extended language of the kernel (BPF).
 //!
-//! Both read the destination in the packet's IPv6 header, take in what is not under the prefix, and
-//! of what is under it only the identifiers in use. The extended one finds these in a map, and
-//! counts what it drops in another. The classic one has them in its code, and can't count.
+//! Both read the destination in the packet's IPv6 header. They accept packets to addresses outside
+//! the prefix, and to identifiers in use under it. The extended program finds these in a map, and
+//! counts its drops in another. The classic one has them in its code, and can't count.
 
 use std::os::fd::RawFd;
 
@@ -10,9 +10,9 @@ use libc::sock_filter;
 
 /// Most instructions of a classic program (BPF_MAXINSNS).
 const CLASSIC_MAX: usize = 4_096;
-/// Base of offsets from the network header (SKF_NET_OFF), and where it has the destination.
+/// Offset of the destination address, from the base for the network header (SKF_NET_OFF).
 const DESTINATION: u32 = 0xfff0_0000 + 24;
-/// Searched one by one; more are halved first.
+/// Most identifiers that are compared one by one; longer lists are halved first.
 const LEAF: usize = 4;
 
 const LOAD: u16 = 0x20;
@@ -30,7 +30,7 @@ fn word(bytes: &[u8; 8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// The classic program for sorted `identifiers`; none if it has no room for them.
+/// The classic program for sorted `identifiers`; none if it would be too long.
 pub(super) fn classic(prefix: [u8; 8], identifiers: &[u64]) -> Option<Vec<sock_filter>> {
     let mut code = Vec::new();
     for at in [0, 4] {
@@ -43,7 +43,8 @@ pub(super) fn classic(prefix: [u8; 8], identifiers: &[u64]) -> Option<Vec<sock_f
     (code.len() <= CLASSIC_MAX).then_some(code)
 }
 
-/// Each branch ends with a return. The accumulator holds the identifier's first half.
+/// Appends the search for `identifiers`. Each branch ends with a return. The accumulator holds the
+/// identifier's first half.
 fn search(identifiers: &[u64], code: &mut Vec<sock_filter>) {
     let (high, low) = (|id: u64| (id >> 32) as u32, |id: u64| id as u32);
     if identifiers.len() <= LEAF {
@@ -56,7 +57,7 @@ fn search(identifiers: &[u64], code: &mut Vec<sock_filter>) {
         }
         return code.push(step(RETURN, 0, 0, 0));
     }
-    // Identifiers with one first half stay together.
+    // Identifiers with the same first half stay together.
     let mid = high(identifiers[identifiers.len() / 2]);
     let split = identifiers.partition_point(|&id| high(id) < mid);
     let (left, right) = identifiers.split_at(split);
@@ -74,16 +75,15 @@ fn search(identifiers: &[u64], code: &mut Vec<sock_filter>) {
     search(right, code);
 }
 
-/// Counters of what the extended program drops: in packets of the kernel's, which may be whole
-/// aggregates, ...
+/// Counter of the extended program's drops, in packets of the kernel, which may be aggregates.
 pub(super) const PACKETS: u32 = 0;
-/// ... and in frames.
+/// Counter of the extended program's drops, in frames.
 pub(super) const FRAMES: u32 = 1;
-/// Beside them stands the prefix, which may become another one.
+/// Entry of the counters' map that holds the prefix, which may change.
 pub(super) const PREFIX: u32 = 2;
 pub(super) const COUNTERS: u32 = 3;
 
-/// Registers: what is returned, arguments, the packet, the end of the stack.
+/// Registers: R0 holds the result, R1 to R5 arguments, R6 the packet; STACK is the frame pointer.
 const R0: u8 = 0;
 const R1: u8 = 1;
 const R2: u8 = 2;
@@ -93,7 +93,7 @@ const R5: u8 = 5;
 const R6: u8 = 6;
 const STACK: u8 = 10;
 
-// Opcodes of linux/bpf.h, for 64 bits unless said.
+// Opcodes of linux/bpf.h; operands have 64 bits unless the name says otherwise.
 const MOVE: u8 = 0xbf;
 const SET: u8 = 0xb7;
 const ADD: u8 = 0x07;
@@ -107,21 +107,21 @@ const IF_NOT: u8 = 0x55;
 const IF_DIFFERS: u8 = 0x5d;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
-/// A load's number is a map's descriptor (BPF_PSEUDO_MAP_FD).
+/// Marks a load whose number is a map's descriptor (BPF_PSEUDO_MAP_FD).
 const OF_MAP: u8 = 1;
 
-/// `bpf_map_lookup_elem` and `bpf_skb_load_bytes_relative`, and the latter's word for "from the
-/// network header on".
+/// Numbers of `bpf_map_lookup_elem` and `bpf_skb_load_bytes_relative`, and the latter's argument
+/// for offsets from the network header.
 const LOOKUP: i32 = 1;
 const LOAD_BYTES: i32 = 68;
 const FROM_NETWORK: i32 = 1;
-/// Where `struct __sk_buff` has the number of frames in an aggregate; 0 if it is none.
+/// Offset in `struct __sk_buff` of the number of frames in an aggregate; 0 for a single frame.
 const SEGMENTS: i16 = 164;
-/// On the stack: the destination, and the number of a counter.
+/// Offsets on the stack: of the destination, and of a counter's number.
 const ADDRESS: i16 = -16;
 const NUMBER: i16 = -20;
 
-/// An instruction of the extended language, as it lies in memory.
+/// An instruction of the extended language, as laid out in memory.
 fn instruction(code: u8, (to, from): (u8, u8), offset: i16, number: i32) -> u64 {
     let registers = if cfg!(target_endian = "little") { to | from << 4 } else { to << 4 | from };
     let [a, b] = offset.to_ne_bytes();
@@ -129,13 +129,13 @@ fn instruction(code: u8, (to, from): (u8, u8), offset: i16, number: i32) -> u64 
     u64::from_ne_bytes([code, registers, a, b, c, d, e, f])
 }
 
-/// Sets a register to a number of 64 bits, which takes two instructions.
+/// Sets a register to a 64-bit number, which takes two instructions.
 fn wide(to: u8, kind: u8, number: u64) -> [u64; 2] {
     let first = instruction(LOAD_IMMEDIATE, (to, kind), 0, number as i32);
     [first, instruction(0, (0, 0), 0, (number >> 32) as i32)]
 }
 
-/// Looks up in a map what lies on the stack at `key`; R0 points to the value, or to nothing.
+/// Looks up the key at `key` on the stack in a map. R0 then points to the value, or is null.
 fn look_up(map: RawFd, key: i16) -> Vec<u64> {
     let mut code = wide(R1, OF_MAP, u64::from(map as u32)).to_vec();
     code.push(instruction(MOVE, (R2, STACK), 0, 0));
@@ -144,7 +144,7 @@ fn look_up(map: RawFd, key: i16) -> Vec<u64> {
     code
 }
 
-/// Adds what `amount` leaves in R1 to a counter.
+/// Adds R1 to a counter; `amount` is the code that sets R1.
 fn count(counts: RawFd, number: u32, amount: &[u64]) -> Vec<u64> {
     let mut code = vec![instruction(STORE_WORD, (STACK, 0), NUMBER, number as i32)];
     code.extend(look_up(counts, NUMBER));
@@ -154,8 +154,7 @@ fn count(counts: RawFd, number: u32, amount: &[u64]) -> Vec<u64> {
     code
 }
 
-/// The extended program: identifiers in use are the keys of `used`, and the prefix stands in
-/// `counts`.
+/// The extended program. The identifiers in use are the keys of `used`; `counts` holds the prefix.
 pub(super) fn extended(used: RawFd, counts: RawFd) -> Vec<u64> {
     let one = instruction(SET, (R1, 0), 0, 1);
     let mut dropped = count(counts, PACKETS, &[one]);
@@ -171,7 +170,7 @@ pub(super) fn extended(used: RawFd, counts: RawFd) -> Vec<u64> {
 
     let mut known = vec![instruction(STORE_WORD, (STACK, 0), NUMBER, PREFIX as i32)];
     known.extend(look_up(counts, NUMBER));
-    // There always is one; the kernel wants to be told.
+    // The entry always exists, but the kernel demands a check.
     known.push(instruction(IF_ZERO, (R0, 0), inside.len() as i16 + 3, 0));
     known.push(instruction(LOAD_LONG, (R1, R0), 0, 0));
     known.push(instruction(LOAD_LONG, (R2, STACK), ADDRESS, 0));
@@ -189,7 +188,7 @@ pub(super) fn extended(used: RawFd, counts: RawFd) -> Vec<u64> {
         instruction(IF_NOT, (R0, 0), known.len() as i16, 0),
     ];
     code.extend(known);
-    // Takes the packet in, whole.
+    // Accepts the whole packet.
     code.push(instruction(SET, (R0, 0), 0, -1));
     code.push(instruction(EXIT, (0, 0), 0, 0));
     code
@@ -201,8 +200,8 @@ mod tests {
 
     use super::*;
 
-    /// Runs a classic program on a destination; says whether it takes the packet in, and after how
-    /// many steps.
+    /// Runs a classic program on a destination. Returns whether it accepts the packet, and the
+    /// number of steps.
     fn run(code: &[sock_filter], destination: [u8; 16]) -> (bool, usize) {
         let (mut at, mut held, mut steps) = (0, 0, 0);
         loop {
@@ -235,7 +234,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_classic_program_takes_in_what_is_in_use_or_outside_of_the_prefix(
-            // Few values for the first half, so that many identifiers have the same.
+            // Few values for the first half, so that many identifiers share it.
             mut ids in prop::collection::vec((0..4u64, any::<u8>(), any::<bool>()), 0..200),
             other: u64,
         ) {

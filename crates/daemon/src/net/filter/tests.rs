@@ -8,21 +8,21 @@ const LOOPBACK: [u8; 8] = [0; 8];
 /// Bytes of a datagram.
 const LEN: usize = 1_440;
 
-struct Rig {
-    filter: HopFilter,
+struct FilterRig {
+    filter: ShiftFilter,
     socket: Socket,
     to: SocketAddr,
 }
 
-impl Rig {
-    fn new(program: Program, receive_buffer_bytes: usize) -> Rig {
-        let hop = Some(LOOPBACK);
-        let config = SocketConfig { receive_buffer_bytes, hop, ..SocketConfig::default() };
+impl FilterRig {
+    fn new(program: FilterProgram, receive_buffer_bytes: usize) -> FilterRig {
+        let shift = Some(LOOPBACK);
+        let config = SocketConfig { receive_buffer_bytes, shift, ..SocketConfig::default() };
         let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
         let (socket, _) = open(any, &config).unwrap();
         let port = socket.local_addr().unwrap().as_socket().unwrap().port();
-        let filter = HopFilter::with(program, vec![socket.try_clone().unwrap()], LOOPBACK);
-        Rig { filter, socket, to: SocketAddr::from((Ipv6Addr::LOCALHOST, port)) }
+        let filter = ShiftFilter::with(program, vec![socket.try_clone().unwrap()], LOOPBACK);
+        FilterRig { filter, socket, to: SocketAddr::from((Ipv6Addr::LOCALHOST, port)) }
     }
 
     fn send(&self, datagrams: usize) {
@@ -32,7 +32,7 @@ impl Rig {
         }
     }
 
-    /// Datagrams that wait.
+    /// Receives all waiting datagrams; returns their number.
     fn receive(&self) -> usize {
         let mut buffer = [std::mem::MaybeUninit::uninit(); LEN];
         std::iter::from_fn(|| self.socket.recv(&mut buffer).ok()).count()
@@ -43,8 +43,8 @@ impl Rig {
     }
 }
 
-fn takes_in_what_is_in_use(program: Program) -> Rig {
-    let mut rig = Rig::new(program, 1 << 20);
+fn takes_in_what_is_in_use(program: FilterProgram) -> FilterRig {
+    let mut rig = FilterRig::new(program, 1 << 20);
     rig.send(3);
     assert_eq!(rig.receive(), 0, "no address is in use");
     rig.filter.let_in(&[1, 7]);
@@ -52,15 +52,15 @@ fn takes_in_what_is_in_use(program: Program) -> Rig {
     assert_eq!(rig.receive(), 2);
     rig.filter.let_in(&[7, 8]);
     rig.send(4);
-    assert_eq!(rig.receive(), 0, "its address is in use no more");
+    assert_eq!(rig.receive(), 0, "address no longer in use");
     rig.filter.move_to([0xfd; 8], &[7, 8]);
     rig.send(2);
-    assert_eq!(rig.receive(), 2, "it lies under the former prefix");
+    assert_eq!(rig.receive(), 2, "address under the former prefix");
     rig.filter.move_to(LOOPBACK, &[7, 8]);
     rig
 }
 
-fn is_off_where_there_are_too_many(mut rig: Rig, before: [u64; 3]) {
+fn is_off_where_there_are_too_many(mut rig: FilterRig, before: [u64; 3]) {
     let many: Vec<u64> = (0..u64::from(ADDRESSES_MAX) + 1).map(|id| id << 20).collect();
     rig.filter.let_in(&many);
     assert_eq!(rig.filter.state(), FilterState::Off);
@@ -75,7 +75,7 @@ fn is_off_where_there_are_too_many(mut rig: Rig, before: [u64; 3]) {
 
 #[test]
 fn the_classic_program_needs_no_right_and_says_that_it_cant_count() {
-    let rig = takes_in_what_is_in_use(Program::Classic);
+    let rig = takes_in_what_is_in_use(FilterProgram::Classic);
     assert_eq!(rig.filter.state(), FilterState::Plain);
     assert_eq!(rig.dropped(), [0, 0, 7]);
     is_off_where_there_are_too_many(rig, [0, 0, 7]);
@@ -93,7 +93,7 @@ fn the_extended_program_counts_apart_from_overflows() {
     assert_eq!(rig.dropped(), [7, 0, 0]);
     is_off_where_there_are_too_many(rig, [7, 0, 0]);
 
-    let mut rig = Rig::new(extended().unwrap(), 8_192);
+    let mut rig = FilterRig::new(extended().unwrap(), 8_192);
     rig.send(5);
     rig.filter.let_in(&[1]);
     rig.send(100);

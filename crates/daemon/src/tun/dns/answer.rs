@@ -1,4 +1,4 @@
-//! One answer to one question.
+//! Builds the answer to one question.
 
 use std::net::IpAddr;
 
@@ -8,16 +8,16 @@ use simple_dns::{
     TYPE, header_buffer,
 };
 
-use super::book::{Book, Content, Found};
+use super::book::{NameTable, RecordContent, ZoneEntry};
 
-/// How long an answer may be remembered: members change within seconds.
+/// Time to live of an answer, in seconds: members change within seconds.
 const TTL_S: u32 = 5;
-/// Times of a zone that nobody transfers, in seconds.
+/// Refresh, retry and expire times of the SOA record, in seconds. Nobody transfers the zone.
 const ZONE_S: (i32, i32, i32) = (3_600, 600, 86_400);
 
-/// The reply to `question`; none to what is no question.
-pub fn answer(book: &Book, domain: &str, question: &[u8]) -> Option<Vec<u8>> {
-    // A reply that is answered would go in a circle.
+/// The reply to `question`; none if it is no question.
+pub fn answer(book: &NameTable, domain: &str, question: &[u8]) -> Option<Vec<u8>> {
+    // Replies to replies could loop.
     if header_buffer::has_flags(question, PacketFlag::RESPONSE).ok()? {
         return None;
     }
@@ -39,12 +39,12 @@ pub fn answer(book: &Book, domain: &str, question: &[u8]) -> Option<Vec<u8>> {
     let name = question.qname.to_string().to_ascii_lowercase();
     let is_internet = matches!(question.qclass, QCLASS::CLASS(CLASS::IN) | QCLASS::ANY);
     let found = book.look_up(&name, domain).filter(|_| is_internet);
-    let Some(Found { apex, content }) = found else {
+    let Some(ZoneEntry { apex, content }) = found else {
         *reply.rcode_mut() = RCODE::Refused;
         return reply.build_bytes_vec_compressed().ok();
     };
     reply.set_flags(PacketFlag::AUTHORITATIVE_ANSWER);
-    if content == Content::Missing {
+    if content == RecordContent::Missing {
         *reply.rcode_mut() = RCODE::NameError;
     }
     let contact = format!("hostmaster.{domain}");
@@ -54,29 +54,32 @@ pub fn answer(book: &Book, domain: &str, question: &[u8]) -> Option<Vec<u8>> {
     let data = records(&content, question.qtype, (&apex, &contact), domain)?;
     reply.answers.extend(data.into_iter().map(|data| make(&question.qname, data)));
     if reply.answers.is_empty() {
-        // Programs remember by it for how long there is nothing (RFC 2308).
+        // Resolvers cache the absence of records for the SOA's time (RFC 2308).
         reply.name_servers.push(make(&Name::new(&apex).ok()?, soa(&apex, &contact)?));
     }
     reply.build_bytes_vec_compressed().ok()
 }
 
-/// The records of a name that are of the wanted kind; none where the domain is no name of DNS.
+/// The records of a name that have the type `wanted`; none if the domain is no valid DNS name.
 fn records(
-    content: &Content<'_>,
+    content: &RecordContent<'_>,
     wanted: QTYPE,
     (apex, contact): (&str, &str),
     domain: &str,
 ) -> Option<Vec<RData<'static>>> {
-    let is_empty = matches!(content, Content::Missing | Content::Empty | Content::Addresses([]));
+    let is_empty = matches!(
+        content,
+        RecordContent::Missing | RecordContent::Empty | RecordContent::Addresses([])
+    );
     if wanted == QTYPE::ANY {
-        // One small record in the place of all (RFC 8482 section 4.2).
+        // One small record instead of all (RFC 8482 section 4.2).
         return Some(if is_empty { Vec::new() } else { vec![hinfo()?] });
     }
     let wants = |kind| wanted == QTYPE::TYPE(kind);
     Some(match content {
-        Content::Apex if wants(TYPE::SOA) => vec![soa(apex, contact)?],
-        Content::Addresses(all) => all.iter().filter_map(|ip| record(*ip, &wants)).collect(),
-        Content::Host(name) if wants(TYPE::PTR) => {
+        RecordContent::Apex if wants(TYPE::SOA) => vec![soa(apex, contact)?],
+        RecordContent::Addresses(all) => all.iter().filter_map(|ip| record(*ip, &wants)).collect(),
+        RecordContent::Host(name) if wants(TYPE::PTR) => {
             let name = format!("{name}.{domain}");
             vec![RData::PTR(PTR(Name::new(&name).ok()?.into_owned()))]
         }

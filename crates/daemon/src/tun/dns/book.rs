@@ -5,34 +5,33 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use shoal_directory::{Prefix, fold};
 
-/// Labels of a whole reverse name, and bits of each.
+/// Labels of a complete reverse name, and bits of each label.
 const IPV4: (usize, usize) = (4, 8);
 const IPV6: (usize, usize) = (32, 4);
 
 /// Names and addresses of hosts.
 #[derive(Default)]
-pub struct Book {
+pub struct NameTable {
     /// Addresses by folded name, without the domain.
     names: BTreeMap<String, Vec<IpAddr>>,
     /// Names by address, as the list writes them.
     hosts: BTreeMap<IpAddr, String>,
-    /// Networks of the hosts' addresses: nobody else has a name for an address there.
+    /// Networks of the hosts' addresses. The responder is the authority for reverse names in them.
     networks: Vec<Prefix>,
 }
 
 /// A name within a zone of this responder.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Found<'a> {
-    /// The zone's own name.
+pub struct ZoneEntry<'a> {
+    /// The name of the zone.
     pub apex: String,
-    /// The records behind the name.
-    pub content: Content<'a>,
+    /// The records of the name.
+    pub content: RecordContent<'a>,
 }
 
 /// The records of a name.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Content<'a> {
-    /// The name does not exist.
+pub enum RecordContent<'a> {
     Missing,
     /// The name exists without records: names below it have some.
     Empty,
@@ -40,17 +39,17 @@ pub enum Content<'a> {
     Apex,
     /// The addresses of a host.
     Addresses(&'a [IpAddr]),
-    /// The host with this address.
+    /// The name of the host with this address.
     Host(&'a str),
 }
 
-impl Book {
-    /// A book of these hosts, which have addresses in these networks.
+impl NameTable {
+    /// A book of these hosts, whose addresses are in these networks.
     pub fn new<'a>(
         hosts: impl IntoIterator<Item = (&'a str, Vec<IpAddr>)>,
         networks: Vec<Prefix>,
-    ) -> Book {
-        let mut book = Book { networks, ..Book::default() };
+    ) -> NameTable {
+        let mut book = NameTable { networks, ..NameTable::default() };
         for (name, addresses) in hosts {
             book.hosts.extend(addresses.iter().map(|address| (*address, name.to_owned())));
             book.names.insert(fold(name), addresses);
@@ -58,18 +57,18 @@ impl Book {
         book
     }
 
-    /// The content of `name`, in small letters, if it lies in one of this responder's zones.
-    pub fn look_up(&self, name: &str, domain: &str) -> Option<Found<'_>> {
+    /// The content of the lower-case `name`, if it is in one of this responder's zones.
+    pub fn look_up(&self, name: &str, domain: &str) -> Option<ZoneEntry<'_>> {
         if name == domain {
-            return Some(Found { apex: domain.into(), content: Content::Apex });
+            return Some(ZoneEntry { apex: domain.into(), content: RecordContent::Apex });
         }
         if let Some(host) = name.strip_suffix(domain).and_then(|name| name.strip_suffix('.')) {
             let content = match self.names.get(host) {
-                Some(addresses) => Content::Addresses(addresses),
-                None if self.is_above_another(host) => Content::Empty,
-                None => Content::Missing,
+                Some(addresses) => RecordContent::Addresses(addresses),
+                None if self.is_above_another(host) => RecordContent::Empty,
+                None => RecordContent::Missing,
             };
-            return Some(Found { apex: domain.into(), content });
+            return Some(ZoneEntry { apex: domain.into(), content });
         }
         let (labels, suffix, shape) = match (name.strip_suffix(V6), name.strip_suffix(V4)) {
             (Some(labels), _) => (labels, V6, IPV6),
@@ -79,24 +78,24 @@ impl Book {
         self.networks.iter().find_map(|network| self.reverse(network, labels, suffix, shape))
     }
 
-    /// True if a host has this name behind another label.
+    /// True if a host's name ends with this one, after a dot.
     fn is_above_another(&self, host: &str) -> bool {
         let below = |name: &String| name.strip_suffix(host).is_some_and(|n| n.ends_with('.'));
         self.names.keys().any(below)
     }
 
-    /// The content of a reverse name, if it lies in the zone of `network`.
+    /// The content of a reverse name, if it is in the zone of `network`.
     fn reverse(
         &self,
         network: &Prefix,
         name: &str,
         suffix: &str,
         (whole, bits): (usize, usize),
-    ) -> Option<Found<'_>> {
+    ) -> Option<ZoneEntry<'_>> {
         if network.ip().is_ipv6() != (whole == IPV6.0) {
             return None;
         }
-        // A zone begins at a whole label: that of 10.9.0.0/20 is one of 16, each with its own apex.
+        // A zone begins at a whole label: 10.9.0.0/20 has 16 zones, each with its own apex.
         let depth = usize::from(network.bits()).div_ceil(bits).max(1);
         let labels: Vec<&str> = name.rsplit('.').collect();
         let digits: Option<Vec<u8>> =
@@ -109,14 +108,15 @@ impl Book {
         let apex = format!("{}{suffix}", top.join("."));
         let all: Option<Vec<u8>> = labels.iter().map(|label| digit(label, bits)).collect();
         let content = match all {
-            Some(all) if all.len() == whole => {
-                self.hosts.get(&address(&all, bits)).map_or(Content::Missing, |n| Content::Host(n))
-            }
-            Some(all) if all.len() == depth => Content::Apex,
-            Some(all) if all.len() < whole && self.has_below(&all, bits) => Content::Empty,
-            _ => Content::Missing,
+            Some(all) if all.len() == whole => self
+                .hosts
+                .get(&address(&all, bits))
+                .map_or(RecordContent::Missing, |n| RecordContent::Host(n)),
+            Some(all) if all.len() == depth => RecordContent::Apex,
+            Some(all) if all.len() < whole && self.has_below(&all, bits) => RecordContent::Empty,
+            _ => RecordContent::Missing,
         };
-        Some(Found { apex, content })
+        Some(ZoneEntry { apex, content })
     }
 
     /// True if a host has an address that begins with these digits.
@@ -129,7 +129,7 @@ impl Book {
 const V6: &str = ".ip6.arpa";
 const V4: &str = ".in-addr.arpa";
 
-/// The names of the zones for addresses of a network; none where they are more than 16.
+/// The names of the reverse zones of a network; none if there are more than 16.
 pub fn reverse_zones(network: &Prefix) -> Vec<String> {
     let (bits, suffix) = if network.ip().is_ipv6() { (IPV6.1, V6) } else { (IPV4.1, V4) };
     let depth = usize::from(network.bits()).div_ceil(bits).max(1);
@@ -147,7 +147,7 @@ pub fn reverse_zones(network: &Prefix) -> Vec<String> {
     if spare > 4 { Vec::new() } else { (0..1 << spare).map(zone).collect() }
 }
 
-/// A label of a reverse name.
+/// Parses a label of a reverse name.
 fn digit(label: &str, bits: usize) -> Option<u8> {
     let is_plain = !label.starts_with('0') || label.len() == 1;
     match bits {

@@ -1,11 +1,11 @@
 //! The lines of a node in /etc/resolv.conf.
 //!
 //! ```text
-//! # shoal shoal0: begin               first, since servers are asked in their order
+//! # shoal shoal0: begin               first, since programs ask servers in order
 //! nameserver 127.0.0.153
 //! # shoal shoal0: end
-//! ... the file as it was ...
-//! # shoal shoal0: begin               last, since the last line of this kind counts
+//! ... the former file ...
+//! # shoal shoal0: begin               last, since the last `search` line counts
 //! search example.org shoal
 //! # shoal shoal0: end
 //! ```
@@ -16,30 +16,30 @@ use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::Path;
 
-/// Servers that the C library asks.
+/// Number of servers that the C library uses.
 pub const SERVERS_MAX: usize = 3;
 /// Longest file that is read, in bytes.
 const SIZE_MAX: u64 = 64 << 10;
 
 /// The lines of one node.
 #[derive(Clone, Debug)]
-pub struct Lines {
-    /// The node's interface, by which it knows its own lines.
+pub struct ResolvConfLines {
+    /// The node's interface, by which it recognises its own lines.
     pub owner: String,
     /// Address at which its responder listens.
     pub server: IpAddr,
-    /// A domain that programs look short names up in.
+    /// A domain in which programs look up short names.
     pub search: Option<String>,
 }
 
-impl Lines {
+impl ResolvConfLines {
     /// The record for resolvconf.
     pub fn record(&self) -> String {
         let search = self.search.as_ref().map(|domain| format!("search {domain}\n"));
         format!("nameserver {}\n{}", self.server, search.unwrap_or_default())
     }
 
-    /// The text with the lines in their places.
+    /// The text with the node's lines inserted.
     pub fn put(&self, text: &str) -> String {
         let rest = self.take_out(text);
         let server = format!("nameserver {}", self.server);
@@ -64,7 +64,7 @@ impl Lines {
             match line.trim_end() {
                 line if line == begin => is_inside = true,
                 line if line == end => is_inside = false,
-                // A block has one line, so one whose end somebody took away ends there, too.
+                // A block has one line. If its end mark is missing, the block ends after that line.
                 _ if is_inside => is_inside = false,
                 _ => out.push_str(line),
             }
@@ -90,7 +90,7 @@ pub fn servers(text: &str) -> Vec<IpAddr> {
     text.lines().filter_map(server).collect()
 }
 
-/// The domains in which programs look short names up.
+/// The domains in which programs look up short names.
 fn searched(text: &str) -> Vec<String> {
     let kind = |line: &&str| line.starts_with("search ") || line.starts_with("domain ");
     let last = text.lines().map(str::trim).rfind(kind);
@@ -98,10 +98,10 @@ fn searched(text: &str) -> Vec<String> {
     words.unwrap_or_default()
 }
 
-/// The text of a file; none where there is no file.
+/// The text of a file; empty if there is no file.
 ///
 /// # Errors
-/// The file can't be read, is not text, or is too long: a part of it must not replace it.
+/// The file can't be read, is not text, or is too long. A truncated text must not replace the file.
 pub fn read(file: &Path) -> io::Result<String> {
     let mut text = String::new();
     match File::open(file) {
@@ -115,11 +115,11 @@ pub fn read(file: &Path) -> io::Result<String> {
     }
 }
 
-/// Puts another text into a file, in one step where that can be: readers see either text whole.
+/// Replaces the text of a file, atomically if possible: readers then see either text whole.
 pub fn replace(file: &Path, text: &str) -> io::Result<()> {
-    // The file may be a link to where a program for addresses keeps it.
+    // The file may be a symbolic link to a file of the DHCP client.
     let file = file.canonicalize().unwrap_or_else(|_| file.to_path_buf());
-    // Two nodes of one machine may do the same at once.
+    // Two nodes of one machine may write at once.
     let fresh = file.with_extension(format!("shoal-{}", std::process::id()));
     let written = (|| {
         let mut out = File::create(&fresh)?;
@@ -138,7 +138,7 @@ pub fn replace(file: &Path, text: &str) -> io::Result<()> {
         match error.kind() {
             // A write in place would lose the old text, too.
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Err(error),
-            // A file that is mounted, as in containers, can't be renamed over.
+            // A mounted file, as in containers, can't be replaced by a rename.
             _ => std::fs::write(&file, text),
         }
     })
@@ -148,9 +148,9 @@ pub fn replace(file: &Path, text: &str) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn lines(search: Option<&str>) -> Lines {
+    fn lines(search: Option<&str>) -> ResolvConfLines {
         let search = search.map(Into::into);
-        Lines { owner: "shoal0".into(), server: "127.0.0.153".parse().unwrap(), search }
+        ResolvConfLines { owner: "shoal0".into(), server: "127.0.0.153".parse().unwrap(), search }
     }
 
     #[test]
@@ -171,8 +171,8 @@ mod tests {
             assert_eq!(ours.take_out(&put), text);
         }
         assert_eq!(searched(&lines(None).put("search a\n")), ["a"]);
-        // Another node of this machine has lines of its own.
-        let other = Lines { owner: "shoal1".into(), ..ours.clone() };
+        // Another node of this machine has its own lines.
+        let other = ResolvConfLines { owner: "shoal1".into(), ..ours.clone() };
         let both = other.put(&ours.put("nameserver 192.0.2.1\n"));
         assert_eq!(servers(&other.take_out(&both)).len(), 2);
         assert!(ours.take_out(&both).contains("# shoal shoal1: begin"));
@@ -182,7 +182,7 @@ mod tests {
     fn a_broken_block_takes_no_line_of_others() {
         let text = "# shoal shoal0: begin\nnameserver 127.0.0.153\nnameserver 192.0.2.1\n";
         assert_eq!(lines(None).take_out(text), "nameserver 192.0.2.1\n");
-        // The first block lost its end, and the second one has one.
+        // The first block lost its end mark, and the second one has one.
         let whole = lines(Some("shoal")).put("nameserver 192.0.2.1\noptions edns0\n");
         let broken = whole.replacen("# shoal shoal0: end\n", "", 1);
         let left = lines(Some("shoal")).take_out(&broken);

@@ -1,8 +1,8 @@
-//! How the machine's programs come to ask the responder: by systemd-resolved, by resolvconf, or by
-//! lines in /etc/resolv.conf.
+//! Leads the machine's programs to the responder: by systemd-resolved, by resolvconf, or by lines
+//! in /etc/resolv.conf.
 //!
-//! Invariant: what this node added is taken back when the node stops, and nothing else is changed.
-//! A way that would leave programs without the servers that they had is taken back at once.
+//! Invariant: the node removes its settings when it stops, and changes nothing else. A method that
+//! would hide the machine's other name servers is undone at once.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -13,40 +13,40 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::geteuid;
 
-use super::resolv_conf::{self, Lines};
-use crate::config::{self, Config};
+use super::resolv_conf::{self, ResolvConfLines};
+use crate::config::{self, NodeConfig};
 
-/// How long a program may take.
+/// Longest run of a helper program.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// The file that programs read.
 const FILE: &str = "/etc/resolv.conf";
-/// The port that lines of [`FILE`] can name.
+/// The port that lines of [`FILE`] imply.
 const PORT: u16 = 53;
-/// Folders that may hold resolvconf; PATH of an ordinary user often lacks them.
+/// Folders that may hold resolvconf. An ordinary user's PATH often lacks them.
 const FOLDERS: [&str; 5] = ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin", "/bin"];
 
-/// Settings given to the machine, taken back when this is dropped.
-pub struct Registration(Kind);
+/// Settings of the machine, undone when this value is dropped.
+pub struct Registration(RegistrationKind);
 
-enum Kind {
+enum RegistrationKind {
     Resolvconf { program: PathBuf, record: String },
-    File(Arc<Keeper>),
+    File(Arc<ResolvConfKeeper>),
 }
 
-/// Keeps lines in a file.
-pub struct Keeper {
+/// Maintains lines in a file.
+pub struct ResolvConfKeeper {
     file: PathBuf,
-    lines: Lines,
-    /// True once the lines were taken out for good.
+    lines: ResolvConfLines,
+    /// True after the lines were removed for good.
     ended: Mutex<bool>,
 }
 
-/// Has the machine ask a responder at `at` for the domain of `names`, in the name of a node with
-/// this interface. `zones` are the reverse zones that it answers for. Says in words what is left to
-/// the operator. None where the way ends with the interface, or none is wanted. Only a node that
-/// `stays_root` can take its settings back at its end, so another one changes no files.
+/// Makes the machine ask the responder at `at` for the domain of `names` and for the reverse zones
+/// `zones`. The interface names this node. Returns the settings to undo; none if they end with the
+/// interface, or if the file asks for none. The error says what is left to the operator. Only a
+/// node that `stays_root` can undo its settings later, so another one changes no files.
 pub fn register(
-    names: &config::Names,
+    names: &config::NamesConfig,
     at: SocketAddr,
     (interface, stays_root): (&str, bool),
     zones: &[String],
@@ -58,7 +58,7 @@ pub fn register(
     if !names.resolved && !names.resolv_conf {
         return Ok(None);
     }
-    let lines = Lines {
+    let lines = ResolvConfLines {
         owner: interface.to_owned(),
         server: at.ip(),
         search: names.search.then(|| domain.to_owned()),
@@ -73,7 +73,8 @@ pub fn register(
     }
     if !stays_root {
         return left(
-            "names: only a node of root may change how this machine looks names up".into(),
+            "names: only a node that runs as root may change this machine's look-up of names"
+                .into(),
         );
     }
     let told = match program {
@@ -83,9 +84,9 @@ pub fn register(
     match told {
         Ok(registration) => Ok(Some(registration)),
         Err(_) if names.resolv_conf => {
-            let keeper = Keeper { file: FILE.into(), lines, ended: Mutex::new(false) };
+            let keeper = ResolvConfKeeper { file: FILE.into(), lines, ended: Mutex::new(false) };
             match keeper.keep() {
-                Ok(()) => Ok(Some(Registration(Kind::File(Arc::new(keeper))))),
+                Ok(()) => Ok(Some(Registration(RegistrationKind::File(Arc::new(keeper))))),
                 Err(e) => left(format!("names: {FILE} can't be written: {e}")),
             }
         }
@@ -93,21 +94,21 @@ pub fn register(
     }
 }
 
-/// Tells systemd-resolved, where it runs, of the responder of a node with this configuration that
-/// runs as another user than root. Only root may do so.
+/// Registers with systemd-resolved, if it runs, the responder of a node that does not run as root.
+/// Only root may do so.
 ///
 /// # Errors
-/// The interface is not a virtual one of a node, or resolved refuses.
-pub fn tell_resolved(config: &Config) -> Result<(), String> {
+/// The interface is no virtual one of a node, or resolved refuses.
+pub fn tell_resolved(config: &NodeConfig) -> Result<(), String> {
     let (Some(names), Some(interface)) = (&config.names, &config.interface) else { return Ok(()) };
     if !names.resolved || !is_resolved_here() {
         return Ok(());
     }
-    // The file belongs to the node's user, who must not redirect the names of another interface.
+    // The file belongs to the node's user, who must not redirect names of another interface.
     let name = interface.name.as_str();
     if !Path::new("/sys/class/net").join(name).join("tun_flags").exists() {
         return Err(format!(
-            "[interface] name: no node has made {name} here: start the node first"
+            "[interface] name: no node on this machine has made {name}: start the node first"
         ));
     }
     by_resolved(names, names.listen.0.0, name, &[])
@@ -118,7 +119,7 @@ fn is_resolved_here() -> bool {
 }
 
 fn by_resolved(
-    names: &config::Names,
+    names: &config::NamesConfig,
     at: SocketAddr,
     interface: &str,
     zones: &[String],
@@ -132,9 +133,9 @@ fn by_resolved(
     resolvectl(&words)
 }
 
-/// The steps that are left to the operator of a node that will start with this configuration. Only
-/// a node of root `may_write` files of the machine.
-pub fn left_to_operator(names: &config::Names, may_write: bool) -> Option<String> {
+/// Advice on the steps that a node with this configuration leaves to its operator. Only a node of
+/// root `may_write` files of the machine.
+pub fn left_to_operator(names: &config::NamesConfig, may_write: bool) -> Option<String> {
     let is_told = names.resolved && (is_resolved_here() || (may_write && resolvconf().is_some()));
     let is_done = is_told || (names.resolv_conf && may_write);
     let is_wanted = names.resolved || names.resolv_conf;
@@ -142,7 +143,7 @@ pub fn left_to_operator(names: &config::Names, may_write: bool) -> Option<String
     (is_wanted && !is_done).then(by_hand)
 }
 
-/// The steps for an operator without systemd-resolved.
+/// Advice for an operator without systemd-resolved.
 pub fn by_hand(at: SocketAddr, domain: &str, search: bool) -> String {
     let dnsmasq = dnsmasq(at, domain);
     if at.port() != PORT {
@@ -152,23 +153,23 @@ pub fn by_hand(at: SocketAddr, domain: &str, search: bool) -> String {
     format!(
         "put `nameserver {}` as the first line into {FILE}{search}, or start with `resolv_conf = \
          true` in [names] (`shoal up --resolv-conf`) and the node does it; with dnsmasq: {dnsmasq} \
-         (\"Names\" in docs/ip.md)",
+         (\"Names\" in docs/guide/ip.md)",
         at.ip()
     )
 }
 
-/// The line of dnsmasq's configuration that leads here.
+/// The line for dnsmasq's configuration.
 pub(super) fn dnsmasq(at: SocketAddr, domain: &str) -> String {
     let port = if at.port() == PORT { String::new() } else { format!("#{}", at.port()) };
     format!("server=/{domain}/{}{port}", at.ip())
 }
 
 impl Registration {
-    /// Lines in a file that have to be looked after.
-    pub fn keeper(&self) -> Option<Arc<Keeper>> {
+    /// The lines in a file that need maintenance, if there are any.
+    pub fn keeper(&self) -> Option<Arc<ResolvConfKeeper>> {
         match &self.0 {
-            Kind::File(keeper) => Some(keeper.clone()),
-            Kind::Resolvconf { .. } => None,
+            RegistrationKind::File(keeper) => Some(keeper.clone()),
+            RegistrationKind::Resolvconf { .. } => None,
         }
     }
 }
@@ -176,21 +177,23 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         match &self.0 {
-            // A record left behind leads to a closed port, and programs ask the next server.
-            Kind::Resolvconf { program, record } => drop(run(program, &["-d", record], "")),
-            Kind::File(keeper) => drop(keeper.end()),
+            // If this fails, the record names a closed port, and programs ask the next server.
+            RegistrationKind::Resolvconf { program, record } => {
+                drop(run(program, &["-d", record], ""))
+            }
+            RegistrationKind::File(keeper) => drop(keeper.end()),
         }
     }
 }
 
-impl Keeper {
-    /// Puts the lines in, unless they are there.
+impl ResolvConfKeeper {
+    /// Inserts the lines, unless they are there.
     pub fn keep(&self) -> std::io::Result<()> {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         if *ended { Ok(()) } else { self.change(|text| self.lines.put(text)) }
     }
 
-    /// Takes the lines out for good.
+    /// Removes the lines for good.
     fn end(&self) -> std::io::Result<()> {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         *ended = true;
@@ -204,28 +207,32 @@ impl Keeper {
     }
 }
 
-/// The program resolvconf, of Debian or of openresolv. That of systemd speaks to resolved alone.
+/// The program resolvconf of Debian or openresolv. The one of systemd serves only resolved.
 fn resolvconf() -> Option<PathBuf> {
     let found = FOLDERS.iter().map(|folder| Path::new(folder).join("resolvconf"));
     let mut found = found.filter_map(|file| file.canonicalize().ok());
     found.find(|file| file.file_name().is_some_and(|name| name == "resolvconf"))
 }
 
-/// Registers the lines, and looks whether programs still have all servers that they had.
-fn by_resolvconf(program: PathBuf, lines: &Lines, file: &Path) -> Result<Registration, String> {
-    // Records of the loopback come first in both programs' order.
+/// Registers the lines, and checks that programs still have all their servers.
+fn by_resolvconf(
+    program: PathBuf,
+    lines: &ResolvConfLines,
+    file: &Path,
+) -> Result<Registration, String> {
+    // Both programs put records of the loopback first.
     let record = format!("lo.{}", lines.owner);
     let servers = || resolv_conf::read(file).map(|text| resolv_conf::servers(&text));
     let before = servers().unwrap_or_default();
     run(&program, &["-a", &record], &lines.record())?;
-    let registration = Registration(Kind::Resolvconf { program, record });
+    let registration = Registration(RegistrationKind::Resolvconf { program, record });
     let after = servers().unwrap_or_default();
     let others = before.iter().filter(|server| **server != lines.server);
     let first = after.first() == Some(&lines.server);
     if first && others.take(resolv_conf::SERVERS_MAX - 1).all(|server| after.contains(server)) {
         return Ok(registration);
     }
-    // Dropping the registration takes the record back.
+    // Dropping the registration removes the record.
     Err("names: resolvconf drops all servers behind a loopback address (openresolv: set \
          resolv_conf_local_only=NO in /etc/resolvconf.conf; Debian: \
          TRUNCATE_NAMESERVER_LIST_AFTER_LOOPBACK_ADDRESS=no in /etc/default/resolvconf), or \
@@ -244,7 +251,7 @@ fn run(program: &Path, words: &[&str], input: &str) -> Result<(), String> {
     command.args(words).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|e| failed(e.to_string()))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A few bytes fit the pipe. A program that does not read them says so by its end.
+        // A few bytes fit into the pipe. If the program does not read them, its exit status tells.
         let _written = stdin.write_all(input.as_bytes());
     }
     let began = Instant::now();
@@ -255,7 +262,7 @@ fn run(program: &Path, words: &[&str], input: &str) -> Result<(), String> {
             Err(e) => return Err(failed(e.to_string())),
             Ok(None) if began.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(10)),
             Ok(None) => {
-                // The program took too long: it is ended.
+                // The program took too long.
                 let _ended = child.kill().and_then(|()| child.wait());
                 return Err(failed("no answer in time".into()));
             }
@@ -263,7 +270,7 @@ fn run(program: &Path, words: &[&str], input: &str) -> Result<(), String> {
     }
 }
 
-/// The first line of the program's errors, or how it ended. Only root may tell resolved anything.
+/// The first line of the program's errors, or its exit status. Resolved obeys only root.
 fn first_line(child: &mut Child, status: ExitStatus) -> String {
     let mut said = String::new();
     let stderr = child.stderr.take().map(|stderr| stderr.take(1_024));
@@ -282,9 +289,9 @@ mod tests {
 
     use super::*;
 
-    fn lines() -> Lines {
+    fn lines() -> ResolvConfLines {
         let server = "127.0.0.153".parse().unwrap();
-        Lines { owner: "shoal0".into(), server, search: Some("shoal".into()) }
+        ResolvConfLines { owner: "shoal0".into(), server, search: Some("shoal".into()) }
     }
 
     #[test]
@@ -293,20 +300,21 @@ mod tests {
         let file = folder.path().join("resolv.conf");
         let by_dhcp = "nameserver 192.0.2.1\n";
         std::fs::write(&file, "nameserver 192.0.2.9\n").unwrap();
-        let keeper = Keeper { file: file.clone(), lines: lines(), ended: Mutex::new(false) };
+        let keeper =
+            ResolvConfKeeper { file: file.clone(), lines: lines(), ended: Mutex::new(false) };
         let text = || std::fs::read_to_string(&file).unwrap();
         keeper.keep().unwrap();
         std::fs::write(&file, by_dhcp).unwrap();
         keeper.keep().unwrap();
         assert_eq!(resolv_conf::servers(&text()).len(), 2);
         let keeper = Arc::new(keeper);
-        drop(Registration(Kind::File(keeper.clone())));
+        drop(Registration(RegistrationKind::File(keeper.clone())));
         assert_eq!(text(), by_dhcp);
         keeper.keep().unwrap();
         assert_eq!(text(), by_dhcp, "the node has stopped");
     }
 
-    /// A program like resolvconf that works on a file of this test.
+    /// A stand-in for resolvconf that changes a file of this test.
     fn program(folder: &Path, add: &str) -> (PathBuf, PathBuf) {
         let (program, file) = (folder.join("resolvconf"), folder.join("resolv.conf"));
         let name = file.display();

@@ -7,11 +7,11 @@ use simple_dns::{CLASS, Name, Packet, PacketFlag, QTYPE, Question, RCODE, Resour
 
 use super::*;
 
-fn book() -> Book {
+fn book() -> NameTable {
     let six = |n: u16| IpAddr::V6([0xfd00, 0, 0, 0, 0, 0, 0, n].into());
     let four: IpAddr = "10.0.1.2".parse().unwrap();
     let hosts = [("Bob", vec![six(2), four]), ("a.b", vec![six(3)]), ("none", Vec::new())];
-    Book::new(hosts, ["fd00::/48", "10.0.0.0/23"].map(|text| text.parse().unwrap()).to_vec())
+    NameTable::new(hosts, ["fd00::/48", "10.0.0.0/23"].map(|text| text.parse().unwrap()).to_vec())
 }
 
 fn asking(name: &str, kind: QTYPE) -> Vec<u8> {
@@ -26,7 +26,7 @@ fn question(name: &str, kind: TYPE) -> Vec<u8> {
     asking(name, kind.into())
 }
 
-/// Code, records of the answer, and owners of the records of authority with their kinds.
+/// Response code, answer records, and owners and kinds of the authority records.
 fn reply(name: &str, kind: QTYPE) -> (RCODE, Vec<String>, Vec<String>) {
     let bytes = answer(&book(), "shoal", &asking(name, kind)).unwrap();
     let reply = Packet::parse(&bytes).unwrap();
@@ -51,7 +51,8 @@ fn what_is_not_there_comes_with_the_zones_soa() {
         ("a.b.shoal", TYPE::A, RCODE::NoError),
         ("none.shoal", TYPE::AAAA, RCODE::NoError),
         ("shoal", TYPE::AAAA, RCODE::NoError),
-        // A name above another one exists, or resolvers take the one below for missing (RFC 8020).
+        // A name above another one exists. Otherwise resolvers count the one below as missing (RFC
+        // 8020).
         ("b.shoal", TYPE::A, RCODE::NoError),
         ("x.bob.shoal", TYPE::A, RCODE::NameError),
     ] {
@@ -112,9 +113,9 @@ fn by_tcp(stream: &mut TcpStream) -> Vec<u8> {
 #[test]
 fn questions_are_answered_by_tcp_too() {
     let listen: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let responder = Responder::open(listen, "shoal").unwrap();
+    let responder = DnsResponder::open(listen, "shoal").unwrap();
     let at = responder.socket.local_addr().unwrap();
-    let names = Names::default();
+    let names = DnsNames::default();
     names.set(book());
     responder.start(&names, None).unwrap();
     let connect = || {
@@ -122,7 +123,7 @@ fn questions_are_answered_by_tcp_too() {
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         stream
     };
-    // Whoever holds all places gives way, the one that asked longest ago first.
+    // When all slots are used, the connection with the oldest question is closed first.
     let _idle: Vec<TcpStream> = (0..40).map(|_| connect()).collect();
     let one = question("bob.shoal", TYPE::AAAA);
     let message = |bytes: &[u8]| [&(bytes.len() as u16).to_be_bytes(), bytes].concat();
@@ -136,7 +137,7 @@ fn questions_are_answered_by_tcp_too() {
     for _ in 0..3 {
         assert_eq!(Packet::parse(&by_tcp(&mut stream)).unwrap().answers.len(), 1);
     }
-    // A question beyond the bound ends the connection, and harms no other.
+    // A question beyond the bound ends its connection, and harms no other.
     let mut long = connect();
     long.write_all(&[0xff; 600]).unwrap();
     let mut rest = Vec::new();
@@ -147,12 +148,12 @@ fn questions_are_answered_by_tcp_too() {
     drop(names);
     let began = Instant::now();
     while TcpStream::connect(at).is_ok() {
-        assert!(began.elapsed() < Duration::from_secs(10), "it still listens");
+        assert!(began.elapsed() < Duration::from_secs(10), "the responder still listens");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Code, and the addresses in the answer.
+/// Response code, and the addresses in the answer.
 fn ask(name: &str, kind: TYPE) -> (RCODE, Vec<IpAddr>) {
     let reply = answer(&book(), "shoal", &question(name, kind)).unwrap();
     let reply = Packet::parse(&reply).unwrap();
@@ -203,9 +204,9 @@ fn what_is_no_question_gets_no_answer_or_a_short_one() {
 #[test]
 fn a_responder_answers_and_ends_with_its_node() {
     let listen: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let responder = Responder::open(listen, "shoal").unwrap();
+    let responder = DnsResponder::open(listen, "shoal").unwrap();
     let at = responder.socket.local_addr().unwrap();
-    let names = Names::default();
+    let names = DnsNames::default();
     names.set(book());
     responder.start(&names, None).unwrap();
     let socket = UdpSocket::bind(listen).unwrap();
@@ -217,7 +218,7 @@ fn a_responder_answers_and_ends_with_its_node() {
     drop(names);
     let began = Instant::now();
     while UdpSocket::bind(at).is_err() {
-        assert!(began.elapsed() < Duration::from_secs(10), "it still listens");
+        assert!(began.elapsed() < Duration::from_secs(10), "the responder still listens");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -226,7 +227,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
-    fn noise_never_panics(
+    fn random_bytes_never_cause_a_panic(
         mut bytes in prop::collection::vec(any::<u8>(), 0..120),
         at in 0usize..40,
         value: u8,
@@ -243,11 +244,11 @@ proptest! {
 fn what_is_missing_is_named() {
     let port = "127.0.0.1:0".parse().unwrap();
     let taken = UdpSocket::bind::<SocketAddr>(port).unwrap();
-    let refused = |at: &str| Responder::open(at.parse().unwrap(), "shoal").err().unwrap();
+    let refused = |at: &str| DnsResponder::open(at.parse().unwrap(), "shoal").err().unwrap();
     let said = refused(&taken.local_addr().unwrap().to_string()).to_string();
     assert!(said.contains("another responder"), "{said}");
     let said = refused("192.0.2.1:53").to_string();
-    assert!(said.contains("of this machine's loopback"), "{said}");
+    assert!(said.contains("this machine's loopback"), "{said}");
     assert!(hint(ErrorKind::PermissionDenied).contains("CAP_NET_BIND_SERVICE"));
     let line = |at: &str| system::dnsmasq(at.parse().unwrap(), "shoal");
     assert_eq!(line("127.0.0.153:53"), "server=/shoal/127.0.0.153");

@@ -1,4 +1,4 @@
-//! A configuration without options means the machines' own defaults, and options reach them.
+//! A configuration without options means the state machines' own defaults, and options reach them.
 
 use std::path::Path;
 
@@ -7,17 +7,17 @@ use super::*;
 const NODE: &str = "[node]\nname = \"r1\"\naddress = \"1.0\"\nkey_file = \"k\"\n\
                     network_secret_file = \"n\"\nhosts_file = \"h\"\n";
 
-fn config(more: &str) -> Config {
-    Config::parse(Path::new("node.toml"), &format!("{NODE}{more}")).unwrap()
+fn config(more: &str) -> NodeConfig {
+    NodeConfig::parse(Path::new("node.toml"), &format!("{NODE}{more}")).unwrap()
 }
 
-fn hosts() -> Hosts {
+fn hosts() -> HostList {
     let entry = |n: u8| {
         let key = shoal_crypto::Identity::generate([n; 32]).public();
         format!("[[host]]\nname = \"r{n}\"\naddress = \"{n}.0\"\nkey = \"{key}\"\n")
     };
     let text: String = (1..=4).map(entry).collect();
-    Hosts::parse(Path::new("hosts.toml"), &text).unwrap()
+    HostList::parse(Path::new("hosts.toml"), &text).unwrap()
 }
 
 fn same(a: &dyn std::fmt::Debug, b: &dyn std::fmt::Debug) {
@@ -31,14 +31,15 @@ fn defaults_are_the_machines_defaults() {
     same(&relay.routing, &shoal_routing::Config::default());
     same(&relay.egress, &EgressConfig::default());
     same(&relay.hold, &shoal_relay::HoldConfig::default());
-    same(&relay.session, &shoal_session::Config::new(Role::Link));
-    // Machines leave idle links silent; a node's hosts are to stay reachable behind firewalls.
+    same(&relay.session, &shoal_session::SessionConfig::new(SessionRole::Link));
+    // The state machine's default leaves idle links silent. A node's hosts must stay reachable
+    // behind firewalls.
     let keepalive = relay.liveness.keepalive;
     assert_eq!(keepalive, Some(Duration::from_secs(20)));
     same(&relay.liveness, &LivenessConfig { keepalive, adapt: true, ..LivenessConfig::default() });
     let edge = edge_config(&config);
-    same(&edge.transfer, &shoal_transfer::Config::default());
-    same(&edge.session, &shoal_session::Config::new(Role::Edge));
+    same(&edge.transfer, &shoal_transfer::TransferConfig::default());
+    same(&edge.session, &shoal_session::SessionConfig::new(SessionRole::Edge));
 }
 
 #[test]

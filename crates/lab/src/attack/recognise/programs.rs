@@ -1,49 +1,47 @@
-//! The other programs, between two namespaces: WireGuard, QUIC and iperf3 as they are installed,
-//! and small generators of calls, of questions for names, and of a tunnel that masks every byte.
+//! The other programs, run between two namespaces. WireGuard, QUIC and iperf3 are installed
+//! programs. Small generators make calls, DNS queries, and a tunnel that masks every byte.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use shoal_attack::{Draws, Traffic};
+use shoal_attack::{Draws, ProgramKind};
 
 use crate::bench::peers::{program, wireguard_go};
 use crate::network::Network;
-use crate::process::Process;
+use crate::process::ChildProcess;
 use crate::tcp::TcpFlow;
 use crate::udp::UdpFlow;
 
-/// How long a server may take to listen.
+/// Wait until a server listens.
 const LISTENING: Duration = Duration::from_millis(500);
-/// How long wireguard-go may take to make its interface.
+/// Wait until wireguard-go has made its interface.
 const INTERFACE: Duration = Duration::from_millis(1_500);
-/// How often to look whether the time is over.
+/// Interval of checks for the end of the capture.
 const LOOK: Duration = Duration::from_millis(20);
-/// The overlay addresses of WireGuard's ends.
+/// Overlay addresses of the two WireGuard peers.
 const INNER: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 99, 0, 1), Ipv4Addr::new(10, 99, 0, 2)];
 
-/// Where a program runs: two nodes with a link, for so many seconds.
-pub struct Place<'a> {
+/// Surroundings of a program: two nodes with a link, and the length of its run in seconds.
+pub struct ProgramSite<'a> {
     pub network: &'a Network,
     pub seconds: f64,
-    /// The number of the capture.
     pub number: u32,
 }
 
-/// Has a program do something at a place.
-pub type Run = fn(&Place<'_>, &mut Draws) -> Result<()>;
+/// Runs one activity of a program.
+pub type ActivityFn = fn(&ProgramSite<'_>, &mut Draws) -> Result<()>;
 
-/// A program.
+/// A program, with its requirements and activities.
 pub struct Program {
     pub name: &'static str,
-    /// What it needs.
+    /// Checks that the program can run.
     needs: fn() -> Result<()>,
-    /// What it does.
-    pub does: &'static [(&'static str, Run)],
+    /// Activities by name.
+    pub does: &'static [(&'static str, ActivityFn)],
 }
 
-/// All programs.
 pub const ALL: &[Program] = &[
     Program {
         name: "wireguard",
@@ -77,14 +75,14 @@ pub const ALL: &[Program] = &[
         name: "masked",
         needs: || Ok(()),
         does: &[
-            ("web", |p, d| masked(p, d, Traffic::Web)),
-            ("upload", |p, d| masked(p, d, Traffic::Bulk)),
+            ("web", |p, d| masked(p, d, ProgramKind::Web)),
+            ("upload", |p, d| masked(p, d, ProgramKind::Bulk)),
         ],
     },
 ];
 
 impl Program {
-    /// Why it is left out; none if it is there.
+    /// Reason to leave the program out; `None` if it can run.
     pub fn missing(&self) -> Option<String> {
         (self.needs)().err().map(|why| format!("{}: {why:#}", self.name))
     }
@@ -94,11 +92,11 @@ fn quic_peer() -> Result<std::path::PathBuf> {
     program("quic_peer", "cargo install --path bench/peers/quic_peer")
 }
 
-impl Place<'_> {
-    fn start(&self, node: usize, mut command: Command) -> Result<Process> {
+impl ProgramSite<'_> {
+    fn start(&self, node: usize, mut command: Command) -> Result<ChildProcess> {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let name = command.get_program().display().to_string();
-        Process::start(&name, command, self.network.namespace_fd(node))
+        ChildProcess::start(&name, command, self.network.namespace_fd(node))
     }
 
     fn far(&self) -> Result<IpAddr> {
@@ -114,7 +112,7 @@ impl Place<'_> {
         Ok(())
     }
 
-    /// A socket at a node.
+    /// Binds a socket at a node.
     fn socket(&self, node: usize, at: SocketAddr) -> Result<UdpSocket> {
         let space = self.network.namespace(node).context("no namespace")?;
         let socket = space.enter(|| Ok(UdpSocket::bind(at)?))?;
@@ -127,7 +125,7 @@ fn anywhere(port: u16) -> SocketAddr {
     (Ipv4Addr::UNSPECIFIED, port).into()
 }
 
-fn quic(place: &Place<'_>, shape: &str) -> Result<()> {
+fn quic(place: &ProgramSite<'_>, shape: &str) -> Result<()> {
     let at = SocketAddr::new(place.far()?, 443).to_string();
     let words = |words: &[&str]| -> Result<Command> {
         let mut command = Command::new(quic_peer()?);
@@ -140,7 +138,7 @@ fn quic(place: &Place<'_>, shape: &str) -> Result<()> {
     place.wait()
 }
 
-fn iperf3(place: &Place<'_>, draws: &mut Draws) -> Result<()> {
+fn iperf3(place: &ProgramSite<'_>, draws: &mut Draws) -> Result<()> {
     let how = "apt-get install iperf3";
     let mut server = Command::new(program("iperf3", how)?);
     server.args(["-s", "-1"]);
@@ -158,7 +156,7 @@ fn iperf3(place: &Place<'_>, draws: &mut Draws) -> Result<()> {
     place.wait()
 }
 
-fn wireguard(place: &Place<'_>, draws: &mut Draws, tcp: bool) -> Result<()> {
+fn wireguard(place: &ProgramSite<'_>, draws: &mut Draws, tcp: bool) -> Result<()> {
     // wireguard-go names its control socket by its interface, for the whole machine.
     let name = |node: usize| format!("g{}{}{node}", std::process::id(), u8::from(tcp));
     let mut ends = Vec::new();
@@ -201,9 +199,9 @@ fn wireguard(place: &Place<'_>, draws: &mut Draws, tcp: bool) -> Result<()> {
     }
 }
 
-/// A call, as RTP (RFC 3550): both ends send 50 datagrams a second. With a constant length as of
-/// G.711, or a variable one as of Opus.
-fn call(place: &Place<'_>, draws: &mut Draws, constant: bool) -> Result<()> {
+/// A call, as RTP (RFC 3550): both ends send 50 datagrams per second. Their length is constant, as
+/// of G.711, or variable, as of Opus.
+fn call(place: &ProgramSite<'_>, draws: &mut Draws, constant: bool) -> Result<()> {
     let port = 10_000 + 2 * draws.below(20_000) as u16;
     let ends = [place.socket(0, anywhere(port))?, place.socket(1, anywhere(port))?];
     ends[0].connect((place.far()?, port))?;
@@ -233,7 +231,7 @@ fn speak(socket: &UdpSocket, end: Instant, constant: bool, draws: &mut Draws) {
         datagram.extend(time.to_be_bytes());
         datagram.extend(source.to_be_bytes());
         datagram.extend((0..len).map(|_| draws.below(256) as u8));
-        // An end that is not there yet answers with an error.
+        // A far end that is not up yet causes an error.
         let _ = socket.send(&datagram);
         (number, time) = (number.wrapping_add(1), time.wrapping_add(samples));
         due += Duration::from_millis(20);
@@ -241,9 +239,9 @@ fn speak(socket: &UdpSocket, end: Instant, constant: bool, draws: &mut Draws) {
     }
 }
 
-/// A tunnel whose datagrams are random bytes from the first to the last, as Shoal's are, and as
-/// long as the packets in them: what is left to a censor are lengths and times.
-fn masked(place: &Place<'_>, draws: &mut Draws, inside: Traffic) -> Result<()> {
+/// A tunnel whose datagrams are random bytes throughout, like Shoal's, and as long as the packets
+/// inside. A censor sees only lengths and times.
+fn masked(place: &ProgramSite<'_>, draws: &mut Draws, inside: ProgramKind) -> Result<()> {
     let port = 10_000 + draws.below(40_000) as u16;
     let ends = [place.socket(0, anywhere(0))?, place.socket(1, anywhere(port))?];
     let first = ends[0].local_addr()?.port();
@@ -274,7 +272,7 @@ fn masked(place: &Place<'_>, draws: &mut Draws, inside: Traffic) -> Result<()> {
                     };
                     let bytes: Vec<u8> =
                         (0..inner + overhead).map(|_| draws.below(256) as u8).collect();
-                    // An end that is not there yet answers with an error.
+                    // A far end that is not up yet causes an error.
                     let _ = socket.send(&bytes);
                 }
             });
@@ -283,8 +281,8 @@ fn masked(place: &Place<'_>, draws: &mut Draws, inside: Traffic) -> Result<()> {
     crate::interrupt::check()
 }
 
-/// Questions for names (RFC 1035), some at a time, each from a port of its own, and their answers.
-fn dns(place: &Place<'_>, draws: &mut Draws) -> Result<()> {
+/// DNS queries (RFC 1035), a few at a time, each from its own port, and their answers.
+fn dns(place: &ProgramSite<'_>, draws: &mut Draws) -> Result<()> {
     let server = place.socket(1, anywhere(53))?;
     let far = SocketAddr::new(place.far()?, 53);
     let end = Instant::now() + Duration::from_secs_f64(place.seconds);
@@ -305,7 +303,7 @@ fn dns(place: &Place<'_>, draws: &mut Draws) -> Result<()> {
 
 fn question(draws: &mut Draws) -> Vec<u8> {
     let mut text = (draws.below(1 << 16) as u16).to_be_bytes().to_vec();
-    // Recursion is wanted; one question, and one record of options.
+    // Recursion desired; one question, and one OPT record.
     text.extend([1, 0, 0, 1, 0, 0, 0, 0, 0, 1]);
     for _ in 0..2 + draws.below(3) {
         let len = 3 + draws.below(12);
@@ -321,7 +319,7 @@ fn question(draws: &mut Draws) -> Vec<u8> {
 fn answer(server: &UdpSocket, end: Instant, draws: &mut Draws) {
     let mut asked = [0; 512];
     while Instant::now() < end {
-        // An error is a timeout: nothing was asked.
+        // An error is a timeout: no query arrived.
         let Ok((len, from)) = server.recv_from(&mut asked) else { continue };
         let mut text = asked[..len].to_vec();
         let records = 1 + draws.below(4) as u8;

@@ -1,13 +1,12 @@
 //! Captures of Shoal and of other programs, made in namespaces of this machine.
 //!
 //! ```text
-//! h1 - r1 - r2 - h2      Shoal: what passes h1's access link, from before the nodes start
-//! a - b                  others: what passes a's link
+//! h1 - r1 - r2 - h2      Shoal: traffic of h1's access link, from before the nodes start
+//! a - b                  others: traffic of a's link
 //! ```
 //!
-//! Each capture has links of another rate and delay. What a program does differs from capture to
-//! capture too, as its seed says; but programs and kernels have clocks and keys of their own, so
-//! two runs never record the same bytes.
+//! Each capture has links of another rate and delay, and its seed varies the program's task.
+//! Programs and kernels have clocks and keys of their own, so two runs never record the same bytes.
 
 use std::fs;
 use std::path::Path;
@@ -16,34 +15,33 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use shoal_attack::Draws;
+use shoal_cli::interrupt::Interrupt;
 use shoal_wire::Address;
 
 use super::programs::{self, Program};
 use super::{Capture, Captures, OURS};
-use crate::network::{Conditions, Kind, Network};
-use crate::run::{Live, Options, flows};
+use crate::network::{Conditions, Network, NetworkKind};
+use crate::run::{LiveRun, RunOptions, flows};
 use crate::scenario::Scenario;
 use crate::shaping::Rate;
 use crate::topology::{LinkSpec, NodeSpec, Topology};
 use crate::wiretap::Wiretap;
 use crate::workspace::Workspace;
 
-/// Captures of each activity, unless said otherwise.
+/// Default number of captures of each activity.
 pub const CAPTURES_EACH: u32 = 10;
-/// How long a capture lasts, and one of a program that hardly says anything, in seconds.
+/// Length of a capture, and of a capture of an almost silent program, in seconds.
 const SECONDS: f64 = 10.0;
 const IDLE_SECONDS: f64 = 30.0;
 
-/// What was recorded.
 #[derive(Clone, Debug, Default)]
-pub struct Recorded {
-    /// The captures.
+pub struct RecordedCaptures {
     pub captures: Captures,
-    /// Programs that are not installed, and how to get them.
+    /// Programs that are not installed, with the command that installs each.
     pub missing: Vec<String>,
 }
 
-/// What Shoal does in a capture: its name, further lines of the scenario, and seconds.
+/// Shoal's activities: name, further lines of the scenario, and seconds.
 const OURS_DOES: [(&str, &str, f64); 5] = [
     (
         "file",
@@ -69,24 +67,24 @@ const OURS_DOES: [(&str, &str, f64); 5] = [
     ("idle", "", IDLE_SECONDS),
 ];
 
-/// Records `each` captures of every activity of every program that is installed, into `folder`,
-/// with a list of them. `say` is told what is done; threads call it.
+/// Records `each` captures of every activity of every installed program into `folder`, with a list
+/// of them. `say` gets progress messages; worker threads call it.
 ///
 /// # Errors
-/// Without namespaces, or when a program fails that is there.
+/// Namespaces are missing, or an installed program fails.
 pub fn record(
     folder: &Path,
     each: u32,
-    options: &Options,
+    options: &RunOptions,
     say: &(dyn Fn(&str) + Sync),
-) -> Result<Recorded> {
-    crate::interrupt::notice()?;
+) -> Result<RecordedCaptures> {
+    Interrupt::catch()?;
     fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     let missing: Vec<String> =
         programs::ALL.iter().filter_map(|program| program.missing()).collect();
     missing.iter().for_each(|what| say(&format!("LEFT OUT: {what}")));
     let captures = Mutex::new(Vec::new());
-    // The activities of a program side by side: most of the time they wait.
+    // The activities of a program run in parallel: they wait most of the time.
     std::thread::scope(|scope| -> Result<()> {
         let mut threads = Vec::new();
         for (activity, lines, seconds) in OURS_DOES {
@@ -127,7 +125,7 @@ pub fn record(
     let captures = Captures { capture };
     let list = folder.join("captures.toml");
     fs::write(&list, toml::to_string(&captures)?).with_context(|| list.display().to_string())?;
-    Ok(Recorded { captures, missing })
+    Ok(RecordedCaptures { captures, missing })
 }
 
 fn note(captures: &Mutex<Vec<Capture>>, file: &Path, program: &str, activity: &str) {
@@ -139,7 +137,7 @@ fn note(captures: &Mutex<Vec<Capture>>, file: &Path, program: &str, activity: &s
     captures.lock().unwrap_or_else(|e| e.into_inner()).push(capture);
 }
 
-/// Conditions of all links of a capture.
+/// Rate in Mbit/s and delay in milliseconds of all links of a capture.
 fn conditions(draws: &mut Draws) -> (u32, f64) {
     (4 + draws.below(20) as u32, draws.between(0.5, 15.0))
 }
@@ -148,7 +146,7 @@ fn ours(
     file: &Path,
     (activity, lines, seconds): (&str, &str, f64),
     number: u32,
-    options: &Options,
+    options: &RunOptions,
 ) -> Result<()> {
     let mut draws = Draws::new(number.into(), activity, 0);
     let (mbit, delay_ms) = conditions(&mut draws);
@@ -166,12 +164,12 @@ fn ours(
     let mut tap = None;
     let listen = |network: &Network| {
         let host = network.topology().find("h1").context("no h1")?;
-        let space = network.namespace(host).context("captures need namespaces: root")?;
+        let space = network.namespace(host).context("captures need namespaces; run as root")?;
         tap = Some(Wiretap::of_heads(space, file)?);
         Ok(())
     };
-    let (folder, options) = (workspace.path(), Options { quiet: true, ..options.clone() });
-    let mut live = Live::start_after(&scenario, case, &conditions, &options, folder, listen)?;
+    let (folder, options) = (workspace.path(), RunOptions { quiet: true, ..options.clone() });
+    let mut live = LiveRun::start_after(&scenario, case, &conditions, &options, folder, listen)?;
     live.run()?;
     drop(live);
     tap.context("no wiretap")?.finish()?;
@@ -182,7 +180,7 @@ fn other(
     file: &Path,
     program: &Program,
     activity: &str,
-    run: programs::Run,
+    run: programs::ActivityFn,
     number: u32,
 ) -> Result<()> {
     let label = format!("{} {activity}", program.name);
@@ -197,10 +195,10 @@ fn other(
         delay: Duration::from_secs_f64(delay_ms / 1e3),
         ..Conditions::default()
     };
-    let network = Network::build(topology, Kind::Namespaces, conditions)?;
-    let space = network.namespace(0).context("captures need namespaces: root")?;
+    let network = Network::build(topology, NetworkKind::Namespaces, conditions)?;
+    let space = network.namespace(0).context("captures need namespaces; run as root")?;
     let tap = Wiretap::of_heads(space, file)?;
-    run(&programs::Place { network: &network, seconds: SECONDS, number }, &mut draws)?;
+    run(&programs::ProgramSite { network: &network, seconds: SECONDS, number }, &mut draws)?;
     tap.finish()?;
     Ok(())
 }

@@ -1,27 +1,27 @@
-//! `shoal-lab attack`: what mixes and cover hide from who compares access links.
+//! `shoal-lab attack`: anonymity with mixes and cover, against attackers who compare access links.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use shoal_attack::scenarios::{Scenario, Size};
-use shoal_cli::failure::{self, Failure};
-use shoal_cli::options::Common;
-use shoal_cli::output::{self, Paint, Table, paint, plain};
+use shoal_attack::scenarios::{AttackScenario, Size};
+use shoal_cli::failure::{self, ExitError};
+use shoal_cli::options::CommonOptions;
+use shoal_cli::output::{self, CellStyle, TextTable, paint, plain};
 use shoal_lab::attack::recognise::{self as censor, Captures};
-use shoal_lab::attack::{self, Report, Row};
+use shoal_lab::attack::{self, AttackReport, AttackRow};
 use shoal_lab::html;
-use shoal_lab::run::Options;
+use shoal_lab::run::RunOptions;
 
-use crate::args::{Attack, AttackOn};
+use crate::args::{AttackArgs, AttackTarget};
 
-/// Runs the scenarios, prints their figures, writes the page; fails unless all holds.
-pub fn run(common: &Common, args: &Attack) -> Result<()> {
+/// Runs the scenarios, prints their figures, and writes the page. Fails if a condition fails.
+pub fn run(common: &CommonOptions, args: &AttackArgs) -> Result<()> {
     if args.recognise {
         return recognise(common, args);
     }
-    let named: Vec<Scenario> = args.scenarios.iter().map(|on| scenario(*on)).collect();
-    let scenarios = if named.is_empty() { Scenario::ALL.to_vec() } else { named };
+    let named: Vec<AttackScenario> = args.scenarios.iter().map(|on| scenario(*on)).collect();
+    let scenarios = if named.is_empty() { AttackScenario::ALL.to_vec() } else { named };
     let size = if args.quick { Size::QUICK } else { Size::FULL };
     let folder = args.out.display().to_string();
     fs::create_dir_all(&args.out).with_context(|| folder.clone())?;
@@ -32,9 +32,9 @@ pub fn run(common: &Common, args: &Attack) -> Result<()> {
     };
     let report = match &args.capture {
         Some(file) => attack::capture::run(file)
-            .map_err(|e| Failure::of(failure::CONFIG, format!("{e:#}")))?,
+            .map_err(|e| ExitError::of(failure::CONFIG, format!("{e:#}")))?,
         None => attack::run(&scenarios, size, &progress)
-            .map_err(|why| Failure::of(failure::FAILED, why.to_string()))?,
+            .map_err(|why| ExitError::of(failure::FAILED, why.to_string()))?,
     };
     put(args, "report.json", &serde_json::to_string(&report)?)?;
     put(args, "report.html", &html::attack_page(&report))?;
@@ -47,20 +47,20 @@ pub fn run(common: &Common, args: &Attack) -> Result<()> {
     }
     let failed = report.checks().filter(|(_, check)| !check.holds).count();
     if failed > 0 {
-        let text = format!("{failed} of {} conditions do not hold", report.checks().count());
-        return Err(Failure::of(failure::FAILED, text));
+        let text = format!("{failed} of {} conditions failed", report.checks().count());
+        return Err(ExitError::of(failure::FAILED, text));
     }
     Ok(())
 }
 
-fn put(args: &Attack, name: &str, text: &str) -> Result<()> {
+fn put(args: &AttackArgs, name: &str, text: &str) -> Result<()> {
     let file = args.out.join(name);
     fs::write(&file, text).with_context(|| file.display().to_string())
 }
 
-/// Tells programs apart, prints what came out, and writes the page.
-fn recognise(common: &Common, args: &Attack) -> Result<()> {
-    let wrong = |e: anyhow::Error| Failure::of(failure::CONFIG, format!("{e:#}"));
+/// Classifies programs, prints the result, and writes the page.
+fn recognise(common: &CommonOptions, args: &AttackArgs) -> Result<()> {
+    let wrong = |e: anyhow::Error| ExitError::of(failure::CONFIG, format!("{e:#}"));
     fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
     let judged = match &args.capture {
         Some(file) => {
@@ -75,7 +75,7 @@ fn recognise(common: &Common, args: &Attack) -> Result<()> {
                 }
             };
             let folder = args.out.join("captures");
-            let recorded = censor::record(&folder, args.each, &Options::default(), &say)?;
+            let recorded = censor::record(&folder, args.each, &RunOptions::default(), &say)?;
             censor::judge(&recorded.captures, &folder, recorded.missing)?
         }
     };
@@ -90,13 +90,18 @@ fn recognise(common: &Common, args: &Attack) -> Result<()> {
     Ok(())
 }
 
-fn show_programs(common: &Common, report: &censor::Report) -> Result<()> {
+fn show_programs(common: &CommonOptions, report: &censor::RecognitionReport) -> Result<()> {
     if common.json {
         return Ok(output::json("recognise", report)?);
     }
     let found = &report.recognised;
-    let mut table =
-        Table::new(&["program", ">captures", "found", "others taken for it", "taken for others"]);
+    let mut table = TextTable::new(&[
+        "program",
+        ">captures",
+        "found",
+        "others taken for it",
+        "taken for others",
+    ]);
     for (i, program) in found.programs.iter().enumerate() {
         let others = found.programs.iter().zip(&found.confusion[i]).enumerate();
         let others = others.filter(|(other, (_, count))| *other != i && **count > 0);
@@ -111,12 +116,13 @@ fn show_programs(common: &Common, report: &censor::Report) -> Result<()> {
         "accuracy {}, a guess {:.3}, programs shuffled {:.3}",
         found.accuracy, found.guess, found.shuffled
     ))?;
-    let mut table = Table::new(&["program", "did", "found"]);
+    let mut table = TextTable::new(&["program", "did", "found"]);
     for (program, activity, share) in &found.activities {
         table.row(plain([program.clone(), activity.clone(), share.to_string()]));
     }
     table.print()?;
-    let mut table = Table::new(&["features", ">alone", ">Shoal found", ">without", ">Shoal found"]);
+    let mut table =
+        TextTable::new(&["features", ">alone", ">Shoal found", ">without", ">Shoal found"]);
     let ours = found.programs.iter().position(|program| program == censor::OURS);
     for worth in &found.groups {
         let own = |found: &[f64]| ours.map_or(f64::NAN, |at| found[at]);
@@ -126,7 +132,7 @@ fn show_programs(common: &Common, report: &censor::Report) -> Result<()> {
     }
     table.print()?;
     let mut table =
-        Table::new(&[">datagrams", ">accuracy", ">Shoal found", ">others taken for it"]);
+        TextTable::new(&[">datagrams", ">accuracy", ">Shoal found", ">others taken for it"]);
     for point in &report.curve {
         let shares = [point.accuracy, point.found, point.alarms].map(|x| format!("{x:.3}"));
         table.row(plain([point.datagrams.to_string()].into_iter().chain(shares)));
@@ -134,24 +140,24 @@ fn show_programs(common: &Common, report: &censor::Report) -> Result<()> {
     Ok(table.print()?)
 }
 
-fn scenario(on: AttackOn) -> Scenario {
+fn scenario(on: AttackTarget) -> AttackScenario {
     match on {
-        AttackOn::None => Scenario::None,
-        AttackOn::Timed => Scenario::Timed,
-        AttackOn::StopAndGo => Scenario::StopAndGo,
-        AttackOn::Cover => Scenario::Cover,
-        AttackOn::Active => Scenario::Active,
-        AttackOn::Members => Scenario::Members,
-        AttackOn::Latency => Scenario::Latency,
-        AttackOn::Time => Scenario::Time,
+        AttackTarget::None => AttackScenario::None,
+        AttackTarget::Timed => AttackScenario::Timed,
+        AttackTarget::StopAndGo => AttackScenario::StopAndGo,
+        AttackTarget::Cover => AttackScenario::Cover,
+        AttackTarget::Active => AttackScenario::Active,
+        AttackTarget::Members => AttackScenario::Members,
+        AttackTarget::Latency => AttackScenario::Latency,
+        AttackTarget::Time => AttackScenario::Time,
     }
 }
 
-fn show(common: &Common, report: &Report) -> Result<()> {
+fn show(common: &CommonOptions, report: &AttackReport) -> Result<()> {
     if common.json {
         return Ok(output::json("attack", report)?);
     }
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         "scenario",
         "case",
         "attack",
@@ -171,15 +177,18 @@ fn show(common: &Common, report: &Report) -> Result<()> {
     report.rows.iter().for_each(|row| table.row(plain(cells(row))));
     table.print()?;
     for (row, check) in report.checks() {
-        let word =
-            if check.holds { paint(Paint::Good, "holds") } else { paint(Paint::Bad, "FAILS") };
+        let word = if check.holds {
+            paint(CellStyle::Good, "holds")
+        } else {
+            paint(CellStyle::Bad, "FAILS")
+        };
         let what = format!("{}: {}", row.scenario, row.case);
         output::line(&format!("{word}  {what}: {}: {}", check.rule, check.found))?;
     }
     Ok(())
 }
 
-fn cells(row: &Row) -> [String; 15] {
+fn cells(row: &AttackRow) -> [String; 15] {
     let (outcome, rates) = (&row.outcome, &row.outcome.rates);
     let interval = |i: shoal_attack::Interval| format!("{:.3} to {:.3}", i.low, i.high);
     [

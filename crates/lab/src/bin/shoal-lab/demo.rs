@@ -1,26 +1,26 @@
 //! `shoal-lab demo`: the network of the first paper on this machine.
 
 use anyhow::Result;
-use shoal_cli::failure::{self, Failure};
-use shoal_cli::options::Common;
+use shoal_cli::failure::{self, ExitError};
+use shoal_cli::options::CommonOptions;
 use shoal_cli::output;
-use shoal_lab::demo::{self, Options, Shape};
-use shoal_lab::{Family, Kind};
+use shoal_lab::demo::{self, DemoNetwork, DemoOptions};
+use shoal_lab::{IpFamily, NetworkKind};
 
-use crate::args::{Demo, Links, Topology};
+use crate::args::{Demo, DemoLinks, DemoTopology};
 
 /// Runs the demo and prints its table.
-pub fn run(common: &Common, args: &Demo) -> Result<()> {
-    let options = Options {
+pub fn run(common: &CommonOptions, args: &Demo) -> Result<()> {
+    let options = DemoOptions {
         kind: match args.links {
-            Links::Auto => None,
-            Links::Namespaces => Some(Kind::Namespaces),
-            Links::Loopback => Some(Kind::Loopback),
+            DemoLinks::Auto => None,
+            DemoLinks::Namespaces => Some(NetworkKind::Namespaces),
+            DemoLinks::Loopback => Some(NetworkKind::Loopback),
         },
-        family: if args.ipv6 { Family::Ipv6 } else { Family::Ipv4 },
+        family: if args.ipv6 { IpFamily::Ipv6 } else { IpFamily::Ipv4 },
         shape: match args.topology {
-            Topology::Paper => Shape::Paper,
-            Topology::Chain => Shape::Chain,
+            DemoTopology::Paper => DemoNetwork::Paper,
+            DemoTopology::Chain => DemoNetwork::Chain,
         },
         size: args.size.0,
         rate: args.rate.0,
@@ -30,9 +30,10 @@ pub fn run(common: &Common, args: &Demo) -> Result<()> {
         capture: args.capture.clone(),
         keep: args.keep,
         quiet: args.quiet,
-        ..Options::default()
+        ..DemoOptions::default()
     };
-    let report = demo::run(&options).map_err(|e| Failure::of(failure::FAILED, format!("{e:#}")))?;
+    let report =
+        demo::run(&options).map_err(|e| ExitError::of(failure::FAILED, format!("{e:#}")))?;
     if common.json {
         output::json("demo", &report)?;
     } else {
@@ -41,5 +42,5 @@ pub fn run(common: &Common, args: &Demo) -> Result<()> {
     if report.hash_agrees {
         return Ok(());
     }
-    Err(Failure::of(failure::FAILED, "the file that arrived is not the file that was sent"))
+    Err(ExitError::of(failure::FAILED, "the received file differs from the sent file"))
 }

@@ -5,20 +5,20 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use nix::unistd::AccessFlags;
-use shoal_cli::failure::{self, Failure};
-use shoal_cli::options::Common;
-use shoal_cli::output::{self, Paint, Table, paint, plain};
+use shoal_cli::failure::{self, ExitError};
+use shoal_cli::options::CommonOptions;
+use shoal_cli::output::{self, CellStyle, TextTable, paint, plain};
 use shoal_lab::bench;
-use shoal_lab::record::{self, Report};
-use shoal_lab::run::{self, Options};
+use shoal_lab::record::{self, ScenarioReport};
+use shoal_lab::run::{self, RunOptions};
 use shoal_lab::scenario::{Scenario, library};
 use shoal_lab::{Executable, figures, html};
 
-use crate::args::{Bench, Compare, Page, Run};
+use crate::args::{BenchArgs, Compare, ReportArgs, RunArgs};
 
-/// Lists the scenarios that come with the program.
-pub fn list(common: &Common) -> Result<()> {
-    let mut table = Table::new(&["scenario", ">cases", "what"]);
+/// Lists the shipped scenarios.
+pub fn list(common: &CommonOptions) -> Result<()> {
+    let mut table = TextTable::new(&["scenario", ">cases", "what"]);
     let mut all = Vec::new();
     for (name, text) in library::ALL {
         let scenario = Scenario::parse(Path::new(name), text)?;
@@ -32,9 +32,9 @@ pub fn list(common: &Common) -> Result<()> {
     Ok(table.print()?)
 }
 
-/// Runs a scenario and writes its report; fails unless all holds.
-pub fn run_scenario(common: &Common, args: &Run) -> Result<()> {
-    let wrong = |e: String| Failure::of(failure::CONFIG, e);
+/// Runs a scenario and writes its report. Fails if a condition fails.
+pub fn run_scenario(common: &CommonOptions, args: &RunArgs) -> Result<()> {
+    let wrong = |e: String| ExitError::of(failure::CONFIG, e);
     let (name, scenario) = match library::find(&args.scenario) {
         Some(text) => (args.scenario.clone(), Scenario::parse(Path::new(&args.scenario), text)),
         None => {
@@ -52,7 +52,7 @@ pub fn run_scenario(common: &Common, args: &Run) -> Result<()> {
     };
     let scenario = scenario.map_err(|e| wrong(e.to_string()))?;
     let folder = args.out.clone().unwrap_or_else(|| Path::new("lab-reports").join(&name));
-    let options = Options {
+    let options = RunOptions {
         captures: scenario.attack.is_some().then(|| folder.join("captures")),
         executable: args
             .shoal
@@ -73,34 +73,36 @@ pub fn run_scenario(common: &Common, args: &Run) -> Result<()> {
     verdict(&report)
 }
 
-/// Makes the report's folder before the run, which may take an hour, and removes it if the run
-/// fails.
-fn with_folder(folder: &Path, run: impl FnOnce() -> Result<Report>) -> Result<Report> {
+/// Makes the report's folder before the run, which may take an hour. Removes it if the run fails.
+fn with_folder(
+    folder: &Path,
+    run: impl FnOnce() -> Result<ScenarioReport>,
+) -> Result<ScenarioReport> {
     let named = || folder.display().to_string();
     fs::create_dir_all(folder).with_context(named)?;
     nix::unistd::access(folder, AccessFlags::W_OK | AccessFlags::X_OK).with_context(named)?;
     run().map_err(|e| {
-        // Only an empty one can be removed.
+        // Only an empty folder can be removed.
         let _ = fs::remove_dir(folder);
-        Failure::of(failure::FAILED, format!("{e:#}"))
+        ExitError::of(failure::FAILED, format!("{e:#}"))
     })
 }
 
-/// Fails unless all holds and nothing is doubtful.
-fn verdict(report: &Report) -> Result<()> {
+/// Fails if a condition fails, or a figure is doubtful.
+fn verdict(report: &ScenarioReport) -> Result<()> {
     let failed = report.holds.iter().filter(|h| !h.holds).count();
     if failed > 0 {
-        let text = format!("{failed} of {} conditions do not hold", report.holds.len());
-        return Err(Failure::of(failure::FAILED, text));
+        let text = format!("{failed} of {} conditions failed", report.holds.len());
+        return Err(ExitError::of(failure::FAILED, text));
     }
     if !report.doubts.is_empty() {
-        let text = "the machine was too busy: the figures prove nothing";
-        return Err(Failure::of(failure::FAILED, text));
+        let text = "the machine was too busy; the figures prove nothing";
+        return Err(ExitError::of(failure::FAILED, text));
     }
     Ok(())
 }
 
-fn write(folder: &Path, report: &Report) -> Result<()> {
+fn write(folder: &Path, report: &ScenarioReport) -> Result<()> {
     let put = |name: &str, text: String| {
         let file = folder.join(name);
         fs::write(&file, text).with_context(|| file.display().to_string())
@@ -109,13 +111,13 @@ fn write(folder: &Path, report: &Report) -> Result<()> {
     put("report.html", html::page(report))
 }
 
-fn show(common: &Common, report: &Report) -> Result<()> {
+fn show(common: &CommonOptions, report: &ScenarioReport) -> Result<()> {
     if common.json {
         return Ok(output::json("report", report)?);
     }
-    let mut table = Table::new(&["case", "figure", "of", ">median", ">low", ">high", "unit"]);
+    let mut table = TextTable::new(&["case", "figure", "of", ">median", ">low", ">high", "unit"]);
     for case in &report.cases {
-        // Figures of single nodes are in the report; here they would hide the others.
+        // Figures of single nodes are only in the report; in this table they would hide the others.
         let of_nodes = ["cpu_s", "memory_mb", "memory_growth"];
         for f in case.figures.iter().filter(|f| !of_nodes.contains(&f.name.as_str())) {
             let value = figures::number;
@@ -147,58 +149,62 @@ fn show(common: &Common, report: &Report) -> Result<()> {
         output::line(&text)?;
     }
     for outcome in &report.holds {
-        let word =
-            if outcome.holds { paint(Paint::Good, "holds") } else { paint(Paint::Bad, "FAILS") };
+        let word = if outcome.holds {
+            paint(CellStyle::Good, "holds")
+        } else {
+            paint(CellStyle::Bad, "FAILS")
+        };
         output::line(&format!("{word}  {}: {}", outcome.rule, outcome.found))?;
     }
     for doubt in &report.doubts {
-        output::line(&paint(Paint::Bad, doubt))?;
+        output::line(&paint(CellStyle::Bad, doubt))?;
     }
     Ok(())
 }
 
-/// Runs everything that can be compared, and writes a report.
-pub fn bench(common: &Common, args: &Bench) -> Result<()> {
-    let Bench { rate, loss, delay_ms, size_mb, repeat, out } = args;
+/// Compares all installed programs, and writes a report.
+pub fn bench(common: &CommonOptions, args: &BenchArgs) -> Result<()> {
+    let BenchArgs { rate, loss, delay_ms, size_mb, repeat, out } = args;
     let (loss, delay_ms, size_mb) = (*loss, *delay_ms, *size_mb);
-    let bench = bench::Bench { rate: rate.clone(), loss, delay_ms, size_mb, repeat: *repeat };
-    let report = with_folder(out, || bench::bench(&bench, &Options::default()))?;
+    let bench =
+        bench::PeerComparison { rate: rate.clone(), loss, delay_ms, size_mb, repeat: *repeat };
+    let report = with_folder(out, || bench::bench(&bench, &RunOptions::default()))?;
     write(out, &report)?;
     show(common, &report)
 }
 
-fn read(path: &Path) -> Result<(PathBuf, Report)> {
+fn read(path: &Path) -> Result<(PathBuf, ScenarioReport)> {
     let file = if path.is_dir() { path.join("report.json") } else { path.to_path_buf() };
     let text =
         shoal_daemon::config::read_text(&file).with_context(|| file.display().to_string())?;
-    let report: Report =
-        serde_json::from_str(&text).with_context(|| format!("{}: no report", file.display()))?;
+    let report: ScenarioReport =
+        serde_json::from_str(&text).with_context(|| format!("{}: not a report", file.display()))?;
     if report.version != record::VERSION {
         let text =
             format!("{}: version {}, not {}", file.display(), report.version, record::VERSION);
-        return Err(Failure::of(failure::FAILED, text));
+        return Err(ExitError::of(failure::FAILED, text));
     }
     Ok((file.parent().map_or_else(PathBuf::new, Path::to_path_buf), report))
 }
 
 /// Writes the page of a report again, and prints its figures.
-pub fn page(common: &Common, args: &Page) -> Result<()> {
+pub fn page(common: &CommonOptions, args: &ReportArgs) -> Result<()> {
     let (folder, report) = read(&args.report)?;
     let file = folder.join("report.html");
     fs::write(&file, html::page(&report)).with_context(|| file.display().to_string())?;
     show(common, &report)
 }
 
-/// Puts two reports side by side.
-pub fn compare(common: &Common, args: &Compare) -> Result<()> {
+/// Compares two reports.
+pub fn compare(common: &CommonOptions, args: &Compare) -> Result<()> {
     let ((_, a), (_, b)) = (read(&args.a)?, read(&args.b)?);
     let both = html::rows_of_both(&a, &b);
     if both.is_empty() {
-        let text = format!("no figure is in both: A is {:?}, B is {:?}", a.name, b.name);
-        return Err(Failure::of(failure::FAILED, text));
+        let text = format!("the reports share no figure: A is {:?}, B is {:?}", a.name, b.name);
+        return Err(ExitError::of(failure::FAILED, text));
     }
     fs::write(&args.out, html::compare(&a, &b)).with_context(|| args.out.display().to_string())?;
-    let mut table = Table::new(&["case", "figure", ">A", ">B", ">B / A"]);
+    let mut table = TextTable::new(&["case", "figure", ">A", ">B", ">B / A"]);
     let mut rows = Vec::new();
     for row in both {
         let value = figures::number;

@@ -1,30 +1,30 @@
-//! Relays that work together and play dead in the middle, so that an end seems to fail.
+//! Colluding relays that feign death in the middle, so that an end seems to fail.
 
 use super::*;
 
-/// Colluders, the end that they frame, and when they play dead.
+/// Colluders, the end that they frame, and the times at which they feign death.
 #[derive(Default)]
 pub(super) struct Colluders {
     relays: Vec<Address>,
-    /// Relay beside which colluders play dead.
+    /// Relay next to which colluders feign death.
     victim: Option<Address>,
     play: Play,
 }
 
-/// When colluders play dead.
+/// Times at which colluders feign death.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Play {
-    /// All the time.
+    /// Always.
     #[default]
     Always,
-    /// All together, for the first of so many seconds out of so many.
+    /// All together, for the first seconds of each period: (seconds, period).
     Together(u64, u64),
-    /// One after the other, for so many seconds each.
+    /// One after the other, for this many seconds each.
     InTurn(u64),
 }
 
 impl Colluders {
-    /// The first hop, from 1 on, that is not reached since a colluder plays dead.
+    /// The first hop, counted from 1, that is not reached because a colluder feigns death.
     pub(super) fn broken(&self, now: Time, path: &[Address]) -> Option<usize> {
         let victim = self.victim?;
         let now_s = now.since(Time::ZERO).as_secs();
@@ -49,7 +49,7 @@ impl Colluders {
 #[derive(Debug, Default)]
 struct Figures {
     networks: u32,
-    /// Guards of all hosts, the first ones included.
+    /// Guards of all hosts, including the first ones.
     guards: usize,
     /// Networks in which a colluder became a guard.
     colluding_guards: u32,
@@ -59,9 +59,9 @@ struct Figures {
     gap: Duration,
 }
 
-/// Ends that were written down.
+/// Ends in the stored text.
 fn ends(world: &World) -> [Vec<Address>; 2] {
-    let kept = Kept::parse(&world.pool.kept.text()).unwrap();
+    let kept = Vanguards::parse(&world.pool.kept.text()).unwrap();
     kept.ends()
 }
 
@@ -69,13 +69,13 @@ fn routers(from: u32, to: u32) -> Vec<Address> {
     (from..=to).map(|n| Address::new(n, 0)).collect()
 }
 
-/// A host with four busy peers, of whose `relays` small sites `count` play dead beside its guard or
-/// its last relay. They waited until they stood in the middle.
+/// A host with four busy peers. Of its `relays` small sites, `count` feign death next to its guard
+/// or its last relay, once they are in the middle.
 fn framed(seed: u8, relays: u32, count: usize, play: Play, end: usize) -> World {
     let mut world = World::of_small_sites(seed, relays);
     world.is_quick = seed.is_multiple_of(2);
-    // Each peer gets three echoes a second in place of nine, and a packet each half second, so that
-    // hours are done in seconds.
+    // Each peer gets three echoes a second instead of nine, and a packet each half second, so that
+    // hours are simulated in seconds.
     world.tick = SEC / 2;
     let tier = shoal_wire::CoverTier::new(2, shoal_wire::CoverKind::Constant);
     world.pool.set_tiers(tier, BTreeMap::new());
@@ -124,7 +124,7 @@ fn two_or_three_relays_that_play_dead_in_the_middle_move_no_guard_and_no_last_re
     let plays = [(2, PLAYS[0]), (2, PLAYS[1]), (3, PLAYS[1])];
     for (end, (count, play)) in [0, 1].into_iter().flat_map(|end| plays.map(|play| (end, play))) {
         let all = figures(12, count, play, end, SEC * 600);
-        // Some need a second one: the first is the router of one of the peers.
+        // Some need a second one, since the first is the router of one of the peers.
         assert_eq!((all.guards, all.lasts), (13, 16), "{end} {count} {play:?}: {all:?}");
         let colluding = (all.colluding_guards, all.colluding_lasts);
         assert_eq!(
@@ -135,8 +135,8 @@ fn two_or_three_relays_that_play_dead_in_the_middle_move_no_guard_and_no_last_re
     }
 }
 
-/// The figures of docs/circuits.md. For others, set FRAMES to relays, `guard` or `last`, and the
-/// numbers of colluders.
+/// The figures of docs/evidence/anonymity.md. For other figures, set FRAMES to relays, `guard` or
+/// `last`, and the numbers of colluders.
 #[test]
 #[ignore = "hundreds of hosts for two hours take minutes"]
 fn frames_of_two_hours() {
@@ -153,7 +153,7 @@ fn frames_of_two_hours() {
     }
 }
 
-/// How long host 2 is without a circuit that does without `dead`; none for more than two minutes.
+/// Time that host 2 is without a circuit that avoids `dead`; none if it is more than two minutes.
 fn took(world: &mut World, dead: Address) -> Option<Duration> {
     let died = world.now;
     while world.now < died + SEC * 120 {
@@ -165,7 +165,7 @@ fn took(world: &mut World, dead: Address) -> Option<Duration> {
     None
 }
 
-/// A host that speaks with host 2, or did so until now.
+/// A host that speaks with host 2, or has just stopped.
 fn speaking(seed: u8, relays: u32, hosts: u32, is_idle: bool) -> (World, Vec<Address>) {
     let mut world = World::new(seed, relays, 64);
     world.pool.set_routers(NOW, sites(relays, hosts));
@@ -199,8 +199,8 @@ fn a_guard_that_goes_on_to_nobody_and_a_dead_last_relay_are_replaced_in_any_netw
 
 #[test]
 fn small_networks_go_on_with_one_dead_relay_and_a_dead_middle_moves_no_end() {
-    // Small sites need their own two routers and three others. Large sites need one other, and
-    // there is no way without their own routers.
+    // Small sites need their own two routers and three others. Large sites need one other relay,
+    // and can't do without their own routers.
     let small = (6..=9).flat_map(|relays| [0, 1, 2].map(|n| (relays, 1, n)));
     let large = (4..=7).map(|relays| (relays, 100, 1));
     for (relays, hosts, n) in small.chain(large) {

@@ -1,4 +1,4 @@
-//! What failures change, and what they must not.
+//! Changes that failures cause, and changes that they must not cause.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn a_first_relay_that_refuses_everything_is_replaced_and_shortens_no_path() {
         let begun = world.builds.len();
         world.run(SEC * 300);
         assert!(world.builds.iter().all(|(_, _, path)| path.len() == 3), "{:?}", world.builds);
-        assert_eq!(world.warnings, BTreeSet::new(), "no path is worse than the list lets it be");
+        assert_eq!(world.warnings, BTreeSet::new(), "failures cause no warning");
         assert_eq!(world.states(host(2)), [CircuitState::InUse, CircuitState::Standby]);
         let used = world.pool.in_use(host(2)).unwrap().1;
         assert_ne!(used[0], guard);
@@ -22,7 +22,7 @@ fn a_first_relay_that_refuses_everything_is_replaced_and_shortens_no_path() {
         assert!(failing.count() < 10);
         let guards = world.guards();
         assert!(guards.len() == 2 && guards[0] == guard, "{guards:?}");
-        // It is back when it works again.
+        // The guard is used again once it works.
         world.refusing.clear();
         world.run(SEC * 1_200);
         assert_eq!(world.pool.in_use(host(2)).unwrap().1[0], guard);
@@ -63,10 +63,10 @@ fn a_silent_uplink_shortens_no_path_and_costs_no_guard() {
         world.cut = true;
         world.run(SEC * span);
         if span >= 20 {
-            assert!(matches!(world.view(host(2)).problem, Some(Problem::Cut { .. })));
-            assert_eq!(world.avoided(), [], "nobody is avoided");
+            assert!(matches!(world.view(host(2)).problem, Some(CircuitProblem::Cut { .. })));
+            assert_eq!(world.avoided(), [], "no relay is avoided");
         }
-        assert_eq!(world.guards(), first, "nothing is noted that was not built");
+        assert_eq!(world.guards(), first, "a failed set-up adds no guard");
         let (back, count) = (world.now, world.builds.len());
         world.cut = false;
         world.run(SEC * 30);
@@ -74,7 +74,11 @@ fn a_silent_uplink_shortens_no_path_and_costs_no_guard() {
         assert_eq!(world.warnings, BTreeSet::new());
         let guards = world.guards();
         assert_eq!(guards, first, "seed {seed}: {span} s");
-        assert_eq!(world.pool.in_use(host(2)).unwrap().1[0], first[0], "its circuits go over it");
+        assert_eq!(
+            world.pool.in_use(host(2)).unwrap().1[0],
+            first[0],
+            "host 2's circuits use the first guard"
+        );
         assert_eq!(world.states(host(2)), [CircuitState::InUse, CircuitState::Standby]);
         let built = world.switched.iter().find(|(at, _, id)| *at >= back && id.is_some());
         let quick = |at: &Time| at.since(back) < SEC * 8;
@@ -83,7 +87,7 @@ fn a_silent_uplink_shortens_no_path_and_costs_no_guard() {
 }
 
 #[test]
-fn a_circuit_that_answers_no_more_and_is_used_all_the_same_is_silent() {
+fn a_circuit_in_use_that_stops_answering_is_shown_as_silent() {
     let mut world = World::of_small_sites(1, 10);
     world.want(host(2));
     world.run(SEC * 10);
@@ -93,7 +97,7 @@ fn a_circuit_that_answers_no_more_and_is_used_all_the_same_is_silent() {
         world.states(host(2)).first() == Some(&CircuitState::Silent)
     };
     assert!((0..400).any(&mut is_silent));
-    assert!((0..100).any(|n| !is_silent(n)), "not for long");
+    assert!((0..100).any(|n| !is_silent(n)), "the circuit stays silent");
     world.cut = false;
     world.run(SEC * 30);
     assert_eq!(world.states(host(2)), [CircuitState::InUse, CircuitState::Standby]);
@@ -106,7 +110,8 @@ fn one_lost_cell_leaves_the_guard_in_its_place() {
         world.want(host(if seed % 2 == 0 { 2 } else { 3 }));
         world.run(SEC * 10);
         let guard = world.guards();
-        // Where another circuit is in use it is relay 1 that did not answer, else maybe the uplink.
+        // While another circuit works, an unanswered set-up points at relay 1. Otherwise the uplink
+        // may be down.
         world.pool.forget(world.now, host(2));
         world.lose = 1;
         world.want(host(2));
@@ -150,7 +155,7 @@ fn two_dead_guards_are_not_taken_for_a_silent_uplink() {
 }
 
 #[test]
-fn a_last_relay_that_loses_what_goes_to_the_host_is_replaced_for_this_host() {
+fn a_last_relay_that_does_not_reach_the_host_is_replaced_for_this_host() {
     let mut world = World::of_small_sites(4, 10);
     world.want(host(2));
     world.run(SEC * 10);
@@ -164,7 +169,7 @@ fn a_last_relay_that_loses_what_goes_to_the_host_is_replaced_for_this_host() {
 }
 
 #[test]
-fn forged_answers_name_nobody_and_keep_no_circuit_alive() {
+fn forged_answers_blame_no_other_relay_and_keep_no_circuit_alive() {
     for seed in 0..20 {
         let mut world = World::new(seed, 12, 64);
         world.want(host(2));
@@ -172,16 +177,16 @@ fn forged_answers_name_nobody_and_keep_no_circuit_alive() {
         let (id, path) = world.pool.in_use(host(2)).unwrap();
         let middle = path[1];
         world.dead.insert(middle);
-        // Each hop once: that of the dead relay itself, and the destination's.
+        // The forged answers are those of the dead relay (hop 2) or of the destination (hop 4).
         world.forges = Some(if seed % 2 == 0 { 2 } else { 4 });
         world.run(SEC * 10);
-        assert_ne!(world.pool.in_use(host(2)).unwrap().0, id, "it is dead all the same");
+        assert_ne!(world.pool.in_use(host(2)).unwrap().0, id, "the circuit still counts as dead");
         assert_eq!(world.avoided(), [middle]);
     }
 }
 
 #[test]
-fn a_wall_clock_that_is_set_counts_from_then_on() {
+fn a_guards_end_follows_the_wall_clock_after_it_is_set() {
     const DAY_S: u64 = 86_400;
     let mut world = World::of_small_sites(5, 10);
     let set = |world: &mut World, day: u64| {
@@ -195,7 +200,8 @@ fn a_wall_clock_that_is_set_counts_from_then_on() {
     let first = set(&mut world, 20_000);
     let until: u64 = first.lines().next().unwrap().rsplit(' ').next().unwrap().parse().unwrap();
     assert!((20_120 * DAY_S..20_120 * DAY_S + 20).contains(&until), "{first}");
-    // A clock that is wrong by years sets nothing up with right ones, and costs nothing.
+    // A clock that is wrong by years changes no guard: correct nodes refuse the host's set-ups, so
+    // no circuit is built.
     world.cut = true;
     assert_eq!(set(&mut world, 30_000), first);
     assert_eq!(set(&mut world, 100), first);
@@ -213,17 +219,18 @@ fn a_failed_set_up_says_where_and_why() {
     world.want(host(2));
     world.dead.insert(host(2));
     world.run(SEC * 30);
-    let Some(Problem::Failed { times: 3.., last: Some(last), .. }) = world.view(host(2)).problem
+    let Some(CircuitProblem::Failed { times: 3.., last: Some(last), .. }) =
+        world.view(host(2)).problem
     else {
         panic!("{:?}", world.view(host(2)))
     };
-    assert_eq!((last.hop, last.node, last.why), (4, host(2), Failure::Silent));
+    assert_eq!((last.hop, last.node, last.why), (4, host(2), SetupFailure::Silent));
     let path = &world.builds.last().unwrap().2;
     assert!(last.before == Some(path[2]) || world.view(host(2)).circuits.len() == 1);
 }
 
 #[test]
-fn relays_that_failed_and_no_path_does_without_are_used_and_said() {
+fn failed_relays_that_every_path_needs_are_used_and_reported() {
     let mut world = World::of_small_sites(7, 5);
     world.want(host(5));
     world.run(SEC * 5);
@@ -241,7 +248,7 @@ fn relays_that_failed_and_no_path_does_without_are_used_and_said() {
     assert!(world.pool.in_use(host(5)).is_some());
 }
 
-/// How long host 2 is without a circuit that works, once `at` is dead.
+/// Time that host 2 is without a working circuit, once `at` is dead.
 fn outage(world: &mut World, at: Address) -> Duration {
     let died = world.now;
     world.dead.insert(at);
@@ -255,7 +262,7 @@ fn outage(world: &mut World, at: Address) -> Duration {
     panic!("nothing replaces {at}: {built:?}");
 }
 
-/// A world whose host 2 is in use, where set-ups over dead relays take as long as they may.
+/// A world with a circuit to host 2 in use. Set-ups over dead relays fail only after the full time.
 fn world_in_use(seed: u8, routers: u32, relays: u8) -> World {
     let mut world = World::of_small_sites(seed, routers);
     world.pool.config.relays = relays;
@@ -270,7 +277,7 @@ fn relay_in_use(world: &World, n: usize) -> Address {
 }
 
 #[test]
-fn an_end_that_dies_takes_the_standby_with_it_and_is_soon_replaced() {
+fn an_end_relay_that_dies_breaks_the_standby_too_and_is_soon_replaced() {
     let slowest = |n: usize| {
         let all = (0..20).map(|seed| {
             let mut world = world_in_use(seed, 10, 3);
@@ -279,16 +286,16 @@ fn an_end_that_dies_takes_the_standby_with_it_and_is_soon_replaced() {
         });
         all.max().unwrap()
     };
-    // Whether relay 1 or the uplink is silent shows later.
+    // Telling a silent relay 1 from a silent uplink takes longer.
     let (first, last) = (slowest(0), slowest(2));
     assert!(first < SEC * 7 && last < SEC * 7 / 2, "{first:?} {last:?}");
 }
 
 #[test]
-fn an_end_that_dies_is_replaced_though_one_that_failed_before_is_needed() {
+fn an_end_relay_that_dies_is_replaced_even_if_that_needs_one_that_failed_before() {
     for (seed, first, second) in (0..20).flat_map(|seed| [(seed, 0, 2), (seed, 2, 0), (seed, 2, 2)])
     {
-        // Two of them are the hosts' own.
+        // Two of the six routers are the hosts' own.
         let mut world = world_in_use(seed, 6, 3);
         world.dead.insert(relay_in_use(&world, first));
         world.run(SEC * 20);

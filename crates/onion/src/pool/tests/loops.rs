@@ -2,16 +2,16 @@
 
 use super::*;
 
-/// What happens to an echo on its way.
+/// Faults that affect echoes.
 pub(super) struct Spoil {
     rng: Rng,
-    /// This relay drops so many of a hundred.
+    /// This relay drops this share of echoes, in percent.
     drops: Option<(Address, u64)>,
-    /// This one holds so many of a hundred for half a second.
+    /// This relay holds this share of echoes for half a second, in percent.
     holds: Option<(Address, u64)>,
-    /// Lines lose so many of a hundred.
+    /// Share of echoes that lines lose, in percent.
     lines: u64,
-    /// And all of them in the first seconds of each minute.
+    /// Time at the start of each minute in which lines lose all echoes.
     outage: Duration,
 }
 
@@ -23,7 +23,7 @@ impl Default for Spoil {
 }
 
 impl Spoil {
-    /// How much later than usual its answer comes; none if it never does.
+    /// Extra delay of its answer; none if it never comes.
     pub(super) fn echo(&mut self, now: Time, path: &[Address]) -> Option<Duration> {
         let mut happens = |of_100: u64| self.rng.below(100) < of_100;
         let by = |what: Option<(Address, u64)>| what.filter(|(at, _)| path.contains(at));
@@ -50,7 +50,7 @@ fn middle(world: &World) -> Address {
     world.pool.in_use(host(2)).unwrap().1[1]
 }
 
-/// How long host 2's circuit leads over `at`, at most ten minutes.
+/// Time for which host 2's circuit leads over `at`, at most ten minutes.
 fn until_left(world: &mut World, at: Address) -> Duration {
     let from = world.now;
     while world.pool.in_use(host(2)).is_none_or(|(_, path)| path.contains(&at)) {
@@ -74,7 +74,7 @@ fn a_relay_that_drops_a_fifth_is_noticed_and_left() {
         let totals = world.pool.loop_totals();
         let verdict = world.pool.views(world.now)[0].verdict.map(|(verdict, _)| verdict);
         assert!(totals.lossy > 0 && totals.lost > 8, "{seed}: {totals:?}");
-        assert_eq!((totals.held, verdict), (0, Some(Verdict::Lossy)));
+        assert_eq!((totals.held, verdict), (0, Some(LoopVerdict::Lossy)));
     }
     took.sort_unstable();
     println!("left after {took:?}");
@@ -88,7 +88,7 @@ fn a_relay_that_holds_a_quarter_is_noticed_and_left() {
         let mut world = looping(seed);
         let bad = middle(&world);
         world.spoil.holds = Some((bad, 25));
-        // Some are left sooner, since several echoes in a row were late.
+        // Some are replaced sooner, since several echoes in a row were late.
         assert!(until_left(&mut world, bad) < SEC * 240, "{seed}");
         world.run(SEC * 5);
         let totals = world.pool.loop_totals();

@@ -1,11 +1,10 @@
-//! Circuits over other ends that are built while it is not sure that those in use are dead.
+//! Circuits over other ends that are built while it is uncertain if those in use are dead.
 
 use super::*;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A world whose host 2 is in use, with a standby. Set-ups over dead relays take as long as they
-/// may.
+/// A world whose host 2 is in use, with a standby. Set-ups over dead relays take the full time.
 fn in_use(seed: u8, routers: u32) -> World {
     let mut world = World::of_small_sites(seed, routers);
     world.is_quick = false;
@@ -19,7 +18,7 @@ fn relay(world: &World, n: usize) -> Address {
     world.pool.in_use(host(2)).unwrap().1[n]
 }
 
-/// How long host 2 is without a circuit that works, once `at` is dead.
+/// Time that host 2 is without a working circuit, once `at` is dead.
 fn outage(world: &mut World, at: Address) -> Duration {
     let died = world.now;
     world.dead.insert(at);
@@ -30,14 +29,14 @@ fn outage(world: &mut World, at: Address) -> Duration {
     world.now.since(died)
 }
 
-/// `at` passes nothing on for a while.
+/// Makes `at` forward nothing for a while.
 fn stall(world: &mut World, at: Address, span: Duration) {
     world.dead.insert(at);
     world.run(span);
     world.dead.remove(&at);
 }
 
-/// Relays 1 of all set-ups since the `since`th.
+/// The first relays of all set-ups from number `since` on.
 fn firsts(world: &World, since: usize) -> BTreeSet<Address> {
     world.builds[since..].iter().map(|(.., path)| path[0]).collect()
 }
@@ -51,7 +50,7 @@ fn whichever_relay_dies_another_circuit_is_in_use_within_600_ms() {
             let took = outage(&mut world, dead);
             assert!(world.builds.iter().all(|(_, _, path)| path.len() == 3));
             assert_eq!(world.warnings, BTreeSet::new());
-            // In the end it is over the usual ends, but for the one that is dead.
+            // In the end it is over the usual ends, except the dead one.
             world.run(SEC * 40);
             assert_eq!(world.states(host(2)), [CircuitState::InUse, CircuitState::Standby]);
             took
@@ -68,7 +67,7 @@ fn a_try_changes_the_end_that_is_silent_and_no_other() {
         let (dead, kept) = (relay(&world, n), relay(&world, 2 - n));
         outage(&mut world, dead);
         assert_eq!(relay(&world, 2 - n), kept, "{seed} {n}");
-        // Its place is the usual one's again when it is back.
+        // The usual relay is used again once it works.
         world.dead.clear();
         world.run(SEC * 1_200);
         assert_eq!([relay(&world, n), relay(&world, 2 - n)], [dead, kept], "{seed} {n}");
@@ -93,7 +92,7 @@ fn an_end_that_answers_late_again_and_again_is_kept_and_meets_two_stand_ins_at_m
         assert!((1..=20).contains(&count), "{count} in 50 minutes");
         assert_eq!(world.pool.in_use(host(2)).unwrap().1[n], late);
         let live = world.circuits.len();
-        assert!(live <= 4, "those that were tried are closed: {live}");
+        assert!(live <= 4, "tried circuits are closed: {live}");
     }
 }
 
@@ -105,7 +104,7 @@ fn a_stand_in_that_was_tried_is_the_next_one_too_after_a_restart() {
         let begun = world.builds.len();
         outage(&mut world, guard);
         let first = firsts(&world, begun);
-        let kept = Kept::parse(&world.pool.kept.text()).unwrap();
+        let kept = Vanguards::parse(&world.pool.kept.text()).unwrap();
         let mut world = World::of_small_sites(seed + 100, 12);
         (world.pool.kept, world.is_quick) = (kept, false);
         world.want(host(2));
@@ -139,7 +138,7 @@ fn a_silent_uplink_begins_few_tries_and_costs_no_guard() {
     }
 }
 
-/// Whether a try to host 2 ever began.
+/// True if a try to host 2 ever began.
 fn has_tried(world: &World) -> bool {
     world.pool.hosts[&host(2)].tries.again_at > Time::ZERO
 }

@@ -1,8 +1,8 @@
-//! Hosts that send nothing rather than without cover.
+//! Hosts that send nothing without cover.
 
 use super::*;
 
-/// A host that must not send without cover, seven minutes and a half before a full hour.
+/// A host that requires cover, 7.5 minutes before a full hour.
 fn hidden() -> Net {
     let mut net = before_the_hour(450);
     net.nodes[H1].relay.set_cover_required(true);
@@ -29,7 +29,7 @@ fn a_host_that_must_be_covered_keeps_its_schedule_whatever_is_lost() {
     assert_eq!(view(&net, H1, AT[R1]).strained, None);
 }
 
-/// The router loses frames, too: without a word of the host its schedule would end.
+/// The router's frames are lost too. Without messages from the host, its schedule would end.
 #[test]
 fn a_router_keeps_the_schedule_of_a_host_that_must_be_covered() {
     let mut net = hidden();
@@ -55,7 +55,7 @@ fn a_host_that_must_be_covered_sends_nothing_when_its_tier_is_taken() {
     }
     assert_eq!(net.nodes[H2].cells.len(), arrived);
     let dropped = net.nodes[H1].relay.counters().dropped(DropReason::CoverRequired);
-    // A report may have waited beside the cells.
+    // A report may also have been in the queue.
     assert!((40..=42).contains(&(dropped + arrived as u64)), "{dropped} {arrived}");
     cover(&mut net, Some(tier(2, CoverKind::Constant)));
     net.run(Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! Tells the path's own loss from that of a full queue which all senders take for the path.
+//! Tells the path's own loss from that of a full queue that all senders take for the path.
 
 use core::time::Duration;
 
@@ -10,49 +10,50 @@ use crate::control::constants::{
     DOUBT_UNSEEN_ROUNDS, DOUBT_WAIT, DOUBT_WAIT_MAX, INCREASE_RTT_S, LOSING, LOSS_NS,
 };
 
-/// A path whose queue comes and goes shows what it loses without one. Where no queue comes and
-/// goes, loss is in doubt: the rate falls to half of what arrives, and what is then still lost is
-/// the path's own loss.
+/// A path whose queue comes and goes shows its loss without a queue. If no queue comes and goes,
+/// loss is in doubt. Then the rate falls to half of what arrives, and the loss that remains is the
+/// path's own.
 ///
-/// Senders that all began behind a full queue take its delay and losses for the path's own, and
-/// would keep it full for good. A queue that comes and goes does so for all of them: all doubt at
-/// about the same time and slow down together.
+/// Senders that all began behind a full queue take its delay and loss for the path's own, and would
+/// keep it full for good. All of them see a queue empty at the same time. So all doubt at about the
+/// same time, and slow down together.
 #[derive(Debug)]
-pub(super) struct Doubt {
+pub(super) struct LossDoubt {
     met: bool,
-    /// When a queue was last seen to empty.
+    /// Time at which a queue was last seen to empty.
     seen: Time,
-    /// When loss last proved to be the path's own, and for how long that is believed.
+    /// Time at which loss last proved to be the path's own.
     proven: Time,
+    /// Time for which that is believed.
     wait: Duration,
     /// Rate below which doubt ends; None without doubt.
     least: Option<f64>,
 }
 
-impl Doubt {
-    pub(super) fn new(now: Time) -> Doubt {
-        Doubt { met: false, seen: now, proven: now, wait: DOUBT_WAIT, least: None }
+impl LossDoubt {
+    pub(super) fn new(now: Time) -> LossDoubt {
+        LossDoubt { met: false, seen: now, proven: now, wait: DOUBT_WAIT, least: None }
     }
 
-    /// Takes note of the queue, in targets.
+    /// Notes the queue, in targets.
     pub(super) fn note(&mut self, now: Time, queue: f64) {
         if queue > DOUBT_MET {
             self.met = true;
         } else if queue < DOUBT_GONE && self.met {
-            *self = Doubt::new(now);
+            *self = LossDoubt::new(now);
         }
     }
 }
 
 impl DelayLaw {
-    /// Whether no queue emptied for so long that a full one may cause the loss.
+    /// True if no queue emptied for so long that a full one may cause the loss.
     pub(super) fn is_unsure(&self, now: Time) -> bool {
         let rounds = DOUBT_UNSEEN_ROUNDS * (self.srtt_s / INCREASE_RTT_S).max(1.0);
         let wait = DOUBT_UNSEEN + Duration::from_secs_f64(self.srtt_s * rounds);
         now.since(self.doubt.seen) > wait && !self.knows_others(now)
     }
 
-    /// Whether loss is in doubt; lowers the rate meanwhile.
+    /// True while loss is in doubt; lowers the rate meanwhile.
     pub(super) fn doubts(&mut self, now: Time) -> bool {
         let known = self.loss.unwrap_or(0.0);
         let arrives = self.survival(LOSS_NS, DOUBT_SAMPLE).unwrap_or(1.0);
@@ -68,7 +69,7 @@ impl DelayLaw {
         let through = self.outflow(LOSS_NS).unwrap_or(self.rate) * (1.0 - known);
         let least = *self.doubt.least.get_or_insert(through * DOUBT_LEAST);
         if self.rate < least {
-            // The rate halved and the share lost is still the same: it is the path's own.
+            // The rate halved and the share lost stayed the same: it is the path's own.
             self.loss = Some(1.0 - arrives);
             (self.doubt.least, self.doubt.proven) = (None, now);
             self.doubt.wait = (self.doubt.wait * 2).min(DOUBT_WAIT_MAX);

@@ -4,14 +4,14 @@ use core::time::Duration;
 
 use shoal_wire::Time;
 
-use super::{ControlLaw, DelayLaw, Phase, Report};
+use super::{ControlLaw, DelayLaw, DelayPhase, PathReport};
 use crate::control::constants::{
     DRAIN_START, OUTFLOW_NS, OUTFLOW_START_NS, OVERFILLED, POLICED_START, PROBE_EVERY_MAX,
     PROBE_ROUNDS, PROBE_ROUNDS_LOSING, PROBE_STEP_NS, RATE_FIRST, START_QUEUE_S, START_SPAN_S,
 };
 
 impl DelayLaw {
-    pub(super) fn start_up(&mut self, now: Time, report: &Report, fresh: u64) {
+    pub(super) fn start_up(&mut self, now: Time, report: &PathReport, fresh: u64) {
         let congested = self.queue_s > START_QUEUE_S + self.wobble_s
             || self.is_policed(OUTFLOW_NS, POLICED_START)
             || (report.marked > 0 && report.marked * 4 >= report.received);
@@ -28,11 +28,11 @@ impl DelayLaw {
         self.rate = self.rate.max((1.25 * self.window as f64 / span).min(most));
     }
 
-    /// Goes on with a drain, or ends it when the queue is empty or its time is over.
+    /// Continues a drain, or ends it when the queue is empty or its time is over.
     pub(super) fn drain(
         &mut self,
         now: Time,
-        report: &Report,
+        report: &PathReport,
         until: Time,
         started: Time,
         from_startup: bool,
@@ -54,9 +54,9 @@ impl DelayLaw {
                 until = now;
             }
         }
-        self.phase = Phase::Drain { until, started, from_startup };
+        self.phase = DelayPhase::Drain { until, started, from_startup };
         if now >= until {
-            self.phase = Phase::Cruise;
+            self.phase = DelayPhase::Cruise;
             if from_startup {
                 // Startup may have met the burst that an idle shaper lets through.
                 self.carried = [self.rate, 0.0];
@@ -65,12 +65,12 @@ impl DelayLaw {
         }
     }
 
-    pub(super) fn start_probe(&mut self, now: Time, report: &Report) {
+    pub(super) fn start_probe(&mut self, now: Time, report: &PathReport) {
         let arrives = self.survival(OUTFLOW_NS, 32.0).unwrap_or(1.0).clamp(0.1, 1.0);
         let rounds = if arrives < OVERFILLED { PROBE_ROUNDS_LOSING } else { PROBE_ROUNDS };
         self.probe_wait = (self.probe_wait * 2).min(PROBE_EVERY_MAX);
         self.next_probe = now + self.probe_wait + Duration::from_secs_f64(self.srtt_s * rounds);
-        self.phase = Phase::Probe {
+        self.phase = DelayPhase::Probe {
             arrives,
             lowest_ns: report.delay_ns,
             patience: now + self.patience(),
@@ -78,24 +78,24 @@ impl DelayLaw {
         };
     }
 
-    /// How long a change of the rate takes to show.
+    /// Time until a change of the rate shows.
     pub(super) fn patience(&self) -> Duration {
         Duration::from_secs_f64(self.srtt_s + 0.002 + self.mixes.mean_s) + self.cadence()
     }
 
-    pub(super) fn probe(&mut self, now: Time, report: &Report) {
+    pub(super) fn probe(&mut self, now: Time, report: &PathReport) {
         let next = now + self.patience();
-        let Phase::Probe { lowest_ns, patience, until, .. } = &mut self.phase else { return };
+        let DelayPhase::Probe { lowest_ns, patience, until, .. } = &mut self.phase else { return };
         if report.delay_ns < *lowest_ns - PROBE_STEP_NS {
             (*lowest_ns, *patience) = (report.delay_ns, next);
         }
         if now >= *patience || now >= *until {
-            self.phase = Phase::Cruise;
+            self.phase = DelayPhase::Cruise;
             self.hold(now, Duration::ZERO);
         }
     }
 
-    /// Forbids decreases until what was just done can be seen.
+    /// Forbids decreases until the effect of the last change can be seen.
     pub(super) fn hold(&mut self, now: Time, more: Duration) {
         let seen = Duration::from_secs_f64(2.0 * self.round_s()) + self.cadence();
         self.hold_until = now + more + seen + Duration::from_nanos(self.queue_span_ns());

@@ -1,4 +1,4 @@
-//! Queues that stand whatever this sender does: longer routes, and senders that ignore delay.
+//! Queues that stay whatever this sender does: longer routes, and senders that ignore delay.
 
 use shoal_wire::Time;
 
@@ -9,12 +9,13 @@ use crate::control::constants::{
 };
 
 impl DelayLaw {
-    /// For how long a queue must stand to be taken for the base.
+    /// Time for which a queue must stay to be taken for the base.
     pub(super) fn standing_ns(&self, now: Time) -> u64 {
         if self.knows_others(now) { STANDING_AGAIN_NS } else { STANDING_NS }
     }
 
-    /// Whether a standing queue was met in the last 15 s: others fill it again whoever slows down.
+    /// True if a standing queue was met in the last 15 s: other senders fill it again whoever slows
+    /// down.
     pub(super) fn knows_others(&self, now: Time) -> bool {
         self.accepted.is_some_and(|at| now.0.saturating_sub(at.0) < REMEMBERED_NS)
     }
@@ -33,13 +34,13 @@ impl DelayLaw {
         (beyond.max(0.0) * OTHERS_SHARE).min(OTHERS_MAX_S)
     }
 
-    /// Whether the queue that others keep is full.
+    /// True if the queue that others keep is full.
     pub(super) fn overflows(&self) -> bool {
         self.more_beside_others() > 0.0 && self.is_policed(OUTFLOW_NS, OVERFLOW)
     }
 
-    /// Takes the delay that no drain lowers as the base: the path grew longer, or senders that
-    /// ignore delay keep the queue.
+    /// Takes a delay that no drain lowers as the base: the path grew longer, or senders that ignore
+    /// delay keep the queue.
     pub(super) fn accept_standing_queue(&mut self, now: Time) {
         let (Some(least), Some(base)) = (self.standing.min(), self.delay_base.get()) else {
             return;

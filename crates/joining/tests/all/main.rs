@@ -1,0 +1,13 @@
+//! All tests of joining in memory, as one program.
+//!
+//! One program links all of Shoal once.
+
+#[path = "../world/mod.rs"]
+mod world;
+
+mod door;
+mod joining;
+mod registrar;
+mod rekey;
+mod routers;
+mod vectors;
