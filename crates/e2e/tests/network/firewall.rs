@@ -6,7 +6,7 @@
 //!
 //! b runs no node.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::Command;
@@ -183,10 +183,24 @@ impl Town {
     }
 
     fn connect_at(&self, from: usize, to: usize, at: SocketAddr) -> Option<(TcpStream, TcpStream)> {
-        let listener = self.inside(to, || TcpListener::bind(at).unwrap());
+        let listener = self.inside(to, || listen(at));
         let wait = Duration::from_millis(1_500);
         let stream = self.inside(from, || TcpStream::connect_timeout(&at, wait)).ok()?;
         Some((stream, listener.accept().unwrap().0))
+    }
+}
+
+/// A listener at this address. A program that another test starts holds the descriptor of a closed
+/// listener for a moment, until its `exec`.
+fn listen(at: SocketAddr) -> TcpListener {
+    let began = Instant::now();
+    loop {
+        match TcpListener::bind(at) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && began.elapsed() < SOON => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            listener => return listener.unwrap(),
+        }
     }
 }
 
