@@ -85,7 +85,7 @@ Examples:
   shoal authority revoke --dir net bob
   shoal authority revoke --dir net carol --key KEY    whom a registrar made a member
 
-Memberships by a registrar also end with `shoal authority mandate NAME --remove`.";
+Memberships by a registrar also end with `shoal authority mandate --dir net NAME --remove`.";
 
 const SIGN_EXAMPLES: &str = "\
 Examples:
@@ -147,8 +147,8 @@ Examples:
   shoal authority mandate --dir net desk --anew               a new chain, after a frozen one
   shoal authority mandate --dir net desk --remove             its memberships end
 
-Every node enforces these limits. Run `shoal authority adopt` before the mandate ends, is removed or
-begins a new chain, if its members are to stay.";
+Every node enforces these limits. If members are to stay, run `shoal authority adopt --dir net desk`
+before the mandate ends, is removed or begins a new chain.";
 
 const ADOPT_EXAMPLES: &str = "\
 Examples:

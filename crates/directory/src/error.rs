@@ -15,7 +15,8 @@ pub enum Error {
     /// The bytes have format 1.
     #[error(
         "is a {0} in format 1, which this version of shoal does not read: make a new authority \
-         (`shoal authority init`), sign every member anew, and give all nodes its key and list"
+         (`shoal authority init --dir DIR`), sign every member anew, and give all nodes its key \
+         and list"
     )]
     Old(&'static str),
     /// An unknown field is critical.

@@ -69,7 +69,7 @@ pub enum JoinError {
     Refused(#[from] ListRejection),
     #[error(
         "the registrar's list is too old: the authority has to sign it again (`shoal authority \
-         renew`)"
+         renew --dir DIR`)"
     )]
     Stale,
     /// The list has no mandate for the registrar.

@@ -103,8 +103,8 @@ impl fmt::Display for Refusal {
             }
             Refusal::Adopted => {
                 "the authority has made this machine its own member: only the authority can renew \
-                 the membership (`shoal authority sign NAME --days N`) or end it (`shoal authority \
-                 revoke`)"
+                 the membership (`shoal authority sign --dir DIR NAME --days N`) or end it (`shoal \
+                 authority revoke --dir DIR NAME`)"
             }
             Refusal::Replaced => {
                 "this machine's key was replaced by another one, whose holder is the member. If \
@@ -137,7 +137,7 @@ impl fmt::Display for Refusal {
             }
             Refusal::NoNumber => {
                 "the registrar's mandate admits no further router: the authority must widen it \
-                 (`shoal authority mandate`)"
+                 (`shoal authority mandate --dir DIR NAME --router-max N`, or more `--routers`)"
             }
             Refusal::OtherKind => {
                 "the invite is for another kind of member: ask for an invite for a router, or for \

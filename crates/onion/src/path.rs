@@ -221,7 +221,7 @@ impl fmt::Display for PathWarning {
             PathWarning::Short { asked, have } => write!(
                 f,
                 "{have} of {asked} relays: the network's list has no more that fit (sign one with \
-                 `shoal authority sign ROUTER --relay`)"
+                 `shoal authority sign --dir DIR ROUTER --relay`)"
             ),
             PathWarning::Families => f.write_str(
                 "one operator (family) runs two routers of the path, and may learn both hosts",
@@ -250,7 +250,7 @@ impl fmt::Display for NoRelays {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
             "no router of the network's list is a relay: sign one with `shoal authority sign \
-             ROUTER --relay`, or write relay = true into the hosts file",
+             --dir DIR ROUTER --relay`, or write relay = true into the hosts file",
         )
     }
 }

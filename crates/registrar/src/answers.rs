@@ -23,7 +23,7 @@ const SOON_S: u64 = 14 * 86_400;
 
 /// Reason why a registrar with an old list refuses everybody.
 const STALE: &str = "the authority's list is too old, so nobody can join: sign it again with \
-                     `shoal authority renew`, and give it to one node";
+                     `shoal authority renew --dir DIR`, and give it to one node";
 
 /// State from which an answer is made.
 pub struct AnswerContext<'a> {

@@ -426,8 +426,8 @@ impl NodeClient for ControlClient {
                 "this registrar's key has signed two different supplements with number {number}, \
                  so no later one counts anywhere: was an older copy of its ledger \
                  put back, or its key stolen? The authority must adopt the members (`shoal \
-                 authority adopt`) and sign a mandate with another serial (`shoal authority \
-                 mandate NAME --anew`)"
+                 authority adopt --dir DIR NAME`) and sign a mandate with another serial (`shoal \
+                 authority mandate --dir DIR NAME --anew`)"
             );
             return Err(NodeError { text, refuses: true });
         }

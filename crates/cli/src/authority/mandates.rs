@@ -167,9 +167,10 @@ fn changed(
         Some(what) => Err(usage(format!(
             "{what}: nodes check all that the registrar has signed against the new limits. The \
              first supplement beyond them ends the chain, with all later memberships. Adopt \
-             the members first (`shoal authority adopt {name}`), then add --anew, which \
+             the members first (`shoal authority adopt --dir {} {}`), then add --anew, which \
              begins a new chain under the narrower limits",
-            name = new.name
+            args.folder.dir.display(),
+            new.name
         ))),
     }
 }

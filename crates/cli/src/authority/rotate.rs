@@ -24,7 +24,7 @@ pub fn rotate(json: bool, args: &RotateArgs) -> Result<()> {
     let authority = AuthorityFolder::open(&args.folder.dir)?;
     finish_switch(args, &authority)?;
     match args.step {
-        None => show(json, authority.content.secrets),
+        None => show(json, args, authority.content.secrets),
         Some(RotateStep::Announce) => announce(json, args, authority),
         Some(RotateStep::Switch) => switch(json, args, authority),
         Some(RotateStep::Retire) => retire(json, args, authority),
@@ -44,7 +44,7 @@ fn finish_switch(args: &RotateArgs, authority: &AuthorityFolder) -> Result<()> {
     Ok(())
 }
 
-fn show(json: bool, names: Option<SecretNames>) -> Result<()> {
+fn show(json: bool, args: &RotateArgs, names: Option<SecretNames>) -> Result<()> {
     let stage = names.map(|names| names.stage(now_s()));
     let until = stage.and_then(RotationStage::old_until_unix_s);
     if json {
@@ -54,21 +54,21 @@ fn show(json: bool, names: Option<SecretNames>) -> Result<()> {
             &json!({ "secret": { "state": state, "old_until_unix_s": until } }),
         )?);
     }
+    let dir = args.folder.dir.display();
     let text = match stage {
         None => "the list does not name the network's secret: it was never replaced".to_string(),
-        Some(RotationStage::Announced) => {
+        Some(RotationStage::Announced) => format!(
             "another secret is announced; once `shoal status` of all nodes says that they have it: \
-             shoal authority rotate switch"
-                .to_string()
-        }
+             shoal authority rotate switch --dir {dir}"
+        ),
         Some(RotationStage::Switched(until)) => format!(
             "nodes begin handshakes with the new secret, and accept the old one until {}; then, or \
-             earlier: shoal authority rotate retire",
+             earlier: shoal authority rotate retire --dir {dir}",
             utc(until)
         ),
-        Some(RotationStage::Settled) => {
-            "one secret is in force; to replace it: shoal authority rotate announce".to_string()
-        }
+        Some(RotationStage::Settled) => format!(
+            "one secret is in force; to replace it: shoal authority rotate announce --dir {dir}"
+        ),
     };
     Ok(output::line(&text)?)
 }
@@ -119,9 +119,9 @@ fn announce(json: bool, args: &RotateArgs, mut authority: AuthorityFolder) -> Re
     done(json, &args.folder.dir, &list, "another secret of the network is announced")?;
     if !json {
         output::line(&format!(
-            "Copy the list and {} to one node, the latter beside its {SECRET} (readable for the \
-             node's user only):\nneighbours hand both on. When `shoal status` of all nodes says \
-             that they have the next secret:\nshoal authority rotate switch --dir {dir}",
+            "Copy the list and {} to one node, the latter beside its {SECRET}. The node's user \
+             must own it, with mode 0600.\nNeighbours hand both on. When `shoal status` of all \
+             nodes says that they have the next secret:\nshoal authority rotate switch --dir {dir}",
             file.display()
         ))?;
     }
@@ -158,7 +158,10 @@ fn present(args: &RotateArgs, authority: &mut AuthorityFolder) -> Result<[u8; 32
 fn switch(json: bool, args: &RotateArgs, mut authority: AuthorityFolder) -> Result<()> {
     let names = authority.content.secrets;
     let Some(SecretNames { current, change: SecretChange::Next(next) }) = names else {
-        return Err(usage("no other secret is announced: `shoal authority rotate announce` first"));
+        return Err(usage(format!(
+            "no other secret is announced: run `shoal authority rotate announce --dir {}` first",
+            args.folder.dir.display()
+        )));
     };
     let until = now_s() + args.grace * DAY_S;
     let change = SecretChange::Previous(current, until);

@@ -276,7 +276,7 @@ fn ends(content: &ListContent, now: u64) -> Vec<String> {
         };
         all.push(format!(
             "memberships end within two weeks, or have ended: {names}{more}; sign them again with \
-             `shoal authority sign {first} --days N`"
+             `shoal authority sign --dir DIR {first} --days N`"
         ));
     }
     all

@@ -36,8 +36,9 @@ use crate::output;
 const KEYS_TRIED: usize = 64;
 /// Advice for members that no registrar serves.
 const BY_AUTHORITY: &str = "the authority itself made this machine a member: ask the owner of \
-                            the authority's key to sign another key for it (`shoal genkey` here, \
-                            `shoal authority sign` there)";
+                            the authority's key to sign another key for it (`shoal genkey` here; \
+                            there `shoal authority revoke --dir DIR NAME`, then `shoal authority \
+                            sign --dir DIR NAME --key KEY --address ADDRESS`)";
 
 #[derive(Args, Debug)]
 pub struct RekeyArgs {

@@ -216,7 +216,7 @@ fn load_text(
     let fail = |message: String| KeyFileError { file: file.to_path_buf(), message };
     let make = match label {
         NODE_LABEL => format!("make one with: shoal genkey -o {}", file.display()),
-        AUTHORITY_LABEL => "make one with: shoal authority init".into(),
+        AUTHORITY_LABEL => "make one with: shoal authority init --dir DIR".into(),
         // Other members know the secret of a door: a new one can't replace it.
         DOOR_LABEL => "restore it from a copy; without a copy: `shoal leave --force`, then \
                        `shoal up` with another invite"

@@ -280,7 +280,7 @@ fn join(
     }
     faults.push(format!(
         "{own}: node.name: {name:?} is no member: {file} {why}; run `shoal authority sign \
-         {name} --key {key} --address {}`, or, if that was done, bring the newest list here",
+         --dir DIR {name} --key {key} --address {}`, or bring the list here if that was done",
         config.address()
     ));
     None

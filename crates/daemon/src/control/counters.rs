@@ -81,8 +81,8 @@ const COUNTERS: &[CounterRow] = &[
         name: "unknown_peer",
         cause: "a handshake by a key of no `[[link]]`, host or member; last frames of \
             a removed link",
-        action: "add the key to `hosts.toml` (or `shoal authority sign`) and to `[[link]]`, then \
-            `shoal reload`",
+        action: "add the key to `hosts.toml` (or `shoal authority sign --dir DIR NAME --key KEY`) \
+            and to `[[link]]`, then `shoal reload`",
     },
     CounterRow {
         name: "replayed_handshake",

@@ -24,7 +24,9 @@ pub fn hint(reason: DropReason) -> Option<&'static str> {
         DropReason::IpTooBig => "another [interface] mtu than the default?",
         DropReason::BadList => "another authority's key, or a wrong clock?",
         DropReason::BadMandate => "a registrar or neighbour that errs, or a wrong clock?",
-        DropReason::StaleList => "the authority's list is too old: `shoal authority renew`",
+        DropReason::StaleList => {
+            "the authority's list is too old: `shoal authority renew --dir DIR`"
+        }
         DropReason::PolicyDenied => "see the groups with `shoal authority list`",
         DropReason::CircuitRequired => {
             "a host speaks without circuits: require them there too, or see `shoal circuits forget`"

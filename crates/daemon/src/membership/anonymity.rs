@@ -58,8 +58,8 @@ pub fn unhidden(config: &NodeConfig, hosts: &HostList) -> Option<String> {
     cover::own(config, hosts).is_none().then(|| {
         format!(
             "{asked}: the network's list gives this host no tier of cover, so {so}: sign it with a \
-             tier (`shoal authority sign NAME --cover TIER`; in a hosts file cover = \"TIER\" in \
-             its [[host]]), or set preset to \"balanced\""
+             tier (`shoal authority sign --dir DIR NAME --cover TIER`; in a hosts file cover = \
+             \"TIER\" in its [[host]]), or set preset to \"balanced\""
         )
     })
 }

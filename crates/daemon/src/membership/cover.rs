@@ -38,7 +38,7 @@ pub fn of_link(me: &str, link: &LinkPeer, hosts: &HostList) -> anyhow::Result<Op
     anyhow::ensure!(
         me.address.is_router() && far.address.is_router(),
         "[[link]] of {:?}: cover is for links between two routers; the network's list names a \
-         host's tier (`shoal authority sign NAME --cover TIER`)",
+         host's tier (`shoal authority sign --dir DIR NAME --cover TIER`)",
         link.peer
     );
     let tier = hosts.tiers().by_name(name);

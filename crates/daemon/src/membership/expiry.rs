@@ -16,7 +16,7 @@ pub fn membership(end_unix_s: u64, now_unix_s: u64, by_registrar: bool) -> Optio
     is_near(end_unix_s, now_unix_s).then(|| {
         let how = match by_registrar {
             true => "have its registrar renew it",
-            false => "sign it again with `shoal authority sign NAME --days N`",
+            false => "sign it again with `shoal authority sign --dir DIR NAME --days N`",
         };
         format!("this node's membership ends in {}: {how}", span(left))
     })
@@ -24,8 +24,8 @@ pub fn membership(end_unix_s: u64, now_unix_s: u64, by_registrar: bool) -> Optio
 
 /// Warning about a mandate that ends within two weeks, or has ended.
 pub fn mandate(end_unix_s: u64, now_unix_s: u64) -> Option<String> {
-    let how = "sign it anew with `shoal authority mandate NAME --until DATE`, or take its members \
-               over with `shoal authority adopt NAME`";
+    let how = "sign it anew with `shoal authority mandate --dir DIR NAME --until DATE`, or take \
+               its members over with `shoal authority adopt --dir DIR NAME`";
     is_near(end_unix_s, now_unix_s).then(|| match end_unix_s.saturating_sub(now_unix_s) {
         0 => format!("has ended, with the memberships that it gave: {how}"),
         left => format!("ends in {}, with the memberships that it gave: {how}", span(left)),

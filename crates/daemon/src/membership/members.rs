@@ -170,7 +170,7 @@ fn standing_words(state: &str) -> &'static str {
         }
         "stale" => {
             "the authority's list is too old, so nobody is a member until a newer one comes: run \
-             `shoal authority renew` at the authority"
+             `shoal authority renew --dir DIR` at the authority"
         }
         _ => "this node has no list of the authority yet, so nobody is a member",
     }

@@ -29,8 +29,9 @@ const DAY_S: u64 = 86_400;
 /// The file has no registrar, or the registrar's door file can't be used. The text is for the
 /// operator.
 pub fn contact(config: &NodeConfig, user: Option<u32>) -> Result<Contact, String> {
-    let none = "this node has no [registrar]: the authority made it a member, and can change or \
-                end that with `shoal authority`";
+    let none = "this node has no [registrar]: the authority made it a member. It can change that \
+                with `shoal authority sign --dir DIR NAME`, and end it with `shoal authority \
+                revoke --dir DIR NAME`";
     let section = config.registrar.as_ref().ok_or(none)?;
     let authority = config.authority.as_ref().ok_or(none)?;
     let (key, registrar) = authority.key.zip(section.key).ok_or(none)?;

@@ -34,13 +34,13 @@ pub fn words(age_s: u64, max_s: u64) -> Option<String> {
         ListAge::Young => None,
         ListAge::Old => Some(format!(
             "the authority's list {signed}: in {} it is too old, and then nobody is a member; sign \
-             it again with `shoal authority renew` and copy it to one node",
+             it again with `shoal authority renew --dir DIR` and copy it to one node",
             span(max_s - age_s)
         )),
         ListAge::Stale => Some(format!(
             "the authority's list is too old: it {signed} and counts for {}. Nobody is a member, \
-             and only newer lists pass: sign it again with `shoal authority renew` and copy it to \
-             any node",
+             and only newer lists pass: sign it again with `shoal authority renew --dir DIR` and \
+             copy it to any node",
             span(max_s)
         )),
     }

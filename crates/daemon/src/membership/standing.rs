@@ -60,7 +60,7 @@ impl AuthorityState {
             }
             Freshness::Fresh if self.linked(now).is_some() => warnings.push(
                 "this node's membership has expired, so only newer lists pass: sign it again with \
-                 `shoal authority sign NAME --days N` and copy the list to any node"
+                 `shoal authority sign --dir DIR NAME --days N` and copy the list to any node"
                     .to_string(),
             ),
             Freshness::Fresh if self.own_removal().is_some() => {
@@ -76,7 +76,8 @@ impl AuthorityState {
                 if self.me.interface && own.is_some_and(|own| !own.interface) {
                     warnings.push(
                         "the authority's list says that this node has no interface: nobody \
-                         reaches its programs; sign it with `shoal authority sign NAME --interface`"
+                         reaches its programs; sign it with `shoal authority sign --dir DIR NAME \
+                         --interface`"
                             .to_string(),
                     );
                 }

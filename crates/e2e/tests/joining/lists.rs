@@ -217,7 +217,7 @@ fn a_network_whose_list_was_forgotten_heals_from_one_copy() {
     town.until("a ping", PATIENCE, |town| ping(town).status.success());
     // From half the greatest age on, each node warns and says what to do.
     town.until("a warning", STALE, |town| {
-        town.status("r2").warnings.iter().any(|w| w.contains("`shoal authority renew`"))
+        town.status("r2").warnings.iter().any(|w| w.contains("`shoal authority renew --dir DIR`"))
     });
     assert_eq!(town.list("r2").state, "fresh");
     town.until("the end of it", STALE, |town| {

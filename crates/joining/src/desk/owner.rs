@@ -343,7 +343,7 @@ pub enum OwnerError {
     },
     #[error(
         "the mandate admits {most} routers, former ones included: the authority must widen it \
-         (`shoal authority mandate`)"
+         (`shoal authority mandate --dir DIR NAME --router-max N`)"
     )]
     NoRouters {
         /// The mandate's limit.
@@ -366,7 +366,7 @@ pub enum OwnerError {
     #[error(
         "a member has the name {0:?}, so nobody could join by this invite: give another name, or \
          end that membership first (`shoal registrar remove {0}`; the authority's own member: \
-         `shoal authority revoke`)"
+         `shoal authority revoke --dir DIR {0}`)"
     )]
     NameTaken(String),
     /// The invite's name is invalid.
@@ -385,7 +385,8 @@ pub enum OwnerError {
     #[error("this registrar has no member of this name")]
     NoMember,
     #[error(
-        "the authority has made this member its own: `shoal authority revoke` ends its membership"
+        "the authority has made this member its own: `shoal authority revoke --dir DIR NAME` ends \
+         its membership"
     )]
     Adopted,
     /// The node has more steps than the ledger.
@@ -393,8 +394,8 @@ pub enum OwnerError {
         "this ledger has {ledger} steps, and the node here knows {node} that this registrar has \
          signed: it is an older copy. Nothing is signed with it, since a number that is signed \
          twice ends the chain everywhere. Stop the registrar and put the newest ledger back. If it \
-         is lost, the authority takes the members over (`shoal authority adopt`) and gives a \
-         mandate with another serial (`shoal authority mandate NAME --anew`)"
+         is lost, the authority takes the members over (`shoal authority adopt --dir DIR NAME`) \
+         and gives a mandate with another serial (`shoal authority mandate --dir DIR NAME --anew`)"
     )]
     Behind {
         /// Number of steps in the ledger.
@@ -407,9 +408,9 @@ pub enum OwnerError {
         "this registrar has signed two supplements with the number {number}: the node here has \
          one, and this ledger, an older copy, has the other. Nothing more is signed, since no node \
          would accept it. Stop the registrar and put the newest ledger back. If it is lost, the \
-         authority takes the members over (`shoal authority adopt`) and gives a mandate with \
-         another serial (`shoal authority mandate NAME --anew`). Machines that joined by this \
-         ledger only must join anew"
+         authority takes the members over (`shoal authority adopt --dir DIR NAME`) and gives a \
+         mandate with another serial (`shoal authority mandate --dir DIR NAME --anew`). Machines \
+         that joined by this ledger only must join anew"
     )]
     Diverged { number: u64 },
     /// The ledger's end is not the one that the registrar had noted.
@@ -440,8 +441,9 @@ pub enum OwnerError {
         "the list's mandate allows {counts} of the {signed} supplements that this registrar \
          signed: its limits were narrowed. Nothing is signed, since a number that is signed twice \
          ends the chain everywhere. The authority must restore the former limits; then restart the \
-         registrar. Or the authority takes the members over (`shoal authority adopt`) and gives a \
-         mandate with another serial (`shoal authority mandate NAME --anew`)"
+         registrar. Or the authority takes the members over (`shoal authority adopt --dir DIR \
+         NAME`) and gives a mandate with another serial (`shoal authority mandate --dir DIR NAME \
+         --anew`)"
     )]
     Narrowed {
         /// Number of supplements that the mandate allows.
@@ -453,8 +455,8 @@ pub enum OwnerError {
     #[error(
         "the last supplement bears a time {} ahead of this machine's clock. Until that time nodes \
          accept neither it nor any later one, so nobody can join or leave. If this clock is \
-         right, the authority can take the members over (`shoal authority adopt`) and give a \
-         mandate with another serial (`shoal authority mandate NAME --anew`)",
+         right, the authority can take the members over (`shoal authority adopt --dir DIR NAME`) \
+         and give a mandate with another serial (`shoal authority mandate --dir DIR NAME --anew`)",
         span(*ahead_s)
     )]
     Ahead {

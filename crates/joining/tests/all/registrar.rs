@@ -100,7 +100,7 @@ fn what_the_authority_adopted_is_its_own() {
     for n in asked {
         assert_eq!(world.refused(n), Refusal::Adopted);
     }
-    assert!(Refusal::Adopted.to_string().contains("shoal authority sign"));
+    assert!(Refusal::Adopted.to_string().contains("shoal authority sign --dir DIR"));
     // Another member of the mandate is renewed, and no step about the adopted one was signed.
     assert!(world.joined(renewed).member.version == 2 && world.published == 3);
     let said = world.desk.remove(&mine.name, (world.now, unix_s(world.now))).unwrap_err();
