@@ -8,6 +8,10 @@ use crate::book::HostId;
 use crate::cells::{CellLayout, plain};
 use crate::edge::{BURST_MAX, FULL};
 
+/// Packets in one run. The interface takes about 1 us for a packet, so the first one leaves within
+/// 0.2 ms, however many small packets follow it.
+const PACKETS_MAX: usize = 4 * BURST_MAX;
+
 /// A flow of packets to a host. Its packets keep their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketFlow {
@@ -60,6 +64,8 @@ pub(crate) struct BatchBuilder {
     /// flow.
     last: Option<(PacketFlow, SizeClass)>,
     count: usize,
+    /// Number of packets in all cells.
+    packets: usize,
     /// Bytes of the last cell's plaintext that are filled with packets.
     filled: usize,
     /// Low eight bits of the flow number, for each cell.
@@ -69,7 +75,7 @@ pub(crate) struct BatchBuilder {
 impl Default for BatchBuilder {
     fn default() -> BatchBuilder {
         let (buf, flows) = (Vec::new(), [0; BURST_MAX]);
-        BatchBuilder { buf, run: None, last: None, count: 0, filled: 0, flows }
+        BatchBuilder { buf, run: None, last: None, count: 0, packets: 0, filled: 0, flows }
     }
 }
 
@@ -81,7 +87,9 @@ impl BatchBuilder {
 
     /// True if a packet of this flow can be added without choosing its lane again.
     pub(crate) fn goes_on(&self, flow: PacketFlow, class: SizeClass, len: usize) -> bool {
-        self.last == Some((flow, class)) && (self.count < BURST_MAX || self.has_room(len))
+        self.last == Some((flow, class))
+            && self.packets < PACKETS_MAX
+            && (self.count < BURST_MAX || self.has_room(len))
     }
 
     /// True if the last cell has room for another packet of `len` bytes. A packet of that flow then
@@ -108,7 +116,7 @@ impl BatchBuilder {
 
     /// True if another cell of this run may be added.
     pub(crate) fn fits(&self, run: &CellBatch) -> bool {
-        self.run.as_ref() == Some(run) && self.count < BURST_MAX
+        self.run.as_ref() == Some(run) && self.count < BURST_MAX && self.packets < PACKETS_MAX
     }
 
     /// Adds a cell for a packet of `len` bytes. Requires that no cells are there or that
@@ -138,6 +146,7 @@ impl BatchBuilder {
         let at = (self.count - 1) * run.form.frame_len();
         write(&mut plain(&mut self.buf, at, run.form)[self.filled..]);
         self.filled += len;
+        self.packets += 1;
     }
 
     fn begin(&mut self, flow: PacketFlow, len: usize, write: impl FnOnce(&mut [u8])) {
@@ -156,13 +165,14 @@ impl BatchBuilder {
         }
         self.flows[self.count] = flow.number as u8;
         self.count += 1;
+        self.packets += 1;
         self.filled = len;
     }
 
     /// Takes the run: its buffer (to be given back), its description, and the number of cells.
     pub(crate) fn take(&mut self) -> Option<(Vec<u8>, CellBatch, usize)> {
         let run = self.run.take()?;
-        self.last = None;
+        (self.last, self.packets) = (None, 0);
         Some((core::mem::take(&mut self.buf), run, core::mem::take(&mut self.count)))
     }
 

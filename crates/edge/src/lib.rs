@@ -37,6 +37,7 @@ mod named;
 mod numbers;
 mod packets;
 mod sequence;
+mod shared;
 mod units;
 mod worker;
 

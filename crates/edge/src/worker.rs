@@ -31,10 +31,14 @@ use crate::cells::{
 use crate::edge::{EdgeConfig, EdgeOutput};
 use crate::numbers::PacketNumbers;
 use crate::sequence::PacketReordering;
-use crate::units::{HiddenRoute, used};
+use crate::shared::cell_packets;
+use crate::units::HiddenRoute;
 
-/// Length of the shortest packet in a cell, in bytes: kind, flags and the IPv4 header.
-const PACKET_MIN: usize = ip::PACKET_AT + 20;
+/// Number of packets behind the first ones of their cells that one batch delivers; further ones are
+/// dropped. Four messages of 64 kB with packets of programs have fewer. A member could otherwise
+/// fill 64 of them with 175,000 packets of 20 bytes. To write those takes longer than a link may be
+/// silent.
+const SHARED_MAX: usize = 8_192;
 
 /// An order of control to a worker.
 pub enum EdgeOrder<A> {
@@ -138,6 +142,9 @@ pub struct EdgeWorker {
     pub(crate) sequences: PacketReordering,
     pub(crate) building: BatchBuilder,
     pub(crate) arrived: Vec<PacketArrival>,
+    /// Time of the last batch, and number of its packets behind the first ones of their cells. A
+    /// batch comes in several calls, one for each run of equal lengths.
+    shared: (Time, usize),
     /// Unfinished cells of the last batch.
     pub(crate) left: Vec<UnfinishedCell>,
     /// Hosts whose newest unit so far was in the last batch.
@@ -163,6 +170,7 @@ impl EdgeWorker {
             sequences: PacketReordering::default(),
             building: BatchBuilder::default(),
             arrived: Vec::new(),
+            shared: (Time::ZERO, 0),
             left: Vec::new(),
             moved: Vec::new(),
             seen: Vec::new(),
@@ -416,6 +424,9 @@ impl EdgeWorker {
         self.arrived.clear();
         self.left.clear();
         let Some(class) = SizeClass::of_frame(cells.frame_len) else { return };
+        if self.shared.0 != now {
+            self.shared = (now, 0);
+        }
         self.payloads.clear();
         let sealed = cells.offsets.iter().filter(|&&at| !is_direct(cells.buf, at));
         self.payloads.extend(sealed.map(|&at| at + CELL_AT as u32));
@@ -451,26 +462,29 @@ impl EdgeWorker {
     }
 
     /// Delivers the packets in an opened cell. A cell without packets is left to control.
+    ///
+    /// Drops are counted: `receive_overflow` for packets above [`SHARED_MAX`].
     fn deliver(&mut self, index: usize, host: HostId, at: u32, form: CellLayout, buf: &[u8]) {
         let plain_at = at as usize + form.plain_at();
-        let mut rest = &buf[plain_at..plain_at + form.plain_len()];
-        if !self.takes_packets || rest[0] != EdgeKind::Ip as u8 {
+        let plain = &buf[plain_at..plain_at + form.plain_len()];
+        if !self.takes_packets || plain[0] != EdgeKind::Ip as u8 {
             return self.left.push(UnfinishedCell { index, to: CellFinisher::Control(host) });
         }
         let congested = is_congested(&buf[at as usize..]);
-        let end = plain_at + rest.len();
-        loop {
-            let (at, len) = ((end - rest.len()) as u32, used(rest));
-            // A rest that is too short for a packet, or that begins with another kind, is padding.
-            let is_packet =
-                |next: &&[u8]| len.min(next.len()) >= PACKET_MIN && next[0] == EdgeKind::Ip as u8;
-            let next = rest.get(len..).filter(is_packet);
-            let Some(next) = next else {
-                let len = rest.len() as u32;
-                return self.arrived.push(PacketArrival { host, at, len, congested });
-            };
-            self.arrived.push(PacketArrival { host, at, len: len as u32, congested });
-            rest = next;
+        let mut refused = 0;
+        for packet in cell_packets(plain) {
+            if packet.start > 0 {
+                if self.shared.1 >= SHARED_MAX {
+                    refused += 1;
+                    continue;
+                }
+                self.shared.1 += 1;
+            }
+            let (at, len) = ((plain_at + packet.start) as u32, packet.len() as u32);
+            self.arrived.push(PacketArrival { host, at, len, congested });
+        }
+        if refused > 0 {
+            self.count(DropReason::ReceiveOverflow, refused);
         }
     }
 

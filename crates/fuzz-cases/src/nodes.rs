@@ -4,11 +4,12 @@
 //! An input is a list of steps, each `[verb][length u16][bytes]`, as in [`crate::machines`]. The
 //! far end is a bare session machine, so everything that it seals comes from the input.
 
-use core::net::SocketAddr;
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 
 use shoal_crypto::{Identity, NetworkSecret};
 use shoal_edge::{Edge, EdgeEvent, EdgeOutput, HostConfig};
+use shoal_ip::{AddressGate, BufferSlice, FragmentAction, Fragments, PacketMerger};
 use shoal_link::{EgressConfig, LivenessConfig};
 use shoal_relay::{
     ArrivalSource, CallContext, FrameSink, LinkConfig, RUN_MAX, ReceivedRun, Relay, SendError,
@@ -17,7 +18,8 @@ use shoal_relay::{
 use shoal_session::{PeerId, SessionRole, Sessions};
 use shoal_transfer::{ChunkSet, FileTransferEvent as FileEvent};
 use shoal_wire::{
-    Address, CircuitId, LinkKind, RoutedHeader, SizeClass, Time, TrafficClass, edge, link,
+    Address, CircuitId, EdgeKind, LinkKind, RoutedHeader, SizeClass, Time, TrafficClass, edge, ip,
+    link,
 };
 
 use crate::machines::{span, steps};
@@ -285,8 +287,13 @@ struct EdgeRig {
     far: Sessions<Address>,
     me: PeerId,
     out: EdgeSends,
+    gate: AddressGate,
+    fragments: Fragments,
+    merge: PacketMerger,
 }
 
+/// Start of a cell's end-to-end plaintext in its frame.
+const PLAIN_AT: usize = link::CELL_AT + edge::KIND_AT;
 const NEAR_HOST: Address = Address::new(1, 1);
 const FAR_HOST: Address = Address::new(2, 1);
 
@@ -303,13 +310,23 @@ impl EdgeRig {
         };
         let mut edge = Edge::new(config, identity(1), secret(), [4; 32], START, UNIX_MS);
         let host = HostConfig { key: identity(2).public(), address: FAR_HOST };
-        edge.add_host(&host).expect("room for one");
+        let id = edge.add_host(&host).expect("room for one").bits();
+        let addresses = |n: u8| {
+            let v4 = Ipv4Addr::new(10, 0, 0, n).to_ipv6_mapped();
+            [Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n.into()), v4]
+        };
+        let mut gate = AddressGate::new(addresses(1).to_vec(), ip::PACKET_MAX);
+        for address in addresses(2) {
+            gate.add(id, address).expect("a new address");
+        }
         let session = shoal_session::SessionConfig::new(SessionRole::Edge);
         let mut far = Sessions::new(session, identity(2), secret(), [5; 32], START, UNIX_MS);
         let me = far.add_peer(identity(1).public()).expect("room for one");
         far.set_endpoint(me, Some(NEAR_HOST));
         far.connect(START, me);
-        let mut pair = EdgeRig { now: START, edge, far, me, out: EdgeSends::default() };
+        let (fragments, merge) = (Fragments::default(), PacketMerger::new(true, true));
+        let out = EdgeSends::default();
+        let mut pair = EdgeRig { now: START, edge, far, me, out, gate, fragments, merge };
         for _ in 0..ROUNDS_MAX {
             pair.work();
             pair.greet();
@@ -348,6 +365,39 @@ impl EdgeRig {
         let len = frame.len();
         let cells = shoal_edge::InboundCells::new(frame, &[0], len);
         self.edge.handle_cells(self.now, cells, &mut ());
+        self.check_packets(frame);
+    }
+
+    /// Checks the packets of the cell in `frame`. They fill the plaintext. Each is refused, waits
+    /// for its first fragment, or is written once.
+    fn check_packets(&mut self, frame: &[u8]) {
+        let EdgeRig { now, edge, gate, fragments, merge, .. } = self;
+        let arrivals = edge.arrivals();
+        let (Some(first), Some(last)) = (arrivals.first(), arrivals.last()) else { return };
+        let end = frame.len() - 2 * shoal_wire::TAG_LEN;
+        assert_eq!((first.at as usize, (last.at + last.len) as usize), (PLAIN_AT, end));
+        assert!(arrivals.windows(2).all(|pair| pair[0].at + pair[0].len == pair[1].at));
+        let (mut passed, mut written) = (0, 0);
+        let mut write = |_: &[u8], pieces: &[BufferSlice]| written += pieces.len();
+        for arrival in arrivals {
+            let plain = &frame[arrival.at as usize..][..arrival.len as usize];
+            let (host, bytes) = (arrival.host.bits(), &plain[ip::PACKET_AT..]);
+            let Ok(packet) = gate.inbound(host, bytes) else { continue };
+            let judge = || match packet.is_error(bytes) {
+                true => packet.quote(bytes).map(|_| ()),
+                false => packet.transport(bytes).map(|_| ()),
+            };
+            let action = fragments.take(*now, host, (&packet, bytes), judge);
+            if matches!(action, Ok(FragmentAction::Pass | FragmentAction::Release)) {
+                passed += 1;
+                let at = arrival.at + ip::PACKET_AT as u32;
+                merge.push(frame, at, &packet, plain[ip::FLAGS_AT], &mut write);
+            }
+            fragments.take_released().for_each(drop);
+        }
+        merge.finish(&mut write);
+        assert_eq!(written, passed, "each packet is written once");
+        fragments.take_drops(*now).for_each(drop);
     }
 
     fn say(&mut self, class: SizeClass, plain: &[u8]) {
@@ -355,10 +405,8 @@ impl EdgeRig {
         let frame = &mut frame[..class.frame_len()];
         let header = RoutedHeader::new(NEAR_HOST, FAR_HOST, TrafficClass::Bulk);
         frame[link::ROUTED_AT..link::CELL_AT].copy_from_slice(&header_bytes(&header));
-        let at = link::CELL_AT + edge::KIND_AT;
-        let room = class.cell_len() - edge::KIND_AT - shoal_wire::TAG_LEN;
-        let len = plain.len().min(room);
-        frame[at..at + len].copy_from_slice(&plain[..len]);
+        let len = plain.len().min(class.edge_len());
+        frame[PLAIN_AT..PLAIN_AT + len].copy_from_slice(&plain[..len]);
         let cell = [link::CELL_AT as u32];
         if self.far.seal_batch(self.now, self.me, 0, frame, &cell, class.cell_len()).is_ok() {
             self.hand_over(frame);
@@ -407,13 +455,35 @@ impl EdgeRig {
     }
 }
 
+/// The plaintext of a cell with packets from `pieces`: each is `[length][bytes]`. Packets get the
+/// length that they have in their IP header, so that others can follow them.
+fn shared_cell(mut pieces: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::<u8>::new();
+    while let Some((&len, rest)) = pieces.split_first() {
+        let (packet, later) = rest.split_at(usize::from(len).min(rest.len()));
+        pieces = later;
+        plain.extend([EdgeKind::Ip as u8, ip::PARTIAL]);
+        let (at, len) = (plain.len(), packet.len() as u16);
+        plain.extend_from_slice(packet);
+        match packet.first().map(|first| first >> 4) {
+            Some(4) if len >= 20 => plain[at + 2..at + 4].copy_from_slice(&len.to_be_bytes()),
+            Some(6) if len >= 40 => {
+                plain[at + 4..at + 6].copy_from_slice(&(len - 40).to_be_bytes())
+            }
+            _ => {}
+        }
+    }
+    plain
+}
+
 /// An edge with an authentic, hostile peer.
 pub fn edge(data: &[u8]) {
     let mut pair = EdgeRig::new();
     for (verb, bytes) in steps(data) {
         let class = SizeClass::ALL[usize::from(verb >> 4) % SizeClass::ALL.len()];
         match verb % 8 {
-            0..=4 => pair.say(class, bytes),
+            0..=3 => pair.say(class, bytes),
+            4 => pair.say(class, &shared_cell(bytes)),
             5 => {
                 let mut frame = vec![0; class.frame_len()];
                 let len = bytes.len().min(frame.len() - link::CELL_AT);

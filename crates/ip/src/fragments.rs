@@ -300,8 +300,10 @@ impl Fragments {
     }
 
     fn count(&mut self, reason: DropReason, more: usize) {
-        if more > 0 {
-            self.drops.push((reason, more as u64));
+        match self.drops.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, n)) => *n += more as u64,
+            None if more > 0 => self.drops.push((reason, more as u64)),
+            None => {}
         }
     }
 }

@@ -119,7 +119,8 @@ impl AddressGate {
         }
     }
 
-    /// Checks a packet from `host`: `bytes` is its cell's content after the flags.
+    /// Checks a packet from `host`. `bytes` begin after the flags in the cell, and may include
+    /// padding.
     ///
     /// Errors: the reason for the drop.
     pub fn inbound(&self, host: u32, bytes: &[u8]) -> Result<Packet, DropReason> {

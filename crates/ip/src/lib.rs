@@ -2,14 +2,14 @@
 //!
 //! In: one read of a TUN device, and the packets of one receive batch. A read is a `virtio_net_hdr`
 //! and a packet, or a super-frame of up to 64 kB that the kernel did not segment. Out: packets that
-//! fit a cell each, written in place; super-frames for one write each.
+//! fit a cell, written in place; super-frames for one write each.
 //!
 //! ```text
-//! read --> Gate::outbound: which host? --> Split: packet i into cell i --> edge
+//! read --> Gate::outbound: which host? --> Split: packet i into a cell --> edge
 //! edge --> Gate::inbound: sender's own address? --> Merge: packets of a flow --> one write
 //! ```
 //!
-//! Each cell carries a whole packet with its own headers, so a lost cell costs one packet.
+//! A cell carries whole packets, each with its own headers, so a lost cell costs no other packets.
 //! Checksums of TCP and UDP stay partial on the way, since the end-to-end seal protects the bytes.
 //! The receiving kernel is told not to verify them.
 //!

@@ -18,8 +18,7 @@ use crate::vnet::{
 
 /// Maximum number of open super-frames; the flows of one batch are few.
 const OPEN_MAX: usize = 8;
-/// Maximum number of packets in a super-frame: UDP_MAX_SEGMENTS of older kernels. A batch has
-/// fewer.
+/// Maximum number of packets in a super-frame: UDP_MAX_SEGMENTS of older kernels.
 const PIECES_MAX: usize = 64;
 /// Maximum length of merged IP and TCP headers in bytes.
 const HEAD_MAX: usize = IPV6_LEN + 60;

@@ -22,9 +22,9 @@ use shoal_wire::{DropReason, Time, ip};
 use crate::firewall::{InterfaceFirewall, SharedFlowTable};
 use crate::shell::{TunOffloads, TunQueue};
 
-/// Maximum number of cells that one turn reads, so that frames from the network don't wait for
-/// programs. A queue that one turn empties counts as no queue.
-const CELLS_MAX: usize = 16 * shoal_relay::RUN_MAX;
+/// Number of packets after which a turn reads no more, so that frames from the network don't wait
+/// for programs. A queue that one turn empties counts as no queue.
+const PACKETS_MAX: usize = 16 * shoal_relay::RUN_MAX;
 /// Time without being empty after which the device has a standing queue: more arrives than leaves.
 /// The time is five round trips of a direct link under load. Slower hosts get more, since a queue
 /// that is gone after a round trip is no standing queue.
@@ -201,12 +201,12 @@ impl<D: TunQueue, F: SharedFlowTable> InterfaceQueue<D, F> {
                         }
                     }
                 }
-                Err(reason) => drops.push((reason, 1)),
+                Err(reason) => count(drops, reason, 1),
             }
         }
         merge.finish(&mut |head, pieces| put(head, buf, pieces));
         if refused > 0 {
-            drops.push((DropReason::InterfaceRefused, refused));
+            count(drops, DropReason::InterfaceRefused, refused);
             counters.written -= refused;
         }
     }
@@ -223,20 +223,20 @@ impl<D: TunQueue, F: SharedFlowTable> InterfaceQueue<D, F> {
                 AqmAction::Pass => {}
                 AqmAction::Mark => mark(&mut buf[plain]),
                 AqmAction::Drop => {
-                    self.drops.push((DropReason::IpCongested, 1));
+                    count(&mut self.drops, DropReason::IpCongested, 1);
                     self.dropped.push(i);
                 }
             }
         }
     }
 
-    /// Reads packets of programs until they fill [`CELLS_MAX`] cells. While the path of the last
-    /// packet is congested, packets stay in the device. Its queue is bounded, so programs notice at
-    /// once.
+    /// Reads packets of programs, up to [`PACKETS_MAX`] and the rest of the last read. While the
+    /// path of the last packet is congested, packets stay in the device. Its queue is bounded, so
+    /// programs notice at once.
     pub(crate) fn read(&mut self, now: Time, to: &mut impl PacketOutput) {
-        let mut cells = 0;
+        let mut packets = 0;
         let mut read = core::mem::take(&mut self.read);
-        while cells < CELLS_MAX {
+        while packets < PACKETS_MAX {
             if self.last.is_some_and(|host| to.is_congested(host)) {
                 break;
             }
@@ -245,13 +245,13 @@ impl<D: TunQueue, F: SharedFlowTable> InterfaceQueue<D, F> {
                 break;
             };
             let since = *self.busy_since.get_or_insert(now);
-            cells += self.pass(now, &read[..len], now.since(since), to);
+            packets += self.pass(now, &read[..len], now.since(since), to);
         }
         self.read = read;
     }
 
     /// Sends the packets of one read. `busy` is the time since the device was last empty. Returns
-    /// the number of cells, at least 1.
+    /// the number of packets, at least 1.
     pub(crate) fn pass(
         &mut self,
         now: Time,
@@ -262,7 +262,7 @@ impl<D: TunQueue, F: SharedFlowTable> InterfaceQueue<D, F> {
         let (host, mut split) = match self.gate.outbound(read) {
             Ok((host, split)) => (HostId::from_bits(host), split),
             Err(refusal) => {
-                self.drops.push((refusal.reason, 1));
+                count(&mut self.drops, refusal.reason, 1);
                 if let Some((complaint, packet)) = refusal.complaint {
                     self.complain(complaint, &packet, read);
                 }
@@ -277,13 +277,13 @@ impl<D: TunQueue, F: SharedFlowTable> InterfaceQueue<D, F> {
             split = fragments;
         }
         if split.cell_len(0) > ip::PACKET_AT + mtu {
-            self.drops.push((DropReason::IpTooBig, 1));
+            count(&mut self.drops, DropReason::IpTooBig, 1);
             self.complain(IcmpError::TooBig { mtu: mtu as u16 }, split.packet(), read);
             return 1;
         }
         if !to.reaches(now, host) {
             if !to.hand(read) {
-                self.drops.push((DropReason::OtherWorker, split.count() as u64));
+                count(&mut self.drops, DropReason::OtherWorker, split.count() as u64);
             }
             return split.count();
         }
@@ -294,7 +294,7 @@ impl<D: TunQueue, F: SharedFlowTable> InterfaceQueue<D, F> {
             false => self.firewall.outbound(now, host, split.packet(), bytes),
         };
         if let Err(reason) = judged {
-            self.drops.push((reason, 1));
+            count(&mut self.drops, reason, 1);
             return 1;
         }
         let later = if busy < STANDING { Duration::ZERO } else { to.answers_later(host) };
@@ -303,7 +303,7 @@ impl<D: TunQueue, F: SharedFlowTable> InterfaceQueue<D, F> {
             _ => 0,
         };
         if first > 0 {
-            self.drops.push((DropReason::IpCongested, 1));
+            count(&mut self.drops, DropReason::IpCongested, 1);
         }
         let stream = to.stream(host, split.packet(), bytes);
         let flow = PacketFlow { host, number: split.packet().flow(bytes), stream };
@@ -334,6 +334,14 @@ impl<D: TunQueue, F: SharedFlowTable> InterfaceQueue<D, F> {
     }
 }
 
+/// Adds to the drops for a reason. One batch can drop thousands of packets for the same one.
+fn count(drops: &mut Vec<(DropReason, u64)>, reason: DropReason, more: u64) {
+    match drops.iter_mut().find(|(known, _)| *known == reason) {
+        Some((_, n)) => *n += more,
+        None => drops.push((reason, more)),
+    }
+}
+
 /// Lets the AQM judge the packets of `split` during a standing queue. Returns the number to drop.
 fn slow_down(
     aqm: &mut Aqm,
@@ -352,3 +360,6 @@ fn slow_down(
         AqmAction::Drop => 1,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -118,7 +118,8 @@ drop_reasons! {
     RouteBudget = "route_budget",
     /// A host sends messages about a direct link more often than it may.
     DirectBudget = "direct_budget",
-    /// The socket's receive buffer overflowed before this node read it.
+    /// The socket's receive buffer overflowed before this node read it, or the cells of one batch
+    /// share more packets than this node handles at once.
     ReceiveOverflow = "receive_overflow",
     /// The frame was for another worker, and the ring to that worker was full.
     OtherWorker = "other_worker",

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use core::time::Duration;
+use proptest::prelude::*;
 use shoal_crypto::{Identity, NetworkSecret};
 use shoal_edge::{
     Edge, EdgeConfig, EdgeEvent, EdgeOutput, HostConfig, HostId, InboundCells, PacketFlow,
@@ -399,6 +400,85 @@ fn small_packets_of_a_flow_share_cells() {
         });
     }
     assert_eq!(pair.b.packets.len(), 45);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24.min(ProptestConfig::default().cases)))]
+
+    #[test]
+    fn packets_of_any_length_arrive_whole_and_in_their_order(
+        sends in prop::collection::vec(
+            (0u32..3, prop_oneof![4 => 20usize..130, 1 => 20usize..=1_374]),
+            1..400,
+        ),
+    ) {
+        let mut pair = Pair::new();
+        send_packet(&mut pair, &packet(100, 0));
+        pair.run(Duration::from_millis(50));
+        pair.b.packets.clear();
+        let sends = sends.into_iter().enumerate();
+        let sent: Vec<_> = sends.map(|(i, (flow, len))| (flow, packet(len, i as u8))).collect();
+        for (flow, plain) in &sent {
+            send_of(&mut pair, *flow, plain);
+        }
+        pair.run(Duration::from_millis(5));
+        prop_assert_eq!(pair.b.packets.len(), sent.len());
+        for (got, (_, sent)) in pair.b.packets.iter().zip(&sent) {
+            prop_assert_eq!(&got[..sent.len()], &sent[..]);
+            prop_assert!(got[sent.len()..].iter().all(|b| *b == 0), "padding is zero");
+        }
+        prop_assert!(pair.a.drops.is_empty() && pair.b.drops.is_empty());
+    }
+}
+
+#[test]
+fn the_first_of_many_small_packets_leaves_before_the_last_is_read() {
+    let mut pair = Pair::new();
+    send_packet(&mut pair, &packet(100, 0));
+    pair.run(Duration::from_millis(50));
+    pair.b.packets.clear();
+    for i in 0..=176 {
+        assert!(pair.path.cells.is_empty(), "{i}");
+        send_packet(&mut pair, &packet(20, i));
+    }
+    assert_eq!(pair.path.cells.len(), 3, "62, 62 and 52 packets");
+    pair.run(Duration::from_millis(5));
+    let got: Vec<u8> = pair.b.packets.iter().map(|packet| packet[21]).collect();
+    assert!(got.iter().copied().eq(0..=176));
+    assert!(pair.a.drops.is_empty() && pair.b.drops.is_empty());
+}
+
+/// A member that fills each cell with the shortest packets takes a worker's time from others. In a
+/// batch with too many, each cell still delivers its first packet.
+#[test]
+fn a_batch_with_too_many_shared_packets_delivers_one_of_each_cell() {
+    let mut pair = Pair::new();
+    send_packet(&mut pair, &packet(100, 0));
+    pair.run(Duration::from_millis(50));
+    let sent = 10_000;
+    (0..sent).for_each(|_| send_packet(&mut pair, &packet(20, 0)));
+    let last = packet(1_374, 7);
+    send_packet(&mut pair, &last);
+    pair.a.work(pair.now, &mut pair.path);
+    let cells: Vec<Vec<u8>> = pair.path.cells.drain(..).map(|(_, frame)| frame).collect();
+    assert!(cells.iter().all(|frame| frame.len() == 1_440), "one batch has one length");
+    // A batch comes in several calls at one time.
+    let (mut arrived, count) = (Vec::new(), cells.len());
+    for part in cells.chunks(count / 2) {
+        let offsets: Vec<u32> = (0..part.len() as u32).map(|i| i * 1_440).collect();
+        let mut buf = part.concat();
+        pair.b.edge.handle_cells(pair.now, InboundCells::new(&mut buf, &offsets, 1_440), &mut ());
+        let packets = pair.b.edge.arrivals().iter();
+        arrived.extend(packets.map(|a| buf[a.at as usize..][..a.len as usize].to_vec()));
+    }
+    assert_eq!(arrived.len(), count + 8_192);
+    assert_eq!(arrived.last(), Some(&last));
+    let refused = (sent + 1 - arrived.len()) as u64;
+    let drops = pair.b.edge.take_drops().fold(0, |sum, (reason, n)| {
+        assert_eq!(reason, DropReason::ReceiveOverflow);
+        sum + n
+    });
+    assert_eq!(drops, refused);
 }
 
 /// A member may write any length into the IP header. The rest of the cell is then not a packet.
