@@ -83,6 +83,10 @@ pub enum ShoalCommand {
     #[command(after_help = CIRCUITS_EXAMPLES)]
     #[command(args = options::all())]
     Circuits(CircuitsArgs),
+    /// Show who learns what about the traffic with each host, and test what the preset promises.
+    #[command(after_help = HIDDEN_EXAMPLES)]
+    #[command(args = options::all())]
+    Hidden(HiddenArgs),
     /// Print changes of routes and links until Ctrl-C.
     #[command(args = options::all())]
     Monitor,
@@ -246,6 +250,30 @@ A circuit is in use, standby (takes over when the one in use ends or dies), buil
 silent (in use without answers, and without a standby: another one is being built). Lines with
 `not hidden:` say what this network can't hide. The output names hosts and relays: users who may
 command this node see with whom it speaks. Routers begin no circuits, so their list is empty.";
+
+const HIDDEN_EXAMPLES: &str = "\
+Examples:
+  shoal hidden
+  shoal hidden bob || echo bob is not hidden
+  shoal hidden --json | jq -r '.hidden.hosts[].remedy.command'
+
+The command sends echoes over each circuit, and audits its relays if they mix. It names relays and
+hosts, who vouches for each relay, pairs of routers that together know both hosts, and one command
+that betters the protection most. Routers hide nothing of themselves; there the output says what
+the router learns.
+
+Exit codes:
+  0  every promise of the preset holds, for all hosts shown
+  1  a promise does not hold";
+
+#[derive(clap::Args, Debug)]
+pub struct HiddenArgs {
+    /// Name of a host. Without it, all hosts with traffic or circuits.
+    pub host: Option<String>,
+    /// Number of echoes to each hop, up to 1000; 0 for no test.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    pub rounds: u32,
+}
 
 #[derive(clap::Args, Debug)]
 pub struct CircuitsArgs {

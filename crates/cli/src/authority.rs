@@ -16,11 +16,11 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use shoal_crypto::{PublicKey, VerifyKey};
-use shoal_directory::{HostRange, Prefix, RouterRange};
+use shoal_directory::{HostRange, NumberRange, Prefix, RouterRange};
 use shoal_wire::Address;
 
 use crate::options::{self, CommonOptions};
-pub(crate) use verbs::drawn_overlay;
+pub(crate) use verbs::{done, drawn_overlay, usage};
 
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -311,6 +311,13 @@ struct MandateArgs {
     /// Addresses that the registrar may assign, such as 1.100-1.999; may be repeated.
     #[arg(long, value_name = "RANGE")]
     hosts: Vec<HostRange>,
+    /// Host numbers that the registrar may assign behind every router, such as 100-999. It then
+    /// spreads hosts over its routers.
+    #[arg(long, value_name = "RANGE")]
+    numbers: Option<NumberRange>,
+    /// The registrar may assign the addresses of --hosts alone.
+    #[arg(long, conflicts_with = "numbers")]
+    no_numbers: bool,
     /// IPv4 addresses that the registrar may assign.
     #[arg(long, value_name = "PREFIX")]
     ipv4: Option<Prefix>,
@@ -346,12 +353,17 @@ struct MandateArgs {
     /// Right beyond plain hosts and routers; may be repeated.
     #[arg(long, value_name = "RIGHT")]
     right: Vec<MandateRight>,
+    /// Tier of cover that the registrar may give to hosts, with --right cover; may be repeated.
+    /// Without it the registrar may give every tier of the policy.
+    #[arg(long, value_name = "NAME")]
+    tier: Vec<String>,
     /// Begin a new chain: members of the old one lose their membership unless they were adopted.
     #[arg(long)]
     anew: bool,
     /// Withdraw the mandate: its memberships end.
     #[arg(long, conflicts_with_all = ["key", "group", "hosts", "ipv4", "no_ipv4", "max", "days",
-        "until", "anew", "routers", "router_max", "family_max", "family", "right"])]
+        "until", "anew", "numbers", "no_numbers", "routers", "router_max", "family_max", "family", "right",
+        "tier"])]
     remove: bool,
 }
 

@@ -46,8 +46,10 @@ struct CheckReport {
     interface: Option<InterfaceReport>,
     direct: Option<DirectReport>,
     circuits: Option<CircuitsReport>,
-    /// Preset for circuits, mixes and cover; none on a router.
+    /// Preset in force for circuits, mixes and cover; none on a router.
     preset: Option<&'static str>,
+    /// Source of the preset, unless it is "fast": the file, the network's list, or both.
+    preset_by: Option<String>,
     cover: Option<CoverCheckReport>,
     /// Class of the processor, by its AES instructions.
     processor: &'static str,
@@ -80,6 +82,15 @@ impl LinkReport {
             ),
         };
         format!("link to {peer} ({address}) {at}")
+    }
+}
+
+impl CheckReport {
+    /// The preset in force and its source; none for "fast".
+    fn preset_line(&self) -> Option<String> {
+        let preset = self.preset.filter(|preset| *preset != "fast")?;
+        let by = self.preset_by.as_deref().unwrap_or_default();
+        Some(format!("  preset {preset} (by the {by}): see docs/start/choose.md for what it hides"))
     }
 }
 
@@ -178,9 +189,7 @@ pub fn run(common: &CommonOptions, args: &CheckArgs) -> Result<()> {
         let mixing = circuits.mixing.iter().flat_map(MixingReport::lines);
         mixing.into_iter().try_for_each(|line| output::line(&line))?;
     }
-    if let Some(preset) = summary.preset.filter(|preset| *preset != "fast") {
-        output::line(&format!("  preset {preset}: see docs/start/choose.md for what it hides"))?;
-    }
+    summary.preset_line().iter().try_for_each(|line| output::line(line))?;
     let cover = summary.cover.iter().flat_map(CoverCheckReport::lines);
     cover.into_iter().try_for_each(|line| output::line(&line))?;
     let reloadable = shoal_daemon::config::reloadable().join(", ");
@@ -241,7 +250,8 @@ fn summary(setup: &NodeSetup) -> CheckReport {
         interface: interface(setup, &subnets),
         direct: direct(setup),
         circuits,
-        preset: (!config.is_router()).then(|| config.anonymity.preset.as_str()),
+        preset: (!config.is_router()).then(|| anonymity::in_force(config, &setup.hosts).as_str()),
+        preset_by: anonymity::status(config, &setup.hosts).map(|preset| preset.by),
         cover,
         processor: means.processor.name(),
         suites: means.by_cost().into_iter().map(Suite::name).collect(),

@@ -16,7 +16,7 @@ use crate::output::{self, CellStyle, TextTable, paint, plain};
 use crate::target::{ask, unexpected};
 use crate::units::span_s;
 
-mod audit;
+pub mod audit;
 mod forget;
 
 pub use forget::ForgetArgs;

@@ -1,5 +1,5 @@
-//! Joining: `shoal network create` and `fetch`, `shoal up`, `shoal down`, `shoal rekey`, `shoal
-//! leave` (docs/guide/members.md).
+//! Joining: `shoal network create`, `fetch` and `preset`, `shoal up`, `shoal down`, `shoal rekey`,
+//! `shoal leave` (docs/guide/members.md).
 //!
 //! ```text
 //! network create: authority, router, registrar, first invite      place: folders of a service
@@ -8,8 +8,10 @@
 //! up, down: node and registrar started, stopped                    services: those of this machine
 //! arguments: hides an invite from other users                       interface: name and addresses
 //! up on a former member: old key refused --> new key --> files, node.toml edited (rejoin, edit)
+//! network preset: the authority's list with another preset (preset)
 //! rekey: new key beside the old one --> ask --> chain stored --> renamed
 //! network fetch: ask --> list, chain and secret stored (store)
+//! up --another-router: ask --> supplements stored --> address in node.toml (reroute)
 //! ```
 //!
 //! Every file is made in a staging folder, checked there, and renamed. `node.toml` comes last, so a
@@ -26,8 +28,10 @@ mod leave;
 mod network;
 mod place;
 mod ports;
+mod preset;
 mod rejoin;
 mod rekey;
+mod reroute;
 mod services;
 mod start;
 pub mod store;

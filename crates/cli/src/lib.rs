@@ -34,6 +34,7 @@ mod confirm;
 mod cover;
 mod credit;
 pub mod failure;
+mod hidden;
 mod inbox;
 pub mod interrupt;
 mod invite;
@@ -94,6 +95,7 @@ impl CommandLine for Args {
             ShoalCommand::Netcheck => netcheck::netcheck(common),
             ShoalCommand::Hosts => node::hosts(common),
             ShoalCommand::Circuits(verb) => circuits::run(common, &verb),
+            ShoalCommand::Hidden(verb) => hidden::run(common, &verb),
             ShoalCommand::Metrics => node::metrics(common),
             ShoalCommand::Reload => node::reload(common),
             ShoalCommand::Monitor => monitor::run(common),

@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 use shoal_daemon::control::api::{
-    CircuitTotals, Command, ControlReply, HostNetwork, InterfaceStatus, LinkShiftStatus,
-    MandateStatus, MemberStatus, NeighbourStatus, RemovedStatus, RouteStatus, SecretProgress,
-    ShiftStatus, Status, WorkerTraffic,
+    CircuitTotals, Command, ControlReply, HiddenCount, HostNetwork, InterfaceStatus,
+    LinkShiftStatus, MandateStatus, MemberStatus, NeighbourStatus, PresetStatus, RemovedStatus,
+    RouteStatus, SecretProgress, ShiftStatus, Status, WorkerTraffic,
 };
 use shoal_daemon::control::hints;
 use shoal_daemon::membership::expiry;
@@ -108,7 +108,9 @@ fn print_status(s: &Status) -> Result<()> {
         let text = format!("{links} now, {up} came up, {} failed", thousands(d.failed));
         line("direct", text)?;
     }
+    s.preset.iter().try_for_each(|preset| line("preset", self::preset(preset)))?;
     circuits(s).map_or(Ok(()), |text| line("circuits", text))?;
+    s.hidden.as_ref().map_or(Ok(()), |count| line("hidden", hidden(count)))?;
     for (nth, text) in s.cover.iter().flat_map(cover::lines).enumerate() {
         line(if nth == 0 { "cover" } else { "" }, text)?;
     }
@@ -119,6 +121,32 @@ fn print_status(s: &Status) -> Result<()> {
         line("warning", paint(CellStyle::Bad, warning))?;
     }
     Ok(())
+}
+/// The preset that a host follows, who asks for it, and if the network holds it.
+fn preset(preset: &PresetStatus) -> String {
+    let PresetStatus { level, by, missing, is_closed, as_far_as_possible } = preset;
+    let by = match by.as_str() {
+        "list" => "the network's list asks for it",
+        "file" => "this host's file asks for it",
+        _ => "this host's file and the network's list ask for it",
+    };
+    let state = match (missing.is_empty(), is_closed, as_far_as_possible) {
+        (true, ..) => String::new(),
+        (false, true, _) => paint(CellStyle::Bad, ": no packets leave, see the warnings"),
+        (false, false, true) => paint(CellStyle::Bad, ": as far as possible, see the warnings"),
+        (false, false, false) => paint(CellStyle::Bad, ": see the warnings"),
+    };
+    format!("{level}, {by}{state}")
+}
+
+/// Hosts for which the preset's promises hold, in one line.
+fn hidden(count: &HiddenCount) -> String {
+    let HiddenCount { hosts, held } = count;
+    let text = format!("{held} of {hosts} hosts as the preset promises");
+    match held == hosts {
+        true => text,
+        false => paint(CellStyle::Bad, &format!("{text}; `shoal hidden` says why")),
+    }
 }
 
 /// Hosts that are reached only over circuits, in one line; none if there are none.
@@ -479,6 +507,15 @@ mod tests {
             assert_eq!(says("alone", rendezvous), "the neighbour's addresses don't shift");
         }
         assert!(says("fixed", false).starts_with("fixed for now (every 1 s wanted"));
+    }
+
+    #[test]
+    fn the_line_about_hidden_hosts_names_the_command_only_if_a_promise_is_broken() {
+        assert_eq!(
+            hidden(&HiddenCount { hosts: 4, held: 3 }),
+            "3 of 4 hosts as the preset promises; `shoal hidden` says why"
+        );
+        assert!(hidden(&HiddenCount { hosts: 2, held: 2 }).ends_with("promises"));
     }
 
     #[test]

@@ -207,12 +207,8 @@ mod tests {
 
     #[test]
     fn each_hop_has_a_line_and_the_silent_one_says_so() {
-        let hop = |node: &str, rtt_us| HopAnswer {
-            node: node.into(),
-            rtt_us,
-            mixed_us: None,
-            turns_us: 0,
-        };
+        let hop =
+            |node: &str, rtt_us| HopAnswer { node: node.into(), rtt_us, ..HopAnswer::default() };
         let hops = vec![hop("r1", Some(412)), hop("r2", None), hop("bob", None)];
         let text = table(&CircuitProbe { host: "bob".into(), hops }, 5.0).text();
         let said: Vec<Vec<&str>> =

@@ -197,7 +197,8 @@ fn print_status(s: &RegistrarStatus) -> Result<()> {
     line("supplements", format!("{} signed, the node here {has}", s.steps))?;
     line("invites", format!("{} open, {} wait for approval", s.invites, s.waiting))?;
     let done = format!("{} joined, {} renewed, {} rekeyed", s.joined, s.renewed, s.rekeyed);
-    line("since start", format!("{done}, {} left, {} refused", s.left, s.refused))?;
+    let rest = format!("{} moved, {} left, {} refused", s.moved, s.left, s.refused);
+    line("since start", format!("{done}, {rest}"))?;
     let dropped: u64 = s.drops.iter().map(|(_, n)| n).sum();
     let each = s.drops.iter().map(|(why, n)| format!("{why} {}", thousands(*n)));
     let each = each.collect::<Vec<_>>().join(", ");

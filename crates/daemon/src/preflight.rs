@@ -70,7 +70,11 @@ pub fn refusals(setup: &NodeSetup) -> Refusals {
     found.warnings.extend(anonymity::direct_without_effect(config));
     let unlisted = circuits::unlisted(config, &setup.hosts, setup.authority.as_ref());
     found.warnings.extend(circuits::unlisted_words(&unlisted));
-    found.warnings.extend(circuits::unmixed(config, setup.hosts.mixes()));
+    if anonymity::in_force(config, &setup.hosts) == Preset::Fast {
+        found.warnings.extend(circuits::unmixed(config, setup.hosts.mixes()));
+    }
+    found.warnings.extend(anonymity::lacks(config, &setup.hosts));
+    found.warnings.extend(anonymity::listed_fault(config, linked));
     if let Err(e) = circuits::GuardFile::read(config, &setup.hosts, &mut found.warnings) {
         found.note(&e);
     }
@@ -170,7 +174,8 @@ fn is_same(setup: &NodeSetup, running: &mut ControlConnection, found: &mut Refus
     }
     let own = status.cover.and_then(|cover| cover.own);
     let is_off = own.is_some_and(|own| own.state == "off");
-    if is_same && is_off && setup.config.anonymity.preset == Preset::Hidden {
+    let is_hidden = anonymity::in_force(&setup.config, &setup.hosts) == Preset::Hidden;
+    if is_same && is_off && is_hidden {
         found.unmet.push(format!("the running node: {OFF}"));
     }
     is_same

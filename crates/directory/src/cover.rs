@@ -129,7 +129,8 @@ pub fn check_cover(cover: Option<&str>, address: Address) -> Result<(), &'static
     }
 }
 
-fn is_tier_name(text: &str) -> bool {
+/// True if `text` is a valid name of a tier.
+pub(crate) fn is_tier_name(text: &str) -> bool {
     is_name(text) && text.len() <= TIER_NAME_MAX
 }
 

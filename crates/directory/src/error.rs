@@ -53,6 +53,9 @@ pub enum Error {
     /// Two mandates conflict, or a mandate's key is revoked.
     #[error("mandate {name:?}: {why}")]
     Mandate { name: String, why: &'static str },
+    /// The preset is incomplete, or names a tier that the policy lacks.
+    #[error("preset: {0}")]
+    Preset(String),
     /// The policy in the list can't be read.
     #[error("policy: {0}")]
     Policy(#[from] crate::PolicyError),

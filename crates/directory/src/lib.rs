@@ -13,6 +13,7 @@
 //!                                --> CircuitMode: off, or required
 //!                                --> Mixes: what relays do with the cells of circuits
 //!                                --> Tiers: schedules of hosts' links with their routers
+//! the list's preset --> NetworkPreset: circuits, mixes and cover of all hosts
 //! the list's names of secrets + known secrets --> Rotation: which of them count
 //! ```
 //!
@@ -49,6 +50,7 @@ mod names;
 mod peers;
 mod policy;
 mod prefix;
+mod preset;
 mod recent;
 mod reckoning;
 mod register;
@@ -85,6 +87,7 @@ pub use mixes::{MIX_NAME_MAX, MIXES_MAX, Mix, MixText, Mixes};
 pub use names::{BadName, check_new_name, fold};
 pub use policy::{Policy, PolicyError, RULES_MAX};
 pub use prefix::Prefix;
+pub use preset::{NetworkPreset, Preset};
 pub use recent::FlowCache;
 pub use register::{MandateViolation, Register, STEPS_MAX, StepEffect, StepRejection};
 pub use rotation::{SecretRotation, SecretsToStore};

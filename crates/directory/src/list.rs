@@ -19,6 +19,7 @@ use shoal_wire::{ParseError, Reader};
 use crate::codec::{magic, name, put_name};
 use crate::fields::{self, FieldKind, Fields};
 use crate::mandate::{self, Mandate, MandateFormat};
+use crate::preset::{NetworkPreset, PRESET};
 use crate::secrets::SECRETS;
 use crate::{Error, Field, Member, Policy, Prefix, SecretNames, SignedMember};
 
@@ -78,6 +79,8 @@ pub struct ListContent {
     pub secrets: Option<SecretNames>,
     /// Mandates of registrars, ascending by id.
     pub mandates: Vec<Mandate>,
+    /// Preset of all hosts; `None` leaves the choice to each host.
+    pub preset: Option<NetworkPreset>,
     /// Unknown fields of the list's head, ascending by number.
     pub unknown: Vec<Field>,
     /// The members.
@@ -117,8 +120,8 @@ impl ListContent {
     /// Signs the content.
     ///
     /// Errors: a limit is exceeded; two members share name, key or address; a member's key is
-    /// revoked. Also: the policy is invalid, a member names an undefined mix or tier, or an unknown
-    /// field is critical.
+    /// revoked. Also: the policy is invalid, a member or the preset names an undefined mix or tier,
+    /// or an unknown field is critical.
     pub fn sign(mut self, authority: &SigningKey) -> Result<List, Error> {
         self.revoked.sort();
         self.revoked.dedup_by(|a, b| a.digest == b.digest);
@@ -164,6 +167,7 @@ impl ListContent {
             };
             all.push(kind.field(|out| mandate::put_all(out, &self.mandates)));
         }
+        all.extend(self.preset.as_ref().map(|preset| PRESET.field(|out| preset.put(out))));
         fields::put(&mut out, all)?;
         out.extend_from_slice(&(self.members.len() as u32).to_be_bytes());
         out.extend_from_slice(&hash(tail));
@@ -174,6 +178,13 @@ impl ListContent {
     pub fn is_revoked(&self, key: &PublicKey) -> bool {
         let digest = hash(&key.to_bytes());
         self.revoked.binary_search_by(|revoked| revoked.digest.cmp(&digest)).is_ok()
+    }
+
+    /// Parses the policy, and checks the preset against it.
+    fn checked_policy(&self) -> Result<Policy, Error> {
+        let policy = Policy::parse(&self.policy)?;
+        self.preset.as_ref().map_or(Ok(()), |preset| preset.check(&policy))?;
+        Ok(policy)
     }
 
     /// Checks the parts against each other. They must be sorted.
@@ -232,7 +243,7 @@ impl ListContent {
                 return wrong("the key is revoked");
             }
         }
-        let policy = Policy::parse(&self.policy)?;
+        let policy = self.checked_policy()?;
         for SignedMember { member, .. } in &self.members {
             let unknown = |why| Err(Error::Unknown { name: member.name.clone(), why });
             let mix = member.carrier.mix.as_deref();
@@ -280,6 +291,7 @@ impl List {
         let overlay = fields.take(&OVERLAY, overlay)?;
         let mandates = mandates(&mut fields)?;
         let secrets = fields.take(&SECRETS, SecretNames::read)?;
+        let preset = fields.take(&PRESET, NetworkPreset::read)?;
         let unknown = fields.unknown();
         // A critical field may change the meaning of the rest, so nothing more is read.
         fields::refuse_critical(&unknown)?;
@@ -292,6 +304,7 @@ impl List {
             overlay,
             secrets,
             mandates,
+            preset,
             unknown,
             members,
         };

@@ -117,7 +117,7 @@ impl fmt::Display for MandateViolation {
             }
             MandateViolation::Relay => "the mandate allows no relays",
             MandateViolation::Mix => "the mandate allows no relays with a mix of their own",
-            MandateViolation::Cover => "the mandate allows no hosts with a tier of cover",
+            MandateViolation::Cover => "the mandate allows no hosts with this tier of cover",
             MandateViolation::Endpoint => {
                 "a router has no endpoint that others can call, or a host has an endpoint"
             }
@@ -466,7 +466,7 @@ impl Register {
         if member.carrier != CircuitRole::default() {
             return Err(MandateViolation::Beyond);
         }
-        if member.cover.is_some() && !self.mandate.rights.cover {
+        if member.cover.as_ref().is_some_and(|tier| !self.mandate.rights.may_cover(tier)) {
             return Err(MandateViolation::Cover);
         }
         Ok(())

@@ -13,8 +13,8 @@ use crate::cells::{CELL_AT, CellLayout, InboundCells, is_congested, plain, sourc
 use crate::echo::Echo;
 use crate::edge::{Edge, EdgeEvent};
 use crate::worker::{
-    CellFinisher, CellHandoff, EdgeNote, EdgeOrder, EdgeWorker, HostTraffic, PacketArrival,
-    UnfinishedCell,
+    CellFinisher, CellHandoff, ClearCells, EdgeNote, EdgeOrder, EdgeWorker, HostTraffic,
+    PacketArrival, UnfinishedCell,
 };
 
 impl<C: Ciphers> Edge<C> {
@@ -199,6 +199,12 @@ impl<C: Ciphers> Edge<C> {
         }
     }
 
+    /// Cells that left for a host outside circuits since it was added. Workers after the first
+    /// report them in steps of 1,024.
+    pub fn clear_cells(&self, host: HostId) -> ClearCells {
+        self.clear.get(host).copied().unwrap_or_default()
+    }
+
     /// Handles the notes of the first worker's data path.
     pub(crate) fn take_notes(&mut self, now: Time) {
         while let Some(note) = self.sessions.poll_note() {
@@ -220,7 +226,9 @@ impl<C: Ciphers> Edge<C> {
                 }
                 self.sessions.handle_note(now, &note);
             }
-            EdgeNote::Host { host, .. } if self.address_of(host).is_none() => {}
+            EdgeNote::Host { host, .. } | EdgeNote::Clear { host, .. }
+                if self.address_of(host).is_none() => {}
+            EdgeNote::Clear { host, clear } => self.clear.get_or_default(host).add(clear),
             EdgeNote::Host { host, what: HostTraffic::Routed } => self.note_wanted(now, host),
             EdgeNote::Host { host, what: HostTraffic::Unsealed } => self.connect(now, host),
             EdgeNote::Host { host, what: what @ (HostTraffic::Direct | HostTraffic::Heard) } => {

@@ -22,7 +22,7 @@ use crate::echo::Echo;
 use crate::hosts::MetHosts;
 use crate::numbers::PacketNumbers;
 use crate::packets::WaitingPackets;
-use crate::worker::{EdgeOrder, EdgeTurn, EdgeWorker};
+use crate::worker::{ClearCells, EdgeOrder, EdgeTurn, EdgeWorker};
 
 pub(crate) const FULL: usize = SizeClass::Full.frame_len();
 /// Layout of the longest cell, in which messages are written.
@@ -128,6 +128,8 @@ pub struct Edge<C: Ciphers = StandardCiphers> {
     pub(crate) rules: Arc<EndpointRules>,
     /// Time at which the last cell of each host was opened.
     pub(crate) heard: IdTable<HostId, Time>,
+    /// Cells that left for each host outside circuits.
+    pub(crate) clear: IdTable<HostId, ClearCells>,
     /// True if the other workers must get a new book of hosts.
     pub(crate) book_stale: bool,
     pub(crate) orders: VecDeque<(u8, EdgeOrder<C::Aead>)>,
@@ -190,6 +192,7 @@ impl<C: Ciphers> Edge<C> {
             listed: BTreeMap::new(),
             rules: Arc::default(),
             heard: IdTable::default(),
+            clear: IdTable::default(),
             book_stale: true,
             orders: VecDeque::new(),
             out: Vec::new(),
@@ -376,6 +379,9 @@ impl<C: Ciphers> Edge<C> {
             let Some(class) = SizeClass::ALL.into_iter().find(fits) else { continue };
             address_cell(buf, 0, to, self.config.address, TrafficClass::Control);
             out.cells(now, &mut buf[..class.frame_len()], &[0], class.frame_len());
+            if let Some(host) = self.own.book.host(to) {
+                self.own.note_clear(host, 1);
+            }
         }
         any
     }

@@ -14,6 +14,9 @@ use crate::edge::Edge;
 /// Time for which a forgotten host's circuits are refused. Its user can run the same command within
 /// this time: the other host's next circuit would hide both hosts again.
 pub const FORGOTTEN_FOR: Duration = Duration::from_secs(600);
+/// Time for which the circuits of a host are refused that only the network's preset hid. A newer
+/// list reaches all nodes within seconds.
+pub const RELEASED_FOR: Duration = Duration::from_secs(30);
 
 /// Another host, as the hosts file names it.
 #[derive(Clone, Debug)]
@@ -130,6 +133,17 @@ impl<C: Ciphers> Edge<C> {
     /// [`FORGOTTEN_FOR`]. Returns these hosts. Pass the policy to [`Edge::set_hidden`] again
     /// afterwards, since hosts that it names are shown, too.
     pub fn forget_met(&mut self, now: Time, keys: &[PublicKey]) -> Vec<HostId> {
+        self.show_met(now + FORGOTTEN_FOR, keys)
+    }
+
+    /// Shows hosts that only the network's preset hid, after the preset was lowered. As
+    /// [`Edge::forget_met`], but circuits are refused for [`RELEASED_FOR`] alone: the other host
+    /// may want to stay hidden.
+    pub fn release_hosts(&mut self, now: Time, keys: &[PublicKey]) -> Vec<HostId> {
+        self.show_met(now + RELEASED_FOR, keys)
+    }
+
+    fn show_met(&mut self, refused_until: Time, keys: &[PublicKey]) -> Vec<HostId> {
         let mut shown = Vec::new();
         for key in keys {
             self.met.forget(key);
@@ -139,7 +153,7 @@ impl<C: Ciphers> Edge<C> {
                 continue;
             };
             self.show(host);
-            self.sessions.refuse_circuits(peer, now + FORGOTTEN_FOR);
+            self.sessions.refuse_circuits(peer, refused_until);
             // Packets and messages that wait for a circuit can leave without one.
             self.circuits.ready.push(host);
             shown.push(host);
@@ -164,6 +178,7 @@ impl<C: Ciphers> Edge<C> {
             self.count(reason);
         }
         self.heard.remove(host);
+        self.clear.remove(host);
         self.listed.remove(&host);
         self.unsent.retain(|(to, _)| *to != host);
         self.echoes.retain(|(to, _)| *to != host);

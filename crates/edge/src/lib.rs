@@ -46,10 +46,10 @@ pub use building::PacketFlow;
 pub use cells::InboundCells;
 pub use direct::{DirectConfig, DirectEvent, DirectMachine, DirectStats};
 pub use edge::{Edge, EdgeConfig, EdgeEvent, EdgeOutput};
-pub use hosts::{FORGOTTEN_FOR, HostConfig};
+pub use hosts::{FORGOTTEN_FOR, HostConfig, RELEASED_FOR};
 pub use levels::{GroupHash, HostSecurity, LevelReason, agree};
 pub use meet::{NoDirectReason, Reachability};
 pub use sequence::{OrderStats, OrderVerdict, PacketLabel, PacketReordering};
 pub use worker::{
-    CellHandoff, EdgeNote, EdgeOrder, EdgeTurn, EdgeWorker, HostTraffic, PacketArrival,
+    CellHandoff, ClearCells, EdgeNote, EdgeOrder, EdgeTurn, EdgeWorker, HostTraffic, PacketArrival,
 };

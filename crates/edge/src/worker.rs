@@ -40,6 +40,9 @@ use crate::units::HiddenRoute;
 /// silent.
 const SHARED_MAX: usize = 8_192;
 
+/// Cells outside circuits of which a later worker keeps control uninformed.
+const CLEAR_MAX: u64 = 1_024;
+
 /// An order of control to a worker.
 pub enum EdgeOrder<A> {
     Keys(shoal_session::ShardOrder<A>),
@@ -51,6 +54,28 @@ pub enum EdgeOrder<A> {
 pub enum EdgeNote {
     Session(shoal_session::SessionUse),
     Host { host: HostId, what: HostTraffic },
+    Clear { host: HostId, clear: ClearCells },
+}
+
+/// Cells that left for a host outside circuits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClearCells {
+    /// Cells while the host was reached only over circuits: a fault.
+    pub since_hidden: u64,
+    /// Cells before.
+    pub before: u64,
+}
+
+impl ClearCells {
+    pub(crate) fn add(&mut self, more: ClearCells) {
+        self.since_hidden += more.since_hidden;
+        self.before += more.before;
+    }
+
+    /// True if control should know of them now.
+    fn is_due(&self) -> bool {
+        self.since_hidden > 0 || self.before >= CLEAR_MAX
+    }
 }
 
 /// Traffic with a host that a worker observed.
@@ -151,6 +176,8 @@ pub struct EdgeWorker {
     pub(crate) moved: Vec<HostId>,
     /// Observations that are not taken yet, each once.
     seen: Vec<(HostId, HostTraffic)>,
+    /// Cells that left outside circuits, and that control does not know yet.
+    clear: Vec<(HostId, ClearCells)>,
     pub(crate) offsets: Vec<u32>,
     pub(crate) payloads: Vec<u32>,
     pub(crate) opened: Vec<OpenResult>,
@@ -174,6 +201,7 @@ impl EdgeWorker {
             left: Vec::new(),
             moved: Vec::new(),
             seen: Vec::new(),
+            clear: Vec::new(),
             offsets: Vec::new(),
             payloads: Vec::new(),
             opened: Vec::new(),
@@ -302,6 +330,7 @@ impl EdgeWorker {
             unseal(buf, &self.payloads, run.form.sealed_len(), flows);
             turn.out.direct(turn.now, buf, &self.offsets, run.form.frame_len());
             self.note(run.host, HostTraffic::Direct);
+            self.note_clear(run.host, self.offsets.len());
         } else if self.send_sealed(turn, run, buf) && !run.form.is_unit() {
             self.note(run.host, HostTraffic::Routed);
         }
@@ -342,6 +371,7 @@ impl EdgeWorker {
         let len = run.form.sealed_len();
         turn.shard.seal_batch(turn.now, peer, lane, buf, &self.payloads, len)?;
         turn.out.cells(turn.now, buf, &self.offsets, run.form.frame_len());
+        self.note_clear(run.host, self.offsets.len());
         Ok(())
     }
 
@@ -365,6 +395,19 @@ impl EdgeWorker {
         let wanted = self.is_asked || matches!(what, HostTraffic::Heard | HostTraffic::Unsealed);
         if wanted && !self.seen.contains(&(host, what)) {
             self.seen.push((host, what));
+        }
+    }
+
+    /// Counts cells that left outside circuits.
+    pub(crate) fn note_clear(&mut self, host: HostId, cells: usize) {
+        let cells = cells as u64;
+        let more = match self.book.is_hidden(host) {
+            true => ClearCells { since_hidden: cells, before: 0 },
+            false => ClearCells { since_hidden: 0, before: cells },
+        };
+        match self.clear.iter_mut().find(|(known, _)| *known == host) {
+            Some((_, clear)) => clear.add(more),
+            None => self.clear.push((host, more)),
         }
     }
 
@@ -531,12 +574,16 @@ impl EdgeWorker {
     ) -> bool {
         let all = shard.tell(|note| tell(EdgeNote::Session(note)));
         self.seen.retain(|&(host, what)| !tell(EdgeNote::Host { host, what }));
-        all && self.seen.is_empty()
+        let mut told =
+            |clear: ClearCells, host| clear.is_due() && tell(EdgeNote::Clear { host, clear });
+        self.clear.retain(|&(host, clear)| !told(clear, host));
+        all && self.seen.is_empty() && !self.clear.iter().any(|(_, clear)| clear.is_due())
     }
 
     /// Takes the next note about a host.
     pub(crate) fn poll_note(&mut self) -> Option<EdgeNote> {
-        self.seen.pop().map(|(host, what)| EdgeNote::Host { host, what })
+        let seen = self.seen.pop().map(|(host, what)| EdgeNote::Host { host, what });
+        seen.or_else(|| self.clear.pop().map(|(host, clear)| EdgeNote::Clear { host, clear }))
     }
 
     /// Takes the drop counts since the last call.

@@ -38,6 +38,8 @@ fn mandate(most: u32) -> Mandate {
             families_most: 2,
             family: Some("acme".into()),
             relay: true,
+            cover: true,
+            tiers: vec!["home".into()],
             ..MandateRights::default()
         },
     }
@@ -66,10 +68,16 @@ fn entries(bytes: &[u8], at: u64) -> Vec<StepEntry> {
             carrier: CircuitRole::default(),
             unknown: Vec::new(),
         };
-        let member = if b[0] & 8 == 0 { host } else { router(host, b) };
+        let member = if b[0] & 8 == 0 { covered(host, b[0]) } else { router(host, b) };
         StepEntry::Member(Box::new(member))
     };
     bytes.chunks_exact(6).map(entry).collect()
+}
+
+/// A host with a tier of cover, or without one, by these bits.
+fn covered(host: Member, bits: u8) -> Member {
+    let tier = if bits & 32 == 0 { "home" } else { "work" };
+    Member { cover: (bits & 16 != 0).then(|| tier.into()), ..host }
 }
 
 /// A router with a number, an endpoint, a family and rights by these bytes.

@@ -18,12 +18,14 @@ mod entry;
 mod error;
 mod knocks;
 mod members;
+mod moves;
 mod owner;
 mod parts;
 mod places;
 mod pressure;
 mod routers;
 mod sources;
+mod tiers;
 mod visits;
 mod waiting;
 
@@ -50,6 +52,7 @@ use crate::words::Words;
 pub use error::DeskError;
 use knocks::KnockReplayCache;
 use members::KeyReplacements;
+use moves::MoveLog;
 pub use owner::OwnerError;
 use owner::{NodeChain, SigningHold};
 use parts::KnockReassembly;
@@ -123,6 +126,8 @@ pub struct DeskStats {
     pub renewed: u64,
     /// Members whose key was replaced.
     pub rekeyed: u64,
+    /// Members that moved behind another router.
+    pub moved: u64,
     /// Members that left.
     pub left: u64,
     /// Requests and knocks that were refused with a reason.
@@ -152,6 +157,7 @@ pub struct Desk<D> {
     approved: BTreeMap<(TokenHash, PublicKey), Option<String>>,
     denied: BTreeSet<(TokenHash, PublicKey)>,
     replaced: KeyReplacements,
+    moves: MoveLog,
     /// The token by which each key became a member.
     joined_by: BTreeMap<PublicKey, TokenHash>,
     waiting: WaitingRoom,
@@ -203,6 +209,7 @@ impl<D: Disk> Desk<D> {
             approved: BTreeMap::new(),
             denied: BTreeSet::new(),
             replaced: KeyReplacements::default(),
+            moves: MoveLog::default(),
             joined_by: BTreeMap::new(),
             waiting: WaitingRoom::default(),
             visits: Visits::default(),
@@ -246,8 +253,10 @@ impl<D: Disk> Desk<D> {
                 let wrong = |why: String| DeskError::Chain { number, why };
                 let step = step.map_err(|error| wrong(error.to_string()))?;
                 self.signed = Some((step.step().mandate, number));
-                if cause == StepCause::Rekeyed {
-                    self.replaced.note(key, step.step());
+                match cause {
+                    StepCause::Rekeyed => self.replaced.note(key, step.step()),
+                    StepCause::Moved => self.moves.note(&key, step.step().issued_unix_s),
+                    _ => {}
                 }
                 match self.directory.supplement(now, unix_s.max(step.step().issued_unix_s), &step) {
                     Ok(_) => self.chain.push(&step),
@@ -398,6 +407,7 @@ impl<D: Disk> Desk<D> {
             Request::Part { offset } => return self.part(at.0, id, offset),
             Request::Renew => self.renew(at, id),
             Request::Leave => self.leave(at, id),
+            Request::Move { router } => self.move_host(at, id, router),
             Request::Rekey { key, signatures } => self.rekey(at, id, key, &signatures),
         };
         match &done {
@@ -467,8 +477,11 @@ impl<D: Disk> Desk<D> {
         let expires_unix_s = self.expiry(&mandate, unix_s);
         let member = match router {
             None => {
-                let place = places::choose(&mandate, self.holders(unix_s), naming)?;
-                place.member(key, expires_unix_s, groups(terms.groups, &mandate))
+                let routers = self.routers_for_host(&mandate, (now, unix_s));
+                let place = places::choose(&mandate, self.holders(unix_s), &routers, naming)?;
+                let cover = self.preset_tier(&mandate);
+                let groups = groups(terms.groups, &mandate);
+                Member { cover, ..place.member(key, expires_unix_s, groups) }
             }
             Some(router) => {
                 let place = self.place_router(&mandate, naming, (&key, unix_s))?;

@@ -32,6 +32,8 @@ fn records() -> Vec<LedgerRecord> {
         step(StepCause::Left, 200),
         step(StepCause::Rekeyed, 201),
         step(StepCause::Removed, 202),
+        step(StepCause::Moved, 203),
+        step(StepCause::Covered, 204),
     ]
 }
 

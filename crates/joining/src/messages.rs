@@ -14,6 +14,7 @@
 //!           | endpoint: family 1, IP, port 2 | capacity 4 in Mbit/s, 0 unknown | signature 64:
 //!             Ed25519 over "shoal router 1", the handshake's binding and all before it
 //! 8 reach   | nonce 8
+//! 9 move    | number of the router to leave 4
 //!
 //! 129 granted | time 8 | name's length 1, name | address 6 | expires 8 | bits 1: 1 IPv4 | [IPv4 4]
 //!             | network secret 32 | mandate 32 | length of the list 4 | length of the chain 4
@@ -57,6 +58,7 @@ const LEAVE: u8 = 5;
 const REKEY: u8 = 6;
 const ROUTER: u8 = 7;
 const REACH: u8 = 8;
+const MOVE: u8 = 9;
 const GRANTED: u8 = 129;
 const WAITING: u8 = 130;
 const REFUSED: u8 = 131;
@@ -139,6 +141,8 @@ pub(crate) enum Request {
     Renew,
     /// End the membership.
     Leave,
+    /// Move behind another router than this one.
+    Move { router: u32 },
     /// Replace the member's key.
     Rekey {
         key: PublicKey,
@@ -234,6 +238,7 @@ impl Request {
             Request::Part { offset } => [&[PART], &offset.to_be_bytes()[..]].concat(),
             Request::Renew => vec![RENEW],
             Request::Leave => vec![LEAVE],
+            Request::Move { router } => [&[MOVE], &router.to_be_bytes()[..]].concat(),
             Request::Rekey { key, signatures } => {
                 [&[REKEY], &key.to_bytes()[..], signatures.as_flattened()].concat()
             }
@@ -267,6 +272,7 @@ impl Request {
             PART => Request::Part { offset: reader.u32("offset")? },
             RENEW => Request::Renew,
             LEAVE => Request::Leave,
+            MOVE => Request::Move { router: reader.u32("router")? },
             REKEY => {
                 let key = PublicKey::from_bytes(&reader.array("key")?);
                 let signatures = [reader.array("signature")?, reader.array("signature")?];
@@ -441,6 +447,7 @@ mod tests {
             Request::Part { offset: 7 },
             Request::Renew,
             Request::Leave,
+            Request::Move { router: 70_000 },
             Request::Rekey {
                 key: shoal_crypto::Identity::from_seed([9; 32]).public(),
                 signatures: [[3; 64], [4; 64]],
@@ -489,7 +496,7 @@ mod tests {
         // Kind, name with its length, bits, key, family and IP and port, capacity.
         let (bits, family) = (1 + 3, 1 + 3 + 1 + 32);
         let capacity = family + 7;
-        for (at, byte) in [(bits, 4), (family, 5), (capacity, 1), (0, 9)] {
+        for (at, byte) in [(bits, 4), (family, 5), (capacity, 1), (0, 10)] {
             let mut bad = good.clone();
             bad[at] = byte;
             assert!(Request::parse(&bad).is_err(), "byte {at}");

@@ -67,6 +67,8 @@ pub enum JoinGoal {
     Renew,
     /// Replace the own key with this one. A repetition by the same two keys gets the same answer.
     Rekey(Identity),
+    /// Move behind another router than the one with this number.
+    Move(u32),
     /// End the membership.
     Leave,
 }
@@ -337,6 +339,7 @@ impl Newcomer {
         let request = match &self.goal {
             JoinGoal::Renew => Request::Renew,
             JoinGoal::Leave => Request::Leave,
+            JoinGoal::Move(router) => Request::Move { router: *router },
             JoinGoal::Rekey(new) => {
                 let Some((_, channel)) = &self.channel else { return };
                 let said = rekey_said(channel.binding(), &new.public());

@@ -8,7 +8,8 @@
 //!               groups = count 1, names ascending
 //! 2 withdrawn | token's hash 32
 //! 3 step      | cause 1 | [token's hash 32] | key 64 | supplement
-//!               cause: 1 joined by a token, 2 renewed, 3 left, 4 changed its key, 5 removed
+//!               cause: 1 joined by a token, 2 renewed, 3 left, 4 changed its key, 5 removed,
+//!                      6 moved behind another router, 7 got another tier of cover
 //! 4 denied    | token's hash 32 | key 64
 //! ```
 
@@ -44,6 +45,10 @@ pub enum StepCause {
     Rekeyed,
     /// The registrar's owner removed a member.
     Removed,
+    /// A member moved behind another router.
+    Moved,
+    /// The network's preset gave members another tier of cover; the record names the first of them.
+    Covered,
 }
 
 /// A record of the ledger.
@@ -135,6 +140,8 @@ impl LedgerRecord {
                     StepCause::Left => out.push(3),
                     StepCause::Rekeyed => out.push(4),
                     StepCause::Removed => out.push(5),
+                    StepCause::Moved => out.push(6),
+                    StepCause::Covered => out.push(7),
                 }
                 out.extend_from_slice(&key.to_bytes());
                 out.extend_from_slice(supplement);
@@ -185,6 +192,8 @@ fn cause(reader: &mut Reader<'_>) -> Result<StepCause, ParseError> {
         3 => Ok(StepCause::Left),
         4 => Ok(StepCause::Rekeyed),
         5 => Ok(StepCause::Removed),
+        6 => Ok(StepCause::Moved),
+        7 => Ok(StepCause::Covered),
         other => Err(ParseError::Unknown { what: "cause", value: other.into() }),
     }
 }

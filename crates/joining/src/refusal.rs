@@ -44,10 +44,14 @@ pub enum Refusal {
     NoNumber = 18,
     /// The token is for another kind of member.
     OtherKind = 19,
+    /// No other router has room for the host.
+    NoRouter = 20,
+    /// The member moved behind other routers too often within a week.
+    Moved = 21,
 }
 
 impl Refusal {
-    pub(crate) const ALL: [Refusal; 19] = [
+    pub(crate) const ALL: [Refusal; 21] = [
         Refusal::Spent,
         Refusal::Expired,
         Refusal::Withdrawn,
@@ -67,12 +71,22 @@ impl Refusal {
         Refusal::Families,
         Refusal::NoNumber,
         Refusal::OtherKind,
+        Refusal::NoRouter,
+        Refusal::Moved,
     ];
 
     pub(crate) fn of(value: u8) -> Option<Refusal> {
         Refusal::ALL.into_iter().find(|why| *why as u8 == value)
     }
 }
+
+const ENDPOINT: &str = "this machine's endpoint can't be a router's: it is another member's, or \
+                        inside the network, or not an address that others can call. Name another \
+                        one with --endpoint";
+const NO_ROUTER: &str = "no other router has room for this host: the registrar's owner can add one \
+                         (`shoal invite --router`)";
+const MOVED: &str = "this host moved behind other routers three times within a week: try again \
+                     later, or ask the registrar's owner to remove it, and join by another invite";
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -121,11 +135,7 @@ impl fmt::Display for Refusal {
                 "too many machines wait for approval at this registrar: try again once its owner \
                  has approved or denied some (`shoal invite approve`, `shoal invite deny`)"
             }
-            Refusal::Endpoint => {
-                "this machine's endpoint can't be a router's: it is another member's, or inside \
-                 the network, or not an address that others can call. Name another one with \
-                 --endpoint"
-            }
+            Refusal::Endpoint => ENDPOINT,
             Refusal::Unreached => {
                 "nothing that the registrar sent to this machine's endpoint came back: name the \
                  endpoint at which others reach it with --endpoint, and let UDP pass to there; the \
@@ -143,6 +153,8 @@ impl fmt::Display for Refusal {
                 "the invite is for another kind of member: ask for an invite for a router, or for \
                  one for a host"
             }
+            Refusal::NoRouter => NO_ROUTER,
+            Refusal::Moved => MOVED,
         })
     }
 }

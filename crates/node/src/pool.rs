@@ -5,6 +5,7 @@
 //!                           -> switch             -> edge
 //! ```
 
+use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
 use shoal_crypto::{Ciphers, PublicKey};
@@ -75,6 +76,21 @@ impl<S: Shell> Control<S> {
         self.circuits.onion.set_mixes(now, mixes);
     }
 
+    /// Sets the number of relays of later circuits, and the limit for the delay of their mixes: see
+    /// [`CircuitPool::set_demands`].
+    pub fn set_circuit_demands(&mut self, now: Time, relays: u8, max_added: Option<Duration>) {
+        if let Some(pool) = &mut self.circuits.pool {
+            pool.set_demands(now, relays, max_added);
+        }
+    }
+
+    /// Ends all circuits of this host: see [`CircuitPool::close_all`].
+    pub fn close_circuits(&mut self, now: Time) {
+        if let Some(pool) = &mut self.circuits.pool {
+            pool.close_all(now);
+        }
+    }
+
     /// Turns loops along this host's circuits on or off: see [`CircuitPool::set_loops`].
     pub fn set_loops(&mut self, now: Time, on: bool) {
         if let Some(pool) = &mut self.circuits.pool {
@@ -103,11 +119,24 @@ impl<S: Shell> Control<S> {
     /// [`Edge::forget_met`]: shoal_edge::Edge::forget_met
     pub fn forget_met(&mut self, now: Time, keys: &[PublicKey]) -> Vec<HostId> {
         let shown = self.edge.forget_met(now, keys);
+        self.close_to(now, &shown);
+        shown
+    }
+
+    /// Shows hosts that only the network's preset hid, and closes this host's circuits to them: see
+    /// [`Edge::release_hosts`]. Call [`Self::set_hidden`] and [`Self::drive`] afterwards.
+    ///
+    /// [`Edge::release_hosts`]: shoal_edge::Edge::release_hosts
+    pub fn release_hosts(&mut self, now: Time, keys: &[PublicKey]) {
+        let shown = self.edge.release_hosts(now, keys);
+        self.close_to(now, &shown);
+    }
+
+    fn close_to(&mut self, now: Time, shown: &[HostId]) {
         if let Some(pool) = &mut self.circuits.pool {
             let at = shown.iter().filter_map(|host| self.edge.address_of(*host));
             at.for_each(|to| pool.forget(now, to));
         }
-        shown
     }
 
     /// Sends an echo request to a hop of a circuit: see [`CircuitPool::ask`]. Call [`Self::drive`]

@@ -111,7 +111,7 @@ fn reserved_values_are_malformed_where_they_are_read() {
         assert_eq!(world.events, []);
         world.node(A).echo(id, 4, 10).unwrap();
         world.run();
-        let answered = OnionEvent::Echoed(id, 4, 10, Some(Duration::ZERO));
+        let answered = OnionEvent::Echoed(id, 4, 10, EchoDelays::default());
         assert_eq!(world.events, [(A, answered)], "the circuit goes on");
     }
 }
@@ -207,7 +207,7 @@ fn an_answer_to_what_nobody_asked_moves_no_window() {
         for &hop in heard {
             world.node(A).echo(id, hop, 9).unwrap();
             world.run();
-            let answered = OnionEvent::Echoed(id, hop, 9, Some(Duration::ZERO));
+            let answered = OnionEvent::Echoed(id, hop, 9, EchoDelays::default());
             assert_eq!(world.events.pop(), Some((A, answered)), "{from}, {hop}");
         }
         assert_eq!((&world.events[..], &world.drops[..]), (&[][..], &[][..]));

@@ -8,6 +8,7 @@ use shoal_wire::leg::{BODY_AT, CELL_LEN, CellShape, LayerFlag, LegMessage};
 
 use shoal_wire::{Address, DropReason, MixStrategy, Time};
 
+use crate::echo::EchoDelays;
 use crate::hop::{SealTools, WINDOW, WINDOW_MIXED, take_numbers};
 use crate::inbox::Inbox;
 use crate::layer::{Layer, LayerSecrets};
@@ -129,17 +130,19 @@ impl<A: Aead> OriginCircuit<A> {
         self.mixes.get(hops).copied().unwrap_or_default()
     }
 
-    /// Time that mixes add to an echo and its answer, if the echo is the control message `number`
-    /// to this hop, counted from 1. None if it depends on a relay's clock.
-    pub(crate) fn delay(&mut self, hop: usize, number: u64) -> Option<Duration> {
-        let mut sum = Duration::ZERO;
+    /// Delays that mixes add to an echo and its answer, if the echo is the control message
+    /// `number` to this hop, counted from 1.
+    pub(crate) fn delays(&mut self, hop: usize, number: u64) -> EchoDelays {
+        let mut delays = EchoDelays::default();
         for (at, layer) in (1..=hop).zip(&mut self.layers) {
-            if at < hop {
-                sum += layer.delay(Direction::Forward, LegLane::Control, number)?;
-            }
-            sum += layer.delay(Direction::Backward, LegLane::Control, number)?;
+            let back = layer.delay(Direction::Backward, LegLane::Control, number);
+            let there = match at < hop {
+                true => layer.delay(Direction::Forward, LegLane::Control, number),
+                false => Some(Duration::ZERO),
+            };
+            delays.set(at, there.zip(back));
         }
-        Some(sum)
+        delays
     }
 
     /// Seals the layers of the first `hops` hops around filled cells, the innermost first, and

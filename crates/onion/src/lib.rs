@@ -27,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod circuit;
+mod echo;
 mod hop;
 mod inbox;
 mod job;
@@ -44,6 +45,7 @@ mod tests;
 #[cfg(test)]
 mod vector_tests;
 
+pub use echo::EchoDelays;
 pub use job::{SetupJob, SetupJobResult};
 pub use onion::{
     CellResult, ForwardedCell, KeyDelays, MixWait, Onion, OnionConfig, OnionEvent, OriginatedCell,

@@ -26,6 +26,7 @@ use shoal_wire::{Address, CircuitId, DropReason, HopDelay, MixStrategy, Time};
 pub use view::{KeyDelays, TableFill};
 
 use crate::circuit::{OriginCircuit, OriginResult};
+use crate::echo::EchoDelays;
 use crate::hop::{CircuitHop, HopResult, OutboundBatch, SealTools, WARM_LEN};
 use crate::job::SetupContext;
 use crate::layer::Filler;
@@ -120,9 +121,9 @@ pub enum OnionEvent {
     Failed(CircuitId, u8, SetupFailure),
     /// A circuit of another host ends here, and relays on it delay cells: see [`Onion::waits`].
     Mixed(CircuitId),
-    /// A hop, counted from 1, answered the echo of this number. The duration is what mixes add to
-    /// echo and answer together; none if it depends on a relay's clock.
-    Echoed(CircuitId, u8, u64, Option<Duration>),
+    /// A hop, counted from 1, answered the echo of this number. Mixes add these delays to echo and
+    /// answer.
+    Echoed(CircuitId, u8, u64, EchoDelays),
     /// The circuit's lifetime is over, or it was idle for too long.
     Ended(CircuitId),
     /// A handshake of the other end's session came, at either end of the circuit. Only the newest

@@ -21,10 +21,12 @@
 //! host keeps to a few relays, and draws new ones slowly ([`Vanguards`]).
 //!
 //! Invariants: no router is in a path twice. No two relays of a path, and no relay and end router,
-//! are of one family, unless a warning says so. Failures change neither a path's length nor the
-//! rules that it keeps.
+//! are of one family, unless a warning says so. If no path keeps that, the relays of a path still
+//! differ among themselves, where the list allows it. Failures change neither a path's length nor
+//! the rules that it keeps.
 
 mod kept;
+mod needs;
 mod search;
 
 use core::fmt;
@@ -34,6 +36,7 @@ use shoal_crypto::Rng;
 use shoal_wire::{Address, MixStrategy};
 
 pub use kept::{BuiltCircuit, Vanguards, VanguardsError};
+pub use needs::{RelayCount, RelayNeeds};
 use search::{DOUBTFUL, LEAST, PathRules, RULES, SPARINGS};
 
 /// Number of hosts that makes a site large, so that its router does not reveal which host is meant.

@@ -33,7 +33,7 @@ impl World {
         self.events.clear();
         let _ = self.node(A).echo(id, 2, 5);
         self.run();
-        self.events.contains(&(A, OnionEvent::Echoed(id, 2, 5, Some(Duration::ZERO))))
+        self.events.contains(&(A, OnionEvent::Echoed(id, 2, 5, EchoDelays::default())))
     }
 
     fn wait(&mut self, s: u64) {

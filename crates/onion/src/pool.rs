@@ -23,6 +23,7 @@
 //! and used again if no other path keeps equal rules ([`crate::path`]).
 
 mod blame;
+mod demands;
 mod echoes;
 mod live;
 mod loops;

@@ -13,7 +13,8 @@ use shoal_wire::leg::{BODY_AT, CELL_LEN, CellShape, ExtendRefusal};
 use shoal_wire::{Address, CircuitId, DropReason, Time, shake};
 
 use crate::{
-    CellResult, CircuitLimits, Onion, OnionConfig, OnionEvent, OriginatedCell, SetupFailure,
+    CellResult, CircuitLimits, EchoDelays, Onion, OnionConfig, OnionEvent, OriginatedCell,
+    SetupFailure,
 };
 
 #[path = "bad_input_tests.rs"]
@@ -307,7 +308,7 @@ fn every_hop_answers_an_echo_and_forgets_a_closed_circuit() {
     for hop in 1..=4 {
         world.node(A).echo(id, hop, 70 + u64::from(hop)).unwrap();
         world.run();
-        let answered = OnionEvent::Echoed(id, hop, 70 + u64::from(hop), Some(Duration::ZERO));
+        let answered = OnionEvent::Echoed(id, hop, 70 + u64::from(hop), EchoDelays::default());
         assert_eq!(world.events.pop(), Some((A, answered)));
     }
     assert!(world.node(A).echo(id, 5, 1).is_err());

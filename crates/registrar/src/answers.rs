@@ -286,6 +286,7 @@ impl AnswerContext<'_> {
             joined: stats.joined,
             renewed: stats.renewed,
             rekeyed: stats.rekeyed,
+            moved: stats.moved,
             left: stats.left,
             refused: stats.refused,
             bytes_out: self.bytes_out,

@@ -46,6 +46,8 @@ const FIRST_LOOK: Duration = Duration::from_secs(2);
 /// Time after its start in which a registrar signs nothing, unless a neighbour of the node has told
 /// what it knows. Neighbours do so within seconds.
 const EARLY: Duration = Duration::from_secs(30);
+/// Interval between looks at the members for the tier of the network's preset.
+const PRESET_EVERY: Duration = Duration::from_secs(2);
 /// Interval between writes of the ledger's note, if nothing else happens.
 const TOUCH_EVERY: Duration = Duration::from_secs(10);
 /// Receive buffer asked of the kernel per socket, in bytes.
@@ -94,6 +96,8 @@ struct RegistrarProcess {
     signs_at: Time,
     /// Time of the next write of the ledger's note.
     touch_at: Time,
+    /// Time of the next look at the members for the tier of the network's preset.
+    preset_at: Time,
     /// Logged fault of the desk.
     said_fault: Option<String>,
     log: NodeLog,
@@ -159,6 +163,7 @@ impl RegistrarProcess {
             said_doubt: None,
             signs_at,
             touch_at: Time::ZERO,
+            preset_at: Time::ZERO,
             said_fault: None,
             log,
             said_flood: false,
@@ -186,6 +191,7 @@ impl RegistrarProcess {
             self.newest.handle_timeout(self.clock.now());
             self.touch();
             self.note_node();
+            self.follow_preset();
             for (socket, _) in ready.iter().enumerate().filter(|(_, ready)| **ready) {
                 self.receive(socket);
             }
@@ -261,8 +267,9 @@ impl RegistrarProcess {
 
     /// Longest wait: until the next timer.
     fn patience(&self) -> PollTimeout {
-        let next = [self.secrets.poll_timeout(), self.newest.poll_timeout(), Some(self.touch_at)];
-        let Some(next) = next.into_iter().flatten().min() else { return PollTimeout::NONE };
+        let next = [self.secrets.poll_timeout(), self.newest.poll_timeout()];
+        let next = next.into_iter().chain([Some(self.touch_at), Some(self.preset_at)]);
+        let Some(next) = next.flatten().min() else { return PollTimeout::NONE };
         let ms = next.since(self.clock.now()).as_nanos().div_ceil(1_000_000);
         PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)
     }
@@ -375,6 +382,21 @@ impl RegistrarProcess {
             self.desk.disk_mut().touch();
             self.touch_at = now + TOUCH_EVERY;
         }
+    }
+
+    /// Gives members the tier of the network's preset, some at a time.
+    fn follow_preset(&mut self) {
+        let at = self.at();
+        if self.preset_at > at.0 {
+            return;
+        }
+        self.preset_at = at.0 + PRESET_EVERY;
+        match self.desk.follow_preset(at) {
+            Ok(0) => {}
+            Ok(hosts) => tracing::info!(hosts, "hosts got the tier of the network's preset"),
+            Err(why) => tracing::warn!("hosts don't get the tier of the network's preset: {why}"),
+        }
+        self.send(usize::MAX);
     }
 
     fn tell_follower(&mut self) {

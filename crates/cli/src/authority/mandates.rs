@@ -8,8 +8,8 @@ use shoal_crypto::encoding::from_base64;
 use shoal_daemon::control::api::{Command, ControlReply};
 use shoal_daemon::membership::chains::ChainFile;
 use shoal_directory::{
-    HostRange, Mandate, MandateId, MandateRights, Member, Policy, Register, RouterRange,
-    Supplement, fold,
+    HostRange, Mandate, MandateId, MandateRights, Member, NumberRange, Policy, Register,
+    RouterRange, Supplement, fold,
 };
 use shoal_wire::Address;
 
@@ -89,6 +89,12 @@ fn rights_said(rights: &MandateRights) -> String {
     for (name, _) in names.into_iter().zip(bits(rights)).filter(|(_, has)| *has) {
         text += &format!(", {name}");
     }
+    if !rights.tiers.is_empty() {
+        text += &format!(" ({})", rights.tiers.join(", "));
+    }
+    if let Some(numbers) = rights.numbers {
+        text += &format!(", hosts {numbers} behind every router");
+    }
     text
 }
 
@@ -99,7 +105,7 @@ fn days_s(days: u64) -> Result<u32> {
 fn fresh(authority: &AuthorityFolder, args: &super::MandateArgs) -> Result<Mandate> {
     let needed = |what: &str| usage(format!("{:?} is new: --{what} is needed", args.name));
     let key = args.key.ok_or_else(|| needed("key"))?;
-    if args.hosts.is_empty() {
+    if args.hosts.is_empty() && args.numbers.is_none() {
         return Err(needed("hosts"));
     }
     let days = args.days.unwrap_or(DAYS);
@@ -123,10 +129,11 @@ fn rights(mandate: &str, old: &MandateRights, args: &super::MandateArgs) -> Mand
     let right = |right, old| if args.right.is_empty() { old } else { args.right.contains(&right) };
     let mut new = MandateRights {
         routers: if args.routers.is_empty() { &old.routers } else { &args.routers }.clone(),
-        numbers: old.numbers,
+        numbers: args.numbers.or(old.numbers.filter(|_| !args.no_numbers)),
         relay: right(MandateRight::Relay, old.relay),
         mix: right(MandateRight::Mix, old.mix),
         cover: right(MandateRight::Cover, old.cover),
+        tiers: if args.tier.is_empty() { &old.tiers } else { &args.tier }.clone(),
         routers_most: args.router_max.unwrap_or(old.routers_most),
         families_most: args.family_max.unwrap_or(old.families_most),
         family: args.family.clone().or_else(|| old.family.clone()),
@@ -189,6 +196,12 @@ fn narrowed(old: &Mandate, new: &Mandate) -> Option<&'static str> {
             Some("--group leaves out a group that it had")
         }
         () if !old.hosts.iter().all(covers) => Some("--hosts leaves out addresses that it had"),
+        () if !old.rights.numbers.is_none_or(|range| has_numbers(&new.rights, range)) => {
+            Some("--numbers or --no-numbers leaves out numbers that it had")
+        }
+        () if old.rights.cover && !has_tiers(&new.rights, &old.rights) => {
+            Some("--tier leaves out a tier that it had")
+        }
         () if !old.rights.routers.iter().all(|range| has_routers(&new.rights, range)) => {
             Some("--routers leaves out numbers that it had")
         }
@@ -213,6 +226,17 @@ fn narrowed(old: &Mandate, new: &Mandate) -> Option<&'static str> {
 /// True if one range of the mandate has all these router numbers.
 fn has_routers(rights: &MandateRights, range: &RouterRange) -> bool {
     rights.routers.iter().any(|new| new.first <= range.first && new.last >= range.last)
+}
+
+/// True if the mandate has all these host numbers behind every router.
+fn has_numbers(rights: &MandateRights, range: NumberRange) -> bool {
+    rights.numbers.is_some_and(|new| new.first <= range.first && new.last >= range.last)
+}
+
+/// True if the mandate may give all tiers that the old one may give.
+fn has_tiers(new: &MandateRights, old: &MandateRights) -> bool {
+    let has_all = || old.tiers.iter().all(|tier| new.tiers.contains(tier));
+    !new.cover || new.tiers.is_empty() || (!old.tiers.is_empty() && has_all())
 }
 
 fn bits(rights: &MandateRights) -> [bool; 3] {
@@ -447,7 +471,10 @@ mod tests {
             until_unix_s: 2_000_000_000,
             rights: MandateRights {
                 routers: vec![RouterRange { first: 2, last: 9 }],
+                numbers: "30-90".parse().ok(),
                 relay: true,
+                cover: true,
+                tiers: vec!["home".into()],
                 routers_most: 4,
                 families_most: 2,
                 family: Some("acme".into()),
@@ -466,7 +493,7 @@ mod tests {
             |new| new.hosts = vec![HostRange { router: 1, first: 5, last: 40 }],
             |new| new.groups.push("third".into()),
             |new| new.rights.routers[0].last = 12,
-            |new| new.rights.cover = true,
+            |new| new.rights.numbers = "20-99".parse().ok(),
         ] {
             assert_eq!(said(wider), None);
         }
@@ -487,5 +514,10 @@ mod tests {
         assert_eq!(said(|new| new.rights.routers_most = 3), Some("--router-max"));
         assert_eq!(said(|new| new.rights.families_most = 1), Some("--family-max"));
         assert_eq!(said(|new| new.rights.relay = false), Some("--right"));
+        assert_eq!(said(|new| new.rights.numbers = None), Some("--numbers"));
+        assert_eq!(said(|new| new.rights.numbers = "31-90".parse().ok()), Some("--numbers"));
+        assert_eq!(said(|new| new.rights.tiers = vec!["work".into()]), Some("--tier"));
+        assert_eq!(said(|new| new.rights.tiers.push("work".into())), None);
+        assert_eq!(said(|new| new.rights.tiers.clear()), None, "every tier");
     }
 }

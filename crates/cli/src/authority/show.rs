@@ -9,7 +9,9 @@ use shoal_crypto::VerifyKey;
 use shoal_daemon::config::{AuthorityConfig, NodeConfig};
 use shoal_daemon::membership::authority::StartupList;
 use shoal_daemon::membership::expiry;
-use shoal_directory::{CircuitRole, Field, List, ListContent, Mandate, Member};
+use shoal_directory::{
+    CircuitRole, Field, List, ListContent, Mandate, Member, NetworkPreset, Preset,
+};
 
 use super::folder::{self, KEY, now_s, wrong};
 use super::mandates;
@@ -29,6 +31,8 @@ struct ListReport {
     policy: String,
     /// First 48 bits of hosts' IPv6 addresses; none if they follow from the network's secret.
     overlay: Option<String>,
+    /// Preset of all hosts.
+    preset: &'static str,
     /// Mixes that relays may apply, in the policy's order.
     mixes: Vec<MixReport>,
     /// Schedules of links between hosts and their routers, in the policy's order.
@@ -61,6 +65,10 @@ struct MandateReport {
     relay: bool,
     mix: bool,
     cover: bool,
+    /// Tiers that hosts may have; empty for every one.
+    tiers: Vec<String>,
+    /// Host numbers behind every router.
+    numbers: Option<String>,
 }
 
 impl MandateReport {
@@ -83,6 +91,8 @@ impl MandateReport {
             relay: mandate.rights.relay,
             mix: mandate.rights.mix,
             cover: mandate.rights.cover,
+            tiers: mandate.rights.tiers.clone(),
+            numbers: mandate.rights.numbers.map(|range| range.to_string()),
         }
     }
 }
@@ -206,6 +216,7 @@ pub fn list(common: &CommonOptions, args: &super::ListArgs) -> Result<()> {
             age_s,
             policy: content.policy.clone(),
             overlay: content.overlay.map(|prefix| prefix.to_string()),
+            preset: content.preset.as_ref().map_or(Preset::Fast, |preset| preset.level).as_str(),
             mixes: mixes::shown(list.policy().mixes()),
             tiers,
             unknown_fields: numbers(&content.unknown),
@@ -243,6 +254,7 @@ pub fn list(common: &CommonOptions, args: &super::ListArgs) -> Result<()> {
     for revoked in &content.revoked {
         output::line(&format!("revoked: {}", revoked.name))?;
     }
+    content.preset.iter().try_for_each(|preset| output::line(&preset_said(preset)))?;
     for mix in mixes::shown(list.policy().mixes()) {
         output::line(&format!("mix: {}", mix.text()))?;
     }
@@ -253,6 +265,16 @@ pub fn list(common: &CommonOptions, args: &super::ListArgs) -> Result<()> {
         output::line(&format!("policy:\n{}", content.policy.trim_end()))?;
     }
     Ok(())
+}
+
+/// The preset of all hosts, in one line.
+fn preset_said(preset: &NetworkPreset) -> String {
+    let level = preset.level.as_str();
+    let named = |tier: &Option<String>, what: &str| {
+        tier.as_ref().map_or_else(String::new, |tier| format!(", {what} have the cover {tier}"))
+    };
+    let hosts = named(&preset.tier, "hosts");
+    format!("preset: {level}{hosts}{}", named(&preset.router_tier, "links between routers"))
 }
 
 /// Warnings about mandates and memberships that end within two weeks or have ended. Names at most

@@ -63,14 +63,14 @@ pub fn circuits(setup: &NodeSetup) -> (Option<CircuitsReport>, Vec<String>) {
     let routers = circuits::routers(hosts);
     let mut said = BTreeMap::<String, Vec<&str>>::new();
     for host in required.iter().filter_map(|name| hosts.by_name(name)) {
-        let words = circuits::unhidden(config, &routers, host.address);
+        let words = circuits::unhidden(config, hosts, &routers, host.address);
         words.into_iter().for_each(|text| said.entry(text).or_default().push(&host.name));
     }
     let warnings = said.into_iter().map(|(text, names)| match &names[..] {
         [name] => format!("circuits to {name}: {text}"),
         names => format!("circuits to {} hosts: {text}", names.len()),
     });
-    let (relays, listed) = (config.circuits.relays, routers.relays().count());
+    let (relays, listed) = (circuits::relays(config, hosts), routers.relays().count());
     let warnings = warnings.collect();
     let required = required.into_iter().collect();
     (Some(CircuitsReport { required, bound, relays, listed, carries, mixing }), warnings)

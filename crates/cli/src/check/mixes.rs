@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use shoal_daemon::config::NodeConfig;
+use shoal_daemon::membership::circuits::{max_added, relays};
 use shoal_daemon::membership::hosts::{HostList, ListedHost};
 use shoal_onion::pool::mixes::{choose, loses_order, mean};
 
@@ -42,15 +43,16 @@ pub fn mixing(config: &NodeConfig, hosts: &HostList) -> Option<MixingReport> {
     };
     let own = || {
         let section = &config.circuits;
-        let relays = vec![None; section.relays.into()];
-        let (chosen, _) = choose(&relays, &mixes.offer(), section.max_added());
+        let (relays, max_added) = (relays(config, hosts), max_added(config, hosts));
+        let own = vec![None; relays.into()];
+        let (chosen, _) = choose(&own, &mixes.offer(), max_added);
         let mix = mixes.iter().find(|mix| Some(&mix.strategy) == chosen.first());
         OwnMix {
             mix: mix.map(|mix| mix.name.clone()),
-            relays: section.relays,
+            relays,
             added_ms: mean(&chosen).as_secs_f64() * 1e3,
             loses_order: loses_order(&chosen),
-            max_added_ms: section.max_added_ms,
+            max_added_ms: section.max_added_ms.filter(|_| max_added.is_some()),
         }
     };
     (!mixes.is_empty()).then(|| MixingReport {

@@ -225,6 +225,8 @@ pub struct NodeToml<'a> {
     pub seen_file: PathBuf,
     /// Greatest age of a list, in seconds.
     pub max_staleness_s: u64,
+    /// True if a host sends although the network can't hold its preset.
+    pub as_far_as_possible: bool,
     /// Policy for direct links; None leaves the section out.
     pub direct: Option<DirectMode>,
     /// A host's file for its guard, if not in the folder of its files. The file of hosts met over
@@ -279,6 +281,9 @@ impl NodeToml<'_> {
         line("list_file", quoted("network.list"));
         line("seen_file", quoted(self.seen_file.display()));
         line("max_staleness_s", self.max_staleness_s.to_string());
+        if self.as_far_as_possible {
+            line("\n[anonymity]\nas_far_as_possible", "true".into());
+        }
         if let Some(mode) = self.direct {
             line("\n[direct]\nmode", quoted(mode.as_str()));
         }
@@ -459,6 +464,7 @@ mod tests {
             authority: authority.clone(),
             seen_file: "/var/lib/shoal/network.seen".into(),
             max_staleness_s: 7_776_000,
+            as_far_as_possible: true,
             direct: Some(DirectMode::Auto),
             guard_file: Some("/var/lib/shoal/circuits.guard".into()),
             registrar: Some((key, &[endpoint], 30)),
@@ -477,8 +483,10 @@ mod tests {
         assert_eq!(config.circuits.met_file(), Path::new("/var/lib/shoal/circuits.met"));
         assert_eq!(config.registrar.unwrap().endpoints(), [endpoint]);
         assert_eq!(config.direct.mode, DirectMode::Auto);
+        assert!(config.anonymity.as_far_as_possible);
         let plain =
             NodeToml { listen: Vec::new(), interface: None, direct: None, registrar: None, ..node };
+        let plain = NodeToml { as_far_as_possible: false, ..plain };
         let config = read(&plain);
         assert_eq!(config.direct.mode, DirectMode::Off);
         assert!(config.interface.is_none() && config.registrar.is_none());

@@ -157,6 +157,7 @@ mod tests {
             authority: authority.public().to_string(),
             seen_file: "network.seen".into(),
             max_staleness_s: 7_776_000,
+            as_far_as_possible: false,
             direct: None,
             guard_file: None,
             registrar: Some((key.public().to_string(), &[endpoint], 30)),

@@ -12,7 +12,7 @@ use shoal_daemon::control::api::{Command, RegistrarReply};
 use shoal_daemon::control::socket::ControlConnection;
 use shoal_daemon::tun::consent::is_public;
 use shoal_directory::{
-    CircuitRole, HostRange, List, Mandate, MandateRights, Member, Prefix, RouterRange,
+    CircuitRole, HostRange, List, Mandate, MandateRights, Member, NumberRange, Prefix, RouterRange,
     check_new_name, is_name,
 };
 use shoal_joining::DoorSecret;
@@ -25,6 +25,7 @@ use super::files::{
 use super::interface::{InterfaceArgs, InterfaceToml, check_machine, say_names};
 use super::place::{ServiceFolders, own_name};
 use super::ports::{self, listen_at};
+use super::preset::{self, NewPreset, PresetArgs};
 use super::start::{Children, LOOK, Service, enable, hand_over, has_units, unit_group};
 use crate::authority::folder::{self, AuthorityFolder, now_s};
 use crate::check;
@@ -54,6 +55,7 @@ Examples:
   shoal network create home --endpoint 192.0.2.2   others call this address
   shoal network create home --endpoint 192.0.2.2:7400 --registrar 192.0.2.2:7401
   shoal network create home --uses 5 --ipv4 10.9.0.0/24
+  shoal network create home --preset hidden        circuits, mixes and cover for all hosts
 
 This machine becomes the network's first router, and runs the registrar, which admits machines. The
 command prints the first invite: run `shoal up INVITE` on another machine. The authority's folder
@@ -82,6 +84,9 @@ enum NetworkCommand {
     /// of the network. This machine's key is enough for that.
     #[command(after_help = FETCH_EXAMPLES, arg = options::json())]
     Fetch(FetchArgs),
+    /// Show the preset of all hosts, or sign a list with another one.
+    #[command(after_help = preset::EXAMPLES, args = options::all())]
+    Preset(PresetArgs),
 }
 
 #[derive(Args, Debug)]
@@ -120,6 +125,8 @@ struct CreateArgs {
     #[arg(long, value_name = "TIME", default_value = "90d", value_parser = lifetime)]
     max_staleness: u64,
     #[command(flatten)]
+    preset: NewPreset,
+    #[command(flatten)]
     interface: InterfaceArgs,
     /// Let the node keep its lines in /etc/resolv.conf while it runs, on a machine without
     /// systemd-resolved and resolvconf. Programs then find NAME and NAME.shoal.
@@ -148,6 +155,7 @@ pub fn run(common: &CommonOptions, args: &NetworkArgs) -> Result<()> {
     match &args.verb {
         NetworkCommand::Create(verb) => create(common, verb),
         NetworkCommand::Fetch(verb) => fetch::fetch(common, verb),
+        NetworkCommand::Preset(verb) => preset::preset(common, verb),
     }
 }
 
@@ -336,7 +344,7 @@ impl<'a> NewNetworkPlan<'a> {
             most: args.max,
             longest_s: 90 * DAY_S as u32,
             until_unix_s: now_s() + 3_650 * DAY_S,
-            rights: rights(&args.network),
+            rights: MandateRights { tiers: args.preset.tiers(), ..rights(&args.network) },
         };
         let mandate = mandate.checked().map_err(failed)?;
         // Nothing is made before all of it is checked.
@@ -344,6 +352,7 @@ impl<'a> NewNetworkPlan<'a> {
         let mut authority = AuthorityFolder::open(dir)?;
         authority.content.members.push(router);
         authority.content.mandates.push(mandate);
+        (authority.content.policy, authority.content.preset) = args.preset.content();
         authority.save()
     }
 
@@ -397,6 +406,7 @@ impl<'a> NewNetworkPlan<'a> {
             seen_file: place.state_file("network.seen"),
             max_staleness_s: self.args.max_staleness,
             // A router has no direct links and begins no circuits.
+            as_far_as_possible: false,
             direct: None,
             guard_file: None,
             registrar: None,
@@ -442,6 +452,8 @@ impl<'a> NewNetworkPlan<'a> {
             self.take_back();
         }
         let RegistrarReply::Invite(made) = given? else { return Err(another()) };
+        // The last line is the invite for hosts, as without a preset.
+        preset::invite_routers(common.json, &self.registrar.socket, &self.args.preset)?;
         invite::print(common.json, &made)?;
         match children {
             None => Ok(()),
@@ -509,6 +521,8 @@ impl<'a> NewNetworkPlan<'a> {
              `shoal authority renew --dir FOLDER`, and copy FOLDER/network.list to one node",
             utc(until)
         ))?;
+        let lacks = self.args.preset.said(ROUTER);
+        lacks.iter().try_for_each(|text| output::line(text))?;
         say_names(&self.node.config()?, !self.unit)
     }
 }
@@ -517,10 +531,12 @@ impl<'a> NewNetworkPlan<'a> {
 fn rights(network: &str) -> MandateRights {
     MandateRights {
         routers: vec![RouterRange { first: ROUTER.router + 1, last: u16::MAX.into() }],
-        numbers: None,
+        // Hosts may be behind every router, so that nobody is behind one with everybody else.
+        numbers: Some(NumberRange { first: 1, last: u16::MAX }),
         relay: true,
         mix: true,
         cover: true,
+        tiers: Vec::new(),
         routers_most: ROUTERS_MOST,
         families_most: FAMILIES_MOST,
         family: Some(network.to_owned()),

@@ -145,7 +145,7 @@ fn unchanged(place: &ServiceFolders, state: &str) {
 }
 
 /// True if the node runs as a process of its own. A unit's process is restarted by systemd.
-fn runs_without_unit(config: &NodeConfig, is_unit: bool) -> bool {
+pub(super) fn runs_without_unit(config: &NodeConfig, is_unit: bool) -> bool {
     !(is_unit && is_active(Service::Node)) && check_free(&config.control_socket()).is_err()
 }
 
@@ -215,7 +215,7 @@ fn rename(place: &ServiceFolders, invite: &Invite, joined: &NewMembership) -> Re
 }
 
 /// The result of a check of a staged file. Removes the file if the check failed.
-fn checked<T, E: Display>(file: &Path, result: Result<T, E>) -> Result<T> {
+pub(super) fn checked<T, E: Display>(file: &Path, result: Result<T, E>) -> Result<T> {
     result.map_err(|why| match fs::remove_file(file) {
         Ok(()) => ExitError::of(failure::CONFIG, why.to_string()),
         Err(error) => wrong(file, error),
@@ -352,7 +352,7 @@ fn changed_config(
 }
 
 /// Reads a file that is no link.
-fn read_own(file: &Path) -> Result<String> {
+pub(super) fn read_own(file: &Path) -> Result<String> {
     let meta = fs::symlink_metadata(file).map_err(|e| wrong(file, e))?;
     if !meta.is_file() {
         let text = format!(

@@ -26,6 +26,7 @@ use super::network::endpoint;
 use super::place::{ServiceFolders, own_name};
 use super::ports::{free_port, listen_at};
 use super::rejoin::rejoin;
+use super::reroute::reroute;
 use super::services::start;
 use super::start::Service;
 use crate::check;
@@ -83,6 +84,14 @@ pub struct UpArgs {
     /// while its preset is "fast": hosts that speak with it learn its IP address then.
     #[arg(long)]
     no_direct: bool,
+    /// Send packets although the network can't hold its preset yet, and hide less than it says.
+    /// Without the option this host sends none until the network has enough relays.
+    #[arg(long)]
+    as_far_as_possible: bool,
+    /// Move this host, which joined before, behind another router: for a router that does not
+    /// answer. The registrar chooses, at most three times a week.
+    #[arg(long, conflicts_with_all = ["invite", "name", "endpoint"])]
+    another_router: bool,
     /// Start nothing, and print the command for it.
     #[arg(long)]
     no_start: bool,
@@ -94,6 +103,9 @@ pub struct UpArgs {
 /// Joins a network, unless this machine is in one, and starts the services here.
 pub fn up(common: &CommonOptions, args: &UpArgs) -> Result<()> {
     let place = ServiceFolders::of_node(args.dir.as_deref())?;
+    if args.another_router {
+        return reroute(common, &place);
+    }
     let invite = read_invite(&args.invite)?;
     if place.node_toml().exists() {
         check_same(&place, invite.as_ref())?;
@@ -232,6 +244,7 @@ fn join(
         seen_file: place.state_file("network.seen"),
         max_staleness_s: args.max_staleness,
         // A router has no direct links and begins no circuits.
+        as_far_as_possible: args.as_far_as_possible && !is_router,
         direct: Some(direct).filter(|_| !is_router),
         guard_file: guard.filter(|_| !is_router),
         registrar: Some((registrar.to_string(), &endpoints, renew_days)),

@@ -1,6 +1,7 @@
 //! The section `[anonymity]`: one preset for circuits, mixes and cover.
 
 use serde::Deserialize;
+pub use shoal_directory::Preset;
 
 use super::NodeConfig;
 use super::circuits::CircuitPolicy;
@@ -9,31 +10,7 @@ use super::error::{ConfigError, ConfigSource};
 use super::section::{ReferenceValue, optional_section};
 
 /// Presets other than "fast" promise circuits over at least this many relays.
-const RELAYS_MIN: u8 = 3;
-
-/// Preset for circuits, mixes and cover together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Preset {
-    /// Does what the network's list requires, and no more.
-    #[default]
-    Fast,
-    /// Requires circuits with every host, mixed as the list says. Makes no direct links.
-    Balanced,
-    /// Requires a covered link in addition to `Balanced`.
-    Hidden,
-}
-
-impl Preset {
-    /// The preset as it stands in the file.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Preset::Fast => "fast",
-            Preset::Balanced => "balanced",
-            Preset::Hidden => "hidden",
-        }
-    }
-}
+pub const RELAYS_MIN: u8 = 3;
 
 impl ReferenceValue for Preset {
     fn shown(&self) -> String {
@@ -85,6 +62,7 @@ optional_section! {
         /// over circuits only, the network's mixes are used whatever delay they add, and direct
         /// links are off. "hidden": as "balanced", and the node starts only if the list gives this
         /// host a tier of cover. Keys about circuits and direct links that ask for less are errors.
+        /// If the network's list has a preset, too, the stricter of the two counts.
         preset: Preset = Preset::Fast, reload no;
         /// Policy for loops: cells that go along this host's circuits and back at random times.
         /// Missing or late ones reveal relays that drop or hold cells. "on", "off", or "auto": on
@@ -94,6 +72,10 @@ optional_section! {
         /// host sends no packets, and lost frames never end its schedule. "send": cover ends when
         /// the path can't carry it, and packets leave without cover.
         without_cover: CoverLossPolicy = CoverLossPolicy::Stop, reload no;
+        /// Behaviour of a host while the network can't hold the preset that its list asks for.
+        /// false: the host sends no packets. true: it sends with the relays and the cover that
+        /// there are, and hides less than the preset says.
+        as_far_as_possible: bool = false, reload no;
     }
 }
 
@@ -142,12 +124,6 @@ impl Anonymity {
 }
 
 impl NodeConfig {
-    /// True if this node sends no packets without cover.
-    pub fn requires_cover(&self) -> bool {
-        let Anonymity { preset, without_cover, .. } = self.anonymity;
-        preset == Preset::Hidden && without_cover == CoverLossPolicy::Stop && !self.is_router()
-    }
-
     /// Applies the preset of a host: all but "fast" require circuits.
     pub(super) fn with_preset(mut self) -> NodeConfig {
         if self.anonymity.preset != Preset::Fast && !self.is_router() {

@@ -32,7 +32,7 @@ use shoal_wire::Address;
 use section::ConfigSection;
 
 pub use crate::files::reading::read_text;
-pub use anonymity::{Anonymity, CoverLossPolicy, LoopPolicy, Preset};
+pub use anonymity::{Anonymity, CoverLossPolicy, LoopPolicy, Preset, RELAYS_MIN};
 pub use circuits::{CircuitPolicy, CircuitsConfig};
 pub use direct::{DirectLevel, DirectLinksConfig, DirectMode};
 pub use error::{ConfigError, ConfigSource};

@@ -134,7 +134,7 @@ impl NodeSetup {
             config.links = config.all_links(&config.links, hosts);
         }
         let known = linked.as_ref().or(hosts.as_ref());
-        faults.extend(known.and_then(|hosts| anonymity::unhidden(&config, hosts)));
+        faults.extend(known.and_then(|hosts| anonymity::start_fault(&config, hosts)));
         faults.extend(hosts.iter().flat_map(|hosts| cover::faults(&config, hosts)));
         match (hosts, identity, secret) {
             (Some(hosts), Some(identity), Some(secret)) if faults.is_empty() => {
@@ -423,7 +423,7 @@ pub fn reread(config: &NodeConfig, hosts: &HostList) -> Result<ReloadedFiles, Se
     if let Some(list) = &list {
         compare(&config, list, None, &ConfigSource::new(file, &text), &mut faults);
         config.links = config.all_links(&links, list);
-        faults.extend(anonymity::unhidden(&config, list));
+        faults.extend(anonymity::start_fault(&config, list));
         faults.extend(cover::faults(&config, list));
         let me = |hosts: &HostList| hosts.by_name(&config.node.name).map(|me| me.key);
         if faults.is_empty() && me(list) != me(hosts) {

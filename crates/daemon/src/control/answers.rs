@@ -11,8 +11,8 @@ use crate::control::api::{
     FrameTraffic, LinkShiftStatus, NeighbourStatus, NextHop, OffloadStatus, RouteStatus,
     ShiftStatus, Status, SuiteStatus, WorkerTraffic,
 };
-use crate::control::{circuits, cover};
-use crate::membership::removed;
+use crate::control::{circuits, cover, hidden};
+use crate::membership::{anonymity, removed};
 use crate::tun::interface::VirtualInterface;
 use crate::worker::clock::{process_cpu, unix_ms};
 use crate::worker::direct;
@@ -64,7 +64,9 @@ pub fn status(parts: &WorkerParts, circuits: u64, now: Time) -> Status {
         authority: removed::authority_status(parts, now),
         direct: direct::status(parts),
         circuits: circuits::totals(parts, circuits),
+        hidden: hidden::count(parts, now),
         cover: cover::covered(parts),
+        preset: anonymity::status(config, names.hosts()),
         shift: shift_status(parts),
         traffic: traffic(parts),
         workers: workers(parts),

@@ -28,6 +28,7 @@ mod authority;
 mod circuits;
 mod cover;
 mod directory;
+mod hidden;
 mod host;
 mod interface;
 mod peer;
@@ -46,6 +47,10 @@ pub use directory::{
     DirectoryStatus, LIST_PART_MAX, LedgerEnd, ListPart, RedactedText, STEPS_REPLY_MAX,
     SupplementPage, secret_proof,
 };
+pub use hidden::{
+    HiddenCount, HiddenPromise, HiddenRemedy, HiddenStatus, HostProtection, MembershipSource,
+    PathObserver, PromiseKind, RelayVoucher,
+};
 pub use host::{HOSTS_MAX, MemberPage, MemberStatus};
 pub use interface::{HostNetwork, InterfaceStatus};
 pub use peer::{
@@ -57,7 +62,7 @@ pub use registrar::{
     InviteStatus, InviteTerms, Joiner, NewInvite, PAGE, RegistrarMember, RegistrarReply,
     RegistrarRequest, RegistrarStatus, RouterTerms,
 };
-pub use status::Status;
+pub use status::{PresetStatus, Status};
 pub use worker::{FrameTraffic, OffloadStatus, SuiteStatus, WorkerTraffic};
 
 /// Version of this protocol, and of every `--json` output that prints its types. Grows when a field
@@ -135,6 +140,12 @@ pub enum Command {
     },
     /// Circuits that the node begins; answered by [`ControlReply::Circuits`].
     Circuits,
+    /// Protection of the traffic with hosts; answered by [`ControlReply::Hidden`].
+    Hidden {
+        /// Name in hosts.toml; none for all hosts with traffic or circuits.
+        #[serde(default)]
+        host: Option<String>,
+    },
     /// Forgets that hosts were met over circuits, so that they are reached in the clear again;
     /// answered by [`ControlReply::Forgotten`] or an error.
     Forget {
@@ -301,6 +312,8 @@ pub enum ControlReply {
     Hosts(MemberPage),
     /// To [`Command::Circuits`].
     Circuits(Box<CircuitsStatus>),
+    /// To [`Command::Hidden`].
+    Hidden(Box<HiddenStatus>),
     /// To [`Command::Forget`].
     Forgotten(ForgottenHosts),
     /// To [`Command::Metrics`]: OpenMetrics text.

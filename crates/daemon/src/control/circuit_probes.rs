@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use shoal_onion::OnionEvent;
 use shoal_onion::pool::CircuitProblem;
-use shoal_wire::{Address, CircuitId, CoverTier, Time};
+use shoal_onion::{EchoDelays, OnionEvent};
+use shoal_wire::{Address, CircuitId, CoverKind, CoverTier, Time};
 
 use crate::control::api::{CircuitProbe, ControlReply, ErrorCode, HopAnswer};
 use crate::control::circuits;
@@ -19,8 +19,10 @@ use crate::worker::first::WorkerParts;
 const PROBES_MAX: usize = 16;
 /// Least time between two echoes of all programs.
 const GAP: Duration = Duration::from_millis(50);
-/// Interval at which an unanswered echo is repeated: one lost cell must not fail the request.
+/// Shortest and longest interval at which an unanswered echo is repeated: one lost cell must not
+/// fail the request.
 const REPEAT: Duration = Duration::from_millis(500);
+const REPEAT_MAX: Duration = Duration::from_secs(5);
 /// Most unanswered echoes of one hop; more than repeats in the longest time-out.
 const ASKED_MAX: usize = 128;
 /// Longest time-out.
@@ -33,12 +35,14 @@ struct HopQuery {
     circuit: Option<CircuitId>,
     /// Relays of the circuit, and the host behind them.
     path: Vec<Address>,
-    /// Round trips of the hops that answered, in their order, with the time that each was agreed to
-    /// wait in mixes.
-    answered: Vec<(Duration, Option<Duration>)>,
+    /// Round trips of the hops that answered, in their order, with the agreed delays in mixes.
+    answered: Vec<(Duration, EchoDelays)>,
     /// Echoes sent to the next hop, with the time at which each left.
     asked: Vec<(u64, Time)>,
     ask_at: Time,
+    /// Interval at which an unanswered echo is repeated. A repeat before the answer can come would
+    /// prefer echoes with short delays, and so falsify an audit.
+    repeat: Duration,
     deadline: Time,
 }
 
@@ -75,6 +79,7 @@ impl HopQueries {
             answered: Vec::new(),
             asked: Vec::new(),
             ask_at: now,
+            repeat: REPEAT,
             deadline: now + timeout,
         });
         self.handle_timeout(now, parts);
@@ -82,9 +87,9 @@ impl HopQueries {
 
     /// Handles a circuit that was built, or the answer of a hop.
     pub fn handle_event(&mut self, now: Time, event: &OnionEvent, parts: &mut WorkerParts) {
-        if let OnionEvent::Echoed(id, hop, number, waits) = *event {
+        if let OnionEvent::Echoed(id, hop, number, delays) = *event {
             for probe in self.all.iter_mut().filter(|probe| probe.circuit == Some(id)) {
-                probe.note(now, (hop, number), waits);
+                probe.note(now, (hop, number), delays);
             }
         }
         self.handle_timeout(now, parts);
@@ -129,7 +134,10 @@ impl HopQuery {
                 let problem = circuits::problem(parts, now, self.to);
                 return self.deadline <= now || problem == Some(CircuitProblem::NoRelays);
             };
+            let patience = pool.patience(id).unwrap_or_default();
             (self.circuit, self.path) = (Some(id), path.to_vec());
+            let turns = tiers_on_way(parts, &self.to).map(CoverTier::turn_wait).sum::<Duration>();
+            self.repeat = (patience + turns * 2).clamp(REPEAT, REPEAT_MAX);
         }
         let (Some(id), false) = (self.circuit, self.answered.len() == self.path.len()) else {
             return true;
@@ -140,17 +148,17 @@ impl HopQuery {
                 return true;
             };
             self.asked.push((number, now));
-            (self.ask_at, *free_at) = (now + REPEAT, now + GAP);
+            (self.ask_at, *free_at) = (now + self.repeat, now + GAP);
         }
         self.deadline <= now
     }
 
     /// Notes an answer of a hop of this circuit.
-    fn note(&mut self, now: Time, (hop, number): (u8, u64), waits: Option<Duration>) {
+    fn note(&mut self, now: Time, (hop, number): (u8, u64), delays: EchoDelays) {
         let is_next = usize::from(hop) == self.answered.len() + 1;
         let asked = self.asked.iter().find(|(asked, _)| *asked == number).filter(|_| is_next);
         if let Some((_, at)) = asked {
-            self.answered.push((now.since(*at), waits));
+            self.answered.push((now.since(*at), delays));
             self.asked.clear();
             self.ask_at = now;
         }
@@ -162,20 +170,45 @@ impl HopQuery {
             let text = circuits::missing_words(parts, parts.clock.now(), self.to);
             return ControlReply::error(ErrorCode::Unreachable, text);
         }
-        let us = |time: Duration| time.as_micros() as u64;
-        // Waits in both directions: on this host's link, and for the last hop also on the other
-        // host's.
-        let wait = |tier: CoverTier| us(tier.turn_wait()) * 2;
-        let hosts = parts.names.hosts();
-        let own = cover::own(&parts.config, hosts).map_or(0, wait);
-        let far = |at: &Address| hosts.by_address(*at).and_then(|host| hosts.cover_of(host));
         let answers = self.answered.iter().map(Some).chain(std::iter::repeat(None));
-        let hops = self.path.iter().zip(answers).map(|(at, answer)| HopAnswer {
-            node: circuits::name(parts, *at),
-            rtt_us: answer.map(|(rtt, _)| us(*rtt)),
-            mixed_us: answer.and_then(|(_, waits)| waits.map(us)),
-            turns_us: own + far(at).map_or(0, wait),
+        let hops = (1..).zip(self.path.iter().zip(answers)).map(|(number, (at, answer))| {
+            // Waits in both directions: on this host's link, and for the last hop also on the
+            // other host's.
+            let turns = tiers_on_way(parts, at).map(|tier| us(tier.turn_wait()) * 2);
+            let delays = answer.map(|(_, delays)| *delays);
+            HopAnswer {
+                node: circuits::name(parts, *at),
+                rtt_us: answer.map(|(rtt, _)| us(*rtt)),
+                mixed_us: delays.and_then(|delays| delays.total().map(us)),
+                turns_us: turns.sum(),
+                delays_us: delays.map_or_else(Vec::new, |delays| {
+                    (1..=number).map(|hop| delays.at(hop).map(|both| both.map(us))).collect()
+                }),
+                periods_us: periods(parts, at).map(us).collect(),
+            }
         });
         ControlReply::Hops(CircuitProbe { host, hops: hops.collect() })
     }
+}
+
+fn us(time: Duration) -> u64 {
+    time.as_micros() as u64
+}
+
+/// Tiers of the covered links of hosts on the way to a node: this host's, and the node's own.
+fn tiers_on_way(parts: &WorkerParts, at: &Address) -> impl Iterator<Item = CoverTier> {
+    let hosts = parts.names.hosts();
+    let far = hosts.by_address(*at).and_then(|host| hosts.cover_of(host));
+    cover::own(&parts.config, hosts).into_iter().chain(far)
+}
+
+/// Time between two turns of a peer on each covered link that may lie on the way to a node. Routers
+/// don't say which of their links are covered. Tiers that no host has are taken for theirs.
+fn periods(parts: &WorkerParts, at: &Address) -> impl Iterator<Item = Duration> {
+    let hosts = parts.names.hosts();
+    let is_of_host = |name: &String| hosts.iter().any(|host| host.cover.as_ref() == Some(name));
+    let of_routers = hosts.tiers().iter().filter(|tier| !is_of_host(&tier.name));
+    let of_routers: Vec<CoverTier> = of_routers.map(|tier| tier.schedule).collect();
+    let all = tiers_on_way(parts, at).chain(of_routers);
+    all.filter(|tier| tier.kind() == CoverKind::Constant).map(CoverTier::turn_wait)
 }

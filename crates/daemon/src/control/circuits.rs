@@ -89,7 +89,7 @@ fn none_yet(
         let at = listed.by_name(name).map(|host| host.address);
         let warnings = at.map(|at| {
             let of = said.entry(at.router);
-            of.or_insert_with(|| circuits::unhidden(config, &routers, at)).clone()
+            of.or_insert_with(|| circuits::unhidden(config, listed, &routers, at)).clone()
         });
         HostCircuits {
             host: name.clone(),
@@ -140,7 +140,7 @@ pub fn loops(parts: &WorkerParts) -> Option<LoopCounters> {
 }
 
 /// Fault that loops showed in a circuit, in words; `ago` is the time since then.
-fn found(verdict: LoopVerdict, ago: Duration) -> String {
+pub(crate) fn found(verdict: LoopVerdict, ago: Duration) -> String {
     let what = match verdict {
         LoopVerdict::Lossy => "lost more cells than the others",
         LoopVerdict::Held => "was later than its mixes may be, more often than the others",
@@ -232,7 +232,8 @@ pub fn met_words(parts: &WorkerParts, to: Address) -> Option<String> {
     bound.filter(BoundReason::is_met).map(|bound| bound.words(&host.name))
 }
 
-fn problem_words(parts: &WorkerParts, problem: CircuitProblem) -> String {
+/// Reason why there is no circuit, or no further one, in words.
+pub(crate) fn problem_words(parts: &WorkerParts, problem: CircuitProblem) -> String {
     words(problem, &|at| name(parts, at))
 }
 

@@ -7,7 +7,7 @@ use shoal_wire::Time;
 use crate::config::{self, ReloadedFiles};
 use crate::control::api::{Command, ControlReply, ErrorCode};
 use crate::control::socket::{ClientMessage, ControlRequest};
-use crate::control::{answers, circuits, directory};
+use crate::control::{answers, circuits, directory, hidden};
 use crate::tun::interface::VirtualInterface;
 use crate::worker::direct;
 use crate::worker::first::{FirstWorker, WorkerParts};
@@ -119,6 +119,7 @@ impl FirstWorker {
                 ControlReply::Hosts(crate::control::known::hosts(&self.parts, now, *skip as usize))
             }
             Command::Circuits => self.circuits(now),
+            Command::Hidden { host } => hidden::status(&self.parts, now, host.as_deref()),
             Command::Forget { host } => self.forget_circuits(now, host.as_deref()),
             Command::Metrics => self.counters(now),
             Command::Monitor => self.monitor(request),

@@ -196,6 +196,7 @@ pub fn warnings(parts: &WorkerParts) -> Vec<String> {
     let of_links = views(parts).filter_map(of_link).chain(small_sets(parts));
     let of_links = of_links.chain(cover::faults(&parts.config, parts.names.hosts()));
     let of_preset = unhidden(parts).into_iter().chain(anonymity::without_effect(config, hosts));
+    let of_preset = of_preset.chain(anonymity::lacks(config, hosts));
     let of_router = anonymity::direct_without_effect(config);
     of_links.chain(direct).chain(of_router).chain(of_preset).collect()
 }
@@ -206,9 +207,29 @@ pub fn unhidden(parts: &WorkerParts) -> Option<String> {
         CoverQuality::Off(..) => Some(OFF),
         _ => None,
     };
-    let is_asked = parts.config.anonymity.preset == Preset::Hidden && !parts.config.is_router();
+    let preset = anonymity::in_force(&parts.config, parts.names.hosts());
+    let is_asked = preset == Preset::Hidden;
     let off = || views(parts).find_map(off).filter(|_| is_asked).map(str::to_owned);
     anonymity::unhidden(&parts.config, parts.names.linked()).or_else(off)
+}
+
+/// Reason why frames on this host's own line don't leave by the schedule in both directions.
+pub fn own_fault(parts: &WorkerParts) -> Option<String> {
+    let mut own = views(parts).map(|(_, view)| view).peekable();
+    if own.peek().is_none() {
+        return Some("the link with this host's router has no schedule".into());
+    }
+    own.find_map(|view| line_fault(&view))
+}
+
+fn line_fault(view: &CoverView) -> Option<String> {
+    match (view.state, CoverQuality::of(view)) {
+        (CoverState::Waiting, _) => Some("the link with this host's router is down".into()),
+        (_, quality @ (CoverQuality::OneSided | CoverQuality::Off(..))) => {
+            quality.words("cover of this host's line")
+        }
+        _ => None,
+    }
 }
 
 /// Warning to a host whose cover ended.
@@ -299,6 +320,18 @@ mod tests {
         // A link that was removed and came back counts as new.
         assert!(look(&[]).is_empty());
         assert_eq!(look(&[both, off]).len(), 1);
+    }
+
+    #[test]
+    fn a_line_without_frames_of_the_other_end_is_not_covered() {
+        let running = view(CoverState::Running);
+        let strained = Some(CoverFault::Loss);
+        assert_eq!(line_fault(&running), None);
+        assert_eq!(line_fault(&CoverView { strained, ..running }), None, "the schedule is kept");
+        let said = |view| line_fault(&view).unwrap_or_default();
+        assert!(said(CoverView { arriving: Some(0.2), ..running }).contains("one-sided"));
+        assert!(said(view(CoverState::Off(7_200, CoverFault::Loss))).contains("off since 02:00"));
+        assert!(said(view(CoverState::Waiting)).ends_with("is down"));
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub mod counters;
 pub mod cover;
 pub mod directory;
 pub mod forget;
+pub mod hidden;
 pub mod hints;
 pub(crate) mod journal;
 pub(crate) mod known;

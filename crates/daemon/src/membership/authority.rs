@@ -17,7 +17,7 @@ use std::time::Duration;
 use shoal_crypto::{NetworkSecret, PublicKey, VerifyKey};
 use shoal_directory::{
     Access, CircuitMode, CircuitRole, Directory, List, ListExchange, ListMark, ListRejection,
-    Member, Policy, Prefix, TrafficKind as Right,
+    Member, NetworkPreset, Policy, Prefix, TrafficKind as Right,
 };
 use shoal_edge::HostId;
 use shoal_wire::Time;
@@ -425,7 +425,8 @@ impl AuthorityState {
         // meanwhile.
         let me = self.own(self.directory.listed());
         let nodes = linked.chain(me).map(|member| self.host(member));
-        Some(HostList::from_checked(nodes).with_tiers(tiers.unwrap_or_default()))
+        let linked = HostList::from_checked(nodes).with_tiers(tiers.unwrap_or_default());
+        Some(linked.with_preset(self.preset()))
     }
 
     /// Reason why programs can reach nobody, if the list is too old.
@@ -440,13 +441,19 @@ impl AuthorityState {
     pub fn hosts(&self, now: Time) -> HostList {
         let members = || self.directory.members(now, unix_s());
         if self.own(members()).is_none() {
-            return HostList::from_checked([self.me.clone()]);
+            return HostList::from_checked([self.me.clone()]).with_preset(self.preset());
         }
         let policy = self.directory.policy(now, unix_s());
         let mixes = policy.map(Policy::mixes).cloned().unwrap_or_default();
         let tiers = policy.map(Policy::tiers).cloned().unwrap_or_default();
         let members = members().map(|m| (self.host(m), !self.directory.is_nameless(&m.key)));
-        HostList::from_members(members).with_mixes(mixes).with_tiers(tiers)
+        let hosts = HostList::from_members(members).with_mixes(mixes).with_tiers(tiers);
+        hosts.with_preset(self.preset())
+    }
+
+    /// The preset of the newest list. A list that is too old lowers nothing.
+    fn preset(&self) -> Option<NetworkPreset> {
+        self.directory.list()?.content().preset.clone()
     }
 
     /// Stores the links of a reloaded configuration, and returns the previous ones.

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use shoal_crypto::{PublicKey, Rng};
@@ -11,10 +12,11 @@ use shoal_onion::path::{self, ListedRouter, PathRequest, RouterList, Vanguards};
 use shoal_onion::pool::mixes;
 use shoal_wire::{Address, Time};
 
-use crate::config::{CircuitPolicy, NodeConfig};
+use crate::config::{CircuitPolicy, NodeConfig, Preset, RELAYS_MIN};
 use crate::control::circuits::RoundedCount;
 use crate::control::journal;
 use crate::files::reading;
+use crate::membership::anonymity;
 use crate::membership::authority::AuthorityState;
 use crate::membership::cover;
 use crate::membership::hosts::{HostList, ListedHost};
@@ -56,13 +58,34 @@ pub fn routers(hosts: &HostList) -> RouterList {
     }))
 }
 
+/// Number of relays in each circuit of `config`'s node. A preset of the network outranks a file
+/// that asks for fewer.
+pub fn relays(config: &NodeConfig, hosts: &HostList) -> u8 {
+    let least = match anonymity::in_force(config, hosts) {
+        Preset::Fast => 1,
+        Preset::Balanced | Preset::Hidden => RELAYS_MIN,
+    };
+    config.circuits.relays.max(least)
+}
+
+/// Limit for the mean delay that the relays of a circuit add, one way. With a preset there is none.
+pub fn max_added(config: &NodeConfig, hosts: &HostList) -> Option<Duration> {
+    let is_free = anonymity::in_force(config, hosts) == Preset::Fast;
+    config.circuits.max_added().filter(|_| is_free)
+}
+
 /// Warnings about circuits from `config`'s node to a host: what they can't hide among these
 /// routers. The path is not stored: any path shows what the network offers.
-pub fn unhidden(config: &NodeConfig, routers: &RouterList, to: Address) -> Vec<String> {
+pub fn unhidden(
+    config: &NodeConfig,
+    hosts: &HostList,
+    routers: &RouterList,
+    to: Address,
+) -> Vec<String> {
     let ask = PathRequest {
         from: config.address(),
         to,
-        relays: config.circuits.relays,
+        relays: relays(config, hosts),
         unix_s: unix_ms() / 1_000,
         failed: &[],
         beside: &[],
@@ -81,22 +104,23 @@ fn nodes(hosts: &HostList) -> BTreeMap<Address, PublicKey> {
 }
 
 /// Names of the hosts that `config`'s node reaches only over circuits: the stricter of the
-/// network's list and the node's own file. While a name of the file is [`unlisted`], all hosts
-/// count, since any of them may be the host meant.
+/// network's list and the node's own file, each with its preset. While a name of the file is
+/// [`unlisted`], all hosts count, since any of them may be the host meant.
 pub fn hidden(
     config: &NodeConfig,
     hosts: &HostList,
     authority: Option<&AuthorityState>,
     now: Time,
 ) -> BTreeSet<String> {
-    let is_everyone = !unlisted(config, hosts, authority).is_empty();
+    let is_everyone = !unlisted(config, hosts, authority).is_empty()
+        || anonymity::in_force(config, hosts) != Preset::Fast;
     let asked = others(config, hosts)
         .filter(|host| is_everyone || config.circuits.mode(&host.name) == CircuitMode::Require);
     let asked = asked.map(|host| host.name.clone());
     listed(config, hosts, authority, now).into_iter().chain(asked).collect()
 }
 
-/// Names of the hosts with which the network's list requires circuits.
+/// Names of the hosts with which the network's list requires circuits, by a rule or by its preset.
 fn listed(
     config: &NodeConfig,
     hosts: &HostList,
@@ -106,6 +130,7 @@ fn listed(
     let listed = authority.map(|authority| authority.hidden(now));
     let me = hosts.by_name(&config.node.name);
     let is_listed = |host: &&ListedHost| match (&listed, me) {
+        _ if hosts.preset() != Preset::Fast => true,
         (Some(listed), _) => listed.contains(&host.name),
         (None, Some(me)) => hosts.circuits().mode(me.party(), host.party()) == CircuitMode::Require,
         (None, None) => false,
@@ -199,6 +224,10 @@ pub struct CircuitRecords {
     pub(crate) required: RequiredHosts,
     /// Warning that circuits use no mixes (see [`unmixed`]).
     unmixed: Option<String>,
+    /// True if nothing leaves, since the network can't hold its preset.
+    is_closed: bool,
+    /// The network's preset when the list was last applied.
+    preset: Preset,
     /// Number of open circuits, in the precision shown to users.
     pub(crate) open: RoundedCount,
     /// Hosts that were met over circuits.
@@ -233,10 +262,11 @@ impl CircuitRecords {
                 start(("shoal-met", &config.circuits.met_file(), met::LOST))?,
             ]),
         };
-        let (required, unmixed) = (RequiredHosts::default(), None);
+        let (required, unmixed, is_closed) = (RequiredHosts::default(), None, false);
+        let preset = hosts.preset();
         let (open, known) =
             (RoundedCount::default(), (kept, met.hosts().iter().map(|host| host.key).collect()));
-        Ok((CircuitRecords { required, unmixed, open, met, keepers }, known))
+        Ok((CircuitRecords { required, unmixed, is_closed, preset, open, met, keepers }, known))
     }
 
     /// Reason why a host is reached only over circuits. Ask for no other hosts.
@@ -253,6 +283,14 @@ impl CircuitRecords {
         // After a fault the file may still have hosts that were forgotten before.
         let is_needed = is_changed || keeper.fault().is_some();
         if is_needed { keeper.write_now(self.met.text()) } else { None }
+    }
+
+    /// Keys of the hosts that only the network's former preset hid. Hosts in the file of met ones
+    /// stay hidden: their own files asked for circuits.
+    fn released(&self, newer: &RequiredHosts, hosts: &HostList) -> Vec<PublicKey> {
+        let names = self.required.listed.difference(&newer.hidden);
+        let free = names.filter_map(|name| hosts.by_name(name));
+        free.map(|host| host.key).filter(|key| self.met.find(key).is_none()).collect()
     }
 
     /// Warnings for the operator: this node's file and the list do not fit each other, or too many
@@ -338,12 +376,25 @@ impl FirstWorker {
         let WorkerParts { node, names, config, authority, circuits, .. } = &mut self.parts;
         let hosts = names.hosts();
         node.set_mixes(now, hosts.mixes().offer());
-        node.set_circuit_nodes(now, routers(hosts), nodes(hosts));
+        node.set_circuit_demands(now, relays(config, hosts), max_added(config, hosts));
+        let is_closed = anonymity::is_closed(config, hosts);
+        // Without relays no circuit is built, and all hosts are reached over circuits only.
+        let usable = if is_closed { RouterList::default() } else { routers(hosts) };
+        if is_closed && !std::mem::replace(&mut circuits.is_closed, is_closed) {
+            node.close_circuits(now);
+        }
+        circuits.is_closed = is_closed;
+        node.set_circuit_nodes(now, usable, nodes(hosts));
         node.set_loops(now, cover::has_loops(config, hosts));
         let tiers = hosts.iter().filter_map(|host| Some((host.address, hosts.cover_of(host)?)));
         node.set_tiers(cover::own(config, hosts), tiers.collect());
-        circuits.unmixed = unmixed(config, hosts.mixes());
+        let is_free = anonymity::in_force(config, hosts) == Preset::Fast;
+        circuits.unmixed = unmixed(config, hosts.mixes()).filter(|_| is_free);
         let required = RequiredHosts::new(config, hosts, authority.as_ref(), now);
+        let before = std::mem::replace(&mut circuits.preset, hosts.preset());
+        if before > Preset::Fast && circuits.preset == Preset::Fast {
+            node.release_hosts(now, &circuits.released(&required, hosts));
+        }
         let unlisted = &required.unlisted;
         if !unlisted.is_empty() && *unlisted != circuits.required.unlisted {
             let what =

@@ -16,8 +16,8 @@ use std::path::Path;
 use serde::Deserialize;
 use shoal_crypto::PublicKey;
 use shoal_directory::{
-    CircuitRole, CircuitRules, CircuitText, EntryError, GROUPS_MAX, MixText, Mixes, PREFIXES_MAX,
-    Prefix, RuleSubject, TierText, Tiers, check_cover, fold, is_host,
+    CircuitRole, CircuitRules, CircuitText, EntryError, GROUPS_MAX, MixText, Mixes, NetworkPreset,
+    PREFIXES_MAX, Prefix, Preset, RuleSubject, TierText, Tiers, check_cover, fold, is_host,
 };
 use shoal_wire::{Address, CoverTier, MixStrategy};
 
@@ -70,6 +70,7 @@ pub struct HostList {
     circuits: CircuitRules,
     mixes: Mixes,
     tiers: Tiers,
+    preset: Option<NetworkPreset>,
 }
 
 #[derive(Deserialize)]
@@ -271,6 +272,16 @@ impl HostList {
         HostList { tiers, ..self }
     }
 
+    /// Replaces the network's preset.
+    pub fn with_preset(self, preset: Option<NetworkPreset>) -> HostList {
+        HostList { preset, ..self }
+    }
+
+    /// The preset that the network asks of all hosts.
+    pub fn preset(&self) -> Preset {
+        self.preset.as_ref().map_or(Preset::Fast, |preset| preset.level)
+    }
+
     /// Schedules of links between hosts and their routers.
     pub fn tiers(&self) -> &Tiers {
         &self.tiers
@@ -282,13 +293,20 @@ impl HostList {
         self.tiers.by_name(cover?)
     }
 
-    /// The schedule of the link between two nodes: a covered host and its own router.
+    /// The schedule of links between routers, if the network's preset covers them.
+    fn router_cover(&self) -> Option<CoverTier> {
+        self.tiers.by_name(self.preset.as_ref()?.router_tier.as_deref()?)
+    }
+
+    /// The schedule of the link between two nodes: a covered host and its own router, or two
+    /// routers.
     pub fn cover_between(&self, one: &ListedHost, other: &ListedHost) -> Option<CoverTier> {
         let is_router = |node: &ListedHost| node.address.is_router();
         let host = match (is_router(one), is_router(other)) {
             (true, false) => other,
             (false, true) => one,
-            _ => return None,
+            (true, true) => return self.router_cover(),
+            (false, false) => return None,
         };
         self.cover_of(host).filter(|_| one.address.router == other.address.router)
     }

@@ -53,6 +53,7 @@ impl FirstWorker {
     /// Applies the current list's settings other than members and links.
     pub(crate) fn apply_list(&mut self, now: Time) {
         self.apply_rights(now);
+        self.apply_preset(now);
         self.apply_circuits(now);
         self.apply_direct(now);
         self.apply_former(now);
@@ -126,9 +127,9 @@ impl FirstWorker {
     }
 }
 
-/// Changes between two lists, for the operator: hosts added, removed or changed, and changed mixes,
-/// tiers of cover or rules about circuits. The IPv4 address of the node called `me` does not count,
-/// since the kernel got it at the start.
+/// Changes between two lists, for the operator: hosts added, removed or changed, and a changed
+/// preset, changed mixes, tiers of cover or rules about circuits. The IPv4 address of the node
+/// called `me` does not count, since the kernel got it at the start.
 fn changed_hosts(me: &str, older: &HostList, newer: &HostList) -> Vec<String> {
     let same = |old: &ListedHost, new: &ListedHost| {
         let ipv4 = if new.name == me { new.ipv4 } else { old.ipv4 };
@@ -145,7 +146,8 @@ fn changed_hosts(me: &str, older: &HostList, newer: &HostList) -> Vec<String> {
     let circuits = older.circuits() != newer.circuits();
     let circuits = circuits.then(|| "[[circuits]] (changed)".to_owned());
     let tiers = (older.tiers() != newer.tiers()).then(|| "[[cover]] (changed)".to_owned());
-    let rules = mixes.into_iter().chain(tiers).chain(circuits);
+    let preset = (older.preset() != newer.preset()).then(|| "preset (changed)".to_owned());
+    let rules = preset.into_iter().chain(mixes).chain(tiers).chain(circuits);
     let mut all: Vec<String> = rules.chain(gone).chain(others).collect();
     if all.len() > HOSTS_SHOWN {
         let more = all.len() - HOSTS_SHOWN;

@@ -15,6 +15,8 @@ use shoal_session::SessionRole;
 use shoal_wire::Time;
 
 use crate::config::{ListenAddresses, NodeConfig, NodeSetup};
+use crate::membership::anonymity;
+use crate::membership::circuits;
 use crate::membership::hosts::{HostList, ListedHost};
 use crate::membership::levels;
 use crate::net::ports::NodeSockets;
@@ -113,10 +115,11 @@ pub fn build(
     let NodeSetup { config, hosts, linked, identity, experiment, .. } = setup;
     let pool = shoal_onion::pool::PoolConfig {
         address: config.address(),
-        relays: config.circuits.relays,
+        relays: circuits::relays(&config, &hosts),
         circuits_max: shoal_onion::CircuitLimits::HOST.own,
-        max_added: config.circuits.max_added(),
+        max_added: circuits::max_added(&config, &hosts),
     };
+    let cover_required = anonymity::requires_cover(&config, &hosts);
     let mut seeds = Rng::new(seed);
     let (relay, edge) = (seeds.fork("relay"), seeds.fork("edge"));
     let pool_seed = seeds.fork("pool");
@@ -146,7 +149,7 @@ pub fn build(
     add_hosts(now, &config, &mut node.edge, &mut names)?;
     set_interface_hosts(&config, &names, (&mut node, interface))?;
     node.relay.set_lists_only(now, linked.is_some());
-    node.relay.set_cover_required(config.requires_cover());
+    node.relay.set_cover_required(cover_required);
     node.relay.set_shift_place(shifts.and_then(|_| shift_place(&config)));
     node.relay.set_staying(shifts.map_or(Vec::new(), KernelShifts::staying));
     node.relay.set_protected(config.protected().map(|machine| machine.identifier()).collect());

@@ -12,6 +12,7 @@ fn content() -> ListContent {
         overlay: Some("fd00:1:2::/48".parse().unwrap()),
         secrets: None,
         mandates: vec![crate::mandate::tests::mandate("desk", 1)],
+        preset: None,
         unknown: vec![unknown(false), Field { number: 1_000, ..unknown(false) }],
         members: vec![sign(member("bob", 2, &["b"])), sign(member("alice", 1, &["a"]))],
     }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! rights = routers: count 1, (first 4, last 4) ascending | numbers: first 2, last 2 (0, 0: none)
-//!        | bits 1: 1 relay, 2 mix, 4 cover | routers most 2 | families most 1
-//!        | family: name, or length 0
+//!        | bits 1: 1 relay, 2 mix, 4 cover, 8 named tiers | routers most 2 | families most 1
+//!        | family: name, or length 0 | with bit 8 tiers: count 1, names ascending
 //! ```
 //!
 //! A thief of the registrar's key can use these rights too. So the numbers of routers and of
@@ -14,8 +14,9 @@ use core::fmt;
 use shoal_wire::{Address, ParseError, Reader};
 
 use super::{RANGES_MAX, WHAT};
-use crate::codec::{name, put_name};
-use crate::{Error, is_name};
+use crate::codec::{name, put_name, put_set, set};
+use crate::cover::is_tier_name;
+use crate::{Error, TIERS_MAX, is_name};
 
 /// Maximum number of routers that a mandate may ever admit.
 pub const ROUTERS_MAX: u16 = 4_096;
@@ -23,6 +24,7 @@ pub const ROUTERS_MAX: u16 = 4_096;
 const RELAY: u8 = 1;
 const MIX: u8 = 2;
 const COVER: u8 = 4;
+const NAMED_TIERS: u8 = 8;
 
 /// A range of router numbers, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,6 +91,30 @@ impl NumberRange {
     }
 }
 
+impl fmt::Display for NumberRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)
+    }
+}
+
+impl core::str::FromStr for NumberRange {
+    type Err = &'static str;
+
+    /// Reads `100-999` or `100`.
+    fn from_str(text: &str) -> Result<NumberRange, &'static str> {
+        let wrong = "expected host numbers, such as 100-999";
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let first = first.parse().map_err(|_| wrong)?;
+        let range = NumberRange { first, last: last.parse().map_err(|_| wrong)? };
+        if range.first == 0 || range.first > range.last {
+            return Err(
+                "expected host numbers in ascending order, from 1 on: host 0 is the router",
+            );
+        }
+        Ok(range)
+    }
+}
+
 /// Rights beyond hosts behind named routers. The default is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MandateRights {
@@ -102,6 +128,9 @@ pub struct MandateRights {
     pub mix: bool,
     /// True if hosts may have a tier of cover.
     pub cover: bool,
+    /// The tiers that hosts may have; empty for every tier. Sorted, at most [`TIERS_MAX`], and only
+    /// with `cover`.
+    pub tiers: Vec<String>,
     /// Maximum number of router numbers ever given, former routers included.
     pub routers_most: u16,
     /// Maximum number of different families ever given.
@@ -121,6 +150,11 @@ impl MandateRights {
         self.routers.iter().any(|range| range.holds(router))
     }
 
+    /// True if a host may get this tier of cover.
+    pub fn may_cover(&self, tier: &str) -> bool {
+        self.cover && (self.tiers.is_empty() || self.tiers.iter().any(|named| named == tier))
+    }
+
     /// True if a host may get this address.
     pub(super) fn may_give(&self, address: Address) -> bool {
         self.numbers.is_some_and(|numbers| numbers.holds(address.host))
@@ -129,6 +163,8 @@ impl MandateRights {
     /// Sorts the ranges and checks the format's limits.
     pub(super) fn check(&mut self) -> Result<(), Error> {
         self.routers.sort();
+        self.tiers.sort();
+        self.tiers.dedup();
         let wrong = |why| Err(Error::Range(why));
         if self.routers.len() > RANGES_MAX {
             return wrong("a mandate has at most 16 ranges of routers");
@@ -156,6 +192,12 @@ impl MandateRights {
         if self.routers.is_empty() && (self.relay || self.mix) {
             return wrong("a mandate without routers allows no relays and no mixes");
         }
+        if self.tiers.len() > TIERS_MAX || !self.tiers.iter().all(|tier| is_tier_name(tier)) {
+            return wrong("a mandate names at most 4 tiers of cover, each by 1 to 16 characters");
+        }
+        if !self.cover && !self.tiers.is_empty() {
+            return wrong("a mandate names tiers of cover only if it allows hosts with a tier");
+        }
         if self.family.as_deref().is_some_and(|family| !is_name(family)) {
             return wrong(
                 "a family is 1 to 63 letters, digits, '-', '_' or '.', beginning with a letter or \
@@ -174,11 +216,16 @@ impl MandateRights {
         let (first, last) = self.numbers.map_or((0, 0), |range| (range.first, range.last));
         out.extend_from_slice(&first.to_be_bytes());
         out.extend_from_slice(&last.to_be_bytes());
-        let rights = [(self.relay, RELAY), (self.mix, MIX), (self.cover, COVER)];
+        let named = !self.tiers.is_empty();
+        let rights =
+            [(self.relay, RELAY), (self.mix, MIX), (self.cover, COVER), (named, NAMED_TIERS)];
         out.push(rights.iter().filter(|(has, _)| *has).map(|(_, bit)| bit).sum());
         out.extend_from_slice(&self.routers_most.to_be_bytes());
         out.push(self.families_most);
         put_name(out, self.family.as_deref().unwrap_or_default());
+        if named {
+            put_set(out, &self.tiers, |out, tier| put_name(out, tier));
+        }
     }
 
     pub(super) fn read(reader: &mut Reader<'_>) -> Result<MandateRights, Error> {
@@ -191,7 +238,7 @@ impl MandateRights {
             (first, last) => Some(NumberRange { first, last }),
         };
         let bits = reader.u8(WHAT)?;
-        if bits & !(RELAY | MIX | COVER) != 0 {
+        if bits & !(RELAY | MIX | COVER | NAMED_TIERS) != 0 {
             return Err(ParseError::Invalid { what: WHAT }.into());
         }
         let (routers_most, families_most) = (reader.u16(WHAT)?, reader.u8(WHAT)?);
@@ -199,12 +246,17 @@ impl MandateRights {
             Some(0) => reader.u8(WHAT).map(|_| None)?,
             _ => Some(name(reader, WHAT)?),
         };
+        let tiers = match bits & NAMED_TIERS {
+            0 => Vec::new(),
+            _ => set(reader, TIERS_MAX, WHAT, |reader| name(reader, WHAT))?,
+        };
         Ok(MandateRights {
             routers,
             numbers,
             relay: bits & RELAY != 0,
             mix: bits & MIX != 0,
             cover: bits & COVER != 0,
+            tiers,
             routers_most,
             families_most,
             family,

@@ -34,6 +34,7 @@ pub(crate) fn rights() -> MandateRights {
         relay: true,
         mix: true,
         cover: true,
+        tiers: Vec::new(),
         routers_most: 3,
         families_most: 2,
         family: Some("acme".into()),
@@ -126,12 +127,36 @@ fn unknown_rights_refuse_the_list() {
     assert_eq!(bytes[at], RELAY_MIX_COVER);
     let read = |bytes: &[u8]| read_all(&mut Reader::new(bytes), MandateFormat::Second);
     assert!(read(&bytes).is_ok());
-    bytes[at] |= 8;
+    bytes[at] |= 16;
     assert_eq!(read(&bytes), Err(ParseError::Invalid { what: WHAT }.into()));
 }
 
-/// All bits of rights in this version.
+/// All bits of these rights.
 const RELAY_MIX_COVER: u8 = 7;
+
+#[test]
+fn named_tiers_come_last_and_have_one_form() {
+    let named = |tiers: &[&str]| {
+        let tiers = tiers.iter().map(|tier| tier.to_string()).collect();
+        Mandate { rights: MandateRights { tiers, ..rights() }, ..mandate("a", 1) }
+    };
+    let bytes = |mandate: Mandate| {
+        let mut bytes = Vec::new();
+        put_all(&mut bytes, &[mandate]);
+        bytes
+    };
+    let read = |bytes: &[u8]| read_all(&mut Reader::new(bytes), MandateFormat::Second);
+    let (plain, two) = (bytes(named(&[])), bytes(named(&["home", "work"])));
+    let at = plain.len() - 2 - 1 - 5 - 1;
+    assert_eq!((two[at], &two[..at]), (RELAY_MIX_COVER | 8, &plain[..at]));
+    assert!(two.ends_with(b"\x02\x04home\x04work"));
+    assert_eq!(read(&two).unwrap()[0].rights.tiers, ["home", "work"]);
+    // The other order, a repetition and an empty set are other forms of the same content.
+    for tail in [&b"\x02\x04work\x04home"[..], b"\x02\x04home\x04home", b"\x00"] {
+        let bad = [&two[..plain.len()], tail].concat();
+        assert!(read(&bad).is_err(), "{tail:?}");
+    }
+}
 
 #[test]
 fn rights_that_do_not_agree_are_not_signed() {
@@ -160,6 +185,11 @@ fn rights_that_do_not_agree_are_not_signed() {
     let no_routers = MandateRights { mix: true, ..MandateRights::default() };
     assert!(refused(&|r| r.clone_from(&no_routers)).contains("no relays and no mixes"));
     assert!(refused(&|r| r.family = Some("-".into())).contains("a family is"));
+    let tiers = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+    assert!(refused(&|r| r.tiers = tiers(&["a", "b", "c", "d", "e"])).contains("at most 4 tiers"));
+    assert!(refused(&|r| r.tiers = tiers(&["a tier"])).contains("at most 4 tiers"));
+    let no_cover = |r: &mut MandateRights| (r.cover, r.tiers) = (false, tiers(&["home"]));
+    assert!(refused(&no_cover).contains("only if it allows hosts with a tier"));
     let cover = MandateRights { cover: true, ..MandateRights::default() };
     let no_hosts = Mandate { hosts: Vec::new(), rights: cover, ..mandate("a", 1) };
     assert!(sign(vec![no_hosts]).unwrap_err().to_string().contains("1 to 16 ranges of hosts"));
@@ -200,6 +230,15 @@ fn ranges_of_routers_are_read_and_shown() {
     assert_eq!("7".parse::<RouterRange>().unwrap(), RouterRange { first: 7, last: 7 });
     for text in ["", "0", "0-9", "9-8", "1.0-2.0", "-", "4294967296"] {
         assert!(text.parse::<RouterRange>().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn ranges_of_host_numbers_are_read_and_shown() {
+    assert_eq!("100-999".parse::<NumberRange>().unwrap().to_string(), "100-999");
+    assert_eq!("7".parse::<NumberRange>().unwrap(), NumberRange { first: 7, last: 7 });
+    for text in ["", "0", "0-9", "9-8", "1.1-9", "-", "65536"] {
+        assert!(text.parse::<NumberRange>().is_err(), "{text}");
     }
 }
 

@@ -133,6 +133,12 @@ fn hosts_behind_any_router_and_tiers_need_their_rights() {
     let no_cover = MandateRights { cover: false, ..rights() };
     assert_eq!(under(no_cover.clone(), host(5_000, None)), Ok(()));
     assert_eq!(under(no_cover, host(5_000, Some("home"))), Err(MandateViolation::Cover));
+    let named = || MandateRights { tiers: vec!["home".into()], ..rights() };
+    assert_eq!(under(named(), host(5_000, Some("home"))), Ok(()));
+    assert_eq!(under(named(), host(5_000, None)), Ok(()));
+    for other in ["work", "Home", "hom"] {
+        assert_eq!(under(named(), host(5_000, Some(other))), Err(MandateViolation::Cover));
+    }
 }
 
 #[test]
@@ -233,5 +239,36 @@ proptest! {
         let again = register.under(with_rights());
         prop_assert!(again.members().eq(register.members()));
         prop_assert_eq!(again.families(), register.families());
+    }
+
+    /// No register holds a tier that its mandate does not name, and narrower tiers end the chain
+    /// before the first member beyond them.
+    #[test]
+    fn no_tier_is_beyond_the_mandate(
+        tiers in prop::collection::vec(0u8..4, 1..12),
+        named in prop::collection::btree_set(0u8..3, 0..3),
+    ) {
+        const NAMES: [&str; 3] = ["home", "work", "road"];
+        let named: Vec<String> =
+            named.into_iter().map(|at| NAMES[usize::from(at)].to_owned()).collect();
+        let cover = MandateRights { tiers: named, ..rights() };
+        let mandate = Mandate { rights: cover.clone(), ..with_rights() };
+        let mut register = Register::new(mandate);
+        for (i, tier) in tiers.into_iter().enumerate() {
+            let seed = (i % 6) as u8;
+            let host = Member {
+                version: i as u64 + 1,
+                address: Address::new(77, 5_000 + u16::from(seed)),
+                expires_unix_s: NOW + 500,
+                cover: NAMES.get(usize::from(tier)).map(|name| name.to_string()),
+                ..tests::member(&format!("h{seed}"), seed, &[])
+            };
+            let is_allowed = host.cover.as_ref().is_none_or(|tier| cover.may_cover(tier));
+            let said = say(&mut register, vec![add(host)]);
+            prop_assert_eq!(said, if is_allowed { Ok(()) } else { Err(MandateViolation::Cover) });
+        }
+        let narrow = MandateRights { tiers: vec!["none".into()], ..cover };
+        let narrow = register.under(Mandate { rights: narrow, ..with_rights() });
+        prop_assert!(narrow.members().all(|member| member.cover.is_none()));
     }
 }

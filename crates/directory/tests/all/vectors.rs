@@ -132,6 +132,7 @@ fn router_mandate() -> Mandate {
         relay: true,
         mix: false,
         cover: true,
+        tiers: Vec::new(),
         routers_most: 64,
         families_most: 16,
         family: Some("acme".into()),

@@ -11,6 +11,7 @@
 mod circuit_packets;
 mod circuits;
 mod cover;
+mod hidden;
 mod moving;
 mod shift_faults;
 mod shift_gateways;

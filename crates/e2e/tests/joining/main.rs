@@ -20,6 +20,7 @@ mod members;
 mod names;
 mod one_machine;
 mod operator;
+mod presets;
 mod registrar;
 mod rejoin;
 mod rekey;

@@ -41,6 +41,12 @@ fn relays(world: &JoiningNetwork, name: &str) -> Vec<Vec<String>> {
 #[test]
 fn routers_join_by_invites_and_carry_circuits() {
     let mut world = JoiningNetwork::new();
+    // Before there are other routers, both hosts come behind the first one.
+    let hosts = world.invite(&["--uses", "2"]);
+    for name in ["alice", "carol"] {
+        world.joins(name, &hosts);
+        world.configure(name, CIRCUITS);
+    }
     let friends = world.invite(&["--router", "--family", "friends"]);
     let [third, fourth] =
         ["third", "fourth"].map(|family| world.invite(&["--router", "--family", family]));
@@ -50,12 +56,7 @@ fn routers_join_by_invites_and_carry_circuits() {
     }
     let routers = ["r1", "r2", "r3", "r4"];
     world.until(|world| routers.iter().all(|name| world.status(name).links_up == 3));
-    let hosts = world.invite(&["--uses", "2"]);
-    for name in ["alice", "carol"] {
-        world.joins(name, &hosts);
-        world.configure(name, CIRCUITS);
-        world.start(name);
-    }
+    ["alice", "carol"].into_iter().for_each(|name| world.start(name));
     world.until(|world| world.pings("alice", "carol"));
     // Only these three are of operators that neither see the hosts nor each other.
     let three = || ["r2", "r3", "r4"].map(str::to_owned).into_iter().collect::<BTreeSet<_>>();

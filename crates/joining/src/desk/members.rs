@@ -73,7 +73,9 @@ impl<D: Disk> Desk<D> {
         let (key, expires_unix_s) = (member.key, self.expiry(&mandate, at.1));
         let life = expires_unix_s.saturating_sub(at.1);
         if member.expires_unix_s.saturating_sub(at.1) <= life / 2 {
-            let renewed = self.newer(Member { expires_unix_s, ..member });
+            let is_host = !member.address.is_router();
+            let cover = self.preset_tier(&mandate).filter(|_| is_host);
+            let renewed = self.newer(Member { expires_unix_s, cover, ..member });
             let entries = vec![StepEntry::Member(Box::new(renewed))];
             self.step(StepCause::Renewed, key, entries, at).map_err(|e| self.refused(&e))?;
             self.stats.renewed += 1;
@@ -131,7 +133,7 @@ impl<D: Disk> Desk<D> {
     }
 
     /// The refusal for a key that is no member's.
-    fn gone(&self, half: &[u8; 32]) -> Refusal {
+    pub(super) fn gone(&self, half: &[u8; 32]) -> Refusal {
         if self.replaced.has(half) { Refusal::Replaced } else { Refusal::Key }
     }
 

@@ -50,10 +50,13 @@ pub(super) enum NameChoice {
     Wished { wish: NameRequest, kept: BTreeSet<String> },
 }
 
-/// The first free addresses of a mandate, and a free name. Names are compared as DNS compares them.
+/// Free addresses of a mandate, and a free name. The host is behind the first of `routers` that has
+/// room, else at the first free address of the mandate's ranges. Names are compared as DNS compares
+/// them.
 pub(super) fn choose<'a>(
     mandate: &Mandate,
     members: impl Iterator<Item = &'a Member>,
+    routers: &[u32],
     naming: NameChoice,
 ) -> Result<FreeSlot, Refusal> {
     let (mut names, mut hosts, mut ipv4s) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
@@ -65,13 +68,37 @@ pub(super) fn choose<'a>(
     let ranges = mandate.hosts.iter();
     let mut all = ranges
         .flat_map(|range| (range.first..=range.last).map(|host| Address::new(range.router, host)));
-    let address = all.find(|address| !hosts.contains(address)).ok_or(Refusal::Full)?;
+    let spread = free_behind(mandate, &hosts, routers);
+    let address = spread.or_else(|| all.find(|address| !hosts.contains(address)));
+    let address = address.ok_or(Refusal::Full)?;
     let ipv4 = match &mandate.ipv4 {
         None => None,
         Some(prefix) => Some(free_ipv4(prefix, &ipv4s).ok_or(Refusal::Full)?),
     };
     let name = name(naming, names, address)?;
     Ok(FreeSlot { name, address, ipv4 })
+}
+
+/// The first free address behind the first of these routers that has room.
+fn free_behind(mandate: &Mandate, taken: &BTreeSet<Address>, routers: &[u32]) -> Option<Address> {
+    let numbers = mandate.rights.numbers.map(|range| (range.first, range.last));
+    routers.iter().find_map(|&router| {
+        let own = mandate.hosts.iter().filter(|range| range.router == router);
+        let ranges = own.map(|range| (range.first, range.last)).chain(numbers);
+        let behind =
+            |(first, last): (u16, u16)| (first..=last).map(move |host| Address::new(router, host));
+        let mut all = ranges.flat_map(behind);
+        all.find(|address| !taken.contains(address))
+    })
+}
+
+/// A free address for a member that moves behind one of these routers.
+pub(super) fn choose_router<'a>(
+    mandate: &Mandate,
+    members: impl Iterator<Item = &'a Member>,
+    routers: &[u32],
+) -> Option<Address> {
+    free_behind(mandate, &members.map(|member| member.address).collect(), routers)
 }
 
 /// A free name for a member at this address.
@@ -136,7 +163,7 @@ fn free_ipv4(prefix: &Prefix, taken: &BTreeSet<Ipv4Addr>) -> Option<Ipv4Addr> {
 mod tests {
     use super::*;
     use shoal_crypto::Identity;
-    use shoal_directory::MandateRights;
+    use shoal_directory::{MandateRights, NumberRange};
 
     fn mandate() -> Mandate {
         Mandate {
@@ -181,7 +208,7 @@ mod tests {
     fn the_first_free_place_is_taken() {
         let choose = |members: &[Member]| {
             let naming = wished(None, false);
-            let place = choose(&mandate(), members.iter(), naming)?;
+            let place = choose(&mandate(), members.iter(), &[], naming)?;
             Ok((place.name, place.address.to_string(), place.ipv4.unwrap().octets()[3]))
         };
         assert_eq!(choose(&[]), Ok(("host-100".into(), "1.100".into(), 1)));
@@ -191,6 +218,26 @@ mod tests {
         assert_eq!(choose(&[a.clone(), b.clone()]), Ok(("host-7".into(), "2.7".into(), 2)));
         let c = member("c", Address::new(2, 7), None);
         assert_eq!(choose(&[a, b, c]), Err(Refusal::Full));
+    }
+
+    #[test]
+    fn the_first_router_with_room_gets_the_host() {
+        let numbers = NumberRange { first: 7, last: 8 };
+        let rights = MandateRights { numbers: Some(numbers), ..MandateRights::default() };
+        let mandate = Mandate { rights, ipv4: None, ..mandate() };
+        let choose = |members: &[Member], routers: &[u32]| {
+            let place = choose(&mandate, members.iter(), routers, wished(None, true))?;
+            Ok::<_, Refusal>(place.address.to_string())
+        };
+        let at =
+            |router, host| member(&format!("m{router}-{host}"), Address::new(router, host), None);
+        assert_eq!(choose(&[], &[5, 1]).unwrap(), "5.7");
+        assert_eq!(choose(&[], &[1]).unwrap(), "1.100", "ranges of the router come first");
+        let full = [at(5, 7), at(5, 8)];
+        assert_eq!(choose(&full, &[5, 9]).unwrap(), "9.7");
+        assert_eq!(choose(&full, &[5]).unwrap(), "1.100", "the mandate's ranges come last");
+        assert_eq!(choose_router(&mandate, full.iter(), &[5]), None, "a move has no such way out");
+        assert_eq!(choose_router(&mandate, full.iter(), &[5, 2]), Some(Address::new(2, 7)));
     }
 
     #[test]
@@ -211,7 +258,7 @@ mod tests {
     #[test]
     fn a_name_is_nobodys_twice() {
         let bob = [member("bob", Address::new(1, 100), None)];
-        let choose = |naming| choose(&mandate(), bob.iter(), naming).map(|place| place.name);
+        let choose = |naming| choose(&mandate(), bob.iter(), &[], naming).map(|place| place.name);
         assert_eq!(choose(wished(Some("al"), false)), Ok("al".into()));
         assert_eq!(choose(wished(Some("Bob."), false)), Err(Refusal::NameTaken));
         assert_eq!(choose(wished(Some("BOB"), false)), Err(Refusal::NameTaken));

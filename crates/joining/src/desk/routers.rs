@@ -293,4 +293,4 @@ impl<D: Disk> Desk<D> {
 
 #[cfg(test)]
 #[path = "routers_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -25,29 +25,29 @@ fn endpoint(last: u8) -> SocketAddr {
 }
 
 /// A visitor with a channel, under a clock of its own.
-struct Visitor {
-    own: Identity,
-    channel: Channel,
+pub(in crate::desk) struct Visitor {
+    pub(in crate::desk) own: Identity,
+    pub(in crate::desk) channel: Channel,
     from: SocketAddr,
     rng: Rng,
 }
 
-struct Street {
-    desk: Desk<Nowhere>,
-    now: Time,
+pub(in crate::desk) struct Street {
+    pub(in crate::desk) desk: Desk<Nowhere>,
+    pub(in crate::desk) now: Time,
     visits: u8,
 }
 
 impl Street {
-    fn new() -> Street {
+    pub(in crate::desk) fn new() -> Street {
         Street { desk: desk_with(rights()), now: Time::ZERO, visits: 0 }
     }
 
-    fn at(&self) -> (Time, u64) {
+    pub(in crate::desk) fn at(&self) -> (Time, u64) {
         (self.now, START + self.now.since(Time::ZERO).as_secs())
     }
 
-    fn invite(&mut self, kind: TokenKind) -> (Token, crate::TokenHash) {
+    pub(in crate::desk) fn invite(&mut self, kind: TokenKind) -> (Token, crate::TokenHash) {
         let unix_s = self.at().1;
         let (name, groups, expires_unix_s) = (None, Vec::new(), unix_s + 100_000);
         let terms = TokenTerms { uses: 9, expires_unix_s, name, groups, approve: false, kind };
@@ -56,7 +56,7 @@ impl Street {
     }
 
     /// Puts a list with these members of the authority in force.
-    fn list(&mut self, members: &[Member]) {
+    pub(in crate::desk) fn list(&mut self, members: &[Member]) {
         let authority = SigningKey::from_seed([42; 32]);
         let mut content = list(&authority, rights()).content().clone();
         (content.version, content.issued_unix_s) = (2, self.at().1);
@@ -66,12 +66,12 @@ impl Street {
         assert!(is_new.unwrap());
     }
 
-    fn router(&mut self, family: Option<&str>, relay: bool) -> Token {
+    pub(in crate::desk) fn router(&mut self, family: Option<&str>, relay: bool) -> Token {
         let family = family.map(str::to_owned);
         self.invite(TokenKind::Router { family, relay }).0
     }
 
-    fn visitor(&mut self, token: &Token, seed: u8) -> Visitor {
+    pub(in crate::desk) fn visitor(&mut self, token: &Token, seed: u8) -> Visitor {
         self.visitor_at(token, seed, ([198, 51, 100, seed], 4_000).into())
     }
 
@@ -84,7 +84,7 @@ impl Street {
     }
 
     /// Sends a request. Returns the answer, and the nonce that went to an endpoint, with it.
-    fn ask(
+    pub(in crate::desk) fn ask(
         &mut self,
         visitor: &mut Visitor,
         request: &Request,
@@ -128,7 +128,7 @@ impl Street {
     }
 
     /// Joins as a router that receives at its endpoint.
-    fn join(&mut self, token: &Token, seed: u8, last: u8) -> Answer {
+    pub(in crate::desk) fn join(&mut self, token: &Token, seed: u8, last: u8) -> Answer {
         let mut visitor = self.visitor(token, seed);
         match self.ask_router(&mut visitor, request(last)) {
             (Answer::Trying, Some((to, nonce))) => {
@@ -140,7 +140,7 @@ impl Street {
         }
     }
 
-    fn member(&self, seed: u8) -> Member {
+    pub(in crate::desk) fn member(&self, seed: u8) -> Member {
         let members = self.desk.register().unwrap().members();
         members.into_iter().find(|member| member.key == key(seed).public()).unwrap().clone()
     }
@@ -152,7 +152,7 @@ fn request(last: u8) -> RouterRequest {
 }
 
 #[track_caller]
-fn granted(answer: &Answer) {
+pub(in crate::desk) fn granted(answer: &Answer) {
     assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
 }
 
@@ -179,7 +179,7 @@ fn a_router_is_signed_once_its_endpoint_is_proved() {
 }
 
 /// A router of the authority.
-fn listed(seed: u8, number: u32, capacity: Option<u32>) -> Member {
+pub(in crate::desk) fn listed(seed: u8, number: u32, capacity: Option<u32>) -> Member {
     let family = Some("authority".into());
     let carrier = CircuitRole { relay: true, family, capacity, ..CircuitRole::default() };
     let place = RouterPlace { endpoint: endpoint(seed), carrier };

@@ -1,6 +1,7 @@
 pub(super) use core::time::Duration;
 
 use shoal_crypto::StandardCiphers;
+use shoal_onion::EchoDelays;
 use shoal_wire::TAG_LEN;
 use shoal_wire::leg::CELL_LEN;
 
@@ -64,7 +65,7 @@ fn a_host_builds_a_circuit_over_three_routers_and_every_hop_answers_it() {
         for hop in 1..=4 {
             net.nodes[H1].circuits.onion.echo(id, hop, 70).expect("a hop");
             net.run(Duration::from_millis(2));
-            assert_eq!(said(&mut net), [OnionEvent::Echoed(id, hop, 70, Some(Duration::ZERO))]);
+            assert_eq!(said(&mut net), [OnionEvent::Echoed(id, hop, 70, EchoDelays::default())]);
         }
         for (node, before) in before.iter().enumerate() {
             assert_eq!(&net.drops(node), before, "node {node}");

@@ -107,8 +107,8 @@ impl<C: Ciphers> Onion<C> {
             }
             LegMessage::Echoed(OWN_ECHO) => Ok(()),
             LegMessage::Echoed(n) => {
-                let waits = self.origin(id)?.delay(hop.into(), number);
-                self.tell(OnionEvent::Echoed(id, hop, n, waits));
+                let delays = self.origin(id)?.delays(hop.into(), number);
+                self.tell(OnionEvent::Echoed(id, hop, n, delays));
                 Ok(())
             }
             LegMessage::Handshake(part) => self.handle_answer_part(now, id, (hop, number), &part),

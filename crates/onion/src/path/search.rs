@@ -20,25 +20,39 @@ enum EndRule {
     Any,
 }
 
+/// Rule for the operators of the relays.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FamilyRule {
+    /// No two of the relays and end routers are of one family.
+    Path,
+    /// No two of the relays are of one family.
+    Relays,
+    /// Families don't matter.
+    Any,
+}
+
 /// Rules that a path must keep. The list alone decides which rules can be kept.
 #[derive(Clone, Copy)]
 pub(super) struct PathRules {
     sites: EndRule,
-    families: bool,
+    families: FamilyRule,
 }
 
-const fn rules(sites: EndRule, families: bool) -> PathRules {
+const fn rules(sites: EndRule, families: FamilyRule) -> PathRules {
     PathRules { sites, families }
 }
 
 /// Sets of rules, from the strictest on.
-pub(super) const RULES: [PathRules; 6] = [
-    rules(EndRule::Kept, true),
-    rules(EndRule::Kept, false),
-    rules(EndRule::OwnRouters, true),
-    rules(EndRule::OwnRouters, false),
-    rules(EndRule::Any, true),
-    rules(EndRule::Any, false),
+pub(super) const RULES: [PathRules; 9] = [
+    rules(EndRule::Kept, FamilyRule::Path),
+    rules(EndRule::Kept, FamilyRule::Relays),
+    rules(EndRule::Kept, FamilyRule::Any),
+    rules(EndRule::OwnRouters, FamilyRule::Path),
+    rules(EndRule::OwnRouters, FamilyRule::Relays),
+    rules(EndRule::OwnRouters, FamilyRule::Any),
+    rules(EndRule::Any, FamilyRule::Path),
+    rules(EndRule::Any, FamilyRule::Relays),
+    rules(EndRule::Any, FamilyRule::Any),
 ];
 
 /// Relays to leave out, among the paths that keep equal rules.
@@ -242,7 +256,12 @@ impl Search<'_> {
             }
         }
         let is_related = |other: Address| other != at && routers.are_related(at, other);
-        if rules.families && others().chain([here, there]).any(is_related) {
+        let is_doubled = match rules.families {
+            FamilyRule::Path => others().chain([here, there]).any(is_related),
+            FamilyRule::Relays => others().any(is_related),
+            FamilyRule::Any => false,
+        };
+        if is_doubled {
             return false;
         }
         let is_middle = slot > 0 && !is_last;

@@ -1,5 +1,7 @@
 //! Echoes on request, and answers to all echoes.
 
+use core::time::Duration;
+
 use shoal_wire::{CircuitId, Time};
 
 use super::CircuitPool;
@@ -23,6 +25,14 @@ impl CircuitPool {
         let number = self.rng.u64().max(1);
         self.echoes.push_back((id, hop, number));
         Some(number)
+    }
+
+    /// Time within which nearly all echoes of a circuit in use are answered, without waits for
+    /// turns of covered links.
+    pub fn patience(&self, id: CircuitId) -> Option<Duration> {
+        let host = self.hosts.get(self.by_id.get(&id)?)?;
+        let live = host.in_use.as_ref().filter(|live| live.id == id)?;
+        Some(live.rtt * 2 + live.waits())
     }
 
     /// True if echoes without urgency may join the queue.

@@ -228,4 +228,12 @@ pub struct HopAnswer {
     /// microseconds.
     #[serde(default)]
     pub turns_us: u64,
+    /// Agreed delays of question and answer at each relay up to this hop, in microseconds. None
+    /// where they follow the relay's clock.
+    #[serde(default)]
+    pub delays_us: Vec<Option<[u64; 2]>>,
+    /// Time between two turns of a peer on each covered link that may lie on the way, in
+    /// microseconds. Links with a Poisson schedule are left out: their turns keep no period.
+    #[serde(default)]
+    pub periods_us: Vec<u64>,
 }

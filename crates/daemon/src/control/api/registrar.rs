@@ -161,6 +161,9 @@ pub struct RegistrarStatus {
     /// Members that changed their key.
     #[serde(default)]
     pub rekeyed: u64,
+    /// Hosts that moved behind another router.
+    #[serde(default)]
+    pub moved: u64,
     /// Members that left.
     pub left: u64,
     /// Requests that were refused with a reason.

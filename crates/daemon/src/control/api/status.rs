@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AuthorityStatus, CircuitTotals, CoverSummary, DirectLinks, FrameTraffic, InterfaceStatus,
-    OffloadStatus, ShiftStatus, SuiteStatus, WorkerTraffic,
+    AuthorityStatus, CircuitTotals, CoverSummary, DirectLinks, FrameTraffic, HiddenCount,
+    InterfaceStatus, OffloadStatus, ShiftStatus, SuiteStatus, WorkerTraffic,
 };
 
 /// Summary of a node.
@@ -53,9 +53,15 @@ pub struct Status {
     /// Circuits that begin, end or go through here.
     #[serde(default)]
     pub circuits: CircuitTotals,
+    /// Hosts for which the preset's promises hold; none where nothing is promised.
+    #[serde(default)]
+    pub hidden: Option<HiddenCount>,
     /// Links whose frames leave by a schedule, if there are any.
     #[serde(default)]
     pub cover: Option<CoverSummary>,
+    /// Preset of a host, if it is not "fast".
+    #[serde(default)]
+    pub preset: Option<PresetStatus>,
     /// Shifting addresses, if the node has any.
     #[serde(default)]
     pub shift: Option<ShiftStatus>,
@@ -78,4 +84,19 @@ pub struct Status {
     pub log_lines_lost: u64,
     /// Tasks that this node can't do, with the reason (capabilities, limits).
     pub warnings: Vec<String>,
+}
+
+/// Preset that a host follows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PresetStatus {
+    /// `balanced` or `hidden`.
+    pub level: String,
+    /// Source of the preset: `file`, `list`, or `file and list`.
+    pub by: String,
+    /// Warnings about what the network lacks for the preset.
+    pub missing: Vec<String>,
+    /// True if the host sends no packets until the network has the relays that the preset needs.
+    pub is_closed: bool,
+    /// True if the file lets the host send with what the network has.
+    pub as_far_as_possible: bool,
 }

@@ -11,7 +11,7 @@ use crate::membership::secrets::SecretFiles;
 use crate::membership::seen::ListMarkFile;
 use crate::membership::watch::{self, WatcherEvent};
 use shoal_crypto::{Identity, SigningKey};
-use shoal_directory::{CircuitRole, List, ListContent, Member};
+use shoal_directory::{CircuitRole, List, ListContent, Member, NetworkPreset};
 
 fn host(name: &str, address: &str, more: &str) -> String {
     let seed = name.bytes().fold(0u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte));
@@ -69,6 +69,23 @@ fn the_stricter_of_the_list_and_the_hosts_own_file_counts() {
     assert_eq!(by, [None, Some(BoundBy::File), Some(BoundBy::List)]);
     let router = config(folder.path(), "r1", "1.0", "policy = \"require\"");
     assert!(hidden(&router, &hosts(rule), None, Time::ZERO).is_empty());
+}
+
+#[test]
+fn the_preset_of_the_list_requires_circuits_with_every_host() {
+    let folder = tempfile::tempdir().unwrap();
+    let preset = NetworkPreset { level: Preset::Balanced, tier: None, router_tier: None };
+    let hosts = hosts("").with_preset(Some(preset));
+    let by = |more: &str| {
+        let config = config(folder.path(), "alice", "1.1", more);
+        let required = RequiredHosts::new(&config, &hosts, None, Time::ZERO);
+        ["alice", "bob", "carol"].map(|name| required.by(name))
+    };
+    let all = [None, Some(BoundBy::List), Some(BoundBy::List)];
+    assert_eq!((by(""), by("policy = \"off\"")), (all, all), "the file can't be laxer");
+    assert_eq!(by("policy = \"require\"\npeers = [\"bob\"]"), all);
+    let router = config(folder.path(), "r1", "1.0", "");
+    assert!(hidden(&router, &hosts, None, Time::ZERO).is_empty());
 }
 
 fn signer() -> SigningKey {

@@ -1,6 +1,7 @@
 use std::path::Path;
 
 use shoal_crypto::Identity;
+use shoal_directory::{NetworkPreset, Preset};
 use shoal_wire::CoverKind;
 
 use super::*;
@@ -63,6 +64,25 @@ fn a_host_and_its_own_router_have_a_covered_link() {
     assert_eq!((between("alice", "bob"), between("r1", "r2")), (None, None));
     let words = sets(&router, &hosts)[0].warning();
     assert!(words.starts_with("cover \"home\": hosts that have it in the list: 2."), "{words}");
+}
+
+#[test]
+fn the_networks_preset_covers_links_between_routers_that_name_no_tier() {
+    let preset = |router_tier: Option<&str>| NetworkPreset {
+        level: Preset::Hidden,
+        tier: Some("home".into()),
+        router_tier: router_tier.map(Into::into),
+    };
+    let between = |preset, link: &str| {
+        let hosts = hosts().with_preset(Some(preset));
+        let link = config("r1", "1.0", &[link]).links[0].clone();
+        of_link("r1", &link, &hosts).unwrap()
+    };
+    let (home, small) = (tier(10, CoverKind::Constant), tier(2, CoverKind::Poisson));
+    assert_eq!(between(preset(Some("home")), "\"r2\""), Some(home));
+    assert_eq!(between(preset(Some("home")), "\"r2\"\ncover = \"small\""), Some(small));
+    assert_eq!(between(preset(None), "\"r2\""), None);
+    assert_eq!(between(preset(Some("home")), "\"carol\""), None, "hosts have their own tier");
 }
 
 #[test]

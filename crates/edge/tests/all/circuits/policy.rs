@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use shoal_crypto::Identity;
-use shoal_edge::{FORGOTTEN_FOR, HostConfig};
+use shoal_edge::{FORGOTTEN_FOR, HostConfig, RELEASED_FOR};
 use shoal_wire::{Address, CircuitId, DropReason, RoutedHeader, SizeClass, TrafficClass, link};
 use zerocopy::IntoBytes;
 
@@ -66,6 +66,22 @@ fn nothing_of_a_hidden_host_leaves_or_enters_in_the_clear() {
         true
     });
     assert_eq!(pair.hosts[1].echoes.last(), Some(&3));
+}
+
+#[test]
+fn cells_outside_circuits_are_counted_until_the_host_is_hidden() {
+    let mut pair = met_in_the_clear();
+    let clear = |pair: &Pair| pair.hosts[0].edge.clear_cells(pair.hosts[0].peer);
+    let met = clear(&pair);
+    assert!(met.before >= 2 && met.since_hidden == 0, "{met:?}");
+    pair.ping(0, 1);
+    pair.run(50);
+    let before = clear(&pair);
+    assert!(before.before > met.before, "{before:?}");
+    pair.hide(0, 3);
+    pair.ping(0, 2);
+    pair.run(100);
+    assert_eq!((clear(&pair), pair.hosts[0].echoes.last()), (before, Some(&2)));
 }
 
 #[test]
@@ -372,6 +388,26 @@ fn a_circuit_after_the_time_for_both_commands_hides_both_again() {
     let a = &mut pair.hosts[0];
     assert!(a.edge.is_hidden(a.peer));
     assert!(a.edge.poll_met().is_some(), "written to disk again");
+}
+
+#[test]
+fn a_host_that_a_lower_preset_shows_takes_circuits_again_soon() {
+    let mut pair = met_without_policy();
+    let key = Identity::from_seed([2; 32]).public();
+    let (now, a) = (pair.now, &mut pair.hosts[0]);
+    assert_eq!(a.edge.release_hosts(now, &[key]), [a.peer]);
+    assert!(!a.edge.is_hidden(a.peer));
+    // The other host wants to stay hidden. Until then it can't hide this one again.
+    pair.ping(1, 1);
+    pair.run_with(2_000, |_, sent| is_hidden(sent));
+    let a = &mut pair.hosts[0];
+    assert!(a.dropped(DropReason::NotAllowed) > 0 && !a.edge.is_hidden(a.peer));
+    pair.now = pair.now + RELEASED_FOR;
+    pair.ping(1, 2);
+    pair.run_with(6_000, |_, sent| is_hidden(sent));
+    assert_eq!(pair.hosts[1].echoes.last(), Some(&2));
+    let a = &mut pair.hosts[0];
+    assert!(a.edge.is_hidden(a.peer));
 }
 
 #[test]
